@@ -1,0 +1,238 @@
+//! The ledger: one per memory space, in which every byte has a named owner.
+
+use super::Bytes;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// The books of one memory space. Bytes are reserved under an owner's name *before* they exist and given back when the
+/// [`Reservation`] is dropped. Clones are handles on the same books.
+///
+/// ```
+/// use plimsoll_core::{Bytes, Ledger};
+/// let ledger = Ledger::new("host", Some(Bytes::mib(64)));
+/// let weights = ledger.reserve("weights", Bytes::mib(40)).unwrap();
+/// let refused = ledger.reserve("shuffle", Bytes::mib(30)).unwrap_err();
+/// assert!(refused.to_string().contains("weights 40.0 MiB"));
+/// drop(weights);
+/// assert!(ledger.reserve("shuffle", Bytes::mib(30)).is_ok());
+/// ```
+#[derive(Clone)]
+pub struct Ledger {
+    books: Arc<Mutex<Books>>,
+}
+
+struct Books {
+    space: String,
+    limit: Option<Bytes>,
+    used: Bytes,
+    peak: Bytes,
+    owners: Vec<Owner>,
+}
+
+/// What one owner holds and has held at most.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The name reservations were made under.
+    pub name: String,
+    /// Bytes held now.
+    pub held: Bytes,
+    /// The most bytes this owner ever held at once.
+    pub peak: Bytes,
+}
+
+/// Bytes held under an owner's name; dropping it gives them back.
+pub struct Reservation {
+    books: Arc<Mutex<Books>>,
+    owner: usize,
+    size: Bytes,
+}
+
+/// A reservation that would cross the line. Says who holds the most.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{owner} asked for {asked} of {space} memory, but {used} of the {limit} line is taken; most is held by {}", top_owners(.holders))]
+pub struct LedgerError {
+    /// Which memory space refused.
+    pub space: String,
+    /// Who asked.
+    pub owner: String,
+    /// How much was asked for.
+    pub asked: Bytes,
+    /// What was held at that moment.
+    pub used: Bytes,
+    /// The line.
+    pub limit: Bytes,
+    /// The largest holders, largest first.
+    pub holders: Vec<Owner>,
+}
+
+fn top_owners(owners: &[Owner]) -> String {
+    if owners.is_empty() {
+        return "nobody".to_string();
+    }
+    owners.iter().map(|owner| format!("{} {}", owner.name, owner.held)).collect::<Vec<_>>().join(", ")
+}
+
+impl Ledger {
+    /// Empty books for the memory space `space`; without a limit they only record.
+    pub fn new(space: impl Into<String>, limit: Option<Bytes>) -> Ledger {
+        let books = Books { space: space.into(), limit, used: Bytes::ZERO, peak: Bytes::ZERO, owners: Vec::new() };
+        Ledger { books: Arc::new(Mutex::new(books)) }
+    }
+
+    /// Takes `size` bytes under the name `owner`, or refuses and says who holds the most.
+    pub fn reserve(&self, owner: &str, size: Bytes) -> Result<Reservation, LedgerError> {
+        let mut books = lock(&self.books);
+        let index = books.owner(owner);
+        books.take(index, size)?;
+        Ok(Reservation { books: Arc::clone(&self.books), owner: index, size })
+    }
+
+    /// The line, if there is one.
+    pub fn limit(&self) -> Option<Bytes> {
+        lock(&self.books).limit
+    }
+
+    /// Bytes held now.
+    pub fn used(&self) -> Bytes {
+        lock(&self.books).used
+    }
+
+    /// The most bytes ever held at once.
+    pub fn peak(&self) -> Bytes {
+        lock(&self.books).peak
+    }
+
+    /// Bytes that could still be reserved; `None` without a limit.
+    pub fn available(&self) -> Option<Bytes> {
+        let books = lock(&self.books);
+        books.limit.map(|limit| limit.saturating_sub(books.used))
+    }
+
+    /// All owners in the order they first appeared.
+    pub fn owners(&self) -> Vec<Owner> {
+        lock(&self.books).owners.clone()
+    }
+}
+
+impl fmt::Debug for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let books = lock(&self.books);
+        f.debug_struct("Ledger")
+            .field("space", &books.space)
+            .field("limit", &books.limit)
+            .field("used", &books.used)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Reservation {
+    /// Bytes held by this reservation.
+    pub fn size(&self) -> Bytes {
+        self.size
+    }
+
+    /// Takes `more` bytes on top, or changes nothing and says who holds the most.
+    pub fn try_grow(&mut self, more: Bytes) -> Result<(), LedgerError> {
+        lock(&self.books).take(self.owner, more)?;
+        self.size += more;
+        Ok(())
+    }
+
+    /// Gives `less` bytes back (at most what is held).
+    pub fn shrink(&mut self, less: Bytes) {
+        let less = less.min(self.size);
+        lock(&self.books).give(self.owner, less);
+        self.size -= less;
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        lock(&self.books).give(self.owner, self.size);
+    }
+}
+
+impl fmt::Debug for Reservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reservation").field("size", &self.size).finish_non_exhaustive()
+    }
+}
+
+/// The books stay consistent even if a holder panicked between two of their methods, so a poisoned lock is no reason to stop.
+fn lock(books: &Mutex<Books>) -> MutexGuard<'_, Books> {
+    books.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl Books {
+    fn owner(&mut self, name: &str) -> usize {
+        if let Some(index) = self.owners.iter().position(|owner| owner.name == name) {
+            return index;
+        }
+        self.owners.push(Owner { name: name.to_string(), held: Bytes::ZERO, peak: Bytes::ZERO });
+        self.owners.len() - 1
+    }
+
+    fn take(&mut self, owner: usize, size: Bytes) -> Result<(), LedgerError> {
+        let wanted = Bytes(self.used.0.saturating_add(size.0));
+        if let Some(limit) = self.limit
+            && wanted > limit
+        {
+            return Err(self.refuse(owner, size, limit));
+        }
+        self.used = wanted;
+        self.peak = self.peak.max(wanted);
+        let owner = &mut self.owners[owner];
+        owner.held += size;
+        owner.peak = owner.peak.max(owner.held);
+        Ok(())
+    }
+
+    fn give(&mut self, owner: usize, size: Bytes) {
+        self.used -= size;
+        self.owners[owner].held -= size;
+    }
+
+    fn refuse(&self, owner: usize, asked: Bytes, limit: Bytes) -> LedgerError {
+        let mut holders: Vec<Owner> = self.owners.iter().filter(|owner| owner.held > Bytes::ZERO).cloned().collect();
+        holders.sort_by(|a, b| b.held.cmp(&a.held).then_with(|| a.name.cmp(&b.name)));
+        holders.truncate(3);
+        LedgerError { space: self.space.clone(), owner: self.owners[owner].name.clone(), asked, used: self.used, limit, holders }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reservations_come_and_go_and_the_peak_stays() {
+        let ledger = Ledger::new("host", Some(Bytes(100)));
+        let mut a = ledger.reserve("a", Bytes(30)).unwrap();
+        let b = ledger.reserve("b", Bytes(50)).unwrap();
+        a.try_grow(Bytes(20)).unwrap();
+        assert_eq!((ledger.used(), ledger.available()), (Bytes(100), Some(Bytes::ZERO)));
+        drop(b);
+        a.shrink(Bytes(10));
+        assert_eq!((ledger.used(), ledger.peak(), a.size()), (Bytes(40), Bytes(100), Bytes(40)));
+        drop(a);
+        assert_eq!(ledger.used(), Bytes::ZERO);
+        assert_eq!(ledger.owners()[1], Owner { name: "b".into(), held: Bytes::ZERO, peak: Bytes(50) });
+    }
+
+    #[test]
+    fn a_refusal_changes_nothing_and_names_the_holders() {
+        let ledger = Ledger::new("host", Some(Bytes::mib(10)));
+        let mut held = ledger.reserve("arena", Bytes::mib(6)).unwrap();
+        let _cache = ledger.reserve("cache", Bytes::mib(3)).unwrap();
+        let error = held.try_grow(Bytes::mib(2)).unwrap_err();
+        insta::assert_snapshot!(error, @"arena asked for 2.00 MiB of host memory, but 9.00 MiB of the 10.0 MiB line is taken; most is held by arena 6.00 MiB, cache 3.00 MiB");
+        assert_eq!((held.size(), ledger.used()), (Bytes::mib(6), Bytes::mib(9)));
+    }
+
+    #[test]
+    fn an_absurd_request_is_refused_not_wrapped() {
+        let ledger = Ledger::new("host", Some(Bytes(10)));
+        let _one = ledger.reserve("a", Bytes(1)).unwrap();
+        assert!(ledger.reserve("b", Bytes(u64::MAX)).is_err());
+    }
+}
