@@ -1,7 +1,11 @@
-//! Bytes as a type, and the ledger in which every byte has an owner.
+//! Bytes as a type, the lines a run is given, and the ledger in which every byte has an owner.
 
 mod bytes;
+mod heap;
 mod ledger;
+mod limits;
 
 pub use bytes::{Bytes, ParseBytesError};
+pub use heap::CountingAllocator;
 pub use ledger::{Ledger, LedgerError, Owner, Reservation};
+pub use limits::Budget;

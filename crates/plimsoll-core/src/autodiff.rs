@@ -1,0 +1,101 @@
+//! Gradients as a graph pass: walks the graph backwards and lets each op's rule add the nodes that make its inputs' gradients.
+
+use crate::graph::{Graph, GraphError, NodeId, Phase, ValueId};
+use crate::shape::Shape;
+
+/// What a gradient rule is given: the node's values, the gradients of its outputs, and the graph to write into.
+pub struct Adjoint<'a> {
+    /// The graph being extended.
+    pub graph: &'a mut Graph,
+    /// The node's inputs.
+    pub inputs: Vec<ValueId>,
+    /// The node's outputs.
+    pub outputs: Vec<ValueId>,
+    /// The gradient of each output, where there is one.
+    pub gradients: Vec<Option<ValueId>>,
+    /// Which inputs' gradients are wanted.
+    pub wants: Vec<bool>,
+}
+
+impl Adjoint<'_> {
+    /// The wanted inputs.
+    pub fn wanted(&self) -> impl Iterator<Item = usize> + use<> {
+        let wants = self.wants.clone();
+        (0..wants.len()).filter(move |i| wants[*i])
+    }
+
+    /// The gradient of output `i`; zeros if nothing depends on it.
+    pub fn output_gradient(&mut self, i: usize) -> Result<ValueId, GraphError> {
+        match self.gradients[i] {
+            Some(gradient) => Ok(gradient),
+            None => {
+                let shape = self.graph.shape(self.outputs[i]).clone();
+                self.graph.full(0.0, shape)
+            }
+        }
+    }
+
+    /// The gradients of all outputs; zeros where nothing depends on one.
+    pub fn outputs_gradients(&mut self) -> Result<Vec<ValueId>, GraphError> {
+        (0..self.outputs.len()).map(|i| self.output_gradient(i)).collect()
+    }
+}
+
+/// Adds the nodes that compute the gradient of the single number `loss` with respect to each value of `wrt`.
+/// A value the loss does not depend on has a gradient of zeros.
+pub fn gradients(graph: &mut Graph, loss: ValueId, wrt: &[ValueId]) -> Result<Vec<ValueId>, GraphError> {
+    if *graph.shape(loss) != Shape::scalar() {
+        return Err(graph.error(format!("gradients are taken of a single number, but the loss has the shape {}", graph.shape(loss))));
+    }
+    let wanted = depends_on(graph, wrt);
+    let mut gradient: Vec<Option<ValueId>> = vec![None; graph.values.len()];
+    let last = graph.values[loss.index()].producer;
+    let scope = graph.node(last).scope.clone();
+    gradient[loss.index()] = Some(graph.within(&scope, Phase::Backward, |g| g.full(1.0, Shape::scalar()))?);
+
+    for id in (0..=last.0).rev().map(NodeId) {
+        let node = graph.node(id);
+        let gradients: Vec<Option<ValueId>> = node.outputs.iter().map(|output| gradient[output.index()]).collect();
+        let wants: Vec<bool> = node.inputs.iter().map(|input| wanted[input.index()]).collect();
+        if gradients.iter().all(Option::is_none) || !wants.contains(&true) {
+            continue;
+        }
+        let (op, scope, inputs, outputs) = (node.op.clone(), node.scope.clone(), node.inputs.clone(), node.outputs.clone());
+        graph.within(&scope, Phase::Backward, |g| {
+            let mut adjoint = Adjoint { graph: g, inputs: inputs.clone(), outputs, gradients, wants: wants.clone() };
+            let found = op.define().gradient(&mut adjoint)?;
+            for ((input, found), wanted) in inputs.iter().zip(found).zip(wants) {
+                let (true, Some(found)) = (wanted, found) else { continue };
+                let total = match gradient[input.index()] {
+                    Some(before) => g.plus(before, found)?,
+                    None => found,
+                };
+                gradient[input.index()] = Some(total);
+            }
+            Ok(())
+        })?;
+    }
+    wrt.iter()
+        .map(|value| match gradient[value.index()] {
+            Some(gradient) => Ok(gradient),
+            None => {
+                let shape = graph.shape(*value).clone();
+                graph.full(0.0, shape)
+            }
+        })
+        .collect()
+}
+
+/// Which values depend on one of the given ones through real numbers.
+fn depends_on(graph: &Graph, roots: &[ValueId]) -> Vec<bool> {
+    let mut depends = vec![false; graph.values.len()];
+    roots.iter().for_each(|root| depends[root.index()] = true);
+    for node in &graph.nodes {
+        if node.inputs.iter().any(|input| depends[input.index()]) {
+            for output in node.outputs.iter().filter(|output| graph.ty(**output).dtype.is_float()) {
+                depends[output.index()] = true;
+            }
+        }
+    }
+    depends
+}

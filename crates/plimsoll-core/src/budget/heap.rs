@@ -1,0 +1,100 @@
+//! A global allocator that counts, so that untracked heap is a number and "allocates nothing" is a test.
+
+#![allow(unsafe_code, reason = "a global allocator is an unsafe trait")]
+
+use super::Bytes;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// The system's allocator with three counters in front. A program opts in with `#[global_allocator]`.
+///
+/// ```
+/// use plimsoll_core::budget::CountingAllocator;
+/// #[global_allocator]
+/// static HEAP: CountingAllocator = CountingAllocator::new();
+///
+/// let before = HEAP.allocations();
+/// let numbers = vec![1u8; 1000];
+/// assert!(HEAP.allocations() > before && HEAP.live().0 >= 1000);
+/// # drop(numbers);
+/// ```
+pub struct CountingAllocator {
+    live: AtomicU64,
+    peak: AtomicU64,
+    allocations: AtomicU64,
+}
+
+impl CountingAllocator {
+    /// Counters at zero.
+    pub const fn new() -> CountingAllocator {
+        CountingAllocator { live: AtomicU64::new(0), peak: AtomicU64::new(0), allocations: AtomicU64::new(0) }
+    }
+
+    /// Bytes on the heap now.
+    pub fn live(&self) -> Bytes {
+        Bytes(self.live.load(Relaxed))
+    }
+
+    /// The most bytes that were on the heap at once.
+    pub fn peak(&self) -> Bytes {
+        Bytes(self.peak.load(Relaxed))
+    }
+
+    /// How often memory was asked for since the program started.
+    pub fn allocations(&self) -> u64 {
+        self.allocations.load(Relaxed)
+    }
+
+    fn grew(&self, bytes: usize) {
+        self.allocations.fetch_add(1, Relaxed);
+        let live = self.live.fetch_add(bytes as u64, Relaxed) + bytes as u64;
+        self.peak.fetch_max(live, Relaxed);
+    }
+
+    fn shrank(&self, bytes: usize) {
+        self.live.fetch_sub(bytes as u64, Relaxed);
+    }
+}
+
+impl Default for CountingAllocator {
+    fn default() -> CountingAllocator {
+        CountingAllocator::new()
+    }
+}
+
+// SAFETY: every call is handed to `System` unchanged; the counters never touch the memory.
+unsafe impl GlobalAlloc for CountingAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller keeps `alloc`'s contract, which is `System`'s.
+        let memory = unsafe { System.alloc(layout) };
+        if !memory.is_null() {
+            self.grew(layout.size());
+        }
+        memory
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller keeps `alloc_zeroed`'s contract, which is `System`'s.
+        let memory = unsafe { System.alloc_zeroed(layout) };
+        if !memory.is_null() {
+            self.grew(layout.size());
+        }
+        memory
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the memory came from `System` through the methods above, with this layout.
+        unsafe { System.dealloc(memory, layout) };
+        self.shrank(layout.size());
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the memory came from `System` through the methods above, with this layout; the caller vouches for `size`.
+        let moved = unsafe { System.realloc(memory, layout, size) };
+        if !moved.is_null() {
+            self.shrank(layout.size());
+            self.grew(size);
+        }
+        moved
+    }
+}

@@ -1,0 +1,102 @@
+//! What a device is to the rest of the system: memory, workspaces, and programs turned into something that runs.
+
+use crate::graph::{Graph, Node, NodeId};
+use crate::plan::{Plan, Program};
+use crate::random::StepRandom;
+use crate::{Bytes, LedgerError};
+use std::any::Any;
+
+/// A device: a value behind one object-safe trait, so that nothing else is generic over it.
+pub trait Device: Send + Sync {
+    /// The name people choose it by, such as `cpu` or `cuda:0`.
+    fn name(&self) -> String;
+
+    /// What it is, in words.
+    fn description(&self) -> String;
+
+    /// Whether its memory is the host's, so that both lines are one.
+    fn shares_host_memory(&self) -> bool;
+
+    /// What every offset must be a multiple of; a power of two.
+    fn alignment(&self) -> Bytes;
+
+    /// The scratch a node's kernel needs for at most `rows` rows. Never less for more rows.
+    fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes;
+
+    /// Takes memory from the device, zeroed.
+    fn allocate(&self, size: Bytes) -> Result<Box<dyn Memory>, DeviceError>;
+
+    /// Resolves a program for exactly `rows` rows into something that runs in the given memory.
+    fn load(&self, plan: &Plan, program: &Program, rows: usize, memory: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError>;
+}
+
+/// The two memories a plan runs in.
+pub struct StepMemory<'a> {
+    /// Lives from step to step.
+    pub resident: &'a dyn Memory,
+    /// Lives within a step.
+    pub arena: &'a dyn Memory,
+}
+
+/// A piece of a device's memory.
+pub trait Memory: Send {
+    /// Its size.
+    fn size(&self) -> Bytes;
+
+    /// Copies bytes from the host.
+    fn write(&mut self, offset: Bytes, bytes: &[u8]) -> Result<(), DeviceError>;
+
+    /// Copies bytes to the host, after everything that was started has finished.
+    fn read(&self, offset: Bytes, bytes: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// For the device that made it.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// What the host gives to one run of a program.
+pub struct StepInputs<'a> {
+    /// The batch's columns, each exactly as long as its type says for the loaded rows.
+    pub columns: &'a [&'a [u8]],
+    /// The scalars, in their order.
+    pub scalars: &'a [f32],
+    /// Where the random numbers stand.
+    pub random: StepRandom,
+}
+
+/// A program resolved for a number of rows. Running it allocates nothing.
+pub trait Loaded: Send {
+    /// Runs it once. Stops with [`DeviceError::NonFinite`] before anything is changed if the loss is not a number.
+    fn run(&mut self, inputs: &StepInputs<'_>) -> Result<(), DeviceError>;
+
+    /// Runs it until a node makes something that is not finite, and names that node. Changes no state before that node.
+    fn find_non_finite(&mut self, inputs: &StepInputs<'_>) -> Result<Option<NodeId>, DeviceError>;
+}
+
+/// What can go wrong on a device.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// The system did not give the memory.
+    #[error("{device} could not give {size} of memory: {reason}")]
+    OutOfMemory {
+        /// The device.
+        device: String,
+        /// How much was asked for.
+        size: Bytes,
+        /// What the system said.
+        reason: String,
+    },
+    /// The line would be crossed.
+    #[error(transparent)]
+    OverBudget(#[from] LedgerError),
+    /// The loss is not a finite number.
+    #[error("the loss is not a finite number")]
+    NonFinite,
+    /// The device cannot do this.
+    #[error("{device}: {what}")]
+    Unsupported {
+        /// The device.
+        device: String,
+        /// What it cannot do.
+        what: String,
+    },
+}

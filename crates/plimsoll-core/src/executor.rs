@@ -1,0 +1,155 @@
+//! The executor: owns a plan's memory on a device and runs its programs. After a program's first run for a number of rows it allocates nothing.
+
+use crate::device::{Device, DeviceError, Loaded, Memory, StepInputs, StepMemory};
+use crate::graph::{Init, State, StateId};
+use crate::plan::{Place, Plan, state_owner};
+use crate::random::{StepRandom, philox, uniform};
+use crate::step::Role;
+use crate::{Bytes, Ledger, NodeId, Reservation};
+use std::sync::Arc;
+
+/// Runs the programs of one plan.
+pub struct Executor {
+    plan: Arc<Plan>,
+    device: Arc<dyn Device>,
+    resident: Box<dyn Memory>,
+    arena: Box<dyn Memory>,
+    loaded: Vec<(Role, usize, Box<dyn Loaded>)>,
+    _reservations: Vec<Reservation>,
+}
+
+impl Executor {
+    /// Takes the plan's memory from the device, booked in the ledger under its owners' names before it exists.
+    pub fn new(device: Arc<dyn Device>, plan: Arc<Plan>, ledger: &Ledger) -> Result<Executor, DeviceError> {
+        let mut reservations = Vec::new();
+        for state in &plan.states {
+            reservations.push(ledger.reserve(state_owner(state.kind), state.size.align_up(plan.alignment.0))?);
+        }
+        reservations.push(ledger.reserve("arena", plan.arena)?);
+        let resident = device.allocate(plan.resident)?;
+        let arena = device.allocate(plan.arena)?;
+        Ok(Executor { plan, device, resident, arena, loaded: Vec::new(), _reservations: reservations })
+    }
+
+    /// The plan it runs.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Sets every state to its first value, drawn from the seed. A state's numbers depend on the seed and its own number only.
+    pub fn initialize(&mut self, seed: u64) -> Result<(), DeviceError> {
+        let plan = Arc::clone(&self.plan);
+        let Some(program) = plan.programs.iter().max_by_key(|program| program.graph.states().len()) else { return Ok(()) };
+        for (i, state) in program.graph.states().iter().enumerate() {
+            let mut draw = Draw { seed, state: i as u32, next: 0 };
+            // In pieces, so that starting a run never needs a second copy of a tensor.
+            let mut piece = [0u8; 4096];
+            let (start, size) = (plan.states[i].offset, plan.states[i].size.0);
+            let mut done = 0;
+            while done < size {
+                let length = (size - done).min(piece.len() as u64) as usize;
+                for number in piece[..length].chunks_exact_mut(4) {
+                    number.copy_from_slice(&draw.number(state).to_ne_bytes());
+                }
+                self.resident.write(start + Bytes(done), &piece[..length])?;
+                done += length as u64;
+            }
+        }
+        Ok(())
+    }
+
+    /// Prepares a program for a number of rows, so that its first run allocates nothing either.
+    pub fn prepare(&mut self, role: Role, rows: usize) -> Result<(), DeviceError> {
+        self.find(role, rows).map(|_| ())
+    }
+
+    /// Runs a program over `rows` rows.
+    pub fn run(&mut self, role: Role, rows: usize, inputs: &StepInputs<'_>) -> Result<(), DeviceError> {
+        let index = self.find(role, rows)?;
+        self.loaded[index].2.run(inputs)
+    }
+
+    /// The first node of a program that makes something that is not finite.
+    pub fn find_non_finite(&mut self, role: Role, rows: usize, inputs: &StepInputs<'_>) -> Result<Option<NodeId>, DeviceError> {
+        let index = self.find(role, rows)?;
+        self.loaded[index].2.find_non_finite(inputs)
+    }
+
+    /// Reads what a program left under an output's name; `bytes` is as long as the output.
+    pub fn fetch(&self, role: Role, output: &str, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        let program = self.plan.program(role).expect("programs are asked for by the roles they were planned for");
+        let (_, value) = program.graph.outputs().iter().find(|(name, _)| name == output).expect("outputs are asked for by their names");
+        match program.places[value.index()] {
+            Some(Place::Arena(offset)) => self.arena.read(offset, bytes),
+            Some(Place::Resident(offset)) => self.resident.read(offset, bytes),
+            place => unreachable!("outputs are made by the step, but this one is at {place:?}"),
+        }
+    }
+
+    /// Reads a state.
+    pub fn read_state(&self, state: StateId, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        self.read_state_part(state, Bytes::ZERO, bytes)
+    }
+
+    /// Reads a part of a state, beginning at a byte of it.
+    pub fn read_state_part(&self, state: StateId, from: Bytes, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        self.resident.read(self.plan.states[state.0 as usize].offset + from, bytes)
+    }
+
+    /// Overwrites a state.
+    pub fn write_state(&mut self, state: StateId, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.resident.write(self.plan.states[state.0 as usize].offset, bytes)
+    }
+
+    fn find(&mut self, role: Role, rows: usize) -> Result<usize, DeviceError> {
+        if let Some(known) = self.loaded.iter().position(|(r, n, _)| *r == role && *n == rows) {
+            return Ok(known);
+        }
+        let program = self.plan.program(role).expect("programs are asked for by the roles they were planned for");
+        assert!(rows <= self.plan.rows, "{rows} rows were asked for, but the plan holds for {}", self.plan.rows);
+        let memory = StepMemory { resident: &*self.resident, arena: &*self.arena };
+        let loaded = self.device.load(&self.plan, program, rows, &memory)?;
+        self.loaded.push((role, rows, loaded));
+        Ok(self.loaded.len() - 1)
+    }
+}
+
+/// The sequence of a state's first numbers.
+struct Draw {
+    seed: u64,
+    state: u32,
+    next: u64,
+}
+
+impl Draw {
+    /// Streams above this are for first values; steps draw from those below.
+    const STREAM: u32 = 0x8000_0000;
+
+    fn number(&mut self, state: &State) -> f32 {
+        match state.init {
+            Init::Constant(value) => value,
+            Init::Uniform { limit } => (2.0 * f64::from(self.uniform()) - 1.0) as f32 * limit,
+            Init::TruncatedNormal { std } => loop {
+                let normal = self.normal();
+                if normal.abs() <= 2.0 {
+                    return (normal * f64::from(std)) as f32;
+                }
+            },
+        }
+    }
+
+    fn uniform(&mut self) -> f32 {
+        let random = StepRandom { seed: self.seed, step: u32::MAX, first_row: 0 };
+        self.next += 1;
+        random.uniform(Draw::STREAM + self.state, self.next - 1)
+    }
+
+    /// Box–Muller over two words of one block.
+    fn normal(&mut self) -> f64 {
+        let counter = [self.next as u32, (self.next >> 32) as u32, u32::MAX, Draw::STREAM + self.state];
+        let words = philox(counter, [self.seed as u32, (self.seed >> 32) as u32]);
+        self.next += 1;
+        let radius = (-2.0 * (1.0 - f64::from(uniform(words[0]))).ln()).sqrt();
+        radius * (std::f64::consts::TAU * f64::from(uniform(words[1]))).cos()
+    }
+}

@@ -1,0 +1,60 @@
+//! Tensors one after another along an axis.
+
+use super::Slice;
+use crate::autodiff::Adjoint;
+use crate::graph::{Graph, GraphError, ValueId};
+use crate::op::{Define, Op};
+use crate::shape::TensorType;
+
+/// All inputs one after another along `axis`, which is not the batch's.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Concat {
+    /// The axis.
+    pub axis: usize,
+}
+
+impl Define for Concat {
+    fn name(&self) -> &'static str {
+        "concat"
+    }
+
+    fn attributes(&self) -> String {
+        format!("axis {}", self.axis)
+    }
+
+    fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let [first, rest @ ..] = inputs else {
+            return Err("needs at least one tensor".to_string());
+        };
+        let extent = |ty: &TensorType| {
+            let dim = ty.shape.dims().get(self.axis).and_then(|dim| dim.as_fixed());
+            dim.ok_or_else(|| format!("cannot join along axis {} of {}", self.axis, ty.shape))
+        };
+        let mut total = extent(first)?;
+        for ty in rest {
+            let own = extent(ty)?;
+            if ty.dtype != first.dtype || ty.shape.with(self.axis, 1.into()) != first.shape.with(self.axis, 1.into()) {
+                return Err(format!("{first} and {ty} cannot be joined along axis {}", self.axis));
+            }
+            total += own;
+        }
+        Ok(vec![TensorType::new(first.dtype, first.shape.with(self.axis, total.into()))])
+    }
+
+    fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
+        let dy = adjoint.output_gradient(0)?;
+        let mut start = 0;
+        let mut gradients = Vec::new();
+        for (input, wanted) in adjoint.inputs.iter().zip(&adjoint.wants) {
+            let length = adjoint.graph.shape(*input).dims()[self.axis].factor();
+            let op = Slice { axis: self.axis, start, length };
+            gradients.push(wanted.then(|| adjoint.graph.add_one(Op::Slice(op), &[dy])).transpose()?);
+            start += length;
+        }
+        Ok(gradients)
+    }
+
+    fn flops(&self, _: &[&TensorType], _: &[&TensorType], _: usize) -> u64 {
+        0
+    }
+}

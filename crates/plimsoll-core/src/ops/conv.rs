@@ -1,0 +1,242 @@
+//! Two-dimensional convolution and its two gradients. Images are `[n, h, w, c]`, filters `[kh, kw, c / groups, out]`.
+
+use super::matmul::check_epilogue;
+use crate::autodiff::Adjoint;
+use crate::expr::Expr;
+use crate::graph::{Graph, GraphError, ValueId};
+use crate::op::{Define, Op, expect};
+use crate::shape::{Dim, Shape, TensorType};
+
+/// How a window walks over an image; also used by pooling. Pairs are (vertical, horizontal).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Window {
+    /// Height and width.
+    pub size: (usize, usize),
+    /// Steps from one window to the next.
+    pub stride: (usize, usize),
+    /// Distance between neighbours inside the window.
+    pub dilation: (usize, usize),
+    /// Rows added above and below.
+    pub pad_rows: (usize, usize),
+    /// Columns added left and right.
+    pub pad_columns: (usize, usize),
+}
+
+impl Window {
+    /// A window without padding or dilation that moves by `stride`.
+    pub fn valid(size: (usize, usize), stride: (usize, usize)) -> Window {
+        Window { size, stride, dilation: (1, 1), pad_rows: (0, 0), pad_columns: (0, 0) }
+    }
+
+    /// A window padded as Keras' `same`: the output is the input divided by the stride, rounded up; the odd row goes below.
+    pub fn same(size: (usize, usize), stride: (usize, usize), dilation: (usize, usize), image: (usize, usize)) -> Window {
+        let pad = |size: usize, stride: usize, dilation: usize, length: usize| {
+            let reach = (size - 1) * dilation + 1;
+            let total = ((length.div_ceil(stride) - 1) * stride + reach).saturating_sub(length);
+            (total / 2, total - total / 2)
+        };
+        Window {
+            size,
+            stride,
+            dilation,
+            pad_rows: pad(size.0, stride.0, dilation.0, image.0),
+            pad_columns: pad(size.1, stride.1, dilation.1, image.1),
+        }
+    }
+
+    /// The number of window positions on an image of this height and width.
+    pub fn output(&self, image: (usize, usize)) -> Result<(usize, usize), String> {
+        let along = |length: usize, pad: (usize, usize), size: usize, stride: usize, dilation: usize| {
+            let reach = size.checked_sub(1)? * dilation + 1;
+            Some((length + pad.0 + pad.1).checked_sub(reach)? / stride + 1)
+        };
+        if self.stride.0 == 0 || self.stride.1 == 0 || self.dilation.0 == 0 || self.dilation.1 == 0 {
+            return Err(format!("strides and dilations are at least 1, but are {:?} and {:?}", self.stride, self.dilation));
+        }
+        let rows = along(image.0, self.pad_rows, self.size.0, self.stride.0, self.dilation.0);
+        let columns = along(image.1, self.pad_columns, self.size.1, self.stride.1, self.dilation.1);
+        rows.zip(columns).ok_or_else(|| {
+            let (h, w) = self.size;
+            format!("a {h}×{w} window does not fit into an image of {}×{}", image.0, image.1)
+        })
+    }
+
+    fn text(&self) -> String {
+        let pair = |name: &str, pair: (usize, usize), usual: (usize, usize)| {
+            if pair == usual { String::new() } else { format!(", {name} {}×{}", pair.0, pair.1) }
+        };
+        let pad = (self.pad_rows, self.pad_columns);
+        let padding =
+            if pad == ((0, 0), (0, 0)) { String::new() } else { format!(", pad {}+{} {}+{}", pad.0.0, pad.0.1, pad.1.0, pad.1.1) };
+        let stride = pair("stride", self.stride, (1, 1));
+        format!("{}×{}{stride}{}{padding}", self.size.0, self.size.1, pair("dilation", self.dilation, (1, 1)))
+    }
+}
+
+impl std::fmt::Display for Window {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text())
+    }
+}
+
+/// The four dimensions of a batch of images whose height, width and channels are numbers.
+pub(super) fn image_dims(shape: &Shape) -> Result<(Dim, usize, usize, usize), String> {
+    match shape.dims() {
+        &[n, h, w, c] => match (h.as_fixed(), w.as_fixed(), c.as_fixed()) {
+            (Some(h), Some(w), Some(c)) => Ok((n, h, w, c)),
+            _ => Err(format!("only the first dimension of images may be the batch, but the shape is {shape}")),
+        },
+        _ => Err(format!("takes images [batch, height, width, channels], but got the shape {shape}")),
+    }
+}
+
+/// Convolution, followed by an expression while the result is hot.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Conv2d {
+    /// How the filter walks over the image.
+    pub window: Window,
+    /// Channels are cut into this many groups that do not see each other.
+    pub groups: usize,
+    /// Applied to the result (its input 0) and any further inputs, which stretch to the result's shape.
+    pub epilogue: Option<Expr>,
+}
+
+/// Gradient of a convolution with respect to its input, from the filter and the output's gradient.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Conv2dGradInput {
+    /// As in the convolution.
+    pub window: Window,
+    /// As in the convolution.
+    pub groups: usize,
+    /// The convolution's input shape.
+    pub input: Shape,
+}
+
+/// Gradient of a convolution with respect to its filter, from the input and the output's gradient.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Conv2dGradFilter {
+    /// As in the convolution.
+    pub window: Window,
+    /// As in the convolution.
+    pub groups: usize,
+    /// The convolution's filter shape.
+    pub filter: Shape,
+}
+
+fn text(window: &Window, groups: usize) -> String {
+    if groups == 1 { window.text() } else { format!("{}, {groups} groups", window.text()) }
+}
+
+/// Twice the products one output element sums, times the output elements.
+fn conv_flops(filter: &Shape, output: &Shape, rows: usize) -> u64 {
+    let taps: usize = filter.dims()[..3].iter().map(|dim| dim.factor()).product();
+    2 * taps as u64 * output.elements().bind(rows) as u64
+}
+
+impl Define for Conv2d {
+    fn name(&self) -> &'static str {
+        "conv2d"
+    }
+
+    fn attributes(&self) -> String {
+        let epilogue = self.epilogue.as_ref().map_or(String::new(), |expr| format!(", then {expr}"));
+        text(&self.window, self.groups) + &epilogue
+    }
+
+    fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let [x, filter, rest @ ..] = inputs else {
+            return Err(format!("takes an image and a filter, but got {} tensors", inputs.len()));
+        };
+        let (n, h, w, c) = image_dims(&x.shape)?;
+        let (kh, kw, inner, out) = match filter.shape.bind(1)[..] {
+            [kh, kw, inner, out] if !filter.shape.has_batch() => (kh, kw, inner, out),
+            _ => return Err(format!("takes a filter [height, width, channels, filters], but got the shape {}", filter.shape)),
+        };
+        if (kh, kw) != self.window.size || self.groups == 0 || inner * self.groups != c || out % self.groups != 0 {
+            return Err(format!("shapes {} and {} do not go together ({} groups)", x.shape, filter.shape, self.groups));
+        }
+        let (oh, ow) = self.window.output((h, w))?;
+        let shape = Shape::new([n, oh.into(), ow.into(), out.into()]);
+        check_epilogue(self.epilogue.as_ref(), &shape, rest)?;
+        Ok(vec![TensorType::f32(shape)])
+    }
+
+    fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
+        assert!(self.epilogue.is_none(), "gradients are taken before expressions are fused into convolutions");
+        let (x, filter, dy) = (adjoint.inputs[0], adjoint.inputs[1], adjoint.output_gradient(0)?);
+        let (window, groups) = (self.window, self.groups);
+        let g = &mut *adjoint.graph;
+        let for_filter = Conv2dGradFilter { window, groups, filter: g.shape(filter).clone() };
+        let for_input = Conv2dGradInput { window, groups, input: g.shape(x).clone() };
+        let d_filter = adjoint.wants[1].then(|| g.add_one(Op::Conv2dGradFilter(for_filter), &[x, dy])).transpose()?;
+        let d_input = adjoint.wants[0].then(|| g.add_one(Op::Conv2dGradInput(for_input), &[filter, dy])).transpose()?;
+        Ok(vec![d_input, d_filter])
+    }
+
+    fn flops(&self, inputs: &[&TensorType], outputs: &[&TensorType], rows: usize) -> u64 {
+        let epilogue = self.epilogue.as_ref().map_or(0, Expr::flops) * outputs[0].shape.elements().bind(rows) as u64;
+        conv_flops(&inputs[1].shape, &outputs[0].shape, rows) + epilogue
+    }
+}
+
+impl Define for Conv2dGradInput {
+    fn name(&self) -> &'static str {
+        "conv2d_grad_input"
+    }
+
+    fn attributes(&self) -> String {
+        text(&self.window, self.groups)
+    }
+
+    fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let [_, _] = expect(inputs)?;
+        Ok(vec![TensorType::f32(self.input.clone())])
+    }
+
+    /// Linear in both: the gradients are the convolution itself and the filter gradient.
+    fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
+        let (filter, dy, dx) = (adjoint.inputs[0], adjoint.inputs[1], adjoint.output_gradient(0)?);
+        let (window, groups) = (self.window, self.groups);
+        let g = &mut *adjoint.graph;
+        let for_filter = Conv2dGradFilter { window, groups, filter: g.shape(filter).clone() };
+        let d_filter = adjoint.wants[0].then(|| g.add_one(Op::Conv2dGradFilter(for_filter), &[dx, dy])).transpose()?;
+        let forward = Conv2d { window, groups, epilogue: None };
+        let d_dy = adjoint.wants[1].then(|| g.add_one(Op::Conv2d(forward), &[dx, filter])).transpose()?;
+        Ok(vec![d_filter, d_dy])
+    }
+
+    fn flops(&self, inputs: &[&TensorType], _: &[&TensorType], rows: usize) -> u64 {
+        conv_flops(&inputs[0].shape, &inputs[1].shape, rows)
+    }
+}
+
+impl Define for Conv2dGradFilter {
+    fn name(&self) -> &'static str {
+        "conv2d_grad_filter"
+    }
+
+    fn attributes(&self) -> String {
+        text(&self.window, self.groups)
+    }
+
+    fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let [_, _] = expect(inputs)?;
+        Ok(vec![TensorType::f32(self.filter.clone())])
+    }
+
+    /// Linear in both: the gradients are the input gradient and the convolution itself.
+    fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
+        let (x, dy, d_filter) = (adjoint.inputs[0], adjoint.inputs[1], adjoint.output_gradient(0)?);
+        let (window, groups) = (self.window, self.groups);
+        let g = &mut *adjoint.graph;
+        let for_input = Conv2dGradInput { window, groups, input: g.shape(x).clone() };
+        let d_x = adjoint.wants[0].then(|| g.add_one(Op::Conv2dGradInput(for_input), &[d_filter, dy])).transpose()?;
+        let forward = Conv2d { window, groups, epilogue: None };
+        let d_dy = adjoint.wants[1].then(|| g.add_one(Op::Conv2d(forward), &[x, d_filter])).transpose()?;
+        Ok(vec![d_x, d_dy])
+    }
+
+    fn flops(&self, inputs: &[&TensorType], outputs: &[&TensorType], rows: usize) -> u64 {
+        conv_flops(&outputs[0].shape, &inputs[1].shape, rows)
+    }
+}

@@ -1,0 +1,24 @@
+//! The ops, one file each: shape rule, gradient rule, cost, and where they may write in place.
+
+mod concat;
+mod conv;
+mod leaf;
+mod matmul;
+mod pad;
+mod pointwise;
+mod pooling;
+mod reduce;
+mod reshape;
+mod slice;
+mod transpose;
+
+pub use concat::Concat;
+pub use conv::{Conv2d, Conv2dGradFilter, Conv2dGradInput, Window};
+pub use matmul::MatMul;
+pub use pad::Pad;
+pub use pointwise::Pointwise;
+pub use pooling::{AvgPool, AvgPoolGrad, MaxPool, MaxPoolGrad};
+pub use reduce::{Reduce, Reduction};
+pub use reshape::Reshape;
+pub use slice::Slice;
+pub use transpose::Transpose;

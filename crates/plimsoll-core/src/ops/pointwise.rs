@@ -1,0 +1,74 @@
+//! An expression applied to every element, inputs stretched to the common shape.
+
+use crate::DType;
+use crate::autodiff::Adjoint;
+use crate::expr::Expr;
+use crate::graph::{Graph, GraphError, ValueId};
+use crate::op::Define;
+use crate::shape::{Shape, TensorType};
+
+/// Applies an expression to every element of `shape`. Arithmetic is single precision whatever the types read and written,
+/// so this op is also every cast and every broadcast.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Pointwise {
+    /// What is computed.
+    pub expr: Expr,
+    /// The shape it runs over; every input stretches to it.
+    pub shape: Shape,
+    /// The element type of each result.
+    pub dtypes: Vec<DType>,
+}
+
+impl Define for Pointwise {
+    fn name(&self) -> &'static str {
+        "pointwise"
+    }
+
+    fn attributes(&self) -> String {
+        self.expr.to_string()
+    }
+
+    fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        check_inputs(&self.expr, &self.shape, inputs)?;
+        if self.dtypes.len() != self.expr.roots().len() {
+            return Err(format!("has {} results but {} result types", self.expr.roots().len(), self.dtypes.len()));
+        }
+        Ok(self.dtypes.iter().map(|dtype| TensorType::new(*dtype, self.shape.clone())).collect())
+    }
+
+    fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
+        let wanted: Vec<usize> = adjoint.wanted().filter(|i| self.expr.reads(*i)).collect();
+        let mut gradients = vec![None; adjoint.inputs.len()];
+        let outputs = adjoint.outputs_gradients()?;
+        for i in wanted {
+            let slope = self.expr.derivative(adjoint.inputs.len(), &[i]);
+            if slope.as_constant() == Some(0.0) {
+                continue;
+            }
+            let operands: Vec<ValueId> = adjoint.inputs.iter().chain(&adjoint.outputs).chain(&outputs).copied().collect();
+            let full = adjoint.graph.pointwise_over(slope, &operands, self.shape.clone())?;
+            gradients[i] = Some(adjoint.graph.sum_to(full, &adjoint.graph.shape(adjoint.inputs[i]).clone())?);
+        }
+        Ok(gradients)
+    }
+
+    fn flops(&self, _: &[&TensorType], _: &[&TensorType], rows: usize) -> u64 {
+        self.expr.flops() * self.shape.elements().bind(rows) as u64
+    }
+
+    /// Every element is read before it is written, and the planner makes sure that the sizes agree.
+    fn in_place(&self, _: usize, _: usize) -> bool {
+        true
+    }
+}
+
+/// Every input the expression reads is there and stretches to the shape.
+pub(super) fn check_inputs(expr: &Expr, shape: &Shape, inputs: &[&TensorType]) -> Result<(), String> {
+    if expr.arity() > inputs.len() {
+        return Err(format!("reads {} tensors, but got {}", expr.arity(), inputs.len()));
+    }
+    match inputs.iter().find(|input| !input.shape.broadcasts_to(shape)) {
+        Some(input) => Err(format!("shapes {} and {shape} do not go together", input.shape)),
+        None => Ok(()),
+    }
+}

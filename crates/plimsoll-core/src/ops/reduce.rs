@@ -1,0 +1,97 @@
+//! An expression reduced along axes: sums, maxima, log-sum-exp, the index of the largest.
+
+use super::pointwise::check_inputs;
+use crate::DType;
+use crate::autodiff::Adjoint;
+use crate::expr::{Binary, Expr, Unary};
+use crate::graph::{Graph, GraphError, ValueId};
+use crate::op::Define;
+use crate::shape::{Dim, Shape, TensorType};
+
+/// How elements are brought together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reduction {
+    /// Their sum.
+    Sum,
+    /// The largest; NaN wins.
+    Max,
+    /// The logarithm of the sum of their exponentials, without overflow.
+    LogSumExp,
+    /// Along one axis, the index of the first largest.
+    ArgMax,
+}
+
+/// Evaluates an expression over `shape` and reduces it along `axes`, which stay as dimensions of 1.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Reduce {
+    /// What is computed per element before reducing.
+    pub expr: Expr,
+    /// The shape it runs over; every input stretches to it.
+    pub shape: Shape,
+    /// How elements are brought together.
+    pub kind: Reduction,
+    /// The axes that shrink to 1, ascending.
+    pub axes: Vec<usize>,
+}
+
+impl Define for Reduce {
+    fn name(&self) -> &'static str {
+        match self.kind {
+            Reduction::Sum => "sum",
+            Reduction::Max => "max",
+            Reduction::LogSumExp => "logsumexp",
+            Reduction::ArgMax => "argmax",
+        }
+    }
+
+    fn attributes(&self) -> String {
+        let axes: Vec<String> = self.axes.iter().map(usize::to_string).collect();
+        let over = format!("axes {} of {}", axes.join(","), self.shape);
+        if self.expr.is_identity() { over } else { format!("{}, {over}", self.expr) }
+    }
+
+    fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        check_inputs(&self.expr, &self.shape, inputs)?;
+        if !self.axes.is_sorted_by(|a, b| a < b) || self.axes.last().is_some_and(|axis| *axis >= self.shape.rank()) {
+            return Err(format!("cannot reduce axes {:?} of the shape {}", self.axes, self.shape));
+        }
+        if self.kind == Reduction::ArgMax && self.axes.len() != 1 {
+            return Err("the index of the largest is taken along one axis".to_string());
+        }
+        let dims = self.shape.dims().iter().enumerate();
+        let shape = Shape::new(dims.map(|(axis, dim)| if self.axes.contains(&axis) { Dim::fixed(1) } else { *dim }));
+        let dtype = if self.kind == Reduction::ArgMax { DType::I32 } else { DType::F32 };
+        Ok(vec![TensorType::new(dtype, shape)])
+    }
+
+    fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
+        assert!(self.expr.is_identity(), "gradients are taken before expressions are fused into reductions");
+        if self.kind == Reduction::ArgMax {
+            return Ok(vec![None]);
+        }
+        let (x, y, dy) = (adjoint.inputs[0], adjoint.outputs[0], adjoint.output_gradient(0)?);
+        let g = &mut *adjoint.graph;
+        let dx = match self.kind {
+            Reduction::Sum => g.pointwise_over(Expr::identity(), &[dy], self.shape.clone())?,
+            Reduction::LogSumExp => {
+                let share = Expr::build(|e| e.mul(e.input(2), e.unary(Unary::Exp, e.sub(e.input(0), e.input(1)))));
+                g.pointwise_over(share, &[x, y, dy], self.shape.clone())?
+            }
+            Reduction::Max => {
+                // Ties share the gradient.
+                let winners = g.pointwise(Expr::build(|e| e.binary(Binary::Equal, e.input(0), e.input(1))), &[x, y])?;
+                let count = g.reduce(Reduction::Sum, winners, &self.axes)?;
+                let share = Expr::build(|e| e.div(e.mul(e.input(0), e.input(2)), e.input(1)));
+                g.pointwise_over(share, &[winners, count, dy], self.shape.clone())?
+            }
+            Reduction::ArgMax => unreachable!("answered above"),
+        };
+        let target = g.shape(x).clone();
+        Ok(vec![Some(g.sum_to(dx, &target)?)])
+    }
+
+    fn flops(&self, _: &[&TensorType], _: &[&TensorType], rows: usize) -> u64 {
+        let own = if self.kind == Reduction::LogSumExp { 4 } else { 1 };
+        (self.expr.flops() + own) * self.shape.elements().bind(rows) as u64
+    }
+}

@@ -1,0 +1,76 @@
+//! Pointwise fusion: chains of expressions become one, so that what stands between them never exists in memory.
+
+use super::rewrite::{Rewrite, rewrite};
+use crate::DType;
+use crate::expr::Expr;
+use crate::graph::{Graph, Node, Phase, ValueId};
+use crate::op::Op;
+use crate::ops::{Pointwise, Reduce};
+use crate::shape::Shape;
+
+/// Beyond this an expression no longer fits the registers of a tile, and beyond that many inputs it is bound by their bytes.
+const MAX_TERMS: usize = 96;
+const MAX_INPUTS: usize = 12;
+
+/// Writes expressions with a single reader into that reader.
+pub fn fuse_pointwise(old: &Graph) -> Graph {
+    let uses = old.use_counts();
+    rewrite(old, |new, node, inputs| {
+        let (expr, shape) = match &node.op {
+            Op::Pointwise(op) => (&op.expr, &op.shape),
+            Op::Reduce(op) => (&op.expr, &op.shape),
+            _ => return Rewrite::Keep,
+        };
+        let fusible = |i: usize| uses[node.inputs[i].index()] == 1 && can_fuse(new, node, inputs[i], shape);
+        let (mut chosen, mut best) = (vec![false; inputs.len()], None);
+        for i in (0..inputs.len()).filter(|i| fusible(*i)) {
+            chosen[i] = true;
+            let (fused, reads) = merge(new, expr, inputs, &chosen);
+            if fused.terms().len() <= MAX_TERMS && reads.len() <= MAX_INPUTS {
+                best = Some((fused, reads));
+            } else {
+                chosen[i] = false;
+            }
+        }
+        match (best, &node.op) {
+            (Some((expr, reads)), Op::Pointwise(op)) => Rewrite::With(Op::Pointwise(Pointwise { expr, ..op.clone() }), reads),
+            (Some((expr, reads)), Op::Reduce(op)) => Rewrite::With(Op::Reduce(Reduce { expr, ..op.clone() }), reads),
+            _ => Rewrite::Keep,
+        }
+    })
+}
+
+fn can_fuse(new: &Graph, reader: &Node, value: ValueId, shape: &Shape) -> bool {
+    let producer = new.producer(value);
+    let Op::Pointwise(p) = &producer.op else { return false };
+    if p.shape != *shape || p.dtypes != [DType::F32] {
+        return false;
+    }
+    // Fusing a forward expression into a backward reader keeps its inputs alive instead of its result: only if that is not more.
+    let full = producer.inputs.iter().filter(|input| new.shape(**input) == shape).count();
+    full <= 1 || producer.phase == reader.phase || reader.phase == Phase::Update
+}
+
+fn merge(new: &Graph, expr: &Expr, inputs: &[ValueId], chosen: &[bool]) -> (Expr, Vec<ValueId>) {
+    let mut reads: Vec<ValueId> = Vec::new();
+    let mut place = |value: ValueId| {
+        let known = reads.iter().position(|known| *known == value);
+        known.unwrap_or_else(|| {
+            reads.push(value);
+            reads.len() - 1
+        }) as u16
+    };
+    let fused = Expr::build_many(|e| {
+        expr.inline(e, &mut |i| {
+            let value = inputs[i as usize];
+            match &new.producer(value).op {
+                Op::Pointwise(p) if chosen[i as usize] => {
+                    let sources = &new.producer(value).inputs;
+                    p.expr.inline(e, &mut |j| e.input(place(sources[j as usize])))[0]
+                }
+                _ => e.input(place(value)),
+            }
+        })
+    });
+    (fused, reads)
+}

@@ -1,0 +1,26 @@
+//! Graph improvements that change no result: folding, common subexpressions, dead code, fusion.
+
+mod dce;
+mod epilogue;
+mod fuse;
+mod rewrite;
+mod simplify;
+
+use crate::graph::{Graph, GraphError};
+use crate::verify;
+
+pub use dce::remove_dead;
+pub use epilogue::fuse_epilogues;
+pub use fuse::fuse_pointwise;
+pub use simplify::simplify;
+
+/// Runs all passes in order, checking the graph after each.
+pub fn optimize(graph: &Graph) -> Result<Graph, GraphError> {
+    let mut graph = graph.clone();
+    verify(&graph)?;
+    for pass in [simplify, remove_dead, fuse_pointwise, remove_dead, simplify, fuse_epilogues, remove_dead] {
+        graph = pass(&graph);
+        verify(&graph)?;
+    }
+    Ok(graph)
+}

@@ -1,0 +1,130 @@
+//! The plan as a document: what every step reads and writes, byte by byte, so that anyone can check it.
+
+use super::{BufferKind, Place, Plan, Program, state_owner};
+use crate::Bytes;
+use crate::graph::{InputId, NodeId, ScalarId, ValueId};
+use crate::step::Role;
+use serde::{Deserialize, Serialize};
+
+/// A memory a byte can be in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Space {
+    /// Shared by everything that lives within a step.
+    Arena,
+    /// Lives from step to step.
+    Resident,
+    /// A column of the batch.
+    Input(u32),
+    /// The numbers the host gives to every step.
+    Scalars,
+}
+
+/// The bytes of one value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Range {
+    /// The value.
+    pub value: u32,
+    /// Which memory.
+    pub space: Space,
+    /// The first byte.
+    pub offset: Bytes,
+    /// How many.
+    pub size: Bytes,
+}
+
+/// One step: what it reads, then what it writes, and the scratch it uses meanwhile.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// The node of the graph.
+    pub node: u32,
+    /// The op's name.
+    pub op: String,
+    /// The layer.
+    pub scope: String,
+    /// What is read.
+    pub reads: Vec<Range>,
+    /// What is written.
+    pub writes: Vec<Range>,
+    /// Where the scratch begins.
+    pub workspace_offset: Bytes,
+    /// How much scratch there is.
+    pub workspace_size: Bytes,
+}
+
+/// What one program does with its memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claim {
+    /// What the program is for.
+    pub role: Role,
+    /// The steps in order.
+    pub steps: Vec<Step>,
+    /// Where the host finds what it reads afterwards.
+    pub outputs: Vec<(String, Range)>,
+    /// Every piece of the arena: owner, kind, offset, size, first and last step.
+    pub buffers: Vec<(String, BufferKind, Bytes, Bytes, u32, u32)>,
+}
+
+/// The whole plan as a document.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Certificate {
+    /// The most rows a program sees at once.
+    pub rows: usize,
+    /// What every offset is a multiple of.
+    pub alignment: Bytes,
+    /// The arena's size.
+    pub arena: Bytes,
+    /// Nothing smaller is possible for these orders.
+    pub lower_bound: Bytes,
+    /// The size of what lives from step to step.
+    pub resident: Bytes,
+    /// Every state: name, owner, offset, size.
+    pub states: Vec<(String, String, Bytes, Bytes)>,
+    /// The programs.
+    pub programs: Vec<Claim>,
+}
+
+impl Plan {
+    /// The plan as a document.
+    pub fn certificate(&self) -> Certificate {
+        Certificate {
+            rows: self.rows,
+            alignment: self.alignment,
+            arena: self.arena,
+            lower_bound: self.lower_bound,
+            resident: self.resident,
+            states: self.states.iter().map(|s| (s.name.clone(), state_owner(s.kind).to_string(), s.offset, s.size)).collect(),
+            programs: self.programs.iter().map(|program| claim(program, self.rows)).collect(),
+        }
+    }
+}
+
+fn claim(program: &Program, rows: usize) -> Claim {
+    let range = |value: &ValueId| {
+        let (space, offset) = match program.places[value.index()].expect("every value of a planned graph has a place") {
+            Place::Arena(offset) => (Space::Arena, offset),
+            Place::Resident(offset) => (Space::Resident, offset),
+            Place::Input(InputId(column)) => (Space::Input(column), Bytes::ZERO),
+            Place::Scalar(ScalarId(index)) => (Space::Scalars, Bytes(4 * u64::from(index))),
+        };
+        Range { value: value.0, space, offset, size: program.graph.ty(*value).bytes(rows) }
+    };
+    let step = |(id, (workspace_offset, workspace_size)): (&NodeId, &(Bytes, Bytes))| {
+        let node = program.graph.node(*id);
+        Step {
+            node: id.0,
+            op: node.op.define().name().to_string(),
+            scope: node.scope.clone(),
+            reads: node.inputs.iter().map(range).collect(),
+            writes: node.outputs.iter().map(range).collect(),
+            workspace_offset: *workspace_offset,
+            workspace_size: *workspace_size,
+        }
+    };
+    Claim {
+        role: program.role,
+        steps: program.order.iter().zip(&program.workspaces).map(step).collect(),
+        outputs: program.graph.outputs().iter().map(|(name, value)| (name.clone(), range(value))).collect(),
+        buffers: program.buffers.iter().map(|b| (b.owner.clone(), b.kind, b.offset, b.size, b.first, b.last)).collect(),
+    }
+}

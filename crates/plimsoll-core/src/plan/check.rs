@@ -1,0 +1,249 @@
+//! The independent checker. It shares no code with the planner: it plays a certificate step by step, keeping a map of which value
+//! every byte holds, and looks whether each read finds what the graph says it should.
+
+use super::certificate::{Certificate, Claim, Range, Space, Step};
+use crate::Bytes;
+use crate::graph::Graph;
+use crate::op::Op;
+use std::collections::BTreeMap;
+
+/// A certificate that does not hold, and the step at which it fails.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the plan does not hold{}: {what}", if .at.is_empty() { String::new() } else { format!(" at {at}") })]
+pub struct CheckError {
+    /// Program, step and layer.
+    pub at: String,
+    /// What is wrong.
+    pub what: String,
+}
+
+/// Checks that a certificate is a sound way to run `graphs`: one graph per program, in the same order.
+pub fn check(certificate: &Certificate, graphs: &[&Graph]) -> Result<(), CheckError> {
+    let fail = |what: String| Err(CheckError { at: String::new(), what });
+    if graphs.len() != certificate.programs.len() {
+        return fail(format!("it has {} programs for {} graphs", certificate.programs.len(), graphs.len()));
+    }
+    for (i, (name, _, offset, size)) in certificate.states.iter().enumerate() {
+        if *offset + *size > certificate.resident || offset.0 % certificate.alignment.0 != 0 {
+            return fail(format!("the state `{name}` lies outside the resident memory or is not aligned"));
+        }
+        let clash = certificate.states[..i].iter().find(|(_, _, o, s)| *offset < *o + *s && *o < *offset + *size);
+        if let Some((other, ..)) = clash {
+            return fail(format!("the states `{name}` and `{other}` overlap"));
+        }
+    }
+    let mut fullest = Bytes::ZERO;
+    for (claim, graph) in certificate.programs.iter().zip(graphs) {
+        Player::new(certificate, claim, graph)?.play()?;
+        fullest = fullest.max(most_held(claim));
+    }
+    if certificate.lower_bound != fullest || certificate.arena < fullest {
+        return fail(format!("it states a bound of {} where {} are held at once", certificate.lower_bound, fullest));
+    }
+    Ok(())
+}
+
+/// The most bytes the claimed buffers hold at once.
+fn most_held(claim: &Claim) -> Bytes {
+    let held = |step: u32| claim.buffers.iter().filter(|b| b.4 <= step && step <= b.5).map(|b| b.3).sum::<Bytes>();
+    (0..claim.steps.len() as u32).map(held).max().unwrap_or_default()
+}
+
+struct Player<'a> {
+    certificate: &'a Certificate,
+    claim: &'a Claim,
+    graph: &'a Graph,
+    /// For each memory, disjoint byte ranges and the value each holds: start → (end, value).
+    contents: BTreeMap<Space, BTreeMap<u64, (u64, u32)>>,
+    /// The value whose bytes each value is (itself, unless it is a view).
+    origin: Vec<u32>,
+}
+
+impl<'a> Player<'a> {
+    /// At the start the memory holds the batch, the scalars and the states, and nothing else.
+    fn new(certificate: &'a Certificate, claim: &'a Claim, graph: &'a Graph) -> Result<Player<'a>, CheckError> {
+        let mut player = Player { certificate, claim, graph, contents: BTreeMap::new(), origin: (0..graph.value_count() as u32).collect() };
+        for (_, node) in graph.nodes() {
+            let value = node.outputs[0];
+            let size = graph.ty(value).bytes(certificate.rows);
+            match node.op {
+                Op::Input(id) => player.put(Range { value: value.0, space: Space::Input(id.0), offset: Bytes::ZERO, size }),
+                Op::Scalar(id) => player.put(Range { value: value.0, space: Space::Scalars, offset: Bytes(4 * u64::from(id.0)), size }),
+                Op::State(id) => {
+                    let Some((_, _, offset, stated)) = certificate.states.get(id.0 as usize) else {
+                        return Err(player.fail(0, format!("state {} is not in it", id.0)));
+                    };
+                    if *stated != size {
+                        return Err(player.fail(0, format!("state {} has {size}, not {stated}", id.0)));
+                    }
+                    player.put(Range { value: value.0, space: Space::Resident, offset: *offset, size });
+                }
+                Op::Reshape(_) => player.origin[value.0 as usize] = player.origin[node.inputs[0].0 as usize],
+                _ => {}
+            }
+        }
+        Ok(player)
+    }
+
+    fn play(mut self) -> Result<(), CheckError> {
+        let mut ran = vec![false; self.graph.nodes().len()];
+        for (time, step) in self.claim.steps.iter().enumerate() {
+            self.check_step(step, &mut ran).map_err(|what| self.fail(time, what))?;
+            self.check_buffers(step, time as u32).map_err(|what| self.fail(time, what))?;
+            step.writes.iter().for_each(|range| self.put(*range));
+        }
+        let end = self.claim.steps.len();
+        let missing = self.graph.nodes().find(|(id, node)| !ran[id.0 as usize] && !node.op.is_leaf() && !matches!(node.op, Op::Reshape(_)));
+        if let Some((_, node)) = missing {
+            return Err(self.fail(end, format!("a {} of layer `{}` never runs", node.op.define().name(), node.scope)));
+        }
+        for ((name, range), (wanted, value)) in self.claim.outputs.iter().zip(self.graph.outputs()) {
+            if name != wanted || range.value != value.0 {
+                return Err(self.fail(end, format!("output {wanted} is not where it says")));
+            }
+            self.holds(range).map_err(|what| self.fail(end, what))?;
+        }
+        if self.claim.outputs.len() != self.graph.outputs().len() {
+            return Err(self.fail(end, "an output is missing".to_string()));
+        }
+        self.check_states().map_err(|what| self.fail(end, what))
+    }
+
+    fn check_step(&self, step: &Step, ran: &mut [bool]) -> Result<(), String> {
+        let Some((_, node)) = self.graph.nodes().nth(step.node as usize) else {
+            return Err(format!("there is no node {}", step.node));
+        };
+        if std::mem::replace(&mut ran[step.node as usize], true) {
+            return Err(format!("node {} runs twice", step.node));
+        }
+        let same =
+            |ranges: &[Range], values: &[crate::ValueId]| ranges.iter().map(|range| range.value).eq(values.iter().map(|value| value.0));
+        if !same(&step.reads, &node.inputs) || !same(&step.writes, &node.outputs) {
+            return Err("it reads or writes other values than the graph".to_string());
+        }
+        for range in &step.reads {
+            self.holds(range)?;
+        }
+        for (output, write) in step.writes.iter().enumerate() {
+            self.check_extent(write)?;
+            if !matches!(write.space, Space::Arena | Space::Resident) {
+                return Err(format!("%{} is written to where only the host writes", write.value));
+            }
+            for (input, read) in step.reads.iter().enumerate().filter(|(_, read)| overlap(write, read)) {
+                let exact = read.offset == write.offset && read.size == write.size;
+                if !exact || !node.op.define().in_place(input, output) {
+                    return Err(format!("%{} is written over %{} while that is read", write.value, read.value));
+                }
+            }
+            if let Some(other) = step.writes[..output].iter().find(|other| overlap(write, other)) {
+                return Err(format!("%{} and %{} are written to the same bytes", write.value, other.value));
+            }
+        }
+        let scratch = Range { value: u32::MAX, space: Space::Arena, offset: step.workspace_offset, size: step.workspace_size };
+        if scratch.size > Bytes::ZERO {
+            if scratch.offset + scratch.size > self.certificate.arena || scratch.offset.0 % self.certificate.alignment.0 != 0 {
+                return Err("its scratch lies outside the arena or is not aligned".to_string());
+            }
+            if let Some(range) = step.reads.iter().chain(&step.writes).find(|range| overlap(range, &scratch)) {
+                return Err(format!("its scratch overlaps %{}", range.value));
+            }
+        }
+        Ok(())
+    }
+
+    /// What the step touches in the arena lies in buffers that are claimed for this moment; and those buffers do not overlap.
+    fn check_buffers(&self, step: &Step, time: u32) -> Result<(), String> {
+        let mut live: Vec<(u64, u64)> =
+            self.claim.buffers.iter().filter(|b| b.4 <= time && time <= b.5 && b.3 > Bytes::ZERO).map(|b| (b.2.0, b.2.0 + b.3.0)).collect();
+        live.sort_unstable();
+        if live.windows(2).any(|pair| pair[0].1 > pair[1].0) {
+            return Err("two buffers that are held at once overlap".to_string());
+        }
+        for range in step.reads.iter().chain(&step.writes).filter(|range| range.space == Space::Arena && range.size > Bytes::ZERO) {
+            let end = range.offset.0 + range.size.0;
+            if !live.iter().any(|(from, to)| *from <= range.offset.0 && end <= *to) {
+                return Err(format!("%{} is used while no buffer is held for it", range.value));
+            }
+        }
+        Ok(())
+    }
+
+    /// After the last step every changed state holds its new value and every other its old one.
+    fn check_states(&self) -> Result<(), String> {
+        for (i, (name, _, offset, size)) in self.certificate.states.iter().enumerate() {
+            let new = self.graph.updates().iter().find(|(state, _)| state.0 as usize == i).map(|(_, value)| value.0);
+            let old = self
+                .graph
+                .nodes()
+                .find(|(_, node)| matches!(node.op, Op::State(id) if id.0 as usize == i))
+                .map(|(_, node)| node.outputs[0].0);
+            if let Some(value) = new.or(old) {
+                let range = Range { value, space: Space::Resident, offset: *offset, size: *size };
+                self.holds(&range).map_err(|_| format!("`{name}` does not end with its value"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The size is what the graph says and the place is inside the memory and aligned.
+    fn check_extent(&self, range: &Range) -> Result<(), String> {
+        let size = self.graph.ty(crate::ValueId(range.value)).bytes(self.certificate.rows);
+        let limit = match range.space {
+            Space::Arena => self.certificate.arena,
+            Space::Resident => self.certificate.resident,
+            Space::Input(_) | Space::Scalars => {
+                return if range.size == size { Ok(()) } else { Err(format!("%{} has another size", range.value)) };
+            }
+        };
+        if range.size != size || range.offset + range.size > limit || range.offset.0 % self.certificate.alignment.0 != 0 {
+            return Err(format!("%{} lies outside its memory, is not aligned or has another size than {size}", range.value));
+        }
+        Ok(())
+    }
+
+    /// The whole range holds the value.
+    fn holds(&self, range: &Range) -> Result<(), String> {
+        self.check_extent(range)?;
+        let value = self.origin[range.value as usize];
+        let (mut at, end) = (range.offset.0, range.offset.0 + range.size.0);
+        let memory = self.contents.get(&range.space);
+        while at < end {
+            match memory.and_then(|memory| memory.range(..=at).next_back()) {
+                Some((_, (until, held))) if *until > at && *held == value => at = *until,
+                Some((_, (until, held))) if *until > at => return Err(format!("%{} is read where %{held} is", range.value)),
+                _ => return Err(format!("%{} is read where nothing was written", range.value)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The range now holds the value; what was there is gone.
+    fn put(&mut self, range: Range) {
+        let (from, to) = (range.offset.0, range.offset.0 + range.size.0);
+        if from == to {
+            return;
+        }
+        let memory = self.contents.entry(range.space).or_default();
+        let touched: Vec<(u64, (u64, u32))> =
+            memory.range(..to).filter(|(_, (end, _))| *end > from).map(|(start, held)| (*start, *held)).collect();
+        for (start, (end, value)) in touched {
+            memory.remove(&start);
+            if start < from {
+                memory.insert(start, (from, value));
+            }
+            if end > to {
+                memory.insert(to, (end, value));
+            }
+        }
+        memory.insert(from, (to, range.value));
+    }
+
+    fn fail(&self, time: usize, what: String) -> CheckError {
+        let scope = self.claim.steps.get(time).map_or(String::new(), |step| format!(" ({} of `{}`)", step.op, step.scope));
+        CheckError { at: format!("{} step {time}{scope}", self.claim.role.name()), what }
+    }
+}
+
+fn overlap(a: &Range, b: &Range) -> bool {
+    a.space == b.space && a.offset < b.offset + b.size && b.offset < a.offset + a.size
+}

@@ -1,0 +1,155 @@
+//! Who lives when: buffers with their lifetimes for a given order, with views and in-place reuse.
+
+use super::updates::{root, runs};
+use super::{Buffer, BufferKind};
+use crate::Bytes;
+use crate::graph::{Graph, InputId, Node, NodeId, Phase, ScalarId, StateId, ValueId};
+use crate::op::Op;
+use std::collections::HashMap;
+
+/// Where a value lives, before the arena has offsets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Home {
+    Input(InputId),
+    Scalar(ScalarId),
+    State(StateId),
+    /// An index into the buffers.
+    Buffer(usize),
+}
+
+pub(super) struct Liveness {
+    pub buffers: Vec<Buffer>,
+    /// Where each value lives.
+    pub homes: Vec<Option<Home>>,
+    /// The workspace buffer of each step.
+    pub workspaces: Vec<Option<usize>>,
+}
+
+/// The buffers of the graph run in this order.
+pub(super) fn buffers(graph: &Graph, order: &[NodeId], rows: usize, alignment: Bytes, workspace: &dyn Fn(NodeId) -> Bytes) -> Liveness {
+    let last_use = last_uses(graph, order);
+    let assigned: HashMap<ValueId, StateId> = graph.updates.iter().map(|(state, value)| (*value, *state)).collect();
+    let mut live = Liveness { buffers: Vec::new(), homes: vec![None; graph.values.len()], workspaces: Vec::with_capacity(order.len()) };
+    for node in graph.nodes.iter().filter(|node| !runs(node)) {
+        live.homes[node.outputs[0].index()] = leaf_home(&node.op);
+    }
+    let size = |value: ValueId| graph.ty(value).bytes(rows).align_up(alignment.0);
+    for (time, id) in order.iter().enumerate() {
+        let (node, time) = (graph.node(*id), time as u32);
+        let mut reused: Vec<usize> = Vec::new();
+        for (place, output) in node.outputs.iter().enumerate() {
+            let last = last_use[output.index()].unwrap_or(time);
+            let home = if let Some(state) = assigned.get(output) {
+                Home::State(*state)
+            } else if let Some(buffer) = reusable(graph, node, place, time, &live, &last_use, &reused) {
+                reused.push(buffer);
+                live.buffers[buffer].last = last;
+                live.buffers[buffer].values.push(*output);
+                Home::Buffer(buffer)
+            } else {
+                let kind = if node.phase == Phase::Forward { BufferKind::Activation } else { BufferKind::Gradient };
+                live.buffers.push(Buffer {
+                    kind,
+                    owner: node.scope.clone(),
+                    values: vec![*output],
+                    size: size(*output),
+                    first: time,
+                    last,
+                    offset: Bytes::ZERO,
+                });
+                Home::Buffer(live.buffers.len() - 1)
+            };
+            live.homes[output.index()] = Some(home);
+        }
+        let scratch = workspace(*id);
+        live.workspaces.push((scratch > Bytes::ZERO).then(|| {
+            live.buffers.push(Buffer {
+                kind: BufferKind::Workspace,
+                owner: node.scope.clone(),
+                values: vec![],
+                size: scratch,
+                first: time,
+                last: time,
+                offset: Bytes::ZERO,
+            });
+            live.buffers.len() - 1
+        }));
+    }
+    // A view lives where its root does; roots of views may be states, inputs or buffers.
+    for node in graph.nodes.iter().filter(|node| node.op.define().is_view()) {
+        let home = live.homes[root(graph, node.outputs[0]).index()];
+        live.homes[node.outputs[0].index()] = home;
+        if let Some(Home::Buffer(buffer)) = home {
+            live.buffers[buffer].values.push(node.outputs[0]);
+        }
+    }
+    live
+}
+
+fn leaf_home(op: &Op) -> Option<Home> {
+    match op {
+        Op::Input(id) => Some(Home::Input(*id)),
+        Op::Scalar(id) => Some(Home::Scalar(*id)),
+        Op::State(id) => Some(Home::State(*id)),
+        _ => None,
+    }
+}
+
+/// A buffer that dies at this node and that this output may be written over.
+fn reusable(
+    graph: &Graph,
+    node: &Node,
+    output: usize,
+    time: u32,
+    live: &Liveness,
+    last_use: &[Option<u32>],
+    taken: &[usize],
+) -> Option<usize> {
+    let ty = graph.ty(node.outputs[output]);
+    node.inputs.iter().enumerate().find_map(|(i, input)| {
+        let source = root(graph, *input);
+        match live.homes[source.index()] {
+            Some(Home::Buffer(buffer))
+                if node.op.define().in_place(i, output)
+                    && last_use[source.index()] == Some(time)
+                    && graph.ty(*input).same_bytes(ty)
+                    && !taken.contains(&buffer) =>
+            {
+                Some(buffer)
+            }
+            _ => None,
+        }
+    })
+}
+
+/// The last step that reads each value or a view of it; what the host reads lives to the end.
+fn last_uses(graph: &Graph, order: &[NodeId]) -> Vec<Option<u32>> {
+    let mut last = vec![None; graph.values.len()];
+    for (time, id) in order.iter().enumerate() {
+        for input in &graph.node(*id).inputs {
+            last[root(graph, *input).index()] = Some(time as u32);
+        }
+    }
+    let end = order.len().saturating_sub(1) as u32;
+    for (_, value) in &graph.outputs {
+        last[root(graph, *value).index()] = Some(end);
+    }
+    last
+}
+
+/// The fullest step and the bytes held then.
+pub(super) fn fullest(lifetimes: impl Iterator<Item = (u32, u32, Bytes)>, steps: usize) -> (u32, Bytes) {
+    let mut change = vec![0i128; steps + 1];
+    for (first, last, size) in lifetimes {
+        change[first as usize] += i128::from(size.0);
+        change[last as usize + 1] -= i128::from(size.0);
+    }
+    let (mut held, mut fullest) = (0i128, (0, 0i128));
+    for (step, change) in change.iter().enumerate() {
+        held += change;
+        if held > fullest.1 {
+            fullest = (step, held);
+        }
+    }
+    (fullest.0 as u32, Bytes(fullest.1 as u64))
+}

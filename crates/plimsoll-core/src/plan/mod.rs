@@ -1,0 +1,240 @@
+//! From graphs to a plan: what runs when, what lives how long, and at which byte.
+
+mod arena;
+mod certificate;
+mod check;
+mod liveness;
+mod order;
+mod updates;
+
+use crate::device::Device;
+use crate::graph::{Graph, GraphError, InputId, NodeId, ScalarId, StateKind, ValueId};
+use crate::passes::optimize;
+use crate::step::Role;
+use crate::{Bytes, verify};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+pub use arena::{Block, Layout, assign};
+pub use certificate::{Certificate, Claim, Range, Space, Step};
+pub use check::{CheckError, check};
+
+/// Where a value is while it lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the batch's slot, column by column.
+    Input(InputId),
+    /// Among the numbers the host gives to every step.
+    Scalar(ScalarId),
+    /// At this byte of the memory that lives from step to step.
+    Resident(Bytes),
+    /// At this byte of the arena.
+    Arena(Bytes),
+}
+
+/// What a buffer of the arena holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BufferKind {
+    /// A value of the forward part.
+    Activation,
+    /// A value of the backward or update part.
+    Gradient,
+    /// What a kernel needs while it runs.
+    Workspace,
+}
+
+/// A piece of the arena and the steps during which it is held.
+#[derive(Clone, Debug)]
+pub struct Buffer {
+    /// What it holds.
+    pub kind: BufferKind,
+    /// The layer it belongs to.
+    pub owner: String,
+    /// The values that live in it, one after another or as views of each other.
+    pub values: Vec<ValueId>,
+    /// Its size for the planned rows.
+    pub size: Bytes,
+    /// The first step that holds it.
+    pub first: u32,
+    /// The last step that holds it.
+    pub last: u32,
+    /// Its place in the arena.
+    pub offset: Bytes,
+}
+
+/// One program of the plan: the graph, the order its nodes run in, and where everything is.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// What it is for.
+    pub role: Role,
+    /// The graph it runs.
+    pub graph: Graph,
+    /// The nodes in the order they run; leaves and views do not run.
+    pub order: Vec<NodeId>,
+    /// Where each value is.
+    pub places: Vec<Option<Place>>,
+    /// The workspace of each step of the order.
+    pub workspaces: Vec<(Bytes, Bytes)>,
+    /// The pieces of the arena.
+    pub buffers: Vec<Buffer>,
+    /// No order-preserving layout can be smaller than this.
+    pub lower_bound: Bytes,
+    /// What this program needs of the arena.
+    pub arena: Bytes,
+}
+
+/// Where a state lives.
+#[derive(Clone, Debug)]
+pub struct Resident {
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub kind: StateKind,
+    /// Its size.
+    pub size: Bytes,
+    /// Its place in the memory that lives from step to step.
+    pub offset: Bytes,
+}
+
+/// A proven layout of a run's memory on a device: all programs in one arena, all states beside it.
+///
+/// It is made for `rows` rows and holds for any smaller number, because every buffer only shrinks with the batch.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The most rows a program sees at once (the micro-batch).
+    pub rows: usize,
+    /// The programs.
+    pub programs: Vec<Program>,
+    /// The states, in their order.
+    pub states: Vec<Resident>,
+    /// Bytes that live from step to step.
+    pub resident: Bytes,
+    /// Bytes of the arena, shared by all programs.
+    pub arena: Bytes,
+    /// The largest lower bound of a program: no layout of these orders is smaller.
+    pub lower_bound: Bytes,
+    /// What every offset is a multiple of.
+    pub alignment: Bytes,
+}
+
+/// Improves the graphs and lays them out for at most `rows` rows on the device.
+pub fn plan(graphs: Vec<(Role, Graph)>, rows: usize, device: &dyn Device) -> Result<Plan, GraphError> {
+    let graphs = graphs.into_iter().map(|(role, graph)| Ok((role, optimize(&graph)?))).collect::<Result<Vec<_>, GraphError>>()?;
+    layout(&graphs, rows, device)
+}
+
+/// Lays out graphs that are improved already. The same graphs can be laid out for many numbers of rows.
+pub fn layout(graphs: &[(Role, Graph)], rows: usize, device: &dyn Device) -> Result<Plan, GraphError> {
+    let alignment = device.alignment();
+    let (states, resident) = place_states(graphs, alignment)?;
+    let programs: Vec<Program> =
+        graphs.iter().map(|(role, graph)| program(*role, graph, rows, device, &states)).collect::<Result<_, GraphError>>()?;
+    let arena = programs.iter().map(|program| program.arena).max().unwrap_or_default();
+    let lower_bound = programs.iter().map(|program| program.lower_bound).max().unwrap_or_default();
+    Ok(Plan { rows, programs, states, resident, arena, lower_bound, alignment })
+}
+
+fn program(role: Role, graph: &Graph, rows: usize, device: &dyn Device, states: &[Resident]) -> Result<Program, GraphError> {
+    let graph = updates::legalise(graph)?;
+    verify(&graph)?;
+    let alignment = device.alignment();
+    let workspace = |node: NodeId| device.workspace(&graph, graph.node(node), rows).align_up(alignment.0);
+    let order = order::order(&graph, rows, alignment, &workspace)?;
+    let live = liveness::buffers(&graph, &order, rows, alignment, &workspace);
+    let blocks: Vec<Block> = live.buffers.iter().map(|b| Block { first: b.first, last: b.last, size: b.size }).collect();
+    let Layout { offsets, size: arena, lower_bound } = assign(&blocks);
+
+    let mut buffers = live.buffers;
+    buffers.iter_mut().zip(&offsets).for_each(|(buffer, offset)| buffer.offset = *offset);
+    let places = live
+        .homes
+        .iter()
+        .map(|home| {
+            home.map(|home| match home {
+                liveness::Home::Input(id) => Place::Input(id),
+                liveness::Home::Scalar(id) => Place::Scalar(id),
+                liveness::Home::State(id) => Place::Resident(states[id.0 as usize].offset),
+                liveness::Home::Buffer(id) => Place::Arena(offsets[id]),
+            })
+        })
+        .collect();
+    let workspaces = live.workspaces.iter().map(|id| id.map_or((Bytes::ZERO, Bytes::ZERO), |id| (offsets[id], buffers[id].size))).collect();
+    Ok(Program { role, graph, order, places, workspaces, buffers, lower_bound, arena })
+}
+
+/// One layout for the states of all programs; the longest list of states names them all.
+fn place_states(graphs: &[(Role, Graph)], alignment: Bytes) -> Result<(Vec<Resident>, Bytes), GraphError> {
+    let longest = graphs.iter().map(|(_, graph)| graph.states()).max_by_key(|states| states.len()).unwrap_or_default();
+    for (role, graph) in graphs {
+        let differs = graph.states().iter().zip(longest).find(|(a, b)| a.name != b.name || a.ty != b.ty);
+        if let Some((a, b)) = differs {
+            let what = format!("the program `{}` numbers its states differently: `{}` where others have `{}`", role.name(), a.name, b.name);
+            return Err(GraphError { scope: String::new(), what });
+        }
+    }
+    let mut total = Bytes::ZERO;
+    let states = longest
+        .iter()
+        .map(|state| {
+            let (size, offset) = (state.ty.bytes(1), total);
+            total += size.align_up(alignment.0);
+            Resident { name: state.name.clone(), kind: state.kind, size, offset }
+        })
+        .collect();
+    Ok((states, total))
+}
+
+impl Plan {
+    /// The program for a role.
+    pub fn program(&self, role: Role) -> Option<&Program> {
+        self.programs.iter().find(|program| program.role == role)
+    }
+
+    /// Everything the run holds on the device.
+    pub fn total(&self) -> Bytes {
+        self.resident + self.arena
+    }
+
+    /// Who holds the bytes: states by kind, and the arena by what is in it at its fullest moment. Adds up to [`Plan::total`].
+    pub fn by_owner(&self) -> Vec<(String, Bytes)> {
+        let mut owners: BTreeMap<&str, Bytes> = BTreeMap::new();
+        for state in &self.states {
+            *owners.entry(state_owner(state.kind)).or_default() += state.size.align_up(self.alignment.0);
+        }
+        let mut in_arena = Bytes::ZERO;
+        if let Some(program) = self.programs.iter().max_by_key(|program| program.lower_bound) {
+            for buffer in program.at_peak() {
+                let owner = match buffer.kind {
+                    BufferKind::Activation => "activations",
+                    BufferKind::Gradient => "gradients",
+                    BufferKind::Workspace => "workspace",
+                };
+                *owners.entry(owner).or_default() += buffer.size;
+                in_arena += buffer.size;
+            }
+        }
+        *owners.entry("fragmentation").or_default() += self.arena - in_arena;
+        let mut owners: Vec<(String, Bytes)> =
+            owners.into_iter().filter(|(_, size)| *size > Bytes::ZERO).map(|(name, size)| (name.to_string(), size)).collect();
+        owners.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
+        owners
+    }
+}
+
+/// Under which name a state's bytes stand in the ledger.
+pub fn state_owner(kind: StateKind) -> &'static str {
+    match kind {
+        StateKind::Parameter | StateKind::Statistic => "weights",
+        StateKind::Optimizer => "optimiser",
+        StateKind::Accumulator => "gradient sums",
+    }
+}
+
+impl Program {
+    /// The buffers that are held at the fullest moment.
+    pub fn at_peak(&self) -> impl Iterator<Item = &Buffer> {
+        let peak = liveness::fullest(self.buffers.iter().map(|b| (b.first, b.last, b.size)), self.order.len()).0;
+        self.buffers.iter().filter(move |buffer| buffer.first <= peak && peak <= buffer.last)
+    }
+}

@@ -1,0 +1,1 @@
+//! The op table: every op, run against the reference on any device.
