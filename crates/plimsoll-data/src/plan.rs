@@ -141,7 +141,8 @@ pub(crate) fn cost(recipe: &Recipe, geometry: Geometry) -> Vec<(String, Bytes)> 
     };
     hold("read".into(), padded(recipe.source.scratch_bytes(chunk_rows)));
     if recipe.is_shuffled() {
-        hold("shuffle".into(), Bytes((chunk_rows * (size_of::<u64>() + size_of::<u32>())) as u64));
+        let per_row = size_of::<u64>() + if recipe.source.wants_ascending() { size_of::<u32>() } else { 0 };
+        hold("shuffle".into(), Bytes((chunk_rows * per_row) as u64));
     }
     for (steps, column) in recipe.maps.iter().zip(recipe.schema.columns()) {
         let bytes = steps.iter().map(|step| {
