@@ -177,7 +177,7 @@ fn geometry_for_speed(recipe: &Recipe, batch: usize) -> Result<Geometry, DataErr
     let batch_rows = slot_rows(recipe, batch, 1).max(1);
     let batch_bytes = batch_rows as u128 * u128::from((recipe.schema.row_bytes() + work_row).0);
     let absurd = |what: String| {
-        let problem = format!("{what} would take more than {}; lower it", Bytes(ABSURD as u64));
+        let problem = format!("{what} would take more than {}; ask for less", Bytes(ABSURD as u64));
         Err(DataError::Stage(problem))
     };
     if batch_bytes > ABSURD {
@@ -196,7 +196,7 @@ fn geometry_for_speed(recipe: &Recipe, batch: usize) -> Result<Geometry, DataErr
         }
     };
     if slots as u128 * batches_per_slot as u128 * batch_bytes > ABSURD {
-        return absurd(format!("prefetch({}) of batch({batch})", slots - 1));
+        return absurd(format!("the ring for {:?} of batch({batch})", recipe.prefetch));
     }
     let slot_rows = slot_rows(recipe, batch, batches_per_slot);
     let chunk_rows = (CHUNK_TARGET.0 / work_row.0.max(1)).clamp(1, slot_rows.max(1) as u64) as usize;

@@ -31,7 +31,7 @@ const PIXELS: usize = 64;
 const ROW: usize = PIXELS + 1;
 const ROWS: u64 = (FILE.len() / ROW) as u64;
 const TEST_ROWS: u64 = ROWS / 5;
-const SPLIT_SEED: u64 = 1797;
+const SPLIT_SEED: u64 = 7;
 
 impl Digits {
     /// One part of the data.
