@@ -110,9 +110,9 @@ impl Options {
         let compare = |what, saved: String, now: String| {
             if saved == now { Ok(()) } else { Err(DataError::OtherState { what, saved, now }) }
         };
-        compare("rows in an epoch:", state.rows.to_string(), recipe.rows.to_string())?;
-        compare("batch size", state.batch.to_string(), recipe.batch()?.to_string())?;
-        compare("row order", state.order.clone(), recipe.order())?;
+        compare("an epoch of", format!("{} rows", state.rows), format!("{} rows", recipe.rows))?;
+        compare("a batch size of", state.batch.to_string(), recipe.batch()?.to_string())?;
+        compare("the row order", state.order.clone(), recipe.order())?;
         Ok(Options { first_epoch: state.epoch, first_batch: state.batches, epochs: None })
     }
 }

@@ -141,7 +141,8 @@ pub(crate) fn cost(recipe: &Recipe, geometry: Geometry) -> Vec<(String, Bytes)> 
     };
     hold("read".into(), padded(recipe.source.scratch_bytes(chunk_rows)));
     if recipe.is_shuffled() {
-        hold("shuffle".into(), Bytes((chunk_rows * (size_of::<u64>() + size_of::<u32>())) as u64));
+        let per_row = size_of::<u64>() + if recipe.source.wants_ascending() { size_of::<u32>() } else { 0 };
+        hold("shuffle".into(), Bytes((chunk_rows * per_row) as u64));
     }
     for (steps, column) in recipe.maps.iter().zip(recipe.schema.columns()) {
         let bytes = steps.iter().map(|step| {
@@ -176,7 +177,7 @@ fn geometry_for_speed(recipe: &Recipe, batch: usize) -> Result<Geometry, DataErr
     let batch_rows = slot_rows(recipe, batch, 1).max(1);
     let batch_bytes = batch_rows as u128 * u128::from((recipe.schema.row_bytes() + work_row).0);
     let absurd = |what: String| {
-        let problem = format!("{what} would take more than {}; lower it", Bytes(ABSURD as u64));
+        let problem = format!("{what} would take more than {}; ask for less", Bytes(ABSURD as u64));
         Err(DataError::Stage(problem))
     };
     if batch_bytes > ABSURD {
@@ -195,7 +196,7 @@ fn geometry_for_speed(recipe: &Recipe, batch: usize) -> Result<Geometry, DataErr
         }
     };
     if slots as u128 * batches_per_slot as u128 * batch_bytes > ABSURD {
-        return absurd(format!("prefetch({}) of batch({batch})", slots - 1));
+        return absurd(format!("the ring for {:?} of batch({batch})", recipe.prefetch));
     }
     let slot_rows = slot_rows(recipe, batch, batches_per_slot);
     let chunk_rows = (CHUNK_TARGET.0 / work_row.0.max(1)).clamp(1, slot_rows.max(1) as u64) as usize;

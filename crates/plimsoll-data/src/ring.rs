@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_consumer_that_leaves_frees_a_waiting_producer() {
-        let ring = Ring::new(vec![()]);
+        let ring = Ring::new(vec![1]);
         thread::scope(|scope| {
             let producer = scope.spawn(|| {
                 let slot = ring.take_free().unwrap();

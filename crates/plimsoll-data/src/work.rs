@@ -27,6 +27,7 @@ pub(crate) struct Work {
 
 struct Gathered {
     rows: Vec<u64>,
+    /// Empty where the source has no use for it.
     ascending: Vec<u32>,
 }
 
@@ -57,7 +58,9 @@ impl Work {
             layout,
             scratch: AlignedBuf::new(recipe.source.scratch_bytes(rows).get()),
             chunk_rows: rows,
-            gathered: recipe.is_shuffled().then(|| Gathered { rows: vec![0; rows], ascending: vec![0; rows] }),
+            gathered: recipe
+                .is_shuffled()
+                .then(|| Gathered { rows: vec![0; rows], ascending: vec![0; if recipe.source.wants_ascending() { rows } else { 0 }] }),
             paths: columns.iter().zip(&recipe.maps).map(|(column, steps)| Path::new(column, steps, rows)).collect(),
             columns: Vec::with_capacity(columns.len()),
         }
@@ -119,9 +122,13 @@ impl Work {
 
 impl Gathered {
     fn choose(&mut self, order: &Order, place: u64, count: usize) -> Gather<'_> {
-        let (rows, ascending) = (&mut self.rows[..count], &mut self.ascending[..count]);
-        for (index, (row, at)) in rows.iter_mut().zip(ascending.iter_mut()).enumerate() {
+        let rows = &mut self.rows[..count];
+        for (index, row) in rows.iter_mut().enumerate() {
             *row = order.row(place + index as u64);
+        }
+        let wanted = count.min(self.ascending.len());
+        let ascending = &mut self.ascending[..wanted];
+        for (index, at) in ascending.iter_mut().enumerate() {
             *at = index as u32;
         }
         ascending.sort_unstable_by_key(|&at| rows[at as usize]);

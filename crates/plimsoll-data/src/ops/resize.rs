@@ -85,8 +85,8 @@ impl Op for Resize {
             channels,
             from_row: from_width * channels,
             from_image: from_height * from_width * channels,
-            rows: taps(self.method, from_height, self.height),
-            columns: taps(self.method, from_width, self.width),
+            rows: taps(self.method, from_height, self.height, from_width * channels),
+            columns: taps(self.method, from_width, self.width, channels),
             lines: [vec![0.0; line], vec![0.0; line]],
         })
     }
@@ -95,27 +95,29 @@ impl Op for Resize {
 /// Where one output pixel comes from along one axis.
 #[derive(Clone, Copy)]
 struct Tap {
-    lower: u32,
-    upper: u32,
+    /// The pixels before and after, as offsets of elements.
+    lower: usize,
+    upper: usize,
     /// How far from `lower` to `upper`.
     weight: f32,
 }
 
-/// TensorFlow's `HalfPixelScaler` and `HalfPixelScalerForNN`, operation by operation.
-fn taps(method: Method, from: usize, to: usize) -> Vec<Tap> {
+/// TensorFlow's `HalfPixelScaler` and `HalfPixelScalerForNN`, operation by operation; `stride` elements lie between
+/// neighbours of the axis.
+fn taps(method: Method, from: usize, to: usize, stride: usize) -> Vec<Tap> {
     let scale = from as f32 / to as f32;
-    let last = from as u32 - 1;
+    // A cast to unsigned takes what is below the first pixel to 0.
+    let pixel = |at: f32| (at as usize).min(from - 1) * stride;
     (0..to)
         .map(|place| match method {
             Method::Nearest => {
-                let at = (((place as f32 + 0.5) * scale).floor() as u32).min(last);
+                let at = pixel(((place as f32 + 0.5) * scale).floor());
                 Tap { lower: at, upper: at, weight: 0.0 }
             }
             Method::Bilinear => {
                 let at = (place as f32 + 0.5) * scale - 0.5;
                 let floor = at.floor();
-                // A cast to unsigned takes what is below the first pixel to 0.
-                Tap { lower: floor as u32, upper: (at.ceil() as u32).min(last), weight: at - floor }
+                Tap { lower: pixel(floor), upper: pixel(at.ceil()), weight: at - floor }
             }
         })
         .collect()
@@ -159,9 +161,9 @@ impl ResizeKernel {
     fn nearest<const N: usize>(&self, image: &[[u8; N]], out: &mut [[u8; 4]], value: impl Fn([u8; N]) -> f32) {
         let channels = self.channels;
         for (row, out) in self.rows.iter().zip(out.chunks_exact_mut(self.columns.len() * channels)) {
-            let line = &image[row.lower as usize * self.from_row..][..self.from_row];
+            let line = &image[row.lower..][..self.from_row];
             for (column, out) in self.columns.iter().zip(out.chunks_exact_mut(channels)) {
-                for (pixel, out) in line[column.lower as usize * channels..][..channels].iter().zip(out) {
+                for (pixel, out) in line[column.lower..][..channels].iter().zip(out) {
                     *out = value(*pixel).to_ne_bytes();
                 }
             }
@@ -171,7 +173,7 @@ impl ResizeKernel {
     /// TensorFlow interpolates along the line above, along the line below, then between the two. So does this, but an
     /// input line that serves several output lines is interpolated once.
     fn bilinear<const N: usize>(&mut self, image: &[[u8; N]], out: &mut [[u8; 4]], value: impl Fn([u8; N]) -> f32 + Copy) {
-        let mut held = [u32::MAX; 2];
+        let mut held = [usize::MAX; 2];
         for (row, out) in self.rows.iter().zip(out.chunks_exact_mut(self.columns.len() * self.channels)) {
             if held[0] != row.lower && held[1] == row.lower {
                 self.lines.swap(0, 1);
@@ -179,33 +181,42 @@ impl ResizeKernel {
             }
             for (slot, wanted) in [row.lower, row.upper].into_iter().enumerate() {
                 if held[slot] != wanted {
-                    let line = &image[wanted as usize * self.from_row..][..self.from_row];
+                    let line = &image[wanted..][..self.from_row];
                     widen(&self.columns, self.channels, line, &mut self.lines[slot], value);
                     held[slot] = wanted;
                 }
             }
             for ((&top, &bottom), out) in self.lines[0].iter().zip(&self.lines[1]).zip(out) {
-                *out = (top + (bottom - top) * row.weight).to_ne_bytes();
+                *out = between(top, bottom, row.weight).to_ne_bytes();
             }
         }
     }
 }
 
+/// Interpolates along a line. The usual numbers of channels are known to the compiler, which then needs no inner loop.
 fn widen<const N: usize>(columns: &[Tap], channels: usize, line: &[[u8; N]], out: &mut [f32], value: impl Fn([u8; N]) -> f32 + Copy) {
-    // One channel is the case in which a loop over channels costs more than the arithmetic.
-    if channels == 1 {
-        for (column, out) in columns.iter().zip(out) {
-            let (left, right) = (value(line[column.lower as usize]), value(line[column.upper as usize]));
-            *out = left + (right - left) * column.weight;
-        }
-        return;
-    }
-    for (column, out) in columns.iter().zip(out.chunks_exact_mut(channels)) {
-        let left = &line[column.lower as usize * channels..][..channels];
-        let right = &line[column.upper as usize * channels..][..channels];
-        for ((left, right), out) in left.iter().zip(right).zip(out) {
-            let (left, right) = (value(*left), value(*right));
-            *out = left + (right - left) * column.weight;
+    match channels {
+        1 => widen_by::<N, 1>(columns, line, out, value),
+        3 => widen_by::<N, 3>(columns, line, out, value),
+        4 => widen_by::<N, 4>(columns, line, out, value),
+        _ => {
+            for (column, out) in columns.iter().zip(out.chunks_exact_mut(channels)) {
+                let (left, right) = (&line[column.lower..][..channels], &line[column.upper..][..channels]);
+                for ((left, right), out) in left.iter().zip(right).zip(out) {
+                    *out = between(value(*left), value(*right), column.weight);
+                }
+            }
         }
     }
+}
+
+fn widen_by<const N: usize, const C: usize>(columns: &[Tap], line: &[[u8; N]], out: &mut [f32], value: impl Fn([u8; N]) -> f32 + Copy) {
+    for (column, out) in columns.iter().zip(out.as_chunks_mut::<C>().0) {
+        let (left, right) = (&line[column.lower..][..C], &line[column.upper..][..C]);
+        *out = std::array::from_fn(|channel| between(value(left[channel]), value(right[channel]), column.weight));
+    }
+}
+
+fn between(lower: f32, upper: f32, weight: f32) -> f32 {
+    lower + (upper - lower) * weight
 }

@@ -36,6 +36,11 @@ pub trait Source: Send + Sync {
     /// Writes the chosen rows into `out` in the order asked for; otherwise as [`read`](Self::read).
     fn gather(&self, rows: Gather<'_>, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError>;
 
+    /// Whether [`gather`](Self::gather) uses [`Gather::ascending`]; working it out costs more than a small row.
+    fn wants_ascending(&self) -> bool {
+        false
+    }
+
     /// What and where this is, in a few words.
     fn describe(&self) -> String;
 }
@@ -45,7 +50,7 @@ pub trait Source: Send + Sync {
 pub struct Gather<'a> {
     /// The row that goes to each place of the block.
     pub rows: &'a [u64],
-    /// The places of the block, by ascending row: the order in which a file is best read. Worked out once, and used by
-    /// every column.
+    /// The places of the block, by ascending row: the order in which a file is best read. Worked out once for all
+    /// columns; empty unless the source [wants it](Source::wants_ascending).
     pub ascending: &'a [u32],
 }

@@ -92,6 +92,10 @@ impl Source for Npy {
         Ok(())
     }
 
+    fn wants_ascending(&self) -> bool {
+        true
+    }
+
     fn describe(&self) -> String {
         let files: Vec<String> = self.parts.iter().map(|part| part.path.display().to_string()).collect();
         format!("npy {}", files.join(", "))
