@@ -98,6 +98,12 @@ impl Dataset {
         self.stage(Stage::Batch(rows))
     }
 
+    /// The same rows in the same order, handed out `rows` at a time whatever was said before.
+    pub fn rebatch(mut self, rows: usize) -> Dataset {
+        self.stages.retain(|stage| !matches!(stage, Stage::Batch(_)));
+        self.batch(rows)
+    }
+
     /// How far ahead batches are made; [`Prefetch::Auto`] unless said.
     pub fn prefetch(self, prefetch: Prefetch) -> Dataset {
         self.stage(Stage::Prefetch(prefetch))
