@@ -23,10 +23,15 @@ pub use plimsoll_data::{Dataset, Prefetch, RandomSpec, Shuffle, Split};
 pub use run::{Run, RunFolder};
 pub use trainer::{Epoch, Event, Fit, History, Infeasible, Prediction, RunPlan, Scores, Trainer};
 
+/// What a device is, in words.
+pub fn describe(device: &dyn plimsoll_core::Device) -> String {
+    device.description()
+}
+
 /// What a training program usually needs.
 pub mod prelude {
     pub use crate::nn::{self, Activation, Dense, Model, Sequential};
     pub use crate::optim::{Adam, AdamW, Sgd};
     pub use crate::{Budget, Bytes, Dataset, Event, Fit, Loss, Prefetch, RandomSpec, Shuffle, Split, Trainer, zoo};
-    pub use plimsoll_data::ops::{cast_f32, normalize, one_hot, resize, scale};
+    pub use plimsoll_data::ops::{Method, cast_f32, normalize, one_hot, resize, scale};
 }

@@ -86,7 +86,7 @@ impl Run {
         let mut failed = None;
         let mut fit = Fit::epochs(self.epochs).on_event(|event| {
             let written = match event {
-                Event::Planned(plan) => folder.write("plan.json", pretty(&plan.to_json()).as_bytes()),
+                Event::Planned { plan, .. } => folder.write("plan.json", pretty(&plan.to_json()).as_bytes()),
                 Event::EpochEnd(epoch) => writeln!(log, "{}", epoch.to_json()).map_err(|source| Error::Io {
                     action: "write",
                     path: folder.file("log.jsonl"),

@@ -18,6 +18,11 @@ pub fn available_memory() -> Bytes {
     }
 }
 
+/// The machine's memory.
+pub fn total_memory() -> Bytes {
+    meminfo("MemTotal:").unwrap_or_default()
+}
+
 /// The cores this process may use.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)

@@ -19,7 +19,7 @@ pub enum Initializer {
 }
 
 /// The standard deviation of a unit normal cut at two standard deviations.
-const CUT_NORMAL_STD: f32 = 0.879_625_66;
+const CUT_NORMAL_STD: f32 = 0.879_625_7;
 
 impl Initializer {
     /// All of them by the names configurations use.

@@ -115,11 +115,6 @@ impl Sequential {
         self.last = self.net.named(name, layer, [self.last]);
         self
     }
-
-    pub(crate) fn add_shared(mut self, name: Option<&str>, layer: Arc<dyn Layer>) -> Sequential {
-        self.last = self.net.add_shared(name, layer, [self.last]);
-        self
-    }
 }
 
 impl Default for Sequential {

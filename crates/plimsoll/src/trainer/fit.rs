@@ -22,8 +22,11 @@ const PROGRESS: Duration = Duration::from_millis(100);
 pub struct Fit<'a> {
     epochs: u64,
     validation: Option<Dataset>,
-    observer: Option<Box<dyn FnMut(&Event<'_>) + 'a>>,
+    observer: Option<Observer<'a>>,
 }
+
+/// Who is told what happens.
+type Observer<'a> = Box<dyn FnMut(&Event<'_>) + 'a>;
 
 impl<'a> Fit<'a> {
     /// This many passes over the data.
@@ -54,7 +57,12 @@ impl<'a> Fit<'a> {
 #[derive(Debug)]
 pub enum Event<'a> {
     /// The run is planned and about to begin.
-    Planned(&'a RunPlan),
+    Planned {
+        /// Its plan.
+        plan: &'a RunPlan,
+        /// The number of the last epoch it will do.
+        epochs: u64,
+    },
     /// Some steps of an epoch are done; at most ten times a second.
     Progress {
         /// The epoch, counted from 1.
@@ -137,7 +145,8 @@ impl Trainer {
         let validation = fit.validation.take();
         let plan = self.plan_with(validation.as_ref())?;
         self.open(&plan)?;
-        fit.tell(&Event::Planned(&plan));
+        let done = self.session.as_ref().map_or(0, |session| session.epochs);
+        fit.tell(&Event::Planned { plan: &plan, epochs: done + fit.epochs });
         let counts_accuracy = self.counts_accuracy();
         let (Some(session), Some(_)) = (&mut self.session, &self.programs) else { unreachable!("opened above") };
 

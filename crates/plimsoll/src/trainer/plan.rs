@@ -175,7 +175,7 @@ pub(super) fn plan_run(request: &Request<'_>) -> Result<RunPlan, PlanError> {
 fn ways(request: &Request<'_>) -> Vec<usize> {
     match request.micro_batch {
         Some(rows) => vec![rows.clamp(1, request.batch)],
-        None => (1..=request.batch).rev().filter(|rows| request.batch % rows == 0).collect(),
+        None => (1..=request.batch).rev().filter(|rows| request.batch.is_multiple_of(*rows)).collect(),
     }
 }
 
