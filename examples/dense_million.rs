@@ -8,14 +8,20 @@
 //! cargo run --release -p plimsoll --example dense_million [-- ROWS [FOLDER]]
 //! ```
 
+use plimsoll::History;
 use plimsoll::prelude::*;
 use std::path::Path;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let rows = args.next().map_or(Ok(1_000_000), |rows| rows.parse())?;
-    let data = match args.next() {
-        Some(folder) => Dataset::npy(&[("x", Path::new(&folder).join("x.npy")), ("y", Path::new(&folder).join("y.npy"))])?,
+    run(rows, args.next().as_deref().map(Path::new)).map(drop)
+}
+
+/// Trains on `rows` made-up rows, or on the files of a folder.
+pub fn run(rows: u64, folder: Option<&Path>) -> Result<History, Box<dyn std::error::Error>> {
+    let data = match folder {
+        Some(folder) => Dataset::npy(&[("x", folder.join("x.npy")), ("y", folder.join("y.npy"))])?,
         None => Dataset::random(RandomSpec::new(rows).floats("x", [100]).floats("y", [10]))?,
     };
     let mut trainer = Trainer::new(Sequential::new().add(Dense::new(10)), &data.batch(32))
@@ -30,5 +36,5 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let per_step = 1e6 * history.seconds / history.steps as f64;
     println!("{} steps, {per_step:.1} µs each; {} planned, {} measured", history.steps, history.planned, history.measured);
-    Ok(())
+    Ok(history)
 }
