@@ -1,0 +1,3 @@
+//! What the core promises, as tests. One binary, one module per promise.
+
+mod autodiff;
