@@ -1,3 +1,5 @@
 //! What the core promises, as tests. One binary, one module per promise.
 
 mod autodiff;
+mod support;
+mod updates;
