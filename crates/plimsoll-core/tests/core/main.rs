@@ -1,5 +1,6 @@
 //! What the core promises, as tests. One binary, one module per promise.
 
 mod autodiff;
+mod planner;
 mod support;
 mod updates;
