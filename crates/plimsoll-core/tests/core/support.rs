@@ -1,10 +1,11 @@
 //! What several modules need: a device without kernels, and random graphs.
 
 use plimsoll_core::device::{Loaded, Memory, StepMemory};
-use plimsoll_core::expr::{Binary, Unary};
+use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::graph::{Init, Node, StateId, StateKind};
-use plimsoll_core::ops::MatMul;
+use plimsoll_core::ops::{MatMul, Reduction, Transpose};
 use plimsoll_core::plan::{Program, check};
+use plimsoll_core::random::StepRandom;
 use plimsoll_core::{Bytes, Device, DeviceError, Graph, GraphError, Op, Plan, Shape, TensorType, ValueId};
 
 /// A device that can be planned for and nothing else.
@@ -73,7 +74,7 @@ pub fn graph_from(recipe: &[u8]) -> Graph {
         let (mut wides, mut narrows, mut weights) = (vec![wide], vec![narrow], states.to_vec());
         let mut updated = [false; 2];
         for step in recipe.chunks_exact(3) {
-            let (kind, i, j) = (step[0] % 13, step[1] as usize, step[2] as usize);
+            let (kind, i, j) = (step[0] % 15, step[1] as usize, step[2] as usize);
             let from = |values: &[ValueId], k: usize| values[values.len() - 1 - k % values.len()];
             let (w, w2, n, n2) = (from(&wides, i), from(&wides, j), from(&narrows, i), from(&narrows, j));
             let (p, p2) = (from(&weights, i), from(&weights, j));
@@ -97,8 +98,18 @@ pub fn graph_from(recipe: &[u8]) -> Graph {
                 9 => graph.output(&format!("weight{}", graph.outputs().len()), p),
                 10 => narrows.push(graph.map(n, |e, x| e.mul(x, e.constant(0.25)))?),
                 11 => {
-                    let total = graph.reduce(plimsoll_core::ops::Reduction::Sum, n, &[0, 1])?;
+                    let total = graph.reduce(Reduction::Sum, n, &[0, 1])?;
                     narrows.push(graph.times(n2, total)?);
+                }
+                12 => {
+                    let bias = graph.full(0.5, Shape::fixed([3]))?;
+                    let stretched = graph.pointwise_over(Expr::identity(), &[bias], Shape::batch_of([3]))?;
+                    narrows.push(graph.plus(n, stretched)?);
+                }
+                13 => {
+                    let turned = graph.add_one(Op::Transpose(Transpose { order: vec![1, 0] }), &[p])?;
+                    let scaled = graph.times(turned, turned)?;
+                    weights.push(graph.add_one(Op::Transpose(Transpose { order: vec![1, 0] }), &[scaled])?);
                 }
                 _ => {
                     let state = i % 2;
@@ -112,4 +123,18 @@ pub fn graph_from(recipe: &[u8]) -> Graph {
         Ok(graph)
     };
     build().expect("every recipe gives a legal graph")
+}
+
+/// Recipes for [`graph_from`], each of at most `steps` steps; the same every time.
+pub fn recipes(count: u32, steps: usize) -> impl Iterator<Item = Vec<u8>> {
+    (0..count).map(move |i| {
+        let random = StepRandom { seed: 11, step: i, first_row: 0 };
+        let bytes = (0..steps as u64).flat_map(|block| random.words(0, block)).flat_map(u32::to_le_bytes);
+        bytes.take(3 * (1 + i as usize % steps)).collect()
+    })
+}
+
+/// Numbers between -1 and 1 without a pattern.
+pub fn numbers(count: usize, stream: u32) -> Vec<f64> {
+    (0..count as u64).map(|i| 2.0 * f64::from(StepRandom::default().uniform(stream, i)) - 1.0).collect()
 }
