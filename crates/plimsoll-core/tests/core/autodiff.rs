@@ -2,7 +2,7 @@
 
 use plimsoll_core::autodiff::gradients;
 use plimsoll_core::expr::{Binary, Expr};
-use plimsoll_core::graph::{Init, StateKind};
+use plimsoll_core::graph::{Init, Phase, StateKind};
 use plimsoll_core::ops::{Reduce, Reduction};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::{DType, Graph, GraphError, Op, Shape, TensorType, ValueId, reference};
@@ -81,6 +81,8 @@ fn parameters_without_influence_have_gradients_of_zero() -> Result<(), GraphErro
     let loss = graph.sum(sum)?;
     let found = gradients_of(&mut graph, loss, &[used, unused, flat], &[vec![1.0; 2], vec![1.0; 3], vec![0.5; 2]]);
     assert_eq!(found, [vec![1.0; 2], vec![0.0; 3], vec![0.0; 2]]);
+    let forward = graph.nodes().filter(|(_, node)| node.phase == Phase::Forward).count();
+    assert_eq!(forward, 7, "zeros belong to the backward part like other gradients");
     Ok(())
 }
 
