@@ -2,7 +2,7 @@
 
 use crate::support::parameter;
 use plimsoll_core::graph::{Init, StateId, StateKind};
-use plimsoll_core::ops::{AvgPool, Concat, Conv2d, MaxPool, Reshape, Slice, Window};
+use plimsoll_core::ops::{AvgPool, Concat, Conv2d, Conv2dGradFilter, Conv2dGradInput, MatMul, MaxPool, Reshape, Slice, Window};
 use plimsoll_core::{DType, Graph, GraphError, Op, Shape, TensorType, ValueId, verify};
 
 /// The message of building something wrong in the layer `encoder/dense`, from images `[B, 8, 8, 3]` and a matrix `[4, 5]`.
@@ -53,6 +53,44 @@ fn windows_must_fit_their_images() {
 }
 
 #[test]
+fn windows_of_nothing_and_steps_of_nothing_are_refused_not_computed() {
+    for (size, stride) in [((0, 3), (1, 1)), ((3, 3), (1, 0))] {
+        let window = Window::same(size, stride, (1, 1), (8, 8));
+        assert!(window.output((8, 8)).is_err(), "{window}");
+    }
+}
+
+#[test]
+fn whole_numbers_are_not_read_as_if_they_were_real() {
+    let pixels = |g: &mut Graph| g.input("pixels", TensorType::new(DType::U8, Shape::batch_of([8, 8, 3])));
+    insta::assert_snapshot!(message(|g, _, _| {
+        let (pixels, filter) = (pixels(g), parameter(g, "filter", Shape::fixed([1, 1, 3, 8]))?);
+        g.add(Op::Conv2d(Conv2d { window: Window::valid((1, 1), (1, 1)), groups: 1, epilogue: None }), &[pixels, filter])
+    }), @"layer `encoder/dense`: takes real numbers, but got u8[B, 8, 8, 3]; cast it first");
+    insta::assert_snapshot!(message(|g, _, _| {
+        let pixels = pixels(g);
+        g.add(Op::MaxPool(MaxPool { window: Window::valid((2, 2), (2, 2)) }), &[pixels])
+    }), @"layer `encoder/dense`: takes real numbers, but got u8[B, 8, 8, 3]; cast it first");
+    insta::assert_snapshot!(message(|g, _, matrix| {
+        let tokens = g.input("tokens", TensorType::new(DType::I32, Shape::batch_of([4])));
+        g.matmul(tokens, matrix)
+    }), @"layer `encoder/dense`: takes real numbers, but got i32[B, 4]; cast it first");
+}
+
+#[test]
+fn a_gradient_must_belong_to_its_convolution() {
+    let window = Window::valid((3, 3), (1, 1));
+    insta::assert_snapshot!(message(|g, images, _| {
+        let dy = g.input("dy", TensorType::f32(Shape::batch_of([6, 5, 4])));
+        g.add(Op::Conv2dGradFilter(Conv2dGradFilter { window, groups: 1, filter: Shape::fixed([3, 3, 3, 4]) }), &[images, dy])
+    }), @"layer `encoder/dense`: a gradient of [B, 6, 5, 4] does not belong to an image of [B, 8, 8, 3] and a filter of [3, 3, 3, 4]");
+    insta::assert_snapshot!(message(|g, _, _| {
+        let (filter, dy) = (parameter(g, "filter", Shape::fixed([3, 3, 3, 4]))?, g.input("dy", TensorType::f32(Shape::batch_of([6, 6, 5]))));
+        g.add(Op::Conv2dGradInput(Conv2dGradInput { window, groups: 1, input: Shape::batch_of([8, 8, 3]) }), &[filter, dy])
+    }), @"layer `encoder/dense`: a gradient of [B, 6, 6, 5] does not belong to an image of [B, 8, 8, 3] and a filter of [3, 3, 3, 4]");
+}
+
+#[test]
 fn a_state_changes_once_and_keeps_its_type() {
     let refused = |build: fn(&mut Graph) -> Result<(), GraphError>| {
         let mut graph = Graph::new();
@@ -73,7 +111,7 @@ fn a_state_changes_once_and_keeps_its_type() {
     }), @"`w` is f32[2] and cannot become %1");
     insta::assert_snapshot!(refused(|g| {
         let x = g.input("x", TensorType::f32(Shape::batch_of([2])));
-        let op = plimsoll_core::ops::MatMul { transpose_b: true, ..Default::default() };
+        let op = MatMul { transpose_b: true, ..Default::default() };
         g.in_scope("attention", |g| g.add(Op::MatMul(op), &[x, x]))?;
         Ok(())
     }), @"layer `attention`: matmul (node 1): the shape [B, B] has the batch in it twice");
