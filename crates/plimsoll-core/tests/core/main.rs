@@ -4,6 +4,7 @@ mod absences;
 mod arena;
 mod autodiff;
 mod checker;
+mod device;
 mod errors;
 mod op_table;
 mod passes;

@@ -121,9 +121,11 @@ fn equal_things_are_computed_once_and_dead_ones_never() -> Result<(), GraphError
     Ok(())
 }
 
+type Pass = fn(&Graph) -> Graph;
+
 #[test]
 fn each_pass_alone_and_all_together_change_no_result() {
-    let passes: [(&str, fn(&Graph) -> Graph); 5] = [
+    let passes: [(&str, Pass); 5] = [
         ("simplify", simplify),
         ("remove_dead", remove_dead),
         ("fuse_pointwise", fuse_pointwise),
