@@ -32,6 +32,17 @@ pub enum Place {
     Arena(Bytes),
 }
 
+impl Place {
+    /// The place this many bytes further on.
+    pub fn offset_by(self, bytes: u64) -> Place {
+        match self {
+            Place::Resident(offset) => Place::Resident(offset + Bytes(bytes)),
+            Place::Arena(offset) => Place::Arena(offset + Bytes(bytes)),
+            given => given,
+        }
+    }
+}
+
 /// What a buffer of the arena holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

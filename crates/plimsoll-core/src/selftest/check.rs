@@ -204,7 +204,8 @@ fn compare_on_device(case: &Case, graph: &Graph, want: &Outcome, device: &Arc<dy
     for ((name, want), (_, value)) in want.outputs().iter().zip(graph.outputs()) {
         let ty = graph.ty(*value);
         let mut bytes = vec![0; ty.bytes(case.rows).get()];
-        executor.fetch(Role::Step, name, &mut bytes)?;
+        let place = executor.output(Role::Step, name).expect("the plan has the graph's outputs");
+        executor.read(place, &mut bytes)?;
         worst = worst.max(compare_elements(name, ty, &decode(ty.dtype, &bytes), want, SINGLE)?);
     }
     for (i, (state, want)) in graph.states().iter().zip(want.states()).enumerate() {
