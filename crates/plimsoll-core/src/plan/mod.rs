@@ -151,7 +151,7 @@ fn program(role: Role, graph: &Graph, rows: usize, device: &dyn Device, states: 
     verify(&graph)?;
     let alignment = device.alignment();
     let workspace = |node: NodeId| device.workspace(&graph, graph.node(node), rows).align_up(alignment.0);
-    let order = order::order(&graph, rows, alignment, &workspace)?;
+    let order = order::order(&graph, rows, alignment, &workspace);
     let live = liveness::buffers(&graph, &order, rows, alignment, &workspace);
     let blocks: Vec<Block> = live.buffers.iter().map(|b| Block { first: b.first, last: b.last, size: b.size }).collect();
     let Layout { offsets, size: arena, lower_bound } = assign(&blocks);
