@@ -61,7 +61,9 @@ fn check(case: Case) {
                 assert!(worker < threads);
                 assert!(n > 1024 || columns == (0..n), "rows are whole up to 1024 columns");
                 for i in rows {
-                    columns.clone().for_each(|j| drop(visits[i * n + j].fetch_add(1, Ordering::Relaxed)));
+                    for j in columns.clone() {
+                        visits[i * n + j].fetch_add(1, Ordering::Relaxed);
+                    }
                 }
             };
             // SAFETY: the matrices describe vectors that outlive the call.
@@ -69,7 +71,9 @@ fn check(case: Case) {
             assert!(visits.iter().all(|v| v.load(Ordering::Relaxed) == 1), "{isa:?} {case:?}: each element finished once");
             match &first {
                 None => first = Some(c),
-                Some(first) => assert!(first.iter().zip(&c).all(|(x, y)| x.to_bits() == y.to_bits()), "{isa:?} {case:?}: {threads} threads"),
+                Some(first) => {
+                    assert!(first.iter().zip(&c).all(|(x, y)| x.to_bits() == y.to_bits()), "{isa:?} {case:?}: {threads} threads")
+                }
             }
         }
         let c = first.unwrap();

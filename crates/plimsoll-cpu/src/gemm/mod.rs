@@ -6,15 +6,16 @@
 
 mod pack;
 mod plan;
+pub(crate) mod sweep;
 pub(crate) mod tile;
 
 use std::ops::Range;
 
 use crate::simd::Isa;
 use crate::threads::Pool;
-pub(crate) use pack::transpose;
-use plan::{DEPTH, Plan, ROWS};
-use tile::{MAX_COLUMNS, MAX_ROWS, Shape, Tile};
+use plan::{Plan, ROWS};
+use sweep::{DEPTH, SLIVERS, Sweep, for_each_part};
+use tile::{MAX_COLUMNS, MAX_ROWS, Shape};
 
 /// A read-only matrix somewhere in memory: element `(i, j)` is at `ptr + i · row_stride + j · col_stride`.
 #[derive(Clone, Copy, Debug)]
@@ -95,16 +96,23 @@ pub fn workspace_len(m: usize, n: usize, k: usize, threads: usize) -> usize {
     if n == 0 {
         return 0;
     }
-    per_worker(m, k) * threads.max(1) + plan::partials(m, n, k)
+    per_worker(m, k) * threads.max(1) + plan::partials(m, n, k) + LINE
 }
 
 /// Packed rows of A and one packed sliver of B. Rows of A are padded by a line, lest they fall on the same cache set.
 fn per_worker(m: usize, k: usize) -> usize {
-    let depth = k.min(DEPTH);
-    m.next_multiple_of(MAX_ROWS).min(ROWS) * (depth + PAD) + depth * MAX_COLUMNS
+    let depth = k.min(DEPTH).next_multiple_of(LINE);
+    m.next_multiple_of(MAX_ROWS).min(ROWS) * (depth + LINE) + SLIVERS
 }
 
-const PAD: usize = 16;
+/// Floats in a cache line: workers' parts of a workspace begin on one, for packed vectors must not straddle two.
+pub(crate) const LINE: usize = 16;
+
+/// The first line boundary of a workspace that was given [`LINE`] floats too many.
+pub(crate) fn aligned(workspace: &mut [f32]) -> Out {
+    let start = workspace.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE);
+    Out(workspace[start..].as_mut_ptr())
+}
 
 /// `C (=|+=) A · B` for a row-major `c` whose rows are `ldc` floats apart.
 ///
@@ -159,12 +167,16 @@ pub unsafe fn gemm_with(
         return;
     }
     let needed = workspace_len(m, n, k, pool.threads());
-    assert!(workspace.len() >= needed, "a product of [{m}, {k}] and [{k}, {n}] needs {needed} floats of workspace, not {}", workspace.len());
+    assert!(
+        workspace.len() >= needed,
+        "a product of [{m}, {k}] and [{k}, {n}] needs {needed} floats of workspace, not {}",
+        workspace.len()
+    );
 
     let plan = Plan::new(m, n, k);
     let product = Product { isa, a, b, pack_a: pack_a(&a, n), pack_b: pack_b(&b, m) };
     let per_worker = per_worker(m, k);
-    let scratch = Out(workspace.as_mut_ptr());
+    let scratch = aligned(workspace);
     // SAFETY: `workspace_len` is the sum of the two parts.
     let partials = Out(unsafe { scratch.add(per_worker * pool.threads()) });
 
@@ -231,7 +243,11 @@ pub(crate) fn run(pool: &Pool, parallel: bool, tasks: usize, task: &(dyn Fn(usiz
 
 /// Packing A pays when it is read for many columns, or when k lies far apart in it: each k would touch a page of its own.
 fn pack_a(a: &Matrix, n: usize) -> bool {
-    if a.col_stride == 1 { n > 2 * MAX_COLUMNS && a.row_stride.unsigned_abs() >= 1024 } else { n > MAX_COLUMNS && a.cols > 8 }
+    if a.col_stride == 1 {
+        n > 2 * MAX_COLUMNS && a.row_stride.unsigned_abs() >= 1024
+    } else {
+        (n > MAX_COLUMNS || a.col_stride.unsigned_abs() >= 1024) && a.cols > 8
+    }
 }
 
 /// B is packed when its columns are not contiguous, or when it is wide and read by enough rows.
@@ -253,78 +269,57 @@ impl Product {
     /// # Safety
     /// The ranges lie inside the matrices, `c` may be written over the block, and `scratch` has [`per_worker`] floats.
     #[allow(clippy::too_many_arguments)]
-    unsafe fn block(&self, rows: Range<usize>, columns: Range<usize>, ks: Range<usize>, c: *mut f32, ldc: usize, add: bool, scratch: *mut f32) {
+    unsafe fn block(
+        &self,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        ks: Range<usize>,
+        c: *mut f32,
+        ldc: usize,
+        add: bool,
+        scratch: *mut f32,
+    ) {
         let shape = Shape::of(self.isa);
-        let packed_b = scratch;
-        // SAFETY: `per_worker` is the sum of a sliver of B and of the rows of A.
-        let packed_a = unsafe { scratch.add(DEPTH.min(self.a.cols) * MAX_COLUMNS) };
+        // SAFETY: `per_worker` is the sum of the slivers of B and of the rows of A.
+        let packed_a = unsafe { scratch.add(SLIVERS) };
         for k0 in ks.clone().step_by(DEPTH) {
             let depth = DEPTH.min(ks.end - k0);
-            let add = add || k0 > ks.start;
             for i0 in rows.clone().step_by(ROWS) {
                 let rows = i0..rows.end.min(i0 + ROWS);
                 let left = if self.pack_a {
-                    // SAFETY: `packed_a` has room for `ROWS` rows (or all there are) of `depth + PAD`.
+                    // SAFETY: `packed_a` has room for `ROWS` rows, or all there are.
                     unsafe { Left::pack(&self.a, rows.clone(), k0, depth, shape.rows, packed_a) }
                 } else {
                     // SAFETY: the block lies inside A.
                     Left::Strided { ptr: unsafe { self.a.at(i0, k0) }, row: self.a.row_stride, step: self.a.col_stride }
                 };
-                for_each_part(columns.clone(), shape.columns, shape.lanes, |columns| {
-                    let width = columns.len();
-                    // SAFETY: the sliver lies inside B; `packed_b` has room for `depth` rows of the widest one.
-                    let (b, b_step) = unsafe {
-                        if self.pack_b {
-                            let stride = width.next_multiple_of(shape.lanes);
-                            pack::columns_of_b(&self.b, k0, depth, columns.start, width, packed_b, stride);
-                            (packed_b.cast_const(), stride as isize)
-                        } else {
-                            (self.b.at(k0, columns.start), self.b.row_stride)
-                        }
-                    };
-                    for_each_part(rows.clone(), shape.rows, 1, |tile_rows| {
-                        // SAFETY: rows and columns lie inside the block, whose operands were shown valid above.
-                        unsafe {
-                            let (left, row, step) = left.tile(tile_rows.start - rows.start, tile_rows.len());
-                            let out = c.add(tile_rows.start * ldc);
-                            let a_rows: [*const f32; MAX_ROWS] = std::array::from_fn(|i| left.wrapping_offset(i as isize * row));
-                            let c_rows: [*mut f32; MAX_ROWS] = std::array::from_fn(|i| out.wrapping_add(i * ldc));
-                            Tile {
-                                a: a_rows.as_ptr(),
-                                a_table: 0,
-                                a_offset: 0,
-                                a_step: step,
-                                segments: 1,
-                                length: depth,
-                                b,
-                                b_step,
-                                c: c_rows.as_ptr(),
-                                c_offset: columns.start,
-                                rows: tile_rows.len(),
-                                columns: width,
-                                accumulate: add,
-                            }
-                            .run(self.isa);
-                        }
+                // SAFETY: the block lies inside B.
+                let right = Matrix { ptr: unsafe { self.b.at(k0, 0) }, rows: depth, ..self.b };
+                let mut a_rows = [std::ptr::null(); MAX_ROWS];
+                let mut c_rows = [std::ptr::null_mut(); MAX_ROWS];
+                let sweep = Sweep {
+                    isa: self.isa,
+                    rows: rows.len(),
+                    columns: columns.clone(),
+                    segments: 1,
+                    length: depth,
+                    accumulate: add || k0 > ks.start,
+                    right: &|_| right,
+                    packed: self.pack_b.then_some(scratch),
+                };
+                // SAFETY: rows, columns and k lie inside the operands, and C may be written.
+                unsafe {
+                    sweep.run(|part, tile| {
+                        let (a, row, step) = left.tile(part.start, part.len());
+                        a_rows = std::array::from_fn(|i| a.wrapping_offset(i as isize * row));
+                        c_rows = std::array::from_fn(|i| c.wrapping_add((rows.start + part.start + i) * ldc));
+                        tile.a = a_rows.as_ptr();
+                        tile.a_step = step;
+                        tile.c = c_rows.as_ptr();
                     });
-                });
+                }
             }
         }
-    }
-}
-
-/// Cuts a range into as few parts of at most `most` as will do, of nearly equal length: a multiple of `multiple`, but for the last.
-///
-/// Nearly equal, because a narrow last tile would run at a fraction of the speed of a full one.
-#[inline(always)]
-pub(crate) fn for_each_part(range: Range<usize>, most: usize, multiple: usize, mut visit: impl FnMut(Range<usize>)) {
-    let mut start = range.start;
-    let mut parts = range.len().div_ceil(most);
-    while start < range.end {
-        let length = (range.end - start).div_ceil(parts).next_multiple_of(multiple).min(range.end - start);
-        visit(start..start + length);
-        start += length;
-        parts = (parts - 1).max(1);
     }
 }
 
@@ -340,13 +335,18 @@ impl Left {
     /// Copies a block of A to `to`, row by row if its k are contiguous, else panel by panel.
     ///
     /// # Safety
-    /// The block lies inside `a`, and `to` has room for its rows at `depth + PAD` floats each.
+    /// The block lies inside `a`, and `to` has room for its rows at `depth.next_multiple_of(LINE) + LINE` floats each.
     unsafe fn pack(a: &Matrix, rows: Range<usize>, k: usize, depth: usize, tile: usize, to: *mut f32) -> Left {
         if a.col_stride == 1 {
-            let stride = depth + PAD;
+            let stride = depth.next_multiple_of(LINE) + LINE;
             // SAFETY: the caller's promise.
             unsafe { pack::rows_of_a(a, rows.start, rows.len(), k, depth, to, stride) };
             return Left::Strided { ptr: to, row: stride as isize, step: 1 };
+        }
+        if a.row_stride == 1 && tile == 8 && rows.len().is_multiple_of(8) {
+            // SAFETY: the caller's promise.
+            unsafe { pack::panels_of_eight(a, rows.start, rows.len(), k, depth, to) };
+            return Left::Panels { ptr: to, depth };
         }
         for_each_part(rows.clone(), tile, 1, |part| {
             // SAFETY: a panel is `part.len()` wide and begins where the rows before it end.

@@ -2,13 +2,13 @@
 
 use super::Matrix;
 
-/// Copies `columns` columns of B from `k` rows on, row by row, each row `width` floats apart in `to`.
+/// Copies `columns` columns of the first `depth` rows of B, row by row, each row `width` floats apart in `to`.
 ///
 /// # Safety
 /// `b` is readable over the block, `to` writable for `depth · width` floats and `columns <= width`.
-pub(super) unsafe fn columns_of_b(b: &Matrix, k: usize, depth: usize, column: usize, columns: usize, to: *mut f32, width: usize) {
+pub(super) unsafe fn columns_of_b(b: &Matrix, depth: usize, column: usize, columns: usize, to: *mut f32, width: usize) {
     // SAFETY: the block lies inside `b` by the caller's promise.
-    let from = unsafe { b.at(k, column) };
+    let from = unsafe { b.at(0, column) };
     // SAFETY: as above, and `to` has room for `depth` rows of `width`.
     unsafe {
         if b.col_stride == 1 {
@@ -37,19 +37,25 @@ pub(super) unsafe fn rows_of_a(a: &Matrix, row: usize, rows: usize, k: usize, de
 /// # Safety
 /// `a` is readable over the block, and `to` writable for `depth · rows` floats.
 pub(super) unsafe fn panel_of_a(a: &Matrix, row: usize, rows: usize, k: usize, depth: usize, to: *mut f32) {
-    // SAFETY: the block lies inside `a` by the caller's promise, and `to` has room for it.
-    unsafe {
-        let from = a.at(row, k);
-        if a.row_stride == 1 && rows == 8 {
-            for k in 0..depth {
-                let values = from.offset(k as isize * a.col_stride).cast::<[f32; 8]>().read_unaligned();
-                to.add(k * 8).cast::<[f32; 8]>().write_unaligned(values);
-            }
-        } else {
-            for k in 0..depth {
-                for i in 0..rows {
-                    *to.add(k * rows + i) = *from.offset(k as isize * a.col_stride + i as isize * a.row_stride);
-                }
+    for j in 0..depth {
+        for i in 0..rows {
+            // SAFETY: the block lies inside `a` by the caller's promise, and `to` has room for it.
+            unsafe { *to.add(j * rows + i) = *a.at(row + i, k + j) };
+        }
+    }
+}
+
+/// As many panels of eight rows as there are, for an A whose rows are contiguous: read along the rows, so that each page is visited once.
+///
+/// # Safety
+/// `a` is readable over the block, `rows` is a multiple of eight, and `to` is writable for `depth · rows` floats.
+pub(super) unsafe fn panels_of_eight(a: &Matrix, row: usize, rows: usize, k: usize, depth: usize, to: *mut f32) {
+    for j in 0..depth {
+        // SAFETY: `rows` contiguous floats lie there by the caller's promise; panel `p` begins at `8 · p · depth`.
+        unsafe {
+            let from = a.at(row, k + j);
+            for i in (0..rows).step_by(8) {
+                to.add(i * depth + j * 8).cast::<[f32; 8]>().write_unaligned(from.add(i).cast::<[f32; 8]>().read_unaligned());
             }
         }
     }
@@ -59,39 +65,51 @@ pub(super) unsafe fn panel_of_a(a: &Matrix, row: usize, rows: usize, k: usize, d
 ///
 /// # Safety
 /// Both sides are valid for the elements named.
-#[inline]
-pub(crate) unsafe fn transpose(from: *const f32, outer: isize, inner: isize, columns: usize, depth: usize, to: *mut f32, width: usize) {
-    // Blocks of 8 × 8 keep the lines that are written in L1 while the source is read along its rows.
-    for j0 in (0..depth).step_by(8) {
-        let j1 = depth.min(j0 + 8);
-        for i0 in (0..columns).step_by(8) {
-            let i1 = columns.min(i0 + 8);
-            // SAFETY: `i` and `j` stay below `columns` and `depth`.
-            unsafe {
-                if inner == 1 && j1 - j0 == 8 && i1 - i0 == 8 {
-                    transpose_8x8(from.offset(i0 as isize * outer + j0 as isize), outer, to.add(j0 * width + i0), width);
-                } else {
-                    for i in i0..i1 {
-                        for j in j0..j1 {
-                            *to.add(j * width + i) = *from.offset(i as isize * outer + j as isize * inner);
-                        }
-                    }
-                }
-            }
+unsafe fn transpose(from: *const f32, outer: isize, inner: isize, columns: usize, depth: usize, to: *mut f32, width: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if inner == 1 && columns >= 8 && depth >= 8 && is_x86_feature_detected!("avx") {
+        // SAFETY: the instructions are there, and the extents allow whole blocks.
+        return unsafe { transpose_blocks(from, outer, columns, depth, to, width) };
+    }
+    for j in 0..depth {
+        for i in 0..columns {
+            // SAFETY: the caller's promise.
+            unsafe { *to.add(j * width + i) = *from.offset(i as isize * outer + j as isize * inner) };
         }
     }
 }
 
+/// [`transpose`] in blocks of 8 × 8, the last of which overlap their neighbours.
+///
 /// # Safety
-/// `from` is readable for eight rows of eight floats, `outer` apart, and `to` writable for the same, `width` apart.
-#[inline(always)]
-unsafe fn transpose_8x8(from: *const f32, outer: isize, to: *mut f32, width: usize) {
-    // SAFETY: the caller's promise. Written on arrays so that the compiler turns it into shuffles of the baseline instruction set.
-    unsafe {
-        let rows: [[f32; 8]; 8] = std::array::from_fn(|i| from.offset(i as isize * outer).cast::<[f32; 8]>().read_unaligned());
-        for j in 0..8 {
-            let column: [f32; 8] = std::array::from_fn(|i| rows[i][j]);
-            to.add(j * width).cast::<[f32; 8]>().write_unaligned(column);
+/// As for [`transpose`]; both extents are at least eight.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx")]
+unsafe fn transpose_blocks(from: *const f32, outer: isize, columns: usize, depth: usize, to: *mut f32, width: usize) {
+    use std::arch::x86_64::*;
+    for i in (0..columns).step_by(8).map(|i| i.min(columns - 8)) {
+        for j in (0..depth).step_by(8).map(|j| j.min(depth - 8)) {
+            // SAFETY: the block at `(i, j)` lies inside both extents.
+            unsafe {
+                let from = from.offset(i as isize * outer + j as isize);
+                let to = to.add(j * width + i);
+                for half in 0..2 {
+                    // Rows r and r + 4 share a register, so that two rounds of shuffles inside 128-bit lanes finish the block.
+                    let pair = |row: isize| {
+                        let low = _mm_loadu_ps(from.offset(row * outer).add(half * 4));
+                        let high = _mm_loadu_ps(from.offset((row + 4) * outer).add(half * 4));
+                        _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(low), high)
+                    };
+                    let (r0, r1, r2, r3) = (pair(0), pair(1), pair(2), pair(3));
+                    let (a, b) = (_mm256_unpacklo_ps(r0, r1), _mm256_unpackhi_ps(r0, r1));
+                    let (c, d) = (_mm256_unpacklo_ps(r2, r3), _mm256_unpackhi_ps(r2, r3));
+                    let out = to.add(half * 4 * width);
+                    _mm256_storeu_ps(out, _mm256_shuffle_ps::<0x44>(a, c));
+                    _mm256_storeu_ps(out.add(width), _mm256_shuffle_ps::<0xEE>(a, c));
+                    _mm256_storeu_ps(out.add(2 * width), _mm256_shuffle_ps::<0x44>(b, d));
+                    _mm256_storeu_ps(out.add(3 * width), _mm256_shuffle_ps::<0xEE>(b, d));
+                }
+            }
         }
     }
 }

@@ -1,11 +1,10 @@
 //! How a product is cut into tasks and blocks: by its shape alone, so that results do not depend on the number of threads.
 
+use super::sweep::DEPTH;
 use super::tile::{MAX_COLUMNS, MAX_ROWS};
 
 /// Rows of A packed at once: with [`DEPTH`] an eighth of a mebibyte, which leaves most of L2 to B and C.
 pub(super) const ROWS: usize = 128;
-/// k per block: a row panel of A and a column sliver of B of this depth stay in L1 and L2.
-pub(super) const DEPTH: usize = 256;
 /// Most columns of one block of C; a narrower C is never cut across.
 pub(super) const COLUMNS: usize = 1024;
 
@@ -47,7 +46,7 @@ impl Plan {
         if m * n <= NARROW && most_chunks >= TASKS / 2 {
             return whole.chunked(k, most_chunks);
         }
-        let rows = m.div_ceil(TASKS).next_multiple_of(MAX_ROWS).clamp(32, ROWS).min(m);
+        let rows = m.div_ceil(TASKS / 2).next_multiple_of(MAX_ROWS).clamp(32, ROWS).min(m);
         let row_blocks = m.div_ceil(rows);
         let chunks = most_chunks.min(TASKS / TASKS.min(row_blocks * column_blocks));
         Plan { rows, row_blocks, ..whole }.chunked(k, chunks)
