@@ -1,1 +1,5 @@
 //! (crate root)
+
+pub mod gemm;
+pub mod simd;
+pub mod threads;

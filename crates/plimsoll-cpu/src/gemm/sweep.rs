@@ -1,0 +1,121 @@
+//! The loop around the micro-kernel: all tiles of one block of rows and columns, over one range of k.
+
+use std::ops::Range;
+
+use super::Matrix;
+use super::pack;
+use super::tile::{MAX_COLUMNS, Shape, Tile};
+use crate::simd::Isa;
+
+/// Most k in a sweep whose B is packed: a row panel of A and a column sliver of B of this depth stay in L1 and L2.
+pub(crate) const DEPTH: usize = 256;
+
+/// Slivers of B of full depth packed at once (192 KiB), so that B is read in runs of several lines. More shallow ones fit, so that rows of
+/// C are written in long runs.
+const GROUP: usize = 4;
+
+/// Floats of packed columns of B.
+pub(crate) const SLIVERS: usize = GROUP * DEPTH * MAX_COLUMNS;
+
+/// `C[rows, columns] (=|+=) A · B` over `segments` runs of `length` k each.
+pub(crate) struct Sweep<'a> {
+    pub isa: Isa,
+    pub rows: usize,
+    pub columns: Range<usize>,
+    pub segments: usize,
+    pub length: usize,
+    pub accumulate: bool,
+    /// The rows of B that belong to a segment; only as many as `length` are read.
+    pub right: &'a dyn Fn(usize) -> Matrix,
+    /// Where to pack B, [`SLIVERS`] floats; without it B must have unit column stride and its segments must follow each other.
+    pub packed: Option<*mut f32>,
+}
+
+impl Sweep<'_> {
+    /// Runs every tile; `left` is told the rows of a tile and fills in the fields of A and C.
+    ///
+    /// # Safety
+    /// The processor has `isa`. What `left` fills in and what `right` returns is valid as [`Tile::run`] asks, over the rows, columns and k of this
+    /// sweep; when B is packed, `segments · length` is at most [`DEPTH`].
+    #[inline]
+    pub unsafe fn run(&self, mut left: impl FnMut(Range<usize>, &mut Tile)) {
+        let shape = Shape::of(self.isa);
+        let depth = self.segments * self.length;
+        let group = shape.columns * (GROUP * DEPTH / depth.min(DEPTH));
+        for start in self.columns.clone().step_by(group) {
+            let group = start..self.columns.end.min(start + group);
+            if let Some(to) = self.packed {
+                // SAFETY: a group of this depth fits `SLIVERS`, for no sliver is wider than `shape.columns`.
+                unsafe { self.pack(group.clone(), &shape, to) };
+            }
+            for_each_part(0..self.rows, shape.rows, 1, |rows| {
+                let mut tile = Tile {
+                    a: std::ptr::null(),
+                    a_table: 0,
+                    a_offset: 0,
+                    a_step: 1,
+                    segments: self.segments,
+                    length: self.length,
+                    b: std::ptr::null(),
+                    b_step: 0,
+                    c: std::ptr::null(),
+                    c_offset: 0,
+                    rows: rows.len(),
+                    columns: 0,
+                    accumulate: self.accumulate,
+                };
+                left(rows, &mut tile);
+                let mut packed = self.packed.unwrap_or_default().cast_const();
+                for_each_part(group.clone(), shape.columns, shape.lanes, |sliver| {
+                    tile.c_offset = sliver.start;
+                    tile.columns = sliver.len();
+                    // SAFETY: `packed` walks the slivers in the order they were packed in; the rest is the caller's promise.
+                    unsafe {
+                        if self.packed.is_some() {
+                            let stride = sliver.len().next_multiple_of(shape.lanes);
+                            tile.b = packed;
+                            tile.b_step = stride as isize;
+                            packed = packed.add(depth * stride);
+                        } else {
+                            let right = (self.right)(0);
+                            tile.b = right.at(0, sliver.start);
+                            tile.b_step = right.row_stride;
+                        }
+                        tile.run(self.isa);
+                    }
+                });
+            });
+        }
+    }
+
+    /// # Safety
+    /// As for [`Sweep::run`]; `to` has room for the group.
+    unsafe fn pack(&self, group: Range<usize>, shape: &Shape, mut to: *mut f32) {
+        for_each_part(group, shape.columns, shape.lanes, |sliver| {
+            let stride = sliver.len().next_multiple_of(shape.lanes);
+            for segment in 0..self.segments {
+                let right = (self.right)(segment);
+                // SAFETY: the caller's promise; the slivers of a group follow each other.
+                unsafe {
+                    pack::columns_of_b(&right, self.length, sliver.start, sliver.len(), to, stride);
+                    to = to.add(self.length * stride);
+                }
+            }
+        });
+    }
+}
+
+/// Cuts a range into as few parts of at most `most` as will do, of nearly equal length: a multiple of `multiple`, but for the last.
+///
+/// Nearly equal, because a narrow last tile would run at a fraction of the speed of a full one.
+#[inline(always)]
+pub(crate) fn for_each_part(range: Range<usize>, most: usize, multiple: usize, mut visit: impl FnMut(Range<usize>)) {
+    let mut start = range.start;
+    let mut parts = range.len().div_ceil(most);
+    while start < range.end {
+        let length = (range.end - start).div_ceil(parts).next_multiple_of(multiple).min(range.end - start);
+        visit(start..start + length);
+        start += length;
+        parts = (parts - 1).max(1);
+    }
+}
