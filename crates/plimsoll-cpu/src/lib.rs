@@ -3,3 +3,4 @@
 pub mod gemm;
 pub mod simd;
 pub mod threads;
+pub mod pointwise;
