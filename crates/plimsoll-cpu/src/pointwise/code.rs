@@ -110,79 +110,114 @@ pub(super) unsafe fn execute(isa: Isa, code: &[Instruction], frame: &Frame<'_>, 
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => execute_avx512(code, frame, n),
+            Isa::Avx512 => avx512::execute(code, frame, n),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => execute_avx2(code, frame, n),
-            _ => body::<false>(code, frame, n),
+            Isa::Avx2 => avx2::execute(code, frame, n),
+            _ => portable::execute(code, frame, n),
         }
     }
 }
 
-/// # Safety
-/// As for [`execute`].
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx2,fma")]
-unsafe fn execute_avx512(code: &[Instruction], frame: &Frame<'_>, n: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { body::<true>(code, frame, n) }
-}
+/// The loops compiled for one family of instructions. Each kind is a function of its own: in one body the compiler would prepare the
+/// constants of all of them whenever one is executed.
+macro_rules! family {
+    ($name:ident, $fma:literal $(, $features:literal)?) => {
+        mod $name {
+            use super::*;
 
-/// # Safety
-/// As for [`execute`].
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-unsafe fn execute_avx2(code: &[Instruction], frame: &Frame<'_>, n: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { body::<true>(code, frame, n) }
+            /// # Safety
+            /// As for [`super::execute`].
+            $(#[target_feature(enable = $features)])?
+            pub unsafe fn execute(code: &[Instruction], frame: &Frame<'_>, n: usize) {
+                for instruction in code {
+                    // SAFETY: the places are those of the frame's kernel and valid for `n` elements, or for one where an operand is single.
+                    unsafe {
+                        let t = Resolved::new(instruction, frame, n);
+                        match instruction.op {
+                            Op::Unary(op) => unary(op, &t),
+                            Op::Binary(Binary::Pow) => power(&t),
+                            Op::Binary(op) => binary(op, &t),
+                            Op::Select => select(&t),
+                            Op::Copy | Op::Store(DType::F32) => copy(&t),
+                            Op::Load(load) => fetch(&frame.loads[load as usize], frame, t.to, n),
+                            Op::Store(dtype) => store(dtype, &t),
+                        }
+                    }
+                }
+            }
+            family!(@loop $fma, unary, unary_loop::<$fma>, (op: Unary, t: &Resolved) $(, $features)?);
+            family!(@loop $fma, binary, binary_loop, (op: Binary, t: &Resolved) $(, $features)?);
+            family!(@loop $fma, power, power_loop::<$fma>, (t: &Resolved) $(, $features)?);
+            family!(@loop $fma, select, select_loop, (t: &Resolved) $(, $features)?);
+            family!(@loop $fma, copy, copy_loop, (t: &Resolved) $(, $features)?);
+            family!(@loop $fma, store, store_loop, (dtype: DType, t: &Resolved) $(, $features)?);
+            family!(@loop $fma, fetch, fetch_loop, (load: &Load, frame: &Frame<'_>, to: *mut f32, n: usize) $(, $features)?);
+        }
+    };
+    (@loop $fma:literal, $name:ident, $body:expr, ($($argument:ident: $ty:ty),*) $(, $features:literal)?) => {
+        /// # Safety
+        /// As for [`super::execute`].
+        #[inline(never)]
+        $(#[target_feature(enable = $features)])?
+        unsafe fn $name($($argument: $ty),*) {
+            // SAFETY: the caller's promise.
+            unsafe { $body($($argument),*) }
+        }
+    };
 }
+#[cfg(target_arch = "x86_64")]
+family!(avx512, true, "avx512f,avx2,fma");
+#[cfg(target_arch = "x86_64")]
+family!(avx2, true, "avx2,fma");
+family!(portable, false);
 
-/// The lanes at `i` of `n` elements; zeros behind the last.
+/// The element at `i`, or the only one.
 ///
 /// # Safety
-/// `from` is readable for `n` floats, or for one if `SINGLE`.
+/// `from` is readable there.
 #[inline(always)]
-unsafe fn read<const SINGLE: bool>(from: *const f32, i: usize, n: usize) -> [f32; LANES] {
-    // SAFETY: whole groups end before `n`, partial ones are copied only so far.
-    unsafe {
-        if SINGLE {
-            [*from; LANES]
-        } else if n - i >= LANES {
-            from.add(i).cast::<[f32; LANES]>().read_unaligned()
-        } else {
-            let mut lanes = [0.0; LANES];
-            std::ptr::copy_nonoverlapping(from.add(i), lanes.as_mut_ptr(), n - i);
-            lanes
-        }
-    }
+unsafe fn read<const SINGLE: bool>(from: *const f32, i: usize) -> f32 {
+    // SAFETY: the caller's promise.
+    unsafe { *from.add(if SINGLE { 0 } else { i }) }
 }
 
+/// The lanes at `i`, or the only element in every lane.
+///
 /// # Safety
-/// `to` is writable for `n` floats.
+/// `from` is readable there.
 #[inline(always)]
-unsafe fn write(to: *mut f32, i: usize, n: usize, lanes: [f32; LANES]) {
-    // SAFETY: whole groups end before `n`, partial ones are copied only so far.
-    unsafe {
-        if n - i >= LANES {
-            to.add(i).cast::<[f32; LANES]>().write_unaligned(lanes);
-        } else {
-            std::ptr::copy_nonoverlapping(lanes.as_ptr(), to.add(i), n - i);
-        }
-    }
+unsafe fn read_group<const SINGLE: bool>(from: *const f32, i: usize) -> [f32; LANES] {
+    // SAFETY: the caller's promise.
+    unsafe { if SINGLE { [*from; LANES] } else { from.add(i).cast::<[f32; LANES]>().read_unaligned() } }
 }
 
-/// One loop over all lanes. A group is read whole before it is written, so the result may stand where an operand does.
+/// One loop over all lanes. The last group is moved back to end with the tile, so some elements are computed twice: nothing may be
+/// written where an operand is, unless it is the operand itself.
 macro_rules! each_lane {
     ($to:expr, $n:expr, $($x:ident: $single:literal = $from:expr),+ => $body:expr) => {{
-        let mut i = 0;
-        while i < $n {
-            $(let $x = read::<$single>($from, i, $n);)+
-            let mut result = [0f32; LANES];
-            for lane in 0..LANES {
-                $(let $x = $x[lane];)+
-                result[lane] = $body;
+        if $n < LANES {
+            for i in 0..$n {
+                $(let $x = read::<$single>($from, i);)+
+                *$to.add(i) = $body;
             }
-            write($to, i, $n, result);
-            i += LANES;
+        } else {
+            let (mut i, mut end) = (0, $n - $n % LANES);
+            loop {
+                while i < end {
+                    $(let $x = read_group::<$single>($from, i);)+
+                    let mut result = [0f32; LANES];
+                    for lane in 0..LANES {
+                        $(let $x = $x[lane];)+
+                        result[lane] = $body;
+                    }
+                    $to.add(i).cast::<[f32; LANES]>().write_unaligned(result);
+                    i += LANES;
+                }
+                if end == $n {
+                    break;
+                }
+                (i, end) = ($n - LANES, $n);
+            }
         }
     }};
 }
@@ -215,14 +250,14 @@ struct Resolved {
     n: usize,
 }
 
-/// # Safety
-/// As for [`execute`]; inlined into functions that have the instructions.
-#[inline(always)]
-unsafe fn body<const FMA: bool>(code: &[Instruction], frame: &Frame<'_>, n: usize) {
-    for instruction in code {
+impl Resolved {
+    /// # Safety
+    /// The instruction is of the frame's kernel.
+    #[inline(always)]
+    unsafe fn new(instruction: &Instruction, frame: &Frame<'_>, n: usize) -> Resolved {
         let [a, b, c] = instruction.operands;
-        // SAFETY: the places are those of the frame's kernel.
-        let t = unsafe {
+        // SAFETY: the caller's promise.
+        unsafe {
             Resolved {
                 to: frame.at(instruction.to),
                 a: frame.at(a.place),
@@ -230,33 +265,6 @@ unsafe fn body<const FMA: bool>(code: &[Instruction], frame: &Frame<'_>, n: usiz
                 c: frame.at(c.place),
                 single: [a.single, b.single, c.single],
                 n,
-            }
-        };
-        // SAFETY: the places are valid for `n` elements, or for one where an operand is single.
-        unsafe {
-            match instruction.op {
-                Op::Unary(op) => unary_loop::<FMA>(op, &t),
-                Op::Binary(op) => binary_loop::<FMA>(op, &t),
-                Op::Select => match t.single {
-                    [_, true, true] => {
-                        each_lane!(t.to, n, c: false = t.a, x: true = t.b, y: true = t.c => if c != 0.0 { x } else { y })
-                    }
-                    [_, true, _] => each_lane!(t.to, n, c: false = t.a, x: true = t.b, y: false = t.c => if c != 0.0 { x } else { y }),
-                    [_, _, true] => each_lane!(t.to, n, c: false = t.a, x: false = t.b, y: true = t.c => if c != 0.0 { x } else { y }),
-                    _ => each_lane!(t.to, n, c: false = t.a, x: false = t.b, y: false = t.c => if c != 0.0 { x } else { y }),
-                },
-                Op::Copy if a.single => each_lane!(t.to, n, x: true = t.a => x),
-                Op::Copy => each_lane!(t.to, n, x: false = t.a => x),
-                Op::Load(load) => fetch(&frame.loads[load as usize], frame, t.to, n),
-                Op::Store(DType::F32) if a.single => each_lane!(t.to, n, x: true = t.a => x),
-                Op::Store(DType::F32) => each_lane!(t.to, n, x: false = t.a => x),
-                Op::Store(dtype) => with_element!(dtype, E => {
-                    let to = t.to.cast::<E>();
-                    for i in 0..n {
-                        let value = *t.a.add(if a.single { 0 } else { i });
-                        to.add(i).write_unaligned(E::store(value));
-                    }
-                }),
             }
         }
     }
@@ -294,7 +302,7 @@ unsafe fn unary_loop<const FMA: bool>(op: Unary, t: &Resolved) {
 /// # Safety
 /// As for [`execute`].
 #[inline(always)]
-unsafe fn binary_loop<const FMA: bool>(op: Binary, t: &Resolved) {
+unsafe fn binary_loop(op: Binary, t: &Resolved) {
     let truth = |holds: bool| if holds { 1.0 } else { 0.0 };
     // SAFETY: the places are valid for `n` elements, or for one where an operand is single.
     unsafe {
@@ -305,12 +313,61 @@ unsafe fn binary_loop<const FMA: bool>(op: Binary, t: &Resolved) {
             Binary::Div => binary!(t, |x, y| x / y),
             Binary::Max => binary!(t, |x, y| larger(x, y)),
             Binary::Min => binary!(t, |x, y| -larger(-x, -y)),
-            Binary::Pow => binary!(t, |x, y| math::pow::<FMA>(x, y)),
+            Binary::Pow => unreachable!("has a loop of its own"),
             Binary::Less => binary!(t, |x, y| truth(x < y)),
             Binary::LessEq => binary!(t, |x, y| truth(x <= y)),
             Binary::Equal => binary!(t, |x, y| truth(x == y)),
         }
     }
+}
+
+/// # Safety
+/// As for [`execute`].
+#[inline(always)]
+unsafe fn power_loop<const FMA: bool>(t: &Resolved) {
+    // SAFETY: the places are valid for `n` elements, or for one where an operand is single.
+    unsafe { binary!(t, |x, y| math::pow::<FMA>(x, y)) }
+}
+
+/// # Safety
+/// As for [`execute`].
+#[inline(always)]
+unsafe fn select_loop(t: &Resolved) {
+    // SAFETY: the places are valid for `n` elements, or for one where an operand is single.
+    unsafe {
+        match t.single {
+            [_, true, true] => each_lane!(t.to, t.n, c: false = t.a, x: true = t.b, y: true = t.c => if c != 0.0 { x } else { y }),
+            [_, true, _] => each_lane!(t.to, t.n, c: false = t.a, x: true = t.b, y: false = t.c => if c != 0.0 { x } else { y }),
+            [_, _, true] => each_lane!(t.to, t.n, c: false = t.a, x: false = t.b, y: true = t.c => if c != 0.0 { x } else { y }),
+            _ => each_lane!(t.to, t.n, c: false = t.a, x: false = t.b, y: false = t.c => if c != 0.0 { x } else { y }),
+        }
+    }
+}
+
+/// # Safety
+/// As for [`execute`].
+#[inline(always)]
+unsafe fn copy_loop(t: &Resolved) {
+    // SAFETY: the places are valid for `n` elements, or for one where an operand is single.
+    unsafe {
+        match t.single[0] {
+            true => each_lane!(t.to, t.n, x: true = t.a => x),
+            false => each_lane!(t.to, t.n, x: false = t.a => x),
+        }
+    }
+}
+
+/// # Safety
+/// As for [`execute`].
+#[inline(always)]
+unsafe fn store_loop(dtype: DType, t: &Resolved) {
+    with_element!(dtype, E => {
+        let to = t.to.cast::<E>();
+        for i in 0..t.n {
+            // SAFETY: the places are valid for `n` elements, or for one where an operand is single.
+            unsafe { to.add(i).write_unaligned(E::store(*t.a.add(if t.single[0] { 0 } else { i }))) };
+        }
+    })
 }
 
 /// The larger of two numbers; NaN wins.
@@ -323,7 +380,7 @@ pub(crate) fn larger(x: f32, y: f32) -> f32 {
 /// # Safety
 /// `to` is writable for `n + LANES` floats; the inputs are readable over their extents.
 #[inline(always)]
-unsafe fn fetch(load: &Load, frame: &Frame<'_>, to: *mut f32, n: usize) {
+unsafe fn fetch_loop(load: &Load, frame: &Frame<'_>, to: *mut f32, n: usize) {
     // SAFETY: slots are readable for the tile, inputs everywhere.
     unsafe {
         match *load {

@@ -46,7 +46,7 @@ pub(super) struct Code {
     pub cost: usize,
 }
 
-pub(super) fn compile(expr: &Expr, dims: &[usize], sources: &[Source<'_>], sinks: &[Sink], multiple: usize) -> Result<Code, String> {
+pub(super) fn compile(expr: &Expr, dims: &[usize], sources: &[Source<'_>], sinks: &[Sink<'_>], multiple: usize) -> Result<Code, String> {
     let mut most = TILE;
     loop {
         let code = Compiler::new(expr, dims, sources, sinks, multiple, most).compile()?;
@@ -64,7 +64,7 @@ struct Compiler<'a> {
     expr: &'a Expr,
     dims: &'a [usize],
     sources: &'a [Source<'a>],
-    sinks: &'a [Sink],
+    sinks: &'a [Sink<'a>],
     code: Code,
     values: Vec<Operand>,
     /// For every term, the last that reads it; results are read at the end.
@@ -73,7 +73,7 @@ struct Compiler<'a> {
 }
 
 impl<'a> Compiler<'a> {
-    fn new(expr: &'a Expr, dims: &'a [usize], sources: &'a [Source<'a>], sinks: &'a [Sink], multiple: usize, most: usize) -> Compiler<'a> {
+    fn new(expr: &'a Expr, dims: &'a [usize], sources: &'a [Source<'a>], sinks: &'a [Sink<'a>], multiple: usize, most: usize) -> Compiler<'a> {
         let read: Vec<&[usize]> = sources.iter().map(|source| source.dims).collect();
         let stretched = collapse(dims, &vec![false; dims.len()], &read);
         let elements: usize = dims.iter().product();
@@ -226,22 +226,28 @@ impl<'a> Compiler<'a> {
             operands[0] = to;
             to
         });
-        self.release(id, terms);
-        if let Some(Operand { place: Place::Register(register), .. }) = spread {
-            self.free.push(register);
-        }
+        // Taken before the operands' are given back: a loop must not write over what it reads.
         let to = match self.direct(id) {
             Some(output) => Place::Output(output),
             None => Place::Register(self.register()),
         };
+        self.release(id, terms);
+        if let Some(Operand { place: Place::Register(register), .. }) = spread {
+            self.free.push(register);
+        }
         self.code.body.push(Instruction { op, to, operands });
         Operand { place: to, single: false }
     }
 
-    /// The output a term may be written to at once: one whose memory nobody reads.
+    /// The output a term may be written to at once: one of single precision over no input, or only over inputs read for the last time before.
     fn direct(&self, id: usize) -> Option<u16> {
-        let sinks = self.expr.roots().iter().zip(self.sinks);
-        sinks.enumerate().find(|(_, (root, sink))| **root as usize == id && **sink == Sink { dtype: DType::F32, direct: true }).map(|(i, _)| i as u16)
+        let read_before = |input: &usize| {
+            let term = self.expr.terms().iter().position(|term| *term == Term::Input(*input as u16));
+            term.is_none_or(|term| term < id && (!matches!(self.values[term].place, Place::Slot(_)) || self.last_use[term] < id))
+        };
+        let mut results = self.expr.roots().iter().zip(self.sinks).enumerate();
+        let found = results.find(|(_, (root, sink))| **root as usize == id && sink.dtype == DType::F32 && sink.over.iter().all(read_before));
+        found.map(|(output, _)| output as u16)
     }
 
     /// Stores come last: until then every input may be read where an output will stand.
@@ -287,8 +293,6 @@ impl<'a> Compiler<'a> {
                 && self.last_use[*term as usize] == id
                 && !terms[..i].contains(term)
                 && !hoisted
-                // A loop would overwrite the one number it still reads.
-                && !value.single
             {
                 self.free.push(register);
             }

@@ -34,11 +34,11 @@ pub struct Source<'a> {
 
 /// A result of an expression, before it has an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sink {
+pub struct Sink<'a> {
     /// Its element type.
     pub dtype: DType,
-    /// Whether its memory overlaps no input's. An overlap must be exact.
-    pub direct: bool,
+    /// The inputs whose memory it is written over. They have as many bytes as it has, and no other output is written over them.
+    pub over: &'a [usize],
 }
 
 /// An expression over a shape, ready to run.
@@ -85,7 +85,7 @@ impl Kernel {
     ///
     /// # Errors
     /// When the expression reads more tensors or holds more numbers at once than there is room for.
-    pub fn new(expr: &Expr, dims: &[usize], sources: &[Source<'_>], sinks: &[Sink]) -> Result<Kernel, String> {
+    pub fn new(expr: &Expr, dims: &[usize], sources: &[Source<'_>], sinks: &[Sink<'_>]) -> Result<Kernel, String> {
         Kernel::with(Isa::best(), expr, dims, sources, sinks, 1)
     }
 
@@ -95,7 +95,7 @@ impl Kernel {
         expr: &Expr,
         dims: &[usize],
         sources: &[Source<'_>],
-        sinks: &[Sink],
+        sinks: &[Sink<'_>],
         multiple: usize,
     ) -> Result<Kernel, String> {
         assert!(isa.supported(), "this processor has no {isa:?}");
@@ -186,25 +186,28 @@ impl Kernel {
     pub(crate) unsafe fn range(&self, start: usize, end: usize, mut sink: impl FnMut(Tile)) {
         let code = &self.code;
         let mut file = File(MaybeUninit::uninit());
-        let mut slots = [std::ptr::null::<u8>(); SLOTS];
-        let mut outputs = [std::ptr::null_mut::<u8>(); SLOTS];
+        let mut slots = [const { MaybeUninit::<*const u8>::uninit() }; SLOTS];
+        let mut outputs = [const { MaybeUninit::<*mut u8>::uninit() }; SLOTS];
         let mut frame = Frame {
             loads: &code.loads,
             file: file.0.as_mut_ptr().cast(),
             pitch: code.tile.next_multiple_of(LANES) + LANES,
-            slots: slots.as_ptr(),
+            slots: slots.as_ptr().cast(),
             inputs: &self.inputs,
             // The body reads uniforms and never writes them.
             uniforms: code.uniforms.as_ptr().cast_mut(),
-            outputs: outputs.as_ptr(),
+            outputs: outputs.as_ptr().cast(),
             start,
             random: self.random,
             first_random: self.first_random,
         };
         let hoist = start.is_multiple_of(code.period);
         if hoist && !code.hoisted.is_empty() {
-            // SAFETY: registers have room for a tile, and the inputs are readable.
-            unsafe { execute(self.isa, &code.hoisted, &frame, code.tile) };
+            // SAFETY: registers have room for a tile, and the inputs are readable; one period of them is fetched and then repeated.
+            unsafe {
+                execute(self.isa, &code.hoisted, &frame, code.period);
+                code.hoisted.iter().for_each(|load| repeat(frame.at(load.to), code.period, code.tile));
+            }
         }
         let outer = code.stretched.dims.len().saturating_sub(1);
         let (mut row, mut column) = (start / code.row, start % code.row);
@@ -215,14 +218,14 @@ impl Kernel {
                 // A kernel whose row is the whole shape reads through slots only what lies like the shape itself.
                 let across = if row == 0 { 0 } else { offset(&code.stretched.dims[..outer], &strides[..outer], row) };
                 let element = across + if strides.last() == Some(&0) { 0 } else { column };
-                *slot = self.inputs[*input as usize].wrapping_add(element * self.sizes.0[*input as usize]);
+                slot.write(self.inputs[*input as usize].wrapping_add(element * self.sizes.0[*input as usize]));
             }
             for ((now, base), size) in outputs.iter_mut().zip(&self.outputs).zip(&self.sizes.1) {
-                *now = base.wrapping_add(frame.start * size);
+                now.write(base.wrapping_add(frame.start * size));
             }
-            frame.slots = slots.as_ptr();
-            frame.outputs = outputs.as_ptr();
-            // SAFETY: slots and outputs point at this tile, which lies inside their tensors; registers have room for it.
+            frame.slots = slots.as_ptr().cast();
+            frame.outputs = outputs.as_ptr().cast();
+            // SAFETY: the slots and outputs the code names were just written and point at this tile, which lies inside their tensors; registers have room for it.
             unsafe {
                 if !hoist {
                     execute(self.isa, &code.hoisted, &frame, length);
@@ -240,6 +243,20 @@ impl Kernel {
                 (row, column) = (row + 1, 0);
             }
         }
+    }
+}
+
+/// Repeats the first `period` floats until there are `length`.
+///
+/// # Safety
+/// `to` is writable for `length` floats, of which the first `period` have been written.
+unsafe fn repeat(to: *mut f32, period: usize, length: usize) {
+    let mut done = period;
+    while done < length {
+        let more = done.min(length - done);
+        // SAFETY: the part written so far does not reach into the part that follows it.
+        unsafe { std::ptr::copy_nonoverlapping(to, to.add(done), more) };
+        done += more;
     }
 }
 

@@ -74,7 +74,7 @@ fn run(
     let mut outputs: Vec<Tensor> = dtypes.iter().map(|dtype| Tensor::new(dims, *dtype, |_| 99.0)).collect();
     let sources: Vec<(Vec<usize>, DType)> = inputs.iter().map(|tensor| (tensor.dims.clone(), tensor.dtype)).collect();
     let sources: Vec<Source<'_>> = sources.iter().map(|(dims, dtype)| Source { dims, dtype: *dtype }).collect();
-    let sinks: Vec<Sink> = dtypes.iter().zip(in_place).map(|(dtype, over)| Sink { dtype: *dtype, direct: over.is_none() }).collect();
+    let sinks: Vec<Sink<'_>> = dtypes.iter().zip(in_place).map(|(dtype, over)| Sink { dtype: *dtype, over: over.as_slice() }).collect();
     let mut kernel = Kernel::with(isa, expr, dims, &sources, &sinks, 1).unwrap();
     inputs.iter().enumerate().for_each(|(i, tensor)| kernel.set_input(i, tensor.bytes.as_ptr()));
     for (i, over) in in_place.iter().enumerate() {
@@ -280,6 +280,6 @@ fn a_broken_number_stays_broken() {
 fn too_many_inputs_are_an_error_and_not_a_crash() {
     let expr = Expr::build(|e| (1..100).fold(e.input(0), |sum, i| e.add(sum, e.input(i))));
     let sources = vec![Source { dims: &[4], dtype: DType::F32 }; 100];
-    let error = Kernel::new(&expr, &[4], &sources, &[Sink { dtype: DType::F32, direct: true }]).err();
+    let error = Kernel::new(&expr, &[4], &sources, &[Sink { dtype: DType::F32, over: &[] }]).err();
     assert_eq!(error.as_deref(), Some("an expression reads more than 64 tensors"));
 }
