@@ -60,6 +60,7 @@ impl Sweep<'_> {
                     b_step: 0,
                     c: std::ptr::null(),
                     c_offset: 0,
+                    c_base: 0,
                     rows: rows.len(),
                     columns: 0,
                     accumulate: self.accumulate,
