@@ -2,5 +2,6 @@
 
 pub mod conv;
 pub mod gemm;
+pub mod pooling;
 pub mod simd;
 pub mod threads;
