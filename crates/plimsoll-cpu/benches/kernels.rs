@@ -44,7 +44,12 @@ impl Table {
                     start.elapsed().as_secs_f64() / repeats as f64
                 })
                 .fold(f64::MAX, f64::min);
-            println!("{name:<44} {threads:>7} {:>9.2} us {:>10.1} {:>9.1}", least * 1e6, flops as f64 / least * 1e-9, bytes as f64 / least * 1e-9);
+            println!(
+                "{name:<44} {threads:>7} {:>9.2} us {:>10.1} {:>9.1}",
+                least * 1e6,
+                flops as f64 / least * 1e-9,
+                bytes as f64 / least * 1e-9
+            );
         }
     }
 }
@@ -126,7 +131,8 @@ fn convolutions(table: &Table) {
 }
 
 fn pools(table: &Table) {
-    let shape = PoolShape { batch: 32, in_h: 62, in_w: 62, channels: 32, out_h: 31, out_w: 31, window: (2, 2), stride: (2, 2), pad: (0, 0) };
+    let shape =
+        PoolShape { batch: 32, in_h: 62, in_w: 62, channels: 32, out_h: 31, out_w: 31, window: (2, 2), stride: (2, 2), pad: (0, 0) };
     let (mut input, mut output, mut positions) = (values(shape.input_len()), values(shape.output_len()), vec![0; shape.output_len()]);
     let bytes = 4 * input.len() + 5 * output.len();
     table.row("max_pool [32,62,62,32] 2x2", input.len(), bytes, |pool| max_pool(pool, &shape, &input, &mut output, &mut positions));

@@ -3,7 +3,7 @@
 //! A maximum is remembered as one byte, its position in the window: the backward pass needs neither input nor output.
 
 use crate::gemm::run;
-use crate::simd::Isa;
+use crate::simd::{Isa, vectorised};
 use crate::threads::Pool;
 
 /// The extents of a pooling. Pairs are `(height, width)`.
@@ -198,37 +198,6 @@ pub fn average_pool_grad(pool: &Pool, shape: &PoolShape, grad_out: &[f32], grad_
             shape.for_each_position(y, x, |_, to| add_scaled(isa, &mut grad_in[to..to + channels], from, scale));
         }
     });
-}
-
-/// Compiles a loop over channels for each instruction set and picks one at run time.
-macro_rules! vectorised {
-    ($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),*) $body:block) => {
-        $(#[$doc])*
-        #[inline(always)]
-        fn $name(isa: Isa, $($argument: $type),*) {
-            #[inline(always)]
-            fn plain($($argument: $type),*) $body
-            #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx2,fma")]
-            fn avx2($($argument: $type),*) { plain($($argument),*) }
-            #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-            fn avx512($($argument: $type),*) { plain($($argument),*) }
-            match isa {
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vl") => {
-                    // SAFETY: `isa` came from detection and the rest was detected just now.
-                    unsafe { avx512($($argument),*) }
-                }
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 | Isa::Avx2 => {
-                    // SAFETY: `isa` came from detection, and AVX-512 includes these.
-                    unsafe { avx2($($argument),*) }
-                }
-                _ => plain($($argument),*),
-            }
-        }
-    };
 }
 
 vectorised! {

@@ -149,7 +149,7 @@ proptest! {
     fn any_shape(shape in shape()) { check(shape) }
 }
 
-fn square(batch: usize, side: usize, in_c: usize, out_c: usize, k: usize, stride: usize, pad: usize, groups: usize) -> ConvShape {
+fn square((batch, side): (usize, usize), (in_c, out_c): (usize, usize), [k, stride, pad]: [usize; 3], groups: usize) -> ConvShape {
     let out = (side + 2 * pad - k) / stride + 1;
     ConvShape {
         batch,
@@ -171,14 +171,14 @@ fn square(batch: usize, side: usize, in_c: usize, out_c: usize, k: usize, stride
 #[test]
 fn shapes_from_models() {
     for shape in [
-        square(3, 30, 1, 32, 3, 1, 0, 1),
-        square(3, 28, 1, 32, 3, 1, 1, 1),
-        square(2, 20, 3, 64, 7, 2, 3, 1),
-        square(3, 7, 300, 70, 3, 1, 1, 1),
-        square(2, 12, 24, 64, 1, 1, 0, 1),
-        square(2, 12, 24, 64, 1, 2, 0, 1),
-        square(4, 16, 48, 48, 3, 2, 1, 48),
-        square(2, 9, 64, 96, 3, 1, 1, 2),
+        square((3, 30), (1, 32), [3, 1, 0], 1),
+        square((3, 28), (1, 32), [3, 1, 1], 1),
+        square((2, 20), (3, 64), [7, 2, 3], 1),
+        square((3, 7), (300, 70), [3, 1, 1], 1),
+        square((2, 12), (24, 64), [1, 1, 0], 1),
+        square((2, 12), (24, 64), [1, 2, 0], 1),
+        square((4, 16), (48, 48), [3, 2, 1], 48),
+        square((2, 9), (64, 96), [3, 1, 1], 2),
     ] {
         check(shape);
     }
@@ -187,10 +187,10 @@ fn shapes_from_models() {
 #[test]
 fn workspace_never_shrinks_with_the_batch() {
     for shape in [
-        square(1, 30, 1, 32, 3, 1, 0, 1),
-        square(1, 14, 64, 64, 3, 1, 1, 1),
-        square(1, 14, 64, 64, 1, 1, 0, 1),
-        square(1, 14, 32, 32, 3, 1, 1, 32),
+        square((1, 30), (1, 32), [3, 1, 0], 1),
+        square((1, 14), (64, 64), [3, 1, 1], 1),
+        square((1, 14), (64, 64), [1, 1, 0], 1),
+        square((1, 14), (32, 32), [3, 1, 1], 32),
     ] {
         for measure in [forward_workspace, grad_input_workspace, grad_filter_workspace] {
             let lens: Vec<usize> = (0..600).map(|batch| measure(&ConvShape { batch, ..shape }, 3)).collect();

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::patches::In;
 use super::{ConvShape, SERIAL};
 use crate::gemm::{self, Epilogue, Out};
-use crate::simd::Isa;
+use crate::simd::{Isa, vectorised};
 use crate::threads::Pool;
 
 /// `output = input ∗ filter`, one output row per task.
@@ -14,18 +14,45 @@ pub(super) fn forward(isa: Isa, pool: &Pool, shape: &ConvShape, input: &[f32], f
     let channels = shape.in_c;
     let task = |row: usize, worker: usize| {
         let (image, y) = (row / shape.out_h, row % shape.out_h);
-        for x in 0..shape.out_w {
-            let pixel = row * shape.out_w + x;
-            // SAFETY: pixels of different rows are different parts of the output.
-            let to = unsafe { std::slice::from_raw_parts_mut(output.add(pixel * channels), channels) };
-            to.fill(0.0);
-            for_each_tap(shape, image, y, x, |tap, from| add_product(isa, to, &input[from..from + channels], &filter[tap..tap + channels]));
-        }
+        // SAFETY: rows are different parts of the output.
+        let to = unsafe { std::slice::from_raw_parts_mut(output.add(row * shape.out_w * channels), shape.out_w * channels) };
+        output_row(isa, shape, image, y, input, filter, to);
         if let Some(finish) = epilogue {
             finish(row * shape.out_w..(row + 1) * shape.out_w, 0..channels, worker);
         }
     };
     gemm::run(pool, shape.work() >= SERIAL / 8, shape.batch * shape.out_h, &task);
+}
+
+/// Channels summed in registers over all taps.
+const CHANNELS: usize = 64;
+
+vectorised! {
+    /// One row of the output.
+    fn output_row(shape: &ConvShape, image: usize, y: usize, input: &[f32], filter: &[f32], to: &mut [f32]) {
+        let channels = shape.in_c;
+        for (x, to) in to.chunks_exact_mut(channels).enumerate() {
+            for (block, to) in to.chunks_mut(CHANNELS).enumerate() {
+                let start = block * CHANNELS;
+                if let Ok(to) = <&mut [f32; CHANNELS]>::try_from(&mut *to) {
+                    let mut sums = [0.0; CHANNELS];
+                    for_each_tap(shape, image, y, x, |tap, from| {
+                        let (a, b) = (&input[from + start..][..CHANNELS], &filter[tap + start..][..CHANNELS]);
+                        for lane in 0..CHANNELS {
+                            sums[lane] += a[lane] * b[lane];
+                        }
+                    });
+                    *to = sums;
+                } else {
+                    to.fill(0.0);
+                    for_each_tap(shape, image, y, x, |tap, from| {
+                        let (a, b) = (&input[from + start..], &filter[tap + start..]);
+                        to.iter_mut().zip(a).zip(b).for_each(|((to, a), b)| *to += a * b);
+                    });
+                }
+            }
+        }
+    }
 }
 
 /// The gradient of the input: each image is one task's, whose outputs are walked in order.
@@ -78,32 +105,11 @@ fn for_each_tap(shape: &ConvShape, image: usize, y: usize, x: usize, mut visit: 
     }
 }
 
-/// `to += a · b`, element by element.
-#[inline(always)]
-fn add_product(isa: Isa, to: &mut [f32], a: &[f32], b: &[f32]) {
-    #[inline(always)]
-    fn plain(to: &mut [f32], a: &[f32], b: &[f32]) {
+vectorised! {
+    /// `to += a · b`, element by element.
+    fn add_product(to: &mut [f32], a: &[f32], b: &[f32]) {
         for ((to, a), b) in to.iter_mut().zip(a).zip(b) {
             *to += a * b;
         }
-    }
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,fma")]
-    fn avx2(to: &mut [f32], a: &[f32], b: &[f32]) {
-        plain(to, a, b);
-    }
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f")]
-    fn avx512(to: &mut [f32], a: &[f32], b: &[f32]) {
-        plain(to, a, b);
-    }
-    match isa {
-        // SAFETY: the public functions of this module's parent check that the processor has `isa`.
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => unsafe { avx512(to, a, b) },
-        // SAFETY: as above.
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => unsafe { avx2(to, a, b) },
-        _ => plain(to, a, b),
     }
 }

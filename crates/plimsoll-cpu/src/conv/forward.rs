@@ -1,5 +1,7 @@
 //! The forward convolution: rows of the product are output pixels, in the order they lie in memory.
 
+use std::ops::Range;
+
 use super::patches::{self, In, Patches, Run};
 use super::{ConvShape, SERIAL, depthwise};
 use crate::gemm::{self, Epilogue, LINE, Matrix, Out, Write};
@@ -97,15 +99,15 @@ pub fn forward_with(
     let scratch = gemm::aligned(workspace);
     let (input, filter, output) = (In(input.as_ptr()), In(filter.as_ptr()), Out(output.as_mut_ptr()));
     let pixels = shape.pixels();
-    let block = patches::block_of(pixels);
+    let block = patches::block_of(pixels, shape.filter_len());
     let task = |task: usize, worker: usize| {
         let range = task * block..pixels.min((task + 1) * block);
         // SAFETY: the workspace has room for every worker's tables; pixels of different tasks are different parts of the output; the tables name runs
         // inside the input or the zeros, and the filter's rows follow each other tap by tap.
         unsafe {
             let patches = Patches::new(patches::part(scratch, worker, each), run.segments, shape.in_c);
+            fill(shape, run, &patches, range.clone(), input);
             for (at, pixel) in range.clone().enumerate() {
-                fill(shape, run, &patches, at, pixel, input);
                 *patches.outs.add(at) = output.add(pixel * shape.out_c);
             }
             for group in 0..shape.groups {
@@ -127,24 +129,33 @@ pub fn forward_with(
     gemm::run(pool, shape.work() >= SERIAL, pixels.div_ceil(block), &task);
 }
 
-/// Enters the runs of one output pixel into the table.
+/// Enters the runs of a range of output pixels into the table, one row of the output and one tap at a time: a division per pixel would cost as much
+/// as the arithmetic of a small filter.
 ///
 /// # Safety
-/// The table has room for entry `at`, and `input` is the input of `shape`.
-#[inline(always)]
-unsafe fn fill(shape: &ConvShape, run: Run, patches: &Patches, at: usize, pixel: usize, input: In) {
-    let (image, y, x) = (pixel / (shape.out_w * shape.out_h), pixel / shape.out_w % shape.out_h, pixel % shape.out_w);
+/// The table has room for the range, and `input` is the input of `shape`.
+unsafe fn fill(shape: &ConvShape, run: Run, patches: &Patches, range: Range<usize>, input: In) {
     let run_columns = run.segments / shape.k_h;
-    for ky in 0..shape.k_h {
-        let row = shape.in_row(y, ky).map(|row| (image * shape.in_h + row) * shape.in_w);
-        for kx in 0..run_columns {
-            // SAFETY: the row and the column lie inside the image.
-            unsafe {
-                *patches.runs.add((ky * run_columns + kx) * patches::PIXELS + at) = match (row, shape.in_col(x, kx)) {
-                    (Some(row), Some(column)) => input.add((row + column) * shape.in_c),
-                    _ => patches.zeros,
-                };
+    let mut pixel = range.start;
+    while pixel < range.end {
+        let (row, x) = (pixel / shape.out_w, pixel % shape.out_w);
+        let (image, y) = (row / shape.out_h, row % shape.out_h);
+        let count = (shape.out_w - x).min(range.end - pixel);
+        for ky in 0..shape.k_h {
+            let line = shape.in_row(y, ky).map(|line| (image * shape.in_h + line) * shape.in_w);
+            for kx in 0..run_columns {
+                // SAFETY: the entries belong to the range; line and column lie inside the image.
+                unsafe {
+                    let table = patches.runs.add((ky * run_columns + kx) * patches::PIXELS + pixel - range.start);
+                    for step in 0..count {
+                        *table.add(step) = match (line, shape.in_col(x + step, kx)) {
+                            (Some(line), Some(column)) => input.add((line + column) * shape.in_c),
+                            _ => patches.zeros,
+                        };
+                    }
+                }
             }
         }
+        pixel += count;
     }
 }

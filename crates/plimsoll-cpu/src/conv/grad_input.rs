@@ -72,7 +72,7 @@ pub fn grad_input_with(
     let pass = Pass { isa, shape, grad_out: In(grad_out.as_ptr()), filter: In(filter.as_ptr()), grad_in: Out(grad_in.as_mut_ptr()) };
     let rows = shape.batch * shape.in_h;
     // Enough rows that a phase fills its table.
-    let block = (patches::block_of(rows * shape.in_w) * shape.stride.0 * shape.stride.1).div_ceil(shape.in_w);
+    let block = (patches::block_of(rows * shape.in_w, shape.filter_len()) * shape.stride.0 * shape.stride.1).div_ceil(shape.in_w);
     let task = |task: usize, worker: usize| {
         // SAFETY: the workspace has room for every worker's tables, and rows of different tasks are different parts of the gradient.
         unsafe {

@@ -118,8 +118,12 @@ impl In {
 }
 
 /// Cuts `pixels` rows into blocks of at most [`PIXELS`], small enough for some sixteen tasks: by shape, not by the number of threads.
-pub(super) fn block_of(pixels: usize) -> usize {
-    pixels.div_ceil(16).next_multiple_of(8).clamp(32, PIXELS)
+///
+/// Every block packs the filter anew, so a large filter wants blocks as tall as they may be.
+pub(super) fn block_of(pixels: usize, filter: usize) -> usize {
+    const LARGE: usize = 1 << 18;
+    let least = if filter > LARGE { PIXELS } else { 32 };
+    pixels.div_ceil(16).next_multiple_of(8).clamp(least, PIXELS)
 }
 
 /// The part of a shared workspace that belongs to a worker.
