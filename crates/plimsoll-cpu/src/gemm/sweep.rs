@@ -95,36 +95,32 @@ impl Sweep<'_> {
     /// As for [`Sweep::run`]; `to` has room for the group.
     unsafe fn pack(&self, group: Range<usize>, width: usize, lanes: usize, to: *mut f32) {
         let depth = self.segments * self.length;
-        let slivers = || {
-            group.clone().step_by(width).enumerate().map(|(sliver, column)| {
-                let columns = width.min(group.end - column);
-                (sliver * depth * width, column, columns, columns.next_multiple_of(lanes))
-            })
-        };
         for segment in 0..self.segments {
             let right = (self.right)(segment);
             let row = segment * self.length;
             // SAFETY: the caller's promise; sliver after sliver, row after row, everything stays inside the group's part of `to`.
             unsafe {
                 if right.col_stride == 1 {
-                    // Along the rows of B: a page is not left after a sliver's width.
+                    // Along the rows of B: a page is not left after a sliver's width. A plain loop, for `step_by` divides once per row.
                     for k in 0..self.length {
-                        for (start, column, columns, stride) in slivers() {
-                            pack::copy(right.at(k, column), to.add(start + (row + k) * stride), columns);
+                        let (mut column, mut start) = (group.start, to);
+                        while column < group.end {
+                            let columns = width.min(group.end - column);
+                            pack::copy(
+                                right.at(k, column),
+                                start.wrapping_add((row + k) * ((columns + lanes - 1) & !(lanes - 1))),
+                                columns,
+                            );
+                            column += columns;
+                            start = start.wrapping_add(depth * width);
                         }
                     }
                 } else {
-                    for (start, column, columns, stride) in slivers() {
-                        let from = right.at(0, column);
-                        pack::transpose(
-                            from,
-                            right.col_stride,
-                            right.row_stride,
-                            columns,
-                            self.length,
-                            to.add(start + row * stride),
-                            stride,
-                        );
+                    for (sliver, column) in group.clone().step_by(width).enumerate() {
+                        let columns = width.min(group.end - column);
+                        let stride = columns.next_multiple_of(lanes);
+                        let to = to.add(sliver * depth * width + row * stride);
+                        pack::transpose(right.at(0, column), right.col_stride, right.row_stride, columns, self.length, to, stride);
                     }
                 }
             }
