@@ -1,7 +1,7 @@
 //! Single-precision matrix products, with a hook that finishes each block of the result while it is in cache.
 //!
-//! A product is cut into blocks of C by its shape alone ([`plan`]). A task packs what it needs of A and B into its worker's part of the workspace ([`pack`]) and
-//! sweeps the micro-kernel ([`tile`]) over it. Small outputs with a long k (weight gradients) are cut along k as well: each chunk leaves a
+//! A product is cut into blocks of C by its shape alone (`plan`). A task packs what it needs of A and B into its worker's part of the workspace (`pack`) and
+//! sweeps the micro-kernel (`tile`) over it. Small outputs with a long k (weight gradients) are cut along k as well: each chunk leaves a
 //! partial sum in the workspace, and the sums are added in chunk order.
 
 mod pack;
