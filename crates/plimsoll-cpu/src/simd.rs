@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 /// Results are bit-identical at any thread count for one `Isa`; two of them round differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Isa {
-    /// 16 lanes, fused multiply-add, masked loads and stores.
+    /// 16 lanes, fused multiply-add, masked loads and stores; the F, BW and VL parts, which desktop and server processors have together.
     Avx512,
     /// 8 lanes, fused multiply-add.
     Avx2,
@@ -31,7 +31,12 @@ impl Isa {
     pub fn supported(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => is_x86_feature_detected!("avx512f") && Isa::Avx2.supported(),
+            Isa::Avx512 => {
+                is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512vl")
+                    && Isa::Avx2.supported()
+            }
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
             #[cfg(not(target_arch = "x86_64"))]
@@ -48,6 +53,36 @@ impl Isa {
         }
     }
 }
+
+/// Compiles a plain loop for each instruction set; the function it makes takes the [`Isa`] to run as its first argument and must be given one that the processor has.
+macro_rules! vectorised {
+    ($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),*) $body:block) => {
+        $(#[$doc])*
+        #[inline(always)]
+        #[allow(clippy::too_many_arguments)]
+        fn $name(isa: Isa, $($argument: $type),*) {
+            #[inline(always)]
+            fn plain($($argument: $type),*) $body
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma")]
+            fn avx2($($argument: $type),*) { plain($($argument),*) }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+            fn avx512($($argument: $type),*) { plain($($argument),*) }
+            debug_assert!(isa.supported());
+            match isa {
+                // SAFETY: kernels take an `Isa` from detection or check it on entry, and AVX-512 stands for all three of its parts here.
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512 => unsafe { avx512($($argument),*) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => unsafe { avx2($($argument),*) },
+                _ => plain($($argument),*),
+            }
+        }
+    };
+}
+pub(crate) use vectorised;
 
 /// One vector register of `f32`.
 ///

@@ -1,7 +1,7 @@
 //! Single-precision matrix products, with a hook that finishes each block of the result while it is in cache.
 //!
-//! A product is cut into blocks of C by its shape alone ([`plan`]). A task packs what it needs of A and B into its worker's part of the workspace ([`pack`]) and
-//! sweeps the micro-kernel ([`tile`]) over it. Small outputs with a long k (weight gradients) are cut along k as well: each chunk leaves a
+//! A product is cut into blocks of C by its shape alone (`plan`). A task packs what it needs of A and B into its worker's part of the workspace (`pack`) and
+//! sweeps the micro-kernel (`tile`) over it. Small outputs with a long k (weight gradients) are cut along k as well: each chunk leaves a
 //! partial sum in the workspace, and the sums are added in chunk order.
 
 mod pack;
@@ -250,10 +250,13 @@ fn pack_a(a: &Matrix, n: usize) -> bool {
     }
 }
 
-/// B is packed when its columns are not contiguous, or when it is wide and read by enough rows.
+/// B is packed when its columns are not contiguous, or when it is wide, read by enough rows and too large for L1.
 fn pack_b(b: &Matrix, m: usize) -> bool {
-    b.col_stride != 1 || (b.row_stride.unsigned_abs() > MAX_COLUMNS && m > 2 * MAX_ROWS && b.rows > 16)
+    b.col_stride != 1 || (b.row_stride.unsigned_abs() > MAX_COLUMNS && m > 2 * MAX_ROWS && b.rows > 16 && b.rows * b.cols > IN_L1)
 }
+
+/// Floats of B that may stay where they are.
+const IN_L1: usize = 8 << 10;
 
 struct Product {
     isa: Isa,

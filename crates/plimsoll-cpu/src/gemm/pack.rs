@@ -2,21 +2,19 @@
 
 use super::Matrix;
 
-/// Copies `columns` columns of the first `depth` rows of B, row by row, each row `width` floats apart in `to`.
+/// Copies `len` floats: a call into the C library costs more than a few vectors.
 ///
 /// # Safety
-/// `b` is readable over the block, `to` writable for `depth · width` floats and `columns <= width`.
-pub(super) unsafe fn columns_of_b(b: &Matrix, depth: usize, column: usize, columns: usize, to: *mut f32, width: usize) {
-    // SAFETY: the block lies inside `b` by the caller's promise.
-    let from = unsafe { b.at(0, column) };
-    // SAFETY: as above, and `to` has room for `depth` rows of `width`.
+/// Both sides are valid for `len` floats and do not overlap.
+#[inline(always)]
+pub(super) unsafe fn copy(from: *const f32, to: *mut f32, len: usize) {
+    // SAFETY: the caller's promise; whole blocks first, then what is left.
     unsafe {
-        if b.col_stride == 1 {
-            for row in 0..depth {
-                std::ptr::copy_nonoverlapping(from.offset(row as isize * b.row_stride), to.add(row * width), columns);
-            }
-        } else {
-            transpose(from, b.col_stride, b.row_stride, columns, depth, to, width);
+        for at in 0..len / 16 {
+            to.add(at * 16).cast::<[f32; 16]>().write_unaligned(from.add(at * 16).cast::<[f32; 16]>().read_unaligned());
+        }
+        for at in len / 16 * 16..len {
+            *to.add(at) = *from.add(at);
         }
     }
 }
@@ -65,7 +63,7 @@ pub(super) unsafe fn panels_of_eight(a: &Matrix, row: usize, rows: usize, k: usi
 ///
 /// # Safety
 /// Both sides are valid for the elements named.
-unsafe fn transpose(from: *const f32, outer: isize, inner: isize, columns: usize, depth: usize, to: *mut f32, width: usize) {
+pub(super) unsafe fn transpose(from: *const f32, outer: isize, inner: isize, columns: usize, depth: usize, to: *mut f32, width: usize) {
     #[cfg(target_arch = "x86_64")]
     if inner == 1 && columns >= 8 && depth >= 8 && is_x86_feature_detected!("avx") {
         // SAFETY: the instructions are there, and the extents allow whole blocks.

@@ -46,7 +46,9 @@ impl Plan {
         if m * n <= NARROW && most_chunks >= TASKS / 2 {
             return whole.chunked(k, most_chunks);
         }
-        let rows = m.div_ceil(TASKS / 2).next_multiple_of(MAX_ROWS).clamp(32, ROWS).min(m);
+        // Every block packs B anew: taller ones where there are rows enough for a few.
+        let least = if m >= 256 { 64 } else { 32 };
+        let rows = m.div_ceil(TASKS / 2).next_multiple_of(MAX_ROWS).clamp(least, ROWS).min(m);
         let row_blocks = m.div_ceil(rows);
         let chunks = most_chunks.min(TASKS / TASKS.min(row_blocks * column_blocks));
         Plan { rows, row_blocks, ..whole }.chunked(k, chunks)

@@ -41,12 +41,15 @@ impl Sweep<'_> {
     pub unsafe fn run(&self, mut left: impl FnMut(Range<usize>, &mut Tile)) {
         let shape = Shape::of(self.isa);
         let depth = self.segments * self.length;
-        let group = shape.columns * (GROUP * DEPTH / depth.min(DEPTH));
+        // Slivers of equal width: a narrow last one would run at a fraction of the speed of a full one.
+        let slivers = self.columns.len().div_ceil(shape.columns).max(1);
+        let width = self.columns.len().div_ceil(slivers).next_multiple_of(shape.lanes);
+        let group = width * (GROUP * DEPTH / depth.min(DEPTH));
         for start in self.columns.clone().step_by(group) {
             let group = start..self.columns.end.min(start + group);
             if let Some(to) = self.packed {
                 // SAFETY: a group of this depth fits `SLIVERS`, for no sliver is wider than `shape.columns`.
-                unsafe { self.pack(group.clone(), &shape, to) };
+                unsafe { self.pack(group.clone(), width, shape.lanes, to) };
             }
             for_each_part(0..self.rows, shape.rows, 1, |rows| {
                 let mut tile = Tile {
@@ -60,48 +63,68 @@ impl Sweep<'_> {
                     b_step: 0,
                     c: std::ptr::null(),
                     c_offset: 0,
+                    c_base: 0,
                     rows: rows.len(),
                     columns: 0,
                     accumulate: self.accumulate,
                 };
                 left(rows, &mut tile);
-                let mut packed = self.packed.unwrap_or_default().cast_const();
-                for_each_part(group.clone(), shape.columns, shape.lanes, |sliver| {
-                    tile.c_offset = sliver.start;
-                    tile.columns = sliver.len();
-                    // SAFETY: `packed` walks the slivers in the order they were packed in; the rest is the caller's promise.
+                for (sliver, column) in group.clone().step_by(width).enumerate() {
+                    tile.c_offset = column;
+                    tile.columns = width.min(group.end - column);
+                    // SAFETY: the slivers were packed one after the other; the rest is the caller's promise.
                     unsafe {
-                        if self.packed.is_some() {
-                            let stride = sliver.len().next_multiple_of(shape.lanes);
-                            tile.b = packed;
-                            tile.b_step = stride as isize;
-                            packed = packed.add(depth * stride);
+                        if let Some(packed) = self.packed {
+                            tile.b = packed.add(sliver * depth * width);
+                            tile.b_step = tile.columns.next_multiple_of(shape.lanes) as isize;
                         } else {
                             let right = (self.right)(0);
-                            tile.b = right.at(0, sliver.start);
+                            tile.b = right.at(0, column);
                             tile.b_step = right.row_stride;
                         }
                         tile.run(self.isa);
                     }
-                });
+                }
             });
         }
     }
 
+    /// Packs slivers of `width` columns, the last as wide as the lanes it needs.
+    ///
     /// # Safety
     /// As for [`Sweep::run`]; `to` has room for the group.
-    unsafe fn pack(&self, group: Range<usize>, shape: &Shape, mut to: *mut f32) {
-        for_each_part(group, shape.columns, shape.lanes, |sliver| {
-            let stride = sliver.len().next_multiple_of(shape.lanes);
-            for segment in 0..self.segments {
-                let right = (self.right)(segment);
-                // SAFETY: the caller's promise; the slivers of a group follow each other.
-                unsafe {
-                    pack::columns_of_b(&right, self.length, sliver.start, sliver.len(), to, stride);
-                    to = to.add(self.length * stride);
+    unsafe fn pack(&self, group: Range<usize>, width: usize, lanes: usize, to: *mut f32) {
+        let depth = self.segments * self.length;
+        for segment in 0..self.segments {
+            let right = (self.right)(segment);
+            let row = segment * self.length;
+            // SAFETY: the caller's promise; sliver after sliver, row after row, everything stays inside the group's part of `to`.
+            unsafe {
+                if right.col_stride == 1 {
+                    // Along the rows of B: a page is not left after a sliver's width. A plain loop, for `step_by` divides once per row.
+                    for k in 0..self.length {
+                        let (mut column, mut start) = (group.start, to);
+                        while column < group.end {
+                            let columns = width.min(group.end - column);
+                            pack::copy(
+                                right.at(k, column),
+                                start.wrapping_add((row + k) * ((columns + lanes - 1) & !(lanes - 1))),
+                                columns,
+                            );
+                            column += columns;
+                            start = start.wrapping_add(depth * width);
+                        }
+                    }
+                } else {
+                    for (sliver, column) in group.clone().step_by(width).enumerate() {
+                        let columns = width.min(group.end - column);
+                        let stride = columns.next_multiple_of(lanes);
+                        let to = to.add(sliver * depth * width + row * stride);
+                        pack::transpose(right.at(0, column), right.col_stride, right.row_stride, columns, self.length, to, stride);
+                    }
                 }
             }
-        });
+        }
     }
 }
 

@@ -48,6 +48,8 @@ pub(crate) struct Tile {
     /// Row pointers of C, and the column where the tile begins.
     pub c: *const *mut f32,
     pub c_offset: usize,
+    /// Floats to skip in every row of C before its first column.
+    pub c_base: usize,
     pub rows: usize,
     pub columns: usize,
     /// Add to what C holds instead of overwriting it.
@@ -136,7 +138,7 @@ unsafe fn multiply<V: Vector, const M: usize, const N: usize>(tile: &Tile) {
             }
         }
         for (i, sums) in sums.into_iter().enumerate() {
-            let row = (*tile.c.add(i)).add(tile.c_offset);
+            let row = (*tile.c.add(i)).add(tile.c_base + tile.c_offset);
             for (j, sum) in sums.into_iter().enumerate() {
                 let to = row.add(j * V::LANES);
                 if j + 1 < N {
