@@ -11,6 +11,7 @@ mod philox;
 pub(crate) mod stretch;
 
 pub(crate) use code::larger;
+pub(crate) use math::{exp, log};
 
 use crate::simd::Isa;
 use crate::threads::Pool;
@@ -75,6 +76,22 @@ pub(crate) struct Tile {
     pub single: bool,
 }
 
+impl Tile {
+    /// The numbers, spread into `room` if there is only one.
+    ///
+    /// # Safety
+    /// The tile was just handed out, and `room` is as long as a tile can be.
+    pub unsafe fn numbers<'a>(&self, room: &'a mut [f32]) -> &'a [f32] {
+        if self.single {
+            // SAFETY: there is one value.
+            room[..self.length].fill(unsafe { *self.values });
+            return &room[..self.length];
+        }
+        // SAFETY: the values stay until the next tile.
+        unsafe { std::slice::from_raw_parts(self.values, self.length) }
+    }
+}
+
 /// Elements of one task, about: large enough to be worth handing out.
 const CHUNK: usize = 16 << 10;
 /// The cost below which waking other threads takes longer than the work.
@@ -120,6 +137,16 @@ impl Kernel {
     /// Says where output `i` goes.
     pub fn set_output(&mut self, i: usize, address: *mut u8) {
         self.outputs[i] = address;
+    }
+
+    /// Most elements of a tile.
+    pub(crate) fn tile(&self) -> usize {
+        self.code.tile
+    }
+
+    /// Elements after which tiles begin anew.
+    pub(crate) fn row(&self) -> usize {
+        self.code.row
     }
 
     /// What running over all elements costs, in about a tenth of a nanosecond.
