@@ -38,7 +38,12 @@ fn measure(name: &str, pool: &Pool, expr: &Expr, dims: &[usize], inputs: &[&[usi
         })
         .fold(f64::INFINITY, f64::min);
     let bytes = 4 * (inputs.iter().map(|dims| dims.iter().product::<usize>()).sum::<usize>() + outputs * elements);
-    println!("{name:<40} {:>10.3} µs  {:>7.2} GB/s  {:>6.2} ns/element", best * 1e6, bytes as f64 / best / 1e9, best * 1e9 / elements as f64);
+    println!(
+        "{name:<40} {:>10.3} µs  {:>7.2} GB/s  {:>6.2} ns/element",
+        best * 1e6,
+        bytes as f64 / best / 1e9,
+        best * 1e9 / elements as f64
+    );
 }
 
 fn main() {

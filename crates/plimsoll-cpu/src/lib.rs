@@ -7,9 +7,15 @@
 mod multiversion;
 
 pub mod conv;
+mod device;
 pub mod gemm;
+mod memory;
+pub mod movement;
 pub mod pointwise;
 pub mod pooling;
+mod program;
 pub mod reduce;
 pub mod simd;
 pub mod threads;
+
+pub use device::CpuDevice;

@@ -73,7 +73,14 @@ struct Compiler<'a> {
 }
 
 impl<'a> Compiler<'a> {
-    fn new(expr: &'a Expr, dims: &'a [usize], sources: &'a [Source<'a>], sinks: &'a [Sink<'a>], multiple: usize, most: usize) -> Compiler<'a> {
+    fn new(
+        expr: &'a Expr,
+        dims: &'a [usize],
+        sources: &'a [Source<'a>],
+        sinks: &'a [Sink<'a>],
+        multiple: usize,
+        most: usize,
+    ) -> Compiler<'a> {
         let read: Vec<&[usize]> = sources.iter().map(|source| source.dims).collect();
         let stretched = collapse(dims, &vec![false; dims.len()], &read);
         let elements: usize = dims.iter().product();
@@ -246,7 +253,8 @@ impl<'a> Compiler<'a> {
             term.is_none_or(|term| term < id && (!matches!(self.values[term].place, Place::Slot(_)) || self.last_use[term] < id))
         };
         let mut results = self.expr.roots().iter().zip(self.sinks).enumerate();
-        let found = results.find(|(_, (root, sink))| **root as usize == id && sink.dtype == DType::F32 && sink.over.iter().all(read_before));
+        let found =
+            results.find(|(_, (root, sink))| **root as usize == id && sink.dtype == DType::F32 && sink.over.iter().all(read_before));
         found.map(|(output, _)| output as u16)
     }
 
@@ -315,9 +323,10 @@ fn tile(row: usize, period: usize, multiple: usize, most: usize) -> usize {
 /// The longest stretch, if any fits a tile, after which an input that does not follow the rows begins anew.
 fn period(stretched: &Stretched, most: usize) -> usize {
     let elements: usize = stretched.dims.iter().product();
-    let periods = stretched.strides.iter().map(|strides| {
-        stretched.dims.iter().zip(strides).skip_while(|(_, stride)| **stride == 0).map(|(dim, _)| dim).product::<usize>()
-    });
+    let periods = stretched
+        .strides
+        .iter()
+        .map(|strides| stretched.dims.iter().zip(strides).skip_while(|(_, stride)| **stride == 0).map(|(dim, _)| dim).product::<usize>());
     periods.filter(|period| *period > 1 && *period < elements && *period <= most / 2).max().unwrap_or(1)
 }
 

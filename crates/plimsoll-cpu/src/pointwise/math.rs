@@ -116,10 +116,8 @@ pub fn softplus<const FMA: bool>(x: f32) -> f32 {
 pub fn erf<const FMA: bool>(x: f32) -> f32 {
     let magnitude = x.abs();
     let square = x * x;
-    let near = polynomial::<FMA, 6>(
-        square,
-        [-5.967_617e-4, 4.991_194_2e-3, -2.676_813_5e-2, 1.128_199_25e-1, -3.761_253_4e-1, 1.283_791_7e-1],
-    );
+    let near =
+        polynomial::<FMA, 6>(square, [-5.967_617e-4, 4.991_194_2e-3, -2.676_813_5e-2, 1.128_199_25e-1, -3.761_253_4e-1, 1.283_791_7e-1]);
     let near = fma::<FMA>(near, x, x);
     let upper = fma::<FMA>(-1.728_534_7e-5, magnitude, 3.831_971_3e-4);
     let lower = fma::<FMA>(-3.883_964_4e-3, magnitude, 2.425_462_2e-2);

@@ -255,9 +255,7 @@ fn large_kernels_give_the_same_bits_on_any_number_of_threads() {
     });
     let random = StepRandom { seed: 1, step: 2, first_row: 0 };
     let runs: Vec<Tensor> = [1, 2, 3]
-        .map(|threads| {
-            run(Isa::best(), &Pool::new(threads), &expr, &dims, &inputs, &[DType::F32], &[Some(0)], random).remove(0)
-        })
+        .map(|threads| run(Isa::best(), &Pool::new(threads), &expr, &dims, &inputs, &[DType::F32], &[Some(0)], random).remove(0))
         .to_vec();
     assert!(runs.iter().all(|run| run.bytes == runs[0].bytes));
     let at = 123_456;
