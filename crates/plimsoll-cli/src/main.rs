@@ -1,1 +1,130 @@
-fn main() {}
+//! The `plimsoll` command. Parses arguments, asks the library, prints.
+
+mod args;
+mod progress;
+mod text;
+
+use anyhow::Result;
+use args::{Args, Command, RunArgs};
+use clap::Parser;
+use plimsoll::config::Config;
+use plimsoll::{CountingAllocator, CpuDevice, Error, RunFolder, system};
+use progress::Progress;
+use serde_json::{Value, json};
+use std::process::ExitCode;
+
+/// Counts the heap, so that what no plan tracks is still a number.
+#[global_allocator]
+static HEAP: CountingAllocator = CountingAllocator::new();
+
+/// The run does not fit under its line.
+const INFEASIBLE: u8 = 3;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let result = match &args.command {
+        Command::Train(run) => train(run),
+        Command::Plan(run) => plan(run),
+        Command::Devices { json } => devices(*json),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error, args.command.json()),
+    }
+}
+
+/// One line that says what is wrong. A refused budget is an answer, so with `--json` it is a document too.
+fn fail(error: &anyhow::Error, json: bool) -> ExitCode {
+    eprintln!("error: {error:#}");
+    match error.downcast_ref() {
+        Some(Error::Infeasible(infeasible)) => {
+            if json {
+                print(&infeasible.to_json());
+            }
+            ExitCode::from(INFEASIBLE)
+        }
+        _ => ExitCode::FAILURE,
+    }
+}
+
+fn train(args: &RunArgs) -> Result<()> {
+    let mut run = configure(args)?.build()?;
+    let folder = match &args.out {
+        Some(path) => RunFolder::open(path)?,
+        None => RunFolder::next(run.title())?,
+    };
+    let mut progress = Progress::new(args.quiet);
+    let history = run.train(&folder, |event| progress.show(event))?;
+    if args.json {
+        let mut document = history.to_json();
+        document["out"] = json!(folder.path());
+        print(&document);
+    } else if !args.quiet {
+        print!("{}", text::summary(&history, folder.path()));
+    }
+    Ok(())
+}
+
+fn plan(args: &RunArgs) -> Result<()> {
+    let plan = configure(args)?.build()?.plan()?;
+    if let Some(path) = &args.out {
+        let document = json!({ "plan": plan.to_json(), "certificate": plan.memory.certificate() });
+        std::fs::write(path, format!("{document:#}\n")).map_err(|error| anyhow::anyhow!("cannot write {}: {error}", path.display()))?;
+    }
+    if args.json {
+        print(&plan.to_json())
+    } else {
+        println!("{plan}")
+    }
+    Ok(())
+}
+
+fn devices(json: bool) -> Result<()> {
+    let cpu = CpuDevice::new(system::cores());
+    let (total, available) = (system::total_memory(), system::available_memory());
+    if json {
+        print(&json!({ "devices": [{
+            "name": "cpu",
+            "description": plimsoll::describe(&cpu),
+            "total_bytes": total.0,
+            "available_bytes": available.0,
+        }] }));
+    } else {
+        println!("cpu   {} · {available} of {total} available", plimsoll::describe(&cpu));
+    }
+    Ok(())
+}
+
+/// The configuration with the flags on top.
+fn configure(args: &RunArgs) -> Result<Config> {
+    let mut config = match &args.config {
+        Some(path) => Config::read(path)?,
+        None => Config::digits(),
+    };
+    let counts = [
+        ("train.batch", args.batch),
+        ("train.micro_batch", args.micro_batch),
+        ("train.epochs", args.epochs),
+        ("train.seed", args.seed),
+        ("train.threads", args.threads),
+    ];
+    for (key, count) in counts.into_iter().filter_map(|(key, count)| Some((key, count?))) {
+        config.set_value(key, i64::try_from(count)?)?;
+    }
+    for (key, size) in [("budget.host", args.host_memory), ("budget.device", args.device_memory)] {
+        if let Some(size) = size {
+            config.set_value(key, i64::try_from(size.0)?)?;
+        }
+    }
+    if let Some(device) = &args.device {
+        config.set_value("train.device", device.as_str())?;
+    }
+    for assignment in &args.set {
+        config.set(assignment)?;
+    }
+    Ok(config)
+}
+
+fn print(document: &Value) {
+    println!("{document:#}");
+}

@@ -79,8 +79,8 @@ pub fn gradients(graph: &mut Graph, loss: ValueId, wrt: &[ValueId]) -> Result<Ve
         .map(|value| match gradient[value.index()] {
             Some(gradient) => Ok(gradient),
             None => {
-                let shape = graph.shape(*value).clone();
-                graph.full(0.0, shape)
+                let (shape, scope) = (graph.shape(*value).clone(), graph.producer(*value).scope.clone());
+                graph.within(&scope, Phase::Backward, |g| g.full(0.0, shape))
             }
         })
         .collect()

@@ -75,14 +75,19 @@ impl Executor {
         self.loaded[index].2.find_non_finite(inputs)
     }
 
-    /// Reads what a program left under an output's name; `bytes` is as long as the output.
-    pub fn fetch(&self, role: Role, output: &str, bytes: &mut [u8]) -> Result<(), DeviceError> {
-        let program = self.plan.program(role).expect("programs are asked for by the roles they were planned for");
-        let (_, value) = program.graph.outputs().iter().find(|(name, _)| name == output).expect("outputs are asked for by their names");
-        match program.places[value.index()] {
-            Some(Place::Arena(offset)) => self.arena.read(offset, bytes),
-            Some(Place::Resident(offset)) => self.resident.read(offset, bytes),
-            place => unreachable!("outputs are made by the step, but this one is at {place:?}"),
+    /// Where a program leaves an output, to be read after each of its runs.
+    pub fn output(&self, role: Role, name: &str) -> Option<Place> {
+        let program = self.plan.program(role)?;
+        let (_, value) = program.graph.outputs().iter().find(|(output, _)| output == name)?;
+        program.places[value.index()]
+    }
+
+    /// Reads what the last run left at an output's place; `bytes` is as long as the output.
+    pub fn read(&self, output: Place, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        match output {
+            Place::Arena(offset) => self.arena.read(offset, bytes),
+            Place::Resident(offset) => self.resident.read(offset, bytes),
+            Place::Input(_) | Place::Scalar(_) => unreachable!("a step never leaves anything where the host writes"),
         }
     }
 
@@ -98,7 +103,12 @@ impl Executor {
 
     /// Overwrites a state.
     pub fn write_state(&mut self, state: StateId, bytes: &[u8]) -> Result<(), DeviceError> {
-        self.resident.write(self.plan.states[state.0 as usize].offset, bytes)
+        self.write_state_part(state, Bytes::ZERO, bytes)
+    }
+
+    /// Overwrites a part of a state, beginning at a byte of it.
+    pub fn write_state_part(&mut self, state: StateId, from: Bytes, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.resident.write(self.plan.states[state.0 as usize].offset + from, bytes)
     }
 
     fn find(&mut self, role: Role, rows: usize) -> Result<usize, DeviceError> {

@@ -159,13 +159,14 @@ impl Expr {
     /// How the results change with the inputs: an expression whose result `i` is the derivative with respect to input `wanted[i]`.
     ///
     /// Its inputs are this expression's `arity` inputs, then its results, then the gradient of each result. A result is read
-    /// rather than computed again, so that a function whose slope follows from its value (ReLU, sigmoid, …) needs no input.
-    pub fn derivative(&self, arity: usize, wanted: &[usize]) -> Expr {
+    /// rather than computed again, so that a function whose slope follows from its value (ReLU, sigmoid, …) needs no input;
+    /// except where `faithful` says that its type cannot hold what was computed.
+    pub fn derivative(&self, arity: usize, wanted: &[usize], faithful: &[bool]) -> Expr {
         let outputs = self.roots.len();
         Expr::build_many(|e| {
             let mut values: Vec<TermId> = Vec::with_capacity(self.terms.len());
             for (id, term) in self.terms.iter().enumerate() {
-                let result = self.roots.iter().position(|root| *root as usize == id);
+                let result = (0..outputs).find(|result| self.roots[*result] as usize == id && faithful[*result]);
                 let value = match (result, *term) {
                     (_, Term::Input(i)) => e.input(i),
                     (_, Term::Const(bits)) => e.constant(f32::from_bits(bits)),
@@ -290,6 +291,7 @@ impl ExprBuilder {
             (Mul | Div | Pow, _, Some(1.0)) => a,
             (Mul, Some(-1.0), _) => self.unary(Unary::Neg, b),
             (Mul, _, Some(-1.0)) => self.unary(Unary::Neg, a),
+            (Pow, _, Some(0.0)) => self.constant(1.0),
             (Pow, _, Some(2.0)) => self.push(Term::Binary(Mul, a, a)),
             _ => self.push(Term::Binary(op, a, b)),
         }
@@ -471,8 +473,13 @@ impl Binary {
             }
             Binary::Pow => {
                 let lower = e.binary(Binary::Pow, a, e.sub(b, e.constant(1.0)));
-                let for_b = if e.number(b).is_some() { zero } else { e.mul(slope, e.mul(y, e.unary(Unary::Log, a))) };
-                (e.mul(slope, e.mul(b, lower)), for_b)
+                let for_a = e.mul(slope, e.mul(b, lower));
+                if e.number(b).is_some() {
+                    return (for_a, zero);
+                }
+                // At an exponent or a base of zero the formulas give NaN, though the slopes are zero.
+                let for_b = e.mul(slope, e.mul(y, e.unary(Unary::Log, a)));
+                (e.select(b, for_a, zero), e.select(a, for_b, zero))
             }
             Binary::Less | Binary::LessEq | Binary::Equal => (zero, zero),
         }
@@ -563,9 +570,10 @@ mod tests {
     #[test]
     fn the_slope_of_relu_and_sigmoid_needs_only_the_result() {
         let relu = Expr::build(|e| e.binary(Binary::Max, e.input(0), e.constant(0.0)));
-        assert_eq!(relu.derivative(1, &[0]).to_string(), "select(less(0, b), c, 0)");
+        assert_eq!(relu.derivative(1, &[0], &[true]).to_string(), "select(less(0, b), c, 0)");
+        assert_eq!(relu.derivative(1, &[0], &[false]).to_string(), "select(less(0, max(a, 0)), c, 0)", "a rounded result is not read");
         let sigmoid = Expr::build(|e| e.unary(Unary::Sigmoid, e.input(0)));
-        assert_eq!(sigmoid.derivative(1, &[0]).to_string(), "c · (b · (1 - b))");
+        assert_eq!(sigmoid.derivative(1, &[0], &[true]).to_string(), "c · (b · (1 - b))");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Graphs, plans and budgets: everything about a training step that can be known before it runs.
 //!
-//! The modules stand in the order in which a model passes through them: a [`Graph`] is built ([`build`]), differentiated
+//! The modules stand in the order in which a model passes through them: a [`Graph`] is built, differentiated
 //! ([`autodiff`]), improved ([`passes`]) and planned ([`plan`]); an [`Executor`] then runs the [`Plan`] on a [`Device`].
 //! Nothing here reads files, starts threads or knows a device.
 

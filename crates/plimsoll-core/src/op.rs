@@ -114,3 +114,11 @@ impl Op {
 pub(crate) fn expect<'a, const N: usize>(inputs: &[&'a TensorType]) -> Result<[&'a TensorType; N], String> {
     <[&TensorType; N]>::try_from(inputs).map_err(|_| format!("takes {N} tensors, but got {}", inputs.len()))
 }
+
+/// Checks that tensors whose bytes a kernel reads as real numbers are that.
+pub(crate) fn expect_real(inputs: &[&TensorType]) -> Result<(), String> {
+    match inputs.iter().find(|input| !input.dtype.is_float()) {
+        Some(input) => Err(format!("takes real numbers, but got {input}; cast it first")),
+        None => Ok(()),
+    }
+}

@@ -1,1 +1,58 @@
-//! (crate root)
+//! The input pipeline: rows from a source, reordered, mapped and batched straight into the slots of a staging ring.
+//!
+//! | station | where | what comes out |
+//! |---|---|---|
+//! | source | [`source`] | blocks of rows, any rows asked for |
+//! | order | [`Shuffle`], [`Permutation`] | which row stands where in an epoch, computed on the fly |
+//! | map | [`ops`] | rows of another type or shape, written where they are needed |
+//! | plan | [`PipelinePlan`] | the bytes of each stage, before anything runs |
+//! | feed | [`Feed`] | batches, from a ring filled by one thread ahead of the consumer |
+//!
+//! What is deliberately absent: whole files in memory, shuffle buffers, copies between the last operation and the batch.
+//!
+//! ```
+//! use plimsoll_core::{Bytes, Ledger};
+//! use plimsoll_data::{Dataset, Feed, Options, Shuffle, Split, ops::scale};
+//!
+//! let data = Dataset::digits(Split::Train).shuffle(Shuffle::seed(7)).map("x", [scale(1.0 / 16.0)]).batch(32);
+//! let plan = data.plan(Some(Bytes::mib(2)))?;
+//! let ledger = Ledger::new("host", Some(Bytes::mib(2)));
+//! let mut feed = Feed::start(&data, &plan, &ledger, Options { epochs: Some(1), ..Options::default() })?;
+//! let mut rows = 0;
+//! while let Some(batch) = feed.next()? {
+//!     assert_eq!(batch.column(0).len(), batch.rows * 8 * 8 * 4);
+//!     rows += batch.rows;
+//! }
+//! assert_eq!(rows, 1438);
+//! assert_eq!(ledger.peak(), plan.total());
+//! # Ok::<(), plimsoll_data::DataError>(())
+//! ```
+
+#[cfg(target_endian = "big")]
+compile_error!("files are little endian and blocks are copied from them as they are");
+
+mod block;
+mod dataset;
+mod error;
+mod feed;
+mod memory;
+pub mod ops;
+mod order;
+mod permutation;
+mod plan;
+mod recipe;
+mod ring;
+mod schema;
+pub mod source;
+mod work;
+
+pub use block::{BlockLayout, BlockMut, ColumnMut, Rows};
+pub use dataset::{Dataset, Prefetch};
+pub use error::DataError;
+pub use feed::{Batch, Feed, FeedState, Options};
+pub use memory::{ALIGNMENT, AlignedBuf, SlotMemory};
+pub use order::Shuffle;
+pub use permutation::Permutation;
+pub use plan::{PRODUCER_STACK, PipelinePlan};
+pub use schema::{Column, Schema};
+pub use source::{RandomSpec, Source, Split};

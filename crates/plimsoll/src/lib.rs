@@ -1,1 +1,37 @@
-//! (crate root)
+//! Plimsoll: train neural networks under a memory line that is known before the first step.
+//!
+//! Give a [`nn`] model, a [`Dataset`] and a [`Budget`] to a [`Trainer`]. [`Trainer::plan`] states what the run needs, to the byte, or
+//! says the least that would work; [`Trainer::fit`] trains and stays under the line. See [`Trainer`] for a whole program.
+
+pub mod config;
+mod error;
+mod loss;
+pub mod nn;
+pub mod optim;
+mod run;
+pub mod system;
+mod trainer;
+mod weights;
+pub mod zoo;
+
+pub use error::{Error, Result};
+pub use loss::{Loss, Metric};
+pub use plimsoll_core::budget::CountingAllocator;
+pub use plimsoll_core::{Budget, Bytes};
+pub use plimsoll_cpu::CpuDevice;
+pub use plimsoll_data::{Dataset, Prefetch, RandomSpec, Shuffle, Split};
+pub use run::{Run, RunFolder};
+pub use trainer::{Epoch, Event, Fit, History, Infeasible, Prediction, RunPlan, Scores, Trainer};
+
+/// What a device is, in words.
+pub fn describe(device: &dyn plimsoll_core::Device) -> String {
+    device.description()
+}
+
+/// What a training program usually needs.
+pub mod prelude {
+    pub use crate::nn::{self, Activation, Dense, Model, Sequential};
+    pub use crate::optim::{Adam, AdamW, Sgd};
+    pub use crate::{Budget, Bytes, Dataset, Event, Fit, Loss, Prefetch, RandomSpec, Shuffle, Split, Trainer, zoo};
+    pub use plimsoll_data::ops::{Method, cast_f32, normalize, one_hot, resize, scale};
+}

@@ -4,7 +4,7 @@ use super::matmul::check_epilogue;
 use crate::autodiff::Adjoint;
 use crate::expr::Expr;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::{Define, Op, expect};
+use crate::op::{Define, Op, expect, expect_real};
 use crate::shape::{Dim, Shape, TensorType};
 
 /// How a window walks over an image; also used by pooling. Pairs are (vertical, horizontal).
@@ -31,8 +31,9 @@ impl Window {
     /// A window padded as Keras' `same`: the output is the input divided by the stride, rounded up; the odd row goes below.
     pub fn same(size: (usize, usize), stride: (usize, usize), dilation: (usize, usize), image: (usize, usize)) -> Window {
         let pad = |size: usize, stride: usize, dilation: usize, length: usize| {
-            let reach = (size - 1) * dilation + 1;
-            let total = ((length.div_ceil(stride) - 1) * stride + reach).saturating_sub(length);
+            // Sizes and strides of zero are refused by `output`, with the layer's name.
+            let reach = size.saturating_sub(1) * dilation + 1;
+            let total = (length.div_ceil(stride.max(1)).saturating_sub(1) * stride + reach).saturating_sub(length);
             (total / 2, total - total / 2)
         };
         Window {
@@ -127,6 +128,28 @@ fn text(window: &Window, groups: usize) -> String {
     if groups == 1 { window.text() } else { format!("{}, {groups} groups", window.text()) }
 }
 
+/// The shape of a convolution's result, or why there can be none.
+fn convolved(window: &Window, groups: usize, image: &Shape, filter: &Shape) -> Result<Shape, String> {
+    let (n, h, w, c) = image_dims(image)?;
+    let (kh, kw, inner, out) = match filter.bind(1)[..] {
+        [kh, kw, inner, out] if !filter.has_batch() => (kh, kw, inner, out),
+        _ => return Err(format!("takes a filter [height, width, channels, filters], but got the shape {filter}")),
+    };
+    if (kh, kw) != window.size || groups == 0 || inner * groups != c || out % groups != 0 {
+        return Err(format!("shapes {image} and {filter} do not go together ({groups} groups)"));
+    }
+    let (oh, ow) = window.output((h, w))?;
+    Ok(Shape::new([n, oh.into(), ow.into(), out.into()]))
+}
+
+/// That a gradient has the shape of the result of the convolution it belongs to.
+fn check_gradient(window: &Window, groups: usize, image: &Shape, filter: &Shape, dy: &Shape) -> Result<(), String> {
+    if *dy == convolved(window, groups, image, filter)? {
+        return Ok(());
+    }
+    Err(format!("a gradient of {dy} does not belong to an image of {image} and a filter of {filter}"))
+}
+
 /// Twice the products one output element sums, times the output elements.
 fn conv_flops(filter: &Shape, output: &Shape, rows: usize) -> u64 {
     let taps: usize = filter.dims()[..3].iter().map(|dim| dim.factor()).product();
@@ -147,16 +170,8 @@ impl Define for Conv2d {
         let [x, filter, rest @ ..] = inputs else {
             return Err(format!("takes an image and a filter, but got {} tensors", inputs.len()));
         };
-        let (n, h, w, c) = image_dims(&x.shape)?;
-        let (kh, kw, inner, out) = match filter.shape.bind(1)[..] {
-            [kh, kw, inner, out] if !filter.shape.has_batch() => (kh, kw, inner, out),
-            _ => return Err(format!("takes a filter [height, width, channels, filters], but got the shape {}", filter.shape)),
-        };
-        if (kh, kw) != self.window.size || self.groups == 0 || inner * self.groups != c || out % self.groups != 0 {
-            return Err(format!("shapes {} and {} do not go together ({} groups)", x.shape, filter.shape, self.groups));
-        }
-        let (oh, ow) = self.window.output((h, w))?;
-        let shape = Shape::new([n, oh.into(), ow.into(), out.into()]);
+        expect_real(&inputs[..2])?;
+        let shape = convolved(&self.window, self.groups, &x.shape, &filter.shape)?;
         check_epilogue(self.epilogue.as_ref(), &shape, rest)?;
         Ok(vec![TensorType::f32(shape)])
     }
@@ -189,7 +204,9 @@ impl Define for Conv2dGradInput {
     }
 
     fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        let [_, _] = expect(inputs)?;
+        let [filter, dy] = expect(inputs)?;
+        expect_real(inputs)?;
+        check_gradient(&self.window, self.groups, &self.input, &filter.shape, &dy.shape)?;
         Ok(vec![TensorType::f32(self.input.clone())])
     }
 
@@ -220,7 +237,9 @@ impl Define for Conv2dGradFilter {
     }
 
     fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        let [_, _] = expect(inputs)?;
+        let [x, dy] = expect(inputs)?;
+        expect_real(inputs)?;
+        check_gradient(&self.window, self.groups, &x.shape, &self.filter, &dy.shape)?;
         Ok(vec![TensorType::f32(self.filter.clone())])
     }
 

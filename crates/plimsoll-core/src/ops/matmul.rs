@@ -4,7 +4,7 @@ use super::pointwise::check_inputs;
 use crate::autodiff::Adjoint;
 use crate::expr::Expr;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::{Define, Op};
+use crate::op::{Define, Op, expect_real};
 use crate::shape::{Dim, Shape, TensorType};
 
 /// `A·B` of two matrices, each possibly transposed, followed by an expression while the result is hot.
@@ -56,6 +56,7 @@ impl Define for MatMul {
         let [a, b, rest @ ..] = inputs else {
             return Err(format!("multiplies two matrices, but got {} tensors", inputs.len()));
         };
+        expect_real(&inputs[..2])?;
         let (m, n, _) = self.dims(&a.shape, &b.shape)?;
         let shape = Shape::new([m, n]);
         check_epilogue(self.epilogue.as_ref(), &shape, rest)?;
@@ -96,6 +97,7 @@ pub(super) fn check_epilogue(epilogue: Option<&Expr>, shape: &Shape, rest: &[&Te
     let inputs: Vec<&TensorType> = std::iter::once(&product).chain(rest.iter().copied()).collect();
     match epilogue {
         Some(expr) if expr.roots().len() != 1 => Err("an epilogue has one result".to_string()),
+        Some(expr) if expr.is_positional() => Err("an epilogue cannot ask where an element stands".to_string()),
         Some(expr) => check_inputs(expr, shape, &inputs),
         None if rest.is_empty() => Ok(()),
         None => Err(format!("has {} inputs too many", rest.len())),

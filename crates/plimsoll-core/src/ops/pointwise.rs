@@ -40,8 +40,9 @@ impl Define for Pointwise {
         let wanted: Vec<usize> = adjoint.wanted().filter(|i| self.expr.reads(*i)).collect();
         let mut gradients = vec![None; adjoint.inputs.len()];
         let outputs = adjoint.outputs_gradients()?;
+        let faithful: Vec<bool> = self.dtypes.iter().map(|dtype| dtype.is_float()).collect();
         for i in wanted {
-            let slope = self.expr.derivative(adjoint.inputs.len(), &[i]);
+            let slope = self.expr.derivative(adjoint.inputs.len(), &[i], &faithful);
             if slope.as_constant() == Some(0.0) {
                 continue;
             }

@@ -4,7 +4,7 @@ use super::conv::{Window, image_dims};
 use crate::DType;
 use crate::autodiff::Adjoint;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::{Define, Op, expect};
+use crate::op::{Define, Op, expect, expect_real};
 use crate::shape::{Shape, TensorType};
 
 /// The largest element of every window, and its place inside the window as one byte: all that the gradient needs.
@@ -68,6 +68,7 @@ impl Define for MaxPool {
 
     fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let [x] = expect(inputs)?;
+        expect_real(inputs)?;
         let (h, w) = self.window.size;
         if h * w > 256 {
             return Err(format!("a {h}×{w} window has more than 256 places"));
@@ -98,6 +99,7 @@ impl Define for MaxPoolGrad {
 
     fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let [places, dy] = expect(inputs)?;
+        expect_real(&inputs[1..])?;
         if places.dtype != DType::U8 || places.shape != dy.shape || dy.shape != pooled(&self.window, &self.input)? {
             return Err(format!("places {places} and gradient {dy} do not belong to an input of {}", self.input));
         }
@@ -124,6 +126,7 @@ impl Define for AvgPool {
 
     fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let [x] = expect(inputs)?;
+        expect_real(inputs)?;
         Ok(vec![TensorType::f32(pooled(&self.window, &x.shape)?)])
     }
 
@@ -149,6 +152,7 @@ impl Define for AvgPoolGrad {
 
     fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let [dy] = expect(inputs)?;
+        expect_real(inputs)?;
         if dy.shape != pooled(&self.window, &self.input)? {
             return Err(format!("a gradient of {} does not belong to an input of {}", dy.shape, self.input));
         }

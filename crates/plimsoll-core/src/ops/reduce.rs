@@ -79,7 +79,8 @@ impl Define for Reduce {
             }
             Reduction::Max => {
                 // Ties share the gradient.
-                let winners = g.pointwise(Expr::build(|e| e.binary(Binary::Equal, e.input(0), e.input(1))), &[x, y])?;
+                let equal = Expr::build(|e| e.binary(Binary::Equal, e.input(0), e.input(1)));
+                let winners = g.pointwise_over(equal, &[x, y], self.shape.clone())?;
                 let count = g.reduce(Reduction::Sum, winners, &self.axes)?;
                 let share = Expr::build(|e| e.div(e.mul(e.input(0), e.input(2)), e.input(1)));
                 g.pointwise_over(share, &[winners, count, dy], self.shape.clone())?

@@ -52,8 +52,11 @@ pub fn assign(blocks: &[Block]) -> Layout {
     best.unwrap_or(Layout { offsets: vec![], size: Bytes::ZERO, lower_bound })
 }
 
+/// What makes a block go before others; the second number decides between equals.
+type Priority = fn(&Block) -> (u64, u64);
+
 /// What is placed first. No single order is best; together they reach the bound on most networks.
-const PRIORITIES: [fn(&Block) -> (u64, u64); 6] = [
+const PRIORITIES: [Priority; 6] = [
     |b| (b.size.0, u64::from(b.last - b.first)),
     |b| (u64::from(b.last - b.first), b.size.0),
     |b| (b.size.0 * (u64::from(b.last - b.first) + 1), b.size.0),

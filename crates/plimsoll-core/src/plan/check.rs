@@ -3,7 +3,8 @@
 
 use super::certificate::{Certificate, Claim, Range, Space, Step};
 use crate::Bytes;
-use crate::graph::Graph;
+use crate::ValueId;
+use crate::graph::{Graph, StateId};
 use crate::op::Op;
 use std::collections::BTreeMap;
 
@@ -23,18 +24,27 @@ pub fn check(certificate: &Certificate, graphs: &[&Graph]) -> Result<(), CheckEr
     if graphs.len() != certificate.programs.len() {
         return fail(format!("it has {} programs for {} graphs", certificate.programs.len(), graphs.len()));
     }
+    if !certificate.alignment.0.is_power_of_two() {
+        return fail(format!("its alignment of {} is not a power of two", certificate.alignment));
+    }
     for (i, (name, _, offset, size)) in certificate.states.iter().enumerate() {
-        if *offset + *size > certificate.resident || offset.0 % certificate.alignment.0 != 0 {
+        if !fits(*offset, *size, certificate.resident, certificate.alignment) {
             return fail(format!("the state `{name}` lies outside the resident memory or is not aligned"));
         }
-        let clash = certificate.states[..i].iter().find(|(_, _, o, s)| *offset < *o + *s && *o < *offset + *size);
+        let clash = certificate.states[..i].iter().find(|(_, _, o, s)| meet((*offset, *size), (*o, *s)));
         if let Some((other, ..)) = clash {
             return fail(format!("the states `{name}` and `{other}` overlap"));
         }
     }
     let mut fullest = Bytes::ZERO;
     for (claim, graph) in certificate.programs.iter().zip(graphs) {
-        Player::new(certificate, claim, graph)?.play()?;
+        for (i, state) in graph.states().iter().enumerate() {
+            let size = state.ty.bytes(certificate.rows);
+            if !certificate.states.get(i).is_some_and(|(name, _, _, stated)| *name == state.name && *stated == size) {
+                return fail(format!("it has no state {i} named `{}` of {size}", state.name));
+            }
+        }
+        Player::new(certificate, claim, graph).play()?;
         fullest = fullest.max(most_held(claim));
     }
     if certificate.lower_bound != fullest || certificate.arena < fullest {
@@ -45,7 +55,8 @@ pub fn check(certificate: &Certificate, graphs: &[&Graph]) -> Result<(), CheckEr
 
 /// The most bytes the claimed buffers hold at once.
 fn most_held(claim: &Claim) -> Bytes {
-    let held = |step: u32| claim.buffers.iter().filter(|b| b.4 <= step && step <= b.5).map(|b| b.3).sum::<Bytes>();
+    let at = |step: u32| claim.buffers.iter().filter(move |b| b.4 <= step && step <= b.5);
+    let held = |step: u32| at(step).fold(Bytes::ZERO, |sum, b| Bytes(sum.0.saturating_add(b.3.0)));
     (0..claim.steps.len() as u32).map(held).max().unwrap_or_default()
 }
 
@@ -61,7 +72,7 @@ struct Player<'a> {
 
 impl<'a> Player<'a> {
     /// At the start the memory holds the batch, the scalars and the states, and nothing else.
-    fn new(certificate: &'a Certificate, claim: &'a Claim, graph: &'a Graph) -> Result<Player<'a>, CheckError> {
+    fn new(certificate: &'a Certificate, claim: &'a Claim, graph: &'a Graph) -> Player<'a> {
         let mut player = Player { certificate, claim, graph, contents: BTreeMap::new(), origin: (0..graph.value_count() as u32).collect() };
         for (_, node) in graph.nodes() {
             let value = node.outputs[0];
@@ -70,19 +81,14 @@ impl<'a> Player<'a> {
                 Op::Input(id) => player.put(Range { value: value.0, space: Space::Input(id.0), offset: Bytes::ZERO, size }),
                 Op::Scalar(id) => player.put(Range { value: value.0, space: Space::Scalars, offset: Bytes(4 * u64::from(id.0)), size }),
                 Op::State(id) => {
-                    let Some((_, _, offset, stated)) = certificate.states.get(id.0 as usize) else {
-                        return Err(player.fail(0, format!("state {} is not in it", id.0)));
-                    };
-                    if *stated != size {
-                        return Err(player.fail(0, format!("state {} has {size}, not {stated}", id.0)));
-                    }
-                    player.put(Range { value: value.0, space: Space::Resident, offset: *offset, size });
+                    let offset = certificate.states[id.0 as usize].2;
+                    player.put(Range { value: value.0, space: Space::Resident, offset, size });
                 }
                 Op::Reshape(_) => player.origin[value.0 as usize] = player.origin[node.inputs[0].0 as usize],
                 _ => {}
             }
         }
-        Ok(player)
+        player
     }
 
     fn play(mut self) -> Result<(), CheckError> {
@@ -90,6 +96,8 @@ impl<'a> Player<'a> {
         for (time, step) in self.claim.steps.iter().enumerate() {
             self.check_step(step, &mut ran).map_err(|what| self.fail(time, what))?;
             self.check_buffers(step, time as u32).map_err(|what| self.fail(time, what))?;
+            // Nothing can be expected where scratch has been.
+            self.clear(Space::Arena, step.workspace_offset, step.workspace_size);
             step.writes.iter().for_each(|range| self.put(*range));
         }
         let end = self.claim.steps.len();
@@ -100,6 +108,9 @@ impl<'a> Player<'a> {
         for ((name, range), (wanted, value)) in self.claim.outputs.iter().zip(self.graph.outputs()) {
             if name != wanted || range.value != value.0 {
                 return Err(self.fail(end, format!("output {wanted} is not where it says")));
+            }
+            if !matches!(range.space, Space::Arena | Space::Resident) {
+                return Err(self.fail(end, format!("output {wanted} is not in the device's memory")));
             }
             self.holds(range).map_err(|what| self.fail(end, what))?;
         }
@@ -116,8 +127,7 @@ impl<'a> Player<'a> {
         if std::mem::replace(&mut ran[step.node as usize], true) {
             return Err(format!("node {} runs twice", step.node));
         }
-        let same =
-            |ranges: &[Range], values: &[crate::ValueId]| ranges.iter().map(|range| range.value).eq(values.iter().map(|value| value.0));
+        let same = |ranges: &[Range], values: &[ValueId]| ranges.iter().map(|range| range.value).eq(values.iter().map(|value| value.0));
         if !same(&step.reads, &node.inputs) || !same(&step.writes, &node.outputs) {
             return Err("it reads or writes other values than the graph".to_string());
         }
@@ -126,8 +136,10 @@ impl<'a> Player<'a> {
         }
         for (output, write) in step.writes.iter().enumerate() {
             self.check_extent(write)?;
-            if !matches!(write.space, Space::Arena | Space::Resident) {
-                return Err(format!("%{} is written to where only the host writes", write.value));
+            match write.space {
+                Space::Arena => {}
+                Space::Resident => self.check_state_write(write)?,
+                Space::Input(_) | Space::Scalars => return Err(format!("%{} is written to where only the host writes", write.value)),
             }
             for (input, read) in step.reads.iter().enumerate().filter(|(_, read)| overlap(write, read)) {
                 let exact = read.offset == write.offset && read.size == write.size;
@@ -141,7 +153,7 @@ impl<'a> Player<'a> {
         }
         let scratch = Range { value: u32::MAX, space: Space::Arena, offset: step.workspace_offset, size: step.workspace_size };
         if scratch.size > Bytes::ZERO {
-            if scratch.offset + scratch.size > self.certificate.arena || scratch.offset.0 % self.certificate.alignment.0 != 0 {
+            if !fits(scratch.offset, scratch.size, self.certificate.arena, self.certificate.alignment) {
                 return Err("its scratch lies outside the arena or is not aligned".to_string());
             }
             if let Some(range) = step.reads.iter().chain(&step.writes).find(|range| overlap(range, &scratch)) {
@@ -153,19 +165,33 @@ impl<'a> Player<'a> {
 
     /// What the step touches in the arena lies in buffers that are claimed for this moment; and those buffers do not overlap.
     fn check_buffers(&self, step: &Step, time: u32) -> Result<(), String> {
-        let mut live: Vec<(u64, u64)> =
-            self.claim.buffers.iter().filter(|b| b.4 <= time && time <= b.5 && b.3 > Bytes::ZERO).map(|b| (b.2.0, b.2.0 + b.3.0)).collect();
+        let held = self.claim.buffers.iter().filter(|b| b.4 <= time && time <= b.5 && b.3 > Bytes::ZERO);
+        let mut live: Vec<(u64, u64)> = held.map(|b| (b.2.0, b.2.0.saturating_add(b.3.0))).collect();
         live.sort_unstable();
         if live.windows(2).any(|pair| pair[0].1 > pair[1].0) {
             return Err("two buffers that are held at once overlap".to_string());
         }
+        let covered = |from: u64, to: u64| live.iter().any(|(start, end)| *start <= from && to <= *end);
         for range in step.reads.iter().chain(&step.writes).filter(|range| range.space == Space::Arena && range.size > Bytes::ZERO) {
-            let end = range.offset.0 + range.size.0;
-            if !live.iter().any(|(from, to)| *from <= range.offset.0 && end <= *to) {
+            if !covered(range.offset.0, range.offset.0 + range.size.0) {
                 return Err(format!("%{} is used while no buffer is held for it", range.value));
             }
         }
+        if step.workspace_size > Bytes::ZERO && !covered(step.workspace_offset.0, step.workspace_offset.0 + step.workspace_size.0) {
+            return Err("its scratch is used while no buffer is held for it".to_string());
+        }
         Ok(())
+    }
+
+    /// Kept memory is written only by the new value of the state that is there: a program need not read a state to spoil it.
+    fn check_state_write(&self, write: &Range) -> Result<(), String> {
+        let Some((_, (name, ..))) = self.certificate.states.iter().enumerate().find(|(_, state)| state.2 == write.offset) else {
+            return Err(format!("%{} is written to kept memory where no state begins", write.value));
+        };
+        let becomes = |(state, value): &(StateId, ValueId)| {
+            value.0 == write.value && self.certificate.states.get(state.0 as usize).is_some_and(|state| state.2 == write.offset)
+        };
+        if self.graph.updates().iter().any(becomes) { Ok(()) } else { Err(format!("%{} is written over the state `{name}`", write.value)) }
     }
 
     /// After the last step every changed state holds its new value and every other its old one.
@@ -187,7 +213,7 @@ impl<'a> Player<'a> {
 
     /// The size is what the graph says and the place is inside the memory and aligned.
     fn check_extent(&self, range: &Range) -> Result<(), String> {
-        let size = self.graph.ty(crate::ValueId(range.value)).bytes(self.certificate.rows);
+        let size = self.graph.ty(ValueId(range.value)).bytes(self.certificate.rows);
         let limit = match range.space {
             Space::Arena => self.certificate.arena,
             Space::Resident => self.certificate.resident,
@@ -195,7 +221,7 @@ impl<'a> Player<'a> {
                 return if range.size == size { Ok(()) } else { Err(format!("%{} has another size", range.value)) };
             }
         };
-        if range.size != size || range.offset + range.size > limit || range.offset.0 % self.certificate.alignment.0 != 0 {
+        if range.size != size || !fits(range.offset, range.size, limit, self.certificate.alignment) {
             return Err(format!("%{} lies outside its memory, is not aligned or has another size than {size}", range.value));
         }
         Ok(())
@@ -205,7 +231,7 @@ impl<'a> Player<'a> {
     fn holds(&self, range: &Range) -> Result<(), String> {
         self.check_extent(range)?;
         let value = self.origin[range.value as usize];
-        let (mut at, end) = (range.offset.0, range.offset.0 + range.size.0);
+        let (mut at, end) = (range.offset.0, range.offset.0.saturating_add(range.size.0));
         let memory = self.contents.get(&range.space);
         while at < end {
             match memory.and_then(|memory| memory.range(..=at).next_back()) {
@@ -219,11 +245,15 @@ impl<'a> Player<'a> {
 
     /// The range now holds the value; what was there is gone.
     fn put(&mut self, range: Range) {
-        let (from, to) = (range.offset.0, range.offset.0 + range.size.0);
-        if from == to {
-            return;
+        self.clear(range.space, range.offset, range.size);
+        if range.size > Bytes::ZERO {
+            self.contents.entry(range.space).or_default().insert(range.offset.0, (range.offset.0 + range.size.0, range.value));
         }
-        let memory = self.contents.entry(range.space).or_default();
+    }
+
+    fn clear(&mut self, space: Space, offset: Bytes, size: Bytes) {
+        let (from, to) = (offset.0, offset.0 + size.0);
+        let memory = self.contents.entry(space).or_default();
         let touched: Vec<(u64, (u64, u32))> =
             memory.range(..to).filter(|(_, (end, _))| *end > from).map(|(start, held)| (*start, *held)).collect();
         for (start, (end, value)) in touched {
@@ -235,7 +265,6 @@ impl<'a> Player<'a> {
                 memory.insert(to, (end, value));
             }
         }
-        memory.insert(from, (to, range.value));
     }
 
     fn fail(&self, time: usize, what: String) -> CheckError {
@@ -245,5 +274,14 @@ impl<'a> Player<'a> {
 }
 
 fn overlap(a: &Range, b: &Range) -> bool {
-    a.space == b.space && a.offset < b.offset + b.size && b.offset < a.offset + a.size
+    a.space == b.space && meet((a.offset, a.size), (b.offset, b.size))
+}
+
+/// Whether two pieces (offset and size) share a byte. Whoever wrote the certificate may have written numbers that overflow.
+fn meet(a: (Bytes, Bytes), b: (Bytes, Bytes)) -> bool {
+    a.0.0 < b.0.0.saturating_add(b.1.0) && b.0.0 < a.0.0.saturating_add(a.1.0)
+}
+
+fn fits(offset: Bytes, size: Bytes, limit: Bytes, alignment: Bytes) -> bool {
+    offset.0.checked_add(size.0).is_some_and(|end| end <= limit.0) && offset.0.is_multiple_of(alignment.0)
 }

@@ -38,7 +38,7 @@ pub(super) fn buffers(graph: &Graph, order: &[NodeId], rows: usize, alignment: B
         let (node, time) = (graph.node(*id), time as u32);
         let mut reused: Vec<usize> = Vec::new();
         for (place, output) in node.outputs.iter().enumerate() {
-            let last = last_use[output.index()].unwrap_or(time);
+            let last = last_use[output.index()].unwrap_or(time).min(order.len() as u32 - 1);
             let home = if let Some(state) = assigned.get(output) {
                 Home::State(*state)
             } else if let Some(buffer) = reusable(graph, node, place, time, &live, &last_use, &reused) {
@@ -122,7 +122,7 @@ fn reusable(
     })
 }
 
-/// The last step that reads each value or a view of it; what the host reads lives to the end.
+/// The last step that reads each value or a view of it. What the host reads is read after all steps, so that none may write over it.
 fn last_uses(graph: &Graph, order: &[NodeId]) -> Vec<Option<u32>> {
     let mut last = vec![None; graph.values.len()];
     for (time, id) in order.iter().enumerate() {
@@ -130,9 +130,8 @@ fn last_uses(graph: &Graph, order: &[NodeId]) -> Vec<Option<u32>> {
             last[root(graph, *input).index()] = Some(time as u32);
         }
     }
-    let end = order.len().saturating_sub(1) as u32;
     for (_, value) in &graph.outputs {
-        last[root(graph, *value).index()] = Some(end);
+        last[root(graph, *value).index()] = Some(order.len() as u32);
     }
     last
 }

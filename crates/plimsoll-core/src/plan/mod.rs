@@ -32,6 +32,17 @@ pub enum Place {
     Arena(Bytes),
 }
 
+impl Place {
+    /// The place this many bytes further on.
+    pub fn offset_by(self, bytes: u64) -> Place {
+        match self {
+            Place::Resident(offset) => Place::Resident(offset + Bytes(bytes)),
+            Place::Arena(offset) => Place::Arena(offset + Bytes(bytes)),
+            given => given,
+        }
+    }
+}
+
 /// What a buffer of the arena holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -140,7 +151,7 @@ fn program(role: Role, graph: &Graph, rows: usize, device: &dyn Device, states: 
     verify(&graph)?;
     let alignment = device.alignment();
     let workspace = |node: NodeId| device.workspace(&graph, graph.node(node), rows).align_up(alignment.0);
-    let order = order::order(&graph, rows, alignment, &workspace)?;
+    let order = order::order(&graph, rows, alignment, &workspace);
     let live = liveness::buffers(&graph, &order, rows, alignment, &workspace);
     let blocks: Vec<Block> = live.buffers.iter().map(|b| Block { first: b.first, last: b.last, size: b.size }).collect();
     let Layout { offsets, size: arena, lower_bound } = assign(&blocks);

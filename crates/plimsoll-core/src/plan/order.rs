@@ -3,7 +3,7 @@
 use super::liveness::{buffers, fullest};
 use super::updates::{readers, root, runs};
 use crate::Bytes;
-use crate::graph::{Graph, GraphError, NodeId, ValueId};
+use crate::graph::{Graph, NodeId, ValueId};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
 
@@ -19,21 +19,19 @@ enum Policy {
 }
 
 /// An order of the nodes that run, chosen for the smallest peak.
-pub(super) fn order(graph: &Graph, rows: usize, alignment: Bytes, workspace: &dyn Fn(NodeId) -> Bytes) -> Result<Vec<NodeId>, GraphError> {
+pub(super) fn order(graph: &Graph, rows: usize, alignment: Bytes, workspace: &dyn Fn(NodeId) -> Bytes) -> Vec<NodeId> {
     let constraints = Constraints::of(graph);
     let mut best: Option<(Bytes, Vec<NodeId>)> = None;
     for policy in [Policy::ReleaseFirst, Policy::AsWritten, Policy::SmallestGrowth] {
         let candidate = schedule(graph, &constraints, rows, policy);
-        if candidate.len() != constraints.nodes.len() {
-            return Err(graph.error("a parameter's update is needed before its last reader can run"));
-        }
+        assert_eq!(candidate.len(), constraints.nodes.len(), "no node of a legalised graph waits for itself");
         let live = buffers(graph, &candidate, rows, alignment, workspace);
         let (_, peak) = fullest(live.buffers.iter().map(|b| (b.first, b.last, b.size)), candidate.len());
         if best.as_ref().is_none_or(|(smallest, _)| peak < *smallest) {
             best = Some((peak, candidate));
         }
     }
-    Ok(best.map(|(_, order)| order).unwrap_or_default())
+    best.map(|(_, order)| order).unwrap_or_default()
 }
 
 /// What must come before what.

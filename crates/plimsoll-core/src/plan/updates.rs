@@ -1,6 +1,5 @@
 //! Making every state change a write in place, so that changing a state needs no second copy of it.
 
-use crate::DType;
 use crate::expr::Expr;
 use crate::graph::{Graph, GraphError, Node, NodeId, Phase, StateId, ValueId};
 use crate::op::Op;
@@ -8,18 +7,49 @@ use std::collections::{HashMap, HashSet};
 
 /// Inserts copies where the value a state takes cannot be written straight into the state's memory. Afterwards, for every update,
 /// the producer of the new value may write into the state, provided that it runs after all others that read the state
-/// (which [`readers`] lists, and the order keeps).
+/// (which [`readers`] lists, and the order keeps); and there is an order that does so for all states at once.
+/// What the host reads afterwards is copied too, if it is a leaf that will not be there any more.
 pub(super) fn legalise(graph: &Graph) -> Result<Graph, GraphError> {
     let mut graph = graph.clone();
+    keep_outputs(&mut graph)?;
     let updates = std::mem::take(&mut graph.updates);
+    let mut waits = Waits::of(&graph);
     let mut taken: HashSet<ValueId> = HashSet::new();
-    for (state, value) in updates {
-        let direct = can_write_directly(&graph, state, value) && !taken.contains(&value);
-        let value = if direct { value } else { copy(&mut graph, state, value)? };
+    for (state, mut value) in updates {
+        let direct = can_write_directly(&graph, state, value) && !taken.contains(&value) && !waits.in_circle(&graph, state, value);
+        if !direct {
+            value = copy(&mut graph, state, value, &mut waits)?;
+        }
+        // Even a copy may have to wait for itself, if it reads a state that changes: then what it reads is put aside first.
+        if waits.in_circle(&graph, state, value) {
+            value = copy(&mut graph, state, value, &mut waits)?;
+        }
+        if let Some(old) = graph.state_value(state) {
+            waits.writers.insert(old, graph.values[value.index()].producer);
+        }
         taken.insert(value);
         graph.updates.push((state, value));
     }
     Ok(graph)
+}
+
+/// Copies outputs that are columns, scalars or states that change: after the step those are gone.
+fn keep_outputs(graph: &mut Graph) -> Result<(), GraphError> {
+    for i in 0..graph.outputs.len() {
+        let value = graph.outputs[i].1;
+        let source = graph.producer(root(graph, value));
+        let gone = match source.op {
+            Op::Input(_) | Op::Scalar(_) => true,
+            Op::State(state) => graph.updates.iter().any(|(changed, _)| *changed == state),
+            _ => false,
+        };
+        if gone {
+            let (ty, scope) = (graph.ty(value).clone(), source.scope.clone());
+            let kept = graph.within(&scope, Phase::Forward, |g| g.pointwise_many(Expr::identity(), &[value], ty.shape, vec![ty.dtype]))?;
+            graph.outputs[i].1 = kept[0];
+        }
+    }
+    Ok(())
 }
 
 fn can_write_directly(graph: &Graph, state: StateId, value: ValueId) -> bool {
@@ -30,30 +60,56 @@ fn can_write_directly(graph: &Graph, state: StateId, value: ValueId) -> bool {
     }
     let Some(old) = graph.state_value(state) else { return true };
     let output = producer.outputs.iter().position(|output| *output == value).expect("a value is among its producer's outputs");
-    let reads_in_place = producer
+    producer
         .inputs
         .iter()
         .enumerate()
-        .all(|(i, input)| root(graph, *input) != old || (define.in_place(i, output) && graph.ty(*input).same_bytes(graph.ty(value))));
-    reads_in_place && !someone_needs_both(graph, old, value)
+        .all(|(i, input)| root(graph, *input) != old || (define.in_place(i, output) && graph.ty(*input).same_bytes(graph.ty(value))))
 }
 
-/// Whether a node that reads the old value also depends on the new one, so that both must exist at once.
-fn someone_needs_both(graph: &Graph, old: ValueId, new: ValueId) -> bool {
-    let start = graph.values[new.index()].producer;
-    let mut depends = vec![false; graph.nodes.len()];
-    depends[start.index()] = true;
-    graph.nodes().skip(start.index() + 1).any(|(id, node)| {
-        depends[id.index()] = node.inputs.iter().any(|input| depends[graph.values[input.index()].producer.index()]);
-        depends[id.index()] && node.inputs.iter().any(|input| root(graph, *input) == old)
-    })
+/// Who waits for whom: readers for what they read, and writers of states for all other readers of those states.
+struct Waits {
+    /// For every root value, the nodes that read it.
+    readers: Vec<Vec<NodeId>>,
+    /// For the old value of every state that is known to change, the node that changes it.
+    writers: HashMap<ValueId, NodeId>,
 }
 
-fn copy(graph: &mut Graph, state: StateId, value: ValueId) -> Result<ValueId, GraphError> {
+impl Waits {
+    fn of(graph: &Graph) -> Waits {
+        let mut readers = vec![Vec::new(); graph.values.len()];
+        for (id, node) in graph.nodes().filter(|(_, node)| runs(node)) {
+            node.inputs.iter().for_each(|input| readers[root(graph, *input).index()].push(id));
+        }
+        Waits { readers, writers: HashMap::new() }
+    }
+
+    /// Whether some reader of the state's old value waits for the node that would write the new one over it.
+    fn in_circle(&self, graph: &Graph, state: StateId, value: ValueId) -> bool {
+        let Some(old) = graph.state_value(state) else { return false };
+        let writer = graph.values[value.index()].producer;
+        let (mut seen, mut open) = (HashSet::from([writer]), vec![writer]);
+        while let Some(id) = open.pop() {
+            let node = graph.node(id);
+            let reads: Vec<ValueId> = node.inputs.iter().map(|input| root(graph, *input)).collect();
+            if id != writer && reads.contains(&old) {
+                return true;
+            }
+            let later = node.outputs.iter().flat_map(|output| &self.readers[output.index()]);
+            let changes = reads.iter().filter_map(|read| self.writers.get(read));
+            open.extend(later.chain(changes).filter(|next| **next != id && seen.insert(**next)));
+        }
+        false
+    }
+}
+
+fn copy(graph: &mut Graph, state: StateId, value: ValueId, waits: &mut Waits) -> Result<ValueId, GraphError> {
     let ty = graph.ty(value).clone();
-    assert_eq!(ty.dtype, DType::F32, "states that are copied are single precision");
     let scope = graph.states[state.0 as usize].name.clone();
-    graph.within(&scope, Phase::Update, |g| g.pointwise_over(Expr::identity(), &[value], ty.shape))
+    let copied = graph.within(&scope, Phase::Update, |g| g.pointwise_many(Expr::identity(), &[value], ty.shape, vec![ty.dtype]))?[0];
+    waits.readers.resize(graph.values.len(), Vec::new());
+    waits.readers[root(graph, value).index()].push(graph.values[copied.index()].producer);
+    Ok(copied)
 }
 
 /// The value whose bytes this one is, looking through views.

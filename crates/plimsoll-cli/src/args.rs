@@ -1,0 +1,100 @@
+//! The command line.
+
+use clap::{Args as ClapArgs, Parser, Subcommand};
+use plimsoll::Bytes;
+use std::path::PathBuf;
+
+/// Train neural networks under a memory line that is known before the first step.
+#[derive(Parser)]
+#[command(
+    name = "plimsoll",
+    version,
+    max_term_width = 110,
+    after_help = "\
+Examples:
+  plimsoll train                                 a small network on the embedded digits
+  plimsoll plan run.toml --host-memory 96MiB     what a run needs, before it runs
+  plimsoll train run.toml --set train.loss=mse   any key of the configuration from the command line"
+)]
+pub struct Args {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Train a model: plan, run, report
+    Train(RunArgs),
+    /// State what a run needs without running it
+    Plan(RunArgs),
+    /// List the devices there are
+    Devices {
+        /// Print one JSON document
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+impl Command {
+    /// Whether one JSON document is wanted on standard output.
+    pub fn json(&self) -> bool {
+        match self {
+            Command::Train(run) | Command::Plan(run) => run.json,
+            Command::Devices { json } => *json,
+        }
+    }
+}
+
+#[derive(ClapArgs)]
+pub struct RunArgs {
+    /// The run's configuration (TOML); without it, the embedded digits
+    pub config: Option<PathBuf>,
+
+    /// The line for the whole process, such as 256MiB or 2GB; without it, what the system has
+    #[arg(long, value_name = "SIZE")]
+    pub host_memory: Option<Bytes>,
+
+    /// The line for the device's own memory; the CPU has none, there --host-memory is the line
+    #[arg(long, value_name = "SIZE")]
+    pub device_memory: Option<Bytes>,
+
+    /// Where to compute (see `plimsoll devices`)
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+
+    /// Rows of a batch
+    #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub batch: Option<u64>,
+
+    /// Rows computed at a time; gradients are summed to those of the whole batch. Without it, as many as fit
+    #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub micro_batch: Option<u64>,
+
+    /// Passes over the data
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub epochs: Option<u64>,
+
+    /// Chooses the first weights and the order of rows
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+
+    /// Threads that compute; without it, one per core. The result is the same
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub threads: Option<u64>,
+
+    /// The folder a training run leaves its files in (without it, the next runs/NAME-N); for `plan`, a file for the certificate
+    #[arg(long, value_name = "PATH")]
+    pub out: Option<PathBuf>,
+
+    /// Set any key of the configuration, such as train.loss=mse; may be repeated
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+
+    /// Print one JSON document on standard output, everything else on standard error
+    #[arg(long)]
+    pub json: bool,
+
+    /// No plan, no progress, no summary
+    #[arg(long, short)]
+    pub quiet: bool,
+}

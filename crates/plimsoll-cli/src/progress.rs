@@ -1,0 +1,71 @@
+//! Progress on standard error: a live line per epoch on a terminal, one line per epoch elsewhere.
+
+use crate::text;
+use plimsoll::{Bytes, Epoch, Event};
+use std::io::{IsTerminal, Write, stderr};
+
+/// Cells of the epoch's bar and of the memory gauge.
+const BAR: usize = 20;
+const GAUGE: usize = 8;
+
+pub struct Progress {
+    quiet: bool,
+    terminal: bool,
+    line: Bytes,
+    epochs: Option<u64>,
+}
+
+impl Progress {
+    pub fn new(quiet: bool) -> Progress {
+        Progress { quiet, terminal: stderr().is_terminal(), line: Bytes::ZERO, epochs: None }
+    }
+
+    pub fn show(&mut self, event: &Event<'_>) {
+        if self.quiet {
+            return;
+        }
+        match event {
+            Event::Planned { plan, epochs } => {
+                self.line = plan.line;
+                self.epochs = Some(*epochs);
+                eprintln!("{plan}\n");
+            }
+            Event::Progress { epoch, step, steps, scores, examples_per_s, resident } if self.terminal => {
+                let bar = text::bar(*step as f64 / (*steps).max(1) as f64, BAR);
+                let gauge = text::bar(resident.0 as f64 / self.line.0.max(1) as f64, GAUGE);
+                let line = format!(
+                    "{} {bar} {} · {} examples/s · memory {gauge} {resident} of {}",
+                    self.epoch(*epoch),
+                    text::scores(scores),
+                    text::thousands(*examples_per_s),
+                    self.line
+                );
+                // Clears what is left of a longer line before.
+                eprint!("\r{line}\x1b[K");
+                let _ = stderr().flush();
+            }
+            Event::Progress { .. } => {}
+            Event::EpochEnd(epoch) => self.end(epoch),
+        }
+    }
+
+    fn end(&self, epoch: &Epoch) {
+        let start = if self.terminal { "\r" } else { "" };
+        let end = if self.terminal { "\x1b[K" } else { "" };
+        let held_out = epoch.validation.as_ref().map_or(String::new(), |scores| format!(" · held out: {}", text::scores(scores)));
+        eprintln!(
+            "{start}{} {}{held_out} · {} examples/s · {:.1} s{end}",
+            self.epoch(epoch.epoch),
+            text::scores(&epoch.training),
+            text::thousands(epoch.examples_per_s),
+            epoch.seconds
+        );
+    }
+
+    fn epoch(&self, epoch: u64) -> String {
+        match self.epochs {
+            Some(epochs) => format!("epoch {epoch:>width$}/{epochs}", width = epochs.to_string().len()),
+            None => format!("epoch {epoch}"),
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Numbers and summaries as people read them.
+
+use plimsoll::{History, Scores};
+use std::path::Path;
+
+/// A bar of `cells` cells, as full as `share`.
+pub fn bar(share: f64, cells: usize) -> String {
+    let full = (share.clamp(0.0, 1.0) * cells as f64).round() as usize;
+    format!("{}{}", "█".repeat(full), "·".repeat(cells - full))
+}
+
+/// Loss and metrics in one phrase.
+pub fn scores(scores: &Scores) -> String {
+    let accuracy = scores.accuracy.map_or(String::new(), |accuracy| format!(" · accuracy {:.2} %", 100.0 * accuracy));
+    format!("loss {:.4}{accuracy}", scores.loss)
+}
+
+/// A whole number with its thousands apart.
+pub fn thousands(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// What is said at the end of a run.
+pub fn summary(history: &History, folder: &Path) -> String {
+    let mut lines =
+        vec![format!("trained {} epochs, {} steps, in {:.1} s", history.epochs.len(), thousands(history.steps as f64), history.seconds)];
+    if let Some(epoch) = history.last() {
+        let (what, last) = epoch.validation.as_ref().map_or(("learnt", &epoch.training), |scores| ("held out", scores));
+        lines.push(format!("  {what:<11} {}", scores(last)));
+    }
+    lines.push(format!("  throughput  {} examples/s", thousands(history.examples_per_s)));
+    lines.push(format!("  memory      {} planned, {} measured at most, line {}", history.planned, history.measured, history.line));
+    lines.push(format!("  folder      {} (weights.safetensors, report.json, log.jsonl, plan.json, config.toml)", folder.display()));
+    lines.join("\n") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_stand_apart() {
+        for (number, text) in [(0.0, "0"), (999.4, "999"), (1000.0, "1,000"), (1_234_567.0, "1,234,567")] {
+            assert_eq!(thousands(number), text);
+        }
+    }
+
+    #[test]
+    fn a_bar_is_as_full_as_its_share() {
+        assert_eq!(bar(0.5, 4), "██··");
+        assert_eq!(bar(7.0, 4), "████");
+    }
+}

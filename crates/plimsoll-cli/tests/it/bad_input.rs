@@ -1,0 +1,130 @@
+//! Bad input: one clear error each, and never a panic.
+
+use super::{Sandbox, npy};
+
+/// A configuration for rows of three numbers and the given rest.
+fn config(rest: &str) -> String {
+    format!("[data]\nsource = \"npy\"\nx = \"x.npy\"\ny = \"y.npy\"\n{rest}")
+}
+
+const DENSE: &str = "[model]\nlayers = [{ type = \"dense\", units = 2 }]\n[train]\nloss = \"mse\"\n";
+
+fn rows(sandbox: &Sandbox) {
+    sandbox.write("x.npy", npy("<f4", "(4, 3)", &[0; 48]));
+    sandbox.write("y.npy", npy("<f4", "(4, 2)", &[0; 32]));
+}
+
+/// The error of a training run under a configuration.
+fn refused(sandbox: &Sandbox, text: &str) -> String {
+    sandbox.write("run.toml", text);
+    let (code, error) = sandbox.fail(&["train", "run.toml", "--out", "out", "--quiet"]);
+    assert_eq!(code, 1, "{error}");
+    error
+}
+
+#[test]
+fn unknown_keys_name_the_nearest() {
+    let sandbox = Sandbox::new("keys");
+    insta::assert_snapshot!(sandbox.fail(&["train", "--set", "train.bacth=3"]).1, @"error: unknown key `train.bacth`; did you mean `train.batch`?");
+    insta::assert_snapshot!(sandbox.fail(&["train", "--set", "trian.batch=3"]).1, @"error: unknown key `trian`; did you mean `train`?");
+    insta::assert_snapshot!(sandbox.fail(&["plan", "--set", "model.zoo=lenet"]).1, @r#"error: `model.zoo` is "lenet", but should be one of digits-cnn, lenet5, mlp; did you mean "lenet5"?"#);
+    rows(&sandbox);
+    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dense\", unit = 2 }]\n")), @"error: `model.layers[0].units` is missing: how many outputs");
+    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dense\", units = 2, activaton = \"relu\" }]\n")), @"error: unknown key `model.layers[0].activaton`; did you mean `model.layers[0].activation`?");
+    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dens\", units = 2 }]\n")), @r#"error: `model.layers[0].type` is "dens", but should be one of dense, conv2d, max_pool2d, average_pool2d, global_average_pool, flatten, dropout, add, concatenate, linear, relu, gelu, sigmoid, tanh, softmax; did you mean "dense"?"#);
+}
+
+#[test]
+fn wrong_values_say_what_would_be_right() {
+    let sandbox = Sandbox::new("values");
+    insta::assert_snapshot!(sandbox.fail(&["train", "--set", "train.batch=0"]).1, @"error: `train.batch` is 0, but should be a whole number, 1 or more");
+    insta::assert_snapshot!(sandbox.fail(&["train", "--set", "train.epochs=many"]).1, @r#"error: `train.epochs` is "many", but should be a whole number, 1 or more"#);
+    insta::assert_snapshot!(sandbox.fail(&["train", "--set", "train.loss"]).1, @"error: `train.loss` is not KEY=VALUE, such as train.batch=64");
+    insta::assert_snapshot!(sandbox.fail(&["train", "--set", "train.optimizer=adma"]).1, @r#"error: `train.optimizer` is "adma", but should be one of sgd, adam, adamw; did you mean "adam"?"#);
+    insta::assert_snapshot!(sandbox.fail(&["train", "--set", "budget.host=12XB"]).1, @"error: `budget.host`: `12XB` is not a size; write a number and a unit, such as 256MiB, 2GB or 1048576 (units: B, KiB, MiB, GiB, TiB, kB, MB, GB, TB)");
+    insta::assert_snapshot!(sandbox.fail(&["train", "--device", "cuda:0"]).1, @"error: there is no device `cuda:0`; this program has: cpu");
+    insta::assert_snapshot!(sandbox.fail(&["train", "--host-memory", "12XB"]).1, @r"
+    error: invalid value '12XB' for '--host-memory <SIZE>': `12XB` is not a size; write a number and a unit, such as 256MiB, 2GB or 1048576 (units: B, KiB, MiB, GiB, TiB, kB, MB, GB, TB)
+
+    For more information, try '--help'.
+    ");
+}
+
+#[test]
+fn files_that_are_not_there_or_not_toml() {
+    let sandbox = Sandbox::new("files");
+    insta::assert_snapshot!(sandbox.fail(&["train", "missing.toml"]).1, @"error: cannot read missing.toml: No such file or directory (os error 2)");
+    sandbox.write("broken.toml", "[train]\nbatch = = 3\n");
+    insta::assert_snapshot!(sandbox.fail(&["train", "broken.toml"]).1, @"");
+    sandbox.write("empty.toml", "");
+    insta::assert_snapshot!(sandbox.fail(&["train", "empty.toml"]).1, @r#"error: `data` is missing: a table that says what to learn from, such as source = "digits""#);
+    sandbox.write("x", "a file where a folder should be");
+    insta::assert_snapshot!(sandbox.fail(&["train", "--epochs", "1", "--out", "x/run"]).1, @"error: cannot write to the run folder x/run: Not a directory (os error 20)");
+}
+
+#[test]
+fn impossible_shapes_name_the_layer_and_both_shapes() {
+    let sandbox = Sandbox::new("shapes");
+    rows(&sandbox);
+    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"conv2d\", filters = 2, size = 3 }]\n")), @"");
+    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dense\", units = 5 }]\n[train]\nloss = \"mse\"\n")), @"");
+    insta::assert_snapshot!(sandbox.fail(&["plan", "--set", "model.layers=[{type=\"conv2d\",filters=4,size=9}]", "--set", "model.zoo=x"]).1, @"");
+    let branches = "[model]\nlayers = [{ type = \"dense\", units = 4, name = \"a\" }, { type = \"dense\", units = 5 }, \
+                    { type = \"add\", inputs = [\"a\", \"b\"] }]\n";
+    insta::assert_snapshot!(refused(&sandbox, &config(branches)), @"");
+    let branches = "[model]\nlayers = [{ type = \"dense\", units = 4, name = \"a\" }, { type = \"dense\", units = 5, name = \"b\" }, \
+                    { type = \"add\", inputs = [\"a\", \"b\"] }]\n[train]\nloss = \"mse\"\n";
+    insta::assert_snapshot!(refused(&sandbox, &config(branches)), @"");
+}
+
+#[test]
+fn broken_data_files() {
+    let sandbox = Sandbox::new("data");
+    rows(&sandbox);
+    sandbox.write("x.npy", npy("<f4", "(4, 3)", &[0; 40]));
+    insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"");
+    sandbox.write("x.npy", npy("<c8", "(4, 3)", &[0; 96]));
+    insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"");
+    sandbox.write("x.npy", "nothing of the kind");
+    insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"");
+    sandbox.write("x.npy", npy("<f4", "(5, 3)", &[0; 60]));
+    insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"");
+}
+
+#[test]
+fn labels_out_of_range_name_row_and_value() {
+    let sandbox = Sandbox::new("labels");
+    rows(&sandbox);
+    let labels: Vec<u8> = [0i32, 1, 7, 0].iter().flat_map(|label| label.to_le_bytes()).collect();
+    sandbox.write("y.npy", npy("<i4", "(4,)", &labels));
+    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dense\", units = 3 }]\n")), @"");
+}
+
+#[test]
+fn a_loss_that_is_not_finite_stops_and_names_the_tensor() {
+    let sandbox = Sandbox::new("finite");
+    rows(&sandbox);
+    let mut x: Vec<f32> = vec![1.0; 12];
+    x[7] = f32::NAN;
+    let bytes = |x: &[f32]| x.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+    sandbox.write("x.npy", npy("<f4", "(4, 3)", &bytes(&x)));
+    insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"");
+    sandbox.write("x.npy", npy("<f4", "(4, 3)", &bytes(&[1e30; 12])));
+    insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"");
+    // A learning rate far too high: the weights overflow after a few steps.
+    sandbox.write("x.npy", npy("<f4", "(4, 3)", &bytes(&[1.0; 12])));
+    let runaway = "[model]\nlayers = [{ type = \"dense\", units = 2 }]\n[train]\nloss = \"mse\"\nepochs = 100\noptimizer = { type = \"sgd\", lr = 1e9 }\n";
+    insta::assert_snapshot!(refused(&sandbox, &config(runaway)), @"");
+}
+
+#[test]
+fn a_budget_too_small_says_the_least_that_works() {
+    let sandbox = Sandbox::new("budget");
+    let (code, error) = sandbox.fail(&["train", "--host-memory", "1MiB", "--out", "out"]);
+    assert_eq!(code, 3);
+    // The sizes depend on the program's own size, so only the form is pinned.
+    let form: String = error.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).collect();
+    let form = form.replace("####", "#").replace("###", "#").replace("##", "#").replace("##", "#");
+    insta::assert_snapshot!(form, @"");
+    assert!(!sandbox.path("out").join("report.json").exists(), "nothing is left as if it were whole");
+}

@@ -1,0 +1,127 @@
+//! Whole runs through the command.
+
+use super::{Sandbox, example, npy};
+
+#[test]
+fn training_the_digits_reports_and_leaves_its_files() {
+    let sandbox = Sandbox::new("digits");
+    let document = sandbox.json(&["train", "--json", "--epochs", "4", "--seed", "1", "--host-memory", "64MiB"]);
+    let epochs = document["epochs"].as_array().unwrap();
+    assert_eq!((epochs.len(), document["steps"].as_u64()), (4, Some(4 * 45)));
+    assert!(epochs[3]["val_accuracy"].as_f64().unwrap() > 0.9 && epochs[3]["loss"].as_f64().unwrap() < 0.5);
+    let bytes = |key: &str| document[key].as_u64().unwrap();
+    assert!(bytes("measured_peak_rss_bytes") <= bytes("planned_bytes") && bytes("planned_bytes") <= bytes("host_budget_bytes"));
+    assert_eq!(bytes("host_budget_bytes"), 64 << 20);
+    for file in ["config.toml", "plan.json", "log.jsonl", "report.json", "weights.safetensors"] {
+        assert!(sandbox.path("runs/digits-1").join(file).exists(), "{file}");
+    }
+    assert_eq!(document["out"], "runs/digits-1");
+    let log = std::fs::read_to_string(sandbox.path("runs/digits-1/log.jsonl")).unwrap();
+    assert_eq!(log.lines().count(), 4);
+}
+
+#[test]
+fn a_plain_run_says_what_it_does_in_plain_lines() {
+    let sandbox = Sandbox::new("plain");
+    let output = sandbox.run(&["train", "--epochs", "2", "--out", "here", "--host-memory", "64MiB"]);
+    let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(err.contains("host line") && err.contains("epoch 1/2 loss ") && err.contains("epoch 2/2 loss "), "{err}");
+    assert!(!err.contains('\r'), "no live line when nobody watches");
+    for word in ["trained 2 epochs, 90 steps", "held out    loss ", "accuracy", "examples/s", "planned", "measured at most", "here (weights"] {
+        assert!(out.contains(word), "{word}: {out}");
+    }
+    let quiet = sandbox.run(&["train", "--epochs", "1", "--out", "here", "--quiet"]);
+    assert!(quiet.status.success() && quiet.stdout.is_empty() && quiet.stderr.is_empty());
+}
+
+#[test]
+fn the_same_seed_gives_the_same_file_at_any_number_of_threads() {
+    let sandbox = Sandbox::new("threads");
+    for threads in ["1", "2"] {
+        sandbox.succeed(&["train", "--epochs", "1", "--threads", threads, "--out", threads, "--quiet"]);
+    }
+    let weights = |threads: &str| std::fs::read(sandbox.path(threads).join("weights.safetensors")).unwrap();
+    assert!(weights("1") == weights("2"));
+}
+
+#[test]
+fn a_plan_states_everything_and_its_least_works() {
+    let sandbox = Sandbox::new("plan");
+    let plan = sandbox.json(&["plan", "--json", "--host-memory", "64MiB"]);
+    for key in ["feasible", "arena_bytes", "lower_bound_bytes", "micro_batch", "accumulation_steps", "precision", "by_owner", "plan_ms"] {
+        assert!(!plan[key].is_null(), "{key}");
+    }
+    let owners: u64 = plan["by_owner"].as_object().unwrap().values().map(|size| size.as_u64().unwrap()).sum();
+    assert_eq!(plan["peak_bytes"]["host"].as_u64(), Some(owners), "the owners add up");
+
+    let refused = sandbox.run(&["plan", "--json", "--host-memory", "1MiB"]);
+    assert_eq!(refused.status.code(), Some(3));
+    let document: serde_json::Value = serde_json::from_slice(&refused.stdout).unwrap();
+    assert_eq!(document["feasible"], false);
+    let least = document["min_bytes"].as_u64().unwrap();
+    let exact = sandbox.json(&["plan", "--json", "--host-memory", &least.to_string()]);
+    assert_eq!((exact["feasible"].as_bool(), exact["peak_bytes"]["host"].as_u64()), (Some(true), Some(least)));
+    assert_eq!(sandbox.fail(&["plan", "--host-memory", &(least - 1).to_string()]).0, 3, "one byte less does not");
+}
+
+#[test]
+fn the_least_line_is_enough_to_train_under() {
+    let sandbox = Sandbox::new("least");
+    let refused = sandbox.run(&["plan", "--json", "--host-memory", "1MiB"]);
+    let document: serde_json::Value = serde_json::from_slice(&refused.stdout).unwrap();
+    let least = document["min_bytes"].as_u64().unwrap();
+    let trained = sandbox.json(&["train", "--json", "--quiet", "--epochs", "1", "--host-memory", &least.to_string()]);
+    assert!(trained["measured_peak_rss_bytes"].as_u64().unwrap() <= least);
+}
+
+#[test]
+fn a_certificate_is_written_on_request() {
+    let sandbox = Sandbox::new("certificate");
+    sandbox.succeed(&["plan", "--out", "plan.json"]);
+    let document: serde_json::Value = serde_json::from_slice(&std::fs::read(sandbox.path("plan.json")).unwrap()).unwrap();
+    assert!(!document["certificate"]["programs"][0]["steps"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn rows_from_npy_files_train() {
+    let sandbox = Sandbox::new("npy");
+    let x: Vec<u8> = (0..300).flat_map(|i| f64::from(i % 7).to_le_bytes()).collect();
+    let y: Vec<u8> = (0..100).flat_map(|i: i64| (i % 3).to_le_bytes()).collect();
+    sandbox.write("x.npy", npy("<f8", "(100, 3)", &x));
+    sandbox.write("y.npy", npy("<i8", "(100,)", &y));
+    sandbox.write(
+        "run.toml",
+        "[data]\nsource = \"npy\"\nx = \"x.npy\"\ny = \"y.npy\"\nholdout = 0.1\nshuffle = { seed = 3 }\n\
+         [model]\nlayers = [{ type = \"dense\", units = 3 }]\n[train]\nbatch = 16\nepochs = 2\n",
+    );
+    let document = sandbox.json(&["train", "run.toml", "--json", "--quiet", "--out", "out"]);
+    assert_eq!(document["steps"], 2 * 6);
+    assert!(document["epochs"][1]["val_accuracy"].is_number());
+}
+
+#[test]
+fn flags_and_set_change_the_configuration() {
+    let sandbox = Sandbox::new("flags");
+    let plan = sandbox.json(&["plan", "--json", "--batch", "48", "--micro-batch", "20"]);
+    assert_eq!((plan["batch"].as_u64(), plan["micro_batch"].as_u64(), plan["accumulation_steps"].as_u64()), (Some(48), Some(20), Some(3)));
+    let plan = sandbox.json(&["plan", "--json", "--set", "train.batch=8", "--set", "model.zoo=mlp"]);
+    assert_eq!((plan["batch"].as_u64(), plan["model"].as_str()), (Some(8), Some("mlp")));
+}
+
+#[test]
+fn a_line_that_the_batch_does_not_fit_is_met_with_micro_batches() {
+    let sandbox = Sandbox::new("micro");
+    let config = example("conv_resized.toml");
+    let free = sandbox.json(&["plan", &config, "--json", "--host-memory", "1GiB"]);
+    assert_eq!(free["accumulation_steps"], 1);
+    let least = free["peak_bytes"]["host"].as_u64().unwrap() - (8 << 20);
+    let tight = sandbox.json(&["plan", &config, "--json", "--host-memory", &least.to_string()]);
+    assert!(tight["accumulation_steps"].as_u64().unwrap() > 1 && tight["peak_bytes"]["host"].as_u64().unwrap() <= least);
+}
+
+#[test]
+fn devices_lists_the_cpu() {
+    let sandbox = Sandbox::new("devices");
+    assert!(sandbox.succeed(&["devices"]).starts_with("cpu   "));
+    assert_eq!(sandbox.json(&["devices", "--json"])["devices"][0]["name"], "cpu");
+}

@@ -1,0 +1,84 @@
+//! The command from outside: what it prints, what it leaves, how it fails, and that it stays under its line.
+
+mod bad_input;
+mod end_to_end;
+mod limits;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Runs the command in its own empty folder.
+struct Sandbox {
+    folder: PathBuf,
+}
+
+impl Sandbox {
+    fn new(name: &str) -> Sandbox {
+        let folder = std::env::temp_dir().join(format!("plimsoll-cli-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        Sandbox { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    fn write(&self, name: &str, contents: impl AsRef<[u8]>) {
+        std::fs::write(self.path(name), contents).unwrap();
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        Command::new(program()).args(arguments).current_dir(&self.folder).output().unwrap()
+    }
+
+    /// Standard output of a run that succeeds.
+    fn succeed(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{arguments:?} failed: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The JSON document of a run that succeeds.
+    fn json(&self, arguments: &[&str]) -> serde_json::Value {
+        serde_json::from_str(&self.succeed(arguments)).unwrap()
+    }
+
+    /// Exit code and standard error of a run that fails.
+    fn fail(&self, arguments: &[&str]) -> (i32, String) {
+        let output = self.run(arguments);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success(), "{arguments:?} succeeded");
+        assert!(!error.contains("panicked"), "{error}");
+        (output.status.code().expect("it exits by itself"), error.trim_end().to_string())
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn program() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_plimsoll"))
+}
+
+/// The configuration of an example.
+fn example(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name).to_str().unwrap().to_string()
+}
+
+/// A `.npy` file of the given type name and shape; `data` is its bytes.
+fn npy(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
+    let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
+    while (header.len() + 11) % 64 != 0 {
+        header.push(' ');
+    }
+    header.push('\n');
+    let mut file = b"\x93NUMPY\x01\x00".to_vec();
+    file.extend((header.len() as u16).to_le_bytes());
+    file.extend(header.as_bytes());
+    file.extend(data);
+    file
+}

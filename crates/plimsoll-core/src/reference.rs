@@ -1,1 +1,0 @@
-//! The float64 reference: every op as the plainest loop that could be right.

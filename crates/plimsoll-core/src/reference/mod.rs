@@ -1,0 +1,189 @@
+//! The float64 reference: every op as the plainest loop that could be right. Slow on purpose; what devices and passes are judged by.
+
+mod movement;
+mod tensor;
+mod windows;
+
+use crate::DType;
+use crate::expr::{Element, Expr};
+use crate::graph::{Graph, Node, ValueId};
+use crate::op::Op;
+use crate::ops::{MatMul, Reduce, Reduction};
+use crate::random::StepRandom;
+use crate::shape::Shape;
+use std::collections::BTreeMap;
+use tensor::{Tensor, coordinates};
+
+/// What one run of a graph gives.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    values: Vec<Vec<f64>>,
+    outputs: Vec<(String, Vec<f64>)>,
+    states: Vec<Vec<f64>>,
+}
+
+impl Outcome {
+    /// The elements of any value of the graph.
+    pub fn value(&self, value: ValueId) -> &[f64] {
+        &self.values[value.index()]
+    }
+
+    /// What the host reads, by name, in the graph's order.
+    pub fn outputs(&self) -> &[(String, Vec<f64>)] {
+        &self.outputs
+    }
+
+    /// The output of this name.
+    pub fn output(&self, name: &str) -> Option<&[f64]> {
+        self.outputs.iter().find(|(known, _)| known == name).map(|(_, elements)| &elements[..])
+    }
+
+    /// The states after the step, in their order.
+    pub fn states(&self) -> &[Vec<f64>] {
+        &self.states
+    }
+}
+
+/// Runs a graph over `rows` rows in double precision. Real numbers are never rounded to the graph's types; whole numbers are,
+/// as a store would: toward zero, and to the nearest number the type has.
+///
+/// ```
+/// use plimsoll_core::{Graph, Shape, TensorType, random::StepRandom, reference};
+/// let mut graph = Graph::new();
+/// let x = graph.input("x", TensorType::f32(Shape::batch_of([2])));
+/// let sum = graph.sum(x)?;
+/// graph.output("sum", sum);
+/// let outcome = reference::run(&graph, 2, &[vec![1.0, 2.0, 3.0, 4.0]], &[], &[], &StepRandom::default());
+/// assert_eq!(outcome.output("sum"), Some(&[10.0][..]));
+/// # Ok::<(), plimsoll_core::GraphError>(())
+/// ```
+pub fn run(graph: &Graph, rows: usize, inputs: &[Vec<f64>], states: &[Vec<f64>], scalars: &[f64], random: &StepRandom) -> Outcome {
+    let mut values: Vec<Tensor> = vec![Tensor::default(); graph.value_count()];
+    for (_, node) in graph.nodes() {
+        let results = match &node.op {
+            Op::Input(id) => vec![inputs[id.0 as usize].clone()],
+            Op::State(id) => vec![states[id.0 as usize].clone()],
+            Op::Scalar(id) => vec![vec![scalars[id.0 as usize]]],
+            _ => {
+                let operands: Vec<&Tensor> = node.inputs.iter().map(|input| &values[input.index()]).collect();
+                compute(node, &operands, &Setting { rows, random })
+            }
+        };
+        for (output, elements) in node.outputs.iter().zip(results) {
+            let ty = graph.ty(*output);
+            let dims = ty.shape.bind(rows);
+            assert_eq!(elements.len(), dims.iter().product::<usize>(), "{output} has the type {ty} for {rows} rows");
+            values[output.index()] = Tensor { dims, elements: elements.into_iter().map(|x| stored(ty.dtype, x)).collect() };
+        }
+    }
+    let elements = |value: &ValueId| values[value.index()].elements.clone();
+    let mut after = states.to_vec();
+    for (state, value) in graph.updates() {
+        after[state.0 as usize] = elements(value);
+    }
+    let outputs = graph.outputs().iter().map(|(name, value)| (name.clone(), elements(value))).collect();
+    Outcome { outputs, states: after, values: values.into_iter().map(|tensor| tensor.elements).collect() }
+}
+
+/// What a step knows besides its tensors.
+struct Setting<'a> {
+    rows: usize,
+    random: &'a StepRandom,
+}
+
+/// What a number becomes when it is stored in a type.
+fn stored(dtype: DType, x: f64) -> f64 {
+    match dtype {
+        DType::F32 | DType::F64 | DType::F16 | DType::BF16 => x,
+        DType::I32 => f64::from(x as i32),
+        DType::I64 => x as i64 as f64,
+        DType::U8 => f64::from(x as u8),
+    }
+}
+
+fn compute(node: &Node, operands: &[&Tensor], setting: &Setting<'_>) -> Vec<Vec<f64>> {
+    match &node.op {
+        Op::Input(_) | Op::State(_) | Op::Scalar(_) => unreachable!("leaves are given, not computed"),
+        Op::Pointwise(op) => pointwise(&op.expr, &op.shape, operands, setting),
+        Op::Reduce(op) => vec![reduce(op, operands, setting)],
+        Op::MatMul(op) => {
+            let product = matmul(op, operands[0], operands[1]);
+            vec![epilogue(op.epilogue.as_ref(), product, &operands[2..], setting)]
+        }
+        Op::Conv2d(op) => {
+            let result = windows::conv2d(&op.window, op.groups, operands[0], operands[1]);
+            vec![epilogue(op.epilogue.as_ref(), result, &operands[2..], setting)]
+        }
+        Op::Conv2dGradInput(op) => {
+            let dims = op.input.bind(setting.rows);
+            vec![windows::conv2d_grad_input(&op.window, op.groups, &dims, operands[0], operands[1]).elements]
+        }
+        Op::Conv2dGradFilter(op) => {
+            let dims = op.filter.bind(setting.rows);
+            vec![windows::conv2d_grad_filter(&op.window, op.groups, &dims, operands[0], operands[1]).elements]
+        }
+        Op::MaxPool(op) => windows::max_pool(&op.window, operands[0]).into(),
+        Op::MaxPoolGrad(op) => vec![windows::max_pool_grad(&op.window, &op.input.bind(setting.rows), operands[0], operands[1]).elements],
+        Op::AvgPool(op) => vec![windows::avg_pool(&op.window, operands[0])],
+        Op::AvgPoolGrad(op) => vec![windows::avg_pool_grad(&op.window, &op.input.bind(setting.rows), operands[0]).elements],
+        Op::Reshape(_) => vec![operands[0].elements.clone()],
+        Op::Transpose(op) => vec![movement::transpose(&op.order, operands[0])],
+        Op::Slice(op) => vec![movement::slice(op, operands[0])],
+        Op::Concat(op) => vec![movement::concat(op.axis, operands)],
+        Op::Pad(op) => vec![movement::pad(op, operands[0])],
+    }
+}
+
+/// Every result of the expression, element by element.
+fn pointwise(expr: &Expr, shape: &Shape, operands: &[&Tensor], setting: &Setting<'_>) -> Vec<Vec<f64>> {
+    // A batch cut into pieces draws what the whole batch would: elements are counted from the batch's first row.
+    let before = if shape.has_batch() { setting.random.first_row * shape.elements().factor() as u64 } else { 0 };
+    let mut results = vec![Vec::new(); expr.roots().len()];
+    for (index, at) in coordinates(&shape.bind(setting.rows)).enumerate() {
+        let inputs: Vec<f64> = operands.iter().map(|operand| operand.stretched(&at)).collect();
+        let element = Element { random: setting.random, index: before + index as u64, coordinates: &at };
+        for (result, value) in results.iter_mut().zip(expr.evaluate(&inputs, &element)) {
+            result.push(value);
+        }
+    }
+    results
+}
+
+fn epilogue(expr: Option<&Expr>, result: Tensor, rest: &[&Tensor], setting: &Setting<'_>) -> Vec<f64> {
+    let Some(expr) = expr else { return result.elements };
+    let shape = Shape::fixed(result.dims.clone());
+    let operands: Vec<&Tensor> = std::iter::once(&result).chain(rest.iter().copied()).collect();
+    pointwise(expr, &shape, &operands, setting).remove(0)
+}
+
+fn reduce(op: &Reduce, operands: &[&Tensor], setting: &Setting<'_>) -> Vec<f64> {
+    let dims = op.shape.bind(setting.rows);
+    let elements = pointwise(&op.expr, &op.shape, operands, setting).remove(0);
+    let mut groups: BTreeMap<Vec<usize>, Vec<f64>> = BTreeMap::new();
+    for (mut at, element) in coordinates(&dims).zip(elements) {
+        op.axes.iter().for_each(|axis| at[*axis] = 0);
+        groups.entry(at).or_default().push(element);
+    }
+    groups.values().map(|group| bring_together(op.kind, group)).collect()
+}
+
+fn bring_together(kind: Reduction, group: &[f64]) -> f64 {
+    let larger = |a: f64, b: f64| if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) };
+    let largest = group.iter().copied().fold(f64::NEG_INFINITY, larger);
+    match kind {
+        Reduction::Sum => group.iter().sum(),
+        Reduction::Max => largest,
+        Reduction::LogSumExp if largest.is_infinite() => largest,
+        Reduction::LogSumExp => largest + group.iter().map(|x| (x - largest).exp()).sum::<f64>().ln(),
+        // NaN counts as the largest, as in the maximum itself.
+        Reduction::ArgMax => group.iter().position(|x| *x == largest || x.is_nan()).unwrap_or(0) as f64,
+    }
+}
+
+fn matmul(op: &MatMul, a: &Tensor, b: &Tensor) -> Tensor {
+    let left = |i: usize, k: usize| if op.transpose_a { a.at(&[k, i]) } else { a.at(&[i, k]) };
+    let right = |k: usize, j: usize| if op.transpose_b { b.at(&[j, k]) } else { b.at(&[k, j]) };
+    let (m, inner) = if op.transpose_a { (a.dims[1], a.dims[0]) } else { (a.dims[0], a.dims[1]) };
+    let n = if op.transpose_b { b.dims[0] } else { b.dims[1] };
+    Tensor::from_fn(&[m, n], |at| (0..inner).map(|k| left(at[0], k) * right(k, at[1])).sum())
+}

@@ -1,0 +1,48 @@
+//! Ops that move elements and change none.
+
+use super::tensor::{Tensor, coordinates};
+use crate::ops::{Pad, Slice};
+
+pub(super) fn transpose(order: &[usize], x: &Tensor) -> Vec<f64> {
+    let dims: Vec<usize> = order.iter().map(|axis| x.dims[*axis]).collect();
+    coordinates(&dims)
+        .map(|to| {
+            let mut from = vec![0; order.len()];
+            order.iter().zip(&to).for_each(|(axis, i)| from[*axis] = *i);
+            x.at(&from)
+        })
+        .collect()
+}
+
+pub(super) fn slice(op: &Slice, x: &Tensor) -> Vec<f64> {
+    let kept = op.start..op.start + op.length;
+    coordinates(&x.dims).filter(|at| kept.contains(&at[op.axis])).map(|at| x.at(&at)).collect()
+}
+
+pub(super) fn concat(axis: usize, parts: &[&Tensor]) -> Vec<f64> {
+    let mut dims = parts[0].dims.clone();
+    dims[axis] = parts.iter().map(|part| part.dims[axis]).sum();
+    let mut joined = Tensor::zeros(&dims);
+    let mut start = 0;
+    for part in parts {
+        for mut at in coordinates(&part.dims) {
+            let element = part.at(&at);
+            at[axis] += start;
+            *joined.at_mut(&at) = element;
+        }
+        start += part.dims[axis];
+    }
+    joined.elements
+}
+
+pub(super) fn pad(op: &Pad, x: &Tensor) -> Vec<f64> {
+    let mut dims = x.dims.clone();
+    dims[op.axis] += op.before + op.after;
+    let mut padded = Tensor::zeros(&dims);
+    for mut at in coordinates(&x.dims) {
+        let element = x.at(&at);
+        at[op.axis] += op.before;
+        *padded.at_mut(&at) = element;
+    }
+    padded.elements
+}

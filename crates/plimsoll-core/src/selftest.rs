@@ -1,1 +1,0 @@
-//! The op table: every op, run against the reference on any device.

@@ -1,0 +1,253 @@
+//! What a case is checked against: a device against the reference, gradients against finite differences, passes against the graph as written.
+
+use super::Case;
+use crate::autodiff::gradients;
+use crate::device::{Device, DeviceError, StepInputs};
+use crate::graph::{Graph, GraphError, StateId, ValueId};
+use crate::op::Op;
+use crate::passes::optimize;
+use crate::plan::{CheckError, check, layout};
+use crate::reference::{self, Outcome};
+use crate::shape::TensorType;
+use crate::step::Role;
+use crate::{DType, Executor, Ledger};
+use std::sync::Arc;
+
+/// How far single precision may be from the reference, relative to the largest number of the tensor (or one, if that is more).
+const SINGLE: f64 = 5e-5;
+/// How far a gradient may be from finite differences, and an improved graph from the graph as written; both are in double precision.
+const DIFFERENCE: f64 = 1e-6;
+const REWRITTEN: f64 = 1e-9;
+/// Half the distance of the two points of a finite difference.
+const NUDGE: f64 = 1e-5;
+/// How many elements of a leaf are nudged one by one; all together they are nudged along one line besides.
+const NUDGED: usize = 6;
+
+/// A case that does not hold.
+#[derive(Debug, thiserror::Error)]
+#[error("{case}: {why}")]
+pub struct Failure {
+    /// Op and case.
+    pub case: String,
+    /// What happened.
+    pub why: Why,
+}
+
+/// Why a case does not hold.
+#[derive(Debug, thiserror::Error)]
+pub enum Why {
+    /// A number is wrong.
+    #[error(transparent)]
+    Wrong(#[from] Mismatch),
+    /// The graph or its gradient cannot be built or planned.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// The plan is unsound.
+    #[error(transparent)]
+    Plan(#[from] CheckError),
+    /// The device could not run it.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+/// The worst element of a tensor that is too far from what it should be.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{tensor}, {ty}, element {element}: {got} instead of {want}, off by {error:.1e} where {allowed:.0e} is allowed")]
+pub struct Mismatch {
+    /// Which tensor.
+    pub tensor: String,
+    /// Its type.
+    pub ty: String,
+    /// The place of the element in it.
+    pub element: usize,
+    /// What it is.
+    pub got: f64,
+    /// What it should be.
+    pub want: f64,
+    /// The error, relative to the largest number of the tensor.
+    pub error: f64,
+    /// The error that is allowed.
+    pub allowed: f64,
+}
+
+/// Plans the case as written and improved, checks both plans, runs both on the device, and compares everything the host can read with the reference.
+/// Gives the worst error.
+pub fn check_forward(case: &Case, device: &Arc<dyn Device>) -> Result<f64, Failure> {
+    let compare = || -> Result<f64, Why> {
+        let want = case.reference(&case.graph);
+        let as_written = compare_on_device(case, &case.graph, &want, device)?;
+        let improved = compare_on_device(case, &optimize(&case.graph)?, &want, device)?;
+        Ok(as_written.max(improved))
+    };
+    compare().map_err(|why| case.failure(why))
+}
+
+/// Compares the gradients of a case in the reference with finite differences of the reference. Gives the worst error.
+pub fn check_gradient(case: &Case) -> Result<f64, Failure> {
+    let compare = || -> Result<f64, Why> {
+        let Some(graph) = case.with_gradients()? else { return Ok(0.0) };
+        let found = case.reference(&graph);
+        let mut worst: f64 = 0.0;
+        for (i, leaf) in case.wrt.iter().enumerate() {
+            let gradient = found.output(&gradient_name(i)).expect("it was added above");
+            let single = (0..gradient.len()).step_by(gradient.len().div_ceil(NUDGED)).map(|element| {
+                let mut direction = vec![0.0; gradient.len()];
+                direction[element] = 1.0;
+                direction
+            });
+            // A line along which every element counts, with weights that do not cancel by accident.
+            let line = (0..gradient.len()).map(|k| ((k * 7 + 3) % 11) as f64 / 11.0 - 0.4).collect();
+            let directions: Vec<Vec<f64>> = single.chain([line]).collect();
+            let got: Vec<f64> = directions.iter().map(|d| d.iter().zip(gradient).map(|(d, g)| d * g).sum()).collect();
+            let want: Vec<f64> = directions.iter().map(|direction| case.slope(*leaf, direction)).collect();
+            let tensor = format!("finite differences of {}", case.leaf_name(*leaf));
+            worst = worst.max(compare_elements(&tensor, case.graph.ty(*leaf), &got, &want, DIFFERENCE)?);
+        }
+        Ok(worst)
+    };
+    compare().map_err(|why| case.failure(why))
+}
+
+/// Runs forward and backward on the device, as written and improved, and compares the gradients with the reference's. Gives the worst error.
+pub fn check_device_gradient(case: &Case, device: &Arc<dyn Device>) -> Result<f64, Failure> {
+    let compare = || -> Result<f64, Why> {
+        let Some(graph) = case.with_gradients()? else { return Ok(0.0) };
+        let want = case.reference(&graph);
+        let as_written = compare_on_device(case, &graph, &want, device)?;
+        let improved = compare_on_device(case, &optimize(&graph)?, &want, device)?;
+        Ok(as_written.max(improved))
+    };
+    compare().map_err(|why| case.failure(why))
+}
+
+/// Compares the case and its gradients, improved by the passes, with the graph as written; both in the reference. Gives the worst error.
+pub fn check_passes(case: &Case) -> Result<f64, Failure> {
+    let compare = || -> Result<f64, Why> {
+        let graph = case.with_gradients()?.unwrap_or_else(|| case.graph.clone());
+        let (want, got) = (case.reference(&graph), case.reference(&optimize(&graph)?));
+        let mut worst: f64 = 0.0;
+        for (((name, want), (_, got)), (_, value)) in want.outputs().iter().zip(got.outputs()).zip(graph.outputs()) {
+            worst = worst.max(compare_elements(name, graph.ty(*value), got, want, REWRITTEN)?);
+        }
+        for ((state, want), got) in graph.states().iter().zip(want.states()).zip(got.states()) {
+            worst = worst.max(compare_elements(&state.name, &state.ty, got, want, REWRITTEN)?);
+        }
+        Ok(worst)
+    };
+    compare().map_err(|why| case.failure(why))
+}
+
+fn gradient_name(i: usize) -> String {
+    format!("gradient {i}")
+}
+
+impl Case {
+    /// The graph with the gradient of the loss by every leaf among its outputs, if there is a loss.
+    pub fn with_gradients(&self) -> Result<Option<Graph>, GraphError> {
+        let Some(loss) = self.loss else { return Ok(None) };
+        let mut graph = self.graph.clone();
+        for (i, gradient) in gradients(&mut graph, loss, &self.wrt)?.into_iter().enumerate() {
+            graph.output(&gradient_name(i), gradient);
+        }
+        Ok(Some(graph))
+    }
+
+    /// What the reference gives for a graph with this case's leaves.
+    pub fn reference(&self, graph: &Graph) -> Outcome {
+        reference::run(graph, self.rows, &self.inputs, &self.states, &self.scalars, &self.random)
+    }
+
+    /// How the loss changes along a direction of a leaf, by central differences.
+    fn slope(&self, leaf: ValueId, direction: &[f64]) -> f64 {
+        let loss = self.loss.expect("only cases with a loss are differentiated");
+        let at = |nudge: f64| {
+            let mut case = self.clone();
+            let elements = match self.graph.producer(leaf).op {
+                Op::Input(id) => &mut case.inputs[id.0 as usize][..],
+                Op::State(id) => &mut case.states[id.0 as usize],
+                Op::Scalar(id) => &mut case.scalars[id.0 as usize..=id.0 as usize],
+                _ => unreachable!("cases are differentiated by their leaves"),
+            };
+            elements.iter_mut().zip(direction).for_each(|(element, part)| *element += nudge * part);
+            case.reference(&case.graph).value(loss)[0]
+        };
+        (at(NUDGE) - at(-NUDGE)) / (2.0 * NUDGE)
+    }
+
+    fn leaf_name(&self, leaf: ValueId) -> String {
+        match self.graph.producer(leaf).op {
+            Op::Input(id) => format!("input {}", self.graph.inputs()[id.0 as usize].name),
+            Op::State(id) => format!("state {}", self.graph.states()[id.0 as usize].name),
+            Op::Scalar(id) => format!("scalar {}", self.graph.scalars()[id.0 as usize]),
+            _ => unreachable!("cases are differentiated by their leaves"),
+        }
+    }
+
+    fn failure(&self, why: Why) -> Failure {
+        Failure { case: format!("{}, {}, {} rows", self.op, self.name, self.rows), why }
+    }
+}
+
+fn compare_on_device(case: &Case, graph: &Graph, want: &Outcome, device: &Arc<dyn Device>) -> Result<f64, Why> {
+    let plan = layout(&[(Role::Step, graph.clone())], case.rows, &**device)?;
+    check(&plan.certificate(), &[&plan.programs[0].graph])?;
+    let mut executor = Executor::new(Arc::clone(device), Arc::new(plan), &Ledger::new("selftest", None))?;
+    for (i, (state, elements)) in graph.states().iter().zip(&case.states).enumerate() {
+        executor.write_state(StateId(i as u32), &encode(state.ty.dtype, elements))?;
+    }
+    let columns: Vec<Vec<u8>> = graph.inputs().iter().zip(&case.inputs).map(|(input, elements)| encode(input.ty.dtype, elements)).collect();
+    let columns: Vec<&[u8]> = columns.iter().map(Vec::as_slice).collect();
+    let scalars: Vec<f32> = case.scalars.iter().map(|x| *x as f32).collect();
+    executor.run(Role::Step, case.rows, &StepInputs { columns: &columns, scalars: &scalars, random: case.random })?;
+
+    let mut worst: f64 = 0.0;
+    for ((name, want), (_, value)) in want.outputs().iter().zip(graph.outputs()) {
+        let ty = graph.ty(*value);
+        let mut bytes = vec![0; ty.bytes(case.rows).get()];
+        let place = executor.output(Role::Step, name).expect("the plan has the graph's outputs");
+        executor.read(place, &mut bytes)?;
+        worst = worst.max(compare_elements(name, ty, &decode(ty.dtype, &bytes), want, SINGLE)?);
+    }
+    for (i, (state, want)) in graph.states().iter().zip(want.states()).enumerate() {
+        let mut bytes = vec![0; state.ty.bytes(case.rows).get()];
+        executor.read_state(StateId(i as u32), &mut bytes)?;
+        worst = worst.max(compare_elements(&state.name, &state.ty, &decode(state.ty.dtype, &bytes), want, SINGLE)?);
+    }
+    Ok(worst)
+}
+
+/// The worst error of a tensor relative to its largest number, if it is allowed. What is not finite must be the same thing.
+fn compare_elements(tensor: &str, ty: &TensorType, got: &[f64], want: &[f64], allowed: f64) -> Result<f64, Mismatch> {
+    let scale = want.iter().filter(|x| x.is_finite()).fold(1.0, |scale: f64, x| scale.max(x.abs()));
+    let errors = got.iter().zip(want).map(|(got, want)| match got.is_finite() && want.is_finite() {
+        true => (got - want).abs() / scale,
+        false if got.is_nan() && want.is_nan() || got == want => 0.0,
+        false => f64::INFINITY,
+    });
+    let (element, error) = errors.enumerate().fold((0, 0.0), |worst, next| if next.1 > worst.1 { next } else { worst });
+    if error <= allowed {
+        return Ok(error);
+    }
+    let (got, want) = (got[element], want[element]);
+    Err(Mismatch { tensor: tensor.to_string(), ty: ty.to_string(), element, got, want, error, allowed })
+}
+
+fn encode(dtype: DType, elements: &[f64]) -> Vec<u8> {
+    let bytes = |x: &f64| match dtype {
+        DType::F32 => (*x as f32).to_ne_bytes().to_vec(),
+        DType::I32 => (*x as i32).to_ne_bytes().to_vec(),
+        DType::U8 => vec![*x as u8],
+        other => unreachable!("the table has no tensors of {other}"),
+    };
+    elements.iter().flat_map(bytes).collect()
+}
+
+fn decode(dtype: DType, bytes: &[u8]) -> Vec<f64> {
+    let number = |bytes: &[u8]| match (dtype, bytes) {
+        (DType::F32, &[a, b, c, d]) => f64::from(f32::from_ne_bytes([a, b, c, d])),
+        (DType::I32, &[a, b, c, d]) => f64::from(i32::from_ne_bytes([a, b, c, d])),
+        (DType::U8, &[byte]) => f64::from(byte),
+        (other, _) => unreachable!("the table has no tensors of {other}"),
+    };
+    bytes.chunks_exact(dtype.size()).map(number).collect()
+}

@@ -1,0 +1,142 @@
+//! The op table: every op in odd shapes, placed in the middle of a graph, and what it is checked against. The table is data: the core's
+//! tests check its gradients and passes, every device's tests and the `selftest` command check that device's kernels.
+
+mod check;
+mod draw;
+mod leaves;
+mod movement;
+mod pointwise;
+mod pooling;
+mod products;
+mod reduce;
+mod stage;
+mod windows;
+
+use crate::Device;
+use crate::graph::{Graph, GraphError, ValueId};
+use crate::op::Op;
+use crate::random::StepRandom;
+use draw::Draw;
+use std::fmt;
+use std::sync::Arc;
+
+pub use check::{Failure, Mismatch, Why, check_device_gradient, check_forward, check_gradient, check_passes};
+
+/// One use of an op: something before it, something after it, and numbers to run it on.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// The op as the table calls it.
+    pub op: &'static str,
+    /// What is special about this use.
+    pub name: String,
+    /// The graph. Its outputs are compared, and so are the states after it.
+    pub graph: Graph,
+    /// The rows of the batch.
+    pub rows: usize,
+    /// The batch's columns; every number is one the column's type holds exactly.
+    pub inputs: Vec<Vec<f64>>,
+    /// The states before the step.
+    pub states: Vec<Vec<f64>>,
+    /// The host's numbers.
+    pub scalars: Vec<f64>,
+    /// Where the random numbers stand.
+    pub random: StepRandom,
+    /// A weighted sum of the op's results, for cases whose gradient is checked.
+    pub loss: Option<ValueId>,
+    /// The values that sum is differentiated by.
+    pub wrt: Vec<ValueId>,
+}
+
+/// The outcome of all cases of one op.
+#[derive(Clone, Debug)]
+pub struct CaseReport {
+    /// The op.
+    pub op: &'static str,
+    /// How many cases there were.
+    pub cases: usize,
+    /// The worst error of a result, relative to the largest number beside it.
+    pub forward: f64,
+    /// The worst error of a gradient, likewise.
+    pub gradient: f64,
+    /// What did not hold, one line each.
+    pub failures: Vec<String>,
+}
+
+impl fmt::Display for CaseReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = if self.failures.is_empty() { "ok" } else { "FAILED" };
+        write!(f, "{:<18} {:>3} cases   forward {:.0e}   gradient {:.0e}   {verdict}", self.op, self.cases, self.forward, self.gradient)?;
+        self.failures.iter().try_for_each(|failure| write!(f, "\n  {failure}"))
+    }
+}
+
+/// Runs every case on a device: one report per op.
+pub fn run(device: &Arc<dyn Device>, seed: u64) -> Vec<CaseReport> {
+    let all = cases(seed);
+    TABLE
+        .iter()
+        .map(|(op, _)| {
+            let mut report = CaseReport { op, cases: 0, forward: 0.0, gradient: 0.0, failures: Vec::new() };
+            for case in all.iter().filter(|case| case.op == *op) {
+                report.cases += 1;
+                match check_forward(case, device) {
+                    Ok(error) => report.forward = report.forward.max(error),
+                    Err(failure) => report.failures.push(failure.to_string()),
+                }
+                match check_gradient(case).and_then(|_| check_device_gradient(case, device)) {
+                    Ok(error) => report.gradient = report.gradient.max(error),
+                    Err(failure) => report.failures.push(failure.to_string()),
+                }
+            }
+            report
+        })
+        .collect()
+}
+
+/// All cases of all ops. The same seed gives the same cases.
+pub fn cases(seed: u64) -> Vec<Case> {
+    let rows = TABLE.iter().enumerate();
+    rows.flat_map(|(row, (op, build))| {
+        let mut cases = build(&mut Draw::new(seed, row as u32)).expect("the table's graphs are legal");
+        cases.iter_mut().for_each(|case| case.op = op);
+        cases
+    })
+    .collect()
+}
+
+type Row = fn(&mut Draw) -> Result<Vec<Case>, GraphError>;
+
+/// Writes the table once, as a list of cases and as a `match` over all ops: an op without cases does not compile.
+macro_rules! table {
+    ($($op:ident => $name:literal, $cases:path;)*) => {
+        const TABLE: &[(&str, Row)] = &[$(($name, $cases)),*];
+
+        /// What the table calls an op.
+        pub fn name_in_table(op: &Op) -> &'static str {
+            match op {
+                $(Op::$op(_) => $name,)*
+            }
+        }
+    };
+}
+
+table! {
+    Input => "input", leaves::input;
+    State => "state", leaves::state;
+    Scalar => "scalar", leaves::scalar;
+    Pointwise => "pointwise", pointwise::cases;
+    Reduce => "reduce", reduce::cases;
+    MatMul => "matmul", products::matmul;
+    Conv2d => "conv2d", products::conv2d;
+    Conv2dGradInput => "conv2d_grad_input", products::conv2d_grad_input;
+    Conv2dGradFilter => "conv2d_grad_filter", products::conv2d_grad_filter;
+    MaxPool => "max_pool", pooling::max_pool;
+    MaxPoolGrad => "max_pool_grad", pooling::max_pool_grad;
+    AvgPool => "avg_pool", pooling::avg_pool;
+    AvgPoolGrad => "avg_pool_grad", pooling::avg_pool_grad;
+    Reshape => "reshape", movement::reshape;
+    Transpose => "transpose", movement::transpose;
+    Slice => "slice", movement::slice;
+    Concat => "concat", movement::concat;
+    Pad => "pad", movement::pad;
+}

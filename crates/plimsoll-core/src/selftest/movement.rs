@@ -1,0 +1,119 @@
+//! Cases for ops that move elements: every axis, every order, every type.
+
+use super::Case;
+use super::draw::Draw;
+use super::stage::{Domain, Stage};
+use crate::DType;
+use crate::graph::GraphError;
+use crate::op::Op;
+use crate::ops::{Concat, Pad, Slice, Transpose};
+use crate::shape::{Dim, Shape};
+
+pub(super) fn reshape(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
+    let mut cases = Vec::new();
+    let targets: [(Shape, Shape); 4] = [
+        (Shape::batch_of([6, 5]), Shape::batch_of([3, 10])),
+        (Shape::batch_of([6]), Shape::new([Dim::times_batch(6)])),
+        (Shape::new([Dim::times_batch(6), Dim::fixed(2)]), Shape::new([Dim::times_batch(2), Dim::fixed(3), Dim::fixed(2)])),
+        (Shape::fixed([7]), Shape::fixed([1, 7, 1])),
+    ];
+    for (from, to) in targets {
+        let mut s = Stage::new(draw);
+        let x = s.operand(from.clone(), Domain::Any)?;
+        let y = s.graph.reshape(x, to.clone())?;
+        cases.push(s.finish(format!("{from} to {to}"), &[y])?);
+    }
+    let mut s = Stage::new(draw);
+    let x = s.operand(Shape::batch_of([6]), Domain::Any)?;
+    let view = s.graph.reshape(x, Shape::batch_of([2, 3]))?;
+    let back = s.graph.reshape(view, Shape::batch_of([6]))?;
+    let both = s.graph.times(x, back)?;
+    cases.push(s.finish("a view read beside its source", &[both, view])?);
+    Ok(cases)
+}
+
+pub(super) fn transpose(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
+    let mut cases = Vec::new();
+    let orders: [&[usize]; 8] = [&[1, 0], &[0, 2, 1], &[1, 0, 2], &[1, 2, 0], &[2, 0, 1], &[2, 1, 0], &[0, 3, 1, 2], &[0, 2, 3, 1]];
+    for order in orders {
+        let mut s = Stage::new(draw);
+        let shape = s.batch_shape(order.len());
+        let x = s.operand(shape, Domain::Any)?;
+        let y = s.graph.add_one(Op::Transpose(Transpose { order: order.to_vec() }), &[x])?;
+        cases.push(s.finish(format!("{order:?}"), &[y])?);
+    }
+    let mut s = Stage::new(draw);
+    let x = s.whole_numbers(DType::U8, Shape::batch_of([3, 5]), 256);
+    let y = s.graph.add_one(Op::Transpose(Transpose { order: vec![2, 0, 1] }), &[x])?;
+    cases.push(s.finish_forward("bytes", &[y])?);
+    Ok(cases)
+}
+
+pub(super) fn slice(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
+    let mut cases = Vec::new();
+    for axis in [1, 2, 3] {
+        for _ in 0..2 {
+            let mut s = Stage::new(draw);
+            let shape = s.batch_shape(4);
+            let extent = shape.dims()[axis].factor();
+            let start = s.draw.below(extent);
+            let length = s.draw.between(1, extent - start);
+            let x = s.operand(shape, Domain::Any)?;
+            let y = s.graph.add_one(Op::Slice(Slice { axis, start, length }), &[x])?;
+            cases.push(s.finish(format!("{start}..{} along {axis}", start + length), &[y])?);
+        }
+    }
+    let mut s = Stage::new(draw);
+    let x = s.operand(Shape::new([Dim::fixed(5), Dim::BATCH]), Domain::Any)?;
+    let y = s.graph.add_one(Op::Slice(Slice { axis: 0, start: 1, length: 3 }), &[x])?;
+    cases.push(s.finish("outside the batch", &[y])?);
+    let mut s = Stage::new(draw);
+    let x = s.whole_numbers(DType::I32, Shape::batch_of([7]), 9000);
+    let y = s.graph.add_one(Op::Slice(Slice { axis: 1, start: 2, length: 3 }), &[x])?;
+    cases.push(s.finish_forward("whole numbers", &[y])?);
+    Ok(cases)
+}
+
+pub(super) fn concat(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
+    let mut cases = Vec::new();
+    for axis in [1, 2, 3] {
+        for count in [1, 2, 3] {
+            let mut s = Stage::new(draw);
+            let shape = s.batch_shape(4);
+            let mut parts = Vec::new();
+            for _ in 0..count {
+                let extent = Dim::fixed(s.draw.between(1, 4));
+                parts.push(s.operand(shape.with(axis, extent), Domain::Any)?);
+            }
+            let y = s.graph.add_one(Op::Concat(Concat { axis }), &parts)?;
+            cases.push(s.finish(format!("{count} along {axis}"), &[y])?);
+        }
+    }
+    let mut s = Stage::new(draw);
+    let (x, other) = (s.operand(Shape::batch_of([3]), Domain::Any)?, s.operand(Shape::batch_of([2]), Domain::Any)?);
+    let y = s.graph.add_one(Op::Concat(Concat { axis: 1 }), &[x, other, x])?;
+    cases.push(s.finish("one of them twice", &[y])?);
+    let mut s = Stage::new(draw);
+    let (a, b) = (s.whole_numbers(DType::U8, Shape::batch_of([3]), 256), s.whole_numbers(DType::U8, Shape::batch_of([2]), 256));
+    let y = s.graph.add_one(Op::Concat(Concat { axis: 1 }), &[a, b])?;
+    cases.push(s.finish_forward("bytes", &[y])?);
+    Ok(cases)
+}
+
+pub(super) fn pad(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
+    let mut cases = Vec::new();
+    for axis in [1, 2] {
+        for (before, after) in [(0, 2), (3, 0), (1, 2)] {
+            let mut s = Stage::new(draw);
+            let shape = s.batch_shape(3);
+            let x = s.operand(shape, Domain::Any)?;
+            let y = s.graph.add_one(Op::Pad(Pad { axis, before, after }), &[x])?;
+            cases.push(s.finish(format!("{before}+{after} along {axis}"), &[y])?);
+        }
+    }
+    let mut s = Stage::new(draw);
+    let x = s.whole_numbers(DType::I32, Shape::batch_of([4]), 9000);
+    let y = s.graph.add_one(Op::Pad(Pad { axis: 1, before: 2, after: 1 }), &[x])?;
+    cases.push(s.finish_forward("whole numbers", &[y])?);
+    Ok(cases)
+}

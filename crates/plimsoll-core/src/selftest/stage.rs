@@ -1,0 +1,138 @@
+//! What stands around an op under test: leaves and a bend before it, a weighted sum after it, and numbers that keep clear of corners.
+
+use super::Case;
+use super::draw::Draw;
+use crate::DType;
+use crate::expr::{Binary, Unary};
+use crate::graph::{Graph, GraphError, Init, StateKind, ValueId};
+use crate::op::Op;
+use crate::random::StepRandom;
+use crate::shape::{Dim, Shape, TensorType};
+
+/// Which numbers an operand has.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Domain {
+    Any,
+    /// Above one half, for functions that mind.
+    Positive,
+}
+
+/// A case in the making.
+pub(super) struct Stage<'a> {
+    pub graph: Graph,
+    pub draw: &'a mut Draw,
+    pub rows: usize,
+    /// Values that are differentiated by.
+    wrt: Vec<ValueId>,
+    /// For whole-number leaves, one more than the largest number.
+    ends: Vec<(ValueId, usize)>,
+    /// Whether some real numbers are NaN.
+    pub with_nan: bool,
+}
+
+impl<'a> Stage<'a> {
+    pub fn new(draw: &'a mut Draw) -> Stage<'a> {
+        let rows = draw.pick(&[1, 2, 3, 5]);
+        Stage { graph: Graph::new(), draw, rows, wrt: Vec::new(), ends: Vec::new(), with_nan: false }
+    }
+
+    /// A shape of this rank whose outermost dimension is the batch or a multiple of it.
+    pub fn batch_shape(&mut self, rank: usize) -> Shape {
+        let batch = self.batch();
+        let extents = self.draw.extents(rank - 1);
+        Shape::new(std::iter::once(batch).chain(extents.into_iter().map(Dim::fixed)))
+    }
+
+    /// The batch, or a multiple of it.
+    pub fn batch(&mut self) -> Dim {
+        Dim::times_batch(self.draw.pick(&[1, 1, 2, 3]))
+    }
+
+    /// A leaf of real numbers, bent by a monotone function so that nothing comes straight from memory. Numbers of different operands
+    /// of one domain are all different, so that no maximum is tied and no comparison is close.
+    pub fn operand(&mut self, shape: Shape, domain: Domain) -> Result<ValueId, GraphError> {
+        let leaf = self.leaf(shape)?;
+        self.graph.map(leaf, |e, x| match domain {
+            Domain::Any => e.add(x, e.mul(e.constant(0.5), e.unary(Unary::Tanh, x))),
+            Domain::Positive => e.add(e.unary(Unary::Softplus, x), e.constant(0.5)),
+        })
+    }
+
+    /// A leaf of real numbers: a column if it grows with the batch, else a state or one of the host's numbers.
+    pub fn leaf(&mut self, shape: Shape) -> Result<ValueId, GraphError> {
+        let number = self.wrt.len();
+        let value = if shape.has_batch() {
+            self.graph.input(&format!("x{number}"), TensorType::f32(shape))
+        } else if shape.rank() == 0 && self.draw.flip() {
+            self.graph.scalar(&format!("s{number}"))
+        } else {
+            self.graph.state(&format!("w{number}"), StateKind::Parameter, TensorType::f32(shape), Init::Constant(0.0))?
+        };
+        self.wrt.push(value);
+        Ok(value)
+    }
+
+    /// A column of whole numbers below `end`.
+    pub fn whole_numbers(&mut self, dtype: DType, shape: Shape, end: usize) -> ValueId {
+        let value = self.graph.input(&format!("n{}", self.ends.len()), TensorType::new(dtype, shape));
+        self.ends.push((value, end));
+        value
+    }
+
+    /// The case whose gradient is checked too.
+    pub fn finish(mut self, name: impl Into<String>, results: &[ValueId]) -> Result<Case, GraphError> {
+        let mut loss = self.graph.full(0.0, Shape::scalar())?;
+        for (i, result) in results.iter().enumerate() {
+            let weighted = self.weigh(i, *result)?;
+            let sum = self.graph.sum(weighted)?;
+            loss = self.graph.plus(loss, sum)?;
+        }
+        Ok(self.fill(name.into(), Some(loss)))
+    }
+
+    /// The case whose op has no gradient, or none at this stage of the graph.
+    pub fn finish_forward(mut self, name: impl Into<String>, results: &[ValueId]) -> Result<Case, GraphError> {
+        for (i, result) in results.iter().enumerate() {
+            if !self.graph.ty(*result).dtype.is_float() {
+                self.graph.output(&format!("whole{i}"), *result);
+            }
+            self.weigh(i, *result)?;
+        }
+        Ok(self.fill(name.into(), None))
+    }
+
+    fn weigh(&mut self, i: usize, result: ValueId) -> Result<ValueId, GraphError> {
+        let shape = self.graph.shape(result).clone();
+        let weight = self.leaf(shape)?;
+        let weighted = self.graph.binary(Binary::Mul, result, weight)?;
+        self.graph.output(&format!("y{i}"), weighted);
+        Ok(weighted)
+    }
+
+    /// Gives every real leaf its part of one shuffled grid around zero that leaves zero itself out.
+    fn fill(self, name: String, loss: Option<ValueId>) -> Case {
+        let Stage { graph, draw, rows, wrt, ends, with_nan } = self;
+        let count = |ty: &TensorType| ty.shape.elements().bind(rows);
+        let reals = graph.inputs().iter().map(|input| &input.ty).chain(graph.states().iter().map(|state| &state.ty));
+        let points = reals.filter(|ty| ty.dtype.is_float()).map(count).sum::<usize>() + graph.scalars().len();
+        let mut grid = draw.permutation(points).into_iter().map(|k| f64::from((4.0 * (k as f64 + 0.25) / points as f64 - 2.0) as f32));
+        let mut real = |draw: &mut Draw| match with_nan && draw.below(8) == 0 {
+            true => f64::NAN,
+            false => grid.next().expect("the grid has a point for every element"),
+        };
+        let mut inputs = Vec::new();
+        for (i, input) in graph.inputs().iter().enumerate() {
+            let is_this = |value: &ValueId| matches!(graph.producer(*value).op, Op::Input(id) if id.0 as usize == i);
+            let end = ends.iter().find(|(value, _)| is_this(value)).map(|(_, end)| *end);
+            let elements = (0..count(&input.ty)).map(|_| match end {
+                Some(end) => draw.below(end) as f64,
+                None => real(draw),
+            });
+            inputs.push(elements.collect());
+        }
+        let states = graph.states().iter().map(|state| (0..count(&state.ty)).map(|_| real(draw)).collect()).collect();
+        let scalars = graph.scalars().iter().map(|_| real(draw)).collect();
+        let random = StepRandom { seed: draw.below(1 << 20) as u64, step: 3, first_row: draw.below(9) as u64 };
+        Case { op: "", name, graph, rows, inputs, states, scalars, random, loss, wrt }
+    }
+}

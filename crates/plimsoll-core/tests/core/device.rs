@@ -1,0 +1,182 @@
+//! The op table, the planner and the executor together, on a device that computes every step with the reference.
+
+use plimsoll_core::device::{Loaded, Memory, StepInputs, StepMemory};
+use plimsoll_core::graph::Node;
+use plimsoll_core::plan::{Place, Program};
+use plimsoll_core::selftest::{self, CaseReport};
+use plimsoll_core::{Bytes, DType, Device, DeviceError, Graph, NodeId, Op, Plan, TensorType, ValueId, reference};
+use std::any::Any;
+use std::sync::{Arc, Mutex};
+
+/// Bytes that the device's programs and the host both reach.
+#[derive(Clone)]
+struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl Memory for Shared {
+    fn size(&self) -> Bytes {
+        Bytes(self.0.lock().unwrap().len() as u64)
+    }
+
+    fn write(&mut self, offset: Bytes, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.0.lock().unwrap()[offset.get()..][..bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn read(&self, offset: Bytes, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        bytes.copy_from_slice(&self.0.lock().unwrap()[offset.get()..][..bytes.len()]);
+        Ok(())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// A device that runs the plan step by step in its memory, each step by the reference; scratch is filled with rubbish.
+struct Slow {
+    /// An op whose results are a little off.
+    broken: Option<&'static str>,
+}
+
+struct SlowProgram {
+    program: Program,
+    rows: usize,
+    resident: Shared,
+    arena: Shared,
+    broken: Option<&'static str>,
+}
+
+impl Device for Slow {
+    fn name(&self) -> String {
+        "slow".to_string()
+    }
+
+    fn description(&self) -> String {
+        "the reference, in planned memory".to_string()
+    }
+
+    fn shares_host_memory(&self) -> bool {
+        true
+    }
+
+    fn alignment(&self) -> Bytes {
+        Bytes(16)
+    }
+
+    fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes {
+        let size = node.inputs.iter().map(|input| graph.ty(*input).bytes(rows)).max();
+        if matches!(node.op, Op::Pointwise(_)) { Bytes::ZERO } else { size.unwrap_or_default() }
+    }
+
+    fn allocate(&self, size: Bytes) -> Result<Box<dyn Memory>, DeviceError> {
+        Ok(Box::new(Shared(Arc::new(Mutex::new(vec![0; size.get()])))))
+    }
+
+    fn load(&self, _: &Plan, program: &Program, rows: usize, memory: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError> {
+        let shared = |memory: &dyn Memory| memory.as_any().downcast_ref::<Shared>().expect("memory of this device").clone();
+        let (resident, arena) = (shared(memory.resident), shared(memory.arena));
+        Ok(Box::new(SlowProgram { program: program.clone(), rows, resident, arena, broken: self.broken }))
+    }
+}
+
+impl Loaded for SlowProgram {
+    fn run(&mut self, inputs: &StepInputs<'_>) -> Result<(), DeviceError> {
+        (0..self.program.order.len()).try_for_each(|step| self.step(step, inputs).map(|_| ()))
+    }
+
+    fn find_non_finite(&mut self, inputs: &StepInputs<'_>) -> Result<Option<NodeId>, DeviceError> {
+        for step in 0..self.program.order.len() {
+            if !self.step(step, inputs)? {
+                return Ok(Some(self.program.order[step]));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl SlowProgram {
+    /// Runs one step, and says whether all it made is finite.
+    fn step(&mut self, step: usize, inputs: &StepInputs<'_>) -> Result<bool, DeviceError> {
+        let graph = &self.program.graph;
+        let node = graph.node(self.program.order[step]);
+        let mut alone = Graph::new();
+        let mut operands = Vec::new();
+        let mut columns = Vec::new();
+        for input in &node.inputs {
+            operands.push(alone.input("operand", graph.ty(*input).clone()));
+            columns.push(self.read(*input, inputs)?);
+        }
+        let results = alone.add(node.op.clone(), &operands).expect("the node was legal in its graph");
+        let outcome = reference::run(&alone, self.rows, &columns, &[], &[], &inputs.random);
+        let (offset, size) = self.program.workspaces[step];
+        self.arena.write(offset, &vec![0xFF; size.get()])?;
+        let off = if self.broken == Some(selftest::name_in_table(&node.op)) { 1.001 } else { 1.0 };
+        let mut finite = true;
+        for (output, result) in node.outputs.iter().zip(results) {
+            let elements: Vec<f64> = outcome.value(result).iter().map(|x| x * off).collect();
+            finite &= elements.iter().all(|x| x.is_finite());
+            let bytes = encode(graph.ty(*output), &elements);
+            match self.program.places[output.0 as usize] {
+                Some(Place::Arena(offset)) => self.arena.write(offset, &bytes)?,
+                Some(Place::Resident(offset)) => self.resident.write(offset, &bytes)?,
+                place => panic!("a step writes to {place:?}"),
+            }
+        }
+        Ok(finite)
+    }
+
+    fn read(&self, value: ValueId, inputs: &StepInputs<'_>) -> Result<Vec<f64>, DeviceError> {
+        let ty = self.program.graph.ty(value);
+        let mut bytes = vec![0; ty.bytes(self.rows).get()];
+        match self.program.places[value.0 as usize].expect("every value has a place") {
+            Place::Arena(offset) => self.arena.read(offset, &mut bytes)?,
+            Place::Resident(offset) => self.resident.read(offset, &mut bytes)?,
+            Place::Input(column) => bytes.copy_from_slice(inputs.columns[column.0 as usize]),
+            Place::Scalar(scalar) => bytes.copy_from_slice(&inputs.scalars[scalar.0 as usize].to_ne_bytes()),
+        }
+        Ok(decode(ty, &bytes))
+    }
+}
+
+fn encode(ty: &TensorType, elements: &[f64]) -> Vec<u8> {
+    let bytes = |x: &f64| match ty.dtype {
+        DType::F32 => (*x as f32).to_ne_bytes().to_vec(),
+        DType::I32 => (*x as i32).to_ne_bytes().to_vec(),
+        DType::U8 => vec![*x as u8],
+        other => panic!("this device has no {other}"),
+    };
+    elements.iter().flat_map(bytes).collect()
+}
+
+fn decode(ty: &TensorType, bytes: &[u8]) -> Vec<f64> {
+    let number = |bytes: &[u8]| match ty.dtype {
+        DType::F32 => f64::from(f32::from_ne_bytes(bytes.try_into().unwrap())),
+        DType::I32 => f64::from(i32::from_ne_bytes(bytes.try_into().unwrap())),
+        DType::U8 => f64::from(bytes[0]),
+        other => panic!("this device has no {other}"),
+    };
+    bytes.chunks_exact(ty.dtype.size()).map(number).collect()
+}
+
+#[test]
+fn a_correct_device_passes_and_a_broken_op_is_named() {
+    let correct: Arc<dyn Device> = Arc::new(Slow { broken: None });
+    let reports = selftest::run(&correct, 1);
+    let failures: Vec<&String> = reports.iter().flat_map(|report| &report.failures).collect();
+    assert!(failures.is_empty(), "{failures:#?}");
+
+    let broken: Arc<dyn Device> = Arc::new(Slow { broken: Some("max_pool") });
+    let reports = selftest::run(&broken, 1);
+    let failed: Vec<&str> = reports.iter().filter(|report| !report.failures.is_empty()).map(|report| report.op).collect();
+    assert!(failed.contains(&"max_pool") && !failed.contains(&"matmul"), "{failed:?}");
+}
+
+#[test]
+fn a_report_is_one_line_and_one_more_per_failure() {
+    let report =
+        CaseReport { op: "matmul", cases: 19, forward: 1.2e-7, gradient: 3.4e-6, failures: vec!["matmul, with itself: off".into()] };
+    insta::assert_snapshot!(report, @r"
+    matmul              19 cases   forward 1e-7   gradient 3e-6   FAILED
+      matmul, with itself: off
+    ");
+}

@@ -1,0 +1,15 @@
+//! What the core promises, as tests. One binary, one module per promise.
+
+mod absences;
+mod arena;
+mod autodiff;
+mod checker;
+mod device;
+mod errors;
+mod op_table;
+mod passes;
+mod planner;
+mod reference;
+mod step;
+mod support;
+mod updates;

@@ -1,0 +1,161 @@
+//! Passes: what they make of a training step, and that they change no result.
+
+use crate::support::{graph_from, numbers, parameter, recipes};
+use plimsoll_core::expr::{Binary, Expr, Unary};
+use plimsoll_core::graph::StateId;
+use plimsoll_core::passes::{fuse_epilogues, fuse_pointwise, optimize, remove_dead, simplify};
+use plimsoll_core::random::StepRandom;
+use plimsoll_core::step::training_programs;
+use plimsoll_core::{Graph, GraphError, Shape, TensorType, ValueId, reference, verify};
+
+/// A dense layer with ReLU, mean squared error, and plain descent.
+fn training_step() -> Result<Graph, GraphError> {
+    let mut graph = Graph::new();
+    let x = graph.input("x", TensorType::f32(Shape::batch_of([4])));
+    let target = graph.input("target", TensorType::f32(Shape::batch_of([3])));
+    let batch = graph.scalar("batch");
+    let prediction = graph.in_scope("dense", |g| {
+        let (kernel, bias) = (parameter(g, "kernel", Shape::fixed([4, 3]))?, parameter(g, "bias", Shape::fixed([3]))?);
+        let product = g.matmul(x, kernel)?;
+        let sum = g.plus(product, bias)?;
+        g.map(sum, |e, x| e.binary(Binary::Max, x, e.constant(0.0)))
+    })?;
+    let loss = graph.in_scope("loss", |g| {
+        let difference = g.binary(Binary::Sub, prediction, target)?;
+        let squared = g.times(difference, difference)?;
+        let sum = g.sum(squared)?;
+        g.binary(Binary::Div, sum, batch)
+    })?;
+    graph.output("loss", loss);
+    let descend = |g: &mut Graph, parameter: StateId, gradient: ValueId| {
+        let value = g.state_value(parameter).expect("parameters are read");
+        let rate = g.scalar("rate");
+        let moved = g.pointwise(Expr::build(|e| e.sub(e.input(0), e.mul(e.input(1), e.input(2)))), &[value, gradient, rate])?;
+        g.update(parameter, moved);
+        Ok(())
+    };
+    Ok(training_programs(&graph, loss, false, &descend)?.remove(0).1)
+}
+
+#[test]
+fn a_training_step_as_written() {
+    insta::assert_snapshot!(training_step().unwrap(), @r#"
+    %0 = input "x" : f32[B, 4]
+    %1 = input "target" : f32[B, 3]
+    %2 = scalar "batch" : f32[]
+    %3 = state "dense/kernel" : f32[4, 3]  @dense
+    %4 = state "dense/bias" : f32[3]  @dense
+    %5 = matmul %0, %3 : f32[B, 3]  @dense
+    %6 = pointwise {a + b} %5, %4 : f32[B, 3]  @dense
+    %7 = pointwise {max(a, 0)} %6 : f32[B, 3]  @dense
+    %8 = pointwise {a - b} %7, %1 : f32[B, 3]  @loss
+    %9 = pointwise {a · a} %8 : f32[B, 3]  @loss
+    %10 = sum {axes 0,1 of [B, 3]} %9 : f32[1, 1]  @loss
+    %11 = reshape %10 : f32[]  @loss
+    %12 = pointwise {a / b} %11, %2 : f32[]  @loss
+    %13 = pointwise {1} : f32[]  @loss ←
+    %14 = pointwise {b / a} %2, %13 : f32[]  @loss ←
+    %15 = reshape %14 : f32[1, 1]  @loss ←
+    %16 = pointwise {a} %15 : f32[B, 3]  @loss ←
+    %17 = pointwise {b · a + b · a} %8, %16 : f32[B, 3]  @loss ←
+    %18 = pointwise {a} %17 : f32[B, 3]  @loss ←
+    %19 = pointwise {select(less(0, a), b, 0)} %7, %18 : f32[B, 3]  @dense ←
+    %20 = pointwise {a} %19 : f32[B, 3]  @dense ←
+    %21 = pointwise {a} %19 : f32[B, 3]  @dense ←
+    %22 = sum {axes 0 of [B, 3]} %21 : f32[1, 3]  @dense ←
+    %23 = reshape %22 : f32[3]  @dense ←
+    %24 = matmul {aᵀ} %0, %20 : f32[4, 3]  @dense ←
+    %25 = scalar "rate" : f32[]  @dense/kernel ↻
+    %26 = pointwise {a - b · c} %3, %24, %25 : f32[4, 3]  @dense/kernel ↻
+    %27 = pointwise {a - b · c} %4, %23, %25 : f32[3]  @dense/bias ↻
+    output loss = %12
+    update dense/kernel = %26
+    update dense/bias = %27
+    "#);
+}
+
+#[test]
+fn a_training_step_improved() {
+    insta::assert_snapshot!(optimize(&training_step().unwrap()).unwrap(), @r#"
+    %0 = input "x" : f32[B, 4]
+    %1 = input "target" : f32[B, 3]
+    %2 = scalar "batch" : f32[]
+    %3 = state "dense/kernel" : f32[4, 3]  @dense
+    %4 = state "dense/bias" : f32[3]  @dense
+    %5 = matmul {then max(a + b, 0)} %0, %3, %4 : f32[B, 3]  @dense
+    %6 = pointwise {a - b} %5, %1 : f32[B, 3]  @loss
+    %7 = sum {a · a, axes 0,1 of [B, 3]} %6 : f32[1, 1]  @loss
+    %8 = reshape %7 : f32[]  @loss
+    %9 = pointwise {a / b} %8, %2 : f32[]  @loss
+    %10 = pointwise {1 / a} %2 : f32[]  @loss ←
+    %11 = reshape %10 : f32[1, 1]  @loss ←
+    %12 = pointwise {select(less(0, a), c · b + c · b, 0)} %5, %6, %11 : f32[B, 3]  @dense ←
+    %13 = sum {axes 0 of [B, 3]} %12 : f32[1, 3]  @dense ←
+    %14 = reshape %13 : f32[3]  @dense ←
+    %15 = matmul {aᵀ} %0, %12 : f32[4, 3]  @dense ←
+    %16 = scalar "rate" : f32[]  @dense/kernel ↻
+    %17 = pointwise {a - b · c} %3, %15, %16 : f32[4, 3]  @dense/kernel ↻
+    %18 = pointwise {a - b · c} %4, %14, %16 : f32[3]  @dense/bias ↻
+    output loss = %9
+    update dense/kernel = %17
+    update dense/bias = %18
+    "#);
+}
+
+#[test]
+fn equal_things_are_computed_once_and_dead_ones_never() -> Result<(), GraphError> {
+    let mut graph = Graph::new();
+    let x = graph.input("x", TensorType::f32(Shape::batch_of([2])));
+    let (first, second) = (graph.unary(Unary::Exp, x)?, graph.unary(Unary::Exp, x)?);
+    let both = graph.plus(first, second)?;
+    graph.unary(Unary::Log, both)?;
+    let zeros = graph.full(0.0, Shape::batch_of([2]))?;
+    let same = graph.plus(both, zeros)?;
+    graph.output("both", same);
+    insta::assert_snapshot!(remove_dead(&simplify(&graph)), @r#"
+    %0 = input "x" : f32[B, 2]
+    %1 = pointwise {exp(a)} %0 : f32[B, 2]
+    %2 = pointwise {a + a} %1 : f32[B, 2]
+    output both = %2
+    "#);
+    Ok(())
+}
+
+type Pass = fn(&Graph) -> Graph;
+
+#[test]
+fn each_pass_alone_and_all_together_change_no_result() {
+    let passes: [(&str, Pass); 5] = [
+        ("simplify", simplify),
+        ("remove_dead", remove_dead),
+        ("fuse_pointwise", fuse_pointwise),
+        ("fuse_epilogues", fuse_epilogues),
+        ("optimize", |graph| optimize(graph).unwrap()),
+    ];
+    for recipe in recipes(150, 14) {
+        let graph = graph_from(&recipe);
+        let want = run(&graph);
+        for (name, pass) in passes {
+            let improved = pass(&graph);
+            verify(&improved).unwrap_or_else(|error| panic!("{name}: {error}\n{graph}\n{improved}"));
+            let got = run(&improved);
+            for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+                let close = |(got, want): (&f64, &f64)| {
+                    (got - want).abs() <= 1e-9 * want.abs().max(1.0) || got.is_nan() && want.is_nan() || got == want
+                };
+                assert!(got.iter().zip(want).all(close), "{name} changes result {i}\n{graph}\n{improved}");
+            }
+        }
+    }
+}
+
+/// All outputs and all states after one run.
+fn run(graph: &Graph) -> Vec<Vec<f64>> {
+    let rows = 3;
+    let inputs: Vec<Vec<f64>> =
+        graph.inputs().iter().enumerate().map(|(i, input)| numbers(input.ty.shape.elements().bind(rows), i as u32)).collect();
+    let states: Vec<Vec<f64>> =
+        graph.states().iter().enumerate().map(|(i, state)| numbers(state.ty.shape.elements().bind(rows), 50 + i as u32)).collect();
+    let outcome = reference::run(graph, rows, &inputs, &states, &[], &StepRandom::default());
+    outcome.outputs().iter().map(|(_, elements)| elements.clone()).chain(outcome.states().to_vec()).collect()
+}

@@ -1,0 +1,116 @@
+//! The step and its variants: a batch cut into pieces changes the parameters as the whole batch does, whatever the pieces.
+
+use crate::support::{PAPER, assert_sound, numbers, parameter};
+use plimsoll_core::expr::{Binary, Expr};
+use plimsoll_core::graph::{Init, StateId, StateKind};
+use plimsoll_core::plan::plan;
+use plimsoll_core::random::StepRandom;
+use plimsoll_core::step::{Role, training_programs};
+use plimsoll_core::{Graph, GraphError, Shape, TensorType, ValueId, reference};
+
+const ROWS: usize = 7;
+
+/// Two layers with dropout between them; the loss is the rows' share of the batch's mean squared error.
+fn model() -> Result<(Graph, ValueId), GraphError> {
+    let mut graph = Graph::new();
+    let x = graph.input("x", TensorType::f32(Shape::batch_of([4])));
+    let target = graph.input("target", TensorType::f32(Shape::batch_of([2])));
+    let batch = graph.scalar("rows in the batch");
+    let stream = graph.stream();
+    let (w1, w2) = (parameter(&mut graph, "w1", Shape::fixed([4, 5]))?, parameter(&mut graph, "w2", Shape::fixed([5, 2]))?);
+    let bias = parameter(&mut graph, "bias", Shape::fixed([2]))?;
+    let hidden = graph.matmul(x, w1)?;
+    let dropped = graph.map(hidden, |e, x| {
+        let kept = e.binary(Binary::Less, e.random(stream), e.constant(0.6));
+        e.mul(e.select(kept, x, e.constant(0.0)), e.constant(1.0 / 0.6))
+    })?;
+    let product = graph.matmul(dropped, w2)?;
+    let prediction = graph.plus(product, bias)?;
+    let squared = Expr::build(|e| {
+        let difference = e.sub(e.input(0), e.input(1));
+        e.div(e.mul(difference, difference), e.input(2))
+    });
+    let errors = graph.pointwise(squared, &[prediction, target, batch])?;
+    let loss = graph.sum(errors)?;
+    graph.output("loss", loss);
+    Ok((graph, loss))
+}
+
+/// Momentum, so that the optimiser has states of its own.
+fn momentum(graph: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {
+    let ty = graph.states()[parameter.0 as usize].ty.clone();
+    let velocity = graph.state("velocity", StateKind::Optimizer, ty, Init::Constant(0.0))?;
+    let faster = Expr::build(|e| e.add(e.mul(e.input(0), e.constant(0.9)), e.input(1)));
+    let faster = graph.pointwise(faster, &[velocity, gradient])?;
+    let value = graph.state_value(parameter).expect("parameters are read");
+    let moved = graph.pointwise(Expr::build(|e| e.sub(e.input(0), e.mul(e.input(1), e.constant(0.1)))), &[value, faster])?;
+    graph.update(graph.as_state(velocity).expect("just declared"), faster);
+    graph.update(parameter, moved);
+    Ok(())
+}
+
+fn programs() -> Vec<(Role, Graph)> {
+    let (forward, loss) = model().unwrap();
+    training_programs(&forward, loss, true, &momentum).unwrap()
+}
+
+fn first_states(programs: &[(Role, Graph)]) -> Vec<Vec<f64>> {
+    let longest = programs.iter().map(|(_, graph)| graph.states()).max_by_key(|states| states.len()).unwrap();
+    longest.iter().enumerate().map(|(i, state)| numbers(state.ty.shape.elements().factor(), i as u32)).collect()
+}
+
+/// Runs one batch in the given pieces and gives the states afterwards, the sums of gradients left out.
+fn after_one_batch(programs: &[(Role, Graph)], pieces: &[(Role, usize)]) -> Vec<Vec<f64>> {
+    let (x, target) = (numbers(ROWS * 4, 100), numbers(ROWS * 2, 101));
+    let mut states = first_states(programs);
+    let mut from = 0;
+    for (role, rows) in pieces {
+        let graph = &programs.iter().find(|(own, _)| own == role).unwrap().1;
+        let columns = [x[from * 4..(from + rows) * 4].to_vec(), target[from * 2..(from + rows) * 2].to_vec()];
+        let random = StepRandom { seed: 5, step: 1, first_row: from as u64 };
+        states = reference::run(graph, *rows, &columns, &states, &[ROWS as f64], &random).states().to_vec();
+        from += rows;
+    }
+    assert_eq!(from, ROWS, "the pieces are the batch");
+    let named = programs[0].1.states().iter().zip(states);
+    named.filter(|(state, _)| state.kind != StateKind::Accumulator).map(|(_, elements)| elements).collect()
+}
+
+#[test]
+fn pieces_of_any_size_change_the_parameters_as_the_whole_batch_does() {
+    let programs = programs();
+    let whole = after_one_batch(&programs, &[(Role::Step, 7)]);
+    assert_ne!(whole[0], first_states(&programs)[0], "the step changes something");
+    let cuts: [&[(Role, usize)]; 4] = [
+        &[(Role::First, 3), (Role::Middle, 2), (Role::Last, 2)],
+        &[(Role::First, 1), (Role::Last, 6)],
+        &[(Role::First, 6), (Role::Last, 1)],
+        &[(Role::First, 2), (Role::Middle, 2), (Role::Middle, 2), (Role::Last, 1)],
+    ];
+    for cut in cuts {
+        for (state, (got, want)) in after_one_batch(&programs, cut).iter().zip(&whole).enumerate() {
+            for (got, want) in got.iter().zip(want) {
+                assert!((got - want).abs() < 1e-12, "{cut:?}: state {state} has {got} instead of {want}");
+            }
+        }
+    }
+}
+
+#[test]
+fn all_variants_are_planned_into_one_arena() {
+    let plan = plan(programs(), ROWS, &PAPER).unwrap();
+    assert_sound(&plan);
+    let names: Vec<&str> = plan.states.iter().map(|state| state.name.as_str()).collect();
+    assert_eq!(
+        names,
+        ["w1", "w2", "bias", "w1/gradient_sum", "w2/gradient_sum", "bias/gradient_sum", "w1/velocity", "w2/velocity", "bias/velocity"]
+    );
+}
+
+#[test]
+fn without_accumulation_there_are_no_sums() {
+    let (forward, loss) = model().unwrap();
+    let programs = training_programs(&forward, loss, false, &momentum).unwrap();
+    assert_eq!(programs.len(), 1);
+    assert!(programs[0].1.states().iter().all(|state| state.kind != StateKind::Accumulator));
+}

@@ -1,0 +1,184 @@
+//! The builder people use: a source and what is done to its rows, in the order it is written.
+
+use crate::ops::Op;
+use crate::order::{self, Reorder, Shuffle};
+use crate::source::{Digits, Npy, Random, RandomSpec, Source, Split};
+use crate::{DataError, Schema};
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A source and the stages its rows pass. Building one reads nothing but headers; a clone shares the source.
+///
+/// ```
+/// use plimsoll_data::{Dataset, Prefetch, Shuffle, Split, ops::{one_hot, scale}};
+/// let data = Dataset::digits(Split::Train)
+///     .shuffle(Shuffle::seed(7))
+///     .map("x", [scale(1.0 / 16.0)])
+///     .map("y", [one_hot(10)])
+///     .batch(32)
+///     .prefetch(Prefetch::Auto);
+/// assert_eq!((data.len(), data.batches()), (1438, 45));
+/// assert_eq!(data.output_schema()?.to_string(), "x: f32[8, 8, 1], y: f32[10]");
+/// # Ok::<(), plimsoll_data::DataError>(())
+/// ```
+#[derive(Clone)]
+pub struct Dataset {
+    pub(crate) source: Arc<dyn Source>,
+    pub(crate) stages: Vec<Stage>,
+}
+
+/// One stage as it was written; whether it makes sense there is checked when all are known.
+#[derive(Clone)]
+pub(crate) enum Stage {
+    Reorder(Reorder),
+    Map { column: String, ops: Vec<Arc<dyn Op>> },
+    Batch(usize),
+    Prefetch(Prefetch),
+}
+
+/// How far ahead of the consumer batches are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prefetch {
+    /// As far as it pays, within the plan's limit.
+    Auto,
+    /// This many batches.
+    Batches(usize),
+}
+
+impl Dataset {
+    /// The embedded [digits](Digits): `x` u8 `[8, 8, 1]` from 0 to 16, `y` i32.
+    pub fn digits(split: Split) -> Dataset {
+        Dataset::from_source(Arc::new(Digits::new(split)))
+    }
+
+    /// Made-up rows.
+    pub fn random(spec: RandomSpec) -> Result<Dataset, DataError> {
+        Ok(Dataset::from_source(Arc::new(Random::new(spec)?)))
+    }
+
+    /// Columns from `.npy` files, each named by what stands beside its path.
+    ///
+    /// ```
+    /// use plimsoll_data::Dataset;
+    /// let missing = Dataset::npy(&[("x", "no/such/x.npy"), ("y", "no/such/y.npy")]);
+    /// assert_eq!(missing.unwrap_err().to_string(), "cannot open no/such/x.npy: No such file or directory (os error 2)");
+    /// ```
+    pub fn npy<P: AsRef<Path>>(files: &[(&str, P)]) -> Result<Dataset, DataError> {
+        Ok(Dataset::from_source(Arc::new(Npy::open(files)?)))
+    }
+
+    /// Any source.
+    pub fn from_source(source: Arc<dyn Source>) -> Dataset {
+        Dataset { source, stages: Vec::new() }
+    }
+
+    /// Puts the rows that reach this stage into a new random order each epoch. Exact, and takes no memory.
+    pub fn shuffle(self, shuffle: Shuffle) -> Dataset {
+        self.stage(Stage::Reorder(Reorder::Shuffle(shuffle)))
+    }
+
+    /// Leaves out the first `rows` rows.
+    pub fn skip(self, rows: u64) -> Dataset {
+        self.stage(Stage::Reorder(Reorder::Skip(rows)))
+    }
+
+    /// Keeps the first `rows` rows.
+    pub fn take(self, rows: u64) -> Dataset {
+        self.stage(Stage::Reorder(Reorder::Take(rows)))
+    }
+
+    /// Applies the [operations](crate::ops) to a column, one after the other.
+    pub fn map(self, column: &str, ops: impl IntoIterator<Item = Arc<dyn Op>>) -> Dataset {
+        self.stage(Stage::Map { column: column.to_string(), ops: ops.into_iter().collect() })
+    }
+
+    /// Hands out `rows` rows at a time; the last batch of an epoch has what is left.
+    pub fn batch(self, rows: usize) -> Dataset {
+        self.stage(Stage::Batch(rows))
+    }
+
+    /// The same rows in the same order, handed out `rows` at a time whatever was said before.
+    pub fn rebatch(mut self, rows: usize) -> Dataset {
+        self.stages.retain(|stage| !matches!(stage, Stage::Batch(_)));
+        self.batch(rows)
+    }
+
+    /// How far ahead batches are made; [`Prefetch::Auto`] unless said.
+    pub fn prefetch(self, prefetch: Prefetch) -> Dataset {
+        self.stage(Stage::Prefetch(prefetch))
+    }
+
+    fn stage(mut self, stage: Stage) -> Dataset {
+        self.stages.push(stage);
+        self
+    }
+
+    /// Rows in one epoch.
+    pub fn len(&self) -> u64 {
+        let reorders = self.stages.iter().filter_map(|stage| match stage {
+            Stage::Reorder(reorder) => Some(*reorder),
+            _ => None,
+        });
+        order::length(self.source.len(), reorders)
+    }
+
+    /// Whether an epoch has no rows.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Rows in a batch, if it was said.
+    pub fn batch_size(&self) -> Option<usize> {
+        self.stages.iter().find_map(|stage| match stage {
+            Stage::Batch(rows) => Some(*rows),
+            _ => None,
+        })
+    }
+
+    /// Batches in one epoch, the ragged last one included; single rows if no batch size was said.
+    pub fn batches(&self) -> u64 {
+        self.len().div_ceil(self.batch_size().unwrap_or(1).max(1) as u64)
+    }
+
+    /// The columns of a batch, or what is wrong with the stages.
+    pub fn output_schema(&self) -> Result<Schema, DataError> {
+        Ok(self.recipe()?.schema)
+    }
+
+    /// The source and the stages in one line.
+    ///
+    /// ```
+    /// use plimsoll_data::{Dataset, Shuffle, Split, ops::scale};
+    /// let data = Dataset::digits(Split::Test).shuffle(Shuffle::seed(7)).take(100).map("x", [scale(0.0625)]).batch(32);
+    /// assert_eq!(data.describe(), "digits (test) → shuffle(seed 7) → take(100) → map(x: scale(0.0625)) → batch(32)");
+    /// ```
+    pub fn describe(&self) -> String {
+        let mut text = self.source.describe();
+        for stage in &self.stages {
+            text += &format!(" → {stage}");
+        }
+        text
+    }
+}
+
+impl fmt::Debug for Dataset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Dataset({})", self.describe())
+    }
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Stage::Reorder(reorder) => write!(f, "{reorder}"),
+            Stage::Map { column, ops } => {
+                let ops: Vec<String> = ops.iter().map(|op| op.describe()).collect();
+                write!(f, "map({column}: {})", ops.join(", "))
+            }
+            Stage::Batch(rows) => write!(f, "batch({rows})"),
+            Stage::Prefetch(Prefetch::Auto) => write!(f, "prefetch(auto)"),
+            Stage::Prefetch(Prefetch::Batches(n)) => write!(f, "prefetch({n})"),
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! What can go wrong with data: one sentence that says what, to what, and what to do.
+
+use plimsoll_core::{Bytes, DType, LedgerError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// An error of a data set, its plan or its feed. Cloning is cheap: a feed that has failed gives the same error each time it is asked.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DataError {
+    /// The operating system refused.
+    #[error("cannot {action} {}: {source}", .path.display())]
+    Io {
+        /// What was being done, such as `open` or `read row 7 of`.
+        action: String,
+        /// To which file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: Arc<io::Error>,
+    },
+    /// A file whose contents are not what its name promises.
+    #[error("{} cannot be read as .npy: {problem}", .path.display())]
+    Npy {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it and what to do.
+        problem: String,
+    },
+    /// A file that ends before its header says it does.
+    #[error("{} is truncated: its header promises {expected} bytes and it has {actual}; copy or write it again", .path.display())]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// Bytes the header promises, the header included.
+        expected: u64,
+        /// Bytes there are.
+        actual: u64,
+    },
+    /// Files that are columns of the same rows must have as many of them.
+    #[error("{} has {rows} rows but {} has {other_rows}; columns of one data set need the same number of rows", .path.display(), .other.display())]
+    RowsDisagree {
+        /// One file.
+        path: PathBuf,
+        /// Its rows.
+        rows: u64,
+        /// The other file.
+        other: PathBuf,
+        /// Its rows.
+        other_rows: u64,
+    },
+    /// A whole number that the type the consumer gets cannot hold.
+    #[error("{} holds {value} in row {row}, which does not fit {dtype}; store smaller numbers or use a float type", .path.display())]
+    DoesNotFit {
+        /// The file.
+        path: PathBuf,
+        /// The row, counted from 0.
+        row: u64,
+        /// What stands there.
+        value: i64,
+        /// What the consumer gets.
+        dtype: DType,
+    },
+    /// A schema that no block of rows could have.
+    #[error("column `{column}` {problem}")]
+    Schema {
+        /// The column.
+        column: String,
+        /// What is wrong with it and what to do.
+        problem: String,
+    },
+    /// A stage names a column that is not there.
+    #[error("there is no column `{name}` to map; the columns are {}", .have.join(", "))]
+    NoColumn {
+        /// The name asked for.
+        name: String,
+        /// The names there are.
+        have: Vec<String>,
+    },
+    /// An operation that cannot be applied to a column.
+    #[error("{op} cannot be applied to column `{column}`: {problem}")]
+    Op {
+        /// The operation as people write it.
+        op: String,
+        /// The column.
+        column: String,
+        /// What is wrong and what to do.
+        problem: String,
+    },
+    /// A label outside the classes it is encoded for.
+    #[error("column `{column}` holds the label {value} in row {row}, outside 0..{classes}; correct the row or raise the number of classes")]
+    Label {
+        /// The column.
+        column: String,
+        /// The row of the source, counted from 0.
+        row: u64,
+        /// What stands there.
+        value: i64,
+        /// How many classes there are.
+        classes: usize,
+    },
+    /// A stage that makes no sense where or as it is written.
+    #[error("{0}")]
+    Stage(String),
+    /// A limit no arrangement of the pipeline fits in.
+    #[error(
+        "the input pipeline cannot run in {limit}: it needs at least {minimum} ({}); raise the limit or lower the batch size",
+        list(.stages)
+    )]
+    OverLimit {
+        /// The limit.
+        limit: Bytes,
+        /// The smallest limit that works.
+        minimum: Bytes,
+        /// What the smallest arrangement holds, by stage.
+        stages: Vec<(String, Bytes)>,
+    },
+    /// The ledger refused a reservation the plan had counted on.
+    #[error("the input pipeline's memory was refused: {0}")]
+    Ledger(#[from] LedgerError),
+    /// A plan used with a data set it was not made for.
+    #[error(
+        "the plan was made for another data set (it counts {planned}, this one needs {needed}); call plan() on the data set that is fed"
+    )]
+    OtherPlan {
+        /// What the plan counts.
+        planned: Bytes,
+        /// What the data set would take in the plan's geometry.
+        needed: Bytes,
+    },
+    /// A saved position that belongs to a different data set.
+    #[error(
+        "the saved position was taken with {what} {saved}, but this data set has {now}; resume with the data set the position was saved from"
+    )]
+    OtherState {
+        /// What differs.
+        what: &'static str,
+        /// Its value when saved.
+        saved: String,
+        /// Its value now.
+        now: String,
+    },
+    /// Code of a source or an operation panicked.
+    #[error("reading data panicked: {message}; this is a bug in the source or operation at work, please report it")]
+    Panic {
+        /// What the panic said.
+        message: String,
+    },
+}
+
+impl DataError {
+    pub(crate) fn io(action: impl Into<String>, path: &Path, source: io::Error) -> DataError {
+        DataError::Io { action: action.into(), path: path.to_path_buf(), source: Arc::new(source) }
+    }
+}
+
+fn list(stages: &[(String, Bytes)]) -> String {
+    stages.iter().map(|(name, bytes)| format!("{name} {bytes}")).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,61 @@
+//! Memory that blocks of rows lie in: aligned, and resident from the moment it is counted.
+
+use std::hint::black_box;
+
+/// The memory of one slot of the staging ring. A device that copies from pinned memory supplies its own.
+pub trait SlotMemory: Send {
+    /// All bytes; at least as many as were asked for, at an address that is a multiple of [`ALIGNMENT`].
+    fn bytes(&self) -> &[u8];
+    /// The same bytes, to be written.
+    fn bytes_mut(&mut self) -> &mut [u8];
+}
+
+/// The alignment of every buffer, and of each column in a block: a cache line, and the widest vector register.
+pub const ALIGNMENT: usize = 64;
+
+const PAGE: usize = 4096;
+
+/// Host memory, aligned and zeroed, whose size is a multiple of [`ALIGNMENT`].
+///
+/// Every page is touched on creation: the memory counts as resident from then on, and a run does not find out later
+/// that the system had promised more than it has.
+pub struct AlignedBuf {
+    lines: Vec<Line>,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([u8; ALIGNMENT]);
+
+impl AlignedBuf {
+    /// At least `bytes` zeroed bytes.
+    ///
+    /// ```
+    /// use plimsoll_data::{AlignedBuf, SlotMemory};
+    /// let buffer = AlignedBuf::new(100);
+    /// assert_eq!(buffer.bytes().len(), 128);
+    /// assert_eq!(buffer.bytes().as_ptr() as usize % 64, 0);
+    /// ```
+    pub fn new(bytes: usize) -> AlignedBuf {
+        let mut lines = vec![Line([0; ALIGNMENT]); bytes.div_ceil(ALIGNMENT)];
+        // The compiler may turn a zeroed vector into untouched zero pages; it cannot after this.
+        black_box(&mut lines);
+        for page in lines.chunks_mut(PAGE / ALIGNMENT) {
+            page[0].0[0] = 0;
+        }
+        AlignedBuf { lines }
+    }
+}
+
+impl SlotMemory for AlignedBuf {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: `Line` is `repr(C)` around 64 bytes with size 64 and so no padding; the vector's elements are
+        // contiguous and initialised, bytes have no alignment of their own, and the borrow of `self` covers the slice.
+        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.lines.len() * ALIGNMENT) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`; any byte pattern is a valid `Line`, and the exclusive borrow of `self` covers the slice.
+        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.lines.len() * ALIGNMENT) }
+    }
+}

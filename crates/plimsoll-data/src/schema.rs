@@ -1,0 +1,112 @@
+//! What a row is made of: named columns, each with an element type and the shape of one row.
+
+use crate::DataError;
+use plimsoll_core::{Bytes, DType};
+use std::fmt;
+
+/// One column: its name, element type and the shape of one row (empty for a scalar).
+///
+/// ```
+/// use plimsoll_core::{Bytes, DType};
+/// use plimsoll_data::Column;
+/// let image = Column::new("x", DType::U8, [28, 28, 1]);
+/// assert_eq!(image.row_bytes(), Bytes(784));
+/// assert_eq!(image.to_string(), "x: u8[28, 28, 1]");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Column {
+    /// What stages and consumers call it.
+    pub name: String,
+    /// The type of one element.
+    pub dtype: DType,
+    /// The shape of one row.
+    pub shape: Vec<usize>,
+}
+
+/// The columns of a data set, in order. Consumers address them by index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schema {
+    columns: Vec<Column>,
+}
+
+/// Far above any real row, and small enough that sums and products of rows stay inside 64 bits.
+const MAX_ROW: Bytes = Bytes::gib(256);
+
+impl Column {
+    /// A column of rows of this shape.
+    pub fn new(name: impl Into<String>, dtype: DType, shape: impl Into<Vec<usize>>) -> Column {
+        Column { name: name.into(), dtype, shape: shape.into() }
+    }
+
+    /// Elements in one row.
+    pub fn elements(&self) -> usize {
+        self.shape.iter().fold(1usize, |product, &dim| product.saturating_mul(dim))
+    }
+
+    /// Bytes of one row.
+    pub fn row_bytes(&self) -> Bytes {
+        Bytes((self.elements() as u64).saturating_mul(self.dtype.size() as u64))
+    }
+}
+
+impl fmt::Display for Column {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}{:?}", self.name, self.dtype, self.shape)
+    }
+}
+
+impl Schema {
+    /// Columns with distinct names whose rows have a size.
+    ///
+    /// ```
+    /// use plimsoll_core::DType;
+    /// use plimsoll_data::{Column, Schema};
+    /// let twice = Schema::new(vec![Column::new("x", DType::F32, [4]), Column::new("x", DType::I32, [])]);
+    /// assert_eq!(twice.unwrap_err().to_string(), "column `x` appears twice; give each column its own name");
+    /// ```
+    pub fn new(columns: Vec<Column>) -> Result<Schema, DataError> {
+        for (index, column) in columns.iter().enumerate() {
+            let refuse = |problem: String| Err(DataError::Schema { column: column.name.clone(), problem });
+            if columns[..index].iter().any(|other| other.name == column.name) {
+                return refuse("appears twice; give each column its own name".into());
+            }
+            if column.shape.contains(&0) {
+                return refuse(format!("has rows of shape {:?}, which hold nothing; leave the column out", column.shape));
+            }
+            if column.row_bytes() > MAX_ROW {
+                return refuse(format!("has rows of shape {:?}, above the {MAX_ROW} a row may take; split them", column.shape));
+            }
+        }
+        Ok(Schema { columns })
+    }
+
+    /// The columns in order.
+    pub fn columns(&self) -> &[Column] {
+        &self.columns
+    }
+
+    /// The index of the column `name`.
+    pub fn index_of(&self, name: &str) -> Option<usize> {
+        self.columns.iter().position(|column| column.name == name)
+    }
+
+    /// Bytes of one row over all columns.
+    pub fn row_bytes(&self) -> Bytes {
+        self.columns.iter().map(Column::row_bytes).sum()
+    }
+
+    /// The same columns with one replaced; a map keeps the name, so the names stay distinct.
+    pub(crate) fn with(mut self, index: usize, column: Column) -> Result<Schema, DataError> {
+        self.columns[index] = column;
+        Schema::new(self.columns)
+    }
+}
+
+impl fmt::Display for Schema {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, column) in self.columns.iter().enumerate() {
+            write!(f, "{}{column}", if index == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,88 @@
+//! The digits data set, embedded: 1,797 handwritten digits of 8×8 pixels.
+
+use super::{Gather, Source};
+use crate::block::BlockMut;
+use crate::{Column, DataError, Permutation, Schema};
+use plimsoll_core::{Bytes, DType};
+
+/// Which part of a data set that comes with a held-out part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Split {
+    /// The part to learn from.
+    Train,
+    /// The part to measure on.
+    Test,
+}
+
+/// Optical Recognition of Handwritten Digits (E. Alpaydin, C. Kaynak; UCI; CC BY 4.0): `x` is u8 `[8, 8, 1]` with
+/// values from 0 to 16, `y` is the digit as an i32 scalar.
+///
+/// The file's rows are put into one fixed random order that does not look at classes; the last fifth of it (359 rows)
+/// is [`Split::Test`], the rest (1,438 rows) is [`Split::Train`]. The order is part of the data set and never changes.
+pub struct Digits {
+    split: Split,
+    schema: Schema,
+    /// The file's row for each row of this part.
+    rows: Vec<u16>,
+}
+
+const FILE: &[u8] = include_bytes!("../../data/digits.bin");
+const PIXELS: usize = 64;
+const ROW: usize = PIXELS + 1;
+const ROWS: u64 = (FILE.len() / ROW) as u64;
+const TEST_ROWS: u64 = ROWS / 5;
+const SPLIT_SEED: u64 = 7;
+
+impl Digits {
+    /// One part of the data.
+    pub fn new(split: Split) -> Digits {
+        let columns = vec![Column::new("x", DType::U8, [8, 8, 1]), Column::new("y", DType::I32, [])];
+        let schema = Schema::new(columns).expect("two distinct columns");
+        let places = match split {
+            Split::Train => 0..ROWS - TEST_ROWS,
+            Split::Test => ROWS - TEST_ROWS..ROWS,
+        };
+        let order = Permutation::new(ROWS, SPLIT_SEED, 0);
+        Digits { split, schema, rows: places.map(|place| order.at(place) as u16).collect() }
+    }
+
+    fn write(&self, rows: impl Iterator<Item = u64>, out: &mut BlockMut<'_, '_>) {
+        for (place, row) in rows.enumerate() {
+            let at = usize::from(self.rows[row as usize]) * ROW;
+            let (pixels, label) = FILE[at..at + ROW].split_at(PIXELS);
+            out.column(0)[place * PIXELS..][..PIXELS].copy_from_slice(pixels);
+            out.column(1)[place * 4..][..4].copy_from_slice(&i32::from(label[0]).to_ne_bytes());
+        }
+    }
+}
+
+impl Source for Digits {
+    fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    fn len(&self) -> u64 {
+        self.rows.len() as u64
+    }
+
+    fn scratch_bytes(&self, _rows: usize) -> Bytes {
+        Bytes::ZERO
+    }
+
+    fn read(&self, first_row: u64, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        self.write(first_row..first_row + out.rows() as u64, out);
+        Ok(())
+    }
+
+    fn gather(&self, rows: Gather<'_>, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        self.write(rows.rows.iter().copied(), out);
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        match self.split {
+            Split::Train => "digits (train)".into(),
+            Split::Test => "digits (test)".into(),
+        }
+    }
+}

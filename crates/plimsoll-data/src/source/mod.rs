@@ -1,0 +1,56 @@
+//! Where rows come from. An indexed source knows how many rows it has and gives any of them, in blocks.
+
+mod digits;
+mod npy;
+mod random;
+
+pub use digits::{Digits, Split};
+pub use npy::Npy;
+pub use random::{Random, RandomSpec};
+
+use crate::block::BlockMut;
+use crate::{DataError, Schema};
+use plimsoll_core::Bytes;
+
+/// Rows with random access. Reading is a function of the row's number alone, so that any order and any number of
+/// threads gives the same rows; values are converted to the schema's types while they are written to their destination.
+pub trait Source: Send + Sync {
+    /// The columns as the consumer gets them.
+    fn schema(&self) -> &Schema;
+
+    /// How many rows there are.
+    fn len(&self) -> u64;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The scratch memory that reading or gathering `rows` rows in one call needs.
+    fn scratch_bytes(&self, rows: usize) -> Bytes;
+
+    /// Writes the rows from `first_row` on into `out`; `scratch` has at least [`scratch_bytes`](Self::scratch_bytes)
+    /// of `out.rows()`, and the rows exist.
+    fn read(&self, first_row: u64, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError>;
+
+    /// Writes the chosen rows into `out` in the order asked for; otherwise as [`read`](Self::read).
+    fn gather(&self, rows: Gather<'_>, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError>;
+
+    /// Whether [`gather`](Self::gather) uses [`Gather::ascending`]; working it out costs more than a small row.
+    fn wants_ascending(&self) -> bool {
+        false
+    }
+
+    /// What and where this is, in a few words.
+    fn describe(&self) -> String;
+}
+
+/// Rows to be gathered.
+#[derive(Clone, Copy, Debug)]
+pub struct Gather<'a> {
+    /// The row that goes to each place of the block.
+    pub rows: &'a [u64],
+    /// The places of the block, by ascending row: the order in which a file is best read. Worked out once for all
+    /// columns; empty unless the source [wants it](Source::wants_ascending).
+    pub ascending: &'a [u32],
+}

@@ -1,0 +1,213 @@
+//! The head of a `.npy` file: a magic number, a version, and a Python dictionary with type, order and shape.
+
+use crate::DataError;
+use plimsoll_core::DType;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// What the head of a file says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    /// Where the array begins.
+    pub data: u64,
+    pub element: Element,
+    pub shape: Vec<usize>,
+}
+
+/// The element types that can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Element {
+    F16,
+    F32,
+    F64,
+    I8,
+    U8,
+    I16,
+    U16,
+    I32,
+    U32,
+    I64,
+}
+
+impl Element {
+    pub fn size(self) -> usize {
+        match self {
+            Element::I8 | Element::U8 => 1,
+            Element::F16 | Element::I16 | Element::U16 => 2,
+            Element::F32 | Element::I32 | Element::U32 => 4,
+            Element::F64 | Element::I64 => 8,
+        }
+    }
+
+    /// What the consumer gets.
+    pub fn delivered(self) -> DType {
+        match self {
+            Element::F16 | Element::F32 | Element::F64 => DType::F32,
+            Element::U8 => DType::U8,
+            Element::I8 | Element::I16 | Element::U16 | Element::I32 | Element::U32 | Element::I64 => DType::I32,
+        }
+    }
+
+    pub fn is_delivered_as_is(self) -> bool {
+        matches!(self, Element::F32 | Element::U8 | Element::I32)
+    }
+}
+
+const MAGIC: &[u8] = b"\x93NUMPY";
+
+/// NumPy's own limit is 10,000 unless told to trust the file; a longer head is a damaged length.
+const LONGEST: usize = 64 * 1024;
+
+impl Header {
+    pub fn read(file: &File, path: &Path) -> Result<Header, DataError> {
+        let refuse = |problem: String| DataError::Npy { path: path.to_path_buf(), problem };
+        let cut = || refuse("it ends inside its header; copy or write it again".into());
+        let read_at = |buffer: &mut [u8], offset| match file.read_exact_at(buffer, offset) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Err(cut()),
+            Err(error) => Err(DataError::io("read", path, error)),
+        };
+
+        let mut start = [0; 8];
+        read_at(&mut start, 0)?;
+        if &start[..6] != MAGIC {
+            return Err(refuse("it does not begin with the .npy magic number; save it with numpy.save".into()));
+        }
+        let (at, length) = match start[6] {
+            1 => {
+                let mut length = [0; 2];
+                read_at(&mut length, 8)?;
+                (10, usize::from(u16::from_le_bytes(length)))
+            }
+            2 | 3 => {
+                let mut length = [0; 4];
+                read_at(&mut length, 8)?;
+                (12, u32::from_le_bytes(length) as usize)
+            }
+            version => return Err(refuse(format!("its format version {version} is unknown; save it as version 1, 2 or 3"))),
+        };
+        if length > LONGEST {
+            return Err(refuse(format!("its header claims {length} bytes, more than the {LONGEST} one may have; the file is damaged")));
+        }
+        let mut text = vec![0; length];
+        read_at(&mut text, at)?;
+        let (element, shape) = parse(&text).map_err(refuse)?;
+        Ok(Header { data: at + length as u64, element, shape })
+    }
+}
+
+/// Reads `{'descr': '<f8', 'fortran_order': False, 'shape': (3, 4), }`.
+fn parse(text: &[u8]) -> Result<(Element, Vec<usize>), String> {
+    let damaged = || "its header is not the dictionary numpy.save writes; the file is damaged".to_string();
+    let text = std::str::from_utf8(text).map_err(|_| damaged())?.trim();
+    let mut rest = text.strip_prefix('{').and_then(|text| text.strip_suffix('}')).ok_or_else(damaged)?.trim_start();
+    let (mut element, mut fortran, mut shape) = (None, None, None);
+    while !rest.is_empty() {
+        let (key, value) = quoted(rest).ok_or_else(damaged)?;
+        let value = value.trim_start().strip_prefix(':').ok_or_else(damaged)?.trim_start();
+        let after = match key {
+            "descr" if value.starts_with('[') => {
+                return Err("its elements are records of several fields; save one plain array for each column".into());
+            }
+            "descr" => {
+                let (descr, after) = quoted(value).ok_or_else(damaged)?;
+                element = Some(element_of(descr)?);
+                after
+            }
+            "fortran_order" => match (value.strip_prefix("False"), value.strip_prefix("True")) {
+                (Some(after), _) => {
+                    fortran = Some(false);
+                    after
+                }
+                (_, Some(after)) => {
+                    fortran = Some(true);
+                    after
+                }
+                _ => return Err(damaged()),
+            },
+            "shape" => {
+                let (dims, after) = value.strip_prefix('(').and_then(|value| value.split_once(')')).ok_or_else(damaged)?;
+                let dims: Result<Vec<usize>, _> =
+                    dims.split(',').map(str::trim).filter(|dim| !dim.is_empty()).map(|dim| dim.trim_end_matches('L').parse()).collect();
+                shape = Some(dims.map_err(|_| damaged())?);
+                after
+            }
+            _ => return Err(damaged()),
+        };
+        let after = after.trim_start();
+        rest = after.strip_prefix(',').unwrap_or(after).trim_start();
+    }
+    match (element, fortran, shape) {
+        (Some(_), Some(true), Some(shape)) if shape.len() > 1 => {
+            Err("it is in Fortran order (column by column), so a row is not in one piece; save numpy.ascontiguousarray of it".into())
+        }
+        (Some(element), Some(_), Some(shape)) => Ok((element, shape)),
+        _ => Err(damaged()),
+    }
+}
+
+/// A quoted string at the start of `text`, and what follows it.
+fn quoted(text: &str) -> Option<(&str, &str)> {
+    let quote = text.chars().next().filter(|&c| c == '\'' || c == '"')?;
+    text[1..].split_once(quote)
+}
+
+fn element_of(descr: &str) -> Result<Element, String> {
+    let (order, kind) = descr.split_at_checked(1).unwrap_or((descr, ""));
+    if order == ">" {
+        return Err(format!("its elements `{descr}` are big endian; save it as little endian, such as with array.astype('<{kind}')"));
+    }
+    Ok(match kind {
+        "f2" => Element::F16,
+        "f4" => Element::F32,
+        "f8" => Element::F64,
+        "i1" => Element::I8,
+        "u1" => Element::U8,
+        "i2" => Element::I16,
+        "u2" => Element::U16,
+        "i4" => Element::I32,
+        "u4" => Element::U32,
+        "i8" => Element::I64,
+        _ => {
+            return Err(format!(
+                "its elements are `{descr}`, which is not supported; convert it with array.astype to one of f2, f4, f8, i1, u1, i2, u2, i4, u4, i8"
+            ));
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn reads_what_writers_write() {
+        for (text, element, shape) in [
+            ("{'descr': '<f8', 'fortran_order': False, 'shape': (3, 4), }      \n", Element::F64, vec![3, 4]),
+            ("{'descr': '|u1', 'fortran_order': False, 'shape': (7,), }", Element::U8, vec![7]),
+            ("{\"shape\":(2,),\"descr\":\"<i8\",\"fortran_order\":False}", Element::I64, vec![2]),
+            ("{'descr': '<f4', 'fortran_order': True, 'shape': (5,), }", Element::F32, vec![5]),
+            ("{'descr': '<f2', 'fortran_order': False, 'shape': (5L, 2L), }", Element::F16, vec![5, 2]),
+            ("{'descr': '<f2', 'fortran_order': False, 'shape': (), }", Element::F16, vec![]),
+        ] {
+            assert_eq!(parse(text.as_bytes()), Ok((element, shape)), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nonsense_is_refused_not_panicked_on(text in proptest::collection::vec(any::<u8>(), 0..80)) {
+            let _ = parse(&text);
+        }
+
+        #[test]
+        fn near_misses_are_refused_not_panicked_on(cut in 0usize..61, put in "[ -~é]{0,3}") {
+            let whole = "{'descr': '<f8', 'fortran_order': False, 'shape': (3, 4), }  ";
+            let text = format!("{}{put}{}", &whole[..cut], &whole[cut..]);
+            let _ = parse(text.as_bytes());
+            let _ = parse(&whole.as_bytes()[..cut]);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Columns from `.npy` files, read in blocks. A file is neither mapped nor held: what is resident is what is counted.
+
+mod convert;
+mod header;
+
+use super::{Gather, Source};
+use crate::block::BlockMut;
+use crate::{Column, DataError, Schema};
+use convert::DoesNotFit;
+use header::{Element, Header};
+use plimsoll_core::{Bytes, DType};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// One or several `.npy` files whose first dimension is the row. Floats arrive as f32, whole numbers as i32 (checked),
+/// unsigned bytes as they are.
+pub struct Npy {
+    schema: Schema,
+    rows: u64,
+    parts: Vec<Part>,
+}
+
+/// One file.
+struct Part {
+    path: PathBuf,
+    file: File,
+    /// Where the first row begins.
+    data: u64,
+    rows: u64,
+    element: Element,
+    /// Elements in one row.
+    elements: usize,
+}
+
+/// Up to this many unwanted bytes are read along when rows are gathered: copying them costs about as much as one more
+/// call to the operating system.
+const WORTH_READING_OVER: usize = 4096;
+
+impl Npy {
+    /// Opens the files and checks each against its header; the name given with a file becomes the column's.
+    pub fn open<P: AsRef<Path>>(files: &[(&str, P)]) -> Result<Npy, DataError> {
+        let mut columns = Vec::new();
+        let mut parts: Vec<Part> = Vec::new();
+        for (name, path) in files {
+            let (part, shape) = Part::open(path.as_ref())?;
+            if let Some(first) = parts.first()
+                && first.rows != part.rows
+            {
+                return Err(DataError::RowsDisagree {
+                    path: first.path.clone(),
+                    rows: first.rows,
+                    other: part.path.clone(),
+                    other_rows: part.rows,
+                });
+            }
+            columns.push(Column::new(*name, part.element.delivered(), shape));
+            parts.push(part);
+        }
+        let rows = match parts.first() {
+            Some(part) => part.rows,
+            None => return Err(DataError::Stage("a data set of .npy files needs at least one file; name one for each column".into())),
+        };
+        Ok(Npy { schema: Schema::new(columns)?, rows, parts })
+    }
+}
+
+impl Source for Npy {
+    fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    fn len(&self) -> u64 {
+        self.rows
+    }
+
+    fn scratch_bytes(&self, rows: usize) -> Bytes {
+        self.parts.iter().map(|part| part.scratch_bytes(rows)).max().unwrap_or_default()
+    }
+
+    fn read(&self, first_row: u64, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        for (index, part) in self.parts.iter().enumerate() {
+            part.read(first_row, out.rows(), scratch, out.column(index))?;
+        }
+        Ok(())
+    }
+
+    fn gather(&self, rows: Gather<'_>, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        for (index, part) in self.parts.iter().enumerate() {
+            part.gather(rows, scratch, out.column(index))?;
+        }
+        Ok(())
+    }
+
+    fn wants_ascending(&self) -> bool {
+        true
+    }
+
+    fn describe(&self) -> String {
+        let files: Vec<String> = self.parts.iter().map(|part| part.path.display().to_string()).collect();
+        format!("npy {}", files.join(", "))
+    }
+}
+
+impl Part {
+    /// Opens a file; also gives the shape of one row.
+    fn open(path: &Path) -> Result<(Part, Vec<usize>), DataError> {
+        let file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
+        let actual = file.metadata().map_err(|error| DataError::io("examine", path, error))?.len();
+        let refuse = |problem: String| DataError::Npy { path: path.to_path_buf(), problem };
+        let Header { data, element, shape } = Header::read(&file, path)?;
+
+        let Some((&rows, row_shape)) = shape.split_first() else {
+            return Err(refuse("it holds a single number; save an array whose first dimension is the row".into()));
+        };
+        let too_large = || refuse(format!("its shape {shape:?} is larger than any file"));
+        let elements = row_shape.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim)).ok_or_else(too_large)?;
+        let expected = elements
+            .checked_mul(element.size())
+            .and_then(|row| (row as u64).checked_mul(rows as u64))
+            .and_then(|bytes| bytes.checked_add(data))
+            .ok_or_else(too_large)?;
+        // Bytes after the array are no error: `numpy.load` ignores them too, and some writers put several arrays in one file.
+        if actual < expected {
+            return Err(DataError::Truncated { path: path.to_path_buf(), expected, actual });
+        }
+        let part = Part { path: path.to_path_buf(), file, data, rows: rows as u64, element, elements };
+        Ok((part, row_shape.to_vec()))
+    }
+
+    /// Bytes of one row in the file.
+    fn row_bytes(&self) -> usize {
+        self.elements * self.element.size()
+    }
+
+    /// Bytes of one row as delivered.
+    fn out_row_bytes(&self) -> usize {
+        self.elements * self.element.delivered().size()
+    }
+
+    fn scratch_bytes(&self, rows: usize) -> Bytes {
+        // Large rows that need no conversion are read straight to their destination.
+        if self.element.is_delivered_as_is() && self.row_bytes() >= WORTH_READING_OVER {
+            return Bytes::ZERO;
+        }
+        Bytes(self.row_bytes() as u64) * rows as u64
+    }
+
+    fn read(&self, first_row: u64, rows: usize, scratch: &mut [u8], out: &mut [u8]) -> Result<(), DataError> {
+        if self.element.is_delivered_as_is() {
+            return self.read_at(first_row, out);
+        }
+        let raw = &mut scratch[..rows * self.row_bytes()];
+        self.read_at(first_row, raw)?;
+        self.convert(raw, out, first_row)
+    }
+
+    /// Reads rows in the order they have in the file, several with one call where they lie close together.
+    fn gather(&self, rows: Gather<'_>, scratch: &mut [u8], out: &mut [u8]) -> Result<(), DataError> {
+        let (row_bytes, out_row_bytes) = (self.row_bytes(), self.out_row_bytes());
+        let straight = self.element.is_delivered_as_is() && row_bytes >= WORTH_READING_OVER;
+        let reach = (WORTH_READING_OVER / row_bytes) as u64 + 1;
+        let mut rest = rows.ascending;
+        while let Some(&place) = rest.first() {
+            let first = rows.rows[place as usize];
+            if straight {
+                self.read_at(first, &mut out[place as usize * out_row_bytes..][..out_row_bytes])?;
+                rest = &rest[1..];
+                continue;
+            }
+            let most = first + (scratch.len() / row_bytes) as u64 - 1;
+            let mut last = first;
+            let mut run = 1;
+            for &place in &rest[1..] {
+                let row = rows.rows[place as usize];
+                if row - last > reach || row > most {
+                    break;
+                }
+                last = row;
+                run += 1;
+            }
+            let raw = &mut scratch[..(last - first + 1) as usize * row_bytes];
+            self.read_at(first, raw)?;
+            for &place in &rest[..run] {
+                let row = rows.rows[place as usize];
+                let raw = &raw[(row - first) as usize * row_bytes..][..row_bytes];
+                self.convert(raw, &mut out[place as usize * out_row_bytes..][..out_row_bytes], row)?;
+            }
+            rest = &rest[run..];
+        }
+        Ok(())
+    }
+
+    fn read_at(&self, row: u64, out: &mut [u8]) -> Result<(), DataError> {
+        self.file
+            .read_exact_at(out, self.data + row * self.row_bytes() as u64)
+            .map_err(|error| DataError::io(format!("read row {row} of"), &self.path, error))
+    }
+
+    fn convert(&self, raw: &[u8], out: &mut [u8], first_row: u64) -> Result<(), DataError> {
+        convert::convert(self.element, raw, out).map_err(|DoesNotFit { index, value }| DataError::DoesNotFit {
+            path: self.path.clone(),
+            row: first_row + (index / self.elements) as u64,
+            value,
+            dtype: DType::I32,
+        })
+    }
+}

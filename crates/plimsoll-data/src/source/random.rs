@@ -1,0 +1,143 @@
+//! Made-up rows: each value is a function of the seed and where it stands, so nothing is ever stored.
+
+use super::{Gather, Source};
+use crate::block::BlockMut;
+use crate::permutation::mix;
+use crate::{Column, DataError, Schema};
+use plimsoll_core::{Bytes, DType};
+
+/// What made-up rows look like.
+///
+/// ```
+/// use plimsoll_data::{Dataset, RandomSpec};
+/// let spec = RandomSpec::new(1_000_000).seed(7).floats("x", [28, 28, 1]).labels("y", 10);
+/// let data = Dataset::random(spec)?;
+/// assert_eq!(data.output_schema()?.to_string(), "x: f32[28, 28, 1], y: i32[]");
+/// # Ok::<(), plimsoll_data::DataError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct RandomSpec {
+    rows: u64,
+    seed: u64,
+    columns: Vec<(Column, Values)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Values {
+    UnitFloats,
+    AnyByte,
+    Labels { classes: u32 },
+}
+
+impl RandomSpec {
+    /// `rows` rows, as yet without columns.
+    pub fn new(rows: u64) -> RandomSpec {
+        RandomSpec { rows, seed: 0, columns: Vec::new() }
+    }
+
+    /// Chooses the values; 0 unless said.
+    pub fn seed(mut self, seed: u64) -> RandomSpec {
+        self.seed = seed;
+        self
+    }
+
+    /// Adds a column of f32, uniform in [0, 1).
+    pub fn floats(self, name: &str, shape: impl Into<Vec<usize>>) -> RandomSpec {
+        self.column(Column::new(name, DType::F32, shape), Values::UnitFloats)
+    }
+
+    /// Adds a column of u8, uniform over all bytes, as pixels are.
+    pub fn bytes(self, name: &str, shape: impl Into<Vec<usize>>) -> RandomSpec {
+        self.column(Column::new(name, DType::U8, shape), Values::AnyByte)
+    }
+
+    /// Adds a scalar i32 column, uniform in `0..classes`.
+    pub fn labels(self, name: &str, classes: u32) -> RandomSpec {
+        self.column(Column::new(name, DType::I32, []), Values::Labels { classes })
+    }
+
+    fn column(mut self, column: Column, values: Values) -> RandomSpec {
+        self.columns.push((column, values));
+        self
+    }
+}
+
+/// The source of a [`RandomSpec`].
+pub struct Random {
+    rows: u64,
+    seed: u64,
+    schema: Schema,
+    values: Vec<Values>,
+}
+
+impl Random {
+    /// Checks the specification.
+    pub fn new(spec: RandomSpec) -> Result<Random, DataError> {
+        let (columns, values): (Vec<Column>, Vec<Values>) = spec.columns.into_iter().unzip();
+        for (column, values) in columns.iter().zip(&values) {
+            if let Values::Labels { classes } = *values
+                && !(1..=i32::MAX as u32).contains(&classes)
+            {
+                let problem = format!("has labels of {classes} classes; ask for 1 to {}", i32::MAX);
+                return Err(DataError::Schema { column: column.name.clone(), problem });
+            }
+        }
+        Ok(Random { rows: spec.rows, seed: spec.seed, schema: Schema::new(columns)?, values })
+    }
+
+    fn write(&self, rows: impl Iterator<Item = u64> + Clone, out: &mut BlockMut<'_, '_>) {
+        for (index, values) in self.values.iter().enumerate() {
+            let row_bytes = self.schema.columns()[index].row_bytes().get();
+            for (row, place) in rows.clone().zip(out.column(index).chunks_exact_mut(row_bytes)) {
+                let key = mix(self.seed ^ mix(row ^ mix(index as u64 + 1)));
+                match *values {
+                    Values::UnitFloats => fill(key, place, |word| ((word >> 8) as f32 * (1.0 / (1 << 24) as f32)).to_ne_bytes()),
+                    Values::AnyByte => fill(key, place, |word| [(word >> 24) as u8]),
+                    Values::Labels { classes } => {
+                        fill(key, place, |word| (((u64::from(word) * u64::from(classes)) >> 32) as i32).to_ne_bytes())
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Writes one row: element `i` is made from a 32-bit hash of `i` under the row's key. 32-bit steps, so that the loop
+/// is done in vector registers.
+fn fill<const N: usize>(key: u64, row: &mut [u8], value: impl Fn(u32) -> [u8; N]) {
+    let (low, high) = (key as u32, (key >> 32) as u32);
+    for (index, out) in row.as_chunks_mut::<N>().0.iter_mut().enumerate() {
+        let mut word = (index as u32).wrapping_mul(0x9E37_79B9) ^ low;
+        word = (word ^ (word >> 16)).wrapping_mul(0x7FEB_352D).wrapping_add(high);
+        word = (word ^ (word >> 15)).wrapping_mul(0x846C_A68B);
+        *out = value(word ^ (word >> 16));
+    }
+}
+
+impl Source for Random {
+    fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    fn len(&self) -> u64 {
+        self.rows
+    }
+
+    fn scratch_bytes(&self, _rows: usize) -> Bytes {
+        Bytes::ZERO
+    }
+
+    fn read(&self, first_row: u64, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        self.write(first_row..first_row + out.rows() as u64, out);
+        Ok(())
+    }
+
+    fn gather(&self, rows: Gather<'_>, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        self.write(rows.rows.iter().copied(), out);
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        format!("{} random rows (seed {})", self.rows, self.seed)
+    }
+}

@@ -1,0 +1,112 @@
+//! Plans: what they count, how they shrink, and what they refuse. And stages that make no sense.
+
+use plimsoll_core::{Bytes, Ledger};
+use plimsoll_data::ops::{Method, normalize, one_hot, resize, scale};
+use plimsoll_data::{Dataset, Feed, Options, PipelinePlan, Prefetch, RandomSpec, Shuffle, Split};
+use proptest::prelude::*;
+
+fn images() -> Dataset {
+    let spec = RandomSpec::new(20_000).bytes("x", [28, 28, 1]).labels("y", 10);
+    Dataset::random(spec).unwrap().map("x", [resize(64, 64, Method::Bilinear), scale(1.0 / 255.0)])
+}
+
+fn geometry(plan: &PipelinePlan) -> (usize, usize) {
+    (plan.slots(), plan.batches_per_slot())
+}
+
+#[test]
+fn a_plan_reads_as_a_table() {
+    let data = images().shuffle(Shuffle::seed(7)).map("y", [one_hot(10)]).batch(32);
+    insta::assert_snapshot!(data.plan(None).unwrap(), @r"
+producer stack    512 KiB
+shuffle              56 B
+map x            8.88 KiB
+map y                64 B
+staging ring     1.50 MiB
+total            2.01 MiB  (3 slots of 1 × 32 rows; least that works: 1.01 MiB)
+");
+}
+
+#[test]
+fn small_rows_share_a_slot_and_large_ones_do_not() {
+    let floats = |shape: usize| Dataset::random(RandomSpec::new(1_000_000).floats("x", [shape])).unwrap();
+    assert_eq!(geometry(&floats(10).batch(32).plan(None).unwrap()), (3, 409));
+    assert_eq!(geometry(&floats(100_000).batch(32).plan(None).unwrap()), (3, 1));
+    assert_eq!(geometry(&floats(10).batch(32).prefetch(Prefetch::Batches(1)).plan(None).unwrap()), (2, 1));
+    assert_eq!(geometry(&floats(10).batch(32).prefetch(Prefetch::Batches(0)).plan(None).unwrap()), (1, 1));
+    let deep = floats(10).batch(32).prefetch(Prefetch::Batches(1000)).plan(None).unwrap();
+    assert!(deep.batches_ahead() >= 1000);
+    // All of a small data set is one slot, however many rows are asked for at once.
+    let few = Dataset::digits(Split::Train).batch(1_000_000).plan(None).unwrap();
+    assert_eq!(few.stages().last().unwrap().1, Bytes(3 * (1438 * 64 + 1438 * 4 + 8)).align_up(64));
+}
+
+proptest! {
+    #[test]
+    fn any_limit_at_or_above_the_minimum_is_met(batch in 1usize..500, limit in 0u64..3_000_000, shuffled: bool, prefetch in 0usize..50) {
+        let mut data = images().batch(batch);
+        if shuffled {
+            data = images().shuffle(Shuffle::seed(1)).batch(batch).prefetch(Prefetch::Batches(prefetch));
+        }
+        let minimum = data.plan(None).unwrap().minimum();
+        match data.plan(Some(Bytes(limit))) {
+            Ok(plan) => {
+                prop_assert!(plan.total() <= Bytes(limit) && minimum <= plan.total());
+                prop_assert_eq!(&data.plan(Some(Bytes(limit))).unwrap(), &plan, "the same question has the same answer");
+            }
+            Err(error) => {
+                prop_assert!(minimum > Bytes(limit));
+                let least = format!("at least {minimum}");
+                prop_assert!(error.to_string().contains(&least));
+            }
+        }
+        prop_assert_eq!(data.plan(Some(minimum)).unwrap().total(), minimum);
+    }
+}
+
+#[test]
+fn the_books_hold_exactly_what_was_planned() {
+    for data in [
+        images().batch(32),
+        images().shuffle(Shuffle::seed(1)).batch(7),
+        Dataset::digits(Split::Test).map("x", [normalize([5.0], [6.0])]).map("y", [one_hot(10)]).batch(50),
+    ] {
+        let free = data.plan(None).unwrap();
+        for limit in [None, Some(free.minimum()), Some(Bytes::kib(700).max(free.minimum()))] {
+            let plan = data.plan(limit).unwrap();
+            let ledger = Ledger::new("host", limit);
+            let mut feed = Feed::start(&data, &plan, &ledger, Options { epochs: Some(1), ..Options::default() }).unwrap();
+            while feed.next().unwrap().is_some() {}
+            assert_eq!(ledger.peak(), plan.total());
+            for ((name, bytes), owner) in plan.stages().iter().zip(ledger.owners()) {
+                assert_eq!((format!("data: {name}"), *bytes), (owner.name, owner.peak));
+            }
+        }
+    }
+}
+
+#[test]
+fn refusals_say_what_to_do() {
+    let plan = |data: Dataset| data.plan(None).unwrap_err().to_string();
+    let digits = || Dataset::digits(Split::Train);
+    insta::assert_snapshot!(images().batch(256).plan(Some(Bytes::mib(2))).unwrap_err(), @"the input pipeline cannot run in 2.00 MiB: it needs at least 4.51 MiB (producer stack 512 KiB, map x 4.31 KiB, staging ring 4.00 MiB); raise the limit or lower the batch size");
+    insta::assert_snapshot!(plan(digits()), @"the data set has no batch size; add .batch(n)");
+    insta::assert_snapshot!(plan(digits().batch(0)), @"batch(0) holds nothing; ask for at least one row");
+    insta::assert_snapshot!(plan(digits().batch(8).take(10)), @"take(10) stands after batch(8) but counts rows; put it before the batch");
+    insta::assert_snapshot!(plan(digits().batch(8).batch(2)), @"batch(2) stands after batch(8); a data set is batched once");
+    insta::assert_snapshot!(plan(digits().map("z", [scale(1.0)]).batch(8)), @"there is no column `z` to map; the columns are x, y");
+    insta::assert_snapshot!(plan(digits().map("x", [scale(f32::NAN)]).batch(8)), @"scale(NaN) cannot be applied to column `x`: the factor must be a finite number");
+    insta::assert_snapshot!(plan(digits().map("x", [normalize([0.5, 0.5], [1.0, 1.0])]).batch(8)), @"normalize([0.5, 0.5], [1.0, 1.0]) cannot be applied to column `x`: give one mean and one deviation, or 1 of each for its last dimension");
+    insta::assert_snapshot!(plan(digits().map("x", [normalize([0.5], [0.0])]).batch(8)), @"normalize([0.5], [0.0]) cannot be applied to column `x`: means must be finite and deviations finite and not zero");
+    insta::assert_snapshot!(plan(digits().map("y", [resize(4, 4, Method::Nearest)]).batch(8)), @"resize(4, 4, nearest) cannot be applied to column `y`: its rows have shape [], and images are [height, width, channels]");
+    insta::assert_snapshot!(plan(digits().map("x", [resize(0, 4, Method::Nearest)]).batch(8)), @"resize(0, 4, nearest) cannot be applied to column `x`: sides go from 1 to 16777216 pixels");
+    insta::assert_snapshot!(plan(digits().map("x", [scale(1.0), one_hot(3)]).batch(8)), @"one_hot(3) cannot be applied to column `x`: its elements are f32, and labels are whole numbers (u8 or i32)");
+    insta::assert_snapshot!(plan(digits().map("y", [one_hot(0)]).batch(8)), @"one_hot(0) cannot be applied to column `y`: ask for at least one class");
+    insta::assert_snapshot!(plan(digits().batch(8).prefetch(Prefetch::Batches(usize::MAX))), @"the ring for Batches(18446744073709551615) of batch(8) would take more than 1024 TiB; ask for less");
+    let random = |spec| Dataset::random(spec).unwrap_err().to_string();
+    insta::assert_snapshot!(random(RandomSpec::new(5).labels("y", 0)), @"column `y` has labels of 0 classes; ask for 1 to 2147483647");
+    insta::assert_snapshot!(random(RandomSpec::new(5).floats("x", [usize::MAX, 2])), @"column `x` has rows of shape [18446744073709551615, 2], above the 256 GiB a row may take; split them");
+    let endless = Dataset::random(RandomSpec::new(u64::MAX).floats("x", [1 << 20])).unwrap();
+    insta::assert_snapshot!(plan(endless.batch(1 << 40)), @"batch(1099511627776) would take more than 1024 TiB; ask for less");
+    insta::assert_snapshot!(plan(Dataset::random(RandomSpec::new(5)).unwrap().batch(1)), @"5 random rows (seed 0) has no columns; give it at least one");
+}

@@ -1,0 +1,57 @@
+//! After a feed has started, nothing is allocated: neither by the thread that makes batches nor by the consumer.
+
+use plimsoll_core::Ledger;
+use plimsoll_data::ops::{Method, one_hot, resize, scale};
+use plimsoll_data::{Dataset, Feed, Options, Shuffle, Split};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+mod npy_file;
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract; counting touches no
+// memory that is handed out.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps `alloc`'s contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the pointer came from `System.alloc` with this layout.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// One test, because the count is of the whole process.
+#[test]
+fn epochs_allocate_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let x = npy_file::write(directory.path(), "x.npy", "<f8", &[5000, 20], &bytes_of!((0..100_000).map(f64::from)));
+    let npy = Dataset::npy(&[("x", x)]).unwrap();
+    let digits = Dataset::digits(Split::Train)
+        .shuffle(Shuffle::seed(1))
+        .map("x", [resize(16, 16, Method::Bilinear), scale(1.0 / 16.0)])
+        .map("y", [one_hot(10)]);
+    for data in [npy.clone().batch(32), npy.shuffle(Shuffle::seed(1)).batch(32), digits.batch(32)] {
+        let plan = data.plan(None).unwrap();
+        let mut feed = Feed::start(&data, &plan, &Ledger::new("host", None), Options::default()).unwrap();
+        let mut epochs = |count: u64| {
+            for _ in 0..count {
+                while feed.next().unwrap().is_some() {}
+            }
+        };
+        // The first epochs see the thread started.
+        epochs(5);
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        epochs(20);
+        assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0, "{}", data.describe());
+    }
+}

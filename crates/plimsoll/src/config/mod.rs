@@ -1,0 +1,99 @@
+//! Configurations: the TOML text of a run, read with errors that name the key, the nearest one that exists, and what it may be.
+
+mod data;
+mod layers;
+mod reader;
+mod training;
+
+use crate::error::{Error, Result};
+use crate::run::Run;
+use reader::Reader;
+use std::path::{Path, PathBuf};
+use toml::{Table, Value};
+
+/// The run of someone who gives no configuration: a small convolutional net on the embedded digits.
+pub const DIGITS: &str = include_str!("digits.toml");
+
+/// A run's configuration: a table of tables, changed by flags, then built.
+///
+/// ```
+/// use plimsoll::config::Config;
+/// let mut config = Config::digits();
+/// config.set("train.epochs=3")?;
+/// let error = config.set("train.bacth=3").and_then(|()| config.build().map(drop)).unwrap_err();
+/// assert_eq!(error.to_string(), "unknown key `train.bacth`; did you mean `train.batch`?");
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Config {
+    table: Table,
+    /// Where relative paths begin.
+    folder: PathBuf,
+    title: String,
+}
+
+impl Config {
+    /// The embedded configuration.
+    pub fn digits() -> Config {
+        Config { table: parse(DIGITS).expect("the embedded configuration is tested"), folder: PathBuf::new(), title: "digits".to_string() }
+    }
+
+    /// From a file. Paths in it are relative to its folder.
+    pub fn read(path: &Path) -> Result<Config> {
+        let text = std::fs::read_to_string(path).map_err(|source| Error::Io { action: "read", path: path.to_path_buf(), source })?;
+        let table = parse(&text).map_err(|error| {
+            let line = error.span().map_or(1, |span| text[..span.start].lines().count().max(1));
+            Error::Config(format!("{}, line {line}: {}", path.display(), error.message()))
+        })?;
+        let title = path.file_stem().map_or("run".to_string(), |stem| stem.to_string_lossy().into_owned());
+        Ok(Config { table, folder: path.parent().map(Path::to_path_buf).unwrap_or_default(), title })
+    }
+
+    /// From text, with paths relative to the current folder.
+    pub fn from_text(text: &str) -> Result<Config> {
+        let table = parse(text).map_err(|error| Error::Config(error.message().to_string()))?;
+        Ok(Config { table, folder: PathBuf::new(), title: "run".to_string() })
+    }
+
+    /// Sets one key from `section.key=value`. The value is TOML, or a plain word.
+    pub fn set(&mut self, assignment: &str) -> Result<()> {
+        let Some((key, value)) = assignment.split_once('=') else {
+            return Err(Error::Config(format!("`{assignment}` is not KEY=VALUE, such as train.batch=64")));
+        };
+        let value = value.trim();
+        let parsed = parse(&format!("value = {value}")).ok().and_then(|mut table| table.remove("value"));
+        self.set_value(key.trim(), parsed.unwrap_or_else(|| Value::String(value.to_string())))
+    }
+
+    /// Sets one key, such as `train.batch`.
+    pub fn set_value(&mut self, key: &str, value: impl Into<Value>) -> Result<()> {
+        let mut names: Vec<&str> = key.split('.').collect();
+        let last = names.pop().filter(|name| !name.is_empty()).ok_or_else(|| Error::Config(format!("`{key}` is not a key")))?;
+        let mut table = &mut self.table;
+        for name in names {
+            let next = table.entry(name.to_string()).or_insert_with(|| Value::Table(Table::new()));
+            table = next.as_table_mut().ok_or_else(|| Error::Config(format!("`{key}` cannot be set: `{name}` is not a table")))?;
+        }
+        table.insert(last.to_string(), value.into());
+        Ok(())
+    }
+
+    /// The whole configuration as TOML.
+    pub fn to_toml(&self) -> String {
+        self.table.to_string()
+    }
+
+    /// The run it describes, or what is wrong with it.
+    pub fn build(&self) -> Result<Run> {
+        let root = Reader::root(&self.table);
+        let settings = training::settings(&root)?;
+        let (data, validation) = data::datasets(&root, &self.folder, settings.batch, settings.seed)?;
+        let model = layers::model(&root)?;
+        root.finish()?;
+        Ok(Run::new(settings, model, data, validation, self.to_toml(), self.title.clone()))
+    }
+}
+
+fn parse(text: &str) -> Result<Table, toml::de::Error> {
+    text.parse::<Table>()
+}

@@ -1,0 +1,96 @@
+//! The `[train]` and `[budget]` tables.
+
+use super::reader::{Reader, choose};
+use crate::error::{Error, Result};
+use crate::loss::{Loss, Metric};
+use crate::optim::{Adam, AdamW, Optimizer, Sgd};
+use crate::run::Settings;
+use plimsoll_core::{Budget, Bytes};
+use std::sync::Arc;
+use toml::Value;
+
+const OPTIMIZERS: [(&str, u8); 3] = [("sgd", 0), ("adam", 1), ("adamw", 2)];
+
+/// How to train, and under which lines.
+pub(super) fn settings(root: &Reader<'_>) -> Result<Settings> {
+    let mut settings = Settings::default();
+    if let Some(train) = root.section("train")? {
+        settings.batch = train.count("batch", 1)?.map(|rows| rows as usize);
+        settings.micro_batch = match train.value("micro_batch") {
+            None => None,
+            Some(Value::String(word)) if word == "auto" => None,
+            Some(Value::Integer(rows)) if *rows >= 1 => Some(*rows as usize),
+            Some(other) => return Err(train.wrong("micro_batch", other, "\"auto\" or a whole number of 1 or more")),
+        };
+        settings.epochs = train.count("epochs", 1)?.unwrap_or(settings.epochs);
+        settings.seed = train.count("seed", 0)?.unwrap_or(settings.seed);
+        settings.threads = train.count("threads", 1)?.map(|threads| threads as usize);
+        settings.loss = train.choice("loss", &Loss::NAMES)?.unwrap_or(settings.loss);
+        settings.metrics = metrics(&train)?;
+        if let Some(optimizer) = optimizer(&train)? {
+            settings.optimizer = optimizer;
+        }
+        settings.device = train.text("device")?.unwrap_or("cpu").to_string();
+        train.finish()?;
+    }
+    if let Some(budget) = root.section("budget")? {
+        settings.budget = Budget { host: size(&budget, "host")?, device: size(&budget, "device")? };
+        budget.finish()?;
+    }
+    if settings.device != "cpu" {
+        let what = format!("there is no device `{}`; this program has: cpu", settings.device);
+        return Err(Error::Config(what));
+    }
+    Ok(settings)
+}
+
+fn metrics(train: &Reader<'_>) -> Result<Option<Vec<Metric>>> {
+    let Some(value) = train.value("metrics") else { return Ok(None) };
+    let list = value.as_array().ok_or_else(|| train.wrong("metrics", value, "a list, such as [\"accuracy\"]"))?;
+    let metric = |item: &Value| {
+        let word = item.as_str().ok_or_else(|| train.wrong("metrics", value, "a list, such as [\"accuracy\"]"))?;
+        choose(&train.name("metrics"), word, &[(Metric::Accuracy.name(), Metric::Accuracy)])
+    };
+    list.iter().map(metric).collect::<Result<Vec<_>>>().map(Some)
+}
+
+fn size(budget: &Reader<'_>, key: &'static str) -> Result<Option<Bytes>> {
+    match budget.value(key) {
+        None => Ok(None),
+        Some(Value::Integer(bytes)) if *bytes > 0 => Ok(Some(Bytes(*bytes as u64))),
+        Some(Value::String(text)) => match text.parse() {
+            Ok(size) => Ok(Some(size)),
+            Err(error) => Err(Error::Config(format!("`{}`: {error}", budget.name(key)))),
+        },
+        Some(other) => Err(budget.wrong(key, other, "a size, such as \"256MiB\"")),
+    }
+}
+
+/// A name, or a table with a type and its numbers.
+fn optimizer(train: &Reader<'_>) -> Result<Option<Arc<dyn Optimizer>>> {
+    let (kind, table) = match train.value("optimizer") {
+        None => return Ok(None),
+        Some(Value::String(word)) => (choose(&train.name("optimizer"), word, &OPTIMIZERS)?, None),
+        Some(Value::Table(_)) => {
+            let table = train.section("optimizer")?.expect("just seen");
+            let Some(kind) = table.choice("type", &OPTIMIZERS)? else { return Err(table.missing("type", "one of sgd, adam, adamw")) };
+            (kind, Some(table))
+        }
+        Some(other) => return Err(train.wrong("optimizer", other, "a name or a table such as { type = \"adam\", lr = 1e-3 }")),
+    };
+    let empty = toml::Table::new();
+    let table = table.unwrap_or_else(|| Reader::root(&empty));
+    let number = |key: &'static str, usual: f32| table.number(key).map(|number| number.map_or(usual, |number| number as f32));
+    let optimizer: Arc<dyn Optimizer> = match kind {
+        0 => Arc::new(Sgd::new(number("lr", 0.01)?).momentum(number("momentum", 0.0)?).nesterov(table.flag("nesterov")?.unwrap_or(false))),
+        1 => {
+            Arc::new(Adam::new(number("lr", 1e-3)?).betas(number("beta1", 0.9)?, number("beta2", 0.999)?).epsilon(number("epsilon", 1e-7)?))
+        }
+        _ => {
+            let adam = AdamW::new(number("lr", 1e-3)?, number("weight_decay", 4e-3)?);
+            Arc::new(adam.betas(number("beta1", 0.9)?, number("beta2", 0.999)?).epsilon(number("epsilon", 1e-7)?))
+        }
+    };
+    table.finish()?;
+    Ok(Some(optimizer))
+}

@@ -1,0 +1,74 @@
+//! What can go wrong, for people: what happened, to what, and what to do.
+
+use crate::trainer::Infeasible;
+use plimsoll_core::device::DeviceError;
+use plimsoll_core::plan::CheckError;
+use plimsoll_core::{GraphError, LedgerError};
+use plimsoll_data::DataError;
+use std::path::PathBuf;
+
+/// An error of the library.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A configuration that cannot be understood.
+    #[error("{0}")]
+    Config(String),
+    /// A model that cannot be built.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// Data that cannot be read.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// The run does not fit under the line.
+    #[error(transparent)]
+    Infeasible(#[from] Box<Infeasible>),
+    /// The device failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// A reservation over the line: the plan was wrong, which is a bug.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// The plan did not pass the independent checker, which is a bug.
+    #[error("{0}; this is a bug in the planner, please report it")]
+    Plan(#[from] CheckError),
+    /// Training went out of bounds.
+    #[error(
+        "the loss became {loss} in step {step} (epoch {epoch}); the first tensor that was not finite: {tensor}. \
+         Try a smaller learning rate, or look at the data"
+    )]
+    NonFinite {
+        /// The loss, in words.
+        loss: String,
+        /// The step, counted from 1.
+        step: u64,
+        /// The epoch, counted from 1.
+        epoch: u64,
+        /// Which tensor.
+        tensor: String,
+    },
+    /// A label that names no class.
+    #[error("row {row} of epoch {epoch} has the label {value}, but the model tells {classes} classes apart (0 to {}); correct the data or give the model more outputs", .classes - 1)]
+    Label {
+        /// The row's place in the epoch, counted from 0.
+        row: u64,
+        /// The epoch, counted from 1.
+        epoch: u64,
+        /// The label.
+        value: i32,
+        /// How many classes there are.
+        classes: usize,
+    },
+    /// A file or folder that cannot be used.
+    #[error("cannot {action} {}: {source}", .path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On which path.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// The library's result type.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,141 @@
+//! Adam and AdamW.
+
+use super::{Optimizer, current, remember};
+use plimsoll_core::expr::{Expr, Unary};
+use plimsoll_core::graph::{Graph, GraphError, StateId};
+use plimsoll_core::{DType, ValueId};
+
+/// Adam (Kingma and Ba). The formulas and defaults are Keras'.
+///
+/// ```
+/// use plimsoll::optim::Adam;
+/// let usual = Adam::default();
+/// let slow = Adam::new(1e-4).betas(0.9, 0.98);
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adam {
+    lr: f32,
+    beta1: f32,
+    beta2: f32,
+    epsilon: f32,
+}
+
+/// Adam with weight decay apart from the gradient (Loshchilov and Hutter).
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdamW {
+    adam: Adam,
+    decay: f32,
+}
+
+impl Adam {
+    /// With a learning rate.
+    pub fn new(lr: f32) -> Adam {
+        Adam { lr, beta1: 0.9, beta2: 0.999, epsilon: 1e-7 }
+    }
+
+    /// How slowly the two averages forget.
+    pub fn betas(self, beta1: f32, beta2: f32) -> Adam {
+        Adam { beta1, beta2, ..self }
+    }
+
+    /// What keeps the division finite.
+    pub fn epsilon(self, epsilon: f32) -> Adam {
+        Adam { epsilon, ..self }
+    }
+
+    fn scalars(&self, step: u64, numbers: &mut [f32]) {
+        let steps = step.min(i32::MAX as u64) as i32;
+        let forgotten = |beta: f32| 1.0 - f64::from(beta).powi(steps);
+        numbers[0] = (f64::from(self.lr) * forgotten(self.beta2).sqrt() / forgotten(self.beta1)) as f32;
+    }
+
+    /// `decay` is the scalar by which a parameter shrinks at every step, if it does.
+    fn update(&self, g: &mut Graph, parameter: StateId, gradient: ValueId, decay: Option<ValueId>) -> Result<(), GraphError> {
+        let (p, rate) = (current(g, parameter), g.scalar("adam_rate"));
+        let (mean_state, mean) = remember(g, "mean", parameter)?;
+        let (square_state, square) = remember(g, "square", parameter)?;
+        let shape = g.shape(p).clone();
+        let step = Expr::build_many(|e| {
+            let (p, gradient, rate) = (e.input(0), e.input(1), e.input(2));
+            let (mean, square) = (e.input(3), e.input(4));
+            let mean = e.add(mean, e.mul(e.sub(gradient, mean), e.constant(1.0 - self.beta1)));
+            let square = e.add(square, e.mul(e.sub(e.mul(gradient, gradient), square), e.constant(1.0 - self.beta2)));
+            let change = e.div(e.mul(mean, rate), e.add(e.unary(Unary::Sqrt, square), e.constant(self.epsilon)));
+            let kept = if decay.is_some() { e.sub(p, e.mul(p, e.input(5))) } else { p };
+            vec![e.sub(kept, change), mean, square]
+        });
+        let inputs: Vec<ValueId> = [p, gradient, rate, mean, square].into_iter().chain(decay).collect();
+        let new = g.pointwise_many(step, &inputs, shape, vec![DType::F32; 3])?;
+        g.update(parameter, new[0]);
+        g.update(mean_state, new[1]);
+        g.update(square_state, new[2]);
+        Ok(())
+    }
+}
+
+impl Default for Adam {
+    fn default() -> Adam {
+        Adam::new(1e-3)
+    }
+}
+
+impl AdamW {
+    /// With a learning rate and a decay per unit of learning rate.
+    pub fn new(lr: f32, decay: f32) -> AdamW {
+        AdamW { adam: Adam::new(lr), decay }
+    }
+
+    /// How slowly the two averages forget.
+    pub fn betas(self, beta1: f32, beta2: f32) -> AdamW {
+        AdamW { adam: self.adam.betas(beta1, beta2), ..self }
+    }
+
+    /// What keeps the division finite.
+    pub fn epsilon(self, epsilon: f32) -> AdamW {
+        AdamW { adam: self.adam.epsilon(epsilon), ..self }
+    }
+}
+
+impl Default for AdamW {
+    fn default() -> AdamW {
+        AdamW::new(1e-3, 4e-3)
+    }
+}
+
+impl Optimizer for Adam {
+    fn name(&self) -> &'static str {
+        "adam"
+    }
+
+    fn scalar_names(&self) -> &'static [&'static str] {
+        &["adam_rate"]
+    }
+
+    fn scalars(&self, step: u64, numbers: &mut [f32]) {
+        self.scalars(step, numbers);
+    }
+
+    fn update(&self, graph: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {
+        self.update(graph, parameter, gradient, None)
+    }
+}
+
+impl Optimizer for AdamW {
+    fn name(&self) -> &'static str {
+        "adamw"
+    }
+
+    fn scalar_names(&self) -> &'static [&'static str] {
+        &["adam_rate", "adam_decay"]
+    }
+
+    fn scalars(&self, step: u64, numbers: &mut [f32]) {
+        self.adam.scalars(step, numbers);
+        numbers[1] = self.adam.lr * self.decay;
+    }
+
+    fn update(&self, graph: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {
+        let decay = graph.scalar("adam_decay");
+        self.adam.update(graph, parameter, gradient, Some(decay))
+    }
+}

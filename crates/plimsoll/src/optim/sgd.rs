@@ -1,0 +1,80 @@
+//! Stochastic gradient descent.
+
+use super::{Optimizer, current, remember};
+use plimsoll_core::expr::Expr;
+use plimsoll_core::graph::{Graph, GraphError, StateId};
+use plimsoll_core::{DType, ValueId};
+
+/// Gradient descent, with momentum if asked for. The formulas are Keras'.
+///
+/// ```
+/// use plimsoll::optim::Sgd;
+/// let plain = Sgd::new(0.01);
+/// let fast = Sgd::new(0.01).momentum(0.9).nesterov(true);
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sgd {
+    lr: f32,
+    momentum: f32,
+    nesterov: bool,
+}
+
+impl Sgd {
+    /// Without momentum.
+    pub fn new(lr: f32) -> Sgd {
+        Sgd { lr, momentum: 0.0, nesterov: false }
+    }
+
+    /// With this share of the last change carried on.
+    pub fn momentum(self, momentum: f32) -> Sgd {
+        Sgd { momentum, ..self }
+    }
+
+    /// Looks ahead along the momentum.
+    pub fn nesterov(self, nesterov: bool) -> Sgd {
+        Sgd { nesterov, ..self }
+    }
+}
+
+impl Default for Sgd {
+    fn default() -> Sgd {
+        Sgd::new(0.01)
+    }
+}
+
+impl Optimizer for Sgd {
+    fn name(&self) -> &'static str {
+        "sgd"
+    }
+
+    fn scalar_names(&self) -> &'static [&'static str] {
+        &["lr"]
+    }
+
+    fn scalars(&self, _: u64, numbers: &mut [f32]) {
+        numbers[0] = self.lr;
+    }
+
+    fn update(&self, g: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {
+        let (p, lr) = (current(g, parameter), g.scalar("lr"));
+        let shape = g.shape(p).clone();
+        if self.momentum == 0.0 {
+            let descend = Expr::build(|e| e.sub(e.input(0), e.mul(e.input(2), e.input(1))));
+            let new = g.pointwise(descend, &[p, gradient, lr])?;
+            g.update(parameter, new);
+            return Ok(());
+        }
+        let (velocity_state, velocity) = remember(g, "velocity", parameter)?;
+        let descend = Expr::build_many(|e| {
+            let (p, g, lr, momentum) = (e.input(0), e.input(1), e.input(2), e.constant(self.momentum));
+            let down = e.mul(lr, g);
+            let velocity = e.sub(e.mul(momentum, e.input(3)), down);
+            let change = if self.nesterov { e.sub(e.mul(momentum, velocity), down) } else { velocity };
+            vec![e.add(p, change), velocity]
+        });
+        let new = g.pointwise_many(descend, &[p, gradient, lr, velocity], shape, vec![DType::F32; 2])?;
+        g.update(parameter, new[0]);
+        g.update(velocity_state, new[1]);
+        Ok(())
+    }
+}

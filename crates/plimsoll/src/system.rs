@@ -1,0 +1,139 @@
+//! What the operating system says about memory: the line by default, what this process is made of, and what it has used.
+
+use plimsoll_core::Bytes;
+use std::fs;
+
+/// Untracked heap: graphs, plans, names, the books themselves, and what the C library keeps for itself.
+const HEAP_RESERVE: Bytes = Bytes::mib(4);
+
+/// The main thread's stack as far as it is touched.
+const MAIN_STACK: Bytes = Bytes::kib(256);
+
+/// The memory this process may use: its control group's limit or what the system has available, whichever is less.
+pub fn available_memory() -> Bytes {
+    let available = meminfo("MemAvailable:").unwrap_or(Bytes::gib(1));
+    match cgroup_limit() {
+        Some(limit) => limit.min(available),
+        None => available,
+    }
+}
+
+/// The machine's memory.
+pub fn total_memory() -> Bytes {
+    meminfo("MemTotal:").unwrap_or_default()
+}
+
+/// The cores this process may use.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// The most resident memory this process ever had, as the system counts it.
+pub fn peak_resident() -> Bytes {
+    status("VmHWM:").unwrap_or_default()
+}
+
+/// The resident memory of this process now.
+pub fn resident() -> Bytes {
+    status("VmRSS:").unwrap_or_default()
+}
+
+/// What a process of this program holds before it has done anything: its code and data, libraries, main stack and untracked heap.
+/// The same for every run of the same program, so that a plan made in one process holds in the next.
+pub fn process_footprint() -> Bytes {
+    let mapped = fs::read_to_string("/proc/self/maps").map_or(Bytes::mib(16), |maps| mapped_files(&maps));
+    (mapped + MAIN_STACK + HEAP_RESERVE).align_up(1 << 20)
+}
+
+/// Bytes of files mapped into the process; all of them may become resident.
+fn mapped_files(maps: &str) -> Bytes {
+    let size = |line: &str| {
+        let mut fields = line.split_whitespace();
+        let (from, to) = fields.next()?.split_once('-')?;
+        let mapped = fields.nth(4).is_some_and(|path| path.starts_with('/'));
+        let size = u64::from_str_radix(to, 16).ok()? - u64::from_str_radix(from, 16).ok()?;
+        mapped.then_some(Bytes(size))
+    };
+    maps.lines().filter_map(size).sum()
+}
+
+fn status(field: &str) -> Option<Bytes> {
+    kilobytes(&fs::read_to_string("/proc/self/status").ok()?, field)
+}
+
+fn meminfo(field: &str) -> Option<Bytes> {
+    kilobytes(&fs::read_to_string("/proc/meminfo").ok()?, field)
+}
+
+fn kilobytes(text: &str, field: &str) -> Option<Bytes> {
+    let line = text.lines().find(|line| line.starts_with(field))?;
+    line.split_whitespace().nth(1)?.parse().ok().map(Bytes::kib)
+}
+
+/// The smallest limit of this process's control group and those above it, under either version of the interface.
+fn cgroup_limit() -> Option<Bytes> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    groups.lines().filter_map(|line| group_limit(line, &|path| fs::read_to_string(path).ok())).min()
+}
+
+/// The limit for one line of `/proc/self/cgroup`.
+fn group_limit(line: &str, read: &dyn Fn(&str) -> Option<String>) -> Option<Bytes> {
+    let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
+    let (root, file) = match controllers {
+        "" => ("/sys/fs/cgroup", "memory.max"),
+        names if names.split(',').any(|name| name == "memory") => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+        _ => return None,
+    };
+    let mut group = group.trim_end_matches('/');
+    let mut least: Option<u64> = None;
+    loop {
+        let limit = read(&format!("{root}{group}/{file}")).and_then(|text| text.trim().parse().ok());
+        // Without a limit the old interface states a number near 2⁶³.
+        if let Some(limit) = limit.filter(|limit| *limit < 1 << 60) {
+            least = Some(least.map_or(limit, |least| least.min(limit)));
+        }
+        let Some(parent) = group.rfind('/') else { break };
+        group = &group[..parent];
+    }
+    least.map(Bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_bound_by_the_smallest_limit_above_it() {
+        let files = |path: &str| {
+            let text = match path {
+                "/sys/fs/cgroup/a/b/memory.max" => "max\n",
+                "/sys/fs/cgroup/a/memory.max" => "1048576\n",
+                "/sys/fs/cgroup/memory/job/memory.limit_in_bytes" => "9223372036854771712\n",
+                "/sys/fs/cgroup/memory/memory.limit_in_bytes" => "2097152\n",
+                _ => return None,
+            };
+            Some(text.to_string())
+        };
+        assert_eq!(group_limit("0::/a/b", &files), Some(Bytes::mib(1)));
+        assert_eq!(group_limit("4:cpu,memory:/job", &files), Some(Bytes::mib(2)));
+        assert_eq!(group_limit("3:cpu:/job", &files), None);
+        assert_eq!(group_limit("0::/other", &files), None);
+    }
+
+    #[test]
+    fn mapped_files_leave_out_heap_and_stack() {
+        let maps = "\
+5000-8000 r-xp 00000000 08:01 123 /usr/bin/plimsoll
+8000-9000 rw-p 00000000 00:00 0
+9000-a000 rw-p 00000000 00:00 0 [heap]
+a000-b000 r--p 00000000 08:01 77 /lib/libc.so.6
+";
+        assert_eq!(mapped_files(maps), Bytes(0x4000));
+    }
+
+    #[test]
+    fn this_process_fits_its_footprint_and_has_a_peak() {
+        assert!(peak_resident() >= resident() || peak_resident() > Bytes::ZERO);
+        assert!(available_memory() > Bytes::ZERO && process_footprint() > HEAP_RESERVE);
+    }
+}

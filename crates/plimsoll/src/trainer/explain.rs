@@ -1,0 +1,107 @@
+//! The plan as people read it: one screen, and one JSON object.
+
+use super::plan::{Infeasible, RunPlan};
+use plimsoll_core::Bytes;
+use serde_json::{Map, Value, json};
+use std::fmt;
+
+/// Cells of the bar under the line.
+const BAR: usize = 30;
+
+impl fmt::Display for RunPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, description) = &self.device;
+        writeln!(f, "plan · {} · batch {} · {name} ({description})", self.model, self.batch)?;
+        writeln!(f)?;
+        let origin = if self.line_given { "" } else { " (what the system has)" };
+        writeln!(f, "  host line    {}  {}  {} planned{origin}", self.line, bar(self.total(), self.line), self.total())?;
+        for line in wrapped(&self.owners) {
+            writeln!(f, "     {line}")?;
+        }
+        writeln!(f)?;
+        let asked = if self.micro_batch_asked { " (asked for)" } else { "" };
+        let pieces = match self.accumulation_steps() {
+            1 => "whole batches".to_string(),
+            n => format!("{n} micro-batches of {}", self.micro_batch),
+        };
+        writeln!(f, "  chosen       {pieces}{asked} · f32 · arena {}, lower bound {}", self.memory.arena, self.memory.lower_bound)?;
+        writeln!(f, "  results      unchanged by any memory choice")?;
+        write!(f, "  least        {} works too", self.least)
+    }
+}
+
+/// A bar that is as full as the line is.
+fn bar(used: Bytes, line: Bytes) -> String {
+    const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    let share = (used.0 as f64 / line.0.max(1) as f64).min(1.0);
+    let eighths = (share * (BAR * 8) as f64).round() as usize;
+    let (full, part) = (eighths / 8, EIGHTHS[eighths % 8]);
+    let empty = BAR - full - usize::from(!part.is_empty());
+    format!("{}{part}{}", "█".repeat(full), "·".repeat(empty))
+}
+
+/// Owners and sizes, joined into lines that fit a terminal.
+fn wrapped(owners: &[(String, Bytes)]) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for (name, size) in owners {
+        let item = format!("{name} {size}");
+        let last = lines.last_mut().expect("there is always a line");
+        if last.is_empty() {
+            *last = item;
+        } else if last.chars().count() + item.chars().count() < 96 {
+            *last += &format!(" · {item}");
+        } else {
+            lines.push(item);
+        }
+    }
+    lines
+}
+
+fn object(pairs: &[(String, Bytes)]) -> Value {
+    Value::Object(pairs.iter().map(|(name, size)| (name.clone(), json!(size.0))).collect::<Map<_, _>>())
+}
+
+impl RunPlan {
+    /// The plan as one JSON object.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "feasible": true,
+            "model": self.model,
+            "device": self.device.0,
+            "batch": self.batch,
+            "peak_bytes": { "host": self.total().0, "device": 0 },
+            "host_budget_bytes": self.line.0,
+            "arena_bytes": self.memory.arena.0,
+            "lower_bound_bytes": self.memory.lower_bound.0,
+            "resident_bytes": self.memory.resident.0,
+            "micro_batch": self.micro_batch,
+            "accumulation_steps": self.accumulation_steps(),
+            "precision": "f32",
+            "results_unchanged": true,
+            "by_owner": object(&self.owners),
+            "pipeline": object(&self.pipeline_stages),
+            "min_bytes": self.least.0,
+            "flops_per_step": self.flops,
+            "plan_ms": self.plan_ms,
+        })
+    }
+}
+
+impl Infeasible {
+    /// The refusal as one JSON object.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "feasible": false,
+            "error": self.to_string(),
+            "batch": self.batch,
+            "host_budget_bytes": self.line.0,
+            "min_bytes": self.least.0,
+            "micro_batch": self.micro_batch,
+            "accumulation_steps": self.batch.div_ceil(self.micro_batch),
+            "precision": "f32",
+            "peak_bytes": { "host": self.least.0, "device": 0 },
+            "by_owner": object(&self.owners),
+            "plan_ms": self.plan_ms,
+        })
+    }
+}

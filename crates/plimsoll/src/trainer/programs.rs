@@ -1,0 +1,101 @@
+//! The graphs of a run: the training step in its variants, evaluation and prediction, from one model.
+
+use crate::loss::{Loss, Metric, Prediction};
+use crate::nn::Model;
+use crate::optim::Optimizer;
+use plimsoll_core::graph::{Graph, GraphError};
+use plimsoll_core::passes::optimize;
+use plimsoll_core::shape::{Shape, TensorType};
+use plimsoll_core::step::{Role, training_programs};
+use plimsoll_core::{DType, ValueId};
+use plimsoll_data::Schema;
+
+/// The name of the scalar by which each row counts: one over the rows of the whole batch.
+pub(super) const ROW_SHARE: &str = "row_share";
+
+/// The improved graphs of a run, and what the host must know about them.
+pub(super) struct Programs {
+    /// Without variants for micro-batches.
+    pub whole: Vec<(Role, Graph)>,
+    /// With them.
+    pub accumulating: Vec<(Role, Graph)>,
+    /// Which column of the batch each input is.
+    pub columns: Vec<usize>,
+    /// For class numbers as labels: the column and how many classes there are.
+    pub classes: Option<(usize, usize)>,
+    /// Answers a row has, for accuracy.
+    pub answers: usize,
+    /// The shape of one row's prediction.
+    pub prediction: Vec<usize>,
+}
+
+/// Writes and improves all graphs of a run.
+pub(super) fn programs(
+    model: &Model,
+    schema: &Schema,
+    loss: Loss,
+    metrics: &[Metric],
+    optimizer: &dyn Optimizer,
+) -> Result<Programs, GraphError> {
+    let (x, y) = columns(schema)?;
+    let mut answers = 1;
+    let mut classes = None;
+    let mut prediction_shape = Vec::new();
+    let mut forward = |training: bool, with_loss: bool| -> Result<(Graph, ValueId), GraphError> {
+        let mut g = Graph::new();
+        let input = |g: &mut Graph, i: usize| {
+            let column = &schema.columns()[i];
+            g.input(&column.name, TensorType::new(column.dtype, Shape::batch_of(column.shape.iter().copied())))
+        };
+        let features = input(&mut g, x);
+        let lowered = model.lower(&mut g, features, training)?;
+        let prediction = Prediction { output: lowered.output, before_activation: lowered.before_activation };
+        prediction_shape = g.shape(prediction.output).dims()[1..].iter().map(|dim| dim.factor()).collect();
+        if !with_loss {
+            // A copy if the model is empty: outputs are made by the step.
+            let output = g.map(prediction.output, |_, x| x)?;
+            g.output("prediction", output);
+            return Ok((g, output));
+        }
+        let labels = input(&mut g, y);
+        classes = loss.classes(&g, prediction, labels).map(|classes| (y, classes));
+        let value = g.in_scope("loss", |g| {
+            let sum = loss.sum_of_rows(g, prediction, labels)?;
+            let share = g.scalar(ROW_SHARE);
+            g.times(sum, share)
+        })?;
+        g.output("loss", value);
+        if metrics.contains(&Metric::Accuracy) {
+            let right = g.in_scope("accuracy", |g| loss.right_answers(g, prediction, labels))?;
+            answers = right.1;
+            g.output("right", right.0);
+        }
+        Ok((g, value))
+    };
+    let (training, loss_value) = forward(true, true)?;
+    let (evaluation, _) = forward(false, true)?;
+    let (prediction, _) = forward(false, false)?;
+    let rule = |g: &mut Graph, parameter, gradient| optimizer.update(g, parameter, gradient);
+    let improve = |accumulate: bool| -> Result<Vec<(Role, Graph)>, GraphError> {
+        let mut graphs = training_programs(&training, loss_value, accumulate, &rule)?;
+        graphs.push((Role::Evaluate, evaluation.clone()));
+        graphs.push((Role::Predict, prediction.clone()));
+        graphs.into_iter().map(|(role, graph)| Ok((role, optimize(&graph)?))).collect()
+    };
+    let (whole, accumulating) = (improve(false)?, improve(true)?);
+    Ok(Programs { whole, accumulating, columns: vec![x, y], classes, answers, prediction: prediction_shape })
+}
+
+/// The columns of features and labels: `x` and `y` if they are named so, else the first and the second.
+fn columns(schema: &Schema) -> Result<(usize, usize), GraphError> {
+    let error = |what: String| GraphError { scope: String::new(), what };
+    if schema.columns().len() < 2 {
+        return Err(error(format!("training needs a column of inputs and one of labels, but the data has only {schema}")));
+    }
+    let (x, y) = (schema.index_of("x").unwrap_or(0), schema.index_of("y").unwrap_or(1));
+    let unusable = [x, y].map(|i| &schema.columns()[i]).into_iter().find(|column| matches!(column.dtype, DType::F64 | DType::I64));
+    match unusable {
+        Some(column) => Err(error(format!("column `{}` is {}; steps compute with 32 bits", column.name, column.dtype))),
+        None => Ok((x, y)),
+    }
+}

@@ -1,0 +1,25 @@
+//! The programs of `examples/`, on a reduced size.
+
+#[path = "../../../examples/conv_resized.rs"]
+#[allow(dead_code, reason = "a test calls `run`, not `main`")]
+mod conv_resized;
+
+#[path = "../../../examples/dense_million.rs"]
+#[allow(dead_code, reason = "a test calls `run`, not `main`")]
+mod dense_million;
+
+#[test]
+fn the_dense_example_learns_and_stays_under_its_line() {
+    let history = dense_million::run(20_000, None).unwrap();
+    assert_eq!(history.steps, 2 * 625);
+    assert!(history.epochs[1].training.loss < history.epochs[0].training.loss);
+    assert!(history.planned <= history.line);
+}
+
+#[test]
+fn the_convolution_example_learns_and_stays_under_its_line() {
+    let history = conv_resized::run(200).unwrap();
+    assert_eq!(history.steps, 7, "the ragged last batch counts");
+    assert!(history.epochs[0].training.loss.is_finite());
+    assert!(history.planned <= history.line);
+}

@@ -1,0 +1,176 @@
+//! What training promises: it learns, it is exact when cut into pieces, and it is the same at any number of threads.
+
+use plimsoll::nn::{Add, AveragePool2D, Conv2D, Dropout, Flatten, Functional, GlobalAveragePool, MaxPool2D, Model, Padding};
+use plimsoll::prelude::*;
+use std::path::PathBuf;
+
+fn digits(split: Split, batch: usize) -> Dataset {
+    let rows = match split {
+        Split::Train => Dataset::digits(split).shuffle(Shuffle::seed(7)),
+        Split::Test => Dataset::digits(split),
+    };
+    rows.map("x", [scale(1.0 / 16.0)]).batch(batch)
+}
+
+/// A file name nobody else uses.
+fn temporary(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("plimsoll-{}-{name}", std::process::id()))
+}
+
+/// All weights after training, as the bytes of their file.
+fn weights(mut trainer: Trainer, epochs: u64, name: &str) -> Vec<u8> {
+    trainer.fit(Fit::epochs(epochs)).unwrap();
+    let path = temporary(name);
+    trainer.save_weights(&path).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    bytes
+}
+
+/// The numbers behind a weight file's header.
+fn numbers(file: &[u8]) -> Vec<f32> {
+    let header = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    file[8 + header..].chunks_exact(4).map(|b| f32::from_ne_bytes(b.try_into().unwrap())).collect()
+}
+
+/// A branching model with everything that could tell pieces of a batch from the whole: dropout, pooling, residuals.
+fn branching() -> Model {
+    let mut net = Functional::new("branching");
+    let x = net.input();
+    let stem = net.add(Conv2D::new(6, 3).padding(Padding::Same).relu(), [x]);
+    let branch = net.add(Conv2D::new(6, 3).padding(Padding::Same).activation(Activation::Tanh), [stem]);
+    let sum = net.add(Add, [stem, branch]);
+    let pooled = net.add(MaxPool2D::new(2), [sum]);
+    let averaged = net.add(AveragePool2D::new(2).stride(1, 1), [pooled]);
+    let dropped = net.add(Dropout::new(0.3), [averaged]);
+    let flat = net.add(Flatten, [dropped]);
+    let hidden = net.add(Dense::new(24).activation(Activation::Gelu), [flat]);
+    let last = net.add(Dense::new(10), [hidden]);
+    net.build(last)
+}
+
+#[test]
+fn a_small_network_learns_the_digits() {
+    let mut trainer = Trainer::new(zoo::digits_cnn(10), &digits(Split::Train, 32)).optimizer(Adam::new(2e-3));
+    let history = trainer.fit(Fit::epochs(6).validate(&digits(Split::Test, 32))).unwrap();
+    let held_out = history.last().unwrap().validation.clone().unwrap();
+    assert!(held_out.accuracy.unwrap() >= 0.95, "{held_out:?}");
+    assert_eq!(trainer.evaluate(&digits(Split::Test, 100)).unwrap().accuracy, held_out.accuracy, "evaluation is what validation saw");
+
+    let predictions = trainer.predict(&digits(Split::Test, 32)).unwrap();
+    let right = predictions.chunks_exact(10).map(|row| (0..10).max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap());
+    assert_eq!((right.count(), predictions.len()), (359, 3590), "one prediction for every row, the ragged end included");
+}
+
+#[test]
+fn pieces_of_a_batch_give_the_whole_batchs_result() {
+    // 1,438 rows in batches of 50 end with a batch of 38; pieces of 16 end with pieces of 2 and 6.
+    let train = |micro_batch: Option<usize>, name: &str| {
+        let trainer = Trainer::new(branching(), &digits(Split::Train, 50)).optimizer(Sgd::new(0.05).momentum(0.9)).seed(3);
+        let trainer = match micro_batch {
+            Some(rows) => trainer.micro_batch(rows),
+            None => trainer,
+        };
+        numbers(&weights(trainer, 1, name))
+    };
+    let whole = train(None, "whole");
+    for micro_batch in [1, 16, 25, 50] {
+        let pieces = train(Some(micro_batch), &format!("pieces-{micro_batch}"));
+        let worst = whole.iter().zip(&pieces).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst < 2e-4, "micro-batches of {micro_batch}: the weights differ by {worst}");
+    }
+}
+
+#[test]
+fn a_micro_batch_that_is_the_batch_changes_no_bit() {
+    let trainer = || Trainer::new(branching(), &digits(Split::Train, 50)).seed(3);
+    assert!(weights(trainer(), 1, "plain") == weights(trainer().micro_batch(50), 1, "said"));
+}
+
+#[test]
+fn any_number_of_threads_gives_the_same_weights() {
+    let train = |threads: usize| {
+        let trainer = Trainer::new(zoo::digits_cnn(10), &digits(Split::Train, 64)).threads(threads).seed(11);
+        weights(trainer, 2, &format!("threads-{threads}"))
+    };
+    let one = train(1);
+    assert!(one == train(2), "one and two threads differ");
+    assert!(one == train(3), "one and three threads differ");
+}
+
+#[test]
+fn the_seed_chooses_the_result() {
+    let train = |seed: u64, name: &str| weights(Trainer::new(zoo::mlp(10), &digits(Split::Train, 64)).seed(seed), 1, name);
+    assert!(train(1, "a") == train(1, "b"));
+    assert!(train(1, "c") != train(2, "d"));
+}
+
+#[test]
+fn every_loss_and_optimiser_learns() {
+    let one_hot_digits = || Dataset::digits(Split::Train).map("x", [scale(1.0 / 16.0)]).map("y", [one_hot(10)]).batch(32);
+    let head = |activation| Sequential::new().add(Flatten).add(Dense::new(32).relu()).add(Dense::new(10).activation(activation));
+    let first_and_last = |trainer: Trainer| {
+        let mut trainer = trainer;
+        let history = trainer.fit(Fit::epochs(3)).unwrap();
+        (history.epochs[0].training.loss, history.epochs[2].training.loss)
+    };
+    let trainers = [
+        ("mse, sgd", Trainer::new(head(Activation::Linear), &one_hot_digits()).loss(Loss::MeanSquaredError).optimizer(Sgd::new(0.1))),
+        ("dense cross-entropy, momentum", Trainer::new(head(Activation::Softmax), &one_hot_digits()).optimizer(Sgd::new(0.02).momentum(0.9))),
+        ("binary, nesterov", {
+            let data = one_hot_digits();
+            let optimizer = Sgd::new(0.05).momentum(0.9).nesterov(true);
+            Trainer::new(head(Activation::Sigmoid), &data).loss(Loss::BinaryCrossEntropy).optimizer(optimizer)
+        }),
+        ("sparse cross-entropy, adam", Trainer::new(head(Activation::Linear), &digits(Split::Train, 32)).optimizer(Adam::default())),
+        ("sparse cross-entropy after softmax, adamw", Trainer::new(head(Activation::Softmax), &digits(Split::Train, 32)).optimizer(AdamW::default())),
+    ];
+    for (name, trainer) in trainers {
+        let (first, last) = first_and_last(trainer);
+        assert!(last < 0.8 * first, "{name}: {first} → {last}");
+    }
+}
+
+#[test]
+fn softmax_at_the_end_changes_predictions_and_not_the_training() {
+    let train = |activation: Activation, name: &str| {
+        let model = Sequential::new().add(Flatten).add(Dense::new(10).activation(activation));
+        weights(Trainer::new(model, &digits(Split::Train, 32)).seed(5), 1, name)
+    };
+    assert!(train(Activation::Linear, "scores") == train(Activation::Softmax, "shares"));
+
+    let model = Sequential::new().add(Flatten).add(Dense::new(10).activation(Activation::Softmax));
+    let mut trainer = Trainer::new(model, &digits(Split::Train, 32));
+    trainer.predict_with(&digits(Split::Test, 32), |piece| {
+        assert!(piece.values.chunks_exact(10).all(|row| (row.iter().sum::<f32>() - 1.0).abs() < 1e-5));
+    })
+    .unwrap();
+}
+
+#[test]
+fn weights_come_back_from_their_file() {
+    let path = temporary("saved");
+    let model = || Sequential::new().add(GlobalAveragePool).add(Dense::new(10));
+    let mut trained = Trainer::new(model(), &digits(Split::Train, 32)).seed(1);
+    trained.fit(Fit::epochs(1)).unwrap();
+    trained.save_weights(&path).unwrap();
+    let mut fresh = Trainer::new(model(), &digits(Split::Train, 32)).seed(2);
+    fresh.load_weights(&path).unwrap();
+    assert_eq!(fresh.predict(&digits(Split::Test, 32)).unwrap(), trained.predict(&digits(Split::Test, 32)).unwrap());
+
+    let mut other = Trainer::new(Sequential::new().add(GlobalAveragePool).add(Dense::new(9)), &digits(Split::Train, 32));
+    let error = other.load_weights(&path).unwrap_err().to_string();
+    assert!(error.ends_with("does not hold this model's weights: `dense/kernel` has the shape [1, 10] there and [1, 9] here"), "{error}");
+    std::fs::write(&path, b"not weights at all").unwrap();
+    assert!(other.load_weights(&path).unwrap_err().to_string().contains("not a safetensors file"));
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn training_goes_on_where_it_stopped() {
+    let mut trainer = Trainer::new(zoo::mlp(10), &digits(Split::Train, 32));
+    let first = trainer.fit(Fit::epochs(1)).unwrap();
+    let second = trainer.fit(Fit::epochs(1).validate(&digits(Split::Test, 32))).unwrap();
+    assert_eq!((first.steps, second.steps, second.epochs[0].epoch), (45, 90, 2));
+    assert!(second.epochs[0].training.loss < first.epochs[0].training.loss);
+}
