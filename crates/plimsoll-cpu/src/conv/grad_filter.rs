@@ -1,0 +1,322 @@
+//! The gradient of a convolution with respect to its filter: rows of the product are filter elements, k runs over the output's pixels.
+//!
+//! Pixels are cut into chunks by shape; each chunk leaves a partial gradient, and these are added in order.
+
+use std::ops::Range;
+
+use super::patches::{self, In};
+use super::{ConvShape, SERIAL, depthwise};
+use crate::gemm::sweep::{DEPTH, SLIVERS, Sweep, for_each_part};
+use crate::gemm::tile::{MAX_COLUMNS, MAX_ROWS, Shape};
+use crate::gemm::{self, LINE, Matrix, Out, Write};
+use crate::simd::Isa;
+use crate::threads::Pool;
+
+/// Filter elements (rows of the product) of one task.
+const ROWS: usize = 128;
+/// Most chunks of pixels, and the least pixels in one.
+const CHUNKS: usize = 16;
+const CHUNK: usize = 512;
+/// Most floats of partial gradients.
+const PARTIALS: usize = 1 << 19;
+/// Output rows walked at once when patches are read in place.
+const SEGMENTS: usize = 32;
+
+/// Floats of workspace [`grad_filter`] needs on a pool of `threads`; it never falls when the batch grows.
+pub fn grad_filter_workspace(shape: &ConvShape, threads: usize) -> usize {
+    if shape.is_empty() {
+        0
+    } else if shape.pointwise() {
+        gemm::workspace_len(shape.in_c, shape.out_c, shape.pixels(), threads)
+    } else {
+        let each = if shape.depthwise() { 0 } else { PER_WORKER };
+        each * threads.max(1) + (chunks(shape) - 1) * shape.filter_len() + LINE
+    }
+}
+
+/// Packed columns of the output's gradient and packed patches.
+const PER_WORKER: usize = SLIVERS + ROWS * DEPTH;
+
+/// How many chunks the pixels are cut into: by shape, never falling when the batch grows.
+fn chunks(shape: &ConvShape) -> usize {
+    CHUNKS.min(PARTIALS / shape.filter_len()).min(shape.pixels() / CHUNK).min(shape.batch * shape.out_h).max(1)
+}
+
+/// `grad_filter (=|+=) ` the gradient of the filter, given the input and the gradient of the output.
+///
+/// The result is bit-identical at any number of threads.
+///
+/// # Panics
+/// When a slice does not have the length the shape gives it, or `workspace` is shorter than [`grad_filter_workspace`] asks for.
+pub fn grad_filter(pool: &Pool, shape: &ConvShape, write: Write, input: &[f32], grad_out: &[f32], grad: &mut [f32], workspace: &mut [f32]) {
+    grad_filter_with(Isa::best(), pool, shape, write, input, grad_out, grad, workspace);
+}
+
+/// [`grad_filter`] with chosen instructions.
+///
+/// # Panics
+/// As [`grad_filter`], and when the processor lacks `isa`.
+#[allow(clippy::too_many_arguments)]
+pub fn grad_filter_with(
+    isa: Isa,
+    pool: &Pool,
+    shape: &ConvShape,
+    write: Write,
+    input: &[f32],
+    grad_out: &[f32],
+    grad: &mut [f32],
+    workspace: &mut [f32],
+) {
+    assert!(isa.supported(), "this processor has no {isa:?}");
+    let operands = [
+        ("input", input.len(), shape.input_len()),
+        ("output's gradient", grad_out.len(), shape.output_len()),
+        ("filter's gradient", grad.len(), shape.filter_len()),
+    ];
+    shape.check(operands, workspace.len(), grad_filter_workspace(shape, pool.threads()));
+    if shape.is_empty() {
+        if write == Write::Set {
+            grad.fill(0.0);
+        }
+        return;
+    }
+    if shape.pointwise() {
+        let a = Matrix::new(input.as_ptr(), shape.pixels(), shape.in_c).transposed();
+        let b = Matrix::new(grad_out.as_ptr(), shape.pixels(), shape.out_c);
+        // SAFETY: the slices have the lengths of the matrices, and an exclusive one overlaps no other.
+        return unsafe { gemm::gemm_with(isa, pool, write, a, b, grad.as_mut_ptr(), shape.out_c, workspace, None) };
+    }
+
+    let scratch = gemm::aligned(workspace);
+    let grad = Out(grad.as_mut_ptr());
+    let len = shape.filter_len();
+    let workers = if shape.depthwise() { 0 } else { pool.threads() };
+    // SAFETY: the workspace is the workers' parts and then the partial gradients.
+    let partials = Out(unsafe { scratch.add(PER_WORKER * workers) });
+    let chunks = chunks(shape);
+    let rows_each = (shape.batch * shape.out_h).div_ceil(chunks);
+    let chunk = |chunk: usize| {
+        let rows = shape.batch * shape.out_h;
+        let range = rows.min(chunk * rows_each)..rows.min((chunk + 1) * rows_each);
+        // SAFETY: there are `chunks - 1` partial gradients of `len`.
+        let to = if chunk == 0 { grad } else { Out(unsafe { partials.add((chunk - 1) * len) }) };
+        (range, to, chunk == 0 && write == Write::Add)
+    };
+
+    let parallel = shape.work() >= SERIAL;
+    if shape.depthwise() {
+        let task = |index: usize, _: usize| {
+            let (rows, to, add) = chunk(index);
+            // SAFETY: each chunk has a gradient of its own, `len` floats long.
+            let to = unsafe { std::slice::from_raw_parts_mut(to.add(0), len) };
+            depthwise::grad_filter(isa, shape, rows, input, grad_out, to, add);
+        };
+        gemm::run(pool, parallel, chunks, &task);
+    } else {
+        let pass = Pass { isa, shape, input: In(input.as_ptr()), grad_out: In(grad_out.as_ptr()) };
+        let elements = shape.taps() * shape.group_in();
+        let blocks = elements.div_ceil(ROWS);
+        let task = |task: usize, worker: usize| {
+            let (index, rest) = (task / (blocks * shape.groups), task % (blocks * shape.groups));
+            let (group, block) = (rest / blocks, rest % blocks);
+            let (rows, to, add) = chunk(index);
+            // SAFETY: the scratch is this worker's own; block, group and chunk select a part of the gradients that no other task writes.
+            unsafe {
+                let scratch = patches::part(scratch, worker, PER_WORKER);
+                pass.block(group, block * ROWS..elements.min((block + 1) * ROWS), rows, to, add, scratch);
+            }
+        };
+        gemm::run(pool, parallel, chunks * blocks * shape.groups, &task);
+    }
+
+    const SUM: usize = 1 << 12;
+    let sum = |task: usize, _: usize| {
+        let range = task * SUM..len.min((task + 1) * SUM);
+        for chunk in 1..chunks {
+            // SAFETY: the range is this task's own, and the partial gradients are complete.
+            unsafe {
+                let to = std::slice::from_raw_parts_mut(grad.add(range.start), range.len());
+                let from = std::slice::from_raw_parts(partials.add((chunk - 1) * len + range.start), range.len());
+                to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+            }
+        }
+    };
+    gemm::run(pool, len * chunks > 8 * SUM, len.div_ceil(SUM), &sum);
+}
+
+struct Pass<'a> {
+    isa: Isa,
+    shape: &'a ConvShape,
+    input: In,
+    grad_out: In,
+}
+
+impl Pass<'_> {
+    /// The gradient of some filter elements of a group, over a range of (flattened) output rows.
+    ///
+    /// # Safety
+    /// The ranges lie inside the tensors, `to` is a whole filter gradient of which these elements may be written, and `scratch` has [`PER_WORKER`] floats.
+    unsafe fn block(&self, group: usize, elements: Range<usize>, rows: Range<usize>, to: Out, add: bool, scratch: *mut f32) {
+        let shape = self.shape;
+        // SAFETY: the group's columns lie inside the gradient.
+        let to = Out(unsafe { to.add(group * shape.group_out()) });
+        if rows.is_empty() {
+            if !add {
+                for element in elements {
+                    // SAFETY: the group's part of a row of the filter.
+                    unsafe { to.add(element * shape.out_c).write_bytes(0, shape.group_out()) };
+                }
+            }
+            return;
+        }
+        // SAFETY: passed on to the caller.
+        unsafe {
+            if shape.padded() || shape.group_out() > MAX_COLUMNS {
+                self.packed(group, elements, rows, to, add, scratch);
+            } else {
+                self.in_place(group, elements, rows, to, add);
+            }
+        }
+    }
+
+    /// Reads the patches where they lie: for few output channels, where a copy would not be used often enough.
+    ///
+    /// # Safety
+    /// As for [`Pass::block`]; the shape is not padded.
+    unsafe fn in_place(&self, group: usize, elements: Range<usize>, rows: Range<usize>, to: Out, add: bool) {
+        let shape = self.shape;
+        let mut table = [[std::ptr::null::<f32>(); MAX_ROWS]; SEGMENTS];
+        let mut outs = [std::ptr::null_mut::<f32>(); MAX_ROWS];
+        let most = (2 * DEPTH / shape.out_w).clamp(1, SEGMENTS);
+        for first in rows.clone().step_by(most) {
+            let segments = most.min(rows.end - first);
+            let right = self.right(group, first * shape.out_w);
+            let sweep = Sweep {
+                isa: self.isa,
+                rows: elements.len(),
+                columns: 0..shape.group_out(),
+                segments,
+                length: shape.out_w,
+                accumulate: add || first > rows.start,
+                right: &|_| right,
+                packed: None,
+            };
+            // SAFETY: without padding every tap of every output lies inside the input.
+            unsafe {
+                sweep.run(|part, tile| {
+                    for (at, element) in part.enumerate() {
+                        let element = elements.start + element;
+                        let (ky, kx, channel) = self.element(element);
+                        let offset =
+                            (ky * shape.dilation.0 * shape.in_w + kx * shape.dilation.1) * shape.in_c + group * shape.group_in() + channel;
+                        for (segment, table) in table[..segments].iter_mut().enumerate() {
+                            let (image, y) = ((first + segment) / shape.out_h, (first + segment) % shape.out_h);
+                            table[at] = self.input.add((image * shape.in_h + y * shape.stride.0) * shape.in_w * shape.in_c + offset);
+                        }
+                        outs[at] = to.add(element * shape.out_c);
+                    }
+                    tile.a = table.as_ptr().cast();
+                    tile.a_table = MAX_ROWS;
+                    tile.a_step = (shape.stride.1 * shape.in_c) as isize;
+                    tile.c = outs.as_ptr();
+                });
+            }
+        }
+    }
+
+    /// Copies patches into k-major panels first.
+    ///
+    /// # Safety
+    /// As for [`Pass::block`].
+    unsafe fn packed(&self, group: usize, elements: Range<usize>, rows: Range<usize>, to: Out, add: bool, scratch: *mut f32) {
+        let shape = self.shape;
+        let tile_rows = Shape::of(self.isa).rows;
+        // SAFETY: `PER_WORKER` is the sum of both parts.
+        let panels = unsafe { scratch.add(SLIVERS) };
+        let mut table = [std::ptr::null::<f32>(); MAX_ROWS];
+        let mut outs = [std::ptr::null_mut::<f32>(); MAX_ROWS];
+        let pixels = rows.start * shape.out_w..rows.end * shape.out_w;
+        for first in pixels.clone().step_by(DEPTH) {
+            let depth = DEPTH.min(pixels.end - first);
+            for_each_part(0..elements.len(), tile_rows, 1, |part| {
+                // SAFETY: panels of at most `ROWS` rows in all, one after the other.
+                unsafe { self.panel(group, elements.start + part.start, part.len(), first..first + depth, panels.add(part.start * depth)) };
+            });
+            let right = self.right(group, first);
+            let sweep = Sweep {
+                isa: self.isa,
+                rows: elements.len(),
+                columns: 0..shape.group_out(),
+                segments: 1,
+                length: depth,
+                accumulate: add || first > pixels.start,
+                right: &|_| right,
+                packed: (shape.group_out() > MAX_COLUMNS).then_some(scratch),
+            };
+            // SAFETY: the panels are packed, and the rows of the gradient lie inside it.
+            unsafe {
+                sweep.run(|part, tile| {
+                    table = std::array::from_fn(|at| panels.cast_const().wrapping_add(part.start * depth + at));
+                    outs = std::array::from_fn(|at| to.0.wrapping_add((elements.start + part.start + at) * shape.out_c));
+                    tile.a = table.as_ptr();
+                    tile.a_step = part.len() as isize;
+                    tile.c = outs.as_ptr();
+                });
+            }
+        }
+    }
+
+    /// What `count` elements of the filter meet at each pixel: `to[pixel · count + element]`, zero in the padding.
+    ///
+    /// # Safety
+    /// Elements and pixels lie inside the tensors, and `to` has room for them.
+    unsafe fn panel(&self, group: usize, first: usize, count: usize, pixels: Range<usize>, mut to: *mut f32) {
+        let shape = self.shape;
+        let (_, _, channel) = self.element(first);
+        // Eight channels of one tap are copied as a vector, anything else one by one.
+        let vector = count == 8 && channel + 8 <= shape.group_in();
+        let mut pixel = pixels.start;
+        while pixel < pixels.end {
+            let (row, x) = (pixel / shape.out_w, pixel % shape.out_w);
+            let (image, y) = (row / shape.out_h, row % shape.out_h);
+            let run = (shape.out_w - x).min(pixels.end - pixel);
+            for at in (0..count).step_by(if vector { 8 } else { 1 }) {
+                let (ky, kx, channel) = self.element(first + at);
+                let line = shape
+                    .in_row(y, ky)
+                    .map(|line| ((image * shape.in_h + line) * shape.in_w) * shape.in_c + group * shape.group_in() + channel);
+                for step in 0..run {
+                    let from = line.zip(shape.in_col(x + step, kx)).map(|(line, column)| line + column * shape.in_c);
+                    // SAFETY: `from` lies inside the input, with eight channels when a vector is read.
+                    unsafe {
+                        let to = to.add(step * count + at);
+                        if vector {
+                            let values = from.map_or([0.0; 8], |from| self.input.add(from).cast::<[f32; 8]>().read_unaligned());
+                            to.cast::<[f32; 8]>().write_unaligned(values);
+                        } else {
+                            *to = from.map_or(0.0, |from| *self.input.add(from));
+                        }
+                    }
+                }
+            }
+            // SAFETY: inside the panel, or one past its end.
+            to = unsafe { to.add(run * count) };
+            pixel += run;
+        }
+    }
+
+    /// Tap row, tap column and channel of a filter element of a group.
+    #[inline(always)]
+    fn element(&self, element: usize) -> (usize, usize, usize) {
+        let (tap, channel) = (element / self.shape.group_in(), element % self.shape.group_in());
+        (tap / self.shape.k_w, tap % self.shape.k_w, channel)
+    }
+
+    /// The output's gradient from a pixel on, for the channels of a group.
+    fn right(&self, group: usize, pixel: usize) -> Matrix {
+        let shape = self.shape;
+        // SAFETY: the pixel lies inside the output.
+        let ptr = unsafe { self.grad_out.add(pixel * shape.out_c + group * shape.group_out()) };
+        Matrix { ptr, rows: shape.pixels() - pixel, cols: shape.group_out(), row_stride: shape.out_c as isize, col_stride: 1 }
+    }
+}

@@ -1,0 +1,105 @@
+//! The device that the rest of the system sees.
+
+use crate::memory::{Block, CpuMemory};
+use crate::program::{self, CpuProgram};
+use crate::simd::Isa;
+use crate::threads::{Pool, STACK};
+use plimsoll_core::Bytes;
+use plimsoll_core::device::{Device, DeviceError, Loaded, Memory, StepMemory};
+use plimsoll_core::graph::{Graph, Node};
+use plimsoll_core::plan::{Plan, Program};
+use std::sync::Arc;
+
+/// The CPU: kernels on a pool of threads, in host memory.
+///
+/// ```
+/// use plimsoll_core::{Bytes, Device};
+/// use plimsoll_cpu::CpuDevice;
+///
+/// let device = CpuDevice::new(2);
+/// assert_eq!((device.name().as_str(), device.threads()), ("cpu", 2));
+/// assert_eq!(device.stacks(), Bytes::kib(512), "the caller brings its own stack");
+/// assert!(device.description().ends_with("2 threads"));
+/// ```
+pub struct CpuDevice {
+    pool: Arc<Pool>,
+}
+
+impl CpuDevice {
+    /// A device that computes on `threads` threads, the caller's included.
+    ///
+    /// # Panics
+    /// When the operating system refuses to start a thread.
+    pub fn new(threads: usize) -> CpuDevice {
+        CpuDevice { pool: Arc::new(Pool::new(threads)) }
+    }
+
+    /// How many threads compute, the caller's included.
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+
+    /// Bytes of the stacks of the threads it has started.
+    pub fn stacks(&self) -> Bytes {
+        Bytes(((self.threads() - 1) * STACK) as u64)
+    }
+}
+
+impl Device for CpuDevice {
+    fn name(&self) -> String {
+        "cpu".to_string()
+    }
+
+    fn description(&self) -> String {
+        let instructions = match Isa::best() {
+            Isa::Avx512 => "AVX-512",
+            Isa::Avx2 => "AVX2",
+            Isa::Portable => "baseline instructions",
+        };
+        let threads = self.threads();
+        format!("{}, {instructions}, {threads} thread{}", model(), if threads == 1 { "" } else { "s" })
+    }
+
+    fn shares_host_memory(&self) -> bool {
+        true
+    }
+
+    /// A cache line, and the widest vector.
+    fn alignment(&self) -> Bytes {
+        Bytes(64)
+    }
+
+    fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes {
+        program::workspace(graph, node, rows, self.threads())
+    }
+
+    fn allocate(&self, size: Bytes) -> Result<Box<dyn Memory>, DeviceError> {
+        Ok(Box::new(CpuMemory(Arc::new(Block::new(&self.name(), size)?))))
+    }
+
+    fn load(&self, _: &Plan, program: &Program, rows: usize, memory: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError> {
+        Ok(Box::new(CpuProgram::load(&self.pool, program, rows, memory)?))
+    }
+}
+
+/// What the processor calls itself.
+#[cfg(target_arch = "x86_64")]
+fn model() -> String {
+    use std::arch::x86_64::{__cpuid, CpuidResult};
+    const BRAND: [u32; 3] = [0x8000_0002, 0x8000_0003, 0x8000_0004];
+    #[allow(unused_unsafe, reason = "newer compilers know that the instruction is always there")]
+    // SAFETY: every x86-64 processor has `cpuid`.
+    let leaf = |leaf: u32| unsafe { __cpuid(leaf) };
+    if leaf(0x8000_0000).eax < BRAND[2] {
+        return "x86-64".to_string();
+    }
+    let words = BRAND.map(leaf).map(|CpuidResult { eax, ebx, ecx, edx }| [eax, ebx, ecx, edx]);
+    let bytes: Vec<u8> = words.iter().flatten().flat_map(|word| word.to_le_bytes()).take_while(|byte| *byte != 0).collect();
+    String::from_utf8_lossy(&bytes).trim().to_string()
+}
+
+/// What the processor calls itself.
+#[cfg(not(target_arch = "x86_64"))]
+fn model() -> String {
+    std::env::consts::ARCH.to_string()
+}

@@ -1,0 +1,113 @@
+//! Copies of blocks of A and B into the order the micro-kernel reads them in.
+
+use super::Matrix;
+
+/// Copies `len` floats: a call into the C library costs more than a few vectors.
+///
+/// # Safety
+/// Both sides are valid for `len` floats and do not overlap.
+#[inline(always)]
+pub(super) unsafe fn copy(from: *const f32, to: *mut f32, len: usize) {
+    // SAFETY: the caller's promise; whole blocks first, then what is left.
+    unsafe {
+        for at in 0..len / 16 {
+            to.add(at * 16).cast::<[f32; 16]>().write_unaligned(from.add(at * 16).cast::<[f32; 16]>().read_unaligned());
+        }
+        for at in len / 16 * 16..len {
+            *to.add(at) = *from.add(at);
+        }
+    }
+}
+
+/// Copies the rows `row..row + rows` of A, k from `k` on, so that one row's k are contiguous and rows are `stride` apart.
+///
+/// # Safety
+/// `a` is readable over the block and has unit column stride, `to` is writable for `rows · stride` floats and `depth <= stride`.
+pub(super) unsafe fn rows_of_a(a: &Matrix, row: usize, rows: usize, k: usize, depth: usize, to: *mut f32, stride: usize) {
+    for i in 0..rows {
+        // SAFETY: row `row + i` of `a` holds `depth` contiguous floats from `k` on, and `to` has room for them.
+        unsafe { std::ptr::copy_nonoverlapping(a.at(row + i, k), to.add(i * stride), depth) };
+    }
+}
+
+/// Copies `rows` rows of A into `to`, k-major: the values of one k are contiguous, and so are those of the next.
+///
+/// # Safety
+/// `a` is readable over the block, and `to` writable for `depth · rows` floats.
+pub(super) unsafe fn panel_of_a(a: &Matrix, row: usize, rows: usize, k: usize, depth: usize, to: *mut f32) {
+    for j in 0..depth {
+        for i in 0..rows {
+            // SAFETY: the block lies inside `a` by the caller's promise, and `to` has room for it.
+            unsafe { *to.add(j * rows + i) = *a.at(row + i, k + j) };
+        }
+    }
+}
+
+/// As many panels of eight rows as there are, for an A whose rows are contiguous: read along the rows, so that each page is visited once.
+///
+/// # Safety
+/// `a` is readable over the block, `rows` is a multiple of eight, and `to` is writable for `depth · rows` floats.
+pub(super) unsafe fn panels_of_eight(a: &Matrix, row: usize, rows: usize, k: usize, depth: usize, to: *mut f32) {
+    for j in 0..depth {
+        // SAFETY: `rows` contiguous floats lie there by the caller's promise; panel `p` begins at `8 · p · depth`.
+        unsafe {
+            let from = a.at(row, k + j);
+            for i in (0..rows).step_by(8) {
+                to.add(i * depth + j * 8).cast::<[f32; 8]>().write_unaligned(from.add(i).cast::<[f32; 8]>().read_unaligned());
+            }
+        }
+    }
+}
+
+/// `to[j · width + i] = from[i · outer + j · inner]` for `i < columns`, `j < depth`.
+///
+/// # Safety
+/// Both sides are valid for the elements named.
+pub(super) unsafe fn transpose(from: *const f32, outer: isize, inner: isize, columns: usize, depth: usize, to: *mut f32, width: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if inner == 1 && columns >= 8 && depth >= 8 && is_x86_feature_detected!("avx") {
+        // SAFETY: the instructions are there, and the extents allow whole blocks.
+        return unsafe { transpose_blocks(from, outer, columns, depth, to, width) };
+    }
+    for j in 0..depth {
+        for i in 0..columns {
+            // SAFETY: the caller's promise.
+            unsafe { *to.add(j * width + i) = *from.offset(i as isize * outer + j as isize * inner) };
+        }
+    }
+}
+
+/// [`transpose`] in blocks of 8 × 8, the last of which overlap their neighbours.
+///
+/// # Safety
+/// As for [`transpose`]; both extents are at least eight.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx")]
+unsafe fn transpose_blocks(from: *const f32, outer: isize, columns: usize, depth: usize, to: *mut f32, width: usize) {
+    use std::arch::x86_64::*;
+    for i in (0..columns).step_by(8).map(|i| i.min(columns - 8)) {
+        for j in (0..depth).step_by(8).map(|j| j.min(depth - 8)) {
+            // SAFETY: the block at `(i, j)` lies inside both extents.
+            unsafe {
+                let from = from.offset(i as isize * outer + j as isize);
+                let to = to.add(j * width + i);
+                for half in 0..2 {
+                    // Rows r and r + 4 share a register, so that two rounds of shuffles inside 128-bit lanes finish the block.
+                    let pair = |row: isize| {
+                        let low = _mm_loadu_ps(from.offset(row * outer).add(half * 4));
+                        let high = _mm_loadu_ps(from.offset((row + 4) * outer).add(half * 4));
+                        _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(low), high)
+                    };
+                    let (r0, r1, r2, r3) = (pair(0), pair(1), pair(2), pair(3));
+                    let (a, b) = (_mm256_unpacklo_ps(r0, r1), _mm256_unpackhi_ps(r0, r1));
+                    let (c, d) = (_mm256_unpacklo_ps(r2, r3), _mm256_unpackhi_ps(r2, r3));
+                    let out = to.add(half * 4 * width);
+                    _mm256_storeu_ps(out, _mm256_shuffle_ps::<0x44>(a, c));
+                    _mm256_storeu_ps(out.add(width), _mm256_shuffle_ps::<0xEE>(a, c));
+                    _mm256_storeu_ps(out.add(2 * width), _mm256_shuffle_ps::<0x44>(b, d));
+                    _mm256_storeu_ps(out.add(3 * width), _mm256_shuffle_ps::<0xEE>(b, d));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! How a product is cut into tasks and blocks: by its shape alone, so that results do not depend on the number of threads.
+
+use super::sweep::DEPTH;
+use super::tile::{MAX_COLUMNS, MAX_ROWS};
+
+/// Rows of A packed at once: with [`DEPTH`] an eighth of a mebibyte, which leaves most of L2 to B and C.
+pub(super) const ROWS: usize = 128;
+/// Most columns of one block of C; a narrower C is never cut across.
+pub(super) const COLUMNS: usize = 1024;
+
+/// Products below this many multiply-adds run on the caller alone: waking a thread costs more.
+const SERIAL: usize = 1 << 19;
+/// Tasks aimed for, enough to keep a large machine busy and a small one balanced.
+const TASKS: usize = 16;
+/// Least k in a chunk: shorter ones would spend their time adding up partial sums.
+const CHUNK: usize = 512;
+/// Most floats held in partial sums (2 MiB).
+const PARTIALS: usize = 1 << 19;
+/// A product with no more output elements than this is cut along k first: its operands are then read once, front to back.
+const NARROW: usize = PARTIALS / TASKS;
+
+/// The cut of one product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub rows: usize,
+    pub row_blocks: usize,
+    pub columns: usize,
+    pub column_blocks: usize,
+    pub depth: usize,
+    pub chunks: usize,
+    pub parallel: bool,
+}
+
+impl Plan {
+    /// For non-zero `m`, `n` and `k`.
+    pub fn new(m: usize, n: usize, k: usize) -> Plan {
+        let parallel = m.saturating_mul(n).saturating_mul(k) >= SERIAL;
+        let column_blocks = n.div_ceil(COLUMNS);
+        let columns = n.div_ceil(column_blocks).next_multiple_of(MAX_COLUMNS).min(n);
+        let column_blocks = n.div_ceil(columns);
+        let whole = Plan { rows: m, row_blocks: 1, columns, column_blocks, depth: k, chunks: 1, parallel };
+        if !parallel {
+            return whole;
+        }
+        let most_chunks = TASKS.min(k / CHUNK).min(PARTIALS / m.saturating_mul(n).max(1)).max(1);
+        if m * n <= NARROW && most_chunks >= TASKS / 2 {
+            return whole.chunked(k, most_chunks);
+        }
+        // Every block packs B anew: taller ones where there are rows enough for a few.
+        let least = if m >= 256 { 64 } else { 32 };
+        let rows = m.div_ceil(TASKS / 2).next_multiple_of(MAX_ROWS).clamp(least, ROWS).min(m);
+        let row_blocks = m.div_ceil(rows);
+        let chunks = most_chunks.min(TASKS / TASKS.min(row_blocks * column_blocks));
+        Plan { rows, row_blocks, ..whole }.chunked(k, chunks)
+    }
+
+    fn chunked(self, k: usize, chunks: usize) -> Plan {
+        let depth = k.div_ceil(chunks).next_multiple_of(DEPTH.min(k));
+        Plan { depth, chunks: k.div_ceil(depth), ..self }
+    }
+
+    pub fn blocks(&self) -> usize {
+        self.row_blocks * self.column_blocks
+    }
+}
+
+/// Floats for the partial sums of any product of at most `m` rows: a bound that does not fall when `m` or `k` grows.
+pub(super) fn partials(m: usize, n: usize, k: usize) -> usize {
+    let chunks = TASKS.min(k / CHUNK).max(1);
+    (chunks - 1).saturating_mul(m.saturating_mul(n)).min(if chunks > 1 { PARTIALS } else { 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_cut_covers_the_product_within_its_bounds(m in 1usize..3000, n in 1usize..3000, k in 1usize..200_000) {
+            let plan = Plan::new(m, n, k);
+            prop_assert!(plan.rows * plan.row_blocks >= m && plan.rows * (plan.row_blocks - 1) < m);
+            prop_assert!(plan.columns * plan.column_blocks >= n && plan.columns * (plan.column_blocks - 1) < n);
+            prop_assert!(plan.depth * plan.chunks >= k && plan.depth * (plan.chunks - 1) < k);
+            prop_assert!((plan.chunks - 1) * m * n <= partials(m, n, k));
+            prop_assert!(n > COLUMNS || plan.column_blocks == 1);
+        }
+
+        #[test]
+        fn partial_sums_never_shrink(m in 1usize..3000, n in 1usize..3000, k in 1usize..200_000) {
+            prop_assert!(partials(m, n, k) <= partials(m + 1, n, k));
+            prop_assert!(partials(m, n, k) <= partials(m, n, k + 1));
+        }
+    }
+}

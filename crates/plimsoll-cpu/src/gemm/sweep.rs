@@ -1,0 +1,144 @@
+//! The loop around the micro-kernel: all tiles of one block of rows and columns, over one range of k.
+
+use std::ops::Range;
+
+use super::Matrix;
+use super::pack;
+use super::tile::{MAX_COLUMNS, Shape, Tile};
+use crate::simd::Isa;
+
+/// Most k in a sweep whose B is packed: a row panel of A and a column sliver of B of this depth stay in L1 and L2.
+pub(crate) const DEPTH: usize = 256;
+
+/// Slivers of B of full depth packed at once (192 KiB), so that B is read in runs of several lines. More shallow ones fit, so that rows of
+/// C are written in long runs.
+const GROUP: usize = 4;
+
+/// Floats of packed columns of B.
+pub(crate) const SLIVERS: usize = GROUP * DEPTH * MAX_COLUMNS;
+
+/// `C[rows, columns] (=|+=) A · B` over `segments` runs of `length` k each.
+pub(crate) struct Sweep<'a> {
+    pub isa: Isa,
+    pub rows: usize,
+    pub columns: Range<usize>,
+    pub segments: usize,
+    pub length: usize,
+    pub accumulate: bool,
+    /// The rows of B that belong to a segment; only as many as `length` are read.
+    pub right: &'a dyn Fn(usize) -> Matrix,
+    /// Where to pack B, [`SLIVERS`] floats; without it B must have unit column stride and its segments must follow each other.
+    pub packed: Option<*mut f32>,
+}
+
+impl Sweep<'_> {
+    /// Runs every tile; `left` is told the rows of a tile and fills in the fields of A and C.
+    ///
+    /// # Safety
+    /// The processor has `isa`. What `left` fills in and what `right` returns is valid as [`Tile::run`] asks, over the rows, columns and k of this
+    /// sweep; when B is packed, `segments · length` is at most [`DEPTH`].
+    #[inline]
+    pub unsafe fn run(&self, mut left: impl FnMut(Range<usize>, &mut Tile)) {
+        let shape = Shape::of(self.isa);
+        let depth = self.segments * self.length;
+        // Slivers of equal width: a narrow last one would run at a fraction of the speed of a full one.
+        let slivers = self.columns.len().div_ceil(shape.columns).max(1);
+        let width = self.columns.len().div_ceil(slivers).next_multiple_of(shape.lanes);
+        let group = width * (GROUP * DEPTH / depth.min(DEPTH));
+        for start in self.columns.clone().step_by(group) {
+            let group = start..self.columns.end.min(start + group);
+            if let Some(to) = self.packed {
+                // SAFETY: a group of this depth fits `SLIVERS`, for no sliver is wider than `shape.columns`.
+                unsafe { self.pack(group.clone(), width, shape.lanes, to) };
+            }
+            for_each_part(0..self.rows, shape.rows, 1, |rows| {
+                let mut tile = Tile {
+                    a: std::ptr::null(),
+                    a_table: 0,
+                    a_offset: 0,
+                    a_step: 1,
+                    segments: self.segments,
+                    length: self.length,
+                    b: std::ptr::null(),
+                    b_step: 0,
+                    c: std::ptr::null(),
+                    c_offset: 0,
+                    c_base: 0,
+                    rows: rows.len(),
+                    columns: 0,
+                    accumulate: self.accumulate,
+                };
+                left(rows, &mut tile);
+                for (sliver, column) in group.clone().step_by(width).enumerate() {
+                    tile.c_offset = column;
+                    tile.columns = width.min(group.end - column);
+                    // SAFETY: the slivers were packed one after the other; the rest is the caller's promise.
+                    unsafe {
+                        if let Some(packed) = self.packed {
+                            tile.b = packed.add(sliver * depth * width);
+                            tile.b_step = tile.columns.next_multiple_of(shape.lanes) as isize;
+                        } else {
+                            let right = (self.right)(0);
+                            tile.b = right.at(0, column);
+                            tile.b_step = right.row_stride;
+                        }
+                        tile.run(self.isa);
+                    }
+                }
+            });
+        }
+    }
+
+    /// Packs slivers of `width` columns, the last as wide as the lanes it needs.
+    ///
+    /// # Safety
+    /// As for [`Sweep::run`]; `to` has room for the group.
+    unsafe fn pack(&self, group: Range<usize>, width: usize, lanes: usize, to: *mut f32) {
+        let depth = self.segments * self.length;
+        for segment in 0..self.segments {
+            let right = (self.right)(segment);
+            let row = segment * self.length;
+            // SAFETY: the caller's promise; sliver after sliver, row after row, everything stays inside the group's part of `to`.
+            unsafe {
+                if right.col_stride == 1 {
+                    // Along the rows of B: a page is not left after a sliver's width. A plain loop, for `step_by` divides once per row.
+                    for k in 0..self.length {
+                        let (mut column, mut start) = (group.start, to);
+                        while column < group.end {
+                            let columns = width.min(group.end - column);
+                            pack::copy(
+                                right.at(k, column),
+                                start.wrapping_add((row + k) * ((columns + lanes - 1) & !(lanes - 1))),
+                                columns,
+                            );
+                            column += columns;
+                            start = start.wrapping_add(depth * width);
+                        }
+                    }
+                } else {
+                    for (sliver, column) in group.clone().step_by(width).enumerate() {
+                        let columns = width.min(group.end - column);
+                        let stride = columns.next_multiple_of(lanes);
+                        let to = to.add(sliver * depth * width + row * stride);
+                        pack::transpose(right.at(0, column), right.col_stride, right.row_stride, columns, self.length, to, stride);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Cuts a range into as few parts of at most `most` as will do, of nearly equal length: a multiple of `multiple`, but for the last.
+///
+/// Nearly equal, because a narrow last tile would run at a fraction of the speed of a full one.
+#[inline(always)]
+pub(crate) fn for_each_part(range: Range<usize>, most: usize, multiple: usize, mut visit: impl FnMut(Range<usize>)) {
+    let mut start = range.start;
+    let mut parts = range.len().div_ceil(most);
+    while start < range.end {
+        let length = (range.end - start).div_ceil(parts).next_multiple_of(multiple).min(range.end - start);
+        visit(start..start + length);
+        start += length;
+        parts = (parts - 1).max(1);
+    }
+}

@@ -1,0 +1,154 @@
+//! The micro-kernel: up to eight rows by three vectors of C, held in registers over the whole of a k range.
+//!
+//! Rows are given by pointers, so the same kernel serves a matrix of any stride (rows are equally spaced), a convolution
+//! (a row is a patch: one pointer per run of contiguous taps) and its gradients (rows of C are scattered pixels).
+//! Eight rows keep every pointer in a general register, and no more than the eight ways of an L1 set are in use when rows lie
+//! a power of two apart.
+
+use crate::simd::{Isa, Lanes, Vector};
+
+/// Most vectors across a tile; with the rows of [`Shape`] this is what fits the register file.
+pub(crate) const VECTORS: usize = 3;
+
+/// Most rows in a tile, over all instruction sets.
+pub(crate) const MAX_ROWS: usize = 8;
+
+/// Most columns in a tile, over all instruction sets.
+pub(crate) const MAX_COLUMNS: usize = VECTORS * 16;
+
+/// The tile extents of one instruction set.
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
+    pub rows: usize,
+    pub columns: usize,
+    pub lanes: usize,
+}
+
+impl Shape {
+    pub fn of(isa: Isa) -> Shape {
+        let rows = if isa == Isa::Avx512 { 8 } else { 4 };
+        Shape { rows, columns: VECTORS * isa.lanes(), lanes: isa.lanes() }
+    }
+}
+
+/// One product `C[rows, columns] (=|+=) A[rows, k] · B[k, columns]` with `k = segments · length`.
+#[derive(Clone, Copy)]
+pub(crate) struct Tile {
+    /// Row pointers of A: row `i` of segment `s` starts at `a[s · a_table + i] + a_offset`.
+    pub a: *const *const f32,
+    pub a_table: usize,
+    pub a_offset: usize,
+    /// Distance between consecutive k of one row inside a segment.
+    pub a_step: isize,
+    pub segments: usize,
+    pub length: usize,
+    /// B has unit column stride and runs on from segment to segment.
+    pub b: *const f32,
+    pub b_step: isize,
+    /// Row pointers of C, and the column where the tile begins.
+    pub c: *const *mut f32,
+    pub c_offset: usize,
+    /// Floats to skip in every row of C before its first column.
+    pub c_base: usize,
+    pub rows: usize,
+    pub columns: usize,
+    /// Add to what C holds instead of overwriting it.
+    pub accumulate: bool,
+}
+
+impl Tile {
+    /// Computes the tile.
+    ///
+    /// # Safety
+    /// The processor has `isa`; `rows` and `columns` are at least one and at most those of [`Shape::of`]; every pointer named by the fields is
+    /// valid for the elements described there, and no C element is also read through A or B.
+    #[inline]
+    pub unsafe fn run(&self, isa: Isa) {
+        let vectors = self.columns.div_ceil(isa.lanes()) - 1;
+        // SAFETY: passed on to the caller; the tables hold a kernel for each row and vector count it may name.
+        unsafe {
+            match isa {
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512 => AVX512[self.rows - 1][vectors](self),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => AVX2[self.rows - 1][vectors](self),
+                _ => PORTABLE[self.rows - 1][vectors](self),
+            }
+        }
+    }
+}
+
+type Kernel = unsafe fn(&Tile);
+
+macro_rules! table {
+    ($kernel:ident: $($rows:literal)*) => { [$([$kernel::<$rows, 1>, $kernel::<$rows, 2>, $kernel::<$rows, 3>]),*] };
+}
+
+static PORTABLE: [[Kernel; VECTORS]; 4] = table!(portable: 1 2 3 4);
+#[cfg(target_arch = "x86_64")]
+static AVX2: [[Kernel; VECTORS]; 4] = table!(avx2: 1 2 3 4);
+#[cfg(target_arch = "x86_64")]
+static AVX512: [[Kernel; VECTORS]; 8] = table!(avx512: 1 2 3 4 5 6 7 8);
+
+unsafe fn portable<const M: usize, const N: usize>(tile: &Tile) {
+    // SAFETY: the contract of `Tile::run`.
+    unsafe { multiply::<Lanes, M, N>(tile) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn avx2<const M: usize, const N: usize>(tile: &Tile) {
+    // SAFETY: the contract of `Tile::run`.
+    unsafe { multiply::<crate::simd::Ymm, M, N>(tile) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn avx512<const M: usize, const N: usize>(tile: &Tile) {
+    // SAFETY: the contract of `Tile::run`.
+    unsafe { multiply::<crate::simd::Zmm, M, N>(tile) }
+}
+
+/// # Safety
+/// The contract of [`Tile::run`], for `M` rows and `N` vectors of which the last may be partial.
+#[inline(always)]
+unsafe fn multiply<V: Vector, const M: usize, const N: usize>(tile: &Tile) {
+    // SAFETY: all accesses are those the caller vouched for: rows below `M`, columns below `columns`, k below `segments · length`.
+    unsafe {
+        let mask = V::mask(tile.columns - (N - 1) * V::LANES);
+        let mut sums = [[V::splat(0.0); N]; M];
+        let mut b = tile.b;
+        for segment in 0..tile.segments {
+            let table = tile.a.add(segment * tile.a_table);
+            let rows: [*const f32; M] = std::array::from_fn(|i| (*table.add(i)).add(tile.a_offset));
+            let mut at = 0;
+            for _ in 0..tile.length {
+                let right: [V; N] = std::array::from_fn(|j| {
+                    let from = b.add(j * V::LANES);
+                    if j + 1 < N { V::load(from) } else { V::load_masked(from, mask) }
+                });
+                for i in 0..M {
+                    let left = V::splat(*rows[i].offset(at));
+                    for j in 0..N {
+                        sums[i][j] = sums[i][j].add_product(left, right[j]);
+                    }
+                }
+                at += tile.a_step;
+                b = b.offset(tile.b_step);
+            }
+        }
+        for (i, sums) in sums.into_iter().enumerate() {
+            let row = (*tile.c.add(i)).add(tile.c_base + tile.c_offset);
+            for (j, sum) in sums.into_iter().enumerate() {
+                let to = row.add(j * V::LANES);
+                if j + 1 < N {
+                    let sum = if tile.accumulate { V::load(to).add(sum) } else { sum };
+                    sum.store(to);
+                } else {
+                    let sum = if tile.accumulate { V::load_masked(to, mask).add(sum) } else { sum };
+                    sum.store_masked(to, mask);
+                }
+            }
+        }
+    }
+}

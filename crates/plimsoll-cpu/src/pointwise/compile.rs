@@ -1,0 +1,341 @@
+//! From an expression over a shape to instructions over tiles.
+//!
+//! What is the same for all elements is computed once per run. Inputs that lie in memory as the loops read them are read there;
+//! all others are fetched into registers first. Registers are handed out by last use.
+
+use super::code::{Instruction, LANES, Load, Op, Operand, Place};
+use super::stretch::{Stretched, collapse};
+use super::{Sink, Source};
+use plimsoll_core::DType;
+use plimsoll_core::expr::{Binary, Expr, Term, TermId, Unary};
+
+/// Most elements of a tile: long enough that an instruction's start is small against its loop, short enough for the first cache.
+const TILE: usize = 512;
+/// Floats of a kernel's registers together: a first-level data cache.
+pub(super) const FILE: usize = 8192;
+/// Rows at least this long are walked one at a time: what stretches along or across them is then a single number or a slice.
+const LONG_ROW: usize = 256;
+/// Most inputs and most outputs: their addresses stand in tables on the stack.
+pub(super) const SLOTS: usize = 64;
+
+/// The result of compiling: everything but addresses.
+#[derive(Debug)]
+pub(super) struct Code {
+    pub stretched: Stretched,
+    /// Elements of a row: tiles do not reach over its end.
+    pub row: usize,
+    pub tile: usize,
+    /// Tiles that begin at a multiple of this see the same in every hoisted register.
+    pub period: usize,
+    pub registers: usize,
+    /// First values of the uniforms; constants are final.
+    pub uniforms: Vec<f32>,
+    /// Inputs that are single numbers: input, type, uniform.
+    pub uniform_inputs: Vec<(u16, DType, u16)>,
+    /// Instructions on uniforms, run once.
+    pub prologue: Vec<Instruction>,
+    /// Fetches whose result is the same for every tile.
+    pub hoisted: Vec<Instruction>,
+    pub body: Vec<Instruction>,
+    pub loads: Vec<Load>,
+    /// For each slot, its input.
+    pub slots: Vec<u16>,
+    /// Where each result is after the body.
+    pub roots: Vec<Operand>,
+    /// What an element costs, in about a tenth of a nanosecond.
+    pub cost: usize,
+}
+
+pub(super) fn compile(expr: &Expr, dims: &[usize], sources: &[Source<'_>], sinks: &[Sink<'_>], multiple: usize) -> Result<Code, String> {
+    let mut most = TILE;
+    loop {
+        let code = Compiler::new(expr, dims, sources, sinks, multiple, most).compile()?;
+        if code.registers * (code.tile + LANES) <= FILE {
+            return Ok(code);
+        }
+        if most <= LANES {
+            return Err(format!("an expression needs {} numbers at once, which is more than there is room for", code.registers));
+        }
+        most /= 2;
+    }
+}
+
+struct Compiler<'a> {
+    expr: &'a Expr,
+    dims: &'a [usize],
+    sources: &'a [Source<'a>],
+    sinks: &'a [Sink<'a>],
+    code: Code,
+    values: Vec<Operand>,
+    /// For every term, the last that reads it; results are read at the end.
+    last_use: Vec<usize>,
+    free: Vec<u16>,
+}
+
+impl<'a> Compiler<'a> {
+    fn new(
+        expr: &'a Expr,
+        dims: &'a [usize],
+        sources: &'a [Source<'a>],
+        sinks: &'a [Sink<'a>],
+        multiple: usize,
+        most: usize,
+    ) -> Compiler<'a> {
+        let read: Vec<&[usize]> = sources.iter().map(|source| source.dims).collect();
+        let stretched = collapse(dims, &vec![false; dims.len()], &read);
+        let elements: usize = dims.iter().product();
+        let innermost = stretched.dims.last().copied().unwrap_or(1);
+        let long = innermost >= LONG_ROW || stretched.dims.len() <= 1;
+        let row = if long { innermost } else { elements }.max(1);
+        let period = if long { 1 } else { period(&stretched, most) };
+        let tile = tile(row, period, multiple, most);
+        let period = if tile.is_multiple_of(period) || row <= tile { period } else { 1 };
+        let mut last_use = vec![0; expr.terms().len()];
+        for (id, term) in expr.terms().iter().enumerate() {
+            term.operands().for_each(|operand| last_use[operand as usize] = id);
+        }
+        expr.roots().iter().for_each(|root| last_use[*root as usize] = usize::MAX);
+        let code = Code {
+            stretched,
+            row,
+            tile,
+            period,
+            registers: 0,
+            uniforms: vec![],
+            uniform_inputs: vec![],
+            prologue: vec![],
+            hoisted: vec![],
+            body: vec![],
+            loads: vec![],
+            slots: vec![],
+            roots: vec![],
+            cost: 0,
+        };
+        Compiler { expr, dims, sources, sinks, code, values: vec![], last_use, free: vec![] }
+    }
+
+    fn compile(mut self) -> Result<Code, String> {
+        let terms = self.expr.terms();
+        for (id, term) in terms.iter().enumerate() {
+            let value = match *term {
+                Term::Const(bits) => self.uniform(f32::from_bits(bits)),
+                Term::Input(i) => self.input(i)?,
+                Term::Random(stream) => self.fetch(Load::Random { stream }, 40),
+                Term::Coordinate(axis) => self.coordinate(axis as usize),
+                Term::Unary(op, a) => self.compute(id, Op::Unary(op), &[a]),
+                Term::Binary(op, a, b) => self.compute(id, Op::Binary(op), &[a, b]),
+                Term::Select(c, a, b) => self.compute(id, Op::Select, &[c, a, b]),
+            };
+            self.values.push(value);
+        }
+        self.code.roots = self.expr.roots().iter().map(|root| self.values[*root as usize]).collect();
+        self.finish()?;
+        Ok(self.code)
+    }
+
+    fn uniform(&mut self, value: f32) -> Operand {
+        self.code.uniforms.push(value);
+        Operand { place: Place::Uniform((self.code.uniforms.len() - 1) as u16), single: true }
+    }
+
+    fn input(&mut self, i: u16) -> Result<Operand, String> {
+        let strides = &self.code.stretched.strides[i as usize];
+        let dtype = self.sources[i as usize].dtype;
+        if strides.iter().all(|stride| *stride == 0) {
+            let value = self.uniform(0.0);
+            let Place::Uniform(place) = value.place else { unreachable!("just made") };
+            self.code.uniform_inputs.push((i, dtype, place));
+            return Ok(value);
+        }
+        let single = strides.last() == Some(&0);
+        let whole = self.code.row == self.code.stretched.dims.last().copied().unwrap_or(1);
+        if whole || self.is_contiguous(i) {
+            if self.code.slots.len() == SLOTS {
+                return Err(format!("an expression reads more than {SLOTS} tensors"));
+            }
+            self.code.slots.push(i);
+            let slot = (self.code.slots.len() - 1) as u16;
+            self.code.cost += 1;
+            return Ok(match dtype {
+                DType::F32 => Operand { place: Place::Slot(slot), single },
+                _ => Operand { single, ..self.fetch(Load::Convert { slot, dtype, single }, 2) },
+            });
+        }
+        let (dims, strides) = (&self.code.stretched.dims, strides.clone());
+        let outer = dims.len() - 1;
+        let own_period: usize = dims.iter().zip(&strides).skip_while(|(_, stride)| **stride == 0).map(|(dim, _)| dim).product();
+        let load = Load::Stretched {
+            input: i,
+            dtype,
+            dims: dims[..outer].to_vec(),
+            strides: strides[..outer].to_vec(),
+            run: dims[outer],
+            step: strides[outer],
+        };
+        if self.code.period.is_multiple_of(own_period) {
+            self.code.loads.push(load);
+            // Its own for good: what is fetched once must not be overwritten by a later tile.
+            let to = Place::Register(self.new_register());
+            let none = Operand { place: to, single: false };
+            self.code.hoisted.push(Instruction { op: Op::Load((self.code.loads.len() - 1) as u16), to, operands: [none; 3] });
+            return Ok(none);
+        }
+        Ok(self.fetch(load, 4))
+    }
+
+    fn is_contiguous(&self, i: u16) -> bool {
+        let stretched = &self.code.stretched;
+        let mut step = 1;
+        stretched.dims.iter().zip(&stretched.strides[i as usize]).rev().all(|(dim, stride)| {
+            let same = *stride == step;
+            step *= dim;
+            same
+        })
+    }
+
+    fn coordinate(&mut self, axis: usize) -> Operand {
+        let inner: usize = self.dims[axis + 1..].iter().product();
+        match self.dims[axis] {
+            1 => self.uniform(0.0),
+            extent => self.fetch(Load::Coordinate { inner, extent }, 8),
+        }
+    }
+
+    fn fetch(&mut self, load: Load, cost: usize) -> Operand {
+        self.code.loads.push(load);
+        self.code.cost += cost;
+        let to = Place::Register(self.register());
+        let operand = Operand { place: to, single: false };
+        self.code.body.push(Instruction { op: Op::Load((self.code.loads.len() - 1) as u16), to, operands: [operand; 3] });
+        operand
+    }
+
+    fn compute(&mut self, id: usize, op: Op, terms: &[TermId]) -> Operand {
+        let mut operands = [self.values[terms[0] as usize]; 3];
+        terms.iter().enumerate().for_each(|(i, term)| operands[i] = self.values[*term as usize]);
+        let is_uniform = |operand: &Operand| matches!(operand.place, Place::Uniform(_));
+        if operands.iter().all(is_uniform) {
+            let to = self.uniform(0.0);
+            let operands = operands.map(|operand| Operand { single: false, ..operand });
+            self.code.prologue.push(Instruction { op, to: to.place, operands });
+            return to;
+        }
+        self.code.cost += cost(op);
+        // The loops want one operand that is not single, and a condition that is not.
+        let must_spread = match op {
+            Op::Select => operands[0].single,
+            Op::Unary(_) => operands[0].single,
+            _ => operands[0].single && operands[1].single,
+        };
+        let spread = must_spread.then(|| {
+            let to = Operand { place: Place::Register(self.register()), single: false };
+            self.code.body.push(Instruction { op: Op::Copy, to: to.place, operands: [operands[0]; 3] });
+            operands[0] = to;
+            to
+        });
+        // Taken before the operands' are given back: a loop must not write over what it reads.
+        let to = match self.direct(id) {
+            Some(output) => Place::Output(output),
+            None => Place::Register(self.register()),
+        };
+        self.release(id, terms);
+        if let Some(Operand { place: Place::Register(register), .. }) = spread {
+            self.free.push(register);
+        }
+        self.code.body.push(Instruction { op, to, operands });
+        Operand { place: to, single: false }
+    }
+
+    /// The output a term may be written to at once: one of single precision over no input, or only over inputs read for the last time before.
+    fn direct(&self, id: usize) -> Option<u16> {
+        let read_before = |input: &usize| {
+            let term = self.expr.terms().iter().position(|term| *term == Term::Input(*input as u16));
+            term.is_none_or(|term| term < id && (!matches!(self.values[term].place, Place::Slot(_)) || self.last_use[term] < id))
+        };
+        let mut results = self.expr.roots().iter().zip(self.sinks).enumerate();
+        let found =
+            results.find(|(_, (root, sink))| **root as usize == id && sink.dtype == DType::F32 && sink.over.iter().all(read_before));
+        found.map(|(output, _)| output as u16)
+    }
+
+    /// Stores come last: until then every input may be read where an output will stand.
+    fn finish(&mut self) -> Result<(), String> {
+        if self.sinks.len() > SLOTS {
+            return Err(format!("an expression has more than {SLOTS} results"));
+        }
+        if self.sinks.len() > 1 {
+            // An earlier store may overwrite the input that a later one only hands on.
+            for i in 0..self.code.roots.len() {
+                if let Operand { place: Place::Slot(_), .. } = self.code.roots[i] {
+                    let to = Place::Register(self.new_register());
+                    self.code.body.push(Instruction { op: Op::Copy, to, operands: [self.code.roots[i]; 3] });
+                    self.code.roots[i] = Operand { place: to, single: false };
+                }
+            }
+        }
+        for (i, sink) in self.sinks.iter().enumerate() {
+            let (root, to) = (self.code.roots[i], Place::Output(i as u16));
+            if root.place != to {
+                self.code.body.push(Instruction { op: Op::Store(sink.dtype), to, operands: [root; 3] });
+            }
+            self.code.cost += 1;
+        }
+        Ok(())
+    }
+
+    fn register(&mut self) -> u16 {
+        self.free.pop().unwrap_or_else(|| self.new_register())
+    }
+
+    fn new_register(&mut self) -> u16 {
+        self.code.registers += 1;
+        (self.code.registers - 1) as u16
+    }
+
+    /// Gives back the registers of terms read here for the last time.
+    fn release(&mut self, id: usize, terms: &[TermId]) {
+        for (i, term) in terms.iter().enumerate() {
+            let value = self.values[*term as usize];
+            let hoisted = self.code.hoisted.iter().any(|load| load.to == value.place);
+            if let Place::Register(register) = value.place
+                && self.last_use[*term as usize] == id
+                && !terms[..i].contains(term)
+                && !hoisted
+            {
+                self.free.push(register);
+            }
+        }
+    }
+}
+
+/// The elements of a tile: whole periods and multiples where they fit, else an even share of the row.
+fn tile(row: usize, period: usize, multiple: usize, most: usize) -> usize {
+    if row <= most {
+        return row;
+    }
+    let both = if period.is_multiple_of(multiple) { period } else { period * multiple };
+    match [both, multiple, period].into_iter().find(|unit| *unit > 1 && *unit <= most) {
+        Some(unit) => most / unit * unit,
+        None => row.div_ceil(row.div_ceil(most)).next_multiple_of(LANES).min(most),
+    }
+}
+
+/// The longest stretch, if any fits a tile, after which an input that does not follow the rows begins anew.
+fn period(stretched: &Stretched, most: usize) -> usize {
+    let elements: usize = stretched.dims.iter().product();
+    let periods = stretched
+        .strides
+        .iter()
+        .map(|strides| stretched.dims.iter().zip(strides).skip_while(|(_, stride)| **stride == 0).map(|(dim, _)| dim).product::<usize>());
+    periods.filter(|period| *period > 1 && *period < elements && *period <= most / 2).max().unwrap_or(1)
+}
+
+fn cost(op: Op) -> usize {
+    match op {
+        Op::Unary(Unary::Exp | Unary::Log | Unary::Tanh | Unary::Sigmoid | Unary::Erf) => 8,
+        Op::Unary(Unary::Softplus) => 14,
+        Op::Unary(Unary::Sqrt | Unary::Recip) | Op::Binary(Binary::Div) => 3,
+        Op::Binary(Binary::Pow) => 50,
+        _ => 1,
+    }
+}

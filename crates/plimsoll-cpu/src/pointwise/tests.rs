@@ -1,0 +1,283 @@
+//! Kernels against the expression's own evaluation in double precision.
+
+use super::*;
+use plimsoll_core::expr::{Binary, Element as Position, ExprBuilder, TermId, Unary};
+use proptest::prelude::*;
+use stretch::{collapse, offset};
+
+const DTYPES: [DType; 7] = [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I32, DType::I64, DType::U8];
+const UNARY: [Unary; 12] = [
+    Unary::Neg,
+    Unary::Abs,
+    Unary::Sign,
+    Unary::Floor,
+    Unary::Exp,
+    Unary::Log,
+    Unary::Sqrt,
+    Unary::Recip,
+    Unary::Tanh,
+    Unary::Sigmoid,
+    Unary::Softplus,
+    Unary::Erf,
+];
+const BINARY: [Binary; 10] = [
+    Binary::Add,
+    Binary::Sub,
+    Binary::Mul,
+    Binary::Div,
+    Binary::Max,
+    Binary::Min,
+    Binary::Pow,
+    Binary::Less,
+    Binary::LessEq,
+    Binary::Equal,
+];
+
+/// A tensor in memory.
+#[derive(Clone, Debug)]
+struct Tensor {
+    dims: Vec<usize>,
+    dtype: DType,
+    bytes: Vec<u8>,
+}
+
+impl Tensor {
+    fn new(dims: &[usize], dtype: DType, number: impl Fn(usize) -> f32) -> Tensor {
+        let count: usize = dims.iter().product();
+        let mut bytes = vec![0; count * dtype.size()];
+        for i in 0..count {
+            // SAFETY: element `i` lies inside the bytes.
+            with_element!(dtype, E => unsafe { bytes.as_mut_ptr().cast::<E>().add(i).write_unaligned(E::store(number(i))) });
+        }
+        Tensor { dims: dims.to_vec(), dtype, bytes }
+    }
+
+    fn number(&self, i: usize) -> f32 {
+        assert!((i + 1) * self.dtype.size() <= self.bytes.len());
+        // SAFETY: just checked.
+        with_element!(self.dtype, E => unsafe { self.bytes.as_ptr().cast::<E>().add(i).read_unaligned() }.load())
+    }
+}
+
+/// Runs an expression; output `i` takes the place of input `in_place[i]` where that is given.
+fn run(
+    isa: Isa,
+    pool: &Pool,
+    expr: &Expr,
+    dims: &[usize],
+    inputs: &[Tensor],
+    dtypes: &[DType],
+    in_place: &[Option<usize>],
+    random: StepRandom,
+) -> Vec<Tensor> {
+    let mut inputs = inputs.to_vec();
+    let mut outputs: Vec<Tensor> = dtypes.iter().map(|dtype| Tensor::new(dims, *dtype, |_| 99.0)).collect();
+    let sources: Vec<(Vec<usize>, DType)> = inputs.iter().map(|tensor| (tensor.dims.clone(), tensor.dtype)).collect();
+    let sources: Vec<Source<'_>> = sources.iter().map(|(dims, dtype)| Source { dims, dtype: *dtype }).collect();
+    let sinks: Vec<Sink<'_>> = dtypes.iter().zip(in_place).map(|(dtype, over)| Sink { dtype: *dtype, over: over.as_slice() }).collect();
+    let mut kernel = Kernel::with(isa, expr, dims, &sources, &sinks, 1).unwrap();
+    inputs.iter().enumerate().for_each(|(i, tensor)| kernel.set_input(i, tensor.bytes.as_ptr()));
+    for (i, over) in in_place.iter().enumerate() {
+        let address = match over {
+            Some(input) => {
+                let address = inputs[*input].bytes.as_mut_ptr();
+                kernel.set_input(*input, address);
+                address
+            }
+            None => outputs[i].bytes.as_mut_ptr(),
+        };
+        kernel.set_output(i, address);
+    }
+    // SAFETY: all addresses are those of tensors of the right size, and overlap as said.
+    unsafe {
+        kernel.prepare(random, 0);
+        kernel.run(pool);
+    }
+    for (i, over) in in_place.iter().enumerate() {
+        if let Some(input) = over {
+            outputs[i].bytes.clone_from(&inputs[*input].bytes);
+        }
+    }
+    outputs
+}
+
+/// An expression over `inputs` inputs, written by a list of choices.
+fn expression(choices: &[(u8, u8, u8, u8)], inputs: usize, rank: usize, results: usize) -> Expr {
+    Expr::build_many(|e: &ExprBuilder| {
+        let mut terms: Vec<TermId> = (0..inputs as u16).map(|i| e.input(i)).collect();
+        terms.push(e.constant(0.75));
+        for (kind, a, b, c) in choices {
+            let at = |i: &u8| terms[*i as usize % terms.len()];
+            terms.push(match kind % 16 {
+                0 => e.constant(f32::from(*a) / 16.0 - 4.0),
+                1 => e.random(u32::from(*a)),
+                2 if rank > 0 => e.coordinate(*a % rank as u8),
+                3 => e.select(at(a), at(b), at(c)),
+                4..8 => e.unary(UNARY[*a as usize % UNARY.len()], at(b)),
+                _ => e.binary(BINARY[*a as usize % BINARY.len()], at(b), at(c)),
+            });
+        }
+        (0..results).map(|i| terms[terms.len() - 1 - i % terms.len()]).collect()
+    })
+}
+
+/// Whether a single-precision result is what a double-precision evaluation says, given how far single-precision arithmetic may stray: the
+/// evaluation is repeated on inputs nudged by a rounding error, and the results may differ by that much.
+fn agrees(ours: f32, truth: f64, nudged: f64) -> bool {
+    if truth.is_nan() || ours.is_nan() {
+        return truth.is_nan() && ours.is_nan();
+    }
+    let slack = 2e-5 * truth.abs() + 64.0 * (truth - nudged).abs() + 1e-5;
+    (f64::from(ours) - truth).abs() <= slack || truth.abs() > 1e30 || f64::from(ours).abs() > 1e30
+}
+
+/// A rounding error more after every function: the expression's terms computed in single precision, one by one.
+fn single(expr: &Expr, inputs: &[f32], position: &Position<'_>) -> Vec<f32> {
+    use plimsoll_core::expr::Term;
+    let mut values: Vec<f32> = vec![];
+    for term in expr.terms() {
+        let at = |id: TermId| values[id as usize];
+        let value = match *term {
+            Term::Input(i) => inputs[i as usize],
+            Term::Const(bits) => f32::from_bits(bits),
+            Term::Random(stream) => position.random.uniform(stream, position.index),
+            Term::Coordinate(axis) => position.coordinates[axis as usize] as f32,
+            Term::Unary(op, a) => op.evaluate(f64::from(at(a))) as f32,
+            Term::Binary(op, a, b) => op.evaluate(f64::from(at(a)), f64::from(at(b))) as f32,
+            Term::Select(c, a, b) => at(if at(c) != 0.0 { a } else { b }),
+        };
+        values.push(value);
+    }
+    expr.roots().iter().map(|root| values[*root as usize]).collect()
+}
+
+/// Where element `i` of the shape finds its number in a tensor that stretches to it.
+fn source_index(dims: &[usize], own: &[usize], i: usize) -> usize {
+    let stretched = collapse(dims, &vec![false; dims.len()], &[own]);
+    offset(&stretched.dims, &stretched.strides[0], i)
+}
+
+fn coordinates(dims: &[usize], mut i: usize) -> Vec<usize> {
+    let mut coordinates = vec![0; dims.len()];
+    for axis in (0..dims.len()).rev() {
+        coordinates[axis] = i % dims[axis];
+        i /= dims[axis];
+    }
+    coordinates
+}
+
+fn shapes() -> impl Strategy<Value = Vec<usize>> {
+    prop_oneof![
+        Just(vec![]),
+        Just(vec![32, 10]),
+        Just(vec![7, 300]),
+        Just(vec![3, 1, 700]),
+        Just(vec![1010]),
+        Just(vec![5, 3, 4, 16]),
+        Just(vec![2, 600, 3]),
+        prop::collection::vec(1usize..9, 1..4),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Functions with jumps (floor, comparisons, …) make a rounding error visible as a whole step, so results may also equal what
+    /// single-precision arithmetic gives term by term.
+    #[test]
+    fn kernels_compute_what_the_expression_says(
+        dims in shapes(),
+        stretches in prop::collection::vec((any::<u8>(), 0usize..7, any::<bool>()), 1..5),
+        choices in prop::collection::vec(any::<(u8, u8, u8, u8)>(), 0..12),
+        results in 1usize..4,
+        over in any::<[bool; 3]>(),
+        seed: u64,
+    ) {
+        let inputs: Vec<Tensor> = stretches.iter().enumerate().map(|(k, (mask, dtype, shorter))| {
+            let own: Vec<usize> = dims.iter().enumerate().map(|(axis, dim)| if mask >> axis & 1 == 1 { 1 } else { *dim }).collect();
+            let skip = own.iter().take_while(|dim| **dim == 1).count();
+            let own = if *shorter { &own[skip..] } else { &own[..] };
+            Tensor::new(own, DTYPES[*dtype], |i| ((i * 37 + k * 11) % 61) as f32 / 7.0 - 2.0)
+        }).collect();
+        let expr = expression(&choices, inputs.len(), dims.len(), results);
+        let count: usize = dims.iter().product();
+        let random = StepRandom { seed, step: 3, first_row: 0 };
+        // An output may take the place of an input of its own size that no other output has taken.
+        let mut taken = vec![];
+        let in_place: Vec<Option<usize>> = (0..results).map(|k| {
+            let found = (0..inputs.len()).find(|i| over[k] && inputs[*i].bytes.len() == count * 4 && inputs[*i].dtype.size() == 4 && !taken.contains(i));
+            taken.extend(found);
+            found
+        }).collect();
+        let dtypes: Vec<DType> = (0..results).map(|k| if k == 1 { DType::I32 } else { DType::F32 }).collect();
+
+        let mut first: Option<Vec<Tensor>> = None;
+        for isa in Isa::available() {
+            let outputs = run(isa, &Pool::new(1), &expr, &dims, &inputs, &dtypes, &in_place, random);
+            for i in 0..count {
+                let numbers: Vec<f32> = inputs.iter().map(|tensor| tensor.number(source_index(&dims, &tensor.dims, i))).collect();
+                let position = Position { random: &random, index: i as u64, coordinates: &coordinates(&dims, i) };
+                let wide: Vec<f64> = numbers.iter().map(|x| f64::from(*x)).collect();
+                let nudged: Vec<f64> = wide.iter().map(|x| x * (1.0 + 1e-7)).collect();
+                let truth = expr.evaluate(&wide, &position);
+                let nudged = expr.evaluate(&nudged, &position);
+                let stepwise = single(&expr, &numbers, &position);
+                for (k, output) in outputs.iter().enumerate() {
+                    let ours = output.number(i);
+                    let cut = |x: f64| if dtypes[k] == DType::I32 { f64::from(i32::store(x as f32) as f32) } else { x };
+                    let fine = agrees(ours, cut(truth[k]), cut(nudged[k]))
+                        || agrees(ours, cut(f64::from(stepwise[k])), cut(f64::from(stepwise[k])))
+                        || (dtypes[k] == DType::I32 && (f64::from(ours) - truth[k]).abs() <= 1.0 + 1e-4 * truth[k].abs());
+                    prop_assert!(fine, "{expr} over {dims:?}, element {i}: {} is not {} ({isa:?})", ours, truth[k]);
+                }
+            }
+            first.get_or_insert(outputs);
+        }
+
+        // However the work is cut, the bits are the same.
+        let first = first.expect("there is always an instruction set");
+        for threads in [2, 3] {
+            let outputs = run(Isa::best(), &Pool::new(threads), &expr, &dims, &inputs, &dtypes, &in_place, random);
+            for (a, b) in first.iter().zip(&outputs) {
+                prop_assert_eq!(&a.bytes, &b.bytes);
+            }
+        }
+    }
+}
+
+#[test]
+fn large_kernels_give_the_same_bits_on_any_number_of_threads() {
+    let dims = [300, 1000];
+    let inputs = [Tensor::new(&dims, DType::F32, |i| i as f32 * 1e-4), Tensor::new(&[300, 1], DType::U8, |i| i as f32)];
+    let expr = Expr::build(|e| {
+        let noisy = e.add(e.unary(Unary::Exp, e.unary(Unary::Neg, e.input(0))), e.random(5));
+        e.mul(noisy, e.input(1))
+    });
+    let random = StepRandom { seed: 1, step: 2, first_row: 0 };
+    let runs: Vec<Tensor> = [1, 2, 3]
+        .map(|threads| run(Isa::best(), &Pool::new(threads), &expr, &dims, &inputs, &[DType::F32], &[Some(0)], random).remove(0))
+        .to_vec();
+    assert!(runs.iter().all(|run| run.bytes == runs[0].bytes));
+    let at = 123_456;
+    let expected = ((-(at as f32) * 1e-4).exp() + random.uniform(5, at as u64)) * ((at / 1000) % 256) as f32;
+    assert!((runs[0].number(at) - expected).abs() < 1e-4 * expected.abs());
+}
+
+#[test]
+fn a_broken_number_stays_broken() {
+    let x = Tensor::new(&[3], DType::F32, |i| [f32::NAN, 1.0, -1.0][i]);
+    for op in [Binary::Max, Binary::Min] {
+        let expr = Expr::build_many(|e| vec![e.binary(op, e.input(0), e.constant(0.0)), e.binary(op, e.constant(0.0), e.input(0))]);
+        let outputs = run(Isa::best(), &Pool::new(1), &expr, &[3], &[x.clone()], &[DType::F32; 2], &[None; 2], StepRandom::default());
+        assert!(outputs[0].number(0).is_nan() && outputs[1].number(0).is_nan());
+        assert_eq!((outputs[0].number(1), outputs[1].number(2)), if op == Binary::Max { (1.0, 0.0) } else { (0.0, -1.0) });
+    }
+}
+
+#[test]
+fn too_many_inputs_are_an_error_and_not_a_crash() {
+    let expr = Expr::build(|e| (1..100).fold(e.input(0), |sum, i| e.add(sum, e.input(i))));
+    let sources = vec![Source { dims: &[4], dtype: DType::F32 }; 100];
+    let error = Kernel::new(&expr, &[4], &sources, &[Sink { dtype: DType::F32, over: &[] }]).err();
+    assert_eq!(error.as_deref(), Some("an expression reads more than 64 tensors"));
+}

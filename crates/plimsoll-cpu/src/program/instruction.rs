@@ -1,0 +1,259 @@
+//! One instruction of a loaded program: a kernel with everything it needs but the addresses that change from run to run.
+
+use crate::conv::{self, ConvShape};
+use crate::gemm::{self, Matrix, Write};
+use crate::movement::{StridedCopy, pad_with_zeros};
+use crate::pointwise::Kernel;
+use crate::pooling::{self, PoolShape};
+use crate::reduce::Reducer;
+use crate::threads::Pool;
+use plimsoll_core::device::StepInputs;
+use plimsoll_core::random::StepRandom;
+use std::ops::Range;
+
+/// Where a value is: at a fixed place, or wherever the host has put it for this run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Address {
+    Fixed(*mut u8),
+    Column(usize),
+    Scalar(usize),
+}
+
+// SAFETY: an address is only followed while a program runs, which holds the locks of the memories it points into.
+unsafe impl Send for Address {}
+// SAFETY: as above.
+unsafe impl Sync for Address {}
+
+impl Address {
+    /// The address in this run. What the host gives is never written to.
+    #[inline(always)]
+    fn resolve(self, inputs: &StepInputs<'_>) -> *mut u8 {
+        match self {
+            Address::Fixed(address) => address,
+            Address::Column(column) => inputs.columns[column].as_ptr().cast_mut(),
+            Address::Scalar(scalar) => inputs.scalars[scalar..].as_ptr().cast_mut().cast(),
+        }
+    }
+}
+
+/// A tensor of single precision.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Floats {
+    pub address: Address,
+    pub count: usize,
+}
+
+impl Floats {
+    /// # Safety
+    /// The floats are there in this run, and nobody writes them meanwhile.
+    unsafe fn read<'a>(self, inputs: &StepInputs<'a>) -> &'a [f32] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.address.resolve(inputs).cast(), self.count) }
+    }
+
+    /// # Safety
+    /// The floats are there in this run, and nobody else uses them meanwhile.
+    unsafe fn write<'a>(self, inputs: &StepInputs<'a>) -> &'a mut [f32] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.address.resolve(inputs).cast(), self.count) }
+    }
+}
+
+/// A compiled expression whose inputs may move from run to run.
+pub(super) struct Expression {
+    pub kernel: Kernel,
+    /// The inputs that do.
+    pub moving: Vec<(usize, Address)>,
+    /// How far the first random number moves with the first row.
+    pub row: u64,
+}
+
+impl Expression {
+    /// # Safety
+    /// As for [`Kernel::prepare`].
+    unsafe fn prepare(&mut self, inputs: &StepInputs<'_>) {
+        self.moving.iter().for_each(|(i, address)| self.kernel.set_input(*i, address.resolve(inputs)));
+        // SAFETY: the caller's promise.
+        unsafe { self.kernel.prepare(inputs.random, first_random(&inputs.random, self.row)) };
+    }
+
+    /// Applies it to a block of a matrix with `columns` columns, which is its first input and its output.
+    ///
+    /// # Safety
+    /// As for [`Kernel::range`].
+    unsafe fn finish(&self, columns: usize, rows: Range<usize>, part: Range<usize>) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if part.len() == columns {
+                self.kernel.range(rows.start * columns, rows.end * columns, |_| {});
+            } else {
+                rows.for_each(|row| self.kernel.range(row * columns + part.start, row * columns + part.end, |_| {}));
+            }
+        }
+    }
+}
+
+fn first_random(random: &StepRandom, row: u64) -> u64 {
+    random.first_row * row
+}
+
+/// What is done. Kernels with many numbers are boxed, so that the list stays compact.
+pub(super) enum Work {
+    Pointwise(Box<Expression>),
+    Reduce {
+        reducer: Box<Reducer>,
+        moving: Vec<(usize, Address)>,
+        row: u64,
+    },
+    MatMul {
+        a: (Address, [usize; 2], bool),
+        b: (Address, [usize; 2], bool),
+        c: Floats,
+        workspace: Floats,
+        epilogue: Option<Box<Expression>>,
+    },
+    Conv {
+        shape: Box<ConvShape>,
+        input: Floats,
+        filter: Floats,
+        output: Floats,
+        workspace: Floats,
+        epilogue: Option<Box<Expression>>,
+    },
+    ConvGradInput {
+        shape: Box<ConvShape>,
+        filter: Floats,
+        gradient: Floats,
+        output: Floats,
+        workspace: Floats,
+    },
+    ConvGradFilter {
+        shape: Box<ConvShape>,
+        input: Floats,
+        gradient: Floats,
+        output: Floats,
+        workspace: Floats,
+    },
+    MaxPool {
+        shape: Box<PoolShape>,
+        input: Floats,
+        output: Floats,
+        places: Address,
+    },
+    MaxPoolGrad {
+        shape: Box<PoolShape>,
+        places: Address,
+        gradient: Floats,
+        output: Floats,
+    },
+    AvgPool {
+        shape: Box<PoolShape>,
+        input: Floats,
+        output: Floats,
+    },
+    AvgPoolGrad {
+        shape: Box<PoolShape>,
+        gradient: Floats,
+        output: Floats,
+    },
+    /// Copies from each source, after writing zeros where none of them reaches.
+    Move {
+        copies: Vec<(StridedCopy, Address)>,
+        output: Address,
+        zeros: Option<Zeros>,
+    },
+}
+
+/// The gaps that padding leaves along an axis.
+pub(super) struct Zeros {
+    pub element: usize,
+    pub dims: Vec<usize>,
+    pub axis: usize,
+    pub before: usize,
+    pub after: usize,
+}
+
+impl Work {
+    /// # Safety
+    /// The columns and scalars are as the program's graph declares them; every fixed address lies in a memory whose lock is held, valid over the extent of
+    /// its value; and values overlap only as the plan's certificate allows.
+    pub unsafe fn run(&mut self, pool: &Pool, inputs: &StepInputs<'_>) {
+        // SAFETY: the caller's promise, for every address below.
+        unsafe {
+            match self {
+                Work::Pointwise(expression) => {
+                    expression.prepare(inputs);
+                    expression.kernel.run(pool);
+                }
+                Work::Reduce { reducer, moving, row } => {
+                    moving.iter().for_each(|(i, address)| reducer.set_input(*i, address.resolve(inputs)));
+                    reducer.run(pool, inputs.random, first_random(&inputs.random, *row));
+                }
+                Work::MatMul { a, b, c, workspace, epilogue } => {
+                    let matrix = |(address, [rows, columns], turned): &(Address, [usize; 2], bool)| {
+                        let matrix = Matrix::new(address.resolve(inputs).cast(), *rows, *columns);
+                        if *turned { matrix.transposed() } else { matrix }
+                    };
+                    let (a, b) = (matrix(a), matrix(b));
+                    let finish = prepared(epilogue, inputs);
+                    let apply = |rows: Range<usize>, part: Range<usize>, _: usize| {
+                        if let Some(expression) = finish {
+                            expression.finish(b.cols, rows, part);
+                        }
+                    };
+                    let epilogue: gemm::Epilogue = if finish.is_some() { Some(&apply) } else { None };
+                    let to = c.address.resolve(inputs).cast();
+                    gemm::gemm(pool, Write::Set, a, b, to, b.cols, workspace.write(inputs), epilogue);
+                }
+                Work::Conv { shape, input, filter, output, workspace, epilogue } => {
+                    let finish = prepared(epilogue, inputs);
+                    let columns = shape.out_c;
+                    let apply = |rows: Range<usize>, part: Range<usize>, _: usize| {
+                        if let Some(expression) = finish {
+                            expression.finish(columns, rows, part);
+                        }
+                    };
+                    let epilogue: gemm::Epilogue = if finish.is_some() { Some(&apply) } else { None };
+                    let (input, filter) = (input.read(inputs), filter.read(inputs));
+                    conv::forward(pool, shape, input, filter, output.write(inputs), workspace.write(inputs), epilogue);
+                }
+                Work::ConvGradInput { shape, filter, gradient, output, workspace } => {
+                    let (gradient, filter) = (gradient.read(inputs), filter.read(inputs));
+                    conv::grad_input(pool, shape, gradient, filter, output.write(inputs), workspace.write(inputs));
+                }
+                Work::ConvGradFilter { shape, input, gradient, output, workspace } => {
+                    let (input, gradient) = (input.read(inputs), gradient.read(inputs));
+                    conv::grad_filter(pool, shape, Write::Set, input, gradient, output.write(inputs), workspace.write(inputs));
+                }
+                Work::MaxPool { shape, input, output, places } => {
+                    let places = std::slice::from_raw_parts_mut(places.resolve(inputs), output.count);
+                    pooling::max_pool(pool, shape, input.read(inputs), output.write(inputs), places);
+                }
+                Work::MaxPoolGrad { shape, places, gradient, output } => {
+                    let places = std::slice::from_raw_parts(places.resolve(inputs), gradient.count);
+                    pooling::max_pool_grad(pool, shape, gradient.read(inputs), places, output.write(inputs));
+                }
+                Work::AvgPool { shape, input, output } => pooling::average_pool(pool, shape, input.read(inputs), output.write(inputs)),
+                Work::AvgPoolGrad { shape, gradient, output } => {
+                    pooling::average_pool_grad(pool, shape, gradient.read(inputs), output.write(inputs));
+                }
+                Work::Move { copies, output, zeros } => {
+                    let to = output.resolve(inputs);
+                    if let Some(Zeros { element, dims, axis, before, after }) = zeros {
+                        pad_with_zeros(*element, dims, *axis, *before, *after, to);
+                    }
+                    copies.iter().for_each(|(copy, from)| copy.run(pool, from.resolve(inputs), to));
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As for [`Kernel::prepare`].
+unsafe fn prepared<'a>(epilogue: &'a mut Option<Box<Expression>>, inputs: &StepInputs<'_>) -> Option<&'a Expression> {
+    let expression = epilogue.as_deref_mut()?;
+    // SAFETY: the caller's promise.
+    unsafe { expression.prepare(inputs) };
+    Some(expression)
+}

@@ -1,0 +1,319 @@
+//! From a node of a planned graph to an instruction, and how much workspace that will need.
+
+use super::instruction::{Address, Expression, Floats, Work, Zeros};
+use crate::conv::{self, ConvShape};
+use crate::gemm;
+use crate::memory::Block;
+use crate::movement::StridedCopy;
+use crate::pointwise::{Kernel, Sink, Source};
+use crate::pooling::PoolShape;
+use crate::reduce::{self, Reducer};
+use plimsoll_core::expr::Expr;
+use plimsoll_core::graph::{Graph, Node};
+use plimsoll_core::ops::Window;
+use plimsoll_core::plan::{Place, Program};
+use plimsoll_core::{Bytes, DType, Op, Shape, ValueId};
+
+/// A program on its way to becoming instructions.
+pub(super) struct Lowering<'a> {
+    pub program: &'a Program,
+    pub rows: usize,
+    pub threads: usize,
+    pub resident: &'a Block,
+    pub arena: &'a Block,
+}
+
+/// The workspace of a node's kernel for at most `rows` rows on `threads` threads.
+pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, threads: usize) -> Bytes {
+    let dims = |value: ValueId| graph.shape(value).bind(rows);
+    let floats = match &node.op {
+        Op::Reduce(op) => reduce::workspace_len(&op.shape.bind(rows), &op.axes),
+        Op::MatMul(op) => {
+            let (m, n, k) = op.dims(graph.shape(node.inputs[0]), graph.shape(node.inputs[1])).expect("checked when the node was added");
+            gemm::workspace_len(m.bind(rows), n.bind(rows), k.bind(rows), threads)
+        }
+        Op::Conv2d(op) => {
+            let shape = conv_shape(&op.window, op.groups, &dims(node.inputs[0]), &dims(node.outputs[0]));
+            conv::forward_workspace(&shape, threads)
+        }
+        Op::Conv2dGradInput(op) => {
+            let shape = conv_shape(&op.window, op.groups, &dims(node.outputs[0]), &dims(node.inputs[1]));
+            conv::grad_input_workspace(&shape, threads)
+        }
+        Op::Conv2dGradFilter(op) => {
+            let shape = conv_shape(&op.window, op.groups, &dims(node.inputs[0]), &dims(node.inputs[1]));
+            conv::grad_filter_workspace(&shape, threads)
+        }
+        _ => 0,
+    };
+    Bytes((floats * size_of::<f32>()) as u64)
+}
+
+fn conv_shape(window: &Window, groups: usize, input: &[usize], output: &[usize]) -> ConvShape {
+    ConvShape {
+        batch: input[0],
+        in_h: input[1],
+        in_w: input[2],
+        in_c: input[3],
+        out_h: output[1],
+        out_w: output[2],
+        out_c: output[3],
+        k_h: window.size.0,
+        k_w: window.size.1,
+        stride: window.stride,
+        pad: (window.pad_rows.0, window.pad_columns.0),
+        dilation: window.dilation,
+        groups,
+    }
+}
+
+fn pool_shape(window: &Window, input: &[usize], output: &[usize]) -> Box<PoolShape> {
+    Box::new(PoolShape {
+        batch: input[0],
+        in_h: input[1],
+        in_w: input[2],
+        channels: input[3],
+        out_h: output[1],
+        out_w: output[2],
+        window: window.size,
+        stride: window.stride,
+        pad: (window.pad_rows.0, window.pad_columns.0),
+    })
+}
+
+impl Lowering<'_> {
+    /// The instruction for a node whose workspace is at this offset of the arena and has this size.
+    pub fn lower(&self, node: &Node, workspace: (Bytes, Bytes)) -> Result<Work, String> {
+        let (inputs, outputs) = (&node.inputs[..], &node.outputs[..]);
+        let workspace = self.workspace(node, workspace)?;
+        Ok(match &node.op {
+            Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Reshape(_) => {
+                return Err("is planned as a step, but does not run".to_string());
+            }
+            Op::Pointwise(op) => Work::Pointwise(Box::new(self.expression(&op.expr, &op.shape, inputs, outputs)?)),
+            Op::Reduce(op) => {
+                let dims: Vec<Vec<usize>> = inputs.iter().map(|input| self.dims(*input)).collect();
+                let mut reducer = Reducer::new(&op.expr, &op.shape.bind(self.rows), &op.axes, op.kind, &self.sources(inputs, &dims))?;
+                let moving = self.bind(inputs, |i, address| reducer.set_input(i, address))?;
+                reducer.set_output(self.written(outputs[0])?, fixed(workspace.address)?.cast());
+                Work::Reduce { reducer: Box::new(reducer), moving, row: random_row(&op.shape) }
+            }
+            Op::MatMul(op) => {
+                let matrix = |value: ValueId, turned: bool| -> Result<_, String> {
+                    let floats = self.floats(value)?;
+                    let dims = self.dims(value);
+                    Ok((floats.address, [dims[0], dims[1]], turned))
+                };
+                Work::MatMul {
+                    a: matrix(inputs[0], op.transpose_a)?,
+                    b: matrix(inputs[1], op.transpose_b)?,
+                    c: self.floats(outputs[0])?,
+                    workspace,
+                    epilogue: self.epilogue(op.epilogue.as_ref(), &inputs[2..], outputs[0])?,
+                }
+            }
+            Op::Conv2d(op) => Work::Conv {
+                shape: Box::new(conv_shape(&op.window, op.groups, &self.dims(inputs[0]), &self.dims(outputs[0]))),
+                input: self.floats(inputs[0])?,
+                filter: self.floats(inputs[1])?,
+                output: self.floats(outputs[0])?,
+                workspace,
+                epilogue: self.epilogue(op.epilogue.as_ref(), &inputs[2..], outputs[0])?,
+            },
+            Op::Conv2dGradInput(op) => Work::ConvGradInput {
+                shape: Box::new(conv_shape(&op.window, op.groups, &self.dims(outputs[0]), &self.dims(inputs[1]))),
+                filter: self.floats(inputs[0])?,
+                gradient: self.floats(inputs[1])?,
+                output: self.floats(outputs[0])?,
+                workspace,
+            },
+            Op::Conv2dGradFilter(op) => Work::ConvGradFilter {
+                shape: Box::new(conv_shape(&op.window, op.groups, &self.dims(inputs[0]), &self.dims(inputs[1]))),
+                input: self.floats(inputs[0])?,
+                gradient: self.floats(inputs[1])?,
+                output: self.floats(outputs[0])?,
+                workspace,
+            },
+            Op::MaxPool(op) => {
+                // The largest byte stands for "nowhere".
+                if op.window.size.0 * op.window.size.1 > 255 {
+                    return Err(format!("a window of {}×{} has more than 255 places", op.window.size.0, op.window.size.1));
+                }
+                Work::MaxPool {
+                    shape: pool_shape(&op.window, &self.dims(inputs[0]), &self.dims(outputs[0])),
+                    input: self.floats(inputs[0])?,
+                    output: self.floats(outputs[0])?,
+                    places: self.address(outputs[1])?,
+                }
+            }
+            Op::MaxPoolGrad(op) => Work::MaxPoolGrad {
+                shape: pool_shape(&op.window, &self.dims(outputs[0]), &self.dims(inputs[1])),
+                places: self.address(inputs[0])?,
+                gradient: self.floats(inputs[1])?,
+                output: self.floats(outputs[0])?,
+            },
+            Op::AvgPool(op) => Work::AvgPool {
+                shape: pool_shape(&op.window, &self.dims(inputs[0]), &self.dims(outputs[0])),
+                input: self.floats(inputs[0])?,
+                output: self.floats(outputs[0])?,
+            },
+            Op::AvgPoolGrad(op) => Work::AvgPoolGrad {
+                shape: pool_shape(&op.window, &self.dims(outputs[0]), &self.dims(inputs[0])),
+                gradient: self.floats(inputs[0])?,
+                output: self.floats(outputs[0])?,
+            },
+            Op::Transpose(op) => {
+                let copy = StridedCopy::transpose(self.size(inputs[0]), &self.dims(inputs[0]), &op.order);
+                Work::Move { copies: vec![(copy, self.address(inputs[0])?)], output: self.address(outputs[0])?, zeros: None }
+            }
+            Op::Slice(op) => {
+                let from = (self.dims(inputs[0])[op.axis], op.start);
+                let copy = StridedCopy::along(self.size(inputs[0]), &self.dims(outputs[0]), op.axis, from, (op.length, 0));
+                Work::Move { copies: vec![(copy, self.address(inputs[0])?)], output: self.address(outputs[0])?, zeros: None }
+            }
+            Op::Concat(op) => {
+                let total = self.dims(outputs[0])[op.axis];
+                let mut start = 0;
+                let mut copies = Vec::new();
+                for input in inputs {
+                    let dims = self.dims(*input);
+                    let own = dims[op.axis];
+                    let copy = StridedCopy::along(self.size(*input), &dims, op.axis, (own, 0), (total, start));
+                    copies.push((copy, self.address(*input)?));
+                    start += own;
+                }
+                Work::Move { copies, output: self.address(outputs[0])?, zeros: None }
+            }
+            Op::Pad(op) => {
+                let (dims, element) = (self.dims(inputs[0]), self.size(inputs[0]));
+                let own = dims[op.axis];
+                let copy = StridedCopy::along(element, &dims, op.axis, (own, 0), (op.before + own + op.after, op.before));
+                let zeros = Zeros { element, dims, axis: op.axis, before: op.before, after: op.after };
+                Work::Move { copies: vec![(copy, self.address(inputs[0])?)], output: self.address(outputs[0])?, zeros: Some(zeros) }
+            }
+        })
+    }
+
+    /// Where a value is. What the plan places in a memory lies inside it.
+    pub fn address(&self, value: ValueId) -> Result<Address, String> {
+        let within = |block: &Block, offset: Bytes| {
+            let end = offset.0.checked_add(self.program.graph.ty(value).bytes(self.rows).0);
+            if end.is_none_or(|end| end > block.size() as u64) {
+                return Err(format!("{value} is planned outside of its memory"));
+            }
+            Ok(Address::Fixed(block.start().wrapping_add(offset.0 as usize)))
+        };
+        match self.program.places.get(value.0 as usize).copied().flatten() {
+            Some(Place::Arena(offset)) => within(self.arena, offset),
+            Some(Place::Resident(offset)) => within(self.resident, offset),
+            Some(Place::Input(column)) => Ok(Address::Column(column.0 as usize)),
+            Some(Place::Scalar(scalar)) => Ok(Address::Scalar(scalar.0 as usize)),
+            None => Err(format!("{value} has no place in the plan")),
+        }
+    }
+
+    fn written(&self, value: ValueId) -> Result<*mut u8, String> {
+        fixed(self.address(value)?)
+    }
+
+    /// A value that a kernel reads or writes as single precision.
+    fn floats(&self, value: ValueId) -> Result<Floats, String> {
+        let ty = self.program.graph.ty(value);
+        if ty.dtype != DType::F32 {
+            return Err(format!("is computed in f32, but {value} is {ty}; cast it first"));
+        }
+        Ok(Floats { address: self.address(value)?, count: ty.shape.elements().bind(self.rows) })
+    }
+
+    /// The planned scratch, as long as the kernel asks for with these rows.
+    fn workspace(&self, node: &Node, (offset, size): (Bytes, Bytes)) -> Result<Floats, String> {
+        let needed = workspace(&self.program.graph, node, self.rows, self.threads);
+        let end = offset.0.checked_add(needed.0);
+        if needed > size || end.is_none_or(|end| end > self.arena.size() as u64) {
+            return Err(format!("needs {needed} of workspace, but the plan gives it {size}"));
+        }
+        let address = Address::Fixed(self.arena.start().wrapping_add(offset.0 as usize));
+        Ok(Floats { address, count: needed.0 as usize / size_of::<f32>() })
+    }
+
+    fn dims(&self, value: ValueId) -> Vec<usize> {
+        self.program.graph.shape(value).bind(self.rows)
+    }
+
+    fn size(&self, value: ValueId) -> usize {
+        self.program.graph.ty(value).dtype.size()
+    }
+
+    fn sources<'d>(&self, inputs: &[ValueId], dims: &'d [Vec<usize>]) -> Vec<Source<'d>> {
+        inputs.iter().zip(dims).map(|(input, dims)| Source { dims, dtype: self.program.graph.ty(*input).dtype }).collect()
+    }
+
+    /// Hands out the addresses that stay, and lists those that move.
+    fn bind(&self, inputs: &[ValueId], mut set: impl FnMut(usize, *const u8)) -> Result<Vec<(usize, Address)>, String> {
+        let mut moving = Vec::new();
+        for (i, input) in inputs.iter().enumerate() {
+            match self.address(*input)? {
+                Address::Fixed(address) => set(i, address),
+                address => moving.push((i, address)),
+            }
+        }
+        Ok(moving)
+    }
+
+    fn expression(&self, expr: &Expr, shape: &Shape, inputs: &[ValueId], outputs: &[ValueId]) -> Result<Expression, String> {
+        let dims: Vec<Vec<usize>> = inputs.iter().map(|input| self.dims(*input)).collect();
+        let over: Vec<Vec<usize>> = outputs.iter().map(|output| self.overlaps(inputs, *output)).collect::<Result<_, _>>()?;
+        let sinks: Vec<Sink<'_>> =
+            outputs.iter().zip(&over).map(|(output, over)| Sink { dtype: self.program.graph.ty(*output).dtype, over }).collect();
+        let mut kernel = Kernel::new(expr, &shape.bind(self.rows), &self.sources(inputs, &dims), &sinks)?;
+        let moving = self.bind(inputs, |i, address| kernel.set_input(i, address))?;
+        for (i, output) in outputs.iter().enumerate() {
+            kernel.set_output(i, self.written(*output)?);
+        }
+        Ok(Expression { kernel, moving, row: random_row(shape) })
+    }
+
+    /// An expression over a result where it stands: the result is its first input and its output.
+    fn epilogue(&self, expr: Option<&Expr>, rest: &[ValueId], output: ValueId) -> Result<Option<Box<Expression>>, String> {
+        let Some(expr) = expr else { return Ok(None) };
+        let inputs: Vec<ValueId> = [&[output], rest].concat();
+        let shape = self.program.graph.shape(output);
+        self.expression(expr, shape, &inputs, &[output]).map(|expression| Some(Box::new(expression)))
+    }
+
+    /// The inputs that an output is written over.
+    fn overlaps(&self, inputs: &[ValueId], output: ValueId) -> Result<Vec<usize>, String> {
+        let range = |value: ValueId| -> Result<Option<(usize, usize)>, String> {
+            Ok(match self.address(value)? {
+                Address::Fixed(start) => Some((start as usize, start as usize + self.program.graph.ty(value).bytes(self.rows).0 as usize)),
+                _ => None,
+            })
+        };
+        let own = range(output)?;
+        let mut found = Vec::new();
+        for (i, input) in inputs.iter().enumerate() {
+            if let (Some((start, end)), Some((from, to))) = (own, range(*input)?)
+                && start < to
+                && from < end
+            {
+                if (start, end) != (from, to) {
+                    return Err(format!("{output} is planned over a part of {input}"));
+                }
+                found.push(i);
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// How far the first random number of a tensor moves with the first row.
+fn random_row(shape: &Shape) -> u64 {
+    if shape.has_batch() { shape.elements().factor() as u64 } else { 0 }
+}
+
+fn fixed(address: Address) -> Result<*mut u8, String> {
+    match address {
+        Address::Fixed(address) => Ok(address),
+        Address::Column(_) | Address::Scalar(_) => Err("is planned to write where only the host writes".to_string()),
+    }
+}

@@ -1,0 +1,195 @@
+//! A program resolved for a number of rows: a flat list of instructions, and a loop over them that allocates nothing.
+
+mod instruction;
+mod lower;
+
+pub(crate) use lower::workspace;
+
+use crate::memory::{Block, CpuMemory};
+use crate::pointwise::element::any_non_finite;
+use crate::threads::Pool;
+use instruction::{Address, Work};
+use lower::Lowering;
+use plimsoll_core::device::{DeviceError, Loaded, StepInputs, StepMemory};
+use plimsoll_core::plan::{Place, Program};
+use plimsoll_core::{DType, NodeId, Op, ValueId};
+use std::sync::Arc;
+
+/// What the program is called in errors.
+const DEVICE: &str = "cpu";
+
+/// A loaded program. It keeps its memories alive.
+pub(crate) struct CpuProgram {
+    pool: Arc<Pool>,
+    resident: Arc<Block>,
+    arena: Arc<Block>,
+    instructions: Vec<Instruction>,
+    columns: Vec<Column>,
+    scalars: usize,
+    guard: Option<Guard>,
+}
+
+struct Instruction {
+    node: NodeId,
+    work: Work,
+    /// What it makes.
+    outputs: Vec<Output>,
+    writes_state: bool,
+}
+
+struct Output {
+    dtype: DType,
+    address: *mut u8,
+    count: usize,
+}
+
+// SAFETY: an address is only followed while a program runs, which holds the locks of the memories it points into.
+unsafe impl Send for Output {}
+
+/// What a column must look like.
+struct Column {
+    name: String,
+    bytes: usize,
+    alignment: usize,
+}
+
+/// Stops the program behind an instruction if the loss is not finite.
+///
+/// It stands right behind the instruction that makes the loss, before any state is changed. Should the plan have put a change of state before
+/// that, nothing can be prevented any more, and it stands at the end: the run is then stopped after the step, not before it.
+struct Guard {
+    after: usize,
+    loss: Output,
+}
+
+impl CpuProgram {
+    /// Resolves `program` for exactly `rows` rows.
+    ///
+    /// # Errors
+    /// When an op is used in a way no kernel supports, or the memories are not this device's or too small.
+    pub fn load(pool: &Arc<Pool>, program: &Program, rows: usize, memory: &StepMemory<'_>) -> Result<CpuProgram, DeviceError> {
+        let block = |memory: &dyn plimsoll_core::device::Memory| match memory.as_any().downcast_ref::<CpuMemory>() {
+            Some(memory) => Ok(Arc::clone(&memory.0)),
+            None => Err(unsupported("the memory was made by another device")),
+        };
+        let (resident, arena) = (block(memory.resident)?, block(memory.arena)?);
+        let lowering = Lowering { program, rows, threads: pool.threads(), resident: &resident, arena: &arena };
+        let mut instructions = Vec::with_capacity(program.order.len());
+        for (step, id) in program.order.iter().enumerate() {
+            let node = program.graph.node(*id);
+            let named = |what: String| {
+                let op = node.op.define().name();
+                unsupported(if node.scope.is_empty() { format!("{op}: {what}") } else { format!("{op} of `{}`: {what}", node.scope) })
+            };
+            let outputs = node.outputs.iter().map(|value| output(&lowering, *value)).collect::<Result<Vec<_>, _>>().map_err(named)?;
+            let work = lowering.lower(node, program.workspaces[step]).map_err(named)?;
+            let writes_state = node.outputs.iter().any(|value| matches!(program.places[value.0 as usize], Some(Place::Resident(_))));
+            instructions.push(Instruction { node: *id, work, outputs, writes_state });
+        }
+        let columns = program.graph.inputs().iter().map(|input| Column {
+            name: input.name.clone(),
+            bytes: input.ty.bytes(rows).0 as usize,
+            alignment: input.ty.dtype.size(),
+        });
+        let guard = guard(&lowering, &instructions).map_err(unsupported)?;
+        Ok(CpuProgram {
+            pool: Arc::clone(pool),
+            columns: columns.collect(),
+            scalars: program.graph.scalars().len(),
+            guard,
+            instructions,
+            resident,
+            arena,
+        })
+    }
+
+    /// Columns and scalars are what the kernels were resolved for.
+    fn check(&self, inputs: &StepInputs<'_>) -> Result<(), DeviceError> {
+        if inputs.columns.len() != self.columns.len() {
+            return Err(unsupported(format!("the program reads {} columns, but got {}", self.columns.len(), inputs.columns.len())));
+        }
+        if inputs.scalars.len() != self.scalars {
+            return Err(unsupported(format!("the program reads {} scalars, but got {}", self.scalars, inputs.scalars.len())));
+        }
+        for (column, given) in self.columns.iter().zip(inputs.columns) {
+            let Column { name, bytes, alignment } = column;
+            if given.len() != *bytes {
+                return Err(unsupported(format!("the column `{name}` has {bytes} bytes, but got {}", given.len())));
+            }
+            if !(given.as_ptr() as usize).is_multiple_of(*alignment) {
+                return Err(unsupported(format!("the column `{name}` does not begin at a multiple of {alignment} bytes")));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Loaded for CpuProgram {
+    fn run(&mut self, inputs: &StepInputs<'_>) -> Result<(), DeviceError> {
+        self.check(inputs)?;
+        let _alone = (self.arena.lock(), self.resident.lock());
+        let guard = self.guard.as_ref();
+        for (i, instruction) in self.instructions.iter_mut().enumerate() {
+            // SAFETY: the inputs were just checked, both locks are held, and addresses come from the plan for memories of its sizes.
+            unsafe { instruction.work.run(&self.pool, inputs) };
+            if let Some(guard) = guard
+                && guard.after == i
+                && guard.loss.is_broken()
+            {
+                return Err(DeviceError::NonFinite);
+            }
+        }
+        Ok(())
+    }
+
+    fn find_non_finite(&mut self, inputs: &StepInputs<'_>) -> Result<Option<NodeId>, DeviceError> {
+        self.check(inputs)?;
+        let _alone = (self.arena.lock(), self.resident.lock());
+        for instruction in self.instructions.iter_mut().take_while(|instruction| !instruction.writes_state) {
+            // SAFETY: as in `run`.
+            unsafe { instruction.work.run(&self.pool, inputs) };
+            if instruction.outputs.iter().any(Output::is_broken) {
+                return Ok(Some(instruction.node));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Output {
+    /// Whether one of its numbers is not finite. Called while the program runs.
+    fn is_broken(&self) -> bool {
+        // SAFETY: the address was checked against the memory it lies in, whose lock is held while the program runs.
+        unsafe { any_non_finite(self.dtype, self.address, self.count) }
+    }
+}
+
+fn output(lowering: &Lowering<'_>, value: ValueId) -> Result<Output, String> {
+    let ty = lowering.program.graph.ty(value);
+    match lowering.address(value)? {
+        Address::Fixed(address) => Ok(Output { dtype: ty.dtype, address, count: ty.shape.elements().bind(lowering.rows) }),
+        Address::Column(_) | Address::Scalar(_) => Err("is planned to write where only the host writes".to_string()),
+    }
+}
+
+/// The guard of a program that changes state and has a loss.
+fn guard(lowering: &Lowering<'_>, instructions: &[Instruction]) -> Result<Option<Guard>, String> {
+    let graph = &lowering.program.graph;
+    let Some((_, loss)) = graph.outputs().iter().find(|(name, _)| name == "loss") else { return Ok(None) };
+    if graph.updates().is_empty() || graph.ty(*loss).dtype != DType::F32 {
+        return Ok(None);
+    }
+    let mut root = *loss;
+    while let Op::Reshape(_) = graph.producer(root).op {
+        root = graph.producer(root).inputs[0];
+    }
+    let made = instructions.iter().position(|instruction| graph.node(instruction.node).outputs.contains(&root));
+    let Some(made) = made else { return Ok(None) };
+    let too_late = instructions[..=made].iter().any(|instruction| instruction.writes_state);
+    let after = if too_late { instructions.len() - 1 } else { made };
+    Ok(Some(Guard { after, loss: output(lowering, *loss)? }))
+}
+
+fn unsupported(what: impl Into<String>) -> DeviceError {
+    DeviceError::Unsupported { device: DEVICE.to_string(), what: what.into() }
+}

@@ -1,0 +1,177 @@
+//! Reductions against a plain walk in double precision.
+
+use super::*;
+use plimsoll_core::DType;
+use plimsoll_core::expr::Unary;
+use proptest::prelude::*;
+
+fn run(pool: &Pool, expr: &Expr, dims: &[usize], axes: &[usize], kind: Reduction, inputs: &[(&[usize], &[f32])]) -> Vec<f32> {
+    let sources: Vec<Source<'_>> = inputs.iter().map(|(dims, _)| Source { dims, dtype: DType::F32 }).collect();
+    let mut reducer = Reducer::new(expr, dims, axes, kind, &sources).unwrap();
+    let kept: usize = (0..dims.len()).filter(|axis| !axes.contains(axis)).map(|axis| dims[axis]).product();
+    let mut output = vec![99.0f32; kept];
+    let mut workspace = vec![0.0f32; workspace_len(dims, axes)];
+    inputs.iter().enumerate().for_each(|(i, (_, numbers))| reducer.set_input(i, numbers.as_ptr().cast()));
+    reducer.set_output(output.as_mut_ptr().cast(), workspace.as_mut_ptr());
+    // SAFETY: all addresses are those of vectors of the right size.
+    unsafe { reducer.run(pool, StepRandom::default(), 0) };
+    output
+}
+
+/// The groups of numbers that are brought together, in the order of the results.
+fn groups(dims: &[usize], axes: &[usize], numbers: &[f64]) -> Vec<Vec<f64>> {
+    let kept: usize = (0..dims.len()).filter(|axis| !axes.contains(axis)).map(|axis| dims[axis]).product();
+    let mut groups = vec![vec![]; kept];
+    for (i, number) in numbers.iter().enumerate() {
+        let (mut rest, mut at, mut step) = (i, 0, 1);
+        for axis in (0..dims.len()).rev() {
+            if !axes.contains(&axis) {
+                at += rest % dims[axis] * step;
+                step *= dims[axis];
+            }
+            rest /= dims[axis];
+        }
+        groups[at].push(*number);
+    }
+    groups
+}
+
+fn check(pool: &Pool, dims: &[usize], axes: &[usize], kind: Reduction, numbers: &[f32]) {
+    let results = run(pool, &Expr::identity(), dims, axes, kind, &[(dims, numbers)]);
+    let wide: Vec<f64> = numbers.iter().map(|x| f64::from(*x)).collect();
+    for (i, group) in groups(dims, axes, &wide).iter().enumerate() {
+        let largest = group.iter().fold(f64::NEG_INFINITY, |a, b| if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(*b) });
+        let ours = f64::from(results[i]);
+        let context = || format!("{kind:?} along {axes:?} of {dims:?}, result {i}: {ours}");
+        match kind {
+            Reduction::Sum => {
+                let (sum, size) = (group.iter().sum::<f64>(), group.iter().map(|x| x.abs()).sum::<f64>());
+                assert!((ours - sum).abs() <= 1e-6 * size + 1e-30, "{} is not {sum}", context());
+            }
+            Reduction::Max => assert!(ours == largest || (ours.is_nan() && largest.is_nan()), "{} is not {largest}", context()),
+            Reduction::LogSumExp => {
+                let level = if largest.is_infinite() { 0.0 } else { largest };
+                let truth = group.iter().map(|x| (x - level).exp()).sum::<f64>().ln() + level;
+                let same = ours == truth || (ours.is_nan() && truth.is_nan()) || (ours - truth).abs() <= 1e-5 + 2e-6 * truth.abs();
+                assert!(same, "{} is not {truth}", context());
+            }
+            Reduction::ArgMax => {
+                let first = group.iter().position(|x| *x == largest || x.is_nan()).unwrap_or(0);
+                assert_eq!(results[i].to_bits(), first as u32, "{}", context());
+            }
+        }
+    }
+}
+
+const KINDS: [Reduction; 4] = [Reduction::Sum, Reduction::Max, Reduction::LogSumExp, Reduction::ArgMax];
+
+#[test]
+fn reductions_of_all_layouts_match_a_plain_walk() {
+    let cases: [(&[usize], &[usize]); 16] = [
+        (&[], &[]),
+        (&[7], &[]),
+        (&[1], &[0]),
+        (&[1000], &[0]),
+        (&[32, 10], &[1]),
+        (&[32, 10], &[0]),
+        (&[32, 10], &[0, 1]),
+        (&[5, 300], &[1]),
+        (&[5, 3000], &[1]),
+        (&[100, 700], &[0]),
+        (&[1000, 64], &[0]),
+        (&[8, 5, 5, 16], &[0, 1, 2]),
+        (&[8, 5, 6, 16], &[1, 2]),
+        (&[8, 5, 6, 16], &[0, 2]),
+        (&[4, 3, 5], &[0, 2]),
+        (&[300, 4, 1030], &[0]),
+    ];
+    let pool = Pool::new(2);
+    for (dims, axes) in cases {
+        let numbers: Vec<f32> = (0..dims.iter().product()).map(|i: usize| ((i * 7919) % 1009) as f32 / 100.0 - 5.0).collect();
+        for kind in KINDS.into_iter().filter(|kind| *kind != Reduction::ArgMax || axes.len() == 1) {
+            check(&pool, dims, axes, kind, &numbers);
+        }
+    }
+}
+
+#[test]
+fn long_sums_stay_accurate() {
+    let pool = Pool::new(2);
+    let numbers: Vec<f32> = (0..3_000_000).map(|i| 1.0 + (i % 7) as f32 * 0.1).collect();
+    check(&pool, &[3_000_000], &[0], Reduction::Sum, &numbers);
+    check(&pool, &[1_000_000, 3], &[0], Reduction::Sum, &numbers);
+    check(&pool, &[1_000_000, 3], &[0], Reduction::ArgMax, &numbers);
+    check(&pool, &[3_000_000], &[0], Reduction::LogSumExp, &numbers);
+}
+
+#[test]
+fn the_bits_do_not_depend_on_the_number_of_threads() {
+    let numbers: Vec<f32> = (0..600_000).map(|i| (i as f32 * 0.37).sin()).collect();
+    for (dims, axes) in [(&[600_000][..], &[0][..]), (&[6000, 100], &[0]), (&[6000, 100], &[1]), (&[200, 3000], &[0, 1])] {
+        for kind in [Reduction::Sum, Reduction::LogSumExp] {
+            let runs: Vec<Vec<u32>> = [1, 2, 3]
+                .map(|threads| {
+                    let results = run(&Pool::new(threads), &Expr::identity(), dims, axes, kind, &[(dims, &numbers)]);
+                    results.iter().map(|x| x.to_bits()).collect()
+                })
+                .to_vec();
+            assert!(runs[0] == runs[1] && runs[1] == runs[2], "{kind:?} of {dims:?}");
+        }
+    }
+}
+
+#[test]
+fn infinities_and_broken_numbers_come_through() {
+    let (inf, nan) = (f32::INFINITY, f32::NAN);
+    let pool = Pool::new(1);
+    let rows = [[-inf, -inf, -inf], [-inf, 1.0, -inf], [inf, 1.0, -inf], [nan, 1.0, 2.0], [5.0, nan, inf]];
+    // Short rows, and columns of lanes, of the same numbers.
+    let flat: Vec<f32> = rows.iter().flatten().copied().collect();
+    let turned: Vec<f32> = (0..3).flat_map(|i| rows.iter().map(move |row| row[i])).collect();
+    for kind in [Reduction::Max, Reduction::LogSumExp, Reduction::ArgMax] {
+        check(&pool, &[5, 3], &[1], kind, &flat);
+        check(&pool, &[3, 5], &[0], kind, &turned);
+    }
+}
+
+#[test]
+fn nothing_to_reduce_gives_the_neutral_number() {
+    let pool = Pool::new(1);
+    assert_eq!(run(&pool, &Expr::identity(), &[0, 3], &[0], Reduction::Sum, &[(&[0, 3], &[])]), [0.0; 3]);
+    assert_eq!(run(&pool, &Expr::identity(), &[0, 3], &[0], Reduction::Max, &[(&[0, 3], &[])]), [f32::NEG_INFINITY; 3]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// The expression inside runs over stretched inputs like any other.
+    #[test]
+    fn fused_expressions_are_reduced(dims in prop::collection::vec(1usize..40, 1..4), mask: u8, stretch: u8, which in 0usize..3) {
+        let axes: Vec<usize> = (0..dims.len()).filter(|axis| mask >> axis & 1 == 1).collect();
+        let own: Vec<usize> = dims.iter().enumerate().map(|(axis, dim)| if stretch >> axis & 1 == 1 { 1 } else { *dim }).collect();
+        let full: Vec<f32> = (0..dims.iter().product()).map(|i: usize| ((i * 31) % 97) as f32 / 50.0 - 1.0).collect();
+        let part: Vec<f32> = (0..own.iter().product()).map(|i: usize| ((i * 17) % 23) as f32 / 9.0).collect();
+        let expr = Expr::build(|e| e.mul(e.unary(Unary::Exp, e.input(0)), e.input(1)));
+        let ours = run(&Pool::new(1), &expr, &dims, &axes, KINDS[which], &[(&dims, &full), (&own, &part)]);
+        let stretched = collapse(&dims, &vec![false; dims.len()], &[&own]);
+        let numbers: Vec<f64> = full.iter().enumerate().map(|(i, x)| {
+            f64::from(*x).exp() * f64::from(part[offset(&stretched.dims, &stretched.strides[0], i)])
+        }).collect();
+        for (i, group) in groups(&dims, &axes, &numbers).iter().enumerate() {
+            let truth = match KINDS[which] {
+                Reduction::Sum => group.iter().sum::<f64>(),
+                Reduction::Max => group.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+                _ => group.iter().map(|x| x.exp()).sum::<f64>().ln(),
+            };
+            prop_assert!((f64::from(ours[i]) - truth).abs() <= 1e-5 * (1.0 + truth.abs()), "{} is not {truth}", ours[i]);
+        }
+    }
+
+    #[test]
+    fn a_workspace_never_shrinks(rows in 1usize..5000, more in 1usize..5000, columns in 1usize..2000, place in 0usize..3) {
+        let dims = |rows: usize| match place { 0 => vec![rows, columns], 1 => vec![columns, rows], _ => vec![rows, 7, columns] };
+        for axes in [&[0][..], &[1], &[0, 1]] {
+            prop_assert!(workspace_len(&dims(rows), axes) <= workspace_len(&dims(rows + more), axes));
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Convolution and its gradients against double-precision loops: every instruction set, any number of threads.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use plimsoll_cpu::conv::{
+    ConvShape, forward_with, forward_workspace, grad_filter_with, grad_filter_workspace, grad_input_with, grad_input_workspace,
+};
+use plimsoll_cpu::gemm::Write;
+use plimsoll_cpu::simd::Isa;
+use plimsoll_cpu::threads::Pool;
+use proptest::prelude::*;
+
+/// Values in [-1, 1) from a counter: the same on every run.
+fn noise(len: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    (0..len)
+        .map(|_| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+        })
+        .collect()
+}
+
+/// Visits every multiply-add: indices into input, filter and output.
+fn for_each_product(s: &ConvShape, mut visit: impl FnMut(usize, usize, usize)) {
+    let (group_in, group_out) = (s.in_c / s.groups, s.out_c / s.groups);
+    for n in 0..s.batch {
+        for (oy, ox) in (0..s.out_h).flat_map(|y| (0..s.out_w).map(move |x| (y, x))) {
+            for (ky, kx) in (0..s.k_h).flat_map(|y| (0..s.k_w).map(move |x| (y, x))) {
+                let iy = (oy * s.stride.0 + ky * s.dilation.0) as isize - s.pad.0 as isize;
+                let ix = (ox * s.stride.1 + kx * s.dilation.1) as isize - s.pad.1 as isize;
+                if iy < 0 || ix < 0 || iy as usize >= s.in_h || ix as usize >= s.in_w {
+                    continue;
+                }
+                for (o, i) in (0..s.out_c).flat_map(|o| (0..group_in).map(move |i| (o, i))) {
+                    visit(
+                        ((n * s.in_h + iy as usize) * s.in_w + ix as usize) * s.in_c + o / group_out * group_in + i,
+                        ((ky * s.k_w + kx) * group_in + i) * s.out_c + o,
+                        ((n * s.out_h + oy) * s.out_w + ox) * s.out_c + o,
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// A double-precision result and the sum of the magnitudes that went into it.
+type Reference = Vec<(f64, f64)>;
+
+fn add(to: &mut (f64, f64), a: f32, b: f32) {
+    let product = f64::from(a) * f64::from(b);
+    to.0 += product;
+    to.1 += product.abs();
+}
+
+fn compare(what: &str, isa: Isa, shape: &ConvShape, got: &[f32], expected: &Reference) {
+    for (at, (got, (sum, scale))) in got.iter().zip(expected).enumerate() {
+        assert!((f64::from(*got) - sum).abs() <= 1e-5 * scale + 1e-30, "{what} {isa:?} {shape:?} at {at}: {got} for {sum}");
+    }
+}
+
+/// Runs a pass on pools of one, two and three threads; the results must agree to the bit.
+fn at_any_thread_count(what: &str, mut pass: impl FnMut(&Pool) -> Vec<f32>) -> Vec<f32> {
+    let first = pass(&Pool::new(1));
+    for threads in [2, 3] {
+        let again = pass(&Pool::new(threads));
+        assert!(first.iter().zip(&again).all(|(a, b)| a.to_bits() == b.to_bits()), "{what} on {threads} threads");
+    }
+    first
+}
+
+fn check(shape: ConvShape) {
+    let s = &shape;
+    let (input, filter, grad_out) = (noise(s.input_len(), 1), noise(s.filter_len(), 2), noise(s.output_len(), 3));
+    let before = noise(s.filter_len(), 4);
+    let mut output = vec![(0.0, 0.0); s.output_len()];
+    let mut grad_in = vec![(0.0, 0.0); s.input_len()];
+    let mut grad_filter: Reference = before.iter().map(|&x| (f64::from(x), f64::from(x.abs()))).collect();
+    for_each_product(s, |i, f, o| {
+        add(&mut output[o], input[i], filter[f]);
+        add(&mut grad_in[i], grad_out[o], filter[f]);
+        add(&mut grad_filter[f], grad_out[o], input[i]);
+    });
+
+    for isa in Isa::available() {
+        let got = at_any_thread_count("forward", |pool| {
+            let mut output = vec![f32::NAN; s.output_len()];
+            let mut workspace = vec![f32::NAN; forward_workspace(s, pool.threads())];
+            let visits: Vec<AtomicU32> = output.iter().map(|_| AtomicU32::new(0)).collect();
+            let count = |pixels: std::ops::Range<usize>, channels: std::ops::Range<usize>, _: usize| {
+                assert_eq!(channels, 0..s.out_c);
+                visits[pixels.start * s.out_c..pixels.end * s.out_c].iter().for_each(|v| {
+                    v.fetch_add(1, Ordering::Relaxed);
+                });
+            };
+            forward_with(isa, pool, s, &input, &filter, &mut output, &mut workspace, Some(&count));
+            assert!(visits.iter().all(|v| v.load(Ordering::Relaxed) == 1), "{s:?}: each element finished once");
+            output
+        });
+        compare("forward", isa, s, &got, &output);
+
+        let got = at_any_thread_count("grad_input", |pool| {
+            let mut grad_in = vec![f32::NAN; s.input_len()];
+            let mut workspace = vec![f32::NAN; grad_input_workspace(s, pool.threads())];
+            grad_input_with(isa, pool, s, &grad_out, &filter, &mut grad_in, &mut workspace);
+            grad_in
+        });
+        compare("grad_input", isa, s, &got, &grad_in);
+
+        let got = at_any_thread_count("grad_filter", |pool| {
+            let mut grad = before.clone();
+            let mut workspace = vec![f32::NAN; grad_filter_workspace(s, pool.threads())];
+            grad_filter_with(isa, pool, s, Write::Add, &input, &grad_out, &mut grad, &mut workspace);
+            grad
+        });
+        compare("grad_filter", isa, s, &got, &grad_filter);
+
+        let mut set = vec![f32::NAN; s.filter_len()];
+        let mut workspace = vec![f32::NAN; grad_filter_workspace(s, 1)];
+        grad_filter_with(isa, &Pool::new(1), s, Write::Set, &input, &grad_out, &mut set, &mut workspace);
+        let fresh = grad_filter.iter().zip(&before).map(|(&(sum, scale), &b)| (sum - f64::from(b), scale)).collect();
+        compare("grad_filter set", isa, s, &set, &fresh);
+    }
+}
+
+/// The output extent for padding on both sides; `None` when the filter does not fit.
+fn extent(input: usize, before: usize, after: usize, k: usize, dilation: usize, stride: usize) -> Option<usize> {
+    (input + before + after).checked_sub((k - 1) * dilation + 1).map(|room| room / stride + 1)
+}
+
+fn shape() -> impl Strategy<Value = ConvShape> {
+    let pair = |range: std::ops::Range<usize>| (range.clone(), range);
+    let channels = prop_oneof![(Just(1usize), 1usize..20, 1usize..60), (2usize..4, 1usize..9, 1usize..9), (1usize..40, Just(1), Just(1))];
+    ((0usize..4, pair(1..13)), channels, pair(1..4), pair(1..4), pair(0..3), pair(0..3), pair(1..3)).prop_filter_map(
+        "the filter fits",
+        |((batch, (in_h, in_w)), (groups, group_in, group_out), k, stride, pad, after, dilation)| {
+            let out_h = extent(in_h, pad.0, after.0, k.0, dilation.0, stride.0)?;
+            let out_w = extent(in_w, pad.1, after.1, k.1, dilation.1, stride.1)?;
+            let (in_c, out_c) = (groups * group_in, groups * group_out);
+            Some(ConvShape { batch, in_h, in_w, in_c, out_h, out_w, out_c, k_h: k.0, k_w: k.1, stride, pad, dilation, groups })
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_shape(shape in shape()) { check(shape) }
+}
+
+fn square((batch, side): (usize, usize), (in_c, out_c): (usize, usize), [k, stride, pad]: [usize; 3], groups: usize) -> ConvShape {
+    let out = (side + 2 * pad - k) / stride + 1;
+    ConvShape {
+        batch,
+        in_h: side,
+        in_w: side,
+        in_c,
+        out_h: out,
+        out_w: out,
+        out_c,
+        k_h: k,
+        k_w: k,
+        stride: (stride, stride),
+        pad: (pad, pad),
+        dilation: (1, 1),
+        groups,
+    }
+}
+
+#[test]
+fn shapes_from_models() {
+    for shape in [
+        square((3, 30), (1, 32), [3, 1, 0], 1),
+        square((3, 28), (1, 32), [3, 1, 1], 1),
+        square((2, 20), (3, 64), [7, 2, 3], 1),
+        square((3, 7), (300, 70), [3, 1, 1], 1),
+        square((2, 12), (24, 64), [1, 1, 0], 1),
+        square((2, 12), (24, 64), [1, 2, 0], 1),
+        square((4, 16), (48, 48), [3, 2, 1], 48),
+        square((2, 9), (64, 96), [3, 1, 1], 2),
+    ] {
+        check(shape);
+    }
+}
+
+#[test]
+fn workspace_never_shrinks_with_the_batch() {
+    for shape in [
+        square((1, 30), (1, 32), [3, 1, 0], 1),
+        square((1, 14), (64, 64), [3, 1, 1], 1),
+        square((1, 14), (64, 64), [1, 1, 0], 1),
+        square((1, 14), (32, 32), [3, 1, 1], 32),
+    ] {
+        for measure in [forward_workspace, grad_input_workspace, grad_filter_workspace] {
+            let lens: Vec<usize> = (0..600).map(|batch| measure(&ConvShape { batch, ..shape }, 3)).collect();
+            assert!(lens.is_sorted(), "{shape:?}");
+        }
+    }
+}
