@@ -35,7 +35,7 @@ fn main() -> ExitCode {
 
 /// One line that says what is wrong. A refused budget is an answer, so with `--json` it is a document too.
 fn fail(error: &anyhow::Error, json: bool) -> ExitCode {
-    eprintln!("error: {error:#}");
+    eprintln!("error: {error}");
     match error.downcast_ref() {
         Some(Error::Infeasible(infeasible)) => {
             if json {
