@@ -98,7 +98,7 @@ const CHUNK: usize = 16 << 10;
 const SERIAL: usize = 120_000;
 
 impl Kernel {
-    /// Compiles an expression over `dims`. With no `sinks` its results are only handed to [`Kernel::range`]'s caller.
+    /// Compiles an expression over `dims`. A kernel without `sinks` stores nothing; it serves reductions.
     ///
     /// # Errors
     /// When the expression reads more tensors or holds more numbers at once than there is room for.
