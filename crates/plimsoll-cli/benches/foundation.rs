@@ -48,7 +48,8 @@ fn report(name: &str, arguments: &[&str], folder: &Path) {
     let rounds = (0..ROUNDS).map(|_| {
         let start = Instant::now();
         let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
-        let output = command.arg("train").args(arguments).args(["--json", "--quiet", "--out", path(&out)]).output().expect("the command runs");
+        let output =
+            command.arg("train").args(arguments).args(["--json", "--quiet", "--out", path(&out)]).output().expect("the command runs");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let document: Value = serde_json::from_slice(&output.stdout).expect("it prints JSON");
         (start.elapsed().as_secs_f64(), document)

@@ -116,14 +116,20 @@ fn every_loss_and_optimiser_learns() {
     };
     let trainers = [
         ("mse, sgd", Trainer::new(head(Activation::Linear), &one_hot_digits()).loss(Loss::MeanSquaredError).optimizer(Sgd::new(0.1))),
-        ("dense cross-entropy, momentum", Trainer::new(head(Activation::Softmax), &one_hot_digits()).optimizer(Sgd::new(0.02).momentum(0.9))),
+        (
+            "dense cross-entropy, momentum",
+            Trainer::new(head(Activation::Softmax), &one_hot_digits()).optimizer(Sgd::new(0.02).momentum(0.9)),
+        ),
         ("binary, nesterov", {
             let data = one_hot_digits();
             let optimizer = Sgd::new(0.05).momentum(0.9).nesterov(true);
             Trainer::new(head(Activation::Sigmoid), &data).loss(Loss::BinaryCrossEntropy).optimizer(optimizer)
         }),
         ("sparse cross-entropy, adam", Trainer::new(head(Activation::Linear), &digits(Split::Train, 32)).optimizer(Adam::default())),
-        ("sparse cross-entropy after softmax, adamw", Trainer::new(head(Activation::Softmax), &digits(Split::Train, 32)).optimizer(AdamW::default())),
+        (
+            "sparse cross-entropy after softmax, adamw",
+            Trainer::new(head(Activation::Softmax), &digits(Split::Train, 32)).optimizer(AdamW::default()),
+        ),
     ];
     for (name, trainer) in trainers {
         let (first, last) = first_and_last(trainer);
@@ -141,10 +147,11 @@ fn softmax_at_the_end_changes_predictions_and_not_the_training() {
 
     let model = Sequential::new().add(Flatten).add(Dense::new(10).activation(Activation::Softmax));
     let mut trainer = Trainer::new(model, &digits(Split::Train, 32));
-    trainer.predict_with(&digits(Split::Test, 32), |piece| {
-        assert!(piece.values.chunks_exact(10).all(|row| (row.iter().sum::<f32>() - 1.0).abs() < 1e-5));
-    })
-    .unwrap();
+    trainer
+        .predict_with(&digits(Split::Test, 32), |piece| {
+            assert!(piece.values.chunks_exact(10).all(|row| (row.iter().sum::<f32>() - 1.0).abs() < 1e-5));
+        })
+        .unwrap();
 }
 
 #[test]

@@ -27,7 +27,9 @@ fn a_plain_run_says_what_it_does_in_plain_lines() {
     let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     assert!(err.contains("host line") && err.contains("epoch 1/2 loss ") && err.contains("epoch 2/2 loss "), "{err}");
     assert!(!err.contains('\r'), "no live line when nobody watches");
-    for word in ["trained 2 epochs, 90 steps", "held out    loss ", "accuracy", "examples/s", "planned", "measured at most", "here (weights"] {
+    for word in
+        ["trained 2 epochs, 90 steps", "held out    loss ", "accuracy", "examples/s", "planned", "measured at most", "here (weights"]
+    {
         assert!(out.contains(word), "{word}: {out}");
     }
     let quiet = sandbox.run(&["train", "--epochs", "1", "--out", "here", "--quiet"]);

@@ -2,8 +2,8 @@
 
 use super::liveness::{buffers, fullest};
 use super::updates::{readers, root, runs};
-use crate::Bytes;
 use crate::graph::{Graph, NodeId, ValueId};
+use crate::{Bytes, Dim};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
 
@@ -49,9 +49,14 @@ impl Constraints {
         let mut waiting = vec![0; graph.nodes.len()];
         let mut counts = vec![0; graph.values.len()];
         let before_update = readers(graph);
+        let writers: HashSet<NodeId> = graph.updates.iter().map(|(_, value)| graph.values[value.index()].producer).collect();
+        let observed = observed_before(graph, &writers);
         let nodes: Vec<NodeId> = graph.nodes().filter(|(_, node)| runs(node)).map(|(id, _)| id).collect();
         for id in &nodes {
             let mut before: HashSet<NodeId> = before_update.get(id).into_iter().flatten().copied().collect();
+            if writers.contains(id) {
+                before.extend(&observed);
+            }
             for source in roots(graph, *id) {
                 counts[source.index()] += 1;
                 let producer = graph.values[source.index()].producer;
@@ -66,6 +71,18 @@ impl Constraints {
         graph.outputs.iter().for_each(|(_, value)| counts[root(graph, *value).index()] += 1);
         Constraints { nodes, successors, waiting, readers: counts }
     }
+}
+
+/// The nodes that make the single numbers the host reads, unless they need a changed state. They run before any state changes, so that a
+/// loss that is not finite can stop the step while all states are still good.
+fn observed_before(graph: &Graph, writers: &HashSet<NodeId>) -> Vec<NodeId> {
+    let mut late = vec![false; graph.nodes.len()];
+    for (id, node) in graph.nodes() {
+        late[id.index()] = writers.contains(&id) || node.inputs.iter().any(|input| late[graph.values[input.index()].producer.index()]);
+    }
+    let numbers = graph.outputs.iter().filter(|(_, value)| graph.shape(*value).elements() == Dim::fixed(1));
+    let makers = numbers.map(|(_, value)| graph.values[root(graph, *value).index()].producer);
+    makers.filter(|maker| !late[maker.index()] && runs(graph.node(*maker))).collect()
 }
 
 /// The distinct values whose bytes a node reads.

@@ -114,3 +114,17 @@ fn without_accumulation_there_are_no_sums() {
     assert_eq!(programs.len(), 1);
     assert!(programs[0].1.states().iter().all(|state| state.kind != StateKind::Accumulator));
 }
+
+#[test]
+fn the_loss_is_known_before_any_parameter_changes() -> Result<(), GraphError> {
+    let (graph, loss) = model()?;
+    let plan = plan(training_programs(&graph, loss, true, &momentum)?, ROWS, &PAPER)?;
+    for program in &plan.programs {
+        let place = |value: ValueId| program.order.iter().position(|id| program.graph.node(*id).outputs.contains(&value));
+        let (_, loss) = program.graph.outputs()[0];
+        let made = place(loss).or_else(|| place(program.graph.producer(loss).inputs[0])).expect("the loss is made by a step");
+        let first_change = program.graph.updates().iter().filter_map(|(_, value)| place(*value)).min().expect("something changes");
+        assert!(made < first_change, "{}: the loss is made at {made}, a state changes at {first_change}", program.role.name());
+    }
+    Ok(())
+}

@@ -13,7 +13,7 @@ use crate::nn::Model;
 use crate::optim::{Adam, Optimizer};
 use crate::{system, weights};
 use plan::{PlanError, Request, plan_run};
-use plimsoll_core::{Budget, Bytes};
+use plimsoll_core::Budget;
 use plimsoll_cpu::CpuDevice;
 use plimsoll_data::Dataset;
 use programs::{Programs, programs};
@@ -148,7 +148,7 @@ impl Trainer {
             batch,
             micro_batch: self.micro_batch,
             line: self.budget.host,
-            thread_stacks: Bytes(device.stack_bytes() as u64),
+            thread_stacks: device.stacks(),
         };
         plan_run(&request).map_err(|error| match error {
             PlanError::Infeasible(infeasible) => Error::Infeasible(infeasible),
