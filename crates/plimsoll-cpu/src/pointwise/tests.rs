@@ -263,6 +263,39 @@ fn large_kernels_give_the_same_bits_on_any_number_of_threads() {
     assert!((runs[0].number(at) - expected).abs() < 1e-4 * expected.abs());
 }
 
+/// Products hand over their results block by block, wherever the blocks begin.
+#[test]
+fn blocks_of_a_result_are_finished_like_the_whole() {
+    for dims in [[40, 10], [9, 64], [6, 300], [3, 1500], [1, 1]] {
+        let inputs = [
+            Tensor::new(&dims, DType::F32, |i| (i as f32 * 0.37).sin()),
+            Tensor::new(&[dims[1]], DType::F32, |i| i as f32 * 0.01),
+            Tensor::new(&[dims[0], 1], DType::BF16, |i| 0.5 + i as f32),
+        ];
+        let expr = Expr::build(|e| {
+            let biased = e.add(e.input(0), e.input(1));
+            e.mul(e.unary(Unary::Tanh, biased), e.input(2))
+        });
+        let whole = run(Isa::best(), &Pool::new(1), &expr, &dims, &inputs, &[(DType::F32, Some(0))], StepRandom::default()).remove(0);
+        for cut in [1, 7, 10, 64, 333, 1024] {
+            let mut result = inputs[0].clone();
+            let sources: Vec<Source<'_>> = inputs.iter().map(|tensor| Source { dims: &tensor.dims, dtype: tensor.dtype }).collect();
+            let mut kernel = Kernel::new(&expr, &dims, &sources, &[Sink { dtype: DType::F32, over: &[0] }]).unwrap();
+            inputs.iter().enumerate().skip(1).for_each(|(i, tensor)| kernel.set_input(i, tensor.bytes.as_ptr()));
+            let address = result.bytes.as_mut_ptr();
+            kernel.set_input(0, address);
+            kernel.set_output(0, address);
+            let count = dims[0] * dims[1];
+            // SAFETY: all addresses are those of tensors of the right size, and overlap as said.
+            unsafe {
+                kernel.prepare(StepRandom::default(), 0);
+                (0..count).step_by(cut).for_each(|start| kernel.range(start, count.min(start + cut), |_| {}));
+            }
+            assert_eq!(result.bytes, whole.bytes, "{dims:?} in blocks of {cut}");
+        }
+    }
+}
+
 #[test]
 fn a_broken_number_stays_broken() {
     let x = Tensor::new(&[3], DType::F32, |i| [f32::NAN, 1.0, -1.0][i]);
