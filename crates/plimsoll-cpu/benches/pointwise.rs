@@ -17,8 +17,8 @@ fn measure(name: &str, pool: &Pool, expr: &Expr, dims: &[usize], inputs: &[&[usi
     let mut kernel = Kernel::new(expr, dims, &sources, &sinks).unwrap();
     let mut tensors: Vec<Vec<f32>> = inputs.iter().map(|dims| vec![0.5; dims.iter().product()]).collect();
     let mut results = vec![vec![0f32; elements]; outputs];
-    for i in 0..inputs.len() {
-        kernel.set_input(i, tensors[i].as_ptr().cast());
+    for (i, tensor) in tensors.iter().enumerate() {
+        kernel.set_input(i, tensor.as_ptr().cast());
     }
     for i in 0..outputs {
         kernel.set_output(i, if in_place { tensors[i].as_mut_ptr() } else { results[i].as_mut_ptr() }.cast());

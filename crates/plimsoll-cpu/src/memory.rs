@@ -8,7 +8,8 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Every piece begins on a page: a plan's offsets are then aligned for any kernel, and pieces never share a page.
-const PAGE: usize = 4096;
+#[repr(align(4096))]
+struct Page;
 
 /// Zeroed memory, given back when nobody refers to it any more.
 pub(crate) struct Block {
@@ -29,9 +30,9 @@ impl Block {
     pub fn new(device: &str, size: Bytes) -> Result<Block, DeviceError> {
         let refused = |reason: &str| DeviceError::OutOfMemory { device: device.to_string(), size, reason: reason.to_string() };
         let bytes = usize::try_from(size.0).map_err(|_| refused("it is more than can be addressed"))?;
-        let layout = Layout::from_size_align(bytes, PAGE).map_err(|_| refused("it is more than can be addressed"))?;
+        let layout = Layout::from_size_align(bytes, align_of::<Page>()).map_err(|_| refused("it is more than can be addressed"))?;
         let start = if bytes == 0 {
-            layout.dangling_ptr()
+            NonNull::<Page>::dangling().cast()
         } else {
             // SAFETY: the size is not zero.
             NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(|| refused("the system has no such piece left"))?

@@ -141,7 +141,9 @@ impl<'a> Compiler<'a> {
     fn input(&mut self, i: u16) -> Result<Operand, String> {
         let strides = &self.code.stretched.strides[i as usize];
         let dtype = self.sources[i as usize].dtype;
-        if strides.iter().all(|stride| *stride == 0) {
+        // What an output is written over may be made after the run has begun (by the product whose epilogue this is), so it is never read ahead.
+        let written_over = self.sinks.iter().any(|sink| sink.over.contains(&(i as usize)));
+        if strides.iter().all(|stride| *stride == 0) && !written_over {
             let value = self.uniform(0.0);
             let Place::Uniform(place) = value.place else { unreachable!("just made") };
             self.code.uniform_inputs.push((i, dtype, place));

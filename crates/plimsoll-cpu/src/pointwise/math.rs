@@ -86,7 +86,7 @@ pub fn log<const FMA: bool>(x: f32) -> f32 {
 pub fn tanh<const FMA: bool>(x: f32) -> f32 {
     let magnitude = x.abs();
     let square = x * x;
-    let coefficients = [-5.704_988_7e-3, 2.063_908_9e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328_2e-1];
+    let coefficients = [-5.704_988_7e-3, 2.063_909e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1];
     let near = fma::<FMA>(polynomial::<FMA, 5>(square, coefficients) * square, x, x);
     let far = 1.0 - 2.0 / (exp::<FMA>(magnitude + magnitude) + 1.0);
     if magnitude < 0.625 { near } else { far.copysign(x) }

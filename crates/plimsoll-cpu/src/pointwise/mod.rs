@@ -92,13 +92,14 @@ impl Tile {
     }
 }
 
-/// Elements of one task, about: large enough to be worth handing out.
+/// The cost of one task, about, and its most elements: large enough to be worth handing out.
+const TASK: usize = 60_000;
 const CHUNK: usize = 16 << 10;
 /// The cost below which waking other threads takes longer than the work.
 const SERIAL: usize = 120_000;
 
 impl Kernel {
-    /// Compiles an expression over `dims`. With no `sinks` its results are only handed to [`Kernel::range`]'s caller.
+    /// Compiles an expression over `dims`. A kernel without `sinks` stores nothing; it serves reductions.
     ///
     /// # Errors
     /// When the expression reads more tensors or holds more numbers at once than there is room for.
@@ -197,7 +198,8 @@ impl Kernel {
             unsafe { self.range(0, self.elements, |_| {}) };
             return;
         }
-        let chunk = self.code.tile * (CHUNK / self.code.tile).max(1);
+        let worth = (TASK / (self.code.cost + 1)).min(CHUNK);
+        let chunk = self.code.tile * (worth / self.code.tile).max(1);
         pool.run(self.elements.div_ceil(chunk), &|task, _| {
             let start = task * chunk;
             // SAFETY: the caller's promise; tasks write disjoint elements.

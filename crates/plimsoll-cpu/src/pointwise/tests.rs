@@ -59,25 +59,24 @@ impl Tensor {
     }
 }
 
-/// Runs an expression; output `i` takes the place of input `in_place[i]` where that is given.
+/// Runs an expression; an output takes the place of an input where one is given beside its type.
 fn run(
     isa: Isa,
     pool: &Pool,
     expr: &Expr,
     dims: &[usize],
     inputs: &[Tensor],
-    dtypes: &[DType],
-    in_place: &[Option<usize>],
+    results: &[(DType, Option<usize>)],
     random: StepRandom,
 ) -> Vec<Tensor> {
     let mut inputs = inputs.to_vec();
-    let mut outputs: Vec<Tensor> = dtypes.iter().map(|dtype| Tensor::new(dims, *dtype, |_| 99.0)).collect();
-    let sources: Vec<(Vec<usize>, DType)> = inputs.iter().map(|tensor| (tensor.dims.clone(), tensor.dtype)).collect();
-    let sources: Vec<Source<'_>> = sources.iter().map(|(dims, dtype)| Source { dims, dtype: *dtype }).collect();
-    let sinks: Vec<Sink<'_>> = dtypes.iter().zip(in_place).map(|(dtype, over)| Sink { dtype: *dtype, over: over.as_slice() }).collect();
+    let mut outputs: Vec<Tensor> = results.iter().map(|(dtype, _)| Tensor::new(dims, *dtype, |_| 99.0)).collect();
+    let shapes: Vec<(Vec<usize>, DType)> = inputs.iter().map(|tensor| (tensor.dims.clone(), tensor.dtype)).collect();
+    let sources: Vec<Source<'_>> = shapes.iter().map(|(dims, dtype)| Source { dims, dtype: *dtype }).collect();
+    let sinks: Vec<Sink<'_>> = results.iter().map(|(dtype, over)| Sink { dtype: *dtype, over: over.as_slice() }).collect();
     let mut kernel = Kernel::with(isa, expr, dims, &sources, &sinks, 1).unwrap();
     inputs.iter().enumerate().for_each(|(i, tensor)| kernel.set_input(i, tensor.bytes.as_ptr()));
-    for (i, over) in in_place.iter().enumerate() {
+    for (i, (_, over)) in results.iter().enumerate() {
         let address = match over {
             Some(input) => {
                 let address = inputs[*input].bytes.as_mut_ptr();
@@ -93,9 +92,9 @@ fn run(
         kernel.prepare(random, 0);
         kernel.run(pool);
     }
-    for (i, over) in in_place.iter().enumerate() {
+    for (output, (_, over)) in outputs.iter_mut().zip(results) {
         if let Some(input) = over {
-            outputs[i].bytes.clone_from(&inputs[*input].bytes);
+            output.bytes.clone_from(&inputs[*input].bytes);
         }
     }
     outputs
@@ -210,10 +209,11 @@ proptest! {
             found
         }).collect();
         let dtypes: Vec<DType> = (0..results).map(|k| if k == 1 { DType::I32 } else { DType::F32 }).collect();
+        let outputs: Vec<(DType, Option<usize>)> = dtypes.iter().copied().zip(in_place).collect();
 
         let mut first: Option<Vec<Tensor>> = None;
         for isa in Isa::available() {
-            let outputs = run(isa, &Pool::new(1), &expr, &dims, &inputs, &dtypes, &in_place, random);
+            let outputs = run(isa, &Pool::new(1), &expr, &dims, &inputs, &outputs, random);
             for i in 0..count {
                 let numbers: Vec<f32> = inputs.iter().map(|tensor| tensor.number(source_index(&dims, &tensor.dims, i))).collect();
                 let position = Position { random: &random, index: i as u64, coordinates: &coordinates(&dims, i) };
@@ -237,7 +237,7 @@ proptest! {
         // However the work is cut, the bits are the same.
         let first = first.expect("there is always an instruction set");
         for threads in [2, 3] {
-            let outputs = run(Isa::best(), &Pool::new(threads), &expr, &dims, &inputs, &dtypes, &in_place, random);
+            let outputs = run(Isa::best(), &Pool::new(threads), &expr, &dims, &inputs, &outputs, random);
             for (a, b) in first.iter().zip(&outputs) {
                 prop_assert_eq!(&a.bytes, &b.bytes);
             }
@@ -255,7 +255,7 @@ fn large_kernels_give_the_same_bits_on_any_number_of_threads() {
     });
     let random = StepRandom { seed: 1, step: 2, first_row: 0 };
     let runs: Vec<Tensor> = [1, 2, 3]
-        .map(|threads| run(Isa::best(), &Pool::new(threads), &expr, &dims, &inputs, &[DType::F32], &[Some(0)], random).remove(0))
+        .map(|threads| run(Isa::best(), &Pool::new(threads), &expr, &dims, &inputs, &[(DType::F32, Some(0))], random).remove(0))
         .to_vec();
     assert!(runs.iter().all(|run| run.bytes == runs[0].bytes));
     let at = 123_456;
@@ -263,12 +263,46 @@ fn large_kernels_give_the_same_bits_on_any_number_of_threads() {
     assert!((runs[0].number(at) - expected).abs() < 1e-4 * expected.abs());
 }
 
+/// Products hand over their results block by block, wherever the blocks begin.
+#[test]
+fn blocks_of_a_result_are_finished_like_the_whole() {
+    for dims in [[40, 10], [9, 64], [6, 300], [3, 1500], [1, 1]] {
+        let inputs = [
+            Tensor::new(&dims, DType::F32, |i| (i as f32 * 0.37).sin()),
+            Tensor::new(&[dims[1]], DType::F32, |i| i as f32 * 0.01),
+            Tensor::new(&[dims[0], 1], DType::BF16, |i| 0.5 + i as f32),
+        ];
+        let expr = Expr::build(|e| {
+            let biased = e.add(e.input(0), e.input(1));
+            e.mul(e.unary(Unary::Tanh, biased), e.input(2))
+        });
+        let whole = run(Isa::best(), &Pool::new(1), &expr, &dims, &inputs, &[(DType::F32, Some(0))], StepRandom::default()).remove(0);
+        for cut in [1, 7, 10, 64, 333, 1024] {
+            let mut result = inputs[0].clone();
+            let sources: Vec<Source<'_>> = inputs.iter().map(|tensor| Source { dims: &tensor.dims, dtype: tensor.dtype }).collect();
+            let mut kernel = Kernel::new(&expr, &dims, &sources, &[Sink { dtype: DType::F32, over: &[0] }]).unwrap();
+            inputs.iter().enumerate().skip(1).for_each(|(i, tensor)| kernel.set_input(i, tensor.bytes.as_ptr()));
+            let address = result.bytes.as_mut_ptr();
+            kernel.set_input(0, address);
+            kernel.set_output(0, address);
+            let count = dims[0] * dims[1];
+            // SAFETY: all addresses are those of tensors of the right size, and overlap as said.
+            unsafe {
+                kernel.prepare(StepRandom::default(), 0);
+                (0..count).step_by(cut).for_each(|start| kernel.range(start, count.min(start + cut), |_| {}));
+            }
+            assert_eq!(result.bytes, whole.bytes, "{dims:?} in blocks of {cut}");
+        }
+    }
+}
+
 #[test]
 fn a_broken_number_stays_broken() {
     let x = Tensor::new(&[3], DType::F32, |i| [f32::NAN, 1.0, -1.0][i]);
     for op in [Binary::Max, Binary::Min] {
         let expr = Expr::build_many(|e| vec![e.binary(op, e.input(0), e.constant(0.0)), e.binary(op, e.constant(0.0), e.input(0))]);
-        let outputs = run(Isa::best(), &Pool::new(1), &expr, &[3], &[x.clone()], &[DType::F32; 2], &[None; 2], StepRandom::default());
+        let outputs =
+            run(Isa::best(), &Pool::new(1), &expr, &[3], std::slice::from_ref(&x), &[(DType::F32, None); 2], StepRandom::default());
         assert!(outputs[0].number(0).is_nan() && outputs[1].number(0).is_nan());
         assert_eq!((outputs[0].number(1), outputs[1].number(2)), if op == Binary::Max { (1.0, 0.0) } else { (0.0, -1.0) });
     }

@@ -58,7 +58,8 @@ impl Layout {
         let mut merged = collapse(dims, &marks, &[dims]);
         let mut innermost = |reduced: bool| match merged.marks.last() {
             Some(mark) if *mark == reduced => {
-                (merged.marks.pop(), merged.strides[0].pop());
+                merged.marks.pop();
+                merged.strides[0].pop();
                 merged.dims.pop().expect("as long as the marks")
             }
             _ => 1,

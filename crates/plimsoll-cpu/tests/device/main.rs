@@ -1,0 +1,6 @@
+//! The device as the rest of the system uses it: plans of whole graphs, run through the executor.
+
+mod guard;
+mod model;
+mod op_table;
+mod training;
