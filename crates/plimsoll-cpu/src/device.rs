@@ -13,12 +13,12 @@ use std::sync::Arc;
 /// The CPU: kernels on a pool of threads, in host memory.
 ///
 /// ```
-/// use plimsoll_core::Device;
+/// use plimsoll_core::{Bytes, Device};
 /// use plimsoll_cpu::CpuDevice;
 ///
 /// let device = CpuDevice::new(2);
 /// assert_eq!((device.name().as_str(), device.threads()), ("cpu", 2));
-/// assert_eq!(device.stack_bytes(), 512 << 10, "the caller brings its own stack");
+/// assert_eq!(device.stacks(), Bytes::kib(512), "the caller brings its own stack");
 /// assert!(device.description().ends_with("2 threads"));
 /// ```
 pub struct CpuDevice {
@@ -40,8 +40,8 @@ impl CpuDevice {
     }
 
     /// Bytes of the stacks of the threads it has started.
-    pub fn stack_bytes(&self) -> usize {
-        (self.threads() - 1) * STACK
+    pub fn stacks(&self) -> Bytes {
+        Bytes(((self.threads() - 1) * STACK) as u64)
     }
 }
 

@@ -55,7 +55,7 @@ fn files_that_are_not_there_or_not_toml() {
     let sandbox = Sandbox::new("files");
     insta::assert_snapshot!(sandbox.fail(&["train", "missing.toml"]).1, @"error: cannot read missing.toml: No such file or directory (os error 2)");
     sandbox.write("broken.toml", "[train]\nbatch = = 3\n");
-    insta::assert_snapshot!(sandbox.fail(&["train", "broken.toml"]).1, @"");
+    insta::assert_snapshot!(sandbox.fail(&["train", "broken.toml"]).1, @"error: broken.toml, line 2: extra `=`, expected nothing");
     sandbox.write("empty.toml", "");
     insta::assert_snapshot!(sandbox.fail(&["train", "empty.toml"]).1, @r#"error: `data` is missing: a table that says what to learn from, such as source = "digits""#);
     sandbox.write("x", "a file where a folder should be");
@@ -66,15 +66,15 @@ fn files_that_are_not_there_or_not_toml() {
 fn impossible_shapes_name_the_layer_and_both_shapes() {
     let sandbox = Sandbox::new("shapes");
     rows(&sandbox);
-    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"conv2d\", filters = 2, size = 3 }]\n")), @"");
-    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dense\", units = 5 }]\n[train]\nloss = \"mse\"\n")), @"");
-    insta::assert_snapshot!(sandbox.fail(&["plan", "--set", "model.layers=[{type=\"conv2d\",filters=4,size=9}]", "--set", "model.zoo=x"]).1, @"");
+    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"conv2d\", filters = 2, size = 3 }]\n")), @"error: layer `conv2d`: takes images [batch, height, width, channels], but got the shape [B, 3]");
+    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dense\", units = 5 }]\n[train]\nloss = \"mse\"\n")), @"error: layer `loss`: the loss compares predictions [B, 5] with labels [B, 2]; they need the same number of elements");
+    insta::assert_snapshot!(sandbox.fail(&["plan", "--set", "model.layers=[{type=\"conv2d\",filters=4,size=9}]", "--set", "model.zoo=x"]).1, @"error: `model.zoo` and `model.layers` exclude each other");
     let branches = "[model]\nlayers = [{ type = \"dense\", units = 4, name = \"a\" }, { type = \"dense\", units = 5 }, \
                     { type = \"add\", inputs = [\"a\", \"b\"] }]\n";
-    insta::assert_snapshot!(refused(&sandbox, &config(branches)), @"");
+    insta::assert_snapshot!(refused(&sandbox, &config(branches)), @r#"error: `model.layers[2].inputs` names "b", but the named layers before it are input, a"#);
     let branches = "[model]\nlayers = [{ type = \"dense\", units = 4, name = \"a\" }, { type = \"dense\", units = 5, name = \"b\" }, \
                     { type = \"add\", inputs = [\"a\", \"b\"] }]\n[train]\nloss = \"mse\"\n";
-    insta::assert_snapshot!(refused(&sandbox, &config(branches)), @"");
+    insta::assert_snapshot!(refused(&sandbox, &config(branches)), @"error: layer `add`: shapes [B, 4] and [B, 5] do not go together");
 }
 
 #[test]
@@ -82,13 +82,13 @@ fn broken_data_files() {
     let sandbox = Sandbox::new("data");
     rows(&sandbox);
     sandbox.write("x.npy", npy("<f4", "(4, 3)", &[0; 40]));
-    insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"");
+    insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"error: x.npy is truncated: its header promises 176 bytes and it has 168; copy or write it again");
     sandbox.write("x.npy", npy("<c8", "(4, 3)", &[0; 96]));
-    insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"");
+    insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"error: x.npy cannot be read as .npy: its elements are `<c8`, which is not supported; convert it with array.astype to one of f2, f4, f8, i1, u1, i2, u2, i4, u4, i8");
     sandbox.write("x.npy", "nothing of the kind");
-    insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"");
+    insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"error: x.npy cannot be read as .npy: it does not begin with the .npy magic number; save it with numpy.save");
     sandbox.write("x.npy", npy("<f4", "(5, 3)", &[0; 60]));
-    insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"");
+    insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"error: x.npy has 5 rows but y.npy has 4; columns of one data set need the same number of rows");
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn labels_out_of_range_name_row_and_value() {
     rows(&sandbox);
     let labels: Vec<u8> = [0i32, 1, 7, 0].iter().flat_map(|label| label.to_le_bytes()).collect();
     sandbox.write("y.npy", npy("<i4", "(4,)", &labels));
-    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dense\", units = 3 }]\n")), @"");
+    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dense\", units = 3 }]\n")), @"error: row 2 of epoch 1 has the label 7, but the model tells 3 classes apart (0 to 2); correct the data or give the model more outputs");
 }
 
 #[test]
@@ -108,13 +108,13 @@ fn a_loss_that_is_not_finite_stops_and_names_the_tensor() {
     x[7] = f32::NAN;
     let bytes = |x: &[f32]| x.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
     sandbox.write("x.npy", npy("<f4", "(4, 3)", &bytes(&x)));
-    insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"");
+    insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"error: the loss became not a number (NaN) in step 1 (epoch 1); the first tensor that was not finite: the data, column `x`, row 2 of the batch. Try a smaller learning rate, or look at the data");
     sandbox.write("x.npy", npy("<f4", "(4, 3)", &bytes(&[1e30; 12])));
-    insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"");
+    insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"error: the loss became infinite in step 1 (epoch 1); the first tensor that was not finite: the sum of layer `loss`. Try a smaller learning rate, or look at the data");
     // A learning rate far too high: the weights overflow after a few steps.
     sandbox.write("x.npy", npy("<f4", "(4, 3)", &bytes(&[1.0; 12])));
     let runaway = "[model]\nlayers = [{ type = \"dense\", units = 2 }]\n[train]\nloss = \"mse\"\nepochs = 100\noptimizer = { type = \"sgd\", lr = 1e9 }\n";
-    insta::assert_snapshot!(refused(&sandbox, &config(runaway)), @"");
+    insta::assert_snapshot!(refused(&sandbox, &config(runaway)), @"error: the loss became infinite in step 4 (epoch 4); the first tensor that was not finite: the sum of layer `loss`. Try a smaller learning rate, or look at the data");
 }
 
 #[test]
@@ -125,6 +125,6 @@ fn a_budget_too_small_says_the_least_that_works() {
     // The sizes depend on the program's own size, so only the form is pinned.
     let form: String = error.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).collect();
     let form = form.replace("####", "#").replace("###", "#").replace("##", "#").replace("##", "#");
-    insta::assert_snapshot!(form, @"");
+    insta::assert_snapshot!(form, @"error: this run does not fit into #.# MiB of host memory; the smallest line that works is #.# MiB (# bytes), with micro-batches of #: process #.# MiB, pipeline #.# MiB, workspace # KiB, thread stacks # KiB");
     assert!(!sandbox.path("out").join("report.json").exists(), "nothing is left as if it were whole");
 }
