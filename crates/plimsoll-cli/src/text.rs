@@ -28,6 +28,11 @@ pub fn thousands(number: f64) -> String {
     text
 }
 
+/// A number of things.
+fn count(number: u64, thing: &str) -> String {
+    format!("{} {thing}{}", thousands(number as f64), if number == 1 { "" } else { "s" })
+}
+
 /// What is said at the end of a run.
 pub fn summary(history: &History, folder: &Path) -> String {
     let mut lines =

@@ -10,9 +10,10 @@ const HEAP_RESERVE: Bytes = Bytes::mib(4);
 /// The main thread's stack as far as it is touched.
 const MAIN_STACK: Bytes = Bytes::kib(256);
 
-/// The memory this process may use: its control group's limit or what the system has available, whichever is less.
+/// The memory this process may have in all: its control group's limit, or what it has and what the system could still give it,
+/// whichever is less.
 pub fn available_memory() -> Bytes {
-    let available = meminfo("MemAvailable:").unwrap_or(Bytes::gib(1));
+    let available = meminfo("MemAvailable:").unwrap_or(Bytes::gib(1)) + resident();
     match cgroup_limit() {
         Some(limit) => limit.min(available),
         None => available,

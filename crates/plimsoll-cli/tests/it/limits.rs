@@ -71,3 +71,19 @@ fn the_convolution_example_runs_inside_a_hard_limit() {
 fn the_convolution_example_runs_inside_a_limit_that_needs_micro_batches() {
     check("conv-tight", &example("conv_resized.toml"), "64MiB", 64 << 20, "data.rows=320");
 }
+
+/// The line promises more than the system will give; the run is planned again for what is there.
+#[test]
+fn a_promise_that_is_not_kept_is_planned_around() {
+    let (sandbox, bytes) = (Sandbox::new("promise"), 48 << 20);
+    let config = example("conv_resized.toml");
+    let arguments = ["train", &config, "--host-memory", "1TiB", "--set", "data.rows=320", "--out", "out"];
+    if Group::new("probe", bytes).is_none() {
+        // Without a control group nothing makes less free than there is; the promise is then met.
+        return sandbox.succeed(&arguments).clear();
+    }
+    let output = run_within(bytes, "promise", &arguments, &sandbox);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{error}");
+    assert!(error.contains("(1.00 TiB was promised, but only this is free)") && error.contains("micro-batches of"), "{error}");
+}

@@ -3,41 +3,87 @@
 use super::rewrite::{Rewrite, rewrite};
 use crate::DType;
 use crate::expr::Expr;
-use crate::graph::{Graph, ValueId};
+use crate::graph::{Graph, Node, ValueId};
 use crate::op::Op;
-use crate::ops::{Conv2d, MatMul};
+use crate::ops::{Conv2d, MatMul, Pointwise};
+use crate::shape::{Dim, Shape};
 
-/// Writes expressions into the product or convolution they follow, where nobody else reads that.
+/// Writes expressions into the product or convolution they follow, where nobody else reads that. A view between the two is no hindrance
+/// if all that the expression reads can be seen in the product's shape.
 pub fn fuse_epilogues(old: &Graph) -> Graph {
     let uses = old.use_counts();
+    let single = |value: ValueId| uses[value.index()] == 1;
     rewrite(old, |new, node, inputs| {
         let Op::Pointwise(op) = &node.op else { return Rewrite::Keep };
         if op.dtypes != [DType::F32] || op.expr.is_positional() {
             return Rewrite::Keep;
         }
-        let host = (0..inputs.len()).find(|i| {
-            let producer = new.producer(inputs[*i]);
-            let open = match &producer.op {
-                Op::MatMul(host) => host.epilogue.is_none(),
-                Op::Conv2d(host) => host.epilogue.is_none(),
-                _ => false,
-            };
-            open && uses[node.inputs[*i].index()] == 1 && *new.shape(inputs[*i]) == op.shape && producer.phase == node.phase
+        // `old` and `new` stand in the same order, so what feeds the node in `old` tells who else reads it.
+        let host = (0..inputs.len()).find_map(|i| {
+            let (value, source) = (node.inputs[i], old.producer(node.inputs[i]));
+            match &source.op {
+                _ if !single(value) => None,
+                Op::Reshape(_) if single(source.inputs[0]) && sees_through(new, op, inputs) => {
+                    is_open(new, node, new.producer(inputs[i]).inputs.first().copied()?).map(|host| (i, host))
+                }
+                _ if *new.shape(inputs[i]) == op.shape => is_open(new, node, inputs[i]).map(|host| (i, host)),
+                _ => None,
+            }
         });
-        let Some(host) = host else { return Rewrite::Keep };
-        let rest: Vec<ValueId> = inputs.iter().copied().filter(|input| *input != inputs[host]).collect();
-        let epilogue = Some(Expr::build_many(|e| {
-            op.expr.inline(e, &mut |i| match rest.iter().position(|value| *value == inputs[i as usize]) {
-                Some(place) => e.input(place as u16 + 1),
-                None => e.input(0),
-            })
-        }));
-        let producer = new.producer(inputs[host]);
-        let inputs = [&producer.inputs[..], &rest].concat();
-        match &producer.op {
-            Op::MatMul(host) => Rewrite::With(Op::MatMul(MatMul { epilogue, ..host.clone() }), inputs),
-            Op::Conv2d(host) => Rewrite::With(Op::Conv2d(Conv2d { epilogue, ..host.clone() }), inputs),
-            _ => unreachable!("only these two were looked for"),
+        match host {
+            Some((place, host)) => fuse(new, node, op, inputs, place, host),
+            None => Rewrite::Keep,
         }
     })
+}
+
+/// The value, if a product or convolution without an epilogue makes it in the same part of the step.
+fn is_open(new: &Graph, node: &Node, value: ValueId) -> Option<ValueId> {
+    let producer = new.producer(value);
+    let open = match &producer.op {
+        Op::MatMul(host) => host.epilogue.is_none(),
+        Op::Conv2d(host) => host.epilogue.is_none(),
+        _ => false,
+    };
+    (open && producer.phase == node.phase).then_some(value)
+}
+
+/// Whether every input is a single number or as large as the result, so that it can be seen under any shape.
+fn sees_through(new: &Graph, op: &Pointwise, inputs: &[ValueId]) -> bool {
+    inputs.iter().all(|input| *new.shape(*input) == op.shape || new.shape(*input).elements() == Dim::fixed(1))
+}
+
+fn fuse(new: &mut Graph, node: &Node, op: &Pointwise, inputs: &[ValueId], place: usize, host: ValueId) -> Rewrite {
+    let shape = new.shape(host).clone();
+    let rest: Vec<ValueId> = inputs.iter().copied().filter(|input| *input != inputs[place]).collect();
+    let epilogue = Some(Expr::build_many(|e| {
+        op.expr.inline(e, &mut |i| match rest.iter().position(|value| *value == inputs[i as usize]) {
+            Some(place) => e.input(place as u16 + 1),
+            None => e.input(0),
+        })
+    }));
+    let fused = |new: &Graph, rest: &[ValueId]| {
+        let producer = new.producer(host);
+        let inputs = [&producer.inputs[..], rest].concat();
+        match &producer.op {
+            Op::MatMul(host) => (Op::MatMul(MatMul { epilogue: epilogue.clone(), ..host.clone() }), inputs),
+            Op::Conv2d(host) => (Op::Conv2d(Conv2d { epilogue: epilogue.clone(), ..host.clone() }), inputs),
+            _ => unreachable!("only these two are open"),
+        }
+    };
+    if shape == op.shape {
+        let (op, inputs) = fused(new, &rest);
+        return Rewrite::With(op, inputs);
+    }
+    let viewed = new.within(&node.scope, node.phase, |g| {
+        let view = |g: &mut Graph, value: ValueId| {
+            let target = if g.shape(value).elements() == Dim::fixed(1) { Shape::scalar() } else { shape.clone() };
+            g.reshape(value, target)
+        };
+        let rest = rest.iter().map(|value| view(g, *value)).collect::<Result<Vec<_>, _>>()?;
+        let (op_fused, inputs) = fused(g, &rest);
+        let product = g.add_one(op_fused, &inputs)?;
+        g.reshape(product, op.shape.clone())
+    });
+    Rewrite::Replace(vec![viewed.expect("views of the same elements fit where the elements did")])
 }

@@ -14,13 +14,14 @@ pub(super) enum Rewrite {
     With(Op, Vec<ValueId>),
 }
 
-/// Rebuilds the graph, asking `decide` about every node. `decide` sees the new graph so far, the node, and its inputs there.
-pub(super) fn rewrite(old: &Graph, mut decide: impl FnMut(&Graph, &Node, &[ValueId]) -> Rewrite) -> Graph {
+/// Rebuilds the graph, asking `decide` about every node. `decide` sees the new graph so far, to which it may
+/// add, the node, and its inputs there.
+pub(super) fn rewrite(old: &Graph, mut decide: impl FnMut(&mut Graph, &Node, &[ValueId]) -> Rewrite) -> Graph {
     let mut new = shell(old);
     let mut renamed: Vec<Option<ValueId>> = vec![None; old.values.len()];
     for node in &old.nodes {
         let inputs: Vec<ValueId> = node.inputs.iter().map(|input| renamed[input.index()].expect("inputs come first")).collect();
-        let outputs = match decide(&new, node, &inputs) {
+        let outputs = match decide(&mut new, node, &inputs) {
             Rewrite::Keep => append(&mut new, old, node, node.op.clone(), inputs),
             Rewrite::Replace(outputs) => outputs,
             Rewrite::With(op, inputs) => append(&mut new, old, node, op, inputs),

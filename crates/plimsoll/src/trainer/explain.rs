@@ -13,7 +13,11 @@ impl fmt::Display for RunPlan {
         let (name, description) = &self.device;
         writeln!(f, "plan · {} · batch {} · {name} ({description})", self.model, self.batch)?;
         writeln!(f)?;
-        let origin = if self.line_given { "" } else { " (what the system has)" };
+        let origin = match self.promised {
+            Some(promised) => format!(" ({promised} was promised, but only this is free)"),
+            None if self.line_given => String::new(),
+            None => " (what the system has)".to_string(),
+        };
         writeln!(f, "  host line    {}  {}  {} planned{origin}", self.line, bar(self.total(), self.line), self.total())?;
         for line in wrapped(&self.owners) {
             writeln!(f, "     {line}")?;
@@ -26,7 +30,8 @@ impl fmt::Display for RunPlan {
         };
         writeln!(f, "  chosen       {pieces}{asked} · f32 · arena {}, lower bound {}", self.memory.arena, self.memory.lower_bound)?;
         writeln!(f, "  results      unchanged by any memory choice")?;
-        write!(f, "  least        {} works too", self.least)
+        let cut = if self.micro_batch_asked || self.batch == 1 { "" } else { ", cut into single rows if need be" };
+        write!(f, "  least        {} works too{cut}", self.least)
     }
 }
 
@@ -71,6 +76,7 @@ impl RunPlan {
             "batch": self.batch,
             "peak_bytes": { "host": self.total().0, "device": 0 },
             "host_budget_bytes": self.line.0,
+            "promised_bytes": self.promised.map(|bytes| bytes.0),
             "arena_bytes": self.memory.arena.0,
             "lower_bound_bytes": self.memory.lower_bound.0,
             "resident_bytes": self.memory.resident.0,

@@ -143,7 +143,7 @@ impl Trainer {
     /// Plans the run, then trains. Called again, it goes on from where it stopped.
     pub fn fit(&mut self, mut fit: Fit<'_>) -> Result<History> {
         let validation = fit.validation.take();
-        let plan = self.plan_with(validation.as_ref())?;
+        let plan = self.plan_to_run(validation.as_ref())?;
         self.open(&plan)?;
         let done = self.session.as_ref().map_or(0, |session| session.epochs);
         fit.tell(&Event::Planned { plan: &plan, epochs: done + fit.epochs });
@@ -216,7 +216,7 @@ impl Trainer {
 
     pub(super) fn open_planned(&mut self) -> Result<()> {
         if self.session.is_none() {
-            let plan = self.plan()?;
+            let plan = self.plan_to_run(None)?;
             self.open(&plan)?;
         }
         Ok(())

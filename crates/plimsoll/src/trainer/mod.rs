@@ -13,7 +13,7 @@ use crate::nn::Model;
 use crate::optim::{Adam, Optimizer};
 use crate::{system, weights};
 use plan::{PlanError, Request, plan_run};
-use plimsoll_core::Budget;
+use plimsoll_core::{Budget, Bytes};
 use plimsoll_cpu::CpuDevice;
 use plimsoll_data::Dataset;
 use programs::{Programs, programs};
@@ -130,6 +130,21 @@ impl Trainer {
 
     /// The same for a run that also validates.
     pub fn plan_with(&mut self, validation: Option<&Dataset>) -> Result<RunPlan> {
+        self.plan_under(self.budget.host, validation)
+    }
+
+    /// The plan for a run that starts now: if less is free than the plan would use, it is made again for what is there.
+    fn plan_to_run(&mut self, validation: Option<&Dataset>) -> Result<RunPlan> {
+        let plan = self.plan_with(validation)?;
+        let free = system::available_memory();
+        if plan.total() <= free || self.session.is_some() {
+            return Ok(plan);
+        }
+        let promised = Some(plan.line);
+        Ok(RunPlan { promised, ..self.plan_under(Some(free), validation)? })
+    }
+
+    fn plan_under(&mut self, line: Option<Bytes>, validation: Option<&Dataset>) -> Result<RunPlan> {
         self.prepare()?;
         let (Some(programs), Some(device)) = (&self.programs, &self.device) else { unreachable!("prepared above") };
         let Some(rows) = self.data.batch_size() else {
@@ -147,7 +162,7 @@ impl Trainer {
             validation,
             batch,
             micro_batch: self.micro_batch,
-            line: self.budget.host,
+            line,
             thread_stacks: device.stacks(),
         };
         plan_run(&request).map_err(|error| match error {

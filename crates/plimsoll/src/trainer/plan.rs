@@ -27,6 +27,8 @@ pub struct RunPlan {
     pub line: Bytes,
     /// Whether the line was given or is what the system has.
     pub line_given: bool,
+    /// The line that was given, if less than that was free when the run was about to start.
+    pub promised: Option<Bytes>,
     /// Everything that stands under the line, by owner, largest first.
     pub owners: Vec<(String, Bytes)>,
     /// The pipeline's part, stage by stage.
@@ -125,13 +127,11 @@ pub(super) fn plan_run(request: &Request<'_>) -> Result<RunPlan, PlanError> {
     let mut chosen: Option<Candidate> = None;
     for micro_batch in ways(request) {
         let candidate = candidate(request, micro_batch)?;
-        if chosen.is_none() && candidate.least <= line {
+        if candidate.least <= line {
             chosen = Some(candidate);
             break;
         }
-        if smallest.as_ref().is_none_or(|smallest| candidate.least < smallest.least) {
-            smallest = Some(candidate);
-        }
+        smallest = smaller(smallest, candidate);
     }
     let plan_ms = |start: Instant| start.elapsed().as_secs_f64() * 1e3;
     let Some(candidate) = chosen else {
@@ -147,6 +147,11 @@ pub(super) fn plan_run(request: &Request<'_>) -> Result<RunPlan, PlanError> {
             plan_ms: plan_ms(start),
         })));
     };
+    // Buffers only shrink with the rows, so nothing between the chosen pieces and single rows needs less than both.
+    let least = match ways(request).last() {
+        Some(rows) if *rows < candidate.micro_batch => candidate.least.min(self::candidate(request, *rows)?.least),
+        _ => candidate.least,
+    };
     let fixed: Bytes = candidate.fixed.iter().map(|(_, size)| *size).sum();
     let pipeline = pipelines(request, candidate.feed_rows, Some(line - fixed))?;
     let step = &candidate.memory.programs[0].graph;
@@ -159,9 +164,10 @@ pub(super) fn plan_run(request: &Request<'_>) -> Result<RunPlan, PlanError> {
         micro_batch_asked: request.micro_batch.is_some(),
         line,
         line_given: request.line.is_some(),
+        promised: None,
         owners: owners(&candidate, &pipeline),
         pipeline_stages: pipeline.stages,
-        least: candidate.least,
+        least,
         flops,
         plan_ms: plan_ms(start),
         memory: candidate.memory,
@@ -169,6 +175,13 @@ pub(super) fn plan_run(request: &Request<'_>) -> Result<RunPlan, PlanError> {
         validation: pipeline.validation,
         feed_rows: candidate.feed_rows,
     })
+}
+
+fn smaller(known: Option<Candidate>, other: Candidate) -> Option<Candidate> {
+    match known {
+        Some(known) if known.least <= other.least => Some(known),
+        _ => Some(other),
+    }
 }
 
 /// The micro-batches to try, largest first. Those the planner picks divide the batch, so that the pipeline can deliver them one by one.
