@@ -33,6 +33,16 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Check every op of a device against a float64 reference
+    Selftest {
+        /// Where to compute (see `plimsoll devices`)
+        #[arg(long, value_name = "NAME", default_value = "cpu")]
+        device: String,
+
+        /// Chooses shapes and numbers
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        seed: u64,
+    },
 }
 
 impl Command {
@@ -41,6 +51,7 @@ impl Command {
         match self {
             Command::Train(run) | Command::Plan(run) => run.json,
             Command::Devices { json } => *json,
+            Command::Selftest { .. } => false,
         }
     }
 }
@@ -54,13 +65,17 @@ pub struct RunArgs {
     #[arg(long, value_name = "SIZE")]
     pub host_memory: Option<Bytes>,
 
-    /// The line for the device's own memory; the CPU has none, there --host-memory is the line
+    /// The line for the device's own memory; without it, what is free there. The CPU has none: --host-memory is its line
     #[arg(long, value_name = "SIZE")]
     pub device_memory: Option<Bytes>,
 
     /// Where to compute (see `plimsoll devices`)
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
+
+    /// Plan for a GPU that is not here, by a stored profile such as h200
+    #[arg(long, value_name = "NAME")]
+    pub device_profile: Option<String>,
 
     /// Rows of a batch
     #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u64).range(1..))]

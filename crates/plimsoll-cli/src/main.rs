@@ -1,14 +1,16 @@
 //! The `plimsoll` command. Parses arguments, asks the library, prints.
 
 mod args;
+mod devices;
 mod progress;
+mod selftest;
 mod text;
 
 use anyhow::Result;
 use args::{Args, Command, RunArgs};
 use clap::Parser;
 use plimsoll::config::Config;
-use plimsoll::{CountingAllocator, CpuDevice, Error, RunFolder, system};
+use plimsoll::{CountingAllocator, Error, RunFolder};
 use progress::Progress;
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -25,7 +27,18 @@ fn main() -> ExitCode {
     let result = match &args.command {
         Command::Train(run) => train(run),
         Command::Plan(run) => plan(run),
-        Command::Devices { json } => devices(*json),
+        Command::Devices { json } => {
+            if *json {
+                print(&devices::json());
+            } else {
+                print!("{}", devices::text());
+            }
+            Ok(())
+        }
+        Command::Selftest { device, seed } => match device.parse().map_err(Into::into).and_then(|choice| selftest::run(choice, *seed)) {
+            Ok(false) => return ExitCode::FAILURE,
+            result => result.map(drop),
+        },
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -79,22 +92,6 @@ fn plan(args: &RunArgs) -> Result<()> {
     Ok(())
 }
 
-fn devices(json: bool) -> Result<()> {
-    let cpu = CpuDevice::new(system::cores());
-    let (total, available) = (system::total_memory(), system::available_memory());
-    if json {
-        print(&json!({ "devices": [{
-            "name": "cpu",
-            "description": plimsoll::describe(&cpu),
-            "total_bytes": total.0,
-            "available_bytes": available.0,
-        }] }));
-    } else {
-        println!("cpu   {} · {available} of {total} available", plimsoll::describe(&cpu));
-    }
-    Ok(())
-}
-
 /// The configuration with the flags on top.
 fn configure(args: &RunArgs) -> Result<Config> {
     let mut config = match &args.config {
@@ -116,8 +113,10 @@ fn configure(args: &RunArgs) -> Result<Config> {
             config.set_value(key, i64::try_from(size.0)?)?;
         }
     }
-    if let Some(device) = &args.device {
-        config.set_value("train.device", device.as_str())?;
+    for (key, name) in [("train.device", &args.device), ("train.device_profile", &args.device_profile)] {
+        if let Some(name) = name {
+            config.set_value(key, name.as_str())?;
+        }
     }
     for assignment in &args.set {
         config.set(assignment)?;

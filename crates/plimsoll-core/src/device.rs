@@ -20,6 +20,22 @@ pub trait Device: Send + Sync {
     /// What every offset must be a multiple of; a power of two.
     fn alignment(&self) -> Bytes;
 
+    /// What the device's own software takes besides any plan.
+    fn overhead(&self) -> Overhead {
+        Overhead::default()
+    }
+
+    /// Bytes of its own memory that are free, its own software's included; none if it shares the host's.
+    fn available(&self) -> Option<Bytes> {
+        None
+    }
+
+    /// Host memory that the device needs to run a plan: what batches are handed over in.
+    fn host_staging(&self, plan: &Plan) -> Bytes {
+        let _ = plan;
+        Bytes::ZERO
+    }
+
     /// The scratch a node's kernel needs for at most `rows` rows. Never less for more rows.
     fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes;
 
@@ -28,6 +44,15 @@ pub trait Device: Send + Sync {
 
     /// Resolves a program for exactly `rows` rows into something that runs in the given memory.
     fn load(&self, plan: &Plan, program: &Program, rows: usize, memory: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError>;
+}
+
+/// What a device's own software takes besides any plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Overhead {
+    /// On the device.
+    pub device: Bytes,
+    /// On the host.
+    pub host: Bytes,
 }
 
 /// The two memories a plan runs in.
@@ -65,11 +90,19 @@ pub struct StepInputs<'a> {
 
 /// A program resolved for a number of rows. Running it allocates nothing.
 pub trait Loaded: Send {
-    /// Runs it once. Stops with [`DeviceError::NonFinite`] before anything is changed if the loss is not a number.
+    /// Runs it once. The columns may be overwritten when this returns.
+    ///
+    /// If the loss is not finite, nothing is changed, and that is [`DeviceError::NonFinite`]: here if the device has finished when this returns,
+    /// else from [`outcome`](Loaded::outcome).
     fn run(&mut self, inputs: &StepInputs<'_>) -> Result<(), DeviceError>;
 
+    /// Waits for a run and gives the program's [numbers](crate::plan::Program::numbers), as many as are asked for. `back` is 0 for this program's last run;
+    /// a device with its own memory still knows the one before (1), so that the host can ask while the next is under way.
+    fn outcome(&mut self, back: u64, numbers: &mut [f32]) -> Result<(), DeviceError>;
+
     /// Runs it until a node makes something that is not finite, and names that node. Changes no state before that node.
-    fn find_non_finite(&mut self, inputs: &StepInputs<'_>) -> Result<Option<NodeId>, DeviceError>;
+    /// Without inputs it looks at those of the run whose outcome was not finite, if the device still has them.
+    fn find_non_finite(&mut self, inputs: Option<&StepInputs<'_>>) -> Result<Option<NodeId>, DeviceError>;
 }
 
 /// What can go wrong on a device.
@@ -91,6 +124,14 @@ pub enum DeviceError {
     /// The loss is not a finite number.
     #[error("the loss is not a finite number")]
     NonFinite,
+    /// The device or its software failed.
+    #[error("{device}: {what}")]
+    Failed {
+        /// The device.
+        device: String,
+        /// What it said, and what may help.
+        what: String,
+    },
     /// The device cannot do this.
     #[error("{device}: {what}")]
     Unsupported {

@@ -14,8 +14,23 @@ pub struct Executor {
     device: Arc<dyn Device>,
     resident: Box<dyn Memory>,
     arena: Box<dyn Memory>,
-    loaded: Vec<(Role, usize, Box<dyn Loaded>)>,
+    loaded: Vec<Entry>,
     _reservations: Vec<Reservation>,
+}
+
+/// A program that is ready for a number of rows.
+struct Entry {
+    role: Role,
+    rows: usize,
+    program: Box<dyn Loaded>,
+    runs: u64,
+}
+
+/// One run of a program, to ask for its outcome.
+#[derive(Clone, Copy, Debug)]
+pub struct Ticket {
+    entry: usize,
+    run: u64,
 }
 
 impl Executor {
@@ -24,6 +39,9 @@ impl Executor {
         let mut reservations = Vec::new();
         for state in &plan.states {
             reservations.push(ledger.reserve(state_owner(state.kind), state.size.align_up(plan.alignment.0))?);
+        }
+        if let Some(staging) = &plan.staging {
+            reservations.push(ledger.reserve("staging", staging.size())?);
         }
         reservations.push(ledger.reserve("arena", plan.arena)?);
         let resident = device.allocate(plan.resident)?;
@@ -63,16 +81,32 @@ impl Executor {
         self.find(role, rows).map(|_| ())
     }
 
-    /// Runs a program over `rows` rows.
-    pub fn run(&mut self, role: Role, rows: usize, inputs: &StepInputs<'_>) -> Result<(), DeviceError> {
-        let index = self.find(role, rows)?;
-        self.loaded[index].2.run(inputs)
+    /// Runs a program over `rows` rows. A device with its own memory may still be at it when this returns; see [`Executor::outcome`].
+    pub fn run(&mut self, role: Role, rows: usize, inputs: &StepInputs<'_>) -> Result<Ticket, DeviceError> {
+        let entry = self.find(role, rows)?;
+        let known = &mut self.loaded[entry];
+        known.program.run(inputs)?;
+        known.runs += 1;
+        Ok(Ticket { entry, run: known.runs })
     }
 
-    /// The first node of a program that makes something that is not finite.
-    pub fn find_non_finite(&mut self, role: Role, rows: usize, inputs: &StepInputs<'_>) -> Result<Option<NodeId>, DeviceError> {
-        let index = self.find(role, rows)?;
-        self.loaded[index].2.find_non_finite(inputs)
+    /// Waits for a run, which is the last one or, on a device with its own memory, the one before; gives the program's
+    /// [numbers](crate::plan::Program::numbers), as many as are asked for.
+    pub fn outcome(&mut self, ticket: Ticket, numbers: &mut [f32]) -> Result<(), DeviceError> {
+        let known = &mut self.loaded[ticket.entry];
+        known.program.outcome(known.runs - ticket.run, numbers)
+    }
+
+    /// The numbers that a program's last run left, even if that run was stopped.
+    pub fn last_numbers(&mut self, role: Role, rows: usize, numbers: &mut [f32]) -> Result<(), DeviceError> {
+        let entry = self.find(role, rows)?;
+        self.loaded[entry].program.outcome(0, numbers)
+    }
+
+    /// The first node of a program that makes something that is not finite; without inputs, with those of the run that gave such a loss.
+    pub fn find_non_finite(&mut self, role: Role, rows: usize, inputs: Option<&StepInputs<'_>>) -> Result<Option<NodeId>, DeviceError> {
+        let entry = self.find(role, rows)?;
+        self.loaded[entry].program.find_non_finite(inputs)
     }
 
     /// Where a program leaves an output, to be read after each of its runs.
@@ -112,14 +146,14 @@ impl Executor {
     }
 
     fn find(&mut self, role: Role, rows: usize) -> Result<usize, DeviceError> {
-        if let Some(known) = self.loaded.iter().position(|(r, n, _)| *r == role && *n == rows) {
+        if let Some(known) = self.loaded.iter().position(|entry| entry.role == role && entry.rows == rows) {
             return Ok(known);
         }
         let program = self.plan.program(role).expect("programs are asked for by the roles they were planned for");
         assert!(rows <= self.plan.rows, "{rows} rows were asked for, but the plan holds for {}", self.plan.rows);
         let memory = StepMemory { resident: &*self.resident, arena: &*self.arena };
-        let loaded = self.device.load(&self.plan, program, rows, &memory)?;
-        self.loaded.push((role, rows, loaded));
+        let program = self.device.load(&self.plan, program, rows, &memory)?;
+        self.loaded.push(Entry { role, rows, program, runs: 0 });
         Ok(self.loaded.len() - 1)
     }
 }

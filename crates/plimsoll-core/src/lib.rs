@@ -27,7 +27,7 @@ mod verify;
 pub use budget::{Budget, Bytes, Ledger, LedgerError, Reservation};
 pub use device::{Device, DeviceError};
 pub use dtype::DType;
-pub use executor::Executor;
+pub use executor::{Executor, Ticket};
 pub use graph::{Graph, GraphError, NodeId, ValueId};
 pub use op::Op;
 pub use plan::Plan;

@@ -4,6 +4,7 @@
 //! says the least that would work; [`Trainer::fit`] trains and stays under the line. See [`Trainer`] for a whole program.
 
 pub mod config;
+mod devices;
 mod error;
 mod loss;
 pub mod nn;
@@ -14,14 +15,17 @@ mod trainer;
 mod weights;
 pub mod zoo;
 
+pub use devices::{Choice, open_device};
 pub use error::{Error, Result};
 pub use loss::{Loss, Metric};
 pub use plimsoll_core::budget::CountingAllocator;
+pub use plimsoll_core::selftest;
 pub use plimsoll_core::{Budget, Bytes};
 pub use plimsoll_cpu::CpuDevice;
+pub use plimsoll_cuda::{Found, Gpu, Probe, probe};
 pub use plimsoll_data::{Dataset, Prefetch, RandomSpec, Shuffle, Split};
 pub use run::{Run, RunFolder};
-pub use trainer::{Epoch, Event, Fit, History, Infeasible, Prediction, RunPlan, Scores, Trainer};
+pub use trainer::{DeviceLine, Epoch, Event, Fit, History, Infeasible, Prediction, RunPlan, Scores, Trainer};
 
 /// What a device is, in words.
 pub fn describe(device: &dyn plimsoll_core::Device) -> String {

@@ -1,5 +1,6 @@
 //! A run from a configuration: planned, trained, and left in a folder.
 
+use crate::devices::Choice;
 use crate::error::{Error, Result};
 use crate::loss::{Loss, Metric};
 use crate::nn::Model;
@@ -23,7 +24,8 @@ pub(crate) struct Settings {
     pub loss: Loss,
     pub metrics: Option<Vec<Metric>>,
     pub optimizer: Arc<dyn Optimizer>,
-    pub device: String,
+    pub device: Choice,
+    pub device_profile: Option<String>,
     pub budget: Budget,
 }
 
@@ -38,7 +40,8 @@ impl Default for Settings {
             loss: Loss::SoftmaxCrossEntropy,
             metrics: None,
             optimizer: Arc::new(Adam::default()),
-            device: "cpu".to_string(),
+            device: Choice::default(),
+            device_profile: None,
             budget: Budget::default(),
         }
     }
@@ -55,8 +58,15 @@ pub struct Run {
 
 impl Run {
     pub(crate) fn new(settings: Settings, model: Model, data: Dataset, validation: Option<Dataset>, config: String, title: String) -> Run {
-        let mut trainer =
-            Trainer::new(model, &data).loss(settings.loss).shared_optimizer(settings.optimizer).budget(settings.budget).seed(settings.seed);
+        let mut trainer = Trainer::new(model, &data)
+            .loss(settings.loss)
+            .shared_optimizer(settings.optimizer)
+            .budget(settings.budget)
+            .seed(settings.seed)
+            .device(settings.device);
+        if let Some(profile) = &settings.device_profile {
+            trainer = trainer.device_profile(profile);
+        }
         if let Some(rows) = settings.micro_batch {
             trainer = trainer.micro_batch(rows);
         }
@@ -187,6 +197,7 @@ impl History {
             "planned_bytes": self.planned.0,
             "measured_peak_rss_bytes": self.measured.0,
             "host_budget_bytes": self.line.0,
+            "planned_device_bytes": self.planned_on_device.map(|bytes| bytes.0),
         })
     }
 }

@@ -3,6 +3,7 @@
 use plimsoll_core::Bytes;
 use std::fs::{self, File};
 use std::io::Read;
+use std::sync::OnceLock;
 
 /// Untracked heap: graphs, plans, names, the books themselves, and what the C library keeps for itself.
 const HEAP_RESERVE: Bytes = Bytes::mib(4);
@@ -42,9 +43,13 @@ pub fn resident() -> Bytes {
 
 /// What a process of this program holds before it has done anything: its code and data, libraries, main stack and untracked heap.
 /// The same for every run of the same program, so that a plan made in one process holds in the next.
+/// Looked up once: libraries that a device loads later are stated by the device.
 pub fn process_footprint() -> Bytes {
-    let mapped = fs::read_to_string("/proc/self/maps").map_or(Bytes::mib(16), |maps| mapped_files(&maps));
-    (mapped + MAIN_STACK + HEAP_RESERVE).align_up(1 << 20)
+    static FOOTPRINT: OnceLock<Bytes> = OnceLock::new();
+    *FOOTPRINT.get_or_init(|| {
+        let mapped = fs::read_to_string("/proc/self/maps").map_or(Bytes::mib(16), |maps| mapped_files(&maps));
+        (mapped + MAIN_STACK + HEAP_RESERVE).align_up(1 << 20)
+    })
 }
 
 /// Bytes of files mapped into the process; all of them may become resident.

@@ -78,7 +78,7 @@ pub struct Certificate {
     pub lower_bound: Bytes,
     /// The size of what lives from step to step.
     pub resident: Bytes,
-    /// Every state: name, owner, offset, size.
+    /// Every state, then the room for the batch if there is any: name, owner, offset, size.
     pub states: Vec<(String, String, Bytes, Bytes)>,
     /// The programs.
     pub programs: Vec<Claim>,
@@ -93,7 +93,13 @@ impl Plan {
             arena: self.arena,
             lower_bound: self.lower_bound,
             resident: self.resident,
-            states: self.states.iter().map(|s| (s.name.clone(), state_owner(s.kind).to_string(), s.offset, s.size)).collect(),
+            // Room for the batch follows the states, so that the checker sees that the two do not overlap.
+            states: self
+                .states
+                .iter()
+                .map(|s| (s.name.clone(), state_owner(s.kind).to_string(), s.offset, s.size))
+                .chain(self.staging.iter().map(|s| ("staging".to_string(), "staging".to_string(), s.offset, s.size())))
+                .collect(),
             programs: self.programs.iter().map(|program| claim(program, self.rows)).collect(),
         }
     }

@@ -5,11 +5,13 @@ mod certificate;
 mod check;
 mod liveness;
 mod order;
+mod staging;
 mod updates;
 
 use crate::device::Device;
 use crate::graph::{Graph, GraphError, InputId, NodeId, ScalarId, StateKind, ValueId};
 use crate::passes::optimize;
+use crate::shape::{Dim, TensorType};
 use crate::step::Role;
 use crate::{Bytes, verify};
 use serde::{Deserialize, Serialize};
@@ -18,6 +20,10 @@ use std::collections::BTreeMap;
 pub use arena::{Block, Layout, assign};
 pub use certificate::{Certificate, Claim, Range, Space, Step};
 pub use check::{CheckError, check};
+pub use staging::{SLOT_HEADER, Staging};
+
+/// How many single numbers of a run are handed to the host by themselves.
+pub const NUMBERS: usize = 15;
 
 /// Where a value is while it lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +125,8 @@ pub struct Plan {
     pub programs: Vec<Program>,
     /// The states, in their order.
     pub states: Vec<Resident>,
+    /// Room for the batch on a device that does not share the host's memory; part of `resident`.
+    pub staging: Option<Staging>,
     /// Bytes that live from step to step.
     pub resident: Bytes,
     /// Bytes of the arena, shared by all programs.
@@ -138,12 +146,14 @@ pub fn plan(graphs: Vec<(Role, Graph)>, rows: usize, device: &dyn Device) -> Res
 /// Lays out graphs that are improved already. The same graphs can be laid out for many numbers of rows.
 pub fn layout(graphs: &[(Role, Graph)], rows: usize, device: &dyn Device) -> Result<Plan, GraphError> {
     let alignment = device.alignment();
-    let (states, resident) = place_states(graphs, alignment)?;
+    let (states, kept) = place_states(graphs, alignment)?;
+    let staging = (!device.shares_host_memory()).then(|| Staging::new(graphs.iter().map(|(_, graph)| graph), rows, alignment, kept));
+    let resident = kept + staging.map_or(Bytes::ZERO, |staging| staging.size());
     let programs: Vec<Program> =
         graphs.iter().map(|(role, graph)| program(*role, graph, rows, device, &states)).collect::<Result<_, GraphError>>()?;
     let arena = programs.iter().map(|program| program.arena).max().unwrap_or_default();
     let lower_bound = programs.iter().map(|program| program.lower_bound).max().unwrap_or_default();
-    Ok(Plan { rows, programs, states, resident, arena, lower_bound, alignment })
+    Ok(Plan { rows, programs, states, staging, resident, arena, lower_bound, alignment })
 }
 
 fn program(role: Role, graph: &Graph, rows: usize, device: &dyn Device, states: &[Resident]) -> Result<Program, GraphError> {
@@ -213,6 +223,9 @@ impl Plan {
         for state in &self.states {
             *owners.entry(state_owner(state.kind)).or_default() += state.size.align_up(self.alignment.0);
         }
+        if let Some(staging) = &self.staging {
+            owners.insert("staging", staging.size());
+        }
         let mut in_arena = Bytes::ZERO;
         if let Some(program) = self.programs.iter().max_by_key(|program| program.lower_bound) {
             for buffer in program.at_peak() {
@@ -243,6 +256,13 @@ pub fn state_owner(kind: StateKind) -> &'static str {
 }
 
 impl Program {
+    /// The outputs that are a single real number, such as the loss: what the host wants to know of every run. At most [`NUMBERS`].
+    pub fn numbers(&self) -> impl Iterator<Item = (&str, ValueId)> {
+        let single = |value: &ValueId| *self.graph.ty(*value) == TensorType::f32(self.graph.shape(*value).clone());
+        let outputs = self.graph.outputs().iter().map(|(name, value)| (name.as_str(), *value));
+        outputs.filter(move |(_, value)| single(value) && self.graph.shape(*value).elements() == Dim::fixed(1)).take(NUMBERS)
+    }
+
     /// The buffers that are held at the fullest moment.
     pub fn at_peak(&self) -> impl Iterator<Item = &Buffer> {
         let peak = liveness::fullest(self.buffers.iter().map(|b| (b.first, b.last, b.size)), self.order.len()).0;

@@ -72,25 +72,29 @@ impl fmt::Display for CaseReport {
 
 /// Runs every case on a device: one report per op.
 pub fn run(device: &Arc<dyn Device>, seed: u64) -> Vec<CaseReport> {
+    let mut reports = Vec::new();
+    run_each(device, seed, |report| reports.push(report.clone()));
+    reports
+}
+
+/// Runs every case on a device and hands over each op's report as soon as it is known.
+pub fn run_each(device: &Arc<dyn Device>, seed: u64, mut tell: impl FnMut(&CaseReport)) {
     let all = cases(seed);
-    TABLE
-        .iter()
-        .map(|(op, _)| {
-            let mut report = CaseReport { op, cases: 0, forward: 0.0, gradient: 0.0, failures: Vec::new() };
-            for case in all.iter().filter(|case| case.op == *op) {
-                report.cases += 1;
-                match check_forward(case, device) {
-                    Ok(error) => report.forward = report.forward.max(error),
-                    Err(failure) => report.failures.push(failure.to_string()),
-                }
-                match check_gradient(case).and_then(|_| check_device_gradient(case, device)) {
-                    Ok(error) => report.gradient = report.gradient.max(error),
-                    Err(failure) => report.failures.push(failure.to_string()),
-                }
+    for (op, _) in TABLE {
+        let mut report = CaseReport { op, cases: 0, forward: 0.0, gradient: 0.0, failures: Vec::new() };
+        for case in all.iter().filter(|case| case.op == *op) {
+            report.cases += 1;
+            match check_forward(case, device) {
+                Ok(error) => report.forward = report.forward.max(error),
+                Err(failure) => report.failures.push(failure.to_string()),
             }
-            report
-        })
-        .collect()
+            match check_gradient(case).and_then(|_| check_device_gradient(case, device)) {
+                Ok(error) => report.gradient = report.gradient.max(error),
+                Err(failure) => report.failures.push(failure.to_string()),
+            }
+        }
+        tell(&report);
+    }
 }
 
 /// All cases of all ops. The same seed gives the same cases.

@@ -26,6 +26,8 @@ pub(crate) struct CpuProgram {
     instructions: Vec<Instruction>,
     columns: Vec<Column>,
     scalars: usize,
+    /// The outputs that are a single real number.
+    numbers: Vec<Output>,
     guard: Option<Guard>,
 }
 
@@ -92,10 +94,12 @@ impl CpuProgram {
             alignment: input.ty.dtype.size(),
         });
         let guard = guard(&lowering, &instructions).map_err(unsupported)?;
+        let numbers = program.numbers().map(|(_, value)| output(&lowering, value)).collect::<Result<Vec<_>, _>>().map_err(unsupported)?;
         Ok(CpuProgram {
             pool: Arc::clone(pool),
             columns: columns.collect(),
             scalars: program.graph.scalars().len(),
+            numbers,
             guard,
             instructions,
             resident,
@@ -142,7 +146,20 @@ impl Loaded for CpuProgram {
         Ok(())
     }
 
-    fn find_non_finite(&mut self, inputs: &StepInputs<'_>) -> Result<Option<NodeId>, DeviceError> {
+    fn outcome(&mut self, back: u64, numbers: &mut [f32]) -> Result<(), DeviceError> {
+        if back > 0 {
+            return Err(unsupported("only the last run is known"));
+        }
+        let _alone = (self.arena.lock(), self.resident.lock());
+        for (number, output) in numbers.iter_mut().zip(&self.numbers) {
+            // SAFETY: the address was checked against the memory it lies in, whose lock is held.
+            *number = unsafe { output.address.cast::<f32>().read_unaligned() };
+        }
+        Ok(())
+    }
+
+    fn find_non_finite(&mut self, inputs: Option<&StepInputs<'_>>) -> Result<Option<NodeId>, DeviceError> {
+        let inputs = inputs.ok_or_else(|| unsupported("the inputs of earlier runs are not kept"))?;
         self.check(inputs)?;
         let _alone = (self.arena.lock(), self.resident.lock());
         for instruction in self.instructions.iter_mut().take_while(|instruction| !instruction.writes_state) {

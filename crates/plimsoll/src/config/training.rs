@@ -30,16 +30,13 @@ pub(super) fn settings(root: &Reader<'_>) -> Result<Settings> {
         if let Some(optimizer) = optimizer(&train)? {
             settings.optimizer = optimizer;
         }
-        settings.device = train.text("device")?.unwrap_or("cpu").to_string();
+        settings.device = train.text("device")?.unwrap_or("cpu").parse()?;
+        settings.device_profile = train.text("device_profile")?.map(str::to_string);
         train.finish()?;
     }
     if let Some(budget) = root.section("budget")? {
         settings.budget = Budget { host: size(&budget, "host")?, device: size(&budget, "device")? };
         budget.finish()?;
-    }
-    if settings.device != "cpu" {
-        let what = format!("there is no device `{}`; this program has: cpu", settings.device);
-        return Err(Error::Config(what));
     }
     Ok(settings)
 }

@@ -13,15 +13,11 @@ impl fmt::Display for RunPlan {
         let (name, description) = &self.device;
         writeln!(f, "plan · {} · batch {} · {name} ({description})", self.model, self.batch)?;
         writeln!(f)?;
-        let origin = match self.promised {
-            Some(promised) => format!(" ({promised} was promised, but only this is free)"),
-            None if self.line_given => String::new(),
-            None => " (what the system has)".to_string(),
-        };
-        writeln!(f, "  host line    {}  {}  {} planned{origin}", self.line, bar(self.total(), self.line), self.total())?;
-        for line in wrapped(&self.owners) {
-            writeln!(f, "     {line}")?;
+        if let Some(device) = &self.device_memory {
+            let origin = origin(device.promised, device.given, "what is free there");
+            line(f, "device line", device.line, device.total(), &origin, &device.owners)?;
         }
+        line(f, "host line", self.line, self.total(), &origin(self.promised, self.line_given, "what the system has"), &self.owners)?;
         writeln!(f)?;
         let asked = if self.micro_batch_asked { " (asked for)" } else { "" };
         let pieces = match self.accumulation_steps() {
@@ -31,8 +27,26 @@ impl fmt::Display for RunPlan {
         writeln!(f, "  chosen       {pieces}{asked} · f32 · arena {}, lower bound {}", self.memory.arena, self.memory.lower_bound)?;
         writeln!(f, "  results      unchanged by any memory choice")?;
         let cut = if self.micro_batch_asked || self.batch == 1 { "" } else { ", cut into single rows if need be" };
-        write!(f, "  least        {} works too{cut}", self.least)
+        match &self.device_memory {
+            Some(device) => write!(f, "  least        {} there and {} on the host work too{cut}", device.least, self.least),
+            None => write!(f, "  least        {} works too{cut}", self.least),
+        }
     }
+}
+
+/// Where a line comes from, if that is worth saying.
+fn origin(promised: Option<Bytes>, given: bool, otherwise: &str) -> String {
+    match promised {
+        Some(promised) => format!(" ({promised} was promised, but only this is free)"),
+        None if given => String::new(),
+        None => format!(" ({otherwise})"),
+    }
+}
+
+/// A line with its bar, and below it who stands under it.
+fn line(f: &mut fmt::Formatter<'_>, name: &str, line: Bytes, total: Bytes, origin: &str, owners: &[(String, Bytes)]) -> fmt::Result {
+    writeln!(f, "  {name:<12} {line}  {}  {total} planned{origin}", bar(total, line))?;
+    wrapped(owners).iter().try_for_each(|owners| writeln!(f, "     {owners}"))
 }
 
 /// A bar that is as full as the line is.
@@ -74,8 +88,12 @@ impl RunPlan {
             "model": self.model,
             "device": self.device.0,
             "batch": self.batch,
-            "peak_bytes": { "host": self.total().0, "device": 0 },
+            "peak_bytes": { "host": self.total().0, "device": self.device_memory.as_ref().map_or(0, |device| device.total().0) },
             "host_budget_bytes": self.line.0,
+            "device_budget_bytes": self.device_memory.as_ref().map(|device| device.line.0),
+            "device_promised_bytes": self.device_memory.as_ref().and_then(|device| device.promised).map(|bytes| bytes.0),
+            "device_by_owner": self.device_memory.as_ref().map(|device| object(&device.owners)),
+            "min_device_bytes": self.device_memory.as_ref().map(|device| device.least.0),
             "promised_bytes": self.promised.map(|bytes| bytes.0),
             "arena_bytes": self.memory.arena.0,
             "lower_bound_bytes": self.memory.lower_bound.0,
@@ -100,12 +118,12 @@ impl Infeasible {
             "feasible": false,
             "error": self.to_string(),
             "batch": self.batch,
-            "host_budget_bytes": self.line.0,
+            "space": self.space,
+            "budget_bytes": self.line.0,
             "min_bytes": self.least.0,
             "micro_batch": self.micro_batch,
             "accumulation_steps": self.batch.div_ceil(self.micro_batch),
             "precision": "f32",
-            "peak_bytes": { "host": self.least.0, "device": 0 },
             "by_owner": object(&self.owners),
             "plan_ms": self.plan_ms,
         })

@@ -4,8 +4,8 @@ use super::session::{Piece, Session, Tally};
 use super::{RunPlan, Trainer};
 use crate::error::Result;
 use crate::system;
+use plimsoll_core::Bytes;
 use plimsoll_core::step::Role;
-use plimsoll_core::{Bytes, Device};
 use plimsoll_data::{Dataset, Feed, Options, PipelinePlan, Schema};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -121,6 +121,8 @@ pub struct History {
     pub planned: Bytes,
     /// The line.
     pub line: Bytes,
+    /// What the plan stated for the device, if it has a memory of its own.
+    pub planned_on_device: Option<Bytes>,
     /// The most resident memory the process had, as the system counts it.
     pub measured: Bytes,
 }
@@ -165,6 +167,7 @@ impl Trainer {
             seconds: 0.0,
             planned: plan.total(),
             line: plan.line,
+            planned_on_device: plan.device_memory.as_ref().map(super::DeviceLine::total),
             measured: Bytes::ZERO,
         };
         let (start, mut learning) = (Instant::now(), Duration::ZERO);
@@ -205,8 +208,8 @@ impl Trainer {
     /// Takes the plan's memory and sets the first weights, unless that is done already.
     fn open(&mut self, plan: &RunPlan) -> Result<()> {
         if self.session.is_none() {
-            let (Some(programs), Some(device)) = (&self.programs, &self.device) else { unreachable!("planned before") };
-            let device: Arc<dyn Device> = Arc::clone(device) as _;
+            let (Some(programs), Some(opened)) = (&self.programs, &self.device) else { unreachable!("planned before") };
+            let device = Arc::clone(&opened.device);
             self.session = Some(Session::new(device, plan, programs, Arc::clone(&self.optimizer), self.seed)?);
             // From now on the pieces are of the size the memory was laid out for.
             self.micro_batch = Some(plan.micro_batch);
@@ -274,6 +277,7 @@ fn train_epoch(
             });
         }
     }
+    session.settle(schema, &mut tally)?;
     Ok(tally)
 }
 
@@ -316,6 +320,7 @@ impl HeldOut {
                 at += rows;
             }
         }
+        session.settle(&self.schema, tally)?;
         Ok(())
     }
 }

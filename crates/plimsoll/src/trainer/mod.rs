@@ -7,14 +7,14 @@ mod predict;
 mod programs;
 mod session;
 
+use crate::devices::{self, Choice, Opened};
 use crate::error::{Error, Result};
 use crate::loss::{Loss, Metric};
 use crate::nn::Model;
 use crate::optim::{Adam, Optimizer};
 use crate::{system, weights};
 use plan::{PlanError, Request, plan_run};
-use plimsoll_core::{Budget, Bytes};
-use plimsoll_cpu::CpuDevice;
+use plimsoll_core::Budget;
 use plimsoll_data::Dataset;
 use programs::{Programs, programs};
 use session::Session;
@@ -22,7 +22,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use fit::{Epoch, Event, Fit, History, Scores};
-pub use plan::{Infeasible, RunPlan};
+pub use plan::{DeviceLine, Infeasible, RunPlan};
 pub use predict::Prediction;
 
 /// Trains a model on data under a line.
@@ -51,7 +51,9 @@ pub struct Trainer {
     micro_batch: Option<usize>,
     seed: u64,
     threads: Option<usize>,
-    device: Option<Arc<CpuDevice>>,
+    choice: Choice,
+    profile: Option<String>,
+    device: Option<Opened>,
     programs: Option<Programs>,
     session: Option<Session>,
 }
@@ -69,6 +71,8 @@ impl Trainer {
             micro_batch: None,
             seed: 0,
             threads: None,
+            choice: Choice::default(),
+            profile: None,
             device: None,
             programs: None,
             session: None,
@@ -123,6 +127,18 @@ impl Trainer {
         self
     }
 
+    /// Computes there instead of on the CPU.
+    pub fn device(mut self, choice: Choice) -> Trainer {
+        self.choice = choice;
+        self
+    }
+
+    /// Plans as if the device were the one of this profile, such as `h200`. Nothing can be computed then.
+    pub fn device_profile(mut self, profile: &str) -> Trainer {
+        self.profile = Some(profile.to_string());
+        self
+    }
+
     /// What the run will need, exactly, or why it cannot be.
     pub fn plan(&mut self) -> Result<RunPlan> {
         self.plan_with(None)
@@ -130,23 +146,39 @@ impl Trainer {
 
     /// The same for a run that also validates.
     pub fn plan_with(&mut self, validation: Option<&Dataset>) -> Result<RunPlan> {
-        self.plan_under(self.budget.host, validation)
+        self.plan_under(self.budget, validation)
     }
 
     /// The plan for a run that starts now: if less is free than the plan would use, it is made again for what is there.
     fn plan_to_run(&mut self, validation: Option<&Dataset>) -> Result<RunPlan> {
         let plan = self.plan_with(validation)?;
-        let free = system::available_memory();
-        if plan.total() <= free || self.session.is_some() {
+        if self.session.is_some() {
             return Ok(plan);
         }
-        let promised = Some(plan.line);
-        Ok(RunPlan { promised, ..self.plan_under(Some(free), validation)? })
+        let free = system::available_memory();
+        let on_device = self.device.as_ref().and_then(|opened| opened.device.available());
+        let host_short = plan.total() > free;
+        let device_short = plan.device_memory.as_ref().zip(on_device).is_some_and(|(planned, free)| planned.total() > free);
+        if !host_short && !device_short {
+            return Ok(plan);
+        }
+        let budget = Budget {
+            host: if host_short { Some(free) } else { self.budget.host },
+            device: if device_short { on_device } else { self.budget.device },
+        };
+        let mut again = self.plan_under(budget, validation)?;
+        again.promised = host_short.then_some(plan.line);
+        if let (true, Some(now), Some(before)) = (device_short, &mut again.device_memory, &plan.device_memory) {
+            now.promised = Some(before.line);
+        }
+        Ok(again)
     }
 
-    fn plan_under(&mut self, line: Option<Bytes>, validation: Option<&Dataset>) -> Result<RunPlan> {
+    fn plan_under(&mut self, budget: Budget, validation: Option<&Dataset>) -> Result<RunPlan> {
         self.prepare()?;
-        let (Some(programs), Some(device)) = (&self.programs, &self.device) else { unreachable!("prepared above") };
+        let (Some(programs), Some(Opened { device, thread_stacks })) = (&self.programs, &self.device) else {
+            unreachable!("prepared above")
+        };
         let Some(rows) = self.data.batch_size() else {
             return Err(Error::Config("the data has no batch size; add `.batch(32)` or set `train.batch`".to_string()));
         };
@@ -162,8 +194,8 @@ impl Trainer {
             validation,
             batch,
             micro_batch: self.micro_batch,
-            line,
-            thread_stacks: device.stacks(),
+            budget,
+            thread_stacks: *thread_stacks,
         };
         plan_run(&request).map_err(|error| match error {
             PlanError::Infeasible(infeasible) => Error::Infeasible(infeasible),
@@ -186,8 +218,9 @@ impl Trainer {
     /// Writes the graphs and finds the device, once.
     fn prepare(&mut self) -> Result<()> {
         if self.device.is_none() {
-            let threads = self.threads.unwrap_or_else(system::cores);
-            self.device = Some(Arc::new(CpuDevice::new(threads)));
+            // Before libraries are loaded, whose size is not the program's own.
+            system::process_footprint();
+            self.device = Some(devices::open(self.choice, self.threads, self.profile.as_deref())?);
         }
         if self.programs.is_none() {
             let schema = self.data.output_schema()?;

@@ -1,10 +1,10 @@
-//! The plan of a whole run: device and pipeline, process and threads under one line, and the largest micro-batch that fits.
+//! The plan of a whole run: device and pipeline, process and threads under their lines, and the largest micro-batch that fits.
 
 use super::programs::Programs;
 use crate::system;
 use plimsoll_core::device::Device;
 use plimsoll_core::plan::{Plan, check, layout};
-use plimsoll_core::{Bytes, Graph};
+use plimsoll_core::{Budget, Bytes, Graph};
 use plimsoll_data::{DataError, Dataset, PipelinePlan};
 use std::fmt;
 use std::sync::Arc;
@@ -35,6 +35,8 @@ pub struct RunPlan {
     pub pipeline_stages: Vec<(String, Bytes)>,
     /// The smallest line that works with what is allowed.
     pub least: Bytes,
+    /// What stands under the device's own line; none if it shares the host's memory.
+    pub device_memory: Option<DeviceLine>,
     /// The step's floating-point operations for a whole batch.
     pub flops: u64,
     /// Milliseconds planning took.
@@ -47,9 +49,33 @@ pub struct RunPlan {
     pub(super) feed_rows: usize,
 }
 
+/// The line of a device with a memory of its own, and what stands under it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceLine {
+    /// The line.
+    pub line: Bytes,
+    /// Whether it was given or is what is free.
+    pub given: bool,
+    /// The line that was given, if less than that was free when the run was about to start.
+    pub promised: Option<Bytes>,
+    /// Everything under it, by owner, largest first.
+    pub owners: Vec<(String, Bytes)>,
+    /// The smallest line that works with what is allowed.
+    pub least: Bytes,
+}
+
+impl DeviceLine {
+    /// Everything under the line.
+    pub fn total(&self) -> Bytes {
+        self.owners.iter().map(|(_, size)| *size).sum()
+    }
+}
+
 /// A run that does not fit under its line: what it needs, who holds the most, and what would help.
 #[derive(Clone, Debug)]
 pub struct Infeasible {
+    /// Whose line: `host memory`, or `memory of cuda:0`.
+    pub space: String,
     /// The line.
     pub line: Bytes,
     /// The smallest line that works.
@@ -75,8 +101,9 @@ impl fmt::Display for Infeasible {
         // The exact number of bytes works as a line; the rounded one may fall just short.
         write!(
             f,
-            "this run does not fit into {} of host memory; the smallest line that works is {} ({} bytes), with micro-batches of {}: {}{relax}",
+            "this run does not fit into {} of {}; the smallest line that works is {} ({} bytes), with micro-batches of {}: {}{relax}",
             self.line,
+            self.space,
             self.least,
             self.least.0,
             self.micro_batch,
@@ -94,7 +121,7 @@ pub(super) struct Request<'a> {
     pub validation: Option<&'a Dataset>,
     pub batch: usize,
     pub micro_batch: Option<usize>,
-    pub line: Option<Bytes>,
+    pub budget: Budget,
     pub thread_stacks: Bytes,
 }
 
@@ -117,17 +144,26 @@ struct Candidate {
     /// The smallest total this way can have.
     least: Bytes,
     fixed: Vec<(String, Bytes)>,
+    /// What stands under the device's own line, if it has one.
+    on_device: Option<Vec<(String, Bytes)>>,
+}
+
+impl Candidate {
+    fn device_total(&self) -> Bytes {
+        self.on_device.iter().flatten().map(|(_, size)| *size).sum()
+    }
 }
 
 /// Finds the largest micro-batch whose plan stays under the line.
 pub(super) fn plan_run(request: &Request<'_>) -> Result<RunPlan, PlanError> {
     let start = Instant::now();
-    let line = request.line.unwrap_or_else(system::available_memory);
+    let line = request.budget.host.unwrap_or_else(system::available_memory);
+    let device_line = request.budget.device.or_else(|| request.device.available()).unwrap_or_default();
     let mut smallest: Option<Candidate> = None;
     let mut chosen: Option<Candidate> = None;
     for micro_batch in ways(request) {
         let candidate = candidate(request, micro_batch)?;
-        if candidate.least <= line {
+        if candidate.least <= line && candidate.device_total() <= device_line {
             chosen = Some(candidate);
             break;
         }
@@ -137,10 +173,18 @@ pub(super) fn plan_run(request: &Request<'_>) -> Result<RunPlan, PlanError> {
     let Some(candidate) = chosen else {
         let smallest = smallest.expect("there is always the whole batch to try");
         let pipeline = pipelines(request, smallest.feed_rows, None)?;
+        let on_host = smallest.least > line;
+        let (space, line, least, owners) = match &smallest.on_device {
+            Some(owners) if !on_host => {
+                (format!("memory of {}", request.device.name()), device_line, smallest.device_total(), sorted(owners))
+            }
+            _ => ("host memory".to_string(), line, smallest.least, owners(&smallest, &pipeline)),
+        };
         return Err(PlanError::Infeasible(Box::new(Infeasible {
+            space,
             line,
-            least: smallest.least,
-            owners: owners(&smallest, &pipeline),
+            least,
+            owners,
             micro_batch: smallest.micro_batch,
             batch: request.batch,
             micro_batch_asked: request.micro_batch.is_some(),
@@ -148,9 +192,12 @@ pub(super) fn plan_run(request: &Request<'_>) -> Result<RunPlan, PlanError> {
         })));
     };
     // Buffers only shrink with the rows, so nothing between the chosen pieces and single rows needs less than both.
-    let least = match ways(request).last() {
-        Some(rows) if *rows < candidate.micro_batch => candidate.least.min(self::candidate(request, *rows)?.least),
-        _ => candidate.least,
+    let (least, least_on_device) = match ways(request).last() {
+        Some(rows) if *rows < candidate.micro_batch => {
+            let smallest = self::candidate(request, *rows)?;
+            (candidate.least.min(smallest.least), candidate.device_total().min(smallest.device_total()))
+        }
+        _ => (candidate.least, candidate.device_total()),
     };
     let fixed: Bytes = candidate.fixed.iter().map(|(_, size)| *size).sum();
     let pipeline = pipelines(request, candidate.feed_rows, Some(line - fixed))?;
@@ -163,11 +210,18 @@ pub(super) fn plan_run(request: &Request<'_>) -> Result<RunPlan, PlanError> {
         micro_batch: candidate.micro_batch,
         micro_batch_asked: request.micro_batch.is_some(),
         line,
-        line_given: request.line.is_some(),
+        line_given: request.budget.host.is_some(),
         promised: None,
         owners: owners(&candidate, &pipeline),
         pipeline_stages: pipeline.stages,
         least,
+        device_memory: candidate.on_device.as_ref().map(|owners| DeviceLine {
+            line: device_line,
+            given: request.budget.device.is_some(),
+            promised: None,
+            owners: sorted(owners),
+            least: least_on_device,
+        }),
         flops,
         plan_ms: plan_ms(start),
         memory: candidate.memory,
@@ -179,7 +233,7 @@ pub(super) fn plan_run(request: &Request<'_>) -> Result<RunPlan, PlanError> {
 
 fn smaller(known: Option<Candidate>, other: Candidate) -> Option<Candidate> {
     match known {
-        Some(known) if known.least <= other.least => Some(known),
+        Some(known) if known.least + known.device_total() <= other.least + other.device_total() => Some(known),
         _ => Some(other),
     }
 }
@@ -198,12 +252,22 @@ fn candidate(request: &Request<'_>, micro_batch: usize) -> Result<Candidate, Pla
     let planned: Vec<&Graph> = memory.programs.iter().map(|program| &program.graph).collect();
     check(&memory.certificate(), &planned)?;
     let feed_rows = if request.batch.is_multiple_of(micro_batch) { micro_batch } else { request.batch };
-    let mut fixed = memory.by_owner();
+    let overhead = request.device.overhead();
+    let (mut fixed, on_device) = if request.device.shares_host_memory() {
+        (memory.by_owner(), None)
+    } else {
+        let mut on_device = memory.by_owner();
+        on_device.push(("CUDA itself".to_string(), overhead.device));
+        (
+            vec![("CUDA itself".to_string(), overhead.host), ("pinned staging".to_string(), request.device.host_staging(&memory))],
+            Some(on_device),
+        )
+    };
     fixed.push(("process".to_string(), system::process_footprint()));
     fixed.push(("thread stacks".to_string(), request.thread_stacks));
     let pipeline = pipelines(request, feed_rows, None)?;
     let least = fixed.iter().map(|(_, size)| *size).sum::<Bytes>() + pipeline.minimum;
-    Ok(Candidate { micro_batch, feed_rows, memory: Arc::new(memory), least, fixed })
+    Ok(Candidate { micro_batch, feed_rows, memory: Arc::new(memory), least, fixed, on_device })
 }
 
 struct Pipelines {
@@ -236,6 +300,12 @@ fn pipelines(request: &Request<'_>, feed_rows: usize, left: Option<Bytes>) -> Re
 fn owners(candidate: &Candidate, pipeline: &Pipelines) -> Vec<(String, Bytes)> {
     let mut owners = candidate.fixed.clone();
     owners.push(("pipeline".to_string(), pipeline.stages.iter().map(|(_, size)| *size).sum()));
+    sorted(&owners)
+}
+
+/// Those that hold something, largest first.
+fn sorted(owners: &[(String, Bytes)]) -> Vec<(String, Bytes)> {
+    let mut owners = owners.to_vec();
     owners.retain(|(_, size)| *size > Bytes::ZERO);
     owners.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
     owners

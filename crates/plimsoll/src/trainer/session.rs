@@ -6,10 +6,10 @@ use crate::error::{Error, Result};
 use crate::optim::Optimizer;
 use plimsoll_core::device::{Device, DeviceError, StepInputs};
 use plimsoll_core::graph::StateId;
-use plimsoll_core::plan::Place;
+use plimsoll_core::plan::NUMBERS;
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::Role;
-use plimsoll_core::{DType, Executor, Graph, Ledger, Reservation};
+use plimsoll_core::{DType, Executor, Graph, Ledger, Op, Reservation, Ticket};
 use plimsoll_data::{Batch, Schema};
 use std::sync::Arc;
 
@@ -32,6 +32,9 @@ pub(super) struct Session {
     optimizer: Arc<dyn Optimizer>,
     /// The optimiser's numbers for the current step.
     rates: Vec<f32>,
+    /// On a device with its own memory a run's numbers are looked at while the next one computes.
+    lags: bool,
+    pending: Option<Pending>,
     /// What the process itself takes, so that the ledger is about all of it.
     _process: Vec<Reservation>,
 }
@@ -42,8 +45,22 @@ struct Prepared {
     scalars: Vec<Scalar>,
     numbers: Vec<f32>,
     columns: Vec<usize>,
-    loss: Option<Place>,
-    right: Option<Place>,
+    /// Which of the program's numbers each is.
+    loss: Option<usize>,
+    right: Option<usize>,
+}
+
+/// A run whose numbers have not been looked at yet.
+struct Pending {
+    ticket: Ticket,
+    role: Role,
+    rows: usize,
+    batch_rows: u64,
+    loss: Option<usize>,
+    right: Option<usize>,
+    /// The step and the epoch it belongs to, counted from 1.
+    step: u64,
+    epoch: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -76,9 +93,17 @@ pub(super) struct Tally {
 impl Session {
     pub fn new(device: Arc<dyn Device>, plan: &RunPlan, programs: &Programs, optimizer: Arc<dyn Optimizer>, seed: u64) -> Result<Session> {
         let ledger = Ledger::new("host", Some(plan.line));
-        let own = |name: &&(String, _)| matches!(name.0.as_str(), "process" | "thread stacks");
+        // What is not the pipeline's, which books for itself, nor the plan's, for which the executor does.
+        let own = |name: &&(String, _)| matches!(name.0.as_str(), "process" | "thread stacks" | "CUDA itself" | "pinned staging");
         let process = plan.owners.iter().filter(own).map(|(name, size)| ledger.reserve(name, *size)).collect::<Result<Vec<_>, _>>()?;
-        let mut executor = Executor::new(device, Arc::clone(&plan.memory), &ledger)?;
+        let lags = !device.shares_host_memory();
+        let mut executor = match &plan.device_memory {
+            None => Executor::new(device, Arc::clone(&plan.memory), &ledger)?,
+            Some(on_device) => {
+                let device_ledger = Ledger::new(&device.name(), Some(on_device.line - device.overhead().device));
+                Executor::new(device, Arc::clone(&plan.memory), &device_ledger)?
+            }
+        };
         executor.initialize(seed)?;
         let roles = plan.memory.programs.iter().map(|program| prepare(&executor, program.role, &program.graph, programs, &*optimizer));
         let roles = roles.collect();
@@ -96,11 +121,13 @@ impl Session {
             seed,
             optimizer,
             rates,
+            lags,
+            pending: None,
             _process: process,
         })
     }
 
-    /// Runs one piece and adds its loss and right answers to the tally.
+    /// Runs one piece. Its loss and right answers are added to the tally, at the latest by [`Session::settle`].
     pub fn run(&mut self, role: Role, piece: &Piece<'_>, schema: &Schema, tally: &mut Tally) -> Result<()> {
         if role != Role::Predict {
             self.check_labels(piece)?;
@@ -123,22 +150,47 @@ impl Session {
         let random = StepRandom { seed: self.seed, step: self.step as u32, first_row: piece.first_row };
         let inputs = StepInputs { columns: &columns[..prepared.columns.len()], scalars: &prepared.numbers, random };
         let (loss, right) = (prepared.loss, prepared.right);
-        match self.executor.run(role, piece.rows, &inputs) {
+        let ticket = match self.executor.run(role, piece.rows, &inputs) {
             Err(DeviceError::NonFinite) => {
-                let tensor = first_non_finite(&mut self.executor, role, piece.rows, &inputs, schema, &prepared.columns);
-                let loss = loss.map(|place| self.number(place)).transpose()?.unwrap_or(f64::NAN);
-                let loss = if loss.is_nan() { "not a number (NaN)" } else { "infinite" }.to_string();
+                let tensor = first_non_finite(&mut self.executor, role, piece.rows, Some(&inputs), schema, &prepared.columns);
+                let mut numbers = [f32::NAN; NUMBERS];
+                // The run did not end well, but what it made is there.
+                let _ = self.executor.last_numbers(role, piece.rows, &mut numbers);
+                let loss = in_words(loss.map_or(f32::NAN, |i| numbers[i]));
                 return Err(Error::NonFinite { loss, step: self.step + 1, epoch: self.epochs + 1, tensor });
             }
             result => result?,
+        };
+        let (step, epoch) = (self.step + 1, self.epochs + 1);
+        let run = Pending { ticket, role, rows: piece.rows, batch_rows: piece.batch_rows, loss, right, step, epoch };
+        let known = if self.lags { self.pending.replace(run) } else { Some(run) };
+        known.map_or(Ok(()), |run| self.look_at(&run, schema, tally))
+    }
+
+    /// Waits for the last run, if its numbers have not been looked at yet.
+    pub fn settle(&mut self, schema: &Schema, tally: &mut Tally) -> Result<()> {
+        self.pending.take().map_or(Ok(()), |run| self.look_at(&run, schema, tally))
+    }
+
+    fn look_at(&mut self, run: &Pending, schema: &Schema, tally: &mut Tally) -> Result<()> {
+        let mut numbers = [0.0; NUMBERS];
+        match self.executor.outcome(run.ticket, &mut numbers) {
+            Err(DeviceError::NonFinite) => {
+                self.pending = None;
+                let columns = self.roles.iter().find(|prepared| prepared.role == run.role).map_or(&[][..], |prepared| &prepared.columns);
+                let tensor = first_non_finite(&mut self.executor, run.role, run.rows, None, schema, columns);
+                let loss = in_words(run.loss.map_or(f32::NAN, |i| numbers[i]));
+                return Err(Error::NonFinite { loss, step: run.step, epoch: run.epoch, tensor });
+            }
+            result => result?,
         }
-        if let Some(place) = loss {
-            tally.loss += self.number(place)? * piece.batch_rows as f64;
+        if let Some(i) = run.loss {
+            tally.loss += f64::from(numbers[i]) * run.batch_rows as f64;
         }
-        if let Some(place) = right {
-            tally.right += self.number(place)? / self.answers as f64;
+        if let Some(i) = run.right {
+            tally.right += f64::from(numbers[i]) / self.answers as f64;
         }
-        tally.rows += piece.rows as u64;
+        tally.rows += run.rows as u64;
         Ok(())
     }
 
@@ -153,12 +205,6 @@ impl Session {
             numbers.iter_mut().zip(bytes.chunks_exact(4)).for_each(|(number, b)| *number = f32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
         }
         Ok(())
-    }
-
-    fn number(&self, place: Place) -> Result<f64> {
-        let mut bytes = [0; 4];
-        self.executor.read(place, &mut bytes)?;
-        Ok(f64::from(f32::from_ne_bytes(bytes)))
     }
 
     fn check_labels(&self, piece: &Piece<'_>) -> Result<()> {
@@ -189,7 +235,14 @@ fn prepare(executor: &Executor, role: Role, graph: &Graph, programs: &Programs, 
         .collect();
     let columns = programs.columns[..graph.inputs().len()].to_vec();
     let numbers = vec![0.0; scalars.len()];
-    Prepared { role, scalars, numbers, columns, loss: executor.output(role, "loss"), right: executor.output(role, "right") }
+    let program = executor.plan().program(role).expect("it is being prepared");
+    let number = |wanted: &str| program.numbers().position(|(name, _)| name == wanted);
+    Prepared { role, scalars, numbers, columns, loss: number("loss"), right: number("right") }
+}
+
+/// A loss that is not finite.
+fn in_words(loss: f32) -> String {
+    if loss.is_nan() { "not a number (NaN)" } else { "infinite" }.to_string()
 }
 
 /// Names the first tensor that is not finite: a column of the batch, a weight, or the result of a layer.
@@ -197,12 +250,12 @@ fn first_non_finite(
     executor: &mut Executor,
     role: Role,
     rows: usize,
-    inputs: &StepInputs<'_>,
+    inputs: Option<&StepInputs<'_>>,
     schema: &Schema,
     columns: &[usize],
 ) -> String {
     let broken = |bytes: &[u8]| bytes.chunks_exact(4).position(|b| !f32::from_ne_bytes([b[0], b[1], b[2], b[3]]).is_finite());
-    for (bytes, index) in inputs.columns.iter().zip(columns) {
+    for (bytes, index) in inputs.iter().flat_map(|inputs| inputs.columns).zip(columns) {
         let column = &schema.columns()[*index];
         if column.dtype == DType::F32
             && let Some(at) = broken(bytes)
@@ -220,7 +273,10 @@ fn first_non_finite(
     match executor.find_non_finite(role, rows, inputs) {
         Ok(Some(node)) => {
             let node = executor.plan().program(role).map(|program| program.graph.node(node).clone());
-            node.map_or(String::new(), |node| format!("the {} of layer `{}`", node.op.define().name(), node.scope))
+            node.map_or(String::new(), |node| match node.op {
+                Op::Input(id) => format!("the data, column `{}`", schema.columns()[columns[id.0 as usize]].name),
+                _ => format!("the {} of layer `{}`", node.op.define().name(), node.scope),
+            })
         }
         _ => "the loss itself".to_string(),
     }

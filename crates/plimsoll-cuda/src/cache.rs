@@ -1,0 +1,65 @@
+//! Compiled kernels on disk, so that a program's second start does not compile. A cache that cannot be read or written only costs time.
+
+use std::fs;
+use std::path::PathBuf;
+
+/// A folder of compiled kernels, named after what they were compiled from.
+#[derive(Clone, Debug)]
+pub struct KernelCache {
+    folder: PathBuf,
+}
+
+impl KernelCache {
+    /// In this folder, which is made when something is first kept.
+    pub fn new(folder: impl Into<PathBuf>) -> KernelCache {
+        KernelCache { folder: folder.into() }
+    }
+
+    pub(crate) fn get(&self, key: &str) -> Option<Vec<u8>> {
+        fs::read(self.file(key)).ok()
+    }
+
+    /// Written whole or not at all: other processes may read the folder.
+    pub(crate) fn put(&self, key: &str, code: &[u8]) {
+        let unfinished = self.folder.join(format!("{key}.{}", std::process::id()));
+        let written = fs::create_dir_all(&self.folder).and_then(|()| fs::write(&unfinished, code));
+        if written.and_then(|()| fs::rename(&unfinished, self.file(key))).is_err() {
+            let _ = fs::remove_file(&unfinished);
+        }
+    }
+
+    fn file(&self, key: &str) -> PathBuf {
+        self.folder.join(format!("{key}.cubin"))
+    }
+}
+
+/// A name for what a text becomes: 128 bits of FNV-1a.
+pub(crate) fn key(parts: &[&str]) -> String {
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    let mut hash: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    for byte in parts.iter().flat_map(|part| part.bytes().chain([0xff])) {
+        hash = (hash ^ u128::from(byte)).wrapping_mul(PRIME);
+    }
+    format!("{hash:032x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_put_is_found_under_its_name_only() {
+        let cache = KernelCache::new(std::env::temp_dir().join(format!("plimsoll-kernels-{}", std::process::id())));
+        let (one, other) = (key(&["source", "sm_90"]), key(&["source", "sm_80"]));
+        cache.put(&one, b"code");
+        assert_eq!((cache.get(&one).as_deref(), cache.get(&other)), (Some(&b"code"[..]), None));
+        fs::remove_dir_all(cache.folder).unwrap();
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made_costs_only_the_cache() {
+        let cache = KernelCache::new("/dev/null/kernels");
+        cache.put("key", b"code");
+        assert_eq!(cache.get("key"), None);
+    }
+}

@@ -1,0 +1,69 @@
+//! From text to machine code with NVRTC, through the cache.
+
+use crate::cache::{KernelCache, key};
+use cudarc::nvrtc::{result, sys};
+use std::ffi::{CString, c_char};
+
+/// Compiles for one kind of GPU.
+pub(crate) struct Compiler {
+    /// Such as `sm_90`.
+    architecture: String,
+    version: String,
+    cache: Option<KernelCache>,
+}
+
+impl Compiler {
+    /// For a GPU of this capability. The compiler library must be there.
+    pub fn new((major, minor): (i32, i32), cache: Option<KernelCache>) -> Compiler {
+        let (mut first, mut second) = (0, 0);
+        // SAFETY: two numbers to write to. A version that cannot be read only makes keys less telling.
+        let _ = unsafe { sys::nvrtcVersion(&mut first, &mut second) };
+        Compiler { architecture: format!("sm_{major}{minor}"), version: format!("{first}.{second}"), cache }
+    }
+
+    /// Machine code for the text, or what the compiler has against it.
+    pub fn compile(&self, source: &str) -> Result<Vec<u8>, String> {
+        let key = key(&[source, &self.architecture, &self.version]);
+        if let Some(code) = self.cache.as_ref().and_then(|cache| cache.get(&key)) {
+            return Ok(code);
+        }
+        let code = self.compile_now(source)?;
+        if let Some(cache) = &self.cache {
+            cache.put(&key, &code);
+        }
+        Ok(code)
+    }
+
+    fn compile_now(&self, source: &str) -> Result<Vec<u8>, String> {
+        let source = CString::new(source).map_err(|_| "the text has a zero in it".to_string())?;
+        let program = result::create_program(&source, Some(c"plimsoll.cu")).map_err(|error| format!("{error:?}"))?;
+        let program = Owned(program);
+        let options = [format!("--gpu-architecture={}", self.architecture), "--std=c++17".to_string()];
+        // SAFETY: the program was just created and is destroyed when `program` goes.
+        if let Err(error) = unsafe { result::compile_program(program.0, &options) } {
+            // SAFETY: as above.
+            let log = unsafe { result::get_program_log(program.0) }.unwrap_or_default();
+            let log: Vec<u8> = log.iter().map(|byte| *byte as u8).take_while(|byte| *byte != 0).collect();
+            return Err(format!("{error:?}: {}", String::from_utf8_lossy(&log)));
+        }
+        let mut size = 0;
+        // SAFETY: the program is compiled, and the buffer is as long as it says.
+        let code = unsafe {
+            sys::nvrtcGetCUBINSize(program.0, &mut size).result().map_err(|error| format!("{error:?}"))?;
+            let mut code = vec![0u8; size];
+            sys::nvrtcGetCUBIN(program.0, code.as_mut_ptr().cast::<c_char>()).result().map_err(|error| format!("{error:?}"))?;
+            code
+        };
+        Ok(code)
+    }
+}
+
+/// A program that is destroyed when it goes.
+struct Owned(sys::nvrtcProgram);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // SAFETY: created once, destroyed once.
+        let _ = unsafe { result::destroy_program(self.0) };
+    }
+}

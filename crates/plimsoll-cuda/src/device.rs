@@ -1,0 +1,128 @@
+//! The device that the rest of the system sees.
+
+use crate::cache::KernelCache;
+use crate::compile::Compiler;
+use crate::driver::{Context, Stream};
+use crate::memory::{CudaMemory, Slab};
+use crate::products::Library;
+use crate::profile::{ALIGNMENT, Profile, host_staging};
+use crate::program::{self, CudaProgram};
+use crate::{probe, probe::has_cublaslt};
+use plimsoll_core::Bytes;
+use plimsoll_core::device::{Device, DeviceError, Loaded, Memory, Overhead, StepMemory};
+use plimsoll_core::graph::{Graph, Node};
+use plimsoll_core::plan::{Plan, Program};
+use std::sync::Arc;
+
+/// What everything on one GPU shares.
+pub(crate) struct Shared {
+    /// Where steps are computed.
+    pub compute: Stream,
+    /// Where batches are copied.
+    pub copy: Stream,
+    pub products: Option<Arc<Library>>,
+    pub compiler: Compiler,
+    /// Last, so that it outlives what was made in it.
+    pub context: Arc<Context>,
+}
+
+impl Shared {
+    /// Makes the GPU this thread's.
+    pub fn bind(&self) -> Result<(), DeviceError> {
+        self.context.bind().map_err(|error| self.context.failed("choosing the GPU", error))
+    }
+
+    /// Waits until nothing is under way.
+    pub fn settle(&self) -> Result<(), DeviceError> {
+        let waited = self.copy.wait().and_then(|()| self.compute.wait());
+        waited.map_err(|error| self.context.failed("computing", error))
+    }
+}
+
+/// An NVIDIA GPU.
+pub struct CudaDevice {
+    shared: Arc<Shared>,
+    model: String,
+    total: Bytes,
+    overhead: Overhead,
+}
+
+impl CudaDevice {
+    /// Opens a GPU by its number; compiled kernels are kept in the cache, if there is one.
+    ///
+    /// # Errors
+    /// When there is no such GPU, or what it needs is not installed.
+    pub fn open(ordinal: usize, cache: Option<KernelCache>) -> Result<CudaDevice, DeviceError> {
+        let device = format!("cuda:{ordinal}");
+        let refuse = |what: String| DeviceError::Failed { device: device.clone(), what };
+        let found = probe();
+        if let Some(obstacle) = found.obstacle() {
+            return Err(refuse(obstacle));
+        }
+        if ordinal >= found.gpus.len() {
+            let known: Vec<String> = (0..found.gpus.len()).map(|i| format!("cuda:{i}")).collect();
+            return Err(refuse(format!("there is no such GPU; this machine has {}", known.join(", "))));
+        }
+        let driver = |error: cudarc::driver::DriverError| refuse(format!("the GPU could not be opened: {error:?}"));
+        let context = Arc::new(Context::open(ordinal).map_err(driver)?);
+        context.bind().map_err(driver)?;
+        let (model, total) = (context.model().map_err(driver)?, context.total().map_err(driver)?);
+        let products = if has_cublaslt() { Some(Arc::new(Library::open(&context).map_err(refuse)?)) } else { None };
+        let shared = Shared {
+            compute: Stream::new(&context).map_err(driver)?,
+            copy: Stream::new(&context).map_err(driver)?,
+            products,
+            compiler: Compiler::new(context.capability().map_err(driver)?, cache),
+            context,
+        };
+        Ok(CudaDevice { shared: Arc::new(shared), overhead: Profile::overhead_of(&model), model, total })
+    }
+
+    /// Its memory.
+    pub fn total(&self) -> Bytes {
+        self.total
+    }
+}
+
+impl Device for CudaDevice {
+    fn name(&self) -> String {
+        self.shared.context.name()
+    }
+
+    fn description(&self) -> String {
+        self.model.clone()
+    }
+
+    fn shares_host_memory(&self) -> bool {
+        false
+    }
+
+    fn alignment(&self) -> Bytes {
+        ALIGNMENT
+    }
+
+    fn overhead(&self) -> Overhead {
+        self.overhead
+    }
+
+    /// The context is open, so what it took is counted as free again: a plan states it as an owner of its own.
+    fn available(&self) -> Option<Bytes> {
+        self.shared.context.free().ok().map(|free| (free + self.overhead.device).min(self.total))
+    }
+
+    fn host_staging(&self, plan: &Plan) -> Bytes {
+        host_staging(plan)
+    }
+
+    fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes {
+        program::workspace(graph, node, rows)
+    }
+
+    fn allocate(&self, size: Bytes) -> Result<Box<dyn Memory>, DeviceError> {
+        Ok(Box::new(CudaMemory(Arc::new(Slab::new(&self.shared, size)?))))
+    }
+
+    fn load(&self, plan: &Plan, program: &Program, rows: usize, memory: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError> {
+        Ok(Box::new(CudaProgram::load(&self.shared, plan, program, rows, memory)?))
+    }
+}

@@ -1,0 +1,279 @@
+//! The driver's handles as values that give back what they hold.
+
+use cudarc::driver::{DriverError, result, sys};
+use plimsoll_core::{Bytes, DeviceError};
+use std::ffi::{CString, c_void};
+use std::sync::Arc;
+
+/// A GPU in use by this process.
+pub(crate) struct Context {
+    device: sys::CUdevice,
+    raw: sys::CUcontext,
+    pub ordinal: usize,
+}
+
+// SAFETY: contexts may be used from any thread that makes them current first, which every entry point does with `bind`.
+unsafe impl Send for Context {}
+// SAFETY: as above; the driver locks for itself.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// Opens a GPU by its number. The driver library must be there.
+    pub fn open(ordinal: usize) -> Result<Context, DriverError> {
+        result::init()?;
+        let device = result::device::get(ordinal as i32)?;
+        // SAFETY: the driver has just given this device.
+        let raw = unsafe { result::primary_ctx::retain(device) }?;
+        Ok(Context { device, raw, ordinal })
+    }
+
+    /// Makes it this thread's GPU; cheap when it already is.
+    pub fn bind(&self) -> Result<(), DriverError> {
+        // SAFETY: the context is held until this value is dropped.
+        unsafe { result::ctx::set_current(self.raw) }
+    }
+
+    pub fn name(&self) -> String {
+        format!("cuda:{}", self.ordinal)
+    }
+
+    pub fn model(&self) -> Result<String, DriverError> {
+        result::device::get_name(self.device)
+    }
+
+    pub fn total(&self) -> Result<Bytes, DriverError> {
+        // SAFETY: the driver has given this device.
+        unsafe { result::device::total_mem(self.device) }.map(|bytes| Bytes(bytes as u64))
+    }
+
+    pub fn free(&self) -> Result<Bytes, DriverError> {
+        self.bind()?;
+        result::mem_get_info().map(|(free, _)| Bytes(free as u64))
+    }
+
+    /// Major and minor number of what it can do.
+    pub fn capability(&self) -> Result<(i32, i32), DriverError> {
+        use sys::CUdevice_attribute::{CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR};
+        // SAFETY: the driver has given this device.
+        let attribute = |which| unsafe { result::device::get_attribute(self.device, which) };
+        Ok((attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?, attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?))
+    }
+
+    /// What the driver said, as the rest of the system says it.
+    pub fn failed(&self, doing: &str, error: DriverError) -> DeviceError {
+        let text = error.error_string().map_or_else(|_| format!("{error:?}"), |text| text.to_string_lossy().into_owned());
+        DeviceError::Failed { device: self.name(), what: format!("{doing} failed: {text}") }
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: retained in `open` and released once. Nothing can be done about a driver that refuses.
+        let _ = unsafe { result::primary_ctx::release(self.device) };
+    }
+}
+
+/// A queue of work on the GPU.
+pub(crate) struct Stream {
+    pub raw: sys::CUstream,
+    context: Arc<Context>,
+}
+
+// SAFETY: the driver locks for itself, and the context is made current before use.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    /// A stream that waits for no other; the context is current.
+    pub fn new(context: &Arc<Context>) -> Result<Stream, DriverError> {
+        let raw = result::stream::create(result::stream::StreamKind::NonBlocking)?;
+        Ok(Stream { raw, context: Arc::clone(context) })
+    }
+
+    /// Waits until everything in it is done.
+    pub fn wait(&self) -> Result<(), DriverError> {
+        self.context.bind()?;
+        // SAFETY: the stream is held by this value.
+        unsafe { result::stream::synchronize(self.raw) }
+    }
+
+    /// Lets what comes next wait for an event.
+    pub fn wait_for(&self, event: &Event) -> Result<(), DriverError> {
+        // SAFETY: both are held by their values.
+        unsafe { result::stream::wait_event(self.raw, event.raw, sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT) }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            // SAFETY: created in `new` and destroyed once.
+            let _ = unsafe { result::stream::destroy(self.raw) };
+        }
+    }
+}
+
+/// A point in a stream that can be waited for.
+pub(crate) struct Event {
+    raw: sys::CUevent,
+    context: Arc<Context>,
+}
+
+// SAFETY: as for streams.
+unsafe impl Send for Event {}
+
+impl Event {
+    pub fn new(context: &Arc<Context>) -> Result<Event, DriverError> {
+        let raw = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)?;
+        Ok(Event { raw, context: Arc::clone(context) })
+    }
+
+    pub fn record(&self, stream: &Stream) -> Result<(), DriverError> {
+        // SAFETY: both are held by their values.
+        unsafe { result::event::record(self.raw, stream.raw) }
+    }
+
+    /// Waits for the last time it was recorded; not at all if it never was.
+    pub fn wait(&self) -> Result<(), DriverError> {
+        // SAFETY: the event is held by this value.
+        unsafe { result::event::synchronize(self.raw) }
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            // SAFETY: created in `new` and destroyed once.
+            let _ = unsafe { result::event::destroy(self.raw) };
+        }
+    }
+}
+
+/// Host memory that the GPU reaches by itself, under the same address.
+pub(crate) struct Pinned {
+    pub start: *mut u8,
+    context: Arc<Context>,
+}
+
+// SAFETY: plain bytes; who may touch them when is settled by `Staging`.
+unsafe impl Send for Pinned {}
+
+impl Pinned {
+    /// Zeroed memory of at least one byte; the context is current.
+    pub fn new(context: &Arc<Context>, size: usize) -> Result<Pinned, DriverError> {
+        // SAFETY: the memory is zeroed below before anybody reads it.
+        let start = unsafe { result::malloc_host(size, sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP) }?.cast::<u8>();
+        // SAFETY: just given, of this size.
+        unsafe { start.write_bytes(0, size) };
+        Ok(Pinned { start, context: Arc::clone(context) })
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            // SAFETY: given by `malloc_host` and freed once.
+            let _ = unsafe { result::free_host(self.start.cast()) };
+        }
+    }
+}
+
+/// Compiled kernels on the GPU.
+pub(crate) struct Module {
+    raw: sys::CUmodule,
+    context: Arc<Context>,
+}
+
+// SAFETY: as for streams.
+unsafe impl Send for Module {}
+
+impl Module {
+    /// Loads machine code; the context is current.
+    pub fn new(context: &Arc<Context>, code: &[u8]) -> Result<Module, DriverError> {
+        // SAFETY: the code is a whole image as the compiler wrote it; the driver checks its form.
+        let raw = unsafe { result::module::load_data(code.as_ptr().cast()) }?;
+        Ok(Module { raw, context: Arc::clone(context) })
+    }
+
+    /// A kernel by its name; valid as long as the module is.
+    pub fn function(&self, name: &str) -> Result<sys::CUfunction, DriverError> {
+        let name = CString::new(name).expect("kernels have plain names");
+        // SAFETY: the module is held by this value.
+        unsafe { result::module::get_function(self.raw, name) }
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            // SAFETY: loaded in `new` and unloaded once, after the work that uses it (programs wait before they go).
+            let _ = unsafe { result::module::unload(self.raw) };
+        }
+    }
+}
+
+/// A recorded step, ready to be replayed.
+pub(crate) struct Graph {
+    raw: sys::CUgraphExec,
+    context: Arc<Context>,
+}
+
+// SAFETY: as for streams.
+unsafe impl Send for Graph {}
+
+impl Graph {
+    /// Records what `work` puts into the stream instead of running it; the context is current.
+    pub fn record<E>(
+        context: &Arc<Context>,
+        stream: &Stream,
+        failed: impl Fn(DriverError) -> E,
+        work: impl FnOnce() -> Result<(), E>,
+    ) -> Result<Graph, E> {
+        // SAFETY: the stream is held by its value.
+        unsafe { result::stream::begin_capture(stream.raw, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED) }.map_err(&failed)?;
+        let done = work();
+        // SAFETY: capture was begun above; it must end whatever became of the work.
+        let recorded = unsafe { result::stream::end_capture(stream.raw) };
+        done?;
+        let graph = recorded.map_err(&failed)?;
+        // SAFETY: the graph was just recorded; the executable form does not need it any more.
+        let raw = unsafe {
+            let executable = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
+            let _ = result::graph::destroy(graph);
+            executable
+        };
+        Ok(Graph { raw: raw.map_err(&failed)?, context: Arc::clone(context) })
+    }
+
+    pub fn launch(&self, stream: &Stream) -> Result<(), DriverError> {
+        // SAFETY: both are held by their values.
+        unsafe { result::graph::launch(self.raw, stream.raw) }
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            // SAFETY: instantiated in `record` and destroyed once.
+            let _ = unsafe { result::graph::exec_destroy(self.raw) };
+        }
+    }
+}
+
+/// Launches a kernel whose parameters are all addresses.
+///
+/// # Safety
+/// The function's module is loaded, the addresses are what the kernel takes, and stay valid until the stream has run it.
+pub(crate) unsafe fn launch(
+    function: sys::CUfunction,
+    blocks: [u32; 3],
+    threads: u32,
+    addresses: &mut [u64],
+    stream: &Stream,
+) -> Result<(), DriverError> {
+    let mut parameters: Vec<*mut c_void> = addresses.iter_mut().map(|address| std::ptr::from_mut(address).cast()).collect();
+    let [x, y, z] = blocks;
+    // SAFETY: the caller's promise; the driver copies the parameters before it returns.
+    unsafe { result::launch_kernel(function, (x, y, z), (threads, 1, 1), 0, stream.raw, &mut parameters) }
+}

@@ -1,0 +1,211 @@
+//! Convolution and its two gradients as products whose matrices never exist: an element is read where it lies in the image.
+//! Images are `[n, h, w, c]`, filters `[kh, kw, c / groups, out]`.
+
+use super::expression::Site;
+use super::product::{Product, Tile};
+use super::reduce::reduce;
+use super::{Argument, Kernel, index_type};
+use plimsoll_core::expr::Expr;
+use plimsoll_core::ops::{Reduction, Window};
+use std::fmt::Write;
+
+/// The extents of a convolution.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Conv {
+    pub window: Window,
+    pub groups: usize,
+    /// `[n, h, w, c]`.
+    pub image: [usize; 4],
+    /// `[n, h, w, out]`.
+    pub result: [usize; 4],
+}
+
+/// Sums of a filter's gradient are cut into chunks of at least this many products …
+const CHUNK: usize = 256;
+/// … and into no more than make this many blocks.
+const BLOCKS: usize = 1024;
+
+impl Conv {
+    fn inner(&self) -> usize {
+        self.image[3] / self.groups
+    }
+
+    fn out(&self) -> usize {
+        self.result[3] / self.groups
+    }
+
+    fn pixels(&self) -> usize {
+        self.result[..3].iter().product()
+    }
+
+    /// Elements of the filter that belong to one output channel.
+    fn taps(&self) -> usize {
+        self.window.size.0 * self.window.size.1 * self.inner()
+    }
+
+    fn extent(&self) -> usize {
+        self.image.iter().product::<usize>().max(self.result.iter().product()).max(self.taps() * self.result[3])
+    }
+
+    fn text(&self, what: &str) -> String {
+        format!("{what} {:?} → {:?}, {}, {} groups", self.image, self.result, self.window, self.groups)
+    }
+
+    /// Sets `value` to the element of the image under tap `tap` of the window at pixel `pixel`, zero in the padding.
+    fn image_element(&self, pixel: &str, tap: &str) -> String {
+        let Conv { window, image: [_, h, w, c], result: [_, oh, ow, _], .. } = self;
+        let (inner, (_, kw)) = (self.inner(), window.size);
+        let mut text = String::new();
+        let _ = writeln!(text, "const int x = {pixel} % {ow}, y = {pixel} / {ow} % {oh};");
+        let _ = writeln!(text, "const int channel = {tap} % {inner}, j = {tap} / {inner} % {kw}, i = {tap} / {};", inner * kw);
+        let _ = writeln!(text, "const int row = y * {} + i * {} - {};", window.stride.0, window.dilation.0, window.pad_rows.0);
+        let _ = writeln!(text, "const int line = x * {} + j * {} - {};", window.stride.1, window.dilation.1, window.pad_columns.0);
+        let inside = format!("(unsigned)row < {h}u && (unsigned)line < {w}u");
+        let _ = writeln!(
+            text,
+            "if ({inside}) value = image[(({pixel} / {} * {h} + row) * {w} + line) * {c} + g * {inner} + channel];",
+            oh * ow
+        );
+        text
+    }
+}
+
+/// The convolution, and an expression over its results if there is one (input 0 of which is the result; the others follow the filter).
+pub(crate) fn forward(conv: &Conv, epilogue: Option<&Site<'_>>) -> Kernel {
+    let (out, all) = (conv.out(), conv.result[3]);
+    let mut parameters =
+        vec![("const float* image".to_string(), Argument::Input(0)), ("const float* filter".to_string(), Argument::Input(1))];
+    let index = index_type(conv.extent());
+    let mut store = format!("const {index} at = m * {all} + g * {out} + n;\n");
+    match epilogue {
+        None => store += "result[at] = value;\n",
+        Some(site) => {
+            // Input 0 is at hand; input 1 of the expression is input 2 of the node.
+            parameters.extend(site.parameters(1));
+            site.write(&mut store, index, "at");
+            let _ = writeln!(store, "result[at] = {};", site.root(0));
+        }
+    }
+    parameters.push(("float* result".to_string(), Argument::Output(0)));
+    Product {
+        what: conv.text("convolution"),
+        rows: conv.pixels(),
+        columns: out,
+        depth: conv.taps(),
+        groups: conv.groups,
+        chunks: 1,
+        left: conv.image_element("m", "k"),
+        left_along_depth: conv.inner() >= 4,
+        right: format!("value = filter[k * {all} + g * {out} + n];\n"),
+        right_along_depth: false,
+        store,
+        parameters,
+        extent: conv.extent(),
+    }
+    .kernel()
+}
+
+/// The gradient by the image: every pixel gathers from the windows it was under.
+pub(crate) fn grad_input(conv: &Conv) -> Kernel {
+    let Conv { window, image: [n, h, w, c], result: [_, oh, ow, all], groups } = *conv;
+    let (inner, out, (kh, kw)) = (conv.inner(), conv.out(), window.size);
+    let mut left = String::new();
+    let _ = writeln!(left, "const int line = m % {w}, row = m / {w} % {h};");
+    let _ = writeln!(left, "const int channel = k % {out}, j = k / {out} % {kw}, i = k / {};", out * kw);
+    let _ = writeln!(
+        left,
+        "const int down = row + {} - i * {}, right = line + {} - j * {};",
+        window.pad_rows.0, window.dilation.0, window.pad_columns.0, window.dilation.1
+    );
+    let _ = writeln!(left, "const int y = down / {}, x = right / {};", window.stride.0, window.stride.1);
+    let fits =
+        format!("down >= 0 && right >= 0 && y < {oh} && x < {ow} && down % {} == 0 && right % {} == 0", window.stride.0, window.stride.1);
+    let _ = writeln!(left, "if ({fits}) value = gradient[((m / {} * {oh} + y) * {ow} + x) * {all} + g * {out} + channel];", h * w);
+    Product {
+        what: conv.text("gradient by the image of"),
+        rows: n * h * w,
+        columns: inner,
+        depth: kh * kw * out,
+        groups,
+        chunks: 1,
+        left,
+        left_along_depth: out >= 4,
+        right: format!("value = filter[(k / {out} * {inner} + n) * {all} + g * {out} + k % {out}];\n"),
+        right_along_depth: true,
+        store: format!("result[m * {c} + g * {inner} + n] = value;\n"),
+        parameters: vec![
+            ("const float* filter".to_string(), Argument::Input(0)),
+            ("const float* gradient".to_string(), Argument::Input(1)),
+            ("float* result".to_string(), Argument::Output(0)),
+        ],
+        extent: conv.extent(),
+    }
+    .kernel()
+}
+
+/// Chunks that the sums of a filter's gradient are cut into; never fewer for more rows.
+fn chunks(conv: &Conv) -> usize {
+    let tiles = Tile::new(conv.taps(), conv.out()).count(conv.taps(), conv.out()) * conv.groups;
+    conv.pixels().div_ceil(CHUNK).min(BLOCKS / tiles).max(1)
+}
+
+/// Bytes of scratch for the gradient by the filter.
+pub(crate) fn grad_filter_workspace(conv: &Conv) -> u64 {
+    match chunks(conv) {
+        1 => 0,
+        chunks => (4 * chunks * conv.taps() * conv.result[3]) as u64 + joining_workspace(conv, chunks),
+    }
+}
+
+/// Joining the chunks is a reduction, which may want scratch of its own.
+fn joining_workspace(conv: &Conv, chunks: usize) -> u64 {
+    super::reduce_workspace(&[chunks, conv.taps() * conv.result[3]], &[0])
+}
+
+/// The gradient by the filter: sums over all pixels, cut into chunks that are then joined in order.
+pub(crate) fn grad_filter(conv: &Conv) -> Vec<Kernel> {
+    let (out, all, chunks) = (conv.out(), conv.result[3], chunks(conv));
+    let size = conv.taps() * all;
+    let target = if chunks == 1 { Argument::Output(0) } else { Argument::Workspace };
+    let product = Product {
+        what: conv.text("gradient by the filter of"),
+        rows: conv.taps(),
+        columns: out,
+        depth: conv.pixels(),
+        groups: conv.groups,
+        chunks,
+        left: conv.image_element("k", "m"),
+        left_along_depth: conv.inner() < 4,
+        right: format!("value = gradient[k * {all} + g * {out} + n];\n"),
+        right_along_depth: false,
+        store: format!(
+            "result[{}m * {all} + g * {out} + n] = value;\n",
+            if chunks > 1 { format!("chunk * {size} + ") } else { String::new() }
+        ),
+        parameters: vec![
+            ("const float* image".to_string(), Argument::Input(0)),
+            ("const float* gradient".to_string(), Argument::Input(1)),
+            ("float* result".to_string(), target),
+        ],
+        extent: conv.extent().max(chunks * size),
+    }
+    .kernel();
+    if chunks == 1 {
+        return vec![product];
+    }
+    let expr = Expr::identity();
+    let dims = [chunks, size];
+    let operands = [super::Operand { dtype: plimsoll_core::DType::F32, dims: &dims }];
+    let mut joining = reduce(&Site { expr: &expr, dims: &dims, operands: &operands, row: 0, at_hand: &[] }, &[0], Reduction::Sum);
+    // What is joined lies at the beginning of the scratch; a reduction's own scratch, if any, behind it.
+    for kernel in &mut joining {
+        for (_, argument) in &mut kernel.parameters {
+            *argument = match *argument {
+                Argument::Input(0) => Argument::Workspace,
+                Argument::Workspace => Argument::WorkspaceBehind(4 * chunks * size),
+                other => other,
+            };
+        }
+    }
+    [vec![product], joining].concat()
+}

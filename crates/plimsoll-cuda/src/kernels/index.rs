@@ -1,0 +1,56 @@
+//! Index arithmetic in text: coordinates of an element, and where an operand that stretches to a shape has it.
+
+use std::fmt::Write;
+
+/// The strides of a tensor that lies row after row.
+pub(super) fn strides(dims: &[usize]) -> Vec<usize> {
+    let mut strides = vec![1; dims.len()];
+    for axis in (1..dims.len()).rev() {
+        strides[axis - 1] = strides[axis] * dims[axis];
+    }
+    strides
+}
+
+/// Writes the coordinates along the wanted axes of element `index` of a tensor, as `c0`, `c1`, … behind `prefix`.
+pub(super) fn coordinates(text: &mut String, kind: &str, prefix: &str, index: &str, dims: &[usize], wanted: impl Fn(usize) -> bool) {
+    let strides = strides(dims);
+    // Above the outermost axis that is longer than 1 nothing is left over.
+    let outermost = dims.iter().position(|dim| *dim > 1).unwrap_or(0);
+    for axis in (0..dims.len()).filter(|axis| wanted(*axis)) {
+        let divided = if strides[axis] == 1 { index.to_string() } else { format!("{index} / {}", strides[axis]) };
+        let value = match axis {
+            _ if dims[axis] == 1 => "0".to_string(),
+            _ if axis <= outermost => divided,
+            _ => format!("{divided} % {}", dims[axis]),
+        };
+        let _ = writeln!(text, "const {kind} {prefix}{axis} = {value};");
+    }
+}
+
+/// The place of an element in an operand that stretches to `dims`: `index` where the two agree, else a sum over coordinates.
+pub(super) fn stretched(operand: &[usize], dims: &[usize], index: &str, prefix: &str) -> String {
+    if operand.iter().product::<usize>() == 1 {
+        return "0".to_string();
+    }
+    if operand.iter().product::<usize>() == dims.iter().product::<usize>() {
+        return index.to_string();
+    }
+    let terms: Vec<String> = moving_axes(operand, dims)
+        .map(|(axis, stride)| if stride == 1 { format!("{prefix}{axis}") } else { format!("{prefix}{axis} * {stride}") })
+        .collect();
+    terms.join(" + ")
+}
+
+/// The axes of `dims` along which a stretched operand moves, and by how much.
+pub(super) fn moving_axes(operand: &[usize], dims: &[usize]) -> impl Iterator<Item = (usize, usize)> {
+    let (missing, strides) = (dims.len() - operand.len(), strides(operand));
+    let axes: Vec<(usize, usize)> =
+        operand.iter().enumerate().filter(|(_, dim)| **dim > 1).map(|(i, _)| (i + missing, strides[i])).collect();
+    axes.into_iter()
+}
+
+/// The axes whose coordinates an operand needs.
+pub(super) fn needed_axes(operand: &[usize], dims: &[usize]) -> Vec<usize> {
+    let whole = operand.iter().product::<usize>() == dims.iter().product::<usize>();
+    if whole { vec![] } else { moving_axes(operand, dims).map(|(axis, _)| axis).collect() }
+}

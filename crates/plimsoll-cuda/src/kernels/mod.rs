@@ -1,0 +1,125 @@
+//! Kernels as plain text: CUDA C++ written from the same ops, expressions and shapes the CPU executes. Writing them needs no GPU.
+//!
+//! Every extent is a number in the text, so the compiler turns index arithmetic into shifts and multiplications; only addresses are parameters.
+//! Sums are cut by shapes and brought together in a fixed order, never by atomics: the same inputs give the same bits.
+
+mod convolution;
+mod expression;
+mod index;
+mod movement;
+mod pointwise;
+mod pooling;
+mod product;
+mod reduce;
+mod report;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use convolution::{Conv, forward, grad_filter, grad_filter_workspace, grad_input};
+pub(crate) use expression::{Operand, Site};
+pub(crate) use movement::{concat, pad, slice, transpose};
+pub(crate) use pointwise::pointwise;
+pub(crate) use pooling::{avg_pool, avg_pool_grad, max_pool, max_pool_grad};
+pub(crate) use product::matmul;
+pub(crate) use reduce::{reduce, reduce_workspace};
+pub(crate) use report::report;
+
+use plimsoll_core::DType;
+use std::fmt::Write;
+
+/// What stands for a parameter of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Argument {
+    /// An input of the node.
+    Input(usize),
+    /// An output of the node.
+    Output(usize),
+    /// The node's scratch.
+    Workspace,
+    /// The node's scratch, from this byte on.
+    WorkspaceBehind(usize),
+    /// The header of the batch's slot: seed, first row, step.
+    Header,
+    /// Where it is remembered that a loss was not finite.
+    Alarm,
+    /// The loss of this step.
+    Loss,
+    /// Where the host reads a run's numbers.
+    Numbers,
+}
+
+/// One kernel: its text without a name, how it is launched, and what its parameters are.
+#[derive(Clone, Debug)]
+pub(crate) struct Kernel {
+    /// For whoever reads the text.
+    pub what: String,
+    /// Parameters with their types, all of them addresses.
+    pub parameters: Vec<(String, Argument)>,
+    pub body: String,
+    pub blocks: [u32; 3],
+    pub threads: u32,
+}
+
+impl Kernel {
+    /// The text under a name.
+    pub fn source(&self, name: &str) -> String {
+        let parameters: Vec<&str> = self.parameters.iter().map(|(text, _)| text.as_str()).collect();
+        let mut text = format!("// {}\n", self.what.replace('\n', " "));
+        let _ = writeln!(text, "extern \"C\" __global__ void __launch_bounds__({}) {name}({}) {{", self.threads, parameters.join(", "));
+        indented(&mut text, 1, &self.body);
+        text + "}\n"
+    }
+
+    /// Whether there is anything to do: a grid of no blocks cannot be launched.
+    pub fn is_empty(&self) -> bool {
+        self.blocks.contains(&0)
+    }
+
+    /// Makes it do nothing once a loss was not finite, so that what it would change stays good. `loss` says that this step's loss is known before it.
+    pub fn guarded(mut self, loss: bool) -> Kernel {
+        self.parameters.push(("const int* alarm".to_string(), Argument::Alarm));
+        let mut test = "*alarm".to_string();
+        if loss {
+            self.parameters.push(("const float* loss".to_string(), Argument::Loss));
+            test += " || !is_finite(*loss)";
+        }
+        self.body = format!("if ({test}) return;\n{}", self.body);
+        self
+    }
+}
+
+/// Threads of a block where nothing speaks for another number.
+const THREADS: usize = 256;
+
+/// Types and functions that every program begins with.
+pub(crate) const PRELUDE: &str = include_str!("prelude.cu");
+
+/// A type's name in kernels.
+fn type_name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 => "float",
+        DType::F64 => "double",
+        DType::F16 => "half",
+        DType::BF16 => "brain",
+        DType::I32 => "int",
+        DType::I64 => "long long",
+        DType::U8 => "unsigned char",
+    }
+}
+
+/// Appends lines, this many steps to the right.
+fn indented(text: &mut String, steps: usize, lines: &str) {
+    for line in lines.lines() {
+        let _ = writeln!(text, "{}{line}", "    ".repeat(steps));
+    }
+}
+
+/// A type that can count to `n`.
+fn index_type(n: usize) -> &'static str {
+    if n < 1 << 31 { "unsigned" } else { "unsigned long long" }
+}
+
+/// As many pieces of `size` as cover `n`.
+fn pieces(n: usize, size: usize) -> u32 {
+    u32::try_from(n.div_ceil(size)).expect("a tensor that a device can hold needs fewer blocks than there are")
+}

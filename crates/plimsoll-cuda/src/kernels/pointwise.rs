@@ -1,0 +1,43 @@
+//! An expression over every element, one thread per element (several for large tensors, so that more loads are under way).
+
+use super::expression::Site;
+use super::{Argument, Kernel, THREADS, indented, index_type, pieces, type_name};
+use plimsoll_core::DType;
+use std::fmt::Write;
+
+/// From this many elements on a thread takes several.
+const LARGE: usize = 1 << 20;
+/// How many it then takes.
+const EACH: usize = 4;
+
+/// The expression over every element of its shape. An output may be written over an input: a thread reads all it needs before it writes.
+pub(crate) fn pointwise(site: &Site<'_>, outputs: &[DType]) -> Kernel {
+    let n: usize = site.dims.iter().product();
+    let kind = index_type(n);
+    let mut parameters = site.parameters(0);
+    parameters.extend(outputs.iter().enumerate().map(|(i, dtype)| (format!("{}* out{i}", type_name(*dtype)), Argument::Output(i))));
+    let mut element = String::new();
+    site.write(&mut element, kind, "i");
+    for i in 0..outputs.len() {
+        let _ = writeln!(element, "store(out{i} + i, {});", site.root(i));
+    }
+    let each = if n >= LARGE { EACH } else { 1 };
+    let mut body = String::new();
+    if each == 1 {
+        let _ = writeln!(body, "const {kind} i = ({kind})blockIdx.x * {THREADS} + threadIdx.x;\nif (i >= {n}) return;");
+        body += &element;
+    } else {
+        let _ = writeln!(body, "#pragma unroll\nfor (int part = 0; part < {each}; part++) {{");
+        let _ = writeln!(body, "    const {kind} i = ({kind})blockIdx.x * {} + part * {THREADS} + threadIdx.x;", THREADS * each);
+        let _ = writeln!(body, "    if (i >= {n}) break;");
+        indented(&mut body, 1, &element);
+        body += "}\n";
+    }
+    Kernel {
+        what: format!("pointwise {:?}: {}", site.dims, site.expr),
+        parameters,
+        body,
+        blocks: [pieces(n, THREADS * each), 1, 1],
+        threads: THREADS as u32,
+    }
+}

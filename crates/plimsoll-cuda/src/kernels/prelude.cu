@@ -1,0 +1,68 @@
+struct half { unsigned short bits; };
+struct brain { unsigned short bits; };
+struct Header { unsigned long long seed, first_row; unsigned step, unused[3]; };
+
+__device__ __forceinline__ float number(unsigned bits) { return __uint_as_float(bits); }
+__device__ __forceinline__ bool is_nan(float x) { return x != x; }
+__device__ __forceinline__ bool is_finite(float x) { return fabsf(x) <= 3.402823466e38f; }
+
+// Whatever lies in memory is single precision as soon as it is read. Integers are cut towards zero and held at the ends of their range.
+__device__ __forceinline__ float load(float x) { return x; }
+__device__ __forceinline__ float load(double x) { return (float)x; }
+__device__ __forceinline__ float load(int x) { return (float)x; }
+__device__ __forceinline__ float load(long long x) { return (float)x; }
+__device__ __forceinline__ float load(unsigned char x) { return (float)x; }
+__device__ __forceinline__ float load(brain x) { return number((unsigned)x.bits << 16); }
+__device__ __forceinline__ float load(half x) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits)); return y; }
+__device__ __forceinline__ void store(float* to, float x) { *to = x; }
+__device__ __forceinline__ void store(double* to, float x) { *to = x; }
+__device__ __forceinline__ void store(int* to, float x) { *to = is_nan(x) ? 0 : __float2int_rz(x); }
+__device__ __forceinline__ void store(long long* to, float x) { *to = is_nan(x) ? 0 : __float2ll_rz(x); }
+__device__ __forceinline__ void store(unsigned char* to, float x) { *to = x >= 255.0f ? 255 : x > 0.0f ? (unsigned char)x : 0; }
+__device__ __forceinline__ void store(half* to, float x) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(to->bits) : "f"(x)); }
+__device__ __forceinline__ void store(brain* to, float x) {
+    unsigned bits = __float_as_uint(x);
+    to->bits = is_nan(x) ? bits >> 16 | 0x40 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+
+// NaN is handed on rather than dropped.
+__device__ __forceinline__ float larger(float a, float b) { return is_nan(a) || is_nan(b) ? number(0x7fc00000) : fmaxf(a, b); }
+__device__ __forceinline__ float smaller(float a, float b) { return is_nan(a) || is_nan(b) ? number(0x7fc00000) : fminf(a, b); }
+__device__ __forceinline__ float sign(float x) { return x == 0.0f || is_nan(x) ? x : copysignf(1.0f, x); }
+__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+__device__ __forceinline__ float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }
+
+// Philox4x32-10: the same bits as on every other device.
+__device__ float uniform(const Header* header, unsigned stream, unsigned long long index) {
+    unsigned long long block = index / 4;
+    unsigned c0 = (unsigned)block, c1 = (unsigned)(block >> 32), c2 = header->step, c3 = stream;
+    unsigned k0 = (unsigned)header->seed, k1 = (unsigned)(header->seed >> 32);
+    #pragma unroll
+    for (int round = 0; round < 10; round++) {
+        unsigned long long a = (unsigned long long)c0 * 0xD2511F53u, b = (unsigned long long)c2 * 0xCD9E8D57u;
+        unsigned n0 = (unsigned)(b >> 32) ^ c1 ^ k0, n2 = (unsigned)(a >> 32) ^ c3 ^ k1;
+        c0 = n0; c1 = (unsigned)b; c2 = n2; c3 = (unsigned)a;
+        k0 += 0x9E3779B9u; k1 += 0xBB67AE85u;
+    }
+    unsigned lane = (unsigned)(index % 4);
+    unsigned word = lane == 0 ? c0 : lane == 1 ? c1 : lane == 2 ? c2 : c3;
+    return (float)(word >> 8) * (1.0f / 16777216.0f);
+}
+
+// Adds `sum2` exponentials relative to `value2` to `sum` relative to `value`, which stays the larger of the two. NaN stays NaN.
+__device__ __forceinline__ void log_sum(float& value, float& sum, float value2, float sum2) {
+    float top = larger(value, value2);
+    if (is_finite(top)) {
+        float own = is_finite(value) ? sum * expf(value - top) : 0.0f;
+        float other = is_finite(value2) ? sum2 * expf(value2 - top) : 0.0f;
+        sum = own + other;
+    }
+    value = top;
+}
+
+// The place of the first of equals wins, and NaN over all.
+__device__ __forceinline__ void first_largest(float& value, int& position, float value2, int position2) {
+    bool equal = value == value2 || (is_nan(value) && is_nan(value2));
+    bool above = !is_nan(value) && (is_nan(value2) || value2 > value);
+    if (above || (equal && position2 < position)) { value = value2; position = position2; }
+}

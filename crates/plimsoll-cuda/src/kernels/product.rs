@@ -1,0 +1,148 @@
+//! Products in tiles: every block brings a tile of both operands into shared memory and multiplies them from there.
+//!
+//! An operand is a piece of text that says how one of its elements is read, so matrix products and convolutions (whose matrices never
+//! exist) are the same kernel.
+
+use super::{Argument, Kernel, indented, index_type, pieces};
+use std::fmt::Write;
+
+/// A product: `rows × columns` results, each a sum of `depth` products, for each of `groups` independent groups (`g`).
+pub(super) struct Product {
+    pub what: String,
+    pub rows: usize,
+    pub columns: usize,
+    pub depth: usize,
+    pub groups: usize,
+    /// Sums are cut into this many chunks, each with its own results.
+    pub chunks: usize,
+    /// Sets `float value` to the left element in row `m` at depth `k`.
+    pub left: String,
+    /// Whether neighbouring `k` (else neighbouring `m`) lie side by side in memory.
+    pub left_along_depth: bool,
+    /// Sets `float value` to the right element in column `n` at depth `k`.
+    pub right: String,
+    /// As for the left one.
+    pub right_along_depth: bool,
+    /// What becomes of `float value`, the result in row `m` and column `n` (of chunk `chunk`).
+    pub store: String,
+    pub parameters: Vec<(String, Argument)>,
+    /// The most elements an index has to count.
+    pub extent: usize,
+}
+
+/// The extents of a tile, and how many results a thread makes in each direction.
+#[derive(Clone, Copy)]
+pub(super) struct Tile {
+    rows: usize,
+    columns: usize,
+    each: usize,
+}
+
+impl Tile {
+    pub fn new(rows: usize, columns: usize) -> Tile {
+        let extent = |n: usize| n.next_power_of_two().clamp(16, 64);
+        let (rows, columns) = (extent(rows), extent(columns));
+        // Small tiles with few results per thread keep enough threads busy.
+        Tile { rows, columns, each: if rows * columns >= 2048 { 4 } else { 2 } }
+    }
+
+    /// Tiles that cover the results.
+    pub fn count(self, rows: usize, columns: usize) -> usize {
+        rows.div_ceil(self.rows) * columns.div_ceil(self.columns)
+    }
+
+    fn threads(self) -> usize {
+        self.rows * self.columns / (self.each * self.each)
+    }
+}
+
+impl Product {
+    pub fn kernel(self) -> Kernel {
+        let Product { rows, columns, depth, groups, chunks, .. } = self;
+        let tile = Tile::new(rows, columns);
+        let Tile { rows: tile_rows, columns: tile_columns, each } = tile;
+        let (threads, deep) = (tile.threads(), depth.clamp(1, 16));
+        let index = index_type(self.extent);
+        let chunk = depth.div_ceil(chunks);
+        let mut body = String::new();
+        let _ = writeln!(body, "__shared__ float left[{deep}][{}], right[{deep}][{}];", tile_rows + 1, tile_columns + 1);
+        let _ = writeln!(body, "const {index} m0 = ({index})blockIdx.x * {tile_rows}, n0 = blockIdx.y * {tile_columns};");
+        if groups > 1 || chunks > 1 {
+            let _ = writeln!(body, "const {index} g = blockIdx.z % {groups}, chunk = blockIdx.z / {groups};");
+            let _ = writeln!(body, "const {index} start = chunk * {chunk}, end = min(({index}){depth}, start + {chunk});");
+        } else {
+            let _ = writeln!(body, "const {index} g = 0, start = 0, end = {depth};");
+        }
+        let _ = writeln!(body, "const int row = threadIdx.x / {0}, column = threadIdx.x % {0};", tile_columns / each);
+        let _ = writeln!(body, "float sums[{each}][{each}] = {{}};");
+        let _ = writeln!(body, "for ({index} k0 = start; k0 < end; k0 += {deep}) {{");
+        load(&mut body, "left", ("m", tile_rows, rows), deep, self.left_along_depth, threads, index, &self.left);
+        load(&mut body, "right", ("n", tile_columns, columns), deep, self.right_along_depth, threads, index, &self.right);
+        body += "    __syncthreads();\n    #pragma unroll\n";
+        let _ = writeln!(body, "    for (int k = 0; k < {deep}; k++) {{\n        float a[{each}], b[{each}];");
+        // Strides of whole thread rows keep neighbouring threads on neighbouring banks.
+        let (down, across) = (tile_rows / each, tile_columns / each);
+        let _ = writeln!(body, "        for (int i = 0; i < {each}; i++) a[i] = left[k][row + i * {down}];");
+        let _ = writeln!(body, "        for (int j = 0; j < {each}; j++) b[j] = right[k][column + j * {across}];");
+        let _ = writeln!(body, "        for (int i = 0; i < {each}; i++) for (int j = 0; j < {each}; j++) sums[i][j] += a[i] * b[j];");
+        body += "    }\n    __syncthreads();\n}\n#pragma unroll\n";
+        let _ = writeln!(body, "for (int i = 0; i < {each}; i++) for (int j = 0; j < {each}; j++) {{");
+        let _ = writeln!(body, "    const {index} m = m0 + row + i * {down}, n = n0 + column + j * {across};");
+        let _ = writeln!(body, "    if (m >= {rows} || n >= {columns}) continue;\n    const float value = sums[i][j];");
+        indented(&mut body, 1, &self.store);
+        body += "}\n";
+        Kernel {
+            what: self.what,
+            parameters: self.parameters,
+            body,
+            blocks: [pieces(rows, tile_rows), pieces(columns, tile_columns), (groups * chunks) as u32],
+            threads: threads as u32,
+        }
+    }
+}
+
+/// Brings a tile of one operand into shared memory; outside of the operand there are zeros.
+#[allow(clippy::too_many_arguments, reason = "one caller, which names each")]
+fn load(
+    body: &mut String,
+    into: &str,
+    (name, tile, extent): (&str, usize, usize),
+    deep: usize,
+    along_depth: bool,
+    threads: usize,
+    index: &str,
+    element: &str,
+) {
+    let (outer, inner) =
+        if along_depth { (format!("e / {deep}"), format!("e % {deep}")) } else { (format!("e % {tile}"), format!("e / {tile}")) };
+    let _ = writeln!(body, "    for (int e = threadIdx.x; e < {}; e += {threads}) {{", tile * deep);
+    let _ = writeln!(body, "        const {index} {name} = {name}0 + {outer}, k = k0 + {inner};");
+    let _ = writeln!(body, "        float value = 0.0f;\n        if ({name} < {extent} && k < end) {{");
+    indented(body, 3, element);
+    let _ = writeln!(body, "        }}\n        {into}[{inner}][{outer}] = value;\n    }}");
+}
+
+/// A matrix product for machines without cuBLASLt: row by row, either operand possibly transposed.
+pub(crate) fn matmul((m, n, k): (usize, usize, usize), transpose_a: bool, transpose_b: bool) -> Kernel {
+    let at = |name: &str, row: &str, column: &str, width: usize| format!("value = {name}[{row} * {width} + {column}];\n");
+    Product {
+        what: format!("matrix product {m}×{k} · {k}×{n}"),
+        rows: m,
+        columns: n,
+        depth: k,
+        groups: 1,
+        chunks: 1,
+        left: if transpose_a { at("a", "k", "m", m) } else { at("a", "m", "k", k) },
+        left_along_depth: !transpose_a,
+        right: if transpose_b { at("b", "n", "k", k) } else { at("b", "k", "n", n) },
+        right_along_depth: transpose_b,
+        store: format!("c[m * {n} + n] = value;\n"),
+        parameters: vec![
+            ("const float* a".to_string(), Argument::Input(0)),
+            ("const float* b".to_string(), Argument::Input(1)),
+            ("float* c".to_string(), Argument::Output(0)),
+        ],
+        extent: (m * k).max(k * n).max(m * n),
+    }
+    .kernel()
+}

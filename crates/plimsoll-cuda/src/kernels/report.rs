@@ -1,0 +1,22 @@
+//! What the host is told of a run.
+
+use super::{Argument, Kernel};
+use std::fmt::Write;
+
+/// Writes a run's numbers where the host reads them, and last whether the loss was finite in this and every run before. Its inputs are the numbers;
+/// `guarded` says that the loss must be finite.
+pub(crate) fn report(numbers: usize, guarded: bool) -> Kernel {
+    let mut parameters: Vec<(String, Argument)> = (0..numbers).map(|i| (format!("const float* in{i}"), Argument::Input(i))).collect();
+    parameters.push(("float* numbers".to_string(), Argument::Numbers));
+    parameters.push(("int* alarm".to_string(), Argument::Alarm));
+    let mut body = String::new();
+    for i in 0..numbers {
+        let _ = writeln!(body, "numbers[{}] = *in{i};", i + 1);
+    }
+    if guarded {
+        parameters.push(("const float* loss".to_string(), Argument::Loss));
+        body += "if (!is_finite(*loss)) *alarm = 1;\n";
+    }
+    body += "numbers[0] = *alarm ? 1.0f : 0.0f;\n";
+    Kernel { what: "what the host is told".to_string(), parameters, body, blocks: [1, 1, 1], threads: 1 }
+}

@@ -1,0 +1,105 @@
+//! Pieces of the GPU's memory.
+
+use crate::device::Shared;
+use crate::staging::Stage;
+use cudarc::driver::{result, sys};
+use plimsoll_core::Bytes;
+use plimsoll_core::device::{DeviceError, Memory};
+use plimsoll_core::plan::Staging;
+use std::any::Any;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Zeroed memory on the GPU, given back when nobody refers to it any more.
+pub(crate) struct Slab {
+    pub start: sys::CUdeviceptr,
+    pub size: u64,
+    shared: Arc<Shared>,
+    /// Where the host puts batches for programs that run in this memory; made when the first of them is loaded.
+    stage: OnceLock<Arc<Mutex<Stage>>>,
+}
+
+impl Slab {
+    pub fn new(shared: &Arc<Shared>, size: Bytes) -> Result<Slab, DeviceError> {
+        let refused = |reason: String| DeviceError::OutOfMemory { device: shared.context.name(), size, reason };
+        let bytes = usize::try_from(size.0).map_err(|_| refused("it is more than can be addressed".to_string()))?;
+        let mut slab = Slab { start: 0, size: size.0, shared: Arc::clone(shared), stage: OnceLock::new() };
+        if bytes > 0 {
+            shared.bind()?;
+            let reason = |error: cudarc::driver::DriverError| {
+                let free = shared.context.free().unwrap_or_default();
+                refused(format!("{free} are free ({error:?})"))
+            };
+            // SAFETY: the memory is zeroed before anybody reads it.
+            slab.start = unsafe { result::malloc_sync(bytes) }.map_err(reason)?;
+            // SAFETY: just given, of this size.
+            unsafe { result::memset_d8_sync(slab.start, 0, bytes) }.map_err(reason)?;
+            result::ctx::synchronize().map_err(reason)?;
+        }
+        Ok(slab)
+    }
+
+    /// The stage of the programs that run in this memory.
+    pub fn stage(&self, staging: &Staging) -> Result<Arc<Mutex<Stage>>, DeviceError> {
+        if let Some(stage) = self.stage.get() {
+            return Ok(Arc::clone(stage));
+        }
+        let stage = Stage::new(&self.shared, staging, self.start)?;
+        Ok(Arc::clone(self.stage.get_or_init(|| Arc::new(Mutex::new(stage)))))
+    }
+}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        if self.start != 0 && self.shared.settle().is_ok() {
+            // SAFETY: taken in `new`, freed once, and nothing is under way any more.
+            let _ = unsafe { result::free_sync(self.start) };
+        }
+    }
+}
+
+/// A [`Slab`] as the rest of the system sees it. Programs loaded into it keep it alive.
+pub(crate) struct CudaMemory(pub Arc<Slab>);
+
+impl CudaMemory {
+    fn address(&self, offset: Bytes, length: usize, what: &str) -> Result<u64, DeviceError> {
+        if offset.0.checked_add(length as u64).is_none_or(|end| end > self.0.size) {
+            let what = format!("cannot {what} {length} bytes at byte {} of a memory of {}", offset.0, self.0.size);
+            return Err(DeviceError::Unsupported { device: self.0.shared.context.name(), what });
+        }
+        self.0.shared.settle()?;
+        Ok(self.0.start + offset.0)
+    }
+}
+
+impl Memory for CudaMemory {
+    fn size(&self) -> Bytes {
+        Bytes(self.0.size)
+    }
+
+    fn write(&mut self, offset: Bytes, bytes: &[u8]) -> Result<(), DeviceError> {
+        let to = self.address(offset, bytes.len(), "write")?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: the range lies inside the slab, and nothing is under way.
+        unsafe { result::memcpy_htod_sync(to, bytes) }.map_err(|error| self.0.shared.context.failed("copying to the GPU", error))
+    }
+
+    fn read(&self, offset: Bytes, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        let from = self.address(offset, bytes.len(), "read")?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: as above.
+        unsafe { result::memcpy_dtoh_sync(bytes, from) }.map_err(|error| self.0.shared.context.failed("copying from the GPU", error))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// The stage behind its lock. A panic under it leaves bytes behind, which are bytes all the same.
+pub(crate) fn lock(stage: &Mutex<Stage>) -> std::sync::MutexGuard<'_, Stage> {
+    stage.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,99 @@
+//! What there is of CUDA on this machine. Looking never fails and never panics.
+
+use crate::driver;
+use cudarc::{cublaslt, driver as cuda, nvrtc};
+use plimsoll_core::Bytes;
+
+/// A library that was looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// What people call it.
+    pub name: &'static str,
+    /// Whether it is there.
+    pub found: bool,
+    /// What is missing without it.
+    pub without: &'static str,
+}
+
+/// A GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gpu {
+    /// Its number, as in `cuda:0`.
+    pub ordinal: usize,
+    /// What it calls itself.
+    pub name: String,
+    /// Its memory.
+    pub total: Bytes,
+    /// What of it is free, if that could be asked.
+    pub free: Option<Bytes>,
+}
+
+/// What there is of CUDA on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// The libraries, the driver first.
+    pub libraries: Vec<Found>,
+    /// The GPUs the driver sees.
+    pub gpus: Vec<Gpu>,
+}
+
+impl Probe {
+    /// Why no GPU can be used, if so.
+    pub fn obstacle(&self) -> Option<String> {
+        let missing = |name: &str| self.libraries.iter().any(|library| library.name == name && !library.found);
+        if missing(DRIVER) {
+            return Some("there is no CUDA driver on this machine (libcuda was not found); compute with `--device cpu`".to_string());
+        }
+        if missing(NVRTC) {
+            return Some(
+                "the CUDA compiler library NVRTC (libnvrtc) was not found; install it, or compute with `--device cpu`".to_string(),
+            );
+        }
+        if self.gpus.is_empty() {
+            return Some("the CUDA driver sees no GPU on this machine; compute with `--device cpu`".to_string());
+        }
+        None
+    }
+}
+
+const DRIVER: &str = "CUDA driver";
+const NVRTC: &str = "NVRTC";
+
+/// Looks for the driver, the libraries and the GPUs.
+///
+/// ```
+/// let probe = plimsoll_cuda::probe();
+/// assert_eq!(probe.libraries[0].name, "CUDA driver");
+/// assert!(probe.libraries[0].found || probe.gpus.is_empty());
+/// ```
+pub fn probe() -> Probe {
+    // SAFETY: only opens the libraries by the names they are later used by, and closes them again.
+    let (driver, compiler, products) =
+        unsafe { (cuda::sys::is_culib_present(), nvrtc::sys::is_culib_present(), cublaslt::sys::is_culib_present()) };
+    let libraries = vec![
+        Found { name: DRIVER, found: driver, without: "no GPU can be used" },
+        Found { name: NVRTC, found: compiler, without: "no GPU can be used: kernels are compiled where they run" },
+        Found { name: "cuBLASLt", found: products, without: "matrix products run in plain generated kernels" },
+    ];
+    Probe { libraries, gpus: if driver { gpus() } else { vec![] } }
+}
+
+/// Whether matrix products can go through cuBLASLt.
+pub(crate) fn has_cublaslt() -> bool {
+    // SAFETY: only opens the library and closes it again.
+    unsafe { cublaslt::sys::is_culib_present() }
+}
+
+fn gpus() -> Vec<Gpu> {
+    let count = cuda::result::init().and_then(|()| cuda::result::device::get_count()).unwrap_or(0);
+    (0..count)
+        .filter_map(|ordinal| {
+            let device = cuda::result::device::get(ordinal).ok()?;
+            // SAFETY: the driver has just given this device.
+            let total = unsafe { cuda::result::device::total_mem(device) }.ok()?;
+            let free = driver::Context::open(ordinal as usize).and_then(|context| context.free()).ok();
+            let name = cuda::result::device::get_name(device).ok()?;
+            Some(Gpu { ordinal: ordinal as usize, name, total: Bytes(total as u64), free })
+        })
+        .collect()
+}

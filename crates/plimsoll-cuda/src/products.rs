@@ -1,0 +1,154 @@
+//! Matrix products through cuBLASLt, in planned scratch. The way is chosen once when a program is loaded, and is the same every time.
+
+use crate::driver::{Context, Stream};
+use cudarc::cublaslt::{result, sys};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// The most scratch a product is given.
+const MOST: usize = 4 << 20;
+/// Parts that a long sum may be cut into, each with results of its own.
+const PARTS: usize = 32;
+
+/// Bytes of scratch for a product of `m × n` results. A rule of ours, not of the library, so that plans need none; never less for more rows.
+pub(crate) fn workspace(m: usize, n: usize) -> u64 {
+    (PARTS * 4 * m * n).min(MOST) as u64
+}
+
+/// The library.
+pub(crate) struct Library {
+    handle: sys::cublasLtHandle_t,
+    context: Arc<Context>,
+}
+
+// SAFETY: a handle may be used from any thread while the context is current.
+unsafe impl Send for Library {}
+// SAFETY: cuBLASLt handles hold no state that calls change.
+unsafe impl Sync for Library {}
+
+impl Library {
+    /// Opens it; it must be there and the context current.
+    pub fn open(context: &Arc<Context>) -> Result<Library, String> {
+        let handle = result::create_handle().map_err(|error| format!("cuBLASLt could not be opened: {error:?}"))?;
+        Ok(Library { handle, context: Arc::clone(context) })
+    }
+}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            // SAFETY: created in `open` and destroyed once.
+            let _ = unsafe { result::destroy_handle(self.handle) };
+        }
+    }
+}
+
+/// One product, with the way it is computed.
+pub(crate) struct Product {
+    library: Arc<Library>,
+    description: sys::cublasLtMatmulDesc_t,
+    layouts: [sys::cublasLtMatrixLayout_t; 3],
+    algorithm: sys::cublasLtMatmulAlgo_t,
+    workspace: usize,
+}
+
+// SAFETY: descriptions are plain data that only this value refers to.
+unsafe impl Send for Product {}
+
+impl Product {
+    /// `A·B` with `m × n` results and sums of `k`, everything row by row, either operand possibly transposed, in at most `workspace` bytes of
+    /// scratch. None if the library knows no way.
+    pub fn new(
+        library: &Arc<Library>,
+        (m, n, k): (usize, usize, usize),
+        transpose_a: bool,
+        transpose_b: bool,
+        workspace: usize,
+    ) -> Option<Product> {
+        // The library thinks in columns: a matrix that lies row by row is its transpose there, and (A·B)ᵀ = Bᵀ·Aᵀ.
+        let layout = |rows: usize, columns: usize| {
+            result::create_matrix_layout(sys::cudaDataType_t::CUDA_R_32F, rows as u64, columns as u64, rows as i64).ok()
+        };
+        let left = if transpose_b { layout(k, n)? } else { layout(n, k)? };
+        let right = if transpose_a { layout(m, k)? } else { layout(k, m)? };
+        let description = result::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, sys::cudaDataType_t::CUDA_R_32F).ok()?;
+        let mut product = Product {
+            library: Arc::clone(library),
+            description,
+            layouts: [left, right, layout(n, m)?],
+            algorithm: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
+            workspace,
+        };
+        product.choose(transpose_a, transpose_b)?;
+        Some(product)
+    }
+
+    fn choose(&mut self, transpose_a: bool, transpose_b: bool) -> Option<()> {
+        use sys::cublasLtMatmulDescAttributes_t::{CUBLASLT_MATMUL_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSB};
+        for (attribute, turned) in [(CUBLASLT_MATMUL_DESC_TRANSA, transpose_b), (CUBLASLT_MATMUL_DESC_TRANSB, transpose_a)] {
+            // 0 is as it stands and 1 transposed.
+            let value = i32::from(turned);
+            // SAFETY: the description is held by this value, and the attribute is a 32-bit number.
+            unsafe { result::set_matmul_desc_attribute(self.description, attribute, (&raw const value).cast(), size_of_val(&value)) }
+                .ok()?;
+        }
+        let preference = result::create_matmul_pref().ok()?;
+        let [left, right, out] = self.layouts;
+        // SAFETY: everything was created above and is not destroyed before this is done; the attribute is a size.
+        let found = unsafe {
+            let attribute = sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
+            let limit = (&raw const self.workspace).cast::<c_void>();
+            let limited = result::set_matmul_pref_attribute(preference, attribute, limit, size_of::<usize>());
+            let found = limited
+                .and_then(|()| result::get_matmul_algo_heuristic(self.library.handle, self.description, left, right, out, out, preference));
+            let _ = result::destroy_matmul_pref(preference);
+            found
+        };
+        self.algorithm = found.ok()?.algo;
+        Some(())
+    }
+
+    /// Puts the product into the stream.
+    ///
+    /// # Safety
+    /// The addresses are matrices of the extents it was made for and scratch of the size it was made for, until the stream has run it.
+    pub unsafe fn run(&self, a: u64, b: u64, c: u64, workspace: u64, stream: &Stream) -> Result<(), String> {
+        let (one, zero) = (1f32, 0f32);
+        let [left, right, out] = self.layouts;
+        let (a, b, c) = (a as *const c_void, b as *const c_void, c as *mut c_void);
+        // SAFETY: the caller's promise; the two factors are read before the call returns. The libraries' stream types are the same pointer.
+        unsafe {
+            result::matmul(
+                self.library.handle,
+                self.description,
+                (&raw const one).cast(),
+                (&raw const zero).cast(),
+                b,
+                left,
+                a,
+                right,
+                c,
+                out,
+                c,
+                out,
+                &raw const self.algorithm,
+                workspace as *mut c_void,
+                self.workspace,
+                stream.raw.cast(),
+            )
+        }
+        .map_err(|error| format!("a matrix product failed: {error:?}"))
+    }
+}
+
+impl Drop for Product {
+    fn drop(&mut self) {
+        // SAFETY: created in `new` and destroyed once.
+        unsafe {
+            let _ = result::destroy_matmul_desc(self.description);
+            for layout in self.layouts {
+                let _ = result::destroy_matrix_layout(layout);
+            }
+        }
+    }
+}

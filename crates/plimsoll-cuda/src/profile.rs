@@ -1,0 +1,118 @@
+//! What is known of a GPU without having it: enough to make plans for it on any machine.
+
+use crate::program;
+use crate::staging::pinned;
+use plimsoll_core::Bytes;
+use plimsoll_core::device::{Device, DeviceError, Loaded, Memory, Overhead, StepMemory};
+use plimsoll_core::graph::{Graph, Node};
+use plimsoll_core::plan::{Plan, Program};
+
+/// What every offset is a multiple of: what the driver itself aligns to, and what matrix products like best.
+pub(crate) const ALIGNMENT: Bytes = Bytes(256);
+
+/// What plans need to know of a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// The name it is chosen by.
+    pub name: &'static str,
+    /// What it calls itself.
+    pub model: &'static str,
+    /// Its memory.
+    pub total: Bytes,
+    /// What CUDA takes for itself on the GPU and on the host: context, libraries, compiled kernels.
+    pub overhead: Overhead,
+}
+
+/// For GPUs nobody has measured; ample.
+pub(crate) const ANY: Overhead = Overhead { device: Bytes::mib(640), host: Bytes::mib(640) };
+
+/// Measured with `plimsoll devices` before and during `plimsoll train --device cuda:0`, rounded up.
+const PROFILES: [Profile; 1] = [Profile { name: "h200", model: "NVIDIA H200", total: Bytes::mib(143_156), overhead: ANY }];
+
+impl Profile {
+    /// The profile of this name.
+    ///
+    /// ```
+    /// use plimsoll_cuda::Profile;
+    /// assert_eq!(Profile::named("h200").unwrap().model, "NVIDIA H200");
+    /// assert!(Profile::named("abacus").is_none());
+    /// ```
+    pub fn named(name: &str) -> Option<Profile> {
+        PROFILES.into_iter().find(|profile| profile.name == name)
+    }
+
+    /// The names there are.
+    pub fn names() -> Vec<&'static str> {
+        PROFILES.iter().map(|profile| profile.name).collect()
+    }
+
+    /// What CUDA takes for itself on a GPU that calls itself `model`.
+    pub(crate) fn overhead_of(model: &str) -> Overhead {
+        PROFILES.iter().find(|profile| profile.model == model).map_or(ANY, |profile| profile.overhead)
+    }
+}
+
+/// Pinned host memory that a plan needs beside the device's.
+pub(crate) fn host_staging(plan: &Plan) -> Bytes {
+    plan.staging.as_ref().map_or(Bytes::ZERO, pinned)
+}
+
+/// A GPU that is not here: plans can be made for it, and they are the same as on one that is.
+pub struct PlanOnly {
+    profile: Profile,
+    ordinal: usize,
+}
+
+impl PlanOnly {
+    /// As if `cuda:ordinal` were a GPU of this profile.
+    pub fn new(profile: Profile, ordinal: usize) -> PlanOnly {
+        PlanOnly { profile, ordinal }
+    }
+
+    fn absent(&self) -> DeviceError {
+        let what = format!("only plans can be made from the profile `{}`; leave out `--device-profile` to compute", self.profile.name);
+        DeviceError::Unsupported { device: self.name(), what }
+    }
+}
+
+impl Device for PlanOnly {
+    fn name(&self) -> String {
+        format!("cuda:{}", self.ordinal)
+    }
+
+    fn description(&self) -> String {
+        format!("{}, from its profile", self.profile.model)
+    }
+
+    fn shares_host_memory(&self) -> bool {
+        false
+    }
+
+    fn alignment(&self) -> Bytes {
+        ALIGNMENT
+    }
+
+    fn overhead(&self) -> Overhead {
+        self.profile.overhead
+    }
+
+    fn available(&self) -> Option<Bytes> {
+        Some(self.profile.total)
+    }
+
+    fn host_staging(&self, plan: &Plan) -> Bytes {
+        host_staging(plan)
+    }
+
+    fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes {
+        program::workspace(graph, node, rows)
+    }
+
+    fn allocate(&self, _: Bytes) -> Result<Box<dyn Memory>, DeviceError> {
+        Err(self.absent())
+    }
+
+    fn load(&self, _: &Plan, _: &Program, _: usize, _: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError> {
+        Err(self.absent())
+    }
+}

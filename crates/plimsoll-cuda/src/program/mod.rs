@@ -1,0 +1,401 @@
+//! A program resolved for a number of rows: kernels and products with their addresses, recorded once per slot and then replayed.
+
+mod lower;
+
+pub(crate) use lower::workspace;
+
+use crate::device::Shared;
+use crate::driver::{Graph, Module, launch};
+use crate::kernels::{Kernel, PRELUDE};
+use crate::memory::{CudaMemory, Slab, lock};
+use crate::products::Product;
+use crate::staging::{RunId, Stage};
+use cudarc::driver::{result, sys};
+use lower::{Address, Addresses, Lowering, Work, guarding_loss, report};
+use plimsoll_core::device::{DeviceError, Loaded, Memory, StepInputs, StepMemory};
+use plimsoll_core::plan::{Place, Plan, Program};
+use plimsoll_core::{Bytes, DType, NodeId, Op, ValueId};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+/// A loaded program. It keeps its memories alive.
+pub(crate) struct CudaProgram {
+    shared: Arc<Shared>,
+    stage: Arc<Mutex<Stage>>,
+    instructions: Vec<Instruction>,
+    /// One recording per slot, made before the second run: what runs once need not be recorded.
+    graphs: Vec<Graph>,
+    columns: Vec<Column>,
+    offsets: Vec<usize>,
+    header: usize,
+    scalars: usize,
+    /// This program's last two runs, the last one first.
+    runs: [Option<RunId>; 2],
+    /// The slot of the run whose loss was not finite.
+    broken: Option<usize>,
+    /// Dropped last: what the rest refers to.
+    _module: Option<Module>,
+    _memories: [Arc<Slab>; 2],
+}
+
+struct Instruction {
+    /// The node; none for the report.
+    node: Option<NodeId>,
+    steps: Vec<Step>,
+    outputs: Vec<Output>,
+    writes_state: bool,
+}
+
+enum Step {
+    Launch { function: sys::CUfunction, blocks: [u32; 3], threads: u32, arguments: Vec<Address> },
+    Product { product: Box<Product>, a: Address, b: Address, c: Address, workspace: Address },
+}
+
+// SAFETY: functions belong to the module that the program keeps; they may be launched from any thread.
+unsafe impl Send for Step {}
+
+struct Output {
+    dtype: DType,
+    address: Address,
+    bytes: usize,
+}
+
+/// What a column must look like.
+struct Column {
+    name: String,
+    node: Option<NodeId>,
+    dtype: DType,
+    bytes: usize,
+}
+
+impl CudaProgram {
+    /// Resolves `program` for exactly `rows` rows.
+    ///
+    /// # Errors
+    /// When an op is used in a way no kernel supports, a kernel does not compile, or the memories are not this device's or too small.
+    pub fn load(
+        shared: &Arc<Shared>,
+        plan: &Plan,
+        program: &Program,
+        rows: usize,
+        memory: &StepMemory<'_>,
+    ) -> Result<CudaProgram, DeviceError> {
+        let unsupported = |what: String| DeviceError::Unsupported { device: shared.context.name(), what };
+        let slab = |memory: &dyn Memory| match memory.as_any().downcast_ref::<CudaMemory>() {
+            Some(memory) => Ok(Arc::clone(&memory.0)),
+            None => Err(unsupported("the memory was made by another device".to_string())),
+        };
+        let (resident, arena) = (slab(memory.resident)?, slab(memory.arena)?);
+        let staging = plan.staging.ok_or_else(|| unsupported("the plan has no room for the batch".to_string()))?;
+        if staging.offset.0 + staging.size().0 > resident.size {
+            return Err(unsupported("the batch is planned outside of its memory".to_string()));
+        }
+        shared.bind()?;
+        let graph = &program.graph;
+        let lowering = Lowering { plan, program, rows, loss: guarding_loss(graph), library: shared.products.is_some() };
+        let stage = resident.stage(&staging)?;
+        let offsets: Vec<usize> = staging.columns(graph, plan.rows).iter().map(|offset| offset.get()).collect();
+        let header = staging.header(graph, plan.rows).get();
+        let addresses = Addresses {
+            lowering: &lowering,
+            resident: (resident.start, resident.size),
+            arena: (arena.start, arena.size),
+            columns: &offsets,
+            header,
+            scalars: staging.scalars(graph, plan.rows).get(),
+            alarm: lock(&stage).alarm,
+        };
+        let mut assembly = Assembly { shared, addresses: &addresses, names: HashMap::new(), source: PRELUDE.to_string() };
+        let mut pending = Vec::new();
+        let mut loss_known = false;
+        for (step, id) in program.order.iter().enumerate() {
+            let node = graph.node(*id);
+            let named = |what: String| {
+                let op = node.op.define().name();
+                unsupported(if node.scope.is_empty() { format!("{op}: {what}") } else { format!("{op} of `{}`: {what}", node.scope) })
+            };
+            let works = lowering.lower(node, loss_known).map_err(named)?;
+            let (offset, size) = program.workspaces[step];
+            let needed = workspace(graph, node, rows);
+            if needed > size || offset.0 + needed.0 > arena.size {
+                return Err(named(format!("needs {needed} of workspace, but the plan gives it {size}")));
+            }
+            let steps = works.into_iter().map(|work| assembly.resolve(work, &node.inputs, &node.outputs, offset, needed));
+            pending.push((Some(*id), steps.collect::<Result<Vec<_>, _>>().map_err(named)?, node.outputs.clone()));
+            loss_known |= lowering.loss.is_some_and(|loss| node.outputs.contains(&root(program, loss)));
+        }
+        let last = assembly.resolve(report(program, lowering.loss), &[], &[], Bytes::ZERO, Bytes::ZERO).map_err(unsupported)?;
+        pending.push((None, vec![last], vec![]));
+
+        let code = shared.compiler.compile(&assembly.source).map_err(|log| unsupported(format!("a kernel does not compile: {log}")))?;
+        let failed = |error| shared.context.failed("loading the kernels", error);
+        let module = Module::new(&shared.context, &code).map_err(failed)?;
+        let mut instructions = Vec::with_capacity(pending.len());
+        for (node, steps, values) in pending {
+            let steps = steps.into_iter().map(|step| step.link(&module)).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+            let output = |value: &ValueId| -> Result<Output, String> {
+                let ty = graph.ty(*value);
+                Ok(Output { dtype: ty.dtype, address: addresses.value(*value)?, bytes: ty.bytes(rows).get() })
+            };
+            let outputs = values.iter().map(output).collect::<Result<Vec<_>, _>>().map_err(unsupported)?;
+            let writes_state = values.iter().any(|value| matches!(program.places[value.0 as usize], Some(Place::Resident(_))));
+            instructions.push(Instruction { node, steps, outputs, writes_state });
+        }
+        let column = |(i, input): (usize, &plimsoll_core::graph::Input)| Column {
+            name: input.name.clone(),
+            node: graph.nodes().find(|(_, node)| matches!(node.op, Op::Input(id) if id.0 as usize == i)).map(|(id, _)| id),
+            dtype: input.ty.dtype,
+            bytes: input.ty.bytes(rows).get(),
+        };
+        Ok(CudaProgram {
+            columns: graph.inputs().iter().enumerate().map(column).collect(),
+            scalars: graph.scalars().len(),
+            shared: Arc::clone(shared),
+            stage,
+            instructions,
+            graphs: Vec::new(),
+            offsets,
+            header,
+            runs: [None; 2],
+            broken: None,
+            _module: Some(module),
+            _memories: [resident, arena],
+        })
+    }
+
+    fn check(&self, inputs: &StepInputs<'_>) -> Result<(), DeviceError> {
+        let unsupported = |what: String| Err(DeviceError::Unsupported { device: self.shared.context.name(), what });
+        if inputs.columns.len() != self.columns.len() {
+            return unsupported(format!("the program reads {} columns, but got {}", self.columns.len(), inputs.columns.len()));
+        }
+        if inputs.scalars.len() != self.scalars {
+            return unsupported(format!("the program reads {} scalars, but got {}", self.scalars, inputs.scalars.len()));
+        }
+        match self.columns.iter().zip(inputs.columns).find(|(column, given)| column.bytes != given.len()) {
+            Some((column, given)) => {
+                unsupported(format!("the column `{}` has {} bytes, but got {}", column.name, column.bytes, given.len()))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Puts everything into the computing stream, for a slot.
+    fn issue(&self, stage: &Stage, slot: usize) -> Result<(), DeviceError> {
+        self.instructions.iter().try_for_each(|instruction| self.issue_one(instruction, stage, slot))
+    }
+
+    fn issue_one(&self, instruction: &Instruction, stage: &Stage, slot: usize) -> Result<(), DeviceError> {
+        let at = |address: Address| resolve(address, stage, slot);
+        let stream = &self.shared.compute;
+        for step in &instruction.steps {
+            match step {
+                Step::Launch { function, blocks, threads, arguments } => {
+                    let mut arguments: Vec<u64> = arguments.iter().map(|address| at(*address)).collect();
+                    // SAFETY: the kernel was written for these arguments, whose places the plan made and `load` checked; module and memories are
+                    // kept until the program goes, which waits for the stream.
+                    unsafe { launch(*function, *blocks, *threads, &mut arguments, stream) }
+                        .map_err(|error| self.shared.context.failed("launching a kernel", error))?;
+                }
+                Step::Product { product, a, b, c, workspace } => {
+                    // SAFETY: as above; the plan gives the product the scratch it was made for.
+                    unsafe { product.run(at(*a), at(*b), at(*c), at(*workspace), stream) }
+                        .map_err(|what| DeviceError::Failed { device: self.shared.context.name(), what })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, stage: &Stage) -> Result<(), DeviceError> {
+        let failed = |error| self.shared.context.failed("recording the step", error);
+        let record = |slot| Graph::record(&self.shared.context, &self.shared.compute, failed, || self.issue(stage, slot));
+        self.graphs = (0..stage.slots()).map(record).collect::<Result<Vec<_>, _>>()?;
+        Ok(())
+    }
+
+    /// Whether some bytes on the GPU are real numbers one of which is not finite. Nothing may be under way.
+    fn is_broken(&self, dtype: DType, address: u64, bytes: usize) -> Result<bool, DeviceError> {
+        let mut piece = [0u8; 4096];
+        for start in (0..bytes).step_by(piece.len()) {
+            let piece = &mut piece[..(bytes - start).min(4096)];
+            // SAFETY: the bytes are an output of a planned node, or a column in its slot.
+            unsafe { result::memcpy_dtoh_sync(piece, address + start as u64) }
+                .map_err(|error| self.shared.context.failed("copying from the GPU", error))?;
+            if any_non_finite(dtype, piece) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl Loaded for CudaProgram {
+    fn run(&mut self, inputs: &StepInputs<'_>) -> Result<(), DeviceError> {
+        self.check(inputs)?;
+        self.shared.bind()?;
+        let stage = Arc::clone(&self.stage);
+        let mut stage = lock(&stage);
+        if self.graphs.is_empty() && self.runs[0].is_some() {
+            self.record(&stage)?;
+        }
+        let slot = stage.begin(inputs, &self.offsets, self.header)?;
+        match self.graphs.get(slot) {
+            Some(graph) => {
+                graph.launch(&self.shared.compute).map_err(|error| self.shared.context.failed("launching the step", error))?;
+            }
+            None => self.issue(&stage, slot)?,
+        }
+        self.runs = [Some(stage.end(slot)?), self.runs[0]];
+        Ok(())
+    }
+
+    fn outcome(&mut self, back: u64, numbers: &mut [f32]) -> Result<(), DeviceError> {
+        self.shared.bind()?;
+        let stage = Arc::clone(&self.stage);
+        let mut stage = lock(&stage);
+        let slot = self.runs.get(back as usize).copied().flatten().and_then(|run| stage.slot_of(run)).ok_or_else(|| {
+            DeviceError::Unsupported { device: self.shared.context.name(), what: "that run is too long ago to be asked for".to_string() }
+        })?;
+        let answer = stage.answer_of(slot, numbers);
+        if matches!(answer, Err(DeviceError::NonFinite)) {
+            self.broken = Some(slot);
+        }
+        answer
+    }
+
+    fn find_non_finite(&mut self, inputs: Option<&StepInputs<'_>>) -> Result<Option<NodeId>, DeviceError> {
+        self.shared.bind()?;
+        let stage = Arc::clone(&self.stage);
+        let mut stage = lock(&stage);
+        let slot = match (inputs, self.broken) {
+            (Some(inputs), _) => {
+                self.check(inputs)?;
+                let slot = stage.begin(inputs, &self.offsets, self.header)?;
+                stage.end(slot)?;
+                slot
+            }
+            (None, Some(slot)) => slot,
+            (None, None) => return Ok(None),
+        };
+        self.shared.settle()?;
+        for (column, offset) in self.columns.iter().zip(&self.offsets) {
+            if self.is_broken(column.dtype, stage.on_device(slot) + *offset as u64, column.bytes)? {
+                return Ok(column.node);
+            }
+        }
+        for instruction in self.instructions.iter().take_while(|instruction| !instruction.writes_state) {
+            self.issue_one(instruction, &stage, slot)?;
+            self.shared.settle()?;
+            for output in &instruction.outputs {
+                if self.is_broken(output.dtype, resolve(output.address, &stage, slot), output.bytes)? {
+                    return Ok(instruction.node);
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Drop for CudaProgram {
+    fn drop(&mut self) {
+        // Kernels and recordings may not go while they run. Nothing can be done about a device that has failed.
+        let _ = self.shared.settle();
+    }
+}
+
+fn resolve(address: Address, stage: &Stage, slot: usize) -> u64 {
+    match address {
+        Address::Fixed(address) => address,
+        Address::Slot(offset) => stage.on_device(slot) + offset,
+        Address::Answer => stage.answer(slot),
+    }
+}
+
+/// The value whose bytes this one is, looking through views.
+fn root(program: &Program, mut value: ValueId) -> ValueId {
+    while let Op::Reshape(_) = program.graph.producer(value).op {
+        value = program.graph.producer(value).inputs[0];
+    }
+    value
+}
+
+/// Collects the text of all kernels of a program, equal ones once.
+struct Assembly<'a> {
+    shared: &'a Shared,
+    addresses: &'a Addresses<'a>,
+    names: HashMap<String, String>,
+    source: String,
+}
+
+/// A step whose kernel has a name, but no address yet.
+enum Unlinked {
+    Launch { name: String, blocks: [u32; 3], threads: u32, arguments: Vec<Address> },
+    Product(Step),
+}
+
+impl Assembly<'_> {
+    fn resolve(
+        &mut self,
+        work: Work,
+        inputs: &[ValueId],
+        outputs: &[ValueId],
+        offset: Bytes,
+        workspace: Bytes,
+    ) -> Result<Unlinked, String> {
+        match work {
+            Work::Kernel(kernel, inputs) => self.launch(&kernel, &inputs, outputs, offset),
+            Work::Product { extents, transpose: (a, b), fallback } => {
+                let library = self.shared.products.as_ref().expect("products are only made where the library is");
+                match Product::new(library, extents, a, b, workspace.get()) {
+                    None => self.launch(&fallback, inputs, outputs, offset),
+                    Some(product) => Ok(Unlinked::Product(Step::Product {
+                        product: Box::new(product),
+                        a: self.addresses.value(inputs[0])?,
+                        b: self.addresses.value(inputs[1])?,
+                        c: self.addresses.value(outputs[0])?,
+                        workspace: Address::Fixed(self.addresses.arena.0 + offset.0),
+                    })),
+                }
+            }
+        }
+    }
+
+    fn launch(&mut self, kernel: &Kernel, inputs: &[ValueId], outputs: &[ValueId], offset: Bytes) -> Result<Unlinked, String> {
+        let arguments = kernel.parameters.iter().map(|(_, argument)| self.addresses.argument(*argument, inputs, outputs, offset));
+        let arguments = arguments.collect::<Result<Vec<_>, _>>()?;
+        let next = format!("k{}", self.names.len());
+        let text = kernel.source("");
+        let name = match self.names.get(&text) {
+            Some(name) => name.clone(),
+            None => {
+                self.source += &format!("\n{}", kernel.source(&next));
+                self.names.insert(text, next.clone());
+                next
+            }
+        };
+        Ok(Unlinked::Launch { name, blocks: kernel.blocks, threads: kernel.threads, arguments })
+    }
+}
+
+impl Unlinked {
+    fn link(self, module: &Module) -> Result<Step, cudarc::driver::DriverError> {
+        match self {
+            Unlinked::Launch { name, blocks, threads, arguments } => {
+                Ok(Step::Launch { function: module.function(&name)?, blocks, threads, arguments })
+            }
+            Unlinked::Product(step) => Ok(step),
+        }
+    }
+}
+
+/// Whether one of the numbers is infinite or NaN: their exponent is all ones. Integers never are.
+fn any_non_finite(dtype: DType, bytes: &[u8]) -> bool {
+    let half = |mask: u16| bytes.chunks_exact(2).any(|b| u16::from_ne_bytes([b[0], b[1]]) & mask == mask);
+    match dtype {
+        DType::F16 => half(0x7c00),
+        DType::BF16 => half(0x7f80),
+        DType::F32 => bytes.chunks_exact(4).any(|b| !f32::from_ne_bytes([b[0], b[1], b[2], b[3]]).is_finite()),
+        DType::F64 => bytes.chunks_exact(8).any(|b| !f64::from_ne_bytes(b.try_into().expect("eight bytes")).is_finite()),
+        DType::I32 | DType::I64 | DType::U8 => false,
+    }
+}

@@ -1,0 +1,146 @@
+//! The way of a batch to the GPU: written into a pinned slot, copied on a stream of its own while the step before computes, and what a run's numbers
+//! come back in.
+
+use crate::device::Shared;
+use crate::driver::{Event, Pinned};
+use cudarc::driver::{result, sys};
+use plimsoll_core::Bytes;
+use plimsoll_core::device::{DeviceError, StepInputs};
+use plimsoll_core::plan::{NUMBERS, Staging};
+use std::sync::Arc;
+
+/// Bytes in which a run's numbers come back, whether all went well before them.
+const ANSWER: usize = 4 * (NUMBERS + 1);
+
+/// Pinned host memory for a plan with this staging.
+pub(crate) fn pinned(staging: &Staging) -> Bytes {
+    Bytes(staging.slots as u64 * (staging.slot.0 + ANSWER as u64)).align_up(4096)
+}
+
+/// The slots, on both sides.
+pub(crate) struct Stage {
+    shared: Arc<Shared>,
+    pinned: Pinned,
+    slots: Vec<Slot>,
+    slot_size: usize,
+    /// The first slot on the GPU.
+    start: u64,
+    /// Where the GPU remembers that a loss was not finite.
+    pub alarm: u64,
+    /// Runs begun.
+    runs: u64,
+}
+
+struct Slot {
+    /// The batch is on the GPU.
+    copied: Event,
+    /// The run is done, so that both sides of the slot are free and the answer is there.
+    done: Event,
+}
+
+/// Which run a slot was used for, to ask for its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RunId(u64);
+
+impl Stage {
+    pub fn new(shared: &Arc<Shared>, staging: &Staging, resident: u64) -> Result<Stage, DeviceError> {
+        shared.bind()?;
+        let size = pinned(staging);
+        let context = &shared.context;
+        let pinned = Pinned::new(context, size.get()).map_err(|error| DeviceError::OutOfMemory {
+            device: "the host".to_string(),
+            size,
+            reason: format!("pinned for {}: {error:?}", context.name()),
+        })?;
+        let slot = |_| -> Result<Slot, _> { Ok(Slot { copied: Event::new(context)?, done: Event::new(context)? }) };
+        let slots = (0..staging.slots).map(slot).collect::<Result<Vec<_>, _>>();
+        Ok(Stage {
+            pinned,
+            slots: slots.map_err(|error| context.failed("making events", error))?,
+            slot_size: staging.slot.get(),
+            start: resident + staging.offset.0,
+            alarm: resident + staging.alarm().0,
+            runs: 0,
+            shared: Arc::clone(shared),
+        })
+    }
+
+    /// How many slots there are.
+    pub fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Where a slot begins on the GPU.
+    pub fn on_device(&self, slot: usize) -> u64 {
+        self.start + (slot * self.slot_size) as u64
+    }
+
+    /// Where the GPU writes the answer of the run in a slot: host memory that it reaches under the same address.
+    pub fn answer(&self, slot: usize) -> u64 {
+        self.pinned.start as u64 + self.answer_offset(slot) as u64
+    }
+
+    fn answer_offset(&self, slot: usize) -> usize {
+        self.slots.len() * self.slot_size + slot * ANSWER
+    }
+
+    /// Brings the inputs of a run into the next slot and lets the computing stream wait for them. `columns` says where each column begins in a slot,
+    /// `header` where the header does.
+    pub fn begin(&mut self, inputs: &StepInputs<'_>, columns: &[usize], header: usize) -> Result<usize, DeviceError> {
+        let slot = (self.runs % self.slots.len() as u64) as usize;
+        let failed = |error| self.shared.context.failed("copying the batch", error);
+        // Until the run that had the slot before is done, the host may not write into it.
+        self.slots[slot].done.wait().map_err(failed)?;
+        let (scalars, random) = (inputs.scalars, inputs.random);
+        let mut image = [0u8; 32];
+        image[..8].copy_from_slice(&random.seed.to_ne_bytes());
+        image[8..16].copy_from_slice(&random.first_row.to_ne_bytes());
+        image[16..20].copy_from_slice(&random.step.to_ne_bytes());
+        let end = header + image.len() + 4 * scalars.len();
+        assert!(end <= self.slot_size, "a slot is as large as the largest program's inputs");
+        let host = self.pinned.start.wrapping_add(slot * self.slot_size);
+        let put = |offset: usize, bytes: *const u8, length: usize| {
+            assert!(offset + length <= end, "columns stand before the header");
+            // SAFETY: the range lies inside the slot, which the GPU does not read now, and nobody else has it: the stage is behind a lock.
+            unsafe { std::ptr::copy_nonoverlapping(bytes, host.wrapping_add(offset), length) };
+        };
+        columns.iter().zip(inputs.columns).for_each(|(offset, column)| put(*offset, column.as_ptr(), column.len()));
+        put(header, image.as_ptr(), image.len());
+        put(header + image.len(), scalars.as_ptr().cast(), 4 * scalars.len());
+        let Slot { copied, .. } = &self.slots[slot];
+        // SAFETY: both sides are `end` bytes long, and the pinned one is not written before `done` is waited for.
+        unsafe { sys::cuMemcpyHtoDAsync_v2(self.on_device(slot), host.cast(), end, self.shared.copy.raw) }.result().map_err(failed)?;
+        copied.record(&self.shared.copy).and_then(|()| self.shared.compute.wait_for(copied)).map_err(failed)?;
+        Ok(slot)
+    }
+
+    /// Marks the end of the run that was begun last.
+    pub fn end(&mut self, slot: usize) -> Result<RunId, DeviceError> {
+        self.slots[slot].done.record(&self.shared.compute).map_err(|error| self.shared.context.failed("marking a run", error))?;
+        self.runs += 1;
+        Ok(RunId(self.runs - 1))
+    }
+
+    /// The slot of a run, if no later one has taken it.
+    pub fn slot_of(&self, run: RunId) -> Option<usize> {
+        let slots = self.slots.len() as u64;
+        (self.runs - run.0 <= slots).then_some((run.0 % slots) as usize)
+    }
+
+    /// Waits for a run and gives its numbers. Once it is told that a loss was not finite, the alarm is off for runs that begin later.
+    pub fn answer_of(&mut self, slot: usize, numbers: &mut [f32]) -> Result<(), DeviceError> {
+        let failed = |error| self.shared.context.failed("computing a step", error);
+        self.slots[slot].done.wait().map_err(failed)?;
+        let answer = self.pinned.start.wrapping_add(self.answer_offset(slot)).cast::<f32>();
+        // SAFETY: an answer is this many numbers; the GPU has finished writing them and does not begin again before the slot is taken anew.
+        let answer = unsafe { std::slice::from_raw_parts(answer, NUMBERS + 1) };
+        numbers.iter_mut().zip(&answer[1..]).for_each(|(number, told)| *number = *told);
+        if answer[0] != 0.0 {
+            self.shared.settle()?;
+            // SAFETY: the alarm is four bytes of the resident memory, and nothing is under way.
+            unsafe { result::memset_d8_sync(self.alarm, 0, 4) }.and_then(|()| result::ctx::synchronize()).map_err(failed)?;
+            return Err(DeviceError::NonFinite);
+        }
+        Ok(())
+    }
+}

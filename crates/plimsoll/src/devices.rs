@@ -1,0 +1,77 @@
+//! The devices there are, by the names people choose them by.
+
+use crate::error::{Error, Result};
+use crate::system;
+use plimsoll_core::{Bytes, Device};
+use plimsoll_cpu::CpuDevice;
+use plimsoll_cuda::{CudaDevice, KernelCache, PlanOnly, Profile};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A device that was chosen by its name, or a profile that stands for it.
+///
+/// ```
+/// use plimsoll::Choice;
+/// assert_eq!("cuda:1".parse::<Choice>()?, Choice::Cuda(1));
+/// assert_eq!("tpu".parse::<Choice>().unwrap_err().to_string(), "there is no device `tpu`; there are `cpu` and `cuda:0`, `cuda:1`, …");
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// The CPU.
+    #[default]
+    Cpu,
+    /// A GPU, by its number.
+    Cuda(usize),
+}
+
+impl std::str::FromStr for Choice {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Choice> {
+        let number = name.strip_prefix("cuda").map(|rest| rest.strip_prefix(':').unwrap_or(if rest.is_empty() { "0" } else { rest }));
+        match (name, number.and_then(|number| number.parse().ok())) {
+            ("cpu", _) => Ok(Choice::Cpu),
+            (_, Some(ordinal)) => Ok(Choice::Cuda(ordinal)),
+            _ => Err(Error::Config(format!("there is no device `{name}`; there are `cpu` and `cuda:0`, `cuda:1`, …"))),
+        }
+    }
+}
+
+/// A device and what its threads take.
+pub(crate) struct Opened {
+    pub device: Arc<dyn Device>,
+    pub thread_stacks: Bytes,
+}
+
+/// Opens a device. With a profile no GPU is needed, and only plans can be made.
+pub(crate) fn open(choice: Choice, threads: Option<usize>, profile: Option<&str>) -> Result<Opened> {
+    match (choice, profile) {
+        (Choice::Cpu, None) => {
+            let cpu = CpuDevice::new(threads.unwrap_or_else(system::cores));
+            Ok(Opened { thread_stacks: cpu.stacks(), device: Arc::new(cpu) })
+        }
+        (Choice::Cpu, Some(name)) => Err(Error::Config(format!("the profile `{name}` is a GPU's; say `--device cuda:0` too"))),
+        (Choice::Cuda(ordinal), Some(name)) => {
+            let unknown = || Error::Config(format!("there is no profile `{name}`; there are: {}", Profile::names().join(", ")));
+            let device = PlanOnly::new(Profile::named(name).ok_or_else(unknown)?, ordinal);
+            Ok(Opened { device: Arc::new(device), thread_stacks: Bytes::ZERO })
+        }
+        (Choice::Cuda(ordinal), None) => {
+            let device = CudaDevice::open(ordinal, kernel_folder().map(KernelCache::new))?;
+            Ok(Opened { device: Arc::new(device), thread_stacks: Bytes::ZERO })
+        }
+    }
+}
+
+/// Opens a device to compute on: `cpu`, or `cuda:N`.
+pub fn open_device(choice: Choice) -> Result<Arc<dyn Device>> {
+    open(choice, None, None).map(|opened| opened.device)
+}
+
+/// The user's cache folder, where compiled kernels are kept.
+fn kernel_folder() -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))?;
+    Some(cache.join("plimsoll/kernels"))
+}
