@@ -175,8 +175,11 @@ fn pack_a(a: &Matrix, n: usize) -> bool {
 
 /// B is packed when its columns are not contiguous, or when it is wide, read by enough rows and too large for L1.
 fn pack_b(b: &Matrix, m: usize) -> bool {
-    b.col_stride != 1 || (b.row_stride.unsigned_abs() > MAX_COLUMNS && m > 2 * MAX_ROWS && b.rows > 16 && b.rows * b.cols > IN_L1)
+    b.col_stride != 1 || (b.row_stride.unsigned_abs() > MAX_COLUMNS && m > FEW_ROWS && b.rows > 16 && b.rows * b.cols > IN_L1)
 }
+
+/// Rows of A for which copying B costs more than reading it where it lies.
+const FEW_ROWS: usize = 64;
 
 /// Floats of B that may stay where they are.
 const IN_L1: usize = 8 << 10;
