@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::plan::ROWS;
 use super::sweep::{DEPTH, SLIVERS, Sweep, for_each_part};
 use super::tile::{MAX_COLUMNS, MAX_ROWS, Shape, Tile};
+use super::vector::MatVec;
 use super::{LINE, Matrix, pack};
 use crate::simd::Isa;
 
@@ -15,12 +16,16 @@ pub(super) struct Product {
     pub b: Matrix,
     pub pack_a: bool,
     pub pack_b: bool,
+    /// One operand is a vector, and the other is read in place.
+    vector: bool,
 }
 
 impl Product {
-    /// Decides what is packed.
-    pub fn new(isa: Isa, a: Matrix, b: Matrix) -> Product {
-        Product { isa, a, b, pack_a: pack_a(&a, b.cols), pack_b: pack_b(&b, a.rows) }
+    /// Decides how the operands are read, for a result whose rows are `ldc` apart.
+    pub fn new(isa: Isa, a: Matrix, b: Matrix, ldc: usize) -> Product {
+        let vector =
+            (b.cols == 1 && MatVec::fits(&a, b.row_stride, ldc)) || (a.rows == 1 && MatVec::fits(&b.transposed(), a.col_stride, 1));
+        Product { isa, a, b, pack_a: pack_a(&a, b.cols), pack_b: !vector && pack_b(&b, a.rows), vector }
     }
 
     /// One block of the result over one range of k. `c` points to element `(0, 0)` of the whole.
@@ -38,6 +43,10 @@ impl Product {
         add: bool,
         scratch: *mut f32,
     ) {
+        if self.vector {
+            // SAFETY: the caller's promise; the strides were found to fit.
+            return unsafe { self.vector_block(rows, columns, ks, c, ldc, add) };
+        }
         for k0 in ks.clone().step_by(DEPTH) {
             let depth = DEPTH.min(ks.end - k0);
             for i0 in rows.clone().step_by(ROWS) {
@@ -45,6 +54,26 @@ impl Product {
                 // SAFETY: the caller's promise, for a part of the block.
                 unsafe { self.stretch(rows, columns.clone(), k0..k0 + depth, c, ldc, add || k0 > ks.start, scratch, None) };
             }
+        }
+    }
+
+    /// [`Product::block`] where A is a row or B a column.
+    ///
+    /// # Safety
+    /// As for [`Product::block`].
+    unsafe fn vector_block(&self, rows: Range<usize>, columns: Range<usize>, ks: Range<usize>, c: *mut f32, ldc: usize, accumulate: bool) {
+        // SAFETY: the ranges lie inside the matrices and C.
+        unsafe {
+            let product = if self.b.cols == 1 && MatVec::fits(&self.a, self.b.row_stride, ldc) {
+                let matrix = Matrix { ptr: self.a.at(rows.start, ks.start), rows: rows.len(), cols: ks.len(), ..self.a };
+                let (x, x_stride) = (self.b.at(ks.start, 0), self.b.row_stride);
+                MatVec { matrix, x, x_stride, y: c.add(rows.start * ldc), y_stride: ldc, accumulate }
+            } else {
+                let matrix = Matrix { ptr: self.b.at(ks.start, columns.start), rows: ks.len(), cols: columns.len(), ..self.b };
+                let (x, x_stride) = (self.a.at(0, ks.start), self.a.col_stride);
+                MatVec { matrix: matrix.transposed(), x, x_stride, y: c.add(columns.start), y_stride: 1, accumulate }
+            };
+            product.run(self.isa);
         }
     }
 
@@ -64,6 +93,7 @@ impl Product {
         scratch: *mut f32,
         ready: Option<*const f32>,
     ) {
+        debug_assert!(rows.len() <= ROWS && ks.len() <= DEPTH);
         let shape = Shape::of(self.isa);
         let left = if self.pack_a {
             // SAFETY: `per_worker` is the sum of the slivers of B and of `ROWS` rows of A, or all there are.
@@ -113,11 +143,11 @@ impl Product {
     }
 }
 
-/// Floats of workspace of one worker: packed rows of A and a group of packed slivers of B. Rows of A are padded by a line, lest they fall
-/// on the same cache set.
+/// Floats of workspace of one worker: a group of packed slivers of B, and packed rows of A. These are padded by a line, lest they fall on
+/// the same cache set.
 pub(super) fn per_worker(m: usize, k: usize) -> usize {
     let depth = k.min(DEPTH).next_multiple_of(LINE);
-    m.next_multiple_of(MAX_ROWS).min(ROWS) * (depth + LINE) + SLIVERS
+    SLIVERS + m.next_multiple_of(MAX_ROWS).min(ROWS) * (depth + LINE)
 }
 
 /// Floats of padding for each row of a panel: a line for eight rows, lest panels written side by side fall on the same cache set.

@@ -2,6 +2,7 @@
 //!
 //! A product is cut into blocks of C by its shape alone (`plan`). A task packs what it needs of A and B into its worker's part of the workspace (`pack`) and
 //! sweeps the micro-kernel (`sweep`, `tile`) over it (`block`); where many tasks need the same of B, they pack it together and share it (`shared`).
+//! A product with a vector reads its matrix where it lies (`vector`).
 //! Small outputs with a long k (weight gradients) are cut along k as well: each chunk leaves a partial sum in the workspace, and the sums are
 //! added in chunk order.
 
@@ -11,6 +12,7 @@ mod plan;
 mod shared;
 pub(crate) mod sweep;
 pub(crate) mod tile;
+mod vector;
 
 use std::ops::Range;
 
@@ -170,7 +172,7 @@ pub unsafe fn gemm_with(
     );
 
     let plan = Plan::new(m, n, k);
-    let product = Product::new(isa, a, b);
+    let product = Product::new(isa, a, b, ldc);
     let per_worker = per_worker(m, k);
     let scratch = aligned(workspace);
     // SAFETY: `workspace_len` is the sum of the workers' parts and of what they share.

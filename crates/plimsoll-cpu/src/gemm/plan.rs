@@ -48,7 +48,9 @@ impl Plan {
         if m * n <= NARROW && most_chunks >= TASKS / 2 {
             return whole.chunked(k, most_chunks);
         }
-        let rows = m.div_ceil(TASKS).next_multiple_of(MAX_ROWS).clamp(LEAST_ROWS, ROWS).min(m);
+        // Blocks of few columns and k are tall: they are paced by the memory, which likes long runs.
+        let least = (SERIAL / n.saturating_mul(k)).next_multiple_of(MAX_COLUMNS).max(LEAST_ROWS);
+        let rows = m.div_ceil(TASKS).next_multiple_of(MAX_ROWS).clamp(least, ROWS.max(least)).min(m);
         let row_blocks = m.div_ceil(rows);
         let blocks = row_blocks * column_blocks;
         let chunks = if blocks < TASKS / 4 { most_chunks.min(TASKS / blocks) } else { 1 };

@@ -1,7 +1,7 @@
 //! Large products: B is packed once for each block of columns and k, and every task reads the one copy.
 
 use super::block::{Product, per_worker};
-use super::plan::{COLUMNS, LEAST_ROWS, Plan};
+use super::plan::{COLUMNS, LEAST_ROWS, Plan, ROWS};
 use super::sweep::{DEPTH, Sweep};
 use super::tile::MAX_COLUMNS;
 use super::{Epilogue, Out, Write};
@@ -56,10 +56,13 @@ pub(super) unsafe fn multiply(
             pool.run(plan.row_blocks, &|index, worker| {
                 let rows = index * plan.rows..m.min((index + 1) * plan.rows);
                 let accumulate = write == Write::Add || ks.start > 0;
-                // SAFETY: blocks are disjoint parts of `c`, the scratch is this worker's own, and the panel was packed above.
-                unsafe {
-                    let (scratch, panel) = (scratch.add(worker * per_worker), panel.add(0));
-                    product.stretch(rows.clone(), columns.clone(), ks.clone(), c.add(0), ldc, accumulate, scratch, Some(panel));
+                for i0 in rows.clone().step_by(ROWS) {
+                    let rows = i0..rows.end.min(i0 + ROWS);
+                    // SAFETY: blocks are disjoint parts of `c`, the scratch is this worker's own, and the panel was packed above.
+                    unsafe {
+                        let (scratch, panel) = (scratch.add(worker * per_worker), panel.add(0));
+                        product.stretch(rows, columns.clone(), ks.clone(), c.add(0), ldc, accumulate, scratch, Some(panel));
+                    }
                 }
                 if ks.end == k
                     && let Some(finish) = epilogue

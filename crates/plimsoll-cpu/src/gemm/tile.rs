@@ -117,6 +117,7 @@ unsafe fn multiply<V: Vector, const M: usize, const N: usize>(tile: &Tile) {
     unsafe {
         let mask = V::mask(tile.columns - (N - 1) * V::LANES);
         let mut sums = [[V::splat(0.0); N]; M];
+        // C is needed only after the whole of k, by when it has arrived.
         for i in 0..M {
             let row = (*tile.c.add(i)).add(tile.c_base + tile.c_offset);
             (0..N).for_each(|j| prefetch(row.add(j * V::LANES)));
@@ -157,7 +158,7 @@ unsafe fn multiply<V: Vector, const M: usize, const N: usize>(tile: &Tile) {
     }
 }
 
-/// Asks for a line of C early: it is needed only after the whole of k, by when it has arrived.
+/// Asks for a cache line before it is needed.
 #[inline(always)]
 fn prefetch(line: *const f32) {
     #[cfg(target_arch = "x86_64")]
