@@ -6,7 +6,7 @@ use super::plan::ROWS;
 use super::sweep::{DEPTH, SLIVERS, Sweep, for_each_part};
 use super::tile::{MAX_COLUMNS, MAX_ROWS, Shape, Tile};
 use super::vector::MatVec;
-use super::{LINE, Matrix, pack};
+use super::{LINE, Matrix, narrow, pack};
 use crate::simd::Isa;
 
 /// A product and how its operands are read.
@@ -18,6 +18,8 @@ pub(super) struct Product {
     pub pack_b: bool,
     /// One operand is a vector, and the other is read in place.
     vector: bool,
+    /// The result is computed transposed.
+    narrow: bool,
 }
 
 impl Product {
@@ -25,7 +27,8 @@ impl Product {
     pub fn new(isa: Isa, a: Matrix, b: Matrix, ldc: usize) -> Product {
         let vector =
             (b.cols == 1 && MatVec::fits(&a, b.row_stride, ldc)) || (a.rows == 1 && MatVec::fits(&b.transposed(), a.col_stride, 1));
-        Product { isa, a, b, pack_a: pack_a(&a, b.cols), pack_b: !vector && pack_b(&b, a.rows), vector }
+        let narrow = !vector && narrow::fits(&a, &b);
+        Product { isa, a, b, pack_a: pack_a(&a, b.cols), pack_b: !vector && !narrow && pack_b(&b, a.rows), vector, narrow }
     }
 
     /// One block of the result over one range of k. `c` points to element `(0, 0)` of the whole.
@@ -46,6 +49,10 @@ impl Product {
         if self.vector {
             // SAFETY: the caller's promise; the strides were found to fit.
             return unsafe { self.vector_block(rows, columns, ks, c, ldc, add) };
+        }
+        if self.narrow {
+            // SAFETY: the caller's promise, and the operands were found to fit.
+            return unsafe { narrow::multiply(self.isa, &self.a, &self.b, rows, ks, c, ldc, add, scratch) };
         }
         for k0 in ks.clone().step_by(DEPTH) {
             let depth = DEPTH.min(ks.end - k0);

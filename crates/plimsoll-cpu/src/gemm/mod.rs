@@ -2,11 +2,12 @@
 //!
 //! A product is cut into blocks of C by its shape alone (`plan`). A task packs what it needs of A and B into its worker's part of the workspace (`pack`) and
 //! sweeps the micro-kernel (`sweep`, `tile`) over it (`block`); where many tasks need the same of B, they pack it together and share it (`shared`).
-//! A product with a vector reads its matrix where it lies (`vector`).
+//! A product with a vector (`vector`) and one of a transposed A with few columns (`narrow`) read their matrix where it lies.
 //! Small outputs with a long k (weight gradients) are cut along k as well: each chunk leaves a partial sum in the workspace, and the sums are
 //! added in chunk order.
 
 mod block;
+mod narrow;
 mod pack;
 mod plan;
 mod shared;
