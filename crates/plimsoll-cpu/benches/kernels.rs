@@ -70,6 +70,11 @@ fn products(table: &Table) {
         (1024, 1024, 1024, true, false),
         (1024, 1024, 1024, false, true),
         (32, 512, 2048, false, false),
+        (64, 1024, 1024, false, false),
+        (1024, 1, 1024, false, false),
+        (1024, 1, 1024, true, false),
+        (1, 1024, 1024, false, false),
+        (1, 1, 100_000, false, false),
         (512, 10, 100_000, true, false),
         (1000, 512, 20_000, true, false),
     ] {

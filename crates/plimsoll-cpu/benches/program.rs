@@ -90,7 +90,9 @@ fn measure(name: &str, device: &Arc<dyn Device>, plan: Plan, role: Role, rows: u
     let best = (0..200)
         .map(|_| {
             let start = Instant::now();
-            (0..200).for_each(|_| executor.run(role, rows, &inputs).unwrap());
+            for _ in 0..200 {
+                executor.run(role, rows, &inputs).unwrap();
+            }
             start.elapsed().as_secs_f64() / 200.0
         })
         .fold(f64::INFINITY, f64::min);

@@ -55,7 +55,8 @@ fn check(case: Case) {
         for threads in [1, 2, 3] {
             let pool = Pool::new(threads);
             let mut c = before.clone();
-            let mut workspace = vec![f32::NAN; workspace_len(m, n, k, threads)];
+            let len = workspace_len(m, n, k, threads);
+            let mut workspace = vec![f32::NAN; len + 256];
             let visits: Vec<AtomicU32> = (0..m * n).map(|_| AtomicU32::new(0)).collect();
             let count = |rows: std::ops::Range<usize>, columns: std::ops::Range<usize>, worker: usize| {
                 assert!(worker < threads);
@@ -67,7 +68,8 @@ fn check(case: Case) {
                 }
             };
             // SAFETY: the matrices describe vectors that outlive the call.
-            unsafe { gemm_with(isa, &pool, case.write, a, b, c.as_mut_ptr(), ldc, &mut workspace, Some(&count)) };
+            unsafe { gemm_with(isa, &pool, case.write, a, b, c.as_mut_ptr(), ldc, &mut workspace[..len], Some(&count)) };
+            assert!(workspace[len..].iter().all(|x| x.is_nan()), "{isa:?} {case:?}: the workspace suffices");
             assert!(visits.iter().all(|v| v.load(Ordering::Relaxed) == 1), "{isa:?} {case:?}: each element finished once");
             match &first {
                 None => first = Some(c),
@@ -122,6 +124,15 @@ proptest! {
     fn products_cut_along_columns(case in case(1usize..40, 1000usize..2500, 10usize..40)) { check(case) }
 
     #[test]
+    fn a_matrix_times_a_column(case in case(1usize..3000, Just(1usize), 1usize..700)) { check(case) }
+
+    #[test]
+    fn a_row_times_a_matrix(case in case(Just(1usize), 1usize..3000, 1usize..700)) { check(case) }
+
+    #[test]
+    fn tall_products_of_few_columns(case in case(2000usize..6000, 2usize..20, 1usize..100)) { check(case) }
+
+    #[test]
     fn products_cut_along_k(case in case(1usize..50, 1usize..30, 4000usize..20000)) { check(case) }
 }
 
@@ -135,6 +146,7 @@ fn shapes_from_models() {
         (32, 12300, 10, false, true),
         (256, 256, 256, false, false),
         (130, 1030, 600, true, true),
+        (1, 1, 600_000, false, false),
     ] {
         check(Case { m, n, k, a: (a, 0), b: (b, 0), c_gap: 0, write: Write::Set });
     }

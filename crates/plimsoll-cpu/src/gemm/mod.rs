@@ -1,21 +1,26 @@
 //! Single-precision matrix products, with a hook that finishes each block of the result while it is in cache.
 //!
 //! A product is cut into blocks of C by its shape alone (`plan`). A task packs what it needs of A and B into its worker's part of the workspace (`pack`) and
-//! sweeps the micro-kernel (`tile`) over it. Small outputs with a long k (weight gradients) are cut along k as well: each chunk leaves a
-//! partial sum in the workspace, and the sums are added in chunk order.
+//! sweeps the micro-kernel (`sweep`, `tile`) over it (`block`); where many tasks need the same of B, they pack it together and share it (`shared`).
+//! A product with a vector (`vector`) and one of a transposed A with few columns (`narrow`) read their matrix where it lies.
+//! Small outputs with a long k (weight gradients) are cut along k as well: each chunk leaves a partial sum in the workspace, and the sums are
+//! added in chunk order.
 
+mod block;
+mod narrow;
 mod pack;
 mod plan;
+mod shared;
 pub(crate) mod sweep;
 pub(crate) mod tile;
+mod vector;
 
 use std::ops::Range;
 
 use crate::simd::Isa;
 use crate::threads::Pool;
-use plan::{Plan, ROWS};
-use sweep::{DEPTH, SLIVERS, Sweep, for_each_part};
-use tile::{MAX_COLUMNS, MAX_ROWS, Shape};
+use block::{Product, per_worker};
+use plan::Plan;
 
 /// A read-only matrix somewhere in memory: element `(i, j)` is at `ptr + i · row_stride + j · col_stride`.
 #[derive(Clone, Copy, Debug)]
@@ -96,13 +101,7 @@ pub fn workspace_len(m: usize, n: usize, k: usize, threads: usize) -> usize {
     if n == 0 {
         return 0;
     }
-    per_worker(m, k) * threads.max(1) + plan::partials(m, n, k) + LINE
-}
-
-/// Packed rows of A and one packed sliver of B. Rows of A are padded by a line, lest they fall on the same cache set.
-fn per_worker(m: usize, k: usize) -> usize {
-    let depth = k.min(DEPTH).next_multiple_of(LINE);
-    m.next_multiple_of(MAX_ROWS).min(ROWS) * (depth + LINE) + SLIVERS
+    per_worker(m, k) * threads.max(1) + plan::partials(m, n, k).max(shared::panel(m, n, k)) + LINE
 }
 
 /// Floats in a cache line: workers' parts of a workspace begin on one, for packed vectors must not straddle two.
@@ -174,11 +173,16 @@ pub unsafe fn gemm_with(
     );
 
     let plan = Plan::new(m, n, k);
-    let product = Product { isa, a, b, pack_a: pack_a(&a, n), pack_b: pack_b(&b, m) };
+    let product = Product::new(isa, a, b, ldc);
     let per_worker = per_worker(m, k);
     let scratch = aligned(workspace);
-    // SAFETY: `workspace_len` is the sum of the two parts.
-    let partials = Out(unsafe { scratch.add(per_worker * pool.threads()) });
+    // SAFETY: `workspace_len` is the sum of the workers' parts and of what they share.
+    let rest = Out(unsafe { scratch.add(per_worker * pool.threads()) });
+    if plan.chunks == 1 && plan.row_blocks > 1 && product.pack_b {
+        // SAFETY: passed on to the caller; a product of several row blocks has its panel in `workspace_len`.
+        return unsafe { shared::multiply(pool, &product, &plan, write, c, ldc, scratch, rest, epilogue) };
+    }
+    let partials = rest;
 
     let block = |index: usize| {
         let (i, j) = (index / plan.column_blocks, index % plan.column_blocks);
@@ -238,131 +242,5 @@ pub(crate) fn run(pool: &Pool, parallel: bool, tasks: usize, task: &(dyn Fn(usiz
         pool.run(tasks, task);
     } else {
         (0..tasks).for_each(|index| task(index, 0));
-    }
-}
-
-/// Packing A pays when it is read for many columns, or when k lies far apart in it: each k would touch a page of its own.
-fn pack_a(a: &Matrix, n: usize) -> bool {
-    if a.col_stride == 1 {
-        n > 2 * MAX_COLUMNS && a.row_stride.unsigned_abs() >= 1024
-    } else {
-        (n > MAX_COLUMNS || a.col_stride.unsigned_abs() >= 1024) && a.cols > 8
-    }
-}
-
-/// B is packed when its columns are not contiguous, or when it is wide, read by enough rows and too large for L1.
-fn pack_b(b: &Matrix, m: usize) -> bool {
-    b.col_stride != 1 || (b.row_stride.unsigned_abs() > MAX_COLUMNS && m > 2 * MAX_ROWS && b.rows > 16 && b.rows * b.cols > IN_L1)
-}
-
-/// Floats of B that may stay where they are.
-const IN_L1: usize = 8 << 10;
-
-struct Product {
-    isa: Isa,
-    a: Matrix,
-    b: Matrix,
-    pack_a: bool,
-    pack_b: bool,
-}
-
-impl Product {
-    /// One block of the result over one range of k. `c` points to element `(0, 0)` of the whole.
-    ///
-    /// # Safety
-    /// The ranges lie inside the matrices, `c` may be written over the block, and `scratch` has [`per_worker`] floats.
-    #[allow(clippy::too_many_arguments)]
-    unsafe fn block(
-        &self,
-        rows: Range<usize>,
-        columns: Range<usize>,
-        ks: Range<usize>,
-        c: *mut f32,
-        ldc: usize,
-        add: bool,
-        scratch: *mut f32,
-    ) {
-        let shape = Shape::of(self.isa);
-        // SAFETY: `per_worker` is the sum of the slivers of B and of the rows of A.
-        let packed_a = unsafe { scratch.add(SLIVERS) };
-        for k0 in ks.clone().step_by(DEPTH) {
-            let depth = DEPTH.min(ks.end - k0);
-            for i0 in rows.clone().step_by(ROWS) {
-                let rows = i0..rows.end.min(i0 + ROWS);
-                let left = if self.pack_a {
-                    // SAFETY: `packed_a` has room for `ROWS` rows, or all there are.
-                    unsafe { Left::pack(&self.a, rows.clone(), k0, depth, shape.rows, packed_a) }
-                } else {
-                    // SAFETY: the block lies inside A.
-                    Left::Strided { ptr: unsafe { self.a.at(i0, k0) }, row: self.a.row_stride, step: self.a.col_stride }
-                };
-                // SAFETY: the block lies inside B.
-                let right = Matrix { ptr: unsafe { self.b.at(k0, 0) }, rows: depth, ..self.b };
-                let mut a_rows = [std::ptr::null(); MAX_ROWS];
-                let mut c_rows = [std::ptr::null_mut(); MAX_ROWS];
-                let sweep = Sweep {
-                    isa: self.isa,
-                    rows: rows.len(),
-                    columns: columns.clone(),
-                    segments: 1,
-                    length: depth,
-                    accumulate: add || k0 > ks.start,
-                    right: &|_| right,
-                    packed: self.pack_b.then_some(scratch),
-                };
-                // SAFETY: rows, columns and k lie inside the operands, and C may be written.
-                unsafe {
-                    sweep.run(|part, tile| {
-                        let (a, row, step) = left.tile(part.start, part.len());
-                        a_rows = std::array::from_fn(|i| a.wrapping_offset(i as isize * row));
-                        c_rows = std::array::from_fn(|i| c.wrapping_add((rows.start + part.start + i) * ldc));
-                        tile.a = a_rows.as_ptr();
-                        tile.a_step = step;
-                        tile.c = c_rows.as_ptr();
-                    });
-                }
-            }
-        }
-    }
-}
-
-/// A block of A as the micro-kernel walks it.
-enum Left {
-    /// Row `i`, k `j` at `ptr + i · row + j · step`.
-    Strided { ptr: *const f32, row: isize, step: isize },
-    /// A k-major panel for each tile, one after the other.
-    Panels { ptr: *const f32, depth: usize },
-}
-
-impl Left {
-    /// Copies a block of A to `to`, row by row if its k are contiguous, else panel by panel.
-    ///
-    /// # Safety
-    /// The block lies inside `a`, and `to` has room for its rows at `depth.next_multiple_of(LINE) + LINE` floats each.
-    unsafe fn pack(a: &Matrix, rows: Range<usize>, k: usize, depth: usize, tile: usize, to: *mut f32) -> Left {
-        if a.col_stride == 1 {
-            let stride = depth.next_multiple_of(LINE) + LINE;
-            // SAFETY: the caller's promise.
-            unsafe { pack::rows_of_a(a, rows.start, rows.len(), k, depth, to, stride) };
-            return Left::Strided { ptr: to, row: stride as isize, step: 1 };
-        }
-        if a.row_stride == 1 && tile == 8 && rows.len().is_multiple_of(8) {
-            // SAFETY: the caller's promise.
-            unsafe { pack::panels_of_eight(a, rows.start, rows.len(), k, depth, to) };
-            return Left::Panels { ptr: to, depth };
-        }
-        for_each_part(rows.clone(), tile, 1, |part| {
-            // SAFETY: a panel is `part.len()` wide and begins where the rows before it end.
-            unsafe { pack::panel_of_a(a, part.start, part.len(), k, depth, to.add((part.start - rows.start) * depth)) };
-        });
-        Left::Panels { ptr: to, depth }
-    }
-
-    /// Where the tile of `rows` rows from `start` on begins, the distance of its rows, and that of its k.
-    fn tile(&self, start: usize, rows: usize) -> (*const f32, isize, isize) {
-        match *self {
-            Left::Strided { ptr, row, step } => (ptr.wrapping_offset(start as isize * row), row, step),
-            Left::Panels { ptr, depth } => (ptr.wrapping_add(start * depth), 1, rows as isize),
-        }
     }
 }

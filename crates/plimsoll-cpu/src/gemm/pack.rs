@@ -46,14 +46,14 @@ pub(super) unsafe fn panel_of_a(a: &Matrix, row: usize, rows: usize, k: usize, d
 /// As many panels of eight rows as there are, for an A whose rows are contiguous: read along the rows, so that each page is visited once.
 ///
 /// # Safety
-/// `a` is readable over the block, `rows` is a multiple of eight, and `to` is writable for `depth · rows` floats.
-pub(super) unsafe fn panels_of_eight(a: &Matrix, row: usize, rows: usize, k: usize, depth: usize, to: *mut f32) {
+/// `a` is readable over the block, `rows` is a multiple of eight, and `to` is writable for `stride · rows` floats, where `depth <= stride`.
+pub(super) unsafe fn panels_of_eight(a: &Matrix, row: usize, rows: usize, k: usize, depth: usize, to: *mut f32, stride: usize) {
     for j in 0..depth {
-        // SAFETY: `rows` contiguous floats lie there by the caller's promise; panel `p` begins at `8 · p · depth`.
+        // SAFETY: `rows` contiguous floats lie there by the caller's promise; panel `p` begins at `8 · p · stride`.
         unsafe {
             let from = a.at(row, k + j);
             for i in (0..rows).step_by(8) {
-                to.add(i * depth + j * 8).cast::<[f32; 8]>().write_unaligned(from.add(i).cast::<[f32; 8]>().read_unaligned());
+                to.add(i * stride + j * 8).cast::<[f32; 8]>().write_unaligned(from.add(i).cast::<[f32; 8]>().read_unaligned());
             }
         }
     }

@@ -5,6 +5,8 @@ use super::tile::{MAX_COLUMNS, MAX_ROWS};
 
 /// Rows of A packed at once: with [`DEPTH`] an eighth of a mebibyte, which leaves most of L2 to B and C.
 pub(super) const ROWS: usize = 128;
+/// Least rows of a block, where a product has as many: fewer would not pay for the columns of B they read.
+pub(super) const LEAST_ROWS: usize = 32;
 /// Most columns of one block of C; a narrower C is never cut across.
 pub(super) const COLUMNS: usize = 1024;
 
@@ -46,11 +48,12 @@ impl Plan {
         if m * n <= NARROW && most_chunks >= TASKS / 2 {
             return whole.chunked(k, most_chunks);
         }
-        // Every block packs B anew: taller ones where there are rows enough for a few.
-        let least = if m >= 256 { 64 } else { 32 };
-        let rows = m.div_ceil(TASKS / 2).next_multiple_of(MAX_ROWS).clamp(least, ROWS).min(m);
+        // Blocks of few columns and k are tall: they are paced by the memory, which likes long runs.
+        let least = (SERIAL / n.saturating_mul(k)).next_multiple_of(MAX_COLUMNS).max(LEAST_ROWS);
+        let rows = m.div_ceil(TASKS).next_multiple_of(MAX_ROWS).clamp(least, ROWS.max(least)).min(m);
         let row_blocks = m.div_ceil(rows);
-        let chunks = most_chunks.min(TASKS / TASKS.min(row_blocks * column_blocks));
+        let blocks = row_blocks * column_blocks;
+        let chunks = if blocks < TASKS / 4 { most_chunks.min(TASKS / blocks) } else { 1 };
         Plan { rows, row_blocks, ..whole }.chunked(k, chunks)
     }
 

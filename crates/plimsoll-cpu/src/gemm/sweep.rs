@@ -39,62 +39,100 @@ impl Sweep<'_> {
     /// sweep; when B is packed, `segments · length` is at most [`DEPTH`].
     #[inline]
     pub unsafe fn run(&self, mut left: impl FnMut(Range<usize>, &mut Tile)) {
-        let shape = Shape::of(self.isa);
-        let depth = self.segments * self.length;
-        // Slivers of equal width: a narrow last one would run at a fraction of the speed of a full one.
-        let slivers = self.columns.len().div_ceil(shape.columns).max(1);
-        let width = self.columns.len().div_ceil(slivers).next_multiple_of(shape.lanes);
-        let group = width * (GROUP * DEPTH / depth.min(DEPTH));
+        let group = self.width() * self.group();
         for start in self.columns.clone().step_by(group) {
             let group = start..self.columns.end.min(start + group);
-            if let Some(to) = self.packed {
-                // SAFETY: a group of this depth fits `SLIVERS`, for no sliver is wider than `shape.columns`.
-                unsafe { self.pack(group.clone(), width, shape.lanes, to) };
-            }
-            for_each_part(0..self.rows, shape.rows, 1, |rows| {
-                let mut tile = Tile {
-                    a: std::ptr::null(),
-                    a_table: 0,
-                    a_offset: 0,
-                    a_step: 1,
-                    segments: self.segments,
-                    length: self.length,
-                    b: std::ptr::null(),
-                    b_step: 0,
-                    c: std::ptr::null(),
-                    c_offset: 0,
-                    c_base: 0,
-                    rows: rows.len(),
-                    columns: 0,
-                    accumulate: self.accumulate,
-                };
-                left(rows, &mut tile);
-                for (sliver, column) in group.clone().step_by(width).enumerate() {
-                    tile.c_offset = column;
-                    tile.columns = width.min(group.end - column);
-                    // SAFETY: the slivers were packed one after the other; the rest is the caller's promise.
-                    unsafe {
-                        if let Some(packed) = self.packed {
-                            tile.b = packed.add(sliver * depth * width);
-                            tile.b_step = tile.columns.next_multiple_of(shape.lanes) as isize;
-                        } else {
-                            let right = (self.right)(0);
-                            tile.b = right.at(0, column);
-                            tile.b_step = right.row_stride;
-                        }
-                        tile.run(self.isa);
-                    }
+            // SAFETY: a group of this depth fits `SLIVERS`, for no sliver is wider than `Shape::columns`; the rest is the caller's promise.
+            unsafe {
+                if let Some(to) = self.packed {
+                    self.pack(group.clone(), to);
                 }
-            });
+                self.tiles(group, self.packed.map(<*mut f32>::cast_const), &mut left);
+            }
         }
     }
 
-    /// Packs slivers of `width` columns, the last as wide as the lanes it needs.
+    /// [`Sweep::run`] over slivers of B that [`Sweep::pack`] has left at `slivers`, all of this sweep's columns.
+    ///
+    /// # Safety
+    /// As for [`Sweep::run`].
+    #[inline]
+    pub unsafe fn run_ready(&self, slivers: *const f32, mut left: impl FnMut(Range<usize>, &mut Tile)) {
+        let group = self.width() * self.group();
+        for start in self.columns.clone().step_by(group) {
+            let done = start - self.columns.start;
+            // SAFETY: the columns before the group were packed as slivers of full width; the rest is the caller's promise.
+            unsafe { self.tiles(start..self.columns.end.min(start + group), Some(slivers.add(done * self.depth())), &mut left) };
+        }
+    }
+
+    /// Columns of a sliver. Slivers are of equal width: a narrow last one would run at a fraction of the speed of a full one.
+    pub fn width(&self) -> usize {
+        let shape = Shape::of(self.isa);
+        let slivers = self.columns.len().div_ceil(shape.columns).max(1);
+        self.columns.len().div_ceil(slivers).next_multiple_of(shape.lanes)
+    }
+
+    /// Slivers packed or swept at once.
+    pub fn group(&self) -> usize {
+        GROUP * DEPTH / self.depth().min(DEPTH)
+    }
+
+    fn depth(&self) -> usize {
+        self.segments * self.length
+    }
+
+    /// All tiles of a group of columns, with its slivers packed at `packed` or B read in place.
+    ///
+    /// # Safety
+    /// As for [`Sweep::run`].
+    #[inline(always)]
+    unsafe fn tiles(&self, group: Range<usize>, packed: Option<*const f32>, left: &mut impl FnMut(Range<usize>, &mut Tile)) {
+        let shape = Shape::of(self.isa);
+        let (depth, width) = (self.depth(), self.width());
+        for_each_part(0..self.rows, shape.rows, 1, |rows| {
+            let mut tile = Tile {
+                a: std::ptr::null(),
+                a_table: 0,
+                a_offset: 0,
+                a_step: 1,
+                segments: self.segments,
+                length: self.length,
+                b: std::ptr::null(),
+                b_step: 0,
+                c: std::ptr::null(),
+                c_offset: 0,
+                c_base: 0,
+                rows: rows.len(),
+                columns: 0,
+                accumulate: self.accumulate,
+            };
+            left(rows, &mut tile);
+            for (sliver, column) in group.clone().step_by(width).enumerate() {
+                tile.c_offset = column;
+                tile.columns = width.min(group.end - column);
+                // SAFETY: the slivers were packed one after the other; the rest is the caller's promise.
+                unsafe {
+                    if let Some(packed) = packed {
+                        tile.b = packed.add(sliver * depth * width);
+                        tile.b_step = tile.columns.next_multiple_of(shape.lanes) as isize;
+                    } else {
+                        let right = (self.right)(0);
+                        tile.b = right.at(0, column);
+                        tile.b_step = right.row_stride;
+                    }
+                    tile.run(self.isa);
+                }
+            }
+        });
+    }
+
+    /// Packs the columns of a group, sliver after sliver, the last as wide as the lanes it needs.
     ///
     /// # Safety
     /// As for [`Sweep::run`]; `to` has room for the group.
-    unsafe fn pack(&self, group: Range<usize>, width: usize, lanes: usize, to: *mut f32) {
-        let depth = self.segments * self.length;
+    pub unsafe fn pack(&self, group: Range<usize>, to: *mut f32) {
+        let (depth, width, lanes) = (self.depth(), self.width(), Shape::of(self.isa).lanes);
         for segment in 0..self.segments {
             let right = (self.right)(segment);
             let row = segment * self.length;

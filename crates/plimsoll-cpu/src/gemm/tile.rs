@@ -117,6 +117,11 @@ unsafe fn multiply<V: Vector, const M: usize, const N: usize>(tile: &Tile) {
     unsafe {
         let mask = V::mask(tile.columns - (N - 1) * V::LANES);
         let mut sums = [[V::splat(0.0); N]; M];
+        // C is needed only after the whole of k, by when it has arrived.
+        for i in 0..M {
+            let row = (*tile.c.add(i)).add(tile.c_base + tile.c_offset);
+            (0..N).for_each(|j| prefetch(row.add(j * V::LANES)));
+        }
         let mut b = tile.b;
         for segment in 0..tile.segments {
             let table = tile.a.add(segment * tile.a_table);
@@ -151,4 +156,16 @@ unsafe fn multiply<V: Vector, const M: usize, const N: usize>(tile: &Tile) {
             }
         }
     }
+}
+
+/// Asks for a cache line before it is needed.
+#[inline(always)]
+fn prefetch(line: *const f32) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint that reads nothing, on an instruction every x86-64 processor has.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
 }

@@ -25,9 +25,9 @@ fn a_loss_that_is_not_finite_stops_the_step_before_anything_changes() {
 fn the_first_node_that_breaks_is_named_and_nothing_changes() {
     let mut model = Model::new(1);
     let before = model.states();
-    assert_eq!(model.with_inputs(0, |executor, inputs| executor.find_non_finite(Role::Step, ROWS, inputs)).unwrap(), None);
+    assert_eq!(model.with_inputs(0, |executor, inputs| executor.find_non_finite(Role::Step, ROWS, Some(inputs))).unwrap(), None);
     model.break_batch();
-    let found = model.with_inputs(0, |executor, inputs| executor.find_non_finite(Role::Step, ROWS, inputs)).unwrap();
+    let found = model.with_inputs(0, |executor, inputs| executor.find_non_finite(Role::Step, ROWS, Some(inputs))).unwrap();
     let program = model.executor.plan().program(Role::Step).unwrap();
     assert_eq!(program.graph.node(found.expect("the batch is broken")).scope, "hidden");
     assert_eq!(model.states(), before);

@@ -9,7 +9,7 @@ use plimsoll_core::graph::StateId;
 use plimsoll_core::plan::NUMBERS;
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::Role;
-use plimsoll_core::{DType, Executor, Graph, Ledger, Op, Reservation, Ticket};
+use plimsoll_core::{Bytes, DType, Executor, Graph, Ledger, Op, Reservation, Ticket};
 use plimsoll_data::{Batch, Schema};
 use std::sync::Arc;
 
@@ -29,6 +29,8 @@ pub(super) struct Session {
     classes: Option<(usize, usize)>,
     answers: usize,
     seed: u64,
+    /// The training data's columns.
+    schema: Schema,
     optimizer: Arc<dyn Optimizer>,
     /// The optimiser's numbers for the current step.
     rates: Vec<f32>,
@@ -91,7 +93,14 @@ pub(super) struct Tally {
 }
 
 impl Session {
-    pub fn new(device: Arc<dyn Device>, plan: &RunPlan, programs: &Programs, optimizer: Arc<dyn Optimizer>, seed: u64) -> Result<Session> {
+    pub fn new(
+        device: Arc<dyn Device>,
+        plan: &RunPlan,
+        programs: &Programs,
+        optimizer: Arc<dyn Optimizer>,
+        seed: u64,
+        schema: Schema,
+    ) -> Result<Session> {
         let ledger = Ledger::new("host", Some(plan.line));
         // What is not the pipeline's, which books for itself, nor the plan's, for which the executor does.
         let own = |name: &&(String, _)| matches!(name.0.as_str(), "process" | "thread stacks" | "CUDA itself" | "pinned staging");
@@ -100,7 +109,7 @@ impl Session {
         let mut executor = match &plan.device_memory {
             None => Executor::new(device, Arc::clone(&plan.memory), &ledger)?,
             Some(on_device) => {
-                let device_ledger = Ledger::new(&device.name(), Some(on_device.line - device.overhead().device));
+                let device_ledger = Ledger::new(device.name(), Some(on_device.line - device.overhead().device));
                 Executor::new(device, Arc::clone(&plan.memory), &device_ledger)?
             }
         };
@@ -119,12 +128,39 @@ impl Session {
             classes: programs.classes,
             answers: programs.answers,
             seed,
+            schema,
             optimizer,
             rates,
             lags,
             pending: None,
             _process: process,
         })
+    }
+
+    /// That rows of this kind can be fed to a program: the columns it reads stand where they stood in training and are of the same kind.
+    pub fn check_schema(&self, role: Role, schema: &Schema) -> Result<()> {
+        let prepared = self.roles.iter().find(|prepared| prepared.role == role).expect("every role is planned");
+        for index in &prepared.columns {
+            let wanted = &self.schema.columns()[*index];
+            match schema.columns().get(*index) {
+                Some(column) if column == wanted => {}
+                Some(column) => {
+                    return Err(Error::Config(format!(
+                        "the model was trained on the column {wanted}, but this data has {column} in its place"
+                    )));
+                }
+                None => {
+                    return Err(Error::Config(format!("the model was trained on the column {wanted}, but this data has only {schema}")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// An empty tally. What a run that failed left unlooked at does not count towards it.
+    pub fn begin(&mut self) -> Tally {
+        self.pending = None;
+        Tally::default()
     }
 
     /// Runs one piece. Its loss and right answers are added to the tally, at the latest by [`Session::settle`].
@@ -254,21 +290,16 @@ fn first_non_finite(
     schema: &Schema,
     columns: &[usize],
 ) -> String {
-    let broken = |bytes: &[u8]| bytes.chunks_exact(4).position(|b| !f32::from_ne_bytes([b[0], b[1], b[2], b[3]]).is_finite());
     for (bytes, index) in inputs.iter().flat_map(|inputs| inputs.columns).zip(columns) {
         let column = &schema.columns()[*index];
         if column.dtype == DType::F32
-            && let Some(at) = broken(bytes)
+            && let Some(at) = not_finite(bytes)
         {
             return format!("the data, column `{}`, row {} of the batch", column.name, at / column.elements().max(1));
         }
     }
-    let names: Vec<(String, usize)> = executor.plan().states.iter().map(|state| (state.name.clone(), state.size.get())).collect();
-    for (i, (name, size)) in names.into_iter().enumerate() {
-        let mut bytes = vec![0; size];
-        if executor.read_state(StateId(i as u32), &mut bytes).is_ok() && broken(&bytes).is_some() {
-            return format!("`{name}`, changed by the step before");
-        }
+    if let Some(name) = broken_state(executor) {
+        return format!("`{name}`, changed by the step before");
     }
     match executor.find_non_finite(role, rows, inputs) {
         Ok(Some(node)) => {
@@ -280,4 +311,26 @@ fn first_non_finite(
         }
         _ => "the loss itself".to_string(),
     }
+}
+
+/// The first state that holds something that is not finite. Read in pieces: a run that fails stays under its line too.
+fn broken_state(executor: &Executor) -> Option<String> {
+    let mut piece = [0; 4096];
+    for (i, state) in executor.plan().states.iter().enumerate() {
+        let mut done = Bytes::ZERO;
+        while done < state.size {
+            let piece = &mut piece[..(state.size - done).get().min(4096)];
+            executor.read_state_part(StateId(i as u32), done, piece).ok()?;
+            if not_finite(piece).is_some() {
+                return Some(state.name.clone());
+            }
+            done += Bytes(piece.len() as u64);
+        }
+    }
+    None
+}
+
+/// The place of the first number that is not finite.
+fn not_finite(bytes: &[u8]) -> Option<usize> {
+    bytes.chunks_exact(4).position(|b| !f32::from_ne_bytes([b[0], b[1], b[2], b[3]]).is_finite())
 }

@@ -1,0 +1,222 @@
+//! One block of the result over one range of k, by one task: what it packs, and the sweep over it.
+
+use std::ops::Range;
+
+use super::plan::ROWS;
+use super::sweep::{DEPTH, SLIVERS, Sweep, for_each_part};
+use super::tile::{MAX_COLUMNS, MAX_ROWS, Shape, Tile};
+use super::vector::MatVec;
+use super::{LINE, Matrix, narrow, pack};
+use crate::simd::Isa;
+
+/// A product and how its operands are read.
+pub(super) struct Product {
+    pub isa: Isa,
+    pub a: Matrix,
+    pub b: Matrix,
+    pub pack_a: bool,
+    pub pack_b: bool,
+    /// One operand is a vector, and the other is read in place.
+    vector: bool,
+    /// The result is computed transposed.
+    narrow: bool,
+}
+
+impl Product {
+    /// Decides how the operands are read, for a result whose rows are `ldc` apart.
+    pub fn new(isa: Isa, a: Matrix, b: Matrix, ldc: usize) -> Product {
+        let vector =
+            (b.cols == 1 && MatVec::fits(&a, b.row_stride, ldc)) || (a.rows == 1 && MatVec::fits(&b.transposed(), a.col_stride, 1));
+        let narrow = !vector && narrow::fits(&a, &b);
+        Product { isa, a, b, pack_a: pack_a(&a, b.cols), pack_b: !vector && !narrow && pack_b(&b, a.rows), vector, narrow }
+    }
+
+    /// One block of the result over one range of k. `c` points to element `(0, 0)` of the whole.
+    ///
+    /// # Safety
+    /// The ranges lie inside the matrices, `c` may be written over the block, and `scratch` has [`per_worker`] floats.
+    #[allow(clippy::too_many_arguments)]
+    pub unsafe fn block(
+        &self,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        ks: Range<usize>,
+        c: *mut f32,
+        ldc: usize,
+        add: bool,
+        scratch: *mut f32,
+    ) {
+        if self.vector {
+            // SAFETY: the caller's promise; the strides were found to fit.
+            return unsafe { self.vector_block(rows, columns, ks, c, ldc, add) };
+        }
+        if self.narrow {
+            // SAFETY: the caller's promise, and the operands were found to fit.
+            return unsafe { narrow::multiply(self.isa, &self.a, &self.b, rows, ks, c, ldc, add, scratch) };
+        }
+        for k0 in ks.clone().step_by(DEPTH) {
+            let depth = DEPTH.min(ks.end - k0);
+            for i0 in rows.clone().step_by(ROWS) {
+                let rows = i0..rows.end.min(i0 + ROWS);
+                // SAFETY: the caller's promise, for a part of the block.
+                unsafe { self.stretch(rows, columns.clone(), k0..k0 + depth, c, ldc, add || k0 > ks.start, scratch, None) };
+            }
+        }
+    }
+
+    /// [`Product::block`] where A is a row or B a column.
+    ///
+    /// # Safety
+    /// As for [`Product::block`].
+    unsafe fn vector_block(&self, rows: Range<usize>, columns: Range<usize>, ks: Range<usize>, c: *mut f32, ldc: usize, accumulate: bool) {
+        // SAFETY: the ranges lie inside the matrices and C.
+        unsafe {
+            let product = if self.b.cols == 1 && MatVec::fits(&self.a, self.b.row_stride, ldc) {
+                let matrix = Matrix { ptr: self.a.at(rows.start, ks.start), rows: rows.len(), cols: ks.len(), ..self.a };
+                let (x, x_stride) = (self.b.at(ks.start, 0), self.b.row_stride);
+                MatVec { matrix, x, x_stride, y: c.add(rows.start * ldc), y_stride: ldc, accumulate }
+            } else {
+                let matrix = Matrix { ptr: self.b.at(ks.start, columns.start), rows: ks.len(), cols: columns.len(), ..self.b };
+                let (x, x_stride) = (self.a.at(0, ks.start), self.a.col_stride);
+                MatVec { matrix: matrix.transposed(), x, x_stride, y: c.add(columns.start), y_stride: 1, accumulate }
+            };
+            product.run(self.isa);
+        }
+    }
+
+    /// At most [`ROWS`] rows over at most [`DEPTH`] k, with B in place, packed here, or `ready`: packed before, as [`Sweep::run_ready`] asks.
+    ///
+    /// # Safety
+    /// As for [`Product::block`].
+    #[allow(clippy::too_many_arguments)]
+    pub unsafe fn stretch(
+        &self,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        ks: Range<usize>,
+        c: *mut f32,
+        ldc: usize,
+        accumulate: bool,
+        scratch: *mut f32,
+        ready: Option<*const f32>,
+    ) {
+        debug_assert!(rows.len() <= ROWS && ks.len() <= DEPTH);
+        let shape = Shape::of(self.isa);
+        let left = if self.pack_a {
+            // SAFETY: `per_worker` is the sum of the slivers of B and of `ROWS` rows of A, or all there are.
+            unsafe { Left::pack(&self.a, rows.clone(), ks.start, ks.len(), shape.rows, scratch.add(SLIVERS)) }
+        } else {
+            // SAFETY: the block lies inside A.
+            Left::Strided { ptr: unsafe { self.a.at(rows.start, ks.start) }, row: self.a.row_stride, step: self.a.col_stride }
+        };
+        let mut a_rows = [std::ptr::null(); MAX_ROWS];
+        let mut c_rows = [std::ptr::null_mut(); MAX_ROWS];
+        let first = rows.start;
+        let fill = |part: Range<usize>, tile: &mut Tile| {
+            let (a, row, step) = left.tile(part.start, part.len());
+            a_rows = std::array::from_fn(|i| a.wrapping_offset(i as isize * row));
+            c_rows = std::array::from_fn(|i| c.wrapping_add((first + part.start + i) * ldc));
+            tile.a = a_rows.as_ptr();
+            tile.a_step = step;
+            tile.c = c_rows.as_ptr();
+        };
+        // SAFETY: rows, columns and k lie inside the operands, and C may be written.
+        unsafe {
+            let right = self.right(&ks);
+            let sweep = Sweep {
+                isa: self.isa,
+                rows: rows.len(),
+                columns,
+                segments: 1,
+                length: ks.len(),
+                accumulate,
+                right: &|_| right,
+                packed: self.pack_b.then_some(scratch),
+            };
+            match ready {
+                Some(slivers) => sweep.run_ready(slivers, fill),
+                None => sweep.run(fill),
+            }
+        }
+    }
+
+    /// The rows `ks` of B.
+    ///
+    /// # Safety
+    /// They lie inside B.
+    pub unsafe fn right(&self, ks: &Range<usize>) -> Matrix {
+        // SAFETY: the caller's promise.
+        Matrix { ptr: unsafe { self.b.at(ks.start, 0) }, rows: ks.len(), ..self.b }
+    }
+}
+
+/// Floats of workspace of one worker: a group of packed slivers of B, and packed rows of A. These are padded by a line, lest they fall on
+/// the same cache set.
+pub(super) fn per_worker(m: usize, k: usize) -> usize {
+    let depth = k.min(DEPTH).next_multiple_of(LINE);
+    SLIVERS + m.next_multiple_of(MAX_ROWS).min(ROWS) * (depth + LINE)
+}
+
+/// Floats of padding for each row of a panel: a line for eight rows, lest panels written side by side fall on the same cache set.
+const PAD: usize = LINE / MAX_ROWS;
+
+/// A block of A as the micro-kernel walks it.
+enum Left {
+    /// Row `i`, k `j` at `ptr + i · row + j · step`.
+    Strided { ptr: *const f32, row: isize, step: isize },
+    /// A k-major panel for each tile: that of the rows from `i` on begins at `ptr + i · (depth + PAD)`.
+    Panels { ptr: *const f32, depth: usize },
+}
+
+impl Left {
+    /// Copies a block of A to `to`, row by row if its k are contiguous, else panel by panel.
+    ///
+    /// # Safety
+    /// The block lies inside `a`, and `to` has room for its rows at `depth.next_multiple_of(LINE) + LINE` floats each.
+    unsafe fn pack(a: &Matrix, rows: Range<usize>, k: usize, depth: usize, tile: usize, to: *mut f32) -> Left {
+        if a.col_stride == 1 {
+            let stride = depth.next_multiple_of(LINE) + LINE;
+            // SAFETY: the caller's promise.
+            unsafe { pack::rows_of_a(a, rows.start, rows.len(), k, depth, to, stride) };
+            return Left::Strided { ptr: to, row: stride as isize, step: 1 };
+        }
+        if a.row_stride == 1 && tile == 8 && rows.len().is_multiple_of(8) {
+            // SAFETY: the caller's promise.
+            unsafe { pack::panels_of_eight(a, rows.start, rows.len(), k, depth, to, depth + PAD) };
+            return Left::Panels { ptr: to, depth };
+        }
+        for_each_part(rows.clone(), tile, 1, |part| {
+            // SAFETY: a panel is `part.len()` wide and begins where the rows before it end.
+            unsafe { pack::panel_of_a(a, part.start, part.len(), k, depth, to.add((part.start - rows.start) * (depth + PAD))) };
+        });
+        Left::Panels { ptr: to, depth }
+    }
+
+    /// Where the tile of `rows` rows from `start` on begins, the distance of its rows, and that of its k.
+    fn tile(&self, start: usize, rows: usize) -> (*const f32, isize, isize) {
+        match *self {
+            Left::Strided { ptr, row, step } => (ptr.wrapping_offset(start as isize * row), row, step),
+            Left::Panels { ptr, depth } => (ptr.wrapping_add(start * (depth + PAD)), 1, rows as isize),
+        }
+    }
+}
+
+/// Packing A pays when it is read for many columns, or when k lies far apart in it: each k would touch a page of its own.
+fn pack_a(a: &Matrix, n: usize) -> bool {
+    if a.col_stride == 1 {
+        n > 2 * MAX_COLUMNS && a.row_stride.unsigned_abs() >= 1024
+    } else {
+        (n > MAX_COLUMNS || a.col_stride.unsigned_abs() >= 1024) && a.cols > 8
+    }
+}
+
+/// B is packed when its columns are not contiguous, or when it is wide, read by enough rows and too large for L1.
+fn pack_b(b: &Matrix, m: usize) -> bool {
+    b.col_stride != 1 || (b.row_stride.unsigned_abs() > MAX_COLUMNS && m > FEW_ROWS && b.rows > 16 && b.rows * b.cols > IN_L1)
+}
+
+/// Rows of A for which copying B costs more than reading it where it lies.
+const FEW_ROWS: usize = 64;
+
+/// Floats of B that may stay where they are.
+const IN_L1: usize = 8 << 10;

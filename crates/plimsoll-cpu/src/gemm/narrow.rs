@@ -1,0 +1,83 @@
+//! Products of a transposed A with few columns: the result is computed transposed, so that A's contiguous rows fill the vectors.
+//!
+//! The weight gradient of a wide layer with few outputs has this shape, and reading A is most of its cost: it is read once, where it lies, a
+//! few long runs side by side, for the memory serves many short ones at a fraction of its speed.
+
+use std::ops::Range;
+
+use super::sweep::{DEPTH, SLIVERS, Sweep};
+use super::tile::{MAX_COLUMNS, MAX_ROWS, Tile};
+use super::{Matrix, pack};
+use crate::simd::Isa;
+
+/// Most columns of such a product: more fill vectors themselves.
+const COLUMNS: usize = 16;
+
+/// k taken at once, each of them a run of A: as many as a processor follows as separate streams.
+const STREAMS: usize = 8;
+
+/// Length of the runs, with the sums of ten columns about 60 KiB.
+const STRIP: usize = 1536;
+
+/// The transposed sums take the place of packed slivers in a worker's scratch.
+const _: () = assert!(COLUMNS * STRIP <= SLIVERS);
+
+/// Floats of A that stay in cache, whatever the order they are read in.
+const CACHED: usize = 1 << 15;
+
+/// Whether the product is better computed transposed.
+pub(super) fn fits(a: &Matrix, b: &Matrix) -> bool {
+    a.row_stride == 1
+        && a.col_stride != 1
+        && a.rows >= MAX_COLUMNS
+        && (a.cols <= 64 || a.rows >= 2 * STRIP)
+        && (2..=COLUMNS).contains(&b.cols)
+}
+
+/// `C[rows] (=|+=) A[rows, ks] · B[ks]`, where `c` points to element `(0, 0)` of the whole.
+///
+/// # Safety
+/// The processor has `isa`, [`fits`] holds, the ranges lie inside the operands, `c` may be written over the rows and overlaps neither, and
+/// `sums` has [`SLIVERS`] floats.
+#[allow(clippy::too_many_arguments)]
+pub(super) unsafe fn multiply(
+    isa: Isa,
+    a: &Matrix,
+    b: &Matrix,
+    rows: Range<usize>,
+    ks: Range<usize>,
+    c: *mut f32,
+    ldc: usize,
+    add: bool,
+    sums: *mut f32,
+) {
+    let n = b.cols;
+    let step = if a.rows * a.cols <= CACHED { DEPTH } else { STREAMS };
+    for i0 in rows.clone().step_by(STRIP) {
+        let strip = STRIP.min(rows.end - i0);
+        // SAFETY: the strip lies inside A, its rows inside C, and `sums` holds `n` rows of `STRIP` floats.
+        unsafe {
+            let to = c.add(i0 * ldc);
+            if add {
+                pack::transpose(to, ldc as isize, 1, strip, n, sums, STRIP);
+            }
+            for k0 in ks.clone().step_by(step) {
+                let depth = step.min(ks.end - k0);
+                let accumulate = add || k0 > ks.start;
+                let right = Matrix { ptr: a.at(i0, k0), rows: depth, cols: strip, row_stride: a.col_stride, col_stride: 1 };
+                let sweep =
+                    Sweep { isa, rows: n, columns: 0..strip, segments: 1, length: depth, accumulate, right: &|_| right, packed: None };
+                let mut a_rows = [std::ptr::null(); MAX_ROWS];
+                let mut c_rows = [std::ptr::null_mut(); MAX_ROWS];
+                sweep.run(|part: Range<usize>, tile: &mut Tile| {
+                    a_rows = std::array::from_fn(|j| b.at(k0, 0).wrapping_offset((part.start + j) as isize * b.col_stride));
+                    c_rows = std::array::from_fn(|j| sums.wrapping_add((part.start + j) * STRIP));
+                    tile.a = a_rows.as_ptr();
+                    tile.a_step = b.row_stride;
+                    tile.c = c_rows.as_ptr();
+                });
+            }
+            pack::transpose(sums, STRIP as isize, 1, n, strip, to, ldc);
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! The device as the rest of the system sees it. Where there is no GPU the tests that need one say so and check that opening it is refused well.
+
+use plimsoll_core::device::{DeviceError, StepInputs};
+use plimsoll_core::expr::{Binary, Expr};
+use plimsoll_core::graph::{Graph, GraphError, Init, StateId, StateKind, ValueId};
+use plimsoll_core::plan::{check, layout, plan};
+use plimsoll_core::random::StepRandom;
+use plimsoll_core::selftest::cases;
+use plimsoll_core::step::{Role, training_programs};
+use plimsoll_core::{Bytes, Device, Executor, Ledger, Shape, TensorType};
+use plimsoll_cpu::CpuDevice;
+use plimsoll_cuda::{CudaDevice, PlanOnly, Profile, probe};
+use std::sync::Arc;
+
+/// The first GPU; where there is none, says so after checking that the refusal names the reason and a way out.
+fn gpu() -> Option<Arc<dyn Device>> {
+    match CudaDevice::open(0, None) {
+        Ok(device) => Some(Arc::new(device)),
+        Err(error) => {
+            let (obstacle, error) = (probe().obstacle().expect("opening a GPU that is there works"), error.to_string());
+            assert_eq!(error, format!("cuda:0: {obstacle}"));
+            assert!(error.ends_with("compute with `--device cpu`"), "{error}");
+            println!("not run on a GPU: {error}");
+            None
+        }
+    }
+}
+
+fn planned() -> PlanOnly {
+    PlanOnly::new(Profile::named("h200").unwrap(), 0)
+}
+
+#[test]
+fn plans_from_a_profile_pass_the_checker() {
+    for case in cases(0) {
+        let graph = case.with_gradients().unwrap().unwrap_or_else(|| case.graph.clone());
+        let plan = layout(&[(Role::Step, graph)], case.rows, &planned()).unwrap();
+        check(&plan.certificate(), &[&plan.programs[0].graph]).unwrap();
+        let staging = plan.staging.expect("a GPU does not share the host's memory");
+        assert_eq!(staging.offset + staging.size(), plan.resident);
+        assert_eq!(plan.by_owner().iter().map(|(_, size)| *size).sum::<Bytes>(), plan.total());
+    }
+}
+
+#[test]
+fn a_profile_computes_nothing() {
+    let error = planned().allocate(Bytes::mib(1)).err().expect("there is no memory behind a profile").to_string();
+    assert_eq!(error, "cuda:0: only plans can be made from the profile `h200`; leave out `--device-profile` to compute");
+}
+
+/// A plan for more rows holds for fewer only if no kernel wants more scratch for fewer.
+#[test]
+fn workspaces_never_shrink_with_the_rows() {
+    for case in cases(0) {
+        let graph = case.with_gradients().unwrap().unwrap_or_else(|| case.graph.clone());
+        for (_, node) in graph.nodes() {
+            let sizes = [1, 2, 3, 7, 32, 33, 500, 4096, 100_000].map(|rows| planned().workspace(&graph, node, rows).0);
+            assert!(sizes.is_sorted(), "{} of {}: {sizes:?}", node.op.define().name(), case.name);
+        }
+    }
+}
+
+const ROWS: usize = 24;
+
+/// Two dense layers, dropout between them, mean squared error, gradient descent with momentum.
+fn network() -> Result<Graph, GraphError> {
+    let mut g = Graph::new();
+    let x = g.input("x", TensorType::f32(Shape::batch_of([9])));
+    let y = g.input("y", TensorType::f32(Shape::batch_of([3])));
+    let layer = |g: &mut Graph, name: &str, x: ValueId, from: usize, to: usize| {
+        g.in_scope(name, |g| {
+            let kernel =
+                g.state("kernel", StateKind::Parameter, TensorType::f32(Shape::fixed([from, to])), Init::Uniform { limit: 0.5 })?;
+            let bias = g.state("bias", StateKind::Parameter, TensorType::f32(Shape::fixed([to])), Init::Constant(0.0))?;
+            let product = g.matmul(x, kernel)?;
+            g.plus(product, bias)
+        })
+    };
+    let hidden = layer(&mut g, "hidden", x, 9, 17)?;
+    let stream = g.stream();
+    let kept = g.map(hidden, |e, x| {
+        let kept = e.binary(Binary::Less, e.random(stream), e.constant(0.8));
+        e.mul(e.binary(Binary::Max, x, e.constant(0.0)), kept)
+    })?;
+    let out = layer(&mut g, "out", kept, 17, 3)?;
+    let square = Expr::build(|e| {
+        let error = e.sub(e.input(0), e.input(1));
+        e.mul(e.constant(1.0 / (ROWS * 3) as f32), e.mul(error, error))
+    });
+    let squares = g.pointwise(square, &[out, y])?;
+    let loss = g.sum(squares)?;
+    g.output("loss", loss);
+    Ok(g)
+}
+
+fn descend(g: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {
+    let value = g.state_value(parameter).expect("parameters are read");
+    let rate = g.scalar("rate");
+    let step = Expr::build(|e| e.sub(e.input(0), e.mul(e.input(2), e.input(1))));
+    let new = g.pointwise(step, &[value, gradient, rate])?;
+    g.update(parameter, new);
+    Ok(())
+}
+
+struct Model {
+    executor: Executor,
+    columns: [Vec<f32>; 2],
+}
+
+impl Model {
+    fn new(device: &Arc<dyn Device>) -> Model {
+        let graph = network().unwrap();
+        let loss = graph.outputs()[0].1;
+        let plan = plan(training_programs(&graph, loss, false, &descend).unwrap(), ROWS, &**device).unwrap();
+        check(&plan.certificate(), &[&plan.programs[0].graph]).unwrap();
+        let mut executor = Executor::new(Arc::clone(device), Arc::new(plan), &Ledger::new("test", None)).unwrap();
+        executor.initialize(7).unwrap();
+        let x: Vec<f32> = (0..ROWS * 9).map(|i| (i as f32 * 0.7).sin()).collect();
+        let y = (0..ROWS * 3).map(|i| x[i / 3 * 9 + i % 3] - 0.5 * x[i / 3 * 9 + 8 - i % 3]).collect();
+        Model { executor, columns: [x, y] }
+    }
+
+    fn step(&mut self, step: u32) -> Result<f32, DeviceError> {
+        // SAFETY: every byte of a float is a byte.
+        let bytes = |floats: &Vec<f32>| unsafe { std::slice::from_raw_parts(floats.as_ptr().cast::<u8>(), 4 * floats.len()) };
+        let columns = [bytes(&self.columns[0]), bytes(&self.columns[1])];
+        let random = StepRandom { seed: 3, step, first_row: 0 };
+        let ticket = self.executor.run(Role::Step, ROWS, &StepInputs { columns: &columns, scalars: &[0.2], random })?;
+        let mut loss = [0.0];
+        self.executor.outcome(ticket, &mut loss)?;
+        Ok(loss[0])
+    }
+
+    fn states(&self) -> Vec<Vec<u8>> {
+        let states = self.executor.plan().states.iter().enumerate();
+        states
+            .map(|(i, state)| {
+                let mut bytes = vec![0; state.size.get()];
+                self.executor.read_state(StateId(i as u32), &mut bytes).unwrap();
+                bytes
+            })
+            .collect()
+    }
+}
+
+/// The first run is launched kernel by kernel, later ones are replayed; random numbers and scalars reach both.
+#[test]
+fn losses_agree_with_the_cpu() {
+    let Some(device) = gpu() else { return };
+    let cpu: Arc<dyn Device> = Arc::new(CpuDevice::new(1));
+    let (mut here, mut there) = (Model::new(&device), Model::new(&cpu));
+    for step in 0..20 {
+        let (a, b) = (here.step(step).unwrap(), there.step(step).unwrap());
+        assert!((a - b).abs() <= 1e-5 * b.abs(), "step {step}: {a} instead of {b}");
+    }
+}
+
+#[test]
+fn the_same_run_gives_the_same_bits() {
+    let Some(device) = gpu() else { return };
+    let run = || {
+        let mut model = Model::new(&device);
+        (0..10).for_each(|step| assert!(model.step(step).is_ok()));
+        model.states()
+    };
+    assert_eq!(run(), run());
+}
+
+#[test]
+fn a_loss_that_is_not_finite_changes_nothing_and_is_found() {
+    let Some(device) = gpu() else { return };
+    let mut model = Model::new(&device);
+    (0..3).for_each(|step| assert!(model.step(step).unwrap().is_finite()));
+    let before = model.states();
+    let good = std::mem::replace(&mut model.columns[0][5], f32::INFINITY);
+    assert!(matches!(model.step(3), Err(DeviceError::NonFinite)));
+    assert_eq!(model.states(), before);
+    let found = model.executor.find_non_finite(Role::Step, ROWS, None).unwrap().expect("the batch is broken");
+    assert_eq!(model.executor.plan().program(Role::Step).unwrap().graph.node(found).op.define().name(), "input");
+    // With the batch mended, the run goes on.
+    model.columns[0][5] = good;
+    assert!(model.step(3).unwrap().is_finite());
+    assert_ne!(model.states(), before);
+}
+
+#[test]
+fn memory_stays_as_it_is_and_is_given_back() {
+    let Some(device) = gpu() else { return };
+    let before = device.available().unwrap();
+    let mut model = Model::new(&device);
+    (0..10).for_each(|step| assert!(model.step(step).is_ok()));
+    let early = device.available().unwrap();
+    (10..1000).for_each(|step| assert!(model.step(step).is_ok()));
+    assert_eq!(device.available().unwrap(), early);
+    drop(model);
+    // Modules may leave a page or two with the driver.
+    assert!(before.saturating_sub(device.available().unwrap()) <= Bytes::mib(2));
+}
+
+#[test]
+fn more_than_there_is_is_refused() {
+    let Some(device) = gpu() else { return };
+    let error = device.allocate(Bytes::gib(1 << 20)).err().expect("nobody has that much").to_string();
+    assert!(error.starts_with("cuda:0 could not give 1024 TiB of memory: "), "{error}");
+}
