@@ -43,6 +43,9 @@ pub fn summary(history: &History, folder: &Path) -> String {
     }
     lines.push(format!("  throughput  {} examples/s", thousands(history.examples_per_s)));
     lines.push(format!("  memory      {} planned, {} measured at most, line {}", history.planned, history.measured, history.line));
+    if let (Some(planned), Some(in_use)) = (history.planned_on_device, history.in_use_on_device) {
+        lines.push(format!("  device      {planned} planned, {in_use} in use on it at the end"));
+    }
     lines.push(format!("  folder      {} (weights.safetensors, report.json, log.jsonl, plan.json, config.toml)", folder.display()));
     lines.join("\n") + "\n"
 }

@@ -30,6 +30,11 @@ pub trait Device: Send + Sync {
         None
     }
 
+    /// Bytes of its own memory that are in use now, by everybody; none if it shares the host's.
+    fn in_use(&self) -> Option<Bytes> {
+        None
+    }
+
     /// Host memory that the device needs to run a plan: what batches are handed over in.
     fn host_staging(&self, plan: &Plan) -> Bytes {
         let _ = plan;

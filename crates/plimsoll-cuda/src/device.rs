@@ -4,10 +4,10 @@ use crate::cache::KernelCache;
 use crate::compile::Compiler;
 use crate::driver::{Context, Stream};
 use crate::memory::{CudaMemory, Slab};
+use crate::probe;
 use crate::products::Library;
 use crate::profile::{ALIGNMENT, Profile, host_staging};
 use crate::program::{self, CudaProgram};
-use crate::{probe, probe::has_cublaslt};
 use plimsoll_core::Bytes;
 use plimsoll_core::device::{Device, DeviceError, Loaded, Memory, Overhead, StepMemory};
 use plimsoll_core::graph::{Graph, Node};
@@ -55,19 +55,20 @@ impl CudaDevice {
     pub fn open(ordinal: usize, cache: Option<KernelCache>) -> Result<CudaDevice, DeviceError> {
         let device = format!("cuda:{ordinal}");
         let refuse = |what: String| DeviceError::Failed { device: device.clone(), what };
-        let found = probe();
-        if let Some(obstacle) = found.obstacle() {
-            return Err(refuse(obstacle));
+        let libraries = probe::libraries();
+        let gpus = probe::count(&libraries);
+        if let Some(obstacle) = probe::obstacle(&libraries, gpus) {
+            return Err(refuse(obstacle.to_string()));
         }
-        if ordinal >= found.gpus.len() {
-            let known: Vec<String> = (0..found.gpus.len()).map(|i| format!("cuda:{i}")).collect();
+        if ordinal >= gpus {
+            let known: Vec<String> = (0..gpus).map(|i| format!("cuda:{i}")).collect();
             return Err(refuse(format!("there is no such GPU; this machine has {}", known.join(", "))));
         }
         let driver = |error: cudarc::driver::DriverError| refuse(format!("the GPU could not be opened: {error:?}"));
         let context = Arc::new(Context::open(ordinal).map_err(driver)?);
         context.bind().map_err(driver)?;
         let (model, total) = (context.model().map_err(driver)?, context.total().map_err(driver)?);
-        let products = if has_cublaslt() { Some(Arc::new(Library::open(&context).map_err(refuse)?)) } else { None };
+        let products = if probe::has_cublaslt(&libraries) { Some(Arc::new(Library::open(&context).map_err(refuse)?)) } else { None };
         let shared = Shared {
             compute: Stream::new(&context).map_err(driver)?,
             copy: Stream::new(&context).map_err(driver)?,
@@ -76,11 +77,6 @@ impl CudaDevice {
             context,
         };
         Ok(CudaDevice { shared: Arc::new(shared), overhead: Profile::overhead_of(&model), model, total })
-    }
-
-    /// Its memory.
-    pub fn total(&self) -> Bytes {
-        self.total
     }
 }
 
@@ -108,6 +104,10 @@ impl Device for CudaDevice {
     /// The context is open, so what it took is counted as free again: a plan states it as an owner of its own.
     fn available(&self) -> Option<Bytes> {
         self.shared.context.free().ok().map(|free| (free + self.overhead.device).min(self.total))
+    }
+
+    fn in_use(&self) -> Option<Bytes> {
+        self.shared.context.free().ok().map(|free| self.total.saturating_sub(free))
     }
 
     fn host_staging(&self, plan: &Plan) -> Bytes {

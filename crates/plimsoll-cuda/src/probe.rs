@@ -40,24 +40,13 @@ pub struct Probe {
 impl Probe {
     /// Why no GPU can be used, if so.
     pub fn obstacle(&self) -> Option<String> {
-        let missing = |name: &str| self.libraries.iter().any(|library| library.name == name && !library.found);
-        if missing(DRIVER) {
-            return Some("there is no CUDA driver on this machine (libcuda was not found); compute with `--device cpu`".to_string());
-        }
-        if missing(NVRTC) {
-            return Some(
-                "the CUDA compiler library NVRTC (libnvrtc) was not found; install it, or compute with `--device cpu`".to_string(),
-            );
-        }
-        if self.gpus.is_empty() {
-            return Some("the CUDA driver sees no GPU on this machine; compute with `--device cpu`".to_string());
-        }
-        None
+        obstacle(&self.libraries, self.gpus.len()).map(str::to_string)
     }
 }
 
 const DRIVER: &str = "CUDA driver";
 const NVRTC: &str = "NVRTC";
+const CUBLASLT: &str = "cuBLASLt";
 
 /// Looks for the driver, the libraries and the GPUs.
 ///
@@ -67,33 +56,57 @@ const NVRTC: &str = "NVRTC";
 /// assert!(probe.libraries[0].found || probe.gpus.is_empty());
 /// ```
 pub fn probe() -> Probe {
+    let libraries = libraries();
+    let gpus = (0..count(&libraries)).filter_map(gpu).collect();
+    Probe { libraries, gpus }
+}
+
+/// Why no GPU can be used, if so, with these libraries and this many GPUs.
+pub(crate) fn obstacle(libraries: &[Found], gpus: usize) -> Option<&'static str> {
+    if !has(libraries, DRIVER) {
+        return Some("there is no CUDA driver on this machine (libcuda was not found); compute with `--device cpu`");
+    }
+    if !has(libraries, NVRTC) {
+        return Some("the CUDA compiler NVRTC (libnvrtc) was not found; install it, or compute with `--device cpu`");
+    }
+    (gpus == 0).then_some("the CUDA driver sees no GPU on this machine; compute with `--device cpu`")
+}
+
+/// The libraries, the driver first.
+pub(crate) fn libraries() -> Vec<Found> {
     // SAFETY: only opens the libraries by the names they are later used by, and closes them again.
     let (driver, compiler, products) =
         unsafe { (cuda::sys::is_culib_present(), nvrtc::sys::is_culib_present(), cublaslt::sys::is_culib_present()) };
-    let libraries = vec![
+    vec![
         Found { name: DRIVER, found: driver, without: "no GPU can be used" },
         Found { name: NVRTC, found: compiler, without: "no GPU can be used: kernels are compiled where they run" },
-        Found { name: "cuBLASLt", found: products, without: "matrix products run in plain generated kernels" },
-    ];
-    Probe { libraries, gpus: if driver { gpus() } else { vec![] } }
+        Found { name: CUBLASLT, found: products, without: "matrix products run in plain generated kernels" },
+    ]
+}
+
+/// How many GPUs the driver sees.
+pub(crate) fn count(libraries: &[Found]) -> usize {
+    if !has(libraries, DRIVER) {
+        return 0;
+    }
+    let count = cuda::result::init().and_then(|()| cuda::result::device::get_count());
+    count.map_or(0, |count| count.max(0) as usize)
 }
 
 /// Whether matrix products can go through cuBLASLt.
-pub(crate) fn has_cublaslt() -> bool {
-    // SAFETY: only opens the library and closes it again.
-    unsafe { cublaslt::sys::is_culib_present() }
+pub(crate) fn has_cublaslt(libraries: &[Found]) -> bool {
+    has(libraries, CUBLASLT)
 }
 
-fn gpus() -> Vec<Gpu> {
-    let count = cuda::result::init().and_then(|()| cuda::result::device::get_count()).unwrap_or(0);
-    (0..count)
-        .filter_map(|ordinal| {
-            let device = cuda::result::device::get(ordinal).ok()?;
-            // SAFETY: the driver has just given this device.
-            let total = unsafe { cuda::result::device::total_mem(device) }.ok()?;
-            let free = driver::Context::open(ordinal as usize).and_then(|context| context.free()).ok();
-            let name = cuda::result::device::get_name(device).ok()?;
-            Some(Gpu { ordinal: ordinal as usize, name, total: Bytes(total as u64), free })
-        })
-        .collect()
+fn has(libraries: &[Found], name: &str) -> bool {
+    libraries.iter().any(|library| library.name == name && library.found)
+}
+
+fn gpu(ordinal: usize) -> Option<Gpu> {
+    let device = cuda::result::device::get(ordinal as i32).ok()?;
+    // SAFETY: the driver has just given this device.
+    let total = unsafe { cuda::result::device::total_mem(device) }.ok()?;
+    let free = driver::Context::open(ordinal).and_then(|context| context.free()).ok();
+    let name = cuda::result::device::get_name(device).ok()?;
+    Some(Gpu { ordinal, name, total: Bytes(total as u64), free })
 }

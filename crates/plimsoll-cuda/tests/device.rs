@@ -10,12 +10,16 @@ use plimsoll_core::step::{Role, training_programs};
 use plimsoll_core::{Bytes, Device, Executor, Ledger, Shape, TensorType};
 use plimsoll_cpu::CpuDevice;
 use plimsoll_cuda::{CudaDevice, PlanOnly, Profile, probe};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Tests on the GPU take turns: some look at how much of it is free.
+static TURN: Mutex<()> = Mutex::new(());
 
 /// The first GPU; where there is none, says so after checking that the refusal names the reason and a way out.
-fn gpu() -> Option<Arc<dyn Device>> {
+fn gpu() -> Option<(Arc<dyn Device>, MutexGuard<'static, ()>)> {
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     match CudaDevice::open(0, None) {
-        Ok(device) => Some(Arc::new(device)),
+        Ok(device) => Some((Arc::new(device), turn)),
         Err(error) => {
             let (obstacle, error) = (probe().obstacle().expect("opening a GPU that is there works"), error.to_string());
             assert_eq!(error, format!("cuda:0: {obstacle}"));
@@ -146,7 +150,7 @@ impl Model {
 /// The first run is launched kernel by kernel, later ones are replayed; random numbers and scalars reach both.
 #[test]
 fn losses_agree_with_the_cpu() {
-    let Some(device) = gpu() else { return };
+    let Some((device, _turn)) = gpu() else { return };
     let cpu: Arc<dyn Device> = Arc::new(CpuDevice::new(1));
     let (mut here, mut there) = (Model::new(&device), Model::new(&cpu));
     for step in 0..20 {
@@ -157,7 +161,7 @@ fn losses_agree_with_the_cpu() {
 
 #[test]
 fn the_same_run_gives_the_same_bits() {
-    let Some(device) = gpu() else { return };
+    let Some((device, _turn)) = gpu() else { return };
     let run = || {
         let mut model = Model::new(&device);
         (0..10).for_each(|step| assert!(model.step(step).is_ok()));
@@ -168,7 +172,7 @@ fn the_same_run_gives_the_same_bits() {
 
 #[test]
 fn a_loss_that_is_not_finite_changes_nothing_and_is_found() {
-    let Some(device) = gpu() else { return };
+    let Some((device, _turn)) = gpu() else { return };
     let mut model = Model::new(&device);
     (0..3).for_each(|step| assert!(model.step(step).unwrap().is_finite()));
     let before = model.states();
@@ -185,7 +189,7 @@ fn a_loss_that_is_not_finite_changes_nothing_and_is_found() {
 
 #[test]
 fn memory_stays_as_it_is_and_is_given_back() {
-    let Some(device) = gpu() else { return };
+    let Some((device, _turn)) = gpu() else { return };
     let before = device.available().unwrap();
     let mut model = Model::new(&device);
     (0..10).for_each(|step| assert!(model.step(step).is_ok()));
@@ -199,7 +203,7 @@ fn memory_stays_as_it_is_and_is_given_back() {
 
 #[test]
 fn more_than_there_is_is_refused() {
-    let Some(device) = gpu() else { return };
+    let Some((device, _turn)) = gpu() else { return };
     let error = device.allocate(Bytes::gib(1 << 20)).err().expect("nobody has that much").to_string();
     assert!(error.starts_with("cuda:0 could not give 1024 TiB of memory: "), "{error}");
 }

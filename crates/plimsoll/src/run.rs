@@ -213,6 +213,7 @@ impl History {
             "measured_peak_rss_bytes": self.measured.0,
             "host_budget_bytes": self.line.0,
             "planned_device_bytes": self.planned_on_device.map(|bytes| bytes.0),
+            "device_in_use_bytes": self.in_use_on_device.map(|bytes| bytes.0),
         })
     }
 }

@@ -123,6 +123,8 @@ pub struct History {
     pub line: Bytes,
     /// What the plan stated for the device, if it has a memory of its own.
     pub planned_on_device: Option<Bytes>,
+    /// What was in use on the device at the end of the run, by everybody.
+    pub in_use_on_device: Option<Bytes>,
     /// The most resident memory the process had, as the system counts it.
     pub measured: Bytes,
 }
@@ -168,6 +170,7 @@ impl Trainer {
             planned: plan.total(),
             line: plan.line,
             planned_on_device: plan.device_memory.as_ref().map(super::DeviceLine::total),
+            in_use_on_device: None,
             measured: Bytes::ZERO,
         };
         let (start, mut learning) = (Instant::now(), Duration::ZERO);
@@ -192,6 +195,7 @@ impl Trainer {
         history.seconds = start.elapsed().as_secs_f64();
         history.examples_per_s = (data.len() * fit.epochs) as f64 / learning.as_secs_f64().max(1e-9);
         history.measured = system::peak_resident();
+        history.in_use_on_device = self.device.as_ref().and_then(|opened| opened.device.in_use());
         Ok(history)
     }
 
