@@ -58,12 +58,14 @@ mod tests {
     fn gpus_and_what_is_missing_are_listed() {
         let library = |name, found| Found { name, found, without: "matrix products run in plain generated kernels" };
         let gpu = Gpu { ordinal: 0, name: "NVIDIA H200".to_string(), total: Bytes::gib(139), free: Some(Bytes::gib(138)) };
-        let found = Probe { libraries: vec![library("CUDA driver", true), library("cuBLASLt", false)], gpus: vec![gpu] };
+        let libraries = vec![library("CUDA driver", true), library("NVRTC", true), library("cuBLASLt", false)];
+        let found = Probe { libraries, gpus: vec![gpu] };
         assert_eq!(
             cuda_lines(&found),
             [
                 "cuda:0  NVIDIA H200 · 138 GiB of 139 GiB free",
                 "        CUDA driver  found",
+                "        NVRTC        found",
                 "        cuBLASLt     missing: matrix products run in plain generated kernels",
             ]
         );

@@ -78,6 +78,14 @@ impl CudaDevice {
         };
         Ok(CudaDevice { shared: Arc::new(shared), overhead: Profile::overhead_of(&model), model, total })
     }
+
+    /// Computes matrix products in generated kernels, as where there is no cuBLASLt.
+    pub fn without_cublaslt(mut self) -> CudaDevice {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.products = None;
+        }
+        self
+    }
 }
 
 impl Device for CudaDevice {

@@ -5,7 +5,7 @@ use plimsoll_core::expr::{Binary, Expr};
 use plimsoll_core::graph::{Graph, GraphError, Init, StateId, StateKind, ValueId};
 use plimsoll_core::plan::{check, layout, plan};
 use plimsoll_core::random::StepRandom;
-use plimsoll_core::selftest::cases;
+use plimsoll_core::selftest::{cases, check_device_gradient, check_forward};
 use plimsoll_core::step::{Role, training_programs};
 use plimsoll_core::{Bytes, Device, Executor, Ledger, Shape, TensorType};
 use plimsoll_cpu::CpuDevice;
@@ -199,6 +199,18 @@ fn memory_stays_as_it_is_and_is_given_back() {
     drop(model);
     // Modules may leave a page or two with the driver.
     assert!(before.saturating_sub(device.available().unwrap()) <= Bytes::mib(2));
+}
+
+#[test]
+fn products_hold_without_the_library() {
+    if gpu().is_none() {
+        return;
+    }
+    let device: Arc<dyn Device> = Arc::new(CudaDevice::open(0, None).unwrap().without_cublaslt());
+    for case in cases(0).iter().filter(|case| case.op == "matmul") {
+        check_forward(case, &device).unwrap();
+        check_device_gradient(case, &device).unwrap();
+    }
 }
 
 #[test]

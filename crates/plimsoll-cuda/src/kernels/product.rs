@@ -30,6 +30,9 @@ pub(super) struct Product {
     pub extent: usize,
 }
 
+/// From this many results on tiles are large.
+const LARGE: usize = 1 << 21;
+
 /// The extents of a tile, and how many results a thread makes in each direction.
 #[derive(Clone, Copy)]
 pub(super) struct Tile {
@@ -40,10 +43,17 @@ pub(super) struct Tile {
 
 impl Tile {
     pub fn new(rows: usize, columns: usize) -> Tile {
-        let extent = |n: usize| n.next_power_of_two().clamp(16, 64);
+        // Large tiles read less, but only where there are enough of them to keep a GPU busy.
+        let most = if rows * columns >= LARGE { 128 } else { 64 };
+        let extent = |n: usize| n.next_power_of_two().clamp(16, most);
         let (rows, columns) = (extent(rows), extent(columns));
         // Small tiles with few results per thread keep enough threads busy.
-        Tile { rows, columns, each: if rows * columns >= 2048 { 4 } else { 2 } }
+        let each = match rows * columns {
+            16384.. => 8,
+            2048.. => 4,
+            _ => 2,
+        };
+        Tile { rows, columns, each }
     }
 
     /// Tiles that cover the results.

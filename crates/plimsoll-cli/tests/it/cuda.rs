@@ -1,0 +1,95 @@
+//! Plans for a GPU, which need none, and runs on one, which say so where there is none.
+
+use super::{Sandbox, example};
+use plimsoll::probe;
+use serde_json::Value;
+
+const PROFILE: [&str; 4] = ["--device", "cuda:0", "--device-profile", "h200"];
+
+fn plan(sandbox: &Sandbox, arguments: &[&str]) -> Value {
+    sandbox.json(&[&["plan", "--json"], arguments, &PROFILE].concat())
+}
+
+#[test]
+fn a_run_on_a_gpu_trains_or_says_what_is_missing() {
+    let sandbox = Sandbox::new("gpu");
+    let arguments = ["train", "--device", "cuda:0", "--epochs", "4", "--seed", "1", "--out", "out"];
+    if let Some(obstacle) = probe().obstacle() {
+        println!("not run on a GPU: {obstacle}");
+        let (code, error) = sandbox.fail(&arguments);
+        assert_eq!((code, error.trim()), (1, format!("error: cuda:0: {obstacle}").as_str()));
+        assert!(!sandbox.path("out").join("report.json").exists());
+        return;
+    }
+    let document = sandbox.json(&[&arguments[..], &["--json"]].concat());
+    assert!(document["epochs"][3]["val_accuracy"].as_f64().unwrap() > 0.9);
+}
+
+#[test]
+fn a_plan_for_a_gpu_states_both_lines() {
+    let sandbox = Sandbox::new("gpu-plan");
+    let document = plan(&sandbox, &["--device-memory", "1GiB", "--host-memory", "1GiB"]);
+    let sum = |owners: &Value| owners.as_object().unwrap().values().map(|size| size.as_u64().unwrap()).sum::<u64>();
+    assert_eq!(document["peak_bytes"]["device"].as_u64(), Some(sum(&document["device_by_owner"])));
+    assert_eq!(document["peak_bytes"]["host"].as_u64(), Some(sum(&document["by_owner"])));
+    for owner in ["CUDA itself", "weights", "optimiser", "activations", "workspace", "staging"] {
+        assert!(document["device_by_owner"][owner].as_u64().is_some_and(|size| size > 0), "{owner}");
+    }
+    let text = sandbox.succeed(&[&["plan", "--device-memory", "1GiB"], &PROFILE[..]].concat());
+    for part in ["cuda:0 (NVIDIA H200, from its profile)", "device line  1.00 GiB", "host line", "CUDA itself 560 MiB", "pinned staging"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn a_device_line_that_the_batch_does_not_fit_is_met_with_micro_batches() {
+    let (sandbox, config) = (Sandbox::new("gpu-micro"), example("conv_resized.toml"));
+    let wide = plan(&sandbox, &[&config, "--host-memory", "1GiB", "--device-memory", "1GiB"]);
+    assert_eq!(wide["accumulation_steps"], 1);
+    let line = wide["peak_bytes"]["device"].as_u64().unwrap() - (8 << 20);
+    let tight = plan(&sandbox, &[&config, "--host-memory", "1GiB", "--device-memory", &line.to_string()]);
+    assert!(tight["accumulation_steps"].as_u64().unwrap() > 1 && tight["peak_bytes"]["device"].as_u64().unwrap() <= line);
+}
+
+#[test]
+fn too_few_device_bytes_are_refused_with_the_least_that_works() {
+    let sandbox = Sandbox::new("gpu-refused");
+    let refused = sandbox.run(&[&["plan", "--json", "--device-memory", "100MiB"], &PROFILE[..]].concat());
+    assert_eq!(refused.status.code(), Some(3));
+    let document: Value = serde_json::from_slice(&refused.stdout).unwrap();
+    assert_eq!((document["feasible"].as_bool(), document["space"].as_str()), (Some(false), Some("memory of cuda:0")));
+    let error = document["error"].as_str().unwrap();
+    assert!(error.starts_with("this run does not fit into 100 MiB of memory of cuda:0; the smallest line that works is "), "{error}");
+    let least = document["min_bytes"].as_u64().unwrap();
+    let exact = plan(&sandbox, &["--device-memory", &least.to_string()]);
+    assert_eq!(exact["peak_bytes"]["device"].as_u64(), Some(least));
+    let short = (least - 1).to_string();
+    assert_eq!(sandbox.fail(&[&["plan", "--device-memory", &short], &PROFILE[..]].concat()).0, 3, "one byte less does not");
+}
+
+#[test]
+fn names_that_do_not_go_together_are_refused() {
+    let sandbox = Sandbox::new("gpu-names");
+    let refused = |arguments: &[&str]| sandbox.fail(arguments).1;
+    insta::assert_snapshot!(refused(&["plan", "--device", "tpu"]), @"error: there is no device `tpu`; there are `cpu` and `cuda:0`, `cuda:1`, …");
+    insta::assert_snapshot!(refused(&["plan", "--device", "cuda:0", "--device-profile", "abacus"]), @"error: there is no profile `abacus`; there are: h200");
+    insta::assert_snapshot!(refused(&["plan", "--device-profile", "h200"]), @"error: the profile `h200` is a GPU's; say `--device cuda:0` too");
+    insta::assert_snapshot!(refused(&["train", "--device", "cuda:0", "--device-profile", "h200", "--quiet"]), @"error: cuda:0: only plans can be made from the profile `h200`; leave out `--device-profile` to compute");
+}
+
+#[test]
+fn the_selftest_says_what_holds() {
+    let sandbox = Sandbox::new("selftest");
+    let text = sandbox.succeed(&["selftest", "--seed", "1"]);
+    assert!(text.starts_with("selftest · cpu (") && text.contains("matmul "), "{text}");
+    assert!(text.trim_end().ends_with("every result and gradient holds"), "{text}");
+}
+
+#[test]
+fn devices_lists_what_was_looked_for() {
+    let document = Sandbox::new("gpu-devices").json(&["devices", "--json"]);
+    let libraries = document["cuda"]["libraries"].as_array().unwrap();
+    let names: Vec<&str> = libraries.iter().map(|library| library["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["CUDA driver", "NVRTC", "cuBLASLt"]);
+    assert_eq!(document["cuda"]["obstacle"].is_null(), document["devices"].as_array().unwrap().len() > 1);
+}
