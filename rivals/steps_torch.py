@@ -12,7 +12,6 @@ from torch import nn
 # Single precision is single precision on both sides.
 torch.backends.cuda.matmul.allow_tf32 = False
 torch.backends.cudnn.allow_tf32 = False
-torch.backends.cudnn.benchmark = True
 
 
 def conv(side, channels, filters):
