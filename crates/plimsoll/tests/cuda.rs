@@ -1,0 +1,78 @@
+//! The trainer on a GPU against the trainer on the CPU. Where there is no GPU each test says so and checks that the refusal is clear.
+
+use plimsoll::prelude::*;
+use plimsoll::{Choice, Error, History, probe};
+
+/// Whether there is a GPU; if not, says so after checking what a trainer says.
+fn has_gpu() -> bool {
+    let Some(obstacle) = probe().obstacle() else { return true };
+    let error = digits(Choice::Cuda(0)).plan().unwrap_err().to_string();
+    assert_eq!(error, format!("cuda:0: {obstacle}"));
+    println!("not run on a GPU: {error}");
+    false
+}
+
+fn digits(choice: Choice) -> Trainer {
+    let data = Dataset::digits(Split::Train).shuffle(Shuffle::seed(7)).map("x", [scale(1.0 / 16.0)]).batch(32);
+    Trainer::new(zoo::digits_cnn(10), &data).loss(Loss::SoftmaxCrossEntropy).optimizer(Adam::default()).seed(1).device(choice)
+}
+
+fn held_out() -> Dataset {
+    Dataset::digits(Split::Test).map("x", [scale(1.0 / 16.0)]).batch(32)
+}
+
+fn train(mut trainer: Trainer) -> (History, Vec<f32>) {
+    let history = trainer.fit(Fit::epochs(2).validate(&held_out())).unwrap();
+    (history, trainer.predict(&held_out()).unwrap())
+}
+
+fn assert_alike(here: &(History, Vec<f32>), there: &(History, Vec<f32>), allowed: f64) {
+    for (a, b) in here.0.epochs.iter().zip(&there.0.epochs) {
+        let (held_a, held_b) = (a.validation.as_ref().unwrap(), b.validation.as_ref().unwrap());
+        for (a, b) in [(a.training.loss, b.training.loss), (held_a.loss, held_b.loss)] {
+            assert!((a - b).abs() <= allowed * b, "a loss of {a} instead of {b}");
+        }
+    }
+    let farthest = here.1.iter().zip(&there.1).map(|(a, b)| f64::from((a - b).abs())).fold(0.0, f64::max);
+    assert!(here.1.len() == there.1.len() && farthest <= 20.0 * allowed, "predictions differ by {farthest}");
+}
+
+#[test]
+fn a_gpu_learns_what_the_cpu_learns() {
+    if has_gpu() {
+        assert_alike(&train(digits(Choice::Cuda(0))), &train(digits(Choice::Cpu)), 1e-3);
+    }
+}
+
+#[test]
+fn micro_batches_change_nothing_on_a_gpu() {
+    if has_gpu() {
+        assert_alike(&train(digits(Choice::Cuda(0)).micro_batch(12)), &train(digits(Choice::Cuda(0))), 1e-3);
+    }
+}
+
+/// The loss is looked at while the next step computes; the error still names the step that broke, and the weights are those before it.
+#[test]
+fn a_loss_that_is_not_finite_names_its_step() {
+    if !has_gpu() {
+        return;
+    }
+    let run = |choice: Choice| {
+        let data = Dataset::random(RandomSpec::new(320).floats("x", [5]).floats("y", [2])).unwrap().batch(32);
+        let model = Sequential::new().add(Dense::new(2));
+        let mut trainer = Trainer::new(model, &data).loss(Loss::MeanSquaredError).optimizer(Sgd::new(1e9)).device(choice);
+        match trainer.fit(Fit::epochs(3)) {
+            Err(Error::NonFinite { loss, step, epoch, tensor }) => (loss, step, epoch, tensor),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(run(Choice::Cuda(0)), run(Choice::Cpu));
+}
+
+#[test]
+fn a_device_line_that_is_too_low_is_refused_by_name() {
+    let mut trainer = digits(Choice::Cuda(0)).device_profile("h200").budget(Budget::host("1GiB").unwrap().device("1MiB").unwrap());
+    let error = trainer.plan().unwrap_err().to_string();
+    assert!(error.starts_with("this run does not fit into 1.00 MiB of memory of cuda:0; the smallest line that works is "), "{error}");
+    assert!(error.contains("CUDA itself 560 MiB"), "{error}");
+}
