@@ -43,6 +43,9 @@ pub fn summary(history: &History, folder: &Path) -> String {
     }
     lines.push(format!("  throughput  {} examples/s", thousands(history.examples_per_s)));
     lines.push(format!("  memory      {} planned, {} measured at most, line {}", history.planned, history.measured, history.line));
+    if history.measured > history.line {
+        lines.push("  ABOVE THE LINE: the process held more than it was given; this is a bug, please report it with plan.json".to_string());
+    }
     lines.push(format!("  folder      {} (weights.safetensors, report.json, log.jsonl, plan.json, config.toml)", folder.display()));
     lines.join("\n") + "\n"
 }

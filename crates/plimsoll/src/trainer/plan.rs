@@ -188,8 +188,16 @@ fn smaller(known: Option<Candidate>, other: Candidate) -> Option<Candidate> {
 fn ways(request: &Request<'_>) -> Vec<usize> {
     match request.micro_batch {
         Some(rows) => vec![rows.clamp(1, request.batch)],
-        None => (1..=request.batch).rev().filter(|rows| request.batch.is_multiple_of(*rows)).collect(),
+        None => divisors(request.batch),
     }
+}
+
+/// The divisors of a number, largest first.
+fn divisors(number: usize) -> Vec<usize> {
+    let small: Vec<usize> = (1..).take_while(|n| n * n <= number).filter(|n| number.is_multiple_of(*n)).collect();
+    let mut all: Vec<usize> = small.iter().map(|n| number / n).chain(small.iter().rev().copied()).collect();
+    all.dedup();
+    all
 }
 
 fn candidate(request: &Request<'_>, micro_batch: usize) -> Result<Candidate, PlanError> {
@@ -201,6 +209,7 @@ fn candidate(request: &Request<'_>, micro_batch: usize) -> Result<Candidate, Pla
     let mut fixed = memory.by_owner();
     fixed.push(("process".to_string(), system::process_footprint()));
     fixed.push(("thread stacks".to_string(), request.thread_stacks));
+    fixed.push(("graphs".to_string(), request.programs.footprint()));
     let pipeline = pipelines(request, feed_rows, None)?;
     let least = fixed.iter().map(|(_, size)| *size).sum::<Bytes>() + pipeline.minimum;
     Ok(Candidate { micro_batch, feed_rows, memory: Arc::new(memory), least, fixed })
