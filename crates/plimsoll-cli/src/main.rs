@@ -13,6 +13,7 @@ use plimsoll::config::Config;
 use plimsoll::{CountingAllocator, Error, RunFolder};
 use progress::Progress;
 use serde_json::{Value, json};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Counts the heap, so that what no plan tracks is still a number.
@@ -31,7 +32,7 @@ fn main() -> ExitCode {
             if *json {
                 print(&devices::json());
             } else {
-                print!("{}", devices::text());
+                say(&devices::text());
             }
             Ok(())
         }
@@ -48,7 +49,7 @@ fn main() -> ExitCode {
 
 /// One line that says what is wrong. A refused budget is an answer, so with `--json` it is a document too.
 fn fail(error: &anyhow::Error, json: bool) -> ExitCode {
-    eprintln!("error: {error}");
+    let _ = writeln!(std::io::stderr(), "error: {error}");
     match error.downcast_ref() {
         Some(Error::Infeasible(infeasible)) => {
             if json {
@@ -62,6 +63,8 @@ fn fail(error: &anyhow::Error, json: bool) -> ExitCode {
 
 fn train(args: &RunArgs) -> Result<()> {
     let mut run = configure(args)?.build()?;
+    // A run that cannot be leaves no folder behind.
+    run.plan()?;
     let folder = match &args.out {
         Some(path) => RunFolder::open(path)?,
         None => RunFolder::next(run.title())?,
@@ -71,9 +74,10 @@ fn train(args: &RunArgs) -> Result<()> {
     if args.json {
         let mut document = history.to_json();
         document["out"] = json!(folder.path());
+        document["heap_peak_bytes"] = json!(HEAP.peak().0);
         print(&document);
     } else if !args.quiet {
-        print!("{}", text::summary(&history, folder.path()));
+        say(&text::summary(&history, folder.path()));
     }
     Ok(())
 }
@@ -85,9 +89,9 @@ fn plan(args: &RunArgs) -> Result<()> {
         std::fs::write(path, format!("{document:#}\n")).map_err(|error| anyhow::anyhow!("cannot write {}: {error}", path.display()))?;
     }
     if args.json {
-        print(&plan.to_json())
-    } else {
-        println!("{plan}")
+        print(&plan.to_json());
+    } else if !args.quiet {
+        say(&format!("{plan}\n"));
     }
     Ok(())
 }
@@ -106,11 +110,11 @@ fn configure(args: &RunArgs) -> Result<Config> {
         ("train.threads", args.threads),
     ];
     for (key, count) in counts.into_iter().filter_map(|(key, count)| Some((key, count?))) {
-        config.set_value(key, i64::try_from(count)?)?;
+        config.set_value(key, whole(key, count)?)?;
     }
     for (key, size) in [("budget.host", args.host_memory), ("budget.device", args.device_memory)] {
         if let Some(size) = size {
-            config.set_value(key, i64::try_from(size.0)?)?;
+            config.set_value(key, whole(key, size.0)?)?;
         }
     }
     for (key, name) in [("train.device", &args.device), ("train.device_profile", &args.device_profile)] {
@@ -124,6 +128,16 @@ fn configure(args: &RunArgs) -> Result<Config> {
     Ok(config)
 }
 
+/// A number as configurations hold it.
+fn whole(key: &str, number: u64) -> Result<i64> {
+    i64::try_from(number).map_err(|_| anyhow::anyhow!("`{key}` is {number}, but should be at most {}", i64::MAX))
+}
+
 fn print(document: &Value) {
-    println!("{document:#}");
+    say(&format!("{document:#}\n"));
+}
+
+/// Writes to standard output. Whoever listened and left, or has no room, is no reason to panic.
+fn say(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
 }

@@ -28,7 +28,7 @@ impl Progress {
             Event::Planned { plan, epochs } => {
                 self.line = plan.line;
                 self.epochs = Some(*epochs);
-                eprintln!("{plan}\n");
+                say(&format!("{plan}\n\n"));
             }
             Event::Progress { epoch, step, steps, scores, examples_per_s, resident } if self.terminal => {
                 let bar = text::bar(*step as f64 / (*steps).max(1) as f64, BAR);
@@ -41,8 +41,7 @@ impl Progress {
                     self.line
                 );
                 // Clears what is left of a longer line before.
-                eprint!("\r{line}\x1b[K");
-                let _ = stderr().flush();
+                say(&format!("\r{line}\x1b[K"));
             }
             Event::Progress { .. } => {}
             Event::EpochEnd(epoch) => self.end(epoch),
@@ -53,13 +52,13 @@ impl Progress {
         let start = if self.terminal { "\r" } else { "" };
         let end = if self.terminal { "\x1b[K" } else { "" };
         let held_out = epoch.validation.as_ref().map_or(String::new(), |scores| format!(" · held out: {}", text::scores(scores)));
-        eprintln!(
-            "{start}{} {}{held_out} · {} examples/s · {:.1} s{end}",
+        say(&format!(
+            "{start}{} {}{held_out} · {} examples/s · {:.1} s{end}\n",
             self.epoch(epoch.epoch),
             text::scores(&epoch.training),
             text::thousands(epoch.examples_per_s),
             epoch.seconds
-        );
+        ));
     }
 
     fn epoch(&self, epoch: u64) -> String {
@@ -68,4 +67,10 @@ impl Progress {
             None => format!("epoch {epoch}"),
         }
     }
+}
+
+/// Writes to standard error. Progress that nobody reads any more must not end a run.
+fn say(text: &str) {
+    let mut stream = stderr();
+    let _ = stream.write_all(text.as_bytes()).and_then(|()| stream.flush());
 }

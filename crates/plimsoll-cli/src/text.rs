@@ -46,6 +46,9 @@ pub fn summary(history: &History, folder: &Path) -> String {
     if let (Some(planned), Some(in_use)) = (history.planned_on_device, history.in_use_on_device) {
         lines.push(format!("  device      {planned} planned, {in_use} in use on it at the end"));
     }
+    if history.measured > history.line {
+        lines.push("  ABOVE THE LINE: the process held more than it was given; this is a bug, please report it with plan.json".to_string());
+    }
     lines.push(format!("  folder      {} (weights.safetensors, report.json, log.jsonl, plan.json, config.toml)", folder.display()));
     lines.join("\n") + "\n"
 }

@@ -1,8 +1,12 @@
 //! The graph: typed values in single-assignment form, the nodes that make them, and the scopes they came from.
 
+use crate::Bytes;
 use crate::op::Op;
 use crate::shape::{Shape, TensorType};
 use std::fmt;
+
+/// No tensor takes more than this for a single row: a pebibyte.
+const LARGEST: Bytes = Bytes(1 << 50);
 
 /// A value of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -166,12 +170,18 @@ impl Graph {
     pub fn add(&mut self, op: Op, inputs: &[ValueId]) -> Result<Vec<ValueId>, GraphError> {
         let types: Vec<&TensorType> = inputs.iter().map(|input| self.ty(*input)).collect();
         let outputs = op.define().infer(self, &types).map_err(|what| self.error(what))?;
+        outputs.iter().try_for_each(|ty| self.check_size(ty))?;
         Ok(self.push(op, inputs.to_vec(), outputs))
     }
 
     /// Appends a node that makes one value.
     pub fn add_one(&mut self, op: Op, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         self.add(op, inputs).map(|outputs| outputs[0])
+    }
+
+    /// Refuses tensors so large that sums of their sizes could overflow.
+    fn check_size(&self, ty: &TensorType) -> Result<(), GraphError> {
+        if ty.bytes(1) <= LARGEST { Ok(()) } else { Err(self.error(format!("a tensor {ty} is larger than any machine's memory"))) }
     }
 
     pub(crate) fn push(&mut self, op: Op, inputs: Vec<ValueId>, types: Vec<TensorType>) -> Vec<ValueId> {
@@ -203,6 +213,7 @@ impl Graph {
         if ty.shape.has_batch() {
             return Err(self.error(format!("`{name}` has the shape {}, but a kept tensor cannot depend on the batch", ty.shape)));
         }
+        self.check_size(&ty)?;
         self.states.push(State { name, kind, ty: ty.clone(), init });
         Ok(self.push(Op::State(StateId(self.states.len() as u32 - 1)), vec![], vec![ty])[0])
     }

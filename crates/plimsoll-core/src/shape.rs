@@ -36,7 +36,7 @@ impl Dim {
 
     /// The number this is when the batch has `rows` rows.
     pub const fn bind(self, rows: usize) -> usize {
-        if self.batch { self.factor * rows } else { self.factor }
+        if self.batch { self.factor.saturating_mul(rows) } else { self.factor }
     }
 
     /// Whether it grows with the batch.
@@ -55,7 +55,7 @@ impl Dim {
     }
 
     fn times(self, other: Dim) -> Dim {
-        Dim { factor: self.factor * other.factor, batch: self.batch || other.batch }
+        Dim { factor: self.factor.saturating_mul(other.factor), batch: self.batch || other.batch }
     }
 }
 
@@ -201,7 +201,7 @@ impl TensorType {
 
     /// Its size when the batch has `rows` rows.
     pub fn bytes(&self, rows: usize) -> Bytes {
-        Bytes((self.shape.elements().bind(rows) * self.dtype.size()) as u64)
+        Bytes(self.shape.elements().bind(rows).saturating_mul(self.dtype.size()) as u64)
     }
 
     /// Whether both take the same bytes whatever the batch.

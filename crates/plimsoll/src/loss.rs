@@ -77,17 +77,22 @@ impl Loss {
             }
             Loss::SoftmaxCrossEntropy => {
                 let (scores, classes) = class_scores(g, prediction.scores(Activation::Softmax))?;
+                let share = 1.0 / answers_per_row(g, scores) as f32;
                 let log_sum = g.reduce(Reduction::LogSumExp, scores, &[1])?;
-                let right = match label_kind(g, labels, classes)? {
+                let right = match label_kind(g, labels, scores, classes)? {
                     Labels::Numbers(labels) => {
                         let chosen = Expr::build(|e| {
                             let here = e.binary(Binary::Equal, e.coordinate(1), e.input(1));
-                            e.select(here, e.sub(e.input(2), e.input(0)), e.constant(0.0))
+                            let entropy = e.select(here, e.sub(e.input(2), e.input(0)), e.constant(0.0));
+                            e.mul(entropy, e.constant(share))
                         });
                         g.pointwise(chosen, &[scores, labels, log_sum])?
                     }
                     Labels::Shares(labels) => {
-                        let weighted = Expr::build(|e| e.mul(e.input(1), e.sub(e.input(2), e.input(0))));
+                        let weighted = Expr::build(|e| {
+                            let entropy = e.mul(e.input(1), e.sub(e.input(2), e.input(0)));
+                            e.mul(entropy, e.constant(share))
+                        });
                         g.pointwise(weighted, &[scores, labels, log_sum])?
                     }
                 };
@@ -113,12 +118,13 @@ impl Loss {
             Loss::SoftmaxCrossEntropy | Loss::MeanSquaredError => {
                 let (scores, classes) = class_scores(g, prediction.scores(Activation::Softmax))?;
                 let chosen = g.reduce(Reduction::ArgMax, scores, &[1])?;
-                let right = match label_kind(g, labels, classes)? {
+                let right = match label_kind(g, labels, scores, classes)? {
                     Labels::Numbers(labels) => labels,
                     Labels::Shares(labels) => g.reduce(Reduction::ArgMax, labels, &[1])?,
                 };
+                let answers = answers_per_row(g, scores);
                 let equal = g.binary(Binary::Equal, chosen, right)?;
-                Ok((g.sum(equal)?, 1))
+                Ok((g.sum(equal)?, answers))
             }
             Loss::BinaryCrossEntropy => {
                 let scores = prediction.scores(Activation::Sigmoid);
@@ -138,7 +144,8 @@ impl Loss {
     /// How many classes labels may name, if they are class numbers.
     pub(crate) fn classes(self, g: &Graph, prediction: Prediction, labels: ValueId) -> Option<usize> {
         let classes = g.shape(prediction.output).last()?.as_fixed()?;
-        (self == Loss::SoftmaxCrossEntropy && g.ty(labels).dtype == DType::I32).then_some(classes)
+        let numbers = matches!(g.ty(labels).dtype, DType::I32 | DType::U8);
+        (self == Loss::SoftmaxCrossEntropy && numbers).then_some(classes)
     }
 }
 
@@ -155,6 +162,11 @@ impl Prediction {
 /// How many numbers one row of a value has.
 fn per_row(g: &Graph, value: ValueId) -> usize {
     g.shape(value).elements().factor().max(1)
+}
+
+/// How many answers one row gives, when scores are rows of classes: one, or one per place of a sequence or image.
+fn answers_per_row(g: &Graph, scores: ValueId) -> usize {
+    g.shape(scores).dims()[0].factor().max(1)
 }
 
 /// The labels as numbers in the prediction's shape.
@@ -184,10 +196,15 @@ enum Labels {
     Shares(ValueId),
 }
 
-fn label_kind(g: &mut Graph, labels: ValueId, classes: usize) -> Result<Labels, GraphError> {
+fn label_kind(g: &mut Graph, labels: ValueId, scores: ValueId, classes: usize) -> Result<Labels, GraphError> {
+    let answers = g.shape(scores).dims()[0];
     let ty = g.ty(labels).clone();
     let elements = ty.shape.elements();
     if ty.dtype == DType::I32 || ty.dtype == DType::U8 {
+        if elements != answers {
+            let what = format!("class numbers {ty} do not go with predictions of {answers} answers; there must be one for each");
+            return Err(g.error(what));
+        }
         let labels = g.reshape(labels, Shape::new([elements, 1.into()]))?;
         return Ok(Labels::Numbers(labels));
     }

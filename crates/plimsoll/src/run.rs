@@ -96,9 +96,10 @@ impl Run {
         let mut failed = None;
         let mut fit = Fit::epochs(self.epochs).on_event(|event| {
             let written = match event {
-                Event::Planned { plan, .. } => {
-                    folder.remove("report.json").and_then(|()| folder.write("plan.json", pretty(&plan.to_json()).as_bytes()))
-                }
+                Event::Planned { plan, .. } => folder
+                    .remove("report.json")
+                    .and(folder.remove("weights.safetensors"))
+                    .and_then(|()| folder.write("plan.json", pretty(&plan.to_json()).as_bytes())),
                 Event::EpochEnd(epoch) => writeln!(log, "{}", epoch.to_json()).map_err(|source| Error::Io {
                     action: "write",
                     path: folder.file("log.jsonl"),
@@ -113,10 +114,11 @@ impl Run {
             fit = fit.validate(validation);
         }
         let history = self.trainer.fit(fit)?;
+        // What was learnt is saved first: a log that could not be written must not cost the training.
+        self.trainer.save_weights(&folder.file("weights.safetensors"))?;
         if let Some(error) = failed {
             return Err(error);
         }
-        self.trainer.save_weights(&folder.file("weights.safetensors"))?;
         folder.write("report.json", pretty(&history.to_json()).as_bytes())?;
         Ok(history)
     }

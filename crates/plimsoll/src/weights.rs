@@ -51,8 +51,10 @@ pub(crate) fn save(executor: &Executor, path: &Path) -> Result<()> {
         }
     }
     let file = file.into_inner().map_err(|failed| error(failed.into_error()))?;
-    file.sync_all().map_err(error)?;
-    std::fs::rename(&temporary, path).map_err(error)
+    file.sync_all().and_then(|()| std::fs::rename(&temporary, path)).map_err(|source| {
+        let _ = std::fs::remove_file(&temporary);
+        error(source)
+    })
 }
 
 /// Reads all weights; the file must have exactly the model's.

@@ -195,3 +195,25 @@ fn other_data_than_the_model_was_trained_on_is_refused() {
     let error = trainer.evaluate(&unlabelled).unwrap_err().to_string();
     assert_eq!(error, "the model was trained on the column y: i32[], but this data has only x: f32[8, 8, 1]");
 }
+
+#[test]
+fn sequences_of_answers_are_counted_one_by_one() {
+    // Three answers a row; a model that cannot tell anything apart is right as often as chance, never more than always.
+    let data = Dataset::random(RandomSpec::new(64).floats("x", [3, 5]).bytes("y", [3])).unwrap().batch(16);
+    let model = || Sequential::new().add(Dense::new(256));
+    let mut trainer = Trainer::new(model(), &data).optimizer(Sgd::new(0.0));
+    let epoch = trainer.fit(Fit::epochs(1)).unwrap().epochs[0].clone();
+    assert!((0.0..=1.0).contains(&epoch.training.accuracy.unwrap()), "{epoch:?}");
+    assert!((epoch.training.loss - 256f64.ln()).abs() < 1.0, "the mean over the answers, as for a single one: {epoch:?}");
+
+    let one_label = Dataset::random(RandomSpec::new(64).floats("x", [3, 5]).labels("y", 256)).unwrap().batch(16);
+    let error = Trainer::new(model(), &one_label).plan().unwrap_err().to_string();
+    assert_eq!(error, "layer `loss`: class numbers i32[B] do not go with predictions of 3B answers; there must be one for each");
+}
+
+#[test]
+fn nothing_to_validate_on_is_refused() {
+    let mut trainer = Trainer::new(zoo::mlp(10), &digits(Split::Train, 32));
+    let error = trainer.evaluate(&Dataset::digits(Split::Test).take(0).map("x", [scale(1.0)]).batch(4)).unwrap_err().to_string();
+    assert!(error.starts_with("there is nothing to measure"), "{error}");
+}

@@ -50,6 +50,32 @@ fn wrong_values_say_what_would_be_right() {
 }
 
 #[test]
+fn numbers_that_cannot_be_meant() {
+    let sandbox = Sandbox::new("numbers");
+    rows(&sandbox);
+    let set = |assignment: &str| sandbox.fail(&["plan", "--set", assignment]).1;
+    insta::assert_snapshot!(set("train.threads=1000000"), @"error: `train.threads` is 1000000, but should be at most 1024");
+    insta::assert_snapshot!(set("train.optimizer={type=\"adam\", beta1=2}"), @"error: `train.optimizer.beta1` is 2, but should be a number from 0 to below 1");
+    insta::assert_snapshot!(set("train.optimizer={type=\"sgd\", lr=1e300}"), @"error: `train.optimizer.lr` is inf, but should be a number of at least 0");
+    insta::assert_snapshot!(sandbox.fail(&["plan", "--seed", "18446744073709551615"]).1, @"error: `train.seed` is 18446744073709551615, but should be at most 9223372036854775807");
+    let model = |layers: &str| refused(&sandbox, &config(&format!("[model]\nlayers = [{layers}]\n[train]\nloss = \"mse\"\n")));
+    insta::assert_snapshot!(model("{ type = \"dense\", units = 4611686018427387904 }, { type = \"dense\", units = 2 }"), @"error: layer `dense`: a tensor f32[3, 4611686018427387904] is larger than any machine's memory");
+    insta::assert_snapshot!(model(""), @"error: `model.layers` is empty; a model needs at least one layer");
+    insta::assert_snapshot!(model("{ type = \"dense\", units = 2, name = \"input\" }"), @r#"error: `model.layers[0].name` is "input", which is taken; every layer needs a name of its own"#);
+    insta::assert_snapshot!(refused(&sandbox, &config(&format!("holdout = 0.01\n{DENSE}"))), @"error: `data.holdout` is 0.01, but should be a share of the 4 rows that leaves some to learn from and some to hold out");
+}
+
+#[test]
+fn listeners_that_leave_do_not_end_a_run() {
+    let sandbox = Sandbox::new("pipe");
+    let program = super::program().display();
+    let script = format!("{program} train --epochs 2 --out run 2>&1 | head -1; {program} plan > /dev/full; {program} devices | true");
+    let output = std::process::Command::new("sh").args(["-c", &script]).current_dir(&sandbox.folder).output().unwrap();
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("panicked"));
+    assert!(sandbox.path("run/report.json").exists(), "the run went on to its end");
+}
+
+#[test]
 fn files_that_are_not_there_or_not_toml() {
     let sandbox = Sandbox::new("files");
     insta::assert_snapshot!(sandbox.fail(&["train", "missing.toml"]).1, @"error: cannot read missing.toml: No such file or directory (os error 2)");
@@ -96,6 +122,9 @@ fn labels_out_of_range_name_row_and_value() {
     rows(&sandbox);
     let labels: Vec<u8> = [0i32, 1, 7, 0].iter().flat_map(|label| label.to_le_bytes()).collect();
     sandbox.write("y.npy", npy("<i4", "(4,)", &labels));
+    sandbox.write("y.npy", npy("|u1", "(4,)", &[0, 1, 2, 9]));
+    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dense\", units = 3 }]\n")), @"error: row 3 of epoch 1 has the label 9, but the model tells 3 classes apart (0 to 2); correct the data or give the model more outputs");
+    sandbox.write("y.npy", npy("<i4", "(4,)", &labels));
     insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dense\", units = 3 }]\n")), @"error: row 2 of epoch 1 has the label 7, but the model tells 3 classes apart (0 to 2); correct the data or give the model more outputs");
 }
 
@@ -125,5 +154,5 @@ fn a_budget_too_small_says_the_least_that_works() {
     let form: String = error.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).collect();
     let form = form.replace("####", "#").replace("###", "#").replace("##", "#").replace("##", "#");
     insta::assert_snapshot!(form, @"error: this run does not fit into #.# MiB of host memory; the smallest line that works is #.# MiB (# bytes), with micro-batches of #: process #.# MiB, pipeline #.# MiB, workspace # KiB, thread stacks # KiB");
-    assert!(!sandbox.path("out").join("report.json").exists(), "nothing is left as if it were whole");
+    assert!(!sandbox.path("out").exists(), "a run that cannot be leaves nothing behind");
 }

@@ -87,3 +87,18 @@ fn a_promise_that_is_not_kept_is_planned_around() {
     assert!(output.status.success(), "{error}");
     assert!(error.contains("(1.00 TiB was promised, but only this is free)") && error.contains("micro-batches of"), "{error}");
 }
+
+/// What a process holds besides tensors grows with the model; that too is planned.
+#[test]
+fn a_deep_model_stays_under_its_least_line() {
+    let sandbox = Sandbox::new("deep");
+    let layers = vec!["{ type = \"dense\", units = 8, activation = \"tanh\" }"; 150].join(", ");
+    let data = "[data]\nsource = \"random\"\nrows = 64\nx = [8]\ny = [8]\n";
+    sandbox.write("deep.toml", format!("{data}[model]\nlayers = [{layers}]\n[train]\nbatch = 16\nloss = \"mse\"\n"));
+    let refused = sandbox.run(&["plan", "deep.toml", "--json", "--host-memory", "1MiB"]);
+    let document: serde_json::Value = serde_json::from_slice(&refused.stdout).unwrap();
+    let least = document["min_bytes"].as_u64().unwrap();
+    let trained = sandbox.json(&["train", "deep.toml", "--json", "--quiet", "--out", "out", "--host-memory", &least.to_string()]);
+    let measured = trained["measured_peak_rss_bytes"].as_u64().unwrap();
+    assert!(measured <= least, "{measured} bytes measured under a line of {least}");
+}

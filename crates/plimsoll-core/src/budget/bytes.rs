@@ -51,7 +51,7 @@ impl Bytes {
 
     /// The next multiple of `alignment` (a power of two) at or above this size.
     pub const fn align_up(self, alignment: u64) -> Bytes {
-        Bytes((self.0 + alignment - 1) & !(alignment - 1))
+        Bytes(self.0.saturating_add(alignment - 1) & !(alignment - 1))
     }
 
     /// `self - other`, or zero.
@@ -115,7 +115,7 @@ impl FromStr for Bytes {
 impl Add for Bytes {
     type Output = Bytes;
     fn add(self, other: Bytes) -> Bytes {
-        Bytes(self.0 + other.0)
+        Bytes(self.0.saturating_add(other.0))
     }
 }
 
@@ -129,13 +129,13 @@ impl Sub for Bytes {
 impl Mul<u64> for Bytes {
     type Output = Bytes;
     fn mul(self, n: u64) -> Bytes {
-        Bytes(self.0 * n)
+        Bytes(self.0.saturating_mul(n))
     }
 }
 
 impl AddAssign for Bytes {
     fn add_assign(&mut self, other: Bytes) {
-        self.0 += other.0;
+        self.0 = self.0.saturating_add(other.0);
     }
 }
 

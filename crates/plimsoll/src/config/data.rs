@@ -18,6 +18,9 @@ enum Source {
 
 const SOURCES: [(&str, Source); 3] = [("digits", Source::Digits), ("random", Source::Random), ("npy", Source::Npy)];
 
+/// The keys whose text is a path.
+pub(super) const PATHS: [&str; 2] = ["x", "y"];
+
 /// The rows to learn from and those to validate on.
 pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, seed: u64) -> Result<(Dataset, Option<Dataset>)> {
     let Some(data) = root.section("data")? else {
@@ -57,8 +60,12 @@ pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, s
         }
         (None, Some(share), _) => {
             let held = (whole.len() as f64 * share).round() as u64;
-            if !(0.0..1.0).contains(&share) || held >= whole.len() {
-                return Err(Error::Config(format!("`data.holdout` is {share}, but should be a share of the rows, from 0 to below 1")));
+            if !(0.0..1.0).contains(&share) || (held == 0 && share > 0.0) || held >= whole.len() {
+                let rows = whole.len();
+                let what = format!(
+                    "`data.holdout` is {share}, but should be a share of the {rows} rows that leaves some to learn from and some to hold out"
+                );
+                return Err(Error::Config(what));
             }
             let kept = whole.len() - held;
             (whole.clone().take(kept), (held > 0).then(|| whole.skip(kept)))

@@ -45,6 +45,12 @@ fn layered(layers: Vec<Reader<'_>>) -> Result<Model> {
     for reader in layers {
         let layer = layer(&reader)?;
         let name = reader.text("name")?.map(str::to_string);
+        if let Some(name) = name.as_deref()
+            && (name.is_empty() || named.iter().any(|(known, _)| known == name))
+        {
+            let what = if name.is_empty() { "is empty".to_string() } else { format!("is \"{name}\", which is taken") };
+            return Err(Error::Config(format!("`{}` {what}; every layer needs a name of its own", reader.name("name"))));
+        }
         let inputs = match reader.value("inputs") {
             None => vec![last],
             Some(value) => {
@@ -68,6 +74,9 @@ fn layered(layers: Vec<Reader<'_>>) -> Result<Model> {
         if let Some(name) = name {
             named.push((name, last));
         }
+    }
+    if last == net.input() {
+        return Err(Error::Config("`model.layers` is empty; a model needs at least one layer".to_string()));
     }
     Ok(net.build(last))
 }

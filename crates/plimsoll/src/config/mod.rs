@@ -42,7 +42,7 @@ impl Config {
     pub fn read(path: &Path) -> Result<Config> {
         let text = std::fs::read_to_string(path).map_err(|source| Error::Io { action: "read", path: path.to_path_buf(), source })?;
         let table = parse(&text).map_err(|error| {
-            let line = error.span().map_or(1, |span| text[..span.start].lines().count().max(1));
+            let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
             Error::Config(format!("{}, line {line}: {}", path.display(), error.message()))
         })?;
         let title = path.file_stem().map_or("run".to_string(), |stem| stem.to_string_lossy().into_owned());
@@ -83,6 +83,22 @@ impl Config {
         self.table.to_string()
     }
 
+    /// The same configuration with paths that hold wherever it is read from, for the run's folder.
+    fn anchored(&self) -> Config {
+        let mut config = self.clone();
+        let folder = std::path::absolute(&self.folder).unwrap_or_else(|_| self.folder.clone());
+        let tables = [&["data"][..], &["data", "validation"]];
+        for names in tables {
+            let table = names.iter().try_fold(&mut config.table, |table, name| table.get_mut(*name)?.as_table_mut());
+            for (_, value) in table.into_iter().flatten().filter(|(key, _)| data::PATHS.contains(&key.as_str())) {
+                if let Value::String(path) = value {
+                    *path = folder.join(&*path).to_string_lossy().into_owned();
+                }
+            }
+        }
+        config
+    }
+
     /// The run it describes, or what is wrong with it.
     pub fn build(&self) -> Result<Run> {
         let root = Reader::root(&self.table);
@@ -90,7 +106,7 @@ impl Config {
         let (data, validation) = data::datasets(&root, &self.folder, settings.batch, settings.seed)?;
         let model = layers::model(&root)?;
         root.finish()?;
-        Ok(Run::new(settings, model, data, validation, self.to_toml(), self.title.clone()))
+        Ok(Run::new(settings, model, data, validation, self.anchored().to_toml(), self.title.clone()))
     }
 }
 

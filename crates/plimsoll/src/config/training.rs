@@ -9,6 +9,9 @@ use plimsoll_core::{Budget, Bytes};
 use std::sync::Arc;
 use toml::Value;
 
+/// More threads than any machine has cores for.
+const MOST_THREADS: u64 = 1024;
+
 const OPTIMIZERS: [(&str, u8); 3] = [("sgd", 0), ("adam", 1), ("adamw", 2)];
 
 /// How to train, and under which lines.
@@ -24,7 +27,12 @@ pub(super) fn settings(root: &Reader<'_>) -> Result<Settings> {
         };
         settings.epochs = train.count("epochs", 1)?.unwrap_or(settings.epochs);
         settings.seed = train.count("seed", 0)?.unwrap_or(settings.seed);
-        settings.threads = train.count("threads", 1)?.map(|threads| threads as usize);
+        settings.threads = match train.count("threads", 1)? {
+            Some(threads) if threads > MOST_THREADS => {
+                return Err(Error::Config(format!("`train.threads` is {threads}, but should be at most {MOST_THREADS}")));
+            }
+            threads => threads.map(|threads| threads as usize),
+        };
         settings.loss = train.choice("loss", &Loss::NAMES)?.unwrap_or(settings.loss);
         settings.metrics = metrics(&train)?;
         if let Some(optimizer) = optimizer(&train)? {
@@ -77,15 +85,20 @@ fn optimizer(train: &Reader<'_>) -> Result<Option<Arc<dyn Optimizer>>> {
     };
     let empty = toml::Table::new();
     let table = table.unwrap_or_else(|| Reader::root(&empty));
-    let number = |key: &'static str, usual: f32| table.number(key).map(|number| number.map_or(usual, |number| number as f32));
+    // Checked as the numbers they become: 1e300 is finite, but not in single precision.
+    let between = |key: &'static str, usual: f32, most: f32, wanted: &str| match table.number(key)?.map(|number| number as f32) {
+        None => Ok(usual),
+        Some(number) if number.is_finite() && (0.0..most).contains(&number) => Ok(number),
+        Some(number) => Err(Error::Config(format!("`{}` is {number}, but should be {wanted}", table.name(key)))),
+    };
+    let number = |key: &'static str, usual: f32| between(key, usual, f32::INFINITY, "a number of at least 0");
+    let share = |key: &'static str, usual: f32| between(key, usual, 1.0, "a number from 0 to below 1");
     let optimizer: Arc<dyn Optimizer> = match kind {
-        0 => Arc::new(Sgd::new(number("lr", 0.01)?).momentum(number("momentum", 0.0)?).nesterov(table.flag("nesterov")?.unwrap_or(false))),
-        1 => {
-            Arc::new(Adam::new(number("lr", 1e-3)?).betas(number("beta1", 0.9)?, number("beta2", 0.999)?).epsilon(number("epsilon", 1e-7)?))
-        }
+        0 => Arc::new(Sgd::new(number("lr", 0.01)?).momentum(share("momentum", 0.0)?).nesterov(table.flag("nesterov")?.unwrap_or(false))),
+        1 => Arc::new(Adam::new(number("lr", 1e-3)?).betas(share("beta1", 0.9)?, share("beta2", 0.999)?).epsilon(number("epsilon", 1e-7)?)),
         _ => {
             let adam = AdamW::new(number("lr", 1e-3)?, number("weight_decay", 4e-3)?);
-            Arc::new(adam.betas(number("beta1", 0.9)?, number("beta2", 0.999)?).epsilon(number("epsilon", 1e-7)?))
+            Arc::new(adam.betas(share("beta1", 0.9)?, share("beta2", 0.999)?).epsilon(number("epsilon", 1e-7)?))
         }
     };
     table.finish()?;

@@ -1,6 +1,6 @@
 //! The plan as people read it: one screen, and one JSON object.
 
-use super::plan::{Infeasible, RunPlan};
+use super::plan::{HOST, Infeasible, RunPlan};
 use plimsoll_core::Bytes;
 use serde_json::{Map, Value, json};
 use std::fmt;
@@ -114,16 +114,19 @@ impl RunPlan {
 impl Infeasible {
     /// The refusal as one JSON object.
     pub fn to_json(&self) -> Value {
+        let on_host = self.space == HOST;
         json!({
             "feasible": false,
             "error": self.to_string(),
             "batch": self.batch,
             "space": self.space,
-            "budget_bytes": self.line.0,
+            "host_budget_bytes": on_host.then_some(self.line.0),
+            "device_budget_bytes": (!on_host).then_some(self.line.0),
             "min_bytes": self.least.0,
             "micro_batch": self.micro_batch,
             "accumulation_steps": self.batch.div_ceil(self.micro_batch),
             "precision": "f32",
+            "peak_bytes": { "host": on_host.then_some(self.least.0), "device": if on_host { 0 } else { self.least.0 } },
             "by_owner": object(&self.owners),
             "plan_ms": self.plan_ms,
         })

@@ -2,13 +2,16 @@
 
 use super::session::{Piece, Session, Tally};
 use super::{RunPlan, Trainer};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::system;
 use plimsoll_core::Bytes;
 use plimsoll_core::step::Role;
 use plimsoll_data::{Dataset, Feed, Options, PipelinePlan, Schema};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Epochs a history keeps: what a run holds must not grow with its length. The log of a run folder has them all.
+const KEPT: usize = 1000;
 
 /// How often progress is reported at most.
 const PROGRESS: Duration = Duration::from_millis(100);
@@ -109,7 +112,7 @@ pub struct Epoch {
 /// A run's record.
 #[derive(Clone, Debug, PartialEq)]
 pub struct History {
-    /// Its epochs.
+    /// Its epochs; of a very long run, the last thousand.
     pub epochs: Vec<Epoch>,
     /// Optimiser steps done.
     pub steps: u64,
@@ -152,7 +155,7 @@ impl Trainer {
         let done = self.session.as_ref().map_or(0, |session| session.epochs);
         fit.tell(&Event::Planned { plan: &plan, epochs: done + fit.epochs });
         let counts_accuracy = self.counts_accuracy();
-        let (Some(session), Some(_)) = (&mut self.session, &self.programs) else { unreachable!("opened above") };
+        let Some(session) = &mut self.session else { unreachable!("opened above") };
 
         let data = self.data.clone().rebatch(plan.feed_rows);
         let options = Options { first_epoch: session.epochs, epochs: Some(fit.epochs), ..Options::default() };
@@ -163,7 +166,7 @@ impl Trainer {
         };
         let schema = data.output_schema()?;
         let mut history = History {
-            epochs: Vec::with_capacity(fit.epochs.min(1 << 16) as usize),
+            epochs: Vec::with_capacity(fit.epochs.min(KEPT as u64) as usize),
             steps: 0,
             examples_per_s: 0.0,
             seconds: 0.0,
@@ -190,6 +193,9 @@ impl Trainer {
             };
             history.steps = session.step;
             fit.tell(&Event::EpochEnd(&epoch));
+            if history.epochs.len() == KEPT {
+                history.epochs.remove(0);
+            }
             history.epochs.push(epoch);
         }
         history.seconds = start.elapsed().as_secs_f64();
@@ -295,6 +301,9 @@ pub(super) struct HeldOut {
 impl HeldOut {
     pub(super) fn start(role: Role, data: &Dataset, pipeline: &PipelinePlan, session: &Session, epochs: u64) -> Result<HeldOut> {
         let data = data.clone().rebatch(session.feed_rows);
+        if data.is_empty() {
+            return Err(Error::Config(format!("there is nothing to measure: {} has no rows", data.describe())));
+        }
         session.check_schema(role, &data.output_schema()?)?;
         let options = Options { epochs: Some(epochs), ..Options::default() };
         let feed = Feed::start(&data, pipeline, &session.ledger, options)?;
@@ -304,6 +313,10 @@ impl HeldOut {
     fn evaluate(&mut self, session: &mut Session) -> Result<Tally> {
         let mut tally = session.begin();
         self.each_piece(session, Role::Evaluate, &mut tally, |_, _| Ok(()))?;
+        if !tally.loss.is_finite() {
+            let what = "the loss over the held-out rows is not a finite number; look at those rows, or try a smaller learning rate";
+            return Err(Error::Config(what.to_string()));
+        }
         Ok(tally)
     }
 

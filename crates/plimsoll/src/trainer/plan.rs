@@ -10,6 +10,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// The name of the host's memory in refusals.
+pub(super) const HOST: &str = "host memory";
+
 /// What a run will hold, by owner, and how it was made to fit. Prints as one screen.
 #[derive(Clone, Debug)]
 pub struct RunPlan {
@@ -178,7 +181,7 @@ pub(super) fn plan_run(request: &Request<'_>) -> Result<RunPlan, PlanError> {
             Some(owners) if !on_host => {
                 (format!("memory of {}", request.device.name()), device_line, smallest.device_total(), sorted(owners))
             }
-            _ => ("host memory".to_string(), line, smallest.least, owners(&smallest, &pipeline)),
+            _ => (HOST.to_string(), line, smallest.least, owners(&smallest, &pipeline)),
         };
         return Err(PlanError::Infeasible(Box::new(Infeasible {
             space,
@@ -242,8 +245,16 @@ fn smaller(known: Option<Candidate>, other: Candidate) -> Option<Candidate> {
 fn ways(request: &Request<'_>) -> Vec<usize> {
     match request.micro_batch {
         Some(rows) => vec![rows.clamp(1, request.batch)],
-        None => (1..=request.batch).rev().filter(|rows| request.batch.is_multiple_of(*rows)).collect(),
+        None => divisors(request.batch),
     }
+}
+
+/// The divisors of a number, largest first.
+fn divisors(number: usize) -> Vec<usize> {
+    let small: Vec<usize> = (1..).take_while(|n| n * n <= number).filter(|n| number.is_multiple_of(*n)).collect();
+    let mut all: Vec<usize> = small.iter().map(|n| number / n).chain(small.iter().rev().copied()).collect();
+    all.dedup();
+    all
 }
 
 fn candidate(request: &Request<'_>, micro_batch: usize) -> Result<Candidate, PlanError> {
@@ -265,6 +276,7 @@ fn candidate(request: &Request<'_>, micro_batch: usize) -> Result<Candidate, Pla
     };
     fixed.push(("process".to_string(), system::process_footprint()));
     fixed.push(("thread stacks".to_string(), request.thread_stacks));
+    fixed.push(("graphs".to_string(), request.programs.footprint()));
     let pipeline = pipelines(request, feed_rows, None)?;
     let least = fixed.iter().map(|(_, size)| *size).sum::<Bytes>() + pipeline.minimum;
     Ok(Candidate { micro_batch, feed_rows, memory: Arc::new(memory), least, fixed, on_device })

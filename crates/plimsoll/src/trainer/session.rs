@@ -103,7 +103,8 @@ impl Session {
     ) -> Result<Session> {
         let ledger = Ledger::new("host", Some(plan.line));
         // What is not the pipeline's, which books for itself, nor the plan's, for which the executor does.
-        let own = |name: &&(String, _)| matches!(name.0.as_str(), "process" | "thread stacks" | "CUDA itself" | "pinned staging");
+        let own =
+            |name: &&(String, _)| matches!(name.0.as_str(), "process" | "thread stacks" | "graphs" | "CUDA itself" | "pinned staging");
         let process = plan.owners.iter().filter(own).map(|(name, size)| ledger.reserve(name, *size)).collect::<Result<Vec<_>, _>>()?;
         let lags = !device.shares_host_memory();
         let mut executor = match &plan.device_memory {
@@ -244,12 +245,18 @@ impl Session {
     }
 
     fn check_labels(&self, piece: &Piece<'_>) -> Result<()> {
-        let Some((column, classes)) = self.classes else { return Ok(()) };
-        let labels = &piece.batch.column(column)[piece.at * 4..(piece.at + piece.rows) * 4];
-        for (i, bytes) in labels.chunks_exact(4).enumerate() {
-            let value = i32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        let Some((index, classes)) = self.classes else { return Ok(()) };
+        let column = &self.schema.columns()[index];
+        let (row_bytes, size) = (column.row_bytes().get(), column.dtype.size());
+        let labels = &piece.batch.column(index)[piece.at * row_bytes..(piece.at + piece.rows) * row_bytes];
+        for (i, bytes) in labels.chunks_exact(size).enumerate() {
+            let value = match *bytes {
+                [byte] => i32::from(byte),
+                [a, b, c, d] => i32::from_ne_bytes([a, b, c, d]),
+                _ => unreachable!("class numbers are bytes or 32-bit integers"),
+            };
             if value < 0 || value as usize >= classes {
-                let row = piece.batch.first_row + (piece.at + i) as u64;
+                let row = piece.batch.first_row + (piece.at + i / column.elements().max(1)) as u64;
                 return Err(Error::Label { row, epoch: self.epochs + 1, value, classes });
             }
         }
