@@ -2,10 +2,12 @@
 
 mod data;
 mod layers;
+mod maps;
 mod reader;
 mod training;
 
 use crate::error::{Error, Result};
+use crate::pipeline::Pipeline;
 use crate::run::Run;
 use reader::Reader;
 use std::path::{Path, PathBuf};
@@ -91,6 +93,18 @@ impl Config {
         let model = layers::model(&root)?;
         root.finish()?;
         Ok(Run::new(settings, model, data, validation, self.to_toml(), self.title.clone()))
+    }
+}
+
+impl Config {
+    /// Only its data, and the line: the model may be missing.
+    pub fn pipeline(&self) -> Result<Pipeline> {
+        let root = Reader::root(&self.table);
+        let settings = training::settings(&root)?;
+        let (data, _) = data::datasets(&root, &self.folder, settings.batch, settings.seed)?;
+        root.value("model");
+        root.finish()?;
+        Ok(Pipeline::new(data, settings.budget.host))
     }
 }
 
