@@ -35,8 +35,8 @@ fn count(number: u64, thing: &str) -> String {
 
 /// What is said at the end of a run.
 pub fn summary(history: &History, folder: &Path) -> String {
-    let mut lines =
-        vec![format!("trained {} epochs, {} steps, in {:.1} s", history.epochs.len(), thousands(history.steps as f64), history.seconds)];
+    let (epochs, steps) = (count(history.epochs.len() as u64, "epoch"), count(history.steps, "step"));
+    let mut lines = vec![format!("trained {epochs}, {steps}, in {:.1} s", history.seconds)];
     if let Some(epoch) = history.last() {
         let (what, last) = epoch.validation.as_ref().map_or(("learnt", &epoch.training), |scores| ("held out", scores));
         lines.push(format!("  {what:<11} {}", scores(last)));

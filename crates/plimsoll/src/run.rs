@@ -86,7 +86,9 @@ impl Run {
         let mut failed = None;
         let mut fit = Fit::epochs(self.epochs).on_event(|event| {
             let written = match event {
-                Event::Planned { plan, .. } => folder.write("plan.json", pretty(&plan.to_json()).as_bytes()),
+                Event::Planned { plan, .. } => {
+                    folder.remove("report.json").and_then(|()| folder.write("plan.json", pretty(&plan.to_json()).as_bytes()))
+                }
                 Event::EpochEnd(epoch) => writeln!(log, "{}", epoch.to_json()).map_err(|source| Error::Io {
                     action: "write",
                     path: folder.file("log.jsonl"),
@@ -144,8 +146,21 @@ impl RunFolder {
         File::create(self.file(name)).map_err(|source| Error::Io { action: "write", path: self.file(name), source })
     }
 
+    /// Writes a file whole or not at all.
     fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        fs::write(self.file(name), bytes).map_err(|source| Error::Io { action: "write", path: self.file(name), source })
+        let temporary = self.file(&format!("{name}.tmp"));
+        let written = fs::write(&temporary, bytes).and_then(|()| fs::rename(&temporary, self.file(name)));
+        written.map_err(|source| Error::Io { action: "write", path: self.file(name), source })
+    }
+
+    /// Removes a file of an earlier run, so that it is not taken for this one's.
+    fn remove(&self, name: &str) -> Result<()> {
+        match fs::remove_file(self.file(name)) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::Io { action: "remove", path: self.file(name), source })
+            }
+            _ => Ok(()),
+        }
     }
 }
 

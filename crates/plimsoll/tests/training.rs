@@ -181,3 +181,17 @@ fn training_goes_on_where_it_stopped() {
     assert_eq!((first.steps, second.steps, second.epochs[0].epoch), (45, 90, 2));
     assert!(second.epochs[0].training.loss < first.epochs[0].training.loss);
 }
+
+#[test]
+fn other_data_than_the_model_was_trained_on_is_refused() {
+    let mut trainer = Trainer::new(zoo::mlp(10), &digits(Split::Train, 32));
+    trainer.fit(Fit::epochs(1)).unwrap();
+    let wider = Dataset::random(RandomSpec::new(5).floats("x", [9, 9, 1]).labels("y", 10)).unwrap().batch(5);
+    let error = trainer.evaluate(&wider).unwrap_err().to_string();
+    assert_eq!(error, "the model was trained on the column x: f32[8, 8, 1], but this data has x: f32[9, 9, 1] in its place");
+
+    let unlabelled = Dataset::random(RandomSpec::new(5).floats("x", [8, 8, 1])).unwrap().batch(5);
+    assert_eq!(trainer.predict(&unlabelled).unwrap().len(), 50, "predictions need no labels");
+    let error = trainer.evaluate(&unlabelled).unwrap_err().to_string();
+    assert_eq!(error, "the model was trained on the column y: i32[], but this data has only x: f32[8, 8, 1]");
+}

@@ -2,7 +2,7 @@
 
 use crate::DType;
 use crate::autodiff::Adjoint;
-use crate::expr::Expr;
+use crate::expr::{Expr, Term};
 use crate::graph::{Graph, GraphError, ValueId};
 use crate::op::Define;
 use crate::shape::{Shape, TensorType};
@@ -68,8 +68,26 @@ pub(super) fn check_inputs(expr: &Expr, shape: &Shape, inputs: &[&TensorType]) -
     if expr.arity() > inputs.len() {
         return Err(format!("reads {} tensors, but got {}", expr.arity(), inputs.len()));
     }
-    match inputs.iter().find(|input| !input.shape.broadcasts_to(shape)) {
-        Some(input) => Err(format!("shapes {} and {shape} do not go together", input.shape)),
-        None => Ok(()),
+    if let Some(input) = inputs.iter().find(|input| !input.shape.broadcasts_to(shape)) {
+        return Err(format!("shapes {} and {shape} do not go together", input.shape));
     }
+    check_positions(expr, shape)
+}
+
+/// Where an element stands must not depend on how a batch is cut into pieces.
+fn check_positions(expr: &Expr, shape: &Shape) -> Result<(), String> {
+    let batch = shape.dims().iter().position(|dim| dim.is_batch());
+    for term in expr.terms() {
+        match *term {
+            Term::Coordinate(axis) if axis as usize >= shape.rank() => return Err(format!("asks for axis {axis} of the shape {shape}")),
+            Term::Coordinate(axis) if batch == Some(axis as usize) => {
+                return Err(format!("asks for the row's number in {shape}, which changes when the batch is cut into pieces"));
+            }
+            Term::Random(_) if batch.is_some_and(|axis| axis > 0) => {
+                return Err(format!("draws random numbers over {shape}; the batch must come first, so that pieces of it draw the same"));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }

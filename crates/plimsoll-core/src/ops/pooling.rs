@@ -70,8 +70,9 @@ impl Define for MaxPool {
         let [x] = expect(inputs)?;
         expect_real(inputs)?;
         let (h, w) = self.window.size;
-        if h * w > 256 {
-            return Err(format!("a {h}×{w} window has more than 256 places"));
+        // One byte, less the value that stands for "nowhere".
+        if h * w > 255 {
+            return Err(format!("a {h}×{w} window has more than 255 places"));
         }
         let shape = pooled(&self.window, &x.shape)?;
         Ok(vec![TensorType::f32(shape.clone()), TensorType::new(DType::U8, shape)])

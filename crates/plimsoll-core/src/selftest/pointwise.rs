@@ -129,7 +129,7 @@ fn positional(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
         })?;
         cases.push(s.finish(format!("dropout of rank {rank}"), &[y])?);
     }
-    for axis in 0..3 {
+    for axis in 1..3 {
         let mut s = Stage::new(draw);
         let shape = s.batch_shape(3);
         let x = s.operand(shape, Domain::Any)?;

@@ -1,9 +1,10 @@
 //! Graphs that cannot be: the message names the layer and the shapes.
 
 use crate::support::parameter;
+use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Init, StateId, StateKind};
 use plimsoll_core::ops::{AvgPool, Concat, Conv2d, Conv2dGradFilter, Conv2dGradInput, MatMul, MaxPool, Reshape, Slice, Window};
-use plimsoll_core::{DType, Graph, GraphError, Op, Shape, TensorType, ValueId, verify};
+use plimsoll_core::{DType, Dim, Graph, GraphError, Op, Shape, TensorType, ValueId, verify};
 
 /// The message of building something wrong in the layer `encoder/dense`, from images `[B, 8, 8, 3]` and a matrix `[4, 5]`.
 fn message<T>(build: impl FnOnce(&mut Graph, ValueId, ValueId) -> Result<T, GraphError>) -> String {
@@ -44,7 +45,7 @@ fn windows_must_fit_their_images() {
         let filter = parameter(g, "filter", Shape::fixed([9, 3, 3, 8]))?;
         g.add(conv(Window::valid((9, 3), (1, 1)), 1), &[images, filter])
     }), @"layer `encoder/dense`: a 9×3 window does not fit into an image of 8×8");
-    insta::assert_snapshot!(message(|g, images, _| g.add(Op::MaxPool(MaxPool { window: Window::valid((17, 17), (1, 1)) }), &[images])), @"layer `encoder/dense`: a 17×17 window has more than 256 places");
+    insta::assert_snapshot!(message(|g, images, _| g.add(Op::MaxPool(MaxPool { window: Window::valid((17, 17), (1, 1)) }), &[images])), @"layer `encoder/dense`: a 17×17 window has more than 255 places");
     insta::assert_snapshot!(message(|g, images, _| {
         let window = Window { pad_rows: (2, 2), ..Window::valid((2, 2), (2, 2)) };
         g.add(Op::AvgPool(AvgPool { window }), &[images])
@@ -115,4 +116,16 @@ fn a_state_changes_once_and_keeps_its_type() {
         g.in_scope("attention", |g| g.add(Op::MatMul(op), &[x, x]))?;
         Ok(())
     }), @"layer `attention`: matmul (node 1): the shape [B, B] has the batch in it twice");
+}
+
+/// What an element is must not depend on how the batch is cut into pieces.
+#[test]
+fn positions_that_a_cut_batch_would_change_are_refused() {
+    let mut graph = Graph::new();
+    let x = graph.input("x", TensorType::f32(Shape::batch_of([3])));
+    let rows = graph.map(x, |e, x| e.add(x, e.coordinate(0))).unwrap_err();
+    insta::assert_snapshot!(rows, @"asks for the row's number in [B, 3], which changes when the batch is cut into pieces");
+    let across = Shape::new([3.into(), Dim::BATCH]);
+    let draws = graph.pointwise_over(Expr::build(|e| e.random(0)), &[], across).unwrap_err();
+    insta::assert_snapshot!(draws, @"draws random numbers over [3, B]; the batch must come first, so that pieces of it draw the same");
 }

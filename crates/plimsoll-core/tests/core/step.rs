@@ -128,3 +128,25 @@ fn the_loss_is_known_before_any_parameter_changes() -> Result<(), GraphError> {
     }
     Ok(())
 }
+
+/// Without accumulation every parameter changes as soon as its gradient is complete: of many layers, hardly two gradients live together.
+#[test]
+fn parameters_change_inside_backward() -> Result<(), GraphError> {
+    const LAYERS: usize = 8;
+    let mut graph = Graph::new();
+    let mut x = graph.input("x", TensorType::f32(Shape::batch_of([16])));
+    for layer in 0..LAYERS {
+        let w = parameter(&mut graph, &format!("w{layer}"), Shape::fixed([16, 16]))?;
+        x = graph.matmul(x, w)?;
+        x = graph.unary(plimsoll_core::expr::Unary::Tanh, x)?;
+    }
+    let loss = graph.sum(x)?;
+    graph.output("loss", loss);
+    let plan = plan(training_programs(&graph, loss, false, &momentum)?, ROWS, &PAPER)?;
+    let program = &plan.programs[0];
+    let weight = TensorType::f32(Shape::fixed([16, 16]));
+    let gradients: Vec<_> = program.buffers.iter().filter(|b| b.values.iter().any(|value| *program.graph.ty(*value) == weight)).collect();
+    let most = (0..program.order.len() as u32).map(|step| gradients.iter().filter(|b| b.first <= step && step <= b.last).count()).max();
+    assert_eq!((gradients.len(), most), (LAYERS, Some(1)), "{LAYERS} gradients are made, and never two of them are there at once");
+    Ok(())
+}

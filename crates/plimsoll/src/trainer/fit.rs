@@ -154,7 +154,7 @@ impl Trainer {
         let options = Options { first_epoch: session.epochs, epochs: Some(fit.epochs), ..Options::default() };
         let mut feed = Feed::start(&data, &plan.pipeline, &session.ledger, options)?;
         let mut held_out = match (&validation, &plan.validation) {
-            (Some(data), Some(pipeline)) => Some(HeldOut::start(data, pipeline, session, fit.epochs)?),
+            (Some(data), Some(pipeline)) => Some(HeldOut::start(Role::Evaluate, data, pipeline, session, fit.epochs)?),
             _ => None,
         };
         let schema = data.output_schema()?;
@@ -198,7 +198,7 @@ impl Trainer {
         let counts_accuracy = self.counts_accuracy();
         let Some(session) = &mut self.session else { unreachable!("opened above") };
         let pipeline = data.clone().rebatch(session.feed_rows).plan(session.ledger.available())?;
-        let mut held_out = HeldOut::start(data, &pipeline, session, 1)?;
+        let mut held_out = HeldOut::start(Role::Evaluate, data, &pipeline, session, 1)?;
         Ok(held_out.evaluate(session)?.scores(counts_accuracy))
     }
 
@@ -207,7 +207,7 @@ impl Trainer {
         if self.session.is_none() {
             let (Some(programs), Some(device)) = (&self.programs, &self.device) else { unreachable!("planned before") };
             let device: Arc<dyn Device> = Arc::clone(device) as _;
-            self.session = Some(Session::new(device, plan, programs, Arc::clone(&self.optimizer), self.seed)?);
+            self.session = Some(Session::new(device, plan, programs, Arc::clone(&self.optimizer), self.seed, self.data.output_schema()?)?);
             // From now on the pieces are of the size the memory was laid out for.
             self.micro_batch = Some(plan.micro_batch);
         }
@@ -285,8 +285,9 @@ pub(super) struct HeldOut {
 }
 
 impl HeldOut {
-    pub(super) fn start(data: &Dataset, pipeline: &PipelinePlan, session: &Session, epochs: u64) -> Result<HeldOut> {
+    pub(super) fn start(role: Role, data: &Dataset, pipeline: &PipelinePlan, session: &Session, epochs: u64) -> Result<HeldOut> {
         let data = data.clone().rebatch(session.feed_rows);
+        session.check_schema(role, &data.output_schema()?)?;
         let options = Options { epochs: Some(epochs), ..Options::default() };
         let feed = Feed::start(&data, pipeline, &session.ledger, options)?;
         Ok(HeldOut { feed, schema: data.output_schema()?, length: data.len() })

@@ -31,7 +31,7 @@ impl Trainer {
         let mut values = vec![0.0; session.micro_batch * per_row];
         let pipeline = data.clone().rebatch(session.feed_rows).plan(session.ledger.available())?;
         let mut rows_before = 0;
-        let mut pieces = HeldOut::start(data, &pipeline, session, 1)?;
+        let mut pieces = HeldOut::start(Role::Predict, data, &pipeline, session, 1)?;
         pieces.each_piece(session, Role::Predict, &mut Tally::default(), |session, rows| {
             let values = &mut values[..rows * per_row];
             session.read_predictions(values)?;

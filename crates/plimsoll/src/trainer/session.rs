@@ -9,7 +9,7 @@ use plimsoll_core::graph::StateId;
 use plimsoll_core::plan::Place;
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::Role;
-use plimsoll_core::{DType, Executor, Graph, Ledger, Reservation};
+use plimsoll_core::{Bytes, DType, Executor, Graph, Ledger, Reservation};
 use plimsoll_data::{Batch, Schema};
 use std::sync::Arc;
 
@@ -29,6 +29,8 @@ pub(super) struct Session {
     classes: Option<(usize, usize)>,
     answers: usize,
     seed: u64,
+    /// The training data's columns.
+    schema: Schema,
     optimizer: Arc<dyn Optimizer>,
     /// The optimiser's numbers for the current step.
     rates: Vec<f32>,
@@ -74,7 +76,14 @@ pub(super) struct Tally {
 }
 
 impl Session {
-    pub fn new(device: Arc<dyn Device>, plan: &RunPlan, programs: &Programs, optimizer: Arc<dyn Optimizer>, seed: u64) -> Result<Session> {
+    pub fn new(
+        device: Arc<dyn Device>,
+        plan: &RunPlan,
+        programs: &Programs,
+        optimizer: Arc<dyn Optimizer>,
+        seed: u64,
+        schema: Schema,
+    ) -> Result<Session> {
         let ledger = Ledger::new("host", Some(plan.line));
         let own = |name: &&(String, _)| matches!(name.0.as_str(), "process" | "thread stacks");
         let process = plan.owners.iter().filter(own).map(|(name, size)| ledger.reserve(name, *size)).collect::<Result<Vec<_>, _>>()?;
@@ -94,10 +103,31 @@ impl Session {
             classes: programs.classes,
             answers: programs.answers,
             seed,
+            schema,
             optimizer,
             rates,
             _process: process,
         })
+    }
+
+    /// That rows of this kind can be fed to a program: the columns it reads stand where they stood in training and are of the same kind.
+    pub fn check_schema(&self, role: Role, schema: &Schema) -> Result<()> {
+        let prepared = self.roles.iter().find(|prepared| prepared.role == role).expect("every role is planned");
+        for index in &prepared.columns {
+            let wanted = &self.schema.columns()[*index];
+            match schema.columns().get(*index) {
+                Some(column) if column == wanted => {}
+                Some(column) => {
+                    return Err(Error::Config(format!(
+                        "the model was trained on the column {wanted}, but this data has {column} in its place"
+                    )));
+                }
+                None => {
+                    return Err(Error::Config(format!("the model was trained on the column {wanted}, but this data has only {schema}")));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Runs one piece and adds its loss and right answers to the tally.
@@ -201,21 +231,16 @@ fn first_non_finite(
     schema: &Schema,
     columns: &[usize],
 ) -> String {
-    let broken = |bytes: &[u8]| bytes.chunks_exact(4).position(|b| !f32::from_ne_bytes([b[0], b[1], b[2], b[3]]).is_finite());
     for (bytes, index) in inputs.columns.iter().zip(columns) {
         let column = &schema.columns()[*index];
         if column.dtype == DType::F32
-            && let Some(at) = broken(bytes)
+            && let Some(at) = not_finite(bytes)
         {
             return format!("the data, column `{}`, row {} of the batch", column.name, at / column.elements().max(1));
         }
     }
-    let names: Vec<(String, usize)> = executor.plan().states.iter().map(|state| (state.name.clone(), state.size.get())).collect();
-    for (i, (name, size)) in names.into_iter().enumerate() {
-        let mut bytes = vec![0; size];
-        if executor.read_state(StateId(i as u32), &mut bytes).is_ok() && broken(&bytes).is_some() {
-            return format!("`{name}`, changed by the step before");
-        }
+    if let Some(name) = broken_state(executor) {
+        return format!("`{name}`, changed by the step before");
     }
     match executor.find_non_finite(role, rows, inputs) {
         Ok(Some(node)) => {
@@ -224,4 +249,26 @@ fn first_non_finite(
         }
         _ => "the loss itself".to_string(),
     }
+}
+
+/// The first state that holds something that is not finite. Read in pieces: a run that fails stays under its line too.
+fn broken_state(executor: &Executor) -> Option<String> {
+    let mut piece = [0; 4096];
+    for (i, state) in executor.plan().states.iter().enumerate() {
+        let mut done = Bytes::ZERO;
+        while done < state.size {
+            let piece = &mut piece[..(state.size - done).get().min(4096)];
+            executor.read_state_part(StateId(i as u32), done, piece).ok()?;
+            if not_finite(piece).is_some() {
+                return Some(state.name.clone());
+            }
+            done += Bytes(piece.len() as u64);
+        }
+    }
+    None
+}
+
+/// The place of the first number that is not finite.
+fn not_finite(bytes: &[u8]) -> Option<usize> {
+    bytes.chunks_exact(4).position(|b| !f32::from_ne_bytes([b[0], b[1], b[2], b[3]]).is_finite())
 }
