@@ -82,8 +82,8 @@ mod tests {
 
     /// An APP1 segment whose only entry is the orientation.
     fn exif(number: u16, little: bool) -> Vec<u8> {
-        let (short, long): (fn(u16) -> [u8; 2], fn(u32) -> [u8; 4]) =
-            if little { (u16::to_le_bytes, u32::to_le_bytes) } else { (u16::to_be_bytes, u32::to_be_bytes) };
+        let short = |number: u16| if little { number.to_le_bytes() } else { number.to_be_bytes() };
+        let long = |number: u32| if little { number.to_le_bytes() } else { number.to_be_bytes() };
         let mut bytes = b"Exif\0\0".to_vec();
         bytes.extend(if little { b"II*\0" } else { b"MM\0*" });
         bytes.extend(long(8));
