@@ -1,6 +1,7 @@
 //! The command from outside: what it prints, what it leaves, how it fails, and that it stays under its line.
 
 mod bad_input;
+mod data;
 mod end_to_end;
 mod limits;
 
