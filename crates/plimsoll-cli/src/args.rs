@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::data::DataCommand;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use plimsoll::Bytes;
 use std::path::PathBuf;
@@ -27,6 +28,9 @@ pub enum Command {
     Train(RunArgs),
     /// State what a run needs without running it
     Plan(RunArgs),
+    /// Look at a data pipeline, or measure it
+    #[command(subcommand)]
+    Data(DataCommand),
     /// List the devices there are
     Devices {
         /// Print one JSON document
@@ -50,6 +54,7 @@ impl Command {
     pub fn json(&self) -> bool {
         match self {
             Command::Train(run) | Command::Plan(run) => run.json,
+            Command::Data(data) => data.json(),
             Command::Devices { json } => *json,
             Command::Selftest { .. } => false,
         }

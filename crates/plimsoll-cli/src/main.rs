@@ -1,6 +1,7 @@
 //! The `plimsoll` command. Parses arguments, asks the library, prints.
 
 mod args;
+mod data;
 mod devices;
 mod progress;
 mod selftest;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
     let result = match &args.command {
         Command::Train(run) => train(run),
         Command::Plan(run) => plan(run),
+        Command::Data(command) => data::run(command),
         Command::Devices { json } => {
             if *json {
                 print(&devices::json());
@@ -54,6 +56,12 @@ fn fail(error: &anyhow::Error, json: bool) -> ExitCode {
         Some(Error::Infeasible(infeasible)) => {
             if json {
                 print(&infeasible.to_json());
+            }
+            ExitCode::from(INFEASIBLE)
+        }
+        Some(Error::OverLine(refusal)) => {
+            if json {
+                print(&refusal.to_json());
             }
             ExitCode::from(INFEASIBLE)
         }

@@ -3,7 +3,6 @@
 use crate::memory::ALIGNMENT;
 use crate::schema::Schema;
 use plimsoll_core::Bytes;
-use std::mem;
 
 /// Where the columns of a block of `rows` rows lie in one piece of memory: one after the other, each from a multiple
 /// of [`ALIGNMENT`].
@@ -17,8 +16,6 @@ pub struct BlockLayout {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Region {
     offset: usize,
-    /// Bytes up to the next column.
-    stride: usize,
     row_bytes: usize,
 }
 
@@ -29,7 +26,7 @@ impl BlockLayout {
         let mut regions = Vec::with_capacity(schema.columns().len());
         for column in schema.columns() {
             let stride = (column.row_bytes() * rows as u64).align_up(ALIGNMENT as u64);
-            regions.push(Region { offset: bytes.get(), stride: stride.get(), row_bytes: column.row_bytes().get() });
+            regions.push(Region { offset: bytes.get(), row_bytes: column.row_bytes().get() });
             bytes += stride;
         }
         BlockLayout { regions, rows, bytes }
@@ -57,12 +54,15 @@ impl BlockLayout {
     }
 
     /// The same for every column in order, to be written.
-    pub fn split_mut<'m>(&self, memory: &'m mut [u8], first: usize, rows: usize) -> impl Iterator<Item = &'m mut [u8]> {
-        let mut rest = memory;
+    ///
+    /// # Safety
+    /// `memory` is that of a whole block, lives for `'m`, and nobody else reads or writes these rows as long.
+    pub(crate) unsafe fn split_raw<'m>(&self, memory: *mut u8, first: usize, rows: usize) -> impl Iterator<Item = &'m mut [u8]> {
+        assert!(first + rows <= self.rows, "a block has {} rows", self.rows);
         self.regions.iter().map(move |region| {
-            let (mine, after) = mem::take(&mut rest).split_at_mut(region.stride);
-            rest = after;
-            &mut mine[first * region.row_bytes..][..rows * region.row_bytes]
+            // SAFETY: the rows are inside the column's region, and that inside the block (just checked); regions do not overlap, and
+            // the caller vouches for the rest.
+            unsafe { std::slice::from_raw_parts_mut(memory.add(region.offset + first * region.row_bytes), rows * region.row_bytes) }
         })
     }
 }

@@ -1,9 +1,11 @@
 //! The builder people use: a source and what is done to its rows, in the order it is written.
 
+use crate::cache::Cache;
 use crate::ops::Op;
 use crate::order::{self, Reorder, Shuffle};
-use crate::source::{Digits, Npy, Random, RandomSpec, Source, Split};
+use crate::source::{Digits, ImageFolder, Npy, Random, RandomSpec, Source, Split};
 use crate::{DataError, Schema};
+use plimsoll_core::Bytes;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -35,6 +37,18 @@ pub(crate) enum Stage {
     Map { column: String, ops: Vec<Arc<dyn Op>> },
     Batch(usize),
     Prefetch(Prefetch),
+    Parallelism(Parallelism),
+    MaxItem(Bytes),
+    Cache(Cache),
+}
+
+/// How many threads make rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parallelism {
+    /// One per core where files are decoded; a single one where rows only have to be copied.
+    Auto,
+    /// This many.
+    Threads(usize),
 }
 
 /// How far ahead of the consumer batches are made.
@@ -66,6 +80,18 @@ impl Dataset {
     /// ```
     pub fn npy<P: AsRef<Path>>(files: &[(&str, P)]) -> Result<Dataset, DataError> {
         Ok(Dataset::from_source(Arc::new(Npy::open(files)?)))
+    }
+
+    /// The pictures in the folders of a folder, one class per folder: `x` the file, `y` i32 the number of its class.
+    /// Needs [`decode`](crate::ops::decode) and then [`resize`](crate::ops::resize()) or a crop before it can be batched.
+    ///
+    /// ```
+    /// use plimsoll_data::Dataset;
+    /// let missing = Dataset::image_folder("no/such/folder");
+    /// assert_eq!(missing.unwrap_err().to_string(), "cannot list no/such/folder: No such file or directory (os error 2)");
+    /// ```
+    pub fn image_folder(path: impl AsRef<Path>) -> Result<Dataset, DataError> {
+        Ok(Dataset::from_source(Arc::new(ImageFolder::open(path.as_ref())?)))
     }
 
     /// Any source.
@@ -107,6 +133,28 @@ impl Dataset {
     /// How far ahead batches are made; [`Prefetch::Auto`] unless said.
     pub fn prefetch(self, prefetch: Prefetch) -> Dataset {
         self.stage(Stage::Prefetch(prefetch))
+    }
+
+    /// How many threads make rows; [`Parallelism::Auto`] unless said. What comes out is the same.
+    pub fn parallelism(self, parallelism: Parallelism) -> Dataset {
+        self.stage(Stage::Parallelism(parallelism))
+    }
+
+    /// The most memory that reading and decoding a single file may take on each thread. Unless said, 128 MiB, or less where a limit asks
+    /// for it. A file that needs more is an error that names it.
+    pub fn max_item(self, bytes: Bytes) -> Dataset {
+        self.stage(Stage::MaxItem(bytes))
+    }
+
+    /// Keeps images after they were decoded and brought to size, for the epochs that follow. They are kept as u8, and so that every epoch
+    /// is the same, `resize` then rounds to whole numbers also where a row is not in the cache. Operations after it run each time.
+    pub fn cache(self, cache: Cache) -> Dataset {
+        self.stage(Stage::Cache(cache))
+    }
+
+    /// What the labels 0, 1, 2 … stand for, if the source knows.
+    pub fn class_names(&self) -> Vec<String> {
+        self.source.class_names()
     }
 
     fn stage(mut self, stage: Stage) -> Dataset {
@@ -177,6 +225,11 @@ impl fmt::Display for Stage {
                 write!(f, "map({column}: {})", ops.join(", "))
             }
             Stage::Batch(rows) => write!(f, "batch({rows})"),
+            Stage::Parallelism(Parallelism::Auto) => write!(f, "parallelism(auto)"),
+            Stage::Parallelism(Parallelism::Threads(n)) => write!(f, "parallelism({n})"),
+            Stage::MaxItem(bytes) => write!(f, "max_item({bytes})"),
+            Stage::Cache(Cache::Memory) => write!(f, "cache(memory)"),
+            Stage::Cache(Cache::File(path)) => write!(f, "cache({})", path.display()),
             Stage::Prefetch(Prefetch::Auto) => write!(f, "prefetch(auto)"),
             Stage::Prefetch(Prefetch::Batches(n)) => write!(f, "prefetch({n})"),
         }

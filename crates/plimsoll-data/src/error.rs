@@ -27,6 +27,61 @@ pub enum DataError {
         /// What is wrong with it and what to do.
         problem: String,
     },
+    /// A picture that cannot be decoded.
+    #[error("{} cannot be decoded: {problem}; replace the file or take it out of the folder", .path.display())]
+    Image {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A picture that takes more memory than one may.
+    #[error(
+        "{} is {width} × {height} pixels and takes {needed} to read and decode, but a single item may take {cap}; \
+         raise max_item or the memory limit, or make the picture smaller", .path.display()
+    )]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Pixels in a row.
+        width: usize,
+        /// Rows of pixels.
+        height: usize,
+        /// The file, its pixels and the decoder's own memory.
+        needed: Bytes,
+        /// What there is.
+        cap: Bytes,
+    },
+    /// A picture smaller than the part that is to be cut out of it.
+    #[error("{} is {width} × {height} pixels, too small to cut {crop_width} × {crop_height} out of it; resize before cropping, or crop less", .path.display())]
+    TooSmall {
+        /// The file.
+        path: PathBuf,
+        /// Pixels in a row.
+        width: usize,
+        /// Rows of pixels.
+        height: usize,
+        /// The part's.
+        crop_width: usize,
+        /// The part's.
+        crop_height: usize,
+    },
+    /// A folder that is not laid out as one class per folder.
+    #[error("{} is no folder of classes: {problem}", .path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong with it and what to do.
+        problem: String,
+    },
+    /// A cache file that cannot be used.
+    #[error("{} cannot be used as a cache: {problem}", .path.display())]
+    Cache {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong and what to do.
+        problem: String,
+    },
     /// A file that ends before its header says it does.
     #[error("{} is truncated: its header promises {expected} bytes and it has {actual}; copy or write it again", .path.display())]
     Truncated {
@@ -151,6 +206,10 @@ pub enum DataError {
 impl DataError {
     pub(crate) fn io(action: impl Into<String>, path: &Path, source: io::Error) -> DataError {
         DataError::Io { action: action.into(), path: path.to_path_buf(), source: Arc::new(source) }
+    }
+
+    pub(crate) fn image(path: &Path, problem: impl Into<String>) -> DataError {
+        DataError::Image { path: path.to_path_buf(), problem: problem.into() }
     }
 }
 

@@ -1,10 +1,12 @@
-//! The feed: batches, made by one thread ahead of the consumer.
+//! The feed: batches, made by one or more threads ahead of the consumer.
 
 use crate::block::BlockLayout;
+use crate::cache::Store;
 use crate::memory::{AlignedBuf, SlotMemory};
+use crate::meter::Meter;
 use crate::plan::{self, PRODUCER_STACK, PipelinePlan};
 use crate::recipe::Recipe;
-use crate::ring::Ring;
+use crate::ring::{Fill, Ring, Schedule, Slot};
 use crate::work::Work;
 use crate::{DataError, Dataset, Schema};
 use plimsoll_core::{Bytes, Ledger, Reservation};
@@ -13,15 +15,17 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 /// Batches of a data set, epoch after epoch. All memory is reserved and allocated when it starts; dropping it stops
-/// its thread and gives everything back.
+/// its threads and gives everything back.
 pub struct Feed {
     recipe: Recipe,
     layout: Arc<BlockLayout>,
     batch: usize,
-    ring: Arc<Ring<Slot>>,
-    producer: Option<JoinHandle<()>>,
+    ring: Arc<Ring>,
+    workers: Vec<JoinHandle<()>>,
+    meter: Arc<Meter>,
     /// The slot batches are being handed out from.
     current: Option<Slot>,
     /// Rows of it already handed out.
@@ -71,21 +75,6 @@ pub struct Batch<'a> {
     layout: &'a BlockLayout,
     /// Where it begins in the slot.
     offset: usize,
-}
-
-struct Slot {
-    memory: Box<dyn SlotMemory>,
-    fill: Fill,
-}
-
-/// What a slot holds.
-#[derive(Clone, Copy)]
-struct Fill {
-    epoch: u64,
-    /// The place of the first row in the epoch.
-    place: u64,
-    rows: usize,
-    ends_epoch: bool,
 }
 
 impl Options {
@@ -145,34 +134,47 @@ impl Feed {
         let slots = (0..plan.geometry.slots)
             .map(|_| Ok(Slot { memory: slot_memory(layout.bytes())?, fill: nothing }))
             .collect::<Result<Vec<_>, DataError>>()?;
-        let ring = Arc::new(Ring::new(slots));
-        let start = Start { options, batch: plan.batch, slot_rows: plan.geometry.slot_rows };
-        let mut work = Work::new(&recipe, plan.geometry, Arc::clone(&layout));
-        let producer = {
-            let ring = Arc::clone(&ring);
-            thread::Builder::new()
-                .name("plimsoll-data".into())
-                .stack_size(PRODUCER_STACK.get())
-                .spawn(move || {
-                    let outcome = catch_unwind(AssertUnwindSafe(|| produce(&mut work, &ring, start)));
-                    // The buffers go before the end is announced: once it is, the consumer may give their bytes back.
-                    drop(work);
-                    ring.end(outcome.unwrap_or_else(|panic| Err(DataError::Panic { message: message_of(panic) })));
-                })
-                .map_err(|error| DataError::Stage(format!("the thread that makes batches could not be started: {error}")))?
+        let rows = recipe.rows;
+        let schedule = Schedule {
+            epoch: options.first_epoch,
+            left: options.epochs,
+            place: options.first_batch.saturating_mul(plan.batch as u64).min(rows),
+            epoch_rows: rows,
+            slot_rows: plan.geometry.slot_rows,
+            claim_rows: plan.geometry.claim_rows(),
         };
-        Ok(Feed {
+        let store = match (&recipe.cache, recipe.item()) {
+            (Some(cache), Some(item)) => {
+                Some(Arc::new(Store::open(cache, &recipe, item.output.row_bytes().get(), plan.geometry.cache_rows)?))
+            }
+            _ => None,
+        };
+        let meter = Arc::new(Meter::default());
+        let work: Vec<Work> = (0..plan.geometry.workers).map(|_| Work::new(&recipe, plan.geometry, store.as_ref(), &meter)).collect();
+        // Made first: if a thread cannot be started, dropping it stops those that could.
+        let mut feed = Feed {
+            ring: Arc::new(Ring::new(slots, Arc::clone(&layout), schedule)),
             recipe,
             layout,
             batch: plan.batch,
-            ring,
-            producer: Some(producer),
+            workers: Vec::with_capacity(work.len()),
+            meter,
             current: None,
             used: 0,
             epoch: options.first_epoch,
             batches: options.first_batch,
             _reserved: reserved,
-        })
+        };
+        for work in work {
+            let ring = Arc::clone(&feed.ring);
+            let worker = thread::Builder::new()
+                .name("plimsoll-data".into())
+                .stack_size(PRODUCER_STACK.get())
+                .spawn(move || produce(work, &ring))
+                .map_err(|error| DataError::Stage(format!("a thread that makes batches could not be started: {error}")))?;
+            feed.workers.push(worker);
+        }
+        Ok(feed)
     }
 
     /// The columns of a batch.
@@ -220,6 +222,11 @@ impl Feed {
         }))
     }
 
+    /// Where the time of making rows from files has gone so far, added up over all threads.
+    pub fn times(&self) -> Vec<(&'static str, Duration)> {
+        self.meter.times()
+    }
+
     /// Where the feed stands: after the batch handed out last.
     pub fn state(&self) -> FeedState {
         FeedState { epoch: self.epoch, batches: self.batches, batch: self.batch, rows: self.recipe.rows, order: self.recipe.order() }
@@ -229,9 +236,9 @@ impl Feed {
 impl Drop for Feed {
     fn drop(&mut self) {
         self.ring.stop();
-        if let Some(producer) = self.producer.take() {
+        for worker in self.workers.drain(..) {
             // It catches its panics, so there is nothing left to learn from how it ended.
-            let _ = producer.join();
+            let _ = worker.join();
         }
     }
 }
@@ -248,41 +255,17 @@ impl<'a> Batch<'a> {
     }
 }
 
-#[derive(Clone, Copy)]
-struct Start {
-    options: Options,
-    batch: usize,
-    slot_rows: usize,
-}
-
-/// Fills slots, epoch after epoch, until the last or until the consumer leaves.
-fn produce(work: &mut Work, ring: &Ring<Slot>, start: Start) -> Result<(), DataError> {
-    let Start { options, batch, slot_rows } = start;
-    let rows = work.rows();
-    let mut place = options.first_batch.saturating_mul(batch as u64).min(rows);
-    let mut epoch = options.first_epoch;
-    let mut left = options.epochs;
-    while left != Some(0) {
-        work.set_epoch(epoch);
-        loop {
-            let Some(mut slot) = ring.take_free() else { return Ok(()) };
-            let count = (rows - place).min(slot_rows as u64) as usize;
-            if !work.fill(slot.memory.bytes_mut(), place, count, || ring.stopping())? {
-                return Ok(());
-            }
-            let ends_epoch = place + count as u64 == rows;
-            slot.fill = Fill { epoch, place, rows: count, ends_epoch };
-            ring.put_filled(slot);
-            place += count as u64;
-            if ends_epoch {
-                break;
-            }
+/// Makes rows until there are no more to be made.
+fn produce(mut work: Work, ring: &Ring) {
+    while let Some(mut claim) = ring.claim() {
+        let outcome = catch_unwind(AssertUnwindSafe(|| work.fill(&mut claim, || ring.stopping())));
+        match outcome.unwrap_or_else(|panic| Err(DataError::Panic { message: message_of(panic) })) {
+            Ok(true) => ring.finish(claim, Ok(())),
+            // The consumer has gone.
+            Ok(false) => return,
+            Err(error) => ring.finish(claim, Err(error)),
         }
-        place = 0;
-        epoch += 1;
-        left = left.map(|left| left - 1);
     }
-    Ok(())
 }
 
 fn message_of(panic: Box<dyn Any + Send>) -> String {

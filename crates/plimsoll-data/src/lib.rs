@@ -6,7 +6,9 @@
 //! | order | [`Shuffle`], [`Permutation`] | which row stands where in an epoch, computed on the fly |
 //! | map | [`ops`] | rows of another type or shape, written where they are needed |
 //! | plan | [`PipelinePlan`] | the bytes of each stage, before anything runs |
-//! | feed | [`Feed`] | batches, from a ring filled by one thread ahead of the consumer |
+//! | decode | [`ops::decode`] | files as rows of one size, straight where the row goes |
+//! | cache | [`Cache`] | decoded rows again, from memory or a file |
+//! | feed | [`Feed`] | batches, from a ring filled by one or more threads ahead of the consumer |
 //!
 //! What is deliberately absent: whole files in memory, shuffle buffers, copies between the last operation and the batch.
 //!
@@ -32,10 +34,15 @@
 compile_error!("files are little endian and blocks are copied from them as they are");
 
 mod block;
+mod cache;
 mod dataset;
 mod error;
 mod feed;
+mod geometry;
+mod image;
+mod item;
 mod memory;
+mod meter;
 pub mod ops;
 mod order;
 mod permutation;
@@ -47,12 +54,13 @@ pub mod source;
 mod work;
 
 pub use block::{BlockLayout, BlockMut, ColumnMut, Rows};
-pub use dataset::{Dataset, Prefetch};
+pub use cache::Cache;
+pub use dataset::{Dataset, Parallelism, Prefetch};
 pub use error::DataError;
 pub use feed::{Batch, Feed, FeedState, Options};
 pub use memory::{ALIGNMENT, AlignedBuf, SlotMemory};
 pub use order::Shuffle;
 pub use permutation::Permutation;
 pub use plan::{PRODUCER_STACK, PipelinePlan};
-pub use schema::{Column, Schema};
+pub use schema::{Column, Extent, Schema};
 pub use source::{RandomSpec, Source, Split};

@@ -13,7 +13,7 @@ pub trait SlotMemory: Send {
 /// The alignment of every buffer, and of each column in a block: a cache line, and the widest vector register.
 pub const ALIGNMENT: usize = 64;
 
-const PAGE: usize = 4096;
+pub(crate) const PAGE: usize = 4096;
 
 /// Host memory, aligned and zeroed, whose size is a multiple of [`ALIGNMENT`].
 ///

@@ -2,6 +2,7 @@
 
 use crate::Permutation;
 use std::fmt;
+use std::ops::Range;
 
 /// A random order, new in each epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +37,6 @@ impl fmt::Display for Reorder {
 
 /// The rows of one epoch in order: the reorderings of a data set composed, in constant memory.
 pub(crate) struct Order {
-    len: u64,
     /// From the consumer's end to the source's.
     steps: Vec<Step>,
 }
@@ -55,6 +55,19 @@ pub(crate) fn length(rows: u64, reorders: impl Iterator<Item = Reorder>) -> u64 
     })
 }
 
+/// The rows of the source that can come up in some epoch; all of them once a shuffle decides which are taken.
+pub(crate) fn span(rows: u64, reorders: &[Reorder]) -> Range<u64> {
+    let mut span = 0..rows;
+    for reorder in reorders {
+        match *reorder {
+            Reorder::Skip(n) => span.start = span.end.min(span.start.saturating_add(n)),
+            Reorder::Take(n) => span.end = span.end.min(span.start.saturating_add(n)),
+            Reorder::Shuffle(_) => break,
+        }
+    }
+    span
+}
+
 impl Order {
     /// The order of epoch 0 of a source of `rows` rows.
     pub fn new(rows: u64, reorders: &[Reorder]) -> Order {
@@ -69,11 +82,7 @@ impl Order {
             len = length(len, std::iter::once(reorder));
         }
         steps.reverse();
-        Order { len, steps }
-    }
-
-    pub fn len(&self) -> u64 {
-        self.len
+        Order { steps }
     }
 
     pub fn set_epoch(&mut self, epoch: u64) {

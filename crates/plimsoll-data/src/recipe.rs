@@ -1,10 +1,16 @@
 //! A data set's stages checked and put in the order they are carried out: rows chosen, read, mapped, batched.
 
-use crate::dataset::{Dataset, Prefetch, Stage};
-use crate::ops::Op;
-use crate::order::Reorder;
+use crate::cache::{Cache, Fingerprint};
+use crate::dataset::{Dataset, Parallelism, Prefetch, Stage};
+use crate::item::ItemRecipe;
+use crate::ops::{ItemStep, Op};
+use crate::order::{self, Reorder};
+use crate::schema::Extent;
 use crate::source::Source;
 use crate::{Column, DataError, Schema};
+use plimsoll_core::{Bytes, DType};
+use std::hash::Hasher;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Everything a plan and a feed need to know.
@@ -13,12 +19,28 @@ pub(crate) struct Recipe {
     pub reorders: Vec<Reorder>,
     /// Rows in one epoch.
     pub rows: u64,
+    /// The rows of the source that an epoch can have.
+    pub span: Range<u64>,
     /// For each column of the source, what is done to it.
-    pub maps: Vec<Vec<MapStep>>,
+    pub maps: Vec<ColumnRecipe>,
     /// The columns of a batch.
     pub schema: Schema,
     pub batch: Option<usize>,
     pub prefetch: Prefetch,
+    pub parallelism: Parallelism,
+    pub max_item: Option<Bytes>,
+    pub cache: Option<Cache>,
+    /// The operations whose results are cached, in words.
+    cached: String,
+}
+
+/// The way of one column.
+#[derive(Default)]
+pub(crate) struct ColumnRecipe {
+    /// From a file to a row of a block, where the source gives files.
+    pub item: Option<ItemRecipe>,
+    /// Then, on blocks.
+    pub steps: Vec<MapStep>,
 }
 
 /// One operation on one column.
@@ -42,23 +64,50 @@ impl Recipe {
     pub fn batch(&self) -> Result<usize, DataError> {
         self.batch.ok_or_else(|| DataError::Stage("the data set has no batch size; add .batch(n)".into()))
     }
+
+    /// The way from files, if the data set has one.
+    pub fn item(&self) -> Option<&ItemRecipe> {
+        self.maps.iter().find_map(|column| column.item.as_ref())
+    }
+
+    /// All that cached rows depend on.
+    pub fn fingerprint(&self) -> Result<[u8; 16], DataError> {
+        let mut hash = Fingerprint::new();
+        // Another version may decode differently.
+        hash.write(env!("CARGO_PKG_VERSION").as_bytes());
+        hash.write(self.cached.as_bytes());
+        hash.write(&self.span.start.to_le_bytes());
+        self.source.fingerprint(self.span.clone(), &mut hash)?;
+        Ok(hash.bytes())
+    }
 }
 
 impl Dataset {
     pub(crate) fn recipe(&self) -> Result<Recipe, DataError> {
-        let mut schema = self.source.schema().clone();
+        let source = self.source.schema().columns();
         let mut recipe = Recipe {
             source: Arc::clone(&self.source),
             reorders: Vec::new(),
             rows: self.len(),
-            maps: schema.columns().iter().map(|_| Vec::new()).collect(),
-            schema: schema.clone(),
+            span: 0..self.source.len(),
+            maps: source.iter().map(|_| ColumnRecipe::default()).collect(),
+            schema: self.source.schema().clone(),
             batch: None,
             prefetch: Prefetch::Auto,
+            parallelism: Parallelism::Auto,
+            max_item: None,
+            cache: None,
+            cached: String::new(),
         };
-        if schema.columns().is_empty() {
+        if source.is_empty() {
             return Err(DataError::Stage(format!("{} has no columns; give it at least one", self.source.describe())));
         }
+        // Known first: it decides what type rows have when they are cached.
+        recipe.cache = self.stages.iter().find_map(|stage| match stage {
+            Stage::Cache(cache) => Some(cache.clone()),
+            _ => None,
+        });
+        let mut items: Vec<Vec<ItemStep>> = vec![Vec::new(); source.len()];
         for stage in &self.stages {
             match stage {
                 Stage::Reorder(reorder) => {
@@ -69,16 +118,12 @@ impl Dataset {
                     recipe.reorders.push(*reorder);
                 }
                 Stage::Map { column: name, ops } => {
-                    let index = schema.index_of(name).ok_or_else(|| DataError::NoColumn {
+                    let index = recipe.schema.index_of(name).ok_or_else(|| DataError::NoColumn {
                         name: name.clone(),
-                        have: schema.columns().iter().map(|column| column.name.clone()).collect(),
+                        have: recipe.schema.columns().iter().map(|column| column.name.clone()).collect(),
                     })?;
                     for op in ops {
-                        let input = schema.columns()[index].clone();
-                        let output = op.output(&input)?;
-                        schema = schema.with(index, output)?;
-                        let in_place = op.in_place(&input);
-                        recipe.maps[index].push(MapStep { op: Arc::clone(op), input, in_place });
+                        recipe.map(index, op, &mut items[index])?;
                     }
                 }
                 Stage::Batch(0) => return Err(DataError::Stage("batch(0) holds nothing; ask for at least one row".into())),
@@ -90,9 +135,81 @@ impl Dataset {
                     recipe.batch = Some(*rows);
                 }
                 Stage::Prefetch(prefetch) => recipe.prefetch = *prefetch,
+                Stage::Parallelism(Parallelism::Threads(0)) => {
+                    return Err(DataError::Stage("parallelism(0) makes no rows; ask for at least one thread".into()));
+                }
+                Stage::Parallelism(parallelism) => recipe.parallelism = *parallelism,
+                Stage::MaxItem(bytes) => recipe.max_item = Some(*bytes),
+                Stage::Cache(_) => {}
             }
         }
-        recipe.schema = schema;
+        recipe.span = order::span(self.source.len(), &recipe.reorders);
+        if recipe.cache.is_some() && recipe.item().is_none() {
+            let problem = "cache keeps images that were decoded, and nothing is decoded here; leave it out";
+            return Err(DataError::Stage(problem.into()));
+        }
         Ok(recipe)
+    }
+}
+
+impl Recipe {
+    /// Adds an operation to a column; `items` are those before it that work on rows of differing size.
+    fn map(&mut self, index: usize, op: &Arc<dyn Op>, items: &mut Vec<ItemStep>) -> Result<(), DataError> {
+        let input = self.schema.columns()[index].clone();
+        let refuse = |problem: &str| Err(DataError::Op { op: op.describe(), column: input.name.clone(), problem: problem.into() });
+        if input.extent == Extent::Fixed {
+            let output = op.output(&input)?;
+            let in_place = op.in_place(&input);
+            self.schema = self.schema.clone().with(index, output)?;
+            let column = &mut self.maps[index];
+            // Multiplying on the way out of the resize saves a pass over the row; the arithmetic is the same.
+            if let (Some(item), Some(factor)) = (&mut column.item, op.factor())
+                && column.steps.is_empty()
+                && item.factor.is_none()
+                && item.output.dtype == DType::F32
+            {
+                item.factor = Some(factor);
+                return Ok(());
+            }
+            column.steps.push(MapStep { op: Arc::clone(op), input, in_place });
+            return Ok(());
+        }
+        let Some(step) = op.item() else {
+            return match input.extent {
+                Extent::Files => refuse("its rows are files; put decode before it"),
+                _ => refuse("its images differ in size; put resize or a crop before it"),
+            };
+        };
+        if input.extent == Extent::Files && !matches!(step, ItemStep::Decode(_)) {
+            return refuse("its rows are files; put decode before it");
+        }
+        if self.cache.is_some() && op.is_random() {
+            return refuse("it differs from epoch to epoch and stands before what is cached; put it after the resize");
+        }
+        let mut output = op.output(&input)?;
+        items.push(step);
+        self.cached += &format!("{} → ", op.describe());
+        if output.extent == Extent::Fixed {
+            if self.cache.is_some() {
+                output.dtype = DType::U8;
+            }
+            self.maps[index].item = ItemRecipe::new(items, output.clone());
+        }
+        self.schema = self.schema.clone().with(index, output)?;
+        Ok(())
+    }
+
+    /// The columns of a batch, all of whose rows are alike in size.
+    pub fn check_fixed(&self) -> Result<(), DataError> {
+        for column in self.schema.columns() {
+            let missing = match column.extent {
+                Extent::Fixed => continue,
+                Extent::Files => "decode and resize",
+                Extent::Images => "resize or a crop",
+            };
+            let problem = format!("has rows that differ in size and cannot be batched; map it with {missing}");
+            return Err(DataError::Schema { column: column.name.clone(), problem });
+        }
+        Ok(())
     }
 }

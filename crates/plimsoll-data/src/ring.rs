@@ -1,80 +1,226 @@
-//! The hand-over between the thread that fills slots and the one that uses them.
+//! The hand-over between the threads that fill slots and the one that uses them.
 //!
-//! A fixed number of slots goes round: free → filled → free. A slot is owned by whoever has taken it, so nothing but
-//! the two lists is shared. Neither side allocates, and a wake-up is sent only to a side that sleeps.
+//! A fixed number of slots goes round: free → open → filled → free. The rows of an open slot are claimed piece by piece, in order, by any
+//! number of workers, which write to where their rows belong; whoever finishes a slot's last piece hands it on. So batches come out in
+//! order whatever the number of workers. Nobody allocates, and a wake-up is sent only to those that sleep.
 
 use crate::DataError;
+use crate::block::BlockLayout;
+use crate::memory::SlotMemory;
 use std::collections::VecDeque;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-pub(crate) struct Ring<S> {
-    state: Mutex<State<S>>,
+pub(crate) struct Slot {
+    pub memory: Box<dyn SlotMemory>,
+    pub fill: Fill,
+}
+
+/// What a slot holds.
+#[derive(Clone, Copy)]
+pub(crate) struct Fill {
+    pub epoch: u64,
+    /// The place of the first row in the epoch.
+    pub place: u64,
+    pub rows: usize,
+    pub ends_epoch: bool,
+}
+
+/// What is to be filled: from where, how far, and in which pieces.
+#[derive(Clone, Copy)]
+pub(crate) struct Schedule {
+    pub epoch: u64,
+    /// Epochs to go, this one included.
+    pub left: Option<u64>,
+    pub place: u64,
+    /// Rows of an epoch, of a slot, and of what a worker claims at a time.
+    pub epoch_rows: u64,
+    pub slot_rows: usize,
+    pub claim_rows: usize,
+}
+
+impl Schedule {
+    /// What the next slot holds; `None` after the last epoch.
+    fn next(&mut self) -> Option<Fill> {
+        if self.left == Some(0) {
+            return None;
+        }
+        let rows = (self.epoch_rows - self.place).min(self.slot_rows as u64);
+        let ends_epoch = self.place + rows == self.epoch_rows;
+        let fill = Fill { epoch: self.epoch, place: self.place, rows: rows as usize, ends_epoch };
+        self.place += rows;
+        if ends_epoch {
+            self.place = 0;
+            self.epoch += 1;
+            self.left = self.left.map(|left| left - 1);
+        }
+        Some(fill)
+    }
+}
+
+pub(crate) struct Ring {
+    layout: Arc<BlockLayout>,
+    state: Mutex<State>,
     filled: Condvar,
-    freed: Condvar,
+    to_do: Condvar,
     stopping: AtomicBool,
 }
 
-struct State<S> {
-    free: Vec<S>,
-    filled: VecDeque<S>,
-    /// How the producer ended, once it has.
-    end: Option<Result<(), DataError>>,
-    producer_sleeps: bool,
+struct State {
+    schedule: Schedule,
+    free: Vec<Slot>,
+    /// In the order they will be handed on.
+    open: VecDeque<Open>,
+    filled: VecDeque<Slot>,
+    /// How many slots were opened; the first open one is number `opened - open.len()`.
+    opened: u64,
+    exhausted: bool,
+    /// The failure of the earliest row.
+    failure: Option<Failure>,
+    /// Claims that are neither finished nor failed.
+    in_flight: usize,
+    sleeping_workers: usize,
     consumer_sleeps: bool,
 }
 
-impl<S> Ring<S> {
-    pub fn new(slots: Vec<S>) -> Ring<S> {
-        let filled = VecDeque::with_capacity(slots.len());
-        Ring {
-            state: Mutex::new(State { free: slots, filled, end: None, producer_sleeps: false, consumer_sleeps: false }),
-            filled: Condvar::new(),
-            freed: Condvar::new(),
-            stopping: AtomicBool::new(false),
-        }
+struct Failure {
+    slot: u64,
+    row: usize,
+    error: DataError,
+}
+
+struct Open {
+    slot: Slot,
+    /// The slot's memory, taken once when it was opened: while it is open, only claims touch it.
+    memory: Memory,
+    claimed: usize,
+    done: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Memory(*mut u8);
+
+// SAFETY: the pointer is to the memory of a `Slot`, which is `Send`; it is dereferenced only through claims, which never overlap.
+unsafe impl Send for Memory {}
+
+/// Rows of an open slot that one worker, and nobody else, writes.
+pub(crate) struct Claim<'r> {
+    slot: u64,
+    memory: Memory,
+    /// The first row's place in the slot.
+    at: usize,
+    pub rows: usize,
+    pub epoch: u64,
+    /// The first row's place in the epoch.
+    pub place: u64,
+    layout: &'r BlockLayout,
+    ring: PhantomData<&'r Ring>,
+}
+
+impl Claim<'_> {
+    /// The memory of `rows` of the claimed rows from the claim's row `from` on, column by column.
+    pub fn columns(&mut self, from: usize, rows: usize) -> impl Iterator<Item = &mut [u8]> {
+        assert!(from + rows <= self.rows, "a claim is written where it is");
+        // SAFETY: the memory is as large as the layout says (checked when the ring was made) and stays in its slot until the claim is
+        // finished, which takes the claim. The rows were claimed once, so no other claim covers them, and `&mut self` means this one is
+        // not lent twice.
+        unsafe { self.layout.split_raw(self.memory.0, self.at + from, rows) }
+    }
+}
+
+impl Ring {
+    /// # Panics
+    /// If a slot's memory is smaller than the layout.
+    pub fn new(slots: Vec<Slot>, layout: Arc<BlockLayout>, schedule: Schedule) -> Ring {
+        assert!(slots.iter().all(|slot| slot.memory.bytes().len() >= layout.bytes().get()), "slots are as large as was asked for");
+        let state = State {
+            schedule,
+            open: VecDeque::with_capacity(slots.len()),
+            filled: VecDeque::with_capacity(slots.len()),
+            free: slots,
+            opened: 0,
+            exhausted: false,
+            failure: None,
+            in_flight: 0,
+            sleeping_workers: 0,
+            consumer_sleeps: false,
+        };
+        Ring { layout, state: Mutex::new(state), filled: Condvar::new(), to_do: Condvar::new(), stopping: AtomicBool::new(false) }
     }
 
-    /// Producer: a slot to fill, or `None` if the consumer has gone.
-    pub fn take_free(&self) -> Option<S> {
+    /// Worker: rows to make, or `None` if there are no more to be made.
+    pub fn claim(&self) -> Option<Claim<'_>> {
         let mut state = self.lock();
         loop {
-            if self.stopping() {
+            if self.stopping() || state.failure.is_some() {
                 return None;
             }
-            if let Some(slot) = state.free.pop() {
-                return Some(slot);
+            if let Some(claim) = state.claim(&self.layout) {
+                return Some(claim);
             }
-            state.producer_sleeps = true;
-            state = self.freed.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
-            state.producer_sleeps = false;
+            if state.exhausted {
+                return None;
+            }
+            if state.free.is_empty() {
+                state.sleeping_workers += 1;
+                state = self.to_do.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+                state.sleeping_workers -= 1;
+                continue;
+            }
+            state.open_next();
+            // An epoch without rows is done when it is begun.
+            state = self.hand_on(state);
+            if state.sleeping_workers > 0 {
+                self.to_do.notify_all();
+            }
         }
     }
 
-    /// Producer: a slot for the consumer, after those already filled.
-    pub fn put_filled(&self, slot: S) {
+    /// Worker: how a claim went.
+    pub fn finish(&self, claim: Claim<'_>, result: Result<(), DataError>) {
         let mut state = self.lock();
-        state.filled.push_back(slot);
-        self.wake_consumer(state);
+        state.in_flight -= 1;
+        match result {
+            Ok(()) => {
+                let first = state.opened - state.open.len() as u64;
+                state.open[(claim.slot - first) as usize].done += claim.rows;
+            }
+            // Claims are given out in order, so every row before a failed one has been claimed: the earliest failure is always the same.
+            Err(error) => {
+                let earlier = state.failure.as_ref().is_none_or(|known| (claim.slot, claim.at) < (known.slot, known.row));
+                if earlier {
+                    state.failure = Some(Failure { slot: claim.slot, row: claim.at, error });
+                }
+                if state.sleeping_workers > 0 {
+                    self.to_do.notify_all();
+                }
+            }
+        }
+        drop(self.hand_on(state));
     }
 
-    /// Producer: nothing more will come, and why.
-    pub fn end(&self, result: Result<(), DataError>) {
-        let mut state = self.lock();
-        state.end = Some(result);
-        self.wake_consumer(state);
+    /// Moves slots that are whole to the consumer.
+    fn hand_on<'s>(&self, mut state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
+        while state.open.front().is_some_and(|open| open.done == open.slot.fill.rows) {
+            let open = state.open.pop_front().expect("just seen");
+            state.filled.push_back(open.slot);
+        }
+        if state.consumer_sleeps && (!state.filled.is_empty() || state.is_over()) {
+            self.filled.notify_one();
+        }
+        state
     }
 
-    /// Consumer: the next filled slot; `None` after the last. An error of the producer comes after all it had filled,
-    /// and again each time.
-    pub fn take_filled(&self) -> Result<Option<S>, DataError> {
+    /// Consumer: the next filled slot; `None` after the last. A failure comes after all that was filled before it, and again each time.
+    pub fn take_filled(&self) -> Result<Option<Slot>, DataError> {
         let mut state = self.lock();
         loop {
             if let Some(slot) = state.filled.pop_front() {
                 return Ok(Some(slot));
             }
-            if let Some(end) = &state.end {
-                return end.clone().map(|()| None);
+            if state.is_over() {
+                return state.failure.as_ref().map_or(Ok(None), |failure| Err(failure.error.clone()));
             }
             state.consumer_sleeps = true;
             state = self.filled.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -83,66 +229,121 @@ impl<S> Ring<S> {
     }
 
     /// Consumer: a slot to be filled again.
-    pub fn put_free(&self, slot: S) {
+    pub fn put_free(&self, slot: Slot) {
         let mut state = self.lock();
         state.free.push(slot);
-        self.wake_producer(state);
+        self.wake_workers(state);
     }
 
-    /// Consumer: it wants no more. The producer finds out at its next slot or chunk.
+    /// Consumer: it wants no more. Workers find out at their next claim or chunk.
     pub fn stop(&self) {
         let state = self.lock();
         self.stopping.store(true, Ordering::Relaxed);
-        self.wake_producer(state);
+        self.wake_workers(state);
     }
 
-    /// Producer: whether to give up in the middle of a slot.
+    /// Worker: whether to give up in the middle of a claim.
     pub fn stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    fn wake_consumer(&self, state: MutexGuard<'_, State<S>>) {
-        if state.consumer_sleeps {
+    fn wake_workers(&self, state: MutexGuard<'_, State>) {
+        if state.sleeping_workers > 0 {
             drop(state);
-            self.filled.notify_one();
-        }
-    }
-
-    fn wake_producer(&self, state: MutexGuard<'_, State<S>>) {
-        if state.producer_sleeps {
-            drop(state);
-            self.freed.notify_one();
+            self.to_do.notify_all();
         }
     }
 
     /// Each method leaves the lists whole, so a panic elsewhere is no reason to stop.
-    fn lock(&self) -> MutexGuard<'_, State<S>> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl State {
+    /// The next rows nobody has claimed. Only the slot opened last can have any.
+    fn claim<'r>(&mut self, layout: &'r BlockLayout) -> Option<Claim<'r>> {
+        let (slot, claim_rows) = (self.opened.wrapping_sub(1), self.schedule.claim_rows);
+        let open = self.open.back_mut()?;
+        let rows = claim_rows.min(open.slot.fill.rows - open.claimed);
+        if rows == 0 {
+            return None;
+        }
+        let Fill { epoch, place, .. } = open.slot.fill;
+        let at = open.claimed;
+        open.claimed += rows;
+        self.in_flight += 1;
+        Some(Claim { slot, memory: open.memory, at, rows, epoch, place: place + at as u64, layout, ring: PhantomData })
+    }
+
+    /// Opens a free slot for the next rows.
+    fn open_next(&mut self) {
+        match self.schedule.next() {
+            None => self.exhausted = true,
+            Some(fill) => {
+                let mut slot = self.free.pop().expect("asked for only when there is one");
+                slot.fill = fill;
+                let memory = Memory(slot.memory.bytes_mut().as_mut_ptr());
+                self.open.push_back(Open { slot, memory, claimed: 0, done: 0 });
+                self.opened += 1;
+            }
+        }
+    }
+
+    /// Whether nothing more will be filled.
+    fn is_over(&self) -> bool {
+        self.in_flight == 0 && (self.failure.is_some() || (self.exhausted && self.open.is_empty()))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{AlignedBuf, Column, Schema};
+    use plimsoll_core::DType;
     use std::thread;
 
+    /// A ring of slots of `slot_rows` u8 rows for some epochs of `epoch_rows` rows.
+    fn ring(slots: usize, epochs: u64, epoch_rows: u64, slot_rows: usize, claim_rows: usize) -> Ring {
+        let schema = Schema::new(vec![Column::new("x", DType::U8, [])]).unwrap();
+        let layout = Arc::new(BlockLayout::new(&schema, slot_rows));
+        let nothing = Fill { epoch: 0, place: 0, rows: 0, ends_epoch: false };
+        let slots = (0..slots).map(|_| Slot { memory: Box::new(AlignedBuf::new(layout.bytes().get())), fill: nothing }).collect();
+        Ring::new(slots, layout, Schedule { epoch: 0, left: Some(epochs), place: 0, epoch_rows, slot_rows, claim_rows })
+    }
+
+    /// Writes each row's place, and fails at the places told.
+    fn work(ring: &Ring, broken: &[u64]) {
+        while let Some(mut claim) = ring.claim() {
+            let (place, rows) = (claim.place, claim.rows);
+            for (index, byte) in claim.columns(0, rows).next().unwrap().iter_mut().enumerate() {
+                *byte = (place + index as u64) as u8;
+            }
+            let bad = (place..place + rows as u64).find(|place| broken.contains(place));
+            ring.finish(claim, bad.map_or(Ok(()), |place| Err(DataError::Stage(format!("row {place} is broken")))));
+        }
+    }
+
     #[test]
-    fn slots_arrive_in_the_order_they_were_filled() {
-        for slots in 1..4 {
-            let ring = Ring::new(vec![0u64; slots]);
+    fn rows_arrive_in_order_whatever_the_number_of_workers() {
+        for (slots, workers, claim_rows) in [(1, 1, 7), (1, 3, 1), (2, 2, 3), (3, 4, 2)] {
+            let ring = ring(slots, 50, 23, 7, claim_rows);
             thread::scope(|scope| {
-                scope.spawn(|| {
-                    for number in 0..10_000 {
-                        let mut slot = ring.take_free().unwrap();
-                        slot = number.max(slot);
-                        ring.put_filled(slot);
+                for _ in 0..workers {
+                    scope.spawn(|| work(&ring, &[]));
+                }
+                for epoch in 0..50 {
+                    for place in [0, 7, 14, 21] {
+                        let slot = ring.take_filled().unwrap().unwrap();
+                        let rows = 7.min(23 - place) as usize;
+                        assert_eq!(
+                            (slot.fill.epoch, slot.fill.place, slot.fill.rows, slot.fill.ends_epoch),
+                            (epoch, place, rows, place == 21)
+                        );
+                        let expected: Vec<u8> = (place..).take(rows).map(|place| place as u8).collect();
+                        assert_eq!(slot.memory.bytes()[..rows], expected);
+                        ring.put_free(slot);
                     }
-                    ring.end(Ok(()));
-                });
-                for number in 0..10_000 {
-                    let slot = ring.take_filled().unwrap().unwrap();
-                    assert_eq!(slot, number);
-                    ring.put_free(slot);
                 }
                 assert!(ring.take_filled().unwrap().is_none());
             });
@@ -150,29 +351,32 @@ mod tests {
     }
 
     #[test]
-    fn a_consumer_that_leaves_frees_a_waiting_producer() {
-        let ring = Ring::new(vec![1]);
+    fn a_consumer_that_leaves_frees_waiting_workers() {
+        let ring = ring(1, 9, 10, 5, 1);
         thread::scope(|scope| {
-            let producer = scope.spawn(|| {
-                let slot = ring.take_free().unwrap();
-                ring.put_filled(slot);
-                ring.take_free()
-            });
+            let workers = [(); 3].map(|()| scope.spawn(|| work(&ring, &[])));
             let _held = ring.take_filled().unwrap();
             ring.stop();
-            assert_eq!(producer.join().unwrap(), None);
+            workers.into_iter().for_each(|worker| worker.join().unwrap());
         });
     }
 
     #[test]
-    fn an_error_comes_after_what_was_filled_and_stays() {
-        let ring = Ring::new(vec![1]);
-        let slot = ring.take_free().unwrap();
-        ring.put_filled(slot);
-        ring.end(Err(DataError::Stage("broken".into())));
-        assert_eq!(ring.take_filled().unwrap(), Some(1));
-        for _ in 0..2 {
-            assert_eq!(ring.take_filled().unwrap_err().to_string(), "broken");
+    fn the_earliest_failure_comes_after_what_was_filled_and_stays() {
+        for workers in [1, 4] {
+            let ring = ring(3, 1, 100, 10, 1);
+            thread::scope(|scope| {
+                for _ in 0..workers {
+                    scope.spawn(|| work(&ring, &[23, 24, 25, 26]));
+                }
+                for _ in 0..2 {
+                    let slot = ring.take_filled().unwrap().unwrap();
+                    ring.put_free(slot);
+                }
+                for _ in 0..2 {
+                    assert_eq!(ring.take_filled().err().unwrap().to_string(), "row 23 is broken");
+                }
+            });
         }
     }
 }

@@ -19,8 +19,21 @@ pub struct Column {
     pub name: String,
     /// The type of one element.
     pub dtype: DType,
-    /// The shape of one row.
+    /// The shape of one row; of images that differ in size, only the channels.
     pub shape: Vec<usize>,
+    /// Whether all rows have that shape.
+    pub extent: Extent,
+}
+
+/// Whether the rows of a column are all alike in size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// They are; only such columns can be batched.
+    Fixed,
+    /// Each row is a file of its own, as it is stored.
+    Files,
+    /// Each row is an image of its own height and width.
+    Images,
 }
 
 /// The columns of a data set, in order. Consumers address them by index.
@@ -35,7 +48,21 @@ const MAX_ROW: Bytes = Bytes::gib(256);
 impl Column {
     /// A column of rows of this shape.
     pub fn new(name: impl Into<String>, dtype: DType, shape: impl Into<Vec<usize>>) -> Column {
-        Column { name: name.into(), dtype, shape: shape.into() }
+        Column { name: name.into(), dtype, shape: shape.into(), extent: Extent::Fixed }
+    }
+
+    /// A column of files.
+    ///
+    /// ```
+    /// assert_eq!(plimsoll_data::Column::files("x").to_string(), "x: files");
+    /// ```
+    pub fn files(name: impl Into<String>) -> Column {
+        Column { name: name.into(), dtype: DType::U8, shape: Vec::new(), extent: Extent::Files }
+    }
+
+    /// A column of images that differ in size.
+    pub fn images(name: impl Into<String>, channels: usize) -> Column {
+        Column { name: name.into(), dtype: DType::U8, shape: vec![channels], extent: Extent::Images }
     }
 
     /// Elements in one row.
@@ -43,15 +70,22 @@ impl Column {
         self.shape.iter().fold(1usize, |product, &dim| product.saturating_mul(dim))
     }
 
-    /// Bytes of one row.
+    /// Bytes of one row in a block; nothing for rows that differ in size, which no block holds.
     pub fn row_bytes(&self) -> Bytes {
+        if self.extent != Extent::Fixed {
+            return Bytes::ZERO;
+        }
         Bytes((self.elements() as u64).saturating_mul(self.dtype.size() as u64))
     }
 }
 
 impl fmt::Display for Column {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}{:?}", self.name, self.dtype, self.shape)
+        match self.extent {
+            Extent::Fixed => write!(f, "{}: {}{:?}", self.name, self.dtype, self.shape),
+            Extent::Files => write!(f, "{}: files", self.name),
+            Extent::Images => write!(f, "{}: {}[?, ?, {}]", self.name, self.dtype, self.shape[0]),
+        }
     }
 }
 

@@ -1,21 +1,27 @@
 //! Making rows: chosen, read, mapped, and written where the consumer will find them.
 
-use crate::block::{BlockLayout, BlockMut, ColumnMut, Rows, recycle};
+use crate::DataError;
+use crate::block::{BlockMut, ColumnMut, Rows, recycle};
+use crate::cache::Store;
+use crate::geometry::Geometry;
+use crate::item::ItemKernel;
 use crate::memory::{AlignedBuf, SlotMemory};
+use crate::meter::Meter;
 use crate::ops::Kernel;
 use crate::order::Order;
-use crate::plan::Geometry;
-use crate::recipe::{MapStep, Recipe};
+use crate::recipe::Recipe;
+use crate::ring::Claim;
 use crate::source::{Gather, Source};
-use crate::{Column, DataError};
 use std::mem;
 use std::sync::Arc;
+use std::time::Instant;
 
-/// All that the thread making rows owns: fixed buffers, and nothing that grows.
+/// All that a thread making rows owns: fixed buffers, and nothing that grows beyond what was counted.
 pub(crate) struct Work {
     source: Arc<dyn Source>,
     order: Order,
-    layout: Arc<BlockLayout>,
+    epoch: Option<u64>,
+    meter: Arc<Meter>,
     scratch: AlignedBuf,
     chunk_rows: usize,
     /// The rows of a chunk and their ascending order; `None` where rows follow each other anyway.
@@ -33,6 +39,9 @@ struct Gathered {
 
 /// The way of one column from the source to the slot.
 struct Path {
+    /// Makes rows from files, where the source gives those.
+    item: Option<ItemKernel>,
+    /// Bytes of one row as the source, or `item`, writes it.
     row_bytes: usize,
     steps: Vec<PathStep>,
     /// The input of each step that does not work in place; the first is where the source writes. The last such step
@@ -48,54 +57,51 @@ struct PathStep {
 }
 
 impl Work {
-    /// Allocates what [`cost`](crate::plan::cost) counts, apart from the stack and the ring.
-    pub fn new(recipe: &Recipe, geometry: Geometry, layout: Arc<BlockLayout>) -> Work {
+    /// Allocates what [`cost`](crate::plan::cost) counts for one worker, apart from its stack.
+    pub fn new(recipe: &Recipe, geometry: Geometry, store: Option<&Arc<Store>>, meter: &Arc<Meter>) -> Work {
         let rows = geometry.chunk_rows;
-        let columns = recipe.source.schema().columns();
+        let gathered = || Gathered { rows: vec![0; rows], ascending: vec![0; if recipe.source.wants_ascending() { rows } else { 0 }] };
         Work {
             source: Arc::clone(&recipe.source),
             order: Order::new(recipe.source.len(), &recipe.reorders),
-            layout,
+            epoch: None,
+            meter: Arc::clone(meter),
             scratch: AlignedBuf::new(recipe.source.scratch_bytes(rows).get()),
             chunk_rows: rows,
-            gathered: recipe
-                .is_shuffled()
-                .then(|| Gathered { rows: vec![0; rows], ascending: vec![0; if recipe.source.wants_ascending() { rows } else { 0 }] }),
-            paths: columns.iter().zip(&recipe.maps).map(|(column, steps)| Path::new(column, steps, rows)).collect(),
-            columns: Vec::with_capacity(columns.len()),
+            gathered: recipe.is_shuffled().then(gathered),
+            paths: (0..recipe.maps.len()).map(|column| Path::new(recipe, column, geometry, store, meter)).collect(),
+            columns: Vec::with_capacity(recipe.maps.len()),
         }
     }
 
-    /// Rows in one epoch.
-    pub fn rows(&self) -> u64 {
-        self.order.len()
-    }
-
-    pub fn set_epoch(&mut self, epoch: u64) {
-        self.order.set_epoch(epoch);
-    }
-
-    /// Writes the `rows` rows from `place` of the epoch on to the start of a slot. Stops early, and says so by `false`,
-    /// when `stopping` does.
-    pub fn fill(&mut self, slot: &mut [u8], place: u64, rows: usize, stopping: impl Fn() -> bool) -> Result<bool, DataError> {
+    /// Writes the rows of a claim. Stops early, and says so by `false`, when `stopping` does.
+    pub fn fill(&mut self, claim: &mut Claim<'_>, stopping: impl Fn() -> bool) -> Result<bool, DataError> {
+        if self.epoch != Some(claim.epoch) {
+            self.epoch = Some(claim.epoch);
+            self.order.set_epoch(claim.epoch);
+            self.paths.iter_mut().for_each(|path| path.set_epoch(claim.epoch));
+        }
         let mut done = 0;
-        while done < rows {
+        while done < claim.rows {
             if stopping() {
                 return Ok(false);
             }
-            let chunk = self.chunk_rows.min(rows - done);
-            self.chunk(slot, done, place + done as u64, chunk)?;
+            let chunk = self.chunk_rows.min(claim.rows - done);
+            self.chunk(claim, done, chunk)?;
             done += chunk;
         }
         Ok(true)
     }
 
-    fn chunk(&mut self, slot: &mut [u8], at: usize, place: u64, rows: usize) -> Result<(), DataError> {
+    fn chunk(&mut self, claim: &mut Claim<'_>, at: usize, rows: usize) -> Result<(), DataError> {
+        let place = claim.place + at as u64;
         let mut columns = recycle(mem::take(&mut self.columns));
-        for (path, region) in self.paths.iter_mut().zip(self.layout.split_mut(slot, at, rows)) {
-            columns.push(ColumnMut::new(match path.buffers.first_mut() {
-                Some(buffer) => &mut buffer.bytes_mut()[..rows * path.row_bytes],
-                None => region,
+        for (path, region) in self.paths.iter_mut().zip(claim.columns(at, rows)) {
+            columns.push(ColumnMut::new(match (&path.item, path.buffers.first_mut()) {
+                // Files come later, one by one.
+                (Some(_), _) => &mut [],
+                (None, Some(buffer)) => &mut buffer.bytes_mut()[..rows * path.row_bytes],
+                (None, None) => region,
             }));
         }
         let mut block = BlockMut::new(self.source.schema(), rows, &mut columns);
@@ -113,8 +119,15 @@ impl Work {
             }
         };
         self.columns = recycle(columns);
-        for (path, region) in self.paths.iter_mut().zip(self.layout.split_mut(slot, at, rows)) {
-            path.run(which, rows, region)?;
+        for (path, region) in self.paths.iter_mut().zip(claim.columns(at, rows)) {
+            if path.item.is_some() {
+                path.make_items(which, rows, region)?;
+                let start = Instant::now();
+                path.run(which, rows, region)?;
+                Meter::add(&self.meter.map, start);
+            } else {
+                path.run(which, rows, region)?;
+            }
         }
         Ok(())
     }
@@ -137,14 +150,38 @@ impl Gathered {
 }
 
 impl Path {
-    fn new(column: &Column, steps: &[MapStep], rows: usize) -> Path {
-        let buffers = steps.iter().filter(|step| !step.in_place).map(|step| AlignedBuf::new(step.input.row_bytes().get() * rows));
-        let bound = steps.iter().map(|step| PathStep {
+    fn new(recipe: &Recipe, column: usize, geometry: Geometry, store: Option<&Arc<Store>>, meter: &Arc<Meter>) -> Path {
+        let (rows, map) = (geometry.chunk_rows, &recipe.maps[column]);
+        let buffers = map.steps.iter().filter(|step| !step.in_place).map(|step| AlignedBuf::new(step.input.row_bytes().get() * rows));
+        let bound = map.steps.iter().map(|step| PathStep {
             kernel: step.op.kernel(&step.input),
             in_place: step.in_place,
             row_bytes: step.input.row_bytes().get(),
         });
-        Path { row_bytes: column.row_bytes().get(), buffers: buffers.collect(), steps: bound.collect() }
+        let item = map
+            .item
+            .as_ref()
+            .map(|item| ItemKernel::new(Arc::clone(&recipe.source), item.clone(), geometry.max_item, store.cloned(), Arc::clone(meter)));
+        let written = map.item.as_ref().map_or(&recipe.source.schema().columns()[column], |item| &item.output);
+        Path { item, row_bytes: written.row_bytes().get(), buffers: buffers.collect(), steps: bound.collect() }
+    }
+
+    fn set_epoch(&mut self, epoch: u64) {
+        self.item.iter_mut().for_each(|item| item.set_epoch(epoch));
+        self.steps.iter_mut().for_each(|step| step.kernel.set_epoch(epoch));
+    }
+
+    /// Makes rows from files where the source would have written them.
+    fn make_items(&mut self, which: Rows<'_>, rows: usize, slot: &mut [u8]) -> Result<(), DataError> {
+        let out = match self.buffers.first_mut() {
+            Some(buffer) => &mut buffer.bytes_mut()[..rows * self.row_bytes],
+            None => slot,
+        };
+        let Some(item) = &mut self.item else { return Ok(()) };
+        for (index, out) in out.chunks_exact_mut(self.row_bytes).enumerate() {
+            item.run(which.row(index), out)?;
+        }
+        Ok(())
     }
 
     /// Takes `rows` rows from where the source wrote them to `slot`.
@@ -155,8 +192,8 @@ impl Path {
             let next = self.steps.get(index + 1).map(|step| rows * step.row_bytes);
             let step = &mut self.steps[index];
             match rest {
-                [] => step.kernel.run_in_place(slot),
-                [input, ..] if step.in_place => step.kernel.run_in_place(&mut input.bytes_mut()[..rows * step.row_bytes]),
+                [] => step.kernel.run_in_place(which, slot),
+                [input, ..] if step.in_place => step.kernel.run_in_place(which, &mut input.bytes_mut()[..rows * step.row_bytes]),
                 [input, after @ ..] => {
                     let output = match (after.first_mut(), next) {
                         (Some(buffer), Some(bytes)) => &mut buffer.bytes_mut()[..bytes],

@@ -1,5 +1,6 @@
 //! What can go wrong, for people: what happened, to what, and what to do.
 
+use crate::pipeline::OverLine;
 use crate::trainer::Infeasible;
 use plimsoll_core::device::DeviceError;
 use plimsoll_core::plan::CheckError;
@@ -22,6 +23,9 @@ pub enum Error {
     /// The run does not fit under the line.
     #[error(transparent)]
     Infeasible(#[from] Box<Infeasible>),
+    /// A pipeline alone does not fit under the line.
+    #[error(transparent)]
+    OverLine(#[from] Box<OverLine>),
     /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),

@@ -9,6 +9,7 @@ mod error;
 mod loss;
 pub mod nn;
 pub mod optim;
+mod pipeline;
 mod run;
 pub mod system;
 mod trainer;
@@ -18,12 +19,13 @@ pub mod zoo;
 pub use devices::{Choice, open_device};
 pub use error::{Error, Result};
 pub use loss::{Loss, Metric};
+pub use pipeline::{Bench, BenchEpoch, OverLine, Pipeline, Sample};
 pub use plimsoll_core::budget::CountingAllocator;
 pub use plimsoll_core::selftest;
 pub use plimsoll_core::{Budget, Bytes};
 pub use plimsoll_cpu::CpuDevice;
 pub use plimsoll_cuda::{Found, Gpu, Probe, probe};
-pub use plimsoll_data::{Dataset, Prefetch, RandomSpec, Shuffle, Split};
+pub use plimsoll_data::{Cache, Dataset, Parallelism, Prefetch, RandomSpec, Shuffle, Split};
 pub use run::{Run, RunFolder};
 pub use trainer::{DeviceLine, Epoch, Event, Fit, History, Infeasible, Prediction, RunPlan, Scores, Trainer};
 
@@ -36,6 +38,8 @@ pub fn describe(device: &dyn plimsoll_core::Device) -> String {
 pub mod prelude {
     pub use crate::nn::{self, Activation, Dense, Model, Sequential};
     pub use crate::optim::{Adam, AdamW, Sgd};
-    pub use crate::{Budget, Bytes, Dataset, Event, Fit, Loss, Prefetch, RandomSpec, Shuffle, Split, Trainer, zoo};
-    pub use plimsoll_data::ops::{Method, cast_f32, normalize, one_hot, resize, scale};
+    pub use crate::{Budget, Bytes, Cache, Dataset, Event, Fit, Loss, Parallelism, Prefetch, RandomSpec, Shuffle, Split, Trainer, zoo};
+    pub use plimsoll_data::ops::{
+        Method, cast_f32, center_crop, decode, flip_left_right, flip_up_down, normalize, one_hot, random_crop, resize, scale,
+    };
 }

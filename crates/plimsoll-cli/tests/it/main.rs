@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod cuda;
+mod data;
 mod end_to_end;
 mod limits;
 

@@ -1,14 +1,23 @@
 //! What `map` does to a column, row by row, into memory that somebody else owns.
 
+mod crop;
+mod decode;
+mod flip;
 mod one_hot;
 mod pointwise;
 mod resize;
 
+pub(crate) use crop::corner;
+pub use crop::{center_crop, random_crop};
+pub use decode::{Decode, decode};
+pub(crate) use flip::flips;
+pub use flip::{flip_left_right, flip_up_down};
 pub use one_hot::one_hot;
 pub use pointwise::{cast_f32, normalize, scale};
 pub use resize::{Method, resize};
 
 use crate::block::Rows;
+use crate::permutation::mix;
 use crate::{Column, DataError};
 use plimsoll_core::Bytes;
 
@@ -31,6 +40,53 @@ pub trait Op: Send + Sync {
 
     /// Tables and code for exactly this column; the same condition holds.
     fn kernel(&self, input: &Column) -> Box<dyn Kernel>;
+
+    /// What it does to a row whose size is its own, if it can.
+    fn item(&self) -> Option<ItemStep> {
+        None
+    }
+
+    /// The factor, if all it does is multiply; the operation before may then do it on the way.
+    fn factor(&self) -> Option<f32> {
+        None
+    }
+
+    /// Whether it changes from epoch to epoch; what comes after cannot be cached.
+    fn is_random(&self) -> bool {
+        false
+    }
+}
+
+/// What can be done to files and to images that differ in size, one row at a time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ItemStep {
+    /// A file becomes an image.
+    Decode(Decode),
+    /// Mirrors half of the images, chosen by seed, epoch and row.
+    Flip {
+        /// Left and right exchanged; otherwise top and bottom.
+        left_right: bool,
+        /// Chooses which.
+        seed: u64,
+    },
+    /// All images become alike in size.
+    Resize {
+        /// Rows of pixels.
+        height: usize,
+        /// Pixels in a row.
+        width: usize,
+        /// How pixels between pixels are made.
+        method: Method,
+    },
+    /// A part of each image, all alike in size.
+    Crop {
+        /// Rows of pixels.
+        height: usize,
+        /// Pixels in a row.
+        width: usize,
+        /// Chooses where, together with epoch and row; the middle if there is none.
+        seed: Option<u64>,
+    },
 }
 
 /// An operation made ready for one column. Each thread has its own.
@@ -39,9 +95,17 @@ pub trait Kernel: Send {
     fn run(&mut self, rows: Rows<'_>, input: &[u8], output: &mut [u8]) -> Result<(), DataError>;
 
     /// Maps whole rows where they are. Called only where [`Op::in_place`] says so.
-    fn run_in_place(&mut self, _rows: &mut [u8]) {
+    fn run_in_place(&mut self, _rows: Rows<'_>, _data: &mut [u8]) {
         unreachable!("this operation does not say it works in place")
     }
+
+    /// The rows that follow are of this epoch; operations that draw lots do so by epoch and row.
+    fn set_epoch(&mut self, _epoch: u64) {}
+}
+
+/// A number that looks random and is a function of all that it is given, so that no order of threads changes it.
+pub(crate) fn draw(seed: u64, epoch: u64, row: u64) -> u64 {
+    mix(seed ^ mix(epoch ^ mix(row ^ 0x706C_696D_736F_6C6C)))
 }
 
 fn refuse(op: &dyn Op, input: &Column, problem: impl Into<String>) -> DataError {

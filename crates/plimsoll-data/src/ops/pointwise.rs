@@ -107,6 +107,13 @@ impl Op for Pointwise {
         };
         Box::new(PointwiseKernel { dtype: input.dtype, arithmetic, constant, tile })
     }
+
+    fn factor(&self) -> Option<f32> {
+        match self {
+            Pointwise::Scale { by } => Some(*by),
+            _ => None,
+        }
+    }
 }
 
 struct PointwiseKernel {
@@ -159,8 +166,8 @@ impl Kernel for PointwiseKernel {
         Ok(())
     }
 
-    fn run_in_place(&mut self, rows: &mut [u8]) {
-        let rows = rows.as_chunks_mut::<4>().0;
+    fn run_in_place(&mut self, _rows: Rows<'_>, data: &mut [u8]) {
+        let rows = data.as_chunks_mut::<4>().0;
         let [first, second] = self.constant;
         match self.arithmetic {
             Arithmetic::Keep => {}

@@ -1,7 +1,9 @@
 //! Resizing images as `tf.image.resize` does without antialiasing: half-pixel centres, TensorFlow's order of float operations.
 
-use super::{Kernel, Op, refuse};
+use super::{ItemStep, Kernel, Op, refuse};
 use crate::block::Rows;
+use crate::image::resample::{From, Resampler};
+use crate::schema::Extent;
 use crate::{Column, DataError};
 use plimsoll_core::{Bytes, DType};
 use std::fmt;
@@ -16,7 +18,7 @@ pub enum Method {
     Bilinear,
 }
 
-/// Resizes `[H, W, C]` images of u8 or f32 to `height` × `width` f32.
+/// Resizes images of u8 or f32, all of one shape `[H, W, C]` or each of its own, to `height` × `width` f32.
 ///
 /// ```
 /// use plimsoll_core::DType;
@@ -50,8 +52,16 @@ impl Op for Resize {
     }
 
     fn output(&self, input: &Column) -> Result<Column, DataError> {
-        let &[height, width, channels] = input.shape.as_slice() else {
-            return Err(refuse(self, input, format!("its rows have shape {:?}, and images are [height, width, channels]", input.shape)));
+        let (height, width, channels) = match (input.extent, input.shape.as_slice()) {
+            (Extent::Images, &[channels]) => (1, 1, channels),
+            (Extent::Fixed, &[height, width, channels]) => (height, width, channels),
+            _ => {
+                return Err(refuse(
+                    self,
+                    input,
+                    format!("its rows have shape {:?}, and images are [height, width, channels]", input.shape),
+                ));
+            }
         };
         if !matches!(input.dtype, DType::U8 | DType::F32) {
             return Err(refuse(self, input, format!("its elements are {}, and pixels are u8 or f32", input.dtype)));
@@ -65,158 +75,49 @@ impl Op for Resize {
     }
 
     fn kernel_bytes(&self, input: &Column) -> Bytes {
-        let taps = (self.height + self.width) * size_of::<Tap>();
-        let lines = match self.method {
-            Method::Nearest => 0,
-            Method::Bilinear => 2 * self.width * input.shape[2] * size_of::<f32>(),
-        };
-        Bytes((taps + lines) as u64)
+        Resampler::bytes(self.method, self.height, self.width, input.shape[2])
     }
 
     fn kernel(&self, input: &Column) -> Box<dyn Kernel> {
-        let (from_height, from_width, channels) = (input.shape[0], input.shape[1], input.shape[2]);
-        let line = match self.method {
-            Method::Nearest => 0,
-            Method::Bilinear => self.width * channels,
-        };
+        let (height, width, channels) = (input.shape[0], input.shape[1], input.shape[2]);
+        let mut resampler = Resampler::new(self.method, self.height, self.width, channels);
+        resampler.aim(From { height, width, mirrored: false, upside_down: false });
         Box::new(ResizeKernel {
             dtype: input.dtype,
-            method: self.method,
-            channels,
-            from_row: from_width * channels,
-            from_image: from_height * from_width * channels,
-            rows: taps(self.method, from_height, self.height, from_width * channels),
-            columns: taps(self.method, from_width, self.width, channels),
-            lines: [vec![0.0; line], vec![0.0; line]],
+            from_image: height * width * channels,
+            to_image: self.height * self.width * channels,
+            resampler,
         })
     }
-}
 
-/// Where one output pixel comes from along one axis.
-#[derive(Clone, Copy)]
-struct Tap {
-    /// The pixels before and after, as offsets of elements.
-    lower: usize,
-    upper: usize,
-    /// How far from `lower` to `upper`.
-    weight: f32,
-}
-
-/// TensorFlow's `HalfPixelScaler` and `HalfPixelScalerForNN`, operation by operation; `stride` elements lie between
-/// neighbours of the axis.
-fn taps(method: Method, from: usize, to: usize, stride: usize) -> Vec<Tap> {
-    let scale = from as f32 / to as f32;
-    // A cast to unsigned takes what is below the first pixel to 0.
-    let pixel = |at: f32| (at as usize).min(from - 1) * stride;
-    (0..to)
-        .map(|place| match method {
-            Method::Nearest => {
-                let at = pixel(((place as f32 + 0.5) * scale).floor());
-                Tap { lower: at, upper: at, weight: 0.0 }
-            }
-            Method::Bilinear => {
-                let at = (place as f32 + 0.5) * scale - 0.5;
-                let floor = at.floor();
-                Tap { lower: pixel(floor), upper: pixel(at.ceil()), weight: at - floor }
-            }
-        })
-        .collect()
+    fn item(&self) -> Option<ItemStep> {
+        Some(ItemStep::Resize { height: self.height, width: self.width, method: self.method })
+    }
 }
 
 struct ResizeKernel {
     dtype: DType,
-    method: Method,
-    channels: usize,
-    /// Elements in one line of the input, and in one image.
-    from_row: usize,
+    /// Elements of one image before and after.
     from_image: usize,
-    rows: Vec<Tap>,
-    columns: Vec<Tap>,
-    /// Two input lines, interpolated to the output's width.
-    lines: [Vec<f32>; 2],
+    to_image: usize,
+    resampler: Resampler,
 }
 
 impl Kernel for ResizeKernel {
     fn run(&mut self, _rows: Rows<'_>, input: &[u8], output: &mut [u8]) -> Result<(), DataError> {
+        let output = output.as_chunks_mut::<4>().0.chunks_exact_mut(self.to_image);
         match self.dtype {
-            DType::U8 => self.images(input.as_chunks::<1>().0, output, |[byte]| f32::from(byte)),
-            _ => self.images(input.as_chunks::<4>().0, output, f32::from_ne_bytes),
+            DType::U8 => {
+                for (image, out) in input.chunks_exact(self.from_image).zip(output) {
+                    self.resampler.run(image, out, f32::to_ne_bytes);
+                }
+            }
+            _ => {
+                for (image, out) in input.as_chunks::<4>().0.chunks_exact(self.from_image).zip(output) {
+                    self.resampler.run(image, out, f32::to_ne_bytes);
+                }
+            }
         }
         Ok(())
     }
-}
-
-impl ResizeKernel {
-    fn images<const N: usize>(&mut self, input: &[[u8; N]], output: &mut [u8], value: impl Fn([u8; N]) -> f32 + Copy) {
-        let to_image = self.rows.len() * self.columns.len() * self.channels;
-        let images = input.chunks_exact(self.from_image).zip(output.as_chunks_mut::<4>().0.chunks_exact_mut(to_image));
-        for (image, out) in images {
-            match self.method {
-                Method::Nearest => self.nearest(image, out, value),
-                Method::Bilinear => self.bilinear(image, out, value),
-            }
-        }
-    }
-
-    fn nearest<const N: usize>(&self, image: &[[u8; N]], out: &mut [[u8; 4]], value: impl Fn([u8; N]) -> f32) {
-        let channels = self.channels;
-        for (row, out) in self.rows.iter().zip(out.chunks_exact_mut(self.columns.len() * channels)) {
-            let line = &image[row.lower..][..self.from_row];
-            for (column, out) in self.columns.iter().zip(out.chunks_exact_mut(channels)) {
-                for (pixel, out) in line[column.lower..][..channels].iter().zip(out) {
-                    *out = value(*pixel).to_ne_bytes();
-                }
-            }
-        }
-    }
-
-    /// TensorFlow interpolates along the line above, along the line below, then between the two. So does this, but an
-    /// input line that serves several output lines is interpolated once.
-    fn bilinear<const N: usize>(&mut self, image: &[[u8; N]], out: &mut [[u8; 4]], value: impl Fn([u8; N]) -> f32 + Copy) {
-        let mut held = [usize::MAX; 2];
-        for (row, out) in self.rows.iter().zip(out.chunks_exact_mut(self.columns.len() * self.channels)) {
-            if held[0] != row.lower && held[1] == row.lower {
-                self.lines.swap(0, 1);
-                held.swap(0, 1);
-            }
-            for (slot, wanted) in [row.lower, row.upper].into_iter().enumerate() {
-                if held[slot] != wanted {
-                    let line = &image[wanted..][..self.from_row];
-                    widen(&self.columns, self.channels, line, &mut self.lines[slot], value);
-                    held[slot] = wanted;
-                }
-            }
-            for ((&top, &bottom), out) in self.lines[0].iter().zip(&self.lines[1]).zip(out) {
-                *out = between(top, bottom, row.weight).to_ne_bytes();
-            }
-        }
-    }
-}
-
-/// Interpolates along a line. The usual numbers of channels are known to the compiler, which then needs no inner loop.
-fn widen<const N: usize>(columns: &[Tap], channels: usize, line: &[[u8; N]], out: &mut [f32], value: impl Fn([u8; N]) -> f32 + Copy) {
-    match channels {
-        1 => widen_by::<N, 1>(columns, line, out, value),
-        3 => widen_by::<N, 3>(columns, line, out, value),
-        4 => widen_by::<N, 4>(columns, line, out, value),
-        _ => {
-            for (column, out) in columns.iter().zip(out.chunks_exact_mut(channels)) {
-                let (left, right) = (&line[column.lower..][..channels], &line[column.upper..][..channels]);
-                for ((left, right), out) in left.iter().zip(right).zip(out) {
-                    *out = between(value(*left), value(*right), column.weight);
-                }
-            }
-        }
-    }
-}
-
-fn widen_by<const N: usize, const C: usize>(columns: &[Tap], line: &[[u8; N]], out: &mut [f32], value: impl Fn([u8; N]) -> f32 + Copy) {
-    for (column, out) in columns.iter().zip(out.as_chunks_mut::<C>().0) {
-        let (left, right) = (&line[column.lower..][..C], &line[column.upper..][..C]);
-        *out = std::array::from_fn(|channel| between(value(left[channel]), value(right[channel]), column.weight));
-    }
-}
-
-fn between(lower: f32, upper: f32, weight: f32) -> f32 {
-    lower + (upper - lower) * weight
 }

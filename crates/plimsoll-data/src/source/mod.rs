@@ -1,16 +1,21 @@
 //! Where rows come from. An indexed source knows how many rows it has and gives any of them, in blocks.
 
 mod digits;
+mod folder;
 mod npy;
 mod random;
 
 pub use digits::{Digits, Split};
+pub use folder::ImageFolder;
 pub use npy::Npy;
 pub use random::{Random, RandomSpec};
 
 use crate::block::BlockMut;
 use crate::{DataError, Schema};
 use plimsoll_core::Bytes;
+use std::hash::Hasher;
+use std::ops::Range;
+use std::path::PathBuf;
 
 /// Rows with random access. Reading is a function of the row's number alone, so that any order and any number of
 /// threads gives the same rows; values are converted to the schema's types while they are written to their destination.
@@ -39,6 +44,27 @@ pub trait Source: Send + Sync {
     /// Whether [`gather`](Self::gather) uses [`Gather::ascending`]; working it out costs more than a small row.
     fn wants_ascending(&self) -> bool {
         false
+    }
+
+    /// The memory the source itself holds from the moment it is made, such as a list of names.
+    fn held_bytes(&self) -> Bytes {
+        Bytes::ZERO
+    }
+
+    /// Puts the path of a row's file into `path`. Asked only where a column holds [files](crate::Extent::Files).
+    fn file(&self, _row: u64, _path: &mut PathBuf) {
+        unreachable!("this source has no column of files")
+    }
+
+    /// Feeds `hash` with all that the contents of these rows depend on, so that it changes when they do.
+    fn fingerprint(&self, _rows: Range<u64>, hash: &mut dyn Hasher) -> Result<(), DataError> {
+        hash.write(self.describe().as_bytes());
+        Ok(())
+    }
+
+    /// What the labels 0, 1, 2 … stand for, if the source knows.
+    fn class_names(&self) -> Vec<String> {
+        Vec::new()
     }
 
     /// What and where this is, in a few words.

@@ -1,9 +1,10 @@
 //! The `[data]` table: a source and what is done to its rows.
 
-use super::reader::{Reader, choose};
+use super::maps::maps;
+use super::reader::Reader;
 use crate::error::{Error, Result};
-use plimsoll_data::ops::{Method, Op, cast_f32, normalize, one_hot, resize, scale};
-use plimsoll_data::{Dataset, Prefetch, RandomSpec, Shuffle, Split};
+use plimsoll_core::Bytes;
+use plimsoll_data::{Cache, Dataset, Parallelism, Prefetch, RandomSpec, Shuffle, Split};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use toml::Value;
@@ -14,12 +15,14 @@ enum Source {
     Digits,
     Random,
     Npy,
+    ImageFolder,
 }
 
-const SOURCES: [(&str, Source); 3] = [("digits", Source::Digits), ("random", Source::Random), ("npy", Source::Npy)];
+const SOURCES: [(&str, Source); 4] =
+    [("digits", Source::Digits), ("random", Source::Random), ("npy", Source::Npy), ("image_folder", Source::ImageFolder)];
 
 /// The keys whose text is a path.
-pub(super) const PATHS: [&str; 2] = ["x", "y"];
+pub(super) const PATHS: [&str; 4] = ["x", "y", "path", "file"];
 
 /// The rows to learn from and those to validate on.
 pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, seed: u64) -> Result<(Dataset, Option<Dataset>)> {
@@ -27,7 +30,7 @@ pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, s
         return Err(root.missing("data", "a table that says what to learn from, such as source = \"digits\""));
     };
     let Some(kind) = data.choice("source", &SOURCES)? else {
-        return Err(data.missing("source", "one of digits, random, npy"));
+        return Err(data.missing("source", "one of digits, random, npy, image_folder"));
     };
     let batch = match (batch, data.count("batch", 1)?) {
         (Some(batch), _) => batch,
@@ -36,16 +39,23 @@ pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, s
     };
     let holdout = data.number("holdout")?;
     let own_validation = data.section("validation")?;
-    let maps = maps(&data)?;
+    let maps = maps(&data, seed)?;
     let shuffle = shuffle(&data, seed)?;
     let prefetch = prefetch(&data)?;
+    let parallelism = parallelism(&data)?;
+    let max_item = size(&data, "max_item")?;
+    let cache = cache(&data, folder)?;
     let finish = |rows: Dataset, shuffle: Option<Shuffle>| {
         let rows = match shuffle {
             Some(shuffle) => rows.shuffle(shuffle),
             None => rows,
         };
         let rows = maps.iter().fold(rows, |rows, (column, op)| rows.map(column, [Arc::clone(op)]));
-        rows.batch(batch).prefetch(prefetch)
+        let rows = match max_item {
+            Some(bytes) => rows.max_item(bytes),
+            None => rows,
+        };
+        rows.parallelism(parallelism).batch(batch).prefetch(prefetch)
     };
 
     let whole = source(&data, kind, folder, Split::Train)?;
@@ -73,7 +83,19 @@ pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, s
         (None, None, Source::Digits) => (whole, Some(Dataset::digits(Split::Test))),
         (None, None, _) => (whole, None),
     };
-    Ok((finish(training, shuffle), held_out.map(|rows| finish(rows, None))))
+    // Held-out rows must be rounded as those that are learnt from; they are few, so they are kept in memory.
+    let held_out = held_out.map(|rows| finish(rows, None)).map(|rows| match &cache {
+        Some(_) => rows.cache(Cache::Memory),
+        None => rows,
+    });
+    let training = finish(training, shuffle);
+    Ok((
+        match cache {
+            Some(cache) => training.cache(cache),
+            None => training,
+        },
+        held_out,
+    ))
 }
 
 fn source(data: &Reader<'_>, kind: Source, folder: &Path, split: Split) -> Result<Dataset> {
@@ -85,6 +107,10 @@ fn source(data: &Reader<'_>, kind: Source, folder: &Path, split: Split) -> Resul
                 Ok(folder.join(path))
             };
             Ok(Dataset::npy(&[("x", path("x")?), ("y", path("y")?)])?)
+        }
+        Source::ImageFolder => {
+            let path = data.text("path")?.ok_or_else(|| data.missing("path", "a folder with one folder of pictures per class"))?;
+            Ok(Dataset::image_folder(folder.join(path))?)
         }
         Source::Random => {
             let rows = data.count("rows", 1)?.ok_or_else(|| data.missing("rows", "how many rows to make up"))?;
@@ -127,30 +153,35 @@ fn prefetch(data: &Reader<'_>) -> Result<Prefetch> {
     }
 }
 
-/// The operations on columns, in order.
-fn maps(data: &Reader<'_>) -> Result<Vec<(String, Arc<dyn Op>)>> {
-    let mut maps = Vec::new();
-    for map in data.sections("map")?.unwrap_or_default() {
-        let Some(name) = map.text("op")? else { return Err(map.missing("op", "which operation, such as \"scale\"")) };
-        let known = [("cast", 0), ("scale", 1), ("normalize", 2), ("resize", 3), ("one_hot", 4)];
-        let (column, op): (&str, Arc<dyn Op>) = match choose(&map.name("op"), name, &known)? {
-            0 => ("x", cast_f32()),
-            1 => ("x", scale(map.number("by")?.ok_or_else(|| map.missing("by", "the factor"))? as f32)),
-            2 => {
-                let mean = map.numbers("mean")?.ok_or_else(|| map.missing("mean", "a number, or one per channel"))?;
-                let std = map.numbers("std")?.ok_or_else(|| map.missing("std", "a number, or one per channel"))?;
-                ("x", normalize(mean, std))
-            }
-            3 => {
-                let (height, width) = map.pair("size")?.ok_or_else(|| map.missing("size", "height and width, such as [64, 64]"))?;
-                let method = map.choice("method", &[("bilinear", Method::Bilinear), ("nearest", Method::Nearest)])?;
-                ("x", resize(height, width, method.unwrap_or(Method::Bilinear)))
-            }
-            _ => ("y", one_hot(map.count("classes", 1)?.ok_or_else(|| map.missing("classes", "how many there are"))? as usize)),
-        };
-        let column = map.text("column")?.unwrap_or(column).to_string();
-        map.finish()?;
-        maps.push((column, op));
+fn parallelism(data: &Reader<'_>) -> Result<Parallelism> {
+    match data.value("parallelism") {
+        None => Ok(Parallelism::Auto),
+        Some(Value::String(word)) if word == "auto" => Ok(Parallelism::Auto),
+        Some(Value::Integer(n)) if *n >= 1 => Ok(Parallelism::Threads(*n as usize)),
+        Some(other) => Err(data.wrong("parallelism", other, "\"auto\" or a number of threads")),
     }
-    Ok(maps)
+}
+
+fn cache(data: &Reader<'_>, folder: &Path) -> Result<Option<Cache>> {
+    match data.value("cache") {
+        None => Ok(None),
+        Some(Value::String(word)) if word == "memory" => Ok(Some(Cache::Memory)),
+        Some(Value::Table(_)) => {
+            let table = data.section("cache")?.expect("just seen");
+            let file = table.text("file")?.ok_or_else(|| table.missing("file", "where to keep it"))?;
+            table.finish()?;
+            Ok(Some(Cache::File(folder.join(file))))
+        }
+        Some(other) => Err(data.wrong("cache", other, "\"memory\" or a table such as { file = \"cache.plc\" }")),
+    }
+}
+
+/// A number of bytes, or text such as "64MiB".
+fn size(data: &Reader<'_>, key: &'static str) -> Result<Option<Bytes>> {
+    match data.value(key) {
+        None => Ok(None),
+        Some(Value::Integer(n)) if *n >= 0 => Ok(Some(Bytes(*n as u64))),
+        Some(Value::String(text)) => text.parse().map(Some).map_err(|error| Error::Config(format!("`{}`: {error}", data.name(key)))),
+        Some(other) => Err(data.wrong(key, other, "a size such as \"64MiB\"")),
+    }
 }

@@ -2,10 +2,12 @@
 
 mod data;
 mod layers;
+mod maps;
 mod reader;
 mod training;
 
 use crate::error::{Error, Result};
+use crate::pipeline::Pipeline;
 use crate::run::Run;
 use reader::Reader;
 use std::path::{Path, PathBuf};
@@ -87,7 +89,7 @@ impl Config {
     fn anchored(&self) -> Config {
         let mut config = self.clone();
         let folder = std::path::absolute(&self.folder).unwrap_or_else(|_| self.folder.clone());
-        let tables = [&["data"][..], &["data", "validation"]];
+        let tables = [&["data"][..], &["data", "cache"], &["data", "validation"]];
         for names in tables {
             let table = names.iter().try_fold(&mut config.table, |table, name| table.get_mut(*name)?.as_table_mut());
             for (_, value) in table.into_iter().flatten().filter(|(key, _)| data::PATHS.contains(&key.as_str())) {
@@ -107,6 +109,18 @@ impl Config {
         let model = layers::model(&root)?;
         root.finish()?;
         Ok(Run::new(settings, model, data, validation, self.anchored().to_toml(), self.title.clone()))
+    }
+}
+
+impl Config {
+    /// Only its data, and the line: the model may be missing.
+    pub fn pipeline(&self) -> Result<Pipeline> {
+        let root = Reader::root(&self.table);
+        let settings = training::settings(&root)?;
+        let (data, _) = data::datasets(&root, &self.folder, settings.batch, settings.seed)?;
+        root.value("model");
+        root.finish()?;
+        Ok(Pipeline::new(data, settings.budget.host))
     }
 }
 

@@ -1,0 +1,193 @@
+//! What a plan is free to choose, sized for speed, and how it gives way to a limit.
+
+use crate::DataError;
+use crate::cache::Cache;
+use crate::dataset::{Parallelism, Prefetch};
+use crate::plan::slot_bytes;
+use crate::recipe::Recipe;
+use plimsoll_core::Bytes;
+use std::thread;
+
+/// Handing a slot over costs a lock and sometimes a wake-up; this many bytes make that cheap beside filling it.
+const SLOT_TARGET: Bytes = Bytes::kib(512);
+
+/// What is read, mapped and written at a time should stay in the second-level cache.
+const CHUNK_TARGET: Bytes = Bytes::kib(128);
+
+/// One slot with the consumer, one ready, one being filled.
+const AUTO_SLOTS: usize = 3;
+
+/// What a file and its pixels may take unless said: a photograph of some forty million pixels.
+const AUTO_ITEM: Bytes = Bytes::mib(128);
+
+/// The least that is kept for a file unless said: a picture of about a million pixels.
+const LEAST_ITEM: Bytes = Bytes::mib(4);
+
+/// Past this the numbers are a mistake; below it they can be added and multiplied without a thought.
+const ABSURD: u128 = 1 << 50;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    pub slots: usize,
+    pub batches_per_slot: usize,
+    /// Rows that fit a slot: whole batches, or all rows of a small data set.
+    pub slot_rows: usize,
+    /// Rows read and mapped at a time.
+    pub chunk_rows: usize,
+    /// Threads that make rows.
+    pub workers: usize,
+    /// What each of them may use for one file; nothing where there are none.
+    pub max_item: Bytes,
+    /// Rows that have a place in the cache.
+    pub cache_rows: u64,
+}
+
+impl Geometry {
+    /// Rows that a worker takes at a time. One alone takes a whole slot, which saves it the locks in between.
+    pub fn claim_rows(&self) -> usize {
+        if self.workers == 1 { self.slot_rows.max(1) } else { self.chunk_rows }
+    }
+}
+
+/// The least that works.
+pub(crate) fn smallest(recipe: &Recipe, batch: usize) -> Geometry {
+    Geometry {
+        slots: 1,
+        batches_per_slot: 1,
+        slot_rows: slot_rows(recipe, batch, 1),
+        chunk_rows: 1,
+        workers: 1,
+        max_item: max_item(recipe, LEAST_ITEM),
+        cache_rows: flags_only(recipe),
+    }
+}
+
+/// What is fastest, where memory is no question.
+pub(crate) fn for_speed(recipe: &Recipe, batch: usize) -> Result<Geometry, DataError> {
+    let work_row = row_of_work(recipe);
+    let batch_rows = slot_rows(recipe, batch, 1).max(1);
+    let batch_bytes = batch_rows as u128 * u128::from((recipe.schema.row_bytes() + work_row).0);
+    let absurd = |what: String| {
+        let problem = format!("{what} would take more than {}; ask for less", Bytes(ABSURD as u64));
+        Err(DataError::Stage(problem))
+    };
+    if batch_bytes > ABSURD {
+        return absurd(format!("batch({batch})"));
+    }
+
+    let per_batch = slot_bytes(&recipe.schema, batch_rows).0.max(1);
+    let in_epoch = recipe.rows.div_ceil(batch as u64).max(1);
+    let batches = (SLOT_TARGET.0 / per_batch).clamp(1, in_epoch) as usize;
+    let (slots, batches_per_slot) = match recipe.prefetch {
+        Prefetch::Auto => (AUTO_SLOTS, batches),
+        // One slot more than is asked for: the consumer holds it.
+        Prefetch::Batches(ahead) => {
+            let batches = batches.min(ahead.max(1));
+            (ahead.div_ceil(batches).saturating_add(1), batches)
+        }
+    };
+    if slots as u128 * batches_per_slot as u128 * batch_bytes > ABSURD {
+        return absurd(format!("the ring for {:?} of batch({batch})", recipe.prefetch));
+    }
+    let slot_rows = slot_rows(recipe, batch, batches_per_slot);
+    // Files are rows of their own: each goes to whoever is free.
+    let chunk_rows = match recipe.item() {
+        Some(_) => 1,
+        None => (CHUNK_TARGET.0 / work_row.0.max(1)).clamp(1, slot_rows.max(1) as u64) as usize,
+    };
+    let workers = match recipe.parallelism {
+        Parallelism::Threads(threads) => threads,
+        Parallelism::Auto if recipe.item().is_some() => thread::available_parallelism().map_or(1, usize::from),
+        Parallelism::Auto => 1,
+    };
+    let max_item = max_item(recipe, AUTO_ITEM);
+    if workers as u128 * (u128::from(max_item.0) + chunk_rows as u128 * u128::from(work_row.0)) > ABSURD {
+        return absurd(format!("{workers} threads with their buffers"));
+    }
+    Ok(Geometry { slots, batches_per_slot, slot_rows, chunk_rows, workers, max_item, cache_rows: flags_only(recipe) })
+}
+
+/// What a file may take, if there are any.
+fn max_item(recipe: &Recipe, unless_said: Bytes) -> Bytes {
+    match recipe.item() {
+        Some(_) => recipe.max_item.unwrap_or(unless_said),
+        None => Bytes::ZERO,
+    }
+}
+
+/// A cache in a file has all rows, and of each only a flag in memory.
+fn flags_only(recipe: &Recipe) -> u64 {
+    match recipe.cache {
+        Some(Cache::File(_)) => recipe.span.end - recipe.span.start,
+        _ => 0,
+    }
+}
+
+/// How many rows a cache in memory can have in what is left under the limit.
+pub(crate) fn cached_rows(recipe: &Recipe, left: Option<Bytes>) -> u64 {
+    let (Some(cache @ Cache::Memory), Some(item)) = (&recipe.cache, recipe.item()) else { return 0 };
+    let rows = recipe.span.end - recipe.span.start;
+    let room = left.map_or(u64::MAX, |left| left.0 / cache.row_bytes(item.output.row_bytes()).0.max(1));
+    rows.min(room)
+}
+
+/// A slot never holds more than one epoch.
+fn slot_rows(recipe: &Recipe, batch: usize, batches: usize) -> usize {
+    (batches as u128 * batch as u128).min(u128::from(recipe.rows)) as usize
+}
+
+/// Bytes that pass through the caches for one row on its way to the slot.
+fn row_of_work(recipe: &Recipe) -> Bytes {
+    let steps = recipe.maps.iter().flat_map(|map| &map.steps);
+    let maps = steps.filter(|step| !step.in_place).map(|step| step.input.row_bytes()).sum();
+    recipe.source.scratch_bytes(1) + maps + recipe.schema.row_bytes()
+}
+
+/// The next smaller geometry. Ends at the smallest there is.
+pub(crate) fn shrink(recipe: &Recipe, batch: usize, geometry: Geometry) -> Geometry {
+    if recipe.item().is_some() {
+        return shrink_files(recipe, batch, geometry);
+    }
+    let ring = slot_bytes(&recipe.schema, geometry.slot_rows) * geometry.slots as u64;
+    let work = row_of_work(recipe) * geometry.chunk_rows as u64;
+    // Of the ring and the work buffers, the larger gives way; threads that were asked for go last.
+    if geometry.chunk_rows > 1 && (work > ring || !ring_can(geometry)) {
+        return Geometry { chunk_rows: geometry.chunk_rows / 2, ..geometry };
+    }
+    if !ring_can(geometry) {
+        return Geometry { workers: geometry.workers - 1, ..geometry };
+    }
+    shrink_ring(recipe, batch, geometry)
+}
+
+/// Decoding takes nearly all the time, so all threads are kept as long as possible: first goes what only unusually large files need, then
+/// batches made ahead, then what large files need.
+fn shrink_files(recipe: &Recipe, batch: usize, geometry: Geometry) -> Geometry {
+    let floors = [Bytes::mib(16), Bytes::mib(8), LEAST_ITEM];
+    let slots = [AUTO_SLOTS, 1, 1];
+    for (floor, slots) in floors.into_iter().zip(slots) {
+        if recipe.max_item.is_none() && geometry.max_item > floor {
+            return Geometry { max_item: Bytes(geometry.max_item.0 / 2).max(floor), ..geometry };
+        }
+        if geometry.slots > slots || geometry.batches_per_slot > 1 {
+            return shrink_ring(recipe, batch, geometry);
+        }
+    }
+    Geometry { workers: geometry.workers - 1, ..geometry }
+}
+
+fn ring_can(geometry: Geometry) -> bool {
+    geometry.batches_per_slot > 1 || geometry.slots > 1
+}
+
+fn shrink_ring(recipe: &Recipe, batch: usize, geometry: Geometry) -> Geometry {
+    if geometry.slots > AUTO_SLOTS {
+        return Geometry { slots: (geometry.slots / 2).max(AUTO_SLOTS), ..geometry };
+    }
+    if geometry.batches_per_slot > 1 {
+        let batches_per_slot = geometry.batches_per_slot / 2;
+        let slot_rows = slot_rows(recipe, batch, batches_per_slot);
+        return Geometry { batches_per_slot, slot_rows, chunk_rows: geometry.chunk_rows.min(slot_rows.max(1)), ..geometry };
+    }
+    Geometry { slots: geometry.slots - 1, ..geometry }
+}

@@ -1,0 +1,104 @@
+//! Decoding a whole file into pixels, in memory that somebody else owns.
+
+use super::probe::{Format, Probe};
+use crate::DataError;
+use png::{ColorType, Transformations};
+use std::io::Cursor;
+use std::path::Path;
+use zune_jpeg::JpegDecoder;
+use zune_jpeg::zune_core::bytestream::ZCursor;
+use zune_jpeg::zune_core::colorspace::ColorSpace;
+use zune_jpeg::zune_core::options::DecoderOptions;
+
+/// The channels of decoded pixels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Channels {
+    Grey,
+    Colour,
+}
+
+impl Channels {
+    pub fn count(self) -> usize {
+        match self {
+            Channels::Grey => 1,
+            Channels::Colour => 3,
+        }
+    }
+}
+
+/// Decodes `file` to the start of `pixels`, which has room for the channels the [probe](Probe) speaks of.
+pub(crate) fn decode(probe: &Probe, path: &Path, file: &[u8], channels: Channels, pixels: &mut [u8]) -> Result<(), DataError> {
+    match probe.format {
+        Format::Jpeg => jpeg(probe, path, file, channels, pixels),
+        Format::Png => png(probe, path, file, channels, pixels),
+    }
+}
+
+fn jpeg(probe: &Probe, path: &Path, file: &[u8], channels: Channels, pixels: &mut [u8]) -> Result<(), DataError> {
+    // The decoder fills what is missing with grey. No end mark can hide in compressed data, so its absence is sure.
+    if !file[probe.data as usize..].windows(2).rev().any(|pair| pair == [0xFF, 0xD9]) {
+        return Err(DataError::image(path, "it is truncated: the end of its data is missing"));
+    }
+    let options = DecoderOptions::default()
+        .set_max_width(usize::from(u16::MAX))
+        .set_max_height(usize::from(u16::MAX))
+        .jpeg_set_out_colorspace(match channels {
+            Channels::Grey => ColorSpace::Luma,
+            Channels::Colour => ColorSpace::RGB,
+        });
+    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(file), options);
+    let problem = |error: &dyn std::fmt::Debug| DataError::image(path, format!("its data is broken ({error:?})"));
+    decoder.decode_headers().map_err(|error| problem(&error))?;
+    let wanted = probe.width * probe.height * channels.count();
+    if decoder.dimensions() != Some((probe.width, probe.height)) || decoder.output_buffer_size() != Some(wanted) {
+        return Err(DataError::image(path, "it changed while it was read, or its header says two things"));
+    }
+    decoder.decode_into(&mut pixels[..wanted]).map_err(|error| problem(&error))
+}
+
+fn png(probe: &Probe, path: &Path, file: &[u8], channels: Channels, pixels: &mut [u8]) -> Result<(), DataError> {
+    let problem = |error: png::DecodingError| DataError::image(path, format!("its data is broken ({error})"));
+    let mut decoder = png::Decoder::new_with_limits(Cursor::new(file), png::Limits { bytes: probe.work.get() });
+    decoder.set_transformations(Transformations::normalize_to_color8());
+    decoder.set_ignore_text_chunk(true);
+    decoder.set_ignore_iccp_chunk(true);
+    let mut reader = decoder.read_info().map_err(problem)?;
+    let size = (reader.info().width as usize, reader.info().height as usize);
+    let Some(bytes) = reader.output_buffer_size().filter(|&bytes| bytes <= pixels.len() && size == (probe.width, probe.height)) else {
+        return Err(DataError::image(path, "it changed while it was read"));
+    };
+    let output = reader.next_frame(&mut pixels[..bytes]).map_err(problem)?;
+    let have = output.color_type.samples();
+    let grey = matches!(output.color_type, ColorType::Grayscale | ColorType::GrayscaleAlpha);
+    convert(pixels, probe.width * probe.height, have, grey, channels);
+    Ok(())
+}
+
+/// Brings pixels of `have` samples to the channels asked for, where they lie; transparency is left out.
+fn convert(pixels: &mut [u8], count: usize, have: usize, grey: bool, channels: Channels) {
+    match (grey, channels) {
+        (true, Channels::Grey) => {
+            for index in 0..count {
+                pixels[index] = pixels[index * have];
+            }
+        }
+        // Each grows to three, so from the last to the first.
+        (true, Channels::Colour) => {
+            for index in (0..count).rev() {
+                let value = pixels[index * have];
+                pixels[index * 3..][..3].fill(value);
+            }
+        }
+        (false, Channels::Colour) => {
+            for index in 0..if have == 3 { 0 } else { count } {
+                pixels.copy_within(index * have..index * have + 3, index * 3);
+            }
+        }
+        (false, Channels::Grey) => {
+            for index in 0..count {
+                let [red, green, blue] = [0, 1, 2].map(|channel| f32::from(pixels[index * have + channel]));
+                pixels[index] = (0.299 * red + 0.587 * green + 0.114 * blue).round() as u8;
+            }
+        }
+    }
+}

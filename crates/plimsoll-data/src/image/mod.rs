@@ -1,0 +1,10 @@
+//! Pictures: what a file's header says, decoding into memory that was counted, and resampling.
+
+mod decode;
+mod orientation;
+mod probe;
+pub(crate) mod resample;
+
+pub(crate) use decode::{Channels, decode};
+pub(crate) use orientation::{Orientation, transpose};
+pub(crate) use probe::{Probe, probe};

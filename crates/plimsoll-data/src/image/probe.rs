@@ -1,0 +1,191 @@
+//! What a picture's header says, read a few bytes at a time: nothing is held or decoded until its size is known.
+
+use super::Orientation;
+use crate::DataError;
+use plimsoll_core::Bytes;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// A picture's kind and size, and what reading it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Probe {
+    pub format: Format,
+    pub width: usize,
+    pub height: usize,
+    /// Channels as the decoder may deliver them before they are brought to those asked for.
+    pub channels: usize,
+    pub file: Bytes,
+    /// What the decoder holds for itself while it works: an upper bound.
+    pub work: Bytes,
+    pub orientation: Orientation,
+    /// Where the compressed data begins.
+    pub data: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    Jpeg,
+    Png,
+}
+
+/// Read at once: the header of most files.
+const WINDOW: usize = 2048;
+
+/// Tables and state of a decoder, and what the allocator adds to its pieces.
+const DECODER: Bytes = Bytes::kib(256);
+
+/// Inflating a PNG: the window, the buffers around it, a line or two.
+const INFLATE: Bytes = Bytes::kib(512);
+
+/// Reads the header of a picture.
+pub(crate) fn probe(file: &File, path: &Path) -> Result<Probe, DataError> {
+    let length = file.metadata().map_err(|error| DataError::io("examine", path, error))?.len();
+    let mut reader = Reader { file, path, window: [0; WINDOW], start: 0, length: 0 };
+    if length == 0 {
+        return Err(DataError::image(path, "it is empty"));
+    }
+    let head = reader.at(0, 8.min(length as usize))?;
+    match head {
+        [0xFF, 0xD8, 0xFF, ..] => jpeg(&mut reader, length),
+        b"\x89PNG\r\n\x1a\n" => png(&mut reader, length),
+        _ => Err(DataError::image(path, "it begins like neither a JPEG nor a PNG")),
+    }
+}
+
+struct Reader<'a> {
+    file: &'a File,
+    path: &'a Path,
+    window: [u8; WINDOW],
+    /// What the window holds.
+    start: u64,
+    length: usize,
+}
+
+impl Reader<'_> {
+    /// `count` bytes from `offset` on, at most a window.
+    fn at(&mut self, offset: u64, count: usize) -> Result<&[u8], DataError> {
+        if offset < self.start || offset + count as u64 > self.start + self.length as u64 {
+            (self.start, self.length) = (offset, 0);
+            while self.length < count {
+                let read = self.file.read_at(&mut self.window[self.length..], offset + self.length as u64);
+                match read.map_err(|error| DataError::io("read", self.path, error))? {
+                    0 => return Err(DataError::image(self.path, "it ends in the middle of its header")),
+                    more => self.length += more,
+                }
+            }
+        }
+        Ok(&self.window[(offset - self.start) as usize..][..count])
+    }
+}
+
+fn sized(reader: &Reader<'_>, width: usize, height: usize) -> Result<(), DataError> {
+    if width == 0 || height == 0 {
+        return Err(DataError::image(reader.path, format!("its header says it is {width} × {height} pixels")));
+    }
+    Ok(())
+}
+
+fn png(reader: &mut Reader<'_>, length: u64) -> Result<Probe, DataError> {
+    let header: [u8; 33] = reader.at(0, 33)?.try_into().expect("33 bytes");
+    if &header[12..16] != b"IHDR" {
+        return Err(DataError::image(reader.path, "its first chunk is not IHDR"));
+    }
+    let side = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]) as usize;
+    let (width, height) = (side(16), side(20));
+    sized(reader, width, height)?;
+    Ok(Probe {
+        format: Format::Png,
+        width,
+        height,
+        channels: 4,
+        file: Bytes(length),
+        // Lines of up to eight bytes a pixel: the one before, this one, and what is being unpacked.
+        work: INFLATE + Bytes(4 * 8 * width as u64),
+        orientation: Orientation::Upright,
+        data: 33,
+    })
+}
+
+fn jpeg(reader: &mut Reader<'_>, length: u64) -> Result<Probe, DataError> {
+    let mut at = 2;
+    let mut frame: Option<Frame> = None;
+    let mut orientation = Orientation::Upright;
+    loop {
+        let &[mark, code, high, low] = reader.at(at, 4)? else { unreachable!("four were asked for") };
+        if mark != 0xFF {
+            return Err(DataError::image(reader.path, format!("its header breaks off at byte {at}")));
+        }
+        if code == 0xFF {
+            at += 1;
+            continue;
+        }
+        let size = u64::from(u16::from_be_bytes([high, low]));
+        match code {
+            0xC0..=0xC2 => frame = Some(Frame::read(reader, at, size, code == 0xC2)?),
+            0xC3 | 0xC5..=0xC7 | 0xC9..=0xCB | 0xCD..=0xCF => {
+                return Err(DataError::image(reader.path, "its kind of JPEG (lossless, hierarchical or arithmetic) is not supported"));
+            }
+            0xE1 if orientation == Orientation::Upright => {
+                let count = (size as usize).saturating_sub(2).min(WINDOW).min((length.saturating_sub(at + 4)) as usize);
+                orientation = Orientation::from_exif(reader.at(at + 4, count)?);
+            }
+            0xDA => {
+                let scan = reader.at(at + 4, 1)?[0];
+                let Some(frame) = frame else {
+                    return Err(DataError::image(reader.path, "its data begins before its size is said"));
+                };
+                sized(reader, frame.width, frame.height)?;
+                return Ok(Probe {
+                    format: Format::Jpeg,
+                    width: frame.width,
+                    height: frame.height,
+                    channels: 3,
+                    file: Bytes(length),
+                    work: frame.work(usize::from(scan) < frame.components || frame.progressive) + Bytes(at),
+                    orientation,
+                    data: at,
+                });
+            }
+            0xD9 => return Err(DataError::image(reader.path, "it ends before its data")),
+            _ => {}
+        }
+        if size < 2 {
+            return Err(DataError::image(reader.path, format!("its header breaks off at byte {at}")));
+        }
+        at += 2 + size;
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Frame {
+    width: usize,
+    height: usize,
+    components: usize,
+    /// The sum over components of their sampling factors multiplied.
+    samples: usize,
+    progressive: bool,
+}
+
+impl Frame {
+    fn read(reader: &mut Reader<'_>, at: u64, size: u64, progressive: bool) -> Result<Frame, DataError> {
+        let fixed: [u8; 6] = reader.at(at + 4, 6)?.try_into().expect("six bytes");
+        let components = usize::from(fixed[5]);
+        if !matches!(components, 1 | 3 | 4) || size < 8 + 3 * components as u64 {
+            return Err(DataError::image(reader.path, format!("its header promises {components} colour components")));
+        }
+        let mut samples = 0;
+        for component in reader.at(at + 10, 3 * components)?.chunks_exact(3) {
+            samples += usize::from(component[1] >> 4) * usize::from(component[1] & 15);
+        }
+        let side = |i: usize| usize::from(u16::from_be_bytes([fixed[i], fixed[i + 1]]));
+        Ok(Frame { height: side(1), width: side(3), components, samples, progressive })
+    }
+
+    /// Lines in work; and all coefficients at once where the picture comes in several scans.
+    fn work(&self, several_scans: bool) -> Bytes {
+        let lines = (self.width as u64 + 64) * self.samples.max(self.components) as u64 * 128;
+        let coefficients = (self.width as u64 + 64) * (self.height as u64 + 64) * self.samples as u64 * 2;
+        DECODER + Bytes(lines) + Bytes(if several_scans { coefficients } else { 0 })
+    }
+}

@@ -1,0 +1,224 @@
+//! Resampling as `tf.image.resize` does without antialiasing: half-pixel centres, TensorFlow's order of float operations.
+
+use crate::ops::Method;
+use plimsoll_core::Bytes;
+
+/// Makes images of one size from images of any size. Its tables and lines are sized by what comes out.
+pub(crate) struct Resampler {
+    method: Method,
+    channels: usize,
+    height: usize,
+    width: usize,
+    from: Option<From>,
+    rows: Vec<Tap>,
+    columns: Vec<Tap>,
+    /// Two input lines, interpolated to the output's width.
+    lines: [Vec<f32>; 2],
+}
+
+/// What an input image is like.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct From {
+    pub height: usize,
+    pub width: usize,
+    /// Whether it is read from right to left, and from bottom to top.
+    pub mirrored: bool,
+    pub upside_down: bool,
+}
+
+/// An element of an image as it lies in memory.
+pub(crate) trait Element: Copy {
+    fn value(self) -> f32;
+}
+
+impl Element for u8 {
+    fn value(self) -> f32 {
+        f32::from(self)
+    }
+}
+
+impl Element for [u8; 4] {
+    fn value(self) -> f32 {
+        f32::from_ne_bytes(self)
+    }
+}
+
+/// Where one output pixel comes from along one axis.
+#[derive(Clone, Copy)]
+struct Tap {
+    /// The pixels before and after, as offsets of elements.
+    lower: usize,
+    upper: usize,
+    /// How far from `lower` to `upper`.
+    weight: f32,
+}
+
+impl Resampler {
+    /// What [`new`](Self::new) takes.
+    pub fn bytes(method: Method, height: usize, width: usize, channels: usize) -> Bytes {
+        let lines = 2 * line(method, width, channels) * size_of::<f32>();
+        Bytes(((height + width) * size_of::<Tap>() + lines) as u64)
+    }
+
+    pub fn new(method: Method, height: usize, width: usize, channels: usize) -> Resampler {
+        let line = line(method, width, channels);
+        Resampler {
+            method,
+            channels,
+            height,
+            width,
+            from: None,
+            rows: Vec::with_capacity(height),
+            columns: Vec::with_capacity(width),
+            lines: [vec![0.0; line], vec![0.0; line]],
+        }
+    }
+
+    /// Gets ready for images like this.
+    pub fn aim(&mut self, from: From) {
+        if self.from != Some(from) {
+            taps(&mut self.rows, self.method, from.height, self.height, from.width * self.channels, from.upside_down);
+            taps(&mut self.columns, self.method, from.width, self.width, self.channels, from.mirrored);
+            self.from = Some(from);
+        }
+    }
+
+    /// Makes one image from one like it was [aimed](Self::aim) at; `finish` is applied to each value on its way out.
+    pub fn run<E: Element, O>(&mut self, image: &[E], out: &mut [O], finish: impl Fn(f32) -> O + Copy) {
+        match self.method {
+            Method::Nearest => self.nearest(image, out, finish),
+            Method::Bilinear => {
+                #[cfg(target_arch = "x86_64")]
+                if std::arch::is_x86_feature_detected!("avx2") {
+                    // SAFETY: the processor has AVX2, just asked.
+                    return unsafe { self.bilinear_avx2(image, out, finish) };
+                }
+                self.bilinear(image, out, finish);
+            }
+        }
+    }
+
+    fn nearest<E: Element, O>(&self, image: &[E], out: &mut [O], finish: impl Fn(f32) -> O) {
+        let channels = self.channels;
+        for (row, out) in self.rows.iter().zip(out.chunks_exact_mut(self.width * channels)) {
+            let line = &image[row.lower..];
+            for (column, out) in self.columns.iter().zip(out.chunks_exact_mut(channels)) {
+                for (pixel, out) in line[column.lower..][..channels].iter().zip(out) {
+                    *out = finish(pixel.value());
+                }
+            }
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn bilinear_avx2<E: Element, O>(&mut self, image: &[E], out: &mut [O], finish: impl Fn(f32) -> O) {
+        self.bilinear(image, out, finish);
+    }
+
+    /// TensorFlow interpolates along the line above, along the line below, then between the two. So does this, but an
+    /// input line that serves several output lines is interpolated once.
+    #[inline(always)]
+    fn bilinear<E: Element, O>(&mut self, image: &[E], out: &mut [O], finish: impl Fn(f32) -> O) {
+        let mut held = [usize::MAX; 2];
+        let from_row = self.from.map_or(0, |from| from.width) * self.channels;
+        let to_row = self.width * self.channels;
+        for (row, out) in self.rows.iter().zip(out.chunks_exact_mut(to_row)) {
+            if held[0] != row.lower && held[1] == row.lower {
+                self.lines.swap(0, 1);
+                held.swap(0, 1);
+            }
+            for (slot, wanted) in [row.lower, row.upper].into_iter().enumerate() {
+                if held[slot] != wanted {
+                    let line = &image[wanted..][..from_row];
+                    widen(&self.columns, self.channels, line, &mut self.lines[slot]);
+                    held[slot] = wanted;
+                }
+            }
+            let (top, bottom) = (&self.lines[0][..to_row], &self.lines[1][..to_row]);
+            for ((&top, &bottom), out) in top.iter().zip(bottom).zip(out) {
+                *out = finish(between(top, bottom, row.weight));
+            }
+        }
+    }
+}
+
+/// Elements of a held line: one more than the output's, so that three channels can be written four at a time.
+fn line(method: Method, width: usize, channels: usize) -> usize {
+    match method {
+        Method::Nearest => 0,
+        Method::Bilinear => width * channels + 1,
+    }
+}
+
+/// TensorFlow's `HalfPixelScaler` and `HalfPixelScalerForNN`, operation by operation; `stride` elements lie between
+/// neighbours of the axis. Reversed, the axis is read from its end.
+fn taps(taps: &mut Vec<Tap>, method: Method, from: usize, to: usize, stride: usize, reversed: bool) {
+    let scale = from as f32 / to as f32;
+    let pixel = |at: f32| {
+        // A cast to unsigned takes what is below the first pixel to 0.
+        let pixel = (at as usize).min(from - 1);
+        (if reversed { from - 1 - pixel } else { pixel }) * stride
+    };
+    taps.clear();
+    taps.extend((0..to).map(|place| match method {
+        Method::Nearest => {
+            let at = pixel(((place as f32 + 0.5) * scale).floor());
+            Tap { lower: at, upper: at, weight: 0.0 }
+        }
+        Method::Bilinear => {
+            let at = (place as f32 + 0.5) * scale - 0.5;
+            let floor = at.floor();
+            Tap { lower: pixel(floor), upper: pixel(at.ceil()), weight: at - floor }
+        }
+    }));
+}
+
+/// Interpolates along a line. The usual numbers of channels are known to the compiler, which then needs no inner loop.
+#[inline(always)]
+fn widen<E: Element>(columns: &[Tap], channels: usize, line: &[E], out: &mut [f32]) {
+    match channels {
+        1 => widen_by::<E, 1>(columns, line, out),
+        3 => widen_three(columns, line, out),
+        4 => widen_by::<E, 4>(columns, line, out),
+        _ => {
+            for (column, out) in columns.iter().zip(out.chunks_exact_mut(channels)) {
+                let (left, right) = (&line[column.lower..][..channels], &line[column.upper..][..channels]);
+                for ((left, right), out) in left.iter().zip(right).zip(out) {
+                    *out = between(left.value(), right.value(), column.weight);
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn widen_by<E: Element, const C: usize>(columns: &[Tap], line: &[E], out: &mut [f32]) {
+    for (column, out) in columns.iter().zip(out.as_chunks_mut::<C>().0) {
+        let (left, right) = (&line[column.lower..][..C], &line[column.upper..][..C]);
+        *out = std::array::from_fn(|channel| between(left[channel].value(), right[channel].value(), column.weight));
+    }
+}
+
+/// Three channels four at a time: the fourth is the next pixel's first, which is then written again.
+#[inline(always)]
+fn widen_three<E: Element>(columns: &[Tap], line: &[E], out: &mut [f32]) {
+    let last = line.len() - 3;
+    for (index, column) in columns.iter().enumerate() {
+        let out: &mut [f32; 4] = (&mut out[3 * index..3 * index + 4]).try_into().expect("four");
+        if column.lower.max(column.upper) < last {
+            let left: &[E; 4] = line[column.lower..column.lower + 4].try_into().expect("four");
+            let right: &[E; 4] = line[column.upper..column.upper + 4].try_into().expect("four");
+            *out = std::array::from_fn(|channel| between(left[channel].value(), right[channel].value(), column.weight));
+        } else {
+            for (channel, out) in out[..3].iter_mut().enumerate() {
+                *out = between(line[column.lower + channel].value(), line[column.upper + channel].value(), column.weight);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn between(lower: f32, upper: f32, weight: f32) -> f32 {
+    lower + (upper - lower) * weight
+}

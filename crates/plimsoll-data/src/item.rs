@@ -1,0 +1,221 @@
+//! Rows that are files: read, decoded and brought to one size, straight to where the row goes.
+
+use crate::cache::Store;
+use crate::image::resample::{From, Resampler};
+use crate::image::{self, Probe};
+use crate::memory::PAGE;
+use crate::meter::Meter;
+use crate::ops::{self, Decode, ItemStep, Method};
+use crate::source::Source;
+use crate::{Column, DataError};
+use plimsoll_core::{Bytes, DType};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The way from a file to a row of a block.
+#[derive(Clone)]
+pub(crate) struct ItemRecipe {
+    pub decode: Decode,
+    /// Left and right (or top and bottom) exchanged by lot, and the seed.
+    pub flips: Vec<(bool, u64)>,
+    pub end: End,
+    /// What comes out: u8 where it is cached or only cropped, else f32.
+    pub output: Column,
+    /// Multiplied on the way out.
+    pub factor: Option<f32>,
+}
+
+/// What makes all images alike in size.
+#[derive(Clone, Copy)]
+pub(crate) enum End {
+    Resize { height: usize, width: usize, method: Method },
+    Crop { height: usize, width: usize, seed: Option<u64> },
+}
+
+impl ItemRecipe {
+    /// Puts the steps of one column together; `output` is the column after the last.
+    pub fn new(steps: &[ItemStep], output: Column) -> Option<ItemRecipe> {
+        let (&ItemStep::Decode(decode), rest) = steps.split_first()? else { return None };
+        let (&last, flips) = rest.split_last()?;
+        let end = match last {
+            ItemStep::Resize { height, width, method } => End::Resize { height, width, method },
+            ItemStep::Crop { height, width, seed } => End::Crop { height, width, seed },
+            ItemStep::Decode(_) | ItemStep::Flip { .. } => return None,
+        };
+        let flips = flips.iter().map(|step| match *step {
+            ItemStep::Flip { left_right, seed } => Some((left_right, seed)),
+            _ => None,
+        });
+        Some(ItemRecipe { decode, flips: flips.collect::<Option<_>>()?, end, output, factor: None })
+    }
+
+    /// The tables of a kernel.
+    pub fn kernel_bytes(&self) -> Bytes {
+        match self.end {
+            End::Resize { height, width, method } => Resampler::bytes(method, height, width, self.decode.channels.count()),
+            End::Crop { .. } => Bytes::ZERO,
+        }
+    }
+}
+
+/// What one thread needs to make such rows.
+pub(crate) struct ItemKernel {
+    source: Arc<dyn Source>,
+    recipe: ItemRecipe,
+    resampler: Option<Resampler>,
+    store: Option<Arc<Store>>,
+    meter: Arc<Meter>,
+    path: PathBuf,
+    /// The file, then its pixels. Grows to what the largest item needed, never above the cap.
+    region: Vec<u8>,
+    cap: Bytes,
+    epoch: u64,
+}
+
+/// Longer than any path the system opens.
+const PATH: usize = 4096;
+
+/// The part of the cap that the path and rounding to pages may take.
+pub(crate) const ITEM_OVERHEAD: Bytes = Bytes::kib(16);
+
+impl ItemKernel {
+    pub fn new(source: Arc<dyn Source>, recipe: ItemRecipe, cap: Bytes, store: Option<Arc<Store>>, meter: Arc<Meter>) -> ItemKernel {
+        let resampler = match recipe.end {
+            End::Resize { height, width, method } => Some(Resampler::new(method, height, width, recipe.decode.channels.count())),
+            End::Crop { .. } => None,
+        };
+        ItemKernel { source, recipe, resampler, store, meter, path: PathBuf::with_capacity(PATH), region: Vec::new(), cap, epoch: 0 }
+    }
+
+    pub fn set_epoch(&mut self, epoch: u64) {
+        self.epoch = epoch;
+    }
+
+    /// Writes one row.
+    pub fn run(&mut self, row: u64, out: &mut [u8]) -> Result<(), DataError> {
+        let Some(store) = self.store.clone() else { return self.make(row, out) };
+        let start = Instant::now();
+        let found = store.read(row, out)?;
+        Meter::add(&self.meter.cache, start);
+        if !found {
+            self.make(row, out)?;
+            store.write(row, out)?;
+        }
+        Ok(())
+    }
+
+    fn make(&mut self, row: u64, out: &mut [u8]) -> Result<(), DataError> {
+        let start = Instant::now();
+        self.source.file(row, &mut self.path);
+        let path = &self.path;
+        let file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
+        let probe = image::probe(&file, path)?;
+        let channels = self.recipe.decode.channels;
+        let transposed = self.recipe.decode.orient && probe.orientation.is_transposed();
+        let room = Room::new(&probe, channels.count(), transposed);
+        let cap = self.cap - ITEM_OVERHEAD;
+        let needed = room.total(&probe);
+        if needed > u128::from(cap.0) {
+            let needed = Bytes(u64::try_from(needed).unwrap_or(u64::MAX)) + ITEM_OVERHEAD;
+            return Err(DataError::TooLarge { path: path.clone(), width: probe.width, height: probe.height, needed, cap: self.cap });
+        }
+        make_room(&mut self.region, room.region() as usize, (cap - probe.work).get());
+        let (encoded, rest) = self.region.split_at_mut(room.file as usize);
+        let (pixels, turned) = rest.split_at_mut(room.pixels as usize);
+        file.read_exact_at(encoded, 0).map_err(|error| DataError::io("read", path, error))?;
+        let start = self.meter.lap_read(start);
+
+        image::decode(&probe, path, encoded, channels, pixels)?;
+        let (mut height, mut width) = (probe.height, probe.width);
+        let mut image = &pixels[..height * width * channels.count()];
+        if transposed {
+            let turned = &mut turned[..image.len()];
+            image::transpose(image, height, width, channels.count(), turned);
+            (height, width, image) = (width, height, turned);
+        }
+        let start = self.meter.lap_decode(start);
+
+        let (mut mirrored, mut upside_down) = if self.recipe.decode.orient { probe.orientation.flips() } else { (false, false) };
+        for &(left_right, seed) in &self.recipe.flips {
+            let flips = ops::flips(seed, self.epoch, row);
+            mirrored ^= left_right && flips;
+            upside_down ^= !left_right && flips;
+        }
+        let from = From { height, width, mirrored, upside_down };
+        match self.recipe.end {
+            End::Resize { .. } => {
+                let resampler = self.resampler.as_mut().expect("made with the kernel");
+                resampler.aim(from);
+                match (self.recipe.output.dtype, self.recipe.factor) {
+                    // Half a step is added because a cast cuts off.
+                    (DType::U8, _) => resampler.run(image, out, |value| (value + 0.5) as u8),
+                    (_, Some(factor)) => resampler.run(image, out.as_chunks_mut().0, |value| (value * factor).to_ne_bytes()),
+                    (_, None) => resampler.run(image, out.as_chunks_mut().0, f32::to_ne_bytes),
+                }
+            }
+            End::Crop { height: crop_height, width: crop_width, seed } => {
+                if crop_height > height || crop_width > width {
+                    return Err(DataError::TooSmall { path: path.clone(), width, height, crop_width, crop_height });
+                }
+                let corner = ops::corner((height, width), (crop_height, crop_width), seed, self.epoch, row);
+                crop(image, from, corner, crop_width, channels.count(), out);
+            }
+        }
+        self.meter.lap_resize(start);
+        Ok(())
+    }
+}
+
+/// What one item takes, in wide numbers because a header may promise anything.
+struct Room {
+    file: u128,
+    pixels: u128,
+    turned: u128,
+}
+
+impl Room {
+    fn new(probe: &Probe, channels: usize, transposed: bool) -> Room {
+        let area = probe.width as u128 * probe.height as u128;
+        Room {
+            file: u128::from(probe.file.0),
+            pixels: area * probe.channels.max(channels) as u128,
+            turned: if transposed { area * channels as u128 } else { 0 },
+        }
+    }
+
+    fn region(&self) -> u128 {
+        self.file + self.pixels + self.turned
+    }
+
+    fn total(&self, probe: &Probe) -> u128 {
+        self.region() + u128::from(probe.work.0)
+    }
+}
+
+/// Makes `region` at least `wanted` long and at most `most`: a little longer than needed, so that it does not grow with every item that is
+/// slightly larger than all before.
+fn make_room(region: &mut Vec<u8>, wanted: usize, most: usize) {
+    if region.len() < wanted || region.len() > most {
+        // Given back before the new one is taken: the two never exist together.
+        *region = Vec::new();
+        *region = vec![0; (wanted + wanted / 4).next_multiple_of(PAGE).min(most).max(wanted)];
+    }
+}
+
+/// Copies the part of an image that begins at `corner` of what is seen.
+fn crop(image: &[u8], from: From, corner: (usize, usize), width: usize, channels: usize, out: &mut [u8]) {
+    for (y, out) in out.chunks_exact_mut(width * channels).enumerate() {
+        let y = corner.0 + y;
+        let line = &image[(if from.upside_down { from.height - 1 - y } else { y }) * from.width * channels..][..from.width * channels];
+        if from.mirrored {
+            for (x, pixel) in out.chunks_exact_mut(channels).enumerate() {
+                pixel.copy_from_slice(&line[(from.width - 1 - corner.1 - x) * channels..][..channels]);
+            }
+        } else {
+            out.copy_from_slice(&line[corner.1 * channels..][..width * channels]);
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Where the time of making rows goes, added up over all threads.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Nanoseconds by what was done.
+#[derive(Default)]
+pub(crate) struct Meter {
+    pub read: AtomicU64,
+    pub decode: AtomicU64,
+    pub resize: AtomicU64,
+    pub cache: AtomicU64,
+    pub map: AtomicU64,
+}
+
+impl Meter {
+    /// Adds the time since `start`.
+    pub fn add(counter: &AtomicU64, start: Instant) {
+        counter.fetch_add(start.elapsed().as_nanos() as u64, Relaxed);
+    }
+
+    pub fn lap_read(&self, start: Instant) -> Instant {
+        lap(&self.read, start)
+    }
+
+    pub fn lap_decode(&self, start: Instant) -> Instant {
+        lap(&self.decode, start)
+    }
+
+    pub fn lap_resize(&self, start: Instant) -> Instant {
+        lap(&self.resize, start)
+    }
+
+    /// What took time at all, by name.
+    pub fn times(&self) -> Vec<(&'static str, Duration)> {
+        let counters =
+            [("read", &self.read), ("decode", &self.decode), ("resize", &self.resize), ("cache", &self.cache), ("map", &self.map)];
+        let times = counters.map(|(name, counter)| (name, Duration::from_nanos(counter.load(Relaxed))));
+        times.into_iter().filter(|(_, time)| !time.is_zero()).collect()
+    }
+}
+
+fn lap(counter: &AtomicU64, start: Instant) -> Instant {
+    let now = Instant::now();
+    counter.fetch_add((now - start).as_nanos() as u64, Relaxed);
+    now
+}

@@ -1,0 +1,124 @@
+//! Cutting a part out of images.
+
+use super::{ItemStep, Kernel, Op, draw, refuse};
+use crate::block::Rows;
+use crate::schema::Extent;
+use crate::{Column, DataError};
+use plimsoll_core::Bytes;
+use std::sync::Arc;
+
+/// Keeps the `height` × `width` pixels in the middle of each image; where that is between two pixels, as
+/// `tf.image.resize_with_crop_or_pad` does.
+///
+/// ```
+/// use plimsoll_core::DType;
+/// use plimsoll_data::{Column, ops::center_crop};
+/// let image = Column::new("x", DType::U8, [28, 28, 1]);
+/// assert_eq!(center_crop(24, 24).output(&image)?, Column::new("x", DType::U8, [24, 24, 1]));
+/// # Ok::<(), plimsoll_data::DataError>(())
+/// ```
+pub fn center_crop(height: usize, width: usize) -> Arc<dyn Op> {
+    Arc::new(Crop { height, width, seed: None })
+}
+
+/// Keeps `height` × `width` pixels from a place that `seed`, the epoch and the row choose.
+pub fn random_crop(height: usize, width: usize, seed: u64) -> Arc<dyn Op> {
+    Arc::new(Crop { height, width, seed: Some(seed) })
+}
+
+struct Crop {
+    height: usize,
+    width: usize,
+    seed: Option<u64>,
+}
+
+impl Op for Crop {
+    fn describe(&self) -> String {
+        match self.seed {
+            None => format!("center_crop({}, {})", self.height, self.width),
+            Some(seed) => format!("random_crop({}, {}, seed {seed})", self.height, self.width),
+        }
+    }
+
+    fn output(&self, input: &Column) -> Result<Column, DataError> {
+        let channels = match (input.extent, input.shape.as_slice()) {
+            (Extent::Images, &[channels]) => channels,
+            (Extent::Fixed, &[height, width, channels]) => {
+                if self.height > height || self.width > width {
+                    return Err(refuse(self, input, format!("its images are {height} × {width}; crop less or resize before")));
+                }
+                channels
+            }
+            _ => {
+                return Err(refuse(
+                    self,
+                    input,
+                    format!("its rows have shape {:?}, and images are [height, width, channels]", input.shape),
+                ));
+            }
+        };
+        if self.height == 0 || self.width == 0 {
+            return Err(refuse(self, input, "nothing would be left; ask for at least one pixel"));
+        }
+        Ok(Column::new(&input.name, input.dtype, [self.height, self.width, channels]))
+    }
+
+    fn kernel_bytes(&self, _input: &Column) -> Bytes {
+        Bytes::ZERO
+    }
+
+    fn kernel(&self, input: &Column) -> Box<dyn Kernel> {
+        Box::new(CropKernel {
+            from: (input.shape[0], input.shape[1]),
+            to: (self.height, self.width),
+            pixel: input.shape[2] * input.dtype.size(),
+            seed: self.seed,
+            epoch: 0,
+        })
+    }
+
+    fn item(&self) -> Option<ItemStep> {
+        Some(ItemStep::Crop { height: self.height, width: self.width, seed: self.seed })
+    }
+
+    fn is_random(&self) -> bool {
+        self.seed.is_some()
+    }
+}
+
+/// Where the part begins: its first row and its first column.
+pub(crate) fn corner(from: (usize, usize), to: (usize, usize), seed: Option<u64>, epoch: u64, row: u64) -> (usize, usize) {
+    let room = (from.0 - to.0, from.1 - to.1);
+    let Some(seed) = seed else { return (room.0 / 2, room.1 / 2) };
+    let draw = draw(seed, epoch, row);
+    // The upper half of a product of 32-bit numbers is even over the range to within one in 2³².
+    let pick = |bits: u64, room: usize| (((bits & 0xFFFF_FFFF) * (room as u64 + 1)) >> 32) as usize;
+    (pick(draw >> 32, room.0), pick(draw, room.1))
+}
+
+struct CropKernel {
+    from: (usize, usize),
+    to: (usize, usize),
+    /// Bytes of a pixel.
+    pixel: usize,
+    seed: Option<u64>,
+    epoch: u64,
+}
+
+impl Kernel for CropKernel {
+    fn run(&mut self, rows: Rows<'_>, input: &[u8], output: &mut [u8]) -> Result<(), DataError> {
+        let (from_line, to_line) = (self.from.1 * self.pixel, self.to.1 * self.pixel);
+        let images = input.chunks_exact(self.from.0 * from_line).zip(output.chunks_exact_mut(self.to.0 * to_line));
+        for (index, (image, out)) in images.enumerate() {
+            let (top, left) = corner(self.from, self.to, self.seed, self.epoch, rows.row(index));
+            for (line, out) in image.chunks_exact(from_line).skip(top).zip(out.chunks_exact_mut(to_line)) {
+                out.copy_from_slice(&line[left * self.pixel..][..to_line]);
+            }
+        }
+        Ok(())
+    }
+
+    fn set_epoch(&mut self, epoch: u64) {
+        self.epoch = epoch;
+    }
+}

@@ -1,0 +1,84 @@
+//! Files become images.
+
+use super::{ItemStep, Kernel, Op, refuse};
+use crate::image::Channels;
+use crate::schema::Extent;
+use crate::{Column, DataError};
+use plimsoll_core::Bytes;
+use std::sync::Arc;
+
+/// How files are decoded, where it is not the usual way of [`decode`].
+///
+/// ```
+/// use plimsoll_data::{Column, ops::Decode};
+/// let op = Decode::new().grey().upright().op();
+/// assert_eq!(op.output(&Column::files("x"))?.to_string(), "x: u8[?, ?, 1]");
+/// # Ok::<(), plimsoll_data::DataError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decode {
+    pub(crate) channels: Channels,
+    pub(crate) orient: bool,
+}
+
+/// Decodes JPEG (baseline, progressive, grey, CMYK) and PNG files, told apart by their contents, to u8 images of three
+/// channels: red, green, blue. Transparency is left out. Each image keeps its own size until it is resized or cropped.
+///
+/// ```
+/// use plimsoll_data::{Column, ops::decode};
+/// assert_eq!(decode().output(&Column::files("x"))?.to_string(), "x: u8[?, ?, 3]");
+/// # Ok::<(), plimsoll_data::DataError>(())
+/// ```
+pub fn decode() -> Arc<dyn Op> {
+    Decode::new().op()
+}
+
+impl Decode {
+    /// As [`decode`] does it.
+    #[allow(clippy::new_without_default, reason = "there is a function of the same meaning")]
+    pub fn new() -> Decode {
+        Decode { channels: Channels::Colour, orient: false }
+    }
+
+    /// To one channel, the brightness.
+    pub fn grey(self) -> Decode {
+        Decode { channels: Channels::Grey, ..self }
+    }
+
+    /// Turned as the camera's EXIF note says; otherwise pixels are taken as they are stored.
+    pub fn upright(self) -> Decode {
+        Decode { orient: true, ..self }
+    }
+
+    /// The operation.
+    pub fn op(self) -> Arc<dyn Op> {
+        Arc::new(self)
+    }
+}
+
+impl Op for Decode {
+    fn describe(&self) -> String {
+        let grey = if self.channels == Channels::Grey { ".grey()" } else { "" };
+        let upright = if self.orient { ".upright()" } else { "" };
+        format!("decode(){grey}{upright}")
+    }
+
+    fn output(&self, input: &Column) -> Result<Column, DataError> {
+        if input.extent != Extent::Files {
+            return Err(refuse(self, input, "its rows are not files; leave it out"));
+        }
+        Ok(Column::images(&input.name, self.channels.count()))
+    }
+
+    fn kernel_bytes(&self, _input: &Column) -> Bytes {
+        Bytes::ZERO
+    }
+
+    fn kernel(&self, _input: &Column) -> Box<dyn Kernel> {
+        unreachable!("files are decoded one by one")
+    }
+
+    fn item(&self) -> Option<ItemStep> {
+        Some(ItemStep::Decode(*self))
+    }
+}

@@ -1,0 +1,121 @@
+//! Mirroring images by lot.
+
+use super::{ItemStep, Kernel, Op, draw, refuse};
+use crate::block::Rows;
+use crate::schema::Extent;
+use crate::{Column, DataError};
+use plimsoll_core::Bytes;
+use std::sync::Arc;
+
+/// Exchanges left and right in half of the images, chosen by `seed`, the epoch and the row.
+///
+/// ```
+/// use plimsoll_core::DType;
+/// use plimsoll_data::{Column, ops::flip_left_right};
+/// let image = Column::new("x", DType::U8, [28, 28, 1]);
+/// assert_eq!(flip_left_right(7).output(&image)?, image);
+/// # Ok::<(), plimsoll_data::DataError>(())
+/// ```
+pub fn flip_left_right(seed: u64) -> Arc<dyn Op> {
+    Arc::new(Flip { left_right: true, seed })
+}
+
+/// Exchanges top and bottom in half of the images, chosen by `seed`, the epoch and the row.
+pub fn flip_up_down(seed: u64) -> Arc<dyn Op> {
+    Arc::new(Flip { left_right: false, seed })
+}
+
+struct Flip {
+    left_right: bool,
+    seed: u64,
+}
+
+impl Op for Flip {
+    fn describe(&self) -> String {
+        let axis = if self.left_right { "left_right" } else { "up_down" };
+        format!("flip_{axis}(seed {})", self.seed)
+    }
+
+    fn output(&self, input: &Column) -> Result<Column, DataError> {
+        if input.extent == Extent::Fixed && input.shape.len() != 3 {
+            return Err(refuse(self, input, format!("its rows have shape {:?}, and images are [height, width, channels]", input.shape)));
+        }
+        Ok(input.clone())
+    }
+
+    fn in_place(&self, _input: &Column) -> bool {
+        true
+    }
+
+    fn kernel_bytes(&self, _input: &Column) -> Bytes {
+        Bytes::ZERO
+    }
+
+    fn kernel(&self, input: &Column) -> Box<dyn Kernel> {
+        Box::new(FlipKernel {
+            left_right: self.left_right,
+            line: input.shape[1] * input.shape[2] * input.dtype.size(),
+            height: input.shape[0],
+            pixel: input.shape[2] * input.dtype.size(),
+            seed: self.seed,
+            epoch: 0,
+        })
+    }
+
+    fn item(&self) -> Option<ItemStep> {
+        Some(ItemStep::Flip { left_right: self.left_right, seed: self.seed })
+    }
+
+    fn is_random(&self) -> bool {
+        true
+    }
+}
+
+/// Whether this row is one of those that are mirrored.
+pub(crate) fn flips(seed: u64, epoch: u64, row: u64) -> bool {
+    draw(seed, epoch, row) >> 63 == 1
+}
+
+struct FlipKernel {
+    left_right: bool,
+    height: usize,
+    /// Bytes of a line, and of a pixel.
+    line: usize,
+    pixel: usize,
+    seed: u64,
+    epoch: u64,
+}
+
+impl Kernel for FlipKernel {
+    fn run(&mut self, _rows: Rows<'_>, _input: &[u8], _output: &mut [u8]) -> Result<(), DataError> {
+        unreachable!("images are mirrored where they lie")
+    }
+
+    fn run_in_place(&mut self, rows: Rows<'_>, data: &mut [u8]) {
+        for (index, image) in data.chunks_exact_mut(self.height * self.line).enumerate() {
+            if !flips(self.seed, self.epoch, rows.row(index)) {
+                continue;
+            }
+            if self.left_right {
+                image.chunks_exact_mut(self.line).for_each(|line| reverse(line, self.pixel));
+            } else {
+                reverse(image, self.line);
+            }
+        }
+    }
+
+    fn set_epoch(&mut self, epoch: u64) {
+        self.epoch = epoch;
+    }
+}
+
+/// Puts pieces of `size` bytes into the opposite order.
+fn reverse(bytes: &mut [u8], size: usize) {
+    let (mut first, mut last) = (0, bytes.len() - size);
+    while first < last {
+        let (before, after) = bytes.split_at_mut(last);
+        before[first..first + size].swap_with_slice(&mut after[..size]);
+        first += size;
+        last -= size;
+    }
+}

@@ -1,0 +1,163 @@
+//! Folders of pictures, one class per folder.
+
+mod names;
+
+use super::{Gather, Source};
+use crate::block::BlockMut;
+use crate::{Column, DataError, Schema};
+use names::Names;
+use plimsoll_core::{Bytes, DType};
+use std::ffi::OsStr;
+use std::fs::{self, DirEntry};
+use std::hash::Hasher;
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// The pictures in the folders of a folder: `x` is the file, `y` the number of its folder as i32. Folders and files are
+/// sorted by name; files that are not called `.jpg`, `.jpeg` or `.png`, and hidden ones, are left out.
+pub struct ImageFolder {
+    root: PathBuf,
+    classes: Vec<Class>,
+    names: Names,
+    schema: Schema,
+}
+
+struct Class {
+    name: String,
+    folder: PathBuf,
+    /// The row after its last.
+    end: u64,
+}
+
+impl ImageFolder {
+    /// Lists the folder. Files are only opened when their rows are wanted.
+    pub fn open(root: &Path) -> Result<ImageFolder, DataError> {
+        let refuse = |problem: String| DataError::Folder { path: root.to_path_buf(), problem };
+        let mut folders = Vec::new();
+        for entry in entries(root)? {
+            let entry = entry?;
+            if !hidden(&entry.file_name()) && is_dir(&entry) {
+                folders.push(entry.path());
+            }
+        }
+        if folders.is_empty() {
+            return Err(refuse("it has no folders in it; make one for each class and put its pictures there".into()));
+        }
+        folders.sort_unstable();
+        let (mut classes, mut names) = (Vec::with_capacity(folders.len()), Names::default());
+        for folder in folders {
+            let first = names.len();
+            for entry in entries(&folder)? {
+                let entry = entry?;
+                let name = entry.file_name();
+                if !hidden(&name) && is_picture(&name) && !is_dir(&entry) {
+                    names.push(&name).map_err(|_| refuse("its names take more than 4 GiB; split it".into()))?;
+                }
+            }
+            names.sort_from(first);
+            let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            classes.push(Class { name, folder, end: names.len() as u64 });
+        }
+        names.settle();
+        if names.len() == 0 {
+            return Err(refuse("its folders hold no .jpg, .jpeg or .png files".into()));
+        }
+        let schema = Schema::new(vec![Column::files("x"), Column::new("y", DType::I32, [])])?;
+        Ok(ImageFolder { root: root.to_path_buf(), classes, names, schema })
+    }
+
+    /// The names of the classes; a row's label is the place of its class here.
+    pub fn classes(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.classes.iter().map(|class| class.name.as_str())
+    }
+
+    fn class(&self, row: u64) -> usize {
+        self.classes.partition_point(|class| class.end <= row)
+    }
+
+    fn write(&self, rows: impl Iterator<Item = u64>, out: &mut BlockMut<'_, '_>) {
+        for (row, label) in rows.zip(out.column(1).as_chunks_mut::<4>().0) {
+            *label = (self.class(row) as i32).to_ne_bytes();
+        }
+    }
+}
+
+fn entries(folder: &Path) -> Result<impl Iterator<Item = Result<DirEntry, DataError>>, DataError> {
+    let list = |error| DataError::io("list", folder, error);
+    Ok(fs::read_dir(folder).map_err(list)?.map(move |entry| entry.map_err(list)))
+}
+
+fn hidden(name: &OsStr) -> bool {
+    name.as_encoded_bytes().first() == Some(&b'.')
+}
+
+fn is_picture(name: &OsStr) -> bool {
+    let extension = Path::new(name).extension().unwrap_or_default();
+    ["jpg", "jpeg", "png"].iter().any(|known| extension.eq_ignore_ascii_case(known))
+}
+
+/// Links are followed; the listing itself tells most entries apart without another call.
+fn is_dir(entry: &DirEntry) -> bool {
+    match entry.file_type() {
+        Ok(kind) if kind.is_symlink() => fs::metadata(entry.path()).is_ok_and(|metadata| metadata.is_dir()),
+        Ok(kind) => kind.is_dir(),
+        Err(_) => false,
+    }
+}
+
+impl Source for ImageFolder {
+    fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    fn len(&self) -> u64 {
+        self.names.len() as u64
+    }
+
+    fn scratch_bytes(&self, _rows: usize) -> Bytes {
+        Bytes::ZERO
+    }
+
+    fn held_bytes(&self) -> Bytes {
+        Bytes(self.names.held() as u64)
+    }
+
+    fn read(&self, first_row: u64, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        self.write(first_row..first_row + out.rows() as u64, out);
+        Ok(())
+    }
+
+    fn gather(&self, rows: Gather<'_>, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        self.write(rows.rows.iter().copied(), out);
+        Ok(())
+    }
+
+    fn file(&self, row: u64, path: &mut PathBuf) {
+        path.as_mut_os_string().clear();
+        path.push(&self.classes[self.class(row)].folder);
+        path.push(self.names.get(row as usize));
+    }
+
+    /// Names, sizes and times of change of the files; not their contents, which would have to be read for it.
+    fn fingerprint(&self, rows: Range<u64>, hash: &mut dyn Hasher) -> Result<(), DataError> {
+        let mut path = PathBuf::new();
+        for row in rows {
+            self.file(row, &mut path);
+            let metadata = fs::metadata(&path).map_err(|error| DataError::io("examine", &path, error))?;
+            hash.write(path.as_os_str().as_encoded_bytes());
+            for number in [metadata.size() as i64, metadata.mtime(), metadata.mtime_nsec()] {
+                hash.write(&number.to_le_bytes());
+            }
+        }
+        Ok(())
+    }
+
+    fn class_names(&self) -> Vec<String> {
+        self.classes().map(str::to_string).collect()
+    }
+
+    fn describe(&self) -> String {
+        format!("image_folder {}", self.root.display())
+    }
+}

@@ -1,0 +1,147 @@
+//! Caches: what they keep, what they cost, and that a stale or half one is never served.
+
+mod pictures;
+
+use pictures::{Folder, epochs, picture, png, twelve};
+use plimsoll_core::{Bytes, Ledger};
+use plimsoll_data::ops::{Method, center_crop, decode, flip_left_right, random_crop, resize, scale};
+use plimsoll_data::{Cache, Dataset, Feed, Options, Shuffle, Split};
+use std::fs;
+use std::path::PathBuf;
+
+fn build(folder: &Folder) -> Dataset {
+    folder.data().shuffle(Shuffle::seed(7)).map("x", [decode(), resize(16, 16, Method::Bilinear), scale(1.0 / 255.0)]).batch(5)
+}
+
+fn cache_file(folder: &Folder) -> PathBuf {
+    folder.path().join("images.plc")
+}
+
+/// What lies beside the data.
+fn left(folder: &Folder) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name != "data")
+        .collect();
+    names.sort();
+    names
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect()
+}
+
+#[test]
+fn every_epoch_is_the_same_whichever_cache_and_however_much_fits() {
+    let folder = twelve();
+    let plain = floats(&epochs(&build(&folder), None, 3).unwrap()[0]);
+    let memory = build(&folder).cache(Cache::Memory);
+    let whole = epochs(&memory, None, 3).unwrap();
+    // Rounded to whole numbers before they were scaled.
+    for (kept, exact) in floats(&whole[0]).iter().zip(&plain) {
+        assert!((kept * 255.0 - (exact * 255.0 + 0.5).floor()).abs() < 1e-3, "{kept} {exact}");
+    }
+    let least = memory.plan(None).unwrap().minimum();
+    for (room, rows) in [(0, 0), (769, 1), (769 * 5, 5)] {
+        let limit = least + Bytes(room);
+        let plan = memory.plan(Some(limit)).unwrap();
+        assert_eq!(plan.cached_rows(), rows);
+        assert_eq!(epochs(&memory, Some(limit), 3).unwrap(), whole);
+    }
+    assert_eq!(memory.plan(None).unwrap().cached_rows(), 12);
+    let filed = build(&folder).cache(Cache::File(cache_file(&folder)));
+    assert_eq!(epochs(&filed, None, 3).unwrap(), whole);
+    assert_eq!(left(&folder), ["images.plc"]);
+    assert_eq!(epochs(&filed, None, 3).unwrap(), whole);
+}
+
+#[test]
+fn a_later_run_reads_the_file() {
+    let folder = twelve();
+    let data = build(&folder).cache(Cache::File(cache_file(&folder)));
+    let first = epochs(&data, None, 1).unwrap();
+    // Change what is in the file; if it shows, the file was read.
+    let mut bytes = fs::read(cache_file(&folder)).unwrap();
+    bytes[4096..].fill(51);
+    fs::write(cache_file(&folder), bytes).unwrap();
+    let second = epochs(&data, None, 1).unwrap();
+    assert_ne!(first, second);
+    assert!(floats(&second[0]).iter().all(|value| (value - 0.2).abs() < 1e-6));
+}
+
+#[test]
+fn what_changes_upstream_makes_a_new_cache() {
+    let folder = twelve();
+    let file = Cache::File(cache_file(&folder));
+    let spoil = || {
+        let mut bytes = fs::read(cache_file(&folder)).unwrap();
+        bytes[4096..].fill(51);
+        fs::write(cache_file(&folder), bytes).unwrap();
+    };
+    let fresh = |data: &Dataset| {
+        let columns = epochs(&data.clone().cache(file.clone()), None, 1).unwrap();
+        !floats(&columns[0]).iter().all(|value| (value - 0.2).abs() < 1e-6)
+    };
+    let with = |ops| folder.data().map("x", ops).map("x", [scale(1.0 / 255.0)]).batch(5);
+    let same = || with([decode(), resize(16, 16, Method::Bilinear)]);
+    assert!(fresh(&same()));
+    spoil();
+    assert!(!fresh(&same()), "the same data finds it");
+    assert!(!fresh(&same().rebatch(3)), "what comes after does not matter");
+    assert!(fresh(&with([decode(), resize(16, 16, Method::Nearest)])), "another operation");
+    spoil();
+    assert!(fresh(&same().rebatch(3)), "the first again");
+    spoil();
+    folder.write("cat/03.png", &png(&picture(90, 90, 9), 90, 90, png::ColorType::Rgb));
+    assert!(fresh(&same()), "another picture");
+    spoil();
+    folder.write("dog/new.png", &png(&picture(9, 9, 9), 9, 9, png::ColorType::Rgb));
+    assert!(fresh(&same()), "one more picture");
+    spoil();
+    assert!(
+        fresh(&folder.data().take(6).map("x", [decode(), resize(16, 16, Method::Bilinear), scale(1.0 / 255.0)]).batch(5)),
+        "other rows"
+    );
+}
+
+#[test]
+fn half_a_cache_is_never_left() {
+    let folder = twelve();
+    let data = build(&folder).cache(Cache::File(cache_file(&folder)));
+    let plan = data.plan(None).unwrap();
+    let ledger = Ledger::new("host", None);
+    let mut feed = Feed::start(&data, &plan, &ledger, Options::default()).unwrap();
+    assert!(feed.next().unwrap().is_some());
+    drop(feed);
+    let after = left(&folder);
+    assert!(after.is_empty() || after == ["images.plc"], "a whole one or none: {after:?}");
+    folder.write("cat/02.png", b"broken");
+    assert!(epochs(&build(&folder).cache(Cache::File(cache_file(&folder))), None, 1).is_err());
+    assert!(left(&folder).iter().all(|name| name == "images.plc"));
+}
+
+#[test]
+fn refusals_say_what_to_do() {
+    let folder = twelve();
+    let refused = |data: Dataset, cache| folder.text(epochs(&data.cache(cache), None, 1).unwrap_err());
+    fs::write(cache_file(&folder), "my diary").unwrap();
+    insta::assert_snapshot!(refused(build(&folder), Cache::File(cache_file(&folder))), @"FOLDER/images.plc cannot be used as a cache: there is already a file of another kind; give the cache a name of its own");
+    assert_eq!(fs::read_to_string(cache_file(&folder)).unwrap(), "my diary");
+    insta::assert_snapshot!(refused(Dataset::digits(Split::Test).batch(5), Cache::Memory), @"cache keeps images that were decoded, and nothing is decoded here; leave it out");
+    let by_lot = folder.data().map("x", [decode(), random_crop(4, 4, 1)]).batch(5);
+    insta::assert_snapshot!(refused(by_lot, Cache::Memory), @"random_crop(4, 4, seed 1) cannot be applied to column `x`: it differs from epoch to epoch and stands before what is cached; put it after the resize");
+    let missing = folder.path().join("no/such/folder/images.plc");
+    let error = refused(build(&folder), Cache::File(missing));
+    let form: String = error.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).collect();
+    insta::assert_snapshot!(form.replace("##", "#").replace("##", "#").replace("##", "#"), @"cannot make the cache FOLDER/no/such/folder/images.plc.part-#-#: No such file or directory (os error #)");
+}
+
+#[test]
+fn lots_are_drawn_after_the_cache() {
+    let folder = twelve();
+    let data = folder.data().map("x", [decode(), center_crop(12, 12), flip_left_right(3)]).batch(5).cache(Cache::Memory);
+    let all = epochs(&data, None, 4).unwrap().swap_remove(0);
+    let epochs: Vec<&[u8]> = all.chunks_exact(all.len() / 4).collect();
+    assert!(epochs.iter().skip(1).any(|epoch| epoch != &epochs[0]), "which are mirrored differs from epoch to epoch");
+}

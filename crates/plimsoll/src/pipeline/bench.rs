@@ -1,0 +1,129 @@
+//! How fast a pipeline is when nothing holds it up, and what it holds meanwhile.
+
+use super::Pipeline;
+use crate::error::Result;
+use crate::system;
+use plimsoll_core::Bytes;
+use serde_json::{Value, json};
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// What came of reading a data set as fast as it goes.
+#[derive(Clone, Debug)]
+pub struct Bench {
+    /// The pipeline in words.
+    pub pipeline: String,
+    /// Its epochs.
+    pub epochs: Vec<BenchEpoch>,
+    /// The most resident memory the process had, as the system counts it.
+    pub peak: Bytes,
+    /// What was stated for the whole process before it ran.
+    pub planned: Bytes,
+    /// The line.
+    pub line: Bytes,
+    /// The smallest line that works.
+    pub least: Bytes,
+    /// Threads that made rows.
+    pub workers: usize,
+    /// What each stage holds, the process itself included.
+    pub stages: Vec<(String, Bytes)>,
+    /// Where the time of those threads went.
+    pub times: Vec<(&'static str, Duration)>,
+}
+
+/// One pass over the data.
+#[derive(Clone, Copy, Debug)]
+pub struct BenchEpoch {
+    /// Rows that came out.
+    pub examples: u64,
+    /// Seconds it took.
+    pub seconds: f64,
+}
+
+impl BenchEpoch {
+    /// Rows per second.
+    pub fn examples_per_s(&self) -> f64 {
+        self.examples as f64 / self.seconds.max(1e-9)
+    }
+}
+
+impl Pipeline {
+    /// Reads the data `epochs` times.
+    pub fn bench(&self, epochs: u64) -> Result<Bench> {
+        let planned = self.plan(&self.data)?;
+        let mut feed = planned.start(&self.data, epochs)?;
+        let mut bench = Bench {
+            pipeline: self.data.describe(),
+            epochs: Vec::with_capacity(epochs.min(1 << 16) as usize),
+            peak: Bytes::ZERO,
+            planned: planned.total(),
+            line: planned.line,
+            least: planned.process + planned.plan.minimum(),
+            workers: planned.plan.workers(),
+            stages: [("process".to_string(), planned.process)].into_iter().chain(planned.plan.stages().iter().cloned()).collect(),
+            times: Vec::new(),
+        };
+        for _ in 0..epochs {
+            let (start, mut examples) = (Instant::now(), 0);
+            while let Some(batch) = feed.next()? {
+                examples += batch.rows as u64;
+            }
+            bench.epochs.push(BenchEpoch { examples, seconds: start.elapsed().as_secs_f64() });
+        }
+        bench.times = feed.times();
+        bench.peak = system::peak_resident();
+        Ok(bench)
+    }
+}
+
+impl Bench {
+    fn examples(&self) -> u64 {
+        self.epochs.iter().map(|epoch| epoch.examples).sum()
+    }
+
+    /// All of it as one JSON object.
+    pub fn to_json(&self) -> Value {
+        let epochs: Vec<Value> = self
+            .epochs
+            .iter()
+            .map(|epoch| json!({ "examples": epoch.examples, "seconds": epoch.seconds, "examples_per_s": epoch.examples_per_s() }))
+            .collect();
+        let held = self.stages.iter().map(|(name, bytes)| json!({ "name": name, "bytes": bytes.0 }));
+        let per_example = |time: Duration| time.as_secs_f64() * 1e6 / self.examples().max(1) as f64;
+        let busy = self.times.iter().map(|(name, time)| json!({ "name": name, "us_per_example": per_example(*time) }));
+        json!({
+            "pipeline": self.pipeline,
+            "epochs": epochs,
+            "peak_rss_bytes": self.peak.0,
+            "planned_bytes": self.planned.0,
+            "host_budget_bytes": self.line.0,
+            "min_bytes": self.least.0,
+            "workers": self.workers,
+            "stages": held.chain(busy).collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl fmt::Display for Bench {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.pipeline)?;
+        for (index, epoch) in self.epochs.iter().enumerate() {
+            let (rows, seconds) = (epoch.examples, epoch.seconds);
+            writeln!(f, "  epoch {:<3} {:>12.0} examples/s  ({rows} in {seconds:.2} s)", index + 1, epoch.examples_per_s())?;
+        }
+        writeln!(f, "  memory    {} planned, {} measured at most, line {}", self.planned, self.peak, self.line)?;
+        let width = self.stages.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+        for (name, bytes) in &self.stages {
+            writeln!(f, "    {name:width$}  {bytes:>9}")?;
+        }
+        let all: Duration = self.epochs.iter().map(|epoch| Duration::from_secs_f64(epoch.seconds)).sum();
+        let threads = if self.workers == 1 { "thread" } else { "threads" };
+        write!(f, "  time      {} {threads}", self.workers)?;
+        for (name, time) in &self.times {
+            let share = 100.0 * time.as_secs_f64() / (all.as_secs_f64() * self.workers as f64).max(1e-9);
+            let each = time.as_secs_f64() * 1e6 / self.examples().max(1) as f64;
+            write!(f, "\n    {name:width$}  {each:>7.1} µs an example, {share:.0} % of the threads' time")?;
+        }
+        Ok(())
+    }
+}

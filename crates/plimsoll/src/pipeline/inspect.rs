@@ -1,0 +1,174 @@
+//! A look at what comes out of a pipeline: a few rows in numbers, and pictures on one sheet.
+
+use super::Pipeline;
+use crate::error::{Error, Result};
+use plimsoll_core::DType;
+use plimsoll_data::{Column, Schema};
+use serde_json::{Value, json};
+use std::fmt;
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::Path;
+
+/// The first rows of a pipeline, as a consumer gets them.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// The pipeline in words.
+    pub pipeline: String,
+    /// The columns of a batch.
+    pub schema: Schema,
+    /// Rows and batches of an epoch.
+    pub rows: u64,
+    /// See there.
+    pub batches: u64,
+    /// What labels stand for, if the source knows.
+    pub classes: Vec<String>,
+    /// For each column, the values of the rows that were looked at, as numbers.
+    values: Vec<Vec<f32>>,
+    looked_at: usize,
+}
+
+/// The side of a picture on the sheet at most, and pictures in a line of it.
+const TILE: usize = 128;
+const ACROSS: usize = 4;
+
+impl Pipeline {
+    /// Reads the first `count` rows.
+    pub fn sample(&self, count: usize) -> Result<Sample> {
+        let data = self.data.clone().rebatch(count.max(1));
+        let schema = data.output_schema()?;
+        let mut feed = self.plan(&data)?.start(&data, 1)?;
+        let (mut values, mut looked_at) = (vec![Vec::new(); schema.columns().len()], 0);
+        if let Some(batch) = feed.next()? {
+            looked_at = batch.rows;
+            for (index, column) in schema.columns().iter().enumerate() {
+                values[index] = numbers(column, batch.column(index));
+            }
+        }
+        Ok(Sample {
+            pipeline: self.data.describe(),
+            schema,
+            rows: self.data.len(),
+            batches: self.data.batches(),
+            classes: self.data.class_names(),
+            values,
+            looked_at,
+        })
+    }
+}
+
+fn numbers(column: &Column, bytes: &[u8]) -> Vec<f32> {
+    match column.dtype {
+        DType::U8 => bytes.iter().map(|byte| f32::from(*byte)).collect(),
+        DType::I32 => bytes.as_chunks().0.iter().map(|bytes| i32::from_ne_bytes(*bytes) as f32).collect(),
+        _ => bytes.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect(),
+    }
+}
+
+impl Sample {
+    fn row(&self, column: usize, row: usize) -> &[f32] {
+        let elements = self.schema.columns()[column].elements();
+        &self.values[column][row * elements..][..elements]
+    }
+
+    /// One value of a row in words: the number itself, or the range of many.
+    fn cell(&self, column: usize, row: usize) -> String {
+        let values = self.row(column, row);
+        match values {
+            [label] if self.schema.columns()[column].dtype == DType::I32 => match self.classes.get(*label as usize) {
+                Some(class) => format!("{label} ({class})"),
+                None => format!("{label}"),
+            },
+            [value] => format!("{value}"),
+            many => {
+                let (least, most) = range(many);
+                let mean = many.iter().map(|value| f64::from(*value)).sum::<f64>() / many.len() as f64;
+                format!("{least:.3} … {most:.3}, mean {mean:.3}")
+            }
+        }
+    }
+
+    /// All of it as one JSON object.
+    pub fn to_json(&self) -> Value {
+        let columns =
+            self.schema.columns().iter().map(
+                |column| json!({ "name": column.name, "dtype": column.dtype, "shape": column.shape, "row_bytes": column.row_bytes().0 }),
+            );
+        let samples = (0..self.looked_at).map(|row| {
+            let cells = self.schema.columns().iter().enumerate().map(|(index, column)| {
+                let (least, most) = range(self.row(index, row));
+                (column.name.clone(), json!({ "min": least, "max": most }))
+            });
+            Value::Object(cells.collect())
+        });
+        json!({
+            "pipeline": self.pipeline,
+            "rows": self.rows,
+            "batches": self.batches,
+            "row_bytes": self.schema.row_bytes().0,
+            "columns": columns.collect::<Vec<_>>(),
+            "classes": self.classes,
+            "samples": samples.collect::<Vec<_>>(),
+        })
+    }
+
+    /// Draws the pictures of the first column that has any as one PNG.
+    pub fn write_sheet(&self, path: &Path) -> Result<()> {
+        let picture = |column: &Column| matches!(column.shape[..], [_, _, 1 | 3]);
+        let Some(index) = self.schema.columns().iter().position(picture).filter(|_| self.looked_at > 0) else {
+            return Err(Error::Config("there are no pictures in it (columns of shape [height, width, 1 or 3]) to draw".to_string()));
+        };
+        let shape = &self.schema.columns()[index].shape;
+        let (height, width, channels) = (shape[0], shape[1], shape[2]);
+        let (tile_height, tile_width) = (height.min(TILE), width.min(TILE));
+        let down = self.looked_at.div_ceil(ACROSS);
+        let across = self.looked_at.min(ACROSS);
+        let mut sheet = vec![255u8; down * tile_height * across * tile_width * 3];
+        // Whatever they were scaled to, the darkest value is black and the brightest white.
+        let (least, most) = range(&self.values[index]);
+        let span = (most - least).max(f32::MIN_POSITIVE);
+        for tile in 0..self.looked_at {
+            let image = self.row(index, tile);
+            for y in 0..tile_height {
+                let from = (y * height / tile_height) * width;
+                let to = ((tile / ACROSS * tile_height + y) * across + tile % ACROSS) * tile_width;
+                for x in 0..tile_width {
+                    let pixel = &image[(from + x * width / tile_width) * channels..][..channels];
+                    for channel in 0..3 {
+                        let value = (pixel[channel % channels] - least) / span;
+                        sheet[(to + x) * 3 + channel] = (value * 255.0).round() as u8;
+                    }
+                }
+            }
+        }
+        let io = |source| Error::Io { action: "write", path: path.to_path_buf(), source };
+        let file = BufWriter::new(File::create(path).map_err(io)?);
+        let mut encoder = png::Encoder::new(file, (across * tile_width) as u32, (down * tile_height) as u32);
+        encoder.set_color(png::ColorType::Rgb);
+        encoder.set_depth(png::BitDepth::Eight);
+        let written = encoder.write_header().and_then(|mut writer| writer.write_image_data(&sheet));
+        written.map_err(|error| io(error.into()))
+    }
+}
+
+fn range(values: &[f32]) -> (f32, f32) {
+    values.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(least, most), &value| (least.min(value), most.max(value)))
+}
+
+impl fmt::Display for Sample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.pipeline)?;
+        writeln!(f, "  rows      {} in {} batches, {} each", self.rows, self.batches, self.schema.row_bytes())?;
+        writeln!(f, "  columns   {}", self.schema)?;
+        if !self.classes.is_empty() {
+            writeln!(f, "  classes   {}", self.classes.join(", "))?;
+        }
+        write!(f, "  first rows")?;
+        for row in 0..self.looked_at {
+            let cells =
+                self.schema.columns().iter().enumerate().map(|(index, column)| format!("{}: {}", column.name, self.cell(index, row)));
+            write!(f, "\n    {}", cells.collect::<Vec<_>>().join(" · "))?;
+        }
+        Ok(())
+    }
+}
