@@ -221,8 +221,8 @@ impl Graph {
     /// A number the host gives to every step; asking twice for a name gives the same one.
     pub fn scalar(&mut self, name: &str) -> ValueId {
         if let Some(known) = self.scalars.iter().position(|scalar| scalar == name) {
-            let op = Op::Scalar(ScalarId(known as u32));
-            if let Some(node) = self.nodes.iter().find(|node| node.op == op) {
+            let known = ScalarId(known as u32);
+            if let Some(node) = self.nodes.iter().find(|node| matches!(node.op, Op::Scalar(id) if id == known)) {
                 return node.outputs[0];
             }
         } else {
@@ -334,7 +334,7 @@ impl Graph {
 
     /// The value by which the graph reads a state.
     pub fn state_value(&self, state: StateId) -> Option<ValueId> {
-        self.nodes.iter().find(|node| node.op == Op::State(state)).map(|node| node.outputs[0])
+        self.nodes.iter().find(|node| matches!(node.op, Op::State(id) if id == state)).map(|node| node.outputs[0])
     }
 
     /// How often each value is read, outputs and updates included.
