@@ -86,7 +86,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u64).range(1..))]
     pub batch: Option<u64>,
 
-    /// Rows computed at a time; gradients are summed to those of the whole batch. Without it, as many as fit
+    /// Rows computed at a time; gradients are summed to those of the whole batch. Without it, the most that divide the batch and fit
     #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u64).range(1..))]
     pub micro_batch: Option<u64>,
 
@@ -106,7 +106,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "PATH")]
     pub out: Option<PathBuf>,
 
-    /// Set any key of the configuration, such as train.loss=mse; may be repeated
+    /// Set a key of the configuration, such as train.loss=mse (lists as a whole); may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
 

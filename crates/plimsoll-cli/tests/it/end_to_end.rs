@@ -127,3 +127,105 @@ fn devices_lists_the_cpu() {
     assert!(sandbox.succeed(&["devices"]).starts_with("cpu   "));
     assert_eq!(sandbox.json(&["devices", "--json"])["devices"][0]["name"], "cpu");
 }
+
+/// A small run on files, in a folder of its own.
+fn small_run(sandbox: &Sandbox) {
+    std::fs::create_dir_all(sandbox.path("conf")).unwrap();
+    let numbers: Vec<u8> = (0..60u8).flat_map(|i| f32::from(i % 5).to_le_bytes()).collect();
+    sandbox.write("conf/x.npy", npy("<f4", "(20, 3)", &numbers));
+    sandbox.write("conf/y.npy", npy("<f4", "(20, 3)", &numbers));
+    let data = "[data]\nsource = \"npy\"\nx = \"x.npy\"\ny = \"y.npy\"\n";
+    sandbox.write("conf/run.toml", format!("{data}[model]\nlayers = [{{ type = \"dense\", units = 3 }}]\n[train]\nloss = \"mse\"\n"));
+}
+
+#[test]
+fn the_configuration_a_run_leaves_can_be_run_from_anywhere() {
+    let sandbox = Sandbox::new("again");
+    small_run(&sandbox);
+    sandbox.succeed(&["train", "conf/run.toml", "--quiet", "--out", "first"]);
+    sandbox.succeed(&["train", "first/config.toml", "--quiet", "--out", "second"]);
+    let weights = |folder: &str| std::fs::read(sandbox.path(folder).join("weights.safetensors")).unwrap();
+    assert!(weights("first") == weights("second"), "it is the same run");
+}
+
+#[test]
+fn a_run_that_fails_leaves_nothing_of_an_earlier_one_as_its_own() {
+    let sandbox = Sandbox::new("stale");
+    small_run(&sandbox);
+    sandbox.succeed(&["train", "conf/run.toml", "--quiet", "--out", "out"]);
+    sandbox.write("conf/x.npy", npy("<f4", "(20, 3)", &f32::NAN.to_le_bytes().repeat(60)));
+    sandbox.fail(&["train", "conf/run.toml", "--quiet", "--out", "out"]);
+    for file in ["weights.safetensors", "report.json"] {
+        assert!(!sandbox.path("out").join(file).exists(), "{file}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_log_that_cannot_be_written_does_not_cost_the_weights() {
+    let sandbox = Sandbox::new("log");
+    small_run(&sandbox);
+    std::fs::create_dir(sandbox.path("out")).unwrap();
+    std::os::unix::fs::symlink("/dev/full", sandbox.path("out/log.jsonl")).unwrap();
+    let (_, error) = sandbox.fail(&["train", "conf/run.toml", "--quiet", "--out", "out"]);
+    insta::assert_snapshot!(error, @"error: cannot write out/log.jsonl: No space left on device (os error 28)");
+    assert!(sandbox.path("out/weights.safetensors").exists());
+}
+
+#[test]
+fn help_says_what_there_is() {
+    let sandbox = Sandbox::new("help");
+    insta::assert_snapshot!(sandbox.succeed(&["--help"]), @"
+    Train neural networks under a memory line that is known before the first step
+
+    Usage: plimsoll <COMMAND>
+
+    Commands:
+      train     Train a model: plan, run, report
+      plan      State what a run needs without running it
+      data      Look at a data pipeline, or measure it
+      devices   List the devices there are
+      selftest  Check every op of a device against a float64 reference
+      help      Print this message or the help of the given subcommand(s)
+
+    Options:
+      -h, --help     Print help
+      -V, --version  Print version
+
+    Examples:
+      plimsoll train                                 a small network on the embedded digits
+      plimsoll plan run.toml --host-memory 96MiB     what a run needs, before it runs
+      plimsoll train run.toml --set train.loss=mse   any key of the configuration from the command line
+    ");
+    insta::assert_snapshot!(sandbox.succeed(&["train", "--help"]), @"
+    Train a model: plan, run, report
+
+    Usage: plimsoll train [OPTIONS] [CONFIG]
+
+    Arguments:
+      [CONFIG]  The run's configuration (TOML); without it, the embedded digits
+
+    Options:
+          --host-memory <SIZE>     The line for the whole process, such as 256MiB or 2GB; without it,
+                                   what the system has
+          --device-memory <SIZE>   The line for the device's own memory; without it, what is free there.
+                                   The CPU has none: --host-memory is its line
+          --device <NAME>          Where to compute (see `plimsoll devices`)
+          --device-profile <NAME>  Plan for a GPU that is not here, by a stored profile such as h200
+          --batch <ROWS>           Rows of a batch
+          --micro-batch <ROWS>     Rows computed at a time; gradients are summed to those of the whole
+                                   batch. Without it, the most that divide the batch and fit
+          --epochs <N>             Passes over the data
+          --seed <N>               Chooses the first weights and the order of rows
+          --threads <N>            Threads that compute; without it, one per core. The result is the
+                                   same
+          --out <PATH>             The folder a training run leaves its files in (without it, the next
+                                   runs/NAME-N); for `plan`, a file for the certificate
+          --set <KEY=VALUE>        Set a key of the configuration, such as train.loss=mse (lists as a
+                                   whole); may be repeated
+          --json                   Print one JSON document on standard output, everything else on
+                                   standard error
+      -q, --quiet                  No plan, no progress, no summary
+      -h, --help                   Print help
+    ");
+}

@@ -31,7 +31,8 @@ impl Sandbox {
     }
 
     fn run(&self, arguments: &[&str]) -> Output {
-        Command::new(program()).args(arguments).current_dir(&self.folder).output().unwrap()
+        // Help is wrapped to the width the environment claims.
+        Command::new(program()).args(arguments).env_remove("COLUMNS").current_dir(&self.folder).output().unwrap()
     }
 
     /// Standard output of a run that succeeds.
