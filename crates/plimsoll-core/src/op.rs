@@ -3,7 +3,7 @@
 use crate::autodiff::Adjoint;
 use crate::graph::{Graph, GraphError, InputId, ScalarId, StateId, ValueId};
 use crate::ops::{AvgPool, AvgPoolGrad, Concat, Conv2d, Conv2dGradFilter, Conv2dGradInput, MatMul, MaxPool, MaxPoolGrad};
-use crate::ops::{Pad, Pointwise, Reduce, Reshape, Slice, Transpose};
+use crate::ops::{Pad, Pointwise, Recurrent, RecurrentGrad, Reduce, Reshape, Slice, Transpose};
 use crate::shape::TensorType;
 
 /// All that is known about an op, in one place. Devices add kernels and nothing else.
@@ -67,6 +67,10 @@ pub enum Op {
     AvgPool(AvgPool),
     /// Its gradient.
     AvgPoolGrad(AvgPoolGrad),
+    /// A recurrent layer, step by step.
+    Recurrent(Recurrent),
+    /// Its gradient.
+    RecurrentGrad(RecurrentGrad),
     /// The same elements under another shape.
     Reshape(Reshape),
     /// Axes in another order.
@@ -96,6 +100,8 @@ impl Op {
             Op::MaxPoolGrad(op) => op,
             Op::AvgPool(op) => op,
             Op::AvgPoolGrad(op) => op,
+            Op::Recurrent(op) => op,
+            Op::RecurrentGrad(op) => op,
             Op::Reshape(op) => op,
             Op::Transpose(op) => op,
             Op::Slice(op) => op,

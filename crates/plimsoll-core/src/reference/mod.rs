@@ -1,6 +1,7 @@
 //! The float64 reference: every op as the plainest loop that could be right. Slow on purpose; what devices and passes are judged by.
 
 mod movement;
+mod recurrent;
 mod tensor;
 mod windows;
 
@@ -127,6 +128,8 @@ fn compute(node: &Node, operands: &[&Tensor], setting: &Setting<'_>) -> Vec<Vec<
         Op::AvgPool(op) => vec![windows::avg_pool(&op.window, operands[0])],
         Op::AvgPoolGrad(op) => vec![windows::avg_pool_grad(&op.window, &op.input.bind(setting.rows), operands[0]).elements],
         Op::Reshape(_) => vec![operands[0].elements.clone()],
+        Op::Recurrent(op) => recurrent::walk(op, operands),
+        Op::RecurrentGrad(op) => recurrent::walk_back(op, operands),
         Op::Transpose(op) => vec![movement::transpose(&op.order, operands[0])],
         Op::Slice(op) => vec![movement::slice(op, operands[0])],
         Op::Concat(op) => vec![movement::concat(op.axis, operands)],

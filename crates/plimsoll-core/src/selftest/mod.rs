@@ -8,6 +8,7 @@ mod movement;
 mod pointwise;
 mod pooling;
 mod products;
+mod recurrent;
 mod reduce;
 mod stage;
 mod windows;
@@ -138,6 +139,8 @@ table! {
     MaxPoolGrad => "max_pool_grad", pooling::max_pool_grad;
     AvgPool => "avg_pool", pooling::avg_pool;
     AvgPoolGrad => "avg_pool_grad", pooling::avg_pool_grad;
+    Recurrent => "recurrent", recurrent::recurrent;
+    RecurrentGrad => "recurrent_grad", recurrent::recurrent_grad;
     Reshape => "reshape", movement::reshape;
     Transpose => "transpose", movement::transpose;
     Slice => "slice", movement::slice;
