@@ -12,7 +12,7 @@ mod simulate;
 mod starts;
 mod write;
 
-use super::{Program, order, place_states, placed, updates};
+use super::{Plan, Program, order, place_states, placed, updates};
 use crate::device::Device;
 use crate::graph::{Graph, GraphError, NodeId};
 use crate::step::Role;
@@ -138,6 +138,34 @@ pub fn fit(graph: &Graph, rows: usize, device: &dyn Device, limit: Bytes, pace: 
         target = Bytes(target.0 - (program.arena - limit).0.max(1));
     }
     Err(FitError::TooSmall { limit, least: least.unwrap_or_default() })
+}
+
+/// A plan of the same graphs whose arena takes at most `limit`: programs that learn and are larger are sequenced anew.
+pub fn refit(
+    plan: &Plan,
+    graphs: &[(Role, Graph)],
+    device: &dyn Device,
+    limit: Bytes,
+    pace: &dyn Pace,
+    effort: Effort,
+) -> Result<Plan, FitError> {
+    let mut plan = plan.clone();
+    for (program, (role, graph)) in plan.programs.iter_mut().zip(graphs).filter(|(program, _)| program.arena > limit) {
+        if matches!(role, Role::Evaluate | Role::Predict) {
+            // Nothing is kept for a backward part, so there is nothing to give up.
+            return Err(FitError::TooSmall { limit, least: program.arena });
+        }
+        let sequenced = fit(graph, plan.rows, device, limit, pace, effort)?;
+        *program = placed(*role, sequenced, plan.rows, device, &plan.states)?;
+    }
+    plan.arena = plan.programs.iter().map(|program| program.arena).max().unwrap_or_default();
+    plan.lower_bound = plan.programs.iter().map(|program| program.lower_bound).max().unwrap_or_default();
+    Ok(plan)
+}
+
+/// Predicted seconds of one run of a program, repetitions included.
+pub fn seconds(program: &Program, rows: usize, pace: &dyn Pace) -> f64 {
+    program.order.iter().map(|id| pace.seconds(&program.graph, program.graph.node(*id), rows)).sum()
 }
 
 fn sequenced(graph: &Graph, sequence: &[u32], rows: usize, pace: &dyn Pace) -> Sequenced {
