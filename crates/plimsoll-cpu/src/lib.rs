@@ -6,8 +6,10 @@
 #[macro_use]
 mod multiversion;
 
+pub mod attention;
 pub mod conv;
 mod device;
+pub mod gather;
 pub mod gemm;
 mod memory;
 pub mod movement;
@@ -17,5 +19,6 @@ mod program;
 pub mod reduce;
 pub mod simd;
 pub mod threads;
+mod widen;
 
 pub use device::CpuDevice;
