@@ -1,5 +1,6 @@
 //! The float64 reference: every op as the plainest loop that could be right. Slow on purpose; what devices and passes are judged by.
 
+mod attention;
 mod movement;
 mod recurrent;
 mod tensor;
@@ -134,6 +135,10 @@ fn compute(node: &Node, operands: &[&Tensor], setting: &Setting<'_>) -> Vec<Vec<
         Op::Slice(op) => vec![movement::slice(op, operands[0])],
         Op::Concat(op) => vec![movement::concat(op.axis, operands)],
         Op::Pad(op) => vec![movement::pad(op, operands[0])],
+        Op::Gather(_) => vec![movement::gather(operands[0], operands[1])],
+        Op::ScatterAdd(op) => vec![movement::scatter_add(&op.table.bind(setting.rows), operands[0], operands[1])],
+        Op::Attention(op) => attention::forward(op, operands).into(),
+        Op::AttentionGrad(op) => attention::gradient(&op.attention, operands),
     }
 }
 

@@ -1,8 +1,10 @@
 //! The op table: every op in odd shapes, placed in the middle of a graph, and what it is checked against. The table is data: the core's
 //! tests check its gradients and passes, every device's tests and the `selftest` command check that device's kernels.
 
+mod attention;
 mod check;
 mod draw;
+mod gather;
 mod leaves;
 mod movement;
 mod pointwise;
@@ -146,4 +148,8 @@ table! {
     Slice => "slice", movement::slice;
     Concat => "concat", movement::concat;
     Pad => "pad", movement::pad;
+    Gather => "gather", gather::gather;
+    ScatterAdd => "scatter_add", gather::scatter_add;
+    Attention => "attention", attention::attention;
+    AttentionGrad => "attention_grad", attention::attention_grad;
 }
