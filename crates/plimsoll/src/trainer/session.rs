@@ -1,8 +1,9 @@
 //! A run's memory and its position: the executor with its ledger, and how one piece of a batch is run.
 
 use super::plan::RunPlan;
-use super::programs::{Programs, ROW_SHARE};
+use super::programs::{MOST_INPUTS, Programs, ROW_SHARE};
 use crate::error::{Error, Result};
+use crate::nn::PIECE_SHARE;
 use crate::optim::Optimizer;
 use plimsoll_core::device::{Device, DeviceError, StepInputs};
 use plimsoll_core::graph::StateId;
@@ -13,8 +14,8 @@ use plimsoll_core::{Bytes, DType, Executor, Graph, Ledger, Op, Reservation, Tick
 use plimsoll_data::{Batch, Schema};
 use std::sync::Arc;
 
-/// Columns a step reads: features and labels.
-const COLUMNS: usize = 2;
+/// The most columns a step reads: features and labels.
+const COLUMNS: usize = MOST_INPUTS + 1;
 
 pub(super) struct Session {
     pub executor: Executor,
@@ -68,6 +69,7 @@ struct Pending {
 #[derive(Clone, Copy)]
 enum Scalar {
     RowShare,
+    PieceShare,
     /// An index into the optimiser's numbers.
     Optimizer(usize),
 }
@@ -201,6 +203,7 @@ impl Session {
         for (number, scalar) in prepared.numbers.iter_mut().zip(&prepared.scalars) {
             *number = match scalar {
                 Scalar::RowShare => 1.0 / piece.batch_rows as f32,
+                Scalar::PieceShare => 1.0 / piece.rows as f32,
                 Scalar::Optimizer(i) => self.rates[*i],
             };
         }
@@ -295,6 +298,7 @@ fn prepare(executor: &Executor, role: Role, graph: &Graph, programs: &Programs, 
         .iter()
         .map(|name| match optimizer.scalar_names().iter().position(|own| own == name) {
             Some(index) => Scalar::Optimizer(index),
+            None if name == PIECE_SHARE => Scalar::PieceShare,
             None => {
                 assert_eq!(name, ROW_SHARE, "every scalar is the optimiser's or the trainer's");
                 Scalar::RowShare
