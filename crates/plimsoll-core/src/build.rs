@@ -4,7 +4,7 @@ use crate::DType;
 use crate::expr::{Binary, Expr, ExprBuilder, TermId, Unary};
 use crate::graph::{Graph, GraphError, ValueId};
 use crate::op::Op;
-use crate::ops::{MatMul, Pointwise, Reduce, Reduction, Reshape};
+use crate::ops::{Gather, MatMul, Pointwise, Reduce, Reduction, Reshape};
 use crate::shape::{Dim, Shape};
 
 type Built = Result<ValueId, GraphError>;
@@ -92,6 +92,12 @@ impl Graph {
     /// The matrix product.
     pub fn matmul(&mut self, a: ValueId, b: ValueId) -> Built {
         self.add_one(Op::MatMul(MatMul::default()), &[a, b])
+    }
+
+    /// Rows of a table by their numbers, in the table's type.
+    pub fn gather(&mut self, table: ValueId, indices: ValueId) -> Built {
+        let dtype = self.ty(table).dtype;
+        self.add_one(Op::Gather(Gather { dtype }), &[table, indices])
     }
 
     /// A reduction along axes, which stay as dimensions of 1.

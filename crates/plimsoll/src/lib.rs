@@ -3,6 +3,7 @@
 //! Give a [`nn`] model, a [`Dataset`] and a [`Budget`] to a [`Trainer`]. [`Trainer::plan`] states what the run needs, to the byte, or
 //! says the least that would work; [`Trainer::fit`] trains and stays under the line. See [`Trainer`] for a whole program.
 
+mod checkpoint;
 pub mod config;
 mod devices;
 mod error;
@@ -12,10 +13,11 @@ pub mod optim;
 mod pipeline;
 mod run;
 pub mod system;
+mod tensors;
 mod trainer;
-mod weights;
 pub mod zoo;
 
+pub use checkpoint::Checkpoints;
 pub use devices::{Choice, open_device};
 pub use error::{Error, Result};
 pub use loss::{Loss, Metric};
@@ -27,7 +29,9 @@ pub use plimsoll_cpu::CpuDevice;
 pub use plimsoll_cuda::{Found, Gpu, Probe, probe};
 pub use plimsoll_data::{Cache, Dataset, Parallelism, Prefetch, RandomSpec, Shuffle, Split};
 pub use run::{Run, RunFolder};
-pub use trainer::{DeviceLine, Epoch, Event, Fit, History, Infeasible, Prediction, RunPlan, Scores, Trainer};
+pub use trainer::{
+    Callback, CsvLog, DeviceLine, EarlyStopping, Epoch, Event, Fit, Flow, History, Infeasible, Prediction, RunPlan, Scores, Trainer,
+};
 
 /// What a device is, in words.
 pub fn describe(device: &dyn plimsoll_core::Device) -> String {

@@ -94,6 +94,25 @@ pub(super) struct Tally {
     pub rows: u64,
 }
 
+impl Tally {
+    /// The sums by name, as the bits of their numbers.
+    pub fn save(&self) -> Vec<(String, u64)> {
+        vec![("loss".to_string(), self.loss.to_bits()), ("right".to_string(), self.right.to_bits()), ("rows".to_string(), self.rows)]
+    }
+
+    /// Takes up sums that [`Tally::save`] gave.
+    pub fn restore(&mut self, sums: &[(String, u64)]) {
+        for (name, bits) in sums {
+            match name.as_str() {
+                "loss" => self.loss = f64::from_bits(*bits),
+                "right" => self.right = f64::from_bits(*bits),
+                "rows" => self.rows = *bits,
+                _ => {}
+            }
+        }
+    }
+}
+
 impl Session {
     pub fn new(
         device: Arc<dyn Device>,
@@ -105,8 +124,9 @@ impl Session {
     ) -> Result<Session> {
         let ledger = Ledger::new("host", Some(plan.line));
         // What is not the pipeline's, which books for itself, nor the plan's, for which the executor does.
-        let own =
-            |name: &&(String, _)| matches!(name.0.as_str(), "process" | "thread stacks" | "graphs" | "CUDA itself" | "pinned staging");
+        let own = |name: &&(String, _)| {
+            matches!(name.0.as_str(), "process" | "thread stacks" | "graphs" | "checkpoint" | "CUDA itself" | "pinned staging")
+        };
         let process = plan.owners.iter().filter(own).map(|(name, size)| ledger.reserve(name, *size)).collect::<Result<Vec<_>, _>>()?;
         let lags = !device.shares_host_memory();
         let mut executor = match &plan.device_memory {
@@ -158,6 +178,11 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// What all random numbers of the run come from.
+    pub fn seed(&self) -> u64 {
+        self.seed
     }
 
     /// An empty tally. What a run that failed left unlooked at does not count towards it.
