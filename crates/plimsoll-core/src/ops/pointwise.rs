@@ -2,7 +2,7 @@
 
 use crate::DType;
 use crate::autodiff::Adjoint;
-use crate::expr::{Expr, Term};
+use crate::expr::{Binary, Expr, Term};
 use crate::graph::{Graph, GraphError, ValueId};
 use crate::op::Define;
 use crate::shape::{Shape, TensorType};
@@ -40,15 +40,19 @@ impl Define for Pointwise {
         let wanted: Vec<usize> = adjoint.wanted().filter(|i| self.expr.reads(*i)).collect();
         let mut gradients = vec![None; adjoint.inputs.len()];
         let outputs = adjoint.outputs_gradients()?;
-        let faithful: Vec<bool> = self.dtypes.iter().map(|dtype| dtype.is_float()).collect();
+        let faithful: Vec<bool> = self.dtypes.iter().map(|dtype| is_faithful(&self.expr, *dtype)).collect();
         for i in wanted {
             let slope = self.expr.derivative(adjoint.inputs.len(), &[i], &faithful);
             if slope.as_constant() == Some(0.0) {
                 continue;
             }
             let operands: Vec<ValueId> = adjoint.inputs.iter().chain(&adjoint.outputs).chain(&outputs).copied().collect();
-            let full = adjoint.graph.pointwise_over(slope, &operands, self.shape.clone())?;
-            gradients[i] = Some(adjoint.graph.sum_to(full, &adjoint.graph.shape(adjoint.inputs[i]).clone())?);
+            let TensorType { dtype, shape } = adjoint.graph.ty(adjoint.inputs[i]).clone();
+            // Where the operand was stretched its gradient is summed, which wants single precision.
+            let stored = if shape == self.shape { dtype } else { DType::F32 };
+            let full = adjoint.graph.pointwise_many(slope, &operands, self.shape.clone(), vec![stored])?[0];
+            let summed = adjoint.graph.sum_to(full, &shape)?;
+            gradients[i] = Some(adjoint.graph.cast(summed, dtype)?);
         }
         Ok(gradients)
     }
@@ -61,6 +65,20 @@ impl Define for Pointwise {
     fn in_place(&self, _: usize, _: usize) -> bool {
         true
     }
+}
+
+/// Whether slopes may be taken from a stored result. Two bytes hold it nearly, which smooth slopes do not mind; but whether a maximum or minimum was
+/// the constant can be told only if the type holds that constant exactly.
+fn is_faithful(expr: &Expr, dtype: DType) -> bool {
+    let held = |term: u16| match expr.terms()[term as usize] {
+        Term::Const(bits) => dtype.stored(f64::from(f32::from_bits(bits))) == f64::from(f32::from_bits(bits)),
+        _ => true,
+    };
+    let holds = |term: &Term| match *term {
+        Term::Binary(Binary::Max | Binary::Min, a, b) => held(a) && held(b),
+        _ => true,
+    };
+    dtype.is_float() && (!dtype.is_half() || expr.terms().iter().all(holds))
 }
 
 /// Every input the expression reads is there and stretches to the shape.

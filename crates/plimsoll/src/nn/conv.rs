@@ -4,7 +4,7 @@ use super::{Activation, Initializer, Layer, Lowering, only};
 use plimsoll_core::graph::{Init, StateKind};
 use plimsoll_core::ops::{Conv2d, Window};
 use plimsoll_core::shape::{Shape, TensorType};
-use plimsoll_core::{Graph, GraphError, Op, ValueId};
+use plimsoll_core::{DType, Graph, GraphError, Op, ValueId};
 
 /// What is done at the edges of an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,7 +121,7 @@ impl Layer for Conv2D {
         let filter = TensorType::f32(Shape::fixed([height, width, channels, self.filters]));
         let taps = height * width;
         let filter = g.state("kernel", StateKind::Parameter, filter, self.initializer.init(taps * channels, taps * self.filters))?;
-        let mut y = g.add_one(Op::Conv2d(Conv2d { window, groups: 1, epilogue: None }), &[x, filter])?;
+        let mut y = g.add_one(Op::Conv2d(Conv2d { window, groups: 1, epilogue: None, dtype: DType::F32 }), &[x, filter])?;
         if self.bias {
             let bias = TensorType::f32(Shape::fixed([self.filters]));
             let bias = g.state("bias", StateKind::Parameter, bias, Init::Constant(0.0))?;
