@@ -44,3 +44,47 @@ fn every_network_says_what_it_costs() {
         println!("{:<16} {:>12} {:>16} {:>12}", entry.name, costs.parameters, costs.flops, costs.kept.to_string());
     }
 }
+
+/// A network made so small that it learns in a moment.
+fn tiny(name: &str) -> zoo::Network {
+    let entry = zoo::find(name).unwrap();
+    let input = match entry.input {
+        [8, 8, _] | [28, 28, _] => None,
+        [299, 299, _] => Some(vec![75, 75, 3]),
+        [_, _, _] => Some(vec![32, 32, 3]),
+        _ => None,
+    };
+    let width = (entry.input.len() == 3 && entry.input[0] > 32).then_some(0.0625);
+    entry.build(&Options { input, width, ..Options::default() }).unwrap()
+}
+
+#[test]
+fn every_network_learns() {
+    for entry in zoo::ENTRIES {
+        let network = tiny(entry.name);
+        let data = network.synthetic(4).unwrap().batch(4);
+        let mut trainer = Trainer::new(network.model.clone(), &data).loss(network.loss).seed(3);
+        let history = trainer.fit(Fit::epochs(12)).unwrap_or_else(|error| panic!("{}: {error}", entry.name));
+        let losses: Vec<f64> = history.epochs.iter().map(|epoch| epoch.training.loss).collect();
+        assert!(losses[11] < losses[0], "{}: {losses:?}", entry.name);
+    }
+}
+
+#[test]
+fn overrides_that_make_no_sense_are_refused() {
+    let refuse = |name: &str, options: Options| match zoo::find(name).unwrap().build(&options) {
+        Err(Error::Config(what)) => what,
+        other => panic!("{name}: {other:?}"),
+    };
+    let input = |input: &[usize]| Options { input: Some(input.to_vec()), ..Options::default() };
+    assert_eq!(refuse("unet", input(&[100, 64])), "the network unet reads images whose height and width are multiples of 16, not 100×64");
+    assert_eq!(refuse("vgg16", input(&[224])), "the network vgg16 reads rows of 3 numbers such as [224, 224, 3], not [224]");
+    assert_eq!(
+        refuse("resnet18", Options { width: Some(f64::NAN), ..Options::default() }),
+        "the network resnet18 cannot be made NaN times as wide; a width is between 0.001 and 1000"
+    );
+    assert_eq!(
+        refuse("autoencoder", Options { classes: Some(3), ..Options::default() }),
+        "the network autoencoder has no `classes`; it takes input, width"
+    );
+}
