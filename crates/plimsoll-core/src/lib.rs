@@ -12,6 +12,7 @@ pub mod dtype;
 mod executor;
 pub mod expr;
 pub mod graph;
+pub mod loss_scale;
 pub mod op;
 pub mod ops;
 pub mod passes;

@@ -2,10 +2,13 @@
 
 use crate::devices::Choice;
 use crate::error::{Error, Result};
-use crate::loss::{Loss, Metric};
+use crate::loss::{Loss, Objective};
+use crate::metrics::{Metric, Scores};
 use crate::nn::Model;
-use crate::optim::{Adam, Optimizer};
-use crate::trainer::{Event, Fit, History, RunPlan, Scores, Trainer};
+use crate::optim::{Adam, Average, Clip, Optimizer};
+use crate::precision::Precision;
+use crate::schedule::Schedule;
+use crate::trainer::{Event, Fit, History, RunPlan, Trainer};
 use plimsoll_core::Budget;
 use plimsoll_data::Dataset;
 use serde_json::{Value, json};
@@ -21,9 +24,13 @@ pub(crate) struct Settings {
     pub epochs: u64,
     pub seed: u64,
     pub threads: Option<usize>,
-    pub loss: Loss,
+    pub loss: Objective,
     pub metrics: Option<Vec<Metric>>,
     pub optimizer: Arc<dyn Optimizer>,
+    pub clip: Option<Clip>,
+    pub schedule: Schedule,
+    pub average: Option<Average>,
+    pub precision: Precision,
     pub device: Choice,
     pub device_profile: Option<String>,
     pub budget: Budget,
@@ -37,9 +44,13 @@ impl Default for Settings {
             epochs: 1,
             seed: 0,
             threads: None,
-            loss: Loss::SoftmaxCrossEntropy,
+            loss: Loss::SoftmaxCrossEntropy.into(),
             metrics: None,
             optimizer: Arc::new(Adam::default()),
+            clip: None,
+            schedule: Schedule::default(),
+            average: None,
+            precision: Precision::default(),
             device: Choice::default(),
             device_profile: None,
             budget: Budget::default(),
@@ -50,6 +61,8 @@ impl Default for Settings {
 /// A run that a configuration describes.
 pub struct Run {
     trainer: Trainer,
+    /// Whether it keeps an average of its weights.
+    averages: bool,
     validation: Option<Dataset>,
     epochs: u64,
     config: String,
@@ -58,9 +71,13 @@ pub struct Run {
 
 impl Run {
     pub(crate) fn new(settings: Settings, model: Model, data: Dataset, validation: Option<Dataset>, config: String, title: String) -> Run {
+        let steps = data.batch_size().map_or(0, |batch| data.len().div_ceil(batch.max(1) as u64) * settings.epochs);
+        let averages = settings.average.is_some();
         let mut trainer = Trainer::new(model, &data)
             .loss(settings.loss)
             .shared_optimizer(settings.optimizer)
+            .schedule(settings.schedule.fitted(steps))
+            .precision(settings.precision)
             .budget(settings.budget)
             .seed(settings.seed)
             .device(settings.device);
@@ -76,7 +93,13 @@ impl Run {
         if let Some(metrics) = settings.metrics {
             trainer = trainer.metrics(metrics);
         }
-        Run { trainer, validation, epochs: settings.epochs, config, title }
+        if let Some(clip) = settings.clip {
+            trainer = trainer.clip(clip);
+        }
+        if let Some(average) = settings.average {
+            trainer = trainer.average(average);
+        }
+        Run { trainer, averages, validation, epochs: settings.epochs, config, title }
     }
 
     /// What its folder is called if it is not told: the configuration's name.
@@ -116,6 +139,9 @@ impl Run {
         let history = self.trainer.fit(fit)?;
         // What was learnt is saved first: a log that could not be written must not cost the training.
         self.trainer.save_weights(&folder.file("weights.safetensors"))?;
+        if self.averages {
+            self.trainer.averaged(|trainer| trainer.save_weights(&folder.file("weights-average.safetensors")))?;
+        }
         if let Some(error) = failed {
             return Err(error);
         }
@@ -190,9 +216,11 @@ impl crate::Epoch {
             "examples_per_s": self.examples_per_s,
         });
         let mut put = |prefix: &str, scores: &Scores| {
-            object[format!("{prefix}loss")] = json!(scores.loss);
-            if let Some(accuracy) = scores.accuracy {
-                object[format!("{prefix}accuracy")] = json!(accuracy);
+            for (name, value) in scores.iter() {
+                object[format!("{prefix}{name}")] = json!(value);
+            }
+            for (name, values) in &scores.per_class {
+                object[format!("{prefix}{name}_per_class")] = json!(values);
             }
         };
         put("", &self.training);

@@ -3,6 +3,7 @@
 use super::session::{Piece, Session, Tally};
 use super::{RunPlan, Trainer};
 use crate::error::{Error, Result};
+use crate::metrics::Scores;
 use crate::system;
 use plimsoll_core::Bytes;
 use plimsoll_core::step::Role;
@@ -85,15 +86,6 @@ pub enum Event<'a> {
     EpochEnd(&'a Epoch),
 }
 
-/// Loss and metrics over some rows.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Scores {
-    /// The mean loss per row.
-    pub loss: f64,
-    /// The share of right answers, if it is counted.
-    pub accuracy: Option<f64>,
-}
-
 /// One epoch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Epoch {
@@ -139,13 +131,6 @@ impl History {
     }
 }
 
-impl Tally {
-    pub(super) fn scores(&self, accuracy: bool) -> Scores {
-        let rows = self.rows.max(1) as f64;
-        Scores { loss: self.loss / rows, accuracy: accuracy.then_some(self.right / rows) }
-    }
-}
-
 impl Trainer {
     /// Plans the run, then trains. Called again, it goes on from where it stopped.
     pub fn fit(&mut self, mut fit: Fit<'_>) -> Result<History> {
@@ -154,7 +139,6 @@ impl Trainer {
         self.open(&plan)?;
         let done = self.session.as_ref().map_or(0, |session| session.epochs);
         fit.tell(&Event::Planned { plan: &plan, epochs: done + fit.epochs });
-        let counts_accuracy = self.counts_accuracy();
         let Some(session) = &mut self.session else { unreachable!("opened above") };
 
         let data = self.data.clone().rebatch(plan.feed_rows);
@@ -176,21 +160,24 @@ impl Trainer {
             in_use_on_device: None,
             measured: Bytes::ZERO,
         };
+        session.learning.schedule.check(session.step + fit.epochs * data.len().div_ceil(plan.batch as u64))?;
         let (start, mut learning) = (Instant::now(), Duration::ZERO);
         for _ in 0..fit.epochs {
             let epoch_start = Instant::now();
-            let tally = train_epoch(session, &mut feed, &schema, &plan, data.len(), counts_accuracy, &mut fit)?;
+            let tally = train_epoch(session, &mut feed, &schema, &plan, data.len(), &mut fit)?;
+            let training = session.scores(&tally);
             let learnt = epoch_start.elapsed();
             learning += learnt;
             let validation = held_out.as_mut().map(|held_out| held_out.evaluate(session)).transpose()?;
             session.epochs += 1;
             let epoch = Epoch {
                 epoch: session.epochs,
-                training: tally.scores(counts_accuracy),
-                validation: validation.map(|tally| tally.scores(counts_accuracy)),
+                training,
+                validation,
                 seconds: epoch_start.elapsed().as_secs_f64(),
                 examples_per_s: tally.rows as f64 / learnt.as_secs_f64().max(1e-9),
             };
+            session.learning.observe(&epoch)?;
             history.steps = session.step;
             fit.tell(&Event::EpochEnd(&epoch));
             if history.epochs.len() == KEPT {
@@ -208,11 +195,10 @@ impl Trainer {
     /// Loss and metrics over some rows, without learning.
     pub fn evaluate(&mut self, data: &Dataset) -> Result<Scores> {
         self.open_planned()?;
-        let counts_accuracy = self.counts_accuracy();
         let Some(session) = &mut self.session else { unreachable!("opened above") };
         let pipeline = data.clone().rebatch(session.feed_rows).plan(session.ledger.available())?;
         let mut held_out = HeldOut::start(Role::Evaluate, data, &pipeline, session, 1)?;
-        Ok(held_out.evaluate(session)?.scores(counts_accuracy))
+        held_out.evaluate(session)
     }
 
     /// Takes the plan's memory and sets the first weights, unless that is done already.
@@ -220,7 +206,7 @@ impl Trainer {
         if self.session.is_none() {
             let (Some(programs), Some(opened)) = (&self.programs, &self.device) else { unreachable!("planned before") };
             let device = Arc::clone(&opened.device);
-            self.session = Some(Session::new(device, plan, programs, Arc::clone(&self.optimizer), self.seed, self.data.output_schema()?)?);
+            self.session = Some(Session::new(device, plan, programs, self.learning.clone(), self.seed, self.data.output_schema()?)?);
             // From now on the pieces are of the size the memory was laid out for.
             self.micro_batch = Some(plan.micro_batch);
         }
@@ -234,11 +220,6 @@ impl Trainer {
         }
         Ok(())
     }
-
-    fn counts_accuracy(&self) -> bool {
-        let metrics = self.metrics.clone().unwrap_or_else(|| self.loss.default_metrics());
-        metrics.contains(&crate::loss::Metric::Accuracy)
-    }
 }
 
 /// One pass over the training data.
@@ -248,14 +229,13 @@ fn train_epoch(
     schema: &Schema,
     plan: &RunPlan,
     length: u64,
-    accuracy: bool,
     fit: &mut Fit<'_>,
 ) -> Result<Tally> {
     let batch = plan.batch as u64;
     let steps = length.div_ceil(batch);
     let start = Instant::now();
     let mut told = start;
-    let mut tally = session.begin();
+    let mut tally = session.begin()?;
     while let Some(block) = feed.next()? {
         let mut at = 0;
         while at < block.rows {
@@ -281,7 +261,7 @@ fn train_epoch(
                 epoch: session.epochs + 1,
                 step: tally.rows / batch,
                 steps,
-                scores: tally.scores(accuracy),
+                scores: session.scores_so_far(&tally),
                 examples_per_s: tally.rows as f64 / seconds,
                 resident: system::resident(),
             });
@@ -310,14 +290,14 @@ impl HeldOut {
         Ok(HeldOut { feed, schema: data.output_schema()?, length: data.len() })
     }
 
-    fn evaluate(&mut self, session: &mut Session) -> Result<Tally> {
-        let mut tally = session.begin();
+    fn evaluate(&mut self, session: &mut Session) -> Result<Scores> {
+        let mut tally = session.begin()?;
         self.each_piece(session, Role::Evaluate, &mut tally, |_, _| Ok(()))?;
         if !tally.loss.is_finite() {
             let what = "the loss over the held-out rows is not a finite number; look at those rows, or try a smaller learning rate";
             return Err(Error::Config(what.to_string()));
         }
-        Ok(tally)
+        Ok(session.scores(&tally))
     }
 
     /// Runs a program over every row, a piece at a time.
