@@ -158,6 +158,8 @@ pub struct Graph {
     /// The value each changed state has after the step.
     pub(crate) updates: Vec<(StateId, ValueId)>,
     pub(crate) streams: u32,
+    /// Values that gradients do not pass.
+    pub(crate) stopped: Vec<ValueId>,
     scope: Vec<String>,
     phase: Option<Phase>,
 }

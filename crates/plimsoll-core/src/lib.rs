@@ -11,6 +11,7 @@ pub mod device;
 pub mod dtype;
 mod executor;
 pub mod expr;
+mod factor;
 pub mod graph;
 pub mod loss_scale;
 pub mod op;

@@ -162,6 +162,11 @@ impl Dataset {
         self
     }
 
+    /// How rows are reordered, seeds included: what has to be the same for a saved position to mean the same.
+    pub fn order(&self) -> Result<String, DataError> {
+        Ok(self.recipe()?.order())
+    }
+
     /// Rows in one epoch.
     pub fn len(&self) -> u64 {
         let reorders = self.stages.iter().filter_map(|stage| match stage {

@@ -3,6 +3,7 @@
 //! Give a [`nn`] model, a [`Dataset`] and a [`Budget`] to a [`Trainer`]. [`Trainer::plan`] states what the run needs, to the byte, or
 //! says the least that would work; [`Trainer::fit`] trains and stays under the line. See [`Trainer`] for a whole program.
 
+mod checkpoint;
 pub mod config;
 mod devices;
 mod error;
@@ -15,10 +16,11 @@ mod precision;
 mod run;
 mod schedule;
 pub mod system;
+mod tensors;
 mod trainer;
-mod weights;
 pub mod zoo;
 
+pub use checkpoint::Checkpoints;
 pub use devices::{Choice, open_device};
 pub use error::{Error, Result};
 pub use loss::{Loss, Objective};
@@ -34,7 +36,9 @@ pub use plimsoll_data::{Cache, Dataset, Parallelism, Prefetch, RandomSpec, Shuff
 pub use precision::Precision;
 pub use run::{Run, RunFolder};
 pub use schedule::{Plateau, Schedule, ScheduleState};
-pub use trainer::{DeviceLine, Epoch, Event, Fit, History, Infeasible, Prediction, RunPlan, Trainer};
+pub use trainer::{
+    Callback, CsvLog, DeviceLine, EarlyStopping, Epoch, Event, Fit, Flow, History, Infeasible, Prediction, RunPlan, Trainer,
+};
 
 /// What a device is, in words.
 pub fn describe(device: &dyn plimsoll_core::Device) -> String {

@@ -3,8 +3,10 @@
 use crate::DType;
 use crate::autodiff::Adjoint;
 use crate::expr::{Expr, Term};
+use crate::factor::factor;
 use crate::graph::{Graph, GraphError, ValueId};
 use crate::op::Define;
+use crate::ops::Reduction;
 use crate::shape::{Shape, TensorType};
 
 /// Applies an expression to every element of `shape`. Arithmetic is single precision whatever the types read and written,
@@ -47,8 +49,7 @@ impl Define for Pointwise {
                 continue;
             }
             let operands: Vec<ValueId> = adjoint.inputs.iter().chain(&adjoint.outputs).chain(&outputs).copied().collect();
-            let full = adjoint.graph.pointwise_over(slope, &operands, self.shape.clone())?;
-            gradients[i] = Some(adjoint.graph.sum_to(full, &adjoint.graph.shape(adjoint.inputs[i]).clone())?);
+            gradients[i] = Some(self.summed(adjoint.graph, slope, operands, adjoint.inputs[i])?);
         }
         Ok(gradients)
     }
@@ -60,6 +61,37 @@ impl Define for Pointwise {
     /// Every element is read before it is written, and the planner makes sure that the sizes agree.
     fn in_place(&self, _: usize, _: usize) -> bool {
         true
+    }
+}
+
+impl Pointwise {
+    /// The gradient of an input: its slope, summed where the input was stretched. What does not change along the sum waits until after it.
+    fn summed(&self, g: &mut Graph, slope: Expr, mut operands: Vec<ValueId>, input: ValueId) -> Result<ValueId, GraphError> {
+        let target = g.shape(input).clone();
+        let axes = target.stretched_axes(&self.shape);
+        let still = |value: ValueId| {
+            let own = g.shape(value).stretched_axes(&self.shape);
+            axes.iter().all(|axis| own.contains(axis))
+        };
+        let steady = |term: &Term| match term {
+            Term::Input(i) => still(operands[*i as usize]),
+            Term::Random(_) => false,
+            Term::Coordinate(axis) => !axes.contains(&(*axis as usize)),
+            _ => true,
+        };
+        // Sums keep their axes until the factors are on; where the result stands must then still be told by the coordinates.
+        let cut = if axes.is_empty() { None } else { factor(&slope, operands.len(), steady) };
+        let Some(cut) = cut.filter(|cut| !cut.outside.is_positional()) else {
+            let full = g.pointwise_over(slope, &operands, self.shape.clone())?;
+            return g.sum_to(full, &target);
+        };
+        let full = g.pointwise_over(cut.inside, &operands, self.shape.clone())?;
+        let sum = g.reduce(Reduction::Sum, full, &axes)?;
+        let shape = g.shape(sum).clone();
+        // Operands that the second part does not read may be larger than it.
+        operands.push(sum);
+        let scaled = g.pointwise_over(cut.outside, &operands, shape)?;
+        g.reshape(scaled, target)
     }
 }
 

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::pipeline::Pipeline;
 use crate::run::Run;
 use reader::Reader;
+pub(crate) use reader::nearest;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 

@@ -5,7 +5,8 @@ use super::optimizers::{average, clip, optimizer, schedule};
 use super::reader::Reader;
 use crate::error::{Error, Result};
 use crate::precision::Precision;
-use crate::run::Settings;
+use crate::run::{CheckpointSettings, Settings};
+use crate::trainer::EarlyStopping;
 use plimsoll_core::{Budget, Bytes};
 use toml::Value;
 
@@ -40,15 +41,49 @@ pub(super) fn settings(root: &Reader<'_>) -> Result<Settings> {
         if let Some(optimizer) = optimizer(&train)? {
             settings.optimizer = optimizer;
         }
+        settings.early_stopping = early_stopping(&train)?;
+        settings.csv_log = train.flag("csv_log")?.unwrap_or(false);
         settings.device = train.text("device")?.unwrap_or("cpu").parse()?;
         settings.device_profile = train.text("device_profile")?.map(str::to_string);
         train.finish()?;
     }
+    settings.checkpoint = checkpoint(root)?;
     if let Some(budget) = root.section("budget")? {
         settings.budget = Budget { host: size(&budget, "host")?, device: size(&budget, "device")? };
         budget.finish()?;
     }
     Ok(settings)
+}
+
+/// When checkpoints are written and which are kept.
+fn checkpoint(root: &Reader<'_>) -> Result<CheckpointSettings> {
+    let usual = CheckpointSettings::default();
+    let Some(table) = root.section("checkpoint")? else { return Ok(usual) };
+    let settings = CheckpointSettings {
+        enabled: table.flag("enabled")?.unwrap_or(usual.enabled),
+        keep: table.count("keep", 1)?.map_or(usual.keep, |keep| keep as usize),
+        seconds: table.count("every_seconds", 1)?.unwrap_or(usual.seconds),
+        steps: table.count("every_steps", 1)?,
+        best: table.text("best")?.map(str::to_string),
+        restore_best: table.flag("restore_best")?.unwrap_or(false),
+    };
+    if settings.restore_best && settings.best.is_none() {
+        return Err(table.missing("best", "the score to restore the best epoch of, such as \"val_loss\""));
+    }
+    table.finish()?;
+    Ok(settings)
+}
+
+/// A table with the score to follow.
+fn early_stopping(train: &Reader<'_>) -> Result<Option<EarlyStopping>> {
+    let Some(table) = train.section("early_stopping")? else { return Ok(None) };
+    let Some(score) = table.text("score")? else { return Err(table.missing("score", "a score, such as \"val_loss\"")) };
+    let mut stopping = EarlyStopping::new(score).patience(table.count("patience", 0)?.unwrap_or(0));
+    if let Some(least) = table.number("min_delta")? {
+        stopping = stopping.min_delta(least);
+    }
+    table.finish()?;
+    Ok(Some(stopping))
 }
 
 fn size(budget: &Reader<'_>, key: &'static str) -> Result<Option<Bytes>> {

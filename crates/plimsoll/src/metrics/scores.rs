@@ -1,5 +1,7 @@
 //! Loss and metrics as numbers with names.
 
+use serde_json::Value;
+
 /// Loss and metrics over some rows.
 ///
 /// ```
@@ -25,6 +27,19 @@ impl Scores {
     pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
         let first = [("loss", self.loss)].into_iter().chain(self.accuracy.map(|accuracy| ("accuracy", accuracy)));
         first.chain(self.more.iter().map(|(name, value)| (name.as_str(), *value)))
+    }
+
+    /// From the object that [`Epoch::to_json`](crate::Epoch::to_json) gives, where names have this prefix.
+    pub(crate) fn from_json(object: &Value, prefix: &str) -> Option<Scores> {
+        let number = |name: &str| object[format!("{prefix}{name}")].as_f64();
+        let mut scores = Scores { loss: number("loss")?, accuracy: number("accuracy"), ..Scores::default() };
+        for name in object["metrics"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            scores.more.extend(number(name).map(|value| (name.to_string(), value)));
+            if let Some(values) = object[format!("{prefix}{name}_per_class")].as_array() {
+                scores.per_class.push((name.to_string(), values.iter().filter_map(Value::as_f64).collect()));
+            }
+        }
+        Some(scores)
     }
 
     /// The number of this name.

@@ -77,7 +77,7 @@ impl Optimizer for Adafactor {
         };
         let scale = root_mean_square(g, p)?;
         let towards = if rank >= 2 {
-            let mut mean_over = |g: &mut Graph, name: &str, axis: usize| -> Result<ValueId, GraphError> {
+            let mean_over = |g: &mut Graph, name: &str, axis: usize| -> Result<ValueId, GraphError> {
                 let share = 1.0 / shape.dims()[axis].factor() as f32;
                 let squares = g.map(gradient, |e, x| e.mul(e.add(e.mul(x, x), e.constant(self.epsilon)), e.constant(share)))?;
                 let mean = g.reduce(Reduction::Sum, squares, &[axis])?;

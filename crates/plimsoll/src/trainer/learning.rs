@@ -66,17 +66,9 @@ impl Learning {
     /// Tells the schedule how an epoch went.
     pub fn observe(&mut self, epoch: &Epoch) -> Result<()> {
         let Some(monitor) = self.schedule.monitor() else { return Ok(()) };
-        let score = match monitor.strip_prefix("val_") {
-            Some(name) => epoch.validation.as_ref().and_then(|scores| scores.get(name)),
-            None => epoch.training.get(monitor),
-        };
-        let Some(score) = score else {
-            let known: Vec<String> = epoch.training.iter().map(|(name, _)| name.to_string()).collect();
-            return Err(Error::Config(format!(
-                "the schedule watches `{monitor}`, which this run does not report; it reports {}{}",
-                known.join(", "),
-                if epoch.validation.is_some() { ", and the same with `val_` before them" } else { " and validates on nothing" }
-            )));
+        let Some(score) = epoch.score(monitor) else {
+            let known = epoch.score_names().join(", ");
+            return Err(Error::Config(format!("the schedule watches `{monitor}`, which this run does not report; it has {known}")));
         };
         self.schedule.observe(&mut self.state, score);
         Ok(())

@@ -1,5 +1,6 @@
 //! The trainer: a model, data, a loss and a line go in; a plan comes out, then a trained model.
 
+mod callbacks;
 mod explain;
 mod fit;
 mod learning;
@@ -7,6 +8,7 @@ mod plan;
 mod predict;
 mod programs;
 mod session;
+mod track;
 
 use crate::devices::{self, Choice, Opened};
 use crate::error::{Error, Result};
@@ -16,7 +18,7 @@ use crate::nn::Model;
 use crate::optim::{AVERAGE_NAME, Average, Clip, Optimizer};
 use crate::precision::Precision;
 use crate::schedule::{Schedule, ScheduleState};
-use crate::{system, weights};
+use crate::{system, tensors};
 use learning::Learning;
 use plan::{PlanError, Request, plan_run};
 use plimsoll_core::graph::{StateId, StateKind};
@@ -28,6 +30,8 @@ use session::Session;
 use std::path::Path;
 use std::sync::Arc;
 
+pub(crate) use callbacks::smaller_is_better;
+pub use callbacks::{Callback, CsvLog, EarlyStopping, Flow};
 pub use fit::{Epoch, Event, Fit, History};
 pub use plan::{DeviceLine, Infeasible, RunPlan};
 pub use predict::Prediction;
@@ -62,6 +66,8 @@ pub struct Trainer {
     profile: Option<String>,
     device: Option<Opened>,
     programs: Option<Programs>,
+    /// Whether the run writes checkpoints, which takes memory too.
+    checkpointed: bool,
     session: Option<Session>,
 }
 
@@ -82,6 +88,7 @@ impl Trainer {
             profile: None,
             device: None,
             programs: None,
+            checkpointed: false,
             session: None,
         }
     }
@@ -228,6 +235,12 @@ impl Trainer {
         self
     }
 
+    /// Plans with room for writing checkpoints.
+    pub(crate) fn with_checkpoints(mut self) -> Trainer {
+        self.checkpointed = true;
+        self
+    }
+
     /// What the run will need, exactly, or why it cannot be.
     pub fn plan(&mut self) -> Result<RunPlan> {
         self.plan_with(None)
@@ -285,6 +298,7 @@ impl Trainer {
             micro_batch: self.micro_batch,
             budget,
             thread_stacks: *thread_stacks,
+            checkpointed: self.checkpointed,
         };
         plan_run(&request).map_err(|error| match error {
             PlanError::Infeasible(infeasible) => Error::Infeasible(infeasible),
@@ -295,13 +309,13 @@ impl Trainer {
     /// Writes the weights as safetensors: whole or not at all.
     pub fn save_weights(&mut self, path: &Path) -> Result<()> {
         self.open_planned()?;
-        weights::save(&self.session.as_ref().expect("opened above").executor, path)
+        tensors::save_weights(&self.session.as_ref().expect("opened above").executor, path)
     }
 
     /// Reads weights that [`save_weights`](Trainer::save_weights) wrote for the same model.
     pub fn load_weights(&mut self, path: &Path) -> Result<()> {
         self.open_planned()?;
-        weights::load(&mut self.session.as_mut().expect("opened above").executor, path)
+        tensors::load_weights(&mut self.session.as_mut().expect("opened above").executor, path)
     }
 
     /// Writes the graphs and finds the device, once.

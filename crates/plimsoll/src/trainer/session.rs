@@ -2,9 +2,10 @@
 
 use super::plan::RunPlan;
 use super::learning::Learning;
-use super::programs::{LOSS_WEIGHT, Programs, ROW_SHARE};
+use super::programs::{LOSS_WEIGHT, MOST_INPUTS, Programs, ROW_SHARE};
 use crate::error::{Error, Result};
 use crate::metrics::{Counters, Scores};
+use crate::nn::PIECE_SHARE;
 use plimsoll_core::device::{Device, DeviceError, StepInputs};
 use plimsoll_core::graph::StateId;
 use plimsoll_core::loss_scale::SKIPPED;
@@ -15,8 +16,8 @@ use plimsoll_core::{Bytes, DType, Executor, Graph, Ledger, Op, Reservation, Tick
 use plimsoll_data::{Batch, Schema};
 use std::sync::Arc;
 
-/// Columns a step reads: features, labels and sample weights.
-const COLUMNS: usize = 3;
+/// The most columns a step reads: features, labels and sample weights.
+const COLUMNS: usize = MOST_INPUTS + 2;
 
 /// Answers after which the counts of classes are brought to the host: single precision counts exactly to twice as many.
 const COUNTABLE: u64 = 1 << 23;
@@ -88,6 +89,7 @@ struct Pending {
 #[derive(Clone, Copy)]
 enum Scalar {
     RowShare,
+    PieceShare,
     /// An index into the numbers of the step.
     Rate(usize),
 }
@@ -119,6 +121,28 @@ impl Tally {
     fn mean_loss(&self) -> f64 {
         self.loss / if self.weight > 0.0 { self.weight } else { 1.0 }
     }
+
+    /// The sums by name, as the bits of their numbers.
+    pub fn save(&self) -> Vec<(String, u64)> {
+        let known = [("loss", self.loss.to_bits()), ("weight", self.weight.to_bits()), ("rows", self.rows)];
+        let known = known.into_iter().map(|(name, bits)| (name.to_string(), bits));
+        known.chain(self.sums.iter().enumerate().map(|(i, sum)| (format!("sum{i}"), sum.to_bits()))).collect()
+    }
+
+    /// Takes up sums that [`Tally::save`] gave.
+    pub fn restore(&mut self, sums: &[(String, u64)]) {
+        for (name, bits) in sums {
+            match name.as_str() {
+                "loss" => self.loss = f64::from_bits(*bits),
+                "weight" => self.weight = f64::from_bits(*bits),
+                "rows" => self.rows = *bits,
+                name => {
+                    let place = name.strip_prefix("sum").and_then(|i| i.parse::<usize>().ok()).filter(|i| *i < NUMBERS);
+                    place.into_iter().for_each(|i| self.sums[i] = f64::from_bits(*bits));
+                }
+            }
+        }
+    }
 }
 
 impl Session {
@@ -132,8 +156,9 @@ impl Session {
     ) -> Result<Session> {
         let ledger = Ledger::new("host", Some(plan.line));
         // What is not the pipeline's, which books for itself, nor the plan's, for which the executor does.
-        let own =
-            |name: &&(String, _)| matches!(name.0.as_str(), "process" | "thread stacks" | "graphs" | "CUDA itself" | "pinned staging");
+        let own = |name: &&(String, _)| {
+            matches!(name.0.as_str(), "process" | "thread stacks" | "graphs" | "checkpoint" | "CUDA itself" | "pinned staging")
+        };
         let process = plan.owners.iter().filter(own).map(|(name, size)| ledger.reserve(name, *size)).collect::<Result<Vec<_>, _>>()?;
         let lags = !device.shares_host_memory();
         let mut executor = match &plan.device_memory {
@@ -194,12 +219,27 @@ impl Session {
         Ok(())
     }
 
+    /// What all random numbers of the run come from.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// An empty tally. What a run that failed left unlooked at does not count towards it.
     pub fn begin(&mut self) -> Result<Tally> {
         self.pending = None;
         self.collect_counts()?;
         self.counts.fill(0.0);
         Ok(Tally::default())
+    }
+
+    /// What was counted class by class since [`Session::begin`] and has been settled.
+    pub fn counts(&self) -> &[f64] {
+        &self.counts
+    }
+
+    /// Goes on with counts of an epoch that was begun before.
+    pub fn take_up_counts(&mut self, counts: &[f64]) {
+        self.counts.iter_mut().zip(counts).for_each(|(count, before)| *count += before);
     }
 
     /// Loss and accuracy so far.
@@ -255,6 +295,7 @@ impl Session {
         for (number, scalar) in prepared.numbers.iter_mut().zip(&prepared.scalars) {
             *number = match scalar {
                 Scalar::RowShare => 1.0 / piece.batch_rows as f32,
+                Scalar::PieceShare => 1.0 / piece.rows as f32,
                 Scalar::Rate(i) => self.rates[*i],
             };
         }
@@ -357,6 +398,7 @@ fn prepare(executor: &Executor, role: Role, graph: &Graph, programs: &Programs, 
         .iter()
         .map(|name| match names.iter().position(|own| own == name) {
             Some(index) => Scalar::Rate(index),
+            None if name == PIECE_SHARE => Scalar::PieceShare,
             None => {
                 assert_eq!(name, ROW_SHARE, "every scalar is the optimiser's or the trainer's");
                 Scalar::RowShare
