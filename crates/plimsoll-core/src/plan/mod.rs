@@ -265,6 +265,7 @@ pub fn state_owner(kind: StateKind) -> &'static str {
         StateKind::Parameter | StateKind::Statistic => "weights",
         StateKind::Optimizer => "optimiser",
         StateKind::Accumulator => "gradient sums",
+        StateKind::Metric => "metrics",
     }
 }
 

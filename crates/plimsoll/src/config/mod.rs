@@ -3,6 +3,8 @@
 mod data;
 mod layers;
 mod maps;
+mod objective;
+mod optimizers;
 mod reader;
 mod training;
 
