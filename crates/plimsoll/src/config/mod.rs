@@ -4,6 +4,7 @@ mod data;
 mod layers;
 mod maps;
 mod reader;
+mod sources;
 mod training;
 
 use crate::error::{Error, Result};
