@@ -32,7 +32,7 @@ pub use plimsoll_core::selftest;
 pub use plimsoll_core::{Budget, Bytes};
 pub use plimsoll_cpu::CpuDevice;
 pub use plimsoll_cuda::{Found, Gpu, Probe, probe};
-pub use plimsoll_data::{Cache, Dataset, Parallelism, Prefetch, RandomSpec, Shuffle, Split};
+pub use plimsoll_data::{Cache, Dataset, Parallelism, Prefetch, RandomSpec, Shuffle, Split, Tensor, Vocabulary, source};
 pub use precision::Precision;
 pub use run::{Run, RunFolder};
 pub use schedule::{Plateau, Schedule, ScheduleState};

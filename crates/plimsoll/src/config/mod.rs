@@ -6,6 +6,7 @@ mod maps;
 mod objective;
 mod optimizers;
 mod reader;
+mod sources;
 mod training;
 
 use crate::error::{Error, Result};
