@@ -92,6 +92,8 @@ pub enum StateKind {
     Optimizer,
     /// The gradient summed over micro-batches.
     Accumulator,
+    /// What is counted for a metric, read and set to zero by the host.
+    Metric,
 }
 
 /// How a state starts.

@@ -13,6 +13,7 @@ mod executor;
 pub mod expr;
 mod factor;
 pub mod graph;
+pub mod loss_scale;
 pub mod op;
 pub mod ops;
 pub mod passes;

@@ -1,5 +1,6 @@
 //! What an op is: the closed list devices write kernels for, and the one trait that holds all that is known about each.
 
+use crate::DType;
 use crate::autodiff::Adjoint;
 use crate::graph::{Graph, GraphError, InputId, ScalarId, StateId, ValueId};
 use crate::ops::{
@@ -141,4 +142,9 @@ pub(crate) fn expect_real(inputs: &[&TensorType]) -> Result<(), String> {
         Some(input) => Err(format!("takes real numbers, but got {input}; cast it first")),
         None => Ok(()),
     }
+}
+
+/// Checks that a result computed in real numbers is stored as such.
+pub(crate) fn expect_real_result(dtype: DType) -> Result<(), String> {
+    if dtype.is_float() { Ok(()) } else { Err(format!("computes real numbers, which cannot be stored as {dtype}; cast the result")) }
 }

@@ -3,10 +3,13 @@
 use crate::checkpoint::Checkpoints;
 use crate::devices::Choice;
 use crate::error::{Error, Result};
-use crate::loss::{Loss, Metric};
+use crate::loss::{Loss, Objective};
+use crate::metrics::{Metric, Scores};
 use crate::nn::Model;
-use crate::optim::{Adam, Optimizer};
-use crate::trainer::{CsvLog, EarlyStopping, Event, Fit, History, RunPlan, Scores, Trainer};
+use crate::optim::{Adam, Average, Clip, Optimizer};
+use crate::precision::Precision;
+use crate::schedule::Schedule;
+use crate::trainer::{CsvLog, EarlyStopping, Event, Fit, History, RunPlan, Trainer};
 use plimsoll_core::Budget;
 use plimsoll_data::Dataset;
 use serde_json::{Value, json};
@@ -23,9 +26,13 @@ pub(crate) struct Settings {
     pub epochs: u64,
     pub seed: u64,
     pub threads: Option<usize>,
-    pub loss: Loss,
+    pub loss: Objective,
     pub metrics: Option<Vec<Metric>>,
     pub optimizer: Arc<dyn Optimizer>,
+    pub clip: Option<Clip>,
+    pub schedule: Schedule,
+    pub average: Option<Average>,
+    pub precision: Precision,
     pub device: Choice,
     pub device_profile: Option<String>,
     pub budget: Budget,
@@ -72,9 +79,13 @@ impl Default for Settings {
             epochs: 1,
             seed: 0,
             threads: None,
-            loss: Loss::SoftmaxCrossEntropy,
+            loss: Loss::SoftmaxCrossEntropy.into(),
             metrics: None,
             optimizer: Arc::new(Adam::default()),
+            clip: None,
+            schedule: Schedule::default(),
+            average: None,
+            precision: Precision::default(),
             device: Choice::default(),
             device_profile: None,
             budget: Budget::default(),
@@ -88,6 +99,8 @@ impl Default for Settings {
 /// A run that a configuration describes.
 pub struct Run {
     trainer: Trainer,
+    /// Whether it keeps an average of its weights.
+    averages: bool,
     validation: Option<Dataset>,
     epochs: u64,
     checkpoint: CheckpointSettings,
@@ -99,9 +112,13 @@ pub struct Run {
 
 impl Run {
     pub(crate) fn new(settings: Settings, model: Model, data: Dataset, validation: Option<Dataset>, config: String, title: String) -> Run {
+        let steps = data.batch_size().map_or(0, |batch| data.len().div_ceil(batch.max(1) as u64) * settings.epochs);
+        let averages = settings.average.is_some();
         let mut trainer = Trainer::new(model, &data)
             .loss(settings.loss)
             .shared_optimizer(settings.optimizer)
+            .schedule(settings.schedule.fitted(steps))
+            .precision(settings.precision)
             .budget(settings.budget)
             .seed(settings.seed)
             .device(settings.device);
@@ -117,11 +134,18 @@ impl Run {
         if let Some(metrics) = settings.metrics {
             trainer = trainer.metrics(metrics);
         }
+        if let Some(clip) = settings.clip {
+            trainer = trainer.clip(clip);
+        }
+        if let Some(average) = settings.average {
+            trainer = trainer.average(average);
+        }
         if settings.checkpoint.enabled {
             trainer = trainer.with_checkpoints();
         }
         Run {
             trainer,
+            averages,
             validation,
             epochs: settings.epochs,
             checkpoint: settings.checkpoint,
@@ -152,6 +176,7 @@ impl Run {
                 Event::Planned { plan, .. } => folder
                     .remove("report.json")
                     .and(folder.remove("weights.safetensors"))
+                    .and(folder.remove("weights-average.safetensors"))
                     .and_then(|()| folder.write("config.toml", self.config.as_bytes()))
                     .and_then(|()| folder.write("plan.json", pretty(&plan.to_json()).as_bytes()))
                     .and_then(|()| if resume { Ok(()) } else { log.begin() }),
@@ -182,6 +207,9 @@ impl Run {
         let history = self.trainer.fit(fit)?;
         // What was learnt is saved first: a log that could not be written must not cost the training.
         self.trainer.save_weights(&folder.file("weights.safetensors"))?;
+        if self.averages {
+            self.trainer.averaged(|trainer| trainer.save_weights(&folder.file("weights-average.safetensors")))?;
+        }
         if let Some(error) = failed {
             return Err(error);
         }
@@ -309,17 +337,25 @@ impl crate::Epoch {
             "seconds": self.seconds,
             "examples_per_s": self.examples_per_s,
         });
-        let mut put = |prefix: &str, scores: &Scores| {
-            object[format!("{prefix}loss")] = json!(scores.loss);
-            if let Some(accuracy) = scores.accuracy {
-                object[format!("{prefix}accuracy")] = json!(accuracy);
-            }
-        };
-        put("", &self.training);
+        put_scores(&mut object, "", &self.training);
+        if !self.training.more.is_empty() {
+            // So that the others can be told from the rest of the object.
+            object["metrics"] = self.training.more.iter().map(|(name, _)| name.as_str()).collect();
+        }
         if let Some(scores) = &self.validation {
-            put("val_", scores);
+            put_scores(&mut object, "val_", scores);
         }
         object
+    }
+}
+
+/// Adds all scores to an object, with a prefix before their names.
+fn put_scores(object: &mut Value, prefix: &str, scores: &Scores) {
+    for (name, value) in scores.iter() {
+        object[format!("{prefix}{name}")] = json!(value);
+    }
+    for (name, values) in &scores.per_class {
+        object[format!("{prefix}{name}_per_class")] = json!(values);
     }
 }
 

@@ -24,11 +24,11 @@ pub(crate) enum Which {
 }
 
 impl Which {
-    /// Sums of gradients are never among them: between two steps they hold nothing.
+    /// Sums of gradients and counts of metrics are never among them: between two steps the former hold nothing, and the host has the latter.
     fn has(self, kind: StateKind) -> bool {
         match self {
             Which::Weights => matches!(kind, StateKind::Parameter | StateKind::Statistic),
-            Which::Everything => kind != StateKind::Accumulator,
+            Which::Everything => !matches!(kind, StateKind::Accumulator | StateKind::Metric),
         }
     }
 }

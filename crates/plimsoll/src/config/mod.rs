@@ -3,7 +3,10 @@
 mod data;
 mod layers;
 mod maps;
+mod objective;
+mod optimizers;
 mod reader;
+mod sources;
 mod training;
 
 use crate::error::{Error, Result};

@@ -4,7 +4,7 @@ use super::{Activation, Initializer, Layer, Lowering, Penalty, only};
 use plimsoll_core::graph::Init;
 use plimsoll_core::ops::{Conv2d, Window};
 use plimsoll_core::shape::Shape;
-use plimsoll_core::{Graph, GraphError, Op, ValueId};
+use plimsoll_core::{DType, Graph, GraphError, Op, ValueId};
 
 /// What is done at the edges of an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -190,7 +190,7 @@ impl Layer for Conv2D {
         let init = self.initializer.init(taps * channels / groups, taps * self.filters / groups);
         let filter = lowering.parameter("kernel", [height, width, channels / groups, self.filters], init)?;
         lowering.penalize(filter, self.penalty)?;
-        let y = lowering.graph.add_one(Op::Conv2d(Conv2d { window, groups, epilogue: None }), &[x, filter])?;
+        let y = lowering.graph.add_one(Op::Conv2d(Conv2d { window, groups, epilogue: None, dtype: DType::F32 }), &[x, filter])?;
         finish(lowering, y, self.filters, self.bias, self.activation)
     }
 

@@ -3,7 +3,7 @@
 use super::conv::{Walk, finish};
 use super::{Activation, Initializer, Layer, Lowering, Padding, Penalty, only};
 use plimsoll_core::ops::{Conv2d, Window};
-use plimsoll_core::{GraphError, Op, ValueId};
+use plimsoll_core::{DType, GraphError, Op, ValueId};
 
 /// Slides filters over every channel of images by itself.
 ///
@@ -94,7 +94,7 @@ impl DepthwiseConv2D {
         // The filters of a channel stand together, as its group's.
         let filter = lowering.parameter(name, [height, width, 1, channels * self.multiplier], init)?;
         lowering.penalize(filter, self.penalty)?;
-        let y = lowering.graph.add_one(Op::Conv2d(Conv2d { window, groups: channels, epilogue: None }), &[x, filter])?;
+        let y = lowering.graph.add_one(Op::Conv2d(Conv2d { window, groups: channels, epilogue: None, dtype: DType::F32 }), &[x, filter])?;
         Ok((y, channels * self.multiplier))
     }
 }
@@ -168,7 +168,7 @@ impl Layer for SeparableConv2D {
         let init = self.depthwise.initializer.init(channels, self.filters);
         let mix = lowering.parameter("pointwise_kernel", [1, 1, channels, self.filters], init)?;
         lowering.penalize(mix, self.depthwise.penalty)?;
-        let conv = Conv2d { window: Window::valid((1, 1), (1, 1)), groups: 1, epilogue: None };
+        let conv = Conv2d { window: Window::valid((1, 1), (1, 1)), groups: 1, epilogue: None, dtype: DType::F32 };
         let y = lowering.graph.add_one(Op::Conv2d(conv), &[y, mix])?;
         finish(lowering, y, self.filters, self.depthwise.bias, self.depthwise.activation)
     }

@@ -3,7 +3,7 @@
 use super::conv::{Walk, finish, image};
 use super::{Activation, Initializer, Layer, Lowering, Padding, Penalty, only};
 use plimsoll_core::ops::Conv2dGradInput;
-use plimsoll_core::{GraphError, Op, ValueId};
+use plimsoll_core::{DType, GraphError, Op, ValueId};
 
 /// What a convolution's gradient does to its input, as a layer: every pixel is spread over the places a filter covers.
 ///
@@ -127,7 +127,7 @@ impl Layer for Conv2DTranspose {
         lowering.penalize(filter, self.penalty)?;
         let g = &mut *lowering.graph;
         let input = g.shape(x).with(1, tall.into()).with(2, wide.into()).with(3, self.filters.into());
-        let spread = Conv2dGradInput { window: self.walk.on((tall, wide)), groups: 1, input };
+        let spread = Conv2dGradInput { window: self.walk.on((tall, wide)), groups: 1, input, dtype: DType::F32 };
         let y = g.add_one(Op::Conv2dGradInput(spread), &[filter, x])?;
         finish(lowering, y, self.filters, self.bias, self.activation)
     }

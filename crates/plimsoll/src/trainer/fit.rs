@@ -6,6 +6,7 @@ use super::track::Track;
 use super::{RunPlan, Trainer};
 use crate::checkpoint::{self, Checkpoints, Writer};
 use crate::error::{Error, Result};
+use crate::metrics::Scores;
 use crate::system;
 use plimsoll_core::Bytes;
 use plimsoll_core::step::Role;
@@ -150,15 +151,6 @@ pub enum Event<'a> {
     Warning(&'a str),
 }
 
-/// Loss and metrics over some rows.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Scores {
-    /// The mean loss per row.
-    pub loss: f64,
-    /// The share of right answers, if it is counted.
-    pub accuracy: Option<f64>,
-}
-
 /// One epoch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Epoch {
@@ -185,15 +177,13 @@ impl Epoch {
 
     /// The names of all scores it has.
     pub fn score_names(&self) -> Vec<String> {
-        let held_out = self.validation.iter().flat_map(|scores| scores.names().map(|name| format!("val_{name}")));
-        self.training.names().map(str::to_string).chain(held_out).collect()
+        let held_out = self.validation.iter().flat_map(|scores| scores.iter().map(|(name, _)| format!("val_{name}")));
+        self.training.iter().map(|(name, _)| name.to_string()).chain(held_out).collect()
     }
 
     /// From the object [`Epoch::to_json`] gives.
     pub(super) fn from_json(object: &Value) -> Option<Epoch> {
-        let scores = |prefix: &str| {
-            Some(Scores { loss: object[format!("{prefix}loss")].as_f64()?, accuracy: object[format!("{prefix}accuracy")].as_f64() })
-        };
+        let scores = |prefix: &str| Scores::from_json(object, prefix);
         Some(Epoch {
             epoch: object["epoch"].as_u64()?,
             training: scores("")?,
@@ -201,20 +191,6 @@ impl Epoch {
             seconds: object["seconds"].as_f64()?,
             examples_per_s: object["examples_per_s"].as_f64()?,
         })
-    }
-}
-
-impl Scores {
-    fn get(&self, name: &str) -> Option<f64> {
-        match name {
-            "loss" => Some(self.loss),
-            "accuracy" => self.accuracy,
-            _ => None,
-        }
-    }
-
-    fn names(&self) -> impl Iterator<Item = &'static str> {
-        ["loss"].into_iter().chain(self.accuracy.map(|_| "accuracy"))
     }
 }
 
@@ -248,13 +224,6 @@ impl History {
     }
 }
 
-impl Tally {
-    pub(super) fn scores(&self, accuracy: bool) -> Scores {
-        let rows = self.rows.max(1) as f64;
-        Scores { loss: self.loss / rows, accuracy: accuracy.then_some(self.right / rows) }
-    }
-}
-
 impl Trainer {
     /// Plans the run, then trains. Called again, it goes on from where it stopped.
     pub fn fit(&mut self, mut fit: Fit<'_>) -> Result<History> {
@@ -263,7 +232,6 @@ impl Trainer {
         let plan = self.plan_to_run(validation.as_ref())?;
         self.open(&plan)?;
         let data = self.data.clone().rebatch(plan.feed_rows);
-        let counts_accuracy = self.counts_accuracy();
         let Some(session) = &mut self.session else { unreachable!("opened above") };
         let mut writer = fit.checkpoints.clone().map(Writer::new).transpose()?;
         let mut track = Track::begin(&mut fit, session, &data, &plan)?;
@@ -291,13 +259,14 @@ impl Trainer {
             in_use_on_device: None,
             measured: Bytes::ZERO,
         };
+        session.learning.schedule.check(session.step.max(last * data.len().div_ceil(plan.batch as u64)))?;
         history.epochs.append(&mut track.epochs);
         let (start, mut learning, mut learnt_rows) = (Instant::now(), Duration::ZERO, 0);
         for _ in 0..left {
             let epoch_start = Instant::now();
             let before = track.tally.rows;
-            let tally =
-                train_epoch(session, &mut feed, &schema, &plan, data.len(), counts_accuracy, &mut fit, &mut track, &mut writer, &history)?;
+            let tally = train_epoch(session, &mut feed, &schema, &plan, data.len(), &mut fit, &mut track, &mut writer, &history)?;
+            let training = session.scores(&tally);
             let learnt = epoch_start.elapsed();
             learning += learnt;
             learnt_rows += tally.rows - before;
@@ -307,11 +276,12 @@ impl Trainer {
             track.tally = Tally::default();
             let epoch = Epoch {
                 epoch: session.epochs,
-                training: tally.scores(counts_accuracy),
-                validation: validation.map(|tally| tally.scores(counts_accuracy)),
+                training,
+                validation,
                 seconds: epoch_start.elapsed().as_secs_f64(),
                 examples_per_s: (tally.rows - before) as f64 / learnt.as_secs_f64().max(1e-9),
             };
+            session.learning.observe(&epoch)?;
             history.steps = session.step;
             fit.tell(&Event::EpochEnd(&epoch));
             for callback in &mut fit.callbacks {
@@ -351,11 +321,10 @@ impl Trainer {
     /// Loss and metrics over some rows, without learning.
     pub fn evaluate(&mut self, data: &Dataset) -> Result<Scores> {
         self.open_planned()?;
-        let counts_accuracy = self.counts_accuracy();
         let Some(session) = &mut self.session else { unreachable!("opened above") };
         let pipeline = data.clone().rebatch(session.feed_rows).plan(session.ledger.available())?;
         let mut held_out = HeldOut::start(Role::Evaluate, data, &pipeline, session, 1)?;
-        Ok(held_out.evaluate(session)?.scores(counts_accuracy))
+        held_out.evaluate(session)
     }
 
     /// Takes the plan's memory and sets the first weights, unless that is done already.
@@ -363,7 +332,7 @@ impl Trainer {
         if self.session.is_none() {
             let (Some(programs), Some(opened)) = (&self.programs, &self.device) else { unreachable!("planned before") };
             let device = Arc::clone(&opened.device);
-            self.session = Some(Session::new(device, plan, programs, Arc::clone(&self.optimizer), self.seed, self.data.output_schema()?)?);
+            self.session = Some(Session::new(device, plan, programs, self.learning.clone(), self.seed, self.data.output_schema()?)?);
             // From now on the pieces are of the size the memory was laid out for.
             self.micro_batch = Some(plan.micro_batch);
         }
@@ -377,11 +346,6 @@ impl Trainer {
         }
         Ok(())
     }
-
-    fn counts_accuracy(&self) -> bool {
-        let metrics = self.metrics.clone().unwrap_or_else(|| self.loss.default_metrics());
-        metrics.contains(&crate::loss::Metric::Accuracy)
-    }
 }
 
 /// One pass over the training data, or what is left of it.
@@ -392,7 +356,6 @@ fn train_epoch(
     schema: &Schema,
     plan: &RunPlan,
     length: u64,
-    accuracy: bool,
     fit: &mut Fit<'_>,
     track: &mut Track,
     writer: &mut Option<Writer>,
@@ -402,7 +365,8 @@ fn train_epoch(
     let steps = length.div_ceil(batch);
     let start = Instant::now();
     let mut told = start;
-    session.begin();
+    session.begin()?;
+    session.take_up_counts(&std::mem::take(&mut track.counts));
     let mut tally = track.tally;
     let before = tally.rows;
     while let Some(block) = feed.next()? {
@@ -439,7 +403,7 @@ fn train_epoch(
                 epoch: session.epochs + 1,
                 step: tally.rows / batch,
                 steps,
-                scores: tally.scores(accuracy),
+                scores: session.scores_so_far(&tally),
                 examples_per_s: (tally.rows - before) as f64 / seconds,
                 resident: system::resident(),
             });
@@ -469,14 +433,14 @@ impl HeldOut {
         Ok(HeldOut { feed, schema: data.output_schema()?, length: data.len() })
     }
 
-    fn evaluate(&mut self, session: &mut Session) -> Result<Tally> {
-        let mut tally = session.begin();
+    fn evaluate(&mut self, session: &mut Session) -> Result<Scores> {
+        let mut tally = session.begin()?;
         self.each_piece(session, Role::Evaluate, &mut tally, |_, _| Ok(()))?;
         if !tally.loss.is_finite() {
             let what = "the loss over the held-out rows is not a finite number; look at those rows, or try a smaller learning rate";
             return Err(Error::Config(what.to_string()));
         }
-        Ok(tally)
+        Ok(session.scores(&tally))
     }
 
     /// Runs a program over every row, a piece at a time.

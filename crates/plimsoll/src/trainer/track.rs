@@ -15,6 +15,8 @@ pub(super) struct Track {
     pub rows: u64,
     /// Sums over those rows.
     pub tally: Tally,
+    /// What was counted class by class in those rows.
+    pub counts: Vec<f64>,
     /// Epochs done before this fit, if it is resumed.
     pub epochs: Vec<Epoch>,
     /// What is wrong with newer checkpoints; none if nothing is resumed.
@@ -35,6 +37,7 @@ impl Track {
         let mut track = Track {
             rows: 0,
             tally: Tally::default(),
+            counts: vec![],
             epochs: vec![],
             resumed: None,
             stopped: false,
@@ -57,6 +60,10 @@ impl Track {
         (session.step, session.epochs) = (record.step, record.epoch);
         track.rows = record.data.rows;
         track.tally.restore(&record.sums);
+        let bits = record.memories.get("class_counts").and_then(Value::as_array);
+        track.counts = bits.into_iter().flatten().filter_map(Value::as_f64).collect();
+        let schedule = record.memories.get("schedule").cloned().and_then(|state| serde_json::from_value(state).ok());
+        session.learning.state = schedule.unwrap_or_default();
         track.epochs = record.epochs.iter().filter_map(Epoch::from_json).collect();
         track.stopped = record.memories.get("stopped").is_some_and(|stopped| *stopped == Value::Bool(true));
         if let Some(best) = &mut track.best {
@@ -95,6 +102,10 @@ impl Track {
         let mut memories: Map<String, Value> =
             fit.callbacks.iter().map(|callback| (callback.name().to_string(), callback.memory())).collect();
         memories.insert("stopped".to_string(), self.stopped.into());
+        memories.insert("schedule".to_string(), serde_json::json!(session.learning.state));
+        if self.rows > 0 {
+            memories.insert("class_counts".to_string(), session.counts().into());
+        }
         if let Some(best) = &self.best {
             memories.insert("best".to_string(), best.value.into());
         }
