@@ -6,6 +6,7 @@ mod devices;
 mod progress;
 mod selftest;
 mod text;
+mod zoo;
 
 use anyhow::Result;
 use args::{Args, Command, RunArgs};
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         Command::Train(run) => train(run),
         Command::Plan(run) => plan(run),
         Command::Data(command) => data::run(command),
+        Command::Zoo(args) => zoo::run(args),
         Command::Devices { json } => {
             if *json {
                 print(&devices::json());
