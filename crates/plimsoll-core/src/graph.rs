@@ -92,6 +92,8 @@ pub enum StateKind {
     Optimizer,
     /// The gradient summed over micro-batches.
     Accumulator,
+    /// What is counted for a metric, read and set to zero by the host.
+    Metric,
 }
 
 /// How a state starts.
@@ -156,6 +158,8 @@ pub struct Graph {
     /// The value each changed state has after the step.
     pub(crate) updates: Vec<(StateId, ValueId)>,
     pub(crate) streams: u32,
+    /// Values that gradients do not pass.
+    pub(crate) stopped: Vec<ValueId>,
     scope: Vec<String>,
     phase: Option<Phase>,
 }

@@ -6,8 +6,10 @@
 #[macro_use]
 mod multiversion;
 
+pub mod attention;
 pub mod conv;
 mod device;
+pub mod gather;
 pub mod gemm;
 mod memory;
 pub mod movement;
@@ -18,5 +20,6 @@ pub mod recurrent;
 pub mod reduce;
 pub mod simd;
 pub mod threads;
+mod widen;
 
 pub use device::CpuDevice;

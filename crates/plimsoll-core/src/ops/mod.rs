@@ -1,7 +1,9 @@
 //! The ops, one file each: shape rule, gradient rule, cost, and where they may write in place.
 
+mod attention;
 mod concat;
 mod conv;
+mod gather;
 mod leaf;
 mod matmul;
 mod pad;
@@ -14,8 +16,10 @@ mod reshape;
 mod slice;
 mod transpose;
 
+pub use attention::{Attention, AttentionGrad, AttentionShape, Packing};
 pub use concat::Concat;
 pub use conv::{Conv2d, Conv2dGradFilter, Conv2dGradInput, Window};
+pub use gather::{Gather, ScatterAdd};
 pub use matmul::MatMul;
 pub use pad::Pad;
 pub use pointwise::Pointwise;

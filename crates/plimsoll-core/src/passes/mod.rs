@@ -1,8 +1,10 @@
-//! Graph improvements that change no result: folding, common subexpressions, dead code, fusion.
+//! Graph improvements that change no result (folding, common subexpressions, dead code, fusion), and the one change of types that does: mixed
+//! precision.
 
 mod dce;
 mod epilogue;
 mod fuse;
+mod precision;
 mod rewrite;
 mod simplify;
 
@@ -12,6 +14,7 @@ use crate::verify;
 pub use dce::remove_dead;
 pub use epilogue::fuse_epilogues;
 pub use fuse::fuse_pointwise;
+pub use precision::{Treatment, mixed, treatment};
 pub use simplify::simplify;
 
 /// Runs all passes in order, checking the graph after each.

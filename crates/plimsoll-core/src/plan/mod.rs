@@ -5,6 +5,7 @@ mod certificate;
 mod check;
 mod liveness;
 mod order;
+pub mod recompute;
 mod staging;
 mod updates;
 
@@ -20,6 +21,7 @@ use std::collections::BTreeMap;
 pub use arena::{Block, Layout, assign};
 pub use certificate::{Certificate, Claim, Range, Space, Step};
 pub use check::{CheckError, check};
+use recompute::{Again, Sequenced};
 pub use staging::{SLOT_HEADER, Staging};
 
 /// How many single numbers of a run are handed to the host by themselves.
@@ -99,6 +101,8 @@ pub struct Program {
     pub lower_bound: Bytes,
     /// What this program needs of the arena.
     pub arena: Bytes,
+    /// What it computes more than once.
+    pub again: Again,
 }
 
 /// Where a state lives.
@@ -158,10 +162,19 @@ pub fn layout(graphs: &[(Role, Graph)], rows: usize, device: &dyn Device) -> Res
 
 fn program(role: Role, graph: &Graph, rows: usize, device: &dyn Device, states: &[Resident]) -> Result<Program, GraphError> {
     let graph = updates::legalise(graph)?;
-    verify(&graph)?;
     let alignment = device.alignment();
     let workspace = |node: NodeId| device.workspace(&graph, graph.node(node), rows).align_up(alignment.0);
     let order = order::order(&graph, rows, alignment, &workspace);
+    let again = Again { flops: graph.flops(rows), ..Again::default() };
+    placed(role, Sequenced { graph, order, again }, rows, device, states)
+}
+
+/// Gives everything in a sequenced graph its place.
+fn placed(role: Role, sequenced: Sequenced, rows: usize, device: &dyn Device, states: &[Resident]) -> Result<Program, GraphError> {
+    let Sequenced { graph, order, again } = sequenced;
+    verify(&graph)?;
+    let alignment = device.alignment();
+    let workspace = |node: NodeId| device.workspace(&graph, graph.node(node), rows).align_up(alignment.0);
     let live = liveness::buffers(&graph, &order, rows, alignment, &workspace);
     let blocks: Vec<Block> = live.buffers.iter().map(|b| Block { first: b.first, last: b.last, size: b.size }).collect();
     let Layout { offsets, size: arena, lower_bound } = assign(&blocks);
@@ -181,7 +194,7 @@ fn program(role: Role, graph: &Graph, rows: usize, device: &dyn Device, states: 
         })
         .collect();
     let workspaces = live.workspaces.iter().map(|id| id.map_or((Bytes::ZERO, Bytes::ZERO), |id| (offsets[id], buffers[id].size))).collect();
-    Ok(Program { role, graph, order, places, workspaces, buffers, lower_bound, arena })
+    Ok(Program { role, graph, order, places, workspaces, buffers, lower_bound, arena, again })
 }
 
 /// One layout for the states of all programs; the longest list of states names them all.
@@ -252,6 +265,7 @@ pub fn state_owner(kind: StateKind) -> &'static str {
         StateKind::Parameter | StateKind::Statistic => "weights",
         StateKind::Optimizer => "optimiser",
         StateKind::Accumulator => "gradient sums",
+        StateKind::Metric => "metrics",
     }
 }
 

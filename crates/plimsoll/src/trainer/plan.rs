@@ -1,6 +1,7 @@
 //! The plan of a whole run: device and pipeline, process and threads under their lines, and the largest micro-batch that fits.
 
 use super::programs::Programs;
+use crate::checkpoint::Checkpoints;
 use crate::system;
 use plimsoll_core::device::Device;
 use plimsoll_core::plan::{Plan, check, layout};
@@ -126,6 +127,7 @@ pub(super) struct Request<'a> {
     pub micro_batch: Option<usize>,
     pub budget: Budget,
     pub thread_stacks: Bytes,
+    pub checkpointed: bool,
 }
 
 pub(super) enum PlanError {
@@ -277,6 +279,9 @@ fn candidate(request: &Request<'_>, micro_batch: usize) -> Result<Candidate, Pla
     fixed.push(("process".to_string(), system::process_footprint()));
     fixed.push(("thread stacks".to_string(), request.thread_stacks));
     fixed.push(("graphs".to_string(), request.programs.footprint()));
+    if request.checkpointed {
+        fixed.push(("checkpoint".to_string(), Checkpoints::footprint(memory.states.len())));
+    }
     let pipeline = pipelines(request, feed_rows, None)?;
     let least = fixed.iter().map(|(_, size)| *size).sum::<Bytes>() + pipeline.minimum;
     Ok(Candidate { micro_batch, feed_rows, memory: Arc::new(memory), least, fixed, on_device })
@@ -327,6 +332,19 @@ impl RunPlan {
     /// Everything under the line.
     pub fn total(&self) -> Bytes {
         self.owners.iter().map(|(_, size)| *size).sum()
+    }
+
+    /// A short text that differs if the layout does.
+    pub(crate) fn digest(&self) -> String {
+        let mut sum = crc32fast::Hasher::new();
+        let numbers = self.memory.programs.iter().flat_map(|program| &program.buffers);
+        for buffer in numbers {
+            sum.update(&buffer.offset.0.to_le_bytes());
+            sum.update(&buffer.size.0.to_le_bytes());
+            sum.update(&buffer.first.to_le_bytes());
+            sum.update(&buffer.last.to_le_bytes());
+        }
+        format!("{}x{}-{:08x}", self.batch, self.micro_batch, sum.finalize())
     }
 
     /// Micro-batches per whole batch.
