@@ -2,8 +2,10 @@
 
 use super::plan::{HOST, Infeasible, RunPlan};
 use crate::allow::Permission;
-use plimsoll_core::Bytes;
+use plimsoll_core::plan::Buffer;
+use plimsoll_core::{Bytes, ValueId};
 use serde_json::{Map, Value, json};
+use std::collections::HashMap;
 use std::fmt;
 
 /// Cells of the bar under the line.
@@ -95,6 +97,30 @@ fn wrapped(owners: &[(String, Bytes)]) -> Vec<String> {
         }
     }
     lines
+}
+
+impl RunPlan {
+    /// Every operation of every program, one line each: when it runs, what it makes and where, and whether it is made again.
+    pub fn placement(&self) -> String {
+        let mut text = String::new();
+        for program in &self.memory.programs {
+            text += &format!("{} on {}\n", program.role.name(), self.device.0);
+            let mut homes: HashMap<ValueId, &Buffer> = HashMap::new();
+            program.buffers.iter().for_each(|buffer| homes.extend(buffer.values.iter().map(|value| (*value, buffer))));
+            for (time, id) in program.order.iter().enumerate() {
+                let node = program.graph.node(*id);
+                let again = if program.again.nodes.contains(id) { " · again" } else { "" };
+                for output in &node.outputs {
+                    let place = match homes.get(output) {
+                        Some(buffer) => format!("{} at {} until step {}", buffer.size, buffer.offset.0, buffer.last),
+                        None => "in place of its old value".to_string(),
+                    };
+                    text += &format!("  {time:>5}  {:<18} {:<32} {place}{again}\n", node.op.define().name(), node.scope);
+                }
+            }
+        }
+        text
+    }
 }
 
 fn object(pairs: &[(String, Bytes)]) -> Value {

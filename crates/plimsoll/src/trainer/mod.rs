@@ -233,6 +233,10 @@ impl Trainer {
         self
     }
 
+    pub(crate) fn set_count(&mut self, count: Count) {
+        self.count = count;
+    }
+
     /// Chooses the first weights and every random number. The same seed gives the same result at any number of threads.
     pub fn seed(mut self, seed: u64) -> Trainer {
         self.seed = seed;
