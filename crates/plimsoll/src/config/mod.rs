@@ -2,6 +2,8 @@
 
 mod data;
 mod kinds;
+#[cfg(test)]
+mod layer_tests;
 mod layers;
 mod maps;
 mod objective;
