@@ -76,12 +76,25 @@ pub fn backward_workspace(shape: &AttentionShape, d_q: DType, threads: usize) ->
 /// # Panics
 /// When the workspace is shorter than [`backward_workspace`] asks for.
 pub unsafe fn backward(pool: &Pool, shape: &AttentionShape, tensors: &Backward, workspace: &mut [f32]) {
+    // SAFETY: passed on to the caller.
+    unsafe { backward_with(Isa::best(), pool, shape, tensors, workspace) }
+}
+
+/// [`backward`] with chosen instructions.
+///
+/// # Safety
+/// As for [`backward`].
+///
+/// # Panics
+/// As [`backward`], and when the processor lacks `isa`.
+pub unsafe fn backward_with(isa: Isa, pool: &Pool, shape: &AttentionShape, tensors: &Backward, workspace: &mut [f32]) {
+    assert!(isa.supported(), "this processor has no {isa:?}");
     assert!(workspace.len() >= backward_workspace(shape, tensors.d_q.dtype, pool.threads()), "the workspace of {shape:?}");
     let own = lines(&pieces(shape, tensors.d_q.dtype));
     let scratch = aligned(workspace);
     run(pool, shape.is_worth_waking(), shape.batch * shape.kv_heads, &|task, worker| {
         // SAFETY: the caller's promise; tasks write different heads, and workers have their own scratch.
-        unsafe { one_head(shape, tensors, task / shape.kv_heads, task % shape.kv_heads, Out(scratch.add(worker * own))) };
+        unsafe { one_head(isa, shape, tensors, task / shape.kv_heads, task % shape.kv_heads, Out(scratch.add(worker * own))) };
     });
 }
 
@@ -89,8 +102,7 @@ pub unsafe fn backward(pool: &Pool, shape: &AttentionShape, tensors: &Backward, 
 ///
 /// # Safety
 /// As for [`backward`]; the scratch is this task's alone.
-unsafe fn one_head(shape: &AttentionShape, tensors: &Backward, b: usize, kv_head: usize, scratch: Out) {
-    let isa = Isa::best();
+unsafe fn one_head(isa: Isa, shape: &AttentionShape, tensors: &Backward, b: usize, kv_head: usize, scratch: Out) {
     let AttentionShape { queries, keys, depth, causal, .. } = *shape;
     let group = shape.group();
     let mut parts = Parts(scratch.0);

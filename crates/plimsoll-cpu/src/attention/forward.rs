@@ -54,6 +54,19 @@ pub fn forward_workspace(shape: &AttentionShape, threads: usize) -> usize {
 /// # Panics
 /// When the workspace is shorter than [`forward_workspace`] asks for.
 pub unsafe fn forward(pool: &Pool, shape: &AttentionShape, tensors: &Forward, workspace: &mut [f32]) {
+    // SAFETY: passed on to the caller.
+    unsafe { forward_with(Isa::best(), pool, shape, tensors, workspace) }
+}
+
+/// [`forward`] with chosen instructions.
+///
+/// # Safety
+/// As for [`forward`].
+///
+/// # Panics
+/// As [`forward`], and when the processor lacks `isa`.
+pub unsafe fn forward_with(isa: Isa, pool: &Pool, shape: &AttentionShape, tensors: &Forward, workspace: &mut [f32]) {
+    assert!(isa.supported(), "this processor has no {isa:?}");
     assert!(workspace.len() >= forward_workspace(shape, pool.threads()), "the workspace of {shape:?}");
     let own = lines(&pieces(shape));
     let scratch = aligned(workspace);
@@ -61,7 +74,7 @@ pub unsafe fn forward(pool: &Pool, shape: &AttentionShape, tensors: &Forward, wo
     run(pool, shape.is_worth_waking(), shape.batch * shape.heads * chunks, &|task, worker| {
         let (head, chunk) = (task / chunks, task % chunks);
         // SAFETY: the caller's promise; tasks write different queries of different heads, and workers have their own scratch.
-        unsafe { one_chunk(shape, tensors, head / shape.heads, head % shape.heads, chunk * CHUNK, Out(scratch.add(worker * own))) };
+        unsafe { one_chunk(isa, shape, tensors, head / shape.heads, head % shape.heads, chunk * CHUNK, Out(scratch.add(worker * own))) };
     });
 }
 
@@ -69,8 +82,7 @@ pub unsafe fn forward(pool: &Pool, shape: &AttentionShape, tensors: &Forward, wo
 ///
 /// # Safety
 /// As for [`forward`]; the scratch is this task's alone.
-unsafe fn one_chunk(shape: &AttentionShape, tensors: &Forward, b: usize, head: usize, first: usize, scratch: Out) {
-    let isa = Isa::best();
+unsafe fn one_chunk(isa: Isa, shape: &AttentionShape, tensors: &Forward, b: usize, head: usize, first: usize, scratch: Out) {
     let AttentionShape { queries, keys, depth, causal, .. } = *shape;
     let count = CHUNK.min(queries - first);
     let mut parts = Parts(scratch.0);

@@ -9,8 +9,8 @@ mod forward;
 mod tiles;
 mod weights;
 
-pub use backward::{Backward, backward, backward_workspace};
-pub use forward::{Forward, forward, forward_workspace};
+pub use backward::{Backward, backward, backward_with, backward_workspace};
+pub use forward::{Forward, forward, forward_with, forward_workspace};
 
 use crate::gemm::LINE;
 use crate::gemm::tile::MAX_COLUMNS;
