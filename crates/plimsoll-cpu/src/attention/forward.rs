@@ -91,7 +91,7 @@ unsafe fn one_chunk(isa: Isa, shape: &AttentionShape, tensors: &Forward, b: usiz
     let (number, kv_number) = (head * depth, head / shape.group() * depth);
     // SAFETY: the pieces of the scratch are as long as `pieces` says, and the operands are there by the caller's promise.
     unsafe {
-        tensors.q.load(isa, b * queries + first, number, count, depth, shape.scale * LOG2_E, q);
+        tensors.q.load(isa, (b * queries + first, number), (count, depth), shape.scale * LOG2_E, q);
         let o = std::slice::from_raw_parts_mut(o, count * depth);
         let largest = std::slice::from_raw_parts_mut(largest, count);
         let sums = std::slice::from_raw_parts_mut(sums, count);
@@ -102,9 +102,9 @@ unsafe fn one_chunk(isa: Isa, shape: &AttentionShape, tensors: &Forward, b: usiz
         let seen = if causal { keys.min(first + count) } else { keys };
         for key in (0..seen).step_by(super::KEYS) {
             let columns = super::KEYS.min(seen - key);
-            tensors.k.load(isa, b * keys + key, kv_number, columns, depth, 1.0, rows);
+            tensors.k.load(isa, (b * keys + key, kv_number), (columns, depth), 1.0, rows);
             let right = Right::transposed(isa, rows, columns, depth, turned);
-            tensors.v.load(isa, b * keys + key, kv_number, columns, depth, 1.0, rows);
+            tensors.v.load(isa, (b * keys + key, kv_number), (columns, depth), 1.0, rows);
             let values = Right::rows(isa, rows, depth);
             if let Some(hidden) = tensors.mask {
                 hidden.load(isa, b * keys + key, &mut mask[..columns]);
