@@ -106,6 +106,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "PATH")]
     pub out: Option<PathBuf>,
 
+    /// Go on from the newest checkpoint of the run's folder, bit for bit as if it had never stopped; begins afresh if there is none yet
+    #[arg(long)]
+    pub resume: bool,
+
     /// Set a key of the configuration, such as train.loss=mse (lists as a whole); may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,

@@ -75,10 +75,11 @@ fn train(args: &RunArgs) -> Result<()> {
     run.plan()?;
     let folder = match &args.out {
         Some(path) => RunFolder::open(path)?,
+        None if args.resume => RunFolder::latest(run.title())?,
         None => RunFolder::next(run.title())?,
     };
     let mut progress = Progress::new(args.quiet);
-    let history = run.train(&folder, |event| progress.show(event))?;
+    let history = run.train(&folder, args.resume, |event| progress.show(event))?;
     if args.json {
         let mut document = history.to_json();
         document["out"] = json!(folder.path());
@@ -106,7 +107,9 @@ fn plan(args: &RunArgs) -> Result<()> {
 
 /// The configuration with the flags on top.
 fn configure(args: &RunArgs) -> Result<Config> {
-    let mut config = match &args.config {
+    // A run that goes on has its configuration in its folder.
+    let own = args.out.as_deref().filter(|_| args.resume).and_then(RunFolder::config_in);
+    let mut config = match args.config.as_ref().or(own.as_ref()) {
         Some(path) => Config::read(path)?,
         None => Config::digits(),
     };

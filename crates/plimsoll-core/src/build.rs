@@ -56,6 +56,14 @@ impl Graph {
         self.pointwise_many(Expr::identity(), &[x], shape, vec![dtype]).map(|outputs| outputs[0])
     }
 
+    /// The same value, but constant to gradients: nothing is learnt through it.
+    pub fn stop_gradient(&mut self, x: ValueId) -> Built {
+        let ty = self.ty(x).clone();
+        let stopped = self.pointwise_many(Expr::identity(), &[x], ty.shape, vec![ty.dtype])?[0];
+        self.stopped.push(stopped);
+        Ok(stopped)
+    }
+
     /// A function of one tensor.
     pub fn unary(&mut self, op: Unary, x: ValueId) -> Built {
         self.pointwise(Expr::build(|e| e.unary(op, e.input(0))), &[x])

@@ -1,11 +1,12 @@
 //! What an op is: the closed list devices write kernels for, and the one trait that holds all that is known about each.
 
+use crate::DType;
 use crate::autodiff::Adjoint;
 use crate::graph::{Graph, GraphError, InputId, ScalarId, StateId, ValueId};
 use crate::ops::{
     Attention, AttentionGrad, AvgPool, AvgPoolGrad, Concat, Conv2d, Conv2dGradFilter, Conv2dGradInput, MatMul, MaxPool, MaxPoolGrad,
 };
-use crate::ops::{Gather, Pad, Pointwise, Reduce, Reshape, ScatterAdd, Slice, Transpose};
+use crate::ops::{Gather, Pad, Pointwise, Recurrent, RecurrentGrad, Reduce, Reshape, ScatterAdd, Slice, Transpose};
 use crate::shape::TensorType;
 
 /// All that is known about an op, in one place. Devices add kernels and nothing else.
@@ -69,6 +70,10 @@ pub enum Op {
     AvgPool(AvgPool),
     /// Its gradient.
     AvgPoolGrad(AvgPoolGrad),
+    /// A recurrent layer, step by step.
+    Recurrent(Recurrent),
+    /// Its gradient.
+    RecurrentGrad(RecurrentGrad),
     /// The same elements under another shape.
     Reshape(Reshape),
     /// Axes in another order.
@@ -106,6 +111,8 @@ impl Op {
             Op::MaxPoolGrad(op) => op,
             Op::AvgPool(op) => op,
             Op::AvgPoolGrad(op) => op,
+            Op::Recurrent(op) => op,
+            Op::RecurrentGrad(op) => op,
             Op::Reshape(op) => op,
             Op::Transpose(op) => op,
             Op::Slice(op) => op,
@@ -135,4 +142,9 @@ pub(crate) fn expect_real(inputs: &[&TensorType]) -> Result<(), String> {
         Some(input) => Err(format!("takes real numbers, but got {input}; cast it first")),
         None => Ok(()),
     }
+}
+
+/// Checks that a result computed in real numbers is stored as such.
+pub(crate) fn expect_real_result(dtype: DType) -> Result<(), String> {
+    if dtype.is_float() { Ok(()) } else { Err(format!("computes real numbers, which cannot be stored as {dtype}; cast the result")) }
 }

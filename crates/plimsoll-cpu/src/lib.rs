@@ -16,6 +16,7 @@ pub mod movement;
 pub mod pointwise;
 pub mod pooling;
 mod program;
+pub mod recurrent;
 pub mod reduce;
 pub mod simd;
 pub mod threads;

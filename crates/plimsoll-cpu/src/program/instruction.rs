@@ -7,10 +7,12 @@ use crate::gemm::{self, Matrix, Write};
 use crate::movement::{StridedCopy, pad_with_zeros};
 use crate::pointwise::Kernel;
 use crate::pooling::{self, PoolShape};
+use crate::recurrent::{self, Reals, Walk, WalkBack, WalkShape};
 use crate::reduce::Reducer;
 use crate::threads::Pool;
 use plimsoll_core::DType;
 use plimsoll_core::device::StepInputs;
+use plimsoll_core::ops::{RecurrentGradInputs, RecurrentInputs};
 use plimsoll_core::random::StepRandom;
 use std::ops::Range;
 
@@ -59,6 +61,19 @@ impl Floats {
     unsafe fn write<'a>(self, inputs: &StepInputs<'a>) -> &'a mut [f32] {
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.address.resolve(inputs).cast(), self.count) }
+    }
+}
+
+/// A tensor of real numbers in any type.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Typed {
+    pub address: Address,
+    pub dtype: DType,
+}
+
+impl Typed {
+    fn resolve(self, inputs: &StepInputs<'_>) -> Reals {
+        Reals { ptr: self.address.resolve(inputs), dtype: self.dtype }
     }
 }
 
@@ -158,6 +173,23 @@ pub(super) enum Work {
         shape: Box<PoolShape>,
         gradient: Floats,
         output: Floats,
+    },
+    Recurrent {
+        shape: Box<WalkShape>,
+        operands: Box<RecurrentInputs<Typed>>,
+        hidden: Typed,
+        gates: Option<Typed>,
+        last: Option<Typed>,
+        workspace: Floats,
+    },
+    RecurrentGrad {
+        shape: Box<WalkShape>,
+        operands: Box<RecurrentGradInputs<Typed>>,
+        d_x: Typed,
+        d_recurrent: Option<Typed>,
+        d_first: Option<Typed>,
+        d_state: Option<Typed>,
+        workspace: Floats,
     },
     Gather {
         shape: TableShape,
@@ -291,6 +323,19 @@ impl Work {
                 Work::AvgPool { shape, input, output } => pooling::average_pool(pool, shape, input.read(inputs), output.write(inputs)),
                 Work::AvgPoolGrad { shape, gradient, output } => {
                     pooling::average_pool_grad(pool, shape, gradient.read(inputs), output.write(inputs));
+                }
+                Work::Recurrent { shape, operands, hidden, gates, last, workspace } => {
+                    let real = |tensor: Typed| tensor.resolve(inputs);
+                    let (hidden, gates, last) = (real(*hidden), gates.map(real), last.map(real));
+                    let walk = Walk { shape: **shape, inputs: operands.map(real), hidden, gates, last };
+                    recurrent::forward(pool, &walk, workspace.write(inputs));
+                }
+                Work::RecurrentGrad { shape, operands, d_x, d_recurrent, d_first, d_state, workspace } => {
+                    let real = |tensor: Typed| tensor.resolve(inputs);
+                    let (d_x, d_recurrent) = (real(*d_x), d_recurrent.map(real));
+                    let (d_first, d_state) = (d_first.map(real), d_state.map(real));
+                    let walk = WalkBack { shape: **shape, inputs: operands.map(real), d_x, d_recurrent, d_first, d_state };
+                    recurrent::backward(pool, &walk, workspace.write(inputs));
                 }
                 Work::Gather { shape, table, indices, output } => {
                     let (table, output) = ((table.0.resolve(inputs), table.1), (output.0.resolve(inputs), output.1));

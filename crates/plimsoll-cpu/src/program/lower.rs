@@ -1,6 +1,6 @@
 //! From a node of a planned graph to an instruction, and how much workspace that will need.
 
-use super::instruction::{Address, AttentionWork, Expression, Floats, HeadsOf, Work, Zeros};
+use super::instruction::{Address, AttentionWork, Expression, Floats, HeadsOf, Typed, Work, Zeros};
 use crate::attention::{self, AttentionShape};
 use crate::conv::{self, ConvShape};
 use crate::gather::TableShape;
@@ -9,10 +9,11 @@ use crate::memory::Block;
 use crate::movement::StridedCopy;
 use crate::pointwise::{Kernel, Sink, Source};
 use crate::pooling::PoolShape;
+use crate::recurrent::{self, WalkShape};
 use crate::reduce::{self, Reducer};
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Graph, Node};
-use plimsoll_core::ops::{Attention, Window};
+use plimsoll_core::ops::{Attention, Cell, Recurrent, RecurrentGrad, Window};
 use plimsoll_core::plan::{Place, Program};
 use plimsoll_core::{Bytes, DType, Op, Shape, ValueId};
 
@@ -46,6 +47,8 @@ pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, threads: usize)
             let shape = conv_shape(&op.window, op.groups, &dims(node.inputs[0]), &dims(node.inputs[1]));
             conv::grad_filter_workspace(&shape, threads)
         }
+        Op::Recurrent(op) => recurrent::forward_workspace(&walk_shape(op, &dims(node.inputs[0])), threads),
+        Op::RecurrentGrad(op) => recurrent::backward_workspace(&walk_back_shape(op, &dims(node.outputs[0])), threads),
         Op::Attention(op) => attention::forward_workspace(&attention_shape(op, graph, node, rows), threads),
         Op::AttentionGrad(op) => {
             let shape = attention_shape(&op.attention, graph, node, rows);
@@ -87,6 +90,14 @@ fn conv_shape(window: &Window, groups: usize, input: &[usize], output: &[usize])
         dilation: window.dilation,
         groups,
     }
+}
+
+fn walk_shape(op: &Recurrent, x: &[usize]) -> WalkShape {
+    WalkShape { cell: op.cell, batch: x[0], steps: x[1], units: op.units, reverse: op.reverse }
+}
+
+fn walk_back_shape(op: &RecurrentGrad, d_x: &[usize]) -> WalkShape {
+    WalkShape { cell: op.cell, batch: d_x[0], steps: d_x[1], units: op.units, reverse: op.reverse }
 }
 
 fn pool_shape(window: &Window, input: &[usize], output: &[usize]) -> Box<PoolShape> {
@@ -184,6 +195,33 @@ impl Lowering<'_> {
                 gradient: self.floats(inputs[0])?,
                 output: self.floats(outputs[0])?,
             },
+            Op::Recurrent(op) => {
+                let operands = op.operands(&self.typed_all(inputs)?).ok_or("has inputs too many or too few")?;
+                let results = self.typed_all(outputs)?;
+                Work::Recurrent {
+                    shape: Box::new(walk_shape(op, &self.dims(inputs[0]))),
+                    operands: Box::new(operands),
+                    hidden: results[0],
+                    gates: results.get(1).copied(),
+                    last: results.get(2).copied(),
+                    workspace,
+                }
+            }
+            Op::RecurrentGrad(op) => {
+                let operands = op.operands(&self.typed_all(inputs)?).ok_or("has inputs too many or too few")?;
+                let mut results = self.typed_all(outputs)?.into_iter();
+                let d_x = results.next().ok_or("has no result")?;
+                let d_recurrent = if op.cell == Cell::Gru { results.next() } else { None };
+                Work::RecurrentGrad {
+                    shape: Box::new(walk_back_shape(op, &self.dims(outputs[0]))),
+                    operands: Box::new(operands),
+                    d_x,
+                    d_recurrent,
+                    d_first: results.next(),
+                    d_state: results.next(),
+                    workspace,
+                }
+            }
             Op::Transpose(op) => {
                 let copy = StridedCopy::transpose(self.size(inputs[0]), &self.dims(inputs[0]), &op.order);
                 Work::Move { copies: vec![(copy, self.address(inputs[0])?)], output: self.address(outputs[0])?, zeros: None }
@@ -298,6 +336,12 @@ impl Lowering<'_> {
             return Err(format!("is computed in f32, but {value} is {ty}; cast it first"));
         }
         Ok(Floats { address: self.address(value)?, count: ty.shape.elements().bind(self.rows) })
+    }
+
+    /// Values that a kernel reads or writes in their own types.
+    fn typed_all(&self, values: &[ValueId]) -> Result<Vec<Typed>, String> {
+        let typed = |value: &ValueId| Ok(Typed { address: self.address(*value)?, dtype: self.program.graph.ty(*value).dtype });
+        values.iter().map(typed).collect()
     }
 
     /// The planned scratch, as long as the kernel asks for with these rows.

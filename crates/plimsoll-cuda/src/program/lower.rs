@@ -93,6 +93,9 @@ impl Lowering<'_> {
                 self.expect_single(&[inputs[0], inputs[1], outputs[0]])?;
                 all(kernels::grad_filter(&conv(&op.window, op.groups, &self.dims(inputs[0]), &self.dims(inputs[1]))))
             }
+            Op::Recurrent(_) | Op::RecurrentGrad(_) => {
+                return Err("has no CUDA kernel yet; compute with `--device cpu`".to_string());
+            }
             Op::MaxPool(op) => {
                 self.expect_single(&[inputs[0], outputs[0]])?;
                 one(kernels::max_pool(&op.window, four(&self.dims(inputs[0])), four(&self.dims(outputs[0]))))

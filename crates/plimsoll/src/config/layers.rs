@@ -7,9 +7,6 @@ use crate::nn::{Initializer, Layer, MaxPool2D, Model, Padding, Tensor};
 use crate::zoo;
 use std::sync::Arc;
 
-/// Classes of a zoo network that is not told otherwise.
-const CLASSES: u64 = 10;
-
 /// Layer types that are not activations.
 const TYPES: [&str; 9] =
     ["dense", "conv2d", "max_pool2d", "average_pool2d", "global_average_pool", "flatten", "dropout", "add", "concatenate"];
@@ -25,7 +22,7 @@ pub(super) fn model(root: &Reader<'_>) -> Result<Model> {
         (Some(name), None) => {
             let names: Vec<(&'static str, usize)> = zoo::ENTRIES.iter().enumerate().map(|(i, entry)| (entry.name, i)).collect();
             let entry = zoo::ENTRIES[choose(&table.name("zoo"), name, &names)?];
-            (entry.build)(table.count("classes", 1)?.unwrap_or(CLASSES) as usize)
+            entry.build(&overrides(&table)?)?.model
         }
         (None, Some(layers)) => layered(layers)?,
     };
@@ -35,6 +32,18 @@ pub(super) fn model(root: &Reader<'_>) -> Result<Model> {
     };
     table.finish()?;
     Ok(model)
+}
+
+/// What is said about a network of the zoo.
+fn overrides(table: &Reader<'_>) -> Result<zoo::Options> {
+    let count = |key: &'static str| table.count(key, 1).map(|count| count.map(|count| count as usize));
+    Ok(zoo::Options {
+        classes: count("classes")?,
+        input: table.counts("input")?,
+        width: table.number("width")?,
+        context: count("context")?,
+        vocabulary: count("vocabulary")?,
+    })
 }
 
 /// Layers that read the one before them, unless `inputs` names others.

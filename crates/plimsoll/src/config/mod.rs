@@ -3,13 +3,17 @@
 mod data;
 mod layers;
 mod maps;
+mod objective;
+mod optimizers;
 mod reader;
+mod sources;
 mod training;
 
 use crate::error::{Error, Result};
 use crate::pipeline::Pipeline;
 use crate::run::Run;
 use reader::Reader;
+pub(crate) use reader::nearest;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
