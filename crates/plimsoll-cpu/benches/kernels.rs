@@ -6,7 +6,12 @@ use std::time::Instant;
 
 use plimsoll_core::DType;
 use plimsoll_core::ops::{Cell, RecurrentGradInputs, RecurrentInputs};
+use plimsoll_cpu::attention::{
+    self, AttentionShape, Backward, Forward, Heads, backward_workspace as attention_backward_workspace,
+    forward_workspace as attention_workspace,
+};
 use plimsoll_cpu::conv::{ConvShape, forward, forward_workspace, grad_filter, grad_filter_workspace, grad_input, grad_input_workspace};
+use plimsoll_cpu::gather::{TableShape, gather, scatter_add};
 use plimsoll_cpu::gemm::{Matrix, Write, gemm, workspace_len};
 use plimsoll_cpu::pooling::{PoolShape, max_pool, max_pool_grad};
 use plimsoll_cpu::recurrent::{
@@ -25,6 +30,8 @@ fn main() {
     products(&table);
     convolutions(&table);
     pools(&table);
+    attentions(&table);
+    tables(&table);
     walks(&table);
 }
 
@@ -72,6 +79,10 @@ fn products(table: &Table) {
         (123_008, 10, 32, true, false),
         (32, 123_008, 10, false, true),
         (256, 256, 256, false, false),
+        (1024, 1536, 384, false, false),
+        (1024, 384, 1536, false, false),
+        (384, 1536, 1024, true, false),
+        (1024, 384, 1536, false, true),
         (1024, 1024, 1024, false, false),
         (1024, 1024, 1024, true, false),
         (1024, 1024, 1024, false, true),
@@ -154,6 +165,70 @@ fn pools(table: &Table) {
     let bytes = 4 * input.len() + 5 * output.len();
     table.row("max_pool [32,62,62,32] 2x2", input.len(), bytes, |pool| max_pool(pool, &shape, &input, &mut output, &mut positions));
     table.row("max_pool_grad [32,62,62,32] 2x2", input.len(), bytes, |pool| max_pool_grad(pool, &shape, &output, &positions, &mut input));
+}
+
+/// Attention over one packed projection, as a language model does it.
+fn attentions(table: &Table) {
+    for (batch, heads, length, depth, causal) in
+        [(4, 6, 256, 64, true), (4, 6, 256, 64, false), (1, 12, 1024, 64, true), (8, 4, 64, 32, true), (1, 2, 4096, 64, true)]
+    {
+        let shape = AttentionShape {
+            batch,
+            queries: length,
+            keys: length,
+            heads,
+            kv_heads: heads,
+            depth,
+            causal,
+            scale: 1.0 / (depth as f32).sqrt(),
+        };
+        let width = heads * depth;
+        let (mut qkv, mut o) = (values(3 * batch * length * width), vec![0.0f32; batch * length * width]);
+        let (mut d_qkv, mut d_o) = (vec![0.0f32; qkv.len()], values(o.len()));
+        let mut lse = vec![0.0f32; batch * heads * length];
+        let part = |tensor: &mut Vec<f32>, part: usize, row: usize| Heads {
+            start: tensor[part * width..].as_mut_ptr().cast(),
+            dtype: DType::F32,
+            row,
+        };
+        let [q, k, v] = [0, 1, 2].map(|i| part(&mut qkv, i, 3 * width));
+        let [d_q, d_k, d_v] = [0, 1, 2].map(|i| part(&mut d_qkv, i, 3 * width));
+        let (o, d_o) = (part(&mut o, 0, width), part(&mut d_o, 0, width));
+        let pairs = batch * heads * length * if causal { (length + 1) / 2 } else { length };
+        let name = |pass: &str| format!("attention {pass} [{batch},{heads},{length},{depth}]{}", if causal { " causal" } else { "" });
+        let bytes = 16 * batch * length * width;
+        let mut workspace = vec![0.0; attention_workspace(&shape, 2)];
+        let tensors = Forward { q, k, v, mask: None, o, lse: lse.as_mut_ptr() };
+        // SAFETY: the heads describe the vectors above.
+        let forward = |pool: &Pool| unsafe { attention::forward(pool, &shape, &tensors, &mut workspace) };
+        table.row(&name("forward"), 4 * pairs * depth, bytes, forward);
+        let mut workspace = vec![0.0; attention_backward_workspace(&shape, DType::F32, 2)];
+        let tensors = Backward { q, k, v, mask: None, o, lse: lse.as_ptr(), d_o, d_q, d_k, d_v };
+        // SAFETY: as above.
+        let backward = |pool: &Pool| unsafe { attention::backward(pool, &shape, &tensors, &mut workspace) };
+        table.row(&name("backward"), 10 * pairs * depth, 2 * bytes, backward);
+    }
+}
+
+/// Embeddings of a language model.
+fn tables(table: &Table) {
+    for (rows, width, count) in [(50_257, 768, 1024), (50_257, 768, 8192), (65, 384, 1024)] {
+        let shape = TableShape { rows, width, count, indices: DType::I32 };
+        let mut weights = values(rows * width);
+        let indices: Vec<i32> = (0..count).map(|i| (i * 7919 % rows) as i32).collect();
+        let mut taken = values(count * width);
+        let name = |op: &str| format!("{op} [{rows},{width}] {count}");
+        table.row(&name("gather"), 0, 8 * count * width, |pool| {
+            let (from, to) = ((weights.as_ptr().cast(), DType::F32), (taken.as_mut_ptr().cast(), DType::F32));
+            // SAFETY: the shape describes the vectors above.
+            unsafe { gather(pool, &shape, from, indices.as_ptr().cast(), to) };
+        });
+        table.row(&name("scatter_add"), count * width, 4 * (rows + 2 * count) * width, |pool| {
+            let from = (taken.as_ptr().cast(), DType::F32);
+            // SAFETY: as above.
+            unsafe { scatter_add(pool, &shape, indices.as_ptr().cast(), from, weights.as_mut_ptr()) };
+        });
+    }
 }
 
 /// Recurrent layers: projection of the inputs, the steps, and back, with the gradients of both kernels.

@@ -23,6 +23,13 @@ const PUBLISHED: &[(&str, u64)] = &[
     ("inception-v3", 23_834_568),
     ("efficientnet-b0", 5_288_548),
     ("unet", 31_037_698),
+    ("vit-tiny", 5_717_416),
+    ("vit-small", 22_050_664),
+    ("vit-base", 86_567_656),
+    ("gpt2-124m", 124_439_808),
+    ("gpt2-355m", 354_823_168),
+    // The encoder with its pooler, 109,482,240, and a classifier of two classes.
+    ("bert-base", 109_483_778),
 ];
 
 #[test]
@@ -52,10 +59,13 @@ fn tiny(name: &str) -> zoo::Network {
         [8, 8, _] | [28, 28, _] => None,
         [299, 299, _] => Some(vec![75, 75, 3]),
         [_, _, _] => Some(vec![32, 32, 3]),
+        [_, _] => Some(vec![5, 3]),
         _ => None,
     };
-    let width = (entry.input.len() == 3 && entry.input[0] > 32).then_some(0.0625);
-    entry.build(&Options { input, width, ..Options::default() }).unwrap()
+    let width = (entry.input.len() != 3 || entry.input[0] > 32).then_some(0.0625);
+    let tokens = entry.input.len() == 1;
+    let (context, vocabulary) = (tokens.then_some(8), tokens.then_some(11));
+    entry.build(&Options { input, width, context, vocabulary, ..Options::default() }).unwrap()
 }
 
 #[test]

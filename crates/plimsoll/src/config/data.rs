@@ -13,6 +13,17 @@ use toml::Value;
 /// The keys whose text is a path.
 pub(super) const PATHS: [&str; 5] = ["x", "y", "path", "file", "classes"];
 
+/// How many rows to make up for a network of the zoo, if the source is `synthetic`.
+pub(super) fn synthetic_rows(root: &Reader<'_>) -> Result<Option<u64>> {
+    let Some(data) = root.section("data")? else { return Ok(None) };
+    if data.value("source").and_then(Value::as_str) != Some("synthetic") {
+        return Ok(None);
+    }
+    let rows = data.count("rows", 1)?.unwrap_or(1 << 20);
+    data.finish()?;
+    Ok(Some(rows))
+}
+
 /// The rows to learn from and those to validate on.
 pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, seed: u64) -> Result<(Dataset, Option<Dataset>)> {
     let Some(data) = root.section("data")? else {
