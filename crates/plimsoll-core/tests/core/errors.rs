@@ -1,11 +1,11 @@
 //! Graphs that cannot be: the message names the layer and the shapes.
 
 use crate::support::parameter;
+use plimsoll_core::autodiff::gradients;
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Init, StateId, StateKind};
 use plimsoll_core::ops::{
-    Attention, AvgPool, Concat, Conv2d, Conv2dGradFilter, Conv2dGradInput, Gather, MatMul, MaxPool, Packing, Reshape, ScatterAdd, Slice,
-    Window,
+    Attention, AvgPool, Cell, Concat, Conv2d, Conv2dGradFilter, Conv2dGradInput, Gather, MatMul, MaxPool, Packing, Recurrent, Reshape, ScatterAdd, Slice, Window,
 };
 use plimsoll_core::{DType, Dim, Graph, GraphError, Op, Shape, TensorType, ValueId, verify};
 
@@ -92,6 +92,27 @@ fn a_gradient_must_belong_to_its_convolution() {
         let (filter, dy) = (parameter(g, "filter", Shape::fixed([3, 3, 3, 4]))?, g.input("dy", TensorType::f32(Shape::batch_of([6, 6, 5]))));
         g.add(Op::Conv2dGradInput(Conv2dGradInput { window, groups: 1, input: Shape::batch_of([8, 8, 3]), dtype: DType::F32 }), &[filter, dy])
     }), @"layer `encoder/dense`: a gradient of [B, 6, 6, 5] does not belong to an image of [B, 8, 8, 3] and a filter of [3, 3, 3, 4]");
+}
+
+#[test]
+fn recurrent_layers_say_what_they_read() {
+    let lstm = |units, masked| Op::Recurrent(Recurrent { cell: Cell::Lstm, units, reverse: true, masked, initial: false });
+    let sequence = |g: &mut Graph| g.input("x", TensorType::f32(Shape::batch_of([5, 12])));
+    insta::assert_snapshot!(message(|g, images, matrix| g.add(lstm(3, false), &[images, matrix])), @"layer `encoder/dense`: takes a sequence [batch, steps, features], but the projected input has the shape [B, 8, 8, 3]");
+    insta::assert_snapshot!(message(|g, _, matrix| { let x = sequence(g); g.add(lstm(4, false), &[x, matrix]) }), @"layer `encoder/dense`: a step of 4 units of lstm reads 16 features, but the projected input is f32[B, 5, 12]");
+    insta::assert_snapshot!(message(|g, _, matrix| { let x = sequence(g); g.add(lstm(3, false), &[x, matrix]) }), @"layer `encoder/dense`: the recurrent kernel should have the shape [3, 12], but is f32[4, 5]");
+    insta::assert_snapshot!(message(|g, _, matrix| { let x = sequence(g); g.add(lstm(3, true), &[x, matrix]) }), @"layer `encoder/dense`: a walk of lstm, 3 units, backwards, masked does not take 2 tensors");
+    insta::assert_snapshot!(message(|g, _, _| {
+        let (x, kernel) = (sequence(g), parameter(g, "kernel", Shape::fixed([3, 12]))?);
+        let mask = g.input("mask", TensorType::new(DType::I32, Shape::batch_of([5])));
+        g.add(lstm(3, true), &[x, kernel, mask])
+    }), @"layer `encoder/dense`: the mask is u8 or real, but is i32[B, 5]; cast it first");
+    insta::assert_snapshot!(message(|g, _, _| {
+        let (x, kernel) = (sequence(g), parameter(g, "kernel", Shape::fixed([3, 12]))?);
+        let gates = g.add(lstm(3, false), &[x, kernel])?[1];
+        let loss = g.sum(gates)?;
+        gradients(g, loss, &[kernel])
+    }), @"layer `encoder/dense`: the gates of a recurrent layer are kept for its gradient and cannot be differentiated");
 }
 
 #[test]

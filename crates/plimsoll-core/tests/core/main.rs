@@ -9,6 +9,7 @@ mod errors;
 mod op_table;
 mod passes;
 mod planner;
+mod recurrent;
 mod reference;
 mod step;
 mod support;
