@@ -6,6 +6,7 @@ mod devices;
 mod progress;
 mod selftest;
 mod text;
+mod zoo;
 
 use anyhow::Result;
 use args::{Args, Command, GenerateArgs, PlanArgs, RunArgs};
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         Command::Plan(run) => plan(run),
         Command::Generate(args) => generate(args),
         Command::Data(command) => data::run(command),
+        Command::Zoo(args) => zoo::run(args),
         Command::Devices { json } => {
             if *json {
                 print(&devices::json());
