@@ -49,7 +49,9 @@ pub fn describe(device: &dyn plimsoll_core::Device) -> String {
 pub mod prelude {
     pub use crate::nn::{self, Activation, Dense, Model, Sequential};
     pub use crate::optim::{Adafactor, Adagrad, Adam, AdamW, Average, Clip, Lion, Nadam, RmsProp, Sgd};
-    pub use crate::{Budget, Bytes, Cache, Dataset, Event, Fit, Loss, Metric, Parallelism, Precision, Prefetch, RandomSpec, Schedule, Shuffle, Split};
+    pub use crate::{
+        Budget, Bytes, Cache, Dataset, Event, Fit, Loss, Metric, Parallelism, Precision, Prefetch, RandomSpec, Schedule, Shuffle, Split,
+    };
     pub use crate::{Trainer, zoo};
     pub use plimsoll_data::ops::{
         Method, cast_f32, center_crop, decode, flip_left_right, flip_up_down, normalize, one_hot, random_crop, resize, scale,

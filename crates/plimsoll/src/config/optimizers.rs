@@ -131,11 +131,7 @@ pub(super) fn clip(train: &Reader<'_>) -> Result<Option<Clip>> {
         most if most > 0.0 => Ok(Some(most)),
         zero => Err(Error::Config(format!("`{}` is {zero}, but should be above 0: nothing would be learnt", table.name(key)))),
     };
-    let found = [
-        bound("value")?.map(Clip::Value),
-        bound("norm")?.map(Clip::Norm),
-        bound("global_norm")?.map(Clip::GlobalNorm),
-    ];
+    let found = [bound("value")?.map(Clip::Value), bound("norm")?.map(Clip::Norm), bound("global_norm")?.map(Clip::GlobalNorm)];
     let mut found = found.into_iter().flatten();
     let clip = found.next();
     if clip.is_none() || found.next().is_some() {

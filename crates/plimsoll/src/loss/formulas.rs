@@ -30,9 +30,9 @@ impl Objective {
                 let sign = e.select(e.binary(Binary::Less, e.constant(0.0), y), y, e.constant(-1.0));
                 e.binary(Binary::Max, e.sub(e.constant(1.0), e.mul(sign, p)), e.constant(0.0))
             }),
-            Loss::Poisson => mean(g, prediction.output, labels, |e, p, y| {
-                e.sub(p, e.mul(y, e.unary(Unary::Log, e.add(p, e.constant(EPSILON)))))
-            }),
+            Loss::Poisson => {
+                mean(g, prediction.output, labels, |e, p, y| e.sub(p, e.mul(y, e.unary(Unary::Log, e.add(p, e.constant(EPSILON))))))
+            }
             Loss::BinaryCrossEntropy => {
                 let softened = self.softened_binary();
                 mean(g, prediction.scores(Activation::Sigmoid), labels, |e, z, y| binary_entropy(e, z, softened(e, y)))

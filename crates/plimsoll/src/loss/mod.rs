@@ -264,9 +264,7 @@ impl Objective {
                 return Err(g.error("yes/no answers have two class weights, that of no and that of yes"));
             };
             let (no, yes) = (*no, *yes);
-            return g.map(labels, |e, label| {
-                e.select(e.binary(Binary::Less, e.constant(0.5), label), e.constant(yes), e.constant(no))
-            });
+            return g.map(labels, |e, label| e.select(e.binary(Binary::Less, e.constant(0.5), label), e.constant(yes), e.constant(no)));
         }
         let counts = self.counts(g, prediction, labels)?;
         let Some(weights) = self.class_weights.as_deref() else { return Ok(counts) };
@@ -290,7 +288,8 @@ impl Objective {
     pub(crate) fn classes(&self, g: &Graph, prediction: Prediction, labels: ValueId) -> Option<usize> {
         let classes = g.shape(prediction.output).last()?.as_fixed()?;
         let numbers = matches!(g.ty(labels).dtype, DType::I32 | DType::U8);
-        let named = self.loss.is_over_classes() || (self.loss == Loss::Dice && g.shape(labels).elements() != g.shape(prediction.output).elements());
+        let named =
+            self.loss.is_over_classes() || (self.loss == Loss::Dice && g.shape(labels).elements() != g.shape(prediction.output).elements());
         (named && numbers).then_some(classes)
     }
 }
@@ -309,6 +308,9 @@ impl Prediction {
         self.before_activation.is_some_and(|(last, _)| last == activation)
     }
 }
+
+#[cfg(test)]
+mod tests;
 
 /// `[B, everything else]`.
 fn by_rows(g: &mut Graph, x: ValueId) -> Result<ValueId, GraphError> {

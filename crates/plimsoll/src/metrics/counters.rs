@@ -80,7 +80,9 @@ impl Counters {
                     // A class that never occurs has no overlap to speak of; a class that is never named has no precision, which is none.
                     let known: Vec<f64> = each.iter().copied().filter(|value| *per_class != Metric::MeanIou || !value.is_nan()).collect();
                     let mean = known.iter().map(|value| if value.is_nan() { 0.0 } else { *value }).sum::<f64>() / known.len().max(1) as f64;
-                    scores.per_class.push((metric.to_string(), each.iter().map(|value| if value.is_nan() { 0.0 } else { *value }).collect()));
+                    scores
+                        .per_class
+                        .push((metric.to_string(), each.iter().map(|value| if value.is_nan() { 0.0 } else { *value }).collect()));
                     mean
                 }
             };
@@ -101,9 +103,8 @@ pub(crate) fn lower(
     let mut counters = Counters { metrics: metrics.to_vec(), answers: 1, width: per_row(g, prediction.output), ..Counters::default() };
     let has = |wanted: Metric| metrics.contains(&wanted);
     let binary = objective.loss().is_binary();
-    let over_answers = metrics.iter().any(|metric| {
-        matches!(metric, Metric::Accuracy | Metric::TopK(_) | Metric::Perplexity) || metric.is_per_class()
-    });
+    let over_answers =
+        metrics.iter().any(|metric| matches!(metric, Metric::Accuracy | Metric::TopK(_) | Metric::Perplexity) || metric.is_per_class());
     let mut put = |g: &mut Graph, name: &str, value: ValueId| {
         g.output(name, value);
         counters.sums.push(name.to_string());
@@ -168,7 +169,9 @@ pub(crate) fn lower(
         counters.answers = answers;
     } else if over_answers {
         if let Some(metric) = metrics.iter().find(|metric| matches!(metric, Metric::TopK(_) | Metric::Perplexity)) {
-            return Err(g.error(format!("the metric {metric} is about classes, but the loss {} is about yes or no", objective.loss().name())));
+            return Err(
+                g.error(format!("the metric {metric} is about classes, but the loss {} is about yes or no", objective.loss().name()))
+            );
         }
         let scores = prediction.scores(Activation::Sigmoid);
         let labels = like(g, labels, scores)?;

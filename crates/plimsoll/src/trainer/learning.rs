@@ -5,10 +5,10 @@ use crate::error::{Error, Result};
 use crate::optim::{AVERAGE_KEEP, Adam, Average, Clip, Optimizer};
 use crate::precision::Precision;
 use crate::schedule::{Schedule, ScheduleState};
+use plimsoll_core::ValueId;
 use plimsoll_core::graph::{Graph, GraphError, StateId};
 use plimsoll_core::loss_scale::LossScaling;
 use plimsoll_core::step::{Role, Training, training_programs_with};
-use plimsoll_core::ValueId;
 use std::sync::Arc;
 
 #[derive(Clone)]
@@ -94,3 +94,6 @@ impl Learning {
         training_programs_with(forward, loss, accumulate, &training)
     }
 }
+
+#[cfg(test)]
+mod tests;

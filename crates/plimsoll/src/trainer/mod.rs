@@ -162,7 +162,9 @@ impl Trainer {
     /// Does something with the averaged weights in place of the last step's, such as evaluating or saving them, and puts those back.
     pub fn averaged<T>(&mut self, body: impl FnOnce(&mut Trainer) -> Result<T>) -> Result<T> {
         if self.learning.average.is_none() {
-            return Err(Error::Config("the run keeps no average of its weights; ask for one with `.average(…)` or `train.ema`".to_string()));
+            return Err(Error::Config(
+                "the run keeps no average of its weights; ask for one with `.average(…)` or `train.ema`".to_string(),
+            ));
         }
         self.open_planned()?;
         self.swap_average()?;

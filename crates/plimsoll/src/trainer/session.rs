@@ -1,7 +1,7 @@
 //! A run's memory and its position: the executor with its ledger, and how one piece of a batch is run.
 
-use super::plan::RunPlan;
 use super::learning::Learning;
+use super::plan::RunPlan;
 use super::programs::{LOSS_WEIGHT, MOST_INPUTS, Programs, ROW_SHARE};
 use crate::error::{Error, Result};
 use crate::metrics::{Counters, Scores};
