@@ -118,7 +118,7 @@ fn class_numbers_and_one_hot_labels_are_the_same() {
         let numbers: Vec<f64> = hot.chunks(CLASSES).map(|row| row.iter().position(|x| *x == 1.0).unwrap() as f64).collect();
         case["labels"] = numbers.into();
         let from_numbers = evaluate(&objective, End::Softmax, &case, DType::I32, &[]).unwrap();
-        assert!((from_shares.0 - from_numbers.0).abs() < 1e-12, "{objective:?}: {} and {}", from_shares.0, from_numbers.0);
+        assert!((from_shares.0 - from_numbers.0).abs() < 1e-6, "{objective:?}: {} and {}", from_shares.0, from_numbers.0);
     }
 }
 

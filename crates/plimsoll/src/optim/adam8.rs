@@ -10,7 +10,7 @@ use plimsoll_core::{DType, Shape, TensorType, ValueId};
 /// Adam or AdamW whose two averages are kept as bytes: blocks of 2,048 numbers share one scale, the largest of them. Parameters of fewer
 /// than 4,096 numbers keep averages of 32 bits.
 ///
-/// A byte is a logarithm: numbers down to a 65,536th of the largest (squares: of its square) are kept with the same relative error of a
+/// A byte is a logarithm: numbers down to a millionth of the largest (squares: of its square) are kept with the same relative error of a
 /// few per cent, so that small gradients beside large ones still count. The average of squares moves by a thousandth at a time, which
 /// rounding to the nearest would lose; it is rounded up or down at random, as likely as it is near.
 ///
@@ -31,11 +31,11 @@ const BLOCK: usize = 2048;
 /// Parameters with fewer numbers are not worth it.
 const LEAST: usize = 4096;
 
-/// The logarithm of what one code is more than the one below: 16 factors of two over the 126 steps between a mean's magnitudes.
-const MEAN_STEP: f32 = 16.0 * std::f32::consts::LN_2 / 126.0;
+/// The logarithm of what one code is more than the one below: 20 factors of two over the 126 steps between a mean's magnitudes.
+const MEAN_STEP: f32 = 20.0 * std::f32::consts::LN_2 / 126.0;
 
-/// The same for squares: 32 factors of two over 254 steps.
-const SQUARE_STEP: f32 = 32.0 * std::f32::consts::LN_2 / 254.0;
+/// The same for squares: 40 factors of two over 254 steps.
+const SQUARE_STEP: f32 = 40.0 * std::f32::consts::LN_2 / 254.0;
 
 impl Adam8bit {
     pub(super) fn new(adam: Adam, decay: f32) -> Adam8bit {

@@ -268,7 +268,7 @@ fn eight_bit_adam_follows_adam() {
     let (wide, narrow) = (&wide.parameters()[0], &narrow.parameters()[0]);
     let length = |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt();
     let apart = length(&mut wide.iter().zip(narrow).map(|(a, b)| a - b)) / length(&mut wide.iter().copied());
-    assert!(apart < 0.08, "after 600 steps the ways differ by {:.1} %", 100.0 * apart);
+    assert!(apart < 0.10, "after 600 steps the ways differ by {:.1} %", 100.0 * apart);
     let far = |values: &[f32]| length(&mut values.iter().copied());
     assert!((far(narrow) / far(wide) - 1.0).abs() < 0.02, "neither slower nor faster: {} and {}", far(narrow), far(wide));
 }
