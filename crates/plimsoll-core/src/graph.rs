@@ -111,6 +111,18 @@ pub enum Init {
         /// The standard deviation before cutting.
         std: f32,
     },
+    /// Zero, but for the elements `from..to`, counted in memory's order.
+    Stretch {
+        /// The number they are.
+        value: f32,
+        /// The first of them.
+        from: usize,
+        /// The first behind them.
+        to: usize,
+    },
+    /// For a matrix: rows, or columns if they are fewer, that are orthogonal to each other and of length one.
+    /// They are waves of a cosine transform in random order, with random signs: any element is known without the others.
+    Orthogonal,
 }
 
 /// A tensor that lives from step to step.

@@ -3,6 +3,7 @@
 //! Give a [`nn`] model, a [`Dataset`] and a [`Budget`] to a [`Trainer`]. [`Trainer::plan`] states what the run needs, to the byte, or
 //! says the least that would work; [`Trainer::fit`] trains and stays under the line. See [`Trainer`] for a whole program.
 
+mod allow;
 mod checkpoint;
 pub mod config;
 mod devices;
@@ -20,6 +21,7 @@ mod tensors;
 mod trainer;
 pub mod zoo;
 
+pub use allow::{Allow, Permission};
 pub use checkpoint::Checkpoints;
 pub use devices::{Choice, open_device};
 pub use error::{Error, Result};
@@ -32,12 +34,13 @@ pub use plimsoll_core::selftest;
 pub use plimsoll_core::{Budget, Bytes};
 pub use plimsoll_cpu::CpuDevice;
 pub use plimsoll_cuda::{Found, Gpu, Probe, probe};
-pub use plimsoll_data::{Cache, Dataset, Parallelism, Prefetch, RandomSpec, Shuffle, Split};
+pub use plimsoll_data::{Cache, Dataset, Parallelism, Prefetch, RandomSpec, Shuffle, Split, Tensor, Vocabulary, source};
 pub use precision::Precision;
 pub use run::{Run, RunFolder};
 pub use schedule::{Plateau, Schedule, ScheduleState};
 pub use trainer::{
-    Callback, CsvLog, DeviceLine, EarlyStopping, Epoch, Event, Fit, Flow, History, Infeasible, Prediction, RunPlan, Trainer,
+    Callback, Count, CsvLog, DeviceLine, EarlyStopping, Epoch, Event, Fit, Flow, History, Infeasible, LargestBatch, Prediction, RunPlan,
+    Trainer,
 };
 
 /// What a device is, in words.

@@ -21,6 +21,11 @@ impl Precision {
     pub const NAMES: [(&'static str, Precision); 3] =
         [("f32", Precision::F32), ("mixed_f16", Precision::MixedF16), ("mixed_bf16", Precision::MixedBf16)];
 
+    /// Its name in configurations and reports.
+    pub fn name(self) -> &'static str {
+        Precision::NAMES.iter().find(|(_, precision)| *precision == self).map_or("", |(name, _)| name)
+    }
+
     /// How the loss is scaled, if it has to be.
     pub(crate) fn scaling(self) -> Option<LossScaling> {
         (self == Precision::MixedF16).then(LossScaling::default)

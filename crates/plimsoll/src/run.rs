@@ -1,5 +1,6 @@
 //! A run from a configuration: planned, trained, and left in a folder.
 
+use crate::allow::Allow;
 use crate::checkpoint::Checkpoints;
 use crate::devices::Choice;
 use crate::error::{Error, Result};
@@ -9,7 +10,7 @@ use crate::nn::Model;
 use crate::optim::{Adam, Average, Clip, Optimizer};
 use crate::precision::Precision;
 use crate::schedule::Schedule;
-use crate::trainer::{CsvLog, EarlyStopping, Event, Fit, History, RunPlan, Trainer};
+use crate::trainer::{Count, CsvLog, EarlyStopping, Event, Fit, History, LargestBatch, RunPlan, Trainer};
 use plimsoll_core::Budget;
 use plimsoll_data::Dataset;
 use serde_json::{Value, json};
@@ -27,6 +28,8 @@ pub(crate) struct Settings {
     pub seed: u64,
     pub threads: Option<usize>,
     pub loss: Objective,
+    /// Whether the configuration names the loss.
+    pub loss_given: bool,
     pub metrics: Option<Vec<Metric>>,
     pub optimizer: Arc<dyn Optimizer>,
     pub clip: Option<Clip>,
@@ -36,6 +39,7 @@ pub(crate) struct Settings {
     pub device: Choice,
     pub device_profile: Option<String>,
     pub budget: Budget,
+    pub allow: Allow,
     pub checkpoint: CheckpointSettings,
     pub early_stopping: Option<EarlyStopping>,
     pub csv_log: bool,
@@ -80,6 +84,7 @@ impl Default for Settings {
             seed: 0,
             threads: None,
             loss: Loss::SoftmaxCrossEntropy.into(),
+            loss_given: false,
             metrics: None,
             optimizer: Arc::new(Adam::default()),
             clip: None,
@@ -89,6 +94,7 @@ impl Default for Settings {
             device: Choice::default(),
             device_profile: None,
             budget: Budget::default(),
+            allow: Allow::default(),
             checkpoint: CheckpointSettings::default(),
             early_stopping: None,
             csv_log: false,
@@ -120,6 +126,7 @@ impl Run {
             .schedule(settings.schedule.fitted(steps))
             .precision(settings.precision)
             .budget(settings.budget)
+            .allow(settings.allow)
             .seed(settings.seed)
             .device(settings.device);
         if let Some(profile) = &settings.device_profile {
@@ -159,6 +166,16 @@ impl Run {
     /// What its folder is called if it is not told: the configuration's name.
     pub fn title(&self) -> &str {
         &self.title
+    }
+
+    /// Counts only this towards the line when planning.
+    pub fn count(&mut self, count: Count) {
+        self.trainer.set_count(count);
+    }
+
+    /// The largest batch that runs in one piece under the line; none if not even one row fits.
+    pub fn largest_batch(&mut self) -> Result<Option<LargestBatch>> {
+        self.trainer.largest_batch()
     }
 
     /// What it will need, exactly, or why it cannot be.

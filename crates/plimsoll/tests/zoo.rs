@@ -23,6 +23,13 @@ const PUBLISHED: &[(&str, u64)] = &[
     ("inception-v3", 23_834_568),
     ("efficientnet-b0", 5_288_548),
     ("unet", 31_037_698),
+    ("vit-tiny", 5_717_416),
+    ("vit-small", 22_050_664),
+    ("vit-base", 86_567_656),
+    ("gpt2-124m", 124_439_808),
+    ("gpt2-355m", 354_823_168),
+    // The encoder with its pooler, 109,482,240, and a classifier of two classes.
+    ("bert-base", 109_483_778),
 ];
 
 #[test]
@@ -43,4 +50,51 @@ fn every_network_says_what_it_costs() {
         assert!(costs.flops > 2 * costs.parameters / 100 && costs.kept.0 > 0, "{}: {costs:?}", entry.name);
         println!("{:<16} {:>12} {:>16} {:>12}", entry.name, costs.parameters, costs.flops, costs.kept.to_string());
     }
+}
+
+/// A network made so small that it learns in a moment.
+fn tiny(name: &str) -> zoo::Network {
+    let entry = zoo::find(name).unwrap();
+    let input = match entry.input {
+        [8, 8, _] | [28, 28, _] => None,
+        [299, 299, _] => Some(vec![75, 75, 3]),
+        [_, _, _] => Some(vec![32, 32, 3]),
+        [_, _] => Some(vec![5, 3]),
+        _ => None,
+    };
+    let width = (entry.input.len() != 3 || entry.input[0] > 32).then_some(0.0625);
+    let tokens = entry.input.len() == 1;
+    let (context, vocabulary) = (tokens.then_some(8), tokens.then_some(11));
+    entry.build(&Options { input, width, context, vocabulary, ..Options::default() }).unwrap()
+}
+
+#[test]
+fn every_network_learns() {
+    for entry in zoo::ENTRIES {
+        let network = tiny(entry.name);
+        let data = network.synthetic(4).unwrap().batch(4);
+        let mut trainer = Trainer::new(network.model.clone(), &data).loss(network.loss).seed(3);
+        let history = trainer.fit(Fit::epochs(12)).unwrap_or_else(|error| panic!("{}: {error}", entry.name));
+        let losses: Vec<f64> = history.epochs.iter().map(|epoch| epoch.training.loss).collect();
+        assert!(losses[11] < losses[0], "{}: {losses:?}", entry.name);
+    }
+}
+
+#[test]
+fn overrides_that_make_no_sense_are_refused() {
+    let refuse = |name: &str, options: Options| match zoo::find(name).unwrap().build(&options) {
+        Err(Error::Config(what)) => what,
+        other => panic!("{name}: {other:?}"),
+    };
+    let input = |input: &[usize]| Options { input: Some(input.to_vec()), ..Options::default() };
+    assert_eq!(refuse("unet", input(&[100, 64])), "the network unet reads images whose height and width are multiples of 16, not 100×64");
+    assert_eq!(refuse("vgg16", input(&[224])), "the network vgg16 reads rows of 3 numbers such as [224, 224, 3], not [224]");
+    assert_eq!(
+        refuse("resnet18", Options { width: Some(f64::NAN), ..Options::default() }),
+        "the network resnet18 cannot be made NaN times as wide; a width is between 0.001 and 1000"
+    );
+    assert_eq!(
+        refuse("autoencoder", Options { classes: Some(3), ..Options::default() }),
+        "the network autoencoder has no `classes`; it takes input, width"
+    );
 }

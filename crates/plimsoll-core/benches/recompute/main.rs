@@ -4,8 +4,8 @@ mod networks;
 mod paper;
 
 use plimsoll_core::graph::{Graph, StateKind};
-use plimsoll_core::plan::layout;
 use plimsoll_core::plan::recompute::{Effort, FitError, Rates, fit};
+use plimsoll_core::plan::{layout, layout_sequenced};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, GraphError};
 use std::time::Instant;
@@ -51,6 +51,10 @@ fn main() -> Result<(), GraphError> {
             };
             match fit(&graph, rows, &device, arena, &rates, effort) {
                 Ok(found) => {
+                    if std::env::var("STEPS").is_ok() {
+                        let plan = layout_sequenced(vec![(Role::Step, found.clone())], rows, &device)?;
+                        show_steps(&plan.programs[0], rows);
+                    }
                     let again = &found.again;
                     println!(
                         "  {limit:>6.2} GB: {:>3} again, +{:.2} % FLOPs, +{:.2} % predicted time ({:.1} s), found in {:.2} s",
@@ -76,5 +80,24 @@ fn show_peak(program: &plimsoll_core::plan::Program) {
     at.sort_by_key(|b| std::cmp::Reverse(b.size));
     for b in at.iter().take(25) {
         println!("    {:>9.3} MB {:?} {} [{}..{}] {:?}", b.size.0 as f64 / 1e6, b.kind, b.owner, b.first, b.last, b.values);
+    }
+}
+
+fn show_steps(program: &plimsoll_core::plan::Program, rows: usize) {
+    for (t, id) in program.order.iter().enumerate() {
+        let node = program.graph.node(*id);
+        let held: u64 = program.buffers.iter().filter(|b| b.first as usize <= t && t <= b.last as usize).map(|b| b.size.0).sum();
+        let again = if program.again.nodes.contains(id) { "AGAIN" } else { "" };
+        println!(
+            "    {t:>4} {:>9.1} MB {:>8.1} MB {:>8.2} GF {:?} {} {} {:?} <- {:?} {again}",
+            held as f64 / 1e6,
+            node.outputs.iter().map(|v| program.graph.ty(*v).bytes(rows).0).sum::<u64>() as f64 / 1e6,
+            program.graph.node_flops(node, rows) as f64 / 1e9,
+            node.phase,
+            node.op.define().name(),
+            node.scope,
+            node.outputs.iter().map(|v| v.0).collect::<Vec<_>>(),
+            node.inputs.iter().map(|v| v.0).collect::<Vec<_>>(),
+        );
     }
 }

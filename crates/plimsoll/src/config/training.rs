@@ -3,6 +3,7 @@
 use super::objective::{metrics, objective};
 use super::optimizers::{average, clip, optimizer, schedule};
 use super::reader::Reader;
+use crate::allow::Allow;
 use crate::error::{Error, Result};
 use crate::precision::Precision;
 use crate::run::{CheckpointSettings, Settings};
@@ -32,7 +33,9 @@ pub(super) fn settings(root: &Reader<'_>) -> Result<Settings> {
             }
             threads => threads.map(|threads| threads as usize),
         };
-        settings.loss = objective(&train)?.unwrap_or(settings.loss);
+        if let Some(loss) = objective(&train)? {
+            (settings.loss, settings.loss_given) = (loss, true);
+        }
         settings.metrics = metrics(&train)?;
         settings.clip = clip(&train)?;
         settings.schedule = schedule(&train)?.unwrap_or_default();
@@ -50,9 +53,24 @@ pub(super) fn settings(root: &Reader<'_>) -> Result<Settings> {
     settings.checkpoint = checkpoint(root)?;
     if let Some(budget) = root.section("budget")? {
         settings.budget = Budget { host: size(&budget, "host")?, device: size(&budget, "device")? };
+        settings.allow = allow(&budget)?;
         budget.finish()?;
     }
     Ok(settings)
+}
+
+/// What the planner may do: a list of names.
+fn allow(budget: &Reader<'_>) -> Result<Allow> {
+    let wanted = "a list, such as [\"recompute\", \"microbatch\"]";
+    match budget.value("allow") {
+        None => Ok(Allow::default()),
+        Some(Value::String(names)) => names.parse(),
+        Some(value) => {
+            let list = value.as_array().ok_or_else(|| budget.wrong("allow", value, wanted))?;
+            let names = list.iter().map(|name| name.as_str().ok_or_else(|| budget.wrong("allow", value, wanted)));
+            names.collect::<Result<Vec<_>>>()?.join(",").parse()
+        }
+    }
 }
 
 /// When checkpoints are written and which are kept.

@@ -1,11 +1,13 @@
 //! Layers and the two ways to put them together: one after another ([`Sequential`]) or as a graph ([`Functional`]).
 
 mod activation;
+mod attention;
 mod build;
 mod conv;
 mod dense;
 mod depthwise;
 mod dropout;
+mod embedding;
 mod init;
 mod lowering;
 mod merge;
@@ -14,6 +16,7 @@ mod noise;
 mod norm;
 mod pool;
 mod position;
+mod recurrent;
 mod shape;
 mod summary;
 mod transposed;
@@ -23,11 +26,13 @@ mod wave;
 use plimsoll_core::{GraphError, ValueId};
 
 pub use activation::{Activation, Elu, LeakyRelu, PRelu};
+pub use attention::MultiHeadAttention;
 pub use build::{Functional, Sequential, Tensor};
 pub use conv::{Conv1D, Conv2D, Padding};
 pub use dense::Dense;
 pub use depthwise::{DepthwiseConv2D, SeparableConv2D};
 pub use dropout::{AlphaDropout, Dropout, SpatialDropout, StochasticDepth};
+pub use embedding::{ClassToken, Embedding, EmbeddingScores, TakeStep};
 pub use init::Initializer;
 pub use lowering::{Lowering, PIECE_SHARE, Penalty};
 pub use merge::{Add, Average, Concatenate, Maximum, Multiply, Subtract};
@@ -36,6 +41,7 @@ pub use noise::{GaussianDropout, GaussianNoise};
 pub use norm::{BatchNorm, GroupNorm, LayerNorm, RmsNorm};
 pub use pool::{AveragePool2D, GlobalAveragePool, GlobalMaxPool, MaxPool2D, MaxUnpool2D};
 pub use position::{PositionEmbedding, SinusoidalPositions};
+pub use recurrent::{Bidirectional, Gru, Lstm, SimpleRnn};
 pub use shape::{Cropping2D, Flatten, Permute, Reshape, ZeroPadding2D};
 pub use summary::{Row, Summary};
 pub use transposed::Conv2DTranspose;

@@ -1,5 +1,6 @@
 //! Where an element stands in a sequence, added to what it is.
 
+use super::embedding::sequence;
 use super::wave::{cosine, sine};
 use super::{Initializer, Layer, Lowering, only};
 use plimsoll_core::expr::{Binary, Expr, Unary};
@@ -29,15 +30,6 @@ impl PositionEmbedding {
     }
 }
 
-/// Length and width of `[batch, time, width]`.
-fn sequence(lowering: &Lowering<'_>, x: ValueId) -> Result<(usize, usize), GraphError> {
-    let shape = lowering.graph.shape(x);
-    match shape.dims() {
-        &[_, time, width] if !time.is_batch() && !width.is_batch() => Ok((time.factor(), width.factor())),
-        _ => Err(lowering.graph.error(format!("takes sequences [batch, time, width], but got the shape {shape}"))),
-    }
-}
-
 impl Layer for PositionEmbedding {
     fn kind(&self) -> &'static str {
         "position_embedding"
@@ -45,7 +37,7 @@ impl Layer for PositionEmbedding {
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let x = only(lowering, inputs)?;
-        let (time, width) = sequence(lowering, x)?;
+        let (_, time, width) = sequence(lowering, x)?;
         if time > self.context {
             let what = format!("a sequence of {time} is longer than the model's context of {}; cut it or raise the context", self.context);
             return Err(lowering.graph.error(what));
@@ -66,7 +58,7 @@ impl Layer for SinusoidalPositions {
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let x = only(lowering, inputs)?;
-        let (_, width) = sequence(lowering, x)?;
+        let (_, _, width) = sequence(lowering, x)?;
         let waves = Expr::build(|e| {
             let (place, feature) = (e.coordinate(1), e.coordinate(2));
             let pair = e.unary(Unary::Floor, e.mul(feature, e.constant(0.5)));

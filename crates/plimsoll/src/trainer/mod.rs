@@ -10,6 +10,7 @@ mod programs;
 mod session;
 mod track;
 
+use crate::allow::Allow;
 use crate::devices::{self, Choice, Opened};
 use crate::error::{Error, Result};
 use crate::loss::{Loss, Objective};
@@ -20,9 +21,10 @@ use crate::precision::Precision;
 use crate::schedule::{Schedule, ScheduleState};
 use crate::{system, tensors};
 use learning::Learning;
-use plan::{PlanError, Request, plan_run};
+use plan::{Request, largest_batch, plan_run};
 use plimsoll_core::graph::{StateId, StateKind};
 use plimsoll_core::loss_scale::LossScaling;
+use plimsoll_core::plan::recompute::Rates;
 use plimsoll_core::{Budget, Bytes};
 use plimsoll_data::Dataset;
 use programs::{Programs, programs};
@@ -33,7 +35,7 @@ use std::sync::Arc;
 pub(crate) use callbacks::smaller_is_better;
 pub use callbacks::{Callback, CsvLog, EarlyStopping, Flow};
 pub use fit::{Epoch, Event, Fit, History};
-pub use plan::{DeviceLine, Infeasible, RunPlan};
+pub use plan::{Count, DeviceLine, Infeasible, LargestBatch, RunPlan};
 pub use predict::Prediction;
 
 /// Trains a model on data under a line.
@@ -60,6 +62,9 @@ pub struct Trainer {
     learning: Learning,
     budget: Budget,
     micro_batch: Option<usize>,
+    allow: Allow,
+    count: Count,
+    pace: Rates,
     seed: u64,
     threads: Option<usize>,
     choice: Choice,
@@ -82,6 +87,9 @@ impl Trainer {
             learning: Learning::default(),
             budget: Budget::default(),
             micro_batch: None,
+            allow: Allow::default(),
+            count: Count::default(),
+            pace: Rates::default(),
             seed: 0,
             threads: None,
             choice: Choice::default(),
@@ -213,6 +221,22 @@ impl Trainer {
         self
     }
 
+    /// Lets the planner do this to make the run fit, and nothing else.
+    pub fn allow(mut self, allow: Allow) -> Trainer {
+        self.allow = allow;
+        self
+    }
+
+    /// Counts this towards the line when planning, to compare with others. Runs are always held to all that they take.
+    pub fn count(mut self, count: Count) -> Trainer {
+        self.count = count;
+        self
+    }
+
+    pub(crate) fn set_count(&mut self, count: Count) {
+        self.count = count;
+    }
+
     /// Chooses the first weights and every random number. The same seed gives the same result at any number of threads.
     pub fn seed(mut self, seed: u64) -> Trainer {
         self.seed = seed;
@@ -255,6 +279,7 @@ impl Trainer {
 
     /// The plan for a run that starts now: if less is free than the plan would use, it is made again for what is there.
     fn plan_to_run(&mut self, validation: Option<&Dataset>) -> Result<RunPlan> {
+        self.count = Count::Everything;
         let plan = self.plan_with(validation)?;
         if self.session.is_some() {
             return Ok(plan);
@@ -280,8 +305,19 @@ impl Trainer {
 
     fn plan_under(&mut self, budget: Budget, validation: Option<&Dataset>) -> Result<RunPlan> {
         self.prepare()?;
+        plan_run(&self.request(budget, validation)?)
+    }
+
+    /// The largest batch that runs in one piece under the line, answered from plans; none if not even one row fits.
+    pub fn largest_batch(&mut self) -> Result<Option<LargestBatch>> {
+        self.prepare()?;
+        largest_batch(&self.request(self.budget, None)?)
+    }
+
+    /// What is to be planned; everything is prepared.
+    fn request<'a>(&'a self, budget: Budget, validation: Option<&'a Dataset>) -> Result<Request<'a>> {
         let (Some(programs), Some(Opened { device, thread_stacks })) = (&self.programs, &self.device) else {
-            unreachable!("prepared above")
+            unreachable!("prepared before")
         };
         let Some(rows) = self.data.batch_size() else {
             return Err(Error::Config("the data has no batch size; add `.batch(32)` or set `train.batch`".to_string()));
@@ -289,22 +325,21 @@ impl Trainer {
         if self.data.is_empty() {
             return Err(Error::Config(format!("there is nothing to learn from: {} has no rows", self.data.describe())));
         }
-        let batch = rows.min(usize::try_from(self.data.len()).unwrap_or(usize::MAX));
-        let request = Request {
+        Ok(Request {
             model: self.model.title(),
             programs,
             device: &**device,
             data: &self.data,
             validation,
-            batch,
+            batch: rows.min(usize::try_from(self.data.len()).unwrap_or(usize::MAX)),
             micro_batch: self.micro_batch,
             budget,
             thread_stacks: *thread_stacks,
             checkpointed: self.checkpointed,
-        };
-        plan_run(&request).map_err(|error| match error {
-            PlanError::Infeasible(infeasible) => Error::Infeasible(infeasible),
-            PlanError::Other(error) => error,
+            allow: self.allow,
+            count: self.count,
+            precision: self.learning.precision,
+            pace: &self.pace,
         })
     }
 

@@ -7,10 +7,12 @@ use crate::nn::{Model, PIECE_SHARE};
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Graph, GraphError};
 use plimsoll_core::passes::optimize;
+use plimsoll_core::plan::Plan;
 use plimsoll_core::shape::{Shape, TensorType};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, DType, ValueId};
 use plimsoll_data::Schema;
+use std::cell::OnceCell;
 
 /// The name of the scalar by which each row counts: one over the rows of the whole batch.
 pub(super) const ROW_SHARE: &str = "row_share";
@@ -25,8 +27,13 @@ pub(super) const LOSS_WEIGHT: &str = "loss_weight";
 pub(super) struct Programs {
     /// Without variants for micro-batches.
     pub whole: Vec<(Role, Graph)>,
-    /// With them.
-    pub accumulating: Vec<(Role, Graph)>,
+    /// With them, if they were asked for.
+    accumulating: OnceCell<Vec<(Role, Graph)>>,
+    /// The forward part that is learnt from, its loss, and the share of answers that count.
+    training: (Graph, ValueId, Option<ValueId>),
+    learning: Learning,
+    /// Whether pieces of a batch are normalised by other statistics than the whole.
+    pub batch_statistics: bool,
     /// Which column of the batch each input is.
     pub columns: Vec<usize>,
     /// For class numbers as labels: the column and how many classes there are.
@@ -45,9 +52,23 @@ const PER_NODE: u64 = 2048;
 
 impl Programs {
     /// Heap for the graphs and everything that is as large as they are. What small graphs take is in the process's own footprint.
-    pub fn footprint(&self) -> Bytes {
-        let nodes = self.whole.iter().chain(&self.accumulating).map(|(_, graph)| graph.nodes().len() as u64).sum::<u64>();
-        Bytes((nodes * PER_NODE).saturating_sub(SMALL.0)).align_up(4096)
+    pub fn footprint(&self, plan: &Plan) -> Bytes {
+        let nodes = plan.programs.iter().map(|program| program.graph.nodes().len() as u64).sum::<u64>();
+        // What is planned, and what it was made from.
+        Bytes((2 * nodes * PER_NODE).saturating_sub(SMALL.0)).align_up(4096)
+    }
+
+    /// The graphs with variants for micro-batches. Written when they are first needed: large networks take a while.
+    pub fn accumulating(&self) -> Result<&[(Role, Graph)], GraphError> {
+        if self.accumulating.get().is_none() {
+            let (training, loss, counted) = &self.training;
+            let mut graphs = self.learning.programs(training, *loss, *counted, true)?;
+            graphs = graphs.into_iter().map(|(role, graph)| Ok((role, optimize(&graph)?))).collect::<Result<_, GraphError>>()?;
+            // The rest does not learn, and stays as it is.
+            graphs.extend(self.whole.iter().filter(|(role, _)| matches!(role, Role::Evaluate | Role::Predict)).cloned());
+            let _ = self.accumulating.set(graphs);
+        }
+        Ok(self.accumulating.get().expect("set above"))
     }
 }
 
@@ -119,15 +140,23 @@ pub(super) fn programs(
     let prediction = forward(false, false)?;
     let output = |name: &str| training.outputs().iter().find(|(known, _)| known == name).map(|(_, value)| *value);
     let loss: ValueId = output("loss").expect("written above");
-    let improve = |accumulate: bool| -> Result<Vec<(Role, Graph)>, GraphError> {
-        let mut graphs = learning.programs(&training, loss, output(LOSS_WEIGHT), accumulate)?;
-        graphs.push((Role::Evaluate, evaluation.clone()));
-        graphs.push((Role::Predict, prediction.clone()));
-        graphs.into_iter().map(|(role, graph)| Ok((role, optimize(&graph)?))).collect()
-    };
-    let (whole, accumulating) = (improve(false)?, improve(true)?);
-    let columns = features.into_iter().chain([y]).chain(weight).collect();
-    Ok(Programs { whole, accumulating, columns, classes, ignored: objective.ignored(), counters, prediction: prediction_shape })
+    let counted = output(LOSS_WEIGHT);
+    let mut whole = learning.programs(&training, loss, counted, false)?;
+    whole.push((Role::Evaluate, evaluation));
+    whole.push((Role::Predict, prediction));
+    let whole = whole.into_iter().map(|(role, graph)| Ok((role, optimize(&graph)?))).collect::<Result<_, GraphError>>()?;
+    Ok(Programs {
+        whole,
+        accumulating: OnceCell::new(),
+        training: (training, loss, counted),
+        learning: learning.clone(),
+        batch_statistics: model.has_batch_statistics(),
+        columns: features.into_iter().chain([y]).chain(weight).collect(),
+        classes,
+        ignored: objective.ignored(),
+        counters,
+        prediction: prediction_shape,
+    })
 }
 
 /// The column of sample weights, if there is one.

@@ -2,7 +2,7 @@
 
 use super::network::IMAGES;
 use super::options::{Override, Setup};
-use super::{Entry, Task, dense, efficient, inception, mobile, residual, segmentation, small, vgg};
+use super::{Entry, Task, dense, efficient, inception, mobile, residual, segmentation, series, small, transformer, vgg};
 use crate::nn::Model;
 
 /// Overrides of a network that gives images back.
@@ -16,6 +16,22 @@ const fn images(name: &'static str, about: &'static str, input: &'static [usize]
 /// An entry for a network that tells classes of pixels apart.
 const fn pixels(name: &'static str, about: &'static str, multiple: usize, classes: usize, make: fn(&Setup) -> Model) -> Entry {
     Entry { name, about, input: &[256, 256, 3], task: Task::Pixels(classes), takes: IMAGES, multiple, make }
+}
+
+/// An entry for a network that says the next token.
+const fn tokens(name: &'static str, about: &'static str, context: &'static [usize], vocabulary: usize, make: fn(&Setup) -> Model) -> Entry {
+    let takes = &[Override::Context, Override::Vocabulary, Override::Width];
+    Entry { name, about, input: context, task: Task::NextToken(vocabulary), takes, multiple: 1, make }
+}
+
+/// An entry for a network that forecasts a day of hourly numbers from four days of seven of them.
+const fn forecast(name: &'static str, about: &'static str, make: fn(&Setup) -> Model) -> Entry {
+    Entry { name, about, input: &[96, 7], task: Task::Numbers(24), takes: IMAGES, multiple: 1, make }
+}
+
+/// An entry for a network that looks at patches of images.
+const fn patches(name: &'static str, about: &'static str, make: fn(&Setup) -> Model) -> Entry {
+    Entry { name, about, input: IMAGENET, task: Task::Classes(1000), takes: IMAGES, multiple: 16, make }
 }
 
 /// The size of images of the ImageNet competition.
@@ -51,4 +67,21 @@ pub const ENTRIES: &[Entry] = &[
         multiple: 8,
         make: small::make_autoencoder,
     },
+    patches("vit-tiny", "transformer over patches of 16×16, 2020, width 192", transformer::make_vit_tiny),
+    patches("vit-small", "transformer over patches of 16×16, 2020, width 384", transformer::make_vit_small),
+    patches("vit-base", "transformer over patches of 16×16, 2020, width 768", transformer::make_vit_base),
+    tokens("gpt2-124m", "language model of 2019, 12 layers of width 768", &[1024], 50_257, transformer::make_gpt2_124m),
+    tokens("gpt2-355m", "language model of 2019, 24 layers of width 1024", &[1024], 50_257, transformer::make_gpt2_355m),
+    tokens("char-gpt", "language model of characters, 6 layers of width 384", &[256], 65, transformer::make_char_gpt),
+    Entry {
+        name: "bert-base",
+        about: "transformer encoder of 2018, 12 layers of width 768, with a classifier",
+        input: &[512],
+        task: Task::Texts(2, 30_522),
+        takes: &[Override::Classes, Override::Context, Override::Vocabulary, Override::Width],
+        multiple: 1,
+        make: transformer::make_bert,
+    },
+    forecast("lstm", "two LSTM layers of 64 that forecast a series", series::make_lstm),
+    forecast("gru", "two GRU layers of 64 that forecast a series", series::make_gru),
 ];

@@ -12,7 +12,9 @@ mod options;
 mod parts;
 mod residual;
 mod segmentation;
+mod series;
 mod small;
+mod transformer;
 mod vgg;
 
 pub use catalogue::ENTRIES;
@@ -24,7 +26,9 @@ pub use network::{Costs, Network, Task};
 pub use options::Options;
 pub use residual::{resnet18, resnet34, resnet50, resnet101};
 pub use segmentation::{fcn8, segnet, unet};
+pub use series::{gru, lstm};
 pub use small::{autoencoder, cifar_cnn, digits_cnn, lenet5, mlp};
+pub use transformer::{bert_base, char_gpt, gpt2_124m, gpt2_355m, vit_base, vit_small, vit_tiny};
 pub use vgg::{vgg16, vgg19};
 
 use crate::error::{Error, Result};

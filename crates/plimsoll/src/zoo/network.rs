@@ -20,13 +20,28 @@ pub enum Task {
     Pixels(usize),
     /// The row itself.
     Itself,
+    /// One class for every text, whose tokens are this many.
+    Texts(usize, usize),
+    /// For every token, the next one.
+    NextToken(usize),
+    /// Numbers that follow a series.
+    Numbers(usize),
 }
 
 impl Task {
     pub(super) fn answers(self) -> usize {
         match self {
-            Task::Classes(answers) | Task::Pixels(answers) => answers,
+            Task::Classes(answers) | Task::Pixels(answers) | Task::Texts(answers, _) => answers,
+            Task::NextToken(answers) | Task::Numbers(answers) => answers,
             Task::Itself => 0,
+        }
+    }
+
+    /// How many tokens it reads.
+    pub(super) fn vocabulary(self) -> usize {
+        match self {
+            Task::Texts(_, vocabulary) | Task::NextToken(vocabulary) => vocabulary,
+            _ => 0,
         }
     }
 }
@@ -41,6 +56,7 @@ pub struct Network {
     /// The loss it is trained with.
     pub loss: Loss,
     classes: usize,
+    vocabulary: usize,
 }
 
 /// What a network costs for one example.
@@ -56,22 +72,25 @@ pub struct Costs {
 
 impl Network {
     pub(super) fn new(entry: &Entry, model: Model, setup: Setup) -> Result<Network> {
-        let x = Column::new("x", DType::F32, setup.input.clone());
+        let stored = if setup.vocabulary > 0 { DType::I32 } else { DType::F32 };
+        let x = Column::new("x", stored, setup.input.clone());
         let (y, loss) = match (entry.task, &setup.input[..]) {
             (Task::Pixels(_), [height, width, ..]) => (Column::new("y", DType::I32, [*height, *width]), Loss::SoftmaxCrossEntropy),
             (Task::Itself, _) => (Column::new("y", DType::F32, setup.input.clone()), Loss::MeanSquaredError),
+            (Task::NextToken(_), _) => (Column::new("y", DType::I32, setup.input.clone()), Loss::SoftmaxCrossEntropy),
+            (Task::Numbers(_), _) => (Column::new("y", DType::F32, [setup.classes]), Loss::MeanSquaredError),
             _ => (Column::new("y", DType::I32, []), Loss::SoftmaxCrossEntropy),
         };
-        Ok(Network { model, schema: Schema::new(vec![x, y])?, loss, classes: setup.classes })
+        Ok(Network { model, schema: Schema::new(vec![x, y])?, loss, classes: setup.classes, vocabulary: setup.vocabulary })
     }
 
     /// Made-up rows of the right kind, so that the network can be planned, or tried, without data.
     pub fn synthetic(&self, rows: u64) -> Result<Dataset> {
         let mut spec = RandomSpec::new(rows);
-        for column in self.schema.columns() {
+        for (column, numbers) in self.schema.columns().iter().zip([self.vocabulary, self.classes]) {
             let shape = column.shape.clone();
             spec = match column.dtype {
-                DType::I32 => spec.classes(&column.name, shape, self.classes as u32),
+                DType::I32 => spec.classes(&column.name, shape, u32::try_from(numbers).unwrap_or(u32::MAX)),
                 _ => spec.floats(&column.name, shape),
             };
         }

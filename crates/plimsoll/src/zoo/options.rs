@@ -46,11 +46,13 @@ pub(super) struct Setup {
     pub classes: usize,
     pub input: Vec<usize>,
     pub width: f64,
+    /// Tokens that are read; those that are told apart are classes.
+    pub vocabulary: usize,
 }
 
 impl Setup {
     pub fn published(entry: &Entry) -> Setup {
-        Setup { classes: entry.task.answers(), input: entry.input.to_vec(), width: 1.0 }
+        Setup { classes: entry.task.answers(), input: entry.input.to_vec(), width: 1.0, vocabulary: entry.task.vocabulary() }
     }
 
     /// A layer's width.
@@ -87,11 +89,20 @@ impl Options {
             return wrong(format!("has no `{}`; it takes {}", which.name(), takes.join(", ")));
         }
         let mut setup = Setup::published(entry);
-        if let Some(classes) = self.classes.or(self.vocabulary) {
+        if let Some(classes) = self.classes {
             if classes == 0 {
                 return wrong("needs at least one class".to_string());
             }
             setup.classes = classes;
+        }
+        if let Some(vocabulary) = self.vocabulary {
+            if vocabulary == 0 {
+                return wrong("needs at least one token".to_string());
+            }
+            setup.vocabulary = vocabulary;
+            if let Task::NextToken(_) = entry.task {
+                setup.classes = vocabulary;
+            }
         }
         if let Some(width) = self.width {
             if !(width.is_finite() && (1e-3..=1e3).contains(&width)) {
@@ -123,9 +134,6 @@ impl Options {
             && !(height.is_multiple_of(multiple) && width.is_multiple_of(multiple))
         {
             return wrong(format!("reads images whose height and width are multiples of {multiple}, not {height}×{width}"));
-        }
-        if let (Task::Classes(_), Some(_)) = (entry.task, self.vocabulary) {
-            return wrong("tells classes apart; give `classes` rather than `vocabulary`".to_string());
         }
         Ok(setup)
     }

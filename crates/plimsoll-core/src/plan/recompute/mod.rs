@@ -12,11 +12,11 @@ mod simulate;
 mod starts;
 mod write;
 
-use super::{Plan, Program, order, place_states, placed, updates};
+use super::{Plan, Program, place_states, placed, sequence};
+use crate::Bytes;
 use crate::device::Device;
 use crate::graph::{Graph, GraphError, NodeId};
 use crate::step::Role;
-use crate::{Bytes, verify};
 use problem::Problem;
 
 pub use rates::{Pace, Rates};
@@ -109,13 +109,11 @@ const ATTEMPTS: usize = 4;
 /// # }
 /// ```
 pub fn fit(graph: &Graph, rows: usize, device: &dyn Device, limit: Bytes, pace: &dyn Pace, effort: Effort) -> Result<Sequenced, FitError> {
-    let graph = updates::legalise(graph)?;
-    verify(&graph)?;
+    let Sequenced { graph, order, .. } = sequence(graph, rows, device)?;
     let alignment = device.alignment();
     let workspace = |node: NodeId| device.workspace(&graph, graph.node(node), rows).align_up(alignment.0);
-    let order = order::order(&graph, rows, alignment, &workspace);
     let problem = Problem::of(&graph, &order, rows, alignment, &workspace, pace);
-    let (states, _) = place_states(&[(Role::Step, graph.clone())], alignment)?;
+    let (states, _) = place_states([(Role::Step, &graph)].into_iter(), alignment)?;
     let mut target = limit;
     let mut least: Option<Bytes> = None;
     for _ in 0..ATTEMPTS {
@@ -130,6 +128,14 @@ pub fn fit(graph: &Graph, rows: usize, device: &dyn Device, limit: Bytes, pace: 
             return Ok(Sequenced { graph, order, again });
         }
         least = Some(least.map_or(program.arena, |least| least.min(program.arena)));
+        if std::env::var("DEBUG").is_ok() {
+            eprintln!("fits {fits} peak {} arena {} target {}", program.lower_bound.0, program.arena.0, target.0);
+            let mut at: Vec<_> = program.at_peak().collect();
+            at.sort_by_key(|b| std::cmp::Reverse(b.size));
+            for b in at.iter().take(25) {
+                eprintln!("    {:>9.3} MB {:?} {} [{}..{}] {:?}", b.size.0 as f64 / 1e6, b.kind, b.owner, b.first, b.last, b.values);
+            }
+        }
         let lost = program.arena - program.lower_bound;
         if !fits || lost >= target {
             break;

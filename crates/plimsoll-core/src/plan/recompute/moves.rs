@@ -58,11 +58,29 @@ impl Trace {
         events.get(events.partition_point(|event| *event < 2 * step)).is_some_and(|event| event % 2 == 0)
     }
 
+    /// The last step before this one that makes the value.
+    fn made_before(&self, value: u32, step: u32) -> Option<u32> {
+        let events = self.of(value);
+        let before = &events[..events.partition_point(|event| *event < 2 * step)];
+        before.iter().rev().find(|event| *event % 2 == 1).map(|event| event / 2)
+    }
+
     /// The last step before this one that touches the value.
     fn last_before(&self, value: u32, step: u32) -> Option<u32> {
         let events = self.of(value);
         Some(events[events.partition_point(|event| *event < 2 * step).checked_sub(1)?] / 2)
     }
+}
+
+/// Where the node that stands at step `at` could run at the earliest, if that is before step `peak`: as soon as all it reads is made.
+/// What changes states stays where it is.
+pub(super) fn earliest(problem: &Problem, trace: &Trace, sequence: &[u32], at: u32, peak: u32) -> Option<u32> {
+    let node = sequence[at as usize];
+    if problem.changes[node as usize] {
+        return None;
+    }
+    let made = problem.reads.of(node).iter().map(|read| trace.made_before(*read, at).map_or(0, |step| step + 1)).max().unwrap_or(0);
+    (made <= peak).then_some(made)
 }
 
 /// What becomes of the inputs that are gone when a value is made again.

@@ -2,7 +2,7 @@
 //! then tear parts down and build them up again for as long as the effort lasts. Work is counted in steps played, so the same
 //! question always has the same answer.
 
-use super::moves::{Evict, Reach, Trace};
+use super::moves::{Evict, Reach, Trace, earliest};
 use super::problem::Problem;
 use super::simulate::{Outcome, Simulation};
 use super::starts;
@@ -25,6 +25,15 @@ pub(super) struct Search<'a> {
     /// The smallest peak seen at all.
     smallest: Option<Found>,
     scratch: Vec<u32>,
+}
+
+/// What can be done about a value that waits over the fullest step.
+#[derive(Clone, Copy)]
+enum Move {
+    /// It is given up, and made again right before step `next`.
+    Evict { value: u32, next: u32, reach: Reach },
+    /// Whoever reads it next runs earlier, so that it need not wait.
+    Hoist { from: u32, to: u32 },
 }
 
 /// How many of the most promising moves are played exactly before one is chosen.
@@ -105,13 +114,23 @@ impl Search<'_> {
         }
         let peak = before.at;
         let tiny = before.seconds * 1e-9;
-        let mut moves: Vec<(f64, u32, u32, Reach)> = Vec::new();
+        let mut moves: Vec<(f64, Move)> = Vec::new();
+        let mut hoisted = Vec::new();
         for value in 0..self.problem.size.len() as u32 {
             let size = self.problem.size[value as usize];
-            if size == 0 || !self.problem.repeats[self.problem.maker[value as usize] as usize] {
+            if size == 0 {
                 continue;
             }
             let Some((last, next)) = self.trace.gap(value, peak) else { continue };
+            if !hoisted.contains(&next)
+                && let Some(to) = earliest(self.problem, &self.trace, sequence, next, peak)
+            {
+                hoisted.push(next);
+                moves.push((f64::INFINITY, Move::Hoist { from: next, to }));
+            }
+            if !self.problem.repeats[self.problem.maker[value as usize] as usize] {
+                continue;
+            }
             let steps = over[next as usize] - over[last as usize + 1];
             let mut block = Vec::new();
             for reach in [Reach::One, Reach::Peak, Reach::All] {
@@ -121,38 +140,51 @@ impl Search<'_> {
                 block.clone_from(&self.evict.block);
                 let seconds: f64 = block.iter().map(|node| self.problem.seconds[*node as usize]).sum();
                 let luck = if noise > 0.0 { 1.0 + noise * self.random.unit() } else { 1.0 };
-                moves.push((luck * size as f64 * f64::from(steps) / (seconds + tiny), value, next, reach));
+                let worth = luck * size as f64 * f64::from(steps) / (seconds + tiny);
+                moves.push((worth, Move::Evict { value, next, reach }));
             }
         }
         moves.sort_by(|a, b| b.0.total_cmp(&a.0));
-        let mut best: Option<(f64, u32, u32, Reach)> = None;
-        let mut next_sequence = std::mem::take(&mut self.scratch);
-        for (played, (_, value, next, reach)) in moves.into_iter().enumerate() {
+        let mut best: Option<(f64, Move)> = None;
+        let mut changed = std::mem::take(&mut self.scratch);
+        for (played, (_, candidate)) in moves.into_iter().enumerate() {
             if played >= PLAYED && best.is_some() {
                 break;
             }
-            self.evict.plan(self.problem, &self.trace, value, peak, next, reach);
-            self.evict.apply(sequence, next, &mut next_sequence);
-            let after = self.play(&next_sequence);
+            self.apply(sequence, peak, candidate, &mut changed);
+            let after = self.play(&changed);
             if !after.legal || after.excess >= before.excess || after.seconds > dearest {
                 continue;
             }
             let luck = if noise > 0.0 { 1.0 + noise * self.random.unit() } else { 1.0 };
             let score = luck * (before.excess - after.excess) / ((after.seconds - before.seconds).max(0.0) + tiny);
-            if best.is_none_or(|(known, ..)| score > known) {
-                best = Some((score, value, next, reach));
+            if best.is_none_or(|(known, _)| score > known) {
+                best = Some((score, candidate));
             }
         }
-        self.scratch = next_sequence;
-        let (_, value, next, reach) = best?;
-        self.evict.plan(self.problem, &self.trace, value, peak, next, reach);
-        let mut chosen = std::mem::take(&mut self.scratch);
-        self.evict.apply(sequence, next, &mut chosen);
-        std::mem::swap(sequence, &mut chosen);
-        self.scratch = chosen;
+        if let Some((_, chosen)) = best {
+            self.apply(sequence, peak, chosen, &mut changed);
+            std::mem::swap(sequence, &mut changed);
+        }
+        self.scratch = changed;
+        best?;
         self.play(sequence);
         self.compact(sequence);
         Some(self.play(sequence))
+    }
+
+    fn apply(&mut self, sequence: &[u32], peak: u32, change: Move, into: &mut Vec<u32>) {
+        match change {
+            Move::Evict { value, next, reach } => {
+                self.evict.plan(self.problem, &self.trace, value, peak, next, reach);
+                self.evict.apply(sequence, next, into);
+            }
+            Move::Hoist { from, to } => {
+                into.clear();
+                into.extend_from_slice(sequence);
+                into[to as usize..=from as usize].rotate_right(1);
+            }
+        }
     }
 
     /// Takes back repetitions, the dearest first, as long as the excess does not grow.
