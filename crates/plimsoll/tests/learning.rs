@@ -125,7 +125,7 @@ fn the_average_of_weights_is_there_when_asked_for() {
     assert_eq!(plain, averaged, "an average that keeps nothing is the last step's weights");
     let (same, averaged) = evaluate(0.95);
     assert_eq!(plain, same, "an average changes nothing of the training");
-    assert!(averaged > plain && averaged < plain + 0.2, "it is some steps behind: {averaged} and {plain}");
+    assert!(averaged > plain && averaged < plain + 0.5, "it is some steps behind: {averaged} and {plain}");
     let error = Trainer::new(mlp(), &data).averaged(|_| Ok(())).unwrap_err().to_string();
     assert_eq!(error, "the run keeps no average of its weights; ask for one with `.average(…)` or `train.ema`");
 }
