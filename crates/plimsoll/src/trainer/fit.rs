@@ -227,6 +227,9 @@ impl History {
 impl Trainer {
     /// Plans the run, then trains. Called again, it goes on from where it stopped.
     pub fn fit(&mut self, mut fit: Fit<'_>) -> Result<History> {
+        if self.only_predicts {
+            return Err(Error::Config("this trainer was made for predictions only; it cannot learn".to_string()));
+        }
         let validation = fit.validation.take();
         self.checkpointed = fit.checkpoints.is_some();
         let plan = self.plan_to_run(validation.as_ref())?;
@@ -320,6 +323,9 @@ impl Trainer {
 
     /// Loss and metrics over some rows, without learning.
     pub fn evaluate(&mut self, data: &Dataset) -> Result<Scores> {
+        if self.only_predicts {
+            return Err(Error::Config("this trainer was made for predictions only; it cannot measure".to_string()));
+        }
         self.open_planned()?;
         let Some(session) = &mut self.session else { unreachable!("opened above") };
         let pipeline = data.clone().rebatch(session.feed_rows).plan(session.ledger.available())?;

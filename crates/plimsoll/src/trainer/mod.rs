@@ -73,6 +73,7 @@ pub struct Trainer {
     programs: Option<Programs>,
     /// Whether the run writes checkpoints, which takes memory too.
     checkpointed: bool,
+    only_predicts: bool,
     session: Option<Session>,
 }
 
@@ -97,6 +98,7 @@ impl Trainer {
             device: None,
             programs: None,
             checkpointed: false,
+            only_predicts: false,
             session: None,
         }
     }
@@ -365,7 +367,11 @@ impl Trainer {
         if self.programs.is_none() {
             let schema = self.data.output_schema()?;
             let metrics = self.metrics.clone().unwrap_or_else(|| self.objective.loss().default_metrics());
-            self.programs = Some(programs(&self.model, &schema, &self.objective, &metrics, &self.learning)?);
+            let mut programs = programs(&self.model, &schema, &self.objective, &metrics, &self.learning)?;
+            if self.only_predicts {
+                programs.only_predict();
+            }
+            self.programs = Some(programs);
         }
         Ok(())
     }
