@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::arena::ArenaArgs;
 use crate::data::DataCommand;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use plimsoll::Bytes;
@@ -31,6 +32,8 @@ pub enum Command {
     /// Look at a data pipeline, or measure it
     #[command(subcommand)]
     Data(DataCommand),
+    /// Give offsets to buffers with known lifetimes, from a table
+    Arena(ArenaArgs),
     /// List the devices there are
     Devices {
         /// Print one JSON document
@@ -55,6 +58,7 @@ impl Command {
         match self {
             Command::Train(run) | Command::Plan(run) => run.json,
             Command::Data(data) => data.json(),
+            Command::Arena(arena) => arena.json,
             Command::Devices { json } => *json,
             Command::Selftest { .. } => false,
         }

@@ -1,5 +1,6 @@
 //! The `plimsoll` command. Parses arguments, asks the library, prints.
 
+mod arena;
 mod args;
 mod data;
 mod devices;
@@ -30,6 +31,10 @@ fn main() -> ExitCode {
         Command::Train(run) => train(run),
         Command::Plan(run) => plan(run),
         Command::Data(command) => data::run(command),
+        Command::Arena(command) => match arena::run(command) {
+            Ok(false) => return ExitCode::from(INFEASIBLE),
+            result => result.map(drop),
+        },
         Command::Devices { json } => {
             if *json {
                 print(&devices::json());

@@ -29,6 +29,11 @@ pub use plimsoll_data::{Cache, Dataset, Parallelism, Prefetch, RandomSpec, Shuff
 pub use run::{Run, RunFolder};
 pub use trainer::{DeviceLine, Epoch, Event, Fit, History, Infeasible, Prediction, RunPlan, Scores, Trainer};
 
+/// Offsets for buffers with known lifetimes: the packing that plans are made with, by itself.
+pub mod arena {
+    pub use plimsoll_core::plan::{Block, Effort, Goal, Layout, Solution, solve};
+}
+
 /// What a device is, in words.
 pub fn describe(device: &dyn plimsoll_core::Device) -> String {
     device.description()
