@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::arena::ArenaArgs;
 use crate::data::DataCommand;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use plimsoll::Bytes;
@@ -35,6 +36,8 @@ pub enum Command {
     Generate(GenerateArgs),
     /// List the networks there are, or the layers of one
     Zoo(ZooArgs),
+    /// Give offsets to buffers with known lifetimes, from a table
+    Arena(ArenaArgs),
     /// List the devices there are
     Devices {
         /// Print one JSON document
@@ -62,6 +65,7 @@ impl Command {
             Command::Generate(_) => false,
             Command::Data(data) => data.json(),
             Command::Zoo(zoo) => zoo.json,
+            Command::Arena(arena) => arena.json,
             Command::Devices { json } => *json,
             Command::Selftest { .. } => false,
         }

@@ -1,5 +1,6 @@
 //! The `plimsoll` command. Parses arguments, asks the library, prints.
 
+mod arena;
 mod args;
 mod data;
 mod devices;
@@ -33,6 +34,10 @@ fn main() -> ExitCode {
         Command::Generate(args) => generate(args),
         Command::Data(command) => data::run(command),
         Command::Zoo(args) => zoo::run(args),
+        Command::Arena(command) => match arena::run(command) {
+            Ok(false) => return ExitCode::from(INFEASIBLE),
+            result => result.map(drop),
+        },
         Command::Devices { json } => {
             if *json {
                 print(&devices::json());
