@@ -199,7 +199,7 @@ impl Trainer {
             history.epochs.push(epoch);
         }
         history.seconds = start.elapsed().as_secs_f64();
-        history.examples_per_s = (data.len() * fit.epochs) as f64 / learning.as_secs_f64().max(1e-9);
+        history.examples_per_s = data.len().saturating_mul(fit.epochs) as f64 / learning.as_secs_f64().max(1e-9);
         history.measured = system::peak_resident();
         history.in_use_on_device = self.device.as_ref().and_then(|opened| opened.device.in_use());
         Ok(history)
@@ -303,6 +303,10 @@ impl HeldOut {
         let data = data.clone().rebatch(session.feed_rows);
         if data.is_empty() {
             return Err(Error::Config(format!("there is nothing to measure: {} has no rows", data.describe())));
+        }
+        if data.size().is_none() {
+            let what = format!("how many rows {} has is known only when they have come; add assert_cardinality", data.describe());
+            return Err(Error::Config(what));
         }
         session.check_schema(role, &data.output_schema()?)?;
         let options = Options { epochs: Some(epochs), ..Options::default() };
