@@ -44,7 +44,11 @@ fn main() -> Result<(), GraphError> {
             let arena = Bytes((limit * 1e9) as u64 - weights.0);
             let start = Instant::now();
             let effort = std::env::var("EFFORT").ok().and_then(|e| e.parse().ok()).map_or(Effort::default(), Effort);
-            let rates = if std::env::var("FLOPS").is_ok() { Rates { flops_per_s: 1e11, bytes_per_s: 1e15, step_s: 1e-6 } } else { Rates::default() };
+            let rates = if std::env::var("FLOPS").is_ok() {
+                Rates { flops_per_s: 1e11, bytes_per_s: 1e15, step_s: 1e-6 }
+            } else {
+                Rates::default()
+            };
             match fit(&graph, rows, &device, arena, &rates, effort) {
                 Ok(found) => {
                     if std::env::var("STEPS").is_ok() {

@@ -57,7 +57,8 @@ impl Net {
             let inner = net.channels(x);
             let filter = net.parameter("kernel", Shape::fixed([size, size, inner, filters]))?;
             let window = Window::same((size, size), (stride, stride), (1, 1), net.image(x));
-            let y = net.g.add_one(Op::Conv2d(Conv2d { window, groups: 1, epilogue: None }), &[x, filter])?;
+            let y =
+                net.g.add_one(Op::Conv2d(Conv2d { window, groups: 1, epilogue: None, dtype: plimsoll_core::DType::F32 }), &[x, filter])?;
             if !bias {
                 return Ok(y);
             }
@@ -71,7 +72,7 @@ impl Net {
             let channels = net.channels(x);
             let filter = net.parameter("kernel", Shape::fixed([3, 3, 1, channels]))?;
             let window = Window::same((3, 3), (stride, stride), (1, 1), net.image(x));
-            net.g.add_one(Op::Conv2d(Conv2d { window, groups: channels, epilogue: None }), &[x, filter])
+            net.g.add_one(Op::Conv2d(Conv2d { window, groups: channels, epilogue: None, dtype: plimsoll_core::DType::F32 }), &[x, filter])
         })
     }
 

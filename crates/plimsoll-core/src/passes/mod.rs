@@ -1,9 +1,11 @@
-//! Graph improvements that change no result: folding, common subexpressions, dead code, fusion.
+//! Graph improvements that change no result (folding, common subexpressions, dead code, fusion), and the one change of types that does: mixed
+//! precision.
 
 mod dce;
 mod epilogue;
 mod fuse;
 mod masks;
+mod precision;
 mod rewrite;
 mod simplify;
 
@@ -14,6 +16,7 @@ pub use dce::remove_dead;
 pub use epilogue::fuse_epilogues;
 pub use fuse::fuse_pointwise;
 pub use masks::sink_masks;
+pub use precision::{Treatment, mixed, treatment};
 pub use simplify::simplify;
 
 /// Runs all passes in order, checking the graph after each.

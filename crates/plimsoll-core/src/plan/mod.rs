@@ -151,7 +151,8 @@ pub fn plan(graphs: Vec<(Role, Graph)>, rows: usize, device: &dyn Device) -> Res
 
 /// Lays out graphs that are improved already. The same graphs can be laid out for many numbers of rows.
 pub fn layout(graphs: &[(Role, Graph)], rows: usize, device: &dyn Device) -> Result<Plan, GraphError> {
-    let programs = graphs.iter().map(|(role, graph)| Ok((*role, sequence(graph, rows, device)?))).collect::<Result<Vec<_>, GraphError>>()?;
+    let programs =
+        graphs.iter().map(|(role, graph)| Ok((*role, sequence(graph, rows, device)?))).collect::<Result<Vec<_>, GraphError>>()?;
     layout_sequenced(programs, rows, device)
 }
 
@@ -279,6 +280,7 @@ pub fn state_owner(kind: StateKind) -> &'static str {
         StateKind::Parameter | StateKind::Statistic => "weights",
         StateKind::Optimizer => "optimiser",
         StateKind::Accumulator => "gradient sums",
+        StateKind::Metric => "metrics",
     }
 }
 

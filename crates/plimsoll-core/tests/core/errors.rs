@@ -36,7 +36,7 @@ fn shapes_that_do_not_go_together_are_named() {
 
 #[test]
 fn windows_must_fit_their_images() {
-    let conv = |window, groups| Op::Conv2d(Conv2d { window, groups, epilogue: None });
+    let conv = |window, groups| Op::Conv2d(Conv2d { window, groups, epilogue: None, dtype: DType::F32 });
     insta::assert_snapshot!(message(|g, images, _| {
         let filter = parameter(g, "filter", Shape::fixed([3, 3, 4, 8]))?;
         g.add(conv(Window::valid((3, 3), (1, 1)), 1), &[images, filter])
@@ -66,7 +66,7 @@ fn whole_numbers_are_not_read_as_if_they_were_real() {
     let pixels = |g: &mut Graph| g.input("pixels", TensorType::new(DType::U8, Shape::batch_of([8, 8, 3])));
     insta::assert_snapshot!(message(|g, _, _| {
         let (pixels, filter) = (pixels(g), parameter(g, "filter", Shape::fixed([1, 1, 3, 8]))?);
-        g.add(Op::Conv2d(Conv2d { window: Window::valid((1, 1), (1, 1)), groups: 1, epilogue: None }), &[pixels, filter])
+        g.add(Op::Conv2d(Conv2d { window: Window::valid((1, 1), (1, 1)), groups: 1, epilogue: None, dtype: DType::F32 }), &[pixels, filter])
     }), @"layer `encoder/dense`: takes real numbers, but got u8[B, 8, 8, 3]; cast it first");
     insta::assert_snapshot!(message(|g, _, _| {
         let pixels = pixels(g);
@@ -87,7 +87,7 @@ fn a_gradient_must_belong_to_its_convolution() {
     }), @"layer `encoder/dense`: a gradient of [B, 6, 5, 4] does not belong to an image of [B, 8, 8, 3] and a filter of [3, 3, 3, 4]");
     insta::assert_snapshot!(message(|g, _, _| {
         let (filter, dy) = (parameter(g, "filter", Shape::fixed([3, 3, 3, 4]))?, g.input("dy", TensorType::f32(Shape::batch_of([6, 6, 5]))));
-        g.add(Op::Conv2dGradInput(Conv2dGradInput { window, groups: 1, input: Shape::batch_of([8, 8, 3]) }), &[filter, dy])
+        g.add(Op::Conv2dGradInput(Conv2dGradInput { window, groups: 1, input: Shape::batch_of([8, 8, 3]), dtype: DType::F32 }), &[filter, dy])
     }), @"layer `encoder/dense`: a gradient of [B, 6, 6, 5] does not belong to an image of [B, 8, 8, 3] and a filter of [3, 3, 3, 4]");
 }
 

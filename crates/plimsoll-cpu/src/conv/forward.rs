@@ -10,8 +10,10 @@ use crate::threads::Pool;
 
 /// Floats of workspace [`forward`] needs on a pool of `threads`; it never falls when the batch grows.
 pub fn forward_workspace(shape: &ConvShape, threads: usize) -> usize {
-    if shape.is_empty() || shape.depthwise() {
+    if shape.is_empty() {
         0
+    } else if shape.depthwise() {
+        depthwise::per_worker(shape, shape.k_h) * threads.max(1) + LINE
     } else if shape.pointwise() {
         gemm::workspace_len(shape.pixels(), shape.out_c, shape.in_c, threads)
     } else {
@@ -85,7 +87,7 @@ pub fn forward_with(
         return;
     }
     if shape.depthwise() {
-        return depthwise::forward(isa, pool, shape, input, filter, output, epilogue);
+        return depthwise::forward(isa, pool, shape, input, filter, output, gemm::aligned(workspace), epilogue);
     }
     if shape.pointwise() {
         let a = Matrix::new(input.as_ptr(), shape.pixels(), shape.in_c);

@@ -11,8 +11,10 @@ use crate::threads::Pool;
 
 /// Floats of workspace [`grad_input`] needs on a pool of `threads`; it never falls when the batch grows.
 pub fn grad_input_workspace(shape: &ConvShape, threads: usize) -> usize {
-    if shape.is_empty() || shape.depthwise() {
+    if shape.is_empty() {
         0
+    } else if shape.depthwise() {
+        depthwise::per_worker(shape, 1) * threads.max(1) + LINE
     } else if shape.pointwise() {
         gemm::workspace_len(shape.pixels(), shape.in_c, shape.out_c, threads)
     } else {
@@ -58,7 +60,7 @@ pub fn grad_input_with(
         return grad_in.fill(0.0);
     }
     if shape.depthwise() {
-        return depthwise::grad_input(isa, pool, shape, grad_out, filter, grad_in);
+        return depthwise::grad_input(isa, pool, shape, grad_out, filter, grad_in, gemm::aligned(workspace));
     }
     if shape.pointwise() {
         let a = Matrix::new(grad_out.as_ptr(), shape.pixels(), shape.out_c);

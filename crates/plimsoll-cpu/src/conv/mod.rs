@@ -3,6 +3,7 @@
 //! A filter is `[k_h, k_w, in_c / groups, out_c]`. The micro-kernel of [`crate::gemm`] takes one pointer per row and run of taps, so a patch is read where it
 //! lies in the input; taps that fall into the padding point at zeros. Depthwise convolutions go channel by channel instead.
 
+mod channels;
 mod depthwise;
 mod forward;
 mod grad_filter;
@@ -90,9 +91,9 @@ impl ConvShape {
             && (self.in_h, self.in_w) == (self.out_h, self.out_w)
     }
 
-    /// One filter for each channel.
+    /// Every channel has filters of its own.
     fn depthwise(&self) -> bool {
-        self.groups > 1 && self.groups == self.in_c && self.groups == self.out_c
+        self.groups > 1 && self.groups == self.in_c
     }
 
     /// Whether some tap of some output falls outside of the input.

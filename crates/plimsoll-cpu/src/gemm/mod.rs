@@ -8,7 +8,7 @@
 
 mod block;
 mod narrow;
-mod pack;
+pub(crate) mod pack;
 mod plan;
 mod shared;
 pub(crate) mod sweep;

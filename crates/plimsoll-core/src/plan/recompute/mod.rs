@@ -12,11 +12,11 @@ mod simulate;
 mod starts;
 mod write;
 
-use super::{Program, place_states, placed, sequence};
+use super::{Plan, Program, place_states, placed, sequence};
+use crate::Bytes;
 use crate::device::Device;
 use crate::graph::{Graph, GraphError, NodeId};
 use crate::step::Role;
-use crate::Bytes;
 use problem::Problem;
 
 pub use rates::{Pace, Rates};
@@ -151,6 +151,34 @@ impl From<Program> for Sequenced {
     fn from(program: Program) -> Sequenced {
         Sequenced { graph: program.graph, order: program.order, again: program.again }
     }
+}
+
+/// A plan of the same graphs whose arena takes at most `limit`: programs that learn and are larger are sequenced anew.
+pub fn refit(
+    plan: &Plan,
+    graphs: &[(Role, Graph)],
+    device: &dyn Device,
+    limit: Bytes,
+    pace: &dyn Pace,
+    effort: Effort,
+) -> Result<Plan, FitError> {
+    let mut plan = plan.clone();
+    for (program, (role, graph)) in plan.programs.iter_mut().zip(graphs).filter(|(program, _)| program.arena > limit) {
+        if matches!(role, Role::Evaluate | Role::Predict) {
+            // Nothing is kept for a backward part, so there is nothing to give up.
+            return Err(FitError::TooSmall { limit, least: program.arena });
+        }
+        let sequenced = fit(graph, plan.rows, device, limit, pace, effort)?;
+        *program = placed(*role, sequenced, plan.rows, device, &plan.states)?;
+    }
+    plan.arena = plan.programs.iter().map(|program| program.arena).max().unwrap_or_default();
+    plan.lower_bound = plan.programs.iter().map(|program| program.lower_bound).max().unwrap_or_default();
+    Ok(plan)
+}
+
+/// Predicted seconds of one run of a program, repetitions included.
+pub fn seconds(program: &Program, rows: usize, pace: &dyn Pace) -> f64 {
+    program.order.iter().map(|id| pace.seconds(&program.graph, program.graph.node(*id), rows)).sum()
 }
 
 fn sequenced(graph: &Graph, sequence: &[u32], rows: usize, pace: &dyn Pace) -> Sequenced {
