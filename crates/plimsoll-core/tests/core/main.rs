@@ -10,6 +10,7 @@ mod op_table;
 mod passes;
 mod planner;
 mod recurrent;
+mod recompute;
 mod reference;
 mod step;
 mod support;
