@@ -16,6 +16,7 @@ pub mod pooling;
 mod program;
 pub mod reduce;
 pub mod simd;
+pub mod stored;
 pub mod threads;
 
 pub use device::CpuDevice;
