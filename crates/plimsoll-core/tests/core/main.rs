@@ -9,6 +9,7 @@ mod errors;
 mod op_table;
 mod passes;
 mod planner;
+mod precision;
 mod reference;
 mod step;
 mod support;
