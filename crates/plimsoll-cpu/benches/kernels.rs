@@ -4,7 +4,9 @@
 
 use std::time::Instant;
 
-use plimsoll_cpu::conv::{ConvShape, InHalves, Target, forward, forward_workspace, grad_filter, grad_filter_workspace, grad_input, grad_input_workspace};
+use plimsoll_cpu::conv::{
+    ConvShape, InHalves, Target, forward, forward_workspace, grad_filter, grad_filter_workspace, grad_input, grad_input_workspace,
+};
 use plimsoll_cpu::gemm::{Matrix, Write, gemm, workspace_len};
 use plimsoll_cpu::pooling::{PoolShape, max_pool, max_pool_grad};
 use plimsoll_cpu::threads::Pool;

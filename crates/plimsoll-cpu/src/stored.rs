@@ -262,7 +262,8 @@ mod tests {
                     for (number, back) in numbers.iter().zip(&back) {
                         let one = if dtype == DType::BF16 { Brain::store(*number).0 } else { Half::store(*number).0 };
                         // SAFETY: one number of two bytes.
-                        let (one_back, back) = unsafe { (load_one(dtype, (&raw const one).cast()), load_one(dtype, (&raw const *back).cast())) };
+                        let (one_back, back) =
+                            unsafe { (load_one(dtype, (&raw const one).cast()), load_one(dtype, (&raw const *back).cast())) };
                         assert!(one_back.to_bits() == back.to_bits() || one_back.is_nan() && back.is_nan(), "{isa:?} {dtype} {number}");
                     }
                 }

@@ -2,10 +2,11 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use plimsoll_cpu::conv::{
-    ConvShape, InHalves, Target, forward_with, forward_workspace, grad_filter_with, grad_filter_workspace, grad_input_with, grad_input_workspace,
-};
 use plimsoll_core::DType;
+use plimsoll_cpu::conv::{
+    ConvShape, InHalves, Target, forward_with, forward_workspace, grad_filter_with, grad_filter_workspace, grad_input_with,
+    grad_input_workspace,
+};
 use plimsoll_cpu::gemm::{Block, Write};
 use plimsoll_cpu::simd::Isa;
 use plimsoll_cpu::stored::Reals;

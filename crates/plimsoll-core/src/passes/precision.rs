@@ -166,7 +166,9 @@ fn narrowed(graph: &Graph) -> Vec<bool> {
             let readers = &readers[output.index()];
             wanted[output.index()] = readers.iter().any(|reader| match treatment(&reader.op) {
                 Treatment::Product | Treatment::Window => true,
-                Treatment::Movement | Treatment::Expression => reader.outputs.iter().any(|made| narrow[made.index()] || wanted[made.index()]),
+                Treatment::Movement | Treatment::Expression => {
+                    reader.outputs.iter().any(|made| narrow[made.index()] || wanted[made.index()])
+                }
                 Treatment::Statistic | Treatment::Leaf => false,
             });
             let grows = ty.dtype == DType::F32 && ty.shape.has_batch();

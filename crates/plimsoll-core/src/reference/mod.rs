@@ -63,14 +63,7 @@ pub fn run(graph: &Graph, rows: usize, inputs: &[Vec<f64>], states: &[Vec<f64>],
 }
 
 /// [`run`], except that numbers stored in two bytes are rounded to what these hold: what devices are judged by that store them so.
-pub fn run_stored(
-    graph: &Graph,
-    rows: usize,
-    inputs: &[Vec<f64>],
-    states: &[Vec<f64>],
-    scalars: &[f64],
-    random: &StepRandom,
-) -> Outcome {
+pub fn run_stored(graph: &Graph, rows: usize, inputs: &[Vec<f64>], states: &[Vec<f64>], scalars: &[f64], random: &StepRandom) -> Outcome {
     let rounded = |dtype: DType, x: f64| if matches!(dtype, DType::F32 | DType::F64) { x } else { dtype.stored(x) };
     run_with(rounded, graph, rows, inputs, states, scalars, random)
 }

@@ -13,10 +13,10 @@ mod reduce;
 mod stage;
 mod windows;
 
-use crate::{DType, Device};
 use crate::graph::{Graph, GraphError, ValueId};
 use crate::op::Op;
 use crate::random::StepRandom;
+use crate::{DType, Device};
 use draw::Draw;
 use std::fmt;
 use std::sync::Arc;

@@ -159,7 +159,15 @@ fn reader(padded: usize, tap: usize, stride: usize, extent: usize) -> Option<usi
 }
 
 /// The gradient of the filter over a range of (flattened) output rows.
-pub(super) fn grad_filter(isa: Isa, shape: &ConvShape, rows: Range<usize>, input: Reals<'_>, grad_out: Reals<'_>, to: &mut [f32], add: bool) {
+pub(super) fn grad_filter(
+    isa: Isa,
+    shape: &ConvShape,
+    rows: Range<usize>,
+    input: Reals<'_>,
+    grad_out: Reals<'_>,
+    to: &mut [f32],
+    add: bool,
+) {
     let channels = shape.in_c;
     if !add {
         to.fill(0.0);

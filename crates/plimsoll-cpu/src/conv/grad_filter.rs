@@ -51,7 +51,15 @@ fn chunks(shape: &ConvShape) -> usize {
 ///
 /// # Panics
 /// When a slice does not have the length the shape gives it, or `workspace` is shorter than [`grad_filter_workspace`] asks for.
-pub fn grad_filter(pool: &Pool, shape: &ConvShape, write: Write, input: Reals<'_>, grad_out: Reals<'_>, grad: &mut [f32], workspace: &mut [f32]) {
+pub fn grad_filter(
+    pool: &Pool,
+    shape: &ConvShape,
+    write: Write,
+    input: Reals<'_>,
+    grad_out: Reals<'_>,
+    grad: &mut [f32],
+    workspace: &mut [f32],
+) {
     grad_filter_with(Isa::best(), pool, shape, write, input, grad_out, grad, workspace);
 }
 
@@ -337,6 +345,13 @@ impl Pass<'_> {
         let shape = self.shape;
         // SAFETY: the pixel lies inside the output.
         let ptr = unsafe { self.grad_out.at(pixel * shape.out_c + group * shape.group_out()) };
-        Matrix { ptr, dtype: self.grad_out.dtype, rows: shape.pixels() - pixel, cols: shape.group_out(), row_stride: shape.out_c as isize, col_stride: 1 }
+        Matrix {
+            ptr,
+            dtype: self.grad_out.dtype,
+            rows: shape.pixels() - pixel,
+            cols: shape.group_out(),
+            row_stride: shape.out_c as isize,
+            col_stride: 1,
+        }
     }
 }

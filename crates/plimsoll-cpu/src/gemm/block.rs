@@ -29,7 +29,15 @@ impl Product {
         let vector = wide
             && ((b.cols == 1 && MatVec::fits(&a, b.row_stride, ldc)) || (a.rows == 1 && MatVec::fits(&b.transposed(), a.col_stride, 1)));
         let narrow = wide && !vector && narrow::fits(&a, &b);
-        Product { isa, a, b, pack_a: a.dtype.is_half() || pack_a(&a, b.cols), pack_b: !vector && !narrow && (b.dtype.is_half() || pack_b(&b, a.rows)), vector, narrow }
+        Product {
+            isa,
+            a,
+            b,
+            pack_a: a.dtype.is_half() || pack_a(&a, b.cols),
+            pack_b: !vector && !narrow && (b.dtype.is_half() || pack_b(&b, a.rows)),
+            vector,
+            narrow,
+        }
     }
 
     /// One block of the result over one range of k. `c` points to element `(0, 0)` of the whole.

@@ -25,9 +25,9 @@ use std::ops::Range;
 use crate::simd::Isa;
 use crate::stored::Reals;
 use crate::threads::Pool;
-use plimsoll_core::DType;
 use block::{Product, per_worker};
 use plan::Plan;
+use plimsoll_core::DType;
 
 /// A read-only matrix somewhere in memory: element `(i, j)` is at `ptr + i · row_stride + j · col_stride`.
 #[derive(Clone, Copy, Debug)]

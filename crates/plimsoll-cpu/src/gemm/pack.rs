@@ -26,6 +26,7 @@ pub(super) unsafe fn copy(from: *const f32, to: *mut f32, len: usize) {
 ///
 /// # Safety
 /// `a` is readable over the block and has unit column stride, `to` is writable for `rows · stride` floats and `depth <= stride`.
+#[allow(clippy::too_many_arguments)]
 pub(super) unsafe fn rows_of_a(isa: Isa, a: &Matrix, row: usize, rows: usize, k: usize, depth: usize, to: *mut f32, stride: usize) {
     for i in 0..rows {
         // SAFETY: row `row + i` of `a` holds `depth` contiguous numbers from `k` on, and `to` has room for them.

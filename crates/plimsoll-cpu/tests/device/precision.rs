@@ -14,6 +14,8 @@ use plimsoll_cpu::CpuDevice;
 use std::sync::Arc;
 
 type Built = Result<ValueId, GraphError>;
+/// A forward graph and the bytes of its columns.
+type Network = Result<(Graph, Vec<Vec<u8>>), GraphError>;
 
 fn parameter(g: &mut Graph, name: &str, shape: Shape, limit: f32) -> Built {
     let init = if limit == 0.0 { Init::Constant(0.0) } else { Init::Uniform { limit } };
@@ -67,7 +69,7 @@ fn normalise(g: &mut Graph, x: ValueId) -> Built {
 const ROWS: usize = 16;
 
 /// Convolutions and pools, and the cross-entropy of class numbers.
-fn images() -> Result<(Graph, Vec<Vec<u8>>), GraphError> {
+fn images() -> Network {
     const CLASSES: usize = 5;
     let mut g = Graph::new();
     let x = g.input("x", TensorType::f32(Shape::batch_of([16, 16, 3])));
@@ -95,7 +97,7 @@ fn images() -> Result<(Graph, Vec<Vec<u8>>), GraphError> {
 }
 
 /// Dense layers with a normalisation between them, and the squared error.
-fn rows() -> Result<(Graph, Vec<Vec<u8>>), GraphError> {
+fn rows() -> Network {
     const OUTPUTS: usize = 3;
     let mut g = Graph::new();
     let x = g.input("x", TensorType::f32(Shape::batch_of([20])));
@@ -162,7 +164,7 @@ fn train(graph: &Graph, columns: &[Vec<u8>], threads: usize) -> (Vec<f32>, Vec<V
     (losses, states.collect())
 }
 
-fn check_learning(build: fn() -> Result<(Graph, Vec<Vec<u8>>), GraphError>) {
+fn check_learning(build: fn() -> Network) {
     let (graph, columns) = build().unwrap();
     let (single, _) = train(&graph, &columns, 2);
     assert!(single[19] < 0.8 * single[0], "{single:?}");

@@ -56,7 +56,8 @@ pub(crate) fn max_pool(window: &Window, image: [usize; 4], result: [usize; 4], d
         place(image, "row", "line"),
         window.size.1
     );
-    let body = format!("float best = 0.0f;\nint place = -1;\n{}store(out + e, best);\nplaces[e] = place;\n", over_window(window, image, &take));
+    let body =
+        format!("float best = 0.0f;\nint place = -1;\n{}store(out + e, best);\nplaces[e] = place;\n", over_window(window, image, &take));
     let parameters = vec![
         parameter(dtype, "image", Argument::Input(0)),
         parameter(dtype, "out", Argument::Output(0)),
@@ -68,8 +69,11 @@ pub(crate) fn max_pool(window: &Window, image: [usize; 4], result: [usize; 4], d
 /// Every pixel gathers the gradients of the windows it won.
 pub(crate) fn max_pool_grad(window: &Window, image: [usize; 4], result: [usize; 4], dtype: DType) -> Kernel {
     let index = index_type(extent(image, result));
-    let take =
-        format!("const {index} at = {};\n    if (places[at] == i * {} + j) sum += load(gradient[at]);", place(result, "v", "u"), window.size.1);
+    let take = format!(
+        "const {index} at = {};\n    if (places[at] == i * {} + j) sum += load(gradient[at]);",
+        place(result, "v", "u"),
+        window.size.1
+    );
     let body = format!("float sum = 0.0f;\n{}store(out + e, sum);\n", over_windows(window, result, &take));
     let parameters = vec![
         ("const unsigned char* places".to_string(), Argument::Input(0)),

@@ -194,9 +194,7 @@ impl Lowering<'_> {
     /// The types of values that products, convolutions and pools compute with: in single precision, whatever they are stored in.
     fn reals<const N: usize>(&self, values: [ValueId; N]) -> Result<[DType; N], String> {
         match values.iter().find(|value| self.dtype(**value) != DType::F32 && !self.dtype(**value).is_half()) {
-            Some(value) => {
-                Err(format!("computes with f32, f16 and bf16, but {value} is {}; cast it first", self.program.graph.ty(*value)))
-            }
+            Some(value) => Err(format!("computes with f32, f16 and bf16, but {value} is {}; cast it first", self.program.graph.ty(*value))),
             None => Ok(values.map(|value| self.dtype(value))),
         }
     }
