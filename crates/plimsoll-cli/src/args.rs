@@ -27,7 +27,7 @@ pub enum Command {
     /// Train a model: plan, run, report
     Train(RunArgs),
     /// State what a run needs without running it
-    Plan(RunArgs),
+    Plan(PlanArgs),
     /// Look at a data pipeline, or measure it
     #[command(subcommand)]
     Data(DataCommand),
@@ -53,7 +53,8 @@ impl Command {
     /// Whether one JSON document is wanted on standard output.
     pub fn json(&self) -> bool {
         match self {
-            Command::Train(run) | Command::Plan(run) => run.json,
+            Command::Train(run) => run.json,
+            Command::Plan(plan) => plan.run.json,
             Command::Data(data) => data.json(),
             Command::Devices { json } => *json,
             Command::Selftest { .. } => false,
@@ -62,9 +63,40 @@ impl Command {
 }
 
 #[derive(ClapArgs)]
+pub struct PlanArgs {
+    #[command(flatten)]
+    pub run: RunArgs,
+
+    /// Find the largest batch that fits in one piece, computing at most one forward pass again
+    #[arg(long, conflicts_with_all = ["batch", "micro_batch"])]
+    pub max_batch: bool,
+
+    /// What counts towards the line: everything, or weights+activations to compare with papers
+    #[arg(long, value_name = "WHAT", default_value = "everything", value_parser = ["everything", "weights+activations"])]
+    pub count: String,
+
+    /// List every operation with its lifetime, place, and whether it is computed again
+    #[arg(long)]
+    pub log_placement: bool,
+}
+
+#[derive(ClapArgs)]
 pub struct RunArgs {
     /// The run's configuration (TOML); without it, the embedded digits
     pub config: Option<PathBuf>,
+
+    /// A network of the zoo on made-up rows instead of a configuration (see `plimsoll zoo`)
+    #[arg(long, value_name = "NAME", conflicts_with = "config")]
+    pub zoo: Option<String>,
+
+    /// Another size of its input, such as 416x608 or 416x608x3
+    #[arg(long, value_name = "HxW", requires = "zoo")]
+    pub input: Option<String>,
+
+    /// What the planner may do to make the run fit, separated by commas: recompute, split, microbatch, offload, mixed_precision,
+    /// microbatch_batchnorm, or none. Without it, all that leaves the result as it is
+    #[arg(long, value_name = "LIST")]
+    pub allow: Option<String>,
 
     /// The line for the whole process, such as 256MiB or 2GB; without it, what the system has
     #[arg(long, value_name = "SIZE")]
@@ -105,6 +137,10 @@ pub struct RunArgs {
     /// The folder a training run leaves its files in (without it, the next runs/NAME-N); for `plan`, a file for the certificate
     #[arg(long, value_name = "PATH")]
     pub out: Option<PathBuf>,
+
+    /// Go on from the newest checkpoint of the run's folder, bit for bit as if it had never stopped; begins afresh if there is none yet
+    #[arg(long)]
+    pub resume: bool,
 
     /// Set a key of the configuration, such as train.loss=mse (lists as a whole); may be repeated
     #[arg(long, value_name = "KEY=VALUE")]

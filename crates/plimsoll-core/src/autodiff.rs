@@ -101,7 +101,8 @@ fn depends_on(graph: &Graph, roots: &[ValueId]) -> Vec<bool> {
     roots.iter().for_each(|root| depends[root.index()] = true);
     for node in &graph.nodes {
         if node.inputs.iter().any(|input| depends[input.index()]) {
-            for output in node.outputs.iter().filter(|output| graph.ty(**output).dtype.is_float()) {
+            let passes = |output: &&ValueId| graph.ty(**output).dtype.is_float() && !graph.stopped.contains(output);
+            for output in node.outputs.iter().filter(passes) {
                 depends[output.index()] = true;
             }
         }

@@ -89,8 +89,8 @@ fn products(pool: &Pool) {
 }
 
 fn convolutions(pool: &Pool) {
-    const HALVES: InHalves = InHalves { input: true, output: true };
-    const FLOATS: InHalves = InHalves { input: false, output: false };
+    const HALVES: InHalves = InHalves { input: true, filter: false, output: true };
+    const FLOATS: InHalves = InHalves { input: false, filter: false, output: false };
     for (batch, side, in_c, out_c, k, stride, pad, groups) in [
         (1, 56, 3, 64, 7, 2, 3, 1),
         (1, 28, 64, 64, 3, 1, 1, 1),

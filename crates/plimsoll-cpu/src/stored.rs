@@ -63,6 +63,23 @@ impl<'a> Reals<'a> {
         unsafe { self.ptr.add(i * self.dtype.size()) }.cast()
     }
 
+    /// `len` numbers from `start` on: where they lie, or widened to `to`.
+    ///
+    /// # Safety
+    /// The processor has `isa`, the numbers are there, and `to` is writable for them if they have two bytes.
+    #[inline(always)]
+    pub(crate) unsafe fn fetch_to(&self, isa: Isa, start: usize, len: usize, to: *mut f32) -> *const f32 {
+        debug_assert!(start + len <= self.len);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if !self.is_half() {
+                return self.at(start);
+            }
+            widen(isa, self.dtype, self.at(start), to, len);
+        }
+        to
+    }
+
     /// `len` numbers from `start` on: where they lie, or widened into `room`.
     ///
     /// # Safety

@@ -135,7 +135,7 @@ fn check_halves(isa: Isa, s: &ConvShape, [input, filter, grad_out]: [&[f32]; 3],
     let (input, narrow_filter, grad_out) = (bits(input), bits(filter), bits(grad_out));
     let [input, narrow_filter, grad_out] = [&input, &narrow_filter, &grad_out].map(|bits| Reals::of_bits(bits, DType::BF16));
     for (filter, blocks) in [(Reals::from(filter), true), (narrow_filter, false), (narrow_filter, true)] {
-        let halves = InHalves { input: true, output: blocks };
+        let halves = InHalves { input: true, filter: filter.is_half(), output: blocks };
         let pass = |len: usize, columns: usize, run: &dyn Fn(Target<'_>)| {
             let mut floats = vec![f32::NAN; len];
             if !blocks {
@@ -176,8 +176,8 @@ fn check_halves(isa: Isa, s: &ConvShape, [input, filter, grad_out]: [&[f32]; 3],
     compare("grad_filter in halves", isa, s, &got, grad_filter);
 }
 
-const FLOATS: InHalves = InHalves { input: false, output: false };
-const HALVES: InHalves = InHalves { input: true, output: true };
+const FLOATS: InHalves = InHalves { input: false, filter: false, output: false };
+const HALVES: InHalves = InHalves { input: true, filter: true, output: true };
 
 /// Noise that bf16 holds exactly.
 fn coarse(len: usize, seed: u64) -> Vec<f32> {
@@ -195,7 +195,7 @@ fn extent(input: usize, before: usize, after: usize, k: usize, dilation: usize, 
 
 fn shape() -> impl Strategy<Value = ConvShape> {
     let pair = |range: std::ops::Range<usize>| (range.clone(), range);
-    let channels = prop_oneof![(Just(1usize), 1usize..20, 1usize..60), (2usize..4, 1usize..9, 1usize..9), (1usize..40, Just(1), Just(1))];
+    let channels = prop_oneof![(Just(1usize), 1usize..20, 1usize..60), (2usize..4, 1usize..9, 1usize..9), (1usize..40, Just(1), 1usize..4)];
     ((0usize..4, pair(1..13)), channels, pair(1..4), pair(1..4), pair(0..3), pair(0..3), pair(1..3)).prop_filter_map(
         "the filter fits",
         |((batch, (in_h, in_w)), (groups, group_in, group_out), k, stride, pad, after, dilation)| {
@@ -243,6 +243,9 @@ fn shapes_from_models() {
         square((2, 12), (24, 64), [1, 1, 0], 1),
         square((2, 12), (24, 64), [1, 2, 0], 1),
         square((4, 16), (48, 48), [3, 2, 1], 48),
+        square((2, 15), (40, 40), [5, 1, 2], 40),
+        square((2, 13), (37, 74), [5, 2, 2], 37),
+        square((1, 11), (3, 3), [7, 1, 3], 3),
         square((2, 9), (64, 96), [3, 1, 1], 2),
     ] {
         check(shape);
@@ -256,6 +259,7 @@ fn workspace_never_shrinks_with_the_batch() {
         square((1, 14), (64, 64), [3, 1, 1], 1),
         square((1, 14), (64, 64), [1, 1, 0], 1),
         square((1, 14), (32, 32), [3, 1, 1], 32),
+        square((1, 14), (32, 64), [3, 1, 1], 32),
     ] {
         let forward = |shape: &ConvShape, threads| [FLOATS, HALVES].map(|halves| forward_workspace(shape, halves, threads)).iter().sum();
         let input = |shape: &ConvShape, threads| [FLOATS, HALVES].map(|halves| grad_input_workspace(shape, halves, threads)).iter().sum();

@@ -3,7 +3,10 @@
 use crate::cache::Cache;
 use crate::ops::Op;
 use crate::order::{self, Reorder, Shuffle};
-use crate::source::{Digits, ImageFolder, Npy, Random, RandomSpec, Source, Split};
+use crate::source::{
+    Counted, Csv, CsvSpec, Digits, Function, ImageFolder, Npy, Random, RandomSpec, RowMut, Shapes, ShapesSpec, Source, Split, Tensor,
+    Tensors, Text, Vocabulary,
+};
 use crate::{DataError, Schema};
 use plimsoll_core::Bytes;
 use std::fmt;
@@ -94,6 +97,77 @@ impl Dataset {
         Ok(Dataset::from_source(Arc::new(ImageFolder::open(path.as_ref())?)))
     }
 
+    /// The same with the classes of another folder, numbered as they are there; a class that is not among them is an error.
+    pub fn image_folder_with(path: impl AsRef<Path>, classes: &[String]) -> Result<Dataset, DataError> {
+        Ok(Dataset::from_source(Arc::new(ImageFolder::open_with(path.as_ref(), Some(classes))?)))
+    }
+
+    /// A text file as windows of `context` characters; for parts, steps and the characters of another file, see [`Text`].
+    pub fn text(path: impl AsRef<Path>, context: usize) -> Result<Dataset, DataError> {
+        Ok(Dataset::from(Text::open(path.as_ref(), context)?))
+    }
+
+    /// Columns of a CSV file as rows or as windows over time.
+    ///
+    /// ```
+    /// use plimsoll_data::{Dataset, source::CsvSpec};
+    /// let missing = Dataset::csv("no/such.csv", &CsvSpec::new());
+    /// assert_eq!(missing.unwrap_err().to_string(), "cannot open no/such.csv: No such file or directory (os error 2)");
+    /// ```
+    pub fn csv(path: impl AsRef<Path>, spec: &CsvSpec) -> Result<Dataset, DataError> {
+        Ok(Dataset::from(Csv::open(path.as_ref(), spec)?))
+    }
+
+    /// Rows of tensors that are in memory; they are shared, not copied.
+    ///
+    /// ```
+    /// use plimsoll_data::{Dataset, Tensor};
+    /// let x = Tensor::f32([3, 2], vec![0.0, 1.0, 2.0, 3.0, 4.0, 5.0])?;
+    /// let data = Dataset::from_tensor_slices([("x", x), ("y", Tensor::i32([3], [0, 1, 0])?)])?;
+    /// assert_eq!((data.len(), data.output_schema()?.to_string()), (3, "x: f32[2], y: i32[]".to_string()));
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn from_tensor_slices<S: Into<String>>(columns: impl IntoIterator<Item = (S, Tensor)>) -> Result<Dataset, DataError> {
+        Ok(Dataset::from(Tensors::new(columns)?))
+    }
+
+    /// Numbers from `start` by `step` up to, but without, `stop`: the i32 column `x`.
+    ///
+    /// ```
+    /// use plimsoll_data::Dataset;
+    /// assert_eq!((Dataset::range(0, 10, 3)?.len(), Dataset::range(5, 0, -1)?.len(), Dataset::range(5, 0, 1)?.len()), (4, 5, 0));
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn range(start: i32, stop: i32, step: i32) -> Result<Dataset, DataError> {
+        Ok(Dataset::from(Counted::new(start, stop, step)?))
+    }
+
+    /// Rows that a closure makes: row `n` is what `make(n, row)` writes. It is called by any thread in any order, so it should depend on
+    /// nothing but `n`.
+    ///
+    /// ```
+    /// use plimsoll_core::DType;
+    /// use plimsoll_data::{Column, Dataset, Schema};
+    /// let schema = Schema::new(vec![Column::new("x", DType::F32, [2]), Column::new("y", DType::I32, [])])?;
+    /// let data = Dataset::from_fn(schema, 1000, |n, row| {
+    ///     row.f32(0, &[n as f32, 1.0])?;
+    ///     row.i32(1, &[n as i32 % 2])
+    /// });
+    /// assert_eq!(data.len(), 1000);
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn from_fn<F>(schema: Schema, rows: u64, make: F) -> Dataset
+    where
+        F: Fn(u64, &mut RowMut<'_, '_, '_>) -> Result<(), DataError> + Send + Sync + 'static,
+    {
+        Dataset::from(Function::new(schema, rows, make))
+    }
+
+    /// Made-up pictures of circles, rectangles and triangles, with a mask for each.
+    pub fn shapes(spec: ShapesSpec) -> Result<Dataset, DataError> {
+        Ok(Dataset::from(Shapes::new(spec)?))
+    }
+
     /// Any source.
     pub fn from_source(source: Arc<dyn Source>) -> Dataset {
         Dataset { source, stages: Vec::new() }
@@ -157,9 +231,19 @@ impl Dataset {
         self.source.class_names()
     }
 
+    /// The characters that numbers stand for, if the source is a text.
+    pub fn vocabulary(&self) -> Option<&Vocabulary> {
+        self.source.vocabulary()
+    }
+
     fn stage(mut self, stage: Stage) -> Dataset {
         self.stages.push(stage);
         self
+    }
+
+    /// How rows are reordered, seeds included: what has to be the same for a saved position to mean the same.
+    pub fn order(&self) -> Result<String, DataError> {
+        Ok(self.recipe()?.order())
     }
 
     /// Rows in one epoch.
@@ -207,6 +291,12 @@ impl Dataset {
             text += &format!(" → {stage}");
         }
         text
+    }
+}
+
+impl<S: Source + 'static> From<S> for Dataset {
+    fn from(source: S) -> Dataset {
+        Dataset::from_source(Arc::new(source))
     }
 }
 

@@ -27,6 +27,24 @@ pub enum DataError {
         /// What is wrong with it and what to do.
         problem: String,
     },
+    /// A text that windows cannot be made of.
+    #[error("{} cannot be read as text: {problem}", .path.display())]
+    Text {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it and what to do.
+        problem: String,
+    },
+    /// A table that rows cannot be made of.
+    #[error("{}, line {line}: {problem}", .path.display())]
+    Csv {
+        /// The file.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: u64,
+        /// What is wrong with it and what to do.
+        problem: String,
+    },
     /// A picture that cannot be decoded.
     #[error("{} cannot be decoded: {problem}; replace the file or take it out of the folder", .path.display())]
     Image {
@@ -206,6 +224,14 @@ pub enum DataError {
 impl DataError {
     pub(crate) fn io(action: impl Into<String>, path: &Path, source: io::Error) -> DataError {
         DataError::Io { action: action.into(), path: path.to_path_buf(), source: Arc::new(source) }
+    }
+
+    pub(crate) fn text(path: &Path, problem: impl Into<String>) -> DataError {
+        DataError::Text { path: path.to_path_buf(), problem: problem.into() }
+    }
+
+    pub(crate) fn csv(path: &Path, line: u64, problem: impl Into<String>) -> DataError {
+        DataError::Csv { path: path.to_path_buf(), line, problem: problem.into() }
     }
 
     pub(crate) fn image(path: &Path, problem: impl Into<String>) -> DataError {

@@ -121,13 +121,16 @@ impl Feed {
         options: Options,
         slot_memory: &mut dyn FnMut(Bytes) -> Result<Box<dyn SlotMemory>, DataError>,
     ) -> Result<Feed, DataError> {
-        let recipe = dataset.recipe()?;
+        let mut recipe = dataset.recipe()?;
         let stages = plan::cost(&recipe, plan.geometry);
         if stages != plan.stages() || recipe.batch()? != plan.batch {
             return Err(DataError::OtherPlan { planned: plan.total(), needed: plan::total(&stages) });
         }
         let reserved =
             stages.iter().map(|(name, bytes)| ledger.reserve(&format!("data: {name}"), *bytes)).collect::<Result<Vec<_>, _>>()?;
+        if plan.geometry.resident {
+            recipe.source = recipe.source.resident()?;
+        }
 
         let layout = Arc::new(BlockLayout::new(&recipe.schema, plan.geometry.slot_rows));
         let nothing = Fill { epoch: 0, place: 0, rows: 0, ends_epoch: false };

@@ -40,6 +40,8 @@ pub(crate) struct Geometry {
     pub max_item: Bytes,
     /// Rows that have a place in the cache.
     pub cache_rows: u64,
+    /// Whether the source's rows are brought into memory first.
+    pub resident: bool,
 }
 
 impl Geometry {
@@ -59,6 +61,7 @@ pub(crate) fn smallest(recipe: &Recipe, batch: usize) -> Geometry {
         workers: 1,
         max_item: max_item(recipe, LEAST_ITEM),
         cache_rows: flags_only(recipe),
+        resident: false,
     }
 }
 
@@ -104,7 +107,7 @@ pub(crate) fn for_speed(recipe: &Recipe, batch: usize) -> Result<Geometry, DataE
     if workers as u128 * (u128::from(max_item.0) + chunk_rows as u128 * u128::from(work_row.0)) > ABSURD {
         return absurd(format!("{workers} threads with their buffers"));
     }
-    Ok(Geometry { slots, batches_per_slot, slot_rows, chunk_rows, workers, max_item, cache_rows: flags_only(recipe) })
+    Ok(Geometry { slots, batches_per_slot, slot_rows, chunk_rows, workers, max_item, cache_rows: flags_only(recipe), resident: false })
 }
 
 /// What a file may take, if there are any.
@@ -129,6 +132,15 @@ pub(crate) fn cached_rows(recipe: &Recipe, left: Option<Bytes>) -> u64 {
     let rows = recipe.span.end - recipe.span.start;
     let room = left.map_or(u64::MAX, |left| left.0 / cache.row_bytes(item.output.row_bytes()).0.max(1));
     rows.min(room)
+}
+
+/// Without a limit, a source whose rows take more than this is read again and again.
+const AUTO_RESIDENT: Bytes = Bytes::mib(256);
+
+/// Whether the source's rows fit what is left under the limit.
+pub(crate) fn resident(recipe: &Recipe, left: Option<Bytes>) -> bool {
+    let bytes = recipe.source.resident_bytes();
+    bytes > Bytes::ZERO && bytes <= left.unwrap_or(AUTO_RESIDENT)
 }
 
 /// A slot never holds more than one epoch.

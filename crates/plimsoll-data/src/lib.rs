@@ -63,4 +63,4 @@ pub use order::Shuffle;
 pub use permutation::Permutation;
 pub use plan::{PRODUCER_STACK, PipelinePlan};
 pub use schema::{Column, Extent, Schema};
-pub use source::{RandomSpec, Source, Split};
+pub use source::{RandomSpec, Source, Split, Tensor, Vocabulary};

@@ -117,6 +117,8 @@ impl Dataset {
         }
         // The cache gets what nothing else has a use for.
         let left = limit.map(|limit| limit - total(&stages));
+        geometry.resident = geometry::resident(&recipe, left);
+        let left = left.map(|left| if geometry.resident { left - recipe.source.resident_bytes() } else { left });
         geometry.cache_rows += geometry::cached_rows(&recipe, left);
         stages = cost(&recipe, geometry);
         Ok(PipelinePlan { total: total(&stages), stages, minimum, geometry, batch })
@@ -125,7 +127,7 @@ impl Dataset {
 
 /// What each stage holds in this geometry. The feed allocates by the same rules.
 pub(crate) fn cost(recipe: &Recipe, geometry: Geometry) -> Vec<(String, Bytes)> {
-    let Geometry { slots, slot_rows, chunk_rows, workers, max_item, cache_rows, .. } = geometry;
+    let Geometry { slots, slot_rows, chunk_rows, workers, max_item, cache_rows, resident, .. } = geometry;
     let each = workers as u64;
     let stacks = if workers == 1 { "producer stack".to_string() } else { format!("{workers} worker stacks") };
     let mut stages = vec![(stacks, PRODUCER_STACK * each)];
@@ -134,7 +136,10 @@ pub(crate) fn cost(recipe: &Recipe, geometry: Geometry) -> Vec<(String, Bytes)> 
             stages.push((name, bytes));
         }
     };
-    hold("names".into(), recipe.source.held_bytes());
+    hold(recipe.source.held_name().into(), recipe.source.held_bytes());
+    if resident {
+        hold("rows in memory".into(), recipe.source.resident_bytes());
+    }
     hold("read".into(), padded(recipe.source.scratch_bytes(chunk_rows)) * each);
     if recipe.is_shuffled() {
         let per_row = size_of::<u64>() + if recipe.source.wants_ascending() { size_of::<u32>() } else { 0 };

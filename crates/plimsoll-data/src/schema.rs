@@ -3,6 +3,7 @@
 use crate::DataError;
 use plimsoll_core::{Bytes, DType};
 use std::fmt;
+use std::sync::Arc;
 
 /// One column: its name, element type and the shape of one row (empty for a scalar).
 ///
@@ -23,6 +24,8 @@ pub struct Column {
     pub shape: Vec<usize>,
     /// Whether all rows have that shape.
     pub extent: Extent,
+    /// What the numbers 0, 1, 2 … stand for, if the source knows.
+    pub classes: Option<Arc<[String]>>,
 }
 
 /// Whether the rows of a column are all alike in size.
@@ -48,7 +51,7 @@ const MAX_ROW: Bytes = Bytes::gib(256);
 impl Column {
     /// A column of rows of this shape.
     pub fn new(name: impl Into<String>, dtype: DType, shape: impl Into<Vec<usize>>) -> Column {
-        Column { name: name.into(), dtype, shape: shape.into(), extent: Extent::Fixed }
+        Column { name: name.into(), dtype, shape: shape.into(), extent: Extent::Fixed, classes: None }
     }
 
     /// A column of files.
@@ -57,12 +60,25 @@ impl Column {
     /// assert_eq!(plimsoll_data::Column::files("x").to_string(), "x: files");
     /// ```
     pub fn files(name: impl Into<String>) -> Column {
-        Column { name: name.into(), dtype: DType::U8, shape: Vec::new(), extent: Extent::Files }
+        Column { name: name.into(), dtype: DType::U8, shape: Vec::new(), extent: Extent::Files, classes: None }
     }
 
     /// A column of images that differ in size.
     pub fn images(name: impl Into<String>, channels: usize) -> Column {
-        Column { name: name.into(), dtype: DType::U8, shape: vec![channels], extent: Extent::Images }
+        Column { name: name.into(), dtype: DType::U8, shape: vec![channels], extent: Extent::Images, classes: None }
+    }
+
+    /// The same column, with what its numbers stand for.
+    ///
+    /// ```
+    /// use plimsoll_core::DType;
+    /// use plimsoll_data::Column;
+    /// let label = Column::new("y", DType::I32, []).with_classes(["cat".to_string(), "dog".to_string()]);
+    /// assert_eq!(label.classes.unwrap()[1], "dog");
+    /// ```
+    pub fn with_classes(mut self, classes: impl Into<Arc<[String]>>) -> Column {
+        self.classes = Some(classes.into());
+        self
     }
 
     /// Elements in one row.

@@ -40,9 +40,12 @@ fn classes_are_folders_and_rows_are_sorted() {
     let folder = twelve();
     folder.write("cat/notes.txt", b"not a picture");
     folder.write("cat/.hidden.png", b"nor this");
-    folder.write("bird/readme", b"a class without pictures keeps its number");
-    let data = folder.data().map("x", [decode(), resize(4, 4, Method::Nearest)]).batch(5);
-    assert_eq!(data.class_names(), ["bird", "cat", "dog"]);
+    // Numbered as in another folder; a class without pictures here keeps its number.
+    let classes = ["bird", "cat", "dog"].map(String::from);
+    let data = Dataset::image_folder_with(folder.path().join("data"), &classes).unwrap();
+    let data = data.map("x", [decode(), resize(4, 4, Method::Nearest)]).batch(5);
+    assert_eq!(data.class_names(), classes);
+    assert_eq!(data.output_schema().unwrap().columns()[1].classes.as_deref(), Some(&classes[..]));
     assert_eq!((data.len(), data.output_schema().unwrap().to_string().as_str()), (12, "x: f32[4, 4, 3], y: i32[]"));
     let columns = epochs(&data, None, 1).unwrap();
     let labels: Vec<i32> = columns[1].as_chunks().0.iter().map(|bytes| i32::from_ne_bytes(*bytes)).collect();
@@ -294,5 +297,5 @@ fn stages_that_make_no_sense_say_what_to_do() {
     std::fs::create_dir(folder.path().join("bare")).unwrap();
     insta::assert_snapshot!(folder.text(Dataset::image_folder(folder.path().join("bare")).unwrap_err()), @"FOLDER/bare is no folder of classes: it has no folders in it; make one for each class and put its pictures there");
     std::fs::create_dir(folder.path().join("bare/class")).unwrap();
-    insta::assert_snapshot!(folder.text(Dataset::image_folder(folder.path().join("bare")).unwrap_err()), @"FOLDER/bare is no folder of classes: its folders hold no .jpg, .jpeg or .png files");
+    insta::assert_snapshot!(folder.text(Dataset::image_folder(folder.path().join("bare")).unwrap_err()), @"FOLDER/bare is no folder of classes: its class FOLDER/bare/class holds no .jpg, .jpeg or .png files; put some there or remove it");
 }

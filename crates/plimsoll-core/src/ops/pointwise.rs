@@ -3,8 +3,10 @@
 use crate::DType;
 use crate::autodiff::Adjoint;
 use crate::expr::{Binary, Expr, Term};
+use crate::factor::factor;
 use crate::graph::{Graph, GraphError, ValueId};
 use crate::op::Define;
+use crate::ops::Reduction;
 use crate::shape::{Shape, TensorType};
 
 /// Applies an expression to every element of `shape`. Arithmetic is single precision whatever the types read and written,
@@ -47,12 +49,7 @@ impl Define for Pointwise {
                 continue;
             }
             let operands: Vec<ValueId> = adjoint.inputs.iter().chain(&adjoint.outputs).chain(&outputs).copied().collect();
-            let TensorType { dtype, shape } = adjoint.graph.ty(adjoint.inputs[i]).clone();
-            // Where the operand was stretched its gradient is summed, which wants single precision.
-            let stored = if shape == self.shape { dtype } else { DType::F32 };
-            let full = adjoint.graph.pointwise_many(slope, &operands, self.shape.clone(), vec![stored])?[0];
-            let summed = adjoint.graph.sum_to(full, &shape)?;
-            gradients[i] = Some(adjoint.graph.cast(summed, dtype)?);
+            gradients[i] = Some(self.summed(adjoint.graph, slope, operands, adjoint.inputs[i])?);
         }
         Ok(gradients)
     }
@@ -64,6 +61,43 @@ impl Define for Pointwise {
     /// Every element is read before it is written, and the planner makes sure that the sizes agree.
     fn in_place(&self, _: usize, _: usize) -> bool {
         true
+    }
+}
+
+impl Pointwise {
+    /// The gradient of an input: its slope, summed where the input was stretched. What does not change along the sum waits until after it.
+    fn summed(&self, g: &mut Graph, slope: Expr, mut operands: Vec<ValueId>, input: ValueId) -> Result<ValueId, GraphError> {
+        let TensorType { dtype, shape: target } = g.ty(input).clone();
+        let axes = target.stretched_axes(&self.shape);
+        let still = |value: ValueId| {
+            let own = g.shape(value).stretched_axes(&self.shape);
+            axes.iter().all(|axis| own.contains(axis))
+        };
+        let steady = |term: &Term| match term {
+            Term::Input(i) => still(operands[*i as usize]),
+            Term::Random(_) => false,
+            Term::Coordinate(axis) => !axes.contains(&(*axis as usize)),
+            _ => true,
+        };
+        if axes.is_empty() {
+            let full = g.pointwise_many(slope, &operands, self.shape.clone(), vec![dtype])?[0];
+            return g.reshape(full, target);
+        }
+        // Sums want single precision. They keep their axes until the factors are on; where the result stands must then still be told by the coordinates.
+        let cut = factor(&slope, operands.len(), steady);
+        let Some(cut) = cut.filter(|cut| !cut.outside.is_positional()) else {
+            let full = g.pointwise_over(slope, &operands, self.shape.clone())?;
+            let summed = g.sum_to(full, &target)?;
+            return g.cast(summed, dtype);
+        };
+        let full = g.pointwise_over(cut.inside, &operands, self.shape.clone())?;
+        let sum = g.reduce(Reduction::Sum, full, &axes)?;
+        let shape = g.shape(sum).clone();
+        // Operands that the second part does not read may be larger than it.
+        operands.push(sum);
+        let scaled = g.pointwise_over(cut.outside, &operands, shape)?;
+        let scaled = g.reshape(scaled, target)?;
+        g.cast(scaled, dtype)
     }
 }
 

@@ -4,6 +4,7 @@
 mod dce;
 mod epilogue;
 mod fuse;
+mod masks;
 mod precision;
 mod rewrite;
 mod simplify;
@@ -14,6 +15,7 @@ use crate::verify;
 pub use dce::remove_dead;
 pub use epilogue::fuse_epilogues;
 pub use fuse::fuse_pointwise;
+pub use masks::sink_masks;
 pub use precision::{Treatment, mixed, treatment};
 pub use simplify::simplify;
 
@@ -21,7 +23,7 @@ pub use simplify::simplify;
 pub fn optimize(graph: &Graph) -> Result<Graph, GraphError> {
     let mut graph = graph.clone();
     verify(&graph)?;
-    for pass in [simplify, remove_dead, fuse_pointwise, remove_dead, simplify, fuse_epilogues, remove_dead] {
+    for pass in [simplify, remove_dead, fuse_pointwise, remove_dead, sink_masks, remove_dead, simplify, fuse_epilogues, remove_dead] {
         graph = pass(&graph);
         verify(&graph)?;
     }

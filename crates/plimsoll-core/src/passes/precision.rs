@@ -9,7 +9,7 @@ use crate::DType;
 use crate::expr::{Binary, Expr, Term};
 use crate::graph::{Graph, GraphError, Node, ValueId};
 use crate::op::Op;
-use crate::ops::{Conv2d, Conv2dGradInput, MatMul, Pointwise};
+use crate::ops::{Conv2d, Conv2dGradInput, Gather, MatMul, Pointwise};
 use crate::verify;
 use std::collections::HashMap;
 use std::fmt;
@@ -35,11 +35,12 @@ pub enum Treatment {
 pub fn treatment(op: &Op) -> Treatment {
     match op {
         Op::Input(_) | Op::State(_) | Op::Scalar(_) => Treatment::Leaf,
-        Op::MatMul(_) | Op::Conv2d(_) | Op::Conv2dGradInput(_) => Treatment::Product,
+        Op::MatMul(_) | Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Gather(_) => Treatment::Product,
         Op::MaxPool(_) | Op::MaxPoolGrad(_) | Op::AvgPool(_) | Op::AvgPoolGrad(_) => Treatment::Window,
+        Op::Attention(_) | Op::AttentionGrad(_) | Op::Recurrent(_) | Op::RecurrentGrad(_) => Treatment::Window,
         Op::Reshape(_) | Op::Transpose(_) | Op::Slice(_) | Op::Concat(_) | Op::Pad(_) => Treatment::Movement,
         Op::Pointwise(_) => Treatment::Expression,
-        Op::Reduce(_) | Op::Conv2dGradFilter(_) => Treatment::Statistic,
+        Op::Reduce(_) | Op::Conv2dGradFilter(_) | Op::ScatterAdd(_) => Treatment::Statistic,
     }
 }
 
@@ -144,6 +145,7 @@ fn retyped(old: &Graph, node: &Node, narrow: &[bool], dtype: DType) -> Op {
         Op::MatMul(op) => Op::MatMul(MatMul { dtype: stored(0), ..op }),
         Op::Conv2d(op) => Op::Conv2d(Conv2d { dtype: stored(0), ..op }),
         Op::Conv2dGradInput(op) => Op::Conv2dGradInput(Conv2dGradInput { dtype: stored(0), ..op }),
+        Op::Gather(_) => Op::Gather(Gather { dtype: stored(0) }),
         Op::Pointwise(op) => Op::Pointwise(Pointwise { dtypes: (0..op.dtypes.len()).map(stored).collect(), ..op }),
         op => op,
     }

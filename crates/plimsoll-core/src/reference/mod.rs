@@ -1,6 +1,8 @@
 //! The float64 reference: every op as the plainest loop that could be right. Slow on purpose; what devices and passes are judged by.
 
+mod attention;
 mod movement;
+mod recurrent;
 mod tensor;
 mod windows;
 
@@ -136,10 +138,16 @@ fn compute(node: &Node, operands: &[&Tensor], setting: &Setting<'_>) -> Vec<Vec<
         Op::AvgPool(op) => vec![windows::avg_pool(&op.window, operands[0])],
         Op::AvgPoolGrad(op) => vec![windows::avg_pool_grad(&op.window, &op.input.bind(setting.rows), operands[0]).elements],
         Op::Reshape(_) => vec![operands[0].elements.clone()],
+        Op::Recurrent(op) => recurrent::walk(op, operands),
+        Op::RecurrentGrad(op) => recurrent::walk_back(op, operands),
         Op::Transpose(op) => vec![movement::transpose(&op.order, operands[0])],
         Op::Slice(op) => vec![movement::slice(op, operands[0])],
         Op::Concat(op) => vec![movement::concat(op.axis, operands)],
         Op::Pad(op) => vec![movement::pad(op, operands[0])],
+        Op::Gather(_) => vec![movement::gather(operands[0], operands[1])],
+        Op::ScatterAdd(op) => vec![movement::scatter_add(&op.table.bind(setting.rows), operands[0], operands[1])],
+        Op::Attention(op) => attention::forward(op, operands).into(),
+        Op::AttentionGrad(op) => attention::gradient(&op.attention, operands),
     }
 }
 

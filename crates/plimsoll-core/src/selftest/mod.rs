@@ -1,14 +1,17 @@
 //! The op table: every op in odd shapes, placed in the middle of a graph, and what it is checked against. The table is data: the core's
 //! tests check its gradients and passes, every device's tests and the `selftest` command check that device's kernels.
 
+mod attention;
 mod bytes;
 mod check;
 mod draw;
+mod gather;
 mod leaves;
 mod movement;
 mod pointwise;
 mod pooling;
 mod products;
+mod recurrent;
 mod reduce;
 mod stage;
 mod windows;
@@ -151,9 +154,15 @@ table! {
     MaxPoolGrad => "max_pool_grad", pooling::max_pool_grad;
     AvgPool => "avg_pool", pooling::avg_pool;
     AvgPoolGrad => "avg_pool_grad", pooling::avg_pool_grad;
+    Recurrent => "recurrent", recurrent::recurrent;
+    RecurrentGrad => "recurrent_grad", recurrent::recurrent_grad;
     Reshape => "reshape", movement::reshape;
     Transpose => "transpose", movement::transpose;
     Slice => "slice", movement::slice;
     Concat => "concat", movement::concat;
     Pad => "pad", movement::pad;
+    Gather => "gather", gather::gather;
+    ScatterAdd => "scatter_add", gather::scatter_add;
+    Attention => "attention", attention::attention;
+    AttentionGrad => "attention_grad", attention::attention_grad;
 }

@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
+use super::depthwise::{self, Room};
 use super::patches::{self, InHalves, Patches, Run};
 use super::target::Target;
-use super::{ConvShape, SERIAL, depthwise};
+use super::{ConvShape, SERIAL};
 use crate::gemm::{self, LINE, Matrix};
 use crate::simd::Isa;
 use crate::stored::Reals;
@@ -15,7 +16,7 @@ pub fn forward_workspace(shape: &ConvShape, halves: InHalves, threads: usize) ->
     if shape.is_empty() {
         0
     } else if shape.depthwise() {
-        depthwise::workspace(halves, shape.out_w * shape.out_c, threads)
+        Room::forward(shape, halves).len() * threads.max(1) + LINE
     } else if shape.pointwise() && halves.output {
         gemm::blocks_workspace_len(shape.pixels(), shape.out_c, shape.in_c, threads)
     } else if shape.pointwise() {
@@ -64,7 +65,7 @@ pub fn forward_with(
     workspace: &mut [f32],
 ) {
     assert!(isa.supported(), "this processor has no {isa:?}");
-    let halves = InHalves { input: input.is_half(), output: target.is_blocks() };
+    let halves = InHalves { input: input.is_half(), filter: filter.is_half(), output: target.is_blocks() };
     let operands = [
         ("input", input.len, shape.input_len()),
         ("filter", filter.len, shape.filter_len()),
@@ -78,7 +79,7 @@ pub fn forward_with(
         return target.zeros(shape.pixels(), shape.out_c);
     }
     if shape.depthwise() {
-        return depthwise::forward(isa, pool, shape, input, filter, target, workspace);
+        return depthwise::forward(isa, pool, shape, input, filter, target.shared(), halves, gemm::aligned(workspace));
     }
     if shape.pointwise() {
         let (a, b) = (Matrix::of(&input, shape.pixels(), shape.in_c), Matrix::of(&filter, shape.in_c, shape.out_c));

@@ -4,8 +4,9 @@
 
 use std::ops::Range;
 
+use super::depthwise::{self, Room};
 use super::patches;
-use super::{ConvShape, SERIAL, depthwise};
+use super::{ConvShape, SERIAL};
 use crate::gemm::sweep::{DEPTH, SLIVERS, Sweep, for_each_part};
 use crate::gemm::tile::{MAX_COLUMNS, MAX_ROWS, Shape};
 use crate::gemm::{self, LINE, Matrix, Out, Write};
@@ -32,9 +33,12 @@ pub fn grad_filter_workspace(shape: &ConvShape, threads: usize) -> usize {
     } else if shape.pointwise() {
         gemm::workspace_len(shape.in_c, shape.out_c, shape.pixels(), threads)
     } else {
-        let each = if shape.depthwise() { 0 } else { PER_WORKER };
-        each * threads.max(1) + (chunks(shape) - 1) * shape.filter_len() + LINE
+        per_worker(shape) * threads.max(1) + (chunks(shape) - 1) * shape.filter_len() + LINE
     }
+}
+
+fn per_worker(shape: &ConvShape) -> usize {
+    if shape.depthwise() { Room::grad_filter(shape).len() } else { PER_WORKER }
 }
 
 /// Packed columns of the output's gradient and packed patches.
@@ -101,9 +105,8 @@ pub fn grad_filter_with(
     let scratch = gemm::aligned(workspace);
     let grad = Out(grad.as_mut_ptr());
     let len = shape.filter_len();
-    let workers = if shape.depthwise() { 0 } else { pool.threads() };
     // SAFETY: the workspace is the workers' parts and then the partial gradients.
-    let partials = Out(unsafe { scratch.add(PER_WORKER * workers) });
+    let partials = Out(unsafe { scratch.add(per_worker(shape) * pool.threads()) });
     let chunks = chunks(shape);
     let rows_each = (shape.batch * shape.out_h).div_ceil(chunks);
     let chunk = |chunk: usize| {
@@ -116,11 +119,13 @@ pub fn grad_filter_with(
 
     let parallel = shape.work() >= SERIAL;
     if shape.depthwise() {
-        let task = |index: usize, _: usize| {
+        let task = |index: usize, worker: usize| {
             let (rows, to, add) = chunk(index);
-            // SAFETY: each chunk has a gradient of its own, `len` floats long.
-            let to = unsafe { std::slice::from_raw_parts_mut(to.add(0), len) };
-            depthwise::grad_filter(isa, shape, rows, input, grad_out, to, add);
+            // SAFETY: each chunk has a gradient of its own, and the scratch is this worker's own.
+            unsafe {
+                let scratch = scratch.add(worker * per_worker(shape));
+                depthwise::grad_filter(isa, shape, rows, input, grad_out, to.0, add, scratch);
+            }
         };
         gemm::run(pool, parallel, chunks, &task);
     } else {

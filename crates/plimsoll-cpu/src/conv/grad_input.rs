@@ -3,9 +3,10 @@
 //! With a stride, input pixels fall into phases, and all pixels of a phase are read through the same few taps. A phase is a dense product of its own,
 //! so no multiply-add is spent on taps that cannot meet.
 
+use super::depthwise::{self, Room};
 use super::patches::{self, InHalves, PIXELS, Patches, Run};
 use super::target::{Shared, Target};
-use super::{ConvShape, SERIAL, depthwise};
+use super::{ConvShape, SERIAL};
 use crate::gemm::{self, LINE, Matrix};
 use crate::simd::Isa;
 use crate::stored::Reals;
@@ -16,7 +17,7 @@ pub fn grad_input_workspace(shape: &ConvShape, halves: InHalves, threads: usize)
     if shape.is_empty() {
         0
     } else if shape.depthwise() {
-        depthwise::workspace(halves, shape.in_w * shape.in_c, threads)
+        Room::grad_input(shape, halves).len() * threads.max(1) + LINE
     } else if shape.pointwise() && halves.output {
         gemm::blocks_workspace_len(shape.pixels(), shape.in_c, shape.out_c, threads)
     } else if shape.pointwise() {
@@ -54,7 +55,7 @@ pub fn grad_input_with(
     workspace: &mut [f32],
 ) {
     assert!(isa.supported(), "this processor has no {isa:?}");
-    let halves = InHalves { input: grad_out.is_half(), output: target.is_blocks() };
+    let halves = InHalves { input: grad_out.is_half(), filter: filter.is_half(), output: target.is_blocks() };
     let operands = [
         ("output's gradient", grad_out.len, shape.output_len()),
         ("filter", filter.len, shape.filter_len()),
@@ -65,7 +66,7 @@ pub fn grad_input_with(
         return target.zeros(shape.batch * shape.in_h * shape.in_w, shape.in_c);
     }
     if shape.depthwise() {
-        return depthwise::grad_input(isa, pool, shape, grad_out, filter, target, workspace);
+        return depthwise::grad_input(isa, pool, shape, grad_out, filter, target.shared(), halves, gemm::aligned(workspace));
     }
     if shape.pointwise() {
         let a = Matrix::of(&grad_out, shape.pixels(), shape.out_c);

@@ -4,6 +4,7 @@
 //! lies in the input, or widened from two bytes where the product wants it; taps that fall into the padding point at zeros. Depthwise convolutions go channel by
 //! channel instead.
 
+mod channels;
 mod depthwise;
 mod forward;
 mod grad_filter;
@@ -94,9 +95,9 @@ impl ConvShape {
             && (self.in_h, self.in_w) == (self.out_h, self.out_w)
     }
 
-    /// One filter for each channel.
+    /// Every channel has filters of its own.
     fn depthwise(&self) -> bool {
-        self.groups > 1 && self.groups == self.in_c && self.groups == self.out_c
+        self.groups > 1 && self.groups == self.in_c
     }
 
     /// Whether some tap of some output falls outside of the input.

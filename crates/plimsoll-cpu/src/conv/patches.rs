@@ -31,6 +31,8 @@ pub(super) struct Patches {
 pub struct InHalves {
     /// The operand that patches are taken of.
     pub input: bool,
+    /// The filter.
+    pub filter: bool,
     /// The result.
     pub output: bool,
 }

@@ -10,7 +10,7 @@
 mod block;
 mod blocks;
 mod narrow;
-mod pack;
+pub(crate) mod pack;
 mod plan;
 mod shared;
 pub(crate) mod sweep;

@@ -198,7 +198,7 @@ pub(super) unsafe fn transpose_halves(
 ///
 /// # Safety
 /// Both sides are valid for the elements named.
-pub(super) unsafe fn transpose(from: *const f32, outer: isize, inner: isize, columns: usize, depth: usize, to: *mut f32, width: usize) {
+pub(crate) unsafe fn transpose(from: *const f32, outer: isize, inner: isize, columns: usize, depth: usize, to: *mut f32, width: usize) {
     #[cfg(target_arch = "x86_64")]
     if inner == 1 && columns >= 8 && depth >= 8 && is_x86_feature_detected!("avx") {
         // SAFETY: the instructions are there, and the extents allow whole blocks.

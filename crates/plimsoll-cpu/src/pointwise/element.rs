@@ -112,7 +112,7 @@ macro_rules! with_element {
         }
     }};
 }
-pub(super) use with_element;
+pub(crate) use with_element;
 
 /// Whether any of the numbers is infinite or NaN. Integers never are.
 ///

@@ -11,7 +11,7 @@ mod philox;
 pub(crate) mod stretch;
 
 pub(crate) use code::larger;
-pub(crate) use math::{exp, log};
+pub(crate) use math::{exp, log, sigmoid, tanh};
 
 use crate::simd::Isa;
 use crate::threads::Pool;

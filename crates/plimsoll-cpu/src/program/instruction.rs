@@ -1,16 +1,20 @@
 //! One instruction of a loaded program: a kernel with everything it needs but the addresses that change from run to run.
 
+use crate::attention::{self, AttentionShape, Backward, Forward};
 use crate::conv::{self, ConvShape, Target};
+use crate::gather::{self, TableShape};
 use crate::gemm::{self, Block, Matrix, Write};
 use crate::movement::{StridedCopy, pad_with_zeros};
 use crate::pointwise::Kernel;
 use crate::pooling::{self, PoolShape};
+use crate::recurrent::{self, Reals, Walk, WalkBack, WalkShape};
 use crate::reduce::Reducer;
 use crate::simd::Isa;
-use crate::stored::{Halves, Reals};
+use crate::stored::{Halves, Reals as Numbers};
 use crate::threads::Pool;
 use plimsoll_core::DType;
 use plimsoll_core::device::StepInputs;
+use plimsoll_core::ops::{RecurrentGradInputs, RecurrentInputs};
 use plimsoll_core::random::StepRandom;
 use std::ops::Range;
 
@@ -57,9 +61,9 @@ pub(super) struct Stored {
 impl Stored {
     /// # Safety
     /// The numbers are there in this run, and nobody writes them meanwhile.
-    unsafe fn read<'a>(self, inputs: &StepInputs<'a>) -> Reals<'a> {
+    unsafe fn read<'a>(self, inputs: &StepInputs<'a>) -> Numbers<'a> {
         // SAFETY: the caller's promise.
-        unsafe { Reals::new(self.address.resolve(inputs), self.dtype, self.count) }
+        unsafe { Numbers::new(self.address.resolve(inputs), self.dtype, self.count) }
     }
 
     /// Where results of two bytes go; none if they are floats.
@@ -94,6 +98,19 @@ impl Floats {
     unsafe fn write<'a>(self, inputs: &StepInputs<'a>) -> &'a mut [f32] {
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.address.resolve(inputs).cast(), self.count) }
+    }
+}
+
+/// A tensor of real numbers in any type.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Typed {
+    pub address: Address,
+    pub dtype: DType,
+}
+
+impl Typed {
+    fn resolve(self, inputs: &StepInputs<'_>) -> Reals {
+        Reals { ptr: self.address.resolve(inputs), dtype: self.dtype }
     }
 }
 
@@ -218,12 +235,81 @@ pub(super) enum Work {
         gradient: Stored,
         output: Stored,
     },
+    Recurrent {
+        shape: Box<WalkShape>,
+        operands: Box<RecurrentInputs<Typed>>,
+        hidden: Typed,
+        gates: Option<Typed>,
+        last: Option<Typed>,
+        workspace: Floats,
+    },
+    RecurrentGrad {
+        shape: Box<WalkShape>,
+        operands: Box<RecurrentGradInputs<Typed>>,
+        d_x: Typed,
+        d_recurrent: Option<Typed>,
+        d_first: Option<Typed>,
+        d_state: Option<Typed>,
+        workspace: Floats,
+    },
+    Gather {
+        shape: TableShape,
+        table: (Address, DType),
+        indices: Address,
+        output: (Address, DType),
+    },
+    ScatterAdd {
+        shape: TableShape,
+        indices: Address,
+        rows: (Address, DType),
+        output: Floats,
+    },
+    Attention(Box<AttentionWork>),
+    AttentionGrad {
+        forward: Box<AttentionWork>,
+        gradient: HeadsOf,
+        /// Of queries, keys and values.
+        outputs: [HeadsOf; 3],
+    },
     /// Copies from each source, after writing zeros where none of them reaches.
     Move {
         copies: Vec<(StridedCopy, Address)>,
         output: Address,
         zeros: Option<Zeros>,
     },
+}
+
+/// Heads of a tensor, wherever that is.
+#[derive(Clone, Copy)]
+pub(super) struct HeadsOf {
+    pub address: Address,
+    /// Bytes before the first head.
+    pub start: usize,
+    pub dtype: DType,
+    pub row: usize,
+}
+
+impl HeadsOf {
+    fn resolve(self, inputs: &StepInputs<'_>) -> attention::Heads {
+        let HeadsOf { address, start, dtype, row } = self;
+        attention::Heads { start: address.resolve(inputs).wrapping_add(start), dtype, row }
+    }
+}
+
+/// What both directions of attention have in common.
+pub(super) struct AttentionWork {
+    pub shape: AttentionShape,
+    /// Queries, keys, values, and the result.
+    pub heads: [HeadsOf; 4],
+    pub mask: Option<(Address, DType)>,
+    pub lse: Floats,
+    pub workspace: Floats,
+}
+
+impl AttentionWork {
+    fn mask(&self, inputs: &StepInputs<'_>) -> Option<attention::KeyMask> {
+        self.mask.map(|(address, dtype)| attention::KeyMask { start: address.resolve(inputs), dtype })
+    }
 }
 
 /// The gaps that padding leaves along an axis.
@@ -323,6 +409,40 @@ impl Work {
                     Some(to) => pooling::average_pool_grad_halves(pool, shape, gradient.read(inputs), to),
                     None => pooling::average_pool_grad(pool, shape, gradient.slice(inputs), output.floats(inputs)),
                 },
+                Work::Recurrent { shape, operands, hidden, gates, last, workspace } => {
+                    let real = |tensor: Typed| tensor.resolve(inputs);
+                    let (hidden, gates, last) = (real(*hidden), gates.map(real), last.map(real));
+                    let walk = Walk { shape: **shape, inputs: operands.map(real), hidden, gates, last };
+                    recurrent::forward(pool, &walk, workspace.write(inputs));
+                }
+                Work::RecurrentGrad { shape, operands, d_x, d_recurrent, d_first, d_state, workspace } => {
+                    let real = |tensor: Typed| tensor.resolve(inputs);
+                    let (d_x, d_recurrent) = (real(*d_x), d_recurrent.map(real));
+                    let (d_first, d_state) = (d_first.map(real), d_state.map(real));
+                    let walk = WalkBack { shape: **shape, inputs: operands.map(real), d_x, d_recurrent, d_first, d_state };
+                    recurrent::backward(pool, &walk, workspace.write(inputs));
+                }
+                Work::Gather { shape, table, indices, output } => {
+                    let (table, output) = ((table.0.resolve(inputs), table.1), (output.0.resolve(inputs), output.1));
+                    gather::gather(pool, shape, (table.0.cast_const(), table.1), indices.resolve(inputs), output);
+                }
+                Work::ScatterAdd { shape, indices, rows, output } => {
+                    let rows = (rows.0.resolve(inputs).cast_const(), rows.1);
+                    gather::scatter_add(pool, shape, indices.resolve(inputs), rows, output.write(inputs).as_mut_ptr());
+                }
+                Work::Attention(work) => {
+                    let [q, k, v, o] = work.heads.map(|heads| heads.resolve(inputs));
+                    let lse = work.lse.address.resolve(inputs).cast();
+                    let tensors = Forward { q, k, v, mask: work.mask(inputs), o, lse };
+                    attention::forward(pool, &work.shape, &tensors, work.workspace.write(inputs));
+                }
+                Work::AttentionGrad { forward: work, gradient, outputs } => {
+                    let [q, k, v, o] = work.heads.map(|heads| heads.resolve(inputs));
+                    let [d_q, d_k, d_v] = outputs.map(|heads| heads.resolve(inputs));
+                    let (lse, d_o) = (work.lse.address.resolve(inputs).cast_const().cast(), gradient.resolve(inputs));
+                    let tensors = Backward { q, k, v, mask: work.mask(inputs), o, lse, d_o, d_q, d_k, d_v };
+                    attention::backward(pool, &work.shape, &tensors, work.workspace.write(inputs));
+                }
                 Work::Move { copies, output, zeros } => {
                     let to = output.resolve(inputs);
                     if let Some(Zeros { element, dims, axis, before, after }) = zeros {

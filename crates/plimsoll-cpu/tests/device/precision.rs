@@ -68,13 +68,14 @@ fn normalise(g: &mut Graph, x: ValueId) -> Built {
 
 const ROWS: usize = 16;
 
-/// Convolutions and pools, and the cross-entropy of class numbers.
+/// Convolutions and pools over pixels in bytes, and the cross-entropy of class numbers.
 fn images() -> Network {
     const CLASSES: usize = 5;
     let mut g = Graph::new();
-    let x = g.input("x", TensorType::f32(Shape::batch_of([16, 16, 3])));
+    let x = g.input("x", TensorType::new(DType::U8, Shape::batch_of([16, 16, 3])));
     let labels = g.input("labels", TensorType::new(DType::I32, Shape::batch_of([1])));
-    let y = convolve(&mut g, "first", x, (3, 16))?;
+    let scaled = g.map(x, |e, x| e.sub(e.mul(x, e.constant(1.0 / 100.0)), e.constant(1.0)))?;
+    let y = convolve(&mut g, "first", scaled, (3, 16))?;
     let y = convolve(&mut g, "second", y, (16, 16))?;
     let window = Window::valid((2, 2), (2, 2));
     let y = g.add(Op::MaxPool(MaxPool { window }), &[y])?[0];
@@ -91,9 +92,9 @@ fn images() -> Network {
     let entropy = g.pointwise(entropy, &[scores, labels, log_sum])?;
     let loss = g.sum(entropy)?;
     g.output("loss", loss);
-    let pixels: Vec<f32> = (0..ROWS * 16 * 16 * 3).map(|i| (i as f32 * 0.37 + (i / 768) as f32).sin()).collect();
+    let pixels = (0..ROWS * 16 * 16 * 3).map(|i| (100.0 + 100.0 * (i as f32 * 0.37 + (i / 768) as f32).sin()) as u8).collect();
     let labels = (0..ROWS).flat_map(|i| ((i * 7 % CLASSES) as i32).to_ne_bytes()).collect();
-    Ok((g, vec![bytes(&pixels).to_vec(), labels]))
+    Ok((g, vec![pixels, labels]))
 }
 
 /// Dense layers with a normalisation between them, and the squared error.

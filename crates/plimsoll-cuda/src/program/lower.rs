@@ -110,6 +110,9 @@ impl Lowering<'_> {
                 let types = self.reals([inputs[0], inputs[1]])?;
                 all(kernels::grad_filter(&conv(&op.window, op.groups, &self.dims(inputs[0]), &self.dims(inputs[1])), types))
             }
+            Op::Recurrent(_) | Op::RecurrentGrad(_) => {
+                return Err("has no CUDA kernel yet; compute with `--device cpu`".to_string());
+            }
             Op::MaxPool(op) => {
                 let [dtype] = self.reals([outputs[0]])?;
                 one(kernels::max_pool(&op.window, four(&self.dims(inputs[0])), four(&self.dims(outputs[0])), dtype))
@@ -129,6 +132,9 @@ impl Lowering<'_> {
             Op::Transpose(op) => one(kernels::transpose(self.size(inputs[0]), &self.dims(inputs[0]), &op.order)),
             Op::Slice(op) => one(kernels::slice(self.size(inputs[0]), &self.dims(inputs[0]), &self.dims(outputs[0]), op.axis, op.start)),
             Op::Pad(op) => one(kernels::pad(self.size(inputs[0]), &self.dims(inputs[0]), &self.dims(outputs[0]), op.axis, op.before)),
+            Op::Gather(_) | Op::ScatterAdd(_) | Op::Attention(_) | Op::AttentionGrad(_) => {
+                return Err("has no CUDA kernel yet; train on the CPU (`--device cpu`)".to_string());
+            }
             Op::Concat(op) => {
                 let dims: Vec<Vec<usize>> = inputs.iter().map(|input| self.dims(*input)).collect();
                 one(kernels::concat(self.size(inputs[0]), &dims, &self.dims(outputs[0]), op.axis))

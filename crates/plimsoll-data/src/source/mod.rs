@@ -1,14 +1,26 @@
 //! Where rows come from. An indexed source knows how many rows it has and gives any of them, in blocks.
 
+mod csv;
 mod digits;
 mod folder;
+mod function;
 mod npy;
 mod random;
+mod range;
+mod shapes;
+mod tensors;
+mod text;
 
+pub use csv::{Csv, CsvSpec, CsvType, Standardize, Window};
 pub use digits::{Digits, Split};
 pub use folder::ImageFolder;
+pub use function::{Function, RowMut};
 pub use npy::Npy;
 pub use random::{Random, RandomSpec};
+pub use range::Counted;
+pub use shapes::{Shapes, ShapesSpec};
+pub use tensors::{Tensor, Tensors};
+pub use text::{Text, Vocabulary};
 
 use crate::block::BlockMut;
 use crate::{DataError, Schema};
@@ -16,6 +28,7 @@ use plimsoll_core::Bytes;
 use std::hash::Hasher;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Rows with random access. Reading is a function of the row's number alone, so that any order and any number of
 /// threads gives the same rows; values are converted to the schema's types while they are written to their destination.
@@ -51,6 +64,21 @@ pub trait Source: Send + Sync {
         Bytes::ZERO
     }
 
+    /// What that memory is, for the plan.
+    fn held_name(&self) -> &'static str {
+        "names"
+    }
+
+    /// What all rows would take in memory as they are delivered, for a source that can be quicker so; nothing for others.
+    fn resident_bytes(&self) -> Bytes {
+        Bytes::ZERO
+    }
+
+    /// The same rows from memory. Asked only after [`resident_bytes`](Self::resident_bytes) were reserved.
+    fn resident(&self) -> Result<Arc<dyn Source>, DataError> {
+        unreachable!("this source does not say what its rows take in memory")
+    }
+
     /// Puts the path of a row's file into `path`. Asked only where a column holds [files](crate::Extent::Files).
     fn file(&self, _row: u64, _path: &mut PathBuf) {
         unreachable!("this source has no column of files")
@@ -65,6 +93,11 @@ pub trait Source: Send + Sync {
     /// What the labels 0, 1, 2 … stand for, if the source knows.
     fn class_names(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    /// The characters that numbers stand for, if the source is a text.
+    fn vocabulary(&self) -> Option<&Vocabulary> {
+        None
     }
 
     /// What and where this is, in a few words.

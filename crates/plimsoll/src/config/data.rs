@@ -2,27 +2,27 @@
 
 use super::maps::maps;
 use super::reader::Reader;
+use super::sources::{Opened, SOURCES};
 use crate::error::{Error, Result};
 use plimsoll_core::Bytes;
-use plimsoll_data::{Cache, Dataset, Parallelism, Prefetch, RandomSpec, Shuffle, Split};
-use std::path::{Path, PathBuf};
+use plimsoll_data::{Cache, Dataset, Parallelism, Prefetch, Shuffle};
+use std::path::Path;
 use std::sync::Arc;
 use toml::Value;
 
-/// What rows come from.
-#[derive(Clone, Copy, PartialEq)]
-enum Source {
-    Digits,
-    Random,
-    Npy,
-    ImageFolder,
-}
-
-const SOURCES: [(&str, Source); 4] =
-    [("digits", Source::Digits), ("random", Source::Random), ("npy", Source::Npy), ("image_folder", Source::ImageFolder)];
-
 /// The keys whose text is a path.
-pub(super) const PATHS: [&str; 4] = ["x", "y", "path", "file"];
+pub(super) const PATHS: [&str; 5] = ["x", "y", "path", "file", "classes"];
+
+/// How many rows to make up for a network of the zoo, if the source is `synthetic`.
+pub(super) fn synthetic_rows(root: &Reader<'_>) -> Result<Option<u64>> {
+    let Some(data) = root.section("data")? else { return Ok(None) };
+    if data.value("source").and_then(Value::as_str) != Some("synthetic") {
+        return Ok(None);
+    }
+    let rows = data.count("rows", 1)?.unwrap_or(1 << 20);
+    data.finish()?;
+    Ok(Some(rows))
+}
 
 /// The rows to learn from and those to validate on.
 pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, seed: u64) -> Result<(Dataset, Option<Dataset>)> {
@@ -30,7 +30,8 @@ pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, s
         return Err(root.missing("data", "a table that says what to learn from, such as source = \"digits\""));
     };
     let Some(kind) = data.choice("source", &SOURCES)? else {
-        return Err(data.missing("source", "one of digits, random, npy, image_folder"));
+        let known: Vec<&str> = SOURCES.iter().map(|(name, _)| *name).collect();
+        return Err(data.missing("source", &format!("one of {}", known.join(", "))));
     };
     let batch = match (batch, data.count("batch", 1)?) {
         (Some(batch), _) => batch,
@@ -58,17 +59,22 @@ pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, s
         rows.parallelism(parallelism).batch(batch).prefetch(prefetch)
     };
 
-    let whole = source(&data, kind, folder, Split::Train)?;
+    let opened = Opened::new(&data, kind, folder)?;
     data.finish()?;
-    let (training, held_out) = match (own_validation, holdout, kind) {
-        (Some(_), Some(_), _) => return Err(Error::Config("`data.holdout` and `data.validation` exclude each other".to_string())),
-        (Some(table), None, _) => {
-            let kind = table.choice("source", &SOURCES)?.unwrap_or(kind);
-            let rows = source(&table, kind, folder, Split::Test)?;
+    let whole = opened.rows();
+    let (training, held_out) = match (own_validation, holdout) {
+        (Some(_), Some(_)) => return Err(Error::Config("`data.holdout` and `data.validation` exclude each other".to_string())),
+        (Some(table), None) => {
+            let rows = opened.validation(&table, kind, folder)?;
             table.finish()?;
             (whole, Some(rows))
         }
-        (None, Some(share), _) => {
+        (None, Some(_)) if opened.entangled() => {
+            let what =
+                "`data.holdout` would hold out rows that have values in common with those learnt from; use `data.split`, such as 0.9";
+            return Err(Error::Config(what.to_string()));
+        }
+        (None, Some(share)) => {
             let held = (whole.len() as f64 * share).round() as u64;
             if !(0.0..1.0).contains(&share) || (held == 0 && share > 0.0) || held >= whole.len() {
                 let rows = whole.len();
@@ -80,8 +86,7 @@ pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, s
             let kept = whole.len() - held;
             (whole.clone().take(kept), (held > 0).then(|| whole.skip(kept)))
         }
-        (None, None, Source::Digits) => (whole, Some(Dataset::digits(Split::Test))),
-        (None, None, _) => (whole, None),
+        (None, None) => (whole, opened.held_out()?),
     };
     // Held-out rows must be rounded as those that are learnt from; they are few, so they are kept in memory.
     let held_out = held_out.map(|rows| finish(rows, None)).map(|rows| match &cache {
@@ -96,38 +101,6 @@ pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, s
         },
         held_out,
     ))
-}
-
-fn source(data: &Reader<'_>, kind: Source, folder: &Path, split: Split) -> Result<Dataset> {
-    match kind {
-        Source::Digits => Ok(Dataset::digits(split)),
-        Source::Npy => {
-            let path = |key: &'static str| -> Result<PathBuf> {
-                let path = data.text(key)?.ok_or_else(|| data.missing(key, "the path of a .npy file"))?;
-                Ok(folder.join(path))
-            };
-            Ok(Dataset::npy(&[("x", path("x")?), ("y", path("y")?)])?)
-        }
-        Source::ImageFolder => {
-            let path = data.text("path")?.ok_or_else(|| data.missing("path", "a folder with one folder of pictures per class"))?;
-            Ok(Dataset::image_folder(folder.join(path))?)
-        }
-        Source::Random => {
-            let rows = data.count("rows", 1)?.ok_or_else(|| data.missing("rows", "how many rows to make up"))?;
-            let x = data.counts("x")?.ok_or_else(|| data.missing("x", "the shape of one row, such as [28, 28, 1]"))?;
-            let spec = RandomSpec::new(rows).seed(data.count("seed", 0)?.unwrap_or(0));
-            let spec = match data.choice("dtype", &[("f32", false), ("u8", true)])?.unwrap_or(false) {
-                true => spec.bytes("x", x),
-                false => spec.floats("x", x),
-            };
-            let spec = match (data.count("classes", 1)?, data.counts("y")?) {
-                (Some(classes), None) => spec.labels("y", u32::try_from(classes).unwrap_or(u32::MAX)),
-                (None, Some(shape)) => spec.floats("y", shape),
-                _ => return Err(data.missing("y", "the shape of one row's labels, or `classes` for class numbers instead")),
-            };
-            Ok(Dataset::random(spec)?)
-        }
-    }
 }
 
 fn shuffle(data: &Reader<'_>, seed: u64) -> Result<Option<Shuffle>> {
@@ -183,5 +156,114 @@ fn size(data: &Reader<'_>, key: &'static str) -> Result<Option<Bytes>> {
         Some(Value::Integer(n)) if *n >= 0 => Ok(Some(Bytes(*n as u64))),
         Some(Value::String(text)) => text.parse().map(Some).map_err(|error| Error::Config(format!("`{}`: {error}", data.name(key)))),
         Some(other) => Err(data.wrong(key, other, "a size such as \"64MiB\"")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// The rows of a `[data]` table: what is learnt from, and what is held out; or what is wrong.
+    fn read(folder: &Path, text: &str) -> String {
+        let table: toml::Table = text.parse().unwrap();
+        let described = match datasets(&Reader::root(&table), folder, Some(8), 1) {
+            Ok((training, None)) => training.describe(),
+            Ok((training, Some(held_out))) => format!("{}\n  held out: {}", training.describe(), held_out.describe()),
+            Err(error) => error.to_string(),
+        };
+        described.replace(&format!("{}/", folder.display()), "").replace(" → parallelism(auto) → batch(8) → prefetch(auto)", "")
+    }
+
+    #[test]
+    fn files_are_split_and_validated_on() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("a.txt"), "to be or not to be, that is it").unwrap();
+        fs::write(folder.path().join("b.txt"), "to be it").unwrap();
+        fs::write(folder.path().join("strange.txt"), "to be X").unwrap();
+        let rows: String = (0..20).map(|row| format!("{row},{},{}\n", row * 2, row % 3)).collect();
+        fs::write(folder.path().join("t.csv"), format!("t,u,class\n{rows}")).unwrap();
+        for class in ["train/ant", "train/bee", "test/bee", "odd/wasp", "empty/ant"] {
+            fs::create_dir_all(folder.path().join(class)).unwrap();
+            fs::write(folder.path().join(class).join("1.png"), "").unwrap();
+        }
+        fs::remove_file(folder.path().join("empty/ant/1.png")).unwrap();
+        let text = "[data]\nsource = 'text'\npath = 'a.txt'\ncontext = 4\n";
+        let csv = "[data]\nsource = 'csv'\npath = 't.csv'\ntarget = 'class'\n";
+        let window = format!("{csv}window = {{ length = 4, horizon = 2 }}\nstandardize = true\n");
+        let pictures = "[data]\nsource = 'image_folder'\npath = 'train'\n";
+        let cases = [
+            text.to_string(),
+            format!("{text}stride = 1\nsplit = 0.8"),
+            format!("{text}split = 0.8\n[data.validation]\nstride = 1"),
+            format!("{text}[data.validation]\npath = 'b.txt'"),
+            format!("{text}[data.validation]\npath = 'strange.txt'"),
+            format!("{text}[data.validation]\nstride = 2"),
+            format!("{text}split = 1.0"),
+            format!("{text}holdout = 0.1"),
+            format!("{text}strid = 1"),
+            "[data]\nsource = 'text'\npath = 'a.txt'".into(),
+            csv.to_string(),
+            format!("{csv}holdout = 0.25"),
+            format!("{csv}features = ['u']\ntypes = {{ class = 'float' }}\nsplit = 0.5"),
+            format!("{window}rows = [0, 12]\n[data.validation]\nrows = [8, 20]"),
+            format!("{window}rows = [0, 12]\n[data.validation]\npath = 't.csv'"),
+            format!("{window}rows = [0, 12]\n[data.validation]"),
+            format!("{window}rows = [0, 40]"),
+            format!("{window}rows = 7"),
+            format!("{csv}types = {{ class = 'flaot' }}"),
+            format!("{csv}window = {{ length = 4, horzion = 2 }}"),
+            format!("{csv}window = {{ length = 4, horizon = 2, strde = 2 }}"),
+            format!("{csv}standardize = 3"),
+            format!("{csv}targets = 'u'"),
+            format!("{pictures}[data.validation]\npath = 'test'"),
+            format!("{pictures}[data.validation]\npath = 'odd'"),
+            "[data]\nsource = 'image_folder'\npath = 'test'\nclasses = 'train'".into(),
+            "[data]\nsource = 'image_folder'\npath = 'empty'".into(),
+            "[data]\nsource = 'shapes'\nrows = 10\nsize = [16, 24]\n[data.validation]\nrows = 5\nseed = 9".into(),
+            "[data]\nsource = 'shape'".into(),
+            "[data]".into(),
+        ];
+        insta::assert_snapshot!(cases.map(|case| read(folder.path(), &case)).join("\n"), @r#"
+        text a.txt (characters 0 to 30, 4 at a time, every 4)
+        text a.txt (characters 0 to 24, 4 at a time, every 1)
+          held out: text a.txt (characters 24 to 30, 4 at a time, every 4)
+        text a.txt (characters 0 to 24, 4 at a time, every 4)
+          held out: text a.txt (characters 24 to 30, 4 at a time, every 1)
+        text a.txt (characters 0 to 30, 4 at a time, every 4)
+          held out: text b.txt (characters 0 to 8, 4 at a time, every 4)
+        strange.txt cannot be read as text: 'X' in line 1 (byte 6) is not in the vocabulary; take the vocabulary from this file too
+        `data.validation.path` is missing: the text to validate on; or set `data.split`, such as 0.9
+        `data.split` is 1, but should be the share to learn from, such as 0.9
+        `data.holdout` would hold out rows that have values in common with those learnt from; use `data.split`, such as 0.9
+        unknown key `data.strid`; did you mean `data.stride`?
+        `data.context` is missing: how many characters are seen at once
+        csv t.csv (rows 0 to 20, t, u → class)
+        csv t.csv (rows 0 to 20, t, u → class) → take(15)
+          held out: csv t.csv (rows 0 to 20, t, u → class) → skip(15)
+        csv t.csv (rows 0 to 10, u → class)
+          held out: csv t.csv (rows 10 to 20, u → class)
+        csv t.csv (rows 0 to 12, t, u, class → class, 4 rows → 2, every 1)
+          held out: csv t.csv (rows 8 to 20, t, u, class → class, 4 rows → 2, every 1)
+        csv t.csv (rows 0 to 12, t, u, class → class, 4 rows → 2, every 1)
+          held out: csv t.csv (rows 0 to 20, t, u, class → class, 4 rows → 2, every 1)
+        `data.validation.rows` is missing: the rows to validate on, such as [8640, 11520]
+        t.csv, line 1: it has no rows 0 to 40; it has 20
+        `data.rows` is 7, but should be the first row and the one after the last, such as [0, 8640]
+        `data.types.class` is "flaot", but should be "float" or "int"
+        `data.window.horizon` is missing: how many rows are to be foretold
+        unknown key `data.window.strde`; did you mean `data.window.stride`?
+        `data.standardize` is 3, but should be true, false or "features"
+        unknown key `data.targets`; did you mean `data.target`?
+        image_folder train
+          held out: image_folder test
+        odd is no folder of classes: its class `wasp` is not one of those learnt (ant, bee); rename or remove it
+        image_folder test
+        empty is no folder of classes: its class empty/ant holds no .jpg, .jpeg or .png files; put some there or remove it
+        10 pictures of shapes (16 × 24, seed 0)
+          held out: 5 pictures of shapes (16 × 24, seed 9)
+        `data.source` is "shape", but should be one of digits, random, npy, image_folder, text, csv, shapes; did you mean "shapes"?
+        `data.source` is missing: one of digits, random, npy, image_folder, text, csv, shapes
+        "#);
     }
 }

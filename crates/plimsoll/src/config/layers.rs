@@ -4,28 +4,27 @@ use super::reader::{Reader, choose, nearest};
 use crate::error::{Error, Result};
 use crate::nn::{Activation, Add, AveragePool2D, Concatenate, Conv2D, Dense, Dropout, Flatten, Functional, GlobalAveragePool};
 use crate::nn::{Initializer, Layer, MaxPool2D, Model, Padding, Tensor};
-use crate::zoo;
+use crate::zoo::{self, Network};
 use std::sync::Arc;
-
-/// Classes of a zoo network that is not told otherwise.
-const CLASSES: u64 = 10;
 
 /// Layer types that are not activations.
 const TYPES: [&str; 9] =
     ["dense", "conv2d", "max_pool2d", "average_pool2d", "global_average_pool", "flatten", "dropout", "add", "concatenate"];
 
 /// The model.
-pub(super) fn model(root: &Reader<'_>) -> Result<Model> {
+pub(super) fn model(root: &Reader<'_>) -> Result<(Model, Option<Network>)> {
     let Some(table) = root.section("model")? else {
         return Err(root.missing("model", "a table with zoo = \"NAME\" or layers = [ … ]"));
     };
+    let mut network = None;
     let model = match (table.text("zoo")?, table.sections("layers")?) {
         (Some(_), Some(_)) => return Err(Error::Config("`model.zoo` and `model.layers` exclude each other".to_string())),
         (None, None) => return Err(table.missing("layers", "a list of layers, or zoo = \"NAME\" instead")),
         (Some(name), None) => {
             let names: Vec<(&'static str, usize)> = zoo::ENTRIES.iter().enumerate().map(|(i, entry)| (entry.name, i)).collect();
             let entry = zoo::ENTRIES[choose(&table.name("zoo"), name, &names)?];
-            (entry.build)(table.count("classes", 1)?.unwrap_or(CLASSES) as usize)
+            let built = entry.build(&overrides(&table)?)?;
+            network.insert(built).model.clone()
         }
         (None, Some(layers)) => layered(layers)?,
     };
@@ -34,7 +33,19 @@ pub(super) fn model(root: &Reader<'_>) -> Result<Model> {
         None => model,
     };
     table.finish()?;
-    Ok(model)
+    Ok((model, network))
+}
+
+/// What is said about a network of the zoo.
+fn overrides(table: &Reader<'_>) -> Result<zoo::Options> {
+    let count = |key: &'static str| table.count(key, 1).map(|count| count.map(|count| count as usize));
+    Ok(zoo::Options {
+        classes: count("classes")?,
+        input: table.counts("input")?,
+        width: table.number("width")?,
+        context: count("context")?,
+        vocabulary: count("vocabulary")?,
+    })
 }
 
 /// Layers that read the one before them, unless `inputs` names others.

@@ -43,6 +43,16 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// A word, or a list of them.
+    pub fn texts(&self, key: &'static str) -> Result<Option<Vec<String>>> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        let texts = match value {
+            Value::Array(list) => list.iter().map(|item| item.as_str().map(String::from)).collect(),
+            single => single.as_str().map(|text| vec![text.to_string()]),
+        };
+        texts.map(Some).ok_or_else(|| self.wrong(key, value, "text in quotes, or a list of it"))
+    }
+
     /// A whole number of at least `least`.
     pub fn count(&self, key: &'static str, least: u64) -> Result<Option<u64>> {
         match self.value(key) {
@@ -159,7 +169,7 @@ pub(super) fn choose<T: Copy>(key: &str, word: &str, names: &[(&'static str, T)]
 }
 
 /// The known word that differs from this one by the fewest letters, if that is few.
-pub(super) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
+pub(crate) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     let (distance, near) = known.iter().map(|candidate| (distance(word, candidate), *candidate)).min()?;
     (distance <= 2.max(word.len() / 3)).then_some(near)
 }

@@ -33,6 +33,11 @@ struct Class {
 impl ImageFolder {
     /// Lists the folder. Files are only opened when their rows are wanted.
     pub fn open(root: &Path) -> Result<ImageFolder, DataError> {
+        ImageFolder::open_with(root, None)
+    }
+
+    /// The same with the classes of another folder, in their order; they need not all be here, and no others may be.
+    pub fn open_with(root: &Path, classes: Option<&[String]>) -> Result<ImageFolder, DataError> {
         let refuse = |problem: String| DataError::Folder { path: root.to_path_buf(), problem };
         let mut folders = Vec::new();
         for entry in entries(root)? {
@@ -45,26 +50,41 @@ impl ImageFolder {
             return Err(refuse("it has no folders in it; make one for each class and put its pictures there".into()));
         }
         folders.sort_unstable();
-        let (mut classes, mut names) = (Vec::with_capacity(folders.len()), Names::default());
+        if let Some(known) = classes {
+            let name = |folder: &PathBuf| folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if let Some(strange) = folders.iter().map(name).find(|name| !known.contains(name)) {
+                let problem = format!("its class `{strange}` is not one of those learnt ({}); rename or remove it", known.join(", "));
+                return Err(refuse(problem));
+            }
+            folders = known.iter().map(|name| root.join(name)).collect();
+        }
+        let (mut found, mut names) = (Vec::with_capacity(folders.len()), Names::default());
         for folder in folders {
             let first = names.len();
-            for entry in entries(&folder)? {
+            // With the classes of another folder, some may be missing here.
+            let listed = if classes.is_some() && !folder.exists() { None } else { Some(entries(&folder)?) };
+            for entry in listed.into_iter().flatten() {
                 let entry = entry?;
                 let name = entry.file_name();
                 if !hidden(&name) && is_picture(&name) && !is_dir(&entry) {
                     names.push(&name).map_err(|_| refuse("its names take more than 4 GiB; split it".into()))?;
                 }
             }
+            if names.len() == first && folder.exists() {
+                let problem = format!("its class {} holds no .jpg, .jpeg or .png files; put some there or remove it", folder.display());
+                return Err(refuse(problem));
+            }
             names.sort_from(first);
             let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            classes.push(Class { name, folder, end: names.len() as u64 });
+            found.push(Class { name, folder, end: names.len() as u64 });
         }
         names.settle();
         if names.len() == 0 {
             return Err(refuse("its folders hold no .jpg, .jpeg or .png files".into()));
         }
-        let schema = Schema::new(vec![Column::files("x"), Column::new("y", DType::I32, [])])?;
-        Ok(ImageFolder { root: root.to_path_buf(), classes, names, schema })
+        let known: Vec<String> = found.iter().map(|class: &Class| class.name.clone()).collect();
+        let schema = Schema::new(vec![Column::files("x"), Column::new("y", DType::I32, []).with_classes(known)])?;
+        Ok(ImageFolder { root: root.to_path_buf(), classes: found, names, schema })
     }
 
     /// The names of the classes; a row's label is the place of its class here.

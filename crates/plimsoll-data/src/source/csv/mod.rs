@@ -1,0 +1,357 @@
+//! Columns of a CSV file as rows or as windows over time.
+
+mod records;
+mod table;
+
+use super::{Gather, Source};
+use crate::block::BlockMut;
+use crate::{Column, DataError, Schema};
+use plimsoll_core::{Bytes, DType};
+use records::{FIELD, PIECE};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use table::Table;
+
+/// Which columns of a CSV file are what, and how rows are made of them.
+///
+/// ```no_run
+/// use plimsoll_data::{Dataset, Shuffle};
+/// use plimsoll_data::source::{Csv, CsvSpec, Standardize, Window};
+/// let spec = CsvSpec::new()
+///     .targets(["OT"])
+///     .window(Window { length: 96, horizon: 24, stride: 1 })
+///     .standardize(Standardize::All)
+///     .rows(0..8640);
+/// let training = Csv::open("ETTh1.csv".as_ref(), &spec)?;
+/// // The same columns, put to the same scale; the first window looks back at rows that were learnt from.
+/// let held_out = training.rows(8640 - 96..11520)?;
+/// let data = Dataset::from(training).shuffle(Shuffle::seed(7)).batch(32);
+/// # Ok::<(), plimsoll_data::DataError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct CsvSpec {
+    features: Option<Vec<String>>,
+    targets: Vec<String>,
+    types: Vec<(String, CsvType)>,
+    window: Option<Window>,
+    standardize: Option<Standardize>,
+    part: Part,
+}
+
+/// How a column is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CsvType {
+    /// As f32.
+    Float,
+    /// As i32; only targets are delivered so, features are always f32.
+    Int,
+}
+
+/// Rows that follow each other, seen at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Rows that are known.
+    pub length: usize,
+    /// Rows after them that are to be foretold.
+    pub horizon: usize,
+    /// Rows from the beginning of one window to that of the next.
+    pub stride: usize,
+}
+
+/// Which columns are brought to a mean of 0 and a standard deviation of 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standardize {
+    /// Features, and targets that are not whole numbers.
+    All,
+    /// Features only.
+    Features,
+}
+
+#[derive(Clone, Debug, Default)]
+enum Part {
+    #[default]
+    Whole,
+    Rows(Range<u64>),
+    Shares(f64, f64),
+}
+
+impl CsvSpec {
+    /// Everything by default: all columns that are numbers are features, each row by itself.
+    pub fn new() -> CsvSpec {
+        CsvSpec::default()
+    }
+
+    /// The columns of `x`. Unless said: all whose first value is a number; without a window, the targets are left out.
+    pub fn features<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> CsvSpec {
+        self.features = Some(names.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// The columns of `y`.
+    pub fn targets<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> CsvSpec {
+        self.targets = names.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// How to read a column. Unless said, a target without a single fraction in it is a whole number, such as a class.
+    pub fn column_type(mut self, name: impl Into<String>, kind: CsvType) -> CsvSpec {
+        self.types.push((name.into(), kind));
+        self
+    }
+
+    /// Windows over time: `x` is f32 `[length, features]`, `y` f32 `[horizon × targets]`.
+    pub fn window(mut self, window: Window) -> CsvSpec {
+        self.window = Some(window);
+        self
+    }
+
+    /// Brings columns to one scale, by the mean and standard deviation of the rows that are opened.
+    pub fn standardize(mut self, which: Standardize) -> CsvSpec {
+        self.standardize = Some(which);
+        self
+    }
+
+    /// Only these rows, counted from 0 after the line of names.
+    pub fn rows(mut self, rows: Range<u64>) -> CsvSpec {
+        self.part = Part::Rows(rows);
+        self
+    }
+
+    /// Only the rows between two shares of the file, such as 0.0 and 0.9.
+    pub fn part(mut self, from: f64, to: f64) -> CsvSpec {
+        self.part = Part::Shares(from, to);
+        self
+    }
+
+    fn type_of(&self, name: &str) -> Option<CsvType> {
+        self.types.iter().rev().find(|(other, _)| other == name).map(|(_, kind)| *kind)
+    }
+}
+
+/// Columns of a CSV file: `x` is f32 `[features]`, `y` the targets. Opening reads the file once, checks every value that is used and remembers
+/// where rows begin; rows are then kept in memory where the plan has room for them, and read again where not.
+#[derive(Clone)]
+pub struct Csv {
+    table: Arc<Table>,
+    spec: CsvSpec,
+    schema: Schema,
+    rows: Range<u64>,
+    len: u64,
+    /// The rows as they are delivered, if they are in memory.
+    matrix: Option<Arc<[[u8; 4]]>>,
+}
+
+/// Bytes of a word of the matrix.
+const WORD: usize = 4;
+
+impl Csv {
+    /// Opens a file.
+    pub fn open(path: &Path, spec: &CsvSpec) -> Result<Csv, DataError> {
+        let mut table = Table::open(path, spec)?;
+        let rows = part(&table, &spec.part)?;
+        if let Some(which) = spec.standardize {
+            table.standardize(which, rows.clone())?;
+        }
+        Csv::new(Arc::new(table), spec.clone(), rows)
+    }
+
+    /// Other rows of the same file, put to the same scale.
+    pub fn rows(&self, rows: Range<u64>) -> Result<Csv, DataError> {
+        let rows = part(&self.table, &Part::Rows(rows))?;
+        Csv::new(Arc::clone(&self.table), self.spec.clone(), rows)
+    }
+
+    /// Another share of the same file, put to the same scale.
+    pub fn part(&self, from: f64, to: f64) -> Result<Csv, DataError> {
+        let rows = part(&self.table, &Part::Shares(from, to))?;
+        Csv::new(Arc::clone(&self.table), self.spec.clone(), rows)
+    }
+
+    /// The same columns of another file, put to the scale of this one.
+    pub fn other_file(&self, path: &Path) -> Result<Csv, DataError> {
+        let mut spec = CsvSpec { standardize: None, part: Part::Whole, ..self.spec.clone() };
+        spec.features = Some(self.table.features.iter().map(|&at| self.table.used[at].name.clone()).collect());
+        spec.types = self.table.targets.iter().map(|&at| &self.table.used[at]).map(|used| (used.name.clone(), kind(used.whole))).collect();
+        let mut table = Table::open(path, &spec)?;
+        table.used.clone_from(&self.table.used);
+        let rows = 0..table.rows;
+        Csv::new(Arc::new(table), spec, rows)
+    }
+
+    /// What was done to each column to bring it to scale, as (name, mean, standard deviation): a prediction is multiplied with the
+    /// deviation and the mean is added to get back to the file's units.
+    pub fn scales(&self) -> Vec<(&str, f64, f64)> {
+        self.table.used.iter().map(|used| (used.name.as_str(), used.mean, 1.0 / used.factor)).collect()
+    }
+
+    fn new(table: Arc<Table>, spec: CsvSpec, rows: Range<u64>) -> Result<Csv, DataError> {
+        let (features, targets) = (table.features.len(), table.targets.len());
+        let dtype = if table.targets.iter().any(|&at| table.used[at].whole) { DType::I32 } else { DType::F32 };
+        let count = rows.end - rows.start;
+        let refuse = |problem: String| DataError::csv(&table.path, 1, problem);
+        let (x, y, len) = match spec.window {
+            Some(Window { length, horizon, stride }) => {
+                if length == 0 || stride == 0 || (horizon == 0) != (targets == 0) {
+                    let problem = format!(
+                        "a window of {length} rows and {horizon} to foretell, every {stride}, with {targets} targets, holds nothing"
+                    );
+                    return Err(refuse(problem));
+                }
+                let whole = (length as u64).saturating_add(horizon as u64);
+                if whole > count {
+                    return Err(refuse(format!(
+                        "its {count} rows ({rows:?}) have no window of {length} and {horizon} rows; use more rows"
+                    )));
+                }
+                (vec![length, features], vec![horizon.saturating_mul(targets)], (count - whole) / stride as u64 + 1)
+            }
+            // A single class is a number, not a list of one.
+            None if dtype == DType::I32 && targets == 1 => (vec![features], vec![], count),
+            None => (vec![features], vec![targets], count),
+        };
+        let mut columns = vec![Column::new("x", DType::F32, x)];
+        if targets > 0 {
+            columns.push(Column::new("y", dtype, y));
+        }
+        Ok(Csv { schema: Schema::new(columns)?, table, spec, rows, len, matrix: None })
+    }
+
+    /// Rows of the file that one row here is made of.
+    fn seen(&self) -> usize {
+        self.spec.window.map_or(1, |window| window.length + window.horizon)
+    }
+
+    fn stride(&self) -> u64 {
+        self.spec.window.map_or(1, |window| window.stride as u64)
+    }
+
+    fn write(&self, rows: impl Iterator<Item = u64>, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        let (used, seen) = (self.table.used.len(), self.seen());
+        for (index, row) in rows.enumerate() {
+            let first = row * self.stride();
+            match &self.matrix {
+                Some(matrix) => self.put(&matrix[first as usize * used..][..seen * used], index, out),
+                None => {
+                    let (memory, words) = scratch.split_at_mut(PIECE + FIELD);
+                    let words = &mut words.as_chunks_mut().0[..seen * used];
+                    let first = self.rows.start + first;
+                    self.table.each(first..first + seen as u64, memory, |row, column, value| {
+                        words[row as usize * used + column] = self.table.used[column].word(value);
+                    })?;
+                    self.put(words, index, out);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes one row from the words of all rows of the file it is made of.
+    fn put(&self, words: &[[u8; 4]], index: usize, out: &mut BlockMut<'_, '_>) {
+        let used = self.table.used.len();
+        let (known, foretold) = match self.spec.window {
+            Some(window) => words.split_at(window.length * used),
+            None => (words, words),
+        };
+        pick(
+            known,
+            used,
+            &self.table.features,
+            &mut out.column(0).as_chunks_mut().0[index * known.len() / used * self.table.features.len()..],
+        );
+        let targets = &self.table.targets;
+        if !targets.is_empty() {
+            pick(foretold, used, targets, &mut out.column(1).as_chunks_mut().0[index * foretold.len() / used * targets.len()..]);
+        }
+    }
+}
+
+/// Writes the chosen columns of rows of `used` words.
+fn pick(words: &[[u8; 4]], used: usize, columns: &[usize], out: &mut [[u8; 4]]) {
+    for (row, out) in words.chunks_exact(used).zip(out.chunks_exact_mut(columns.len())) {
+        for (out, &column) in out.iter_mut().zip(columns) {
+            *out = row[column];
+        }
+    }
+}
+
+fn kind(whole: bool) -> CsvType {
+    if whole { CsvType::Int } else { CsvType::Float }
+}
+
+/// The rows that are meant, if the file has them.
+fn part(table: &Table, part: &Part) -> Result<Range<u64>, DataError> {
+    let all = table.rows;
+    let rows = match *part {
+        Part::Whole => 0..all,
+        Part::Rows(ref rows) => rows.clone(),
+        Part::Shares(from, to) if (0.0..=1.0).contains(&from) && (from..=1.0).contains(&to) => {
+            (all as f64 * from).round() as u64..(all as f64 * to).round() as u64
+        }
+        Part::Shares(from, to) => {
+            return Err(DataError::csv(&table.path, 1, format!("{from} to {to} is no part of it; give shares from 0 to 1")));
+        }
+    };
+    if rows.start >= rows.end || rows.end > all {
+        return Err(DataError::csv(&table.path, 1, format!("it has no rows {} to {}; it has {all}", rows.start, rows.end)));
+    }
+    Ok(rows)
+}
+
+impl Source for Csv {
+    fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn scratch_bytes(&self, _rows: usize) -> Bytes {
+        Bytes((PIECE + FIELD + self.seen() * self.table.used.len() * WORD) as u64)
+    }
+
+    fn read(&self, first_row: u64, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        self.write(first_row..first_row + out.rows() as u64, scratch, out)
+    }
+
+    fn gather(&self, rows: Gather<'_>, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        self.write(rows.rows.iter().copied(), scratch, out)
+    }
+
+    fn held_bytes(&self) -> Bytes {
+        Bytes(size_of_val(&self.table.places[..]) as u64)
+    }
+
+    fn resident_bytes(&self) -> Bytes {
+        Bytes((self.rows.end - self.rows.start) * (self.table.used.len() * WORD) as u64)
+    }
+
+    fn resident(&self) -> Result<Arc<dyn Source>, DataError> {
+        let used = self.table.used.len();
+        let mut memory = vec![0; PIECE + FIELD];
+        let mut matrix: Arc<[[u8; WORD]]> = std::iter::repeat_n([0; WORD], self.resident_bytes().get() / WORD).collect();
+        let words = Arc::get_mut(&mut matrix).expect("it is not shared yet");
+        self.table.each(self.rows.clone(), &mut memory, |row, column, value| {
+            words[row as usize * used + column] = self.table.used[column].word(value);
+        })?;
+        Ok(Arc::new(Csv { matrix: Some(matrix), ..self.clone() }))
+    }
+
+    fn held_name(&self) -> &'static str {
+        "index"
+    }
+
+    fn describe(&self) -> String {
+        let names = |columns: &[usize]| columns.iter().map(|&at| self.table.used[at].name.as_str()).collect::<Vec<_>>().join(", ");
+        let mut text = format!("csv {} (rows {} to {}", self.table.path.display(), self.rows.start, self.rows.end);
+        text += &format!(", {}", names(&self.table.features));
+        if !self.table.targets.is_empty() {
+            text += &format!(" → {}", names(&self.table.targets));
+        }
+        if let Some(Window { length, horizon, stride }) = self.spec.window {
+            text += &format!(", {length} rows → {horizon}, every {stride}");
+        }
+        text + ")"
+    }
+}

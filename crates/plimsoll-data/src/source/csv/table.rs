@@ -1,0 +1,262 @@
+//! What is known of a CSV file after it was read once: its columns, how many rows it has, and where some of them begin.
+
+use super::records::{FIELD, PIECE, Place, Records};
+use super::{CsvSpec, CsvType, Standardize};
+use crate::DataError;
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// Where each so many rows begin is remembered.
+pub(super) const INTERVAL: u64 = 16;
+
+pub(super) struct Table {
+    pub path: PathBuf,
+    pub file: File,
+    /// For each column of the file, its place among those that are used.
+    pub map: Vec<Option<usize>>,
+    pub used: Vec<Used>,
+    pub features: Vec<usize>,
+    pub targets: Vec<usize>,
+    pub rows: u64,
+    pub places: Vec<Place>,
+}
+
+/// A column that is used.
+#[derive(Clone, Debug)]
+pub(super) struct Used {
+    pub name: String,
+    /// Delivered as a whole number.
+    pub whole: bool,
+    /// Taken away from each value, and what it is then multiplied with.
+    pub mean: f64,
+    pub factor: f64,
+}
+
+impl Used {
+    /// A value as it is delivered.
+    pub fn word(&self, value: f64) -> [u8; 4] {
+        if self.whole { (value as i32).to_ne_bytes() } else { (((value - self.mean) * self.factor) as f32).to_ne_bytes() }
+    }
+}
+
+impl Table {
+    /// Reads the file once; a row that cannot be used is an error.
+    pub fn open(path: &Path, spec: &CsvSpec) -> Result<Table, DataError> {
+        let file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
+        let mut memory = vec![0; PIECE + FIELD];
+        let mut records = Records::at(&file, path, Place { byte: 0, line: 1 }, &mut memory);
+        let refuse = |line, problem: String| DataError::csv(path, line, problem);
+
+        if records.next_record()?.is_none() {
+            return Err(refuse(1, "there is nothing here; the first line names the columns".into()));
+        }
+        let mut header = Vec::new();
+        loop {
+            let field = records.field()?;
+            header.push(field.text().trim().to_string());
+            if field.ends_record {
+                break;
+            }
+        }
+        let Some(first) = records.next_record()? else {
+            return Err(refuse(1, "there are no rows after the names of the columns".into()));
+        };
+        // Columns that are not named are chosen by what stands in the first row.
+        let numeric = first_row(&mut records, header.len())?;
+        let chosen = Chosen::new(path, spec, &header, &numeric)?;
+
+        let mut table = Table {
+            path: path.to_path_buf(),
+            map: header.iter().map(|name| chosen.used.iter().position(|used| used == name)).collect(),
+            used: Vec::new(),
+            features: chosen.features,
+            targets: chosen.targets,
+            rows: 0,
+            places: Vec::new(),
+            file,
+        };
+        let mut whole: Vec<bool> = vec![true; chosen.used.len()];
+        let mut records = Records::at(&table.file, path, first, &mut memory);
+        while let Some(place) = records.next_record()? {
+            if table.rows.is_multiple_of(INTERVAL) {
+                table.places.push(place);
+            }
+            let mut not_whole = None;
+            record(&mut records, path, place.line, &table.map, &chosen.used, |column, value| {
+                if value.fract() != 0.0 || value.abs() > f64::from(i32::MAX) {
+                    whole[column] = false;
+                    if spec.type_of(&chosen.used[column]) == Some(CsvType::Int) {
+                        not_whole = Some((column, value));
+                    }
+                }
+            })?;
+            if let Some((column, value)) = not_whole {
+                let problem = format!("column `{}` is {value}, which is no whole number of 32 bits; read it as float", chosen.used[column]);
+                return Err(refuse(place.line, problem));
+            }
+            table.rows += 1;
+        }
+        table.places.shrink_to_fit();
+        let labels = spec.window.is_none() && table.targets.iter().all(|&target| whole[target]);
+        table.used = (chosen.used.into_iter().enumerate())
+            .map(|(index, name)| {
+                let is_label = labels && table.targets.contains(&index) && !table.features.contains(&index);
+                let whole = match spec.type_of(&name) {
+                    Some(kind) => kind == CsvType::Int && table.targets.contains(&index),
+                    None => is_label,
+                };
+                Used { name, whole, mean: 0.0, factor: 1.0 }
+            })
+            .collect();
+        let kinds: Vec<bool> = table.targets.iter().map(|&target| table.used[target].whole).collect();
+        if kinds.iter().any(|kind| *kind != kinds[0]) {
+            let problem = "its targets are partly whole numbers and partly not; give them one type, such as float";
+            return Err(refuse(1, problem.into()));
+        }
+        Ok(table)
+    }
+
+    /// Makes the mean of these rows 0 and their standard deviation 1, column by column. A column that never changes only loses its mean.
+    pub fn standardize(&mut self, which: Standardize, rows: Range<u64>) -> Result<(), DataError> {
+        let count = (rows.end - rows.start) as f64;
+        // Welford's sums, so that a large mean does not swallow a small spread.
+        let (mut means, mut squares) = (vec![0.0f64; self.used.len()], vec![0.0f64; self.used.len()]);
+        let mut memory = vec![0; PIECE + FIELD];
+        self.each(rows, &mut memory, |row, column, value| {
+            let step = value - means[column];
+            means[column] += step / (row + 1) as f64;
+            squares[column] += step * (value - means[column]);
+        })?;
+        for (index, used) in self.used.iter_mut().enumerate() {
+            let wanted = which == Standardize::All || self.features.contains(&index);
+            if wanted && !used.whole {
+                let deviation = (squares[index] / count).sqrt();
+                used.mean = means[index];
+                used.factor = if deviation > 0.0 { 1.0 / deviation } else { 1.0 };
+            }
+        }
+        Ok(())
+    }
+
+    /// The values of some rows: calls `sink` with the row, counted from the first of them, the column and what stands there.
+    pub fn each(&self, rows: Range<u64>, memory: &mut [u8], mut sink: impl FnMut(u64, usize, f64)) -> Result<(), DataError> {
+        let known = rows.start / INTERVAL;
+        let mut records = Records::at(&self.file, &self.path, self.places[known as usize], memory);
+        let names = |column: usize| self.used[column].name.as_str();
+        for row in known * INTERVAL..rows.end {
+            let Some(place) = records.next_record()? else {
+                let problem = format!("row {row} was there when the file was opened and is not now; start again");
+                return Err(DataError::csv(&self.path, records_line(&self.places, row), problem));
+            };
+            match row.checked_sub(rows.start) {
+                Some(index) => {
+                    record_with(&mut records, &self.path, place.line, &self.map, &names, |column, value| sink(index, column, value))?
+                }
+                None => skip(&mut records)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn records_line(places: &[Place], row: u64) -> u64 {
+    places.get((row / INTERVAL) as usize).map_or(0, |place| place.line)
+}
+
+/// Which columns of the first data row are numbers.
+fn first_row(records: &mut Records<'_>, columns: usize) -> Result<Vec<bool>, DataError> {
+    let mut numeric = Vec::with_capacity(columns);
+    loop {
+        let field = records.field()?;
+        numeric.push(field.number().is_ok());
+        if field.ends_record {
+            return Ok(numeric);
+        }
+    }
+}
+
+fn skip(records: &mut Records<'_>) -> Result<(), DataError> {
+    while !records.field()?.ends_record {}
+    Ok(())
+}
+
+fn record(
+    records: &mut Records<'_>,
+    path: &Path,
+    line: u64,
+    map: &[Option<usize>],
+    names: &[String],
+    sink: impl FnMut(usize, f64),
+) -> Result<(), DataError> {
+    record_with(records, path, line, map, &|column| names[column].as_str(), sink)
+}
+
+/// Reads one record and hands on the columns that are used.
+fn record_with<'n>(
+    records: &mut Records<'_>,
+    path: &Path,
+    line: u64,
+    map: &[Option<usize>],
+    name: &dyn Fn(usize) -> &'n str,
+    mut sink: impl FnMut(usize, f64),
+) -> Result<(), DataError> {
+    let mut fields = 0;
+    loop {
+        let field = records.field()?;
+        if let Some(&Some(column)) = map.get(fields) {
+            let number = field.number().map_err(|problem| DataError::csv(path, line, format!("column `{}` {problem}", name(column))))?;
+            sink(column, number);
+        }
+        fields += 1;
+        if field.ends_record {
+            break;
+        }
+    }
+    if fields != map.len() {
+        let problem = format!("it has {fields} fields where the first line names {} columns; correct it", map.len());
+        return Err(DataError::csv(path, line, problem));
+    }
+    Ok(())
+}
+
+/// Names of columns, and which of them are what.
+struct Chosen {
+    used: Vec<String>,
+    features: Vec<usize>,
+    targets: Vec<usize>,
+}
+
+impl Chosen {
+    fn new(path: &Path, spec: &CsvSpec, header: &[String], numeric: &[bool]) -> Result<Chosen, DataError> {
+        let is_number = |name: &String| header.iter().position(|other| other == name).and_then(|at| numeric.get(at)) == Some(&true);
+        // Where the past of the targets is known, it is worth learning from.
+        let by_default = |name: &String| is_number(name) && (spec.window.is_some() || !spec.targets.contains(name));
+        let features = match &spec.features {
+            Some(features) => features.clone(),
+            None => header.iter().filter(|name| by_default(name)).cloned().collect(),
+        };
+        if features.is_empty() {
+            return Err(DataError::csv(path, 1, "no column is left to learn from; name some as features"));
+        }
+        let mut chosen = Chosen { used: Vec::new(), features: Vec::new(), targets: Vec::new() };
+        let typed = spec.types.iter().map(|(name, _)| name);
+        for name in features.iter().chain(&spec.targets).chain(typed) {
+            match header.iter().filter(|other| *other == name).count() {
+                1 => {}
+                0 => return Err(DataError::csv(path, 1, format!("there is no column `{name}`; the columns are {}", header.join(", ")))),
+                _ => return Err(DataError::csv(path, 1, format!("there is more than one column `{name}`; give each its own name"))),
+            }
+        }
+        let mut place = |name: &String| match chosen.used.iter().position(|used| used == name) {
+            Some(place) => place,
+            None => {
+                chosen.used.push(name.clone());
+                chosen.used.len() - 1
+            }
+        };
+        let (features, targets): (Vec<usize>, Vec<usize>) =
+            (features.iter().map(&mut place).collect(), spec.targets.iter().map(&mut place).collect());
+        Ok(Chosen { features, targets, ..chosen })
+    }
+}

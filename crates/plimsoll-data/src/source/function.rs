@@ -1,0 +1,104 @@
+//! Rows that a closure makes, each a function of its number.
+
+use super::{Gather, Source};
+use crate::block::BlockMut;
+use crate::{DataError, Schema};
+use plimsoll_core::{Bytes, DType};
+
+/// One row to be written by user code, column by column. What is not written is 0.
+pub struct RowMut<'r, 'a, 'm> {
+    schema: &'r Schema,
+    index: usize,
+    block: &'r mut BlockMut<'a, 'm>,
+}
+
+impl RowMut<'_, '_, '_> {
+    /// The bytes of a column of this row.
+    pub fn bytes(&mut self, column: usize) -> &mut [u8] {
+        let row_bytes = self.schema.columns()[column].row_bytes().get();
+        &mut self.block.column(column)[self.index * row_bytes..][..row_bytes]
+    }
+
+    /// Writes a column of f32.
+    pub fn f32(&mut self, column: usize, values: &[f32]) -> Result<(), DataError> {
+        self.check(column, DType::F32, values.len())?;
+        self.bytes(column).as_chunks_mut().0.iter_mut().zip(values).for_each(|(out, value)| *out = value.to_ne_bytes());
+        Ok(())
+    }
+
+    /// Writes a column of i32.
+    pub fn i32(&mut self, column: usize, values: &[i32]) -> Result<(), DataError> {
+        self.check(column, DType::I32, values.len())?;
+        self.bytes(column).as_chunks_mut().0.iter_mut().zip(values).for_each(|(out, value)| *out = value.to_ne_bytes());
+        Ok(())
+    }
+
+    /// Writes a column of u8.
+    pub fn u8(&mut self, column: usize, values: &[u8]) -> Result<(), DataError> {
+        self.check(column, DType::U8, values.len())?;
+        self.bytes(column).copy_from_slice(values);
+        Ok(())
+    }
+
+    fn check(&self, column: usize, dtype: DType, count: usize) -> Result<(), DataError> {
+        let Some(declared) = self.schema.columns().get(column) else {
+            let problem = format!("is not there: the schema declares {}", self.schema);
+            return Err(DataError::Schema { column: column.to_string(), problem });
+        };
+        if declared.dtype != dtype || declared.elements() != count {
+            let problem = format!("is declared as {declared}, and {count} values of {dtype} were written to it");
+            return Err(DataError::Schema { column: declared.name.clone(), problem });
+        }
+        Ok(())
+    }
+}
+
+/// The source of a closure.
+pub struct Function<F> {
+    schema: Schema,
+    rows: u64,
+    make: F,
+}
+
+impl<F: Fn(u64, &mut RowMut<'_, '_, '_>) -> Result<(), DataError> + Send + Sync> Function<F> {
+    /// `rows` rows of this schema; row `n` is what `make(n, row)` writes, whichever thread asks and in whatever order.
+    pub fn new(schema: Schema, rows: u64, make: F) -> Function<F> {
+        Function { schema, rows, make }
+    }
+
+    fn write(&self, rows: impl Iterator<Item = u64>, out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        for column in 0..self.schema.columns().len() {
+            out.column(column).fill(0);
+        }
+        for (index, row) in rows.enumerate() {
+            (self.make)(row, &mut RowMut { schema: &self.schema, index, block: out })?;
+        }
+        Ok(())
+    }
+}
+
+impl<F: Fn(u64, &mut RowMut<'_, '_, '_>) -> Result<(), DataError> + Send + Sync> Source for Function<F> {
+    fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    fn len(&self) -> u64 {
+        self.rows
+    }
+
+    fn scratch_bytes(&self, _rows: usize) -> Bytes {
+        Bytes::ZERO
+    }
+
+    fn read(&self, first_row: u64, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        self.write(first_row..first_row + out.rows() as u64, out)
+    }
+
+    fn gather(&self, rows: Gather<'_>, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        self.write(rows.rows.iter().copied(), out)
+    }
+
+    fn describe(&self) -> String {
+        format!("{} rows of a function", self.rows)
+    }
+}

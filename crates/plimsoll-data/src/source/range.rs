@@ -1,0 +1,60 @@
+//! Numbers that follow each other.
+
+use super::{Gather, Source};
+use crate::block::BlockMut;
+use crate::{Column, DataError, Schema};
+use plimsoll_core::{Bytes, DType};
+
+/// `start`, `start + step`, … below `stop` (above it, if the step is negative), as the i32 column `x`.
+pub struct Counted {
+    schema: Schema,
+    start: i64,
+    step: i64,
+    rows: u64,
+}
+
+impl Counted {
+    /// Checks that there is an end and that all numbers are i32.
+    pub fn new(start: i32, stop: i32, step: i32) -> Result<Counted, DataError> {
+        if step == 0 {
+            return Err(DataError::Stage(format!("range({start}, {stop}, 0) never ends; step by at least 1")));
+        }
+        let (start, distance, step) = (i64::from(start), i64::from(stop) - i64::from(start), i64::from(step));
+        let rows = if (distance > 0) == (step > 0) { distance.abs().div_euclid(step.abs()) + i64::from(distance % step != 0) } else { 0 };
+        Ok(Counted { schema: Schema::new(vec![Column::new("x", DType::I32, [])])?, start, step, rows: rows as u64 })
+    }
+
+    fn write(&self, rows: impl Iterator<Item = u64>, out: &mut BlockMut<'_, '_>) {
+        for (row, out) in rows.zip(out.column(0).as_chunks_mut().0) {
+            *out = ((self.start + row as i64 * self.step) as i32).to_ne_bytes();
+        }
+    }
+}
+
+impl Source for Counted {
+    fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    fn len(&self) -> u64 {
+        self.rows
+    }
+
+    fn scratch_bytes(&self, _rows: usize) -> Bytes {
+        Bytes::ZERO
+    }
+
+    fn read(&self, first_row: u64, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        self.write(first_row..first_row + out.rows() as u64, out);
+        Ok(())
+    }
+
+    fn gather(&self, rows: Gather<'_>, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        self.write(rows.rows.iter().copied(), out);
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        format!("{} numbers from {} by {}", self.rows, self.start, self.step)
+    }
+}

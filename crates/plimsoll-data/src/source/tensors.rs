@@ -1,0 +1,154 @@
+//! Rows of tensors that are in memory already: shared, never copied but into the batch.
+
+use super::{Gather, Source};
+use crate::block::BlockMut;
+use crate::{Column, DataError, Schema};
+use plimsoll_core::{Bytes, DType};
+use std::sync::Arc;
+
+/// Numbers in memory and their shape. A clone shares the numbers.
+///
+/// ```
+/// use plimsoll_data::Tensor;
+/// let x = Tensor::f32([2, 3], vec![0.0, 1.0, 2.0, 3.0, 4.0, 5.0])?;
+/// assert!(Tensor::i32([2], [1, 2, 3]).is_err());
+/// # Ok::<(), plimsoll_data::DataError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    shape: Vec<usize>,
+    numbers: Numbers,
+}
+
+#[derive(Clone, Debug)]
+enum Numbers {
+    F32(Arc<[f32]>),
+    I32(Arc<[i32]>),
+    U8(Arc<[u8]>),
+}
+
+impl Tensor {
+    /// Floats, in rows first to last.
+    pub fn f32(shape: impl Into<Vec<usize>>, numbers: impl Into<Arc<[f32]>>) -> Result<Tensor, DataError> {
+        Tensor::new(shape.into(), Numbers::F32(numbers.into()))
+    }
+
+    /// Whole numbers.
+    pub fn i32(shape: impl Into<Vec<usize>>, numbers: impl Into<Arc<[i32]>>) -> Result<Tensor, DataError> {
+        Tensor::new(shape.into(), Numbers::I32(numbers.into()))
+    }
+
+    /// Bytes, such as pixels.
+    pub fn u8(shape: impl Into<Vec<usize>>, numbers: impl Into<Arc<[u8]>>) -> Result<Tensor, DataError> {
+        Tensor::new(shape.into(), Numbers::U8(numbers.into()))
+    }
+
+    fn new(shape: Vec<usize>, numbers: Numbers) -> Result<Tensor, DataError> {
+        let (have, wanted) = (numbers.len(), shape.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim)));
+        if wanted != Some(have) || shape.is_empty() {
+            let problem = format!("a tensor of shape {shape:?} cannot hold {have} numbers in rows; give it the shape the numbers have");
+            return Err(DataError::Stage(problem));
+        }
+        Ok(Tensor { shape, numbers })
+    }
+}
+
+impl Numbers {
+    fn len(&self) -> usize {
+        match self {
+            Numbers::F32(numbers) => numbers.len(),
+            Numbers::I32(numbers) => numbers.len(),
+            Numbers::U8(numbers) => numbers.len(),
+        }
+    }
+
+    fn dtype(&self) -> DType {
+        match self {
+            Numbers::F32(_) => DType::F32,
+            Numbers::I32(_) => DType::I32,
+            Numbers::U8(_) => DType::U8,
+        }
+    }
+
+    /// Writes the numbers from `first` on that fill `out`.
+    fn copy(&self, first: usize, out: &mut [u8]) {
+        match self {
+            Numbers::F32(numbers) => {
+                let numbers = &numbers[first..][..out.len() / 4];
+                out.as_chunks_mut().0.iter_mut().zip(numbers).for_each(|(out, number)| *out = number.to_ne_bytes());
+            }
+            Numbers::I32(numbers) => {
+                let numbers = &numbers[first..][..out.len() / 4];
+                out.as_chunks_mut().0.iter_mut().zip(numbers).for_each(|(out, number)| *out = number.to_ne_bytes());
+            }
+            Numbers::U8(numbers) => out.copy_from_slice(&numbers[first..][..out.len()]),
+        }
+    }
+}
+
+/// The source of tensors whose first dimension is the row.
+pub struct Tensors {
+    schema: Schema,
+    rows: u64,
+    tensors: Vec<Tensor>,
+}
+
+impl Tensors {
+    /// Named columns, all with as many rows.
+    pub fn new<S: Into<String>>(columns: impl IntoIterator<Item = (S, Tensor)>) -> Result<Tensors, DataError> {
+        let (names, tensors): (Vec<String>, Vec<Tensor>) = columns.into_iter().map(|(name, tensor)| (name.into(), tensor)).unzip();
+        let rows = tensors.first().map_or(0, |tensor| tensor.shape[0]);
+        for (name, tensor) in names.iter().zip(&tensors) {
+            if tensor.shape[0] != rows {
+                let problem = format!("has {} rows where column `{}` has {rows}; give all columns as many", tensor.shape[0], names[0]);
+                return Err(DataError::Schema { column: name.clone(), problem });
+            }
+        }
+        let columns = names.into_iter().zip(&tensors).map(|(name, tensor)| Column::new(name, tensor.numbers.dtype(), &tensor.shape[1..]));
+        Ok(Tensors { schema: Schema::new(columns.collect())?, rows: rows as u64, tensors })
+    }
+}
+
+impl Source for Tensors {
+    fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    fn len(&self) -> u64 {
+        self.rows
+    }
+
+    fn scratch_bytes(&self, _rows: usize) -> Bytes {
+        Bytes::ZERO
+    }
+
+    fn read(&self, first_row: u64, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        for (index, tensor) in self.tensors.iter().enumerate() {
+            tensor.numbers.copy(first_row as usize * self.schema.columns()[index].elements(), out.column(index));
+        }
+        Ok(())
+    }
+
+    fn gather(&self, rows: Gather<'_>, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        for (index, tensor) in self.tensors.iter().enumerate() {
+            let column = &self.schema.columns()[index];
+            for (&row, out) in rows.rows.iter().zip(out.column(index).chunks_exact_mut(column.row_bytes().get())) {
+                tensor.numbers.copy(row as usize * column.elements(), out);
+            }
+        }
+        Ok(())
+    }
+
+    /// They exist whether or not they are fed, but a line that is about the process has to count them.
+    fn held_bytes(&self) -> Bytes {
+        self.tensors.iter().map(|tensor| Bytes((tensor.numbers.len() * tensor.numbers.dtype().size()) as u64)).sum()
+    }
+
+    fn held_name(&self) -> &'static str {
+        "tensors"
+    }
+
+    fn describe(&self) -> String {
+        format!("{} rows of tensors", self.rows)
+    }
+}

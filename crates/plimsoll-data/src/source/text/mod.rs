@@ -1,0 +1,210 @@
+//! A text file as windows of characters. The file is neither mapped nor held: a window is read when it is wanted.
+
+mod scan;
+mod vocabulary;
+
+use super::{Gather, Source};
+use crate::block::BlockMut;
+use crate::{Column, DataError, Schema};
+use plimsoll_core::{Bytes, DType};
+use scan::{INTERVAL, Scan, scan};
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub use vocabulary::Vocabulary;
+
+/// Windows of a text file: `x` is `context` characters as i32 `[context]`, `y` the same moved on by one, so that each
+/// character's answer is the one that follows it.
+///
+/// ```no_run
+/// use plimsoll_data::{Dataset, Shuffle, source::Text};
+/// let text = Text::open("plays.txt".as_ref(), 256)?;
+/// let (training, held_out) = (text.part(0.0, 0.9)?.stride(1)?, text.part(0.9, 1.0)?);
+/// let data = Dataset::from(training).shuffle(Shuffle::seed(7)).batch(64);
+/// let letters = data.vocabulary().unwrap();
+/// println!("{letters}");
+/// # Ok::<(), plimsoll_data::DataError>(())
+/// ```
+#[derive(Clone)]
+pub struct Text {
+    file: Arc<Opened>,
+    schema: Schema,
+    context: usize,
+    stride: usize,
+    /// The characters that windows may have.
+    part: Range<u64>,
+    windows: u64,
+}
+
+struct Opened {
+    path: PathBuf,
+    file: File,
+    scan: Scan,
+}
+
+/// The most characters in a window.
+const MOST: usize = 1 << 24;
+
+impl Text {
+    /// The whole file, cut into windows of `context` characters that follow each other. The file is read once, to know its characters.
+    pub fn open(path: &Path, context: usize) -> Result<Text, DataError> {
+        Text::open_with(path, context, None)
+    }
+
+    /// The same with the characters of another text; one that is not among them is an error that says where it stands.
+    pub fn open_with(path: &Path, context: usize, vocabulary: Option<&Vocabulary>) -> Result<Text, DataError> {
+        if !(1..=MOST).contains(&context) {
+            return Err(DataError::text(path, format!("windows of {context} characters cannot be; ask for 1 to {MOST}")));
+        }
+        let mut file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
+        let scan = scan(&mut file, path, vocabulary)?;
+        let columns = vec![Column::new("x", DType::I32, [context]), Column::new("y", DType::I32, [context])];
+        let part = 0..scan.chars;
+        let file = Arc::new(Opened { path: path.to_path_buf(), file, scan });
+        Text { file, schema: Schema::new(columns)?, context, stride: context, part, windows: 0 }.counted()
+    }
+
+    /// Windows that begin every `stride` characters; every `context` characters unless said, so that an epoch sees each character once.
+    pub fn stride(&self, stride: usize) -> Result<Text, DataError> {
+        if stride == 0 {
+            return Err(DataError::text(&self.file.path, "windows that step by 0 characters never end; step by at least 1"));
+        }
+        Text { stride, ..self.clone() }.counted()
+    }
+
+    /// Only the characters between two shares of the file: `part(0.0, 0.9)` and `part(0.9, 1.0)` have no character in common.
+    pub fn part(&self, from: f64, to: f64) -> Result<Text, DataError> {
+        if !(0.0..=1.0).contains(&from) || !(from..=1.0).contains(&to) {
+            return Err(DataError::text(&self.file.path, format!("{from} to {to} is no part of it; give shares from 0 to 1")));
+        }
+        let at = |share: f64| (self.file.scan.chars as f64 * share).round() as u64;
+        Text { part: at(from)..at(to), ..self.clone() }.counted()
+    }
+
+    /// How many characters are seen at once.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// Its characters.
+    pub fn vocabulary(&self) -> &Vocabulary {
+        &self.file.scan.vocabulary
+    }
+
+    fn counted(mut self) -> Result<Text, DataError> {
+        let (chars, window) = (self.part.end - self.part.start, self.context as u64 + 1);
+        if chars < window {
+            let problem = format!(
+                "its part of {chars} characters has no window of {} and the one that follows; ask for less context or a larger part",
+                self.context
+            );
+            return Err(DataError::text(&self.file.path, problem));
+        }
+        self.windows = (chars - window) / self.stride as u64 + 1;
+        Ok(self)
+    }
+
+    /// Bytes of the numbers of one window and the character after it.
+    fn numbers(&self) -> usize {
+        (self.context + 1) * size_of::<i32>()
+    }
+
+    /// The bytes that certainly have these characters, and how many characters stand before the first of them.
+    fn place(&self, first: u64, end: u64) -> (Range<u64>, u64) {
+        let scan = &self.file.scan;
+        if scan.starts.is_empty() {
+            return (first..end, 0);
+        }
+        let start = (first / INTERVAL) as usize;
+        let after = scan.starts.get(end.div_ceil(INTERVAL) as usize).copied().unwrap_or(scan.bytes);
+        (scan.starts[start]..after, first % INTERVAL)
+    }
+
+    fn write(&self, rows: impl Iterator<Item = u64>, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        let (numbers, raw) = scratch.split_at_mut(self.numbers());
+        let row_bytes = numbers.len() - size_of::<i32>();
+        for (index, row) in rows.enumerate() {
+            let first = self.part.start + row * self.stride as u64;
+            let (bytes, before) = self.place(first, first + self.context as u64 + 1);
+            let raw = &mut raw[..(bytes.end - bytes.start) as usize];
+            let file = &self.file;
+            let read = file.file.read_exact_at(raw, bytes.start);
+            read.map_err(|error| DataError::io(format!("read byte {} of", bytes.start), &file.path, error))?;
+            self.encode(raw, before, numbers.as_chunks_mut().0).map_err(|at| {
+                let problem = format!("the character at byte {} was not there when the file was opened; start again", bytes.start + at);
+                DataError::text(&file.path, problem)
+            })?;
+            out.column(0)[index * row_bytes..][..row_bytes].copy_from_slice(&numbers[..row_bytes]);
+            out.column(1)[index * row_bytes..][..row_bytes].copy_from_slice(&numbers[size_of::<i32>()..]);
+        }
+        Ok(())
+    }
+
+    /// Writes the numbers of the characters after the first `before`, or says which byte is none of them.
+    fn encode(&self, raw: &[u8], before: u64, numbers: &mut [[u8; 4]]) -> Result<(), u64> {
+        let vocabulary = self.vocabulary();
+        if self.file.scan.starts.is_empty() {
+            for (at, (byte, number)) in raw.iter().zip(numbers).enumerate() {
+                let char = vocabulary.number(char::from(*byte)).filter(|_| byte.is_ascii());
+                *number = char.ok_or(at as u64)?.to_ne_bytes();
+            }
+            return Ok(());
+        }
+        let text = str::from_utf8(raw).map_err(|error| error.valid_up_to() as u64)?;
+        let mut chars = text.char_indices().skip(before as usize);
+        for number in numbers {
+            let (at, char) = chars.next().ok_or(raw.len() as u64)?;
+            *number = vocabulary.number(char).ok_or(at as u64)?.to_ne_bytes();
+        }
+        Ok(())
+    }
+}
+
+impl Source for Text {
+    fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    fn len(&self) -> u64 {
+        self.windows
+    }
+
+    /// One window at a time, however many rows there are.
+    fn scratch_bytes(&self, _rows: usize) -> Bytes {
+        let window = self.context as u64 + 1;
+        let most = match self.file.scan.starts.is_empty() {
+            true => window,
+            // A character takes up to four bytes, and a window begins and ends somewhere between two known places.
+            false => (window / INTERVAL + 2) * INTERVAL * 4,
+        };
+        Bytes(self.numbers() as u64 + most)
+    }
+
+    fn read(&self, first_row: u64, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        self.write(first_row..first_row + out.rows() as u64, scratch, out)
+    }
+
+    fn gather(&self, rows: Gather<'_>, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        self.write(rows.rows.iter().copied(), scratch, out)
+    }
+
+    fn held_bytes(&self) -> Bytes {
+        Bytes((size_of_val(&self.file.scan.starts[..]) + self.vocabulary().len() * size_of::<char>()) as u64)
+    }
+
+    fn vocabulary(&self) -> Option<&Vocabulary> {
+        Some(self.vocabulary())
+    }
+
+    fn held_name(&self) -> &'static str {
+        "index"
+    }
+
+    fn describe(&self) -> String {
+        let Range { start, end } = self.part;
+        format!("text {} (characters {start} to {end}, {} at a time, every {})", self.file.path.display(), self.context, self.stride)
+    }
+}

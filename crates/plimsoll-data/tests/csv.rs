@@ -1,0 +1,160 @@
+//! CSV files as rows and as windows over time.
+
+use collect::{column, complaint, floats, ints};
+use plimsoll_core::Bytes;
+use plimsoll_data::source::{Csv, CsvSpec, CsvType, Standardize, Window};
+use plimsoll_data::{Dataset, Parallelism, Shuffle};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+mod collect;
+
+fn file(folder: &Path, name: &str, text: &str) -> PathBuf {
+    let path = folder.join(name);
+    fs::write(&path, text).unwrap();
+    path
+}
+
+const FLOWERS: &str =
+    "\u{feff}name,long,wide,\"of, class\"\r\n\"a \"\"rose\"\"\",1.5,2,0\r\n\r\nlily,-3,4e-1,2\r\n\"two\r\nlines\",0.25, 7 ,1";
+
+#[test]
+fn columns_are_chosen_and_typed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(folder.path(), "f.csv", FLOWERS);
+    let data = Dataset::csv(&path, &CsvSpec::new().targets(["of, class"])).unwrap();
+    assert_eq!(data.output_schema().unwrap().to_string(), "x: f32[2], y: i32[]");
+    assert_eq!(floats(&data.clone().batch(2), 0), [[1.5, 2.0], [-3.0, 0.4], [0.25, 7.0]]);
+    assert_eq!(ints(&data.batch(2), 1), [[0], [2], [1]]);
+
+    let spec = CsvSpec::new().features(["wide"]).targets(["of, class"]).column_type("of, class", CsvType::Float);
+    let data = Dataset::csv(&path, &spec).unwrap();
+    assert_eq!(data.output_schema().unwrap().to_string(), "x: f32[1], y: f32[1]");
+    assert_eq!(floats(&data.batch(3), 1), [[0.0], [2.0], [1.0]]);
+
+    let data = Dataset::csv(&path, &CsvSpec::new()).unwrap();
+    assert_eq!(data.output_schema().unwrap().to_string(), "x: f32[3]");
+}
+
+/// A table of `rows` rows: `t`, 10 t, and one that grows by thirds.
+fn series(folder: &Path, rows: u32) -> PathBuf {
+    let mut text = "date,t,tens,thirds\n".to_string();
+    for row in 0..rows {
+        text += &format!("day {row},{row},{},{}\n", row * 10, f64::from(row) / 3.0);
+    }
+    file(folder, "series.csv", &text)
+}
+
+#[test]
+fn windows_have_what_is_known_and_what_follows() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = CsvSpec::new().features(["t", "tens"]).targets(["tens"]).window(Window { length: 2, horizon: 2, stride: 3 }).rows(1..9);
+    let data = Dataset::csv(series(folder.path(), 20), &spec).unwrap();
+    assert_eq!(data.output_schema().unwrap().to_string(), "x: f32[2, 2], y: f32[2]");
+    assert_eq!(floats(&data.clone().batch(4), 0), [[1.0, 10.0, 2.0, 20.0], [4.0, 40.0, 5.0, 50.0]]);
+    assert_eq!(floats(&data.batch(4), 1), [[30.0, 40.0], [60.0, 70.0]]);
+}
+
+#[test]
+fn all_rows_are_put_to_the_scale_of_those_that_are_learnt_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = series(folder.path(), 20);
+    let spec = CsvSpec::new().features(["t"]).targets(["thirds"]).standardize(Standardize::All).rows(0..5);
+    let training = Csv::open(&path, &spec).unwrap();
+    let held_out = training.rows(10..12).unwrap();
+    // The mean of 0..5 is 2 and the mean of the squared distances from it is 2.
+    let deviation = 2f64.sqrt();
+    let scaled = |t: f64| ((t - 2.0) / deviation) as f32;
+    let close = |a: Vec<Vec<f32>>, b: &[f32]| assert!(a.concat().iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-6), "{a:?} {b:?}");
+    close(floats(&Dataset::from(training.clone()).batch(5), 0), &[0.0, 1.0, 2.0, 3.0, 4.0].map(scaled));
+    close(floats(&Dataset::from(held_out.clone()).batch(5), 0), &[10.0, 11.0].map(scaled));
+    close(floats(&Dataset::from(held_out).batch(5), 1), &[10.0, 11.0].map(scaled));
+    let other = file(folder.path(), "other.csv", "thirds,more,t\n0,x,2\n");
+    close(floats(&Dataset::from(training.other_file(&other).unwrap()).batch(5), 0), &[0.0]);
+    let (name, mean, spread) = training.scales()[1];
+    assert_eq!((name, mean as f32, spread as f32), ("thirds", 2.0 / 3.0, (deviation / 3.0) as f32));
+
+    let spec = CsvSpec::new().features(["t"]).targets(["thirds"]).standardize(Standardize::Features).part(0.0, 0.25);
+    let training = Csv::open(&path, &spec).unwrap();
+    close(floats(&Dataset::from(training.part(0.5, 0.55).unwrap()).batch(5), 0), &[scaled(10.0)]);
+    close(floats(&Dataset::from(training).batch(5), 1), &[0.0, 1.0 / 3.0, 2.0 / 3.0, 1.0, 4.0 / 3.0]);
+}
+
+#[test]
+fn rows_are_the_same_from_memory_and_from_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let window = Window { length: 30, horizon: 10, stride: 1 };
+    let spec = CsvSpec::new().targets(["tens"]).window(window).standardize(Standardize::All);
+    let data = Dataset::csv(series(folder.path(), 40_000), &spec).unwrap().shuffle(Shuffle::seed(5)).batch(32);
+    let small = Some(Bytes::kib(640));
+    let in_memory = |limit| data.plan(limit).unwrap().stages().iter().find(|(name, _)| name == "rows in memory").map(|(_, bytes)| *bytes);
+    assert_eq!((in_memory(None), in_memory(small)), (Some(Bytes(40_000 * 3 * 4)), None));
+    let take = data.clone().rebatch(64);
+    let in_memory = column(&take, 0, 3, None).unwrap();
+    assert_eq!(in_memory.len(), 40_000 - 39);
+    assert_eq!(column(&take.parallelism(Parallelism::Threads(2)), 0, 3, Some(Bytes::kib(1300))).unwrap(), in_memory);
+}
+
+#[test]
+fn bad_tables_are_refused_with_the_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = |text: &str, spec: CsvSpec| complaint(Csv::open(&file(folder.path(), "t.csv", text), &spec), folder.path());
+    let window = |length, horizon| CsvSpec::new().targets(["b"]).window(Window { length, horizon, stride: 1 });
+    let complaints = [
+        complaint(Csv::open(&folder.path().join("none.csv"), &CsvSpec::new()), folder.path()),
+        open("", CsvSpec::new()),
+        open("a,b\n", CsvSpec::new()),
+        open("a,b\n1,2\n\n3,\n", CsvSpec::new()),
+        open("a,b\r\n1,2\r\n3,nan\r\n", CsvSpec::new()),
+        open("a,b\n1,2\n3,four\n", CsvSpec::new()),
+        open("a,b\n1,2\n3\n", CsvSpec::new()),
+        open("a,b\n1,2\n3,4,5\n", CsvSpec::new()),
+        open("a,b\n\"x\ny\",2\n3,\n", CsvSpec::new().features(["b"])),
+        open("a,b\n1,2\n3,\"4\n5,6\n7,8\n", CsvSpec::new()),
+        open("a,b\nx,y\n", CsvSpec::new()),
+        open("a,b\n1,2\n", CsvSpec::new().targets(["c"])),
+        open("a,a\n1,2\n", CsvSpec::new().features(["a"])),
+        open("a,b\n1,2\n1,2.5\n", CsvSpec::new().targets(["b"]).column_type("b", CsvType::Int)),
+        open("a,b,c\n1,2,2.5\n", CsvSpec::new().targets(["b", "c"]).column_type("b", CsvType::Int)),
+        open("a,b\n1,2\n", CsvSpec::new().rows(0..2)),
+        open("a,b\n1,2\n", CsvSpec::new().part(0.0, 0.1)),
+        open("a,b\n1,2\n1,2\n", window(2, 1)),
+        open("a,b\n1,2\n1,2\n", window(1, 0)),
+    ];
+    insta::assert_snapshot!(complaints.join("\n"), @r#"
+    cannot open none.csv: No such file or directory (os error 2)
+    t.csv, line 1: there is nothing here; the first line names the columns
+    t.csv, line 1: there are no rows after the names of the columns
+    t.csv, line 4: column `b` is empty; fill it in, or leave the row or the column out
+    t.csv, line 3: column `b` is nan, which nothing can be learnt from; leave the row out
+    t.csv, line 3: column `b` is "four", which is no number; choose another column or correct the row
+    t.csv, line 3: it has 1 fields where the first line names 2 columns; correct it
+    t.csv, line 3: it has 3 fields where the first line names 2 columns; correct it
+    t.csv, line 4: column `b` is empty; fill it in, or leave the row or the column out
+    t.csv, line 3: column `b` is "4\n5,6\n7,8\n", which is no number; choose another column or correct the row
+    t.csv, line 1: no column is left to learn from; name some as features
+    t.csv, line 1: there is no column `c`; the columns are a, b
+    t.csv, line 1: there is more than one column `a`; give each its own name
+    t.csv, line 3: column `b` is 2.5, which is no whole number of 32 bits; read it as float
+    t.csv, line 1: its targets are partly whole numbers and partly not; give them one type, such as float
+    t.csv, line 1: it has no rows 0 to 2; it has 1
+    t.csv, line 1: it has no rows 0 to 0; it has 1
+    t.csv, line 1: its 2 rows (0..2) have no window of 2 and 1 rows; use more rows
+    t.csv, line 1: a window of 1 rows and 0 to foretell, every 1, with 1 targets, holds nothing
+    "#);
+}
+
+#[test]
+fn a_table_that_changes_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(folder.path(), "t.csv", "a,b\n1,2\n3,4\n");
+    let data = Dataset::csv(&path, &CsvSpec::new()).unwrap().batch(2);
+    fs::write(&path, "a,b\n1,2\n").unwrap();
+    let shorter = complaint(column(&data, 0, 0, None), folder.path());
+    fs::write(&path, "a,b\n1,2\n3,x\n").unwrap();
+    let other = complaint(column(&data, 0, 0, Some(data.plan(None).unwrap().minimum())), folder.path());
+    insta::assert_snapshot!(format!("{shorter}\n{other}"), @r#"
+    t.csv, line 2: row 1 was there when the file was opened and is not now; start again
+    t.csv, line 3: column `b` is "x", which is no number; choose another column or correct the row
+    "#);
+}

@@ -1,0 +1,255 @@
+//! The sources that `data.source` may name, and what each takes of `[data]` and `[data.validation]`.
+
+use super::reader::Reader;
+use crate::error::{Error, Result};
+use plimsoll_data::source::{Csv, CsvSpec, CsvType, ShapesSpec, Standardize, Text, Window};
+use plimsoll_data::{Dataset, RandomSpec, Split};
+use std::path::{Path, PathBuf};
+use toml::Value;
+
+/// What rows come from.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Source {
+    Digits,
+    Random,
+    Npy,
+    ImageFolder,
+    Text,
+    Csv,
+    Shapes,
+}
+
+pub(super) const SOURCES: [(&str, Source); 7] = [
+    ("digits", Source::Digits),
+    ("random", Source::Random),
+    ("npy", Source::Npy),
+    ("image_folder", Source::ImageFolder),
+    ("text", Source::Text),
+    ("csv", Source::Csv),
+    ("shapes", Source::Shapes),
+];
+
+/// A source that was opened, with what validation rows have to share with it.
+pub(super) enum Opened {
+    /// Rows to learn from, and those the source itself holds out.
+    Rows(Dataset, Option<Dataset>),
+    ImageFolder(Dataset),
+    /// Windows of a text, and where the part to learn from ends.
+    Text {
+        whole: Text,
+        training: Text,
+        split: Option<f64>,
+    },
+    /// The same of a table.
+    Csv {
+        training: Csv,
+        split: Option<f64>,
+        entangled: bool,
+    },
+    Shapes {
+        rows: Dataset,
+        height: usize,
+        width: usize,
+        most: usize,
+    },
+}
+
+impl Opened {
+    pub fn new(data: &Reader<'_>, kind: Source, folder: &Path) -> Result<Opened> {
+        match kind {
+            Source::Digits => Ok(Opened::Rows(Dataset::digits(Split::Train), Some(Dataset::digits(Split::Test)))),
+            Source::Npy => {
+                let path = |key: &'static str| path(data, folder, key, "the path of a .npy file");
+                Ok(Opened::Rows(Dataset::npy(&[("x", path("x")?), ("y", path("y")?)])?, None))
+            }
+            Source::Random => Ok(Opened::Rows(random(data)?, None)),
+            Source::ImageFolder => Ok(Opened::ImageFolder(image_folder(data, folder, None)?)),
+            Source::Text => text(data, folder),
+            Source::Csv => csv(data, folder),
+            Source::Shapes => {
+                let (height, width) = data.pair("size")?.unwrap_or((64, 64));
+                let most = data.count("shapes", 1)?.unwrap_or(4) as usize;
+                Ok(Opened::Shapes { rows: shapes(data, height, width, most)?, height, width, most })
+            }
+        }
+    }
+
+    /// The rows to learn from.
+    pub fn rows(&self) -> Dataset {
+        match self {
+            Opened::Rows(rows, _) | Opened::ImageFolder(rows) | Opened::Shapes { rows, .. } => rows.clone(),
+            Opened::Text { training, .. } => training.clone().into(),
+            Opened::Csv { training, .. } => training.clone().into(),
+        }
+    }
+
+    /// Whether each row depends on more than its own values, so that the last of them cannot simply be held out.
+    pub fn entangled(&self) -> bool {
+        matches!(self, Opened::Text { .. } | Opened::Csv { entangled: true, .. })
+    }
+
+    /// What is held out where nothing is said about it.
+    pub fn held_out(&self) -> Result<Option<Dataset>> {
+        Ok(match self {
+            Opened::Rows(_, held_out) => held_out.clone(),
+            Opened::Text { whole, split: Some(split), .. } => Some(whole.part(*split, 1.0)?.into()),
+            Opened::Csv { training, split: Some(split), .. } => Some(training.part(*split, 1.0)?.into()),
+            _ => None,
+        })
+    }
+
+    /// The rows of `[data.validation]`: of the same kind, what has to be alike is taken over.
+    pub fn validation(&self, table: &Reader<'_>, kind: Source, folder: &Path) -> Result<Dataset> {
+        let other = table.choice("source", &SOURCES)?.unwrap_or(kind);
+        if other != kind {
+            return Ok(Opened::new(table, other, folder)?.rows());
+        }
+        match self {
+            Opened::Rows(_, Some(held_out)) => Ok(held_out.clone()),
+            Opened::Rows(..) => Ok(Opened::new(table, kind, folder)?.rows()),
+            Opened::ImageFolder(rows) => image_folder(table, folder, Some(rows.class_names())),
+            Opened::Shapes { height, width, most, .. } => shapes(table, *height, *width, *most),
+            Opened::Text { whole, split, .. } => {
+                let text = match (table.text("path")?, split) {
+                    (Some(path), _) => Text::open_with(&folder.join(path), whole.context(), Some(whole.vocabulary()))?,
+                    (None, Some(split)) => whole.part(*split, 1.0)?,
+                    (None, None) => return Err(table.missing("path", "the text to validate on; or set `data.split`, such as 0.9")),
+                };
+                let stride = table.count("stride", 1)?.unwrap_or(whole.context() as u64);
+                Ok(text.stride(stride as usize)?.into())
+            }
+            Opened::Csv { training, split, .. } => {
+                let rows = match table.text("path")? {
+                    Some(path) => Some(training.other_file(&folder.join(path))?),
+                    None => None,
+                };
+                match (range(table)?, split) {
+                    (Some((start, end)), _) => Ok(rows.as_ref().unwrap_or(training).rows(start..end)?.into()),
+                    (None, Some(split)) if rows.is_none() => Ok(training.part(*split, 1.0)?.into()),
+                    (None, _) => {
+                        let rows = rows.ok_or_else(|| table.missing("rows", "the rows to validate on, such as [8640, 11520]"))?;
+                        Ok(rows.into())
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn path(data: &Reader<'_>, folder: &Path, key: &'static str, what: &str) -> Result<PathBuf> {
+    Ok(folder.join(data.text(key)?.ok_or_else(|| data.missing(key, what))?))
+}
+
+fn image_folder(data: &Reader<'_>, folder: &Path, classes: Option<Vec<String>>) -> Result<Dataset> {
+    let path = path(data, folder, "path", "a folder with one folder of pictures per class")?;
+    let classes = match data.text("classes")? {
+        Some(other) => Some(Dataset::image_folder(folder.join(other))?.class_names()),
+        None => classes,
+    };
+    Ok(match classes {
+        Some(classes) => Dataset::image_folder_with(path, &classes)?,
+        None => Dataset::image_folder(path)?,
+    })
+}
+
+fn random(data: &Reader<'_>) -> Result<Dataset> {
+    let rows = data.count("rows", 1)?.ok_or_else(|| data.missing("rows", "how many rows to make up"))?;
+    let x = data.counts("x")?.ok_or_else(|| data.missing("x", "the shape of one row, such as [28, 28, 1]"))?;
+    let spec = RandomSpec::new(rows).seed(data.count("seed", 0)?.unwrap_or(0));
+    let spec = match data.choice("dtype", &[("f32", false), ("u8", true)])?.unwrap_or(false) {
+        true => spec.bytes("x", x),
+        false => spec.floats("x", x),
+    };
+    let spec = match (data.count("classes", 1)?, data.counts("y")?) {
+        (Some(classes), None) => spec.labels("y", u32::try_from(classes).unwrap_or(u32::MAX)),
+        (None, Some(shape)) => spec.floats("y", shape),
+        _ => return Err(data.missing("y", "the shape of one row's labels, or `classes` for class numbers instead")),
+    };
+    Ok(Dataset::random(spec)?)
+}
+
+fn shapes(data: &Reader<'_>, height: usize, width: usize, most: usize) -> Result<Dataset> {
+    let rows = data.count("rows", 1)?.ok_or_else(|| data.missing("rows", "how many pictures to make up"))?;
+    let seed = data.count("seed", 0)?.unwrap_or(0);
+    Ok(Dataset::shapes(ShapesSpec::new(rows, height, width).seed(seed).at_most(most))?)
+}
+
+fn text(data: &Reader<'_>, folder: &Path) -> Result<Opened> {
+    let path = path(data, folder, "path", "the path of a text file")?;
+    let context = data.count("context", 1)?.ok_or_else(|| data.missing("context", "how many characters are seen at once"))?;
+    let stride = data.count("stride", 1)?;
+    let split = split(data)?;
+    let whole = Text::open(&path, context as usize)?;
+    let training = whole.part(0.0, split.unwrap_or(1.0))?.stride(stride.unwrap_or(context) as usize)?;
+    Ok(Opened::Text { whole, training, split })
+}
+
+fn csv(data: &Reader<'_>, folder: &Path) -> Result<Opened> {
+    let path = path(data, folder, "path", "the path of a CSV file")?;
+    let targets = data.texts("target")?.ok_or_else(|| data.missing("target", "the column to learn, or a list of columns"))?;
+    let mut spec = CsvSpec::new().targets(targets);
+    if let Some(features) = data.texts("features")? {
+        spec = spec.features(features);
+    }
+    if let Some(types) = data.value("types") {
+        let table = types.as_table().ok_or_else(|| data.wrong("types", types, "a table such as { price = \"float\" }"))?;
+        for (name, kind) in table {
+            let kind = match kind.as_str() {
+                Some("float") => CsvType::Float,
+                Some("int") => CsvType::Int,
+                _ => return Err(data.wrong(&format!("types.{name}"), kind, "\"float\" or \"int\"")),
+            };
+            spec = spec.column_type(name, kind);
+        }
+    }
+    let window = data.section("window")?;
+    let mut entangled = window.is_some();
+    if let Some(window) = window {
+        let length = window.count("length", 1)?.ok_or_else(|| window.missing("length", "how many rows are known"))?;
+        let horizon = window.count("horizon", 1)?.ok_or_else(|| window.missing("horizon", "how many rows are to be foretold"))?;
+        let stride = window.count("stride", 1)?.unwrap_or(1);
+        window.finish()?;
+        spec = spec.window(Window { length: length as usize, horizon: horizon as usize, stride: stride as usize });
+    }
+    let standardize = match data.value("standardize") {
+        None | Some(Value::Boolean(false)) => None,
+        Some(Value::Boolean(true)) => Some(Standardize::All),
+        Some(Value::String(word)) if word == "features" => Some(Standardize::Features),
+        Some(other) => return Err(data.wrong("standardize", other, "true, false or \"features\"")),
+    };
+    if let Some(which) = standardize {
+        spec = spec.standardize(which);
+        entangled = true;
+    }
+    let split = split(data)?;
+    let spec = match (range(data)?, split) {
+        (Some(_), Some(_)) => return Err(Error::Config("`data.rows` and `data.split` exclude each other".to_string())),
+        (Some((start, end)), None) => spec.rows(start..end),
+        (None, Some(split)) => spec.part(0.0, split),
+        (None, None) => spec,
+    };
+    Ok(Opened::Csv { training: Csv::open(&path, &spec)?, split, entangled })
+}
+
+/// The share of a file to learn from; the rest is held out.
+fn split(data: &Reader<'_>) -> Result<Option<f64>> {
+    match data.number("split")? {
+        Some(share) if !(share > 0.0 && share < 1.0) => {
+            Err(Error::Config(format!("`{}` is {share}, but should be the share to learn from, such as 0.9", data.name("split"))))
+        }
+        share => Ok(share),
+    }
+}
+
+/// The first row and the one after the last.
+fn range(data: &Reader<'_>) -> Result<Option<(u64, u64)>> {
+    let wrong = |value| data.wrong("rows", value, "the first row and the one after the last, such as [0, 8640]");
+    match (data.counts("rows"), data.value("rows")) {
+        (_, None) => Ok(None),
+        (Ok(Some(rows)), Some(value)) => match rows[..] {
+            [start, end] => Ok(Some((start as u64, end as u64))),
+            _ => Err(wrong(value)),
+        },
+        (_, Some(value)) => Err(wrong(value)),
+    }
+}
