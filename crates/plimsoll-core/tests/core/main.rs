@@ -11,6 +11,7 @@ mod passes;
 mod planner;
 mod recurrent;
 mod recompute;
+mod precision;
 mod reference;
 mod step;
 mod support;
