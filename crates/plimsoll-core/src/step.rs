@@ -52,7 +52,8 @@ pub fn training_programs(
     let mut backward = forward.clone();
     let parameters: Vec<StateId> =
         (0..forward.states.len() as u32).map(StateId).filter(|id| forward.states[id.0 as usize].kind == StateKind::Parameter).collect();
-    let values: Vec<ValueId> = parameters.iter().filter_map(|id| forward.state_value(*id)).collect();
+    let known = forward.state_values();
+    let values: Vec<ValueId> = parameters.iter().filter_map(|id| known[id.0 as usize]).collect();
     let found = gradients(&mut backward, loss, &values)?;
 
     let roles: &[Role] = if accumulate { &[Role::Step, Role::First, Role::Middle, Role::Last] } else { &[Role::Step] };
