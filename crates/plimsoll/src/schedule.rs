@@ -60,40 +60,13 @@ impl Default for Plateau {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScheduleState {
     /// What the learning rate is multiplied by now.
-    #[serde(with = "exact")]
     pub factor: f64,
     /// The best score so far.
-    #[serde(with = "exact::maybe")]
     pub best: Option<f64>,
     /// Epochs since then.
     pub waited: u64,
     /// Epochs of rest that are left.
     pub resting: u64,
-}
-
-/// Real numbers as their bits: a document's decimal digits need not come back as the same number.
-mod exact {
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub fn serialize<S: Serializer>(number: &f64, to: S) -> Result<S::Ok, S::Error> {
-        number.to_bits().serialize(to)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
-        u64::deserialize(from).map(f64::from_bits)
-    }
-
-    pub mod maybe {
-        use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-        pub fn serialize<S: Serializer>(number: &Option<f64>, to: S) -> Result<S::Ok, S::Error> {
-            number.map(f64::to_bits).serialize(to)
-        }
-
-        pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
-            Option::<u64>::deserialize(from).map(|bits| bits.map(f64::from_bits))
-        }
-    }
 }
 
 impl Default for ScheduleState {
