@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::arena::ArenaArgs;
 use crate::data::DataCommand;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use plimsoll::Bytes;
@@ -33,6 +34,10 @@ pub enum Command {
     Data(DataCommand),
     /// Let a trained character model write
     Generate(GenerateArgs),
+    /// List the networks there are, or the layers of one
+    Zoo(ZooArgs),
+    /// Give offsets to buffers with known lifetimes, from a table
+    Arena(ArenaArgs),
     /// List the devices there are
     Devices {
         /// Print one JSON document
@@ -59,6 +64,8 @@ impl Command {
             Command::Plan(plan) => plan.run.json,
             Command::Generate(_) => false,
             Command::Data(data) => data.json(),
+            Command::Zoo(zoo) => zoo.json,
+            Command::Arena(arena) => arena.json,
             Command::Devices { json } => *json,
             Command::Selftest { .. } => false,
         }
@@ -89,6 +96,36 @@ pub struct GenerateArgs {
     /// Chooses the draws
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
+}
+
+#[derive(ClapArgs)]
+pub struct ZooArgs {
+    /// The network; without it, all of them
+    pub name: Option<String>,
+
+    /// Another size of its input, such as 416x608
+    #[arg(long, value_name = "SIZE", requires = "name")]
+    pub input: Option<String>,
+
+    /// Another number of classes
+    #[arg(long, value_name = "N", requires = "name")]
+    pub classes: Option<usize>,
+
+    /// Layers this many times as wide
+    #[arg(long, value_name = "FACTOR", requires = "name")]
+    pub width: Option<f64>,
+
+    /// Another longest sequence
+    #[arg(long, value_name = "TOKENS", requires = "name")]
+    pub context: Option<usize>,
+
+    /// Another number of tokens known
+    #[arg(long, value_name = "N", requires = "name")]
+    pub vocabulary: Option<usize>,
+
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(ClapArgs)]

@@ -1,11 +1,13 @@
 //! The `plimsoll` command. Parses arguments, asks the library, prints.
 
+mod arena;
 mod args;
 mod data;
 mod devices;
 mod progress;
 mod selftest;
 mod text;
+mod zoo;
 
 use anyhow::Result;
 use args::{Args, Command, GenerateArgs, PlanArgs, RunArgs};
@@ -31,6 +33,11 @@ fn main() -> ExitCode {
         Command::Plan(run) => plan(run),
         Command::Generate(args) => generate(args),
         Command::Data(command) => data::run(command),
+        Command::Zoo(args) => zoo::run(args),
+        Command::Arena(command) => match arena::run(command) {
+            Ok(false) => return ExitCode::from(INFEASIBLE),
+            result => result.map(drop),
+        },
         Command::Devices { json } => {
             if *json {
                 print(&devices::json());

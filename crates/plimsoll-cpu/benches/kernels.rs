@@ -10,7 +10,9 @@ use plimsoll_cpu::attention::{
     self, AttentionShape, Backward, Forward, Heads, backward_workspace as attention_backward_workspace,
     forward_workspace as attention_workspace,
 };
-use plimsoll_cpu::conv::{ConvShape, forward, forward_workspace, grad_filter, grad_filter_workspace, grad_input, grad_input_workspace};
+use plimsoll_cpu::conv::{
+    ConvShape, InHalves, Target, forward, forward_workspace, grad_filter, grad_filter_workspace, grad_input, grad_input_workspace,
+};
 use plimsoll_cpu::gather::{TableShape, gather, scatter_add};
 use plimsoll_cpu::gemm::{Matrix, Write, gemm, workspace_len};
 use plimsoll_cpu::pooling::{PoolShape, max_pool, max_pool_grad};
@@ -147,14 +149,18 @@ fn convolutions(table: &Table) {
         let bytes = 4 * (input.len() + filter.len() + output.len());
         let kind = if groups == 1 { "conv" } else { "depthwise" };
         let name = |pass: &str| format!("{kind} {pass} [{batch},{side},{side},{in_c}] {k}x{k}/{stride} {out_c}");
-        let mut workspace = vec![0.0; forward_workspace(&shape, 2)];
-        table.row(&name("forward"), flops, bytes, |pool| forward(pool, &shape, &input, &filter, &mut output, &mut workspace, None));
+        let mut workspace = vec![0.0; forward_workspace(&shape, InHalves::default(), 2)];
+        table.row(&name("forward"), flops, bytes, |pool| {
+            forward(pool, &shape, input[..].into(), filter[..].into(), Target::Floats(&mut output, None), &mut workspace);
+        });
         let mut workspace = vec![0.0; grad_filter_workspace(&shape, 2)];
         table.row(&name("grad_filter"), flops, bytes, |pool| {
-            grad_filter(pool, &shape, Write::Set, &input, &output, &mut filter, &mut workspace);
+            grad_filter(pool, &shape, Write::Set, input[..].into(), output[..].into(), &mut filter, &mut workspace);
         });
-        let mut workspace = vec![0.0; grad_input_workspace(&shape, 2)];
-        table.row(&name("grad_input"), flops, bytes, |pool| grad_input(pool, &shape, &output, &filter, &mut input, &mut workspace));
+        let mut workspace = vec![0.0; grad_input_workspace(&shape, InHalves::default(), 2)];
+        table.row(&name("grad_input"), flops, bytes, |pool| {
+            grad_input(pool, &shape, output[..].into(), filter[..].into(), Target::Floats(&mut input, None), &mut workspace);
+        });
     }
 }
 
@@ -194,7 +200,7 @@ fn attentions(table: &Table) {
         let [q, k, v] = [0, 1, 2].map(|i| part(&mut qkv, i, 3 * width));
         let [d_q, d_k, d_v] = [0, 1, 2].map(|i| part(&mut d_qkv, i, 3 * width));
         let (o, d_o) = (part(&mut o, 0, width), part(&mut d_o, 0, width));
-        let pairs = batch * heads * length * if causal { (length + 1) / 2 } else { length };
+        let pairs = batch * heads * if causal { length * (length + 1) / 2 } else { length * length };
         let name = |pass: &str| format!("attention {pass} [{batch},{heads},{length},{depth}]{}", if causal { " causal" } else { "" });
         let bytes = 16 * batch * length * width;
         let mut workspace = vec![0.0; attention_workspace(&shape, 2)];

@@ -19,6 +19,7 @@ mod program;
 pub mod recurrent;
 pub mod reduce;
 pub mod simd;
+pub mod stored;
 pub mod threads;
 mod widen;
 

@@ -45,6 +45,11 @@ pub use trainer::{
     Trainer,
 };
 
+/// Offsets for buffers with known lifetimes: the packing that plans are made with, by itself.
+pub mod arena {
+    pub use plimsoll_core::plan::{Block, Effort, Goal, Layout, Solution, solve};
+}
+
 /// What a device is, in words.
 pub fn describe(device: &dyn plimsoll_core::Device) -> String {
     device.description()

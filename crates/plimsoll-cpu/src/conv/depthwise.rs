@@ -2,19 +2,92 @@
 //! vectorised over channels.
 //!
 //! Output and input gradient are the same loop: along a row, pixels that the same taps reach make a run, and some pixels of a run are summed
-//! at once in registers. With a multiplier (several filters per channel) input pixels are first spread to the output's channels.
+//! at once in registers. Rows in two bytes are widened before. With a multiplier (several filters per channel) input pixels are first spread to the output's channels.
 
 use super::channels::{Meeting, Run, SUMS, Tap};
-use super::patches::In;
+use super::patches::InHalves;
+use super::target::Shared;
 use super::{ConvShape, SERIAL};
-use crate::gemm::{self, Epilogue, LINE, Out};
+use crate::gemm::{self, LINE, Out};
 use crate::simd::Isa;
+use crate::stored::Reals;
 use crate::threads::Pool;
 use std::ops::Range;
 
 /// Floats that a worker spreads `rows` rows of input pixels into; none if channels are the same on both sides.
-pub(super) fn per_worker(shape: &ConvShape, rows: usize) -> usize {
+fn spread_len(shape: &ConvShape, rows: usize) -> usize {
     if multiplied(shape) { (rows * shape.in_w * shape.out_c).next_multiple_of(LINE) } else { 0 }
+}
+
+/// What a worker of a pass has to itself: rows of spread pixels, then what is widened from two bytes, then a row that will be stored in two.
+#[derive(Clone, Copy)]
+pub(super) struct Room {
+    spread: usize,
+    /// A row of the operand that is read at several places, and how many of them there are.
+    source: (usize, usize),
+    filter: usize,
+    /// The row that is made.
+    result: usize,
+    halves: InHalves,
+}
+
+impl Room {
+    pub fn forward(shape: &ConvShape, halves: InHalves) -> Room {
+        let source = (shape.in_w * shape.in_c, shape.k_h);
+        Room { spread: spread_len(shape, shape.k_h), source, filter: shape.filter_len(), result: shape.out_w * shape.out_c, halves }
+    }
+
+    pub fn grad_input(shape: &ConvShape, halves: InHalves) -> Room {
+        let source = (shape.out_w * shape.out_c, shape.k_h);
+        Room { spread: spread_len(shape, 1), source, filter: shape.filter_len(), result: shape.in_w * shape.in_c, halves }
+    }
+
+    /// The filter's gradient: a row of the input, and one of the output's gradient in place of the filter. Its operands may always have two bytes.
+    pub fn grad_filter(shape: &ConvShape) -> Room {
+        let halves = InHalves { input: true, filter: true, output: false };
+        let source = (shape.in_w * shape.in_c, 1);
+        Room { spread: spread_len(shape, 1), source, filter: shape.out_w * shape.out_c, result: 0, halves }
+    }
+
+    /// Floats of one worker.
+    pub fn len(&self) -> usize {
+        self.offsets()[3]
+    }
+
+    /// Where widened sources, the widened filter and the result begin, and where the room ends.
+    fn offsets(&self) -> [usize; 4] {
+        let part = |needed: bool, len: usize| if needed { len.next_multiple_of(LINE) } else { 0 };
+        let filter = self.spread + part(self.halves.input, self.source.0.next_multiple_of(LINE) * self.source.1);
+        let result = filter + part(self.halves.filter, self.filter);
+        [self.spread, filter, result, result + part(self.halves.output, self.result)]
+    }
+
+    /// Row `row` of a tensor as floats: where it lies, or widened to the `place`-th row of the room at `scratch`.
+    ///
+    /// # Safety
+    /// The row is there, and the room was made for what has two bytes.
+    unsafe fn line(&self, isa: Isa, tensor: &Reals<'_>, row: usize, place: usize, scratch: *mut f32) -> *const f32 {
+        let to = scratch.wrapping_add(self.offsets()[0] + place * self.source.0.next_multiple_of(LINE));
+        // SAFETY: the caller's promise.
+        unsafe { tensor.fetch_to(isa, row * self.source.0, self.source.0, to) }
+    }
+
+    /// `len` floats of a tensor that takes the filter's place.
+    ///
+    /// # Safety
+    /// As for [`Room::line`].
+    unsafe fn filter(&self, isa: Isa, tensor: &Reals<'_>, start: usize, scratch: *mut f32) -> *const f32 {
+        // SAFETY: the caller's promise.
+        unsafe { tensor.fetch_to(isa, start, self.filter, scratch.wrapping_add(self.offsets()[1])) }
+    }
+
+    /// Where a row of the result is summed: where it belongs, or in the room.
+    fn result(&self, target: &Shared<'_>, row: usize, scratch: *mut f32) -> *mut f32 {
+        match target.floats() {
+            Some(floats) => floats.0.wrapping_add(row * self.result),
+            None => scratch.wrapping_add(self.offsets()[2]),
+        }
+    }
 }
 
 /// Several filters for each channel.
@@ -22,19 +95,19 @@ fn multiplied(shape: &ConvShape) -> bool {
     shape.in_c != shape.out_c
 }
 
-/// `output = input ∗ filter`, one output row per task. `scratch` has [`per_worker`] floats of `k_h` rows for every thread.
+/// `output = input ∗ filter`, one output row per task. `scratch` has a [`Room`] for every thread.
 #[allow(clippy::too_many_arguments)]
 pub(super) fn forward(
     isa: Isa,
     pool: &Pool,
     shape: &ConvShape,
-    input: &[f32],
-    filter: &[f32],
-    output: &mut [f32],
+    input: Reals<'_>,
+    filter: Reals<'_>,
+    target: Shared<'_>,
+    halves: InHalves,
     scratch: Out,
-    epilogue: Epilogue,
 ) {
-    let (input, filter, output) = (In(input.as_ptr()), In(filter.as_ptr()), Out(output.as_mut_ptr()));
+    let room = Room::forward(shape, halves);
     let channels = shape.out_c;
     let (down, across) = Axis::of(shape);
     let task = |row: usize, worker: usize| {
@@ -42,59 +115,83 @@ pub(super) fn forward(
         let rows = down.reached(y);
         // SAFETY: rows are different parts of the output; the scratch is this worker's own; taps and runs stay inside the tensors.
         unsafe {
-            let spread = scratch.add(worker * per_worker(shape, shape.k_h));
-            // The row that a tap row reads, which `spread_row` leaves at the same place every time.
-            let line = |ky: usize| {
-                let from = input.add((image * shape.in_h + down.source(y, ky)) * shape.in_w * shape.in_c);
-                (from, spread.wrapping_add(ky * shape.in_w * channels))
-            };
-            if multiplied(shape) {
-                rows.clone().map(line).for_each(|(from, to)| spread_row(shape, from, to));
+            let scratch = scratch.add(worker * room.len());
+            let filter = room.filter(isa, &filter, 0, scratch);
+            let output = room.result(&target, row, scratch);
+            // The row that a tap row reads as floats, and where `spread_row` leaves it: at the same place every time.
+            let spread = |ky: usize| scratch.wrapping_add(ky * shape.in_w * channels);
+            let place = |ky: usize| image * shape.in_h + down.source(y, ky);
+            for ky in rows.clone().filter(|_| multiplied(shape) || halves.input) {
+                let from = room.line(isa, &input, place(ky), ky, scratch);
+                if multiplied(shape) {
+                    spread_row(shape, from, spread(ky));
+                }
             }
-            let line = |ky: usize| if multiplied(shape) { line(ky).1.cast_const() } else { line(ky).0 };
+            let widened = |ky: usize| scratch.wrapping_add(room.offsets()[0] + ky * room.source.0.next_multiple_of(LINE)).cast_const();
+            let line = |ky: usize| match (multiplied(shape), halves.input) {
+                (true, _) => spread(ky).cast_const(),
+                (false, true) => widened(ky),
+                (false, false) => input.at(place(ky) * room.source.0),
+            };
             across.each_run(shape.out_w, |pixels, columns| {
-                let to = output.add((row * shape.out_w + pixels.start) * channels);
+                let to = output.add(pixels.start * channels);
                 let run = Run { pixels: pixels.len(), from_step: shape.stride.1 * channels, to, to_step: channels, channels };
                 let taps = rows.clone().flat_map(|ky| {
                     let (line, start) = (line(ky), pixels.start);
                     columns.clone().map(move |kx| Tap {
                         from: line.wrapping_add(across.source(start, kx) * channels),
-                        filter: filter.add((ky * shape.k_w + kx) * channels),
+                        filter: filter.wrapping_add((ky * shape.k_w + kx) * channels),
                     })
                 });
                 run.sum(isa, taps);
             });
-        }
-        if let Some(finish) = epilogue {
-            finish(row * shape.out_w..(row + 1) * shape.out_w, 0..channels, worker);
+            target.finish(row * shape.out_w..(row + 1) * shape.out_w, 0..channels, output, worker);
         }
     };
     gemm::run(pool, shape.work() >= SERIAL / 8, shape.batch * shape.out_h, &task);
 }
 
-/// The gradient of the input, one input row per task. `scratch` has [`per_worker`] floats of one row for every thread.
-pub(super) fn grad_input(isa: Isa, pool: &Pool, shape: &ConvShape, grad_out: &[f32], filter: &[f32], grad_in: &mut [f32], scratch: Out) {
-    let (grad_out, filter, grad_in) = (In(grad_out.as_ptr()), In(filter.as_ptr()), Out(grad_in.as_mut_ptr()));
+/// The gradient of the input, one input row per task. `scratch` has a [`Room`] for every thread.
+#[allow(clippy::too_many_arguments)]
+pub(super) fn grad_input(
+    isa: Isa,
+    pool: &Pool,
+    shape: &ConvShape,
+    grad_out: Reals<'_>,
+    filter: Reals<'_>,
+    target: Shared<'_>,
+    halves: InHalves,
+    scratch: Out,
+) {
+    let room = Room::grad_input(shape, halves);
     let channels = shape.out_c;
     let task = |row: usize, worker: usize| {
         let (image, y) = (row / shape.in_h, row % shape.in_h);
         // SAFETY: rows are different parts of the gradient; the scratch is this worker's own; taps and runs stay inside the tensors.
         unsafe {
-            let own = grad_in.add(row * shape.in_w * shape.in_c);
-            let to = if multiplied(shape) { scratch.add(worker * per_worker(shape, 1)) } else { own };
+            let scratch = scratch.add(worker * room.len());
+            let filter = room.filter(isa, &filter, 0, scratch);
+            let own = room.result(&target, row, scratch);
+            let to = if multiplied(shape) { scratch } else { own };
             let rows = Phase::new(y + shape.pad.0, shape.stride.0, shape.dilation.0, shape.k_h, shape.out_h);
+            let reached = rows.axis.reached(0);
+            let place = |ky: usize| image * shape.out_h + rows.axis.source(0, ky);
+            for ky in reached.clone().filter(|_| halves.input) {
+                room.line(isa, &grad_out, place(ky), ky, scratch);
+            }
+            let widened = |ky: usize| scratch.wrapping_add(room.offsets()[0] + ky * room.source.0.next_multiple_of(LINE)).cast_const();
+            let line = |ky: usize| if halves.input { widened(ky) } else { grad_out.at(place(ky) * room.source.0) };
             for first in 0..shape.stride.1.min(shape.in_w) {
                 let columns = Phase::new(first + shape.pad.1, shape.stride.1, shape.dilation.1, shape.k_w, shape.out_w);
-                let reached = rows.axis.reached(0);
                 columns.axis.each_run((shape.in_w - first).div_ceil(shape.stride.1), |pixels, across| {
                     let to = to.add((first + pixels.start * shape.stride.1) * channels);
                     let run = Run { pixels: pixels.len(), from_step: channels, to, to_step: shape.stride.1 * channels, channels };
                     let taps = reached.clone().flat_map(|ky| {
-                        let line = (image * shape.out_h + rows.axis.source(0, ky)) * shape.out_w;
+                        let line = line(ky);
                         let (columns, rows, start) = (&columns, &rows, pixels.start);
                         across.clone().map(move |kx| Tap {
-                            from: grad_out.add((line + columns.axis.source(start, kx)) * channels),
-                            filter: filter.add((rows.tap(ky) * shape.k_w + columns.tap(kx)) * channels),
+                            from: line.wrapping_add(columns.axis.source(start, kx) * channels),
+                            filter: filter.wrapping_add((rows.tap(ky) * shape.k_w + columns.tap(kx)) * channels),
                         })
                     });
                     run.sum(isa, taps);
@@ -103,12 +200,13 @@ pub(super) fn grad_input(isa: Isa, pool: &Pool, shape: &ConvShape, grad_out: &[f
             if multiplied(shape) {
                 gather_row(shape, to, std::slice::from_raw_parts_mut(own, shape.in_w * shape.in_c));
             }
+            target.finish(row * shape.in_w..(row + 1) * shape.in_w, 0..shape.in_c, own, worker);
         }
     };
     gemm::run(pool, shape.work() >= SERIAL / 8, shape.batch * shape.in_h, &task);
 }
 
-/// The gradient of the filter over a range of (flattened) output rows. `scratch` has [`per_worker`] floats of one row.
+/// The gradient of the filter over a range of (flattened) output rows. `scratch` is a [`Room`].
 ///
 /// # Safety
 /// The tensors have the extents of the shape; `to` is a filter gradient that nobody else uses.
@@ -117,12 +215,13 @@ pub(super) unsafe fn grad_filter(
     isa: Isa,
     shape: &ConvShape,
     rows: Range<usize>,
-    input: In,
-    grad_out: In,
+    input: Reals<'_>,
+    grad_out: Reals<'_>,
     to: *mut f32,
     add: bool,
     scratch: *mut f32,
 ) {
+    let room = Room::grad_filter(shape);
     let channels = shape.out_c;
     let (down, across) = Axis::of(shape);
     // SAFETY: the caller's promise; taps and runs stay inside the tensors.
@@ -132,8 +231,9 @@ pub(super) unsafe fn grad_filter(
         }
         for row in rows {
             let (image, y) = (row / shape.out_h, row % shape.out_h);
+            let with = room.filter(isa, &grad_out, row * shape.out_w * channels, scratch);
             for ky in down.reached(y) {
-                let line = input.add((image * shape.in_h + down.source(y, ky)) * shape.in_w * shape.in_c);
+                let line = room.line(isa, &input, image * shape.in_h + down.source(y, ky), 0, scratch);
                 let line = if multiplied(shape) {
                     spread_row(shape, line, scratch);
                     scratch.cast_const()
@@ -147,7 +247,7 @@ pub(super) unsafe fn grad_filter(
                             from: line.wrapping_add(across.source(pixels.start, kx) * channels),
                             from_step: shape.stride.1 * channels,
                             tap: shape.dilation.1 * channels,
-                            with: grad_out.add((row * shape.out_w + pixels.start) * channels),
+                            with: with.wrapping_add(pixels.start * channels),
                             to: to.add((ky * shape.k_w + kx) * channels),
                             channels,
                         };
@@ -237,7 +337,7 @@ impl Phase {
         let meets = |tap: &usize| tap * dilation % stride == padded % stride;
         let first = (0..taps).find(meets);
         // The taps that meet a phase repeat.
-        let every = (1..=stride).find(|every| every * dilation % stride == 0).unwrap_or(1);
+        let every = (1..=stride).find(|every| (every * dilation).is_multiple_of(stride)).unwrap_or(1);
         let count = first.map_or(0, |first| (taps - first).div_ceil(every));
         let first = first.unwrap_or(0);
         let from = (padded as isize - (first * dilation) as isize).div_euclid(stride as isize);

@@ -12,12 +12,12 @@ pub(crate) trait Element: Copy {
 /// The bits of a half-precision number.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(crate) struct Half(u16);
+pub(crate) struct Half(pub u16);
 
 /// The bits of a bfloat16 number.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(crate) struct Brain(u16);
+pub(crate) struct Brain(pub u16);
 
 macro_rules! cast {
     ($($ty:ty),*) => {$(

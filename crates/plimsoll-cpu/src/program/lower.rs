@@ -1,8 +1,8 @@
 //! From a node of a planned graph to an instruction, and how much workspace that will need.
 
-use super::instruction::{Address, AttentionWork, Expression, Floats, HeadsOf, Typed, Work, Zeros};
+use super::instruction::{Address, AttentionWork, Expression, Floats, HeadsOf, Stored, Typed, Work, Zeros};
 use crate::attention::{self, AttentionShape};
-use crate::conv::{self, ConvShape};
+use crate::conv::{self, ConvShape, InHalves};
 use crate::gather::TableShape;
 use crate::gemm;
 use crate::memory::Block;
@@ -29,19 +29,29 @@ pub(super) struct Lowering<'a> {
 /// The workspace of a node's kernel for at most `rows` rows on `threads` threads.
 pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, threads: usize) -> Bytes {
     let dims = |value: ValueId| graph.shape(value).bind(rows);
+    let half = |value: ValueId| graph.ty(value).dtype.is_half();
     let floats = match &node.op {
         Op::Reduce(op) => reduce::workspace_len(&op.shape.bind(rows), &op.axes),
         Op::MatMul(op) => {
             let (m, n, k) = op.dims(graph.shape(node.inputs[0]), graph.shape(node.inputs[1])).expect("checked when the node was added");
-            gemm::workspace_len(m.bind(rows), n.bind(rows), k.bind(rows), threads)
+            let len = if half(node.outputs[0]) { gemm::blocks_workspace_len } else { gemm::workspace_len };
+            len(m.bind(rows), n.bind(rows), k.bind(rows), threads)
         }
         Op::Conv2d(op) => {
             let shape = conv_shape(&op.window, op.groups, &dims(node.inputs[0]), &dims(node.outputs[0]));
-            conv::forward_workspace(&shape, threads)
+            conv::forward_workspace(
+                &shape,
+                InHalves { input: half(node.inputs[0]), filter: half(node.inputs[1]), output: half(node.outputs[0]) },
+                threads,
+            )
         }
         Op::Conv2dGradInput(op) => {
             let shape = conv_shape(&op.window, op.groups, &dims(node.outputs[0]), &dims(node.inputs[1]));
-            conv::grad_input_workspace(&shape, threads)
+            conv::grad_input_workspace(
+                &shape,
+                InHalves { input: half(node.inputs[1]), filter: half(node.inputs[0]), output: half(node.outputs[0]) },
+                threads,
+            )
         }
         Op::Conv2dGradFilter(op) => {
             let shape = conv_shape(&op.window, op.groups, &dims(node.inputs[0]), &dims(node.inputs[1]));
@@ -133,37 +143,36 @@ impl Lowering<'_> {
             }
             Op::MatMul(op) => {
                 let matrix = |value: ValueId, turned: bool| -> Result<_, String> {
-                    let floats = self.floats(value)?;
                     let dims = self.dims(value);
-                    Ok((floats.address, [dims[0], dims[1]], turned))
+                    Ok((self.stored(value)?, [dims[0], dims[1]], turned))
                 };
                 Work::MatMul {
                     a: matrix(inputs[0], op.transpose_a)?,
                     b: matrix(inputs[1], op.transpose_b)?,
-                    c: self.floats(outputs[0])?,
+                    c: self.stored(outputs[0])?,
                     workspace,
                     epilogue: self.epilogue(op.epilogue.as_ref(), &inputs[2..], outputs[0])?,
                 }
             }
             Op::Conv2d(op) => Work::Conv {
                 shape: Box::new(conv_shape(&op.window, op.groups, &self.dims(inputs[0]), &self.dims(outputs[0]))),
-                input: self.floats(inputs[0])?,
-                filter: self.floats(inputs[1])?,
-                output: self.floats(outputs[0])?,
+                input: self.stored(inputs[0])?,
+                filter: self.stored(inputs[1])?,
+                output: self.stored(outputs[0])?,
                 workspace,
                 epilogue: self.epilogue(op.epilogue.as_ref(), &inputs[2..], outputs[0])?,
             },
             Op::Conv2dGradInput(op) => Work::ConvGradInput {
                 shape: Box::new(conv_shape(&op.window, op.groups, &self.dims(outputs[0]), &self.dims(inputs[1]))),
-                filter: self.floats(inputs[0])?,
-                gradient: self.floats(inputs[1])?,
-                output: self.floats(outputs[0])?,
+                filter: self.stored(inputs[0])?,
+                gradient: self.stored(inputs[1])?,
+                output: self.stored(outputs[0])?,
                 workspace,
             },
             Op::Conv2dGradFilter(op) => Work::ConvGradFilter {
                 shape: Box::new(conv_shape(&op.window, op.groups, &self.dims(inputs[0]), &self.dims(inputs[1]))),
-                input: self.floats(inputs[0])?,
-                gradient: self.floats(inputs[1])?,
+                input: self.stored(inputs[0])?,
+                gradient: self.stored(inputs[1])?,
                 output: self.floats(outputs[0])?,
                 workspace,
             },
@@ -174,26 +183,26 @@ impl Lowering<'_> {
                 }
                 Work::MaxPool {
                     shape: pool_shape(&op.window, &self.dims(inputs[0]), &self.dims(outputs[0])),
-                    input: self.floats(inputs[0])?,
-                    output: self.floats(outputs[0])?,
+                    input: self.stored(inputs[0])?,
+                    output: self.stored(outputs[0])?,
                     places: self.address(outputs[1])?,
                 }
             }
             Op::MaxPoolGrad(op) => Work::MaxPoolGrad {
                 shape: pool_shape(&op.window, &self.dims(outputs[0]), &self.dims(inputs[1])),
                 places: self.address(inputs[0])?,
-                gradient: self.floats(inputs[1])?,
-                output: self.floats(outputs[0])?,
+                gradient: self.stored(inputs[1])?,
+                output: self.stored(outputs[0])?,
             },
             Op::AvgPool(op) => Work::AvgPool {
                 shape: pool_shape(&op.window, &self.dims(inputs[0]), &self.dims(outputs[0])),
-                input: self.floats(inputs[0])?,
-                output: self.floats(outputs[0])?,
+                input: self.stored(inputs[0])?,
+                output: self.stored(outputs[0])?,
             },
             Op::AvgPoolGrad(op) => Work::AvgPoolGrad {
                 shape: pool_shape(&op.window, &self.dims(outputs[0]), &self.dims(inputs[0])),
-                gradient: self.floats(inputs[0])?,
-                output: self.floats(outputs[0])?,
+                gradient: self.stored(inputs[0])?,
+                output: self.stored(outputs[0])?,
             },
             Op::Recurrent(op) => {
                 let operands = op.operands(&self.typed_all(inputs)?).ok_or("has inputs too many or too few")?;
@@ -329,6 +338,15 @@ impl Lowering<'_> {
         fixed(self.address(value)?)
     }
 
+    /// A value that a kernel reads or writes as real numbers, in single precision or two bytes.
+    fn stored(&self, value: ValueId) -> Result<Stored, String> {
+        let ty = self.program.graph.ty(value);
+        if ty.dtype != DType::F32 && !ty.dtype.is_half() {
+            return Err(format!("computes with f32, f16 and bf16, but {value} is {ty}; cast it first"));
+        }
+        Ok(Stored { address: self.address(value)?, dtype: ty.dtype, count: ty.shape.elements().bind(self.rows) })
+    }
+
     /// A value that a kernel reads or writes as single precision.
     fn floats(&self, value: ValueId) -> Result<Floats, String> {
         let ty = self.program.graph.ty(value);
@@ -392,12 +410,23 @@ impl Lowering<'_> {
         Ok(Expression { kernel, moving, row: random_row(shape) })
     }
 
-    /// An expression over a result where it stands: the result is its first input and its output.
+    /// An expression over a result where it stands: the result is its first input and its output. A result of two bytes stands in scratch until
+    /// then, as single precision.
     fn epilogue(&self, expr: Option<&Expr>, rest: &[ValueId], output: ValueId) -> Result<Option<Box<Expression>>, String> {
         let Some(expr) = expr else { return Ok(None) };
         let inputs: Vec<ValueId> = [&[output], rest].concat();
-        let shape = self.program.graph.shape(output);
-        self.expression(expr, shape, &inputs, &[output]).map(|expression| Some(Box::new(expression)))
+        let (shape, dtype) = (self.program.graph.shape(output), self.program.graph.ty(output).dtype);
+        if !dtype.is_half() {
+            return self.expression(expr, shape, &inputs, &[output]).map(|expression| Some(Box::new(expression)));
+        }
+        let dims: Vec<Vec<usize>> = inputs.iter().map(|input| self.dims(*input)).collect();
+        let mut sources = self.sources(&inputs, &dims);
+        sources[0].dtype = DType::F32;
+        let mut kernel = Kernel::new(expr, &shape.bind(self.rows), &sources, &[Sink { dtype, over: &[0] }])?;
+        let mut moving = self.bind(&inputs, |i, address| kernel.set_input(i, address))?;
+        moving.retain(|(i, _)| *i > 0);
+        kernel.set_output(0, self.written(output)?);
+        Ok(Some(Box::new(Expression { kernel, moving, row: random_row(shape) })))
     }
 
     /// The inputs that an output is written over.

@@ -1,6 +1,9 @@
 //! Configurations: the TOML text of a run, read with errors that name the key, the nearest one that exists, and what it may be.
 
 mod data;
+mod kinds;
+#[cfg(test)]
+mod layer_tests;
 mod layers;
 mod maps;
 mod objective;

@@ -432,6 +432,10 @@ impl HeldOut {
         if data.is_empty() {
             return Err(Error::Config(format!("there is nothing to measure: {} has no rows", data.describe())));
         }
+        if data.size().is_none() {
+            let what = format!("how many rows {} has is known only when they have come; add assert_cardinality", data.describe());
+            return Err(Error::Config(what));
+        }
         session.check_schema(role, &data.output_schema()?)?;
         // Numbered like the epochs they follow, so that a resumed run adds up in the same order.
         let options = Options { first_epoch: session.epochs, epochs: Some(epochs), ..Options::default() };

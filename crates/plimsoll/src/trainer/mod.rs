@@ -324,6 +324,13 @@ impl Trainer {
         let Some(rows) = self.data.batch_size() else {
             return Err(Error::Config("the data has no batch size; add `.batch(32)` or set `train.batch`".to_string()));
         };
+        if self.data.size().is_none() && !self.data.drops_remainder() {
+            let what = format!(
+                "how many rows {} has is known only when they have come; add drop_remainder or assert_cardinality",
+                self.data.describe()
+            );
+            return Err(Error::Config(what));
+        }
         if self.data.is_empty() {
             return Err(Error::Config(format!("there is nothing to learn from: {} has no rows", self.data.describe())));
         }
