@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::arena::ArenaArgs;
 use crate::data::DataCommand;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use plimsoll::Bytes;
@@ -27,10 +28,16 @@ pub enum Command {
     /// Train a model: plan, run, report
     Train(RunArgs),
     /// State what a run needs without running it
-    Plan(RunArgs),
+    Plan(PlanArgs),
     /// Look at a data pipeline, or measure it
     #[command(subcommand)]
     Data(DataCommand),
+    /// Let a trained character model write
+    Generate(GenerateArgs),
+    /// List the networks there are, or the layers of one
+    Zoo(ZooArgs),
+    /// Give offsets to buffers with known lifetimes, from a table
+    Arena(ArenaArgs),
     /// List the devices there are
     Devices {
         /// Print one JSON document
@@ -53,8 +60,12 @@ impl Command {
     /// Whether one JSON document is wanted on standard output.
     pub fn json(&self) -> bool {
         match self {
-            Command::Train(run) | Command::Plan(run) => run.json,
+            Command::Train(run) => run.json,
+            Command::Plan(plan) => plan.run.json,
+            Command::Generate(_) => false,
             Command::Data(data) => data.json(),
+            Command::Zoo(zoo) => zoo.json,
+            Command::Arena(arena) => arena.json,
             Command::Devices { json } => *json,
             Command::Selftest { .. } => false,
         }
@@ -62,9 +73,96 @@ impl Command {
 }
 
 #[derive(ClapArgs)]
+pub struct GenerateArgs {
+    /// The folder of a run that learnt from text
+    pub run: PathBuf,
+
+    /// What to go on from
+    #[arg(long, value_name = "TEXT", default_value = "\n")]
+    pub prompt: String,
+
+    /// How many characters to write
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    pub length: usize,
+
+    /// How freely: 0 always takes the likeliest, 1 draws as was learnt
+    #[arg(long, value_name = "T", default_value_t = 0.8)]
+    pub temperature: f32,
+
+    /// Draw only from this many of the likeliest characters
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..))]
+    pub top_k: Option<u64>,
+
+    /// Chooses the draws
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+}
+
+#[derive(ClapArgs)]
+pub struct ZooArgs {
+    /// The network; without it, all of them
+    pub name: Option<String>,
+
+    /// Another size of its input, such as 416x608
+    #[arg(long, value_name = "SIZE", requires = "name")]
+    pub input: Option<String>,
+
+    /// Another number of classes
+    #[arg(long, value_name = "N", requires = "name")]
+    pub classes: Option<usize>,
+
+    /// Layers this many times as wide
+    #[arg(long, value_name = "FACTOR", requires = "name")]
+    pub width: Option<f64>,
+
+    /// Another longest sequence
+    #[arg(long, value_name = "TOKENS", requires = "name")]
+    pub context: Option<usize>,
+
+    /// Another number of tokens known
+    #[arg(long, value_name = "N", requires = "name")]
+    pub vocabulary: Option<usize>,
+
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(ClapArgs)]
+pub struct PlanArgs {
+    #[command(flatten)]
+    pub run: RunArgs,
+
+    /// Find the largest batch that fits in one piece, computing at most one forward pass again
+    #[arg(long, conflicts_with_all = ["batch", "micro_batch"])]
+    pub max_batch: bool,
+
+    /// What counts towards the line: everything, or weights+activations to compare with papers
+    #[arg(long, value_name = "WHAT", default_value = "everything", value_parser = ["everything", "weights+activations"])]
+    pub count: String,
+
+    /// List every operation with its lifetime, place, and whether it is computed again
+    #[arg(long)]
+    pub log_placement: bool,
+}
+
+#[derive(ClapArgs)]
 pub struct RunArgs {
     /// The run's configuration (TOML); without it, the embedded digits
     pub config: Option<PathBuf>,
+
+    /// A network of the zoo on made-up rows instead of a configuration (see `plimsoll zoo`)
+    #[arg(long, value_name = "NAME", conflicts_with = "config")]
+    pub zoo: Option<String>,
+
+    /// Another size of its input, such as 416x608 or 416x608x3
+    #[arg(long, value_name = "HxW", requires = "zoo")]
+    pub input: Option<String>,
+
+    /// What the planner may do to make the run fit, separated by commas: recompute, split, microbatch, offload, mixed_precision,
+    /// microbatch_batchnorm, or none. Without it, all that leaves the result as it is
+    #[arg(long, value_name = "LIST")]
+    pub allow: Option<String>,
 
     /// The line for the whole process, such as 256MiB or 2GB; without it, what the system has
     #[arg(long, value_name = "SIZE")]
@@ -105,6 +203,10 @@ pub struct RunArgs {
     /// The folder a training run leaves its files in (without it, the next runs/NAME-N); for `plan`, a file for the certificate
     #[arg(long, value_name = "PATH")]
     pub out: Option<PathBuf>,
+
+    /// Go on from the newest checkpoint of the run's folder, bit for bit as if it had never stopped; begins afresh if there is none yet
+    #[arg(long)]
+    pub resume: bool,
 
     /// Set a key of the configuration, such as train.loss=mse (lists as a whole); may be repeated
     #[arg(long, value_name = "KEY=VALUE")]

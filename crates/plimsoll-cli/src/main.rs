@@ -1,17 +1,19 @@
 //! The `plimsoll` command. Parses arguments, asks the library, prints.
 
+mod arena;
 mod args;
 mod data;
 mod devices;
 mod progress;
 mod selftest;
 mod text;
+mod zoo;
 
 use anyhow::Result;
-use args::{Args, Command, RunArgs};
+use args::{Args, Command, GenerateArgs, PlanArgs, RunArgs};
 use clap::Parser;
 use plimsoll::config::Config;
-use plimsoll::{CountingAllocator, Error, RunFolder};
+use plimsoll::{Count, CountingAllocator, Error, Generator, RunFolder, RunPlan, Sampling};
 use progress::Progress;
 use serde_json::{Value, json};
 use std::io::Write;
@@ -29,7 +31,13 @@ fn main() -> ExitCode {
     let result = match &args.command {
         Command::Train(run) => train(run),
         Command::Plan(run) => plan(run),
+        Command::Generate(args) => generate(args),
         Command::Data(command) => data::run(command),
+        Command::Zoo(args) => zoo::run(args),
+        Command::Arena(command) => match arena::run(command) {
+            Ok(false) => return ExitCode::from(INFEASIBLE),
+            result => result.map(drop),
+        },
         Command::Devices { json } => {
             if *json {
                 print(&devices::json());
@@ -75,10 +83,11 @@ fn train(args: &RunArgs) -> Result<()> {
     run.plan()?;
     let folder = match &args.out {
         Some(path) => RunFolder::open(path)?,
+        None if args.resume => RunFolder::latest(run.title())?,
         None => RunFolder::next(run.title())?,
     };
     let mut progress = Progress::new(args.quiet);
-    let history = run.train(&folder, |event| progress.show(event))?;
+    let history = run.train(&folder, args.resume, |event| progress.show(event))?;
     if args.json {
         let mut document = history.to_json();
         document["out"] = json!(folder.path());
@@ -90,26 +99,78 @@ fn train(args: &RunArgs) -> Result<()> {
     Ok(())
 }
 
-fn plan(args: &RunArgs) -> Result<()> {
-    let plan = configure(args)?.build()?.plan()?;
-    if let Some(path) = &args.out {
+fn plan(args: &PlanArgs) -> Result<()> {
+    let mut run = configure(&args.run)?.build()?;
+    if args.count == "weights+activations" {
+        run.count(Count::WeightsAndActivations);
+    }
+    let (plan, largest) = match args.max_batch {
+        false => (run.plan()?, None),
+        true => match run.largest_batch()? {
+            Some(largest) => (largest.plan, Some(largest.batch)),
+            // Not even one row: the refusal of a single row says why.
+            None => (single_row(&args.run)?, None),
+        },
+    };
+    if let Some(path) = &args.run.out {
         let document = json!({ "plan": plan.to_json(), "certificate": plan.memory.certificate() });
         std::fs::write(path, format!("{document:#}\n")).map_err(|error| anyhow::anyhow!("cannot write {}: {error}", path.display()))?;
     }
-    if args.json {
-        print(&plan.to_json());
-    } else if !args.quiet {
+    if args.run.json {
+        let mut document = plan.to_json();
+        if args.max_batch {
+            document["max_batch"] = json!(largest);
+        }
+        print(&document);
+    } else if !args.run.quiet {
         say(&format!("{plan}\n"));
+        if args.log_placement {
+            say(&format!("\n{}", plan.placement()));
+        }
     }
     Ok(())
 }
 
+/// Writes text as it is drawn.
+fn generate(args: &GenerateArgs) -> Result<()> {
+    if !args.temperature.is_finite() || args.temperature < 0.0 {
+        anyhow::bail!("`--temperature` is {}, but should be a number of at least 0", args.temperature);
+    }
+    let mut generator = Generator::open(&args.run)?;
+    let sampling = Sampling { temperature: args.temperature, top_k: args.top_k.map(|k| k as usize), seed: args.seed };
+    say(&args.prompt);
+    generator.generate(&args.prompt, args.length, &sampling, |char| {
+        say(char.encode_utf8(&mut [0; 4]));
+        let _ = std::io::stdout().flush();
+    })?;
+    say("\n");
+    Ok(())
+}
+
+/// The plan of a batch of one row.
+fn single_row(args: &RunArgs) -> Result<RunPlan> {
+    let mut config = configure(args)?;
+    config.set_value("train.batch", 1)?;
+    Ok(config.build()?.plan()?)
+}
+
 /// The configuration with the flags on top.
 fn configure(args: &RunArgs) -> Result<Config> {
-    let mut config = match &args.config {
-        Some(path) => Config::read(path)?,
-        None => Config::digits(),
+    // A run that goes on has its configuration in its folder.
+    let own = args.out.as_deref().filter(|_| args.resume).and_then(RunFolder::config_in);
+    let mut config = match (&args.zoo, args.config.as_ref().or(own.as_ref())) {
+        (Some(name), _) => Config::zoo(name)?,
+        (None, Some(path)) => Config::read(path)?,
+        (None, None) => Config::digits(),
     };
+    if let Some(size) = &args.input {
+        let sizes: Result<Vec<i64>, _> = size.split('x').map(str::parse).collect();
+        let sizes = sizes.map_err(|_| anyhow::anyhow!("`--input {size}` is not a size such as 416x608"))?;
+        config.set_value("model.input", sizes)?;
+    }
+    if let Some(allow) = &args.allow {
+        config.set_value("budget.allow", allow.as_str())?;
+    }
     let counts = [
         ("train.batch", args.batch),
         ("train.micro_batch", args.micro_batch),

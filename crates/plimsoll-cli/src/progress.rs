@@ -21,6 +21,14 @@ impl Progress {
     }
 
     pub fn show(&mut self, event: &Event<'_>) {
+        // What went wrong is said even to those who asked for quiet.
+        match event {
+            Event::Warning(what) => return say(&format!("warning: {what}\n")),
+            Event::Resumed { complaints, .. } => {
+                complaints.iter().for_each(|complaint| say(&format!("warning: {complaint}; an older checkpoint is used\n")));
+            }
+            _ => {}
+        }
         if self.quiet {
             return;
         }
@@ -44,6 +52,8 @@ impl Progress {
                 say(&format!("\r{line}\x1b[K"));
             }
             Event::Progress { .. } => {}
+            Event::Resumed { epoch, step, .. } => say(&format!("resumed after step {step}, {epoch} epochs done\n\n")),
+            Event::Warning(_) => {}
             Event::EpochEnd(epoch) => self.end(epoch),
         }
     }

@@ -1,7 +1,8 @@
 //! Gradients as a graph pass: walks the graph backwards and lets each op's rule add the nodes that make its inputs' gradients.
 
+use crate::expr::Expr;
 use crate::graph::{Graph, GraphError, NodeId, Phase, ValueId};
-use crate::shape::Shape;
+use crate::shape::{Shape, TensorType};
 
 /// What a gradient rule is given: the node's values, the gradients of its outputs, and the graph to write into.
 pub struct Adjoint<'a> {
@@ -28,10 +29,7 @@ impl Adjoint<'_> {
     pub fn output_gradient(&mut self, i: usize) -> Result<ValueId, GraphError> {
         match self.gradients[i] {
             Some(gradient) => Ok(gradient),
-            None => {
-                let shape = self.graph.shape(self.outputs[i]).clone();
-                self.graph.full(0.0, shape)
-            }
+            None => zeros(self.graph, self.outputs[i]),
         }
     }
 
@@ -66,9 +64,14 @@ pub fn gradients(graph: &mut Graph, loss: ValueId, wrt: &[ValueId]) -> Result<Ve
             let found = op.define().gradient(&mut adjoint)?;
             for ((input, found), wanted) in inputs.iter().zip(found).zip(wants) {
                 let (true, Some(found)) = (wanted, found) else { continue };
+                // A gradient has its value's type. Sums are expressions, so those of several uses become one whose parts are never stored.
+                let dtype = g.ty(*input).dtype;
                 let total = match gradient[input.index()] {
-                    Some(before) => g.plus(before, found)?,
-                    None => found,
+                    Some(before) => {
+                        let sum = Expr::build(|e| e.add(e.input(0), e.input(1)));
+                        g.pointwise_many(sum, &[before, found], g.shape(*input).clone(), vec![dtype])?[0]
+                    }
+                    None => g.cast(found, dtype)?,
                 };
                 gradient[input.index()] = Some(total);
             }
@@ -79,11 +82,17 @@ pub fn gradients(graph: &mut Graph, loss: ValueId, wrt: &[ValueId]) -> Result<Ve
         .map(|value| match gradient[value.index()] {
             Some(gradient) => Ok(gradient),
             None => {
-                let (shape, scope) = (graph.shape(*value).clone(), graph.producer(*value).scope.clone());
-                graph.within(&scope, Phase::Backward, |g| g.full(0.0, shape))
+                let scope = graph.producer(*value).scope.clone();
+                graph.within(&scope, Phase::Backward, |g| zeros(g, *value))
             }
         })
         .collect()
+}
+
+/// Zeros of a value's type.
+fn zeros(graph: &mut Graph, value: ValueId) -> Result<ValueId, GraphError> {
+    let TensorType { dtype, shape } = graph.ty(value).clone();
+    graph.pointwise_many(Expr::build(|e| e.constant(0.0)), &[], shape, vec![dtype]).map(|outputs| outputs[0])
 }
 
 /// Which values depend on one of the given ones through real numbers.
@@ -92,7 +101,8 @@ fn depends_on(graph: &Graph, roots: &[ValueId]) -> Vec<bool> {
     roots.iter().for_each(|root| depends[root.index()] = true);
     for node in &graph.nodes {
         if node.inputs.iter().any(|input| depends[input.index()]) {
-            for output in node.outputs.iter().filter(|output| graph.ty(**output).dtype.is_float()) {
+            let passes = |output: &&ValueId| graph.ty(**output).dtype.is_float() && !graph.stopped.contains(output);
+            for output in node.outputs.iter().filter(passes) {
                 depends[output.index()] = true;
             }
         }

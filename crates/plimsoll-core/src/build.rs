@@ -4,7 +4,7 @@ use crate::DType;
 use crate::expr::{Binary, Expr, ExprBuilder, TermId, Unary};
 use crate::graph::{Graph, GraphError, ValueId};
 use crate::op::Op;
-use crate::ops::{MatMul, Pointwise, Reduce, Reduction, Reshape};
+use crate::ops::{Gather, MatMul, Pointwise, Reduce, Reduction, Reshape};
 use crate::shape::{Dim, Shape};
 
 type Built = Result<ValueId, GraphError>;
@@ -56,6 +56,14 @@ impl Graph {
         self.pointwise_many(Expr::identity(), &[x], shape, vec![dtype]).map(|outputs| outputs[0])
     }
 
+    /// The same value, but constant to gradients: nothing is learnt through it.
+    pub fn stop_gradient(&mut self, x: ValueId) -> Built {
+        let ty = self.ty(x).clone();
+        let stopped = self.pointwise_many(Expr::identity(), &[x], ty.shape, vec![ty.dtype])?[0];
+        self.stopped.push(stopped);
+        Ok(stopped)
+    }
+
     /// A function of one tensor.
     pub fn unary(&mut self, op: Unary, x: ValueId) -> Built {
         self.pointwise(Expr::build(|e| e.unary(op, e.input(0))), &[x])
@@ -84,6 +92,12 @@ impl Graph {
     /// The matrix product.
     pub fn matmul(&mut self, a: ValueId, b: ValueId) -> Built {
         self.add_one(Op::MatMul(MatMul::default()), &[a, b])
+    }
+
+    /// Rows of a table by their numbers, in the table's type.
+    pub fn gather(&mut self, table: ValueId, indices: ValueId) -> Built {
+        let dtype = self.ty(table).dtype;
+        self.add_one(Op::Gather(Gather { dtype }), &[table, indices])
     }
 
     /// A reduction along axes, which stay as dimensions of 1.

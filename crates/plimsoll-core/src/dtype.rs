@@ -3,10 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 /// The type of one element of a tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DType {
     /// IEEE single precision: what arithmetic is done in.
+    #[default]
     F32,
     /// IEEE double precision: only met at the edges (files); never inside a step.
     F64,
@@ -38,6 +39,44 @@ impl DType {
         matches!(self, DType::F32 | DType::F64 | DType::F16 | DType::BF16)
     }
 
+    /// Whether it holds real numbers in two bytes: what activations may be stored in.
+    pub const fn is_half(self) -> bool {
+        matches!(self, DType::F16 | DType::BF16)
+    }
+
+    /// The distance from one to the next larger number, for types of real numbers; whole numbers are told apart exactly.
+    pub fn epsilon(self) -> f64 {
+        match self {
+            DType::F64 => f64::EPSILON,
+            DType::F32 => f64::from(f32::EPSILON),
+            DType::F16 => 1.0 / 1024.0,
+            DType::BF16 => 1.0 / 128.0,
+            DType::I32 | DType::I64 | DType::U8 => 0.0,
+        }
+    }
+
+    /// What a number becomes when it is stored in the type: the nearest one it holds, the even one of two as near. Whole numbers are cut
+    /// towards zero and held at the ends of their range.
+    ///
+    /// ```
+    /// use plimsoll_core::DType;
+    /// assert_eq!(DType::BF16.stored(0.3), 0.30078125);
+    /// assert_eq!(DType::F16.stored(1e6), f64::INFINITY);
+    /// assert_eq!(DType::U8.stored(-1.5), 0.0);
+    /// ```
+    pub fn stored(self, x: f64) -> f64 {
+        match self {
+            DType::F64 => x,
+            DType::F32 => f64::from(x as f32),
+            // Arithmetic is single precision, so that is what gets rounded.
+            DType::F16 => rounded(f64::from(x as f32), 11, -14, 65_504.0),
+            DType::BF16 => rounded(f64::from(x as f32), 8, -126, f64::from(f32::from_bits(0x7f7f_0000))),
+            DType::I32 => f64::from(x as i32),
+            DType::I64 => x as i64 as f64,
+            DType::U8 => f64::from(x as u8),
+        }
+    }
+
     /// The name used in print-outs and files.
     pub const fn name(self) -> &'static str {
         match self {
@@ -52,8 +91,44 @@ impl DType {
     }
 }
 
+/// Rounds to `digits` binary digits, fewer below two to the power of `least`, and to infinity beyond `largest`.
+fn rounded(x: f64, digits: i32, least: i32, largest: f64) -> f64 {
+    if x == 0.0 || !x.is_finite() {
+        return x;
+    }
+    let exponent = (x.to_bits() >> 52 & 0x7ff) as i32 - 1023;
+    let unit = 2f64.powi(exponent.max(least) + 1 - digits);
+    let nearest = (x / unit).round_ties_even() * unit;
+    if nearest.abs() > largest { f64::INFINITY.copysign(x) } else { nearest }
+}
+
 impl std::fmt::Display for DType {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::DType;
+
+    #[test]
+    fn halves_round_to_nearest_even() {
+        let step = 1.0 / 1024.0;
+        for (x, y) in [
+            (1.0 + step / 2.0, 1.0),
+            (1.0 + 1.5 * step, 1.0 + 2.0 * step),
+            (65_519.9, 65_504.0),
+            (65_520.0, f64::INFINITY),
+            (2f64.powi(-24), 2f64.powi(-24)),
+            (2f64.powi(-25), 0.0),
+            (-2f64.powi(-25) * 1.001, -2f64.powi(-24)),
+        ] {
+            assert_eq!(DType::F16.stored(x), y, "{x}");
+        }
+        let step = 1.0 / 128.0;
+        assert_eq!((DType::BF16.stored(1.0 + step / 2.0), DType::BF16.stored(1.0 + 1.5 * step)), (1.0, 1.0 + 2.0 * step));
+        assert_eq!(DType::BF16.stored(-f64::from(f32::MAX)), f64::NEG_INFINITY);
+        assert!(DType::BF16.stored(f64::NAN).is_nan());
     }
 }

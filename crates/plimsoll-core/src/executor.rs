@@ -179,7 +179,34 @@ impl Draw {
                     return (normal * f64::from(std)) as f32;
                 }
             },
+            Init::Stretch { value, from, to } => {
+                self.next += 1;
+                if (from as u64..to as u64).contains(&(self.next - 1)) { value } else { 0.0 }
+            }
+            Init::Orthogonal => {
+                self.next += 1;
+                self.orthogonal(state, self.next - 1)
+            }
         }
+    }
+
+    /// An element of a matrix with orthogonal rows or columns, whichever are fewer.
+    fn orthogonal(&self, state: &State, index: u64) -> f32 {
+        let dims = state.ty.shape.bind(1);
+        let columns = dims.last().copied().unwrap_or(1).max(1) as u64;
+        let rows = (dims.iter().product::<usize>() as u64 / columns).max(1);
+        let (row, column) = (index / columns, index % columns);
+        let (wave, place, length) = if rows <= columns { (row, column, columns) } else { (column, row, rows) };
+        let random = StepRandom { seed: self.seed, step: u32::MAX, first_row: 0 };
+        let draw = |index: u64| random.uniform(Draw::STREAM + self.state, index);
+        // A step without a factor in common with the length visits every wave once.
+        let step = (0..).map(|i| 1 + (f64::from(draw(length)) * length as f64) as u64 + i).find(|step| coprime(*step, length));
+        let first = (f64::from(draw(length + 1)) * length as f64) as u64;
+        let wave = (first + wave * step.expect("the length plus one is one such step")) % length;
+        let scale = if wave == 0 { 1.0 } else { 2.0 } / length as f64;
+        let angle = std::f64::consts::PI * (2 * place + 1) as f64 * wave as f64 / (2 * length) as f64;
+        let sign = if draw(place) < 0.5 { -1.0 } else { 1.0 };
+        (sign * scale.sqrt() * angle.cos()) as f32
     }
 
     fn uniform(&mut self) -> f32 {
@@ -195,5 +222,37 @@ impl Draw {
         self.next += 1;
         let radius = (-2.0 * (1.0 - f64::from(uniform(words[0]))).ln()).sqrt();
         radius * (std::f64::consts::TAU * f64::from(uniform(words[1]))).cos()
+    }
+}
+
+/// Whether two numbers have no factor in common.
+fn coprime(mut a: u64, mut b: u64) -> bool {
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    a == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::StateKind;
+    use crate::shape::{Shape, TensorType};
+
+    #[test]
+    fn orthogonal_rows_are_orthogonal() {
+        for (rows, columns) in [(3, 12), (5, 5), (7, 2), (1, 1)] {
+            let ty = TensorType::f32(Shape::fixed([rows, columns]));
+            let state = State { name: "u".to_string(), kind: StateKind::Parameter, ty, init: Init::Orthogonal };
+            let mut draw = Draw { seed: 5, state: 2, next: 0 };
+            let matrix: Vec<f32> = (0..rows * columns).map(|_| draw.number(&state)).collect();
+            let at = |wave: usize, place: usize| {
+                f64::from(if rows <= columns { matrix[wave * columns + place] } else { matrix[place * columns + wave] })
+            };
+            for (a, b) in (0..rows.min(columns)).flat_map(|a| (0..=a).map(move |b| (a, b))) {
+                let product: f64 = (0..rows.max(columns)).map(|place| at(a, place) * at(b, place)).sum();
+                assert!((product - f64::from(u8::from(a == b))).abs() < 1e-6, "{rows}×{columns}: {a}·{b} = {product}");
+            }
+        }
     }
 }

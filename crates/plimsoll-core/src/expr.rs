@@ -216,6 +216,16 @@ impl Expr {
 
     /// Writes this expression into another one, where `input` says what stands for each input.
     pub(crate) fn inline(&self, e: &ExprBuilder, input: &mut dyn FnMut(u16) -> TermId) -> Vec<TermId> {
+        let values = self.inline_terms(e, input);
+        self.roots.iter().map(|root| values[*root as usize]).collect()
+    }
+
+    /// Writes every term of this expression, over the same inputs, into another one.
+    pub(crate) fn inline_all(&self, e: &ExprBuilder) -> Vec<TermId> {
+        self.inline_terms(e, &mut |i| e.input(i))
+    }
+
+    fn inline_terms(&self, e: &ExprBuilder, input: &mut dyn FnMut(u16) -> TermId) -> Vec<TermId> {
         let mut values: Vec<TermId> = Vec::with_capacity(self.terms.len());
         for term in &self.terms {
             let at = |id: TermId| values[id as usize];
@@ -230,7 +240,7 @@ impl Expr {
             };
             values.push(value);
         }
-        self.roots.iter().map(|root| values[*root as usize]).collect()
+        values
     }
 }
 

@@ -92,6 +92,8 @@ pub enum StateKind {
     Optimizer,
     /// The gradient summed over micro-batches.
     Accumulator,
+    /// What is counted for a metric, read and set to zero by the host.
+    Metric,
 }
 
 /// How a state starts.
@@ -109,6 +111,18 @@ pub enum Init {
         /// The standard deviation before cutting.
         std: f32,
     },
+    /// Zero, but for the elements `from..to`, counted in memory's order.
+    Stretch {
+        /// The number they are.
+        value: f32,
+        /// The first of them.
+        from: usize,
+        /// The first behind them.
+        to: usize,
+    },
+    /// For a matrix: rows, or columns if they are fewer, that are orthogonal to each other and of length one.
+    /// They are waves of a cosine transform in random order, with random signs: any element is known without the others.
+    Orthogonal,
 }
 
 /// A tensor that lives from step to step.
@@ -156,6 +170,8 @@ pub struct Graph {
     /// The value each changed state has after the step.
     pub(crate) updates: Vec<(StateId, ValueId)>,
     pub(crate) streams: u32,
+    /// Values that gradients do not pass.
+    pub(crate) stopped: Vec<ValueId>,
     scope: Vec<String>,
     phase: Option<Phase>,
 }

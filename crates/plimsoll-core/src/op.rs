@@ -1,9 +1,12 @@
 //! What an op is: the closed list devices write kernels for, and the one trait that holds all that is known about each.
 
+use crate::DType;
 use crate::autodiff::Adjoint;
 use crate::graph::{Graph, GraphError, InputId, ScalarId, StateId, ValueId};
-use crate::ops::{AvgPool, AvgPoolGrad, Concat, Conv2d, Conv2dGradFilter, Conv2dGradInput, MatMul, MaxPool, MaxPoolGrad};
-use crate::ops::{Pad, Pointwise, Reduce, Reshape, Slice, Transpose};
+use crate::ops::{
+    Attention, AttentionGrad, AvgPool, AvgPoolGrad, Concat, Conv2d, Conv2dGradFilter, Conv2dGradInput, MatMul, MaxPool, MaxPoolGrad,
+};
+use crate::ops::{Gather, Pad, Pointwise, Recurrent, RecurrentGrad, Reduce, Reshape, ScatterAdd, Slice, Transpose};
 use crate::shape::TensorType;
 
 /// All that is known about an op, in one place. Devices add kernels and nothing else.
@@ -67,6 +70,10 @@ pub enum Op {
     AvgPool(AvgPool),
     /// Its gradient.
     AvgPoolGrad(AvgPoolGrad),
+    /// A recurrent layer, step by step.
+    Recurrent(Recurrent),
+    /// Its gradient.
+    RecurrentGrad(RecurrentGrad),
     /// The same elements under another shape.
     Reshape(Reshape),
     /// Axes in another order.
@@ -77,6 +84,14 @@ pub enum Op {
     Concat(Concat),
     /// Zeros around a tensor along one axis.
     Pad(Pad),
+    /// Rows of a table by their numbers.
+    Gather(Gather),
+    /// Rows added up into a table by their numbers.
+    ScatterAdd(ScatterAdd),
+    /// Attention of several heads.
+    Attention(Attention),
+    /// Its gradient.
+    AttentionGrad(AttentionGrad),
 }
 
 impl Op {
@@ -96,11 +111,17 @@ impl Op {
             Op::MaxPoolGrad(op) => op,
             Op::AvgPool(op) => op,
             Op::AvgPoolGrad(op) => op,
+            Op::Recurrent(op) => op,
+            Op::RecurrentGrad(op) => op,
             Op::Reshape(op) => op,
             Op::Transpose(op) => op,
             Op::Slice(op) => op,
             Op::Concat(op) => op,
             Op::Pad(op) => op,
+            Op::Gather(op) => op,
+            Op::ScatterAdd(op) => op,
+            Op::Attention(op) => op,
+            Op::AttentionGrad(op) => op,
         }
     }
 
@@ -121,4 +142,9 @@ pub(crate) fn expect_real(inputs: &[&TensorType]) -> Result<(), String> {
         Some(input) => Err(format!("takes real numbers, but got {input}; cast it first")),
         None => Ok(()),
     }
+}
+
+/// Checks that a result computed in real numbers is stored as such.
+pub(crate) fn expect_real_result(dtype: DType) -> Result<(), String> {
+    if dtype.is_float() { Ok(()) } else { Err(format!("computes real numbers, which cannot be stored as {dtype}; cast the result")) }
 }

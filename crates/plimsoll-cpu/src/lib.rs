@@ -6,16 +6,21 @@
 #[macro_use]
 mod multiversion;
 
+pub mod attention;
 pub mod conv;
 mod device;
+pub mod gather;
 pub mod gemm;
 mod memory;
 pub mod movement;
 pub mod pointwise;
 pub mod pooling;
 mod program;
+pub mod recurrent;
 pub mod reduce;
 pub mod simd;
+pub mod stored;
 pub mod threads;
+mod widen;
 
 pub use device::CpuDevice;

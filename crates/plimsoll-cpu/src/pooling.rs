@@ -1,9 +1,11 @@
 //! Maximum and average pooling over NHWC tensors, and their gradients.
 //!
+//! In two bytes, a few channels at a time are widened, summed or compared in single precision, and rounded once.
 //! A maximum is remembered as one byte, its position in the window: the backward pass needs neither input nor output.
 
 use crate::gemm::run;
 use crate::simd::{Isa, vectorised};
+use crate::stored::{Halves, Reals};
 use crate::threads::Pool;
 
 /// The extents of a pooling. Pairs are `(height, width)`.
@@ -110,6 +112,137 @@ impl<T> Shared<T> {
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.0.add(start), len) }
     }
+}
+
+/// Channels that are widened at a time.
+const CHANNELS: usize = 64;
+
+/// [`max_pool`] of numbers in two bytes.
+///
+/// # Panics
+/// As [`max_pool`].
+pub fn max_pool_halves(pool: &Pool, shape: &PoolShape, input: Reals<'_>, output: Halves<'_>, positions: &mut [u8]) {
+    shape.check(input.len, output.len);
+    assert_eq!(positions.len(), output.len, "the positions of {shape:?}");
+    assert!(shape.window.0 * shape.window.1 <= usize::from(NO_POSITION), "a window of at most 255 elements: {shape:?}");
+    let isa = Isa::best();
+    let positions = Shared(positions.as_mut_ptr());
+    let image_len = shape.in_h * shape.in_w * shape.channels;
+    shape.for_each_pixel(pool, |image, y, x, at| {
+        let (mut best, mut room) = ([0.0; CHANNELS], [0.0; CHANNELS]);
+        for start in (0..shape.channels).step_by(CHANNELS) {
+            let count = CHANNELS.min(shape.channels - start);
+            let best = &mut best[..count];
+            best.fill(0.0);
+            // SAFETY: every pixel is visited once, and lies inside the tensors.
+            unsafe {
+                let positions = positions.slice(at + start, count);
+                positions.fill(NO_POSITION);
+                shape.for_each_position(y, x, |position, from| {
+                    let values = input.fetch(isa, image * image_len + from + start, count, &mut room);
+                    larger(isa, best, positions, values, position as u8);
+                });
+                output.store(isa, at + start, best);
+            }
+        }
+    });
+}
+
+/// [`average_pool`] of numbers in two bytes.
+///
+/// # Panics
+/// As [`average_pool`].
+pub fn average_pool_halves(pool: &Pool, shape: &PoolShape, input: Reals<'_>, output: Halves<'_>) {
+    shape.check(input.len, output.len);
+    let isa = Isa::best();
+    let image_len = shape.in_h * shape.in_w * shape.channels;
+    shape.for_each_pixel(pool, |image, y, x, at| {
+        let (mut sum, mut room) = ([0.0; CHANNELS], [0.0; CHANNELS]);
+        for start in (0..shape.channels).step_by(CHANNELS) {
+            let count = CHANNELS.min(shape.channels - start);
+            let sum = &mut sum[..count];
+            sum.fill(0.0);
+            let mut members = 0.0f32;
+            // SAFETY: every pixel is visited once, and lies inside the tensors.
+            unsafe {
+                shape.for_each_position(y, x, |_, from| {
+                    members += 1.0;
+                    add_scaled(isa, sum, input.fetch(isa, image * image_len + from + start, count, &mut room), 1.0);
+                });
+                let scale = 1.0 / members.max(1.0);
+                sum.iter_mut().for_each(|sum| *sum *= scale);
+                output.store(isa, at + start, sum);
+            }
+        }
+    });
+}
+
+/// [`max_pool_grad`] in two bytes: every pixel gathers, so that sums are rounded once.
+///
+/// # Panics
+/// As [`max_pool_grad`].
+pub fn max_pool_grad_halves(pool: &Pool, shape: &PoolShape, grad_out: Reals<'_>, positions: &[u8], grad_in: Halves<'_>) {
+    shape.check(grad_in.len, grad_out.len);
+    assert_eq!(positions.len(), grad_out.len, "the positions of {shape:?}");
+    let isa = Isa::best();
+    gather(isa, pool, shape, grad_out, grad_in, |sum, position, values, at, _| {
+        scatter(isa, sum, values, &positions[at..at + values.len()], position as u8);
+    });
+}
+
+/// [`average_pool_grad`] in two bytes: every pixel gathers, so that sums are rounded once.
+///
+/// # Panics
+/// As [`average_pool_grad`].
+pub fn average_pool_grad_halves(pool: &Pool, shape: &PoolShape, grad_out: Reals<'_>, grad_in: Halves<'_>) {
+    shape.check(grad_in.len, grad_out.len);
+    let isa = Isa::best();
+    gather(isa, pool, shape, grad_out, grad_in, |sum, _, values, _, (y, x)| {
+        let mut members = 0.0f32;
+        shape.for_each_position(y, x, |_, _| members += 1.0);
+        add_scaled(isa, sum, values, 1.0 / members.max(1.0));
+    });
+}
+
+/// For every pixel of the input and the windows it is in, calls `add` with the sum so far, the pixel's place in the window, the window's gradients, where these
+/// stand, and the window's coordinates.
+fn gather(
+    isa: Isa,
+    pool: &Pool,
+    shape: &PoolShape,
+    grad_out: Reals<'_>,
+    grad_in: Halves<'_>,
+    add: impl Fn(&mut [f32], usize, &[f32], usize, (usize, usize)) + Sync,
+) {
+    // The window of coordinate `out` that a padded coordinate is in at this place.
+    let window = |padded: usize, place: usize, stride: usize, extent: usize| {
+        let distance = padded.checked_sub(place)?;
+        (distance.is_multiple_of(stride) && distance / stride < extent).then_some(distance / stride)
+    };
+    let rows = shape.batch * shape.in_h;
+    run(pool, shape.input_len() > 2 * GRAIN, rows, &|row, _| {
+        let (image, y) = (row / shape.in_h, row % shape.in_h);
+        let (mut sum, mut room) = ([0.0; CHANNELS], [0.0; CHANNELS]);
+        for x in 0..shape.in_w {
+            for start in (0..shape.channels).step_by(CHANNELS) {
+                let count = CHANNELS.min(shape.channels - start);
+                let sum = &mut sum[..count];
+                sum.fill(0.0);
+                for ky in 0..shape.window.0 {
+                    let Some(v) = window(y + shape.pad.0, ky, shape.stride.0, shape.out_h) else { continue };
+                    for kx in 0..shape.window.1 {
+                        let Some(u) = window(x + shape.pad.1, kx, shape.stride.1, shape.out_w) else { continue };
+                        let at = ((image * shape.out_h + v) * shape.out_w + u) * shape.channels + start;
+                        // SAFETY: channels of a pixel of the output.
+                        let values = unsafe { grad_out.fetch(isa, at, count, &mut room) };
+                        add(sum, ky * shape.window.1 + kx, values, at, (v, u));
+                    }
+                }
+                // SAFETY: every pixel of the input is one task's, once.
+                unsafe { grad_in.store(isa, (row * shape.in_w + x) * shape.channels + start, sum) };
+            }
+        }
+    });
 }
 
 /// The largest element of each window and its position in the window, row by row. Padding never wins, the first of equals does, and NaN beats all.

@@ -1,5 +1,6 @@
 //! The vector instructions kernels are written against, and which of them this processor has.
 
+use crate::pointwise::element::{Brain, Element, Half};
 use std::sync::OnceLock;
 
 /// A family of vector instructions a kernel is compiled for.
@@ -9,7 +10,7 @@ use std::sync::OnceLock;
 pub enum Isa {
     /// 16 lanes, fused multiply-add, masked loads and stores; the F, BW and VL parts, which desktop and server processors have together.
     Avx512,
-    /// 8 lanes, fused multiply-add.
+    /// 8 lanes, fused multiply-add, conversions to and from half precision, which came to processors together.
     Avx2,
     /// What the compiler makes of plain arrays of 8.
     Portable,
@@ -38,7 +39,7 @@ impl Isa {
                     && Isa::Avx2.supported()
             }
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            Isa::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c"),
             #[cfg(not(target_arch = "x86_64"))]
             Isa::Avx512 | Isa::Avx2 => false,
             Isa::Portable => true,
@@ -104,6 +105,10 @@ pub(crate) trait Vector: Copy {
     /// `self + a * b`.
     unsafe fn add_product(self, a: Self, b: Self) -> Self;
     unsafe fn add(self, other: Self) -> Self;
+    /// As many numbers in two bytes, of the type with eight bits of exponent or the one with five.
+    unsafe fn load_half(from: *const u16, brain: bool) -> Self;
+    /// Rounds to nearest, ties to even.
+    unsafe fn store_half(self, to: *mut u16, brain: bool);
 }
 
 /// Plain lanes, for processors without the instructions below.
@@ -151,6 +156,18 @@ impl Vector for Lanes {
     #[inline(always)]
     unsafe fn add(self, other: Self) -> Self {
         Lanes(std::array::from_fn(|lane| self.0[lane] + other.0[lane]))
+    }
+    #[inline(always)]
+    unsafe fn load_half(from: *const u16, brain: bool) -> Self {
+        // SAFETY: the caller promises eight readable numbers; the read is unaligned.
+        let bits = unsafe { from.cast::<[u16; 8]>().read_unaligned() };
+        Lanes(if brain { bits.map(|bits| Brain(bits).load()) } else { bits.map(|bits| Half(bits).load()) })
+    }
+    #[inline(always)]
+    unsafe fn store_half(self, to: *mut u16, brain: bool) {
+        let bits = if brain { self.0.map(|x| Brain::store(x).0) } else { self.0.map(|x| Half::store(x).0) };
+        // SAFETY: the caller promises room for eight numbers; the write is unaligned.
+        unsafe { to.cast::<[u16; 8]>().write_unaligned(bits) }
     }
 }
 
@@ -209,6 +226,32 @@ mod x86 {
             // SAFETY: see above.
             Zmm(unsafe { _mm512_add_ps(self.0, other.0) })
         }
+        #[inline(always)]
+        unsafe fn load_half(from: *const u16, brain: bool) -> Self {
+            // SAFETY: see above.
+            unsafe {
+                let bits = _mm256_loadu_si256(from.cast());
+                Zmm(if brain { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits))) } else { _mm512_cvtph_ps(bits) })
+            }
+        }
+        #[inline(always)]
+        unsafe fn store_half(self, to: *mut u16, brain: bool) {
+            // SAFETY: see above.
+            unsafe {
+                if brain {
+                    let bits = _mm512_castps_si512(self.0);
+                    let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+                    let rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+                    // Rounding could carry a NaN over into infinity.
+                    let quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x40_0000));
+                    let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(self.0, self.0);
+                    let chosen = _mm512_srli_epi32::<16>(_mm512_mask_blend_epi32(nan, rounded, quiet));
+                    _mm256_storeu_si256(to.cast(), _mm512_cvtepi32_epi16(chosen));
+                } else {
+                    _mm256_storeu_si256(to.cast(), _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0));
+                }
+            }
+        }
     }
 
     #[derive(Clone, Copy)]
@@ -258,6 +301,33 @@ mod x86 {
         unsafe fn add(self, other: Self) -> Self {
             // SAFETY: see above.
             Ymm(unsafe { _mm256_add_ps(self.0, other.0) })
+        }
+        #[inline(always)]
+        unsafe fn load_half(from: *const u16, brain: bool) -> Self {
+            // SAFETY: see above.
+            unsafe {
+                let bits = _mm_loadu_si128(from.cast());
+                Ymm(if brain { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(bits))) } else { _mm256_cvtph_ps(bits) })
+            }
+        }
+        #[inline(always)]
+        unsafe fn store_half(self, to: *mut u16, brain: bool) {
+            // SAFETY: see above.
+            unsafe {
+                if brain {
+                    let bits = _mm256_castps_si256(self.0);
+                    let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+                    let rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+                    // Rounding could carry a NaN over into infinity.
+                    let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x40_0000));
+                    let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(self.0, self.0));
+                    let chosen = _mm256_srli_epi32::<16>(_mm256_blendv_epi8(rounded, quiet, nan));
+                    let packed = _mm256_permute4x64_epi64::<0b1000>(_mm256_packus_epi32(chosen, chosen));
+                    _mm_storeu_si128(to.cast(), _mm256_castsi256_si128(packed));
+                } else {
+                    _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0));
+                }
+            }
         }
     }
 }

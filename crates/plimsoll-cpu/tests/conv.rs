@@ -2,11 +2,14 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use plimsoll_core::DType;
 use plimsoll_cpu::conv::{
-    ConvShape, forward_with, forward_workspace, grad_filter_with, grad_filter_workspace, grad_input_with, grad_input_workspace,
+    ConvShape, InHalves, Target, forward_with, forward_workspace, grad_filter_with, grad_filter_workspace, grad_input_with,
+    grad_input_workspace,
 };
-use plimsoll_cpu::gemm::Write;
+use plimsoll_cpu::gemm::{Block, Write};
 use plimsoll_cpu::simd::Isa;
+use plimsoll_cpu::stored::Reals;
 use plimsoll_cpu::threads::Pool;
 use proptest::prelude::*;
 
@@ -71,7 +74,8 @@ fn at_any_thread_count(what: &str, mut pass: impl FnMut(&Pool) -> Vec<f32>) -> V
 
 fn check(shape: ConvShape) {
     let s = &shape;
-    let (input, filter, grad_out) = (noise(s.input_len(), 1), noise(s.filter_len(), 2), noise(s.output_len(), 3));
+    // Numbers that two bytes hold, so that the same reference serves both.
+    let (input, filter, grad_out) = (coarse(s.input_len(), 1), coarse(s.filter_len(), 2), coarse(s.output_len(), 3));
     let before = noise(s.filter_len(), 4);
     let mut output = vec![(0.0, 0.0); s.output_len()];
     let mut grad_in = vec![(0.0, 0.0); s.input_len()];
@@ -85,7 +89,7 @@ fn check(shape: ConvShape) {
     for isa in Isa::available() {
         let got = at_any_thread_count("forward", |pool| {
             let mut output = vec![f32::NAN; s.output_len()];
-            let mut workspace = vec![f32::NAN; forward_workspace(s, pool.threads())];
+            let mut workspace = vec![f32::NAN; forward_workspace(s, FLOATS, pool.threads())];
             let visits: Vec<AtomicU32> = output.iter().map(|_| AtomicU32::new(0)).collect();
             let count = |pixels: std::ops::Range<usize>, channels: std::ops::Range<usize>, _: usize| {
                 assert_eq!(channels, 0..s.out_c);
@@ -93,7 +97,8 @@ fn check(shape: ConvShape) {
                     v.fetch_add(1, Ordering::Relaxed);
                 });
             };
-            forward_with(isa, pool, s, &input, &filter, &mut output, &mut workspace, Some(&count));
+            let target = Target::Floats(&mut output, Some(&count));
+            forward_with(isa, pool, s, input[..].into(), filter[..].into(), target, &mut workspace);
             assert!(visits.iter().all(|v| v.load(Ordering::Relaxed) == 1), "{s:?}: each element finished once");
             output
         });
@@ -101,8 +106,9 @@ fn check(shape: ConvShape) {
 
         let got = at_any_thread_count("grad_input", |pool| {
             let mut grad_in = vec![f32::NAN; s.input_len()];
-            let mut workspace = vec![f32::NAN; grad_input_workspace(s, pool.threads())];
-            grad_input_with(isa, pool, s, &grad_out, &filter, &mut grad_in, &mut workspace);
+            let mut workspace = vec![f32::NAN; grad_input_workspace(s, FLOATS, pool.threads())];
+            let target = Target::Floats(&mut grad_in, None);
+            grad_input_with(isa, pool, s, grad_out[..].into(), filter[..].into(), target, &mut workspace);
             grad_in
         });
         compare("grad_input", isa, s, &got, &grad_in);
@@ -110,17 +116,76 @@ fn check(shape: ConvShape) {
         let got = at_any_thread_count("grad_filter", |pool| {
             let mut grad = before.clone();
             let mut workspace = vec![f32::NAN; grad_filter_workspace(s, pool.threads())];
-            grad_filter_with(isa, pool, s, Write::Add, &input, &grad_out, &mut grad, &mut workspace);
+            grad_filter_with(isa, pool, s, Write::Add, input[..].into(), grad_out[..].into(), &mut grad, &mut workspace);
             grad
         });
         compare("grad_filter", isa, s, &got, &grad_filter);
 
         let mut set = vec![f32::NAN; s.filter_len()];
         let mut workspace = vec![f32::NAN; grad_filter_workspace(s, 1)];
-        grad_filter_with(isa, &Pool::new(1), s, Write::Set, &input, &grad_out, &mut set, &mut workspace);
+        grad_filter_with(isa, &Pool::new(1), s, Write::Set, input[..].into(), grad_out[..].into(), &mut set, &mut workspace);
         let fresh = grad_filter.iter().zip(&before).map(|(&(sum, scale), &b)| (sum - f64::from(b), scale)).collect();
         compare("grad_filter set", isa, s, &set, &fresh);
+        check_halves(isa, s, [&input, &filter, &grad_out], [&output, &grad_in, &fresh]);
     }
+}
+
+/// All three passes over operands in two bytes, and results taken in blocks.
+fn check_halves(isa: Isa, s: &ConvShape, [input, filter, grad_out]: [&[f32]; 3], [output, grad_in, grad_filter]: [&Reference; 3]) {
+    let (input, narrow_filter, grad_out) = (bits(input), bits(filter), bits(grad_out));
+    let [input, narrow_filter, grad_out] = [&input, &narrow_filter, &grad_out].map(|bits| Reals::of_bits(bits, DType::BF16));
+    for (filter, blocks) in [(Reals::from(filter), true), (narrow_filter, false), (narrow_filter, true)] {
+        let halves = InHalves { input: true, filter: filter.is_half(), output: blocks };
+        let pass = |len: usize, columns: usize, run: &dyn Fn(Target<'_>)| {
+            let mut floats = vec![f32::NAN; len];
+            if !blocks {
+                run(Target::Floats(&mut floats, None));
+                return floats;
+            }
+            let taken: Vec<AtomicU32> = floats.iter().map(|x| AtomicU32::new(x.to_bits())).collect();
+            run(Target::Blocks(&|block: &Block| {
+                for row in block.rows.clone() {
+                    for (value, taken) in block.row(row).iter().zip(&taken[row * columns + block.columns.start..]) {
+                        assert!(f32::from_bits(taken.swap(value.to_bits(), Ordering::Relaxed)).is_nan(), "{s:?}: each element taken once");
+                    }
+                }
+            }));
+            taken.iter().map(|bits| f32::from_bits(bits.load(Ordering::Relaxed))).collect()
+        };
+        let got = at_any_thread_count("forward in halves", |pool| {
+            pass(s.output_len(), s.out_c, &|target| {
+                let mut workspace = vec![f32::NAN; forward_workspace(s, halves, pool.threads())];
+                forward_with(isa, pool, s, input, filter, target, &mut workspace);
+            })
+        });
+        compare("forward in halves", isa, s, &got, output);
+        let got = at_any_thread_count("grad_input in halves", |pool| {
+            pass(s.input_len(), s.in_c, &|target| {
+                let mut workspace = vec![f32::NAN; grad_input_workspace(s, halves, pool.threads())];
+                grad_input_with(isa, pool, s, grad_out, filter, target, &mut workspace);
+            })
+        });
+        compare("grad_input in halves", isa, s, &got, grad_in);
+    }
+    let got = at_any_thread_count("grad_filter in halves", |pool| {
+        let mut grad = vec![f32::NAN; s.filter_len()];
+        let mut workspace = vec![f32::NAN; grad_filter_workspace(s, pool.threads())];
+        grad_filter_with(isa, pool, s, Write::Set, input, grad_out, &mut grad, &mut workspace);
+        grad
+    });
+    compare("grad_filter in halves", isa, s, &got, grad_filter);
+}
+
+const FLOATS: InHalves = InHalves { input: false, filter: false, output: false };
+const HALVES: InHalves = InHalves { input: true, filter: true, output: true };
+
+/// Noise that bf16 holds exactly.
+fn coarse(len: usize, seed: u64) -> Vec<f32> {
+    noise(len, seed).into_iter().map(|x| f32::from_bits(x.to_bits() & 0xffff_0000)).collect()
+}
+
+fn bits(floats: &[f32]) -> Vec<u16> {
+    floats.iter().map(|x| (x.to_bits() >> 16) as u16).collect()
 }
 
 /// The output extent for padding on both sides; `None` when the filter does not fit.
@@ -130,7 +195,7 @@ fn extent(input: usize, before: usize, after: usize, k: usize, dilation: usize, 
 
 fn shape() -> impl Strategy<Value = ConvShape> {
     let pair = |range: std::ops::Range<usize>| (range.clone(), range);
-    let channels = prop_oneof![(Just(1usize), 1usize..20, 1usize..60), (2usize..4, 1usize..9, 1usize..9), (1usize..40, Just(1), Just(1))];
+    let channels = prop_oneof![(Just(1usize), 1usize..20, 1usize..60), (2usize..4, 1usize..9, 1usize..9), (1usize..40, Just(1), 1usize..4)];
     ((0usize..4, pair(1..13)), channels, pair(1..4), pair(1..4), pair(0..3), pair(0..3), pair(1..3)).prop_filter_map(
         "the filter fits",
         |((batch, (in_h, in_w)), (groups, group_in, group_out), k, stride, pad, after, dilation)| {
@@ -178,6 +243,9 @@ fn shapes_from_models() {
         square((2, 12), (24, 64), [1, 1, 0], 1),
         square((2, 12), (24, 64), [1, 2, 0], 1),
         square((4, 16), (48, 48), [3, 2, 1], 48),
+        square((2, 15), (40, 40), [5, 1, 2], 40),
+        square((2, 13), (37, 74), [5, 2, 2], 37),
+        square((1, 11), (3, 3), [7, 1, 3], 3),
         square((2, 9), (64, 96), [3, 1, 1], 2),
     ] {
         check(shape);
@@ -191,8 +259,11 @@ fn workspace_never_shrinks_with_the_batch() {
         square((1, 14), (64, 64), [3, 1, 1], 1),
         square((1, 14), (64, 64), [1, 1, 0], 1),
         square((1, 14), (32, 32), [3, 1, 1], 32),
+        square((1, 14), (32, 64), [3, 1, 1], 32),
     ] {
-        for measure in [forward_workspace, grad_input_workspace, grad_filter_workspace] {
+        let forward = |shape: &ConvShape, threads| [FLOATS, HALVES].map(|halves| forward_workspace(shape, halves, threads)).iter().sum();
+        let input = |shape: &ConvShape, threads| [FLOATS, HALVES].map(|halves| grad_input_workspace(shape, halves, threads)).iter().sum();
+        for measure in [&forward as &dyn Fn(&ConvShape, usize) -> usize, &input, &grad_filter_workspace] {
             let lens: Vec<usize> = (0..600).map(|batch| measure(&ConvShape { batch, ..shape }, 3)).collect();
             assert!(lens.is_sorted(), "{shape:?}");
         }

@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use plimsoll_cpu::gemm::{Matrix, Write, gemm_with, workspace_len};
+use plimsoll_core::DType;
+use plimsoll_cpu::gemm::{Block, Matrix, Write, blocks_workspace_len, gemm_blocks_with, gemm_with, workspace_len};
 use plimsoll_cpu::simd::Isa;
 use plimsoll_cpu::threads::Pool;
 use proptest::prelude::*;
@@ -33,7 +34,7 @@ fn noise(len: usize, seed: u64) -> Vec<f32> {
 fn operand(rows: usize, cols: usize, (transposed, gap): (bool, usize), seed: u64) -> (Vec<f32>, Matrix) {
     let (r, c) = if transposed { (cols, rows) } else { (rows, cols) };
     let data = noise(r * (c + gap) + 1, seed);
-    let stored = Matrix { ptr: data.as_ptr(), rows: r, cols: c, row_stride: (c + gap) as isize, col_stride: 1 };
+    let stored = Matrix { row_stride: (c + gap) as isize, ..Matrix::new(data.as_ptr(), r, c) };
     (data, if transposed { stored.transposed() } else { stored })
 }
 
@@ -98,6 +99,64 @@ fn check(case: Case) {
     }
 }
 
+/// The case with operands in two bytes on either side or both, stored as floats and taken in blocks; the result must not depend on the threads.
+fn check_halves(case: Case) {
+    let Case { m, n, k, .. } = case;
+    let narrow = |matrix: Matrix, data: &mut Vec<f32>| {
+        // Numbers that two bytes hold, so that the same reference serves all.
+        data.iter_mut().for_each(|x| *x = f32::from_bits(x.to_bits() & 0xffff_0000));
+        let bits: Vec<u16> = data.iter().map(|x| (x.to_bits() >> 16) as u16).collect();
+        (Matrix { ptr: bits.as_ptr().cast(), dtype: DType::BF16, ..matrix }, bits)
+    };
+    let (mut a_data, a) = operand(m, k, case.a, 1);
+    let (mut b_data, b) = operand(k, n, case.b, 2);
+    let (half_a, _a) = narrow(a, &mut a_data);
+    let (half_b, _b) = narrow(b, &mut b_data);
+    let reference: Vec<(f64, f64)> = (0..m * n)
+        .map(|e| {
+            let products = (0..k).map(|l| at(&a, e / n, l) * at(&b, l, e % n));
+            products.fold((0.0, 0.0), |(sum, scale), product| (sum + product, scale + product.abs()))
+        })
+        .collect();
+    for isa in Isa::available() {
+        for (a, b) in [(half_a, half_b), (half_a, b), (a, half_b), (a, b)] {
+            for blocks in [false, true] {
+                let run = |threads: usize| {
+                    let pool = Pool::new(threads);
+                    let len = if blocks { blocks_workspace_len(m, n, k, threads) } else { workspace_len(m, n, k, threads) };
+                    let mut workspace = vec![f32::NAN; len + 256];
+                    let mut c = vec![f32::NAN; m * n];
+                    let taken: Vec<AtomicU32> = c.iter().map(|x| AtomicU32::new(x.to_bits())).collect();
+                    let take = |block: &Block| {
+                        for row in block.rows.clone() {
+                            for (value, taken) in block.row(row).iter().zip(&taken[row * n + block.columns.start..]) {
+                                assert!(f32::from_bits(taken.swap(value.to_bits(), Ordering::Relaxed)).is_nan(), "{case:?}: taken once");
+                            }
+                        }
+                    };
+                    // SAFETY: the matrices describe vectors that outlive the call.
+                    unsafe {
+                        if blocks {
+                            gemm_blocks_with(isa, &pool, a, b, &mut workspace[..len], &take);
+                            c = taken.iter().map(|bits| f32::from_bits(bits.load(Ordering::Relaxed))).collect();
+                        } else {
+                            gemm_with(isa, &pool, Write::Set, a, b, c.as_mut_ptr(), n, &mut workspace[..len], None);
+                        }
+                    }
+                    assert!(workspace[len..].iter().all(|x| x.is_nan()), "{isa:?} {case:?}: the workspace suffices");
+                    c
+                };
+                let c = run(1);
+                assert!(run(3).iter().zip(&c).all(|(x, y)| x.to_bits() == y.to_bits()), "{isa:?} {case:?}: three threads");
+                for (e, (got, (sum, scale))) in c.iter().zip(&reference).enumerate() {
+                    let types = (a.dtype, b.dtype, blocks);
+                    assert!((f64::from(*got) - sum).abs() <= 1e-5 * scale + 1e-30, "{isa:?} {case:?} {types:?} at {e}: {got} for {sum}");
+                }
+            }
+        }
+    }
+}
+
 fn layout() -> impl Strategy<Value = (bool, usize)> {
     (any::<bool>(), prop_oneof![Just(0usize), 1usize..9])
 }
@@ -112,6 +171,9 @@ proptest! {
 
     #[test]
     fn small_products(case in case(0usize..40, 0usize..70, 0usize..40)) { check(case) }
+
+    #[test]
+    fn small_products_of_halves(case in case(0usize..40, 0usize..70, 0usize..40)) { check_halves(case) }
 }
 
 proptest! {
@@ -147,16 +209,18 @@ fn shapes_from_models() {
         (256, 256, 256, false, false),
         (130, 1030, 600, true, true),
         (1, 1, 600_000, false, false),
+        (300, 70, 700, false, false),
     ] {
         check(Case { m, n, k, a: (a, 0), b: (b, 0), c_gap: 0, write: Write::Set });
+        check_halves(Case { m, n, k, a: (a, 0), b: (b, 0), c_gap: 0, write: Write::Set });
     }
 }
 
 #[test]
 fn strides_beyond_row_and_column_major() {
     let data = noise(4000, 4);
-    let a = Matrix { ptr: data.as_ptr(), rows: 9, cols: 20, row_stride: 3, col_stride: 40 };
-    let b = Matrix { ptr: data.as_ptr(), rows: 20, cols: 13, row_stride: 7, col_stride: 150 };
+    let a = Matrix { row_stride: 3, col_stride: 40, ..Matrix::new(data.as_ptr(), 9, 20) };
+    let b = Matrix { row_stride: 7, col_stride: 150, ..Matrix::new(data.as_ptr(), 20, 13) };
     for isa in Isa::available() {
         let mut c = vec![0.0; 9 * 13];
         let mut workspace = vec![0.0; workspace_len(9, 13, 20, 1)];
@@ -176,6 +240,8 @@ fn workspace_never_shrinks_with_the_batch() {
     for (n, k) in [(10, 100), (10, 123_008), (512, 2048), (3000, 40)] {
         for threads in [1, 2, 8] {
             let lens: Vec<usize> = (0..3000).map(|m| workspace_len(m, n, k, threads)).collect();
+            assert!(lens.is_sorted());
+            let lens: Vec<usize> = (0..3000).map(|m| blocks_workspace_len(m, n, k, threads)).collect();
             assert!(lens.is_sorted());
         }
     }

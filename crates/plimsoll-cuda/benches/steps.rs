@@ -46,7 +46,7 @@ fn conv(side: usize, channels: usize, filters: usize) -> Result<(Graph, ValueId)
     let x = g.input("x", TensorType::f32(Shape::batch_of([side, side, channels])));
     let filter = parameter(&mut g, "filter", [3, 3, channels, filters])?;
     let bias = parameter(&mut g, "filter_bias", [filters])?;
-    let convolution = Conv2d { window: Window::valid((3, 3), (1, 1)), groups: 1, epilogue: None };
+    let convolution = Conv2d { window: Window::valid((3, 3), (1, 1)), groups: 1, epilogue: None, dtype: DType::F32 };
     let result = g.add_one(Op::Conv2d(convolution), &[x, filter])?;
     let biased = g.plus(result, bias)?;
     let hidden = g.map(biased, |e, x| e.binary(Binary::Max, x, e.constant(0.0)))?;

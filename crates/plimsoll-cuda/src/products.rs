@@ -1,7 +1,9 @@
 //! Matrix products through cuBLASLt, in planned scratch. The way is chosen once when a program is loaded, and is the same every time.
 
 use crate::driver::{Context, Stream};
+use crate::profile::ALIGNMENT;
 use cudarc::cublaslt::{result, sys};
+use plimsoll_core::DType;
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -13,6 +15,31 @@ const PARTS: usize = 32;
 /// Bytes of scratch for a product of `m × n` results. A rule of ours, not of the library, so that plans need none; never less for more rows.
 pub(crate) fn workspace(m: usize, n: usize) -> u64 {
     (PARTS * 4 * m * n).min(MOST) as u64
+}
+
+/// The type of both operands that the library multiplies, if there is one for these operands and this result: sums are single precision, and what is not of
+/// two bytes may be narrowed before.
+pub(crate) fn common_type(a: DType, b: DType, result: DType) -> Option<DType> {
+    let common = match (a, b) {
+        (DType::F32, other) | (other, DType::F32) => other,
+        (a, b) if a == b => a,
+        _ => return None,
+    };
+    let stores = result == DType::F32 || result == common;
+    (stores && (common == DType::F32 || common.is_half())).then_some(common)
+}
+
+/// Bytes of scratch for an operand of this type as another one, so that what follows is aligned.
+pub(crate) fn narrowed_bytes(from: DType, to: DType, elements: usize) -> u64 {
+    if from == to { 0 } else { ((elements * to.size()) as u64).next_multiple_of(ALIGNMENT.0) }
+}
+
+fn data_type(dtype: DType) -> sys::cudaDataType_t {
+    match dtype {
+        DType::F16 => sys::cudaDataType_t::CUDA_R_16F,
+        DType::BF16 => sys::cudaDataType_t::CUDA_R_16BF,
+        _ => sys::cudaDataType_t::CUDA_R_32F,
+    }
 }
 
 /// The library.
@@ -57,25 +84,26 @@ unsafe impl Send for Product {}
 
 impl Product {
     /// `A·B` with `m × n` results and sums of `k`, everything row by row, either operand possibly transposed, in at most `workspace` bytes of
-    /// scratch. None if the library knows no way.
+    /// scratch. The types are those of both operands and of the result. None if the library knows no way.
     pub fn new(
         library: &Arc<Library>,
         (m, n, k): (usize, usize, usize),
+        (operands, results): (DType, DType),
         transpose_a: bool,
         transpose_b: bool,
         workspace: usize,
     ) -> Option<Product> {
         // The library thinks in columns: a matrix that lies row by row is its transpose there, and (A·B)ᵀ = Bᵀ·Aᵀ.
-        let layout = |rows: usize, columns: usize| {
-            result::create_matrix_layout(sys::cudaDataType_t::CUDA_R_32F, rows as u64, columns as u64, rows as i64).ok()
+        let layout = |dtype: DType, rows: usize, columns: usize| {
+            result::create_matrix_layout(data_type(dtype), rows as u64, columns as u64, rows as i64).ok()
         };
-        let left = if transpose_b { layout(k, n)? } else { layout(n, k)? };
-        let right = if transpose_a { layout(m, k)? } else { layout(k, m)? };
+        let left = if transpose_b { layout(operands, k, n)? } else { layout(operands, n, k)? };
+        let right = if transpose_a { layout(operands, m, k)? } else { layout(operands, k, m)? };
         let description = result::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, sys::cudaDataType_t::CUDA_R_32F).ok()?;
         let mut product = Product {
             library: Arc::clone(library),
             description,
-            layouts: [left, right, layout(n, m)?],
+            layouts: [left, right, layout(results, n, m)?],
             algorithm: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
             workspace,
         };

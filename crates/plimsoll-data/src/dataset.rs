@@ -336,6 +336,11 @@ impl Dataset {
         self
     }
 
+    /// How rows are reordered, seeds included: what has to be the same for a saved position to mean the same.
+    pub fn order(&self) -> Result<String, DataError> {
+        Ok(self.recipe()?.order())
+    }
+
     /// Rows in one epoch; of a [stream](Dataset#streams) that does not know, the most it can have, which may be `u64::MAX`.
     pub fn len(&self) -> u64 {
         self.rows_after_stages(self.size_before_stages().unwrap_or_else(|| self.stream.as_ref().map_or(u64::MAX, |spec| spec.at_most())))

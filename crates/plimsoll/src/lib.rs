@@ -3,31 +3,52 @@
 //! Give a [`nn`] model, a [`Dataset`] and a [`Budget`] to a [`Trainer`]. [`Trainer::plan`] states what the run needs, to the byte, or
 //! says the least that would work; [`Trainer::fit`] trains and stays under the line. See [`Trainer`] for a whole program.
 
+mod allow;
+mod checkpoint;
 pub mod config;
 mod devices;
 mod error;
+mod generate;
 mod loss;
+mod metrics;
 pub mod nn;
 pub mod optim;
 mod pipeline;
+mod precision;
 mod run;
+mod schedule;
 pub mod system;
+mod tensors;
 mod trainer;
-mod weights;
 pub mod zoo;
 
+pub use allow::{Allow, Permission};
+pub use checkpoint::Checkpoints;
 pub use devices::{Choice, open_device};
 pub use error::{Error, Result};
-pub use loss::{Loss, Metric};
+pub use generate::{Generator, Sampling};
+pub use loss::{Loss, Objective};
+pub use metrics::{Metric, Scores};
 pub use pipeline::{Bench, BenchEpoch, OverLine, Pipeline, Sample};
 pub use plimsoll_core::budget::CountingAllocator;
+pub use plimsoll_core::loss_scale::LossScaling;
 pub use plimsoll_core::selftest;
 pub use plimsoll_core::{Budget, Bytes};
 pub use plimsoll_cpu::CpuDevice;
 pub use plimsoll_cuda::{Found, Gpu, Probe, probe};
 pub use plimsoll_data::{Cache, Dataset, Parallelism, Prefetch, RandomSpec, Shuffle, Split, Tensor, Vocabulary, source};
+pub use precision::Precision;
 pub use run::{Run, RunFolder};
-pub use trainer::{DeviceLine, Epoch, Event, Fit, History, Infeasible, Prediction, RunPlan, Scores, Trainer};
+pub use schedule::{Plateau, Schedule, ScheduleState};
+pub use trainer::{
+    Callback, Count, CsvLog, DeviceLine, EarlyStopping, Epoch, Event, Fit, Flow, History, Infeasible, LargestBatch, Prediction, RunPlan,
+    Trainer,
+};
+
+/// Offsets for buffers with known lifetimes: the packing that plans are made with, by itself.
+pub mod arena {
+    pub use plimsoll_core::plan::{Block, Effort, Goal, Layout, Solution, solve};
+}
 
 /// What a device is, in words.
 pub fn describe(device: &dyn plimsoll_core::Device) -> String {
@@ -37,8 +58,11 @@ pub fn describe(device: &dyn plimsoll_core::Device) -> String {
 /// What a training program usually needs.
 pub mod prelude {
     pub use crate::nn::{self, Activation, Dense, Model, Sequential};
-    pub use crate::optim::{Adam, AdamW, Sgd};
-    pub use crate::{Budget, Bytes, Cache, Dataset, Event, Fit, Loss, Parallelism, Prefetch, RandomSpec, Shuffle, Split, Trainer, zoo};
+    pub use crate::optim::{Adafactor, Adagrad, Adam, AdamW, Average, Clip, Lion, Nadam, RmsProp, Sgd};
+    pub use crate::{
+        Budget, Bytes, Cache, Dataset, Event, Fit, Loss, Metric, Parallelism, Precision, Prefetch, RandomSpec, Schedule, Shuffle, Split,
+    };
+    pub use crate::{Trainer, zoo};
     pub use plimsoll_data::ops::{
         Method, cast_f32, center_crop, decode, flip_left_right, flip_up_down, normalize, one_hot, random_crop, resize, scale,
     };

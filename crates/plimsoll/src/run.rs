@@ -1,11 +1,16 @@
 //! A run from a configuration: planned, trained, and left in a folder.
 
+use crate::allow::Allow;
+use crate::checkpoint::Checkpoints;
 use crate::devices::Choice;
 use crate::error::{Error, Result};
-use crate::loss::{Loss, Metric};
+use crate::loss::{Loss, Objective};
+use crate::metrics::{Metric, Scores};
 use crate::nn::Model;
-use crate::optim::{Adam, Optimizer};
-use crate::trainer::{Event, Fit, History, RunPlan, Scores, Trainer};
+use crate::optim::{Adam, Average, Clip, Optimizer};
+use crate::precision::Precision;
+use crate::schedule::Schedule;
+use crate::trainer::{Count, CsvLog, EarlyStopping, Event, Fit, History, LargestBatch, RunPlan, Trainer};
 use plimsoll_core::Budget;
 use plimsoll_data::Dataset;
 use serde_json::{Value, json};
@@ -13,6 +18,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How to train, as a configuration says it.
 pub(crate) struct Settings {
@@ -21,12 +27,52 @@ pub(crate) struct Settings {
     pub epochs: u64,
     pub seed: u64,
     pub threads: Option<usize>,
-    pub loss: Loss,
+    pub loss: Objective,
+    /// Whether the configuration names the loss.
+    pub loss_given: bool,
     pub metrics: Option<Vec<Metric>>,
     pub optimizer: Arc<dyn Optimizer>,
+    pub clip: Option<Clip>,
+    pub schedule: Schedule,
+    pub average: Option<Average>,
+    pub precision: Precision,
     pub device: Choice,
     pub device_profile: Option<String>,
     pub budget: Budget,
+    pub allow: Allow,
+    pub checkpoint: CheckpointSettings,
+    pub early_stopping: Option<EarlyStopping>,
+    pub csv_log: bool,
+}
+
+/// The `[checkpoint]` table.
+#[derive(Clone, Debug)]
+pub(crate) struct CheckpointSettings {
+    pub enabled: bool,
+    pub keep: usize,
+    pub seconds: u64,
+    pub steps: Option<u64>,
+    pub best: Option<String>,
+    pub restore_best: bool,
+}
+
+impl Default for CheckpointSettings {
+    fn default() -> CheckpointSettings {
+        CheckpointSettings { enabled: true, keep: 2, seconds: 600, steps: None, best: None, restore_best: false }
+    }
+}
+
+impl CheckpointSettings {
+    fn in_folder(&self, folder: &Path) -> Checkpoints {
+        let mut checkpoints = Checkpoints::new(folder).keep(self.keep).every(Duration::from_secs(self.seconds));
+        if let Some(steps) = self.steps {
+            checkpoints = checkpoints.every_steps(steps);
+        }
+        if let Some(score) = &self.best {
+            checkpoints = checkpoints.best(score);
+        }
+        checkpoints
+    }
 }
 
 impl Default for Settings {
@@ -37,12 +83,21 @@ impl Default for Settings {
             epochs: 1,
             seed: 0,
             threads: None,
-            loss: Loss::SoftmaxCrossEntropy,
+            loss: Loss::SoftmaxCrossEntropy.into(),
+            loss_given: false,
             metrics: None,
             optimizer: Arc::new(Adam::default()),
+            clip: None,
+            schedule: Schedule::default(),
+            average: None,
+            precision: Precision::default(),
             device: Choice::default(),
             device_profile: None,
             budget: Budget::default(),
+            allow: Allow::default(),
+            checkpoint: CheckpointSettings::default(),
+            early_stopping: None,
+            csv_log: false,
         }
     }
 }
@@ -50,18 +105,28 @@ impl Default for Settings {
 /// A run that a configuration describes.
 pub struct Run {
     trainer: Trainer,
+    /// Whether it keeps an average of its weights.
+    averages: bool,
     validation: Option<Dataset>,
     epochs: u64,
+    checkpoint: CheckpointSettings,
+    early_stopping: Option<EarlyStopping>,
+    csv_log: bool,
     config: String,
     title: String,
 }
 
 impl Run {
     pub(crate) fn new(settings: Settings, model: Model, data: Dataset, validation: Option<Dataset>, config: String, title: String) -> Run {
+        let steps = data.batch_size().map_or(0, |batch| data.len().div_ceil(batch.max(1) as u64) * settings.epochs);
+        let averages = settings.average.is_some();
         let mut trainer = Trainer::new(model, &data)
             .loss(settings.loss)
             .shared_optimizer(settings.optimizer)
+            .schedule(settings.schedule.fitted(steps))
+            .precision(settings.precision)
             .budget(settings.budget)
+            .allow(settings.allow)
             .seed(settings.seed)
             .device(settings.device);
         if let Some(profile) = &settings.device_profile {
@@ -76,7 +141,31 @@ impl Run {
         if let Some(metrics) = settings.metrics {
             trainer = trainer.metrics(metrics);
         }
-        Run { trainer, validation, epochs: settings.epochs, config, title }
+        if let Some(clip) = settings.clip {
+            trainer = trainer.clip(clip);
+        }
+        if let Some(average) = settings.average {
+            trainer = trainer.average(average);
+        }
+        if settings.checkpoint.enabled {
+            trainer = trainer.with_checkpoints();
+        }
+        Run {
+            trainer,
+            averages,
+            validation,
+            epochs: settings.epochs,
+            checkpoint: settings.checkpoint,
+            early_stopping: settings.early_stopping,
+            csv_log: settings.csv_log,
+            config,
+            title,
+        }
+    }
+
+    /// Its trainer, without the folder.
+    pub fn into_trainer(self) -> Trainer {
+        self.trainer
     }
 
     /// What its folder is called if it is not told: the configuration's name.
@@ -84,28 +173,38 @@ impl Run {
         &self.title
     }
 
+    /// Counts only this towards the line when planning.
+    pub fn count(&mut self, count: Count) {
+        self.trainer.set_count(count);
+    }
+
+    /// The largest batch that runs in one piece under the line; none if not even one row fits.
+    pub fn largest_batch(&mut self) -> Result<Option<LargestBatch>> {
+        self.trainer.largest_batch()
+    }
+
     /// What it will need, exactly, or why it cannot be.
     pub fn plan(&mut self) -> Result<RunPlan> {
         self.trainer.plan_with(self.validation.as_ref())
     }
 
-    /// Trains, tells what happens, and leaves configuration, plan, log, weights and report in the folder.
-    pub fn train(&mut self, folder: &RunFolder, mut observer: impl FnMut(&Event<'_>)) -> Result<History> {
-        folder.write("config.toml", self.config.as_bytes())?;
-        let mut log = folder.create_file("log.jsonl")?;
+    /// Trains, tells what happens, and leaves configuration, plan, log, checkpoints, weights and report in the folder. With `resume`, it
+    /// goes on from the newest checkpoint in the folder, if there is one.
+    pub fn train(&mut self, folder: &RunFolder, resume: bool, mut observer: impl FnMut(&Event<'_>)) -> Result<History> {
+        let mut log = Log { folder, file: None };
         let mut failed = None;
-        let mut fit = Fit::epochs(self.epochs).on_event(|event| {
+        let mut fit = Fit::epochs(self.epochs).config(&self.config).resume(resume).on_event(|event| {
             let written = match event {
                 Event::Planned { plan, .. } => folder
                     .remove("report.json")
                     .and(folder.remove("weights.safetensors"))
-                    .and_then(|()| folder.write("plan.json", pretty(&plan.to_json()).as_bytes())),
-                Event::EpochEnd(epoch) => writeln!(log, "{}", epoch.to_json()).map_err(|source| Error::Io {
-                    action: "write",
-                    path: folder.file("log.jsonl"),
-                    source,
-                }),
-                Event::Progress { .. } => Ok(()),
+                    .and(folder.remove("weights-average.safetensors"))
+                    .and_then(|()| folder.write("config.toml", self.config.as_bytes()))
+                    .and_then(|()| folder.write("plan.json", pretty(&plan.to_json()).as_bytes()))
+                    .and_then(|()| if resume { Ok(()) } else { log.begin() }),
+                Event::Resumed { epoch, .. } => log.go_on(*epoch),
+                Event::EpochEnd(epoch) => log.add(epoch),
+                Event::Progress { .. } | Event::Warning(_) => Ok(()),
             };
             failed = failed.take().or(written.err());
             observer(event);
@@ -113,14 +212,73 @@ impl Run {
         if let Some(validation) = &self.validation {
             fit = fit.validate(validation);
         }
+        if let Some(stopping) = &self.early_stopping {
+            fit = fit.callback(stopping.clone());
+        }
+        if self.csv_log {
+            fit = fit.callback(CsvLog::new(folder.file("log.csv")));
+        }
+        if self.checkpoint.enabled {
+            let checkpoints = self.checkpoint.in_folder(&folder.file("checkpoints"));
+            if !resume {
+                // What an earlier run left here is not this run's.
+                checkpoints.clear();
+            }
+            fit = fit.checkpoints(checkpoints).restore_best(self.checkpoint.restore_best);
+        }
         let history = self.trainer.fit(fit)?;
         // What was learnt is saved first: a log that could not be written must not cost the training.
         self.trainer.save_weights(&folder.file("weights.safetensors"))?;
+        if self.averages {
+            self.trainer.averaged(|trainer| trainer.save_weights(&folder.file("weights-average.safetensors")))?;
+        }
         if let Some(error) = failed {
             return Err(error);
         }
         folder.write("report.json", pretty(&history.to_json()).as_bytes())?;
         Ok(history)
+    }
+}
+
+/// The file with one JSON object per epoch.
+struct Log<'a> {
+    folder: &'a RunFolder,
+    file: Option<File>,
+}
+
+impl<'a> Log<'a> {
+    const NAME: &'static str = "log.jsonl";
+
+    /// Empties it.
+    fn begin(&mut self) -> Result<()> {
+        self.file = Some(File::create(self.folder.file(Log::NAME)).map_err(|source| self.error(source))?);
+        Ok(())
+    }
+
+    /// Keeps the lines of epochs that are done; those of a later, interrupted epoch come again.
+    fn go_on(&mut self, epochs: u64) -> Result<()> {
+        let path = self.folder.file(Log::NAME);
+        let done = |line: &&str| {
+            let object: Option<Value> = serde_json::from_str(line).ok();
+            object.is_some_and(|object| object["epoch"].as_u64().is_some_and(|epoch| epoch <= epochs))
+        };
+        let earlier = fs::read_to_string(&path).unwrap_or_default();
+        let kept: String = earlier.lines().filter(done).map(|line| format!("{line}\n")).collect();
+        self.folder.write(Log::NAME, kept.as_bytes())?;
+        self.file = Some(File::options().append(true).open(&path).map_err(|source| self.error(source))?);
+        Ok(())
+    }
+
+    fn add(&mut self, epoch: &crate::Epoch) -> Result<()> {
+        if self.file.is_none() {
+            self.begin()?;
+        }
+        let written = self.file.as_mut().map_or(Ok(()), |file| writeln!(file, "{}", epoch.to_json()));
+        written.map_err(|source| self.error(source))
+    }
+
+    fn error(&self, source: std::io::Error) -> Error {
+        Error::Io { action: "write", path: self.folder.file(Log::NAME), source }
     }
 }
 
@@ -139,6 +297,22 @@ impl RunFolder {
         Ok(RunFolder { path: path.to_path_buf() })
     }
 
+    /// The newest `runs/TITLE-N`, to go on with.
+    pub fn latest(title: &str) -> Result<RunFolder> {
+        let path = |n: u64| PathBuf::from(format!("runs/{title}-{n}"));
+        match (1..).take_while(|n| path(*n).exists()).last() {
+            Some(n) => RunFolder::open(&path(n)),
+            None => {
+                Err(Error::Config(format!("there is no run to resume: {} does not exist; name its folder with --out", path(1).display())))
+            }
+        }
+    }
+
+    /// The configuration of the run that is in a folder.
+    pub fn config_in(path: &Path) -> Option<PathBuf> {
+        Some(path.join("config.toml")).filter(|path| path.exists())
+    }
+
     /// The next free `runs/TITLE-N`.
     pub fn next(title: &str) -> Result<RunFolder> {
         let free = (1..).map(|n| PathBuf::from(format!("runs/{title}-{n}"))).find(|path| !path.exists());
@@ -152,10 +326,6 @@ impl RunFolder {
 
     fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
-    }
-
-    fn create_file(&self, name: &str) -> Result<File> {
-        File::create(self.file(name)).map_err(|source| Error::Io { action: "write", path: self.file(name), source })
     }
 
     /// Writes a file whole or not at all.
@@ -189,17 +359,25 @@ impl crate::Epoch {
             "seconds": self.seconds,
             "examples_per_s": self.examples_per_s,
         });
-        let mut put = |prefix: &str, scores: &Scores| {
-            object[format!("{prefix}loss")] = json!(scores.loss);
-            if let Some(accuracy) = scores.accuracy {
-                object[format!("{prefix}accuracy")] = json!(accuracy);
-            }
-        };
-        put("", &self.training);
+        put_scores(&mut object, "", &self.training);
+        if !self.training.more.is_empty() {
+            // So that the others can be told from the rest of the object.
+            object["metrics"] = self.training.more.iter().map(|(name, _)| name.as_str()).collect();
+        }
         if let Some(scores) = &self.validation {
-            put("val_", scores);
+            put_scores(&mut object, "val_", scores);
         }
         object
+    }
+}
+
+/// Adds all scores to an object, with a prefix before their names.
+fn put_scores(object: &mut Value, prefix: &str, scores: &Scores) {
+    for (name, value) in scores.iter() {
+        object[format!("{prefix}{name}")] = json!(value);
+    }
+    for (name, values) in &scores.per_class {
+        object[format!("{prefix}{name}_per_class")] = json!(values);
     }
 }
 

@@ -221,6 +221,8 @@ fn help_says_what_there_is() {
                                    same
           --out <PATH>             The folder a training run leaves its files in (without it, the next
                                    runs/NAME-N); for `plan`, a file for the certificate
+          --resume                 Go on from the newest checkpoint of the run's folder, bit for bit as
+                                   if it had never stopped; begins afresh if there is none yet
           --set <KEY=VALUE>        Set a key of the configuration, such as train.loss=mse (lists as a
                                    whole); may be repeated
           --json                   Print one JSON document on standard output, everything else on

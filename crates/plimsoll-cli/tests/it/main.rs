@@ -5,6 +5,7 @@ mod cuda;
 mod data;
 mod end_to_end;
 mod limits;
+mod resume;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -1,10 +1,11 @@
 //! Two-dimensional convolution and its two gradients. Images are `[n, h, w, c]`, filters `[kh, kw, c / groups, out]`.
 
 use super::matmul::check_epilogue;
+use crate::DType;
 use crate::autodiff::Adjoint;
 use crate::expr::Expr;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::{Define, Op, expect, expect_real};
+use crate::op::{Define, Op, expect, expect_real, expect_real_result};
 use crate::shape::{Dim, Shape, TensorType};
 
 /// How a window walks over an image; also used by pooling. Pairs are (vertical, horizontal).
@@ -100,6 +101,8 @@ pub struct Conv2d {
     pub groups: usize,
     /// Applied to the result (its input 0) and any further inputs, which stretch to the result's shape.
     pub epilogue: Option<Expr>,
+    /// The element type of the result. Sums are single precision whatever the operands' types and this one.
+    pub dtype: DType,
 }
 
 /// Gradient of a convolution with respect to its input, from the filter and the output's gradient.
@@ -111,9 +114,11 @@ pub struct Conv2dGradInput {
     pub groups: usize,
     /// The convolution's input shape.
     pub input: Shape,
+    /// The element type of the result.
+    pub dtype: DType,
 }
 
-/// Gradient of a convolution with respect to its filter, from the input and the output's gradient.
+/// Gradient of a convolution with respect to its filter, from the input and the output's gradient. Filters are parameters: single precision.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Conv2dGradFilter {
     /// As in the convolution.
@@ -171,9 +176,10 @@ impl Define for Conv2d {
             return Err(format!("takes an image and a filter, but got {} tensors", inputs.len()));
         };
         expect_real(&inputs[..2])?;
+        expect_real_result(self.dtype)?;
         let shape = convolved(&self.window, self.groups, &x.shape, &filter.shape)?;
         check_epilogue(self.epilogue.as_ref(), &shape, rest)?;
-        Ok(vec![TensorType::f32(shape)])
+        Ok(vec![TensorType::new(self.dtype, shape)])
     }
 
     fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
@@ -182,7 +188,7 @@ impl Define for Conv2d {
         let (window, groups) = (self.window, self.groups);
         let g = &mut *adjoint.graph;
         let for_filter = Conv2dGradFilter { window, groups, filter: g.shape(filter).clone() };
-        let for_input = Conv2dGradInput { window, groups, input: g.shape(x).clone() };
+        let for_input = Conv2dGradInput { window, groups, input: g.shape(x).clone(), dtype: g.ty(x).dtype };
         let d_filter = adjoint.wants[1].then(|| g.add_one(Op::Conv2dGradFilter(for_filter), &[x, dy])).transpose()?;
         let d_input = adjoint.wants[0].then(|| g.add_one(Op::Conv2dGradInput(for_input), &[filter, dy])).transpose()?;
         Ok(vec![d_input, d_filter])
@@ -206,8 +212,9 @@ impl Define for Conv2dGradInput {
     fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let [filter, dy] = expect(inputs)?;
         expect_real(inputs)?;
+        expect_real_result(self.dtype)?;
         check_gradient(&self.window, self.groups, &self.input, &filter.shape, &dy.shape)?;
-        Ok(vec![TensorType::f32(self.input.clone())])
+        Ok(vec![TensorType::new(self.dtype, self.input.clone())])
     }
 
     /// Linear in both: the gradients are the convolution itself and the filter gradient.
@@ -217,7 +224,7 @@ impl Define for Conv2dGradInput {
         let g = &mut *adjoint.graph;
         let for_filter = Conv2dGradFilter { window, groups, filter: g.shape(filter).clone() };
         let d_filter = adjoint.wants[0].then(|| g.add_one(Op::Conv2dGradFilter(for_filter), &[dx, dy])).transpose()?;
-        let forward = Conv2d { window, groups, epilogue: None };
+        let forward = Conv2d { window, groups, epilogue: None, dtype: g.ty(dy).dtype };
         let d_dy = adjoint.wants[1].then(|| g.add_one(Op::Conv2d(forward), &[dx, filter])).transpose()?;
         Ok(vec![d_filter, d_dy])
     }
@@ -248,9 +255,9 @@ impl Define for Conv2dGradFilter {
         let (x, dy, d_filter) = (adjoint.inputs[0], adjoint.inputs[1], adjoint.output_gradient(0)?);
         let (window, groups) = (self.window, self.groups);
         let g = &mut *adjoint.graph;
-        let for_input = Conv2dGradInput { window, groups, input: g.shape(x).clone() };
+        let for_input = Conv2dGradInput { window, groups, input: g.shape(x).clone(), dtype: g.ty(x).dtype };
         let d_x = adjoint.wants[0].then(|| g.add_one(Op::Conv2dGradInput(for_input), &[d_filter, dy])).transpose()?;
-        let forward = Conv2d { window, groups, epilogue: None };
+        let forward = Conv2d { window, groups, epilogue: None, dtype: g.ty(dy).dtype };
         let d_dy = adjoint.wants[1].then(|| g.add_one(Op::Conv2d(forward), &[x, d_filter])).transpose()?;
         Ok(vec![d_x, d_dy])
     }

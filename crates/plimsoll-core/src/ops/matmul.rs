@@ -1,10 +1,11 @@
 //! Matrix product.
 
 use super::pointwise::check_inputs;
+use crate::DType;
 use crate::autodiff::Adjoint;
 use crate::expr::Expr;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::{Define, Op, expect_real};
+use crate::op::{Define, Op, expect_real, expect_real_result};
 use crate::shape::{Dim, Shape, TensorType};
 
 /// `A·B` of two matrices, each possibly transposed, followed by an expression while the result is hot.
@@ -16,6 +17,8 @@ pub struct MatMul {
     pub transpose_b: bool,
     /// Applied to the product (its input 0) and any further inputs, which stretch to the product's shape.
     pub epilogue: Option<Expr>,
+    /// The element type of the result. Sums are single precision whatever the operands' types and this one.
+    pub dtype: DType,
 }
 
 impl MatMul {
@@ -57,29 +60,31 @@ impl Define for MatMul {
             return Err(format!("multiplies two matrices, but got {} tensors", inputs.len()));
         };
         expect_real(&inputs[..2])?;
+        expect_real_result(self.dtype)?;
         let (m, n, _) = self.dims(&a.shape, &b.shape)?;
         let shape = Shape::new([m, n]);
         check_epilogue(self.epilogue.as_ref(), &shape, rest)?;
-        Ok(vec![TensorType::f32(shape)])
+        Ok(vec![TensorType::new(self.dtype, shape)])
     }
 
     fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
         assert!(self.epilogue.is_none(), "gradients are taken before expressions are fused into products");
         let (a, b, dy) = (adjoint.inputs[0], adjoint.inputs[1], adjoint.output_gradient(0)?);
         let (ta, tb) = (self.transpose_a, self.transpose_b);
-        let mut product = |transpose_a, transpose_b, x, y| {
-            adjoint.graph.add_one(Op::MatMul(MatMul { transpose_a, transpose_b, epilogue: None }), &[x, y])
+        let (a_type, b_type) = (adjoint.graph.ty(a).dtype, adjoint.graph.ty(b).dtype);
+        let mut product = |transpose_a, transpose_b, x, y, dtype| {
+            adjoint.graph.add_one(Op::MatMul(MatMul { transpose_a, transpose_b, epilogue: None, dtype }), &[x, y])
         };
         // The weight's gradient comes first: it reads the saved activation, which may then be given back.
         let db = match (ta, tb) {
             _ if !adjoint.wants[1] => None,
-            (_, false) => Some(product(!ta, false, a, dy)?),
-            (_, true) => Some(product(true, ta, dy, a)?),
+            (_, false) => Some(product(!ta, false, a, dy, b_type)?),
+            (_, true) => Some(product(true, ta, dy, a, b_type)?),
         };
         let da = match (ta, tb) {
             _ if !adjoint.wants[0] => None,
-            (false, _) => Some(product(false, !tb, dy, b)?),
-            (true, _) => Some(product(tb, true, b, dy)?),
+            (false, _) => Some(product(false, !tb, dy, b, a_type)?),
+            (true, _) => Some(product(tb, true, b, dy, a_type)?),
         };
         Ok(vec![da, db])
     }

@@ -2,9 +2,11 @@
 
 use crate::DType;
 use crate::autodiff::Adjoint;
-use crate::expr::{Expr, Term};
+use crate::expr::{Binary, Expr, Term};
+use crate::factor::factor;
 use crate::graph::{Graph, GraphError, ValueId};
 use crate::op::Define;
+use crate::ops::Reduction;
 use crate::shape::{Shape, TensorType};
 
 /// Applies an expression to every element of `shape`. Arithmetic is single precision whatever the types read and written,
@@ -40,15 +42,14 @@ impl Define for Pointwise {
         let wanted: Vec<usize> = adjoint.wanted().filter(|i| self.expr.reads(*i)).collect();
         let mut gradients = vec![None; adjoint.inputs.len()];
         let outputs = adjoint.outputs_gradients()?;
-        let faithful: Vec<bool> = self.dtypes.iter().map(|dtype| dtype.is_float()).collect();
+        let faithful: Vec<bool> = self.dtypes.iter().map(|dtype| is_faithful(&self.expr, *dtype)).collect();
         for i in wanted {
             let slope = self.expr.derivative(adjoint.inputs.len(), &[i], &faithful);
             if slope.as_constant() == Some(0.0) {
                 continue;
             }
             let operands: Vec<ValueId> = adjoint.inputs.iter().chain(&adjoint.outputs).chain(&outputs).copied().collect();
-            let full = adjoint.graph.pointwise_over(slope, &operands, self.shape.clone())?;
-            gradients[i] = Some(adjoint.graph.sum_to(full, &adjoint.graph.shape(adjoint.inputs[i]).clone())?);
+            gradients[i] = Some(self.summed(adjoint.graph, slope, operands, adjoint.inputs[i])?);
         }
         Ok(gradients)
     }
@@ -61,6 +62,57 @@ impl Define for Pointwise {
     fn in_place(&self, _: usize, _: usize) -> bool {
         true
     }
+}
+
+impl Pointwise {
+    /// The gradient of an input: its slope, summed where the input was stretched. What does not change along the sum waits until after it.
+    fn summed(&self, g: &mut Graph, slope: Expr, mut operands: Vec<ValueId>, input: ValueId) -> Result<ValueId, GraphError> {
+        let TensorType { dtype, shape: target } = g.ty(input).clone();
+        let axes = target.stretched_axes(&self.shape);
+        let still = |value: ValueId| {
+            let own = g.shape(value).stretched_axes(&self.shape);
+            axes.iter().all(|axis| own.contains(axis))
+        };
+        let steady = |term: &Term| match term {
+            Term::Input(i) => still(operands[*i as usize]),
+            Term::Random(_) => false,
+            Term::Coordinate(axis) => !axes.contains(&(*axis as usize)),
+            _ => true,
+        };
+        if axes.is_empty() {
+            let full = g.pointwise_many(slope, &operands, self.shape.clone(), vec![dtype])?[0];
+            return g.reshape(full, target);
+        }
+        // Sums want single precision. They keep their axes until the factors are on; where the result stands must then still be told by the coordinates.
+        let cut = factor(&slope, operands.len(), steady);
+        let Some(cut) = cut.filter(|cut| !cut.outside.is_positional()) else {
+            let full = g.pointwise_over(slope, &operands, self.shape.clone())?;
+            let summed = g.sum_to(full, &target)?;
+            return g.cast(summed, dtype);
+        };
+        let full = g.pointwise_over(cut.inside, &operands, self.shape.clone())?;
+        let sum = g.reduce(Reduction::Sum, full, &axes)?;
+        let shape = g.shape(sum).clone();
+        // Operands that the second part does not read may be larger than it.
+        operands.push(sum);
+        let scaled = g.pointwise_over(cut.outside, &operands, shape)?;
+        let scaled = g.reshape(scaled, target)?;
+        g.cast(scaled, dtype)
+    }
+}
+
+/// Whether slopes may be taken from a stored result. Two bytes hold it nearly, which smooth slopes do not mind; but whether a maximum or minimum was
+/// the constant can be told only if the type holds that constant exactly.
+fn is_faithful(expr: &Expr, dtype: DType) -> bool {
+    let held = |term: u16| match expr.terms()[term as usize] {
+        Term::Const(bits) => dtype.stored(f64::from(f32::from_bits(bits))) == f64::from(f32::from_bits(bits)),
+        _ => true,
+    };
+    let holds = |term: &Term| match *term {
+        Term::Binary(Binary::Max | Binary::Min, a, b) => held(a) && held(b),
+        _ => true,
+    };
+    dtype.is_float() && (!dtype.is_half() || expr.terms().iter().all(holds))
 }
 
 /// Every input the expression reads is there and stretches to the shape.

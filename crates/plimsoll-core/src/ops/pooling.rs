@@ -1,4 +1,4 @@
-//! Maximum and mean over windows, and their gradients.
+//! Maximum and mean over windows, and their gradients. Results have the type of what is pooled; sums are single precision.
 
 use super::conv::{Window, image_dims};
 use crate::DType;
@@ -75,7 +75,7 @@ impl Define for MaxPool {
             return Err(format!("a {h}×{w} window has more than 255 places"));
         }
         let shape = pooled(&self.window, &x.shape)?;
-        Ok(vec![TensorType::f32(shape.clone()), TensorType::new(DType::U8, shape)])
+        Ok(vec![TensorType::new(x.dtype, shape.clone()), TensorType::new(DType::U8, shape)])
     }
 
     fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
@@ -104,7 +104,7 @@ impl Define for MaxPoolGrad {
         if places.dtype != DType::U8 || places.shape != dy.shape || dy.shape != pooled(&self.window, &self.input)? {
             return Err(format!("places {places} and gradient {dy} do not belong to an input of {}", self.input));
         }
-        Ok(vec![TensorType::f32(self.input.clone())])
+        Ok(vec![TensorType::new(dy.dtype, self.input.clone())])
     }
 
     fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
@@ -128,7 +128,7 @@ impl Define for AvgPool {
     fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let [x] = expect(inputs)?;
         expect_real(inputs)?;
-        Ok(vec![TensorType::f32(pooled(&self.window, &x.shape)?)])
+        Ok(vec![TensorType::new(x.dtype, pooled(&self.window, &x.shape)?)])
     }
 
     fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
@@ -157,7 +157,7 @@ impl Define for AvgPoolGrad {
         if dy.shape != pooled(&self.window, &self.input)? {
             return Err(format!("a gradient of {} does not belong to an input of {}", dy.shape, self.input));
         }
-        Ok(vec![TensorType::f32(self.input.clone())])
+        Ok(vec![TensorType::new(dy.dtype, self.input.clone())])
     }
 
     /// Linear: its gradient is the pooling itself.

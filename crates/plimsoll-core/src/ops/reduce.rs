@@ -71,24 +71,30 @@ impl Define for Reduce {
         }
         let (x, y, dy) = (adjoint.inputs[0], adjoint.outputs[0], adjoint.output_gradient(0)?);
         let g = &mut *adjoint.graph;
+        let (dtype, target) = (g.ty(x).dtype, g.shape(x).clone());
+        // Where the operand was stretched its gradient is summed once more, which wants single precision.
+        let stored = if target == self.shape { dtype } else { DType::F32 };
+        let over = |g: &mut Graph, expr: Expr, inputs: &[ValueId], dtype: DType| {
+            g.pointwise_many(expr, inputs, self.shape.clone(), vec![dtype]).map(|outputs| outputs[0])
+        };
         let dx = match self.kind {
-            Reduction::Sum => g.pointwise_over(Expr::identity(), &[dy], self.shape.clone())?,
+            Reduction::Sum => over(g, Expr::identity(), &[dy], stored)?,
             Reduction::LogSumExp => {
                 let share = Expr::build(|e| e.mul(e.input(2), e.unary(Unary::Exp, e.sub(e.input(0), e.input(1)))));
-                g.pointwise_over(share, &[x, y, dy], self.shape.clone())?
+                over(g, share, &[x, y, dy], stored)?
             }
             Reduction::Max => {
                 // Ties share the gradient.
                 let equal = Expr::build(|e| e.binary(Binary::Equal, e.input(0), e.input(1)));
-                let winners = g.pointwise_over(equal, &[x, y], self.shape.clone())?;
+                let winners = over(g, equal, &[x, y], dtype)?;
                 let count = g.reduce(Reduction::Sum, winners, &self.axes)?;
                 let share = Expr::build(|e| e.div(e.mul(e.input(0), e.input(2)), e.input(1)));
-                g.pointwise_over(share, &[winners, count, dy], self.shape.clone())?
+                over(g, share, &[winners, count, dy], stored)?
             }
             Reduction::ArgMax => unreachable!("answered above"),
         };
-        let target = g.shape(x).clone();
-        Ok(vec![Some(g.sum_to(dx, &target)?)])
+        let dx = g.sum_to(dx, &target)?;
+        Ok(vec![Some(g.cast(dx, dtype)?)])
     }
 
     fn flops(&self, _: &[&TensorType], _: &[&TensorType], rows: usize) -> u64 {

@@ -1,4 +1,5 @@
-//! Epilogues: an expression that follows a product or convolution is applied while the result is still in cache.
+//! Epilogues: an expression that follows a product or convolution is applied while the result is still in cache, in single precision; only what
+//! it makes is stored, in its own type. A mere cast becomes the type of the product.
 
 use super::rewrite::{Rewrite, rewrite};
 use crate::DType;
@@ -15,7 +16,8 @@ pub fn fuse_epilogues(old: &Graph) -> Graph {
     let single = |value: ValueId| uses[value.index()] == 1;
     rewrite(old, |new, node, inputs| {
         let Op::Pointwise(op) = &node.op else { return Rewrite::Keep };
-        if op.dtypes != [DType::F32] || op.expr.is_positional() {
+        let [dtype] = op.dtypes[..] else { return Rewrite::Keep };
+        if !dtype.is_float() || op.expr.is_positional() {
             return Rewrite::Keep;
         }
         // `old` and `new` stand in the same order, so what feeds the node in `old` tells who else reads it.
@@ -31,7 +33,7 @@ pub fn fuse_epilogues(old: &Graph) -> Graph {
             }
         });
         match host {
-            Some((place, host)) => fuse(new, node, op, inputs, place, host),
+            Some((place, host)) => fuse(new, node, (op, dtype), inputs, place, host),
             None => Rewrite::Keep,
         }
     })
@@ -53,21 +55,22 @@ fn sees_through(new: &Graph, op: &Pointwise, inputs: &[ValueId]) -> bool {
     inputs.iter().all(|input| *new.shape(*input) == op.shape || new.shape(*input).elements() == Dim::fixed(1))
 }
 
-fn fuse(new: &mut Graph, node: &Node, op: &Pointwise, inputs: &[ValueId], place: usize, host: ValueId) -> Rewrite {
+fn fuse(new: &mut Graph, node: &Node, (op, dtype): (&Pointwise, DType), inputs: &[ValueId], place: usize, host: ValueId) -> Rewrite {
     let shape = new.shape(host).clone();
     let rest: Vec<ValueId> = inputs.iter().copied().filter(|input| *input != inputs[place]).collect();
-    let epilogue = Some(Expr::build_many(|e| {
+    let expr = Expr::build_many(|e| {
         op.expr.inline(e, &mut |i| match rest.iter().position(|value| *value == inputs[i as usize]) {
             Some(place) => e.input(place as u16 + 1),
             None => e.input(0),
         })
-    }));
+    });
+    let epilogue = (!expr.is_identity()).then_some(expr);
     let fused = |new: &Graph, rest: &[ValueId]| {
         let producer = new.producer(host);
         let inputs = [&producer.inputs[..], rest].concat();
         match &producer.op {
-            Op::MatMul(host) => (Op::MatMul(MatMul { epilogue: epilogue.clone(), ..host.clone() }), inputs),
-            Op::Conv2d(host) => (Op::Conv2d(Conv2d { epilogue: epilogue.clone(), ..host.clone() }), inputs),
+            Op::MatMul(host) => (Op::MatMul(MatMul { epilogue: epilogue.clone(), dtype, ..host.clone() }), inputs),
+            Op::Conv2d(host) => (Op::Conv2d(Conv2d { epilogue: epilogue.clone(), dtype, ..host.clone() }), inputs),
             _ => unreachable!("only these two are open"),
         }
     };

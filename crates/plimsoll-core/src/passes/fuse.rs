@@ -1,7 +1,7 @@
-//! Pointwise fusion: chains of expressions become one, so that what stands between them never exists in memory.
+//! Pointwise fusion: chains of expressions become one, so that what stands between them never exists in memory. What is not stored in two
+//! bytes any more is not rounded to them either.
 
 use super::rewrite::{Rewrite, rewrite};
-use crate::DType;
 use crate::expr::Expr;
 use crate::graph::{Graph, Node, Phase, ValueId};
 use crate::op::Op;
@@ -43,12 +43,13 @@ pub fn fuse_pointwise(old: &Graph) -> Graph {
 fn can_fuse(new: &Graph, reader: &Node, value: ValueId, shape: &Shape) -> bool {
     let producer = new.producer(value);
     let Op::Pointwise(p) = &producer.op else { return false };
-    if p.shape != *shape || p.dtypes != [DType::F32] {
+    let [dtype] = p.dtypes[..] else { return false };
+    if p.shape != *shape || !dtype.is_float() {
         return false;
     }
     // Fusing a forward expression into a backward reader keeps its inputs alive instead of its result: only if that is not more.
-    let full = producer.inputs.iter().filter(|input| new.shape(**input) == shape).count();
-    full <= 1 || producer.phase == reader.phase || reader.phase == Phase::Update
+    let full: usize = producer.inputs.iter().filter(|input| new.shape(**input) == shape).map(|input| new.ty(*input).dtype.size()).sum();
+    full <= dtype.size() || producer.phase == reader.phase || reader.phase == Phase::Update
 }
 
 fn merge(new: &Graph, expr: &Expr, inputs: &[ValueId], chosen: &[bool]) -> (Expr, Vec<ValueId>) {

@@ -1,8 +1,11 @@
-//! Graph improvements that change no result: folding, common subexpressions, dead code, fusion.
+//! Graph improvements that change no result (folding, common subexpressions, dead code, fusion), and the one change of types that does: mixed
+//! precision.
 
 mod dce;
 mod epilogue;
 mod fuse;
+mod masks;
+mod precision;
 mod rewrite;
 mod simplify;
 
@@ -12,13 +15,15 @@ use crate::verify;
 pub use dce::remove_dead;
 pub use epilogue::fuse_epilogues;
 pub use fuse::fuse_pointwise;
+pub use masks::sink_masks;
+pub use precision::{Treatment, mixed, treatment};
 pub use simplify::simplify;
 
 /// Runs all passes in order, checking the graph after each.
 pub fn optimize(graph: &Graph) -> Result<Graph, GraphError> {
     let mut graph = graph.clone();
     verify(&graph)?;
-    for pass in [simplify, remove_dead, fuse_pointwise, remove_dead, simplify, fuse_epilogues, remove_dead] {
+    for pass in [simplify, remove_dead, fuse_pointwise, remove_dead, sink_masks, remove_dead, simplify, fuse_epilogues, remove_dead] {
         graph = pass(&graph);
         verify(&graph)?;
     }

@@ -6,7 +6,6 @@ use crate::expr::Expr;
 use crate::graph::{Graph, Node, ValueId};
 use crate::op::Op;
 use crate::ops::{Pointwise, Reduce, Reshape, Transpose};
-use crate::shape::Shape;
 use std::collections::HashMap;
 
 /// Folds constants and broadcasts into the expressions that read them, removes ops that change nothing, and computes equal things once.
@@ -76,17 +75,17 @@ fn local(new: &Graph, node: &Node, inputs: &[ValueId]) -> Rewrite {
     }
 }
 
-/// Replaces inputs that are constants by the number, and inputs that only stretch another value by that value.
+/// Replaces inputs that are constants by the number, and inputs that only stretch or widen another value by that value.
 fn absorb(new: &Graph, expr: &Expr, inputs: &[ValueId]) -> (Expr, Vec<ValueId>) {
     let mut reads: Vec<ValueId> = Vec::new();
     let expr = Expr::build_many(|e| {
         expr.inline(e, &mut |i| {
             let value = inputs[i as usize];
             let source = match &new.producer(value).op {
-                Op::Pointwise(p) if p.dtypes == [DType::F32] => match p.expr.as_constant() {
-                    Some(number) => return e.constant(number),
-                    None if p.expr.is_identity() && is_stretch(new, value, &p.shape) => new.producer(value).inputs[0],
-                    None => value,
+                Op::Pointwise(p) if p.dtypes.len() == 1 => match p.expr.as_constant() {
+                    Some(number) if p.dtypes[0].stored(f64::from(number)) == f64::from(number) => return e.constant(number),
+                    None if p.expr.is_identity() && is_same_seen_wider(new, value) => new.producer(value).inputs[0],
+                    _ => value,
                 },
                 _ => value,
             };
@@ -100,7 +99,8 @@ fn absorb(new: &Graph, expr: &Expr, inputs: &[ValueId]) -> (Expr, Vec<ValueId>) 
     (expr, reads)
 }
 
-fn is_stretch(new: &Graph, value: ValueId, shape: &Shape) -> bool {
-    let source = new.producer(value).inputs[0];
-    new.ty(source).dtype == DType::F32 && new.shape(source) != shape
+/// Whether a value is another one stretched or in a wider type, so that reading that one instead gives the same numbers.
+fn is_same_seen_wider(new: &Graph, value: ValueId) -> bool {
+    let (from, to) = (new.ty(new.producer(value).inputs[0]).dtype, new.ty(value).dtype);
+    from == to || (to == DType::F32 && from.size() <= to.size())
 }

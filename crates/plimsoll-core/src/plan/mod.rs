@@ -5,6 +5,8 @@ mod certificate;
 mod check;
 mod liveness;
 mod order;
+pub mod recompute;
+mod same;
 mod staging;
 mod updates;
 
@@ -17,9 +19,11 @@ use crate::{Bytes, verify};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-pub use arena::{Block, Layout, assign};
+pub use arena::{Block, Effort, Goal, Layout, Solution, assign, solve};
 pub use certificate::{Certificate, Claim, Range, Space, Step};
 pub use check::{CheckError, check};
+pub use recompute::{Again, Sequenced};
+pub use same::check_same;
 pub use staging::{SLOT_HEADER, Staging};
 
 /// How many single numbers of a run are handed to the host by themselves.
@@ -99,6 +103,8 @@ pub struct Program {
     pub lower_bound: Bytes,
     /// What this program needs of the arena.
     pub arena: Bytes,
+    /// What it computes more than once.
+    pub again: Again,
 }
 
 /// Where a state lives.
@@ -145,23 +151,42 @@ pub fn plan(graphs: Vec<(Role, Graph)>, rows: usize, device: &dyn Device) -> Res
 
 /// Lays out graphs that are improved already. The same graphs can be laid out for many numbers of rows.
 pub fn layout(graphs: &[(Role, Graph)], rows: usize, device: &dyn Device) -> Result<Plan, GraphError> {
+    let programs =
+        graphs.iter().map(|(role, graph)| Ok((*role, sequence(graph, rows, device)?))).collect::<Result<Vec<_>, GraphError>>()?;
+    layout_sequenced(programs, rows, device)
+}
+
+/// Lays out graphs that have an order already, such as [`recompute::fit`] gives. The rows and the device are those the orders were made for.
+pub fn layout_sequenced(programs: Vec<(Role, Sequenced)>, rows: usize, device: &dyn Device) -> Result<Plan, GraphError> {
     let alignment = device.alignment();
-    let (states, kept) = place_states(graphs, alignment)?;
-    let staging = (!device.shares_host_memory()).then(|| Staging::new(graphs.iter().map(|(_, graph)| graph), rows, alignment, kept));
+    let (states, kept) = place_states(programs.iter().map(|(role, sequenced)| (*role, &sequenced.graph)), alignment)?;
+    let graphs = programs.iter().map(|(_, sequenced)| &sequenced.graph);
+    let staging = (!device.shares_host_memory()).then(|| Staging::new(graphs, rows, alignment, kept));
     let resident = kept + staging.map_or(Bytes::ZERO, |staging| staging.size());
     let programs: Vec<Program> =
-        graphs.iter().map(|(role, graph)| program(*role, graph, rows, device, &states)).collect::<Result<_, GraphError>>()?;
+        programs.into_iter().map(|(role, program)| placed(role, program, rows, device, &states)).collect::<Result<_, GraphError>>()?;
     let arena = programs.iter().map(|program| program.arena).max().unwrap_or_default();
     let lower_bound = programs.iter().map(|program| program.lower_bound).max().unwrap_or_default();
     Ok(Plan { rows, programs, states, staging, resident, arena, lower_bound, alignment })
 }
 
-fn program(role: Role, graph: &Graph, rows: usize, device: &dyn Device, states: &[Resident]) -> Result<Program, GraphError> {
+/// Finds an order for an improved graph in which nothing is computed twice.
+pub fn sequence(graph: &Graph, rows: usize, device: &dyn Device) -> Result<Sequenced, GraphError> {
     let graph = updates::legalise(graph)?;
     verify(&graph)?;
     let alignment = device.alignment();
     let workspace = |node: NodeId| device.workspace(&graph, graph.node(node), rows).align_up(alignment.0);
     let order = order::order(&graph, rows, alignment, &workspace);
+    let again = Again { flops: graph.flops(rows), ..Again::default() };
+    Ok(Sequenced { graph, order, again })
+}
+
+/// Gives everything in a sequenced graph its place.
+fn placed(role: Role, sequenced: Sequenced, rows: usize, device: &dyn Device, states: &[Resident]) -> Result<Program, GraphError> {
+    let Sequenced { graph, order, again } = sequenced;
+    verify(&graph)?;
+    let alignment = device.alignment();
+    let workspace = |node: NodeId| device.workspace(&graph, graph.node(node), rows).align_up(alignment.0);
     let live = liveness::buffers(&graph, &order, rows, alignment, &workspace);
     let blocks: Vec<Block> = live.buffers.iter().map(|b| Block { first: b.first, last: b.last, size: b.size }).collect();
     let Layout { offsets, size: arena, lower_bound } = assign(&blocks);
@@ -181,12 +206,15 @@ fn program(role: Role, graph: &Graph, rows: usize, device: &dyn Device, states: 
         })
         .collect();
     let workspaces = live.workspaces.iter().map(|id| id.map_or((Bytes::ZERO, Bytes::ZERO), |id| (offsets[id], buffers[id].size))).collect();
-    Ok(Program { role, graph, order, places, workspaces, buffers, lower_bound, arena })
+    Ok(Program { role, graph, order, places, workspaces, buffers, lower_bound, arena, again })
 }
 
 /// One layout for the states of all programs; the longest list of states names them all.
-fn place_states(graphs: &[(Role, Graph)], alignment: Bytes) -> Result<(Vec<Resident>, Bytes), GraphError> {
-    let longest = graphs.iter().map(|(_, graph)| graph.states()).max_by_key(|states| states.len()).unwrap_or_default();
+fn place_states<'a>(
+    graphs: impl Iterator<Item = (Role, &'a Graph)> + Clone,
+    alignment: Bytes,
+) -> Result<(Vec<Resident>, Bytes), GraphError> {
+    let longest = graphs.clone().map(|(_, graph)| graph.states()).max_by_key(|states| states.len()).unwrap_or_default();
     for (role, graph) in graphs {
         let differs = graph.states().iter().zip(longest).find(|(a, b)| a.name != b.name || a.ty != b.ty);
         if let Some((a, b)) = differs {
@@ -252,6 +280,7 @@ pub fn state_owner(kind: StateKind) -> &'static str {
         StateKind::Parameter | StateKind::Statistic => "weights",
         StateKind::Optimizer => "optimiser",
         StateKind::Accumulator => "gradient sums",
+        StateKind::Metric => "metrics",
     }
 }
 

@@ -1,6 +1,8 @@
 //! The float64 reference: every op as the plainest loop that could be right. Slow on purpose; what devices and passes are judged by.
 
+mod attention;
 mod movement;
+mod recurrent;
 mod tensor;
 mod windows;
 
@@ -58,6 +60,25 @@ impl Outcome {
 /// # Ok::<(), plimsoll_core::GraphError>(())
 /// ```
 pub fn run(graph: &Graph, rows: usize, inputs: &[Vec<f64>], states: &[Vec<f64>], scalars: &[f64], random: &StepRandom) -> Outcome {
+    let exact = |dtype: DType, x: f64| if dtype.is_float() { x } else { dtype.stored(x) };
+    run_with(exact, graph, rows, inputs, states, scalars, random)
+}
+
+/// [`run`], except that numbers stored in two bytes are rounded to what these hold: what devices are judged by that store them so.
+pub fn run_stored(graph: &Graph, rows: usize, inputs: &[Vec<f64>], states: &[Vec<f64>], scalars: &[f64], random: &StepRandom) -> Outcome {
+    let rounded = |dtype: DType, x: f64| if matches!(dtype, DType::F32 | DType::F64) { x } else { dtype.stored(x) };
+    run_with(rounded, graph, rows, inputs, states, scalars, random)
+}
+
+fn run_with(
+    stored: fn(DType, f64) -> f64,
+    graph: &Graph,
+    rows: usize,
+    inputs: &[Vec<f64>],
+    states: &[Vec<f64>],
+    scalars: &[f64],
+    random: &StepRandom,
+) -> Outcome {
     let mut values: Vec<Tensor> = vec![Tensor::default(); graph.value_count()];
     for (_, node) in graph.nodes() {
         let results = match &node.op {
@@ -91,16 +112,6 @@ struct Setting<'a> {
     random: &'a StepRandom,
 }
 
-/// What a number becomes when it is stored in a type.
-fn stored(dtype: DType, x: f64) -> f64 {
-    match dtype {
-        DType::F32 | DType::F64 | DType::F16 | DType::BF16 => x,
-        DType::I32 => f64::from(x as i32),
-        DType::I64 => x as i64 as f64,
-        DType::U8 => f64::from(x as u8),
-    }
-}
-
 fn compute(node: &Node, operands: &[&Tensor], setting: &Setting<'_>) -> Vec<Vec<f64>> {
     match &node.op {
         Op::Input(_) | Op::State(_) | Op::Scalar(_) => unreachable!("leaves are given, not computed"),
@@ -127,10 +138,16 @@ fn compute(node: &Node, operands: &[&Tensor], setting: &Setting<'_>) -> Vec<Vec<
         Op::AvgPool(op) => vec![windows::avg_pool(&op.window, operands[0])],
         Op::AvgPoolGrad(op) => vec![windows::avg_pool_grad(&op.window, &op.input.bind(setting.rows), operands[0]).elements],
         Op::Reshape(_) => vec![operands[0].elements.clone()],
+        Op::Recurrent(op) => recurrent::walk(op, operands),
+        Op::RecurrentGrad(op) => recurrent::walk_back(op, operands),
         Op::Transpose(op) => vec![movement::transpose(&op.order, operands[0])],
         Op::Slice(op) => vec![movement::slice(op, operands[0])],
         Op::Concat(op) => vec![movement::concat(op.axis, operands)],
         Op::Pad(op) => vec![movement::pad(op, operands[0])],
+        Op::Gather(_) => vec![movement::gather(operands[0], operands[1])],
+        Op::ScatterAdd(op) => vec![movement::scatter_add(&op.table.bind(setting.rows), operands[0], operands[1])],
+        Op::Attention(op) => attention::forward(op, operands).into(),
+        Op::AttentionGrad(op) => attention::gradient(&op.attention, operands),
     }
 }
 

@@ -46,3 +46,30 @@ pub(super) fn pad(op: &Pad, x: &Tensor) -> Vec<f64> {
     }
     padded.elements
 }
+
+/// The row that a number names, if it names one.
+fn row_of(number: f64, rows: usize) -> Option<usize> {
+    (number >= 0.0 && number < rows as f64).then_some(number as usize)
+}
+
+pub(super) fn gather(table: &Tensor, indices: &Tensor) -> Vec<f64> {
+    let width: usize = table.dims[1..].iter().product();
+    let row = |number: &f64| match row_of(*number, table.dims[0]) {
+        Some(row) => table.elements[row * width..(row + 1) * width].to_vec(),
+        None => vec![0.0; width],
+    };
+    indices.elements.iter().flat_map(row).collect()
+}
+
+pub(super) fn scatter_add(dims: &[usize], indices: &Tensor, rows: &Tensor) -> Vec<f64> {
+    let mut table = Tensor::zeros(dims);
+    let width: usize = dims[1..].iter().product();
+    for (i, number) in indices.elements.iter().enumerate() {
+        if let Some(row) = row_of(*number, dims[0]) {
+            for c in 0..width {
+                table.elements[row * width + c] += rows.elements[i * width + c];
+            }
+        }
+    }
+    table.elements
+}

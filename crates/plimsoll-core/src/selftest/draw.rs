@@ -1,5 +1,6 @@
 //! Choices drawn from a seed: the same on every machine.
 
+use crate::DType;
 use crate::random::StepRandom;
 
 /// A sequence of choices.
@@ -7,11 +8,18 @@ pub(super) struct Draw {
     random: StepRandom,
     stream: u32,
     next: u64,
+    /// What real operands and results are stored in.
+    types: &'static [DType],
 }
 
 impl Draw {
-    pub fn new(seed: u64, stream: u32) -> Draw {
-        Draw { random: StepRandom { seed, step: 0, first_row: 0 }, stream, next: 0 }
+    pub fn new(seed: u64, stream: u32, types: &'static [DType]) -> Draw {
+        Draw { random: StepRandom { seed, step: 0, first_row: 0 }, stream, next: 0, types }
+    }
+
+    /// The type that a real operand or result is stored in.
+    pub fn dtype(&mut self) -> DType {
+        if let [only] = *self.types { only } else { self.pick(self.types) }
     }
 
     /// A number below `n`.

@@ -13,7 +13,7 @@ pub(super) fn input(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     for rank in 1..=4 {
         let mut s = Stage::new(draw);
         let shape = s.batch_shape(rank);
-        let x = s.leaf(shape)?;
+        let x = s.column(shape);
         cases.push(s.finish(format!("real numbers of rank {rank}"), &[x])?);
     }
     let mut s = Stage::new(draw);

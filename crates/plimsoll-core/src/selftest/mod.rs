@@ -1,25 +1,30 @@
 //! The op table: every op in odd shapes, placed in the middle of a graph, and what it is checked against. The table is data: the core's
 //! tests check its gradients and passes, every device's tests and the `selftest` command check that device's kernels.
 
+mod attention;
+mod bytes;
 mod check;
 mod draw;
+mod gather;
 mod leaves;
 mod movement;
 mod pointwise;
 mod pooling;
 mod products;
+mod recurrent;
 mod reduce;
 mod stage;
 mod windows;
 
-use crate::Device;
 use crate::graph::{Graph, GraphError, ValueId};
 use crate::op::Op;
 use crate::random::StepRandom;
+use crate::{DType, Device};
 use draw::Draw;
 use std::fmt;
 use std::sync::Arc;
 
+pub use bytes::{decode, encode};
 pub use check::{Failure, Mismatch, Why, check_device_gradient, check_forward, check_gradient, check_passes};
 
 /// One use of an op: something before it, something after it, and numbers to run it on.
@@ -101,12 +106,23 @@ pub fn run_each(device: &Arc<dyn Device>, seed: u64, mut tell: impl FnMut(&CaseR
 pub fn cases(seed: u64) -> Vec<Case> {
     let rows = TABLE.iter().enumerate();
     rows.flat_map(|(row, (op, build))| {
-        let mut cases = build(&mut Draw::new(seed, row as u32)).expect("the table's graphs are legal");
-        cases.iter_mut().for_each(|case| case.op = op);
+        let build = |types: &'static [DType]| {
+            let mut cases = build(&mut Draw::new(seed, row as u32, types)).expect("the table's graphs are legal");
+            cases.iter_mut().for_each(|case| case.op = op);
+            cases
+        };
+        let mut cases = build(&[DType::F32]);
+        // Once more with operands and results in two bytes beside those in four; cases without any would be the same again.
+        for types in TWO_BYTES {
+            cases.extend(build(types).into_iter().filter(Case::stores_halves));
+        }
         cases
     })
     .collect()
 }
+
+/// What real operands and results are drawn from: the two types people train in, then all of them side by side.
+const TWO_BYTES: [&[DType]; 3] = [&[DType::BF16, DType::F32], &[DType::F16], &[DType::F16, DType::BF16, DType::F32]];
 
 type Row = fn(&mut Draw) -> Result<Vec<Case>, GraphError>;
 
@@ -138,9 +154,15 @@ table! {
     MaxPoolGrad => "max_pool_grad", pooling::max_pool_grad;
     AvgPool => "avg_pool", pooling::avg_pool;
     AvgPoolGrad => "avg_pool_grad", pooling::avg_pool_grad;
+    Recurrent => "recurrent", recurrent::recurrent;
+    RecurrentGrad => "recurrent_grad", recurrent::recurrent_grad;
     Reshape => "reshape", movement::reshape;
     Transpose => "transpose", movement::transpose;
     Slice => "slice", movement::slice;
     Concat => "concat", movement::concat;
     Pad => "pad", movement::pad;
+    Gather => "gather", gather::gather;
+    ScatterAdd => "scatter_add", gather::scatter_add;
+    Attention => "attention", attention::attention;
+    AttentionGrad => "attention_grad", attention::attention_grad;
 }

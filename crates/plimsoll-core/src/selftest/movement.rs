@@ -80,17 +80,19 @@ pub(super) fn concat(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
         for count in [1, 2, 3] {
             let mut s = Stage::new(draw);
             let shape = s.batch_shape(4);
-            let mut parts = Vec::new();
+            let (mut parts, dtype) = (Vec::new(), s.draw.dtype());
             for _ in 0..count {
                 let extent = Dim::fixed(s.draw.between(1, 4));
-                parts.push(s.operand(shape.with(axis, extent), Domain::Any)?);
+                parts.push(s.operand_in(dtype, shape.with(axis, extent), Domain::Any)?);
             }
             let y = s.graph.add_one(Op::Concat(Concat { axis }), &parts)?;
             cases.push(s.finish(format!("{count} along {axis}"), &[y])?);
         }
     }
     let mut s = Stage::new(draw);
-    let (x, other) = (s.operand(Shape::batch_of([3]), Domain::Any)?, s.operand(Shape::batch_of([2]), Domain::Any)?);
+    let dtype = s.draw.dtype();
+    let x = s.operand_in(dtype, Shape::batch_of([3]), Domain::Any)?;
+    let other = s.operand_in(dtype, Shape::batch_of([2]), Domain::Any)?;
     let y = s.graph.add_one(Op::Concat(Concat { axis: 1 }), &[x, other, x])?;
     cases.push(s.finish("one of them twice", &[y])?);
     let mut s = Stage::new(draw);

@@ -56,7 +56,7 @@ pub(super) fn cases(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
         let mut s = Stage::new(draw);
         let shape = s.batch_shape(3);
         let x = s.operand(shape, *domain)?;
-        let y = s.graph.unary(*op, x)?;
+        let y = s.expression(Expr::build(|e| e.unary(*op, e.input(0))), &[x])?;
         cases.push(s.finish(format!("{op:?}").to_lowercase(), &[y])?);
     }
     for (op, domains) in BINARIES {
@@ -69,6 +69,38 @@ pub(super) fn cases(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     cases.append(&mut against_constants(draw)?);
     cases.append(&mut positional(draw)?);
     cases.append(&mut shapes_of_results(draw)?);
+    cases.append(&mut roundings(draw)?);
+    Ok(cases)
+}
+
+/// What two bytes do to numbers, made large enough to be seen; and sums of gradients that are stored so.
+fn roundings(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
+    let mut cases = Vec::new();
+    let mut s = Stage::new(draw);
+    let (shape, dtype) = (s.batch_shape(2), s.draw.dtype());
+    let x = s.leaf(shape)?;
+    let rounded = s.graph.cast(x, dtype)?;
+    let off = Expr::build(|e| e.mul(e.sub(e.input(0), e.input(1)), e.constant(256.0)));
+    let y = s.graph.pointwise(off, &[rounded, x])?;
+    cases.push(s.finish_forward(format!("rounded to {dtype}"), &[y, rounded])?);
+
+    let mut s = Stage::new(draw);
+    let (shape, dtype) = (s.batch_shape(2), s.draw.dtype());
+    let x = s.leaf(shape)?;
+    let large = s.graph.map(x, |e, x| e.mul(x, e.constant(60_000.0)))?;
+    let y = s.graph.cast(large, dtype)?;
+    let small = s.graph.map(x, |e, x| e.mul(x, e.constant(1e-6)))?;
+    let small = s.graph.cast(small, dtype)?;
+    let seen = s.graph.map(small, |e, x| e.mul(x, e.constant(1e6)))?;
+    cases.push(s.finish_forward(format!("the ends of {dtype}"), &[y, small, seen])?);
+
+    let mut s = Stage::new(draw);
+    let shape = s.batch_shape(2);
+    let x = s.operand(shape, Domain::Any)?;
+    let squared = s.expression(Expr::build(|e| e.mul(e.input(0), e.input(0))), &[x])?;
+    let bent = s.expression(Expr::build(|e| e.unary(Unary::Tanh, e.input(0))), &[x])?;
+    let all = s.expression(Expr::build(|e| e.sub(e.mul(e.input(0), e.input(1)), e.input(2))), &[squared, bent, x])?;
+    cases.push(s.finish("used three times", &[all])?);
     Ok(cases)
 }
 
@@ -88,7 +120,7 @@ fn stretched(draw: &mut Draw, op: Binary, domains: [Domain; 2], mask: usize) -> 
     let kept = first.split_off(s.draw.below(outer_ones(&first) + 1));
     let (a, b) = (s.operand(Shape::new(kept), domains[0])?, s.operand(Shape::new(second), domains[1])?);
     let name = format!("{op:?} of {} and {}", s.graph.shape(a), s.graph.shape(b)).to_lowercase();
-    let y = s.graph.binary(op, a, b)?;
+    let y = s.expression(Expr::build(|e| e.binary(op, e.input(0), e.input(1))), &[a, b])?;
     s.finish(name, &[y])
 }
 
@@ -104,10 +136,11 @@ fn against_constants(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
             let positive = constant_first || op == Binary::Pow && constant != 3.0;
             let x = s.operand(shape, if positive { Domain::Positive } else { Domain::Any })?;
             let base = if op == Binary::Pow && constant_first { constant + 0.5 } else { constant };
-            let y = s.graph.map(x, |e, x| match constant_first {
-                true => e.binary(op, e.constant(base), x),
-                false => e.binary(op, x, e.constant(constant)),
-            })?;
+            let expr = Expr::build(|e| match constant_first {
+                true => e.binary(op, e.constant(base), e.input(0)),
+                false => e.binary(op, e.input(0), e.constant(constant)),
+            });
+            let y = s.expression(expr, &[x])?;
             let name = if constant_first { format!("{op:?}({base}, x)") } else { format!("{op:?}(x, {constant})") };
             cases.push(s.finish(name.to_lowercase(), &[y])?);
         }
@@ -184,7 +217,8 @@ fn shapes_of_results(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     for dtype in [DType::I32, DType::U8] {
         let mut s = Stage::new(draw);
         let shape = s.batch_shape(2);
-        let a = s.operand(shape, Domain::Any)?;
+        // Bent, so that none lies next to a whole number.
+        let a = s.operand_in(DType::F32, shape, Domain::Any)?;
         let scaled = s.graph.map(a, |e, x| e.mul(x, e.constant(300.0)))?;
         let whole = s.graph.cast(scaled, dtype)?;
         cases.push(s.finish_forward(format!("cast to {dtype}"), &[whole])?);

@@ -23,26 +23,28 @@ pub(super) fn matmul(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
             let matrix = |rows, columns, transposed| Shape::new(if transposed { [columns, rows] } else { [rows, columns] });
             let a = s.operand(matrix(m, k, transpose_a), Domain::Any)?;
             let b = s.operand(matrix(k, n, transpose_b), Domain::Any)?;
-            let y = s.graph.add_one(Op::MatMul(MatMul { transpose_a, transpose_b, epilogue: None }), &[a, b])?;
+            let y = s.graph.add_one(Op::MatMul(MatMul { transpose_a, transpose_b, epilogue: None, dtype: s.draw.dtype() }), &[a, b])?;
             let marks = (if transpose_a { "ᵀ" } else { "" }, if transpose_b { "ᵀ" } else { "" });
             cases.push(s.finish(format!("a{}·b{}, the batch {batch_at}", marks.0, marks.1), &[y])?);
         }
     }
     let mut s = Stage::new(draw);
     let x = s.operand(Shape::batch_of([4]), Domain::Any)?;
-    let y = s.graph.add_one(Op::MatMul(MatMul { transpose_a: true, ..MatMul::default() }), &[x, x])?;
+    let op = MatMul { transpose_a: true, dtype: s.draw.dtype(), ..MatMul::default() };
+    let y = s.graph.add_one(Op::MatMul(op), &[x, x])?;
     cases.push(s.finish("with itself", &[y])?);
 
     let mut s = Stage::new(draw);
     s.rows = 37;
     let (a, b) = (s.operand(Shape::batch_of([71]), Domain::Any)?, s.operand(Shape::fixed([71, 53]), Domain::Any)?);
-    let y = s.graph.matmul(a, b)?;
+    let op = MatMul { dtype: s.draw.dtype(), ..MatMul::default() };
+    let y = s.graph.add_one(Op::MatMul(op), &[a, b])?;
     cases.push(s.finish_forward("past one tile", &[y])?);
 
     let mut s = Stage::new(draw);
     let (a, b) = (s.operand(Shape::batch_of([5]), Domain::Any)?, s.operand(Shape::fixed([5, 7]), Domain::Any)?);
     let (bias, rest) = (s.operand(Shape::fixed([7]), Domain::Any)?, s.operand(Shape::batch_of([7]), Domain::Any)?);
-    let op = MatMul { epilogue: Some(biased_relu_plus()), ..MatMul::default() };
+    let op = MatMul { epilogue: Some(biased_relu_plus()), dtype: s.draw.dtype(), ..MatMul::default() };
     let y = s.graph.add_one(Op::MatMul(op), &[a, b, bias, rest])?;
     cases.push(s.finish_forward("followed by an expression", &[y])?);
     Ok(cases)
@@ -97,7 +99,7 @@ fn over_walks(draw: &mut Draw, build: impl Fn(Stage<'_>, Layer) -> Result<Case, 
 pub(super) fn conv2d(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     let mut cases = over_walks(draw, |mut s, layer| {
         let (x, filter) = (s.operand(layer.image, Domain::Any)?, s.operand(layer.filter, Domain::Any)?);
-        let op = Conv2d { window: layer.window, groups: layer.groups, epilogue: None };
+        let op = Conv2d { window: layer.window, groups: layer.groups, epilogue: None, dtype: s.draw.dtype() };
         let y = s.graph.add_one(Op::Conv2d(op), &[x, filter])?;
         s.finish(layer.name, &[y])
     })?;
@@ -111,7 +113,8 @@ pub(super) fn conv2d(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
             operands.push(s.operand(Shape::batch_of([9, 11, 17]), Domain::Any)?);
         }
         let name = if epilogue.is_some() { "followed by an expression" } else { "past one tile" };
-        let y = s.graph.add_one(Op::Conv2d(Conv2d { window, groups: 1, epilogue }), &operands)?;
+        let dtype = s.draw.dtype();
+        let y = s.graph.add_one(Op::Conv2d(Conv2d { window, groups: 1, epilogue, dtype }), &operands)?;
         cases.push(s.finish_forward(name, &[y])?);
     }
     Ok(cases)
@@ -120,7 +123,7 @@ pub(super) fn conv2d(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
 pub(super) fn conv2d_grad_input(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     over_walks(draw, |mut s, layer| {
         let (filter, dy) = (s.operand(layer.filter, Domain::Any)?, s.operand(layer.result, Domain::Any)?);
-        let op = Conv2dGradInput { window: layer.window, groups: layer.groups, input: layer.image };
+        let op = Conv2dGradInput { window: layer.window, groups: layer.groups, input: layer.image, dtype: s.draw.dtype() };
         let y = s.graph.add_one(Op::Conv2dGradInput(op), &[filter, dy])?;
         s.finish(layer.name, &[y])
     })

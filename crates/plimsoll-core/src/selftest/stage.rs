@@ -3,7 +3,7 @@
 use super::Case;
 use super::draw::Draw;
 use crate::DType;
-use crate::expr::{Binary, Unary};
+use crate::expr::{Binary, Expr, Unary};
 use crate::graph::{Graph, GraphError, Init, StateKind, ValueId};
 use crate::op::Op;
 use crate::random::StepRandom;
@@ -15,6 +15,13 @@ pub(super) enum Domain {
     Any,
     /// Above one half, for functions that mind.
     Positive,
+}
+
+impl Case {
+    /// Whether something in it is stored in two bytes.
+    pub(super) fn stores_halves(&self) -> bool {
+        self.graph.nodes().flat_map(|(_, node)| &node.outputs).any(|value| self.graph.ty(*value).dtype.is_half())
+    }
 }
 
 /// A case in the making.
@@ -50,12 +57,43 @@ impl<'a> Stage<'a> {
 
     /// A leaf of real numbers, bent by a monotone function so that nothing comes straight from memory. Numbers of different operands
     /// of one domain are all different, so that no maximum is tied and no comparison is close.
+    ///
+    /// In two bytes some are equal, and a bent one may be rounded to either neighbour; a leaf itself is rounded alike everywhere, so that ties
+    /// and comparisons come out alike.
     pub fn operand(&mut self, shape: Shape, domain: Domain) -> Result<ValueId, GraphError> {
+        let dtype = self.draw.dtype();
+        self.operand_in(dtype, shape, domain)
+    }
+
+    /// [`Stage::operand`] of a given type.
+    pub fn operand_in(&mut self, dtype: DType, shape: Shape, domain: Domain) -> Result<ValueId, GraphError> {
         let leaf = self.leaf(shape)?;
-        self.graph.map(leaf, |e, x| match domain {
+        if dtype.is_half() && domain == Domain::Any {
+            return self.graph.cast(leaf, dtype);
+        }
+        let bent = self.graph.map(leaf, |e, x| match domain {
             Domain::Any => e.add(x, e.mul(e.constant(0.5), e.unary(Unary::Tanh, x))),
             Domain::Positive => e.add(e.unary(Unary::Softplus, x), e.constant(0.5)),
-        })
+        })?;
+        self.graph.cast(bent, dtype)
+    }
+
+    /// An expression over what its inputs stretch to together, stored in a type that is drawn.
+    pub fn expression(&mut self, expr: Expr, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        let mut shape = Shape::scalar();
+        for input in inputs {
+            shape = shape.broadcast(self.graph.shape(*input)).expect("the table's shapes go together");
+        }
+        let dtype = self.draw.dtype();
+        Ok(self.graph.pointwise_many(expr, inputs, shape, vec![dtype])?[0])
+    }
+
+    /// A column of real numbers in a type that is drawn.
+    pub fn column(&mut self, shape: Shape) -> ValueId {
+        let dtype = self.draw.dtype();
+        let value = self.graph.input(&format!("x{}", self.wrt.len()), TensorType::new(dtype, shape));
+        self.wrt.push(value);
+        value
     }
 
     /// A leaf of real numbers: a column if it grows with the batch, else a state or one of the host's numbers.
@@ -126,7 +164,7 @@ impl<'a> Stage<'a> {
             let end = ends.iter().find(|(value, _)| is_this(value)).map(|(_, end)| *end);
             let elements = (0..count(&input.ty)).map(|_| match end {
                 Some(end) => draw.below(end) as f64,
-                None => real(draw),
+                None => input.ty.dtype.stored(real(draw)),
             });
             inputs.push(elements.collect());
         }

@@ -4,7 +4,7 @@ use plimsoll_core::device::{Loaded, Memory, StepInputs, StepMemory};
 use plimsoll_core::graph::Node;
 use plimsoll_core::plan::{Place, Program};
 use plimsoll_core::selftest::{self, CaseReport};
-use plimsoll_core::{Bytes, DType, Device, DeviceError, Graph, NodeId, Op, Plan, TensorType, ValueId, reference};
+use plimsoll_core::{Bytes, Device, DeviceError, Graph, NodeId, Op, Plan, ValueId, reference};
 use std::any::Any;
 use std::sync::{Arc, Mutex};
 
@@ -33,9 +33,9 @@ impl Memory for Shared {
 }
 
 /// A device that runs the plan step by step in its memory, each step by the reference; scratch is filled with rubbish.
-struct Slow {
+pub struct Slow {
     /// An op whose results are a little off.
-    broken: Option<&'static str>,
+    pub broken: Option<&'static str>,
 }
 
 struct SlowProgram {
@@ -120,7 +120,8 @@ impl SlowProgram {
         for (output, result) in node.outputs.iter().zip(results) {
             let elements: Vec<f64> = outcome.value(result).iter().map(|x| x * off).collect();
             finite &= elements.iter().all(|x| x.is_finite());
-            let bytes = encode(graph.ty(*output), &elements);
+            let dtype = graph.ty(*output).dtype;
+            let bytes = selftest::encode(dtype, &elements.iter().map(|x| dtype.stored(*x)).collect::<Vec<_>>());
             match self.program.places[output.0 as usize] {
                 Some(Place::Arena(offset)) => self.arena.write(offset, &bytes)?,
                 Some(Place::Resident(offset)) => self.resident.write(offset, &bytes)?,
@@ -139,28 +140,8 @@ impl SlowProgram {
             Place::Input(column) => bytes.copy_from_slice(inputs.columns[column.0 as usize]),
             Place::Scalar(scalar) => bytes.copy_from_slice(&inputs.scalars[scalar.0 as usize].to_ne_bytes()),
         }
-        Ok(decode(ty, &bytes))
+        Ok(selftest::decode(ty.dtype, &bytes))
     }
-}
-
-fn encode(ty: &TensorType, elements: &[f64]) -> Vec<u8> {
-    let bytes = |x: &f64| match ty.dtype {
-        DType::F32 => (*x as f32).to_ne_bytes().to_vec(),
-        DType::I32 => (*x as i32).to_ne_bytes().to_vec(),
-        DType::U8 => vec![*x as u8],
-        other => panic!("this device has no {other}"),
-    };
-    elements.iter().flat_map(bytes).collect()
-}
-
-fn decode(ty: &TensorType, bytes: &[u8]) -> Vec<f64> {
-    let number = |bytes: &[u8]| match ty.dtype {
-        DType::F32 => f64::from(f32::from_ne_bytes(bytes.try_into().unwrap())),
-        DType::I32 => f64::from(i32::from_ne_bytes(bytes.try_into().unwrap())),
-        DType::U8 => f64::from(bytes[0]),
-        other => panic!("this device has no {other}"),
-    };
-    bytes.chunks_exact(ty.dtype.size()).map(number).collect()
 }
 
 #[test]

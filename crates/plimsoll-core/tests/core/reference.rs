@@ -23,7 +23,7 @@ fn convolution_slides_without_turning_the_filter() -> Result<(), GraphError> {
     let mut graph = Graph::new();
     let x = image(&mut graph, 3, 3, 1);
     let filter = graph.input("filter", TensorType::f32(Shape::fixed([2, 2, 1, 1])));
-    let conv = |window| Op::Conv2d(Conv2d { window, groups: 1, epilogue: None });
+    let conv = |window| Op::Conv2d(Conv2d { window, groups: 1, epilogue: None, dtype: DType::F32 });
     let valid = graph.add_one(conv(Window::valid((2, 2), (1, 1))), &[x, filter])?;
     let padded = graph.add_one(conv(Window { pad_rows: (1, 0), ..Window::valid((2, 2), (2, 2)) }), &[x, filter])?;
     let dilated = graph.add_one(conv(Window { dilation: (2, 2), ..Window::valid((2, 2), (1, 1)) }), &[x, filter])?;
@@ -39,7 +39,7 @@ fn groups_of_channels_do_not_see_each_other() -> Result<(), GraphError> {
     let mut graph = Graph::new();
     let x = image(&mut graph, 1, 1, 4);
     let filter = graph.input("filter", TensorType::f32(Shape::fixed([1, 1, 2, 4])));
-    let op = Conv2d { window: Window::valid((1, 1), (1, 1)), groups: 2, epilogue: None };
+    let op = Conv2d { window: Window::valid((1, 1), (1, 1)), groups: 2, epilogue: None, dtype: DType::F32 };
     let y = graph.add_one(Op::Conv2d(op), &[x, filter])?;
     let outcome = run(&graph, &[vec![1.0, 2.0, 3.0, 4.0], vec![1.0, 2.0, 3.0, 4.0, 10.0, 20.0, 30.0, 40.0]]);
     assert_eq!(outcome.value(y), [1.0 + 20.0, 2.0 + 40.0, 9.0 + 120.0, 12.0 + 160.0]);

@@ -79,7 +79,7 @@ pub fn graph_from(recipe: &[u8]) -> Graph {
             let (w, w2, n, n2) = (from(&wides, i), from(&wides, j), from(&narrows, i), from(&narrows, j));
             let (p, p2) = (from(&weights, i), from(&weights, j));
             let product = |g: &mut Graph, transpose_a, transpose_b, x, y| {
-                g.add_one(Op::MatMul(MatMul { transpose_a, transpose_b, epilogue: None }), &[x, y])
+                g.add_one(Op::MatMul(MatMul { transpose_a, transpose_b, epilogue: None, ..MatMul::default() }), &[x, y])
             };
             match kind {
                 0 => wides.push(graph.unary(Unary::Tanh, w)?),

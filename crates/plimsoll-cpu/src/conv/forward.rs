@@ -2,25 +2,32 @@
 
 use std::ops::Range;
 
-use super::patches::{self, In, Patches, Run};
-use super::{ConvShape, SERIAL, depthwise};
-use crate::gemm::{self, Epilogue, LINE, Matrix, Out, Write};
+use super::depthwise::{self, Room};
+use super::patches::{self, InHalves, Patches, Run};
+use super::target::Target;
+use super::{ConvShape, SERIAL};
+use crate::gemm::{self, LINE, Matrix};
 use crate::simd::Isa;
+use crate::stored::Reals;
 use crate::threads::Pool;
 
 /// Floats of workspace [`forward`] needs on a pool of `threads`; it never falls when the batch grows.
-pub fn forward_workspace(shape: &ConvShape, threads: usize) -> usize {
-    if shape.is_empty() || shape.depthwise() {
+pub fn forward_workspace(shape: &ConvShape, halves: InHalves, threads: usize) -> usize {
+    if shape.is_empty() {
         0
+    } else if shape.depthwise() {
+        Room::forward(shape, halves).len() * threads.max(1) + LINE
+    } else if shape.pointwise() && halves.output {
+        gemm::blocks_workspace_len(shape.pixels(), shape.out_c, shape.in_c, threads)
     } else if shape.pointwise() {
         gemm::workspace_len(shape.pixels(), shape.out_c, shape.in_c, threads)
     } else {
-        per_worker(shape).next_multiple_of(LINE) * threads.max(1) + LINE
+        per_worker(shape, halves).next_multiple_of(LINE) * threads.max(1) + LINE
     }
 }
 
-fn per_worker(shape: &ConvShape) -> usize {
-    patches::per_worker(runs(shape).segments, shape.in_c)
+fn per_worker(shape: &ConvShape, halves: InHalves) -> usize {
+    patches::per_worker(runs(shape).segments, shape.in_c, shape.out_c, halves)
 }
 
 /// The taps of a filter row are contiguous in the input when they are neighbours and none can be padding.
@@ -34,70 +41,56 @@ fn runs(shape: &ConvShape) -> Run {
 
 /// `output = input ∗ filter`.
 ///
-/// The result is bit-identical at any number of threads. `epilogue` sees each output pixel once, with all of its channels: rows are pixels of the flattened
-/// `[batch · out_h · out_w, out_c]` output, columns always `0..out_c`, except for a 1 × 1 convolution of more than 1024 channels, which is cut as
+/// The result is bit-identical at any number of threads. An epilogue or the taker of blocks sees each output pixel once, with all of its channels: rows are pixels
+/// of the flattened `[batch · out_h · out_w, out_c]` output, columns always `0..out_c`, except for a 1 × 1 convolution of more than 1024 channels, which is cut as
 /// [`gemm::gemm`] says.
 ///
 /// # Panics
-/// When a slice does not have the length the shape gives it, or `workspace` is shorter than [`forward_workspace`] asks for.
-pub fn forward(
-    pool: &Pool,
-    shape: &ConvShape,
-    input: &[f32],
-    filter: &[f32],
-    output: &mut [f32],
-    workspace: &mut [f32],
-    epilogue: Epilogue,
-) {
-    forward_with(Isa::best(), pool, shape, input, filter, output, workspace, epilogue);
+/// When an operand does not have the length the shape gives it, or `workspace` is shorter than [`forward_workspace`] asks for.
+pub fn forward(pool: &Pool, shape: &ConvShape, input: Reals<'_>, filter: Reals<'_>, target: Target<'_>, workspace: &mut [f32]) {
+    forward_with(Isa::best(), pool, shape, input, filter, target, workspace);
 }
 
 /// [`forward`] with chosen instructions.
 ///
 /// # Panics
 /// As [`forward`], and when the processor lacks `isa`.
-#[allow(clippy::too_many_arguments)]
 pub fn forward_with(
     isa: Isa,
     pool: &Pool,
     shape: &ConvShape,
-    input: &[f32],
-    filter: &[f32],
-    output: &mut [f32],
+    input: Reals<'_>,
+    filter: Reals<'_>,
+    target: Target<'_>,
     workspace: &mut [f32],
-    epilogue: Epilogue,
 ) {
     assert!(isa.supported(), "this processor has no {isa:?}");
+    let halves = InHalves { input: input.is_half(), filter: filter.is_half(), output: target.is_blocks() };
     let operands = [
-        ("input", input.len(), shape.input_len()),
-        ("filter", filter.len(), shape.filter_len()),
-        ("output", output.len(), shape.output_len()),
+        ("input", input.len, shape.input_len()),
+        ("filter", filter.len, shape.filter_len()),
+        ("output", target.len().unwrap_or(shape.output_len()), shape.output_len()),
     ];
-    shape.check(operands, workspace.len(), forward_workspace(shape, pool.threads()));
-    if output.is_empty() {
+    shape.check(operands, workspace.len(), forward_workspace(shape, halves, pool.threads()));
+    if shape.output_len() == 0 {
         return;
     }
     if shape.is_empty() {
-        output.fill(0.0);
-        if let Some(finish) = epilogue {
-            finish(0..shape.pixels(), 0..shape.out_c, 0);
-        }
-        return;
+        return target.zeros(shape.pixels(), shape.out_c);
     }
     if shape.depthwise() {
-        return depthwise::forward(isa, pool, shape, input, filter, output, epilogue);
+        return depthwise::forward(isa, pool, shape, input, filter, target.shared(), halves, gemm::aligned(workspace));
     }
     if shape.pointwise() {
-        let a = Matrix::new(input.as_ptr(), shape.pixels(), shape.in_c);
-        let b = Matrix::new(filter.as_ptr(), shape.in_c, shape.out_c);
-        // SAFETY: the slices have the lengths of the matrices, and an exclusive one overlaps no other.
-        return unsafe { gemm::gemm_with(isa, pool, Write::Set, a, b, output.as_mut_ptr(), shape.out_c, workspace, epilogue) };
+        let (a, b) = (Matrix::of(&input, shape.pixels(), shape.in_c), Matrix::of(&filter, shape.in_c, shape.out_c));
+        // SAFETY: the operands have the lengths of the matrices, and what is exclusive overlaps nothing.
+        return unsafe { target.multiply(isa, pool, a, b, shape.out_c, workspace) };
     }
 
     let run = runs(shape);
-    let each = per_worker(shape);
+    let each = per_worker(shape, halves);
     let scratch = gemm::aligned(workspace);
-    let (input, filter, output) = (In(input.as_ptr()), In(filter.as_ptr()), Out(output.as_mut_ptr()));
+    let target = target.shared();
     let pixels = shape.pixels();
     let block = patches::block_of(pixels, shape.filter_len());
     let task = |task: usize, worker: usize| {
@@ -105,25 +98,27 @@ pub fn forward_with(
         // SAFETY: the workspace has room for every worker's tables; pixels of different tasks are different parts of the output; the tables name runs
         // inside the input or the zeros, and the filter's rows follow each other tap by tap.
         unsafe {
-            let patches = Patches::new(patches::part(scratch, worker, each), run.segments, shape.in_c);
+            let patches = Patches::new(patches::part(scratch, worker, each), run.segments, shape.in_c, halves);
             fill(shape, run, &patches, range.clone(), input);
-            for (at, pixel) in range.clone().enumerate() {
-                *patches.outs.add(at) = output.add(pixel * shape.out_c);
+            if let Some(output) = target.floats() {
+                for (at, pixel) in range.clone().enumerate() {
+                    *patches.outs.add(at) = output.add(pixel * shape.out_c);
+                }
             }
             for group in 0..shape.groups {
                 let (from, to) = (group * shape.group_in(), group * shape.group_out());
                 let right = |segment: usize| Matrix {
-                    ptr: filter.add(segment * run.length * shape.out_c + to),
+                    ptr: filter.at(segment * run.length * shape.out_c + to),
+                    dtype: filter.dtype,
                     rows: run.length,
                     cols: shape.group_out(),
                     row_stride: shape.out_c as isize,
                     col_stride: 1,
                 };
-                patches.multiply(isa, range.len(), run, (from, to), &right, true);
+                let blocked = halves.output.then_some(shape.out_c);
+                patches.multiply(isa, (range.len(), input.dtype), blocked, run, (from, to), &right, true);
             }
-        }
-        if let Some(finish) = epilogue {
-            finish(range, 0..shape.out_c, worker);
+            target.finish(range, 0..shape.out_c, patches.block, worker);
         }
     };
     gemm::run(pool, shape.work() >= SERIAL, pixels.div_ceil(block), &task);
@@ -134,7 +129,7 @@ pub fn forward_with(
 ///
 /// # Safety
 /// The table has room for the range, and `input` is the input of `shape`.
-unsafe fn fill(shape: &ConvShape, run: Run, patches: &Patches, range: Range<usize>, input: In) {
+unsafe fn fill(shape: &ConvShape, run: Run, patches: &Patches, range: Range<usize>, input: Reals<'_>) {
     let run_columns = run.segments / shape.k_h;
     let mut pixel = range.start;
     while pixel < range.end {
@@ -149,7 +144,7 @@ unsafe fn fill(shape: &ConvShape, run: Run, patches: &Patches, range: Range<usiz
                     let table = patches.runs.add((ky * run_columns + kx) * patches::PIXELS + pixel - range.start);
                     for step in 0..count {
                         *table.add(step) = match (line, shape.in_col(x + step, kx)) {
-                            (Some(line), Some(column)) => input.add((line + column) * shape.in_c),
+                            (Some(line), Some(column)) => input.at((line + column) * shape.in_c),
                             _ => patches.zeros,
                         };
                     }

@@ -4,13 +4,17 @@
 
 use std::ops::Range;
 
-use super::patches::{self, In};
-use super::{ConvShape, SERIAL, depthwise};
+use super::depthwise::{self, Room};
+use super::patches;
+use super::{ConvShape, SERIAL};
 use crate::gemm::sweep::{DEPTH, SLIVERS, Sweep, for_each_part};
 use crate::gemm::tile::{MAX_COLUMNS, MAX_ROWS, Shape};
 use crate::gemm::{self, LINE, Matrix, Out, Write};
+use crate::pointwise::element::{Brain, Element, Half};
 use crate::simd::Isa;
+use crate::stored::{Reals, load_one};
 use crate::threads::Pool;
+use plimsoll_core::DType;
 
 /// Filter elements (rows of the product) of one task.
 const ROWS: usize = 128;
@@ -29,9 +33,12 @@ pub fn grad_filter_workspace(shape: &ConvShape, threads: usize) -> usize {
     } else if shape.pointwise() {
         gemm::workspace_len(shape.in_c, shape.out_c, shape.pixels(), threads)
     } else {
-        let each = if shape.depthwise() { 0 } else { PER_WORKER };
-        each * threads.max(1) + (chunks(shape) - 1) * shape.filter_len() + LINE
+        per_worker(shape) * threads.max(1) + (chunks(shape) - 1) * shape.filter_len() + LINE
     }
+}
+
+fn per_worker(shape: &ConvShape) -> usize {
+    if shape.depthwise() { Room::grad_filter(shape).len() } else { PER_WORKER }
 }
 
 /// Packed columns of the output's gradient and packed patches.
@@ -48,7 +55,15 @@ fn chunks(shape: &ConvShape) -> usize {
 ///
 /// # Panics
 /// When a slice does not have the length the shape gives it, or `workspace` is shorter than [`grad_filter_workspace`] asks for.
-pub fn grad_filter(pool: &Pool, shape: &ConvShape, write: Write, input: &[f32], grad_out: &[f32], grad: &mut [f32], workspace: &mut [f32]) {
+pub fn grad_filter(
+    pool: &Pool,
+    shape: &ConvShape,
+    write: Write,
+    input: Reals<'_>,
+    grad_out: Reals<'_>,
+    grad: &mut [f32],
+    workspace: &mut [f32],
+) {
     grad_filter_with(Isa::best(), pool, shape, write, input, grad_out, grad, workspace);
 }
 
@@ -62,15 +77,15 @@ pub fn grad_filter_with(
     pool: &Pool,
     shape: &ConvShape,
     write: Write,
-    input: &[f32],
-    grad_out: &[f32],
+    input: Reals<'_>,
+    grad_out: Reals<'_>,
     grad: &mut [f32],
     workspace: &mut [f32],
 ) {
     assert!(isa.supported(), "this processor has no {isa:?}");
     let operands = [
-        ("input", input.len(), shape.input_len()),
-        ("output's gradient", grad_out.len(), shape.output_len()),
+        ("input", input.len, shape.input_len()),
+        ("output's gradient", grad_out.len, shape.output_len()),
         ("filter's gradient", grad.len(), shape.filter_len()),
     ];
     shape.check(operands, workspace.len(), grad_filter_workspace(shape, pool.threads()));
@@ -81,8 +96,8 @@ pub fn grad_filter_with(
         return;
     }
     if shape.pointwise() {
-        let a = Matrix::new(input.as_ptr(), shape.pixels(), shape.in_c).transposed();
-        let b = Matrix::new(grad_out.as_ptr(), shape.pixels(), shape.out_c);
+        let a = Matrix::of(&input, shape.pixels(), shape.in_c).transposed();
+        let b = Matrix::of(&grad_out, shape.pixels(), shape.out_c);
         // SAFETY: the slices have the lengths of the matrices, and an exclusive one overlaps no other.
         return unsafe { gemm::gemm_with(isa, pool, write, a, b, grad.as_mut_ptr(), shape.out_c, workspace, None) };
     }
@@ -90,9 +105,8 @@ pub fn grad_filter_with(
     let scratch = gemm::aligned(workspace);
     let grad = Out(grad.as_mut_ptr());
     let len = shape.filter_len();
-    let workers = if shape.depthwise() { 0 } else { pool.threads() };
     // SAFETY: the workspace is the workers' parts and then the partial gradients.
-    let partials = Out(unsafe { scratch.add(PER_WORKER * workers) });
+    let partials = Out(unsafe { scratch.add(per_worker(shape) * pool.threads()) });
     let chunks = chunks(shape);
     let rows_each = (shape.batch * shape.out_h).div_ceil(chunks);
     let chunk = |chunk: usize| {
@@ -105,15 +119,17 @@ pub fn grad_filter_with(
 
     let parallel = shape.work() >= SERIAL;
     if shape.depthwise() {
-        let task = |index: usize, _: usize| {
+        let task = |index: usize, worker: usize| {
             let (rows, to, add) = chunk(index);
-            // SAFETY: each chunk has a gradient of its own, `len` floats long.
-            let to = unsafe { std::slice::from_raw_parts_mut(to.add(0), len) };
-            depthwise::grad_filter(isa, shape, rows, input, grad_out, to, add);
+            // SAFETY: each chunk has a gradient of its own, and the scratch is this worker's own.
+            unsafe {
+                let scratch = scratch.add(worker * per_worker(shape));
+                depthwise::grad_filter(isa, shape, rows, input, grad_out, to.0, add, scratch);
+            }
         };
         gemm::run(pool, parallel, chunks, &task);
     } else {
-        let pass = Pass { isa, shape, input: In(input.as_ptr()), grad_out: In(grad_out.as_ptr()) };
+        let pass = Pass { isa, shape, input, grad_out };
         let elements = shape.taps() * shape.group_in();
         let blocks = elements.div_ceil(ROWS);
         let task = |task: usize, worker: usize| {
@@ -147,8 +163,8 @@ pub fn grad_filter_with(
 struct Pass<'a> {
     isa: Isa,
     shape: &'a ConvShape,
-    input: In,
-    grad_out: In,
+    input: Reals<'a>,
+    grad_out: Reals<'a>,
 }
 
 impl Pass<'_> {
@@ -171,7 +187,7 @@ impl Pass<'_> {
         }
         // SAFETY: passed on to the caller.
         unsafe {
-            if shape.padded() || shape.group_out() > MAX_COLUMNS {
+            if shape.padded() || shape.group_out() > MAX_COLUMNS || self.input.is_half() || self.grad_out.is_half() {
                 self.packed(group, elements, rows, to, add, scratch);
             } else {
                 self.in_place(group, elements, rows, to, add);
@@ -211,7 +227,7 @@ impl Pass<'_> {
                             (ky * shape.dilation.0 * shape.in_w + kx * shape.dilation.1) * shape.in_c + group * shape.group_in() + channel;
                         for (segment, table) in table[..segments].iter_mut().enumerate() {
                             let (image, y) = ((first + segment) / shape.out_h, (first + segment) % shape.out_h);
-                            table[at] = self.input.add((image * shape.in_h + y * shape.stride.0) * shape.in_w * shape.in_c + offset);
+                            table[at] = self.input.at((image * shape.in_h + y * shape.stride.0) * shape.in_w * shape.in_c + offset);
                         }
                         outs[at] = to.add(element * shape.out_c);
                     }
@@ -251,7 +267,7 @@ impl Pass<'_> {
                 length: depth,
                 accumulate: add || first > pixels.start,
                 right: &|_| right,
-                packed: (shape.group_out() > MAX_COLUMNS).then_some(scratch),
+                packed: (shape.group_out() > MAX_COLUMNS || self.grad_out.is_half()).then_some(scratch),
             };
             // SAFETY: the panels are packed, and the rows of the gradient lie inside it.
             unsafe {
@@ -291,10 +307,10 @@ impl Pass<'_> {
                     unsafe {
                         let to = to.add(step * count + at);
                         if vector {
-                            let values = from.map_or([0.0; 8], |from| self.input.add(from).cast::<[f32; 8]>().read_unaligned());
+                            let values = from.map_or([0.0; 8], |from| self.eight(from));
                             to.cast::<[f32; 8]>().write_unaligned(values);
                         } else {
-                            *to = from.map_or(0.0, |from| *self.input.add(from));
+                            *to = from.map_or(0.0, |from| load_one(self.input.dtype, self.input.at(from)));
                         }
                     }
                 }
@@ -302,6 +318,23 @@ impl Pass<'_> {
             // SAFETY: inside the panel, or one past its end.
             to = unsafe { to.add(run * count) };
             pixel += run;
+        }
+    }
+
+    /// Eight numbers of the input.
+    ///
+    /// # Safety
+    /// They lie inside it.
+    #[inline(always)]
+    unsafe fn eight(&self, from: usize) -> [f32; 8] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let from = self.input.at(from);
+            match self.input.dtype {
+                DType::BF16 => from.cast::<[Brain; 8]>().read_unaligned().map(Brain::load),
+                DType::F16 => from.cast::<[Half; 8]>().read_unaligned().map(Half::load),
+                _ => from.cast::<[f32; 8]>().read_unaligned(),
+            }
         }
     }
 
@@ -316,7 +349,14 @@ impl Pass<'_> {
     fn right(&self, group: usize, pixel: usize) -> Matrix {
         let shape = self.shape;
         // SAFETY: the pixel lies inside the output.
-        let ptr = unsafe { self.grad_out.add(pixel * shape.out_c + group * shape.group_out()) };
-        Matrix { ptr, rows: shape.pixels() - pixel, cols: shape.group_out(), row_stride: shape.out_c as isize, col_stride: 1 }
+        let ptr = unsafe { self.grad_out.at(pixel * shape.out_c + group * shape.group_out()) };
+        Matrix {
+            ptr,
+            dtype: self.grad_out.dtype,
+            rows: shape.pixels() - pixel,
+            cols: shape.group_out(),
+            row_stride: shape.out_c as isize,
+            col_stride: 1,
+        }
     }
 }

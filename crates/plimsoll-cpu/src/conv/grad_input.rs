@@ -3,35 +3,42 @@
 //! With a stride, input pixels fall into phases, and all pixels of a phase are read through the same few taps. A phase is a dense product of its own,
 //! so no multiply-add is spent on taps that cannot meet.
 
-use super::patches::{self, In, PIXELS, Patches, Run};
-use super::{ConvShape, SERIAL, depthwise};
-use crate::gemm::{self, LINE, Matrix, Out, Write};
+use super::depthwise::{self, Room};
+use super::patches::{self, InHalves, PIXELS, Patches, Run};
+use super::target::{Shared, Target};
+use super::{ConvShape, SERIAL};
+use crate::gemm::{self, LINE, Matrix};
 use crate::simd::Isa;
+use crate::stored::Reals;
 use crate::threads::Pool;
 
 /// Floats of workspace [`grad_input`] needs on a pool of `threads`; it never falls when the batch grows.
-pub fn grad_input_workspace(shape: &ConvShape, threads: usize) -> usize {
-    if shape.is_empty() || shape.depthwise() {
+pub fn grad_input_workspace(shape: &ConvShape, halves: InHalves, threads: usize) -> usize {
+    if shape.is_empty() {
         0
+    } else if shape.depthwise() {
+        Room::grad_input(shape, halves).len() * threads.max(1) + LINE
+    } else if shape.pointwise() && halves.output {
+        gemm::blocks_workspace_len(shape.pixels(), shape.in_c, shape.out_c, threads)
     } else if shape.pointwise() {
         gemm::workspace_len(shape.pixels(), shape.in_c, shape.out_c, threads)
     } else {
-        per_worker(shape).next_multiple_of(LINE) * threads.max(1) + LINE
+        per_worker(shape, halves).next_multiple_of(LINE) * threads.max(1) + LINE
     }
 }
 
-fn per_worker(shape: &ConvShape) -> usize {
-    patches::per_worker(shape.taps(), shape.out_c)
+fn per_worker(shape: &ConvShape, halves: InHalves) -> usize {
+    patches::per_worker(shape.taps(), shape.out_c, shape.in_c, halves)
 }
 
-/// `grad_in = ` the gradient of the input, given that of the output.
+/// The gradient of the input, given that of the output. The target has no epilogue; its rows are pixels.
 ///
 /// The result is bit-identical at any number of threads.
 ///
 /// # Panics
-/// When a slice does not have the length the shape gives it, or `workspace` is shorter than [`grad_input_workspace`] asks for.
-pub fn grad_input(pool: &Pool, shape: &ConvShape, grad_out: &[f32], filter: &[f32], grad_in: &mut [f32], workspace: &mut [f32]) {
-    grad_input_with(Isa::best(), pool, shape, grad_out, filter, grad_in, workspace);
+/// When an operand does not have the length the shape gives it, or `workspace` is shorter than [`grad_input_workspace`] asks for.
+pub fn grad_input(pool: &Pool, shape: &ConvShape, grad_out: Reals<'_>, filter: Reals<'_>, target: Target<'_>, workspace: &mut [f32]) {
+    grad_input_with(Isa::best(), pool, shape, grad_out, filter, target, workspace);
 }
 
 /// [`grad_input`] with chosen instructions.
@@ -42,41 +49,42 @@ pub fn grad_input_with(
     isa: Isa,
     pool: &Pool,
     shape: &ConvShape,
-    grad_out: &[f32],
-    filter: &[f32],
-    grad_in: &mut [f32],
+    grad_out: Reals<'_>,
+    filter: Reals<'_>,
+    target: Target<'_>,
     workspace: &mut [f32],
 ) {
     assert!(isa.supported(), "this processor has no {isa:?}");
+    let halves = InHalves { input: grad_out.is_half(), filter: filter.is_half(), output: target.is_blocks() };
     let operands = [
-        ("output's gradient", grad_out.len(), shape.output_len()),
-        ("filter", filter.len(), shape.filter_len()),
-        ("input's gradient", grad_in.len(), shape.input_len()),
+        ("output's gradient", grad_out.len, shape.output_len()),
+        ("filter", filter.len, shape.filter_len()),
+        ("input's gradient", target.len().unwrap_or(shape.input_len()), shape.input_len()),
     ];
-    shape.check(operands, workspace.len(), grad_input_workspace(shape, pool.threads()));
+    shape.check(operands, workspace.len(), grad_input_workspace(shape, halves, pool.threads()));
     if shape.is_empty() {
-        return grad_in.fill(0.0);
+        return target.zeros(shape.batch * shape.in_h * shape.in_w, shape.in_c);
     }
     if shape.depthwise() {
-        return depthwise::grad_input(isa, pool, shape, grad_out, filter, grad_in);
+        return depthwise::grad_input(isa, pool, shape, grad_out, filter, target.shared(), halves, gemm::aligned(workspace));
     }
     if shape.pointwise() {
-        let a = Matrix::new(grad_out.as_ptr(), shape.pixels(), shape.out_c);
-        let b = Matrix::new(filter.as_ptr(), shape.in_c, shape.out_c).transposed();
-        // SAFETY: the slices have the lengths of the matrices, and an exclusive one overlaps no other.
-        return unsafe { gemm::gemm_with(isa, pool, Write::Set, a, b, grad_in.as_mut_ptr(), shape.in_c, workspace, None) };
+        let a = Matrix::of(&grad_out, shape.pixels(), shape.out_c);
+        let b = Matrix::of(&filter, shape.in_c, shape.out_c).transposed();
+        // SAFETY: the operands have the lengths of the matrices, and what is exclusive overlaps nothing.
+        return unsafe { target.multiply(isa, pool, a, b, shape.in_c, workspace) };
     }
 
-    let each = per_worker(shape);
+    let each = per_worker(shape, halves);
     let scratch = gemm::aligned(workspace);
-    let pass = Pass { isa, shape, grad_out: In(grad_out.as_ptr()), filter: In(filter.as_ptr()), grad_in: Out(grad_in.as_mut_ptr()) };
+    let pass = Pass { isa, shape, grad_out, filter, target: target.shared() };
     let rows = shape.batch * shape.in_h;
     // Enough rows that a phase fills its table.
     let block = (patches::block_of(rows * shape.in_w, shape.filter_len()) * shape.stride.0 * shape.stride.1).div_ceil(shape.in_w);
     let task = |task: usize, worker: usize| {
         // SAFETY: the workspace has room for every worker's tables, and rows of different tasks are different parts of the gradient.
         unsafe {
-            let patches = Patches::new(patches::part(scratch, worker, each), shape.taps(), shape.out_c);
+            let patches = Patches::new(patches::part(scratch, worker, each), shape.taps(), shape.out_c, halves);
             for phase_y in 0..shape.stride.0 {
                 for phase_x in 0..shape.stride.1 {
                     pass.phase(&patches, (phase_y, phase_x), task * block..rows.min((task + 1) * block));
@@ -90,9 +98,9 @@ pub fn grad_input_with(
 struct Pass<'a> {
     isa: Isa,
     shape: &'a ConvShape,
-    grad_out: In,
-    filter: In,
-    grad_in: Out,
+    grad_out: Reals<'a>,
+    filter: Reals<'a>,
+    target: Shared<'a>,
 }
 
 impl Pass<'_> {
@@ -116,11 +124,16 @@ impl Pass<'_> {
                         let oy = self.out(y + shape.pad.0, ky * shape.dilation.0, shape.stride.0, shape.out_h);
                         let ox = self.out(x + shape.pad.1, kx * shape.dilation.1, shape.stride.1, shape.out_w);
                         *patches.runs.add(segment * PIXELS + pixels) = match (oy, ox) {
-                            (Some(oy), Some(ox)) => self.grad_out.add(((image * shape.out_h + oy) * shape.out_w + ox) * shape.out_c),
+                            (Some(oy), Some(ox)) => self.grad_out.at(((image * shape.out_h + oy) * shape.out_w + ox) * shape.out_c),
                             _ => patches.zeros,
                         };
                     });
-                    *patches.outs.add(pixels) = self.grad_in.add((row * shape.in_w + x) * shape.in_c);
+                    // Without floats to point at, the table holds the pixel's number.
+                    let pixel = row * shape.in_w + x;
+                    *patches.outs.add(pixels) = match self.target.floats() {
+                        Some(grad_in) => grad_in.add(pixel * shape.in_c),
+                        None => std::ptr::without_provenance_mut(pixel),
+                    };
                     pixels += 1;
                     if pixels == PIXELS {
                         self.flush(patches, phase, pixels);
@@ -164,10 +177,17 @@ impl Pass<'_> {
         let segments = self.taps(phase, |_, _, _| {});
         if segments == 0 {
             for pixel in 0..pixels {
-                // SAFETY: the table points at whole pixels of the gradient.
-                unsafe { (*patches.outs.add(pixel)).write_bytes(0, shape.in_c) };
+                let at = if self.target.floats().is_some() {
+                    // SAFETY: the table points at whole pixels of the gradient.
+                    unsafe { *patches.outs.add(pixel) }
+                } else {
+                    patches.block.wrapping_add(pixel * shape.in_c)
+                };
+                // SAFETY: as above, or a row of the block.
+                unsafe { at.write_bytes(0, shape.in_c) };
             }
-            return;
+            // SAFETY: the rows were just written.
+            return unsafe { self.hand_out(patches, pixels) };
         }
         let across = (0..shape.k_w).filter(|kx| kx * shape.dilation.1 % shape.stride.1 == phase.1).count();
         let tap = |segment: usize| {
@@ -181,14 +201,38 @@ impl Pass<'_> {
             // The filter of a tap, transposed: [out channels, in channels].
             let right = |segment: usize| Matrix {
                 // SAFETY: the tap and the group lie inside the filter.
-                ptr: unsafe { self.filter.add(tap(segment) * shape.group_in() * shape.out_c + from) },
+                ptr: unsafe { self.filter.at(tap(segment) * shape.group_in() * shape.out_c + from) },
+                dtype: self.filter.dtype,
                 rows: run.length,
                 cols: shape.group_in(),
                 row_stride: 1,
                 col_stride: shape.out_c as isize,
             };
             // SAFETY: runs are pixels of the output's gradient or zeros, outs pixels of the input's.
-            unsafe { patches.multiply(self.isa, pixels, run, (from, to), &right, false) };
+            unsafe {
+                let blocked = self.target.floats().is_none().then_some(shape.in_c);
+                patches.multiply(self.isa, (pixels, self.grad_out.dtype), blocked, run, (from, to), &right, false);
+            }
+        }
+        // SAFETY: all channels of these pixels are done.
+        unsafe { self.hand_out(patches, pixels) };
+    }
+
+    /// Hands the pixels of the tables out one by one, if they do not stand where they belong.
+    ///
+    /// # Safety
+    /// They are finished.
+    unsafe fn hand_out(&self, patches: &Patches, pixels: usize) {
+        if self.target.floats().is_some() {
+            return;
+        }
+        let channels = self.shape.in_c;
+        for at in 0..pixels {
+            // SAFETY: the caller's promise; the table holds numbers of pixels.
+            unsafe {
+                let pixel = (*patches.outs.add(at)).addr();
+                self.target.finish(pixel..pixel + 1, 0..channels, patches.block.add(at * channels), 0);
+            }
         }
     }
 }

@@ -1,17 +1,22 @@
 //! Convolution over NHWC tensors and its two gradients, as matrix products whose operands are never materialised.
 //!
 //! A filter is `[k_h, k_w, in_c / groups, out_c]`. The micro-kernel of [`crate::gemm`] takes one pointer per row and run of taps, so a patch is read where it
-//! lies in the input; taps that fall into the padding point at zeros. Depthwise convolutions go channel by channel instead.
+//! lies in the input, or widened from two bytes where the product wants it; taps that fall into the padding point at zeros. Depthwise convolutions go channel by
+//! channel instead.
 
+mod channels;
 mod depthwise;
 mod forward;
 mod grad_filter;
 mod grad_input;
 mod patches;
+mod target;
 
 pub use forward::{forward, forward_with, forward_workspace};
 pub use grad_filter::{grad_filter, grad_filter_with, grad_filter_workspace};
 pub use grad_input::{grad_input, grad_input_with, grad_input_workspace};
+pub use patches::InHalves;
+pub use target::Target;
 
 /// The extents of a convolution. Pairs are `(height, width)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -90,9 +95,9 @@ impl ConvShape {
             && (self.in_h, self.in_w) == (self.out_h, self.out_w)
     }
 
-    /// One filter for each channel.
+    /// Every channel has filters of its own.
     fn depthwise(&self) -> bool {
-        self.groups > 1 && self.groups == self.in_c && self.groups == self.out_c
+        self.groups > 1 && self.groups == self.in_c
     }
 
     /// Whether some tap of some output falls outside of the input.

@@ -25,10 +25,19 @@ pub(super) struct Product {
 impl Product {
     /// Decides how the operands are read, for a result whose rows are `ldc` apart.
     pub fn new(isa: Isa, a: Matrix, b: Matrix, ldc: usize) -> Product {
-        let vector =
-            (b.cols == 1 && MatVec::fits(&a, b.row_stride, ldc)) || (a.rows == 1 && MatVec::fits(&b.transposed(), a.col_stride, 1));
-        let narrow = !vector && narrow::fits(&a, &b);
-        Product { isa, a, b, pack_a: pack_a(&a, b.cols), pack_b: !vector && !narrow && pack_b(&b, a.rows), vector, narrow }
+        let wide = !a.dtype.is_half() && !b.dtype.is_half();
+        let vector = wide
+            && ((b.cols == 1 && MatVec::fits(&a, b.row_stride, ldc)) || (a.rows == 1 && MatVec::fits(&b.transposed(), a.col_stride, 1)));
+        let narrow = wide && !vector && narrow::fits(&a, &b);
+        Product {
+            isa,
+            a,
+            b,
+            pack_a: a.dtype.is_half() || pack_a(&a, b.cols),
+            pack_b: !vector && !narrow && (b.dtype.is_half() || pack_b(&b, a.rows)),
+            vector,
+            narrow,
+        }
     }
 
     /// One block of the result over one range of k. `c` points to element `(0, 0)` of the whole.
@@ -74,11 +83,11 @@ impl Product {
             let product = if self.b.cols == 1 && MatVec::fits(&self.a, self.b.row_stride, ldc) {
                 let matrix = Matrix { ptr: self.a.at(rows.start, ks.start), rows: rows.len(), cols: ks.len(), ..self.a };
                 let (x, x_stride) = (self.b.at(ks.start, 0), self.b.row_stride);
-                MatVec { matrix, x, x_stride, y: c.add(rows.start * ldc), y_stride: ldc, accumulate }
+                MatVec { matrix, x, x_stride, y: c.wrapping_add(rows.start * ldc), y_stride: ldc, accumulate }
             } else {
                 let matrix = Matrix { ptr: self.b.at(ks.start, columns.start), rows: ks.len(), cols: columns.len(), ..self.b };
                 let (x, x_stride) = (self.a.at(0, ks.start), self.a.col_stride);
-                MatVec { matrix: matrix.transposed(), x, x_stride, y: c.add(columns.start), y_stride: 1, accumulate }
+                MatVec { matrix: matrix.transposed(), x, x_stride, y: c.wrapping_add(columns.start), y_stride: 1, accumulate }
             };
             product.run(self.isa);
         }
@@ -104,7 +113,7 @@ impl Product {
         let shape = Shape::of(self.isa);
         let left = if self.pack_a {
             // SAFETY: `per_worker` is the sum of the slivers of B and of `ROWS` rows of A, or all there are.
-            unsafe { Left::pack(&self.a, rows.clone(), ks.start, ks.len(), shape.rows, scratch.add(SLIVERS)) }
+            unsafe { Left::pack(self.isa, &self.a, rows.clone(), ks.start, ks.len(), shape.rows, scratch.add(SLIVERS)) }
         } else {
             // SAFETY: the block lies inside A.
             Left::Strided { ptr: unsafe { self.a.at(rows.start, ks.start) }, row: self.a.row_stride, step: self.a.col_stride }
@@ -173,16 +182,16 @@ impl Left {
     ///
     /// # Safety
     /// The block lies inside `a`, and `to` has room for its rows at `depth.next_multiple_of(LINE) + LINE` floats each.
-    unsafe fn pack(a: &Matrix, rows: Range<usize>, k: usize, depth: usize, tile: usize, to: *mut f32) -> Left {
+    unsafe fn pack(isa: Isa, a: &Matrix, rows: Range<usize>, k: usize, depth: usize, tile: usize, to: *mut f32) -> Left {
         if a.col_stride == 1 {
             let stride = depth.next_multiple_of(LINE) + LINE;
             // SAFETY: the caller's promise.
-            unsafe { pack::rows_of_a(a, rows.start, rows.len(), k, depth, to, stride) };
+            unsafe { pack::rows_of_a(isa, a, rows.start, rows.len(), k, depth, to, stride) };
             return Left::Strided { ptr: to, row: stride as isize, step: 1 };
         }
         if a.row_stride == 1 && tile == 8 && rows.len().is_multiple_of(8) {
             // SAFETY: the caller's promise.
-            unsafe { pack::panels_of_eight(a, rows.start, rows.len(), k, depth, to, depth + PAD) };
+            unsafe { pack::panels_of_eight(isa, a, rows.start, rows.len(), k, depth, to, depth + PAD) };
             return Left::Panels { ptr: to, depth };
         }
         for_each_part(rows.clone(), tile, 1, |part| {

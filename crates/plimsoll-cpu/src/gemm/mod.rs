@@ -3,37 +3,46 @@
 //! A product is cut into blocks of C by its shape alone (`plan`). A task packs what it needs of A and B into its worker's part of the workspace (`pack`) and
 //! sweeps the micro-kernel (`sweep`, `tile`) over it (`block`); where many tasks need the same of B, they pack it together and share it (`shared`).
 //! A product with a vector (`vector`) and one of a transposed A with few columns (`narrow`) read their matrix where it lies.
+//! Operands in two bytes are widened as they are packed; results that are stored so are handed out block by block (`blocks`).
 //! Small outputs with a long k (weight gradients) are cut along k as well: each chunk leaves a partial sum in the workspace, and the sums are
 //! added in chunk order.
 
 mod block;
+mod blocks;
 mod narrow;
-mod pack;
+pub(crate) mod pack;
 mod plan;
 mod shared;
 pub(crate) mod sweep;
 pub(crate) mod tile;
 mod vector;
 
+pub(crate) use blocks::zeros;
+pub use blocks::{Block, Take, blocks_workspace_len, gemm_blocks, gemm_blocks_with};
+
 use std::ops::Range;
 
 use crate::simd::Isa;
+use crate::stored::Reals;
 use crate::threads::Pool;
 use block::{Product, per_worker};
 use plan::Plan;
+use plimsoll_core::DType;
 
 /// A read-only matrix somewhere in memory: element `(i, j)` is at `ptr + i · row_stride + j · col_stride`.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix {
-    /// Element `(0, 0)`.
+    /// Element `(0, 0)`; cast, if elements have two bytes.
     pub ptr: *const f32,
+    /// Single precision, or a type of two bytes, which is widened when it is packed.
+    pub dtype: DType,
     /// Number of rows.
     pub rows: usize,
     /// Number of columns.
     pub cols: usize,
-    /// Floats from one row to the next.
+    /// Elements from one row to the next.
     pub row_stride: isize,
-    /// Floats from one column to the next.
+    /// Elements from one column to the next.
     pub col_stride: isize,
 }
 
@@ -45,20 +54,26 @@ unsafe impl Sync for Matrix {}
 impl Matrix {
     /// A row-major matrix whose rows follow each other without gaps.
     pub fn new(ptr: *const f32, rows: usize, cols: usize) -> Matrix {
-        Matrix { ptr, rows, cols, row_stride: cols as isize, col_stride: 1 }
+        Matrix { ptr, dtype: DType::F32, rows, cols, row_stride: cols as isize, col_stride: 1 }
+    }
+
+    /// [`Matrix::new`] of numbers in any type that kernels read.
+    pub fn of(reals: &Reals<'_>, rows: usize, cols: usize) -> Matrix {
+        Matrix { dtype: reals.dtype, ..Matrix::new(reals.ptr.cast(), rows, cols) }
     }
 
     /// The same memory read with rows and columns exchanged.
     pub fn transposed(self) -> Matrix {
-        Matrix { ptr: self.ptr, rows: self.cols, cols: self.rows, row_stride: self.col_stride, col_stride: self.row_stride }
+        Matrix { rows: self.cols, cols: self.rows, row_stride: self.col_stride, col_stride: self.row_stride, ..self }
     }
 
     /// # Safety
     /// The element lies inside the matrix, or one past the end of a row or column of it.
     #[inline(always)]
     pub(crate) unsafe fn at(&self, row: usize, col: usize) -> *const f32 {
+        let elements = row as isize * self.row_stride + col as isize * self.col_stride;
         // SAFETY: the caller's promise.
-        unsafe { self.ptr.offset(row as isize * self.row_stride + col as isize * self.col_stride) }
+        unsafe { self.ptr.byte_offset(elements * self.dtype.size() as isize) }
     }
 }
 

@@ -57,14 +57,14 @@ pub(super) unsafe fn multiply(
         let strip = STRIP.min(rows.end - i0);
         // SAFETY: the strip lies inside A, its rows inside C, and `sums` holds `n` rows of `STRIP` floats.
         unsafe {
-            let to = c.add(i0 * ldc);
+            let to = c.wrapping_add(i0 * ldc);
             if add {
                 pack::transpose(to, ldc as isize, 1, strip, n, sums, STRIP);
             }
             for k0 in ks.clone().step_by(step) {
                 let depth = step.min(ks.end - k0);
                 let accumulate = add || k0 > ks.start;
-                let right = Matrix { ptr: a.at(i0, k0), rows: depth, cols: strip, row_stride: a.col_stride, col_stride: 1 };
+                let right = Matrix { ptr: a.at(i0, k0), rows: depth, cols: strip, row_stride: a.col_stride, col_stride: 1, ..*a };
                 let sweep =
                     Sweep { isa, rows: n, columns: 0..strip, segments: 1, length: depth, accumulate, right: &|_| right, packed: None };
                 let mut a_rows = [std::ptr::null(); MAX_ROWS];

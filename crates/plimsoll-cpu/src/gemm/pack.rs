@@ -1,6 +1,9 @@
-//! Copies of blocks of A and B into the order the micro-kernel reads them in.
+//! Copies of blocks of A and B into the order the micro-kernel reads them in; what has two bytes becomes single precision on the way.
 
 use super::Matrix;
+use crate::simd::{Isa, Lanes, Vector};
+use crate::stored::{for_each_vector, load_one, widen, widen_run};
+use plimsoll_core::DType;
 
 /// Copies `len` floats: a call into the C library costs more than a few vectors.
 ///
@@ -23,10 +26,16 @@ pub(super) unsafe fn copy(from: *const f32, to: *mut f32, len: usize) {
 ///
 /// # Safety
 /// `a` is readable over the block and has unit column stride, `to` is writable for `rows · stride` floats and `depth <= stride`.
-pub(super) unsafe fn rows_of_a(a: &Matrix, row: usize, rows: usize, k: usize, depth: usize, to: *mut f32, stride: usize) {
+#[allow(clippy::too_many_arguments)]
+pub(super) unsafe fn rows_of_a(isa: Isa, a: &Matrix, row: usize, rows: usize, k: usize, depth: usize, to: *mut f32, stride: usize) {
     for i in 0..rows {
-        // SAFETY: row `row + i` of `a` holds `depth` contiguous floats from `k` on, and `to` has room for them.
-        unsafe { std::ptr::copy_nonoverlapping(a.at(row + i, k), to.add(i * stride), depth) };
+        // SAFETY: row `row + i` of `a` holds `depth` contiguous numbers from `k` on, and `to` has room for them.
+        unsafe {
+            match a.dtype.is_half() {
+                true => widen(isa, a.dtype, a.at(row + i, k), to.add(i * stride), depth),
+                false => std::ptr::copy_nonoverlapping(a.at(row + i, k), to.add(i * stride), depth),
+            }
+        }
     }
 }
 
@@ -38,7 +47,7 @@ pub(super) unsafe fn panel_of_a(a: &Matrix, row: usize, rows: usize, k: usize, d
     for j in 0..depth {
         for i in 0..rows {
             // SAFETY: the block lies inside `a` by the caller's promise, and `to` has room for it.
-            unsafe { *to.add(j * rows + i) = *a.at(row + i, k + j) };
+            unsafe { *to.add(j * rows + i) = load_one(a.dtype, a.at(row + i, k + j)) };
         }
     }
 }
@@ -47,7 +56,12 @@ pub(super) unsafe fn panel_of_a(a: &Matrix, row: usize, rows: usize, k: usize, d
 ///
 /// # Safety
 /// `a` is readable over the block, `rows` is a multiple of eight, and `to` is writable for `stride · rows` floats, where `depth <= stride`.
-pub(super) unsafe fn panels_of_eight(a: &Matrix, row: usize, rows: usize, k: usize, depth: usize, to: *mut f32, stride: usize) {
+#[allow(clippy::too_many_arguments)]
+pub(super) unsafe fn panels_of_eight(isa: Isa, a: &Matrix, row: usize, rows: usize, k: usize, depth: usize, to: *mut f32, stride: usize) {
+    if a.dtype.is_half() {
+        // SAFETY: the caller's promise.
+        return unsafe { widen_panels(isa, a.dtype, a.at(row, k), a.col_stride, rows, depth, to, stride) };
+    }
     for j in 0..depth {
         // SAFETY: `rows` contiguous floats lie there by the caller's promise; panel `p` begins at `8 · p · stride`.
         unsafe {
@@ -59,11 +73,132 @@ pub(super) unsafe fn panels_of_eight(a: &Matrix, row: usize, rows: usize, k: usi
     }
 }
 
+for_each_vector! {
+    /// [`panels_of_eight`] of numbers in two bytes: k are `step` numbers apart.
+    ///
+    /// # Safety
+    /// As there.
+    fn widen_panels = widen_panels_run(from: *const f32, step: isize, rows: usize, depth: usize, to: *mut f32, stride: usize)
+}
+
+/// # Safety
+/// As for [`panels_of_eight`].
+#[inline(always)]
+unsafe fn widen_panels_run<V: Vector, const BRAIN: bool>(
+    from: *const f32,
+    step: isize,
+    rows: usize,
+    depth: usize,
+    to: *mut f32,
+    stride: usize,
+) {
+    for j in 0..depth {
+        // SAFETY: the caller's promise; a vector is one panel's row or those of two.
+        unsafe {
+            let from = from.cast::<u16>().offset(j as isize * step);
+            let mut i = 0;
+            while i < rows {
+                let mut lanes = [0f32; 16];
+                let count = if rows - i >= V::LANES { V::LANES } else { 8 };
+                if count == V::LANES {
+                    V::load_half(from.add(i), BRAIN).store(lanes.as_mut_ptr());
+                } else {
+                    widen_run::<V, BRAIN>(from.add(i).cast(), lanes.as_mut_ptr(), count);
+                }
+                for at in (0..count).step_by(8) {
+                    let eight: [f32; 8] = std::array::from_fn(|lane| lanes[at + lane]);
+                    to.add((i + at) * stride + j * 8).cast::<[f32; 8]>().write_unaligned(eight);
+                }
+                i += count;
+            }
+        }
+    }
+}
+
+for_each_vector! {
+    /// Copies `rows` rows of `columns` contiguous numbers in two bytes, `step` numbers apart, into slivers of `width` columns that begin `pitch`
+    /// floats apart and whose rows are as long as the vectors of `lanes` that hold them.
+    ///
+    /// # Safety
+    /// The processor has `isa`, and both sides are valid for the elements named.
+    fn widen_slivers = widen_slivers_run(
+        from: *const f32, step: isize, rows: usize, columns: usize, to: *mut f32, width: usize, pitch: usize, lanes: usize
+    )
+}
+
+/// # Safety
+/// As for [`widen_slivers`].
+#[allow(clippy::too_many_arguments)]
+#[inline(always)]
+unsafe fn widen_slivers_run<V: Vector, const BRAIN: bool>(
+    from: *const f32,
+    step: isize,
+    rows: usize,
+    columns: usize,
+    to: *mut f32,
+    width: usize,
+    pitch: usize,
+    lanes: usize,
+) {
+    for k in 0..rows {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let from = from.cast::<u16>().offset(k as isize * step);
+            let (mut column, mut start) = (0, to);
+            while column < columns {
+                let here = width.min(columns - column);
+                let stride = (here + lanes - 1) & !(lanes - 1);
+                widen_run::<V, BRAIN>(from.add(column).cast(), start.wrapping_add(k * stride), here);
+                column += here;
+                start = start.wrapping_add(pitch);
+            }
+        }
+    }
+}
+
+/// [`transpose`] of a matrix in two bytes, a few columns at a time.
+///
+/// # Safety
+/// The processor has `isa`, and both sides are valid for the elements named.
+#[allow(clippy::too_many_arguments)]
+pub(super) unsafe fn transpose_halves(
+    isa: Isa,
+    dtype: DType,
+    from: *const f32,
+    outer: isize,
+    inner: isize,
+    columns: usize,
+    depth: usize,
+    to: *mut f32,
+    width: usize,
+) {
+    const SIDE: usize = 16;
+    let mut room = [0f32; SIDE * SIDE];
+    let from = from.cast::<u16>();
+    for i in (0..columns).step_by(SIDE) {
+        for j in (0..depth).step_by(SIDE) {
+            let (wide, deep) = (SIDE.min(columns - i), SIDE.min(depth - j));
+            // SAFETY: the caller's promise.
+            unsafe {
+                for column in 0..wide {
+                    let from = from.offset((i + column) as isize * outer + j as isize * inner);
+                    if inner == 1 {
+                        widen(isa, dtype, from.cast(), room[column * SIDE..].as_mut_ptr(), deep);
+                    } else {
+                        (0..deep).for_each(|k| room[column * SIDE + k] = load_one(dtype, from.offset(k as isize * inner).cast()));
+                    }
+                }
+                transpose(room.as_ptr(), SIDE as isize, 1, wide, deep, to.add(j * width + i), width);
+            }
+        }
+    }
+}
+
 /// `to[j · width + i] = from[i · outer + j · inner]` for `i < columns`, `j < depth`.
 ///
 /// # Safety
 /// Both sides are valid for the elements named.
-pub(super) unsafe fn transpose(from: *const f32, outer: isize, inner: isize, columns: usize, depth: usize, to: *mut f32, width: usize) {
+pub(crate) unsafe fn transpose(from: *const f32, outer: isize, inner: isize, columns: usize, depth: usize, to: *mut f32, width: usize) {
     #[cfg(target_arch = "x86_64")]
     if inner == 1 && columns >= 8 && depth >= 8 && is_x86_feature_detected!("avx") {
         // SAFETY: the instructions are there, and the extents allow whole blocks.

@@ -73,6 +73,12 @@ pub(super) fn partials(m: usize, n: usize, k: usize) -> usize {
     (chunks - 1).saturating_mul(m.saturating_mul(n)).min(if chunks > 1 { PARTIALS } else { 0 })
 }
 
+/// [`partials`] with room for the first chunk's sums too.
+pub(super) fn all_partials(m: usize, n: usize, k: usize) -> usize {
+    let first = if k / CHUNK > 1 { m.saturating_mul(n).min(PARTIALS) } else { 0 };
+    partials(m, n, k) + first
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -27,7 +27,7 @@ pub(crate) struct Sweep<'a> {
     pub accumulate: bool,
     /// The rows of B that belong to a segment; only as many as `length` are read.
     pub right: &'a dyn Fn(usize) -> Matrix,
-    /// Where to pack B, [`SLIVERS`] floats; without it B must have unit column stride and its segments must follow each other.
+    /// Where to pack B, [`SLIVERS`] floats; without it B must be single precision, have unit column stride, and its segments must follow each other.
     pub packed: Option<*mut f32>,
 }
 
@@ -138,7 +138,33 @@ impl Sweep<'_> {
             let row = segment * self.length;
             // SAFETY: the caller's promise; sliver after sliver, row after row, everything stays inside the group's part of `to`.
             unsafe {
-                if right.col_stride == 1 {
+                if right.dtype.is_half() && right.col_stride == 1 {
+                    let from = right.at(0, group.start);
+                    // Slivers of full width begin `depth · width` apart; rows of this segment come after those before it.
+                    let mut column = 0;
+                    while column < group.len() {
+                        // The last sliver may be narrower, and so are its rows.
+                        let full = (group.len() - column) / width * width;
+                        let columns = if full > 0 { full } else { group.len() - column };
+                        let stride = if full > 0 { width } else { columns.next_multiple_of(lanes) };
+                        let to = to.add(column * depth + row * stride);
+                        let from = from.byte_add(column * right.dtype.size());
+                        let pitch = depth * width;
+                        pack::widen_slivers(
+                            self.isa,
+                            right.dtype,
+                            from,
+                            right.row_stride,
+                            self.length,
+                            columns,
+                            to,
+                            width.min(columns),
+                            pitch,
+                            lanes,
+                        );
+                        column += columns;
+                    }
+                } else if right.col_stride == 1 {
                     // Along the rows of B: a page is not left after a sliver's width. A plain loop, for `step_by` divides once per row.
                     for k in 0..self.length {
                         let (mut column, mut start) = (group.start, to);
@@ -158,7 +184,11 @@ impl Sweep<'_> {
                         let columns = width.min(group.end - column);
                         let stride = columns.next_multiple_of(lanes);
                         let to = to.add(sliver * depth * width + row * stride);
-                        pack::transpose(right.at(0, column), right.col_stride, right.row_stride, columns, self.length, to, stride);
+                        let (from, outer, inner) = (right.at(0, column), right.col_stride, right.row_stride);
+                        match right.dtype.is_half() {
+                            true => pack::transpose_halves(self.isa, right.dtype, from, outer, inner, columns, self.length, to, stride),
+                            false => pack::transpose(from, outer, inner, columns, self.length, to, stride),
+                        }
                     }
                 }
             }

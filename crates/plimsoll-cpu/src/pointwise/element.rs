@@ -3,7 +3,7 @@
 use plimsoll_core::DType;
 
 /// An element as it lies in memory. Arithmetic is single precision whatever the types read and written.
-pub(super) trait Element: Copy {
+pub(crate) trait Element: Copy {
     fn load(self) -> f32;
     /// Rounds to nearest; integers are cut towards zero and held at the ends of their range.
     fn store(value: f32) -> Self;
@@ -12,12 +12,12 @@ pub(super) trait Element: Copy {
 /// The bits of a half-precision number.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(super) struct Half(u16);
+pub(crate) struct Half(pub u16);
 
 /// The bits of a bfloat16 number.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(super) struct Brain(u16);
+pub(crate) struct Brain(pub u16);
 
 macro_rules! cast {
     ($($ty:ty),*) => {$(
@@ -112,7 +112,7 @@ macro_rules! with_element {
         }
     }};
 }
-pub(super) use with_element;
+pub(crate) use with_element;
 
 /// Whether any of the numbers is infinite or NaN. Integers never are.
 ///

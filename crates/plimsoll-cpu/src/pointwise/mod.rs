@@ -11,7 +11,7 @@ mod philox;
 pub(crate) mod stretch;
 
 pub(crate) use code::larger;
-pub(crate) use math::{exp, log};
+pub(crate) use math::{exp, log, sigmoid, tanh};
 
 use crate::simd::Isa;
 use crate::threads::Pool;
@@ -38,7 +38,8 @@ pub struct Source<'a> {
 pub struct Sink<'a> {
     /// Its element type.
     pub dtype: DType,
-    /// The inputs whose memory it is written over. They have as many bytes as it has, and no other output is written over them.
+    /// The inputs whose memory it is written over, which have as many bytes as it has and over which no other output is written; also an input that is
+    /// only there once the kernel runs.
     pub over: &'a [usize],
 }
 
@@ -212,7 +213,17 @@ impl Kernel {
     /// # Safety
     /// As for [`Kernel::run`]; ranges that run at the same time are disjoint.
     #[inline(always)]
-    pub(crate) unsafe fn range(&self, start: usize, end: usize, mut sink: impl FnMut(Tile)) {
+    pub(crate) unsafe fn range(&self, start: usize, end: usize, sink: impl FnMut(Tile)) {
+        // SAFETY: the caller's promise.
+        unsafe { self.range_of(self.inputs.first().copied().unwrap_or(std::ptr::null()), start, end, sink) }
+    }
+
+    /// [`Kernel::range`] with another address for the first input, which has the expression's own shape and is in an output's [`Sink::over`].
+    ///
+    /// # Safety
+    /// As for [`Kernel::range`]; the first input need only be valid over the range.
+    #[inline(always)]
+    pub(crate) unsafe fn range_of(&self, first: *const u8, start: usize, end: usize, mut sink: impl FnMut(Tile)) {
         let code = &self.code;
         let mut file = File(MaybeUninit::uninit());
         let mut slots = [const { MaybeUninit::<*const u8>::uninit() }; SLOTS];
@@ -247,7 +258,8 @@ impl Kernel {
                 // A kernel whose row is the whole shape reads through slots only what lies like the shape itself.
                 let across = if row == 0 { 0 } else { offset(&code.stretched.dims[..outer], &strides[..outer], row) };
                 let element = across + if strides.last() == Some(&0) { 0 } else { column };
-                slot.write(self.inputs[*input as usize].wrapping_add(element * self.sizes.0[*input as usize]));
+                let base = if *input == 0 { first } else { self.inputs[*input as usize] };
+                slot.write(base.wrapping_add(element * self.sizes.0[*input as usize]));
             }
             for ((now, base), size) in outputs.iter_mut().zip(&self.outputs).zip(&self.sizes.1) {
                 now.write(base.wrapping_add(frame.start * size));

@@ -1,13 +1,20 @@
 //! One instruction of a loaded program: a kernel with everything it needs but the addresses that change from run to run.
 
-use crate::conv::{self, ConvShape};
-use crate::gemm::{self, Matrix, Write};
+use crate::attention::{self, AttentionShape, Backward, Forward};
+use crate::conv::{self, ConvShape, Target};
+use crate::gather::{self, TableShape};
+use crate::gemm::{self, Block, Matrix, Write};
 use crate::movement::{StridedCopy, pad_with_zeros};
 use crate::pointwise::Kernel;
 use crate::pooling::{self, PoolShape};
+use crate::recurrent::{self, Reals, Walk, WalkBack, WalkShape};
 use crate::reduce::Reducer;
+use crate::simd::Isa;
+use crate::stored::{Halves, Reals as Numbers};
 use crate::threads::Pool;
+use plimsoll_core::DType;
 use plimsoll_core::device::StepInputs;
+use plimsoll_core::ops::{RecurrentGradInputs, RecurrentInputs};
 use plimsoll_core::random::StepRandom;
 use std::ops::Range;
 
@@ -43,19 +50,67 @@ pub(super) struct Floats {
     pub count: usize,
 }
 
-impl Floats {
+/// A tensor of real numbers in single precision or two bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stored {
+    pub address: Address,
+    pub dtype: DType,
+    pub count: usize,
+}
+
+impl Stored {
     /// # Safety
-    /// The floats are there in this run, and nobody writes them meanwhile.
-    unsafe fn read<'a>(self, inputs: &StepInputs<'a>) -> &'a [f32] {
+    /// The numbers are there in this run, and nobody writes them meanwhile.
+    unsafe fn read<'a>(self, inputs: &StepInputs<'a>) -> Numbers<'a> {
+        // SAFETY: the caller's promise.
+        unsafe { Numbers::new(self.address.resolve(inputs), self.dtype, self.count) }
+    }
+
+    /// Where results of two bytes go; none if they are floats.
+    ///
+    /// # Safety
+    /// There is room for them in this run, and nobody else uses it meanwhile.
+    unsafe fn halves<'a>(self, inputs: &StepInputs<'a>) -> Option<Halves<'a>> {
+        // SAFETY: the caller's promise.
+        self.dtype.is_half().then(|| unsafe { Halves::new(self.address.resolve(inputs), self.dtype, self.count) })
+    }
+
+    /// # Safety
+    /// It is a tensor of floats, which are there in this run, and nobody writes them meanwhile.
+    unsafe fn slice<'a>(self, inputs: &StepInputs<'a>) -> &'a [f32] {
+        debug_assert_eq!(self.dtype, DType::F32);
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts(self.address.resolve(inputs).cast(), self.count) }
     }
 
     /// # Safety
+    /// It is a tensor of floats, which are there in this run, and nobody else uses them meanwhile.
+    unsafe fn floats<'a>(self, inputs: &StepInputs<'a>) -> &'a mut [f32] {
+        debug_assert_eq!(self.dtype, DType::F32);
+        // SAFETY: the caller's promise.
+        unsafe { Floats { address: self.address, count: self.count }.write(inputs) }
+    }
+}
+
+impl Floats {
+    /// # Safety
     /// The floats are there in this run, and nobody else uses them meanwhile.
     unsafe fn write<'a>(self, inputs: &StepInputs<'a>) -> &'a mut [f32] {
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.address.resolve(inputs).cast(), self.count) }
+    }
+}
+
+/// A tensor of real numbers in any type.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Typed {
+    pub address: Address,
+    pub dtype: DType,
+}
+
+impl Typed {
+    fn resolve(self, inputs: &StepInputs<'_>) -> Reals {
+        Reals { ptr: self.address.resolve(inputs), dtype: self.dtype }
     }
 }
 
@@ -93,6 +148,30 @@ impl Expression {
     }
 }
 
+/// Stores a finished block of a result of `columns` columns in two bytes, behind the expression that follows it, if one does.
+///
+/// # Safety
+/// The block's place in the result may be written; as for [`Kernel::range`].
+unsafe fn store(isa: Isa, finish: Option<&Expression>, to: Halves<'_>, columns: usize, block: &Block) {
+    let Some(expression) = finish else {
+        // SAFETY: the caller's promise.
+        return block.rows.clone().for_each(|row| unsafe { to.store(isa, row * columns + block.columns.start, block.row(row)) });
+    };
+    // The first input is the block, as if it stood in a whole result.
+    let origin = |values: *const f32, index: usize| values.wrapping_sub(index).cast::<u8>();
+    // SAFETY: the caller's promise; the block is there over the ranges.
+    unsafe {
+        if block.columns.len() == columns && block.is_dense() {
+            let (start, end) = (block.rows.start * columns, block.rows.end * columns);
+            return expression.kernel.range_of(origin(block.values(), start), start, end, |_| {});
+        }
+        for row in block.rows.clone() {
+            let start = row * columns + block.columns.start;
+            expression.kernel.range_of(origin(block.row(row).as_ptr(), start), start, start + block.columns.len(), |_| {});
+        }
+    }
+}
+
 fn first_random(random: &StepRandom, row: u64) -> u64 {
     random.first_row * row
 }
@@ -106,55 +185,91 @@ pub(super) enum Work {
         row: u64,
     },
     MatMul {
-        a: (Address, [usize; 2], bool),
-        b: (Address, [usize; 2], bool),
-        c: Floats,
+        a: (Stored, [usize; 2], bool),
+        b: (Stored, [usize; 2], bool),
+        c: Stored,
         workspace: Floats,
         epilogue: Option<Box<Expression>>,
     },
     Conv {
         shape: Box<ConvShape>,
-        input: Floats,
-        filter: Floats,
-        output: Floats,
+        input: Stored,
+        filter: Stored,
+        output: Stored,
         workspace: Floats,
         epilogue: Option<Box<Expression>>,
     },
     ConvGradInput {
         shape: Box<ConvShape>,
-        filter: Floats,
-        gradient: Floats,
-        output: Floats,
+        filter: Stored,
+        gradient: Stored,
+        output: Stored,
         workspace: Floats,
     },
     ConvGradFilter {
         shape: Box<ConvShape>,
-        input: Floats,
-        gradient: Floats,
+        input: Stored,
+        gradient: Stored,
         output: Floats,
         workspace: Floats,
     },
     MaxPool {
         shape: Box<PoolShape>,
-        input: Floats,
-        output: Floats,
+        input: Stored,
+        output: Stored,
         places: Address,
     },
     MaxPoolGrad {
         shape: Box<PoolShape>,
         places: Address,
-        gradient: Floats,
-        output: Floats,
+        gradient: Stored,
+        output: Stored,
     },
     AvgPool {
         shape: Box<PoolShape>,
-        input: Floats,
-        output: Floats,
+        input: Stored,
+        output: Stored,
     },
     AvgPoolGrad {
         shape: Box<PoolShape>,
-        gradient: Floats,
+        gradient: Stored,
+        output: Stored,
+    },
+    Recurrent {
+        shape: Box<WalkShape>,
+        operands: Box<RecurrentInputs<Typed>>,
+        hidden: Typed,
+        gates: Option<Typed>,
+        last: Option<Typed>,
+        workspace: Floats,
+    },
+    RecurrentGrad {
+        shape: Box<WalkShape>,
+        operands: Box<RecurrentGradInputs<Typed>>,
+        d_x: Typed,
+        d_recurrent: Option<Typed>,
+        d_first: Option<Typed>,
+        d_state: Option<Typed>,
+        workspace: Floats,
+    },
+    Gather {
+        shape: TableShape,
+        table: (Address, DType),
+        indices: Address,
+        output: (Address, DType),
+    },
+    ScatterAdd {
+        shape: TableShape,
+        indices: Address,
+        rows: (Address, DType),
         output: Floats,
+    },
+    Attention(Box<AttentionWork>),
+    AttentionGrad {
+        forward: Box<AttentionWork>,
+        gradient: HeadsOf,
+        /// Of queries, keys and values.
+        outputs: [HeadsOf; 3],
     },
     /// Copies from each source, after writing zeros where none of them reaches.
     Move {
@@ -162,6 +277,39 @@ pub(super) enum Work {
         output: Address,
         zeros: Option<Zeros>,
     },
+}
+
+/// Heads of a tensor, wherever that is.
+#[derive(Clone, Copy)]
+pub(super) struct HeadsOf {
+    pub address: Address,
+    /// Bytes before the first head.
+    pub start: usize,
+    pub dtype: DType,
+    pub row: usize,
+}
+
+impl HeadsOf {
+    fn resolve(self, inputs: &StepInputs<'_>) -> attention::Heads {
+        let HeadsOf { address, start, dtype, row } = self;
+        attention::Heads { start: address.resolve(inputs).wrapping_add(start), dtype, row }
+    }
+}
+
+/// What both directions of attention have in common.
+pub(super) struct AttentionWork {
+    pub shape: AttentionShape,
+    /// Queries, keys, values, and the result.
+    pub heads: [HeadsOf; 4],
+    pub mask: Option<(Address, DType)>,
+    pub lse: Floats,
+    pub workspace: Floats,
+}
+
+impl AttentionWork {
+    fn mask(&self, inputs: &StepInputs<'_>) -> Option<attention::KeyMask> {
+        self.mask.map(|(address, dtype)| attention::KeyMask { start: address.resolve(inputs), dtype })
+    }
 }
 
 /// The gaps that padding leaves along an axis.
@@ -190,12 +338,16 @@ impl Work {
                     reducer.run(pool, inputs.random, first_random(&inputs.random, *row));
                 }
                 Work::MatMul { a, b, c, workspace, epilogue } => {
-                    let matrix = |(address, [rows, columns], turned): &(Address, [usize; 2], bool)| {
-                        let matrix = Matrix::new(address.resolve(inputs).cast(), *rows, *columns);
+                    let matrix = |(stored, [rows, columns], turned): &(Stored, [usize; 2], bool)| {
+                        let matrix = Matrix::of(&stored.read(inputs), *rows, *columns);
                         if *turned { matrix.transposed() } else { matrix }
                     };
                     let (a, b) = (matrix(a), matrix(b));
                     let finish = prepared(epilogue, inputs);
+                    let workspace = workspace.write(inputs);
+                    if let Some(to) = c.halves(inputs) {
+                        return gemm::gemm_blocks(pool, a, b, workspace, &|block| store(Isa::best(), finish, to, b.cols, block));
+                    }
                     let apply = |rows: Range<usize>, part: Range<usize>, _: usize| {
                         if let Some(expression) = finish {
                             expression.finish(b.cols, rows, part);
@@ -203,23 +355,33 @@ impl Work {
                     };
                     let epilogue: gemm::Epilogue = if finish.is_some() { Some(&apply) } else { None };
                     let to = c.address.resolve(inputs).cast();
-                    gemm::gemm(pool, Write::Set, a, b, to, b.cols, workspace.write(inputs), epilogue);
+                    gemm::gemm(pool, Write::Set, a, b, to, b.cols, workspace, epilogue);
                 }
                 Work::Conv { shape, input, filter, output, workspace, epilogue } => {
                     let finish = prepared(epilogue, inputs);
                     let columns = shape.out_c;
+                    let (input, filter, workspace) = (input.read(inputs), filter.read(inputs), workspace.write(inputs));
+                    if let Some(to) = output.halves(inputs) {
+                        let take = |block: &Block| store(Isa::best(), finish, to, columns, block);
+                        return conv::forward(pool, shape, input, filter, Target::Blocks(&take), workspace);
+                    }
                     let apply = |rows: Range<usize>, part: Range<usize>, _: usize| {
                         if let Some(expression) = finish {
                             expression.finish(columns, rows, part);
                         }
                     };
                     let epilogue: gemm::Epilogue = if finish.is_some() { Some(&apply) } else { None };
-                    let (input, filter) = (input.read(inputs), filter.read(inputs));
-                    conv::forward(pool, shape, input, filter, output.write(inputs), workspace.write(inputs), epilogue);
+                    conv::forward(pool, shape, input, filter, Target::Floats(output.floats(inputs), epilogue), workspace);
                 }
                 Work::ConvGradInput { shape, filter, gradient, output, workspace } => {
-                    let (gradient, filter) = (gradient.read(inputs), filter.read(inputs));
-                    conv::grad_input(pool, shape, gradient, filter, output.write(inputs), workspace.write(inputs));
+                    let (gradient, filter, workspace) = (gradient.read(inputs), filter.read(inputs), workspace.write(inputs));
+                    match output.halves(inputs) {
+                        Some(to) => {
+                            let take = |block: &Block| store(Isa::best(), None, to, shape.in_c, block);
+                            conv::grad_input(pool, shape, gradient, filter, Target::Blocks(&take), workspace);
+                        }
+                        None => conv::grad_input(pool, shape, gradient, filter, Target::Floats(output.floats(inputs), None), workspace),
+                    }
                 }
                 Work::ConvGradFilter { shape, input, gradient, output, workspace } => {
                     let (input, gradient) = (input.read(inputs), gradient.read(inputs));
@@ -227,15 +389,59 @@ impl Work {
                 }
                 Work::MaxPool { shape, input, output, places } => {
                     let places = std::slice::from_raw_parts_mut(places.resolve(inputs), output.count);
-                    pooling::max_pool(pool, shape, input.read(inputs), output.write(inputs), places);
+                    match output.halves(inputs) {
+                        Some(to) => pooling::max_pool_halves(pool, shape, input.read(inputs), to, places),
+                        None => pooling::max_pool(pool, shape, input.slice(inputs), output.floats(inputs), places),
+                    }
                 }
                 Work::MaxPoolGrad { shape, places, gradient, output } => {
                     let places = std::slice::from_raw_parts(places.resolve(inputs), gradient.count);
-                    pooling::max_pool_grad(pool, shape, gradient.read(inputs), places, output.write(inputs));
+                    match output.halves(inputs) {
+                        Some(to) => pooling::max_pool_grad_halves(pool, shape, gradient.read(inputs), places, to),
+                        None => pooling::max_pool_grad(pool, shape, gradient.slice(inputs), places, output.floats(inputs)),
+                    }
                 }
-                Work::AvgPool { shape, input, output } => pooling::average_pool(pool, shape, input.read(inputs), output.write(inputs)),
-                Work::AvgPoolGrad { shape, gradient, output } => {
-                    pooling::average_pool_grad(pool, shape, gradient.read(inputs), output.write(inputs));
+                Work::AvgPool { shape, input, output } => match output.halves(inputs) {
+                    Some(to) => pooling::average_pool_halves(pool, shape, input.read(inputs), to),
+                    None => pooling::average_pool(pool, shape, input.slice(inputs), output.floats(inputs)),
+                },
+                Work::AvgPoolGrad { shape, gradient, output } => match output.halves(inputs) {
+                    Some(to) => pooling::average_pool_grad_halves(pool, shape, gradient.read(inputs), to),
+                    None => pooling::average_pool_grad(pool, shape, gradient.slice(inputs), output.floats(inputs)),
+                },
+                Work::Recurrent { shape, operands, hidden, gates, last, workspace } => {
+                    let real = |tensor: Typed| tensor.resolve(inputs);
+                    let (hidden, gates, last) = (real(*hidden), gates.map(real), last.map(real));
+                    let walk = Walk { shape: **shape, inputs: operands.map(real), hidden, gates, last };
+                    recurrent::forward(pool, &walk, workspace.write(inputs));
+                }
+                Work::RecurrentGrad { shape, operands, d_x, d_recurrent, d_first, d_state, workspace } => {
+                    let real = |tensor: Typed| tensor.resolve(inputs);
+                    let (d_x, d_recurrent) = (real(*d_x), d_recurrent.map(real));
+                    let (d_first, d_state) = (d_first.map(real), d_state.map(real));
+                    let walk = WalkBack { shape: **shape, inputs: operands.map(real), d_x, d_recurrent, d_first, d_state };
+                    recurrent::backward(pool, &walk, workspace.write(inputs));
+                }
+                Work::Gather { shape, table, indices, output } => {
+                    let (table, output) = ((table.0.resolve(inputs), table.1), (output.0.resolve(inputs), output.1));
+                    gather::gather(pool, shape, (table.0.cast_const(), table.1), indices.resolve(inputs), output);
+                }
+                Work::ScatterAdd { shape, indices, rows, output } => {
+                    let rows = (rows.0.resolve(inputs).cast_const(), rows.1);
+                    gather::scatter_add(pool, shape, indices.resolve(inputs), rows, output.write(inputs).as_mut_ptr());
+                }
+                Work::Attention(work) => {
+                    let [q, k, v, o] = work.heads.map(|heads| heads.resolve(inputs));
+                    let lse = work.lse.address.resolve(inputs).cast();
+                    let tensors = Forward { q, k, v, mask: work.mask(inputs), o, lse };
+                    attention::forward(pool, &work.shape, &tensors, work.workspace.write(inputs));
+                }
+                Work::AttentionGrad { forward: work, gradient, outputs } => {
+                    let [q, k, v, o] = work.heads.map(|heads| heads.resolve(inputs));
+                    let [d_q, d_k, d_v] = outputs.map(|heads| heads.resolve(inputs));
+                    let (lse, d_o) = (work.lse.address.resolve(inputs).cast_const().cast(), gradient.resolve(inputs));
+                    let tensors = Backward { q, k, v, mask: work.mask(inputs), o, lse, d_o, d_q, d_k, d_v };
+                    attention::backward(pool, &work.shape, &tensors, work.workspace.write(inputs));
                 }
                 Work::Move { copies, output, zeros } => {
                     let to = output.resolve(inputs);

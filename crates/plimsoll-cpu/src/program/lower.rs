@@ -1,16 +1,19 @@
 //! From a node of a planned graph to an instruction, and how much workspace that will need.
 
-use super::instruction::{Address, Expression, Floats, Work, Zeros};
-use crate::conv::{self, ConvShape};
+use super::instruction::{Address, AttentionWork, Expression, Floats, HeadsOf, Stored, Typed, Work, Zeros};
+use crate::attention::{self, AttentionShape};
+use crate::conv::{self, ConvShape, InHalves};
+use crate::gather::TableShape;
 use crate::gemm;
 use crate::memory::Block;
 use crate::movement::StridedCopy;
 use crate::pointwise::{Kernel, Sink, Source};
 use crate::pooling::PoolShape;
+use crate::recurrent::{self, WalkShape};
 use crate::reduce::{self, Reducer};
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Graph, Node};
-use plimsoll_core::ops::Window;
+use plimsoll_core::ops::{Attention, Cell, Recurrent, RecurrentGrad, Window};
 use plimsoll_core::plan::{Place, Program};
 use plimsoll_core::{Bytes, DType, Op, Shape, ValueId};
 
@@ -26,27 +29,59 @@ pub(super) struct Lowering<'a> {
 /// The workspace of a node's kernel for at most `rows` rows on `threads` threads.
 pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, threads: usize) -> Bytes {
     let dims = |value: ValueId| graph.shape(value).bind(rows);
+    let half = |value: ValueId| graph.ty(value).dtype.is_half();
     let floats = match &node.op {
         Op::Reduce(op) => reduce::workspace_len(&op.shape.bind(rows), &op.axes),
         Op::MatMul(op) => {
             let (m, n, k) = op.dims(graph.shape(node.inputs[0]), graph.shape(node.inputs[1])).expect("checked when the node was added");
-            gemm::workspace_len(m.bind(rows), n.bind(rows), k.bind(rows), threads)
+            let len = if half(node.outputs[0]) { gemm::blocks_workspace_len } else { gemm::workspace_len };
+            len(m.bind(rows), n.bind(rows), k.bind(rows), threads)
         }
         Op::Conv2d(op) => {
             let shape = conv_shape(&op.window, op.groups, &dims(node.inputs[0]), &dims(node.outputs[0]));
-            conv::forward_workspace(&shape, threads)
+            conv::forward_workspace(
+                &shape,
+                InHalves { input: half(node.inputs[0]), filter: half(node.inputs[1]), output: half(node.outputs[0]) },
+                threads,
+            )
         }
         Op::Conv2dGradInput(op) => {
             let shape = conv_shape(&op.window, op.groups, &dims(node.outputs[0]), &dims(node.inputs[1]));
-            conv::grad_input_workspace(&shape, threads)
+            conv::grad_input_workspace(
+                &shape,
+                InHalves { input: half(node.inputs[1]), filter: half(node.inputs[0]), output: half(node.outputs[0]) },
+                threads,
+            )
         }
         Op::Conv2dGradFilter(op) => {
             let shape = conv_shape(&op.window, op.groups, &dims(node.inputs[0]), &dims(node.inputs[1]));
             conv::grad_filter_workspace(&shape, threads)
         }
+        Op::Recurrent(op) => recurrent::forward_workspace(&walk_shape(op, &dims(node.inputs[0])), threads),
+        Op::RecurrentGrad(op) => recurrent::backward_workspace(&walk_back_shape(op, &dims(node.outputs[0])), threads),
+        Op::Attention(op) => attention::forward_workspace(&attention_shape(op, graph, node, rows), threads),
+        Op::AttentionGrad(op) => {
+            let shape = attention_shape(&op.attention, graph, node, rows);
+            attention::backward_workspace(&shape, graph.ty(node.outputs[0]).dtype, threads)
+        }
         _ => 0,
     };
     Bytes((floats * size_of::<f32>()) as u64)
+}
+
+fn attention_shape(op: &Attention, graph: &Graph, node: &Node, rows: usize) -> AttentionShape {
+    let tensors: Vec<&Shape> = node.inputs[..op.packing.tensors()].iter().map(|input| graph.shape(*input)).collect();
+    let shape = op.shape(&tensors).expect("checked when the node was added");
+    AttentionShape {
+        batch: shape.batch.bind(rows),
+        queries: shape.queries,
+        keys: shape.keys,
+        heads: op.heads,
+        kv_heads: op.kv_heads,
+        depth: shape.depth,
+        causal: op.causal,
+        scale: op.scale(),
+    }
 }
 
 fn conv_shape(window: &Window, groups: usize, input: &[usize], output: &[usize]) -> ConvShape {
@@ -65,6 +100,14 @@ fn conv_shape(window: &Window, groups: usize, input: &[usize], output: &[usize])
         dilation: window.dilation,
         groups,
     }
+}
+
+fn walk_shape(op: &Recurrent, x: &[usize]) -> WalkShape {
+    WalkShape { cell: op.cell, batch: x[0], steps: x[1], units: op.units, reverse: op.reverse }
+}
+
+fn walk_back_shape(op: &RecurrentGrad, d_x: &[usize]) -> WalkShape {
+    WalkShape { cell: op.cell, batch: d_x[0], steps: d_x[1], units: op.units, reverse: op.reverse }
 }
 
 fn pool_shape(window: &Window, input: &[usize], output: &[usize]) -> Box<PoolShape> {
@@ -100,37 +143,36 @@ impl Lowering<'_> {
             }
             Op::MatMul(op) => {
                 let matrix = |value: ValueId, turned: bool| -> Result<_, String> {
-                    let floats = self.floats(value)?;
                     let dims = self.dims(value);
-                    Ok((floats.address, [dims[0], dims[1]], turned))
+                    Ok((self.stored(value)?, [dims[0], dims[1]], turned))
                 };
                 Work::MatMul {
                     a: matrix(inputs[0], op.transpose_a)?,
                     b: matrix(inputs[1], op.transpose_b)?,
-                    c: self.floats(outputs[0])?,
+                    c: self.stored(outputs[0])?,
                     workspace,
                     epilogue: self.epilogue(op.epilogue.as_ref(), &inputs[2..], outputs[0])?,
                 }
             }
             Op::Conv2d(op) => Work::Conv {
                 shape: Box::new(conv_shape(&op.window, op.groups, &self.dims(inputs[0]), &self.dims(outputs[0]))),
-                input: self.floats(inputs[0])?,
-                filter: self.floats(inputs[1])?,
-                output: self.floats(outputs[0])?,
+                input: self.stored(inputs[0])?,
+                filter: self.stored(inputs[1])?,
+                output: self.stored(outputs[0])?,
                 workspace,
                 epilogue: self.epilogue(op.epilogue.as_ref(), &inputs[2..], outputs[0])?,
             },
             Op::Conv2dGradInput(op) => Work::ConvGradInput {
                 shape: Box::new(conv_shape(&op.window, op.groups, &self.dims(outputs[0]), &self.dims(inputs[1]))),
-                filter: self.floats(inputs[0])?,
-                gradient: self.floats(inputs[1])?,
-                output: self.floats(outputs[0])?,
+                filter: self.stored(inputs[0])?,
+                gradient: self.stored(inputs[1])?,
+                output: self.stored(outputs[0])?,
                 workspace,
             },
             Op::Conv2dGradFilter(op) => Work::ConvGradFilter {
                 shape: Box::new(conv_shape(&op.window, op.groups, &self.dims(inputs[0]), &self.dims(inputs[1]))),
-                input: self.floats(inputs[0])?,
-                gradient: self.floats(inputs[1])?,
+                input: self.stored(inputs[0])?,
+                gradient: self.stored(inputs[1])?,
                 output: self.floats(outputs[0])?,
                 workspace,
             },
@@ -141,27 +183,54 @@ impl Lowering<'_> {
                 }
                 Work::MaxPool {
                     shape: pool_shape(&op.window, &self.dims(inputs[0]), &self.dims(outputs[0])),
-                    input: self.floats(inputs[0])?,
-                    output: self.floats(outputs[0])?,
+                    input: self.stored(inputs[0])?,
+                    output: self.stored(outputs[0])?,
                     places: self.address(outputs[1])?,
                 }
             }
             Op::MaxPoolGrad(op) => Work::MaxPoolGrad {
                 shape: pool_shape(&op.window, &self.dims(outputs[0]), &self.dims(inputs[1])),
                 places: self.address(inputs[0])?,
-                gradient: self.floats(inputs[1])?,
-                output: self.floats(outputs[0])?,
+                gradient: self.stored(inputs[1])?,
+                output: self.stored(outputs[0])?,
             },
             Op::AvgPool(op) => Work::AvgPool {
                 shape: pool_shape(&op.window, &self.dims(inputs[0]), &self.dims(outputs[0])),
-                input: self.floats(inputs[0])?,
-                output: self.floats(outputs[0])?,
+                input: self.stored(inputs[0])?,
+                output: self.stored(outputs[0])?,
             },
             Op::AvgPoolGrad(op) => Work::AvgPoolGrad {
                 shape: pool_shape(&op.window, &self.dims(outputs[0]), &self.dims(inputs[0])),
-                gradient: self.floats(inputs[0])?,
-                output: self.floats(outputs[0])?,
+                gradient: self.stored(inputs[0])?,
+                output: self.stored(outputs[0])?,
             },
+            Op::Recurrent(op) => {
+                let operands = op.operands(&self.typed_all(inputs)?).ok_or("has inputs too many or too few")?;
+                let results = self.typed_all(outputs)?;
+                Work::Recurrent {
+                    shape: Box::new(walk_shape(op, &self.dims(inputs[0]))),
+                    operands: Box::new(operands),
+                    hidden: results[0],
+                    gates: results.get(1).copied(),
+                    last: results.get(2).copied(),
+                    workspace,
+                }
+            }
+            Op::RecurrentGrad(op) => {
+                let operands = op.operands(&self.typed_all(inputs)?).ok_or("has inputs too many or too few")?;
+                let mut results = self.typed_all(outputs)?.into_iter();
+                let d_x = results.next().ok_or("has no result")?;
+                let d_recurrent = if op.cell == Cell::Gru { results.next() } else { None };
+                Work::RecurrentGrad {
+                    shape: Box::new(walk_back_shape(op, &self.dims(outputs[0]))),
+                    operands: Box::new(operands),
+                    d_x,
+                    d_recurrent,
+                    d_first: results.next(),
+                    d_state: results.next(),
+                    workspace,
+                }
+            }
             Op::Transpose(op) => {
                 let copy = StridedCopy::transpose(self.size(inputs[0]), &self.dims(inputs[0]), &op.order);
                 Work::Move { copies: vec![(copy, self.address(inputs[0])?)], output: self.address(outputs[0])?, zeros: None }
@@ -191,7 +260,60 @@ impl Lowering<'_> {
                 let zeros = Zeros { element, dims, axis: op.axis, before: op.before, after: op.after };
                 Work::Move { copies: vec![(copy, self.address(inputs[0])?)], output: self.address(outputs[0])?, zeros: Some(zeros) }
             }
+            Op::Gather(_) => Work::Gather {
+                shape: self.table(inputs[0], inputs[1]),
+                table: self.typed(inputs[0])?,
+                indices: self.address(inputs[1])?,
+                output: self.typed(outputs[0])?,
+            },
+            Op::ScatterAdd(_) => Work::ScatterAdd {
+                shape: self.table(outputs[0], inputs[0]),
+                indices: self.address(inputs[0])?,
+                rows: self.typed(inputs[1])?,
+                output: self.floats(outputs[0])?,
+            },
+            Op::Attention(op) => Work::Attention(Box::new(self.attention(op, node, (outputs[0], outputs[1]), 0, workspace)?)),
+            Op::AttentionGrad(op) => {
+                let op = &op.attention;
+                let [.., o, lse, d_o] = inputs else { return Err("has too few inputs".to_string()) };
+                let forward = self.attention(op, node, (*o, *lse), 3, workspace)?;
+                let [d_q, d_k, d_v] = op.parts(forward.shape.depth).map(|(tensor, start)| self.heads(outputs[tensor], start));
+                Work::AttentionGrad { forward: Box::new(forward), gradient: self.heads(*d_o, 0)?, outputs: [d_q?, d_k?, d_v?] }
+            }
         })
+    }
+
+    /// What both directions of attention have in common; `behind` inputs stand behind operands and mask.
+    fn attention(
+        &self,
+        op: &Attention,
+        node: &Node,
+        (o, lse): (ValueId, ValueId),
+        behind: usize,
+        workspace: Floats,
+    ) -> Result<AttentionWork, String> {
+        let shape = attention_shape(op, &self.program.graph, node, self.rows);
+        let [q, k, v] = op.parts(shape.depth).map(|(tensor, start)| self.heads(node.inputs[tensor], start));
+        let mask = node.inputs[op.packing.tensors()..node.inputs.len() - behind].first();
+        let mask = mask.map(|mask| self.typed(*mask)).transpose()?;
+        Ok(AttentionWork { shape, heads: [q?, k?, v?, self.heads(o, 0)?], mask, lse: self.floats(lse)?, workspace })
+    }
+
+    /// Heads that begin at number `start` of each place of a tensor `[batch, length, width]`.
+    fn heads(&self, value: ValueId, start: usize) -> Result<HeadsOf, String> {
+        let (address, dtype) = self.typed(value)?;
+        Ok(HeadsOf { address, start: start * dtype.size(), dtype, row: self.dims(value)[2] })
+    }
+
+    fn table(&self, table: ValueId, indices: ValueId) -> TableShape {
+        let dims = self.dims(table);
+        let count = self.dims(indices).iter().product();
+        TableShape { rows: dims[0], width: dims[1..].iter().product(), count, indices: self.program.graph.ty(indices).dtype }
+    }
+
+    /// Where a value is, and its type.
+    fn typed(&self, value: ValueId) -> Result<(Address, DType), String> {
+        Ok((self.address(value)?, self.program.graph.ty(value).dtype))
     }
 
     /// Where a value is. What the plan places in a memory lies inside it.
@@ -216,6 +338,15 @@ impl Lowering<'_> {
         fixed(self.address(value)?)
     }
 
+    /// A value that a kernel reads or writes as real numbers, in single precision or two bytes.
+    fn stored(&self, value: ValueId) -> Result<Stored, String> {
+        let ty = self.program.graph.ty(value);
+        if ty.dtype != DType::F32 && !ty.dtype.is_half() {
+            return Err(format!("computes with f32, f16 and bf16, but {value} is {ty}; cast it first"));
+        }
+        Ok(Stored { address: self.address(value)?, dtype: ty.dtype, count: ty.shape.elements().bind(self.rows) })
+    }
+
     /// A value that a kernel reads or writes as single precision.
     fn floats(&self, value: ValueId) -> Result<Floats, String> {
         let ty = self.program.graph.ty(value);
@@ -223,6 +354,12 @@ impl Lowering<'_> {
             return Err(format!("is computed in f32, but {value} is {ty}; cast it first"));
         }
         Ok(Floats { address: self.address(value)?, count: ty.shape.elements().bind(self.rows) })
+    }
+
+    /// Values that a kernel reads or writes in their own types.
+    fn typed_all(&self, values: &[ValueId]) -> Result<Vec<Typed>, String> {
+        let typed = |value: &ValueId| Ok(Typed { address: self.address(*value)?, dtype: self.program.graph.ty(*value).dtype });
+        values.iter().map(typed).collect()
     }
 
     /// The planned scratch, as long as the kernel asks for with these rows.
@@ -273,12 +410,23 @@ impl Lowering<'_> {
         Ok(Expression { kernel, moving, row: random_row(shape) })
     }
 
-    /// An expression over a result where it stands: the result is its first input and its output.
+    /// An expression over a result where it stands: the result is its first input and its output. A result of two bytes stands in scratch until
+    /// then, as single precision.
     fn epilogue(&self, expr: Option<&Expr>, rest: &[ValueId], output: ValueId) -> Result<Option<Box<Expression>>, String> {
         let Some(expr) = expr else { return Ok(None) };
         let inputs: Vec<ValueId> = [&[output], rest].concat();
-        let shape = self.program.graph.shape(output);
-        self.expression(expr, shape, &inputs, &[output]).map(|expression| Some(Box::new(expression)))
+        let (shape, dtype) = (self.program.graph.shape(output), self.program.graph.ty(output).dtype);
+        if !dtype.is_half() {
+            return self.expression(expr, shape, &inputs, &[output]).map(|expression| Some(Box::new(expression)));
+        }
+        let dims: Vec<Vec<usize>> = inputs.iter().map(|input| self.dims(*input)).collect();
+        let mut sources = self.sources(&inputs, &dims);
+        sources[0].dtype = DType::F32;
+        let mut kernel = Kernel::new(expr, &shape.bind(self.rows), &sources, &[Sink { dtype, over: &[0] }])?;
+        let mut moving = self.bind(&inputs, |i, address| kernel.set_input(i, address))?;
+        moving.retain(|(i, _)| *i > 0);
+        kernel.set_output(0, self.written(output)?);
+        Ok(Some(Box::new(Expression { kernel, moving, row: random_row(shape) })))
     }
 
     /// The inputs that an output is written over.

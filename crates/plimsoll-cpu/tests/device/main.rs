@@ -3,4 +3,5 @@
 mod guard;
 mod model;
 mod op_table;
+mod precision;
 mod training;

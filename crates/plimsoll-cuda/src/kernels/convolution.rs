@@ -4,7 +4,8 @@
 use super::expression::Site;
 use super::product::{Product, Tile};
 use super::reduce::reduce;
-use super::{Argument, Kernel, index_type};
+use super::{Argument, Kernel, index_type, parameter};
+use plimsoll_core::DType;
 use plimsoll_core::expr::Expr;
 use plimsoll_core::ops::{Reduction, Window};
 use std::fmt::Write;
@@ -63,30 +64,30 @@ impl Conv {
         let inside = format!("(unsigned)row < {h}u && (unsigned)line < {w}u");
         let _ = writeln!(
             text,
-            "if ({inside}) value = image[(({pixel} / {} * {h} + row) * {w} + line) * {c} + g * {inner} + channel];",
+            "if ({inside}) value = load(image[(({pixel} / {} * {h} + row) * {w} + line) * {c} + g * {inner} + channel]);",
             oh * ow
         );
         text
     }
 }
 
-/// The convolution, and an expression over its results if there is one (input 0 of which is the result; the others follow the filter).
-pub(crate) fn forward(conv: &Conv, epilogue: Option<&Site<'_>>) -> Kernel {
+/// The convolution, and an expression over its results if there is one (input 0 of which is the result; the others follow the filter). `types` are those of the
+/// image, the filter and the result.
+pub(crate) fn forward(conv: &Conv, types: [DType; 3], epilogue: Option<&Site<'_>>) -> Kernel {
     let (out, all) = (conv.out(), conv.result[3]);
-    let mut parameters =
-        vec![("const float* image".to_string(), Argument::Input(0)), ("const float* filter".to_string(), Argument::Input(1))];
+    let mut parameters = vec![parameter(types[0], "image", Argument::Input(0)), parameter(types[1], "filter", Argument::Input(1))];
     let index = index_type(conv.extent());
     let mut store = format!("const {index} at = m * {all} + g * {out} + n;\n");
     match epilogue {
-        None => store += "result[at] = value;\n",
+        None => store += "store(result + at, value);\n",
         Some(site) => {
             // Input 0 is at hand; input 1 of the expression is input 2 of the node.
             parameters.extend(site.parameters(1));
             site.write(&mut store, index, "at");
-            let _ = writeln!(store, "result[at] = {};", site.root(0));
+            let _ = writeln!(store, "store(result + at, {});", site.root(0));
         }
     }
-    parameters.push(("float* result".to_string(), Argument::Output(0)));
+    parameters.push(parameter(types[2], "result", Argument::Output(0)));
     Product {
         what: conv.text("convolution"),
         rows: conv.pixels(),
@@ -96,7 +97,7 @@ pub(crate) fn forward(conv: &Conv, epilogue: Option<&Site<'_>>) -> Kernel {
         chunks: 1,
         left: conv.image_element("m", "k"),
         left_along_depth: conv.inner() >= 4,
-        right: format!("value = filter[k * {all} + g * {out} + n];\n"),
+        right: format!("value = load(filter[k * {all} + g * {out} + n]);\n"),
         right_along_depth: false,
         store,
         parameters,
@@ -105,8 +106,8 @@ pub(crate) fn forward(conv: &Conv, epilogue: Option<&Site<'_>>) -> Kernel {
     .kernel()
 }
 
-/// The gradient by the image: every pixel gathers from the windows it was under.
-pub(crate) fn grad_input(conv: &Conv) -> Kernel {
+/// The gradient by the image: every pixel gathers from the windows it was under. `types` are those of the filter, the gradient and the result.
+pub(crate) fn grad_input(conv: &Conv, types: [DType; 3]) -> Kernel {
     let Conv { window, image: [n, h, w, c], result: [_, oh, ow, all], groups } = *conv;
     let (inner, out, (kh, kw)) = (conv.inner(), conv.out(), window.size);
     let mut left = String::new();
@@ -120,7 +121,7 @@ pub(crate) fn grad_input(conv: &Conv) -> Kernel {
     let _ = writeln!(left, "const int y = down / {}, x = right / {};", window.stride.0, window.stride.1);
     let fits =
         format!("down >= 0 && right >= 0 && y < {oh} && x < {ow} && down % {} == 0 && right % {} == 0", window.stride.0, window.stride.1);
-    let _ = writeln!(left, "if ({fits}) value = gradient[((m / {} * {oh} + y) * {ow} + x) * {all} + g * {out} + channel];", h * w);
+    let _ = writeln!(left, "if ({fits}) value = load(gradient[((m / {} * {oh} + y) * {ow} + x) * {all} + g * {out} + channel]);", h * w);
     Product {
         what: conv.text("gradient by the image of"),
         rows: n * h * w,
@@ -130,13 +131,13 @@ pub(crate) fn grad_input(conv: &Conv) -> Kernel {
         chunks: 1,
         left,
         left_along_depth: out >= 4,
-        right: format!("value = filter[(k / {out} * {inner} + n) * {all} + g * {out} + k % {out}];\n"),
+        right: format!("value = load(filter[(k / {out} * {inner} + n) * {all} + g * {out} + k % {out}]);\n"),
         right_along_depth: true,
-        store: format!("result[m * {c} + g * {inner} + n] = value;\n"),
+        store: format!("store(result + m * {c} + g * {inner} + n, value);\n"),
         parameters: vec![
-            ("const float* filter".to_string(), Argument::Input(0)),
-            ("const float* gradient".to_string(), Argument::Input(1)),
-            ("float* result".to_string(), Argument::Output(0)),
+            parameter(types[0], "filter", Argument::Input(0)),
+            parameter(types[1], "gradient", Argument::Input(1)),
+            parameter(types[2], "result", Argument::Output(0)),
         ],
         extent: conv.extent(),
     }
@@ -162,8 +163,9 @@ fn joining_workspace(conv: &Conv, chunks: usize) -> u64 {
     super::reduce_workspace(&[chunks, conv.taps() * conv.result[3]], &[0])
 }
 
-/// The gradient by the filter: sums over all pixels, cut into chunks that are then joined in order.
-pub(crate) fn grad_filter(conv: &Conv) -> Vec<Kernel> {
+/// The gradient by the filter: sums over all pixels, cut into chunks that are then joined in order. `types` are those of the image and the gradient; filters
+/// are single precision.
+pub(crate) fn grad_filter(conv: &Conv, types: [DType; 2]) -> Vec<Kernel> {
     let (out, all, chunks) = (conv.out(), conv.result[3], chunks(conv));
     let size = conv.taps() * all;
     let target = if chunks == 1 { Argument::Output(0) } else { Argument::Workspace };
@@ -176,16 +178,16 @@ pub(crate) fn grad_filter(conv: &Conv) -> Vec<Kernel> {
         chunks,
         left: conv.image_element("k", "m"),
         left_along_depth: conv.inner() < 4,
-        right: format!("value = gradient[k * {all} + g * {out} + n];\n"),
+        right: format!("value = load(gradient[k * {all} + g * {out} + n]);\n"),
         right_along_depth: false,
         store: format!(
             "result[{}m * {all} + g * {out} + n] = value;\n",
             if chunks > 1 { format!("chunk * {size} + ") } else { String::new() }
         ),
         parameters: vec![
-            ("const float* image".to_string(), Argument::Input(0)),
-            ("const float* gradient".to_string(), Argument::Input(1)),
-            ("float* result".to_string(), target),
+            parameter(types[0], "image", Argument::Input(0)),
+            parameter(types[1], "gradient", Argument::Input(1)),
+            parameter(DType::F32, "result", target),
         ],
         extent: conv.extent().max(chunks * size),
     }
@@ -195,7 +197,7 @@ pub(crate) fn grad_filter(conv: &Conv) -> Vec<Kernel> {
     }
     let expr = Expr::identity();
     let dims = [chunks, size];
-    let operands = [super::Operand { dtype: plimsoll_core::DType::F32, dims: &dims }];
+    let operands = [super::Operand { dtype: DType::F32, dims: &dims }];
     let mut joining = reduce(&Site { expr: &expr, dims: &dims, operands: &operands, row: 0, at_hand: &[] }, &[0], Reduction::Sum);
     // What is joined lies at the beginning of the scratch; a reduction's own scratch, if any, behind it.
     for kernel in &mut joining {

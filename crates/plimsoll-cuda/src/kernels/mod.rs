@@ -20,7 +20,7 @@ pub(crate) use expression::{Operand, Site};
 pub(crate) use movement::{concat, pad, slice, transpose};
 pub(crate) use pointwise::pointwise;
 pub(crate) use pooling::{avg_pool, avg_pool_grad, max_pool, max_pool_grad};
-pub(crate) use product::matmul;
+pub(crate) use product::{matmul, narrowed};
 pub(crate) use reduce::{reduce, reduce_workspace};
 pub(crate) use report::report;
 
@@ -105,6 +105,12 @@ fn type_name(dtype: DType) -> &'static str {
         DType::I64 => "long long",
         DType::U8 => "unsigned char",
     }
+}
+
+/// A parameter that a kernel reads, or writes if it is an output or scratch.
+fn parameter(dtype: DType, name: &str, argument: Argument) -> (String, Argument) {
+    let constant = if matches!(argument, Argument::Input(_)) { "const " } else { "" };
+    (format!("{constant}{}* {name}", type_name(dtype)), argument)
 }
 
 /// Appends lines, this many steps to the right.

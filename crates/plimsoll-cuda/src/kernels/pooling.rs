@@ -1,6 +1,7 @@
 //! Pooling over windows. The gradients gather: every pixel looks at the windows it was in, so nothing is added twice in an unknown order.
 
-use super::{Argument, Kernel, THREADS, index_type, pieces};
+use super::{Argument, Kernel, THREADS, index_type, parameter, pieces};
+use plimsoll_core::DType;
 use plimsoll_core::ops::Window;
 use std::fmt::Write;
 
@@ -13,10 +14,6 @@ fn per_element(what: String, dims: [usize; 4], extent: usize, parameters: Vec<(S
     let _ = writeln!(text, "const {index} c = e % {c}, n = e / {};", h * w * c);
     let _ = writeln!(text, "const int x = e / {c} % {w}, y = e / {} % {h};", w * c);
     Kernel { what, parameters, body: text + body, blocks: [pieces(n, THREADS), 1, 1], threads: THREADS as u32 }
-}
-
-fn float(name: &str, argument: Argument) -> (String, Argument) {
-    (if matches!(argument, Argument::Output(_)) { format!("float* {name}") } else { format!("const float* {name}") }, argument)
 }
 
 /// Goes over the elements of a window that lie inside the image, as `row` and `line` at place (`i`, `j`).
@@ -52,57 +49,61 @@ fn extent(image: [usize; 4], result: [usize; 4]) -> usize {
 }
 
 /// The largest of every window and its place in it: the first of equals, NaN over all.
-pub(crate) fn max_pool(window: &Window, image: [usize; 4], result: [usize; 4]) -> Kernel {
+pub(crate) fn max_pool(window: &Window, image: [usize; 4], result: [usize; 4], dtype: DType) -> Kernel {
     let take = format!(
-        "const float value = image[{}];\n    \
+        "const float value = load(image[{}]);\n    \
          if (place < 0 || (!is_nan(best) && (is_nan(value) || value > best))) {{ best = value; place = i * {} + j; }}",
         place(image, "row", "line"),
         window.size.1
     );
-    let body = format!("float best = 0.0f;\nint place = -1;\n{}out[e] = best;\nplaces[e] = place;\n", over_window(window, image, &take));
+    let body =
+        format!("float best = 0.0f;\nint place = -1;\n{}store(out + e, best);\nplaces[e] = place;\n", over_window(window, image, &take));
     let parameters = vec![
-        float("image", Argument::Input(0)),
-        float("out", Argument::Output(0)),
+        parameter(dtype, "image", Argument::Input(0)),
+        parameter(dtype, "out", Argument::Output(0)),
         ("unsigned char* places".to_string(), Argument::Output(1)),
     ];
     per_element(format!("max pool {window} of {image:?}"), result, extent(image, result), parameters, &body)
 }
 
 /// Every pixel gathers the gradients of the windows it won.
-pub(crate) fn max_pool_grad(window: &Window, image: [usize; 4], result: [usize; 4]) -> Kernel {
+pub(crate) fn max_pool_grad(window: &Window, image: [usize; 4], result: [usize; 4], dtype: DType) -> Kernel {
     let index = index_type(extent(image, result));
-    let take =
-        format!("const {index} at = {};\n    if (places[at] == i * {} + j) sum += gradient[at];", place(result, "v", "u"), window.size.1);
-    let body = format!("float sum = 0.0f;\n{}out[e] = sum;\n", over_windows(window, result, &take));
+    let take = format!(
+        "const {index} at = {};\n    if (places[at] == i * {} + j) sum += load(gradient[at]);",
+        place(result, "v", "u"),
+        window.size.1
+    );
+    let body = format!("float sum = 0.0f;\n{}store(out + e, sum);\n", over_windows(window, result, &take));
     let parameters = vec![
         ("const unsigned char* places".to_string(), Argument::Input(0)),
-        float("gradient", Argument::Input(1)),
-        float("out", Argument::Output(0)),
+        parameter(dtype, "gradient", Argument::Input(1)),
+        parameter(dtype, "out", Argument::Output(0)),
     ];
     per_element(format!("gradient of max pool {window} of {image:?}"), image, extent(image, result), parameters, &body)
 }
 
 /// The mean of every window over the elements inside the image.
-pub(crate) fn avg_pool(window: &Window, image: [usize; 4], result: [usize; 4]) -> Kernel {
-    let take = format!("sum += image[{}];\n    count++;", place(image, "row", "line"));
-    let body = format!("float sum = 0.0f;\nint count = 0;\n{}out[e] = sum / count;\n", over_window(window, image, &take));
-    let parameters = vec![float("image", Argument::Input(0)), float("out", Argument::Output(0))];
+pub(crate) fn avg_pool(window: &Window, image: [usize; 4], result: [usize; 4], dtype: DType) -> Kernel {
+    let take = format!("sum += load(image[{}]);\n    count++;", place(image, "row", "line"));
+    let body = format!("float sum = 0.0f;\nint count = 0;\n{}store(out + e, sum / count);\n", over_window(window, image, &take));
+    let parameters = vec![parameter(dtype, "image", Argument::Input(0)), parameter(dtype, "out", Argument::Output(0))];
     per_element(format!("mean pool {window} of {image:?}"), result, extent(image, result), parameters, &body)
 }
 
 /// Every pixel gathers its share of the gradients of the windows it is in.
-pub(crate) fn avg_pool_grad(window: &Window, image: [usize; 4], result: [usize; 4]) -> Kernel {
+pub(crate) fn avg_pool_grad(window: &Window, image: [usize; 4], result: [usize; 4], dtype: DType) -> Kernel {
     let [_, h, w, _] = image;
     let ((kh, kw), (sh, sw)) = (window.size, window.stride);
     let take = format!(
         "const int top = v * {sh} - {}, left = u * {sw} - {};\n    \
          const int count = (min(top + {kh}, {h}) - max(top, 0)) * (min(left + {kw}, {w}) - max(left, 0));\n    \
-         sum += gradient[{}] / count;",
+         sum += load(gradient[{}]) / count;",
         window.pad_rows.0,
         window.pad_columns.0,
         place(result, "v", "u")
     );
-    let body = format!("float sum = 0.0f;\n{}out[e] = sum;\n", over_windows(window, result, &take));
-    let parameters = vec![float("gradient", Argument::Input(0)), float("out", Argument::Output(0))];
+    let body = format!("float sum = 0.0f;\n{}store(out + e, sum);\n", over_windows(window, result, &take));
+    let parameters = vec![parameter(dtype, "gradient", Argument::Input(0)), parameter(dtype, "out", Argument::Output(0))];
     per_element(format!("gradient of mean pool {window} of {image:?}"), image, extent(image, result), parameters, &body)
 }

@@ -3,7 +3,8 @@
 //! An operand is a piece of text that says how one of its elements is read, so matrix products and convolutions (whose matrices never
 //! exist) are the same kernel.
 
-use super::{Argument, Kernel, indented, index_type, pieces};
+use super::{Argument, Kernel, THREADS, indented, index_type, parameter, pieces};
+use plimsoll_core::DType;
 use std::fmt::Write;
 
 /// A product: `rows × columns` results, each a sum of `depth` products, for each of `groups` independent groups (`g`).
@@ -132,9 +133,10 @@ fn load(
     let _ = writeln!(body, "        }}\n        {into}[{inner}][{outer}] = value;\n    }}");
 }
 
-/// A matrix product for machines without cuBLASLt: row by row, either operand possibly transposed.
-pub(crate) fn matmul((m, n, k): (usize, usize, usize), transpose_a: bool, transpose_b: bool) -> Kernel {
-    let at = |name: &str, row: &str, column: &str, width: usize| format!("value = {name}[{row} * {width} + {column}];\n");
+/// A matrix product for machines without cuBLASLt and for types it does not multiply: row by row, either operand possibly transposed. `types` are those of the
+/// operands and the result.
+pub(crate) fn matmul((m, n, k): (usize, usize, usize), transpose_a: bool, transpose_b: bool, types: [DType; 3]) -> Kernel {
+    let at = |name: &str, row: &str, column: &str, width: usize| format!("value = load({name}[{row} * {width} + {column}]);\n");
     Product {
         what: format!("matrix product {m}×{k} · {k}×{n}"),
         rows: m,
@@ -146,13 +148,28 @@ pub(crate) fn matmul((m, n, k): (usize, usize, usize), transpose_a: bool, transp
         left_along_depth: !transpose_a,
         right: if transpose_b { at("b", "n", "k", k) } else { at("b", "k", "n", n) },
         right_along_depth: transpose_b,
-        store: format!("c[m * {n} + n] = value;\n"),
+        store: format!("store(c + m * {n} + n, value);\n"),
         parameters: vec![
-            ("const float* a".to_string(), Argument::Input(0)),
-            ("const float* b".to_string(), Argument::Input(1)),
-            ("float* c".to_string(), Argument::Output(0)),
+            parameter(types[0], "a", Argument::Input(0)),
+            parameter(types[1], "b", Argument::Input(1)),
+            parameter(types[2], "c", Argument::Output(0)),
         ],
         extent: (m * k).max(k * n).max(m * n),
     }
     .kernel()
+}
+
+/// Copies a matrix of single precision into scratch, in a type of two bytes: the library multiplies operands of one type only.
+pub(crate) fn narrowed(operand: usize, elements: usize, dtype: DType) -> Kernel {
+    let index = index_type(elements);
+    let mut body = String::new();
+    let _ = writeln!(body, "const {index} i = ({index})blockIdx.x * {THREADS} + threadIdx.x;\nif (i >= {elements}) return;");
+    body += "store(to + i, from[i]);\n";
+    Kernel {
+        what: format!("{elements} weights as {dtype}"),
+        parameters: vec![parameter(DType::F32, "from", Argument::Input(operand)), parameter(dtype, "to", Argument::Workspace)],
+        body,
+        blocks: [pieces(elements, THREADS), 1, 1],
+        threads: THREADS as u32,
+    }
 }

@@ -74,14 +74,25 @@ fn a_convolution_with_its_epilogue() {
     let conv = Conv { window: Window::same((3, 3), (2, 2), (1, 1), (9, 9)), groups: 1, image: [2, 9, 9, 3], result: [2, 5, 5, 8] };
     let operands = [floats(&[2, 5, 5, 8]), floats(&[8])];
     let site = Site { expr: &relu, dims: &[2, 5, 5, 8], operands: &operands, row: 200, at_hand: &[(0, "value")] };
-    insta::assert_snapshot!(text(&forward(&conv, Some(&site))));
+    insta::assert_snapshot!(text(&forward(&conv, [DType::F32; 3], Some(&site))));
 }
 
 #[test]
 fn pools_gather() {
     let window = Window::valid((2, 2), (2, 2));
-    insta::assert_snapshot!("max_pool", text(&max_pool(&window, [1, 4, 4, 3], [1, 2, 2, 3])));
-    insta::assert_snapshot!("max_pool_grad", text(&max_pool_grad(&window, [1, 4, 4, 3], [1, 2, 2, 3])));
+    insta::assert_snapshot!("max_pool", text(&max_pool(&window, [1, 4, 4, 3], [1, 2, 2, 3], DType::F32)));
+    insta::assert_snapshot!("max_pool_grad", text(&max_pool_grad(&window, [1, 4, 4, 3], [1, 2, 2, 3], DType::F32)));
+}
+
+#[test]
+fn two_bytes_beside_four() {
+    let (window, image, result) = (Window::valid((2, 2), (2, 2)), [1, 4, 4, 3], [1, 2, 2, 3]);
+    let conv = Conv { window, groups: 1, image, result };
+    let product = matmul((5, 3, 7), false, true, [DType::BF16, DType::F32, DType::F16]);
+    let mut kernels = vec![product, narrowed(1, 21, DType::BF16), max_pool(&window, image, result, DType::BF16)];
+    kernels.push(grad_input(&conv, [DType::F32, DType::BF16, DType::BF16]));
+    kernels.extend(grad_filter(&conv, [DType::F16, DType::F16]));
+    insta::assert_snapshot!(kernels.iter().map(text).collect::<String>());
 }
 
 #[test]

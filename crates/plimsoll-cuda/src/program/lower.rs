@@ -24,7 +24,15 @@ pub(super) enum Work {
     /// A kernel, and the values that its inputs are.
     Kernel(Kernel, Vec<ValueId>),
     /// A matrix product through the library: rows, columns, length of the sums, and which operands are transposed.
-    Product { extents: (usize, usize, usize), transpose: (bool, bool), fallback: Kernel },
+    Product {
+        extents: (usize, usize, usize),
+        transpose: (bool, bool),
+        /// Of both operands and of the result.
+        types: (DType, DType),
+        /// The operand that was narrowed to the beginning of the scratch, and how many bytes of that it takes.
+        narrowed: Option<(usize, u64)>,
+        fallback: Kernel,
+    },
 }
 
 /// The scratch of a node for at most `rows` rows. The same on every GPU and without one.
@@ -34,7 +42,7 @@ pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize) -> Bytes {
         Op::Reduce(op) => kernels::reduce_workspace(&op.shape.bind(rows), &op.axes),
         Op::MatMul(op) => {
             let (m, n, _) = extents(op, graph, node, rows);
-            products::workspace(m, n)
+            products::workspace(m, n) + narrowed(graph, node, rows).map_or(0, |(_, bytes, _)| bytes)
         }
         Op::Conv2dGradFilter(op) => {
             kernels::grad_filter_workspace(&conv(&op.window, op.groups, &dims(node.inputs[0]), &dims(node.inputs[1])))
@@ -46,6 +54,15 @@ pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize) -> Bytes {
 fn extents(op: &MatMul, graph: &Graph, node: &Node, rows: usize) -> (usize, usize, usize) {
     let (m, n, k) = op.dims(graph.shape(node.inputs[0]), graph.shape(node.inputs[1])).expect("checked when the node was added");
     (m.bind(rows), n.bind(rows), k.bind(rows))
+}
+
+/// Which operand of a product the library wants narrowed to the other's type, the bytes that takes, and that type.
+fn narrowed(graph: &Graph, node: &Node, rows: usize) -> Option<(usize, u64, DType)> {
+    let [a, b, result] = [node.inputs[0], node.inputs[1], node.outputs[0]].map(|value| graph.ty(value).dtype);
+    let common = products::common_type(a, b, result)?;
+    let operand = [a, b].iter().position(|dtype| *dtype != common)?;
+    let elements = graph.shape(node.inputs[operand]).elements().bind(rows);
+    Some((operand, products::narrowed_bytes(DType::F32, common, elements), common))
 }
 
 fn conv(window: &Window, groups: usize, image: &[usize], result: &[usize]) -> Conv {
@@ -74,44 +91,50 @@ impl Lowering<'_> {
             Op::Reduce(op) => all(self.with_site(&op.expr, &op.shape, inputs, &[], |site| kernels::reduce(site, &op.axes, op.kind))),
             Op::MatMul(op) => self.matmul(op, node, guarded)?,
             Op::Conv2d(op) => {
-                self.expect_single(&[inputs[0], inputs[1], outputs[0]])?;
+                let types = self.reals([inputs[0], inputs[1], outputs[0]])?;
                 let conv = conv(&op.window, op.groups, &self.dims(inputs[0]), &self.dims(outputs[0]));
                 one(match &op.epilogue {
-                    None => kernels::forward(&conv, None),
+                    None => kernels::forward(&conv, types, None),
                     Some(expr) => {
                         let seen: Vec<ValueId> = [&outputs[..1], &inputs[2..]].concat();
                         let shape = self.program.graph.shape(outputs[0]);
-                        self.with_site(expr, shape, &seen, &[(0, "value")], |site| kernels::forward(&conv, Some(site)))
+                        self.with_site(expr, shape, &seen, &[(0, "value")], |site| kernels::forward(&conv, types, Some(site)))
                     }
                 })
             }
             Op::Conv2dGradInput(op) => {
-                self.expect_single(&[inputs[0], inputs[1], outputs[0]])?;
-                one(kernels::grad_input(&conv(&op.window, op.groups, &self.dims(outputs[0]), &self.dims(inputs[1]))))
+                let types = self.reals([inputs[0], inputs[1], outputs[0]])?;
+                one(kernels::grad_input(&conv(&op.window, op.groups, &self.dims(outputs[0]), &self.dims(inputs[1])), types))
             }
             Op::Conv2dGradFilter(op) => {
-                self.expect_single(&[inputs[0], inputs[1], outputs[0]])?;
-                all(kernels::grad_filter(&conv(&op.window, op.groups, &self.dims(inputs[0]), &self.dims(inputs[1]))))
+                let types = self.reals([inputs[0], inputs[1]])?;
+                all(kernels::grad_filter(&conv(&op.window, op.groups, &self.dims(inputs[0]), &self.dims(inputs[1])), types))
+            }
+            Op::Recurrent(_) | Op::RecurrentGrad(_) => {
+                return Err("has no CUDA kernel yet; compute with `--device cpu`".to_string());
             }
             Op::MaxPool(op) => {
-                self.expect_single(&[inputs[0], outputs[0]])?;
-                one(kernels::max_pool(&op.window, four(&self.dims(inputs[0])), four(&self.dims(outputs[0]))))
+                let [dtype] = self.reals([outputs[0]])?;
+                one(kernels::max_pool(&op.window, four(&self.dims(inputs[0])), four(&self.dims(outputs[0])), dtype))
             }
             Op::MaxPoolGrad(op) => {
-                self.expect_single(&[inputs[1], outputs[0]])?;
-                one(kernels::max_pool_grad(&op.window, four(&self.dims(outputs[0])), four(&self.dims(inputs[1]))))
+                let [dtype] = self.reals([outputs[0]])?;
+                one(kernels::max_pool_grad(&op.window, four(&self.dims(outputs[0])), four(&self.dims(inputs[1])), dtype))
             }
             Op::AvgPool(op) => {
-                self.expect_single(&[inputs[0], outputs[0]])?;
-                one(kernels::avg_pool(&op.window, four(&self.dims(inputs[0])), four(&self.dims(outputs[0]))))
+                let [dtype] = self.reals([outputs[0]])?;
+                one(kernels::avg_pool(&op.window, four(&self.dims(inputs[0])), four(&self.dims(outputs[0])), dtype))
             }
             Op::AvgPoolGrad(op) => {
-                self.expect_single(&[inputs[0], outputs[0]])?;
-                one(kernels::avg_pool_grad(&op.window, four(&self.dims(outputs[0])), four(&self.dims(inputs[0]))))
+                let [dtype] = self.reals([outputs[0]])?;
+                one(kernels::avg_pool_grad(&op.window, four(&self.dims(outputs[0])), four(&self.dims(inputs[0])), dtype))
             }
             Op::Transpose(op) => one(kernels::transpose(self.size(inputs[0]), &self.dims(inputs[0]), &op.order)),
             Op::Slice(op) => one(kernels::slice(self.size(inputs[0]), &self.dims(inputs[0]), &self.dims(outputs[0]), op.axis, op.start)),
             Op::Pad(op) => one(kernels::pad(self.size(inputs[0]), &self.dims(inputs[0]), &self.dims(outputs[0]), op.axis, op.before)),
+            Op::Gather(_) | Op::ScatterAdd(_) | Op::Attention(_) | Op::AttentionGrad(_) => {
+                return Err("has no CUDA kernel yet; train on the CPU (`--device cpu`)".to_string());
+            }
             Op::Concat(op) => {
                 let dims: Vec<Vec<usize>> = inputs.iter().map(|input| self.dims(*input)).collect();
                 one(kernels::concat(self.size(inputs[0]), &dims, &self.dims(outputs[0]), op.axis))
@@ -126,18 +149,27 @@ impl Lowering<'_> {
 
     fn matmul(&self, op: &MatMul, node: &Node, guarded: bool) -> Result<Vec<Work>, String> {
         let (inputs, output) = (&node.inputs[..], node.outputs[0]);
-        self.expect_single(&[inputs[0], inputs[1], output])?;
+        let types = self.reals([inputs[0], inputs[1], output])?;
         let extents = extents(op, &self.program.graph, node, self.rows);
-        let fallback = kernels::matmul(extents, op.transpose_a, op.transpose_b);
-        let mut works = match self.library && !guarded {
-            true => vec![Work::Product { extents, transpose: (op.transpose_a, op.transpose_b), fallback }],
+        let fallback = kernels::matmul(extents, op.transpose_a, op.transpose_b, types);
+        let mut works = match products::common_type(types[0], types[1], types[2]).filter(|_| self.library && !guarded) {
+            Some(common) => {
+                let narrowed = narrowed(&self.program.graph, node, self.rows);
+                let copy = narrowed.map(|(operand, _, dtype)| {
+                    let elements = self.dims(inputs[operand]).iter().product();
+                    Work::Kernel(kernels::narrowed(operand, elements, dtype), inputs.to_vec())
+                });
+                let narrowed = narrowed.map(|(operand, bytes, _)| (operand, bytes));
+                let transpose = (op.transpose_a, op.transpose_b);
+                copy.into_iter().chain([Work::Product { extents, transpose, types: (common, types[2]), narrowed, fallback }]).collect()
+            }
             // The library cannot be told to leave a state alone; our own kernel can.
-            false => vec![Work::Kernel(fallback, inputs.to_vec())],
+            None => vec![Work::Kernel(fallback, inputs.to_vec())],
         };
         if let Some(expr) = &op.epilogue {
             let seen: Vec<ValueId> = [&[output], &inputs[2..]].concat();
             let shape = self.program.graph.shape(output);
-            let kernel = self.with_site(expr, shape, &seen, &[], |site| kernels::pointwise(site, &[DType::F32]));
+            let kernel = self.with_site(expr, shape, &seen, &[], |site| kernels::pointwise(site, &types[2..]));
             works.push(Work::Kernel(kernel, seen));
         }
         Ok(works)
@@ -165,11 +197,11 @@ impl Lowering<'_> {
         write(&Site { expr, dims: &shape.bind(self.rows), operands: &operands, row, at_hand })
     }
 
-    /// Products, convolutions and pools compute in single precision.
-    fn expect_single(&self, values: &[ValueId]) -> Result<(), String> {
-        match values.iter().find(|value| self.dtype(**value) != DType::F32) {
-            Some(value) => Err(format!("is computed in f32, but {value} is {}; cast it first", self.program.graph.ty(*value))),
-            None => Ok(()),
+    /// The types of values that products, convolutions and pools compute with: in single precision, whatever they are stored in.
+    fn reals<const N: usize>(&self, values: [ValueId; N]) -> Result<[DType; N], String> {
+        match values.iter().find(|value| self.dtype(**value) != DType::F32 && !self.dtype(**value).is_half()) {
+            Some(value) => Err(format!("computes with f32, f16 and bf16, but {value} is {}; cast it first", self.program.graph.ty(*value))),
+            None => Ok(values.map(|value| self.dtype(value))),
         }
     }
 

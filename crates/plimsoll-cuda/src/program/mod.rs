@@ -344,19 +344,29 @@ impl Assembly<'_> {
     ) -> Result<Unlinked, String> {
         match work {
             Work::Kernel(kernel, inputs) => self.launch(&kernel, &inputs, outputs, offset),
-            Work::Product { extents, transpose: (a, b), fallback } => {
+            Work::Product { extents, transpose: (a, b), types, narrowed, fallback } => {
                 let library = self.shared.products.as_ref().expect("products are only made where the library is");
-                match Product::new(library, extents, a, b, workspace.get()) {
+                let taken = narrowed.map_or(0, |(_, bytes)| bytes);
+                let scratch = self.addresses.arena.0 + offset.0;
+                match Product::new(library, extents, types, a, b, workspace.get() - taken as usize) {
                     None => self.launch(&fallback, inputs, outputs, offset),
                     Some(product) => Ok(Unlinked::Product(Step::Product {
                         product: Box::new(product),
-                        a: self.addresses.value(inputs[0])?,
-                        b: self.addresses.value(inputs[1])?,
+                        a: self.operand(0, narrowed, inputs, scratch)?,
+                        b: self.operand(1, narrowed, inputs, scratch)?,
                         c: self.addresses.value(outputs[0])?,
-                        workspace: Address::Fixed(self.addresses.arena.0 + offset.0),
+                        workspace: Address::Fixed(scratch + taken),
                     })),
                 }
             }
+        }
+    }
+
+    /// Where an operand of a product is: in the scratch, if it was narrowed.
+    fn operand(&self, i: usize, narrowed: Option<(usize, u64)>, inputs: &[ValueId], scratch: u64) -> Result<Address, String> {
+        match narrowed {
+            Some((operand, _)) if operand == i => Ok(Address::Fixed(scratch)),
+            _ => self.addresses.value(inputs[i]),
         }
     }
 

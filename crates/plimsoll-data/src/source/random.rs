@@ -56,6 +56,11 @@ impl RandomSpec {
         self.column(Column::new(name, DType::I32, []), Values::Labels { classes })
     }
 
+    /// Adds a column of i32 of this shape, uniform in `0..classes`: a class for every pixel, or tokens.
+    pub fn classes(self, name: &str, shape: impl Into<Vec<usize>>, classes: u32) -> RandomSpec {
+        self.column(Column::new(name, DType::I32, shape), Values::Labels { classes })
+    }
+
     fn column(mut self, column: Column, values: Values) -> RandomSpec {
         self.columns.push((column, values));
         self

@@ -2,16 +2,40 @@
 
 use super::maps::maps;
 use super::reader::Reader;
-use super::sources::{Opened, SOURCES};
+use super::sources::{Opened, SOURCES, Source};
 use crate::error::{Error, Result};
 use plimsoll_core::Bytes;
-use plimsoll_data::{Cache, Dataset, Parallelism, Prefetch, Shuffle};
+use plimsoll_data::{Cache, Dataset, Parallelism, Prefetch, Shuffle, Vocabulary};
 use std::path::Path;
 use std::sync::Arc;
 use toml::Value;
 
 /// The keys whose text is a path.
 pub(super) const PATHS: [&str; 5] = ["x", "y", "path", "file", "classes"];
+
+/// How many rows to make up for a network of the zoo, if the source is `synthetic`.
+pub(super) fn synthetic_rows(root: &Reader<'_>) -> Result<Option<u64>> {
+    let Some(data) = root.section("data")? else { return Ok(None) };
+    if data.value("source").and_then(Value::as_str) != Some("synthetic") {
+        return Ok(None);
+    }
+    let rows = data.count("rows", 1)?.unwrap_or(1 << 20);
+    data.finish()?;
+    Ok(Some(rows))
+}
+
+/// The characters and the context of the text that is learnt from.
+pub(super) fn text(root: &Reader<'_>, folder: &Path) -> Result<(Vocabulary, usize)> {
+    let data = root.section("data")?;
+    let kind = data.as_ref().map(|data| data.choice("source", &SOURCES)).transpose()?.flatten();
+    match (data, kind) {
+        (Some(data), Some(kind @ Source::Text)) => match Opened::new(&data, kind, folder)? {
+            Opened::Text { whole, .. } => Ok((whole.vocabulary().clone(), whole.context())),
+            _ => unreachable!("a text was opened"),
+        },
+        _ => Err(Error::Config("this run did not learn from text (`data.source` is not \"text\"), so it cannot write any".to_string())),
+    }
+}
 
 /// The rows to learn from and those to validate on.
 pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, seed: u64) -> Result<(Dataset, Option<Dataset>)> {

@@ -1,8 +1,13 @@
 //! Configurations: the TOML text of a run, read with errors that name the key, the nearest one that exists, and what it may be.
 
 mod data;
+mod kinds;
+#[cfg(test)]
+mod layer_tests;
 mod layers;
 mod maps;
+mod objective;
+mod optimizers;
 mod reader;
 mod sources;
 mod training;
@@ -11,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::pipeline::Pipeline;
 use crate::run::Run;
 use reader::Reader;
+pub(crate) use reader::nearest;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
@@ -50,6 +56,16 @@ impl Config {
         })?;
         let title = path.file_stem().map_or("run".to_string(), |stem| stem.to_string_lossy().into_owned());
         Ok(Config { table, folder: path.parent().map(Path::to_path_buf).unwrap_or_default(), title })
+    }
+
+    /// A network of the zoo on made-up rows, to plan it, or to try it, without data. It learns by gradient descent with momentum, unless
+    /// `train.optimizer` says otherwise.
+    pub fn zoo(name: &str) -> Result<Config> {
+        let name = crate::zoo::find(name)?.name;
+        let text = format!(
+            "[model]\nzoo = \"{name}\"\n[data]\nsource = \"synthetic\"\n[train]\nbatch = 32\noptimizer = {{ type = \"sgd\", momentum = 0.9 }}\n"
+        );
+        Ok(Config { title: name.to_string(), ..Config::from_text(&text)? })
     }
 
     /// From text, with paths relative to the current folder.
@@ -105,15 +121,34 @@ impl Config {
     /// The run it describes, or what is wrong with it.
     pub fn build(&self) -> Result<Run> {
         let root = Reader::root(&self.table);
-        let settings = training::settings(&root)?;
-        let (data, validation) = data::datasets(&root, &self.folder, settings.batch, settings.seed)?;
-        let model = layers::model(&root)?;
+        let mut settings = training::settings(&root)?;
+        let (model, network) = layers::model(&root)?;
+        let (data, validation) = match data::synthetic_rows(&root)? {
+            Some(rows) => {
+                let Some(network) = network else {
+                    return Err(Error::Config(
+                        "`data.source` is \"synthetic\", which makes up rows for a network of the zoo; name one as `model.zoo`".to_string(),
+                    ));
+                };
+                if !settings.loss_given {
+                    settings.loss = network.loss.into();
+                }
+                (network.synthetic(rows)?.batch(settings.batch.unwrap_or(32)), None)
+            }
+            None => data::datasets(&root, &self.folder, settings.batch, settings.seed)?,
+        };
         root.finish()?;
         Ok(Run::new(settings, model, data, validation, self.anchored().to_toml(), self.title.clone()))
     }
 }
 
 impl Config {
+    /// The characters and the context of a run that learns from text.
+    pub(crate) fn text(&self) -> Result<(plimsoll_data::Vocabulary, usize)> {
+        let root = Reader::root(&self.table);
+        data::text(&root, &self.folder)
+    }
+
     /// Only its data, and the line: the model may be missing.
     pub fn pipeline(&self) -> Result<Pipeline> {
         let root = Reader::root(&self.table);

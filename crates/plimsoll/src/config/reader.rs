@@ -169,7 +169,7 @@ pub(super) fn choose<T: Copy>(key: &str, word: &str, names: &[(&'static str, T)]
 }
 
 /// The known word that differs from this one by the fewest letters, if that is few.
-pub(super) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
+pub(crate) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     let (distance, near) = known.iter().map(|candidate| (distance(word, candidate), *candidate)).min()?;
     (distance <= 2.max(word.len() / 3)).then_some(near)
 }

@@ -1,8 +1,8 @@
 //! The fully connected layer.
 
-use super::{Activation, Initializer, Layer, Lowering, only};
-use plimsoll_core::graph::{Init, StateKind};
-use plimsoll_core::shape::{Shape, TensorType};
+use super::conv::finish;
+use super::{Activation, Initializer, Layer, Lowering, Penalty, only};
+use plimsoll_core::shape::Shape;
 use plimsoll_core::{Dim, GraphError, ValueId};
 
 /// Every output sees every number of the last axis of the input.
@@ -17,12 +17,13 @@ pub struct Dense {
     activation: Activation,
     bias: bool,
     initializer: Initializer,
+    penalty: Penalty,
 }
 
 impl Dense {
     /// `units` outputs, with a bias and no activation.
     pub fn new(units: usize) -> Dense {
-        Dense { units, activation: Activation::Linear, bias: true, initializer: Initializer::default() }
+        Dense { units, activation: Activation::Linear, bias: true, initializer: Initializer::default(), penalty: Penalty::default() }
     }
 
     /// With an activation.
@@ -44,6 +45,11 @@ impl Dense {
     pub fn initializer(self, initializer: Initializer) -> Dense {
         Dense { initializer, ..self }
     }
+
+    /// With weights that cost something for being large.
+    pub fn penalty(self, penalty: Penalty) -> Dense {
+        Dense { penalty, ..self }
+    }
 }
 
 impl Layer for Dense {
@@ -53,27 +59,22 @@ impl Layer for Dense {
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let x = only(lowering, inputs)?;
-        let g = &mut *lowering.graph;
-        let shape = g.shape(x).clone();
+        let shape = lowering.graph.shape(x).clone();
         let Some(width) = shape.last().and_then(|dim| dim.as_fixed()).filter(|_| shape.rank() >= 2) else {
-            return Err(g.error(format!("takes [batch, …, features], but got the shape {shape}")));
+            return Err(lowering.graph.error(format!("takes [batch, …, features], but got the shape {shape}")));
         };
         if self.units == 0 {
-            return Err(g.error("needs at least one unit"));
+            return Err(lowering.graph.error("needs at least one unit"));
         }
         // Everything in front of the features is rows of one matrix.
         let leading = Shape::new(shape.dims()[..shape.rank() - 1].iter().copied()).elements();
-        let x = g.reshape(x, Shape::new([leading, Dim::fixed(width)]))?;
-        let kernel = TensorType::f32(Shape::fixed([width, self.units]));
-        let kernel = g.state("kernel", StateKind::Parameter, kernel, self.initializer.init(width, self.units))?;
-        let mut y = g.matmul(x, kernel)?;
-        if self.bias {
-            let bias = TensorType::f32(Shape::fixed([self.units]));
-            let bias = g.state("bias", StateKind::Parameter, bias, Init::Constant(0.0))?;
-            y = g.plus(y, bias)?;
-        }
-        let y = g.reshape(y, shape.with(shape.rank() - 1, Dim::fixed(self.units)))?;
-        self.activation.apply(g, y)
+        let x = lowering.graph.reshape(x, Shape::new([leading, Dim::fixed(width)]))?;
+        let kernel = lowering.parameter("kernel", [width, self.units], self.initializer.init(width, self.units))?;
+        lowering.penalize(kernel, self.penalty)?;
+        let y = lowering.graph.matmul(x, kernel)?;
+        let y = finish(lowering, y, self.units, self.bias, Activation::Linear)?;
+        let y = lowering.graph.reshape(y, shape.with(shape.rank() - 1, Dim::fixed(self.units)))?;
+        self.activation.apply(lowering.graph, y)
     }
 
     fn last_activation(&self) -> Option<Activation> {

@@ -1,21 +1,69 @@
-//! Dropout: random zeros while learning, nothing otherwise.
+//! Dropout: random zeros while learning, nothing otherwise. Masks are never stored: they are drawn again, bit for bit, wherever they are needed.
 
+use super::shape::row;
 use super::{Layer, Lowering, only};
 use plimsoll_core::expr::{Binary, Expr};
-use plimsoll_core::{GraphError, ValueId};
+use plimsoll_core::shape::Shape;
+use plimsoll_core::{Dim, GraphError, ValueId};
 
 /// Sets a random share of the elements to zero while learning and scales the rest up, so that the sum stays.
-/// The mask is never stored: it is drawn again, bit for bit, wherever it is needed.
 #[derive(Clone, Debug)]
 pub struct Dropout {
     rate: f32,
 }
 
-impl Dropout {
-    /// Drops this share of the elements, in [0, 1).
-    pub fn new(rate: f32) -> Dropout {
-        Dropout { rate }
+/// Drops whole channels: all elements of a row that share their place in the last axis.
+#[derive(Clone, Debug)]
+pub struct SpatialDropout {
+    rate: f32,
+}
+
+/// Drops the whole row: in a residual branch, this skips a block for some examples. The rest is scaled up.
+#[derive(Clone, Debug)]
+pub struct StochasticDepth {
+    rate: f32,
+}
+
+/// Dropout that keeps mean and variance behind SELU: elements are set to its lowest value instead of zero.
+#[derive(Clone, Debug)]
+pub struct AlphaDropout {
+    rate: f32,
+}
+
+macro_rules! rated {
+    ($layer:ident) => {
+        impl $layer {
+            /// Drops this share, in [0, 1).
+            pub fn new(rate: f32) -> $layer {
+                $layer { rate }
+            }
+        }
+    };
+}
+
+rated!(Dropout);
+rated!(SpatialDropout);
+rated!(StochasticDepth);
+rated!(AlphaDropout);
+
+/// Whether anything is dropped at all, or why that cannot be.
+fn drops(lowering: &Lowering<'_>, rate: f32) -> Result<bool, GraphError> {
+    if !(0.0..1.0).contains(&rate) {
+        return Err(lowering.graph.error(format!("the dropout rate is a share from 0 to below 1, but is {rate}")));
     }
+    Ok(lowering.training && rate > 0.0)
+}
+
+/// Multiplies by a mask that has this shape, scaled so that the sum stays.
+fn mask(lowering: &mut Lowering<'_>, x: ValueId, shape: Shape, rate: f32) -> Result<ValueId, GraphError> {
+    let g = &mut *lowering.graph;
+    let stream = g.stream();
+    let draw = Expr::build(|e| {
+        let kept = e.binary(Binary::LessEq, e.constant(rate), e.random(stream));
+        e.mul(kept, e.constant(1.0 / (1.0 - rate)))
+    });
+    let mask = g.pointwise_over(draw, &[], shape)?;
+    g.times(x, mask)
 }
 
 impl Layer for Dropout {
@@ -25,17 +73,74 @@ impl Layer for Dropout {
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let x = only(lowering, inputs)?;
-        let g = &mut *lowering.graph;
-        if !(0.0..1.0).contains(&self.rate) {
-            return Err(g.error(format!("the dropout rate is a share from 0 to below 1, but is {}", self.rate)));
-        }
-        if !lowering.training || self.rate == 0.0 {
+        if !drops(lowering, self.rate)? {
             return Ok(x);
         }
+        let g = &mut *lowering.graph;
         let stream = g.stream();
         let expr = Expr::build(|e| {
             let kept = e.binary(Binary::LessEq, e.constant(self.rate), e.random(stream));
             e.select(kept, e.mul(e.input(0), e.constant(1.0 / (1.0 - self.rate))), e.constant(0.0))
+        });
+        g.pointwise(expr, &[x])
+    }
+}
+
+impl Layer for SpatialDropout {
+    fn kind(&self) -> &'static str {
+        "spatial_dropout"
+    }
+
+    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        let x = only(lowering, inputs)?;
+        if !drops(lowering, self.rate)? {
+            return Ok(x);
+        }
+        let (batch, row) = row(lowering, x)?;
+        let ones = row.iter().skip(1).map(|_| Dim::fixed(1));
+        let channels = Dim::fixed(row.last().copied().unwrap_or(1));
+        let shape = Shape::new(std::iter::once(batch).chain(ones).chain([channels]));
+        mask(lowering, x, shape, self.rate)
+    }
+}
+
+impl Layer for StochasticDepth {
+    fn kind(&self) -> &'static str {
+        "stochastic_depth"
+    }
+
+    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        let x = only(lowering, inputs)?;
+        if !drops(lowering, self.rate)? {
+            return Ok(x);
+        }
+        let (batch, row) = row(lowering, x)?;
+        let shape = Shape::new(std::iter::once(batch).chain(row.iter().map(|_| Dim::fixed(1))));
+        mask(lowering, x, shape, self.rate)
+    }
+}
+
+/// What SELU gives far below zero.
+const SELU_LOWEST: f32 = -1.758_099_3;
+
+impl Layer for AlphaDropout {
+    fn kind(&self) -> &'static str {
+        "alpha_dropout"
+    }
+
+    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        let x = only(lowering, inputs)?;
+        if !drops(lowering, self.rate)? {
+            return Ok(x);
+        }
+        let g = &mut *lowering.graph;
+        let (stream, rate) = (g.stream(), self.rate);
+        let scale = ((1.0 - rate) * (1.0 + rate * SELU_LOWEST * SELU_LOWEST)).sqrt().recip();
+        let shift = -scale * SELU_LOWEST * rate;
+        let expr = Expr::build(|e| {
+            let kept = e.binary(Binary::LessEq, e.constant(rate), e.random(stream));
+            let x = e.select(kept, e.input(0), e.constant(SELU_LOWEST));
+            e.add(e.mul(x, e.constant(scale)), e.constant(shift))
         });
         g.pointwise(expr, &[x])
     }

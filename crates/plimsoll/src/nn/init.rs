@@ -14,26 +14,42 @@ pub enum Initializer {
     HeUniform,
     /// Normal with variance `2 / in`.
     HeNormal,
+    /// Uniform with variance `1 / in`.
+    LecunUniform,
+    /// Normal with variance `1 / in`: keeps the scale of SELU layers.
+    LecunNormal,
     /// All zero.
     Zeros,
+    /// All one.
+    Ones,
+    /// Normal with this standard deviation, cut at two of them.
+    Normal(f32),
+    /// Uniform between minus this and this.
+    Uniform(f32),
 }
 
 /// The standard deviation of a unit normal cut at two standard deviations.
 const CUT_NORMAL_STD: f32 = 0.879_625_7;
 
 impl Initializer {
-    /// All of them by the names configurations use.
-    pub const NAMES: [(&'static str, Initializer); 5] = [
+    /// Those without numbers of their own, or with Keras' usual ones, by the names configurations use.
+    pub const NAMES: [(&'static str, Initializer); 10] = [
         ("glorot_uniform", Initializer::GlorotUniform),
         ("glorot_normal", Initializer::GlorotNormal),
         ("he_uniform", Initializer::HeUniform),
         ("he_normal", Initializer::HeNormal),
+        ("lecun_uniform", Initializer::LecunUniform),
+        ("lecun_normal", Initializer::LecunNormal),
         ("zeros", Initializer::Zeros),
+        ("ones", Initializer::Ones),
+        ("truncated_normal", Initializer::Normal(0.05)),
+        ("random_uniform", Initializer::Uniform(0.05)),
     ];
 
     pub(crate) fn init(self, fan_in: usize, fan_out: usize) -> Init {
         let glorot = 2.0 / (fan_in + fan_out).max(1) as f32;
-        let he = 2.0 / fan_in.max(1) as f32;
+        let lecun = 1.0 / fan_in.max(1) as f32;
+        let he = 2.0 * lecun;
         let uniform = |variance: f32| Init::Uniform { limit: (3.0 * variance).sqrt() };
         let normal = |variance: f32| Init::TruncatedNormal { std: variance.sqrt() / CUT_NORMAL_STD };
         match self {
@@ -41,7 +57,12 @@ impl Initializer {
             Initializer::GlorotNormal => normal(glorot),
             Initializer::HeUniform => uniform(he),
             Initializer::HeNormal => normal(he),
+            Initializer::LecunUniform => uniform(lecun),
+            Initializer::LecunNormal => normal(lecun),
             Initializer::Zeros => Init::Constant(0.0),
+            Initializer::Ones => Init::Constant(1.0),
+            Initializer::Normal(std) => Init::TruncatedNormal { std },
+            Initializer::Uniform(limit) => Init::Uniform { limit },
         }
     }
 }

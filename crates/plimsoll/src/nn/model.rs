@@ -1,5 +1,6 @@
 //! Models: layers and how they are connected. Shapes are found when the data is known.
 
+use super::build::{Source, Tensor};
 use super::{Activation, Layer, Lowering};
 use plimsoll_core::shape::TensorType;
 use plimsoll_core::{DType, Graph, GraphError, ValueId};
@@ -9,124 +10,20 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Model {
     name: String,
+    inputs: Vec<String>,
     layers: Vec<Placed>,
-    output: Tensor,
+    outputs: Vec<(String, Tensor)>,
 }
 
+/// A layer in its place.
 #[derive(Clone, Debug)]
-struct Placed {
-    name: String,
-    layer: Arc<dyn Layer>,
-    inputs: Vec<Tensor>,
-}
-
-/// The result of a layer of a model, or its input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tensor(Option<usize>);
-
-/// Layers one after another.
-///
-/// ```
-/// use plimsoll::nn::{Conv2D, Dense, Flatten, Model, Sequential};
-/// let model: Model = Sequential::new().add(Conv2D::new(32, 3).relu()).add(Flatten).add(Dense::new(10)).into();
-/// assert_eq!(model.layer_names(), ["conv2d", "flatten", "dense"]);
-/// ```
-#[derive(Clone, Debug)]
-pub struct Sequential {
-    net: Functional,
-    last: Tensor,
-}
-
-/// Layers connected freely: branches, residuals, several readers of one result.
-///
-/// ```
-/// use plimsoll::nn::{Add, Conv2D, Functional, GlobalAveragePool, Padding};
-/// let mut net = Functional::new("residual");
-/// let x = net.input();
-/// let stem = net.add(Conv2D::new(8, 3).padding(Padding::Same).relu(), [x]);
-/// let branch = net.add(Conv2D::new(8, 3).padding(Padding::Same), [stem]);
-/// let sum = net.add(Add, [stem, branch]);
-/// let pooled = net.named("head", GlobalAveragePool, [sum]);
-/// let model = net.build(pooled);
-/// assert_eq!(model.layer_names(), ["conv2d", "conv2d_1", "add", "head"]);
-/// ```
-#[derive(Clone, Debug)]
-pub struct Functional {
-    name: String,
-    layers: Vec<Placed>,
-}
-
-impl Functional {
-    /// An empty network.
-    pub fn new(name: &str) -> Functional {
-        Functional { name: name.to_string(), layers: Vec::new() }
-    }
-
-    /// The model's input.
-    pub fn input(&mut self) -> Tensor {
-        Tensor(None)
-    }
-
-    /// Adds a layer that reads the given results, named after its kind and numbered.
-    pub fn add(&mut self, layer: impl Layer + 'static, inputs: impl IntoIterator<Item = Tensor>) -> Tensor {
-        self.add_shared(None, Arc::new(layer), inputs)
-    }
-
-    /// Adds a layer under a name of its own, which its weights carry and messages use.
-    pub fn named(&mut self, name: &str, layer: impl Layer + 'static, inputs: impl IntoIterator<Item = Tensor>) -> Tensor {
-        self.add_shared(Some(name), Arc::new(layer), inputs)
-    }
-
-    pub(crate) fn add_shared(&mut self, name: Option<&str>, layer: Arc<dyn Layer>, inputs: impl IntoIterator<Item = Tensor>) -> Tensor {
-        let name = name.map_or_else(|| self.free_name(layer.kind()), str::to_string);
-        self.layers.push(Placed { name, layer, inputs: inputs.into_iter().collect() });
-        Tensor(Some(self.layers.len() - 1))
-    }
-
-    fn free_name(&self, kind: &str) -> String {
-        let taken = |name: &str| self.layers.iter().any(|placed| placed.name == name);
-        std::iter::once(kind.to_string())
-            .chain((1..).map(|n| format!("{kind}_{n}")))
-            .find(|name| !taken(name))
-            .expect("names do not run out")
-    }
-
-    /// The model that ends in `output`.
-    pub fn build(self, output: Tensor) -> Model {
-        Model { name: self.name, layers: self.layers, output }
-    }
-}
-
-impl Sequential {
-    /// No layers yet.
-    pub fn new() -> Sequential {
-        Sequential { net: Functional::new("sequential"), last: Tensor(None) }
-    }
-
-    /// One more layer at the end.
-    #[allow(clippy::should_implement_trait, reason = "the word everybody knows from Keras")]
-    pub fn add(mut self, layer: impl Layer + 'static) -> Sequential {
-        self.last = self.net.add(layer, [self.last]);
-        self
-    }
-
-    /// One more layer at the end, under a name of its own.
-    pub fn named(mut self, name: &str, layer: impl Layer + 'static) -> Sequential {
-        self.last = self.net.named(name, layer, [self.last]);
-        self
-    }
-}
-
-impl Default for Sequential {
-    fn default() -> Sequential {
-        Sequential::new()
-    }
-}
-
-impl From<Sequential> for Model {
-    fn from(sequential: Sequential) -> Model {
-        sequential.net.build(sequential.last)
-    }
+pub(super) struct Placed {
+    pub name: String,
+    pub layer: Arc<dyn Layer>,
+    pub inputs: Vec<Tensor>,
+    pub trainable: bool,
+    /// Whether a layer of the same name comes before, whose weights it shares.
+    pub again: bool,
 }
 
 /// What a model writes into a graph.
@@ -135,9 +32,17 @@ pub(crate) struct Lowered {
     pub output: ValueId,
     /// What the prediction was before its last activation, if that was one.
     pub before_activation: Option<(Activation, ValueId)>,
+    /// What the weights cost, to be added to the loss as if every row carried its share of it.
+    pub penalty: Option<ValueId>,
+    /// The result of each layer, in order.
+    pub results: Vec<ValueId>,
 }
 
 impl Model {
+    pub(super) fn new(name: String, inputs: Vec<String>, layers: Vec<Placed>, outputs: Vec<(String, Tensor)>) -> Model {
+        Model { name, inputs, layers, outputs }
+    }
+
     /// Another name, for reports.
     pub fn name(self, name: &str) -> Model {
         Model { name: name.to_string(), ..self }
@@ -148,34 +53,150 @@ impl Model {
         &self.name
     }
 
-    /// The layers' names in the order they run.
+    /// The names of its inputs: columns of the data.
+    pub fn inputs(&self) -> &[String] {
+        &self.inputs
+    }
+
+    /// The names of its results; the first is the prediction.
+    pub fn outputs(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.outputs.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// The layers' names in the order they run. A layer that is used twice is there twice.
     pub fn layer_names(&self) -> Vec<&str> {
         self.layers.iter().map(|placed| placed.name.as_str()).collect()
     }
 
-    /// Writes the model into a graph.
-    pub(crate) fn lower(&self, graph: &mut Graph, input: ValueId, training: bool) -> Result<Lowered, GraphError> {
-        // Pixels and labels arrive as they are stored; arithmetic begins here.
-        let input = graph.cast(input, DType::F32)?;
-        let mut results: Vec<ValueId> = Vec::with_capacity(self.layers.len());
-        for placed in &self.layers {
-            let inputs: Vec<ValueId> = placed.inputs.iter().map(|tensor| tensor.0.map_or(input, |i| results[i])).collect();
-            let result = graph.in_scope(&placed.name, |graph| placed.layer.lower(&mut Lowering { graph, training }, &inputs))?;
-            results.push(result);
-        }
-        let output = self.output.0.map_or(input, |i| results[i]);
-        let last = self.output.0.and_then(|i| self.layers[i].layer.last_activation());
-        let before_activation = last.and_then(|activation| Some((activation, before(graph, activation, output)?)));
-        Ok(Lowered { output, before_activation })
+    pub(super) fn layers(&self) -> &[Placed] {
+        &self.layers
     }
 
-    /// Its weights, in order, for inputs of the given type.
+    /// Whether what it learns depends on which rows are computed together, so that cutting batches into pieces changes the result.
+    pub fn has_batch_statistics(&self) -> bool {
+        self.layers.iter().any(|placed| placed.trainable && placed.layer.uses_batch_statistics())
+    }
+
+    /// Lets the layers of a name, or of a block, learn or keep their weights.
+    ///
+    /// ```
+    /// use plimsoll::nn::{Dense, Model, Sequential};
+    /// let model: Model = Sequential::new().named("body", Dense::new(8).relu()).named("head", Dense::new(2)).into();
+    /// let model = model.trainable("body", false)?;
+    /// let error = model.trainable("tail", false).unwrap_err();
+    /// assert_eq!(error.to_string(), "there is no layer or block `tail`; the model has body, head");
+    /// # Ok::<(), plimsoll_core::GraphError>(())
+    /// ```
+    pub fn trainable(mut self, name: &str, trainable: bool) -> Result<Model, GraphError> {
+        let inside = |layer: &str| layer.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        let mut found = false;
+        for placed in self.layers.iter_mut().filter(|placed| inside(&placed.name)) {
+            placed.trainable = trainable;
+            found = true;
+        }
+        if found {
+            return Ok(self);
+        }
+        let mut known: Vec<&str> = self.layers.iter().map(|placed| placed.name.split('/').next().unwrap_or_default()).collect();
+        known.dedup();
+        let what = format!("there is no layer or block `{name}`; the model has {}", known.join(", "));
+        Err(GraphError { scope: String::new(), what })
+    }
+
+    /// Writes the model into a graph; `inputs` are its inputs in order.
+    pub(crate) fn lower(&self, graph: &mut Graph, inputs: &[ValueId], training: bool) -> Result<Lowered, GraphError> {
+        self.check_connected()?;
+        let mut converted: Vec<Option<ValueId>> = vec![None; inputs.len()];
+        let mut results: Vec<ValueId> = Vec::with_capacity(self.layers.len());
+        let mut penalties = Vec::new();
+        for placed in &self.layers {
+            let mut read = Vec::with_capacity(placed.inputs.len());
+            for tensor in &placed.inputs {
+                read.push(match tensor.0 {
+                    Source::Layer(i) => results[i],
+                    Source::Input(i) if placed.layer.reads_stored() => inputs[i],
+                    Source::Input(i) => real(graph, inputs, &mut converted, i)?,
+                });
+            }
+            let result = graph.in_scope(&placed.name, |graph| {
+                let Placed { name, layer, trainable, again, .. } = placed;
+                let (trainable, again) = (*trainable, *again);
+                layer.lower(&mut Lowering { graph, training, trainable, name, again, penalties: &mut penalties }, &read)
+            })?;
+            results.push(result);
+        }
+        let mut total = None;
+        for penalty in penalties {
+            total = Some(match total {
+                Some(before) => graph.plus(before, penalty)?,
+                None => penalty,
+            });
+        }
+        let first = self.outputs[0].1.0;
+        let output = match first {
+            Source::Layer(i) => results[i],
+            Source::Input(i) => real(graph, inputs, &mut converted, i)?,
+        };
+        let last = match first {
+            Source::Layer(i) => self.layers[i].layer.last_activation(),
+            Source::Input(_) => None,
+        };
+        let before_activation = last.and_then(|activation| Some((activation, before(graph, activation, output)?)));
+        Ok(Lowered { output, before_activation, penalty: total, results })
+    }
+
+    /// Refuses layers whose results nobody reads.
+    fn check_connected(&self) -> Result<(), GraphError> {
+        let mut reaches = vec![false; self.layers.len()];
+        let mut open: Vec<Tensor> = self.outputs.iter().map(|(_, tensor)| *tensor).collect();
+        while let Some(tensor) = open.pop() {
+            if let Source::Layer(i) = tensor.0
+                && !std::mem::replace(&mut reaches[i], true)
+            {
+                open.extend(&self.layers[i].inputs);
+            }
+        }
+        match reaches.iter().position(|reaches| !reaches) {
+            None => Ok(()),
+            Some(i) => {
+                let what = "does not reach the model's result; connect it or take it out".to_string();
+                Err(GraphError { scope: self.layers[i].name.clone(), what })
+            }
+        }
+    }
+
+    /// Its weights, in order, for an input of the given type.
     pub fn weights(&self, input: &TensorType) -> Result<Vec<(String, TensorType)>, GraphError> {
-        let mut graph = Graph::new();
-        let x = graph.input("x", input.clone());
-        self.lower(&mut graph, x, false)?;
+        self.weights_for(std::slice::from_ref(input))
+    }
+
+    /// Its weights, in order, for inputs of the given types.
+    pub fn weights_for(&self, inputs: &[TensorType]) -> Result<Vec<(String, TensorType)>, GraphError> {
+        let (graph, _) = self.graph(inputs, false)?;
         Ok(graph.states().iter().map(|state| (state.name.clone(), state.ty.clone())).collect())
     }
+
+    /// The model alone, as a graph.
+    pub(crate) fn graph(&self, inputs: &[TensorType], training: bool) -> Result<(Graph, Lowered), GraphError> {
+        if inputs.len() != self.inputs.len() {
+            let what = format!("the model reads {} ({}), but got {}", self.inputs.len(), self.inputs.join(", "), inputs.len());
+            return Err(GraphError { scope: String::new(), what });
+        }
+        let mut graph = Graph::new();
+        let values: Vec<ValueId> = self.inputs.iter().zip(inputs).map(|(name, ty)| graph.input(name, ty.clone())).collect();
+        let lowered = self.lower(&mut graph, &values, training)?;
+        Ok((graph, lowered))
+    }
+}
+
+/// Pixels and labels arrive as they are stored; arithmetic begins here.
+fn real(graph: &mut Graph, inputs: &[ValueId], converted: &mut [Option<ValueId>], i: usize) -> Result<ValueId, GraphError> {
+    if let Some(known) = converted[i] {
+        return Ok(known);
+    }
+    let value = graph.cast(inputs[i], DType::F32)?;
+    converted[i] = Some(value);
+    Ok(value)
 }
 
 /// The value an activation was applied to. Sigmoid reads it directly; softmax reads it through the difference to its log-sum.

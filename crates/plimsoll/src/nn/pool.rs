@@ -1,6 +1,8 @@
-//! Pooling layers.
+//! Pooling layers, and the way back.
 
+use super::conv::{Walk, image};
 use super::{Layer, Lowering, Padding, only};
+use plimsoll_core::expr::{Binary, Expr};
 use plimsoll_core::ops::{AvgPool, MaxPool, Reduction};
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{GraphError, Op, ValueId};
@@ -11,21 +13,25 @@ pub struct MaxPool2D {
     walk: Walk,
 }
 
-/// The mean of every window.
+/// The mean of every window, counting only what lies inside the image.
 #[derive(Clone, Debug)]
 pub struct AveragePool2D {
     walk: Walk,
 }
 
-/// The mean over each whole image: `[batch, height, width, channels]` becomes `[batch, channels]`.
+/// The mean over everything between batch and channels: `[batch, height, width, channels]` becomes `[batch, channels]`.
 #[derive(Clone, Debug, Default)]
 pub struct GlobalAveragePool;
 
-#[derive(Clone, Copy, Debug)]
-struct Walk {
-    size: (usize, usize),
-    stride: (usize, usize),
-    padding: Padding,
+/// The largest over everything between batch and channels.
+#[derive(Clone, Debug, Default)]
+pub struct GlobalMaxPool;
+
+/// Puts every element back where a max pooling with windows side by side found its own, and zeros elsewhere.
+/// Reads the smaller image, then what the pooling read.
+#[derive(Clone, Debug)]
+pub struct MaxUnpool2D {
+    size: usize,
 }
 
 macro_rules! pooling {
@@ -33,7 +39,7 @@ macro_rules! pooling {
         impl $layer {
             /// Windows of `size`×`size` side by side.
             pub fn new(size: usize) -> $layer {
-                $layer { walk: Walk { size: (size, size), stride: (size, size), padding: Padding::Valid } }
+                $layer { walk: Walk::new(size, size) }
             }
 
             /// With windows of another height and width.
@@ -63,7 +69,7 @@ macro_rules! pooling {
             fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
                 let x = only(lowering, inputs)?;
                 let g = &mut *lowering.graph;
-                let window = self.walk.padding.window(g, x, self.walk.size, self.walk.stride)?;
+                let (window, _) = self.walk.window(g, x)?;
                 g.add_one(Op::$op($op { window }), &[x])
             }
         }
@@ -73,21 +79,80 @@ macro_rules! pooling {
 pooling!(MaxPool2D, "max_pool2d", MaxPool);
 pooling!(AveragePool2D, "average_pool2d", AvgPool);
 
+/// Reduces everything between batch and channels; gives also how many elements were brought together.
+fn global(lowering: &mut Lowering<'_>, inputs: &[ValueId], kind: Reduction) -> Result<(ValueId, usize), GraphError> {
+    let x = only(lowering, inputs)?;
+    let g = &mut *lowering.graph;
+    let shape = g.shape(x).clone();
+    let [batch, between @ .., channels] = shape.dims() else {
+        return Err(g.error(format!("takes [batch, …, channels], but got the shape {shape}")));
+    };
+    if between.is_empty() || between.iter().any(|dim| dim.is_batch() || dim.factor() == 0) {
+        return Err(g.error(format!("takes [batch, …, channels], but got the shape {shape}")));
+    }
+    let axes: Vec<usize> = (1..shape.rank() - 1).collect();
+    let reduced = g.reduce(kind, x, &axes)?;
+    let reduced = g.reshape(reduced, Shape::new([*batch, *channels]))?;
+    Ok((reduced, between.iter().map(|dim| dim.factor()).product()))
+}
+
 impl Layer for GlobalAveragePool {
     fn kind(&self) -> &'static str {
         "global_average_pool"
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
-        let g = &mut *lowering.graph;
-        let shape = g.shape(x).clone();
-        let &[batch, height, width, channels] = shape.dims() else {
-            return Err(g.error(format!("takes images [batch, height, width, channels], but got the shape {shape}")));
+        let (sum, count) = global(lowering, inputs, Reduction::Sum)?;
+        lowering.graph.map(sum, |e, x| e.mul(x, e.constant(1.0 / count as f32)))
+    }
+}
+
+impl Layer for GlobalMaxPool {
+    fn kind(&self) -> &'static str {
+        "global_max_pool"
+    }
+
+    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        global(lowering, inputs, Reduction::Max).map(|(largest, _)| largest)
+    }
+}
+
+impl MaxUnpool2D {
+    /// For a pooling with windows of `size`×`size` side by side.
+    pub fn new(size: usize) -> MaxUnpool2D {
+        MaxUnpool2D { size }
+    }
+}
+
+impl Layer for MaxUnpool2D {
+    fn kind(&self) -> &'static str {
+        "max_unpool2d"
+    }
+
+    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        let &[x, pooled] = inputs else {
+            return Err(lowering.graph.error("reads two tensors: what to put back, and what the pooling read"));
         };
-        let sum = g.reduce(Reduction::Sum, x, &[1, 2])?;
-        let sum = g.reshape(sum, Shape::new([batch, channels]))?;
-        let share = 1.0 / (height.factor() * width.factor()).max(1) as f32;
-        g.map(sum, |e, x| e.mul(x, e.constant(share)))
+        let g = &mut *lowering.graph;
+        let (height, width, _) = image(g, pooled)?;
+        let (window, _) = Walk::new(self.size, self.size).window(g, pooled)?;
+        if !height.is_multiple_of(self.size) || !width.is_multiple_of(self.size) {
+            return Err(g.error(format!("windows of {0}×{0} do not divide an image of {height}×{width}", self.size)));
+        }
+        // The same pooling as the one before, which is computed once.
+        let places = g.add(Op::MaxPool(MaxPool { window }), &[pooled])?[1];
+        if g.shape(places) != g.shape(x) {
+            return Err(g.error(format!("{} cannot be put back where {} was pooled", g.shape(x), g.shape(pooled))));
+        }
+        let &[batch, rows, columns, channels] = g.shape(x).dims() else { unreachable!("images have four dimensions") };
+        let apart = Shape::new([batch, rows, 1.into(), columns, 1.into(), channels]);
+        let (x, places) = (g.reshape(x, apart.clone())?, g.reshape(places, apart)?);
+        let spread = Shape::new([batch, rows, self.size.into(), columns, self.size.into(), channels]);
+        let put = Expr::build(|e| {
+            let here = e.add(e.mul(e.coordinate(2), e.constant(self.size as f32)), e.coordinate(4));
+            e.select(e.binary(Binary::Equal, here, e.input(1)), e.input(0), e.constant(0.0))
+        });
+        let y = g.pointwise_over(put, &[x, places], spread)?;
+        g.reshape(y, Shape::new([batch, height.into(), width.into(), channels]))
     }
 }

@@ -1,11 +1,85 @@
 //! Layers that only change shapes.
 
+use super::conv::image;
 use super::{Layer, Lowering, only};
-use plimsoll_core::{GraphError, ValueId};
+use plimsoll_core::ops::{Pad, Slice, Transpose};
+use plimsoll_core::shape::{Dim, Shape};
+use plimsoll_core::{GraphError, Op, ValueId};
 
 /// Everything behind the batch in one axis: `[batch, h, w, c]` becomes `[batch, h·w·c]`. Costs nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Flatten;
+
+/// Rows under another shape. Costs nothing.
+#[derive(Clone, Debug)]
+pub struct Reshape {
+    row: Vec<usize>,
+}
+
+/// The axes behind the batch in another order, counted from 1 as in Keras.
+#[derive(Clone, Debug)]
+pub struct Permute {
+    order: Vec<usize>,
+}
+
+/// Zeros around images.
+#[derive(Clone, Debug)]
+pub struct ZeroPadding2D {
+    edges: Edges,
+}
+
+/// Images without their edges.
+#[derive(Clone, Debug)]
+pub struct Cropping2D {
+    edges: Edges,
+}
+
+/// How much above and below, left and right.
+#[derive(Clone, Copy, Debug)]
+struct Edges {
+    rows: (usize, usize),
+    columns: (usize, usize),
+}
+
+impl Reshape {
+    /// Rows become this shape.
+    pub fn new(row: impl Into<Vec<usize>>) -> Reshape {
+        Reshape { row: row.into() }
+    }
+}
+
+impl Permute {
+    /// `order[i]` is the axis that comes to place `i + 1`; the batch, axis 0, stays.
+    pub fn new(order: impl Into<Vec<usize>>) -> Permute {
+        Permute { order: order.into() }
+    }
+}
+
+macro_rules! edges {
+    ($layer:ident) => {
+        impl $layer {
+            /// As much on all four sides.
+            pub fn new(all: usize) -> $layer {
+                $layer { edges: Edges { rows: (all, all), columns: (all, all) } }
+            }
+
+            /// Above and below.
+            pub fn rows(mut self, above: usize, below: usize) -> $layer {
+                self.edges.rows = (above, below);
+                self
+            }
+
+            /// Left and right.
+            pub fn columns(mut self, left: usize, right: usize) -> $layer {
+                self.edges.columns = (left, right);
+                self
+            }
+        }
+    };
+}
+
+edges!(ZeroPadding2D);
+edges!(Cropping2D);
 
 impl Layer for Flatten {
     fn kind(&self) -> &'static str {
@@ -15,5 +89,74 @@ impl Layer for Flatten {
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let x = only(lowering, inputs)?;
         lowering.graph.flatten(x)
+    }
+}
+
+impl Layer for Reshape {
+    fn kind(&self) -> &'static str {
+        "reshape"
+    }
+
+    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        let x = only(lowering, inputs)?;
+        lowering.graph.reshape(x, Shape::batch_of(self.row.iter().copied()))
+    }
+}
+
+impl Layer for Permute {
+    fn kind(&self) -> &'static str {
+        "permute"
+    }
+
+    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        let x = only(lowering, inputs)?;
+        let order: Vec<usize> = std::iter::once(0).chain(self.order.iter().copied()).collect();
+        lowering.graph.add_one(Op::Transpose(Transpose { order }), &[x])
+    }
+}
+
+impl Layer for ZeroPadding2D {
+    fn kind(&self) -> &'static str {
+        "zero_padding2d"
+    }
+
+    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        let mut x = only(lowering, inputs)?;
+        image(lowering.graph, x)?;
+        for (axis, (before, after)) in [(1, self.edges.rows), (2, self.edges.columns)] {
+            if before + after > 0 {
+                x = lowering.graph.add_one(Op::Pad(Pad { axis, before, after }), &[x])?;
+            }
+        }
+        Ok(x)
+    }
+}
+
+impl Layer for Cropping2D {
+    fn kind(&self) -> &'static str {
+        "cropping2d"
+    }
+
+    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        let mut x = only(lowering, inputs)?;
+        let (height, width, _) = image(lowering.graph, x)?;
+        for (axis, extent, (before, after)) in [(1, height, self.edges.rows), (2, width, self.edges.columns)] {
+            let Some(length) = extent.checked_sub(before + after).filter(|length| *length > 0) else {
+                return Err(lowering.graph.error(format!("nothing is left of {height}×{width} without {before} and {after}")));
+            };
+            if length < extent {
+                x = lowering.graph.add_one(Op::Slice(Slice { axis, start: before, length }), &[x])?;
+            }
+        }
+        Ok(x)
+    }
+}
+
+/// The shape of one row, as dimensions behind the batch that are numbers.
+pub(super) fn row(lowering: &Lowering<'_>, x: ValueId) -> Result<(Dim, Vec<usize>), GraphError> {
+    let shape = lowering.graph.shape(x);
+    match shape.dims() {
+        [batch, row @ ..] if row.iter().all(|dim| !dim.is_batch()) => Ok((*batch, row.iter().map(|dim| dim.factor()).collect())),
+        _ => Err(lowering.graph.error(format!("takes [batch, …], but got the shape {shape}"))),
     }
 }

@@ -1,6 +1,6 @@
 //! Adam and AdamW.
 
-use super::{Optimizer, current, remember};
+use super::{Adam8bit, Optimizer, current, exponent, remember};
 use plimsoll_core::expr::{Expr, Unary};
 use plimsoll_core::graph::{Graph, GraphError, StateId};
 use plimsoll_core::{DType, ValueId};
@@ -14,10 +14,10 @@ use plimsoll_core::{DType, ValueId};
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adam {
-    lr: f32,
-    beta1: f32,
-    beta2: f32,
-    epsilon: f32,
+    pub(super) lr: f32,
+    pub(super) beta1: f32,
+    pub(super) beta2: f32,
+    pub(super) epsilon: f32,
 }
 
 /// Adam with weight decay apart from the gradient (Loshchilov and Hutter).
@@ -43,14 +43,18 @@ impl Adam {
         Adam { epsilon, ..self }
     }
 
-    fn scalars(&self, step: u64, numbers: &mut [f32]) {
-        let steps = step.min(i32::MAX as u64) as i32;
-        let forgotten = |beta: f32| 1.0 - f64::from(beta).powi(steps);
-        numbers[0] = (f64::from(self.lr) * forgotten(self.beta2).sqrt() / forgotten(self.beta1)) as f32;
+    /// With averages of eight bits instead of thirty-two: a quarter of the memory.
+    pub fn eight_bit(self) -> Adam8bit {
+        Adam8bit::new(self, 0.0)
+    }
+
+    pub(super) fn scalars(&self, step: u64, lr: f64, numbers: &mut [f32]) {
+        let forgotten = |beta: f32| 1.0 - f64::from(beta).powi(exponent(step));
+        numbers[0] = (lr * forgotten(self.beta2).sqrt() / forgotten(self.beta1)) as f32;
     }
 
     /// `decay` is the scalar by which a parameter shrinks at every step, if it does.
-    fn update(&self, g: &mut Graph, parameter: StateId, gradient: ValueId, decay: Option<ValueId>) -> Result<(), GraphError> {
+    pub(super) fn update(&self, g: &mut Graph, parameter: StateId, gradient: ValueId, decay: Option<ValueId>) -> Result<(), GraphError> {
         let (p, rate) = (current(g, parameter), g.scalar("adam_rate"));
         let (mean_state, mean) = remember(g, "mean", parameter)?;
         let (square_state, square) = remember(g, "square", parameter)?;
@@ -94,6 +98,11 @@ impl AdamW {
     pub fn epsilon(self, epsilon: f32) -> AdamW {
         AdamW { adam: self.adam.epsilon(epsilon), ..self }
     }
+
+    /// With averages of eight bits instead of thirty-two: a quarter of the memory.
+    pub fn eight_bit(self) -> Adam8bit {
+        Adam8bit::new(self.adam, self.decay)
+    }
 }
 
 impl Default for AdamW {
@@ -111,8 +120,12 @@ impl Optimizer for Adam {
         &["adam_rate"]
     }
 
-    fn scalars(&self, step: u64, numbers: &mut [f32]) {
-        self.scalars(step, numbers);
+    fn learning_rate(&self) -> f32 {
+        self.lr
+    }
+
+    fn scalars(&self, step: u64, lr: f64, numbers: &mut [f32]) {
+        self.scalars(step, lr, numbers);
     }
 
     fn update(&self, graph: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {
@@ -129,9 +142,13 @@ impl Optimizer for AdamW {
         &["adam_rate", "adam_decay"]
     }
 
-    fn scalars(&self, step: u64, numbers: &mut [f32]) {
-        self.adam.scalars(step, numbers);
-        numbers[1] = self.adam.lr * self.decay;
+    fn learning_rate(&self) -> f32 {
+        self.adam.lr
+    }
+
+    fn scalars(&self, step: u64, lr: f64, numbers: &mut [f32]) {
+        self.adam.scalars(step, lr, numbers);
+        numbers[1] = (lr * f64::from(self.decay)) as f32;
     }
 
     fn update(&self, graph: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {

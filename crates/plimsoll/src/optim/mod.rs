@@ -1,12 +1,29 @@
 //! Optimisers: how a parameter changes with its gradient.
 
+mod adafactor;
+mod adagrad;
 mod adam;
+mod adam8;
+mod average;
+mod clip;
+mod lion;
+mod nadam;
+mod rmsprop;
 mod sgd;
 
-use plimsoll_core::ValueId;
 use plimsoll_core::graph::{Graph, GraphError, Init, StateId, StateKind};
+use plimsoll_core::{Shape, TensorType, ValueId};
 
+pub use adafactor::Adafactor;
+pub use adagrad::Adagrad;
 pub use adam::{Adam, AdamW};
+pub use adam8::Adam8bit;
+pub use average::Average;
+pub(crate) use average::{KEEP as AVERAGE_KEEP, NAME as AVERAGE_NAME};
+pub use clip::Clip;
+pub use lion::Lion;
+pub use nadam::Nadam;
+pub use rmsprop::RmsProp;
 pub use sgd::Sgd;
 
 /// How a parameter changes with its gradient.
@@ -14,11 +31,14 @@ pub trait Optimizer: std::fmt::Debug + Send + Sync {
     /// The name in reports.
     fn name(&self) -> &'static str;
 
+    /// The learning rate it was made with, which a schedule varies.
+    fn learning_rate(&self) -> f32;
+
     /// The numbers it gives to every step, by name.
     fn scalar_names(&self) -> &'static [&'static str];
 
-    /// Those numbers for step `step`, counted from 1.
-    fn scalars(&self, step: u64, numbers: &mut [f32]);
+    /// Those numbers for step `step`, counted from 1, at the learning rate `lr`.
+    fn scalars(&self, step: u64, lr: f64, numbers: &mut [f32]);
 
     /// Adds the change of one parameter to a graph. The graph's scope is the parameter's name.
     fn update(&self, graph: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError>;
@@ -26,12 +46,40 @@ pub trait Optimizer: std::fmt::Debug + Send + Sync {
 
 /// A tensor of the parameter's type that the optimiser keeps about it, starting at zero.
 fn remember(graph: &mut Graph, name: &str, parameter: StateId) -> Result<(StateId, ValueId), GraphError> {
-    let ty = graph.states()[parameter.0 as usize].ty.clone();
-    let value = graph.state(name, StateKind::Optimizer, ty, Init::Constant(0.0))?;
+    let shape = graph.states()[parameter.0 as usize].ty.shape.clone();
+    remember_as(graph, name, TensorType::f32(shape), 0.0)
+}
+
+/// A tensor of any type that the optimiser keeps, starting at one number.
+fn remember_as(graph: &mut Graph, name: &str, ty: TensorType, first: f32) -> Result<(StateId, ValueId), GraphError> {
+    let value = graph.state(name, StateKind::Optimizer, ty, Init::Constant(first))?;
     Ok((graph.as_state(value).expect("just declared"), value))
 }
 
 /// The parameter as the step finds it.
 fn current(graph: &Graph, parameter: StateId) -> ValueId {
     graph.state_value(parameter).expect("a parameter with a gradient is read by the step")
+}
+
+/// How many numbers a value without rows has.
+fn elements(graph: &Graph, value: ValueId) -> usize {
+    graph.shape(value).elements().factor()
+}
+
+/// The square root of the mean of squares, as a single number.
+fn root_mean_square(graph: &mut Graph, value: ValueId) -> Result<ValueId, GraphError> {
+    let share = 1.0 / elements(graph, value).max(1) as f32;
+    let squares = graph.map(value, |e, x| e.mul(e.mul(x, x), e.constant(share)))?;
+    let mean = graph.sum(squares)?;
+    graph.unary(plimsoll_core::expr::Unary::Sqrt, mean)
+}
+
+/// Steps as an exponent.
+fn exponent(step: u64) -> i32 {
+    step.min(i32::MAX as u64) as i32
+}
+
+/// A shape without rows, with one axis shrunk to 1.
+fn shrunk(shape: &Shape, axis: usize) -> Shape {
+    Shape::fixed(shape.dims().iter().enumerate().map(|(i, dim)| if i == axis { 1 } else { dim.factor() }))
 }

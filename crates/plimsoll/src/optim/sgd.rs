@@ -51,8 +51,12 @@ impl Optimizer for Sgd {
         &["lr"]
     }
 
-    fn scalars(&self, _: u64, numbers: &mut [f32]) {
-        numbers[0] = self.lr;
+    fn learning_rate(&self) -> f32 {
+        self.lr
+    }
+
+    fn scalars(&self, _: u64, lr: f64, numbers: &mut [f32]) {
+        numbers[0] = lr as f32;
     }
 
     fn update(&self, g: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {

@@ -1,8 +1,11 @@
 //! The plan as people read it: one screen, and one JSON object.
 
 use super::plan::{HOST, Infeasible, RunPlan};
-use plimsoll_core::Bytes;
+use crate::allow::Permission;
+use plimsoll_core::plan::Buffer;
+use plimsoll_core::{Bytes, ValueId};
 use serde_json::{Map, Value, json};
+use std::collections::HashMap;
 use std::fmt;
 
 /// Cells of the bar under the line.
@@ -24,13 +27,33 @@ impl fmt::Display for RunPlan {
             1 => "whole batches".to_string(),
             n => format!("{n} micro-batches of {}", self.micro_batch),
         };
-        writeln!(f, "  chosen       {pieces}{asked} · f32 · arena {}, lower bound {}", self.memory.arena, self.memory.lower_bound)?;
-        writeln!(f, "  results      unchanged by any memory choice")?;
+        let precision = self.precision.name();
+        writeln!(f, "  chosen       {pieces}{asked} · {precision} · arena {}, lower bound {}", self.memory.arena, self.memory.lower_bound)?;
+        if !self.again.nodes.is_empty() {
+            let (count, ratio) = (self.again.nodes.len(), 100.0 * self.again.flops_ratio());
+            writeln!(f, "               {count} results computed again instead of kept (+{ratio:.1} % operations)")?;
+        }
+        let results = match (self.results_unchanged, self.used.contains(&Permission::MicrobatchBatchnorm)) {
+            (true, _) => "unchanged by any memory choice",
+            (false, true) => "changed: batch normalisation sees pieces instead of whole batches, as was allowed",
+            (false, false) => "changed by what was allowed",
+        };
+        writeln!(f, "  results      {results}")?;
+        writeln!(f, "  predicted    {} a batch", seconds(self.predicted_s))?;
         let cut = if self.micro_batch_asked || self.batch == 1 { "" } else { ", cut into single rows if need be" };
         match &self.device_memory {
             Some(device) => write!(f, "  least        {} there and {} on the host work too{cut}", device.least, self.least),
             None => write!(f, "  least        {} works too{cut}", self.least),
         }
+    }
+}
+
+/// A time as people say it.
+fn seconds(seconds: f64) -> String {
+    match seconds {
+        s if s >= 1.0 => format!("{s:.2} s"),
+        s if s >= 1e-3 => format!("{:.2} ms", s * 1e3),
+        s => format!("{:.1} µs", s * 1e6),
     }
 }
 
@@ -76,6 +99,30 @@ fn wrapped(owners: &[(String, Bytes)]) -> Vec<String> {
     lines
 }
 
+impl RunPlan {
+    /// Every operation of every program, one line each: when it runs, what it makes and where, and whether it is made again.
+    pub fn placement(&self) -> String {
+        let mut text = String::new();
+        for program in &self.memory.programs {
+            text += &format!("{} on {}\n", program.role.name(), self.device.0);
+            let mut homes: HashMap<ValueId, &Buffer> = HashMap::new();
+            program.buffers.iter().for_each(|buffer| homes.extend(buffer.values.iter().map(|value| (*value, buffer))));
+            for (time, id) in program.order.iter().enumerate() {
+                let node = program.graph.node(*id);
+                let again = if program.again.nodes.contains(id) { " · again" } else { "" };
+                for output in &node.outputs {
+                    let place = match homes.get(output) {
+                        Some(buffer) => format!("{} at {} until step {}", buffer.size, buffer.offset.0, buffer.last),
+                        None => "in place of its old value".to_string(),
+                    };
+                    text += &format!("  {time:>5}  {:<18} {:<32} {place}{again}\n", node.op.define().name(), node.scope);
+                }
+            }
+        }
+        text
+    }
+}
+
 fn object(pairs: &[(String, Bytes)]) -> Value {
     Value::Object(pairs.iter().map(|(name, size)| (name.clone(), json!(size.0))).collect::<Map<_, _>>())
 }
@@ -100,8 +147,14 @@ impl RunPlan {
             "resident_bytes": self.memory.resident.0,
             "micro_batch": self.micro_batch,
             "accumulation_steps": self.accumulation_steps(),
-            "precision": "f32",
-            "results_unchanged": true,
+            "precision": self.precision.name(),
+            "results_unchanged": self.results_unchanged,
+            "allow": self.allow.to_string(),
+            "used": self.used.iter().map(|permission| permission.name()).collect::<Vec<_>>(),
+            "recompute_flops_ratio": self.again.flops_ratio(),
+            "recomputed": self.again.nodes.len(),
+            "offload_bytes": 0,
+            "predicted_step_s": self.predicted_s,
             "by_owner": object(&self.owners),
             "pipeline": object(&self.pipeline_stages),
             "min_bytes": self.least.0,
@@ -125,7 +178,8 @@ impl Infeasible {
             "min_bytes": self.least.0,
             "micro_batch": self.micro_batch,
             "accumulation_steps": self.batch.div_ceil(self.micro_batch),
-            "precision": "f32",
+            "allow": self.allow.to_string(),
+            "min_bytes_with": Value::Object(self.least_with.iter().map(|(allow, least)| (allow.to_string(), json!(least.0))).collect()),
             "peak_bytes": { "host": on_host.then_some(self.least.0), "device": if on_host { 0 } else { self.least.0 } },
             "by_owner": object(&self.owners),
             "plan_ms": self.plan_ms,

@@ -1,12 +1,17 @@
 //! Training: epochs of steps, validation after each, and what is reported meanwhile.
 
+use super::callbacks::{Callback, Each, Flow};
 use super::session::{Piece, Session, Tally};
+use super::track::Track;
 use super::{RunPlan, Trainer};
+use crate::checkpoint::{self, Checkpoints, Writer};
 use crate::error::{Error, Result};
+use crate::metrics::Scores;
 use crate::system;
 use plimsoll_core::Bytes;
 use plimsoll_core::step::Role;
 use plimsoll_data::{Dataset, Feed, Options, PipelinePlan, Schema};
+use serde_json::Value;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,6 +31,11 @@ pub struct Fit<'a> {
     epochs: u64,
     validation: Option<Dataset>,
     observer: Option<Observer<'a>>,
+    pub(super) callbacks: Vec<Box<dyn Callback + 'a>>,
+    pub(super) checkpoints: Option<Checkpoints>,
+    pub(super) resume: bool,
+    restore_best: bool,
+    pub(super) config: String,
 }
 
 /// Who is told what happens.
@@ -34,7 +44,16 @@ type Observer<'a> = Box<dyn FnMut(&Event<'_>) + 'a>;
 impl<'a> Fit<'a> {
     /// This many passes over the data.
     pub fn epochs(epochs: u64) -> Fit<'a> {
-        Fit { epochs, validation: None, observer: None }
+        Fit {
+            epochs,
+            validation: None,
+            observer: None,
+            callbacks: vec![],
+            checkpoints: None,
+            resume: false,
+            restore_best: false,
+            config: String::new(),
+        }
     }
 
     /// Measures loss and metrics on these rows after every epoch.
@@ -49,7 +68,43 @@ impl<'a> Fit<'a> {
         self
     }
 
-    fn tell(&mut self, event: &Event<'_>) {
+    /// Lets something follow the run, such as [`EarlyStopping`](crate::EarlyStopping).
+    pub fn callback(mut self, callback: impl Callback + 'a) -> Fit<'a> {
+        self.callbacks.push(Box::new(callback));
+        self
+    }
+
+    /// Asks after every epoch whether to go on.
+    pub fn on_epoch(self, decide: impl FnMut(&Epoch) -> Flow + 'a) -> Fit<'a> {
+        self.callback(Each(decide))
+    }
+
+    /// Writes checkpoints.
+    pub fn checkpoints(mut self, checkpoints: Checkpoints) -> Fit<'a> {
+        self.checkpoints = Some(checkpoints);
+        self
+    }
+
+    /// Goes on from the newest checkpoint, if there is one, bit for bit as if the run had never stopped. The epochs are then those of the
+    /// whole run, those before the checkpoint included.
+    pub fn resume(mut self, resume: bool) -> Fit<'a> {
+        self.resume = resume;
+        self
+    }
+
+    /// Ends with the weights of the best epoch instead of the last; needs checkpoints with a [best score](Checkpoints::best).
+    pub fn restore_best(mut self, restore: bool) -> Fit<'a> {
+        self.restore_best = restore;
+        self
+    }
+
+    /// A text that checkpoints carry along.
+    pub(crate) fn config(mut self, config: &str) -> Fit<'a> {
+        self.config = config.to_string();
+        self
+    }
+
+    pub(super) fn tell(&mut self, event: &Event<'_>) {
         if let Some(observer) = &mut self.observer {
             observer(event);
         }
@@ -83,15 +138,17 @@ pub enum Event<'a> {
     },
     /// An epoch is done.
     EpochEnd(&'a Epoch),
-}
-
-/// Loss and metrics over some rows.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Scores {
-    /// The mean loss per row.
-    pub loss: f64,
-    /// The share of right answers, if it is counted.
-    pub accuracy: Option<f64>,
+    /// A run goes on from a checkpoint.
+    Resumed {
+        /// Epochs done.
+        epoch: u64,
+        /// Steps done.
+        step: u64,
+        /// What is wrong with newer checkpoints that could not be used.
+        complaints: &'a [String],
+    },
+    /// Something went wrong that is no reason to stop.
+    Warning(&'a str),
 }
 
 /// One epoch.
@@ -107,6 +164,34 @@ pub struct Epoch {
     pub seconds: f64,
     /// Rows learnt from per second, validation left out.
     pub examples_per_s: f64,
+}
+
+impl Epoch {
+    /// A score by its name in reports, such as `loss` or `val_accuracy`.
+    pub fn score(&self, name: &str) -> Option<f64> {
+        match name.strip_prefix("val_") {
+            Some(name) => self.validation.as_ref()?.get(name),
+            None => self.training.get(name),
+        }
+    }
+
+    /// The names of all scores it has.
+    pub fn score_names(&self) -> Vec<String> {
+        let held_out = self.validation.iter().flat_map(|scores| scores.iter().map(|(name, _)| format!("val_{name}")));
+        self.training.iter().map(|(name, _)| name.to_string()).chain(held_out).collect()
+    }
+
+    /// From the object [`Epoch::to_json`] gives.
+    pub(super) fn from_json(object: &Value) -> Option<Epoch> {
+        let scores = |prefix: &str| Scores::from_json(object, prefix);
+        Some(Epoch {
+            epoch: object["epoch"].as_u64()?,
+            training: scores("")?,
+            validation: scores("val_"),
+            seconds: object["seconds"].as_f64()?,
+            examples_per_s: object["examples_per_s"].as_f64()?,
+        })
+    }
 }
 
 /// A run's record.
@@ -139,35 +224,36 @@ impl History {
     }
 }
 
-impl Tally {
-    pub(super) fn scores(&self, accuracy: bool) -> Scores {
-        let rows = self.rows.max(1) as f64;
-        Scores { loss: self.loss / rows, accuracy: accuracy.then_some(self.right / rows) }
-    }
-}
-
 impl Trainer {
     /// Plans the run, then trains. Called again, it goes on from where it stopped.
     pub fn fit(&mut self, mut fit: Fit<'_>) -> Result<History> {
+        if self.only_predicts {
+            return Err(Error::Config("this trainer was made for predictions only; it cannot learn".to_string()));
+        }
         let validation = fit.validation.take();
+        self.checkpointed = fit.checkpoints.is_some();
         let plan = self.plan_to_run(validation.as_ref())?;
         self.open(&plan)?;
-        let done = self.session.as_ref().map_or(0, |session| session.epochs);
-        fit.tell(&Event::Planned { plan: &plan, epochs: done + fit.epochs });
-        let counts_accuracy = self.counts_accuracy();
-        let Some(session) = &mut self.session else { unreachable!("opened above") };
-
         let data = self.data.clone().rebatch(plan.feed_rows);
-        let options = Options { first_epoch: session.epochs, epochs: Some(fit.epochs), ..Options::default() };
+        let Some(session) = &mut self.session else { unreachable!("opened above") };
+        let mut writer = fit.checkpoints.clone().map(Writer::new).transpose()?;
+        let mut track = Track::begin(&mut fit, session, &data, &plan)?;
+        let last = if fit.resume { fit.epochs } else { session.epochs + fit.epochs };
+        fit.tell(&Event::Planned { plan: &plan, epochs: last });
+        track.tell(&mut fit, session);
+
+        let left = if track.stopped { 0 } else { last.saturating_sub(session.epochs) };
+        let done = track.rows / plan.feed_rows as u64;
+        let options = Options { first_epoch: session.epochs, first_batch: done, epochs: Some(left) };
         let mut feed = Feed::start(&data, &plan.pipeline, &session.ledger, options)?;
         let mut held_out = match (&validation, &plan.validation) {
-            (Some(data), Some(pipeline)) => Some(HeldOut::start(Role::Evaluate, data, pipeline, session, fit.epochs)?),
+            (Some(data), Some(pipeline)) => Some(HeldOut::start(Role::Evaluate, data, pipeline, session, left)?),
             _ => None,
         };
         let schema = data.output_schema()?;
         let mut history = History {
-            epochs: Vec::with_capacity(fit.epochs.min(KEPT as u64) as usize),
-            steps: 0,
+            epochs: Vec::with_capacity(left.min(KEPT as u64) as usize),
+            steps: session.step,
             examples_per_s: 0.0,
             seconds: 0.0,
             planned: plan.total(),
@@ -176,30 +262,60 @@ impl Trainer {
             in_use_on_device: None,
             measured: Bytes::ZERO,
         };
-        let (start, mut learning) = (Instant::now(), Duration::ZERO);
-        for _ in 0..fit.epochs {
+        session.learning.schedule.check(session.step.max(last * data.len().div_ceil(plan.batch as u64)))?;
+        history.epochs.append(&mut track.epochs);
+        let (start, mut learning, mut learnt_rows) = (Instant::now(), Duration::ZERO, 0);
+        for _ in 0..left {
             let epoch_start = Instant::now();
-            let tally = train_epoch(session, &mut feed, &schema, &plan, data.len(), counts_accuracy, &mut fit)?;
+            let before = track.tally.rows;
+            let tally = train_epoch(session, &mut feed, &schema, &plan, data.len(), &mut fit, &mut track, &mut writer, &history)?;
+            let training = session.scores(&tally);
             let learnt = epoch_start.elapsed();
             learning += learnt;
+            learnt_rows += tally.rows - before;
             let validation = held_out.as_mut().map(|held_out| held_out.evaluate(session)).transpose()?;
             session.epochs += 1;
+            track.rows = 0;
+            track.tally = Tally::default();
             let epoch = Epoch {
                 epoch: session.epochs,
-                training: tally.scores(counts_accuracy),
-                validation: validation.map(|tally| tally.scores(counts_accuracy)),
+                training,
+                validation,
                 seconds: epoch_start.elapsed().as_secs_f64(),
-                examples_per_s: tally.rows as f64 / learnt.as_secs_f64().max(1e-9),
+                examples_per_s: (tally.rows - before) as f64 / learnt.as_secs_f64().max(1e-9),
             };
+            session.learning.observe(&epoch)?;
             history.steps = session.step;
             fit.tell(&Event::EpochEnd(&epoch));
+            for callback in &mut fit.callbacks {
+                track.stopped |= callback.epoch_end(&epoch)? == Flow::Stop;
+            }
+            let best = track.best.as_mut().map(|best| best.improves(&epoch, 0.0)).transpose()?.unwrap_or(false);
             if history.epochs.len() == KEPT {
                 history.epochs.remove(0);
             }
             history.epochs.push(epoch);
+            let ends = track.stopped || session.epochs == last;
+            if let Some(writer) = writer.as_mut().filter(|writer| best || ends || !writer.busy()) {
+                let record = track.record(&fit, session, &history);
+                if let Err(error) = writer.write(&session.executor, record, best) {
+                    fit.tell(&Event::Warning(&format!("{error}; training goes on without this checkpoint")));
+                }
+            }
+            if track.stopped {
+                break;
+            }
+        }
+        if let Some(Err(error)) = writer.as_mut().map(Writer::finish) {
+            fit.tell(&Event::Warning(&format!("{error}; the last checkpoint is missing")));
+        }
+        if let (true, Some(checkpoints)) = (fit.restore_best, &fit.checkpoints)
+            && !checkpoint::load_best(checkpoints, &mut session.executor)?
+        {
+            fit.tell(&Event::Warning("there is no best checkpoint to restore; name a score, such as `best = \"val_loss\"`"));
         }
         history.seconds = start.elapsed().as_secs_f64();
-        history.examples_per_s = data.len().saturating_mul(fit.epochs) as f64 / learning.as_secs_f64().max(1e-9);
+        history.examples_per_s = learnt_rows as f64 / learning.as_secs_f64().max(1e-9);
         history.measured = system::peak_resident();
         history.in_use_on_device = self.device.as_ref().and_then(|opened| opened.device.in_use());
         Ok(history)
@@ -207,12 +323,14 @@ impl Trainer {
 
     /// Loss and metrics over some rows, without learning.
     pub fn evaluate(&mut self, data: &Dataset) -> Result<Scores> {
+        if self.only_predicts {
+            return Err(Error::Config("this trainer was made for predictions only; it cannot measure".to_string()));
+        }
         self.open_planned()?;
-        let counts_accuracy = self.counts_accuracy();
         let Some(session) = &mut self.session else { unreachable!("opened above") };
         let pipeline = data.clone().rebatch(session.feed_rows).plan(session.ledger.available())?;
         let mut held_out = HeldOut::start(Role::Evaluate, data, &pipeline, session, 1)?;
-        Ok(held_out.evaluate(session)?.scores(counts_accuracy))
+        held_out.evaluate(session)
     }
 
     /// Takes the plan's memory and sets the first weights, unless that is done already.
@@ -220,7 +338,7 @@ impl Trainer {
         if self.session.is_none() {
             let (Some(programs), Some(opened)) = (&self.programs, &self.device) else { unreachable!("planned before") };
             let device = Arc::clone(&opened.device);
-            self.session = Some(Session::new(device, plan, programs, Arc::clone(&self.optimizer), self.seed, self.data.output_schema()?)?);
+            self.session = Some(Session::new(device, plan, programs, self.learning.clone(), self.seed, self.data.output_schema()?)?);
             // From now on the pieces are of the size the memory was laid out for.
             self.micro_batch = Some(plan.micro_batch);
         }
@@ -234,28 +352,29 @@ impl Trainer {
         }
         Ok(())
     }
-
-    fn counts_accuracy(&self) -> bool {
-        let metrics = self.metrics.clone().unwrap_or_else(|| self.loss.default_metrics());
-        metrics.contains(&crate::loss::Metric::Accuracy)
-    }
 }
 
-/// One pass over the training data.
+/// One pass over the training data, or what is left of it.
+#[allow(clippy::too_many_arguments, reason = "the parts of one run, borrowed separately")]
 fn train_epoch(
     session: &mut Session,
     feed: &mut Feed,
     schema: &Schema,
     plan: &RunPlan,
     length: u64,
-    accuracy: bool,
     fit: &mut Fit<'_>,
+    track: &mut Track,
+    writer: &mut Option<Writer>,
+    history: &History,
 ) -> Result<Tally> {
     let batch = plan.batch as u64;
     let steps = length.div_ceil(batch);
     let start = Instant::now();
     let mut told = start;
-    let mut tally = session.begin();
+    session.begin()?;
+    session.take_up_counts(&std::mem::take(&mut track.counts));
+    let mut tally = track.tally;
+    let before = tally.rows;
     while let Some(block) = feed.next()? {
         let mut at = 0;
         while at < block.rows {
@@ -273,6 +392,15 @@ fn train_epoch(
             session.run(role, &Piece { batch: &block, at, rows, first_row, batch_rows }, schema, &mut tally)?;
             session.step += u64::from(ends);
             at += rows;
+            if let Some(writer) = writer.as_mut().filter(|writer| ends && place + (rows as u64) < length && writer.due(session.step)) {
+                // What the device has not told yet belongs to the sums too.
+                session.settle(schema, &mut tally)?;
+                (track.rows, track.tally) = (place + rows as u64, tally);
+                let record = track.record(fit, session, history);
+                if let Err(error) = writer.write(&session.executor, record, false) {
+                    fit.tell(&Event::Warning(&format!("{error}; training goes on without this checkpoint")));
+                }
+            }
         }
         if fit.observer.is_some() && told.elapsed() >= PROGRESS {
             told = Instant::now();
@@ -281,8 +409,8 @@ fn train_epoch(
                 epoch: session.epochs + 1,
                 step: tally.rows / batch,
                 steps,
-                scores: tally.scores(accuracy),
-                examples_per_s: tally.rows as f64 / seconds,
+                scores: session.scores_so_far(&tally),
+                examples_per_s: (tally.rows - before) as f64 / seconds,
                 resident: system::resident(),
             });
         }
@@ -309,19 +437,20 @@ impl HeldOut {
             return Err(Error::Config(what));
         }
         session.check_schema(role, &data.output_schema()?)?;
-        let options = Options { epochs: Some(epochs), ..Options::default() };
+        // Numbered like the epochs they follow, so that a resumed run adds up in the same order.
+        let options = Options { first_epoch: session.epochs, epochs: Some(epochs), ..Options::default() };
         let feed = Feed::start(&data, pipeline, &session.ledger, options)?;
         Ok(HeldOut { feed, schema: data.output_schema()?, length: data.len() })
     }
 
-    fn evaluate(&mut self, session: &mut Session) -> Result<Tally> {
-        let mut tally = session.begin();
+    fn evaluate(&mut self, session: &mut Session) -> Result<Scores> {
+        let mut tally = session.begin()?;
         self.each_piece(session, Role::Evaluate, &mut tally, |_, _| Ok(()))?;
         if !tally.loss.is_finite() {
             let what = "the loss over the held-out rows is not a finite number; look at those rows, or try a smaller learning rate";
             return Err(Error::Config(what.to_string()));
         }
-        Ok(tally)
+        Ok(session.scores(&tally))
     }
 
     /// Runs a program over every row, a piece at a time.

@@ -1,28 +1,41 @@
 //! The trainer: a model, data, a loss and a line go in; a plan comes out, then a trained model.
 
+mod callbacks;
 mod explain;
 mod fit;
+mod learning;
 mod plan;
 mod predict;
 mod programs;
 mod session;
+mod track;
 
+use crate::allow::Allow;
 use crate::devices::{self, Choice, Opened};
 use crate::error::{Error, Result};
-use crate::loss::{Loss, Metric};
+use crate::loss::{Loss, Objective};
+use crate::metrics::Metric;
 use crate::nn::Model;
-use crate::optim::{Adam, Optimizer};
-use crate::{system, weights};
-use plan::{PlanError, Request, plan_run};
-use plimsoll_core::Budget;
+use crate::optim::{AVERAGE_NAME, Average, Clip, Optimizer};
+use crate::precision::Precision;
+use crate::schedule::{Schedule, ScheduleState};
+use crate::{system, tensors};
+use learning::Learning;
+use plan::{Request, largest_batch, plan_run};
+use plimsoll_core::graph::{StateId, StateKind};
+use plimsoll_core::loss_scale::LossScaling;
+use plimsoll_core::plan::recompute::Rates;
+use plimsoll_core::{Budget, Bytes};
 use plimsoll_data::Dataset;
 use programs::{Programs, programs};
 use session::Session;
 use std::path::Path;
 use std::sync::Arc;
 
-pub use fit::{Epoch, Event, Fit, History, Scores};
-pub use plan::{DeviceLine, Infeasible, RunPlan};
+pub(crate) use callbacks::smaller_is_better;
+pub use callbacks::{Callback, CsvLog, EarlyStopping, Flow};
+pub use fit::{Epoch, Event, Fit, History};
+pub use plan::{Count, DeviceLine, Infeasible, LargestBatch, RunPlan};
 pub use predict::Prediction;
 
 /// Trains a model on data under a line.
@@ -44,17 +57,23 @@ pub use predict::Prediction;
 pub struct Trainer {
     model: Model,
     data: Dataset,
-    loss: Loss,
+    objective: Objective,
     metrics: Option<Vec<Metric>>,
-    optimizer: Arc<dyn Optimizer>,
+    learning: Learning,
     budget: Budget,
     micro_batch: Option<usize>,
+    allow: Allow,
+    count: Count,
+    pace: Rates,
     seed: u64,
     threads: Option<usize>,
     choice: Choice,
     profile: Option<String>,
     device: Option<Opened>,
     programs: Option<Programs>,
+    /// Whether the run writes checkpoints, which takes memory too.
+    checkpointed: bool,
+    only_predicts: bool,
     session: Option<Session>,
 }
 
@@ -64,24 +83,29 @@ impl Trainer {
         Trainer {
             model: model.into(),
             data: data.clone(),
-            loss: Loss::SoftmaxCrossEntropy,
+            objective: Loss::SoftmaxCrossEntropy.into(),
             metrics: None,
-            optimizer: Arc::new(Adam::default()),
+            learning: Learning::default(),
             budget: Budget::default(),
             micro_batch: None,
+            allow: Allow::default(),
+            count: Count::default(),
+            pace: Rates::default(),
             seed: 0,
             threads: None,
             choice: Choice::default(),
             profile: None,
             device: None,
             programs: None,
+            checkpointed: false,
+            only_predicts: false,
             session: None,
         }
     }
 
-    /// With this loss.
-    pub fn loss(mut self, loss: Loss) -> Trainer {
-        self.loss = loss;
+    /// With this loss, and what goes with it.
+    pub fn loss(mut self, loss: impl Into<Objective>) -> Trainer {
+        self.objective = loss.into();
         self
     }
 
@@ -93,13 +117,97 @@ impl Trainer {
 
     /// With this optimiser.
     pub fn optimizer(mut self, optimizer: impl Optimizer + 'static) -> Trainer {
-        self.optimizer = Arc::new(optimizer);
+        self.learning.optimizer = Arc::new(optimizer);
         self
     }
 
     pub(crate) fn shared_optimizer(mut self, optimizer: Arc<dyn Optimizer>) -> Trainer {
-        self.optimizer = optimizer;
+        self.learning.optimizer = optimizer;
         self
+    }
+
+    /// Keeps gradients small.
+    pub fn clip(mut self, clip: Clip) -> Trainer {
+        self.learning.clip = Some(clip);
+        self
+    }
+
+    /// Varies the learning rate over the steps.
+    pub fn schedule(mut self, schedule: Schedule) -> Trainer {
+        self.learning.schedule = schedule;
+        self
+    }
+
+    /// Keeps a slow average of the weights beside them; see [`Trainer::averaged`].
+    pub fn average(mut self, average: Average) -> Trainer {
+        self.learning.average = Some(average);
+        self
+    }
+
+    /// Keeps activations in this precision.
+    pub fn precision(mut self, precision: Precision) -> Trainer {
+        self.learning.precision = precision;
+        self
+    }
+
+    /// Scales the loss while gradients are computed, and leaves out steps in which one overflows. Part of [`Precision::MixedF16`].
+    pub fn loss_scaling(mut self, scaling: LossScaling) -> Trainer {
+        self.learning.scaling = Some(scaling);
+        self
+    }
+
+    /// What the schedule remembers, which a resumed run needs.
+    pub fn schedule_state(&self) -> ScheduleState {
+        self.session.as_ref().map_or(self.learning.state, |session| session.learning.state)
+    }
+
+    /// Gives the schedule back what it remembered.
+    pub fn set_schedule_state(&mut self, state: ScheduleState) {
+        self.learning.state = state;
+        if let Some(session) = &mut self.session {
+            session.learning.state = state;
+        }
+    }
+
+    /// Does something with the averaged weights in place of the last step's, such as evaluating or saving them, and puts those back.
+    pub fn averaged<T>(&mut self, body: impl FnOnce(&mut Trainer) -> Result<T>) -> Result<T> {
+        if self.learning.average.is_none() {
+            return Err(Error::Config(
+                "the run keeps no average of its weights; ask for one with `.average(…)` or `train.ema`".to_string(),
+            ));
+        }
+        self.open_planned()?;
+        self.swap_average()?;
+        let result = body(self);
+        self.swap_average()?;
+        result
+    }
+
+    /// Exchanges parameters and their averages, a piece at a time: a second copy is not planned for.
+    fn swap_average(&mut self) -> Result<()> {
+        let Some(session) = &mut self.session else { unreachable!("opened before") };
+        if session.applied()? == 0 {
+            // Nothing has been averaged yet: the average is what the weights are.
+            return Ok(());
+        }
+        let states = session.executor.plan().states.clone();
+        let place = |name: &str| states.iter().position(|state| state.name == name);
+        let (mut a, mut b) = ([0; 4096], [0; 4096]);
+        for (i, parameter) in states.iter().enumerate().filter(|(_, state)| state.kind == StateKind::Parameter) {
+            let Some(average) = place(&format!("{}/{AVERAGE_NAME}", parameter.name)) else { continue };
+            let mut done = Bytes::ZERO;
+            while done < parameter.size {
+                let length = (parameter.size - done).get().min(a.len());
+                let pair = [(StateId(i as u32), &mut a[..length]), (StateId(average as u32), &mut b[..length])];
+                for (state, bytes) in pair {
+                    session.executor.read_state_part(state, done, bytes)?;
+                }
+                session.executor.write_state_part(StateId(i as u32), done, &b[..length])?;
+                session.executor.write_state_part(StateId(average as u32), done, &a[..length])?;
+                done += Bytes(length as u64);
+            }
+        }
+        Ok(())
     }
 
     /// Under this line.
@@ -113,6 +221,22 @@ impl Trainer {
     pub fn micro_batch(mut self, rows: usize) -> Trainer {
         self.micro_batch = Some(rows);
         self
+    }
+
+    /// Lets the planner do this to make the run fit, and nothing else.
+    pub fn allow(mut self, allow: Allow) -> Trainer {
+        self.allow = allow;
+        self
+    }
+
+    /// Counts this towards the line when planning, to compare with others. Runs are always held to all that they take.
+    pub fn count(mut self, count: Count) -> Trainer {
+        self.count = count;
+        self
+    }
+
+    pub(crate) fn set_count(&mut self, count: Count) {
+        self.count = count;
     }
 
     /// Chooses the first weights and every random number. The same seed gives the same result at any number of threads.
@@ -139,6 +263,12 @@ impl Trainer {
         self
     }
 
+    /// Plans with room for writing checkpoints.
+    pub(crate) fn with_checkpoints(mut self) -> Trainer {
+        self.checkpointed = true;
+        self
+    }
+
     /// What the run will need, exactly, or why it cannot be.
     pub fn plan(&mut self) -> Result<RunPlan> {
         self.plan_with(None)
@@ -151,6 +281,7 @@ impl Trainer {
 
     /// The plan for a run that starts now: if less is free than the plan would use, it is made again for what is there.
     fn plan_to_run(&mut self, validation: Option<&Dataset>) -> Result<RunPlan> {
+        self.count = Count::Everything;
         let plan = self.plan_with(validation)?;
         if self.session.is_some() {
             return Ok(plan);
@@ -176,8 +307,19 @@ impl Trainer {
 
     fn plan_under(&mut self, budget: Budget, validation: Option<&Dataset>) -> Result<RunPlan> {
         self.prepare()?;
+        plan_run(&self.request(budget, validation)?)
+    }
+
+    /// The largest batch that runs in one piece under the line, answered from plans; none if not even one row fits.
+    pub fn largest_batch(&mut self) -> Result<Option<LargestBatch>> {
+        self.prepare()?;
+        largest_batch(&self.request(self.budget, None)?)
+    }
+
+    /// What is to be planned; everything is prepared.
+    fn request<'a>(&'a self, budget: Budget, validation: Option<&'a Dataset>) -> Result<Request<'a>> {
         let (Some(programs), Some(Opened { device, thread_stacks })) = (&self.programs, &self.device) else {
-            unreachable!("prepared above")
+            unreachable!("prepared before")
         };
         let Some(rows) = self.data.batch_size() else {
             return Err(Error::Config("the data has no batch size; add `.batch(32)` or set `train.batch`".to_string()));
@@ -192,34 +334,34 @@ impl Trainer {
         if self.data.is_empty() {
             return Err(Error::Config(format!("there is nothing to learn from: {} has no rows", self.data.describe())));
         }
-        let batch = rows.min(usize::try_from(self.data.len()).unwrap_or(usize::MAX));
-        let request = Request {
+        Ok(Request {
             model: self.model.title(),
             programs,
             device: &**device,
             data: &self.data,
             validation,
-            batch,
+            batch: rows.min(usize::try_from(self.data.len()).unwrap_or(usize::MAX)),
             micro_batch: self.micro_batch,
             budget,
             thread_stacks: *thread_stacks,
-        };
-        plan_run(&request).map_err(|error| match error {
-            PlanError::Infeasible(infeasible) => Error::Infeasible(infeasible),
-            PlanError::Other(error) => error,
+            checkpointed: self.checkpointed,
+            allow: self.allow,
+            count: self.count,
+            precision: self.learning.precision,
+            pace: &self.pace,
         })
     }
 
     /// Writes the weights as safetensors: whole or not at all.
     pub fn save_weights(&mut self, path: &Path) -> Result<()> {
         self.open_planned()?;
-        weights::save(&self.session.as_ref().expect("opened above").executor, path)
+        tensors::save_weights(&self.session.as_ref().expect("opened above").executor, path)
     }
 
     /// Reads weights that [`save_weights`](Trainer::save_weights) wrote for the same model.
     pub fn load_weights(&mut self, path: &Path) -> Result<()> {
         self.open_planned()?;
-        weights::load(&mut self.session.as_mut().expect("opened above").executor, path)
+        tensors::load_weights(&mut self.session.as_mut().expect("opened above").executor, path)
     }
 
     /// Writes the graphs and finds the device, once.
@@ -231,8 +373,12 @@ impl Trainer {
         }
         if self.programs.is_none() {
             let schema = self.data.output_schema()?;
-            let metrics = self.metrics.clone().unwrap_or_else(|| self.loss.default_metrics());
-            self.programs = Some(programs(&self.model, &schema, self.loss, &metrics, &*self.optimizer)?);
+            let metrics = self.metrics.clone().unwrap_or_else(|| self.objective.loss().default_metrics());
+            let mut programs = programs(&self.model, &schema, &self.objective, &metrics, &self.learning)?;
+            if self.only_predicts {
+                programs.only_predict();
+            }
+            self.programs = Some(programs);
         }
         Ok(())
     }

@@ -1,11 +1,14 @@
 //! A run's memory and its position: the executor with its ledger, and how one piece of a batch is run.
 
+use super::learning::Learning;
 use super::plan::RunPlan;
-use super::programs::{Programs, ROW_SHARE};
+use super::programs::{LOSS_WEIGHT, MOST_INPUTS, Programs, ROW_SHARE};
 use crate::error::{Error, Result};
-use crate::optim::Optimizer;
+use crate::metrics::{Counters, Scores};
+use crate::nn::PIECE_SHARE;
 use plimsoll_core::device::{Device, DeviceError, StepInputs};
 use plimsoll_core::graph::StateId;
+use plimsoll_core::loss_scale::SKIPPED;
 use plimsoll_core::plan::NUMBERS;
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::Role;
@@ -13,8 +16,11 @@ use plimsoll_core::{Bytes, DType, Executor, Graph, Ledger, Op, Reservation, Tick
 use plimsoll_data::{Batch, Schema};
 use std::sync::Arc;
 
-/// Columns a step reads: features and labels.
-const COLUMNS: usize = 2;
+/// The most columns a step reads: features, labels and sample weights.
+const COLUMNS: usize = MOST_INPUTS + 2;
+
+/// Answers after which the counts of classes are brought to the host: single precision counts exactly to twice as many.
+const COUNTABLE: u64 = 1 << 23;
 
 pub(super) struct Session {
     pub executor: Executor,
@@ -27,12 +33,21 @@ pub(super) struct Session {
     pub epochs: u64,
     roles: Vec<Prepared>,
     classes: Option<(usize, usize)>,
-    answers: usize,
+    ignored: Option<i32>,
+    counters: Counters,
+    /// Class by class: right answers, answers and labels; and the states where the device counts them.
+    counts: Vec<f64>,
+    count_states: Vec<StateId>,
+    /// Answers counted on the device only.
+    uncollected: u64,
     seed: u64,
     /// The training data's columns.
     schema: Schema,
-    optimizer: Arc<dyn Optimizer>,
-    /// The optimiser's numbers for the current step.
+    /// How it learns, with what a schedule remembers.
+    pub learning: Learning,
+    /// The state that counts skipped steps, if steps may be.
+    skipped: Option<StateId>,
+    /// The numbers of the current step.
     rates: Vec<f32>,
     /// On a device with its own memory a run's numbers are looked at while the next one computes.
     lags: bool,
@@ -47,9 +62,16 @@ struct Prepared {
     scalars: Vec<Scalar>,
     numbers: Vec<f32>,
     columns: Vec<usize>,
-    /// Which of the program's numbers each is.
+    at: Numbers,
+}
+
+/// Which of a program's numbers each is.
+#[derive(Clone, Copy, Default)]
+struct Numbers {
     loss: Option<usize>,
-    right: Option<usize>,
+    weight: Option<usize>,
+    /// In the order of the counters.
+    sums: [Option<usize>; NUMBERS],
 }
 
 /// A run whose numbers have not been looked at yet.
@@ -58,8 +80,7 @@ struct Pending {
     role: Role,
     rows: usize,
     batch_rows: u64,
-    loss: Option<usize>,
-    right: Option<usize>,
+    at: Numbers,
     /// The step and the epoch it belongs to, counted from 1.
     step: u64,
     epoch: u64,
@@ -68,8 +89,9 @@ struct Pending {
 #[derive(Clone, Copy)]
 enum Scalar {
     RowShare,
-    /// An index into the optimiser's numbers.
-    Optimizer(usize),
+    PieceShare,
+    /// An index into the numbers of the step.
+    Rate(usize),
 }
 
 /// Some rows of a batch, as one program sees them.
@@ -88,8 +110,39 @@ pub(super) struct Piece<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     pub loss: f64,
-    pub right: f64,
+    /// What the loss is divided by: rows, or the parts of them that count.
+    pub weight: f64,
+    /// In the order of the counters.
+    pub sums: [f64; NUMBERS],
     pub rows: u64,
+}
+
+impl Tally {
+    fn mean_loss(&self) -> f64 {
+        self.loss / if self.weight > 0.0 { self.weight } else { 1.0 }
+    }
+
+    /// The sums by name, as the bits of their numbers.
+    pub fn save(&self) -> Vec<(String, u64)> {
+        let known = [("loss", self.loss.to_bits()), ("weight", self.weight.to_bits()), ("rows", self.rows)];
+        let known = known.into_iter().map(|(name, bits)| (name.to_string(), bits));
+        known.chain(self.sums.iter().enumerate().map(|(i, sum)| (format!("sum{i}"), sum.to_bits()))).collect()
+    }
+
+    /// Takes up sums that [`Tally::save`] gave.
+    pub fn restore(&mut self, sums: &[(String, u64)]) {
+        for (name, bits) in sums {
+            match name.as_str() {
+                "loss" => self.loss = f64::from_bits(*bits),
+                "weight" => self.weight = f64::from_bits(*bits),
+                "rows" => self.rows = *bits,
+                name => {
+                    let place = name.strip_prefix("sum").and_then(|i| i.parse::<usize>().ok()).filter(|i| *i < NUMBERS);
+                    place.into_iter().for_each(|i| self.sums[i] = f64::from_bits(*bits));
+                }
+            }
+        }
+    }
 }
 
 impl Session {
@@ -97,14 +150,15 @@ impl Session {
         device: Arc<dyn Device>,
         plan: &RunPlan,
         programs: &Programs,
-        optimizer: Arc<dyn Optimizer>,
+        learning: Learning,
         seed: u64,
         schema: Schema,
     ) -> Result<Session> {
         let ledger = Ledger::new("host", Some(plan.line));
         // What is not the pipeline's, which books for itself, nor the plan's, for which the executor does.
-        let own =
-            |name: &&(String, _)| matches!(name.0.as_str(), "process" | "thread stacks" | "graphs" | "CUDA itself" | "pinned staging");
+        let own = |name: &&(String, _)| {
+            matches!(name.0.as_str(), "process" | "thread stacks" | "graphs" | "checkpoint" | "CUDA itself" | "pinned staging")
+        };
         let process = plan.owners.iter().filter(own).map(|(name, size)| ledger.reserve(name, *size)).collect::<Result<Vec<_>, _>>()?;
         let lags = !device.shares_host_memory();
         let mut executor = match &plan.device_memory {
@@ -115,9 +169,11 @@ impl Session {
             }
         };
         executor.initialize(seed)?;
-        let roles = plan.memory.programs.iter().map(|program| prepare(&executor, program.role, &program.graph, programs, &*optimizer));
+        let roles = plan.memory.programs.iter().map(|program| prepare(&executor, program.role, &program.graph, programs, &learning));
         let roles = roles.collect();
-        let rates = vec![0.0; optimizer.scalar_names().len()];
+        let rates = vec![0.0; learning.scalar_names().len()];
+        let state = |name: &str| plan.memory.states.iter().position(|state| state.name == name).map(|i| StateId(i as u32));
+        let count_states: Vec<StateId> = programs.counters.states().filter_map(|name| state(&name)).collect();
         Ok(Session {
             executor,
             ledger,
@@ -127,10 +183,15 @@ impl Session {
             epochs: 0,
             roles,
             classes: programs.classes,
-            answers: programs.answers,
+            ignored: programs.ignored,
+            counters: programs.counters.clone(),
+            counts: vec![0.0; count_states.len() * programs.counters.classes],
+            count_states,
+            uncollected: 0,
             seed,
             schema,
-            optimizer,
+            learning,
+            skipped: state(SKIPPED),
             rates,
             lags,
             pending: None,
@@ -158,10 +219,64 @@ impl Session {
         Ok(())
     }
 
+    /// What all random numbers of the run come from.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// An empty tally. What a run that failed left unlooked at does not count towards it.
-    pub fn begin(&mut self) -> Tally {
+    pub fn begin(&mut self) -> Result<Tally> {
         self.pending = None;
-        Tally::default()
+        self.collect_counts()?;
+        self.counts.fill(0.0);
+        Ok(Tally::default())
+    }
+
+    /// What was counted class by class since [`Session::begin`] and has been settled.
+    pub fn counts(&self) -> &[f64] {
+        &self.counts
+    }
+
+    /// Goes on with counts of an epoch that was begun before.
+    pub fn take_up_counts(&mut self, counts: &[f64]) {
+        self.counts.iter_mut().zip(counts).for_each(|(count, before)| *count += before);
+    }
+
+    /// Loss and accuracy so far.
+    pub fn scores_so_far(&self, tally: &Tally) -> Scores {
+        let accuracy = self.counters.accuracy(&tally.sums, tally.rows);
+        Scores { loss: tally.mean_loss(), accuracy, ..Scores::default() }
+    }
+
+    /// Loss and all metrics of what was settled since [`Session::begin`].
+    pub fn scores(&self, tally: &Tally) -> Scores {
+        self.counters.scores(tally.mean_loss(), &tally.sums, tally.rows, &self.counts)
+    }
+
+    /// Steps that changed the parameters.
+    pub fn applied(&self) -> Result<u64> {
+        let Some(state) = self.skipped else { return Ok(self.step) };
+        let mut bytes = [0; 4];
+        self.executor.read_state(state, &mut bytes)?;
+        Ok(self.step.saturating_sub(f32::from_ne_bytes(bytes) as u64))
+    }
+
+    /// Brings the device's counts of classes to the host and begins again at zero. No run may be under way.
+    fn collect_counts(&mut self) -> Result<()> {
+        self.uncollected = 0;
+        let mut bytes = [0u8; 4096];
+        for (i, state) in self.count_states.iter().enumerate() {
+            let classes = self.counters.classes;
+            let counts = &mut self.counts[i * classes..(i + 1) * classes];
+            for (part, counts) in counts.chunks_mut(1024).enumerate() {
+                let (from, bytes) = (Bytes(part as u64 * 4096), &mut bytes[..counts.len() * 4]);
+                self.executor.read_state_part(*state, from, bytes)?;
+                counts.iter_mut().zip(bytes.chunks_exact(4)).for_each(|(count, b)| *count += f64::from(number(b)));
+                bytes.fill(0);
+                self.executor.write_state_part(*state, from, bytes)?;
+            }
+        }
+        Ok(())
     }
 
     /// Runs one piece. Its loss and right answers are added to the tally, at the latest by [`Session::settle`].
@@ -170,13 +285,18 @@ impl Session {
             self.check_labels(piece)?;
         }
         if piece.first_row == 0 && matches!(role, Role::Step | Role::First) {
-            self.optimizer.scalars(self.step + 1, &mut self.rates);
+            if self.skipped.is_some() {
+                // Whether the step before was skipped decides which step this is.
+                self.settle(schema, tally)?;
+            }
+            self.learning.scalars(self.applied()? + 1, &mut self.rates);
         }
         let prepared = self.roles.iter_mut().find(|prepared| prepared.role == role).expect("every role is planned");
         for (number, scalar) in prepared.numbers.iter_mut().zip(&prepared.scalars) {
             *number = match scalar {
                 Scalar::RowShare => 1.0 / piece.batch_rows as f32,
-                Scalar::Optimizer(i) => self.rates[*i],
+                Scalar::PieceShare => 1.0 / piece.rows as f32,
+                Scalar::Rate(i) => self.rates[*i],
             };
         }
         let mut columns: [&[u8]; COLUMNS] = [&[]; COLUMNS];
@@ -186,27 +306,33 @@ impl Session {
         }
         let random = StepRandom { seed: self.seed, step: self.step as u32, first_row: piece.first_row };
         let inputs = StepInputs { columns: &columns[..prepared.columns.len()], scalars: &prepared.numbers, random };
-        let (loss, right) = (prepared.loss, prepared.right);
+        let at = prepared.at;
         let ticket = match self.executor.run(role, piece.rows, &inputs) {
             Err(DeviceError::NonFinite) => {
                 let tensor = first_non_finite(&mut self.executor, role, piece.rows, Some(&inputs), schema, &prepared.columns);
                 let mut numbers = [f32::NAN; NUMBERS];
                 // The run did not end well, but what it made is there.
                 let _ = self.executor.last_numbers(role, piece.rows, &mut numbers);
-                let loss = in_words(loss.map_or(f32::NAN, |i| numbers[i]));
+                let loss = in_words(at.loss.map_or(f32::NAN, |i| numbers[i]));
                 return Err(Error::NonFinite { loss, step: self.step + 1, epoch: self.epochs + 1, tensor });
             }
             result => result?,
         };
         let (step, epoch) = (self.step + 1, self.epochs + 1);
-        let run = Pending { ticket, role, rows: piece.rows, batch_rows: piece.batch_rows, loss, right, step, epoch };
+        let run = Pending { ticket, role, rows: piece.rows, batch_rows: piece.batch_rows, at, step, epoch };
         let known = if self.lags { self.pending.replace(run) } else { Some(run) };
-        known.map_or(Ok(()), |run| self.look_at(&run, schema, tally))
+        known.map_or(Ok(()), |run| self.look_at(&run, schema, tally))?;
+        self.uncollected += piece.rows as u64 * self.counters.answers();
+        if self.uncollected >= COUNTABLE && !self.count_states.is_empty() {
+            self.settle(schema, tally)?;
+        }
+        Ok(())
     }
 
     /// Waits for the last run, if its numbers have not been looked at yet.
     pub fn settle(&mut self, schema: &Schema, tally: &mut Tally) -> Result<()> {
-        self.pending.take().map_or(Ok(()), |run| self.look_at(&run, schema, tally))
+        self.pending.take().map_or(Ok(()), |run| self.look_at(&run, schema, tally))?;
+        if self.uncollected > 0 { self.collect_counts() } else { Ok(()) }
     }
 
     fn look_at(&mut self, run: &Pending, schema: &Schema, tally: &mut Tally) -> Result<()> {
@@ -216,19 +342,40 @@ impl Session {
                 self.pending = None;
                 let columns = self.roles.iter().find(|prepared| prepared.role == run.role).map_or(&[][..], |prepared| &prepared.columns);
                 let tensor = first_non_finite(&mut self.executor, run.role, run.rows, None, schema, columns);
-                let loss = in_words(run.loss.map_or(f32::NAN, |i| numbers[i]));
+                let loss = in_words(run.at.loss.map_or(f32::NAN, |i| numbers[i]));
                 return Err(Error::NonFinite { loss, step: run.step, epoch: run.epoch, tensor });
             }
             result => result?,
         }
-        if let Some(i) = run.loss {
+        if let Some(i) = run.at.loss {
             tally.loss += f64::from(numbers[i]) * run.batch_rows as f64;
         }
-        if let Some(i) = run.right {
-            tally.right += f64::from(numbers[i]) / self.answers as f64;
+        tally.weight += run.at.weight.map_or(run.rows as f64, |i| f64::from(numbers[i]) * run.batch_rows as f64);
+        for (sum, i) in tally.sums.iter_mut().zip(run.at.sums) {
+            *sum += i.map_or(0.0, |i| f64::from(numbers[i]));
         }
         tally.rows += run.rows as u64;
         Ok(())
+    }
+
+    /// Runs the predicting program over one row.
+    pub fn predict_row(&mut self, row: &[u8]) -> Result<()> {
+        let prepared = self.roles.iter().find(|prepared| prepared.role == Role::Predict).expect("every role is planned");
+        let column = match prepared.columns[..] {
+            [column] => &self.schema.columns()[column],
+            _ => return Err(Error::Config("single rows are predicted by models with one input".to_string())),
+        };
+        if row.len() != column.row_bytes().get() {
+            return Err(Error::Config(format!(
+                "a row of the column {column} has {}, but {} bytes were given",
+                column.row_bytes(),
+                row.len()
+            )));
+        }
+        let random = StepRandom { seed: self.seed, step: 0, first_row: 0 };
+        let inputs = StepInputs { columns: &[row], scalars: &prepared.numbers, random };
+        let ticket = self.executor.run(Role::Predict, 1, &inputs)?;
+        Ok(self.executor.outcome(ticket, &mut [])?)
     }
 
     /// Reads the predictions the last run left.
@@ -255,7 +402,7 @@ impl Session {
                 [a, b, c, d] => i32::from_ne_bytes([a, b, c, d]),
                 _ => unreachable!("class numbers are bytes or 32-bit integers"),
             };
-            if value < 0 || value as usize >= classes {
+            if (value < 0 || value as usize >= classes) && self.ignored != Some(value) {
                 let row = piece.batch.first_row + (piece.at + i / column.elements().max(1)) as u64;
                 return Err(Error::Label { row, epoch: self.epochs + 1, value, classes });
             }
@@ -264,12 +411,14 @@ impl Session {
     }
 }
 
-fn prepare(executor: &Executor, role: Role, graph: &Graph, programs: &Programs, optimizer: &dyn Optimizer) -> Prepared {
+fn prepare(executor: &Executor, role: Role, graph: &Graph, programs: &Programs, learning: &Learning) -> Prepared {
+    let names = learning.scalar_names();
     let scalars: Vec<Scalar> = graph
         .scalars()
         .iter()
-        .map(|name| match optimizer.scalar_names().iter().position(|own| own == name) {
-            Some(index) => Scalar::Optimizer(index),
+        .map(|name| match names.iter().position(|own| own == name) {
+            Some(index) => Scalar::Rate(index),
+            None if name == PIECE_SHARE => Scalar::PieceShare,
             None => {
                 assert_eq!(name, ROW_SHARE, "every scalar is the optimiser's or the trainer's");
                 Scalar::RowShare
@@ -280,7 +429,9 @@ fn prepare(executor: &Executor, role: Role, graph: &Graph, programs: &Programs, 
     let numbers = vec![0.0; scalars.len()];
     let program = executor.plan().program(role).expect("it is being prepared");
     let number = |wanted: &str| program.numbers().position(|(name, _)| name == wanted);
-    Prepared { role, scalars, numbers, columns, loss: number("loss"), right: number("right") }
+    let mut at = Numbers { loss: number("loss"), weight: number(LOSS_WEIGHT), ..Numbers::default() };
+    at.sums.iter_mut().zip(&programs.counters.sums).for_each(|(at, name)| *at = number(name));
+    Prepared { role, scalars, numbers, columns, at }
 }
 
 /// A loss that is not finite.
@@ -323,7 +474,9 @@ fn first_non_finite(
 /// The first state that holds something that is not finite. Read in pieces: a run that fails stays under its line too.
 fn broken_state(executor: &Executor) -> Option<String> {
     let mut piece = [0; 4096];
-    for (i, state) in executor.plan().states.iter().enumerate() {
+    let longest = executor.plan().programs.iter().map(|program| program.graph.states()).max_by_key(|states| states.len())?;
+    let real = |(i, _): &(usize, _)| longest[*i].ty.dtype == DType::F32;
+    for (i, state) in executor.plan().states.iter().enumerate().filter(real) {
         let mut done = Bytes::ZERO;
         while done < state.size {
             let piece = &mut piece[..(state.size - done).get().min(4096)];
@@ -339,5 +492,9 @@ fn broken_state(executor: &Executor) -> Option<String> {
 
 /// The place of the first number that is not finite.
 fn not_finite(bytes: &[u8]) -> Option<usize> {
-    bytes.chunks_exact(4).position(|b| !f32::from_ne_bytes([b[0], b[1], b[2], b[3]]).is_finite())
+    bytes.chunks_exact(4).position(|b| !number(b).is_finite())
+}
+
+fn number(bytes: &[u8]) -> f32 {
+    f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }

@@ -1,0 +1,198 @@
+//! Recomputation: values of the forward part that are given up and made again when backward asks for them, so that a step fits into fewer bytes.
+//!
+//! A plan is a *sequence* of nodes in which a node may stand several times. Randomness is counted, not drawn, so a node that runs again makes
+//! the same bits again; and nothing that reads a state runs after that state has changed. [`fit`] looks for the sequence of least
+//! predicted time whose exact peak is within the limit, and writes it as a graph in which every repetition is a node of its own.
+
+mod moves;
+mod problem;
+mod rates;
+mod search;
+mod simulate;
+mod starts;
+mod write;
+
+use super::{Plan, Program, place_states, placed, sequence};
+use crate::Bytes;
+use crate::device::Device;
+use crate::graph::{Graph, GraphError, NodeId};
+use crate::step::Role;
+use problem::Problem;
+
+pub use rates::{Pace, Rates};
+
+/// How long to search, in steps played.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort(pub u64);
+
+impl Default for Effort {
+    /// A few seconds at most for networks of some thousand nodes.
+    fn default() -> Effort {
+        Effort(200_000_000)
+    }
+}
+
+/// A graph in the order it is to be run, with what that order costs.
+#[derive(Clone, Debug)]
+pub struct Sequenced {
+    /// The graph; state changes are writes in place already.
+    pub graph: Graph,
+    /// The nodes that run, in order.
+    pub order: Vec<NodeId>,
+    /// What is computed again.
+    pub again: Again,
+}
+
+/// What a program computes more than once, and what that costs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Again {
+    /// The nodes that repeat an earlier one.
+    pub nodes: Vec<NodeId>,
+    /// Floating-point operations of the program without repetitions.
+    pub flops: u64,
+    /// Floating-point operations of the repetitions.
+    pub extra_flops: u64,
+    /// Predicted seconds of the program without repetitions.
+    pub seconds: f64,
+    /// Predicted seconds of the repetitions.
+    pub extra_seconds: f64,
+}
+
+impl Again {
+    /// Operations of the repetitions as a share of the program's own.
+    pub fn flops_ratio(&self) -> f64 {
+        self.extra_flops as f64 / self.flops.max(1) as f64
+    }
+
+    /// How often something is computed again in each layer, in the order of the first time.
+    pub fn by_scope(&self, graph: &Graph) -> Vec<(String, usize)> {
+        let mut scopes: Vec<(String, usize)> = Vec::new();
+        for id in &self.nodes {
+            let scope = &graph.node(*id).scope;
+            match scopes.iter_mut().find(|(known, _)| known == scope) {
+                Some((_, count)) => *count += 1,
+                None => scopes.push((scope.clone(), 1)),
+            }
+        }
+        scopes
+    }
+}
+
+/// Why there is no plan.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FitError {
+    /// No sequence that was found is small enough.
+    #[error("recomputing everything that can be still needs {least} of arena, but the limit is {limit}")]
+    TooSmall {
+        /// What was asked for.
+        limit: Bytes,
+        /// The smallest arena that was found; a limit of this much works.
+        least: Bytes,
+    },
+    /// The graph cannot be planned at all.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+}
+
+/// How often the target is lowered because offsets could not be packed tightly.
+const ATTEMPTS: usize = 4;
+
+/// Sequences an improved graph so that its arena takes at most `limit` bytes for `rows` rows on the device, with the least predicted time.
+///
+/// ```
+/// use plimsoll_core::plan::recompute::{Effort, FitError, Rates, fit};
+/// # use plimsoll_core::{Bytes, Device, Graph};
+/// # fn example(graph: &Graph, device: &dyn Device) -> Result<(), FitError> {
+/// let sequenced = fit(graph, 32, device, Bytes::mib(512), &Rates::default(), Effort::default())?;
+/// println!("{:.1} % more operations", 100.0 * sequenced.again.flops_ratio());
+/// # Ok(())
+/// # }
+/// ```
+pub fn fit(graph: &Graph, rows: usize, device: &dyn Device, limit: Bytes, pace: &dyn Pace, effort: Effort) -> Result<Sequenced, FitError> {
+    let Sequenced { graph, order, .. } = sequence(graph, rows, device)?;
+    let alignment = device.alignment();
+    let workspace = |node: NodeId| device.workspace(&graph, graph.node(node), rows).align_up(alignment.0);
+    let problem = Problem::of(&graph, &order, rows, alignment, &workspace, pace);
+    let (states, _) = place_states([(Role::Step, &graph)].into_iter(), alignment)?;
+    let place = |found: &search::Found| -> Result<Program, GraphError> {
+        let program = placed(Role::Step, sequenced(&graph, &found.sequence, rows, pace), rows, device, &states)?;
+        debug_assert_eq!(program.lower_bound.0, found.outcome.peak, "the search and the liveness see the same bytes");
+        Ok(program)
+    };
+    let mut target = limit;
+    for _ in 0..ATTEMPTS {
+        let Some(found) = search::search(&problem, target.0, effort.0, None) else { break };
+        let program = place(&found)?;
+        if std::env::var("DEBUG").is_ok() {
+            eprintln!("peak {} arena {} target {} ratio {:.4}", program.lower_bound.0, program.arena.0, target.0, program.again.flops_ratio());
+        }
+        if program.arena <= limit {
+            return Ok(program.into());
+        }
+        // The packing lost some bytes to gaps: leave it room.
+        target = Bytes(target.0.saturating_sub(((program.arena - limit).0 / 2).max(1)));
+    }
+    // What is promised as the least must work when it is asked for: it is found without looking at the limit.
+    let smallest = search::squeeze(&problem, effort.0);
+    let program = place(&smallest)?;
+    if program.arena > limit {
+        return Err(FitError::TooSmall { limit, least: program.arena });
+    }
+    if let Some(found) = search::search(&problem, limit.0, effort.0, Some(&smallest.sequence)) {
+        let cheaper = place(&found)?;
+        if cheaper.arena <= limit {
+            return Ok(cheaper.into());
+        }
+    }
+    Ok(program.into())
+}
+
+impl From<Program> for Sequenced {
+    fn from(program: Program) -> Sequenced {
+        Sequenced { graph: program.graph, order: program.order, again: program.again }
+    }
+}
+
+/// A plan of the same graphs whose arena takes at most `limit`: programs that learn and are larger are sequenced anew.
+pub fn refit(
+    plan: &Plan,
+    graphs: &[(Role, Graph)],
+    device: &dyn Device,
+    limit: Bytes,
+    pace: &dyn Pace,
+    effort: Effort,
+) -> Result<Plan, FitError> {
+    let mut plan = plan.clone();
+    for (program, (role, graph)) in plan.programs.iter_mut().zip(graphs).filter(|(program, _)| program.arena > limit) {
+        if matches!(role, Role::Evaluate | Role::Predict) {
+            // Nothing is kept for a backward part, so there is nothing to give up.
+            return Err(FitError::TooSmall { limit, least: program.arena });
+        }
+        let sequenced = fit(graph, plan.rows, device, limit, pace, effort)?;
+        *program = placed(*role, sequenced, plan.rows, device, &plan.states)?;
+    }
+    plan.arena = plan.programs.iter().map(|program| program.arena).max().unwrap_or_default();
+    plan.lower_bound = plan.programs.iter().map(|program| program.lower_bound).max().unwrap_or_default();
+    Ok(plan)
+}
+
+/// Predicted seconds of one run of a program, repetitions included.
+pub fn seconds(program: &Program, rows: usize, pace: &dyn Pace) -> f64 {
+    program.order.iter().map(|id| pace.seconds(&program.graph, program.graph.node(*id), rows)).sum()
+}
+
+fn sequenced(graph: &Graph, sequence: &[u32], rows: usize, pace: &dyn Pace) -> Sequenced {
+    let written = write::write(graph, sequence);
+    let new = &written.graph;
+    let flops = |nodes: &[NodeId]| nodes.iter().map(|id| new.node_flops(new.node(*id), rows)).sum::<u64>();
+    let seconds = |nodes: &[NodeId]| nodes.iter().map(|id| pace.seconds(new, new.node(*id), rows)).sum::<f64>();
+    let (extra_flops, extra_seconds) = (flops(&written.repeated), seconds(&written.repeated));
+    let again = Again {
+        flops: flops(&written.order) - extra_flops,
+        extra_flops,
+        seconds: seconds(&written.order) - extra_seconds,
+        extra_seconds,
+        nodes: written.repeated,
+    };
+    Sequenced { graph: written.graph, order: written.order, again }
+}

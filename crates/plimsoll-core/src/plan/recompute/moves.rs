@@ -1,0 +1,194 @@
+//! The one move of the search: a value that only waits is given up, and made again right before it is next read.
+
+use super::problem::{NOBODY, Problem};
+
+/// For a sequence, when each value is made and read.
+#[derive(Default)]
+pub(super) struct Trace {
+    starts: Vec<u32>,
+    /// Twice the step, plus one if the value is made there; ascending for every value.
+    events: Vec<u32>,
+    cursor: Vec<u32>,
+    /// Per node, its last step; only for nodes that are in the sequence.
+    last: Vec<u32>,
+}
+
+impl Trace {
+    pub fn follow(&mut self, problem: &Problem, sequence: &[u32]) {
+        let values = problem.size.len();
+        self.starts.clear();
+        self.starts.resize(values + 1, 0);
+        self.last.resize(problem.seconds.len(), 0);
+        for node in sequence {
+            for value in problem.reads.of(*node).iter().chain(problem.makes.of(*node)) {
+                self.starts[*value as usize + 1] += 1;
+            }
+        }
+        (0..values).for_each(|i| self.starts[i + 1] += self.starts[i]);
+        self.cursor.clear();
+        self.cursor.extend_from_slice(&self.starts[..values]);
+        self.events.resize(self.starts[values] as usize, 0);
+        for (step, node) in sequence.iter().enumerate() {
+            self.last[*node as usize] = step as u32;
+            let mut note = |value: u32, made: u32| {
+                let place = &mut self.cursor[value as usize];
+                self.events[*place as usize] = 2 * step as u32 + made;
+                *place += 1;
+            };
+            problem.reads.of(*node).iter().for_each(|value| note(*value, 0));
+            problem.makes.of(*node).iter().for_each(|value| note(*value, 1));
+        }
+    }
+
+    fn of(&self, value: u32) -> &[u32] {
+        &self.events[self.starts[value as usize] as usize..self.starts[value as usize + 1] as usize]
+    }
+
+    /// If the value waits over this step, neither made nor read there: the step that touched it last and the one that reads it next.
+    pub fn gap(&self, value: u32, step: u32) -> Option<(u32, u32)> {
+        let events = self.of(value);
+        let next = events.partition_point(|event| *event < 2 * step);
+        let (before, after) = (*events.get(next.checked_sub(1)?)?, *events.get(next)?);
+        (after / 2 > step && after % 2 == 0).then_some((before / 2, after / 2))
+    }
+
+    /// Whether the value is in memory right before a step, because that step or a later one reads it.
+    fn alive(&self, value: u32, step: u32) -> bool {
+        let events = self.of(value);
+        events.get(events.partition_point(|event| *event < 2 * step)).is_some_and(|event| event % 2 == 0)
+    }
+
+    /// The last step before this one that makes the value.
+    fn made_before(&self, value: u32, step: u32) -> Option<u32> {
+        let events = self.of(value);
+        let before = &events[..events.partition_point(|event| *event < 2 * step)];
+        before.iter().rev().find(|event| *event % 2 == 1).map(|event| event / 2)
+    }
+
+    /// The last step before this one that touches the value.
+    fn last_before(&self, value: u32, step: u32) -> Option<u32> {
+        let events = self.of(value);
+        Some(events[events.partition_point(|event| *event < 2 * step).checked_sub(1)?] / 2)
+    }
+}
+
+/// Where the node that stands at step `at` could run at the earliest, if that is before step `peak`: as soon as all it reads is made.
+/// What changes states stays where it is.
+pub(super) fn earliest(problem: &Problem, trace: &Trace, sequence: &[u32], at: u32, peak: u32) -> Option<u32> {
+    let node = sequence[at as usize];
+    if problem.changes[node as usize] {
+        return None;
+    }
+    let made = problem.reads.of(node).iter().map(|read| trace.made_before(*read, at).map_or(0, |step| step + 1)).max().unwrap_or(0);
+    (made <= peak).then_some(made)
+}
+
+/// What becomes of the inputs that are gone when a value is made again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// They are kept until then.
+    One,
+    /// Those that were gone by the fullest step are made again too; others are kept a little longer.
+    Peak,
+    /// All are made again too.
+    All,
+}
+
+/// More nodes than this are never run for one value.
+const LONGEST: usize = 600;
+
+/// A value this much smaller than the one that is given up is kept rather than made again.
+const SMALL: u64 = 64;
+
+/// Writes the nodes that make a value again right before step `next`, inputs first, and the updates that must then wait. False if it cannot be.
+pub(super) struct Evict {
+    pub block: Vec<u32>,
+    pub delayed: Vec<u32>,
+    seen: Vec<bool>,
+}
+
+impl Evict {
+    pub fn new(problem: &Problem) -> Evict {
+        Evict { block: Vec::new(), delayed: Vec::new(), seen: vec![false; problem.seconds.len()] }
+    }
+
+    /// Fills `block` and `delayed` for giving `value` up over `peak` and making it again right before `next`. False if that cannot be.
+    pub fn plan(&mut self, problem: &Problem, trace: &Trace, value: u32, peak: u32, next: u32, reach: Reach) -> bool {
+        self.block.clear();
+        self.delayed.clear();
+        let limit = problem.size[value as usize] / SMALL;
+        let found = self.need(problem, trace, problem.maker[value as usize], peak, next, reach, limit);
+        for i in 0..self.block.len() {
+            self.seen[self.block[i] as usize] = false;
+        }
+        found && self.delay(problem, trace, next)
+    }
+
+    /// Depth first; the stack is a list of its own because chains are as long as networks are deep.
+    #[allow(clippy::too_many_arguments, reason = "one recursive rule, written as a loop")]
+    fn need(&mut self, problem: &Problem, trace: &Trace, node: u32, peak: u32, next: u32, reach: Reach, small: u64) -> bool {
+        let mut open = vec![(node, 0)];
+        let mut entered = vec![node];
+        self.seen[node as usize] = true;
+        while let Some((node, at)) = open.last_mut() {
+            let reads = problem.reads.of(*node);
+            let Some(read) = reads.get(*at).copied() else {
+                self.block.push(*node);
+                open.pop();
+                continue;
+            };
+            *at += 1;
+            let maker = problem.maker[read as usize];
+            if maker == NOBODY || problem.size[read as usize] <= small || !problem.repeats[maker as usize] || self.seen[maker as usize] {
+                continue;
+            }
+            if reach == Reach::One || trace.alive(read, next) {
+                continue;
+            }
+            if reach == Reach::Peak && trace.last_before(read, next).is_none_or(|last| last >= peak) {
+                continue;
+            }
+            if entered.len() == LONGEST {
+                entered.iter().for_each(|node| self.seen[*node as usize] = false);
+                return false;
+            }
+            self.seen[maker as usize] = true;
+            entered.push(maker);
+            open.push((maker, 0));
+        }
+        true
+    }
+
+    /// Whoever changes a state that is read again waits until it was.
+    fn delay(&mut self, problem: &Problem, trace: &Trace, next: u32) -> bool {
+        for node in &self.block {
+            for read in problem.reads.of(*node) {
+                let writer = problem.writer[*read as usize];
+                if writer == NOBODY || trace.last[writer as usize] >= next || self.delayed.contains(&writer) {
+                    continue;
+                }
+                let after = trace.last[writer as usize];
+                let needed = |value: &u32| trace.of(*value).iter().any(|event| event / 2 > after && event / 2 < next);
+                if problem.makes.of(writer).iter().any(needed) {
+                    return false;
+                }
+                self.delayed.push(writer);
+            }
+        }
+        true
+    }
+
+    /// The sequence after the move.
+    pub fn apply(&self, sequence: &[u32], next: u32, into: &mut Vec<u32>) {
+        into.clear();
+        let (before, after) = sequence.split_at(next as usize);
+        if self.delayed.is_empty() {
+            into.extend_from_slice(before);
+        } else {
+            into.extend(before.iter().filter(|node| !self.delayed.contains(node)));
+        }
+        into.extend_from_slice(&self.block);
+        into.extend_from_slice(&self.delayed);
+        into.extend_from_slice(after);
+    }
+}

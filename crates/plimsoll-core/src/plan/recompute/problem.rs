@@ -1,0 +1,143 @@
+//! The graph as flat arrays: all that the search looks at, millions of times.
+
+use super::super::updates::{root, runs};
+use super::Pace;
+use crate::Bytes;
+use crate::graph::{Graph, NodeId, Phase, ValueId};
+use crate::op::Op;
+
+/// No node makes this value: it is a column, a scalar or a state.
+pub(super) const NOBODY: u32 = u32::MAX;
+
+/// Lists of numbers, one list per item, in one piece of memory.
+#[derive(Default)]
+pub(super) struct Lists {
+    starts: Vec<u32>,
+    items: Vec<u32>,
+}
+
+impl Lists {
+    fn push(&mut self, items: impl IntoIterator<Item = u32>) {
+        if self.starts.is_empty() {
+            self.starts.push(0);
+        }
+        self.items.extend(items);
+        self.starts.push(self.items.len() as u32);
+    }
+
+    #[inline]
+    pub fn of(&self, i: u32) -> &[u32] {
+        &self.items[self.starts[i as usize] as usize..self.starts[i as usize + 1] as usize]
+    }
+}
+
+/// What a step of the program does to memory. Nodes and values carry the numbers they have in the graph; views are looked through.
+pub(super) struct Problem {
+    /// Per node, the distinct values whose bytes it reads; states are among them, because they must not have changed.
+    pub reads: Lists,
+    /// Per node, the values it makes.
+    pub makes: Lists,
+    /// Per node, pairs (output, input) where the output may be written over the input if that dies there, best first.
+    pub over: Lists,
+    /// Per node, the old values of the states it writes over.
+    pub spoils: Lists,
+    /// Per value, its bytes in the arena; none for what lives elsewhere.
+    pub size: Vec<u64>,
+    /// Per value, who makes it.
+    pub maker: Vec<u32>,
+    /// Per value, who writes over it, if it is a state that changes.
+    pub writer: Vec<u32>,
+    /// Per node, whether it belongs to the forward part.
+    pub forward: Vec<bool>,
+    /// Per value, whether the host reads it after the step.
+    pub wanted: Vec<bool>,
+    /// Per node, its scratch.
+    pub scratch: Vec<u64>,
+    /// Per node, its predicted seconds.
+    pub seconds: Vec<f64>,
+    /// Per node, whether it changes a state.
+    pub changes: Vec<bool>,
+    /// Per node, whether it may run more than once: not what changes states or what the host reads.
+    pub repeats: Vec<bool>,
+    /// The order without recomputation.
+    pub order: Vec<u32>,
+}
+
+impl Problem {
+    pub fn of(
+        graph: &Graph,
+        order: &[NodeId],
+        rows: usize,
+        alignment: Bytes,
+        workspace: &dyn Fn(NodeId) -> Bytes,
+        pace: &dyn Pace,
+    ) -> Problem {
+        let values = graph.values.len();
+        let mut in_state = vec![false; values];
+        let mut old = vec![NOBODY; values];
+        for (state, value) in &graph.updates {
+            in_state[value.index()] = true;
+            old[value.index()] = graph.state_value(*state).map_or(NOBODY, |old| old.0);
+        }
+        let mut wanted = vec![false; values];
+        graph.outputs.iter().for_each(|(_, value)| wanted[root(graph, *value).index()] = true);
+        let mut problem = Problem {
+            reads: Lists::default(),
+            makes: Lists::default(),
+            over: Lists::default(),
+            spoils: Lists::default(),
+            size: vec![0; values],
+            maker: vec![NOBODY; values],
+            writer: vec![NOBODY; values],
+            forward: Vec::new(),
+            wanted,
+            scratch: Vec::new(),
+            seconds: Vec::new(),
+            changes: Vec::new(),
+            repeats: Vec::new(),
+            order: order.iter().map(|id| id.0).collect(),
+        };
+        for (id, node) in graph.nodes() {
+            let run = runs(node);
+            let mut reads: Vec<u32> = Vec::new();
+            if run {
+                for source in node.inputs.iter().map(|input| root(graph, *input)) {
+                    let leaf = matches!(graph.producer(source).op, Op::Input(_) | Op::Scalar(_));
+                    if !leaf && !reads.contains(&source.0) {
+                        reads.push(source.0);
+                    }
+                }
+                for output in &node.outputs {
+                    problem.maker[output.index()] = id.0;
+                    if !in_state[output.index()] {
+                        problem.size[output.index()] = graph.ty(*output).bytes(rows).align_up(alignment.0).0;
+                    }
+                }
+            }
+            let outputs: &[ValueId] = if run { &node.outputs } else { &[] };
+            let mut over = Vec::new();
+            for (place, output) in outputs.iter().enumerate().filter(|(_, output)| !in_state[output.index()]) {
+                for (i, input) in node.inputs.iter().enumerate() {
+                    let source = root(graph, *input);
+                    let held = runs(graph.producer(source)) && !in_state[source.index()];
+                    if held && node.op.define().in_place(i, place) && graph.ty(*input).same_bytes(graph.ty(*output)) {
+                        over.extend([output.0, source.0]);
+                    }
+                }
+            }
+            let changes = outputs.iter().any(|output| in_state[output.index()]);
+            let spoiled: Vec<u32> = outputs.iter().map(|output| old[output.index()]).filter(|old| *old != NOBODY).collect();
+            spoiled.iter().for_each(|state| problem.writer[*state as usize] = id.0);
+            problem.spoils.push(spoiled);
+            problem.forward.push(node.phase == Phase::Forward);
+            problem.reads.push(reads);
+            problem.over.push(over);
+            problem.makes.push(outputs.iter().map(|output| output.0));
+            problem.scratch.push(if run { workspace(id).0 } else { 0 });
+            problem.seconds.push(if run { pace.seconds(graph, node, rows) } else { 0.0 });
+            problem.changes.push(changes);
+            problem.repeats.push(run && !changes && !outputs.iter().any(|output| problem.wanted[output.index()]));
+        }
+        problem
+    }
+}

@@ -1,0 +1,46 @@
+//! How long a node takes: what the search trades bytes against.
+
+use crate::graph::{Graph, Node};
+
+/// Predicts how long a node runs. A measured profile of a device is one; [`Rates`] is one made of three numbers.
+pub trait Pace {
+    /// Seconds of one run of the node over `rows` rows.
+    fn seconds(&self, graph: &Graph, node: &Node, rows: usize) -> f64;
+}
+
+/// A device as three numbers: whatever takes longest of computing and moving bytes decides, and every step costs a little by itself.
+///
+/// ```
+/// use plimsoll_core::plan::recompute::{Pace, Rates};
+/// use plimsoll_core::{Graph, GraphError, Shape, TensorType, expr::Unary};
+/// let mut graph = Graph::new();
+/// let x = graph.input("x", TensorType::f32(Shape::batch_of([1000])));
+/// let y = graph.unary(Unary::Neg, x)?;
+/// let rates = Rates { flops_per_s: 1e9, bytes_per_s: 1e6, step_s: 0.0 };
+/// assert_eq!(rates.seconds(&graph, graph.producer(y), 2), 0.016, "sixteen kilobytes at a megabyte a second");
+/// # Ok::<(), GraphError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rates {
+    /// Floating-point operations a second.
+    pub flops_per_s: f64,
+    /// Bytes read and written a second.
+    pub bytes_per_s: f64,
+    /// What starting any node costs, in seconds.
+    pub step_s: f64,
+}
+
+impl Default for Rates {
+    /// A small processor; only the ratio of the numbers matters for what is recomputed.
+    fn default() -> Rates {
+        Rates { flops_per_s: 1e11, bytes_per_s: 2e10, step_s: 2e-6 }
+    }
+}
+
+impl Pace for Rates {
+    fn seconds(&self, graph: &Graph, node: &Node, rows: usize) -> f64 {
+        let bytes: u64 = node.inputs.iter().chain(&node.outputs).map(|value| graph.ty(*value).bytes(rows).0).sum();
+        let computing = graph.node_flops(node, rows) as f64 / self.flops_per_s;
+        computing.max(bytes as f64 / self.bytes_per_s) + self.step_s
+    }
+}

@@ -1,0 +1,344 @@
+//! The search for the cheapest sequence that fits: give up what buys most room for its time, take back what was not needed,
+//! then tear parts down and build them up again for as long as the effort lasts. Work is counted in steps played, so the same
+//! question always has the same answer.
+
+use super::moves::{Evict, Reach, Trace, earliest};
+use super::problem::Problem;
+use super::simulate::{Outcome, Simulation};
+use super::starts;
+
+/// What was found.
+pub(super) struct Found {
+    pub sequence: Vec<u32>,
+    pub outcome: Outcome,
+}
+
+pub(super) struct Search<'a> {
+    problem: &'a Problem,
+    simulation: Simulation,
+    limit: u64,
+    /// Steps that may be played.
+    effort: u64,
+    trace: Trace,
+    evict: Evict,
+    random: Random,
+    scratch: Vec<u32>,
+}
+
+/// What can be done about a value that waits over the fullest step.
+#[derive(Clone, Copy)]
+enum Move {
+    /// It is given up, and made again right before step `next`.
+    Evict { value: u32, next: u32, reach: Reach },
+    /// Whoever reads it next runs earlier, so that it need not wait.
+    Hoist { from: u32, to: u32 },
+}
+
+/// How many of the most promising moves are played exactly before one is chosen.
+const PLAYED: usize = 24;
+
+/// The cheapest sequence found whose peak is within the limit. `from` is one more place to start from.
+pub(super) fn search(problem: &Problem, limit: u64, effort: u64, from: Option<&[u32]>) -> Option<Found> {
+    let mut search = Search::new(problem, limit, effort);
+    let mut best: Option<Found> = None;
+    for (i, start) in starts::starts(problem).into_iter().chain(from.map(<[u32]>::to_vec)).enumerate() {
+        // Every start gets its turn, but none may eat up what the refinement needs.
+        if i > 1 && search.simulation.work > effort / 2 && best.is_some() {
+            break;
+        }
+        if let Some(found) = search.descend(start)
+            && best.as_ref().is_none_or(|best| found.outcome.seconds < best.outcome.seconds)
+        {
+            best = Some(found);
+        }
+    }
+    Some(search.refine(best?))
+}
+
+/// The sequence with the smallest peak found, whatever it costs. Depends on nothing but the problem and the effort, so that what it finds
+/// can be promised.
+pub(super) fn squeeze(problem: &Problem, effort: u64) -> Found {
+    let mut search = Search::new(problem, u64::MAX, effort);
+    let mut smallest: Option<Found> = None;
+    for mut sequence in starts::starts(problem) {
+        let mut outcome = search.play(&sequence);
+        if !outcome.legal {
+            continue;
+        }
+        loop {
+            if smallest.as_ref().is_none_or(|smallest| outcome.peak < smallest.outcome.peak) {
+                smallest = Some(Found { sequence: sequence.clone(), outcome });
+            }
+            // A little less than it is now: only the fullest steps are over it, and nothing else may come to be.
+            search.limit = outcome.peak - 1 - outcome.peak / 200;
+            outcome = search.play(&sequence);
+            if search.simulation.work > effort {
+                break;
+            }
+            match search.give_up(&mut sequence, outcome, 0.0, f64::INFINITY) {
+                Some(better) => outcome = better,
+                None if search.limit == outcome.peak - 1 => break,
+                None => {
+                    search.limit = outcome.peak - 1;
+                    search.play(&sequence);
+                    let before = search.play(&sequence);
+                    match search.give_up(&mut sequence, before, 0.0, f64::INFINITY) {
+                        Some(better) => outcome = better,
+                        None => break,
+                    }
+                }
+            }
+        }
+    }
+    smallest.expect("the order itself is legal")
+}
+
+impl<'a> Search<'a> {
+    fn new(problem: &'a Problem, limit: u64, effort: u64) -> Search<'a> {
+        Search {
+            problem,
+            simulation: Simulation::new(problem),
+            limit,
+            effort,
+            trace: Trace::default(),
+            evict: Evict::new(problem),
+            random: Random(0x9e37_79b9_7f4a_7c15),
+            scratch: Vec::new(),
+        }
+    }
+}
+
+impl Search<'_> {
+    fn play(&mut self, sequence: &[u32]) -> Outcome {
+        self.simulation.play(self.problem, sequence, self.limit)
+    }
+
+    /// Makes a sequence fit and takes back what is not needed for it. None if it cannot be made to fit this way.
+    fn descend(&mut self, mut sequence: Vec<u32>) -> Option<Found> {
+        let mut outcome = self.play(&sequence);
+        if !outcome.legal {
+            return None;
+        }
+        self.compact(&mut sequence);
+        outcome = self.play(&sequence);
+        while outcome.excess > 0.0 {
+            outcome = self.give_up(&mut sequence, outcome, 0.0, f64::INFINITY)?;
+        }
+        outcome = self.take_back(&mut sequence, outcome);
+        Some(Found { sequence, outcome })
+    }
+
+    /// Drops steps whose results nobody reads.
+    fn compact(&mut self, sequence: &mut Vec<u32>) {
+        let alive = &self.simulation.alive;
+        let mut i = 0;
+        sequence.retain(|_| {
+            i += 1;
+            alive[i - 1]
+        });
+    }
+
+    /// Makes the move at the fullest step that takes away most excess for its time. The sequence was played last.
+    fn give_up(&mut self, sequence: &mut Vec<u32>, before: Outcome, noise: f64, dearest: f64) -> Option<Outcome> {
+        self.trace.follow(self.problem, sequence);
+        let mut over = Vec::with_capacity(sequence.len() + 1);
+        over.push(0u32);
+        for held in &self.simulation.held {
+            over.push(over.last().copied().unwrap_or_default() + u32::from(*held > self.limit));
+        }
+        let peak = before.at;
+        let tiny = before.seconds * 1e-9;
+        let mut moves: Vec<(f64, Move)> = Vec::new();
+        let mut hoisted = Vec::new();
+        for value in 0..self.problem.size.len() as u32 {
+            let size = self.problem.size[value as usize];
+            if size == 0 {
+                continue;
+            }
+            let Some((last, next)) = self.trace.gap(value, peak) else { continue };
+            if !hoisted.contains(&next)
+                && let Some(to) = earliest(self.problem, &self.trace, sequence, next, peak)
+            {
+                hoisted.push(next);
+                moves.push((f64::INFINITY, Move::Hoist { from: next, to }));
+            }
+            if !self.problem.repeats[self.problem.maker[value as usize] as usize] {
+                continue;
+            }
+            let steps = over[next as usize] - over[last as usize + 1];
+            let mut block = Vec::new();
+            for reach in [Reach::One, Reach::Peak, Reach::All] {
+                if !self.evict.plan(self.problem, &self.trace, value, peak, next, reach) || self.evict.block == block {
+                    continue;
+                }
+                block.clone_from(&self.evict.block);
+                let seconds: f64 = block.iter().map(|node| self.problem.seconds[*node as usize]).sum();
+                let luck = if noise > 0.0 { 1.0 + noise * self.random.unit() } else { 1.0 };
+                let worth = luck * size as f64 * f64::from(steps) / (seconds + tiny);
+                moves.push((worth, Move::Evict { value, next, reach }));
+            }
+        }
+        moves.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let mut best: Option<(f64, Move)> = None;
+        let mut changed = std::mem::take(&mut self.scratch);
+        for (played, (_, candidate)) in moves.into_iter().enumerate() {
+            if played >= PLAYED && best.is_some() {
+                break;
+            }
+            self.apply(sequence, peak, candidate, &mut changed);
+            let after = self.play(&changed);
+            if !after.legal || after.excess >= before.excess || after.seconds > dearest {
+                continue;
+            }
+            let luck = if noise > 0.0 { 1.0 + noise * self.random.unit() } else { 1.0 };
+            let score = luck * (before.excess - after.excess) / ((after.seconds - before.seconds).max(0.0) + tiny);
+            if best.is_none_or(|(known, _)| score > known) {
+                best = Some((score, candidate));
+            }
+        }
+        if let Some((_, chosen)) = best {
+            self.apply(sequence, peak, chosen, &mut changed);
+            std::mem::swap(sequence, &mut changed);
+        }
+        self.scratch = changed;
+        best?;
+        self.play(sequence);
+        self.compact(sequence);
+        Some(self.play(sequence))
+    }
+
+    fn apply(&mut self, sequence: &[u32], peak: u32, change: Move, into: &mut Vec<u32>) {
+        match change {
+            Move::Evict { value, next, reach } => {
+                self.evict.plan(self.problem, &self.trace, value, peak, next, reach);
+                self.evict.apply(sequence, next, into);
+            }
+            Move::Hoist { from, to } => {
+                into.clear();
+                into.extend_from_slice(sequence);
+                into[to as usize..=from as usize].rotate_right(1);
+            }
+        }
+    }
+
+    /// Takes back repetitions, the dearest first, as long as the excess does not grow.
+    fn take_back(&mut self, sequence: &mut Vec<u32>, mut outcome: Outcome) -> Outcome {
+        loop {
+            let mut repeated = self.repetitions(sequence);
+            repeated.sort_by(|a, b| self.seconds(sequence[*b]).total_cmp(&self.seconds(sequence[*a])));
+            let mut without = std::mem::take(&mut self.scratch);
+            let mut found = None;
+            for step in repeated {
+                without.clear();
+                without.extend_from_slice(&sequence[..step]);
+                without.extend_from_slice(&sequence[step + 1..]);
+                let after = self.play(&without);
+                if after.legal && after.excess <= outcome.excess && after.seconds < outcome.seconds {
+                    found = Some(after);
+                    break;
+                }
+            }
+            if found.is_some() {
+                std::mem::swap(sequence, &mut without);
+            }
+            self.scratch = without;
+            match found {
+                Some(_) => {
+                    self.compact(sequence);
+                    outcome = self.play(sequence);
+                }
+                None => return self.play(sequence),
+            }
+        }
+    }
+
+    fn seconds(&self, node: u32) -> f64 {
+        self.problem.seconds[node as usize]
+    }
+
+    /// The steps that run a node again.
+    fn repetitions(&self, sequence: &[u32]) -> Vec<usize> {
+        let mut ran = vec![false; self.problem.seconds.len()];
+        (0..sequence.len()).filter(|step| std::mem::replace(&mut ran[sequence[*step] as usize], true)).collect()
+    }
+
+    /// Tears down a few repetitions and builds up anew, keeping what is better, until the effort is spent.
+    fn refine(&mut self, mut best: Found) -> Found {
+        let mut current = Found { sequence: best.sequence.clone(), outcome: best.outcome };
+        let mut stale = 0;
+        while self.simulation.work < self.effort {
+            let repeated = self.repetitions(&current.sequence);
+            if repeated.is_empty() {
+                return best;
+            }
+            let mut sequence = current.sequence.clone();
+            let count = 1 + self.random.below(4.min(repeated.len()));
+            let centre = self.random.below(repeated.len());
+            let near = self.random.below(2) == 0;
+            let mut torn: Vec<usize> = (0..count)
+                .map(|i| if near { repeated[(centre + i) % repeated.len()] } else { repeated[self.random.below(repeated.len())] })
+                .collect();
+            torn.sort_unstable();
+            torn.dedup();
+            for step in torn.into_iter().rev() {
+                sequence.remove(step);
+            }
+            let found = self.rebuild(sequence, current.outcome.seconds * (1.0 + 0.002));
+            let Some(found) = found else {
+                stale += 1;
+                continue;
+            };
+            if found.outcome.seconds < best.outcome.seconds * (1.0 - 1e-9) {
+                best = Found { sequence: found.sequence.clone(), outcome: found.outcome };
+                stale = 0;
+            } else {
+                stale += 1;
+            }
+            // Slightly worse ones are a way out of a corner, for a while.
+            if found.outcome.seconds < current.outcome.seconds || self.random.below(20) == 0 {
+                current = found;
+            }
+            if stale % 200 == 199 {
+                current = Found { sequence: best.sequence.clone(), outcome: best.outcome };
+            }
+        }
+        best
+    }
+
+    fn rebuild(&mut self, mut sequence: Vec<u32>, dearest: f64) -> Option<Found> {
+        let mut outcome = self.play(&sequence);
+        if !outcome.legal {
+            return None;
+        }
+        self.compact(&mut sequence);
+        outcome = self.play(&sequence);
+        while outcome.excess > 0.0 {
+            if self.simulation.work >= self.effort {
+                return None;
+            }
+            outcome = self.give_up(&mut sequence, outcome, 0.5, dearest)?;
+        }
+        outcome = self.take_back(&mut sequence, outcome);
+        Some(Found { sequence, outcome })
+    }
+}
+
+/// A small generator: the search needs variety, not quality.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, count: usize) -> usize {
+        (self.next() % count.max(1) as u64) as usize
+    }
+
+    fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}

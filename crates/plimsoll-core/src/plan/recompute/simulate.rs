@@ -1,0 +1,103 @@
+//! What a sequence of nodes holds at every step, exactly as liveness will say it.
+//!
+//! A sequence may name a node several times. A read finds the latest result made before it; so a sequence alone says what is kept and what
+//! is computed again: an earlier result is held until its last read before the node runs again.
+
+use super::problem::Problem;
+
+/// What a sequence costs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outcome {
+    /// The most bytes held at once.
+    pub peak: u64,
+    /// The (first) step that holds them.
+    pub at: u32,
+    /// How far and how long the limit is exceeded: bytes over the limit, summed over the steps.
+    pub excess: f64,
+    /// Predicted seconds of all steps.
+    pub seconds: f64,
+    /// Whether every read finds what the graph says: nothing is read after it was overwritten, or before it was made.
+    pub legal: bool,
+}
+
+/// Plays sequences. Walks backwards, so that one walk knows both who is alive and who reads last.
+pub(super) struct Simulation {
+    /// Per value, whether a later step reads the result that is in memory now.
+    used: Vec<bool>,
+    /// Per value, the step (plus one) at which it was last found to die.
+    dies: Vec<u32>,
+    /// Bytes held at each step of the last sequence.
+    pub held: Vec<u64>,
+    /// Whether each step of the last sequence does anything that is used.
+    pub alive: Vec<bool>,
+    /// Steps played so far: the work done.
+    pub work: u64,
+}
+
+impl Simulation {
+    pub fn new(problem: &Problem) -> Simulation {
+        let values = problem.size.len();
+        Simulation { used: vec![false; values], dies: vec![0; values], held: Vec::new(), alive: Vec::new(), work: 0 }
+    }
+
+    pub fn play(&mut self, problem: &Problem, sequence: &[u32], limit: u64) -> Outcome {
+        self.work += sequence.len() as u64;
+        self.used.copy_from_slice(&problem.wanted);
+        self.dies.fill(0);
+        self.held.clear();
+        self.held.resize(sequence.len(), 0);
+        self.alive.clear();
+        self.alive.resize(sequence.len(), true);
+        let mut live: u64 = problem.wanted.iter().zip(&problem.size).filter(|(wanted, _)| **wanted).map(|(_, size)| *size).sum();
+        let mut outcome = Outcome { peak: 0, at: 0, excess: 0.0, seconds: 0.0, legal: true };
+        for (i, node) in sequence.iter().copied().enumerate().rev() {
+            let (makes, reads) = (problem.makes.of(node), problem.reads.of(node));
+            if !problem.changes[node as usize] && makes.iter().all(|value| !self.used[*value as usize]) {
+                self.alive[i] = false;
+                continue;
+            }
+            let mut now = live;
+            for value in makes.iter().map(|value| *value as usize).filter(|value| !self.used[*value]) {
+                now += problem.size[value];
+            }
+            for state in problem.spoils.of(node) {
+                outcome.legal &= !self.used[*state as usize];
+            }
+            for value in reads.iter().map(|value| *value as usize).filter(|value| !self.used[*value]) {
+                now += problem.size[value];
+                self.dies[value] = i as u32 + 1;
+            }
+            let mut written = u32::MAX;
+            for pair in problem.over.of(node).chunks_exact(2) {
+                let (output, input) = (pair[0], pair[1] as usize);
+                if output != written && self.dies[input] == i as u32 + 1 {
+                    now -= problem.size[input];
+                    self.dies[input] = 0;
+                    written = output;
+                }
+            }
+            now += problem.scratch[node as usize];
+            for value in makes.iter().map(|value| *value as usize) {
+                if std::mem::replace(&mut self.used[value], false) {
+                    live -= problem.size[value];
+                }
+            }
+            for value in reads.iter().map(|value| *value as usize) {
+                if !std::mem::replace(&mut self.used[value], true) {
+                    live += problem.size[value];
+                }
+            }
+            self.held[i] = now;
+            outcome.seconds += problem.seconds[node as usize];
+            if now >= outcome.peak {
+                (outcome.peak, outcome.at) = (now, i as u32);
+            }
+            if now > limit {
+                outcome.excess += (now - limit) as f64;
+            }
+        }
+        // What is still asked for at the start was never made, unless it was there before.
+        outcome.legal &= live == 0;
+        outcome
+    }
+}

@@ -1,0 +1,79 @@
+//! From a sequence back to a graph: a node that runs twice becomes two nodes.
+
+use crate::graph::{Graph, Node, NodeId, Value, ValueId};
+
+/// A graph whose nodes stand in the order of the sequence, with the steps of that order.
+pub(super) struct Written {
+    pub graph: Graph,
+    /// The nodes that run, in order.
+    pub order: Vec<NodeId>,
+    /// Those among them that repeat an earlier one.
+    pub repeated: Vec<NodeId>,
+}
+
+/// Writes the sequence as a graph. What a node reads is the latest result made before it.
+pub(super) fn write(old: &Graph, sequence: &[u32]) -> Written {
+    let mut writer = Writer { old, nodes: Vec::new(), values: Vec::new(), latest: vec![None; old.values.len()] };
+    for (id, _) in old.nodes().filter(|(_, node)| node.op.is_leaf()) {
+        writer.append(id);
+    }
+    let mut ran = vec![false; old.nodes.len()];
+    let (mut order, mut repeated) = (Vec::with_capacity(sequence.len()), Vec::new());
+    for id in sequence.iter().copied().map(NodeId) {
+        let copy = writer.append(id);
+        order.push(copy);
+        if std::mem::replace(&mut ran[id.index()], true) {
+            repeated.push(copy);
+        }
+    }
+    let outputs = old.outputs.iter().map(|(name, value)| (name.clone(), writer.latest(*value))).collect();
+    let updates = old.updates.iter().map(|(state, value)| (*state, writer.latest(*value))).collect();
+    let (nodes, values) = (writer.nodes, writer.values);
+    let mut graph = Graph::new();
+    (graph.nodes, graph.values, graph.outputs, graph.updates) = (nodes, values, outputs, updates);
+    (graph.inputs, graph.states, graph.scalars, graph.streams) = (old.inputs.clone(), old.states.clone(), old.scalars.clone(), old.streams);
+    Written { graph, order, repeated }
+}
+
+struct Writer<'a> {
+    old: &'a Graph,
+    nodes: Vec<Node>,
+    values: Vec<Value>,
+    /// For each old value, its latest copy, and for a view the copy it is a view of.
+    latest: Vec<Option<(ValueId, Option<ValueId>)>>,
+}
+
+impl Writer<'_> {
+    /// The copy of a value that a node written now reads; views are written when they are asked for.
+    fn latest(&mut self, value: ValueId) -> ValueId {
+        let producer = self.old.values[value.index()].producer;
+        if !self.old.node(producer).op.define().is_view() {
+            return self.latest[value.index()].expect("a legal sequence makes what it reads").0;
+        }
+        let seen = self.latest(self.old.node(producer).inputs[0]);
+        match self.latest[value.index()] {
+            Some((copy, Some(of))) if of == seen => copy,
+            _ => {
+                self.append(producer);
+                let copy = self.latest[value.index()].expect("just written").0;
+                self.latest[value.index()] = Some((copy, Some(seen)));
+                copy
+            }
+        }
+    }
+
+    fn append(&mut self, id: NodeId) -> NodeId {
+        let node = self.old.node(id);
+        let inputs = node.inputs.iter().map(|input| self.latest(*input)).collect();
+        let copy = NodeId(self.nodes.len() as u32);
+        let mut outputs = Vec::with_capacity(node.outputs.len());
+        for output in &node.outputs {
+            let value = ValueId(self.values.len() as u32);
+            self.values.push(Value { ty: self.old.ty(*output).clone(), producer: copy });
+            self.latest[output.index()] = Some((value, None));
+            outputs.push(value);
+        }
+        self.nodes.push(Node { inputs, outputs, ..node.clone() });
+        copy
+    }
+}

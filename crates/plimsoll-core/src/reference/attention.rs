@@ -1,0 +1,130 @@
+//! Attention with every weight written out, one query at a time.
+
+use super::tensor::Tensor;
+use crate::ops::{Attention, Packing};
+use crate::shape::Shape;
+
+/// The operands as the plain loops below want them: by sequence, place and head.
+struct Heads<'a> {
+    op: &'a Attention,
+    tensors: &'a [&'a Tensor],
+    mask: Option<&'a Tensor>,
+    batch: usize,
+    queries: usize,
+    keys: usize,
+    depth: usize,
+}
+
+/// Which of the three a number belongs to.
+#[derive(Clone, Copy)]
+enum Part {
+    Query,
+    Key,
+    Value,
+}
+
+impl<'a> Heads<'a> {
+    fn new(op: &'a Attention, operands: &'a [&'a Tensor], behind: usize) -> Heads<'a> {
+        let count = op.packing.tensors();
+        let shapes: Vec<Shape> = operands[..count].iter().map(|tensor| Shape::fixed(tensor.dims.clone())).collect();
+        let shape = op.shape(&shapes.iter().collect::<Vec<_>>()).expect("checked when the node was added");
+        let mask = operands[count..operands.len() - behind].first().copied();
+        let batch = shape.batch.bind(1);
+        Heads { op, tensors: &operands[..count], mask, batch, queries: shape.queries, keys: shape.keys, depth: shape.depth }
+    }
+
+    /// The tensor and the place in it of number `c` of a head.
+    fn place(&self, part: Part, b: usize, t: usize, head: usize, c: usize) -> (usize, [usize; 3]) {
+        let (q, kv) = (self.op.heads * self.depth, self.op.kv_heads * self.depth);
+        let (tensor, start) = match (self.op.packing, part) {
+            (_, Part::Query) => (0, 0),
+            (Packing::Separate, Part::Key) => (1, 0),
+            (Packing::Separate, Part::Value) => (2, 0),
+            (Packing::KeysValues, Part::Key) => (1, 0),
+            (Packing::KeysValues, Part::Value) => (1, kv),
+            (Packing::All, Part::Key) => (0, q),
+            (Packing::All, Part::Value) => (0, q + kv),
+        };
+        (tensor, [b, t, start + head * self.depth + c])
+    }
+
+    fn at(&self, part: Part, b: usize, t: usize, head: usize, c: usize) -> f64 {
+        let (tensor, place) = self.place(part, b, t, head, c);
+        self.tensors[tensor].at(&place)
+    }
+
+    fn kv_head(&self, head: usize) -> usize {
+        head / (self.op.heads / self.op.kv_heads)
+    }
+
+    fn is_visible(&self, b: usize, i: usize, j: usize) -> bool {
+        self.mask.is_none_or(|mask| mask.at(&[b, j]) != 0.0) && (!self.op.causal || j <= i)
+    }
+
+    /// The products of a query with the keys it sees.
+    fn scores(&self, b: usize, head: usize, i: usize) -> Vec<(usize, f64)> {
+        let product = |j| -> f64 {
+            let pairs = (0..self.depth).map(|c| self.at(Part::Query, b, i, head, c) * self.at(Part::Key, b, j, self.kv_head(head), c));
+            pairs.sum::<f64>() * f64::from(self.op.scale())
+        };
+        (0..self.keys).filter(|j| self.is_visible(b, i, *j)).map(|j| (j, product(j))).collect()
+    }
+
+    fn each_query(&self, mut visit: impl FnMut(usize, usize, usize)) {
+        for b in 0..self.batch {
+            for head in 0..self.op.heads {
+                (0..self.queries).for_each(|i| visit(b, head, i));
+            }
+        }
+    }
+}
+
+/// The result and the logarithms of the sums.
+pub(super) fn forward(op: &Attention, operands: &[&Tensor]) -> [Vec<f64>; 2] {
+    let heads = Heads::new(op, operands, 0);
+    let depth = heads.depth;
+    let mut o = Tensor::zeros(&[heads.batch, heads.queries, op.heads * depth]);
+    let mut lse = Tensor::zeros(&[heads.batch, op.heads, heads.queries]);
+    heads.each_query(|b, head, i| {
+        let scores = heads.scores(b, head, i);
+        if scores.is_empty() {
+            return;
+        }
+        let largest = scores.iter().fold(f64::NEG_INFINITY, |largest, (_, score)| largest.max(*score));
+        let logarithm = largest + scores.iter().map(|(_, score)| (score - largest).exp()).sum::<f64>().ln();
+        *lse.at_mut(&[b, head, i]) = logarithm;
+        for c in 0..depth {
+            let value = |j| heads.at(Part::Value, b, j, heads.kv_head(head), c);
+            *o.at_mut(&[b, i, head * depth + c]) = scores.iter().map(|(j, score)| (score - logarithm).exp() * value(*j)).sum();
+        }
+    });
+    [o.elements, lse.elements]
+}
+
+/// The gradients of the tensors of the packing.
+pub(super) fn gradient(op: &Attention, operands: &[&Tensor]) -> Vec<Vec<f64>> {
+    let heads = Heads::new(op, operands, 3);
+    let [.., o, lse, dy] = operands else { unreachable!("checked when the node was added") };
+    let mut gradients: Vec<Tensor> = heads.tensors.iter().map(|tensor| Tensor::zeros(&tensor.dims)).collect();
+    let scale = f64::from(op.scale());
+    heads.each_query(|b, head, i| {
+        let kv = heads.kv_head(head);
+        let at = |tensor: &Tensor, c: usize| tensor.at(&[b, i, head * heads.depth + c]);
+        let delta: f64 = (0..heads.depth).map(|c| at(dy, c) * at(o, c)).sum();
+        for (j, score) in heads.scores(b, head, i) {
+            let weight = (score - lse.at(&[b, head, i])).exp();
+            let slope: f64 = (0..heads.depth).map(|c| at(dy, c) * heads.at(Part::Value, b, j, kv, c)).sum();
+            let d_score = weight * (slope - delta) * scale;
+            for c in 0..heads.depth {
+                let mut add = |part, t, head, amount: f64| {
+                    let (tensor, place) = heads.place(part, b, t, head, c);
+                    *gradients[tensor].at_mut(&place) += amount;
+                };
+                add(Part::Query, i, head, d_score * heads.at(Part::Key, b, j, kv, c));
+                add(Part::Key, j, kv, d_score * heads.at(Part::Query, b, i, head, c));
+                add(Part::Value, j, kv, weight * at(dy, c));
+            }
+        }
+    });
+    gradients.into_iter().map(|gradient| gradient.elements).collect()
+}

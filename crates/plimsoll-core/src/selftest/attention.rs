@@ -1,0 +1,149 @@
+//! Cases for attention and its gradient: lengths that fill no tile, odd depths, heads shared and alone, masks that hide some, all or no keys.
+
+use super::Case;
+use super::draw::Draw;
+use super::stage::{Domain, Stage};
+use crate::DType;
+use crate::expr::Expr;
+use crate::graph::{GraphError, ValueId};
+use crate::op::Op;
+use crate::ops::{Attention, AttentionGrad, Packing};
+use crate::shape::{Dim, Shape};
+
+/// Which keys are hidden.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Mask {
+    None,
+    Some,
+    All,
+}
+
+/// One attention to be tried.
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    packing: Packing,
+    /// Of queries and of keys.
+    heads: (usize, usize),
+    lengths: (usize, usize),
+    depth: usize,
+    causal: bool,
+    mask: Mask,
+}
+
+impl Setting {
+    fn name(&self) -> String {
+        let Setting { packing, heads, lengths, depth, causal, mask } = self;
+        let causal = if *causal { ", causal" } else { "" };
+        format!(
+            "{packing:?}, {} heads on {} of {depth}, {} queries, {} keys{causal}, mask {mask:?}",
+            heads.0, heads.1, lengths.0, lengths.1
+        )
+    }
+
+    fn op(&self) -> Attention {
+        // A scale of its own, so that one that is left out is noticed.
+        let scale = (0.7 / (self.depth as f32).sqrt()).to_bits();
+        let (heads, kv_heads) = self.heads;
+        Attention { packing: self.packing, heads, kv_heads, causal: self.causal, scale }
+    }
+
+    fn shapes(&self, batch: Dim) -> Vec<Shape> {
+        let sequence = |length: usize, heads: usize| Shape::new([batch, length.into(), (heads * self.depth).into()]);
+        let ((heads, kv_heads), (queries, keys)) = (self.heads, self.lengths);
+        match self.packing {
+            Packing::Separate => vec![sequence(queries, heads), sequence(keys, kv_heads), sequence(keys, kv_heads)],
+            Packing::KeysValues => vec![sequence(queries, heads), sequence(keys, 2 * kv_heads)],
+            Packing::All => vec![sequence(queries, heads + 2 * kv_heads)],
+        }
+    }
+
+    /// Operands and mask.
+    fn operands(&self, s: &mut Stage<'_>) -> Result<Vec<ValueId>, GraphError> {
+        s.rows = s.rows.min(if self.lengths.0 > 32 { 1 } else { 3 });
+        let batch = s.draw.pick(&[1, 1, 2]);
+        let batch = Dim::times_batch(batch);
+        let mut operands = self.shapes(batch).into_iter().map(|shape| s.operand(shape, Domain::Any)).collect::<Result<Vec<_>, _>>()?;
+        if self.mask != Mask::None {
+            let keys = Shape::new([batch, self.lengths.1.into()]);
+            let dtype = s.draw.pick(&[DType::U8, DType::I32]);
+            operands.push(s.whole_numbers(dtype, keys, if self.mask == Mask::All { 1 } else { 2 }));
+        }
+        Ok(operands)
+    }
+}
+
+fn settings() -> Vec<Setting> {
+    let plain = Setting { packing: Packing::Separate, heads: (2, 2), lengths: (7, 7), depth: 5, causal: false, mask: Mask::None };
+    let mut settings = vec![
+        plain,
+        Setting { lengths: (1, 1), heads: (1, 1), depth: 1, ..plain },
+        Setting { lengths: (1, 1), causal: true, ..plain },
+        Setting { lengths: (1, 9), ..plain },
+        Setting { lengths: (3, 11), causal: true, ..plain },
+        Setting { lengths: (11, 3), causal: true, ..plain },
+        Setting { heads: (1, 1), lengths: (130, 130), causal: true, ..plain },
+        Setting { heads: (1, 1), lengths: (130, 130), ..plain },
+        Setting { heads: (2, 1), lengths: (71, 130), mask: Mask::Some, ..plain },
+        Setting { heads: (1, 1), lengths: (130, 71), causal: true, mask: Mask::Some, ..plain },
+        Setting { heads: (1, 1), lengths: (9, 9), depth: 67, ..plain },
+        Setting { heads: (4, 2), ..plain },
+        Setting { heads: (3, 1), causal: true, packing: Packing::All, ..plain },
+        Setting { mask: Mask::All, ..plain },
+        Setting { mask: Mask::All, causal: true, packing: Packing::All, ..plain },
+        Setting { mask: Mask::Some, lengths: (4, 1), ..plain },
+        Setting { packing: Packing::KeysValues, lengths: (5, 12), heads: (4, 2), mask: Mask::Some, ..plain },
+    ];
+    for packing in [Packing::Separate, Packing::KeysValues, Packing::All] {
+        for causal in [false, true] {
+            for mask in [Mask::None, Mask::Some] {
+                settings.push(Setting { packing, causal, mask, depth: 8, heads: (3, 3), ..plain });
+            }
+        }
+    }
+    settings
+}
+
+pub(super) fn attention(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
+    let mut cases = Vec::new();
+    for setting in settings() {
+        let mut s = Stage::new(draw);
+        let operands = setting.operands(&mut s)?;
+        let results = s.graph.add(Op::Attention(setting.op()), &operands)?;
+        cases.push(s.finish(setting.name(), &results[..1])?);
+
+        let mut s = Stage::new(draw);
+        let operands = setting.operands(&mut s)?;
+        let results = s.graph.add(Op::Attention(setting.op()), &operands)?;
+        cases.push(s.finish_forward(format!("{}, and logarithms", setting.name()), &results)?);
+    }
+    for (keys, values) in [(DType::BF16, DType::BF16), (DType::F16, DType::BF16), (DType::F32, DType::F16)] {
+        let mut s = Stage::new(draw);
+        let q = s.operand(Shape::batch_of([6, 10]), Domain::Any)?;
+        let (k, v) = (exact(&mut s, Shape::batch_of([9, 10]), keys)?, exact(&mut s, Shape::batch_of([9, 10]), values)?);
+        let results = s.graph.add(Op::Attention(Attention::new(Packing::Separate, 2, 5)), &[q, k, v])?;
+        cases.push(s.finish_forward(format!("keys in {keys}, values in {values}"), &results)?);
+    }
+    Ok(cases)
+}
+
+pub(super) fn attention_grad(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
+    let mut cases = Vec::new();
+    for setting in settings() {
+        let mut s = Stage::new(draw);
+        let mut operands = setting.operands(&mut s)?;
+        let results = s.graph.add(Op::Attention(setting.op()), &operands)?;
+        let shape = s.graph.shape(results[0]).clone();
+        let dy = s.operand(shape, Domain::Any)?;
+        operands.extend(results.into_iter().chain([dy]));
+        let gradients = s.graph.add(Op::AttentionGrad(AttentionGrad { attention: setting.op() }), &operands)?;
+        cases.push(s.finish_forward(setting.name(), &gradients)?);
+    }
+    Ok(cases)
+}
+
+/// Numbers between -1 and 1 that every real type holds exactly.
+fn exact(s: &mut Stage<'_>, shape: Shape, dtype: DType) -> Result<ValueId, GraphError> {
+    let bytes = s.whole_numbers(DType::U8, shape.clone(), 64);
+    let centred = Expr::build(|e| e.mul(e.sub(e.input(0), e.constant(32.0)), e.constant(1.0 / 32.0)));
+    Ok(s.graph.pointwise_many(centred, &[bytes], shape, vec![dtype])?[0])
+}

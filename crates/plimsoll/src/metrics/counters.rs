@@ -1,0 +1,237 @@
+//! The sums a metric is made of, as values of a graph, and the metric from the sums.
+
+use super::{Metric, Scores};
+use crate::loss::labels::{Labels, answers_per_row, class_scores, label_kind, like, per_row};
+use crate::loss::{Objective, Prediction};
+use crate::nn::Activation;
+use plimsoll_core::expr::{Binary, Expr, Unary};
+use plimsoll_core::graph::{Init, StateKind};
+use plimsoll_core::ops::Reduction;
+use plimsoll_core::plan::NUMBERS;
+use plimsoll_core::{Graph, GraphError, Shape, TensorType, ValueId};
+
+/// The states that count classes: right answers, answers, labels.
+const PER_CLASS: [&str; 3] = ["right", "answered", "labelled"];
+
+/// What a run counts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counters {
+    metrics: Vec<Metric>,
+    /// The numbers a program hands to the host for them, by name.
+    pub sums: Vec<String>,
+    /// Answers a row has.
+    answers: usize,
+    /// Numbers a row's prediction has.
+    width: usize,
+    /// How many classes are counted one by one, and the names of the states that do.
+    pub classes: usize,
+}
+
+impl Counters {
+    /// The states that count classes, by name.
+    pub fn states(&self) -> impl Iterator<Item = String> {
+        PER_CLASS.iter().filter(|_| self.classes > 0).map(|name| format!("metrics/{name}"))
+    }
+
+    /// Answers that a row adds to the counts of classes.
+    pub fn answers(&self) -> u64 {
+        self.answers as u64
+    }
+
+    fn sum(&self, sums: &[f64], name: &str) -> Option<f64> {
+        self.sums.iter().position(|own| own == name).map(|i| sums[i])
+    }
+
+    /// The accuracy, if it is counted.
+    pub fn accuracy(&self, sums: &[f64], rows: u64) -> Option<f64> {
+        self.sum(sums, "right").filter(|_| self.metrics.contains(&Metric::Accuracy)).map(|right| right / self.counted(sums, rows))
+    }
+
+    /// Answers that count.
+    fn counted(&self, sums: &[f64], rows: u64) -> f64 {
+        self.sum(sums, "answers").unwrap_or(rows as f64 * self.answers as f64).max(1.0)
+    }
+
+    /// All metrics from the sums over some rows and, class by class, the counts of right answers, answers and labels.
+    pub fn scores(&self, loss: f64, sums: &[f64], rows: u64, counts: &[f64]) -> Scores {
+        let sum = |name: &str| self.sum(sums, name).unwrap_or(0.0);
+        let (answers, numbers) = (self.counted(sums, rows), (rows as f64 * self.width as f64).max(1.0));
+        let mut scores = Scores { loss, accuracy: self.accuracy(sums, rows), ..Scores::default() };
+        for metric in &self.metrics {
+            let value = match metric {
+                Metric::Accuracy => continue,
+                Metric::TopK(_) => sum(&metric.to_string()) / answers,
+                Metric::Perplexity => (sum("entropy") / answers).exp(),
+                Metric::MeanAbsoluteError => sum("absolute") / numbers,
+                Metric::MeanSquaredError => sum("squared") / numbers,
+                Metric::R2 => {
+                    let spread = sum("labels_squared") - sum("labels") * sum("labels") / numbers;
+                    1.0 - sum("squared") / spread
+                }
+                per_class => {
+                    let of = |right: f64, answered: f64, labelled: f64| match per_class {
+                        Metric::Precision => right / answered,
+                        Metric::Recall => right / labelled,
+                        Metric::F1 => 2.0 * right / (answered + labelled),
+                        _ => right / (answered + labelled - right),
+                    };
+                    let class = |c: usize| of(counts[c], counts[self.classes + c], counts[2 * self.classes + c]);
+                    let each: Vec<f64> = (0..self.classes).map(class).collect();
+                    // A class that never occurs has no overlap to speak of; a class that is never named has no precision, which is none.
+                    let known: Vec<f64> = each.iter().copied().filter(|value| *per_class != Metric::MeanIou || !value.is_nan()).collect();
+                    let mean = known.iter().map(|value| if value.is_nan() { 0.0 } else { *value }).sum::<f64>() / known.len().max(1) as f64;
+                    scores
+                        .per_class
+                        .push((metric.to_string(), each.iter().map(|value| if value.is_nan() { 0.0 } else { *value }).collect()));
+                    mean
+                }
+            };
+            scores.more.push((metric.to_string(), value));
+        }
+        scores
+    }
+}
+
+/// Adds to a graph what the metrics need: outputs that are single numbers, and states that count classes.
+pub(crate) fn lower(
+    metrics: &[Metric],
+    g: &mut Graph,
+    objective: &Objective,
+    prediction: Prediction,
+    labels: ValueId,
+) -> Result<Counters, GraphError> {
+    let mut counters = Counters { metrics: metrics.to_vec(), answers: 1, width: per_row(g, prediction.output), ..Counters::default() };
+    let has = |wanted: Metric| metrics.contains(&wanted);
+    let binary = objective.loss().is_binary();
+    let over_answers =
+        metrics.iter().any(|metric| matches!(metric, Metric::Accuracy | Metric::TopK(_) | Metric::Perplexity) || metric.is_per_class());
+    let mut put = |g: &mut Graph, name: &str, value: ValueId| {
+        g.output(name, value);
+        counters.sums.push(name.to_string());
+    };
+    if over_answers && !binary {
+        let (scores, classes) = class_scores(g, prediction.scores(Activation::Softmax))?;
+        let answers = answers_per_row(g, scores);
+        let numbers = objective.numbers(g, prediction, labels)?;
+        let counts = objective.ignored().map(|_| objective.counts(g, prediction, labels)).transpose()?;
+        let counting = |g: &mut Graph, value: ValueId| counts.map_or(Ok(value), |counts| g.times(value, counts));
+        let chosen = g.reduce(Reduction::ArgMax, scores, &[1])?;
+        if let Some(counts) = counts {
+            let all = g.sum(counts)?;
+            put(g, "answers", all);
+        }
+        if has(Metric::Accuracy) {
+            let equal = g.binary(Binary::Equal, chosen, numbers)?;
+            let equal = counting(g, equal)?;
+            let right = g.sum(equal)?;
+            put(g, "right", right);
+        }
+        let here = || Expr::build(|e| e.select(e.binary(Binary::Equal, e.coordinate(1), e.input(1)), e.input(0), e.constant(0.0)));
+        for metric in metrics {
+            let Metric::TopK(k) = metric else { continue };
+            let own = g.pointwise(here(), &[scores, numbers])?;
+            let own = g.reduce(Reduction::Sum, own, &[1])?;
+            let better = g.binary(Binary::Less, own, scores)?;
+            let better = g.reduce(Reduction::Sum, better, &[1])?;
+            let among = g.map(better, |e, better| e.binary(Binary::Less, better, e.constant(*k as f32)))?;
+            let among = counting(g, among)?;
+            let among = g.sum(among)?;
+            put(g, &metric.to_string(), among);
+        }
+        if has(Metric::Perplexity) {
+            let log_sum = g.reduce(Reduction::LogSumExp, scores, &[1])?;
+            let entropy = match label_kind(g, labels, scores, classes)? {
+                Labels::Numbers(labels) => {
+                    let own = Expr::build(|e| {
+                        let here = e.binary(Binary::Equal, e.coordinate(1), e.input(1));
+                        e.select(here, e.sub(e.input(2), e.input(0)), e.constant(0.0))
+                    });
+                    g.pointwise(own, &[scores, labels, log_sum])?
+                }
+                Labels::Shares(labels) => {
+                    g.pointwise(Expr::build(|e| e.mul(e.input(1), e.sub(e.input(2), e.input(0)))), &[scores, labels, log_sum])?
+                }
+            };
+            let entropy = counting(g, entropy)?;
+            let entropy = g.sum(entropy)?;
+            put(g, "entropy", entropy);
+        }
+        if metrics.iter().any(|metric| metric.is_per_class()) {
+            let hot = |g: &mut Graph, number: ValueId| {
+                let shape = Shape::new([g.shape(number).dims()[0], classes.into()]);
+                let hot = g.pointwise_over(Expr::build(|e| e.binary(Binary::Equal, e.coordinate(1), e.input(0))), &[number], shape)?;
+                counting(g, hot)
+            };
+            let (answered, labelled) = (hot(g, chosen)?, hot(g, numbers)?);
+            count_classes(g, answered, labelled, classes)?;
+            counters.classes = classes;
+        }
+        counters.answers = answers;
+    } else if over_answers {
+        if let Some(metric) = metrics.iter().find(|metric| matches!(metric, Metric::TopK(_) | Metric::Perplexity)) {
+            return Err(
+                g.error(format!("the metric {metric} is about classes, but the loss {} is about yes or no", objective.loss().name()))
+            );
+        }
+        let scores = prediction.scores(Activation::Sigmoid);
+        let labels = like(g, labels, scores)?;
+        // Above zero is yes: a model that ends in sigmoid is read before it.
+        let yes = g.map(scores, |e, score| e.binary(Binary::Less, e.constant(0.0), score))?;
+        let wanted = g.map(labels, |e, label| e.binary(Binary::Less, e.constant(0.5), label))?;
+        counters.answers = per_row(g, scores);
+        if has(Metric::Accuracy) {
+            let equal = g.binary(Binary::Equal, yes, wanted)?;
+            let right = g.sum(equal)?;
+            put(g, "right", right);
+        }
+        if metrics.iter().any(|metric| metric.is_per_class()) {
+            let width = per_row(g, scores);
+            let rows = Shape::batch_of([width]);
+            let (answered, labelled) = (g.reshape(yes, rows.clone())?, g.reshape(wanted, rows)?);
+            count_classes(g, answered, labelled, width)?;
+            counters.classes = width;
+        }
+    }
+    if has(Metric::MeanAbsoluteError) || has(Metric::MeanSquaredError) || has(Metric::R2) {
+        let labels = like(g, labels, prediction.output)?;
+        let difference = |g: &mut Graph| g.binary(Binary::Sub, prediction.output, labels);
+        if has(Metric::MeanAbsoluteError) {
+            let sizes = difference(g)?;
+            let sizes = g.unary(Unary::Abs, sizes)?;
+            let sum = g.sum(sizes)?;
+            put(g, "absolute", sum);
+        }
+        if has(Metric::MeanSquaredError) || has(Metric::R2) {
+            let squares = difference(g)?;
+            let squares = g.times(squares, squares)?;
+            let sum = g.sum(squares)?;
+            put(g, "squared", sum);
+        }
+        if has(Metric::R2) {
+            let copied = g.map(labels, |_, x| x)?;
+            let sum = g.sum(copied)?;
+            put(g, "labels", sum);
+            let squares = g.times(labels, labels)?;
+            let sum = g.sum(squares)?;
+            put(g, "labels_squared", sum);
+        }
+    }
+    // The loss itself, and what it is divided by, are numbers too.
+    if counters.sums.len() + 2 > NUMBERS {
+        return Err(g.error(format!("{} metrics are more than a step can count; ask for fewer", metrics.len())));
+    }
+    Ok(counters)
+}
+
+/// Adds up how often each class is answered rightly, answered, and right.
+fn count_classes(g: &mut Graph, answered: ValueId, labelled: ValueId, classes: usize) -> Result<(), GraphError> {
+    let both = g.times(answered, labelled)?;
+    for (name, counted) in PER_CLASS.iter().zip([both, answered, labelled]) {
+        let here = g.reduce(Reduction::Sum, counted, &[0])?;
+        let before = g.state(name, StateKind::Metric, TensorType::f32(Shape::fixed([1, classes])), Init::Constant(0.0))?;
+        let after = g.plus(before, here)?;
+        let state = g.as_state(before).expect("just declared");
+        g.update(state, after);
+    }
+    Ok(())
+}

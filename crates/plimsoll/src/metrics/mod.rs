@@ -1,0 +1,92 @@
+//! Metrics: what is counted beside the loss. Everything is kept as sums, so that pieces of any size add up to the whole.
+
+mod counters;
+mod scores;
+
+use crate::loss::Loss;
+pub(crate) use counters::{Counters, lower};
+pub use scores::Scores;
+
+/// What is counted beside the loss.
+///
+/// ```
+/// use plimsoll::Metric;
+/// assert_eq!("top5".parse(), Ok(Metric::TopK(5)));
+/// assert_eq!(Metric::F1.to_string(), "f1");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Metric {
+    /// The share of right answers.
+    Accuracy,
+    /// The share of answers whose label is among the classes with the highest scores.
+    TopK(usize),
+    /// Of the answers that name a class, the share that is right; the mean over classes.
+    Precision,
+    /// Of the labels that name a class, the share that is found; the mean over classes.
+    Recall,
+    /// The harmonic mean of both; the mean over classes.
+    F1,
+    /// Of answers and labels that name a class, the share that both name; the mean over the classes that occur.
+    MeanIou,
+    /// The exponential of the mean cross-entropy, of unsoftened and unweighted labels.
+    Perplexity,
+    /// The mean of differences without their signs.
+    MeanAbsoluteError,
+    /// The mean of squared differences.
+    MeanSquaredError,
+    /// The share of the labels' variance that is explained, all outputs together.
+    R2,
+}
+
+impl Metric {
+    /// The names of all of them, with the usual number of classes for the best few.
+    pub const NAMES: [(&'static str, Metric); 10] = [
+        ("accuracy", Metric::Accuracy),
+        ("top5", Metric::TopK(5)),
+        ("precision", Metric::Precision),
+        ("recall", Metric::Recall),
+        ("f1", Metric::F1),
+        ("iou", Metric::MeanIou),
+        ("perplexity", Metric::Perplexity),
+        ("mae", Metric::MeanAbsoluteError),
+        ("mse", Metric::MeanSquaredError),
+        ("r2", Metric::R2),
+    ];
+
+    /// Whether it is a mean over classes, each of which is counted by itself.
+    pub(crate) fn is_per_class(self) -> bool {
+        matches!(self, Metric::Precision | Metric::Recall | Metric::F1 | Metric::MeanIou)
+    }
+}
+
+impl std::fmt::Display for Metric {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Metric::TopK(k) => f.pad(&format!("top{k}")),
+            other => f.pad(Metric::NAMES.iter().find(|(_, metric)| metric == other).map_or("", |(name, _)| name)),
+        }
+    }
+}
+
+impl std::str::FromStr for Metric {
+    type Err = ();
+
+    fn from_str(word: &str) -> Result<Metric, ()> {
+        if let Some(k) = word.strip_prefix("top").and_then(|k| k.parse().ok()).filter(|k| *k > 0) {
+            return Ok(Metric::TopK(k));
+        }
+        Metric::NAMES.iter().find(|(name, _)| *name == word).map(|(_, metric)| *metric).ok_or(())
+    }
+}
+
+impl Loss {
+    /// The metrics that are counted unless others are asked for.
+    pub fn default_metrics(self) -> Vec<Metric> {
+        match self {
+            Loss::SoftmaxCrossEntropy | Loss::CategoricalFocal { .. } | Loss::BinaryCrossEntropy | Loss::BinaryFocal { .. } => {
+                vec![Metric::Accuracy]
+            }
+            _ => vec![],
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Putting layers together, by name and by what they read.
+
+use super::Layer;
+use super::model::{Model, Placed};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The result of a layer of a model, or one of its inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tensor(pub(super) Source);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    Input(usize),
+    Layer(usize),
+}
+
+/// The name of an input that is given none: the column of features.
+pub(super) const FEATURES: &str = "x";
+
+/// Layers one after another.
+///
+/// ```
+/// use plimsoll::nn::{Conv2D, Dense, Flatten, Model, Sequential};
+/// let model: Model = Sequential::new().add(Conv2D::new(32, 3).relu()).add(Flatten).add(Dense::new(10)).into();
+/// assert_eq!(model.layer_names(), ["conv2d", "flatten", "dense"]);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Sequential {
+    net: Functional,
+    last: Tensor,
+}
+
+/// Layers connected freely: branches, residuals, several readers of one result, several inputs and outputs, weights used twice.
+///
+/// ```
+/// use plimsoll::nn::{Add, Conv2D, Functional, GlobalAveragePool, Padding};
+/// let mut net = Functional::new("residual");
+/// let x = net.input();
+/// let stem = net.add(Conv2D::new(8, 3).padding(Padding::Same).relu(), [x]);
+/// let sum = net.block("body", |net| {
+///     let branch = net.add(Conv2D::new(8, 3).padding(Padding::Same), [stem]);
+///     let twice = net.again(branch, [branch]);
+///     net.add(Add, [stem, twice])
+/// });
+/// let pooled = net.named("head", GlobalAveragePool, [sum]);
+/// let model = net.build(pooled);
+/// assert_eq!(model.layer_names(), ["conv2d", "body/conv2d", "body/conv2d", "body/add", "head"]);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Functional {
+    name: String,
+    inputs: Vec<String>,
+    layers: Vec<Placed>,
+    scope: Vec<String>,
+    /// How many layers of each kind were numbered, by their full name.
+    numbered: HashMap<String, usize>,
+}
+
+impl Functional {
+    /// An empty network.
+    pub fn new(name: &str) -> Functional {
+        Functional { name: name.to_string(), inputs: Vec::new(), layers: Vec::new(), scope: Vec::new(), numbered: HashMap::new() }
+    }
+
+    /// The model's input, if it has one: the column of features.
+    pub fn input(&mut self) -> Tensor {
+        self.input_named(FEATURES)
+    }
+
+    /// One of several inputs: the column of this name. Asking twice gives the same one.
+    pub fn input_named(&mut self, name: &str) -> Tensor {
+        let known = self.inputs.iter().position(|known| known == name).unwrap_or_else(|| {
+            self.inputs.push(name.to_string());
+            self.inputs.len() - 1
+        });
+        Tensor(Source::Input(known))
+    }
+
+    /// Adds a layer that reads the given results, named after its kind and numbered.
+    pub fn add(&mut self, layer: impl Layer + 'static, inputs: impl IntoIterator<Item = Tensor>) -> Tensor {
+        self.add_shared(None, Arc::new(layer), inputs)
+    }
+
+    /// Adds a layer under a name of its own, which its weights carry and messages use.
+    pub fn named(&mut self, name: &str, layer: impl Layer + 'static, inputs: impl IntoIterator<Item = Tensor>) -> Tensor {
+        self.add_shared(Some(name), Arc::new(layer), inputs)
+    }
+
+    /// Uses the layer that made `result` once more, with the same weights.
+    ///
+    /// # Panics
+    /// If `result` is an input, which no layer made.
+    pub fn again(&mut self, result: Tensor, inputs: impl IntoIterator<Item = Tensor>) -> Tensor {
+        let layer = Arc::clone(&self.maker(result).layer);
+        self.place_again(result, layer, inputs)
+    }
+
+    /// Adds a layer that shares the weights of the layer that made `result`, as far as they are named alike.
+    ///
+    /// # Panics
+    /// If `result` is an input, which no layer made.
+    pub fn tied(&mut self, result: Tensor, layer: impl Layer + 'static, inputs: impl IntoIterator<Item = Tensor>) -> Tensor {
+        self.place_again(result, Arc::new(layer), inputs)
+    }
+
+    pub(crate) fn tied_shared(&mut self, result: Tensor, layer: Arc<dyn Layer>, inputs: impl IntoIterator<Item = Tensor>) -> Tensor {
+        self.place_again(result, layer, inputs)
+    }
+
+    /// Whether a layer made it.
+    pub(crate) fn is_layer(&self, result: Tensor) -> bool {
+        matches!(result.0, Source::Layer(_))
+    }
+
+    /// Everything `body` adds gets names that begin with `name/`.
+    pub fn block<T>(&mut self, name: &str, body: impl FnOnce(&mut Functional) -> T) -> T {
+        self.scope.push(name.to_string());
+        let result = body(self);
+        self.scope.pop();
+        result
+    }
+
+    /// Keeps the weights of the layer that made `result` as they are.
+    ///
+    /// # Panics
+    /// If `result` is an input, which no layer made.
+    pub fn freeze(&mut self, result: Tensor) {
+        let name = self.maker(result).name.clone();
+        self.layers.iter_mut().filter(|placed| placed.name == name).for_each(|placed| placed.trainable = false);
+    }
+
+    pub(crate) fn add_shared(&mut self, name: Option<&str>, layer: Arc<dyn Layer>, inputs: impl IntoIterator<Item = Tensor>) -> Tensor {
+        let name = match name {
+            Some(name) => self.full_name(name),
+            None => self.free_name(layer.kind()),
+        };
+        self.place(Placed { name, layer, inputs: inputs.into_iter().collect(), trainable: true, again: false })
+    }
+
+    fn place_again(&mut self, result: Tensor, layer: Arc<dyn Layer>, inputs: impl IntoIterator<Item = Tensor>) -> Tensor {
+        let (name, trainable) = (self.maker(result).name.clone(), self.maker(result).trainable);
+        self.place(Placed { name, layer, inputs: inputs.into_iter().collect(), trainable, again: true })
+    }
+
+    fn place(&mut self, placed: Placed) -> Tensor {
+        self.layers.push(placed);
+        Tensor(Source::Layer(self.layers.len() - 1))
+    }
+
+    fn maker(&self, result: Tensor) -> &Placed {
+        match result.0 {
+            Source::Layer(i) => &self.layers[i],
+            Source::Input(i) => panic!("`{}` is an input of the model; no layer made it", self.inputs[i]),
+        }
+    }
+
+    fn full_name(&self, name: &str) -> String {
+        self.scope.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join("/")
+    }
+
+    fn free_name(&mut self, kind: &str) -> String {
+        let kind = self.full_name(kind);
+        loop {
+            let count = self.numbered.entry(kind.clone()).or_default();
+            let name = if *count == 0 { kind.clone() } else { format!("{kind}_{count}") };
+            *count += 1;
+            if !self.layers.iter().any(|placed| placed.name == name) {
+                return name;
+            }
+        }
+    }
+
+    /// The model that ends in `output`.
+    pub fn build(self, output: Tensor) -> Model {
+        self.build_many([("prediction", output)])
+    }
+
+    /// The model with several results, by name. The first is the one that is predicted and shown.
+    ///
+    /// # Panics
+    /// If there are none.
+    pub fn build_many<'n>(self, outputs: impl IntoIterator<Item = (&'n str, Tensor)>) -> Model {
+        let outputs: Vec<(String, Tensor)> = outputs.into_iter().map(|(name, tensor)| (name.to_string(), tensor)).collect();
+        assert!(!outputs.is_empty(), "a model has at least one result");
+        let inputs = if self.inputs.is_empty() { vec![FEATURES.to_string()] } else { self.inputs };
+        Model::new(self.name, inputs, self.layers, outputs)
+    }
+}
+
+impl Sequential {
+    /// No layers yet.
+    pub fn new() -> Sequential {
+        let mut net = Functional::new("sequential");
+        let last = net.input();
+        Sequential { net, last }
+    }
+
+    /// One more layer at the end.
+    #[allow(clippy::should_implement_trait, reason = "the word everybody knows from Keras")]
+    pub fn add(mut self, layer: impl Layer + 'static) -> Sequential {
+        self.last = self.net.add(layer, [self.last]);
+        self
+    }
+
+    /// One more layer at the end, under a name of its own.
+    pub fn named(mut self, name: &str, layer: impl Layer + 'static) -> Sequential {
+        self.last = self.net.named(name, layer, [self.last]);
+        self
+    }
+}
+
+impl Default for Sequential {
+    fn default() -> Sequential {
+        Sequential::new()
+    }
+}
+
+impl From<Sequential> for Model {
+    fn from(sequential: Sequential) -> Model {
+        sequential.net.build(sequential.last)
+    }
+}

@@ -1,0 +1,145 @@
+//! Vectors for tokens, and the way back.
+
+use super::{Initializer, Layer, Lowering, only};
+use plimsoll_core::ops::{Concat, Gather, MatMul, Slice};
+use plimsoll_core::shape::Shape;
+use plimsoll_core::{DType, Dim, GraphError, Op, ValueId};
+
+/// A learnt vector for every token: `[batch, …]` of token numbers becomes `[batch, …, width]`.
+///
+/// A number that is no token gives zeros.
+#[derive(Clone, Debug)]
+pub struct Embedding {
+    vocabulary: usize,
+    width: usize,
+    initializer: Initializer,
+}
+
+/// How well a vector goes with every token's: the product with the vectors of an [`Embedding`], which it shares.
+/// Place it with [`Functional::tied`](super::Functional::tied).
+#[derive(Clone, Debug)]
+pub struct EmbeddingScores {
+    vocabulary: usize,
+}
+
+/// Puts a learnt vector in front of a sequence, to gather what the whole of it is about.
+#[derive(Clone, Debug, Default)]
+pub struct ClassToken;
+
+/// One element of a sequence: `[batch, time, width]` becomes `[batch, width]`.
+#[derive(Clone, Copy, Debug)]
+pub struct TakeStep {
+    last: bool,
+}
+
+impl Embedding {
+    /// Vectors of `width` numbers for `vocabulary` tokens, uniform in ±0.05 at first.
+    pub fn new(vocabulary: usize, width: usize) -> Embedding {
+        Embedding { vocabulary, width, initializer: Initializer::Uniform(0.05) }
+    }
+
+    /// With vectors that start otherwise.
+    pub fn initializer(self, initializer: Initializer) -> Embedding {
+        Embedding { initializer, ..self }
+    }
+
+    /// The layer that scores tokens by these vectors.
+    pub fn scores(&self) -> EmbeddingScores {
+        EmbeddingScores { vocabulary: self.vocabulary }
+    }
+}
+
+impl TakeStep {
+    /// The first element.
+    pub fn first() -> TakeStep {
+        TakeStep { last: false }
+    }
+
+    /// The last element.
+    pub fn last() -> TakeStep {
+        TakeStep { last: true }
+    }
+}
+
+impl Layer for Embedding {
+    fn kind(&self) -> &'static str {
+        "embedding"
+    }
+
+    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        let tokens = only(lowering, inputs)?;
+        if self.vocabulary == 0 || self.width == 0 {
+            return Err(lowering.graph.error("needs at least one token and one number for each"));
+        }
+        let ty = lowering.graph.ty(tokens).clone();
+        if !matches!(ty.dtype, DType::I32 | DType::U8) {
+            return Err(lowering.graph.error(format!("reads token numbers, which are i32 or u8, but got {ty}")));
+        }
+        let init = self.initializer.init(self.vocabulary, self.width);
+        let table = lowering.parameter("embeddings", [self.vocabulary, self.width], init)?;
+        lowering.graph.add_one(Op::Gather(Gather { dtype: DType::F32 }), &[table, tokens])
+    }
+
+    fn reads_stored(&self) -> bool {
+        true
+    }
+}
+
+impl Layer for EmbeddingScores {
+    fn kind(&self) -> &'static str {
+        "embedding_scores"
+    }
+
+    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        let x = only(lowering, inputs)?;
+        let shape = lowering.graph.shape(x).clone();
+        let Some(width) = shape.last().and_then(|dim| dim.as_fixed()).filter(|_| shape.rank() >= 2) else {
+            return Err(lowering.graph.error(format!("takes [batch, …, features], but got the shape {shape}")));
+        };
+        let init = Initializer::Uniform(0.05).init(self.vocabulary, width);
+        let table = lowering.parameter("embeddings", [self.vocabulary, width], init)?;
+        let g = &mut *lowering.graph;
+        let rows = Shape::new(shape.dims()[..shape.rank() - 1].iter().copied()).elements();
+        let x = g.reshape(x, Shape::new([rows, width.into()]))?;
+        let y = g.add_one(Op::MatMul(MatMul { transpose_b: true, ..MatMul::default() }), &[x, table])?;
+        g.reshape(y, shape.with(shape.rank() - 1, Dim::fixed(self.vocabulary)))
+    }
+}
+
+/// Length and width of `[batch, time, width]`, and the batch.
+pub(super) fn sequence(lowering: &Lowering<'_>, x: ValueId) -> Result<(Dim, usize, usize), GraphError> {
+    let shape = lowering.graph.shape(x);
+    match shape.dims() {
+        &[batch, time, width] if !time.is_batch() && !width.is_batch() && time.factor() > 0 => Ok((batch, time.factor(), width.factor())),
+        _ => Err(lowering.graph.error(format!("takes sequences [batch, time, width], but got the shape {shape}"))),
+    }
+}
+
+impl Layer for ClassToken {
+    fn kind(&self) -> &'static str {
+        "class_token"
+    }
+
+    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        let x = only(lowering, inputs)?;
+        let (batch, _, width) = sequence(lowering, x)?;
+        let token = lowering.parameter("token", [width], Initializer::Zeros.init(1, width))?;
+        let g = &mut *lowering.graph;
+        let token = g.pointwise_over(plimsoll_core::expr::Expr::identity(), &[token], Shape::new([batch, 1.into(), width.into()]))?;
+        g.add_one(Op::Concat(Concat { axis: 1 }), &[token, x])
+    }
+}
+
+impl Layer for TakeStep {
+    fn kind(&self) -> &'static str {
+        "take_step"
+    }
+
+    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        let x = only(lowering, inputs)?;
+        let (batch, time, width) = sequence(lowering, x)?;
+        let start = if self.last { time - 1 } else { 0 };
+        let step = lowering.graph.add_one(Op::Slice(Slice { axis: 1, start, length: 1 }), &[x])?;
+        lowering.graph.reshape(step, Shape::new([batch, width.into()]))
+    }
+}

@@ -1,0 +1,357 @@
+//! Normalisation: over the batch, over a row's features, over groups of channels. Defaults are Keras'.
+
+use super::{Layer, Lowering, only};
+use plimsoll_core::expr::{Expr, Unary};
+use plimsoll_core::graph::Init;
+use plimsoll_core::ops::Reduction;
+use plimsoll_core::shape::Shape;
+use plimsoll_core::{GraphError, ValueId};
+
+/// Brings every channel to mean 0 and variance 1 over the rows that are computed together, then scales and shifts it.
+/// While learning it keeps moving averages of both, which it uses otherwise. Frozen, it always uses those.
+///
+/// The statistics are those of a piece of a batch, so cutting batches into pieces changes what is learnt; see
+/// [`Model::has_batch_statistics`](super::Model::has_batch_statistics).
+#[derive(Clone, Debug)]
+pub struct BatchNorm {
+    momentum: f32,
+    epsilon: f32,
+    scale: bool,
+    center: bool,
+    unbiased: bool,
+}
+
+impl BatchNorm {
+    /// Momentum 0.99, epsilon 0.001, with scale and shift.
+    pub fn new() -> BatchNorm {
+        BatchNorm { momentum: 0.99, epsilon: 1e-3, scale: true, center: true, unbiased: false }
+    }
+
+    /// As PyTorch has it: momentum 0.9 (there called 0.1), epsilon 1e-5, and an unbiased moving variance.
+    pub fn torch() -> BatchNorm {
+        BatchNorm { momentum: 0.9, epsilon: 1e-5, unbiased: true, ..BatchNorm::new() }
+    }
+
+    /// With averages that keep this share of their last value.
+    pub fn momentum(self, momentum: f32) -> BatchNorm {
+        BatchNorm { momentum, ..self }
+    }
+
+    /// With another number added to the variance.
+    pub fn epsilon(self, epsilon: f32) -> BatchNorm {
+        BatchNorm { epsilon, ..self }
+    }
+
+    /// With or without a learnt scale.
+    pub fn scale(self, scale: bool) -> BatchNorm {
+        BatchNorm { scale, ..self }
+    }
+
+    /// With or without a learnt shift.
+    pub fn center(self, center: bool) -> BatchNorm {
+        BatchNorm { center, ..self }
+    }
+
+    /// Whether the moving variance is of `n - 1` rather than `n` numbers.
+    pub fn unbiased(self, unbiased: bool) -> BatchNorm {
+        BatchNorm { unbiased, ..self }
+    }
+}
+
+impl Default for BatchNorm {
+    fn default() -> BatchNorm {
+        BatchNorm::new()
+    }
+}
+
+/// The channels of a value.
+fn channels(lowering: &Lowering<'_>, x: ValueId) -> Result<usize, GraphError> {
+    let shape = lowering.graph.shape(x);
+    match shape.last().and_then(|dim| dim.as_fixed()).filter(|n| *n > 0 && shape.rank() >= 2) {
+        Some(channels) => Ok(channels),
+        None => Err(lowering.graph.error(format!("takes [batch, …, features], but got the shape {shape}"))),
+    }
+}
+
+/// The learnt scale and shift of every channel, as far as wanted.
+struct Affine {
+    gamma: Option<ValueId>,
+    beta: Option<ValueId>,
+}
+
+impl Affine {
+    fn declare(lowering: &mut Lowering<'_>, channels: usize, scale: bool, center: bool) -> Result<Affine, GraphError> {
+        let gamma = scale.then(|| lowering.parameter("gamma", [channels], Init::Constant(1.0))).transpose()?;
+        let beta = center.then(|| lowering.parameter("beta", [channels], Init::Constant(0.0))).transpose()?;
+        Ok(Affine { gamma, beta })
+    }
+
+    /// `(x - mean) · scale · gamma + beta`, where `scale` may have taken gamma in already.
+    fn apply(&self, lowering: &mut Lowering<'_>, x: ValueId, mean: Option<ValueId>, scale: ValueId) -> Result<ValueId, GraphError> {
+        let mut inputs = vec![x, scale];
+        let mut place = |value: Option<ValueId>| {
+            value.map(|value| {
+                inputs.push(value);
+                inputs.len() as u16 - 1
+            })
+        };
+        let (mean, gamma, beta) = (place(mean), place(self.gamma), place(self.beta));
+        let expr = Expr::build(|e| {
+            let centred = mean.map_or(e.input(0), |mean| e.sub(e.input(0), e.input(mean)));
+            let scaled = e.mul(centred, e.input(1));
+            let scaled = gamma.map_or(scaled, |gamma| e.mul(scaled, e.input(gamma)));
+            beta.map_or(scaled, |beta| e.add(scaled, e.input(beta)))
+        });
+        let shape = lowering.graph.shape(x).clone();
+        lowering.graph.pointwise_over(expr, &inputs, shape)
+    }
+}
+
+/// `1 / √(x + epsilon)`.
+fn reciprocal_root(lowering: &mut Lowering<'_>, variance: ValueId, epsilon: f32) -> Result<ValueId, GraphError> {
+    lowering.graph.map(variance, |e, x| e.unary(Unary::Recip, e.unary(Unary::Sqrt, e.add(x, e.constant(epsilon)))))
+}
+
+/// The variance along axes, times the numbers it is taken of. That the mean is the one of the same numbers is known: through it no gradient flows.
+fn squares(lowering: &mut Lowering<'_>, x: ValueId, mean: ValueId, axes: &[usize]) -> Result<ValueId, GraphError> {
+    let g = &mut *lowering.graph;
+    let mean = g.stop_gradient(mean)?;
+    let squared = Expr::build(|e| {
+        let centred = e.sub(e.input(0), e.input(1));
+        e.mul(centred, centred)
+    });
+    let squared = g.pointwise(squared, &[x, mean])?;
+    g.reduce(Reduction::Sum, squared, axes)
+}
+
+impl Layer for BatchNorm {
+    fn kind(&self) -> &'static str {
+        "batch_norm"
+    }
+
+    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        let x = only(lowering, inputs)?;
+        let channels = channels(lowering, x)?;
+        let affine = Affine::declare(lowering, channels, self.scale, self.center)?;
+        let moving_mean = lowering.statistic("moving_mean", [channels], Init::Constant(0.0))?;
+        let moving_variance = lowering.statistic("moving_variance", [channels], Init::Constant(1.0))?;
+        if !lowering.training || !lowering.trainable {
+            let scale = reciprocal_root(lowering, moving_variance, self.epsilon)?;
+            return affine.apply(lowering, x, Some(moving_mean), scale);
+        }
+        let shape = lowering.graph.shape(x).clone();
+        let axes: Vec<usize> = (0..shape.rank() - 1).collect();
+        // One over the numbers a statistic is taken of; the rows of the piece are the host's to say.
+        let rows = lowering.piece_share();
+        let places = (shape.elements().factor() / channels) as f32;
+        let share = lowering.graph.map(rows, |e, x| e.mul(x, e.constant(1.0 / places)))?;
+        let sum = lowering.graph.reduce(Reduction::Sum, x, &axes)?;
+        let mean = lowering.graph.times(sum, share)?;
+        let squares = squares(lowering, x, mean, &axes)?;
+        let variance = lowering.graph.times(squares, share)?;
+        let mut scale = reciprocal_root(lowering, variance, self.epsilon)?;
+        if let Some(gamma) = affine.gamma {
+            scale = lowering.graph.times(scale, gamma)?;
+        }
+        let y = Affine { gamma: None, beta: affine.beta }.apply(lowering, x, Some(mean), scale)?;
+        self.follow(lowering, (moving_mean, mean), share, false)?;
+        self.follow(lowering, (moving_variance, variance), share, self.unbiased)?;
+        Ok(y)
+    }
+
+    fn uses_batch_statistics(&self) -> bool {
+        true
+    }
+}
+
+impl BatchNorm {
+    /// Moves an average towards the statistic of this piece.
+    fn follow(
+        &self,
+        lowering: &mut Lowering<'_>,
+        (kept, now): (ValueId, ValueId),
+        share: ValueId,
+        unbiased: bool,
+    ) -> Result<(), GraphError> {
+        let g = &mut *lowering.graph;
+        let shape = g.shape(kept).clone();
+        let now = g.reshape(now, shape.clone())?;
+        let moved = Expr::build(|e| {
+            let momentum = self.momentum;
+            let mut now = e.input(1);
+            if unbiased {
+                // n / (n - 1); of a single number the variance is zero either way.
+                let left = e.binary(plimsoll_core::expr::Binary::Max, e.sub(e.constant(1.0), e.input(2)), e.constant(1e-12));
+                now = e.div(now, left);
+            }
+            e.add(e.mul(e.constant(momentum), e.input(0)), e.mul(e.constant(1.0 - momentum), now))
+        });
+        let moved = g.pointwise_over(moved, &[kept, now, share], shape)?;
+        lowering.update(kept, moved)
+    }
+}
+
+/// Brings the last axis of every row to mean 0 and variance 1, then scales and shifts it.
+#[derive(Clone, Debug)]
+pub struct LayerNorm {
+    epsilon: f32,
+    scale: bool,
+    center: bool,
+}
+
+impl LayerNorm {
+    /// Epsilon 0.001, with scale and shift.
+    pub fn new() -> LayerNorm {
+        LayerNorm { epsilon: 1e-3, scale: true, center: true }
+    }
+
+    /// With another number added to the variance.
+    pub fn epsilon(self, epsilon: f32) -> LayerNorm {
+        LayerNorm { epsilon, ..self }
+    }
+
+    /// With or without a learnt scale.
+    pub fn scale(self, scale: bool) -> LayerNorm {
+        LayerNorm { scale, ..self }
+    }
+
+    /// With or without a learnt shift.
+    pub fn center(self, center: bool) -> LayerNorm {
+        LayerNorm { center, ..self }
+    }
+}
+
+impl Default for LayerNorm {
+    fn default() -> LayerNorm {
+        LayerNorm::new()
+    }
+}
+
+/// Mean and reciprocal standard deviation along axes that hold `count` numbers.
+fn moments(lowering: &mut Lowering<'_>, x: ValueId, axes: &[usize], count: usize, epsilon: f32) -> Result<(ValueId, ValueId), GraphError> {
+    let share = 1.0 / count.max(1) as f32;
+    let sum = lowering.graph.reduce(Reduction::Sum, x, axes)?;
+    let mean = lowering.graph.map(sum, |e, x| e.mul(x, e.constant(share)))?;
+    let squares = squares(lowering, x, mean, axes)?;
+    let variance = lowering.graph.map(squares, |e, x| e.mul(x, e.constant(share)))?;
+    Ok((mean, reciprocal_root(lowering, variance, epsilon)?))
+}
+
+impl Layer for LayerNorm {
+    fn kind(&self) -> &'static str {
+        "layer_norm"
+    }
+
+    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        let x = only(lowering, inputs)?;
+        let channels = channels(lowering, x)?;
+        let affine = Affine::declare(lowering, channels, self.scale, self.center)?;
+        let last = lowering.graph.shape(x).rank() - 1;
+        let (mean, scale) = moments(lowering, x, &[last], channels, self.epsilon)?;
+        affine.apply(lowering, x, Some(mean), scale)
+    }
+}
+
+/// Brings groups of channels of every row to mean 0 and variance 1, then scales and shifts the channels.
+#[derive(Clone, Debug)]
+pub struct GroupNorm {
+    groups: usize,
+    epsilon: f32,
+    scale: bool,
+    center: bool,
+}
+
+impl GroupNorm {
+    /// This many groups; epsilon 0.001, with scale and shift.
+    pub fn new(groups: usize) -> GroupNorm {
+        GroupNorm { groups, epsilon: 1e-3, scale: true, center: true }
+    }
+
+    /// With another number added to the variance.
+    pub fn epsilon(self, epsilon: f32) -> GroupNorm {
+        GroupNorm { epsilon, ..self }
+    }
+
+    /// With or without a learnt scale.
+    pub fn scale(self, scale: bool) -> GroupNorm {
+        GroupNorm { scale, ..self }
+    }
+
+    /// With or without a learnt shift.
+    pub fn center(self, center: bool) -> GroupNorm {
+        GroupNorm { center, ..self }
+    }
+}
+
+impl Layer for GroupNorm {
+    fn kind(&self) -> &'static str {
+        "group_norm"
+    }
+
+    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        let x = only(lowering, inputs)?;
+        let channels = channels(lowering, x)?;
+        let shape = lowering.graph.shape(x).clone();
+        if self.groups == 0 || !channels.is_multiple_of(self.groups) {
+            return Err(lowering.graph.error(format!("{} groups do not divide {channels} channels", self.groups)));
+        }
+        if shape.dims()[1..].iter().any(|dim| dim.is_batch()) {
+            return Err(lowering.graph.error(format!("takes [batch, …, channels], but got the shape {shape}")));
+        }
+        let affine = Affine::declare(lowering, channels, self.scale, self.center)?;
+        let each = channels / self.groups;
+        let places: usize = shape.dims()[1..shape.rank() - 1].iter().map(|dim| dim.factor()).product();
+        let apart = Shape::new([shape.dims()[0], places.into(), self.groups.into(), each.into()]);
+        let x = lowering.graph.reshape(x, apart)?;
+        let (mean, scale) = moments(lowering, x, &[1, 3], places * each, self.epsilon)?;
+        let per_group = |lowering: &mut Lowering<'_>, value: Option<ValueId>| {
+            value.map(|value| lowering.graph.reshape(value, Shape::fixed([self.groups, each]))).transpose()
+        };
+        let affine = Affine { gamma: per_group(lowering, affine.gamma)?, beta: per_group(lowering, affine.beta)? };
+        let y = affine.apply(lowering, x, Some(mean), scale)?;
+        lowering.graph.reshape(y, shape)
+    }
+}
+
+/// Divides the last axis of every row by its root mean square, then scales it.
+#[derive(Clone, Debug)]
+pub struct RmsNorm {
+    epsilon: f32,
+}
+
+impl RmsNorm {
+    /// Epsilon 1e-6.
+    pub fn new() -> RmsNorm {
+        RmsNorm { epsilon: 1e-6 }
+    }
+
+    /// With another number added to the mean square.
+    pub fn epsilon(self, epsilon: f32) -> RmsNorm {
+        RmsNorm { epsilon }
+    }
+}
+
+impl Default for RmsNorm {
+    fn default() -> RmsNorm {
+        RmsNorm::new()
+    }
+}
+
+impl Layer for RmsNorm {
+    fn kind(&self) -> &'static str {
+        "rms_norm"
+    }
+
+    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        let x = only(lowering, inputs)?;
+        let channels = channels(lowering, x)?;
+        let affine = Affine::declare(lowering, channels, true, false)?;
+        let g = &mut *lowering.graph;
+        let last = g.shape(x).rank() - 1;
+        let squared = g.map(x, |e, x| e.mul(x, x))?;
+        let sum = g.reduce(Reduction::Sum, squared, &[last])?;
+        let mean = g.map(sum, |e, x| e.mul(x, e.constant(1.0 / channels as f32)))?;
+        let scale = reciprocal_root(lowering, mean, self.epsilon)?;
+        affine.apply(lowering, x, None, scale)
+    }
+}

@@ -1,0 +1,73 @@
+//! Where an element stands in a sequence, added to what it is.
+
+use super::embedding::sequence;
+use super::wave::{cosine, sine};
+use super::{Initializer, Layer, Lowering, only};
+use plimsoll_core::expr::{Binary, Expr, Unary};
+use plimsoll_core::ops::Slice;
+use plimsoll_core::{GraphError, Op, ValueId};
+
+/// Adds a learnt vector for every place of `[batch, time, width]`.
+#[derive(Clone, Debug)]
+pub struct PositionEmbedding {
+    context: usize,
+    initializer: Initializer,
+}
+
+/// Adds waves of many lengths, so that places can be told apart: even features are sines, odd ones cosines.
+#[derive(Clone, Debug, Default)]
+pub struct SinusoidalPositions;
+
+impl PositionEmbedding {
+    /// For sequences of at most `context` elements.
+    pub fn new(context: usize) -> PositionEmbedding {
+        PositionEmbedding { context, initializer: Initializer::Normal(0.02) }
+    }
+
+    /// With vectors that start otherwise.
+    pub fn initializer(self, initializer: Initializer) -> PositionEmbedding {
+        PositionEmbedding { initializer, ..self }
+    }
+}
+
+impl Layer for PositionEmbedding {
+    fn kind(&self) -> &'static str {
+        "position_embedding"
+    }
+
+    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        let x = only(lowering, inputs)?;
+        let (_, time, width) = sequence(lowering, x)?;
+        if time > self.context {
+            let what = format!("a sequence of {time} is longer than the model's context of {}; cut it or raise the context", self.context);
+            return Err(lowering.graph.error(what));
+        }
+        let init = self.initializer.init(self.context, width);
+        let mut positions = lowering.parameter("positions", [self.context, width], init)?;
+        if time < self.context {
+            positions = lowering.graph.add_one(Op::Slice(Slice { axis: 0, start: 0, length: time }), &[positions])?;
+        }
+        lowering.graph.plus(x, positions)
+    }
+}
+
+impl Layer for SinusoidalPositions {
+    fn kind(&self) -> &'static str {
+        "sinusoidal_positions"
+    }
+
+    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        let x = only(lowering, inputs)?;
+        let (_, _, width) = sequence(lowering, x)?;
+        let waves = Expr::build(|e| {
+            let (place, feature) = (e.coordinate(1), e.coordinate(2));
+            let pair = e.unary(Unary::Floor, e.mul(feature, e.constant(0.5)));
+            // Wave lengths grow from one to ten thousand times 2π.
+            let rate = e.unary(Unary::Exp, e.mul(pair, e.constant(-2.0 * 10_000f32.ln() / width as f32)));
+            let turns = e.mul(e.mul(place, rate), e.constant(std::f32::consts::TAU.recip()));
+            let odd = e.binary(Binary::Less, e.add(pair, pair), feature);
+            e.add(e.input(0), e.select(odd, cosine(e, turns), sine(e, turns)))
+        });
+        lowering.graph.pointwise(waves, &[x])
+    }
+}

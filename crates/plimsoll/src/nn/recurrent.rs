@@ -1,0 +1,172 @@
+//! Recurrent layers: they walk over a sequence and remember. Formulas, weights and defaults are Keras'.
+
+use super::embedding::sequence;
+use super::{Initializer, Layer, Lowering};
+use plimsoll_core::graph::Init;
+use plimsoll_core::ops::{Activation as RecurrentActivation, Cell, Concat, Recurrent, Slice};
+use plimsoll_core::shape::Shape;
+use plimsoll_core::{DType, GraphError, Op, ValueId};
+
+/// A walk over a sequence.
+#[derive(Clone, Debug)]
+struct Walk {
+    cell: Cell,
+    units: usize,
+    sequence: bool,
+    masked: bool,
+    reverse: bool,
+    initializer: Initializer,
+}
+
+/// Long short-term memory: `[batch, time, features]` becomes the last hidden state `[batch, units]`, or all of them.
+///
+/// ```
+/// use plimsoll::nn::{Bidirectional, Lstm};
+/// let both_ways = Bidirectional::new(Lstm::new(64).sequence());
+/// ```
+#[derive(Clone, Debug)]
+pub struct Lstm(Walk);
+
+/// Gated recurrent units, with the reset gate applied after the product.
+#[derive(Clone, Debug)]
+pub struct Gru(Walk);
+
+/// One activation over what is read and what was before.
+#[derive(Clone, Debug)]
+pub struct SimpleRnn(Walk);
+
+/// Two walks over the same sequence, one from each end, their results side by side.
+#[derive(Clone, Debug)]
+pub struct Bidirectional(Walk);
+
+macro_rules! recurrent {
+    ($layer:ident, $kind:literal, $cell:expr) => {
+        impl $layer {
+            /// A hidden state of `units` numbers; gives the last one.
+            pub fn new(units: usize) -> $layer {
+                let initializer = Initializer::GlorotUniform;
+                $layer(Walk { cell: $cell, units, sequence: false, masked: false, reverse: false, initializer })
+            }
+
+            /// Gives the hidden state of every step: `[batch, time, units]`.
+            pub fn sequence(mut self) -> $layer {
+                self.0.sequence = true;
+                self
+            }
+
+            /// Reads a mask `[batch, time]` beside the sequence; steps where it is zero are skipped.
+            pub fn masked(mut self) -> $layer {
+                self.0.masked = true;
+                self
+            }
+
+            /// Walks from the last step to the first.
+            pub fn reverse(mut self) -> $layer {
+                self.0.reverse = true;
+                self
+            }
+
+            /// With weights of the input that start otherwise.
+            pub fn initializer(mut self, initializer: Initializer) -> $layer {
+                self.0.initializer = initializer;
+                self
+            }
+        }
+
+        impl From<$layer> for Bidirectional {
+            fn from(layer: $layer) -> Bidirectional {
+                Bidirectional(layer.0)
+            }
+        }
+
+        impl Layer for $layer {
+            fn kind(&self) -> &'static str {
+                $kind
+            }
+
+            fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+                self.0.lower(lowering, inputs, "", self.0.reverse)
+            }
+        }
+    };
+}
+
+recurrent!(Lstm, "lstm", Cell::Lstm);
+recurrent!(Gru, "gru", Cell::Gru);
+recurrent!(SimpleRnn, "simple_rnn", Cell::Simple(RecurrentActivation::Tanh));
+
+impl SimpleRnn {
+    /// With ReLU instead of the hyperbolic tangent.
+    pub fn relu(mut self) -> SimpleRnn {
+        self.0.cell = Cell::Simple(RecurrentActivation::Relu);
+        self
+    }
+}
+
+impl Bidirectional {
+    /// The given layer from the first step on, and one like it from the last.
+    pub fn new(layer: impl Into<Bidirectional>) -> Bidirectional {
+        layer.into()
+    }
+}
+
+impl Layer for Bidirectional {
+    fn kind(&self) -> &'static str {
+        "bidirectional"
+    }
+
+    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        let forward = self.0.lower(lowering, inputs, "forward_", false)?;
+        let backward = self.0.lower(lowering, inputs, "backward_", true)?;
+        let axis = lowering.graph.shape(forward).rank() - 1;
+        lowering.graph.add_one(Op::Concat(Concat { axis }), &[forward, backward])
+    }
+}
+
+impl Walk {
+    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId], prefix: &str, reverse: bool) -> Result<ValueId, GraphError> {
+        let wanted = 1 + usize::from(self.masked);
+        if inputs.len() != wanted {
+            let hint = if self.masked { " (the sequence and its mask)" } else { "" };
+            return Err(lowering.graph.error(format!("reads {wanted} tensors{hint}, but is connected to {}", inputs.len())));
+        }
+        let Walk { cell, units, masked, .. } = *self;
+        let (batch, time, features) = sequence(lowering, inputs[0])?;
+        let wide = cell.gates() * units;
+        if units == 0 {
+            return Err(lowering.graph.error("needs at least one unit"));
+        }
+        let name = |name: &str| format!("{prefix}{name}");
+        let kernel = lowering.parameter(&name("kernel"), [features, wide], self.initializer.init(features, wide))?;
+        let recurrent = lowering.parameter(&name("recurrent_kernel"), [units, wide], Init::Orthogonal)?;
+        let bias = match cell {
+            // What is remembered is kept until the net learns to forget.
+            Cell::Lstm => Init::Stretch { value: 1.0, from: units, to: 2 * units },
+            _ => Init::Constant(0.0),
+        };
+        let bias = lowering.parameter(&name("bias"), [wide], bias)?;
+        let recurrent_bias =
+            if cell == Cell::Gru { Some(lowering.parameter(&name("recurrent_bias"), [wide], Init::Constant(0.0))?) } else { None };
+        let g = &mut *lowering.graph;
+        let rows = Shape::new([batch, time.into()]).elements();
+        let x = g.reshape(inputs[0], Shape::new([rows, features.into()]))?;
+        let projected = g.matmul(x, kernel)?;
+        let projected = g.plus(projected, bias)?;
+        let projected = g.reshape(projected, Shape::new([batch, time.into(), wide.into()]))?;
+        let mask = if masked { Some(mask(g, inputs[1])?) } else { None };
+        let operands: Vec<ValueId> = [Some(projected), Some(recurrent), recurrent_bias, mask].into_iter().flatten().collect();
+        let walk = Recurrent { cell, units, reverse, masked, initial: false };
+        let hidden = g.add(Op::Recurrent(walk), &operands)?[0];
+        if self.sequence {
+            return Ok(hidden);
+        }
+        let start = if reverse { 0 } else { time - 1 };
+        let last = g.add_one(Op::Slice(Slice { axis: 1, start, length: 1 }), &[hidden])?;
+        g.reshape(last, Shape::new([batch, units.into()]))
+    }
+}
+
+/// A mask in a type that kernels read.
+fn mask(g: &mut plimsoll_core::Graph, mask: ValueId) -> Result<ValueId, GraphError> {
+    if g.ty(mask).dtype == DType::U8 { Ok(mask) } else { g.cast(mask, DType::F32) }
+}

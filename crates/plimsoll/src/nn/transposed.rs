@@ -1,0 +1,138 @@
+//! The transposed convolution, which makes images larger.
+
+use super::conv::{Walk, finish, image};
+use super::{Activation, Initializer, Layer, Lowering, Padding, Penalty, only};
+use plimsoll_core::ops::Conv2dGradInput;
+use plimsoll_core::{DType, GraphError, Op, ValueId};
+
+/// What a convolution's gradient does to its input, as a layer: every pixel is spread over the places a filter covers.
+///
+/// Sizes are Keras': `input·stride` with [`Padding::Same`]; `input·stride + max(reach - stride, 0)` with [`Padding::Valid`], a filter reaching
+/// over `dilation·(size - 1) + 1` places. Explicit padding is cut off the full result, as in PyTorch.
+#[derive(Clone, Debug)]
+pub struct Conv2DTranspose {
+    filters: usize,
+    walk: Walk,
+    extra: (usize, usize),
+    activation: Activation,
+    bias: bool,
+    initializer: Initializer,
+    penalty: Penalty,
+}
+
+impl Conv2DTranspose {
+    /// `filters` filters of `size`×`size` that move the result by `stride`, without padding, with a bias and no activation.
+    pub fn new(filters: usize, size: usize, stride: usize) -> Conv2DTranspose {
+        Conv2DTranspose {
+            filters,
+            walk: Walk::new(size, stride),
+            extra: (0, 0),
+            activation: Activation::Linear,
+            bias: true,
+            initializer: Initializer::default(),
+            penalty: Penalty::default(),
+        }
+    }
+
+    /// With filters of another height and width.
+    pub fn size(mut self, height: usize, width: usize) -> Conv2DTranspose {
+        self.walk.size = (height, width);
+        self
+    }
+
+    /// With another stride, down and across.
+    pub fn stride(mut self, down: usize, across: usize) -> Conv2DTranspose {
+        self.walk.stride = (down, across);
+        self
+    }
+
+    /// With filters whose places lie this far apart, down and across.
+    pub fn dilation(mut self, down: usize, across: usize) -> Conv2DTranspose {
+        self.walk.dilation = (down, across);
+        self
+    }
+
+    /// With other edges.
+    pub fn padding(mut self, padding: Padding) -> Conv2DTranspose {
+        self.walk.padding = padding;
+        self
+    }
+
+    /// With explicit padding, this many rows and columns more at the end.
+    pub fn output_padding(self, rows: usize, columns: usize) -> Conv2DTranspose {
+        Conv2DTranspose { extra: (rows, columns), ..self }
+    }
+
+    /// With an activation.
+    pub fn activation(self, activation: Activation) -> Conv2DTranspose {
+        Conv2DTranspose { activation, ..self }
+    }
+
+    /// With or without a bias.
+    pub fn bias(self, bias: bool) -> Conv2DTranspose {
+        Conv2DTranspose { bias, ..self }
+    }
+
+    /// With weights that start otherwise.
+    pub fn initializer(self, initializer: Initializer) -> Conv2DTranspose {
+        Conv2DTranspose { initializer, ..self }
+    }
+
+    /// With filters that cost something for being large.
+    pub fn penalty(self, penalty: Penalty) -> Conv2DTranspose {
+        Conv2DTranspose { penalty, ..self }
+    }
+
+    /// The height and width of the result, if there is one.
+    fn enlarged(&self, (height, width): (usize, usize)) -> Option<(usize, usize)> {
+        let Walk { size, stride, dilation, padding } = self.walk;
+        let along = |length: usize, size: usize, stride: usize, dilation: usize, pad: (usize, usize), extra: usize| {
+            let reach = size.checked_sub(1)? * dilation + 1;
+            match padding {
+                Padding::Same => Some(length * stride),
+                Padding::Valid => Some(length * stride + reach.saturating_sub(stride)),
+                Padding::Explicit { .. } => (length.checked_sub(1)? * stride + reach + extra).checked_sub(pad.0 + pad.1),
+            }
+        };
+        let (rows, columns) = match padding {
+            Padding::Explicit { rows, columns } => (rows, columns),
+            _ => ((0, 0), (0, 0)),
+        };
+        let height = along(height, size.0, stride.0, dilation.0, rows, self.extra.0)?;
+        let width = along(width, size.1, stride.1, dilation.1, columns, self.extra.1)?;
+        (height > 0 && width > 0).then_some((height, width))
+    }
+}
+
+impl Layer for Conv2DTranspose {
+    fn kind(&self) -> &'static str {
+        "conv2d_transpose"
+    }
+
+    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        let x = only(lowering, inputs)?;
+        let (height, width, channels) = image(lowering.graph, x)?;
+        let (size, stride) = (self.walk.size, self.walk.stride);
+        let Some((tall, wide)) = self.enlarged((height, width)).filter(|_| self.filters > 0 && stride.0.min(stride.1) > 0) else {
+            let what = format!(
+                "{} filters of {}×{} with stride {}×{} make no image out of {height}×{width}",
+                self.filters, size.0, size.1, stride.0, stride.1
+            );
+            return Err(lowering.graph.error(what));
+        };
+        let taps = self.walk.taps();
+        // As Keras counts them: the kernel is that of a convolution from the result back to the input.
+        let init = self.initializer.init(taps * self.filters, taps * channels);
+        let filter = lowering.parameter("kernel", [size.0, size.1, self.filters, channels], init)?;
+        lowering.penalize(filter, self.penalty)?;
+        let g = &mut *lowering.graph;
+        let input = g.shape(x).with(1, tall.into()).with(2, wide.into()).with(3, self.filters.into());
+        let spread = Conv2dGradInput { window: self.walk.on((tall, wide)), groups: 1, input, dtype: DType::F32 };
+        let y = g.add_one(Op::Conv2dGradInput(spread), &[filter, x])?;
+        finish(lowering, y, self.filters, self.bias, self.activation)
+    }
+
+    fn last_activation(&self) -> Option<Activation> {
+        Some(self.activation)
+    }
+}

@@ -1,0 +1,95 @@
+//! Larger images out of smaller ones, without weights.
+
+use super::conv::image;
+use super::{Layer, Lowering, only};
+use plimsoll_core::expr::{Binary, Expr};
+use plimsoll_core::ops::{Concat, Slice};
+use plimsoll_core::shape::Shape;
+use plimsoll_core::{Graph, GraphError, Op, ValueId};
+
+/// Makes images `factor` times larger: every pixel repeated, or straight lines between pixels' middles.
+#[derive(Clone, Debug)]
+pub struct UpSampling2D {
+    factor: (usize, usize),
+    bilinear: bool,
+}
+
+impl UpSampling2D {
+    /// Every pixel becomes `factor`×`factor` equal ones.
+    pub fn new(factor: usize) -> UpSampling2D {
+        UpSampling2D { factor: (factor, factor), bilinear: false }
+    }
+
+    /// With another factor down and across.
+    pub fn factor(self, down: usize, across: usize) -> UpSampling2D {
+        UpSampling2D { factor: (down, across), ..self }
+    }
+
+    /// With straight lines between the middles of pixels; beyond the outermost middles the edge goes on.
+    pub fn bilinear(self) -> UpSampling2D {
+        UpSampling2D { bilinear: true, ..self }
+    }
+}
+
+impl Layer for UpSampling2D {
+    fn kind(&self) -> &'static str {
+        "up_sampling2d"
+    }
+
+    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        let x = only(lowering, inputs)?;
+        let g = &mut *lowering.graph;
+        let (height, width, _) = image(g, x)?;
+        let (down, across) = self.factor;
+        if down.min(across).min(height).min(width) == 0 {
+            return Err(g.error(format!("an image of {height}×{width} cannot become {down}×{across} times larger")));
+        }
+        if self.bilinear {
+            let taller = interpolate(g, x, 1, down)?;
+            return interpolate(g, taller, 2, across);
+        }
+        let &[batch, rows, columns, channels] = g.shape(x).dims() else { unreachable!("images have four dimensions") };
+        let x = g.reshape(x, Shape::new([batch, rows, 1.into(), columns, 1.into(), channels]))?;
+        let y = g.pointwise_over(Expr::identity(), &[x], Shape::new([batch, rows, down.into(), columns, across.into(), channels]))?;
+        g.reshape(y, Shape::new([batch, (height * down).into(), (width * across).into(), channels]))
+    }
+}
+
+/// Straight lines between neighbours along an axis. Of the `factor` results of a pixel, those left of its middle lie
+/// between it and its left neighbour, the others between it and its right one.
+fn interpolate(g: &mut Graph, x: ValueId, axis: usize, factor: usize) -> Result<ValueId, GraphError> {
+    if factor == 1 {
+        return Ok(x);
+    }
+    let shape = g.shape(x).clone();
+    let extent = shape.dims()[axis].factor();
+    // The pixels one place to the right and to the left; at the edge, the pixel itself.
+    let mut shifted = |edge: usize, start: usize| -> Result<ValueId, GraphError> {
+        let edge = g.add_one(Op::Slice(Slice { axis, start: edge, length: 1 }), &[x])?;
+        if extent == 1 {
+            return Ok(edge);
+        }
+        let rest = g.add_one(Op::Slice(Slice { axis, start, length: extent - 1 }), &[x])?;
+        let order = if start == 0 { [edge, rest] } else { [rest, edge] };
+        g.add_one(Op::Concat(Concat { axis }), &order)
+    };
+    let (left, right) = (shifted(0, 0)?, shifted(extent - 1, 1)?);
+    // Every pixel with an axis of its own for what becomes of it.
+    let split = |new: usize| {
+        let mut dims = shape.dims().to_vec();
+        dims.insert(axis + 1, new.into());
+        Shape::new(dims)
+    };
+    let views = [x, left, right].map(|value| g.reshape(value, split(1)));
+    let [x, left, right] = views;
+    let expr = Expr::build(|e| {
+        let place = e.add(e.coordinate(axis as u8 + 1), e.constant(0.5));
+        let away = e.sub(e.mul(place, e.constant(1.0 / factor as f32)), e.constant(0.5));
+        let before = e.binary(Binary::Less, away, e.constant(0.0));
+        let neighbour = e.select(before, e.input(1), e.input(2));
+        let share = e.unary(plimsoll_core::expr::Unary::Abs, away);
+        e.add(e.input(0), e.mul(share, e.sub(neighbour, e.input(0))))
+    });
+    let y = g.pointwise_over(expr, &[x?, left?, right?], split(factor))?;
+    g.reshape(y, shape.with(axis, (extent * factor).into()))
+}

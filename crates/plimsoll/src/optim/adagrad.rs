@@ -1,0 +1,77 @@
+//! Adagrad.
+
+use super::{Optimizer, current, remember_as};
+use plimsoll_core::expr::{Expr, Unary};
+use plimsoll_core::graph::{Graph, GraphError, StateId};
+use plimsoll_core::{DType, TensorType, ValueId};
+
+/// Adagrad (Duchi, Hazan and Singer). The formulas and defaults are Keras'.
+///
+/// ```
+/// use plimsoll::optim::Adagrad;
+/// let usual = Adagrad::default();
+/// let bold = Adagrad::new(0.05).first(0.0);
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adagrad {
+    lr: f32,
+    first: f32,
+    epsilon: f32,
+}
+
+impl Adagrad {
+    /// With a learning rate.
+    pub fn new(lr: f32) -> Adagrad {
+        Adagrad { lr, first: 0.1, epsilon: 1e-7 }
+    }
+
+    /// What the sums of squares begin at.
+    pub fn first(self, first: f32) -> Adagrad {
+        Adagrad { first, ..self }
+    }
+
+    /// What keeps the division finite.
+    pub fn epsilon(self, epsilon: f32) -> Adagrad {
+        Adagrad { epsilon, ..self }
+    }
+}
+
+impl Default for Adagrad {
+    fn default() -> Adagrad {
+        Adagrad::new(1e-3)
+    }
+}
+
+impl Optimizer for Adagrad {
+    fn name(&self) -> &'static str {
+        "adagrad"
+    }
+
+    fn learning_rate(&self) -> f32 {
+        self.lr
+    }
+
+    fn scalar_names(&self) -> &'static [&'static str] {
+        &["lr"]
+    }
+
+    fn scalars(&self, _: u64, lr: f64, numbers: &mut [f32]) {
+        numbers[0] = lr as f32;
+    }
+
+    fn update(&self, g: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {
+        let (p, lr) = (current(g, parameter), g.scalar("lr"));
+        let shape = g.shape(p).clone();
+        let (sum_state, sum) = remember_as(g, "sum", TensorType::f32(shape.clone()), self.first)?;
+        let step = Expr::build_many(|e| {
+            let (p, g, lr) = (e.input(0), e.input(1), e.input(2));
+            let sum = e.add(e.input(3), e.mul(g, g));
+            let root = e.unary(Unary::Sqrt, e.add(sum, e.constant(self.epsilon)));
+            vec![e.sub(p, e.div(e.mul(lr, g), root)), sum]
+        });
+        let new = g.pointwise_many(step, &[p, gradient, lr, sum], shape, vec![DType::F32; 2])?;
+        g.update(parameter, new[0]);
+        g.update(sum_state, new[1]);
+        Ok(())
+    }
+}

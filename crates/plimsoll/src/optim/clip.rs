@@ -1,0 +1,80 @@
+//! Gradient clipping.
+
+use plimsoll_core::ValueId;
+use plimsoll_core::expr::{Binary, Expr, Unary};
+use plimsoll_core::graph::{Graph, GraphError};
+
+/// How gradients are kept small before they change anything. With micro-batches it is the completed sums that are clipped.
+///
+/// The formulas are Keras' `clipvalue`, `clipnorm` and `global_clipnorm`.
+///
+/// ```
+/// use plimsoll::optim::Clip;
+/// assert_eq!(Clip::GlobalNorm(1.0).most(), 1.0);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Clip {
+    /// Every element lies between minus and plus this.
+    Value(f32),
+    /// The gradient of each parameter has at most this length.
+    Norm(f32),
+    /// All gradients together have at most this length. No parameter can change before every gradient is known.
+    GlobalNorm(f32),
+}
+
+impl Clip {
+    /// The bound.
+    pub fn most(self) -> f32 {
+        match self {
+            Clip::Value(most) | Clip::Norm(most) | Clip::GlobalNorm(most) => most,
+        }
+    }
+
+    /// Whether one gradient can be clipped without knowing the others.
+    pub(crate) fn is_local(self) -> bool {
+        !matches!(self, Clip::GlobalNorm(_))
+    }
+
+    /// One gradient, clipped by itself.
+    pub(crate) fn one(self, g: &mut Graph, gradient: ValueId) -> Result<ValueId, GraphError> {
+        match self {
+            Clip::Value(most) => g.map(gradient, |e, x| {
+                let below = e.binary(Binary::Min, x, e.constant(most));
+                e.binary(Binary::Max, below, e.constant(-most))
+            }),
+            Clip::Norm(most) | Clip::GlobalNorm(most) => {
+                let square = square_length(g, gradient)?;
+                shortened(g, gradient, square, most)
+            }
+        }
+    }
+
+    /// All gradients, clipped together.
+    pub(crate) fn all(self, g: &mut Graph, gradients: &[ValueId]) -> Result<Vec<ValueId>, GraphError> {
+        if self.is_local() {
+            return gradients.iter().map(|gradient| self.one(g, *gradient)).collect();
+        }
+        let mut total: Option<ValueId> = None;
+        for gradient in gradients {
+            let square = square_length(g, *gradient)?;
+            total = Some(total.map_or(Ok(square), |before| g.plus(before, square))?);
+        }
+        let Some(total) = total else { return Ok(vec![]) };
+        gradients.iter().map(|gradient| shortened(g, *gradient, total, self.most())).collect()
+    }
+}
+
+fn square_length(g: &mut Graph, gradient: ValueId) -> Result<ValueId, GraphError> {
+    let squares = g.map(gradient, |e, x| e.mul(x, x))?;
+    g.sum(squares)
+}
+
+/// The gradient times what brings a length, whose square is given, to at most `most`.
+fn shortened(g: &mut Graph, gradient: ValueId, square: ValueId, most: f32) -> Result<ValueId, GraphError> {
+    let shape = g.shape(gradient).clone();
+    let factor = g.map(square, |e, square| {
+        let length = e.unary(Unary::Sqrt, square);
+        e.div(e.constant(most), e.binary(Binary::Max, length, e.constant(most)))
+    })?;
+    g.pointwise_over(Expr::build(|e| e.mul(e.input(0), e.input(1))), &[gradient, factor], shape)
+}

@@ -1,0 +1,78 @@
+//! Lion.
+
+use super::{Optimizer, current, remember};
+use plimsoll_core::expr::{Expr, Unary};
+use plimsoll_core::graph::{Graph, GraphError, StateId};
+use plimsoll_core::{DType, ValueId};
+
+/// Lion (Chen et al.): only the sign of an averaged gradient is used. The formulas are Keras'.
+///
+/// ```
+/// use plimsoll::optim::Lion;
+/// let usual = Lion::default();
+/// let decaying = Lion::new(1e-4).weight_decay(0.1);
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lion {
+    lr: f32,
+    beta1: f32,
+    beta2: f32,
+    decay: f32,
+}
+
+impl Lion {
+    /// With a learning rate.
+    pub fn new(lr: f32) -> Lion {
+        Lion { lr, beta1: 0.9, beta2: 0.99, decay: 0.0 }
+    }
+
+    /// How much of the average is in a step, and how slowly it forgets.
+    pub fn betas(self, beta1: f32, beta2: f32) -> Lion {
+        Lion { beta1, beta2, ..self }
+    }
+
+    /// Shrinks parameters, per unit of learning rate.
+    pub fn weight_decay(self, decay: f32) -> Lion {
+        Lion { decay, ..self }
+    }
+}
+
+impl Default for Lion {
+    fn default() -> Lion {
+        Lion::new(1e-3)
+    }
+}
+
+impl Optimizer for Lion {
+    fn name(&self) -> &'static str {
+        "lion"
+    }
+
+    fn learning_rate(&self) -> f32 {
+        self.lr
+    }
+
+    fn scalar_names(&self) -> &'static [&'static str] {
+        &["lr"]
+    }
+
+    fn scalars(&self, _: u64, lr: f64, numbers: &mut [f32]) {
+        numbers[0] = lr as f32;
+    }
+
+    fn update(&self, g: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {
+        let (p, lr) = (current(g, parameter), g.scalar("lr"));
+        let shape = g.shape(p).clone();
+        let (mean_state, mean) = remember(g, "mean", parameter)?;
+        let step = Expr::build_many(|e| {
+            let (p, g, lr, mean) = (e.input(0), e.input(1), e.input(2), e.input(3));
+            let average = |beta: f32| e.add(e.mul(mean, e.constant(beta)), e.mul(g, e.constant(1.0 - beta)));
+            let kept = if self.decay > 0.0 { e.sub(p, e.mul(p, e.mul(lr, e.constant(self.decay)))) } else { p };
+            vec![e.sub(kept, e.mul(lr, e.unary(Unary::Sign, average(self.beta1)))), average(self.beta2)]
+        });
+        let new = g.pointwise_many(step, &[p, gradient, lr, mean], shape, vec![DType::F32; 2])?;
+        g.update(parameter, new[0]);
+        g.update(mean_state, new[1]);
+        Ok(())
+    }
+}

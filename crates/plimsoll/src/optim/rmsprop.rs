@@ -1,0 +1,112 @@
+//! RMSprop.
+
+use super::{Optimizer, current, remember};
+use plimsoll_core::expr::{Expr, Unary};
+use plimsoll_core::graph::{Graph, GraphError, StateId};
+use plimsoll_core::{DType, ValueId};
+
+/// RMSprop (Hinton), centred and with momentum if asked for. The formulas and defaults are Keras'.
+///
+/// ```
+/// use plimsoll::optim::RmsProp;
+/// let plain = RmsProp::default();
+/// let graves = RmsProp::new(1e-4).rho(0.95).momentum(0.9).centered(true);
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct RmsProp {
+    lr: f32,
+    rho: f32,
+    momentum: f32,
+    epsilon: f32,
+    centered: bool,
+}
+
+impl RmsProp {
+    /// With a learning rate.
+    pub fn new(lr: f32) -> RmsProp {
+        RmsProp { lr, rho: 0.9, momentum: 0.0, epsilon: 1e-7, centered: false }
+    }
+
+    /// How slowly the averages forget.
+    pub fn rho(self, rho: f32) -> RmsProp {
+        RmsProp { rho, ..self }
+    }
+
+    /// With this share of the last change carried on.
+    pub fn momentum(self, momentum: f32) -> RmsProp {
+        RmsProp { momentum, ..self }
+    }
+
+    /// What keeps the division finite.
+    pub fn epsilon(self, epsilon: f32) -> RmsProp {
+        RmsProp { epsilon, ..self }
+    }
+
+    /// Divides by the variance of the gradient instead of its square.
+    pub fn centered(self, centered: bool) -> RmsProp {
+        RmsProp { centered, ..self }
+    }
+}
+
+impl Default for RmsProp {
+    fn default() -> RmsProp {
+        RmsProp::new(1e-3)
+    }
+}
+
+impl Optimizer for RmsProp {
+    fn name(&self) -> &'static str {
+        "rmsprop"
+    }
+
+    fn learning_rate(&self) -> f32 {
+        self.lr
+    }
+
+    fn scalar_names(&self) -> &'static [&'static str] {
+        &["lr"]
+    }
+
+    fn scalars(&self, _: u64, lr: f64, numbers: &mut [f32]) {
+        numbers[0] = lr as f32;
+    }
+
+    fn update(&self, g: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {
+        let (p, lr) = (current(g, parameter), g.scalar("lr"));
+        let shape = g.shape(p).clone();
+        let square = remember(g, "square", parameter)?;
+        let mean = self.centered.then(|| remember(g, "mean", parameter)).transpose()?;
+        let velocity = (self.momentum > 0.0).then(|| remember(g, "velocity", parameter)).transpose()?;
+        let kept: Vec<(StateId, ValueId)> = [Some(square), mean, velocity].into_iter().flatten().collect();
+        let step = Expr::build_many(|e| {
+            let (p, g, lr, square) = (e.input(0), e.input(1), e.input(2), e.input(3));
+            let average = |old, new| e.add(e.mul(e.constant(self.rho), old), e.mul(e.constant(1.0 - self.rho), new));
+            let mut next = 4;
+            let mut input = || {
+                next += 1;
+                e.input(next - 1)
+            };
+            let square = average(square, e.mul(g, g));
+            let mut results = vec![p, square];
+            let mut spread = square;
+            if self.centered {
+                let mean = average(input(), g);
+                spread = e.sub(spread, e.mul(mean, mean));
+                results.push(mean);
+            }
+            let root = e.unary(Unary::Sqrt, e.add(spread, e.constant(self.epsilon)));
+            let mut change = e.div(e.mul(lr, g), root);
+            if self.momentum > 0.0 {
+                change = e.add(e.mul(e.constant(self.momentum), input()), change);
+                results.push(change);
+            }
+            results[0] = e.sub(p, change);
+            results
+        });
+        let inputs: Vec<ValueId> = [p, gradient, lr].into_iter().chain(kept.iter().map(|(_, value)| *value)).collect();
+        let new = g.pointwise_many(step, &inputs, shape, vec![DType::F32; 1 + kept.len()])?;
+        let states = [parameter].into_iter().chain(kept.iter().map(|(state, _)| *state));
+        states.zip(new).for_each(|(state, new)| g.update(state, new));
+        Ok(())
+    }
+}

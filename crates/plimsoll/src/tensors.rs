@@ -1,0 +1,202 @@
+//! Kept tensors in a file: safetensors, written and read in small pieces, with a checksum per tensor.
+
+use crate::error::{Error, Result};
+use plimsoll_core::graph::{State, StateId, StateKind};
+use plimsoll_core::{Bytes, DType, Executor};
+use serde_json::{Map, Value, json};
+use std::fs::File;
+use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+/// Bytes copied at a time.
+const PIECE: usize = 16 << 10;
+
+/// The longest header that is believed; a broken file must not make us ask for memory.
+const MAX_HEADER: u64 = 64 << 20;
+
+/// Which tensors a file is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// What the model is: parameters and statistics.
+    Weights,
+    /// What a run needs to go on: the same, and what the optimiser remembers.
+    Everything,
+}
+
+impl Which {
+    /// Sums of gradients and counts of metrics are never among them: between two steps the former hold nothing, and the host has the latter.
+    fn has(self, kind: StateKind) -> bool {
+        match self {
+            Which::Weights => matches!(kind, StateKind::Parameter | StateKind::Statistic),
+            Which::Everything => !matches!(kind, StateKind::Accumulator | StateKind::Metric),
+        }
+    }
+}
+
+/// Why a file's tensors could not be taken over.
+#[derive(Debug)]
+pub(crate) enum Unusable {
+    /// It belongs to another model: says which tensor differs, and how.
+    OtherModel(String),
+    /// It is cut off or changed: says where.
+    Damaged(String),
+    /// The system or the device said no.
+    Failed(Error),
+}
+
+impl Unusable {
+    /// As an error about a file.
+    pub fn about(self, path: &Path) -> Error {
+        match self {
+            Unusable::OtherModel(what) => Error::Config(format!("{} does not hold this model's tensors: {what}", path.display())),
+            Unusable::Damaged(what) => Error::Config(format!("{} is damaged: {what}", path.display())),
+            Unusable::Failed(error) => error,
+        }
+    }
+}
+
+/// The tensors a file is about, with their numbers.
+fn chosen(executor: &Executor, which: Which) -> Vec<(StateId, State)> {
+    let states = executor.plan().programs.iter().map(|program| program.graph.states()).max_by_key(|states| states.len());
+    let kept = |(_, state): &(usize, &State)| which.has(state.kind);
+    states.unwrap_or_default().iter().enumerate().filter(kept).map(|(i, state)| (StateId(i as u32), state.clone())).collect()
+}
+
+/// How the format calls an element type.
+fn dtype_name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 => "F32",
+        DType::F64 => "F64",
+        DType::F16 => "F16",
+        DType::BF16 => "BF16",
+        DType::I32 => "I32",
+        DType::I64 => "I64",
+        DType::U8 => "U8",
+    }
+}
+
+/// Writes the tensors into a file that was just made, as far as the system's own buffers: it is not synced yet.
+/// Gives each tensor's name and checksum.
+pub(crate) fn write(executor: &Executor, which: Which, file: &File, path: &Path) -> Result<Vec<(String, u32)>> {
+    let error = |source| Error::Io { action: "write", path: path.to_path_buf(), source };
+    let tensors = chosen(executor, which);
+    let mut header = Map::new();
+    let mut end = 0;
+    for (_, state) in &tensors {
+        let (start, size) = (end, state.ty.bytes(1).0);
+        end += size;
+        let entry = json!({ "dtype": dtype_name(state.ty.dtype), "shape": state.ty.shape.bind(1), "data_offsets": [start, end] });
+        header.insert(state.name.clone(), entry);
+    }
+    let mut header = Value::Object(header).to_string();
+    // Padded so that the tensors begin at a multiple of eight.
+    header.extend(std::iter::repeat_n(' ', header.len().next_multiple_of(8) - header.len()));
+
+    let mut file = BufWriter::with_capacity(PIECE, file);
+    file.write_all(&(header.len() as u64).to_le_bytes()).map_err(error)?;
+    file.write_all(header.as_bytes()).map_err(error)?;
+    let mut piece = [0; PIECE];
+    let mut checksums = Vec::with_capacity(tensors.len());
+    for (id, state) in tensors {
+        let mut checksum = crc32fast::Hasher::new();
+        let (mut done, size) = (0, state.ty.bytes(1).get());
+        while done < size {
+            let piece = &mut piece[..PIECE.min(size - done)];
+            executor.read_state_part(id, Bytes(done as u64), piece)?;
+            checksum.update(piece);
+            file.write_all(piece).map_err(error)?;
+            done += piece.len();
+        }
+        checksums.push((state.name, checksum.finalize()));
+    }
+    file.flush().map_err(error)?;
+    Ok(checksums)
+}
+
+/// Writes all weights: to a temporary name first, then renamed, so that a file under this name is whole.
+pub(crate) fn save_weights(executor: &Executor, path: &Path) -> Result<()> {
+    let temporary = beside(path);
+    let write_whole = || {
+        let error = |source| Error::Io { action: "write", path: path.to_path_buf(), source };
+        let file = File::create(&temporary).map_err(error)?;
+        write(executor, Which::Weights, &file, path)?;
+        file.sync_all().and_then(|()| std::fs::rename(&temporary, path)).map_err(error)
+    };
+    write_whole().inspect_err(|_| drop(std::fs::remove_file(&temporary)))
+}
+
+/// The name a file has until it is whole.
+pub(crate) fn beside(path: &Path) -> PathBuf {
+    let mut name = path.file_name().map(std::ffi::OsStr::to_os_string).unwrap_or_default();
+    name.push(".tmp");
+    path.with_file_name(name)
+}
+
+/// Reads all weights; the file must have the model's.
+pub(crate) fn load_weights(executor: &mut Executor, path: &Path) -> Result<()> {
+    read(executor, Which::Weights, path, None).map_err(|unusable| unusable.about(path))
+}
+
+/// Reads tensors into the states they are. With checksums, every byte is checked against them, and there must be no other tensors.
+pub(crate) fn read(executor: &mut Executor, which: Which, path: &Path, checksums: Option<&[(String, u32)]>) -> Result<(), Unusable> {
+    let failed = |source| Unusable::Failed(Error::Io { action: "read", path: path.to_path_buf(), source });
+    let damaged = |what: &str| Unusable::Damaged(what.to_string());
+    let mut file = File::open(path).map_err(failed)?;
+    let length = file.metadata().map_err(failed)?.len();
+    let mut start = [0; 8];
+    file.read_exact(&mut start).map_err(|_| damaged("it is shorter than any safetensors file"))?;
+    let start = u64::from_le_bytes(start);
+    if start > MAX_HEADER.min(length.saturating_sub(8)) {
+        return Err(damaged("it is not a safetensors file, or it is cut off"));
+    }
+    let mut header = vec![0; start as usize];
+    file.read_exact(&mut header).map_err(failed)?;
+    let header: Map<String, Value> = serde_json::from_slice(&header).map_err(|_| damaged("its header is not JSON"))?;
+    let tensors = chosen(executor, which);
+    check_tensors(&tensors, &header, checksums.is_some())?;
+    let mut piece = [0; PIECE];
+    for (i, (id, state)) in tensors.iter().enumerate() {
+        let name = &state.name;
+        let offsets = &header[name]["data_offsets"];
+        let size = state.ty.bytes(1).0;
+        match offsets[0].as_u64().zip(offsets[1].as_u64()) {
+            Some((from, to)) if to.checked_sub(from) == Some(size) && to <= length - 8 - start => {
+                file.seek(SeekFrom::Start(8 + start + from)).map_err(failed)?;
+            }
+            _ => return Err(Unusable::Damaged(format!("`{name}` is not whole"))),
+        }
+        let mut checksum = crc32fast::Hasher::new();
+        let mut done = 0;
+        while done < size {
+            let piece = &mut piece[..(PIECE as u64).min(size - done) as usize];
+            file.read_exact(piece).map_err(failed)?;
+            checksum.update(piece);
+            executor.write_state_part(*id, Bytes(done), piece).map_err(|error| Unusable::Failed(error.into()))?;
+            done += piece.len() as u64;
+        }
+        if checksums.is_some_and(|known| known.get(i) != Some(&(name.clone(), checksum.finalize()))) {
+            return Err(Unusable::Damaged(format!("the bytes of `{name}` are not those that were written")));
+        }
+    }
+    Ok(())
+}
+
+/// That the file has the wanted tensors; names the first that differs.
+fn check_tensors(tensors: &[(StateId, State)], header: &Map<String, Value>, exactly: bool) -> Result<(), Unusable> {
+    for (_, state) in tensors {
+        let (name, here) = (&state.name, format!("{} {}", dtype_name(state.ty.dtype), state.ty.shape));
+        let Some(entry) = header.get(name) else {
+            return Err(Unusable::OtherModel(format!("`{name}` is missing there and is {here} here")));
+        };
+        let shape: Vec<usize> = entry["shape"].as_array().into_iter().flatten().filter_map(Value::as_u64).map(|n| n as usize).collect();
+        let there = format!("{} {}", entry["dtype"].as_str().unwrap_or("?"), plimsoll_core::Shape::fixed(shape));
+        if there != here {
+            return Err(Unusable::OtherModel(format!("`{name}` is {there} there and {here} here")));
+        }
+    }
+    let known = |name: &String| name == "__metadata__" || tensors.iter().any(|(_, state)| state.name == *name);
+    match header.keys().find(|name| !known(name)).filter(|_| exactly) {
+        Some(name) => Err(Unusable::OtherModel(format!("`{name}` is there, but not here"))),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,332 @@
+//! The search for the fastest way to fit: whole batches if they fit, else pieces, or values computed again, or both; whatever is
+//! predicted to take the least time.
+
+use super::pipelines::{Pipelines, pipelines};
+use super::{Count, DeviceLine, HOST, Infeasible, Request, RunPlan};
+use crate::allow::{Allow, Permission};
+use crate::checkpoint::Checkpoints;
+use crate::error::{Error, Result};
+use crate::system;
+use plimsoll_core::plan::recompute::{self, Again, Effort, FitError};
+use plimsoll_core::plan::{Plan, check, layout};
+use plimsoll_core::step::Role;
+use plimsoll_core::{Bytes, Graph};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// How many ways of computing again are compared before the fastest is taken.
+const COMPARED: usize = 2;
+
+/// One way to cut the batch, laid out and checked.
+#[derive(Clone)]
+pub(super) struct Candidate {
+    pub micro_batch: usize,
+    feed_rows: usize,
+    pub memory: Arc<Plan>,
+    /// The smallest total this way can have.
+    pub least: Bytes,
+    fixed: Vec<(String, Bytes)>,
+    /// What stands under the device's own line, if it has one.
+    on_device: Option<Vec<(String, Bytes)>>,
+}
+
+/// The lines of a run.
+#[derive(Clone, Copy)]
+pub(super) struct Lines {
+    pub host: Bytes,
+    pub device: Bytes,
+}
+
+impl Lines {
+    pub fn of(request: &Request<'_>) -> Lines {
+        Lines {
+            host: request.budget.host.unwrap_or_else(system::available_memory),
+            device: request.budget.device.or_else(|| request.device.available()).unwrap_or_default(),
+        }
+    }
+}
+
+impl Candidate {
+    fn device_total(&self) -> Bytes {
+        self.on_device.iter().flatten().map(|(_, size)| *size).sum()
+    }
+
+    pub fn fits(&self, lines: Lines) -> bool {
+        self.least <= lines.host && self.device_total() <= lines.device
+    }
+
+    /// What the arena may take at most, if everything else fits.
+    pub fn arena_limit(&self, lines: Lines) -> Option<Bytes> {
+        let (own, line) = match &self.on_device {
+            Some(_) if self.least > lines.host => return None,
+            Some(_) => (self.device_total(), lines.device),
+            None => (self.least, lines.host),
+        };
+        let others = Bytes(own.0 - self.memory.arena.0);
+        (others < line).then(|| Bytes((line.0 - others.0) / self.memory.alignment.0 * self.memory.alignment.0))
+    }
+
+    /// Predicted seconds of a whole batch.
+    pub fn seconds(&self, request: &Request<'_>) -> f64 {
+        let of = |role: Role, rows: usize| self.memory.program(role).map_or(0.0, |program| recompute::seconds(program, rows, request.pace));
+        match request.batch.div_ceil(self.micro_batch) {
+            1 => of(Role::Step, request.batch),
+            pieces => {
+                let middle = (pieces - 2) as f64 * of(Role::Middle, self.micro_batch);
+                of(Role::First, self.micro_batch) + middle + of(Role::Last, self.micro_batch)
+            }
+        }
+    }
+
+    /// What the program that computes most again computes again.
+    pub fn again(&self) -> Again {
+        let programs = self.memory.programs.iter().map(|program| &program.again);
+        programs.max_by_key(|again| again.extra_flops).cloned().unwrap_or_default()
+    }
+}
+
+/// Finds the fastest plan that stays under the lines.
+pub(in crate::trainer) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
+    let (start, lines) = (Instant::now(), Lines::of(request));
+    let mut too_large: Vec<Candidate> = Vec::new();
+    let mut chosen: Option<Candidate> = None;
+    for micro_batch in ways(request, request.allow) {
+        let candidate = candidate(request, micro_batch)?;
+        if candidate.fits(lines) {
+            chosen = Some(candidate);
+            break;
+        }
+        too_large.push(candidate);
+    }
+    if request.allow.has(Permission::Recompute) {
+        let mut compared = 0;
+        for large in &too_large {
+            if let Ok(again) = computed_again(request, large, lines)? {
+                let faster = chosen.as_ref().is_none_or(|chosen| again.seconds(request) < chosen.seconds(request));
+                chosen = if faster { Some(again) } else { chosen };
+                compared += 1;
+            }
+            if compared == COMPARED {
+                break;
+            }
+        }
+    }
+    match chosen {
+        Some(candidate) => run_plan(request, lines, candidate, start),
+        None => Err(Error::Infeasible(Box::new(infeasible(request, lines, start)?))),
+    }
+}
+
+/// The same pieces with values computed again, if that is enough; else the smallest arena that was found.
+pub(super) fn computed_again(request: &Request<'_>, large: &Candidate, lines: Lines) -> Result<Result<Candidate, Option<Bytes>>> {
+    let Some(limit) = large.arena_limit(lines) else { return Ok(Err(None)) };
+    within(request, large, limit)
+}
+
+/// The same pieces in an arena of this size, or the smallest one that was found.
+fn within(request: &Request<'_>, large: &Candidate, limit: Bytes) -> Result<Result<Candidate, Option<Bytes>>> {
+    let graphs = graphs(request, large.micro_batch)?;
+    match recompute::refit(&large.memory, graphs, request.device, limit, request.pace, Effort::default()) {
+        Ok(plan) => Ok(Ok(finish(request, large.micro_batch, plan)?)),
+        Err(FitError::TooSmall { least, .. }) => Ok(Err(Some(least))),
+        Err(FitError::Graph(error)) => Err(error.into()),
+    }
+}
+
+fn graphs<'a>(request: &Request<'a>, micro_batch: usize) -> Result<&'a [(Role, Graph)]> {
+    if micro_batch == request.batch { Ok(&request.programs.whole) } else { Ok(request.programs.accumulating()?) }
+}
+
+/// The smallest plan under some permissions, found by search and laid out.
+fn smallest(request: &Request<'_>, allow: Allow) -> Result<Candidate> {
+    let rows = ways(request, allow).last().copied().unwrap_or(request.batch);
+    let plain = candidate(request, rows)?;
+    if !allow.has(Permission::Recompute) {
+        return Ok(plain);
+    }
+    // Asked for the impossible, the search says the least that it found; asked for that, it must give it.
+    let mut limit = match within(request, &plain, Bytes::ZERO)? {
+        Err(Some(least)) => least,
+        _ => return Ok(plain),
+    };
+    for _ in 0..8 {
+        match within(request, &plain, limit)? {
+            Ok(found) if found.least < plain.least => return Ok(found),
+            Err(Some(least)) if least < plain.memory.arena => limit = least.max(Bytes(limit.0 + limit.0 / 64)),
+            _ => break,
+        }
+    }
+    Ok(plain)
+}
+
+fn infeasible(request: &Request<'_>, lines: Lines, start: Instant) -> Result<Infeasible> {
+    let least = smallest(request, request.allow)?;
+    let pipeline = pipelines(request, least.feed_rows, None)?;
+    let on_host = least.least > lines.host || least.on_device.is_none();
+    let own = |candidate: &Candidate| if on_host { candidate.least } else { candidate.device_total() };
+    let mut least_with = Vec::new();
+    let more = [
+        request.allow.with(Permission::Recompute),
+        request.allow.with(Permission::Microbatch),
+        request.allow.with(Permission::Microbatch).with(Permission::MicrobatchBatchnorm),
+        request.allow.with(Permission::Recompute).with(Permission::Microbatch).with(Permission::MicrobatchBatchnorm),
+    ];
+    for allow in more {
+        if allow != request.allow && !least_with.iter().any(|(known, _)| *known == allow) {
+            let with = own(&smallest(request, allow)?);
+            if with < own(&least) {
+                least_with.push((allow, with));
+            }
+        }
+    }
+    let (space, line, owners) = match &least.on_device {
+        Some(owners) if !on_host => (format!("memory of {}", request.device.name()), lines.device, sorted(owners)),
+        _ => (HOST.to_string(), lines.host, owners(request, &least, &pipeline)),
+    };
+    Ok(Infeasible {
+        space,
+        line,
+        least: own(&least),
+        owners,
+        micro_batch: least.micro_batch,
+        batch: request.batch,
+        micro_batch_asked: request.micro_batch.is_some(),
+        allow: request.allow,
+        least_with,
+        plan_ms: start.elapsed().as_secs_f64() * 1e3,
+    })
+}
+
+pub(super) fn run_plan(request: &Request<'_>, lines: Lines, candidate: Candidate, start: Instant) -> Result<RunPlan> {
+    // Buffers only shrink with the rows, so nothing between the chosen pieces and single rows needs less than both.
+    let (least, least_on_device) = match ways(request, request.allow).last() {
+        Some(rows) if *rows < candidate.micro_batch => {
+            let smallest = self::candidate(request, *rows)?;
+            (candidate.least.min(smallest.least), candidate.device_total().min(smallest.device_total()))
+        }
+        _ => (candidate.least, candidate.device_total()),
+    };
+    let fixed: Bytes = candidate.fixed.iter().map(|(_, size)| *size).sum();
+    let left = match request.count {
+        Count::Everything => Some(lines.host - fixed),
+        Count::WeightsAndActivations => None,
+    };
+    let pipeline = pipelines(request, candidate.feed_rows, left)?;
+    let again = candidate.again();
+    let step = &candidate.memory.programs[0];
+    let flops = step.again.flops / candidate.micro_batch as u64 * request.batch as u64;
+    let pieces = request.batch.div_ceil(candidate.micro_batch);
+    let mut used = Vec::new();
+    if !again.nodes.is_empty() {
+        used.push(Permission::Recompute);
+    }
+    if pieces > 1 {
+        used.push(Permission::Microbatch);
+        if request.programs.batch_statistics {
+            used.push(Permission::MicrobatchBatchnorm);
+        }
+    }
+    Ok(RunPlan {
+        model: request.model.to_string(),
+        device: (request.device.name(), request.device.description()),
+        batch: request.batch,
+        micro_batch: candidate.micro_batch,
+        micro_batch_asked: request.micro_batch.is_some(),
+        line: lines.host,
+        line_given: request.budget.host.is_some(),
+        promised: None,
+        owners: owners(request, &candidate, &pipeline),
+        least,
+        device_memory: candidate.on_device.as_ref().map(|owners| DeviceLine {
+            line: lines.device,
+            given: request.budget.device.is_some(),
+            promised: None,
+            owners: sorted(owners),
+            least: least_on_device,
+        }),
+        flops,
+        predicted_s: candidate.seconds(request),
+        again,
+        precision: request.precision,
+        allow: request.allow,
+        results_unchanged: !used.contains(&Permission::MicrobatchBatchnorm),
+        used,
+        count: request.count,
+        plan_ms: start.elapsed().as_secs_f64() * 1e3,
+        memory: candidate.memory,
+        pipeline_stages: pipeline.stages,
+        pipeline: pipeline.training,
+        validation: pipeline.validation,
+        feed_rows: candidate.feed_rows,
+    })
+}
+
+/// The micro-batches to try, largest first. Those the planner picks divide the batch, so that the pipeline can deliver them one by one.
+fn ways(request: &Request<'_>, allow: Allow) -> Vec<usize> {
+    let cut = allow.has(Permission::Microbatch) && (!request.programs.batch_statistics || allow.has(Permission::MicrobatchBatchnorm));
+    match request.micro_batch {
+        Some(rows) => vec![rows.clamp(1, request.batch)],
+        None if cut => divisors(request.batch),
+        None => vec![request.batch],
+    }
+}
+
+/// The divisors of a number, largest first.
+fn divisors(number: usize) -> Vec<usize> {
+    let small: Vec<usize> = (1..).take_while(|n| n * n <= number).filter(|n| number.is_multiple_of(*n)).collect();
+    let mut all: Vec<usize> = small.iter().map(|n| number / n).chain(small.iter().rev().copied()).collect();
+    all.dedup();
+    all
+}
+
+/// The batch in pieces of this size, everything kept that is needed again.
+pub(super) fn candidate(request: &Request<'_>, micro_batch: usize) -> Result<Candidate> {
+    finish(request, micro_batch, layout(graphs(request, micro_batch)?, micro_batch, request.device)?)
+}
+
+/// Checks a layout and puts everything else that the run holds beside it.
+fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) -> Result<Candidate> {
+    let planned: Vec<&Graph> = memory.programs.iter().map(|program| &program.graph).collect();
+    check(&memory.certificate(), &planned)?;
+    let feed_rows = if request.batch.is_multiple_of(micro_batch) { micro_batch } else { request.batch };
+    if request.count == Count::WeightsAndActivations {
+        let mut fixed = memory.by_owner();
+        fixed.retain(|(name, _)| !matches!(name.as_str(), "optimiser" | "gradient sums" | "staging"));
+        let least = fixed.iter().map(|(_, size)| *size).sum();
+        return Ok(Candidate { micro_batch, feed_rows, memory: Arc::new(memory), least, fixed, on_device: None });
+    }
+    let overhead = request.device.overhead();
+    let (mut fixed, on_device) = if request.device.shares_host_memory() {
+        (memory.by_owner(), None)
+    } else {
+        let mut on_device = memory.by_owner();
+        on_device.push(("CUDA itself".to_string(), overhead.device));
+        let staging = request.device.host_staging(&memory);
+        (vec![("CUDA itself".to_string(), overhead.host), ("pinned staging".to_string(), staging)], Some(on_device))
+    };
+    fixed.push(("process".to_string(), system::process_footprint()));
+    fixed.push(("thread stacks".to_string(), request.thread_stacks));
+    fixed.push(("graphs".to_string(), request.programs.footprint(&memory)));
+    if request.checkpointed {
+        fixed.push(("checkpoint".to_string(), Checkpoints::footprint(memory.states.len())));
+    }
+    let pipeline = pipelines(request, feed_rows, None)?;
+    let least = fixed.iter().map(|(_, size)| *size).sum::<Bytes>() + pipeline.minimum;
+    Ok(Candidate { micro_batch, feed_rows, memory: Arc::new(memory), least, fixed, on_device })
+}
+
+fn owners(request: &Request<'_>, candidate: &Candidate, pipeline: &Pipelines) -> Vec<(String, Bytes)> {
+    let mut owners = candidate.fixed.clone();
+    if request.count == Count::Everything {
+        owners.push(("pipeline".to_string(), pipeline.stages.iter().map(|(_, size)| *size).sum()));
+    }
+    sorted(&owners)
+}
+
+/// Those that hold something, largest first.
+fn sorted(owners: &[(String, Bytes)]) -> Vec<(String, Bytes)> {
+    let mut owners = owners.to_vec();
+    owners.retain(|(_, size)| *size > Bytes::ZERO);
+    owners.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
+    owners
+}

@@ -1,0 +1,202 @@
+//! The plan of a whole run: device and pipeline, process and threads under their lines, and how it was made to fit.
+
+mod choose;
+mod largest;
+mod pipelines;
+
+use super::programs::Programs;
+use crate::allow::{Allow, Permission};
+use crate::precision::Precision;
+use plimsoll_core::device::Device;
+use plimsoll_core::plan::Plan;
+use plimsoll_core::plan::recompute::{Again, Pace};
+use plimsoll_core::{Budget, Bytes};
+use plimsoll_data::{Dataset, PipelinePlan};
+use std::fmt;
+use std::sync::Arc;
+
+pub use largest::LargestBatch;
+
+pub(super) use choose::plan_run;
+pub(super) use largest::largest_batch;
+
+/// The name of the host's memory in refusals.
+pub(super) const HOST: &str = "host memory";
+
+/// What a run will hold, by owner, and how it was made to fit. Prints as one screen.
+#[derive(Clone, Debug)]
+pub struct RunPlan {
+    /// The model's name.
+    pub model: String,
+    /// The device's name and what it is.
+    pub device: (String, String),
+    /// Rows of a batch.
+    pub batch: usize,
+    /// Rows of a micro-batch.
+    pub micro_batch: usize,
+    /// Whether the user chose the micro-batch.
+    pub micro_batch_asked: bool,
+    /// The line for host memory.
+    pub line: Bytes,
+    /// Whether the line was given or is what the system has.
+    pub line_given: bool,
+    /// The line that was given, if less than that was free when the run was about to start.
+    pub promised: Option<Bytes>,
+    /// Everything that stands under the line, by owner, largest first.
+    pub owners: Vec<(String, Bytes)>,
+    /// The pipeline's part, stage by stage.
+    pub pipeline_stages: Vec<(String, Bytes)>,
+    /// The smallest line that works with what is allowed.
+    pub least: Bytes,
+    /// What stands under the device's own line; none if it shares the host's memory.
+    pub device_memory: Option<DeviceLine>,
+    /// The step's floating-point operations for a whole batch, without what is computed again.
+    pub flops: u64,
+    /// What a program of the step computes again, and what that costs for one micro-batch.
+    pub again: Again,
+    /// Predicted seconds of a whole batch.
+    pub predicted_s: f64,
+    /// In how many bits activations are kept.
+    pub precision: Precision,
+    /// What the planner was allowed.
+    pub allow: Allow,
+    /// What of that it made use of.
+    pub used: Vec<Permission>,
+    /// Whether the memory choices leave the result as it is.
+    pub results_unchanged: bool,
+    /// What stands under the line.
+    pub count: Count,
+    /// Milliseconds planning took.
+    pub plan_ms: f64,
+    /// The device's part.
+    pub memory: Arc<Plan>,
+    pub(super) pipeline: PipelinePlan,
+    pub(super) validation: Option<PipelinePlan>,
+    /// Rows the feed delivers at a time.
+    pub(super) feed_rows: usize,
+}
+
+/// What counts towards the line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Count {
+    /// All that the process holds.
+    #[default]
+    Everything,
+    /// Only the model's weights and the arena of activations, gradients and workspace, as papers count.
+    WeightsAndActivations,
+}
+
+/// The line of a device with a memory of its own, and what stands under it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceLine {
+    /// The line.
+    pub line: Bytes,
+    /// Whether it was given or is what is free.
+    pub given: bool,
+    /// The line that was given, if less than that was free when the run was about to start.
+    pub promised: Option<Bytes>,
+    /// Everything under it, by owner, largest first.
+    pub owners: Vec<(String, Bytes)>,
+    /// The smallest line that works with what is allowed.
+    pub least: Bytes,
+}
+
+impl DeviceLine {
+    /// Everything under the line.
+    pub fn total(&self) -> Bytes {
+        self.owners.iter().map(|(_, size)| *size).sum()
+    }
+}
+
+/// A run that does not fit under its line: what it needs, who holds the most, and what would help.
+#[derive(Clone, Debug)]
+pub struct Infeasible {
+    /// Whose line: `host memory`, or `memory of cuda:0`.
+    pub space: String,
+    /// The line.
+    pub line: Bytes,
+    /// The smallest line that works.
+    pub least: Bytes,
+    /// What stands under the smallest line, by owner, largest first.
+    pub owners: Vec<(String, Bytes)>,
+    /// The micro-batch of the smallest plan.
+    pub micro_batch: usize,
+    /// The batch.
+    pub batch: usize,
+    /// Whether the user chose the micro-batch.
+    pub micro_batch_asked: bool,
+    /// What was allowed.
+    pub allow: Allow,
+    /// The smallest line that works if more were allowed, where that is smaller.
+    pub least_with: Vec<(Allow, Bytes)>,
+    /// Milliseconds planning took.
+    pub plan_ms: f64,
+}
+
+impl std::error::Error for Infeasible {}
+
+impl fmt::Display for Infeasible {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let owners: Vec<String> = self.owners.iter().take(4).map(|(name, size)| format!("{name} {size}")).collect();
+        let relax = match self.least_with.iter().min_by_key(|(_, least)| *least) {
+            Some((allow, least)) => format!("; {least} would do with --allow {allow}"),
+            None if self.micro_batch_asked && self.micro_batch > 1 => "; a smaller micro-batch may need less".to_string(),
+            None => String::new(),
+        };
+        // The exact number of bytes works as a line; the rounded one may fall just short.
+        write!(
+            f,
+            "this run does not fit into {} of {}; the smallest line that works is {} ({} bytes), with micro-batches of {}: {}{relax}",
+            self.line,
+            self.space,
+            self.least,
+            self.least.0,
+            self.micro_batch,
+            owners.join(", ")
+        )
+    }
+}
+
+/// What a plan is made of.
+#[derive(Clone)]
+pub(super) struct Request<'a> {
+    pub model: &'a str,
+    pub programs: &'a Programs,
+    pub device: &'a dyn Device,
+    pub data: &'a Dataset,
+    pub validation: Option<&'a Dataset>,
+    pub batch: usize,
+    pub micro_batch: Option<usize>,
+    pub budget: Budget,
+    pub thread_stacks: Bytes,
+    pub checkpointed: bool,
+    pub allow: Allow,
+    pub count: Count,
+    pub precision: Precision,
+    pub pace: &'a dyn Pace,
+}
+
+impl RunPlan {
+    /// Everything under the line.
+    pub fn total(&self) -> Bytes {
+        self.owners.iter().map(|(_, size)| *size).sum()
+    }
+
+    /// A short text that differs if the layout does.
+    pub(crate) fn digest(&self) -> String {
+        let mut sum = crc32fast::Hasher::new();
+        let numbers = self.memory.programs.iter().flat_map(|program| &program.buffers);
+        for buffer in numbers {
+            sum.update(&buffer.offset.0.to_le_bytes());
+            sum.update(&buffer.size.0.to_le_bytes());
+            sum.update(&buffer.first.to_le_bytes());
+            sum.update(&buffer.last.to_le_bytes());
+        }
+        format!("{}x{}-{:08x}", self.batch, self.micro_batch, sum.finalize())
+    }
+
+    /// Micro-batches per whole batch.
+    pub fn accumulation_steps(&self) -> usize {
+        self.batch.div_ceil(self.micro_batch)
+    }
+}

@@ -1,0 +1,32 @@
+//! The pipelines' part of a plan.
+
+use super::Request;
+use plimsoll_core::Bytes;
+use plimsoll_data::{DataError, Dataset, PipelinePlan};
+
+pub(super) struct Pipelines {
+    pub training: PipelinePlan,
+    pub validation: Option<PipelinePlan>,
+    pub stages: Vec<(String, Bytes)>,
+    pub minimum: Bytes,
+}
+
+/// The pipelines in what is left under the line; without a limit, their smallest arrangement.
+pub(super) fn pipelines(request: &Request<'_>, feed_rows: usize, left: Option<Bytes>) -> Result<Pipelines, DataError> {
+    let training = request.data.clone().rebatch(feed_rows);
+    let validation = request.validation.map(|data| data.clone().rebatch(feed_rows));
+    let minimum = |data: &Dataset| data.plan(None).map(|plan| plan.minimum());
+    let for_validation = validation.as_ref().map(&minimum).transpose()?;
+    let least = minimum(&training)? + for_validation.unwrap_or_default();
+    let left = left.unwrap_or(least);
+    // Validation is short: it gets its minimum plus a quarter of what is left over.
+    let spare = Bytes(left.saturating_sub(least).0 / 4);
+    let validation = validation.zip(for_validation).map(|(data, least)| data.plan(Some(least + spare))).transpose()?;
+    let taken = validation.as_ref().map_or(Bytes::ZERO, PipelinePlan::total);
+    let training = training.plan(Some(left - taken))?;
+    let name =
+        |prefix: &str, stages: &[(String, Bytes)]| stages.iter().map(|(name, size)| (format!("{prefix}{name}"), *size)).collect::<Vec<_>>();
+    let mut stages = name("", training.stages());
+    stages.extend(validation.iter().flat_map(|plan| name("validation ", plan.stages())));
+    Ok(Pipelines { training, validation, stages, minimum: least })
+}

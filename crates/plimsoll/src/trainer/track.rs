@@ -1,0 +1,127 @@
+//! Where a run stands between two steps: taken up from a checkpoint, written into the next.
+
+use super::RunPlan;
+use super::callbacks::Best;
+use super::fit::{Epoch, Event, Fit, History};
+use super::session::{Session, Tally};
+use crate::checkpoint::{self, Checkpoints, Position, Record};
+use crate::error::{Error, Result};
+use plimsoll_data::Dataset;
+use serde_json::{Map, Value};
+
+/// Where a run stands beside its tensors, and what it began with.
+pub(super) struct Track {
+    /// Rows of this epoch that were learnt from.
+    pub rows: u64,
+    /// Sums over those rows.
+    pub tally: Tally,
+    /// What was counted class by class in those rows.
+    pub counts: Vec<f64>,
+    /// Epochs done before this fit, if it is resumed.
+    pub epochs: Vec<Epoch>,
+    /// What is wrong with newer checkpoints; none if nothing is resumed.
+    pub resumed: Option<Vec<String>>,
+    /// A callback ended the run.
+    pub stopped: bool,
+    pub best: Option<Best>,
+    epoch_rows: u64,
+    order: String,
+    batch: usize,
+    digest: String,
+    model: String,
+}
+
+impl Track {
+    /// From the beginning, or from the newest checkpoint if that is asked for and there is one.
+    pub fn begin(fit: &mut Fit<'_>, session: &mut Session, data: &Dataset, plan: &RunPlan) -> Result<Track> {
+        let mut track = Track {
+            rows: 0,
+            tally: Tally::default(),
+            counts: vec![],
+            epochs: vec![],
+            resumed: None,
+            stopped: false,
+            best: fit.checkpoints.as_ref().and_then(Checkpoints::best_score).map(Best::new),
+            epoch_rows: data.len(),
+            order: data.order()?,
+            batch: plan.batch,
+            digest: plan.digest(),
+            model: plan.model.clone(),
+        };
+        let found = match fit.checkpoints.as_ref().filter(|_| fit.resume) {
+            Some(checkpoints) => checkpoint::load_newest(checkpoints.folder(), &mut session.executor)?,
+            None => None,
+        };
+        let Some((record, complaints)) = found else {
+            fit.callbacks.iter_mut().try_for_each(|callback| callback.restore(&Value::Null))?;
+            return Ok(track);
+        };
+        track.check(&record, session.seed())?;
+        (session.step, session.epochs) = (record.step, record.epoch);
+        track.rows = record.data.rows;
+        track.tally.restore(&record.sums);
+        let bits = record.memories.get("class_counts").and_then(Value::as_array);
+        track.counts = bits.into_iter().flatten().filter_map(Value::as_f64).collect();
+        let schedule = record.memories.get("schedule").cloned().and_then(|state| serde_json::from_value(state).ok());
+        session.learning.state = schedule.unwrap_or_default();
+        track.epochs = record.epochs.iter().filter_map(Epoch::from_json).collect();
+        track.stopped = record.memories.get("stopped").is_some_and(|stopped| *stopped == Value::Bool(true));
+        if let Some(best) = &mut track.best {
+            best.value = record.memories.get("best").and_then(Value::as_f64);
+        }
+        for callback in &mut fit.callbacks {
+            let memory = record.memories.get(callback.name()).cloned().unwrap_or_default();
+            callback.restore(&memory)?;
+        }
+        track.resumed = Some(complaints);
+        Ok(track)
+    }
+
+    /// That a checkpoint's remaining steps are this run's.
+    fn check(&self, record: &Record, seed: u64) -> Result<()> {
+        let compare = |what: &str, saved: String, now: String| {
+            if saved == now {
+                return Ok(());
+            }
+            Err(Error::Config(format!("the checkpoint belongs to a run with {what} {saved}, but this one has {now}; resume with the same")))
+        };
+        compare("the seed", record.seed.to_string(), seed.to_string())?;
+        compare("a batch of", record.data.batch.to_string(), self.batch.to_string())?;
+        compare("an epoch of", format!("{} rows", record.data.epoch_rows), format!("{} rows", self.epoch_rows))?;
+        compare("the row order", record.data.order.clone(), self.order.clone())
+    }
+
+    pub fn tell(&self, fit: &mut Fit<'_>, session: &Session) {
+        if let Some(complaints) = &self.resumed {
+            fit.tell(&Event::Resumed { epoch: session.epochs, step: session.step, complaints });
+        }
+    }
+
+    /// The run as it stands between two steps.
+    pub fn record(&self, fit: &Fit<'_>, session: &Session, history: &History) -> Record {
+        let mut memories: Map<String, Value> =
+            fit.callbacks.iter().map(|callback| (callback.name().to_string(), callback.memory())).collect();
+        memories.insert("stopped".to_string(), self.stopped.into());
+        memories.insert("schedule".to_string(), serde_json::json!(session.learning.state));
+        if self.rows > 0 {
+            memories.insert("class_counts".to_string(), session.counts().into());
+        }
+        if let Some(best) = &self.best {
+            memories.insert("best".to_string(), best.value.into());
+        }
+        let data = Position { rows: self.rows, epoch_rows: self.epoch_rows, batch: self.batch, order: self.order.clone() };
+        Record {
+            model: self.model.clone(),
+            step: session.step,
+            epoch: session.epochs,
+            seed: session.seed(),
+            data,
+            sums: self.tally.save(),
+            epochs: history.epochs.iter().map(Epoch::to_json).collect(),
+            memories,
+            config: fit.config.clone(),
+            plan: self.digest.clone(),
+            ..Record::empty()
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Networks for small devices: MobileNet (Howard and others, 2017) as in Keras, and MobileNetV2 (Sandler and others, 2018) as in torchvision.
+
+use super::known;
+use super::options::Setup;
+use super::parts::{centred, conv_norm, conv_norm_by};
+use crate::nn::{Activation, Add, BatchNorm, Conv2D, Dense, DepthwiseConv2D, Dropout, Functional, GlobalAveragePool, Initializer};
+use crate::nn::{Model, Padding, Tensor};
+
+/// MobileNet.
+pub fn mobilenet_v1(classes: usize) -> Model {
+    known("mobilenet-v1", classes)
+}
+
+/// MobileNetV2.
+pub fn mobilenet_v2(classes: usize) -> Model {
+    known("mobilenet-v2", classes)
+}
+
+/// A depthwise convolution of `size`×`size`, normalised.
+pub(super) fn depthwise(
+    net: &mut Functional,
+    name: &str,
+    x: Tensor,
+    size: usize,
+    stride: usize,
+    padding: Padding,
+    norm: BatchNorm,
+    activation: Activation,
+) -> Tensor {
+    net.block(name, |net| {
+        let conv = DepthwiseConv2D::new(size).stride(stride, stride).padding(padding).bias(false).initializer(Initializer::HeNormal);
+        let x = net.named("conv", conv, [x]);
+        let x = net.named("norm", norm, [x]);
+        net.add(activation, [x])
+    })
+}
+
+pub(super) fn make_v1(setup: &Setup) -> Model {
+    let mut net = Functional::new("mobilenet-v1");
+    let x = net.input();
+    let conv = |filters: usize, size: usize, stride: usize| Conv2D::new(filters, size).stride(stride, stride).padding(Padding::Same);
+    let relu6 = Activation::Relu6;
+    let mut x = conv_norm_by(&mut net, "stem", x, conv(setup.wide(32), 3, 2), BatchNorm::new(), relu6);
+    let middle = [(512, 1); 5];
+    let blocks = [(64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2)].into_iter().chain(middle).chain([(1024, 2), (1024, 1)]);
+    for (i, (channels, stride)) in blocks.enumerate() {
+        x = net.block(&format!("block{}", i + 1), |net| {
+            let x = depthwise(net, "depthwise", x, 3, stride, Padding::Same, BatchNorm::new(), relu6);
+            conv_norm_by(net, "pointwise", x, conv(setup.wide(channels), 1, 1), BatchNorm::new(), relu6)
+        });
+    }
+    let x = net.add(GlobalAveragePool, [x]);
+    let x = net.add(Dropout::new(1e-3), [x]);
+    let scores = net.named("scores", Dense::new(setup.classes), [x]);
+    net.build(scores)
+}
+
+/// Expansion, channels, repetitions and first stride of MobileNetV2's stages.
+const V2: [(usize, usize, usize, usize); 7] =
+    [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)];
+
+pub(super) fn make_v2(setup: &Setup) -> Model {
+    let mut net = Functional::new("mobilenet-v2");
+    let relu6 = Activation::Relu6;
+    let x = net.input();
+    let mut channels = setup.wide_by_eight(32);
+    let mut x = conv_norm(&mut net, "stem", x, centred(channels, 3, 2), relu6);
+    let mut count = 0;
+    for (expansion, out, repeats, first) in V2 {
+        let out = setup.wide_by_eight(out);
+        for i in 0..repeats {
+            count += 1;
+            let stride = if i == 0 { first } else { 1 };
+            x = net.block(&format!("block{count}"), |net| {
+                let mut y = x;
+                if expansion > 1 {
+                    y = conv_norm(net, "expand", y, centred(channels * expansion, 1, 1), relu6);
+                }
+                y = depthwise(net, "depthwise", y, 3, stride, Padding::all(1), BatchNorm::torch(), relu6);
+                y = conv_norm(net, "project", y, centred(out, 1, 1), Activation::Linear);
+                if stride == 1 && channels == out { net.add(Add, [x, y]) } else { y }
+            });
+            channels = out;
+        }
+    }
+    // The last layer grows with the width but does not shrink with it.
+    let last = setup.wide_by_eight(1280).max(1280);
+    let x = conv_norm(&mut net, "last", x, centred(last, 1, 1), relu6);
+    let x = net.add(GlobalAveragePool, [x]);
+    let x = net.add(Dropout::new(0.2), [x]);
+    let scores = net.named("scores", Dense::new(setup.classes), [x]);
+    net.build(scores)
+}

@@ -1,0 +1,161 @@
+//! A network that is built: its model, what rows it reads, what it is trained for, and what it costs.
+
+use super::options::Setup;
+use super::{Entry, Override};
+use crate::error::Result;
+use crate::loss::Loss;
+use crate::nn::{Model, Summary};
+use plimsoll_core::graph::{Graph, Phase, StateKind};
+use plimsoll_core::shape::{Shape, TensorType};
+use plimsoll_core::{Bytes, DType, GraphError, Op, ValueId};
+use plimsoll_data::{Column, Dataset, RandomSpec, Schema};
+use std::collections::HashSet;
+
+/// What a network is for, and how many answers it tells apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// One class for every row.
+    Classes(usize),
+    /// One class for every pixel.
+    Pixels(usize),
+    /// The row itself.
+    Itself,
+    /// One class for every text, whose tokens are this many.
+    Texts(usize, usize),
+    /// For every token, the next one.
+    NextToken(usize),
+    /// Numbers that follow a series.
+    Numbers(usize),
+}
+
+impl Task {
+    pub(super) fn answers(self) -> usize {
+        match self {
+            Task::Classes(answers) | Task::Pixels(answers) | Task::Texts(answers, _) => answers,
+            Task::NextToken(answers) | Task::Numbers(answers) => answers,
+            Task::Itself => 0,
+        }
+    }
+
+    /// How many tokens it reads.
+    pub(super) fn vocabulary(self) -> usize {
+        match self {
+            Task::Texts(_, vocabulary) | Task::NextToken(vocabulary) => vocabulary,
+            _ => 0,
+        }
+    }
+}
+
+/// A network of the zoo, built.
+#[derive(Clone, Debug)]
+pub struct Network {
+    /// The model.
+    pub model: Model,
+    /// The columns it is trained on: its input, then the labels.
+    pub schema: Schema,
+    /// The loss it is trained with.
+    pub loss: Loss,
+    classes: usize,
+    vocabulary: usize,
+}
+
+/// What a network costs for one example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Costs {
+    /// Numbers that are learnt.
+    pub parameters: u64,
+    /// Floating-point operations of a prediction; a multiplication and an addition are two.
+    pub flops: u64,
+    /// What learning keeps of one example until its gradient is known, if nothing is computed again.
+    pub kept: Bytes,
+}
+
+impl Network {
+    pub(super) fn new(entry: &Entry, model: Model, setup: Setup) -> Result<Network> {
+        let stored = if setup.vocabulary > 0 { DType::I32 } else { DType::F32 };
+        let x = Column::new("x", stored, setup.input.clone());
+        let (y, loss) = match (entry.task, &setup.input[..]) {
+            (Task::Pixels(_), [height, width, ..]) => (Column::new("y", DType::I32, [*height, *width]), Loss::SoftmaxCrossEntropy),
+            (Task::Itself, _) => (Column::new("y", DType::F32, setup.input.clone()), Loss::MeanSquaredError),
+            (Task::NextToken(_), _) => (Column::new("y", DType::I32, setup.input.clone()), Loss::SoftmaxCrossEntropy),
+            (Task::Numbers(_), _) => (Column::new("y", DType::F32, [setup.classes]), Loss::MeanSquaredError),
+            _ => (Column::new("y", DType::I32, []), Loss::SoftmaxCrossEntropy),
+        };
+        Ok(Network { model, schema: Schema::new(vec![x, y])?, loss, classes: setup.classes, vocabulary: setup.vocabulary })
+    }
+
+    /// Made-up rows of the right kind, so that the network can be planned, or tried, without data.
+    pub fn synthetic(&self, rows: u64) -> Result<Dataset> {
+        let mut spec = RandomSpec::new(rows);
+        for (column, numbers) in self.schema.columns().iter().zip([self.vocabulary, self.classes]) {
+            let shape = column.shape.clone();
+            spec = match column.dtype {
+                DType::I32 => spec.classes(&column.name, shape, u32::try_from(numbers).unwrap_or(u32::MAX)),
+                _ => spec.floats(&column.name, shape),
+            };
+        }
+        Ok(Dataset::random(spec)?)
+    }
+
+    /// The type of its input.
+    pub fn input(&self) -> TensorType {
+        let column = &self.schema.columns()[0];
+        TensorType::new(column.dtype, Shape::batch_of(column.shape.iter().copied()))
+    }
+
+    /// Its layers as a table.
+    pub fn summary(&self) -> Result<Summary> {
+        Ok(self.model.summary_for(&[self.input()])?)
+    }
+
+    /// Numbers that are learnt.
+    pub fn parameters(&self) -> Result<u64> {
+        Ok(parameters(&self.model.graph(&[self.input()], false)?.0))
+    }
+
+    /// What it costs for one example.
+    pub fn costs(&self) -> Result<Costs> {
+        let (prediction, _) = self.model.graph(&[self.input()], false)?;
+        Ok(Costs { parameters: parameters(&prediction), flops: prediction.flops(1), kept: self.kept()? })
+    }
+
+    /// Bytes of the forward part that gradients read, for one row.
+    fn kept(&self) -> Result<Bytes, GraphError> {
+        let (mut graph, lowered) = self.model.graph(&[self.input()], true)?;
+        let loss = graph.sum(lowered.output)?;
+        let wanted = |graph: &Graph| -> Vec<ValueId> {
+            let nodes = graph.nodes().filter(|(_, node)| match node.op {
+                Op::State(id) => graph.states()[id.0 as usize].kind == StateKind::Parameter,
+                _ => false,
+            });
+            nodes.map(|(_, node)| node.outputs[0]).collect()
+        };
+        let parameters = wanted(&graph);
+        let gradients = plimsoll_core::autodiff::gradients(&mut graph, loss, &parameters)?;
+        for (i, gradient) in gradients.iter().enumerate() {
+            graph.output(&format!("gradient {i}"), *gradient);
+        }
+        let graph = plimsoll_core::passes::optimize(&graph)?;
+        let mut kept: HashSet<ValueId> = HashSet::new();
+        for (_, node) in graph.nodes().filter(|(_, node)| node.phase == Phase::Backward) {
+            for mut value in node.inputs.iter().copied() {
+                while graph.producer(value).op.define().is_view() {
+                    value = graph.producer(value).inputs[0];
+                }
+                let producer = graph.producer(value);
+                if producer.phase == Phase::Forward && !producer.op.is_leaf() && graph.shape(value).has_batch() {
+                    kept.insert(value);
+                }
+            }
+        }
+        Ok(kept.iter().map(|value| graph.ty(*value).bytes(1)).sum())
+    }
+}
+
+fn parameters(graph: &Graph) -> u64 {
+    let learnt = graph.states().iter().filter(|state| state.kind == StateKind::Parameter);
+    learnt.map(|state| state.ty.shape.elements().factor() as u64).sum()
+}
+
+/// Overrides of networks that look at images.
+pub(super) const IMAGES: &[Override] = &[Override::Classes, Override::Input, Override::Width];

@@ -1,0 +1,22 @@
+//! Parts that several networks are made of.
+
+use crate::nn::{Activation, BatchNorm, Conv2D, Functional, Initializer, Padding, Tensor};
+
+/// A convolution without bias, batch normalisation as PyTorch has it, and an activation, in a block of their own.
+pub(super) fn conv_norm(net: &mut Functional, name: &str, x: Tensor, conv: Conv2D, activation: Activation) -> Tensor {
+    conv_norm_by(net, name, x, conv, BatchNorm::torch(), activation)
+}
+
+/// The same with another normalisation.
+pub(super) fn conv_norm_by(net: &mut Functional, name: &str, x: Tensor, conv: Conv2D, norm: BatchNorm, activation: Activation) -> Tensor {
+    net.block(name, |net| {
+        let x = net.named("conv", conv.bias(false).initializer(Initializer::HeNormal), [x]);
+        let x = net.named("norm", norm, [x]);
+        if activation == Activation::Linear { x } else { net.add(activation, [x]) }
+    })
+}
+
+/// A convolution of `size`×`size` padded by half its size.
+pub(super) fn centred(filters: usize, size: usize, stride: usize) -> Conv2D {
+    Conv2D::new(filters, size).stride(stride, stride).padding(Padding::all(size / 2))
+}

@@ -1,0 +1,78 @@
+//! Residual networks (He and others, 2015), with the stride in the 3×3 convolution of a bottleneck as in torchvision.
+
+use super::known;
+use super::options::Setup;
+use super::parts::{centred, conv_norm};
+use crate::nn::{Activation, Add, Dense, Functional, GlobalAveragePool, MaxPool2D, Model, Padding, Tensor};
+
+/// ResNet with 18 layers.
+pub fn resnet18(classes: usize) -> Model {
+    known("resnet18", classes)
+}
+
+/// ResNet with 34 layers.
+pub fn resnet34(classes: usize) -> Model {
+    known("resnet34", classes)
+}
+
+/// ResNet with 50 layers.
+pub fn resnet50(classes: usize) -> Model {
+    known("resnet50", classes)
+}
+
+/// ResNet with 101 layers.
+pub fn resnet101(classes: usize) -> Model {
+    known("resnet101", classes)
+}
+
+pub(super) fn make18(setup: &Setup) -> Model {
+    resnet(setup, [2, 2, 2, 2], false)
+}
+
+pub(super) fn make34(setup: &Setup) -> Model {
+    resnet(setup, [3, 4, 6, 3], false)
+}
+
+pub(super) fn make50(setup: &Setup) -> Model {
+    resnet(setup, [3, 4, 6, 3], true)
+}
+
+pub(super) fn make101(setup: &Setup) -> Model {
+    resnet(setup, [3, 4, 23, 3], true)
+}
+
+fn resnet(setup: &Setup, stages: [usize; 4], bottleneck: bool) -> Model {
+    let mut net = Functional::new("resnet");
+    let x = net.input();
+    let x = conv_norm(&mut net, "stem", x, centred(setup.wide(64), 7, 2), Activation::Relu);
+    let mut x = net.named("pool", MaxPool2D::new(3).stride(2, 2).padding(Padding::all(1)), [x]);
+    let expansion = if bottleneck { 4 } else { 1 };
+    let mut channels = setup.wide(64);
+    for (stage, blocks) in stages.into_iter().enumerate() {
+        let width = setup.wide(64 << stage);
+        for block in 0..blocks {
+            let stride = if stage > 0 && block == 0 { 2 } else { 1 };
+            let project = stride > 1 || channels != width * expansion;
+            x = net.block(&format!("stage{}/block{}", stage + 1, block + 1), |net| residual(net, x, width, stride, bottleneck, project));
+            channels = width * expansion;
+        }
+    }
+    let x = net.add(GlobalAveragePool, [x]);
+    let scores = net.named("scores", Dense::new(setup.classes), [x]);
+    net.build(scores)
+}
+
+fn residual(net: &mut Functional, x: Tensor, width: usize, stride: usize, bottleneck: bool, project: bool) -> Tensor {
+    let (relu, none) = (Activation::Relu, Activation::Linear);
+    let (branch, out) = if bottleneck {
+        let y = conv_norm(net, "reduce", x, centred(width, 1, 1), relu);
+        let y = conv_norm(net, "middle", y, centred(width, 3, stride), relu);
+        (conv_norm(net, "expand", y, centred(4 * width, 1, 1), none), 4 * width)
+    } else {
+        let y = conv_norm(net, "first", x, centred(width, 3, stride), relu);
+        (conv_norm(net, "second", y, centred(width, 3, 1), none), width)
+    };
+    let x = if project { conv_norm(net, "project", x, centred(out, 1, stride), none) } else { x };
+    let sum = net.add(Add, [branch, x]);
+    net.add(relu, [sum])
+}

@@ -1,0 +1,84 @@
+//! Small networks, for small images and for trying things out.
+
+use super::known;
+use super::options::Setup;
+use crate::nn::{Activation, AveragePool2D, Conv2D, Conv2DTranspose, Dense, Dropout, Flatten, MaxPool2D, Model, Padding, Sequential};
+
+/// A small network for the embedded digits: two convolutions, pooling, dropout, one dense layer.
+pub fn digits_cnn(classes: usize) -> Model {
+    known("digits-cnn", classes)
+}
+
+/// LeNet-5: two convolutions with pooling and three dense layers.
+pub fn lenet5(classes: usize) -> Model {
+    known("lenet5", classes)
+}
+
+/// Two dense layers of 128 and an output layer.
+pub fn mlp(classes: usize) -> Model {
+    known("mlp", classes)
+}
+
+/// Four convolutions and two dense layers, as Keras' example for CIFAR-10.
+pub fn cifar_cnn(classes: usize) -> Model {
+    known("cifar-cnn", classes)
+}
+
+/// Three convolutions down and three up again, to learn what images have in common.
+pub fn autoencoder() -> Model {
+    known("autoencoder", 0)
+}
+
+pub(super) fn make_digits(setup: &Setup) -> Model {
+    Sequential::new()
+        .add(Conv2D::new(setup.wide(16), 3).padding(Padding::Same).relu())
+        .add(Conv2D::new(setup.wide(32), 3).padding(Padding::Same).relu())
+        .add(MaxPool2D::new(2))
+        .add(Flatten)
+        .add(Dropout::new(0.25))
+        .add(Dense::new(setup.wide(64)).relu())
+        .add(Dense::new(setup.classes))
+        .into()
+}
+
+pub(super) fn make_lenet(setup: &Setup) -> Model {
+    Sequential::new()
+        .add(Conv2D::new(setup.wide(6), 5).padding(Padding::Same).activation(Activation::Tanh))
+        .add(AveragePool2D::new(2))
+        .add(Conv2D::new(setup.wide(16), 5).activation(Activation::Tanh))
+        .add(AveragePool2D::new(2))
+        .add(Flatten)
+        .add(Dense::new(setup.wide(120)).activation(Activation::Tanh))
+        .add(Dense::new(setup.wide(84)).activation(Activation::Tanh))
+        .add(Dense::new(setup.classes))
+        .into()
+}
+
+pub(super) fn make_mlp(setup: &Setup) -> Model {
+    let dense = || Dense::new(setup.wide(128)).relu();
+    Sequential::new().add(Flatten).add(dense()).add(dense()).add(Dense::new(setup.classes)).into()
+}
+
+pub(super) fn make_cifar(setup: &Setup) -> Model {
+    let mut net = Sequential::new();
+    for channels in [32, 64].map(|channels| setup.wide(channels)) {
+        net = net.add(Conv2D::new(channels, 3).padding(Padding::Same).relu()).add(Conv2D::new(channels, 3).relu());
+        net = net.add(MaxPool2D::new(2)).add(Dropout::new(0.25));
+    }
+    net.add(Flatten).add(Dense::new(setup.wide(512)).relu()).add(Dropout::new(0.5)).add(Dense::new(setup.classes)).into()
+}
+
+pub(super) fn make_autoencoder(setup: &Setup) -> Model {
+    let channels = setup.input.last().copied().unwrap_or(1);
+    let mut net = Sequential::new();
+    for (i, width) in [32, 64, 128].into_iter().enumerate() {
+        let conv = Conv2D::new(setup.wide(width), 3).stride(2, 2).padding(Padding::Same).relu();
+        net = net.named(&format!("encoder/conv{}", i + 1), conv);
+    }
+    for (i, width) in [64, 32].into_iter().enumerate() {
+        let conv = Conv2DTranspose::new(setup.wide(width), 3, 2).padding(Padding::Same).activation(Activation::Relu);
+        net = net.named(&format!("decoder/conv{}", i + 1), conv);
+    }
+    let last = Conv2DTranspose::new(channels, 3, 2).padding(Padding::Same).activation(Activation::Sigmoid);
+    net.named("decoder/conv3", last).into()
+}

@@ -1,0 +1,57 @@
+//! Very deep networks of 3×3 convolutions (Simonyan and Zisserman, 2014).
+
+use super::known;
+use super::options::Setup;
+use crate::nn::{Conv2D, Dense, Dropout, Flatten, Functional, Initializer, MaxPool2D, Model, Padding, Tensor};
+
+/// How many convolutions stand between two poolings.
+pub(super) const SIXTEEN: [usize; 5] = [2, 2, 3, 3, 3];
+const NINETEEN: [usize; 5] = [2, 2, 4, 4, 4];
+
+/// The channels of the five stages.
+pub(super) const STAGES: [usize; 5] = [64, 128, 256, 512, 512];
+
+/// VGG with 16 layers.
+pub fn vgg16(classes: usize) -> Model {
+    known("vgg16", classes)
+}
+
+/// VGG with 19 layers.
+pub fn vgg19(classes: usize) -> Model {
+    known("vgg19", classes)
+}
+
+pub(super) fn make16(setup: &Setup) -> Model {
+    vgg(setup, SIXTEEN)
+}
+
+pub(super) fn make19(setup: &Setup) -> Model {
+    vgg(setup, NINETEEN)
+}
+
+/// The convolutions of a stage.
+pub(super) fn stage(net: &mut Functional, mut x: Tensor, layers: usize, channels: usize) -> Tensor {
+    for i in 1..=layers {
+        let conv = Conv2D::new(channels, 3).padding(Padding::Same).initializer(Initializer::HeNormal).relu();
+        x = net.named(&format!("conv{i}"), conv, [x]);
+    }
+    x
+}
+
+fn vgg(setup: &Setup, layers: [usize; 5]) -> Model {
+    let mut net = Functional::new("vgg");
+    let mut x = net.input();
+    for (i, (layers, channels)) in layers.into_iter().zip(STAGES).enumerate() {
+        x = net.block(&format!("block{}", i + 1), |net| {
+            let x = stage(net, x, layers, setup.wide(channels));
+            net.named("pool", MaxPool2D::new(2), [x])
+        });
+    }
+    x = net.add(Flatten, [x]);
+    for i in 1..=2 {
+        x = net.named(&format!("fc{i}"), Dense::new(setup.wide(4096)).relu(), [x]);
+        x = net.add(Dropout::new(0.5), [x]);
+    }
+    let scores = net.named("scores", Dense::new(setup.classes), [x]);
+    net.build(scores)
+}

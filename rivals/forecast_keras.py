@@ -1,0 +1,45 @@
+"""The zoo's `lstm` forecaster on a table of hourly series in Keras, for comparison with examples/forecast.toml.
+
+    pip install tensorflow-cpu
+    python rivals/forecast_keras.py ETTh1.csv [EPOCHS] [SEEDS]
+
+The first 8,640 rows are learnt from, 11,520 to 14,400 are the test (each with the 96 rows before it as a first window). All seven series
+are standardised by the rows that are learnt from; 96 hours in, the next 24 hours of the last series (OT) out. LSTM of 64 units, one dense
+layer, mean squared error, batches of 32, Adam 1e-3. Prints the test error after the last epoch for every seed, and their median.
+"""
+import csv
+import os
+import statistics
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import keras
+import numpy as np
+
+LENGTH, HORIZON, TRAIN, TEST = 96, 24, (0, 8640), (11520 - 96, 14400)
+
+with open(sys.argv[1]) as file:
+    table = np.array([[float(cell) for cell in row[1:]] for row in list(csv.reader(file))[1:]])
+learnt = table[TRAIN[0] : TRAIN[1]]
+table = ((table - learnt.mean(0)) / learnt.std(0)).astype("float32")
+
+
+def windows(rows):
+    part = table[rows[0] : rows[1]]
+    starts = range(len(part) - LENGTH - HORIZON + 1)
+    return np.stack([part[s : s + LENGTH] for s in starts]), np.stack([part[s + LENGTH : s + LENGTH + HORIZON, -1] for s in starts])
+
+
+epochs = int(sys.argv[2]) if len(sys.argv) > 2 else 3
+seeds = int(sys.argv[3]) if len(sys.argv) > 3 else 3
+x, y = windows(TRAIN)
+test_x, test_y = windows(TEST)
+errors = []
+for seed in range(seeds):
+    keras.utils.set_random_seed(seed)
+    model = keras.Sequential([keras.layers.Input([LENGTH, 7]), keras.layers.LSTM(64), keras.layers.Dense(HORIZON)])
+    model.compile(keras.optimizers.Adam(1e-3), "mse")
+    model.fit(x, y, batch_size=32, epochs=epochs, verbose=0)
+    errors.append(model.evaluate(test_x, test_y, batch_size=256, verbose=0))
+    print(f"seed {seed}: test error {errors[-1]:.5f} over {len(test_x)} windows", flush=True)
+print(f"median {statistics.median(errors):.5f}")
