@@ -28,7 +28,7 @@ pub struct Effort(pub u64);
 impl Default for Effort {
     /// A few seconds at most for networks of some thousand nodes.
     fn default() -> Effort {
-        Effort(200_000_000)
+        Effort(60_000_000)
     }
 }
 
@@ -120,8 +120,9 @@ pub fn fit(graph: &Graph, rows: usize, device: &dyn Device, limit: Bytes, pace: 
         Ok(program)
     };
     let mut target = limit;
-    for _ in 0..ATTEMPTS {
-        let Some(found) = search::search(&problem, target.0, effort.0, None) else { break };
+    for attempt in 0..ATTEMPTS {
+        let share = if attempt == 0 { effort.0 / 2 } else { effort.0 / 8 };
+        let Some(found) = search::search(&problem, target.0, share, None) else { break };
         let program = place(&found)?;
         if program.arena <= limit {
             return Ok(program.into());
@@ -130,12 +131,12 @@ pub fn fit(graph: &Graph, rows: usize, device: &dyn Device, limit: Bytes, pace: 
         target = Bytes(target.0.saturating_sub(((program.arena - limit).0 / 2).max(1)));
     }
     // What is promised as the least must work when it is asked for: it is found without looking at the limit.
-    let smallest = search::squeeze(&problem, effort.0);
+    let smallest = search::squeeze(&problem, effort.0 / 4);
     let program = place(&smallest)?;
     if program.arena > limit {
         return Err(FitError::TooSmall { limit, least: program.arena });
     }
-    if let Some(found) = search::search(&problem, limit.0, effort.0, Some(&smallest.sequence)) {
+    if let Some(found) = search::search(&problem, limit.0, effort.0 / 4, Some(&smallest.sequence)) {
         let cheaper = place(&found)?;
         if cheaper.arena <= limit {
             return Ok(cheaper.into());
