@@ -19,7 +19,7 @@ use crate::{Bytes, verify};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-pub use arena::{Block, Layout, assign};
+pub use arena::{Block, Effort, Goal, Layout, Solution, assign, solve};
 pub use certificate::{Certificate, Claim, Range, Space, Step};
 pub use check::{CheckError, check};
 pub use recompute::{Again, Sequenced};

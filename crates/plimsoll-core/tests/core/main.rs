@@ -9,6 +9,7 @@ mod errors;
 mod op_table;
 mod passes;
 mod planner;
+mod recurrent;
 mod recompute;
 mod reference;
 mod step;
