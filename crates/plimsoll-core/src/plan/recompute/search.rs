@@ -39,11 +39,18 @@ const PLAYED: usize = 24;
 
 /// The cheapest sequence found whose peak is within the limit. `from` is one more place to start from.
 pub(super) fn search(problem: &Problem, limit: u64, effort: u64, from: Option<&[u32]>) -> Option<Found> {
+    if limit < problem.least() {
+        return None;
+    }
     let mut search = Search::new(problem, limit, effort);
     let mut best: Option<Found> = None;
     for (i, start) in starts::starts(problem).into_iter().chain(from.map(<[u32]>::to_vec)).enumerate() {
         // Every start gets its turn, but none may eat up what the refinement needs.
         if i > 1 && search.simulation.work > effort / 2 && best.is_some() {
+            break;
+        }
+        // Where nothing must be computed again, nothing can be better.
+        if best.as_ref().is_some_and(|best| search.repetitions(&best.sequence).is_empty()) {
             break;
         }
         if let Some(found) = search.descend(start)
@@ -121,6 +128,9 @@ impl Search<'_> {
         self.compact(&mut sequence);
         let mut outcome = self.play(&sequence);
         while outcome.excess > 0.0 {
+            if self.simulation.work > 2 * self.effort {
+                return None;
+            }
             outcome = self.give_up(&mut sequence, outcome, 0.0, f64::INFINITY)?;
         }
         outcome = self.take_back(&mut sequence, outcome, 0.0);
