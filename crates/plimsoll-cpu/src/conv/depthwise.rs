@@ -337,7 +337,7 @@ impl Phase {
         let meets = |tap: &usize| tap * dilation % stride == padded % stride;
         let first = (0..taps).find(meets);
         // The taps that meet a phase repeat.
-        let every = (1..=stride).find(|every| every * dilation % stride == 0).unwrap_or(1);
+        let every = (1..=stride).find(|every| (every * dilation).is_multiple_of(stride)).unwrap_or(1);
         let count = first.map_or(0, |first| (taps - first).div_ceil(every));
         let first = first.unwrap_or(0);
         let from = (padded as isize - (first * dilation) as isize).div_euclid(stride as isize);
