@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::arena::ArenaArgs;
 use crate::data::DataCommand;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use plimsoll::Bytes;
@@ -31,6 +32,12 @@ pub enum Command {
     /// Look at a data pipeline, or measure it
     #[command(subcommand)]
     Data(DataCommand),
+    /// Let a trained character model write
+    Generate(GenerateArgs),
+    /// List the networks there are, or the layers of one
+    Zoo(ZooArgs),
+    /// Give offsets to buffers with known lifetimes, from a table
+    Arena(ArenaArgs),
     /// List the devices there are
     Devices {
         /// Print one JSON document
@@ -55,11 +62,70 @@ impl Command {
         match self {
             Command::Train(run) => run.json,
             Command::Plan(plan) => plan.run.json,
+            Command::Generate(_) => false,
             Command::Data(data) => data.json(),
+            Command::Zoo(zoo) => zoo.json,
+            Command::Arena(arena) => arena.json,
             Command::Devices { json } => *json,
             Command::Selftest { .. } => false,
         }
     }
+}
+
+#[derive(ClapArgs)]
+pub struct GenerateArgs {
+    /// The folder of a run that learnt from text
+    pub run: PathBuf,
+
+    /// What to go on from
+    #[arg(long, value_name = "TEXT", default_value = "\n")]
+    pub prompt: String,
+
+    /// How many characters to write
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    pub length: usize,
+
+    /// How freely: 0 always takes the likeliest, 1 draws as was learnt
+    #[arg(long, value_name = "T", default_value_t = 0.8)]
+    pub temperature: f32,
+
+    /// Draw only from this many of the likeliest characters
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..))]
+    pub top_k: Option<u64>,
+
+    /// Chooses the draws
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+}
+
+#[derive(ClapArgs)]
+pub struct ZooArgs {
+    /// The network; without it, all of them
+    pub name: Option<String>,
+
+    /// Another size of its input, such as 416x608
+    #[arg(long, value_name = "SIZE", requires = "name")]
+    pub input: Option<String>,
+
+    /// Another number of classes
+    #[arg(long, value_name = "N", requires = "name")]
+    pub classes: Option<usize>,
+
+    /// Layers this many times as wide
+    #[arg(long, value_name = "FACTOR", requires = "name")]
+    pub width: Option<f64>,
+
+    /// Another longest sequence
+    #[arg(long, value_name = "TOKENS", requires = "name")]
+    pub context: Option<usize>,
+
+    /// Another number of tokens known
+    #[arg(long, value_name = "N", requires = "name")]
+    pub vocabulary: Option<usize>,
+
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(ClapArgs)]

@@ -1,17 +1,19 @@
 //! The `plimsoll` command. Parses arguments, asks the library, prints.
 
+mod arena;
 mod args;
 mod data;
 mod devices;
 mod progress;
 mod selftest;
 mod text;
+mod zoo;
 
 use anyhow::Result;
-use args::{Args, Command, PlanArgs, RunArgs};
+use args::{Args, Command, GenerateArgs, PlanArgs, RunArgs};
 use clap::Parser;
 use plimsoll::config::Config;
-use plimsoll::{Count, CountingAllocator, Error, RunFolder, RunPlan};
+use plimsoll::{Count, CountingAllocator, Error, Generator, RunFolder, RunPlan, Sampling};
 use progress::Progress;
 use serde_json::{Value, json};
 use std::io::Write;
@@ -29,7 +31,13 @@ fn main() -> ExitCode {
     let result = match &args.command {
         Command::Train(run) => train(run),
         Command::Plan(run) => plan(run),
+        Command::Generate(args) => generate(args),
         Command::Data(command) => data::run(command),
+        Command::Zoo(args) => zoo::run(args),
+        Command::Arena(command) => match arena::run(command) {
+            Ok(false) => return ExitCode::from(INFEASIBLE),
+            result => result.map(drop),
+        },
         Command::Devices { json } => {
             if *json {
                 print(&devices::json());
@@ -120,6 +128,22 @@ fn plan(args: &PlanArgs) -> Result<()> {
             say(&format!("\n{}", plan.placement()));
         }
     }
+    Ok(())
+}
+
+/// Writes text as it is drawn.
+fn generate(args: &GenerateArgs) -> Result<()> {
+    if !args.temperature.is_finite() || args.temperature < 0.0 {
+        anyhow::bail!("`--temperature` is {}, but should be a number of at least 0", args.temperature);
+    }
+    let mut generator = Generator::open(&args.run)?;
+    let sampling = Sampling { temperature: args.temperature, top_k: args.top_k.map(|k| k as usize), seed: args.seed };
+    say(&args.prompt);
+    generator.generate(&args.prompt, args.length, &sampling, |char| {
+        say(char.encode_utf8(&mut [0; 4]));
+        let _ = std::io::stdout().flush();
+    })?;
+    say("\n");
     Ok(())
 }
 

@@ -200,7 +200,7 @@ fn attentions(table: &Table) {
         let [q, k, v] = [0, 1, 2].map(|i| part(&mut qkv, i, 3 * width));
         let [d_q, d_k, d_v] = [0, 1, 2].map(|i| part(&mut d_qkv, i, 3 * width));
         let (o, d_o) = (part(&mut o, 0, width), part(&mut d_o, 0, width));
-        let pairs = batch * heads * length * if causal { (length + 1) / 2 } else { length };
+        let pairs = batch * heads * if causal { length * (length + 1) / 2 } else { length * length };
         let name = |pass: &str| format!("attention {pass} [{batch},{heads},{length},{depth}]{}", if causal { " causal" } else { "" });
         let bytes = 16 * batch * length * width;
         let mut workspace = vec![0.0; attention_workspace(&shape, 2)];

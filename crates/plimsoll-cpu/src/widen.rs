@@ -9,8 +9,8 @@ use plimsoll_core::DType;
 /// # Safety
 /// The processor has `isa`, and `from` is readable for as many elements of the type as `to` has.
 pub(crate) unsafe fn load(isa: Isa, dtype: DType, from: *const u8, scale: f32, to: &mut [f32]) {
-    // SAFETY: the caller's promise; every type is aligned where a plan puts it.
     with_element!(dtype, E => {
+        // SAFETY: the caller's promise; every type is aligned where a plan puts it.
         let from = unsafe { std::slice::from_raw_parts(from.cast::<E>(), to.len()) };
         dispatch!(isa, scaled(from: &[E] = from, scale: f32 = scale, to: &mut [f32] = to))
     });
@@ -21,8 +21,8 @@ pub(crate) unsafe fn load(isa: Isa, dtype: DType, from: *const u8, scale: f32, t
 /// # Safety
 /// As for [`load`].
 pub(crate) unsafe fn add(isa: Isa, dtype: DType, from: *const u8, to: &mut [f32]) {
-    // SAFETY: the caller's promise.
     with_element!(dtype, E => {
+        // SAFETY: the caller's promise; every type is aligned where a plan puts it.
         let from = unsafe { std::slice::from_raw_parts(from.cast::<E>(), to.len()) };
         dispatch!(isa, added(from: &[E] = from, to: &mut [f32] = to))
     });
@@ -33,8 +33,8 @@ pub(crate) unsafe fn add(isa: Isa, dtype: DType, from: *const u8, to: &mut [f32]
 /// # Safety
 /// The processor has `isa`, and `to` is writable for as many elements of the type as `from` has.
 pub(crate) unsafe fn store(isa: Isa, dtype: DType, from: &[f32], scale: f32, to: *mut u8) {
-    // SAFETY: the caller's promise.
     with_element!(dtype, E => {
+        // SAFETY: as above.
         let to = unsafe { std::slice::from_raw_parts_mut(to.cast::<E>(), from.len()) };
         dispatch!(isa, stored(from: &[f32] = from, scale: f32 = scale, to: &mut [E] = to))
     });

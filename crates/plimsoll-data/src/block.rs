@@ -119,6 +119,11 @@ impl<'a, 'm> BlockMut<'a, 'm> {
     pub fn column(&mut self, index: usize) -> &mut [u8] {
         self.columns[index].bytes()
     }
+
+    /// All columns.
+    pub fn columns(&mut self) -> &mut [ColumnMut<'m>] {
+        self.columns
+    }
 }
 
 /// Which rows of the source a block holds.

@@ -7,6 +7,7 @@ use crate::source::{
     Counted, Csv, CsvSpec, Digits, Function, ImageFolder, Npy, Random, RandomSpec, RowMut, Shapes, ShapesSpec, Source, Split, Tensor,
     Tensors, Text, Vocabulary,
 };
+use crate::stream::{Ignored, Spec};
 use crate::{DataError, Schema};
 use plimsoll_core::Bytes;
 use std::fmt;
@@ -14,6 +15,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// A source and the stages its rows pass. Building one reads nothing but headers; a clone shares the source.
+///
+/// # Streams
+/// Rows of a source have numbers, so that any order of them is arithmetic and any number of threads can make them. What user code keeps,
+/// makes or puts together ([`filter`](Dataset::filter), [`from_generator`](Dataset::from_generator), [`zip`](Dataset::zip) …) is a stream:
+/// its rows come one after the other, always in the same order. What is before such a stage may still be made by several threads.
 ///
 /// ```
 /// use plimsoll_data::{Dataset, Prefetch, Shuffle, Split, ops::{one_hot, scale}};
@@ -30,15 +36,27 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Dataset {
     pub(crate) source: Arc<dyn Source>,
+    /// Where rows come one after the other; the source then only has their schema.
+    pub(crate) stream: Option<Arc<Spec>>,
     pub(crate) stages: Vec<Stage>,
+    /// What is wrong with a stage that had to know its columns.
+    pub(crate) broken: Option<DataError>,
 }
 
 /// One stage as it was written; whether it makes sense there is checked when all are known.
 #[derive(Clone)]
 pub(crate) enum Stage {
     Reorder(Reorder),
-    Map { column: String, ops: Vec<Arc<dyn Op>> },
+    Map {
+        column: String,
+        ops: Vec<Arc<dyn Op>>,
+    },
     Batch(usize),
+    /// Every batch has this many rows, or as many as a batch has.
+    DropRemainder(Option<usize>),
+    /// What cannot be read is marked, not told.
+    Tolerate(Arc<Ignored>),
+    Cardinality(u64),
     Prefetch(Prefetch),
     Parallelism(Parallelism),
     MaxItem(Bytes),
@@ -170,22 +188,59 @@ impl Dataset {
 
     /// Any source.
     pub fn from_source(source: Arc<dyn Source>) -> Dataset {
-        Dataset { source, stages: Vec::new() }
+        Dataset { source, stream: None, stages: Vec::new(), broken: None }
     }
 
-    /// Puts the rows that reach this stage into a new random order each epoch. Exact, and takes no memory.
+    /// Puts the rows that reach this stage into a new random order each epoch. Exact, and takes no memory; only of a
+    /// [stream](Dataset#streams) it is as good as a buffer of 16 MiB allows (see [`shuffle_buffer`](Dataset::shuffle_buffer)).
     pub fn shuffle(self, shuffle: Shuffle) -> Dataset {
+        if self.stream.is_some() {
+            return self.shuffle_buffer(shuffle, Bytes::mib(16));
+        }
         self.stage(Stage::Reorder(Reorder::Shuffle(shuffle)))
     }
 
     /// Leaves out the first `rows` rows.
     pub fn skip(self, rows: u64) -> Dataset {
+        if self.stream.is_some() {
+            return Dataset::flow(Spec::Skip { input: self, rows });
+        }
         self.stage(Stage::Reorder(Reorder::Skip(rows)))
     }
 
     /// Keeps the first `rows` rows.
     pub fn take(self, rows: u64) -> Dataset {
+        if self.stream.is_some() {
+            return Dataset::flow(Spec::Take { input: self, rows });
+        }
         self.stage(Stage::Reorder(Reorder::Take(rows)))
+    }
+
+    /// Keeps one row of each `count`, beginning with row `index`: the part of one of `count` machines.
+    ///
+    /// ```
+    /// use plimsoll_data::Dataset;
+    /// let shards: Vec<u64> = (0..3).map(|index| Ok(Dataset::range(0, 10, 1)?.shard(3, index).len())).collect::<Result<_, plimsoll_data::DataError>>()?;
+    /// assert_eq!(shards, [4, 3, 3]);
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn shard(self, count: u64, index: u64) -> Dataset {
+        if index >= count {
+            let problem = format!("shard({count}, {index}) is none of {count}; number them from 0");
+            return Dataset { broken: Some(DataError::Stage(problem)), ..self };
+        }
+        if self.stream.is_some() {
+            return Dataset::flow(Spec::Shard { input: self, count, index });
+        }
+        self.stage(Stage::Reorder(Reorder::Shard { count, index }))
+    }
+
+    /// All rows `times` times in one epoch. Rows shuffled before are in another order each time.
+    pub fn repeat(self, times: u64) -> Dataset {
+        if self.stream.is_some() {
+            return Dataset::flow(Spec::Repeat { input: self, times });
+        }
+        self.stage(Stage::Reorder(Reorder::Repeat(times)))
     }
 
     /// Applies the [operations](crate::ops) to a column, one after the other.
@@ -198,8 +253,19 @@ impl Dataset {
         self.stage(Stage::Batch(rows))
     }
 
+    /// Leaves out the last batch of an epoch if it is not whole.
+    pub fn drop_remainder(self) -> Dataset {
+        self.stage(Stage::DropRemainder(None))
+    }
+
     /// The same rows in the same order, handed out `rows` at a time whatever was said before.
     pub fn rebatch(mut self, rows: usize) -> Dataset {
+        let before = self.batch_size();
+        for stage in &mut self.stages {
+            if let Stage::DropRemainder(whole @ None) = stage {
+                *whole = before;
+            }
+        }
         self.stages.retain(|stage| !matches!(stage, Stage::Batch(_)));
         self.batch(rows)
     }
@@ -236,7 +302,7 @@ impl Dataset {
         self.source.vocabulary()
     }
 
-    fn stage(mut self, stage: Stage) -> Dataset {
+    pub(crate) fn stage(mut self, stage: Stage) -> Dataset {
         self.stages.push(stage);
         self
     }
@@ -246,13 +312,48 @@ impl Dataset {
         Ok(self.recipe()?.order())
     }
 
-    /// Rows in one epoch.
+    /// Rows in one epoch; of a [stream](Dataset#streams) that does not know, the most it can have, which may be `u64::MAX`.
     pub fn len(&self) -> u64 {
+        self.rows_after_stages(self.size_before_stages().unwrap_or_else(|| self.stream.as_ref().map_or(u64::MAX, |spec| spec.at_most())))
+    }
+
+    /// Rows in one epoch, where that is known beforehand.
+    pub fn size(&self) -> Option<u64> {
+        self.size_before_stages().map(|rows| self.rows_after_stages(rows))
+    }
+
+    fn size_before_stages(&self) -> Option<u64> {
+        let said = self.stages.iter().rev().find_map(|stage| match stage {
+            Stage::Cardinality(rows) => Some(*rows),
+            _ => None,
+        });
+        match &self.stream {
+            Some(spec) => said.or_else(|| spec.size()),
+            None => Some(self.source.len()),
+        }
+    }
+
+    fn rows_after_stages(&self, rows: u64) -> u64 {
         let reorders = self.stages.iter().filter_map(|stage| match stage {
             Stage::Reorder(reorder) => Some(*reorder),
             _ => None,
         });
-        order::length(self.source.len(), reorders)
+        let rows = order::length(rows, reorders);
+        self.whole_batches().map_or(rows, |batch| rows - rows % batch.max(1) as u64)
+    }
+
+    /// Whether every batch is whole, because of [`drop_remainder`](Dataset::drop_remainder).
+    pub fn drops_remainder(&self) -> bool {
+        self.whole_batches().is_some()
+    }
+
+    /// The batch size that no batch may fall short of.
+    pub(crate) fn whole_batches(&self) -> Option<usize> {
+        self.stages.iter().find_map(|stage| match stage {
+            Stage::DropRemainder(Some(batch)) => Some(*batch),
+            Stage::DropRemainder(None) => self.batch_size(),
+            _ => None,
+        })
     }
 
     /// Whether an epoch has no rows.
@@ -287,7 +388,8 @@ impl Dataset {
     /// ```
     pub fn describe(&self) -> String {
         let mut text = self.source.describe();
-        for stage in &self.stages {
+        // What belongs to the stage that follows says nothing by itself.
+        for stage in self.stages.iter().filter(|stage| !matches!(stage, Stage::Tolerate(_))) {
             text += &format!(" → {stage}");
         }
         text
@@ -315,6 +417,9 @@ impl fmt::Display for Stage {
                 write!(f, "map({column}: {})", ops.join(", "))
             }
             Stage::Batch(rows) => write!(f, "batch({rows})"),
+            Stage::DropRemainder(_) => write!(f, "drop_remainder"),
+            Stage::Tolerate(_) => write!(f, "tolerate"),
+            Stage::Cardinality(rows) => write!(f, "assert_cardinality({rows})"),
             Stage::Parallelism(Parallelism::Auto) => write!(f, "parallelism(auto)"),
             Stage::Parallelism(Parallelism::Threads(n)) => write!(f, "parallelism({n})"),
             Stage::MaxItem(bytes) => write!(f, "max_item({bytes})"),

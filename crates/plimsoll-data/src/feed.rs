@@ -1,12 +1,12 @@
 //! The feed: batches, made by one or more threads ahead of the consumer.
 
 use crate::block::BlockLayout;
-use crate::cache::Store;
 use crate::memory::{AlignedBuf, SlotMemory};
 use crate::meter::Meter;
 use crate::plan::{self, PRODUCER_STACK, PipelinePlan};
 use crate::recipe::Recipe;
-use crate::ring::{Fill, Ring, Schedule, Slot};
+use crate::ring::{Claim, Fill, Ring, Schedule, Slot};
+use crate::stream::StreamWork;
 use crate::work::Work;
 use crate::{DataError, Dataset, Schema};
 use plimsoll_core::{Bytes, Ledger, Reservation};
@@ -122,12 +122,13 @@ impl Feed {
         slot_memory: &mut dyn FnMut(Bytes) -> Result<Box<dyn SlotMemory>, DataError>,
     ) -> Result<Feed, DataError> {
         let mut recipe = dataset.recipe()?;
-        let stages = plan::cost(&recipe, plan.geometry);
+        let stages = plan::cost(&recipe, plan.geometry)?;
         if stages != plan.stages() || recipe.batch()? != plan.batch {
             return Err(DataError::OtherPlan { planned: plan.total(), needed: plan::total(&stages) });
         }
-        let reserved =
-            stages.iter().map(|(name, bytes)| ledger.reserve(&format!("data: {name}"), *bytes)).collect::<Result<Vec<_>, _>>()?;
+        // What inner feeds hold they reserve themselves.
+        let here = plan::holdings(&recipe, plan.geometry)?.into_iter().filter(|held| !held.elsewhere);
+        let reserved = here.map(|held| ledger.reserve(&format!("data: {}", held.name), held.bytes)).collect::<Result<Vec<_>, _>>()?;
         if plan.geometry.resident {
             recipe.source = recipe.source.resident()?;
         }
@@ -142,18 +143,28 @@ impl Feed {
             epoch: options.first_epoch,
             left: options.epochs,
             place: options.first_batch.saturating_mul(plan.batch as u64).min(rows),
-            epoch_rows: rows,
+            epoch_rows: recipe.stream.is_none().then_some(rows),
             slot_rows: plan.geometry.slot_rows,
             claim_rows: plan.geometry.claim_rows(),
         };
-        let store = match (&recipe.cache, recipe.item()) {
-            (Some(cache), Some(item)) => {
-                Some(Arc::new(Store::open(cache, &recipe, item.output.row_bytes().get(), plan.geometry.cache_rows)?))
-            }
-            _ => None,
-        };
         let meter = Arc::new(Meter::default());
-        let work: Vec<Work> = (0..plan.geometry.workers).map(|_| Work::new(&recipe, plan.geometry, store.as_ref(), &meter)).collect();
+        let mut work = Vec::with_capacity(plan.geometry.workers);
+        if recipe.stream.is_some() {
+            let rows = StreamWork::new(&recipe, plan.geometry.room, ledger, plan.geometry.chunk_rows)?;
+            work.push(Worker::Stream(Box::new(StreamRows {
+                work: rows,
+                epoch: None,
+                pass_over: schedule.place,
+                came: 0,
+                whole_batches: recipe.whole_batches,
+                cardinality: recipe.cardinality,
+            })));
+        } else {
+            let store = recipe.store(plan.geometry.cache_rows)?;
+            work.extend(
+                (0..plan.geometry.workers).map(|_| Worker::Rows(Box::new(Work::new(&recipe, plan.geometry, store.as_ref(), &meter)))),
+            );
+        }
         // Made first: if a thread cannot be started, dropping it stops those that could.
         let mut feed = Feed {
             ring: Arc::new(Ring::new(slots, Arc::clone(&layout), schedule)),
@@ -258,20 +269,83 @@ impl<'a> Batch<'a> {
     }
 }
 
+/// What a thread does.
+enum Worker {
+    Rows(Box<Work>),
+    Stream(Box<StreamRows>),
+}
+
+/// A stream and where it stands.
+struct StreamRows {
+    work: StreamWork,
+    epoch: Option<u64>,
+    /// Rows of the first epoch that were consumed before.
+    pass_over: u64,
+    /// Rows of the epoch that have come.
+    came: u64,
+    whole_batches: Option<usize>,
+    cardinality: Option<u64>,
+}
+
+/// What became of a claim.
+enum Outcome {
+    Whole,
+    /// The rows there were, and whether they are the last of the epoch.
+    Part(usize, bool),
+    /// The consumer has gone.
+    Stopped,
+}
+
 /// Makes rows until there are no more to be made.
-fn produce(mut work: Work, ring: &Ring) {
+fn produce(mut worker: Worker, ring: &Ring) {
     while let Some(mut claim) = ring.claim() {
-        let outcome = catch_unwind(AssertUnwindSafe(|| work.fill(&mut claim, || ring.stopping())));
+        let outcome = catch_unwind(AssertUnwindSafe(|| match &mut worker {
+            Worker::Rows(work) => {
+                let whole = work.fill(&mut claim, || ring.stopping())?;
+                Ok(if whole { Outcome::Whole } else { Outcome::Stopped })
+            }
+            Worker::Stream(rows) => rows.fill(&mut claim, || ring.stopping()),
+        }));
         match outcome.unwrap_or_else(|panic| Err(DataError::Panic { message: message_of(panic) })) {
-            Ok(true) => ring.finish(claim, Ok(())),
-            // The consumer has gone.
-            Ok(false) => return,
+            Ok(Outcome::Whole) => ring.finish(claim, Ok(())),
+            Ok(Outcome::Part(rows, ends_epoch)) => ring.finish_part(claim, rows, ends_epoch),
+            Ok(Outcome::Stopped) => return,
             Err(error) => ring.finish(claim, Err(error)),
         }
     }
 }
 
-fn message_of(panic: Box<dyn Any + Send>) -> String {
+impl StreamRows {
+    fn fill(&mut self, claim: &mut Claim<'_>, stopping: impl Fn() -> bool) -> Result<Outcome, DataError> {
+        if self.epoch != Some(claim.epoch) {
+            self.epoch = Some(claim.epoch);
+            self.work.begin(claim.epoch)?;
+            self.came = std::mem::take(&mut self.pass_over);
+            self.work.pass_over(self.came, &stopping)?;
+        }
+        if stopping() {
+            return Ok(Outcome::Stopped);
+        }
+        let wanted = claim.rows;
+        let mut rows = self.work.fill(claim, 0, wanted)?;
+        self.came += rows as u64;
+        let ends_epoch = rows < wanted;
+        if let Some(promised) = self.cardinality
+            && (self.came > promised || (ends_epoch && self.came != promised))
+        {
+            let more = if self.came > promised { "more than " } else { "" };
+            let problem =
+                format!("epoch {} has {more}{} rows where assert_cardinality({promised}) was said", claim.epoch, self.came.min(promised));
+            return Err(DataError::Stage(problem));
+        }
+        if ends_epoch && let Some(batch) = self.whole_batches {
+            rows -= rows % batch;
+        }
+        Ok(Outcome::Part(rows, ends_epoch))
+    }
+}
+
+pub(crate) fn message_of(panic: Box<dyn Any + Send>) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| text.to_string());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".into())
 }

@@ -5,11 +5,16 @@ use crate::cache::Cache;
 use crate::dataset::{Parallelism, Prefetch};
 use crate::plan::slot_bytes;
 use crate::recipe::Recipe;
+use crate::stream::Room;
 use plimsoll_core::Bytes;
 use std::thread;
 
 /// Handing a slot over costs a lock and sometimes a wake-up; this many bytes make that cheap beside filling it.
 const SLOT_TARGET: Bytes = Bytes::kib(512);
+
+/// Rows gathered from all over a file are read in the file's order, many at a time: the more there are, the closer together they lie, and
+/// the fewer calls it takes. So such slots are large.
+const SWEEP_TARGET: Bytes = Bytes::mib(14);
 
 /// What is read, mapped and written at a time should stay in the second-level cache.
 const CHUNK_TARGET: Bytes = Bytes::kib(128);
@@ -42,9 +47,28 @@ pub(crate) struct Geometry {
     pub cache_rows: u64,
     /// Whether the source's rows are brought into memory first.
     pub resident: bool,
+    /// Of a stream: with as little as works, and the limit its stages share.
+    pub room: Room,
 }
 
 impl Geometry {
+    /// Only the buffers of maps, for blocks of so many rows.
+    pub fn of_block(rows: usize) -> Geometry {
+        let room = Room { lean: true, limit: None };
+        let (slots, max_item) = (0, Bytes::ZERO);
+        Geometry {
+            slots,
+            batches_per_slot: 1,
+            slot_rows: rows,
+            chunk_rows: rows,
+            workers: 1,
+            max_item,
+            cache_rows: 0,
+            resident: false,
+            room,
+        }
+    }
+
     /// Rows that a worker takes at a time. One alone takes a whole slot, which saves it the locks in between.
     pub fn claim_rows(&self) -> usize {
         if self.workers == 1 { self.slot_rows.max(1) } else { self.chunk_rows }
@@ -62,6 +86,7 @@ pub(crate) fn smallest(recipe: &Recipe, batch: usize) -> Geometry {
         max_item: max_item(recipe, LEAST_ITEM),
         cache_rows: flags_only(recipe),
         resident: false,
+        room: Room { lean: true, limit: None },
     }
 }
 
@@ -80,7 +105,9 @@ pub(crate) fn for_speed(recipe: &Recipe, batch: usize) -> Result<Geometry, DataE
 
     let per_batch = slot_bytes(&recipe.schema, batch_rows).0.max(1);
     let in_epoch = recipe.rows.div_ceil(batch as u64).max(1);
-    let batches = (SLOT_TARGET.0 / per_batch).clamp(1, in_epoch) as usize;
+    let sweeps = sweeps(recipe);
+    let target = if sweeps { SWEEP_TARGET } else { SLOT_TARGET };
+    let batches = (target.0 / per_batch).clamp(1, in_epoch) as usize;
     let (slots, batches_per_slot) = match recipe.prefetch {
         Prefetch::Auto => (AUTO_SLOTS, batches),
         // One slot more than is asked for: the consumer holds it.
@@ -96,18 +123,37 @@ pub(crate) fn for_speed(recipe: &Recipe, batch: usize) -> Result<Geometry, DataE
     // Files are rows of their own: each goes to whoever is free.
     let chunk_rows = match recipe.item() {
         Some(_) => 1,
+        None if sweeps => slot_rows.max(1),
         None => (CHUNK_TARGET.0 / work_row.0.max(1)).clamp(1, slot_rows.max(1) as u64) as usize,
     };
     let workers = match recipe.parallelism {
+        _ if recipe.stream.is_some() => 1,
         Parallelism::Threads(threads) => threads,
         Parallelism::Auto if recipe.item().is_some() => thread::available_parallelism().map_or(1, usize::from),
+        Parallelism::Auto if sweeps => thread::available_parallelism().map_or(1, usize::from).min(AUTO_SLOTS - 1),
         Parallelism::Auto => 1,
     };
     let max_item = max_item(recipe, AUTO_ITEM);
     if workers as u128 * (u128::from(max_item.0) + chunk_rows as u128 * u128::from(work_row.0)) > ABSURD {
         return absurd(format!("{workers} threads with their buffers"));
     }
-    Ok(Geometry { slots, batches_per_slot, slot_rows, chunk_rows, workers, max_item, cache_rows: flags_only(recipe), resident: false })
+    Ok(Geometry {
+        slots,
+        batches_per_slot,
+        slot_rows,
+        chunk_rows,
+        workers,
+        max_item,
+        cache_rows: flags_only(recipe),
+        resident: false,
+        room: Room { lean: false, limit: None },
+    })
+}
+
+/// Whether rows are small, lie all over a file and go straight to the slot, so that many can be read in one sweep.
+fn sweeps(recipe: &Recipe) -> bool {
+    let straight = recipe.maps.iter().flat_map(|map| &map.steps).all(|step| step.in_place);
+    recipe.is_gathered() && recipe.source.wants_ascending() && straight && recipe.source.schema().row_bytes() < Bytes::kib(4)
 }
 
 /// What a file may take, if there are any.
@@ -145,7 +191,12 @@ pub(crate) fn resident(recipe: &Recipe, left: Option<Bytes>) -> bool {
 
 /// A slot never holds more than one epoch.
 fn slot_rows(recipe: &Recipe, batch: usize, batches: usize) -> usize {
-    (batches as u128 * batch as u128).min(u128::from(recipe.rows)) as usize
+    let rows = (batches as u128 * batch as u128).min(u128::from(recipe.rows)) as usize;
+    match recipe.whole_batches {
+        // What a stream drops at the end of an epoch must not have been handed on.
+        Some(whole) if recipe.stream.is_some() => rows.next_multiple_of(whole.max(1)),
+        _ => rows,
+    }
 }
 
 /// Bytes that pass through the caches for one row on its way to the slot.
@@ -161,10 +212,16 @@ pub(crate) fn shrink(recipe: &Recipe, batch: usize, geometry: Geometry) -> Geome
         return shrink_files(recipe, batch, geometry);
     }
     let ring = slot_bytes(&recipe.schema, geometry.slot_rows) * geometry.slots as u64;
-    let work = row_of_work(recipe) * geometry.chunk_rows as u64;
+    let work = match sweeps(recipe) {
+        true => recipe.source.scratch_bytes(geometry.chunk_rows),
+        false => row_of_work(recipe) * geometry.chunk_rows as u64,
+    };
     // Of the ring and the work buffers, the larger gives way; threads that were asked for go last.
     if geometry.chunk_rows > 1 && (work > ring || !ring_can(geometry)) {
         return Geometry { chunk_rows: geometry.chunk_rows / 2, ..geometry };
+    }
+    if !ring_can(geometry) && recipe.stream.is_some() && !geometry.room.lean {
+        return Geometry { room: Room { lean: true, ..geometry.room }, ..geometry };
     }
     if !ring_can(geometry) {
         return Geometry { workers: geometry.workers - 1, ..geometry };

@@ -15,6 +15,10 @@ impl Shuffle {
     pub fn seed(seed: u64) -> Shuffle {
         Shuffle { seed }
     }
+
+    pub(crate) fn seed_number(self) -> u64 {
+        self.seed
+    }
 }
 
 /// One step from places to rows.
@@ -22,7 +26,21 @@ impl Shuffle {
 pub(crate) enum Reorder {
     Skip(u64),
     Take(u64),
+    Shard { count: u64, index: u64 },
+    Repeat(u64),
     Shuffle(Shuffle),
+}
+
+impl Reorder {
+    /// Whether rows that follow each other still do.
+    fn keeps_neighbours(&self) -> bool {
+        matches!(self, Reorder::Skip(_) | Reorder::Take(_))
+    }
+}
+
+/// Whether an epoch is one run of rows that follow each other.
+pub(crate) fn is_one_run(reorders: &[Reorder]) -> bool {
+    reorders.iter().all(Reorder::keeps_neighbours)
 }
 
 impl fmt::Display for Reorder {
@@ -30,6 +48,8 @@ impl fmt::Display for Reorder {
         match self {
             Reorder::Skip(rows) => write!(f, "skip({rows})"),
             Reorder::Take(rows) => write!(f, "take({rows})"),
+            Reorder::Shard { count, index } => write!(f, "shard({count}, {index})"),
+            Reorder::Repeat(times) => write!(f, "repeat({times})"),
             Reorder::Shuffle(Shuffle { seed }) => write!(f, "shuffle(seed {seed})"),
         }
     }
@@ -39,11 +59,25 @@ impl fmt::Display for Reorder {
 pub(crate) struct Order {
     /// From the consumer's end to the source's.
     steps: Vec<Step>,
+    epoch: u64,
 }
 
 enum Step {
     Forward(u64),
-    Shuffle { seed: u64, permutation: Permutation },
+    Shard {
+        count: u64,
+        index: u64,
+    },
+    /// Each repetition of an epoch of `len` rows is an epoch of its own to what comes before.
+    Repeat {
+        times: u64,
+        len: u64,
+    },
+    /// The permutation is the epoch's; repetitions need others.
+    Shuffle {
+        seed: u64,
+        permutation: Permutation,
+    },
 }
 
 /// Rows left after the reorderings, of `rows`.
@@ -51,18 +85,20 @@ pub(crate) fn length(rows: u64, reorders: impl Iterator<Item = Reorder>) -> u64 
     reorders.fold(rows, |rows, reorder| match reorder {
         Reorder::Skip(n) => rows.saturating_sub(n),
         Reorder::Take(n) => rows.min(n),
+        Reorder::Shard { count, index } => rows.saturating_sub(index).div_ceil(count),
+        Reorder::Repeat(times) => rows.saturating_mul(times),
         Reorder::Shuffle(_) => rows,
     })
 }
 
-/// The rows of the source that can come up in some epoch; all of them once a shuffle decides which are taken.
+/// The rows of the source that can come up in some epoch; all of them once something else than their place decides which are taken.
 pub(crate) fn span(rows: u64, reorders: &[Reorder]) -> Range<u64> {
     let mut span = 0..rows;
     for reorder in reorders {
         match *reorder {
             Reorder::Skip(n) => span.start = span.end.min(span.start.saturating_add(n)),
             Reorder::Take(n) => span.end = span.end.min(span.start.saturating_add(n)),
-            Reorder::Shuffle(_) => break,
+            Reorder::Shard { .. } | Reorder::Repeat(_) | Reorder::Shuffle(_) => break,
         }
     }
     span
@@ -77,15 +113,18 @@ impl Order {
             match reorder {
                 Reorder::Skip(n) => steps.push(Step::Forward(n)),
                 Reorder::Take(_) => {}
+                Reorder::Shard { count, index } => steps.push(Step::Shard { count, index }),
+                Reorder::Repeat(times) => steps.push(Step::Repeat { times, len }),
                 Reorder::Shuffle(Shuffle { seed }) => steps.push(Step::Shuffle { seed, permutation: Permutation::new(len, seed, 0) }),
             }
             len = length(len, std::iter::once(reorder));
         }
         steps.reverse();
-        Order { steps }
+        Order { steps, epoch: 0 }
     }
 
     pub fn set_epoch(&mut self, epoch: u64) {
+        self.epoch = epoch;
         for step in &mut self.steps {
             if let Step::Shuffle { seed, permutation } = step {
                 *permutation = Permutation::new(permutation.len(), *seed, epoch);
@@ -95,9 +134,19 @@ impl Order {
 
     /// The row at `place`.
     pub fn row(&self, place: u64) -> u64 {
-        self.steps.iter().fold(place, |place, step| match step {
-            Step::Forward(n) => place + n,
-            Step::Shuffle { permutation, .. } => permutation.at(place),
-        })
+        let (mut place, mut epoch) = (place, self.epoch);
+        for step in &self.steps {
+            match *step {
+                Step::Forward(n) => place += n,
+                Step::Shard { count, index } => place = place * count + index,
+                Step::Repeat { times, len } => {
+                    epoch = epoch.wrapping_mul(times).wrapping_add(place / len);
+                    place %= len;
+                }
+                Step::Shuffle { ref permutation, .. } if epoch == self.epoch => place = permutation.at(place),
+                Step::Shuffle { seed, ref permutation } => place = Permutation::new(permutation.len(), seed, epoch).at(place),
+            }
+        }
+        place
     }
 }

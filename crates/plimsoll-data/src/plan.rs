@@ -5,6 +5,7 @@ use crate::dataset::Dataset;
 use crate::geometry::{self, Geometry};
 use crate::memory::ALIGNMENT;
 use crate::recipe::Recipe;
+use crate::stream::{Held, StreamWork};
 use crate::{DataError, Schema};
 use plimsoll_core::Bytes;
 use std::fmt;
@@ -103,16 +104,17 @@ impl Dataset {
         recipe.check_fixed()?;
         let batch = recipe.batch()?;
         let mut geometry = geometry::for_speed(&recipe, batch)?;
-        let smallest = cost(&recipe, geometry::smallest(&recipe, batch));
+        geometry.room.limit = limit;
+        let smallest = cost(&recipe, geometry::smallest(&recipe, batch))?;
         let minimum = total(&smallest);
-        let mut stages = cost(&recipe, geometry);
+        let mut stages = cost(&recipe, geometry)?;
         if let Some(limit) = limit {
             if minimum > limit {
                 return Err(DataError::OverLimit { limit, minimum, stages: smallest });
             }
             while total(&stages) > limit {
                 geometry = geometry::shrink(&recipe, batch, geometry);
-                stages = cost(&recipe, geometry);
+                stages = cost(&recipe, geometry)?;
             }
         }
         // The cache gets what nothing else has a use for.
@@ -120,20 +122,30 @@ impl Dataset {
         geometry.resident = geometry::resident(&recipe, left);
         let left = left.map(|left| if geometry.resident { left - recipe.source.resident_bytes() } else { left });
         geometry.cache_rows += geometry::cached_rows(&recipe, left);
-        stages = cost(&recipe, geometry);
+        stages = cost(&recipe, geometry)?;
         Ok(PipelinePlan { total: total(&stages), stages, minimum, geometry, batch })
     }
 }
 
 /// What each stage holds in this geometry. The feed allocates by the same rules.
-pub(crate) fn cost(recipe: &Recipe, geometry: Geometry) -> Vec<(String, Bytes)> {
+pub(crate) fn cost(recipe: &Recipe, geometry: Geometry) -> Result<Vec<(String, Bytes)>, DataError> {
+    let all = holdings(recipe, geometry)?;
+    Ok(all.into_iter().map(|held| (held.name, held.bytes)).collect())
+}
+
+/// The same, with who reserves it.
+pub(crate) fn holdings(recipe: &Recipe, geometry: Geometry) -> Result<Vec<Held>, DataError> {
     let Geometry { slots, slot_rows, chunk_rows, workers, max_item, cache_rows, resident, .. } = geometry;
     let each = workers as u64;
     let stacks = if workers == 1 { "producer stack".to_string() } else { format!("{workers} worker stacks") };
-    let mut stages = vec![(stacks, PRODUCER_STACK * each)];
+    let mut stages = vec![Held::here(stacks, PRODUCER_STACK * each)];
+    if let Some(spec) = &recipe.stream {
+        stages.extend(spec.cost(geometry.room)?);
+        stages.push(Held::here("stream".into(), StreamWork::bytes(recipe, chunk_rows)));
+    }
     let mut hold = |name: String, bytes: Bytes| {
         if bytes > Bytes::ZERO {
-            stages.push((name, bytes));
+            stages.push(Held::here(name, bytes));
         }
     };
     hold(recipe.source.held_name().into(), recipe.source.held_bytes());
@@ -141,7 +153,7 @@ pub(crate) fn cost(recipe: &Recipe, geometry: Geometry) -> Vec<(String, Bytes)> 
         hold("rows in memory".into(), recipe.source.resident_bytes());
     }
     hold("read".into(), padded(recipe.source.scratch_bytes(chunk_rows)) * each);
-    if recipe.is_shuffled() {
+    if recipe.is_gathered() {
         let per_row = size_of::<u64>() + if recipe.source.wants_ascending() { size_of::<u32>() } else { 0 };
         hold("shuffle".into(), Bytes((chunk_rows * per_row) as u64) * each);
     }
@@ -161,7 +173,7 @@ pub(crate) fn cost(recipe: &Recipe, geometry: Geometry) -> Vec<(String, Bytes)> 
         hold(format!("cache ({cache_rows} of {rows} rows)"), cache.row_bytes(item.output.row_bytes()) * cache_rows);
     }
     hold("staging ring".into(), slot_bytes(&recipe.schema, slot_rows) * slots as u64);
-    stages
+    Ok(stages)
 }
 
 pub(crate) fn total(stages: &[(String, Bytes)]) -> Bytes {

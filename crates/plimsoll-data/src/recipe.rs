@@ -1,12 +1,13 @@
 //! A data set's stages checked and put in the order they are carried out: rows chosen, read, mapped, batched.
 
-use crate::cache::{Cache, Fingerprint};
+use crate::cache::{Cache, Fingerprint, Store};
 use crate::dataset::{Dataset, Parallelism, Prefetch, Stage};
 use crate::item::ItemRecipe;
 use crate::ops::{ItemStep, Op};
 use crate::order::{self, Reorder};
 use crate::schema::Extent;
 use crate::source::Source;
+use crate::stream::{Ignored, Spec};
 use crate::{Column, DataError, Schema};
 use plimsoll_core::{Bytes, DType};
 use std::hash::Hasher;
@@ -16,6 +17,14 @@ use std::sync::Arc;
 /// Everything a plan and a feed need to know.
 pub(crate) struct Recipe {
     pub source: Arc<dyn Source>,
+    /// Where rows come one after the other instead.
+    pub stream: Option<Arc<Spec>>,
+    /// The rows an epoch of it has to have.
+    pub cardinality: Option<u64>,
+    /// Every batch has this many rows.
+    pub whole_batches: Option<usize>,
+    /// Who is told of rows that cannot be made; they are marked in a last column.
+    pub tolerate: Option<Arc<Ignored>>,
     pub reorders: Vec<Reorder>,
     /// Rows in one epoch.
     pub rows: u64,
@@ -34,6 +43,9 @@ pub(crate) struct Recipe {
     cached: String,
 }
 
+/// The column that says which rows could not be made; no user's column is called so.
+const MARK: &str = "\0could not be made";
+
 /// The way of one column.
 #[derive(Default)]
 pub(crate) struct ColumnRecipe {
@@ -51,12 +63,16 @@ pub(crate) struct MapStep {
 }
 
 impl Recipe {
-    pub fn is_shuffled(&self) -> bool {
-        self.reorders.iter().any(|reorder| matches!(reorder, Reorder::Shuffle(_)))
+    /// Whether rows are gathered from all over the source.
+    pub fn is_gathered(&self) -> bool {
+        !order::is_one_run(&self.reorders)
     }
 
     /// The reorderings in words: what has to be the same for a saved position to mean the same.
     pub fn order(&self) -> String {
+        if self.stream.is_some() {
+            return self.source.describe();
+        }
         let steps: Vec<String> = self.reorders.iter().map(Reorder::to_string).collect();
         if steps.is_empty() { "file order".into() } else { steps.join(" → ") }
     }
@@ -68,6 +84,12 @@ impl Recipe {
     /// The way from files, if the data set has one.
     pub fn item(&self) -> Option<&ItemRecipe> {
         self.maps.iter().find_map(|column| column.item.as_ref())
+    }
+
+    /// The cache at work, if there is one, with places for some rows.
+    pub fn store(&self, rows: u64) -> Result<Option<Arc<Store>>, DataError> {
+        let (Some(cache), Some(item)) = (&self.cache, self.item()) else { return Ok(None) };
+        Ok(Some(Arc::new(Store::open(cache, self, item.output.row_bytes().get(), rows)?)))
     }
 
     /// All that cached rows depend on.
@@ -84,11 +106,18 @@ impl Recipe {
 
 impl Dataset {
     pub(crate) fn recipe(&self) -> Result<Recipe, DataError> {
+        if let Some(broken) = &self.broken {
+            return Err(broken.clone());
+        }
         let source = self.source.schema().columns();
         let mut recipe = Recipe {
             source: Arc::clone(&self.source),
+            stream: self.stream.clone(),
+            cardinality: None,
+            whole_batches: self.whole_batches(),
+            tolerate: None,
             reorders: Vec::new(),
-            rows: self.len(),
+            rows: if self.stream.is_some() { self.size().unwrap_or(u64::MAX) } else { self.len() },
             span: 0..self.source.len(),
             maps: source.iter().map(|_| ColumnRecipe::default()).collect(),
             schema: self.source.schema().clone(),
@@ -140,8 +169,15 @@ impl Dataset {
                 }
                 Stage::Parallelism(parallelism) => recipe.parallelism = *parallelism,
                 Stage::MaxItem(bytes) => recipe.max_item = Some(*bytes),
-                Stage::Cache(_) => {}
+                Stage::Cache(_) | Stage::DropRemainder(_) => {}
+                Stage::Tolerate(ignored) => recipe.tolerate = Some(Arc::clone(ignored)),
+                Stage::Cardinality(rows) => recipe.cardinality = Some(*rows),
             }
+        }
+        if recipe.tolerate.is_some() {
+            let mut columns = recipe.schema.columns().to_vec();
+            columns.push(Column::new(MARK, DType::U8, []));
+            recipe.schema = Schema::new(columns)?;
         }
         recipe.span = order::span(self.source.len(), &recipe.reorders);
         if recipe.cache.is_some() && recipe.item().is_none() {

@@ -34,8 +34,9 @@ pub(crate) struct Schedule {
     /// Epochs to go, this one included.
     pub left: Option<u64>,
     pub place: u64,
-    /// Rows of an epoch, of a slot, and of what a worker claims at a time.
-    pub epoch_rows: u64,
+    /// Rows of an epoch, of a slot, and of what a worker claims at a time. Where the rows of an epoch are not known, a single worker claims
+    /// whole slots and says how many there were.
+    pub epoch_rows: Option<u64>,
     pub slot_rows: usize,
     pub claim_rows: usize,
 }
@@ -46,16 +47,23 @@ impl Schedule {
         if self.left == Some(0) {
             return None;
         }
-        let rows = (self.epoch_rows - self.place).min(self.slot_rows as u64);
-        let ends_epoch = self.place + rows == self.epoch_rows;
+        let Some(epoch_rows) = self.epoch_rows else {
+            return Some(Fill { epoch: self.epoch, place: self.place, rows: self.slot_rows, ends_epoch: false });
+        };
+        let rows = (epoch_rows - self.place).min(self.slot_rows as u64);
+        let ends_epoch = self.place + rows == epoch_rows;
         let fill = Fill { epoch: self.epoch, place: self.place, rows: rows as usize, ends_epoch };
+        self.pass(rows, ends_epoch);
+        Some(fill)
+    }
+
+    fn pass(&mut self, rows: u64, ends_epoch: bool) {
         self.place += rows;
         if ends_epoch {
             self.place = 0;
             self.epoch += 1;
             self.left = self.left.map(|left| left - 1);
         }
-        Some(fill)
     }
 }
 
@@ -177,6 +185,18 @@ impl Ring {
         }
     }
 
+    /// Worker: how many rows of a claim there were, and whether they are the last of the epoch. Only where that was not known.
+    pub fn finish_part(&self, claim: Claim<'_>, rows: usize, ends_epoch: bool) {
+        let mut state = self.lock();
+        state.in_flight -= 1;
+        state.schedule.pass(rows as u64, ends_epoch);
+        let open = state.open.back_mut().expect("the claim's slot is the one open");
+        assert!(claim.at == 0 && rows <= claim.rows, "a single worker claims whole slots");
+        open.slot.fill = Fill { rows, ends_epoch, ..open.slot.fill };
+        open.done = rows;
+        drop(self.hand_on(state));
+    }
+
     /// Worker: how a claim went.
     pub fn finish(&self, claim: Claim<'_>, result: Result<(), DataError>) {
         let mut state = self.lock();
@@ -265,7 +285,7 @@ impl State {
     fn claim<'r>(&mut self, layout: &'r BlockLayout) -> Option<Claim<'r>> {
         let (slot, claim_rows) = (self.opened.wrapping_sub(1), self.schedule.claim_rows);
         let open = self.open.back_mut()?;
-        let rows = claim_rows.min(open.slot.fill.rows - open.claimed);
+        let rows = claim_rows.min(open.slot.fill.rows.saturating_sub(open.claimed));
         if rows == 0 {
             return None;
         }
@@ -309,7 +329,7 @@ mod tests {
         let layout = Arc::new(BlockLayout::new(&schema, slot_rows));
         let nothing = Fill { epoch: 0, place: 0, rows: 0, ends_epoch: false };
         let slots = (0..slots).map(|_| Slot { memory: Box::new(AlignedBuf::new(layout.bytes().get())), fill: nothing }).collect();
-        Ring::new(slots, layout, Schedule { epoch: 0, left: Some(epochs), place: 0, epoch_rows, slot_rows, claim_rows })
+        Ring::new(slots, layout, Schedule { epoch: 0, left: Some(epochs), place: 0, epoch_rows: Some(epoch_rows), slot_rows, claim_rows })
     }
 
     /// Writes each row's place, and fails at the places told.

@@ -3,6 +3,7 @@
 use crate::DataError;
 use crate::block::{BlockMut, ColumnMut, Rows, recycle};
 use crate::cache::Store;
+use crate::feed::message_of;
 use crate::geometry::Geometry;
 use crate::item::ItemKernel;
 use crate::memory::{AlignedBuf, SlotMemory};
@@ -12,9 +13,23 @@ use crate::order::Order;
 use crate::recipe::Recipe;
 use crate::ring::Claim;
 use crate::source::{Gather, Source};
+use crate::stream::Ignored;
 use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
+
+/// Where rows are written: the memory of each column.
+pub(crate) trait Target {
+    /// The memory of `rows` rows from row `from` on, column by column.
+    fn columns(&mut self, from: usize, rows: usize) -> impl Iterator<Item = &mut [u8]>;
+}
+
+impl Target for Claim<'_> {
+    fn columns(&mut self, from: usize, rows: usize) -> impl Iterator<Item = &mut [u8]> {
+        Claim::columns(self, from, rows)
+    }
+}
 
 /// All that a thread making rows owns: fixed buffers, and nothing that grows beyond what was counted.
 pub(crate) struct Work {
@@ -29,6 +44,8 @@ pub(crate) struct Work {
     paths: Vec<Path>,
     /// Kept only for its capacity.
     columns: Vec<ColumnMut<'static>>,
+    /// Who is told of rows that cannot be made, where that is no error.
+    tolerate: Option<Arc<Ignored>>,
 }
 
 struct Gathered {
@@ -38,7 +55,7 @@ struct Gathered {
 }
 
 /// The way of one column from the source to the slot.
-struct Path {
+pub(crate) struct Path {
     /// Makes rows from files, where the source gives those.
     item: Option<ItemKernel>,
     /// Bytes of one row as the source, or `item`, writes it.
@@ -68,33 +85,69 @@ impl Work {
             meter: Arc::clone(meter),
             scratch: AlignedBuf::new(recipe.source.scratch_bytes(rows).get()),
             chunk_rows: rows,
-            gathered: recipe.is_shuffled().then(gathered),
+            gathered: recipe.is_gathered().then(gathered),
             paths: (0..recipe.maps.len()).map(|column| Path::new(recipe, column, geometry, store, meter)).collect(),
             columns: Vec::with_capacity(recipe.maps.len()),
+            tolerate: recipe.tolerate.clone(),
         }
     }
 
     /// Writes the rows of a claim. Stops early, and says so by `false`, when `stopping` does.
     pub fn fill(&mut self, claim: &mut Claim<'_>, stopping: impl Fn() -> bool) -> Result<bool, DataError> {
-        if self.epoch != Some(claim.epoch) {
-            self.epoch = Some(claim.epoch);
-            self.order.set_epoch(claim.epoch);
-            self.paths.iter_mut().for_each(|path| path.set_epoch(claim.epoch));
-        }
+        self.set_epoch(claim.epoch);
         let mut done = 0;
         while done < claim.rows {
             if stopping() {
                 return Ok(false);
             }
             let chunk = self.chunk_rows.min(claim.rows - done);
-            self.chunk(claim, done, chunk)?;
+            self.chunk(claim.place + done as u64, claim, done, chunk)?;
             done += chunk;
         }
         Ok(true)
     }
 
-    fn chunk(&mut self, claim: &mut Claim<'_>, at: usize, rows: usize) -> Result<(), DataError> {
-        let place = claim.place + at as u64;
+    /// The rows that follow are of this epoch.
+    pub fn set_epoch(&mut self, epoch: u64) {
+        if self.epoch != Some(epoch) {
+            self.epoch = Some(epoch);
+            self.order.set_epoch(epoch);
+            self.paths.iter_mut().for_each(|path| path.set_epoch(epoch));
+        }
+    }
+
+    /// How many rows are made at a time.
+    pub fn chunk_rows(&self) -> usize {
+        self.chunk_rows
+    }
+
+    /// Writes the rows from `place` on to the target's rows from `at` on; at most as many as are made at a time.
+    pub fn chunk(&mut self, place: u64, claim: &mut impl Target, at: usize, rows: usize) -> Result<(), DataError> {
+        if self.tolerate.is_none() {
+            return self.make(place, claim, at, rows);
+        }
+        // The last column says which rows there are; where a block fails, its rows are tried one by one.
+        if self.make_or_panic(place, claim, at, rows).is_ok() {
+            mark(claim, at, rows, 0);
+            return Ok(());
+        }
+        for row in 0..rows {
+            let made = self.make_or_panic(place + row as u64, claim, at + row, 1);
+            mark(claim, at + row, 1, u8::from(made.is_err()));
+            if let (Err(error), Some(ignored)) = (made, &self.tolerate) {
+                ignored.note(self.epoch.unwrap_or(0), place + row as u64, &error);
+            }
+        }
+        Ok(())
+    }
+
+    /// A panic of user code or of a decoder is the fault of the row, too.
+    fn make_or_panic(&mut self, place: u64, claim: &mut impl Target, at: usize, rows: usize) -> Result<(), DataError> {
+        let made = catch_unwind(AssertUnwindSafe(|| self.make(place, claim, at, rows)));
+        made.unwrap_or_else(|panic| Err(DataError::Panic { message: message_of(panic) }))
+    }
+
+    fn make(&mut self, place: u64, claim: &mut impl Target, at: usize, rows: usize) -> Result<(), DataError> {
         let mut columns = recycle(mem::take(&mut self.columns));
         for (path, region) in self.paths.iter_mut().zip(claim.columns(at, rows)) {
             columns.push(ColumnMut::new(match (&path.item, path.buffers.first_mut()) {
@@ -133,6 +186,10 @@ impl Work {
     }
 }
 
+fn mark(claim: &mut impl Target, at: usize, rows: usize, with: u8) {
+    claim.columns(at, rows).last().expect("the mark is the last column").fill(with);
+}
+
 impl Gathered {
     fn choose(&mut self, order: &Order, place: u64, count: usize) -> Gather<'_> {
         let rows = &mut self.rows[..count];
@@ -150,7 +207,7 @@ impl Gathered {
 }
 
 impl Path {
-    fn new(recipe: &Recipe, column: usize, geometry: Geometry, store: Option<&Arc<Store>>, meter: &Arc<Meter>) -> Path {
+    pub fn new(recipe: &Recipe, column: usize, geometry: Geometry, store: Option<&Arc<Store>>, meter: &Arc<Meter>) -> Path {
         let (rows, map) = (geometry.chunk_rows, &recipe.maps[column]);
         let buffers = map.steps.iter().filter(|step| !step.in_place).map(|step| AlignedBuf::new(step.input.row_bytes().get() * rows));
         let bound = map.steps.iter().map(|step| PathStep {
@@ -166,9 +223,22 @@ impl Path {
         Path { item, row_bytes: written.row_bytes().get(), buffers: buffers.collect(), steps: bound.collect() }
     }
 
-    fn set_epoch(&mut self, epoch: u64) {
+    pub fn set_epoch(&mut self, epoch: u64) {
         self.item.iter_mut().for_each(|item| item.set_epoch(epoch));
         self.steps.iter_mut().for_each(|step| step.kernel.set_epoch(epoch));
+    }
+
+    /// Bytes of one row as the source writes it.
+    pub fn row_bytes(&self) -> usize {
+        self.row_bytes
+    }
+
+    /// Where the source writes `rows` rows on their way to `slot`.
+    pub fn input<'p>(&'p mut self, rows: usize, slot: &'p mut [u8]) -> &'p mut [u8] {
+        match self.buffers.first_mut() {
+            Some(buffer) => &mut buffer.bytes_mut()[..rows * self.row_bytes],
+            None => slot,
+        }
     }
 
     /// Makes rows from files where the source would have written them.
@@ -185,7 +255,7 @@ impl Path {
     }
 
     /// Takes `rows` rows from where the source wrote them to `slot`.
-    fn run(&mut self, which: Rows<'_>, rows: usize, slot: &mut [u8]) -> Result<(), DataError> {
+    pub fn run(&mut self, which: Rows<'_>, rows: usize, slot: &mut [u8]) -> Result<(), DataError> {
         let mut rest = &mut self.buffers[..];
         for index in 0..self.steps.len() {
             // A step's output is as large as the next one's input; the last writes to the slot, which is sized for it.

@@ -26,15 +26,15 @@ fn tensors_are_shared_and_given_out_row_by_row() {
 fn tensors_that_do_not_fit_together_are_refused() {
     let complaints = [
         complaint(Tensor::f32([2, 2], vec![1.0]), Path::new("/")),
-        complaint(Tensor::f32([], vec![1.0]), Path::new("/")),
+        complaint(Dataset::from_tensor_slices([("x", Tensor::f32([], vec![1.0]).unwrap())]), Path::new("/")),
         complaint(
             Dataset::from_tensor_slices([("x", Tensor::u8([2], [1, 2]).unwrap()), ("y", Tensor::u8([1], [1]).unwrap())]),
             Path::new("/"),
         ),
     ];
     insta::assert_snapshot!(complaints.join("\n"), @"
-    a tensor of shape [2, 2] cannot hold 1 numbers in rows; give it the shape the numbers have
-    a tensor of shape [] cannot hold 1 numbers in rows; give it the shape the numbers have
+    a tensor of shape [2, 2] cannot hold 1 numbers; give it the shape the numbers have
+    column `x` is a single number and has no rows; give it a first dimension
     column `y` has 1 rows where column `x` has 2; give all columns as many
     ");
 }

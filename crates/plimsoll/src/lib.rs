@@ -8,6 +8,7 @@ mod checkpoint;
 pub mod config;
 mod devices;
 mod error;
+mod generate;
 mod loss;
 mod metrics;
 pub mod nn;
@@ -25,6 +26,7 @@ pub use allow::{Allow, Permission};
 pub use checkpoint::Checkpoints;
 pub use devices::{Choice, open_device};
 pub use error::{Error, Result};
+pub use generate::{Generator, Sampling};
 pub use loss::{Loss, Objective};
 pub use metrics::{Metric, Scores};
 pub use pipeline::{Bench, BenchEpoch, OverLine, Pipeline, Sample};
@@ -42,6 +44,11 @@ pub use trainer::{
     Callback, Count, CsvLog, DeviceLine, EarlyStopping, Epoch, Event, Fit, Flow, History, Infeasible, LargestBatch, Prediction, RunPlan,
     Trainer,
 };
+
+/// Offsets for buffers with known lifetimes: the packing that plans are made with, by itself.
+pub mod arena {
+    pub use plimsoll_core::plan::{Block, Effort, Goal, Layout, Solution, solve};
+}
 
 /// What a device is, in words.
 pub fn describe(device: &dyn plimsoll_core::Device) -> String {

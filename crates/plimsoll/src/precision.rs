@@ -43,7 +43,7 @@ impl Precision {
     pub(crate) fn apply(self, graph: Graph) -> Result<Graph, GraphError> {
         match self.storage() {
             None => Ok(graph),
-            Some(dtype) => Err(graph.error(format!("this build cannot keep activations as {dtype} yet; train with precision f32"))),
+            Some(dtype) => plimsoll_core::passes::mixed(&graph, dtype),
         }
     }
 }

@@ -163,6 +163,11 @@ impl Run {
         }
     }
 
+    /// Its trainer, without the folder.
+    pub fn into_trainer(self) -> Trainer {
+        self.trainer
+    }
+
     /// What its folder is called if it is not told: the configuration's name.
     pub fn title(&self) -> &str {
         &self.title

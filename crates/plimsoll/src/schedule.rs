@@ -267,3 +267,58 @@ impl Default for Schedule {
         Schedule::constant()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    fn check(name: &str, schedule: &Schedule, reference: &Value) {
+        for (step, expected) in reference[name].as_array().unwrap().iter().enumerate() {
+            let (factor, expected) = (schedule.factor(step as u64), expected.as_f64().unwrap());
+            assert!((factor - expected).abs() < 1e-6, "{name}, step {step}: {factor} instead of {expected}");
+        }
+    }
+
+    #[test]
+    fn schedules_are_those_of_keras_and_pytorch() {
+        let keras = serde_json::from_str(include_str!("../tests/references/schedules_keras.json")).unwrap();
+        check("cosine", &Schedule::cosine(20).floor(0.1), &keras);
+        check("cosine_warm_up", &Schedule::cosine(15).warm_up(5), &keras);
+        check("polynomial", &Schedule::polynomial(20, 0.2, 2.0), &keras);
+        check("exponential", &Schedule::exponential(4, 0.7), &keras);
+        check("exponential_staircase", &Schedule::exponential(4, 0.7).staircase(), &keras);
+        let torch = serde_json::from_str(include_str!("../tests/references/schedules_torch.json")).unwrap();
+        check("step", &Schedule::step(6, 0.3), &torch);
+        check("one_cycle", &Schedule::one_cycle(20), &torch);
+    }
+
+    #[test]
+    fn a_schedule_that_ends_too_early_is_refused() {
+        let error = Schedule::cosine(90).warm_up(10).check(101).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "the cosine schedule ends after 100 steps, but training goes on to step 101; give the schedule more steps \
+             (`train.schedule.steps`, or leave them out to fit the run) or train for fewer epochs"
+        );
+        assert!(Schedule::cosine(90).warm_up(10).check(100).is_ok());
+        assert_eq!(Schedule::cosine(1).open_ended().warm_up(10).fitted(500).length(), Some(500));
+        assert!(Schedule::step(3, 0.5).check(u64::MAX).is_ok(), "it never ends");
+    }
+
+    #[test]
+    fn a_plateau_lowers_the_rate_after_its_patience_and_rests() {
+        let schedule = Schedule::plateau(Plateau { factor: 0.5, patience: 2, cooldown: 1, floor: 0.2, ..Plateau::default() });
+        let mut state = ScheduleState::default();
+        let factors: Vec<f64> = [1.0, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.5, 0.5, 0.5, 0.5, 0.5]
+            .into_iter()
+            .map(|loss| {
+                // As a resumed run would have it.
+                state = serde_json::from_value(serde_json::to_value(state).unwrap()).unwrap();
+                schedule.observe(&mut state, loss);
+                state.factor
+            })
+            .collect();
+        assert_eq!(factors, [1.0, 1.0, 1.0, 0.5, 0.5, 0.25, 0.25, 0.25, 0.25, 0.2, 0.2, 0.2]);
+    }
+}

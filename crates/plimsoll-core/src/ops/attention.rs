@@ -258,3 +258,22 @@ impl Define for AttentionGrad {
         self.attention.cost(inputs, rows, 5, 6)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causality_halves_the_work() {
+        let cost = |queries: usize, keys: usize, causal: bool| {
+            let sequence = |length: usize| TensorType::f32(Shape::batch_of([length, 8]));
+            let (q, kv) = (sequence(queries), sequence(keys));
+            let op = Attention { causal, ..Attention::new(Packing::Separate, 2, 4) };
+            op.flops(&[&q, &kv, &kv], &[], 3)
+        };
+        // Three sequences of two heads, two products of depth four and the softmax.
+        let each = 3 * 2 * (2 * 2 * 4 + 4);
+        assert_eq!((cost(100, 100, false), cost(100, 100, true)), (each * 100 * 100, each * 5050));
+        assert_eq!((cost(10, 100, true), cost(100, 10, true)), (each * 55, each * (55 + 90 * 10)));
+    }
+}

@@ -120,6 +120,8 @@ pub fn mixed(old: &Graph, dtype: DType) -> Result<Graph, GraphError> {
         promised[value.index()] = Some(cast);
     }
     finish(&mut new, old, &promised);
+    // Gradients are still to be taken.
+    new.stopped = old.stopped.iter().filter_map(|value| renamed[value.index()]).collect();
     verify(&new)?;
     Ok(new)
 }

@@ -6,6 +6,7 @@ mod check;
 mod liveness;
 mod order;
 pub mod recompute;
+mod same;
 mod staging;
 mod updates;
 
@@ -18,10 +19,11 @@ use crate::{Bytes, verify};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-pub use arena::{Block, Layout, assign};
+pub use arena::{Block, Effort, Goal, Layout, Solution, assign, solve};
 pub use certificate::{Certificate, Claim, Range, Space, Step};
 pub use check::{CheckError, check};
 pub use recompute::{Again, Sequenced};
+pub use same::check_same;
 pub use staging::{SLOT_HEADER, Staging};
 
 /// How many single numbers of a run are handed to the host by themselves.

@@ -33,9 +33,9 @@ impl Memory for Shared {
 }
 
 /// A device that runs the plan step by step in its memory, each step by the reference; scratch is filled with rubbish.
-struct Slow {
+pub struct Slow {
     /// An op whose results are a little off.
-    broken: Option<&'static str>,
+    pub broken: Option<&'static str>,
 }
 
 struct SlowProgram {

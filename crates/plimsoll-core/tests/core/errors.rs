@@ -1,9 +1,12 @@
 //! Graphs that cannot be: the message names the layer and the shapes.
 
 use crate::support::parameter;
+use plimsoll_core::autodiff::gradients;
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Init, StateId, StateKind};
-use plimsoll_core::ops::{AvgPool, Concat, Conv2d, Conv2dGradFilter, Conv2dGradInput, MatMul, MaxPool, Reshape, Slice, Window};
+use plimsoll_core::ops::{
+    Attention, AvgPool, Cell, Concat, Conv2d, Conv2dGradFilter, Conv2dGradInput, Gather, MatMul, MaxPool, Packing, Recurrent, Reshape, ScatterAdd, Slice, Window,
+};
 use plimsoll_core::{DType, Dim, Graph, GraphError, Op, Shape, TensorType, ValueId, verify};
 
 /// The message of building something wrong in the layer `encoder/dense`, from images `[B, 8, 8, 3]` and a matrix `[4, 5]`.
@@ -92,6 +95,27 @@ fn a_gradient_must_belong_to_its_convolution() {
 }
 
 #[test]
+fn recurrent_layers_say_what_they_read() {
+    let lstm = |units, masked| Op::Recurrent(Recurrent { cell: Cell::Lstm, units, reverse: true, masked, initial: false });
+    let sequence = |g: &mut Graph| g.input("x", TensorType::f32(Shape::batch_of([5, 12])));
+    insta::assert_snapshot!(message(|g, images, matrix| g.add(lstm(3, false), &[images, matrix])), @"layer `encoder/dense`: takes a sequence [batch, steps, features], but the projected input has the shape [B, 8, 8, 3]");
+    insta::assert_snapshot!(message(|g, _, matrix| { let x = sequence(g); g.add(lstm(4, false), &[x, matrix]) }), @"layer `encoder/dense`: a step of 4 units of lstm reads 16 features, but the projected input is f32[B, 5, 12]");
+    insta::assert_snapshot!(message(|g, _, matrix| { let x = sequence(g); g.add(lstm(3, false), &[x, matrix]) }), @"layer `encoder/dense`: the recurrent kernel should have the shape [3, 12], but is f32[4, 5]");
+    insta::assert_snapshot!(message(|g, _, matrix| { let x = sequence(g); g.add(lstm(3, true), &[x, matrix]) }), @"layer `encoder/dense`: a walk of lstm, 3 units, backwards, masked does not take 2 tensors");
+    insta::assert_snapshot!(message(|g, _, _| {
+        let (x, kernel) = (sequence(g), parameter(g, "kernel", Shape::fixed([3, 12]))?);
+        let mask = g.input("mask", TensorType::new(DType::I32, Shape::batch_of([5])));
+        g.add(lstm(3, true), &[x, kernel, mask])
+    }), @"layer `encoder/dense`: the mask is u8 or real, but is i32[B, 5]; cast it first");
+    insta::assert_snapshot!(message(|g, _, _| {
+        let (x, kernel) = (sequence(g), parameter(g, "kernel", Shape::fixed([3, 12]))?);
+        let gates = g.add(lstm(3, false), &[x, kernel])?[1];
+        let loss = g.sum(gates)?;
+        gradients(g, loss, &[kernel])
+    }), @"layer `encoder/dense`: the gates of a recurrent layer are kept for its gradient and cannot be differentiated");
+}
+
+#[test]
 fn a_state_changes_once_and_keeps_its_type() {
     let refused = |build: fn(&mut Graph) -> Result<(), GraphError>| {
         let mut graph = Graph::new();
@@ -128,4 +152,59 @@ fn positions_that_a_cut_batch_would_change_are_refused() {
     let across = Shape::new([3.into(), Dim::BATCH]);
     let draws = graph.pointwise_over(Expr::build(|e| e.random(0)), &[], across).unwrap_err();
     insta::assert_snapshot!(draws, @"draws random numbers over [3, B]; the batch must come first, so that pieces of it draw the same");
+}
+
+#[test]
+fn tables_and_row_numbers_must_go_together() {
+    let numbers = |g: &mut Graph, dtype| g.input("numbers", TensorType::new(dtype, Shape::batch_of([7])));
+    insta::assert_snapshot!(message(|g, images, _| {
+        let numbers = numbers(g, DType::I32);
+        g.gather(images, numbers)
+    }), @"layer `encoder/dense`: takes a table [rows, …] that does not depend on the batch, but got the shape [B, 8, 8, 3]");
+    insta::assert_snapshot!(message(|g, _, matrix| {
+        let numbers = numbers(g, DType::F32);
+        g.gather(matrix, numbers)
+    }), @"layer `encoder/dense`: takes row numbers in i32 or u8, but got f32[B, 7]; cast them first");
+    insta::assert_snapshot!(message(|g, _, matrix| {
+        let numbers = numbers(g, DType::U8);
+        g.add(Op::Gather(Gather { dtype: DType::I32 }), &[matrix, numbers])
+    }), @"layer `encoder/dense`: gives real numbers, but is asked for i32");
+    insta::assert_snapshot!(message(|g, _, matrix| {
+        let numbers = numbers(g, DType::U8);
+        g.add(Op::ScatterAdd(ScatterAdd { table: Shape::fixed([9, 5]) }), &[numbers, matrix])
+    }), @"layer `encoder/dense`: rows [4, 5] at [B, 7] do not belong to a table of [9, 5]");
+}
+
+#[test]
+fn sequences_must_go_together() {
+    let sequence = |g: &mut Graph, dims: [usize; 2]| g.input("sequence", TensorType::f32(Shape::batch_of(dims)));
+    let attention = |heads, kv_heads, packing| Op::Attention(Attention { kv_heads, ..Attention::new(packing, heads, 4) });
+    insta::assert_snapshot!(message(|g, images, _| g.add(attention(2, 2, Packing::All), &[images])), @"layer `encoder/dense`: takes sequences [batch, length, width], but got the shape [B, 8, 8, 3]");
+    insta::assert_snapshot!(message(|g, _, _| {
+        let qkv = sequence(g, [9, 20]);
+        g.add(attention(2, 2, Packing::All), &[qkv])
+    }), @"layer `encoder/dense`: cannot cut the shape [B, 9, 20] into 6 parts of equal depth");
+    insta::assert_snapshot!(message(|g, _, _| {
+        let q = sequence(g, [9, 12]);
+        g.add(attention(3, 2, Packing::Separate), &[q, q, q])
+    }), @"layer `encoder/dense`: cannot share 2 heads of keys among 3 heads of queries");
+    insta::assert_snapshot!(message(|g, _, _| {
+        let (q, k, v) = (sequence(g, [9, 12]), sequence(g, [8, 12]), sequence(g, [7, 12]));
+        g.add(attention(3, 3, Packing::Separate), &[q, k, v])
+    }), @"layer `encoder/dense`: shapes [B, 9, 12], [B, 8, 12], [B, 7, 12] do not go together (3 heads of queries, 3 of keys)");
+    insta::assert_snapshot!(message(|g, _, _| {
+        let q = sequence(g, [9, 12]);
+        g.add(attention(3, 3, Packing::Separate), &[q, q])
+    }), @"layer `encoder/dense`: takes 3 tensors, or 4 with a mask of the keys, but got 2");
+    insta::assert_snapshot!(message(|g, _, _| {
+        let (q, kv) = (sequence(g, [9, 12]), sequence(g, [8, 24]));
+        let mask = g.input("mask", TensorType::new(DType::U8, Shape::batch_of([9])));
+        g.add(attention(3, 3, Packing::KeysValues), &[q, kv, mask])
+    }), @"layer `encoder/dense`: takes a mask [B, 8] of the keys, but got u8[B, 9]");
+    insta::assert_snapshot!(message(|g, _, _| {
+        let q = sequence(g, [9, 12]);
+        let results = g.add(attention(3, 3, Packing::Separate), &[q, q, q])?;
+        let loss = g.sum(results[1])?;
+        plimsoll_core::autodiff::gradients(g, loss, &[q])
+    }), @"layer `encoder/dense`: the log-sum-exp of attention is a statistic; a loss cannot depend on it");
 }

@@ -9,6 +9,8 @@ mod errors;
 mod op_table;
 mod passes;
 mod planner;
+mod recurrent;
+mod recompute;
 mod precision;
 mod reference;
 mod step;

@@ -3,9 +3,10 @@
 use crate::support::{PAPER, assert_sound, numbers, parameter};
 use plimsoll_core::expr::{Binary, Expr};
 use plimsoll_core::graph::{Init, StateId, StateKind};
+use plimsoll_core::loss_scale::LossScaling;
 use plimsoll_core::plan::plan;
 use plimsoll_core::random::StepRandom;
-use plimsoll_core::step::{Role, training_programs};
+use plimsoll_core::step::{Role, Training, training_programs, training_programs_with};
 use plimsoll_core::{Graph, GraphError, Shape, TensorType, ValueId, reference};
 
 const ROWS: usize = 7;
@@ -61,8 +62,11 @@ fn first_states(programs: &[(Role, Graph)]) -> Vec<Vec<f64>> {
 
 /// Runs one batch in the given pieces and gives the states afterwards, the sums of gradients left out.
 fn after_one_batch(programs: &[(Role, Graph)], pieces: &[(Role, usize)]) -> Vec<Vec<f64>> {
+    after_one_batch_from(programs, pieces, first_states(programs))
+}
+
+fn after_one_batch_from(programs: &[(Role, Graph)], pieces: &[(Role, usize)], mut states: Vec<Vec<f64>>) -> Vec<Vec<f64>> {
     let (x, target) = (numbers(ROWS * 4, 100), numbers(ROWS * 2, 101));
-    let mut states = first_states(programs);
     let mut from = 0;
     for (role, rows) in pieces {
         let graph = &programs.iter().find(|(own, _)| own == role).unwrap().1;
@@ -149,4 +153,60 @@ fn parameters_change_inside_backward() -> Result<(), GraphError> {
     let most = (0..program.order.len() as u32).map(|step| gradients.iter().filter(|b| b.first <= step && step <= b.last).count()).max();
     assert_eq!((gradients.len(), most), (LAYERS, Some(1)), "{LAYERS} gradients are made, and never two of them are there at once");
     Ok(())
+}
+
+/// A rule that sees all gradients, a divisor known only at the end of a batch and a scaled loss: pieces still add up to the whole.
+#[test]
+fn what_looks_at_all_gradients_looks_at_the_completed_sums() {
+    let (mut forward, loss) = model().unwrap();
+    let (target, batch) = (ValueId(1), ValueId(2));
+    assert_eq!((forward.inputs()[1].name.as_str(), forward.scalars()[0].as_str()), ("target", "rows in the batch"));
+    let positive = Expr::build(|e| e.div(e.binary(Binary::Less, e.constant(0.0), e.input(0)), e.input(1)));
+    let positive = forward.pointwise(positive, &[target, batch]).unwrap();
+    let counted = forward.sum(positive).unwrap();
+    // Every gradient is divided by the largest number of them all.
+    let normalise = |g: &mut Graph, all: &[ValueId]| -> Result<Vec<ValueId>, GraphError> {
+        let mut largest: Option<ValueId> = None;
+        for gradient in all {
+            let sizes = g.unary(plimsoll_core::expr::Unary::Abs, *gradient)?;
+            let axes: Vec<usize> = (0..g.shape(sizes).rank()).collect();
+            let most = g.reduce(plimsoll_core::ops::Reduction::Max, sizes, &axes)?;
+            let most = g.reshape(most, Shape::scalar())?;
+            largest = Some(largest.map_or(Ok(most), |known| g.binary(Binary::Max, known, most))?);
+        }
+        all.iter().map(|gradient| g.binary(Binary::Div, *gradient, largest.expect("there are parameters"))).collect()
+    };
+    let seen = |normalised: bool, scaled: bool| {
+        let training = Training {
+            rule: &momentum,
+            gradients: normalised.then_some(&normalise),
+            divisor: Some(counted),
+            scaling: scaled.then_some(LossScaling { start: 8.0, growth_steps: 2000 }),
+        };
+        training_programs_with(&forward, loss, true, &training).unwrap()
+    };
+    let mut results = Vec::new();
+    for (normalised, scaled) in [(false, false), (true, false), (false, true), (true, true)] {
+        let programs = seen(normalised, scaled);
+        assert_sound(&plan(programs.clone(), ROWS, &PAPER).unwrap());
+        let mut states = first_states(&programs);
+        for (state, first) in programs[0].1.states().iter().zip(&mut states) {
+            if let (StateKind::Optimizer, Init::Constant(number)) = (state.kind, state.init) {
+                first.fill(f64::from(number));
+            }
+        }
+        let whole = after_one_batch_from(&programs, &[(Role::Step, 7)], states.clone());
+        for cut in [&[(Role::First, 3), (Role::Middle, 2), (Role::Last, 2)][..], &[(Role::First, 1), (Role::Last, 6)]] {
+            let pieces = after_one_batch_from(&programs, cut, states.clone());
+            for (got, want) in pieces.iter().flatten().zip(whole.iter().flatten()) {
+                assert!((got - want).abs() < 1e-12, "{cut:?}: {got} instead of {want}");
+            }
+        }
+        results.push(whole);
+    }
+    assert_ne!(results[0][0], results[1][0], "the rule for all gradients is heard");
+    for (plain, scaled) in [(&results[0], &results[2]), (&results[1], &results[3])] {
+        let worst = plain[0].iter().zip(&scaled[0]).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(worst < 1e-12, "the scale of the loss leaves no trace: {worst}");
+    }
 }

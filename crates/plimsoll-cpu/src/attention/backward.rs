@@ -76,12 +76,25 @@ pub fn backward_workspace(shape: &AttentionShape, d_q: DType, threads: usize) ->
 /// # Panics
 /// When the workspace is shorter than [`backward_workspace`] asks for.
 pub unsafe fn backward(pool: &Pool, shape: &AttentionShape, tensors: &Backward, workspace: &mut [f32]) {
+    // SAFETY: passed on to the caller.
+    unsafe { backward_with(Isa::best(), pool, shape, tensors, workspace) }
+}
+
+/// [`backward`] with chosen instructions.
+///
+/// # Safety
+/// As for [`backward`].
+///
+/// # Panics
+/// As [`backward`], and when the processor lacks `isa`.
+pub unsafe fn backward_with(isa: Isa, pool: &Pool, shape: &AttentionShape, tensors: &Backward, workspace: &mut [f32]) {
+    assert!(isa.supported(), "this processor has no {isa:?}");
     assert!(workspace.len() >= backward_workspace(shape, tensors.d_q.dtype, pool.threads()), "the workspace of {shape:?}");
     let own = lines(&pieces(shape, tensors.d_q.dtype));
     let scratch = aligned(workspace);
     run(pool, shape.is_worth_waking(), shape.batch * shape.kv_heads, &|task, worker| {
         // SAFETY: the caller's promise; tasks write different heads, and workers have their own scratch.
-        unsafe { one_head(shape, tensors, task / shape.kv_heads, task % shape.kv_heads, Out(scratch.add(worker * own))) };
+        unsafe { one_head(isa, shape, tensors, task / shape.kv_heads, task % shape.kv_heads, Out(scratch.add(worker * own))) };
     });
 }
 
@@ -89,8 +102,7 @@ pub unsafe fn backward(pool: &Pool, shape: &AttentionShape, tensors: &Backward, 
 ///
 /// # Safety
 /// As for [`backward`]; the scratch is this task's alone.
-unsafe fn one_head(shape: &AttentionShape, tensors: &Backward, b: usize, kv_head: usize, scratch: Out) {
-    let isa = Isa::best();
+unsafe fn one_head(isa: Isa, shape: &AttentionShape, tensors: &Backward, b: usize, kv_head: usize, scratch: Out) {
     let AttentionShape { queries, keys, depth, causal, .. } = *shape;
     let group = shape.group();
     let mut parts = Parts(scratch.0);
@@ -110,17 +122,17 @@ unsafe fn one_head(shape: &AttentionShape, tensors: &Backward, b: usize, kv_head
             logarithms[own].iter_mut().zip(lse).for_each(|(to, lse)| *to = lse * LOG2_E);
             for i in (0..queries).step_by(QUERIES) {
                 let count = QUERIES.min(queries - i);
-                tensors.o.load(isa, b * queries + i, head * depth, count, depth, 1.0, q);
-                tensors.d_o.load(isa, b * queries + i, head * depth, count, depth, 1.0, d_o);
+                tensors.o.load(isa, (b * queries + i, head * depth), (count, depth), 1.0, q);
+                tensors.d_o.load(isa, (b * queries + i, head * depth), (count, depth), 1.0, d_o);
                 let block = |start: *mut f32| std::slice::from_raw_parts(start.cast_const(), count * depth);
                 row_products(isa, block(q), block(d_o), depth, &mut deltas[member * queries + i..][..count]);
             }
         }
         for key in (0..keys).step_by(KEYS) {
             let columns = KEYS.min(keys - key);
-            tensors.v.load(isa, b * keys + key, kv_number, columns, depth, 1.0, rows);
+            tensors.v.load(isa, (b * keys + key, kv_number), (columns, depth), 1.0, rows);
             let values = Right::transposed(isa, rows, columns, depth, turned_values);
-            tensors.k.load(isa, b * keys + key, kv_number, columns, depth, 1.0, rows);
+            tensors.k.load(isa, (b * keys + key, kv_number), (columns, depth), 1.0, rows);
             let right = Right::transposed(isa, rows, columns, depth, turned_keys);
             std::slice::from_raw_parts_mut(rows, columns * depth).iter_mut().for_each(|x| *x *= shape.scale);
             let scaled_keys = Right::rows(isa, rows, depth);
@@ -136,8 +148,8 @@ unsafe fn one_head(shape: &AttentionShape, tensors: &Backward, b: usize, kv_head
             for (member, i) in (0..group).flat_map(|member| (start..queries).step_by(QUERIES).map(move |i| (member, i))) {
                 let (head, count) = (kv_head * group + member, QUERIES.min(queries - i));
                 let place = b * queries + i;
-                tensors.q.load(isa, place, head * depth, count, depth, shape.scale * LOG2_E, q);
-                tensors.d_o.load(isa, place, head * depth, count, depth, 1.0, d_o);
+                tensors.q.load(isa, (place, head * depth), (count, depth), shape.scale * LOG2_E, q);
+                tensors.d_o.load(isa, (place, head * depth), (count, depth), 1.0, d_o);
                 let before = key as isize - i as isize;
                 let cut = causal && key + columns > i + 1;
                 let hide = |hidden: fn(isize) -> Hidden| if cut { hidden(before) } else { Hidden::Nothing };

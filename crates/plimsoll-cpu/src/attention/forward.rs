@@ -54,6 +54,19 @@ pub fn forward_workspace(shape: &AttentionShape, threads: usize) -> usize {
 /// # Panics
 /// When the workspace is shorter than [`forward_workspace`] asks for.
 pub unsafe fn forward(pool: &Pool, shape: &AttentionShape, tensors: &Forward, workspace: &mut [f32]) {
+    // SAFETY: passed on to the caller.
+    unsafe { forward_with(Isa::best(), pool, shape, tensors, workspace) }
+}
+
+/// [`forward`] with chosen instructions.
+///
+/// # Safety
+/// As for [`forward`].
+///
+/// # Panics
+/// As [`forward`], and when the processor lacks `isa`.
+pub unsafe fn forward_with(isa: Isa, pool: &Pool, shape: &AttentionShape, tensors: &Forward, workspace: &mut [f32]) {
+    assert!(isa.supported(), "this processor has no {isa:?}");
     assert!(workspace.len() >= forward_workspace(shape, pool.threads()), "the workspace of {shape:?}");
     let own = lines(&pieces(shape));
     let scratch = aligned(workspace);
@@ -61,7 +74,7 @@ pub unsafe fn forward(pool: &Pool, shape: &AttentionShape, tensors: &Forward, wo
     run(pool, shape.is_worth_waking(), shape.batch * shape.heads * chunks, &|task, worker| {
         let (head, chunk) = (task / chunks, task % chunks);
         // SAFETY: the caller's promise; tasks write different queries of different heads, and workers have their own scratch.
-        unsafe { one_chunk(shape, tensors, head / shape.heads, head % shape.heads, chunk * CHUNK, Out(scratch.add(worker * own))) };
+        unsafe { one_chunk(isa, shape, tensors, head / shape.heads, head % shape.heads, chunk * CHUNK, Out(scratch.add(worker * own))) };
     });
 }
 
@@ -69,8 +82,7 @@ pub unsafe fn forward(pool: &Pool, shape: &AttentionShape, tensors: &Forward, wo
 ///
 /// # Safety
 /// As for [`forward`]; the scratch is this task's alone.
-unsafe fn one_chunk(shape: &AttentionShape, tensors: &Forward, b: usize, head: usize, first: usize, scratch: Out) {
-    let isa = Isa::best();
+unsafe fn one_chunk(isa: Isa, shape: &AttentionShape, tensors: &Forward, b: usize, head: usize, first: usize, scratch: Out) {
     let AttentionShape { queries, keys, depth, causal, .. } = *shape;
     let count = CHUNK.min(queries - first);
     let mut parts = Parts(scratch.0);
@@ -79,7 +91,7 @@ unsafe fn one_chunk(shape: &AttentionShape, tensors: &Forward, b: usize, head: u
     let (number, kv_number) = (head * depth, head / shape.group() * depth);
     // SAFETY: the pieces of the scratch are as long as `pieces` says, and the operands are there by the caller's promise.
     unsafe {
-        tensors.q.load(isa, b * queries + first, number, count, depth, shape.scale * LOG2_E, q);
+        tensors.q.load(isa, (b * queries + first, number), (count, depth), shape.scale * LOG2_E, q);
         let o = std::slice::from_raw_parts_mut(o, count * depth);
         let largest = std::slice::from_raw_parts_mut(largest, count);
         let sums = std::slice::from_raw_parts_mut(sums, count);
@@ -90,9 +102,9 @@ unsafe fn one_chunk(shape: &AttentionShape, tensors: &Forward, b: usize, head: u
         let seen = if causal { keys.min(first + count) } else { keys };
         for key in (0..seen).step_by(super::KEYS) {
             let columns = super::KEYS.min(seen - key);
-            tensors.k.load(isa, b * keys + key, kv_number, columns, depth, 1.0, rows);
+            tensors.k.load(isa, (b * keys + key, kv_number), (columns, depth), 1.0, rows);
             let right = Right::transposed(isa, rows, columns, depth, turned);
-            tensors.v.load(isa, b * keys + key, kv_number, columns, depth, 1.0, rows);
+            tensors.v.load(isa, (b * keys + key, kv_number), (columns, depth), 1.0, rows);
             let values = Right::rows(isa, rows, depth);
             if let Some(hidden) = tensors.mask {
                 hidden.load(isa, b * keys + key, &mut mask[..columns]);

@@ -9,8 +9,8 @@ mod forward;
 mod tiles;
 mod weights;
 
-pub use backward::{Backward, backward, backward_workspace};
-pub use forward::{Forward, forward, forward_workspace};
+pub use backward::{Backward, backward, backward_with, backward_workspace};
+pub use forward::{Forward, forward, forward_with, forward_workspace};
 
 use crate::gemm::LINE;
 use crate::gemm::tile::MAX_COLUMNS;
@@ -85,11 +85,11 @@ impl Heads {
         self.start.wrapping_add((place * self.row + number) * self.dtype.size())
     }
 
-    /// Brings `count` places of a head to single precision, times `scale`, row after row.
+    /// Brings `count` places of the head that begins at a number of each to single precision, times `scale`, row after row.
     ///
     /// # Safety
     /// They are readable, and `to` has room for `count · depth` floats.
-    unsafe fn load(&self, isa: Isa, place: usize, number: usize, count: usize, depth: usize, scale: f32, to: *mut f32) {
+    unsafe fn load(&self, isa: Isa, (place, number): (usize, usize), (count, depth): (usize, usize), scale: f32, to: *mut f32) {
         for i in 0..count {
             // SAFETY: the caller's promise.
             unsafe {

@@ -45,11 +45,21 @@ impl Tensor {
 
     fn new(shape: Vec<usize>, numbers: Numbers) -> Result<Tensor, DataError> {
         let (have, wanted) = (numbers.len(), shape.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim)));
-        if wanted != Some(have) || shape.is_empty() {
-            let problem = format!("a tensor of shape {shape:?} cannot hold {have} numbers in rows; give it the shape the numbers have");
+        if wanted != Some(have) {
+            let problem = format!("a tensor of shape {shape:?} cannot hold {have} numbers; give it the shape the numbers have");
             return Err(DataError::Stage(problem));
         }
         Ok(Tensor { shape, numbers })
+    }
+
+    /// Writes it as one row of a column, if it is one.
+    pub(crate) fn write_row(&self, column: &Column, out: &mut [u8]) -> Result<(), DataError> {
+        if self.shape != column.shape || self.numbers.dtype() != column.dtype {
+            let problem = format!("is declared as {column}, and {}{:?} was given for it", self.numbers.dtype(), self.shape);
+            return Err(DataError::Schema { column: column.name.clone(), problem });
+        }
+        self.numbers.copy(0, out);
+        Ok(())
     }
 }
 
@@ -97,10 +107,15 @@ impl Tensors {
     /// Named columns, all with as many rows.
     pub fn new<S: Into<String>>(columns: impl IntoIterator<Item = (S, Tensor)>) -> Result<Tensors, DataError> {
         let (names, tensors): (Vec<String>, Vec<Tensor>) = columns.into_iter().map(|(name, tensor)| (name.into(), tensor)).unzip();
-        let rows = tensors.first().map_or(0, |tensor| tensor.shape[0]);
+        let rows_of = |tensor: &Tensor| tensor.shape.first().copied().unwrap_or(0);
+        let rows = tensors.first().map_or(0, rows_of);
         for (name, tensor) in names.iter().zip(&tensors) {
-            if tensor.shape[0] != rows {
-                let problem = format!("has {} rows where column `{}` has {rows}; give all columns as many", tensor.shape[0], names[0]);
+            if tensor.shape.is_empty() {
+                let problem = "is a single number and has no rows; give it a first dimension".into();
+                return Err(DataError::Schema { column: name.clone(), problem });
+            }
+            if rows_of(tensor) != rows {
+                let problem = format!("has {} rows where column `{}` has {rows}; give all columns as many", rows_of(tensor), names[0]);
                 return Err(DataError::Schema { column: name.clone(), problem });
             }
         }

@@ -2,10 +2,10 @@
 
 use super::maps::maps;
 use super::reader::Reader;
-use super::sources::{Opened, SOURCES};
+use super::sources::{Opened, SOURCES, Source};
 use crate::error::{Error, Result};
 use plimsoll_core::Bytes;
-use plimsoll_data::{Cache, Dataset, Parallelism, Prefetch, Shuffle};
+use plimsoll_data::{Cache, Dataset, Parallelism, Prefetch, Shuffle, Vocabulary};
 use std::path::Path;
 use std::sync::Arc;
 use toml::Value;
@@ -22,6 +22,19 @@ pub(super) fn synthetic_rows(root: &Reader<'_>) -> Result<Option<u64>> {
     let rows = data.count("rows", 1)?.unwrap_or(1 << 20);
     data.finish()?;
     Ok(Some(rows))
+}
+
+/// The characters and the context of the text that is learnt from.
+pub(super) fn text(root: &Reader<'_>, folder: &Path) -> Result<(Vocabulary, usize)> {
+    let data = root.section("data")?;
+    let kind = data.as_ref().map(|data| data.choice("source", &SOURCES)).transpose()?.flatten();
+    match (data, kind) {
+        (Some(data), Some(kind @ Source::Text)) => match Opened::new(&data, kind, folder)? {
+            Opened::Text { whole, .. } => Ok((whole.vocabulary().clone(), whole.context())),
+            _ => unreachable!("a text was opened"),
+        },
+        _ => Err(Error::Config("this run did not learn from text (`data.source` is not \"text\"), so it cannot write any".to_string())),
+    }
 }
 
 /// The rows to learn from and those to validate on.
@@ -46,9 +59,14 @@ pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, s
     let parallelism = parallelism(&data)?;
     let max_item = size(&data, "max_item")?;
     let cache = cache(&data, folder)?;
-    let finish = |rows: Dataset, shuffle: Option<Shuffle>| {
+    let chosen = Chosen::read(&data)?;
+    let finish = |rows: Dataset, shuffle: Option<Shuffle>, chosen: Option<&Chosen>| {
         let rows = match shuffle {
             Some(shuffle) => rows.shuffle(shuffle),
+            None => rows,
+        };
+        let rows = match chosen.and_then(|chosen| chosen.repeat) {
+            Some(times) => rows.repeat(times),
             None => rows,
         };
         let rows = maps.iter().fold(rows, |rows, (column, op)| rows.map(column, [Arc::clone(op)]));
@@ -56,7 +74,19 @@ pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, s
             Some(bytes) => rows.max_item(bytes),
             None => rows,
         };
-        rows.parallelism(parallelism).batch(batch).prefetch(prefetch)
+        let rows = rows.parallelism(parallelism);
+        let rows = match (chosen.and_then(|chosen| chosen.ignore_errors), &cache) {
+            (Some(cap), Some(cache)) => rows.cache(cache.clone()).ignore_errors(cap),
+            (Some(cap), None) => rows.ignore_errors(cap),
+            (None, Some(cache)) if chosen.is_some() => rows.cache(cache.clone()),
+            _ => rows,
+        };
+        let rows = rows.batch(batch).prefetch(prefetch);
+        // How many rows are left out is not known beforehand, so an epoch's last batch cannot be a part of one.
+        match chosen {
+            Some(chosen) if chosen.drop_remainder || chosen.ignore_errors.is_some() => rows.drop_remainder(),
+            _ => rows,
+        }
     };
 
     let opened = Opened::new(&data, kind, folder)?;
@@ -89,18 +119,49 @@ pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, s
         (None, None) => (whole, opened.held_out()?),
     };
     // Held-out rows must be rounded as those that are learnt from; they are few, so they are kept in memory.
-    let held_out = held_out.map(|rows| finish(rows, None)).map(|rows| match &cache {
+    let held_out = held_out.map(|rows| finish(rows, None, None)).map(|rows| match &cache {
         Some(_) => rows.cache(Cache::Memory),
         None => rows,
     });
-    let training = finish(training, shuffle);
-    Ok((
-        match cache {
-            Some(cache) => training.cache(cache),
-            None => training,
-        },
-        held_out,
-    ))
+    let training = finish(chosen.before(training), shuffle, Some(&chosen));
+    Ok((training, held_out))
+}
+
+/// Which of the rows to learn from are used, and how often.
+struct Chosen {
+    skip: Option<u64>,
+    take: Option<u64>,
+    shard: Option<(u64, u64)>,
+    repeat: Option<u64>,
+    drop_remainder: bool,
+    ignore_errors: Option<u64>,
+}
+
+impl Chosen {
+    fn read(data: &Reader<'_>) -> Result<Chosen> {
+        let shard = match (data.value("shard"), data.value("shard").and_then(Value::as_array).map(Vec::as_slice)) {
+            (None, _) => None,
+            (Some(_), Some([Value::Integer(count), Value::Integer(index)])) if 0 <= *index && index < count => {
+                Some((*count as u64, *index as u64))
+            }
+            (Some(other), _) => return Err(data.wrong("shard", other, "how many parts there are and which this is, such as [4, 0]")),
+        };
+        Ok(Chosen {
+            skip: data.count("skip", 0)?,
+            take: data.count("take", 1)?,
+            shard,
+            repeat: data.count("repeat", 1)?,
+            drop_remainder: data.flag("drop_remainder")?.unwrap_or(false),
+            ignore_errors: data.count("ignore_errors", 0)?,
+        })
+    }
+
+    /// What is chosen before anything else is done.
+    fn before(&self, rows: Dataset) -> Dataset {
+        let rows = self.skip.map_or(rows.clone(), |skip| rows.skip(skip));
+        let rows = self.take.map_or(rows.clone(), |take| rows.take(take));
+        self.shard.map_or(rows.clone(), |(count, index)| rows.shard(count, index))
+    }
 }
 
 fn shuffle(data: &Reader<'_>, seed: u64) -> Result<Option<Shuffle>> {
@@ -222,6 +283,11 @@ mod tests {
             "[data]\nsource = 'image_folder'\npath = 'empty'".into(),
             "[data]\nsource = 'shapes'\nrows = 10\nsize = [16, 24]\n[data.validation]\nrows = 5\nseed = 9".into(),
             "[data]\nsource = 'shape'".into(),
+            "[data]\nsource = 'digits'\nskip = 5\ntake = 100\nshard = [4, 1]\nshuffle = true\nrepeat = 3\ndrop_remainder = true".into(),
+            "[data]\nsource = 'image_folder'\npath = 'train'\nignore_errors = 9\nmap = [{ op = 'decode' }, { op = 'resize', size = 4 }]"
+                .into(),
+            "[data]\nsource = 'digits'\nshard = [4, 4]".into(),
+            "[data]\nsource = 'digits'\nignore_erors = 4".into(),
             "[data]".into(),
         ];
         insta::assert_snapshot!(cases.map(|case| read(folder.path(), &case)).join("\n"), @r#"
@@ -263,6 +329,11 @@ mod tests {
         10 pictures of shapes (16 × 24, seed 0)
           held out: 5 pictures of shapes (16 × 24, seed 9)
         `data.source` is "shape", but should be one of digits, random, npy, image_folder, text, csv, shapes; did you mean "shapes"?
+        digits (train) → skip(5) → take(100) → shard(4, 1) → shuffle(seed 1) → repeat(3) → drop_remainder
+          held out: digits (test)
+        image_folder train → map(x: decode()) → map(x: resize(4, 4, bilinear)) → parallelism(auto) → ignore_errors(9) → batch(8) → prefetch(auto) → drop_remainder
+        `data.shard` is [4, 4], but should be how many parts there are and which this is, such as [4, 0]
+        unknown key `data.ignore_erors`; did you mean `data.ignore_errors`?
         `data.source` is missing: one of digits, random, npy, image_folder, text, csv, shapes
         "#);
     }

@@ -1,15 +1,10 @@
 //! The `[model]` table: a network of the zoo, or a list of layers.
 
-use super::reader::{Reader, choose, nearest};
+use super::kinds::layer;
+use super::reader::{Reader, choose};
 use crate::error::{Error, Result};
-use crate::nn::{Activation, Add, AveragePool2D, Concatenate, Conv2D, Dense, Dropout, Flatten, Functional, GlobalAveragePool};
-use crate::nn::{Initializer, Layer, MaxPool2D, Model, Padding, Tensor};
+use crate::nn::{Functional, Model, Tensor};
 use crate::zoo::{self, Network};
-use std::sync::Arc;
-
-/// Layer types that are not activations.
-const TYPES: [&str; 9] =
-    ["dense", "conv2d", "max_pool2d", "average_pool2d", "global_average_pool", "flatten", "dropout", "add", "concatenate"];
 
 /// The model.
 pub(super) fn model(root: &Reader<'_>) -> Result<(Model, Option<Network>)> {
@@ -26,7 +21,7 @@ pub(super) fn model(root: &Reader<'_>) -> Result<(Model, Option<Network>)> {
             let built = entry.build(&overrides(&table)?)?;
             network.insert(built).model.clone()
         }
-        (None, Some(layers)) => layered(layers)?,
+        (None, Some(layers)) => layered(layers, &inputs(&table)?)?,
     };
     let model = match table.text("name")? {
         Some(name) => model.name(name),
@@ -34,6 +29,14 @@ pub(super) fn model(root: &Reader<'_>) -> Result<(Model, Option<Network>)> {
     };
     table.finish()?;
     Ok((model, network))
+}
+
+/// The columns the model reads, if there are several.
+fn inputs(table: &Reader<'_>) -> Result<Vec<String>> {
+    let Some(value) = table.value("inputs") else { return Ok(Vec::new()) };
+    let wanted = "a list of columns of the data, such as [\"image\", \"numbers\"]";
+    let names = value.as_array().map(|list| list.iter().map(|item| item.as_str().map(str::to_string)).collect::<Option<Vec<_>>>());
+    names.flatten().filter(|names| !names.is_empty()).ok_or_else(|| table.wrong("inputs", value, wanted))
 }
 
 /// What is said about a network of the zoo.
@@ -49,10 +52,14 @@ fn overrides(table: &Reader<'_>) -> Result<zoo::Options> {
 }
 
 /// Layers that read the one before them, unless `inputs` names others.
-fn layered(layers: Vec<Reader<'_>>) -> Result<Model> {
+fn layered(layers: Vec<Reader<'_>>, inputs: &[String]) -> Result<Model> {
     let mut net = Functional::new("layers");
-    let mut last = net.input();
-    let mut named: Vec<(String, Tensor)> = vec![("input".to_string(), last)];
+    let mut named: Vec<(String, Tensor)> = inputs.iter().map(|name| (name.clone(), net.input_named(name))).collect();
+    if named.is_empty() {
+        named.push(("input".to_string(), net.input()));
+    }
+    let first = named[0].1;
+    let mut last = first;
     for reader in layers {
         let layer = layer(&reader)?;
         let name = reader.text("name")?.map(str::to_string);
@@ -80,61 +87,31 @@ fn layered(layers: Vec<Reader<'_>>) -> Result<Model> {
                 list.iter().map(find).collect::<Result<Vec<_>>>()?
             }
         };
+        let trainable = reader.flag("trainable")?.unwrap_or(true);
+        let shares = match reader.text("shares")? {
+            None => None,
+            Some(word) => match named.iter().find(|(name, tensor)| name == word && net.is_layer(*tensor)) {
+                Some((_, tensor)) => Some(*tensor),
+                None => {
+                    let what = format!("`{}` names \"{word}\", which is no named layer before it", reader.name("shares"));
+                    return Err(Error::Config(what));
+                }
+            },
+        };
         reader.finish()?;
-        last = net.add_shared(name.as_deref(), layer, inputs);
+        last = match shares {
+            Some(with) => net.tied_shared(with, layer, inputs),
+            None => net.add_shared(name.as_deref(), layer, inputs),
+        };
+        if !trainable {
+            net.freeze(last);
+        }
         if let Some(name) = name {
             named.push((name, last));
         }
     }
-    if last == net.input() {
+    if last == first {
         return Err(Error::Config("`model.layers` is empty; a model needs at least one layer".to_string()));
     }
     Ok(net.build(last))
-}
-
-fn layer(reader: &Reader<'_>) -> Result<Arc<dyn Layer>> {
-    let Some(kind) = reader.text("type")? else {
-        return Err(reader.missing("type", &format!("one of {}, or an activation", TYPES.join(", "))));
-    };
-    let activation = || reader.choice("activation", &Activation::NAMES).map(Option::unwrap_or_default);
-    let initializer = || reader.choice("initializer", &Initializer::NAMES).map(Option::unwrap_or_default);
-    let padding = || reader.choice("padding", &Padding::NAMES).map(Option::unwrap_or_default);
-    let bias = || reader.flag("bias").map(|bias| bias.unwrap_or(true));
-    let window = |what: &str| reader.pair("size")?.ok_or_else(|| reader.missing("size", what));
-    Ok(match kind {
-        "dense" => {
-            let units = reader.count("units", 1)?.ok_or_else(|| reader.missing("units", "how many outputs"))?;
-            Arc::new(Dense::new(units as usize).activation(activation()?).bias(bias()?).initializer(initializer()?))
-        }
-        "conv2d" => {
-            let filters = reader.count("filters", 1)?.ok_or_else(|| reader.missing("filters", "how many there are"))?;
-            let (height, width) = window("the filters' height and width, such as 3 or [3, 3]")?;
-            let (down, across) = reader.pair("stride")?.unwrap_or((1, 1));
-            let conv = Conv2D::new(filters as usize, 1).size(height, width).stride(down, across).padding(padding()?);
-            Arc::new(conv.activation(activation()?).bias(bias()?).initializer(initializer()?))
-        }
-        "max_pool2d" | "average_pool2d" => {
-            let size = window("the window's height and width, such as 2")?;
-            let stride = reader.pair("stride")?.unwrap_or(size);
-            if kind == "max_pool2d" {
-                Arc::new(MaxPool2D::new(1).size(size.0, size.1).stride(stride.0, stride.1).padding(padding()?))
-            } else {
-                Arc::new(AveragePool2D::new(1).size(size.0, size.1).stride(stride.0, stride.1).padding(padding()?))
-            }
-        }
-        "global_average_pool" => Arc::new(GlobalAveragePool),
-        "flatten" => Arc::new(Flatten),
-        "dropout" => Arc::new(Dropout::new(reader.number("rate")?.ok_or_else(|| reader.missing("rate", "the share to drop"))? as f32)),
-        "add" => Arc::new(Add),
-        "concatenate" => Arc::new(Concatenate),
-        word => match Activation::NAMES.iter().find(|(name, _)| *name == word) {
-            Some((_, activation)) => Arc::new(*activation),
-            None => {
-                let known: Vec<&str> = TYPES.iter().copied().chain(Activation::NAMES.iter().map(|(name, _)| *name)).collect();
-                let hint = nearest(word, &known).map_or(String::new(), |near| format!("; did you mean \"{near}\"?"));
-                let known = known.join(", ");
-                return Err(Error::Config(format!("`{}` is \"{word}\", but should be one of {known}{hint}", reader.name("type"))));
-            }
-        },
-    })
 }

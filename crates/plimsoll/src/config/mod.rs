@@ -1,6 +1,9 @@
 //! Configurations: the TOML text of a run, read with errors that name the key, the nearest one that exists, and what it may be.
 
 mod data;
+mod kinds;
+#[cfg(test)]
+mod layer_tests;
 mod layers;
 mod maps;
 mod objective;
@@ -140,6 +143,12 @@ impl Config {
 }
 
 impl Config {
+    /// The characters and the context of a run that learns from text.
+    pub(crate) fn text(&self) -> Result<(plimsoll_data::Vocabulary, usize)> {
+        let root = Reader::root(&self.table);
+        data::text(&root, &self.folder)
+    }
+
     /// Only its data, and the line: the model may be missing.
     pub fn pipeline(&self) -> Result<Pipeline> {
         let root = Reader::root(&self.table);

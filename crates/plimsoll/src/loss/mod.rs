@@ -309,6 +309,9 @@ impl Prediction {
     }
 }
 
+#[cfg(test)]
+mod tests;
+
 /// `[B, everything else]`.
 fn by_rows(g: &mut Graph, x: ValueId) -> Result<ValueId, GraphError> {
     let width = labels::per_row(g, x);

@@ -104,6 +104,15 @@ impl Functional {
         self.place_again(result, Arc::new(layer), inputs)
     }
 
+    pub(crate) fn tied_shared(&mut self, result: Tensor, layer: Arc<dyn Layer>, inputs: impl IntoIterator<Item = Tensor>) -> Tensor {
+        self.place_again(result, layer, inputs)
+    }
+
+    /// Whether a layer made it.
+    pub(crate) fn is_layer(&self, result: Tensor) -> bool {
+        matches!(result.0, Source::Layer(_))
+    }
+
     /// Everything `body` adds gets names that begin with `name/`.
     pub fn block<T>(&mut self, name: &str, body: impl FnOnce(&mut Functional) -> T) -> T {
         self.scope.push(name.to_string());

@@ -227,6 +227,9 @@ impl History {
 impl Trainer {
     /// Plans the run, then trains. Called again, it goes on from where it stopped.
     pub fn fit(&mut self, mut fit: Fit<'_>) -> Result<History> {
+        if self.only_predicts {
+            return Err(Error::Config("this trainer was made for predictions only; it cannot learn".to_string()));
+        }
         let validation = fit.validation.take();
         self.checkpointed = fit.checkpoints.is_some();
         let plan = self.plan_to_run(validation.as_ref())?;
@@ -320,6 +323,9 @@ impl Trainer {
 
     /// Loss and metrics over some rows, without learning.
     pub fn evaluate(&mut self, data: &Dataset) -> Result<Scores> {
+        if self.only_predicts {
+            return Err(Error::Config("this trainer was made for predictions only; it cannot measure".to_string()));
+        }
         self.open_planned()?;
         let Some(session) = &mut self.session else { unreachable!("opened above") };
         let pipeline = data.clone().rebatch(session.feed_rows).plan(session.ledger.available())?;
@@ -425,6 +431,10 @@ impl HeldOut {
         let data = data.clone().rebatch(session.feed_rows);
         if data.is_empty() {
             return Err(Error::Config(format!("there is nothing to measure: {} has no rows", data.describe())));
+        }
+        if data.size().is_none() {
+            let what = format!("how many rows {} has is known only when they have come; add assert_cardinality", data.describe());
+            return Err(Error::Config(what));
         }
         session.check_schema(role, &data.output_schema()?)?;
         // Numbered like the epochs they follow, so that a resumed run adds up in the same order.

@@ -94,3 +94,6 @@ impl Learning {
         training_programs_with(forward, loss, accumulate, &training)
     }
 }
+
+#[cfg(test)]
+mod tests;

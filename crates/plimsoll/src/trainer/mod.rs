@@ -73,6 +73,7 @@ pub struct Trainer {
     programs: Option<Programs>,
     /// Whether the run writes checkpoints, which takes memory too.
     checkpointed: bool,
+    only_predicts: bool,
     session: Option<Session>,
 }
 
@@ -97,6 +98,7 @@ impl Trainer {
             device: None,
             programs: None,
             checkpointed: false,
+            only_predicts: false,
             session: None,
         }
     }
@@ -322,6 +324,13 @@ impl Trainer {
         let Some(rows) = self.data.batch_size() else {
             return Err(Error::Config("the data has no batch size; add `.batch(32)` or set `train.batch`".to_string()));
         };
+        if self.data.size().is_none() && !self.data.drops_remainder() {
+            let what = format!(
+                "how many rows {} has is known only when they have come; add drop_remainder or assert_cardinality",
+                self.data.describe()
+            );
+            return Err(Error::Config(what));
+        }
         if self.data.is_empty() {
             return Err(Error::Config(format!("there is nothing to learn from: {} has no rows", self.data.describe())));
         }
@@ -365,7 +374,11 @@ impl Trainer {
         if self.programs.is_none() {
             let schema = self.data.output_schema()?;
             let metrics = self.metrics.clone().unwrap_or_else(|| self.objective.loss().default_metrics());
-            self.programs = Some(programs(&self.model, &schema, &self.objective, &metrics, &self.learning)?);
+            let mut programs = programs(&self.model, &schema, &self.objective, &metrics, &self.learning)?;
+            if self.only_predicts {
+                programs.only_predict();
+            }
+            self.programs = Some(programs);
         }
         Ok(())
     }

@@ -41,6 +41,26 @@ impl Trainer {
         })
     }
 
+    /// Plans for predictions only: nothing is held for learning.
+    pub fn for_prediction(mut self) -> Trainer {
+        self.only_predicts = true;
+        self
+    }
+
+    /// The shape of one row's prediction.
+    pub fn prediction_shape(&mut self) -> Result<&[usize]> {
+        self.prepare()?;
+        Ok(&self.programs.as_ref().expect("prepared above").prediction)
+    }
+
+    /// The prediction for one row of a model with one input, given as the bytes of its column.
+    pub fn predict_row(&mut self, row: &[u8], prediction: &mut [f32]) -> Result<()> {
+        self.open_planned()?;
+        let Some(session) = &mut self.session else { unreachable!("opened above") };
+        session.predict_row(row)?;
+        session.read_predictions(prediction)
+    }
+
     /// The predictions for all rows, row after row, in one vector.
     pub fn predict(&mut self, data: &Dataset) -> Result<Vec<f32>> {
         let mut all = Vec::new();

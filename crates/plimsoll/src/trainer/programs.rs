@@ -58,6 +58,11 @@ impl Programs {
         Bytes((2 * nodes * PER_NODE).saturating_sub(SMALL.0)).align_up(4096)
     }
 
+    /// Drops all that learns or measures.
+    pub fn only_predict(&mut self) {
+        self.whole.retain(|(role, _)| *role == Role::Predict);
+    }
+
     /// The graphs with variants for micro-batches. Written when they are first needed: large networks take a while.
     pub fn accumulating(&self) -> Result<&[(Role, Graph)], GraphError> {
         if self.accumulating.get().is_none() {

@@ -358,6 +358,26 @@ impl Session {
         Ok(())
     }
 
+    /// Runs the predicting program over one row.
+    pub fn predict_row(&mut self, row: &[u8]) -> Result<()> {
+        let prepared = self.roles.iter().find(|prepared| prepared.role == Role::Predict).expect("every role is planned");
+        let column = match prepared.columns[..] {
+            [column] => &self.schema.columns()[column],
+            _ => return Err(Error::Config("single rows are predicted by models with one input".to_string())),
+        };
+        if row.len() != column.row_bytes().get() {
+            return Err(Error::Config(format!(
+                "a row of the column {column} has {}, but {} bytes were given",
+                column.row_bytes(),
+                row.len()
+            )));
+        }
+        let random = StepRandom { seed: self.seed, step: 0, first_row: 0 };
+        let inputs = StepInputs { columns: &[row], scalars: &prepared.numbers, random };
+        let ticket = self.executor.run(Role::Predict, 1, &inputs)?;
+        Ok(self.executor.outcome(ticket, &mut [])?)
+    }
+
     /// Reads the predictions the last run left.
     pub fn read_predictions(&self, numbers: &mut [f32]) -> Result<()> {
         let place = self.executor.output(Role::Predict, "prediction").expect("the predicting program has predictions");

@@ -69,6 +69,23 @@ impl Setup {
 }
 
 impl Options {
+    /// The shape of a row as people write it, such as `416x608` or `96x7`.
+    ///
+    /// ```
+    /// use plimsoll::zoo::Options;
+    /// assert_eq!(Options::parse_input("416x608")?, [416, 608]);
+    /// assert_eq!(
+    ///     Options::parse_input("416 608").unwrap_err().to_string(),
+    ///     "`416 608` is no size of an input; write whole numbers with an x between them, such as 224x224"
+    /// );
+    /// # Ok::<(), plimsoll::Error>(())
+    /// ```
+    pub fn parse_input(text: &str) -> Result<Vec<usize>> {
+        let numbers = text.split(['x', '×']).map(|part| part.trim().parse().ok().filter(|number| *number > 0)).collect();
+        let wrong = "is no size of an input; write whole numbers with an x between them, such as 224x224";
+        Option::<Vec<usize>>::ok_or_else(numbers, || Error::Config(format!("`{text}` {wrong}")))
+    }
+
     /// The overrides that are given.
     fn given(&self) -> impl Iterator<Item = Override> {
         let given = [

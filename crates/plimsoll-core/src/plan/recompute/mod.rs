@@ -114,36 +114,43 @@ pub fn fit(graph: &Graph, rows: usize, device: &dyn Device, limit: Bytes, pace: 
     let workspace = |node: NodeId| device.workspace(&graph, graph.node(node), rows).align_up(alignment.0);
     let problem = Problem::of(&graph, &order, rows, alignment, &workspace, pace);
     let (states, _) = place_states([(Role::Step, &graph)].into_iter(), alignment)?;
-    let mut target = limit;
-    let mut least: Option<Bytes> = None;
-    for _ in 0..ATTEMPTS {
-        let found = search::search(&problem, target.0, effort.0);
-        let fits = found.is_ok();
-        let (Ok(found) | Err(found)) = found;
-        let sequenced = sequenced(&graph, &found.sequence, rows, pace);
-        let program: Program = placed(Role::Step, sequenced, rows, device, &states)?;
+    let place = |found: &search::Found| -> Result<Program, GraphError> {
+        let program = placed(Role::Step, sequenced(&graph, &found.sequence, rows, pace), rows, device, &states)?;
         debug_assert_eq!(program.lower_bound.0, found.outcome.peak, "the search and the liveness see the same bytes");
-        if program.arena <= limit {
-            let Program { graph, order, again, .. } = program;
-            return Ok(Sequenced { graph, order, again });
-        }
-        least = Some(least.map_or(program.arena, |least| least.min(program.arena)));
+        Ok(program)
+    };
+    let mut target = limit;
+    for _ in 0..ATTEMPTS {
+        let Some(found) = search::search(&problem, target.0, effort.0, None) else { break };
+        let program = place(&found)?;
         if std::env::var("DEBUG").is_ok() {
-            eprintln!("fits {fits} peak {} arena {} target {}", program.lower_bound.0, program.arena.0, target.0);
-            let mut at: Vec<_> = program.at_peak().collect();
-            at.sort_by_key(|b| std::cmp::Reverse(b.size));
-            for b in at.iter().take(25) {
-                eprintln!("    {:>9.3} MB {:?} {} [{}..{}] {:?}", b.size.0 as f64 / 1e6, b.kind, b.owner, b.first, b.last, b.values);
-            }
+            eprintln!("peak {} arena {} target {} ratio {:.4}", program.lower_bound.0, program.arena.0, target.0, program.again.flops_ratio());
         }
-        let lost = program.arena - program.lower_bound;
-        if !fits || lost >= target {
-            break;
+        if program.arena <= limit {
+            return Ok(program.into());
         }
-        // The packing lost some bytes to gaps: leave it that much room.
-        target = Bytes(target.0 - (program.arena - limit).0.max(1));
+        // The packing lost some bytes to gaps: leave it room.
+        target = Bytes(target.0.saturating_sub(((program.arena - limit).0 / 2).max(1)));
     }
-    Err(FitError::TooSmall { limit, least: least.unwrap_or_default() })
+    // What is promised as the least must work when it is asked for: it is found without looking at the limit.
+    let smallest = search::squeeze(&problem, effort.0);
+    let program = place(&smallest)?;
+    if program.arena > limit {
+        return Err(FitError::TooSmall { limit, least: program.arena });
+    }
+    if let Some(found) = search::search(&problem, limit.0, effort.0, Some(&smallest.sequence)) {
+        let cheaper = place(&found)?;
+        if cheaper.arena <= limit {
+            return Ok(cheaper.into());
+        }
+    }
+    Ok(program.into())
+}
+
+impl From<Program> for Sequenced {
+    fn from(program: Program) -> Sequenced {
+        Sequenced { graph: program.graph, order: program.order, again: program.again }
+    }
 }
 
 /// A plan of the same graphs whose arena takes at most `limit`: programs that learn and are larger are sequenced anew.

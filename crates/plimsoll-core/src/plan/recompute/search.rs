@@ -22,8 +22,6 @@ pub(super) struct Search<'a> {
     trace: Trace,
     evict: Evict,
     random: Random,
-    /// The smallest peak seen at all.
-    smallest: Option<Found>,
     scratch: Vec<u32>,
 }
 
@@ -39,48 +37,84 @@ enum Move {
 /// How many of the most promising moves are played exactly before one is chosen.
 const PLAYED: usize = 24;
 
-/// The cheapest sequence found whose peak is within the limit; else the one with the smallest peak.
-pub(super) fn search(problem: &Problem, limit: u64, effort: u64) -> Result<Found, Found> {
-    let mut search = Search {
-        problem,
-        simulation: Simulation::new(problem),
-        limit,
-        effort,
-        trace: Trace::default(),
-        evict: Evict::new(problem),
-        random: Random(0x9e37_79b9_7f4a_7c15),
-        smallest: None,
-        scratch: Vec::new(),
-    };
+/// The cheapest sequence found whose peak is within the limit. `from` is one more place to start from.
+pub(super) fn search(problem: &Problem, limit: u64, effort: u64, from: Option<&[u32]>) -> Option<Found> {
+    let mut search = Search::new(problem, limit, effort);
     let mut best: Option<Found> = None;
-    for (i, start) in starts::starts(problem).into_iter().enumerate() {
+    for (i, start) in starts::starts(problem).into_iter().chain(from.map(<[u32]>::to_vec)).enumerate() {
         // Every start gets its turn, but none may eat up what the refinement needs.
         if i > 1 && search.simulation.work > effort / 2 && best.is_some() {
             break;
         }
-        if let Some(found) = search.descend(start, 0.0) {
-            if best.as_ref().is_none_or(|best| found.outcome.seconds < best.outcome.seconds) {
-                best = Some(found);
+        if let Some(found) = search.descend(start)
+            && best.as_ref().is_none_or(|best| found.outcome.seconds < best.outcome.seconds)
+        {
+            best = Some(found);
+        }
+    }
+    Some(search.refine(best?))
+}
+
+/// The sequence with the smallest peak found, whatever it costs. Depends on nothing but the problem and the effort, so that what it finds
+/// can be promised.
+pub(super) fn squeeze(problem: &Problem, effort: u64) -> Found {
+    let mut search = Search::new(problem, u64::MAX, effort);
+    let mut smallest: Option<Found> = None;
+    for mut sequence in starts::starts(problem) {
+        let mut outcome = search.play(&sequence);
+        if !outcome.legal {
+            continue;
+        }
+        loop {
+            if smallest.as_ref().is_none_or(|smallest| outcome.peak < smallest.outcome.peak) {
+                smallest = Some(Found { sequence: sequence.clone(), outcome });
+            }
+            // A little less than it is now: only the fullest steps are over it, and nothing else may come to be.
+            search.limit = outcome.peak - 1 - outcome.peak / 200;
+            outcome = search.play(&sequence);
+            if search.simulation.work > effort {
+                break;
+            }
+            match search.give_up(&mut sequence, outcome, 0.0, f64::INFINITY) {
+                Some(better) => outcome = better,
+                None if search.limit == outcome.peak - 1 => break,
+                None => {
+                    search.limit = outcome.peak - 1;
+                    search.play(&sequence);
+                    let before = search.play(&sequence);
+                    match search.give_up(&mut sequence, before, 0.0, f64::INFINITY) {
+                        Some(better) => outcome = better,
+                        None => break,
+                    }
+                }
             }
         }
     }
-    match best {
-        Some(best) => Ok(search.refine(best)),
-        None => Err(search.smallest.expect("at least the order itself was played")),
+    smallest.expect("the order itself is legal")
+}
+
+impl<'a> Search<'a> {
+    fn new(problem: &'a Problem, limit: u64, effort: u64) -> Search<'a> {
+        Search {
+            problem,
+            simulation: Simulation::new(problem),
+            limit,
+            effort,
+            trace: Trace::default(),
+            evict: Evict::new(problem),
+            random: Random(0x9e37_79b9_7f4a_7c15),
+            scratch: Vec::new(),
+        }
     }
 }
 
 impl Search<'_> {
     fn play(&mut self, sequence: &[u32]) -> Outcome {
-        let outcome = self.simulation.play(self.problem, sequence, self.limit);
-        if outcome.legal && self.smallest.as_ref().is_none_or(|smallest| outcome.peak < smallest.outcome.peak) {
-            self.smallest = Some(Found { sequence: sequence.to_vec(), outcome });
-        }
-        outcome
+        self.simulation.play(self.problem, sequence, self.limit)
     }
 
     /// Makes a sequence fit and takes back what is not needed for it. None if it cannot be made to fit this way.
-    fn descend(&mut self, mut sequence: Vec<u32>, noise: f64) -> Option<Found> {
+    fn descend(&mut self, mut sequence: Vec<u32>) -> Option<Found> {
         let mut outcome = self.play(&sequence);
         if !outcome.legal {
             return None;
@@ -88,7 +122,7 @@ impl Search<'_> {
         self.compact(&mut sequence);
         outcome = self.play(&sequence);
         while outcome.excess > 0.0 {
-            outcome = self.give_up(&mut sequence, outcome, noise, f64::INFINITY)?;
+            outcome = self.give_up(&mut sequence, outcome, 0.0, f64::INFINITY)?;
         }
         outcome = self.take_back(&mut sequence, outcome);
         Some(Found { sequence, outcome })

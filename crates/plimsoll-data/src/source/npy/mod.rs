@@ -35,7 +35,13 @@ struct Part {
 
 /// Up to this many unwanted bytes are read along when rows are gathered: copying them costs about as much as one more
 /// call to the operating system.
-const WORTH_READING_OVER: usize = 4096;
+const WORTH_READING_OVER: usize = 8 << 10;
+
+/// Rows from here on are read by themselves, and straight to their destination where they need no conversion.
+const LARGE_ROW: usize = 4096;
+
+/// What is read with one call, unless a row is larger.
+const READ: usize = 256 << 10;
 
 impl Npy {
     /// Opens the files and checks each against its header; the name given with a file becomes the column's.
@@ -139,26 +145,34 @@ impl Part {
     }
 
     fn scratch_bytes(&self, rows: usize) -> Bytes {
-        // Large rows that need no conversion are read straight to their destination.
-        if self.element.is_delivered_as_is() && self.row_bytes() >= WORTH_READING_OVER {
+        if self.is_straight() {
             return Bytes::ZERO;
         }
-        Bytes(self.row_bytes() as u64) * rows as u64
+        Bytes((self.row_bytes() * rows.min((READ / self.row_bytes().max(1)).max(1))) as u64)
+    }
+
+    fn is_straight(&self) -> bool {
+        self.element.is_delivered_as_is() && self.row_bytes() >= LARGE_ROW
     }
 
     fn read(&self, first_row: u64, rows: usize, scratch: &mut [u8], out: &mut [u8]) -> Result<(), DataError> {
         if self.element.is_delivered_as_is() {
             return self.read_at(first_row, out);
         }
-        let raw = &mut scratch[..rows * self.row_bytes()];
-        self.read_at(first_row, raw)?;
-        self.convert(raw, out, first_row)
+        let at_once = (scratch.len() / self.row_bytes()).clamp(1, rows.max(1));
+        for (index, out) in out.chunks_mut(at_once * self.out_row_bytes()).enumerate() {
+            let first_row = first_row + (index * at_once) as u64;
+            let raw = &mut scratch[..out.len() / self.out_row_bytes() * self.row_bytes()];
+            self.read_at(first_row, raw)?;
+            self.convert(raw, out, first_row)?;
+        }
+        Ok(())
     }
 
     /// Reads rows in the order they have in the file, several with one call where they lie close together.
     fn gather(&self, rows: Gather<'_>, scratch: &mut [u8], out: &mut [u8]) -> Result<(), DataError> {
         let (row_bytes, out_row_bytes) = (self.row_bytes(), self.out_row_bytes());
-        let straight = self.element.is_delivered_as_is() && row_bytes >= WORTH_READING_OVER;
+        let straight = self.is_straight();
         let reach = (WORTH_READING_OVER / row_bytes) as u64 + 1;
         let mut rest = rows.ascending;
         while let Some(&place) = rest.first() {
@@ -168,7 +182,7 @@ impl Part {
                 rest = &rest[1..];
                 continue;
             }
-            let most = first + (scratch.len() / row_bytes) as u64 - 1;
+            let most = first + (scratch.len().min(READ.max(row_bytes)) / row_bytes) as u64 - 1;
             let mut last = first;
             let mut run = 1;
             for &place in &rest[1..] {

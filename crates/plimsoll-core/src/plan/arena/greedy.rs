@@ -1,0 +1,118 @@
+//! Greedy packing: one pass over the blocks in some order, each as low as it goes. No single order is best; together they reach the
+//! bound on most networks.
+
+use super::sections::{Part, Piece};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// Beyond this many blocks in a part only orders of time are tried: those look at gaps, the others at all blocks that live meanwhile.
+const MANY: usize = 12_000;
+
+/// The best layout of all orders, or the first that is no higher than `wanted`.
+pub(super) fn pack(part: &Part, wanted: u64) -> Vec<u64> {
+    let pieces = &part.pieces;
+    let mut best: Option<(u64, Vec<u64>)> = None;
+    let by_priority = PRIORITIES.iter().filter(|_| pieces.len() <= MANY).map(|priority| {
+        let mut order: Vec<usize> = (0..pieces.len()).collect();
+        order.sort_by_key(|i| (Reverse(priority(&pieces[*i])), pieces[*i].start, *i));
+        place(pieces, &order)
+    });
+    let by_time = [(false, false), (false, true), (true, false), (true, true)].map(|(backwards, tight)| (backwards, tight));
+    let by_time = by_time.into_iter().map(|(backwards, tight)| sweep(pieces, part.sections as u32, backwards, tight));
+    for offsets in by_priority.chain(by_time) {
+        let height = height(pieces, &offsets);
+        if best.as_ref().is_none_or(|(smallest, _)| height < *smallest) {
+            best = Some((height, offsets));
+        }
+        if height <= wanted {
+            break;
+        }
+    }
+    best.map(|(_, offsets)| offsets).unwrap_or_default()
+}
+
+/// The highest unit used.
+pub(super) fn height(pieces: &[Piece], offsets: &[u64]) -> u64 {
+    pieces.iter().zip(offsets).map(|(piece, offset)| offset + piece.size).max().unwrap_or(0)
+}
+
+/// What makes a block go before others; the second number decides between equals.
+type Priority = fn(&Piece) -> (u64, u64);
+
+const PRIORITIES: [Priority; 6] = [
+    |p| (p.size, u64::from(p.end - p.start)),
+    |p| (u64::from(p.end - p.start), p.size),
+    |p| (p.size.saturating_mul(u64::from(p.end - p.start)), p.size),
+    |p| (u64::MAX - u64::from(p.start), p.size),
+    |p| (u64::from(p.end), p.size),
+    |p| (u64::from(p.size.ilog2()), u64::from(p.end - p.start)),
+];
+
+/// A placed block, small enough that a walk over many stays in cache.
+struct Placed {
+    offset: u64,
+    top: u64,
+    start: u32,
+    end: u32,
+}
+
+/// Each block at the lowest offset that is free over its whole lifetime.
+fn place(pieces: &[Piece], order: &[usize]) -> Vec<u64> {
+    let mut offsets = vec![0; pieces.len()];
+    // Sorted by offset, so that one walk finds the first gap.
+    let mut placed: Vec<Placed> = Vec::with_capacity(pieces.len());
+    for i in order {
+        let Piece { start, end, size } = pieces[*i];
+        let mut offset = 0;
+        for other in placed.iter().filter(|other| other.start < end && start < other.end) {
+            if offset + size <= other.offset {
+                break;
+            }
+            offset = offset.max(other.top);
+        }
+        offsets[*i] = offset;
+        let at = placed.partition_point(|other| other.offset <= offset);
+        placed.insert(at, Placed { offset, top: offset + size, start, end });
+    }
+    offsets
+}
+
+/// As an allocator would do it, in the order of time or against it: into the lowest gap, or into the tightest.
+fn sweep(pieces: &[Piece], sections: u32, backwards: bool, tight: bool) -> Vec<u64> {
+    let life = |piece: &Piece| if backwards { (sections - piece.end, sections - piece.start) } else { (piece.start, piece.end) };
+    let mut order: Vec<usize> = (0..pieces.len()).collect();
+    order.sort_by_key(|i| (life(&pieces[*i]).0, Reverse(life(&pieces[*i]).1), Reverse(pieces[*i].size), *i));
+    let mut ends: Vec<usize> = order.clone();
+    ends.sort_by_key(|i| (life(&pieces[*i]).1, *i));
+    let (mut offsets, mut given_back) = (vec![0; pieces.len()], 0);
+    // Gaps by offset, the last one without an end.
+    let mut gaps: BTreeMap<u64, u64> = BTreeMap::from([(0, u64::MAX)]);
+    for i in order {
+        let now = life(&pieces[i]).0;
+        while life(&pieces[ends[given_back]]).1 <= now {
+            let piece = ends[given_back];
+            give_back(&mut gaps, offsets[piece], offsets[piece] + pieces[piece].size);
+            given_back += 1;
+        }
+        let size = pieces[i].size;
+        let mut fitting = gaps.iter().filter(|(start, end)| *end - *start >= size).map(|(start, end)| (*start, *end));
+        let gap = if tight { fitting.min_by_key(|(start, end)| (end - start, *start)) } else { fitting.next() };
+        let (start, end) = gap.expect("the last gap has no end");
+        gaps.remove(&start);
+        if start + size < end {
+            gaps.insert(start + size, end);
+        }
+        offsets[i] = start;
+    }
+    offsets
+}
+
+fn give_back(gaps: &mut BTreeMap<u64, u64>, mut start: u64, mut end: u64) {
+    if let Some((before, _)) = gaps.range(..start).next_back().filter(|(_, end)| **end == start) {
+        start = *before;
+    }
+    if let Some(after) = gaps.remove(&end) {
+        end = after;
+    }
+    gaps.insert(start, end);
+}

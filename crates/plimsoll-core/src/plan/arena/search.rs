@@ -1,0 +1,426 @@
+//! Depth-first search for a layout of one part within a given height.
+//!
+//! If there is a layout, there is one in which no block could move to a lower free place; in it every block rests on the ground or on
+//! another. So a step decides one thing: a block below which none of those it lives with can begin rests where it would, or it does not and
+//! has to rest on one that is still to come. Both answers are worth as much: the second lifts the block above the lowest top of those it
+//! lives with, and with it the floor of sections that have little else left.
+//!
+//! What follows from a decision is drawn per section until nothing changes ([`Search::settle`]). What is left may then fall apart into
+//! stretches of time without common blocks; those are placed one by one, and one that cannot be placed refutes the decision that cut it
+//! off, whatever was decided in others meanwhile.
+
+use super::sections::{Part, Piece};
+use std::collections::VecDeque;
+
+/// How a search ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// There is a layout.
+    Found,
+    /// There is none.
+    Impossible,
+    /// The work it was given is done.
+    GaveUp,
+}
+
+/// In which section to decide next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Focus {
+    /// Where the floor is lowest.
+    Lowest,
+    /// Where least may be wasted.
+    Tightest,
+    /// Where least may be wasted, and more so where branches have ended often.
+    Troubled,
+}
+
+/// What is known of the blocks that are left in a section. They can go no lower than their `low`.
+#[derive(Clone, Copy)]
+struct Section {
+    /// The smallest `low`, whose it is, and the smallest of the others.
+    floor: u64,
+    first: u32,
+    next_floor: u64,
+    /// The smallest `low` plus size, whose it is, and the smallest of the others.
+    top: u64,
+    owner: u32,
+    next_top: u64,
+}
+
+const EMPTY: Section =
+    Section { floor: u64::MAX, first: u32::MAX, next_floor: u64::MAX, top: u64::MAX, owner: u32::MAX, next_top: u64::MAX };
+
+impl Section {
+    fn top_without(&self, id: usize) -> u64 {
+        if self.owner as usize == id { self.next_top } else { self.top }
+    }
+
+    fn floor_without(&self, id: usize) -> u64 {
+        if self.first as usize == id { self.next_floor } else { self.floor }
+    }
+
+    fn add(&mut self, id: u32, low: u64, size: u64) {
+        if low < self.floor {
+            self.next_floor = self.floor;
+            (self.floor, self.first) = (low, id);
+        } else {
+            self.next_floor = self.next_floor.min(low);
+        }
+        let top = low + size;
+        if top < self.top {
+            self.next_top = self.top;
+            (self.top, self.owner) = (top, id);
+        } else {
+            self.next_top = self.next_top.min(top);
+        }
+    }
+}
+
+/// What a branch changed, to be changed back.
+enum Change {
+    Low(u32, u64),
+    Rest(u32, u64),
+    Section(u32, Section),
+    Placed(u32),
+}
+
+/// Sections whose open blocks live in no others, and the decision that cut them off.
+#[derive(Clone, Copy)]
+struct Stretch {
+    from: usize,
+    to: usize,
+    cut_by: Option<usize>,
+}
+
+/// A block that was placed for now.
+struct Decision {
+    stretch: Stretch,
+    id: usize,
+    /// How much had changed before it.
+    changes: usize,
+    /// How many stretches were waiting besides its own.
+    waiting: usize,
+}
+
+/// Blocks are numbered in the order in which they are tried.
+pub(super) struct Search {
+    pieces: Vec<Piece>,
+    /// The block of the part that each is.
+    ids: Vec<u32>,
+    height: u64,
+    focus: Focus,
+    /// For each section, the set of blocks that live in it.
+    members: Vec<Vec<u64>>,
+    placed: Vec<u64>,
+    /// Where each block would rest on what is placed; once placed, where it is.
+    rest: Vec<u64>,
+    /// What each is known to go no lower than. Above `rest`, it waits for something to rest on.
+    low: Vec<u64>,
+    /// Its `low` changed since it was looked what it could rest on.
+    lifted: Vec<bool>,
+    sections: Vec<Section>,
+    /// What the open blocks of each section take.
+    open: Vec<u64>,
+    /// How many open blocks live in each section and in the next.
+    crossing: Vec<u32>,
+    changes: Vec<Change>,
+    waiting: Vec<Stretch>,
+    unsettled: VecDeque<u32>,
+    is_unsettled: Vec<bool>,
+    /// How often each section ended a branch.
+    pub trouble: Vec<u64>,
+    /// Work that is left.
+    pub work: u64,
+    /// The open blocks of the section in hand, and their lows and sizes.
+    list: Vec<u32>,
+    sorted: Vec<(u64, u64)>,
+}
+
+impl Search {
+    /// A search that tries blocks in this order.
+    pub fn new(part: &Part, height: u64, ids: Vec<u32>, focus: Focus, trouble: Vec<u64>) -> Search {
+        let pieces: Vec<Piece> = ids.iter().map(|id| part.pieces[*id as usize]).collect();
+        let (blocks, sections, words) = (pieces.len(), part.sections, pieces.len().div_ceil(64));
+        let (mut members, mut open, mut crossing) = (vec![vec![0u64; words]; sections], vec![0; sections], vec![0; sections]);
+        for (id, piece) in pieces.iter().enumerate() {
+            for s in piece.start..piece.end {
+                members[s as usize][id / 64] |= 1 << (id % 64);
+                open[s as usize] += piece.size;
+                crossing[s as usize] += u32::from(s + 1 < piece.end);
+            }
+        }
+        Search {
+            pieces,
+            ids,
+            height,
+            focus,
+            members,
+            placed: vec![0; words],
+            rest: vec![0; blocks],
+            low: vec![0; blocks],
+            lifted: vec![true; blocks],
+            sections: vec![EMPTY; sections],
+            open,
+            crossing,
+            changes: Vec::new(),
+            waiting: Vec::new(),
+            unsettled: (0..sections as u32).collect(),
+            is_unsettled: vec![true; sections],
+            trouble,
+            work: 0,
+            list: Vec::new(),
+            sorted: Vec::new(),
+        }
+    }
+
+    /// Where the blocks of the part are, once found.
+    pub fn offsets(&self) -> Vec<u64> {
+        let mut offsets = vec![0; self.ids.len()];
+        self.ids.iter().zip(&self.rest).for_each(|(id, rest)| offsets[*id as usize] = *rest);
+        offsets
+    }
+
+    /// Searches until `work` is done.
+    pub fn run(&mut self, work: u64) -> Outcome {
+        self.work = work;
+        if !self.settle_all() {
+            return Outcome::Impossible;
+        }
+        self.cut(0, self.sections.len(), None);
+        let mut decisions: Vec<Decision> = Vec::new();
+        while let Some(stretch) = self.waiting.pop() {
+            if self.work == 0 {
+                return Outcome::GaveUp;
+            }
+            let id = self.choose(stretch);
+            decisions.push(Decision { stretch, id, changes: self.changes.len(), waiting: self.waiting.len() });
+            self.put(id);
+            if self.settle_all() {
+                self.cut(stretch.from, stretch.to, Some(decisions.len() - 1));
+            } else if !self.refute(&mut decisions) {
+                return Outcome::Impossible;
+            }
+        }
+        Outcome::Found
+    }
+
+    /// The last decision was wrong. If the opposite is impossible too, so is its stretch, and the decision that cut that off was wrong.
+    /// False if there is no such decision left.
+    fn refute(&mut self, decisions: &mut Vec<Decision>) -> bool {
+        while let Some(Decision { stretch, id, changes, waiting }) = decisions.pop() {
+            self.undo(changes);
+            self.waiting.truncate(waiting);
+            if self.forbid(id) && self.settle_all() {
+                self.waiting.push(stretch);
+                return true;
+            }
+            decisions.truncate(stretch.cut_by.map_or(0, |decision| decision + 1));
+        }
+        false
+    }
+
+    /// Lets the open blocks of these sections wait, in stretches without common blocks. The shortest is placed first.
+    fn cut(&mut self, from: usize, to: usize, cut_by: Option<usize>) {
+        let (known, mut start) = (self.waiting.len(), from);
+        for s in from..to {
+            if s + 1 == to || self.crossing[s] == 0 {
+                if self.open[start..=s].iter().any(|open| *open > 0) {
+                    self.waiting.push(Stretch { from: start, to: s + 1, cut_by });
+                }
+                start = s + 1;
+            }
+        }
+        self.waiting[known..].sort_by_key(|stretch| std::cmp::Reverse(stretch.to - stretch.from));
+    }
+
+    /// A block below which none of those it lives with can begin.
+    fn choose(&self, stretch: Stretch) -> usize {
+        let slack = |s: usize| self.height - self.open[s] - self.sections[s].floor;
+        let floor = |s: usize| self.sections[s].floor;
+        let sections = (stretch.from..stretch.to).filter(|s| self.open[*s] > 0);
+        let section = match self.focus {
+            Focus::Lowest => sections.min_by_key(|s| floor(*s)),
+            Focus::Tightest => sections.min_by_key(|s| (slack(*s), floor(*s))),
+            Focus::Troubled => sections.min_by(|a, b| {
+                let key = |s: usize, other: usize| u128::from(slack(s) + 1) * u128::from(self.trouble[other] + 1);
+                key(*a, *b).cmp(&key(*b, *a)).then(floor(*a).cmp(&floor(*b)))
+            }),
+        };
+        let mut section = section.expect("a stretch that waits has open blocks");
+        loop {
+            let id = self.sections[section].first as usize;
+            let lifetime = self.pieces[id].start as usize..self.pieces[id].end as usize;
+            let lowest = lifetime.min_by_key(|s| floor(*s)).expect("a block lives in a section");
+            if floor(lowest) >= self.low[id] {
+                return id;
+            }
+            section = lowest;
+        }
+    }
+
+    /// Places a block where it rests; those it lives with go above it.
+    fn put(&mut self, id: usize) {
+        let Piece { start, end, size } = self.pieces[id];
+        let top = self.rest[id] + size;
+        self.placed[id / 64] |= 1 << (id % 64);
+        self.changes.push(Change::Placed(id as u32));
+        for s in start as usize..end as usize {
+            self.open[s] -= size;
+            self.crossing[s] -= u32::from(s + 1 < end as usize);
+            self.unsettle(s);
+            self.list_open(s);
+            for at in 0..self.list.len() {
+                let other = self.list[at] as usize;
+                if self.rest[other] < top {
+                    self.changes.push(Change::Rest(other as u32, self.rest[other]));
+                    self.rest[other] = top;
+                    self.raise(other, top);
+                }
+            }
+        }
+    }
+
+    /// Neither this block nor any of the same time and size rests where this one would. False if one does not fit any more.
+    fn forbid(&mut self, id: usize) -> bool {
+        let (Piece { start, end, size }, above) = (self.pieces[id], self.rest[id] + 1);
+        self.list_open(start as usize);
+        let alike = |piece: &Piece| piece.start == start && piece.end == end && piece.size == size;
+        (0..self.list.len()).all(|at| {
+            let other = self.list[at] as usize;
+            !alike(&self.pieces[other]) || self.raise(other, above)
+        })
+    }
+
+    /// False if it does not fit any more.
+    fn raise(&mut self, id: usize, low: u64) -> bool {
+        if low > self.low[id] {
+            self.changes.push(Change::Low(id as u32, self.low[id]));
+            self.low[id] = low;
+            self.lifted[id] = true;
+            (self.pieces[id].start as usize..self.pieces[id].end as usize).for_each(|s| self.unsettle(s));
+        }
+        low.saturating_add(self.pieces[id].size) <= self.height
+    }
+
+    fn unsettle(&mut self, s: usize) {
+        if !std::mem::replace(&mut self.is_unsettled[s], true) {
+            self.unsettled.push_back(s as u32);
+        }
+    }
+
+    /// Puts the open blocks of a section into the list.
+    fn list_open(&mut self, s: usize) {
+        self.list.clear();
+        for (word, (members, placed)) in self.members[s].iter().zip(&self.placed).enumerate() {
+            let mut left = members & !placed;
+            while left != 0 {
+                self.list.push(64 * word as u32 + left.trailing_zeros());
+                left &= left - 1;
+            }
+        }
+        self.work = self.work.saturating_sub(8 + self.list.len() as u64);
+    }
+
+    /// Draws all conclusions. False if there is no way on.
+    fn settle_all(&mut self) -> bool {
+        let mut possible = true;
+        while let Some(s) = self.unsettled.pop_front() {
+            self.is_unsettled[s as usize] = false;
+            // After a contradiction only the list is emptied.
+            if possible && !self.settle(s as usize) {
+                self.trouble[s as usize] += 1;
+                possible = false;
+            }
+        }
+        possible
+    }
+
+    /// Draws conclusions from the open blocks of one section. False if there is no way on.
+    fn settle(&mut self, s: usize) -> bool {
+        let before = self.sections[s];
+        self.changes.push(Change::Section(s as u32, before));
+        self.list_open(s);
+        let mut section = EMPTY;
+        self.list.iter().for_each(|id| section.add(*id, self.low[*id as usize], self.pieces[*id as usize].size));
+        self.sections[s] = section;
+        if self.list.is_empty() {
+            return true;
+        }
+        if section.floor + self.open[s] > self.height || !self.fits_in_turn() {
+            return false;
+        }
+        // The lowest block of the section begins no higher than this, or the others no longer fit above it.
+        let highest = self.height - self.open[s];
+        let only_first = section.next_floor > highest;
+        for at in 0..self.list.len() {
+            let id = self.list[at] as usize;
+            let mut low = self.low[id];
+            if only_first && id != section.first as usize {
+                low = low.max(section.floor + self.pieces[section.first as usize].size);
+            }
+            if low > highest {
+                low = low.max(section.top_without(id));
+            }
+            if low > self.rest[id] {
+                let fit = self.rest[id] + self.pieces[id].size;
+                let may_matter = self.lifted[id]
+                    || low > self.low[id]
+                    || before.top_without(id) <= low
+                    || (before.floor_without(id) < fit && section.floor_without(id) >= fit);
+                if may_matter {
+                    match self.support(id, fit) {
+                        Some(support) => low = low.max(support),
+                        None => return false,
+                    }
+                }
+            }
+            if !self.raise(id, low) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The lowest top that a block, which does not rest on what is placed, could rest on. None if everybody it lives with stays above the
+    /// place it could have had: then it could move down there.
+    fn support(&mut self, id: usize, fit: u64) -> Option<u64> {
+        self.lifted[id] = false;
+        let (mut support, mut under) = (u64::MAX, u64::MAX);
+        for section in &self.sections[self.pieces[id].start as usize..self.pieces[id].end as usize] {
+            support = support.min(section.top_without(id));
+            under = under.min(section.floor_without(id));
+        }
+        (under < fit).then_some(support)
+    }
+
+    /// Whether the listed blocks, one above another and none below its `low`, stay within the height.
+    fn fits_in_turn(&mut self) -> bool {
+        self.sorted.clear();
+        self.sorted.extend(self.list.iter().map(|id| (self.low[*id as usize], self.pieces[*id as usize].size)));
+        self.sorted.sort_unstable();
+        let mut above = 0;
+        self.sorted.iter().rev().all(|(low, size)| {
+            above += size;
+            low + above <= self.height
+        })
+    }
+
+    fn undo(&mut self, changes: usize) {
+        while self.changes.len() > changes {
+            match self.changes.pop().expect("there are more than that") {
+                Change::Low(id, low) => self.low[id as usize] = low,
+                Change::Rest(id, rest) => self.rest[id as usize] = rest,
+                Change::Section(s, section) => self.sections[s as usize] = section,
+                Change::Placed(id) => {
+                    let id = id as usize;
+                    self.placed[id / 64] &= !(1 << (id % 64));
+                    let Piece { start, end, size } = self.pieces[id];
+                    for s in start as usize..end as usize {
+                        self.open[s] += size;
+                        self.crossing[s] += u32::from(s + 1 < end as usize);
+                    }
+                }
+            }
+        }
+    }
+}

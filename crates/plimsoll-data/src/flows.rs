@@ -1,0 +1,186 @@
+//! The stages that turn rows with numbers into rows that come one after the other.
+
+use crate::dataset::{Dataset, Stage};
+use crate::order::Shuffle;
+use crate::source::Tensor;
+use crate::stream::{Elements, Flow, Ignored, Row, Spec};
+use crate::{Column, DataError, Feed, Options, Schema};
+use plimsoll_core::{Bytes, DType, Ledger};
+use std::sync::Arc;
+
+impl Dataset {
+    /// Rows that iterators give: `make(epoch)` is asked for one each epoch, and each row is one tensor for each column of `schema`.
+    ///
+    /// ```
+    /// use plimsoll_core::DType;
+    /// use plimsoll_data::{Column, Dataset, Schema, Tensor};
+    /// let schema = Schema::new(vec![Column::new("x", DType::F32, [2]), Column::new("y", DType::I32, [])])?;
+    /// let data = Dataset::from_generator(schema, |_epoch| {
+    ///     (0..100).map(|n| Ok(vec![Tensor::f32([2], [n as f32, 0.5])?, Tensor::i32([], [n])?]))
+    /// });
+    /// assert_eq!((data.size(), data.batch(32).count_rows()?), (None, 100));
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn from_generator<F, I>(schema: Schema, make: F) -> Dataset
+    where
+        F: Fn(u64) -> I + Send + Sync + 'static,
+        I: Iterator<Item = Result<Vec<Tensor>, DataError>> + Send + 'static,
+    {
+        let make = move |epoch| -> Elements { Box::new(make(epoch)) };
+        Dataset::flow(Spec::Generator { schema, make: Arc::new(make) })
+    }
+
+    /// Keeps the rows that `keep` says yes to.
+    ///
+    /// ```
+    /// use plimsoll_data::{Dataset, Split};
+    /// let sevens = Dataset::digits(Split::Train).filter(|row| row.int("y") == 7).batch(32);
+    /// assert_eq!(sevens.count_rows()?, 150);
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn filter(self, keep: impl Fn(&Row<'_>) -> bool + Send + Sync + 'static) -> Dataset {
+        Dataset::flow(Spec::Filter { input: self, keep: Arc::new(keep) })
+    }
+
+    /// Keeps the rows before the first that `keep` says no to.
+    pub fn take_while(self, keep: impl Fn(&Row<'_>) -> bool + Send + Sync + 'static) -> Dataset {
+        Dataset::flow(Spec::TakeWhile { input: self, keep: Arc::new(keep) })
+    }
+
+    /// A new order each epoch as far as a buffer of this size reaches: each row is drawn by lot from it and replaced by the next.
+    pub fn shuffle_buffer(self, shuffle: Shuffle, bytes: Bytes) -> Dataset {
+        Dataset::flow(Spec::Shuffle { input: self, seed: shuffle.seed_number(), bytes })
+    }
+
+    /// Leaves out rows that cannot be read or mapped, up to `cap` of them in an epoch; then it is an error after all. What was left out
+    /// is counted and named: [`Dataset::ignored`].
+    pub fn ignore_errors(self, cap: u64) -> Dataset {
+        if self.stream.is_some() {
+            let problem = "ignore_errors leaves out rows by their number, and a stream has none; put it before the stream";
+            return Dataset { broken: Some(DataError::Stage(problem.into())), ..self };
+        }
+        let ignored = Arc::new(Ignored::new(cap));
+        let input = self.stage(Stage::Tolerate(Arc::clone(&ignored)));
+        Dataset::flow(Spec::IgnoreErrors { input, ignored })
+    }
+
+    /// What [`ignore_errors`](Dataset::ignore_errors) left out so far in this epoch, and what was wrong with the first hundred.
+    pub fn ignored(&self) -> (u64, Vec<String>) {
+        let Some(spec) = &self.stream else { return (0, Vec::new()) };
+        if let Spec::IgnoreErrors { ignored, .. } = &**spec {
+            return ignored.so_far();
+        }
+        spec.inputs().iter().map(Dataset::ignored).fold((0, Vec::new()), |(count, mut all), (more, names)| {
+            all.extend(names);
+            (count + more, all)
+        })
+    }
+
+    /// Puts the number of each row in the epoch before it, as the i32 column `name`.
+    pub fn enumerate(self, name: impl Into<String>) -> Dataset {
+        Dataset::flow(Spec::Enumerate { input: self, column: name.into() })
+    }
+
+    /// The rows of several data sets side by side, as long as all have one. Columns need different names.
+    ///
+    /// ```
+    /// use plimsoll_data::{Dataset, Split, Tensor};
+    /// let weights = Dataset::from_tensor_slices([("weight", Tensor::f32([3], [0.5, 1.0, 2.0])?)])?;
+    /// let data = Dataset::zip([Dataset::digits(Split::Test), weights]);
+    /// assert_eq!(data.output_schema()?.to_string(), "x: u8[8, 8, 1], y: i32[], weight: f32[]");
+    /// assert_eq!(data.len(), 3);
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn zip(inputs: impl IntoIterator<Item = Dataset>) -> Dataset {
+        let inputs: Vec<Dataset> = inputs.into_iter().collect();
+        match crate::source::zipped(&inputs) {
+            Some(source) => source.map_or_else(Dataset::refused, Dataset::from_source),
+            None => Dataset::flow(Spec::Zip { inputs }),
+        }
+    }
+
+    /// The rows of one data set after those of another.
+    pub fn concatenate(inputs: impl IntoIterator<Item = Dataset>) -> Dataset {
+        let inputs: Vec<Dataset> = inputs.into_iter().collect();
+        match crate::source::concatenated(&inputs) {
+            Some(source) => Dataset::from_source(source),
+            None => Dataset::flow(Spec::Concatenate { inputs }),
+        }
+    }
+
+    /// Each row from a data set that is drawn by lot, in proportion to these weights, until all are used up.
+    pub fn sample_from(inputs: impl IntoIterator<Item = (Dataset, f64)>, seed: u64) -> Dataset {
+        let (inputs, weights): (Vec<Dataset>, Vec<f64>) = inputs.into_iter().unzip();
+        Dataset::flow(Spec::Sample { inputs, weights, seed })
+    }
+
+    /// `block` rows of each of `cycle` data sets in turn; when one is used up, the next takes its place.
+    pub fn interleave(inputs: impl IntoIterator<Item = Dataset>, cycle: usize, block: usize) -> Dataset {
+        Dataset::flow(Spec::Interleave { inputs: inputs.into_iter().collect(), cycle, block })
+    }
+
+    /// For each row, all rows of the data set that `expand` makes of it; they are of `schema`, and each such data set takes at most `limit`.
+    pub fn flat_map<F>(self, schema: Schema, limit: Bytes, expand: F) -> Dataset
+    where
+        F: Fn(&Row<'_>) -> Result<Dataset, DataError> + Send + Sync + 'static,
+    {
+        Dataset::flow(Spec::FlatMap { input: self, schema, limit, expand: Arc::new(expand) })
+    }
+
+    /// `size` rows that are `stride` apart as one, beginning every `shift` rows; columns get a first dimension of `size`. Rows left over at
+    /// the end of an epoch are no window.
+    pub fn window(self, size: usize, shift: usize, stride: usize) -> Dataset {
+        Dataset::flow(Spec::Window { input: self, size, shift, stride })
+    }
+
+    /// Takes rows apart along their first dimension, which all columns must share; after [`batch`](Dataset::batch), takes that back.
+    pub fn unbatch(mut self) -> Dataset {
+        if self.batch_size().is_some() {
+            self.stages.retain(|stage| !matches!(stage, Stage::Batch(_) | Stage::DropRemainder(_)));
+            return self;
+        }
+        Dataset::flow(Spec::Unbatch { input: self })
+    }
+
+    /// Gathers rows by the whole number in `column`, such as a length: `batch` rows that follow each other are always on the same side of
+    /// every boundary, but for the last of an epoch. Batch them by as many.
+    pub fn bucket_by_length(self, column: impl Into<String>, boundaries: impl Into<Vec<i64>>, batch: usize) -> Dataset {
+        let buckets = crate::stream::Buckets { column: column.into(), boundaries: boundaries.into(), batch };
+        Dataset::flow(Spec::Buckets { input: self, buckets })
+    }
+
+    /// Says how many rows an epoch of a stream has. An epoch with more or fewer is an error.
+    pub fn assert_cardinality(self, rows: u64) -> Dataset {
+        self.stage(Stage::Cardinality(rows))
+    }
+
+    /// Reads the first epoch to count its rows.
+    pub fn count_rows(&self) -> Result<u64, DataError> {
+        let plan = self.plan(None)?;
+        let mut feed = Feed::start(self, &plan, &Ledger::new("count", None), Options { epochs: Some(1), ..Options::default() })?;
+        let mut rows = 0;
+        while let Some(batch) = feed.next()? {
+            rows += batch.rows as u64;
+        }
+        Ok(rows)
+    }
+
+    pub(crate) fn flow(spec: Spec) -> Dataset {
+        // The first thing wrong is the one to tell.
+        let broken = spec.inputs().iter().find_map(|input| input.broken.clone());
+        let (schema, broken) = match (broken, spec.schema()) {
+            (None, Ok(schema)) => (schema, None),
+            (Some(error), _) | (None, Err(error)) => return Dataset::refused(error),
+        };
+        let spec = Arc::new(spec);
+        let source = Arc::new(Flow { spec: Arc::clone(&spec), schema });
+        Dataset { source, stream: Some(spec), stages: Vec::new(), broken }
+    }
+
+    /// A data set that only says what is wrong with it.
+    fn refused(error: DataError) -> Dataset {
+        let schema = Schema::new(vec![Column::new("x", DType::U8, [])]).expect("one column");
+        let nothing = Dataset::from_fn(schema, 0, |_, _| Ok(()));
+        Dataset { broken: Some(error), ..nothing }
+    }
+}

@@ -1,0 +1,174 @@
+//! Sources side by side and one after the other, where rows keep their numbers.
+
+use super::{Gather, Source};
+use crate::block::{BlockMut, ColumnMut};
+use crate::dataset::Dataset;
+use crate::{DataError, Extent, Schema};
+use plimsoll_core::Bytes;
+use std::sync::Arc;
+
+/// Rows of several sources side by side.
+struct Zipped {
+    sources: Vec<Arc<dyn Source>>,
+    schema: Schema,
+}
+
+/// Rows of one source after those of another.
+struct Concatenated {
+    sources: Vec<Arc<dyn Source>>,
+}
+
+/// The sources of data sets that nothing was done to, whose rows are blocks.
+fn plain(inputs: &[Dataset]) -> Option<Vec<Arc<dyn Source>>> {
+    let is_plain = |input: &Dataset| {
+        let fixed = input.source.schema().columns().iter().all(|column| column.extent == Extent::Fixed);
+        input.stages.is_empty() && input.stream.is_none() && input.broken.is_none() && fixed
+    };
+    let enough = inputs.len() > 1 && inputs.iter().all(is_plain);
+    enough.then(|| inputs.iter().map(|input| Arc::clone(&input.source)).collect())
+}
+
+/// Side by side, if their rows have numbers.
+pub(crate) fn zipped(inputs: &[Dataset]) -> Option<Result<Arc<dyn Source>, DataError>> {
+    let sources = plain(inputs)?;
+    let columns = sources.iter().flat_map(|source| source.schema().columns().to_vec()).collect();
+    Some(Schema::new(columns).map(|schema| Arc::new(Zipped { sources, schema }) as Arc<dyn Source>))
+}
+
+/// One after the other, if their rows have numbers and are alike.
+pub(crate) fn concatenated(inputs: &[Dataset]) -> Option<Arc<dyn Source>> {
+    let sources = plain(inputs)?;
+    let alike = sources.iter().all(|source| source.schema() == sources[0].schema());
+    alike.then(|| Arc::new(Concatenated { sources }) as Arc<dyn Source>)
+}
+
+fn describe(what: &str, sources: &[Arc<dyn Source>]) -> String {
+    format!("{what}({})", sources.iter().map(|source| source.describe()).collect::<Vec<_>>().join(" | "))
+}
+
+fn largest_scratch(sources: &[Arc<dyn Source>], rows: usize) -> Bytes {
+    sources.iter().map(|source| source.scratch_bytes(rows)).max().unwrap_or_default()
+}
+
+impl Zipped {
+    /// Lets each source write its columns.
+    fn each(
+        &self,
+        out: &mut BlockMut<'_, '_>,
+        mut write: impl FnMut(&dyn Source, &mut BlockMut<'_, '_>) -> Result<(), DataError>,
+    ) -> Result<(), DataError> {
+        let rows = out.rows();
+        let mut rest = out.columns();
+        for source in &self.sources {
+            let (columns, after) = rest.split_at_mut(source.schema().columns().len());
+            write(&**source, &mut BlockMut::new(source.schema(), rows, columns))?;
+            rest = after;
+        }
+        Ok(())
+    }
+}
+
+impl Source for Zipped {
+    fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    fn len(&self) -> u64 {
+        self.sources.iter().map(|source| source.len()).min().unwrap_or(0)
+    }
+
+    fn scratch_bytes(&self, rows: usize) -> Bytes {
+        largest_scratch(&self.sources, rows)
+    }
+
+    fn read(&self, first_row: u64, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        self.each(out, |source, out| source.read(first_row, scratch, out))
+    }
+
+    fn gather(&self, rows: Gather<'_>, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        self.each(out, |source, out| source.gather(rows, scratch, out))
+    }
+
+    fn wants_ascending(&self) -> bool {
+        self.sources.iter().any(|source| source.wants_ascending())
+    }
+
+    fn held_bytes(&self) -> Bytes {
+        self.sources.iter().map(|source| source.held_bytes()).sum()
+    }
+
+    fn class_names(&self) -> Vec<String> {
+        self.sources.iter().map(|source| source.class_names()).find(|names| !names.is_empty()).unwrap_or_default()
+    }
+
+    fn describe(&self) -> String {
+        describe("zip", &self.sources)
+    }
+}
+
+impl Concatenated {
+    /// Reads `rows` rows from `first` on to the block's rows from `at` on.
+    fn read_part(
+        &self,
+        mut first: u64,
+        mut at: usize,
+        rows: usize,
+        scratch: &mut [u8],
+        out: &mut BlockMut<'_, '_>,
+    ) -> Result<(), DataError> {
+        let end = at + rows;
+        for source in &self.sources {
+            if at == end {
+                break;
+            }
+            if first >= source.len() {
+                first -= source.len();
+                continue;
+            }
+            let rows = ((source.len() - first).min((end - at) as u64)) as usize;
+            let mut columns: Vec<ColumnMut<'_>> = Vec::with_capacity(self.schema().columns().len());
+            for (column, declared) in out.columns().iter_mut().zip(self.schema().columns()) {
+                let bytes = declared.row_bytes().get();
+                columns.push(ColumnMut::new(&mut column.bytes()[at * bytes..][..rows * bytes]));
+            }
+            source.read(first, scratch, &mut BlockMut::new(source.schema(), rows, &mut columns))?;
+            at += rows;
+            first = 0;
+        }
+        Ok(())
+    }
+}
+
+impl Source for Concatenated {
+    fn schema(&self) -> &Schema {
+        self.sources[0].schema()
+    }
+
+    fn len(&self) -> u64 {
+        self.sources.iter().map(|source| source.len()).sum()
+    }
+
+    fn scratch_bytes(&self, rows: usize) -> Bytes {
+        largest_scratch(&self.sources, rows)
+    }
+
+    fn read(&self, first_row: u64, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        self.read_part(first_row, 0, out.rows(), scratch, out)
+    }
+
+    fn gather(&self, rows: Gather<'_>, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        rows.rows.iter().enumerate().try_for_each(|(at, &row)| self.read_part(row, at, 1, scratch, out))
+    }
+
+    fn held_bytes(&self) -> Bytes {
+        self.sources.iter().map(|source| source.held_bytes()).sum()
+    }
+
+    fn class_names(&self) -> Vec<String> {
+        self.sources[0].class_names()
+    }
+
+    fn describe(&self) -> String {
+        describe("concatenate", &self.sources)
+    }
+}

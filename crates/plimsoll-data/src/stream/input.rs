@@ -1,0 +1,420 @@
+//! What a stage of a stream reads: the rows of a data set, made here or by an inner feed.
+
+use super::work::StreamWork;
+use super::{Room, Stream};
+use crate::dataset::{Dataset, Parallelism};
+use crate::geometry::{self, Geometry};
+use crate::memory::{AlignedBuf, SlotMemory};
+use crate::meter::Meter;
+use crate::plan::{self, PipelinePlan};
+use crate::recipe::Recipe;
+use crate::work::{Target, Work};
+use crate::{Cache, DataError, Feed, Options, Schema};
+use plimsoll_core::{Bytes, DType, Ledger};
+use std::sync::Arc;
+
+/// A row as user code sees it.
+pub struct Row<'r> {
+    schema: &'r Schema,
+    bytes: &'r [u8],
+}
+
+impl<'r> Row<'r> {
+    pub(super) fn new(schema: &'r Schema, bytes: &'r [u8]) -> Row<'r> {
+        Row { schema, bytes }
+    }
+
+    /// The columns.
+    pub fn schema(&self) -> &'r Schema {
+        self.schema
+    }
+
+    /// The bytes of a column.
+    ///
+    /// # Panics
+    /// If there is no such column.
+    pub fn bytes(&self, name: &str) -> &'r [u8] {
+        let index = self.schema.index_of(name).unwrap_or_else(|| panic!("there is no column `{name}`; the columns are {}", self.schema));
+        let columns = self.schema.columns();
+        let before: Bytes = columns[..index].iter().map(|column| column.row_bytes()).sum();
+        &self.bytes[before.get()..][..columns[index].row_bytes().get()]
+    }
+
+    /// The numbers of a column, as floats whatever their type.
+    ///
+    /// # Panics
+    /// If there is no such column.
+    pub fn numbers(&self, name: &str) -> impl Iterator<Item = f32> + 'r {
+        let bytes = self.bytes(name);
+        let dtype = self.schema.columns()[self.schema.index_of(name).expect("just found")].dtype;
+        bytes.chunks_exact(dtype.size()).map(move |number| match (dtype, number) {
+            (DType::U8, [byte]) => f32::from(*byte),
+            (DType::I32, &[a, b, c, d]) => i32::from_ne_bytes([a, b, c, d]) as f32,
+            (_, &[a, b, c, d]) => f32::from_ne_bytes([a, b, c, d]),
+            _ => f32::NAN,
+        })
+    }
+
+    /// The first number of a column of whole numbers.
+    ///
+    /// # Panics
+    /// If there is no such column.
+    pub fn int(&self, name: &str) -> i64 {
+        match *self.bytes(name) {
+            [byte] => i64::from(byte),
+            [a, b, c, d, ..] => i64::from(i32::from_ne_bytes([a, b, c, d])),
+            _ => 0,
+        }
+    }
+}
+
+/// Bytes a stage holds, and whether an inner feed reserves them itself.
+pub(crate) struct Held {
+    pub name: String,
+    pub bytes: Bytes,
+    pub elsewhere: bool,
+}
+
+impl Held {
+    pub fn here(name: String, bytes: Bytes) -> Held {
+        Held { name, bytes, elsewhere: false }
+    }
+}
+
+/// Rows that are passed from stage to stage at a time.
+const BLOCK: Bytes = Bytes::kib(64);
+
+fn block_rows(row: Bytes, room: Room) -> usize {
+    if room.lean { 1 } else { (BLOCK.0 / row.0.max(1)).clamp(1, 1024) as usize }
+}
+
+/// How the rows of a data set come to a stage.
+enum Way {
+    /// Another stream, and its maps.
+    Stream,
+    /// Made by the thread that wants them.
+    Here(Geometry),
+    /// Made ahead by threads of their own.
+    Feed(Box<Dataset>, PipelinePlan),
+}
+
+fn way(data: &Dataset, recipe: &Recipe, room: Room) -> Result<Way, DataError> {
+    recipe.check_fixed()?;
+    if let Some(batch) = recipe.batch {
+        return Err(DataError::Stage(format!("rows are counted after batch({batch}) in {}; put the batch last", data.describe())));
+    }
+    if recipe.cache == Some(Cache::Memory) {
+        return Err(DataError::Stage(format!("a stream keeps nothing in memory for {}; cache it in a file", data.describe())));
+    }
+    if recipe.stream.is_some() {
+        return Ok(Way::Stream);
+    }
+    let rows = block_rows(recipe.schema.row_bytes(), room);
+    let ahead = recipe.item().is_some() || matches!(recipe.parallelism, Parallelism::Threads(2..));
+    if ahead && !room.lean {
+        let batched = data.clone().rebatch(rows.min(16));
+        // Half of what there is: the rest is for the stages that follow.
+        if let Ok(plan) = batched.plan(room.limit.map(|limit| Bytes(limit.0 / 2))) {
+            return Ok(Way::Feed(Box::new(batched), plan));
+        }
+    }
+    let mut geometry = if room.lean { geometry::smallest(recipe, 1) } else { geometry::for_speed(recipe, rows)? };
+    geometry.workers = 1;
+    Ok(Way::Here(Geometry { slots: 0, chunk_rows: geometry.chunk_rows.min(rows), ..geometry }))
+}
+
+/// What the rows of a data set hold on their way.
+pub(super) fn cost(data: &Dataset, room: Room) -> Result<Vec<Held>, DataError> {
+    let recipe = data.recipe()?;
+    let row = recipe.schema.row_bytes();
+    let mut held = match way(data, &recipe, room)? {
+        Way::Stream => {
+            let rows = block_rows(row, room);
+            let mut held = plan::holdings(&recipe, Geometry { room, ..Geometry::of_block(rows) })?;
+            held.retain(|held| !held.name.ends_with("stack"));
+            held.push(Held::here("columns".into(), Columns::bytes(&recipe.schema, rows)));
+            held
+        }
+        Way::Here(geometry) => {
+            let stages = plan::cost(&recipe, geometry)?.into_iter().filter(|(name, _)| !name.ends_with("stack"));
+            let mut held: Vec<Held> = stages.map(|(name, bytes)| Held::here(name, bytes)).collect();
+            held.push(Held::here("columns".into(), Columns::bytes(&recipe.schema, geometry.chunk_rows)));
+            held
+        }
+        Way::Feed(_, plan) => {
+            let stages = plan.stages().iter().map(|(name, bytes)| Held { name: name.clone(), bytes: *bytes, elsewhere: true });
+            let mut held: Vec<Held> = stages.collect();
+            held.push(Held::here("columns".into(), row * plan.batch as u64));
+            held
+        }
+    };
+    held.push(Held::here("block".into(), row * block_rows(row, room) as u64));
+    Ok(held)
+}
+
+/// The rows of a data set, one by one from a block.
+pub(super) struct Input {
+    stream: Box<dyn Stream>,
+    block: Vec<u8>,
+    row_bytes: usize,
+    /// Rows of the block that were handed out, and that there are.
+    from: usize,
+    to: usize,
+}
+
+impl Input {
+    pub fn open(data: &Dataset, room: Room, ledger: &Ledger) -> Result<Input, DataError> {
+        let recipe = data.recipe()?;
+        let row = recipe.schema.row_bytes();
+        let stream: Box<dyn Stream> = match way(data, &recipe, room)? {
+            Way::Stream => Box::new(Mapped::new(&recipe, room, ledger, block_rows(row, room))?),
+            Way::Here(geometry) => Box::new(Here::new(&recipe, geometry)?),
+            Way::Feed(data, plan) => Box::new(Fed::new(*data, plan, ledger, row.get())),
+        };
+        Ok(Input { stream, block: vec![0; row.get() * block_rows(row, room)], row_bytes: row.get(), from: 0, to: 0 })
+    }
+
+    pub fn row_bytes(&self) -> usize {
+        self.row_bytes
+    }
+
+    pub fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
+        (self.from, self.to) = (0, 0);
+        self.stream.begin(epoch)
+    }
+
+    /// The next row; `None` when the epoch is over.
+    pub fn next(&mut self) -> Result<Option<&[u8]>, DataError> {
+        if self.from == self.to {
+            (self.from, self.to) = (0, self.stream.fill(&mut self.block)?);
+            if self.to == 0 {
+                return Ok(None);
+            }
+        }
+        self.from += 1;
+        Ok(Some(&self.block[(self.from - 1) * self.row_bytes..][..self.row_bytes]))
+    }
+
+    /// Copies the next row.
+    pub fn copy(&mut self, out: &mut [u8]) -> Result<bool, DataError> {
+        let row = self.next()?;
+        row.map(|row| out.copy_from_slice(row));
+        Ok(row.is_some())
+    }
+}
+
+/// A stage that thinks in single rows.
+pub(super) trait PerRow: Send {
+    fn begin(&mut self, epoch: u64) -> Result<(), DataError>;
+    /// Writes the next row; `false` when the epoch is over.
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, DataError>;
+}
+
+struct RowByRow<T> {
+    stage: T,
+    row_bytes: usize,
+    over: bool,
+}
+
+pub(super) fn row_by_row<T: PerRow + 'static>(row_bytes: usize, stage: T) -> Box<dyn Stream> {
+    Box::new(RowByRow { stage, row_bytes, over: true })
+}
+
+impl<T: PerRow> Stream for RowByRow<T> {
+    fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
+        self.over = false;
+        self.stage.begin(epoch)
+    }
+
+    fn fill(&mut self, out: &mut [u8]) -> Result<usize, DataError> {
+        let mut rows = 0;
+        for out in out.chunks_exact_mut(self.row_bytes) {
+            self.over = self.over || !self.stage.row(out)?;
+            if self.over {
+                break;
+            }
+            rows += 1;
+        }
+        Ok(rows)
+    }
+}
+
+/// Columns of a block of rows.
+pub(super) struct Columns {
+    buffers: Vec<AlignedBuf>,
+    row_bytes: Vec<usize>,
+}
+
+impl Columns {
+    pub fn new(schema: &Schema, rows: usize) -> Columns {
+        let row_bytes: Vec<usize> = schema.columns().iter().map(|column| column.row_bytes().get()).collect();
+        Columns { buffers: row_bytes.iter().map(|bytes| AlignedBuf::new(bytes * rows)).collect(), row_bytes }
+    }
+
+    pub fn bytes(schema: &Schema, rows: usize) -> Bytes {
+        schema.columns().iter().map(|column| (column.row_bytes() * rows as u64).align_up(crate::ALIGNMENT as u64)).sum()
+    }
+
+    /// Writes the first `rows` rows, each with its columns one after the other.
+    pub fn to_rows(&self, rows: usize, out: &mut [u8]) {
+        let all: usize = self.row_bytes.iter().sum();
+        let mut at = 0;
+        for (buffer, &bytes) in self.buffers.iter().zip(&self.row_bytes) {
+            for (row, out) in buffer.bytes().chunks_exact(bytes).zip(out.chunks_exact_mut(all)).take(rows) {
+                out[at..at + bytes].copy_from_slice(row);
+            }
+            at += bytes;
+        }
+    }
+}
+
+impl Target for Columns {
+    fn columns(&mut self, from: usize, rows: usize) -> impl Iterator<Item = &mut [u8]> {
+        self.buffers.iter_mut().zip(&self.row_bytes).map(move |(buffer, bytes)| &mut buffer.bytes_mut()[from * bytes..][..rows * bytes])
+    }
+}
+
+/// Rows of an indexed source, made by the thread that wants them.
+struct Here {
+    work: Work,
+    rows: u64,
+    place: u64,
+    columns: Columns,
+    row_bytes: usize,
+}
+
+impl Here {
+    fn new(recipe: &Recipe, geometry: Geometry) -> Result<Here, DataError> {
+        let store = recipe.store(geometry.cache_rows)?;
+        Ok(Here {
+            work: Work::new(recipe, geometry, store.as_ref(), &Arc::new(Meter::default())),
+            rows: recipe.rows,
+            place: recipe.rows,
+            columns: Columns::new(&recipe.schema, geometry.chunk_rows),
+            row_bytes: recipe.schema.row_bytes().get(),
+        })
+    }
+}
+
+impl Stream for Here {
+    fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
+        self.work.set_epoch(epoch);
+        self.place = 0;
+        Ok(())
+    }
+
+    fn fill(&mut self, out: &mut [u8]) -> Result<usize, DataError> {
+        let mut done = 0;
+        let room = out.len() / self.row_bytes;
+        while done < room && self.place < self.rows {
+            let rows = self.work.chunk_rows().min(room - done).min((self.rows - self.place) as usize);
+            self.work.chunk(self.place, &mut self.columns, 0, rows)?;
+            self.columns.to_rows(rows, &mut out[done * self.row_bytes..]);
+            self.place += rows as u64;
+            done += rows;
+        }
+        Ok(done)
+    }
+}
+
+/// Rows of an indexed source, made ahead by a feed.
+struct Fed {
+    data: Dataset,
+    plan: PipelinePlan,
+    ledger: Ledger,
+    feed: Option<Feed>,
+    /// The rows of a batch, and how many of them there are and were handed out.
+    batch: Vec<u8>,
+    from: usize,
+    to: usize,
+    over: bool,
+    row_bytes: usize,
+}
+
+impl Fed {
+    fn new(data: Dataset, plan: PipelinePlan, ledger: &Ledger, row_bytes: usize) -> Fed {
+        let batch = vec![0; plan.batch * row_bytes];
+        Fed { data, plan, ledger: ledger.clone(), feed: None, batch, from: 0, to: 0, over: true, row_bytes }
+    }
+}
+
+impl Stream for Fed {
+    fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
+        let stands = self.feed.as_ref().map(|feed| (feed.state().epoch, feed.state().batches));
+        // After a whole epoch the feed stands where the next begins; else it is started anew, the old one given back first.
+        if stands != Some((epoch, 0)) {
+            self.feed = None;
+            let options = Options { first_epoch: epoch, ..Options::default() };
+            self.feed = Some(Feed::start(&self.data, &self.plan, &self.ledger, options)?);
+        }
+        (self.from, self.to, self.over) = (0, 0, false);
+        Ok(())
+    }
+
+    fn fill(&mut self, out: &mut [u8]) -> Result<usize, DataError> {
+        let mut done = 0;
+        while done < out.len() && !self.over {
+            if self.from == self.to {
+                let feed = self.feed.as_mut().expect("an epoch was begun");
+                let Some(batch) = feed.next()? else {
+                    self.over = true;
+                    break;
+                };
+                let mut at = 0;
+                for index in 0..batch.columns() {
+                    let column = batch.column(index);
+                    let bytes = column.len() / batch.rows;
+                    for (row, out) in column.chunks_exact(bytes).zip(self.batch.chunks_exact_mut(self.row_bytes)) {
+                        out[at..at + bytes].copy_from_slice(row);
+                    }
+                    at += bytes;
+                }
+                (self.from, self.to) = (0, batch.rows * self.row_bytes);
+            }
+            let bytes = (out.len() - done).min(self.to - self.from);
+            out[done..done + bytes].copy_from_slice(&self.batch[self.from..self.from + bytes]);
+            self.from += bytes;
+            done += bytes;
+        }
+        Ok(done / self.row_bytes)
+    }
+}
+
+/// Rows of another stream, mapped.
+struct Mapped {
+    work: StreamWork,
+    columns: Columns,
+    block: usize,
+    row_bytes: usize,
+}
+
+impl Mapped {
+    fn new(recipe: &Recipe, room: Room, ledger: &Ledger, block: usize) -> Result<Mapped, DataError> {
+        Ok(Mapped {
+            work: StreamWork::new(recipe, room, ledger, block)?,
+            columns: Columns::new(&recipe.schema, block),
+            block,
+            row_bytes: recipe.schema.row_bytes().get(),
+        })
+    }
+}
+
+impl Stream for Mapped {
+    fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
+        self.work.begin(epoch)
+    }
+
+    fn fill(&mut self, out: &mut [u8]) -> Result<usize, DataError> {
+        let (mut done, room) = (0, out.len() / self.row_bytes);
+        while done < room {
+            let wanted = self.block.min(room - done);
+            let rows = self.work.fill(&mut self.columns, 0, wanted)?;
+            self.columns.to_rows(rows, &mut out[done * self.row_bytes..]);
+            done += rows;
+            if rows < wanted {
+                break;
+            }
+        }
+        Ok(done)
+    }
+}

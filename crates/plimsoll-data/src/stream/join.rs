@@ -1,0 +1,235 @@
+//! Streams made of several.
+
+use super::input::{Input, PerRow, Row};
+use super::{Expand, Room, alike};
+use crate::ops::draw;
+use crate::{DataError, Schema};
+use plimsoll_core::{Bytes, Ledger};
+use std::sync::Arc;
+
+/// Rows side by side, as long as all have one.
+pub(super) struct Zip {
+    inputs: Vec<Input>,
+}
+
+impl Zip {
+    pub fn new(inputs: Vec<Input>) -> Zip {
+        Zip { inputs }
+    }
+}
+
+impl PerRow for Zip {
+    fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
+        self.inputs.iter_mut().try_for_each(|input| input.begin(epoch))
+    }
+
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, DataError> {
+        let mut rest = out;
+        for input in &mut self.inputs {
+            let (part, after) = rest.split_at_mut(input.row_bytes());
+            if !input.copy(part)? {
+                return Ok(false);
+            }
+            rest = after;
+        }
+        Ok(true)
+    }
+}
+
+/// All rows of one after those of another.
+pub(super) struct Concatenate {
+    inputs: Vec<Input>,
+    epoch: u64,
+    at: usize,
+}
+
+impl Concatenate {
+    pub fn new(inputs: Vec<Input>) -> Concatenate {
+        Concatenate { inputs, epoch: 0, at: 0 }
+    }
+}
+
+impl PerRow for Concatenate {
+    fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
+        (self.epoch, self.at) = (epoch, 0);
+        self.inputs[0].begin(epoch)
+    }
+
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, DataError> {
+        while !self.inputs[self.at].copy(out)? {
+            if self.at + 1 == self.inputs.len() {
+                return Ok(false);
+            }
+            self.at += 1;
+            self.inputs[self.at].begin(self.epoch)?;
+        }
+        Ok(true)
+    }
+}
+
+/// Each row from one that is drawn by lot, until all are used up.
+pub(super) struct Sample {
+    inputs: Vec<Input>,
+    weights: Vec<f64>,
+    /// Those not used up.
+    left: Vec<usize>,
+    seed: u64,
+    epoch: u64,
+    drawn: u64,
+}
+
+impl Sample {
+    pub fn new(inputs: Vec<Input>, weights: &[f64], seed: u64) -> Result<Sample, DataError> {
+        let sound = weights.iter().all(|weight| weight.is_finite() && *weight > 0.0);
+        if weights.len() != inputs.len() || !sound {
+            let problem = format!("sample_from has {} data sets and the weights {weights:?}; give each one above 0", inputs.len());
+            return Err(DataError::Stage(problem));
+        }
+        Ok(Sample { inputs, weights: weights.to_vec(), left: Vec::new(), seed, epoch: 0, drawn: 0 })
+    }
+}
+
+impl PerRow for Sample {
+    fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
+        (self.epoch, self.drawn) = (epoch, 0);
+        self.left.clear();
+        self.left.extend(0..self.inputs.len());
+        self.inputs.iter_mut().try_for_each(|input| input.begin(epoch))
+    }
+
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, DataError> {
+        while !self.left.is_empty() {
+            let all: f64 = self.left.iter().map(|&input| self.weights[input]).sum();
+            // 53 bits are as many as a share can have.
+            let mut lot = (draw(self.seed, self.epoch, self.drawn) >> 11) as f64 / (1u64 << 53) as f64 * all;
+            self.drawn += 1;
+            let chosen = self.left.iter().position(|&input| {
+                lot -= self.weights[input];
+                lot < 0.0
+            });
+            let chosen = chosen.unwrap_or(self.left.len() - 1);
+            if self.inputs[self.left[chosen]].copy(out)? {
+                return Ok(true);
+            }
+            self.left.remove(chosen);
+        }
+        Ok(false)
+    }
+}
+
+/// A few rows of each in turn; when one is used up, the next that was not begun takes its place.
+pub(super) struct Interleave {
+    inputs: Vec<Input>,
+    cycle: usize,
+    block: usize,
+    epoch: u64,
+    /// Which input stands at each place of the cycle.
+    open: Vec<usize>,
+    begun: usize,
+    turn: usize,
+    in_block: usize,
+}
+
+impl Interleave {
+    pub fn new(inputs: Vec<Input>, cycle: usize, block: usize) -> Result<Interleave, DataError> {
+        if cycle == 0 || block == 0 {
+            return Err(DataError::Stage(format!("interleave({cycle}, {block}) takes nothing; give numbers of at least 1")));
+        }
+        Ok(Interleave { open: Vec::with_capacity(inputs.len()), inputs, cycle, block, epoch: 0, begun: 0, turn: 0, in_block: 0 })
+    }
+
+    fn open_next(&mut self) -> Result<Option<usize>, DataError> {
+        if self.begun == self.inputs.len() {
+            return Ok(None);
+        }
+        self.inputs[self.begun].begin(self.epoch)?;
+        self.begun += 1;
+        Ok(Some(self.begun - 1))
+    }
+}
+
+impl PerRow for Interleave {
+    fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
+        (self.epoch, self.begun, self.turn, self.in_block) = (epoch, 0, 0, 0);
+        self.open.clear();
+        while self.open.len() < self.cycle.min(self.inputs.len()) {
+            let next = self.open_next()?.expect("there are as many");
+            self.open.push(next);
+        }
+        Ok(())
+    }
+
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, DataError> {
+        while !self.open.is_empty() {
+            if self.in_block == self.block {
+                (self.turn, self.in_block) = ((self.turn + 1) % self.open.len(), 0);
+            }
+            if self.inputs[self.open[self.turn]].copy(out)? {
+                self.in_block += 1;
+                return Ok(true);
+            }
+            self.in_block = 0;
+            match self.open_next()? {
+                Some(next) => self.open[self.turn] = next,
+                None => {
+                    self.open.remove(self.turn);
+                    if self.turn == self.open.len() {
+                        self.turn = 0;
+                    }
+                }
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// For each row, all rows of a data set that user code makes of it.
+pub(super) struct FlatMap {
+    input: Input,
+    from: Schema,
+    to: Schema,
+    limit: Bytes,
+    expand: Expand,
+    inner: Option<Input>,
+    epoch: u64,
+}
+
+impl FlatMap {
+    pub fn new(input: Input, from: Schema, to: Schema, limit: Bytes, expand: &Expand) -> FlatMap {
+        FlatMap { input, from, to, limit, expand: Arc::clone(expand), inner: None, epoch: 0 }
+    }
+}
+
+impl PerRow for FlatMap {
+    fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
+        (self.inner, self.epoch) = (None, epoch);
+        self.input.begin(epoch)
+    }
+
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, DataError> {
+        loop {
+            if let Some(inner) = &mut self.inner {
+                if inner.copy(out)? {
+                    return Ok(true);
+                }
+                self.inner = None;
+            }
+            let Some(row) = self.input.next()? else { return Ok(false) };
+            let data = (self.expand)(&Row::new(&self.from, row))?;
+            let schema = data.output_schema()?;
+            if !alike(&schema, &self.to) {
+                return Err(DataError::Stage(format!("flat_map was to give {} and gave {schema}; declare what it gives", self.to)));
+            }
+            // Reserved as a whole when the feed began: what is opened here stays inside it.
+            let room = Room { lean: true, limit: Some(self.limit) };
+            let needed: Bytes = super::input::cost(&data, room)?.iter().map(|held| held.bytes).sum();
+            if needed > self.limit {
+                let problem = format!("flat_map may hold {} and {} needs {needed}; allow it more", self.limit, data.describe());
+                return Err(DataError::Stage(problem));
+            }
+            let mut inner = Input::open(&data, room, &Ledger::new("flat_map", Some(self.limit)))?;
+            inner.begin(self.epoch)?;
+            self.inner = Some(inner);
+        }
+    }
+}

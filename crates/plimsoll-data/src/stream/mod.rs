@@ -1,0 +1,328 @@
+//! Rows one after the other, where no arithmetic says which row stands where: what user code keeps, makes or puts together.
+//!
+//! A stream's rows are whole rows of bytes, each with its columns one after the other. A single thread pulls them in blocks and writes them
+//! to the slots of the ring, so their order is always the same; files are decoded ahead by the threads of an inner feed. The position of a
+//! stream is how many rows have come, and resuming passes over that many.
+
+mod choose;
+mod generator;
+mod input;
+mod join;
+mod reshape;
+mod shuffle;
+mod work;
+
+pub(crate) use choose::Ignored;
+pub use generator::Elements;
+pub(crate) use input::Held;
+pub use input::Row;
+pub(crate) use shuffle::Buckets;
+pub(crate) use work::StreamWork;
+
+use crate::dataset::Dataset;
+use crate::source::{Gather, Source};
+use crate::{BlockMut, Column, DataError, Schema};
+use input::Input;
+use plimsoll_core::{Bytes, DType, Ledger};
+use std::sync::Arc;
+
+/// Rows that come one after the other.
+pub(crate) trait Stream: Send {
+    /// The rows that follow are those of this epoch, from its first on.
+    fn begin(&mut self, epoch: u64) -> Result<(), DataError>;
+
+    /// Writes whole rows to `out` and says how many; fewer than fit only if the epoch is over, and then none each time it is asked.
+    fn fill(&mut self, out: &mut [u8]) -> Result<usize, DataError>;
+}
+
+/// How much may be taken for speed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// As little as works.
+    pub lean: bool,
+    /// The limit of the whole pipeline.
+    pub limit: Option<Bytes>,
+}
+
+/// What user code says about a row.
+pub(crate) type Predicate = Arc<dyn Fn(&Row<'_>) -> bool + Send + Sync>;
+
+/// What user code makes of a row.
+pub(crate) type Expand = Arc<dyn Fn(&Row<'_>) -> Result<Dataset, DataError> + Send + Sync>;
+
+/// How a stream is made.
+pub(crate) enum Spec {
+    Generator { schema: Schema, make: generator::Make },
+    Filter { input: Dataset, keep: Predicate },
+    TakeWhile { input: Dataset, keep: Predicate },
+    Take { input: Dataset, rows: u64 },
+    Skip { input: Dataset, rows: u64 },
+    Shard { input: Dataset, count: u64, index: u64 },
+    Repeat { input: Dataset, times: u64 },
+    Shuffle { input: Dataset, seed: u64, bytes: Bytes },
+    IgnoreErrors { input: Dataset, ignored: Arc<Ignored> },
+    Enumerate { input: Dataset, column: String },
+    Zip { inputs: Vec<Dataset> },
+    Concatenate { inputs: Vec<Dataset> },
+    Sample { inputs: Vec<Dataset>, weights: Vec<f64>, seed: u64 },
+    Interleave { inputs: Vec<Dataset>, cycle: usize, block: usize },
+    FlatMap { input: Dataset, schema: Schema, limit: Bytes, expand: Expand },
+    Window { input: Dataset, size: usize, shift: usize, stride: usize },
+    Unbatch { input: Dataset },
+    Buckets { input: Dataset, buckets: shuffle::Buckets },
+}
+
+impl Spec {
+    /// The data sets it reads.
+    pub fn inputs(&self) -> &[Dataset] {
+        match self {
+            Spec::Generator { .. } => &[],
+            Spec::Filter { input, .. }
+            | Spec::TakeWhile { input, .. }
+            | Spec::Take { input, .. }
+            | Spec::Skip { input, .. }
+            | Spec::Shard { input, .. }
+            | Spec::Repeat { input, .. }
+            | Spec::Shuffle { input, .. }
+            | Spec::IgnoreErrors { input, .. }
+            | Spec::Enumerate { input, .. }
+            | Spec::FlatMap { input, .. }
+            | Spec::Window { input, .. }
+            | Spec::Buckets { input, .. }
+            | Spec::Unbatch { input } => std::slice::from_ref(input),
+            Spec::Zip { inputs } | Spec::Concatenate { inputs } | Spec::Sample { inputs, .. } | Spec::Interleave { inputs, .. } => inputs,
+        }
+    }
+
+    /// The columns of its rows.
+    pub fn schema(&self) -> Result<Schema, DataError> {
+        let first = || match self.inputs().first() {
+            Some(input) => input.output_schema(),
+            None => Err(DataError::Stage(format!("{} of no data sets has no rows; give it at least one", self.name()))),
+        };
+        match self {
+            Spec::Generator { schema, .. } | Spec::FlatMap { schema, .. } => Ok(schema.clone()),
+            Spec::IgnoreErrors { .. } => {
+                let mut columns = first()?.columns().to_vec();
+                // What says whether a row could be read goes no further.
+                columns.pop();
+                Schema::new(columns)
+            }
+            Spec::Enumerate { column, .. } => {
+                let mut columns = vec![Column::new(column, DType::I32, [])];
+                columns.extend_from_slice(first()?.columns());
+                Schema::new(columns)
+            }
+            Spec::Zip { inputs } => {
+                let mut columns = first()?.columns().to_vec();
+                for input in &inputs[1..] {
+                    columns.extend_from_slice(input.output_schema()?.columns());
+                }
+                Schema::new(columns)
+            }
+            Spec::Concatenate { inputs } | Spec::Sample { inputs, .. } | Spec::Interleave { inputs, .. } => {
+                let schema = first()?;
+                for input in &inputs[1..] {
+                    let other = input.output_schema()?;
+                    if !alike(&schema, &other) {
+                        let problem =
+                            format!("{} puts rows of one kind together, not {schema} and {other}; map them to be alike", self.name());
+                        return Err(DataError::Stage(problem));
+                    }
+                }
+                Ok(schema)
+            }
+            Spec::Window { size, shift, stride, .. } => {
+                if *size == 0 || *shift == 0 || *stride == 0 {
+                    return Err(DataError::Stage(format!("{} holds nothing; give numbers of at least 1", self.name())));
+                }
+                let widen = |column: &Column| {
+                    let mut column = column.clone();
+                    column.shape.insert(0, *size);
+                    column
+                };
+                Schema::new(first()?.columns().iter().map(widen).collect())
+            }
+            Spec::Unbatch { .. } => reshape::unbatched(&first()?),
+            _ => first(),
+        }
+    }
+
+    /// The most rows an epoch can have.
+    pub fn at_most(&self) -> u64 {
+        let of = |at: usize| self.inputs()[at].len();
+        let known = self.size();
+        known.unwrap_or_else(|| match self {
+            Spec::Generator { .. } | Spec::FlatMap { .. } => u64::MAX,
+            Spec::Take { rows, .. } => of(0).min(*rows),
+            Spec::Repeat { times, .. } => of(0).saturating_mul(*times),
+            Spec::Zip { inputs } => inputs.iter().map(Dataset::len).min().unwrap_or(0),
+            Spec::Concatenate { inputs } | Spec::Sample { inputs, .. } | Spec::Interleave { inputs, .. } => {
+                inputs.iter().map(Dataset::len).fold(0, u64::saturating_add)
+            }
+            Spec::Unbatch { input } => {
+                let each = input.output_schema().ok().and_then(|schema| schema.columns().first()?.shape.first().copied());
+                of(0).saturating_mul(each.unwrap_or(1) as u64)
+            }
+            _ => of(0),
+        })
+    }
+
+    /// Rows in one epoch, where that is known beforehand.
+    pub fn size(&self) -> Option<u64> {
+        let of = |at: usize| self.inputs()[at].size();
+        match self {
+            Spec::Generator { .. } | Spec::Filter { .. } | Spec::TakeWhile { .. } | Spec::IgnoreErrors { .. } | Spec::FlatMap { .. } => {
+                None
+            }
+            Spec::Take { rows, .. } => of(0).map(|all| all.min(*rows)),
+            Spec::Skip { rows, .. } => of(0).map(|all| all.saturating_sub(*rows)),
+            Spec::Shard { count, index, .. } => of(0).map(|all| all.saturating_sub(*index).div_ceil((*count).max(1))),
+            Spec::Repeat { times, .. } => of(0).map(|all| all.saturating_mul(*times)),
+            Spec::Shuffle { .. } | Spec::Enumerate { .. } | Spec::Buckets { .. } => of(0),
+            Spec::Zip { inputs } => inputs.iter().map(Dataset::size).collect::<Option<Vec<_>>>()?.into_iter().min(),
+            Spec::Concatenate { inputs } | Spec::Sample { inputs, .. } | Spec::Interleave { inputs, .. } => {
+                inputs.iter().map(Dataset::size).sum()
+            }
+            Spec::Window { size, shift, stride, .. } => {
+                let span = (*size as u64 - 1) * *stride as u64 + 1;
+                of(0).map(|all| if all < span { 0 } else { (all - span) / *shift as u64 + 1 })
+            }
+            Spec::Unbatch { input } => {
+                let each = input.output_schema().ok()?.columns().first()?.shape.first().copied()?;
+                of(0).map(|all| all.saturating_mul(each as u64))
+            }
+        }
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Spec::Generator { .. } => "generator".into(),
+            Spec::Filter { .. } => "filter".into(),
+            Spec::TakeWhile { .. } => "take_while".into(),
+            Spec::Take { rows, .. } => format!("take({rows})"),
+            Spec::Skip { rows, .. } => format!("skip({rows})"),
+            Spec::Shard { count, index, .. } => format!("shard({count}, {index})"),
+            Spec::Repeat { times, .. } => format!("repeat({times})"),
+            Spec::Shuffle { seed, bytes, .. } => format!("shuffle(seed {seed}, {bytes})"),
+            Spec::IgnoreErrors { ignored, .. } => format!("ignore_errors({})", ignored.cap()),
+            Spec::Enumerate { column, .. } => format!("enumerate({column})"),
+            Spec::Zip { .. } => "zip".into(),
+            Spec::Concatenate { .. } => "concatenate".into(),
+            Spec::Sample { seed, .. } => format!("sample_from(seed {seed})"),
+            Spec::Interleave { cycle, block, .. } => format!("interleave({cycle}, {block})"),
+            Spec::FlatMap { .. } => "flat_map".into(),
+            Spec::Window { size, shift, stride, .. } => format!("window({size}, {shift}, {stride})"),
+            Spec::Unbatch { .. } => "unbatch".into(),
+            Spec::Buckets { buckets, .. } => buckets.to_string(),
+        }
+    }
+
+    fn describe(&self) -> String {
+        match self.inputs() {
+            [] => self.name(),
+            [input] => format!("{} → {}", input.describe(), self.name()),
+            inputs => format!("{}({})", self.name(), inputs.iter().map(Dataset::describe).collect::<Vec<_>>().join(" | ")),
+        }
+    }
+
+    /// What it and all before it hold.
+    pub fn cost(&self, room: Room) -> Result<Vec<Held>, DataError> {
+        let mut held = Vec::new();
+        for input in self.inputs() {
+            held.extend(input::cost(input, room)?);
+        }
+        let row = self.schema()?.row_bytes();
+        let own = match self {
+            Spec::Shuffle { bytes, .. } => shuffle::rows(*bytes, row) * row.0,
+            Spec::Window { .. } | Spec::Unbatch { .. } => row.0,
+            Spec::Zip { .. } | Spec::Sample { .. } | Spec::Interleave { .. } => 0,
+            Spec::FlatMap { limit, .. } => limit.0,
+            Spec::Buckets { buckets, .. } => buckets.rows() * row.0,
+            _ => 0,
+        };
+        if own > 0 {
+            held.push(Held::here(self.name(), Bytes(own)));
+        }
+        Ok(held)
+    }
+
+    /// The stream itself; what it holds has been reserved, but for what inner feeds reserve themselves.
+    pub fn open(&self, room: Room, ledger: &Ledger) -> Result<Box<dyn Stream>, DataError> {
+        let one = || Input::open(&self.inputs()[0], room, ledger);
+        let all = || self.inputs().iter().map(|input| Input::open(input, room, ledger)).collect::<Result<Vec<_>, _>>();
+        let schema = self.schema()?;
+        let row = schema.row_bytes().get();
+        Ok(match self {
+            Spec::Generator { make, .. } => Box::new(generator::Generator::new(schema, make)),
+            Spec::Filter { keep, .. } => input::row_by_row(row, choose::Filter::new(one()?, schema, keep)),
+            Spec::TakeWhile { keep, .. } => input::row_by_row(row, choose::TakeWhile::new(one()?, schema, keep)),
+            Spec::Take { rows, .. } => input::row_by_row(row, choose::Take::new(one()?, *rows)),
+            Spec::Skip { rows, .. } => input::row_by_row(row, choose::Every::new(one()?, *rows, 1)),
+            Spec::Shard { count, index, .. } => input::row_by_row(row, choose::Every::new(one()?, *index, *count)),
+            Spec::Repeat { times, .. } => input::row_by_row(row, choose::Repeat::new(one()?, *times)),
+            Spec::Shuffle { seed, bytes, .. } => {
+                let rows = shuffle::rows(*bytes, Bytes(row as u64));
+                input::row_by_row(row, shuffle::Shuffled::new(one()?, *seed, rows as usize, row))
+            }
+            Spec::IgnoreErrors { ignored, .. } => input::row_by_row(row, choose::Ignore::new(one()?, ignored)),
+            Spec::Enumerate { .. } => input::row_by_row(row, choose::Enumerate::new(one()?)),
+            Spec::Zip { .. } => input::row_by_row(row, join::Zip::new(all()?)),
+            Spec::Concatenate { .. } => input::row_by_row(row, join::Concatenate::new(all()?)),
+            Spec::Sample { weights, seed, .. } => input::row_by_row(row, join::Sample::new(all()?, weights, *seed)?),
+            Spec::Interleave { cycle, block, .. } => input::row_by_row(row, join::Interleave::new(all()?, *cycle, *block)?),
+            Spec::FlatMap { input, limit, expand, .. } => {
+                let from = input.output_schema()?;
+                input::row_by_row(row, join::FlatMap::new(one()?, from, schema, *limit, expand))
+            }
+            Spec::Window { input, size, shift, stride } => {
+                let from = input.output_schema()?;
+                input::row_by_row(row, reshape::Windows::new(one()?, &from, *size, *shift, *stride))
+            }
+            Spec::Unbatch { input } => input::row_by_row(row, reshape::Unbatch::new(one()?, &input.output_schema()?)),
+            Spec::Buckets { buckets, .. } => input::row_by_row(row, shuffle::Bucketed::new(one()?, &schema, buckets)?),
+        })
+    }
+}
+
+/// Whether rows of one can stand where rows of the other do.
+fn alike(a: &Schema, b: &Schema) -> bool {
+    let plain = |column: &Column| (column.name.clone(), column.dtype, column.shape.clone(), column.extent);
+    a.columns().iter().map(plain).eq(b.columns().iter().map(plain))
+}
+
+/// Stands where a source does, and is never read as one.
+pub(crate) struct Flow {
+    pub spec: Arc<Spec>,
+    pub schema: Schema,
+}
+
+impl Source for Flow {
+    fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    fn len(&self) -> u64 {
+        self.spec.at_most()
+    }
+
+    fn scratch_bytes(&self, _rows: usize) -> Bytes {
+        Bytes::ZERO
+    }
+
+    fn read(&self, _first_row: u64, _scratch: &mut [u8], _out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        unreachable!("a stream has no rows by number")
+    }
+
+    fn gather(&self, _rows: Gather<'_>, _scratch: &mut [u8], _out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        unreachable!("a stream has no rows by number")
+    }
+
+    fn class_names(&self) -> Vec<String> {
+        self.spec.inputs().first().map(Dataset::class_names).unwrap_or_default()
+    }
+
+    fn describe(&self) -> String {
+        self.spec.describe()
+    }
+}

@@ -1,0 +1,110 @@
+//! Streams whose rows are several rows of another, or parts of one.
+
+use super::input::{Input, PerRow};
+use crate::{Column, DataError, Schema};
+
+/// The columns of rows without their first dimension, which all must share.
+pub(super) fn unbatched(schema: &Schema) -> Result<Schema, DataError> {
+    let each = schema.columns().first().and_then(|column| column.shape.first().copied());
+    let narrow = |column: &Column| match column.shape.split_first() {
+        Some((first, shape)) if Some(*first) == each => Ok(Column { shape: shape.to_vec(), ..column.clone() }),
+        _ => {
+            let problem = format!("has rows of shape {:?}, and unbatch takes rows apart that all begin with one dimension", column.shape);
+            Err(DataError::Schema { column: column.name.clone(), problem })
+        }
+    };
+    Schema::new(schema.columns().iter().map(narrow).collect::<Result<Vec<_>, _>>()?)
+}
+
+/// Rows taken apart along their first dimension.
+pub(super) struct Unbatch {
+    input: Input,
+    /// Bytes of each column of a whole row.
+    columns: Vec<usize>,
+    each: usize,
+    row: Vec<u8>,
+    at: usize,
+}
+
+impl Unbatch {
+    pub fn new(input: Input, schema: &Schema) -> Unbatch {
+        let each = schema.columns()[0].shape[0];
+        let columns = schema.columns().iter().map(|column| column.row_bytes().get()).collect();
+        Unbatch { row: vec![0; input.row_bytes()], input, columns, each, at: each }
+    }
+}
+
+impl PerRow for Unbatch {
+    fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
+        self.at = self.each;
+        self.input.begin(epoch)
+    }
+
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, DataError> {
+        if self.at == self.each {
+            if !self.input.copy(&mut self.row)? {
+                return Ok(false);
+            }
+            self.at = 0;
+        }
+        let (mut from, mut to) = (0, 0);
+        for &bytes in &self.columns {
+            let part = bytes / self.each;
+            out[to..to + part].copy_from_slice(&self.row[from + self.at * part..][..part]);
+            from += bytes;
+            to += part;
+        }
+        self.at += 1;
+        Ok(true)
+    }
+}
+
+/// Rows that follow each other, as one row; what is left at the end of an epoch is no window.
+pub(super) struct Windows {
+    input: Input,
+    /// Bytes of each column of a single row.
+    columns: Vec<usize>,
+    size: usize,
+    shift: usize,
+    stride: usize,
+    /// The last rows, the oldest first; a window is cut out of them.
+    rows: Vec<u8>,
+    /// Rows to come before the next window is whole.
+    missing: usize,
+}
+
+impl Windows {
+    pub fn new(input: Input, schema: &Schema, size: usize, shift: usize, stride: usize) -> Windows {
+        let columns = schema.columns().iter().map(|column| column.row_bytes().get()).collect();
+        let span = (size - 1) * stride + 1;
+        Windows { rows: vec![0; span * input.row_bytes()], missing: span, input, columns, size, shift, stride }
+    }
+}
+
+impl PerRow for Windows {
+    fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
+        self.missing = self.rows.len() / self.input.row_bytes();
+        self.input.begin(epoch)
+    }
+
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, DataError> {
+        let row = self.input.row_bytes();
+        while self.missing > 0 {
+            let Some(next) = self.input.next()? else { return Ok(false) };
+            self.rows.copy_within(row.., 0);
+            let last = self.rows.len() - row;
+            self.rows[last..].copy_from_slice(next);
+            self.missing -= 1;
+        }
+        self.missing = self.shift;
+        let (mut from, mut to) = (0, 0);
+        for &bytes in &self.columns {
+            for index in 0..self.size {
+                out[to..to + bytes].copy_from_slice(&self.rows[index * self.stride * row + from..][..bytes]);
+                to += bytes;
+            }
+            from += bytes;
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,156 @@
+//! Streams in another order, as far as a buffer reaches.
+
+use super::input::{Input, PerRow};
+use crate::ops::draw;
+use crate::{DataError, Schema};
+use plimsoll_core::{Bytes, DType};
+use std::fmt;
+
+/// Rows that a buffer of this size holds.
+pub(super) fn rows(bytes: Bytes, row: Bytes) -> u64 {
+    (bytes.0 / row.0.max(1)).max(1)
+}
+
+/// Each row drawn by lot from a buffer, and replaced by the next.
+pub(super) struct Shuffled {
+    input: Input,
+    seed: u64,
+    epoch: u64,
+    drawn: u64,
+    buffer: Vec<u8>,
+    row: usize,
+    /// Rows in the buffer.
+    held: usize,
+    over: bool,
+}
+
+impl Shuffled {
+    pub fn new(input: Input, seed: u64, rows: usize, row: usize) -> Shuffled {
+        Shuffled { input, seed, epoch: 0, drawn: 0, buffer: vec![0; rows * row], row, held: 0, over: false }
+    }
+}
+
+impl PerRow for Shuffled {
+    fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
+        (self.epoch, self.drawn, self.held, self.over) = (epoch, 0, 0, false);
+        self.input.begin(epoch)
+    }
+
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, DataError> {
+        let row = self.row;
+        while !self.over && (self.held + 1) * row <= self.buffer.len() {
+            match self.input.copy(&mut self.buffer[self.held * row..][..row])? {
+                true => self.held += 1,
+                false => self.over = true,
+            }
+        }
+        if self.held == 0 {
+            return Ok(false);
+        }
+        let lot = draw(self.seed, self.epoch, self.drawn);
+        self.drawn += 1;
+        let chosen = ((u128::from(lot) * self.held as u128) >> 64) as usize;
+        out.copy_from_slice(&self.buffer[chosen * row..][..row]);
+        self.over = self.over || !self.input.copy(&mut self.buffer[chosen * row..][..row])?;
+        if self.over {
+            self.held -= 1;
+            self.buffer.copy_within(self.held * row..(self.held + 1) * row, chosen * row);
+        }
+        Ok(true)
+    }
+}
+
+/// Rows gathered by the number in one of their columns: each batch has rows of one bucket.
+#[derive(Clone, Debug)]
+pub(crate) struct Buckets {
+    pub column: String,
+    pub boundaries: Vec<i64>,
+    pub batch: usize,
+}
+
+impl Buckets {
+    /// Rows that wait until their bucket is full.
+    pub fn rows(&self) -> u64 {
+        (self.boundaries.len() as u64 + 1) * self.batch as u64
+    }
+}
+
+impl fmt::Display for Buckets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "bucket_by_length({}, {:?}, {})", self.column, self.boundaries, self.batch)
+    }
+}
+
+pub(super) struct Bucketed {
+    input: Input,
+    buckets: Buckets,
+    schema: Schema,
+    /// A batch of rows for each bucket, and how many there are.
+    buffer: Vec<u8>,
+    held: Vec<usize>,
+    /// The bucket that is being handed out, and how many of its rows were.
+    giving: Option<(usize, usize)>,
+    over: bool,
+}
+
+impl Bucketed {
+    pub fn new(input: Input, schema: &Schema, buckets: &Buckets) -> Result<Bucketed, DataError> {
+        let refuse = |problem: &str| Err(DataError::Stage(format!("{buckets} {problem}")));
+        let Some(column) = schema.index_of(&buckets.column) else {
+            return Err(DataError::NoColumn {
+                name: buckets.column.clone(),
+                have: schema.columns().iter().map(|column| column.name.clone()).collect(),
+            });
+        };
+        if schema.columns()[column].elements() != 1 || !matches!(schema.columns()[column].dtype, DType::I32 | DType::U8) {
+            return refuse("needs a column with one whole number a row");
+        }
+        if buckets.batch == 0 || !buckets.boundaries.is_sorted_by(|a, b| a < b) {
+            return refuse("needs boundaries that grow and batches of at least one row");
+        }
+        let held = vec![0; buckets.boundaries.len() + 1];
+        let buffer = vec![0; buckets.rows() as usize * input.row_bytes()];
+        Ok(Bucketed { input, buckets: buckets.clone(), schema: schema.clone(), buffer, held, giving: None, over: false })
+    }
+}
+
+impl PerRow for Bucketed {
+    fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
+        self.held.fill(0);
+        (self.giving, self.over) = (None, false);
+        self.input.begin(epoch)
+    }
+
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, DataError> {
+        let (row, batch) = (self.input.row_bytes(), self.buckets.batch);
+        loop {
+            if let Some((bucket, given)) = self.giving {
+                if given < self.held[bucket] {
+                    out.copy_from_slice(&self.buffer[(bucket * batch + given) * row..][..row]);
+                    self.giving = Some((bucket, given + 1));
+                    return Ok(true);
+                }
+                self.held[bucket] = 0;
+                self.giving = None;
+            }
+            if self.over {
+                // What is left comes last, the shortest first.
+                let Some(bucket) = self.held.iter().position(|held| *held > 0) else { return Ok(false) };
+                self.giving = Some((bucket, 0));
+                continue;
+            }
+            match self.input.next()? {
+                None => self.over = true,
+                Some(next) => {
+                    let length = super::Row::new(&self.schema, next).int(&self.buckets.column);
+                    let bucket = self.buckets.boundaries.partition_point(|&boundary| boundary <= length);
+                    self.buffer[(bucket * batch + self.held[bucket]) * row..][..row].copy_from_slice(next);
+                    self.held[bucket] += 1;
+                    if self.held[bucket] == batch {
+                        self.giving = Some((bucket, 0));
+                    }
+                }
+            }
+        }
+    }
+}

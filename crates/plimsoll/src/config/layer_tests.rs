@@ -1,0 +1,78 @@
+//! Layers by name against Keras: results, gradients and moving statistics on committed vectors (see `tests/references/keras_layers.py`).
+
+use super::kinds::layer;
+use super::reader::Reader;
+use crate::nn::{Functional, PIECE_SHARE};
+use plimsoll_core::autodiff::gradients;
+use plimsoll_core::graph::StateKind;
+use plimsoll_core::random::StepRandom;
+use plimsoll_core::shape::{Shape, TensorType};
+use plimsoll_core::{Graph, ValueId, reference};
+use serde_json::Value;
+
+const CASES: &str = include_str!("../../tests/references/layers.json");
+
+fn numbers(tensor: &Value) -> Vec<f64> {
+    tensor["data"].as_array().expect("a list").iter().map(|number| number.as_f64().expect("a number")).collect()
+}
+
+fn rows_and_type(tensor: &Value) -> (usize, TensorType) {
+    let dims: Vec<usize> = tensor["shape"].as_array().expect("a list").iter().map(|dim| dim.as_u64().expect("whole") as usize).collect();
+    (dims[0], TensorType::f32(Shape::batch_of(dims[1..].iter().copied())))
+}
+
+#[track_caller]
+fn near(what: &str, got: &[f64], wanted: &Value) {
+    let wanted = numbers(wanted);
+    assert_eq!(got.len(), wanted.len(), "{what}");
+    for (i, (got, wanted)) in got.iter().zip(&wanted).enumerate() {
+        assert!((got - wanted).abs() <= 3e-5 * (1.0 + wanted.abs()), "{what}: element {i} is {got}, Keras has {wanted}");
+    }
+}
+
+#[test]
+fn layers_do_what_those_of_keras_do() {
+    let cases: Vec<Value> = serde_json::from_str(CASES).unwrap();
+    assert!(cases.len() > 40);
+    for case in &cases {
+        let name = case["name"].as_str().unwrap();
+        let table = toml::Table::try_from(&case["layer"]).unwrap();
+        let reader = Reader::root(&table);
+        let layer = layer(&reader).unwrap();
+        reader.finish().unwrap();
+
+        let mut net = Functional::new("case");
+        let x = net.input();
+        let y = net.add_shared(Some("layer"), layer, [x]);
+        let model = net.build(y);
+        let mut g = Graph::new();
+        let ((rows, ty), (_, pulled)) = (rows_and_type(&case["x"]), rows_and_type(&case["pull"]));
+        let x = g.input("x", ty);
+        let lowered = model.lower(&mut g, &[x], case["training"].as_bool().unwrap()).unwrap();
+        let pull = g.input("pull", pulled);
+        let product = g.times(lowered.output, pull).unwrap();
+        let loss = g.sum(product).unwrap();
+        let learnt: Vec<(String, ValueId)> = (0..g.states().len())
+            .filter(|i| g.states()[*i].kind == StateKind::Parameter)
+            .map(|i| (g.states()[i].name.clone(), g.state_value(plimsoll_core::graph::StateId(i as u32)).unwrap()))
+            .collect();
+        let wanted: Vec<ValueId> = learnt.iter().map(|(_, value)| *value).chain([x]).collect();
+        let found = gradients(&mut g, loss, &wanted).unwrap();
+
+        let own = |state: &str| state.strip_prefix("layer/").unwrap().to_string();
+        let states: Vec<Vec<f64>> = g.states().iter().map(|state| numbers(&case["weights"][own(&state.name)])).collect();
+        let scalars: Vec<f64> = g.scalars().iter().map(|scalar| if scalar == PIECE_SHARE { 1.0 / rows as f64 } else { f64::NAN }).collect();
+        let inputs = [numbers(&case["x"]), numbers(&case["pull"])];
+        let outcome = reference::run(&g, rows, &inputs, &states, &scalars, &StepRandom::default());
+        near(&format!("{name}, result"), outcome.value(lowered.output), &case["y"]);
+        near(&format!("{name}, gradient of the input"), outcome.value(*found.last().unwrap()), &case["dx"]);
+        for ((state, _), gradient) in learnt.iter().zip(&found) {
+            near(&format!("{name}, gradient of {state}"), outcome.value(*gradient), &case["gradients"][own(state)]);
+        }
+        for (state, after) in g.states().iter().zip(outcome.states()) {
+            if let Some(wanted) = case["after"].get(own(&state.name)) {
+                near(&format!("{name}, {} afterwards", state.name), after, wanted);
+            }
+        }
+    }
+}
