@@ -4,14 +4,14 @@ use crate::cache::Cache;
 use crate::ops::Op;
 use crate::order::{self, Reorder, Shuffle};
 use crate::source::{
-    Counted, Csv, CsvSpec, Digits, Function, ImageFolder, Npy, Random, RandomSpec, RowMut, Shapes, ShapesSpec, Source, Split, Tensor,
-    Tensors, Text, Vocabulary,
+    self, Counted, Csv, CsvSpec, Digits, Feature, Function, ImageFolder, Npy, Random, RandomSpec, RowMut, Shapes, ShapesSpec, Source,
+    Split, Tensor, Tensors, Text, TfRecord, Vocabulary, WebDataset,
 };
 use crate::stream::{Ignored, Spec};
 use crate::{DataError, Schema};
 use plimsoll_core::Bytes;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A source and the stages its rows pass. Building one reads nothing but headers; a clone shares the source.
@@ -184,6 +184,35 @@ impl Dataset {
     /// Made-up pictures of circles, rectangles and triangles, with a mask for each.
     pub fn shapes(spec: ShapesSpec) -> Result<Dataset, DataError> {
         Ok(Dataset::from(Shapes::new(spec)?))
+    }
+
+    /// Arrays of a `.npz` file that was saved with `numpy.savez`: each column's name with that of its array.
+    pub fn npz(path: impl AsRef<Path>, arrays: &[(&str, &str)]) -> Result<Dataset, DataError> {
+        Ok(Dataset::from(Npy::open_npz(path.as_ref(), arrays)?))
+    }
+
+    /// Examples in the TFRecord files that match a pattern; each feature is named by the column it becomes. Files that end in `.gz` or
+    /// `.gzip` are unpacked on the way, and then it is a [stream](Dataset#streams).
+    ///
+    /// ```no_run
+    /// use plimsoll_data::{Dataset, source::Feature};
+    /// let data = Dataset::tfrecord("train-*.tfrecord", &[("x", Feature::f32("pixels", [28, 28, 1])), ("y", Feature::i32("label", []))])?;
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn tfrecord(pattern: impl AsRef<Path>, features: &[(&str, Feature)]) -> Result<Dataset, DataError> {
+        let files = source::files(pattern)?;
+        let is_packed = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "gz" || extension == "gzip");
+        match files.iter().any(is_packed) {
+            true if files.iter().all(is_packed) => source::gzipped(&files, features),
+            true => Err(DataError::Stage("some of the TFRecord files are packed and some are not; read them apart".into())),
+            false => Ok(Dataset::from(TfRecord::open(&files, features)?)),
+        }
+    }
+
+    /// Samples of the WebDataset tar files that match a pattern: `x` the picture, `y` i32 its class. As an image folder, it needs
+    /// [`decode`](crate::ops::decode).
+    pub fn webdataset(pattern: impl AsRef<Path>) -> Result<Dataset, DataError> {
+        Ok(Dataset::from(WebDataset::open(&source::files(pattern)?)?))
     }
 
     /// Any source.

@@ -45,6 +45,16 @@ pub enum DataError {
         /// What is wrong with it and what to do.
         problem: String,
     },
+    /// A record inside a file that cannot be read.
+    #[error("{}, the record at byte {at}: {problem}", .path.display())]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// Where the record begins.
+        at: u64,
+        /// What is wrong with it and what to do.
+        problem: String,
+    },
     /// A picture that cannot be decoded.
     #[error("{} cannot be decoded: {problem}; replace the file or take it out of the folder", .path.display())]
     Image {

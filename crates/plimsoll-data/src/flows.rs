@@ -26,8 +26,17 @@ impl Dataset {
         F: Fn(u64) -> I + Send + Sync + 'static,
         I: Iterator<Item = Result<Vec<Tensor>, DataError>> + Send + 'static,
     {
+        Dataset::from_generator_holding(schema, Bytes::ZERO, make)
+    }
+
+    /// The same for iterators that hold some memory themselves, which the plan then counts.
+    pub fn from_generator_holding<F, I>(schema: Schema, held: Bytes, make: F) -> Dataset
+    where
+        F: Fn(u64) -> I + Send + Sync + 'static,
+        I: Iterator<Item = Result<Vec<Tensor>, DataError>> + Send + 'static,
+    {
         let make = move |epoch| -> Elements { Box::new(make(epoch)) };
-        Dataset::flow(Spec::Generator { schema, make: Arc::new(make) })
+        Dataset::flow(Spec::Generator { schema, held, make: Arc::new(make) })
     }
 
     /// Keeps the rows that `keep` says yes to.

@@ -10,6 +10,7 @@ use crate::source::Source;
 use crate::{Column, DataError};
 use plimsoll_core::{Bytes, DType};
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -108,11 +109,24 @@ impl ItemKernel {
     }
 
     fn make(&mut self, row: u64, out: &mut [u8]) -> Result<(), DataError> {
-        let start = Instant::now();
         self.source.file(row, &mut self.path);
+        let part = self.source.file_part(row);
+        let made = self.make_from(row, part.clone(), out);
+        // A file with many pictures in it is no help without the place.
+        made.map_err(|error| match (error, part) {
+            (DataError::Image { path, problem }, Some(part)) => {
+                DataError::Image { path, problem: format!("the picture at byte {}: {problem}", part.start) }
+            }
+            (error, _) => error,
+        })
+    }
+
+    fn make_from(&mut self, row: u64, part: Option<Range<u64>>, out: &mut [u8]) -> Result<(), DataError> {
+        let start = Instant::now();
+        let base = part.as_ref().map_or(0, |part| part.start);
         let path = &self.path;
         let file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
-        let probe = image::probe(&file, path)?;
+        let probe = image::probe(&file, path, part)?;
         let channels = self.recipe.decode.channels;
         let transposed = self.recipe.decode.orient && probe.orientation.is_transposed();
         let room = Room::new(&probe, channels.count(), transposed);
@@ -125,7 +139,7 @@ impl ItemKernel {
         make_room(&mut self.region, room.region() as usize, (cap - probe.work).get());
         let (encoded, rest) = self.region.split_at_mut(room.file as usize);
         let (pixels, turned) = rest.split_at_mut(room.pixels as usize);
-        file.read_exact_at(encoded, 0).map_err(|error| DataError::io("read", path, error))?;
+        file.read_exact_at(encoded, base).map_err(|error| DataError::io("read", path, error))?;
         let start = self.meter.lap_read(start);
 
         image::decode(&probe, path, encoded, channels, pixels)?;

@@ -197,9 +197,9 @@ impl Input {
 
     /// Copies the next row.
     pub fn copy(&mut self, out: &mut [u8]) -> Result<bool, DataError> {
-        let row = self.next()?;
-        row.map(|row| out.copy_from_slice(row));
-        Ok(row.is_some())
+        let Some(row) = self.next()? else { return Ok(false) };
+        out.copy_from_slice(row);
+        Ok(true)
     }
 }
 

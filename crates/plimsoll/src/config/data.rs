@@ -283,6 +283,11 @@ mod tests {
             "[data]\nsource = 'image_folder'\npath = 'empty'".into(),
             "[data]\nsource = 'shapes'\nrows = 10\nsize = [16, 24]\n[data.validation]\nrows = 5\nseed = 9".into(),
             "[data]\nsource = 'shape'".into(),
+            "[data]\nsource = 'npz'\npath = 'none.npz'\narrays = ['a', 'b']".into(),
+            "[data]\nsource = 'npz'\npath = 'none.npz'\narrays = 'a'".into(),
+            "[data]\nsource = 'tfrecord'\npath = 'a.txt'\ninput = { name = 'x', dtype = 'f32', shape = [2] }\nlabel = { name = 'y', dtype = 'i32' }".into(),
+            "[data]\nsource = 'tfrecord'\npath = 'a.txt'\ninput = { name = 'x', dtype = 'f23' }".into(),
+            "[data]\nsource = 'webdataset'\npath = 'none-*.tar'".into(),
             "[data]\nsource = 'digits'\nskip = 5\ntake = 100\nshard = [4, 1]\nshuffle = true\nrepeat = 3\ndrop_remainder = true".into(),
             "[data]\nsource = 'image_folder'\npath = 'train'\nignore_errors = 9\nmap = [{ op = 'decode' }, { op = 'resize', size = 4 }]"
                 .into(),
@@ -328,13 +333,18 @@ mod tests {
         empty is no folder of classes: its class empty/ant holds no .jpg, .jpeg or .png files; put some there or remove it
         10 pictures of shapes (16 × 24, seed 0)
           held out: 5 pictures of shapes (16 × 24, seed 9)
-        `data.source` is "shape", but should be one of digits, random, npy, image_folder, text, csv, shapes; did you mean "shapes"?
+        `data.source` is "shape", but should be one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset; did you mean "shapes"?
+        cannot open none.npz: No such file or directory (os error 2)
+        `data.arrays` is ["a"], but should be two names, such as ["images", "labels"]
+        a.txt, the record at byte 0: its length does not match its checksum; the file is damaged or no TFRecord file
+        `data.input.dtype` is "f23", but should be one of f32, i32, u8; did you mean "f32"?
+        no file matches none-*.tar; correct the path or the pattern
         digits (train) → skip(5) → take(100) → shard(4, 1) → shuffle(seed 1) → repeat(3) → drop_remainder
           held out: digits (test)
         image_folder train → map(x: decode()) → map(x: resize(4, 4, bilinear)) → parallelism(auto) → ignore_errors(9) → batch(8) → prefetch(auto) → drop_remainder
         `data.shard` is [4, 4], but should be how many parts there are and which this is, such as [4, 0]
         unknown key `data.ignore_erors`; did you mean `data.ignore_errors`?
-        `data.source` is missing: one of digits, random, npy, image_folder, text, csv, shapes
+        `data.source` is missing: one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset
         "#);
     }
 }
