@@ -27,7 +27,7 @@ fn unknown_keys_name_the_nearest() {
     let sandbox = Sandbox::new("keys");
     insta::assert_snapshot!(sandbox.fail(&["train", "--set", "train.bacth=3"]).1, @"error: unknown key `train.bacth`; did you mean `train.batch`?");
     insta::assert_snapshot!(sandbox.fail(&["train", "--set", "trian.batch=3"]).1, @"error: unknown key `trian`; did you mean `train`?");
-    insta::assert_snapshot!(sandbox.fail(&["plan", "--set", "model.zoo=lenet"]).1, @r#"error: `model.zoo` is "lenet", but should be one of digits-cnn, lenet5, mlp; did you mean "lenet5"?"#);
+    insta::assert_snapshot!(sandbox.fail(&["plan", "--set", "model.zoo=lenet"]).1, @r#"error: `model.zoo` is "lenet", but should be one of digits-cnn, mlp, lenet5, cifar-cnn, vgg16, vgg19, resnet18, resnet34, resnet50, resnet101, mobilenet-v1, mobilenet-v2, densenet121, googlenet, inception-v3, efficientnet-b0, unet, fcn8, segnet, autoencoder, vit-tiny, vit-small, vit-base, gpt2-124m, gpt2-355m, char-gpt, bert-base, lstm, gru; did you mean "lenet5"?"#);
     rows(&sandbox);
     insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dense\", unit = 2 }]\n")), @"error: `model.layers[0].units` is missing: how many outputs");
     insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dense\", units = 2, activaton = \"relu\" }]\n")), @"error: unknown key `model.layers[0].activaton`; did you mean `model.layers[0].activation`?");

@@ -7,6 +7,7 @@ mod data;
 mod end_to_end;
 mod limits;
 mod resume;
+mod zoo;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
