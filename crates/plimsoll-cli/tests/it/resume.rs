@@ -97,8 +97,9 @@ fn a_damaged_checkpoint_is_named_and_the_one_before_is_used() {
     let expected = weights(&sandbox, "run");
     let flip = |bytes: &mut Vec<u8>| *bytes.last_mut().unwrap() ^= 1;
     let cut = |bytes: &mut Vec<u8>| bytes.truncate(bytes.len() / 2);
-    let damages: [(fn(&mut Vec<u8>), &str); 3] = [(flip, "safetensors"), (cut, "safetensors"), (Vec::clear, "json")];
-    for (damage, suffix) in damages {
+    type Damage = fn(&mut Vec<u8>);
+    let damages: [Damage; 3] = [flip, cut, Vec::clear];
+    for (damage, suffix) in damages.into_iter().zip(["safetensors", "safetensors", "json"]) {
         let path = newest(&sandbox, "run", suffix);
         let mut bytes = std::fs::read(&path).unwrap();
         damage(&mut bytes);
