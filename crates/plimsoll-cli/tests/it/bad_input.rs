@@ -31,7 +31,7 @@ fn unknown_keys_name_the_nearest() {
     rows(&sandbox);
     insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dense\", unit = 2 }]\n")), @"error: `model.layers[0].units` is missing: how many outputs");
     insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dense\", units = 2, activaton = \"relu\" }]\n")), @"error: unknown key `model.layers[0].activaton`; did you mean `model.layers[0].activation`?");
-    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dens\", units = 2 }]\n")), @r#"error: `model.layers[0].type` is "dens", but should be one of dense, conv2d, max_pool2d, average_pool2d, global_average_pool, flatten, dropout, add, concatenate, linear, relu, gelu, sigmoid, tanh, softmax; did you mean "dense"?"#);
+    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dens\", units = 2 }]\n")), @r#"error: `model.layers[0].type` is "dens", but should be an activation or one of dense, conv2d, conv1d, depthwise_conv2d, separable_conv2d, conv2d_transpose, max_pool2d, average_pool2d, global_average_pool, global_max_pool, max_unpool2d, up_sampling2d, batch_norm, layer_norm, group_norm, rms_norm, flatten, reshape, permute, zero_padding2d, cropping2d, dropout, spatial_dropout, alpha_dropout, gaussian_dropout, gaussian_noise, stochastic_depth, add, subtract, multiply, maximum, average, concatenate, prelu, leaky_relu, elu, embedding, embedding_scores, position_embedding, sinusoidal_positions, class_token, take_step, multi_head_attention, lstm, gru, simple_rnn, bidirectional; did you mean "dense"?"#);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The command from outside: what it prints, what it leaves, how it fails, and that it stays under its line.
 
+mod arena;
 mod bad_input;
 mod cuda;
 mod data;
