@@ -37,6 +37,8 @@ pub(crate) struct Schedule {
     /// Rows of an epoch, of a slot, and of what a worker claims at a time. Where the rows of an epoch are not known, a single worker claims
     /// whole slots and says how many there were.
     pub epoch_rows: Option<u64>,
+    /// Rows of the epochs after this one.
+    pub later_rows: Option<u64>,
     pub slot_rows: usize,
     pub claim_rows: usize,
 }
@@ -62,6 +64,7 @@ impl Schedule {
         if ends_epoch {
             self.place = 0;
             self.epoch += 1;
+            self.epoch_rows = self.later_rows;
             self.left = self.left.map(|left| left - 1);
         }
     }
@@ -329,7 +332,19 @@ mod tests {
         let layout = Arc::new(BlockLayout::new(&schema, slot_rows));
         let nothing = Fill { epoch: 0, place: 0, rows: 0, ends_epoch: false };
         let slots = (0..slots).map(|_| Slot { memory: Box::new(AlignedBuf::new(layout.bytes().get())), fill: nothing }).collect();
-        Ring::new(slots, layout, Schedule { epoch: 0, left: Some(epochs), place: 0, epoch_rows: Some(epoch_rows), slot_rows, claim_rows })
+        Ring::new(
+            slots,
+            layout,
+            Schedule {
+                epoch: 0,
+                left: Some(epochs),
+                place: 0,
+                epoch_rows: Some(epoch_rows),
+                later_rows: Some(epoch_rows),
+                slot_rows,
+                claim_rows,
+            },
+        )
     }
 
     /// Writes each row's place, and fails at the places told.
