@@ -127,7 +127,7 @@ fn blocks(rows: &[Row]) -> Result<Vec<Block>, String> {
 
 /// Plays the table moment by moment, with a map of what is held; shares nothing with the solver.
 fn verify(rows: &[Row], solution: &Solution) -> Result<()> {
-    let (mut events, mut held) = (Vec::new(), BTreeMap::new());
+    let (mut events, mut held) = (Vec::new(), BTreeMap::<u64, (u64, usize)>::new());
     ensure!(
         solution.layout.offsets.len() == rows.len(),
         "the layout does not hold: it has {} offsets for {} buffers",

@@ -7,7 +7,7 @@ use plimsoll_core::ops::{Conv2d, MaxPool, Window};
 use plimsoll_core::passes::{fuse_epilogues, fuse_pointwise, optimize, remove_dead, simplify, sink_masks};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::training_programs;
-use plimsoll_core::{Graph, GraphError, Op, Shape, TensorType, ValueId, reference, verify};
+use plimsoll_core::{DType, Graph, GraphError, Op, Shape, TensorType, ValueId, reference, verify};
 
 /// A dense layer with ReLU, mean squared error, and plain descent.
 fn training_step() -> Result<Graph, GraphError> {
@@ -168,7 +168,7 @@ fn pooled_step(skip: bool) -> Result<Graph, GraphError> {
     let convolved = |g: &mut Graph, name: &str, x: ValueId, stride: usize| {
         let filter = parameter(g, name, Shape::fixed([3, 3, 2, 2]))?;
         let window = Window::same((3, 3), (stride, stride), (1, 1), (6, 6));
-        let y = g.add_one(Op::Conv2d(Conv2d { window, groups: 1, epilogue: None }), &[x, filter])?;
+        let y = g.add_one(Op::Conv2d(Conv2d { window, groups: 1, epilogue: None, dtype: DType::F32 }), &[x, filter])?;
         g.map(y, |e, x| e.binary(Binary::Max, x, e.constant(0.0)))
     };
     let large = convolved(&mut g, "first", x, 1)?;
