@@ -3,6 +3,7 @@
 use crate::block::BlockLayout;
 use crate::memory::{AlignedBuf, SlotMemory};
 use crate::meter::Meter;
+use crate::mix::Mixer;
 use crate::plan::{self, PRODUCER_STACK, PipelinePlan};
 use crate::recipe::Recipe;
 use crate::ring::{Claim, Fill, Ring, Schedule, Slot};
@@ -194,9 +195,10 @@ impl Feed {
                 (0..plan.geometry.workers).map(|_| Worker::Rows(Box::new(Work::new(&recipe, plan.geometry, store.as_ref(), &meter)))),
             );
         }
+        let mixer = recipe.mix.as_ref().map(|mix| mix.mixer(&recipe.schema, plan.batch)).transpose()?.map(Arc::new);
         // Made first: if a thread cannot be started, dropping it stops those that could.
         let mut feed = Feed {
-            ring: Arc::new(Ring::new(slots, Arc::clone(&layout), schedule)),
+            ring: Arc::new(Ring::new(slots, Arc::clone(&layout), schedule, mixer.is_some())),
             recipe,
             layout,
             batch: plan.batch,
@@ -209,11 +211,11 @@ impl Feed {
             _reserved: reserved,
         };
         for work in work {
-            let ring = Arc::clone(&feed.ring);
+            let (ring, mixer) = (Arc::clone(&feed.ring), mixer.clone());
             let worker = thread::Builder::new()
                 .name("plimsoll-data".into())
                 .stack_size(PRODUCER_STACK.get())
-                .spawn(move || produce(work, &ring))
+                .spawn(move || produce(work, mixer.as_deref(), &ring))
                 .map_err(|error| DataError::Stage(format!("a thread that makes batches could not be started: {error}")))?;
             feed.workers.push(worker);
         }
@@ -334,7 +336,7 @@ enum Outcome {
 }
 
 /// Makes rows until there are no more to be made.
-fn produce(mut worker: Worker, ring: &Ring) {
+fn produce(mut worker: Worker, mixer: Option<&Mixer>, ring: &Ring) {
     while let Some(mut claim) = ring.claim() {
         let outcome = catch_unwind(AssertUnwindSafe(|| match &mut worker {
             Worker::Rows(work) => {
@@ -343,11 +345,15 @@ fn produce(mut worker: Worker, ring: &Ring) {
             }
             Worker::Stream(rows) => rows.fill(&mut claim, || ring.stopping()),
         }));
-        match outcome.unwrap_or_else(|panic| Err(DataError::Panic { message: message_of(panic) })) {
+        let whole = match outcome.unwrap_or_else(|panic| Err(DataError::Panic { message: message_of(panic) })) {
             Ok(Outcome::Whole) => ring.finish(claim, Ok(())),
             Ok(Outcome::Part(rows, ends_epoch)) => ring.finish_part(claim, rows, ends_epoch),
             Ok(Outcome::Stopped) => return,
             Err(error) => ring.finish(claim, Err(error)),
+        };
+        if let (Some(mut slot), Some(mixer)) = (whole, mixer) {
+            let mixed = catch_unwind(AssertUnwindSafe(|| mixer.run(&mut slot)));
+            ring.seal(slot, mixed.map_err(|panic| DataError::Panic { message: message_of(panic) }));
         }
     }
 }

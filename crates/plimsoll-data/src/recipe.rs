@@ -3,6 +3,7 @@
 use crate::cache::{Cache, Fingerprint, Store};
 use crate::dataset::{Dataset, Parallelism, Prefetch, Stage};
 use crate::item::ItemRecipe;
+use crate::mix::Mix;
 use crate::ops::{ItemStep, Op};
 use crate::order::{self, Reorder};
 use crate::schema::Extent;
@@ -41,6 +42,8 @@ pub(crate) struct Recipe {
     pub parallelism: Parallelism,
     pub max_item: Option<Bytes>,
     pub cache: Option<Cache>,
+    /// How rows of a batch are mixed.
+    pub mix: Option<Mix>,
     /// The operations whose results are cached, in words.
     cached: String,
 }
@@ -148,6 +151,7 @@ impl Dataset {
             parallelism: Parallelism::Auto,
             max_item: None,
             cache: None,
+            mix: None,
             cached: String::new(),
         };
         if source.is_empty() {
@@ -191,6 +195,10 @@ impl Dataset {
                 }
                 Stage::Parallelism(parallelism) => recipe.parallelism = *parallelism,
                 Stage::MaxItem(bytes) => recipe.max_item = Some(*bytes),
+                Stage::Mix(_) if recipe.mix.is_some() => {
+                    return Err(DataError::Stage("rows of a batch are mixed once; leave one of mixup and cutmix out".into()));
+                }
+                Stage::Mix(mix) => recipe.mix = Some(mix.clone()),
                 Stage::Cache(_) | Stage::DropRemainder(_) => {}
                 Stage::Tolerate(ignored) => recipe.tolerate = Some(Arc::clone(ignored)),
                 Stage::Cardinality(rows) => recipe.cardinality = Some(*rows),
@@ -200,6 +208,9 @@ impl Dataset {
             let mut columns = recipe.schema.columns().to_vec();
             columns.push(Column::new(MARK, DType::U8, []));
             recipe.schema = Schema::new(columns)?;
+        }
+        if let Some(mix) = &recipe.mix {
+            mix.mixer(&recipe.schema, recipe.batch.unwrap_or(1))?;
         }
         recipe.span = order::span(self.source.len(), &recipe.reorders);
         if recipe.cache.is_some() && recipe.item().is_none() {
