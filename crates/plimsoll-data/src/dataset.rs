@@ -1,6 +1,7 @@
 //! The builder people use: a source and what is done to its rows, in the order it is written.
 
 use crate::cache::Cache;
+use crate::mix::Mix;
 use crate::ops::Op;
 use crate::order::{self, Reorder, Shuffle};
 use crate::source::{
@@ -61,6 +62,7 @@ pub(crate) enum Stage {
     Parallelism(Parallelism),
     MaxItem(Bytes),
     Cache(Cache),
+    Mix(Mix),
 }
 
 /// How many threads make rows.
@@ -321,6 +323,11 @@ impl Dataset {
         self.stage(Stage::Cache(cache))
     }
 
+    /// Mixes the rows of each batch in pairs: see [`Mix`]. It takes no memory.
+    pub fn mix(self, mix: Mix) -> Dataset {
+        self.stage(Stage::Mix(mix))
+    }
+
     /// What the labels 0, 1, 2 … stand for, if the source knows.
     pub fn class_names(&self) -> Vec<String> {
         self.source.class_names()
@@ -454,6 +461,8 @@ impl fmt::Display for Stage {
             Stage::MaxItem(bytes) => write!(f, "max_item({bytes})"),
             Stage::Cache(Cache::Memory) => write!(f, "cache(memory)"),
             Stage::Cache(Cache::File(path)) => write!(f, "cache({})", path.display()),
+            Stage::Cache(Cache::FileIfRoom(path)) => write!(f, "cache({}, if there is room)", path.display()),
+            Stage::Mix(mix) => write!(f, "{mix}"),
             Stage::Prefetch(Prefetch::Auto) => write!(f, "prefetch(auto)"),
             Stage::Prefetch(Prefetch::Batches(n)) => write!(f, "prefetch({n})"),
         }

@@ -94,6 +94,23 @@ pub enum DataError {
         /// The part's.
         crop_height: usize,
     },
+    /// A picture larger than the frame it is to be put into.
+    #[error(
+        "{} is {width} × {height} pixels, too large for a frame of {frame_width} × {frame_height}; use crop_or_pad, resize, or a larger frame",
+        .path.display()
+    )]
+    TooBig {
+        /// The file.
+        path: PathBuf,
+        /// Pixels in a row.
+        width: usize,
+        /// Rows of pixels.
+        height: usize,
+        /// The frame's.
+        frame_width: usize,
+        /// The frame's.
+        frame_height: usize,
+    },
     /// A folder that is not laid out as one class per folder.
     #[error("{} is no folder of classes: {problem}", .path.display())]
     Folder {

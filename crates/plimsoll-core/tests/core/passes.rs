@@ -7,7 +7,7 @@ use plimsoll_core::ops::{Conv2d, MaxPool, Window};
 use plimsoll_core::passes::{fuse_epilogues, fuse_pointwise, optimize, remove_dead, simplify, sink_masks};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::training_programs;
-use plimsoll_core::{Graph, GraphError, Op, Shape, TensorType, ValueId, reference, verify};
+use plimsoll_core::{DType, Graph, GraphError, Op, Shape, TensorType, ValueId, reference, verify};
 
 /// A dense layer with ReLU, mean squared error, and plain descent.
 fn training_step() -> Result<Graph, GraphError> {

@@ -103,6 +103,9 @@ fn way(data: &Dataset, recipe: &Recipe, room: Room) -> Result<Way, DataError> {
     if let Some(batch) = recipe.batch {
         return Err(DataError::Stage(format!("rows are counted after batch({batch}) in {}; put the batch last", data.describe())));
     }
+    if let Some(mix) = &recipe.mix {
+        return Err(DataError::Stage(format!("{mix} works on batches, and a stage that takes single rows stands after it; put it last")));
+    }
     if recipe.cache == Some(Cache::Memory) {
         return Err(DataError::Stage(format!("a stream keeps nothing in memory for {}; cache it in a file", data.describe())));
     }

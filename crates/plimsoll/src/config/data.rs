@@ -5,7 +5,7 @@ use super::reader::Reader;
 use super::sources::{Opened, SOURCES, Source};
 use crate::error::{Error, Result};
 use plimsoll_core::Bytes;
-use plimsoll_data::{Cache, Dataset, Parallelism, Prefetch, Shuffle, Vocabulary};
+use plimsoll_data::{Cache, Dataset, Mix, Parallelism, Prefetch, Shuffle, Vocabulary};
 use std::path::Path;
 use std::sync::Arc;
 use toml::Value;
@@ -60,6 +60,7 @@ pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, s
     let max_item = size(&data, "max_item")?;
     let cache = cache(&data, folder)?;
     let chosen = Chosen::read(&data)?;
+    let mix = mix(&data, seed)?;
     let finish = |rows: Dataset, shuffle: Option<Shuffle>, chosen: Option<&Chosen>| {
         let rows = match shuffle {
             Some(shuffle) => rows.shuffle(shuffle),
@@ -82,6 +83,11 @@ pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, s
             _ => rows,
         };
         let rows = rows.batch(batch).prefetch(prefetch);
+        // Only what is learnt from is mixed.
+        let rows = match &mix {
+            Some(mix) if chosen.is_some() => rows.mix(mix.clone()),
+            _ => rows,
+        };
         // How many rows are left out is not known beforehand, so an epoch's last batch cannot be a part of one.
         match chosen {
             Some(chosen) if chosen.drop_remainder || chosen.ignore_errors.is_some() => rows.drop_remainder(),
@@ -164,6 +170,21 @@ impl Chosen {
     }
 }
 
+/// How rows of a batch are mixed, and with which lots.
+fn mix(data: &Reader<'_>, seed: u64) -> Result<Option<Mix>> {
+    let read = |key: &'static str, make: fn(f32) -> Mix, usual: f64| {
+        let Some(table) = data.section(key)? else { return Ok::<_, Error>(None) };
+        let mix = make(table.number("alpha")?.unwrap_or(usual) as f32).seed(table.count("seed", 0)?.unwrap_or(seed));
+        let (images, labels) = (table.text("images")?.unwrap_or("x"), table.text("labels")?.unwrap_or("y"));
+        table.finish()?;
+        Ok(Some(mix.columns(images, labels)))
+    };
+    match (read("mixup", Mix::up, 0.2)?, read("cutmix", Mix::cut, 1.0)?) {
+        (Some(_), Some(_)) => Err(Error::Config("`data.mixup` and `data.cutmix` exclude each other".to_string())),
+        (up, cut) => Ok(up.or(cut)),
+    }
+}
+
 fn shuffle(data: &Reader<'_>, seed: u64) -> Result<Option<Shuffle>> {
     match data.value("shuffle") {
         None | Some(Value::Boolean(false)) => Ok(None),
@@ -203,8 +224,10 @@ fn cache(data: &Reader<'_>, folder: &Path) -> Result<Option<Cache>> {
         Some(Value::Table(_)) => {
             let table = data.section("cache")?.expect("just seen");
             let file = table.text("file")?.ok_or_else(|| table.missing("file", "where to keep it"))?;
+            let goes_on = table.choice("on_full", &[("stop", false), ("continue", true)])?.unwrap_or(false);
             table.finish()?;
-            Ok(Some(Cache::File(folder.join(file))))
+            let file = folder.join(file);
+            Ok(Some(if goes_on { Cache::FileIfRoom(file) } else { Cache::File(file) }))
         }
         Some(other) => Err(data.wrong("cache", other, "\"memory\" or a table such as { file = \"cache.plc\" }")),
     }
