@@ -181,9 +181,6 @@ pub fn sequence(graph: &Graph, rows: usize, device: &dyn Device) -> Result<Seque
     Ok(Sequenced { graph, order, again, limit: None })
 }
 
-/// How hard to try to pack what was sequenced for a limit: most of a second, and only where greedy orders do not keep within it.
-const PACKING: u64 = 20_000_000;
-
 /// Gives everything in a sequenced graph its place.
 fn placed(role: Role, sequenced: Sequenced, rows: usize, device: &dyn Device, states: &[Resident]) -> Result<Program, GraphError> {
     let Sequenced { graph, order, again, limit } = sequenced;
@@ -193,7 +190,7 @@ fn placed(role: Role, sequenced: Sequenced, rows: usize, device: &dyn Device, st
     let live = liveness::buffers(&graph, &order, rows, alignment, &workspace);
     let blocks: Vec<Block> = live.buffers.iter().map(|b| Block { first: b.first, last: b.last, size: b.size }).collect();
     let Layout { offsets, size: arena, lower_bound } = match limit {
-        Some(limit) => solve(&blocks, Goal::Within(limit), Effort { work: PACKING, ..Effort::default() }).layout,
+        Some(limit) => solve(&blocks, Goal::Within(limit), Effort::default()).layout,
         None => assign(&blocks),
     };
 
