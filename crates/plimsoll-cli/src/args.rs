@@ -29,6 +29,15 @@ pub enum Command {
     Train(RunArgs),
     /// State what a run needs without running it
     Plan(PlanArgs),
+    /// Prove a plan that `plan --out` wrote, without trusting the planner
+    Check {
+        /// The file
+        plan: PathBuf,
+
+        /// Print one JSON document
+        #[arg(long)]
+        json: bool,
+    },
     /// Look at a data pipeline, or measure it
     #[command(subcommand)]
     Data(DataCommand),
@@ -62,6 +71,7 @@ impl Command {
         match self {
             Command::Train(run) => run.json,
             Command::Plan(plan) => plan.run.json,
+            Command::Check { json, .. } => *json,
             Command::Generate(_) => false,
             Command::Data(data) => data.json(),
             Command::Zoo(zoo) => zoo.json,
@@ -136,6 +146,10 @@ pub struct PlanArgs {
     /// Find the largest batch that fits in one piece, computing at most one forward pass again
     #[arg(long, conflicts_with_all = ["batch", "micro_batch"])]
     pub max_batch: bool,
+
+    /// Plan under lower and lower lines: what a step takes for every budget; with --out FILE.svg, also as a picture
+    #[arg(long, conflicts_with_all = ["max_batch", "log_placement"])]
+    pub sweep: bool,
 
     /// What counts towards the line: everything, or weights+activations to compare with papers
     #[arg(long, value_name = "WHAT", default_value = "everything", value_parser = ["everything", "weights+activations"])]

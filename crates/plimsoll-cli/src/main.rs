@@ -6,6 +6,7 @@ mod data;
 mod devices;
 mod progress;
 mod selftest;
+mod sweep;
 mod text;
 mod zoo;
 
@@ -13,10 +14,11 @@ use anyhow::Result;
 use args::{Args, Command, GenerateArgs, PlanArgs, RunArgs};
 use clap::Parser;
 use plimsoll::config::Config;
-use plimsoll::{Count, CountingAllocator, Error, Generator, RunFolder, RunPlan, Sampling};
+use plimsoll::{Count, CountingAllocator, Error, Generator, RunFolder, RunPlan, Sampling, check_plan_file};
 use progress::Progress;
 use serde_json::{Value, json};
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Counts the heap, so that what no plan tracks is still a number.
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
     let result = match &args.command {
         Command::Train(run) => train(run),
         Command::Plan(run) => plan(run),
+        Command::Check { plan, json } => check(plan, *json),
         Command::Generate(args) => generate(args),
         Command::Data(command) => data::run(command),
         Command::Zoo(args) => zoo::run(args),
@@ -104,6 +107,9 @@ fn plan(args: &PlanArgs) -> Result<()> {
     if args.count == "weights+activations" {
         run.count(Count::WeightsAndActivations);
     }
+    if args.sweep {
+        return sweep::run(&mut run, args);
+    }
     let (plan, largest) = match args.max_batch {
         false => (run.plan()?, None),
         true => match run.largest_batch()? {
@@ -113,7 +119,7 @@ fn plan(args: &PlanArgs) -> Result<()> {
         },
     };
     if let Some(path) = &args.run.out {
-        let document = json!({ "plan": plan.to_json(), "certificate": plan.memory.certificate() });
+        let document = run.plan_file(&plan);
         std::fs::write(path, format!("{document:#}\n")).map_err(|error| anyhow::anyhow!("cannot write {}: {error}", path.display()))?;
     }
     if args.run.json {
@@ -127,6 +133,29 @@ fn plan(args: &PlanArgs) -> Result<()> {
         if args.log_placement {
             say(&format!("\n{}", plan.placement()));
         }
+    }
+    Ok(())
+}
+
+/// Proves a plan from its file alone.
+fn check(path: &Path, json: bool) -> Result<()> {
+    let text = std::fs::read_to_string(path).map_err(|error| anyhow::anyhow!("cannot read {}: {error}", path.display()))?;
+    let checked = check_plan_file(&text).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
+    if json {
+        print(&json!({
+            "holds": true,
+            "rows": checked.rows,
+            "arena_bytes": checked.arena.0,
+            "programs": checked.programs,
+            "steps": checked.steps,
+            "recomputed": checked.repeated,
+        }));
+    } else {
+        let (steps, programs, again) = (checked.steps, checked.programs, checked.repeated);
+        say(&format!(
+            "holds: {steps} steps of {programs} programs for {} rows in an arena of {}; {again} of them compute something again\n",
+            checked.rows, checked.arena
+        ));
     }
     Ok(())
 }

@@ -14,6 +14,7 @@ mod metrics;
 pub mod nn;
 pub mod optim;
 mod pipeline;
+mod plan_file;
 mod precision;
 mod run;
 mod schedule;
@@ -30,6 +31,7 @@ pub use generate::{Generator, Sampling};
 pub use loss::{Loss, Objective};
 pub use metrics::{Metric, Scores};
 pub use pipeline::{Bench, BenchEpoch, OverLine, Pipeline, Sample};
+pub use plan_file::{Checked, check_plan_file};
 pub use plimsoll_core::budget::CountingAllocator;
 pub use plimsoll_core::loss_scale::LossScaling;
 pub use plimsoll_core::selftest;
@@ -42,7 +44,7 @@ pub use run::{Run, RunFolder};
 pub use schedule::{Plateau, Schedule, ScheduleState};
 pub use trainer::{
     Callback, Count, CsvLog, DeviceLine, EarlyStopping, Epoch, Event, Fit, Flow, History, Infeasible, LargestBatch, Prediction, RunPlan,
-    Trainer,
+    Sweep, SweepPoint, Trainer,
 };
 
 /// Offsets for buffers with known lifetimes: the packing that plans are made with, by itself.

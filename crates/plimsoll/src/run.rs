@@ -10,7 +10,7 @@ use crate::nn::Model;
 use crate::optim::{Adam, Average, Clip, Optimizer};
 use crate::precision::Precision;
 use crate::schedule::Schedule;
-use crate::trainer::{Count, CsvLog, EarlyStopping, Event, Fit, History, LargestBatch, RunPlan, Trainer};
+use crate::trainer::{Count, CsvLog, EarlyStopping, Event, Fit, History, LargestBatch, RunPlan, Sweep, Trainer};
 use plimsoll_core::Budget;
 use plimsoll_data::Dataset;
 use serde_json::{Value, json};
@@ -181,6 +181,16 @@ impl Run {
     /// The largest batch that runs in one piece under the line; none if not even one row fits.
     pub fn largest_batch(&mut self) -> Result<Option<LargestBatch>> {
         self.trainer.largest_batch()
+    }
+
+    /// The predicted time of a step under lower and lower lines.
+    pub fn sweep(&mut self) -> Result<Sweep> {
+        self.trainer.sweep()
+    }
+
+    /// Its configuration as TOML, with paths that hold wherever it is read.
+    pub fn configuration(&self) -> &str {
+        &self.config
     }
 
     /// What it will need, exactly, or why it cannot be.

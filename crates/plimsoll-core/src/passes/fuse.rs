@@ -1,9 +1,11 @@
 //! Pointwise fusion: chains of expressions become one, so that what stands between them never exists in memory. What is not stored in two
 //! bytes any more is not rounded to them either.
 
+use super::masks::Mask;
 use super::rewrite::{Rewrite, rewrite};
+use crate::DType;
 use crate::expr::Expr;
-use crate::graph::{Graph, Node, Phase, ValueId};
+use crate::graph::{Graph, Node, NodeId, Phase, ValueId};
 use crate::op::Op;
 use crate::ops::{Pointwise, Reduce};
 use crate::shape::Shape;
@@ -37,6 +39,46 @@ pub fn fuse_pointwise(old: &Graph) -> Graph {
             (Some((expr, reads)), Op::Reduce(op)) => Rewrite::With(Op::Reduce(Reduce { expr, ..op.clone() }), reads),
             _ => Rewrite::Keep,
         }
+    })
+}
+
+/// Works masks out from what the next gradient reads anyway.
+///
+/// A gradient cut by ReLU's mask goes into the gradient of the normalisation before, which reads the normalisation's input. The mask can be
+/// worked out from that input as well, by the same arithmetic; then the result of the two is not kept for it, and need not be made again.
+pub fn read_what_is_kept(old: &Graph) -> Graph {
+    let mut read_by: Vec<Vec<NodeId>> = vec![Vec::new(); old.values.len()];
+    for (id, node) in old.nodes() {
+        node.inputs.iter().for_each(|input| read_by[input.index()].push(id));
+    }
+    rewrite(old, |new, node, inputs| {
+        let Op::Pointwise(op) = &node.op else { return Rewrite::Keep };
+        // Masks only: whoever compares for equality must see the very number that was stored.
+        let Some(mask) = Mask::of(op).filter(|_| node.phase == Phase::Backward) else { return Rewrite::Keep };
+        let kept_anyway = |value: ValueId| {
+            let full = |value: &ValueId| *old.shape(*value) == op.shape;
+            let producer = old.producer(value);
+            let Op::Pointwise(p) = &producer.op else { return false };
+            let mut sources = producer.inputs.iter().filter(|input| full(input));
+            let (Some(source), None) = (sources.next(), sources.next()) else { return false };
+            // Nothing is rounded on the way to where it was stored.
+            let exact = p.dtypes[..] == [DType::F32] && old.ty(*source).dtype == DType::F32 && !p.expr.is_positional();
+            let reads_source = |reader: &NodeId| old.node(*reader).inputs.contains(source);
+            exact
+                && p.shape == op.shape
+                && producer.phase == Phase::Forward
+                && !node.inputs.contains(source)
+                && node.outputs.iter().any(|output| read_by[output.index()].iter().any(reads_source))
+        };
+        let chosen: Vec<bool> = (0..inputs.len()).map(|i| i == mask.looks_at as usize && kept_anyway(node.inputs[i])).collect();
+        if !chosen.contains(&true) {
+            return Rewrite::Keep;
+        }
+        let (expr, reads) = merge(new, &op.expr, inputs, &chosen);
+        if expr.terms().len() > MAX_TERMS || reads.len() > MAX_INPUTS {
+            return Rewrite::Keep;
+        }
+        Rewrite::With(Op::Pointwise(Pointwise { expr, ..op.clone() }), reads)
     })
 }
 

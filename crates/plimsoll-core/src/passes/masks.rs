@@ -37,16 +37,16 @@ pub fn sink_masks(old: &Graph) -> Graph {
 }
 
 /// An expression `mask(x) ? a + b + … : 0`.
-struct Mask {
+pub(super) struct Mask {
     /// The input the condition looks at, and at nothing else.
-    looks_at: u16,
+    pub looks_at: u16,
     condition: TermId,
     /// The inputs that are added up, in order.
     parts: Vec<u16>,
 }
 
 impl Mask {
-    fn of(op: &Pointwise) -> Option<Mask> {
+    pub fn of(op: &Pointwise) -> Option<Mask> {
         let ([root], terms) = (op.expr.roots(), op.expr.terms()) else { return None };
         let Term::Select(condition, sum, zero) = terms[*root as usize] else { return None };
         if terms[zero as usize] != Term::Const(0.0f32.to_bits()) || op.expr.is_positional() {

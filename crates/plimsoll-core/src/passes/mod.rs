@@ -8,22 +8,35 @@ mod masks;
 mod precision;
 mod rewrite;
 mod simplify;
+mod split;
 
 use crate::graph::{Graph, GraphError};
 use crate::verify;
 
 pub use dce::remove_dead;
 pub use epilogue::fuse_epilogues;
-pub use fuse::fuse_pointwise;
+pub use fuse::{fuse_pointwise, read_what_is_kept};
 pub use masks::sink_masks;
 pub use precision::{Treatment, mixed, treatment};
 pub use simplify::simplify;
+pub use split::split_concats;
 
 /// Runs all passes in order, checking the graph after each.
 pub fn optimize(graph: &Graph) -> Result<Graph, GraphError> {
     let mut graph = graph.clone();
     verify(&graph)?;
-    for pass in [simplify, remove_dead, fuse_pointwise, remove_dead, sink_masks, remove_dead, simplify, fuse_epilogues, remove_dead] {
+    for pass in [
+        simplify,
+        remove_dead,
+        fuse_pointwise,
+        remove_dead,
+        sink_masks,
+        remove_dead,
+        simplify,
+        read_what_is_kept,
+        fuse_epilogues,
+        remove_dead,
+    ] {
         graph = pass(&graph);
         verify(&graph)?;
     }

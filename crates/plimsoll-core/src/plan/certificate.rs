@@ -63,6 +63,9 @@ pub struct Claim {
     pub outputs: Vec<(String, Range)>,
     /// Every piece of the arena: owner, kind, offset, size, first and last step.
     pub buffers: Vec<(String, BufferKind, Bytes, Bytes, u32, u32)>,
+    /// Where something is computed twice: the nodes of the model's graph in the order they run. Every repetition is a node of its own in `steps`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sequence: Vec<u32>,
 }
 
 /// The whole plan as a document.
@@ -132,5 +135,6 @@ fn claim(program: &Program, rows: usize) -> Claim {
         steps: program.order.iter().zip(&program.workspaces).map(step).collect(),
         outputs: program.graph.outputs().iter().map(|(name, value)| (name.clone(), range(value))).collect(),
         buffers: program.buffers.iter().map(|b| (b.owner.clone(), b.kind, b.offset, b.size, b.first, b.last)).collect(),
+        sequence: program.again.sequence.clone(),
     }
 }

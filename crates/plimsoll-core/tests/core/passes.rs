@@ -3,8 +3,10 @@
 use crate::support::{graph_from, numbers, parameter, recipes};
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::graph::StateId;
-use plimsoll_core::ops::{Conv2d, MaxPool, Window};
-use plimsoll_core::passes::{fuse_epilogues, fuse_pointwise, optimize, remove_dead, simplify, sink_masks};
+use plimsoll_core::ops::{Concat, Conv2d, MaxPool, Window};
+use plimsoll_core::passes::{
+    fuse_epilogues, fuse_pointwise, optimize, read_what_is_kept, remove_dead, simplify, sink_masks, split_concats,
+};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::training_programs;
 use plimsoll_core::{DType, Graph, GraphError, Op, Shape, TensorType, ValueId, reference, verify};
@@ -126,11 +128,13 @@ type Pass = fn(&Graph) -> Graph;
 
 #[test]
 fn each_pass_alone_and_all_together_change_no_result() {
-    let passes: [(&str, Pass); 5] = [
+    let passes: [(&str, Pass); 7] = [
         ("simplify", simplify),
         ("remove_dead", remove_dead),
         ("fuse_pointwise", fuse_pointwise),
         ("fuse_epilogues", fuse_epilogues),
+        ("split_concats", split_concats),
+        ("read_what_is_kept", |graph| read_what_is_kept(&fuse_pointwise(graph))),
         ("optimize", |graph| optimize(graph).unwrap()),
     ];
     for recipe in recipes(150, 14) {
@@ -208,4 +212,57 @@ fn masks_are_read_off_what_was_pooled() {
         let masked = |op: &Op| matches!(op, Op::Pointwise(op) if op.expr.to_string().contains("select"));
         assert!(!readers.is_empty() && readers.iter().all(|node| !masked(&node.op)), "skip {skip}\n{sunk}");
     }
+}
+
+/// Two values joined and convolved, scaled per channel as a normalisation does, cut by ReLU, and convolved again.
+fn joined_step(apart: bool) -> Result<Graph, GraphError> {
+    let mut g = Graph::new();
+    let x = g.input("x", TensorType::f32(Shape::batch_of([5, 5, 2])));
+    let parts = [g.map(x, |e, x| e.mul(x, x))?, g.map(x, |e, x| e.add(x, e.constant(1.0)))?];
+    let joined = g.add_one(Op::Concat(Concat { axis: 3 }), &parts)?;
+    let filter = parameter(&mut g, "filter", Shape::fixed([3, 3, 4, 2]))?;
+    let window = Window::same((3, 3), (1, 1), (1, 1), (5, 5));
+    let y = g.add_one(Op::Conv2d(Conv2d { window, groups: 1, epilogue: None, dtype: DType::F32 }), &[joined, filter])?;
+    let scale = parameter(&mut g, "scale", Shape::fixed([2]))?;
+    let normal = g.times(y, scale)?;
+    let cut = g.map(normal, |e, x| e.binary(Binary::Max, x, e.constant(0.0)))?;
+    let second = parameter(&mut g, "second", Shape::fixed([3, 3, 2, 2]))?;
+    let window = Window::same((3, 3), (1, 1), (1, 1), (5, 5));
+    let z = g.add_one(Op::Conv2d(Conv2d { window, groups: 1, epilogue: None, dtype: DType::F32 }), &[cut, second])?;
+    let squares = g.times(z, z)?;
+    let loss = g.sum(squares)?;
+    g.output("loss", loss);
+    let g = if apart { remove_dead(&split_concats(&g)) } else { g };
+    let loss = g.outputs()[0].1;
+    let descend = |g: &mut Graph, parameter: StateId, gradient: ValueId| {
+        let value = g.state_value(parameter).expect("parameters are read");
+        let moved = g.binary(Binary::Sub, value, gradient)?;
+        g.update(parameter, moved);
+        Ok(())
+    };
+    Ok(training_programs(&g, loss, false, &descend)?.remove(0).1)
+}
+
+#[test]
+fn convolutions_of_joined_channels_are_taken_apart_and_learn_the_same() {
+    let (whole, apart) = (joined_step(false).unwrap(), joined_step(true).unwrap());
+    let named = |graph: &Graph, name: &str| graph.nodes().filter(|(_, node)| node.op.define().name() == name).count();
+    assert_eq!((named(&whole, "concat"), named(&whole, "conv2d")), (1, 2));
+    assert_eq!((named(&apart, "concat"), named(&apart, "conv2d")), (0, 3), "{apart}");
+    for graph in [&apart, &optimize(&apart).unwrap(), &optimize(&whole).unwrap()] {
+        for (got, want) in run(graph).iter().flatten().zip(run(&whole).iter().flatten()) {
+            assert!((got - want).abs() <= 1e-9 * want.abs().max(1.0), "{got} where {want} was\n{graph}");
+        }
+    }
+}
+
+#[test]
+fn masks_are_read_off_what_is_kept_for_the_next_gradient_anyway() {
+    let graph = simplify(&remove_dead(&fuse_pointwise(&remove_dead(&simplify(&joined_step(false).unwrap())))));
+    let masks = |graph: &Graph| -> Vec<bool> {
+        let convolved: Vec<ValueId> = graph.nodes().filter(|(_, n)| n.op.define().name() == "conv2d").map(|(_, n)| n.outputs[0]).collect();
+        let cut = graph.nodes().filter(|(_, n)| matches!(&n.op, Op::Pointwise(op) if format!("{op:?}").contains("Select")));
+        cut.map(|(_, n)| n.inputs.iter().any(|input| convolved.contains(input))).collect()
+    };
+    assert_eq!((masks(&graph), masks(&read_what_is_kept(&graph))), (vec![false], vec![true]), "{graph}");
 }

@@ -21,9 +21,10 @@ use crate::precision::Precision;
 use crate::schedule::{Schedule, ScheduleState};
 use crate::{system, tensors};
 use learning::Learning;
-use plan::{Request, largest_batch, plan_run};
+use plan::{Request, largest_batch, plan_run, prove, sweep};
 use plimsoll_core::graph::{StateId, StateKind};
 use plimsoll_core::loss_scale::LossScaling;
+use plimsoll_core::plan::Certificate;
 use plimsoll_core::plan::recompute::Rates;
 use plimsoll_core::{Budget, Bytes};
 use plimsoll_data::Dataset;
@@ -35,7 +36,7 @@ use std::sync::Arc;
 pub(crate) use callbacks::smaller_is_better;
 pub use callbacks::{Callback, CsvLog, EarlyStopping, Flow};
 pub use fit::{Epoch, Event, Fit, History};
-pub use plan::{Count, DeviceLine, Infeasible, LargestBatch, RunPlan};
+pub use plan::{Count, DeviceLine, Infeasible, LargestBatch, RunPlan, Sweep, SweepPoint};
 pub use predict::Prediction;
 
 /// Trains a model on data under a line.
@@ -314,6 +315,19 @@ impl Trainer {
     pub fn largest_batch(&mut self) -> Result<Option<LargestBatch>> {
         self.prepare()?;
         largest_batch(&self.request(self.budget, None)?)
+    }
+
+    /// The predicted time of a step under lower and lower lines, down to the least that works.
+    pub fn sweep(&mut self) -> Result<Sweep> {
+        self.prepare()?;
+        sweep(&self.request(self.budget, None)?)
+    }
+
+    /// Proves that a certificate is an exact plan of this run's graphs on its device. A plan of something else, or one that was edited, is
+    /// refused with the first thing that is wrong.
+    pub fn prove(&mut self, certificate: &Certificate) -> Result<()> {
+        self.prepare()?;
+        prove(&self.request(self.budget, None)?, certificate)
     }
 
     /// What is to be planned; everything is prepared.

@@ -6,7 +6,7 @@ use crate::metrics::{self, Counters, Metric};
 use crate::nn::{Model, PIECE_SHARE};
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Graph, GraphError};
-use plimsoll_core::passes::optimize;
+use plimsoll_core::passes::{optimize, split_concats};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::shape::{Shape, TensorType};
 use plimsoll_core::step::Role;
@@ -107,7 +107,7 @@ pub(super) fn programs(
             // A copy if the model is empty: outputs are made by the step.
             let output = g.map(prediction.output, |_, x| x)?;
             g.output("prediction", output);
-            return learning.precision.apply(g);
+            return learning.precision.apply(split_concats(&g));
         }
         let labels = input(&mut g, y);
         classes = objective.classes(&g, prediction, labels).map(|classes| (y, classes));
@@ -138,7 +138,7 @@ pub(super) fn programs(
             Ok(())
         })?;
         counters = g.in_scope("metrics", |g| metrics::lower(metrics, g, objective, prediction, labels))?;
-        learning.precision.apply(g)
+        learning.precision.apply(split_concats(&g))
     };
     let training = forward(true, true)?;
     let evaluation = forward(false, true)?;

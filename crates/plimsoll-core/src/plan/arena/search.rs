@@ -184,7 +184,7 @@ impl Search {
     pub fn run(&mut self, work: u64) -> Outcome {
         self.work = work;
         if !self.settle_all() {
-            return Outcome::Impossible;
+            return self.refuted();
         }
         self.cut(0, self.sections.len(), None);
         let mut decisions: Vec<Decision> = Vec::new();
@@ -198,16 +198,24 @@ impl Search {
             if self.settle_all() {
                 self.cut(stretch.from, stretch.to, Some(decisions.len() - 1));
             } else if !self.refute(&mut decisions) {
-                return Outcome::Impossible;
+                return self.refuted();
             }
         }
         Outcome::Found
     }
 
+    /// Nothing is left to try. That proves something only if every conclusion on the way was drawn: without work left, some were not.
+    fn refuted(&self) -> Outcome {
+        if self.work == 0 { Outcome::GaveUp } else { Outcome::Impossible }
+    }
+
     /// The last decision was wrong. If the opposite is impossible too, so is its stretch, and the decision that cut that off was wrong.
-    /// False if there is no such decision left.
+    /// False if there is no such decision left, or no work to find out.
     fn refute(&mut self, decisions: &mut Vec<Decision>) -> bool {
         while let Some(Decision { stretch, id, changes, waiting }) = decisions.pop() {
+            if self.work == 0 {
+                return false;
+            }
             self.undo(changes);
             self.waiting.truncate(waiting);
             if self.forbid(id) && self.settle_all() {
@@ -321,11 +329,13 @@ impl Search {
         self.work = self.work.saturating_sub(8 + self.list.len() as u64);
     }
 
-    /// Draws all conclusions. False if there is no way on.
+    /// Draws all conclusions. False if there is no way on, or no work left: bounds may lift each other bit by bit for as long as the height
+    /// is great, so this alone can take longer than anybody wants to wait.
     fn settle_all(&mut self) -> bool {
         let mut possible = true;
         while let Some(s) = self.unsettled.pop_front() {
             self.is_unsettled[s as usize] = false;
+            possible &= self.work > 0;
             // After a contradiction only the list is emptied.
             if possible && !self.settle(s as usize) {
                 self.trouble[s as usize] += 1;
@@ -386,7 +396,9 @@ impl Search {
     fn support(&mut self, id: usize, fit: u64) -> Option<u64> {
         self.lifted[id] = false;
         let (mut support, mut under) = (u64::MAX, u64::MAX);
-        for section in &self.sections[self.pieces[id].start as usize..self.pieces[id].end as usize] {
+        let lifetime = self.pieces[id].start as usize..self.pieces[id].end as usize;
+        self.work = self.work.saturating_sub(lifetime.len() as u64 / 8);
+        for section in &self.sections[lifetime] {
             support = support.min(section.top_without(id));
             under = under.min(section.floor_without(id));
         }
@@ -421,6 +433,40 @@ impl Search {
                     }
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two small blocks that may not rest on the ground can only rest on each other, until they are above the great one: bounds that lift each
+    /// other by a few bytes at a time, over a height of terabytes.
+    #[test]
+    fn bounds_that_lift_each_other_for_ever_end_with_the_work() {
+        let piece = |size| Piece { start: 0, end: 1, size };
+        let part = Part { ids: vec![0, 1, 2], pieces: vec![piece(1 << 40), piece(1), piece(2)], sections: 1, bound: (1 << 40) + 3 };
+        let mut search = Search::new(&part, 1 << 42, vec![0, 1, 2], Focus::Lowest, vec![0]);
+        search.work = 10_000;
+        assert!(search.raise(1, 1) && search.raise(2, 1));
+        assert!(!search.settle_all(), "not all conclusions were drawn");
+        assert_eq!((search.work, search.refuted()), (0, Outcome::GaveUp));
+        assert!(search.unsettled.is_empty() && search.trouble == [0], "and nothing is held against the section");
+    }
+
+    #[test]
+    fn little_work_never_gives_a_wrong_answer() {
+        let piece = |start, end, size| Piece { start, end, size };
+        let pieces = vec![piece(0, 2, 3), piece(1, 3, 4), piece(2, 4, 3), piece(3, 5, 5), piece(0, 1, 4), piece(4, 5, 2), piece(1, 5, 1)];
+        let part = Part { ids: (0..7).collect(), pieces, sections: 5, bound: 9 };
+        for (height, truth) in [(8, Outcome::Impossible), (12, Outcome::Found)] {
+            for work in 0..400 {
+                let got = Search::new(&part, height, (0..7).collect(), Focus::Tightest, vec![0; 5]).run(work);
+                assert!(got == truth || got == Outcome::GaveUp, "{got:?} with {work} of work within {height}");
+            }
+            let got = Search::new(&part, height, (0..7).collect(), Focus::Tightest, vec![0; 5]).run(1_000_000);
+            assert_eq!(got, truth);
         }
     }
 }

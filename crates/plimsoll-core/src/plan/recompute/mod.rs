@@ -10,7 +10,7 @@ mod rates;
 mod search;
 mod simulate;
 mod starts;
-mod write;
+pub(super) mod write;
 
 use super::{Plan, Program, place_states, placed, sequence};
 use crate::Bytes;
@@ -50,6 +50,8 @@ pub struct Sequenced {
 pub struct Again {
     /// The nodes that repeat an earlier one.
     pub nodes: Vec<NodeId>,
+    /// The numbers that the nodes had before repetitions were written out, in the order they run; empty if nothing is repeated.
+    pub sequence: Vec<u32>,
     /// Floating-point operations of the program without repetitions.
     pub flops: u64,
     /// Floating-point operations of the repetitions.
@@ -96,8 +98,8 @@ pub enum FitError {
     Graph(#[from] GraphError),
 }
 
-/// How often the target is lowered because offsets could not be packed tightly.
-const ATTEMPTS: usize = 4;
+/// By how many thousandths the target is lowered, in turn, because offsets could not be packed tightly.
+const LOWER: [u64; 7] = [0, 10, 25, 50, 80, 120, 170];
 
 /// Sequences an improved graph so that its arena takes at most `limit` bytes for `rows` rows on the device, with the least predicted time.
 ///
@@ -111,6 +113,19 @@ const ATTEMPTS: usize = 4;
 /// # }
 /// ```
 pub fn fit(graph: &Graph, rows: usize, device: &dyn Device, limit: Bytes, pace: &dyn Pace, effort: Effort) -> Result<Sequenced, FitError> {
+    fit_from(graph, rows, device, limit, pace, effort, None)
+}
+
+/// As [`fit`], with a sequence to start from that was found for other rows or another limit.
+fn fit_from(
+    graph: &Graph,
+    rows: usize,
+    device: &dyn Device,
+    limit: Bytes,
+    pace: &dyn Pace,
+    effort: Effort,
+    from: Option<&[u32]>,
+) -> Result<Sequenced, FitError> {
     let Sequenced { graph, order, .. } = sequence(graph, rows, device)?;
     let alignment = device.alignment();
     let workspace = |node: NodeId| device.workspace(&graph, graph.node(node), rows).align_up(alignment.0);
@@ -121,16 +136,36 @@ pub fn fit(graph: &Graph, rows: usize, device: &dyn Device, limit: Bytes, pace: 
         debug_assert_eq!(program.lower_bound.0, found.outcome.peak, "the search and the liveness see the same bytes");
         Ok(program)
     };
-    let mut target = limit;
-    for attempt in 0..ATTEMPTS {
+    // The cheapest sequence that fits may leave gaps between its buffers that make it too large. So of each target, a little lower every time,
+    // the runners-up are placed too, and what is cheapest among all that can be packed is taken.
+    let mut packed: Option<(f64, Program)> = None;
+    let mut seed: Option<Vec<u32>> = from.map(<[u32]>::to_vec);
+    for (attempt, lower) in LOWER.into_iter().enumerate() {
         let share = if attempt == 0 { effort.0 / 2 } else { effort.0 / 8 };
-        let Some(found) = search::search(&problem, target.0, share, None) else { break };
-        let program = place(&found)?;
-        if program.arena <= limit {
-            return Ok(program.within(limit));
+        let target = limit.0 - limit.0 / 1000 * lower;
+        let pool = search::search(&problem, target, share, seed.as_deref());
+        let Some(first) = pool.first() else { break };
+        seed = Some(first.sequence.clone());
+        let cheaper = |found: &search::Found, packed: &Option<(f64, Program)>| {
+            packed.as_ref().is_none_or(|(seconds, _)| found.outcome.seconds < *seconds)
+        };
+        let hopeless = !cheaper(first, &packed);
+        for found in &pool {
+            if !cheaper(found, &packed) {
+                break;
+            }
+            let program = place(found)?;
+            if program.arena <= limit {
+                packed = Some((found.outcome.seconds, program));
+            }
         }
-        // The packing lost some bytes to gaps: leave it room.
-        target = Bytes(target.0.saturating_sub(((program.arena - limit).0 / 2).max(1)));
+        // Lower targets only cost more.
+        if packed.is_some() && (attempt == 0 || hopeless) {
+            break;
+        }
+    }
+    if let Some((_, program)) = packed {
+        return Ok(program.within(limit));
     }
     // What is promised as the least must work when it is asked for: it is found without looking at the limit.
     let smallest = search::squeeze(&problem, effort.0 / 4);
@@ -140,7 +175,7 @@ pub fn fit(graph: &Graph, rows: usize, device: &dyn Device, limit: Bytes, pace: 
     if program.arena > limit {
         return Err(FitError::TooSmall { limit, least: program.arena });
     }
-    if let Some(found) = search::search(&problem, limit.0, effort.0 / 4, Some(&smallest.sequence)) {
+    for found in search::search(&problem, limit.0, effort.0 / 4, Some(&smallest.sequence)) {
         let cheaper = place(&found)?;
         if cheaper.arena <= limit {
             return Ok(cheaper.within(limit));
@@ -156,7 +191,8 @@ impl Program {
     }
 }
 
-/// A plan of the same graphs whose arena takes at most `limit`: programs that learn and are larger are sequenced anew.
+/// A plan of the same graphs whose arena takes at most `limit`: programs that learn and are larger are sequenced anew. A plan that was made
+/// to fit for other rows is a good place to start `from`.
 pub fn refit(
     plan: &Plan,
     graphs: &[(Role, Graph)],
@@ -164,6 +200,7 @@ pub fn refit(
     limit: Bytes,
     pace: &dyn Pace,
     effort: Effort,
+    from: Option<&Plan>,
 ) -> Result<Plan, FitError> {
     let mut plan = plan.clone();
     for (program, (role, graph)) in plan.programs.iter_mut().zip(graphs).filter(|(program, _)| program.arena > limit) {
@@ -171,7 +208,8 @@ pub fn refit(
             // Nothing is kept for a backward part, so there is nothing to give up.
             return Err(FitError::TooSmall { limit, least: program.arena });
         }
-        let sequenced = fit(graph, plan.rows, device, limit, pace, effort)?;
+        let known = from.and_then(|from| from.program(*role)).map(|program| &program.again.sequence[..]).filter(|known| !known.is_empty());
+        let sequenced = fit_from(graph, plan.rows, device, limit, pace, effort, known)?;
         *program = placed(*role, sequenced, plan.rows, device, &plan.states)?;
     }
     plan.arena = plan.programs.iter().map(|program| program.arena).max().unwrap_or_default();
@@ -195,6 +233,7 @@ fn sequenced(graph: &Graph, sequence: &[u32], rows: usize, limit: Bytes, pace: &
         extra_flops,
         seconds: seconds(&written.order) - extra_seconds,
         extra_seconds,
+        sequence: if written.repeated.is_empty() { Vec::new() } else { sequence.to_vec() },
         nodes: written.repeated,
     };
     Sequenced { graph: written.graph, order: written.order, again, limit: Some(limit) }

@@ -8,6 +8,7 @@ use super::simulate::{Outcome, Simulation};
 use super::starts;
 
 /// What was found.
+#[derive(Clone)]
 pub(super) struct Found {
     pub sequence: Vec<u32>,
     pub outcome: Outcome,
@@ -37,14 +38,17 @@ enum Move {
 /// How many of the most promising moves are played exactly before one is chosen.
 const PLAYED: usize = 24;
 
-/// The cheapest sequence found whose peak is within the limit. `from` is one more place to start from.
-pub(super) fn search(problem: &Problem, limit: u64, effort: u64, from: Option<&[u32]>) -> Option<Found> {
+/// How many of the cheapest sequences are kept.
+const KEPT: usize = 6;
+
+/// The cheapest sequences found whose peak is within the limit, cheapest first. `from` is one more place to start from.
+pub(super) fn search(problem: &Problem, limit: u64, effort: u64, from: Option<&[u32]>) -> Vec<Found> {
     if limit < problem.least() {
-        return None;
+        return Vec::new();
     }
     let mut search = Search::new(problem, limit, effort);
     let mut best: Option<Found> = None;
-    for (i, start) in starts::starts(problem).into_iter().chain(from.map(<[u32]>::to_vec)).enumerate() {
+    for (i, start) in from.map(<[u32]>::to_vec).into_iter().chain(starts::starts(problem)).enumerate() {
         // Every start gets its turn, but none may eat up what the refinement needs.
         if i > 1 && search.simulation.work > effort / 2 && best.is_some() {
             break;
@@ -59,7 +63,23 @@ pub(super) fn search(problem: &Problem, limit: u64, effort: u64, from: Option<&[
             best = Some(found);
         }
     }
-    Some(search.refine(best?))
+    best.map(|best| search.refine(best)).unwrap_or_default()
+}
+
+/// Keeps a sequence if it is among the cheapest; of those that cost the same, only one that holds less.
+fn keep(pool: &mut Vec<Found>, found: &Found) {
+    let same = |known: &Found| (known.outcome.seconds - found.outcome.seconds).abs() <= 1e-9 * known.outcome.seconds;
+    if let Some(known) = pool.iter_mut().find(|known| same(known)) {
+        if found.outcome.peak < known.outcome.peak {
+            known.clone_from(found);
+        }
+        return;
+    }
+    let at = pool.partition_point(|known| known.outcome.seconds < found.outcome.seconds);
+    if at < KEPT {
+        pool.truncate(KEPT - 1);
+        pool.insert(at, found.clone());
+    }
 }
 
 /// The sequence with the smallest peak found, whatever it costs. Depends on nothing but the problem and the effort, so that what it finds
@@ -288,13 +308,14 @@ impl Search<'_> {
     }
 
     /// Tears down a few repetitions and builds up anew, keeping what is better, until the effort is spent.
-    fn refine(&mut self, mut best: Found) -> Found {
-        let mut current = Found { sequence: best.sequence.clone(), outcome: best.outcome };
+    fn refine(&mut self, mut best: Found) -> Vec<Found> {
+        let mut current = best.clone();
+        let mut pool = vec![best.clone()];
         let mut stale = 0;
         while self.simulation.work < self.effort {
             let repeated = self.repetitions(&current.sequence);
             if repeated.is_empty() {
-                return best;
+                return pool;
             }
             let mut sequence = current.sequence.clone();
             let most = if stale % 3 == 0 { 12 } else { 4 };
@@ -315,8 +336,9 @@ impl Search<'_> {
             let found = self.rebuild(sequence, current.outcome.seconds + 0.05 * (current.outcome.seconds - own));
             stale += 1;
             let Some(found) = found else { continue };
+            keep(&mut pool, &found);
             if found.outcome.seconds < best.outcome.seconds * (1.0 - 1e-9) {
-                best = Found { sequence: found.sequence.clone(), outcome: found.outcome };
+                best = found.clone();
                 stale = 0;
             }
             // Slightly worse ones are a way out of a corner, for a while.
@@ -324,10 +346,10 @@ impl Search<'_> {
                 current = found;
             }
             if stale % 100 == 99 {
-                current = Found { sequence: best.sequence.clone(), outcome: best.outcome };
+                current = best.clone();
             }
         }
-        best
+        pool
     }
 
     /// Seconds of the sequence if every node ran once.

@@ -3,7 +3,7 @@
 use crate::graph::{Graph, Node, NodeId, Value, ValueId};
 
 /// A graph whose nodes stand in the order of the sequence, with the steps of that order.
-pub(super) struct Written {
+pub(in crate::plan) struct Written {
     pub graph: Graph,
     /// The nodes that run, in order.
     pub order: Vec<NodeId>,
@@ -12,7 +12,7 @@ pub(super) struct Written {
 }
 
 /// Writes the sequence as a graph. What a node reads is the latest result made before it.
-pub(super) fn write(old: &Graph, sequence: &[u32]) -> Written {
+pub(in crate::plan) fn write(old: &Graph, sequence: &[u32]) -> Written {
     let mut writer = Writer { old, nodes: Vec::new(), values: Vec::new(), latest: vec![None; old.values.len()] };
     for (id, _) in old.nodes().filter(|(_, node)| node.op.is_leaf()) {
         writer.append(id);

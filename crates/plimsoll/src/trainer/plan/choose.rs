@@ -8,7 +8,7 @@ use crate::checkpoint::Checkpoints;
 use crate::error::{Error, Result};
 use crate::system;
 use plimsoll_core::plan::recompute::{self, Again, Effort, FitError};
-use plimsoll_core::plan::{Plan, check, layout};
+use plimsoll_core::plan::{self, Certificate, Plan, check, check_same, layout};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Graph};
 use std::sync::Arc;
@@ -101,7 +101,7 @@ pub(in crate::trainer) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
     if request.allow.has(Permission::Recompute) {
         let mut compared = 0;
         for large in &too_large {
-            if let Ok(again) = computed_again(request, large, lines)? {
+            if let Ok(again) = computed_again(request, large, lines, Effort::default(), None)? {
                 let faster = chosen.as_ref().is_none_or(|chosen| again.seconds(request) < chosen.seconds(request));
                 chosen = if faster { Some(again) } else { chosen };
                 compared += 1;
@@ -118,18 +118,43 @@ pub(in crate::trainer) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
 }
 
 /// The same pieces with values computed again, if that is enough; else the smallest arena that was found.
-pub(super) fn computed_again(request: &Request<'_>, large: &Candidate, lines: Lines) -> Result<Result<Candidate, Option<Bytes>>> {
+pub(super) fn computed_again(
+    request: &Request<'_>,
+    large: &Candidate,
+    lines: Lines,
+    effort: Effort,
+    from: Option<&Candidate>,
+) -> Result<Result<Candidate, Option<Bytes>>> {
     let Some(limit) = large.arena_limit(lines) else { return Ok(Err(None)) };
-    within(request, large, limit)
+    within(request, large, limit, effort, from)
 }
 
 /// The same pieces in an arena of this size, or the smallest one that was found.
-fn within(request: &Request<'_>, large: &Candidate, limit: Bytes) -> Result<Result<Candidate, Option<Bytes>>> {
+pub(super) fn within(
+    request: &Request<'_>,
+    large: &Candidate,
+    limit: Bytes,
+    effort: Effort,
+    from: Option<&Candidate>,
+) -> Result<Result<Candidate, Option<Bytes>>> {
     let graphs = graphs(request, large.micro_batch)?;
-    match recompute::refit(&large.memory, graphs, request.device, limit, request.pace, Effort::default()) {
+    match recompute::refit(&large.memory, graphs, request.device, limit, request.pace, effort, from.map(|from| &*from.memory)) {
         Ok(plan) => Ok(Ok(finish(request, large.micro_batch, plan)?)),
         Err(FitError::TooSmall { least, .. }) => Ok(Err(Some(least))),
         Err(FitError::Graph(error)) => Err(error.into()),
+    }
+}
+
+/// Proves a certificate against the graphs it has to be a plan of.
+pub(in crate::trainer) fn prove(request: &Request<'_>, certificate: &Certificate) -> Result<()> {
+    let wrong = |what: String| Err(Error::Config(what));
+    if certificate.rows == 0 || certificate.rows > request.batch {
+        return wrong(format!("the plan does not hold: it is for {} rows of a batch of {}", certificate.rows, request.batch));
+    }
+    match plan::prove(certificate, graphs(request, certificate.rows)?, request.device) {
+        Ok(()) => Ok(()),
+        // Not the planner's fault: the file is not what was planned.
+        Err(error) => wrong(error.to_string()),
     }
 }
 
@@ -145,12 +170,12 @@ fn smallest(request: &Request<'_>, allow: Allow) -> Result<Candidate> {
         return Ok(plain);
     }
     // Asked for the impossible, the search says the least that it found; asked for that, it must give it.
-    let mut limit = match within(request, &plain, Bytes::ZERO)? {
+    let mut limit = match within(request, &plain, Bytes::ZERO, Effort::default(), None)? {
         Err(Some(least)) => least,
         _ => return Ok(plain),
     };
     for _ in 0..8 {
-        match within(request, &plain, limit)? {
+        match within(request, &plain, limit, Effort::default(), None)? {
             Ok(found) if found.least < plain.least => return Ok(found),
             Err(Some(least)) if least < plain.memory.arena => limit = least.max(Bytes(limit.0 + limit.0 / 64)),
             _ => break,
@@ -289,6 +314,12 @@ pub(super) fn candidate(request: &Request<'_>, micro_batch: usize) -> Result<Can
 fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) -> Result<Candidate> {
     let planned: Vec<&Graph> = memory.programs.iter().map(|program| &program.graph).collect();
     check(&memory.certificate(), &planned)?;
+    // Where something is computed again the graph is another one: it has to give the same results.
+    for (program, (_, graph)) in memory.programs.iter().zip(graphs(request, micro_batch)?) {
+        if !program.again.nodes.is_empty() {
+            check_same(graph, &program.graph)?;
+        }
+    }
     let feed_rows = if request.batch.is_multiple_of(micro_batch) { micro_batch } else { request.batch };
     if request.count == Count::WeightsAndActivations {
         let mut fixed = memory.by_owner();

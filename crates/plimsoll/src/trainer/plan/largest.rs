@@ -1,14 +1,25 @@
 //! The largest batch that fits, answered by the planner instead of by a crash.
 
-use super::choose::{Candidate, Lines, candidate, computed_again, run_plan};
+use super::choose::{Candidate, Lines, candidate, computed_again, run_plan, within};
 use super::{Request, RunPlan};
 use crate::allow::Permission;
 use crate::error::Result;
+use plimsoll_core::Bytes;
 use plimsoll_core::graph::Phase;
+use plimsoll_core::plan::recompute::Effort;
 use std::time::Instant;
 
 /// No batch is larger than this.
 const MOST: usize = 1 << 24;
+
+/// The search of one probe. Each has the whole question to answer, but only whether, not how well.
+const PROBE: Effort = Effort(16_000_000);
+
+/// Probes end when the answer is known to one part in this many: a search that finds a little more or less is as far off.
+const FINENESS: usize = 150;
+
+/// In how many strides to come down to what fits without computing anything again.
+const DESCENT: usize = 10;
 
 /// The answer to how many rows a batch may have.
 #[derive(Clone, Debug)]
@@ -31,18 +42,57 @@ pub(in crate::trainer) fn largest_batch(request: &Request<'_>) -> Result<Option<
     let Some(mut best) = grow(1, MOST, &plain)? else {
         return Ok(None);
     };
-    if request.allow.has(Permission::Recompute) {
-        let again = |batch: usize| -> Result<Option<Candidate>> {
-            let request = whole(batch);
-            let large = candidate(&request, batch)?;
-            Ok(computed_again(&request, &large, lines)?.ok().filter(one_more_forward))
-        };
-        if let Some(more) = grow(best.micro_batch + 1, MOST, &again)? {
-            best = more;
-        }
+    if request.allow.has(Permission::Recompute)
+        && let Some(more) = largest_again(&best, lines, &whole)?
+    {
+        best = more;
     }
     let batch = best.micro_batch;
     Ok(Some(LargestBatch { batch, plan: run_plan(&whole(batch), lines, best, start)? }))
+}
+
+/// The largest batch above one that fits as it is, if values are computed again. Every probe is a search of its own, so where to look comes
+/// from one more: the smallest arena of a known batch says how many rows the limit has room for at most, since buffers grow with the rows.
+fn largest_again<'a>(plain: &Candidate, lines: Lines, whole: &dyn Fn(usize) -> Request<'a>) -> Result<Option<Candidate>> {
+    let again = |batch: usize, from: Option<&Candidate>| -> Result<Option<Candidate>> {
+        let request = whole(batch);
+        let large = candidate(&request, batch)?;
+        Ok(computed_again(&request, &large, lines, PROBE, from)?.ok().filter(one_more_forward))
+    };
+    let known = plain.micro_batch;
+    let room = match (plain.arena_limit(lines), within(&whole(known), plain, Bytes::ZERO, PROBE, None)?) {
+        (Some(limit), Err(Some(least))) => limit.0 as f64 / least.0.max(1) as f64,
+        _ => return Ok(None),
+    };
+    let most = ((known as f64 * room * 1.02) as usize + 1).min(MOST);
+    let (mut good, mut bad, mut best, mut failed): (_, _, Option<Candidate>, _) = (known, most + 1, None, false);
+    // From above: the answer is rarely far below, and one batch whose buffers pack badly must not hide larger ones that pack well.
+    let above = |bad: usize| (bad + bad / 16 + 1).min(MOST);
+    let stride = ((most - known.min(most)) / DESCENT).max(1);
+    let mut at = most;
+    while at > known && best.is_none() {
+        match again(at, None)? {
+            Some(found) => (best, good) = (Some(found), at),
+            None => (bad, failed) = (at, true),
+        }
+        at = at.saturating_sub(stride);
+    }
+    if !failed {
+        bad = above(bad);
+    }
+    let near = |good: usize, bad: usize| bad - good <= 1 + good / FINENESS;
+    while best.is_some() && !near(good, bad) {
+        let middle = good + (bad - good) / 2;
+        match again(middle, best.as_ref())? {
+            Some(found) => (best, good) = (Some(found), middle),
+            None => (bad, failed) = (middle, true),
+        }
+        // A search with a goal may beat one without: where everything worked, go on a little higher.
+        if near(good, bad) && !failed && bad < MOST {
+            bad = above(bad);
+        }
+    }
+    Ok(best)
 }
 
 /// Whether what is computed again is at most the forward pass once more.

@@ -3,6 +3,7 @@
 mod choose;
 mod largest;
 mod pipelines;
+mod sweep;
 
 use super::programs::Programs;
 use crate::allow::{Allow, Permission};
@@ -16,9 +17,12 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use largest::LargestBatch;
+pub use sweep::{Sweep, SweepPoint};
 
 pub(super) use choose::plan_run;
+pub(super) use choose::prove;
 pub(super) use largest::largest_batch;
+pub(super) use sweep::sweep;
 
 /// The name of the host's memory in refusals.
 pub(super) const HOST: &str = "host memory";

@@ -1,0 +1,105 @@
+//! Plans as files and as curves: `plan --out` with `check`, and `plan --sweep`.
+
+use super::Sandbox;
+use serde_json::{Value, json};
+
+/// A small network of the zoo under a line that makes it compute things again.
+fn tight(sandbox: &Sandbox, out: &str) -> Value {
+    let network = ["plan", "--zoo", "mobilenet-v1", "--input", "64x64", "--batch", "8", "--allow", "recompute", "--json"];
+    let counted = ["--count", "weights+activations"];
+    let free = sandbox.json(&[&network[..], &counted, &["--host-memory", "100GB"]].concat());
+    let (total, arena) = (free["peak_bytes"]["host"].as_u64().unwrap(), free["arena_bytes"].as_u64().unwrap());
+    let line = (total - arena / 4).to_string();
+    sandbox.json(&[&network[..], &counted, &["--host-memory", &line, "--out", out]].concat())
+}
+
+#[test]
+fn a_plan_that_was_written_is_proven_from_its_file_alone() {
+    let sandbox = Sandbox::new("check");
+    sandbox.succeed(&["plan", "--batch", "64", "--out", "plan.json", "--quiet"]);
+    assert!(sandbox.succeed(&["check", "plan.json"]).starts_with("holds: "));
+    let plan = tight(&sandbox, "tight.json");
+    let checked = sandbox.json(&["check", "tight.json", "--json"]);
+    assert_eq!(checked["holds"], true);
+    assert_eq!((&checked["arena_bytes"], &checked["recomputed"]), (&plan["arena_bytes"], &plan["recomputed"]));
+    assert!(checked["recomputed"].as_u64().unwrap() > 0, "nothing was computed again: {plan}");
+}
+
+#[test]
+fn a_plan_that_was_edited_is_refused_with_what_is_wrong() {
+    let sandbox = Sandbox::new("check-edited");
+    tight(&sandbox, "plan.json");
+    let good: Value = serde_json::from_str(&std::fs::read_to_string(sandbox.path("plan.json")).unwrap()).unwrap();
+    let refusal = |edit: &dyn Fn(&mut Value)| {
+        let mut edited = good.clone();
+        edit(&mut edited);
+        assert_ne!(edited, good, "the edit changed nothing");
+        sandbox.write("edited.json", edited.to_string());
+        let (code, said) = sandbox.fail(&["check", "edited.json"]);
+        assert_eq!(code, 1, "{said}");
+        said
+    };
+    let step = "/certificate/programs/0/steps/5";
+    let add = |document: &mut Value, pointer: &str, more: i64| {
+        let number = document.pointer_mut(pointer).unwrap();
+        *number = json!(number.as_i64().unwrap() + more);
+    };
+    let said = refusal(&|plan| add(plan, &format!("{step}/writes/0/offset"), 64));
+    assert!(said.contains("the plan does not hold at step step "), "{said}");
+    let said = refusal(&|plan| add(plan, &format!("{step}/writes/0/size"), -4));
+    assert!(said.contains("the plan does not hold at step step "), "{said}");
+    // The first buffer held longer, the last made larger: sound perhaps, but not what was planned.
+    let said = refusal(&|plan| add(plan, "/certificate/programs/2/buffers/0/5", 1));
+    assert!(said.contains("the plan does not hold at predict"), "{said}");
+    let said = refusal(&|plan| add(plan, "/certificate/programs/2/buffers/0/3", 64));
+    assert!(said.contains("the plan does not hold"), "{said}");
+    let said = refusal(&|plan| add(plan, "/certificate/states/3/2", 64));
+    assert!(said.contains("the plan does not hold"), "{said}");
+    let said = refusal(&|plan| add(plan, "/certificate/arena", 64));
+    assert!(said.contains("the plan states arena_bytes"), "{said}");
+    let said = refusal(&|plan| plan["certificate"]["programs"][0]["sequence"][0] = json!(1_000_000));
+    assert!(said.contains("entry 0 of its sequence is 1000000, which is nothing that runs"), "{said}");
+    let said = refusal(&|plan| plan["certificate"]["programs"][0]["sequence"].as_array_mut().unwrap().swap(0, 20));
+    assert!(said.contains("of its sequence"), "{said}");
+}
+
+#[test]
+fn a_plan_of_another_model_and_what_is_no_plan_are_refused() {
+    let sandbox = Sandbox::new("check-other");
+    sandbox.succeed(&["plan", "--batch", "64", "--out", "plan.json", "--quiet"]);
+    let mut document: Value = serde_json::from_str(&std::fs::read_to_string(sandbox.path("plan.json")).unwrap()).unwrap();
+    sandbox.succeed(&["plan", "--zoo", "mobilenet-v1", "--input", "64x64", "--batch", "64", "--out", "other.json", "--quiet"]);
+    let other: Value = serde_json::from_str(&std::fs::read_to_string(sandbox.path("other.json")).unwrap()).unwrap();
+    document["configuration"] = other["configuration"].clone();
+    sandbox.write("mixed.json", document.to_string());
+    let (code, said) = sandbox.fail(&["check", "mixed.json"]);
+    assert_eq!(code, 1);
+    assert!(said.contains("the plan does not hold"), "{said}");
+    for (text, what) in [("{", "EOF"), ("{}", "it has no `configuration`"), ("{\"configuration\": \"\"}", "it has no `certificate`")] {
+        sandbox.write("none.json", text);
+        let (code, said) = sandbox.fail(&["check", "none.json"]);
+        assert_eq!(code, 1);
+        assert!(said.contains("this is not a plan that `plimsoll plan --out` wrote") && said.contains(what), "{said}");
+    }
+    assert!(sandbox.fail(&["check", "missing.json"]).1.contains("cannot read missing.json"));
+}
+
+#[test]
+fn a_sweep_shows_what_bytes_buy() {
+    let sandbox = Sandbox::new("sweep");
+    let network = ["plan", "--zoo", "mobilenet-v1", "--input", "64x64", "--batch", "4", "--allow", "recompute", "--sweep"];
+    let counted = ["--count", "weights+activations", "--host-memory", "100GB", "--json", "--out", "curve.svg"];
+    let document = sandbox.json(&[&network[..], &counted].concat());
+    let points = document["points"].as_array().unwrap();
+    assert!(points.len() > 2, "{document}");
+    assert_eq!(points[0]["recompute_flops_ratio"], 0.0, "the first line asks nothing of the run");
+    for pair in points.windows(2) {
+        assert!(pair[0]["budget_bytes"].as_u64() > pair[1]["budget_bytes"].as_u64());
+        assert!(pair[1]["arena_bytes"].as_u64() < pair[1]["budget_bytes"].as_u64());
+    }
+    let refused = &document["refused"];
+    assert!(refused["budget_bytes"].as_u64() < refused["least_bytes"].as_u64(), "{document}");
+    let picture = std::fs::read_to_string(sandbox.path("curve.svg")).unwrap();
+    assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"));
+    assert_eq!(picture.matches("<circle ").count(), points.len());
+}
