@@ -55,7 +55,9 @@ fn is_open(ordinal: usize) -> bool {
     let (mut device, mut flags, mut active) = (0, 0, 0);
     // SAFETY: numbers to write to; the driver was initialised.
     let asked = unsafe {
-        sys::cuDeviceGet(&mut device, ordinal as i32).result().and_then(|()| sys::cuDevicePrimaryCtxGetState(device, &mut flags, &mut active).result())
+        sys::cuDeviceGet(&mut device, ordinal as i32)
+            .result()
+            .and_then(|()| sys::cuDevicePrimaryCtxGetState(device, &mut flags, &mut active).result())
     };
     asked.is_ok() && active != 0
 }

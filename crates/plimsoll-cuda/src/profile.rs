@@ -31,7 +31,7 @@ const PROFILES: [Profile; 1] = [Profile {
     name: "h200",
     model: "NVIDIA H200",
     total: Bytes::mib(143_156),
-    overhead: Overhead { device: Bytes::mib(352), host: Bytes::mib(512) },
+    overhead: Overhead { device: Bytes::mib(348), host: Bytes::mib(528) },
 }];
 
 impl Profile {

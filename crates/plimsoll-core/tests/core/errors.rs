@@ -5,7 +5,8 @@ use plimsoll_core::autodiff::gradients;
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Init, StateId, StateKind};
 use plimsoll_core::ops::{
-    Attention, AvgPool, Cell, Concat, Conv2d, Conv2dGradFilter, Conv2dGradInput, Gather, MatMul, MaxPool, Packing, Recurrent, Reshape, ScatterAdd, Slice, Window,
+    Attention, AvgPool, Cell, Concat, Conv2d, Conv2dGradFilter, Conv2dGradInput, Gather, MatMul, MaxPool, Packing, Recurrent, Reshape,
+    ScatterAdd, Slice, Window,
 };
 use plimsoll_core::{DType, Dim, Graph, GraphError, Op, Shape, TensorType, ValueId, verify};
 

@@ -124,7 +124,13 @@ pub fn fit(graph: &Graph, rows: usize, device: &dyn Device, limit: Bytes, pace: 
         let Some(found) = search::search(&problem, target.0, effort.0, None) else { break };
         let program = place(&found)?;
         if std::env::var("DEBUG").is_ok() {
-            eprintln!("peak {} arena {} target {} ratio {:.4}", program.lower_bound.0, program.arena.0, target.0, program.again.flops_ratio());
+            eprintln!(
+                "peak {} arena {} target {} ratio {:.4}",
+                program.lower_bound.0,
+                program.arena.0,
+                target.0,
+                program.again.flops_ratio()
+            );
         }
         if program.arena <= limit {
             return Ok(program.into());
