@@ -1,17 +1,18 @@
 //! The builder people use: a source and what is done to its rows, in the order it is written.
 
 use crate::cache::Cache;
+use crate::mix::Mix;
 use crate::ops::Op;
 use crate::order::{self, Reorder, Shuffle};
 use crate::source::{
-    Counted, Csv, CsvSpec, Digits, Function, ImageFolder, Npy, Random, RandomSpec, RowMut, Shapes, ShapesSpec, Source, Split, Tensor,
-    Tensors, Text, Vocabulary,
+    self, Counted, Csv, CsvSpec, Digits, Feature, Function, ImageFolder, Npy, Random, RandomSpec, RowMut, Shapes, ShapesSpec, Source,
+    Split, Tensor, Tensors, Text, TfRecord, Vocabulary, WebDataset,
 };
 use crate::stream::{Ignored, Spec};
 use crate::{DataError, Schema};
 use plimsoll_core::Bytes;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A source and the stages its rows pass. Building one reads nothing but headers; a clone shares the source.
@@ -61,6 +62,7 @@ pub(crate) enum Stage {
     Parallelism(Parallelism),
     MaxItem(Bytes),
     Cache(Cache),
+    Mix(Mix),
 }
 
 /// How many threads make rows.
@@ -186,6 +188,35 @@ impl Dataset {
         Ok(Dataset::from(Shapes::new(spec)?))
     }
 
+    /// Arrays of a `.npz` file that was saved with `numpy.savez`: each column's name with that of its array.
+    pub fn npz(path: impl AsRef<Path>, arrays: &[(&str, &str)]) -> Result<Dataset, DataError> {
+        Ok(Dataset::from(Npy::open_npz(path.as_ref(), arrays)?))
+    }
+
+    /// Examples in the TFRecord files that match a pattern; each feature is named by the column it becomes. Files that end in `.gz` or
+    /// `.gzip` are unpacked on the way, and then it is a [stream](Dataset#streams).
+    ///
+    /// ```no_run
+    /// use plimsoll_data::{Dataset, source::Feature};
+    /// let data = Dataset::tfrecord("train-*.tfrecord", &[("x", Feature::f32("pixels", [28, 28, 1])), ("y", Feature::i32("label", []))])?;
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn tfrecord(pattern: impl AsRef<Path>, features: &[(&str, Feature)]) -> Result<Dataset, DataError> {
+        let files = source::files(pattern)?;
+        let is_packed = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "gz" || extension == "gzip");
+        match files.iter().any(is_packed) {
+            true if files.iter().all(is_packed) => source::gzipped(&files, features),
+            true => Err(DataError::Stage("some of the TFRecord files are packed and some are not; read them apart".into())),
+            false => Ok(Dataset::from(TfRecord::open(&files, features)?)),
+        }
+    }
+
+    /// Samples of the WebDataset tar files that match a pattern: `x` the picture, `y` i32 its class. As an image folder, it needs
+    /// [`decode`](crate::ops::decode).
+    pub fn webdataset(pattern: impl AsRef<Path>) -> Result<Dataset, DataError> {
+        Ok(Dataset::from(WebDataset::open(&source::files(pattern)?)?))
+    }
+
     /// Any source.
     pub fn from_source(source: Arc<dyn Source>) -> Dataset {
         Dataset { source, stream: None, stages: Vec::new(), broken: None }
@@ -290,6 +321,11 @@ impl Dataset {
     /// is the same, `resize` then rounds to whole numbers also where a row is not in the cache. Operations after it run each time.
     pub fn cache(self, cache: Cache) -> Dataset {
         self.stage(Stage::Cache(cache))
+    }
+
+    /// Mixes the rows of each batch in pairs: see [`Mix`]. It takes no memory.
+    pub fn mix(self, mix: Mix) -> Dataset {
+        self.stage(Stage::Mix(mix))
     }
 
     /// What the labels 0, 1, 2 … stand for, if the source knows.
@@ -425,6 +461,8 @@ impl fmt::Display for Stage {
             Stage::MaxItem(bytes) => write!(f, "max_item({bytes})"),
             Stage::Cache(Cache::Memory) => write!(f, "cache(memory)"),
             Stage::Cache(Cache::File(path)) => write!(f, "cache({})", path.display()),
+            Stage::Cache(Cache::FileIfRoom(path)) => write!(f, "cache({}, if there is room)", path.display()),
+            Stage::Mix(mix) => write!(f, "{mix}"),
             Stage::Prefetch(Prefetch::Auto) => write!(f, "prefetch(auto)"),
             Stage::Prefetch(Prefetch::Batches(n)) => write!(f, "prefetch({n})"),
         }

@@ -45,6 +45,16 @@ pub enum DataError {
         /// What is wrong with it and what to do.
         problem: String,
     },
+    /// A record inside a file that cannot be read.
+    #[error("{}, the record at byte {at}: {problem}", .path.display())]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// Where the record begins.
+        at: u64,
+        /// What is wrong with it and what to do.
+        problem: String,
+    },
     /// A picture that cannot be decoded.
     #[error("{} cannot be decoded: {problem}; replace the file or take it out of the folder", .path.display())]
     Image {
@@ -83,6 +93,23 @@ pub enum DataError {
         crop_width: usize,
         /// The part's.
         crop_height: usize,
+    },
+    /// A picture larger than the frame it is to be put into.
+    #[error(
+        "{} is {width} × {height} pixels, too large for a frame of {frame_width} × {frame_height}; use crop_or_pad, resize, or a larger frame",
+        .path.display()
+    )]
+    TooBig {
+        /// The file.
+        path: PathBuf,
+        /// Pixels in a row.
+        width: usize,
+        /// Rows of pixels.
+        height: usize,
+        /// The frame's.
+        frame_width: usize,
+        /// The frame's.
+        frame_height: usize,
     },
     /// A folder that is not laid out as one class per folder.
     #[error("{} is no folder of classes: {problem}", .path.display())]

@@ -3,6 +3,7 @@
 use crate::block::BlockLayout;
 use crate::memory::{AlignedBuf, SlotMemory};
 use crate::meter::Meter;
+use crate::mix::Mixer;
 use crate::plan::{self, PRODUCER_STACK, PipelinePlan};
 use crate::recipe::Recipe;
 use crate::ring::{Claim, Fill, Ring, Schedule, Slot};
@@ -42,7 +43,9 @@ pub struct Feed {
 pub struct Options {
     /// The epoch to begin with; it chooses the order of shuffled rows.
     pub first_epoch: u64,
-    /// Batches of that epoch to leave out, because they were consumed before.
+    /// Rows of that epoch that were consumed before by another number of shards, all together.
+    pub first_row: u64,
+    /// Batches of that epoch to leave out after those, because they were consumed before.
     pub first_batch: u64,
     /// How many epochs to feed, the first included; without end if `None`.
     pub epochs: Option<u64>,
@@ -55,12 +58,22 @@ pub struct FeedState {
     pub epoch: u64,
     /// Batches of that epoch already consumed.
     pub batches: u64,
+    /// Rows of the epoch consumed before those batches, by another number of shards.
+    #[serde(default)]
+    pub first_row: u64,
+    /// How many shards there are.
+    #[serde(default = "one")]
+    pub shards: u64,
     /// Rows in a batch.
     pub batch: usize,
-    /// Rows in an epoch.
+    /// Rows in an epoch of all shards together.
     pub rows: u64,
     /// How rows are reordered, seeds included.
     pub order: String,
+}
+
+fn one() -> u64 {
+    1
 }
 
 /// Some rows of one epoch. It borrows the feed: the next batch may reuse its memory.
@@ -78,7 +91,9 @@ pub struct Batch<'a> {
 }
 
 impl Options {
-    /// The rest of the run `state` was taken from; the remaining batches are exactly those it would have given.
+    /// The rest of the run `state` was taken from; the remaining batches are exactly those it would have given. With another number of
+    /// shards than it was taken with (each of them at this position), the rows that are left of the epoch are shared out anew: every row of
+    /// it comes once.
     ///
     /// ```
     /// use plimsoll_core::Ledger;
@@ -99,10 +114,16 @@ impl Options {
         let compare = |what, saved: String, now: String| {
             if saved == now { Ok(()) } else { Err(DataError::OtherState { what, saved, now }) }
         };
-        compare("an epoch of", format!("{} rows", state.rows), format!("{} rows", recipe.rows))?;
+        compare("an epoch of", format!("{} rows", state.rows), format!("{} rows", recipe.rows_of_all_shards()))?;
         compare("a batch size of", state.batch.to_string(), recipe.batch()?.to_string())?;
         compare("the row order", state.order.clone(), recipe.order())?;
-        Ok(Options { first_epoch: state.epoch, first_batch: state.batches, epochs: None })
+        let (first_epoch, shards) = (state.epoch, recipe.shard().0);
+        if state.shards == shards {
+            return Ok(Options { first_epoch, first_row: state.first_row, first_batch: state.batches, epochs: None });
+        }
+        // Shards take turns, so what all of them have consumed together is the beginning of the epoch.
+        let consumed = state.batches.saturating_mul(state.batch as u64).saturating_mul(state.shards).saturating_add(state.first_row);
+        Ok(Options { first_epoch, first_row: consumed.min(state.rows), first_batch: 0, epochs: None })
     }
 }
 
@@ -139,11 +160,20 @@ impl Feed {
             .map(|_| Ok(Slot { memory: slot_memory(layout.bytes())?, fill: nothing }))
             .collect::<Result<Vec<_>, DataError>>()?;
         let rows = recipe.rows;
+        recipe.begun = (options.first_row > 0).then_some((options.first_epoch, options.first_row));
+        let (shards, shard) = recipe.shard();
+        let left = recipe.rows_of_all_shards().saturating_sub(options.first_row).saturating_sub(shard).div_ceil(shards);
+        let first_rows = match (options.first_row, recipe.whole_batches) {
+            (0, _) => rows,
+            (_, Some(batch)) => left - left % batch.max(1) as u64,
+            (_, None) => left,
+        };
         let schedule = Schedule {
             epoch: options.first_epoch,
             left: options.epochs,
-            place: options.first_batch.saturating_mul(plan.batch as u64).min(rows),
-            epoch_rows: recipe.stream.is_none().then_some(rows),
+            place: options.first_batch.saturating_mul(plan.batch as u64).min(first_rows),
+            epoch_rows: recipe.stream.is_none().then_some(first_rows),
+            later_rows: recipe.stream.is_none().then_some(rows),
             slot_rows: plan.geometry.slot_rows,
             claim_rows: plan.geometry.claim_rows(),
         };
@@ -165,9 +195,10 @@ impl Feed {
                 (0..plan.geometry.workers).map(|_| Worker::Rows(Box::new(Work::new(&recipe, plan.geometry, store.as_ref(), &meter)))),
             );
         }
+        let mixer = recipe.mix.as_ref().map(|mix| mix.mixer(&recipe.schema, plan.batch)).transpose()?.map(Arc::new);
         // Made first: if a thread cannot be started, dropping it stops those that could.
         let mut feed = Feed {
-            ring: Arc::new(Ring::new(slots, Arc::clone(&layout), schedule)),
+            ring: Arc::new(Ring::new(slots, Arc::clone(&layout), schedule, mixer.is_some())),
             recipe,
             layout,
             batch: plan.batch,
@@ -180,11 +211,11 @@ impl Feed {
             _reserved: reserved,
         };
         for work in work {
-            let ring = Arc::clone(&feed.ring);
+            let (ring, mixer) = (Arc::clone(&feed.ring), mixer.clone());
             let worker = thread::Builder::new()
                 .name("plimsoll-data".into())
                 .stack_size(PRODUCER_STACK.get())
-                .spawn(move || produce(work, &ring))
+                .spawn(move || produce(work, mixer.as_deref(), &ring))
                 .map_err(|error| DataError::Stage(format!("a thread that makes batches could not be started: {error}")))?;
             feed.workers.push(worker);
         }
@@ -243,7 +274,15 @@ impl Feed {
 
     /// Where the feed stands: after the batch handed out last.
     pub fn state(&self) -> FeedState {
-        FeedState { epoch: self.epoch, batches: self.batches, batch: self.batch, rows: self.recipe.rows, order: self.recipe.order() }
+        FeedState {
+            epoch: self.epoch,
+            batches: self.batches,
+            first_row: self.recipe.begun.filter(|(epoch, _)| *epoch == self.epoch).map_or(0, |(_, rows)| rows),
+            shards: self.recipe.shard().0,
+            batch: self.batch,
+            rows: self.recipe.rows_of_all_shards(),
+            order: self.recipe.order(),
+        }
     }
 }
 
@@ -297,7 +336,7 @@ enum Outcome {
 }
 
 /// Makes rows until there are no more to be made.
-fn produce(mut worker: Worker, ring: &Ring) {
+fn produce(mut worker: Worker, mixer: Option<&Mixer>, ring: &Ring) {
     while let Some(mut claim) = ring.claim() {
         let outcome = catch_unwind(AssertUnwindSafe(|| match &mut worker {
             Worker::Rows(work) => {
@@ -306,11 +345,15 @@ fn produce(mut worker: Worker, ring: &Ring) {
             }
             Worker::Stream(rows) => rows.fill(&mut claim, || ring.stopping()),
         }));
-        match outcome.unwrap_or_else(|panic| Err(DataError::Panic { message: message_of(panic) })) {
+        let whole = match outcome.unwrap_or_else(|panic| Err(DataError::Panic { message: message_of(panic) })) {
             Ok(Outcome::Whole) => ring.finish(claim, Ok(())),
             Ok(Outcome::Part(rows, ends_epoch)) => ring.finish_part(claim, rows, ends_epoch),
             Ok(Outcome::Stopped) => return,
             Err(error) => ring.finish(claim, Err(error)),
+        };
+        if let (Some(mut slot), Some(mixer)) = (whole, mixer) {
+            let mixed = catch_unwind(AssertUnwindSafe(|| mixer.run(&mut slot)));
+            ring.seal(slot, mixed.map_err(|panic| DataError::Panic { message: message_of(panic) }));
         }
     }
 }

@@ -166,9 +166,9 @@ fn max_item(recipe: &Recipe, unless_said: Bytes) -> Bytes {
 
 /// A cache in a file has all rows, and of each only a flag in memory.
 fn flags_only(recipe: &Recipe) -> u64 {
-    match recipe.cache {
-        Some(Cache::File(_)) => recipe.span.end - recipe.span.start,
-        _ => 0,
+    match recipe.cache.as_ref().and_then(Cache::path) {
+        Some(_) => recipe.span.end - recipe.span.start,
+        None => 0,
     }
 }
 

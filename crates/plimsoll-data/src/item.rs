@@ -5,11 +5,12 @@ use crate::image::resample::{From, Resampler};
 use crate::image::{self, Probe};
 use crate::memory::PAGE;
 use crate::meter::Meter;
-use crate::ops::{self, Decode, ItemStep, Method};
+use crate::ops::{self, Decode, Fit, ItemStep, Method, Part};
 use crate::source::Source;
 use crate::{Column, DataError};
 use plimsoll_core::{Bytes, DType};
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,6 +34,19 @@ pub(crate) struct ItemRecipe {
 pub(crate) enum End {
     Resize { height: usize, width: usize, method: Method },
     Crop { height: usize, width: usize, seed: Option<u64> },
+    ResizedCrop { height: usize, width: usize, part: Part },
+    Fit(Fit),
+}
+
+impl End {
+    /// The size and the way of a resize, if it is one.
+    fn resize(&self) -> Option<(usize, usize, Method)> {
+        match *self {
+            End::Resize { height, width, method } => Some((height, width, method)),
+            End::ResizedCrop { height, width, part } => Some((height, width, part.method)),
+            End::Crop { .. } | End::Fit(_) => None,
+        }
+    }
 }
 
 impl ItemRecipe {
@@ -43,6 +57,8 @@ impl ItemRecipe {
         let end = match last {
             ItemStep::Resize { height, width, method } => End::Resize { height, width, method },
             ItemStep::Crop { height, width, seed } => End::Crop { height, width, seed },
+            ItemStep::ResizedCrop { height, width, part } => End::ResizedCrop { height, width, part },
+            ItemStep::Fit(fit) => End::Fit(fit),
             ItemStep::Decode(_) | ItemStep::Flip { .. } => return None,
         };
         let flips = flips.iter().map(|step| match *step {
@@ -54,10 +70,8 @@ impl ItemRecipe {
 
     /// The tables of a kernel.
     pub fn kernel_bytes(&self) -> Bytes {
-        match self.end {
-            End::Resize { height, width, method } => Resampler::bytes(method, height, width, self.decode.channels.count()),
-            End::Crop { .. } => Bytes::ZERO,
-        }
+        let bytes = |(height, width, method)| Resampler::bytes(method, height, width, self.decode.channels.count());
+        self.end.resize().map_or(Bytes::ZERO, bytes)
     }
 }
 
@@ -83,10 +97,8 @@ pub(crate) const ITEM_OVERHEAD: Bytes = Bytes::kib(16);
 
 impl ItemKernel {
     pub fn new(source: Arc<dyn Source>, recipe: ItemRecipe, cap: Bytes, store: Option<Arc<Store>>, meter: Arc<Meter>) -> ItemKernel {
-        let resampler = match recipe.end {
-            End::Resize { height, width, method } => Some(Resampler::new(method, height, width, recipe.decode.channels.count())),
-            End::Crop { .. } => None,
-        };
+        let channels = recipe.decode.channels.count();
+        let resampler = recipe.end.resize().map(|(height, width, method)| Resampler::new(method, height, width, channels));
         ItemKernel { source, recipe, resampler, store, meter, path: PathBuf::with_capacity(PATH), region: Vec::new(), cap, epoch: 0 }
     }
 
@@ -108,14 +120,27 @@ impl ItemKernel {
     }
 
     fn make(&mut self, row: u64, out: &mut [u8]) -> Result<(), DataError> {
-        let start = Instant::now();
         self.source.file(row, &mut self.path);
+        let part = self.source.file_part(row);
+        let made = self.make_from(row, part.clone(), out);
+        // A file with many pictures in it is no help without the place.
+        made.map_err(|error| match (error, part) {
+            (DataError::Image { path, problem }, Some(part)) => {
+                DataError::Image { path, problem: format!("the picture at byte {}: {problem}", part.start) }
+            }
+            (error, _) => error,
+        })
+    }
+
+    fn make_from(&mut self, row: u64, part: Option<Range<u64>>, out: &mut [u8]) -> Result<(), DataError> {
+        let start = Instant::now();
+        let base = part.as_ref().map_or(0, |part| part.start);
         let path = &self.path;
         let file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
-        let probe = image::probe(&file, path)?;
+        let probe = image::probe(&file, path, part)?;
         let channels = self.recipe.decode.channels;
         let transposed = self.recipe.decode.orient && probe.orientation.is_transposed();
-        let room = Room::new(&probe, channels.count(), transposed);
+        let room = Room::new(&probe, channels.count(), transposed, self.recipe.end);
         let cap = self.cap - ITEM_OVERHEAD;
         let needed = room.total(&probe);
         if needed > u128::from(cap.0) {
@@ -124,8 +149,9 @@ impl ItemKernel {
         }
         make_room(&mut self.region, room.region() as usize, (cap - probe.work).get());
         let (encoded, rest) = self.region.split_at_mut(room.file as usize);
-        let (pixels, turned) = rest.split_at_mut(room.pixels as usize);
-        file.read_exact_at(encoded, 0).map_err(|error| DataError::io("read", path, error))?;
+        let (pixels, rest) = rest.split_at_mut(room.pixels as usize);
+        let (turned, weights) = rest.split_at_mut(room.turned as usize);
+        file.read_exact_at(encoded, base).map_err(|error| DataError::io("read", path, error))?;
         let start = self.meter.lap_read(start);
 
         image::decode(&probe, path, encoded, channels, pixels)?;
@@ -144,16 +170,22 @@ impl ItemKernel {
             mirrored ^= left_right && flips;
             upside_down ^= !left_right && flips;
         }
-        let from = From { height, width, mirrored, upside_down };
+        let from = From { height, width, line: width, mirrored, upside_down };
         match self.recipe.end {
-            End::Resize { .. } => {
+            End::Resize { .. } | End::ResizedCrop { .. } => {
+                let (from, first) = match self.recipe.end {
+                    End::ResizedCrop { part, .. } => within(from, part.window(height, width, self.epoch, row)),
+                    _ => (from, 0),
+                };
+                let image = &image[first * channels.count()..];
+                let weights = weights.as_chunks_mut().0;
                 let resampler = self.resampler.as_mut().expect("made with the kernel");
                 resampler.aim(from);
                 match (self.recipe.output.dtype, self.recipe.factor) {
                     // Half a step is added because a cast cuts off.
-                    (DType::U8, _) => resampler.run(image, out, |value| (value + 0.5) as u8),
-                    (_, Some(factor)) => resampler.run(image, out.as_chunks_mut().0, |value| (value * factor).to_ne_bytes()),
-                    (_, None) => resampler.run(image, out.as_chunks_mut().0, f32::to_ne_bytes),
+                    (DType::U8, _) => resampler.run(image, weights, out, |value| (value + 0.5) as u8),
+                    (_, Some(factor)) => resampler.run(image, weights, out.as_chunks_mut().0, |value| (value * factor).to_ne_bytes()),
+                    (_, None) => resampler.run(image, weights, out.as_chunks_mut().0, f32::to_ne_bytes),
                 }
             }
             End::Crop { height: crop_height, width: crop_width, seed } => {
@@ -162,6 +194,20 @@ impl ItemKernel {
                 }
                 let corner = ops::corner((height, width), (crop_height, crop_width), seed, self.epoch, row);
                 crop(image, from, corner, crop_width, channels.count(), out);
+            }
+            End::Fit(fit) => {
+                if !fit.cuts && (height > fit.height || width > fit.width) {
+                    let (path, frame_height, frame_width) = (path.clone(), fit.height, fit.width);
+                    return Err(DataError::TooBig { path, width, height, frame_width, frame_height });
+                }
+                let count = channels.count();
+                let image = &mut (if transposed { turned } else { pixels })[..height * width * count];
+                if mirrored {
+                    // Lines are copied whole, so they are turned round first.
+                    image.chunks_exact_mut(width * count).for_each(|line| ops::reverse(line, count));
+                }
+                let line = |y: usize| &image[(if upside_down { height - 1 - y } else { y }) * width * count..][..width * count];
+                fit.run((height, width), count, &[fit.value as u8], line, out);
             }
         }
         self.meter.lap_resize(start);
@@ -174,20 +220,25 @@ struct Room {
     file: u128,
     pixels: u128,
     turned: u128,
+    /// What a resize weighs pixels with.
+    weights: u128,
 }
 
 impl Room {
-    fn new(probe: &Probe, channels: usize, transposed: bool) -> Room {
+    fn new(probe: &Probe, channels: usize, transposed: bool, end: End) -> Room {
+        let size = if transposed { (probe.width, probe.height) } else { (probe.height, probe.width) };
+        let words = end.resize().map_or(0, |(height, width, method)| Resampler::words(method, size, (height, width), channels));
         let area = probe.width as u128 * probe.height as u128;
         Room {
             file: u128::from(probe.file.0),
             pixels: area * probe.channels.max(channels) as u128,
             turned: if transposed { area * channels as u128 } else { 0 },
+            weights: 4 * words,
         }
     }
 
     fn region(&self) -> u128 {
-        self.file + self.pixels + self.turned
+        self.file + self.pixels + self.turned + self.weights
     }
 
     fn total(&self, probe: &Probe) -> u128 {
@@ -203,6 +254,13 @@ fn make_room(region: &mut Vec<u8>, wanted: usize, most: usize) {
         *region = Vec::new();
         *region = vec![0; (wanted + wanted / 4).next_multiple_of(PAGE).min(most).max(wanted)];
     }
+}
+
+/// A window of what is seen of an image: what it is like, and which of the stored pixels is its first.
+fn within(from: From, window: ops::Window) -> (From, usize) {
+    let left = if from.mirrored { from.width - window.left - window.width } else { window.left };
+    let top = if from.upside_down { from.height - window.top - window.height } else { window.top };
+    (From { height: window.height, width: window.width, ..from }, top * from.line + left)
 }
 
 /// Copies the part of an image that begins at `corner` of what is seen.

@@ -4,13 +4,14 @@
 //! |---|---|---|
 //! | source | [`source`] | blocks of rows, any rows asked for |
 //! | order | [`Shuffle`], [`Permutation`] | which row stands where in an epoch, computed on the fly |
+//! | streams | [`Dataset`](Dataset#streams) | rows that user code keeps, makes or puts together, one after the other |
 //! | map | [`ops`] | rows of another type or shape, written where they are needed |
 //! | plan | [`PipelinePlan`] | the bytes of each stage, before anything runs |
 //! | decode | [`ops::decode`] | files as rows of one size, straight where the row goes |
 //! | cache | [`Cache`] | decoded rows again, from memory or a file |
 //! | feed | [`Feed`] | batches, from a ring filled by one or more threads ahead of the consumer |
 //!
-//! What is deliberately absent: whole files in memory, shuffle buffers, copies between the last operation and the batch.
+//! What is deliberately absent: whole files in memory, shuffle buffers where rows have numbers, copies between the last operation and the batch.
 //!
 //! ```
 //! use plimsoll_core::{Bytes, Ledger};
@@ -44,6 +45,7 @@ mod image;
 mod item;
 mod memory;
 mod meter;
+mod mix;
 pub mod ops;
 mod order;
 mod permutation;
@@ -61,6 +63,7 @@ pub use dataset::{Dataset, Parallelism, Prefetch};
 pub use error::DataError;
 pub use feed::{Batch, Feed, FeedState, Options};
 pub use memory::{ALIGNMENT, AlignedBuf, SlotMemory};
+pub use mix::Mix;
 pub use order::Shuffle;
 pub use permutation::Permutation;
 pub use plan::{PRODUCER_STACK, PipelinePlan};

@@ -3,6 +3,7 @@
 use crate::cache::{Cache, Fingerprint, Store};
 use crate::dataset::{Dataset, Parallelism, Prefetch, Stage};
 use crate::item::ItemRecipe;
+use crate::mix::Mix;
 use crate::ops::{ItemStep, Op};
 use crate::order::{self, Reorder};
 use crate::schema::Extent;
@@ -26,6 +27,8 @@ pub(crate) struct Recipe {
     /// Who is told of rows that cannot be made; they are marked in a last column.
     pub tolerate: Option<Arc<Ignored>>,
     pub reorders: Vec<Reorder>,
+    /// An epoch, and how many of its rows were consumed before the last shard.
+    pub begun: Option<(u64, u64)>,
     /// Rows in one epoch.
     pub rows: u64,
     /// The rows of the source that an epoch can have.
@@ -39,6 +42,8 @@ pub(crate) struct Recipe {
     pub parallelism: Parallelism,
     pub max_item: Option<Bytes>,
     pub cache: Option<Cache>,
+    /// How rows of a batch are mixed.
+    pub mix: Option<Mix>,
     /// The operations whose results are cached, in words.
     cached: String,
 }
@@ -68,13 +73,32 @@ impl Recipe {
         !order::is_one_run(&self.reorders)
     }
 
-    /// The reorderings in words: what has to be the same for a saved position to mean the same.
+    /// The reorderings before the last shard in words: what has to be the same for a saved position to mean the same.
     pub fn order(&self) -> String {
         if self.stream.is_some() {
             return self.source.describe();
         }
-        let steps: Vec<String> = self.reorders.iter().map(Reorder::to_string).collect();
+        let (before, _) = self.split_shard();
+        let steps: Vec<String> = before.iter().map(Reorder::to_string).collect();
         if steps.is_empty() { "file order".into() } else { steps.join(" → ") }
+    }
+
+    /// The last reordering, if it is a shard, apart from those before it: other shards of the same rows may go on where these stopped.
+    fn split_shard(&self) -> (&[Reorder], (u64, u64)) {
+        match self.reorders.split_last() {
+            Some((&Reorder::Shard { count, index }, before)) => (before, (count, index)),
+            _ => (&self.reorders, (1, 0)),
+        }
+    }
+
+    /// How many shards there are, and which this is.
+    pub fn shard(&self) -> (u64, u64) {
+        self.split_shard().1
+    }
+
+    /// Rows in an epoch of all shards together.
+    pub fn rows_of_all_shards(&self) -> u64 {
+        if self.stream.is_some() { self.rows } else { order::length(self.source.len(), self.split_shard().0.iter().copied()) }
     }
 
     pub fn batch(&self) -> Result<usize, DataError> {
@@ -117,6 +141,7 @@ impl Dataset {
             whole_batches: self.whole_batches(),
             tolerate: None,
             reorders: Vec::new(),
+            begun: None,
             rows: if self.stream.is_some() { self.size().unwrap_or(u64::MAX) } else { self.len() },
             span: 0..self.source.len(),
             maps: source.iter().map(|_| ColumnRecipe::default()).collect(),
@@ -126,6 +151,7 @@ impl Dataset {
             parallelism: Parallelism::Auto,
             max_item: None,
             cache: None,
+            mix: None,
             cached: String::new(),
         };
         if source.is_empty() {
@@ -169,6 +195,10 @@ impl Dataset {
                 }
                 Stage::Parallelism(parallelism) => recipe.parallelism = *parallelism,
                 Stage::MaxItem(bytes) => recipe.max_item = Some(*bytes),
+                Stage::Mix(_) if recipe.mix.is_some() => {
+                    return Err(DataError::Stage("rows of a batch are mixed once; leave one of mixup and cutmix out".into()));
+                }
+                Stage::Mix(mix) => recipe.mix = Some(mix.clone()),
                 Stage::Cache(_) | Stage::DropRemainder(_) => {}
                 Stage::Tolerate(ignored) => recipe.tolerate = Some(Arc::clone(ignored)),
                 Stage::Cardinality(rows) => recipe.cardinality = Some(*rows),
@@ -178,6 +208,9 @@ impl Dataset {
             let mut columns = recipe.schema.columns().to_vec();
             columns.push(Column::new(MARK, DType::U8, []));
             recipe.schema = Schema::new(columns)?;
+        }
+        if let Some(mix) = &recipe.mix {
+            mix.mixer(&recipe.schema, recipe.batch.unwrap_or(1))?;
         }
         recipe.span = order::span(self.source.len(), &recipe.reorders);
         if recipe.cache.is_some() && recipe.item().is_none() {

@@ -37,6 +37,8 @@ pub(crate) struct Schedule {
     /// Rows of an epoch, of a slot, and of what a worker claims at a time. Where the rows of an epoch are not known, a single worker claims
     /// whole slots and says how many there were.
     pub epoch_rows: Option<u64>,
+    /// Rows of the epochs after this one.
+    pub later_rows: Option<u64>,
     pub slot_rows: usize,
     pub claim_rows: usize,
 }
@@ -62,6 +64,7 @@ impl Schedule {
         if ends_epoch {
             self.place = 0;
             self.epoch += 1;
+            self.epoch_rows = self.later_rows;
             self.left = self.left.map(|left| left - 1);
         }
     }
@@ -69,6 +72,8 @@ impl Schedule {
 
 pub(crate) struct Ring {
     layout: Arc<BlockLayout>,
+    /// Whether a whole slot goes to a worker once more before it is handed on.
+    seals: bool,
     state: Mutex<State>,
     filled: Condvar,
     to_do: Condvar,
@@ -104,6 +109,8 @@ struct Open {
     memory: Memory,
     claimed: usize,
     done: usize,
+    /// Whether nothing is left to be done to it once all its rows are there.
+    sealed: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -140,7 +147,7 @@ impl Claim<'_> {
 impl Ring {
     /// # Panics
     /// If a slot's memory is smaller than the layout.
-    pub fn new(slots: Vec<Slot>, layout: Arc<BlockLayout>, schedule: Schedule) -> Ring {
+    pub fn new(slots: Vec<Slot>, layout: Arc<BlockLayout>, schedule: Schedule, seals: bool) -> Ring {
         assert!(slots.iter().all(|slot| slot.memory.bytes().len() >= layout.bytes().get()), "slots are as large as was asked for");
         let state = State {
             schedule,
@@ -154,7 +161,7 @@ impl Ring {
             sleeping_workers: 0,
             consumer_sleeps: false,
         };
-        Ring { layout, state: Mutex::new(state), filled: Condvar::new(), to_do: Condvar::new(), stopping: AtomicBool::new(false) }
+        Ring { layout, seals, state: Mutex::new(state), filled: Condvar::new(), to_do: Condvar::new(), stopping: AtomicBool::new(false) }
     }
 
     /// Worker: rows to make, or `None` if there are no more to be made.
@@ -176,7 +183,7 @@ impl Ring {
                 state.sleeping_workers -= 1;
                 continue;
             }
-            state.open_next();
+            state.open_next(self.seals);
             // An epoch without rows is done when it is begun.
             state = self.hand_on(state);
             if state.sleeping_workers > 0 {
@@ -185,8 +192,9 @@ impl Ring {
         }
     }
 
-    /// Worker: how many rows of a claim there were, and whether they are the last of the epoch. Only where that was not known.
-    pub fn finish_part(&self, claim: Claim<'_>, rows: usize, ends_epoch: bool) {
+    /// Worker: how many rows of a claim there were, and whether they are the last of the epoch. Only where that was not known. What comes
+    /// back is as with [`finish`](Self::finish).
+    pub fn finish_part(&self, claim: Claim<'_>, rows: usize, ends_epoch: bool) -> Option<Claim<'_>> {
         let mut state = self.lock();
         state.in_flight -= 1;
         state.schedule.pass(rows as u64, ends_epoch);
@@ -194,24 +202,46 @@ impl Ring {
         assert!(claim.at == 0 && rows <= claim.rows, "a single worker claims whole slots");
         open.slot.fill = Fill { rows, ends_epoch, ..open.slot.fill };
         open.done = rows;
+        open.sealed |= rows == 0;
+        let whole = state.whole(claim.slot, &self.layout);
         drop(self.hand_on(state));
+        whole
     }
 
-    /// Worker: how a claim went.
-    pub fn finish(&self, claim: Claim<'_>, result: Result<(), DataError>) {
+    /// Worker: how a claim went. Where slots are to be sealed, the worker that finishes one gets it as a whole, and [seals](Self::seal) it.
+    pub fn finish(&self, claim: Claim<'_>, result: Result<(), DataError>) -> Option<Claim<'_>> {
+        let mut state = self.lock();
+        state.in_flight -= 1;
+        let mut whole = None;
+        match result {
+            Ok(()) => {
+                let first = state.opened - state.open.len() as u64;
+                state.open[(claim.slot - first) as usize].done += claim.rows;
+                whole = state.whole(claim.slot, &self.layout);
+            }
+            // Claims are given out in order, so every row before a failed one has been claimed: the earliest failure is always the same.
+            Err(error) => {
+                state.fail(&claim, error);
+                if state.sleeping_workers > 0 {
+                    self.to_do.notify_all();
+                }
+            }
+        }
+        drop(self.hand_on(state));
+        whole
+    }
+
+    /// Worker: a whole slot is as it should be, or why not.
+    pub fn seal(&self, slot: Claim<'_>, result: Result<(), DataError>) {
         let mut state = self.lock();
         state.in_flight -= 1;
         match result {
             Ok(()) => {
                 let first = state.opened - state.open.len() as u64;
-                state.open[(claim.slot - first) as usize].done += claim.rows;
+                state.open[(slot.slot - first) as usize].sealed = true;
             }
-            // Claims are given out in order, so every row before a failed one has been claimed: the earliest failure is always the same.
             Err(error) => {
-                let earlier = state.failure.as_ref().is_none_or(|known| (claim.slot, claim.at) < (known.slot, known.row));
-                if earlier {
-                    state.failure = Some(Failure { slot: claim.slot, row: claim.at, error });
-                }
+                state.fail(&slot, error);
                 if state.sleeping_workers > 0 {
                     self.to_do.notify_all();
                 }
@@ -222,7 +252,7 @@ impl Ring {
 
     /// Moves slots that are whole to the consumer.
     fn hand_on<'s>(&self, mut state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
-        while state.open.front().is_some_and(|open| open.done == open.slot.fill.rows) {
+        while state.open.front().is_some_and(|open| open.sealed && open.done == open.slot.fill.rows) {
             let open = state.open.pop_front().expect("just seen");
             state.filled.push_back(open.slot);
         }
@@ -296,15 +326,34 @@ impl State {
         Some(Claim { slot, memory: open.memory, at, rows, epoch, place: place + at as u64, layout, ring: PhantomData })
     }
 
+    /// All rows of a slot, if they are there and it is still to be sealed. Nobody else has a claim on them any more.
+    fn whole<'r>(&mut self, slot: u64, layout: &'r BlockLayout) -> Option<Claim<'r>> {
+        let first = self.opened - self.open.len() as u64;
+        let open = &self.open[(slot - first) as usize];
+        let Fill { epoch, place, rows, .. } = open.slot.fill;
+        if open.sealed || open.done != rows {
+            return None;
+        }
+        self.in_flight += 1;
+        Some(Claim { slot, memory: open.memory, at: 0, rows, epoch, place, layout, ring: PhantomData })
+    }
+
+    fn fail(&mut self, claim: &Claim<'_>, error: DataError) {
+        let earlier = self.failure.as_ref().is_none_or(|known| (claim.slot, claim.at) < (known.slot, known.row));
+        if earlier {
+            self.failure = Some(Failure { slot: claim.slot, row: claim.at, error });
+        }
+    }
+
     /// Opens a free slot for the next rows.
-    fn open_next(&mut self) {
+    fn open_next(&mut self, seals: bool) {
         match self.schedule.next() {
             None => self.exhausted = true,
             Some(fill) => {
                 let mut slot = self.free.pop().expect("asked for only when there is one");
                 slot.fill = fill;
                 let memory = Memory(slot.memory.bytes_mut().as_mut_ptr());
-                self.open.push_back(Open { slot, memory, claimed: 0, done: 0 });
+                self.open.push_back(Open { slot, memory, claimed: 0, done: 0, sealed: !seals || fill.rows == 0 });
                 self.opened += 1;
             }
         }
@@ -329,7 +378,20 @@ mod tests {
         let layout = Arc::new(BlockLayout::new(&schema, slot_rows));
         let nothing = Fill { epoch: 0, place: 0, rows: 0, ends_epoch: false };
         let slots = (0..slots).map(|_| Slot { memory: Box::new(AlignedBuf::new(layout.bytes().get())), fill: nothing }).collect();
-        Ring::new(slots, layout, Schedule { epoch: 0, left: Some(epochs), place: 0, epoch_rows: Some(epoch_rows), slot_rows, claim_rows })
+        Ring::new(
+            slots,
+            layout,
+            Schedule {
+                epoch: 0,
+                left: Some(epochs),
+                place: 0,
+                epoch_rows: Some(epoch_rows),
+                later_rows: Some(epoch_rows),
+                slot_rows,
+                claim_rows,
+            },
+            false,
+        )
     }
 
     /// Writes each row's place, and fails at the places told.

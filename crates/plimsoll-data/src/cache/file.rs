@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A file of rows, being read, or being written and read.
@@ -20,6 +21,19 @@ pub(crate) struct FileStore {
     present: Vec<AtomicBool>,
     missing: AtomicU64,
     whole: AtomicBool,
+    on_full: OnFull,
+    /// Set before the file is emptied, so that whoever reads afterwards what is no longer there finds it set.
+    given_up: AtomicBool,
+    problem: Mutex<Option<String>>,
+}
+
+/// What happens when a row cannot be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnFull {
+    /// It is an error.
+    Stop,
+    /// Nothing is kept any more.
+    Continue,
 }
 
 const MAGIC: &[u8; 16] = b"plimsoll-cache1\n";
@@ -33,7 +47,14 @@ static PARTS: AtomicU64 = AtomicU64::new(0);
 
 impl FileStore {
     /// Finds the cache for this fingerprint, or begins a new one in its place.
-    pub fn open(path: &Path, fingerprint: [u8; 16], first: u64, rows: u64, row_bytes: usize) -> Result<FileStore, DataError> {
+    pub fn open(
+        path: &Path,
+        fingerprint: [u8; 16],
+        first: u64,
+        rows: u64,
+        row_bytes: usize,
+        on_full: OnFull,
+    ) -> Result<FileStore, DataError> {
         let mut header = [0; HEADER];
         header[..16].copy_from_slice(MAGIC);
         header[16..32].copy_from_slice(&fingerprint);
@@ -61,27 +82,68 @@ impl FileStore {
             present: (0..rows).map(|_| AtomicBool::new(whole)).collect(),
             missing: AtomicU64::new(if whole { 0 } else { rows }),
             whole: AtomicBool::new(whole),
+            on_full,
+            given_up: AtomicBool::new(false),
+            problem: Mutex::new(None),
         })
     }
 
     pub fn read(&self, row: u64, out: &mut [u8]) -> Result<bool, DataError> {
         let Some(index) = self.index(row).filter(|&index| self.present[index].load(Ordering::Acquire)) else { return Ok(false) };
+        if self.given_up.load(Ordering::SeqCst) {
+            return Ok(false);
+        }
         let read = self.file.read_exact_at(out, DATA + (index * self.row_bytes) as u64);
+        if self.given_up.load(Ordering::SeqCst) {
+            return Ok(false);
+        }
         read.map_err(|error| DataError::io(format!("read row {row} of the cache"), &self.path, error))?;
         Ok(true)
     }
 
     pub fn write(&self, row: u64, bytes: &[u8]) -> Result<(), DataError> {
-        let Some(index) = self.index(row) else { return Ok(()) };
-        let failed = |error: io::Error| DataError::Cache {
-            path: self.path.clone(),
-            problem: format!("row {row} cannot be written ({error}); make room for it or leave the cache out"),
-        };
-        self.file.write_all_at(bytes, DATA + (index * self.row_bytes) as u64).map_err(failed)?;
+        let Some(index) = self.index(row).filter(|_| !self.given_up.load(Ordering::SeqCst)) else { return Ok(()) };
+        match (self.try_write(index, bytes), self.on_full) {
+            (Ok(()), _) => Ok(()),
+            (Err(error), OnFull::Stop) => Err(DataError::Cache {
+                path: self.path.clone(),
+                problem: format!(
+                    "row {row} cannot be written ({error}); make room for it, leave the cache out, or go on without it (on_full)"
+                ),
+            }),
+            (Err(error), OnFull::Continue) => {
+                self.give_up(row, &error);
+                Ok(())
+            }
+        }
+    }
+
+    fn try_write(&self, index: usize, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, DATA + (index * self.row_bytes) as u64)?;
         if !self.present[index].swap(true, Ordering::AcqRel) && self.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.complete().map_err(failed)?;
+            self.complete()?;
         }
         Ok(())
+    }
+
+    /// Gives the room back at once: others may need it more than a cache that cannot become whole.
+    fn give_up(&self, row: u64, error: &io::Error) {
+        let mut problem = self.problem.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if problem.is_none() {
+            self.given_up.store(true, Ordering::SeqCst);
+            *problem = Some(format!("row {row} cannot be written to {} ({error}), so rows are decoded each time", self.path.display()));
+            // Whatever becomes of it, the file of this name is never read.
+            let _ = self.file.set_len(0);
+            let _ = fs::remove_file(&self.part);
+        }
+    }
+
+    pub fn is_whole(&self) -> bool {
+        self.whole.load(Ordering::Acquire)
+    }
+
+    pub fn given_up(&self) -> Option<String> {
+        self.problem.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
     }
 
     /// Every row is there: the header, then the name. What is not on the disk before that is not a cache.
@@ -101,7 +163,7 @@ impl FileStore {
 
 impl Drop for FileStore {
     fn drop(&mut self) {
-        if !self.whole.load(Ordering::Acquire) {
+        if !self.is_whole() {
             // Nobody can be told any more, and nobody reads a file of this name.
             let _ = fs::remove_file(&self.part);
         }
@@ -130,4 +192,42 @@ fn part(path: &Path) -> PathBuf {
     let mut name = OsString::from(path.as_os_str());
     name.push(format!(".part-{}-{}", std::process::id(), PARTS.fetch_add(1, Ordering::Relaxed)));
     PathBuf::from(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A store whose rows can no longer be written, as on a full disk, after the first.
+    fn full(path: &Path, on_full: OnFull) -> FileStore {
+        let mut store = FileStore::open(path, [7; 16], 10, 4, 3, on_full).unwrap();
+        store.write(10, b"abc").unwrap();
+        store.file = File::open(&store.part).unwrap();
+        store
+    }
+
+    #[test]
+    fn without_room_it_stops_or_goes_on_as_asked_and_nothing_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rows.plc");
+        let mut row = [0; 3];
+
+        let store = full(&path, OnFull::Stop);
+        let error = store.write(11, b"def").unwrap_err().to_string();
+        assert!(error.contains("rows.plc cannot be used as a cache: row 11 cannot be written ("), "{error}");
+        assert!(store.read(10, &mut row).unwrap() && &row == b"abc", "what was written is still there");
+        assert!(!store.read(11, &mut row).unwrap());
+        drop(store);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+
+        let store = full(&path, OnFull::Continue);
+        store.write(11, b"def").unwrap();
+        assert!(store.given_up().unwrap().contains("row 11 cannot be written"), "{:?}", store.given_up());
+        for row_number in 10..14 {
+            store.write(row_number, b"xyz").unwrap();
+            assert!(!store.read(row_number, &mut row).unwrap(), "nothing is served any more");
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "its room is given back at once");
+        assert!(!store.is_whole());
+    }
 }

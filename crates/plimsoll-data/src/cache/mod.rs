@@ -7,9 +7,9 @@ mod memory;
 use crate::DataError;
 use crate::recipe::Recipe;
 use plimsoll_core::Bytes;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use file::FileStore;
+use file::{FileStore, OnFull};
 use memory::MemoryStore;
 
 pub(crate) use fingerprint::Fingerprint;
@@ -21,6 +21,18 @@ pub enum Cache {
     Memory,
     /// In a file, which is served only to the data it was made from.
     File(PathBuf),
+    /// The same, and if the file cannot be written (the disk is full), every row is decoded again instead of stopping.
+    FileIfRoom(PathBuf),
+}
+
+impl Cache {
+    /// The file, if it is one.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Cache::Memory => None,
+            Cache::File(path) | Cache::FileIfRoom(path) => Some(path),
+        }
+    }
 }
 
 /// A cache at work; shared by all workers.
@@ -33,10 +45,7 @@ impl Cache {
     /// What keeping one row takes in memory.
     pub(crate) fn row_bytes(&self, row: Bytes) -> Bytes {
         // A flag that says whether it is there.
-        match self {
-            Cache::Memory => row + Bytes(1),
-            Cache::File(_) => Bytes(1),
-        }
+        if self.path().is_some() { Bytes(1) } else { row + Bytes(1) }
     }
 }
 
@@ -44,10 +53,9 @@ impl Store {
     /// Opens the cache of a data set for the first `rows` rows it covers.
     pub fn open(cache: &Cache, recipe: &Recipe, row_bytes: usize, rows: u64) -> Result<Store, DataError> {
         let first = recipe.span.start;
-        Ok(match cache {
-            Cache::Memory => Store::Memory(MemoryStore::new(first, rows, row_bytes)),
-            Cache::File(path) => Store::File(FileStore::open(path, recipe.fingerprint()?, first, rows, row_bytes)?),
-        })
+        let Some(path) = cache.path() else { return Ok(Store::Memory(MemoryStore::new(first, rows, row_bytes))) };
+        let on_full = if matches!(cache, Cache::FileIfRoom(_)) { OnFull::Continue } else { OnFull::Stop };
+        Ok(Store::File(FileStore::open(path, recipe.fingerprint()?, first, rows, row_bytes, on_full)?))
     }
 
     /// Copies a row to `out` if it is there.
@@ -55,6 +63,19 @@ impl Store {
         match self {
             Store::Memory(store) => Ok(store.read(row, out)),
             Store::File(store) => store.read(row, out),
+        }
+    }
+
+    /// Whether every row is in a file that later runs find.
+    pub fn is_whole(&self) -> bool {
+        matches!(self, Store::File(store) if store.is_whole())
+    }
+
+    /// Why nothing is kept any more, if so.
+    pub fn given_up(&self) -> Option<String> {
+        match self {
+            Store::Memory(_) => None,
+            Store::File(store) => store.given_up(),
         }
     }
 

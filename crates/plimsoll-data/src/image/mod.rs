@@ -1,6 +1,7 @@
 //! Pictures: what a file's header says, decoding into memory that was counted, and resampling.
 
 mod decode;
+pub(crate) mod filter;
 mod orientation;
 mod probe;
 pub(crate) mod resample;

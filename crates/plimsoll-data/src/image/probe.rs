@@ -4,6 +4,7 @@ use super::Orientation;
 use crate::DataError;
 use plimsoll_core::Bytes;
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -38,10 +39,13 @@ const DECODER: Bytes = Bytes::kib(256);
 /// Inflating a PNG: the window, the buffers around it, a line or two.
 const INFLATE: Bytes = Bytes::kib(512);
 
-/// Reads the header of a picture.
-pub(crate) fn probe(file: &File, path: &Path) -> Result<Probe, DataError> {
-    let length = file.metadata().map_err(|error| DataError::io("examine", path, error))?.len();
-    let mut reader = Reader { file, path, window: [0; WINDOW], start: 0, length: 0 };
+/// Reads the header of a picture that is a file, or a part of one.
+pub(crate) fn probe(file: &File, path: &Path, part: Option<Range<u64>>) -> Result<Probe, DataError> {
+    let (base, length) = match part {
+        Some(part) => (part.start, part.end - part.start),
+        None => (0, file.metadata().map_err(|error| DataError::io("examine", path, error))?.len()),
+    };
+    let mut reader = Reader { file, base, path, window: [0; WINDOW], start: 0, length: 0 };
     if length == 0 {
         return Err(DataError::image(path, "it is empty"));
     }
@@ -55,6 +59,8 @@ pub(crate) fn probe(file: &File, path: &Path) -> Result<Probe, DataError> {
 
 struct Reader<'a> {
     file: &'a File,
+    /// Where the picture begins.
+    base: u64,
     path: &'a Path,
     window: [u8; WINDOW],
     /// What the window holds.
@@ -68,7 +74,7 @@ impl Reader<'_> {
         if offset < self.start || offset + count as u64 > self.start + self.length as u64 {
             (self.start, self.length) = (offset, 0);
             while self.length < count {
-                let read = self.file.read_at(&mut self.window[self.length..], offset + self.length as u64);
+                let read = self.file.read_at(&mut self.window[self.length..], self.base + offset + self.length as u64);
                 match read.map_err(|error| DataError::io("read", self.path, error))? {
                     0 => return Err(DataError::image(self.path, "it ends in the middle of its header")),
                     more => self.length += more,

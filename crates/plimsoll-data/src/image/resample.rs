@@ -1,5 +1,6 @@
-//! Resampling as `tf.image.resize` does without antialiasing: half-pixel centres, TensorFlow's order of float operations.
+//! Resampling as `tf.image.resize` does: half-pixel centres, TensorFlow's order of float operations.
 
+use super::filter::{self, Job, Word};
 use crate::ops::Method;
 use plimsoll_core::Bytes;
 
@@ -21,6 +22,8 @@ pub(crate) struct Resampler {
 pub(crate) struct From {
     pub height: usize,
     pub width: usize,
+    /// Pixels from one line to the next: more than its width where it is a part of an image.
+    pub line: usize,
     /// Whether it is read from right to left, and from bottom to top.
     pub mirrored: bool,
     pub upside_down: bool,
@@ -54,22 +57,31 @@ struct Tap {
 }
 
 impl Resampler {
+    /// Words that [`run`](Self::run) needs beside its own tables, for an image of this height and width.
+    pub fn words(method: Method, from: (usize, usize), to: (usize, usize), channels: usize) -> u128 {
+        if method.is_filter() { filter::words(method, from, to, channels) } else { 0 }
+    }
+
     /// What [`new`](Self::new) takes.
     pub fn bytes(method: Method, height: usize, width: usize, channels: usize) -> Bytes {
+        if method.is_filter() {
+            return Bytes::ZERO;
+        }
         let lines = 2 * line(method, width, channels) * size_of::<f32>();
         Bytes(((height + width) * size_of::<Tap>() + lines) as u64)
     }
 
     pub fn new(method: Method, height: usize, width: usize, channels: usize) -> Resampler {
         let line = line(method, width, channels);
+        let (tall, wide) = if method.is_filter() { (0, 0) } else { (height, width) };
         Resampler {
             method,
             channels,
             height,
             width,
             from: None,
-            rows: Vec::with_capacity(height),
-            columns: Vec::with_capacity(width),
+            rows: Vec::with_capacity(tall),
+            columns: Vec::with_capacity(wide),
             lines: [vec![0.0; line], vec![0.0; line]],
         }
     }
@@ -77,17 +89,24 @@ impl Resampler {
     /// Gets ready for images like this.
     pub fn aim(&mut self, from: From) {
         if self.from != Some(from) {
-            taps(&mut self.rows, self.method, from.height, self.height, from.width * self.channels, from.upside_down);
-            taps(&mut self.columns, self.method, from.width, self.width, self.channels, from.mirrored);
+            if !self.method.is_filter() {
+                taps(&mut self.rows, self.method, from.height, self.height, from.line * self.channels, from.upside_down);
+                taps(&mut self.columns, self.method, from.width, self.width, self.channels, from.mirrored);
+            }
             self.from = Some(from);
         }
     }
 
-    /// Makes one image from one like it was [aimed](Self::aim) at; `finish` is applied to each value on its way out.
-    pub fn run<E: Element, O>(&mut self, image: &[E], out: &mut [O], finish: impl Fn(f32) -> O + Copy) {
+    /// Makes one image from one like it was [aimed](Self::aim) at, from its first pixel on; `finish` is applied to each value on its way
+    /// out. `scratch` has the [words](Self::words) it takes.
+    pub fn run<E: Element, O>(&mut self, image: &[E], scratch: &mut [Word], out: &mut [O], finish: impl Fn(f32) -> O + Copy) {
         match self.method {
+            method if method.is_filter() => {
+                let from = self.from.as_ref().expect("aimed before it is run");
+                filter::run(Job { method, from, to: (self.height, self.width), channels: self.channels }, image, scratch, out, finish);
+            }
             Method::Nearest => self.nearest(image, out, finish),
-            Method::Bilinear => {
+            _ => {
                 #[cfg(target_arch = "x86_64")]
                 if std::arch::is_x86_feature_detected!("avx2") {
                     // SAFETY: the processor has AVX2, just asked.
@@ -146,8 +165,8 @@ impl Resampler {
 /// Elements of a held line: one more than the output's, so that three channels can be written four at a time.
 fn line(method: Method, width: usize, channels: usize) -> usize {
     match method {
-        Method::Nearest => 0,
         Method::Bilinear => width * channels + 1,
+        _ => 0,
     }
 }
 
@@ -166,7 +185,7 @@ fn taps(taps: &mut Vec<Tap>, method: Method, from: usize, to: usize, stride: usi
             let at = pixel(((place as f32 + 0.5) * scale).floor());
             Tap { lower: at, upper: at, weight: 0.0 }
         }
-        Method::Bilinear => {
+        _ => {
             let at = (place as f32 + 0.5) * scale - 0.5;
             let floor = at.floor();
             Tap { lower: pixel(floor), upper: pixel(at.ceil()), weight: at - floor }

@@ -110,7 +110,7 @@ impl Kernel for FlipKernel {
 }
 
 /// Puts pieces of `size` bytes into the opposite order.
-fn reverse(bytes: &mut [u8], size: usize) {
+pub(crate) fn reverse(bytes: &mut [u8], size: usize) {
     let (mut first, mut last) = (0, bytes.len() - size);
     while first < last {
         let (before, after) = bytes.split_at_mut(last);

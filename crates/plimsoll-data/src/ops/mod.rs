@@ -1,23 +1,38 @@
 //! What `map` does to a column, row by row, into memory that somebody else owns.
 
+mod colour;
 mod crop;
 mod decode;
 mod flip;
 mod one_hot;
+mod pad;
 mod pointwise;
 mod resize;
+mod resized_crop;
+mod rotate;
+mod standardize;
+mod turn;
+
+pub use colour::{brightness, contrast, grey, hue, random_brightness, random_contrast, random_hue, random_saturation, saturation};
 
 pub(crate) use crop::corner;
 pub use crop::{center_crop, random_crop};
 pub use decode::{Decode, decode};
-pub(crate) use flip::flips;
 pub use flip::{flip_left_right, flip_up_down};
+pub(crate) use flip::{flips, reverse};
 pub use one_hot::one_hot;
+pub use pad::{Fit, crop_or_pad, pad};
 pub use pointwise::{cast_f32, normalize, scale};
 pub use resize::{Method, resize};
+pub(crate) use resized_crop::Window;
+pub use resized_crop::{Part, random_resized_crop};
+pub use rotate::{random_rotate, rotate};
+pub use standardize::standardize;
+pub use turn::{random_rot90, rot90};
 
 use crate::block::Rows;
 use crate::permutation::mix;
+use crate::schema::Extent;
 use crate::{Column, DataError};
 use plimsoll_core::Bytes;
 
@@ -87,6 +102,17 @@ pub enum ItemStep {
         /// Chooses where, together with epoch and row; the middle if there is none.
         seed: Option<u64>,
     },
+    /// A part of each image chosen by lot, brought to one size.
+    ResizedCrop {
+        /// Rows of pixels.
+        height: usize,
+        /// Pixels in a row.
+        width: usize,
+        /// How it is chosen.
+        part: Part,
+    },
+    /// Each image in the middle of a frame.
+    Fit(Fit),
 }
 
 /// An operation made ready for one column. Each thread has its own.
@@ -106,6 +132,42 @@ pub trait Kernel: Send {
 /// A number that looks random and is a function of all that it is given, so that no order of threads changes it.
 pub(crate) fn draw(seed: u64, epoch: u64, row: u64) -> u64 {
     mix(seed ^ mix(epoch ^ mix(row ^ 0x706C_696D_736F_6C6C)))
+}
+
+/// Keeps operations with the same seed from drawing the same lots.
+#[derive(Clone, Copy)]
+pub(crate) enum Salt {
+    Part = 1,
+    Turn,
+    Rotate,
+    Brightness,
+    Contrast,
+    Saturation,
+    Hue,
+    Mix,
+}
+
+/// The same, for one kind of operation.
+pub(crate) fn draw_for(seed: u64, salt: Salt, epoch: u64, row: u64) -> u64 {
+    draw(seed ^ mix(salt as u64), epoch, row)
+}
+
+/// The same, from 0 to just below 1.
+pub(crate) fn uniform(seed: u64, salt: Salt, epoch: u64, row: u64) -> f64 {
+    (draw_for(seed, salt, epoch, row) >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// Height, width and channels of a column that an operation takes as images of one size.
+fn image_shape(op: &dyn Op, input: &Column) -> Result<[usize; 3], DataError> {
+    match (input.extent, input.shape.as_slice()) {
+        (Extent::Fixed, &[height, width, channels]) => Ok([height, width, channels]),
+        _ => Err(refuse(op, input, format!("its rows have shape {:?}, and images are [height, width, channels]", input.shape))),
+    }
+}
+
+/// The same where the operation has accepted the column.
+fn shape_of(input: &Column) -> [usize; 3] {
+    [input.shape[0], input.shape[1], input.shape[2]]
 }
 
 fn refuse(op: &dyn Op, input: &Column, problem: impl Into<String>) -> DataError {

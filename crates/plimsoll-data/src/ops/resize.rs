@@ -1,4 +1,4 @@
-//! Resizing images as `tf.image.resize` does without antialiasing: half-pixel centres, TensorFlow's order of float operations.
+//! Resizing images as `tf.image.resize` does.
 
 use super::{ItemStep, Kernel, Op, refuse};
 use crate::block::Rows;
@@ -16,6 +16,37 @@ pub enum Method {
     Nearest,
     /// The four pixels around it, weighted by distance.
     Bilinear,
+    /// The sixteen pixels around it, by Keys' cubic; sharper than bilinear, and may go beyond the darkest and brightest pixel.
+    Bicubic,
+    /// All pixels it covers, by how much of each: the best way to make images much smaller.
+    Area,
+    /// Bilinear over all pixels it covers where images become smaller: `antialias=True`.
+    BilinearAntialias,
+    /// Bicubic over all pixels it covers where images become smaller: `antialias=True`.
+    BicubicAntialias,
+}
+
+impl Method {
+    /// All of them.
+    pub const ALL: [Method; 6] =
+        [Method::Nearest, Method::Bilinear, Method::Bicubic, Method::Area, Method::BilinearAntialias, Method::BicubicAntialias];
+
+    /// As configurations write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Method::Nearest => "nearest",
+            Method::Bilinear => "bilinear",
+            Method::Bicubic => "bicubic",
+            Method::Area => "area",
+            Method::BilinearAntialias => "bilinear_antialias",
+            Method::BicubicAntialias => "bicubic_antialias",
+        }
+    }
+
+    /// Whether pixels have weights over a span that depends on the image.
+    pub(crate) fn is_filter(self) -> bool {
+        !matches!(self, Method::Nearest | Method::Bilinear)
+    }
 }
 
 /// Resizes images of u8 or f32, all of one shape `[H, W, C]` or each of its own, to `height` × `width` f32.
@@ -39,10 +70,7 @@ struct Resize {
 
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Method::Nearest => "nearest",
-            Method::Bilinear => "bilinear",
-        })
+        f.write_str(self.name())
     }
 }
 
@@ -75,17 +103,20 @@ impl Op for Resize {
     }
 
     fn kernel_bytes(&self, input: &Column) -> Bytes {
-        Resampler::bytes(self.method, self.height, self.width, input.shape[2])
+        let to = (self.height, self.width);
+        let words = Resampler::words(self.method, (input.shape[0], input.shape[1]), to, input.shape[2]);
+        Resampler::bytes(self.method, self.height, self.width, input.shape[2]) + Bytes(4 * words as u64)
     }
 
     fn kernel(&self, input: &Column) -> Box<dyn Kernel> {
         let (height, width, channels) = (input.shape[0], input.shape[1], input.shape[2]);
         let mut resampler = Resampler::new(self.method, self.height, self.width, channels);
-        resampler.aim(From { height, width, mirrored: false, upside_down: false });
+        resampler.aim(From { height, width, line: width, mirrored: false, upside_down: false });
         Box::new(ResizeKernel {
             dtype: input.dtype,
             from_image: height * width * channels,
             to_image: self.height * self.width * channels,
+            scratch: vec![[0; 4]; Resampler::words(self.method, (height, width), (self.height, self.width), channels) as usize],
             resampler,
         })
     }
@@ -101,6 +132,7 @@ struct ResizeKernel {
     from_image: usize,
     to_image: usize,
     resampler: Resampler,
+    scratch: Vec<[u8; 4]>,
 }
 
 impl Kernel for ResizeKernel {
@@ -109,12 +141,12 @@ impl Kernel for ResizeKernel {
         match self.dtype {
             DType::U8 => {
                 for (image, out) in input.chunks_exact(self.from_image).zip(output) {
-                    self.resampler.run(image, out, f32::to_ne_bytes);
+                    self.resampler.run(image, &mut self.scratch, out, f32::to_ne_bytes);
                 }
             }
             _ => {
                 for (image, out) in input.as_chunks::<4>().0.chunks_exact(self.from_image).zip(output) {
-                    self.resampler.run(image, out, f32::to_ne_bytes);
+                    self.resampler.run(image, &mut self.scratch, out, f32::to_ne_bytes);
                 }
             }
         }

@@ -5,24 +5,31 @@ mod digits;
 mod folder;
 mod function;
 mod joined;
+mod list;
 mod npy;
 mod random;
 mod range;
 mod shapes;
 mod tensors;
 mod text;
+mod tfrecord;
+mod webdataset;
 
 pub use csv::{Csv, CsvSpec, CsvType, Standardize, Window};
 pub use digits::{Digits, Split};
 pub use folder::ImageFolder;
 pub use function::{Function, RowMut};
 pub(crate) use joined::{concatenated, zipped};
+pub use list::files;
 pub use npy::Npy;
 pub use random::{Random, RandomSpec};
 pub use range::Counted;
 pub use shapes::{Shapes, ShapesSpec};
 pub use tensors::{Tensor, Tensors};
 pub use text::{Text, Vocabulary};
+pub(crate) use tfrecord::gzipped;
+pub use tfrecord::{Feature, TfRecord};
+pub use webdataset::WebDataset;
 
 use crate::block::BlockMut;
 use crate::{DataError, Schema};
@@ -84,6 +91,11 @@ pub trait Source: Send + Sync {
     /// Puts the path of a row's file into `path`. Asked only where a column holds [files](crate::Extent::Files).
     fn file(&self, _row: u64, _path: &mut PathBuf) {
         unreachable!("this source has no column of files")
+    }
+
+    /// The part of that file the row is, where it is not the whole.
+    fn file_part(&self, _row: u64) -> Option<Range<u64>> {
+        None
     }
 
     /// Feeds `hash` with all that the contents of these rows depend on, so that it changes when they do.

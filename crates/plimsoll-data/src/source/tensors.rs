@@ -52,6 +52,16 @@ impl Tensor {
         Ok(Tensor { shape, numbers })
     }
 
+    /// One row of a column from its bytes.
+    pub(crate) fn from_bytes(column: &Column, bytes: &[u8]) -> Result<Tensor, DataError> {
+        let numbers = match column.dtype {
+            DType::I32 => Numbers::I32(bytes.as_chunks().0.iter().map(|four| i32::from_ne_bytes(*four)).collect()),
+            DType::U8 => Numbers::U8(bytes.into()),
+            _ => Numbers::F32(bytes.as_chunks().0.iter().map(|four| f32::from_ne_bytes(*four)).collect()),
+        };
+        Tensor::new(column.shape.clone(), numbers)
+    }
+
     /// Writes it as one row of a column, if it is one.
     pub(crate) fn write_row(&self, column: &Column, out: &mut [u8]) -> Result<(), DataError> {
         if self.shape != column.shape || self.numbers.dtype() != column.dtype {

@@ -56,8 +56,9 @@ impl PerRow for TakeWhile {
 
     fn row(&mut self, out: &mut [u8]) -> Result<bool, DataError> {
         let kept = self.input.next()?.filter(|row| (self.keep)(&Row::new(&self.schema, row)));
-        kept.map(|row| out.copy_from_slice(row));
-        Ok(kept.is_some())
+        let Some(row) = kept else { return Ok(false) };
+        out.copy_from_slice(row);
+        Ok(true)
     }
 }
 

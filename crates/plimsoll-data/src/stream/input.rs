@@ -103,6 +103,9 @@ fn way(data: &Dataset, recipe: &Recipe, room: Room) -> Result<Way, DataError> {
     if let Some(batch) = recipe.batch {
         return Err(DataError::Stage(format!("rows are counted after batch({batch}) in {}; put the batch last", data.describe())));
     }
+    if let Some(mix) = &recipe.mix {
+        return Err(DataError::Stage(format!("{mix} works on batches, and a stage that takes single rows stands after it; put it last")));
+    }
     if recipe.cache == Some(Cache::Memory) {
         return Err(DataError::Stage(format!("a stream keeps nothing in memory for {}; cache it in a file", data.describe())));
     }
@@ -197,9 +200,9 @@ impl Input {
 
     /// Copies the next row.
     pub fn copy(&mut self, out: &mut [u8]) -> Result<bool, DataError> {
-        let row = self.next()?;
-        row.map(|row| out.copy_from_slice(row));
-        Ok(row.is_some())
+        let Some(row) = self.next()? else { return Ok(false) };
+        out.copy_from_slice(row);
+        Ok(true)
     }
 }
 

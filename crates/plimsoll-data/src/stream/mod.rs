@@ -52,7 +52,7 @@ pub(crate) type Expand = Arc<dyn Fn(&Row<'_>) -> Result<Dataset, DataError> + Se
 
 /// How a stream is made.
 pub(crate) enum Spec {
-    Generator { schema: Schema, make: generator::Make },
+    Generator { schema: Schema, held: Bytes, make: generator::Make },
     Filter { input: Dataset, keep: Predicate },
     TakeWhile { input: Dataset, keep: Predicate },
     Take { input: Dataset, rows: u64 },
@@ -238,6 +238,7 @@ impl Spec {
             Spec::Window { .. } | Spec::Unbatch { .. } => row.0,
             Spec::Zip { .. } | Spec::Sample { .. } | Spec::Interleave { .. } => 0,
             Spec::FlatMap { limit, .. } => limit.0,
+            Spec::Generator { held, .. } => held.0,
             Spec::Buckets { buckets, .. } => buckets.rows() * row.0,
             _ => 0,
         };

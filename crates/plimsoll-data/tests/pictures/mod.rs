@@ -65,6 +65,7 @@ pub fn png(pixels: &[u8], width: usize, height: usize, color: png::ColorType) ->
 }
 
 /// All batches of some epochs: each column's bytes, one after the other.
+#[allow(dead_code)]
 pub fn epochs(data: &Dataset, limit: Option<Bytes>, epochs: u64) -> Result<Vec<Vec<u8>>, plimsoll_data::DataError> {
     let plan = data.plan(limit)?;
     let ledger = Ledger::new("host", limit);

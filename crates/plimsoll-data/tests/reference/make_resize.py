@@ -23,14 +23,24 @@ SHAPES = [
 ]
 
 rng = np.random.default_rng(7)
-for method in ["nearest", "bilinear"]:
+# A name, and how TensorFlow calls it.
+METHODS = [
+    ("nearest", "nearest", False),
+    ("bilinear", "bilinear", False),
+    ("bicubic", "bicubic", False),
+    ("area", "area", False),
+    ("bilinear_antialias", "bilinear", True),
+    ("bicubic_antialias", "bicubic", True),
+]
+
+for name, method, antialias in METHODS:
     for dtype in ["u8", "f32"]:
         for shape, size in SHAPES:
             if dtype == "u8":
                 image = rng.integers(0, 256, shape, dtype=np.uint8)
             else:
                 image = rng.normal(size=shape).astype(np.float32)
-            out = tf.cast(tf.image.resize(image, size, method=method), tf.float32).numpy()
-            print(method, dtype, *shape, *size)
+            out = tf.cast(tf.image.resize(image, size, method=method, antialias=antialias), tf.float32).numpy()
+            print(name, dtype, *shape, *size)
             print(*[f"{value:.9g}" for value in image.ravel()])
             print(*[f"{value:.9g}" for value in out.ravel()])

@@ -5,7 +5,7 @@ use super::reader::Reader;
 use super::sources::{Opened, SOURCES, Source};
 use crate::error::{Error, Result};
 use plimsoll_core::Bytes;
-use plimsoll_data::{Cache, Dataset, Parallelism, Prefetch, Shuffle, Vocabulary};
+use plimsoll_data::{Cache, Dataset, Mix, Parallelism, Prefetch, Shuffle, Vocabulary};
 use std::path::Path;
 use std::sync::Arc;
 use toml::Value;
@@ -60,6 +60,7 @@ pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, s
     let max_item = size(&data, "max_item")?;
     let cache = cache(&data, folder)?;
     let chosen = Chosen::read(&data)?;
+    let mix = mix(&data, seed)?;
     let finish = |rows: Dataset, shuffle: Option<Shuffle>, chosen: Option<&Chosen>| {
         let rows = match shuffle {
             Some(shuffle) => rows.shuffle(shuffle),
@@ -82,6 +83,11 @@ pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, s
             _ => rows,
         };
         let rows = rows.batch(batch).prefetch(prefetch);
+        // Only what is learnt from is mixed.
+        let rows = match &mix {
+            Some(mix) if chosen.is_some() => rows.mix(mix.clone()),
+            _ => rows,
+        };
         // How many rows are left out is not known beforehand, so an epoch's last batch cannot be a part of one.
         match chosen {
             Some(chosen) if chosen.drop_remainder || chosen.ignore_errors.is_some() => rows.drop_remainder(),
@@ -164,6 +170,21 @@ impl Chosen {
     }
 }
 
+/// How rows of a batch are mixed, and with which lots.
+fn mix(data: &Reader<'_>, seed: u64) -> Result<Option<Mix>> {
+    let read = |key: &'static str, make: fn(f32) -> Mix, usual: f64| {
+        let Some(table) = data.section(key)? else { return Ok::<_, Error>(None) };
+        let mix = make(table.number("alpha")?.unwrap_or(usual) as f32).seed(table.count("seed", 0)?.unwrap_or(seed));
+        let (images, labels) = (table.text("images")?.unwrap_or("x"), table.text("labels")?.unwrap_or("y"));
+        table.finish()?;
+        Ok(Some(mix.columns(images, labels)))
+    };
+    match (read("mixup", Mix::up, 0.2)?, read("cutmix", Mix::cut, 1.0)?) {
+        (Some(_), Some(_)) => Err(Error::Config("`data.mixup` and `data.cutmix` exclude each other".to_string())),
+        (up, cut) => Ok(up.or(cut)),
+    }
+}
+
 fn shuffle(data: &Reader<'_>, seed: u64) -> Result<Option<Shuffle>> {
     match data.value("shuffle") {
         None | Some(Value::Boolean(false)) => Ok(None),
@@ -203,8 +224,10 @@ fn cache(data: &Reader<'_>, folder: &Path) -> Result<Option<Cache>> {
         Some(Value::Table(_)) => {
             let table = data.section("cache")?.expect("just seen");
             let file = table.text("file")?.ok_or_else(|| table.missing("file", "where to keep it"))?;
+            let goes_on = table.choice("on_full", &[("stop", false), ("continue", true)])?.unwrap_or(false);
             table.finish()?;
-            Ok(Some(Cache::File(folder.join(file))))
+            let file = folder.join(file);
+            Ok(Some(if goes_on { Cache::FileIfRoom(file) } else { Cache::File(file) }))
         }
         Some(other) => Err(data.wrong("cache", other, "\"memory\" or a table such as { file = \"cache.plc\" }")),
     }
@@ -283,6 +306,11 @@ mod tests {
             "[data]\nsource = 'image_folder'\npath = 'empty'".into(),
             "[data]\nsource = 'shapes'\nrows = 10\nsize = [16, 24]\n[data.validation]\nrows = 5\nseed = 9".into(),
             "[data]\nsource = 'shape'".into(),
+            "[data]\nsource = 'npz'\npath = 'none.npz'\narrays = ['a', 'b']".into(),
+            "[data]\nsource = 'npz'\npath = 'none.npz'\narrays = 'a'".into(),
+            "[data]\nsource = 'tfrecord'\npath = 'a.txt'\ninput = { name = 'x', dtype = 'f32', shape = [2] }\nlabel = { name = 'y', dtype = 'i32' }".into(),
+            "[data]\nsource = 'tfrecord'\npath = 'a.txt'\ninput = { name = 'x', dtype = 'f23' }".into(),
+            "[data]\nsource = 'webdataset'\npath = 'none-*.tar'".into(),
             "[data]\nsource = 'digits'\nskip = 5\ntake = 100\nshard = [4, 1]\nshuffle = true\nrepeat = 3\ndrop_remainder = true".into(),
             "[data]\nsource = 'image_folder'\npath = 'train'\nignore_errors = 9\nmap = [{ op = 'decode' }, { op = 'resize', size = 4 }]"
                 .into(),
@@ -328,13 +356,18 @@ mod tests {
         empty is no folder of classes: its class empty/ant holds no .jpg, .jpeg or .png files; put some there or remove it
         10 pictures of shapes (16 × 24, seed 0)
           held out: 5 pictures of shapes (16 × 24, seed 9)
-        `data.source` is "shape", but should be one of digits, random, npy, image_folder, text, csv, shapes; did you mean "shapes"?
+        `data.source` is "shape", but should be one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset; did you mean "shapes"?
+        cannot open none.npz: No such file or directory (os error 2)
+        `data.arrays` is ["a"], but should be two names, such as ["images", "labels"]
+        a.txt, the record at byte 0: its length does not match its checksum; the file is damaged or no TFRecord file
+        `data.input.dtype` is "f23", but should be one of f32, i32, u8; did you mean "f32"?
+        no file matches none-*.tar; correct the path or the pattern
         digits (train) → skip(5) → take(100) → shard(4, 1) → shuffle(seed 1) → repeat(3) → drop_remainder
           held out: digits (test)
         image_folder train → map(x: decode()) → map(x: resize(4, 4, bilinear)) → parallelism(auto) → ignore_errors(9) → batch(8) → prefetch(auto) → drop_remainder
         `data.shard` is [4, 4], but should be how many parts there are and which this is, such as [4, 0]
         unknown key `data.ignore_erors`; did you mean `data.ignore_errors`?
-        `data.source` is missing: one of digits, random, npy, image_folder, text, csv, shapes
+        `data.source` is missing: one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset
         "#);
     }
 }

@@ -3,7 +3,9 @@
 use super::reader::{Reader, choose};
 use crate::error::{Error, Result};
 use plimsoll_data::ops::{
-    Decode, Method, Op, cast_f32, center_crop, flip_left_right, flip_up_down, normalize, one_hot, random_crop, resize, scale,
+    Decode, Method, Op, Part, brightness, cast_f32, center_crop, contrast, crop_or_pad, flip_left_right, flip_up_down, grey, hue,
+    normalize, one_hot, pad, random_brightness, random_contrast, random_crop, random_hue, random_resized_crop, random_rot90, random_rotate,
+    random_saturation, resize, rot90, rotate, saturation, scale, standardize,
 };
 use std::sync::Arc;
 
@@ -19,9 +21,26 @@ enum Name {
     RandomCrop,
     FlipLeftRight,
     FlipUpDown,
+    RandomResizedCrop,
+    Pad,
+    CropOrPad,
+    Rot90,
+    RandomRot90,
+    Rotate,
+    RandomRotate,
+    Brightness,
+    RandomBrightness,
+    Contrast,
+    RandomContrast,
+    Saturation,
+    RandomSaturation,
+    Hue,
+    RandomHue,
+    Grey,
+    Standardize,
 }
 
-const KNOWN: [(&str, Name); 10] = [
+const KNOWN: [(&str, Name); 27] = [
     ("cast", Name::Cast),
     ("scale", Name::Scale),
     ("normalize", Name::Normalize),
@@ -32,6 +51,23 @@ const KNOWN: [(&str, Name); 10] = [
     ("random_crop", Name::RandomCrop),
     ("flip_left_right", Name::FlipLeftRight),
     ("flip_up_down", Name::FlipUpDown),
+    ("random_resized_crop", Name::RandomResizedCrop),
+    ("pad", Name::Pad),
+    ("crop_or_pad", Name::CropOrPad),
+    ("rot90", Name::Rot90),
+    ("random_rot90", Name::RandomRot90),
+    ("rotate", Name::Rotate),
+    ("random_rotate", Name::RandomRotate),
+    ("brightness", Name::Brightness),
+    ("random_brightness", Name::RandomBrightness),
+    ("contrast", Name::Contrast),
+    ("random_contrast", Name::RandomContrast),
+    ("saturation", Name::Saturation),
+    ("random_saturation", Name::RandomSaturation),
+    ("hue", Name::Hue),
+    ("random_hue", Name::RandomHue),
+    ("grey", Name::Grey),
+    ("standardize", Name::Standardize),
 ];
 
 /// The operations on columns, in order.
@@ -44,7 +80,10 @@ pub(super) fn maps(data: &Reader<'_>, seed: u64) -> Result<Vec<(String, Arc<dyn 
             size.ok_or_else(|| map.missing("size", "height and width, such as [64, 64]"))
         };
         let seed = || Ok::<_, Error>(map.count("seed", 0)?.unwrap_or(seed));
-        let (column, op): (&str, Arc<dyn Op>) = match choose(&map.name("op"), name, &KNOWN)? {
+        let needed = |key: &'static str, what: &str| Ok::<_, Error>(map.number(key)?.ok_or_else(|| map.missing(key, what))? as f32);
+        let fill = || Ok::<_, Error>(map.number("fill")?.unwrap_or(0.0) as f32);
+        let kind = choose(&map.name("op"), name, &KNOWN)?;
+        let (column, op): (&str, Arc<dyn Op>) = match kind {
             Name::Decode => ("x", decode(&map)?),
             Name::Cast => ("x", cast_f32()),
             Name::Scale => ("x", scale(map.number("by")?.ok_or_else(|| map.missing("by", "the factor"))? as f32)),
@@ -55,9 +94,36 @@ pub(super) fn maps(data: &Reader<'_>, seed: u64) -> Result<Vec<(String, Arc<dyn 
             }
             Name::Resize => {
                 let (height, width) = size()?;
-                let method = map.choice("method", &[("bilinear", Method::Bilinear), ("nearest", Method::Nearest)])?;
-                ("x", resize(height, width, method.unwrap_or(Method::Bilinear)))
+                ("x", resize(height, width, method(&map)?))
             }
+            Name::RandomResizedCrop => {
+                let ((height, width), usual) = (size()?, Part::default());
+                let share = range(&map, "share")?.unwrap_or(usual.share);
+                let ratio = range(&map, "ratio")?.unwrap_or(usual.ratio);
+                ("x", random_resized_crop(height, width, Part { share, ratio, method: method(&map)?, seed: seed()? }))
+            }
+            Name::Pad | Name::CropOrPad => {
+                let ((height, width), value) = (size()?, map.number("value")?.unwrap_or(0.0) as f32);
+                ("x", if matches!(kind, Name::Pad) { pad(height, width, value) } else { crop_or_pad(height, width, value) })
+            }
+            Name::Rot90 => ("x", rot90(map.count("quarters", 0)?.unwrap_or(1) as u32 % 4)),
+            Name::RandomRot90 => ("x", random_rot90(seed()?)),
+            Name::Rotate => ("x", rotate(needed("degrees", "the angle, counter-clockwise")?, fill()?)),
+            Name::RandomRotate => ("x", random_rotate(needed("degrees", "the largest angle in either direction")?, fill()?, seed()?)),
+            Name::Brightness => ("x", brightness(needed("by", "what is added")?)),
+            Name::RandomBrightness => ("x", random_brightness(needed("by", "the most that is added or taken away")?, seed()?)),
+            Name::Contrast => ("x", contrast(needed("by", "the factor")?)),
+            Name::Saturation => ("x", saturation(needed("by", "the factor")?)),
+            Name::RandomContrast | Name::RandomSaturation => {
+                let wanted = "the least and the greatest factor, such as [0.8, 1.2]";
+                let (least, most) = range(&map, "by")?.ok_or_else(|| map.missing("by", wanted))?;
+                let random = if matches!(kind, Name::RandomContrast) { random_contrast } else { random_saturation };
+                ("x", random(least, most, seed()?))
+            }
+            Name::Hue => ("x", hue(needed("by", "a share of the circle, such as 0.1")?)),
+            Name::RandomHue => ("x", random_hue(needed("by", "the most in either direction, such as 0.1")?, seed()?)),
+            Name::Grey => ("x", grey()),
+            Name::Standardize => ("x", standardize()),
             Name::CenterCrop => {
                 let (height, width) = size()?;
                 ("x", center_crop(height, width))
@@ -75,6 +141,19 @@ pub(super) fn maps(data: &Reader<'_>, seed: u64) -> Result<Vec<(String, Arc<dyn 
         maps.push((column, op));
     }
     Ok(maps)
+}
+
+fn method(map: &Reader<'_>) -> Result<Method> {
+    Ok(map.choice("method", &Method::ALL.map(|method| (method.name(), method)))?.unwrap_or(Method::Bilinear))
+}
+
+/// Two numbers.
+fn range(map: &Reader<'_>, key: &'static str) -> Result<Option<(f32, f32)>> {
+    match map.numbers(key)?.as_deref() {
+        None => Ok(None),
+        Some(&[least, most]) => Ok(Some((least, most))),
+        Some(_) => Err(Error::Config(format!("`{}` should be two numbers, the smaller one first, such as [0.8, 1.2]", map.name(key)))),
+    }
 }
 
 fn decode(map: &Reader<'_>) -> Result<Arc<dyn Op>> {

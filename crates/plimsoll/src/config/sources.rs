@@ -2,7 +2,7 @@
 
 use super::reader::Reader;
 use crate::error::{Error, Result};
-use plimsoll_data::source::{Csv, CsvSpec, CsvType, ShapesSpec, Standardize, Text, Window};
+use plimsoll_data::source::{Csv, CsvSpec, CsvType, Feature, ShapesSpec, Standardize, Text, Window};
 use plimsoll_data::{Dataset, RandomSpec, Split};
 use std::path::{Path, PathBuf};
 use toml::Value;
@@ -17,9 +17,12 @@ pub(super) enum Source {
     Text,
     Csv,
     Shapes,
+    Npz,
+    TfRecord,
+    WebDataset,
 }
 
-pub(super) const SOURCES: [(&str, Source); 7] = [
+pub(super) const SOURCES: [(&str, Source); 10] = [
     ("digits", Source::Digits),
     ("random", Source::Random),
     ("npy", Source::Npy),
@@ -27,6 +30,9 @@ pub(super) const SOURCES: [(&str, Source); 7] = [
     ("text", Source::Text),
     ("csv", Source::Csv),
     ("shapes", Source::Shapes),
+    ("npz", Source::Npz),
+    ("tfrecord", Source::TfRecord),
+    ("webdataset", Source::WebDataset),
 ];
 
 /// A source that was opened, with what validation rows have to share with it.
@@ -61,6 +67,23 @@ impl Opened {
             Source::Npy => {
                 let path = |key: &'static str| path(data, folder, key, "the path of a .npy file");
                 Ok(Opened::Rows(Dataset::npy(&[("x", path("x")?), ("y", path("y")?)])?, None))
+            }
+            Source::Npz => {
+                let path = path(data, folder, "path", "the path of a .npz file")?;
+                let names = data.texts("arrays")?.unwrap_or_else(|| vec!["x".into(), "y".into()]);
+                let [x, y] = &names[..] else {
+                    let what = format!("`{}` is {names:?}, but should be two names, such as [\"images\", \"labels\"]", data.name("arrays"));
+                    return Err(Error::Config(what));
+                };
+                Ok(Opened::Rows(Dataset::npz(path, &[("x", x), ("y", y)])?, None))
+            }
+            Source::TfRecord => {
+                let path = path(data, folder, "path", "the path of a TFRecord file, or a pattern such as train-*.tfrecord")?;
+                Ok(Opened::Rows(Dataset::tfrecord(path, &[("x", feature(data, "input")?), ("y", feature(data, "label")?)])?, None))
+            }
+            Source::WebDataset => {
+                let path = path(data, folder, "path", "the path of a tar file, or a pattern such as train-*.tar")?;
+                Ok(Opened::Rows(Dataset::webdataset(path)?, None))
             }
             Source::Random => Ok(Opened::Rows(random(data)?, None)),
             Source::ImageFolder => Ok(Opened::ImageFolder(image_folder(data, folder, None)?)),
@@ -138,6 +161,23 @@ impl Opened {
 
 fn path(data: &Reader<'_>, folder: &Path, key: &'static str, what: &str) -> Result<PathBuf> {
     Ok(folder.join(data.text(key)?.ok_or_else(|| data.missing(key, what))?))
+}
+
+/// A feature of a record, such as `input = { name = "pixels", dtype = "f32", shape = [28, 28, 1] }`.
+fn feature(data: &Reader<'_>, key: &'static str) -> Result<Feature> {
+    let what = "a table such as { name = \"pixels\", dtype = \"f32\", shape = [28, 28, 1] }";
+    let table = data.section(key)?.ok_or_else(|| data.missing(key, what))?;
+    let name = table.text("name")?.ok_or_else(|| table.missing("name", "what the feature is called in the records"))?;
+    let shape = table.counts("shape")?.unwrap_or_default();
+    let dtype = table.choice("dtype", &[("f32", 0), ("i32", 1), ("u8", 2)])?.ok_or_else(|| table.missing("dtype", "f32, i32 or u8"))?;
+    let feature = match dtype {
+        0 => Feature::f32(name, shape),
+        1 => Feature::i32(name, shape),
+        _ => Feature::u8(name, shape),
+    };
+    let padded = table.flag("padded")?.unwrap_or(false);
+    table.finish()?;
+    Ok(if padded { feature.padded() } else { feature })
 }
 
 fn image_folder(data: &Reader<'_>, folder: &Path, classes: Option<Vec<String>>) -> Result<Dataset> {

@@ -60,10 +60,11 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 const LONGEST: usize = 64 * 1024;
 
 impl Header {
-    pub fn read(file: &File, path: &Path) -> Result<Header, DataError> {
+    /// Reads the head of the array that begins at byte `start_of_file`.
+    pub fn read(file: &File, path: &Path, start_of_file: u64) -> Result<Header, DataError> {
         let refuse = |problem: String| DataError::Npy { path: path.to_path_buf(), problem };
         let cut = || refuse("it ends inside its header; copy or write it again".into());
-        let read_at = |buffer: &mut [u8], offset| match file.read_exact_at(buffer, offset) {
+        let read_at = |buffer: &mut [u8], offset| match file.read_exact_at(buffer, start_of_file + offset) {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Err(cut()),
             Err(error) => Err(DataError::io("read", path, error)),
@@ -93,7 +94,7 @@ impl Header {
         let mut text = vec![0; length];
         read_at(&mut text, at)?;
         let (element, shape) = parse(&text).map_err(refuse)?;
-        Ok(Header { data: at + length as u64, element, shape })
+        Ok(Header { data: start_of_file + at + length as u64, element, shape })
     }
 }
 

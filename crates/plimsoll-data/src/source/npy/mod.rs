@@ -2,6 +2,7 @@
 
 mod convert;
 mod header;
+mod zip;
 
 use super::{Gather, Source};
 use crate::block::BlockMut;
@@ -10,6 +11,7 @@ use convert::DoesNotFit;
 use header::{Element, Header};
 use plimsoll_core::{Bytes, DType};
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -46,10 +48,30 @@ const READ: usize = 256 << 10;
 impl Npy {
     /// Opens the files and checks each against its header; the name given with a file becomes the column's.
     pub fn open<P: AsRef<Path>>(files: &[(&str, P)]) -> Result<Npy, DataError> {
+        let opened = files.iter().map(|(name, path)| Ok((*name, Part::open(path.as_ref(), None)?)));
+        Npy::new(opened.collect::<Result<Vec<_>, DataError>>()?)
+    }
+
+    /// Arrays of a `.npz` file: each column's name with that of its array. They are read where they lie, so they must not be compressed.
+    pub fn open_npz(path: &Path, arrays: &[(&str, &str)]) -> Result<Npy, DataError> {
+        let file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
+        let members = zip::members(&file, path)?;
+        let opened = arrays.iter().map(|(name, array)| {
+            let member = members.iter().find(|member| member.name.strip_suffix(".npy").unwrap_or(&member.name) == *array);
+            let Some(member) = member else {
+                let names: Vec<&str> = members.iter().map(|member| member.name.strip_suffix(".npy").unwrap_or(&member.name)).collect();
+                let problem = format!("it has no array `{array}`; its arrays are {}", names.join(", "));
+                return Err(DataError::Npy { path: path.to_path_buf(), problem });
+            };
+            Ok((*name, Part::open(path, Some(member.start..member.start + member.bytes))?))
+        });
+        Npy::new(opened.collect::<Result<Vec<_>, DataError>>()?)
+    }
+
+    fn new(opened: Vec<(&str, (Part, Vec<usize>))>) -> Result<Npy, DataError> {
         let mut columns = Vec::new();
         let mut parts: Vec<Part> = Vec::new();
-        for (name, path) in files {
-            let (part, shape) = Part::open(path.as_ref())?;
+        for (name, (part, shape)) in opened {
             if let Some(first) = parts.first()
                 && first.rows != part.rows
             {
@@ -60,7 +82,7 @@ impl Npy {
                     other_rows: part.rows,
                 });
             }
-            columns.push(Column::new(*name, part.element.delivered(), shape));
+            columns.push(Column::new(name, part.element.delivered(), shape));
             parts.push(part);
         }
         let rows = match parts.first() {
@@ -109,12 +131,15 @@ impl Source for Npy {
 }
 
 impl Part {
-    /// Opens a file; also gives the shape of one row.
-    fn open(path: &Path) -> Result<(Part, Vec<usize>), DataError> {
+    /// Opens a file, or the array in a part of one; also gives the shape of one row.
+    fn open(path: &Path, inside: Option<Range<u64>>) -> Result<(Part, Vec<usize>), DataError> {
         let file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
-        let actual = file.metadata().map_err(|error| DataError::io("examine", path, error))?.len();
+        let Range { start, end: actual } = match inside {
+            Some(inside) => inside,
+            None => 0..file.metadata().map_err(|error| DataError::io("examine", path, error))?.len(),
+        };
         let refuse = |problem: String| DataError::Npy { path: path.to_path_buf(), problem };
-        let Header { data, element, shape } = Header::read(&file, path)?;
+        let Header { data, element, shape } = Header::read(&file, path, start)?;
 
         let Some((&rows, row_shape)) = shape.split_first() else {
             return Err(refuse("it holds a single number; save an array whose first dimension is the row".into()));

@@ -1,0 +1,318 @@
+//! Brightness, contrast, saturation, hue and grey, as `tf.image` has them.
+//!
+//! Pixels of u8 are taken as 0 to 1 for the arithmetic and brought back as TensorFlow does it; those of f32 are taken as they are.
+
+use super::{Kernel, Op, Salt, image_shape, refuse, shape_of, uniform};
+use crate::block::Rows;
+use crate::{Column, DataError};
+use plimsoll_core::{Bytes, DType};
+use std::sync::Arc;
+
+/// Adds `by` to every element, as `tf.image.adjust_brightness`: a share of the whole range for u8, the number itself for f32.
+///
+/// ```
+/// use plimsoll_core::DType;
+/// use plimsoll_data::{Column, Rows, ops::brightness};
+/// let image = Column::new("x", DType::U8, [1, 3, 1]);
+/// let mut pixels = [0, 100, 250];
+/// brightness(0.1).kernel(&image).run_in_place(Rows::From(0), &mut pixels);
+/// assert_eq!(pixels, [25, 125, 255]);
+/// ```
+pub fn brightness(by: f32) -> Arc<dyn Op> {
+    Arc::new(Colour { kind: Kind::Brightness, range: (by, by), seed: None })
+}
+
+/// Adds up to `most` or takes as much away, chosen by `seed`, the epoch and the row; as `tf.image.random_brightness`.
+pub fn random_brightness(most: f32, seed: u64) -> Arc<dyn Op> {
+    Arc::new(Colour { kind: Kind::Brightness, range: (-most, most), seed: Some(seed) })
+}
+
+/// Multiplies each element's distance from the mean of its channel, as `tf.image.adjust_contrast`.
+pub fn contrast(by: f32) -> Arc<dyn Op> {
+    Arc::new(Colour { kind: Kind::Contrast, range: (by, by), seed: None })
+}
+
+/// Contrast by a factor from `least` to `most`, chosen by `seed`, the epoch and the row.
+pub fn random_contrast(least: f32, most: f32, seed: u64) -> Arc<dyn Op> {
+    Arc::new(Colour { kind: Kind::Contrast, range: (least, most), seed: Some(seed) })
+}
+
+/// Multiplies the saturation of each pixel, as `tf.image.adjust_saturation`; 0 leaves no colour.
+pub fn saturation(by: f32) -> Arc<dyn Op> {
+    Arc::new(Colour { kind: Kind::Saturation, range: (by, by), seed: None })
+}
+
+/// Saturation by a factor from `least` to `most`, chosen by `seed`, the epoch and the row.
+pub fn random_saturation(least: f32, most: f32, seed: u64) -> Arc<dyn Op> {
+    Arc::new(Colour { kind: Kind::Saturation, range: (least, most), seed: Some(seed) })
+}
+
+/// Turns the hue of each pixel by a share of the full circle, as `tf.image.adjust_hue`.
+pub fn hue(by: f32) -> Arc<dyn Op> {
+    Arc::new(Colour { kind: Kind::Hue, range: (by, by), seed: None })
+}
+
+/// Turns the hue by up to `most` of the full circle in either direction, chosen by `seed`, the epoch and the row.
+pub fn random_hue(most: f32, seed: u64) -> Arc<dyn Op> {
+    Arc::new(Colour { kind: Kind::Hue, range: (-most, most), seed: Some(seed) })
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Brightness,
+    Contrast,
+    Saturation,
+    Hue,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Brightness => "brightness",
+            Kind::Contrast => "contrast",
+            Kind::Saturation => "saturation",
+            Kind::Hue => "hue",
+        }
+    }
+
+    fn salt(self) -> Salt {
+        match self {
+            Kind::Brightness => Salt::Brightness,
+            Kind::Contrast => Salt::Contrast,
+            Kind::Saturation => Salt::Saturation,
+            Kind::Hue => Salt::Hue,
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Colour {
+    kind: Kind,
+    range: (f32, f32),
+    seed: Option<u64>,
+}
+
+impl Op for Colour {
+    fn describe(&self) -> String {
+        let (name, (least, most)) = (self.kind.name(), self.range);
+        match (self.seed, self.kind) {
+            (None, _) => format!("{name}({most})"),
+            (Some(seed), Kind::Brightness | Kind::Hue) => format!("random_{name}({most}, seed {seed})"),
+            (Some(seed), _) => format!("random_{name}({least}, {most}, seed {seed})"),
+        }
+    }
+
+    fn output(&self, input: &Column) -> Result<Column, DataError> {
+        let [_, _, channels] = pixels(self, input)?;
+        let (least, most) = self.range;
+        if !least.is_finite() || !most.is_finite() || least > most {
+            return Err(refuse(self, input, "it takes finite numbers, the smaller one first"));
+        }
+        match self.kind {
+            Kind::Saturation | Kind::Hue if channels != 3 => {
+                Err(refuse(self, input, format!("its images have {channels} channels, and colours take three: red, green, blue")))
+            }
+            Kind::Contrast | Kind::Saturation if least < 0.0 => {
+                Err(refuse(self, input, "a factor below 0 would turn it round; use 0 or more"))
+            }
+            Kind::Hue if least < -1.0 || most > 1.0 => Err(refuse(self, input, "a hue is turned by at most one circle, from -1 to 1")),
+            _ => Ok(input.clone()),
+        }
+    }
+
+    fn in_place(&self, _input: &Column) -> bool {
+        true
+    }
+
+    fn kernel_bytes(&self, _input: &Column) -> Bytes {
+        Bytes::ZERO
+    }
+
+    fn kernel(&self, input: &Column) -> Box<dyn Kernel> {
+        Box::new(ColourKernel { op: *self, shape: shape_of(input), dtype: input.dtype, epoch: 0 })
+    }
+
+    fn is_random(&self) -> bool {
+        self.seed.is_some()
+    }
+}
+
+struct ColourKernel {
+    op: Colour,
+    shape: [usize; 3],
+    dtype: DType,
+    epoch: u64,
+}
+
+impl Kernel for ColourKernel {
+    fn run(&mut self, _rows: Rows<'_>, _input: &[u8], _output: &mut [u8]) -> Result<(), DataError> {
+        unreachable!("colours are changed where they lie")
+    }
+
+    fn run_in_place(&mut self, rows: Rows<'_>, data: &mut [u8]) {
+        let bytes = self.shape.iter().product::<usize>() * self.dtype.size();
+        for (index, image) in data.chunks_exact_mut(bytes).enumerate() {
+            let Colour { kind, range: (least, most), seed } = self.op;
+            let lot = seed.map_or(0.0, |seed| uniform(seed, kind.salt(), self.epoch, rows.row(index)) as f32);
+            let by = least + lot * (most - least);
+            match self.dtype {
+                DType::U8 => change(kind, by, self.shape[2], image),
+                _ => change(kind, by, self.shape[2], image.as_chunks_mut::<4>().0),
+            }
+        }
+    }
+
+    fn set_epoch(&mut self, epoch: u64) {
+        self.epoch = epoch;
+    }
+}
+
+/// An element of a picture: its value for arithmetic, and back.
+trait Element: Copy {
+    fn load(self) -> f32;
+    fn store(value: f32) -> Self;
+}
+
+impl Element for u8 {
+    fn load(self) -> f32 {
+        f32::from(self) * (1.0 / 255.0)
+    }
+
+    /// `tf.image.convert_image_dtype` with saturation; a cast cuts off, and goes no further than the range.
+    fn store(value: f32) -> u8 {
+        (value * 255.5) as u8
+    }
+}
+
+impl Element for [u8; 4] {
+    fn load(self) -> f32 {
+        f32::from_ne_bytes(self)
+    }
+
+    fn store(value: f32) -> [u8; 4] {
+        value.to_ne_bytes()
+    }
+}
+
+fn change<E: Element>(kind: Kind, by: f32, channels: usize, image: &mut [E]) {
+    match kind {
+        Kind::Brightness => image.iter_mut().for_each(|element| *element = E::store(element.load() + by)),
+        Kind::Contrast => {
+            for channel in 0..channels {
+                let elements = || image.iter().skip(channel).step_by(channels);
+                let mean = (elements().map(|element| f64::from(element.load())).sum::<f64>() / elements().count() as f64) as f32;
+                for element in image.iter_mut().skip(channel).step_by(channels) {
+                    *element = E::store((element.load() - mean) * by + mean);
+                }
+            }
+        }
+        Kind::Saturation => each_pixel(image, |[hue, saturation, value]| [hue, (saturation * by).clamp(0.0, 1.0), value]),
+        Kind::Hue => each_pixel(image, |[hue, saturation, value]| [(hue + by).rem_euclid(1.0), saturation, value]),
+    }
+}
+
+fn each_pixel<E: Element>(image: &mut [E], change: impl Fn([f32; 3]) -> [f32; 3]) {
+    for pixel in image.as_chunks_mut::<3>().0 {
+        *pixel = from_hsv(change(to_hsv(pixel.map(E::load)))).map(E::store);
+    }
+}
+
+/// Hue, saturation, value; the hue as a share of the circle.
+fn to_hsv([red, green, blue]: [f32; 3]) -> [f32; 3] {
+    let most = red.max(green).max(blue);
+    let range = most - red.min(green).min(blue);
+    if range <= 0.0 {
+        return [0.0, 0.0, most];
+    }
+    let norm = 1.0 / (6.0 * range);
+    let hue = if red == most {
+        norm * (green - blue)
+    } else if green == most {
+        norm * (blue - red) + 2.0 / 6.0
+    } else {
+        norm * (red - green) + 4.0 / 6.0
+    };
+    [if hue < 0.0 { hue + 1.0 } else { hue }, if most > 0.0 { range / most } else { 0.0 }, most]
+}
+
+fn from_hsv([hue, saturation, value]: [f32; 3]) -> [f32; 3] {
+    let range = saturation * value;
+    let least = value - range;
+    let sixth = hue * 6.0;
+    let middle = range * (1.0 - (sixth.rem_euclid(2.0) - 1.0).abs());
+    let [red, green, blue] = match sixth as u32 {
+        0 => [range, middle, 0.0],
+        1 => [middle, range, 0.0],
+        2 => [0.0, range, middle],
+        3 => [0.0, middle, range],
+        4 => [middle, 0.0, range],
+        5 => [range, 0.0, middle],
+        _ => [range, 0.0, 0.0],
+    };
+    [red + least, green + least, blue + least]
+}
+
+/// Makes red, green and blue one channel, as `tf.image.rgb_to_grayscale` does.
+///
+/// ```
+/// use plimsoll_core::DType;
+/// use plimsoll_data::{Column, ops::grey};
+/// assert_eq!(grey().output(&Column::new("x", DType::U8, [28, 28, 3]))?, Column::new("x", DType::U8, [28, 28, 1]));
+/// # Ok::<(), plimsoll_data::DataError>(())
+/// ```
+pub fn grey() -> Arc<dyn Op> {
+    Arc::new(Grey)
+}
+
+#[derive(Clone, Copy)]
+struct Grey;
+
+impl Op for Grey {
+    fn describe(&self) -> String {
+        "grey()".into()
+    }
+
+    fn output(&self, input: &Column) -> Result<Column, DataError> {
+        let [height, width, channels] = pixels(self, input)?;
+        if channels != 3 {
+            return Err(refuse(self, input, format!("its images have {channels} channels, and colours take three: red, green, blue")));
+        }
+        Ok(Column::new(&input.name, input.dtype, [height, width, 1]))
+    }
+
+    fn kernel_bytes(&self, _input: &Column) -> Bytes {
+        Bytes::ZERO
+    }
+
+    fn kernel(&self, input: &Column) -> Box<dyn Kernel> {
+        Box::new(GreyKernel { dtype: input.dtype })
+    }
+}
+
+struct GreyKernel {
+    dtype: DType,
+}
+
+impl Kernel for GreyKernel {
+    fn run(&mut self, _rows: Rows<'_>, input: &[u8], output: &mut [u8]) -> Result<(), DataError> {
+        match self.dtype {
+            DType::U8 => lose_colour(input, output),
+            _ => lose_colour(input.as_chunks::<4>().0, output.as_chunks_mut::<4>().0),
+        }
+        Ok(())
+    }
+}
+
+fn lose_colour<E: Element>(input: &[E], output: &mut [E]) {
+    for ([red, green, blue], out) in input.as_chunks::<3>().0.iter().zip(output) {
+        *out = E::store(red.load() * 0.2989 + green.load() * 0.587 + blue.load() * 0.114);
+    }
+}
+
+fn pixels(op: &dyn Op, input: &Column) -> Result<[usize; 3], DataError> {
+    let shape = image_shape(op, input)?;
+    if !matches!(input.dtype, DType::U8 | DType::F32) {
+        return Err(refuse(op, input, format!("its elements are {}, and pixels are u8 or f32", input.dtype)));
+    }
+    Ok(shape)
+}

@@ -1,0 +1,136 @@
+//! Images in a frame: padded, or padded and cut, to one size.
+
+use super::{ItemStep, Kernel, Op, image_shape, refuse};
+use crate::block::Rows;
+use crate::schema::Extent;
+use crate::{Column, DataError};
+use plimsoll_core::{Bytes, DType};
+use std::sync::Arc;
+
+/// Puts each image into the middle of `height` × `width` pixels and fills what is around it with `value`. A larger image is an error.
+///
+/// ```
+/// use plimsoll_core::DType;
+/// use plimsoll_data::{Column, ops::pad};
+/// let image = Column::new("x", DType::U8, [28, 28, 1]);
+/// assert_eq!(pad(32, 32, 0.0).output(&image)?, Column::new("x", DType::U8, [32, 32, 1]));
+/// # Ok::<(), plimsoll_data::DataError>(())
+/// ```
+pub fn pad(height: usize, width: usize, value: f32) -> Arc<dyn Op> {
+    Arc::new(Pad { fit: Fit { height, width, value, cuts: false } })
+}
+
+/// The same, and what is larger is cut to its middle, as `tf.image.resize_with_crop_or_pad` does.
+pub fn crop_or_pad(height: usize, width: usize, value: f32) -> Arc<dyn Op> {
+    Arc::new(Pad { fit: Fit { height, width, value, cuts: true } })
+}
+
+struct Pad {
+    fit: Fit,
+}
+
+/// The frame.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fit {
+    /// Rows of pixels.
+    pub height: usize,
+    /// Pixels in a row.
+    pub width: usize,
+    /// What is around the image.
+    pub value: f32,
+    /// Whether larger images are cut.
+    pub cuts: bool,
+}
+
+impl Fit {
+    /// Where an axis is read from and written to: the first pixel of each, and how many there are.
+    fn axis(from: usize, to: usize) -> (usize, usize, usize) {
+        (from.saturating_sub(to) / 2, to.saturating_sub(from) / 2, from.min(to))
+    }
+
+    /// Puts an image into `out`; `line` gives the bytes of one of its lines and `pixel` says how many a pixel has.
+    pub(crate) fn run<'i>(
+        &self,
+        size: (usize, usize),
+        pixel: usize,
+        filler: &[u8],
+        mut line: impl FnMut(usize) -> &'i [u8],
+        out: &mut [u8],
+    ) {
+        for out in out.chunks_exact_mut(filler.len()) {
+            out.copy_from_slice(filler);
+        }
+        let ((y_from, y_to, height), (x_from, x_to, width)) = (Fit::axis(size.0, self.height), Fit::axis(size.1, self.width));
+        for y in 0..height {
+            let out = &mut out[((y_to + y) * self.width + x_to) * pixel..][..width * pixel];
+            out.copy_from_slice(&line(y_from + y)[x_from * pixel..][..width * pixel]);
+        }
+    }
+}
+
+impl Op for Pad {
+    fn describe(&self) -> String {
+        let Fit { height, width, value, cuts } = self.fit;
+        let name = if cuts { "crop_or_pad" } else { "pad" };
+        format!("{name}({height}, {width}, {value})")
+    }
+
+    fn output(&self, input: &Column) -> Result<Column, DataError> {
+        let Fit { height, width, value, cuts } = self.fit;
+        if height == 0 || width == 0 {
+            return Err(refuse(self, input, "nothing would be left; ask for at least one pixel"));
+        }
+        if input.dtype == DType::U8 && (value.fract() != 0.0 || !(0.0..=255.0).contains(&value)) {
+            return Err(refuse(self, input, format!("its pixels are whole numbers from 0 to 255, and {value} is none")));
+        }
+        let channels = match input.extent {
+            Extent::Images => input.shape[0],
+            _ => {
+                let [have_height, have_width, channels] = image_shape(self, input)?;
+                if !cuts && (have_height > height || have_width > width) {
+                    let problem =
+                        format!("its images are {have_height} × {have_width}, larger than the frame; use crop_or_pad or resize before");
+                    return Err(refuse(self, input, problem));
+                }
+                channels
+            }
+        };
+        Ok(Column::new(&input.name, input.dtype, [height, width, channels]))
+    }
+
+    fn kernel_bytes(&self, _input: &Column) -> Bytes {
+        Bytes::ZERO
+    }
+
+    fn kernel(&self, input: &Column) -> Box<dyn Kernel> {
+        let element = match input.dtype {
+            DType::U8 => vec![self.fit.value as u8],
+            _ => self.fit.value.to_ne_bytes().to_vec(),
+        };
+        Box::new(PadKernel { fit: self.fit, from: (input.shape[0], input.shape[1]), pixel: input.shape[2] * input.dtype.size(), element })
+    }
+
+    fn item(&self) -> Option<ItemStep> {
+        Some(ItemStep::Fit(self.fit))
+    }
+}
+
+struct PadKernel {
+    fit: Fit,
+    from: (usize, usize),
+    /// Bytes of a pixel.
+    pixel: usize,
+    /// What fills the frame.
+    element: Vec<u8>,
+}
+
+impl Kernel for PadKernel {
+    fn run(&mut self, _rows: Rows<'_>, input: &[u8], output: &mut [u8]) -> Result<(), DataError> {
+        let line = self.from.1 * self.pixel;
+        let out = output.chunks_exact_mut(self.fit.height * self.fit.width * self.pixel);
+        for (image, out) in input.chunks_exact(self.from.0 * line).zip(out) {
+            self.fit.run(self.from, self.pixel, &self.element, |y| &image[y * line..][..line], out);
+        }
+        Ok(())
+    }
+}

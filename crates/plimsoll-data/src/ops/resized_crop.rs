@@ -1,0 +1,187 @@
+//! A part of each image, chosen by lot in place, size and proportions, and brought to one size.
+
+use super::{ItemStep, Kernel, Method, Op, Salt, refuse, resize, shape_of, uniform};
+use crate::block::Rows;
+use crate::image::resample::{From, Resampler};
+use crate::{Column, DataError};
+use plimsoll_core::{Bytes, DType};
+use std::sync::Arc;
+
+/// How a part is chosen by [`random_resized_crop`].
+///
+/// ```
+/// use plimsoll_data::ops::{Part, random_resized_crop};
+/// let op = random_resized_crop(224, 224, Part { share: (0.35, 1.0), ..Part::default() });
+/// assert_eq!(op.describe(), "random_resized_crop(224, 224, bilinear, share 0.35 to 1, ratio 0.75 to 1.3333334, seed 0)");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Part {
+    /// The least and the most of the image's area.
+    pub share: (f32, f32),
+    /// Its width by its height, least and most.
+    pub ratio: (f32, f32),
+    /// How it is brought to size.
+    pub method: Method,
+    /// Chooses, together with epoch and row.
+    pub seed: u64,
+}
+
+impl Default for Part {
+    /// What networks on ImageNet are usually taught with: 8 % to all of the area, between 3:4 and 4:3.
+    fn default() -> Part {
+        Part { share: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0), method: Method::Bilinear, seed: 0 }
+    }
+}
+
+/// Cuts a part out of each image by lot and resizes it to `height` × `width` f32. Where no part of the wanted proportions fits, the largest
+/// in the middle is taken.
+pub fn random_resized_crop(height: usize, width: usize, part: Part) -> Arc<dyn Op> {
+    Arc::new(ResizedCrop { height, width, part })
+}
+
+struct ResizedCrop {
+    height: usize,
+    width: usize,
+    part: Part,
+}
+
+/// A part of an image in pixels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Window {
+    pub top: usize,
+    pub left: usize,
+    pub height: usize,
+    pub width: usize,
+}
+
+impl Part {
+    /// The part of an image of `height` × `width` for this epoch and row.
+    pub(crate) fn window(&self, height: usize, width: usize, epoch: u64, row: u64) -> Window {
+        const TRIES: u64 = 10;
+        let area = height as f64 * width as f64;
+        let (narrow, broad) = (f64::from(self.ratio.0), f64::from(self.ratio.1));
+        for lot in 0..TRIES {
+            let lots = |which: u64| uniform(self.seed, Salt::Part, epoch, row.wrapping_mul(TRIES * 4).wrapping_add(lot * 4 + which));
+            let share = f64::from(self.share.0) + lots(0) * f64::from(self.share.1 - self.share.0);
+            let ratio = (narrow.ln() + lots(1) * (broad.ln() - narrow.ln())).exp();
+            let w = (area * share * ratio).sqrt().round() as usize;
+            let h = (area * share / ratio).sqrt().round() as usize;
+            if (1..=width).contains(&w) && (1..=height).contains(&h) {
+                let place = |lot: f64, room: usize| ((lot * (room + 1) as f64) as usize).min(room);
+                return Window { top: place(lots(2), height - h), left: place(lots(3), width - w), height: h, width: w };
+            }
+        }
+        let ratio = (width as f64 / height as f64).clamp(narrow, broad);
+        let w = ((height as f64 * ratio).round() as usize).clamp(1, width);
+        let h = ((width as f64 / ratio).round() as usize).clamp(1, height);
+        Window { top: (height - h) / 2, left: (width - w) / 2, height: h, width: w }
+    }
+}
+
+impl Op for ResizedCrop {
+    fn describe(&self) -> String {
+        let Part { share, ratio, method, seed } = self.part;
+        let (height, width) = (self.height, self.width);
+        format!(
+            "random_resized_crop({height}, {width}, {method}, share {} to {}, ratio {} to {}, seed {seed})",
+            share.0, share.1, ratio.0, ratio.1
+        )
+    }
+
+    fn output(&self, input: &Column) -> Result<Column, DataError> {
+        let Part { share, ratio, method, .. } = self.part;
+        if !(0.0 < share.0 && share.0 <= share.1 && share.1 <= 1.0) {
+            return Err(refuse(self, input, "the share of the area goes from above 0 to 1, the smaller number first"));
+        }
+        if !(0.0 < ratio.0 && ratio.0 <= ratio.1 && ratio.1.is_finite()) {
+            return Err(refuse(self, input, "proportions are above 0, the smaller number first"));
+        }
+        resize(self.height, self.width, method).output(input)
+    }
+
+    fn kernel_bytes(&self, input: &Column) -> Bytes {
+        resize(self.height, self.width, self.part.method).kernel_bytes(input)
+    }
+
+    fn kernel(&self, input: &Column) -> Box<dyn Kernel> {
+        let [height, width, channels] = shape_of(input);
+        let words = Resampler::words(self.part.method, (height, width), (self.height, self.width), channels);
+        Box::new(ResizedCropKernel {
+            part: self.part,
+            dtype: input.dtype,
+            from: [height, width, channels],
+            to_image: self.height * self.width * channels,
+            resampler: Resampler::new(self.part.method, self.height, self.width, channels),
+            scratch: vec![[0; 4]; words as usize],
+            epoch: 0,
+        })
+    }
+
+    fn item(&self) -> Option<ItemStep> {
+        Some(ItemStep::ResizedCrop { height: self.height, width: self.width, part: self.part })
+    }
+
+    fn is_random(&self) -> bool {
+        true
+    }
+}
+
+struct ResizedCropKernel {
+    part: Part,
+    dtype: DType,
+    from: [usize; 3],
+    /// Elements of one image after.
+    to_image: usize,
+    resampler: Resampler,
+    scratch: Vec<[u8; 4]>,
+    epoch: u64,
+}
+
+impl Kernel for ResizedCropKernel {
+    fn run(&mut self, rows: Rows<'_>, input: &[u8], output: &mut [u8]) -> Result<(), DataError> {
+        let [height, width, channels] = self.from;
+        let images = input.chunks_exact(height * width * channels * self.dtype.size());
+        for (index, (image, out)) in images.zip(output.as_chunks_mut::<4>().0.chunks_exact_mut(self.to_image)).enumerate() {
+            let window = self.part.window(height, width, self.epoch, rows.row(index));
+            self.resampler.aim(From { height: window.height, width: window.width, line: width, mirrored: false, upside_down: false });
+            let first = (window.top * width + window.left) * channels;
+            match self.dtype {
+                DType::U8 => self.resampler.run(&image[first..], &mut self.scratch, out, f32::to_ne_bytes),
+                _ => self.resampler.run(&image.as_chunks::<4>().0[first..], &mut self.scratch, out, f32::to_ne_bytes),
+            }
+        }
+        Ok(())
+    }
+
+    fn set_epoch(&mut self, epoch: u64) {
+        self.epoch = epoch;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_lie_inside_and_are_as_large_as_was_asked_for() {
+        let part = Part { share: (0.2, 0.6), seed: 5, ..Part::default() };
+        let mut sizes = std::collections::BTreeSet::new();
+        for row in 0..2000 {
+            let window = part.window(90, 120, 1, row);
+            assert!(window.top + window.height <= 90 && window.left + window.width <= 120, "{window:?}");
+            let share = (window.height * window.width) as f32 / (90.0 * 120.0);
+            assert!((0.19..0.61).contains(&share), "{window:?}");
+            let ratio = window.width as f32 / window.height as f32;
+            assert!((0.72..1.38).contains(&ratio), "{window:?}");
+            sizes.insert((window.height, window.width, window.top, window.left));
+        }
+        assert!(sizes.len() > 1500, "they differ");
+    }
+
+    #[test]
+    fn where_no_part_fits_the_middle_is_taken() {
+        let part = Part { share: (1.0, 1.0), ..Part::default() };
+        assert_eq!(part.window(10, 100, 0, 0), Window { top: 0, left: 43, height: 10, width: 13 });
+        assert_eq!(part.window(1, 1, 0, 0), Window { top: 0, left: 0, height: 1, width: 1 });
+    }
+}

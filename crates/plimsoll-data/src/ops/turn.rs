@@ -1,0 +1,106 @@
+//! Turning images by quarters.
+
+use super::{Kernel, Op, Salt, draw_for, image_shape, refuse, shape_of};
+use crate::block::Rows;
+use crate::{Column, DataError};
+use plimsoll_core::Bytes;
+use std::sync::Arc;
+
+/// Turns images counter-clockwise by `quarters` of a full turn, as `tf.image.rot90` does.
+///
+/// ```
+/// use plimsoll_core::DType;
+/// use plimsoll_data::{Column, ops::rot90};
+/// let image = Column::new("x", DType::U8, [20, 30, 1]);
+/// assert_eq!(rot90(1).output(&image)?, Column::new("x", DType::U8, [30, 20, 1]));
+/// # Ok::<(), plimsoll_data::DataError>(())
+/// ```
+pub fn rot90(quarters: u32) -> Arc<dyn Op> {
+    Arc::new(Turn::By(quarters % 4))
+}
+
+/// Turns square images by none to three quarters, chosen by `seed`, the epoch and the row.
+pub fn random_rot90(seed: u64) -> Arc<dyn Op> {
+    Arc::new(Turn::ByLot { seed })
+}
+
+#[derive(Clone, Copy)]
+enum Turn {
+    By(u32),
+    ByLot { seed: u64 },
+}
+
+impl Op for Turn {
+    fn describe(&self) -> String {
+        match self {
+            Turn::By(quarters) => format!("rot90({quarters})"),
+            Turn::ByLot { seed } => format!("random_rot90(seed {seed})"),
+        }
+    }
+
+    fn output(&self, input: &Column) -> Result<Column, DataError> {
+        let [height, width, channels] = image_shape(self, input)?;
+        match self {
+            Turn::By(1 | 3) => Ok(Column::new(&input.name, input.dtype, [width, height, channels])),
+            Turn::By(_) => Ok(input.clone()),
+            Turn::ByLot { .. } if height == width => Ok(input.clone()),
+            Turn::ByLot { .. } => Err(refuse(
+                self,
+                input,
+                format!("its images are {height} × {width}, and only square ones stay alike; crop or resize before"),
+            )),
+        }
+    }
+
+    fn kernel_bytes(&self, _input: &Column) -> Bytes {
+        Bytes::ZERO
+    }
+
+    fn kernel(&self, input: &Column) -> Box<dyn Kernel> {
+        let [height, width, channels] = shape_of(input);
+        Box::new(TurnKernel { turn: *self, height, width, pixel: channels * input.dtype.size(), epoch: 0 })
+    }
+
+    fn is_random(&self) -> bool {
+        matches!(self, Turn::ByLot { .. })
+    }
+}
+
+struct TurnKernel {
+    turn: Turn,
+    height: usize,
+    width: usize,
+    /// Bytes of a pixel.
+    pixel: usize,
+    epoch: u64,
+}
+
+impl Kernel for TurnKernel {
+    fn run(&mut self, rows: Rows<'_>, input: &[u8], output: &mut [u8]) -> Result<(), DataError> {
+        let (height, width, pixel) = (self.height, self.width, self.pixel);
+        let bytes = height * width * pixel;
+        for (index, (image, out)) in input.chunks_exact(bytes).zip(output.chunks_exact_mut(bytes)).enumerate() {
+            let quarters = match self.turn {
+                Turn::By(quarters) => quarters,
+                Turn::ByLot { seed } => (draw_for(seed, Salt::Turn, self.epoch, rows.row(index)) >> 62) as u32,
+            };
+            let across = if quarters % 2 == 1 { height } else { width };
+            for (y, line) in out.chunks_exact_mut(across * pixel).enumerate() {
+                for (x, out) in line.chunks_exact_mut(pixel).enumerate() {
+                    let (y, x) = match quarters {
+                        0 => (y, x),
+                        1 => (x, width - 1 - y),
+                        2 => (height - 1 - y, width - 1 - x),
+                        _ => (height - 1 - x, y),
+                    };
+                    out.copy_from_slice(&image[(y * width + x) * pixel..][..pixel]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn set_epoch(&mut self, epoch: u64) {
+        self.epoch = epoch;
+    }
+}

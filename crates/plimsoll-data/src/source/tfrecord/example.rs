@@ -1,0 +1,159 @@
+//! `tf.train.Example`: named lists of numbers or bytes, as Protocol Buffers write them.
+
+use super::Feature;
+use crate::Column;
+use plimsoll_core::DType;
+
+/// Writes one feature of an example as a row of its column, or says what is wrong.
+pub(super) fn write(record: &[u8], feature: &Feature, column: &Column, out: &mut [u8]) -> Result<(), String> {
+    for field in Fields(record) {
+        let (1, Value::Bytes(map)) = field? else { continue };
+        for entry in Fields(map) {
+            let (1, Value::Bytes(entry)) = entry? else { continue };
+            let (mut name, mut value): (&[u8], &[u8]) = (&[], &[]);
+            for field in Fields(entry) {
+                match field? {
+                    (1, Value::Bytes(bytes)) => name = bytes,
+                    (2, Value::Bytes(bytes)) => value = bytes,
+                    _ => {}
+                }
+            }
+            if name == feature.key.as_bytes() {
+                return list(value, feature, column, out);
+            }
+        }
+    }
+    Err(format!("it has no feature `{}`", feature.key))
+}
+
+/// Writes one list of values; every element has to be there, unless it is padded.
+fn list(value: &[u8], feature: &Feature, column: &Column, out: &mut [u8]) -> Result<(), String> {
+    let name = &feature.key;
+    let wanted = column.elements();
+    let mut count = 0;
+    let mut put = |number: Number| -> Result<(), String> {
+        if count < wanted {
+            let place = &mut out[count * column.dtype.size()..][..column.dtype.size()];
+            match (column.dtype, number) {
+                (DType::F32, Number::Float(value)) => place.copy_from_slice(&value.to_ne_bytes()),
+                (DType::F32, Number::Int(value)) => place.copy_from_slice(&(value as f32).to_ne_bytes()),
+                (DType::I32, Number::Int(value)) => {
+                    let value = i32::try_from(value).map_err(|_| format!("feature `{name}` holds {value}, which does not fit i32"))?;
+                    place.copy_from_slice(&value.to_ne_bytes());
+                }
+                (dtype, _) => return Err(format!("feature `{name}` is not of {dtype}; declare it as what it is")),
+            }
+        }
+        count += 1;
+        Ok(())
+    };
+    let mut bytes = None;
+    for field in Fields(value) {
+        let (kind, Value::Bytes(items)) = field? else { continue };
+        for item in Fields(items) {
+            match (kind, item?) {
+                (1, (1, Value::Bytes(item))) => bytes = bytes.or(Some(item)),
+                // Packed, and one by one.
+                (2, (1, Value::Bytes(packed))) => {
+                    packed.as_chunks().0.iter().try_for_each(|four| put(Number::Float(f32::from_le_bytes(*four))))?;
+                }
+                (2, (1, Value::Fixed32(bits))) => put(Number::Float(f32::from_bits(bits)))?,
+                (3, (1, Value::Bytes(packed))) => {
+                    let mut rest = packed;
+                    while !rest.is_empty() {
+                        put(Number::Int(varint(&mut rest)? as i64))?;
+                    }
+                }
+                (3, (1, Value::Varint(number))) => put(Number::Int(number as i64))?,
+                _ => {}
+            }
+        }
+    }
+    if let Some(raw) = bytes {
+        if column.dtype != DType::U8 {
+            return Err(format!("feature `{name}` is bytes and not {}; declare it as u8", column.dtype));
+        }
+        count = raw.len();
+        let copied = count.min(wanted);
+        out[..copied].copy_from_slice(&raw[..copied]);
+    }
+    match (count, feature.pad) {
+        (count, _) if count == wanted => Ok(()),
+        (count, true) if count < wanted => {
+            out[count * column.dtype.size()..].fill(0);
+            Ok(())
+        }
+        _ => Err(format!("feature `{name}` has {count} values where shape {:?} has {wanted}", column.shape)),
+    }
+}
+
+enum Number {
+    Float(f32),
+    Int(i64),
+}
+
+enum Value<'b> {
+    Varint(u64),
+    Fixed32(u32),
+    Fixed64,
+    Bytes(&'b [u8]),
+}
+
+/// The fields of a message, in order.
+struct Fields<'b>(&'b [u8]);
+
+impl<'b> Iterator for Fields<'b> {
+    type Item = Result<(u64, Value<'b>), String>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let field = field(&mut self.0);
+        if field.is_err() {
+            self.0 = &[];
+        }
+        Some(field)
+    }
+}
+
+fn field<'b>(rest: &mut &'b [u8]) -> Result<(u64, Value<'b>), String> {
+    let tag = varint(rest)?;
+    let value = match tag & 7 {
+        0 => Value::Varint(varint(rest)?),
+        1 => {
+            take(rest, 8)?;
+            Value::Fixed64
+        }
+        2 => {
+            let length = varint(rest)?;
+            Value::Bytes(take(rest, usize::try_from(length).unwrap_or(usize::MAX))?)
+        }
+        5 => {
+            let four = take(rest, 4)?;
+            Value::Fixed32(u32::from_le_bytes([four[0], four[1], four[2], four[3]]))
+        }
+        _ => return Err(NO_EXAMPLE.into()),
+    };
+    Ok((tag >> 3, value))
+}
+
+const NO_EXAMPLE: &str = "it is no tf.train.Example";
+
+fn varint(rest: &mut &[u8]) -> Result<u64, String> {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let byte = take(rest, 1)?[0];
+        value |= u64::from(byte & 0x7F) << shift;
+        if byte < 0x80 {
+            return Ok(value);
+        }
+    }
+    Err(NO_EXAMPLE.into())
+}
+
+fn take<'b>(rest: &mut &'b [u8], count: usize) -> Result<&'b [u8], String> {
+    let (taken, after) = rest.split_at_checked(count).ok_or_else(|| NO_EXAMPLE.to_string())?;
+    *rest = after;
+    Ok(taken)
+}

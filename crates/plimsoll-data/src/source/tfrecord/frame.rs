@@ -1,0 +1,44 @@
+//! The frame around a record: its length, and a masked CRC-32C of that and of its bytes.
+
+use super::LONGEST;
+use plimsoll_core::Bytes;
+
+/// Length and its check; and with the record's own check behind it.
+pub(super) const HEAD: usize = 12;
+pub(super) const FRAME: u64 = 16;
+
+pub(super) struct Head {
+    pub bytes: u64,
+}
+
+impl Head {
+    pub fn read(head: &[u8; HEAD], longest: Bytes) -> Result<Head, String> {
+        let (length, check) = head.split_at(8);
+        let bytes = u64::from_le_bytes(length.try_into().expect("8 bytes"));
+        if masked(length) != u32::from_le_bytes(check.try_into().expect("4 bytes")) {
+            return Err("its length does not match its checksum; the file is damaged or no TFRecord file".into());
+        }
+        if bytes > longest.0 {
+            return Err(format!("it is of {} and may be of {longest}; split it", Bytes(bytes)));
+        }
+        Ok(Head { bytes })
+    }
+}
+
+/// The bytes of a record that begins with its head.
+pub(super) fn record(frame: &[u8]) -> Result<&[u8], String> {
+    let cut = || "the file ends inside it; copy or write the file again".to_string();
+    let (head, rest) = frame.split_first_chunk::<HEAD>().ok_or_else(cut)?;
+    let bytes = Head::read(head, LONGEST)?.bytes as usize;
+    let (record, rest) = rest.split_at_checked(bytes).ok_or_else(cut)?;
+    let check = rest.first_chunk::<4>().ok_or_else(cut)?;
+    if masked(record) != u32::from_le_bytes(*check) {
+        return Err("its bytes do not match their checksum; the file is damaged, copy or write it again".into());
+    }
+    Ok(record)
+}
+
+/// The checksum as it is stored: turned and moved, so that a checksum of data with checksums in it is no weaker.
+fn masked(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xA282_EAD8)
+}
