@@ -127,7 +127,8 @@ fn blocks(rows: &[Row]) -> Result<Vec<Block>, String> {
 
 /// Plays the table moment by moment, with a map of what is held; shares nothing with the solver.
 fn verify(rows: &[Row], solution: &Solution) -> Result<()> {
-    let (mut events, mut held): (Vec<_>, BTreeMap<u64, (u64, usize)>) = (Vec::new(), BTreeMap::new());
+    let mut events: Vec<(u64, bool, usize)> = Vec::with_capacity(2 * rows.len());
+    let mut held: BTreeMap<u64, (u64, usize)> = BTreeMap::new();
     ensure!(
         solution.layout.offsets.len() == rows.len(),
         "the layout does not hold: it has {} offsets for {} buffers",

@@ -12,7 +12,8 @@ pub fn bar(share: f64, cells: usize) -> String {
 /// Loss and metrics in one phrase.
 pub fn scores(scores: &Scores) -> String {
     let accuracy = scores.accuracy.map_or(String::new(), |accuracy| format!(" · accuracy {:.2} %", 100.0 * accuracy));
-    format!("loss {:.4}{accuracy}", scores.loss)
+    let more: String = scores.more.iter().map(|(name, value)| format!(" · {name} {value:.4}")).collect();
+    format!("loss {:.4}{accuracy}{more}", scores.loss)
 }
 
 /// A whole number with its thousands apart.

@@ -353,6 +353,17 @@ impl Graph {
         self.nodes.iter().find(|node| matches!(node.op, Op::State(id) if id == state)).map(|node| node.outputs[0])
     }
 
+    /// The value by which the graph reads each state, of all states at once.
+    pub(crate) fn state_values(&self) -> Vec<Option<ValueId>> {
+        let mut values = vec![None; self.states.len()];
+        for node in self.nodes.iter().rev() {
+            if let Op::State(state) = node.op {
+                values[state.0 as usize] = Some(node.outputs[0]);
+            }
+        }
+        values
+    }
+
     /// How often each value is read, outputs and updates included.
     pub(crate) fn use_counts(&self) -> Vec<u32> {
         let mut counts = vec![0; self.values.len()];

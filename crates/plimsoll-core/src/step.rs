@@ -97,7 +97,8 @@ pub fn training_programs_with(
     let mut backward = forward.clone();
     let parameters: Vec<StateId> =
         (0..forward.states.len() as u32).map(StateId).filter(|id| forward.states[id.0 as usize].kind == StateKind::Parameter).collect();
-    let values: Vec<ValueId> = parameters.iter().filter_map(|id| forward.state_value(*id)).collect();
+    let known = forward.state_values();
+    let values: Vec<ValueId> = parameters.iter().filter_map(|id| known[id.0 as usize]).collect();
     let scale = training.scaling.map(|scaling| Scale::declare(&mut backward, scaling)).transpose()?;
     let seen = match &scale {
         Some(scale) => scale.times(&mut backward, loss)?,

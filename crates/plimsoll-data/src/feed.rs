@@ -48,7 +48,9 @@ pub struct Feed {
 pub struct Options {
     /// The epoch to begin with; it chooses the order of shuffled rows.
     pub first_epoch: u64,
-    /// Batches of that epoch to leave out, because they were consumed before.
+    /// Rows of that epoch that were consumed before by another number of shards, all together.
+    pub first_row: u64,
+    /// Batches of that epoch to leave out after those, because they were consumed before.
     pub first_batch: u64,
     /// How many epochs to feed, the first included; without end if `None`.
     pub epochs: Option<u64>,
@@ -61,12 +63,22 @@ pub struct FeedState {
     pub epoch: u64,
     /// Batches of that epoch already consumed.
     pub batches: u64,
+    /// Rows of the epoch consumed before those batches, by another number of shards.
+    #[serde(default)]
+    pub first_row: u64,
+    /// How many shards there are.
+    #[serde(default = "one")]
+    pub shards: u64,
     /// Rows in a batch.
     pub batch: usize,
-    /// Rows in an epoch.
+    /// Rows in an epoch of all shards together.
     pub rows: u64,
     /// How rows are reordered, seeds included.
     pub order: String,
+}
+
+fn one() -> u64 {
+    1
 }
 
 /// Some rows of one epoch. It borrows the feed: the next batch may reuse its memory.
@@ -107,7 +119,9 @@ pub struct Activity {
 }
 
 impl Options {
-    /// The rest of the run `state` was taken from; the remaining batches are exactly those it would have given.
+    /// The rest of the run `state` was taken from; the remaining batches are exactly those it would have given. With another number of
+    /// shards than it was taken with (each of them at this position), the rows that are left of the epoch are shared out anew: every row of
+    /// it comes once.
     ///
     /// ```
     /// use plimsoll_core::Ledger;
@@ -128,10 +142,16 @@ impl Options {
         let compare = |what, saved: String, now: String| {
             if saved == now { Ok(()) } else { Err(DataError::OtherState { what, saved, now }) }
         };
-        compare("an epoch of", format!("{} rows", state.rows), format!("{} rows", recipe.rows))?;
+        compare("an epoch of", format!("{} rows", state.rows), format!("{} rows", recipe.rows_of_all_shards()))?;
         compare("a batch size of", state.batch.to_string(), recipe.batch()?.to_string())?;
         compare("the row order", state.order.clone(), recipe.order())?;
-        Ok(Options { first_epoch: state.epoch, first_batch: state.batches, epochs: None })
+        let (first_epoch, shards) = (state.epoch, recipe.shard().0);
+        if state.shards == shards {
+            return Ok(Options { first_epoch, first_row: state.first_row, first_batch: state.batches, epochs: None });
+        }
+        // Shards take turns, so what all of them have consumed together is the beginning of the epoch.
+        let consumed = state.batches.saturating_mul(state.batch as u64).saturating_mul(state.shards).saturating_add(state.first_row);
+        Ok(Options { first_epoch, first_row: consumed.min(state.rows), first_batch: 0, epochs: None })
     }
 }
 
@@ -168,11 +188,20 @@ impl Feed {
             .map(|_| Ok(Slot { memory: slot_memory(layout.bytes())?, fill: nothing }))
             .collect::<Result<Vec<_>, DataError>>()?;
         let rows = recipe.rows;
+        recipe.begun = (options.first_row > 0).then_some((options.first_epoch, options.first_row));
+        let (shards, shard) = recipe.shard();
+        let left = recipe.rows_of_all_shards().saturating_sub(options.first_row).saturating_sub(shard).div_ceil(shards);
+        let first_rows = match (options.first_row, recipe.whole_batches) {
+            (0, _) => rows,
+            (_, Some(batch)) => left - left % batch.max(1) as u64,
+            (_, None) => left,
+        };
         let schedule = Schedule {
             epoch: options.first_epoch,
             left: options.epochs,
-            place: options.first_batch.saturating_mul(plan.batch as u64).min(rows),
-            epoch_rows: recipe.stream.is_none().then_some(rows),
+            place: options.first_batch.saturating_mul(plan.batch as u64).min(first_rows),
+            epoch_rows: recipe.stream.is_none().then_some(first_rows),
+            later_rows: recipe.stream.is_none().then_some(rows),
             slot_rows: plan.geometry.slot_rows,
             claim_rows: plan.geometry.claim_rows(),
         };
@@ -294,7 +323,15 @@ impl Feed {
 
     /// Where the feed stands: after the batch handed out last.
     pub fn state(&self) -> FeedState {
-        FeedState { epoch: self.epoch, batches: self.batches, batch: self.batch, rows: self.recipe.rows, order: self.recipe.order() }
+        FeedState {
+            epoch: self.epoch,
+            batches: self.batches,
+            first_row: self.recipe.begun.filter(|(epoch, _)| *epoch == self.epoch).map_or(0, |(_, rows)| rows),
+            shards: self.recipe.shard().0,
+            batch: self.batch,
+            rows: self.recipe.rows_of_all_shards(),
+            order: self.recipe.order(),
+        }
     }
 }
 

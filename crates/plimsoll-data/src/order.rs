@@ -60,6 +60,8 @@ pub(crate) struct Order {
     /// From the consumer's end to the source's.
     steps: Vec<Step>,
     epoch: u64,
+    /// In this epoch, the last shard begins after so many rows: those consumed before by other shards than these.
+    begun: Option<(u64, u64)>,
 }
 
 enum Step {
@@ -105,8 +107,8 @@ pub(crate) fn span(rows: u64, reorders: &[Reorder]) -> Range<u64> {
 }
 
 impl Order {
-    /// The order of epoch 0 of a source of `rows` rows.
-    pub fn new(rows: u64, reorders: &[Reorder]) -> Order {
+    /// The order of epoch 0 of a source of `rows` rows; `begun` is an epoch and how many of its rows were consumed before the last shard.
+    pub fn new(rows: u64, reorders: &[Reorder], begun: Option<(u64, u64)>) -> Order {
         let mut len = rows;
         let mut steps = Vec::new();
         for &reorder in reorders {
@@ -120,7 +122,7 @@ impl Order {
             len = length(len, std::iter::once(reorder));
         }
         steps.reverse();
-        Order { steps, epoch: 0 }
+        Order { steps, epoch: 0, begun }
     }
 
     pub fn set_epoch(&mut self, epoch: u64) {
@@ -135,10 +137,11 @@ impl Order {
     /// The row at `place`.
     pub fn row(&self, place: u64) -> u64 {
         let (mut place, mut epoch) = (place, self.epoch);
+        let mut begun = self.begun.filter(|(begun, _)| *begun == epoch).map_or(0, |(_, rows)| rows);
         for step in &self.steps {
             match *step {
                 Step::Forward(n) => place += n,
-                Step::Shard { count, index } => place = place * count + index,
+                Step::Shard { count, index } => place = place * count + index + std::mem::take(&mut begun),
                 Step::Repeat { times, len } => {
                     epoch = epoch.wrapping_mul(times).wrapping_add(place / len);
                     place %= len;

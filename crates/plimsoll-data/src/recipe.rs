@@ -27,6 +27,8 @@ pub(crate) struct Recipe {
     /// Who is told of rows that cannot be made; they are marked in a last column.
     pub tolerate: Option<Arc<Ignored>>,
     pub reorders: Vec<Reorder>,
+    /// An epoch, and how many of its rows were consumed before the last shard.
+    pub begun: Option<(u64, u64)>,
     /// Rows in one epoch.
     pub rows: u64,
     /// The rows of the source that an epoch can have.
@@ -71,13 +73,32 @@ impl Recipe {
         !order::is_one_run(&self.reorders)
     }
 
-    /// The reorderings in words: what has to be the same for a saved position to mean the same.
+    /// The reorderings before the last shard in words: what has to be the same for a saved position to mean the same.
     pub fn order(&self) -> String {
         if self.stream.is_some() {
             return self.source.describe();
         }
-        let steps: Vec<String> = self.reorders.iter().map(Reorder::to_string).collect();
+        let (before, _) = self.split_shard();
+        let steps: Vec<String> = before.iter().map(Reorder::to_string).collect();
         if steps.is_empty() { "file order".into() } else { steps.join(" → ") }
+    }
+
+    /// The last reordering, if it is a shard, apart from those before it: other shards of the same rows may go on where these stopped.
+    fn split_shard(&self) -> (&[Reorder], (u64, u64)) {
+        match self.reorders.split_last() {
+            Some((&Reorder::Shard { count, index }, before)) => (before, (count, index)),
+            _ => (&self.reorders, (1, 0)),
+        }
+    }
+
+    /// How many shards there are, and which this is.
+    pub fn shard(&self) -> (u64, u64) {
+        self.split_shard().1
+    }
+
+    /// Rows in an epoch of all shards together.
+    pub fn rows_of_all_shards(&self) -> u64 {
+        if self.stream.is_some() { self.rows } else { order::length(self.source.len(), self.split_shard().0.iter().copied()) }
     }
 
     pub fn batch(&self) -> Result<usize, DataError> {
@@ -120,6 +141,7 @@ impl Dataset {
             whole_batches: self.whole_batches(),
             tolerate: None,
             reorders: Vec::new(),
+            begun: None,
             rows: if self.stream.is_some() { self.size().unwrap_or(u64::MAX) } else { self.len() },
             span: 0..self.source.len(),
             maps: source.iter().map(|_| ColumnRecipe::default()).collect(),

@@ -40,6 +40,8 @@ pub(crate) struct Schedule {
     /// Rows of an epoch, of a slot, and of what a worker claims at a time. Where the rows of an epoch are not known, a single worker claims
     /// whole slots and says how many there were.
     pub epoch_rows: Option<u64>,
+    /// Rows of the epochs after this one.
+    pub later_rows: Option<u64>,
     pub slot_rows: usize,
     pub claim_rows: usize,
 }
@@ -65,6 +67,7 @@ impl Schedule {
         if ends_epoch {
             self.place = 0;
             self.epoch += 1;
+            self.epoch_rows = self.later_rows;
             self.left = self.left.map(|left| left - 1);
         }
     }
@@ -434,7 +437,15 @@ mod tests {
         Ring::new(
             slots,
             layout,
-            Schedule { epoch: 0, left: Some(epochs), place: 0, epoch_rows: Some(epoch_rows), slot_rows, claim_rows },
+            Schedule {
+                epoch: 0,
+                left: Some(epochs),
+                place: 0,
+                epoch_rows: Some(epoch_rows),
+                later_rows: Some(epoch_rows),
+                slot_rows,
+                claim_rows,
+            },
             Crew { workers: 4, adapts: Adapts { workers: true, slots: true }, seals: false },
         )
     }

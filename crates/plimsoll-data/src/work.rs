@@ -81,7 +81,7 @@ impl Work {
         let gathered = || Gathered { rows: vec![0; rows], ascending: vec![0; if recipe.source.wants_ascending() { rows } else { 0 }] };
         Work {
             source: Arc::clone(&recipe.source),
-            order: Order::new(recipe.source.len(), &recipe.reorders),
+            order: Order::new(recipe.source.len(), &recipe.reorders, recipe.begun),
             epoch: None,
             meter: Arc::clone(meter),
             scratch: AlignedBuf::new(recipe.source.scratch_bytes(rows).get()),

@@ -268,3 +268,34 @@ fn a_plan_of_another_data_set_is_refused() {
     let refused = Feed::start(&other, &plan, &Ledger::new("host", None), Options::default()).err().unwrap();
     insta::assert_snapshot!(refused, @"the plan was made for another data set (it counts 798 KiB, this one needs 1.66 MiB); call plan() on the data set that is fed");
 }
+
+/// Each number of shards in turn takes some batches of what is left; then the next takes over.
+#[test]
+fn another_number_of_shards_goes_on_with_the_rows_that_are_left() {
+    let data = |shards: u64, shard: u64| count(1000, None).shuffle(Shuffle::seed(3)).shard(shards, shard).batch(8);
+    for turns in [[(4u64, 3usize), (2, 5), (3, usize::MAX)], [(1, 9), (5, 2), (5, usize::MAX)], [(2, 62), (7, 1), (1, usize::MAX)]] {
+        let (mut seen, mut state) = (Vec::new(), None::<FeedState>);
+        for (shards, batches) in turns {
+            let mut next = None;
+            for shard in 0..shards {
+                let data = data(shards, shard);
+                let options = state.as_ref().map_or(Options::default(), |state| Options::resume(state, &data).unwrap());
+                let mut feed = start(&data, None, options);
+                for _ in 0..batches {
+                    let Some(batch) = feed.next().unwrap() else { break };
+                    assert_eq!(batch.epoch, 0);
+                    seen.extend(ints(batch.column(0)));
+                }
+                if batches == usize::MAX {
+                    let whole = epoch(&mut feed).concat().len() as u64;
+                    assert_eq!(whole, (1000 - shard).div_ceil(shards), "the epoch after it is whole again");
+                }
+                next = Some(feed.state());
+                assert_eq!(next.as_ref().unwrap().shards, shards);
+            }
+            state = next;
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, (0..1000).collect::<Vec<_>>(), "every row once, {turns:?}");
+    }
+}

@@ -1,6 +1,6 @@
 //! After a feed has started, nothing is allocated: neither by the thread that makes batches nor by the consumer.
 
-use plimsoll_core::Ledger;
+use plimsoll_core::{Bytes, Ledger};
 use plimsoll_data::ops::{Method, one_hot, resize, scale};
 use plimsoll_data::{Dataset, Feed, Options, Shuffle, Split};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -40,7 +40,9 @@ fn epochs_allocate_nothing() {
         .shuffle(Shuffle::seed(1))
         .map("x", [resize(16, 16, Method::Bilinear), scale(1.0 / 16.0)])
         .map("y", [one_hot(10)]);
-    for data in [npy.clone().batch(32), npy.shuffle(Shuffle::seed(1)).batch(32), digits.batch(32)] {
+    let stream = digits.clone().enumerate("n").filter(|row| row.int("n") % 3 != 1);
+    let stream = stream.shuffle_buffer(Shuffle::seed(2), Bytes::kib(64)).map("n", [scale(0.5)]);
+    for data in [npy.clone().batch(32), npy.shuffle(Shuffle::seed(1)).batch(32), digits.batch(32), stream.batch(32)] {
         let plan = data.plan(None).unwrap();
         let mut feed = Feed::start(&data, &plan, &Ledger::new("host", None), Options::default()).unwrap();
         let mut epochs = |count: u64| {

@@ -299,7 +299,7 @@ pub(crate) fn load_newest(folder: &Path, executor: &mut Executor) -> Result<Opti
     for name in names.iter().rev() {
         match load(folder, name, Which::Everything, executor) {
             Ok(record) => return Ok(Some((record, complaints))),
-            Err((path, unusable @ Unusable::OtherModel(_))) => return Err(unusable.about(&path)),
+            Err((path, unusable)) if matches!(*unusable, Unusable::OtherModel(_)) => return Err(unusable.about(&path)),
             Err((path, unusable)) => complaints.push(unusable.about(&path).to_string()),
         }
     }
@@ -323,23 +323,24 @@ pub(crate) fn load_best(settings: &Checkpoints, executor: &mut Executor) -> Resu
     }
 }
 
-fn load(folder: &Path, name: &str, which: Which, executor: &mut Executor) -> Result<Record, (PathBuf, Unusable)> {
-    let document = folder.join(format!("{name}.json"));
-    let failed = |source| (document.clone(), Unusable::Failed(Error::Io { action: "read", path: document.clone(), source }));
-    let text = fs::read(&document).map_err(failed)?;
-    let record: Record = serde_json::from_slice(&text)
-        .map_err(|error| (document.clone(), Unusable::Damaged(format!("it is not a checkpoint's document: {error}"))))?;
+fn load(folder: &Path, name: &str, which: Which, executor: &mut Executor) -> Result<Record, (PathBuf, Box<Unusable>)> {
+    let (document, path) = (folder.join(format!("{name}.json")), folder.join(format!("{name}.safetensors")));
+    let damaged = |path: &Path, what: String| (path.to_path_buf(), Box::new(Unusable::Damaged(what)));
+    let failed = |path: &Path, source| {
+        let error = Error::Io { action: "read", path: path.to_path_buf(), source };
+        (path.to_path_buf(), Box::new(Unusable::Failed(error)))
+    };
+    let text = fs::read(&document).map_err(|source| failed(&document, source))?;
+    let record: Record =
+        serde_json::from_slice(&text).map_err(|error| damaged(&document, format!("it is not a checkpoint's document: {error}")))?;
     if record.format != FORMAT {
         let what = format!("it is of version {}, but this program reads version {FORMAT}", record.format);
-        return Err((document, Unusable::Damaged(what)));
+        return Err(damaged(&document, what));
     }
-    let path = folder.join(format!("{name}.safetensors"));
-    let length = fs::metadata(&path)
-        .map_err(|source| (path.clone(), Unusable::Failed(Error::Io { action: "read", path: path.clone(), source })))?
-        .len();
+    let length = fs::metadata(&path).map_err(|source| failed(&path, source))?.len();
     if length != record.bytes {
-        return Err((path, Unusable::Damaged(format!("it has {length} bytes, but {} were written", record.bytes))));
+        return Err(damaged(&path, format!("it has {length} bytes, but {} were written", record.bytes)));
     }
-    tensors::read(executor, which, &path, Some(&record.tensors)).map_err(|unusable| (path, unusable))?;
+    tensors::read(executor, which, &path, Some(&record.tensors)).map_err(|unusable| (path, Box::new(unusable)))?;
     Ok(record)
 }

@@ -98,17 +98,20 @@ fn pieces_of_a_batch_are_clipped_scaled_averaged_and_weighted_as_the_whole() {
 }
 
 #[test]
-fn mixed_precision_learns_like_single_precision() {
-    let train = |precision: Precision| {
-        let mut trainer = Trainer::new(mlp(), &digits(Split::Train, 32)).precision(precision).seed(2);
-        trainer.fit(Fit::epochs(4)).unwrap();
-        trainer.evaluate(&digits(Split::Test, 32)).unwrap()
+fn mixed_precision_is_planned_in_two_bytes_with_a_scale_for_half_precision() {
+    let plan = |precision: Precision| Trainer::new(mlp(), &digits(Split::Train, 512)).precision(precision).plan().unwrap();
+    let activations = |precision: Precision| {
+        let owners = plan(precision).memory.by_owner();
+        owners.iter().find(|(owner, _)| owner == "activations").map_or(0, |(_, size)| size.0)
     };
-    let single = train(Precision::F32);
-    for precision in [Precision::MixedF16, Precision::MixedBf16] {
-        let mixed = train(precision);
-        assert!((mixed.loss - single.loss).abs() < 0.03, "{precision:?}: {mixed:?} instead of {single:?}");
+    let scaled = |precision: Precision| plan(precision).memory.states.iter().any(|state| state.name == "loss_scale/scale");
+    let single = activations(Precision::F32);
+    for (precision, has_scale) in [(Precision::MixedF16, true), (Precision::MixedBf16, false)] {
+        let mixed = activations(precision);
+        assert!(mixed < single, "{precision:?}: {mixed} bytes of activations instead of {single}");
+        assert_eq!(scaled(precision), has_scale, "{precision:?}");
     }
+    assert!(!scaled(Precision::F32));
 }
 
 #[test]
@@ -239,6 +242,42 @@ fn yes_and_no_have_precision_and_recall() {
     trainer.fit(Fit::epochs(12)).unwrap();
     let scores = trainer.evaluate(&data).unwrap();
     assert!(scores.accuracy.unwrap() > 0.96 && scores.get("precision").unwrap() > 0.9 && scores.get("recall").unwrap() > 0.7, "{scores:?}");
+}
+
+/// Everything that a run remembers comes back from a checkpoint in the middle of an epoch.
+#[test]
+fn a_resumed_run_is_the_run_that_was_never_stopped() {
+    let folder = std::env::temp_dir().join(format!("plimsoll-learning-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    let trainer = || {
+        let plateau = Plateau { patience: 1, factor: 0.7, monitor: "loss".to_string(), min_delta: 0.9, ..Plateau::default() };
+        Trainer::new(mlp(), &digits(Split::Train, 32))
+            .optimizer(Adam::new(2e-3).eight_bit())
+            .clip(Clip::GlobalNorm(1.0))
+            .average(Average::new(0.9))
+            .schedule(Schedule::plateau(plateau).warm_up(20))
+            // So large that the first steps overflow and are skipped.
+            .loss_scaling(LossScaling { start: 1e38, growth_steps: 10 })
+            .metrics([Metric::Accuracy, Metric::F1, Metric::TopK(2)])
+    };
+    let checkpoints = || plimsoll::Checkpoints::new(&folder).keep(100).every_steps(10);
+    let finish = |mut trainer: Trainer, resume: bool| {
+        let history = trainer.fit(Fit::epochs(3).checkpoints(checkpoints()).resume(resume)).unwrap();
+        let averaged = trainer.averaged(|trainer| trainer.predict(&digits(Split::Test, 32))).unwrap();
+        let scores: Vec<Scores> = history.epochs.iter().map(|epoch| epoch.training.clone()).collect();
+        (trainer.predict(&digits(Split::Test, 32)).unwrap(), averaged, trainer.schedule_state(), scores)
+    };
+    let whole = finish(trainer(), false);
+    assert!(whole.2.factor < 1.0, "the plateau has been reached");
+    for entry in std::fs::read_dir(&folder).unwrap().map(Result::unwrap) {
+        // 45 steps an epoch: the checkpoint at step 110 is in the middle of the third.
+        if entry.file_name().to_string_lossy().as_ref() > "step-000000000110.safetensors" {
+            std::fs::remove_file(entry.path()).unwrap();
+        }
+    }
+    let resumed = finish(trainer(), true);
+    assert_eq!(resumed, whole);
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! The zoo: published sizes, overrides, and that every network learns.
 
+use plimsoll::optim::Adam;
 use plimsoll::zoo::{self, Options};
-use plimsoll::{Error, Fit, Trainer};
+use plimsoll::{Error, Fit, Precision, Trainer};
 
 /// Numbers that are learnt, as published; where the source counts moving statistics too, they are taken off.
 const PUBLISHED: &[(&str, u64)] = &[
@@ -68,15 +69,27 @@ fn tiny(name: &str) -> zoo::Network {
     entry.build(&Options { input, width, context, vocabulary, ..Options::default() }).unwrap()
 }
 
+fn learns(name: &str, precision: Precision) {
+    let network = tiny(name);
+    let data = network.synthetic(8).unwrap().batch(8);
+    let mut trainer = Trainer::new(network.model.clone(), &data).loss(network.loss).precision(precision).optimizer(Adam::new(5e-4)).seed(3);
+    let history = trainer.fit(Fit::epochs(16)).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let losses: Vec<f64> = history.epochs.iter().map(|epoch| epoch.training.loss).collect();
+    // Dropped elements and blocks make single losses jump.
+    assert!(losses[12..].iter().sum::<f64>() < losses[..4].iter().sum::<f64>(), "{name}: {losses:?}");
+}
+
 #[test]
 fn every_network_learns() {
     for entry in zoo::ENTRIES {
-        let network = tiny(entry.name);
-        let data = network.synthetic(4).unwrap().batch(4);
-        let mut trainer = Trainer::new(network.model.clone(), &data).loss(network.loss).seed(3);
-        let history = trainer.fit(Fit::epochs(12)).unwrap_or_else(|error| panic!("{}: {error}", entry.name));
-        let losses: Vec<f64> = history.epochs.iter().map(|epoch| epoch.training.loss).collect();
-        assert!(losses[11] < losses[0], "{}: {losses:?}", entry.name);
+        learns(entry.name, Precision::F32);
+    }
+}
+
+#[test]
+fn networks_of_every_kind_learn_in_mixed_precision() {
+    for name in ["resnet18", "mobilenet-v2", "unet", "segnet", "vit-tiny", "char-gpt", "bert-base", "lstm", "gru"] {
+        learns(name, Precision::MixedBf16);
     }
 }
 

@@ -27,11 +27,11 @@ fn unknown_keys_name_the_nearest() {
     let sandbox = Sandbox::new("keys");
     insta::assert_snapshot!(sandbox.fail(&["train", "--set", "train.bacth=3"]).1, @"error: unknown key `train.bacth`; did you mean `train.batch`?");
     insta::assert_snapshot!(sandbox.fail(&["train", "--set", "trian.batch=3"]).1, @"error: unknown key `trian`; did you mean `train`?");
-    insta::assert_snapshot!(sandbox.fail(&["plan", "--set", "model.zoo=lenet"]).1, @r#"error: `model.zoo` is "lenet", but should be one of digits-cnn, lenet5, mlp; did you mean "lenet5"?"#);
+    insta::assert_snapshot!(sandbox.fail(&["plan", "--set", "model.zoo=lenet"]).1, @r#"error: `model.zoo` is "lenet", but should be one of digits-cnn, mlp, lenet5, cifar-cnn, vgg16, vgg19, resnet18, resnet34, resnet50, resnet101, mobilenet-v1, mobilenet-v2, densenet121, googlenet, inception-v3, efficientnet-b0, unet, fcn8, segnet, autoencoder, vit-tiny, vit-small, vit-base, gpt2-124m, gpt2-355m, char-gpt, bert-base, lstm, gru; did you mean "lenet5"?"#);
     rows(&sandbox);
     insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dense\", unit = 2 }]\n")), @"error: `model.layers[0].units` is missing: how many outputs");
     insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dense\", units = 2, activaton = \"relu\" }]\n")), @"error: unknown key `model.layers[0].activaton`; did you mean `model.layers[0].activation`?");
-    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dens\", units = 2 }]\n")), @r#"error: `model.layers[0].type` is "dens", but should be one of dense, conv2d, max_pool2d, average_pool2d, global_average_pool, flatten, dropout, add, concatenate, linear, relu, gelu, sigmoid, tanh, softmax; did you mean "dense"?"#);
+    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dens\", units = 2 }]\n")), @r#"error: `model.layers[0].type` is "dens", but should be an activation or one of dense, conv2d, conv1d, depthwise_conv2d, separable_conv2d, conv2d_transpose, max_pool2d, average_pool2d, global_average_pool, global_max_pool, max_unpool2d, up_sampling2d, batch_norm, layer_norm, group_norm, rms_norm, flatten, reshape, permute, zero_padding2d, cropping2d, dropout, spatial_dropout, alpha_dropout, gaussian_dropout, gaussian_noise, stochastic_depth, add, subtract, multiply, maximum, average, concatenate, prelu, leaky_relu, elu, embedding, embedding_scores, position_embedding, sinusoidal_positions, class_token, take_step, multi_head_attention, lstm, gru, simple_rnn, bidirectional; did you mean "dense"?"#);
 }
 
 #[test]

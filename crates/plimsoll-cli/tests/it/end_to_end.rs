@@ -184,6 +184,8 @@ fn help_says_what_there_is() {
       train     Train a model: plan, run, report
       plan      State what a run needs without running it
       data      Look at a data pipeline, or measure it
+      zoo       List the networks there are, or the layers of one
+      arena     Give offsets to buffers with known lifetimes, from a table
       devices   List the devices there are
       selftest  Check every op of a device against a float64 reference
       help      Print this message or the help of the given subcommand(s)

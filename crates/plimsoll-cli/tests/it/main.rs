@@ -1,11 +1,13 @@
 //! The command from outside: what it prints, what it leaves, how it fails, and that it stays under its line.
 
+mod arena;
 mod bad_input;
 mod cuda;
 mod data;
 mod end_to_end;
 mod limits;
 mod resume;
+mod zoo;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -95,9 +95,11 @@ fn a_damaged_checkpoint_is_named_and_the_one_before_is_used() {
     let sandbox = Sandbox::new("damaged");
     sandbox.succeed(&with(&["--out", "run"]));
     let expected = weights(&sandbox, "run");
-    let damages: [&dyn Fn(&mut Vec<u8>); 3] =
-        [&|bytes| *bytes.last_mut().unwrap() ^= 1, &|bytes| bytes.truncate(bytes.len() / 2), &|bytes| bytes.clear()];
-    for (damage, suffix) in damages.iter().zip(["safetensors", "safetensors", "json"]) {
+    let flip = |bytes: &mut Vec<u8>| *bytes.last_mut().unwrap() ^= 1;
+    let cut = |bytes: &mut Vec<u8>| bytes.truncate(bytes.len() / 2);
+    type Damage = fn(&mut Vec<u8>);
+    let damages: [Damage; 3] = [flip, cut, Vec::clear];
+    for (damage, suffix) in damages.into_iter().zip(["safetensors", "safetensors", "json"]) {
         let path = newest(&sandbox, "run", suffix);
         let mut bytes = std::fs::read(&path).unwrap();
         damage(&mut bytes);

@@ -6,7 +6,7 @@ use plimsoll_core::ops::{Concat, Conv2d, MaxPool, Reduction, Window};
 use plimsoll_core::passes::optimize;
 use plimsoll_core::shape::TensorType;
 use plimsoll_core::step::training_programs;
-use plimsoll_core::{Op, Shape};
+use plimsoll_core::{DType, Op, Shape};
 
 type Built = Result<ValueId, GraphError>;
 
@@ -141,7 +141,7 @@ impl Net {
         let classes = self.channels(scores);
         let rows: usize = self.g.shape(scores).dims()[1..].iter().rev().skip(1).map(|dim| dim.factor()).product();
         let g = &mut self.g;
-        let y = g.input("y", TensorType::new(plimsoll_core::DType::I32, Shape::batch_of([rows, 1])));
+        let y = g.input("y", TensorType::new(DType::I32, Shape::batch_of([rows, 1])));
         let batch = g.shape(scores).dims()[0];
         let flat = g.reshape(scores, Shape::new([batch, rows.into(), classes.into()]))?;
         let log_sum = g.reduce(Reduction::LogSumExp, flat, &[2])?;

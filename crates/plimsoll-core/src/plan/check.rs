@@ -3,10 +3,9 @@
 
 use super::certificate::{Certificate, Claim, Range, Space, Step};
 use crate::Bytes;
-use crate::ValueId;
-use crate::graph::{Graph, StateId};
+use crate::graph::{Graph, NodeId, ValueId};
 use crate::op::Op;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// A certificate that does not hold, and the step at which it fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,13 +26,16 @@ pub fn check(certificate: &Certificate, graphs: &[&Graph]) -> Result<(), CheckEr
     if !certificate.alignment.0.is_power_of_two() {
         return fail(format!("its alignment of {} is not a power of two", certificate.alignment));
     }
-    for (i, (name, _, offset, size)) in certificate.states.iter().enumerate() {
+    for (name, _, offset, size) in &certificate.states {
         if !fits(*offset, *size, certificate.resident, certificate.alignment) {
             return fail(format!("the state `{name}` lies outside the resident memory or is not aligned"));
         }
-        let clash = certificate.states[..i].iter().find(|(_, _, o, s)| meet((*offset, *size), (*o, *s)));
-        if let Some((other, ..)) = clash {
-            return fail(format!("the states `{name}` and `{other}` overlap"));
+    }
+    let mut by_offset: Vec<_> = certificate.states.iter().collect();
+    by_offset.sort_by_key(|(_, _, offset, size)| (*offset, *size));
+    for pair in by_offset.windows(2) {
+        if meet((pair[0].2, pair[0].3), (pair[1].2, pair[1].3)) {
+            return fail(format!("the states `{}` and `{}` overlap", pair[1].0, pair[0].0));
         }
     }
     let mut fullest = Bytes::ZERO;
@@ -53,11 +55,20 @@ pub fn check(certificate: &Certificate, graphs: &[&Graph]) -> Result<(), CheckEr
     Ok(())
 }
 
-/// The most bytes the claimed buffers hold at once.
+/// The most bytes the claimed buffers hold at once, during the steps there are.
 fn most_held(claim: &Claim) -> Bytes {
-    let at = |step: u32| claim.buffers.iter().filter(move |b| b.4 <= step && step <= b.5);
-    let held = |step: u32| at(step).fold(Bytes::ZERO, |sum, b| Bytes(sum.0.saturating_add(b.3.0)));
-    (0..claim.steps.len() as u32).map(held).max().unwrap_or_default()
+    let steps = claim.steps.len();
+    let mut change = vec![0i128; steps + 1];
+    for (_, _, _, size, first, last) in claim.buffers.iter().filter(|b| b.4 <= b.5 && (b.4 as usize) < steps) {
+        change[*first as usize] += i128::from(size.0);
+        change[(*last as usize + 1).min(steps)] -= i128::from(size.0);
+    }
+    let mut held = 0;
+    let most = change.iter().map(|change| {
+        held += change;
+        held
+    });
+    Bytes(u64::try_from(most.max().unwrap_or(0)).unwrap_or(u64::MAX))
 }
 
 struct Player<'a> {
@@ -68,12 +79,38 @@ struct Player<'a> {
     contents: BTreeMap<Space, BTreeMap<u64, (u64, u32)>>,
     /// The value whose bytes each value is (itself, unless it is a view).
     origin: Vec<u32>,
+    /// For each step, the buffers that are claimed from it on.
+    claimed: Vec<Vec<usize>>,
+    /// For each step, the buffers that are claimed until the step before.
+    released: Vec<Vec<usize>>,
+    /// The buffers claimed for the current step, which are disjoint: start → end.
+    held: BTreeMap<u64, u64>,
+    /// Where each state is that a value becomes the new value of.
+    becomes: HashMap<u32, Vec<Bytes>>,
 }
 
 impl<'a> Player<'a> {
     /// At the start the memory holds the batch, the scalars and the states, and nothing else.
     fn new(certificate: &'a Certificate, claim: &'a Claim, graph: &'a Graph) -> Player<'a> {
-        let mut player = Player { certificate, claim, graph, contents: BTreeMap::new(), origin: (0..graph.value_count() as u32).collect() };
+        let steps = claim.steps.len();
+        let (mut claimed, mut released) = (vec![Vec::new(); steps], vec![Vec::new(); steps]);
+        for (i, (_, _, _, size, first, last)) in claim.buffers.iter().enumerate() {
+            if *size > Bytes::ZERO && first <= last && (*first as usize) < steps {
+                claimed[*first as usize].push(i);
+                if let Some(released) = released.get_mut((*last as usize).saturating_add(1)) {
+                    released.push(i);
+                }
+            }
+        }
+        let mut becomes: HashMap<u32, Vec<Bytes>> = HashMap::new();
+        for (state, value) in graph.updates() {
+            if let Some((_, _, offset, _)) = certificate.states.get(state.0 as usize) {
+                becomes.entry(value.0).or_default().push(*offset);
+            }
+        }
+        let origin = (0..graph.value_count() as u32).collect();
+        let mut player =
+            Player { certificate, claim, graph, contents: BTreeMap::new(), origin, claimed, released, held: BTreeMap::new(), becomes };
         for (_, node) in graph.nodes() {
             let value = node.outputs[0];
             let size = graph.ty(value).bytes(certificate.rows);
@@ -95,7 +132,7 @@ impl<'a> Player<'a> {
         let mut ran = vec![false; self.graph.nodes().len()];
         for (time, step) in self.claim.steps.iter().enumerate() {
             self.check_step(step, &mut ran).map_err(|what| self.fail(time, what))?;
-            self.check_buffers(step, time as u32).map_err(|what| self.fail(time, what))?;
+            self.check_buffers(step, time).map_err(|what| self.fail(time, what))?;
             // Nothing can be expected where scratch has been.
             self.clear(Space::Arena, step.workspace_offset, step.workspace_size);
             step.writes.iter().for_each(|range| self.put(*range));
@@ -121,9 +158,10 @@ impl<'a> Player<'a> {
     }
 
     fn check_step(&self, step: &Step, ran: &mut [bool]) -> Result<(), String> {
-        let Some((_, node)) = self.graph.nodes().nth(step.node as usize) else {
+        if step.node as usize >= self.graph.nodes().len() {
             return Err(format!("there is no node {}", step.node));
-        };
+        }
+        let node = self.graph.node(NodeId(step.node));
         if std::mem::replace(&mut ran[step.node as usize], true) {
             return Err(format!("node {} runs twice", step.node));
         }
@@ -164,14 +202,19 @@ impl<'a> Player<'a> {
     }
 
     /// What the step touches in the arena lies in buffers that are claimed for this moment; and those buffers do not overlap.
-    fn check_buffers(&self, step: &Step, time: u32) -> Result<(), String> {
-        let held = self.claim.buffers.iter().filter(|b| b.4 <= time && time <= b.5 && b.3 > Bytes::ZERO);
-        let mut live: Vec<(u64, u64)> = held.map(|b| (b.2.0, b.2.0.saturating_add(b.3.0))).collect();
-        live.sort_unstable();
-        if live.windows(2).any(|pair| pair[0].1 > pair[1].0) {
-            return Err("two buffers that are held at once overlap".to_string());
+    fn check_buffers(&mut self, step: &Step, time: usize) -> Result<(), String> {
+        for buffer in &self.released[time] {
+            self.held.remove(&self.claim.buffers[*buffer].2.0);
         }
-        let covered = |from: u64, to: u64| live.iter().any(|(start, end)| *start <= from && to <= *end);
+        for buffer in &self.claimed[time] {
+            let (offset, size) = (self.claim.buffers[*buffer].2.0, self.claim.buffers[*buffer].3.0);
+            let end = offset.saturating_add(size);
+            if self.held.range(..end).next_back().is_some_and(|(_, other)| *other > offset) {
+                return Err("two buffers that are held at once overlap".to_string());
+            }
+            self.held.insert(offset, end);
+        }
+        let covered = |from: u64, to: u64| self.held.range(..=from).next_back().is_some_and(|(_, end)| to <= *end);
         for range in step.reads.iter().chain(&step.writes).filter(|range| range.space == Space::Arena && range.size > Bytes::ZERO) {
             if !covered(range.offset.0, range.offset.0 + range.size.0) {
                 return Err(format!("%{} is used while no buffer is held for it", range.value));
@@ -185,25 +228,30 @@ impl<'a> Player<'a> {
 
     /// Kept memory is written only by the new value of the state that is there: a program need not read a state to spoil it.
     fn check_state_write(&self, write: &Range) -> Result<(), String> {
-        let Some((_, (name, ..))) = self.certificate.states.iter().enumerate().find(|(_, state)| state.2 == write.offset) else {
-            return Err(format!("%{} is written to kept memory where no state begins", write.value));
-        };
-        let becomes = |(state, value): &(StateId, ValueId)| {
-            value.0 == write.value && self.certificate.states.get(state.0 as usize).is_some_and(|state| state.2 == write.offset)
-        };
-        if self.graph.updates().iter().any(becomes) { Ok(()) } else { Err(format!("%{} is written over the state `{name}`", write.value)) }
+        if self.becomes.get(&write.value).is_some_and(|offsets| offsets.contains(&write.offset)) {
+            return Ok(());
+        }
+        match self.certificate.states.iter().find(|state| state.2 == write.offset) {
+            Some((name, ..)) => Err(format!("%{} is written over the state `{name}`", write.value)),
+            None => Err(format!("%{} is written to kept memory where no state begins", write.value)),
+        }
     }
 
     /// After the last step every changed state holds its new value and every other its old one.
     fn check_states(&self) -> Result<(), String> {
-        for (i, (name, _, offset, size)) in self.certificate.states.iter().enumerate() {
-            let new = self.graph.updates().iter().find(|(state, _)| state.0 as usize == i).map(|(_, value)| value.0);
-            let old = self
-                .graph
-                .nodes()
-                .find(|(_, node)| matches!(node.op, Op::State(id) if id.0 as usize == i))
-                .map(|(_, node)| node.outputs[0].0);
-            if let Some(value) = new.or(old) {
+        let mut ends: Vec<Option<u32>> = vec![None; self.certificate.states.len()];
+        let reads = self.graph.nodes().filter_map(|(_, node)| match node.op {
+            Op::State(id) => Some((id, node.outputs[0])),
+            _ => None,
+        });
+        reads.for_each(|(state, value)| {
+            ends[state.0 as usize].get_or_insert(value.0);
+        });
+        for (state, value) in self.graph.updates() {
+            ends[state.0 as usize] = Some(value.0);
+        }
+        for ((name, _, offset, size), value) in self.certificate.states.iter().zip(ends) {
+            if let Some(value) = value {
                 let range = Range { value, space: Space::Resident, offset: *offset, size: *size };
                 self.holds(&range).map_err(|_| format!("`{name}` does not end with its value"))?;
             }
@@ -254,8 +302,9 @@ impl<'a> Player<'a> {
     fn clear(&mut self, space: Space, offset: Bytes, size: Bytes) {
         let (from, to) = (offset.0, offset.0 + size.0);
         let memory = self.contents.entry(space).or_default();
+        // What is held is disjoint, so whoever begins lower also ends lower.
         let touched: Vec<(u64, (u64, u32))> =
-            memory.range(..to).filter(|(_, (end, _))| *end > from).map(|(start, held)| (*start, *held)).collect();
+            memory.range(..to).rev().take_while(|(_, (end, _))| *end > from).map(|(start, held)| (*start, *held)).collect();
         for (start, (end, value)) in touched {
             memory.remove(&start);
             if start < from {

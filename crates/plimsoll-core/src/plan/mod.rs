@@ -178,18 +178,21 @@ pub fn sequence(graph: &Graph, rows: usize, device: &dyn Device) -> Result<Seque
     let workspace = |node: NodeId| device.workspace(&graph, graph.node(node), rows).align_up(alignment.0);
     let order = order::order(&graph, rows, alignment, &workspace);
     let again = Again { flops: graph.flops(rows), ..Again::default() };
-    Ok(Sequenced { graph, order, again })
+    Ok(Sequenced { graph, order, again, limit: None })
 }
 
 /// Gives everything in a sequenced graph its place.
 fn placed(role: Role, sequenced: Sequenced, rows: usize, device: &dyn Device, states: &[Resident]) -> Result<Program, GraphError> {
-    let Sequenced { graph, order, again } = sequenced;
+    let Sequenced { graph, order, again, limit } = sequenced;
     verify(&graph)?;
     let alignment = device.alignment();
     let workspace = |node: NodeId| device.workspace(&graph, graph.node(node), rows).align_up(alignment.0);
     let live = liveness::buffers(&graph, &order, rows, alignment, &workspace);
     let blocks: Vec<Block> = live.buffers.iter().map(|b| Block { first: b.first, last: b.last, size: b.size }).collect();
-    let Layout { offsets, size: arena, lower_bound } = assign(&blocks);
+    let Layout { offsets, size: arena, lower_bound } = match limit {
+        Some(limit) => solve(&blocks, Goal::Within(limit), Effort::default()).layout,
+        None => assign(&blocks),
+    };
 
     let mut buffers = live.buffers;
     buffers.iter_mut().zip(&offsets).for_each(|(buffer, offset)| buffer.offset = *offset);

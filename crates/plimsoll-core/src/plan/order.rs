@@ -39,15 +39,20 @@ struct Constraints {
     nodes: Vec<NodeId>,
     successors: Vec<Vec<NodeId>>,
     waiting: Vec<u32>,
-    /// For every root value, how many nodes read it.
+    /// For every root value, how many nodes read it, the host counted as one.
     readers: Vec<u32>,
+    /// For every root value, the nodes that read it.
+    read_by: Vec<Vec<NodeId>>,
+    /// For every node that runs, the distinct values whose bytes it reads.
+    roots: Vec<Vec<ValueId>>,
 }
 
 impl Constraints {
     fn of(graph: &Graph) -> Constraints {
         let mut successors = vec![Vec::new(); graph.nodes.len()];
         let mut waiting = vec![0; graph.nodes.len()];
-        let mut counts = vec![0; graph.values.len()];
+        let (mut counts, mut read_by) = (vec![0; graph.values.len()], vec![Vec::new(); graph.values.len()]);
+        let mut sources = vec![Vec::new(); graph.nodes.len()];
         let before_update = readers(graph);
         let writers: HashSet<NodeId> = graph.updates.iter().map(|(_, value)| graph.values[value.index()].producer).collect();
         let observed = observed_before(graph, &writers);
@@ -57,8 +62,10 @@ impl Constraints {
             if writers.contains(id) {
                 before.extend(&observed);
             }
-            for source in roots(graph, *id) {
+            sources[id.index()] = roots(graph, *id);
+            for source in &sources[id.index()] {
                 counts[source.index()] += 1;
+                read_by[source.index()].push(*id);
                 let producer = graph.values[source.index()].producer;
                 if runs(graph.node(producer)) {
                     before.insert(producer);
@@ -69,7 +76,7 @@ impl Constraints {
         }
         // What the host reads is never given back.
         graph.outputs.iter().for_each(|(_, value)| counts[root(graph, *value).index()] += 1);
-        Constraints { nodes, successors, waiting, readers: counts }
+        Constraints { nodes, successors, waiting, readers: counts, read_by, roots: sources }
     }
 }
 
@@ -86,8 +93,11 @@ fn observed_before(graph: &Graph, writers: &HashSet<NodeId>) -> Vec<NodeId> {
 }
 
 /// The distinct values whose bytes a node reads.
-fn roots(graph: &Graph, id: NodeId) -> HashSet<ValueId> {
-    graph.node(id).inputs.iter().map(|input| root(graph, *input)).collect()
+fn roots(graph: &Graph, id: NodeId) -> Vec<ValueId> {
+    let mut roots: Vec<ValueId> = graph.node(id).inputs.iter().map(|input| root(graph, *input)).collect();
+    roots.sort_unstable();
+    roots.dedup();
+    roots
 }
 
 fn schedule(graph: &Graph, constraints: &Constraints, rows: usize, policy: Policy) -> Vec<NodeId> {
@@ -98,7 +108,8 @@ fn schedule(graph: &Graph, constraints: &Constraints, rows: usize, policy: Polic
     let mut left = constraints.readers.clone();
     let growth = |id: NodeId, left: &[u32]| -> i64 {
         let made: i64 = graph.node(id).outputs.iter().filter(|output| owned(**output)).map(|output| size(*output)).sum();
-        let freed: i64 = roots(graph, id).iter().filter(|value| owned(**value) && left[value.index()] == 1).map(|value| size(*value)).sum();
+        let freed: i64 =
+            constraints.roots[id.index()].iter().filter(|value| left[value.index()] == 1 && owned(**value)).map(|value| size(*value)).sum();
         made - freed
     };
     // Growth only falls while a node waits (other readers of its inputs run). A node whose rank improved is queued again with the
@@ -109,33 +120,33 @@ fn schedule(graph: &Graph, constraints: &Constraints, rows: usize, policy: Polic
         Policy::SmallestGrowth => growth(id, left),
     };
     let mut ready: BinaryHeap<Reverse<(i64, NodeId)>> = BinaryHeap::new();
-    let mut ready_ids: HashSet<NodeId> = HashSet::new();
+    let mut is_ready = vec![false; graph.nodes.len()];
     for id in constraints.nodes.iter().filter(|id| waiting[id.index()] == 0) {
         ready.push(Reverse((rank(*id, &left), *id)));
-        ready_ids.insert(*id);
+        is_ready[id.index()] = true;
     }
     let mut order = Vec::with_capacity(constraints.nodes.len());
     while let Some(Reverse((_, id))) = ready.pop() {
-        if !ready_ids.remove(&id) {
+        if !std::mem::take(&mut is_ready[id.index()]) {
             continue;
         }
         order.push(id);
-        let sources = roots(graph, id);
-        for source in &sources {
+        let sources = &constraints.roots[id.index()];
+        for source in sources {
             left[source.index()] -= 1;
         }
         for next in &constraints.successors[id.index()] {
             waiting[next.index()] -= 1;
             if waiting[next.index()] == 0 {
-                ready_ids.insert(*next);
+                is_ready[next.index()] = true;
                 ready.push(Reverse((rank(*next, &left), *next)));
             }
         }
         // A node that is now the only reader left of one of these values has become more attractive.
         if !matches!(policy, Policy::AsWritten) {
-            for waiting_id in ready_ids.iter().filter(|other| roots(graph, **other).iter().any(|value| sources.contains(value))) {
-                ready.push(Reverse((rank(*waiting_id, &left), *waiting_id)));
-            }
+            let last_reader =
+                sources.iter().filter(|source| left[source.index()] == 1).flat_map(|source| &constraints.read_by[source.index()]);
+            last_reader.filter(|other| is_ready[other.index()]).for_each(|other| ready.push(Reverse((rank(*other, &left), *other))));
         }
     }
     order

@@ -13,18 +13,19 @@ pub(super) fn legalise(graph: &Graph) -> Result<Graph, GraphError> {
     let mut graph = graph.clone();
     keep_outputs(&mut graph)?;
     let updates = std::mem::take(&mut graph.updates);
-    let mut waits = Waits::of(&graph);
+    let (mut waits, olds) = (Waits::of(&graph), graph.state_values());
     let mut taken: HashSet<ValueId> = HashSet::new();
     for (state, mut value) in updates {
-        let direct = can_write_directly(&graph, state, value) && !taken.contains(&value) && !waits.in_circle(&graph, state, value);
+        let old = olds[state.0 as usize];
+        let direct = can_write_directly(&graph, old, value) && !taken.contains(&value) && !waits.in_circle(&graph, old, value);
         if !direct {
             value = copy(&mut graph, state, value, &mut waits)?;
         }
         // Even a copy may have to wait for itself, if it reads a state that changes: then what it reads is put aside first.
-        if waits.in_circle(&graph, state, value) {
+        if waits.in_circle(&graph, old, value) {
             value = copy(&mut graph, state, value, &mut waits)?;
         }
-        if let Some(old) = graph.state_value(state) {
+        if let Some(old) = old {
             waits.writers.insert(old, graph.values[value.index()].producer);
         }
         taken.insert(value);
@@ -52,13 +53,13 @@ fn keep_outputs(graph: &mut Graph) -> Result<(), GraphError> {
     Ok(())
 }
 
-fn can_write_directly(graph: &Graph, state: StateId, value: ValueId) -> bool {
+fn can_write_directly(graph: &Graph, old: Option<ValueId>, value: ValueId) -> bool {
     let producer = graph.producer(value);
     let define = producer.op.define();
     if producer.op.is_leaf() || define.is_view() {
         return false;
     }
-    let Some(old) = graph.state_value(state) else { return true };
+    let Some(old) = old else { return true };
     let output = producer.outputs.iter().position(|output| *output == value).expect("a value is among its producer's outputs");
     producer
         .inputs
@@ -85,8 +86,8 @@ impl Waits {
     }
 
     /// Whether some reader of the state's old value waits for the node that would write the new one over it.
-    fn in_circle(&self, graph: &Graph, state: StateId, value: ValueId) -> bool {
-        let Some(old) = graph.state_value(state) else { return false };
+    fn in_circle(&self, graph: &Graph, old: Option<ValueId>, value: ValueId) -> bool {
+        let Some(old) = old else { return false };
         let writer = graph.values[value.index()].producer;
         let (mut seen, mut open) = (HashSet::from([writer]), vec![writer]);
         while let Some(id) = open.pop() {
@@ -122,9 +123,9 @@ pub(super) fn root(graph: &Graph, mut value: ValueId) -> ValueId {
 
 /// For every node that changes states, the nodes that must have read them before.
 pub(super) fn readers(graph: &Graph) -> HashMap<NodeId, Vec<NodeId>> {
-    let mut writers: HashMap<ValueId, NodeId> = HashMap::new();
+    let (mut writers, olds): (HashMap<ValueId, NodeId>, _) = (HashMap::new(), graph.state_values());
     for (state, value) in &graph.updates {
-        if let Some(old) = graph.state_value(*state) {
+        if let Some(old) = olds[state.0 as usize] {
             writers.insert(old, graph.values[value.index()].producer);
         }
     }

@@ -110,7 +110,7 @@ fn cut_square(side: u64, pieces: usize, seed: u32, whirls: bool) -> Vec<Block> {
 
 #[test]
 fn cut_squares_are_put_together_again() {
-    for (seed, pieces) in [40, 60, 80, 100, 120, 140, 160, 200].into_iter().enumerate() {
+    for (seed, pieces) in [40, 80, 120, 160].into_iter().enumerate() {
         for whirls in [false, true] {
             let blocks = cut_square(256, pieces, seed as u32, whirls);
             let capacity = Bytes(64 * 256);

@@ -3,10 +3,11 @@
 use crate::support::{graph_from, numbers, parameter, recipes};
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::graph::StateId;
-use plimsoll_core::passes::{fuse_epilogues, fuse_pointwise, optimize, remove_dead, simplify};
+use plimsoll_core::ops::{Conv2d, MaxPool, Window};
+use plimsoll_core::passes::{fuse_epilogues, fuse_pointwise, optimize, remove_dead, simplify, sink_masks};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::training_programs;
-use plimsoll_core::{Graph, GraphError, Shape, TensorType, ValueId, reference, verify};
+use plimsoll_core::{DType, Graph, GraphError, Op, Shape, TensorType, ValueId, reference, verify};
 
 /// A dense layer with ReLU, mean squared error, and plain descent.
 fn training_step() -> Result<Graph, GraphError> {
@@ -158,4 +159,53 @@ fn run(graph: &Graph) -> Vec<Vec<f64>> {
         graph.states().iter().enumerate().map(|(i, state)| numbers(state.ty.shape.elements().bind(rows), 50 + i as u32)).collect();
     let outcome = reference::run(graph, rows, &inputs, &states, &[], &StepRandom::default());
     outcome.outputs().iter().map(|(_, elements)| elements.clone()).chain(outcome.states().to_vec()).collect()
+}
+
+/// Two convolutions with ReLU, the first pooled (windows that overlap) and also read as it is, as networks with skips do.
+fn pooled_step(skip: bool) -> Result<Graph, GraphError> {
+    let mut g = Graph::new();
+    let x = g.input("x", TensorType::f32(Shape::batch_of([6, 6, 2])));
+    let convolved = |g: &mut Graph, name: &str, x: ValueId, stride: usize| {
+        let filter = parameter(g, name, Shape::fixed([3, 3, 2, 2]))?;
+        let window = Window::same((3, 3), (stride, stride), (1, 1), (6, 6));
+        let y = g.add_one(Op::Conv2d(Conv2d { window, groups: 1, epilogue: None, dtype: DType::F32 }), &[x, filter])?;
+        g.map(y, |e, x| e.binary(Binary::Max, x, e.constant(0.0)))
+    };
+    let large = convolved(&mut g, "first", x, 1)?;
+    let window = Window::same((3, 3), (2, 2), (1, 1), (6, 6));
+    let small = g.add(Op::MaxPool(MaxPool { window }), &[large])?[0];
+    let mut last = g.times(small, small)?;
+    if skip {
+        let other = convolved(&mut g, "second", large, 2)?;
+        last = g.times(last, other)?;
+    }
+    let loss = g.sum(last)?;
+    g.output("loss", loss);
+    let descend = |g: &mut Graph, parameter: StateId, gradient: ValueId| {
+        let value = g.state_value(parameter).expect("parameters are read");
+        let moved = g.binary(Binary::Sub, value, gradient)?;
+        g.update(parameter, moved);
+        Ok(())
+    };
+    Ok(training_programs(&g, loss, false, &descend)?.remove(0).1)
+}
+
+#[test]
+fn masks_are_read_off_what_was_pooled() {
+    for skip in [false, true] {
+        let fused =
+            [simplify, remove_dead, fuse_pointwise, remove_dead].iter().fold(pooled_step(skip).unwrap(), |graph, pass| pass(&graph));
+        let sunk = remove_dead(&sink_masks(&fused));
+        verify(&sunk).unwrap();
+        let x = numbers(5 * 72, 3);
+        let states: Vec<Vec<f64>> = fused.states().iter().enumerate().map(|(i, _)| numbers(36, i as u32)).collect();
+        let run = |graph: &Graph| reference::run(graph, 5, &[x.clone()], &states, &[], &StepRandom::default());
+        let (before, after) = (run(&fused), run(&sunk));
+        assert_eq!((before.outputs(), before.states()), (after.outputs(), after.states()), "skip {skip}");
+        // The gradient of pooling is final: no mask over the large tensor follows it.
+        let pooled = sunk.nodes().find(|(_, node)| matches!(node.op, Op::MaxPoolGrad(_))).expect("pooling is differentiated").1;
+        let readers: Vec<_> = sunk.nodes().filter(|(_, node)| node.inputs.contains(&pooled.outputs[0])).map(|(_, node)| node).collect();
+        let masked = |op: &Op| matches!(op, Op::Pointwise(op) if op.expr.to_string().contains("select"));
+        assert!(!readers.is_empty() && readers.iter().all(|node| !masked(&node.op)), "skip {skip}\n{sunk}");
+    }
 }

@@ -3,24 +3,30 @@
 //! Every extent is a number in the text, so the compiler turns index arithmetic into shifts and multiplications; only addresses are parameters.
 //! Sums are cut by shapes and brought together in a fixed order, never by atomics: the same inputs give the same bits.
 
+mod attention;
 mod convolution;
 mod expression;
+mod gather;
 mod index;
 mod movement;
 mod pointwise;
 mod pooling;
 mod product;
+mod recurrent;
 mod reduce;
 mod report;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use attention::{Heads, attention, attention_grad, attention_grad_workspace};
 pub(crate) use convolution::{Conv, forward, grad_filter, grad_filter_workspace, grad_input};
 pub(crate) use expression::{Operand, Site};
+pub(crate) use gather::{gather, scatter_add};
 pub(crate) use movement::{concat, pad, slice, transpose};
 pub(crate) use pointwise::pointwise;
 pub(crate) use pooling::{avg_pool, avg_pool_grad, max_pool, max_pool_grad};
 pub(crate) use product::{matmul, narrowed};
+pub(crate) use recurrent::{recurrent, recurrent_grad, recurrent_grad_workspace, recurrent_workspace};
 pub(crate) use reduce::{reduce, reduce_workspace};
 pub(crate) use report::report;
 
@@ -32,8 +38,12 @@ use std::fmt::Write;
 pub(crate) enum Argument {
     /// An input of the node.
     Input(usize),
+    /// An input of the node, from this byte on.
+    InputAt(usize, usize),
     /// An output of the node.
     Output(usize),
+    /// An output of the node, from this byte on.
+    OutputAt(usize, usize),
     /// The node's scratch.
     Workspace,
     /// The node's scratch, from this byte on.
@@ -109,7 +119,7 @@ fn type_name(dtype: DType) -> &'static str {
 
 /// A parameter that a kernel reads, or writes if it is an output or scratch.
 fn parameter(dtype: DType, name: &str, argument: Argument) -> (String, Argument) {
-    let constant = if matches!(argument, Argument::Input(_)) { "const " } else { "" };
+    let constant = if matches!(argument, Argument::Input(_) | Argument::InputAt(..)) { "const " } else { "" };
     (format!("{constant}{}* {name}", type_name(dtype)), argument)
 }
 

@@ -66,3 +66,38 @@ __device__ __forceinline__ void first_largest(float& value, int& position, float
     bool above = !is_nan(value) && (is_nan(value2) || value2 > value);
     if (above || (equal && position2 < position)) { value = value2; position = position2; }
 }
+
+// Products of small tiles in shared memory, whose rows are `PITCH` apart and begin at multiples of four numbers. A thread has the rows `row`, `row + 16`, …
+__device__ __forceinline__ float dot(float4 a, float4 b) { return a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w; }
+
+// To each pair of its rows on the left and on the right, the sum of their products.
+template <int R, int S, int DEPTH, int PITCH>
+__device__ __forceinline__ void add_dots(float (&sums)[R][S], const float* left, const float* right, int row, int column) {
+    #pragma unroll 4
+    for (int c = 0; c < DEPTH; c += 4) {
+        float4 x[R], y[S];
+        for (int r = 0; r < R; r++) x[r] = *(const float4*)&left[(row + 16 * r) * PITCH + c];
+        for (int s = 0; s < S; s++) y[s] = *(const float4*)&right[(column + 16 * s) * PITCH + c];
+        for (int r = 0; r < R; r++) for (int s = 0; s < S; s++) sums[r][s] += dot(x[r], y[s]);
+    }
+}
+
+// To four columns of each of its rows, the rows on the right weighted by those on the left.
+template <int R, int DEPTH, int LEFT, int PITCH>
+__device__ __forceinline__ void add_products(float (&sums)[R][4], const float* left, const float* right, int row, int column) {
+    #pragma unroll 4
+    for (int k = 0; k < DEPTH; k += 4) {
+        float4 x[R];
+        for (int r = 0; r < R; r++) x[r] = *(const float4*)&left[(row + 16 * r) * LEFT + k];
+        for (int u = 0; u < 4; u++) {
+            const float4 y = *(const float4*)&right[(k + u) * PITCH + column];
+            for (int r = 0; r < R; r++) {
+                const float weight = u == 0 ? x[r].x : u == 1 ? x[r].y : u == 2 ? x[r].z : x[r].w;
+                sums[r][0] += weight * y.x;
+                sums[r][1] += weight * y.y;
+                sums[r][2] += weight * y.z;
+                sums[r][3] += weight * y.w;
+            }
+        }
+    }
+}

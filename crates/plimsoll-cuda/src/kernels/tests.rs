@@ -2,7 +2,7 @@
 
 use super::*;
 use plimsoll_core::expr::{Binary, Expr, Unary};
-use plimsoll_core::ops::{Reduction, Window};
+use plimsoll_core::ops::{Activation, Attention, Cell, Packing, Recurrent, RecurrentGrad, Reduction, Window};
 
 fn site<'a>(expr: &'a Expr, dims: &'a [usize], operands: &'a [Operand<'a>], row: u64) -> Site<'a> {
     Site { expr, dims, operands, row, at_hand: &[] }
@@ -111,4 +111,63 @@ fn a_program_counts_beyond_32_bits_only_where_it_must() {
     let identity = Expr::identity();
     let large = [3_000_000_000];
     assert!(pointwise(&site(&identity, &large, &[floats(&large)], 0), &[DType::F32]).body.contains("unsigned long long i"));
+}
+
+#[test]
+fn rows_of_a_table_and_their_sum() {
+    let kernels = [
+        gather(12, 5, 7, [DType::BF16, DType::I32, DType::F32]),
+        scatter_add(8192, 50_257, 768, [DType::I32, DType::F16]),
+        scatter_add(6, 4, 3, [DType::U8, DType::F32]),
+    ];
+    insta::assert_snapshot!(kernels.iter().map(text).collect::<String>());
+}
+
+#[test]
+fn attention_in_tiles() {
+    let plain = Attention::new(Packing::All, 12, 64);
+    let causal = Attention { causal: true, ..plain };
+    let all = Heads { op: &causal, batch: 2, queries: 100, keys: 100, depth: 64, types: vec![DType::BF16], mask: None };
+    insta::assert_snapshot!("attention", text(&attention(&all)));
+    insta::assert_snapshot!("attention_grad", attention_grad(&all, DType::F32).iter().map(text).collect::<String>());
+    // What is not in these texts: tensors of their own, shared heads, a mask, and a head deeper than a tile.
+    let shared = Attention { kv_heads: 2, ..Attention::new(Packing::Separate, 4, 67) };
+    let types = vec![DType::F32, DType::F16, DType::BF16];
+    let apart = Heads { op: &shared, batch: 3, queries: 5, keys: 40, depth: 67, types, mask: Some(DType::U8) };
+    let heads: Vec<String> =
+        [vec![attention(&apart)], attention_grad(&apart, DType::F16)].concat().iter().map(|kernel| beginning(kernel, 12)).collect();
+    insta::assert_snapshot!("attention_of_separate_tensors", heads.join("\n"));
+}
+
+#[test]
+fn recurrent_layers_step_by_step() {
+    for cell in [Cell::Lstm, Cell::Gru, Cell::Simple(Activation::Relu)] {
+        let op = Recurrent { cell, units: 40, reverse: false, masked: true, initial: true };
+        let numbers: Vec<usize> = (0..4 + usize::from(cell == Cell::Gru) + usize::from(cell == Cell::Lstm)).collect();
+        let there = recurrent(&op, 9, 3, &numbers, |_| DType::BF16);
+        let launches: Vec<String> = there.iter().map(|kernel| format!("{}\n{:?}\n", kernel.what, arguments(kernel))).collect();
+        insta::assert_snapshot!(format!("recurrent_{}_launches", cell.name()), launches.join("\n"));
+        let step = &there[there.len() - 1 - usize::from(cell == Cell::Lstm)];
+        insta::assert_snapshot!(format!("recurrent_{}", cell.name()), text(step));
+
+        let op = RecurrentGrad { cell, units: 40, reverse: true, masked: true, initial: true, last_state: cell == Cell::Lstm };
+        let count = match cell {
+            Cell::Lstm => 6,
+            Cell::Gru => 7,
+            Cell::Simple(_) => 4,
+        };
+        let back = recurrent_grad(&op, 9, 3, &(0..count).collect::<Vec<_>>(), |_| DType::F16, DType::F16);
+        let launches: Vec<String> = back.iter().map(|kernel| format!("{}\n{:?}\n", kernel.what, arguments(kernel))).collect();
+        insta::assert_snapshot!(format!("recurrent_{}_launches_back", cell.name()), launches.join("\n"));
+        insta::assert_snapshot!(format!("recurrent_{}_back", cell.name()), text(&back[back.len() - 2]));
+    }
+}
+
+fn arguments(kernel: &Kernel) -> Vec<String> {
+    kernel.parameters.iter().map(|(text, argument)| format!("{text} = {argument:?}")).collect()
+}
+
+/// The first lines of a text, in which all that depends on shapes and types stands.
+fn beginning(kernel: &Kernel, lines: usize) -> String {
+    text(kernel).lines().take(lines).collect::<Vec<_>>().join("\n")
 }

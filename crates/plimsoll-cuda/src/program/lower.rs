@@ -1,10 +1,10 @@
 //! From a node of a planned graph to kernels and products, and how much scratch those will need.
 
-use crate::kernels::{self, Argument, Conv, Kernel, Operand, Site};
+use crate::kernels::{self, Argument, Conv, Heads, Kernel, Operand, Site};
 use crate::products;
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Graph, Node, StateKind};
-use plimsoll_core::ops::{MatMul, Window};
+use plimsoll_core::ops::{Attention, MatMul, Window};
 use plimsoll_core::plan::{Place, Plan, Program};
 use plimsoll_core::{Bytes, DType, Op, Shape, ValueId};
 
@@ -46,6 +46,16 @@ pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize) -> Bytes {
         }
         Op::Conv2dGradFilter(op) => {
             kernels::grad_filter_workspace(&conv(&op.window, op.groups, &dims(node.inputs[0]), &dims(node.inputs[1])))
+        }
+        Op::AttentionGrad(op) => {
+            let [.., o, _, _] = node.inputs[..] else { unreachable!("checked when the node was added") };
+            let (heads, places) = (op.attention.heads, dims(o));
+            kernels::attention_grad_workspace(places[0], heads, places[1])
+        }
+        Op::Recurrent(op) => kernels::recurrent_workspace(op, dims(node.inputs[0])[0]),
+        Op::RecurrentGrad(op) => {
+            let sequence = dims(node.outputs[0]);
+            kernels::recurrent_grad_workspace(op, sequence[0], sequence[1])
         }
         _ => 0,
     })
@@ -110,8 +120,14 @@ impl Lowering<'_> {
                 let types = self.reals([inputs[0], inputs[1]])?;
                 all(kernels::grad_filter(&conv(&op.window, op.groups, &self.dims(inputs[0]), &self.dims(inputs[1])), types))
             }
-            Op::Recurrent(_) | Op::RecurrentGrad(_) => {
-                return Err("has no CUDA kernel yet; compute with `--device cpu`".to_string());
+            Op::Recurrent(op) => {
+                let (sequence, numbers): (_, Vec<usize>) = (self.dims(inputs[0]), (0..inputs.len()).collect());
+                all(kernels::recurrent(op, sequence[0], sequence[1], &numbers, |i| self.dtype(inputs[i])))
+            }
+            Op::RecurrentGrad(op) => {
+                let (sequence, numbers): (_, Vec<usize>) = (self.dims(outputs[0]), (0..inputs.len()).collect());
+                let (dtype, out) = (|i: usize| self.dtype(inputs[i]), self.dtype(outputs[0]));
+                all(kernels::recurrent_grad(op, sequence[0], sequence[1], &numbers, dtype, out))
             }
             Op::MaxPool(op) => {
                 let [dtype] = self.reals([outputs[0]])?;
@@ -132,8 +148,20 @@ impl Lowering<'_> {
             Op::Transpose(op) => one(kernels::transpose(self.size(inputs[0]), &self.dims(inputs[0]), &op.order)),
             Op::Slice(op) => one(kernels::slice(self.size(inputs[0]), &self.dims(inputs[0]), &self.dims(outputs[0]), op.axis, op.start)),
             Op::Pad(op) => one(kernels::pad(self.size(inputs[0]), &self.dims(inputs[0]), &self.dims(outputs[0]), op.axis, op.before)),
-            Op::Gather(_) | Op::ScatterAdd(_) | Op::Attention(_) | Op::AttentionGrad(_) => {
-                return Err("has no CUDA kernel yet; train on the CPU (`--device cpu`)".to_string());
+            Op::Gather(_) => {
+                let (table, count) = (self.dims(inputs[0]), self.dims(inputs[1]).iter().product());
+                let types = [self.dtype(inputs[0]), self.dtype(inputs[1]), self.dtype(outputs[0])];
+                one(kernels::gather(count, table[0], table[1..].iter().product(), types))
+            }
+            Op::ScatterAdd(op) => {
+                let (table, count) = (op.table.bind(self.rows), self.dims(inputs[0]).iter().product());
+                let types = [self.dtype(inputs[0]), self.dtype(inputs[1])];
+                one(kernels::scatter_add(count, table[0], table[1..].iter().product(), types))
+            }
+            Op::Attention(op) => one(kernels::attention(&self.heads(op, inputs, 0))),
+            Op::AttentionGrad(op) => {
+                let dy = self.dtype(inputs[inputs.len() - 1]);
+                all(kernels::attention_grad(&self.heads(&op.attention, inputs, 3), dy))
             }
             Op::Concat(op) => {
                 let dims: Vec<Vec<usize>> = inputs.iter().map(|input| self.dims(*input)).collect();
@@ -173,6 +201,23 @@ impl Lowering<'_> {
             works.push(Work::Kernel(kernel, seen));
         }
         Ok(works)
+    }
+
+    /// An attention whose inputs are the packing's tensors, perhaps a mask, and some more behind.
+    fn heads<'a>(&self, op: &'a Attention, inputs: &[ValueId], behind: usize) -> Heads<'a> {
+        let tensors = &inputs[..op.packing.tensors()];
+        let shapes: Vec<&Shape> = tensors.iter().map(|tensor| self.program.graph.shape(*tensor)).collect();
+        let shape = op.shape(&shapes).expect("checked when the node was added");
+        let mask = inputs[tensors.len()..inputs.len() - behind].first();
+        Heads {
+            op,
+            batch: shape.batch.bind(self.rows),
+            queries: shape.queries,
+            keys: shape.keys,
+            depth: shape.depth,
+            types: tensors.iter().map(|tensor| self.dtype(*tensor)).collect(),
+            mask: mask.map(|mask| self.dtype(*mask)),
+        }
     }
 
     /// Whether the node changes a state that must stay good when the loss is not finite. Sums of gradients begin anew with the next batch.
@@ -285,8 +330,14 @@ impl Addresses<'_> {
     pub fn argument(&self, argument: Argument, inputs: &[ValueId], outputs: &[ValueId], workspace: Bytes) -> Result<Address, String> {
         match argument {
             Argument::Input(i) => self.value(inputs[i]),
-            Argument::Output(i) => match self.value(outputs[i])? {
-                Address::Fixed(address) => Ok(Address::Fixed(address)),
+            Argument::InputAt(i, bytes) => Ok(match self.value(inputs[i])? {
+                Address::Fixed(address) => Address::Fixed(address + bytes as u64),
+                Address::Slot(offset) => Address::Slot(offset + bytes as u64),
+                Address::Answer => unreachable!("no value is an answer"),
+            }),
+            Argument::Output(i) => self.argument(Argument::OutputAt(i, 0), inputs, outputs, workspace),
+            Argument::OutputAt(i, bytes) => match self.value(outputs[i])? {
+                Address::Fixed(address) => Ok(Address::Fixed(address + bytes as u64)),
                 _ => Err("is planned to write where only the host writes".to_string()),
             },
             Argument::Workspace => Ok(Address::Fixed(self.arena.0 + workspace.0)),

@@ -355,3 +355,44 @@ impl Layer for RmsNorm {
         affine.apply(lowering, x, None, scale)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::{Dense, Model, Sequential};
+    use plimsoll_core::graph::{Phase, StateId};
+    use plimsoll_core::shape::TensorType;
+    use plimsoll_core::{Op, autodiff, passes};
+
+    /// How many sums the gradients of a layer take, and how many values of a row they need from the forward part.
+    fn backward(layer: impl Layer + 'static) -> (usize, usize) {
+        let model: Model = Sequential::new().add(Dense::new(6).bias(false)).add(layer).into();
+        let (mut g, lowered) = model.graph(&[TensorType::f32(Shape::batch_of([4, 5]))], true).unwrap();
+        let pull = g.input("pull", TensorType::f32(Shape::batch_of([4, 6])));
+        let product = g.times(lowered.output, pull).unwrap();
+        let loss = g.sum(product).unwrap();
+        let states: Vec<ValueId> = (0..g.states().len() as u32).filter_map(|i| g.state_value(StateId(i))).collect();
+        for (i, gradient) in autodiff::gradients(&mut g, loss, &states).unwrap().into_iter().enumerate() {
+            g.output(&format!("gradient {i}"), gradient);
+        }
+        let g = passes::optimize(&g).unwrap();
+        let later = || g.nodes().map(|(_, node)| node).filter(|node| node.phase == Phase::Backward);
+        // Those over the rows; sums of what is there once per channel cost nothing.
+        let sums = later().filter(|node| matches!(&node.op, Op::Reduce(sum) if sum.shape.has_batch())).count();
+        let mut kept: Vec<ValueId> = later().flat_map(|node| node.inputs.iter().copied()).collect();
+        kept.sort_unstable();
+        kept.dedup();
+        let whole = |value: &&ValueId| {
+            let producer = g.producer(**value);
+            producer.phase == Phase::Forward && !producer.op.is_leaf() && g.shape(**value).elements() == Shape::batch_of([4, 6]).elements()
+        };
+        (sums, kept.iter().filter(whole).count())
+    }
+
+    #[test]
+    fn gradients_take_few_sums_and_keep_only_what_went_in() {
+        assert_eq!(backward(BatchNorm::new()), (2, 1), "of the gradient, and of it times what went in");
+        assert_eq!(backward(LayerNorm::new()), (4, 1), "the same along the rows and, for scale and shift, along the batch");
+        assert_eq!(backward(RmsNorm::new()), (2, 1));
+    }
+}

@@ -40,7 +40,7 @@ impl fmt::Display for RunPlan {
         };
         writeln!(f, "  results      {results}")?;
         writeln!(f, "  predicted    {} a batch", seconds(self.predicted_s))?;
-        let cut = if self.micro_batch_asked || self.batch == 1 { "" } else { ", cut into single rows if need be" };
+        let cut = if self.may_cut { ", cut into single rows if need be" } else { "" };
         match &self.device_memory {
             Some(device) => write!(f, "  least        {} there and {} on the host work too{cut}", device.least, self.least),
             None => write!(f, "  least        {} works too{cut}", self.least),

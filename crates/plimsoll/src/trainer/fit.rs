@@ -244,7 +244,7 @@ impl Trainer {
 
         let left = if track.stopped { 0 } else { last.saturating_sub(session.epochs) };
         let done = track.rows / plan.feed_rows as u64;
-        let options = Options { first_epoch: session.epochs, first_batch: done, epochs: Some(left) };
+        let options = Options { first_epoch: session.epochs, first_batch: done, epochs: Some(left), ..Options::default() };
         let mut feed = Feed::start(&data, &plan.pipeline, &session.ledger, options)?;
         let mut held_out = match (&validation, &plan.validation) {
             (Some(data), Some(pipeline)) => Some(HeldOut::start(Role::Evaluate, data, pipeline, session, left)?),

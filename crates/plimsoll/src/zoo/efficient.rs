@@ -4,7 +4,9 @@ use super::known;
 use super::mobile::depthwise;
 use super::options::Setup;
 use super::parts::{centred, conv_norm};
-use crate::nn::{Activation, Add, BatchNorm, Conv2D, Dense, Dropout, Functional, GlobalAveragePool, Model, Multiply, Padding, Reshape};
+use crate::nn::{
+    Activation, Add, BatchNorm, Conv2D, Dense, DepthwiseConv2D, Dropout, Functional, GlobalAveragePool, Model, Multiply, Padding, Reshape,
+};
 use crate::nn::{StochasticDepth, Tensor};
 
 /// EfficientNet-B0.
@@ -50,7 +52,8 @@ pub(super) fn make_b0(setup: &Setup) -> Model {
                 if expansion > 1 {
                     y = conv_norm(net, "expand", y, centred(inner, 1, 1), silu);
                 }
-                y = depthwise(net, "depthwise", y, size, stride, Padding::all(size / 2), BatchNorm::torch(), silu);
+                let conv = DepthwiseConv2D::new(size).stride(stride, stride).padding(Padding::all(size / 2));
+                y = depthwise(net, y, conv, BatchNorm::torch(), silu);
                 y = squeeze(net, y, inner, (channels / 4).max(1));
                 y = conv_norm(net, "project", y, centred(out, 1, 1), Activation::Linear);
                 if stride == 1 && channels == out {

@@ -16,20 +16,10 @@ pub fn mobilenet_v2(classes: usize) -> Model {
     known("mobilenet-v2", classes)
 }
 
-/// A depthwise convolution of `size`×`size`, normalised.
-pub(super) fn depthwise(
-    net: &mut Functional,
-    name: &str,
-    x: Tensor,
-    size: usize,
-    stride: usize,
-    padding: Padding,
-    norm: BatchNorm,
-    activation: Activation,
-) -> Tensor {
-    net.block(name, |net| {
-        let conv = DepthwiseConv2D::new(size).stride(stride, stride).padding(padding).bias(false).initializer(Initializer::HeNormal);
-        let x = net.named("conv", conv, [x]);
+/// A depthwise convolution without bias, normalised.
+pub(super) fn depthwise(net: &mut Functional, x: Tensor, conv: DepthwiseConv2D, norm: BatchNorm, activation: Activation) -> Tensor {
+    net.block("depthwise", |net| {
+        let x = net.named("conv", conv.bias(false).initializer(Initializer::HeNormal), [x]);
         let x = net.named("norm", norm, [x]);
         net.add(activation, [x])
     })
@@ -45,7 +35,8 @@ pub(super) fn make_v1(setup: &Setup) -> Model {
     let blocks = [(64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2)].into_iter().chain(middle).chain([(1024, 2), (1024, 1)]);
     for (i, (channels, stride)) in blocks.enumerate() {
         x = net.block(&format!("block{}", i + 1), |net| {
-            let x = depthwise(net, "depthwise", x, 3, stride, Padding::Same, BatchNorm::new(), relu6);
+            let each = DepthwiseConv2D::new(3).stride(stride, stride).padding(Padding::Same);
+            let x = depthwise(net, x, each, BatchNorm::new(), relu6);
             conv_norm_by(net, "pointwise", x, conv(setup.wide(channels), 1, 1), BatchNorm::new(), relu6)
         });
     }
@@ -76,7 +67,8 @@ pub(super) fn make_v2(setup: &Setup) -> Model {
                 if expansion > 1 {
                     y = conv_norm(net, "expand", y, centred(channels * expansion, 1, 1), relu6);
                 }
-                y = depthwise(net, "depthwise", y, 3, stride, Padding::all(1), BatchNorm::torch(), relu6);
+                let conv = DepthwiseConv2D::new(3).stride(stride, stride).padding(Padding::all(1));
+                y = depthwise(net, y, conv, BatchNorm::torch(), relu6);
                 y = conv_norm(net, "project", y, centred(out, 1, 1), Activation::Linear);
                 if stride == 1 && channels == out { net.add(Add, [x, y]) } else { y }
             });

@@ -5,20 +5,23 @@ use super::sections::{Part, Piece};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Beyond this many blocks in a part only orders of time are tried: those look at gaps, the others at all blocks that live meanwhile.
-const MANY: usize = 12_000;
+/// Placing by priority looks, for every block, at those that live meanwhile; beyond so many looks in all, further orders are not tried. The
+/// orders of time look at gaps only and always are.
+const LOOKS: usize = 2_000_000_000;
 
 /// The best layout of all orders, or the first that is no higher than `wanted`.
 pub(super) fn pack(part: &Part, wanted: u64) -> Vec<u64> {
     let pieces = &part.pieces;
     let mut best: Option<(u64, Vec<u64>)> = None;
-    let by_priority = PRIORITIES.iter().filter(|_| pieces.len() <= MANY).map(|priority| {
+    let affordable = LOOKS / pieces.len().pow(2).max(1);
+    let by_priority = PRIORITIES.iter().take(affordable).map(|priority| {
         let mut order: Vec<usize> = (0..pieces.len()).collect();
         order.sort_by_key(|i| (Reverse(priority(&pieces[*i])), pieces[*i].start, *i));
         place(pieces, &order)
     });
-    let by_time = [(false, false), (false, true), (true, false), (true, true)].map(|(backwards, tight)| (backwards, tight));
-    let by_time = by_time.into_iter().map(|(backwards, tight)| sweep(pieces, part.sections as u32, backwards, tight));
+    let by_time = [(false, false), (false, true), (true, false), (true, true)]
+        .into_iter()
+        .map(|(backwards, tight)| sweep(pieces, part.sections as u32, backwards, tight));
     for offsets in by_priority.chain(by_time) {
         let height = height(pieces, &offsets);
         if best.as_ref().is_none_or(|(smallest, _)| height < *smallest) {
@@ -40,9 +43,9 @@ pub(super) fn height(pieces: &[Piece], offsets: &[u64]) -> u64 {
 type Priority = fn(&Piece) -> (u64, u64);
 
 const PRIORITIES: [Priority; 6] = [
-    |p| (p.size, u64::from(p.end - p.start)),
     |p| (u64::from(p.end - p.start), p.size),
     |p| (p.size.saturating_mul(u64::from(p.end - p.start)), p.size),
+    |p| (p.size, u64::from(p.end - p.start)),
     |p| (u64::MAX - u64::from(p.start), p.size),
     |p| (u64::from(p.end), p.size),
     |p| (u64::from(p.size.ilog2()), u64::from(p.end - p.start)),

@@ -3,8 +3,9 @@
 use super::search::{Focus, Outcome, Search};
 use super::sections::{Part, Piece, totals};
 
-/// The work of the shortest search.
+/// The work of the shortest search, and its least per block.
 const SHORTEST: u64 = 300_000;
+const PER_BLOCK: u64 = 200;
 
 /// After these many rounds the keys of the rankings are blurred, each time differently.
 const EXACT_ROUNDS: u64 = 2;
@@ -62,10 +63,14 @@ impl<'a> Restarts<'a> {
 
     /// Searches until something is found or proven, `work` is done, or nobody wants to go on. Also gives the work that was done.
     pub fn run(&mut self, work: u64, go_on: &dyn Fn() -> bool) -> (Outcome, u64) {
+        let blocks = self.part.pieces.len() as u64;
+        // Sets of blocks per section are work too.
+        let preparation = self.part.sections as u64 * (1 + blocks / 64);
         let mut left = work;
-        while left > 0 && go_on() {
+        while left > preparation && go_on() {
+            left -= preparation;
             let round = self.count / KEYS.len() as u64;
-            let share = (SHORTEST * luby(round + 1)).min(left);
+            let share = (SHORTEST.max(PER_BLOCK * blocks) * luby(round + 1)).min(left);
             let focus = FOCUS[(round % FOCUS.len() as u64) as usize];
             let mut search = Search::new(self.part, self.height, self.order(round), focus, std::mem::take(&mut self.trouble));
             self.count += 1;
@@ -80,7 +85,8 @@ impl<'a> Restarts<'a> {
             self.trouble = search.trouble;
             self.trouble.iter_mut().for_each(|trouble| *trouble -= *trouble / 10);
         }
-        (Outcome::GaveUp, work - left)
+        // What is left is not enough to begin again.
+        (Outcome::GaveUp, work)
     }
 
     /// The blocks in the order in which this search tries them.

@@ -28,7 +28,7 @@ pub struct Effort(pub u64);
 impl Default for Effort {
     /// A few seconds at most for networks of some thousand nodes.
     fn default() -> Effort {
-        Effort(200_000_000)
+        Effort(60_000_000)
     }
 }
 
@@ -41,6 +41,8 @@ pub struct Sequenced {
     pub order: Vec<NodeId>,
     /// What is computed again.
     pub again: Again,
+    /// The arena it was made for: within this, offsets may lie anywhere.
+    pub limit: Option<Bytes>,
 }
 
 /// What a program computes more than once, and what that costs.
@@ -115,47 +117,42 @@ pub fn fit(graph: &Graph, rows: usize, device: &dyn Device, limit: Bytes, pace: 
     let problem = Problem::of(&graph, &order, rows, alignment, &workspace, pace);
     let (states, _) = place_states([(Role::Step, &graph)].into_iter(), alignment)?;
     let place = |found: &search::Found| -> Result<Program, GraphError> {
-        let program = placed(Role::Step, sequenced(&graph, &found.sequence, rows, pace), rows, device, &states)?;
+        let program = placed(Role::Step, sequenced(&graph, &found.sequence, rows, limit, pace), rows, device, &states)?;
         debug_assert_eq!(program.lower_bound.0, found.outcome.peak, "the search and the liveness see the same bytes");
         Ok(program)
     };
     let mut target = limit;
-    for _ in 0..ATTEMPTS {
-        let Some(found) = search::search(&problem, target.0, effort.0, None) else { break };
+    for attempt in 0..ATTEMPTS {
+        let share = if attempt == 0 { effort.0 / 2 } else { effort.0 / 8 };
+        let Some(found) = search::search(&problem, target.0, share, None) else { break };
         let program = place(&found)?;
-        if std::env::var("DEBUG").is_ok() {
-            eprintln!(
-                "peak {} arena {} target {} ratio {:.4}",
-                program.lower_bound.0,
-                program.arena.0,
-                target.0,
-                program.again.flops_ratio()
-            );
-        }
         if program.arena <= limit {
-            return Ok(program.into());
+            return Ok(program.within(limit));
         }
         // The packing lost some bytes to gaps: leave it room.
         target = Bytes(target.0.saturating_sub(((program.arena - limit).0 / 2).max(1)));
     }
     // What is promised as the least must work when it is asked for: it is found without looking at the limit.
-    let smallest = search::squeeze(&problem, effort.0);
-    let program = place(&smallest)?;
+    let smallest = search::squeeze(&problem, effort.0 / 4);
+    let mut unbound = sequenced(&graph, &smallest.sequence, rows, limit, pace);
+    unbound.limit = None;
+    let program = placed(Role::Step, unbound, rows, device, &states)?;
     if program.arena > limit {
         return Err(FitError::TooSmall { limit, least: program.arena });
     }
-    if let Some(found) = search::search(&problem, limit.0, effort.0, Some(&smallest.sequence)) {
+    if let Some(found) = search::search(&problem, limit.0, effort.0 / 4, Some(&smallest.sequence)) {
         let cheaper = place(&found)?;
         if cheaper.arena <= limit {
-            return Ok(cheaper.into());
+            return Ok(cheaper.within(limit));
         }
     }
-    Ok(program.into())
+    // Packed as it was when it was found to be small enough.
+    Ok(Sequenced { limit: None, ..program.within(limit) })
 }
 
-impl From<Program> for Sequenced {
-    fn from(program: Program) -> Sequenced {
-        Sequenced { graph: program.graph, order: program.order, again: program.again }
+impl Program {
+    fn within(self, limit: Bytes) -> Sequenced {
+        Sequenced { graph: self.graph, order: self.order, again: self.again, limit: Some(limit) }
     }
 }
 
@@ -187,7 +184,7 @@ pub fn seconds(program: &Program, rows: usize, pace: &dyn Pace) -> f64 {
     program.order.iter().map(|id| pace.seconds(&program.graph, program.graph.node(*id), rows)).sum()
 }
 
-fn sequenced(graph: &Graph, sequence: &[u32], rows: usize, pace: &dyn Pace) -> Sequenced {
+fn sequenced(graph: &Graph, sequence: &[u32], rows: usize, limit: Bytes, pace: &dyn Pace) -> Sequenced {
     let written = write::write(graph, sequence);
     let new = &written.graph;
     let flops = |nodes: &[NodeId]| nodes.iter().map(|id| new.node_flops(new.node(*id), rows)).sum::<u64>();
@@ -200,5 +197,5 @@ fn sequenced(graph: &Graph, sequence: &[u32], rows: usize, pace: &dyn Pace) -> S
         extra_seconds,
         nodes: written.repeated,
     };
-    Sequenced { graph: written.graph, order: written.order, again }
+    Sequenced { graph: written.graph, order: written.order, again, limit: Some(limit) }
 }

@@ -140,4 +140,16 @@ impl Problem {
         }
         problem
     }
+
+    /// No sequence holds less than this: some node must see all it reads, all it makes and its scratch at once.
+    pub fn least(&self) -> u64 {
+        let alone = |node: &u32| {
+            let sum = |values: &[u32]| values.iter().map(|value| self.size[*value as usize]).sum::<u64>();
+            let makes = self.makes.of(*node);
+            let over = |output: &u32| self.over.of(*node).chunks_exact(2).any(|pair| pair[0] == *output);
+            let shared: u64 = makes.iter().filter(|output| over(output)).map(|output| self.size[*output as usize]).sum();
+            sum(self.reads.of(*node)) + sum(makes) - shared.min(sum(makes)) + self.scratch[*node as usize]
+        };
+        self.order.iter().map(alone).max().unwrap_or(0)
+    }
 }

@@ -39,11 +39,18 @@ const PLAYED: usize = 24;
 
 /// The cheapest sequence found whose peak is within the limit. `from` is one more place to start from.
 pub(super) fn search(problem: &Problem, limit: u64, effort: u64, from: Option<&[u32]>) -> Option<Found> {
+    if limit < problem.least() {
+        return None;
+    }
     let mut search = Search::new(problem, limit, effort);
     let mut best: Option<Found> = None;
     for (i, start) in starts::starts(problem).into_iter().chain(from.map(<[u32]>::to_vec)).enumerate() {
         // Every start gets its turn, but none may eat up what the refinement needs.
         if i > 1 && search.simulation.work > effort / 2 && best.is_some() {
+            break;
+        }
+        // Where nothing must be computed again, nothing can be better.
+        if best.as_ref().is_some_and(|best| search.repetitions(&best.sequence).is_empty()) {
             break;
         }
         if let Some(found) = search.descend(start)
@@ -115,16 +122,18 @@ impl Search<'_> {
 
     /// Makes a sequence fit and takes back what is not needed for it. None if it cannot be made to fit this way.
     fn descend(&mut self, mut sequence: Vec<u32>) -> Option<Found> {
-        let mut outcome = self.play(&sequence);
-        if !outcome.legal {
+        if !self.play(&sequence).legal {
             return None;
         }
         self.compact(&mut sequence);
-        outcome = self.play(&sequence);
+        let mut outcome = self.play(&sequence);
         while outcome.excess > 0.0 {
+            if self.simulation.work > 2 * self.effort {
+                return None;
+            }
             outcome = self.give_up(&mut sequence, outcome, 0.0, f64::INFINITY)?;
         }
-        outcome = self.take_back(&mut sequence, outcome);
+        outcome = self.take_back(&mut sequence, outcome, 0.0);
         Some(Found { sequence, outcome })
     }
 
@@ -222,32 +231,41 @@ impl Search<'_> {
     }
 
     /// Takes back repetitions, the dearest first, as long as the excess does not grow.
-    fn take_back(&mut self, sequence: &mut Vec<u32>, mut outcome: Outcome) -> Outcome {
+    fn take_back(&mut self, sequence: &mut Vec<u32>, mut outcome: Outcome, noise: f64) -> Outcome {
+        // A repetition that could not be taken back hardly ever can be later: each is tried once.
+        let mut tried: Vec<(u32, u32)> = Vec::new();
         loop {
-            let mut repeated = self.repetitions(sequence);
-            repeated.sort_by(|a, b| self.seconds(sequence[*b]).total_cmp(&self.seconds(sequence[*a])));
+            let mut repeated: Vec<(f64, usize, (u32, u32))> = Vec::new();
+            for (step, time) in self.repetitions(sequence) {
+                let name = (sequence[step], time);
+                if !tried.contains(&name) {
+                    let luck = if noise > 0.0 { 1.0 + noise * self.random.unit() } else { 1.0 };
+                    repeated.push((luck * self.seconds(sequence[step]), step, name));
+                }
+            }
+            repeated.sort_by(|a, b| b.0.total_cmp(&a.0));
             let mut without = std::mem::take(&mut self.scratch);
-            let mut found = None;
-            for step in repeated {
+            let mut found = false;
+            for (_, step, name) in repeated {
                 without.clear();
                 without.extend_from_slice(&sequence[..step]);
                 without.extend_from_slice(&sequence[step + 1..]);
                 let after = self.play(&without);
                 if after.legal && after.excess <= outcome.excess && after.seconds < outcome.seconds {
-                    found = Some(after);
+                    found = true;
                     break;
                 }
+                tried.push(name);
             }
-            if found.is_some() {
+            if found {
                 std::mem::swap(sequence, &mut without);
-            }
-            self.scratch = without;
-            match found {
-                Some(_) => {
-                    self.compact(sequence);
-                    outcome = self.play(sequence);
-                }
-                None => return self.play(sequence),
+                self.scratch = without;
+                self.play(sequence);
+                self.compact(sequence);
+                outcome = self.play(sequence);
+            } else {
+                self.scratch = without;
+                return self.play(sequence);
             }
         }
     }
@@ -256,10 +274,17 @@ impl Search<'_> {
         self.problem.seconds[node as usize]
     }
 
-    /// The steps that run a node again.
-    fn repetitions(&self, sequence: &[u32]) -> Vec<usize> {
-        let mut ran = vec![false; self.problem.seconds.len()];
-        (0..sequence.len()).filter(|step| std::mem::replace(&mut ran[sequence[*step] as usize], true)).collect()
+    /// The steps that run a node again, and for which time.
+    fn repetitions(&self, sequence: &[u32]) -> Vec<(usize, u32)> {
+        let mut ran = vec![0u32; self.problem.seconds.len()];
+        let mut repeated = Vec::new();
+        for (step, node) in sequence.iter().enumerate() {
+            if ran[*node as usize] > 0 {
+                repeated.push((step, ran[*node as usize]));
+            }
+            ran[*node as usize] += 1;
+        }
+        repeated
     }
 
     /// Tears down a few repetitions and builds up anew, keeping what is better, until the effort is spent.
@@ -272,53 +297,59 @@ impl Search<'_> {
                 return best;
             }
             let mut sequence = current.sequence.clone();
-            let count = 1 + self.random.below(4.min(repeated.len()));
+            let most = if stale % 3 == 0 { 12 } else { 4 };
+            let count = 1 + self.random.below(most.min(repeated.len()));
             let centre = self.random.below(repeated.len());
             let near = self.random.below(2) == 0;
             let mut torn: Vec<usize> = (0..count)
-                .map(|i| if near { repeated[(centre + i) % repeated.len()] } else { repeated[self.random.below(repeated.len())] })
+                .map(|i| if near { (centre + i) % repeated.len() } else { self.random.below(repeated.len()) })
+                .map(|i| repeated[i].0)
                 .collect();
             torn.sort_unstable();
             torn.dedup();
             for step in torn.into_iter().rev() {
                 sequence.remove(step);
             }
-            let found = self.rebuild(sequence, current.outcome.seconds * (1.0 + 0.002));
-            let Some(found) = found else {
-                stale += 1;
-                continue;
-            };
+            // What may be spent is measured by what repetition costs, not by the whole step.
+            let own = self.own_seconds(&current.sequence);
+            let found = self.rebuild(sequence, current.outcome.seconds + 0.05 * (current.outcome.seconds - own));
+            stale += 1;
+            let Some(found) = found else { continue };
             if found.outcome.seconds < best.outcome.seconds * (1.0 - 1e-9) {
                 best = Found { sequence: found.sequence.clone(), outcome: found.outcome };
                 stale = 0;
-            } else {
-                stale += 1;
             }
             // Slightly worse ones are a way out of a corner, for a while.
-            if found.outcome.seconds < current.outcome.seconds || self.random.below(20) == 0 {
+            if found.outcome.seconds < current.outcome.seconds || self.random.below(10) == 0 {
                 current = found;
             }
-            if stale % 200 == 199 {
+            if stale % 100 == 99 {
                 current = Found { sequence: best.sequence.clone(), outcome: best.outcome };
             }
         }
         best
     }
 
+    /// Seconds of the sequence if every node ran once.
+    fn own_seconds(&self, sequence: &[u32]) -> f64 {
+        let again: f64 = self.repetitions(sequence).iter().map(|(step, _)| self.seconds(sequence[*step])).sum();
+        sequence.iter().map(|node| self.seconds(*node)).sum::<f64>() - again
+    }
+
+    /// Makes a torn sequence fit again, at no more than these seconds on the way.
     fn rebuild(&mut self, mut sequence: Vec<u32>, dearest: f64) -> Option<Found> {
-        let mut outcome = self.play(&sequence);
-        if !outcome.legal {
+        if !self.play(&sequence).legal {
             return None;
         }
         self.compact(&mut sequence);
-        outcome = self.play(&sequence);
+        let mut outcome = self.play(&sequence);
         while outcome.excess > 0.0 {
             if self.simulation.work >= self.effort {
                 return None;
             }
             outcome = self.give_up(&mut sequence, outcome, 0.5, dearest)?;
         }
-        outcome = self.take_back(&mut sequence, outcome);
+        outcome = self.take_back(&mut sequence, outcome, 0.5);
         Some(Found { sequence, outcome })
     }
 }

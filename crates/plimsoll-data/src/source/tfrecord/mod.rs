@@ -192,7 +192,8 @@ pub(crate) fn gzipped(paths: &[PathBuf], features: &[(&str, Feature)]) -> Result
     for path in paths {
         File::open(path).map_err(|error| DataError::io("open", path, error))?;
     }
-    let (paths, features): (Arc<[PathBuf]>, Arc<[(Feature, Column)]>) = (paths.into(), features.into());
+    let paths: Arc<[PathBuf]> = paths.into();
+    let features: Arc<[_]> = features.into();
     let held = LONGEST_PACKED + UNPACKING;
     Ok(Dataset::from_generator_holding(schema, held, move |_epoch| Gzipped {
         paths: Arc::clone(&paths),

@@ -237,6 +237,7 @@ pub(super) fn run_plan(request: &Request<'_>, lines: Lines, candidate: Candidate
         promised: None,
         owners: owners(request, &candidate, &pipeline),
         least,
+        may_cut: ways(request, request.allow).len() > 1,
         device_memory: candidate.on_device.as_ref().map(|owners| DeviceLine {
             line: lines.device,
             given: request.budget.device.is_some(),

@@ -46,8 +46,10 @@ pub struct RunPlan {
     pub owners: Vec<(String, Bytes)>,
     /// The pipeline's part, stage by stage.
     pub pipeline_stages: Vec<(String, Bytes)>,
-    /// The smallest line that works with what is allowed.
+    /// The smallest line that works with what is allowed, if nothing is computed again.
     pub least: Bytes,
+    /// Whether the planner may cut batches into pieces.
+    pub may_cut: bool,
     /// What stands under the device's own line; none if it shares the host's memory.
     pub device_memory: Option<DeviceLine>,
     /// The step's floating-point operations for a whole batch, without what is computed again.

@@ -1,0 +1,124 @@
+//! Attention and its gradient in tiles: no table of all pairs ever lies in memory.
+//!
+//! The gradient of the queries is one kernel, with a block per tile of queries; that of keys and values another, with a block per tile of keys. So every
+//! number is summed by one thread in a fixed order.
+
+use super::{Argument, Kernel, THREADS, index_type, parameter, pieces};
+use plimsoll_core::DType;
+use plimsoll_core::ops::Attention;
+use std::fmt::Write;
+
+/// An attention with everything the kernels are written for.
+#[derive(Clone, Debug)]
+pub(crate) struct Heads<'a> {
+    pub op: &'a Attention,
+    pub batch: usize,
+    pub queries: usize,
+    pub keys: usize,
+    pub depth: usize,
+    /// Types of the packing's tensors.
+    pub types: Vec<DType>,
+    /// Type of the mask of the keys.
+    pub mask: Option<DType>,
+}
+
+/// The most of a head's depth that is in shared memory at a time.
+const CHUNK: usize = 64;
+
+/// Rows of a tile, in sixteens.
+fn sixteens(length: usize, most: usize) -> usize {
+    length.div_ceil(16).next_power_of_two().min(most)
+}
+
+/// Bytes of scratch for the gradient: a number for each query of each head.
+pub(crate) fn attention_grad_workspace(batch: usize, heads: usize, queries: usize) -> u64 {
+    4 * (batch * heads * queries) as u64
+}
+
+/// The result and the logarithms of the sums of the weights.
+pub(crate) fn attention(heads: &Heads<'_>) -> Kernel {
+    let (down, across) = (sixteens(heads.queries, 4), sixteens(heads.keys, 2));
+    let mut parameters = heads.operands();
+    parameters.push(parameter(heads.types[0], "o", Argument::Output(0)));
+    parameters.push(parameter(DType::F32, "lse", Argument::Output(1)));
+    let blocks = [(heads.batch * heads.op.heads) as u32, pieces(heads.queries, 16 * down), 1];
+    heads.kernel("attention", parameters, (down, across), include_str!("attention.cu"), blocks)
+}
+
+/// The gradients of the packing's tensors; `dy` is the type of the result's.
+pub(crate) fn attention_grad(heads: &Heads<'_>, dy: DType) -> Vec<Kernel> {
+    let first = heads.types.len() + usize::from(heads.mask.is_some());
+    let gradient = parameter(dy, "dy", Argument::Input(first + 2));
+    let tile = (sixteens(heads.queries, 2), sixteens(heads.keys, 2));
+    let rows = heads.batch * heads.op.heads * heads.queries;
+    let parameters =
+        vec![parameter(heads.types[0], "o", Argument::Input(first)), gradient.clone(), parameter(DType::F32, "delta", Argument::Workspace)];
+    let delta = heads.kernel("results by their gradients", parameters, tile, include_str!("attention_delta.cu"), [pieces(rows, 8), 1, 1]);
+
+    let mut shared = heads.operands();
+    shared.push(parameter(DType::F32, "lse", Argument::Input(first + 1)));
+    shared.push(gradient);
+    shared.push(("const float* delta".to_string(), Argument::Workspace));
+    let outputs = |wanted: &[(usize, &str)]| {
+        let parts = heads.op.parts(heads.depth);
+        let output = wanted.iter().map(|(part, name)| parameter(heads.types[parts[*part].0], name, Argument::Output(parts[*part].0)));
+        shared.iter().cloned().chain(output).collect::<Vec<_>>()
+    };
+    let blocks = [(heads.batch * heads.op.heads) as u32, pieces(heads.queries, 16 * tile.0), 1];
+    let queries = heads.kernel("gradient of queries", outputs(&[(0, "dq")]), tile, include_str!("attention_grad_queries.cu"), blocks);
+    let blocks = [(heads.batch * heads.op.kv_heads) as u32, pieces(heads.keys, 16 * tile.1), 1];
+    let wanted = outputs(&[(1, "dk"), (2, "dv")]);
+    let keys = heads.kernel("gradient of keys and values", wanted, tile, include_str!("attention_grad_keys.cu"), blocks);
+    vec![delta, queries, keys]
+}
+
+impl Heads<'_> {
+    /// Queries, keys, values and the mask.
+    fn operands(&self) -> Vec<(String, Argument)> {
+        let parts = self.op.parts(self.depth);
+        let mut parameters: Vec<(String, Argument)> =
+            ["q", "k", "v"].iter().zip(parts).map(|(name, (tensor, _))| parameter(self.types[tensor], name, Argument::Input(tensor))).collect();
+        if let Some(dtype) = self.mask {
+            parameters.push(parameter(dtype, "mask", Argument::Input(self.types.len())));
+        }
+        parameters
+    }
+
+    fn kernel(&self, what: &str, parameters: Vec<(String, Argument)>, tile: (usize, usize), text: &str, blocks: [u32; 3]) -> Kernel {
+        let Heads { op, batch, queries, keys, depth, .. } = *self;
+        let chunk = depth.next_multiple_of(4).min(CHUNK);
+        let [q, k, v] = op.parts(depth);
+        let widths = self.widths();
+        let mut body = String::new();
+        let _ = writeln!(body, "constexpr int BATCH = {batch}, HEADS = {}, KV_HEADS = {};", op.heads, op.kv_heads);
+        let _ = writeln!(body, "constexpr int QUERIES = {queries}, KEYS = {keys}, DEPTH = {depth};");
+        let _ = writeln!(body, "constexpr int CHUNK = {chunk}, CHUNKS = {}, RQ = {}, RK = {};", depth.div_ceil(chunk), tile.0, tile.1);
+        let _ = writeln!(body, "constexpr int Q_WIDTH = {}, K_WIDTH = {}, V_WIDTH = {};", widths[q.0], widths[k.0], widths[v.0]);
+        let _ = writeln!(body, "constexpr int Q_START = {}, K_START = {}, V_START = {};", q.1, k.1, v.1);
+        let _ = writeln!(body, "constexpr bool CAUSAL = {}, MASKED = {};", op.causal, self.mask.is_some());
+        if self.mask.is_none() {
+            body += "const unsigned char* mask = nullptr;\n";
+        }
+        let extent = batch * (queries.max(keys)) * widths.iter().max().expect("there is a tensor");
+        let _ = writeln!(body, "const float SCALE = number({:#x});\nusing Index = {};", op.scale, index_type(extent));
+        let causal = if op.causal { ", causal" } else { "" };
+        Kernel {
+            what: format!("{what}: {batch} × {} heads on {}, {queries} × {keys} × {depth}{causal}", op.heads, op.kv_heads),
+            parameters,
+            body: body + text,
+            blocks,
+            threads: THREADS as u32,
+        }
+    }
+
+    /// How long a place of each tensor is.
+    fn widths(&self) -> Vec<usize> {
+        use plimsoll_core::ops::Packing;
+        let (q, kv) = (self.op.heads * self.depth, self.op.kv_heads * self.depth);
+        match self.op.packing {
+            Packing::Separate => vec![q, kv, kv],
+            Packing::KeysValues => vec![q, 2 * kv],
+            Packing::All => vec![q + 2 * kv],
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Rows of a table by their numbers, and the sum that is its gradient.
+//!
+//! Sums need no atomics: a block owns some rows and columns of the table, looks through all numbers in order, and adds what is its own.
+
+use super::{Argument, Kernel, THREADS, index_type, parameter, pieces};
+use plimsoll_core::DType;
+use std::fmt::Write;
+
+/// Blocks that keep a GPU busy: as long as there are that many, a block owns several rows, because each looks through all numbers.
+const BLOCKS: usize = 1024;
+/// The most rows a block owns; it keeps one kibibyte of sums for each.
+const MOST_ROWS: usize = 32;
+
+/// Row `numbers[i]` of a table `[rows, width]` for each of `count` numbers; zeros for what is no row. The types are those of table, numbers and result.
+pub(crate) fn gather(count: usize, rows: usize, width: usize, [table, numbers, result]: [DType; 3]) -> Kernel {
+    let (n, index) = (count * width, index_type((count * width).max(rows * width)));
+    let mut body = String::new();
+    let _ = writeln!(body, "const {index} e = ({index})blockIdx.x * {THREADS} + threadIdx.x;\nif (e >= {n}) return;");
+    let _ = writeln!(body, "const int number = numbers[e / {width}];");
+    let _ = writeln!(body, "const bool is_row = number >= 0 && number < {rows};");
+    let _ = writeln!(body, "store(out + e, is_row ? load(table[({index})number * {width} + e % {width}]) : 0.0f);");
+    Kernel {
+        what: format!("{count} rows of a table {rows}×{width}"),
+        parameters: vec![
+            parameter(table, "table", Argument::Input(0)),
+            parameter(numbers, "numbers", Argument::Input(1)),
+            parameter(result, "out", Argument::Output(0)),
+        ],
+        body,
+        blocks: [pieces(n, THREADS), 1, 1],
+        threads: THREADS as u32,
+    }
+}
+
+/// A table `[rows, width]` of zeros to which row `i` of `[count, width]` is added at row `numbers[i]`. The types are those of numbers and rows.
+pub(crate) fn scatter_add(count: usize, rows: usize, width: usize, [numbers, given]: [DType; 2]) -> Kernel {
+    let columns = width.next_power_of_two().clamp(32, THREADS);
+    let across = width.div_ceil(columns);
+    let owned = (rows * across / BLOCKS).max(1).next_power_of_two().min(MOST_ROWS);
+    let index = index_type((count * width).max(rows * width));
+    let mut body = String::new();
+    let _ = writeln!(body, "constexpr int COUNT = {count}, ROWS = {rows}, WIDTH = {width};");
+    let _ = writeln!(body, "constexpr int OWNED = {owned}, COLUMNS = {columns}, LANES = {};", THREADS / columns);
+    let _ = writeln!(body, "using Index = {index};");
+    Kernel {
+        what: format!("{count} rows added to a table {rows}×{width}"),
+        parameters: vec![
+            parameter(numbers, "numbers", Argument::Input(0)),
+            parameter(given, "given", Argument::Input(1)),
+            ("float* out".to_string(), Argument::Output(0)),
+        ],
+        body: body + include_str!("scatter_add.cu"),
+        blocks: [pieces(rows, owned), across as u32, 1],
+        threads: THREADS as u32,
+    }
+}

@@ -1,0 +1,172 @@
+//! What models promise: weights that are shared, frozen or cost something; several inputs; statistics of ragged pieces.
+
+use plimsoll::nn::{Add, BatchNorm, Concatenate, Embedding, Functional, Penalty, TakeStep};
+use plimsoll::optim::Sgd;
+use plimsoll::prelude::*;
+use std::collections::BTreeMap;
+
+/// All weights by name.
+fn weights(trainer: &mut Trainer, name: &str) -> BTreeMap<String, Vec<f32>> {
+    let path = std::env::temp_dir().join(format!("plimsoll-models-{}-{name}", std::process::id()));
+    trainer.save_weights(&path).unwrap();
+    let file = std::fs::read(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let header = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    let entries: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&file[8..8 + header]).unwrap();
+    let tensors = entries.into_iter().filter(|(name, _)| name != "__metadata__").map(|(name, entry)| {
+        let [from, to] = [0, 1].map(|i| 8 + header + entry["data_offsets"][i].as_u64().unwrap() as usize);
+        (name, file[from..to].chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect())
+    });
+    tensors.collect()
+}
+
+/// Rows whose features are all this number, with labels beside them.
+fn constant(rows: u64, number: f32, features: usize) -> Dataset {
+    let spec = RandomSpec::new(rows).seed(1).floats("x", [features]).floats("y", [1]);
+    Dataset::random(spec).unwrap().map("x", [scale(0.0), normalize([-number], [1.0])])
+}
+
+#[test]
+fn statistics_of_ragged_pieces_are_those_of_their_rows() {
+    let model: Model = Sequential::new().named("norm", BatchNorm::new().momentum(0.5)).add(Dense::new(1)).into();
+    assert!(model.has_batch_statistics());
+    let data = constant(10, 3.0, 2).batch(10);
+    let mut trainer = Trainer::new(model, &data).loss(Loss::MeanSquaredError).micro_batch(4);
+    trainer.fit(Fit::epochs(1)).unwrap();
+    // Pieces of 4, 4 and 2 rows; the mean of each is 3 and its variance 0.
+    let after = weights(&mut trainer, "ragged");
+    assert_eq!(after["norm/moving_mean"], [2.625, 2.625]);
+    assert_eq!(after["norm/moving_variance"], [0.125, 0.125]);
+}
+
+#[test]
+fn frozen_layers_keep_their_weights_and_their_statistics() {
+    let model: Model =
+        Sequential::new().named("norm", BatchNorm::new()).named("body", Dense::new(4).relu()).named("head", Dense::new(1)).into();
+    let model = model.trainable("norm", false).unwrap().trainable("body", false).unwrap();
+    assert!(!model.has_batch_statistics());
+    let data = constant(8, 1.0, 3).batch(4);
+    let mut trainer = Trainer::new(model, &data).loss(Loss::MeanSquaredError).optimizer(Sgd::new(0.1));
+    let before = weights(&mut trainer, "frozen-before");
+    trainer.fit(Fit::epochs(2)).unwrap();
+    let after = weights(&mut trainer, "frozen-after");
+    for (name, tensor) in &after {
+        assert_eq!(*tensor == before[name], !name.starts_with("head"), "{name}");
+    }
+}
+
+#[test]
+fn what_weights_cost_is_in_the_loss_once_however_the_batch_is_cut() {
+    for micro_batch in [6, 4, 1] {
+        let penalty = Penalty { l1: 0.25, l2: 0.5 };
+        let model: Model = Sequential::new().named("dense", Dense::new(1).bias(false).penalty(penalty)).into();
+        // Of features that are zero nothing is learnt: only what the weights cost changes them.
+        let data = constant(6, 0.0, 3).batch(6);
+        let mut trainer = Trainer::new(model, &data).loss(Loss::MeanSquaredError).optimizer(Sgd::new(0.1)).micro_batch(micro_batch);
+        let before = weights(&mut trainer, &format!("cost-before-{micro_batch}"));
+        trainer.fit(Fit::epochs(1)).unwrap();
+        let after = weights(&mut trainer, &format!("cost-after-{micro_batch}"));
+        for (before, after) in before["dense/kernel"].iter().zip(&after["dense/kernel"]) {
+            let expected = before - 0.1 * (0.25 * before.signum() + 2.0 * 0.5 * before);
+            assert!((after - expected).abs() < 1e-6, "pieces of {micro_batch}: {before} became {after}, not {expected}");
+        }
+    }
+}
+
+#[test]
+fn a_layer_used_twice_has_one_set_of_weights() {
+    let mut net = Functional::new("twice");
+    let x = net.input();
+    let once = net.named("shared", Dense::new(3).activation(Activation::Tanh), [x]);
+    let twice = net.again(once, [once]);
+    let last = net.named("head", Dense::new(1), [twice]);
+    let model = net.build(last);
+    assert_eq!(model.summary(&[3]).unwrap().parameters(), 12 + 4);
+    let data = constant(8, 1.0, 3).batch(4);
+    let mut trainer = Trainer::new(model, &data).loss(Loss::MeanSquaredError).optimizer(Sgd::new(0.1));
+    let history = trainer.fit(Fit::epochs(5)).unwrap();
+    assert!(history.epochs[4].training.loss < history.epochs[0].training.loss);
+    assert_eq!(weights(&mut trainer, "twice").len(), 4);
+}
+
+#[test]
+fn embeddings_tied_to_scores_are_one_tensor() {
+    let mut net = Functional::new("echo");
+    let tokens = net.input();
+    let embedding = Embedding::new(5, 8);
+    let scores = embedding.scores();
+    let vectors = net.named("tokens", embedding, [tokens]);
+    let last = net.add(TakeStep::last(), [vectors]);
+    let echoed = net.tied(vectors, scores, [last]);
+    let model = net.build(echoed);
+    let spec = RandomSpec::new(32).seed(2).classes("x", [3], 5).labels("y", 5);
+    let data = Dataset::random(spec).unwrap().batch(32);
+    let mut trainer = Trainer::new(model, &data).optimizer(Adam::new(0.05));
+    let history = trainer.fit(Fit::epochs(12)).unwrap();
+    assert!(history.epochs[11].training.loss < history.epochs[0].training.loss);
+    let tensors = weights(&mut trainer, "echo");
+    assert_eq!(tensors.keys().map(String::as_str).collect::<Vec<_>>(), ["tokens/embeddings"]);
+}
+
+#[test]
+fn several_inputs_are_columns_by_their_names() {
+    let mut net = Functional::new("two");
+    let (a, b) = (net.input_named("a"), net.input_named("b"));
+    let (left, right) = (net.add(Dense::new(4).relu(), [a]), net.add(Dense::new(4).relu(), [b]));
+    let both = net.add(Concatenate, [left, right]);
+    let last = net.add(Dense::new(1), [both]);
+    let model = net.build(last);
+    let data = Dataset::random(RandomSpec::new(16).floats("b", [2]).floats("y", [1]).floats("a", [3])).unwrap().batch(8);
+    let mut trainer = Trainer::new(model.clone(), &data).loss(Loss::MeanSquaredError);
+    let history = trainer.fit(Fit::epochs(8)).unwrap();
+    assert!(history.epochs[7].training.loss < history.epochs[0].training.loss);
+    assert_eq!(weights(&mut trainer, "two")["dense/kernel"].len(), 12);
+
+    let poorer = Dataset::random(RandomSpec::new(16).floats("b", [2]).floats("y", [1])).unwrap().batch(8);
+    let error = Trainer::new(model, &poorer).loss(Loss::MeanSquaredError).plan().unwrap_err();
+    assert_eq!(error.to_string(), "the model reads a column `a`, but the data has only b: f32[2], y: f32[1]");
+}
+
+#[test]
+fn models_that_cannot_be_are_refused() {
+    let mut net = Functional::new("loose");
+    let x = net.input();
+    let used = net.add(Dense::new(2), [x]);
+    net.named("loose", Dense::new(3), [x]);
+    let error = net.build(used).summary(&[4]).unwrap_err();
+    assert_eq!(error.to_string(), "layer `loose`: does not reach the model's result; connect it or take it out");
+
+    let mut net = Functional::new("normed twice");
+    let x = net.input();
+    let once = net.add(BatchNorm::new(), [x]);
+    let twice = net.again(once, [once]);
+    let sum = net.add(Add, [once, twice]);
+    let data = constant(4, 1.0, 2).batch(4);
+    let error = Trainer::new(net.build(sum), &data).loss(Loss::MeanSquaredError).plan().unwrap_err();
+    assert_eq!(error.to_string(), "layer `batch_norm`: cannot be used twice: its statistics would change twice in one step");
+
+    let mut net = Functional::new("tied");
+    let tokens = net.input();
+    let vectors = net.named("tokens", Embedding::new(5, 8), [tokens]);
+    let scores = net.tied(vectors, Embedding::new(6, 8).scores(), [vectors]);
+    let spec = RandomSpec::new(4).classes("x", [3], 5).classes("y", [3], 5);
+    let data = Dataset::random(spec).unwrap().batch(4);
+    let error = Trainer::new(net.build(scores), &data).plan().unwrap_err();
+    assert_eq!(error.to_string(), "layer `tokens`: shares `tokens/embeddings`, which is f32[5, 8], but needs f32[6, 8]");
+}
+
+#[test]
+fn a_summary_is_a_table() {
+    let mut net = Functional::new("small");
+    let x = net.input();
+    let x = net.block("body", |net| {
+        let x = net.add(Dense::new(8), [x]);
+        net.add(BatchNorm::new(), [x])
+    });
+    let last = net.named("head", Dense::new(2), [x]);
+    let summary = net.build(last).summary(&[4]).unwrap().to_string();
+    let expected = "small\n  layer            kind        output  parameters\n  body/dense       dense       [B, 8]          40\n  \
+                    body/batch_norm  batch_norm  [B, 8]          16\n  head             dense       [B, 2]          18\n  \
+                    74 parameters · 16 kept without learning";
+    assert_eq!(summary, expected);
+}
