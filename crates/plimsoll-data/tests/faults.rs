@@ -57,7 +57,7 @@ fn bad_pictures_are_left_out_and_counted_within_the_plan() {
         assert_eq!(count, 6);
         let names: Vec<String> = names.iter().map(|name| folder.text(name)).collect();
         insta::allow_duplicates! { insta::assert_snapshot!(names.join("\n"), @"
-        FOLDER/data/cat/a-bomb.png is 60000 × 60000 pixels and takes 13.4 GiB to read and decode, but a single item may take 8.00 MiB; raise max_item or the memory limit, or make the picture smaller
+        FOLDER/data/cat/a-bomb.png is 60000 × 60000 pixels and takes 13.4 GiB to read and decode, but a single item may take 4.00 MiB; raise max_item or the memory limit, or make the picture smaller
         FOLDER/data/cat/b-corrupt.png cannot be decoded: its data is broken (Corrupt deflate stream. InvalidCodeLengthRepeat); replace the file or take it out of the folder
         FOLDER/data/cat/c-empty.jpg cannot be decoded: it is empty; replace the file or take it out of the folder
         FOLDER/data/cat/d-text.jpg cannot be decoded: it begins like neither a JPEG nor a PNG; replace the file or take it out of the folder

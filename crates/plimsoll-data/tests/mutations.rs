@@ -51,7 +51,13 @@ fn seeds(name: &str, folder: &Path) -> Vec<Vec<u8>> {
         "npz" => vec![reference("arrays.npz")],
         "csv" => vec![b"a,\"b\",y\r\n1,2.5,0\n-3e4,\"4\",1\n\n5,6,2\n".to_vec()],
         "text" => vec!["to be or not to be, that is: äöü ✓".into()],
-        "image" => vec![jpeg(false, ColorType::Rgb, 3), jpeg(true, ColorType::Rgb, 3), jpeg(false, ColorType::Cmyk, 4), jpeg(false, ColorType::Luma, 1), png()],
+        "image" => vec![
+            jpeg(false, ColorType::Rgb, 3),
+            jpeg(true, ColorType::Rgb, 3),
+            jpeg(false, ColorType::Cmyk, 4),
+            jpeg(false, ColorType::Luma, 1),
+            png(),
+        ],
         "tfrecord" => vec![reference("examples.tfrecord")],
         "webdataset" => vec![reference("shard.tar")],
         _ => {

@@ -19,8 +19,8 @@ pub use colour::{brightness, contrast, grey, hue, random_brightness, random_cont
 pub(crate) use crop::corner;
 pub use crop::{center_crop, random_crop};
 pub use decode::{Decode, decode};
-pub use flip::{flip_left_right, flip_up_down};
 pub use finite::finite;
+pub use flip::{flip_left_right, flip_up_down};
 pub(crate) use flip::{flips, reverse};
 pub use one_hot::one_hot;
 pub use pad::{Fit, crop_or_pad, pad};

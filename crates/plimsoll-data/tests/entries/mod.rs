@@ -76,7 +76,7 @@ fn image(path: &Path) -> Result<(), DataError> {
 }
 
 fn tfrecord(path: &Path) -> Result<(), DataError> {
-    drain(Dataset::tfrecord(path, &[("x", Feature::f32("floats", [2])), ("y", Feature::i32("label", []))])?)
+    drain(Dataset::tfrecord(path, &[("x", Feature::f32("pixels", [3])), ("y", Feature::i32("label", []))])?)
 }
 
 fn webdataset(path: &Path) -> Result<(), DataError> {

@@ -54,21 +54,21 @@ impl Explain {
             .iter()
             .map(|(name, bytes)| ExplainedStage { name: name.clone(), time: "", per_row: None, share: None, bytes: Some(*bytes) })
             .collect();
-        let mut after = 0;
+        let word = |name: &str| name.split(' ').next().unwrap_or("").to_string();
+        // What only takes time stands where it comes in the order of things: before the first that also holds something, or after the last.
+        let takes_time = |stage: &ExplainedStage| activity.times.iter().any(|(time, _)| *time == word(&stage.name));
+        let mut next = stages.iter().position(takes_time).unwrap_or(stages.len().saturating_sub(1));
         for &(time, spent) in &activity.times {
             let per_row = Some(spent.div_f64(activity.rows.max(1) as f64));
             let share = Some(spent.as_secs_f64() / all);
-            let word = |name: &str| name.split(' ').next() == Some(time);
-            // Beside what it holds, or where it comes in the order of things.
-            match stages.iter().position(|stage| word(&stage.name) && stage.per_row.is_none()) {
+            match stages.iter().position(|stage| word(&stage.name) == time && stage.per_row.is_none()) {
                 Some(at) => {
                     stages[at] = ExplainedStage { time, per_row, share, ..stages[at].clone() };
-                    after = at + 1;
+                    next = at + 1;
                 }
                 None => {
-                    let at = if after == 0 { stages.len().saturating_sub(1) } else { after };
-                    stages.insert(at, ExplainedStage { name: time.to_string(), time, per_row, share, bytes: None });
-                    after = at + 1;
+                    stages.insert(next, ExplainedStage { name: time.to_string(), time, per_row, share, bytes: None });
+                    next += 1;
                 }
             }
         }
