@@ -109,7 +109,7 @@ fn bad_pictures_and_keys_are_named() {
     insta::assert_snapshot!(error(&["--set", "data.parallelism=0"]), @r#"error: `data.parallelism` is 0, but should be "auto" or a number of threads"#);
     insta::assert_snapshot!(error(&["--set", "data.max_item=much"]), @"error: `data.max_item`: `much` is not a size; write a number and a unit, such as 256MiB, 2GB or 1048576 (units: B, KiB, MiB, GiB, TiB, kB, MB, GB, TB)");
     insta::assert_snapshot!(error(&["--set", "data.map=[{ op = \"decode\", channels = 2 }]"]), @"error: `data.map[0].channels` is 2, but should be 1 or 3");
-    insta::assert_snapshot!(error(&["--set", "data.map=[{ op = \"decoed\" }]"]), @r#"error: `data.map[0].op` is "decoed", but should be one of cast, scale, normalize, resize, one_hot, decode, center_crop, random_crop, flip_left_right, flip_up_down; did you mean "decode"?"#);
+    insta::assert_snapshot!(error(&["--set", "data.map=[{ op = \"decoed\" }]"]), @r#"error: `data.map[0].op` is "decoed", but should be one of cast, scale, normalize, resize, one_hot, decode, center_crop, random_crop, flip_left_right, flip_up_down, random_resized_crop, pad, crop_or_pad, rot90, random_rot90, rotate, random_rotate, brightness, random_brightness, contrast, random_contrast, saturation, random_saturation, hue, random_hue, grey, standardize, finite; did you mean "decode"?"#);
     sandbox.write("pictures/dark/5.png", "broken");
     insta::assert_snapshot!(error(&[]), @"error: pictures/dark/5.png cannot be decoded: it begins like neither a JPEG nor a PNG; replace the file or take it out of the folder");
 }
@@ -119,7 +119,14 @@ fn a_plain_source_needs_no_configuration() {
     let sandbox = pictures("plain");
     let shown =
         sandbox.succeed(&["data", "inspect", "--source", "image_folder", "--path", "pictures", "--rows", "1", "--out", "sheet.png"]);
-    insta::assert_snapshot!(shown, @"");
+    insta::assert_snapshot!(shown, @"
+    image_folder pictures → map(x: decode()) → map(x: resize(224, 224, bilinear)) → parallelism(auto) → batch(64) → prefetch(auto)
+      rows      20 in 1 batches, 588 KiB each
+      columns   x: f32[224, 224, 3], y: i32[]
+      classes   bright, dark
+      first rows
+        x: 220.000 … 220.000, mean 220.000 · y: 0 (bright)
+    ");
     assert!(sandbox.path("sheet.png").exists());
     // Without rows nothing is read.
     sandbox.write("pictures/dark/5.png", "broken");
@@ -129,9 +136,15 @@ fn a_plain_source_needs_no_configuration() {
     let document = sandbox.json(&["data", "bench", "--source", "npy", "--path", "rows.npy", "--set", "data.batch=2", "--json"]);
     assert_eq!(document["epochs"][0]["examples"], 6);
     let refused = |arguments: &[&str]| sandbox.fail(&[&["data", "inspect"], arguments].concat()).1;
-    insta::assert_snapshot!(refused(&["--source", "imagefolder", "--path", "pictures"]), @"");
-    insta::assert_snapshot!(refused(&["--source", "npy"]).lines().take(3).collect::<Vec<_>>().join("\n"), @"");
-    insta::assert_snapshot!(refused(&[]).lines().take(3).collect::<Vec<_>>().join("\n"), @"");
+    insta::assert_snapshot!(refused(&["--source", "imagefolder", "--path", "pictures"]), @r#"error: `data.source` is "imagefolder", but should be one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset; did you mean "image_folder"?"#);
+    insta::assert_snapshot!(refused(&["--source", "npy"]).lines().take(3).collect::<Vec<_>>().join("\n"), @"
+    error: the following required arguments were not provided:
+      --path <PATH>
+    ");
+    insta::assert_snapshot!(refused(&[]).lines().take(3).collect::<Vec<_>>().join("\n"), @"
+    error: the following required arguments were not provided:
+      <CONFIG>
+    ");
 }
 
 #[test]
@@ -152,14 +165,14 @@ fn a_cache_is_filled_ahead_and_found_again() {
     let sandbox = pictures("fill");
     let arguments = ["data", "cache", "data.toml", "--set", "data.cache={ file = \"kept.plc\" }"];
     let size = |name: &str| std::fs::metadata(sandbox.path(name)).unwrap().len();
-    insta::assert_snapshot!(sandbox.succeed(&arguments), @"");
+    insta::assert_snapshot!(sandbox.succeed(&arguments), @"kept.plc filled: 20 rows, 7.75 KiB");
     assert_eq!(size("kept.plc"), 4096 + 20 * 8 * 8 * 3);
-    insta::assert_snapshot!(sandbox.succeed(&arguments), @"");
+    insta::assert_snapshot!(sandbox.succeed(&arguments), @"kept.plc was whole already: 20 rows, 7.75 KiB");
     let document = sandbox.json(&[&arguments[..], &["--json"]].concat());
     assert_eq!((document["found"].as_bool(), document["bytes"].as_u64()), (Some(true), Some(size("kept.plc"))));
     // Rows that an epoch leaves out would be missing for ever.
-    insta::assert_snapshot!(sandbox.fail(&[&arguments[..], &["--set", "data.shard=[2, 0]"]].concat()).1, @"");
-    insta::assert_snapshot!(sandbox.fail(&["data", "cache", "data.toml"]).1, @"");
+    insta::assert_snapshot!(sandbox.fail(&[&arguments[..3], &["--set", "data.cache={ file = \"part.plc\" }", "--set", "data.shard=[2, 0]", "--quiet"]].concat()).1, @"error: part.plc could not be filled: an epoch has 10 rows and the cache of all rows 20; leave out take, shard, drop_remainder and ignore_errors");
+    insta::assert_snapshot!(sandbox.fail(&["data", "cache", "data.toml"]).1, @r#"error: there is no file cache to fill; say where with `data.cache`, such as { file = "cache.plc" }"#);
 }
 
 /// Runs the command where no file may grow beyond 4 KiB, as on a full disk.
@@ -212,14 +225,19 @@ fn pictures_are_changed_as_configured() {
                { op = \"random_hue\", by = 0.05 }, { op = \"random_rotate\", degrees = 10, fill = 0.5 }, { op = \"random_rot90\" }, { op = \"pad\", size = 12 }, \
                { op = \"standardize\" }, { op = \"one_hot\", classes = 2 }]";
     let shown = sandbox.succeed(&["data", "inspect", "data.toml", "--set", map, "--set", "data.mixup={ alpha = 0.4 }", "--rows", "0"]);
-    insta::assert_snapshot!(shown, @"");
+    insta::assert_snapshot!(shown, @"
+    image_folder pictures → shuffle(seed 7) → map(x: decode()) → map(x: random_resized_crop(8, 8, area, share 0.5 to 1, ratio 0.75 to 1.3333334, seed 0)) → map(x: random_brightness(0.1, seed 0)) → map(x: random_contrast(0.8, 1.2, seed 0)) → map(x: random_saturation(0.8, 1.2, seed 0)) → map(x: random_hue(0.05, seed 0)) → map(x: random_rotate(10°, fill 0.5, seed 0)) → map(x: random_rot90(seed 0)) → map(x: pad(12, 12, 0)) → map(x: standardize()) → map(y: one_hot(2)) → parallelism(auto) → batch(4) → prefetch(auto) → mixup(0.4, seed 0)
+      rows      20 in 5 batches, 1.70 KiB each
+      columns   x: f32[12, 12, 3], y: f32[2]
+      classes   bright, dark
+    ");
     assert!(sandbox.succeed(&["data", "bench", "data.toml", "--set", map, "--set", "data.cutmix={}"]).contains("mix"));
     let error = |assignment: &str| sandbox.fail(&["data", "inspect", "data.toml", "--set", assignment]).1;
-    insta::assert_snapshot!(error("data.map=[{ op = \"random_brigthness\", by = 0.1 }]"), @"");
-    insta::assert_snapshot!(error("data.map=[{ op = \"random_contrast\", by = 0.1 }]"), @"");
-    insta::assert_snapshot!(error("data.map=[{ op = \"random_hue\", byy = 0.1, by = 1 }]"), @"");
-    insta::assert_snapshot!(error("data.map=[{ op = \"resize\", size = 8, method = \"bicubik\" }]"), @"");
-    insta::assert_snapshot!(error("data.mixup={ alfa = 1.0 }"), @"");
-    insta::assert_snapshot!(error("data.mixup={ alpha = 1.0 }"), @"");
-    insta::assert_snapshot!(error("data.cache={ file = \"a\", on_full = \"cont\" }"), @"");
+    insta::assert_snapshot!(error("data.map=[{ op = \"random_brigthness\", by = 0.1 }]"), @r#"error: `data.map[0].op` is "random_brigthness", but should be one of cast, scale, normalize, resize, one_hot, decode, center_crop, random_crop, flip_left_right, flip_up_down, random_resized_crop, pad, crop_or_pad, rot90, random_rot90, rotate, random_rotate, brightness, random_brightness, contrast, random_contrast, saturation, random_saturation, hue, random_hue, grey, standardize, finite; did you mean "random_brightness"?"#);
+    insta::assert_snapshot!(error("data.map=[{ op = \"random_contrast\", by = 0.1 }]"), @"error: `data.map[0].by` should be two numbers, the smaller one first, such as [0.8, 1.2]");
+    insta::assert_snapshot!(error("data.map=[{ op = \"random_hue\", byy = 0.1, by = 1 }]"), @"error: unknown key `data.map[0].byy`; did you mean `data.map[0].by`?");
+    insta::assert_snapshot!(error("data.map=[{ op = \"resize\", size = 8, method = \"bicubik\" }]"), @r#"error: `data.map[0].method` is "bicubik", but should be one of nearest, bilinear, bicubic, area, bilinear_antialias, bicubic_antialias; did you mean "bicubic"?"#);
+    insta::assert_snapshot!(error("data.mixup={ alfa = 1.0 }"), @"error: unknown key `data.mixup.alfa`; did you mean `data.mixup.alpha`?");
+    insta::assert_snapshot!(error("data.mixup={ alpha = 1.0 }"), @"error: mixup(1, seed 0) cannot be done: column y: i32[] holds no share per class; map it with one_hot before");
+    insta::assert_snapshot!(error("data.cache={ file = \"a\", on_full = \"cont\" }"), @r#"error: `data.cache.on_full` is "cont", but should be one of stop, continue"#);
 }
