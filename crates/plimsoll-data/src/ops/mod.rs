@@ -3,6 +3,7 @@
 mod colour;
 mod crop;
 mod decode;
+mod finite;
 mod flip;
 mod one_hot;
 mod pad;
@@ -19,6 +20,7 @@ pub(crate) use crop::corner;
 pub use crop::{center_crop, random_crop};
 pub use decode::{Decode, decode};
 pub use flip::{flip_left_right, flip_up_down};
+pub use finite::finite;
 pub(crate) use flip::{flips, reverse};
 pub use one_hot::one_hot;
 pub use pad::{Fit, crop_or_pad, pad};

@@ -74,6 +74,28 @@ impl Config {
         Ok(Config { table, folder: PathBuf::new(), title: "run".to_string() })
     }
 
+    /// The data of a plain source: pictures are decoded and brought to 224 × 224, texts are windows of 64 characters.
+    ///
+    /// ```
+    /// use plimsoll::config::Config;
+    /// let error = Config::source("npy", "no/such.npy".as_ref())?.pipeline().err().unwrap();
+    /// assert_eq!(error.to_string(), "cannot open no/such.npy: No such file or directory (os error 2)");
+    /// # Ok::<(), plimsoll::Error>(())
+    /// ```
+    pub fn source(kind: &str, path: &Path) -> Result<Config> {
+        let mut config = Config { title: kind.to_string(), ..Config::from_text("[data]\nbatch = 64\n")? };
+        config.set_value("data.source", kind)?;
+        config.set_value(if kind == "npy" { "data.x" } else { "data.path" }, path.to_string_lossy().into_owned())?;
+        match kind {
+            "image_folder" | "webdataset" => {
+                config.set("data.map=[{ op = \"decode\" }, { op = \"resize\", size = [224, 224] }]")?;
+            }
+            "text" => config.set("data.context=64")?,
+            _ => {}
+        }
+        Ok(config)
+    }
+
     /// Sets one key from `section.key=value`. The value is TOML, or a plain word.
     pub fn set(&mut self, assignment: &str) -> Result<()> {
         let Some((key, value)) = assignment.split_once('=') else {
