@@ -144,9 +144,15 @@ impl Config {
     pub fn build(&self) -> Result<Run> {
         let root = Reader::root(&self.table);
         let mut settings = training::settings(&root)?;
+        let synthetic = data::synthetic_rows(&root)?;
+        let given = match synthetic {
+            None => Some(data::datasets(&root, &self.folder, settings.batch, settings.seed)?),
+            Some(_) => None,
+        };
         let (model, network) = layers::model(&root)?;
-        let (data, validation) = match data::synthetic_rows(&root)? {
-            Some(rows) => {
+        let (data, validation) = match (given, synthetic) {
+            (Some(given), _) => given,
+            (None, rows) => {
                 let Some(network) = network else {
                     return Err(Error::Config(
                         "`data.source` is \"synthetic\", which makes up rows for a network of the zoo; name one as `model.zoo`".to_string(),
@@ -155,9 +161,8 @@ impl Config {
                 if !settings.loss_given {
                     settings.loss = network.loss.into();
                 }
-                (network.synthetic(rows)?.batch(settings.batch.unwrap_or(32)), None)
+                (network.synthetic(rows.unwrap_or(1))?.batch(settings.batch.unwrap_or(32)), None)
             }
-            None => data::datasets(&root, &self.folder, settings.batch, settings.seed)?,
         };
         root.finish()?;
         Ok(Run::new(settings, model, data, validation, self.anchored().to_toml(), self.title.clone()))
