@@ -36,7 +36,7 @@ fn png() -> Vec<u8> {
 
 fn npy() -> Vec<u8> {
     let mut header = "{'descr': '<f8', 'fortran_order': False, 'shape': (5, 3), }".to_string();
-    while (header.len() + 11) % 64 != 0 {
+    while !(header.len() + 11).is_multiple_of(64) {
         header.push(' ');
     }
     header.push('\n');
