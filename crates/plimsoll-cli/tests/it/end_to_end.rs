@@ -184,6 +184,7 @@ fn help_says_what_there_is() {
       train     Train a model: plan, run, report
       plan      State what a run needs without running it
       data      Look at a data pipeline, or measure it
+      generate  Let a trained character model write
       zoo       List the networks there are, or the layers of one
       arena     Give offsets to buffers with known lifetimes, from a table
       devices   List the devices there are
@@ -208,6 +209,13 @@ fn help_says_what_there_is() {
       [CONFIG]  The run's configuration (TOML); without it, the embedded digits
 
     Options:
+          --zoo <NAME>             A network of the zoo on made-up rows instead of a configuration (see
+                                   `plimsoll zoo`)
+          --input <HxW>            Another size of its input, such as 416x608 or 416x608x3
+          --allow <LIST>           What the planner may do to make the run fit, separated by commas:
+                                   recompute, split, microbatch, offload, mixed_precision,
+                                   microbatch_batchnorm, or none. Without it, all that leaves the result
+                                   as it is
           --host-memory <SIZE>     The line for the whole process, such as 256MiB or 2GB; without it,
                                    what the system has
           --device-memory <SIZE>   The line for the device's own memory; without it, what is free there.
