@@ -82,7 +82,7 @@ pub(crate) fn libraries() -> Vec<Found> {
         Found { name: DRIVER, found: driver, without: "no GPU can be used" },
         Found { name: NVRTC, found: compiler, without: "no GPU can be used: kernels are compiled where they run" },
         Found { name: CUBLASLT, found: products, without: "matrix products run in plain generated kernels" },
-        Found { name: CUDNN, found: is_cudnn_present(), without: "nothing: convolutions run in generated kernels anyway" },
+        Found { name: CUDNN, found: is_cudnn_present(), without: "convolutions run in generated kernels, as they do with it" },
     ]
 }
 
