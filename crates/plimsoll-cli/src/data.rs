@@ -5,6 +5,8 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use plimsoll::config::Config;
 use plimsoll::{Bytes, Pipeline};
+use serde_json::json;
+use std::io::{IsTerminal, Write, stderr};
 use std::path::PathBuf;
 
 #[derive(Subcommand)]
@@ -13,6 +15,18 @@ pub enum DataCommand {
     Bench(BenchArgs),
     /// Show columns, sizes and the first rows; pictures as one sheet with --out
     Inspect(InspectArgs),
+    /// Fill the file cache of a configuration (data.cache) ahead of training
+    Cache(CacheArgs),
+}
+
+#[derive(Args)]
+pub struct CacheArgs {
+    #[command(flatten)]
+    source: SourceArgs,
+
+    /// No progress
+    #[arg(long, short)]
+    quiet: bool,
 }
 
 #[derive(Args)]
@@ -30,8 +44,8 @@ pub struct InspectArgs {
     #[command(flatten)]
     source: SourceArgs,
 
-    /// How many rows to look at
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1024))]
+    /// How many rows to look at; 0 reads none
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(..=1024))]
     rows: u64,
 
     /// Draw the pictures among them to this PNG file
@@ -42,7 +56,16 @@ pub struct InspectArgs {
 #[derive(Args)]
 struct SourceArgs {
     /// A configuration with a [data] table; a model is not needed
-    config: PathBuf,
+    #[arg(required_unless_present = "source")]
+    config: Option<PathBuf>,
+
+    /// A plain source instead of a configuration: image_folder, webdataset, npy, npz, csv, text, tfrecord
+    #[arg(long, value_name = "KIND", requires = "path", conflicts_with = "config")]
+    source: Option<String>,
+
+    /// Where that source lies
+    #[arg(long, value_name = "PATH", requires = "source")]
+    path: Option<PathBuf>,
 
     /// The line for the whole process, such as 64MiB; without it, what the system has
     #[arg(long, value_name = "SIZE")]
@@ -62,6 +85,7 @@ impl DataCommand {
         match self {
             DataCommand::Bench(bench) => bench.source.json,
             DataCommand::Inspect(inspect) => inspect.source.json,
+            DataCommand::Cache(cache) => cache.source.json,
         }
     }
 }
@@ -87,13 +111,43 @@ pub fn run(command: &DataCommand) -> Result<()> {
                 crate::say(&format!("{sample}\n"));
             }
         }
+        DataCommand::Cache(args) => {
+            let filled = args.source.pipeline()?.fill_cache(&mut progress(args.quiet))?;
+            let (path, rows, size) = (filled.path.display(), filled.rows, filled.bytes);
+            if args.source.json {
+                print(&json!({ "path": path.to_string(), "rows": rows, "bytes": size.0, "found": filled.found }));
+            } else {
+                let how = if filled.found { "was whole already" } else { "filled" };
+                crate::say(&format!("{path} {how}: {rows} rows, {size}\n"));
+            }
+        }
     }
     Ok(())
 }
 
+/// A line on standard error: live on a terminal, one for each tenth elsewhere.
+fn progress(quiet: bool) -> impl FnMut(u64, u64) {
+    let (terminal, mut tenth) = (stderr().is_terminal(), 0);
+    move |done, total| {
+        let now = 10 * done / total.max(1);
+        if quiet || (!terminal && now == tenth) {
+            return;
+        }
+        tenth = now;
+        let end = if !terminal || done == total { "\n" } else { "" };
+        let start = if terminal { "\r" } else { "" };
+        // Progress that cannot be shown is no reason to stop.
+        let _ = write!(stderr(), "{start}{done} of {total} rows cached{end}");
+    }
+}
+
 impl SourceArgs {
     fn pipeline(&self) -> Result<Pipeline> {
-        let mut config = Config::read(&self.config)?;
+        let mut config = match (&self.config, &self.source, &self.path) {
+            (_, Some(kind), Some(path)) => Config::source(kind, path)?,
+            (Some(file), ..) => Config::read(file)?,
+            _ => unreachable!("one of them is required"),
+        };
         if let Some(size) = self.host_memory {
             config.set_value("budget.host", i64::try_from(size.0)?)?;
         }

@@ -24,6 +24,11 @@ fn main() {
         ("conv 3×3 to 32, dense 10", 32, || conv(64, 1, 32)),
         ("conv 3×3 to 32, dense 10", 1024, || conv(64, 1, 32)),
         ("conv 3×3 from 64 to 128, dense 10", 32, || conv(56, 64, 128)),
+        // Forward and the filter's gradient alone, on images that stay on the GPU: shapes of a residual network.
+        ("alone: 3×3 from 64 to 64 on 56×56", 32, || alone(56, (3, 1), 64, 64)),
+        ("alone: 1×1 from 256 to 64 on 56×56", 32, || alone(56, (1, 1), 256, 64)),
+        ("alone: 7×7 by 2 from 3 to 64 on 224×224", 32, || alone(224, (7, 2), 3, 64)),
+        ("alone: 3×3 from 256 to 256 on 14×14", 32, || alone(14, (3, 1), 256, 256)),
     ] {
         measure(name, &device, rows, model).unwrap();
     }
@@ -53,6 +58,20 @@ fn conv(side: usize, channels: usize, filters: usize) -> Result<(Graph, ValueId)
     let length = (side - 2) * (side - 2) * filters;
     let flat = g.reshape(hidden, Shape::batch_of([length]))?;
     let loss = head(&mut g, flat, length)?;
+    Ok((g, loss))
+}
+
+/// A convolution of 32 square images that are a state, and the sum of its squares.
+fn alone(side: usize, (size, stride): (usize, usize), channels: usize, filters: usize) -> Result<(Graph, ValueId), GraphError> {
+    let mut g = Graph::new();
+    let images = TensorType::f32(Shape::fixed([32, side, side, channels]));
+    let x = g.state("images", StateKind::Statistic, images, Init::Uniform { limit: 1.0 })?;
+    let filter = parameter(&mut g, "filter", [size, size, channels, filters])?;
+    let window = Window::same((size, size), (stride, stride), (1, 1), (side, side));
+    let y = g.add_one(Op::Conv2d(Conv2d { window, groups: 1, epilogue: None, dtype: DType::F32 }), &[x, filter])?;
+    let squares = g.map(y, |e, y| e.mul(e.constant(1e-6), e.mul(y, y)))?;
+    let loss = g.sum(squares)?;
+    g.output("loss", loss);
     Ok((g, loss))
 }
 
@@ -119,7 +138,7 @@ fn measure(
     steps(20);
     let mut times: Vec<f64> = (0..20).map(|_| steps(50)).collect();
     times.sort_by(f64::total_cmp);
-    println!("  {name:<36} batch {rows:>4} {:>9.1} µs a step, {size} planned", times[10] * 1e6);
+    println!("  {name:<40} batch {rows:>4} {:>9.1} µs a step, {size} planned", times[10] * 1e6);
     Ok(())
 }
 

@@ -4,6 +4,7 @@ use crate::cache::KernelCache;
 use crate::compile::Compiler;
 use crate::driver::{Context, Stream};
 use crate::memory::{CudaMemory, Slab};
+use crate::overhead::Before;
 use crate::probe;
 use crate::products::Library;
 use crate::profile::{ALIGNMENT, Profile, host_staging};
@@ -65,6 +66,7 @@ impl CudaDevice {
             return Err(refuse(format!("there is no such GPU; this machine has {}", known.join(", "))));
         }
         let driver = |error: cudarc::driver::DriverError| refuse(format!("the GPU could not be opened: {error:?}"));
+        let before = Before::look(ordinal);
         let context = Arc::new(Context::open(ordinal).map_err(driver)?);
         context.bind().map_err(driver)?;
         let (model, total) = (context.model().map_err(driver)?, context.total().map_err(driver)?);
@@ -76,7 +78,8 @@ impl CudaDevice {
             compiler: Compiler::new(context.capability().map_err(driver)?, cache),
             context,
         };
-        Ok(CudaDevice { shared: Arc::new(shared), overhead: Profile::overhead_of(&model), model, total })
+        let overhead = before.overhead().unwrap_or_else(|| Profile::overhead_of(&model));
+        Ok(CudaDevice { shared: Arc::new(shared), overhead, model, total })
     }
 
     /// Computes matrix products in generated kernels, as where there is no cuBLASLt.

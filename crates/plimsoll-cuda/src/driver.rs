@@ -5,6 +5,9 @@ use plimsoll_core::{Bytes, DeviceError};
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
+/// Bytes of stack for each thread on a GPU, until a kernel needs more.
+const STACK: usize = 256;
+
 /// A GPU in use by this process.
 pub(crate) struct Context {
     device: sys::CUdevice,
@@ -24,7 +27,13 @@ impl Context {
         let device = result::device::get(ordinal as i32)?;
         // SAFETY: the driver has just given this device.
         let raw = unsafe { result::primary_ctx::retain(device) }?;
-        Ok(Context { device, raw, ordinal })
+        let context = Context { device, raw, ordinal };
+        context.bind()?;
+        // The driver keeps a stack for every thread that a GPU can run at a time; ours need next to none, and those that do get it when they are launched.
+        // On a GPU of 132 multiprocessors this is the difference between 527 and 329 MiB. A driver that refuses only costs memory.
+        // SAFETY: the context was just made current.
+        let _ = unsafe { sys::cuCtxSetLimit(sys::CUlimit_enum::CU_LIMIT_STACK_SIZE, STACK) };
+        Ok(context)
     }
 
     /// Makes it this thread's GPU; cheap when it already is.

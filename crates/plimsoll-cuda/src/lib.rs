@@ -9,6 +9,7 @@ mod device;
 mod driver;
 mod kernels;
 mod memory;
+mod overhead;
 mod probe;
 mod products;
 mod profile;

@@ -47,6 +47,7 @@ impl Probe {
 const DRIVER: &str = "CUDA driver";
 const NVRTC: &str = "NVRTC";
 const CUBLASLT: &str = "cuBLASLt";
+const CUDNN: &str = "cuDNN";
 
 /// Looks for the driver, the libraries and the GPUs.
 ///
@@ -81,7 +82,14 @@ pub(crate) fn libraries() -> Vec<Found> {
         Found { name: DRIVER, found: driver, without: "no GPU can be used" },
         Found { name: NVRTC, found: compiler, without: "no GPU can be used: kernels are compiled where they run" },
         Found { name: CUBLASLT, found: products, without: "matrix products run in plain generated kernels" },
+        Found { name: CUDNN, found: is_cudnn_present(), without: "convolutions run in generated kernels, as they do with it" },
     ]
+}
+
+/// Looked for to be told, not to be used.
+fn is_cudnn_present() -> bool {
+    // SAFETY: opens a library whose constructors are known to do nothing but registering it, and closes it again.
+    ["libcudnn.so.9", "libcudnn.so"].into_iter().any(|name| unsafe { libloading::Library::new(name) }.is_ok())
 }
 
 /// How many GPUs the driver sees.

@@ -199,6 +199,16 @@ pub enum DataError {
         /// How many classes there are.
         classes: usize,
     },
+    /// A number that is none.
+    #[error("column `{column}` holds {value} in row {row}; correct the row or leave it out")]
+    NotFinite {
+        /// The column.
+        column: String,
+        /// The row of the source, counted from 0.
+        row: u64,
+        /// What stands there.
+        value: f32,
+    },
     /// A stage that makes no sense where or as it is written.
     #[error("{0}")]
     Stage(String),

@@ -1,13 +1,16 @@
 //! The feed: batches, made by one or more threads ahead of the consumer.
 
 use crate::block::BlockLayout;
+use crate::cache::Store;
+use crate::dataset::{Parallelism, Prefetch};
 use crate::memory::{AlignedBuf, SlotMemory};
 use crate::meter::Meter;
 use crate::mix::Mixer;
 use crate::plan::{self, PRODUCER_STACK, PipelinePlan};
 use crate::recipe::Recipe;
-use crate::ring::{Claim, Fill, Ring, Schedule, Slot};
+use crate::ring::{Claim, Crew, Fill, Ring, Schedule, Slot};
 use crate::stream::StreamWork;
+use crate::tuner::Adapts;
 use crate::work::Work;
 use crate::{DataError, Dataset, Schema};
 use plimsoll_core::{Bytes, Ledger, Reservation};
@@ -15,8 +18,9 @@ use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Batches of a data set, epoch after epoch. All memory is reserved and allocated when it starts; dropping it stops
 /// its threads and gives everything back.
@@ -26,6 +30,7 @@ pub struct Feed {
     batch: usize,
     ring: Arc<Ring>,
     workers: Vec<JoinHandle<()>>,
+    store: Option<Arc<Store>>,
     meter: Arc<Meter>,
     /// The slot batches are being handed out from.
     current: Option<Slot>,
@@ -88,6 +93,29 @@ pub struct Batch<'a> {
     layout: &'a BlockLayout,
     /// Where it begins in the slot.
     offset: usize,
+}
+
+/// What a feed did since it was started.
+#[derive(Clone, Debug)]
+pub struct Activity {
+    /// Rows that were made, also those not yet handed out.
+    pub rows: u64,
+    /// How long ago it was started.
+    pub elapsed: Duration,
+    /// Threads that make rows.
+    pub workers: usize,
+    /// How many of them are at work now: fewer where the consumer is slower than they are.
+    pub active_workers: usize,
+    /// How many slots of the ring are in use now, likewise.
+    pub slots_in_use: usize,
+    /// How long the consumer waited for batches.
+    pub consumer_waited: Duration,
+    /// How long threads waited for a free slot, added up.
+    pub workers_waited: Duration,
+    /// Where the time of the threads went, added up.
+    pub times: Vec<(&'static str, Duration)>,
+    /// Why a cache in a file was given up, if it was.
+    pub cache_given_up: Option<String>,
 }
 
 impl Options {
@@ -179,6 +207,7 @@ impl Feed {
         };
         let meter = Arc::new(Meter::default());
         let mut work = Vec::with_capacity(plan.geometry.workers);
+        let mut kept = None;
         if recipe.stream.is_some() {
             let rows = StreamWork::new(&recipe, plan.geometry.room, ledger, plan.geometry.chunk_rows)?;
             work.push(Worker::Stream(Box::new(StreamRows {
@@ -191,18 +220,22 @@ impl Feed {
             })));
         } else {
             let store = recipe.store(plan.geometry.cache_rows)?;
+            kept = store.clone();
             work.extend(
                 (0..plan.geometry.workers).map(|_| Worker::Rows(Box::new(Work::new(&recipe, plan.geometry, store.as_ref(), &meter)))),
             );
         }
         let mixer = recipe.mix.as_ref().map(|mix| mix.mixer(&recipe.schema, plan.batch)).transpose()?.map(Arc::new);
+        let adapts = Adapts { workers: recipe.parallelism == Parallelism::Auto, slots: recipe.prefetch == Prefetch::Auto };
+        let crew = Crew { workers: work.len(), adapts, seals: mixer.is_some() };
         // Made first: if a thread cannot be started, dropping it stops those that could.
         let mut feed = Feed {
-            ring: Arc::new(Ring::new(slots, Arc::clone(&layout), schedule, mixer.is_some())),
+            ring: Arc::new(Ring::new(slots, Arc::clone(&layout), schedule, crew)),
             recipe,
             layout,
             batch: plan.batch,
             workers: Vec::with_capacity(work.len()),
+            store: kept,
             meter,
             current: None,
             used: 0,
@@ -210,12 +243,12 @@ impl Feed {
             batches: options.first_batch,
             _reserved: reserved,
         };
-        for work in work {
-            let (ring, mixer) = (Arc::clone(&feed.ring), mixer.clone());
+        for (number, work) in work.into_iter().enumerate() {
+            let (ring, mixer, meter) = (Arc::clone(&feed.ring), mixer.clone(), Arc::clone(&feed.meter));
             let worker = thread::Builder::new()
                 .name("plimsoll-data".into())
                 .stack_size(PRODUCER_STACK.get())
-                .spawn(move || produce(work, mixer.as_deref(), &ring))
+                .spawn(move || produce(number, work, mixer.as_deref(), &meter, &ring))
                 .map_err(|error| DataError::Stage(format!("a thread that makes batches could not be started: {error}")))?;
             feed.workers.push(worker);
         }
@@ -270,6 +303,22 @@ impl Feed {
     /// Where the time of making rows from files has gone so far, added up over all threads.
     pub fn times(&self) -> Vec<(&'static str, Duration)> {
         self.meter.times()
+    }
+
+    /// How busy everyone was so far, and where the time of making rows has gone.
+    pub fn activity(&self) -> Activity {
+        let busy = self.ring.busy();
+        Activity {
+            rows: self.meter.rows.load(Relaxed),
+            elapsed: busy.elapsed,
+            workers: self.workers.len(),
+            active_workers: busy.active_workers,
+            slots_in_use: busy.slots_in_use,
+            consumer_waited: busy.consumer_waited,
+            workers_waited: busy.workers_waited,
+            times: self.meter.times(),
+            cache_given_up: self.store.as_ref().and_then(|store| store.given_up()),
+        }
     }
 
     /// Where the feed stands: after the batch handed out last.
@@ -336,8 +385,9 @@ enum Outcome {
 }
 
 /// Makes rows until there are no more to be made.
-fn produce(mut worker: Worker, mixer: Option<&Mixer>, ring: &Ring) {
-    while let Some(mut claim) = ring.claim() {
+fn produce(number: usize, mut worker: Worker, mixer: Option<&Mixer>, meter: &Meter, ring: &Ring) {
+    while let Some(mut claim) = ring.claim(number) {
+        let start = Instant::now();
         let outcome = catch_unwind(AssertUnwindSafe(|| match &mut worker {
             Worker::Rows(work) => {
                 let whole = work.fill(&mut claim, || ring.stopping())?;
@@ -345,6 +395,10 @@ fn produce(mut worker: Worker, mixer: Option<&Mixer>, ring: &Ring) {
             }
             Worker::Stream(rows) => rows.fill(&mut claim, || ring.stopping()),
         }));
+        if let (Worker::Stream(_), Ok(Ok(Outcome::Part(rows, _)))) = (&worker, &outcome) {
+            Meter::add(&meter.stream, start);
+            meter.rows.fetch_add(*rows as u64, Relaxed);
+        }
         let whole = match outcome.unwrap_or_else(|panic| Err(DataError::Panic { message: message_of(panic) })) {
             Ok(Outcome::Whole) => ring.finish(claim, Ok(())),
             Ok(Outcome::Part(rows, ends_epoch)) => ring.finish_part(claim, rows, ends_epoch),
@@ -352,7 +406,9 @@ fn produce(mut worker: Worker, mixer: Option<&Mixer>, ring: &Ring) {
             Err(error) => ring.finish(claim, Err(error)),
         };
         if let (Some(mut slot), Some(mixer)) = (whole, mixer) {
+            let start = Instant::now();
             let mixed = catch_unwind(AssertUnwindSafe(|| mixer.run(&mut slot)));
+            Meter::add(&meter.mix, start);
             ring.seal(slot, mixed.map_err(|panic| DataError::Panic { message: message_of(panic) }));
         }
     }

@@ -55,13 +55,15 @@ mod ring;
 mod schema;
 pub mod source;
 mod stream;
+mod sync;
+mod tuner;
 mod work;
 
 pub use block::{BlockLayout, BlockMut, ColumnMut, Rows};
-pub use cache::Cache;
+pub use cache::{Cache, CacheFile};
 pub use dataset::{Dataset, Parallelism, Prefetch};
 pub use error::DataError;
-pub use feed::{Batch, Feed, FeedState, Options};
+pub use feed::{Activity, Batch, Feed, FeedState, Options};
 pub use memory::{ALIGNMENT, AlignedBuf, SlotMemory};
 pub use mix::Mix;
 pub use order::Shuffle;

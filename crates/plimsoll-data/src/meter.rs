@@ -11,6 +11,12 @@ pub(crate) struct Meter {
     pub resize: AtomicU64,
     pub cache: AtomicU64,
     pub map: AtomicU64,
+    /// Rows of batches mixed with each other.
+    pub mix: AtomicU64,
+    /// Stages that hand on rows one after the other.
+    pub stream: AtomicU64,
+    /// Rows that were made.
+    pub rows: AtomicU64,
 }
 
 impl Meter {
@@ -27,14 +33,25 @@ impl Meter {
         lap(&self.decode, start)
     }
 
+    pub fn lap_map(&self, start: Instant) -> Instant {
+        lap(&self.map, start)
+    }
+
     pub fn lap_resize(&self, start: Instant) -> Instant {
         lap(&self.resize, start)
     }
 
     /// What took time at all, by name.
     pub fn times(&self) -> Vec<(&'static str, Duration)> {
-        let counters =
-            [("read", &self.read), ("decode", &self.decode), ("resize", &self.resize), ("cache", &self.cache), ("map", &self.map)];
+        let counters = [
+            ("read", &self.read),
+            ("decode", &self.decode),
+            ("resize", &self.resize),
+            ("cache", &self.cache),
+            ("map", &self.map),
+            ("mix", &self.mix),
+            ("stream", &self.stream),
+        ];
         let times = counters.map(|(name, counter)| (name, Duration::from_nanos(counter.load(Relaxed))));
         times.into_iter().filter(|(_, time)| !time.is_zero()).collect()
     }

@@ -7,10 +7,13 @@
 use crate::DataError;
 use crate::block::BlockLayout;
 use crate::memory::SlotMemory;
+use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard};
+use crate::tuner::{Adapts, Tuner};
 use std::collections::VecDeque;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 pub(crate) struct Slot {
     pub memory: Box<dyn SlotMemory>,
@@ -70,6 +73,15 @@ impl Schedule {
     }
 }
 
+/// Who works at a ring.
+#[derive(Clone, Copy)]
+pub(crate) struct Crew {
+    pub workers: usize,
+    pub adapts: Adapts,
+    /// Whether a whole slot goes to a worker once more before it is handed on.
+    pub seals: bool,
+}
+
 pub(crate) struct Ring {
     layout: Arc<BlockLayout>,
     /// Whether a whole slot goes to a worker once more before it is handed on.
@@ -95,6 +107,19 @@ struct State {
     in_flight: usize,
     sleeping_workers: usize,
     consumer_sleeps: bool,
+    slots: usize,
+    tuner: Tuner,
+}
+
+/// How busy both sides were since the ring was made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Busy {
+    pub elapsed: Duration,
+    pub consumer_waited: Duration,
+    /// All workers together.
+    pub workers_waited: Duration,
+    pub active_workers: usize,
+    pub slots_in_use: usize,
 }
 
 struct Failure {
@@ -147,12 +172,14 @@ impl Claim<'_> {
 impl Ring {
     /// # Panics
     /// If a slot's memory is smaller than the layout.
-    pub fn new(slots: Vec<Slot>, layout: Arc<BlockLayout>, schedule: Schedule, seals: bool) -> Ring {
+    pub fn new(slots: Vec<Slot>, layout: Arc<BlockLayout>, schedule: Schedule, crew: Crew) -> Ring {
         assert!(slots.iter().all(|slot| slot.memory.bytes().len() >= layout.bytes().get()), "slots are as large as was asked for");
         let state = State {
             schedule,
             open: VecDeque::with_capacity(slots.len()),
             filled: VecDeque::with_capacity(slots.len()),
+            slots: slots.len(),
+            tuner: Tuner::new(crew.workers, slots.len(), crew.adapts, Instant::now()),
             free: slots,
             opened: 0,
             exhausted: false,
@@ -161,26 +188,38 @@ impl Ring {
             sleeping_workers: 0,
             consumer_sleeps: false,
         };
-        Ring { layout, seals, state: Mutex::new(state), filled: Condvar::new(), to_do: Condvar::new(), stopping: AtomicBool::new(false) }
+        Ring {
+            layout,
+            seals: crew.seals,
+            state: Mutex::new(state),
+            filled: Condvar::new(),
+            to_do: Condvar::new(),
+            stopping: AtomicBool::new(false),
+        }
     }
 
-    /// Worker: rows to make, or `None` if there are no more to be made.
-    pub fn claim(&self) -> Option<Claim<'_>> {
+    /// Worker number `worker`: rows to make, or `None` if there are no more to be made.
+    pub fn claim(&self, worker: usize) -> Option<Claim<'_>> {
         let mut state = self.lock();
         loop {
             if self.stopping() || state.failure.is_some() {
                 return None;
             }
-            if let Some(claim) = state.claim(&self.layout) {
+            let rests = worker >= state.tuner.active();
+            if !rests && let Some(claim) = state.claim(&self.layout) {
                 return Some(claim);
             }
             if state.exhausted {
                 return None;
             }
-            if state.free.is_empty() {
+            if rests || state.free.is_empty() || state.slots - state.free.len() >= state.tuner.depth() {
+                let since = Instant::now();
                 state.sleeping_workers += 1;
                 state = self.to_do.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
                 state.sleeping_workers -= 1;
+                if !rests {
+                    state.tuner.worker_waited(since.elapsed());
+                }
                 continue;
             }
             state.open_next(self.seals);
@@ -265,6 +304,10 @@ impl Ring {
     /// Consumer: the next filled slot; `None` after the last. A failure comes after all that was filled before it, and again each time.
     pub fn take_filled(&self) -> Result<Option<Slot>, DataError> {
         let mut state = self.lock();
+        let ready = state.filled.len();
+        if state.tuner.came(ready, Instant::now()) && state.sleeping_workers > 0 {
+            self.to_do.notify_all();
+        }
         loop {
             if let Some(slot) = state.filled.pop_front() {
                 return Ok(Some(slot));
@@ -272,9 +315,11 @@ impl Ring {
             if state.is_over() {
                 return state.failure.as_ref().map_or(Ok(None), |failure| Err(failure.error.clone()));
             }
+            let since = Instant::now();
             state.consumer_sleeps = true;
             state = self.filled.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
             state.consumer_sleeps = false;
+            state.tuner.consumer_waited(since.elapsed());
         }
     }
 
@@ -295,6 +340,14 @@ impl Ring {
     /// Worker: whether to give up in the middle of a claim.
     pub fn stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// How busy both sides were so far.
+    pub fn busy(&self) -> Busy {
+        let state = self.lock();
+        let (consumer_waited, workers_waited, elapsed) = state.tuner.waited(Instant::now());
+        let (active_workers, slots_in_use) = (state.tuner.active(), state.tuner.depth());
+        Busy { elapsed, consumer_waited, workers_waited, active_workers, slots_in_use }
     }
 
     fn wake_workers(&self, state: MutexGuard<'_, State>) {
@@ -365,7 +418,10 @@ impl State {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod loom_tests;
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::{AlignedBuf, Column, Schema};
@@ -390,19 +446,19 @@ mod tests {
                 slot_rows,
                 claim_rows,
             },
-            false,
+            Crew { workers: 4, adapts: Adapts { workers: true, slots: true }, seals: false },
         )
     }
 
     /// Writes each row's place, and fails at the places told.
     fn work(ring: &Ring, broken: &[u64]) {
-        while let Some(mut claim) = ring.claim() {
+        while let Some(mut claim) = ring.claim(0) {
             let (place, rows) = (claim.place, claim.rows);
             for (index, byte) in claim.columns(0, rows).next().unwrap().iter_mut().enumerate() {
                 *byte = (place + index as u64) as u8;
             }
             let bad = (place..place + rows as u64).find(|place| broken.contains(place));
-            ring.finish(claim, bad.map_or(Ok(()), |place| Err(DataError::Stage(format!("row {place} is broken")))));
+            let _ = ring.finish(claim, bad.map_or(Ok(()), |place| Err(DataError::Stage(format!("row {place} is broken")))));
         }
     }
 

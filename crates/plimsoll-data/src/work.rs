@@ -17,6 +17,7 @@ use crate::stream::Ignored;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 /// Where rows are written: the memory of each column.
@@ -159,6 +160,7 @@ impl Work {
         }
         let mut block = BlockMut::new(self.source.schema(), rows, &mut columns);
         let scratch = self.scratch.bytes_mut();
+        let start = Instant::now();
         let which = match &mut self.gathered {
             None => {
                 let first = self.order.row(place);
@@ -172,14 +174,17 @@ impl Work {
             }
         };
         self.columns = recycle(columns);
+        let mut mapped = self.meter.lap_read(start);
+        self.meter.rows.fetch_add(rows as u64, Relaxed);
         for (path, region) in self.paths.iter_mut().zip(claim.columns(at, rows)) {
             if path.item.is_some() {
+                // It keeps its own times.
                 path.make_items(which, rows, region)?;
-                let start = Instant::now();
+                mapped = Instant::now();
+            }
+            if !path.steps.is_empty() {
                 path.run(which, rows, region)?;
-                Meter::add(&self.meter.map, start);
-            } else {
-                path.run(which, rows, region)?;
+                mapped = self.meter.lap_map(mapped);
             }
         }
         Ok(())

@@ -146,7 +146,11 @@ fn every_kind_of_jpeg_is_decoded() {
     assert!(apart(&decoded(&only("a.jpg", &contents), Decode::new().grey(), height, width), &grey) < 12);
     // Without ink only the complement is left.
     let inks: Vec<u8> = pixels.as_chunks::<3>().0.iter().flat_map(|[r, g, b]| [255 - r, 255 - g, 255 - b, 0]).collect();
-    check("four inks", &jpeg(&inks, width, height, ColorType::Cmyk, |_| ()), &pixels);
+    let contents = jpeg(&inks, width, height, ColorType::Cmyk, |_| ());
+    check("four inks", &contents, &pixels);
+    let weigh = |[r, g, b]: &[u8; 3]| (0.299 * f32::from(*r) + 0.587 * f32::from(*g) + 0.114 * f32::from(*b)) as u8;
+    let greyed: Vec<u8> = pixels.as_chunks::<3>().0.iter().map(weigh).collect();
+    assert!(apart(&decoded(&only("a.jpg", &contents), Decode::new().grey(), height, width), &greyed) < 12);
 }
 
 #[test]

@@ -30,7 +30,7 @@ pub use error::{Error, Result};
 pub use generate::{Generator, Sampling};
 pub use loss::{Loss, Objective};
 pub use metrics::{Metric, Scores};
-pub use pipeline::{Bench, BenchEpoch, OverLine, Pipeline, Sample};
+pub use pipeline::{Bench, BenchEpoch, Explain, ExplainedStage, Filled, OverLine, Pipeline, Sample};
 pub use plan_file::{Checked, check_plan_file};
 pub use plimsoll_core::budget::CountingAllocator;
 pub use plimsoll_core::loss_scale::LossScaling;

@@ -40,7 +40,7 @@ fn wrong_values_say_what_would_be_right() {
     insta::assert_snapshot!(sandbox.fail(&["train", "--set", "train.batch=0"]).1, @"error: `train.batch` is 0, but should be a whole number, 1 or more");
     insta::assert_snapshot!(sandbox.fail(&["train", "--set", "train.epochs=many"]).1, @r#"error: `train.epochs` is "many", but should be a whole number, 1 or more"#);
     insta::assert_snapshot!(sandbox.fail(&["train", "--set", "train.loss"]).1, @"error: `train.loss` is not KEY=VALUE, such as train.batch=64");
-    insta::assert_snapshot!(sandbox.fail(&["train", "--set", "train.optimizer=adma"]).1, @r#"error: `train.optimizer` is "adma", but should be one of sgd, adam, adamw; did you mean "adam"?"#);
+    insta::assert_snapshot!(sandbox.fail(&["train", "--set", "train.optimizer=adma"]).1, @r#"error: `train.optimizer` is "adma", but should be one of sgd, adam, adamw, rmsprop, adagrad, adafactor, lion, nadam; did you mean "adam"?"#);
     insta::assert_snapshot!(sandbox.fail(&["train", "--set", "budget.host=12XB"]).1, @"error: `budget.host`: `12XB` is not a size; write a number and a unit, such as 256MiB, 2GB or 1048576 (units: B, KiB, MiB, GiB, TiB, kB, MB, GB, TB)");
     insta::assert_snapshot!(sandbox.fail(&["train", "--host-memory", "12XB"]).1, @r"
     error: invalid value '12XB' for '--host-memory <SIZE>': `12XB` is not a size; write a number and a unit, such as 256MiB, 2GB or 1048576 (units: B, KiB, MiB, GiB, TiB, kB, MB, GB, TB)

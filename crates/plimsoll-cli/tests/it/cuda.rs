@@ -36,7 +36,7 @@ fn a_plan_for_a_gpu_states_both_lines() {
         assert!(document["device_by_owner"][owner].as_u64().is_some_and(|size| size > 0), "{owner}");
     }
     let text = sandbox.succeed(&[&["plan", "--device-memory", "1GiB"], &PROFILE[..]].concat());
-    for part in ["cuda:0 (NVIDIA H200, from its profile)", "device line  1.00 GiB", "host line", "CUDA itself 560 MiB", "pinned staging"] {
+    for part in ["cuda:0 (NVIDIA H200, from its profile)", "device line  1.00 GiB", "host line", "CUDA itself 348 MiB", "pinned staging"] {
         assert!(text.contains(part), "{part}: {text}");
     }
 }
@@ -67,6 +67,18 @@ fn too_few_device_bytes_are_refused_with_the_least_that_works() {
     assert_eq!(sandbox.fail(&[&["plan", "--device-memory", &short], &PROFILE[..]].concat()).0, 3, "one byte less does not");
 }
 
+/// The examples' own lines are for the CPU: CUDA takes more of the host's memory than they allow. The refusal says so, and its line works.
+#[test]
+fn a_host_line_below_what_cuda_takes_is_refused_with_one_that_works() {
+    let (sandbox, config) = (Sandbox::new("gpu-host-line"), example("dense_million.toml"));
+    let (code, error) = sandbox.fail(&[&["plan", &config], &PROFILE[..]].concat());
+    assert_eq!(code, 3);
+    assert!(error.contains("does not fit into 96.0 MiB of host memory"), "{error}");
+    let told = error.split("whatever the run: give it --host-memory ").nth(1).unwrap_or_else(|| panic!("{error}"));
+    let line = told.split(' ').next().unwrap();
+    plan(&sandbox, &[&config, "--host-memory", line]);
+}
+
 #[test]
 fn names_that_do_not_go_together_are_refused() {
     let sandbox = Sandbox::new("gpu-names");
@@ -90,6 +102,6 @@ fn devices_lists_what_was_looked_for() {
     let document = Sandbox::new("gpu-devices").json(&["devices", "--json"]);
     let libraries = document["cuda"]["libraries"].as_array().unwrap();
     let names: Vec<&str> = libraries.iter().map(|library| library["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["CUDA driver", "NVRTC", "cuBLASLt"]);
+    assert_eq!(names, ["CUDA driver", "NVRTC", "cuBLASLt", "cuDNN"]);
     assert_eq!(document["cuda"]["obstacle"].is_null(), document["devices"].as_array().unwrap().len() > 1);
 }

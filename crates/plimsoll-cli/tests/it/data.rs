@@ -109,7 +109,135 @@ fn bad_pictures_and_keys_are_named() {
     insta::assert_snapshot!(error(&["--set", "data.parallelism=0"]), @r#"error: `data.parallelism` is 0, but should be "auto" or a number of threads"#);
     insta::assert_snapshot!(error(&["--set", "data.max_item=much"]), @"error: `data.max_item`: `much` is not a size; write a number and a unit, such as 256MiB, 2GB or 1048576 (units: B, KiB, MiB, GiB, TiB, kB, MB, GB, TB)");
     insta::assert_snapshot!(error(&["--set", "data.map=[{ op = \"decode\", channels = 2 }]"]), @"error: `data.map[0].channels` is 2, but should be 1 or 3");
-    insta::assert_snapshot!(error(&["--set", "data.map=[{ op = \"decoed\" }]"]), @r#"error: `data.map[0].op` is "decoed", but should be one of cast, scale, normalize, resize, one_hot, decode, center_crop, random_crop, flip_left_right, flip_up_down; did you mean "decode"?"#);
+    insta::assert_snapshot!(error(&["--set", "data.map=[{ op = \"decoed\" }]"]), @r#"error: `data.map[0].op` is "decoed", but should be one of cast, scale, normalize, resize, one_hot, decode, center_crop, random_crop, flip_left_right, flip_up_down, random_resized_crop, pad, crop_or_pad, rot90, random_rot90, rotate, random_rotate, brightness, random_brightness, contrast, random_contrast, saturation, random_saturation, hue, random_hue, grey, standardize, finite; did you mean "decode"?"#);
     sandbox.write("pictures/dark/5.png", "broken");
     insta::assert_snapshot!(error(&[]), @"error: pictures/dark/5.png cannot be decoded: it begins like neither a JPEG nor a PNG; replace the file or take it out of the folder");
+}
+
+#[test]
+fn a_plain_source_needs_no_configuration() {
+    let sandbox = pictures("plain");
+    let shown =
+        sandbox.succeed(&["data", "inspect", "--source", "image_folder", "--path", "pictures", "--rows", "1", "--out", "sheet.png"]);
+    insta::assert_snapshot!(shown, @"
+    image_folder pictures → map(x: decode()) → map(x: resize(224, 224, bilinear)) → parallelism(auto) → batch(64) → prefetch(auto)
+      rows      20 in 1 batches, 588 KiB each
+      columns   x: f32[224, 224, 3], y: i32[]
+      classes   bright, dark
+      first rows
+        x: 220.000 … 220.000, mean 220.000 · y: 0 (bright)
+    ");
+    assert!(sandbox.path("sheet.png").exists());
+    // Without rows nothing is read.
+    sandbox.write("pictures/dark/5.png", "broken");
+    let shown = sandbox.succeed(&["data", "inspect", "--source", "image_folder", "--path", "pictures", "--rows", "0"]);
+    assert!(shown.contains("rows      20 in 1 batches") && !shown.contains("first rows"), "{shown}");
+    sandbox.write("rows.npy", crate::npy("<f4", "(6, 2)", &[0; 48]));
+    let document = sandbox.json(&["data", "bench", "--source", "npy", "--path", "rows.npy", "--set", "data.batch=2", "--json"]);
+    assert_eq!(document["epochs"][0]["examples"], 6);
+    let refused = |arguments: &[&str]| sandbox.fail(&[&["data", "inspect"], arguments].concat()).1;
+    insta::assert_snapshot!(refused(&["--source", "imagefolder", "--path", "pictures"]), @r#"error: `data.source` is "imagefolder", but should be one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset; did you mean "image_folder"?"#);
+    insta::assert_snapshot!(refused(&["--source", "npy"]).lines().take(3).collect::<Vec<_>>().join("\n"), @"
+    error: the following required arguments were not provided:
+      --path <PATH>
+    ");
+    insta::assert_snapshot!(refused(&[]).lines().take(3).collect::<Vec<_>>().join("\n"), @"
+    error: the following required arguments were not provided:
+      <CONFIG>
+    ");
+}
+
+#[test]
+fn a_bench_says_what_limits() {
+    let sandbox = pictures("limits");
+    let shown = sandbox.succeed(&["data", "bench", "data.toml", "--epochs", "2"]);
+    for word in ["stage", "holds", "a row", "busy", "decode (", "staging ring", "waiting", "in use", "limit"] {
+        assert!(shown.contains(word), "{word} is missing in\n{shown}");
+    }
+    let document = sandbox.json(&["data", "bench", "data.toml", "--json"]);
+    let decode = document["stages"].as_array().unwrap().iter().find(|stage| stage["name"] == "decode").unwrap();
+    assert!(decode["us_per_example"].as_f64().unwrap() > 0.0 && decode["utilisation"].as_f64().unwrap() > 0.0, "{decode}");
+    assert!(document["limit"].as_str().is_some_and(|limit| !limit.is_empty()));
+}
+
+#[test]
+fn a_cache_is_filled_ahead_and_found_again() {
+    let sandbox = pictures("fill");
+    let arguments = ["data", "cache", "data.toml", "--set", "data.cache={ file = \"kept.plc\" }"];
+    let size = |name: &str| std::fs::metadata(sandbox.path(name)).unwrap().len();
+    insta::assert_snapshot!(sandbox.succeed(&arguments), @"kept.plc filled: 20 rows, 7.75 KiB");
+    assert_eq!(size("kept.plc"), 4096 + 20 * 8 * 8 * 3);
+    insta::assert_snapshot!(sandbox.succeed(&arguments), @"kept.plc was whole already: 20 rows, 7.75 KiB");
+    let document = sandbox.json(&[&arguments[..], &["--json"]].concat());
+    assert_eq!((document["found"].as_bool(), document["bytes"].as_u64()), (Some(true), Some(size("kept.plc"))));
+    // Rows that an epoch leaves out would be missing for ever.
+    insta::assert_snapshot!(sandbox.fail(&[&arguments[..3], &["--set", "data.cache={ file = \"part.plc\" }", "--set", "data.shard=[2, 0]", "--quiet"]].concat()).1, @"error: part.plc could not be filled: an epoch has 10 rows and the cache of all rows 20; leave out take, shard, drop_remainder and ignore_errors");
+    insta::assert_snapshot!(sandbox.fail(&["data", "cache", "data.toml"]).1, @r#"error: there is no file cache to fill; say where with `data.cache`, such as { file = "cache.plc" }"#);
+}
+
+/// Runs the command where no file may grow beyond 4 KiB, as on a full disk.
+fn without_room(sandbox: &Sandbox, arguments: &[&str]) -> std::process::Output {
+    let script = "trap '' XFSZ; ulimit -f 8; exec \"$0\" \"$@\"";
+    std::process::Command::new("sh")
+        .args(["-c", script])
+        .arg(crate::program())
+        .args(arguments)
+        .current_dir(&sandbox.folder)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn without_room_for_the_cache_a_run_stops_or_goes_on_as_configured() {
+    let sandbox = pictures("no-room");
+    let left = || {
+        std::fs::read_dir(&sandbox.folder)
+            .unwrap()
+            .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().contains("plc"))
+            .count()
+    };
+    let bench = |cache: &str| without_room(&sandbox, &["data", "bench", "data.toml", "--epochs", "2", "--set", cache]);
+    let stopped = bench("data.cache={ file = \"kept.plc\" }");
+    let error = String::from_utf8_lossy(&stopped.stderr).into_owned();
+    assert!(
+        !stopped.status.success() && error.contains("kept.plc cannot be used as a cache: row ") && error.contains("cannot be written"),
+        "{error}"
+    );
+    assert_eq!(left(), 0);
+    let went_on = bench("data.cache={ file = \"kept.plc\", on_full = \"continue\" }");
+    let shown = String::from_utf8_lossy(&went_on.stdout).into_owned();
+    assert!(
+        went_on.status.success() && shown.contains("so rows are decoded each time"),
+        "{shown}{}",
+        String::from_utf8_lossy(&went_on.stderr)
+    );
+    assert_eq!(left(), 0);
+    let filling =
+        without_room(&sandbox, &["data", "cache", "data.toml", "--set", "data.cache={ file = \"kept.plc\", on_full = \"continue\" }"]);
+    assert!(!filling.status.success() && String::from_utf8_lossy(&filling.stderr).contains("kept.plc could not be filled"));
+}
+
+#[test]
+fn pictures_are_changed_as_configured() {
+    let sandbox = pictures("augment");
+    let map = "data.map=[{ op = \"decode\" }, { op = \"random_resized_crop\", size = [8, 8], share = [0.5, 1.0], method = \"area\" }, \
+               { op = \"random_brightness\", by = 0.1 }, { op = \"random_contrast\", by = [0.8, 1.2] }, { op = \"random_saturation\", by = [0.8, 1.2] }, \
+               { op = \"random_hue\", by = 0.05 }, { op = \"random_rotate\", degrees = 10, fill = 0.5 }, { op = \"random_rot90\" }, { op = \"pad\", size = 12 }, \
+               { op = \"standardize\" }, { op = \"one_hot\", classes = 2 }]";
+    let shown = sandbox.succeed(&["data", "inspect", "data.toml", "--set", map, "--set", "data.mixup={ alpha = 0.4 }", "--rows", "0"]);
+    insta::assert_snapshot!(shown, @"
+    image_folder pictures → shuffle(seed 7) → map(x: decode()) → map(x: random_resized_crop(8, 8, area, share 0.5 to 1, ratio 0.75 to 1.3333334, seed 0)) → map(x: random_brightness(0.1, seed 0)) → map(x: random_contrast(0.8, 1.2, seed 0)) → map(x: random_saturation(0.8, 1.2, seed 0)) → map(x: random_hue(0.05, seed 0)) → map(x: random_rotate(10°, fill 0.5, seed 0)) → map(x: random_rot90(seed 0)) → map(x: pad(12, 12, 0)) → map(x: standardize()) → map(y: one_hot(2)) → parallelism(auto) → batch(4) → prefetch(auto) → mixup(0.4, seed 0)
+      rows      20 in 5 batches, 1.70 KiB each
+      columns   x: f32[12, 12, 3], y: f32[2]
+      classes   bright, dark
+    ");
+    assert!(sandbox.succeed(&["data", "bench", "data.toml", "--set", map, "--set", "data.cutmix={}"]).contains("mix"));
+    let error = |assignment: &str| sandbox.fail(&["data", "inspect", "data.toml", "--set", assignment]).1;
+    insta::assert_snapshot!(error("data.map=[{ op = \"random_brigthness\", by = 0.1 }]"), @r#"error: `data.map[0].op` is "random_brigthness", but should be one of cast, scale, normalize, resize, one_hot, decode, center_crop, random_crop, flip_left_right, flip_up_down, random_resized_crop, pad, crop_or_pad, rot90, random_rot90, rotate, random_rotate, brightness, random_brightness, contrast, random_contrast, saturation, random_saturation, hue, random_hue, grey, standardize, finite; did you mean "random_brightness"?"#);
+    insta::assert_snapshot!(error("data.map=[{ op = \"random_contrast\", by = 0.1 }]"), @"error: `data.map[0].by` should be two numbers, the smaller one first, such as [0.8, 1.2]");
+    insta::assert_snapshot!(error("data.map=[{ op = \"random_hue\", byy = 0.1, by = 1 }]"), @"error: unknown key `data.map[0].byy`; did you mean `data.map[0].by`?");
+    insta::assert_snapshot!(error("data.map=[{ op = \"resize\", size = 8, method = \"bicubik\" }]"), @r#"error: `data.map[0].method` is "bicubik", but should be one of nearest, bilinear, bicubic, area, bilinear_antialias, bicubic_antialias; did you mean "bicubic"?"#);
+    insta::assert_snapshot!(error("data.mixup={ alfa = 1.0 }"), @"error: unknown key `data.mixup.alfa`; did you mean `data.mixup.alpha`?");
+    insta::assert_snapshot!(error("data.mixup={ alpha = 1.0 }"), @"error: mixup(1, seed 0) cannot be done: column y: i32[] holds no share per class; map it with one_hot before");
+    insta::assert_snapshot!(error("data.cache={ file = \"a\", on_full = \"cont\" }"), @r#"error: `data.cache.on_full` is "cont", but should be one of stop, continue"#);
 }

@@ -85,20 +85,43 @@ pub fn run(device: &Arc<dyn Device>, seed: u64) -> Vec<CaseReport> {
 /// Runs every case on a device and hands over each op's report as soon as it is known.
 pub fn run_each(device: &Arc<dyn Device>, seed: u64, mut tell: impl FnMut(&CaseReport)) {
     let all = cases(seed);
-    for (op, _) in TABLE {
-        let mut report = CaseReport { op, cases: 0, forward: 0.0, gradient: 0.0, failures: Vec::new() };
-        for case in all.iter().filter(|case| case.op == *op) {
-            report.cases += 1;
-            match check_forward(case, device) {
-                Ok(error) => report.forward = report.forward.max(error),
-                Err(failure) => report.failures.push(failure.to_string()),
-            }
-            match check_gradient(case).and_then(|_| check_device_gradient(case, device)) {
-                Ok(error) => report.gradient = report.gradient.max(error),
-                Err(failure) => report.failures.push(failure.to_string()),
-            }
-        }
+    for op in ops() {
+        let mut report = CaseReport::new(op);
+        all.iter().filter(|case| case.op == op).for_each(|case| report.run(case, device));
         tell(&report);
+    }
+}
+
+/// The ops of the table, in its order.
+pub fn ops() -> impl Iterator<Item = &'static str> {
+    TABLE.iter().map(|(op, _)| *op)
+}
+
+impl CaseReport {
+    /// Of no case yet.
+    pub fn new(op: &'static str) -> CaseReport {
+        CaseReport { op, cases: 0, forward: 0.0, gradient: 0.0, failures: Vec::new() }
+    }
+
+    /// Runs a case on a device, there and back.
+    pub fn run(&mut self, case: &Case, device: &Arc<dyn Device>) {
+        self.cases += 1;
+        match check_forward(case, device) {
+            Ok(error) => self.forward = self.forward.max(error),
+            Err(failure) => self.failures.push(failure.to_string()),
+        }
+        match check_gradient(case).and_then(|_| check_device_gradient(case, device)) {
+            Ok(error) => self.gradient = self.gradient.max(error),
+            Err(failure) => self.failures.push(failure.to_string()),
+        }
+    }
+
+    /// Takes in the outcome of other cases of the same op.
+    pub fn join(&mut self, other: CaseReport) {
+        self.cases += other.cases;
+        self.forward = self.forward.max(other.forward);
+        self.gradient = self.gradient.max(other.gradient);
+        self.failures.extend(other.failures);
     }
 }
 

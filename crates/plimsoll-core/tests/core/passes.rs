@@ -203,7 +203,7 @@ fn masks_are_read_off_what_was_pooled() {
         verify(&sunk).unwrap();
         let x = numbers(5 * 72, 3);
         let states: Vec<Vec<f64>> = fused.states().iter().enumerate().map(|(i, _)| numbers(36, i as u32)).collect();
-        let run = |graph: &Graph| reference::run(graph, 5, &[x.clone()], &states, &[], &StepRandom::default());
+        let run = |graph: &Graph| reference::run(graph, 5, std::slice::from_ref(&x), &states, &[], &StepRandom::default());
         let (before, after) = (run(&fused), run(&sunk));
         assert_eq!((before.outputs(), before.states()), (after.outputs(), after.states()), "skip {skip}");
         // The gradient of pooling is final: no mask over the large tensor follows it.

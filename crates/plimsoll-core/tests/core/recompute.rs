@@ -287,7 +287,8 @@ impl Oracle {
                     let here = (held & (after | node.reads)) | node.makes;
                     let saved = if node.pointwise && node.makes.count_ones() == 1 {
                         let made = self.bytes(node.makes);
-                        (0..32).any(|bit| dying >> bit & 1 == 1 && self.sizes[bit] == made).then_some(made).unwrap_or(0)
+                        let reused = (0..32).any(|bit| dying >> bit & 1 == 1 && self.sizes[bit] == made);
+                        if reused { made } else { 0 }
                     } else {
                         0
                     };

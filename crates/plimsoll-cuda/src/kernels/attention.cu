@@ -8,23 +8,17 @@ const Index b = blockIdx.x / HEADS;
 q += b * QUERIES * Q_WIDTH + Q_START + head * DEPTH;
 k += b * KEYS * K_WIDTH + K_START + kv_head * DEPTH;
 v += b * KEYS * V_WIDTH + V_START + kv_head * DEPTH;
-auto fetch = [&](float* to, const auto* from, int first, int rows, int chunk, int width, int extent) {
-    for (int e = threadIdx.x; e < rows * CHUNK; e += 256) {
-        const int row = e / CHUNK, c = e % CHUNK, at = chunk * CHUNK + c;
-        to[row * PITCH + c] = first + row < extent && at < DEPTH ? load(from[(Index)(first + row) * width + at]) : 0.0f;
-    }
-};
 float out[CHUNKS][RQ][4] = {}, top[RQ], sum[RQ] = {};
 for (int r = 0; r < RQ; r++) top[r] = LOWEST;
-if (CHUNKS == 1) fetch(q_tile, q, q0, BQ, 0, Q_WIDTH, QUERIES);
+if (CHUNKS == 1) fetch<CHUNK, DEPTH, Index>(q_tile, q, q0, BQ, 0, Q_WIDTH, QUERIES);
 const int end = CAUSAL ? min(KEYS, q0 + BQ) : KEYS;
 for (int k0 = 0; k0 < end; k0 += BK) {
     float score[RQ][RK] = {};
     #pragma unroll
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
         __syncthreads();
-        if (CHUNKS > 1) fetch(q_tile, q, q0, BQ, chunk, Q_WIDTH, QUERIES);
-        fetch(kv_tile, k, k0, BK, chunk, K_WIDTH, KEYS);
+        if (CHUNKS > 1) fetch<CHUNK, DEPTH, Index>(q_tile, q, q0, BQ, chunk, Q_WIDTH, QUERIES);
+        fetch<CHUNK, DEPTH, Index>(kv_tile, k, k0, BK, chunk, K_WIDTH, KEYS);
         __syncthreads();
         add_dots<RQ, RK, CHUNK, PITCH>(score, q_tile, kv_tile, ty, tx);
     }
@@ -56,7 +50,7 @@ for (int k0 = 0; k0 < end; k0 += BK) {
     #pragma unroll
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
         __syncthreads();
-        fetch(kv_tile, v, k0, BK, chunk, V_WIDTH, KEYS);
+        fetch<CHUNK, DEPTH, Index>(kv_tile, v, k0, BK, chunk, V_WIDTH, KEYS);
         __syncthreads();
         if (4 * tx < CHUNK) add_products<RQ, BK, BK + 4, PITCH>(out[chunk], weights, kv_tile, ty, 4 * tx);
     }

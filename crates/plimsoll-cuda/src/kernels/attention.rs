@@ -76,8 +76,11 @@ impl Heads<'_> {
     /// Queries, keys, values and the mask.
     fn operands(&self) -> Vec<(String, Argument)> {
         let parts = self.op.parts(self.depth);
-        let mut parameters: Vec<(String, Argument)> =
-            ["q", "k", "v"].iter().zip(parts).map(|(name, (tensor, _))| parameter(self.types[tensor], name, Argument::Input(tensor))).collect();
+        let mut parameters: Vec<(String, Argument)> = ["q", "k", "v"]
+            .iter()
+            .zip(parts)
+            .map(|(name, (tensor, _))| parameter(self.types[tensor], name, Argument::Input(tensor)))
+            .collect();
         if let Some(dtype) = self.mask {
             parameters.push(parameter(dtype, "mask", Argument::Input(self.types.len())));
         }

@@ -8,12 +8,6 @@ const int kv_head = blockIdx.x % KV_HEADS, k0 = blockIdx.y * BK;
 const Index b = blockIdx.x / KV_HEADS;
 k += b * KEYS * K_WIDTH + K_START + kv_head * DEPTH;
 v += b * KEYS * V_WIDTH + V_START + kv_head * DEPTH;
-auto fetch = [&](float* to, const auto* from, int first, int rows, int chunk, int width, int extent) {
-    for (int e = threadIdx.x; e < rows * CHUNK; e += 256) {
-        const int row = e / CHUNK, c = e % CHUNK, at = chunk * CHUNK + c;
-        to[row * PITCH + c] = first + row < extent && at < DEPTH ? load(from[(Index)(first + row) * width + at]) : 0.0f;
-    }
-};
 bool seen[RK];
 for (int s = 0; s < RK; s++) {
     const int j = k0 + ty + 16 * s;
@@ -21,8 +15,8 @@ for (int s = 0; s < RK; s++) {
 }
 float to_keys[CHUNKS][RK][4] = {}, to_values[CHUNKS][RK][4] = {};
 if (CHUNKS == 1) {
-    fetch(k_tile, k, k0, BK, 0, K_WIDTH, KEYS);
-    fetch(v_tile, v, k0, BK, 0, V_WIDTH, KEYS);
+    fetch<CHUNK, DEPTH, Index>(k_tile, k, k0, BK, 0, K_WIDTH, KEYS);
+    fetch<CHUNK, DEPTH, Index>(v_tile, v, k0, BK, 0, V_WIDTH, KEYS);
 }
 for (int head = kv_head * (HEADS / KV_HEADS); head < (kv_head + 1) * (HEADS / KV_HEADS); head++) {
     const auto* own_q = q + b * QUERIES * Q_WIDTH + Q_START + head * DEPTH;
@@ -35,11 +29,11 @@ for (int head = kv_head * (HEADS / KV_HEADS); head < (kv_head + 1) * (HEADS / KV
         for (int chunk = 0; chunk < CHUNKS; chunk++) {
             __syncthreads();
             if (CHUNKS > 1) {
-                fetch(k_tile, k, k0, BK, chunk, K_WIDTH, KEYS);
-                fetch(v_tile, v, k0, BK, chunk, V_WIDTH, KEYS);
+                fetch<CHUNK, DEPTH, Index>(k_tile, k, k0, BK, chunk, K_WIDTH, KEYS);
+                fetch<CHUNK, DEPTH, Index>(v_tile, v, k0, BK, chunk, V_WIDTH, KEYS);
             }
-            fetch(q_tile, own_q, q0, BQ, chunk, Q_WIDTH, QUERIES);
-            fetch(dy_tile, own_dy, q0, BQ, chunk, HEADS * DEPTH, QUERIES);
+            fetch<CHUNK, DEPTH, Index>(q_tile, own_q, q0, BQ, chunk, Q_WIDTH, QUERIES);
+            fetch<CHUNK, DEPTH, Index>(dy_tile, own_dy, q0, BQ, chunk, HEADS * DEPTH, QUERIES);
             __syncthreads();
             add_dots<RK, RQ, CHUNK, PITCH>(score, k_tile, q_tile, ty, tx);
             add_dots<RK, RQ, CHUNK, PITCH>(slope, v_tile, dy_tile, ty, tx);
@@ -58,8 +52,8 @@ for (int head = kv_head * (HEADS / KV_HEADS); head < (kv_head + 1) * (HEADS / KV
         for (int chunk = 0; chunk < CHUNKS; chunk++) {
             if (CHUNKS > 1) {
                 __syncthreads();
-                fetch(q_tile, own_q, q0, BQ, chunk, Q_WIDTH, QUERIES);
-                fetch(dy_tile, own_dy, q0, BQ, chunk, HEADS * DEPTH, QUERIES);
+                fetch<CHUNK, DEPTH, Index>(q_tile, own_q, q0, BQ, chunk, Q_WIDTH, QUERIES);
+                fetch<CHUNK, DEPTH, Index>(dy_tile, own_dy, q0, BQ, chunk, HEADS * DEPTH, QUERIES);
             }
             __syncthreads();
             if (4 * tx < CHUNK) {

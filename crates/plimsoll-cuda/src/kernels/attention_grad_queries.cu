@@ -8,12 +8,6 @@ q += b * QUERIES * Q_WIDTH + Q_START + head * DEPTH;
 dy += (b * QUERIES * HEADS + head) * DEPTH;
 k += b * KEYS * K_WIDTH + K_START + kv_head * DEPTH;
 v += b * KEYS * V_WIDTH + V_START + kv_head * DEPTH;
-auto fetch = [&](float* to, const auto* from, int first, int rows, int chunk, int width, int extent) {
-    for (int e = threadIdx.x; e < rows * CHUNK; e += 256) {
-        const int row = e / CHUNK, c = e % CHUNK, at = chunk * CHUNK + c;
-        to[row * PITCH + c] = first + row < extent && at < DEPTH ? load(from[(Index)(first + row) * width + at]) : 0.0f;
-    }
-};
 float out[CHUNKS][RQ][4] = {}, logarithm[RQ], part[RQ];
 for (int r = 0; r < RQ; r++) {
     const int i = q0 + ty + 16 * r;
@@ -27,11 +21,11 @@ for (int k0 = 0; k0 < end; k0 += BK) {
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
         __syncthreads();
         if (CHUNKS > 1 || k0 == 0) {
-            fetch(q_tile, q, q0, BQ, chunk, Q_WIDTH, QUERIES);
-            fetch(dy_tile, dy, q0, BQ, chunk, HEADS * DEPTH, QUERIES);
+            fetch<CHUNK, DEPTH, Index>(q_tile, q, q0, BQ, chunk, Q_WIDTH, QUERIES);
+            fetch<CHUNK, DEPTH, Index>(dy_tile, dy, q0, BQ, chunk, HEADS * DEPTH, QUERIES);
         }
-        fetch(k_tile, k, k0, BK, chunk, K_WIDTH, KEYS);
-        fetch(v_tile, v, k0, BK, chunk, V_WIDTH, KEYS);
+        fetch<CHUNK, DEPTH, Index>(k_tile, k, k0, BK, chunk, K_WIDTH, KEYS);
+        fetch<CHUNK, DEPTH, Index>(v_tile, v, k0, BK, chunk, V_WIDTH, KEYS);
         __syncthreads();
         add_dots<RQ, RK, CHUNK, PITCH>(score, q_tile, k_tile, ty, tx);
         add_dots<RQ, RK, CHUNK, PITCH>(slope, dy_tile, v_tile, ty, tx);
@@ -49,7 +43,7 @@ for (int k0 = 0; k0 < end; k0 += BK) {
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
         if (CHUNKS > 1) {
             __syncthreads();
-            fetch(k_tile, k, k0, BK, chunk, K_WIDTH, KEYS);
+            fetch<CHUNK, DEPTH, Index>(k_tile, k, k0, BK, chunk, K_WIDTH, KEYS);
         }
         __syncthreads();
         if (4 * tx < CHUNK) add_products<RQ, BK, BK + 4, PITCH>(out[chunk], changes, k_tile, ty, 4 * tx);

@@ -70,6 +70,15 @@ __device__ __forceinline__ void first_largest(float& value, int& position, float
 // Products of small tiles in shared memory, whose rows are `PITCH` apart and begin at multiples of four numbers. A thread has the rows `row`, `row + 16`, …
 __device__ __forceinline__ float dot(float4 a, float4 b) { return a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w; }
 
+// Brings `CHUNK` columns of some rows into shared memory, as single precision; zeros where there are no rows or columns left.
+template <int CHUNK, int DEPTH, typename Index, typename T>
+__device__ __forceinline__ void fetch(float* to, const T* from, int first, int rows, int chunk, int width, int extent) {
+    for (int e = threadIdx.x; e < rows * CHUNK; e += blockDim.x) {
+        const int row = e / CHUNK, c = e % CHUNK, at = chunk * CHUNK + c;
+        to[row * (CHUNK + 4) + c] = first + row < extent && at < DEPTH ? load(from[(Index)(first + row) * width + at]) : 0.0f;
+    }
+}
+
 // To each pair of its rows on the left and on the right, the sum of their products.
 template <int R, int S, int DEPTH, int PITCH>
 __device__ __forceinline__ void add_dots(float (&sums)[R][S], const float* left, const float* right, int row, int column) {

@@ -86,8 +86,7 @@ pub(crate) fn recurrent_grad(
         names.read(operands.mask, "mask", &dtype, 0);
         names.read(operands.before, "started", &dtype, 0);
         names.take("float* cells", Argument::WorkspaceBehind(scratch.sequence));
-        let flags =
-            format!("constexpr bool MASKED = {masked}, STARTED = {}, REVERSE = {};\n", operands.before.is_some(), op.reverse);
+        let flags = format!("constexpr bool MASKED = {masked}, STARTED = {}, REVERSE = {};\n", operands.before.is_some(), op.reverse);
         let text = include_str!("recurrent_cells.cu");
         kernels.push(Kernel { blocks: [pieces(batch * units, THREADS), 1, 1], ..walk.kernel("cell states of", names, &flags, text) });
     }
@@ -206,7 +205,11 @@ impl Walk {
             Cell::Simple(Activation::Tanh) => "TANH",
             Cell::Simple(Activation::Relu) => "RELU",
         };
-        let _ = writeln!(body, "constexpr int CELL = {name}, GATES = {}, BATCH = {batch}, STEPS = {steps}, UNITS = {units}, ROWS = {rows};", cell.gates());
+        let _ = writeln!(
+            body,
+            "constexpr int CELL = {name}, GATES = {}, BATCH = {batch}, STEPS = {steps}, UNITS = {units}, ROWS = {rows};",
+            cell.gates()
+        );
         let _ = writeln!(body, "using Index = {};", index_type(batch * steps * self.wide().max(self.wide() * units / steps.max(1))));
         body += flags;
         for absent in names.absent {

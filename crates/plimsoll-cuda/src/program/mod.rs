@@ -34,7 +34,7 @@ pub(crate) struct CudaProgram {
     /// The slot of the run whose loss was not finite.
     broken: Option<usize>,
     /// Dropped last: what the rest refers to.
-    _module: Option<Module>,
+    _modules: Vec<Module>,
     _memories: [Arc<Slab>; 2],
 }
 
@@ -105,7 +105,7 @@ impl CudaProgram {
             scalars: staging.scalars(graph, plan.rows).get(),
             alarm: lock(&stage).alarm,
         };
-        let mut assembly = Assembly { shared, addresses: &addresses, names: HashMap::new(), source: PRELUDE.to_string() };
+        let mut assembly = Assembly { shared, addresses: &addresses, names: HashMap::new(), sources: Vec::new() };
         let mut pending = Vec::new();
         let mut loss_known = false;
         for (step, id) in program.order.iter().enumerate() {
@@ -127,12 +127,15 @@ impl CudaProgram {
         let last = assembly.resolve(report(program, lowering.loss), &[], &[], Bytes::ZERO, Bytes::ZERO).map_err(unsupported)?;
         pending.push((None, vec![last], vec![]));
 
-        let code = shared.compiler.compile(&assembly.source).map_err(|log| unsupported(format!("a kernel does not compile: {log}")))?;
         let failed = |error| shared.context.failed("loading the kernels", error);
-        let module = Module::new(&shared.context, &code).map_err(failed)?;
+        let mut modules = Vec::with_capacity(assembly.sources.len());
+        for source in &assembly.sources {
+            let code = shared.compiler.compile(source).map_err(|log| unsupported(format!("a kernel does not compile: {log}")))?;
+            modules.push(Module::new(&shared.context, &code).map_err(failed)?);
+        }
         let mut instructions = Vec::with_capacity(pending.len());
         for (node, steps, values) in pending {
-            let steps = steps.into_iter().map(|step| step.link(&module)).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+            let steps = steps.into_iter().map(|step| step.link(&modules)).collect::<Result<Vec<_>, _>>().map_err(failed)?;
             let output = |value: &ValueId| -> Result<Output, String> {
                 let ty = graph.ty(*value);
                 Ok(Output { dtype: ty.dtype, address: addresses.value(*value)?, bytes: ty.bytes(rows).get() })
@@ -158,7 +161,7 @@ impl CudaProgram {
             header,
             runs: [None; 2],
             broken: None,
-            _module: Some(module),
+            _modules: modules,
             _memories: [resident, arena],
         })
     }
@@ -319,17 +322,21 @@ fn root(program: &Program, mut value: ValueId) -> ValueId {
     value
 }
 
+/// Kernels that are compiled at a time: the compiler's memory grows with the text it is given, and has to be planned.
+const AT_ONCE: usize = 32;
+
 /// Collects the text of all kernels of a program, equal ones once.
 struct Assembly<'a> {
     shared: &'a Shared,
     addresses: &'a Addresses<'a>,
-    names: HashMap<String, String>,
-    source: String,
+    names: HashMap<String, usize>,
+    /// The texts to compile, each with [`AT_ONCE`] kernels.
+    sources: Vec<String>,
 }
 
 /// A step whose kernel has a name, but no address yet.
 enum Unlinked {
-    Launch { name: String, blocks: [u32; 3], threads: u32, arguments: Vec<Address> },
+    Launch { number: usize, blocks: [u32; 3], threads: u32, arguments: Vec<Address> },
     Product(Step),
 }
 
@@ -373,25 +380,34 @@ impl Assembly<'_> {
     fn launch(&mut self, kernel: &Kernel, inputs: &[ValueId], outputs: &[ValueId], offset: Bytes) -> Result<Unlinked, String> {
         let arguments = kernel.parameters.iter().map(|(_, argument)| self.addresses.argument(*argument, inputs, outputs, offset));
         let arguments = arguments.collect::<Result<Vec<_>, _>>()?;
-        let next = format!("k{}", self.names.len());
+        let next = self.names.len();
         let text = kernel.source("");
-        let name = match self.names.get(&text) {
-            Some(name) => name.clone(),
+        let number = match self.names.get(&text) {
+            Some(number) => *number,
             None => {
-                self.source += &format!("\n{}", kernel.source(&next));
-                self.names.insert(text, next.clone());
+                if next.is_multiple_of(AT_ONCE) {
+                    self.sources.push(PRELUDE.to_string());
+                }
+                let source = self.sources.last_mut().expect("the first kernel begins a text");
+                *source += &format!("\n{}", kernel.source(&kernel_name(next)));
+                self.names.insert(text, next);
                 next
             }
         };
-        Ok(Unlinked::Launch { name, blocks: kernel.blocks, threads: kernel.threads, arguments })
+        Ok(Unlinked::Launch { number, blocks: kernel.blocks, threads: kernel.threads, arguments })
     }
 }
 
+fn kernel_name(number: usize) -> String {
+    format!("k{}", number % AT_ONCE)
+}
+
 impl Unlinked {
-    fn link(self, module: &Module) -> Result<Step, cudarc::driver::DriverError> {
+    fn link(self, modules: &[Module]) -> Result<Step, cudarc::driver::DriverError> {
         match self {
-            Unlinked::Launch { name, blocks, threads, arguments } => {
-                Ok(Step::Launch { function: module.function(&name)?, blocks, threads, arguments })
+            Unlinked::Launch { number, blocks, threads, arguments } => {
+                let function = modules[number / AT_ONCE].function(&kernel_name(number))?;
+                Ok(Step::Launch { function, blocks, threads, arguments })
             }
             Unlinked::Product(step) => Ok(step),
         }

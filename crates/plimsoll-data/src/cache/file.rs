@@ -1,6 +1,7 @@
 //! Rows kept in a file. It is written under another name and renamed when it is whole, so that a half cache is never read.
 
 use crate::DataError;
+use plimsoll_core::Bytes;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
@@ -55,14 +56,13 @@ impl FileStore {
         row_bytes: usize,
         on_full: OnFull,
     ) -> Result<FileStore, DataError> {
-        let mut header = [0; HEADER];
-        header[..16].copy_from_slice(MAGIC);
-        header[16..32].copy_from_slice(&fingerprint);
-        header[32..40].copy_from_slice(&rows.to_le_bytes());
-        header[40..].copy_from_slice(&(row_bytes as u64).to_le_bytes());
-        let found = find(path, &header, DATA + rows * row_bytes as u64)?;
+        let header = header(fingerprint, rows, row_bytes);
+        let found = find(path, &header, length(rows, row_bytes).0)?;
         let whole = found.is_some();
         let part = part(path);
+        if !whole {
+            sweep(path);
+        }
         let file = match found {
             Some(file) => file,
             None => File::options()
@@ -170,6 +170,42 @@ impl Drop for FileStore {
     }
 }
 
+fn header(fingerprint: [u8; 16], rows: u64, row_bytes: usize) -> [u8; HEADER] {
+    let mut header = [0; HEADER];
+    header[..16].copy_from_slice(MAGIC);
+    header[16..32].copy_from_slice(&fingerprint);
+    header[32..40].copy_from_slice(&rows.to_le_bytes());
+    header[40..].copy_from_slice(&(row_bytes as u64).to_le_bytes());
+    header
+}
+
+/// Whether the whole cache of this data is there.
+pub(super) fn is_there(path: &Path, fingerprint: [u8; 16], rows: u64, row_bytes: usize) -> Result<bool, DataError> {
+    Ok(find(path, &header(fingerprint, rows, row_bytes), length(rows, row_bytes).0)?.is_some())
+}
+
+/// Bytes of a whole cache.
+pub(super) fn length(rows: u64, row_bytes: usize) -> Bytes {
+    Bytes(DATA + rows * row_bytes as u64)
+}
+
+/// Removes what processes that were killed have left of this cache.
+fn sweep(path: &Path) {
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return };
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let other = entry.file_name();
+        let process = other.as_encoded_bytes().strip_prefix(name.as_encoded_bytes()).and_then(|rest| rest.strip_prefix(b".part-"));
+        let process = process.and_then(|rest| str::from_utf8(rest).ok()?.split_once('-')?.0.parse::<u32>().ok());
+        // Where the system does not list processes, nothing is known to be dead.
+        let alive = |process: u32| !Path::new("/proc/self").exists() || Path::new("/proc").join(process.to_string()).exists();
+        if process.is_some_and(|process| !alive(process)) {
+            // It may be gone already; nobody reads a file of this name.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
 /// The file, if it is a cache with this header; nothing if there is none or one of something else.
 fn find(path: &Path, header: &[u8; HEADER], length: u64) -> Result<Option<File>, DataError> {
     let file = match File::open(path) {
@@ -204,6 +240,20 @@ mod tests {
         store.write(10, b"abc").unwrap();
         store.file = File::open(&store.part).unwrap();
         store
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rows.plc");
+        // No process has this number: the largest is 2²².
+        for name in ["rows.plc.part-4194399-0", "rows.plc.part-1-0", "rows.plc.part-x", "other.plc.part-4194399-0"] {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        drop(FileStore::open(&path, [7; 16], 0, 1, 1, OnFull::Stop).unwrap());
+        let mut left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["other.plc.part-4194399-0", "rows.plc.part-1-0", "rows.plc.part-x"]);
     }
 
     #[test]

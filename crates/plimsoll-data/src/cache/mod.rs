@@ -5,6 +5,7 @@ mod fingerprint;
 mod memory;
 
 use crate::DataError;
+use crate::dataset::Dataset;
 use crate::recipe::Recipe;
 use plimsoll_core::Bytes;
 use std::path::{Path, PathBuf};
@@ -32,6 +33,44 @@ impl Cache {
             Cache::Memory => None,
             Cache::File(path) | Cache::FileIfRoom(path) => Some(path),
         }
+    }
+}
+
+/// The file a data set is cached in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheFile {
+    /// Where it is, or will be.
+    pub path: PathBuf,
+    /// Rows it has when it is whole.
+    pub rows: u64,
+    /// Bytes it has then.
+    pub bytes: Bytes,
+    /// Whether it is there, whole, and of this very data.
+    pub whole: bool,
+}
+
+impl Dataset {
+    /// The file this data set, or what it is made of, is cached in, if there is one.
+    ///
+    /// ```
+    /// use plimsoll_data::{Dataset, Split};
+    /// assert_eq!(Dataset::digits(Split::Test).cache_file()?, None);
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn cache_file(&self) -> Result<Option<CacheFile>, DataError> {
+        if let Some(spec) = &self.stream {
+            for input in spec.inputs() {
+                if let Some(found) = input.cache_file()? {
+                    return Ok(Some(found));
+                }
+            }
+            return Ok(None);
+        }
+        let recipe = self.recipe()?;
+        let (Some(path), Some(item)) = (recipe.cache.as_ref().and_then(Cache::path), recipe.item()) else { return Ok(None) };
+        let (rows, row_bytes) = (recipe.span.end - recipe.span.start, item.output.row_bytes().get());
+        let whole = file::is_there(path, recipe.fingerprint()?, rows, row_bytes)?;
+        Ok(Some(CacheFile { path: path.to_path_buf(), rows, bytes: file::length(rows, row_bytes), whole }))
     }
 }
 
@@ -64,11 +103,6 @@ impl Store {
             Store::Memory(store) => Ok(store.read(row, out)),
             Store::File(store) => store.read(row, out),
         }
-    }
-
-    /// Whether every row is in a file that later runs find.
-    pub fn is_whole(&self) -> bool {
-        matches!(self, Store::File(store) if store.is_whole())
     }
 
     /// Why nothing is kept any more, if so.

@@ -39,21 +39,27 @@ fn jpeg(probe: &Probe, path: &Path, file: &[u8], channels: Channels, pixels: &mu
     if !file[probe.data as usize..].windows(2).rev().any(|pair| pair == [0xFF, 0xD9]) {
         return Err(DataError::image(path, "it is truncated: the end of its data is missing"));
     }
+    // The decoder makes no grey of inks; their colours become grey afterwards.
+    let delivered = if probe.inks { Channels::Colour } else { channels };
     let options = DecoderOptions::default()
         .set_max_width(usize::from(u16::MAX))
         .set_max_height(usize::from(u16::MAX))
-        .jpeg_set_out_colorspace(match channels {
+        .jpeg_set_out_colorspace(match delivered {
             Channels::Grey => ColorSpace::Luma,
             Channels::Colour => ColorSpace::RGB,
         });
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(file), options);
     let problem = |error: &dyn std::fmt::Debug| DataError::image(path, format!("its data is broken ({error:?})"));
     decoder.decode_headers().map_err(|error| problem(&error))?;
-    let wanted = probe.width * probe.height * channels.count();
+    let wanted = probe.width * probe.height * delivered.count();
     if decoder.dimensions() != Some((probe.width, probe.height)) || decoder.output_buffer_size() != Some(wanted) {
         return Err(DataError::image(path, "it changed while it was read, or its header says two things"));
     }
-    decoder.decode_into(&mut pixels[..wanted]).map_err(|error| problem(&error))
+    decoder.decode_into(&mut pixels[..wanted]).map_err(|error| problem(&error))?;
+    if delivered != channels {
+        convert(pixels, probe.width * probe.height, delivered.count(), false, channels);
+    }
+    Ok(())
 }
 
 fn png(probe: &Probe, path: &Path, file: &[u8], channels: Channels, pixels: &mut [u8]) -> Result<(), DataError> {

@@ -20,6 +20,8 @@ pub(crate) struct Probe {
     /// What the decoder holds for itself while it works: an upper bound.
     pub work: Bytes,
     pub orientation: Orientation,
+    /// Whether its colours are four inks.
+    pub inks: bool,
     /// Where the compressed data begins.
     pub data: u64,
 }
@@ -109,6 +111,7 @@ fn png(reader: &mut Reader<'_>, length: u64) -> Result<Probe, DataError> {
         // Lines of up to eight bytes a pixel: the one before, this one, and what is being unpacked.
         work: INFLATE + Bytes(4 * 8 * width as u64),
         orientation: Orientation::Upright,
+        inks: false,
         data: 33,
     })
 }
@@ -150,6 +153,7 @@ fn jpeg(reader: &mut Reader<'_>, length: u64) -> Result<Probe, DataError> {
                     file: Bytes(length),
                     work: frame.work(usize::from(scan) < frame.components || frame.progressive) + Bytes(at),
                     orientation,
+                    inks: frame.components == 4,
                     data: at,
                 });
             }

@@ -3,6 +3,7 @@
 mod colour;
 mod crop;
 mod decode;
+mod finite;
 mod flip;
 mod one_hot;
 mod pad;
@@ -18,6 +19,7 @@ pub use colour::{brightness, contrast, grey, hue, random_brightness, random_cont
 pub(crate) use crop::corner;
 pub use crop::{center_crop, random_crop};
 pub use decode::{Decode, decode};
+pub use finite::finite;
 pub use flip::{flip_left_right, flip_up_down};
 pub(crate) use flip::{flips, reverse};
 pub use one_hot::one_hot;

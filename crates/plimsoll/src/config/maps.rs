@@ -3,7 +3,7 @@
 use super::reader::{Reader, choose};
 use crate::error::{Error, Result};
 use plimsoll_data::ops::{
-    Decode, Method, Op, Part, brightness, cast_f32, center_crop, contrast, crop_or_pad, flip_left_right, flip_up_down, grey, hue,
+    Decode, Method, Op, Part, brightness, cast_f32, center_crop, contrast, crop_or_pad, finite, flip_left_right, flip_up_down, grey, hue,
     normalize, one_hot, pad, random_brightness, random_contrast, random_crop, random_hue, random_resized_crop, random_rot90, random_rotate,
     random_saturation, resize, rot90, rotate, saturation, scale, standardize,
 };
@@ -38,9 +38,10 @@ enum Name {
     RandomHue,
     Grey,
     Standardize,
+    Finite,
 }
 
-const KNOWN: [(&str, Name); 27] = [
+const KNOWN: [(&str, Name); 28] = [
     ("cast", Name::Cast),
     ("scale", Name::Scale),
     ("normalize", Name::Normalize),
@@ -68,6 +69,7 @@ const KNOWN: [(&str, Name); 27] = [
     ("random_hue", Name::RandomHue),
     ("grey", Name::Grey),
     ("standardize", Name::Standardize),
+    ("finite", Name::Finite),
 ];
 
 /// The operations on columns, in order.
@@ -124,6 +126,7 @@ pub(super) fn maps(data: &Reader<'_>, seed: u64) -> Result<Vec<(String, Arc<dyn 
             Name::RandomHue => ("x", random_hue(needed("by", "the most in either direction, such as 0.1")?, seed()?)),
             Name::Grey => ("x", grey()),
             Name::Standardize => ("x", standardize()),
+            Name::Finite => ("y", finite()),
             Name::CenterCrop => {
                 let (height, width) = size()?;
                 ("x", center_crop(height, width))

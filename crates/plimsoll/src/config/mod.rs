@@ -74,6 +74,28 @@ impl Config {
         Ok(Config { table, folder: PathBuf::new(), title: "run".to_string() })
     }
 
+    /// The data of a plain source: pictures are decoded and brought to 224 × 224, texts are windows of 64 characters.
+    ///
+    /// ```
+    /// use plimsoll::config::Config;
+    /// let error = Config::source("npy", "no/such.npy".as_ref())?.pipeline().err().unwrap();
+    /// assert_eq!(error.to_string(), "cannot open no/such.npy: No such file or directory (os error 2)");
+    /// # Ok::<(), plimsoll::Error>(())
+    /// ```
+    pub fn source(kind: &str, path: &Path) -> Result<Config> {
+        let mut config = Config { title: kind.to_string(), ..Config::from_text("[data]\nbatch = 64\n")? };
+        config.set_value("data.source", kind)?;
+        config.set_value(if kind == "npy" { "data.x" } else { "data.path" }, path.to_string_lossy().into_owned())?;
+        match kind {
+            "image_folder" | "webdataset" => {
+                config.set("data.map=[{ op = \"decode\" }, { op = \"resize\", size = [224, 224] }]")?;
+            }
+            "text" => config.set("data.context=64")?,
+            _ => {}
+        }
+        Ok(config)
+    }
+
     /// Sets one key from `section.key=value`. The value is TOML, or a plain word.
     pub fn set(&mut self, assignment: &str) -> Result<()> {
         let Some((key, value)) = assignment.split_once('=') else {
@@ -122,9 +144,15 @@ impl Config {
     pub fn build(&self) -> Result<Run> {
         let root = Reader::root(&self.table);
         let mut settings = training::settings(&root)?;
+        let synthetic = data::synthetic_rows(&root)?;
+        let given = match synthetic {
+            None => Some(data::datasets(&root, &self.folder, settings.batch, settings.seed)?),
+            Some(_) => None,
+        };
         let (model, network) = layers::model(&root)?;
-        let (data, validation) = match data::synthetic_rows(&root)? {
-            Some(rows) => {
+        let (data, validation) = match (given, synthetic) {
+            (Some(given), _) => given,
+            (None, rows) => {
                 let Some(network) = network else {
                     return Err(Error::Config(
                         "`data.source` is \"synthetic\", which makes up rows for a network of the zoo; name one as `model.zoo`".to_string(),
@@ -133,9 +161,8 @@ impl Config {
                 if !settings.loss_given {
                     settings.loss = network.loss.into();
                 }
-                (network.synthetic(rows)?.batch(settings.batch.unwrap_or(32)), None)
+                (network.synthetic(rows.unwrap_or(1))?.batch(settings.batch.unwrap_or(32)), None)
             }
-            None => data::datasets(&root, &self.folder, settings.batch, settings.seed)?,
         };
         root.finish()?;
         Ok(Run::new(settings, model, data, validation, self.anchored().to_toml(), self.title.clone()))

@@ -65,8 +65,11 @@ impl Opened {
         match kind {
             Source::Digits => Ok(Opened::Rows(Dataset::digits(Split::Train), Some(Dataset::digits(Split::Test)))),
             Source::Npy => {
-                let path = |key: &'static str| path(data, folder, key, "the path of a .npy file");
-                Ok(Opened::Rows(Dataset::npy(&[("x", path("x")?), ("y", path("y")?)])?, None))
+                let x = path(data, folder, "x", "the path of a .npy file")?;
+                // Rows can be looked at without labels; what learns from them asks for some.
+                let y = data.text("y")?.map(|y| ("y", folder.join(y)));
+                let files: Vec<(&str, PathBuf)> = [("x", x)].into_iter().chain(y).collect();
+                Ok(Opened::Rows(Dataset::npy(&files)?, None))
             }
             Source::Npz => {
                 let path = path(data, folder, "path", "the path of a .npz file")?;

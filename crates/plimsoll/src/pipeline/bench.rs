@@ -1,12 +1,12 @@
 //! How fast a pipeline is when nothing holds it up, and what it holds meanwhile.
 
-use super::Pipeline;
+use super::{Explain, Pipeline};
 use crate::error::Result;
 use crate::system;
 use plimsoll_core::Bytes;
 use serde_json::{Value, json};
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// What came of reading a data set as fast as it goes.
 #[derive(Clone, Debug)]
@@ -27,8 +27,10 @@ pub struct Bench {
     pub workers: usize,
     /// What each stage holds, the process itself included.
     pub stages: Vec<(String, Bytes)>,
-    /// Where the time of those threads went.
-    pub times: Vec<(&'static str, Duration)>,
+    /// Seconds until the first epoch could begin: files listed, memory taken, threads started.
+    pub start_seconds: f64,
+    /// Where the time of those threads went, and what held them up.
+    pub explain: Explain,
 }
 
 /// One pass over the data.
@@ -50,6 +52,7 @@ impl BenchEpoch {
 impl Pipeline {
     /// Reads the data `epochs` times.
     pub fn bench(&self, epochs: u64) -> Result<Bench> {
+        let begun = Instant::now();
         let planned = self.plan(&self.data)?;
         let mut feed = planned.start(&self.data, epochs)?;
         let mut bench = Bench {
@@ -61,7 +64,8 @@ impl Pipeline {
             least: planned.process + planned.plan.minimum(),
             workers: planned.plan.workers(),
             stages: [("process".to_string(), planned.process)].into_iter().chain(planned.plan.stages().iter().cloned()).collect(),
-            times: Vec::new(),
+            start_seconds: begun.elapsed().as_secs_f64(),
+            explain: Explain::default(),
         };
         for _ in 0..epochs {
             let (start, mut examples) = (Instant::now(), 0);
@@ -70,17 +74,26 @@ impl Pipeline {
             }
             bench.epochs.push(BenchEpoch { examples, seconds: start.elapsed().as_secs_f64() });
         }
-        bench.times = feed.times();
+        bench.explain = Explain::new(&bench.stages, planned.plan.slots(), &feed.activity());
         bench.peak = system::peak_resident();
         Ok(bench)
     }
 }
 
-impl Bench {
-    fn examples(&self) -> u64 {
-        self.epochs.iter().map(|epoch| epoch.examples).sum()
+impl Pipeline {
+    /// Reads the data once and says what each stage takes, what it holds, and what limits the pipeline.
+    ///
+    /// ```
+    /// let explained = plimsoll::config::Config::digits().pipeline()?.explain()?;
+    /// assert!(explained.to_string().contains("limit"));
+    /// # Ok::<(), plimsoll::Error>(())
+    /// ```
+    pub fn explain(&self) -> Result<Explain> {
+        Ok(self.bench(1)?.explain)
     }
+}
 
+impl Bench {
     /// All of it as one JSON object.
     pub fn to_json(&self) -> Value {
         let epochs: Vec<Value> = self
@@ -89,8 +102,9 @@ impl Bench {
             .map(|epoch| json!({ "examples": epoch.examples, "seconds": epoch.seconds, "examples_per_s": epoch.examples_per_s() }))
             .collect();
         let held = self.stages.iter().map(|(name, bytes)| json!({ "name": name, "bytes": bytes.0 }));
-        let per_example = |time: Duration| time.as_secs_f64() * 1e6 / self.examples().max(1) as f64;
-        let busy = self.times.iter().map(|(name, time)| json!({ "name": name, "us_per_example": per_example(*time) }));
+        let times = self.explain.stages.iter().filter_map(|stage| Some((stage, stage.per_row?, stage.share?)));
+        let busy = times
+            .map(|(stage, time, share)| json!({ "name": stage.time, "us_per_example": time.as_secs_f64() * 1e6, "utilisation": share }));
         json!({
             "pipeline": self.pipeline,
             "epochs": epochs,
@@ -99,6 +113,10 @@ impl Bench {
             "host_budget_bytes": self.line.0,
             "min_bytes": self.least.0,
             "workers": self.workers,
+            "active_workers": self.explain.active_workers,
+            "consumer_waited": self.explain.consumer_waited,
+            "limit": self.explain.limit,
+            "start_s": self.start_seconds,
             "stages": held.chain(busy).collect::<Vec<_>>(),
         })
     }
@@ -112,18 +130,6 @@ impl fmt::Display for Bench {
             writeln!(f, "  epoch {:<3} {:>12.0} examples/s  ({rows} in {seconds:.2} s)", index + 1, epoch.examples_per_s())?;
         }
         writeln!(f, "  memory    {} planned, {} measured at most, line {}", self.planned, self.peak, self.line)?;
-        let width = self.stages.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
-        for (name, bytes) in &self.stages {
-            writeln!(f, "    {name:width$}  {bytes:>9}")?;
-        }
-        let all: Duration = self.epochs.iter().map(|epoch| Duration::from_secs_f64(epoch.seconds)).sum();
-        let threads = if self.workers == 1 { "thread" } else { "threads" };
-        write!(f, "  time      {} {threads}", self.workers)?;
-        for (name, time) in &self.times {
-            let share = 100.0 * time.as_secs_f64() / (all.as_secs_f64() * self.workers as f64).max(1e-9);
-            let each = time.as_secs_f64() * 1e6 / self.examples().max(1) as f64;
-            write!(f, "\n    {name:width$}  {each:>7.1} µs an example, {share:.0} % of the threads' time")?;
-        }
-        Ok(())
+        write!(f, "{}", self.explain)
     }
 }

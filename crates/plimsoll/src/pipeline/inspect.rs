@@ -33,16 +33,18 @@ const TILE: usize = 128;
 const ACROSS: usize = 4;
 
 impl Pipeline {
-    /// Reads the first `count` rows.
+    /// Reads the first `count` rows; with none, only what is known without reading any.
     pub fn sample(&self, count: usize) -> Result<Sample> {
         let data = self.data.clone().rebatch(count.max(1));
         let schema = data.output_schema()?;
-        let mut feed = self.plan(&data)?.start(&data, 1)?;
         let (mut values, mut looked_at) = (vec![Vec::new(); schema.columns().len()], 0);
-        if let Some(batch) = feed.next()? {
-            looked_at = batch.rows;
-            for (index, column) in schema.columns().iter().enumerate() {
-                values[index] = numbers(column, batch.column(index));
+        if count > 0 {
+            let mut feed = self.plan(&data)?.start(&data, 1)?;
+            if let Some(batch) = feed.next()? {
+                looked_at = batch.rows;
+                for (index, column) in schema.columns().iter().enumerate() {
+                    values[index] = numbers(column, batch.column(index));
+                }
             }
         }
         Ok(Sample {
@@ -163,7 +165,9 @@ impl fmt::Display for Sample {
         if !self.classes.is_empty() {
             writeln!(f, "  classes   {}", self.classes.join(", "))?;
         }
-        write!(f, "  first rows")?;
+        if self.looked_at > 0 {
+            write!(f, "  first rows")?;
+        }
         for row in 0..self.looked_at {
             let cells =
                 self.schema.columns().iter().enumerate().map(|(index, column)| format!("{}: {}", column.name, self.cell(index, row)));

@@ -1,6 +1,8 @@
 //! A data pipeline by itself: what it needs, how fast it is, and what comes out of it.
 
 mod bench;
+mod explain;
+mod fill;
 mod inspect;
 
 use crate::error::{Error, Result};
@@ -11,6 +13,8 @@ use serde_json::{Map, Value, json};
 use std::fmt;
 
 pub use bench::{Bench, BenchEpoch};
+pub use explain::{Explain, ExplainedStage};
+pub use fill::Filled;
 pub use inspect::Sample;
 
 /// The data of a configuration, and the line it is to stay under.

@@ -162,13 +162,22 @@ fn graphs<'a>(request: &Request<'a>, micro_batch: usize) -> Result<&'a [(Role, G
     if micro_batch == request.batch { Ok(&request.programs.whole) } else { Ok(request.programs.accumulating()?) }
 }
 
-/// The smallest plan under some permissions, found by search and laid out.
-fn smallest(request: &Request<'_>, allow: Allow) -> Result<Candidate> {
-    let rows = ways(request, allow).last().copied().unwrap_or(request.batch);
-    let plain = candidate(request, rows)?;
-    if !allow.has(Permission::Recompute) {
-        return Ok(plain);
+/// The smallest plan under some permissions, found by search and laid out, among these ways to cut the batch.
+fn smallest(request: &Request<'_>, allow: Allow, ways: &[usize]) -> Result<Candidate> {
+    let mut best: Option<Candidate> = None;
+    for rows in ways {
+        let plain = candidate(request, *rows)?;
+        let found = if allow.has(Permission::Recompute) { least_again(request, plain)? } else { plain };
+        let total = |candidate: &Candidate| candidate.least + candidate.device_total();
+        if best.as_ref().is_none_or(|best| total(&found) < total(best)) {
+            best = Some(found);
+        }
     }
+    Ok(best.expect("there is always the whole batch to try"))
+}
+
+/// The same pieces in the smallest arena that computing again can give them.
+fn least_again(request: &Request<'_>, plain: Candidate) -> Result<Candidate> {
     // Asked for the impossible, the search says the least that it found; asked for that, it must give it.
     let mut limit = match within(request, &plain, Bytes::ZERO, Effort::default(), None)? {
         Err(Some(least)) => least,
@@ -176,7 +185,7 @@ fn smallest(request: &Request<'_>, allow: Allow) -> Result<Candidate> {
     };
     for _ in 0..8 {
         match within(request, &plain, limit, Effort::default(), None)? {
-            Ok(found) if found.least < plain.least => return Ok(found),
+            Ok(found) if found.least + found.device_total() < plain.least + plain.device_total() => return Ok(found),
             Err(Some(least)) if least < plain.memory.arena => limit = least.max(Bytes(limit.0 + limit.0 / 64)),
             _ => break,
         }
@@ -185,7 +194,7 @@ fn smallest(request: &Request<'_>, allow: Allow) -> Result<Candidate> {
 }
 
 fn infeasible(request: &Request<'_>, lines: Lines, start: Instant) -> Result<Infeasible> {
-    let least = smallest(request, request.allow)?;
+    let least = smallest(request, request.allow, &ways(request, request.allow))?;
     let pipeline = pipelines(request, least.feed_rows, None)?;
     let on_host = least.least > lines.host || least.on_device.is_none();
     let own = |candidate: &Candidate| if on_host { candidate.least } else { candidate.device_total() };
@@ -198,7 +207,10 @@ fn infeasible(request: &Request<'_>, lines: Lines, start: Instant) -> Result<Inf
     ];
     for allow in more {
         if allow != request.allow && !least_with.iter().any(|(known, _)| *known == allow) {
-            let with = own(&smallest(request, allow)?);
+            // Hints need not be the very least: whole batches and single rows are enough to look at.
+            let ways = ways(request, allow);
+            let ends = if ways.len() > 2 { vec![ways[0], ways[ways.len() - 1]] } else { ways };
+            let with = own(&smallest(request, allow, &ends)?);
             if with < own(&least) {
                 least_with.push((allow, with));
             }

@@ -149,10 +149,21 @@ impl fmt::Display for Infeasible {
             None if self.micro_batch_asked && self.micro_batch > 1 => "; a smaller micro-batch may need less".to_string(),
             None => String::new(),
         };
+        let cuda = self.owners.iter().find(|(name, size)| name == "CUDA itself" && *size > self.line);
+        let cuda = match cuda {
+            Some((_, size)) if self.space == "host memory" => {
+                format!(
+                    "; CUDA's driver, libraries and compiler alone take {size} of the host's memory whatever the run: \
+                     give it --host-memory {} or more, or compute with --device cpu",
+                    self.least.0
+                )
+            }
+            _ => String::new(),
+        };
         // The exact number of bytes works as a line; the rounded one may fall just short.
         write!(
             f,
-            "this run does not fit into {} of {}; the smallest line that works is {} ({} bytes), with micro-batches of {}: {}{relax}",
+            "this run does not fit into {} of {}; the smallest line that works is {} ({} bytes), with micro-batches of {}: {}{relax}{cuda}",
             self.line,
             self.space,
             self.least,

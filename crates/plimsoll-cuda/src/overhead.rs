@@ -1,0 +1,112 @@
+//! What CUDA takes for itself, measured while a GPU is opened: context, streams, libraries.
+//!
+//! The driver tells how much of a GPU is free only to who already has a context on it. So what is in use before is asked of NVML, which comes with the
+//! driver. What comes later is reserved: compiled kernels and recorded steps on the GPU, the compiler on the host.
+
+use cudarc::driver::sys;
+use libloading::{Library, Symbol};
+use plimsoll_core::Bytes;
+use plimsoll_core::device::Overhead;
+use std::collections::BTreeMap;
+use std::ffi::{CString, c_char, c_void};
+use std::sync::{Mutex, PoisonError};
+
+/// What kernels, recorded steps and parts of libraries that are loaded at their first use take on the GPU.
+pub(crate) const LATER_ON_DEVICE: Bytes = Bytes::mib(16);
+/// What the compiler takes for the texts it is given at a time, and what the driver keeps for programs.
+pub(crate) const LATER_ON_HOST: Bytes = Bytes::mib(256);
+
+/// Found when a GPU was first opened by this process: when it is opened again, most is already there.
+static FOUND: Mutex<BTreeMap<usize, Overhead>> = Mutex::new(BTreeMap::new());
+
+/// What was in use before a GPU was opened.
+pub(crate) struct Before {
+    ordinal: usize,
+    bus: Option<CString>,
+    device: Option<Bytes>,
+    host: Option<Bytes>,
+}
+
+impl Before {
+    /// Looks at a GPU that is about to be opened; the driver is initialised.
+    pub fn look(ordinal: usize) -> Before {
+        let bus = bus_name(ordinal).filter(|_| !is_open(ordinal));
+        Before { ordinal, device: bus.as_ref().and_then(in_use), bus, host: resident() }
+    }
+
+    /// What was taken since, and what will be; none where it cannot be measured.
+    pub fn overhead(&self) -> Option<Overhead> {
+        let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+        let measure = || {
+            let device = in_use(self.bus.as_ref()?)?.0.checked_sub(self.device?.0)?;
+            let host = resident()?.saturating_sub(self.host?);
+            let whole = |bytes: Bytes| bytes.align_up(1 << 20);
+            Some(Overhead { device: whole(Bytes(device) + LATER_ON_DEVICE), host: whole(host + LATER_ON_HOST) })
+        };
+        if let Some(measured) = measure() {
+            found.insert(self.ordinal, measured);
+        }
+        found.get(&self.ordinal).copied()
+    }
+}
+
+/// Whether this process already computes on it.
+fn is_open(ordinal: usize) -> bool {
+    let (mut device, mut flags, mut active) = (0, 0, 0);
+    // SAFETY: numbers to write to; the driver was initialised.
+    let asked = unsafe {
+        sys::cuDeviceGet(&mut device, ordinal as i32)
+            .result()
+            .and_then(|()| sys::cuDevicePrimaryCtxGetState(device, &mut flags, &mut active).result())
+    };
+    asked.is_ok() && active != 0
+}
+
+/// Under which name NVML knows it.
+fn bus_name(ordinal: usize) -> Option<CString> {
+    let (mut device, mut name) = (0, [0 as c_char; 32]);
+    // SAFETY: a number and a buffer of the length that is said.
+    unsafe {
+        sys::cuDeviceGet(&mut device, ordinal as i32).result().ok()?;
+        sys::cuDeviceGetPCIBusId(name.as_mut_ptr(), name.len() as i32, device).result().ok()?;
+    }
+    let bytes = name.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect::<Vec<u8>>();
+    CString::new(bytes).ok()
+}
+
+/// As NVML lays it out.
+#[repr(C)]
+#[derive(Default)]
+struct Memory {
+    total: u64,
+    free: u64,
+    used: u64,
+}
+
+/// What is in use of a GPU, by everybody, as NVML says.
+fn in_use(bus: &CString) -> Option<Bytes> {
+    type Plain = unsafe extern "C" fn() -> i32;
+    type Find = unsafe extern "C" fn(*const c_char, *mut *mut c_void) -> i32;
+    type Ask = unsafe extern "C" fn(*mut c_void, *mut Memory) -> i32;
+    let done = |code: i32| (code == 0).then_some(());
+    // SAFETY: the library is the driver's own; the functions have these types in every version of it, and nothing of it is used after the shutdown.
+    unsafe {
+        let library = Library::new("libnvidia-ml.so.1").ok()?;
+        let start: Symbol<'_, Plain> = library.get(b"nvmlInit_v2\0").ok()?;
+        let end: Symbol<'_, Plain> = library.get(b"nvmlShutdown\0").ok()?;
+        let find: Symbol<'_, Find> = library.get(b"nvmlDeviceGetHandleByPciBusId_v2\0").ok()?;
+        let ask: Symbol<'_, Ask> = library.get(b"nvmlDeviceGetMemoryInfo\0").ok()?;
+        done(start())?;
+        let (mut device, mut memory) = (std::ptr::null_mut(), Memory::default());
+        let asked = done(find(bus.as_ptr(), &mut device)).and_then(|()| done(ask(device, &mut memory)));
+        end();
+        asked.map(|()| Bytes(memory.used))
+    }
+}
+
+/// The resident memory of this process, where the system tells.
+fn resident() -> Option<Bytes> {
+    let text = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = text.lines().find(|line| line.starts_with("VmRSS:"))?;
+    line.split_whitespace().nth(1)?.parse().ok().map(Bytes::kib)
+}

@@ -1,0 +1,62 @@
+//! Refusing rows that hold no number.
+
+use super::{Kernel, Op, refuse};
+use crate::block::Rows;
+use crate::{Column, DataError};
+use plimsoll_core::{Bytes, DType};
+use std::sync::Arc;
+
+/// Lets numbers through as they are; a row with one that is not finite (NaN or infinite) is an error that names it, or left out by
+/// [`ignore_errors`](crate::Dataset::ignore_errors).
+///
+/// ```
+/// use plimsoll_core::DType;
+/// use plimsoll_data::{Column, Rows, ops::finite};
+/// let label = Column::new("y", DType::F32, []);
+/// let mut out = [0; 4];
+/// let error = finite().kernel(&label).run(Rows::From(7), &f32::NAN.to_ne_bytes(), &mut out).unwrap_err();
+/// assert_eq!(error.to_string(), "column `y` holds NaN in row 7; correct the row or leave it out");
+/// ```
+pub fn finite() -> Arc<dyn Op> {
+    Arc::new(Finite)
+}
+
+struct Finite;
+
+impl Op for Finite {
+    fn describe(&self) -> String {
+        "finite()".into()
+    }
+
+    fn output(&self, input: &Column) -> Result<Column, DataError> {
+        if input.dtype != DType::F32 {
+            return Err(refuse(self, input, format!("its elements are {}, which are always finite; leave it out", input.dtype)));
+        }
+        Ok(input.clone())
+    }
+
+    fn kernel_bytes(&self, _input: &Column) -> Bytes {
+        Bytes::ZERO
+    }
+
+    fn kernel(&self, input: &Column) -> Box<dyn Kernel> {
+        Box::new(FiniteKernel { column: input.name.clone(), elements: input.elements() })
+    }
+}
+
+struct FiniteKernel {
+    column: String,
+    /// Of one row.
+    elements: usize,
+}
+
+impl Kernel for FiniteKernel {
+    fn run(&mut self, rows: Rows<'_>, input: &[u8], output: &mut [u8]) -> Result<(), DataError> {
+        output.copy_from_slice(input);
+        let values = input.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes));
+        match values.enumerate().find(|(_, value)| !value.is_finite()) {
+            Some((at, value)) => Err(DataError::NotFinite { column: self.column.clone(), row: rows.row(at / self.elements.max(1)), value }),
+            None => Ok(()),
+        }
+    }
+}

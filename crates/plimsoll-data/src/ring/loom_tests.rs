@@ -1,0 +1,96 @@
+//! The ring under every order of threads that loom can think of, within a bound on interruptions.
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" cargo test --release -p plimsoll-data --lib ring::loom
+//! ```
+
+use super::*;
+use crate::{AlignedBuf, Column, Schema};
+use loom::thread;
+use plimsoll_core::DType;
+
+fn ring(slots: usize, workers: usize, epoch_rows: u64, slot_rows: usize, seals: bool) -> loom::sync::Arc<Ring> {
+    let schema = Schema::new(vec![Column::new("x", DType::U8, [])]).unwrap();
+    let layout = Arc::new(BlockLayout::new(&schema, slot_rows));
+    let nothing = Fill { epoch: 0, place: 0, rows: 0, ends_epoch: false };
+    let slots = (0..slots).map(|_| Slot { memory: Box::new(AlignedBuf::new(layout.bytes().get())), fill: nothing }).collect();
+    let rows = Some(epoch_rows);
+    let schedule = Schedule { epoch: 0, left: Some(1), place: 0, epoch_rows: rows, later_rows: rows, slot_rows, claim_rows: 1 };
+    let crew = Crew { workers, adapts: Adapts { workers: true, slots: true }, seals };
+    loom::sync::Arc::new(Ring::new(slots, layout, schedule, crew))
+}
+
+/// Writes each row's place, and one more where it seals; fails at one place if told.
+fn work(ring: &Ring, number: usize, broken: Option<u64>) {
+    while let Some(mut claim) = ring.claim(number) {
+        let (place, rows) = (claim.place, claim.rows);
+        for (index, byte) in claim.columns(0, rows).next().unwrap().iter_mut().enumerate() {
+            *byte = (place + index as u64) as u8;
+        }
+        let result = if broken == Some(place) { Err(DataError::Stage("broken".into())) } else { Ok(()) };
+        if let Some(mut whole) = ring.finish(claim, result) {
+            let rows = whole.rows;
+            whole.columns(0, rows).next().unwrap().iter_mut().for_each(|byte| *byte += 100);
+            ring.seal(whole, Ok(()));
+        }
+    }
+}
+
+fn model(check: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.check(check);
+}
+
+#[test]
+fn loom_rows_come_whole_and_in_order() {
+    for seals in [false, true] {
+        model(move || {
+            let ring = ring(2, 2, 3, 2, seals);
+            let workers = [0, 1].map(|number| {
+                let ring = ring.clone();
+                thread::spawn(move || work(&ring, number, None))
+            });
+            let more = if seals { 100 } else { 0 };
+            for (place, rows) in [(0u64, 2), (2, 1)] {
+                let slot = ring.take_filled().unwrap().unwrap();
+                assert_eq!((slot.fill.place, slot.fill.rows), (place, rows));
+                for row in 0..rows {
+                    assert_eq!(slot.memory.bytes()[row], place as u8 + row as u8 + more);
+                }
+                ring.put_free(slot);
+            }
+            assert!(ring.take_filled().unwrap().is_none());
+            workers.into_iter().for_each(|worker| worker.join().unwrap());
+        });
+    }
+}
+
+#[test]
+fn loom_a_failure_is_told_and_nobody_sleeps_on() {
+    model(|| {
+        let ring = ring(1, 2, 4, 1, false);
+        let workers = [0, 1].map(|number| {
+            let ring = ring.clone();
+            thread::spawn(move || work(&ring, number, Some(1)))
+        });
+        let slot = ring.take_filled().unwrap().unwrap();
+        ring.put_free(slot);
+        assert!(ring.take_filled().is_err());
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+    });
+}
+
+#[test]
+fn loom_a_consumer_that_leaves_frees_the_workers() {
+    model(|| {
+        let ring = ring(1, 2, 6, 2, false);
+        let workers = [0, 1].map(|number| {
+            let ring = ring.clone();
+            thread::spawn(move || work(&ring, number, None))
+        });
+        let _held = ring.take_filled().unwrap();
+        ring.stop();
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+    });
+}

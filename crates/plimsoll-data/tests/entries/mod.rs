@@ -1,0 +1,99 @@
+//! Ways into every parser, each from the bytes of a file to the end of an epoch. The mutation test and the fuzz targets share them.
+//!
+//! An entry may answer anything but a panic, and may not hold more than was planned.
+
+use plimsoll_core::{Bytes, Ledger};
+use plimsoll_data::ops::{Decode, Method, Part, decode, random_resized_crop, resize};
+use plimsoll_data::source::{CsvSpec, Feature};
+use plimsoll_data::{Cache, DataError, Dataset, Feed, Options, Parallelism};
+use std::fs;
+use std::path::Path;
+
+/// A name, what a good file is called, and the way in.
+pub type Entry = (&'static str, &'static str, fn(&Path) -> Result<(), DataError>);
+
+pub const ENTRIES: [Entry; 8] = [
+    ("npy", "a.npy", npy),
+    ("npz", "a.npz", npz),
+    ("csv", "a.csv", csv),
+    ("text", "a.txt", text),
+    ("image", "pictures/class/a.jpg", image),
+    ("tfrecord", "a.tfrecord", tfrecord),
+    ("webdataset", "a.tar", webdataset),
+    ("cache", "cache.plc", cache),
+];
+
+/// Writes `bytes` where the entry looks for them and goes in.
+pub fn enter(entry: Entry, folder: &Path, bytes: &[u8]) -> Result<(), DataError> {
+    let path = folder.join(entry.1);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(&path, bytes).unwrap();
+    let outcome = (entry.2)(&path);
+    if let Err(DataError::Panic { message }) = &outcome {
+        panic!("{} panicked: {message}", entry.0);
+    }
+    outcome
+}
+
+/// All rows of one epoch in 24 MiB.
+fn drain(data: Dataset) -> Result<(), DataError> {
+    let limit = Some(Bytes::mib(24));
+    let data = data.parallelism(Parallelism::Threads(1)).batch(8);
+    let plan = data.plan(limit)?;
+    let ledger = Ledger::new("host", limit);
+    let mut feed = Feed::start(&data, &plan, &ledger, Options { epochs: Some(1), ..Options::default() })?;
+    // A header may promise more rows than anyone would wait for.
+    for _ in 0..1000 {
+        if feed.next()?.is_none() {
+            break;
+        }
+    }
+    assert!(ledger.peak() <= plan.total());
+    Ok(())
+}
+
+fn npy(path: &Path) -> Result<(), DataError> {
+    drain(Dataset::npy(&[("x", path)])?)
+}
+
+fn npz(path: &Path) -> Result<(), DataError> {
+    drain(Dataset::npz(path, &[("x", "images"), ("y", "labels")])?)
+}
+
+fn csv(path: &Path) -> Result<(), DataError> {
+    drain(Dataset::csv(path, &CsvSpec::new().targets(["y"]))?)
+}
+
+fn text(path: &Path) -> Result<(), DataError> {
+    drain(Dataset::text(path, 7)?)
+}
+
+fn image(path: &Path) -> Result<(), DataError> {
+    let folder = path.parent().unwrap().parent().unwrap();
+    drain(Dataset::image_folder(folder)?.map("x", [Decode::new().upright().op(), resize(9, 7, Method::Area)]))?;
+    let part = random_resized_crop(5, 6, Part { method: Method::BicubicAntialias, ..Part::default() });
+    drain(Dataset::image_folder(folder)?.map("x", [Decode::new().grey().op(), part]))
+}
+
+fn tfrecord(path: &Path) -> Result<(), DataError> {
+    drain(Dataset::tfrecord(path, &[("x", Feature::f32("pixels", [3])), ("y", Feature::i32("label", []))])?)
+}
+
+fn webdataset(path: &Path) -> Result<(), DataError> {
+    drain(Dataset::webdataset(path)?.map("x", [decode(), resize(4, 4, Method::Bilinear)]))
+}
+
+/// The bytes are a cache of a good picture beside it, which stays as it is.
+fn cache(path: &Path) -> Result<(), DataError> {
+    let folder = path.parent().unwrap().join("cached");
+    if !folder.exists() {
+        let mut file = Vec::new();
+        let mut encoder = png::Encoder::new(&mut file, 3, 3);
+        encoder.set_color(png::ColorType::Grayscale);
+        encoder.set_depth(png::BitDepth::Eight);
+        encoder.write_header().unwrap().write_image_data(&[9; 9]).unwrap();
+        fs::create_dir_all(folder.join("class")).unwrap();
+        fs::write(folder.join("class/a.png"), file).unwrap();
+    }
+    drain(Dataset::image_folder(folder)?.map("x", [decode(), resize(2, 2, Method::Nearest)]).cache(Cache::File(path.into())))
+}

@@ -1,0 +1,123 @@
+//! What goes wrong in the middle of a run: each fault is an error that names it, or a row that is left out and counted.
+
+mod pictures;
+
+use jpeg_encoder::{ColorType, Encoder};
+use pictures::{Folder, epochs, picture, png, twelve};
+use plimsoll_core::{Bytes, DType, Ledger};
+use plimsoll_data::ops::{Method, decode, finite, resize};
+use plimsoll_data::{Cache, Column, DataError, Dataset, Feed, Options, Parallelism, Schema, Tensor};
+use std::fs;
+
+fn build(folder: &Folder) -> Dataset {
+    folder.data().map("x", [decode(), resize(8, 8, Method::Area)])
+}
+
+/// Twelve good pictures and one of each kind of bad one, after the twelfth was listed and then removed.
+fn bad(folder: &Folder) -> Dataset {
+    let good = png(&picture(60, 50, 1), 60, 50, png::ColorType::Rgb);
+    let mut jpeg = Vec::new();
+    Encoder::new(&mut jpeg, 90).encode(&picture(60, 50, 1), 60, 50, ColorType::Rgb).unwrap();
+    let mut bomb = good.clone();
+    bomb[16..24].copy_from_slice(&[0, 0, 0xEA, 0x60, 0, 0, 0xEA, 0x60]);
+    let mut corrupt = good.clone();
+    corrupt[60] ^= 0xFF;
+    folder.write("cat/a-bomb.png", &bomb);
+    folder.write("cat/b-corrupt.png", &corrupt);
+    folder.write("cat/c-empty.jpg", b"");
+    folder.write("cat/d-text.jpg", b"a text that is called a picture");
+    folder.write("dog/x-truncated.jpg", &jpeg[..jpeg.len() / 2]);
+    // A PNG by another name is a picture all the same.
+    folder.write("dog/y-renamed.jpg", &good);
+    folder.write("dog/z-gone.png", &good);
+    let data = build(folder);
+    fs::remove_file(folder.path().join("data/dog/z-gone.png")).unwrap();
+    data
+}
+
+#[test]
+fn bad_pictures_are_left_out_and_counted_within_the_plan() {
+    let (folder, clean) = (twelve(), twelve());
+    clean.write("dog/y-renamed.jpg", &png(&picture(60, 50, 1), 60, 50, png::ColorType::Rgb));
+    let expected = epochs(&build(&clean).batch(4), None, 1).unwrap();
+    for threads in [1, 3] {
+        let data = bad(&folder).parallelism(Parallelism::Threads(threads)).ignore_errors(10);
+        let limit = Some(Bytes::mib(32));
+        let batched = data.clone().batch(4);
+        let plan = batched.plan(limit).unwrap();
+        let ledger = Ledger::new("host", limit);
+        let mut feed = Feed::start(&batched, &plan, &ledger, Options { epochs: Some(1), ..Options::default() }).unwrap();
+        let mut rows = Vec::new();
+        while let Some(batch) = feed.next().unwrap() {
+            rows.extend_from_slice(batch.column(0));
+        }
+        assert!(rows == expected[0], "the good ones are all there, in order");
+        assert!(ledger.peak() <= plan.total());
+        let (count, names) = data.ignored();
+        assert_eq!(count, 6);
+        let names: Vec<String> = names.iter().map(|name| folder.text(name)).collect();
+        insta::allow_duplicates! { insta::assert_snapshot!(names.join("\n"), @"
+        FOLDER/data/cat/a-bomb.png is 60000 × 60000 pixels and takes 13.4 GiB to read and decode, but a single item may take 4.00 MiB; raise max_item or the memory limit, or make the picture smaller
+        FOLDER/data/cat/b-corrupt.png cannot be decoded: its data is broken (Corrupt deflate stream. InvalidCodeLengthRepeat); replace the file or take it out of the folder
+        FOLDER/data/cat/c-empty.jpg cannot be decoded: it is empty; replace the file or take it out of the folder
+        FOLDER/data/cat/d-text.jpg cannot be decoded: it begins like neither a JPEG nor a PNG; replace the file or take it out of the folder
+        FOLDER/data/dog/x-truncated.jpg cannot be decoded: it is truncated: the end of its data is missing; replace the file or take it out of the folder
+        cannot open FOLDER/data/dog/z-gone.png: No such file or directory (os error 2)
+        ") }
+    }
+}
+
+#[test]
+fn each_bad_picture_is_an_error_that_names_it_where_none_may_be_left_out() {
+    let folder = twelve();
+    let error = epochs(&bad(&folder).batch(4), None, 1).unwrap_err();
+    insta::assert_snapshot!(folder.text(error), @"FOLDER/data/cat/a-bomb.png is 60000 × 60000 pixels and takes 13.4 GiB to read and decode, but a single item may take 128 MiB; raise max_item or the memory limit, or make the picture smaller");
+    // The cap on what may be left out is one, too.
+    let error = epochs(&bad(&folder).ignore_errors(2).batch(4), None, 1).unwrap_err();
+    insta::assert_snapshot!(folder.text(error), @"more than 2 rows of epoch 0 could not be read; the last: FOLDER/data/cat/c-empty.jpg cannot be decoded: it is empty; replace the file or take it out of the folder");
+}
+
+#[test]
+fn a_panic_of_user_code_is_an_error_or_a_row_left_out() {
+    let schema = || Schema::new(vec![Column::new("x", DType::I32, [])]).unwrap();
+    let make = |threads| {
+        let rows = Dataset::from_fn(schema(), 10, |n, row| {
+            assert!(n != 6, "six is too many");
+            row.i32(0, &[n as i32])
+        });
+        rows.parallelism(Parallelism::Threads(threads))
+    };
+    for threads in [1, 4] {
+        let error = epochs(&make(threads).batch(3), None, 1).unwrap_err();
+        assert!(matches!(&error, DataError::Panic { message } if message.contains("six is too many")), "{error}");
+        let kept = epochs(&make(threads).ignore_errors(1).batch(3), None, 1).unwrap();
+        assert_eq!(kept[0].len(), 9 * 4);
+    }
+}
+
+#[test]
+fn labels_that_are_no_numbers_are_named_or_left_out() {
+    let labels = [1.0, f32::NAN, 2.0, f32::INFINITY, 3.0];
+    let data = || {
+        let y = Tensor::f32([5], labels.to_vec()).unwrap();
+        Dataset::from_tensor_slices([("y", y)]).unwrap().map("y", [finite()])
+    };
+    insta::assert_snapshot!(epochs(&data().batch(2), None, 1).unwrap_err(), @"column `y` holds NaN in row 1; correct the row or leave it out");
+    let lenient = data().ignore_errors(5);
+    let kept = epochs(&lenient.clone().batch(2), None, 1).unwrap();
+    assert_eq!(kept[0], [1.0f32, 2.0, 3.0].iter().flat_map(|value| value.to_ne_bytes()).collect::<Vec<_>>());
+    assert_eq!(lenient.ignored().0, 2);
+}
+
+#[test]
+fn a_cache_of_pictures_that_are_left_out_is_never_half_read() {
+    let folder = twelve();
+    folder.write("cat/a-text.jpg", b"no picture");
+    let file = folder.path().join("cache.plc");
+    for _ in 0..2 {
+        let data = build(&folder).cache(Cache::File(file.clone())).ignore_errors(3).batch(4);
+        assert_eq!(epochs(&data, None, 2).unwrap()[1].len(), 2 * 12 * 4);
+        assert!(!file.exists(), "it is never whole");
+        assert!(!data.cache_file().unwrap().unwrap().whole);
+    }
+}

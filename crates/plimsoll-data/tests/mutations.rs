@@ -1,0 +1,132 @@
+//! Every parser under damaged files: a fixed number of mutations of good ones, the same each time. `fuzz/` has the same ways in for
+//! cargo-fuzz, which looks further.
+
+mod entries;
+
+use entries::{ENTRIES, enter};
+use jpeg_encoder::{ColorType, Encoder};
+use std::fs;
+use std::path::Path;
+
+const ROUNDS: u64 = 250;
+
+fn reference(name: &str) -> Vec<u8> {
+    fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference").join(name)).unwrap()
+}
+
+fn jpeg(progressive: bool, color: ColorType, channels: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut encoder = Encoder::new(&mut bytes, 90);
+    encoder.set_progressive(progressive);
+    encoder.add_app_segment(1, b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0".to_vec()).unwrap();
+    let pixels: Vec<u8> = (0..17 * 11 * channels).map(|index| (index * 7) as u8).collect();
+    encoder.encode(&pixels, 17, 11, color).unwrap();
+    bytes
+}
+
+fn png() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut encoder = png::Encoder::new(&mut bytes, 13, 9);
+    encoder.set_color(png::ColorType::Rgba);
+    encoder.set_depth(png::BitDepth::Sixteen);
+    let pixels: Vec<u8> = (0..13 * 9 * 8).map(|index| (index * 3) as u8).collect();
+    encoder.write_header().unwrap().write_image_data(&pixels).unwrap();
+    bytes
+}
+
+fn npy() -> Vec<u8> {
+    let mut header = "{'descr': '<f8', 'fortran_order': False, 'shape': (5, 3), }".to_string();
+    while !(header.len() + 11).is_multiple_of(64) {
+        header.push(' ');
+    }
+    header.push('\n');
+    let numbers = (0..15).flat_map(|number| f64::from(number).to_le_bytes());
+    [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..], header.as_bytes()].concat().into_iter().chain(numbers).collect()
+}
+
+/// Good files for an entry. The cache is one that the entry itself has made.
+fn seeds(name: &str, folder: &Path) -> Vec<Vec<u8>> {
+    match name {
+        "npy" => vec![npy()],
+        "npz" => vec![reference("arrays.npz")],
+        "csv" => vec![b"a,\"b\",y\r\n1,2.5,0\n-3e4,\"4\",1\n\n5,6,2\n".to_vec()],
+        "text" => vec!["to be or not to be, that is: äöü ✓".into()],
+        "image" => vec![
+            jpeg(false, ColorType::Rgb, 3),
+            jpeg(true, ColorType::Rgb, 3),
+            jpeg(false, ColorType::Cmyk, 4),
+            jpeg(false, ColorType::Luma, 1),
+            png(),
+        ],
+        "tfrecord" => vec![reference("examples.tfrecord")],
+        "webdataset" => vec![reference("shard.tar")],
+        _ => {
+            let entry = ENTRIES.into_iter().find(|entry| entry.0 == "cache").unwrap();
+            // A file of another kind is refused, an empty place is filled.
+            assert!(enter(entry, folder, b"diary").is_err());
+            fs::remove_file(folder.join(entry.1)).unwrap();
+            (entry.2)(&folder.join(entry.1)).unwrap();
+            vec![fs::read(folder.join(entry.1)).unwrap()]
+        }
+    }
+}
+
+struct Lots(u64);
+
+impl Lots {
+    fn below(&mut self, limit: usize) -> usize {
+        // Xorshift.
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % limit.max(1) as u64) as usize
+    }
+}
+
+/// Changes a file in one to four places; most damage is near the start, where headers are.
+fn mutate(file: &[u8], lots: &mut Lots) -> Vec<u8> {
+    let mut bytes = file.to_vec();
+    for _ in 0..=lots.below(4) {
+        let near = if lots.below(2) == 0 { bytes.len().min(128) } else { bytes.len() };
+        let at = lots.below(near);
+        match lots.below(7) {
+            _ if bytes.is_empty() => {}
+            0 => bytes[at] ^= 1 << lots.below(8),
+            1 => bytes[at] = [0, 0xFF, 0x7F, 0x80, b'\n', b'"', b'9'][lots.below(7)],
+            2 => bytes.truncate(at),
+            3 => bytes.insert(at, lots.below(256) as u8),
+            4 => drop(bytes.remove(at)),
+            5 => {
+                let end = (at + 1 + lots.below(16)).min(bytes.len());
+                bytes[at..end].fill(0xFF);
+            }
+            _ => {
+                let end = (at + 1 + lots.below(64)).min(bytes.len());
+                let piece = bytes[at..end].to_vec();
+                bytes.splice(at..at, piece);
+            }
+        }
+    }
+    bytes
+}
+
+#[test]
+fn good_files_are_read_and_damaged_ones_are_at_most_refused() {
+    for entry in ENTRIES {
+        let folder = tempfile::tempdir().unwrap();
+        let seeds = seeds(entry.0, folder.path());
+        for seed in &seeds {
+            enter(entry, folder.path(), seed).unwrap_or_else(|error| panic!("a good {} is refused: {error}", entry.0));
+        }
+        let mut lots = Lots(0x9E37_79B9_7F4A_7C15);
+        let mut refused = 0;
+        for round in 0..ROUNDS {
+            let bytes = mutate(&seeds[round as usize % seeds.len()], &mut lots);
+            // A message is shown when something panics, so that the file can be made again.
+            let outcome = std::panic::catch_unwind(|| enter(entry, folder.path(), &bytes));
+            refused += u64::from(outcome.unwrap_or_else(|_| panic!("round {round} of {} panicked", entry.0)).is_err());
+        }
+        // Text is text whatever happens to it; all others notice some of it.
+        assert!(refused > 0 || entry.0 == "text", "{}: {refused} of {ROUNDS} refused", entry.0);
+    }
+}

@@ -1,0 +1,186 @@
+//! Where the time of a pipeline goes, what its stages hold, and what limits it: one screen.
+
+use plimsoll_core::Bytes;
+use plimsoll_data::Activity;
+use std::fmt;
+use std::time::Duration;
+
+/// A pipeline that has run, stage by stage.
+#[derive(Clone, Debug, Default)]
+pub struct Explain {
+    /// The stages in order, those that only hold memory included.
+    pub stages: Vec<ExplainedStage>,
+    /// Threads that make rows, and how many of them are enough for this consumer.
+    pub workers: usize,
+    /// See there.
+    pub active_workers: usize,
+    /// Slots of the ring, and how many of them are in use.
+    pub slots: usize,
+    /// See there.
+    pub slots_in_use: usize,
+    /// The share of the time that the consumer waited for a batch.
+    pub consumer_waited: f64,
+    /// The share of their time that threads waited for a free slot.
+    pub workers_waited: f64,
+    /// What limits the pipeline, in words.
+    pub limit: String,
+    /// What went wrong without stopping it.
+    pub note: Option<String>,
+}
+
+/// One line of the screen.
+#[derive(Clone, Debug)]
+pub struct ExplainedStage {
+    /// As the plan has it.
+    pub name: String,
+    /// What it does, where it takes time.
+    pub time: &'static str,
+    /// The time of a row, on one thread.
+    pub per_row: Option<Duration>,
+    /// Its share of all threads' time.
+    pub share: Option<f64>,
+    /// What it holds.
+    pub bytes: Option<Bytes>,
+}
+
+/// A consumer that waits less than this is not waiting for the pipeline.
+const WAITS: f64 = 0.05;
+
+impl Explain {
+    pub(super) fn new(held: &[(String, Bytes)], slots: usize, activity: &Activity) -> Explain {
+        let elapsed = activity.elapsed.as_secs_f64().max(1e-9);
+        let all = elapsed * activity.workers.max(1) as f64;
+        let mut stages: Vec<ExplainedStage> = held
+            .iter()
+            .map(|(name, bytes)| ExplainedStage { name: name.clone(), time: "", per_row: None, share: None, bytes: Some(*bytes) })
+            .collect();
+        let word = |name: &str| name.split(' ').next().unwrap_or("").to_string();
+        // What only takes time stands where it comes in the order of things: before the first that also holds something, or after the last.
+        let takes_time = |stage: &ExplainedStage| activity.times.iter().any(|(time, _)| *time == word(&stage.name));
+        let mut next = stages.iter().position(takes_time).unwrap_or(stages.len().saturating_sub(1));
+        for &(time, spent) in &activity.times {
+            let per_row = Some(spent.div_f64(activity.rows.max(1) as f64));
+            let share = Some(spent.as_secs_f64() / all);
+            match stages.iter().position(|stage| word(&stage.name) == time && stage.per_row.is_none()) {
+                Some(at) => {
+                    stages[at] = ExplainedStage { time, per_row, share, ..stages[at].clone() };
+                    next = at + 1;
+                }
+                None => {
+                    stages.insert(next, ExplainedStage { name: time.to_string(), time, per_row, share, bytes: None });
+                    next += 1;
+                }
+            }
+        }
+        let mut explain = Explain {
+            stages,
+            workers: activity.workers,
+            active_workers: activity.active_workers,
+            slots,
+            slots_in_use: activity.slots_in_use,
+            consumer_waited: activity.consumer_waited.as_secs_f64() / elapsed,
+            workers_waited: activity.workers_waited.as_secs_f64() / all,
+            limit: String::new(),
+            note: activity.cache_given_up.clone(),
+        };
+        explain.limit = explain.limits();
+        explain
+    }
+
+    fn limits(&self) -> String {
+        let slowest = self
+            .stages
+            .iter()
+            .filter(|stage| stage.share.is_some())
+            .max_by(|a, b| a.share.unwrap_or(0.0).total_cmp(&b.share.unwrap_or(0.0)));
+        match slowest {
+            _ if self.consumer_waited < WAITS => "the consumer: batches were ready when it came".to_string(),
+            Some(stage) => {
+                let share = 100.0 * stage.share.unwrap_or(0.0);
+                format!("{}: {share:.0} % of the time of {}, and the consumer waited", stage.time, threads(self.workers))
+            }
+            None => "nothing that was measured".to_string(),
+        }
+    }
+}
+
+fn threads(count: usize) -> String {
+    if count == 1 { "1 thread".to_string() } else { format!("{count} threads") }
+}
+
+/// A time in three digits or so.
+fn short(time: Duration) -> String {
+    match time.as_nanos() {
+        nanos @ 0..1000 => format!("{nanos} ns"),
+        nanos @ 1000..10_000_000 => format!("{:.1} µs", nanos as f64 / 1e3),
+        nanos => format!("{:.1} ms", nanos as f64 / 1e6),
+    }
+}
+
+impl fmt::Display for Explain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.stages.iter().map(|stage| stage.name.chars().count()).max().unwrap_or(0).max("stage".len());
+        writeln!(f, "    {:width$}  {:>9}  {:>9}  {:>9}", "stage", "holds", "a row", "busy")?;
+        for stage in &self.stages {
+            let bytes = stage.bytes.map_or(String::new(), |bytes| bytes.to_string());
+            let per_row = stage.per_row.map_or(String::new(), short);
+            let share = stage.share.map_or(String::new(), |share| format!("{:.0} %", 100.0 * share));
+            writeln!(f, "{}", format!("    {:width$}  {bytes:>9}  {per_row:>9}  {share:>9}", stage.name).trim_end())?;
+        }
+        let (waited, idle) = (100.0 * self.consumer_waited, 100.0 * self.workers_waited);
+        writeln!(f, "  waiting   the consumer {waited:.0} % of the time, {} for a free slot {idle:.0} %", threads(self.workers))?;
+        writeln!(f, "  in use    {} of {} threads, {} of {} slots", self.active_workers, self.workers, self.slots_in_use, self.slots)?;
+        if let Some(note) = &self.note {
+            writeln!(f, "  note      {note}")?;
+        }
+        write!(f, "  limit     {}", self.limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn activity(consumer_waited: u64, workers_waited: u64) -> Activity {
+        let ms = Duration::from_millis;
+        Activity {
+            rows: 1000,
+            elapsed: ms(1000),
+            workers: 2,
+            active_workers: 1,
+            slots_in_use: 2,
+            consumer_waited: ms(consumer_waited),
+            workers_waited: ms(workers_waited),
+            times: vec![("read", ms(30)), ("decode", ms(1500)), ("resize", ms(200)), ("map", ms(100)), ("mix", ms(20))],
+            cache_given_up: None,
+        }
+    }
+
+    fn held() -> Vec<(String, Bytes)> {
+        let held = [("process", 12), ("2 worker stacks", 1), ("decode (2 × 16.0 MiB)", 32), ("map x", 2), ("staging ring", 3)];
+        held.into_iter().map(|(name, mib)| (name.to_string(), Bytes::mib(mib))).collect()
+    }
+
+    #[test]
+    fn one_screen_says_what_each_stage_takes_and_what_limits() {
+        let shown = Explain::new(&held(), 3, &activity(900, 60)).to_string();
+        let order = ["process", "read", "decode (2", "resize", "map x", "mix", "staging ring", "waiting", "in use", "limit"];
+        let places: Vec<usize> =
+            order.iter().map(|word| shown.find(&format!(" {word}")).unwrap_or_else(|| panic!("{word}: {shown}"))).collect();
+        assert!(places.is_sorted(), "{shown}");
+        for said in [
+            "  waiting   the consumer 90 % of the time, 2 threads for a free slot 3 %\n",
+            "  in use    1 of 2 threads, 2 of 3 slots\n",
+            "  limit     decode: 75 % of the time of 2 threads, and the consumer waited",
+        ] {
+            assert!(shown.contains(said), "{said} in {shown}");
+        }
+        let mut slow = activity(10, 1700);
+        slow.cache_given_up = Some("row 7 cannot be written".into());
+        let shown = Explain::new(&held(), 3, &slow).to_string();
+        assert!(
+            shown.ends_with("  note      row 7 cannot be written\n  limit     the consumer: batches were ready when it came"),
+            "{shown}"
+        );
+    }
+}

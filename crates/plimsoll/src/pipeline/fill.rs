@@ -1,0 +1,53 @@
+//! Filling the file cache ahead of training.
+
+use super::Pipeline;
+use crate::error::{Error, Result};
+use plimsoll_core::Bytes;
+use std::path::PathBuf;
+
+/// A cache that is whole.
+#[derive(Clone, Debug)]
+pub struct Filled {
+    /// The file.
+    pub path: PathBuf,
+    /// Rows in it.
+    pub rows: u64,
+    /// Its size.
+    pub bytes: Bytes,
+    /// Whether it was whole before.
+    pub found: bool,
+}
+
+impl Pipeline {
+    /// Reads the data once so that all of it is in its file cache; `progress` is told how many rows of how many are done. Stopped half-way
+    /// it leaves nothing, and begins again the next time; a whole cache of this data is left as it is.
+    pub fn fill_cache(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<Filled> {
+        let state = || {
+            let missing = "there is no file cache to fill; say where with `data.cache`, such as { file = \"cache.plc\" }";
+            self.data.cache_file()?.ok_or_else(|| Error::Config(missing.to_string()))
+        };
+        let before = state()?;
+        if !before.whole {
+            let planned = self.plan(&self.data)?;
+            let mut feed = planned.start(&self.data, 1)?;
+            let (mut done, total) = (0, self.data.len());
+            while let Some(batch) = feed.next()? {
+                done += batch.rows as u64;
+                progress(done, total);
+            }
+            let given_up = feed.activity().cache_given_up;
+            drop(feed);
+            if !state()?.whole {
+                let path = before.path.display();
+                let why = given_up.unwrap_or_else(|| {
+                    format!(
+                        "an epoch has {done} rows and the cache of all rows {}; leave out take, shard, drop_remainder and ignore_errors",
+                        before.rows
+                    )
+                });
+                return Err(Error::Config(format!("{path} could not be filled: {why}")));
+            }
+        }
+        Ok(Filled { path: before.path, rows: before.rows, bytes: before.bytes, found: before.whole })
+    }
+}
