@@ -41,7 +41,7 @@ fn bad_pictures_are_left_out_and_counted_within_the_plan() {
     clean.write("dog/y-renamed.jpg", &png(&picture(60, 50, 1), 60, 50, png::ColorType::Rgb));
     let expected = epochs(&build(&clean).batch(4), None, 1).unwrap();
     for threads in [1, 3] {
-        let data = bad(&folder).parallelism(Parallelism::Threads(threads)).ignore_errors(10);
+        let data = bad(&folder).max_item(Bytes::mib(4)).parallelism(Parallelism::Threads(threads)).ignore_errors(10);
         let limit = Some(Bytes::mib(32));
         let batched = data.clone().batch(4);
         let plan = batched.plan(limit).unwrap();
