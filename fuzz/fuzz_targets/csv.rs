@@ -1,6 +1,6 @@
 #![no_main]
 
-#[path = "../shared.rs"]
-mod shared;
+#[path = "../entry.rs"]
+mod entry;
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| shared::enter_with("csv", bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| entry::enter_with("csv", bytes));

@@ -52,14 +52,6 @@ impl Optimizer for Lion {
         self.lr
     }
 
-    fn scalar_names(&self) -> &'static [&'static str] {
-        &["lr"]
-    }
-
-    fn scalars(&self, _: u64, lr: f64, numbers: &mut [f32]) {
-        numbers[0] = lr as f32;
-    }
-
     fn update(&self, g: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {
         let (p, lr) = (current(g, parameter), g.scalar("lr"));
         let shape = g.shape(p).clone();

@@ -34,11 +34,16 @@ pub trait Optimizer: std::fmt::Debug + Send + Sync {
     /// The learning rate it was made with, which a schedule varies.
     fn learning_rate(&self) -> f32;
 
-    /// The numbers it gives to every step, by name.
-    fn scalar_names(&self) -> &'static [&'static str];
+    /// The numbers it gives to every step, by name. The first is the learning rate, and for most it is the only one.
+    fn scalar_names(&self) -> &'static [&'static str] {
+        &["lr"]
+    }
 
     /// Those numbers for step `step`, counted from 1, at the learning rate `lr`.
-    fn scalars(&self, step: u64, lr: f64, numbers: &mut [f32]);
+    fn scalars(&self, step: u64, lr: f64, numbers: &mut [f32]) {
+        let _ = step;
+        numbers[0] = lr as f32;
+    }
 
     /// Adds the change of one parameter to a graph. The graph's scope is the parameter's name.
     fn update(&self, graph: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError>;

@@ -47,16 +47,8 @@ impl Optimizer for Sgd {
         "sgd"
     }
 
-    fn scalar_names(&self) -> &'static [&'static str] {
-        &["lr"]
-    }
-
     fn learning_rate(&self) -> f32 {
         self.lr
-    }
-
-    fn scalars(&self, _: u64, lr: f64, numbers: &mut [f32]) {
-        numbers[0] = lr as f32;
     }
 
     fn update(&self, g: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {
