@@ -160,6 +160,8 @@ impl Writer {
     pub fn new(settings: Checkpoints) -> Result<Writer> {
         let path = settings.folder.clone();
         fs::create_dir_all(&path).map_err(|source| Error::Io { action: "make the folder", path, source })?;
+        // A run that was cut off may have left parts, and this one may have nothing more to write.
+        prune(&settings.folder, settings.keep);
         Ok(Writer { settings, last: Instant::now(), pending: None })
     }
 
@@ -262,16 +264,24 @@ fn link(folder: &Path, from: &str, to: &str) -> Result<()> {
 
 /// Removes all but the last checkpoints, and what an interrupted write left. What cannot be removed is no reason to stop a run.
 fn prune(folder: &Path, keep: usize) {
-    for name in numbered(folder).iter().rev().skip(keep) {
+    let names = numbered(folder);
+    let (old, kept) = names.split_at(names.len().saturating_sub(keep));
+    for name in old {
         // The document first: without it, the tensors are no checkpoint.
         remove(&folder.join(format!("{name}.json")));
-        remove(&folder.join(format!("{name}.safetensors")));
     }
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        if entry.file_name().to_string_lossy().ends_with(".tmp") {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let orphan = name.strip_suffix(".safetensors").is_some_and(|name| is_numbered(name) && kept.iter().all(|kept| kept != name));
+        if orphan || name.ends_with(".tmp") {
             remove(&entry.path());
         }
     }
+}
+
+/// Whether a file of this name, its suffix apart, belongs to a numbered checkpoint.
+fn is_numbered(name: &str) -> bool {
+    name.strip_prefix("step-").is_some_and(|digits| digits.parse::<u64>().is_ok())
 }
 
 fn remove(path: &Path) {
@@ -285,7 +295,7 @@ fn numbered(folder: &Path) -> Vec<String> {
         .flatten()
         .flatten()
         .filter_map(|entry| entry.file_name().to_string_lossy().strip_suffix(".json").map(str::to_string))
-        .filter(|name| name.strip_prefix("step-").is_some_and(|digits| digits.parse::<u64>().is_ok()))
+        .filter(|name| is_numbered(name))
         .collect();
     names.sort_unstable();
     names
@@ -343,4 +353,38 @@ fn load(folder: &Path, name: &str, which: Which, executor: &mut Executor) -> Res
     }
     tensors::read(executor, which, &path, Some(&record.tensors)).map_err(|unusable| (path, Box::new(unusable)))?;
     Ok(record)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A kill can come between any two of the calls that write or remove a checkpoint.
+    #[test]
+    fn what_a_kill_left_is_cleared_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let whole = ["step-000000000014", "step-000000000021", "step-000000000007"];
+        for name in whole.iter().flat_map(|name| [format!("{name}.json"), format!("{name}.safetensors")]) {
+            fs::write(folder.path().join(name), "x").unwrap();
+        }
+        for left in ["step-000000000028.safetensors", "step-000000000003.safetensors", "step-000000000028.json.tmp"] {
+            fs::write(folder.path().join(left), "x").unwrap();
+        }
+        for other in ["best.safetensors", "best.json", "mine.safetensors", "step-by-step.safetensors"] {
+            fs::write(folder.path().join(other), "x").unwrap();
+        }
+        Writer::new(Checkpoints::new(folder.path())).unwrap();
+        let mut names: Vec<String> =
+            fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+        names.sort_unstable();
+        let kept = ["step-000000000014", "step-000000000021"].map(|name| [format!("{name}.json"), format!("{name}.safetensors")]).concat();
+        let mut expected = [
+            &["best.json", "best.safetensors", "mine.safetensors"].map(str::to_string)[..],
+            &kept,
+            &["step-by-step.safetensors".to_string()],
+        ]
+        .concat();
+        expected.sort_unstable();
+        assert_eq!(names, expected);
+    }
 }
