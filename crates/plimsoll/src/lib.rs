@@ -18,6 +18,7 @@ mod plan_file;
 mod precision;
 mod run;
 mod schedule;
+pub mod speed;
 pub mod system;
 mod tensors;
 mod trainer;

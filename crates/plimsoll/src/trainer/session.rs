@@ -1,5 +1,6 @@
 //! A run's memory and its position: the executor with its ledger, and how one piece of a batch is run.
 
+use super::clock::Clock;
 use super::learning::Learning;
 use super::plan::RunPlan;
 use super::programs::{LOSS_WEIGHT, MOST_INPUTS, Programs, ROW_SHARE};
@@ -50,8 +51,10 @@ pub(super) struct Session {
     /// The numbers of the current step.
     rates: Vec<f32>,
     /// On a device with its own memory a run's numbers are looked at while the next one computes.
-    lags: bool,
+    pub lags: bool,
     pending: Option<Pending>,
+    /// How long steps take.
+    pub clock: Clock,
     /// What the process itself takes, so that the ledger is about all of it.
     _process: Vec<Reservation>,
 }
@@ -195,6 +198,7 @@ impl Session {
             rates,
             lags,
             pending: None,
+            clock: Clock::new(),
             _process: process,
         })
     }
