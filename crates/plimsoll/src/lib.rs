@@ -45,7 +45,7 @@ pub use run::{Run, RunFolder};
 pub use schedule::{Plateau, Schedule, ScheduleState};
 pub use trainer::{
     Callback, Count, CsvLog, DeviceLine, EarlyStopping, Epoch, Event, Fit, Flow, History, Infeasible, LargestBatch, Prediction, RunPlan,
-    Sweep, SweepPoint, Trainer,
+    Sweep, SweepPoint, Taken, Trainer,
 };
 
 /// Offsets for buffers with known lifetimes: the packing that plans are made with, by itself.

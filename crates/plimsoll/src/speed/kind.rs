@@ -33,7 +33,8 @@ pub(super) fn kind(graph: &Graph, node: &Node, rows: usize) -> Kind {
     let mut work = graph.node_flops(node, rows) as f64;
     let (class, sizes) = match &node.op {
         Op::MatMul(op) => {
-            let (m, n, k) = op.dims(&input(0).shape, &input(1).shape).map_or((1, 1, 1), |(m, n, k)| (m.bind(rows), n.bind(rows), k.bind(rows)));
+            let (m, n, k) =
+                op.dims(&input(0).shape, &input(1).shape).map_or((1, 1, 1), |(m, n, k)| (m.bind(rows), n.bind(rows), k.bind(rows)));
             let epilogue = op.epilogue.as_ref().map_or(0.0, per);
             work += epilogue * (m * n) as f64;
             let class = match (op.transpose_a, op.transpose_b) {

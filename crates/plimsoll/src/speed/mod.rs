@@ -136,10 +136,11 @@ impl Speeds {
                 nearest.sort_by(|a, b| a.0.total_cmp(&b.0));
             }
         }
-        let (sum, weight) = nearest.iter().filter(|(distance, _)| distance.is_finite()).fold((0.0, 0.0), |(sum, weight), (distance, factor)| {
-            let own = 1.0 / (distance + NEAR);
-            (sum + own * factor, weight + own)
-        });
+        let (sum, weight) =
+            nearest.iter().filter(|(distance, _)| distance.is_finite()).fold((0.0, 0.0), |(sum, weight), (distance, factor)| {
+                let own = 1.0 / (distance + NEAR);
+                (sum + own * factor, weight + own)
+            });
         (weight > 0.0).then(|| sum / weight)
     }
 }

@@ -57,7 +57,11 @@ impl Clock {
             let seconds = std::mem::take(&mut self.begun).as_secs_f32();
             if self.steps >= SKIPPED {
                 let at = ((self.steps - SKIPPED) % REMEMBERED as u64) as usize;
-                if at < self.seconds.len() { self.seconds[at] = seconds } else { self.seconds.push(seconds) }
+                if at < self.seconds.len() {
+                    self.seconds[at] = seconds
+                } else {
+                    self.seconds.push(seconds)
+                }
                 self.fastest = self.fastest.min(seconds);
             }
             self.steps += 1;

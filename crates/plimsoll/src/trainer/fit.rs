@@ -1,6 +1,7 @@
 //! Training: epochs of steps, validation after each, and what is reported meanwhile.
 
 use super::callbacks::{Callback, Each, Flow};
+use super::learning::Learning;
 use super::session::{Piece, Session, Tally};
 use super::track::Track;
 use super::{RunPlan, Trainer};
@@ -344,11 +345,15 @@ impl Trainer {
     /// Takes the plan's memory and sets the first weights, unless that is done already.
     fn open(&mut self, plan: &RunPlan) -> Result<()> {
         if self.session.is_none() {
-            let (Some(programs), Some(opened)) = (&self.programs, &self.device) else { unreachable!("planned before") };
+            let (Some(variants), Some(opened)) = (&mut self.variants, &self.device) else { unreachable!("planned before") };
+            variants.settle_on(plan.variant);
+            let learning = Learning { state: self.learning.state, ..variants.learning(plan.variant) };
+            let programs = variants.programs(plan.variant)?;
             let device = Arc::clone(&opened.device);
-            self.session = Some(Session::new(device, plan, programs, self.learning.clone(), self.seed, self.data.output_schema()?)?);
+            self.session = Some(Session::new(device, plan, programs, learning, self.seed, self.data.output_schema()?)?);
             // From now on the pieces are of the size the memory was laid out for.
             self.micro_batch = Some(plan.micro_batch);
+            self.settled = Some(plan.variant);
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ mod predict;
 mod programs;
 mod session;
 mod track;
+mod variants;
 
 use crate::allow::Allow;
 use crate::devices::{self, Choice, Opened};
@@ -31,16 +32,16 @@ use plimsoll_core::plan::Certificate;
 use plimsoll_core::plan::recompute::{Pace, Rates};
 use plimsoll_core::{Budget, Bytes, Graph};
 use plimsoll_data::Dataset;
-use programs::{Programs, programs};
 use session::Session;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use variants::{Variant, Variants};
 
 pub(crate) use callbacks::smaller_is_better;
 pub use callbacks::{Callback, CsvLog, EarlyStopping, Flow};
 pub use fit::{Epoch, Event, Fit, History};
-pub use plan::{Count, DeviceLine, Infeasible, LargestBatch, RunPlan, Sweep, SweepPoint};
+pub use plan::{Count, DeviceLine, Infeasible, LargestBatch, RunPlan, Sweep, SweepPoint, Taken};
 pub use predict::Prediction;
 
 /// Trains a model on data under a line.
@@ -77,7 +78,9 @@ pub struct Trainer {
     choice: Choice,
     profile: Option<String>,
     device: Option<Opened>,
-    programs: Option<Programs>,
+    variants: Option<Variants>,
+    /// The variant that runs, once memory is laid out for it.
+    settled: Option<Variant>,
     /// Whether the run writes checkpoints, which takes memory too.
     checkpointed: bool,
     only_predicts: bool,
@@ -104,7 +107,8 @@ impl Trainer {
             choice: Choice::default(),
             profile: None,
             device: None,
-            programs: None,
+            variants: None,
+            settled: None,
             checkpointed: false,
             only_predicts: false,
             session: None,
@@ -386,9 +390,10 @@ impl Trainer {
 
     /// What is to be planned; everything is prepared.
     fn request<'a>(&'a self, budget: Budget, validation: Option<&'a Dataset>) -> Result<Request<'a>> {
-        let (Some(programs), Some(Opened { device, thread_stacks })) = (&self.programs, &self.device) else {
+        let (Some(variants), Some(Opened { device, thread_stacks })) = (&self.variants, &self.device) else {
             unreachable!("prepared before")
         };
+        let variant = self.settled.unwrap_or_default();
         let Some(rows) = self.data.batch_size() else {
             return Err(Error::Config("the data has no batch size; add `.batch(32)` or set `train.batch`".to_string()));
         };
@@ -404,7 +409,10 @@ impl Trainer {
         }
         Ok(Request {
             model: self.model.title(),
-            programs,
+            programs: variants.programs(variant)?,
+            variants,
+            variant,
+            settled: self.settled.is_some(),
             device: &**device,
             data: &self.data,
             validation,
@@ -415,7 +423,7 @@ impl Trainer {
             checkpointed: self.checkpointed,
             allow: self.allow,
             count: self.count,
-            precision: self.learning.precision,
+            precision: variants.learning(variant).precision,
             pace: &*self.pace,
             measured: self.measured,
         })
@@ -436,14 +444,10 @@ impl Trainer {
     /// Writes the graphs and finds the device, once.
     fn prepare(&mut self) -> Result<()> {
         self.open_device()?;
-        if self.programs.is_none() {
+        if self.variants.is_none() {
             let schema = self.data.output_schema()?;
             let metrics = self.metrics.clone().unwrap_or_else(|| self.objective.loss().default_metrics());
-            let mut programs = programs(&self.model, &schema, &self.objective, &metrics, &self.learning)?;
-            if self.only_predicts {
-                programs.only_predict();
-            }
-            self.programs = Some(programs);
+            self.variants = Some(Variants::new(&self.model, schema, &self.objective, metrics, &self.learning, self.only_predicts)?);
         }
         Ok(())
     }

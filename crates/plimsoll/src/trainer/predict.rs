@@ -3,6 +3,7 @@
 use super::Trainer;
 use super::fit::HeldOut;
 use super::session::Tally;
+use super::variants::Variants;
 use crate::error::Result;
 use plimsoll_core::Bytes;
 use plimsoll_core::step::Role;
@@ -24,7 +25,9 @@ impl Trainer {
     /// Hands the predictions for all rows to `sink`, piece by piece. Memory does not grow with the number of rows.
     pub fn predict_with(&mut self, data: &Dataset, mut sink: impl FnMut(&Prediction<'_>)) -> Result<()> {
         self.open_planned()?;
-        let (Some(session), Some(programs)) = (&mut self.session, &self.programs) else { unreachable!("opened above") };
+        let (Some(session), Some(programs)) = (&mut self.session, self.variants.as_ref().map(Variants::asked)) else {
+            unreachable!("opened above")
+        };
         let per_row: usize = programs.prediction.iter().product();
         let size = Bytes((session.micro_batch * per_row * 4) as u64);
         let _reservation = session.ledger.reserve("predictions", size)?;
@@ -50,7 +53,7 @@ impl Trainer {
     /// The shape of one row's prediction.
     pub fn prediction_shape(&mut self) -> Result<&[usize]> {
         self.prepare()?;
-        Ok(&self.programs.as_ref().expect("prepared above").prediction)
+        Ok(&self.variants.as_ref().expect("prepared above").asked().prediction)
     }
 
     /// The prediction for one row of a model with one input, given as the bytes of its column.
