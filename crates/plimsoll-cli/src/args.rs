@@ -210,6 +210,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
+    /// Begin with the weights of this safetensors file instead of random ones; a resumed run has its own
+    #[arg(long, value_name = "FILE")]
+    pub weights: Option<PathBuf>,
+
     /// Threads that compute; without it, one per core. The result is the same
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub threads: Option<u64>,

@@ -220,6 +220,10 @@ fn configure(args: &RunArgs) -> Result<Config> {
             config.set_value(key, name.as_str())?;
         }
     }
+    if let Some(path) = &args.weights {
+        // Like every path on a command line, it begins where the command is given.
+        config.set_value("train.weights", std::path::absolute(path)?.to_string_lossy().into_owned())?;
+    }
     for assignment in &args.set {
         config.set(assignment)?;
     }

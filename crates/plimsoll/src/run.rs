@@ -10,7 +10,7 @@ use crate::nn::Model;
 use crate::optim::{Adam, Average, Clip, Optimizer};
 use crate::precision::Precision;
 use crate::schedule::Schedule;
-use crate::trainer::{Count, CsvLog, EarlyStopping, Event, Fit, History, LargestBatch, RunPlan, Sweep, Trainer};
+use crate::trainer::{Count, CsvLog, EarlyStopping, Event, FirstWeights, Fit, History, LargestBatch, RunPlan, Sweep, Trainer};
 use plimsoll_core::Budget;
 use plimsoll_data::Dataset;
 use serde_json::{Value, json};
@@ -41,6 +41,7 @@ pub(crate) struct Settings {
     pub budget: Budget,
     pub allow: Allow,
     pub checkpoint: CheckpointSettings,
+    pub first: Option<FirstWeights>,
     pub early_stopping: Option<EarlyStopping>,
     pub csv_log: bool,
 }
@@ -96,6 +97,7 @@ impl Default for Settings {
             budget: Budget::default(),
             allow: Allow::default(),
             checkpoint: CheckpointSettings::default(),
+            first: None,
             early_stopping: None,
             csv_log: false,
         }
@@ -110,6 +112,7 @@ pub struct Run {
     validation: Option<Dataset>,
     epochs: u64,
     checkpoint: CheckpointSettings,
+    first: Option<FirstWeights>,
     early_stopping: Option<EarlyStopping>,
     csv_log: bool,
     config: String,
@@ -156,6 +159,7 @@ impl Run {
             validation,
             epochs: settings.epochs,
             checkpoint: settings.checkpoint,
+            first: settings.first,
             early_stopping: settings.early_stopping,
             csv_log: settings.csv_log,
             config,
@@ -221,6 +225,9 @@ impl Run {
         });
         if let Some(validation) = &self.validation {
             fit = fit.validate(validation);
+        }
+        if let Some(first) = &self.first {
+            fit = fit.first_weights(first.clone());
         }
         if let Some(stopping) = &self.early_stopping {
             fit = fit.callback(stopping.clone());

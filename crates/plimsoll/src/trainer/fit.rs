@@ -7,11 +7,12 @@ use super::{RunPlan, Trainer};
 use crate::checkpoint::{self, Checkpoints, Writer};
 use crate::error::{Error, Result};
 use crate::metrics::Scores;
-use crate::system;
+use crate::{system, tensors};
 use plimsoll_core::Bytes;
 use plimsoll_core::step::Role;
 use plimsoll_data::{Dataset, Feed, Options, PipelinePlan, Schema};
 use serde_json::Value;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -34,8 +35,34 @@ pub struct Fit<'a> {
     pub(super) callbacks: Vec<Box<dyn Callback + 'a>>,
     pub(super) checkpoints: Option<Checkpoints>,
     pub(super) resume: bool,
+    first: Option<FirstWeights>,
     restore_best: bool,
     pub(super) config: String,
+}
+
+/// Weights to begin with: a safetensors file, such as one an earlier run left.
+///
+/// ```
+/// use plimsoll::{FirstWeights, Fit};
+/// // All but a head with another number of classes.
+/// let fit = Fit::epochs(3).first_weights(FirstWeights::new("runs/large/weights.safetensors").partial(true));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FirstWeights {
+    path: PathBuf,
+    partial: bool,
+}
+
+impl FirstWeights {
+    /// From this file, which must have all weights of the model, by name and shape.
+    pub fn new(path: impl Into<PathBuf>) -> FirstWeights {
+        FirstWeights { path: path.into(), partial: false }
+    }
+
+    /// Takes the weights the file has with the same name and shape, and tells of the others, which begin as they would without it.
+    pub fn partial(self, partial: bool) -> FirstWeights {
+        FirstWeights { partial, ..self }
+    }
 }
 
 /// Who is told what happens.
@@ -51,6 +78,7 @@ impl<'a> Fit<'a> {
             callbacks: vec![],
             checkpoints: None,
             resume: false,
+            first: None,
             restore_best: false,
             config: String::new(),
         }
@@ -89,6 +117,12 @@ impl<'a> Fit<'a> {
     /// whole run, those before the checkpoint included.
     pub fn resume(mut self, resume: bool) -> Fit<'a> {
         self.resume = resume;
+        self
+    }
+
+    /// Begins with these weights instead of random ones. A run that goes on from a checkpoint has its own.
+    pub fn first_weights(mut self, first: FirstWeights) -> Fit<'a> {
+        self.first = Some(first);
         self
     }
 
@@ -238,9 +272,20 @@ impl Trainer {
         let Some(session) = &mut self.session else { unreachable!("opened above") };
         let mut writer = fit.checkpoints.clone().map(Writer::new).transpose()?;
         let mut track = Track::begin(&mut fit, session, &data, &plan)?;
+        let first = fit.first.take().filter(|_| track.resumed.is_none());
+        let random = match &first {
+            None => vec![],
+            Some(first) if first.partial => tensors::load_matching_weights(&mut session.executor, &first.path)?,
+            Some(first) => tensors::load_weights(&mut session.executor, &first.path).map(|()| vec![])?,
+        };
         let last = if fit.resume { fit.epochs } else { session.epochs + fit.epochs };
         fit.tell(&Event::Planned { plan: &plan, epochs: last });
         track.tell(&mut fit, session);
+        if let (Some(first), Some(name)) = (&first, random.first()) {
+            let (path, more) =
+                (first.path.display(), if random.len() == 1 { String::new() } else { format!(" and {} more", random.len() - 1) });
+            fit.tell(&Event::Warning(&format!("{path} has no `{name}`{more} of the model's shape: random as without it")));
+        }
 
         let left = if track.stopped { 0 } else { last.saturating_sub(session.epochs) };
         let done = track.rows / plan.feed_rows as u64;

@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 pub(crate) use callbacks::smaller_is_better;
 pub use callbacks::{Callback, CsvLog, EarlyStopping, Flow};
-pub use fit::{Epoch, Event, Fit, History};
+pub use fit::{Epoch, Event, FirstWeights, Fit, History};
 pub use plan::{Count, DeviceLine, Infeasible, LargestBatch, RunPlan, Sweep, SweepPoint};
 pub use predict::Prediction;
 
