@@ -41,6 +41,10 @@ pub enum Command {
     /// Look at a data pipeline, or measure it
     #[command(subcommand)]
     Data(DataCommand),
+    /// Measure the model a run left in its folder
+    Evaluate(TrainedArgs),
+    /// Write down what the model a run left in its folder predicts
+    Predict(PredictArgs),
     /// Let a trained character model write
     Generate(GenerateArgs),
     /// List the networks there are, or the layers of one
@@ -72,6 +76,8 @@ impl Command {
             Command::Train(run) => run.json,
             Command::Plan(plan) => plan.run.json,
             Command::Check { json, .. } => *json,
+            Command::Evaluate(trained) => trained.json,
+            Command::Predict(predict) => predict.trained.json,
             Command::Generate(_) => false,
             Command::Data(data) => data.json(),
             Command::Zoo(zoo) => zoo.json,
@@ -80,6 +86,42 @@ impl Command {
             Command::Selftest { .. } => false,
         }
     }
+}
+
+#[derive(ClapArgs)]
+pub struct TrainedArgs {
+    /// The folder of the run
+    pub run: PathBuf,
+
+    /// The rows: training or held-out; without it, those held out, or those learnt from if there are no others
+    #[arg(long, value_name = "WHICH", value_parser = ["training", "held-out"])]
+    pub rows: Option<String>,
+
+    /// The line for the whole process; without it, that of the run
+    #[arg(long, value_name = "SIZE")]
+    pub host_memory: Option<Bytes>,
+
+    /// Where to compute; without it, where the run did
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+
+    /// Set a key of the run's configuration, such as data.validation.path=FOLDER for other data; may be repeated
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(ClapArgs)]
+pub struct PredictArgs {
+    #[command(flatten)]
+    pub trained: TrainedArgs,
+
+    /// The file: .npy for all numbers, .csv for a line per row
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
 }
 
 #[derive(ClapArgs)]

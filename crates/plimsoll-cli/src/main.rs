@@ -8,6 +8,7 @@ mod progress;
 mod selftest;
 mod sweep;
 mod text;
+mod trained;
 mod zoo;
 
 use anyhow::Result;
@@ -34,6 +35,8 @@ fn main() -> ExitCode {
         Command::Train(run) => train(run),
         Command::Plan(run) => plan(run),
         Command::Check { plan, json } => check(plan, *json),
+        Command::Evaluate(args) => trained::evaluate(args),
+        Command::Predict(args) => trained::predict(args),
         Command::Generate(args) => generate(args),
         Command::Data(command) => data::run(command),
         Command::Zoo(args) => zoo::run(args),

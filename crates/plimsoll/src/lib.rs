@@ -20,6 +20,7 @@ mod run;
 mod schedule;
 pub mod system;
 mod tensors;
+mod trained;
 mod trainer;
 pub mod zoo;
 
@@ -42,6 +43,7 @@ pub use plimsoll_data::{Cache, Dataset, Parallelism, Prefetch, RandomSpec, Shuff
 pub use precision::Precision;
 pub use run::{Run, RunFolder};
 pub use schedule::{Plateau, Schedule, ScheduleState};
+pub use trained::{Rows, Trained};
 pub use trainer::{
     Callback, Count, CsvLog, DeviceLine, EarlyStopping, Epoch, Event, FirstWeights, Fit, Flow, History, Infeasible, LargestBatch,
     Prediction, RunPlan, Sweep, SweepPoint, Trainer,

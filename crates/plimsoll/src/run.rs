@@ -172,6 +172,11 @@ impl Run {
         self.trainer
     }
 
+    /// The rows it holds out, if any.
+    pub fn validation(&self) -> Option<&Dataset> {
+        self.validation.as_ref()
+    }
+
     /// What its folder is called if it is not told: the configuration's name.
     pub fn title(&self) -> &str {
         &self.title

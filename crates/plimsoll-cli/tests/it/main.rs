@@ -8,6 +8,7 @@ mod end_to_end;
 mod limits;
 mod plans;
 mod resume;
+mod trained;
 mod zoo;
 
 use std::path::{Path, PathBuf};

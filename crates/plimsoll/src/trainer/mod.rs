@@ -366,6 +366,11 @@ impl Trainer {
         })
     }
 
+    /// What it learns from.
+    pub fn data(&self) -> &Dataset {
+        &self.data
+    }
+
     /// Writes the weights as safetensors: whole or not at all.
     pub fn save_weights(&mut self, path: &Path) -> Result<()> {
         self.open_planned()?;
