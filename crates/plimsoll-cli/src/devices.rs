@@ -26,8 +26,12 @@ fn cuda_lines(probe: &Probe, convolutions: Convolutions) -> Vec<String> {
     }
     match convolutions {
         Convolutions::Auto => {}
-        Convolutions::Generated => lines.push("        convolutions run in generated kernels only (PLIMSOLL_CONVOLUTIONS=generated)".to_string()),
-        Convolutions::Libraries => lines.push("        convolutions run in libraries wherever they can (PLIMSOLL_CONVOLUTIONS=libraries)".to_string()),
+        Convolutions::Generated => {
+            lines.push("        convolutions run in generated kernels only (PLIMSOLL_CONVOLUTIONS=generated)".to_string())
+        }
+        Convolutions::Libraries => {
+            lines.push("        convolutions run in libraries wherever they can (PLIMSOLL_CONVOLUTIONS=libraries)".to_string())
+        }
     }
     lines
 }

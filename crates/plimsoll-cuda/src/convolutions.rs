@@ -59,7 +59,7 @@ const LARGE: usize = 1 << 27;
 /// With fewer taps than this the memory is the limit, and generated kernels write bias and ReLU with the result.
 const TAPS: usize = 32;
 /// The most scratch that is given to cuDNN.
-const MOST: u64 = 256 << 20;
+const MOST: u64 = 64 << 20;
 /// Scratch for sums in parts, and for tables of indices.
 const PARTS: u64 = 4 << 20;
 
@@ -126,7 +126,8 @@ fn library_bytes(kind: Kind, conv: &Conv, dtype: DType) -> u64 {
     if !copies {
         return PARTS;
     }
-    let bytes = |dims: [usize; 4], channels: usize| (dims[..3].iter().product::<usize>() * conv.groups * eights(channels) * dtype.size()) as u64;
+    let bytes =
+        |dims: [usize; 4], channels: usize| (dims[..3].iter().product::<usize>() * conv.groups * eights(channels) * dtype.size()) as u64;
     let filter = conv.window.size.0 * conv.window.size.1 * eights(inner) * eights(out) * conv.groups * dtype.size();
     (bytes(conv.image, inner) + bytes(conv.result, out) + filter as u64 + PARTS).min(MOST)
 }
@@ -148,4 +149,93 @@ fn is_product(conv: &Conv) -> bool {
     let window = conv.window;
     let still = window.size == (1, 1) && window.stride == (1, 1) && conv.groups == 1;
     still && window.pad_rows == (0, 0) && window.pad_columns == (0, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_core::ops::Window;
+
+    const SINGLE: [DType; 3] = [DType::F32; 3];
+    const MIXED: [DType; 3] = [DType::BF16, DType::F32, DType::BF16];
+    const KINDS: [Kind; 3] = [Kind::Forward, Kind::GradInput, Kind::GradFilter];
+
+    fn conv(rows: usize, side: usize, (size, stride): (usize, usize), groups: usize, channels: usize, filters: usize) -> Conv {
+        let window = Window::same((size, size), (stride, stride), (1, 1), (side, side));
+        let (h, w) = window.output((side, side)).unwrap();
+        Conv { window, groups, image: [rows, side, side, channels], result: [rows, h, w, filters] }
+    }
+
+    #[test]
+    fn large_layers_go_to_libraries_and_small_or_thin_ones_do_not() {
+        let wide = conv(32, 56, (3, 1), 1, 64, 64);
+        let cases = [
+            ("3×3 of a residual network", wide, SINGLE, Way::Cudnn(DType::F32)),
+            ("the same in two bytes", wide, MIXED, Way::Cudnn(DType::BF16)),
+            ("its first layer", conv(32, 224, (7, 2), 1, 3, 64), SINGLE, Way::Cudnn(DType::F32)),
+            ("1×1", conv(32, 56, (1, 1), 1, 256, 64), MIXED, Way::Product(DType::BF16)),
+            ("1×1 with a stride", conv(32, 56, (1, 2), 1, 256, 512), MIXED, Way::Cudnn(DType::BF16)),
+            ("the example, batch 32", conv(32, 64, (3, 1), 1, 1, 32), SINGLE, Way::Generated),
+            ("the example, batch 1,024", conv(1024, 64, (3, 1), 1, 1, 32), SINGLE, Way::Generated),
+            ("digits", conv(32, 8, (3, 1), 1, 16, 32), SINGLE, Way::Generated),
+            ("channel by channel", conv(256, 56, (3, 1), 128, 128, 128), SINGLE, Way::Generated),
+            ("a result in another type", wide, [DType::BF16, DType::F32, DType::F32], Way::Generated),
+            ("a filter that would be widened", wide, [DType::F32, DType::BF16, DType::F32], Way::Generated),
+            ("no images", conv(0, 56, (3, 1), 1, 64, 64), SINGLE, Way::Generated),
+        ];
+        for (name, conv, types, want) in cases {
+            assert_eq!(way(Kind::Forward, &conv, types, Convolutions::Auto), want, "{name}");
+        }
+    }
+
+    #[test]
+    fn libraries_can_be_asked_for_everywhere() {
+        let small = conv(2, 5, (3, 2), 2, 6, 4);
+        assert_eq!(way(Kind::Forward, &small, SINGLE, Convolutions::Libraries), Way::Cudnn(DType::F32));
+        assert_eq!(way(Kind::GradFilter, &conv(2, 5, (1, 1), 1, 3, 5), SINGLE, Convolutions::Libraries), Way::Product(DType::F32));
+    }
+
+    /// Image and result, twice 24.5 MiB, are copied in single precision only. The filter in the library's order comes before.
+    #[test]
+    fn scratch_is_what_the_rule_says() {
+        let wide = conv(32, 56, (3, 1), 1, 64, 64);
+        let (image, filter) = (32 * 56 * 56 * 64 * 4, 9 * 64 * 64 * 4);
+        let at = |kind, types| workspace(kind, &wide, types, Convolutions::Auto);
+        assert_eq!(at(Kind::Forward, SINGLE), filter + (2 * image + filter + PARTS).min(MOST));
+        assert_eq!(at(Kind::GradInput, SINGLE), at(Kind::Forward, SINGLE));
+        assert_eq!(at(Kind::Forward, MIXED), filter / 2 + PARTS);
+        // The filter's gradient has at least what the generated kernels take.
+        assert_eq!(at(Kind::GradFilter, MIXED), kernels::grad_filter_workspace(&wide).max(filter / 2 + PARTS));
+        let product = conv(32, 56, (1, 1), 1, 256, 64);
+        assert_eq!(workspace(Kind::Forward, &product, MIXED, Convolutions::Auto), products::workspace(32 * 56 * 56, 64) + 256 * 64 * 2);
+        // Channels that are no multiple of eight are filled up in two bytes.
+        let first = conv(4, 224, (7, 2), 1, 3, 64);
+        let filled = (4 * 224 * 224 * 8 + 4 * 112 * 112 * 64 + 49 * 8 * 64) * 2;
+        assert_eq!(workspace(Kind::Forward, &first, MIXED, Convolutions::Auto), filter_bytes(&first, DType::BF16) + filled + PARTS);
+    }
+
+    /// What is switched at run time may not change a plan, and a plan for more rows has to hold for fewer.
+    #[test]
+    fn scratch_depends_on_shapes_only_and_never_shrinks() {
+        for (size, stride, channels, filters) in [(3, 1, 64, 64), (1, 1, 256, 64), (7, 2, 3, 64), (1, 2, 64, 128), (3, 1, 4, 2)] {
+            for (kind, types) in KINDS.into_iter().flat_map(|kind| [(kind, SINGLE), (kind, MIXED)]) {
+                let sizes = [1, 2, 3, 7, 16, 32, 33, 100, 257, 1000].map(|rows| {
+                    let conv = conv(rows, 56, (size, stride), 1, channels, filters);
+                    let size = workspace(kind, &conv, types, Convolutions::Auto);
+                    assert_eq!(size, workspace(kind, &conv, types, Convolutions::Generated));
+                    size
+                });
+                assert!(sizes.is_sorted(), "{size}×{size} by {stride} {kind:?} {types:?}: {sizes:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_read() {
+        for (name, who) in [("auto", Convolutions::Auto), ("generated", Convolutions::Generated), ("libraries", Convolutions::Libraries)] {
+            assert_eq!(name.parse(), Ok(who));
+        }
+        let error = "cudnn".parse::<Convolutions>().unwrap_err();
+        assert_eq!(error, "convolutions are computed by `auto`, `generated` or `libraries`, not by `cudnn`");
+    }
 }

@@ -96,9 +96,8 @@ impl Description {
         let mut raws: Vec<Raw> = parts.iter().map(|part| part.raw).collect();
         let mut filled = 0;
         // SAFETY: as many descriptions of this kind as said, which the library fills.
-        let status = unsafe {
-            (self.functions.get)(self.raw, attribute, ty::DESCRIPTION, raws.len() as i64, &mut filled, raws.as_mut_ptr().cast())
-        };
+        let status =
+            unsafe { (self.functions.get)(self.raw, attribute, ty::DESCRIPTION, raws.len() as i64, &mut filled, raws.as_mut_ptr().cast()) };
         self.functions.check(status, "listing")?;
         parts.truncate(filled.clamp(0, count) as usize);
         Ok(parts)

@@ -48,10 +48,24 @@ struct Instruction {
 }
 
 enum Step {
-    Launch { function: sys::CUfunction, blocks: [u32; 3], threads: u32, arguments: Vec<Address> },
-    Product { product: Box<Product>, a: Address, b: Address, c: Address, workspace: Address },
+    Launch {
+        function: sys::CUfunction,
+        blocks: [u32; 3],
+        threads: u32,
+        arguments: Vec<Address>,
+    },
+    Product {
+        product: Box<Product>,
+        a: Address,
+        b: Address,
+        c: Address,
+        workspace: Address,
+    },
     /// Image, filter, result, scratch.
-    Convolution { convolution: Box<Convolution>, addresses: [Address; 4] },
+    Convolution {
+        convolution: Box<Convolution>,
+        addresses: [Address; 4],
+    },
 }
 
 // SAFETY: functions belong to the module that the program keeps; they may be launched from any thread.
