@@ -66,6 +66,10 @@ pub enum Command {
         /// Chooses shapes and numbers
         #[arg(long, value_name = "N", default_value_t = 0)]
         seed: u64,
+
+        /// Only ops whose names begin with this; may be repeated
+        #[arg(long, value_name = "OP")]
+        only: Vec<String>,
     },
 }
 

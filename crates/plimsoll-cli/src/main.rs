@@ -52,10 +52,12 @@ fn main() -> ExitCode {
             }
             Ok(())
         }
-        Command::Selftest { device, seed } => match device.parse().map_err(Into::into).and_then(|choice| selftest::run(choice, *seed)) {
-            Ok(false) => return ExitCode::FAILURE,
-            result => result.map(drop),
-        },
+        Command::Selftest { device, seed, only } => {
+            match device.parse().map_err(Into::into).and_then(|choice| selftest::run(choice, *seed, only)) {
+                Ok(false) => return ExitCode::FAILURE,
+                result => result.map(drop),
+            }
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -20,9 +20,15 @@ pub trait Device: Send + Sync {
     /// What every offset must be a multiple of; a power of two.
     fn alignment(&self) -> Bytes;
 
-    /// What the device's own software takes besides any plan.
-    fn overhead(&self) -> Overhead {
+    /// What the device's own software takes besides what a plan places, if it is to run this one.
+    fn overhead(&self, plan: &Plan) -> Overhead {
+        let _ = plan;
         Overhead::default()
+    }
+
+    /// How many convolutions of the programs loaded so far went which way, by name, where there is more than one.
+    fn taken(&self) -> Vec<(String, usize)> {
+        Vec::new()
     }
 
     /// Bytes of its own memory that are free, its own software's included; none if it shares the host's.
@@ -58,6 +64,14 @@ pub struct Overhead {
     pub device: Bytes,
     /// On the host.
     pub host: Bytes,
+}
+
+impl std::ops::Add for Overhead {
+    type Output = Overhead;
+
+    fn add(self, other: Overhead) -> Overhead {
+        Overhead { device: self.device + other.device, host: self.host + other.host }
+    }
 }
 
 /// The two memories a plan runs in.

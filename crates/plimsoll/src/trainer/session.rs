@@ -164,7 +164,7 @@ impl Session {
         let mut executor = match &plan.device_memory {
             None => Executor::new(device, Arc::clone(&plan.memory), &ledger)?,
             Some(on_device) => {
-                let device_ledger = Ledger::new(device.name(), Some(on_device.line - device.overhead().device));
+                let device_ledger = Ledger::new(device.name(), Some(on_device.line - device.overhead(&plan.memory).device));
                 Executor::new(device, Arc::clone(&plan.memory), &device_ledger)?
             }
         };

@@ -339,7 +339,7 @@ fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) -> Result<Can
         let least = fixed.iter().map(|(_, size)| *size).sum();
         return Ok(Candidate { micro_batch, feed_rows, memory: Arc::new(memory), least, fixed, on_device: None });
     }
-    let overhead = request.device.overhead();
+    let overhead = request.device.overhead(&memory);
     let (mut fixed, on_device) = if request.device.shares_host_memory() {
         (memory.by_owner(), None)
     } else {
