@@ -28,7 +28,7 @@ pub use checkpoint::Checkpoints;
 pub use devices::{Choice, open_device};
 pub use error::{Error, Result};
 pub use generate::{Generator, Sampling};
-pub use loss::{Loss, Objective};
+pub use loss::{Loss, Objective, Target};
 pub use metrics::{Metric, Scores};
 pub use pipeline::{Bench, BenchEpoch, Explain, ExplainedStage, Filled, OverLine, Pipeline, Sample};
 pub use plan_file::{Checked, check_plan_file};
@@ -43,8 +43,8 @@ pub use precision::Precision;
 pub use run::{Run, RunFolder};
 pub use schedule::{Plateau, Schedule, ScheduleState};
 pub use trainer::{
-    Callback, Count, CsvLog, DeviceLine, EarlyStopping, Epoch, Event, Fit, Flow, History, Infeasible, LargestBatch, Prediction, RunPlan,
-    Sweep, SweepPoint, Trainer,
+    Callback, Count, CsvLog, DeviceLine, EarlyStopping, Epoch, Event, Fit, Flow, History, Infeasible, LargestBatch, Predicted, Prediction,
+    RunPlan, Sweep, SweepPoint, Trainer,
 };
 
 /// Offsets for buffers with known lifetimes: the packing that plans are made with, by itself.
@@ -63,6 +63,7 @@ pub mod prelude {
     pub use crate::optim::{Adafactor, Adagrad, Adam, AdamW, Average, Clip, Lion, Nadam, RmsProp, Sgd};
     pub use crate::{
         Budget, Bytes, Cache, Dataset, Event, Fit, Loss, Metric, Parallelism, Precision, Prefetch, RandomSpec, Schedule, Shuffle, Split,
+        Target,
     };
     pub use crate::{Trainer, zoo};
     pub use plimsoll_data::ops::{

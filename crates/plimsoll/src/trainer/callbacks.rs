@@ -39,7 +39,8 @@ pub trait Callback {
 
 /// Whether a smaller score is a better one, judged by its name.
 pub(crate) fn smaller_is_better(score: &str) -> bool {
-    let name = score.strip_prefix("val_").unwrap_or(score);
+    // Behind the name of a result and a `_`, if the model has several.
+    let name = score.rsplit('_').next().unwrap_or(score);
     matches!(name, "loss" | "mae" | "mse" | "perplexity")
 }
 
