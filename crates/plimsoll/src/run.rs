@@ -366,6 +366,7 @@ impl crate::Epoch {
         let mut object = json!({
             "epoch": self.epoch,
             "loss": self.training.loss,
+            "learning_rate": self.learning_rate,
             "seconds": self.seconds,
             "examples_per_s": self.examples_per_s,
         });

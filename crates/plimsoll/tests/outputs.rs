@@ -261,7 +261,7 @@ fn configurations_name_a_loss_for_each_result() {
     let header = log.lines().next().unwrap();
     assert!(
         header.ends_with(
-            "loss,digit_loss,odd_loss,digit_accuracy,odd_top3,val_loss,val_digit_loss,val_odd_loss,val_digit_accuracy,val_odd_top3"
+            "seconds,learning_rate,loss,digit_loss,odd_loss,digit_accuracy,odd_top3,val_loss,val_digit_loss,val_odd_loss,val_digit_accuracy,val_odd_top3"
         ),
         "{header}"
     );

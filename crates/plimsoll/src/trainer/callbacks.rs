@@ -149,10 +149,10 @@ impl Callback for CsvLog {
     fn epoch_end(&mut self, epoch: &Epoch) -> Result<Flow> {
         let (names, mut line) = (epoch.score_names(), String::new());
         if self.length == 0 {
-            line = format!("epoch,seconds,{}\n", names.join(","));
+            line = format!("epoch,seconds,learning_rate,{}\n", names.join(","));
         }
         let values: Vec<String> = names.iter().map(|name| epoch.score(name).map_or(String::new(), |value| value.to_string())).collect();
-        line += &format!("{},{:.3},{}\n", epoch.epoch, epoch.seconds, values.join(","));
+        line += &format!("{},{:.3},{},{}\n", epoch.epoch, epoch.seconds, epoch.learning_rate, values.join(","));
         let written = self.file.as_mut().map_or(Ok(()), |file| file.write_all(line.as_bytes()));
         written.map_err(|source| self.error(source))?;
         self.length += line.len() as u64;

@@ -1,6 +1,7 @@
 //! The trainer: a model, data, a loss and a line go in; a plan comes out, then a trained model.
 
 mod callbacks;
+mod custom;
 mod explain;
 mod fit;
 mod learning;
@@ -35,6 +36,7 @@ use std::sync::Arc;
 
 pub(crate) use callbacks::smaller_is_better;
 pub use callbacks::{Callback, CsvLog, EarlyStopping, Flow};
+pub use custom::{Batches, CustomLoop, HostBatch, Numbers};
 pub use fit::{Epoch, Event, Fit, History};
 pub use plan::{Count, DeviceLine, Infeasible, LargestBatch, RunPlan, Sweep, SweepPoint};
 pub use predict::{Predicted, Prediction};

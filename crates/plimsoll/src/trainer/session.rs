@@ -45,6 +45,8 @@ pub(super) struct Session {
     skipped: Option<StateId>,
     /// The numbers of the current step.
     rates: Vec<f32>,
+    /// The learning rate of the current step.
+    pub rate: f64,
     /// On a device with its own memory a run's numbers are looked at while the next one computes.
     lags: bool,
     pending: Option<Pending>,
@@ -90,10 +92,36 @@ enum Scalar {
     Rate(usize),
 }
 
+/// Rows in host memory.
+#[derive(Clone, Copy)]
+pub(super) enum Rows<'a> {
+    /// From a pipeline.
+    Fed(&'a Batch<'a>),
+    /// From somebody else: the bytes of each column, and the place of the first row.
+    Given(&'a [Vec<u8>], u64),
+}
+
+impl<'a> Rows<'a> {
+    fn column(&self, index: usize) -> &'a [u8] {
+        match self {
+            Rows::Fed(batch) => batch.column(index),
+            Rows::Given(columns, _) => &columns[index],
+        }
+    }
+
+    /// The place of the first row in the epoch, or in what was given.
+    fn first_row(&self) -> u64 {
+        match self {
+            Rows::Fed(batch) => batch.first_row,
+            Rows::Given(_, first) => *first,
+        }
+    }
+}
+
 /// Some rows of a batch, as one program sees them.
 pub(super) struct Piece<'a> {
-    pub batch: &'a Batch<'a>,
-    /// The first row within what the feed delivered.
+    pub batch: Rows<'a>,
+    /// The first row within what was delivered.
     pub at: usize,
     pub rows: usize,
     /// The place of the first row within the batch the optimiser sees.
@@ -189,6 +217,7 @@ impl Session {
             learning,
             skipped: state(SKIPPED),
             rates,
+            rate: 0.0,
             lags,
             pending: None,
             _process: process,
@@ -213,6 +242,11 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// The columns that a program reads.
+    pub fn columns_of(&self, role: Role) -> &[usize] {
+        &self.roles.iter().find(|prepared| prepared.role == role).expect("every role is planned").columns
     }
 
     /// What all random numbers of the run come from.
@@ -285,7 +319,9 @@ impl Session {
                 // Whether the step before was skipped decides which step this is.
                 self.settle(schema, tally)?;
             }
-            self.learning.scalars(self.applied()? + 1, &mut self.rates);
+            let step = self.applied()? + 1;
+            self.rate = self.learning.rate(step);
+            self.learning.scalars(step, &mut self.rates);
         }
         let prepared = self.roles.iter_mut().find(|prepared| prepared.role == role).expect("every role is planned");
         for (number, scalar) in prepared.numbers.iter_mut().zip(&prepared.scalars) {
@@ -402,7 +438,7 @@ impl Session {
                 _ => unreachable!("class numbers are bytes or 32-bit integers"),
             };
             if (value < 0 || value as usize >= classes.count) && classes.ignored != Some(value) {
-                let row = piece.batch.first_row + (piece.at + i / column.elements().max(1)) as u64;
+                let row = piece.batch.first_row() + (piece.at + i / column.elements().max(1)) as u64;
                 return Err(Error::Label { row, epoch: self.epochs + 1, value, classes: classes.count });
             }
         }
