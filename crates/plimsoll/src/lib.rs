@@ -29,7 +29,7 @@ pub use checkpoint::Checkpoints;
 pub use devices::{Choice, convolutions, open_device, open_each_way};
 pub use error::{Error, Result};
 pub use generate::{Generator, Sampling};
-pub use loss::{Loss, Objective};
+pub use loss::{Loss, Objective, Target};
 pub use metrics::{Metric, Scores};
 pub use pipeline::{Bench, BenchEpoch, Explain, ExplainedStage, Filled, OverLine, Pipeline, Sample};
 pub use plan_file::{Checked, check_plan_file};
@@ -45,8 +45,8 @@ pub use run::{Run, RunFolder};
 pub use schedule::{Plateau, Schedule, ScheduleState};
 pub use trained::{Rows, Trained};
 pub use trainer::{
-    Callback, Count, CsvLog, DeviceLine, EarlyStopping, Epoch, Event, FirstWeights, Fit, Flow, History, Infeasible, LargestBatch,
-    Prediction, RunPlan, Sweep, SweepPoint, Trainer,
+    Batches, Callback, Count, CsvLog, CustomLoop, DeviceLine, EarlyStopping, Epoch, Event, FirstWeights, Fit, Flow, History, HostBatch,
+    Infeasible, LargestBatch, Numbers, Predicted, Prediction, RunPlan, Sweep, SweepPoint, Trainer,
 };
 
 /// Offsets for buffers with known lifetimes: the packing that plans are made with, by itself.
@@ -65,6 +65,7 @@ pub mod prelude {
     pub use crate::optim::{Adafactor, Adagrad, Adam, AdamW, Average, Clip, Lion, Nadam, RmsProp, Sgd};
     pub use crate::{
         Budget, Bytes, Cache, Dataset, Event, Fit, Loss, Metric, Parallelism, Precision, Prefetch, RandomSpec, Schedule, Shuffle, Split,
+        Target,
     };
     pub use crate::{Trainer, zoo};
     pub use plimsoll_data::ops::{

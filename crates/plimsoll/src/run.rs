@@ -4,7 +4,7 @@ use crate::allow::Allow;
 use crate::checkpoint::Checkpoints;
 use crate::devices::Choice;
 use crate::error::{Error, Result};
-use crate::loss::{Loss, Objective};
+use crate::loss::{Loss, Targets};
 use crate::metrics::{Metric, Scores};
 use crate::nn::Model;
 use crate::optim::{Adam, Average, Clip, Optimizer};
@@ -27,7 +27,7 @@ pub(crate) struct Settings {
     pub epochs: u64,
     pub seed: u64,
     pub threads: Option<usize>,
-    pub loss: Objective,
+    pub targets: Targets,
     /// Whether the configuration names the loss.
     pub loss_given: bool,
     pub metrics: Option<Vec<Metric>>,
@@ -84,7 +84,7 @@ impl Default for Settings {
             epochs: 1,
             seed: 0,
             threads: None,
-            loss: Loss::SoftmaxCrossEntropy.into(),
+            targets: Targets::Only(Loss::SoftmaxCrossEntropy.into()),
             loss_given: false,
             metrics: None,
             optimizer: Arc::new(Adam::default()),
@@ -124,7 +124,7 @@ impl Run {
         let steps = data.batch_size().map_or(0, |batch| data.len().div_ceil(batch.max(1) as u64) * settings.epochs);
         let averages = settings.average.is_some();
         let mut trainer = Trainer::new(model, &data)
-            .loss(settings.loss)
+            .targets(settings.targets)
             .shared_optimizer(settings.optimizer)
             .schedule(settings.schedule.fitted(steps))
             .precision(settings.precision)
@@ -378,6 +378,7 @@ impl crate::Epoch {
         let mut object = json!({
             "epoch": self.epoch,
             "loss": self.training.loss,
+            "learning_rate": self.learning_rate,
             "seconds": self.seconds,
             "examples_per_s": self.examples_per_s,
         });

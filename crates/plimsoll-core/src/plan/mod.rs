@@ -29,7 +29,7 @@ pub use same::check_same;
 pub use staging::{SLOT_HEADER, Staging};
 
 /// How many single numbers of a run are handed to the host by themselves.
-pub const NUMBERS: usize = 15;
+pub const NUMBERS: usize = 31;
 
 /// Where a value is while it lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

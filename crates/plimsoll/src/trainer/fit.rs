@@ -1,7 +1,7 @@
 //! Training: epochs of steps, validation after each, and what is reported meanwhile.
 
 use super::callbacks::{Callback, Each, Flow};
-use super::session::{Piece, Session, Tally};
+use super::session::{Piece, Rows, Session, Tally};
 use super::track::Track;
 use super::{RunPlan, Trainer};
 use crate::checkpoint::{self, Checkpoints, Writer};
@@ -165,6 +165,8 @@ pub enum Event<'a> {
         steps: u64,
         /// Loss and metrics over those steps.
         scores: Scores,
+        /// The learning rate of the last of them.
+        learning_rate: f64,
         /// Rows per second since the epoch began.
         examples_per_s: f64,
         /// Resident memory of the process now.
@@ -194,6 +196,8 @@ pub struct Epoch {
     pub training: Scores,
     /// Over the held-out rows after the epoch.
     pub validation: Option<Scores>,
+    /// The learning rate of its last step.
+    pub learning_rate: f64,
     /// Seconds it took, validation included.
     pub seconds: f64,
     /// Rows learnt from per second, validation left out.
@@ -222,6 +226,7 @@ impl Epoch {
             epoch: object["epoch"].as_u64()?,
             training: scores("")?,
             validation: scores("val_"),
+            learning_rate: object["learning_rate"].as_f64().unwrap_or_default(),
             seconds: object["seconds"].as_f64()?,
             examples_per_s: object["examples_per_s"].as_f64()?,
         })
@@ -326,6 +331,7 @@ impl Trainer {
                 epoch: session.epochs,
                 training,
                 validation,
+                learning_rate: session.rate,
                 seconds: epoch_start.elapsed().as_secs_f64(),
                 examples_per_s: (tally.rows - before) as f64 / learnt.as_secs_f64().max(1e-9),
             };
@@ -379,7 +385,7 @@ impl Trainer {
     }
 
     /// Takes the plan's memory and sets the first weights, unless that is done already.
-    fn open(&mut self, plan: &RunPlan) -> Result<()> {
+    pub(super) fn open(&mut self, plan: &RunPlan) -> Result<()> {
         if self.session.is_none() {
             let (Some(programs), Some(opened)) = (&self.programs, &self.device) else { unreachable!("planned before") };
             let device = Arc::clone(&opened.device);
@@ -423,18 +429,10 @@ fn train_epoch(
     while let Some(block) = feed.next()? {
         let mut at = 0;
         while at < block.rows {
-            let place = block.first_row + at as u64;
-            let first_row = place % batch;
-            let batch_rows = batch.min(length - (place - first_row));
-            let rows = session.micro_batch.min((batch_rows - first_row) as usize).min(block.rows - at);
-            let (begins, ends) = (first_row == 0, first_row + rows as u64 == batch_rows);
-            let role = match (begins, ends) {
-                (true, true) => Role::Step,
-                (true, false) => Role::First,
-                (false, false) => Role::Middle,
-                (false, true) => Role::Last,
-            };
-            session.run(role, &Piece { batch: &block, at, rows, first_row, batch_rows }, schema, &mut tally)?;
+            let (role, piece) = place_in_batch(session.micro_batch, Rows::Fed(&block), at, block.first_row, block.rows, batch, length);
+            session.run(role, &piece, schema, &mut tally)?;
+            let (place, rows) = (block.first_row + at as u64, piece.rows);
+            let ends = matches!(role, Role::Step | Role::Last);
             session.step += u64::from(ends);
             at += rows;
             if let Some(writer) = writer.as_mut().filter(|writer| ends && place + (rows as u64) < length && writer.due(session.step)) {
@@ -455,6 +453,7 @@ fn train_epoch(
                 step: tally.rows / batch,
                 steps,
                 scores: session.scores_so_far(&tally),
+                learning_rate: session.rate,
                 examples_per_s: (tally.rows - before) as f64 / seconds,
                 resident: system::resident(),
             });
@@ -462,6 +461,29 @@ fn train_epoch(
     }
     session.settle(schema, &mut tally)?;
     Ok(tally)
+}
+
+/// The next piece of a block and its role: its first row is the block's row `at`, the block's first row the epoch's row `first`.
+pub(super) fn place_in_batch<'a>(
+    micro_batch: usize,
+    batch: Rows<'a>,
+    at: usize,
+    first: u64,
+    block_rows: usize,
+    whole: u64,
+    length: u64,
+) -> (Role, Piece<'a>) {
+    let place = first + at as u64;
+    let first_row = place % whole;
+    let batch_rows = whole.min(length - (place - first_row));
+    let rows = micro_batch.min((batch_rows - first_row) as usize).min(block_rows - at);
+    let role = match (first_row == 0, first_row + rows as u64 == batch_rows) {
+        (true, true) => Role::Step,
+        (true, false) => Role::First,
+        (false, false) => Role::Middle,
+        (false, true) => Role::Last,
+    };
+    (role, Piece { batch, at, rows, first_row, batch_rows })
 }
 
 /// Rows that are measured and not learnt from.
@@ -511,7 +533,8 @@ impl HeldOut {
             while at < block.rows {
                 let rows = session.micro_batch.min(block.rows - at);
                 let first_row = block.first_row + at as u64;
-                session.run(role, &Piece { batch: &block, at, rows, first_row, batch_rows: self.length }, &self.schema, tally)?;
+                let batch = Rows::Fed(&block);
+                session.run(role, &Piece { batch, at, rows, first_row, batch_rows: self.length }, &self.schema, tally)?;
                 after(session, rows)?;
                 at += rows;
             }

@@ -1,6 +1,7 @@
 //! The trainer: a model, data, a loss and a line go in; a plan comes out, then a trained model.
 
 mod callbacks;
+mod custom;
 mod explain;
 mod fit;
 mod learning;
@@ -13,7 +14,7 @@ mod track;
 use crate::allow::Allow;
 use crate::devices::{self, Choice, Opened};
 use crate::error::{Error, Result};
-use crate::loss::{Loss, Objective};
+use crate::loss::{Loss, Target, Targets};
 use crate::metrics::Metric;
 use crate::nn::Model;
 use crate::optim::{AVERAGE_NAME, Average, Clip, Optimizer};
@@ -35,9 +36,10 @@ use std::sync::Arc;
 
 pub(crate) use callbacks::smaller_is_better;
 pub use callbacks::{Callback, CsvLog, EarlyStopping, Flow};
+pub use custom::{Batches, CustomLoop, HostBatch, Numbers};
 pub use fit::{Epoch, Event, FirstWeights, Fit, History};
 pub use plan::{Count, DeviceLine, Infeasible, LargestBatch, RunPlan, Sweep, SweepPoint};
-pub use predict::Prediction;
+pub use predict::{Predicted, Prediction};
 
 /// Trains a model on data under a line.
 ///
@@ -58,7 +60,7 @@ pub use predict::Prediction;
 pub struct Trainer {
     model: Model,
     data: Dataset,
-    objective: Objective,
+    targets: Targets,
     metrics: Option<Vec<Metric>>,
     learning: Learning,
     budget: Budget,
@@ -84,7 +86,7 @@ impl Trainer {
         Trainer {
             model: model.into(),
             data: data.clone(),
-            objective: Loss::SoftmaxCrossEntropy.into(),
+            targets: Targets::Only(Loss::SoftmaxCrossEntropy.into()),
             metrics: None,
             learning: Learning::default(),
             budget: Budget::default(),
@@ -104,13 +106,45 @@ impl Trainer {
         }
     }
 
-    /// With this loss, and what goes with it.
-    pub fn loss(mut self, loss: impl Into<Objective>) -> Trainer {
-        self.objective = loss.into();
+    /// With this loss, and what goes with it, for a model with one result.
+    pub fn loss(mut self, loss: impl Into<Target>) -> Trainer {
+        self.targets = Targets::Only(loss.into());
         self
     }
 
-    /// With these metrics instead of those usual for the loss.
+    /// With a loss for each of the model's results, by its name; the total is their weighted sum. Reports have the total as `loss` and each
+    /// as `NAME_loss`, and so for metrics. A result without a loss, or a loss without a result, is refused.
+    ///
+    /// ```
+    /// use plimsoll::nn::{Flatten, Functional};
+    /// use plimsoll::prelude::*;
+    ///
+    /// let mut net = Functional::new("two-headed");
+    /// let x = net.input();
+    /// let flat = net.add(Flatten, [x]);
+    /// let hidden = net.add(Dense::new(16).relu(), [flat]);
+    /// let (digit, again) = (net.add(Dense::new(10), [hidden]), net.add(Dense::new(10), [flat]));
+    /// let data = Dataset::digits(Split::Train).map("x", [scale(1.0 / 16.0)]).batch(32);
+    /// let mut trainer = Trainer::new(net.build_many([("digit", digit), ("again", again)]), &data).losses([
+    ///     ("digit", Target::new(Loss::SoftmaxCrossEntropy).labels("y")),
+    ///     ("again", Target::new(Loss::SoftmaxCrossEntropy).labels("y").weight(0.3).metrics([])),
+    /// ]);
+    /// let scores = trainer.fit(Fit::epochs(1))?.last().unwrap().training.clone();
+    /// let names: Vec<&str> = scores.iter().map(|(name, _)| name).collect();
+    /// assert_eq!(names, ["loss", "digit_loss", "again_loss", "digit_accuracy"]);
+    /// # Ok::<(), plimsoll::Error>(())
+    /// ```
+    pub fn losses<'n>(mut self, losses: impl IntoIterator<Item = (&'n str, Target)>) -> Trainer {
+        self.targets = Targets::Named(losses.into_iter().map(|(name, target)| (name.to_string(), target)).collect());
+        self
+    }
+
+    pub(crate) fn targets(mut self, targets: Targets) -> Trainer {
+        self.targets = targets;
+        self
+    }
+
+    /// With these metrics instead of those usual for the loss. Those of several results are said with their [losses](Trainer::losses).
     pub fn metrics(mut self, metrics: impl IntoIterator<Item = Metric>) -> Trainer {
         self.metrics = Some(metrics.into_iter().collect());
         self
@@ -392,13 +426,30 @@ impl Trainer {
         }
         if self.programs.is_none() {
             let schema = self.data.output_schema()?;
-            let metrics = self.metrics.clone().unwrap_or_else(|| self.objective.loss().default_metrics());
-            let mut programs = programs(&self.model, &schema, &self.objective, &metrics, &self.learning)?;
+            let targets = self.targets_with_metrics()?;
+            let mut programs = programs(&self.model, &schema, &targets, &self.learning)?;
             if self.only_predicts {
                 programs.only_predict();
             }
             self.programs = Some(programs);
         }
         Ok(())
+    }
+
+    /// The targets, with the metrics that were asked for apart from them.
+    fn targets_with_metrics(&self) -> Result<Targets> {
+        let mut targets = self.targets.clone();
+        let Some(metrics) = &self.metrics else { return Ok(targets) };
+        match &mut targets {
+            Targets::Only(target) => target.metrics = Some(metrics.clone()),
+            Targets::Named(named) => match &mut named[..] {
+                [(_, target)] => target.metrics = Some(metrics.clone()),
+                _ => {
+                    let what = "the metrics of several results are said with their losses: `Target::metrics`, or `metrics` beside `type`";
+                    return Err(Error::Config(what.to_string()));
+                }
+            },
+        }
+        Ok(targets)
     }
 }
