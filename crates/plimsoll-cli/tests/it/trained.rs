@@ -30,6 +30,7 @@ fn predictions_are_written_row_by_row() {
     let sandbox = Sandbox::new("predict");
     let last = run(&sandbox);
     let said = sandbox.json(&["predict", "run", "--out", "p.npy", "--json"]);
+    let said = &said["outputs"][0];
     assert_eq!((said["count"].as_u64(), &said["shape"]), (Some(359), &serde_json::json!([10])));
     sandbox.succeed(&["predict", "run", "--out", "p.csv"]);
     let array = std::fs::read(sandbox.path("p.npy")).unwrap();
@@ -48,4 +49,45 @@ fn predictions_are_written_row_by_row() {
     assert!(last["val_accuracy"].as_f64().unwrap() > 0.8);
     let (_, error) = sandbox.fail(&["predict", "run", "--out", "p.txt"]);
     assert_eq!(error, "error: `--out p.txt` should end in .npy or .csv");
+}
+
+#[test]
+fn every_result_has_a_file_of_its_own() {
+    let sandbox = Sandbox::new("results");
+    let config = r#"
+[data]
+source = "digits"
+
+[model]
+outputs = ["digit", "again"]
+[[model.layers]]
+type = "flatten"
+[[model.layers]]
+type = "dense"
+name = "digit"
+units = 10
+[[model.layers]]
+type = "dense"
+name = "again"
+units = 12
+
+[train]
+epochs = 1
+batch = 32
+loss = { digit = { type = "softmax_cross_entropy", labels = "y" }, again = { type = "softmax_cross_entropy", labels = "y", weight = 0.5 } }
+"#;
+    std::fs::write(sandbox.path("two.toml"), config).unwrap();
+    let trained = sandbox.json(&["train", "two.toml", "--json", "--out", "run"]);
+    let scores = sandbox.json(&["evaluate", "run", "--json"]);
+    for name in ["loss", "digit_loss", "again_loss", "again_accuracy"] {
+        assert!(scores[name].is_f64(), "{name} in {scores}");
+        assert_eq!(scores[name], trained["epochs"][0][format!("val_{name}")], "{name}");
+    }
+    let said = sandbox.json(&["predict", "run", "--out", "p.npy", "--json"]);
+    let files: Vec<&str> = said["outputs"].as_array().unwrap().iter().map(|output| output["out"].as_str().unwrap()).collect();
+    assert_eq!(files, ["p-digit.npy", "p-again.npy"]);
+    for (file, classes) in files.into_iter().zip([10, 12]) {
+        assert_eq!(std::fs::metadata(sandbox.path(file)).unwrap().len(), 128 + 359 * classes * 4);
+    }
+    assert!(!sandbox.path("p.npy").exists());
 }
