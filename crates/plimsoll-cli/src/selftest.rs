@@ -19,17 +19,18 @@ pub fn run(choice: Choice, seed: u64, only: &[String]) -> Result<bool> {
     }
     // A GPU waits for the compiler of its kernels, so each thread opens it for itself; the CPU device has threads of its own.
     let threads = if choice == Choice::Cpu { 1 } else { std::thread::available_parallelism().map_or(1, usize::from) };
-    let usual: Devices = ("", (0..threads).map(|_| open_device(choice)).collect::<plimsoll::Result<Vec<_>>>()?);
-    let each_way = each_way(choice, threads)?;
+    // Convolutions are checked every way they can go.
+    let is_convolution = |op: &str| op.starts_with("conv2d");
+    let usual = if ops.iter().all(|op| is_convolution(op)) { vec![] } else { open(threads, || Ok(vec![("", open_device(choice)?)]))? };
+    let each_way = if ops.iter().any(|op| is_convolution(op)) { open(threads, || open_each_way(choice))? } else { vec![] };
     let mut out = std::io::stdout().lock();
-    writeln!(out, "selftest · {} ({}) · seed {seed}\n", usual.1[0].name(), describe(&*usual.1[0]))?;
+    let first = &usual.iter().chain(&each_way).next().expect("there is an op").1[0];
+    writeln!(out, "selftest · {} ({}) · seed {seed}\n", first.name(), describe(&**first))?;
     let all = selftest::cases(seed);
     let (mut cases, mut failures) = (0, 0);
     for op in ops {
         let own: Vec<&Case> = all.iter().filter(|case| case.op == op).collect();
-        // Convolutions are checked every way they can go.
-        let ways = if op.starts_with("conv2d") { &each_way[..] } else { std::slice::from_ref(&usual) };
-        for (name, devices) in ways {
+        for (name, devices) in if is_convolution(op) { &each_way } else { &usual } {
             let before = taken(devices);
             let report = run_op(op, &own, devices);
             cases += report.cases;
@@ -50,16 +51,18 @@ pub fn run(choice: Choice, seed: u64, only: &[String]) -> Result<bool> {
     Ok(failures == 0)
 }
 
-/// Devices for every way that convolutions can go, one per thread for each.
-fn each_way(choice: Choice, threads: usize) -> Result<Vec<Devices>> {
+/// Opens devices for so many threads, by all of them at once: one device each, or one for each way there is.
+fn open(threads: usize, open: impl Fn() -> plimsoll::Result<Vec<(&'static str, Arc<dyn Device>)>> + Sync) -> Result<Vec<Devices>> {
+    let opened = std::thread::scope(|scope| {
+        let opening: Vec<_> = (0..threads).map(|_| scope.spawn(&open)).collect();
+        opening.into_iter().map(|thread| thread.join().expect("opening does not panic")).collect::<plimsoll::Result<Vec<_>>>()
+    })?;
     let mut ways: Vec<Devices> = Vec::new();
-    for _ in 0..threads {
-        for (i, (name, device)) in open_each_way(choice)?.into_iter().enumerate() {
-            if i == ways.len() {
-                ways.push((name, Vec::new()));
-            }
-            ways[i].1.push(device);
+    for (i, (name, device)) in opened.into_iter().flat_map(|devices| devices.into_iter().enumerate()) {
+        if i == ways.len() {
+            ways.push((name, Vec::new()));
         }
+        ways[i].1.push(device);
     }
     Ok(ways)
 }

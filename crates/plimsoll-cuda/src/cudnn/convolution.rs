@@ -226,6 +226,7 @@ mod tests {
     use super::*;
     use crate::convolutions::{self, Convolutions};
     use plimsoll_core::ops::Window;
+    use plimsoll_core::selftest;
 
     #[test]
     fn engines_that_round_more_or_differ_from_run_to_run_are_not_wanted() {
@@ -260,15 +261,28 @@ mod tests {
         Conv { window, groups: 1, image: [32, side, side, channels], result: [32, h, w, filters] }
     }
 
+    /// An H200 that is described to the library, if that is installed and can be asked so.
+    fn described() -> Option<(&'static Functions, Description)> {
+        let functions = library::functions()?;
+        let device = Description::new(functions, kind::DEVICE).and_then(|device| device.text(attribute::DEVICE_JSON, H200)?.fixed("a GPU"));
+        device.ok().map(|device| (functions, device))
+    }
+
+    /// Whether the library has a way in this much scratch.
+    fn has_way(functions: &'static Functions, device: &Description, request: &Request, scratch: u64) -> bool {
+        let target = Target { handle: std::ptr::null_mut(), described: Some(device) };
+        HEURISTICS.into_iter().any(|heuristics| {
+            let configs = Asked::new(functions, request, heuristics, target);
+            configs
+                .is_ok_and(|asked| asked.configs.iter().any(|config| Way::new(config, request.dtype, scratch as usize, target).is_some()))
+        })
+    }
+
     /// Where cuDNN is installed it is asked, without a GPU, what it would do on an H200: the layers of a residual network have to find a way in the scratch that
     /// the rule gives them.
     #[test]
     fn layers_of_a_residual_network_find_a_way_in_their_scratch() {
-        let Some(functions) = library::functions() else { return println!("not asked: cuDNN is not installed") };
-        let described =
-            Description::new(functions, kind::DEVICE).and_then(|device| device.text(attribute::DEVICE_JSON, H200)?.fixed("a GPU"));
-        let Ok(device) = described else { return println!("not asked: this cuDNN cannot be asked without a GPU") };
-        let target = Target { handle: std::ptr::null_mut(), described: Some(&device) };
+        let Some((functions, device)) = described() else { return println!("not asked: there is no cuDNN that answers without a GPU") };
         let same = |side: usize, size: usize, stride: usize| Window::same((size, size), (stride, stride), (1, 1), (side, side));
         let layers = [
             ("7×7 by 2", conv(224, 3, 64, Window { pad_rows: (3, 3), pad_columns: (3, 3), ..Window::valid((7, 7), (2, 2)) })),
@@ -285,16 +299,41 @@ mod tests {
                     assert_eq!(convolutions::way(kind, &conv, types, Convolutions::Auto), convolutions::Way::Cudnn(dtype), "{name}");
                     let scratch =
                         convolutions::workspace(kind, &conv, types, Convolutions::Auto) - convolutions::filter_bytes(&conv, dtype);
-                    let request = Request { kind, conv, dtype };
-                    let found = HEURISTICS.into_iter().find_map(|heuristics| {
-                        let asked = Asked::new(functions, &request, heuristics, target).unwrap();
-                        asked.configs.iter().find_map(|config| Way::new(config, dtype, scratch as usize, target))
-                    });
+                    let found = has_way(functions, &device, &Request { kind, conv, dtype }, scratch);
                     // Its only ways of these two copy more than the rule allows: generated kernels take over.
                     let too_large = dtype == DType::F32 && kind == Kind::GradInput && matches!(name, "7×7 by 2" | "1×1 by 2");
-                    assert_eq!(found.is_none(), too_large, "{name}, {dtype}, {kind:?}: in {scratch} bytes");
+                    assert_eq!(!found, too_large, "{name}, {dtype}, {kind:?}: in {scratch} bytes");
                 }
             }
         }
+    }
+    /// The op table has convolutions of every kind and type that cuDNN takes, with strides, dilation, groups and padding on one side.
+    #[test]
+    fn the_op_table_reaches_cudnn() {
+        let Some((functions, device)) = described() else { return println!("not asked: there is no cuDNN that answers without a GPU") };
+        let mut reached = std::collections::BTreeMap::<String, [usize; 2]>::new();
+        for case in selftest::cases(0).iter().filter(|case| case.op.starts_with("conv2d")) {
+            for (_, node) in case.graph.nodes().filter(|(_, node)| selftest::name_in_table(&node.op).starts_with("conv2d")) {
+                let (kind, conv, types) = crate::program::convolution(&case.graph, node, case.rows);
+                let convolutions::Way::Cudnn(dtype) = convolutions::way(kind, &conv, types, Convolutions::Libraries) else { continue };
+                let scratch =
+                    convolutions::workspace(kind, &conv, types, Convolutions::Libraries) - convolutions::filter_bytes(&conv, dtype);
+                let found = has_way(functions, &device, &Request { kind, conv, dtype }, scratch);
+                let window = conv.window;
+                let traits = [
+                    ("", true),
+                    (" strided", window.stride != (1, 1)),
+                    (" dilated", window.dilation != (1, 1)),
+                    (" in groups", conv.groups > 1),
+                    (" padded on one side", window.pad_rows.0 != window.pad_rows.1 || window.pad_columns.0 != window.pad_columns.1),
+                ];
+                for (name, _) in traits.into_iter().filter(|(_, has)| *has) {
+                    reached.entry(format!("{kind:?} {dtype}{name}")).or_default()[usize::from(found)] += 1;
+                }
+            }
+        }
+        println!("refused and taken: {reached:#?}");
+        assert_eq!(reached.len(), 3 * 3 * 5, "{:?}", reached.keys());
+        assert!(reached.iter().all(|(_, [_, taken])| *taken > 0), "{reached:#?}");
     }
 }

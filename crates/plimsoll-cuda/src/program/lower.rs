@@ -109,7 +109,7 @@ pub(crate) fn wants_cudnn(program: &Program, rows: usize, convolutions: Convolut
 }
 
 /// What a node that is a convolution or a gradient of one computes, and the types of its image, filter and result or of their gradients.
-fn convolution(graph: &Graph, node: &Node, rows: usize) -> (Kind, Conv, [DType; 3]) {
+pub(crate) fn convolution(graph: &Graph, node: &Node, rows: usize) -> (Kind, Conv, [DType; 3]) {
     let (kind, window, groups, [image, filter, result]) = match &node.op {
         Op::Conv2d(op) => (Kind::Forward, op.window, op.groups, [node.inputs[0], node.inputs[1], node.outputs[0]]),
         Op::Conv2dGradInput(op) => (Kind::GradInput, op.window, op.groups, [node.outputs[0], node.inputs[0], node.inputs[1]]),

@@ -2,6 +2,8 @@
 
 mod lower;
 
+#[cfg(test)]
+pub(crate) use lower::convolution;
 pub(crate) use lower::{wants_cudnn, workspace};
 
 use crate::cudnn::Convolution;
