@@ -146,8 +146,8 @@ fn compute(node: &Node, operands: &[&Tensor], setting: &Setting<'_>) -> Vec<Vec<
         Op::Pad(op) => vec![movement::pad(op, operands[0])],
         Op::Gather(_) => vec![movement::gather(operands[0], operands[1])],
         Op::ScatterAdd(op) => vec![movement::scatter_add(&op.table.bind(setting.rows), operands[0], operands[1])],
-        Op::Attention(op) => attention::forward(op, operands).into(),
-        Op::AttentionGrad(op) => attention::gradient(&op.attention, operands),
+        Op::Attention(op) => attention::forward(op, operands, setting).into(),
+        Op::AttentionGrad(op) => attention::gradient(&op.attention, operands, setting),
     }
 }
 

@@ -81,6 +81,7 @@ fn attention_shape(op: &Attention, graph: &Graph, node: &Node, rows: usize) -> A
         depth: shape.depth,
         causal: op.causal,
         scale: op.scale(),
+        drops: op.dropout.is_some(),
     }
 }
 
@@ -296,7 +297,9 @@ impl Lowering<'_> {
         let [q, k, v] = op.parts(shape.depth).map(|(tensor, start)| self.heads(node.inputs[tensor], start));
         let mask = node.inputs[op.packing.tensors()..node.inputs.len() - behind].first();
         let mask = mask.map(|mask| self.typed(*mask)).transpose()?;
-        Ok(AttentionWork { shape, heads: [q?, k?, v?, self.heads(o, 0)?], mask, lse: self.floats(lse)?, workspace })
+        let sequences = self.program.graph.shape(node.inputs[0]).dims()[0].factor();
+        let dropout = op.dropout.map(|dropout| (dropout, sequences));
+        Ok(AttentionWork { shape, heads: [q?, k?, v?, self.heads(o, 0)?], mask, dropout, lse: self.floats(lse)?, workspace })
     }
 
     /// Heads that begin at number `start` of each place of a tensor `[batch, length, width]`.

@@ -330,6 +330,7 @@ impl Lowering<'_> {
             depth: shape.depth,
             types: tensors.iter().map(|tensor| self.dtype(*tensor)).collect(),
             mask: mask.map(|mask| self.dtype(*mask)),
+            sequences: shape.batch.factor(),
         }
     }
 
