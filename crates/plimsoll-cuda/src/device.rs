@@ -3,14 +3,15 @@
 use crate::cache::KernelCache;
 use crate::compile::Compiler;
 use crate::driver::{Context, Stream};
+use crate::lanes::PinnedStore;
 use crate::memory::{CudaMemory, Slab};
 use crate::overhead::Before;
 use crate::probe;
 use crate::products::Library;
-use crate::profile::{ALIGNMENT, Profile, host_staging};
+use crate::profile::{ALIGNMENT, Profile, copy_rate, host_staging};
 use crate::program::{self, CudaProgram};
 use plimsoll_core::Bytes;
-use plimsoll_core::device::{Device, DeviceError, Loaded, Memory, Overhead, StepMemory};
+use plimsoll_core::device::{Backing, CopyRate, Device, DeviceError, Loaded, Memory, Overhead, StepMemory};
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::plan::{Plan, Program};
 use std::sync::Arc;
@@ -123,6 +124,14 @@ impl Device for CudaDevice {
 
     fn host_staging(&self, plan: &Plan) -> Bytes {
         host_staging(plan)
+    }
+
+    fn copy_rate(&self) -> CopyRate {
+        copy_rate(&self.model)
+    }
+
+    fn backing(&self, size: Bytes) -> Result<Arc<dyn Backing>, DeviceError> {
+        Ok(Arc::new(PinnedStore::new(&self.shared, size)?))
     }
 
     fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes {

@@ -8,6 +8,7 @@ mod compile;
 mod device;
 mod driver;
 mod kernels;
+mod lanes;
 mod memory;
 mod overhead;
 mod probe;

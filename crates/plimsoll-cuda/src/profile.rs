@@ -3,7 +3,7 @@
 use crate::program;
 use crate::staging::pinned;
 use plimsoll_core::Bytes;
-use plimsoll_core::device::{Device, DeviceError, Loaded, Memory, Overhead, StepMemory};
+use plimsoll_core::device::{CopyRate, Device, DeviceError, Loaded, Memory, Overhead, StepMemory};
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::plan::{Plan, Program};
 
@@ -21,6 +21,8 @@ pub struct Profile {
     pub total: Bytes,
     /// What CUDA takes for itself on the GPU and on the host: context, libraries, compiled kernels.
     pub overhead: Overhead,
+    /// Gigabytes a second between its memory and pinned memory of the host, one way; both ways go at once.
+    pub host_gb_per_s: u32,
 }
 
 /// For GPUs nobody has measured; ample.
@@ -32,6 +34,8 @@ const PROFILES: [Profile; 1] = [Profile {
     model: "NVIDIA H200",
     total: Bytes::mib(143_156),
     overhead: Overhead { device: Bytes::mib(348), host: Bytes::mib(528) },
+    // What sixteen lanes of PCIe 5 leave of their 63.
+    host_gb_per_s: 50,
 }];
 
 impl Profile {
@@ -55,6 +59,15 @@ impl Profile {
     pub(crate) fn overhead_of(model: &str) -> Overhead {
         PROFILES.iter().find(|profile| profile.model == model).map_or(ANY, |profile| profile.overhead)
     }
+}
+
+/// For GPUs nobody has measured: sixteen lanes of PCIe 3.
+const ANY_HOST_GB_PER_S: u32 = 12;
+
+/// How fast a GPU that calls itself `model` reaches the host's memory.
+pub(crate) fn copy_rate(model: &str) -> CopyRate {
+    let known = PROFILES.iter().find(|profile| profile.model == model);
+    CopyRate { bytes_per_s: 1e9 * f64::from(known.map_or(ANY_HOST_GB_PER_S, |profile| profile.host_gb_per_s)), both_ways: true }
 }
 
 /// Pinned host memory that a plan needs beside the device's.
@@ -107,6 +120,10 @@ impl Device for PlanOnly {
 
     fn host_staging(&self, plan: &Plan) -> Bytes {
         host_staging(plan)
+    }
+
+    fn copy_rate(&self) -> CopyRate {
+        copy_rate(self.profile.model)
     }
 
     fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes {

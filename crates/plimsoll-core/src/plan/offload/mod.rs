@@ -14,7 +14,7 @@ mod write;
 use super::{Plan, Program, layout};
 use crate::Bytes;
 use crate::device::Device;
-use crate::graph::{Graph, GraphError, NodeId, StateId, ValueId};
+use crate::graph::{Graph, GraphError, NodeId, Phase, StateId, StateKind, ValueId};
 use crate::op::Op;
 use crate::step::Role;
 use std::collections::{HashMap, HashSet};
@@ -59,7 +59,6 @@ impl Offloaded {
 /// Values that could be stored between the forward part and what reads them later, with their bytes: those that are made by a node, read
 /// by both, and not read by the host. Largest first.
 pub fn candidates(graph: &Graph, rows: usize) -> Vec<(ValueId, Bytes)> {
-    use crate::graph::Phase;
     let outputs: HashSet<ValueId> = graph.outputs.iter().map(|(_, value)| root(graph, *value)).collect();
     let updates: HashSet<ValueId> = graph.updates.iter().map(|(_, value)| root(graph, *value)).collect();
     let mut later = HashSet::new();
@@ -116,6 +115,22 @@ pub(super) fn renewed(graph: &Graph) -> HashMap<ValueId, ValueId> {
     }
     let stored = graph.updates.iter().filter(|(_, value)| is_stored(graph, *value));
     stored.filter_map(|(state, value)| Some((root(graph, graph.producer(*value).inputs[0]), *loaded.get(state)?))).collect()
+}
+
+/// That every state that a program loads from the backing store and stores again, but for sums of gradients, has its new value made where the old
+/// one was loaded: a step whose loss is broken can then leave the bytes alone, and stores what was there. Else the name of one that has not.
+pub fn renewed_in_place(plan: &Plan, program: &Program) -> Result<(), String> {
+    let graph = &program.graph;
+    let renewed = renewed(graph);
+    for (state, value) in graph.updates.iter().filter(|(_, value)| is_stored(graph, *value)) {
+        let known = &plan.states[state.0 as usize];
+        let new = root(graph, graph.producer(*value).inputs[0]);
+        let place = |value: ValueId| program.places[value.index()];
+        if known.kind != StateKind::Accumulator && renewed.get(&new).is_none_or(|old| place(*old) != place(new)) {
+            return Err(known.name.clone());
+        }
+    }
+    Ok(())
 }
 
 /// Whether a value is a copy in the backing store.
