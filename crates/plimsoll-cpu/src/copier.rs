@@ -204,7 +204,13 @@ mod tests {
         let backing: Arc<dyn Backing> = Arc::new(InMemory::new(Bytes(8)));
         let mut memory = [1u8, 2, 3, 4, 0, 0, 0, 0];
         let start = memory.as_mut_ptr();
-        let job = |offset, at: usize, out| Job { backing: Arc::clone(&backing), offset: Bytes(offset), address: start.wrapping_add(at), size: 4, out };
+        let job = |offset, at: usize, out| Job {
+            backing: Arc::clone(&backing),
+            offset: Bytes(offset),
+            address: start.wrapping_add(at),
+            size: 4,
+            out,
+        };
         let jobs = [job(4, 0, true), job(4, 4, false)];
         let copier = Copier::new().unwrap();
         for _ in 0..100 {

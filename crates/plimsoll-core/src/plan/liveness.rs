@@ -35,7 +35,12 @@ pub(super) fn buffers(graph: &Graph, order: &[NodeId], rows: usize, alignment: B
     let last_use = last_uses(graph, order);
     let assigned: HashMap<ValueId, StateId> = graph.updates.iter().map(|(state, value)| (*value, *state)).collect();
     let renewed = offload::renewed(graph);
-    let mut live = Liveness { buffers: Vec::new(), stored: Vec::new(), homes: vec![None; graph.values.len()], workspaces: Vec::with_capacity(order.len()) };
+    let mut live = Liveness {
+        buffers: Vec::new(),
+        stored: Vec::new(),
+        homes: vec![None; graph.values.len()],
+        workspaces: Vec::with_capacity(order.len()),
+    };
     for node in graph.nodes.iter().filter(|node| !runs(node)) {
         live.homes[node.outputs[0].index()] = leaf_home(&node.op);
     }

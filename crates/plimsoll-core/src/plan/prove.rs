@@ -5,8 +5,8 @@
 
 use super::certificate::{Certificate, Claim, Space};
 use super::check::{CheckError, check};
-use super::recompute::write::write;
 use super::offload::offload;
+use super::recompute::write::write;
 use super::same::check_same;
 use super::updates::{legalise, root};
 use crate::Bytes;
@@ -55,7 +55,10 @@ pub fn prove(certificate: &Certificate, graphs: &[(Role, Graph)], device: &dyn D
     let stored = certificate.programs.iter().flat_map(|claim| &claim.stored).map(|b| b.1.0 + b.2.0);
     let backing = end(&mut there.iter().map(|(_, state)| state.2.0 + state.3.0).chain(stored));
     if backing != certificate.backing {
-        return fail(String::new(), format!("it states a backing store of {} where what is in it ends at {}", certificate.backing.0, backing.0));
+        return fail(
+            String::new(),
+            format!("it states a backing store of {} where what is in it ends at {}", certificate.backing.0, backing.0),
+        );
     }
     Ok(())
 }

@@ -45,7 +45,10 @@ impl Copies {
                 return Err(named("a column or a number of the host is not stored".to_string()));
             };
             if copy.backing.0 + copy.size.0 > backing.size().0 {
-                return Err(DeviceError::Failed { device: DEVICE.to_string(), what: format!("{value} is planned outside of the backing store") });
+                return Err(DeviceError::Failed {
+                    device: DEVICE.to_string(),
+                    what: format!("{value} is planned outside of the backing store"),
+                });
             }
             jobs.push(Job { backing: Arc::clone(backing), offset: copy.backing, address, size: copy.size.get(), out });
             // One thread makes them one after another: whoever is begun or waited for stands for all before it.

@@ -11,9 +11,10 @@ mod ahead;
 mod overlap;
 mod write;
 
+use super::recompute::{Pace, seconds};
 use super::{Plan, Program, layout};
 use crate::Bytes;
-use crate::device::Device;
+use crate::device::{CopyRate, Device};
 use crate::graph::{Graph, GraphError, NodeId, Phase, StateId, StateKind, ValueId};
 use crate::op::Op;
 use crate::step::Role;
@@ -96,7 +97,8 @@ pub(super) fn stored_states<'a>(graphs: impl Iterator<Item = &'a Graph> + Clone,
                 if let Op::State(state) = graph.producer(root(graph, *input)).op
                     && stored[state.0 as usize]
                 {
-                    let what = format!("`{}` is in the backing store, but is read without being loaded", graph.states[state.0 as usize].name);
+                    let what =
+                        format!("`{}` is in the backing store, but is read without being loaded", graph.states[state.0 as usize].name);
                     return Err(GraphError { scope: node.scope.clone(), what });
                 }
             }
@@ -186,6 +188,14 @@ pub(super) fn tighten(graph: &Graph, order: Vec<NodeId>) -> Vec<NodeId> {
 }
 
 impl Program {
+    /// Predicted seconds of one run over `rows` rows: repetitions included, copies beside computation.
+    pub fn seconds(&self, rows: usize, pace: &dyn Pace, rate: CopyRate) -> f64 {
+        match self.copied(rows) {
+            Bytes::ZERO => seconds(self, rows, pace),
+            _ => Overlap::of(self, rows, 0).seconds(self, rows, pace, rate),
+        }
+    }
+
     /// Bytes that go to the backing store and come back in one run over `rows` rows.
     pub fn copied(&self, rows: usize) -> Bytes {
         let copies = self.order.iter().map(|id| self.graph.node(*id)).filter(|node| matches!(node.op, Op::Load(_) | Op::Store(_)));

@@ -140,7 +140,9 @@ fn conflict(a: &Touched, b: &Touched) -> bool {
 fn overlap((a, a_size): Piece, (b, b_size): Piece) -> bool {
     let meet = |a: Bytes, b: Bytes| a.0 < b.0 + b_size && b.0 < a.0 + a_size;
     match (a, b) {
-        (Place::Arena(a), Place::Arena(b)) | (Place::Resident(a), Place::Resident(b)) | (Place::Backing(a), Place::Backing(b)) => meet(a, b),
+        (Place::Arena(a), Place::Arena(b)) | (Place::Resident(a), Place::Resident(b)) | (Place::Backing(a), Place::Backing(b)) => {
+            meet(a, b)
+        }
         // Only the host writes columns and scalars, between runs.
         _ => false,
     }
