@@ -5,14 +5,15 @@ use crate::compile::Compiler;
 use crate::convolutions::Convolutions;
 use crate::cudnn::Dnn;
 use crate::driver::{Context, Stream};
+use crate::lanes::PinnedStore;
 use crate::memory::{CudaMemory, Slab};
 use crate::overhead::Before;
 use crate::probe;
 use crate::products::Library;
-use crate::profile::{ALIGNMENT, Profile, cudnn_overhead, host_staging};
+use crate::profile::{ALIGNMENT, Profile, copy_rate, cudnn_overhead, host_staging};
 use crate::program::{self, CudaProgram};
 use plimsoll_core::Bytes;
-use plimsoll_core::device::{Device, DeviceError, Loaded, Memory, Overhead, StepMemory};
+use plimsoll_core::device::{Backing, CopyRate, Device, DeviceError, Loaded, Memory, Overhead, StepMemory};
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::plan::{Plan, Program};
 use std::collections::BTreeMap;
@@ -168,6 +169,14 @@ impl Device for CudaDevice {
 
     fn host_staging(&self, plan: &Plan) -> Bytes {
         host_staging(plan)
+    }
+
+    fn copy_rate(&self) -> CopyRate {
+        copy_rate(&self.model)
+    }
+
+    fn backing(&self, size: Bytes) -> Result<Arc<dyn Backing>, DeviceError> {
+        Ok(Arc::new(PinnedStore::new(&self.shared, size)?))
     }
 
     fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes {

@@ -10,6 +10,7 @@ mod cudnn;
 mod device;
 mod driver;
 mod kernels;
+mod lanes;
 mod memory;
 mod overhead;
 mod probe;

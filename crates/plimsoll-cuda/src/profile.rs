@@ -4,7 +4,7 @@ use crate::convolutions::Convolutions;
 use crate::program;
 use crate::staging::pinned;
 use plimsoll_core::Bytes;
-use plimsoll_core::device::{Device, DeviceError, Loaded, Memory, Overhead, StepMemory};
+use plimsoll_core::device::{CopyRate, Device, DeviceError, Loaded, Memory, Overhead, StepMemory};
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::plan::{Plan, Program};
 
@@ -24,6 +24,8 @@ pub struct Profile {
     pub overhead: Overhead,
     /// What cuDNN takes besides, in runs that use it: its handle, and the kernels that it loads when they are first used.
     pub cudnn: Overhead,
+    /// Gigabytes a second between its memory and pinned memory of the host, one way; both ways go at once.
+    pub host_gb_per_s: u32,
 }
 
 /// For GPUs nobody has measured; ample.
@@ -38,6 +40,8 @@ const PROFILES: [Profile; 1] = [Profile {
     total: Bytes::mib(143_156),
     overhead: Overhead { device: Bytes::mib(348), host: Bytes::mib(528) },
     cudnn: ANY_CUDNN,
+    // What sixteen lanes of PCIe 5 leave of their 63.
+    host_gb_per_s: 50,
 }];
 
 impl Profile {
@@ -72,6 +76,15 @@ impl Profile {
 pub(crate) fn cudnn_overhead(plan: &Plan, convolutions: Convolutions, cudnn: Overhead) -> Overhead {
     let wanted = plan.programs.iter().any(|program| program::wants_cudnn(program, plan.rows, convolutions));
     if wanted { cudnn } else { Overhead::default() }
+}
+
+/// For GPUs nobody has measured: sixteen lanes of PCIe 3.
+const ANY_HOST_GB_PER_S: u32 = 12;
+
+/// How fast a GPU that calls itself `model` reaches the host's memory.
+pub(crate) fn copy_rate(model: &str) -> CopyRate {
+    let known = PROFILES.iter().find(|profile| profile.model == model);
+    CopyRate { bytes_per_s: 1e9 * f64::from(known.map_or(ANY_HOST_GB_PER_S, |profile| profile.host_gb_per_s)), both_ways: true }
 }
 
 /// Pinned host memory that a plan needs beside the device's.
@@ -124,6 +137,10 @@ impl Device for PlanOnly {
 
     fn host_staging(&self, plan: &Plan) -> Bytes {
         host_staging(plan)
+    }
+
+    fn copy_rate(&self) -> CopyRate {
+        copy_rate(self.profile.model)
     }
 
     fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes {

@@ -12,6 +12,7 @@ mod generate;
 mod loss;
 mod metrics;
 pub mod nn;
+mod offload_file;
 pub mod optim;
 mod pipeline;
 mod plan_file;

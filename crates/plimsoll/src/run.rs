@@ -248,6 +248,7 @@ impl Run {
             }
             fit = fit.checkpoints(checkpoints).restore_best(self.checkpoint.restore_best);
         }
+        self.trainer.set_offload_folder(folder.file("."));
         let history = self.trainer.fit(fit)?;
         // What was learnt is saved first: a log that could not be written must not cost the training.
         self.trainer.save_weights(&folder.file("weights.safetensors"))?;

@@ -131,8 +131,8 @@ impl Lowering<'_> {
         let (inputs, outputs) = (&node.inputs[..], &node.outputs[..]);
         let workspace = self.workspace(node, workspace)?;
         Ok(match &node.op {
-            Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Reshape(_) => {
-                return Err("is planned as a step, but does not run".to_string());
+            Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Reshape(_) | Op::Store(_) | Op::Load(_) => {
+                return Err("is planned as a step of the kernels, but does not run there".to_string());
             }
             Op::Pointwise(op) => Work::Pointwise(Box::new(self.expression(&op.expr, &op.shape, inputs, outputs)?)),
             Op::Reduce(op) => {
@@ -333,6 +333,7 @@ impl Lowering<'_> {
             Some(Place::Resident(offset)) => within(self.resident, offset),
             Some(Place::Input(column)) => Ok(Address::Column(column.0 as usize)),
             Some(Place::Scalar(scalar)) => Ok(Address::Scalar(scalar.0 as usize)),
+            Some(Place::Backing(_)) => Err(format!("{value} is in the backing store, where only loads reach")),
             None => Err(format!("{value} has no place in the plan")),
         }
     }

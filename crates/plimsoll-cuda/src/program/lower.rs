@@ -136,6 +136,8 @@ impl Lowering<'_> {
             Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Reshape(_) => {
                 return Err("is planned as a step, but does not run".to_string());
             }
+            // Copies have streams of their own.
+            Op::Store(_) | Op::Load(_) => vec![],
             Op::Pointwise(op) => {
                 let dtypes: Vec<DType> = outputs.iter().map(|output| self.dtype(*output)).collect();
                 one(self.with_site(&op.expr, &op.shape, inputs, &[], |site| kernels::pointwise(site, &dtypes)))
@@ -336,9 +338,23 @@ impl Lowering<'_> {
 
     /// Whether the node changes a state that must stay good when the loss is not finite. Sums of gradients begin anew with the next batch.
     fn is_guarded(&self, node: &Node) -> bool {
-        let kept = |offset: Bytes| self.plan.states.iter().any(|state| state.offset == offset && state.kind != StateKind::Accumulator);
+        let kept = |offset: Bytes| {
+            self.plan.states.iter().any(|state| !state.stored && state.offset == offset && state.kind != StateKind::Accumulator)
+        };
         let place = |value: &ValueId| self.program.places[value.0 as usize];
-        self.loss.is_some() && node.outputs.iter().any(|value| matches!(place(value), Some(Place::Resident(offset)) if kept(offset)))
+        let changes = |value: &ValueId| matches!(place(value), Some(Place::Resident(offset)) if kept(offset)) || self.renews(*value);
+        self.loss.is_some() && node.outputs.iter().any(changes)
+    }
+
+    /// Whether a value is stored as the new value of a state that must stay good. It is made where the old one was loaded, so that a kernel that
+    /// leaves it alone leaves the old one to be stored.
+    fn renews(&self, value: ValueId) -> bool {
+        let graph = &self.program.graph;
+        graph.updates().iter().any(|(state, stored)| {
+            let store = graph.producer(*stored);
+            let kept = self.plan.states[state.0 as usize].kind != StateKind::Accumulator;
+            matches!(store.op, Op::Store(_)) && kept && super::root(self.program, store.inputs[0]) == value
+        })
     }
 
     fn with_site<T>(
@@ -444,6 +460,7 @@ impl Addresses<'_> {
             Some(Place::Resident(offset)) => within(self.resident, offset),
             Some(Place::Input(column)) => Ok(Address::Slot(self.columns[column.0 as usize] as u64)),
             Some(Place::Scalar(scalar)) => Ok(Address::Slot(self.scalars as u64 + 4 * u64::from(scalar.0))),
+            Some(Place::Backing(_)) => Err(format!("{value} is in the backing store, where only loads reach")),
             None => Err(format!("{value} has no place in the plan")),
         }
     }

@@ -10,12 +10,14 @@ use crate::cudnn::Convolution;
 use crate::device::Shared;
 use crate::driver::{Graph, Module, launch};
 use crate::kernels::{Argument, Kernel, PRELUDE};
+use crate::lanes::Lanes;
 use crate::memory::{CudaMemory, Slab, lock};
 use crate::products::Product;
 use crate::staging::{RunId, Stage};
 use cudarc::driver::{result, sys};
 use lower::{Address, Addresses, Lowering, Work, guarding_loss, report};
 use plimsoll_core::device::{DeviceError, Loaded, Memory, StepInputs, StepMemory};
+use plimsoll_core::plan::offload::{Overlap, renewed_in_place};
 use plimsoll_core::plan::{Place, Plan, Program};
 use plimsoll_core::{Bytes, DType, NodeId, Op, ValueId};
 use std::collections::HashMap;
@@ -26,6 +28,8 @@ pub(crate) struct CudaProgram {
     shared: Arc<Shared>,
     stage: Arc<Mutex<Stage>>,
     instructions: Vec<Instruction>,
+    /// What is copied to the host's memory and back meanwhile.
+    lanes: Option<Lanes>,
     /// One recording per slot, made before the second run: what runs once need not be recorded.
     graphs: Vec<Graph>,
     columns: Vec<Column>,
@@ -111,6 +115,12 @@ impl CudaProgram {
         }
         shared.bind()?;
         let graph = &program.graph;
+        if guarding_loss(graph).is_some()
+            && let Some(name) = renewed_in_place(plan, program).err()
+        {
+            let what = format!("`{name}` is in the backing store, but its new value is not made where it was loaded");
+            return Err(unsupported(what));
+        }
         let lowering = Lowering {
             plan,
             program,
@@ -173,10 +183,22 @@ impl CudaProgram {
                 let ty = graph.ty(*value);
                 Ok(Output { dtype: ty.dtype, address: addresses.value(*value)?, bytes: ty.bytes(rows).get() })
             };
-            let outputs = values.iter().map(output).collect::<Result<Vec<_>, _>>().map_err(unsupported)?;
-            let writes_state = values.iter().any(|value| matches!(program.places[value.0 as usize], Some(Place::Resident(_))));
+            let place = |value: &ValueId| program.places[value.0 as usize];
+            let here = |value: &&ValueId| !matches!(place(value), Some(Place::Backing(_)));
+            let outputs = values.iter().filter(here).map(output).collect::<Result<Vec<_>, _>>().map_err(unsupported)?;
+            let stored = |value: &ValueId| graph.updates().iter().any(|(_, stored)| stored == value);
+            let writes_state = values.iter().any(|value| matches!(place(value), Some(Place::Resident(_))) || stored(value));
             instructions.push(Instruction { node, steps, outputs, writes_state });
         }
+        let on_device = |step: usize| {
+            let node = graph.node(program.order[step]);
+            let value = if matches!(node.op, Op::Store(_)) { node.inputs[0] } else { node.outputs[0] };
+            match addresses.value(value)? {
+                Address::Fixed(address) => Ok(address),
+                _ => Err(format!("{value} is a column or a number of the host, which is not stored")),
+            }
+        };
+        let lanes = Lanes::new(shared, &Overlap::of(program, rows, 0), memory.backing, on_device)?;
         let column = |(i, input): (usize, &plimsoll_core::graph::Input)| Column {
             name: input.name.clone(),
             node: graph.nodes().find(|(_, node)| matches!(node.op, Op::Input(id) if id.0 as usize == i)).map(|(id, _)| id),
@@ -189,6 +211,7 @@ impl CudaProgram {
             shared: Arc::clone(shared),
             stage,
             instructions,
+            lanes,
             graphs: Vec::new(),
             offsets,
             header,
@@ -217,7 +240,14 @@ impl CudaProgram {
 
     /// Puts everything into the computing stream, for a slot.
     fn issue(&self, stage: &Stage, slot: usize) -> Result<(), DeviceError> {
-        self.instructions.iter().try_for_each(|instruction| self.issue_one(instruction, stage, slot))
+        for (i, instruction) in self.instructions.iter().enumerate() {
+            // The report is the last instruction: what is left of the copies ends before it.
+            if let Some(lanes) = &self.lanes {
+                lanes.before(i)?;
+            }
+            self.issue_one(instruction, stage, slot)?;
+        }
+        Ok(())
     }
 
     fn issue_one(&self, instruction: &Instruction, stage: &Stage, slot: usize) -> Result<(), DeviceError> {
@@ -324,7 +354,8 @@ impl Loaded for CudaProgram {
                 return Ok(column.node);
             }
         }
-        for instruction in self.instructions.iter().take_while(|instruction| !instruction.writes_state) {
+        for (i, instruction) in self.instructions.iter().enumerate().take_while(|(_, instruction)| !instruction.writes_state) {
+            self.lanes.as_ref().map_or(Ok(()), |lanes| lanes.make(i))?;
             self.issue_one(instruction, &stage, slot)?;
             self.shared.settle()?;
             for output in &instruction.outputs {

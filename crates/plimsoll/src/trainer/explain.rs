@@ -2,7 +2,7 @@
 
 use super::plan::{HOST, Infeasible, RunPlan};
 use crate::allow::Permission;
-use plimsoll_core::plan::Buffer;
+use plimsoll_core::plan::{Buffer, Place};
 use plimsoll_core::{Bytes, ValueId};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
@@ -32,6 +32,9 @@ impl fmt::Display for RunPlan {
         if !self.again.nodes.is_empty() {
             let (count, ratio) = (self.again.nodes.len(), 100.0 * self.again.flops_ratio());
             writeln!(f, "               {count} results computed again instead of kept (+{ratio:.1} % operations)")?;
+        }
+        if self.offload_bytes() > Bytes::ZERO {
+            writeln!(f, "               {}", self.offloaded())?;
         }
         let results = match (self.results_unchanged, self.used.contains(&Permission::MicrobatchBatchnorm)) {
             (true, _) => "unchanged by any memory choice",
@@ -100,6 +103,22 @@ fn wrapped(owners: &[(String, Bytes)]) -> Vec<String> {
 }
 
 impl RunPlan {
+    /// What leaves the device's memory, in words.
+    fn offloaded(&self) -> String {
+        let states = self.memory.states.iter().filter(|state| state.stored).count();
+        let values = self.memory.programs.iter().map(|program| program.offloaded.len()).max().unwrap_or(0);
+        let what = match (states, values) {
+            (states, 0) => format!("{states} tensors of the optimiser"),
+            (0, values) => format!("{values} results"),
+            (states, values) => format!("{states} tensors of the optimiser and {values} results"),
+        };
+        format!("{what} kept in {}: {} there, {} copied a batch", self.elsewhere(), self.offload_bytes(), self.offload_copied())
+    }
+
+    fn elsewhere(&self) -> &'static str {
+        if self.device_memory.is_some() { "pinned host memory" } else { "a file" }
+    }
+
     /// Every operation of every program, one line each: when it runs, what it makes and where, and whether it is made again.
     pub fn placement(&self) -> String {
         let mut text = String::new();
@@ -111,9 +130,10 @@ impl RunPlan {
                 let node = program.graph.node(*id);
                 let again = if program.again.nodes.contains(id) { " · again" } else { "" };
                 for output in &node.outputs {
-                    let place = match homes.get(output) {
-                        Some(buffer) => format!("{} at {} until step {}", buffer.size, buffer.offset.0, buffer.last),
-                        None => "in place of its old value".to_string(),
+                    let place = match (homes.get(output), program.places[output.0 as usize]) {
+                        (Some(buffer), _) => format!("{} at {} until step {}", buffer.size, buffer.offset.0, buffer.last),
+                        (None, Some(Place::Backing(offset))) => format!("offloaded to {} {}", self.elsewhere(), offset.0),
+                        (None, _) => "in place of its old value".to_string(),
                     };
                     text += &format!("  {time:>5}  {:<18} {:<32} {place}{again}\n", node.op.define().name(), node.scope);
                 }
@@ -153,7 +173,8 @@ impl RunPlan {
             "used": self.used.iter().map(|permission| permission.name()).collect::<Vec<_>>(),
             "recompute_flops_ratio": self.again.flops_ratio(),
             "recomputed": self.again.nodes.len(),
-            "offload_bytes": 0,
+            "offload_bytes": self.offload_bytes().0,
+            "offload_copied_bytes": self.offload_copied().0,
             "predicted_step_s": self.predicted_s,
             "by_owner": object(&self.owners),
             "pipeline": object(&self.pipeline_stages),

@@ -7,7 +7,7 @@ use super::{RunPlan, Trainer};
 use crate::checkpoint::{self, Checkpoints, Writer};
 use crate::error::{Error, Result};
 use crate::metrics::Scores;
-use crate::{system, tensors};
+use crate::{offload_file, system, tensors};
 use plimsoll_core::Bytes;
 use plimsoll_core::step::Role;
 use plimsoll_data::{Dataset, Feed, Options, PipelinePlan, Schema};
@@ -389,7 +389,9 @@ impl Trainer {
         if self.session.is_none() {
             let (Some(programs), Some(opened)) = (&self.programs, &self.device) else { unreachable!("planned before") };
             let device = Arc::clone(&opened.device);
-            self.session = Some(Session::new(device, plan, programs, self.learning.clone(), self.seed, self.data.output_schema()?)?);
+            let folder = self.offload_folder.clone().unwrap_or_else(offload_file::default_folder);
+            let schema = self.data.output_schema()?;
+            self.session = Some(Session::new(device, plan, programs, self.learning.clone(), self.seed, schema, &folder)?);
             // From now on the pieces are of the size the memory was laid out for.
             self.micro_batch = Some(plan.micro_batch);
         }

@@ -31,7 +31,7 @@ use plimsoll_core::{Budget, Bytes};
 use plimsoll_data::Dataset;
 use programs::{Programs, programs};
 use session::Session;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(crate) use callbacks::smaller_is_better;
@@ -74,6 +74,8 @@ pub struct Trainer {
     profile: Option<String>,
     device: Option<Opened>,
     programs: Option<Programs>,
+    /// Where tensors go that a plan keeps out of memory, on a device that shares the host's.
+    offload_folder: Option<PathBuf>,
     /// Whether the run writes checkpoints, which takes memory too.
     checkpointed: bool,
     only_predicts: bool,
@@ -100,6 +102,7 @@ impl Trainer {
             profile: None,
             device: None,
             programs: None,
+            offload_folder: None,
             checkpointed: false,
             only_predicts: false,
             session: None,
@@ -296,6 +299,18 @@ impl Trainer {
     pub fn device_profile(mut self, profile: &str) -> Trainer {
         self.profile = Some(profile.to_string());
         self
+    }
+
+    /// Puts tensors that a plan keeps out of memory into a file in this folder, which should be on a disk with room. Unless said, that is the
+    /// system's folder for large temporary files; a run from a configuration uses its own folder. The file has no name and is gone with the
+    /// run, however that ends.
+    pub fn offload_folder(mut self, folder: impl Into<PathBuf>) -> Trainer {
+        self.set_offload_folder(folder.into());
+        self
+    }
+
+    pub(crate) fn set_offload_folder(&mut self, folder: PathBuf) {
+        self.offload_folder = Some(folder);
     }
 
     /// Plans with room for writing checkpoints.
