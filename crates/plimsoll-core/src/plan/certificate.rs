@@ -66,6 +66,18 @@ pub struct Claim {
     /// Where something is computed twice: the nodes of the model's graph in the order they run. Every repetition is a node of its own in `steps`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sequence: Vec<u32>,
+    /// In how many pieces of their rows the heaviest layers are computed.
+    #[serde(default = "in_one_piece", skip_serializing_if = "is_one_piece")]
+    pub pieces: usize,
+}
+
+fn in_one_piece() -> usize {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "asked for by serde")]
+fn is_one_piece(pieces: &usize) -> bool {
+    *pieces == 1
 }
 
 /// The whole plan as a document.
@@ -136,5 +148,6 @@ fn claim(program: &Program, rows: usize) -> Claim {
         outputs: program.graph.outputs().iter().map(|(name, value)| (name.clone(), range(value))).collect(),
         buffers: program.buffers.iter().map(|b| (b.owner.clone(), b.kind, b.offset, b.size, b.first, b.last)).collect(),
         sequence: program.again.sequence.clone(),
+        pieces: program.graph.pieces(),
     }
 }

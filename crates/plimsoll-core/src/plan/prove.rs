@@ -7,6 +7,7 @@ use super::certificate::{Certificate, Claim, Space};
 use super::check::{CheckError, check};
 use super::recompute::write::write;
 use super::same::check_same;
+use super::split::split;
 use super::updates::{legalise, root};
 use crate::Bytes;
 use crate::device::Device;
@@ -31,8 +32,8 @@ pub fn prove(certificate: &Certificate, graphs: &[(Role, Graph)], device: &dyn D
     }
     let mut planned = Vec::with_capacity(graphs.len());
     for (claim, (role, graph)) in certificate.programs.iter().zip(graphs) {
-        let replayed = replay(graph, claim)?;
-        check_same(graph, &replayed).map_err(|error| CheckError { at: role.name().to_string(), ..error })?;
+        let replayed = replay(graph, claim, certificate.rows, device)?;
+        check_same(graph, &replayed, device, certificate.rows).map_err(|error| CheckError { at: role.name().to_string(), ..error })?;
         planned.push(replayed);
     }
     check(certificate, &planned.iter().collect::<Vec<_>>())?;
@@ -52,10 +53,18 @@ pub fn prove(certificate: &Certificate, graphs: &[(Role, Graph)], device: &dyn D
     Ok(())
 }
 
-/// The graph that a claim speaks of: the model's own, with everything written out that the claim says is computed twice.
-fn replay(graph: &Graph, claim: &Claim) -> Result<Graph, CheckError> {
+/// The graph that a claim speaks of: the model's own, with everything written out that the claim says is computed twice
+/// or in pieces.
+fn replay(graph: &Graph, claim: &Claim, rows: usize, device: &dyn Device) -> Result<Graph, CheckError> {
     let fail = |what: String| CheckError { at: claim.role.name().to_string(), what };
-    let graph = legalise(graph).map_err(|error| fail(error.to_string()))?;
+    let cut = match claim.pieces {
+        1 => None,
+        pieces => {
+            let cut = split(graph, rows, device, pieces);
+            Some(cut.ok_or_else(|| fail(format!("it states layers computed in {pieces} pieces, but this graph cannot be cut so")))?)
+        }
+    };
+    let graph = legalise(cut.as_ref().unwrap_or(graph)).map_err(|error| fail(error.to_string()))?;
     if claim.sequence.is_empty() {
         return Ok(graph);
     }

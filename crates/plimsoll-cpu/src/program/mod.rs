@@ -3,7 +3,7 @@
 mod instruction;
 mod lower;
 
-pub(crate) use lower::workspace;
+pub(crate) use lower::{cut_rows, workspace};
 
 use crate::memory::{Block, CpuMemory};
 use crate::pointwise::element::any_non_finite;

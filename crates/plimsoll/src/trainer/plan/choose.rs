@@ -329,7 +329,7 @@ fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) -> Result<Can
     // Where something is computed again the graph is another one: it has to give the same results.
     for (program, (_, graph)) in memory.programs.iter().zip(graphs(request, micro_batch)?) {
         if !program.again.nodes.is_empty() {
-            check_same(graph, &program.graph)?;
+            check_same(graph, &program.graph, request.device, micro_batch)?;
         }
     }
     let feed_rows = if request.batch.is_multiple_of(micro_batch) { micro_batch } else { request.batch };
