@@ -66,6 +66,14 @@ pub trait Device: Send + Sync {
     /// The scratch a node's kernel needs for at most `rows` rows. Never less for more rows.
     fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes;
 
+    /// Whether a node that is given its rows (the first axis, a multiple of the batch) in pieces of `piece` times the batch computes the same bits,
+    /// for any batch of at most `rows`: each row as if all others were beside it, or, for a product that sums over the rows, each piece's sum onto that of the
+    /// piece before ([`MatMul::onto`](crate::ops::MatMul::onto)) as if it had not stopped between them.
+    fn cut_rows(&self, graph: &Graph, node: &Node, piece: usize, rows: usize) -> bool {
+        let _ = (graph, node, piece, rows);
+        false
+    }
+
     /// Takes memory from the device, zeroed.
     fn allocate(&self, size: Bytes) -> Result<Box<dyn Memory>, DeviceError>;
 

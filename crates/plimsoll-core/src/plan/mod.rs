@@ -9,6 +9,7 @@ mod order;
 mod prove;
 pub mod recompute;
 mod same;
+pub mod split;
 mod staging;
 mod updates;
 

@@ -171,7 +171,10 @@ impl Lowering<'_> {
                 one(kernels::avg_pool_grad(&op.window, four(&self.dims(outputs[0])), four(&self.dims(inputs[0])), dtype))
             }
             Op::Transpose(op) => one(kernels::transpose(self.size(inputs[0]), &self.dims(inputs[0]), &op.order)),
-            Op::Slice(op) => one(kernels::slice(self.size(inputs[0]), &self.dims(inputs[0]), &self.dims(outputs[0]), op.axis, op.start)),
+            Op::Slice(op) => {
+                let unit = if self.program.graph.shape(inputs[0]).dims()[op.axis].is_batch() { self.rows } else { 1 };
+                one(kernels::slice(self.size(inputs[0]), &self.dims(inputs[0]), &self.dims(outputs[0]), op.axis, unit * op.start))
+            }
             Op::Pad(op) => one(kernels::pad(self.size(inputs[0]), &self.dims(inputs[0]), &self.dims(outputs[0]), op.axis, op.before)),
             Op::Gather(_) => {
                 let (table, count) = (self.dims(inputs[0]), self.dims(inputs[1]).iter().product());
@@ -202,6 +205,9 @@ impl Lowering<'_> {
 
     fn matmul(&self, op: &MatMul, node: &Node, guarded: bool) -> Result<Vec<Work>, String> {
         let (inputs, output) = (&node.inputs[..], node.outputs[0]);
+        if op.onto {
+            return Err("goes on from a sum, which is not done on a GPU: nothing is cut there".to_string());
+        }
         let types = self.reals([inputs[0], inputs[1], output])?;
         let extents = extents(op, &self.program.graph, node, self.rows);
         let fallback = kernels::matmul(extents, op.transpose_a, op.transpose_b, types);
