@@ -29,6 +29,8 @@ pub enum Command {
     Train(RunArgs),
     /// State what a run needs without running it
     Plan(PlanArgs),
+    /// Measure how fast this machine computes, so that predicted times are its own; kept until done again
+    Calibrate(CalibrateArgs),
     /// Prove a plan that `plan --out` wrote, without trusting the planner
     Check {
         /// The file
@@ -79,6 +81,7 @@ impl Command {
         match self {
             Command::Train(run) => run.json,
             Command::Plan(plan) => plan.run.json,
+            Command::Calibrate(args) => args.json,
             Command::Check { json, .. } => *json,
             Command::Evaluate(trained) => trained.json,
             Command::Predict(predict) => predict.trained.json,
@@ -207,6 +210,36 @@ pub struct PlanArgs {
 }
 
 #[derive(ClapArgs)]
+pub struct CalibrateArgs {
+    /// A run whose own operations are measured too (TOML)
+    pub config: Option<PathBuf>,
+
+    /// Or a network of the zoo
+    #[arg(long, value_name = "NAME", conflicts_with = "config")]
+    pub zoo: Option<String>,
+
+    /// What to measure (see `plimsoll devices`)
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+
+    /// Threads that compute; without it, one per core
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub threads: Option<u64>,
+
+    /// Set a key of the configuration, such as train.batch=64; may be repeated
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+
+    /// Print nothing
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+#[derive(ClapArgs)]
 pub struct RunArgs {
     /// The run's configuration (TOML); without it, the embedded digits
     pub config: Option<PathBuf>,
@@ -275,6 +308,10 @@ pub struct RunArgs {
     /// Set a key of the configuration, such as train.loss=mse (lists as a whole); may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
+
+    /// Predict times by built-in rates, which are the same everywhere, instead of measured ones; so are plans then
+    #[arg(long)]
+    pub no_calibrate: bool,
 
     /// Print one JSON document on standard output, everything else on standard error
     #[arg(long)]

@@ -2,6 +2,7 @@
 
 mod arena;
 mod args;
+mod calibrate;
 mod data;
 mod devices;
 mod progress;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
     let result = match &args.command {
         Command::Train(run) => train(run),
         Command::Plan(run) => plan(run),
+        Command::Calibrate(args) => calibrate::run(args),
         Command::Check { plan, json } => check(plan, *json),
         Command::Evaluate(args) => trained::evaluate(args),
         Command::Predict(args) => trained::predict(args),
@@ -87,6 +89,7 @@ fn fail(error: &anyhow::Error, json: bool) -> ExitCode {
 
 fn train(args: &RunArgs) -> Result<()> {
     let mut run = configure(args)?.build()?;
+    calibrate::apply(&mut run, args)?;
     // A run that cannot be leaves no folder behind.
     run.plan()?;
     let folder = match &args.out {
@@ -109,6 +112,7 @@ fn train(args: &RunArgs) -> Result<()> {
 
 fn plan(args: &PlanArgs) -> Result<()> {
     let mut run = configure(&args.run)?.build()?;
+    calibrate::apply(&mut run, &args.run)?;
     if args.count == "weights+activations" {
         run.count(Count::WeightsAndActivations);
     }

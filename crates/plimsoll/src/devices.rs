@@ -98,9 +98,14 @@ pub fn convolutions() -> Result<Convolutions> {
     set.to_string_lossy().parse().map_err(|error| Error::Config(format!("{CONVOLUTIONS}: {error}")))
 }
 
-/// The user's cache folder, where compiled kernels are kept.
+/// Where compiled kernels are kept.
 fn kernel_folder() -> Option<PathBuf> {
+    cache_folder().map(|cache| cache.join("kernels"))
+}
+
+/// The part of the user's cache folder that is this program's, by the rules of XDG.
+pub(crate) fn cache_folder() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))?;
-    Some(cache.join("plimsoll/kernels"))
+    Some(cache.join("plimsoll"))
 }

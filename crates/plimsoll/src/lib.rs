@@ -19,6 +19,7 @@ mod plan_file;
 mod precision;
 mod run;
 mod schedule;
+pub mod speed;
 pub mod system;
 mod tensors;
 mod trained;

@@ -38,8 +38,7 @@ fn weights(sandbox: &Sandbox, folder: &str) -> Vec<u8> {
 
 /// Kills a run after so many milliseconds; says whether it was still running.
 fn kill_after(sandbox: &Sandbox, arguments: &[&str], milliseconds: u64) -> bool {
-    let mut child =
-        Command::new(program()).args(arguments).current_dir(&sandbox.folder).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = command().args(arguments).current_dir(&sandbox.folder).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let start = std::time::Instant::now();
     while start.elapsed() < Duration::from_millis(milliseconds) {
         if child.try_wait().unwrap().is_some() {

@@ -254,6 +254,11 @@ pub struct History {
     pub in_use_on_device: Option<Bytes>,
     /// The most resident memory the process had, as the system counts it.
     pub measured: Bytes,
+    /// Seconds of a whole batch as the plan predicted them.
+    pub predicted_step_s: f64,
+    /// Seconds of a whole batch as they were: the median of the last 511 steps and the least of all, the first step left out. Only
+    /// computing counts, neither waiting for rows nor for a processor that other programs have.
+    pub measured_step_s: Option<(f64, f64)>,
 }
 
 impl History {
@@ -311,6 +316,8 @@ impl Trainer {
             planned_on_device: plan.device_memory.as_ref().map(super::DeviceLine::total),
             in_use_on_device: None,
             measured: Bytes::ZERO,
+            predicted_step_s: plan.predicted_s,
+            measured_step_s: None,
         };
         session.learning.schedule.check(session.step.max(last * data.len().div_ceil(plan.batch as u64)))?;
         history.epochs.append(&mut track.epochs);
@@ -368,6 +375,7 @@ impl Trainer {
         history.seconds = start.elapsed().as_secs_f64();
         history.examples_per_s = learnt_rows as f64 / learning.as_secs_f64().max(1e-9);
         history.measured = system::peak_resident();
+        history.measured_step_s = session.clock.measured();
         history.in_use_on_device = self.device.as_ref().and_then(|opened| opened.device.in_use());
         Ok(history)
     }
@@ -425,6 +433,7 @@ fn train_epoch(
     let start = Instant::now();
     let mut told = start;
     session.begin()?;
+    session.clock.paused();
     session.take_up_counts(&std::mem::take(&mut track.counts));
     let mut tally = track.tally;
     let before = tally.rows;
@@ -432,7 +441,9 @@ fn train_epoch(
         let mut at = 0;
         while at < block.rows {
             let (role, piece) = place_in_batch(session.micro_batch, Rows::Fed(&block), at, block.first_row, block.rows, batch, length);
+            let began = session.clock.begin();
             session.run(role, &piece, schema, &mut tally)?;
+            session.clock.ran(role, began, session.lags);
             let (place, rows) = (block.first_row + at as u64, piece.rows);
             let ends = matches!(role, Role::Step | Role::Last);
             session.step += u64::from(ends);

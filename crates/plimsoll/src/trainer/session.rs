@@ -1,5 +1,6 @@
 //! A run's memory and its position: the executor with its ledger, and how one piece of a batch is run.
 
+use super::clock::Clock;
 use super::learning::Learning;
 use super::plan::{OFFLOAD, RunPlan};
 use super::programs::{Classes, LOSS_WEIGHT, MOST_COLUMNS, Programs, ROW_SHARE};
@@ -50,8 +51,10 @@ pub(super) struct Session {
     /// The learning rate of the current step.
     pub rate: f64,
     /// On a device with its own memory a run's numbers are looked at while the next one computes.
-    lags: bool,
+    pub lags: bool,
     pending: Option<Pending>,
+    /// How long steps take.
+    pub clock: Clock,
     /// What the process itself takes, so that the ledger is about all of it.
     _process: Vec<Reservation>,
 }
@@ -229,6 +232,7 @@ impl Session {
             rate: 0.0,
             lags,
             pending: None,
+            clock: Clock::new(),
             _process: process,
         })
     }

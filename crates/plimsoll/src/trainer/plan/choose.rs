@@ -334,6 +334,7 @@ pub(super) fn run_plan(request: &Request<'_>, lines: Lines, candidate: Candidate
         }),
         flops,
         predicted_s: candidate.seconds(request),
+        by_measured_speeds: request.measured,
         again,
         precision: request.precision,
         allow: request.allow,
