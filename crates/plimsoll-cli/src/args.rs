@@ -43,6 +43,10 @@ pub enum Command {
     /// Look at a data pipeline, or measure it
     #[command(subcommand)]
     Data(DataCommand),
+    /// Measure the model a run left in its folder
+    Evaluate(TrainedArgs),
+    /// Write down what the model a run left in its folder predicts
+    Predict(PredictArgs),
     /// Let a trained character model write
     Generate(GenerateArgs),
     /// List the networks there are, or the layers of one
@@ -64,6 +68,10 @@ pub enum Command {
         /// Chooses shapes and numbers
         #[arg(long, value_name = "N", default_value_t = 0)]
         seed: u64,
+
+        /// Only ops whose names begin with this; may be repeated
+        #[arg(long, value_name = "OP")]
+        only: Vec<String>,
     },
 }
 
@@ -75,6 +83,8 @@ impl Command {
             Command::Plan(plan) => plan.run.json,
             Command::Calibrate(args) => args.json,
             Command::Check { json, .. } => *json,
+            Command::Evaluate(trained) => trained.json,
+            Command::Predict(predict) => predict.trained.json,
             Command::Generate(_) => false,
             Command::Data(data) => data.json(),
             Command::Zoo(zoo) => zoo.json,
@@ -83,6 +93,42 @@ impl Command {
             Command::Selftest { .. } => false,
         }
     }
+}
+
+#[derive(ClapArgs)]
+pub struct TrainedArgs {
+    /// The folder of the run
+    pub run: PathBuf,
+
+    /// The rows: training or held-out; without it, those held out, or those learnt from if there are no others
+    #[arg(long, value_name = "WHICH", value_parser = ["training", "held-out"])]
+    pub rows: Option<String>,
+
+    /// The line for the whole process; without it, that of the run
+    #[arg(long, value_name = "SIZE")]
+    pub host_memory: Option<Bytes>,
+
+    /// Where to compute; without it, where the run did
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+
+    /// Set a key of the run's configuration, such as data.validation.path=FOLDER for other data; may be repeated
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(ClapArgs)]
+pub struct PredictArgs {
+    #[command(flatten)]
+    pub trained: TrainedArgs,
+
+    /// The file: .npy for all numbers, .csv for a line per row
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
 }
 
 #[derive(ClapArgs)]
@@ -246,6 +292,10 @@ pub struct RunArgs {
     /// Chooses the first weights and the order of rows
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
+
+    /// Begin with the weights of this safetensors file instead of random ones; a resumed run has its own
+    #[arg(long, value_name = "FILE")]
+    pub weights: Option<PathBuf>,
 
     /// Threads that compute; without it, one per core. The result is the same
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]

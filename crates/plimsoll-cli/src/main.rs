@@ -9,6 +9,7 @@ mod progress;
 mod selftest;
 mod sweep;
 mod text;
+mod trained;
 mod zoo;
 
 use anyhow::Result;
@@ -36,6 +37,8 @@ fn main() -> ExitCode {
         Command::Plan(run) => plan(run),
         Command::Calibrate(args) => calibrate::run(args),
         Command::Check { plan, json } => check(plan, *json),
+        Command::Evaluate(args) => trained::evaluate(args),
+        Command::Predict(args) => trained::predict(args),
         Command::Generate(args) => generate(args),
         Command::Data(command) => data::run(command),
         Command::Zoo(args) => zoo::run(args),
@@ -51,10 +54,12 @@ fn main() -> ExitCode {
             }
             Ok(())
         }
-        Command::Selftest { device, seed } => match device.parse().map_err(Into::into).and_then(|choice| selftest::run(choice, *seed)) {
-            Ok(false) => return ExitCode::FAILURE,
-            result => result.map(drop),
-        },
+        Command::Selftest { device, seed, only } => {
+            match device.parse().map_err(Into::into).and_then(|choice| selftest::run(choice, *seed, only)) {
+                Ok(false) => return ExitCode::FAILURE,
+                result => result.map(drop),
+            }
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -223,6 +228,10 @@ fn configure(args: &RunArgs) -> Result<Config> {
         if let Some(name) = name {
             config.set_value(key, name.as_str())?;
         }
+    }
+    if let Some(path) = &args.weights {
+        // Like every path on a command line, it begins where the command is given.
+        config.set_value("train.weights", std::path::absolute(path)?.to_string_lossy().into_owned())?;
     }
     for assignment in &args.set {
         config.set(assignment)?;

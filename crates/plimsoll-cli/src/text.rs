@@ -16,6 +16,12 @@ pub fn scores(scores: &Scores) -> String {
     format!("loss {:.4}{accuracy}{more}", scores.loss)
 }
 
+/// A learning rate, to three digits.
+pub fn rate(rate: f64) -> String {
+    let rounded: f64 = format!("{rate:.2e}").parse().unwrap_or(rate);
+    if rounded == 0.0 || (1e-4..1e4).contains(&rounded) { rounded.to_string() } else { format!("{rounded:e}") }
+}
+
 /// A whole number with its thousands apart.
 pub fn thousands(number: f64) -> String {
     let digits = format!("{number:.0}");

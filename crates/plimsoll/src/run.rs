@@ -4,14 +4,14 @@ use crate::allow::Allow;
 use crate::checkpoint::Checkpoints;
 use crate::devices::Choice;
 use crate::error::{Error, Result};
-use crate::loss::{Loss, Objective};
+use crate::loss::{Loss, Targets};
 use crate::metrics::{Metric, Scores};
 use crate::nn::Model;
 use crate::optim::{Adam, Average, Clip, Optimizer};
 use crate::precision::Precision;
 use crate::schedule::Schedule;
 use crate::speed::Speeds;
-use crate::trainer::{Count, CsvLog, EarlyStopping, Event, Fit, History, LargestBatch, RunPlan, Sweep, Trainer};
+use crate::trainer::{Count, CsvLog, EarlyStopping, Event, FirstWeights, Fit, History, LargestBatch, RunPlan, Sweep, Trainer};
 use plimsoll_core::device::Device;
 use plimsoll_core::{Budget, Bytes};
 use plimsoll_data::Dataset;
@@ -29,7 +29,7 @@ pub(crate) struct Settings {
     pub epochs: u64,
     pub seed: u64,
     pub threads: Option<usize>,
-    pub loss: Objective,
+    pub targets: Targets,
     /// Whether the configuration names the loss.
     pub loss_given: bool,
     pub metrics: Option<Vec<Metric>>,
@@ -43,6 +43,7 @@ pub(crate) struct Settings {
     pub budget: Budget,
     pub allow: Allow,
     pub checkpoint: CheckpointSettings,
+    pub first: Option<FirstWeights>,
     pub early_stopping: Option<EarlyStopping>,
     pub csv_log: bool,
 }
@@ -85,7 +86,7 @@ impl Default for Settings {
             epochs: 1,
             seed: 0,
             threads: None,
-            loss: Loss::SoftmaxCrossEntropy.into(),
+            targets: Targets::Only(Loss::SoftmaxCrossEntropy.into()),
             loss_given: false,
             metrics: None,
             optimizer: Arc::new(Adam::default()),
@@ -98,6 +99,7 @@ impl Default for Settings {
             budget: Budget::default(),
             allow: Allow::default(),
             checkpoint: CheckpointSettings::default(),
+            first: None,
             early_stopping: None,
             csv_log: false,
         }
@@ -112,6 +114,7 @@ pub struct Run {
     validation: Option<Dataset>,
     epochs: u64,
     checkpoint: CheckpointSettings,
+    first: Option<FirstWeights>,
     early_stopping: Option<EarlyStopping>,
     csv_log: bool,
     config: String,
@@ -123,7 +126,7 @@ impl Run {
         let steps = data.batch_size().map_or(0, |batch| data.len().div_ceil(batch.max(1) as u64) * settings.epochs);
         let averages = settings.average.is_some();
         let mut trainer = Trainer::new(model, &data)
-            .loss(settings.loss)
+            .targets(settings.targets)
             .shared_optimizer(settings.optimizer)
             .schedule(settings.schedule.fitted(steps))
             .precision(settings.precision)
@@ -158,6 +161,7 @@ impl Run {
             validation,
             epochs: settings.epochs,
             checkpoint: settings.checkpoint,
+            first: settings.first,
             early_stopping: settings.early_stopping,
             csv_log: settings.csv_log,
             config,
@@ -168,6 +172,11 @@ impl Run {
     /// Its trainer, without the folder.
     pub fn into_trainer(self) -> Trainer {
         self.trainer
+    }
+
+    /// The rows it holds out, if any.
+    pub fn validation(&self) -> Option<&Dataset> {
+        self.validation.as_ref()
     }
 
     /// What its folder is called if it is not told: the configuration's name.
@@ -254,6 +263,9 @@ impl Run {
         if let Some(validation) = &self.validation {
             fit = fit.validate(validation);
         }
+        if let Some(first) = &self.first {
+            fit = fit.first_weights(first.clone());
+        }
         if let Some(stopping) = &self.early_stopping {
             fit = fit.callback(stopping.clone());
         }
@@ -268,6 +280,7 @@ impl Run {
             }
             fit = fit.checkpoints(checkpoints).restore_best(self.checkpoint.restore_best);
         }
+        self.trainer.set_offload_folder(folder.file("."));
         let history = self.trainer.fit(fit)?;
         // What was learnt is saved first: a log that could not be written must not cost the training.
         self.trainer.save_weights(&folder.file("weights.safetensors"))?;
@@ -398,6 +411,7 @@ impl crate::Epoch {
         let mut object = json!({
             "epoch": self.epoch,
             "loss": self.training.loss,
+            "learning_rate": self.learning_rate,
             "seconds": self.seconds,
             "examples_per_s": self.examples_per_s,
         });

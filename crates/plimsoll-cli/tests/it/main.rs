@@ -9,6 +9,7 @@ mod group;
 mod limits;
 mod plans;
 mod resume;
+mod trained;
 mod zoo;
 
 use std::path::{Path, PathBuf};

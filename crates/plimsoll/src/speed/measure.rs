@@ -103,7 +103,7 @@ impl<'a> Stopwatch<'a> {
 
     fn run(&self, plan: &Plan, rows: usize) -> Option<f64> {
         let program = &plan.programs[0];
-        let memory = StepMemory { resident: &*self.resident, arena: &*self.arena };
+        let memory = StepMemory { resident: &*self.resident, arena: &*self.arena, backing: None };
         let mut loaded = self.device.load(plan, program, rows, &memory).ok()?;
         // Whole numbers are places in tables and windows, which are valid where they are zero.
         let whole = program.graph.inputs().iter().filter(|input| !real(input.ty.dtype)).map(|input| input.ty.bytes(rows).get());

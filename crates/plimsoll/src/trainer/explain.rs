@@ -2,7 +2,7 @@
 
 use super::plan::{HOST, Infeasible, RunPlan, Taken};
 use crate::allow::Permission;
-use plimsoll_core::plan::Buffer;
+use plimsoll_core::plan::{Buffer, Place};
 use plimsoll_core::{Bytes, ValueId};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
@@ -34,6 +34,9 @@ impl fmt::Display for RunPlan {
         }
         if self.taken.is_empty() && !self.again.nodes.is_empty() {
             writeln!(f, "               {}", self.computed_again())?;
+        }
+        if self.taken.is_empty() && self.offload_bytes() > Bytes::ZERO {
+            writeln!(f, "               {}", self.offloaded())?;
         }
         let mut changes = Vec::new();
         for permission in self.used.iter().filter(|permission| permission.changes_results()) {
@@ -116,13 +119,15 @@ fn wrapped(owners: &[(String, Bytes)]) -> Vec<String> {
 impl RunPlan {
     /// What a choice was, what it saved and what it cost.
     fn choice(&self, taken: &Taken) -> String {
-        let what = match taken.permissions[..] {
-            [Permission::Microbatch] => format!("{} micro-batches of {}", self.accumulation_steps(), self.micro_batch),
-            [Permission::Recompute] => self.computed_again(),
-            [Permission::MixedPrecision] => "activations in 16 bits".to_string(),
-            [Permission::State8bit] => "optimiser state in 8 bits".to_string(),
-            _ => "activations in 16 bits, optimiser state in 8".to_string(),
+        let each = |permission: &Permission| match permission {
+            Permission::Microbatch => format!("{} micro-batches of {}", self.accumulation_steps(), self.micro_batch),
+            Permission::Recompute => self.computed_again(),
+            Permission::Offload => self.offloaded(),
+            Permission::MixedPrecision => "activations in 16 bits".to_string(),
+            Permission::State8bit => "optimiser state in 8 bits".to_string(),
+            other => other.name().to_string(),
         };
+        let what = taken.permissions.iter().map(each).collect::<Vec<_>>().join(", ");
         let ((bytes, time), (less, longer)) = (taken.before, taken.after);
         let saved = match bytes.0.checked_sub(less.0) {
             Some(saved) => format!("{} less", Bytes(saved)),
@@ -136,6 +141,22 @@ impl RunPlan {
         format!("{} results computed again (+{:.1} % operations)", self.again.nodes.len(), 100.0 * self.again.flops_ratio())
     }
 
+    /// What leaves the device's memory, in words.
+    fn offloaded(&self) -> String {
+        let states = self.memory.states.iter().filter(|state| state.stored).count();
+        let values = self.memory.programs.iter().map(|program| program.offloaded.len()).max().unwrap_or(0);
+        let what = match (states, values) {
+            (states, 0) => format!("{states} tensors of the optimiser"),
+            (0, values) => format!("{values} results"),
+            (states, values) => format!("{states} tensors of the optimiser and {values} results"),
+        };
+        format!("{what} kept in {}: {} there, {} copied a batch", self.elsewhere(), self.offload_bytes(), self.offload_copied())
+    }
+
+    fn elsewhere(&self) -> &'static str {
+        if self.device_memory.is_some() { "pinned host memory" } else { "a file" }
+    }
+
     /// Every operation of every program, one line each: when it runs, what it makes and where, and whether it is made again.
     pub fn placement(&self) -> String {
         let mut text = String::new();
@@ -147,9 +168,10 @@ impl RunPlan {
                 let node = program.graph.node(*id);
                 let again = if program.again.nodes.contains(id) { " · again" } else { "" };
                 for output in &node.outputs {
-                    let place = match homes.get(output) {
-                        Some(buffer) => format!("{} at {} until step {}", buffer.size, buffer.offset.0, buffer.last),
-                        None => "in place of its old value".to_string(),
+                    let place = match (homes.get(output), program.places[output.0 as usize]) {
+                        (Some(buffer), _) => format!("{} at {} until step {}", buffer.size, buffer.offset.0, buffer.last),
+                        (None, Some(Place::Backing(offset))) => format!("offloaded to {} {}", self.elsewhere(), offset.0),
+                        (None, _) => "in place of its old value".to_string(),
                     };
                     text += &format!("  {time:>5}  {:<18} {:<32} {place}{again}\n", node.op.define().name(), node.scope);
                 }
@@ -191,7 +213,8 @@ impl RunPlan {
             "choices": self.taken.iter().map(Taken::to_json).collect::<Vec<_>>(),
             "recompute_flops_ratio": self.again.flops_ratio(),
             "recomputed": self.again.nodes.len(),
-            "offload_bytes": 0,
+            "offload_bytes": self.offload_bytes().0,
+            "offload_copied_bytes": self.offload_copied().0,
             "predicted_step_s": self.predicted_s,
             "predicted_by": if self.by_measured_speeds { "measured speeds" } else { "built-in rates" },
             "by_owner": object(&self.owners),

@@ -2,6 +2,7 @@
 
 mod callbacks;
 mod clock;
+mod custom;
 mod explain;
 mod fit;
 mod learning;
@@ -15,7 +16,7 @@ mod variants;
 use crate::allow::Allow;
 use crate::devices::{self, Choice, Opened};
 use crate::error::{Error, Result};
-use crate::loss::{Loss, Objective};
+use crate::loss::{Loss, Target, Targets};
 use crate::metrics::Metric;
 use crate::nn::Model;
 use crate::optim::{AVERAGE_NAME, Average, Clip, Optimizer};
@@ -33,16 +34,17 @@ use plimsoll_core::plan::recompute::{Pace, Rates};
 use plimsoll_core::{Budget, Bytes, Graph};
 use plimsoll_data::Dataset;
 use session::Session;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use variants::{Variant, Variants};
 
 pub(crate) use callbacks::smaller_is_better;
 pub use callbacks::{Callback, CsvLog, EarlyStopping, Flow};
-pub use fit::{Epoch, Event, Fit, History};
+pub use custom::{Batches, CustomLoop, HostBatch, Numbers};
+pub use fit::{Epoch, Event, FirstWeights, Fit, History};
 pub use plan::{Count, DeviceLine, Infeasible, LargestBatch, RunPlan, Sweep, SweepPoint, Taken};
-pub use predict::Prediction;
+pub use predict::{Predicted, Prediction};
 
 /// Trains a model on data under a line.
 ///
@@ -63,7 +65,7 @@ pub use predict::Prediction;
 pub struct Trainer {
     model: Model,
     data: Dataset,
-    objective: Objective,
+    targets: Targets,
     metrics: Option<Vec<Metric>>,
     learning: Learning,
     budget: Budget,
@@ -81,6 +83,8 @@ pub struct Trainer {
     variants: Option<Variants>,
     /// The variant that runs, once memory is laid out for it.
     settled: Option<Variant>,
+    /// Where tensors go that a plan keeps out of memory, on a device that shares the host's.
+    offload_folder: Option<PathBuf>,
     /// Whether the run writes checkpoints, which takes memory too.
     checkpointed: bool,
     only_predicts: bool,
@@ -93,7 +97,7 @@ impl Trainer {
         Trainer {
             model: model.into(),
             data: data.clone(),
-            objective: Loss::SoftmaxCrossEntropy.into(),
+            targets: Targets::Only(Loss::SoftmaxCrossEntropy.into()),
             metrics: None,
             learning: Learning::default(),
             budget: Budget::default(),
@@ -109,19 +113,52 @@ impl Trainer {
             device: None,
             variants: None,
             settled: None,
+            offload_folder: None,
             checkpointed: false,
             only_predicts: false,
             session: None,
         }
     }
 
-    /// With this loss, and what goes with it.
-    pub fn loss(mut self, loss: impl Into<Objective>) -> Trainer {
-        self.objective = loss.into();
+    /// With this loss, and what goes with it, for a model with one result.
+    pub fn loss(mut self, loss: impl Into<Target>) -> Trainer {
+        self.targets = Targets::Only(loss.into());
         self
     }
 
-    /// With these metrics instead of those usual for the loss.
+    /// With a loss for each of the model's results, by its name; the total is their weighted sum. Reports have the total as `loss` and each
+    /// as `NAME_loss`, and so for metrics. A result without a loss, or a loss without a result, is refused.
+    ///
+    /// ```
+    /// use plimsoll::nn::{Flatten, Functional};
+    /// use plimsoll::prelude::*;
+    ///
+    /// let mut net = Functional::new("two-headed");
+    /// let x = net.input();
+    /// let flat = net.add(Flatten, [x]);
+    /// let hidden = net.add(Dense::new(16).relu(), [flat]);
+    /// let (digit, again) = (net.add(Dense::new(10), [hidden]), net.add(Dense::new(10), [flat]));
+    /// let data = Dataset::digits(Split::Train).map("x", [scale(1.0 / 16.0)]).batch(32);
+    /// let mut trainer = Trainer::new(net.build_many([("digit", digit), ("again", again)]), &data).losses([
+    ///     ("digit", Target::new(Loss::SoftmaxCrossEntropy).labels("y")),
+    ///     ("again", Target::new(Loss::SoftmaxCrossEntropy).labels("y").weight(0.3).metrics([])),
+    /// ]);
+    /// let scores = trainer.fit(Fit::epochs(1))?.last().unwrap().training.clone();
+    /// let names: Vec<&str> = scores.iter().map(|(name, _)| name).collect();
+    /// assert_eq!(names, ["loss", "digit_loss", "again_loss", "digit_accuracy"]);
+    /// # Ok::<(), plimsoll::Error>(())
+    /// ```
+    pub fn losses<'n>(mut self, losses: impl IntoIterator<Item = (&'n str, Target)>) -> Trainer {
+        self.targets = Targets::Named(losses.into_iter().map(|(name, target)| (name.to_string(), target)).collect());
+        self
+    }
+
+    pub(crate) fn targets(mut self, targets: Targets) -> Trainer {
+        self.targets = targets;
+        self
+    }
+
+    /// With these metrics instead of those usual for the loss. Those of several results are said with their [losses](Trainer::losses).
     pub fn metrics(mut self, metrics: impl IntoIterator<Item = Metric>) -> Trainer {
         self.metrics = Some(metrics.into_iter().collect());
         self
@@ -273,6 +310,18 @@ impl Trainer {
     pub fn device_profile(mut self, profile: &str) -> Trainer {
         self.profile = Some(profile.to_string());
         self
+    }
+
+    /// Puts tensors that a plan keeps out of memory into a file in this folder, which should be on a disk with room. Unless said, that is the
+    /// system's folder for large temporary files; a run from a configuration uses its own folder. The file has no name and is gone with the
+    /// run, however that ends.
+    pub fn offload_folder(mut self, folder: impl Into<PathBuf>) -> Trainer {
+        self.set_offload_folder(folder.into());
+        self
+    }
+
+    pub(crate) fn set_offload_folder(&mut self, folder: PathBuf) {
+        self.offload_folder = Some(folder);
     }
 
     /// Predicts times, and chooses between ways to fit, by what was measured of the device. Without it, by rates that are the same
@@ -429,6 +478,11 @@ impl Trainer {
         })
     }
 
+    /// What it learns from.
+    pub fn data(&self) -> &Dataset {
+        &self.data
+    }
+
     /// Writes the weights as safetensors: whole or not at all.
     pub fn save_weights(&mut self, path: &Path) -> Result<()> {
         self.open_planned()?;
@@ -446,9 +500,26 @@ impl Trainer {
         self.open_device()?;
         if self.variants.is_none() {
             let schema = self.data.output_schema()?;
-            let metrics = self.metrics.clone().unwrap_or_else(|| self.objective.loss().default_metrics());
-            self.variants = Some(Variants::new(&self.model, schema, &self.objective, metrics, &self.learning, self.only_predicts)?);
+            let targets = self.targets_with_metrics()?;
+            self.variants = Some(Variants::new(&self.model, schema, targets, &self.learning, self.only_predicts)?);
         }
         Ok(())
+    }
+
+    /// The targets, with the metrics that were asked for apart from them.
+    fn targets_with_metrics(&self) -> Result<Targets> {
+        let mut targets = self.targets.clone();
+        let Some(metrics) = &self.metrics else { return Ok(targets) };
+        match &mut targets {
+            Targets::Only(target) => target.metrics = Some(metrics.clone()),
+            Targets::Named(named) => match &mut named[..] {
+                [(_, target)] => target.metrics = Some(metrics.clone()),
+                _ => {
+                    let what = "the metrics of several results are said with their losses: `Target::metrics`, or `metrics` beside `type`";
+                    return Err(Error::Config(what.to_string()));
+                }
+            },
+        }
+        Ok(targets)
     }
 }

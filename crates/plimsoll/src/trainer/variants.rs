@@ -3,8 +3,7 @@
 use super::learning::Learning;
 use super::programs::{Programs, programs};
 use crate::allow::{Allow, Permission};
-use crate::loss::Objective;
-use crate::metrics::Metric;
+use crate::loss::Targets;
 use crate::nn::Model;
 use crate::precision::Precision;
 use plimsoll_core::GraphError;
@@ -40,8 +39,7 @@ impl Variant {
 pub(super) struct Variants {
     model: Model,
     schema: Schema,
-    objective: Objective,
-    metrics: Vec<Metric>,
+    targets: Targets,
     learning: Learning,
     only_predicts: bool,
     written: [OnceCell<Programs>; 4],
@@ -49,16 +47,9 @@ pub(super) struct Variants {
 
 impl Variants {
     /// Writes the run as it was asked for.
-    pub fn new(
-        model: &Model,
-        schema: Schema,
-        objective: &Objective,
-        metrics: Vec<Metric>,
-        learning: &Learning,
-        only_predicts: bool,
-    ) -> Result<Variants, GraphError> {
-        let (model, objective, learning) = (model.clone(), objective.clone(), learning.clone());
-        let variants = Variants { model, schema, objective, metrics, learning, only_predicts, written: Default::default() };
+    pub fn new(model: &Model, schema: Schema, targets: Targets, learning: &Learning, only_predicts: bool) -> Result<Variants, GraphError> {
+        let (model, learning) = (model.clone(), learning.clone());
+        let variants = Variants { model, schema, targets, learning, only_predicts, written: Default::default() };
         variants.programs(Variant::default())?;
         Ok(variants)
     }
@@ -98,7 +89,7 @@ impl Variants {
     pub fn programs(&self, variant: Variant) -> Result<&Programs, GraphError> {
         let place = &self.written[usize::from(variant.activations) + 2 * usize::from(variant.state)];
         if place.get().is_none() {
-            let mut written = programs(&self.model, &self.schema, &self.objective, &self.metrics, &self.learning(variant))?;
+            let mut written = programs(&self.model, &self.schema, &self.targets, &self.learning(variant))?;
             if self.only_predicts {
                 written.only_predict();
             }

@@ -2,6 +2,7 @@
 
 mod choose;
 mod largest;
+mod offload;
 mod pipelines;
 mod sweep;
 
@@ -12,6 +13,7 @@ use crate::precision::Precision;
 use plimsoll_core::device::Device;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::plan::recompute::{Again, Pace};
+use plimsoll_core::step::Role;
 use plimsoll_core::{Budget, Bytes};
 use plimsoll_data::{Dataset, PipelinePlan};
 use std::fmt;
@@ -24,6 +26,9 @@ pub(super) use choose::plan_run;
 pub(super) use choose::prove;
 pub(super) use largest::largest_batch;
 pub(super) use sweep::sweep;
+
+/// The owner of what keeping tensors elsewhere takes of the host's memory.
+pub(super) const OFFLOAD: &str = "offload";
 
 /// The name of the host's memory in refusals.
 pub(super) const HOST: &str = "host memory";
@@ -237,6 +242,20 @@ impl RunPlan {
             sum.update(&buffer.last.to_le_bytes());
         }
         format!("{}x{}-{:08x}", self.batch, self.micro_batch, sum.finalize())
+    }
+
+    /// Bytes that are kept out of the device's memory: in the host's, or in a file on a device that shares that.
+    pub fn offload_bytes(&self) -> Bytes {
+        self.memory.backing
+    }
+
+    /// Bytes that go there and come back in a whole batch.
+    pub fn offload_copied(&self) -> Bytes {
+        let of = |role| self.memory.program(role).map_or(0, |program| program.copied(self.micro_batch).0);
+        Bytes(match self.accumulation_steps() as u64 {
+            1 => of(Role::Step),
+            pieces => of(Role::First) + (pieces - 2) * of(Role::Middle) + of(Role::Last),
+        })
     }
 
     /// Micro-batches per whole batch.
