@@ -2,6 +2,7 @@
 
 mod arena;
 mod bad_input;
+mod calibrate;
 mod cuda;
 mod data;
 mod end_to_end;

@@ -349,7 +349,6 @@ fn infeasible(request: &Request<'_>, lines: Lines, least: Candidate, start: Inst
         request.allow.with(Permission::Microbatch).with(Permission::MicrobatchBatchnorm),
         request.allow.with(Permission::Recompute).with(Permission::Microbatch).with(Permission::MicrobatchBatchnorm),
         request.allow.with(Permission::MixedPrecision),
-        request.allow.with(Permission::State8bit),
         request.allow.with(Permission::MixedPrecision).with(Permission::State8bit),
         request.allow.with(Permission::Offload),
         request.allow.with(Permission::Recompute).with(Permission::Microbatch).with(Permission::Offload),
