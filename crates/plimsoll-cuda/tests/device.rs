@@ -222,7 +222,7 @@ fn convolutional() -> Result<Graph, GraphError> {
     let mut g = Graph::new();
     let x = g.input("x", TensorType::f32(Shape::batch_of([9])));
     let y = g.input("y", TensorType::f32(Shape::batch_of([3])));
-    let mut parameter = |g: &mut Graph, name: &str, dims: &[usize]| {
+    let parameter = |g: &mut Graph, name: &str, dims: &[usize]| {
         g.state(name, StateKind::Parameter, TensorType::f32(Shape::fixed(dims.iter().copied())), Init::Uniform { limit: 0.2 })
     };
     let spread = parameter(&mut g, "spread", &[9, 6 * 6 * 8])?;

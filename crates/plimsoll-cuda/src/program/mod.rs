@@ -14,7 +14,7 @@ use crate::memory::{CudaMemory, Slab, lock};
 use crate::products::Product;
 use crate::staging::{RunId, Stage};
 use cudarc::driver::{result, sys};
-use lower::{Address, Addresses, Lowering, Work, guarding_loss, report};
+use lower::{Address, Addresses, Convolving, Lowering, Work, guarding_loss, report};
 use plimsoll_core::device::{DeviceError, Loaded, Memory, StepInputs, StepMemory};
 use plimsoll_core::plan::{Place, Plan, Program};
 use plimsoll_core::{Bytes, DType, NodeId, Op, ValueId};
@@ -415,7 +415,8 @@ impl Assembly<'_> {
                     })]),
                 }
             }
-            Work::Convolution { request, tensors, filter, before, after, fallback } => {
+            Work::Convolution(work) => {
+                let Convolving { request, tensors, filter, before, after, fallback } = *work;
                 let dnn = self.shared.dnn().expect("convolutions go to cuDNN only where it is");
                 let [image, kernel, result] = tensors;
                 let behind = Argument::WorkspaceBehind(filter as usize);
