@@ -25,6 +25,7 @@ use learning::Learning;
 use plan::{Request, largest_batch, plan_run, prove, sweep};
 use plimsoll_core::graph::{StateId, StateKind};
 use plimsoll_core::loss_scale::LossScaling;
+use plimsoll_core::passes::Columns;
 use plimsoll_core::plan::Certificate;
 use plimsoll_core::plan::recompute::Rates;
 use plimsoll_core::{Budget, Bytes};
@@ -422,7 +423,10 @@ impl Trainer {
         if self.programs.is_none() {
             let schema = self.data.output_schema()?;
             let targets = self.targets_with_metrics()?;
-            let mut programs = programs(&self.model, &schema, &targets, &self.learning)?;
+            // The CPU's products read any types; on a GPU the library wants one.
+            let shared = self.device.as_ref().is_some_and(|opened| opened.device.shares_host_memory());
+            let columns = if shared { Columns::AsTheyAre } else { Columns::Narrowed };
+            let mut programs = programs(&self.model, &schema, &targets, &self.learning, columns)?;
             if self.only_predicts {
                 programs.only_predict();
             }

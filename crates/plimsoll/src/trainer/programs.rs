@@ -6,7 +6,7 @@ use crate::metrics::{Board, Compared};
 use crate::nn::{Model, PIECE_SHARE};
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Graph, GraphError};
-use plimsoll_core::passes::{optimize, split_concats};
+use plimsoll_core::passes::{Columns, optimize, split_concats};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::shape::{Shape, TensorType};
 use plimsoll_core::step::Role;
@@ -95,7 +95,13 @@ impl Programs {
 const SMALL: Bytes = Bytes::mib(2);
 
 /// Writes and improves all graphs of a run.
-pub(super) fn programs(model: &Model, schema: &Schema, targets: &Targets, learning: &Learning) -> Result<Programs, GraphError> {
+pub(super) fn programs(
+    model: &Model,
+    schema: &Schema,
+    targets: &Targets,
+    learning: &Learning,
+    by_products: Columns,
+) -> Result<Programs, GraphError> {
     let names: Vec<&str> = model.outputs().collect();
     let targets = targets.of(&names)?;
     let read = columns(schema, model, &names, &targets)?;
@@ -119,7 +125,7 @@ pub(super) fn programs(model: &Model, schema: &Schema, targets: &Targets, learni
                 let output = g.map(result.output, |_, x| x)?;
                 g.output(name, output);
             }
-            return learning.precision.apply(split_concats(&g));
+            return learning.precision.apply(split_concats(&g), by_products);
         }
         for i in &read.all[read.features..] {
             columns.push(input(&mut g, *i));
@@ -185,7 +191,7 @@ pub(super) fn programs(model: &Model, schema: &Schema, targets: &Targets, learni
             })
             .collect();
         board = g.in_scope("metrics", |g| Board::lower(g, &compared))?;
-        learning.precision.apply(split_concats(&g))
+        learning.precision.apply(split_concats(&g), by_products)
     };
     let training = forward(true, true)?;
     let evaluation = forward(false, true)?;
@@ -211,7 +217,7 @@ pub(super) fn programs(model: &Model, schema: &Schema, targets: &Targets, learni
 }
 
 /// The columns of the data that a run reads.
-struct Columns {
+struct Read {
     /// What the model reads, then the labels that are not among it.
     all: Vec<usize>,
     /// How many of these the model reads.
@@ -224,7 +230,7 @@ struct Columns {
 
 /// The columns a model reads: `x` if it is named so, else the first; several are found by their names. Those of the labels: of a single
 /// result `y`, else the second; of several those named like the results, if nothing is said.
-fn columns(schema: &Schema, model: &Model, names: &[&str], targets: &[&Target]) -> Result<Columns, GraphError> {
+fn columns(schema: &Schema, model: &Model, names: &[&str], targets: &[&Target]) -> Result<Read, GraphError> {
     let error = |what: String| GraphError { scope: String::new(), what };
     let features = match model.inputs() {
         [single] => vec![schema.index_of(single).or_else(|| schema.index_of("x")).unwrap_or(0)],
@@ -264,7 +270,7 @@ fn columns(schema: &Schema, model: &Model, names: &[&str], targets: &[&Target]) 
     let used = all.iter().copied().chain(weight).map(|i| &schema.columns()[i]);
     match used.into_iter().find(|column| matches!(column.dtype, DType::F64 | DType::I64)) {
         Some(column) => Err(error(format!("column `{}` is {}; steps compute with 32 bits", column.name, column.dtype))),
-        None => Ok(Columns { all, features: read, labels, weight }),
+        None => Ok(Read { all, features: read, labels, weight }),
     }
 }
 
