@@ -346,6 +346,11 @@ impl Trainer {
         plan_run(&self.request(budget, validation)?)
     }
 
+    /// That the schedule lasts for this many epochs.
+    pub(crate) fn check_schedule(&self, epochs: u64, batch: usize) -> Result<()> {
+        self.learning.schedule.check(epochs * self.data.len().div_ceil(batch.max(1) as u64))
+    }
+
     /// The largest batch that runs in one piece under the line, answered from plans; none if not even one row fits.
     pub fn largest_batch(&mut self) -> Result<Option<LargestBatch>> {
         self.prepare()?;

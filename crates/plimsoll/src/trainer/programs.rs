@@ -42,7 +42,7 @@ pub(super) struct Programs {
     pub batch_statistics: bool,
     /// Which column of the batch each input is.
     pub columns: Vec<usize>,
-    /// The columns that hold class numbers.
+    /// The columns that hold class numbers or tokens.
     pub classes: Vec<Classes>,
     /// What is counted beside the loss.
     pub board: Board,
@@ -50,14 +50,22 @@ pub(super) struct Programs {
     pub predictions: Vec<(String, Vec<usize>)>,
 }
 
-/// A column of class numbers.
+/// A column of numbers that must be below a bound.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) struct Classes {
     pub column: usize,
-    /// How many classes there are.
+    /// How many classes or tokens there are.
     pub count: usize,
-    /// A label that is no class and does not count.
-    pub ignored: Option<i32>,
+    pub of: Of,
+}
+
+/// What such numbers are.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Of {
+    /// Classes, and perhaps a number that is none and does not count.
+    Labels(Option<i32>),
+    /// Rows of a table.
+    Tokens,
 }
 
 /// Heap that one node of a graph costs: itself, the copies that are planned and loaded, its lines of the certificate, and what the C library
@@ -131,11 +139,11 @@ pub(super) fn programs(
             columns.push(input(&mut g, *i));
         }
         let labels: Vec<ValueId> = read.labels.iter().map(|at| columns[*at]).collect();
-        classes.clear();
+        classes = tokens(model, schema, &read.all);
         for ((target, result), (value, at)) in targets.iter().zip(&results).zip(labels.iter().zip(&read.labels)) {
             let objective = &target.objective;
             let found = objective.classes(&g, *result, *value);
-            let found = found.map(|count| Classes { column: read.all[*at], count, ignored: objective.ignored() });
+            let found = found.map(|count| Classes { column: read.all[*at], count, of: Of::Labels(objective.ignored()) });
             classes.extend(found.filter(|found| !classes.contains(found)));
         }
         // Weights are for learning: held-out rows count alike, as in Keras.
@@ -214,6 +222,13 @@ pub(super) fn programs(
         board,
         predictions,
     })
+}
+
+/// The columns that embeddings look up; the first of those that are read are the model's inputs.
+fn tokens(model: &Model, schema: &Schema, read: &[usize]) -> Vec<Classes> {
+    let whole = |column: usize| matches!(schema.columns()[column].dtype, DType::I32 | DType::U8);
+    let bound = |(input, count): (usize, usize)| Classes { column: read[input], count, of: Of::Tokens };
+    model.bounded_inputs().map(bound).filter(|classes| whole(classes.column)).collect()
 }
 
 /// The columns of the data that a run reads.
