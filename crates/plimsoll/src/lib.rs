@@ -29,7 +29,7 @@ pub mod zoo;
 pub use allow::{Allow, Permission};
 pub use checkpoint::Checkpoints;
 pub use devices::{Choice, convolutions, open_device, open_each_way};
-pub use error::{Error, Result};
+pub use error::{BadRow, Error, Result};
 pub use generate::{Generator, Sampling};
 pub use loss::{Loss, Objective, Target};
 pub use metrics::{Metric, Scores};

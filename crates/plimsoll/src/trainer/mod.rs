@@ -28,6 +28,7 @@ use plan::{Request, largest_batch, plan_run, prove, sweep};
 use plimsoll_core::device::Device;
 use plimsoll_core::graph::{StateId, StateKind};
 use plimsoll_core::loss_scale::LossScaling;
+use plimsoll_core::passes::Columns;
 use plimsoll_core::plan::Certificate;
 use plimsoll_core::plan::recompute::{Pace, Rates};
 use plimsoll_core::{Budget, Bytes, Graph};
@@ -378,6 +379,11 @@ impl Trainer {
         plan_run(&self.request(budget, validation)?)
     }
 
+    /// That the schedule lasts for this many epochs.
+    pub(crate) fn check_schedule(&self, epochs: u64, batch: usize) -> Result<()> {
+        self.learning.schedule.check(epochs * self.data.len().div_ceil(batch.max(1) as u64))
+    }
+
     /// The largest batch that runs in one piece under the line, answered from plans; none if not even one row fits.
     pub fn largest_batch(&mut self) -> Result<Option<LargestBatch>> {
         self.prepare()?;
@@ -493,7 +499,10 @@ impl Trainer {
         if self.programs.is_none() {
             let schema = self.data.output_schema()?;
             let targets = self.targets_with_metrics()?;
-            let mut programs = programs(&self.model, &schema, &targets, &self.learning)?;
+            // The CPU's products read any types; on a GPU the library wants one.
+            let shared = self.device.as_ref().is_some_and(|opened| opened.device.shares_host_memory());
+            let columns = if shared { Columns::AsTheyAre } else { Columns::Narrowed };
+            let mut programs = programs(&self.model, &schema, &targets, &self.learning, columns)?;
             if self.only_predicts {
                 programs.only_predict();
             }
