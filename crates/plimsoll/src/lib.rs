@@ -43,8 +43,8 @@ pub use precision::Precision;
 pub use run::{Run, RunFolder};
 pub use schedule::{Plateau, Schedule, ScheduleState};
 pub use trainer::{
-    Callback, Count, CsvLog, DeviceLine, EarlyStopping, Epoch, Event, Fit, Flow, History, Infeasible, LargestBatch, Prediction, RunPlan,
-    Sweep, SweepPoint, Trainer,
+    Callback, Count, CsvLog, DeviceLine, EarlyStopping, Epoch, Event, Fit, Flow, History, InPieces, Infeasible, LargestBatch, Prediction,
+    RunPlan, Sweep, SweepPoint, Trainer,
 };
 
 /// Offsets for buffers with known lifetimes: the packing that plans are made with, by itself.

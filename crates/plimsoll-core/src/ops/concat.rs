@@ -34,7 +34,10 @@ impl Define for Concat {
         for ty in rest {
             let (own, _) = extent(ty)?;
             let rows = |ty: &TensorType| ty.shape.dims()[self.axis].is_batch();
-            if ty.dtype != first.dtype || rows(ty) != rows(first) || ty.shape.with(self.axis, 1.into()) != first.shape.with(self.axis, 1.into()) {
+            if ty.dtype != first.dtype
+                || rows(ty) != rows(first)
+                || ty.shape.with(self.axis, 1.into()) != first.shape.with(self.axis, 1.into())
+            {
                 return Err(format!("{first} and {ty} cannot be joined along axis {}", self.axis));
             }
             total += own;

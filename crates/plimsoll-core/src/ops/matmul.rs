@@ -72,7 +72,9 @@ impl Define for MatMul {
         let result = TensorType::new(self.dtype, shape);
         match rest {
             [before] if self.onto && self.epilogue.is_none() && **before == result && self.dtype == DType::F32 => {}
-            _ if self.onto => return Err(format!("goes on from one sum of the type {}, and has no epilogue", TensorType::f32(result.shape))),
+            _ if self.onto => {
+                return Err(format!("goes on from one sum of the type {}, and has no epilogue", TensorType::f32(result.shape)));
+            }
             _ => check_epilogue(self.epilogue.as_ref(), &result.shape, rest)?,
         }
         Ok(vec![result])

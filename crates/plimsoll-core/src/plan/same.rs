@@ -29,10 +29,8 @@ pub fn check_same(original: &Graph, planned: &Graph, device: &dyn Device, rows: 
     let after = Pieces { original, planned, device, most: rows, numbers: &mut numbers, before: &before }.meanings();
     // What is only a piece is nothing that a model gives.
     let whole = |meaning: &Meaning| if let Meaning::Whole(number) = meaning { *number } else { u32::MAX };
-    let wanted: Vec<(String, u32)> =
-        original.outputs().iter().map(|(name, value)| (name.clone(), before[value.0 as usize])).collect();
-    let given: Vec<(String, u32)> =
-        planned.outputs().iter().map(|(name, value)| (name.clone(), whole(&after[value.0 as usize]))).collect();
+    let wanted: Vec<(String, u32)> = original.outputs().iter().map(|(name, value)| (name.clone(), before[value.0 as usize])).collect();
+    let given: Vec<(String, u32)> = planned.outputs().iter().map(|(name, value)| (name.clone(), whole(&after[value.0 as usize]))).collect();
     if let Some((name, _)) = wanted.iter().find(|output| !given.contains(output)) {
         return fail(format!("the planned graph computes something else for the output `{name}`"));
     }
@@ -140,7 +138,8 @@ impl Pieces<'_> {
 
     /// What an op makes of a piece of the rows of some of what it reads.
     fn of_piece(&self, node: &Node, inputs: &[Meaning], rows: &HashMap<u32, usize>) -> Option<Meaning> {
-        let (from, to) = inputs.iter().find_map(|input| if let Meaning::Rows { from, to, .. } = input { Some((*from, *to)) } else { None })?;
+        let (from, to) =
+            inputs.iter().find_map(|input| if let Meaning::Rows { from, to, .. } = input { Some((*from, *to)) } else { None })?;
         let length = to.checked_sub(from)?;
         let first = Dim::times_batch(length);
         // Every input is this piece of something, laid along the result's rows, or has no rows; a sum comes last.

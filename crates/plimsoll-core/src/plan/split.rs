@@ -146,9 +146,7 @@ impl Segment {
                 let both = rows(&node.inputs[0]) && rows(&node.inputs[1]) && !op.transpose_b && op.epilogue.is_none();
                 return both.then_some(Kind::Sum);
             }
-            Op::MatMul(_) => {
-                rows(&node.inputs[0]) && none(&node.inputs[1]) && node.inputs[2..].iter().all(|input| aligned(input, 2))
-            }
+            Op::MatMul(_) => rows(&node.inputs[0]) && none(&node.inputs[1]) && node.inputs[2..].iter().all(|input| aligned(input, 2)),
             _ => false,
         };
         by_rows.then_some(Kind::Rows)

@@ -23,7 +23,8 @@ pub(super) fn matmul(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
             let matrix = |rows, columns, transposed| Shape::new(if transposed { [columns, rows] } else { [rows, columns] });
             let a = s.operand(matrix(m, k, transpose_a), Domain::Any)?;
             let b = s.operand(matrix(k, n, transpose_b), Domain::Any)?;
-            let y = s.graph.add_one(Op::MatMul(MatMul { transpose_a, transpose_b, dtype: s.draw.dtype(), ..MatMul::default() }), &[a, b])?;
+            let y =
+                s.graph.add_one(Op::MatMul(MatMul { transpose_a, transpose_b, dtype: s.draw.dtype(), ..MatMul::default() }), &[a, b])?;
             let marks = (if transpose_a { "ᵀ" } else { "" }, if transpose_b { "ᵀ" } else { "" });
             cases.push(s.finish(format!("a{}·b{}, the batch {batch_at}", marks.0, marks.1), &[y])?);
         }

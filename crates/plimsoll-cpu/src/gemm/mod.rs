@@ -18,8 +18,8 @@ pub(crate) mod tile;
 mod vector;
 
 pub(crate) use blocks::zeros;
-pub(crate) use plan::{rows_alone, sums_go_on};
 pub use blocks::{Block, Take, blocks_workspace_len, gemm_blocks, gemm_blocks_with};
+pub(crate) use plan::{rows_alone, sums_go_on};
 
 use std::ops::Range;
 

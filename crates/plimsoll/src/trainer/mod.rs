@@ -36,7 +36,7 @@ use std::sync::Arc;
 pub(crate) use callbacks::smaller_is_better;
 pub use callbacks::{Callback, CsvLog, EarlyStopping, Flow};
 pub use fit::{Epoch, Event, Fit, History};
-pub use plan::{Count, DeviceLine, Infeasible, LargestBatch, RunPlan, Sweep, SweepPoint};
+pub use plan::{Count, DeviceLine, InPieces, Infeasible, LargestBatch, RunPlan, Sweep, SweepPoint};
 pub use predict::Prediction;
 
 /// Trains a model on data under a line.
@@ -362,6 +362,7 @@ impl Trainer {
             allow: self.allow,
             count: self.count,
             precision: self.learning.precision,
+            in_pieces: false,
             pace: &self.pace,
         })
     }

@@ -26,7 +26,8 @@ pub(super) fn search(part: &Part, wanted: u64, work: u64, go_on: &dyn Fn() -> bo
     let greatest = part.pieces.iter().map(|piece| piece.size).max().unwrap_or(0);
     let mut known = 0;
     for share in SHARES {
-        let (great, small): (Vec<usize>, Vec<usize>) = (0..part.pieces.len()).partition(|i| part.pieces[*i].size >= greatest.div_ceil(share));
+        let (great, small): (Vec<usize>, Vec<usize>) =
+            (0..part.pieces.len()).partition(|i| part.pieces[*i].size >= greatest.div_ceil(share));
         // What is nearly everything is searched as a whole.
         if great.len() == known || small.len() < part.pieces.len() / 4 || tried.outcome != Outcome::GaveUp {
             break;

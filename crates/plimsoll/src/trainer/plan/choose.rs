@@ -2,6 +2,7 @@
 //! predicted to take the least time.
 
 use super::pipelines::{Pipelines, pipelines};
+use super::split::planned_graphs;
 use super::{Count, DeviceLine, HOST, Infeasible, Request, RunPlan};
 use crate::allow::{Allow, Permission};
 use crate::checkpoint::Checkpoints;
@@ -85,8 +86,9 @@ impl Candidate {
     }
 }
 
-/// Finds the fastest plan that stays under the lines.
-pub(in crate::trainer) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
+/// Finds the fastest plan that stays under the lines, with the heaviest layers as the request has them: whole, or in pieces. None if there is
+/// none.
+pub(super) fn plan_as_asked(request: &Request<'_>) -> Result<Option<RunPlan>> {
     let (start, lines) = (Instant::now(), Lines::of(request));
     let mut too_large: Vec<Candidate> = Vec::new();
     let mut chosen: Option<Candidate> = None;
@@ -111,10 +113,7 @@ pub(in crate::trainer) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
             }
         }
     }
-    match chosen {
-        Some(candidate) => run_plan(request, lines, candidate, start),
-        None => Err(Error::Infeasible(Box::new(infeasible(request, lines, start)?))),
-    }
+    chosen.map(|candidate| run_plan(request, lines, candidate, start)).transpose()
 }
 
 /// The same pieces with values computed again, if that is enough; else the smallest arena that was found.
@@ -137,8 +136,8 @@ pub(super) fn within(
     effort: Effort,
     from: Option<&Candidate>,
 ) -> Result<Result<Candidate, Option<Bytes>>> {
-    let graphs = graphs(request, large.micro_batch)?;
-    match recompute::refit(&large.memory, graphs, request.device, limit, request.pace, effort, from.map(|from| &*from.memory)) {
+    let graphs = planned_graphs(request, large.micro_batch)?;
+    match recompute::refit(&large.memory, &graphs, request.device, limit, request.pace, effort, from.map(|from| &*from.memory)) {
         Ok(plan) => Ok(Ok(finish(request, large.micro_batch, plan)?)),
         Err(FitError::TooSmall { least, .. }) => Ok(Err(Some(least))),
         Err(FitError::Graph(error)) => Err(error.into()),
@@ -158,7 +157,7 @@ pub(in crate::trainer) fn prove(request: &Request<'_>, certificate: &Certificate
     }
 }
 
-fn graphs<'a>(request: &Request<'a>, micro_batch: usize) -> Result<&'a [(Role, Graph)]> {
+pub(super) fn graphs<'a>(request: &Request<'a>, micro_batch: usize) -> Result<&'a [(Role, Graph)]> {
     if micro_batch == request.batch { Ok(&request.programs.whole) } else { Ok(request.programs.accumulating()?) }
 }
 
@@ -193,13 +192,16 @@ fn least_again(request: &Request<'_>, plain: Candidate) -> Result<Candidate> {
     Ok(plain)
 }
 
-fn infeasible(request: &Request<'_>, lines: Lines, start: Instant) -> Result<Infeasible> {
+/// Why there is no plan, and what would do.
+pub(super) fn infeasible(request: &Request<'_>, start: Instant) -> Result<Infeasible> {
+    let lines = Lines::of(request);
     let least = smallest(request, request.allow, &ways(request, request.allow))?;
     let pipeline = pipelines(request, least.feed_rows, None)?;
     let on_host = least.least > lines.host || least.on_device.is_none();
     let own = |candidate: &Candidate| if on_host { candidate.least } else { candidate.device_total() };
     let mut least_with = Vec::new();
     let more = [
+        request.allow.with(Permission::Split),
         request.allow.with(Permission::Recompute),
         request.allow.with(Permission::Microbatch),
         request.allow.with(Permission::Microbatch).with(Permission::MicrobatchBatchnorm),
@@ -210,7 +212,8 @@ fn infeasible(request: &Request<'_>, lines: Lines, start: Instant) -> Result<Inf
             // Hints need not be the very least: whole batches and single rows are enough to look at.
             let ways = ways(request, allow);
             let ends = if ways.len() > 2 { vec![ways[0], ways[ways.len() - 1]] } else { ways };
-            let with = own(&smallest(request, allow, &ends)?);
+            let request = Request { in_pieces: allow.has(Permission::Split), ..request.clone() };
+            let with = own(&smallest(&request, allow, &ends)?);
             if with < own(&least) {
                 least_with.push((allow, with));
             }
@@ -257,6 +260,9 @@ pub(super) fn run_plan(request: &Request<'_>, lines: Lines, candidate: Candidate
     if !again.nodes.is_empty() {
         used.push(Permission::Recompute);
     }
+    if candidate.memory.programs.iter().any(|program| program.graph.pieces() > 1) {
+        used.push(Permission::Split);
+    }
     if pieces > 1 {
         used.push(Permission::Microbatch);
         if request.programs.batch_statistics {
@@ -284,6 +290,7 @@ pub(super) fn run_plan(request: &Request<'_>, lines: Lines, candidate: Candidate
         }),
         flops,
         predicted_s: candidate.seconds(request),
+        split: None,
         again,
         precision: request.precision,
         allow: request.allow,
@@ -319,16 +326,16 @@ fn divisors(number: usize) -> Vec<usize> {
 
 /// The batch in pieces of this size, everything kept that is needed again.
 pub(super) fn candidate(request: &Request<'_>, micro_batch: usize) -> Result<Candidate> {
-    finish(request, micro_batch, layout(graphs(request, micro_batch)?, micro_batch, request.device)?)
+    finish(request, micro_batch, layout(&planned_graphs(request, micro_batch)?, micro_batch, request.device)?)
 }
 
 /// Checks a layout and puts everything else that the run holds beside it.
 fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) -> Result<Candidate> {
     let planned: Vec<&Graph> = memory.programs.iter().map(|program| &program.graph).collect();
     check(&memory.certificate(), &planned)?;
-    // Where something is computed again the graph is another one: it has to give the same results.
+    // Where something is computed again or in pieces the graph is another one: it has to give the same results.
     for (program, (_, graph)) in memory.programs.iter().zip(graphs(request, micro_batch)?) {
-        if !program.again.nodes.is_empty() {
+        if !program.again.nodes.is_empty() || program.graph.pieces() > 1 {
             check_same(graph, &program.graph, request.device, micro_batch)?;
         }
     }

@@ -3,6 +3,7 @@
 mod choose;
 mod largest;
 mod pipelines;
+mod split;
 mod sweep;
 
 use super::programs::Programs;
@@ -17,11 +18,12 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use largest::LargestBatch;
+pub use split::InPieces;
 pub use sweep::{Sweep, SweepPoint};
 
-pub(super) use choose::plan_run;
 pub(super) use choose::prove;
 pub(super) use largest::largest_batch;
+pub(super) use split::plan_run;
 pub(super) use sweep::sweep;
 
 /// The name of the host's memory in refusals.
@@ -60,6 +62,8 @@ pub struct RunPlan {
     pub flops: u64,
     /// What a program of the step computes again, and what that costs for one micro-batch.
     pub again: Again,
+    /// The layers that are computed in pieces of their rows, if some are.
+    pub split: Option<InPieces>,
     /// Predicted seconds of a whole batch.
     pub predicted_s: f64,
     /// In how many bits activations are kept.
@@ -190,6 +194,8 @@ pub(super) struct Request<'a> {
     pub allow: Allow,
     pub count: Count,
     pub precision: Precision,
+    /// Whether the heaviest layers are computed in pieces of their rows, where they can be.
+    pub in_pieces: bool,
     pub pace: &'a dyn Pace,
 }
 
