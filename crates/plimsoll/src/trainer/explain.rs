@@ -36,6 +36,10 @@ impl fmt::Display for RunPlan {
         if self.offload_bytes() > Bytes::ZERO {
             writeln!(f, "               {}", self.offloaded())?;
         }
+        if let Some(split) = &self.split {
+            let (layers, count) = (split.layers.join(", "), split.pieces);
+            writeln!(f, "               {layers} computed in {count} pieces of their rows ({} less arena by itself)", split.saved)?;
+        }
         let results = match (self.results_unchanged, self.used.contains(&Permission::MicrobatchBatchnorm)) {
             (true, _) => "unchanged by any memory choice",
             (false, true) => "changed: batch normalisation sees pieces instead of whole batches, as was allowed",
@@ -174,6 +178,7 @@ impl RunPlan {
             "used": self.used.iter().map(|permission| permission.name()).collect::<Vec<_>>(),
             "recompute_flops_ratio": self.again.flops_ratio(),
             "recomputed": self.again.nodes.len(),
+            "split": self.split.as_ref().map(|split| json!({ "layers": split.layers, "pieces": split.pieces, "saved_bytes": split.saved.0 })),
             "offload_bytes": self.offload_bytes().0,
             "offload_copied_bytes": self.offload_copied().0,
             "predicted_step_s": self.predicted_s,

@@ -43,7 +43,7 @@ pub(crate) use callbacks::smaller_is_better;
 pub use callbacks::{Callback, CsvLog, EarlyStopping, Flow};
 pub use custom::{Batches, CustomLoop, HostBatch, Numbers};
 pub use fit::{Epoch, Event, FirstWeights, Fit, History};
-pub use plan::{Count, DeviceLine, Infeasible, LargestBatch, RunPlan, Sweep, SweepPoint};
+pub use plan::{Count, DeviceLine, InPieces, Infeasible, LargestBatch, RunPlan, Sweep, SweepPoint};
 pub use predict::{Predicted, Prediction};
 
 /// Trains a model on data under a line.
@@ -471,6 +471,7 @@ impl Trainer {
             allow: self.allow,
             count: self.count,
             precision: self.learning.precision,
+            in_pieces: false,
             pace: &*self.pace,
             measured: self.measured,
         })

@@ -3,6 +3,7 @@
 
 use super::offload;
 use super::pipelines::{Pipelines, pipelines};
+use super::split::planned_graphs;
 use super::{Count, DeviceLine, HOST, Infeasible, OFFLOAD, Request, RunPlan};
 use crate::allow::{Allow, Permission};
 use crate::checkpoint::Checkpoints;
@@ -12,6 +13,7 @@ use plimsoll_core::plan::recompute::{self, Again, Effort, FitError};
 use plimsoll_core::plan::{self, Certificate, Plan, check, check_same, layout};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Graph};
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -29,7 +31,7 @@ pub(super) struct Candidate {
     fixed: Vec<(String, Bytes)>,
     /// What stands under the device's own line, if it has one.
     on_device: Option<Vec<(String, Bytes)>>,
-    /// The graphs it was laid out from, if they are not the model's own: with copies to and from elsewhere in them.
+    /// The graphs it was laid out from, if they are not the model's own: with layers in pieces, or copies to and from elsewhere in them.
     pub written: Option<Arc<Vec<(Role, Graph)>>>,
 }
 
@@ -99,8 +101,9 @@ impl Candidate {
     }
 }
 
-/// Finds the fastest plan that stays under the lines.
-pub(in crate::trainer) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
+/// Finds the fastest plan that stays under the lines, with the heaviest layers as the request has them: whole, or in pieces. None if there is
+/// none.
+pub(super) fn plan_as_asked(request: &Request<'_>) -> Result<Option<RunPlan>> {
     let (start, lines) = (Instant::now(), Lines::of(request));
     let mut too_large: Vec<Candidate> = Vec::new();
     let mut chosen: Option<Candidate> = None;
@@ -138,15 +141,7 @@ pub(in crate::trainer) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
             }
         }
     }
-    if let Some(candidate) = chosen {
-        return run_plan(request, lines, candidate, start);
-    }
-    // What would be said to be the least is taken if it is enough.
-    let least = smallest(request, lines, request.allow, &ways(request, request.allow))?;
-    if least.fits(lines) {
-        return run_plan(request, lines, least, start);
-    }
-    Err(Error::Infeasible(Box::new(infeasible(request, lines, least, start)?)))
+    chosen.map(|candidate| run_plan(request, lines, candidate, start)).transpose()
 }
 
 /// The same pieces with values computed again, if that is enough; else the smallest arena that was found.
@@ -190,12 +185,12 @@ pub(in crate::trainer) fn prove(request: &Request<'_>, certificate: &Certificate
     }
 }
 
-fn graphs<'a>(request: &Request<'a>, micro_batch: usize) -> Result<&'a [(Role, Graph)]> {
+pub(super) fn graphs<'a>(request: &Request<'a>, micro_batch: usize) -> Result<&'a [(Role, Graph)]> {
     if micro_batch == request.batch { Ok(&request.programs.whole) } else { Ok(request.programs.accumulating()?) }
 }
 
 /// The smallest plan under some permissions, found by search and laid out, among these ways to cut the batch.
-fn smallest(request: &Request<'_>, lines: Lines, allow: Allow, ways: &[usize]) -> Result<Candidate> {
+pub(super) fn smallest(request: &Request<'_>, lines: Lines, allow: Allow, ways: &[usize]) -> Result<Candidate> {
     let mut best: Option<Candidate> = None;
     // What leaves a device is on the host: as long as that has room, only the device counts.
     let size = |candidate: &Candidate| match candidate.on_device {
@@ -239,12 +234,14 @@ pub(super) fn least_again(request: &Request<'_>, plain: Candidate) -> Result<Can
     Ok(plain)
 }
 
-fn infeasible(request: &Request<'_>, lines: Lines, least: Candidate, start: Instant) -> Result<Infeasible> {
+/// Why there is no plan, and what would do.
+pub(super) fn infeasible(request: &Request<'_>, lines: Lines, least: Candidate, start: Instant) -> Result<Infeasible> {
     let pipeline = pipelines(request, least.feed_rows, None)?;
     let on_host = least.least > lines.host || least.on_device.is_none();
     let own = |candidate: &Candidate| if on_host { candidate.least } else { candidate.device_total() };
     let mut least_with = Vec::new();
     let more = [
+        request.allow.with(Permission::Split),
         request.allow.with(Permission::Recompute),
         request.allow.with(Permission::Microbatch),
         request.allow.with(Permission::Microbatch).with(Permission::MicrobatchBatchnorm),
@@ -257,7 +254,8 @@ fn infeasible(request: &Request<'_>, lines: Lines, least: Candidate, start: Inst
             // Hints need not be the very least: whole batches and single rows are enough to look at.
             let ways = ways(request, allow);
             let ends = if ways.len() > 2 { vec![ways[0], ways[ways.len() - 1]] } else { ways };
-            let with = own(&smallest(request, lines, allow, &ends)?);
+            let request = Request { in_pieces: allow.has(Permission::Split), ..request.clone() };
+            let with = own(&smallest(&request, lines, allow, &ends)?);
             if with < own(&least) {
                 least_with.push((allow, with));
             }
@@ -307,6 +305,9 @@ pub(super) fn run_plan(request: &Request<'_>, lines: Lines, candidate: Candidate
     if candidate.memory.backing > Bytes::ZERO {
         used.push(Permission::Offload);
     }
+    if candidate.memory.programs.iter().any(|program| program.graph.pieces() > 1) {
+        used.push(Permission::Split);
+    }
     if pieces > 1 {
         used.push(Permission::Microbatch);
         if request.programs.batch_statistics {
@@ -335,6 +336,7 @@ pub(super) fn run_plan(request: &Request<'_>, lines: Lines, candidate: Candidate
         flops,
         predicted_s: candidate.seconds(request),
         by_measured_speeds: request.measured,
+        split: None,
         again,
         precision: request.precision,
         allow: request.allow,
@@ -351,7 +353,7 @@ pub(super) fn run_plan(request: &Request<'_>, lines: Lines, candidate: Candidate
 }
 
 /// The micro-batches to try, largest first. Those the planner picks divide the batch, so that the pipeline can deliver them one by one.
-fn ways(request: &Request<'_>, allow: Allow) -> Vec<usize> {
+pub(super) fn ways(request: &Request<'_>, allow: Allow) -> Vec<usize> {
     let cut = allow.has(Permission::Microbatch) && (!request.programs.batch_statistics || allow.has(Permission::MicrobatchBatchnorm));
     match request.micro_batch {
         Some(rows) => vec![rows.clamp(1, request.batch)],
@@ -370,14 +372,19 @@ fn divisors(number: usize) -> Vec<usize> {
 
 /// The batch in pieces of this size, everything kept that is needed again.
 pub(super) fn candidate(request: &Request<'_>, micro_batch: usize) -> Result<Candidate> {
-    finish(request, micro_batch, layout(graphs(request, micro_batch)?, micro_batch, request.device)?)
+    let graphs = planned_graphs(request, micro_batch)?;
+    let plain = finish(request, micro_batch, layout(&graphs, micro_batch, request.device)?)?;
+    Ok(match graphs {
+        Cow::Borrowed(_) => plain,
+        Cow::Owned(written) => plain.from(Some(Arc::new(written))),
+    })
 }
 
 /// Checks a layout and puts everything else that the run holds beside it.
 pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) -> Result<Candidate> {
     let planned: Vec<&Graph> = memory.programs.iter().map(|program| &program.graph).collect();
     check(&memory.certificate(), &planned)?;
-    // Where something is computed again or leaves the graph is another one: it has to give the same results.
+    // Where something is computed again or in pieces, or leaves, the graph is another one: it has to give the same results.
     for (program, (_, graph)) in memory.programs.iter().zip(graphs(request, micro_batch)?) {
         if !program.again.nodes.is_empty() || program.graph.pieces() > 1 || memory.backing > Bytes::ZERO {
             check_same(graph, &program.graph, request.device, micro_batch)?;
