@@ -67,6 +67,8 @@ pub enum BufferKind {
     Activation,
     /// A value of the backward or update part.
     Gradient,
+    /// What was brought back from the backing store.
+    Loaded,
     /// What a kernel needs while it runs.
     Workspace,
 }
@@ -305,6 +307,7 @@ impl Plan {
                 let owner = match buffer.kind {
                     BufferKind::Activation => "activations",
                     BufferKind::Gradient => "gradients",
+                    BufferKind::Loaded => "loaded",
                     BufferKind::Workspace => "workspace",
                 };
                 *owners.entry(owner).or_default() += buffer.size;

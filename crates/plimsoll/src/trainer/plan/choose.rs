@@ -58,6 +58,14 @@ impl Candidate {
         self.least <= lines.host && self.device_total() <= lines.device
     }
 
+    /// By how much it is over its line.
+    pub fn excess(&self, lines: Lines) -> Bytes {
+        match &self.on_device {
+            Some(_) => self.device_total().saturating_sub(lines.device),
+            None => self.least.saturating_sub(lines.host),
+        }
+    }
+
     /// The same, laid out from these graphs.
     pub fn from(self, written: Option<Arc<Vec<(Role, Graph)>>>) -> Candidate {
         Candidate { written, ..self }
