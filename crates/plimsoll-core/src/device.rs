@@ -21,9 +21,15 @@ pub trait Device: Send + Sync {
     /// What every offset must be a multiple of; a power of two.
     fn alignment(&self) -> Bytes;
 
-    /// What the device's own software takes besides any plan.
-    fn overhead(&self) -> Overhead {
+    /// What the device's own software takes besides what a plan places, if it is to run this one.
+    fn overhead(&self, plan: &Plan) -> Overhead {
+        let _ = plan;
         Overhead::default()
+    }
+
+    /// How many convolutions of the programs loaded so far went which way, by name, where there is more than one.
+    fn taken(&self) -> Vec<(String, usize)> {
+        Vec::new()
     }
 
     /// Bytes of its own memory that are free, its own software's included; none if it shares the host's.
@@ -60,6 +66,14 @@ pub trait Device: Send + Sync {
     /// The scratch a node's kernel needs for at most `rows` rows. Never less for more rows.
     fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes;
 
+    /// Whether a node that is given its rows (the first axis, a multiple of the batch) in pieces of `piece` times the batch computes the same bits,
+    /// for any batch of at most `rows`: each row as if all others were beside it, or, for a product that sums over the rows, each piece's sum onto that of the
+    /// piece before ([`MatMul::onto`](crate::ops::MatMul::onto)) as if it had not stopped between them.
+    fn cut_rows(&self, graph: &Graph, node: &Node, piece: usize, rows: usize) -> bool {
+        let _ = (graph, node, piece, rows);
+        false
+    }
+
     /// Takes memory from the device, zeroed.
     fn allocate(&self, size: Bytes) -> Result<Box<dyn Memory>, DeviceError>;
 
@@ -74,6 +88,14 @@ pub struct Overhead {
     pub device: Bytes,
     /// On the host.
     pub host: Bytes,
+}
+
+impl std::ops::Add for Overhead {
+    type Output = Overhead;
+
+    fn add(self, other: Overhead) -> Overhead {
+        Overhead { device: self.device + other.device, host: self.host + other.host }
+    }
 }
 
 /// How fast tensors go to a backing store and come back.

@@ -76,6 +76,10 @@ impl Device for CpuDevice {
         program::workspace(graph, node, rows, self.threads())
     }
 
+    fn cut_rows(&self, graph: &Graph, node: &Node, piece: usize, rows: usize) -> bool {
+        program::cut_rows(graph, node, piece, rows)
+    }
+
     fn allocate(&self, size: Bytes) -> Result<Box<dyn Memory>, DeviceError> {
         Ok(Box::new(CpuMemory(Arc::new(Block::new(&self.name(), size)?))))
     }

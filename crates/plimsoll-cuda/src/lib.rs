@@ -5,6 +5,8 @@
 
 mod cache;
 mod compile;
+mod convolutions;
+mod cudnn;
 mod device;
 mod driver;
 mod kernels;
@@ -18,6 +20,7 @@ mod program;
 mod staging;
 
 pub use cache::KernelCache;
+pub use convolutions::Convolutions;
 pub use device::CudaDevice;
 pub use probe::{Found, Gpu, Probe, probe};
 pub use profile::{PlanOnly, Profile};

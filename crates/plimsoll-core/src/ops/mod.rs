@@ -17,7 +17,7 @@ mod reshape;
 mod slice;
 mod transpose;
 
-pub use attention::{Attention, AttentionGrad, AttentionShape, Packing};
+pub use attention::{Attention, AttentionGrad, AttentionShape, Packing, WeightDropout};
 pub use concat::Concat;
 pub use conv::{Conv2d, Conv2dGradFilter, Conv2dGradInput, Window};
 pub use gather::{Gather, ScatterAdd};

@@ -74,6 +74,18 @@ pub struct Claim {
     /// Every piece of the backing store that is used within a run: owner, offset, size, first and last step.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stored: Vec<(String, Bytes, Bytes, u32, u32)>,
+    /// In how many pieces of their rows the heaviest layers are computed.
+    #[serde(default = "in_one_piece", skip_serializing_if = "is_one_piece")]
+    pub pieces: usize,
+}
+
+fn in_one_piece() -> usize {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "asked for by serde")]
+fn is_one_piece(pieces: &usize) -> bool {
+    *pieces == 1
 }
 
 /// The whole plan as a document.
@@ -155,5 +167,6 @@ fn claim(program: &Program, rows: usize) -> Claim {
         sequence: program.again.sequence.clone(),
         offloaded: program.offloaded.iter().map(|value| value.0).collect(),
         stored: program.stored.iter().map(|b| (b.owner.clone(), b.offset, b.size, b.first, b.last)).collect(),
+        pieces: program.graph.pieces(),
     }
 }

@@ -9,6 +9,7 @@ mod order;
 mod prove;
 pub mod recompute;
 mod same;
+pub mod split;
 mod staging;
 mod updates;
 
@@ -30,7 +31,7 @@ pub use same::check_same;
 pub use staging::{SLOT_HEADER, Staging};
 
 /// How many single numbers of a run are handed to the host by themselves.
-pub const NUMBERS: usize = 15;
+pub const NUMBERS: usize = 31;
 
 /// Where a value is while it lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,7 +194,7 @@ pub fn sequence(graph: &Graph, rows: usize, device: &dyn Device) -> Result<Seque
     verify(&graph)?;
     let alignment = device.alignment();
     let workspace = |node: NodeId| device.workspace(&graph, graph.node(node), rows).align_up(alignment.0);
-    let order = offload::tighten(&graph, order::order(&graph, rows, alignment, &workspace));
+    let order = order::order(&graph, rows, alignment, &workspace);
     let again = Again { flops: graph.flops(rows), ..Again::default() };
     Ok(Sequenced { graph, order, again, limit: None })
 }

@@ -8,6 +8,7 @@ use super::check::{CheckError, check};
 use super::offload::offload;
 use super::recompute::write::write;
 use super::same::check_same;
+use super::split::split;
 use super::updates::{legalise, root};
 use crate::Bytes;
 use crate::device::Device;
@@ -32,8 +33,8 @@ pub fn prove(certificate: &Certificate, graphs: &[(Role, Graph)], device: &dyn D
     }
     let mut planned = Vec::with_capacity(graphs.len());
     for (claim, (role, graph)) in certificate.programs.iter().zip(graphs) {
-        let replayed = replay(graph, certificate, claim)?;
-        check_same(graph, &replayed).map_err(|error| CheckError { at: role.name().to_string(), ..error })?;
+        let replayed = replay(graph, certificate, claim, device)?;
+        check_same(graph, &replayed, device, certificate.rows).map_err(|error| CheckError { at: role.name().to_string(), ..error })?;
         planned.push(replayed);
     }
     check(certificate, &planned.iter().collect::<Vec<_>>())?;
@@ -63,13 +64,21 @@ pub fn prove(certificate: &Certificate, graphs: &[(Role, Graph)], device: &dyn D
     Ok(())
 }
 
-/// The graph that a claim speaks of: the model's own, with everything written out that the claim says is computed twice.
-fn replay(graph: &Graph, certificate: &Certificate, claim: &Claim) -> Result<Graph, CheckError> {
+/// The graph that a claim speaks of: the model's own, with everything written out that the claim says is computed twice or in pieces, or leaves and comes
+/// back.
+fn replay(graph: &Graph, certificate: &Certificate, claim: &Claim, device: &dyn Device) -> Result<Graph, CheckError> {
     let fail = |what: String| CheckError { at: claim.role.name().to_string(), what };
     let wrong = |error: GraphError| fail(error.to_string());
     let states: Vec<StateId> = certificate.stored.iter().copied().map(StateId).collect();
     let values: Vec<ValueId> = claim.offloaded.iter().copied().map(ValueId).collect();
-    let graph = if states.is_empty() && values.is_empty() { graph.clone() } else { offload(graph, &states, &values).map_err(wrong)? };
+    let graph = match claim.pieces {
+        1 => graph.clone(),
+        pieces => {
+            let cut = split(graph, certificate.rows, device, pieces);
+            cut.ok_or_else(|| fail(format!("it states layers computed in {pieces} pieces, but this graph cannot be cut so")))?
+        }
+    };
+    let graph = if states.is_empty() && values.is_empty() { graph } else { offload(&graph, &states, &values).map_err(wrong)? };
     let graph = legalise(&graph).map_err(wrong)?;
     if claim.sequence.is_empty() {
         return Ok(graph);

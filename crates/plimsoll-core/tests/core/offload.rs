@@ -60,7 +60,7 @@ fn any_choice_is_planned_soundly_and_changes_no_bit() {
         let choice = draw(&graph, seed);
         let plan = planned(&graph, &choice, &Slow { broken: None });
         assert_sound(&plan);
-        check_same(&graph, &plan.programs[0].graph).unwrap();
+        check_same(&graph, &plan.programs[0].graph, &Slow { broken: None }, plan.rows).unwrap();
         prove(&plan.certificate(), &[(Role::Step, graph.clone())], &Slow { broken: None }).unwrap();
         let stored: Vec<bool> = plan.states.iter().map(|state| state.stored).collect();
         let read = |state: &StateId| graph.state_value(*state).is_some() || graph.updates().iter().any(|(changed, _)| changed == state);
@@ -123,7 +123,7 @@ fn what_leaves_can_be_computed_again_beside_it() {
             Err(error) => panic!("{error}"),
         };
         assert_sound(&fitted);
-        check_same(&graph, &fitted.programs[0].graph).unwrap();
+        check_same(&graph, &fitted.programs[0].graph, &device, fitted.rows).unwrap();
         prove(&fitted.certificate(), &[(Role::Step, graph.clone())], &device).unwrap();
         both += usize::from(!fitted.programs[0].again.nodes.is_empty());
         assert!(after_steps(Arc::new(Late), plan) == after_steps(Arc::new(Late), fitted), "seed {seed}");

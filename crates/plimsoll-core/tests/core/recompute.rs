@@ -106,7 +106,7 @@ fn every_limit_is_met_soundly_or_refused_with_the_least_that_works() {
                 Ok((found, plan)) => {
                     assert!(plan.arena <= limit, "{} where {limit} was asked for", plan.arena);
                     assert_sound(&plan);
-                    check_same(&graph, &plan.programs[0].graph).unwrap();
+                    check_same(&graph, &plan.programs[0].graph, &device, ROWS).unwrap();
                     assert!(percent < 100 || found.again.nodes.is_empty(), "nothing is repeated where nothing must be");
                     met += 1;
                     repeated += usize::from(!found.again.nodes.is_empty());

@@ -4,7 +4,7 @@ mod copies;
 mod instruction;
 mod lower;
 
-pub(crate) use lower::workspace;
+pub(crate) use lower::{cut_rows, workspace};
 
 use crate::copier::Copier;
 use crate::memory::{Block, CpuMemory};

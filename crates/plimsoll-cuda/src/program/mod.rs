@@ -2,11 +2,14 @@
 
 mod lower;
 
-pub(crate) use lower::workspace;
+#[cfg(test)]
+pub(crate) use lower::convolution;
+pub(crate) use lower::{wants_cudnn, workspace};
 
+use crate::cudnn::Convolution;
 use crate::device::Shared;
 use crate::driver::{Graph, Module, launch};
-use crate::kernels::{Kernel, PRELUDE};
+use crate::kernels::{Argument, Kernel, PRELUDE};
 use crate::lanes::Lanes;
 use crate::memory::{CudaMemory, Slab, lock};
 use crate::products::Product;
@@ -51,8 +54,24 @@ struct Instruction {
 }
 
 enum Step {
-    Launch { function: sys::CUfunction, blocks: [u32; 3], threads: u32, arguments: Vec<Address> },
-    Product { product: Box<Product>, a: Address, b: Address, c: Address, workspace: Address },
+    Launch {
+        function: sys::CUfunction,
+        blocks: [u32; 3],
+        threads: u32,
+        arguments: Vec<Address>,
+    },
+    Product {
+        product: Box<Product>,
+        a: Address,
+        b: Address,
+        c: Address,
+        workspace: Address,
+    },
+    /// Image, filter, result, scratch.
+    Convolution {
+        convolution: Box<Convolution>,
+        addresses: [Address; 4],
+    },
 }
 
 // SAFETY: functions belong to the module that the program keeps; they may be launched from any thread.
@@ -102,7 +121,15 @@ impl CudaProgram {
             let what = format!("`{name}` is in the backing store, but its new value is not made where it was loaded");
             return Err(unsupported(what));
         }
-        let lowering = Lowering { plan, program, rows, loss: guarding_loss(graph), library: shared.products.is_some() };
+        let lowering = Lowering {
+            plan,
+            program,
+            rows,
+            loss: guarding_loss(graph),
+            library: shared.products.is_some(),
+            cudnn: wants_cudnn(program, rows, shared.convolutions) && shared.dnn().is_some(),
+            convolutions: shared.convolutions,
+        };
         let stage = resident.stage(&staging)?;
         let offsets: Vec<usize> = staging.columns(graph, plan.rows).iter().map(|offset| offset.get()).collect();
         let header = staging.header(graph, plan.rows).get();
@@ -115,7 +142,7 @@ impl CudaProgram {
             scalars: staging.scalars(graph, plan.rows).get(),
             alarm: lock(&stage).alarm,
         };
-        let mut assembly = Assembly { shared, addresses: &addresses, names: HashMap::new(), sources: Vec::new() };
+        let mut assembly = Assembly { shared, addresses: &addresses, stage: &stage, names: HashMap::new(), sources: Vec::new() };
         let mut pending = Vec::new();
         let mut loss_known = false;
         for (step, id) in program.order.iter().enumerate() {
@@ -126,16 +153,22 @@ impl CudaProgram {
             };
             let works = lowering.lower(node, loss_known).map_err(named)?;
             let (offset, size) = program.workspaces[step];
-            let needed = workspace(graph, node, rows);
+            let needed = workspace(graph, node, rows, shared.convolutions);
             if needed > size || offset.0 + needed.0 > arena.size {
                 return Err(named(format!("needs {needed} of workspace, but the plan gives it {size}")));
             }
-            let steps = works.into_iter().map(|work| assembly.resolve(work, &node.inputs, &node.outputs, offset, needed));
-            pending.push((Some(*id), steps.collect::<Result<Vec<_>, _>>().map_err(named)?, node.outputs.clone()));
+            let mut steps = Vec::new();
+            for work in works {
+                steps.extend(assembly.resolve(work, &node.inputs, &node.outputs, offset, needed).map_err(named)?);
+            }
+            if matches!(node.op, Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Conv2dGradFilter(_)) {
+                shared.took(way_of(&steps));
+            }
+            pending.push((Some(*id), steps, node.outputs.clone()));
             loss_known |= lowering.loss.is_some_and(|loss| node.outputs.contains(&root(program, loss)));
         }
         let last = assembly.resolve(report(program, lowering.loss), &[], &[], Bytes::ZERO, Bytes::ZERO).map_err(unsupported)?;
-        pending.push((None, vec![last], vec![]));
+        pending.push((None, last, vec![]));
 
         let failed = |error| shared.context.failed("loading the kernels", error);
         let mut modules = Vec::with_capacity(assembly.sources.len());
@@ -232,6 +265,11 @@ impl CudaProgram {
                 Step::Product { product, a, b, c, workspace } => {
                     // SAFETY: as above; the plan gives the product the scratch it was made for.
                     unsafe { product.run(at(*a), at(*b), at(*c), at(*workspace), stream) }
+                        .map_err(|what| DeviceError::Failed { device: self.shared.context.name(), what })?;
+                }
+                Step::Convolution { convolution, addresses } => {
+                    // SAFETY: as above; the library's stream is this one.
+                    unsafe { convolution.run(addresses.map(at)) }
                         .map_err(|what| DeviceError::Failed { device: self.shared.context.name(), what })?;
                 }
             }
@@ -360,6 +398,7 @@ const AT_ONCE: usize = 32;
 struct Assembly<'a> {
     shared: &'a Shared,
     addresses: &'a Addresses<'a>,
+    stage: &'a Mutex<Stage>,
     names: HashMap<String, usize>,
     /// The texts to compile, each with [`AT_ONCE`] kernels.
     sources: Vec<String>,
@@ -368,7 +407,17 @@ struct Assembly<'a> {
 /// A step whose kernel has a name, but no address yet.
 enum Unlinked {
     Launch { number: usize, blocks: [u32; 3], threads: u32, arguments: Vec<Address> },
-    Product(Step),
+    Ready(Step),
+}
+
+/// Who computes a convolution that has become these steps.
+fn way_of(steps: &[Unlinked]) -> &'static str {
+    let any = |is: fn(&Step) -> bool| steps.iter().any(|step| matches!(step, Unlinked::Ready(step) if is(step)));
+    match () {
+        () if any(|step| matches!(step, Step::Convolution { .. })) => "cuDNN",
+        () if any(|step| matches!(step, Step::Product { .. })) => "cuBLASLt",
+        () => "generated",
+    }
 }
 
 impl Assembly<'_> {
@@ -379,25 +428,61 @@ impl Assembly<'_> {
         outputs: &[ValueId],
         offset: Bytes,
         workspace: Bytes,
-    ) -> Result<Unlinked, String> {
+    ) -> Result<Vec<Unlinked>, String> {
         match work {
-            Work::Kernel(kernel, inputs) => self.launch(&kernel, &inputs, outputs, offset),
-            Work::Product { extents, transpose: (a, b), types, narrowed, fallback } => {
+            Work::Kernel(kernel, inputs) => Ok(vec![self.launch(&kernel, &inputs, outputs, offset)?]),
+            Work::Product { extents, transpose: (a, b), operands, types, narrowed, fallback } => {
                 let library = self.shared.products.as_ref().expect("products are only made where the library is");
                 let taken = narrowed.map_or(0, |(_, bytes)| bytes);
                 let scratch = self.addresses.arena.0 + offset.0;
                 match Product::new(library, extents, types, a, b, workspace.get() - taken as usize) {
-                    None => self.launch(&fallback, inputs, outputs, offset),
-                    Some(product) => Ok(Unlinked::Product(Step::Product {
+                    None => self.launch_all(&fallback, inputs, outputs, offset),
+                    Some(product) => Ok(vec![Unlinked::Ready(Step::Product {
                         product: Box::new(product),
-                        a: self.operand(0, narrowed, inputs, scratch)?,
-                        b: self.operand(1, narrowed, inputs, scratch)?,
+                        a: self.operand(operands[0], narrowed, inputs, scratch)?,
+                        b: self.operand(operands[1], narrowed, inputs, scratch)?,
                         c: self.addresses.value(outputs[0])?,
                         workspace: Address::Fixed(scratch + taken),
-                    })),
+                    })]),
+                }
+            }
+            Work::Convolution { request, tensors, filter, before, after, fallback } => {
+                let dnn = self.shared.dnn().expect("convolutions go to cuDNN only where it is");
+                let [image, kernel, result] = tensors;
+                let behind = Argument::WorkspaceBehind(filter as usize);
+                let mut addresses = [Address::Answer; 4];
+                for (address, argument) in addresses.iter_mut().zip([image, kernel, result, behind]) {
+                    *address = self.addresses.argument(argument, inputs, outputs, offset)?;
+                }
+                let now = {
+                    let stage = lock(self.stage);
+                    addresses.map(|address| resolve(address, &stage, 0))
+                };
+                // SAFETY: the places are the plan's, inside of memories that this program keeps. Nothing but steps writes into the arena, and what one step left
+                // there is lost when the next begins.
+                match unsafe { Convolution::find(dnn, &request, workspace.get() - filter as usize, now) } {
+                    Err(refusal) => {
+                        self.shared.took(&format!("generated because cuDNN {refusal}"));
+                        self.launch_all(&fallback, inputs, outputs, offset)
+                    }
+                    Ok(convolution) => {
+                        let mut steps = Vec::new();
+                        if let Some(kernel) = before {
+                            steps.push(self.launch(&kernel, inputs, outputs, offset)?);
+                        }
+                        steps.push(Unlinked::Ready(Step::Convolution { convolution: Box::new(convolution), addresses }));
+                        for (kernel, seen) in &after {
+                            steps.push(self.launch(kernel, seen, outputs, offset)?);
+                        }
+                        Ok(steps)
+                    }
                 }
             }
         }
+    }
+
+    fn launch_all(&mut self, kernels: &[Kernel], inputs: &[ValueId], outputs: &[ValueId], offset: Bytes) -> Result<Vec<Unlinked>, String> {
+        kernels.iter().map(|kernel| self.launch(kernel, inputs, outputs, offset)).collect()
     }
 
     /// Where an operand of a product is: in the scratch, if it was narrowed.
@@ -440,7 +525,7 @@ impl Unlinked {
                 let function = modules[number / AT_ONCE].function(&kernel_name(number))?;
                 Ok(Step::Launch { function, blocks, threads, arguments })
             }
-            Unlinked::Product(step) => Ok(step),
+            Unlinked::Ready(step) => Ok(step),
         }
     }
 }

@@ -50,7 +50,7 @@ fn layers_do_what_those_of_keras_do() {
         let x = g.input("x", ty);
         let lowered = model.lower(&mut g, &[x], case["training"].as_bool().unwrap()).unwrap();
         let pull = g.input("pull", pulled);
-        let product = g.times(lowered.output, pull).unwrap();
+        let product = g.times(lowered.outputs[0].value, pull).unwrap();
         let loss = g.sum(product).unwrap();
         let learnt: Vec<(String, ValueId)> = (0..g.states().len())
             .filter(|i| g.states()[*i].kind == StateKind::Parameter)
@@ -64,7 +64,7 @@ fn layers_do_what_those_of_keras_do() {
         let scalars: Vec<f64> = g.scalars().iter().map(|scalar| if scalar == PIECE_SHARE { 1.0 / rows as f64 } else { f64::NAN }).collect();
         let inputs = [numbers(&case["x"]), numbers(&case["pull"])];
         let outcome = reference::run(&g, rows, &inputs, &states, &scalars, &StepRandom::default());
-        near(&format!("{name}, result"), outcome.value(lowered.output), &case["y"]);
+        near(&format!("{name}, result"), outcome.value(lowered.outputs[0].value), &case["y"]);
         near(&format!("{name}, gradient of the input"), outcome.value(*found.last().unwrap()), &case["dx"]);
         for ((state, _), gradient) in learnt.iter().zip(&found) {
             near(&format!("{name}, gradient of {state}"), outcome.value(*gradient), &case["gradients"][own(state)]);

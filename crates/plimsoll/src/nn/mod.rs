@@ -37,6 +37,7 @@ pub use init::Initializer;
 pub use lowering::{Lowering, PIECE_SHARE, Penalty};
 pub use merge::{Add, Average, Concatenate, Maximum, Multiply, Subtract};
 pub use model::Model;
+pub(crate) use model::Output;
 pub use noise::{GaussianDropout, GaussianNoise};
 pub use norm::{BatchNorm, GroupNorm, LayerNorm, RmsNorm};
 pub use pool::{AveragePool2D, GlobalAveragePool, GlobalMaxPool, MaxPool2D, MaxUnpool2D};

@@ -42,7 +42,8 @@ impl fmt::Display for RunPlan {
             (false, false) => "changed by what was allowed",
         };
         writeln!(f, "  results      {results}")?;
-        writeln!(f, "  predicted    {} a batch", seconds(self.predicted_s))?;
+        let by = if self.by_measured_speeds { "" } else { ", by built-in rates" };
+        writeln!(f, "  predicted    {} a batch{by}", seconds(self.predicted_s))?;
         let cut = if self.may_cut { ", cut into single rows if need be" } else { "" };
         match &self.device_memory {
             Some(device) => write!(f, "  least        {} there and {} on the host work too{cut}", device.least, self.least),
@@ -176,6 +177,7 @@ impl RunPlan {
             "offload_bytes": self.offload_bytes().0,
             "offload_copied_bytes": self.offload_copied().0,
             "predicted_step_s": self.predicted_s,
+            "predicted_by": if self.by_measured_speeds { "measured speeds" } else { "built-in rates" },
             "by_owner": object(&self.owners),
             "pipeline": object(&self.pipeline_stages),
             "min_bytes": self.least.0,

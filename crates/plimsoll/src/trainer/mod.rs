@@ -1,6 +1,8 @@
 //! The trainer: a model, data, a loss and a line go in; a plan comes out, then a trained model.
 
 mod callbacks;
+mod clock;
+mod custom;
 mod explain;
 mod fit;
 mod learning;
@@ -13,31 +15,35 @@ mod track;
 use crate::allow::Allow;
 use crate::devices::{self, Choice, Opened};
 use crate::error::{Error, Result};
-use crate::loss::{Loss, Objective};
+use crate::loss::{Loss, Target, Targets};
 use crate::metrics::Metric;
 use crate::nn::Model;
 use crate::optim::{AVERAGE_NAME, Average, Clip, Optimizer};
 use crate::precision::Precision;
 use crate::schedule::{Schedule, ScheduleState};
+use crate::speed::{Speeds, time_own_nodes};
 use crate::{system, tensors};
 use learning::Learning;
 use plan::{Request, largest_batch, plan_run, prove, sweep};
+use plimsoll_core::device::Device;
 use plimsoll_core::graph::{StateId, StateKind};
 use plimsoll_core::loss_scale::LossScaling;
 use plimsoll_core::plan::Certificate;
-use plimsoll_core::plan::recompute::Rates;
-use plimsoll_core::{Budget, Bytes};
+use plimsoll_core::plan::recompute::{Pace, Rates};
+use plimsoll_core::{Budget, Bytes, Graph};
 use plimsoll_data::Dataset;
 use programs::{Programs, programs};
 use session::Session;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 pub(crate) use callbacks::smaller_is_better;
 pub use callbacks::{Callback, CsvLog, EarlyStopping, Flow};
-pub use fit::{Epoch, Event, Fit, History};
+pub use custom::{Batches, CustomLoop, HostBatch, Numbers};
+pub use fit::{Epoch, Event, FirstWeights, Fit, History};
 pub use plan::{Count, DeviceLine, Infeasible, LargestBatch, RunPlan, Sweep, SweepPoint};
-pub use predict::Prediction;
+pub use predict::{Predicted, Prediction};
 
 /// Trains a model on data under a line.
 ///
@@ -58,14 +64,16 @@ pub use predict::Prediction;
 pub struct Trainer {
     model: Model,
     data: Dataset,
-    objective: Objective,
+    targets: Targets,
     metrics: Option<Vec<Metric>>,
     learning: Learning,
     budget: Budget,
     micro_batch: Option<usize>,
     allow: Allow,
     count: Count,
-    pace: Rates,
+    pace: Arc<dyn Pace>,
+    /// Whether that pace was measured.
+    measured: bool,
     seed: u64,
     threads: Option<usize>,
     choice: Choice,
@@ -86,14 +94,15 @@ impl Trainer {
         Trainer {
             model: model.into(),
             data: data.clone(),
-            objective: Loss::SoftmaxCrossEntropy.into(),
+            targets: Targets::Only(Loss::SoftmaxCrossEntropy.into()),
             metrics: None,
             learning: Learning::default(),
             budget: Budget::default(),
             micro_batch: None,
             allow: Allow::default(),
             count: Count::default(),
-            pace: Rates::default(),
+            pace: Arc::new(Rates::default()),
+            measured: false,
             seed: 0,
             threads: None,
             choice: Choice::default(),
@@ -107,13 +116,45 @@ impl Trainer {
         }
     }
 
-    /// With this loss, and what goes with it.
-    pub fn loss(mut self, loss: impl Into<Objective>) -> Trainer {
-        self.objective = loss.into();
+    /// With this loss, and what goes with it, for a model with one result.
+    pub fn loss(mut self, loss: impl Into<Target>) -> Trainer {
+        self.targets = Targets::Only(loss.into());
         self
     }
 
-    /// With these metrics instead of those usual for the loss.
+    /// With a loss for each of the model's results, by its name; the total is their weighted sum. Reports have the total as `loss` and each
+    /// as `NAME_loss`, and so for metrics. A result without a loss, or a loss without a result, is refused.
+    ///
+    /// ```
+    /// use plimsoll::nn::{Flatten, Functional};
+    /// use plimsoll::prelude::*;
+    ///
+    /// let mut net = Functional::new("two-headed");
+    /// let x = net.input();
+    /// let flat = net.add(Flatten, [x]);
+    /// let hidden = net.add(Dense::new(16).relu(), [flat]);
+    /// let (digit, again) = (net.add(Dense::new(10), [hidden]), net.add(Dense::new(10), [flat]));
+    /// let data = Dataset::digits(Split::Train).map("x", [scale(1.0 / 16.0)]).batch(32);
+    /// let mut trainer = Trainer::new(net.build_many([("digit", digit), ("again", again)]), &data).losses([
+    ///     ("digit", Target::new(Loss::SoftmaxCrossEntropy).labels("y")),
+    ///     ("again", Target::new(Loss::SoftmaxCrossEntropy).labels("y").weight(0.3).metrics([])),
+    /// ]);
+    /// let scores = trainer.fit(Fit::epochs(1))?.last().unwrap().training.clone();
+    /// let names: Vec<&str> = scores.iter().map(|(name, _)| name).collect();
+    /// assert_eq!(names, ["loss", "digit_loss", "again_loss", "digit_accuracy"]);
+    /// # Ok::<(), plimsoll::Error>(())
+    /// ```
+    pub fn losses<'n>(mut self, losses: impl IntoIterator<Item = (&'n str, Target)>) -> Trainer {
+        self.targets = Targets::Named(losses.into_iter().map(|(name, target)| (name.to_string(), target)).collect());
+        self
+    }
+
+    pub(crate) fn targets(mut self, targets: Targets) -> Trainer {
+        self.targets = targets;
+        self
+    }
+
+    /// With these metrics instead of those usual for the loss. Those of several results are said with their [losses](Trainer::losses).
     pub fn metrics(mut self, metrics: impl IntoIterator<Item = Metric>) -> Trainer {
         self.metrics = Some(metrics.into_iter().collect());
         self
@@ -279,6 +320,17 @@ impl Trainer {
         self.offload_folder = Some(folder);
     }
 
+    /// Predicts times, and chooses between ways to fit, by what was measured of the device. Without it, by rates that are the same
+    /// everywhere, so that the same run is planned alike on every machine.
+    pub fn speeds(mut self, speeds: Arc<Speeds>) -> Trainer {
+        self.set_speeds(speeds);
+        self
+    }
+
+    pub(crate) fn set_speeds(&mut self, speeds: Arc<Speeds>) {
+        (self.pace, self.measured) = (speeds, true);
+    }
+
     /// Plans with room for writing checkpoints.
     pub(crate) fn with_checkpoints(mut self) -> Trainer {
         self.checkpointed = true;
@@ -345,6 +397,42 @@ impl Trainer {
         prove(&self.request(self.budget, None)?, certificate)
     }
 
+    /// Times the nodes of this run's own step that `speeds` does not know yet, and adds them. Gives how many were timed.
+    pub fn time_own_nodes(&mut self, speeds: &mut Speeds, limit: Duration) -> Result<usize> {
+        let device = self.open_device()?;
+        self.with_step(|graph, rows| time_own_nodes(speeds, &*device, graph, rows, limit))?
+    }
+
+    /// Opens the device it computes on, unless that is done already.
+    pub(crate) fn open_device(&mut self) -> Result<Arc<dyn Device>> {
+        if self.device.is_none() {
+            // Before libraries are loaded, whose size is not the program's own.
+            system::process_footprint();
+            self.device = Some(devices::open(self.choice, self.threads, self.profile.as_deref())?);
+        }
+        Ok(Arc::clone(&self.device.as_ref().expect("opened above").device))
+    }
+
+    pub(crate) fn host_line(&self) -> Option<Bytes> {
+        self.budget.host
+    }
+
+    pub(crate) fn chosen_threads(&self) -> Option<usize> {
+        self.threads
+    }
+
+    /// Computes on a device that is open already.
+    pub(crate) fn use_device(&mut self, opened: Opened) {
+        self.device = Some(opened);
+    }
+
+    /// Shows the graph of a whole batch's step, and the batch.
+    pub(crate) fn with_step<T>(&mut self, look: impl FnOnce(&Graph, usize) -> T) -> Result<T> {
+        self.prepare()?;
+        let request = self.request(self.budget, None)?;
+        Ok(look(&request.programs.whole[0].1, request.batch))
+    }
+
     /// What is to be planned; everything is prepared.
     fn request<'a>(&'a self, budget: Budget, validation: Option<&'a Dataset>) -> Result<Request<'a>> {
         let (Some(programs), Some(Opened { device, thread_stacks })) = (&self.programs, &self.device) else {
@@ -377,8 +465,14 @@ impl Trainer {
             allow: self.allow,
             count: self.count,
             precision: self.learning.precision,
-            pace: &self.pace,
+            pace: &*self.pace,
+            measured: self.measured,
         })
+    }
+
+    /// What it learns from.
+    pub fn data(&self) -> &Dataset {
+        &self.data
     }
 
     /// Writes the weights as safetensors: whole or not at all.
@@ -395,20 +489,33 @@ impl Trainer {
 
     /// Writes the graphs and finds the device, once.
     fn prepare(&mut self) -> Result<()> {
-        if self.device.is_none() {
-            // Before libraries are loaded, whose size is not the program's own.
-            system::process_footprint();
-            self.device = Some(devices::open(self.choice, self.threads, self.profile.as_deref())?);
-        }
+        self.open_device()?;
         if self.programs.is_none() {
             let schema = self.data.output_schema()?;
-            let metrics = self.metrics.clone().unwrap_or_else(|| self.objective.loss().default_metrics());
-            let mut programs = programs(&self.model, &schema, &self.objective, &metrics, &self.learning)?;
+            let targets = self.targets_with_metrics()?;
+            let mut programs = programs(&self.model, &schema, &targets, &self.learning)?;
             if self.only_predicts {
                 programs.only_predict();
             }
             self.programs = Some(programs);
         }
         Ok(())
+    }
+
+    /// The targets, with the metrics that were asked for apart from them.
+    fn targets_with_metrics(&self) -> Result<Targets> {
+        let mut targets = self.targets.clone();
+        let Some(metrics) = &self.metrics else { return Ok(targets) };
+        match &mut targets {
+            Targets::Only(target) => target.metrics = Some(metrics.clone()),
+            Targets::Named(named) => match &mut named[..] {
+                [(_, target)] => target.metrics = Some(metrics.clone()),
+                _ => {
+                    let what = "the metrics of several results are said with their losses: `Target::metrics`, or `metrics` beside `type`";
+                    return Err(Error::Config(what.to_string()));
+                }
+            },
+        }
+        Ok(targets)
     }
 }

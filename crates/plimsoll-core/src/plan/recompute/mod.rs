@@ -225,7 +225,11 @@ pub fn seconds(program: &Program, rows: usize, pace: &dyn Pace) -> f64 {
 }
 
 fn sequenced(graph: &Graph, sequence: &[u32], rows: usize, limit: Bytes, pace: &dyn Pace) -> Sequenced {
-    let written = write::write(graph, sequence);
+    let mut written = write::write(graph, sequence);
+    // Another order alone needs no other graph: whoever reads the plan finds the nodes under the numbers they have in the model.
+    if written.repeated.is_empty() {
+        (written.graph, written.order) = (graph.clone(), sequence.iter().copied().map(NodeId).collect());
+    }
     let new = &written.graph;
     let flops = |nodes: &[NodeId]| nodes.iter().map(|id| new.node_flops(new.node(*id), rows)).sum::<u64>();
     let seconds = |nodes: &[NodeId]| nodes.iter().map(|id| pace.seconds(new, new.node(*id), rows)).sum::<f64>();

@@ -342,6 +342,7 @@ pub(super) fn run_plan(request: &Request<'_>, lines: Lines, candidate: Candidate
         }),
         flops,
         predicted_s: candidate.seconds(request),
+        by_measured_speeds: request.measured,
         again,
         precision: request.precision,
         allow: request.allow,
@@ -386,8 +387,8 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
     check(&memory.certificate(), &planned)?;
     // Where something is computed again or leaves the graph is another one: it has to give the same results.
     for (program, (_, graph)) in memory.programs.iter().zip(graphs(request, micro_batch)?) {
-        if !program.again.nodes.is_empty() || memory.backing > Bytes::ZERO {
-            check_same(graph, &program.graph)?;
+        if !program.again.nodes.is_empty() || program.graph.pieces() > 1 || memory.backing > Bytes::ZERO {
+            check_same(graph, &program.graph, request.device, micro_batch)?;
         }
     }
     let feed_rows = if request.batch.is_multiple_of(micro_batch) { micro_batch } else { request.batch };
@@ -397,7 +398,7 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
         let least = fixed.iter().map(|(_, size)| *size).sum();
         return Ok(Candidate { micro_batch, feed_rows, memory: Arc::new(memory), least, fixed, on_device: None, written: None });
     }
-    let overhead = request.device.overhead();
+    let overhead = request.device.overhead(&memory);
     let (mut fixed, on_device) = if request.device.shares_host_memory() {
         (memory.by_owner(), None)
     } else {

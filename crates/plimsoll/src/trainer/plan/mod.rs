@@ -67,6 +67,8 @@ pub struct RunPlan {
     pub again: Again,
     /// Predicted seconds of a whole batch.
     pub predicted_s: f64,
+    /// Whether that comes from measurements of the device, or from built-in rates.
+    pub by_measured_speeds: bool,
     /// In how many bits activations are kept.
     pub precision: Precision,
     /// What the planner was allowed.
@@ -196,6 +198,8 @@ pub(super) struct Request<'a> {
     pub count: Count,
     pub precision: Precision,
     pub pace: &'a dyn Pace,
+    /// Whether the pace was measured.
+    pub measured: bool,
 }
 
 impl RunPlan {
