@@ -89,8 +89,8 @@ impl Candidate {
 
     /// Predicted seconds of a whole batch.
     pub fn seconds(&self, request: &Request<'_>) -> f64 {
-        let rate = request.device.copy_rate();
-        let of = |role: Role, rows: usize| self.memory.program(role).map_or(0.0, |program| program.seconds(rows, request.pace, rate));
+        let (pace, rate) = (request.pace, request.copy_rate);
+        let of = |role: Role, rows: usize| self.memory.program(role).map_or(0.0, |program| program.seconds(rows, pace, rate));
         match request.batch.div_ceil(self.micro_batch) {
             1 => of(Role::Step, request.batch),
             pieces => {
