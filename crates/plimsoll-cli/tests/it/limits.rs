@@ -33,7 +33,7 @@ impl Drop for Group {
 }
 
 /// Runs the command so that the system kills it, or refuses it memory, above `bytes`.
-fn run_within(bytes: u64, name: &str, arguments: &[&str], sandbox: &Sandbox) -> Output {
+pub fn run_within(bytes: u64, name: &str, arguments: &[&str], sandbox: &Sandbox) -> Output {
     let group = Group::new(name, bytes);
     let script = match &group {
         Some(group) => format!("echo $$ > {}/cgroup.procs && exec \"$0\" \"$@\"", group.path.display()),

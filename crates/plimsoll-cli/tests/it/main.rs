@@ -6,6 +6,7 @@ mod cuda;
 mod data;
 mod end_to_end;
 mod limits;
+mod offload;
 mod plans;
 mod resume;
 mod trained;

@@ -137,7 +137,7 @@ impl RunPlan {
                 for output in &node.outputs {
                     let place = match (homes.get(output), program.places[output.0 as usize]) {
                         (Some(buffer), _) => format!("{} at {} until step {}", buffer.size, buffer.offset.0, buffer.last),
-                        (None, Some(Place::Backing(offset))) => format!("offloaded to {} {}", self.elsewhere(), offset.0),
+                        (None, Some(Place::Backing(offset))) => format!("offloaded to {} at {}", self.elsewhere(), offset.0),
                         (None, _) => "in place of its old value".to_string(),
                     };
                     text += &format!("  {time:>5}  {:<18} {:<32} {place}{again}\n", node.op.define().name(), node.scope);

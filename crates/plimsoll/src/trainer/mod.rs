@@ -25,7 +25,7 @@ use crate::speed::{Speeds, time_own_nodes};
 use crate::{system, tensors};
 use learning::Learning;
 use plan::{Request, largest_batch, plan_run, prove, sweep};
-use plimsoll_core::device::Device;
+use plimsoll_core::device::{CopyRate, Device};
 use plimsoll_core::graph::{StateId, StateKind};
 use plimsoll_core::loss_scale::LossScaling;
 use plimsoll_core::passes::Columns;
@@ -75,6 +75,8 @@ pub struct Trainer {
     pace: Arc<dyn Pace>,
     /// Whether that pace was measured.
     measured: bool,
+    /// How fast files are, if that was measured.
+    files: Option<f64>,
     seed: u64,
     threads: Option<usize>,
     choice: Choice,
@@ -104,6 +106,7 @@ impl Trainer {
             count: Count::default(),
             pace: Arc::new(Rates::default()),
             measured: false,
+            files: None,
             seed: 0,
             threads: None,
             choice: Choice::default(),
@@ -329,6 +332,9 @@ impl Trainer {
     }
 
     pub(crate) fn set_speeds(&mut self, speeds: Arc<Speeds>) {
+        // As much is written as is read.
+        let both = speeds.transfers.to_file.zip(speeds.transfers.from_file);
+        self.files = both.map(|(to, from)| 2.0 / (1.0 / to + 1.0 / from));
         (self.pace, self.measured) = (speeds, true);
     }
 
@@ -474,6 +480,10 @@ impl Trainer {
             in_pieces: false,
             pace: &*self.pace,
             measured: self.measured,
+            copy_rate: match self.files.filter(|_| device.shares_host_memory()) {
+                Some(bytes_per_s) => CopyRate { bytes_per_s, ..device.copy_rate() },
+                None => device.copy_rate(),
+            },
         })
     }
 

@@ -60,6 +60,14 @@ impl Candidate {
         self.least <= lines.host && self.device_total() <= lines.device
     }
 
+    /// By how much it is over its line.
+    pub fn excess(&self, lines: Lines) -> Bytes {
+        match &self.on_device {
+            Some(_) => self.device_total().saturating_sub(lines.device),
+            None => self.least.saturating_sub(lines.host),
+        }
+    }
+
     /// The same, laid out from these graphs.
     pub fn from(self, written: Option<Arc<Vec<(Role, Graph)>>>) -> Candidate {
         Candidate { written, ..self }
@@ -83,8 +91,8 @@ impl Candidate {
 
     /// Predicted seconds of a whole batch.
     pub fn seconds(&self, request: &Request<'_>) -> f64 {
-        let rate = request.device.copy_rate();
-        let of = |role: Role, rows: usize| self.memory.program(role).map_or(0.0, |program| program.seconds(rows, request.pace, rate));
+        let (pace, rate) = (request.pace, request.copy_rate);
+        let of = |role: Role, rows: usize| self.memory.program(role).map_or(0.0, |program| program.seconds(rows, pace, rate));
         match request.batch.div_ceil(self.micro_batch) {
             1 => of(Role::Step, request.batch),
             pieces => {

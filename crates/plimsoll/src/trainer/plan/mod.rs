@@ -10,7 +10,7 @@ mod sweep;
 use super::programs::Programs;
 use crate::allow::{Allow, Permission};
 use crate::precision::Precision;
-use plimsoll_core::device::Device;
+use plimsoll_core::device::{CopyRate, Device};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::plan::recompute::{Again, Pace};
 use plimsoll_core::step::Role;
@@ -206,6 +206,8 @@ pub(super) struct Request<'a> {
     pub pace: &'a dyn Pace,
     /// Whether the pace was measured.
     pub measured: bool,
+    /// How fast tensors leave and come back.
+    pub copy_rate: CopyRate,
 }
 
 impl RunPlan {
