@@ -94,7 +94,12 @@ pub trait Source: Send + Sync {
     }
 
     /// The part of that file the row is, where it is not the whole.
-    fn file_part(&self, _row: u64) -> Option<Range<u64>> {
+    fn file_part(&self, _row: u64) -> Result<Option<Range<u64>>, DataError> {
+        Ok(None)
+    }
+
+    /// The file that a column of a row comes from and the byte it begins at, for errors.
+    fn locate(&self, _row: u64, _column: usize) -> Option<(PathBuf, u64)> {
         None
     }
 

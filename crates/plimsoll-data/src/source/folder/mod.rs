@@ -114,7 +114,7 @@ fn hidden(name: &OsStr) -> bool {
 
 fn is_picture(name: &OsStr) -> bool {
     let extension = Path::new(name).extension().unwrap_or_default();
-    ["jpg", "jpeg", "png"].iter().any(|known| extension.eq_ignore_ascii_case(known))
+    ["jpg", "jpeg", "png", "webp", "gif"].iter().any(|known| extension.eq_ignore_ascii_case(known))
 }
 
 /// Links are followed; the listing itself tells most entries apart without another call.
