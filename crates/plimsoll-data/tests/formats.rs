@@ -39,7 +39,8 @@ fn packed_by(method: u8) -> Vec<u8> {
 #[test]
 fn arrays_of_a_packed_npz_are_unpacked_on_the_way() {
     let arrays = [("x", "images"), ("y", "labels")];
-    let (plain, packed) = (Dataset::npz(reference("arrays.npz"), &arrays).unwrap(), Dataset::npz(reference("packed.npz"), &arrays).unwrap());
+    let (plain, packed) =
+        (Dataset::npz(reference("arrays.npz"), &arrays).unwrap(), Dataset::npz(reference("packed.npz"), &arrays).unwrap());
     assert_eq!((packed.size(), packed.output_schema().unwrap()), (Some(4), plain.output_schema().unwrap()));
     for index in 0..2 {
         assert_eq!(column(&packed.clone().batch(3), index, 1, None).unwrap(), column(&plain.clone().batch(3), index, 1, None).unwrap());
@@ -97,7 +98,13 @@ fn pictures_inside_examples_are_decoded_and_cached() {
         told(&[("x", Feature::picture("image/format"))], &whole),
         complaint(open(&folder.path().join("p.tfrecord.gz")), folder.path()),
     ];
-    insta::assert_snapshot!(complaints.join("\n"));
+    insta::assert_snapshot!(complaints.join("\n"), @"
+    a.tfrecord, the record at byte 173: its bytes do not match their checksum; the file is damaged, copy or write it again
+    a.tfrecord, the record at byte 0: it has no feature `image/pixels`
+    a.tfrecord, the record at byte 0: feature `image/class/label` is numbers and no picture; declare it as what it is
+    a.tfrecord cannot be decoded: the picture at byte 166: it begins like no JPEG, PNG, WebP or GIF; replace the file or take it out of the folder
+    column `x` is the picture `image/encoded` in packed files, where no record can be found by its number; unpack the files
+    ");
 }
 
 #[test]
@@ -334,7 +341,7 @@ fn what_is_wrong_with_a_tar_file_is_told() {
     up.tar, the record at byte 0: its name "a/../../b.cls" leads out of the folder; such files are refused
     root.tar, the record at byte 0: its name "/etc/b.cls" leads out of the folder; such files are refused
     label.tar, the record at byte 0: b.cls is "cat", which is no class number
-    alone.tar, the record at byte 0: sample a has a class and no .jpg, .jpeg or .png
+    alone.tar, the record at byte 0: sample a has a class and no .jpg, .jpeg, .png, .webp or .gif
     nameless.tar, the record at byte 0: sample a has a picture and no class (.cls)
     picture.tar cannot be decoded: the picture at byte 512: it begins like no JPEG, PNG, WebP or GIF; replace the file or take it out of the folder
     changed.tar, the record at byte 0: its header does not match its checksum; the file is damaged or no tar file

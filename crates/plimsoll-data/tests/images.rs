@@ -9,6 +9,7 @@ use plimsoll_data::ops::{
     Decode, Method, cast_f32, center_crop, decode, flip_left_right, flip_up_down, one_hot, random_crop, resize, scale,
 };
 use plimsoll_data::{Column, DataError, Dataset, Parallelism, Rows, Shuffle};
+use std::fs;
 
 fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect()
@@ -301,7 +302,7 @@ fn stages_that_make_no_sense_say_what_to_do() {
     std::fs::create_dir(folder.path().join("bare")).unwrap();
     insta::assert_snapshot!(folder.text(Dataset::image_folder(folder.path().join("bare")).unwrap_err()), @"FOLDER/bare is no folder of classes: it has no folders in it; make one for each class and put its pictures there");
     std::fs::create_dir(folder.path().join("bare/class")).unwrap();
-    insta::assert_snapshot!(folder.text(Dataset::image_folder(folder.path().join("bare")).unwrap_err()), @"FOLDER/bare is no folder of classes: its class FOLDER/bare/class holds no .jpg, .jpeg or .png files; put some there or remove it");
+    insta::assert_snapshot!(folder.text(Dataset::image_folder(folder.path().join("bare")).unwrap_err()), @"FOLDER/bare is no folder of classes: its class FOLDER/bare/class holds no .jpg, .jpeg, .png, .webp or .gif files; put some there or remove it");
 }
 
 /// Height, width and pixels that another decoder made of a file of `reference`, by `make_pictures.py`.
@@ -325,7 +326,8 @@ fn webp_and_gif_are_what_others_make_of_them() {
         let folder = Folder::new();
         folder.write(&format!("class/{name}"), &fs::read(reference.join(&name)).unwrap());
         for threads in [1, 2] {
-            let data = folder.data().map("x", [decode(), resize(height, width, Method::Nearest)]).parallelism(Parallelism::Threads(threads));
+            let data =
+                folder.data().map("x", [decode(), resize(height, width, Method::Nearest)]).parallelism(Parallelism::Threads(threads));
             let rows = epochs(&data.batch(1), None, 1).unwrap();
             let pixels: Vec<f32> = rows[0].as_chunks().0.iter().map(|four| f32::from_ne_bytes(*four)).collect();
             assert_eq!(pixels.len(), expected.len(), "{name}");

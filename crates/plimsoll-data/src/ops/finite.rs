@@ -61,7 +61,9 @@ impl Kernel for FiniteKernel {
     fn run_in_place(&mut self, rows: Rows<'_>, data: &mut [u8]) -> Result<(), DataError> {
         let values = data.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes));
         match values.enumerate().find(|(_, value)| !value.is_finite()) {
-            Some((at, value)) => Err(DataError::NotFinite { column: self.column.clone(), row: rows.row(at / self.elements.max(1)), value, at: None }),
+            Some((at, value)) => {
+                Err(DataError::NotFinite { column: self.column.clone(), row: rows.row(at / self.elements.max(1)), value, at: None })
+            }
             None => Ok(()),
         }
     }

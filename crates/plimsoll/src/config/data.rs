@@ -365,7 +365,7 @@ mod tests {
           held out: image_folder test
         odd is no folder of classes: its class `wasp` is not one of those learnt (ant, bee); rename or remove it
         image_folder test
-        empty is no folder of classes: its class empty/ant holds no .jpg, .jpeg or .png files; put some there or remove it
+        empty is no folder of classes: its class empty/ant holds no .jpg, .jpeg, .png, .webp or .gif files; put some there or remove it
         10 pictures of shapes (16 × 24, seed 0)
           held out: 5 pictures of shapes (16 × 24, seed 9)
         `data.source` is "shape", but should be one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset; did you mean "shapes"?

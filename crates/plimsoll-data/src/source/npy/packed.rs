@@ -59,7 +59,11 @@ impl Array {
         };
         let column = Column::new(name, element.delivered(), shape);
         if column.row_bytes() > Bytes::gib(1) {
-            return refuse(format!("its array `{}` has rows of {}, too large to unpack; save it with numpy.savez", member.name, column.row_bytes()));
+            return refuse(format!(
+                "its array `{}` has rows of {}, too large to unpack; save it with numpy.savez",
+                member.name,
+                column.row_bytes()
+            ));
         }
         Ok(Array { path: path.to_path_buf(), member, column, element, rows: rows as u64 })
     }
@@ -121,13 +125,14 @@ impl Unpacked {
         }
         let row = self.row;
         let readers = self.readers.iter_mut().flatten();
-        let tensor = |(array, reader): (&Array, &mut Reader)| {
-            reader.bytes.read_exact(&mut reader.raw).map_err(|error| array.damaged(row, error))?;
-            convert::convert(array.element, &reader.raw, &mut reader.out).map_err(|DoesNotFit { value, .. }| {
-                DataError::DoesNotFit { path: array.path.clone(), row, value, dtype: DType::I32 }
-            })?;
-            Tensor::from_bytes(&array.column, &reader.out)
-        };
+        let tensor =
+            |(array, reader): (&Array, &mut Reader)| {
+                reader.bytes.read_exact(&mut reader.raw).map_err(|error| array.damaged(row, error))?;
+                convert::convert(array.element, &reader.raw, &mut reader.out).map_err(|DoesNotFit { value, .. }| {
+                    DataError::DoesNotFit { path: array.path.clone(), row, value, dtype: DType::I32 }
+                })?;
+                Tensor::from_bytes(&array.column, &reader.out)
+            };
         self.arrays.iter().zip(readers).map(tensor).collect()
     }
 }
