@@ -382,4 +382,33 @@ mod tests {
         `data.source` is missing: one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset
         "#);
     }
+
+    #[test]
+    fn records_of_pictures_threads_of_their_own_and_caches_that_choose() {
+        let folder = tempfile::tempdir().unwrap();
+        let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plimsoll-data/tests/reference");
+        for (from, to) in
+            [("pictures.tfrecord", "p.tfrecord"), ("examples.tfrecord", "a-1.tfrecord"), ("examples.tfrecord", "a-2.tfrecord")]
+        {
+            fs::copy(reference.join(from), folder.path().join(to)).unwrap();
+        }
+        let record = |path: &str, input: &str, rest: &str| format!("[data]\nsource = 'tfrecord'\npath = '{path}'\ninput = {input}\n{rest}");
+        let label = "label = { name = 'label', dtype = 'i32' }\n";
+        let picture = "{ name = 'image/encoded', dtype = 'image' }";
+        let class = "label = { name = 'image/class/label', dtype = 'i32' }\n";
+        let sized = "map = [{ op = 'decode' }, { op = 'resize', size = 4 }]\n";
+        let turned = "map = [{ op = 'decode' }, { op = 'flip_left_right' }, { op = 'resize', size = 4 }]\n";
+        let words = "{ name = 'words', dtype = 'i32', shape = [5], padded = -1 }";
+        let pixels = "label = { name = 'pixels', dtype = 'f32', shape = [3] }\n";
+        let cases = [
+            record("p.tfrecord", picture, &format!("{class}{sized}cache = 'auto'\ndeterministic = false")),
+            record("p.tfrecord", picture, &format!("{class}{turned}cache = 'auto'")),
+            record("a-*.tfrecord", words, &format!("{label}interleave = {{ cycle = 2, block = 1 }}")),
+            record("a-*.tfrecord", words, &format!("{label}interleave = {{ cycel = 2 }}")),
+            record("a-*.tfrecord", words, pixels),
+            record("a-*.tfrecord", "{ name = 'words', dtype = 'i32', shape = [5], padded = 'no' }", label),
+            record("a-*.tfrecord", words, &format!("{label}cache = 'disk'")),
+        ];
+        insta::assert_snapshot!(cases.map(|case| read(folder.path(), &case)).join("\n"), @"");
+    }
 }

@@ -27,7 +27,7 @@ use plimsoll_core::loss_scale::LossScaling;
 use plimsoll_core::plan::Certificate;
 use plimsoll_core::plan::recompute::Rates;
 use plimsoll_core::{Budget, Bytes};
-use plimsoll_data::Dataset;
+use plimsoll_data::{Dataset, Extent};
 use programs::{Programs, programs};
 use session::Session;
 use std::path::Path;
@@ -387,6 +387,11 @@ impl Trainer {
         }
         if self.programs.is_none() {
             let schema = self.data.output_schema()?;
+            if let Some(column) = schema.columns().iter().find(|column| column.extent != Extent::Fixed) {
+                let what =
+                    format!("a step is planned for rows of one shape, and those of `{column}` differ; pad them with PadTo::Declared");
+                return Err(Error::Config(what));
+            }
             let metrics = self.metrics.clone().unwrap_or_else(|| self.objective.loss().default_metrics());
             let mut programs = programs(&self.model, &schema, &self.objective, &metrics, &self.learning)?;
             if self.only_predicts {
