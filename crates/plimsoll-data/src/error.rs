@@ -27,6 +27,14 @@ pub enum DataError {
         /// What is wrong with it and what to do.
         problem: String,
     },
+    /// The same of a Parquet file.
+    #[error("{} cannot be read as Parquet: {problem}", .path.display())]
+    Parquet {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it and what to do.
+        problem: String,
+    },
     /// A text that windows cannot be made of.
     #[error("{} cannot be read as text: {problem}", .path.display())]
     Text {

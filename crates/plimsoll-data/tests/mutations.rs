@@ -51,6 +51,7 @@ fn seeds(name: &str, folder: &Path) -> Vec<Vec<u8>> {
         "npy" => vec![npy()],
         "npz" => vec![reference("arrays.npz"), reference("packed.npz")],
         "csv" => vec![b"a,\"b\",y\r\n1,2.5,0\n-3e4,\"4\",1\n\n5,6,2\n".to_vec()],
+        "parquet" => vec![reference("plain.parquet"), reference("snappy.parquet"), reference("gzip.parquet")],
         "text" => vec!["to be or not to be, that is: äöü ✓".into()],
         "image" => vec![
             jpeg(false, ColorType::Rgb, 3),

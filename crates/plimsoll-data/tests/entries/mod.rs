@@ -4,7 +4,7 @@
 
 use plimsoll_core::{Bytes, Ledger};
 use plimsoll_data::ops::{Decode, Method, Part, decode, fill, random_resized_crop, resize};
-use plimsoll_data::source::{CsvSpec, Feature};
+use plimsoll_data::source::{CsvSpec, Feature, ParquetSpec};
 use plimsoll_data::{Cache, DataError, Dataset, Feed, Options, Parallelism};
 use std::fs;
 use std::path::Path;
@@ -12,10 +12,11 @@ use std::path::Path;
 /// A name, what a good file is called, and the way in.
 pub type Entry = (&'static str, &'static str, fn(&Path) -> Result<(), DataError>);
 
-pub const ENTRIES: [Entry; 10] = [
+pub const ENTRIES: [Entry; 11] = [
     ("npy", "a.npy", npy),
     ("npz", "a.npz", npz),
     ("csv", "a.csv", csv),
+    ("parquet", "a.parquet", parquet),
     ("text", "a.txt", text),
     ("image", "pictures/class/a.jpg", image),
     ("tfrecord", "a.tfrecord", tfrecord),
@@ -64,6 +65,10 @@ fn npz(path: &Path) -> Result<(), DataError> {
 
 fn csv(path: &Path) -> Result<(), DataError> {
     drain(Dataset::csv(path, &CsvSpec::new().targets(["y"]))?)
+}
+
+fn parquet(path: &Path) -> Result<(), DataError> {
+    drain(Dataset::parquet(path, &ParquetSpec::new().targets(["few"]))?)
 }
 
 fn text(path: &Path) -> Result<(), DataError> {

@@ -408,6 +408,9 @@ mod tests {
             record("a-*.tfrecord", words, pixels),
             record("a-*.tfrecord", "{ name = 'words', dtype = 'i32', shape = [5], padded = 'no' }", label),
             record("a-*.tfrecord", words, &format!("{label}cache = 'disk'")),
+            "[data]\nsource = 'parquet'\npath = 't.parquet'\ntarget = 'few'\nrow_groups = [1, 3]\nshuffle = true".into(),
+            "[data]\nsource = 'parquet'\npath = 't.parquet'\ntarget = 'half'\nfeatures = ['third']".into(),
+            "[data]\nsource = 'parquet'\npath = 't.parquet'\ntarget = 'few'\nrow_groups = 3".into(),
         ];
         insta::assert_snapshot!(cases.map(|case| read(folder.path(), &case)).join("\n"), @"");
     }

@@ -2,7 +2,7 @@
 
 use super::reader::Reader;
 use crate::error::{Error, Result};
-use plimsoll_data::source::{Csv, CsvSpec, CsvType, Feature, ShapesSpec, Standardize, Text, Window};
+use plimsoll_data::source::{Csv, CsvSpec, CsvType, Feature, ParquetSpec, ShapesSpec, Standardize, Text, Window};
 use plimsoll_data::{Dataset, RandomSpec, Split};
 use std::path::{Path, PathBuf};
 use toml::Value;
@@ -20,16 +20,17 @@ pub(super) enum Source {
     Npz,
     TfRecord,
     WebDataset,
+    Parquet,
 }
 
 impl Source {
     /// Whether its numbers are what somebody's file says, and may be none.
     pub fn holds_numbers(self) -> bool {
-        matches!(self, Source::Npy | Source::Npz | Source::TfRecord)
+        matches!(self, Source::Npy | Source::Npz | Source::TfRecord | Source::Parquet)
     }
 }
 
-pub(super) const SOURCES: [(&str, Source); 10] = [
+pub(super) const SOURCES: [(&str, Source); 11] = [
     ("digits", Source::Digits),
     ("random", Source::Random),
     ("npy", Source::Npy),
@@ -40,6 +41,7 @@ pub(super) const SOURCES: [(&str, Source); 10] = [
     ("npz", Source::Npz),
     ("tfrecord", Source::TfRecord),
     ("webdataset", Source::WebDataset),
+    ("parquet", Source::Parquet),
 ];
 
 /// A source that was opened, with what validation rows have to share with it.
@@ -103,6 +105,22 @@ impl Opened {
             Source::WebDataset => {
                 let path = path(data, folder, "path", "the path of a tar file, or a pattern such as train-*.tar")?;
                 Ok(Opened::Rows(Dataset::webdataset(path)?, None))
+            }
+            Source::Parquet => {
+                let path = path(data, folder, "path", "the path of a Parquet file")?;
+                // Rows can be looked at without labels; what learns from them asks for some.
+                let mut spec = ParquetSpec::new().targets(data.texts("target")?.unwrap_or_default());
+                if let Some(features) = data.texts("features")? {
+                    spec = spec.features(features);
+                }
+                if let Some(value) = data.value("row_groups") {
+                    let groups = data.counts("row_groups").ok().flatten().unwrap_or_default();
+                    let [start, end] = groups[..] else {
+                        return Err(data.wrong("row_groups", value, "the first group of rows and the one after the last, such as [0, 8]"));
+                    };
+                    spec = spec.row_groups(start..end);
+                }
+                Ok(Opened::Rows(Dataset::parquet(path, &spec)?, None))
             }
             Source::Random => Ok(Opened::Rows(random(data)?, None)),
             Source::ImageFolder => Ok(Opened::ImageFolder(image_folder(data, folder, None)?)),
