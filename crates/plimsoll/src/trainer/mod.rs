@@ -32,7 +32,7 @@ use plimsoll_core::passes::Columns;
 use plimsoll_core::plan::Certificate;
 use plimsoll_core::plan::recompute::{Pace, Rates};
 use plimsoll_core::{Budget, Bytes, Graph};
-use plimsoll_data::Dataset;
+use plimsoll_data::{Dataset, Extent};
 use programs::{Programs, programs};
 use session::Session;
 use std::path::{Path, PathBuf};
@@ -509,6 +509,11 @@ impl Trainer {
         self.open_device()?;
         if self.programs.is_none() {
             let schema = self.data.output_schema()?;
+            if let Some(column) = schema.columns().iter().find(|column| column.extent != Extent::Fixed) {
+                let what =
+                    format!("a step is planned for rows of one shape, and those of `{column}` differ; pad them with PadTo::Declared");
+                return Err(Error::Config(what));
+            }
             let targets = self.targets_with_metrics()?;
             // The CPU's products read any types; on a GPU the library wants one.
             let shared = self.device.as_ref().is_some_and(|opened| opened.device.shares_host_memory());
