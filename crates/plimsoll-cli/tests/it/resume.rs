@@ -1,8 +1,8 @@
 //! Runs that are interrupted and go on: the same files to the last bit, whatever happened in between.
 
-use super::{Sandbox, program};
+use super::{Sandbox, command};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 const RUN: [&str; 6] = ["train", "--epochs", "4", "--seed", "3", "--quiet"];
@@ -38,8 +38,7 @@ fn weights(sandbox: &Sandbox, folder: &str) -> Vec<u8> {
 
 /// Kills a run after so many milliseconds; says whether it was still running.
 fn kill_after(sandbox: &Sandbox, arguments: &[&str], milliseconds: u64) -> bool {
-    let mut child =
-        Command::new(program()).args(arguments).current_dir(&sandbox.folder).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = command().args(arguments).current_dir(&sandbox.folder).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let start = std::time::Instant::now();
     while start.elapsed() < Duration::from_millis(milliseconds) {
         if child.try_wait().unwrap().is_some() {

@@ -1,6 +1,7 @@
 //! In which order to run: several candidate orders, each measured exactly, the smallest peak kept.
 
 use super::liveness::{buffers, fullest};
+use super::offload::is_stored;
 use super::updates::{readers, root, runs};
 use crate::graph::{Graph, NodeId, ValueId};
 use crate::{Bytes, Dim};
@@ -103,7 +104,7 @@ fn roots(graph: &Graph, id: NodeId) -> Vec<ValueId> {
 fn schedule(graph: &Graph, constraints: &Constraints, rows: usize, policy: Policy) -> Vec<NodeId> {
     let size = |value: ValueId| graph.ty(value).bytes(rows).0 as i64;
     let in_state: HashSet<ValueId> = graph.updates.iter().map(|(_, value)| *value).collect();
-    let owned = |value: ValueId| runs(graph.producer(value)) && !in_state.contains(&value);
+    let owned = |value: ValueId| runs(graph.producer(value)) && !in_state.contains(&value) && !is_stored(graph, value);
     let mut waiting = constraints.waiting.clone();
     let mut left = constraints.readers.clone();
     let growth = |id: NodeId, left: &[u32]| -> i64 {

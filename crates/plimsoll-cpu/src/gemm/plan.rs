@@ -67,6 +67,18 @@ impl Plan {
     }
 }
 
+/// Whether a product of `n` columns over `k` adds up every element in the same order whatever its rows, if they are at least `least`.
+pub(crate) fn rows_alone(least: usize, n: usize, k: usize) -> bool {
+    least > 1 && n > 1 && (k < 2 * CHUNK || least.saturating_mul(n) > PARTIALS)
+}
+
+/// Whether a product of a transposed A over at most `k` can be taken in pieces of this many k, each added to the result so far, without a
+/// difference: sums are put aside every [`DEPTH`] k, and chunks are not summed by themselves.
+pub(crate) fn sums_go_on(m: usize, n: usize, k: usize, piece: usize) -> bool {
+    let in_one_chunk = m.saturating_mul(n) > PARTIALS || m.saturating_mul(n).saturating_mul(k) < SERIAL;
+    m > 1 && n > super::narrow::COLUMNS && piece.is_multiple_of(DEPTH) && in_one_chunk
+}
+
 /// Floats for the partial sums of any product of at most `m` rows: a bound that does not fall when `m` or `k` grows.
 pub(super) fn partials(m: usize, n: usize, k: usize) -> usize {
     let chunks = TASKS.min(k / CHUNK).max(1);

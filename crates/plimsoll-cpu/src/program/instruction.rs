@@ -188,6 +188,8 @@ pub(super) enum Work {
         a: (Stored, [usize; 2], bool),
         b: (Stored, [usize; 2], bool),
         c: Stored,
+        /// The sum that it goes on from; often where `c` is.
+        onto: Option<Floats>,
         workspace: Floats,
         epilogue: Option<Box<Expression>>,
     },
@@ -344,7 +346,7 @@ impl Work {
                     moving.iter().for_each(|(i, address)| reducer.set_input(*i, address.resolve(inputs)));
                     reducer.run(pool, inputs.random, first_random(&inputs.random, *row));
                 }
-                Work::MatMul { a, b, c, workspace, epilogue } => {
+                Work::MatMul { a, b, c, onto, workspace, epilogue } => {
                     let matrix = |(stored, [rows, columns], turned): &(Stored, [usize; 2], bool)| {
                         let matrix = Matrix::of(&stored.read(inputs), *rows, *columns);
                         if *turned { matrix.transposed() } else { matrix }
@@ -361,8 +363,19 @@ impl Work {
                         }
                     };
                     let epilogue: gemm::Epilogue = if finish.is_some() { Some(&apply) } else { None };
-                    let to = c.address.resolve(inputs).cast();
-                    gemm::gemm(pool, Write::Set, a, b, to, b.cols, workspace, epilogue);
+                    let to: *mut f32 = c.address.resolve(inputs).cast();
+                    let write = match onto {
+                        Some(before) => {
+                            let from: *const f32 = before.address.resolve(inputs).cast();
+                            if from != to {
+                                // The plan lays them at the same place or at places apart.
+                                to.copy_from_nonoverlapping(from, before.count);
+                            }
+                            Write::Add
+                        }
+                        None => Write::Set,
+                    };
+                    gemm::gemm(pool, write, a, b, to, b.cols, workspace, epilogue);
                 }
                 Work::Conv { shape, input, filter, output, workspace, epilogue } => {
                     let finish = prepared(epilogue, inputs);

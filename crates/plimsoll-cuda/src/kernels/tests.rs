@@ -101,6 +101,14 @@ fn elements_in_another_place() {
     insta::assert_snapshot!(kernels.iter().map(text).collect::<String>());
 }
 
+/// A filter of 3×3×5 by 40 channels to cuDNN's order in two bytes, and its gradient back.
+#[test]
+fn filters_in_another_order() {
+    let there = turned((45, 40), (DType::F32, Argument::Input(1)), (DType::BF16, Argument::Workspace));
+    let back = turned((40, 45), (DType::BF16, Argument::Workspace), (DType::F32, Argument::Output(0))).guarded(false);
+    insta::assert_snapshot!([there, back].iter().map(text).collect::<String>());
+}
+
 #[test]
 fn what_the_host_is_told() {
     insta::assert_snapshot!(text(&report(2, true)));

@@ -2,17 +2,22 @@
 
 mod lower;
 
-pub(crate) use lower::workspace;
+#[cfg(test)]
+pub(crate) use lower::convolution;
+pub(crate) use lower::{wants_cudnn, workspace};
 
+use crate::cudnn::Convolution;
 use crate::device::Shared;
 use crate::driver::{Graph, Module, launch};
-use crate::kernels::{Kernel, PRELUDE};
+use crate::kernels::{Argument, Kernel, PRELUDE};
+use crate::lanes::Lanes;
 use crate::memory::{CudaMemory, Slab, lock};
 use crate::products::Product;
 use crate::staging::{RunId, Stage};
 use cudarc::driver::{result, sys};
 use lower::{Address, Addresses, Lowering, Work, guarding_loss, report};
 use plimsoll_core::device::{DeviceError, Loaded, Memory, StepInputs, StepMemory};
+use plimsoll_core::plan::offload::{Overlap, renewed_in_place};
 use plimsoll_core::plan::{Place, Plan, Program};
 use plimsoll_core::{Bytes, DType, NodeId, Op, ValueId};
 use std::collections::HashMap;
@@ -23,6 +28,8 @@ pub(crate) struct CudaProgram {
     shared: Arc<Shared>,
     stage: Arc<Mutex<Stage>>,
     instructions: Vec<Instruction>,
+    /// What is copied to the host's memory and back meanwhile.
+    lanes: Option<Lanes>,
     /// One recording per slot, made before the second run: what runs once need not be recorded.
     graphs: Vec<Graph>,
     columns: Vec<Column>,
@@ -47,8 +54,24 @@ struct Instruction {
 }
 
 enum Step {
-    Launch { function: sys::CUfunction, blocks: [u32; 3], threads: u32, arguments: Vec<Address> },
-    Product { product: Box<Product>, a: Address, b: Address, c: Address, workspace: Address },
+    Launch {
+        function: sys::CUfunction,
+        blocks: [u32; 3],
+        threads: u32,
+        arguments: Vec<Address>,
+    },
+    Product {
+        product: Box<Product>,
+        a: Address,
+        b: Address,
+        c: Address,
+        workspace: Address,
+    },
+    /// Image, filter, result, scratch.
+    Convolution {
+        convolution: Box<Convolution>,
+        addresses: [Address; 4],
+    },
 }
 
 // SAFETY: functions belong to the module that the program keeps; they may be launched from any thread.
@@ -92,7 +115,21 @@ impl CudaProgram {
         }
         shared.bind()?;
         let graph = &program.graph;
-        let lowering = Lowering { plan, program, rows, loss: guarding_loss(graph), library: shared.products.is_some() };
+        if guarding_loss(graph).is_some()
+            && let Some(name) = renewed_in_place(plan, program).err()
+        {
+            let what = format!("`{name}` is in the backing store, but its new value is not made where it was loaded");
+            return Err(unsupported(what));
+        }
+        let lowering = Lowering {
+            plan,
+            program,
+            rows,
+            loss: guarding_loss(graph),
+            library: shared.products.is_some(),
+            cudnn: wants_cudnn(program, rows, shared.convolutions) && shared.dnn().is_some(),
+            convolutions: shared.convolutions,
+        };
         let stage = resident.stage(&staging)?;
         let offsets: Vec<usize> = staging.columns(graph, plan.rows).iter().map(|offset| offset.get()).collect();
         let header = staging.header(graph, plan.rows).get();
@@ -105,7 +142,7 @@ impl CudaProgram {
             scalars: staging.scalars(graph, plan.rows).get(),
             alarm: lock(&stage).alarm,
         };
-        let mut assembly = Assembly { shared, addresses: &addresses, names: HashMap::new(), sources: Vec::new() };
+        let mut assembly = Assembly { shared, addresses: &addresses, stage: &stage, names: HashMap::new(), sources: Vec::new() };
         let mut pending = Vec::new();
         let mut loss_known = false;
         for (step, id) in program.order.iter().enumerate() {
@@ -116,16 +153,22 @@ impl CudaProgram {
             };
             let works = lowering.lower(node, loss_known).map_err(named)?;
             let (offset, size) = program.workspaces[step];
-            let needed = workspace(graph, node, rows);
+            let needed = workspace(graph, node, rows, shared.convolutions);
             if needed > size || offset.0 + needed.0 > arena.size {
                 return Err(named(format!("needs {needed} of workspace, but the plan gives it {size}")));
             }
-            let steps = works.into_iter().map(|work| assembly.resolve(work, &node.inputs, &node.outputs, offset, needed));
-            pending.push((Some(*id), steps.collect::<Result<Vec<_>, _>>().map_err(named)?, node.outputs.clone()));
+            let mut steps = Vec::new();
+            for work in works {
+                steps.extend(assembly.resolve(work, &node.inputs, &node.outputs, offset, needed).map_err(named)?);
+            }
+            if matches!(node.op, Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Conv2dGradFilter(_)) {
+                shared.took(way_of(&steps));
+            }
+            pending.push((Some(*id), steps, node.outputs.clone()));
             loss_known |= lowering.loss.is_some_and(|loss| node.outputs.contains(&root(program, loss)));
         }
         let last = assembly.resolve(report(program, lowering.loss), &[], &[], Bytes::ZERO, Bytes::ZERO).map_err(unsupported)?;
-        pending.push((None, vec![last], vec![]));
+        pending.push((None, last, vec![]));
 
         let failed = |error| shared.context.failed("loading the kernels", error);
         let mut modules = Vec::with_capacity(assembly.sources.len());
@@ -140,10 +183,22 @@ impl CudaProgram {
                 let ty = graph.ty(*value);
                 Ok(Output { dtype: ty.dtype, address: addresses.value(*value)?, bytes: ty.bytes(rows).get() })
             };
-            let outputs = values.iter().map(output).collect::<Result<Vec<_>, _>>().map_err(unsupported)?;
-            let writes_state = values.iter().any(|value| matches!(program.places[value.0 as usize], Some(Place::Resident(_))));
+            let place = |value: &ValueId| program.places[value.0 as usize];
+            let here = |value: &&ValueId| !matches!(place(value), Some(Place::Backing(_)));
+            let outputs = values.iter().filter(here).map(output).collect::<Result<Vec<_>, _>>().map_err(unsupported)?;
+            let stored = |value: &ValueId| graph.updates().iter().any(|(_, stored)| stored == value);
+            let writes_state = values.iter().any(|value| matches!(place(value), Some(Place::Resident(_))) || stored(value));
             instructions.push(Instruction { node, steps, outputs, writes_state });
         }
+        let on_device = |step: usize| {
+            let node = graph.node(program.order[step]);
+            let value = if matches!(node.op, Op::Store(_)) { node.inputs[0] } else { node.outputs[0] };
+            match addresses.value(value)? {
+                Address::Fixed(address) => Ok(address),
+                _ => Err(format!("{value} is a column or a number of the host, which is not stored")),
+            }
+        };
+        let lanes = Lanes::new(shared, &Overlap::of(program, rows, 0), memory.backing, on_device)?;
         let column = |(i, input): (usize, &plimsoll_core::graph::Input)| Column {
             name: input.name.clone(),
             node: graph.nodes().find(|(_, node)| matches!(node.op, Op::Input(id) if id.0 as usize == i)).map(|(id, _)| id),
@@ -156,6 +211,7 @@ impl CudaProgram {
             shared: Arc::clone(shared),
             stage,
             instructions,
+            lanes,
             graphs: Vec::new(),
             offsets,
             header,
@@ -184,7 +240,14 @@ impl CudaProgram {
 
     /// Puts everything into the computing stream, for a slot.
     fn issue(&self, stage: &Stage, slot: usize) -> Result<(), DeviceError> {
-        self.instructions.iter().try_for_each(|instruction| self.issue_one(instruction, stage, slot))
+        for (i, instruction) in self.instructions.iter().enumerate() {
+            // The report is the last instruction: what is left of the copies ends before it.
+            if let Some(lanes) = &self.lanes {
+                lanes.before(i)?;
+            }
+            self.issue_one(instruction, stage, slot)?;
+        }
+        Ok(())
     }
 
     fn issue_one(&self, instruction: &Instruction, stage: &Stage, slot: usize) -> Result<(), DeviceError> {
@@ -202,6 +265,11 @@ impl CudaProgram {
                 Step::Product { product, a, b, c, workspace } => {
                     // SAFETY: as above; the plan gives the product the scratch it was made for.
                     unsafe { product.run(at(*a), at(*b), at(*c), at(*workspace), stream) }
+                        .map_err(|what| DeviceError::Failed { device: self.shared.context.name(), what })?;
+                }
+                Step::Convolution { convolution, addresses } => {
+                    // SAFETY: as above; the library's stream is this one.
+                    unsafe { convolution.run(addresses.map(at)) }
                         .map_err(|what| DeviceError::Failed { device: self.shared.context.name(), what })?;
                 }
             }
@@ -286,7 +354,8 @@ impl Loaded for CudaProgram {
                 return Ok(column.node);
             }
         }
-        for instruction in self.instructions.iter().take_while(|instruction| !instruction.writes_state) {
+        for (i, instruction) in self.instructions.iter().enumerate().take_while(|(_, instruction)| !instruction.writes_state) {
+            self.lanes.as_ref().map_or(Ok(()), |lanes| lanes.make(i))?;
             self.issue_one(instruction, &stage, slot)?;
             self.shared.settle()?;
             for output in &instruction.outputs {
@@ -329,6 +398,7 @@ const AT_ONCE: usize = 32;
 struct Assembly<'a> {
     shared: &'a Shared,
     addresses: &'a Addresses<'a>,
+    stage: &'a Mutex<Stage>,
     names: HashMap<String, usize>,
     /// The texts to compile, each with [`AT_ONCE`] kernels.
     sources: Vec<String>,
@@ -337,7 +407,17 @@ struct Assembly<'a> {
 /// A step whose kernel has a name, but no address yet.
 enum Unlinked {
     Launch { number: usize, blocks: [u32; 3], threads: u32, arguments: Vec<Address> },
-    Product(Step),
+    Ready(Step),
+}
+
+/// Who computes a convolution that has become these steps.
+fn way_of(steps: &[Unlinked]) -> &'static str {
+    let any = |is: fn(&Step) -> bool| steps.iter().any(|step| matches!(step, Unlinked::Ready(step) if is(step)));
+    match () {
+        () if any(|step| matches!(step, Step::Convolution { .. })) => "cuDNN",
+        () if any(|step| matches!(step, Step::Product { .. })) => "cuBLASLt",
+        () => "generated",
+    }
 }
 
 impl Assembly<'_> {
@@ -348,25 +428,61 @@ impl Assembly<'_> {
         outputs: &[ValueId],
         offset: Bytes,
         workspace: Bytes,
-    ) -> Result<Unlinked, String> {
+    ) -> Result<Vec<Unlinked>, String> {
         match work {
-            Work::Kernel(kernel, inputs) => self.launch(&kernel, &inputs, outputs, offset),
-            Work::Product { extents, transpose: (a, b), types, narrowed, fallback } => {
+            Work::Kernel(kernel, inputs) => Ok(vec![self.launch(&kernel, &inputs, outputs, offset)?]),
+            Work::Product { extents, transpose: (a, b), operands, types, narrowed, fallback } => {
                 let library = self.shared.products.as_ref().expect("products are only made where the library is");
                 let taken = narrowed.map_or(0, |(_, bytes)| bytes);
                 let scratch = self.addresses.arena.0 + offset.0;
                 match Product::new(library, extents, types, a, b, workspace.get() - taken as usize) {
-                    None => self.launch(&fallback, inputs, outputs, offset),
-                    Some(product) => Ok(Unlinked::Product(Step::Product {
+                    None => self.launch_all(&fallback, inputs, outputs, offset),
+                    Some(product) => Ok(vec![Unlinked::Ready(Step::Product {
                         product: Box::new(product),
-                        a: self.operand(0, narrowed, inputs, scratch)?,
-                        b: self.operand(1, narrowed, inputs, scratch)?,
+                        a: self.operand(operands[0], narrowed, inputs, scratch)?,
+                        b: self.operand(operands[1], narrowed, inputs, scratch)?,
                         c: self.addresses.value(outputs[0])?,
                         workspace: Address::Fixed(scratch + taken),
-                    })),
+                    })]),
+                }
+            }
+            Work::Convolution { request, tensors, filter, before, after, fallback } => {
+                let dnn = self.shared.dnn().expect("convolutions go to cuDNN only where it is");
+                let [image, kernel, result] = tensors;
+                let behind = Argument::WorkspaceBehind(filter as usize);
+                let mut addresses = [Address::Answer; 4];
+                for (address, argument) in addresses.iter_mut().zip([image, kernel, result, behind]) {
+                    *address = self.addresses.argument(argument, inputs, outputs, offset)?;
+                }
+                let now = {
+                    let stage = lock(self.stage);
+                    addresses.map(|address| resolve(address, &stage, 0))
+                };
+                // SAFETY: the places are the plan's, inside of memories that this program keeps. Nothing but steps writes into the arena, and what one step left
+                // there is lost when the next begins.
+                match unsafe { Convolution::find(dnn, &request, workspace.get() - filter as usize, now) } {
+                    Err(refusal) => {
+                        self.shared.took(&format!("generated because cuDNN {refusal}"));
+                        self.launch_all(&fallback, inputs, outputs, offset)
+                    }
+                    Ok(convolution) => {
+                        let mut steps = Vec::new();
+                        if let Some(kernel) = before {
+                            steps.push(self.launch(&kernel, inputs, outputs, offset)?);
+                        }
+                        steps.push(Unlinked::Ready(Step::Convolution { convolution: Box::new(convolution), addresses }));
+                        for (kernel, seen) in &after {
+                            steps.push(self.launch(kernel, seen, outputs, offset)?);
+                        }
+                        Ok(steps)
+                    }
                 }
             }
         }
+    }
+
+    fn launch_all(&mut self, kernels: &[Kernel], inputs: &[ValueId], outputs: &[ValueId], offset: Bytes) -> Result<Vec<Unlinked>, String> {
+        kernels.iter().map(|kernel| self.launch(kernel, inputs, outputs, offset)).collect()
     }
 
     /// Where an operand of a product is: in the scratch, if it was narrowed.
@@ -409,7 +525,7 @@ impl Unlinked {
                 let function = modules[number / AT_ONCE].function(&kernel_name(number))?;
                 Ok(Step::Launch { function, blocks, threads, arguments })
             }
-            Unlinked::Product(step) => Ok(step),
+            Unlinked::Ready(step) => Ok(step),
         }
     }
 }

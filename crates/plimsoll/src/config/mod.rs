@@ -138,13 +138,18 @@ impl Config {
                 anchor(value, &folder);
             }
         }
+        let weights = config.table.get_mut("train").and_then(|train| train.get_mut("weights"));
+        let weights = weights.and_then(|weights| if weights.is_table() { weights.get_mut("path") } else { Some(weights) });
+        if let Some(Value::String(path)) = weights {
+            *path = folder.join(&*path).to_string_lossy().into_owned();
+        }
         config
     }
 
     /// The run it describes, or what is wrong with it.
     pub fn build(&self) -> Result<Run> {
         let root = Reader::root(&self.table);
-        let mut settings = training::settings(&root)?;
+        let mut settings = training::settings(&root, &self.folder)?;
         let synthetic = data::synthetic_rows(&root)?;
         let given = match synthetic {
             None => Some(data::datasets(&root, &self.folder, settings.batch, settings.seed)?),
@@ -180,7 +185,7 @@ impl Config {
     /// Only its data, and the line: the model may be missing.
     pub fn pipeline(&self) -> Result<Pipeline> {
         let root = Reader::root(&self.table);
-        let settings = training::settings(&root)?;
+        let settings = training::settings(&root, &self.folder)?;
         let (data, _) = data::datasets(&root, &self.folder, settings.batch, settings.seed)?;
         root.value("model");
         root.finish()?;

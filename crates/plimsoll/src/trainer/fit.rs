@@ -7,11 +7,12 @@ use super::{RunPlan, Trainer};
 use crate::checkpoint::{self, Checkpoints, Writer};
 use crate::error::{Error, Result};
 use crate::metrics::Scores;
-use crate::system;
+use crate::{offload_file, system, tensors};
 use plimsoll_core::Bytes;
 use plimsoll_core::step::Role;
 use plimsoll_data::{Dataset, Feed, Options, PipelinePlan, Schema};
 use serde_json::Value;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -34,8 +35,34 @@ pub struct Fit<'a> {
     pub(super) callbacks: Vec<Box<dyn Callback + 'a>>,
     pub(super) checkpoints: Option<Checkpoints>,
     pub(super) resume: bool,
+    first: Option<FirstWeights>,
     restore_best: bool,
     pub(super) config: String,
+}
+
+/// Weights to begin with: a safetensors file, such as one an earlier run left.
+///
+/// ```
+/// use plimsoll::{FirstWeights, Fit};
+/// // All but a head with another number of classes.
+/// let fit = Fit::epochs(3).first_weights(FirstWeights::new("runs/large/weights.safetensors").partial(true));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FirstWeights {
+    path: PathBuf,
+    partial: bool,
+}
+
+impl FirstWeights {
+    /// From this file, which must have all weights of the model, by name and shape.
+    pub fn new(path: impl Into<PathBuf>) -> FirstWeights {
+        FirstWeights { path: path.into(), partial: false }
+    }
+
+    /// Takes the weights the file has with the same name and shape, and tells of the others, which begin as they would without it.
+    pub fn partial(self, partial: bool) -> FirstWeights {
+        FirstWeights { partial, ..self }
+    }
 }
 
 /// Who is told what happens.
@@ -51,6 +78,7 @@ impl<'a> Fit<'a> {
             callbacks: vec![],
             checkpoints: None,
             resume: false,
+            first: None,
             restore_best: false,
             config: String::new(),
         }
@@ -89,6 +117,12 @@ impl<'a> Fit<'a> {
     /// whole run, those before the checkpoint included.
     pub fn resume(mut self, resume: bool) -> Fit<'a> {
         self.resume = resume;
+        self
+    }
+
+    /// Begins with these weights instead of random ones. A run that goes on from a checkpoint has its own.
+    pub fn first_weights(mut self, first: FirstWeights) -> Fit<'a> {
+        self.first = Some(first);
         self
     }
 
@@ -220,6 +254,11 @@ pub struct History {
     pub in_use_on_device: Option<Bytes>,
     /// The most resident memory the process had, as the system counts it.
     pub measured: Bytes,
+    /// Seconds of a whole batch as the plan predicted them.
+    pub predicted_step_s: f64,
+    /// Seconds of a whole batch as they were: the median of the last 511 steps and the least of all, the first step left out. Only
+    /// computing counts, neither waiting for rows nor for a processor that other programs have.
+    pub measured_step_s: Option<(f64, f64)>,
 }
 
 impl History {
@@ -243,9 +282,20 @@ impl Trainer {
         let Some(session) = &mut self.session else { unreachable!("opened above") };
         let mut writer = fit.checkpoints.clone().map(Writer::new).transpose()?;
         let mut track = Track::begin(&mut fit, session, &data, &plan)?;
+        let first = fit.first.take().filter(|_| track.resumed.is_none());
+        let random = match &first {
+            None => vec![],
+            Some(first) if first.partial => tensors::load_matching_weights(&mut session.executor, &first.path)?,
+            Some(first) => tensors::load_weights(&mut session.executor, &first.path).map(|()| vec![])?,
+        };
         let last = if fit.resume { fit.epochs } else { session.epochs + fit.epochs };
         fit.tell(&Event::Planned { plan: &plan, epochs: last });
         track.tell(&mut fit, session);
+        if let (Some(first), Some(name)) = (&first, random.first()) {
+            let (path, more) =
+                (first.path.display(), if random.len() == 1 { String::new() } else { format!(" and {} more", random.len() - 1) });
+            fit.tell(&Event::Warning(&format!("{path} has no `{name}`{more} of the model's shape: random as without it")));
+        }
 
         let left = if track.stopped { 0 } else { last.saturating_sub(session.epochs) };
         let done = track.rows / plan.feed_rows as u64;
@@ -266,6 +316,8 @@ impl Trainer {
             planned_on_device: plan.device_memory.as_ref().map(super::DeviceLine::total),
             in_use_on_device: None,
             measured: Bytes::ZERO,
+            predicted_step_s: plan.predicted_s,
+            measured_step_s: None,
         };
         session.learning.schedule.check(session.step.max(last * data.len().div_ceil(plan.batch as u64)))?;
         history.epochs.append(&mut track.epochs);
@@ -324,6 +376,7 @@ impl Trainer {
         history.seconds = start.elapsed().as_secs_f64();
         history.examples_per_s = learnt_rows as f64 / learning.as_secs_f64().max(1e-9);
         history.measured = system::peak_resident();
+        history.measured_step_s = session.clock.measured();
         history.in_use_on_device = self.device.as_ref().and_then(|opened| opened.device.in_use());
         Ok(history)
     }
@@ -345,7 +398,9 @@ impl Trainer {
         if self.session.is_none() {
             let (Some(programs), Some(opened)) = (&self.programs, &self.device) else { unreachable!("planned before") };
             let device = Arc::clone(&opened.device);
-            self.session = Some(Session::new(device, plan, programs, self.learning.clone(), self.seed, self.data.output_schema()?)?);
+            let folder = self.offload_folder.clone().unwrap_or_else(offload_file::default_folder);
+            let schema = self.data.output_schema()?;
+            self.session = Some(Session::new(device, plan, programs, self.learning.clone(), self.seed, schema, &folder)?);
             // From now on the pieces are of the size the memory was laid out for.
             self.micro_batch = Some(plan.micro_batch);
         }
@@ -379,6 +434,7 @@ fn train_epoch(
     let start = Instant::now();
     let mut told = start;
     session.begin()?;
+    session.clock.paused();
     session.take_up_counts(&std::mem::take(&mut track.counts));
     let mut tally = track.tally;
     let before = tally.rows;
@@ -386,7 +442,9 @@ fn train_epoch(
         let mut at = 0;
         while at < block.rows {
             let (role, piece) = place_in_batch(session.micro_batch, Rows::Fed(&block), at, block.first_row, block.rows, batch, length);
+            let began = session.clock.begin();
             session.run(role, &piece, schema, &mut tally)?;
+            session.clock.ran(role, began, session.lags);
             let (place, rows) = (block.first_row + at as u64, piece.rows);
             let ends = matches!(role, Role::Step | Role::Last);
             session.step += u64::from(ends);

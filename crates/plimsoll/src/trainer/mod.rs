@@ -1,6 +1,7 @@
 //! The trainer: a model, data, a loss and a line go in; a plan comes out, then a trained model.
 
 mod callbacks;
+mod clock;
 mod custom;
 mod explain;
 mod fit;
@@ -20,25 +21,28 @@ use crate::nn::Model;
 use crate::optim::{AVERAGE_NAME, Average, Clip, Optimizer};
 use crate::precision::Precision;
 use crate::schedule::{Schedule, ScheduleState};
+use crate::speed::{Speeds, time_own_nodes};
 use crate::{system, tensors};
 use learning::Learning;
 use plan::{Request, largest_batch, plan_run, prove, sweep};
+use plimsoll_core::device::Device;
 use plimsoll_core::graph::{StateId, StateKind};
 use plimsoll_core::loss_scale::LossScaling;
 use plimsoll_core::passes::Columns;
 use plimsoll_core::plan::Certificate;
-use plimsoll_core::plan::recompute::Rates;
-use plimsoll_core::{Budget, Bytes};
+use plimsoll_core::plan::recompute::{Pace, Rates};
+use plimsoll_core::{Budget, Bytes, Graph};
 use plimsoll_data::Dataset;
 use programs::{Programs, programs};
 use session::Session;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 pub(crate) use callbacks::smaller_is_better;
 pub use callbacks::{Callback, CsvLog, EarlyStopping, Flow};
 pub use custom::{Batches, CustomLoop, HostBatch, Numbers};
-pub use fit::{Epoch, Event, Fit, History};
+pub use fit::{Epoch, Event, FirstWeights, Fit, History};
 pub use plan::{Count, DeviceLine, Infeasible, LargestBatch, RunPlan, Sweep, SweepPoint};
 pub use predict::{Predicted, Prediction};
 
@@ -68,13 +72,17 @@ pub struct Trainer {
     micro_batch: Option<usize>,
     allow: Allow,
     count: Count,
-    pace: Rates,
+    pace: Arc<dyn Pace>,
+    /// Whether that pace was measured.
+    measured: bool,
     seed: u64,
     threads: Option<usize>,
     choice: Choice,
     profile: Option<String>,
     device: Option<Opened>,
     programs: Option<Programs>,
+    /// Where tensors go that a plan keeps out of memory, on a device that shares the host's.
+    offload_folder: Option<PathBuf>,
     /// Whether the run writes checkpoints, which takes memory too.
     checkpointed: bool,
     only_predicts: bool,
@@ -94,13 +102,15 @@ impl Trainer {
             micro_batch: None,
             allow: Allow::default(),
             count: Count::default(),
-            pace: Rates::default(),
+            pace: Arc::new(Rates::default()),
+            measured: false,
             seed: 0,
             threads: None,
             choice: Choice::default(),
             profile: None,
             device: None,
             programs: None,
+            offload_folder: None,
             checkpointed: false,
             only_predicts: false,
             session: None,
@@ -299,6 +309,29 @@ impl Trainer {
         self
     }
 
+    /// Puts tensors that a plan keeps out of memory into a file in this folder, which should be on a disk with room. Unless said, that is the
+    /// system's folder for large temporary files; a run from a configuration uses its own folder. The file has no name and is gone with the
+    /// run, however that ends.
+    pub fn offload_folder(mut self, folder: impl Into<PathBuf>) -> Trainer {
+        self.set_offload_folder(folder.into());
+        self
+    }
+
+    pub(crate) fn set_offload_folder(&mut self, folder: PathBuf) {
+        self.offload_folder = Some(folder);
+    }
+
+    /// Predicts times, and chooses between ways to fit, by what was measured of the device. Without it, by rates that are the same
+    /// everywhere, so that the same run is planned alike on every machine.
+    pub fn speeds(mut self, speeds: Arc<Speeds>) -> Trainer {
+        self.set_speeds(speeds);
+        self
+    }
+
+    pub(crate) fn set_speeds(&mut self, speeds: Arc<Speeds>) {
+        (self.pace, self.measured) = (speeds, true);
+    }
+
     /// Plans with room for writing checkpoints.
     pub(crate) fn with_checkpoints(mut self) -> Trainer {
         self.checkpointed = true;
@@ -370,6 +403,42 @@ impl Trainer {
         prove(&self.request(self.budget, None)?, certificate)
     }
 
+    /// Times the nodes of this run's own step that `speeds` does not know yet, and adds them. Gives how many were timed.
+    pub fn time_own_nodes(&mut self, speeds: &mut Speeds, limit: Duration) -> Result<usize> {
+        let device = self.open_device()?;
+        self.with_step(|graph, rows| time_own_nodes(speeds, &*device, graph, rows, limit))?
+    }
+
+    /// Opens the device it computes on, unless that is done already.
+    pub(crate) fn open_device(&mut self) -> Result<Arc<dyn Device>> {
+        if self.device.is_none() {
+            // Before libraries are loaded, whose size is not the program's own.
+            system::process_footprint();
+            self.device = Some(devices::open(self.choice, self.threads, self.profile.as_deref())?);
+        }
+        Ok(Arc::clone(&self.device.as_ref().expect("opened above").device))
+    }
+
+    pub(crate) fn host_line(&self) -> Option<Bytes> {
+        self.budget.host
+    }
+
+    pub(crate) fn chosen_threads(&self) -> Option<usize> {
+        self.threads
+    }
+
+    /// Computes on a device that is open already.
+    pub(crate) fn use_device(&mut self, opened: Opened) {
+        self.device = Some(opened);
+    }
+
+    /// Shows the graph of a whole batch's step, and the batch.
+    pub(crate) fn with_step<T>(&mut self, look: impl FnOnce(&Graph, usize) -> T) -> Result<T> {
+        self.prepare()?;
+        let request = self.request(self.budget, None)?;
+        Ok(look(&request.programs.whole[0].1, request.batch))
+    }
+
     /// What is to be planned; everything is prepared.
     fn request<'a>(&'a self, budget: Budget, validation: Option<&'a Dataset>) -> Result<Request<'a>> {
         let (Some(programs), Some(Opened { device, thread_stacks })) = (&self.programs, &self.device) else {
@@ -402,8 +471,14 @@ impl Trainer {
             allow: self.allow,
             count: self.count,
             precision: self.learning.precision,
-            pace: &self.pace,
+            pace: &*self.pace,
+            measured: self.measured,
         })
+    }
+
+    /// What it learns from.
+    pub fn data(&self) -> &Dataset {
+        &self.data
     }
 
     /// Writes the weights as safetensors: whole or not at all.
@@ -420,11 +495,7 @@ impl Trainer {
 
     /// Writes the graphs and finds the device, once.
     fn prepare(&mut self) -> Result<()> {
-        if self.device.is_none() {
-            // Before libraries are loaded, whose size is not the program's own.
-            system::process_footprint();
-            self.device = Some(devices::open(self.choice, self.threads, self.profile.as_deref())?);
-        }
+        self.open_device()?;
         if self.programs.is_none() {
             let schema = self.data.output_schema()?;
             let targets = self.targets_with_metrics()?;

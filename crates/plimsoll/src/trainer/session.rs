@@ -1,12 +1,14 @@
 //! A run's memory and its position: the executor with its ledger, and how one piece of a batch is run.
 
+use super::clock::Clock;
 use super::learning::Learning;
-use super::plan::RunPlan;
+use super::plan::{OFFLOAD, RunPlan};
 use super::programs::{Classes, LOSS_WEIGHT, MOST_COLUMNS, Of, Programs, ROW_SHARE};
 use crate::error::{BadRow, Error, Result};
 use crate::metrics::{Board, Scores};
 use crate::nn::PIECE_SHARE;
-use plimsoll_core::device::{Device, DeviceError, StepInputs};
+use crate::offload_file::OffloadFile;
+use plimsoll_core::device::{Backing, Device, DeviceError, StepInputs};
 use plimsoll_core::graph::StateId;
 use plimsoll_core::loss_scale::SKIPPED;
 use plimsoll_core::plan::NUMBERS;
@@ -14,6 +16,7 @@ use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, DType, Executor, Graph, Ledger, Op, Reservation, Ticket};
 use plimsoll_data::{Batch, Schema};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Answers after which the counts of classes are brought to the host: single precision counts exactly to twice as many.
@@ -48,8 +51,10 @@ pub(super) struct Session {
     /// The learning rate of the current step.
     pub rate: f64,
     /// On a device with its own memory a run's numbers are looked at while the next one computes.
-    lags: bool,
+    pub lags: bool,
     pending: Option<Pending>,
+    /// How long steps take.
+    pub clock: Clock,
     /// What the process itself takes, so that the ledger is about all of it.
     _process: Vec<Reservation>,
 }
@@ -177,18 +182,25 @@ impl Session {
         learning: Learning,
         seed: u64,
         schema: Schema,
+        folder: &Path,
     ) -> Result<Session> {
         let ledger = Ledger::new("host", Some(plan.line));
         // What is not the pipeline's, which books for itself, nor the plan's, for which the executor does.
         let own = |name: &&(String, _)| {
-            matches!(name.0.as_str(), "process" | "thread stacks" | "graphs" | "checkpoint" | "CUDA itself" | "pinned staging")
+            matches!(name.0.as_str(), "process" | "thread stacks" | "graphs" | "checkpoint" | "CUDA itself" | "pinned staging" | OFFLOAD)
         };
         let process = plan.owners.iter().filter(own).map(|(name, size)| ledger.reserve(name, *size)).collect::<Result<Vec<_>, _>>()?;
         let lags = !device.shares_host_memory();
         let mut executor = match &plan.device_memory {
-            None => Executor::new(device, Arc::clone(&plan.memory), &ledger)?,
+            None => {
+                let file = match plan.memory.backing {
+                    Bytes::ZERO => None,
+                    size => Some(Arc::new(OffloadFile::create(folder, size)?) as Arc<dyn Backing>),
+                };
+                Executor::with_backing(device, Arc::clone(&plan.memory), &ledger, file)?
+            }
             Some(on_device) => {
-                let device_ledger = Ledger::new(device.name(), Some(on_device.line - device.overhead().device));
+                let device_ledger = Ledger::new(device.name(), Some(on_device.line - device.overhead(&plan.memory).device));
                 Executor::new(device, Arc::clone(&plan.memory), &device_ledger)?
             }
         };
@@ -220,6 +232,7 @@ impl Session {
             rate: 0.0,
             lags,
             pending: None,
+            clock: Clock::new(),
             _process: process,
         })
     }
