@@ -425,6 +425,9 @@ impl Trainer {
             // Before libraries are loaded, whose size is not the program's own.
             system::process_footprint();
             self.device = Some(devices::open(self.choice, self.threads, self.profile.as_deref())?);
+            if !self.measured {
+                self.pace = self.device.as_ref().expect("opened above").device.pace();
+            }
         }
         Ok(Arc::clone(&self.device.as_ref().expect("opened above").device))
     }
