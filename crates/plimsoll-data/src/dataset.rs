@@ -63,6 +63,9 @@ pub(crate) enum Stage {
     MaxItem(Bytes),
     Cache(Cache),
     Mix(Mix),
+    /// What rows of differing length are padded with.
+    Pad(f32),
+    Deterministic(bool),
 }
 
 /// How many threads make rows.
@@ -188,9 +191,10 @@ impl Dataset {
         Ok(Dataset::from(Shapes::new(spec)?))
     }
 
-    /// Arrays of a `.npz` file that was saved with `numpy.savez`: each column's name with that of its array.
+    /// Arrays of a `.npz` file: each column's name with that of its array. Saved with `numpy.savez` their rows have numbers; saved with
+    /// `numpy.savez_compressed` they are unpacked on the way, and then it is a [stream](Dataset#streams).
     pub fn npz(path: impl AsRef<Path>, arrays: &[(&str, &str)]) -> Result<Dataset, DataError> {
-        Ok(Dataset::from(Npy::open_npz(path.as_ref(), arrays)?))
+        Npy::open_npz(path.as_ref(), arrays)
     }
 
     /// Examples in the TFRecord files that match a pattern; each feature is named by the column it becomes. Files that end in `.gz` or
@@ -326,6 +330,12 @@ impl Dataset {
     /// Mixes the rows of each batch in pairs: see [`Mix`]. It takes no memory.
     pub fn mix(self, mix: Mix) -> Dataset {
         self.stage(Stage::Mix(mix))
+    }
+
+    /// Whether batches come in the order of their rows, as they do unless said. If not, a batch with a row that takes long is overtaken by
+    /// those after it within an epoch; each has the same rows as before. A position inside such an epoch cannot be resumed from.
+    pub fn deterministic(self, deterministic: bool) -> Dataset {
+        self.stage(Stage::Deterministic(deterministic))
     }
 
     /// What the labels 0, 1, 2 … stand for, if the source knows.
@@ -477,10 +487,13 @@ impl fmt::Display for Stage {
             Stage::Parallelism(Parallelism::Auto) => write!(f, "parallelism(auto)"),
             Stage::Parallelism(Parallelism::Threads(n)) => write!(f, "parallelism({n})"),
             Stage::MaxItem(bytes) => write!(f, "max_item({bytes})"),
+            Stage::Cache(Cache::Auto) => write!(f, "cache(auto)"),
             Stage::Cache(Cache::Memory) => write!(f, "cache(memory)"),
             Stage::Cache(Cache::File(path)) => write!(f, "cache({})", path.display()),
             Stage::Cache(Cache::FileIfRoom(path)) => write!(f, "cache({}, if there is room)", path.display()),
             Stage::Mix(mix) => write!(f, "{mix}"),
+            Stage::Pad(value) => write!(f, "pad({value})"),
+            Stage::Deterministic(deterministic) => write!(f, "deterministic({deterministic})"),
             Stage::Prefetch(Prefetch::Auto) => write!(f, "prefetch(auto)"),
             Stage::Prefetch(Prefetch::Batches(n)) => write!(f, "prefetch({n})"),
         }

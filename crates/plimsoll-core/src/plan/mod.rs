@@ -68,6 +68,8 @@ pub enum BufferKind {
     Activation,
     /// A value of the backward or update part.
     Gradient,
+    /// What was brought back from the backing store.
+    Loaded,
     /// What a kernel needs while it runs.
     Workspace,
 }
@@ -192,7 +194,7 @@ pub fn sequence(graph: &Graph, rows: usize, device: &dyn Device) -> Result<Seque
     verify(&graph)?;
     let alignment = device.alignment();
     let workspace = |node: NodeId| device.workspace(&graph, graph.node(node), rows).align_up(alignment.0);
-    let order = offload::tighten(&graph, order::order(&graph, rows, alignment, &workspace));
+    let order = order::order(&graph, rows, alignment, &workspace);
     let again = Again { flops: graph.flops(rows), ..Again::default() };
     Ok(Sequenced { graph, order, again, limit: None })
 }
@@ -306,6 +308,7 @@ impl Plan {
                 let owner = match buffer.kind {
                     BufferKind::Activation => "activations",
                     BufferKind::Gradient => "gradients",
+                    BufferKind::Loaded => "loaded",
                     BufferKind::Workspace => "workspace",
                 };
                 *owners.entry(owner).or_default() += buffer.size;

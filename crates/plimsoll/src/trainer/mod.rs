@@ -11,6 +11,7 @@ mod predict;
 mod programs;
 mod session;
 mod track;
+mod variants;
 
 use crate::allow::Allow;
 use crate::devices::{self, Choice, Opened};
@@ -25,25 +26,25 @@ use crate::speed::{Speeds, time_own_nodes};
 use crate::{system, tensors};
 use learning::Learning;
 use plan::{Request, largest_batch, plan_run, prove, sweep};
-use plimsoll_core::device::Device;
+use plimsoll_core::device::{CopyRate, Device};
 use plimsoll_core::graph::{StateId, StateKind};
 use plimsoll_core::loss_scale::LossScaling;
 use plimsoll_core::passes::Columns;
 use plimsoll_core::plan::Certificate;
 use plimsoll_core::plan::recompute::{Pace, Rates};
 use plimsoll_core::{Budget, Bytes, Graph};
-use plimsoll_data::Dataset;
-use programs::{Programs, programs};
+use plimsoll_data::{Dataset, Extent};
 use session::Session;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use variants::{Variant, Variants};
 
 pub(crate) use callbacks::smaller_is_better;
 pub use callbacks::{Callback, CsvLog, EarlyStopping, Flow};
 pub use custom::{Batches, CustomLoop, HostBatch, Numbers};
 pub use fit::{Epoch, Event, FirstWeights, Fit, History};
-pub use plan::{Count, DeviceLine, Infeasible, LargestBatch, RunPlan, Sweep, SweepPoint};
+pub use plan::{Count, DeviceLine, InPieces, Infeasible, LargestBatch, RunPlan, Sweep, SweepPoint, Taken};
 pub use predict::{Predicted, Prediction};
 
 /// Trains a model on data under a line.
@@ -75,12 +76,16 @@ pub struct Trainer {
     pace: Arc<dyn Pace>,
     /// Whether that pace was measured.
     measured: bool,
+    /// How fast files are, if that was measured.
+    files: Option<f64>,
     seed: u64,
     threads: Option<usize>,
     choice: Choice,
     profile: Option<String>,
     device: Option<Opened>,
-    programs: Option<Programs>,
+    variants: Option<Variants>,
+    /// The variant that runs, once memory is laid out for it.
+    settled: Option<Variant>,
     /// Where tensors go that a plan keeps out of memory, on a device that shares the host's.
     offload_folder: Option<PathBuf>,
     /// Whether the run writes checkpoints, which takes memory too.
@@ -104,12 +109,14 @@ impl Trainer {
             count: Count::default(),
             pace: Arc::new(Rates::default()),
             measured: false,
+            files: None,
             seed: 0,
             threads: None,
             choice: Choice::default(),
             profile: None,
             device: None,
-            programs: None,
+            variants: None,
+            settled: None,
             offload_folder: None,
             checkpointed: false,
             only_predicts: false,
@@ -329,6 +336,9 @@ impl Trainer {
     }
 
     pub(crate) fn set_speeds(&mut self, speeds: Arc<Speeds>) {
+        // As much is written as is read.
+        let both = speeds.transfers.to_file.zip(speeds.transfers.from_file);
+        self.files = both.map(|(to, from)| 2.0 / (1.0 / to + 1.0 / from));
         (self.pace, self.measured) = (speeds, true);
     }
 
@@ -441,9 +451,10 @@ impl Trainer {
 
     /// What is to be planned; everything is prepared.
     fn request<'a>(&'a self, budget: Budget, validation: Option<&'a Dataset>) -> Result<Request<'a>> {
-        let (Some(programs), Some(Opened { device, thread_stacks })) = (&self.programs, &self.device) else {
+        let (Some(variants), Some(Opened { device, thread_stacks })) = (&self.variants, &self.device) else {
             unreachable!("prepared before")
         };
+        let variant = self.settled.unwrap_or_default();
         let Some(rows) = self.data.batch_size() else {
             return Err(Error::Config("the data has no batch size; add `.batch(32)` or set `train.batch`".to_string()));
         };
@@ -459,7 +470,10 @@ impl Trainer {
         }
         Ok(Request {
             model: self.model.title(),
-            programs,
+            programs: variants.programs(variant)?,
+            variants,
+            variant,
+            settled: self.settled.is_some(),
             device: &**device,
             data: &self.data,
             validation,
@@ -470,9 +484,14 @@ impl Trainer {
             checkpointed: self.checkpointed,
             allow: self.allow,
             count: self.count,
-            precision: self.learning.precision,
+            precision: variants.learning(variant).precision,
+            in_pieces: false,
             pace: &*self.pace,
             measured: self.measured,
+            copy_rate: match self.files.filter(|_| device.shares_host_memory()) {
+                Some(bytes_per_s) => CopyRate { bytes_per_s, ..device.copy_rate() },
+                None => device.copy_rate(),
+            },
         })
     }
 
@@ -496,17 +515,18 @@ impl Trainer {
     /// Writes the graphs and finds the device, once.
     fn prepare(&mut self) -> Result<()> {
         self.open_device()?;
-        if self.programs.is_none() {
+        if self.variants.is_none() {
             let schema = self.data.output_schema()?;
+            if let Some(column) = schema.columns().iter().find(|column| column.extent != Extent::Fixed) {
+                let what =
+                    format!("a step is planned for rows of one shape, and those of `{column}` differ; pad them with PadTo::Declared");
+                return Err(Error::Config(what));
+            }
             let targets = self.targets_with_metrics()?;
             // The CPU's products read any types; on a GPU the library wants one.
             let shared = self.device.as_ref().is_some_and(|opened| opened.device.shares_host_memory());
             let columns = if shared { Columns::AsTheyAre } else { Columns::Narrowed };
-            let mut programs = programs(&self.model, &schema, &targets, &self.learning, columns)?;
-            if self.only_predicts {
-                programs.only_predict();
-            }
-            self.programs = Some(programs);
+            self.variants = Some(Variants::new(&self.model, schema, targets, &self.learning, columns, self.only_predicts)?);
         }
         Ok(())
     }
