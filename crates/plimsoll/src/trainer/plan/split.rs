@@ -41,7 +41,10 @@ pub(in crate::trainer) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
         (Some(plain), Some(cut)) => Some(if cut.predicted_s < plain.predicted_s { cut } else { plain }),
         (plain, cut) => plain.or(cut),
     };
-    fastest.map_or_else(|| Err(Error::Infeasible(Box::new(infeasible(&request, start)?))), Ok)
+    match fastest {
+        Some(plan) => Ok(RunPlan { plan_ms: start.elapsed().as_secs_f64() * 1e3, ..plan }),
+        None => Err(Error::Infeasible(Box::new(infeasible(&request, start)?))),
+    }
 }
 
 /// The graphs that are planned: the model's, or those with their heaviest layers in pieces. What only predicts hands its scores over whole.
