@@ -1,15 +1,20 @@
 //! `plimsoll plan --sweep`: budget against time, as a table, a document and a picture.
 
 use crate::args::PlanArgs;
+use crate::text::seconds;
 use crate::{print, say};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use plimsoll::{Bytes, Run, Sweep};
 use serde_json::{Value, json};
 
 /// Plans under lower and lower lines and shows what came out.
 pub fn run(run: &mut Run, args: &PlanArgs) -> Result<()> {
+    let path = args.plot.as_ref().or(args.run.out.as_ref());
+    if let Some(path) = path.filter(|path| path.extension().is_none_or(|extension| extension != "svg")) {
+        bail!("a plot is a picture in SVG; name it so, such as {}", path.with_extension("svg").display());
+    }
     let sweep = run.sweep()?;
-    if let Some(path) = &args.run.out {
+    if let Some(path) = path {
         let fail = |error: std::io::Error| anyhow::anyhow!("cannot write {}: {error}", path.display());
         std::fs::write(path, svg(&sweep)).map_err(fail)?;
     }
@@ -42,15 +47,6 @@ fn document(sweep: &Sweep) -> Value {
         .collect();
     let refused = sweep.refused.map(|(line, least)| json!({ "budget_bytes": line.0, "least_bytes": least.0 }));
     json!({ "space": space(sweep), "points": points, "refused": refused })
-}
-
-/// Seconds with as many digits as tell something.
-fn seconds(seconds: f64) -> String {
-    match seconds {
-        s if s < 0.1 => format!("{:.2} ms", 1e3 * s),
-        s if s < 100.0 => format!("{s:.2} s"),
-        s => format!("{s:.0} s"),
-    }
 }
 
 fn table(sweep: &Sweep) -> String {

@@ -137,66 +137,108 @@ pub(crate) fn load_weights(executor: &mut Executor, path: &Path) -> Result<()> {
     read(executor, Which::Weights, path, None).map_err(|unusable| unusable.about(path))
 }
 
+/// Reads the weights that have the name and the shape of one of the model's; gives the names of those that stay as they are.
+pub(crate) fn load_matching_weights(executor: &mut Executor, path: &Path) -> Result<Vec<String>> {
+    let load = |executor: &mut Executor| -> Result<Vec<String>, Unusable> {
+        let mut file = TensorFile::open(path)?;
+        let (fitting, others): (Vec<_>, Vec<_>) =
+            chosen(executor, Which::Weights).into_iter().partition(|(_, state)| check_tensor(state, &file.header).is_ok());
+        if fitting.is_empty() {
+            return Err(Unusable::OtherModel("none of them is there with the same name and shape".to_string()));
+        }
+        fitting.iter().try_for_each(|(id, state)| file.load(executor, *id, state).map(drop))?;
+        Ok(others.into_iter().map(|(_, state)| state.name).collect())
+    };
+    load(executor).map_err(|unusable| unusable.about(path))
+}
+
 /// Reads tensors into the states they are. With checksums, every byte is checked against them, and there must be no other tensors.
 pub(crate) fn read(executor: &mut Executor, which: Which, path: &Path, checksums: Option<&[(String, u32)]>) -> Result<(), Unusable> {
-    let failed = |source| Unusable::Failed(Error::Io { action: "read", path: path.to_path_buf(), source });
-    let damaged = |what: &str| Unusable::Damaged(what.to_string());
-    let mut file = File::open(path).map_err(failed)?;
-    let length = file.metadata().map_err(failed)?.len();
-    let mut start = [0; 8];
-    file.read_exact(&mut start).map_err(|_| damaged("it is shorter than any safetensors file"))?;
-    let start = u64::from_le_bytes(start);
-    if start > MAX_HEADER.min(length.saturating_sub(8)) {
-        return Err(damaged("it is not a safetensors file, or it is cut off"));
-    }
-    let mut header = vec![0; start as usize];
-    file.read_exact(&mut header).map_err(failed)?;
-    let header: Map<String, Value> = serde_json::from_slice(&header).map_err(|_| damaged("its header is not JSON"))?;
+    let mut file = TensorFile::open(path)?;
     let tensors = chosen(executor, which);
-    check_tensors(&tensors, &header, checksums.is_some())?;
-    let mut piece = [0; PIECE];
+    check_tensors(&tensors, &file.header, checksums.is_some())?;
     for (i, (id, state)) in tensors.iter().enumerate() {
-        let name = &state.name;
-        let offsets = &header[name]["data_offsets"];
-        let size = state.ty.bytes(1).0;
-        match offsets[0].as_u64().zip(offsets[1].as_u64()) {
-            Some((from, to)) if to.checked_sub(from) == Some(size) && to <= length - 8 - start => {
-                file.seek(SeekFrom::Start(8 + start + from)).map_err(failed)?;
-            }
-            _ => return Err(Unusable::Damaged(format!("`{name}` is not whole"))),
-        }
-        let mut checksum = crc32fast::Hasher::new();
-        let mut done = 0;
-        while done < size {
-            let piece = &mut piece[..(PIECE as u64).min(size - done) as usize];
-            file.read_exact(piece).map_err(failed)?;
-            checksum.update(piece);
-            executor.write_state_part(*id, Bytes(done), piece).map_err(|error| Unusable::Failed(error.into()))?;
-            done += piece.len() as u64;
-        }
-        if checksums.is_some_and(|known| known.get(i) != Some(&(name.clone(), checksum.finalize()))) {
-            return Err(Unusable::Damaged(format!("the bytes of `{name}` are not those that were written")));
+        let checksum = file.load(executor, *id, state)?;
+        if checksums.is_some_and(|known| known.get(i) != Some(&(state.name.clone(), checksum))) {
+            return Err(Unusable::Damaged(format!("the bytes of `{}` are not those that were written", state.name)));
         }
     }
     Ok(())
 }
 
+/// A file of tensors whose header was read.
+struct TensorFile {
+    path: PathBuf,
+    file: File,
+    header: Map<String, Value>,
+    /// Where the tensors begin, and how long the file is.
+    start: u64,
+    length: u64,
+}
+
+impl TensorFile {
+    fn open(path: &Path) -> Result<TensorFile, Unusable> {
+        let failed = |source| Unusable::Failed(Error::Io { action: "read", path: path.to_path_buf(), source });
+        let damaged = |what: &str| Unusable::Damaged(what.to_string());
+        let mut file = File::open(path).map_err(failed)?;
+        let length = file.metadata().map_err(failed)?.len();
+        let mut bytes = [0; 8];
+        file.read_exact(&mut bytes).map_err(|_| damaged("it is shorter than any safetensors file"))?;
+        let bytes = u64::from_le_bytes(bytes);
+        if bytes > MAX_HEADER.min(length.saturating_sub(8)) {
+            return Err(damaged("it is not a safetensors file, or it is cut off"));
+        }
+        let mut header = vec![0; bytes as usize];
+        file.read_exact(&mut header).map_err(failed)?;
+        let header = serde_json::from_slice(&header).map_err(|_| damaged("its header is not JSON"))?;
+        Ok(TensorFile { path: path.to_path_buf(), file, header, start: 8 + bytes, length })
+    }
+
+    /// Copies a tensor, which the header has, into a state, piece by piece; gives the checksum of its bytes.
+    fn load(&mut self, executor: &mut Executor, id: StateId, state: &State) -> Result<u32, Unusable> {
+        let failed = |source| Unusable::Failed(Error::Io { action: "read", path: self.path.clone(), source });
+        let offsets = &self.header[&state.name]["data_offsets"];
+        let size = state.ty.bytes(1).0;
+        match offsets[0].as_u64().zip(offsets[1].as_u64()) {
+            Some((from, to)) if to.checked_sub(from) == Some(size) && to <= self.length - self.start => {
+                self.file.seek(SeekFrom::Start(self.start + from)).map_err(failed)?;
+            }
+            _ => return Err(Unusable::Damaged(format!("`{}` is not whole", state.name))),
+        }
+        let mut piece = [0; PIECE];
+        let mut checksum = crc32fast::Hasher::new();
+        let mut done = 0;
+        while done < size {
+            let piece = &mut piece[..(PIECE as u64).min(size - done) as usize];
+            self.file.read_exact(piece).map_err(failed)?;
+            checksum.update(piece);
+            executor.write_state_part(id, Bytes(done), piece).map_err(|error| Unusable::Failed(error.into()))?;
+            done += piece.len() as u64;
+        }
+        Ok(checksum.finalize())
+    }
+}
+
 /// That the file has the wanted tensors; names the first that differs.
 fn check_tensors(tensors: &[(StateId, State)], header: &Map<String, Value>, exactly: bool) -> Result<(), Unusable> {
-    for (_, state) in tensors {
-        let (name, here) = (&state.name, format!("{} {}", dtype_name(state.ty.dtype), state.ty.shape));
-        let Some(entry) = header.get(name) else {
-            return Err(Unusable::OtherModel(format!("`{name}` is missing there and is {here} here")));
-        };
-        let shape: Vec<usize> = entry["shape"].as_array().into_iter().flatten().filter_map(Value::as_u64).map(|n| n as usize).collect();
-        let there = format!("{} {}", entry["dtype"].as_str().unwrap_or("?"), plimsoll_core::Shape::fixed(shape));
-        if there != here {
-            return Err(Unusable::OtherModel(format!("`{name}` is {there} there and {here} here")));
-        }
-    }
+    tensors.iter().try_for_each(|(_, state)| check_tensor(state, header))?;
     let known = |name: &String| name == "__metadata__" || tensors.iter().any(|(_, state)| state.name == *name);
     match header.keys().find(|name| !known(name)).filter(|_| exactly) {
         Some(name) => Err(Unusable::OtherModel(format!("`{name}` is there, but not here"))),
         None => Ok(()),
     }
+}
+
+/// That the file has this tensor; says how it differs.
+fn check_tensor(state: &State, header: &Map<String, Value>) -> Result<(), Unusable> {
+    let (name, here) = (&state.name, format!("{} {}", dtype_name(state.ty.dtype), state.ty.shape));
+    let Some(entry) = header.get(name) else {
+        return Err(Unusable::OtherModel(format!("`{name}` is missing there and is {here} here")));
+    };
+    let shape: Vec<usize> = entry["shape"].as_array().into_iter().flatten().filter_map(Value::as_u64).map(|n| n as usize).collect();
+    let there = format!("{} {}", entry["dtype"].as_str().unwrap_or("?"), plimsoll_core::Shape::fixed(shape));
+    if there != here {
+        return Err(Unusable::OtherModel(format!("`{name}` is {there} there and {here} here")));
+    }
+    Ok(())
 }

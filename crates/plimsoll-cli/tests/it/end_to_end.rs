@@ -242,3 +242,25 @@ fn help_says_what_there_is() {
       -h, --help                   Print help
     ");
 }
+
+#[test]
+fn a_run_begins_with_the_weights_it_is_given() {
+    let sandbox = Sandbox::new("weights");
+    sandbox.succeed(&["train", "--epochs", "3", "--seed", "1", "--quiet", "--out", "first"]);
+    let learnt = sandbox.json(&["train", "--json", "--epochs", "1", "--seed", "2", "--weights", "first/weights.safetensors"]);
+    let afresh = sandbox.json(&["train", "--json", "--epochs", "1", "--seed", "2"]);
+    let accuracy = |run: &serde_json::Value| run["epochs"][0]["accuracy"].as_f64().unwrap();
+    assert!(accuracy(&learnt) > 0.9 && accuracy(&afresh) < 0.8, "{} and {}", accuracy(&learnt), accuracy(&afresh));
+
+    // Another head: the file does not fit, unless it is said that a part is enough.
+    let other = ["train", "--epochs", "1", "--set", "model.classes=12", "--out", "other", "--set"];
+    let (code, error) = sandbox.fail(&[&other[..], &["train.weights=first/weights.safetensors", "--quiet"]].concat());
+    assert_eq!(code, 1);
+    assert!(error.contains("does not hold this model's tensors: `dense_1/kernel` is F32 [64, 10] there and F32 [64, 12] here"), "{error}");
+    let output = sandbox.run(&[&other[..], &["train.weights={ path = \"first/weights.safetensors\", partial = true }"]].concat());
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{error}");
+    assert!(error.contains("weights.safetensors has no `dense_1/kernel` and 1 more of the model's shape"), "{error}");
+    let (_, missing) = sandbox.fail(&["train", "--weights", "no.safetensors", "--quiet"]);
+    assert!(missing.contains("cannot read") && missing.contains("no.safetensors"), "{missing}");
+}

@@ -235,6 +235,7 @@ fn is_drawn(expr: &Expr) -> bool {
 /// Whether a node only puts a value somewhere else: planning adds such nodes where a state cannot be written straight away.
 fn is_copy(graph: &Graph, node: &Node) -> bool {
     match &node.op {
+        Op::Store(_) | Op::Load(_) => true,
         Op::Pointwise(op) => op.expr.is_identity() && graph.ty(node.inputs[0]) == graph.ty(node.outputs[0]),
         _ => false,
     }

@@ -142,7 +142,7 @@ fn compute(node: &Node, operands: &[&Tensor], setting: &Setting<'_>) -> Vec<Vec<
         Op::MaxPoolGrad(op) => vec![windows::max_pool_grad(&op.window, &op.input.bind(setting.rows), operands[0], operands[1]).elements],
         Op::AvgPool(op) => vec![windows::avg_pool(&op.window, operands[0])],
         Op::AvgPoolGrad(op) => vec![windows::avg_pool_grad(&op.window, &op.input.bind(setting.rows), operands[0]).elements],
-        Op::Reshape(_) => vec![operands[0].elements.clone()],
+        Op::Reshape(_) | Op::Store(_) | Op::Load(_) => vec![operands[0].elements.clone()],
         Op::Recurrent(op) => recurrent::walk(op, operands),
         Op::RecurrentGrad(op) => recurrent::walk_back(op, operands),
         Op::Transpose(op) => vec![movement::transpose(&op.order, operands[0])],
@@ -154,8 +154,8 @@ fn compute(node: &Node, operands: &[&Tensor], setting: &Setting<'_>) -> Vec<Vec<
         Op::Pad(op) => vec![movement::pad(op, operands[0])],
         Op::Gather(_) => vec![movement::gather(operands[0], operands[1])],
         Op::ScatterAdd(op) => vec![movement::scatter_add(&op.table.bind(setting.rows), operands[0], operands[1])],
-        Op::Attention(op) => attention::forward(op, operands).into(),
-        Op::AttentionGrad(op) => attention::gradient(&op.attention, operands),
+        Op::Attention(op) => attention::forward(op, operands, setting).into(),
+        Op::AttentionGrad(op) => attention::gradient(&op.attention, operands, setting),
     }
 }
 

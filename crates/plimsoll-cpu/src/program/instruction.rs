@@ -14,7 +14,7 @@ use crate::stored::{Halves, Reals as Numbers};
 use crate::threads::Pool;
 use plimsoll_core::DType;
 use plimsoll_core::device::StepInputs;
-use plimsoll_core::ops::{RecurrentGradInputs, RecurrentInputs};
+use plimsoll_core::ops::{RecurrentGradInputs, RecurrentInputs, WeightDropout};
 use plimsoll_core::random::StepRandom;
 use std::ops::Range;
 
@@ -304,6 +304,8 @@ pub(super) struct AttentionWork {
     /// Queries, keys, values, and the result.
     pub heads: [HeadsOf; 4],
     pub mask: Option<(Address, DType)>,
+    /// Which weights are left out, and how many sequences a row of the batch has.
+    pub dropout: Option<(WeightDropout, usize)>,
     pub lse: Floats,
     pub workspace: Floats,
 }
@@ -311,6 +313,11 @@ pub(super) struct AttentionWork {
 impl AttentionWork {
     fn mask(&self, inputs: &StepInputs<'_>) -> Option<attention::KeyMask> {
         self.mask.map(|(address, dtype)| attention::KeyMask { start: address.resolve(inputs), dtype })
+    }
+
+    fn dropped(&self, inputs: &StepInputs<'_>) -> Option<attention::Dropped> {
+        let random = inputs.random;
+        self.dropout.map(|(dropout, sequences)| attention::Dropped { dropout, random, before: random.first_row * sequences as u64 })
     }
 }
 
@@ -446,14 +453,15 @@ impl Work {
                 Work::Attention(work) => {
                     let [q, k, v, o] = work.heads.map(|heads| heads.resolve(inputs));
                     let lse = work.lse.address.resolve(inputs).cast();
-                    let tensors = Forward { q, k, v, mask: work.mask(inputs), o, lse };
+                    let tensors = Forward { q, k, v, mask: work.mask(inputs), dropped: work.dropped(inputs), o, lse };
                     attention::forward(pool, &work.shape, &tensors, work.workspace.write(inputs));
                 }
                 Work::AttentionGrad { forward: work, gradient, outputs } => {
                     let [q, k, v, o] = work.heads.map(|heads| heads.resolve(inputs));
                     let [d_q, d_k, d_v] = outputs.map(|heads| heads.resolve(inputs));
                     let (lse, d_o) = (work.lse.address.resolve(inputs).cast_const().cast(), gradient.resolve(inputs));
-                    let tensors = Backward { q, k, v, mask: work.mask(inputs), o, lse, d_o, d_q, d_k, d_v };
+                    let dropped = work.dropped(inputs);
+                    let tensors = Backward { q, k, v, mask: work.mask(inputs), dropped, o, lse, d_o, d_q, d_k, d_v };
                     attention::backward(pool, &work.shape, &tensors, work.workspace.write(inputs));
                 }
                 Work::Move { copies, output, zeros } => {

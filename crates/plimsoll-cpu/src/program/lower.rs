@@ -99,6 +99,7 @@ fn attention_shape(op: &Attention, graph: &Graph, node: &Node, rows: usize) -> A
         depth: shape.depth,
         causal: op.causal,
         scale: op.scale(),
+        drops: op.dropout.is_some(),
     }
 }
 
@@ -148,8 +149,8 @@ impl Lowering<'_> {
         let (inputs, outputs) = (&node.inputs[..], &node.outputs[..]);
         let workspace = self.workspace(node, workspace)?;
         Ok(match &node.op {
-            Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Reshape(_) => {
-                return Err("is planned as a step, but does not run".to_string());
+            Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Reshape(_) | Op::Store(_) | Op::Load(_) => {
+                return Err("is planned as a step of the kernels, but does not run there".to_string());
             }
             Op::Pointwise(op) => Work::Pointwise(Box::new(self.expression(&op.expr, &op.shape, inputs, outputs)?)),
             Op::Reduce(op) => {
@@ -316,7 +317,9 @@ impl Lowering<'_> {
         let [q, k, v] = op.parts(shape.depth).map(|(tensor, start)| self.heads(node.inputs[tensor], start));
         let mask = node.inputs[op.packing.tensors()..node.inputs.len() - behind].first();
         let mask = mask.map(|mask| self.typed(*mask)).transpose()?;
-        Ok(AttentionWork { shape, heads: [q?, k?, v?, self.heads(o, 0)?], mask, lse: self.floats(lse)?, workspace })
+        let sequences = self.program.graph.shape(node.inputs[0]).dims()[0].factor();
+        let dropout = op.dropout.map(|dropout| (dropout, sequences));
+        Ok(AttentionWork { shape, heads: [q?, k?, v?, self.heads(o, 0)?], mask, dropout, lse: self.floats(lse)?, workspace })
     }
 
     /// Heads that begin at number `start` of each place of a tensor `[batch, length, width]`.
@@ -350,6 +353,7 @@ impl Lowering<'_> {
             Some(Place::Resident(offset)) => within(self.resident, offset),
             Some(Place::Input(column)) => Ok(Address::Column(column.0 as usize)),
             Some(Place::Scalar(scalar)) => Ok(Address::Scalar(scalar.0 as usize)),
+            Some(Place::Backing(_)) => Err(format!("{value} is in the backing store, where only loads reach")),
             None => Err(format!("{value} has no place in the plan")),
         }
     }

@@ -13,6 +13,7 @@ mod sources;
 mod training;
 
 use crate::error::{Error, Result};
+use crate::loss::Targets;
 use crate::pipeline::Pipeline;
 use crate::run::Run;
 use reader::Reader;
@@ -132,10 +133,15 @@ impl Config {
         for names in tables {
             let table = names.iter().try_fold(&mut config.table, |table, name| table.get_mut(*name)?.as_table_mut());
             for (_, value) in table.into_iter().flatten().filter(|(key, _)| data::PATHS.contains(&key.as_str())) {
-                if let Value::String(path) = value {
-                    *path = folder.join(&*path).to_string_lossy().into_owned();
-                }
+                let several = value.as_table_mut().into_iter().flat_map(|files| files.iter_mut().map(|(_, file)| file));
+                several.for_each(|file| anchor(file, &folder));
+                anchor(value, &folder);
             }
+        }
+        let weights = config.table.get_mut("train").and_then(|train| train.get_mut("weights"));
+        let weights = weights.and_then(|weights| if weights.is_table() { weights.get_mut("path") } else { Some(weights) });
+        if let Some(Value::String(path)) = weights {
+            *path = folder.join(&*path).to_string_lossy().into_owned();
         }
         config
     }
@@ -143,7 +149,7 @@ impl Config {
     /// The run it describes, or what is wrong with it.
     pub fn build(&self) -> Result<Run> {
         let root = Reader::root(&self.table);
-        let mut settings = training::settings(&root)?;
+        let mut settings = training::settings(&root, &self.folder)?;
         let synthetic = data::synthetic_rows(&root)?;
         let given = match synthetic {
             None => Some(data::datasets(&root, &self.folder, settings.batch, settings.seed)?),
@@ -159,7 +165,7 @@ impl Config {
                     ));
                 };
                 if !settings.loss_given {
-                    settings.loss = network.loss.into();
+                    settings.targets = Targets::Only(network.loss.into());
                 }
                 (network.synthetic(rows.unwrap_or(1))?.batch(settings.batch.unwrap_or(32)), None)
             }
@@ -179,11 +185,18 @@ impl Config {
     /// Only its data, and the line: the model may be missing.
     pub fn pipeline(&self) -> Result<Pipeline> {
         let root = Reader::root(&self.table);
-        let settings = training::settings(&root)?;
+        let settings = training::settings(&root, &self.folder)?;
         let (data, _) = data::datasets(&root, &self.folder, settings.batch, settings.seed)?;
         root.value("model");
         root.finish()?;
         Ok(Pipeline::new(data, settings.budget.host))
+    }
+}
+
+/// A path that holds wherever it is read from.
+fn anchor(value: &mut Value, folder: &Path) {
+    if let Value::String(path) = value {
+        *path = folder.join(&*path).to_string_lossy().into_owned();
     }
 }
 

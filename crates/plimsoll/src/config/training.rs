@@ -1,21 +1,22 @@
 //! The `[train]` and `[budget]` tables.
 
-use super::objective::{metrics, objective};
+use super::objective::{metrics, targets};
 use super::optimizers::{average, clip, optimizer, schedule};
 use super::reader::Reader;
 use crate::allow::Allow;
 use crate::error::{Error, Result};
 use crate::precision::Precision;
 use crate::run::{CheckpointSettings, Settings};
-use crate::trainer::EarlyStopping;
+use crate::trainer::{EarlyStopping, FirstWeights};
 use plimsoll_core::{Budget, Bytes};
+use std::path::Path;
 use toml::Value;
 
 /// More threads than any machine has cores for.
 const MOST_THREADS: u64 = 1024;
 
 /// How to train, and under which lines.
-pub(super) fn settings(root: &Reader<'_>) -> Result<Settings> {
+pub(super) fn settings(root: &Reader<'_>, folder: &Path) -> Result<Settings> {
     let mut settings = Settings::default();
     if let Some(train) = root.section("train")? {
         settings.batch = train.count("batch", 1)?.map(|rows| rows as usize);
@@ -33,8 +34,8 @@ pub(super) fn settings(root: &Reader<'_>) -> Result<Settings> {
             }
             threads => threads.map(|threads| threads as usize),
         };
-        if let Some(loss) = objective(&train)? {
-            (settings.loss, settings.loss_given) = (loss, true);
+        if let Some(targets) = targets(&train)? {
+            (settings.targets, settings.loss_given) = (targets, true);
         }
         settings.metrics = metrics(&train)?;
         settings.clip = clip(&train)?;
@@ -46,6 +47,7 @@ pub(super) fn settings(root: &Reader<'_>) -> Result<Settings> {
         }
         settings.early_stopping = early_stopping(&train)?;
         settings.csv_log = train.flag("csv_log")?.unwrap_or(false);
+        settings.first = first_weights(&train, folder)?;
         settings.device = train.text("device")?.unwrap_or("cpu").parse()?;
         settings.device_profile = train.text("device_profile")?.map(str::to_string);
         train.finish()?;
@@ -57,6 +59,22 @@ pub(super) fn settings(root: &Reader<'_>) -> Result<Settings> {
         budget.finish()?;
     }
     Ok(settings)
+}
+
+/// Weights to begin with: a file, or a table that says more.
+fn first_weights(train: &Reader<'_>, folder: &Path) -> Result<Option<FirstWeights>> {
+    match train.value("weights") {
+        None => Ok(None),
+        Some(Value::String(path)) => Ok(Some(FirstWeights::new(folder.join(path)))),
+        Some(Value::Table(_)) => {
+            let Some(table) = train.section("weights")? else { unreachable!("it is a table") };
+            let Some(path) = table.text("path")? else { return Err(table.missing("path", "a safetensors file")) };
+            let partial = table.flag("partial")?.unwrap_or(false);
+            table.finish()?;
+            Ok(Some(FirstWeights::new(folder.join(path)).partial(partial)))
+        }
+        Some(other) => Err(train.wrong("weights", other, "a safetensors file, or { path = \"FILE\", partial = true }")),
+    }
 }
 
 /// What the planner may do: a list of names.

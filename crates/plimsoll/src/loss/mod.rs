@@ -2,14 +2,18 @@
 
 mod formulas;
 pub(crate) mod labels;
+mod target;
 
-use crate::nn::Activation;
+use crate::nn::{Activation, Output};
 use labels::{Labels, answers_per_row, class_scores, constants, label_kind, like};
 use plimsoll_core::expr::{Binary, Expr};
 use plimsoll_core::ops::Reduction;
 use plimsoll_core::shape::{Dim, Shape};
 use plimsoll_core::{DType, Graph, GraphError, ValueId};
 use std::sync::Arc;
+
+pub use target::Target;
+pub(crate) use target::Targets;
 
 /// How wrong a prediction is, as one number per row; a batch's loss is their mean. The formulas are Keras'.
 ///
@@ -291,6 +295,12 @@ impl Objective {
         let named =
             self.loss.is_over_classes() || (self.loss == Loss::Dice && g.shape(labels).elements() != g.shape(prediction.output).elements());
         (named && numbers).then_some(classes)
+    }
+}
+
+impl From<Output> for Prediction {
+    fn from(output: Output) -> Prediction {
+        Prediction { output: output.value, before_activation: output.before_activation }
     }
 }
 

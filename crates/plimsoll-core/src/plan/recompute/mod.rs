@@ -12,7 +12,7 @@ pub(super) mod simulate;
 mod starts;
 pub(super) mod write;
 
-use super::{Plan, Program, place_states, placed, sequence};
+use super::{Plan, Program, backing, place_states, placed, sequence};
 use crate::Bytes;
 use crate::device::Device;
 use crate::graph::{Graph, GraphError, NodeId};
@@ -210,10 +210,12 @@ pub fn refit(
         }
         let known = from.and_then(|from| from.program(*role)).map(|program| &program.again.sequence[..]).filter(|known| !known.is_empty());
         let sequenced = fit_from(graph, plan.rows, device, limit, pace, effort, known)?;
-        *program = placed(*role, sequenced, plan.rows, device, &plan.states)?;
+        let offloaded = std::mem::take(&mut program.offloaded);
+        *program = Program { offloaded, ..placed(*role, sequenced, plan.rows, device, &plan.states)? };
     }
     plan.arena = plan.programs.iter().map(|program| program.arena).max().unwrap_or_default();
     plan.lower_bound = plan.programs.iter().map(|program| program.lower_bound).max().unwrap_or_default();
+    plan.backing = backing(&plan.states, &plan.programs, plan.alignment);
     Ok(plan)
 }
 

@@ -2,16 +2,19 @@
 
 mod choose;
 mod largest;
+mod offload;
 mod pipelines;
 mod split;
 mod sweep;
 
 use super::programs::Programs;
+use super::variants::{Variant, Variants};
 use crate::allow::{Allow, Permission};
 use crate::precision::Precision;
-use plimsoll_core::device::Device;
+use plimsoll_core::device::{CopyRate, Device};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::plan::recompute::{Again, Pace};
+use plimsoll_core::step::Role;
 use plimsoll_core::{Budget, Bytes};
 use plimsoll_data::{Dataset, PipelinePlan};
 use std::fmt;
@@ -21,10 +24,12 @@ pub use largest::LargestBatch;
 pub use split::InPieces;
 pub use sweep::{Sweep, SweepPoint};
 
-pub(super) use choose::prove;
+pub(super) use choose::{plan_run, prove};
 pub(super) use largest::largest_batch;
-pub(super) use split::plan_run;
 pub(super) use sweep::sweep;
+
+/// The owner of what keeping tensors elsewhere takes of the host's memory.
+pub(super) const OFFLOAD: &str = "offload";
 
 /// The name of the host's memory in refusals.
 pub(super) const HOST: &str = "host memory";
@@ -66,10 +71,16 @@ pub struct RunPlan {
     pub split: Option<InPieces>,
     /// Predicted seconds of a whole batch.
     pub predicted_s: f64,
+    /// Whether that comes from measurements of the device, or from built-in rates.
+    pub by_measured_speeds: bool,
     /// In how many bits activations are kept.
     pub precision: Precision,
+    /// Whether the optimiser's state is kept in 8 bits because that was allowed.
+    pub small_state: bool,
     /// What the planner was allowed.
     pub allow: Allow,
+    /// What each choice saved and cost, from the run as it was asked for on; empty if nothing had to be done.
+    pub taken: Vec<Taken>,
     /// What of that it made use of.
     pub used: Vec<Permission>,
     /// Whether the memory choices leave the result as it is.
@@ -84,6 +95,19 @@ pub struct RunPlan {
     pub(super) validation: Option<PipelinePlan>,
     /// Rows the feed delivers at a time.
     pub(super) feed_rows: usize,
+    /// What is kept in fewer bits than was asked for.
+    pub(super) variant: Variant,
+}
+
+/// One thing that was done to make a run fit, and what it did to memory and time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Taken {
+    /// What was made use of.
+    pub permissions: Vec<Permission>,
+    /// The least line and the predicted seconds of a batch before.
+    pub before: (Bytes, f64),
+    /// And after.
+    pub after: (Bytes, f64),
 }
 
 /// What counts towards the line.
@@ -182,7 +206,12 @@ impl fmt::Display for Infeasible {
 #[derive(Clone)]
 pub(super) struct Request<'a> {
     pub model: &'a str,
+    /// The graphs of the variant to be planned.
     pub programs: &'a Programs,
+    pub variants: &'a Variants,
+    pub variant: Variant,
+    /// Whether the variant runs already, and cannot be chosen any more.
+    pub settled: bool,
     pub device: &'a dyn Device,
     pub data: &'a Dataset,
     pub validation: Option<&'a Dataset>,
@@ -197,6 +226,10 @@ pub(super) struct Request<'a> {
     /// Whether the heaviest layers are computed in pieces of their rows, where they can be.
     pub in_pieces: bool,
     pub pace: &'a dyn Pace,
+    /// Whether the pace was measured.
+    pub measured: bool,
+    /// How fast tensors leave and come back.
+    pub copy_rate: CopyRate,
 }
 
 impl RunPlan {
@@ -216,6 +249,20 @@ impl RunPlan {
             sum.update(&buffer.last.to_le_bytes());
         }
         format!("{}x{}-{:08x}", self.batch, self.micro_batch, sum.finalize())
+    }
+
+    /// Bytes that are kept out of the device's memory: in the host's, or in a file on a device that shares that.
+    pub fn offload_bytes(&self) -> Bytes {
+        self.memory.backing
+    }
+
+    /// Bytes that go there and come back in a whole batch.
+    pub fn offload_copied(&self) -> Bytes {
+        let of = |role| self.memory.program(role).map_or(0, |program| program.copied(self.micro_batch).0);
+        Bytes(match self.accumulation_steps() as u64 {
+            1 => of(Role::Step),
+            pieces => of(Role::First) + (pieces - 2) * of(Role::Middle) + of(Role::Last),
+        })
     }
 
     /// Micro-batches per whole batch.
