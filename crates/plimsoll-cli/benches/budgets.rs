@@ -22,10 +22,10 @@ const SHARES: [u64; 4] = [100, 60, 40, 25];
 /// parameters and its optimiser's state.
 const NETWORKS: [(&str, u64, &[&str]); 6] = [
     ("cifar-cnn", 384, &[]),
-    ("resnet18", 48, &["model.input=[64, 64, 3]", "model.width=0.5"]),
-    ("mobilenet-v1", 32, &["model.input=[128, 128, 3]", "model.width=0.5"]),
-    ("unet", 4, &["model.input=[128, 128, 3]", "model.width=0.25"]),
-    ("char-gpt", 8, &["model.context=128"]),
+    ("resnet18", 256, &["model.input=[128, 128, 3]", "model.width=0.25"]),
+    ("mobilenet-v1", 96, &["model.input=[128, 128, 3]", "model.width=0.5"]),
+    ("unet", 64, &["model.input=[128, 128, 3]", "model.width=0.125"]),
+    ("vit-tiny", 24, &["model.input=[112, 112, 3]"]),
     ("lstm", 768, &[]),
 ];
 

@@ -25,6 +25,31 @@ impl Group {
     }
 }
 
+#[allow(dead_code, reason = "a benchmark only runs commands")]
+impl Group {
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes that its processes hold now.
+    pub fn usage(&self) -> u64 {
+        let read = |file: &str| fs::read_to_string(self.path.join(file)).ok()?.trim().parse().ok();
+        read("memory.usage_in_bytes").or_else(|| read("memory.current")).unwrap_or(0)
+    }
+
+    /// Ends the processes in it.
+    pub fn end_all(&self) {
+        let listed = fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();
+        let _ = Command::new("kill").args(listed.lines()).status();
+    }
+
+    /// Runs a command in it.
+    pub fn run(&self, program: &Path, arguments: &[&str], folder: &Path, variables: &[(&str, &str)]) -> Output {
+        let script = format!("echo $$ > {}/cgroup.procs && exec \"$0\" \"$@\"", self.path.display());
+        run_script(&script, program, arguments, folder, variables)
+    }
+}
+
 impl Drop for Group {
     fn drop(&mut self) {
         let _ = fs::remove_dir(&self.path);
@@ -33,12 +58,14 @@ impl Drop for Group {
 
 /// Runs the command in a folder so that the system kills it, or refuses it memory, above `bytes`.
 pub fn run_within(bytes: u64, name: &str, program: &Path, arguments: &[&str], folder: &Path, variables: &[(&str, &str)]) -> Output {
-    let group = Group::new(name, bytes);
-    let script = match &group {
-        Some(group) => format!("echo $$ > {}/cgroup.procs && exec \"$0\" \"$@\"", group.path.display()),
-        None => format!("ulimit -d {} && exec \"$0\" \"$@\"", bytes >> 10),
-    };
+    match Group::new(name, bytes) {
+        Some(group) => group.run(program, arguments, folder, variables),
+        None => run_script(&format!("ulimit -d {} && exec \"$0\" \"$@\"", bytes >> 10), program, arguments, folder, variables),
+    }
+}
+
+fn run_script(script: &str, program: &Path, arguments: &[&str], folder: &Path, variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new("sh");
-    command.args(["-c", &script]).arg(program).args(arguments).envs(variables.iter().copied()).current_dir(folder);
+    command.args(["-c", script]).arg(program).args(arguments).envs(variables.iter().copied()).current_dir(folder);
     command.output().expect("there is a shell")
 }

@@ -54,6 +54,33 @@ fn a_promise_that_is_not_kept_is_planned_around() {
     assert!(error.contains("(1.00 TiB was promised, but only this is free)") && error.contains("micro-batches of"), "{error}");
 }
 
+/// Another process holds most of what the line promises; the run is planned for the rest, says so, and learns the same.
+#[test]
+fn memory_that_another_process_took_is_planned_around() {
+    let (sandbox, bytes, taken) = (Sandbox::new("taken"), 160u64 << 20, 100u64 << 20);
+    let config = example("conv_resized.toml");
+    let arguments = ["train", &config, "--host-memory", "150MiB", "--set", "data.rows=320", "--out", "out"];
+    let Some(group) = Group::new("taken", bytes) else {
+        // Without a control group nothing can be made scarce here; the promise is then met.
+        sandbox.succeed(&arguments);
+        return;
+    };
+    // Keeps the last bytes that it was given, until its input ends.
+    let hold =
+        format!("echo $$ > {}/cgroup.procs; (head -c {taken} /dev/zero; exec sleep 600) | exec tail -c {taken}", group.path().display());
+    let mut holder = std::process::Command::new("sh").args(["-c", &hold]).stdout(std::process::Stdio::null()).spawn().unwrap();
+    while group.usage() < taken {
+        assert!(holder.try_wait().unwrap().is_none(), "it ended early");
+        std::thread::yield_now();
+    }
+    let output = group.run(program(), &arguments, &sandbox.folder, &[BUILT_IN]);
+    group.end_all();
+    holder.wait().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{error}");
+    assert!(error.contains("(150 MiB was promised, but only this is free)") && error.contains("micro-batches of"), "{error}");
+}
+
 /// What a process holds besides tensors grows with the model; that too is planned.
 #[test]
 fn a_deep_model_stays_under_its_least_line() {

@@ -11,6 +11,9 @@ use std::fmt;
 /// Cells of the bar under the line.
 const BAR: usize = 30;
 
+/// How many layers are named that hold most.
+const MOST_HOLDERS: usize = 4;
+
 impl fmt::Display for RunPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, description) = &self.device;
@@ -29,6 +32,9 @@ impl fmt::Display for RunPlan {
         };
         let precision = format!("{}{}", self.precision.name(), if self.small_state { " · optimiser state in 8 bits" } else { "" });
         writeln!(f, "  chosen       {pieces}{asked} · {precision} · arena {}, lower bound {}", self.memory.arena, self.memory.lower_bound)?;
+        if let Some(holders) = self.at_peak() {
+            writeln!(f, "  at the peak  {holders}")?;
+        }
         for (i, taken) in self.taken.iter().enumerate() {
             writeln!(f, "  {:<12} {}", if i == 0 { "saved" } else { "" }, self.choice(taken))?;
         }
@@ -121,6 +127,25 @@ fn wrapped(owners: &[(String, Bytes)]) -> Vec<String> {
 }
 
 impl RunPlan {
+    /// The layers that hold the most of the arena when it is fullest.
+    fn at_peak(&self) -> Option<String> {
+        let fullest = self.memory.programs.iter().max_by_key(|program| program.lower_bound)?;
+        let mut holders: Vec<(&str, Bytes)> = Vec::new();
+        for buffer in fullest.at_peak().filter(|buffer| !buffer.owner.is_empty()) {
+            match holders.iter_mut().find(|(known, _)| *known == buffer.owner) {
+                Some((_, size)) => *size += buffer.size,
+                None => holders.push((&buffer.owner, buffer.size)),
+            }
+        }
+        holders.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
+        let most: Vec<String> = holders.iter().take(MOST_HOLDERS).map(|(name, size)| format!("{name} {size}")).collect();
+        let others = match holders.len().saturating_sub(MOST_HOLDERS) {
+            0 => String::new(),
+            others => format!(" · {others} more layers"),
+        };
+        (!most.is_empty()).then(|| most.join(" · ") + &others)
+    }
+
     /// What a choice was, what it saved and what it cost.
     fn choice(&self, taken: &Taken) -> String {
         let each = |permission: &Permission| match permission {
