@@ -1,8 +1,8 @@
 //! Runs that are interrupted and go on: the same files to the last bit, whatever happened in between.
 
-use super::{Sandbox, program};
+use super::{Sandbox, command};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 const RUN: [&str; 6] = ["train", "--epochs", "4", "--seed", "3", "--quiet"];
