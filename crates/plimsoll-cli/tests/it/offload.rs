@@ -1,6 +1,6 @@
 //! Runs whose optimiser state is in a file: planned, proven, inside the system's limit, killed, resumed, and on a disk that is full.
 
-use super::limits::run_within;
+use super::limits::within;
 use super::resume::{kill_after, weights};
 use super::{Sandbox, program};
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ fn a_run_that_only_fits_with_a_file_stays_inside_a_hard_limit_and_ends_the_same(
     let line = wide(&sandbox);
     sandbox.succeed(&["train", "wide.toml", "--out", "free", "--quiet"]);
     let bytes = line.parse().unwrap();
-    let output = run_within(bytes, "offload", &tight(&line, &["--out", "tight", "--json"]), &sandbox);
+    let output = within(bytes, "offload", &tight(&line, &["--out", "tight", "--json"]), &sandbox);
     assert!(output.status.success(), "{:?}: {}", output.status, String::from_utf8_lossy(&output.stderr));
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     let measured = document["measured_peak_rss_bytes"].as_u64().unwrap();

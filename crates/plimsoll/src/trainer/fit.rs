@@ -1,6 +1,7 @@
 //! Training: epochs of steps, validation after each, and what is reported meanwhile.
 
 use super::callbacks::{Callback, Each, Flow};
+use super::learning::Learning;
 use super::session::{Piece, Rows, Session, Tally};
 use super::track::Track;
 use super::{RunPlan, Trainer};
@@ -325,7 +326,8 @@ impl Trainer {
         for _ in 0..left {
             let epoch_start = Instant::now();
             let before = track.tally.rows;
-            let tally = train_epoch(session, &mut feed, &schema, &plan, data.len(), &mut fit, &mut track, &mut writer, &history)?;
+            let tally = train_epoch(session, &mut feed, &schema, &plan, data.len(), &mut fit, &mut track, &mut writer, &history)
+                .map_err(|error| error.located(&data))?;
             let training = session.scores(&tally);
             let learnt = epoch_start.elapsed();
             learning += learnt;
@@ -395,13 +397,17 @@ impl Trainer {
     /// Takes the plan's memory and sets the first weights, unless that is done already.
     pub(super) fn open(&mut self, plan: &RunPlan) -> Result<()> {
         if self.session.is_none() {
-            let (Some(programs), Some(opened)) = (&self.programs, &self.device) else { unreachable!("planned before") };
+            let (Some(variants), Some(opened)) = (&mut self.variants, &self.device) else { unreachable!("planned before") };
+            variants.settle_on(plan.variant);
+            let learning = Learning { state: self.learning.state, ..variants.learning(plan.variant) };
+            let programs = variants.programs(plan.variant)?;
             let device = Arc::clone(&opened.device);
             let folder = self.offload_folder.clone().unwrap_or_else(offload_file::default_folder);
             let schema = self.data.output_schema()?;
-            self.session = Some(Session::new(device, plan, programs, self.learning.clone(), self.seed, schema, &folder)?);
+            self.session = Some(Session::new(device, plan, programs, learning, self.seed, schema, &folder)?);
             // From now on the pieces are of the size the memory was laid out for.
             self.micro_batch = Some(plan.micro_batch);
+            self.settled = Some(plan.variant);
         }
         Ok(())
     }
@@ -501,6 +507,7 @@ pub(super) fn place_in_batch<'a>(
 
 /// Rows that are measured and not learnt from.
 pub(super) struct HeldOut {
+    data: Dataset,
     feed: Feed,
     schema: Schema,
     length: u64,
@@ -520,7 +527,7 @@ impl HeldOut {
         // Numbered like the epochs they follow, so that a resumed run adds up in the same order.
         let options = Options { first_epoch: session.epochs, epochs: Some(epochs), ..Options::default() };
         let feed = Feed::start(&data, pipeline, &session.ledger, options)?;
-        Ok(HeldOut { feed, schema: data.output_schema()?, length: data.len() })
+        Ok(HeldOut { feed, schema: data.output_schema()?, length: data.len(), data })
     }
 
     fn evaluate(&mut self, session: &mut Session) -> Result<Scores> {
@@ -547,7 +554,8 @@ impl HeldOut {
                 let rows = session.micro_batch.min(block.rows - at);
                 let first_row = block.first_row + at as u64;
                 let batch = Rows::Fed(&block);
-                session.run(role, &Piece { batch, at, rows, first_row, batch_rows: self.length }, &self.schema, tally)?;
+                let piece = Piece { batch, at, rows, first_row, batch_rows: self.length };
+                session.run(role, &piece, &self.schema, tally).map_err(|error| error.located(&self.data))?;
                 after(session, rows)?;
                 at += rows;
             }

@@ -11,6 +11,7 @@ mod predict;
 mod programs;
 mod session;
 mod track;
+mod variants;
 
 use crate::allow::Allow;
 use crate::devices::{self, Choice, Opened};
@@ -28,21 +29,22 @@ use plan::{Request, largest_batch, plan_run, prove, sweep};
 use plimsoll_core::device::{CopyRate, Device};
 use plimsoll_core::graph::{StateId, StateKind};
 use plimsoll_core::loss_scale::LossScaling;
+use plimsoll_core::passes::Columns;
 use plimsoll_core::plan::Certificate;
 use plimsoll_core::plan::recompute::{Pace, Rates};
 use plimsoll_core::{Budget, Bytes, Graph};
-use plimsoll_data::Dataset;
-use programs::{Programs, programs};
+use plimsoll_data::{Dataset, Extent};
 use session::Session;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use variants::{Variant, Variants};
 
 pub(crate) use callbacks::smaller_is_better;
 pub use callbacks::{Callback, CsvLog, EarlyStopping, Flow};
 pub use custom::{Batches, CustomLoop, HostBatch, Numbers};
 pub use fit::{Epoch, Event, FirstWeights, Fit, History};
-pub use plan::{Count, DeviceLine, Infeasible, LargestBatch, RunPlan, Sweep, SweepPoint};
+pub use plan::{Count, DeviceLine, InPieces, Infeasible, LargestBatch, RunPlan, Sweep, SweepPoint, Taken};
 pub use predict::{Predicted, Prediction};
 
 /// Trains a model on data under a line.
@@ -81,7 +83,9 @@ pub struct Trainer {
     choice: Choice,
     profile: Option<String>,
     device: Option<Opened>,
-    programs: Option<Programs>,
+    variants: Option<Variants>,
+    /// The variant that runs, once memory is laid out for it.
+    settled: Option<Variant>,
     /// Where tensors go that a plan keeps out of memory, on a device that shares the host's.
     offload_folder: Option<PathBuf>,
     /// Whether the run writes checkpoints, which takes memory too.
@@ -111,7 +115,8 @@ impl Trainer {
             choice: Choice::default(),
             profile: None,
             device: None,
-            programs: None,
+            variants: None,
+            settled: None,
             offload_folder: None,
             checkpointed: false,
             only_predicts: false,
@@ -384,6 +389,11 @@ impl Trainer {
         plan_run(&self.request(budget, validation)?)
     }
 
+    /// That the schedule lasts for this many epochs.
+    pub(crate) fn check_schedule(&self, epochs: u64, batch: usize) -> Result<()> {
+        self.learning.schedule.check(epochs * self.data.len().div_ceil(batch.max(1) as u64))
+    }
+
     /// The largest batch that runs in one piece under the line, answered from plans; none if not even one row fits.
     pub fn largest_batch(&mut self) -> Result<Option<LargestBatch>> {
         self.prepare()?;
@@ -441,9 +451,10 @@ impl Trainer {
 
     /// What is to be planned; everything is prepared.
     fn request<'a>(&'a self, budget: Budget, validation: Option<&'a Dataset>) -> Result<Request<'a>> {
-        let (Some(programs), Some(Opened { device, thread_stacks })) = (&self.programs, &self.device) else {
+        let (Some(variants), Some(Opened { device, thread_stacks })) = (&self.variants, &self.device) else {
             unreachable!("prepared before")
         };
+        let variant = self.settled.unwrap_or_default();
         let Some(rows) = self.data.batch_size() else {
             return Err(Error::Config("the data has no batch size; add `.batch(32)` or set `train.batch`".to_string()));
         };
@@ -459,7 +470,10 @@ impl Trainer {
         }
         Ok(Request {
             model: self.model.title(),
-            programs,
+            programs: variants.programs(variant)?,
+            variants,
+            variant,
+            settled: self.settled.is_some(),
             device: &**device,
             data: &self.data,
             validation,
@@ -470,7 +484,8 @@ impl Trainer {
             checkpointed: self.checkpointed,
             allow: self.allow,
             count: self.count,
-            precision: self.learning.precision,
+            precision: variants.learning(variant).precision,
+            in_pieces: false,
             pace: &*self.pace,
             measured: self.measured,
             copy_rate: match self.files.filter(|_| device.shares_host_memory()) {
@@ -500,14 +515,18 @@ impl Trainer {
     /// Writes the graphs and finds the device, once.
     fn prepare(&mut self) -> Result<()> {
         self.open_device()?;
-        if self.programs.is_none() {
+        if self.variants.is_none() {
             let schema = self.data.output_schema()?;
-            let targets = self.targets_with_metrics()?;
-            let mut programs = programs(&self.model, &schema, &targets, &self.learning)?;
-            if self.only_predicts {
-                programs.only_predict();
+            if let Some(column) = schema.columns().iter().find(|column| column.extent != Extent::Fixed) {
+                let what =
+                    format!("a step is planned for rows of one shape, and those of `{column}` differ; pad them with PadTo::Declared");
+                return Err(Error::Config(what));
             }
-            self.programs = Some(programs);
+            let targets = self.targets_with_metrics()?;
+            // The CPU's products read any types; on a GPU the library wants one.
+            let shared = self.device.as_ref().is_some_and(|opened| opened.device.shares_host_memory());
+            let columns = if shared { Columns::AsTheyAre } else { Columns::Narrowed };
+            self.variants = Some(Variants::new(&self.model, schema, targets, &self.learning, columns, self.only_predicts)?);
         }
         Ok(())
     }

@@ -3,7 +3,8 @@
 
 use super::offload;
 use super::pipelines::{Pipelines, pipelines};
-use super::{Count, DeviceLine, HOST, Infeasible, OFFLOAD, Request, RunPlan};
+use super::split::{described, planned_graphs};
+use super::{Count, DeviceLine, HOST, Infeasible, OFFLOAD, Request, RunPlan, Taken, Variant};
 use crate::allow::{Allow, Permission};
 use crate::checkpoint::Checkpoints;
 use crate::error::{Error, Result};
@@ -12,16 +13,21 @@ use plimsoll_core::plan::recompute::{self, Again, Effort, FitError};
 use plimsoll_core::plan::{self, Certificate, Plan, check, check_same, layout};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Graph};
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
 /// How many ways of computing again are compared before the fastest is taken.
 const COMPARED: usize = 2;
 
+/// How often an arena is made a little smaller because what is computed again takes memory by itself.
+const ADJUSTMENTS: usize = 4;
+
 /// One way to cut the batch, laid out and checked.
 #[derive(Clone)]
 pub(super) struct Candidate {
     pub micro_batch: usize,
+    variant: Variant,
     feed_rows: usize,
     pub memory: Arc<Plan>,
     /// The smallest total this way can have.
@@ -29,7 +35,7 @@ pub(super) struct Candidate {
     fixed: Vec<(String, Bytes)>,
     /// What stands under the device's own line, if it has one.
     on_device: Option<Vec<(String, Bytes)>>,
-    /// The graphs it was laid out from, if they are not the model's own: with copies to and from elsewhere in them.
+    /// The graphs it was laid out from, if they are not the model's own: with layers in pieces, or copies to and from elsewhere in them.
     pub written: Option<Arc<Vec<(Role, Graph)>>>,
 }
 
@@ -100,6 +106,16 @@ impl Candidate {
         }
     }
 
+    /// Whether nothing was done to the largest pieces.
+    fn untouched(&self, whole: &Candidate) -> bool {
+        self.micro_batch == whole.micro_batch && self.again().nodes.is_empty() && self.memory.backing == Bytes::ZERO && !self.is_cut()
+    }
+
+    /// Whether layers are computed in pieces of their rows.
+    pub fn is_cut(&self) -> bool {
+        self.memory.programs.iter().any(|program| program.graph.pieces() > 1)
+    }
+
     /// What the program that computes most again computes again.
     pub fn again(&self) -> Again {
         let programs = self.memory.programs.iter().map(|program| &program.again);
@@ -107,9 +123,111 @@ impl Candidate {
     }
 }
 
+/// Two predictions that differ by less than this do not decide whether the result may change.
+const WORTH_CHANGING: f64 = 0.98;
+
 /// Finds the fastest plan that stays under the lines.
 pub(in crate::trainer) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
     let (start, lines) = (Instant::now(), Lines::of(request));
+    let mut chosen: Option<(Request<'_>, Candidate, Vec<Candidate>)> = None;
+    let mut asked: Option<Candidate> = None;
+    for variant in variants(request, request.allow) {
+        let request = varied(request, variant)?;
+        let (whole, found) = fastest(&request, lines)?;
+        let asked = &*asked.get_or_insert_with(|| whole.clone());
+        // What was asked for and fits as it is stays as it is.
+        let done = variant == Variant::default() && found.as_ref().is_some_and(|found| found.untouched(&whole));
+        if let Some(found) = found {
+            let faster = |(known, best, _): &(Request<'_>, Candidate, _)| found.seconds(&request) < WORTH_CHANGING * best.seconds(known);
+            if chosen.as_ref().is_none_or(faster) {
+                let on_the_way = if variant == Variant::default() { vec![whole] } else { vec![asked.clone(), whole] };
+                chosen = Some((request, found, on_the_way));
+            }
+        }
+        if done {
+            break;
+        }
+    }
+    match chosen {
+        Some((request, candidate, on_the_way)) => {
+            let taken = choices(&request, &candidate, on_the_way)?;
+            described(&request, RunPlan { taken, ..run_plan(&request, lines, candidate, start)? })
+        }
+        None => {
+            // What would be said to be the least is taken if it is enough.
+            let request = &Request { in_pieces: request.allow.has(Permission::Split), ..request.clone() };
+            let least = smallest(request, lines, request.allow, &ways(request, request.allow))?;
+            if least.fits(lines) {
+                let request = varied(request, least.variant)?;
+                return described(&request, run_plan(&request, lines, least, start)?);
+            }
+            Err(Error::Infeasible(Box::new(infeasible(request, lines, least, start)?)))
+        }
+    }
+}
+
+/// What each choice saved and cost, from what was asked for on: fewer bits, then smaller pieces, then layers in pieces, computing again and leaving.
+fn choices(request: &Request<'_>, chosen: &Candidate, on_the_way: Vec<Candidate>) -> Result<Vec<Taken>> {
+    let mut way: Vec<(Vec<Permission>, Candidate)> =
+        on_the_way.into_iter().map(|whole| (whole.variant.permissions().collect(), whole)).collect();
+    let last = &way[way.len() - 1].1;
+    let again = (!chosen.again().nodes.is_empty()).then_some(Permission::Recompute);
+    let elsewhere = (chosen.memory.backing > Bytes::ZERO).then_some(Permission::Offload);
+    let cut = chosen.is_cut().then_some(Permission::Split);
+    let more: Vec<Permission> = cut.into_iter().chain(again).chain(elsewhere).collect();
+    if chosen.micro_batch != last.micro_batch {
+        let pieces = if more.is_empty() { chosen.clone() } else { candidate(request, chosen.micro_batch)? };
+        way.push((vec![Permission::Microbatch], pieces));
+    }
+    if !more.is_empty() {
+        way.push((more, chosen.clone()));
+    }
+    let weigh = |candidate: &Candidate| -> Result<(Bytes, f64)> {
+        let bytes = if candidate.on_device.is_some() { candidate.device_total() } else { candidate.least };
+        Ok((bytes, candidate.seconds(&varied(request, candidate.variant)?)))
+    };
+    let weighed = way.iter().map(|(permissions, candidate)| Ok((permissions, weigh(candidate)?))).collect::<Result<Vec<_>>>()?;
+    let step = |pair: &[(&Vec<Permission>, (Bytes, f64))]| {
+        let ((_, before), (permissions, after)) = (&pair[0], &pair[1]);
+        Taken { permissions: permissions.to_vec(), before: *before, after: *after }
+    };
+    Ok(weighed.windows(2).map(step).collect())
+}
+
+/// The variants that may be chosen under some permissions.
+fn variants(request: &Request<'_>, allow: Allow) -> Vec<Variant> {
+    if request.settled { vec![request.variant] } else { request.variants.allowed(allow).collect() }
+}
+
+/// The same run in another variant.
+fn varied<'a>(request: &Request<'a>, variant: Variant) -> Result<Request<'a>> {
+    let (programs, precision) = (request.variants.programs(variant)?, request.variants.learning(variant).precision);
+    Ok(Request { programs, variant, precision, ..request.clone() })
+}
+
+/// The largest pieces of one variant as they are, and its fastest plan that stays under the lines: with its heaviest layers in pieces of their rows where that is
+/// allowed and faster.
+fn fastest(request: &Request<'_>, lines: Lines) -> Result<(Candidate, Option<Candidate>)> {
+    let (whole, plain) = fastest_as_written(request, lines)?;
+    let fits_as_it_is = plain.as_ref().is_some_and(|found| found.untouched(&whole));
+    if fits_as_it_is || !request.allow.has(Permission::Split) {
+        return Ok((whole, plain));
+    }
+    let request = Request { in_pieces: true, ..request.clone() };
+    let cut = match planned_graphs(&request, request.batch)? {
+        Cow::Owned(_) => fastest_as_written(&request, lines)?.1,
+        // There is nothing to cut.
+        Cow::Borrowed(_) => None,
+    };
+    let found = match (plain, cut) {
+        (Some(plain), Some(cut)) => Some(if cut.seconds(&request) < plain.seconds(&request) { cut } else { plain }),
+        (plain, cut) => plain.or(cut),
+    };
+    Ok((whole, found))
+}
+
+/// The largest pieces and the fastest plan, with the layers as the request has them.
+fn fastest_as_written(request: &Request<'_>, lines: Lines) -> Result<(Candidate, Option<Candidate>)> {
     let mut too_large: Vec<Candidate> = Vec::new();
     let mut chosen: Option<Candidate> = None;
     for micro_batch in ways(request, request.allow) {
@@ -146,15 +264,8 @@ pub(in crate::trainer) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
             }
         }
     }
-    if let Some(candidate) = chosen {
-        return run_plan(request, lines, candidate, start);
-    }
-    // What would be said to be the least is taken if it is enough.
-    let least = smallest(request, lines, request.allow, &ways(request, request.allow))?;
-    if least.fits(lines) {
-        return run_plan(request, lines, least, start);
-    }
-    Err(Error::Infeasible(Box::new(infeasible(request, lines, least, start)?)))
+    let whole = too_large.into_iter().next().or_else(|| chosen.clone()).expect("there is always a way to try");
+    Ok((whole, chosen))
 }
 
 /// The same pieces with values computed again, if that is enough; else the smallest arena that was found.
@@ -165,8 +276,19 @@ pub(super) fn computed_again(
     effort: Effort,
     from: Option<&Candidate>,
 ) -> Result<Result<Candidate, Option<Bytes>>> {
-    let Some(limit) = large.arena_limit(lines) else { return Ok(Err(None)) };
-    within(request, large, limit, effort, from)
+    let Some(mut limit) = large.arena_limit(lines) else { return Ok(Err(None)) };
+    for _ in 0..ADJUSTMENTS {
+        let found = within(request, large, limit, effort, from)?;
+        match &found {
+            // Repetitions are nodes too, which take heap: what that is more than before comes off the arena.
+            Ok(again) if !again.fits(lines) => match again.arena_limit(lines) {
+                Some(less) if less < limit => limit = less,
+                _ => return Ok(Err(None)),
+            },
+            _ => return Ok(found),
+        }
+    }
+    Ok(Err(None))
 }
 
 /// The same pieces in an arena of this size, or the smallest one that was found.
@@ -191,19 +313,28 @@ pub(in crate::trainer) fn prove(request: &Request<'_>, certificate: &Certificate
     if certificate.rows == 0 || certificate.rows > request.batch {
         return wrong(format!("the plan does not hold: it is for {} rows of a batch of {}", certificate.rows, request.batch));
     }
-    match plan::prove(certificate, graphs(request, certificate.rows)?, request.device) {
-        Ok(()) => Ok(()),
-        // Not the planner's fault: the file is not what was planned.
-        Err(error) => wrong(error.to_string()),
+    // Which of the allowed variants it is a plan of is found by trying; what is wrong is told of the one that was asked for.
+    let mut first = None;
+    for variant in variants(request, request.allow) {
+        let request = varied(request, variant)?;
+        match plan::prove(certificate, graphs(&request, certificate.rows)?, request.device) {
+            Ok(()) => return Ok(()),
+            Err(error) => first = first.or(Some(error.to_string())),
+        }
     }
+    // Not the planner's fault: the file is not what was planned.
+    wrong(first.unwrap_or_default())
 }
 
-fn graphs<'a>(request: &Request<'a>, micro_batch: usize) -> Result<&'a [(Role, Graph)]> {
+pub(super) fn graphs<'a>(request: &Request<'a>, micro_batch: usize) -> Result<&'a [(Role, Graph)]> {
     if micro_batch == request.batch { Ok(&request.programs.whole) } else { Ok(request.programs.accumulating()?) }
 }
 
-/// The smallest plan under some permissions, found by search and laid out, among these ways to cut the batch.
+/// The smallest plan under some permissions, found by search and laid out, among these ways to cut the batch. Of the variants that are
+/// allowed, the one with the fewest bits is the smallest.
 fn smallest(request: &Request<'_>, lines: Lines, allow: Allow, ways: &[usize]) -> Result<Candidate> {
+    let fewest = variants(request, allow).pop().unwrap_or_default();
+    let request = &Request { allow, ..varied(request, fewest)? };
     let mut best: Option<Candidate> = None;
     // What leaves a device is on the host: as long as that has room, only the device counts.
     let size = |candidate: &Candidate| match candidate.on_device {
@@ -219,7 +350,6 @@ fn smallest(request: &Request<'_>, lines: Lines, allow: Allow, ways: &[usize]) -
         let plain = candidate(request, *rows)?;
         keep(if allow.has(Permission::Recompute) { least_again(request, plain)? } else { plain }, &mut best);
     }
-    let request = &Request { allow, ..request.clone() };
     if offload::considered(request, false) {
         let mut ends: Vec<usize> = best.iter().map(|best| best.micro_batch).chain(ways.last().copied()).collect();
         ends.dedup();
@@ -247,25 +377,36 @@ pub(super) fn least_again(request: &Request<'_>, plain: Candidate) -> Result<Can
     Ok(plain)
 }
 
-fn infeasible(request: &Request<'_>, lines: Lines, least: Candidate, start: Instant) -> Result<Infeasible> {
+/// Why there is no plan, and what would do.
+pub(super) fn infeasible(request: &Request<'_>, lines: Lines, least: Candidate, start: Instant) -> Result<Infeasible> {
     let pipeline = pipelines(request, least.feed_rows, None)?;
     let on_host = least.least > lines.host || least.on_device.is_none();
     let own = |candidate: &Candidate| if on_host { candidate.least } else { candidate.device_total() };
     let mut least_with = Vec::new();
     let more = [
+        request.allow.with(Permission::Split),
         request.allow.with(Permission::Recompute),
         request.allow.with(Permission::Microbatch),
         request.allow.with(Permission::Microbatch).with(Permission::MicrobatchBatchnorm),
         request.allow.with(Permission::Recompute).with(Permission::Microbatch).with(Permission::MicrobatchBatchnorm),
+        request.allow.with(Permission::MixedPrecision),
+        request.allow.with(Permission::State8bit),
+        request.allow.with(Permission::MixedPrecision).with(Permission::State8bit),
         request.allow.with(Permission::Offload),
         request.allow.with(Permission::Recompute).with(Permission::Microbatch).with(Permission::Offload),
     ];
     for allow in more {
-        if allow != request.allow && !least_with.iter().any(|(known, _)| *known == allow) {
+        // A permission that opens nothing new need not be tried.
+        let opens =
+            variants(request, allow).len() > variants(request, request.allow).len() || ways(request, allow) != ways(request, request.allow);
+        let newly = |permission: Permission| allow.has(permission) && !request.allow.has(permission);
+        let opens = opens || newly(Permission::Recompute) || newly(Permission::Offload);
+        if opens && !least_with.iter().any(|(known, _)| *known == allow) {
             // Hints need not be the very least: whole batches and single rows are enough to look at.
             let ways = ways(request, allow);
             let ends = if ways.len() > 2 { vec![ways[0], ways[ways.len() - 1]] } else { ways };
-            let with = own(&smallest(request, lines, allow, &ends)?);
+            let request = Request { in_pieces: allow.has(Permission::Split), ..request.clone() };
+            let with = own(&smallest(&request, lines, allow, &ends)?);
             if with < own(&least) {
                 least_with.push((allow, with));
             }
@@ -315,12 +456,16 @@ pub(super) fn run_plan(request: &Request<'_>, lines: Lines, candidate: Candidate
     if candidate.memory.backing > Bytes::ZERO {
         used.push(Permission::Offload);
     }
+    if candidate.is_cut() {
+        used.push(Permission::Split);
+    }
     if pieces > 1 {
         used.push(Permission::Microbatch);
         if request.programs.batch_statistics {
             used.push(Permission::MicrobatchBatchnorm);
         }
     }
+    used.extend(candidate.variant.permissions());
     Ok(RunPlan {
         model: request.model.to_string(),
         device: (request.device.name(), request.device.description()),
@@ -343,10 +488,14 @@ pub(super) fn run_plan(request: &Request<'_>, lines: Lines, candidate: Candidate
         flops,
         predicted_s: candidate.seconds(request),
         by_measured_speeds: request.measured,
+        split: None,
         again,
         precision: request.precision,
         allow: request.allow,
-        results_unchanged: !used.contains(&Permission::MicrobatchBatchnorm),
+        taken: Vec::new(),
+        small_state: candidate.variant.state,
+        variant: candidate.variant,
+        results_unchanged: !used.iter().any(|permission| permission.changes_results()),
         used,
         count: request.count,
         plan_ms: start.elapsed().as_secs_f64() * 1e3,
@@ -359,7 +508,7 @@ pub(super) fn run_plan(request: &Request<'_>, lines: Lines, candidate: Candidate
 }
 
 /// The micro-batches to try, largest first. Those the planner picks divide the batch, so that the pipeline can deliver them one by one.
-fn ways(request: &Request<'_>, allow: Allow) -> Vec<usize> {
+pub(super) fn ways(request: &Request<'_>, allow: Allow) -> Vec<usize> {
     let cut = allow.has(Permission::Microbatch) && (!request.programs.batch_statistics || allow.has(Permission::MicrobatchBatchnorm));
     match request.micro_batch {
         Some(rows) => vec![rows.clamp(1, request.batch)],
@@ -378,14 +527,19 @@ fn divisors(number: usize) -> Vec<usize> {
 
 /// The batch in pieces of this size, everything kept that is needed again.
 pub(super) fn candidate(request: &Request<'_>, micro_batch: usize) -> Result<Candidate> {
-    finish(request, micro_batch, layout(graphs(request, micro_batch)?, micro_batch, request.device)?)
+    let graphs = planned_graphs(request, micro_batch)?;
+    let plain = finish(request, micro_batch, layout(&graphs, micro_batch, request.device)?)?;
+    Ok(match graphs {
+        Cow::Borrowed(_) => plain,
+        Cow::Owned(written) => plain.from(Some(Arc::new(written))),
+    })
 }
 
 /// Checks a layout and puts everything else that the run holds beside it.
 pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) -> Result<Candidate> {
     let planned: Vec<&Graph> = memory.programs.iter().map(|program| &program.graph).collect();
     check(&memory.certificate(), &planned)?;
-    // Where something is computed again or leaves the graph is another one: it has to give the same results.
+    // Where something is computed again or in pieces, or leaves, the graph is another one: it has to give the same results.
     for (program, (_, graph)) in memory.programs.iter().zip(graphs(request, micro_batch)?) {
         if !program.again.nodes.is_empty() || program.graph.pieces() > 1 || memory.backing > Bytes::ZERO {
             check_same(graph, &program.graph, request.device, micro_batch)?;
@@ -396,7 +550,16 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
         let mut fixed = memory.by_owner();
         fixed.retain(|(name, _)| !matches!(name.as_str(), "optimiser" | "gradient sums" | "staging"));
         let least = fixed.iter().map(|(_, size)| *size).sum();
-        return Ok(Candidate { micro_batch, feed_rows, memory: Arc::new(memory), least, fixed, on_device: None, written: None });
+        return Ok(Candidate {
+            micro_batch,
+            variant: request.variant,
+            feed_rows,
+            memory: Arc::new(memory),
+            least,
+            fixed,
+            on_device: None,
+            written: None,
+        });
     }
     let overhead = request.device.overhead(&memory);
     let (mut fixed, on_device) = if request.device.shares_host_memory() {
@@ -412,13 +575,15 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
     }
     fixed.push(("process".to_string(), system::process_footprint()));
     fixed.push(("thread stacks".to_string(), request.thread_stacks));
-    fixed.push(("graphs".to_string(), request.programs.footprint(&memory)));
+    // Planning looks at the graphs of every variant that is allowed.
+    let looked_at = variants(request, request.allow).len() as u64;
+    fixed.push(("graphs".to_string(), request.programs.footprint(&memory, looked_at)));
     if request.checkpointed {
         fixed.push(("checkpoint".to_string(), Checkpoints::footprint(memory.states.len())));
     }
     let pipeline = pipelines(request, feed_rows, None)?;
     let least = fixed.iter().map(|(_, size)| *size).sum::<Bytes>() + pipeline.minimum;
-    Ok(Candidate { micro_batch, feed_rows, memory: Arc::new(memory), least, fixed, on_device, written: None })
+    Ok(Candidate { micro_batch, variant: request.variant, feed_rows, memory: Arc::new(memory), least, fixed, on_device, written: None })
 }
 
 fn owners(request: &Request<'_>, candidate: &Candidate, pipeline: &Pipelines) -> Vec<(String, Bytes)> {

@@ -126,6 +126,7 @@ pub(super) fn fitted(request: &Request<'_>, plain: &Candidate, lines: Lines) -> 
             let large = leaving.plan(request, plain, all, *share)?;
             if let Some(limit) = large.arena_limit(lines)
                 && let Ok(again) = within(request, &large, limit, Effort::default(), None)?
+                && again.fits(lines)
             {
                 found.push(again);
                 break;
