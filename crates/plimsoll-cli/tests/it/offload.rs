@@ -8,7 +8,7 @@ use std::process::Command;
 
 /// A run whose optimiser state is most of what it holds, and a line that only a file for a half of that can meet.
 fn wide(sandbox: &Sandbox) -> String {
-    let layers = vec!["{ type = \"dense\", units = 384, activation = \"relu\" }"; 6].join(", ");
+    let layers = ["{ type = \"dense\", units = 384, activation = \"relu\" }"; 6].join(", ");
     let data = "[data]\nsource = \"random\"\nrows = 192\nx = [64]\ny = [8]\n";
     let train = "[train]\nbatch = 32\nepochs = 3\nloss = \"mse\"\nseed = 3\n[checkpoint]\nevery_steps = 4\n";
     sandbox.write("wide.toml", format!("{data}[model]\nlayers = [{layers}, {{ type = \"dense\", units = 8 }}]\n{train}"));
