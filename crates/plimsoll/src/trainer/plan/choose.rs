@@ -205,29 +205,37 @@ fn varied<'a>(request: &Request<'a>, variant: Variant) -> Result<Request<'a>> {
     Ok(Request { programs, variant, precision, ..request.clone() })
 }
 
-/// The largest pieces of one variant as they are, and its fastest plan that stays under the lines: with its heaviest layers in pieces of their rows where that is
-/// allowed and faster.
+/// The largest pieces of one variant as they are, and its fastest plan that stays under the lines: with its heaviest layers in pieces of their rows, or with
+/// tensors that leave, where that is allowed and faster.
 fn fastest(request: &Request<'_>, lines: Lines) -> Result<(Candidate, Option<Candidate>)> {
-    let (whole, plain) = fastest_as_written(request, lines)?;
-    let fits_as_it_is = plain.as_ref().is_some_and(|found| found.untouched(&whole));
-    if fits_as_it_is || !request.allow.has(Permission::Split) {
+    let (plain, too_large) = fastest_as_written(request, lines)?;
+    let whole = too_large.first().or(plain.as_ref()).expect("there is always a way to try").clone();
+    if plain.as_ref().is_some_and(|found| found.untouched(&whole)) {
         return Ok((whole, plain));
     }
-    let request = Request { in_pieces: true, ..request.clone() };
-    let cut = match planned_graphs(&request, request.batch)? {
-        Cow::Owned(_) => fastest_as_written(&request, lines)?.1,
-        // There is nothing to cut.
-        Cow::Borrowed(_) => None,
+    let in_pieces = Request { in_pieces: true, ..request.clone() };
+    let (cut, too_large_cut) = match planned_graphs(&in_pieces, request.batch)? {
+        Cow::Owned(_) if request.allow.has(Permission::Split) => fastest_as_written(&in_pieces, lines)?,
+        // It is not allowed, or there is nothing to cut.
+        _ => (None, Vec::new()),
     };
-    let found = match (plain, cut) {
-        (Some(plain), Some(cut)) => Some(if cut.seconds(&request) < plain.seconds(&request) { cut } else { plain }),
-        (plain, cut) => plain.or(cut),
+    let faster = |a: Option<Candidate>, b: Option<Candidate>| match (a, b) {
+        (Some(a), Some(b)) => Some(if b.seconds(request) < a.seconds(request) { b } else { a }),
+        (a, b) => a.or(b),
     };
+    let mut found = faster(plain, cut);
+    if offload::considered(request, found.is_some()) {
+        let mut elsewhere = offload::fastest(request, &too_large, lines)?;
+        if elsewhere.is_none() && !too_large_cut.is_empty() {
+            elsewhere = offload::fastest(&in_pieces, &too_large_cut, lines)?;
+        }
+        found = faster(found, elsewhere);
+    }
     Ok((whole, found))
 }
 
-/// The largest pieces and the fastest plan, with the layers as the request has them.
-fn fastest_as_written(request: &Request<'_>, lines: Lines) -> Result<(Candidate, Option<Candidate>)> {
+/// The fastest plan in which nothing leaves, with the layers as the request has them; and the pieces that are too large as they are.
+fn fastest_as_written(request: &Request<'_>, lines: Lines) -> Result<(Option<Candidate>, Vec<Candidate>)> {
     let mut too_large: Vec<Candidate> = Vec::new();
     let mut chosen: Option<Candidate> = None;
     for micro_batch in ways(request, request.allow) {
@@ -251,21 +259,7 @@ fn fastest_as_written(request: &Request<'_>, lines: Lines) -> Result<(Candidate,
             }
         }
     }
-    if offload::considered(request, chosen.is_some()) {
-        let mut compared = 0;
-        for large in &too_large {
-            if let Some(found) = offload::fitted(request, large, lines)? {
-                let faster = chosen.as_ref().is_none_or(|chosen| found.seconds(request) < chosen.seconds(request));
-                chosen = if faster { Some(found) } else { chosen };
-                compared += 1;
-            }
-            if compared == COMPARED {
-                break;
-            }
-        }
-    }
-    let whole = too_large.into_iter().next().or_else(|| chosen.clone()).expect("there is always a way to try");
-    Ok((whole, chosen))
+    Ok((chosen, too_large))
 }
 
 /// The same pieces with values computed again, if that is enough; else the smallest arena that was found.
