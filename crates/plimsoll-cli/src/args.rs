@@ -29,6 +29,8 @@ pub enum Command {
     Train(RunArgs),
     /// State what a run needs without running it
     Plan(PlanArgs),
+    /// Measure how fast this machine computes, so that predicted times are its own; kept until done again
+    Calibrate(CalibrateArgs),
     /// Prove a plan that `plan --out` wrote, without trusting the planner
     Check {
         /// The file
@@ -41,6 +43,10 @@ pub enum Command {
     /// Look at a data pipeline, or measure it
     #[command(subcommand)]
     Data(DataCommand),
+    /// Measure the model a run left in its folder
+    Evaluate(TrainedArgs),
+    /// Write down what the model a run left in its folder predicts
+    Predict(PredictArgs),
     /// Let a trained character model write
     Generate(GenerateArgs),
     /// List the networks there are, or the layers of one
@@ -62,6 +68,10 @@ pub enum Command {
         /// Chooses shapes and numbers
         #[arg(long, value_name = "N", default_value_t = 0)]
         seed: u64,
+
+        /// Only ops whose names begin with this; may be repeated
+        #[arg(long, value_name = "OP")]
+        only: Vec<String>,
     },
 }
 
@@ -71,7 +81,10 @@ impl Command {
         match self {
             Command::Train(run) => run.json,
             Command::Plan(plan) => plan.run.json,
+            Command::Calibrate(args) => args.json,
             Command::Check { json, .. } => *json,
+            Command::Evaluate(trained) => trained.json,
+            Command::Predict(predict) => predict.trained.json,
             Command::Generate(_) => false,
             Command::Data(data) => data.json(),
             Command::Zoo(zoo) => zoo.json,
@@ -80,6 +93,42 @@ impl Command {
             Command::Selftest { .. } => false,
         }
     }
+}
+
+#[derive(ClapArgs)]
+pub struct TrainedArgs {
+    /// The folder of the run
+    pub run: PathBuf,
+
+    /// The rows: training or held-out; without it, those held out, or those learnt from if there are no others
+    #[arg(long, value_name = "WHICH", value_parser = ["training", "held-out"])]
+    pub rows: Option<String>,
+
+    /// The line for the whole process; without it, that of the run
+    #[arg(long, value_name = "SIZE")]
+    pub host_memory: Option<Bytes>,
+
+    /// Where to compute; without it, where the run did
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+
+    /// Set a key of the run's configuration, such as data.validation.path=FOLDER for other data; may be repeated
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(ClapArgs)]
+pub struct PredictArgs {
+    #[command(flatten)]
+    pub trained: TrainedArgs,
+
+    /// The file: .npy for all numbers, .csv for a line per row
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
 }
 
 #[derive(ClapArgs)]
@@ -161,6 +210,36 @@ pub struct PlanArgs {
 }
 
 #[derive(ClapArgs)]
+pub struct CalibrateArgs {
+    /// A run whose own operations are measured too (TOML)
+    pub config: Option<PathBuf>,
+
+    /// Or a network of the zoo
+    #[arg(long, value_name = "NAME", conflicts_with = "config")]
+    pub zoo: Option<String>,
+
+    /// What to measure (see `plimsoll devices`)
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+
+    /// Threads that compute; without it, one per core
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub threads: Option<u64>,
+
+    /// Set a key of the configuration, such as train.batch=64; may be repeated
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+
+    /// Print nothing
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+#[derive(ClapArgs)]
 pub struct RunArgs {
     /// The run's configuration (TOML); without it, the embedded digits
     pub config: Option<PathBuf>,
@@ -229,6 +308,10 @@ pub struct RunArgs {
     /// Set a key of the configuration, such as train.loss=mse (lists as a whole); may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
+
+    /// Predict times by built-in rates, which are the same everywhere, instead of measured ones; so are plans then
+    #[arg(long)]
+    pub no_calibrate: bool,
 
     /// Print one JSON document on standard output, everything else on standard error
     #[arg(long)]

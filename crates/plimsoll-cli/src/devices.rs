@@ -1,17 +1,17 @@
 //! `plimsoll devices`: where one can compute, and what is missing for more.
 
-use plimsoll::{CpuDevice, Probe, describe, probe, system};
+use plimsoll::{Convolutions, CpuDevice, Probe, convolutions, describe, probe, system};
 use serde_json::{Value, json};
 
 /// As people read it.
 pub fn text() -> String {
     let cpu = CpuDevice::new(system::cores());
     let mut lines = vec![format!("cpu     {} · {} of {} available", describe(&cpu), system::available_memory(), system::total_memory())];
-    lines.extend(cuda_lines(&probe()));
+    lines.extend(cuda_lines(&probe(), convolutions().unwrap_or_default()));
     lines.join("\n") + "\n"
 }
 
-fn cuda_lines(probe: &Probe) -> Vec<String> {
+fn cuda_lines(probe: &Probe, convolutions: Convolutions) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for gpu in &probe.gpus {
         let memory = gpu.free.map_or_else(|| gpu.total.to_string(), |free| format!("{free} of {} free", gpu.total));
@@ -23,6 +23,15 @@ fn cuda_lines(probe: &Probe) -> Vec<String> {
     for library in &probe.libraries {
         let state = if library.found { "found".to_string() } else { format!("missing: {}", library.without) };
         lines.push(format!("        {:<12} {state}", library.name));
+    }
+    match convolutions {
+        Convolutions::Auto => {}
+        Convolutions::Generated => {
+            lines.push("        convolutions run in generated kernels only (PLIMSOLL_CONVOLUTIONS=generated)".to_string())
+        }
+        Convolutions::Libraries => {
+            lines.push("        convolutions run in libraries wherever they can (PLIMSOLL_CONVOLUTIONS=libraries)".to_string())
+        }
     }
     lines
 }
@@ -46,7 +55,12 @@ pub fn json() -> Value {
     }));
     let libraries: Vec<Value> =
         probe.libraries.iter().map(|library| json!({ "name": library.name, "found": library.found, "without": library.without })).collect();
-    json!({ "devices": devices, "cuda": { "libraries": libraries, "obstacle": probe.obstacle() } })
+    let name = match convolutions().unwrap_or_default() {
+        Convolutions::Auto => "auto",
+        Convolutions::Generated => "generated",
+        Convolutions::Libraries => "libraries",
+    };
+    json!({ "devices": devices, "cuda": { "libraries": libraries, "convolutions": name, "obstacle": probe.obstacle() } })
 }
 
 #[cfg(test)]
@@ -61,7 +75,7 @@ mod tests {
         let libraries = vec![library("CUDA driver", true), library("NVRTC", true), library("cuBLASLt", false)];
         let found = Probe { libraries, gpus: vec![gpu] };
         assert_eq!(
-            cuda_lines(&found),
+            cuda_lines(&found, Convolutions::Auto),
             [
                 "cuda:0  NVIDIA H200 · 138 GiB of 139 GiB free",
                 "        CUDA driver  found",
@@ -69,9 +83,10 @@ mod tests {
                 "        cuBLASLt     missing: matrix products run in plain generated kernels",
             ]
         );
+        assert!(cuda_lines(&found, Convolutions::Generated)[4].contains("PLIMSOLL_CONVOLUTIONS=generated"));
         let none = Probe { libraries: vec![library("CUDA driver", false)], gpus: vec![] };
         assert_eq!(
-            cuda_lines(&none)[0],
+            cuda_lines(&none, Convolutions::Auto)[0],
             "no GPU: there is no CUDA driver on this machine (libcuda was not found); compute with `--device cpu`"
         );
     }

@@ -2,12 +2,14 @@
 
 mod arena;
 mod args;
+mod calibrate;
 mod data;
 mod devices;
 mod progress;
 mod selftest;
 mod sweep;
 mod text;
+mod trained;
 mod zoo;
 
 use anyhow::Result;
@@ -33,7 +35,10 @@ fn main() -> ExitCode {
     let result = match &args.command {
         Command::Train(run) => train(run),
         Command::Plan(run) => plan(run),
+        Command::Calibrate(args) => calibrate::run(args),
         Command::Check { plan, json } => check(plan, *json),
+        Command::Evaluate(args) => trained::evaluate(args),
+        Command::Predict(args) => trained::predict(args),
         Command::Generate(args) => generate(args),
         Command::Data(command) => data::run(command),
         Command::Zoo(args) => zoo::run(args),
@@ -49,10 +54,12 @@ fn main() -> ExitCode {
             }
             Ok(())
         }
-        Command::Selftest { device, seed } => match device.parse().map_err(Into::into).and_then(|choice| selftest::run(choice, *seed)) {
-            Ok(false) => return ExitCode::FAILURE,
-            result => result.map(drop),
-        },
+        Command::Selftest { device, seed, only } => {
+            match device.parse().map_err(Into::into).and_then(|choice| selftest::run(choice, *seed, only)) {
+                Ok(false) => return ExitCode::FAILURE,
+                result => result.map(drop),
+            }
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -82,6 +89,7 @@ fn fail(error: &anyhow::Error, json: bool) -> ExitCode {
 
 fn train(args: &RunArgs) -> Result<()> {
     let mut run = configure(args)?.build()?;
+    calibrate::apply(&mut run, args)?;
     // A run that cannot be leaves no folder behind.
     run.plan()?;
     let folder = match &args.out {
@@ -104,6 +112,7 @@ fn train(args: &RunArgs) -> Result<()> {
 
 fn plan(args: &PlanArgs) -> Result<()> {
     let mut run = configure(&args.run)?.build()?;
+    calibrate::apply(&mut run, &args.run)?;
     if args.count == "weights+activations" {
         run.count(Count::WeightsAndActivations);
     }

@@ -38,13 +38,14 @@ impl Progress {
                 self.epochs = Some(*epochs);
                 say(&format!("{plan}\n\n"));
             }
-            Event::Progress { epoch, step, steps, scores, examples_per_s, resident } if self.terminal => {
+            Event::Progress { epoch, step, steps, scores, learning_rate, examples_per_s, resident } if self.terminal => {
                 let bar = text::bar(*step as f64 / (*steps).max(1) as f64, BAR);
                 let gauge = text::bar(resident.0 as f64 / self.line.0.max(1) as f64, GAUGE);
                 let line = format!(
-                    "{} {bar} {} · {} examples/s · memory {gauge} {resident} of {}",
+                    "{} {bar} {} · rate {} · {} examples/s · memory {gauge} {resident} of {}",
                     self.epoch(*epoch),
                     text::scores(scores),
+                    text::rate(*learning_rate),
                     text::thousands(*examples_per_s),
                     self.line
                 );
@@ -63,9 +64,10 @@ impl Progress {
         let end = if self.terminal { "\x1b[K" } else { "" };
         let held_out = epoch.validation.as_ref().map_or(String::new(), |scores| format!(" · held out: {}", text::scores(scores)));
         say(&format!(
-            "{start}{} {}{held_out} · {} examples/s · {:.1} s{end}\n",
+            "{start}{} {}{held_out} · rate {} · {} examples/s · {:.1} s{end}\n",
             self.epoch(epoch.epoch),
             text::scores(&epoch.training),
+            text::rate(epoch.learning_rate),
             text::thousands(epoch.examples_per_s),
             epoch.seconds
         ));

@@ -1,6 +1,7 @@
 //! `plimsoll plan --sweep`: budget against time, as a table, a document and a picture.
 
 use crate::args::PlanArgs;
+use crate::text::seconds;
 use crate::{print, say};
 use anyhow::Result;
 use plimsoll::{Bytes, Run, Sweep};
@@ -42,15 +43,6 @@ fn document(sweep: &Sweep) -> Value {
         .collect();
     let refused = sweep.refused.map(|(line, least)| json!({ "budget_bytes": line.0, "least_bytes": least.0 }));
     json!({ "space": space(sweep), "points": points, "refused": refused })
-}
-
-/// Seconds with as many digits as tell something.
-fn seconds(seconds: f64) -> String {
-    match seconds {
-        s if s < 0.1 => format!("{:.2} ms", 1e3 * s),
-        s if s < 100.0 => format!("{s:.2} s"),
-        s => format!("{s:.0} s"),
-    }
 }
 
 fn table(sweep: &Sweep) -> String {

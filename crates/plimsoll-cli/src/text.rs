@@ -16,6 +16,12 @@ pub fn scores(scores: &Scores) -> String {
     format!("loss {:.4}{accuracy}{more}", scores.loss)
 }
 
+/// A learning rate, to three digits.
+pub fn rate(rate: f64) -> String {
+    let rounded: f64 = format!("{rate:.2e}").parse().unwrap_or(rate);
+    if rounded == 0.0 || (1e-4..1e4).contains(&rounded) { rounded.to_string() } else { format!("{rounded:e}") }
+}
+
 /// A whole number with its thousands apart.
 pub fn thousands(number: f64) -> String {
     let digits = format!("{number:.0}");
@@ -34,6 +40,16 @@ fn count(number: u64, thing: &str) -> String {
     format!("{} {thing}{}", thousands(number as f64), if number == 1 { "" } else { "s" })
 }
 
+/// A time with as many digits as tell something.
+pub fn seconds(seconds: f64) -> String {
+    match seconds {
+        s if s < 1e-3 => format!("{:.1} µs", 1e6 * s),
+        s if s < 0.1 => format!("{:.2} ms", 1e3 * s),
+        s if s < 100.0 => format!("{s:.2} s"),
+        s => format!("{s:.0} s"),
+    }
+}
+
 /// What is said at the end of a run.
 pub fn summary(history: &History, folder: &Path) -> String {
     let (epochs, steps) = (count(history.epochs.len() as u64, "epoch"), count(history.steps, "step"));
@@ -46,6 +62,10 @@ pub fn summary(history: &History, folder: &Path) -> String {
     lines.push(format!("  memory      {} planned, {} measured at most, line {}", history.planned, history.measured, history.line));
     if let (Some(planned), Some(in_use)) = (history.planned_on_device, history.in_use_on_device) {
         lines.push(format!("  device      {planned} planned, {in_use} in use on it at the end"));
+    }
+    if let Some((median, _)) = history.measured_step_s {
+        let (predicted, ratio) = (history.predicted_step_s, median / history.predicted_step_s);
+        lines.push(format!("  step        {} predicted, {} measured (ratio {ratio:.2})", seconds(predicted), seconds(median)));
     }
     if history.measured > history.line {
         lines.push("  ABOVE THE LINE: the process held more than it was given; this is a bug, please report it with plan.json".to_string());

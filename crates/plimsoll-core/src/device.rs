@@ -5,6 +5,7 @@ use crate::plan::{Plan, Program};
 use crate::random::StepRandom;
 use crate::{Bytes, LedgerError};
 use std::any::Any;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A device: a value behind one object-safe trait, so that nothing else is generic over it.
 pub trait Device: Send + Sync {
@@ -20,9 +21,15 @@ pub trait Device: Send + Sync {
     /// What every offset must be a multiple of; a power of two.
     fn alignment(&self) -> Bytes;
 
-    /// What the device's own software takes besides any plan.
-    fn overhead(&self) -> Overhead {
+    /// What the device's own software takes besides what a plan places, if it is to run this one.
+    fn overhead(&self, plan: &Plan) -> Overhead {
+        let _ = plan;
         Overhead::default()
+    }
+
+    /// How many convolutions of the programs loaded so far went which way, by name, where there is more than one.
+    fn taken(&self) -> Vec<(String, usize)> {
+        Vec::new()
     }
 
     /// Bytes of its own memory that are free, its own software's included; none if it shares the host's.
@@ -41,8 +48,31 @@ pub trait Device: Send + Sync {
         Bytes::ZERO
     }
 
+    /// Host memory that the device needs for a plan's backing store.
+    fn host_backing(&self, plan: &Plan) -> Bytes {
+        plan.backing
+    }
+
+    /// How fast tensors go to the backing store and come back.
+    fn copy_rate(&self) -> CopyRate {
+        CopyRate::default()
+    }
+
+    /// Takes a backing store. Unless the device says otherwise it is a piece of the host's memory.
+    fn backing(&self, size: Bytes) -> Result<Arc<dyn Backing>, DeviceError> {
+        Ok(Arc::new(InMemory::new(size)))
+    }
+
     /// The scratch a node's kernel needs for at most `rows` rows. Never less for more rows.
     fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes;
+
+    /// Whether a node that is given its rows (the first axis, a multiple of the batch) in pieces of `piece` times the batch computes the same bits,
+    /// for any batch of at most `rows`: each row as if all others were beside it, or, for a product that sums over the rows, each piece's sum onto that of the
+    /// piece before ([`MatMul::onto`](crate::ops::MatMul::onto)) as if it had not stopped between them.
+    fn cut_rows(&self, graph: &Graph, node: &Node, piece: usize, rows: usize) -> bool {
+        let _ = (graph, node, piece, rows);
+        false
+    }
 
     /// Takes memory from the device, zeroed.
     fn allocate(&self, size: Bytes) -> Result<Box<dyn Memory>, DeviceError>;
@@ -60,12 +90,83 @@ pub struct Overhead {
     pub host: Bytes,
 }
 
-/// The two memories a plan runs in.
+impl std::ops::Add for Overhead {
+    type Output = Overhead;
+
+    fn add(self, other: Overhead) -> Overhead {
+        Overhead { device: self.device + other.device, host: self.host + other.host }
+    }
+}
+
+/// How fast tensors go to a backing store and come back.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CopyRate {
+    /// Bytes a second, one way.
+    pub bytes_per_s: f64,
+    /// Whether both ways go at once.
+    pub both_ways: bool,
+}
+
+impl Default for CopyRate {
+    /// A file on a disk.
+    fn default() -> CopyRate {
+        CopyRate { bytes_per_s: 1e9, both_ways: false }
+    }
+}
+
+/// Where tensors are that a device does not need for a while: pinned host memory, or a file.
+pub trait Backing: Send + Sync {
+    /// Its size.
+    fn size(&self) -> Bytes;
+
+    /// Copies bytes from it.
+    fn read(&self, offset: Bytes, bytes: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Copies bytes into it.
+    fn write(&self, offset: Bytes, bytes: &[u8]) -> Result<(), DeviceError>;
+
+    /// For the device that made it.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// A backing store in plain memory.
+pub struct InMemory(Mutex<Vec<u8>>);
+
+impl InMemory {
+    /// One of this size, zeroed.
+    pub fn new(size: Bytes) -> InMemory {
+        InMemory(Mutex::new(vec![0; size.get()]))
+    }
+}
+
+impl Backing for InMemory {
+    fn size(&self) -> Bytes {
+        Bytes(self.0.lock().unwrap_or_else(PoisonError::into_inner).len() as u64)
+    }
+
+    fn read(&self, offset: Bytes, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        bytes.copy_from_slice(&self.0.lock().unwrap_or_else(PoisonError::into_inner)[offset.get()..][..bytes.len()]);
+        Ok(())
+    }
+
+    fn write(&self, offset: Bytes, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)[offset.get()..][..bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// The memories a plan runs in.
 pub struct StepMemory<'a> {
     /// Lives from step to step.
     pub resident: &'a dyn Memory,
     /// Lives within a step.
     pub arena: &'a dyn Memory,
+    /// Where tensors are that are not needed for a while, if the plan puts any there.
+    pub backing: Option<&'a Arc<dyn Backing>>,
 }
 
 /// A piece of a device's memory.

@@ -1,6 +1,6 @@
 //! The executor: owns a plan's memory on a device and runs its programs. After a program's first run for a number of rows it allocates nothing.
 
-use crate::device::{Device, DeviceError, Loaded, Memory, StepInputs, StepMemory};
+use crate::device::{Backing, Device, DeviceError, Loaded, Memory, StepInputs, StepMemory};
 use crate::graph::{Init, State, StateId};
 use crate::plan::{Place, Plan, state_owner};
 use crate::random::{StepRandom, philox, uniform};
@@ -14,6 +14,7 @@ pub struct Executor {
     device: Arc<dyn Device>,
     resident: Box<dyn Memory>,
     arena: Box<dyn Memory>,
+    backing: Option<Arc<dyn Backing>>,
     loaded: Vec<Entry>,
     _reservations: Vec<Reservation>,
 }
@@ -35,9 +36,26 @@ pub struct Ticket {
 
 impl Executor {
     /// Takes the plan's memory from the device, booked in the ledger under its owners' names before it exists.
+    /// What the plan keeps elsewhere goes into the device's own backing store.
     pub fn new(device: Arc<dyn Device>, plan: Arc<Plan>, ledger: &Ledger) -> Result<Executor, DeviceError> {
+        let backing = if plan.backing > Bytes::ZERO { Some(device.backing(plan.backing)?) } else { None };
+        Executor::with_backing(device, plan, ledger, backing)
+    }
+
+    /// The same with a given backing store, at least as large as the plan's.
+    pub fn with_backing(
+        device: Arc<dyn Device>,
+        plan: Arc<Plan>,
+        ledger: &Ledger,
+        backing: Option<Arc<dyn Backing>>,
+    ) -> Result<Executor, DeviceError> {
+        let given = backing.as_ref().map_or(Bytes::ZERO, |backing| backing.size());
+        if given < plan.backing {
+            let what = format!("the plan keeps {} in a backing store, but there is one of {given}", plan.backing);
+            return Err(DeviceError::Unsupported { device: device.name(), what });
+        }
         let mut reservations = Vec::new();
-        for state in &plan.states {
+        for state in plan.states.iter().filter(|state| !state.stored) {
             reservations.push(ledger.reserve(state_owner(state.kind), state.size.align_up(plan.alignment.0))?);
         }
         if let Some(staging) = &plan.staging {
@@ -46,7 +64,7 @@ impl Executor {
         reservations.push(ledger.reserve("arena", plan.arena)?);
         let resident = device.allocate(plan.resident)?;
         let arena = device.allocate(plan.arena)?;
-        Ok(Executor { plan, device, resident, arena, loaded: Vec::new(), _reservations: reservations })
+        Ok(Executor { plan, device, resident, arena, backing, loaded: Vec::new(), _reservations: reservations })
     }
 
     /// The plan it runs.
@@ -62,14 +80,14 @@ impl Executor {
             let mut draw = Draw { seed, state: i as u32, next: 0 };
             // In pieces, so that starting a run never needs a second copy of a tensor.
             let mut piece = [0u8; 4096];
-            let (start, size) = (plan.states[i].offset, plan.states[i].size.0);
+            let size = plan.states[i].size.0;
             let mut done = 0;
             while done < size {
                 let length = (size - done).min(piece.len() as u64) as usize;
                 for number in piece[..length].chunks_exact_mut(4) {
                     number.copy_from_slice(&draw.number(state).to_ne_bytes());
                 }
-                self.resident.write(start + Bytes(done), &piece[..length])?;
+                self.write_state_part(StateId(i as u32), Bytes(done), &piece[..length])?;
                 done += length as u64;
             }
         }
@@ -121,6 +139,7 @@ impl Executor {
         match output {
             Place::Arena(offset) => self.arena.read(offset, bytes),
             Place::Resident(offset) => self.resident.read(offset, bytes),
+            Place::Backing(offset) => self.elsewhere().read(offset, bytes),
             Place::Input(_) | Place::Scalar(_) => unreachable!("a step never leaves anything where the host writes"),
         }
     }
@@ -132,7 +151,7 @@ impl Executor {
 
     /// Reads a part of a state, beginning at a byte of it.
     pub fn read_state_part(&self, state: StateId, from: Bytes, bytes: &mut [u8]) -> Result<(), DeviceError> {
-        self.resident.read(self.plan.states[state.0 as usize].offset + from, bytes)
+        self.read(self.plan.states[state.0 as usize].place().offset_by(from.0), bytes)
     }
 
     /// Overwrites a state.
@@ -142,7 +161,14 @@ impl Executor {
 
     /// Overwrites a part of a state, beginning at a byte of it.
     pub fn write_state_part(&mut self, state: StateId, from: Bytes, bytes: &[u8]) -> Result<(), DeviceError> {
-        self.resident.write(self.plan.states[state.0 as usize].offset + from, bytes)
+        match self.plan.states[state.0 as usize].place().offset_by(from.0) {
+            Place::Backing(offset) => self.elsewhere().write(offset, bytes),
+            _ => self.resident.write(self.plan.states[state.0 as usize].offset + from, bytes),
+        }
+    }
+
+    fn elsewhere(&self) -> &dyn Backing {
+        &**self.backing.as_ref().expect("a plan that keeps something elsewhere is given a backing store")
     }
 
     fn find(&mut self, role: Role, rows: usize) -> Result<usize, DeviceError> {
@@ -151,7 +177,7 @@ impl Executor {
         }
         let program = self.plan.program(role).expect("programs are asked for by the roles they were planned for");
         assert!(rows <= self.plan.rows, "{rows} rows were asked for, but the plan holds for {}", self.plan.rows);
-        let memory = StepMemory { resident: &*self.resident, arena: &*self.arena };
+        let memory = StepMemory { resident: &*self.resident, arena: &*self.arena, backing: self.backing.as_ref() };
         let program = self.device.load(&self.plan, program, rows, &memory)?;
         self.loaded.push(Entry { role, rows, program, runs: 0 });
         Ok(self.loaded.len() - 1)

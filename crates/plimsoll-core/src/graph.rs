@@ -2,7 +2,7 @@
 
 use crate::Bytes;
 use crate::op::Op;
-use crate::shape::{Shape, TensorType};
+use crate::shape::{Dim, Shape, TensorType};
 use std::fmt;
 
 /// No tensor takes more than this for a single row: a pebibyte.
@@ -172,6 +172,8 @@ pub struct Graph {
     pub(crate) streams: u32,
     /// Values that gradients do not pass.
     pub(crate) stopped: Vec<ValueId>,
+    /// In how many pieces of its rows the planner cut a part of the graph; 0 if it cut nothing.
+    pub(crate) pieces: usize,
     scope: Vec<String>,
     phase: Option<Phase>,
 }
@@ -362,6 +364,21 @@ impl Graph {
             }
         }
         values
+    }
+
+    /// In how many pieces of their rows some layers are computed, because the planner cut them; 1 if it cut nothing.
+    pub fn pieces(&self) -> usize {
+        self.pieces.max(1)
+    }
+
+    /// How far an axis can be cut, and what a part of it is as a dimension. Rows of the batch are cut by the planner alone: elsewhere that would
+    /// change what micro-batches compute.
+    pub(crate) fn extent(&self, dim: Dim) -> Option<(usize, fn(usize) -> Dim)> {
+        match dim.as_fixed() {
+            Some(extent) => Some((extent, Dim::fixed)),
+            None if self.pieces > 1 => Some((dim.factor(), Dim::times_batch)),
+            None => None,
+        }
     }
 
     /// How often each value is read, outputs and updates included.

@@ -6,7 +6,7 @@ use crate::graph::{Graph, GraphError, InputId, ScalarId, StateId, ValueId};
 use crate::ops::{
     Attention, AttentionGrad, AvgPool, AvgPoolGrad, Concat, Conv2d, Conv2dGradFilter, Conv2dGradInput, MatMul, MaxPool, MaxPoolGrad,
 };
-use crate::ops::{Gather, Pad, Pointwise, Recurrent, RecurrentGrad, Reduce, Reshape, ScatterAdd, Slice, Transpose};
+use crate::ops::{Gather, Load, Pad, Pointwise, Recurrent, RecurrentGrad, Reduce, Reshape, ScatterAdd, Slice, Store, Transpose};
 use crate::shape::TensorType;
 
 /// All that is known about an op, in one place. Devices add kernels and nothing else.
@@ -92,6 +92,10 @@ pub enum Op {
     Attention(Attention),
     /// Its gradient.
     AttentionGrad(AttentionGrad),
+    /// A tensor on its way into the backing store.
+    Store(Store),
+    /// A tensor on its way back.
+    Load(Load),
 }
 
 impl Op {
@@ -122,6 +126,8 @@ impl Op {
             Op::ScatterAdd(op) => op,
             Op::Attention(op) => op,
             Op::AttentionGrad(op) => op,
+            Op::Store(op) => op,
+            Op::Load(op) => op,
         }
     }
 

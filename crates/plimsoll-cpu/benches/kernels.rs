@@ -187,6 +187,7 @@ fn attentions(table: &Table) {
             depth,
             causal,
             scale: 1.0 / (depth as f32).sqrt(),
+            drops: false,
         };
         let width = heads * depth;
         let (mut qkv, mut o) = (values(3 * batch * length * width), vec![0.0f32; batch * length * width]);
@@ -204,12 +205,12 @@ fn attentions(table: &Table) {
         let name = |pass: &str| format!("attention {pass} [{batch},{heads},{length},{depth}]{}", if causal { " causal" } else { "" });
         let bytes = 16 * batch * length * width;
         let mut workspace = vec![0.0; attention_workspace(&shape, 2)];
-        let tensors = Forward { q, k, v, mask: None, o, lse: lse.as_mut_ptr() };
+        let tensors = Forward { q, k, v, mask: None, dropped: None, o, lse: lse.as_mut_ptr() };
         // SAFETY: the heads describe the vectors above.
         let forward = |pool: &Pool| unsafe { attention::forward(pool, &shape, &tensors, &mut workspace) };
         table.row(&name("forward"), 4 * pairs * depth, bytes, forward);
         let mut workspace = vec![0.0; attention_backward_workspace(&shape, DType::F32, 2)];
-        let tensors = Backward { q, k, v, mask: None, o, lse: lse.as_ptr(), d_o, d_q, d_k, d_v };
+        let tensors = Backward { q, k, v, mask: None, dropped: None, o, lse: lse.as_ptr(), d_o, d_q, d_k, d_v };
         // SAFETY: as above.
         let backward = |pool: &Pool| unsafe { attention::backward(pool, &shape, &tensors, &mut workspace) };
         table.row(&name("backward"), 10 * pairs * depth, 2 * bytes, backward);

@@ -1,5 +1,6 @@
 //! The device that the rest of the system sees.
 
+use crate::copier::{self, Copier};
 use crate::memory::{Block, CpuMemory};
 use crate::program::{self, CpuProgram};
 use crate::simd::Isa;
@@ -8,7 +9,7 @@ use plimsoll_core::Bytes;
 use plimsoll_core::device::{Device, DeviceError, Loaded, Memory, StepMemory};
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::plan::{Plan, Program};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The CPU: kernels on a pool of threads, in host memory.
 ///
@@ -23,6 +24,8 @@ use std::sync::Arc;
 /// ```
 pub struct CpuDevice {
     pool: Arc<Pool>,
+    /// Started by the first program that keeps something elsewhere.
+    copier: Mutex<Option<Arc<Copier>>>,
 }
 
 impl CpuDevice {
@@ -31,7 +34,7 @@ impl CpuDevice {
     /// # Panics
     /// When the operating system refuses to start a thread.
     pub fn new(threads: usize) -> CpuDevice {
-        CpuDevice { pool: Arc::new(Pool::new(threads)) }
+        CpuDevice { pool: Arc::new(Pool::new(threads)), copier: Mutex::new(None) }
     }
 
     /// How many threads compute, the caller's included.
@@ -73,12 +76,25 @@ impl Device for CpuDevice {
         program::workspace(graph, node, rows, self.threads())
     }
 
+    fn cut_rows(&self, graph: &Graph, node: &Node, piece: usize, rows: usize) -> bool {
+        program::cut_rows(graph, node, piece, rows)
+    }
+
     fn allocate(&self, size: Bytes) -> Result<Box<dyn Memory>, DeviceError> {
         Ok(Box::new(CpuMemory(Arc::new(Block::new(&self.name(), size)?))))
     }
 
+    /// What is kept elsewhere is in a file: only the thread that copies takes memory.
+    fn host_backing(&self, plan: &Plan) -> Bytes {
+        if plan.backing > Bytes::ZERO { Bytes(copier::STACK as u64) } else { Bytes::ZERO }
+    }
+
     fn load(&self, _: &Plan, program: &Program, rows: usize, memory: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError> {
-        Ok(Box::new(CpuProgram::load(&self.pool, program, rows, memory)?))
+        let mut copier = self.copier.lock().unwrap_or_else(PoisonError::into_inner);
+        if copier.is_none() && memory.backing.is_some() {
+            *copier = Some(Arc::new(Copier::new()?));
+        }
+        Ok(Box::new(CpuProgram::load(&self.pool, copier.as_ref(), program, rows, memory)?))
     }
 }
 

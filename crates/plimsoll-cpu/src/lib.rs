@@ -8,6 +8,7 @@ mod multiversion;
 
 pub mod attention;
 pub mod conv;
+mod copier;
 mod device;
 pub mod gather;
 pub mod gemm;

@@ -89,18 +89,18 @@ impl Case {
         let (to, d_o) = (part(&mut o, 0, heads * depth), part(&mut d_o, 0, heads * depth));
         let mask = self.mask.as_ref().map(|mask| KeyMask { start: mask.as_ptr(), dtype: DType::U8 });
         let mut workspace = vec![f32::NAN; forward_workspace(&self.shape, threads)];
-        let tensors = Forward { q, k, v, mask, o: to, lse: lse.as_mut_ptr() };
+        let tensors = Forward { q, k, v, mask, dropped: None, o: to, lse: lse.as_mut_ptr() };
         // SAFETY: the heads describe the vectors above, which live to the end.
         unsafe { forward_with(isa, &pool, &self.shape, &tensors, &mut workspace) };
         let mut workspace = vec![f32::NAN; backward_workspace(&self.shape, self.dtype, threads)];
-        let tensors = Backward { q, k, v, mask, o: to, lse: lse.as_ptr(), d_o, d_q, d_k, d_v };
+        let tensors = Backward { q, k, v, mask, dropped: None, o: to, lse: lse.as_ptr(), d_o, d_q, d_k, d_v };
         // SAFETY: as above.
         unsafe { backward_with(isa, &pool, &self.shape, &tensors, &mut workspace) };
         [o, encode(DType::F32, &lse), d_qkv]
     }
 
     fn reference(&self) -> Results {
-        let AttentionShape { batch, queries, keys, heads, kv_heads, depth, causal, scale } = self.shape;
+        let AttentionShape { batch, queries, keys, heads, kv_heads, depth, causal, scale, .. } = self.shape;
         let (width, out) = (self.width(), heads * depth);
         let mut results = [vec![0.0; batch * queries * out], vec![0.0; batch * heads * queries], vec![0.0; self.qkv.len()]];
         let [o, lse, d_qkv] = &mut results;
@@ -147,6 +147,7 @@ fn cases() -> Vec<Case> {
         depth,
         causal,
         scale: 0.6,
+        drops: false,
     };
     let mut cases = Vec::new();
     for dtype in [DType::F32, DType::BF16, DType::F16] {
@@ -200,7 +201,8 @@ fn results_do_not_depend_on_the_number_of_threads() {
 #[test]
 fn a_nan_among_the_operands_comes_out() {
     for place in [0, 16, 32] {
-        let shape = AttentionShape { batch: 1, queries: 5, keys: 5, heads: 1, kv_heads: 1, depth: 16, causal: false, scale: 0.25 };
+        let shape =
+            AttentionShape { batch: 1, queries: 5, keys: 5, heads: 1, kv_heads: 1, depth: 16, causal: false, scale: 0.25, drops: false };
         let mut case = Case::new(shape, DType::F32, false);
         case.qkv[place] = f32::NAN;
         let [o, _, d_qkv] = case.run(Isa::best(), 1);

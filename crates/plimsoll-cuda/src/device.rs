@@ -2,26 +2,37 @@
 
 use crate::cache::KernelCache;
 use crate::compile::Compiler;
+use crate::convolutions::Convolutions;
+use crate::cudnn::Dnn;
 use crate::driver::{Context, Stream};
+use crate::lanes::PinnedStore;
 use crate::memory::{CudaMemory, Slab};
 use crate::overhead::Before;
 use crate::probe;
 use crate::products::Library;
-use crate::profile::{ALIGNMENT, Profile, host_staging};
+use crate::profile::{ALIGNMENT, Profile, copy_rate, cudnn_overhead, host_staging};
 use crate::program::{self, CudaProgram};
 use plimsoll_core::Bytes;
-use plimsoll_core::device::{Device, DeviceError, Loaded, Memory, Overhead, StepMemory};
+use plimsoll_core::device::{Backing, CopyRate, Device, DeviceError, Loaded, Memory, Overhead, StepMemory};
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::plan::{Plan, Program};
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// What everything on one GPU shares.
 pub(crate) struct Shared {
+    /// cuDNN, opened when the first program wants it; none if it is not there, or could not be opened. First, so that its stream outlives it.
+    dnn: OnceLock<Option<Arc<Dnn>>>,
     /// Where steps are computed.
     pub compute: Stream,
     /// Where batches are copied.
     pub copy: Stream,
     pub products: Option<Arc<Library>>,
+    /// Who computes convolutions.
+    pub convolutions: Convolutions,
+    has_cudnn: bool,
+    /// How many convolutions went which way.
+    taken: Mutex<BTreeMap<String, usize>>,
     pub compiler: Compiler,
     /// Last, so that it outlives what was made in it.
     pub context: Arc<Context>,
@@ -31,6 +42,23 @@ impl Shared {
     /// Makes the GPU this thread's.
     pub fn bind(&self) -> Result<(), DeviceError> {
         self.context.bind().map_err(|error| self.context.failed("choosing the GPU", error))
+    }
+
+    /// cuDNN on this GPU, if it is there; the context is current.
+    pub fn dnn(&self) -> Option<&Arc<Dnn>> {
+        let open = || match Dnn::open(&self.context, &self.compute) {
+            Ok(dnn) => Some(Arc::new(dnn)),
+            Err(refusal) => {
+                self.took(&refusal);
+                None
+            }
+        };
+        self.dnn.get_or_init(|| self.has_cudnn.then(open).flatten()).as_ref()
+    }
+
+    /// Counts a convolution that went this way.
+    pub fn took(&self, way: &str) {
+        *self.taken.lock().unwrap_or_else(PoisonError::into_inner).entry(way.to_string()).or_default() += 1;
     }
 
     /// Waits until nothing is under way.
@@ -75,11 +103,23 @@ impl CudaDevice {
             compute: Stream::new(&context).map_err(driver)?,
             copy: Stream::new(&context).map_err(driver)?,
             products,
+            convolutions: Convolutions::Auto,
+            dnn: OnceLock::new(),
+            has_cudnn: probe::has_cudnn(&libraries),
+            taken: Mutex::default(),
             compiler: Compiler::new(context.capability().map_err(driver)?, cache),
             context,
         };
         let overhead = before.overhead().unwrap_or_else(|| Profile::overhead_of(&model));
         Ok(CudaDevice { shared: Arc::new(shared), overhead, model, total })
+    }
+
+    /// Says who computes convolutions.
+    pub fn with_convolutions(mut self, convolutions: Convolutions) -> CudaDevice {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.convolutions = convolutions;
+        }
+        self
     }
 
     /// Computes matrix products in generated kernels, as where there is no cuBLASLt.
@@ -108,8 +148,14 @@ impl Device for CudaDevice {
         ALIGNMENT
     }
 
-    fn overhead(&self) -> Overhead {
-        self.overhead
+    fn overhead(&self, plan: &Plan) -> Overhead {
+        let cudnn = if self.shared.has_cudnn { Profile::cudnn_of(&self.model) } else { Overhead::default() };
+        self.overhead + cudnn_overhead(plan, self.shared.convolutions, cudnn)
+    }
+
+    fn taken(&self) -> Vec<(String, usize)> {
+        let taken = self.shared.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.iter().map(|(way, count)| (way.clone(), *count)).collect()
     }
 
     /// The context is open, so what it took is counted as free again: a plan states it as an owner of its own.
@@ -125,8 +171,16 @@ impl Device for CudaDevice {
         host_staging(plan)
     }
 
+    fn copy_rate(&self) -> CopyRate {
+        copy_rate(&self.model)
+    }
+
+    fn backing(&self, size: Bytes) -> Result<Arc<dyn Backing>, DeviceError> {
+        Ok(Arc::new(PinnedStore::new(&self.shared, size)?))
+    }
+
     fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes {
-        program::workspace(graph, node, rows)
+        program::workspace(graph, node, rows, self.shared.convolutions)
     }
 
     fn allocate(&self, size: Bytes) -> Result<Box<dyn Memory>, DeviceError> {

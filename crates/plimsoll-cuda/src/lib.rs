@@ -5,9 +5,12 @@
 
 mod cache;
 mod compile;
+mod convolutions;
+mod cudnn;
 mod device;
 mod driver;
 mod kernels;
+mod lanes;
 mod memory;
 mod overhead;
 mod probe;
@@ -17,6 +20,7 @@ mod program;
 mod staging;
 
 pub use cache::KernelCache;
+pub use convolutions::Convolutions;
 pub use device::CudaDevice;
 pub use probe::{Found, Gpu, Probe, probe};
 pub use profile::{PlanOnly, Profile};

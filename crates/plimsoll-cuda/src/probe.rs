@@ -1,6 +1,6 @@
 //! What there is of CUDA on this machine. Looking never fails and never panics.
 
-use crate::driver;
+use crate::{cudnn, driver};
 use cudarc::{cublaslt, driver as cuda, nvrtc};
 use plimsoll_core::Bytes;
 
@@ -82,14 +82,8 @@ pub(crate) fn libraries() -> Vec<Found> {
         Found { name: DRIVER, found: driver, without: "no GPU can be used" },
         Found { name: NVRTC, found: compiler, without: "no GPU can be used: kernels are compiled where they run" },
         Found { name: CUBLASLT, found: products, without: "matrix products run in plain generated kernels" },
-        Found { name: CUDNN, found: is_cudnn_present(), without: "convolutions run in generated kernels, as they do with it" },
+        Found { name: CUDNN, found: cudnn::is_present(), without: "large convolutions run in generated kernels, without tensor cores" },
     ]
-}
-
-/// Looked for to be told, not to be used.
-fn is_cudnn_present() -> bool {
-    // SAFETY: opens a library whose constructors are known to do nothing but registering it, and closes it again.
-    ["libcudnn.so.9", "libcudnn.so"].into_iter().any(|name| unsafe { libloading::Library::new(name) }.is_ok())
 }
 
 /// How many GPUs the driver sees.
@@ -99,6 +93,11 @@ pub(crate) fn count(libraries: &[Found]) -> usize {
     }
     let count = cuda::result::init().and_then(|()| cuda::result::device::get_count());
     count.map_or(0, |count| count.max(0) as usize)
+}
+
+/// Whether convolutions can go through cuDNN.
+pub(crate) fn has_cudnn(libraries: &[Found]) -> bool {
+    has(libraries, CUDNN)
 }
 
 /// Whether matrix products can go through cuBLASLt.

@@ -1,9 +1,10 @@
 //! What is known of a GPU without having it: enough to make plans for it on any machine.
 
+use crate::convolutions::Convolutions;
 use crate::program;
 use crate::staging::pinned;
 use plimsoll_core::Bytes;
-use plimsoll_core::device::{Device, DeviceError, Loaded, Memory, Overhead, StepMemory};
+use plimsoll_core::device::{CopyRate, Device, DeviceError, Loaded, Memory, Overhead, StepMemory};
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::plan::{Plan, Program};
 
@@ -21,10 +22,16 @@ pub struct Profile {
     pub total: Bytes,
     /// What CUDA takes for itself on the GPU and on the host: context, libraries, compiled kernels.
     pub overhead: Overhead,
+    /// What cuDNN takes besides, in runs that use it: its handle, and the kernels that it loads when they are first used.
+    pub cudnn: Overhead,
+    /// Gigabytes a second between its memory and pinned memory of the host, one way; both ways go at once.
+    pub host_gb_per_s: u32,
 }
 
 /// For GPUs nobody has measured; ample.
 pub(crate) const ANY: Overhead = Overhead { device: Bytes::mib(640), host: Bytes::mib(640) };
+/// For cuDNN on GPUs nobody has measured.
+const ANY_CUDNN: Overhead = Overhead { device: Bytes::mib(256), host: Bytes::mib(512) };
 
 /// As `overhead.rs` measures it there (with CUDA 13.0), rounded up.
 const PROFILES: [Profile; 1] = [Profile {
@@ -32,6 +39,9 @@ const PROFILES: [Profile; 1] = [Profile {
     model: "NVIDIA H200",
     total: Bytes::mib(143_156),
     overhead: Overhead { device: Bytes::mib(348), host: Bytes::mib(528) },
+    cudnn: ANY_CUDNN,
+    // What sixteen lanes of PCIe 5 leave of their 63.
+    host_gb_per_s: 50,
 }];
 
 impl Profile {
@@ -55,6 +65,26 @@ impl Profile {
     pub(crate) fn overhead_of(model: &str) -> Overhead {
         PROFILES.iter().find(|profile| profile.model == model).map_or(ANY, |profile| profile.overhead)
     }
+
+    /// What cuDNN takes besides on a GPU that calls itself `model`.
+    pub(crate) fn cudnn_of(model: &str) -> Overhead {
+        PROFILES.iter().find(|profile| profile.model == model).map_or(ANY_CUDNN, |profile| profile.cudnn)
+    }
+}
+
+/// What cuDNN takes for a plan: nothing if no program of it goes there.
+pub(crate) fn cudnn_overhead(plan: &Plan, convolutions: Convolutions, cudnn: Overhead) -> Overhead {
+    let wanted = plan.programs.iter().any(|program| program::wants_cudnn(program, plan.rows, convolutions));
+    if wanted { cudnn } else { Overhead::default() }
+}
+
+/// For GPUs nobody has measured: sixteen lanes of PCIe 3.
+const ANY_HOST_GB_PER_S: u32 = 12;
+
+/// How fast a GPU that calls itself `model` reaches the host's memory.
+pub(crate) fn copy_rate(model: &str) -> CopyRate {
+    let known = PROFILES.iter().find(|profile| profile.model == model);
+    CopyRate { bytes_per_s: 1e9 * f64::from(known.map_or(ANY_HOST_GB_PER_S, |profile| profile.host_gb_per_s)), both_ways: true }
 }
 
 /// Pinned host memory that a plan needs beside the device's.
@@ -97,8 +127,8 @@ impl Device for PlanOnly {
         ALIGNMENT
     }
 
-    fn overhead(&self) -> Overhead {
-        self.profile.overhead
+    fn overhead(&self, plan: &Plan) -> Overhead {
+        self.profile.overhead + cudnn_overhead(plan, Convolutions::Auto, self.profile.cudnn)
     }
 
     fn available(&self) -> Option<Bytes> {
@@ -109,8 +139,12 @@ impl Device for PlanOnly {
         host_staging(plan)
     }
 
+    fn copy_rate(&self) -> CopyRate {
+        copy_rate(self.profile.model)
+    }
+
     fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes {
-        program::workspace(graph, node, rows)
+        program::workspace(graph, node, rows, Convolutions::Auto)
     }
 
     fn allocate(&self, _: Bytes) -> Result<Box<dyn Memory>, DeviceError> {

@@ -3,13 +3,14 @@
 use plimsoll_core::device::{DeviceError, StepInputs};
 use plimsoll_core::expr::{Binary, Expr};
 use plimsoll_core::graph::{Graph, GraphError, Init, StateId, StateKind, ValueId};
+use plimsoll_core::ops::{Conv2d, Window};
 use plimsoll_core::plan::{check, layout, plan};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::selftest::{cases, check_device_gradient, check_forward};
 use plimsoll_core::step::{Role, training_programs};
-use plimsoll_core::{Bytes, Device, Executor, Ledger, Shape, TensorType};
+use plimsoll_core::{Bytes, DType, Device, Executor, Ledger, Op, Shape, TensorType};
 use plimsoll_cpu::CpuDevice;
-use plimsoll_cuda::{CudaDevice, PlanOnly, Profile, probe};
+use plimsoll_cuda::{Convolutions, CudaDevice, PlanOnly, Profile, probe};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Tests on the GPU take turns: some look at how much of it is free.
@@ -113,7 +114,10 @@ struct Model {
 
 impl Model {
     fn new(device: &Arc<dyn Device>) -> Model {
-        let graph = network().unwrap();
+        Model::of(device, network().unwrap())
+    }
+
+    fn of(device: &Arc<dyn Device>, graph: Graph) -> Model {
         let loss = graph.outputs()[0].1;
         let plan = plan(training_programs(&graph, loss, false, &descend).unwrap(), ROWS, &**device).unwrap();
         check(&plan.certificate(), &[&plan.programs[0].graph]).unwrap();
@@ -210,6 +214,77 @@ fn products_hold_without_the_library() {
     for case in cases(0).iter().filter(|case| case.op == "matmul") {
         check_forward(case, &device).unwrap();
         check_device_gradient(case, &device).unwrap();
+    }
+}
+
+/// The nine numbers of a row spread over an image of 6×6×8, a 3×3 and a 1×1 convolution, and the mean of their results.
+fn convolutional() -> Result<Graph, GraphError> {
+    let mut g = Graph::new();
+    let x = g.input("x", TensorType::f32(Shape::batch_of([9])));
+    let y = g.input("y", TensorType::f32(Shape::batch_of([3])));
+    let parameter = |g: &mut Graph, name: &str, dims: &[usize]| {
+        g.state(name, StateKind::Parameter, TensorType::f32(Shape::fixed(dims.iter().copied())), Init::Uniform { limit: 0.2 })
+    };
+    let spread = parameter(&mut g, "spread", &[9, 6 * 6 * 8])?;
+    let (wide, thin) = (parameter(&mut g, "wide", &[3, 3, 8, 16])?, parameter(&mut g, "thin", &[1, 1, 16, 3])?);
+    let image = g.matmul(x, spread)?;
+    let image = g.reshape(image, Shape::batch_of([6, 6, 8]))?;
+    let window = Window::same((3, 3), (1, 1), (1, 1), (6, 6));
+    let conv = |window| Op::Conv2d(Conv2d { window, groups: 1, epilogue: None, dtype: DType::F32 });
+    let hidden = g.add_one(conv(window), &[image, wide])?;
+    let hidden = g.map(hidden, |e, x| e.binary(Binary::Max, x, e.constant(0.0)))?;
+    let out = g.add_one(conv(Window::valid((1, 1), (1, 1))), &[hidden, thin])?;
+    let target = g.reshape(y, Shape::batch_of([1, 1, 3]))?;
+    let square = Expr::build(|e| {
+        let error = e.sub(e.input(0), e.input(1));
+        e.mul(e.constant(1.0 / (ROWS * 36 * 3) as f32), e.mul(error, error))
+    });
+    let squares = g.pointwise(square, &[out, target])?;
+    let loss = g.sum(squares)?;
+    g.output("loss", loss);
+    Ok(g)
+}
+
+/// Launched one by one and then replayed, through libraries and in generated kernels, and the same bits each time.
+#[test]
+fn convolutions_agree_with_the_cpu_every_way() {
+    if gpu().is_none() {
+        return;
+    }
+    let cpu: Arc<dyn Device> = Arc::new(CpuDevice::new(1));
+    for way in [Convolutions::Libraries, Convolutions::Generated, Convolutions::Auto] {
+        let device: Arc<dyn Device> = Arc::new(CudaDevice::open(0, None).unwrap().with_convolutions(way));
+        let run = |device: &Arc<dyn Device>| {
+            let mut model = Model::of(device, convolutional().unwrap());
+            let losses: Vec<f32> = (0..6).map(|step| model.step(step).unwrap()).collect();
+            (losses, model.states())
+        };
+        let (here, there) = (run(&device), run(&cpu));
+        for (a, b) in here.0.iter().zip(&there.0) {
+            assert!((a - b).abs() <= 1e-5 * b.abs(), "{way:?}: {a} instead of {b}");
+        }
+        assert_eq!(here, run(&device), "{way:?}");
+        let taken = device.taken();
+        println!("{way:?}: {taken:?}");
+        let by = |name: &str| taken.iter().any(|(way, _)| way == name);
+        let found = |name: &str| probe().libraries.iter().any(|library| library.name == name && library.found);
+        for library in ["cuDNN", "cuBLASLt"] {
+            assert_eq!(by(library), way == Convolutions::Libraries && found(library), "{way:?}, {library}: {taken:?}");
+        }
+    }
+}
+
+#[test]
+fn convolutions_hold_every_way() {
+    if gpu().is_none() {
+        return;
+    }
+    for way in [Convolutions::Libraries, Convolutions::Generated] {
+        let device: Arc<dyn Device> = Arc::new(CudaDevice::open(0, None).unwrap().with_convolutions(way));
+        for case in cases(0).iter().filter(|case| case.op.starts_with("conv2d")).step_by(7) {
+            check_forward(case, &device).unwrap();
+            check_device_gradient(case, &device).unwrap();
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::cache::Cache;
 use crate::mix::Mix;
 use crate::ops::Op;
-use crate::order::{self, Reorder, Shuffle};
+use crate::order::{self, Order, Reorder, Shuffle};
 use crate::source::{
     self, Counted, Csv, CsvSpec, Digits, Feature, Function, ImageFolder, Npy, Random, RandomSpec, RowMut, Shapes, ShapesSpec, Source,
     Split, Tensor, Tensors, Text, TfRecord, Vocabulary, WebDataset,
@@ -423,6 +423,24 @@ impl Dataset {
     /// The columns of a batch, or what is wrong with the stages.
     pub fn output_schema(&self) -> Result<Schema, DataError> {
         Ok(self.recipe()?.schema)
+    }
+
+    /// Where the row at a place of an epoch, both counted from 0, comes from: its number in the source, and what the source is. None where
+    /// rows have no numbers.
+    ///
+    /// ```
+    /// use plimsoll_data::{Dataset, Shuffle, Split};
+    /// let data = Dataset::digits(Split::Test).skip(100).take(1).shuffle(Shuffle::seed(7)).batch(32);
+    /// assert_eq!(data.origin(3, 0), Some((100, "digits (test)".to_string())));
+    /// ```
+    pub fn origin(&self, epoch: u64, place: u64) -> Option<(u64, String)> {
+        let recipe = self.recipe().ok()?;
+        if recipe.stream.is_some() || recipe.tolerate.is_some() || place >= recipe.rows {
+            return None;
+        }
+        let mut order = Order::new(recipe.source.len(), &recipe.reorders, recipe.begun);
+        order.set_epoch(epoch);
+        Some((order.row(place), self.source.describe()))
     }
 
     /// The source and the stages in one line.

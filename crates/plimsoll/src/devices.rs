@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::system;
 use plimsoll_core::{Bytes, Device};
 use plimsoll_cpu::CpuDevice;
-use plimsoll_cuda::{CudaDevice, KernelCache, PlanOnly, Profile};
+use plimsoll_cuda::{Convolutions, CudaDevice, KernelCache, PlanOnly, Profile};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -58,8 +58,8 @@ pub(crate) fn open(choice: Choice, threads: Option<usize>, profile: Option<&str>
             Ok(Opened { device: Arc::new(device), thread_stacks: Bytes::ZERO })
         }
         (Choice::Cuda(ordinal), None) => {
-            let device = CudaDevice::open(ordinal, kernel_folder().map(KernelCache::new))?;
-            Ok(Opened { device: Arc::new(device), thread_stacks: Bytes::ZERO })
+            let device = open_gpu(ordinal, convolutions()?)?;
+            Ok(Opened { device, thread_stacks: Bytes::ZERO })
         }
     }
 }
@@ -69,9 +69,43 @@ pub fn open_device(choice: Choice) -> Result<Arc<dyn Device>> {
     open(choice, None, None).map(|opened| opened.device)
 }
 
-/// The user's cache folder, where compiled kernels are kept.
+/// Opens the same GPU once for each way that convolutions can go, with what that is called: by libraries wherever they can, and in generated kernels. The CPU has
+/// one way only.
+pub fn open_each_way(choice: Choice) -> Result<Vec<(&'static str, Arc<dyn Device>)>> {
+    match choice {
+        Choice::Cpu => Ok(vec![("", open_device(choice)?)]),
+        Choice::Cuda(ordinal) => {
+            let ways = [("libraries", Convolutions::Libraries), ("generated", Convolutions::Generated)];
+            ways.into_iter().map(|(name, way)| Ok((name, open_gpu(ordinal, way)?))).collect()
+        }
+    }
+}
+
+fn open_gpu(ordinal: usize, convolutions: Convolutions) -> Result<Arc<dyn Device>> {
+    let device = CudaDevice::open(ordinal, kernel_folder().map(KernelCache::new))?;
+    Ok(Arc::new(device.with_convolutions(convolutions)))
+}
+
+/// The variable that says who computes convolutions on a GPU.
+const CONVOLUTIONS: &str = "PLIMSOLL_CONVOLUTIONS";
+
+/// Who computes convolutions on a GPU.
+///
+/// # Errors
+/// When `PLIMSOLL_CONVOLUTIONS` says something that is not known.
+pub fn convolutions() -> Result<Convolutions> {
+    let Some(set) = std::env::var_os(CONVOLUTIONS).filter(|value| !value.is_empty()) else { return Ok(Convolutions::Auto) };
+    set.to_string_lossy().parse().map_err(|error| Error::Config(format!("{CONVOLUTIONS}: {error}")))
+}
+
+/// Where compiled kernels are kept.
 fn kernel_folder() -> Option<PathBuf> {
+    cache_folder().map(|cache| cache.join("kernels"))
+}
+
+/// The part of the user's cache folder that is this program's, by the rules of XDG.
+pub(crate) fn cache_folder() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))?;
-    Some(cache.join("plimsoll/kernels"))
+    Some(cache.join("plimsoll"))
 }

@@ -12,39 +12,43 @@ mod generate;
 mod loss;
 mod metrics;
 pub mod nn;
+mod offload_file;
 pub mod optim;
 mod pipeline;
 mod plan_file;
 mod precision;
 mod run;
 mod schedule;
+pub mod speed;
 pub mod system;
 mod tensors;
+mod trained;
 mod trainer;
 pub mod zoo;
 
 pub use allow::{Allow, Permission};
 pub use checkpoint::Checkpoints;
-pub use devices::{Choice, open_device};
-pub use error::{Error, Result};
+pub use devices::{Choice, convolutions, open_device, open_each_way};
+pub use error::{BadRow, Error, Result};
 pub use generate::{Generator, Sampling};
-pub use loss::{Loss, Objective};
+pub use loss::{Loss, Objective, Target};
 pub use metrics::{Metric, Scores};
 pub use pipeline::{Bench, BenchEpoch, Explain, ExplainedStage, Filled, OverLine, Pipeline, Sample};
 pub use plan_file::{Checked, check_plan_file};
 pub use plimsoll_core::budget::CountingAllocator;
 pub use plimsoll_core::loss_scale::LossScaling;
 pub use plimsoll_core::selftest;
-pub use plimsoll_core::{Budget, Bytes};
+pub use plimsoll_core::{Budget, Bytes, Device};
 pub use plimsoll_cpu::CpuDevice;
-pub use plimsoll_cuda::{Found, Gpu, Probe, probe};
+pub use plimsoll_cuda::{Convolutions, Found, Gpu, Probe, probe};
 pub use plimsoll_data::{Cache, Dataset, Parallelism, Prefetch, RandomSpec, Shuffle, Split, Tensor, Vocabulary, source};
 pub use precision::Precision;
 pub use run::{Run, RunFolder};
 pub use schedule::{Plateau, Schedule, ScheduleState};
+pub use trained::{Rows, Trained};
 pub use trainer::{
-    Callback, Count, CsvLog, DeviceLine, EarlyStopping, Epoch, Event, FirstWeights, Fit, Flow, History, Infeasible, LargestBatch,
-    Prediction, RunPlan, Sweep, SweepPoint, Trainer,
+    Batches, Callback, Count, CsvLog, CustomLoop, DeviceLine, EarlyStopping, Epoch, Event, FirstWeights, Fit, Flow, History, HostBatch,
+    InPieces, Infeasible, LargestBatch, Numbers, Predicted, Prediction, RunPlan, Sweep, SweepPoint, Trainer,
 };
 
 /// Offsets for buffers with known lifetimes: the packing that plans are made with, by itself.
@@ -63,6 +67,7 @@ pub mod prelude {
     pub use crate::optim::{Adafactor, Adagrad, Adam, AdamW, Average, Clip, Lion, Nadam, RmsProp, Sgd};
     pub use crate::{
         Budget, Bytes, Cache, Dataset, Event, Fit, Loss, Metric, Parallelism, Precision, Prefetch, RandomSpec, Schedule, Shuffle, Split,
+        Target,
     };
     pub use crate::{Trainer, zoo};
     pub use plimsoll_data::ops::{

@@ -4,14 +4,16 @@ use crate::allow::Allow;
 use crate::checkpoint::Checkpoints;
 use crate::devices::Choice;
 use crate::error::{Error, Result};
-use crate::loss::{Loss, Objective};
+use crate::loss::{Loss, Targets};
 use crate::metrics::{Metric, Scores};
 use crate::nn::Model;
 use crate::optim::{Adam, Average, Clip, Optimizer};
 use crate::precision::Precision;
 use crate::schedule::Schedule;
+use crate::speed::Speeds;
 use crate::trainer::{Count, CsvLog, EarlyStopping, Event, FirstWeights, Fit, History, LargestBatch, RunPlan, Sweep, Trainer};
-use plimsoll_core::Budget;
+use plimsoll_core::device::Device;
+use plimsoll_core::{Budget, Bytes};
 use plimsoll_data::Dataset;
 use serde_json::{Value, json};
 use std::fs::{self, File};
@@ -27,7 +29,7 @@ pub(crate) struct Settings {
     pub epochs: u64,
     pub seed: u64,
     pub threads: Option<usize>,
-    pub loss: Objective,
+    pub targets: Targets,
     /// Whether the configuration names the loss.
     pub loss_given: bool,
     pub metrics: Option<Vec<Metric>>,
@@ -84,7 +86,7 @@ impl Default for Settings {
             epochs: 1,
             seed: 0,
             threads: None,
-            loss: Loss::SoftmaxCrossEntropy.into(),
+            targets: Targets::Only(Loss::SoftmaxCrossEntropy.into()),
             loss_given: false,
             metrics: None,
             optimizer: Arc::new(Adam::default()),
@@ -124,7 +126,7 @@ impl Run {
         let steps = data.batch_size().map_or(0, |batch| data.len().div_ceil(batch.max(1) as u64) * settings.epochs);
         let averages = settings.average.is_some();
         let mut trainer = Trainer::new(model, &data)
-            .loss(settings.loss)
+            .targets(settings.targets)
             .shared_optimizer(settings.optimizer)
             .schedule(settings.schedule.fitted(steps))
             .precision(settings.precision)
@@ -172,9 +174,44 @@ impl Run {
         self.trainer
     }
 
+    /// The rows it holds out, if any.
+    pub fn validation(&self) -> Option<&Dataset> {
+        self.validation.as_ref()
+    }
+
     /// What its folder is called if it is not told: the configuration's name.
     pub fn title(&self) -> &str {
         &self.title
+    }
+
+    /// The device it computes on.
+    pub fn open_device(&mut self) -> Result<Arc<dyn Device>> {
+        self.trainer.open_device()
+    }
+
+    /// Under which key the speeds of its device are kept.
+    pub fn speeds_key(&mut self) -> Result<String> {
+        Ok(crate::speed::key(&*self.open_device()?))
+    }
+
+    /// Predicts times by what was measured of the device; see [`Trainer::speeds`].
+    pub fn speeds(&mut self, speeds: Arc<Speeds>) {
+        self.trainer.set_speeds(speeds);
+    }
+
+    /// Times the nodes of its own step; see [`Trainer::time_own_nodes`].
+    pub fn time_own_nodes(&mut self, speeds: &mut Speeds, limit: Duration) -> Result<usize> {
+        self.trainer.time_own_nodes(speeds, limit)
+    }
+
+    /// The line for host memory, if one was given.
+    pub fn host_line(&self) -> Option<Bytes> {
+        self.trainer.host_line()
+    }
+
+    /// Threads that compute, if that was said.
+    pub fn threads(&self) -> Option<usize> {
+        self.trainer.chosen_threads()
     }
 
     /// Counts only this towards the line when planning.
@@ -199,7 +236,9 @@ impl Run {
 
     /// What it will need, exactly, or why it cannot be.
     pub fn plan(&mut self) -> Result<RunPlan> {
-        self.trainer.plan_with(self.validation.as_ref())
+        let plan = self.trainer.plan_with(self.validation.as_ref())?;
+        self.trainer.check_schedule(self.epochs, plan.batch)?;
+        Ok(plan)
     }
 
     /// Trains, tells what happens, and leaves configuration, plan, log, checkpoints, weights and report in the folder. With `resume`, it
@@ -243,6 +282,7 @@ impl Run {
             }
             fit = fit.checkpoints(checkpoints).restore_best(self.checkpoint.restore_best);
         }
+        self.trainer.set_offload_folder(folder.file("."));
         let history = self.trainer.fit(fit)?;
         // What was learnt is saved first: a log that could not be written must not cost the training.
         self.trainer.save_weights(&folder.file("weights.safetensors"))?;
@@ -373,6 +413,7 @@ impl crate::Epoch {
         let mut object = json!({
             "epoch": self.epoch,
             "loss": self.training.loss,
+            "learning_rate": self.learning_rate,
             "seconds": self.seconds,
             "examples_per_s": self.examples_per_s,
         });
@@ -411,6 +452,10 @@ impl History {
             "host_budget_bytes": self.line.0,
             "planned_device_bytes": self.planned_on_device.map(|bytes| bytes.0),
             "device_in_use_bytes": self.in_use_on_device.map(|bytes| bytes.0),
+            "predicted_step_s": self.predicted_step_s,
+            "measured_step_s": self.measured_step_s.map(|(median, _)| median),
+            "fastest_step_s": self.measured_step_s.map(|(_, fastest)| fastest),
+            "measured_over_predicted": self.measured_step_s.map(|(median, _)| median / self.predicted_step_s),
         })
     }
 }

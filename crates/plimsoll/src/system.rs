@@ -3,7 +3,9 @@
 use plimsoll_core::Bytes;
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// Untracked heap: graphs, plans, names, the books themselves, and what the C library keeps for itself.
 const HEAP_RESERVE: Bytes = Bytes::mib(4);
@@ -62,6 +64,24 @@ fn mapped_files(maps: &str) -> Bytes {
         mapped.then_some(Bytes(size))
     };
     maps.lines().filter_map(size).sum()
+}
+
+/// How long a thread stood ready to run while others had its processor. What it does takes that much less on a machine that is free.
+pub struct Waiting(Option<File>);
+
+impl Waiting {
+    /// Of the thread that asks.
+    pub fn of_this_thread() -> Waiting {
+        Waiting(File::open("/proc/thread-self/schedstat").ok())
+    }
+
+    /// In all so far; zero where the system does not tell. Allocates nothing.
+    pub fn so_far(&self) -> Duration {
+        let mut text = [0; 96];
+        let read = self.0.as_ref().and_then(|file| file.read_at(&mut text, 0).ok()).unwrap_or(0);
+        let text = std::str::from_utf8(&text[..read]).unwrap_or_default();
+        Duration::from_nanos(text.split_whitespace().nth(1).and_then(|nanos| nanos.parse().ok()).unwrap_or(0))
+    }
 }
 
 /// Reads into a buffer on the stack: asked for during a run, it must not allocate.

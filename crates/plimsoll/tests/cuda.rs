@@ -1,7 +1,8 @@
 //! The trainer on a GPU against the trainer on the CPU. Where there is no GPU each test says so and checks that the refusal is clear.
 
 use plimsoll::prelude::*;
-use plimsoll::{Choice, Error, History, probe};
+use plimsoll::{Allow, Choice, Error, History, Permission, RunPlan, probe};
+use plimsoll_core::Bytes;
 
 /// Whether there is a GPU; if not, says so after checking what a trainer says.
 fn has_gpu() -> bool {
@@ -96,4 +97,82 @@ fn a_device_line_that_is_too_low_is_refused_by_name() {
     let error = trainer.plan().unwrap_err().to_string();
     assert!(error.starts_with("this run does not fit into 1.00 MiB of memory of cuda:0; the smallest line that works is "), "{error}");
     assert!(error.contains("CUDA itself 348 MiB"), "{error}");
+}
+
+/// Layers whose optimiser state is most of what a run holds.
+fn wide(allow: &str) -> Trainer {
+    let data = Dataset::random(RandomSpec::new(256).floats("x", [64]).floats("y", [8])).unwrap().batch(32);
+    let layer = || Dense::new(256).activation(Activation::Relu);
+    let model = Sequential::new().add(layer()).add(layer()).add(layer()).add(layer()).add(Dense::new(8));
+    let trainer = Trainer::new(model, &data).loss(Loss::MeanSquaredError).optimizer(Adam::default()).seed(3).device(Choice::Cuda(0));
+    trainer.allow(allow.parse::<Allow>().unwrap())
+}
+
+/// A line that leaves room for a part of the optimiser's state only.
+fn scarce(free: &RunPlan) -> Budget {
+    let device = free.device_memory.as_ref().unwrap();
+    let optimiser = device.owners.iter().find(|(name, _)| name == "optimiser").unwrap().1;
+    Budget::host("4GiB").unwrap().device(&(device.total().0 - optimiser.0 / 2).to_string()).unwrap()
+}
+
+#[test]
+fn what_a_gpu_has_no_room_for_is_planned_in_pinned_memory() {
+    let free = wide("offload").device_profile("h200").budget(Budget::host("4GiB").unwrap()).plan().unwrap();
+    assert_eq!(free.offload_bytes(), Bytes::ZERO, "nothing leaves where everything fits");
+    let budget = scarce(&free);
+    let plan = wide("offload").device_profile("h200").budget(budget).plan().unwrap();
+    assert_eq!(plan.used, [Permission::Offload]);
+    assert!(plan.results_unchanged && plan.offload_bytes() > Bytes::ZERO);
+    assert!(plan.device_memory.as_ref().unwrap().total() <= budget.device.unwrap());
+    assert!(plan.owners.contains(&("offload".to_string(), plan.offload_bytes())), "{:?}", plan.owners);
+    assert!(plan.to_string().contains("kept in pinned host memory"), "{plan}");
+    assert!(plan.placement().contains("offloaded to pinned host memory"), "{}", plan.placement());
+    // Without leave to do so it is refused, and told what would help.
+    let refusal = match wide("none").device_profile("h200").budget(budget).plan() {
+        Err(Error::Infeasible(refusal)) => refusal,
+        other => panic!("{other:?}"),
+    };
+    let (allow, least) = refusal.least_with.iter().find(|(allow, _)| allow.has(Permission::Offload)).expect("that would help");
+    let enough = Budget { device: Some(*least), ..budget };
+    assert!(wide(&allow.to_string()).device_profile("h200").budget(enough).plan().is_ok(), "what is said to be enough is");
+}
+
+/// The same kernels in the same order: not one bit differs, launched one by one or recorded.
+#[test]
+fn what_leaves_a_gpu_comes_back_unchanged() {
+    if !has_gpu() {
+        return;
+    }
+    let run = |mut trainer: Trainer| {
+        let history = trainer.fit(Fit::epochs(5)).unwrap();
+        let data = Dataset::random(RandomSpec::new(256).floats("x", [64]).floats("y", [8])).unwrap().batch(32);
+        let losses: Vec<u64> = history.epochs.iter().map(|epoch| epoch.training.loss.to_bits()).collect();
+        (losses, trainer.predict(&data).unwrap())
+    };
+    let free = wide("offload").budget(Budget::host("4GiB").unwrap()).plan().unwrap();
+    let budget = scarce(&free);
+    let plan = wide("offload").budget(budget).plan().unwrap();
+    assert_eq!(plan.used, [Permission::Offload]);
+    println!("{plan}");
+    let (here, there) = (run(wide("offload").budget(Budget::host("4GiB").unwrap())), run(wide("offload").budget(budget)));
+    assert!(here == there, "{:?} and {:?}", here.0, there.0);
+}
+
+/// A step whose loss is broken stores the optimiser's state as it was.
+#[test]
+fn a_broken_step_leaves_what_is_kept_elsewhere() {
+    if !has_gpu() {
+        return;
+    }
+    let budget = scarce(&wide("offload").budget(Budget::host("4GiB").unwrap()).plan().unwrap());
+    let run = |budget: Budget| {
+        let data = Dataset::random(RandomSpec::new(320).floats("x", [64]).floats("y", [8])).unwrap().batch(32);
+        let layer = || Dense::new(256).activation(Activation::Relu);
+        let model = Sequential::new().add(layer()).add(layer()).add(layer()).add(layer()).add(Dense::new(8));
+        let trainer = Trainer::new(model, &data).loss(Loss::MeanSquaredError).optimizer(Adam::new(1e18)).seed(3);
+        let mut trainer = trainer.device(Choice::Cuda(0)).allow("offload".parse().unwrap()).budget(budget);
+        let error = trainer.fit(Fit::epochs(3)).unwrap_err().to_string();
+        (error, trainer.predict(&data).unwrap().iter().map(|x| x.to_bits()).collect::<Vec<_>>())
+    };
+    assert_eq!(run(budget), run(Budget::host("4GiB").unwrap()));
 }

@@ -4,6 +4,10 @@
 #[allow(dead_code, reason = "a test calls `run`, not `main`")]
 mod conv_resized;
 
+#[path = "../../../examples/custom_loop.rs"]
+#[allow(dead_code, reason = "a test calls `run`, not `main`")]
+mod custom_loop;
+
 #[path = "../../../examples/dense_million.rs"]
 #[allow(dead_code, reason = "a test calls `run`, not `main`")]
 mod dense_million;
@@ -22,4 +26,12 @@ fn the_convolution_example_learns_and_stays_under_its_line() {
     assert_eq!(history.steps, 7, "the ragged last batch counts");
     assert!(history.epochs[0].training.loss.is_finite());
     assert!(history.planned <= history.line);
+}
+
+#[test]
+fn the_custom_loop_learns_and_leaves_its_weights() {
+    let path = std::env::temp_dir().join(format!("plimsoll-custom-loop-{}.safetensors", std::process::id()));
+    let (first, last) = custom_loop::run(3, &path).unwrap();
+    assert!(last < 0.2 * first, "{first} → {last}");
+    std::fs::remove_file(&path).unwrap();
 }

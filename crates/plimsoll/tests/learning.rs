@@ -141,7 +141,11 @@ fn schedules_move_the_learning_rate() {
     assert_eq!(constant, train(Schedule::step(1000, 0.1)), "no step of it in one epoch");
     assert_ne!(constant, train(Schedule::cosine(45)));
     let mut trainer = Trainer::new(mlp(), &digits(Split::Train, 32)).schedule(Schedule::cosine(80));
-    trainer.fit(Fit::epochs(1)).unwrap();
+    let epoch = trainer.fit(Fit::epochs(1)).unwrap().epochs[0].clone();
+    // 45 steps, the last at the number 44 counted from 0.
+    let last = 1e-3 * 0.5 * (1.0 + (std::f64::consts::PI * 44.0 / 80.0).cos());
+    assert!((epoch.learning_rate - last).abs() < 1e-9, "{} instead of {last}", epoch.learning_rate);
+    assert_eq!(epoch.to_json()["learning_rate"], epoch.learning_rate);
     let error = trainer.fit(Fit::epochs(1)).unwrap_err().to_string();
     assert!(error.starts_with("the cosine schedule ends after 80 steps, but training goes on to step 90;"), "{error}");
 

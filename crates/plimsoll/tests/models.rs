@@ -1,6 +1,6 @@
 //! What models promise: weights that are shared, frozen or cost something; several inputs; statistics of ragged pieces.
 
-use plimsoll::nn::{Add, BatchNorm, Concatenate, Embedding, Functional, Penalty, TakeStep};
+use plimsoll::nn::{Add, BatchNorm, Concatenate, Embedding, Flatten, Functional, MultiHeadAttention, Penalty, TakeStep};
 use plimsoll::optim::Sgd;
 use plimsoll::prelude::*;
 use std::collections::BTreeMap;
@@ -169,4 +169,31 @@ fn a_summary_is_a_table() {
                     body/batch_norm  batch_norm  [B, 8]          16\n  head             dense       [B, 2]          18\n  \
                     74 parameters · 16 kept without learning";
     assert_eq!(summary, expected);
+}
+
+/// Which weights are dropped depends on the row's place in the batch and not on how the batch is cut; predictions drop none.
+#[test]
+fn attention_drops_weights_while_learning_and_as_the_whole_batch_would() {
+    let data = || Dataset::random(RandomSpec::new(60).seed(2).floats("x", [9, 8]).floats("y", [2])).unwrap().batch(20);
+    let train = |dropout: f32, micro_batch: usize, threads: usize| {
+        let attention = MultiHeadAttention::new(2).causal().dropout(dropout);
+        let model = Sequential::new().add(attention).add(Flatten).add(Dense::new(2));
+        let mut trainer = Trainer::new(model, &data()).loss(Loss::MeanSquaredError).optimizer(Sgd::new(0.1));
+        trainer = trainer.micro_batch(micro_batch).threads(threads).seed(4);
+        let before = trainer.predict(&data()).unwrap();
+        let loss = trainer.fit(Fit::epochs(3)).unwrap().last().unwrap().training.loss;
+        (before, trainer.predict(&data()).unwrap(), loss)
+    };
+    let (before, whole, loss) = train(0.5, 20, 1);
+    assert_eq!(before, train(0.0, 20, 1).0, "what is not learnt from is not dropped");
+    assert_ne!(whole, train(0.0, 20, 1).1);
+    assert_eq!((&whole, loss), (&train(0.5, 20, 3).1, loss), "any number of threads");
+    for micro_batch in [1, 7, 10] {
+        let (_, pieces, _) = train(0.5, micro_batch, 1);
+        let worst = whole.iter().zip(&pieces).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst < 1e-5, "pieces of {micro_batch}: {worst}");
+    }
+    let model = Sequential::new().add(MultiHeadAttention::new(2).dropout(1.0)).add(Flatten).add(Dense::new(2));
+    let error = Trainer::new(model, &data()).loss(Loss::MeanSquaredError).plan().unwrap_err().to_string();
+    assert_eq!(error, "layer `multi_head_attention`: the dropout rate is a share from 0 to below 1, but is 1");
 }

@@ -6,8 +6,10 @@ mod cuda;
 mod data;
 mod end_to_end;
 mod limits;
+mod offload;
 mod plans;
 mod resume;
+mod trained;
 mod zoo;
 
 use std::path::{Path, PathBuf};
@@ -36,7 +38,7 @@ impl Sandbox {
 
     fn run(&self, arguments: &[&str]) -> Output {
         // Help is wrapped to the width the environment claims.
-        Command::new(program()).args(arguments).env_remove("COLUMNS").current_dir(&self.folder).output().unwrap()
+        command().args(arguments).env_remove("COLUMNS").current_dir(&self.folder).output().unwrap()
     }
 
     /// Standard output of a run that succeeds.
@@ -65,6 +67,13 @@ impl Drop for Sandbox {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.folder);
     }
+}
+
+/// The command, planning by built-in rates, so that what it does is the same on every machine.
+fn command() -> Command {
+    let mut command = Command::new(program());
+    command.env("PLIMSOLL_NO_CALIBRATE", "1");
+    command
 }
 
 fn program() -> &'static Path {

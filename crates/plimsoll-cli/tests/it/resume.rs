@@ -1,8 +1,8 @@
 //! Runs that are interrupted and go on: the same files to the last bit, whatever happened in between.
 
-use super::{Sandbox, program};
+use super::{Sandbox, command};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 const RUN: [&str; 6] = ["train", "--epochs", "4", "--seed", "3", "--quiet"];
@@ -32,14 +32,13 @@ fn scores(sandbox: &Sandbox, folder: &str) -> Vec<serde_json::Value> {
     epochs
 }
 
-fn weights(sandbox: &Sandbox, folder: &str) -> Vec<u8> {
+pub fn weights(sandbox: &Sandbox, folder: &str) -> Vec<u8> {
     std::fs::read(sandbox.path(folder).join("weights.safetensors")).unwrap()
 }
 
 /// Kills a run after so many milliseconds; says whether it was still running.
-fn kill_after(sandbox: &Sandbox, arguments: &[&str], milliseconds: u64) -> bool {
-    let mut child =
-        Command::new(program()).args(arguments).current_dir(&sandbox.folder).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+pub fn kill_after(sandbox: &Sandbox, arguments: &[&str], milliseconds: u64) -> bool {
+    let mut child = command().args(arguments).current_dir(&sandbox.folder).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let start = std::time::Instant::now();
     while start.elapsed() < Duration::from_millis(milliseconds) {
         if child.try_wait().unwrap().is_some() {
@@ -178,7 +177,7 @@ fn early_stopping_ends_a_run_and_the_best_epoch_is_kept() {
     let record: serde_json::Value = serde_json::from_slice(&std::fs::read(sandbox.path("run/checkpoints/best.json")).unwrap()).unwrap();
     assert_eq!(record["epoch"].as_u64(), Some(best_epoch as u64));
     let csv = std::fs::read_to_string(sandbox.path("run/log.csv")).unwrap();
-    assert!(csv.starts_with("epoch,seconds,loss,accuracy,val_loss,val_accuracy\n1,"), "{csv}");
+    assert!(csv.starts_with("epoch,seconds,learning_rate,loss,accuracy,val_loss,val_accuracy\n1,"), "{csv}");
     assert_eq!(csv.lines().count(), losses.len() + 1);
 
     // Resumed, it knows that it had stopped.

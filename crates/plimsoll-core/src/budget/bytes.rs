@@ -59,6 +59,11 @@ impl Bytes {
         Bytes(self.0.saturating_sub(other.0))
     }
 
+    /// Whether it is none at all.
+    pub const fn is_zero(&self) -> bool {
+        self.0 == 0
+    }
+
     /// As a `usize`, for addressing memory.
     pub const fn get(self) -> usize {
         self.0 as usize

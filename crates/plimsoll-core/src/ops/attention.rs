@@ -48,6 +48,41 @@ pub struct Attention {
     pub causal: bool,
     /// The bits of the `f32` that products of queries and keys are multiplied by.
     pub scale: u32,
+    /// Which weights are left out, if some are.
+    pub dropout: Option<WeightDropout>,
+}
+
+/// Random weights of an attention that are set to zero; the others are scaled up, so that their sum stays on average. The logarithms are those of
+/// all weights. Nothing is stored: the numbers are drawn again for the gradient. The weight of key `j` for query `i` of a head draws element
+/// `((sequence·heads + head)·queries + i)·keys + j` of the stream, sequences counted from the first row of the batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WeightDropout {
+    /// The bits of the `f32` that is the share of weights left out.
+    pub rate: u32,
+    /// The stream the numbers are drawn from; see [`Graph::stream`].
+    pub stream: u32,
+}
+
+impl WeightDropout {
+    /// This share of the weights, in [0, 1), drawn from a stream.
+    pub fn new(rate: f32, stream: u32) -> WeightDropout {
+        WeightDropout { rate: rate.to_bits(), stream }
+    }
+
+    /// The share that is left out.
+    pub fn rate(&self) -> f32 {
+        f32::from_bits(self.rate)
+    }
+
+    /// What the others are multiplied by.
+    pub fn kept(&self) -> f32 {
+        1.0 / (1.0 - self.rate())
+    }
+
+    /// What a weight is multiplied by that drew this number.
+    pub fn factor(&self, drawn: f32) -> f32 {
+        if drawn < self.rate() { 0.0 } else { self.kept() }
+    }
 }
 
 /// The gradients of [`Attention`] with respect to each of the tensors of its packing, each in that tensor's type:
@@ -81,7 +116,7 @@ impl Attention {
     /// ```
     pub fn new(packing: Packing, heads: usize, depth: usize) -> Attention {
         let scale = (1.0 / (depth as f32).sqrt()).to_bits();
-        Attention { packing, heads, kv_heads: heads, causal: false, scale }
+        Attention { packing, heads, kv_heads: heads, causal: false, scale, dropout: None }
     }
 
     /// The number that products of queries and keys are multiplied by.
@@ -146,7 +181,8 @@ impl Attention {
             Packing::KeysValues => ", kv packed",
             Packing::All => ", qkv packed",
         };
-        format!("{heads}{packing}{}, scale {}", if self.causal { ", causal" } else { "" }, self.scale())
+        let dropout = self.dropout.map_or(String::new(), |dropout| format!(", dropout {} from #{}", dropout.rate(), dropout.stream));
+        format!("{heads}{packing}{}, scale {}{dropout}", if self.causal { ", causal" } else { "" }, self.scale())
     }
 
     /// The extents from an op's inputs, of which `behind` stand behind the operands and the mask.
@@ -158,7 +194,13 @@ impl Attention {
             return Err(format!("takes {least} tensors, or {} with a mask of the keys, but got {given}", least + 1));
         };
         expect_real(&inputs[..count])?;
+        if let Some(dropout) = self.dropout.filter(|dropout| !(0.0..1.0).contains(&dropout.rate())) {
+            return Err(format!("drops a share of weights from 0 to below 1, but got {}", dropout.rate()));
+        }
         let shape = self.shape(&inputs[..count].iter().map(|input| &input.shape).collect::<Vec<_>>())?;
+        if self.dropout.is_some() && shape.batch.as_fixed().is_some() {
+            return Err("drops weights of sequences that the batch has, but their number is fixed".to_string());
+        }
         let visible = Shape::new([shape.batch, shape.keys.into()]);
         match inputs[count..count + masks] {
             [mask] if mask.shape != visible => Err(format!("takes a mask {visible} of the keys, but got {mask}")),

@@ -6,7 +6,7 @@ use crate::graph::{Graph, GraphError, ValueId};
 use crate::op::{Define, Op};
 use crate::shape::TensorType;
 
-/// All inputs one after another along `axis`, which is not the batch's.
+/// All inputs one after another along `axis`, which is not the batch's but in graphs whose rows the planner cut.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Concat {
     /// The axis.
@@ -22,23 +22,27 @@ impl Define for Concat {
         format!("axis {}", self.axis)
     }
 
-    fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, graph: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let [first, rest @ ..] = inputs else {
             return Err("needs at least one tensor".to_string());
         };
         let extent = |ty: &TensorType| {
-            let dim = ty.shape.dims().get(self.axis).and_then(|dim| dim.as_fixed());
+            let dim = ty.shape.dims().get(self.axis).and_then(|dim| graph.extent(*dim));
             dim.ok_or_else(|| format!("cannot join along axis {} of {}", self.axis, ty.shape))
         };
-        let mut total = extent(first)?;
+        let (mut total, unit) = extent(first)?;
         for ty in rest {
-            let own = extent(ty)?;
-            if ty.dtype != first.dtype || ty.shape.with(self.axis, 1.into()) != first.shape.with(self.axis, 1.into()) {
+            let (own, _) = extent(ty)?;
+            let rows = |ty: &TensorType| ty.shape.dims()[self.axis].is_batch();
+            if ty.dtype != first.dtype
+                || rows(ty) != rows(first)
+                || ty.shape.with(self.axis, 1.into()) != first.shape.with(self.axis, 1.into())
+            {
                 return Err(format!("{first} and {ty} cannot be joined along axis {}", self.axis));
             }
             total += own;
         }
-        Ok(vec![TensorType::new(first.dtype, first.shape.with(self.axis, total.into()))])
+        Ok(vec![TensorType::new(first.dtype, first.shape.with(self.axis, unit(total)))])
     }
 
     fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {

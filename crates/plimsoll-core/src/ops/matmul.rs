@@ -17,6 +17,9 @@ pub struct MatMul {
     pub transpose_b: bool,
     /// Applied to the product (its input 0) and any further inputs, which stretch to the product's shape.
     pub epilogue: Option<Expr>,
+    /// The sum begins with a third input, of the result's type, instead of with zero; what a sum that is taken piece by piece goes on from.
+    /// Only the planner writes this: [`Device::cut_rows`](crate::Device::cut_rows) says where it changes no bit. There is then no epilogue.
+    pub onto: bool,
     /// The element type of the result. Sums are single precision whatever the operands' types and this one.
     pub dtype: DType,
 }
@@ -49,6 +52,9 @@ impl Define for MatMul {
         if self.transpose_b {
             parts.push("bᵀ".to_string());
         }
+        if self.onto {
+            parts.push("onto c".to_string());
+        }
         if let Some(expr) = &self.epilogue {
             parts.push(format!("then {expr}"));
         }
@@ -63,17 +69,24 @@ impl Define for MatMul {
         expect_real_result(self.dtype)?;
         let (m, n, _) = self.dims(&a.shape, &b.shape)?;
         let shape = Shape::new([m, n]);
-        check_epilogue(self.epilogue.as_ref(), &shape, rest)?;
-        Ok(vec![TensorType::new(self.dtype, shape)])
+        let result = TensorType::new(self.dtype, shape);
+        match rest {
+            [before] if self.onto && self.epilogue.is_none() && **before == result && self.dtype == DType::F32 => {}
+            _ if self.onto => {
+                return Err(format!("goes on from one sum of the type {}, and has no epilogue", TensorType::f32(result.shape)));
+            }
+            _ => check_epilogue(self.epilogue.as_ref(), &result.shape, rest)?,
+        }
+        Ok(vec![result])
     }
 
     fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
-        assert!(self.epilogue.is_none(), "gradients are taken before expressions are fused into products");
+        assert!(self.epilogue.is_none() && !self.onto, "gradients are taken before expressions are fused into products");
         let (a, b, dy) = (adjoint.inputs[0], adjoint.inputs[1], adjoint.output_gradient(0)?);
         let (ta, tb) = (self.transpose_a, self.transpose_b);
         let (a_type, b_type) = (adjoint.graph.ty(a).dtype, adjoint.graph.ty(b).dtype);
         let mut product = |transpose_a, transpose_b, x, y, dtype| {
-            adjoint.graph.add_one(Op::MatMul(MatMul { transpose_a, transpose_b, epilogue: None, dtype }), &[x, y])
+            adjoint.graph.add_one(Op::MatMul(MatMul { transpose_a, transpose_b, dtype, ..MatMul::default() }), &[x, y])
         };
         // The weight's gradient comes first: it reads the saved activation, which may then be given back.
         let db = match (ta, tb) {
@@ -93,6 +106,11 @@ impl Define for MatMul {
         let (m, n, k) = self.dims(&inputs[0].shape, &inputs[1].shape).expect("checked when the node was added");
         let (m, n, k) = (m.bind(rows) as u64, n.bind(rows) as u64, k.bind(rows) as u64);
         m * n * (2 * k + self.epilogue.as_ref().map_or(0, Expr::flops))
+    }
+
+    /// A sum may grow where it is.
+    fn in_place(&self, input: usize, _: usize) -> bool {
+        self.onto && input == 2
     }
 }
 

@@ -6,7 +6,8 @@ use crate::graph::{Graph, GraphError, ValueId};
 use crate::op::{Define, Op, expect};
 use crate::shape::TensorType;
 
-/// Elements `start … start + length` along `axis`, which is not the batch's.
+/// Elements `start … start + length` along `axis`, which is not the batch's. In graphs whose rows the planner cut it may be: both numbers then
+/// count as many rows as the batch has, as the extent does.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Slice {
     /// The axis.
@@ -26,11 +27,11 @@ impl Define for Slice {
         format!("axis {}, {}..{}", self.axis, self.start, self.start + self.length)
     }
 
-    fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, graph: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let [x] = expect(inputs)?;
-        match x.shape.dims().get(self.axis).and_then(|dim| dim.as_fixed()) {
-            Some(extent) if self.start + self.length <= extent => {
-                Ok(vec![TensorType::new(x.dtype, x.shape.with(self.axis, self.length.into()))])
+        match x.shape.dims().get(self.axis).and_then(|dim| graph.extent(*dim)) {
+            Some((extent, unit)) if self.start + self.length <= extent => {
+                Ok(vec![TensorType::new(x.dtype, x.shape.with(self.axis, unit(self.length)))])
             }
             _ => Err(format!("cannot take {}..{} along axis {} of {}", self.start, self.start + self.length, self.axis, x.shape)),
         }

@@ -39,6 +39,7 @@ pub(super) fn shell(old: &Graph) -> Graph {
     new.states = old.states.clone();
     new.scalars = old.scalars.clone();
     new.streams = old.streams;
+    new.pieces = old.pieces;
     new
 }
 

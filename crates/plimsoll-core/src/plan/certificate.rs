@@ -18,6 +18,8 @@ pub enum Space {
     Input(u32),
     /// The numbers the host gives to every step.
     Scalars,
+    /// Where only stores and loads reach.
+    Backing,
 }
 
 /// The bytes of one value.
@@ -66,6 +68,24 @@ pub struct Claim {
     /// Where something is computed twice: the nodes of the model's graph in the order they run. Every repetition is a node of its own in `steps`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sequence: Vec<u32>,
+    /// The values of the model's graph that are stored until a later part reads them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub offloaded: Vec<u32>,
+    /// Every piece of the backing store that is used within a run: owner, offset, size, first and last step.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stored: Vec<(String, Bytes, Bytes, u32, u32)>,
+    /// In how many pieces of their rows the heaviest layers are computed.
+    #[serde(default = "in_one_piece", skip_serializing_if = "is_one_piece")]
+    pub pieces: usize,
+}
+
+fn in_one_piece() -> usize {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "asked for by serde")]
+fn is_one_piece(pieces: &usize) -> bool {
+    *pieces == 1
 }
 
 /// The whole plan as a document.
@@ -83,6 +103,12 @@ pub struct Certificate {
     pub resident: Bytes,
     /// Every state, then the room for the batch if there is any: name, owner, offset, size.
     pub states: Vec<(String, String, Bytes, Bytes)>,
+    /// The size of the backing store.
+    #[serde(default, skip_serializing_if = "Bytes::is_zero")]
+    pub backing: Bytes,
+    /// The states that are there, by number: their offsets are offsets of the backing store.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stored: Vec<u32>,
     /// The programs.
     pub programs: Vec<Claim>,
 }
@@ -103,6 +129,8 @@ impl Plan {
                 .map(|s| (s.name.clone(), state_owner(s.kind).to_string(), s.offset, s.size))
                 .chain(self.staging.iter().map(|s| ("staging".to_string(), "staging".to_string(), s.offset, s.size())))
                 .collect(),
+            backing: self.backing,
+            stored: (0..).zip(&self.states).filter(|(_, state)| state.stored).map(|(i, _)| i).collect(),
             programs: self.programs.iter().map(|program| claim(program, self.rows)).collect(),
         }
     }
@@ -113,6 +141,7 @@ fn claim(program: &Program, rows: usize) -> Claim {
         let (space, offset) = match program.places[value.index()].expect("every value of a planned graph has a place") {
             Place::Arena(offset) => (Space::Arena, offset),
             Place::Resident(offset) => (Space::Resident, offset),
+            Place::Backing(offset) => (Space::Backing, offset),
             Place::Input(InputId(column)) => (Space::Input(column), Bytes::ZERO),
             Place::Scalar(ScalarId(index)) => (Space::Scalars, Bytes(4 * u64::from(index))),
         };
@@ -136,5 +165,8 @@ fn claim(program: &Program, rows: usize) -> Claim {
         outputs: program.graph.outputs().iter().map(|(name, value)| (name.clone(), range(value))).collect(),
         buffers: program.buffers.iter().map(|b| (b.owner.clone(), b.kind, b.offset, b.size, b.first, b.last)).collect(),
         sequence: program.again.sequence.clone(),
+        offloaded: program.offloaded.iter().map(|value| value.0).collect(),
+        stored: program.stored.iter().map(|b| (b.owner.clone(), b.offset, b.size, b.first, b.last)).collect(),
+        pieces: program.graph.pieces(),
     }
 }

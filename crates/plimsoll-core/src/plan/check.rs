@@ -26,17 +26,25 @@ pub fn check(certificate: &Certificate, graphs: &[&Graph]) -> Result<(), CheckEr
     if !certificate.alignment.0.is_power_of_two() {
         return fail(format!("its alignment of {} is not a power of two", certificate.alignment));
     }
-    for (name, _, offset, size) in &certificate.states {
-        if !fits(*offset, *size, certificate.resident, certificate.alignment) {
-            return fail(format!("the state `{name}` lies outside the resident memory or is not aligned"));
+    for (i, (name, _, offset, size)) in certificate.states.iter().enumerate() {
+        let (limit, memory) = match home(certificate, i) {
+            Space::Backing => (certificate.backing, "backing store"),
+            _ => (certificate.resident, "resident memory"),
+        };
+        if !fits(*offset, *size, limit, certificate.alignment) {
+            return fail(format!("the state `{name}` lies outside the {memory} or is not aligned"));
         }
     }
-    let mut by_offset: Vec<_> = certificate.states.iter().collect();
-    by_offset.sort_by_key(|(_, _, offset, size)| (*offset, *size));
+    let mut by_offset: Vec<_> = certificate.states.iter().enumerate().map(|(i, state)| (home(certificate, i), state)).collect();
+    by_offset.sort_by_key(|(space, (_, _, offset, size))| (*space, *offset, *size));
     for pair in by_offset.windows(2) {
-        if meet((pair[0].2, pair[0].3), (pair[1].2, pair[1].3)) {
-            return fail(format!("the states `{}` and `{}` overlap", pair[1].0, pair[0].0));
+        let ((space, a), (other, b)) = (pair[0], pair[1]);
+        if space == other && meet((a.2, a.3), (b.2, b.3)) {
+            return fail(format!("the states `{}` and `{}` overlap", b.0, a.0));
         }
+    }
+    if let Some(wrong) = certificate.stored.iter().find(|state| **state as usize >= certificate.states.len()) {
+        return fail(format!("it keeps a state {wrong} in the backing store, but there is none"));
     }
     let mut fullest = Bytes::ZERO;
     for (claim, graph) in certificate.programs.iter().zip(graphs) {
@@ -53,6 +61,11 @@ pub fn check(certificate: &Certificate, graphs: &[&Graph]) -> Result<(), CheckEr
         return fail(format!("it states a bound of {} where {} are held at once", certificate.lower_bound, fullest));
     }
     Ok(())
+}
+
+/// The memory a state is in.
+fn home(certificate: &Certificate, state: usize) -> Space {
+    if certificate.stored.contains(&(state as u32)) { Space::Backing } else { Space::Resident }
 }
 
 /// The most bytes the claimed buffers hold at once, during the steps there are.
@@ -86,7 +99,7 @@ struct Player<'a> {
     /// The buffers claimed for the current step, which are disjoint: start → end.
     held: BTreeMap<u64, u64>,
     /// Where each state is that a value becomes the new value of.
-    becomes: HashMap<u32, Vec<Bytes>>,
+    becomes: HashMap<u32, Vec<(Space, Bytes)>>,
 }
 
 impl<'a> Player<'a> {
@@ -102,10 +115,10 @@ impl<'a> Player<'a> {
                 }
             }
         }
-        let mut becomes: HashMap<u32, Vec<Bytes>> = HashMap::new();
+        let mut becomes: HashMap<u32, Vec<(Space, Bytes)>> = HashMap::new();
         for (state, value) in graph.updates() {
             if let Some((_, _, offset, _)) = certificate.states.get(state.0 as usize) {
-                becomes.entry(value.0).or_default().push(*offset);
+                becomes.entry(value.0).or_default().push((home(certificate, state.0 as usize), *offset));
             }
         }
         let origin = (0..graph.value_count() as u32).collect();
@@ -119,7 +132,7 @@ impl<'a> Player<'a> {
                 Op::Scalar(id) => player.put(Range { value: value.0, space: Space::Scalars, offset: Bytes(4 * u64::from(id.0)), size }),
                 Op::State(id) => {
                     let offset = certificate.states[id.0 as usize].2;
-                    player.put(Range { value: value.0, space: Space::Resident, offset, size });
+                    player.put(Range { value: value.0, space: home(certificate, id.0 as usize), offset, size });
                 }
                 Op::Reshape(_) => player.origin[value.0 as usize] = player.origin[node.inputs[0].0 as usize],
                 _ => {}
@@ -171,13 +184,19 @@ impl<'a> Player<'a> {
         }
         for range in &step.reads {
             self.holds(range)?;
+            if (range.space == Space::Backing) != matches!(node.op, Op::Load(_)) {
+                return Err(format!("%{} is read in the backing store by what is no load, or the other way round", range.value));
+            }
         }
         for (output, write) in step.writes.iter().enumerate() {
             self.check_extent(write)?;
             match write.space {
                 Space::Arena => {}
-                Space::Resident => self.check_state_write(write)?,
+                Space::Resident | Space::Backing => self.check_state_write(write)?,
                 Space::Input(_) | Space::Scalars => return Err(format!("%{} is written to where only the host writes", write.value)),
+            }
+            if (write.space == Space::Backing) != matches!(node.op, Op::Store(_)) {
+                return Err(format!("%{} is written to the backing store by what is no store, or the other way round", write.value));
             }
             for (input, read) in step.reads.iter().enumerate().filter(|(_, read)| overlap(write, read)) {
                 let exact = read.offset == write.offset && read.size == write.size;
@@ -228,10 +247,15 @@ impl<'a> Player<'a> {
 
     /// Kept memory is written only by the new value of the state that is there: a program need not read a state to spoil it.
     fn check_state_write(&self, write: &Range) -> Result<(), String> {
-        if self.becomes.get(&write.value).is_some_and(|offsets| offsets.contains(&write.offset)) {
+        if self.becomes.get(&write.value).is_some_and(|places| places.contains(&(write.space, write.offset))) {
             return Ok(());
         }
-        match self.certificate.states.iter().find(|state| state.2 == write.offset) {
+        let mut states = self.certificate.states.iter().enumerate();
+        let met = |(i, state): &(usize, &(String, String, Bytes, Bytes))| {
+            home(self.certificate, *i) == write.space && meet((state.2, state.3), (write.offset, write.size))
+        };
+        match states.find(met).map(|(_, state)| state) {
+            None if write.space == Space::Backing => Ok(()),
             Some((name, ..)) => Err(format!("%{} is written over the state `{name}`", write.value)),
             None => Err(format!("%{} is written to kept memory where no state begins", write.value)),
         }
@@ -250,9 +274,9 @@ impl<'a> Player<'a> {
         for (state, value) in self.graph.updates() {
             ends[state.0 as usize] = Some(value.0);
         }
-        for ((name, _, offset, size), value) in self.certificate.states.iter().zip(ends) {
+        for (i, ((name, _, offset, size), value)) in self.certificate.states.iter().zip(ends).enumerate() {
             if let Some(value) = value {
-                let range = Range { value, space: Space::Resident, offset: *offset, size: *size };
+                let range = Range { value, space: home(self.certificate, i), offset: *offset, size: *size };
                 self.holds(&range).map_err(|_| format!("`{name}` does not end with its value"))?;
             }
         }
@@ -265,6 +289,7 @@ impl<'a> Player<'a> {
         let limit = match range.space {
             Space::Arena => self.certificate.arena,
             Space::Resident => self.certificate.resident,
+            Space::Backing => self.certificate.backing,
             Space::Input(_) | Space::Scalars => {
                 return if range.size == size { Ok(()) } else { Err(format!("%{} has another size", range.value)) };
             }

@@ -1,5 +1,6 @@
 //! Who lives when: buffers with their lifetimes for a given order, with views and in-place reuse.
 
+use super::offload::{self, is_stored};
 use super::updates::{root, runs};
 use super::{Buffer, BufferKind};
 use crate::Bytes;
@@ -15,10 +16,14 @@ pub(super) enum Home {
     State(StateId),
     /// An index into the buffers.
     Buffer(usize),
+    /// An index into what is stored.
+    Stored(usize),
 }
 
 pub(super) struct Liveness {
     pub buffers: Vec<Buffer>,
+    /// What is in the backing store for a while.
+    pub stored: Vec<Buffer>,
     /// Where each value lives.
     pub homes: Vec<Option<Home>>,
     /// The workspace buffer of each step.
@@ -29,7 +34,13 @@ pub(super) struct Liveness {
 pub(super) fn buffers(graph: &Graph, order: &[NodeId], rows: usize, alignment: Bytes, workspace: &dyn Fn(NodeId) -> Bytes) -> Liveness {
     let last_use = last_uses(graph, order);
     let assigned: HashMap<ValueId, StateId> = graph.updates.iter().map(|(state, value)| (*value, *state)).collect();
-    let mut live = Liveness { buffers: Vec::new(), homes: vec![None; graph.values.len()], workspaces: Vec::with_capacity(order.len()) };
+    let renewed = offload::renewed(graph);
+    let mut live = Liveness {
+        buffers: Vec::new(),
+        stored: Vec::new(),
+        homes: vec![None; graph.values.len()],
+        workspaces: Vec::with_capacity(order.len()),
+    };
     for node in graph.nodes.iter().filter(|node| !runs(node)) {
         live.homes[node.outputs[0].index()] = leaf_home(&node.op);
     }
@@ -41,14 +52,20 @@ pub(super) fn buffers(graph: &Graph, order: &[NodeId], rows: usize, alignment: B
             let last = last_use[output.index()].unwrap_or(time).min(order.len() as u32 - 1);
             let home = if let Some(state) = assigned.get(output) {
                 Home::State(*state)
-            } else if let Some(buffer) = reusable(graph, node, place, time, &live, &last_use, &reused) {
+            } else if let Some(buffer) = reusable(graph, node, place, time, &live, &last_use, &reused, &renewed) {
                 reused.push(buffer);
                 live.buffers[buffer].last = last;
                 live.buffers[buffer].values.push(*output);
                 Home::Buffer(buffer)
             } else {
-                let kind = if node.phase == Phase::Forward { BufferKind::Activation } else { BufferKind::Gradient };
-                live.buffers.push(Buffer {
+                let kind = match node.op {
+                    Op::Load(_) => BufferKind::Loaded,
+                    _ if node.phase == Phase::Forward => BufferKind::Activation,
+                    _ => BufferKind::Gradient,
+                };
+                let stored = is_stored(graph, *output);
+                let buffers = if stored { &mut live.stored } else { &mut live.buffers };
+                buffers.push(Buffer {
                     kind,
                     owner: node.scope.clone(),
                     values: vec![*output],
@@ -57,7 +74,7 @@ pub(super) fn buffers(graph: &Graph, order: &[NodeId], rows: usize, alignment: B
                     last,
                     offset: Bytes::ZERO,
                 });
-                Home::Buffer(live.buffers.len() - 1)
+                if stored { Home::Stored(live.stored.len() - 1) } else { Home::Buffer(live.buffers.len() - 1) }
             };
             live.homes[output.index()] = Some(home);
         }
@@ -95,7 +112,9 @@ fn leaf_home(op: &Op) -> Option<Home> {
     }
 }
 
-/// A buffer that dies at this node and that this output may be written over.
+/// A buffer that dies at this node and that this output may be written over. What was loaded of a state is kept for the state's new value: a
+/// step that is broken then stores what was there.
+#[allow(clippy::too_many_arguments, reason = "the state of one walk")]
 fn reusable(
     graph: &Graph,
     node: &Node,
@@ -104,10 +123,17 @@ fn reusable(
     live: &Liveness,
     last_use: &[Option<u32>],
     taken: &[usize],
+    renewed: &HashMap<ValueId, ValueId>,
 ) -> Option<usize> {
     let ty = graph.ty(node.outputs[output]);
-    node.inputs.iter().enumerate().find_map(|(i, input)| {
+    let own = renewed.get(&node.outputs[output]);
+    let others = |source: ValueId| node.outputs.iter().any(|o| *o != node.outputs[output] && renewed.get(o) == Some(&source));
+    let own_first = node.inputs.iter().enumerate().filter(|(_, input)| own == Some(&root(graph, **input)));
+    own_first.chain(node.inputs.iter().enumerate()).find_map(|(i, input)| {
         let source = root(graph, *input);
+        if others(source) {
+            return None;
+        }
         match live.homes[source.index()] {
             Some(Home::Buffer(buffer))
                 if node.op.define().in_place(i, output)

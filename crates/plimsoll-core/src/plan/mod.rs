@@ -4,10 +4,12 @@ mod arena;
 mod certificate;
 mod check;
 mod liveness;
+pub mod offload;
 mod order;
 mod prove;
 pub mod recompute;
 mod same;
+pub mod split;
 mod staging;
 mod updates;
 
@@ -29,7 +31,7 @@ pub use same::check_same;
 pub use staging::{SLOT_HEADER, Staging};
 
 /// How many single numbers of a run are handed to the host by themselves.
-pub const NUMBERS: usize = 15;
+pub const NUMBERS: usize = 31;
 
 /// Where a value is while it lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +44,8 @@ pub enum Place {
     Resident(Bytes),
     /// At this byte of the arena.
     Arena(Bytes),
+    /// At this byte of the backing store, where only stores and loads reach.
+    Backing(Bytes),
 }
 
 impl Place {
@@ -50,6 +54,7 @@ impl Place {
         match self {
             Place::Resident(offset) => Place::Resident(offset + Bytes(bytes)),
             Place::Arena(offset) => Place::Arena(offset + Bytes(bytes)),
+            Place::Backing(offset) => Place::Backing(offset + Bytes(bytes)),
             given => given,
         }
     }
@@ -63,6 +68,8 @@ pub enum BufferKind {
     Activation,
     /// A value of the backward or update part.
     Gradient,
+    /// What was brought back from the backing store.
+    Loaded,
     /// What a kernel needs while it runs.
     Workspace,
 }
@@ -107,6 +114,10 @@ pub struct Program {
     pub arena: Bytes,
     /// What it computes more than once.
     pub again: Again,
+    /// The pieces of the backing store that it uses within a run.
+    pub stored: Vec<Buffer>,
+    /// The values of the model's graph that are stored until a later part reads them.
+    pub offloaded: Vec<ValueId>,
 }
 
 /// Where a state lives.
@@ -118,8 +129,10 @@ pub struct Resident {
     pub kind: StateKind,
     /// Its size.
     pub size: Bytes,
-    /// Its place in the memory that lives from step to step.
+    /// Its place in the memory that lives from step to step, or in the backing store.
     pub offset: Bytes,
+    /// Whether it is in the backing store.
+    pub stored: bool,
 }
 
 /// A proven layout of a run's memory on a device: all programs in one arena, all states beside it.
@@ -143,6 +156,8 @@ pub struct Plan {
     pub lower_bound: Bytes,
     /// What every offset is a multiple of.
     pub alignment: Bytes,
+    /// Bytes of the backing store: states that are kept there, then what programs put there for a while.
+    pub backing: Bytes,
 }
 
 /// Improves the graphs and lays them out for at most `rows` rows on the device.
@@ -169,7 +184,8 @@ pub fn layout_sequenced(programs: Vec<(Role, Sequenced)>, rows: usize, device: &
         programs.into_iter().map(|(role, program)| placed(role, program, rows, device, &states)).collect::<Result<_, GraphError>>()?;
     let arena = programs.iter().map(|program| program.arena).max().unwrap_or_default();
     let lower_bound = programs.iter().map(|program| program.lower_bound).max().unwrap_or_default();
-    Ok(Plan { rows, programs, states, staging, resident, arena, lower_bound, alignment })
+    let backing = backing(&states, &programs, alignment);
+    Ok(Plan { rows, programs, states, staging, resident, arena, lower_bound, alignment, backing })
 }
 
 /// Finds an order for an improved graph in which nothing is computed twice.
@@ -196,6 +212,11 @@ fn placed(role: Role, sequenced: Sequenced, rows: usize, device: &dyn Device, st
         None => assign(&blocks),
     };
 
+    let mut stored = live.stored;
+    let kept = kept_in_backing(states, alignment);
+    let blocks: Vec<Block> = stored.iter().map(|b| Block { first: b.first, last: b.last, size: b.size }).collect();
+    let elsewhere = assign(&blocks).offsets;
+    stored.iter_mut().zip(&elsewhere).for_each(|(buffer, offset)| buffer.offset = kept + *offset);
     let mut buffers = live.buffers;
     buffers.iter_mut().zip(&offsets).for_each(|(buffer, offset)| buffer.offset = *offset);
     let places = live
@@ -205,13 +226,14 @@ fn placed(role: Role, sequenced: Sequenced, rows: usize, device: &dyn Device, st
             home.map(|home| match home {
                 liveness::Home::Input(id) => Place::Input(id),
                 liveness::Home::Scalar(id) => Place::Scalar(id),
-                liveness::Home::State(id) => Place::Resident(states[id.0 as usize].offset),
+                liveness::Home::State(id) => states[id.0 as usize].place(),
+                liveness::Home::Stored(id) => Place::Backing(stored[id].offset),
                 liveness::Home::Buffer(id) => Place::Arena(offsets[id]),
             })
         })
         .collect();
     let workspaces = live.workspaces.iter().map(|id| id.map_or((Bytes::ZERO, Bytes::ZERO), |id| (offsets[id], buffers[id].size))).collect();
-    Ok(Program { role, graph, order, places, workspaces, buffers, lower_bound, arena, again })
+    Ok(Program { role, graph, order, places, workspaces, buffers, lower_bound, arena, again, stored, offloaded: Vec::new() })
 }
 
 /// One layout for the states of all programs; the longest list of states names them all.
@@ -220,23 +242,44 @@ fn place_states<'a>(
     alignment: Bytes,
 ) -> Result<(Vec<Resident>, Bytes), GraphError> {
     let longest = graphs.clone().map(|(_, graph)| graph.states()).max_by_key(|states| states.len()).unwrap_or_default();
-    for (role, graph) in graphs {
+    for (role, graph) in graphs.clone() {
         let differs = graph.states().iter().zip(longest).find(|(a, b)| a.name != b.name || a.ty != b.ty);
         if let Some((a, b)) = differs {
             let what = format!("the program `{}` numbers its states differently: `{}` where others have `{}`", role.name(), a.name, b.name);
             return Err(GraphError { scope: String::new(), what });
         }
     }
-    let mut total = Bytes::ZERO;
+    let stored = offload::stored_states(graphs.map(|(_, graph)| graph), longest.len())?;
+    let (mut total, mut elsewhere) = (Bytes::ZERO, Bytes::ZERO);
     let states = longest
         .iter()
-        .map(|state| {
-            let (size, offset) = (state.ty.bytes(1), total);
-            total += size.align_up(alignment.0);
-            Resident { name: state.name.clone(), kind: state.kind, size, offset }
+        .zip(stored)
+        .map(|(state, stored)| {
+            let total = if stored { &mut elsewhere } else { &mut total };
+            let (size, offset) = (state.ty.bytes(1), *total);
+            *total += size.align_up(alignment.0);
+            Resident { name: state.name.clone(), kind: state.kind, size, offset, stored }
         })
         .collect();
     Ok((states, total))
+}
+
+/// What the states that are kept in the backing store take there.
+fn kept_in_backing(states: &[Resident], alignment: Bytes) -> Bytes {
+    states.iter().filter(|state| state.stored).map(|state| state.size.align_up(alignment.0)).sum()
+}
+
+/// The backing store: states, then whatever the program that stores most stores.
+fn backing(states: &[Resident], programs: &[Program], alignment: Bytes) -> Bytes {
+    let ends = programs.iter().flat_map(|program| &program.stored).map(|buffer| buffer.offset + buffer.size);
+    ends.max().unwrap_or_default().max(kept_in_backing(states, alignment))
+}
+
+impl Resident {
+    /// Where it is.
+    pub fn place(&self) -> Place {
+        if self.stored { Place::Backing(self.offset) } else { Place::Resident(self.offset) }
+    }
 }
 
 impl Plan {
@@ -253,7 +296,7 @@ impl Plan {
     /// Who holds the bytes: states by kind, and the arena by what is in it at its fullest moment. Adds up to [`Plan::total`].
     pub fn by_owner(&self) -> Vec<(String, Bytes)> {
         let mut owners: BTreeMap<&str, Bytes> = BTreeMap::new();
-        for state in &self.states {
+        for state in self.states.iter().filter(|state| !state.stored) {
             *owners.entry(state_owner(state.kind)).or_default() += state.size.align_up(self.alignment.0);
         }
         if let Some(staging) = &self.staging {
@@ -265,6 +308,7 @@ impl Plan {
                 let owner = match buffer.kind {
                     BufferKind::Activation => "activations",
                     BufferKind::Gradient => "gradients",
+                    BufferKind::Loaded => "loaded",
                     BufferKind::Workspace => "workspace",
                 };
                 *owners.entry(owner).or_default() += buffer.size;

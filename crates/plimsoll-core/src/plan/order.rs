@@ -1,8 +1,10 @@
 //! In which order to run: several candidate orders, each measured exactly, the smallest peak kept.
 
 use super::liveness::{buffers, fullest};
+use super::offload::{is_stored, tighten};
 use super::updates::{readers, root, runs};
 use crate::graph::{Graph, NodeId, ValueId};
+use crate::op::Op;
 use crate::{Bytes, Dim};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
@@ -23,7 +25,7 @@ pub(super) fn order(graph: &Graph, rows: usize, alignment: Bytes, workspace: &dy
     let constraints = Constraints::of(graph);
     let mut best: Option<(Bytes, Vec<NodeId>)> = None;
     for policy in [Policy::ReleaseFirst, Policy::AsWritten, Policy::SmallestGrowth] {
-        let candidate = schedule(graph, &constraints, rows, policy);
+        let candidate = tighten(graph, schedule(graph, &constraints, rows, policy));
         assert_eq!(candidate.len(), constraints.nodes.len(), "no node of a legalised graph waits for itself");
         let live = buffers(graph, &candidate, rows, alignment, workspace);
         let (_, peak) = fullest(live.buffers.iter().map(|b| (b.first, b.last, b.size)), candidate.len());
@@ -103,7 +105,7 @@ fn roots(graph: &Graph, id: NodeId) -> Vec<ValueId> {
 fn schedule(graph: &Graph, constraints: &Constraints, rows: usize, policy: Policy) -> Vec<NodeId> {
     let size = |value: ValueId| graph.ty(value).bytes(rows).0 as i64;
     let in_state: HashSet<ValueId> = graph.updates.iter().map(|(_, value)| *value).collect();
-    let owned = |value: ValueId| runs(graph.producer(value)) && !in_state.contains(&value);
+    let owned = |value: ValueId| runs(graph.producer(value)) && !in_state.contains(&value) && !is_stored(graph, value);
     let mut waiting = constraints.waiting.clone();
     let mut left = constraints.readers.clone();
     let growth = |id: NodeId, left: &[u32]| -> i64 {
@@ -114,7 +116,9 @@ fn schedule(graph: &Graph, constraints: &Constraints, rows: usize, policy: Polic
     };
     // Growth only falls while a node waits (other readers of its inputs run). A node whose rank improved is queued again with the
     // better rank, and the entry it leaves behind is skipped when its turn comes.
+    // Loads are moved to their readers afterwards, so none of those waits for its turn.
     let rank = |id: NodeId, left: &[u32]| match policy {
+        _ if matches!(graph.node(id).op, Op::Load(_)) => i64::MIN,
         Policy::AsWritten => 0,
         Policy::ReleaseFirst => i64::from(growth(id, left) > 0),
         Policy::SmallestGrowth => growth(id, left),

@@ -5,12 +5,14 @@
 
 use super::certificate::{Certificate, Claim, Space};
 use super::check::{CheckError, check};
+use super::offload::offload;
 use super::recompute::write::write;
 use super::same::check_same;
+use super::split::split;
 use super::updates::{legalise, root};
 use crate::Bytes;
 use crate::device::Device;
-use crate::graph::{Graph, NodeId};
+use crate::graph::{Graph, GraphError, NodeId, StateId, ValueId};
 use crate::step::Role;
 use std::collections::BTreeMap;
 
@@ -31,31 +33,53 @@ pub fn prove(certificate: &Certificate, graphs: &[(Role, Graph)], device: &dyn D
     }
     let mut planned = Vec::with_capacity(graphs.len());
     for (claim, (role, graph)) in certificate.programs.iter().zip(graphs) {
-        let replayed = replay(graph, claim)?;
-        check_same(graph, &replayed).map_err(|error| CheckError { at: role.name().to_string(), ..error })?;
+        let replayed = replay(graph, certificate, claim, device)?;
+        check_same(graph, &replayed, device, certificate.rows).map_err(|error| CheckError { at: role.name().to_string(), ..error })?;
         planned.push(replayed);
     }
     check(certificate, &planned.iter().collect::<Vec<_>>())?;
     for (claim, graph) in certificate.programs.iter().zip(&planned) {
         scratch_is_enough(certificate, claim, graph, device)?;
         lifetimes_are_exact(certificate, claim)?;
+        stored_is_exact(certificate, claim)?;
     }
     let end = |ends: &mut dyn Iterator<Item = u64>| Bytes(ends.max().unwrap_or(0)).align_up(certificate.alignment.0);
     let arena = end(&mut certificate.programs.iter().flat_map(|claim| &claim.buffers).map(|b| b.2.0 + b.3.0));
     if arena != certificate.arena {
         return fail(String::new(), format!("it states an arena of {} where its buffers end at {}", certificate.arena.0, arena.0));
     }
-    let resident = end(&mut certificate.states.iter().map(|state| state.2.0 + state.3.0));
+    let (there, here): (Vec<_>, Vec<_>) = (0..).zip(&certificate.states).partition(|(i, _)| certificate.stored.contains(i));
+    let resident = end(&mut here.iter().map(|(_, state)| state.2.0 + state.3.0));
     if resident != certificate.resident {
         return fail(String::new(), format!("it states {} of states where they end at {}", certificate.resident.0, resident.0));
+    }
+    let stored = certificate.programs.iter().flat_map(|claim| &claim.stored).map(|b| b.1.0 + b.2.0);
+    let backing = end(&mut there.iter().map(|(_, state)| state.2.0 + state.3.0).chain(stored));
+    if backing != certificate.backing {
+        return fail(
+            String::new(),
+            format!("it states a backing store of {} where what is in it ends at {}", certificate.backing.0, backing.0),
+        );
     }
     Ok(())
 }
 
-/// The graph that a claim speaks of: the model's own, with everything written out that the claim says is computed twice.
-fn replay(graph: &Graph, claim: &Claim) -> Result<Graph, CheckError> {
+/// The graph that a claim speaks of: the model's own, with everything written out that the claim says is computed twice or in pieces, or leaves and comes
+/// back.
+fn replay(graph: &Graph, certificate: &Certificate, claim: &Claim, device: &dyn Device) -> Result<Graph, CheckError> {
     let fail = |what: String| CheckError { at: claim.role.name().to_string(), what };
-    let graph = legalise(graph).map_err(|error| fail(error.to_string()))?;
+    let wrong = |error: GraphError| fail(error.to_string());
+    let states: Vec<StateId> = certificate.stored.iter().copied().map(StateId).collect();
+    let values: Vec<ValueId> = claim.offloaded.iter().copied().map(ValueId).collect();
+    let graph = match claim.pieces {
+        1 => graph.clone(),
+        pieces => {
+            let cut = split(graph, certificate.rows, device, pieces);
+            cut.ok_or_else(|| fail(format!("it states layers computed in {pieces} pieces, but this graph cannot be cut so")))?
+        }
+    };
+    let graph = if states.is_empty() && values.is_empty() { graph } else { offload(&graph, &states, &values).map_err(wrong)? };
+    let graph = legalise(&graph).map_err(wrong)?;
     if claim.sequence.is_empty() {
         return Ok(graph);
     }
@@ -96,6 +120,31 @@ fn scratch_is_enough(certificate: &Certificate, claim: &Claim, graph: &Graph, de
         }
     }
     Ok(())
+}
+
+/// Every piece of the backing store that is used within a run begins with the step that stores it, ends with the last that loads it, and is as
+/// large as what is in it.
+fn stored_is_exact(certificate: &Certificate, claim: &Claim) -> Result<(), CheckError> {
+    let kept: Vec<Bytes> = certificate.stored.iter().map(|state| certificate.states[*state as usize].2).collect();
+    let mut pieces: Vec<(Bytes, Bytes, u32, u32)> = Vec::new();
+    for (time, step) in (0..).zip(&claim.steps) {
+        for range in step.reads.iter().filter(|range| range.space == Space::Backing) {
+            if let Some(piece) = pieces.iter_mut().rev().find(|piece| piece.0 == range.offset) {
+                piece.3 = time;
+            }
+        }
+        let writes = step.writes.iter().filter(|range| range.space == Space::Backing && !kept.contains(&range.offset));
+        pieces.extend(writes.map(|range| (range.offset, range.size.align_up(certificate.alignment.0), time, time)));
+    }
+    let stated: Vec<(Bytes, Bytes, u32, u32)> = claim.stored.iter().map(|piece| (piece.1, piece.2, piece.3, piece.4)).collect();
+    match stated.iter().zip(&pieces).position(|(stated, found)| stated != found) {
+        None if stated.len() == pieces.len() => Ok(()),
+        at => {
+            let at = at.unwrap_or(stated.len().min(pieces.len()));
+            let what = format!("piece {at} of what it stores is {:?}, but its steps make that {:?}", stated.get(at), pieces.get(at));
+            Err(CheckError { at: claim.role.name().to_string(), what })
+        }
+    }
 }
 
 /// Every buffer begins with the step that first touches it, ends with the last that does or with the program if the host reads it, and is as

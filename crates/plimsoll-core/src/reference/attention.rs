@@ -1,5 +1,6 @@
 //! Attention with every weight written out, one query at a time.
 
+use super::Setting;
 use super::tensor::Tensor;
 use crate::ops::{Attention, Packing};
 use crate::shape::Shape;
@@ -13,6 +14,7 @@ struct Heads<'a> {
     queries: usize,
     keys: usize,
     depth: usize,
+    setting: &'a Setting<'a>,
 }
 
 /// Which of the three a number belongs to.
@@ -24,13 +26,13 @@ enum Part {
 }
 
 impl<'a> Heads<'a> {
-    fn new(op: &'a Attention, operands: &'a [&'a Tensor], behind: usize) -> Heads<'a> {
+    fn new(op: &'a Attention, operands: &'a [&'a Tensor], behind: usize, setting: &'a Setting<'a>) -> Heads<'a> {
         let count = op.packing.tensors();
         let shapes: Vec<Shape> = operands[..count].iter().map(|tensor| Shape::fixed(tensor.dims.clone())).collect();
         let shape = op.shape(&shapes.iter().collect::<Vec<_>>()).expect("checked when the node was added");
         let mask = operands[count..operands.len() - behind].first().copied();
         let batch = shape.batch.bind(1);
-        Heads { op, tensors: &operands[..count], mask, batch, queries: shape.queries, keys: shape.keys, depth: shape.depth }
+        Heads { op, tensors: &operands[..count], mask, batch, queries: shape.queries, keys: shape.keys, depth: shape.depth, setting }
     }
 
     /// The tensor and the place in it of number `c` of a head.
@@ -70,6 +72,15 @@ impl<'a> Heads<'a> {
         (0..self.keys).filter(|j| self.is_visible(b, i, *j)).map(|j| (j, product(j))).collect()
     }
 
+    /// What dropout multiplies a weight by.
+    fn kept(&self, b: usize, head: usize, i: usize, j: usize) -> f64 {
+        let Some(dropout) = self.op.dropout else { return 1.0 };
+        // A row of the batch has a whole number of sequences.
+        let before = self.setting.random.first_row * (self.batch / self.setting.rows) as u64;
+        let row = ((before + b as u64) * self.op.heads as u64 + head as u64) * self.queries as u64 + i as u64;
+        f64::from(dropout.factor(self.setting.random.uniform(dropout.stream, row * self.keys as u64 + j as u64)))
+    }
+
     fn each_query(&self, mut visit: impl FnMut(usize, usize, usize)) {
         for b in 0..self.batch {
             for head in 0..self.op.heads {
@@ -80,8 +91,8 @@ impl<'a> Heads<'a> {
 }
 
 /// The result and the logarithms of the sums.
-pub(super) fn forward(op: &Attention, operands: &[&Tensor]) -> [Vec<f64>; 2] {
-    let heads = Heads::new(op, operands, 0);
+pub(super) fn forward(op: &Attention, operands: &[&Tensor], setting: &Setting<'_>) -> [Vec<f64>; 2] {
+    let heads = Heads::new(op, operands, 0, setting);
     let depth = heads.depth;
     let mut o = Tensor::zeros(&[heads.batch, heads.queries, op.heads * depth]);
     let mut lse = Tensor::zeros(&[heads.batch, op.heads, heads.queries]);
@@ -95,15 +106,16 @@ pub(super) fn forward(op: &Attention, operands: &[&Tensor]) -> [Vec<f64>; 2] {
         *lse.at_mut(&[b, head, i]) = logarithm;
         for c in 0..depth {
             let value = |j| heads.at(Part::Value, b, j, heads.kv_head(head), c);
-            *o.at_mut(&[b, i, head * depth + c]) = scores.iter().map(|(j, score)| (score - logarithm).exp() * value(*j)).sum();
+            *o.at_mut(&[b, i, head * depth + c]) =
+                scores.iter().map(|(j, score)| (score - logarithm).exp() * heads.kept(b, head, i, *j) * value(*j)).sum();
         }
     });
     [o.elements, lse.elements]
 }
 
 /// The gradients of the tensors of the packing.
-pub(super) fn gradient(op: &Attention, operands: &[&Tensor]) -> Vec<Vec<f64>> {
-    let heads = Heads::new(op, operands, 3);
+pub(super) fn gradient(op: &Attention, operands: &[&Tensor], setting: &Setting<'_>) -> Vec<Vec<f64>> {
+    let heads = Heads::new(op, operands, 3, setting);
     let [.., o, lse, dy] = operands else { unreachable!("checked when the node was added") };
     let mut gradients: Vec<Tensor> = heads.tensors.iter().map(|tensor| Tensor::zeros(&tensor.dims)).collect();
     let scale = f64::from(op.scale());
@@ -114,7 +126,8 @@ pub(super) fn gradient(op: &Attention, operands: &[&Tensor]) -> Vec<Vec<f64>> {
         for (j, score) in heads.scores(b, head, i) {
             let weight = (score - lse.at(&[b, head, i])).exp();
             let slope: f64 = (0..heads.depth).map(|c| at(dy, c) * heads.at(Part::Value, b, j, kv, c)).sum();
-            let d_score = weight * (slope - delta) * scale;
+            let kept = heads.kept(b, head, i, j);
+            let d_score = weight * (kept * slope - delta) * scale;
             for c in 0..heads.depth {
                 let mut add = |part, t, head, amount: f64| {
                     let (tensor, place) = heads.place(part, b, t, head, c);
@@ -122,7 +135,7 @@ pub(super) fn gradient(op: &Attention, operands: &[&Tensor]) -> Vec<Vec<f64>> {
                 };
                 add(Part::Query, i, head, d_score * heads.at(Part::Key, b, j, kv, c));
                 add(Part::Key, j, kv, d_score * heads.at(Part::Query, b, i, head, c));
-                add(Part::Value, j, kv, weight * at(dy, c));
+                add(Part::Value, j, kv, weight * kept * at(dy, c));
             }
         }
     });

@@ -87,7 +87,7 @@ fn run_with(
             Op::Scalar(id) => vec![vec![scalars[id.0 as usize]]],
             _ => {
                 let operands: Vec<&Tensor> = node.inputs.iter().map(|input| &values[input.index()]).collect();
-                compute(node, &operands, &Setting { rows, random })
+                compute(node, &operands, &Setting { graph, rows, random })
             }
         };
         for (output, elements) in node.outputs.iter().zip(results) {
@@ -108,6 +108,7 @@ fn run_with(
 
 /// What a step knows besides its tensors.
 struct Setting<'a> {
+    graph: &'a Graph,
     rows: usize,
     random: &'a StepRandom,
 }
@@ -118,7 +119,11 @@ fn compute(node: &Node, operands: &[&Tensor], setting: &Setting<'_>) -> Vec<Vec<
         Op::Pointwise(op) => pointwise(&op.expr, &op.shape, operands, setting),
         Op::Reduce(op) => vec![reduce(op, operands, setting)],
         Op::MatMul(op) => {
-            let product = matmul(op, operands[0], operands[1]);
+            let mut product = matmul(op, operands[0], operands[1]);
+            if op.onto {
+                product.elements.iter_mut().zip(&operands[2].elements).for_each(|(sum, before)| *sum += before);
+                return vec![product.elements];
+            }
             vec![epilogue(op.epilogue.as_ref(), product, &operands[2..], setting)]
         }
         Op::Conv2d(op) => {
@@ -137,17 +142,20 @@ fn compute(node: &Node, operands: &[&Tensor], setting: &Setting<'_>) -> Vec<Vec<
         Op::MaxPoolGrad(op) => vec![windows::max_pool_grad(&op.window, &op.input.bind(setting.rows), operands[0], operands[1]).elements],
         Op::AvgPool(op) => vec![windows::avg_pool(&op.window, operands[0])],
         Op::AvgPoolGrad(op) => vec![windows::avg_pool_grad(&op.window, &op.input.bind(setting.rows), operands[0]).elements],
-        Op::Reshape(_) => vec![operands[0].elements.clone()],
+        Op::Reshape(_) | Op::Store(_) | Op::Load(_) => vec![operands[0].elements.clone()],
         Op::Recurrent(op) => recurrent::walk(op, operands),
         Op::RecurrentGrad(op) => recurrent::walk_back(op, operands),
         Op::Transpose(op) => vec![movement::transpose(&op.order, operands[0])],
-        Op::Slice(op) => vec![movement::slice(op, operands[0])],
+        Op::Slice(op) => {
+            let rows = setting.graph.shape(node.inputs[0]).dims()[op.axis].is_batch();
+            vec![movement::slice(op, if rows { setting.rows } else { 1 }, operands[0])]
+        }
         Op::Concat(op) => vec![movement::concat(op.axis, operands)],
         Op::Pad(op) => vec![movement::pad(op, operands[0])],
         Op::Gather(_) => vec![movement::gather(operands[0], operands[1])],
         Op::ScatterAdd(op) => vec![movement::scatter_add(&op.table.bind(setting.rows), operands[0], operands[1])],
-        Op::Attention(op) => attention::forward(op, operands).into(),
-        Op::AttentionGrad(op) => attention::gradient(&op.attention, operands),
+        Op::Attention(op) => attention::forward(op, operands, setting).into(),
+        Op::AttentionGrad(op) => attention::gradient(&op.attention, operands, setting),
     }
 }
 

@@ -14,8 +14,9 @@ pub(super) fn transpose(order: &[usize], x: &Tensor) -> Vec<f64> {
         .collect()
 }
 
-pub(super) fn slice(op: &Slice, x: &Tensor) -> Vec<f64> {
-    let kept = op.start..op.start + op.length;
+/// A slice whose numbers count `unit` elements each.
+pub(super) fn slice(op: &Slice, unit: usize, x: &Tensor) -> Vec<f64> {
+    let kept = unit * op.start..unit * (op.start + op.length);
     coordinates(&x.dims).filter(|at| kept.contains(&at[op.axis])).map(|at| x.at(&at)).collect()
 }
 

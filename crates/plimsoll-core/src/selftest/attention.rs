@@ -7,7 +7,7 @@ use crate::DType;
 use crate::expr::Expr;
 use crate::graph::{GraphError, ValueId};
 use crate::op::Op;
-use crate::ops::{Attention, AttentionGrad, Packing};
+use crate::ops::{Attention, AttentionGrad, Packing, WeightDropout};
 use crate::shape::{Dim, Shape};
 
 /// Which keys are hidden.
@@ -28,14 +28,17 @@ struct Setting {
     depth: usize,
     causal: bool,
     mask: Mask,
+    /// Percent of the weights.
+    dropout: u32,
 }
 
 impl Setting {
     fn name(&self) -> String {
-        let Setting { packing, heads, lengths, depth, causal, mask } = self;
+        let Setting { packing, heads, lengths, depth, causal, mask, dropout } = self;
         let causal = if *causal { ", causal" } else { "" };
+        let dropout = if *dropout > 0 { format!(", {dropout} % dropped") } else { String::new() };
         format!(
-            "{packing:?}, {} heads on {} of {depth}, {} queries, {} keys{causal}, mask {mask:?}",
+            "{packing:?}, {} heads on {} of {depth}, {} queries, {} keys{causal}, mask {mask:?}{dropout}",
             heads.0, heads.1, lengths.0, lengths.1
         )
     }
@@ -44,7 +47,8 @@ impl Setting {
         // A scale of its own, so that one that is left out is noticed.
         let scale = (0.7 / (self.depth as f32).sqrt()).to_bits();
         let (heads, kv_heads) = self.heads;
-        Attention { packing: self.packing, heads, kv_heads, causal: self.causal, scale }
+        let dropout = (self.dropout > 0).then(|| WeightDropout::new(self.dropout as f32 / 100.0, 5));
+        Attention { packing: self.packing, heads, kv_heads, causal: self.causal, scale, dropout }
     }
 
     fn shapes(&self, batch: Dim) -> Vec<Shape> {
@@ -73,7 +77,8 @@ impl Setting {
 }
 
 fn settings() -> Vec<Setting> {
-    let plain = Setting { packing: Packing::Separate, heads: (2, 2), lengths: (7, 7), depth: 5, causal: false, mask: Mask::None };
+    let plain =
+        Setting { packing: Packing::Separate, heads: (2, 2), lengths: (7, 7), depth: 5, causal: false, mask: Mask::None, dropout: 0 };
     let mut settings = vec![
         plain,
         Setting { lengths: (1, 1), heads: (1, 1), depth: 1, ..plain },
@@ -93,6 +98,13 @@ fn settings() -> Vec<Setting> {
         Setting { mask: Mask::Some, lengths: (4, 1), ..plain },
         Setting { packing: Packing::KeysValues, lengths: (5, 12), heads: (4, 2), mask: Mask::Some, ..plain },
     ];
+    settings.extend([
+        Setting { dropout: 20, ..plain },
+        Setting { dropout: 50, packing: Packing::All, heads: (4, 2), lengths: (9, 9), causal: true, ..plain },
+        Setting { dropout: 90, packing: Packing::KeysValues, lengths: (5, 13), mask: Mask::Some, ..plain },
+        Setting { dropout: 10, heads: (2, 1), lengths: (71, 130), ..plain },
+        Setting { dropout: 30, heads: (1, 1), lengths: (130, 130), causal: true, ..plain },
+    ]);
     for packing in [Packing::Separate, Packing::KeysValues, Packing::All] {
         for causal in [false, true] {
             for mask in [Mask::None, Mask::Some] {

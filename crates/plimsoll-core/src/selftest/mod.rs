@@ -8,6 +8,7 @@ mod draw;
 mod gather;
 mod leaves;
 mod movement;
+mod offload;
 mod pointwise;
 mod pooling;
 mod products;
@@ -188,4 +189,6 @@ table! {
     ScatterAdd => "scatter_add", gather::scatter_add;
     Attention => "attention", attention::attention;
     AttentionGrad => "attention_grad", attention::attention_grad;
+    Store => "store", offload::store;
+    Load => "load", offload::load;
 }

@@ -23,7 +23,8 @@ pub(super) fn matmul(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
             let matrix = |rows, columns, transposed| Shape::new(if transposed { [columns, rows] } else { [rows, columns] });
             let a = s.operand(matrix(m, k, transpose_a), Domain::Any)?;
             let b = s.operand(matrix(k, n, transpose_b), Domain::Any)?;
-            let y = s.graph.add_one(Op::MatMul(MatMul { transpose_a, transpose_b, epilogue: None, dtype: s.draw.dtype() }), &[a, b])?;
+            let y =
+                s.graph.add_one(Op::MatMul(MatMul { transpose_a, transpose_b, dtype: s.draw.dtype(), ..MatMul::default() }), &[a, b])?;
             let marks = (if transpose_a { "ᵀ" } else { "" }, if transpose_b { "ᵀ" } else { "" });
             cases.push(s.finish(format!("a{}·b{}, the batch {batch_at}", marks.0, marks.1), &[y])?);
         }
@@ -82,12 +83,16 @@ fn layer(s: &mut Stage<'_>, walk: &Walk, groups: usize, inner: usize, out_per_gr
     }
 }
 
-/// One case per walk, with channels and groups drawn.
+/// Channels and groups of few numbers, odd ones among them, and of multiples of eight, which is what tensor cores take.
+const NARROW: [(usize, usize, usize); 6] = [(1, 3, 5), (1, 1, 4), (2, 2, 1), (3, 1, 1), (4, 1, 2), (1, 5, 1)];
+const WIDE: [(usize, usize, usize); 4] = [(1, 16, 24), (1, 8, 40), (2, 8, 16), (1, 24, 8)];
+
+/// Two cases per walk, with channels and groups drawn.
 fn over_walks(draw: &mut Draw, build: impl Fn(Stage<'_>, Layer) -> Result<Case, GraphError>) -> Result<Vec<Case>, GraphError> {
     let walks = for_convolution(draw);
     let mut cases = Vec::new();
-    for walk in &walks {
-        let (groups, inner, out) = draw.pick(&[(1, 3, 5), (1, 1, 4), (2, 2, 1), (3, 1, 1), (4, 1, 2), (1, 5, 1)]);
+    for (walk, choices) in walks.iter().map(|walk| (walk, &NARROW[..])).chain(walks.iter().map(|walk| (walk, &WIDE[..]))) {
+        let (groups, inner, out) = draw.pick(choices);
         let mut s = Stage::new(draw);
         s.rows = s.rows.min(3);
         let layer = layer(&mut s, walk, groups, inner, out);

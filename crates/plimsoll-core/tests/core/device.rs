@@ -1,7 +1,8 @@
 //! The op table, the planner and the executor together, on a device that computes every step with the reference.
 
-use plimsoll_core::device::{Loaded, Memory, StepInputs, StepMemory};
+use plimsoll_core::device::{Backing, Loaded, Memory, StepInputs, StepMemory};
 use plimsoll_core::graph::Node;
+use plimsoll_core::plan::offload::{Direction, Overlap};
 use plimsoll_core::plan::{Place, Program};
 use plimsoll_core::selftest::{self, CaseReport};
 use plimsoll_core::{Bytes, Device, DeviceError, Graph, NodeId, Op, Plan, ValueId, reference};
@@ -38,11 +39,26 @@ pub struct Slow {
     pub broken: Option<&'static str>,
 }
 
+/// The same device with copies made as late as they can be; it makes them as early as it can.
+pub struct Late;
+
+/// When copies are made, among all moments that their overlap allows.
+#[derive(Clone, Copy, PartialEq)]
+enum When {
+    Early,
+    Late,
+}
+
 struct SlowProgram {
     program: Program,
     rows: usize,
     resident: Shared,
     arena: Shared,
+    backing: Option<Arc<dyn Backing>>,
+    overlap: Overlap,
+    copies: When,
+    /// Which copies of this run are made.
+    made: Vec<bool>,
     broken: Option<&'static str>,
 }
 
@@ -73,15 +89,50 @@ impl Device for Slow {
     }
 
     fn load(&self, _: &Plan, program: &Program, rows: usize, memory: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError> {
-        let shared = |memory: &dyn Memory| memory.as_any().downcast_ref::<Shared>().expect("memory of this device").clone();
-        let (resident, arena) = (shared(memory.resident), shared(memory.arena));
-        Ok(Box::new(SlowProgram { program: program.clone(), rows, resident, arena, broken: self.broken }))
+        Ok(Box::new(SlowProgram::load(program, rows, memory, When::Early, self.broken)))
+    }
+}
+
+impl Device for Late {
+    fn name(&self) -> String {
+        "late".to_string()
+    }
+
+    fn description(&self) -> String {
+        "the reference, in planned memory, with late copies".to_string()
+    }
+
+    fn shares_host_memory(&self) -> bool {
+        true
+    }
+
+    fn alignment(&self) -> Bytes {
+        Bytes(16)
+    }
+
+    fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes {
+        Slow { broken: None }.workspace(graph, node, rows)
+    }
+
+    fn allocate(&self, size: Bytes) -> Result<Box<dyn Memory>, DeviceError> {
+        Slow { broken: None }.allocate(size)
+    }
+
+    fn load(&self, _: &Plan, program: &Program, rows: usize, memory: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError> {
+        Ok(Box::new(SlowProgram::load(program, rows, memory, When::Late, None)))
     }
 }
 
 impl Loaded for SlowProgram {
     fn run(&mut self, inputs: &StepInputs<'_>) -> Result<(), DeviceError> {
-        (0..self.program.order.len()).try_for_each(|step| self.step(step, inputs).map(|_| ()))
+        self.made.fill(false);
+        for step in 0..self.program.order.len() {
+            self.copy_before(step)?;
+            if !self.overlap.copies.iter().any(|copy| copy.step == step) {
+                self.step(step, inputs)?;
+            }
+        }
+        self.copy_before(usize::MAX)
     }
 
     fn outcome(&mut self, _: u64, _: &mut [f32]) -> Result<(), DeviceError> {
@@ -100,6 +151,53 @@ impl Loaded for SlowProgram {
 }
 
 impl SlowProgram {
+    fn load(program: &Program, rows: usize, memory: &StepMemory<'_>, copies: When, broken: Option<&'static str>) -> SlowProgram {
+        let shared = |memory: &dyn Memory| memory.as_any().downcast_ref::<Shared>().expect("memory of this device").clone();
+        let (resident, arena) = (shared(memory.resident), shared(memory.arena));
+        let overlap = Overlap::of(program, rows, 0);
+        let (backing, made) = (memory.backing.cloned(), vec![false; overlap.copies.len()]);
+        SlowProgram { program: program.clone(), rows, resident, arena, backing, overlap, copies, made, broken }
+    }
+
+    /// Makes the copies that this moment allows, or only those that it asks for.
+    fn copy_before(&mut self, step: usize) -> Result<(), DeviceError> {
+        for i in 0..self.made.len() {
+            let copy = &self.overlap.copies[i];
+            let due = if self.copies == When::Early { copy.begin <= step } else { copy.needed <= step || step == usize::MAX };
+            if due {
+                self.make(i, step)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a copy, and before it those that it waits for.
+    fn make(&mut self, i: usize, step: usize) -> Result<(), DeviceError> {
+        if std::mem::replace(&mut self.made[i], true) {
+            return Ok(());
+        }
+        let copy = self.overlap.copies[i].clone();
+        assert!(copy.begin <= step, "a copy waits for a step that waits for it");
+        let queue: Vec<usize> = (0..i).filter(|before| self.overlap.copies[*before].direction == copy.direction).collect();
+        for before in queue.into_iter().chain(copy.after) {
+            self.make(before, step)?;
+        }
+        let mut bytes = vec![0; copy.size.get()];
+        let backing = self.backing.clone().expect("a program with copies has a backing store");
+        let (Place::Arena(offset) | Place::Resident(offset)) = copy.place else { panic!("copied from {:?}", copy.place) };
+        let memory = if matches!(copy.place, Place::Arena(_)) { &mut self.arena } else { &mut self.resident };
+        match copy.direction {
+            Direction::Out => {
+                memory.read(offset, &mut bytes)?;
+                backing.write(copy.backing, &bytes)
+            }
+            Direction::In => {
+                backing.read(copy.backing, &mut bytes)?;
+                memory.write(offset, &bytes)
+            }
+        }
+    }
+
     /// Runs one step, and says whether all it made is finite.
     fn step(&mut self, step: usize, inputs: &StepInputs<'_>) -> Result<bool, DeviceError> {
         let graph = &self.program.graph;
@@ -125,6 +223,7 @@ impl SlowProgram {
             match self.program.places[output.0 as usize] {
                 Some(Place::Arena(offset)) => self.arena.write(offset, &bytes)?,
                 Some(Place::Resident(offset)) => self.resident.write(offset, &bytes)?,
+                Some(Place::Backing(offset)) => self.backing.as_ref().expect("it is there").write(offset, &bytes)?,
                 place => panic!("a step writes to {place:?}"),
             }
         }
@@ -138,6 +237,7 @@ impl SlowProgram {
             Place::Arena(offset) => self.arena.read(offset, &mut bytes)?,
             Place::Resident(offset) => self.resident.read(offset, &mut bytes)?,
             Place::Input(column) => bytes.copy_from_slice(inputs.columns[column.0 as usize]),
+            Place::Backing(offset) => self.backing.as_ref().expect("it is there").read(offset, &mut bytes)?,
             Place::Scalar(scalar) => bytes.copy_from_slice(&inputs.scalars[scalar.0 as usize].to_ne_bytes()),
         }
         Ok(selftest::decode(ty.dtype, &bytes))
@@ -146,10 +246,11 @@ impl SlowProgram {
 
 #[test]
 fn a_correct_device_passes_and_a_broken_op_is_named() {
-    let correct: Arc<dyn Device> = Arc::new(Slow { broken: None });
-    let reports = selftest::run(&correct, 1);
-    let failures: Vec<&String> = reports.iter().flat_map(|report| &report.failures).collect();
-    assert!(failures.is_empty(), "{failures:#?}");
+    for correct in [Arc::new(Slow { broken: None }) as Arc<dyn Device>, Arc::new(Late)] {
+        let reports = selftest::run(&correct, 1);
+        let failures: Vec<&String> = reports.iter().flat_map(|report| &report.failures).collect();
+        assert!(failures.is_empty(), "{failures:#?}");
+    }
 
     let broken: Arc<dyn Device> = Arc::new(Slow { broken: Some("max_pool") });
     let reports = selftest::run(&broken, 1);

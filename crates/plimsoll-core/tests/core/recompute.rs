@@ -21,7 +21,7 @@ const EFFORT: Effort = Effort(30_000);
 const RATES: Rates = Rates { flops_per_s: 1e9, bytes_per_s: 1e9, step_s: 1e-9 };
 
 /// A training step drawn at random: branches, residuals, shared weights, long skips, dropout, and an optimiser with a memory.
-fn step_graph(seed: u32, layers: usize) -> Graph {
+pub fn step_graph(seed: u32, layers: usize) -> Graph {
     let build = || -> Result<Graph, GraphError> {
         let mut draw = Draw { random: StepRandom { seed: 5, step: seed, first_row: 0 }, at: 0 };
         let mut g = Graph::new();
@@ -106,7 +106,7 @@ fn every_limit_is_met_soundly_or_refused_with_the_least_that_works() {
                 Ok((found, plan)) => {
                     assert!(plan.arena <= limit, "{} where {limit} was asked for", plan.arena);
                     assert_sound(&plan);
-                    check_same(&graph, &plan.programs[0].graph).unwrap();
+                    check_same(&graph, &plan.programs[0].graph, &device, ROWS).unwrap();
                     assert!(percent < 100 || found.again.nodes.is_empty(), "nothing is repeated where nothing must be");
                     met += 1;
                     repeated += usize::from(!found.again.nodes.is_empty());

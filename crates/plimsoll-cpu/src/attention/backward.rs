@@ -1,5 +1,6 @@
 //! The gradients of attention: the tiles are made again, and every product of the forward pass gives two.
 
+use super::dropout::{Dropped, Tile, apply, draw};
 use super::tiles::{Hidden, Left, Right, multiply};
 use super::weights::{Products, row_products, weigh_again};
 use super::{AttentionShape, Heads, KEYS, KeyMask, Parts, QUERIES, lines};
@@ -21,6 +22,8 @@ pub struct Backward {
     pub v: Heads,
     /// As in the forward pass.
     pub mask: Option<KeyMask>,
+    /// As in the forward pass.
+    pub dropped: Option<Dropped>,
     /// Its result.
     pub o: Heads,
     /// Its logarithms.
@@ -41,7 +44,7 @@ unsafe impl Send for Backward {}
 unsafe impl Sync for Backward {}
 
 /// The pieces of a worker's scratch, in floats. The gradient of the queries is summed up where it goes, if it goes there in single precision.
-fn pieces(shape: &AttentionShape, d_q: DType) -> [usize; 13] {
+fn pieces(shape: &AttentionShape, d_q: DType) -> [usize; 14] {
     let (tile, depth, rows) = (shape.tile(), shape.depth, shape.queries.min(QUERIES));
     let all = shape.group() * shape.queries;
     let turned = Right::transposed_len(tile, depth);
@@ -60,6 +63,7 @@ fn pieces(shape: &AttentionShape, d_q: DType) -> [usize; 13] {
         all,
         tile,
         if d_q == DType::F32 { 0 } else { all * depth },
+        if shape.drops { rows * tile } else { 0 },
     ]
 }
 
@@ -107,7 +111,7 @@ unsafe fn one_head(isa: Isa, shape: &AttentionShape, tensors: &Backward, b: usiz
     let group = shape.group();
     let mut parts = Parts(scratch.0);
     let pieces = pieces(shape, tensors.d_q.dtype).map(|piece| parts.take(piece));
-    let [q, d_o, rows, turned_keys, turned_values, d_k, d_v, weights, slopes, logarithms, deltas, mask, sums] = pieces;
+    let [q, d_o, rows, turned_keys, turned_values, d_k, d_v, weights, slopes, logarithms, deltas, mask, sums, factors] = pieces;
     let stride = shape.tile();
     let kv_number = kv_head * depth;
     // SAFETY: the pieces of the scratch are as long as `pieces` says, and the operands are there by the caller's promise.
@@ -166,7 +170,18 @@ unsafe fn one_head(isa: Isa, shape: &AttentionShape, tensors: &Backward, b: usiz
                     mask: tensors.mask.is_some().then_some(&*mask),
                 };
                 let own = member * queries + i..member * queries + i + count;
+                let dropped = tensors.dropped.as_ref().map(|dropped| {
+                    let place = dropped.place((shape.heads, queries, keys), (b, head, i, key));
+                    (dropped, Tile { start: weights, stride, rows: count, columns, first: place, next: keys as u64 })
+                });
+                if let Some((dropped, tile)) = dropped {
+                    draw(isa, dropped, Tile { start: factors, ..tile });
+                    apply(isa, factors, Tile { start: slopes, ..tile });
+                }
                 weigh_again(isa, products, &logarithms[own.clone()], slopes, &deltas[own]);
+                if let Some((_, tile)) = dropped {
+                    apply(isa, factors, tile);
+                }
                 let d_o = Right::rows(isa, d_o, depth);
                 multiply(isa, columns, count, turned(weights), d_o, (d_v.as_mut_ptr(), depth), true, hide(Hidden::Starts));
                 let q = Right::rows(isa, q, depth);

@@ -1,5 +1,6 @@
 //! The result of attention and the logarithms of its sums.
 
+use super::dropout::{Dropped, Tile, apply, draw};
 use super::tiles::{Hidden, Left, Right, multiply};
 use super::weights::{Products, Running, weigh};
 use super::{AttentionShape, Heads, KeyMask, Parts, QUERIES, lines};
@@ -23,6 +24,8 @@ pub struct Forward {
     pub v: Heads,
     /// Which keys are visible.
     pub mask: Option<KeyMask>,
+    /// Which weights are left out.
+    pub dropped: Option<Dropped>,
     /// The result, `queries` places a sequence. May be where `q` is.
     pub o: Heads,
     /// The logarithms, `[batch, heads, queries]`.
@@ -35,10 +38,11 @@ unsafe impl Send for Forward {}
 unsafe impl Sync for Forward {}
 
 /// The pieces of a worker's scratch, in floats.
-fn pieces(shape: &AttentionShape) -> [usize; 8] {
+fn pieces(shape: &AttentionShape) -> [usize; 9] {
     let (chunk, tile, depth) = (shape.queries.min(CHUNK), shape.tile(), shape.depth);
     let queries = shape.queries.min(QUERIES);
-    [chunk * depth, chunk * depth, chunk, chunk, tile * depth, Right::transposed_len(tile, depth), queries * tile, tile]
+    let factors = if shape.drops { queries * tile } else { 0 };
+    [chunk * depth, chunk * depth, chunk, chunk, tile * depth, Right::transposed_len(tile, depth), queries * tile, tile, factors]
 }
 
 /// Floats of workspace that [`forward`] needs on a pool of `threads`.
@@ -86,7 +90,7 @@ unsafe fn one_chunk(isa: Isa, shape: &AttentionShape, tensors: &Forward, b: usiz
     let AttentionShape { queries, keys, depth, causal, .. } = *shape;
     let count = CHUNK.min(queries - first);
     let mut parts = Parts(scratch.0);
-    let [q, o, largest, sums, rows, turned, tile, mask] = pieces(shape).map(|piece| parts.take(piece));
+    let [q, o, largest, sums, rows, turned, tile, mask, factors] = pieces(shape).map(|piece| parts.take(piece));
     let stride = shape.tile();
     let (number, kv_number) = (head * depth, head / shape.group() * depth);
     // SAFETY: the pieces of the scratch are as long as `pieces` says, and the operands are there by the caller's promise.
@@ -134,6 +138,13 @@ unsafe fn one_chunk(isa: Isa, shape: &AttentionShape, tensors: &Forward, b: usiz
                     depth,
                 };
                 weigh(isa, products, running);
+                if let Some(dropped) = &tensors.dropped {
+                    // The sums are those of all weights.
+                    let place = dropped.place((shape.heads, queries, keys), (b, head, first + i, key));
+                    let weights = Tile { start: tile, stride, rows, columns, first: place, next: keys as u64 };
+                    draw(isa, dropped, Tile { start: factors, ..weights });
+                    apply(isa, factors, weights);
+                }
                 let to = o.as_mut_ptr().add(i * depth);
                 multiply(isa, rows, columns, Left { start: tile, row: stride, step: 1 }, values, (to, depth), true, along);
             }

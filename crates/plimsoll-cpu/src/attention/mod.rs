@@ -5,11 +5,13 @@
 //! products over them (`tiles`); the weights are made in between (`weights`). What causality hides is not computed, but for the tiles that it cuts.
 
 mod backward;
+mod dropout;
 mod forward;
 mod tiles;
 mod weights;
 
 pub use backward::{Backward, backward, backward_with, backward_workspace};
+pub use dropout::Dropped;
 pub use forward::{Forward, forward, forward_with, forward_workspace};
 
 use crate::gemm::LINE;
@@ -44,6 +46,8 @@ pub struct AttentionShape {
     pub causal: bool,
     /// What products are multiplied by.
     pub scale: f32,
+    /// Whether weights are dropped, which takes some scratch.
+    pub drops: bool,
 }
 
 impl AttentionShape {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::depthwise::{self, Room};
-use super::patches::{self, InHalves, Patches, Run};
+use super::patches::{self, InHalves, PIXELS, Patches, Run};
 use super::target::Target;
 use super::{ConvShape, SERIAL};
 use crate::gemm::{self, LINE, Matrix};
@@ -27,12 +27,27 @@ pub fn forward_workspace(shape: &ConvShape, halves: InHalves, threads: usize) ->
 }
 
 fn per_worker(shape: &ConvShape, halves: InHalves) -> usize {
-    patches::per_worker(runs(shape).segments, shape.in_c, shape.out_c, halves)
+    let run = runs(shape);
+    let edges = if over_edges(shape) { PIXELS * run.segments * run.length } else { 0 };
+    patches::per_worker(run.segments, zeros(shape, run), shape.out_c, halves) + edges
+}
+
+/// Zeros that stand in for a run in the padding.
+fn zeros(shape: &ConvShape, run: Run) -> usize {
+    shape.in_c.max(run.length)
+}
+
+/// Channels below which a run of one tap is too short to be worth its pointer.
+const FEW: usize = 8;
+
+/// Whether runs of a padded convolution are whole filter rows all the same: nearly all of them lie inside the image, and the few that do not are copied.
+fn over_edges(shape: &ConvShape) -> bool {
+    shape.padded() && shape.groups == 1 && shape.dilation.1 == 1 && shape.in_c <= FEW && shape.k_w > 1
 }
 
 /// The taps of a filter row are contiguous in the input when they are neighbours and none can be padding.
 fn runs(shape: &ConvShape) -> Run {
-    if shape.groups == 1 && shape.dilation.1 == 1 && !shape.padded() {
+    if over_edges(shape) || (shape.groups == 1 && shape.dilation.1 == 1 && !shape.padded()) {
         Run { segments: shape.k_h, length: shape.k_w * shape.in_c }
     } else {
         Run { segments: shape.taps(), length: shape.group_in() }
@@ -98,7 +113,7 @@ pub fn forward_with(
         // SAFETY: the workspace has room for every worker's tables; pixels of different tasks are different parts of the output; the tables name runs
         // inside the input or the zeros, and the filter's rows follow each other tap by tap.
         unsafe {
-            let patches = Patches::new(patches::part(scratch, worker, each), run.segments, shape.in_c, halves);
+            let patches = Patches::new(patches::part(scratch, worker, each), run.segments, zeros(shape, run), shape.out_c, halves);
             fill(shape, run, &patches, range.clone(), input);
             if let Some(output) = target.floats() {
                 for (at, pixel) in range.clone().enumerate() {
@@ -141,7 +156,12 @@ unsafe fn fill(shape: &ConvShape, run: Run, patches: &Patches, range: Range<usiz
             for kx in 0..run_columns {
                 // SAFETY: the entries belong to the range; line and column lie inside the image.
                 unsafe {
-                    let table = patches.runs.add((ky * run_columns + kx) * patches::PIXELS + pixel - range.start);
+                    let table = patches.runs.add((ky * run_columns + kx) * PIXELS + pixel - range.start);
+                    if over_edges(shape) {
+                        let first = ky * PIXELS + pixel - range.start;
+                        fill_row(shape, run, patches, line, (x, count), first, input);
+                        continue;
+                    }
                     for step in 0..count {
                         *table.add(step) = match (line, shape.in_col(x + step, kx)) {
                             (Some(line), Some(column)) => input.at((line + column) * shape.in_c),
@@ -152,5 +172,46 @@ unsafe fn fill(shape: &ConvShape, run: Run, patches: &Patches, range: Range<usiz
             }
         }
         pixel += count;
+    }
+}
+
+/// Enters one filter row of `count` neighbouring pixels from column `x` on: where it lies in the input, or a copy of what of it lies in the image.
+///
+/// # Safety
+/// As for [`fill`], and there is room for the edges; `line` is the first pixel of the image's row, if it is not padding, and `first` the entry of the first pixel.
+unsafe fn fill_row(
+    shape: &ConvShape,
+    run: Run,
+    patches: &Patches,
+    line: Option<usize>,
+    (x, count): (usize, usize),
+    first: usize,
+    input: Reals<'_>,
+) {
+    let size = input.dtype.size();
+    for step in 0..count {
+        // SAFETY: the entry belongs to the range; the columns from `from` to `to` lie inside the image, and their copy inside the entry's own part of the edges.
+        unsafe {
+            let entry = patches.runs.add(first + step);
+            let Some(line) = line else {
+                *entry = patches.zeros;
+                continue;
+            };
+            // Columns of the padded image.
+            let left = (x + step) * shape.stride.1;
+            if left >= shape.pad.1 && left + shape.k_w <= shape.pad.1 + shape.in_w {
+                *entry = input.at((line + left - shape.pad.1) * shape.in_c);
+                continue;
+            }
+            let copy = patches.edges.add((first + step) * run.length);
+            copy.write_bytes(0, run.length);
+            let (from, to) = (left.max(shape.pad.1), (left + shape.k_w).min(shape.pad.1 + shape.in_w));
+            if from < to {
+                let source = input.at((line + from - shape.pad.1) * shape.in_c).cast::<u8>();
+                let target = copy.cast::<u8>().add((from - left) * shape.in_c * size);
+                target.copy_from_nonoverlapping(source, (to - from) * shape.in_c * size);
+            }
+            *entry = copy;
+        }
     }
 }

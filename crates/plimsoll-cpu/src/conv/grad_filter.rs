@@ -288,36 +288,83 @@ impl Pass<'_> {
     /// Elements and pixels lie inside the tensors, and `to` has room for them.
     unsafe fn panel(&self, group: usize, first: usize, count: usize, pixels: Range<usize>, mut to: *mut f32) {
         let shape = self.shape;
-        let (_, _, channel) = self.element(first);
-        // Eight channels of one tap are copied as a vector, anything else one by one.
-        let vector = count == 8 && channel + 8 <= shape.group_in();
         let mut pixel = pixels.start;
         while pixel < pixels.end {
             let (row, x) = (pixel / shape.out_w, pixel % shape.out_w);
             let (image, y) = (row / shape.out_h, row % shape.out_h);
             let run = (shape.out_w - x).min(pixels.end - pixel);
-            for at in (0..count).step_by(if vector { 8 } else { 1 }) {
+            let mut at = 0;
+            while at < count {
                 let (ky, kx, channel) = self.element(first + at);
+                let stretch = self.stretch(kx, channel).min(count - at);
                 let line = shape
                     .in_row(y, ky)
                     .map(|line| ((image * shape.in_h + line) * shape.in_w) * shape.in_c + group * shape.group_in() + channel);
+                // The taps of the stretch: those of some pixels may lie partly in the padding.
+                let taps = kx..kx + (channel + stretch).div_ceil(shape.in_c);
                 for step in 0..run {
-                    let from = line.zip(shape.in_col(x + step, kx)).map(|(line, column)| line + column * shape.in_c);
-                    // SAFETY: `from` lies inside the input, with eight channels when a vector is read.
+                    // SAFETY: what is read lies inside the input, and what is written inside the panel.
                     unsafe {
                         let to = to.add(step * count + at);
-                        if vector {
-                            let values = from.map_or([0.0; 8], |from| self.eight(from));
-                            to.cast::<[f32; 8]>().write_unaligned(values);
-                        } else {
-                            *to = from.map_or(0.0, |from| load_one(self.input.dtype, self.input.at(from)));
+                        let Some(line) = line else {
+                            to.write_bytes(0, stretch);
+                            continue;
+                        };
+                        if let (Some(column), Some(_)) = (shape.in_col(x + step, kx), shape.in_col(x + step, taps.end - 1)) {
+                            self.copy(line + column * shape.in_c, stretch, to);
+                            continue;
+                        }
+                        for i in 0..stretch {
+                            // Only a stretch over several taps gets here with some of them inside, and its channels are all of a pixel's.
+                            let (tap, channel_on) = ((channel + i) / shape.in_c, (channel + i) % shape.in_c);
+                            let from = shape.in_col(x + step, kx + tap).map(|column| line - channel + column * shape.in_c + channel_on);
+                            *to.add(i) = from.map_or(0.0, |from| load_one(self.input.dtype, self.input.at(from)));
                         }
                     }
                 }
+                at += stretch;
             }
             // SAFETY: inside the panel, or one past its end.
             to = unsafe { to.add(run * count) };
             pixel += run;
+        }
+    }
+
+    /// How many filter elements from this one on are neighbours in the input too: the channels of the tap, and the taps beside it.
+    fn stretch(&self, kx: usize, channel: usize) -> usize {
+        let shape = self.shape;
+        let taps = if shape.groups == 1 && shape.dilation.1 == 1 { shape.k_w - kx } else { 1 };
+        taps * shape.group_in() - channel
+    }
+
+    /// Copies up to eight neighbours of the input.
+    ///
+    /// # Safety
+    /// They lie inside it, and there is room for them.
+    #[inline(always)]
+    unsafe fn copy(&self, from: usize, count: usize, to: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match (self.input.dtype, count) {
+                (_, 8) => to.cast::<[f32; 8]>().write_unaligned(self.eight(from)),
+                (DType::F32, _) => {
+                    let mut from = self.input.at(from);
+                    let mut to = to;
+                    // By halves: a call that copies a few bytes costs more than they do.
+                    if count & 4 != 0 {
+                        to.cast::<[f32; 4]>().write_unaligned(from.cast::<[f32; 4]>().read_unaligned());
+                        (from, to) = (from.add(4), to.add(4));
+                    }
+                    if count & 2 != 0 {
+                        to.cast::<[f32; 2]>().write_unaligned(from.cast::<[f32; 2]>().read_unaligned());
+                        (from, to) = (from.add(2), to.add(2));
+                    }
+                    if count & 1 != 0 {
+                        *to = *from;
+                    }
+                }
+                _ => (0..count).for_each(|i| *to.add(i) = load_one(self.input.dtype, self.input.at(from + i))),
+            }
         }
     }
 

@@ -84,7 +84,7 @@ pub fn grad_input_with(
     let task = |task: usize, worker: usize| {
         // SAFETY: the workspace has room for every worker's tables, and rows of different tasks are different parts of the gradient.
         unsafe {
-            let patches = Patches::new(patches::part(scratch, worker, each), shape.taps(), shape.out_c, halves);
+            let patches = Patches::new(patches::part(scratch, worker, each), shape.taps(), shape.out_c, shape.in_c, halves);
             for phase_y in 0..shape.stride.0 {
                 for phase_x in 0..shape.stride.1 {
                     pass.phase(&patches, (phase_y, phase_x), task * block..rows.min((task + 1) * block));

@@ -24,6 +24,8 @@ pub(super) struct Patches {
     /// `runs[segment · PIXELS + pixel]`
     pub runs: *mut *const f32,
     pub outs: *mut *mut f32,
+    /// Where runs that reach over an edge are copied with zeros in the padding, if they are.
+    pub edges: *mut f32,
 }
 
 /// What of a convolution is stored in two bytes.
@@ -40,11 +42,17 @@ pub struct InHalves {
 /// Floats from one widened row to the next: a line more than needed, lest rows fall on the same cache set.
 const WIDENED: usize = DEPTH + LINE;
 
-/// Floats of one worker's tables, for `segments` runs per patch, zeros for runs inside pixels of `channels`, and results of `width`.
+/// Floats of one worker's tables, for `segments` runs per patch, zeros for runs inside pixels of `channels`, and results of `width`; copies of runs
+/// that reach over an edge come behind them.
 pub(super) fn per_worker(segments: usize, channels: usize, width: usize, halves: InHalves) -> usize {
+    SLIVERS + channels.next_multiple_of(LINE) + (POINTER * PIXELS * (segments + 1)).next_multiple_of(LINE) + conversions(width, halves)
+}
+
+/// Floats of the panel and the block.
+fn conversions(width: usize, halves: InHalves) -> usize {
     let panel = if halves.input { PIXELS * WIDENED } else { 0 };
     let block = if halves.output { PIXELS * width } else { 0 };
-    SLIVERS + channels.next_multiple_of(LINE) + (POINTER * PIXELS * (segments + 1)).next_multiple_of(LINE) + panel + block
+    panel + block
 }
 
 impl Patches {
@@ -52,7 +60,7 @@ impl Patches {
     ///
     /// # Safety
     /// `scratch` begins on a cache line and has [`per_worker`] floats for these arguments, of which nobody else makes use.
-    pub unsafe fn new(scratch: *mut f32, segments: usize, channels: usize, halves: InHalves) -> Patches {
+    pub unsafe fn new(scratch: *mut f32, segments: usize, channels: usize, width: usize, halves: InHalves) -> Patches {
         // SAFETY: the parts add up to `per_worker`; the pointer tables begin on a cache line, which is aligned enough for them.
         unsafe {
             let zeros = scratch.add(SLIVERS);
@@ -60,7 +68,8 @@ impl Patches {
             let runs = zeros.add(channels.next_multiple_of(LINE)).cast::<*const f32>();
             let panel = runs.cast::<f32>().add((POINTER * PIXELS * (segments + 1)).next_multiple_of(LINE));
             let block = panel.wrapping_add(if halves.input { PIXELS * WIDENED } else { 0 });
-            Patches { packed: scratch, panel, block, zeros, runs, outs: runs.add(segments * PIXELS).cast() }
+            let edges = panel.wrapping_add(conversions(width, halves));
+            Patches { packed: scratch, panel, block, zeros, runs, outs: runs.add(segments * PIXELS).cast(), edges }
         }
     }
 

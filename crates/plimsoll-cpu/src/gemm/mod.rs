@@ -19,6 +19,7 @@ mod vector;
 
 pub(crate) use blocks::zeros;
 pub use blocks::{Block, Take, blocks_workspace_len, gemm_blocks, gemm_blocks_with};
+pub(crate) use plan::{rows_alone, sums_go_on};
 
 use std::ops::Range;
 

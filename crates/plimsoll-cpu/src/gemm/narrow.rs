@@ -11,7 +11,7 @@ use super::{Matrix, pack};
 use crate::simd::Isa;
 
 /// Most columns of such a product: more fill vectors themselves.
-const COLUMNS: usize = 16;
+pub(super) const COLUMNS: usize = 16;
 
 /// k taken at once, each of them a run of A: as many as a processor follows as separate streams.
 const STREAMS: usize = 8;

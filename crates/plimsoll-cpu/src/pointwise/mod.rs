@@ -12,6 +12,7 @@ pub(crate) mod stretch;
 
 pub(crate) use code::larger;
 pub(crate) use math::{exp, log, sigmoid, tanh};
+pub(crate) use philox::fill as random_numbers;
 
 use crate::simd::Isa;
 use crate::threads::Pool;

@@ -12,7 +12,7 @@ const GROUP: usize = 4 * BLOCKS;
 /// # Safety
 /// `to` is writable for `count` floats.
 #[inline(always)]
-pub(super) unsafe fn fill(to: *mut f32, count: usize, random: &StepRandom, stream: u32, first: u64) {
+pub(crate) unsafe fn fill(to: *mut f32, count: usize, random: &StepRandom, stream: u32, first: u64) {
     let mut done = 0;
     while done < count {
         let element = first + done as u64;

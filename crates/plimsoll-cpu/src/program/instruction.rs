@@ -14,7 +14,7 @@ use crate::stored::{Halves, Reals as Numbers};
 use crate::threads::Pool;
 use plimsoll_core::DType;
 use plimsoll_core::device::StepInputs;
-use plimsoll_core::ops::{RecurrentGradInputs, RecurrentInputs};
+use plimsoll_core::ops::{RecurrentGradInputs, RecurrentInputs, WeightDropout};
 use plimsoll_core::random::StepRandom;
 use std::ops::Range;
 
@@ -188,6 +188,8 @@ pub(super) enum Work {
         a: (Stored, [usize; 2], bool),
         b: (Stored, [usize; 2], bool),
         c: Stored,
+        /// The sum that it goes on from; often where `c` is.
+        onto: Option<Floats>,
         workspace: Floats,
         epilogue: Option<Box<Expression>>,
     },
@@ -302,6 +304,8 @@ pub(super) struct AttentionWork {
     /// Queries, keys, values, and the result.
     pub heads: [HeadsOf; 4],
     pub mask: Option<(Address, DType)>,
+    /// Which weights are left out, and how many sequences a row of the batch has.
+    pub dropout: Option<(WeightDropout, usize)>,
     pub lse: Floats,
     pub workspace: Floats,
 }
@@ -309,6 +313,11 @@ pub(super) struct AttentionWork {
 impl AttentionWork {
     fn mask(&self, inputs: &StepInputs<'_>) -> Option<attention::KeyMask> {
         self.mask.map(|(address, dtype)| attention::KeyMask { start: address.resolve(inputs), dtype })
+    }
+
+    fn dropped(&self, inputs: &StepInputs<'_>) -> Option<attention::Dropped> {
+        let random = inputs.random;
+        self.dropout.map(|(dropout, sequences)| attention::Dropped { dropout, random, before: random.first_row * sequences as u64 })
     }
 }
 
@@ -337,7 +346,7 @@ impl Work {
                     moving.iter().for_each(|(i, address)| reducer.set_input(*i, address.resolve(inputs)));
                     reducer.run(pool, inputs.random, first_random(&inputs.random, *row));
                 }
-                Work::MatMul { a, b, c, workspace, epilogue } => {
+                Work::MatMul { a, b, c, onto, workspace, epilogue } => {
                     let matrix = |(stored, [rows, columns], turned): &(Stored, [usize; 2], bool)| {
                         let matrix = Matrix::of(&stored.read(inputs), *rows, *columns);
                         if *turned { matrix.transposed() } else { matrix }
@@ -354,8 +363,19 @@ impl Work {
                         }
                     };
                     let epilogue: gemm::Epilogue = if finish.is_some() { Some(&apply) } else { None };
-                    let to = c.address.resolve(inputs).cast();
-                    gemm::gemm(pool, Write::Set, a, b, to, b.cols, workspace, epilogue);
+                    let to: *mut f32 = c.address.resolve(inputs).cast();
+                    let write = match onto {
+                        Some(before) => {
+                            let from: *const f32 = before.address.resolve(inputs).cast();
+                            if from != to {
+                                // The plan lays them at the same place or at places apart.
+                                to.copy_from_nonoverlapping(from, before.count);
+                            }
+                            Write::Add
+                        }
+                        None => Write::Set,
+                    };
+                    gemm::gemm(pool, write, a, b, to, b.cols, workspace, epilogue);
                 }
                 Work::Conv { shape, input, filter, output, workspace, epilogue } => {
                     let finish = prepared(epilogue, inputs);
@@ -433,14 +453,15 @@ impl Work {
                 Work::Attention(work) => {
                     let [q, k, v, o] = work.heads.map(|heads| heads.resolve(inputs));
                     let lse = work.lse.address.resolve(inputs).cast();
-                    let tensors = Forward { q, k, v, mask: work.mask(inputs), o, lse };
+                    let tensors = Forward { q, k, v, mask: work.mask(inputs), dropped: work.dropped(inputs), o, lse };
                     attention::forward(pool, &work.shape, &tensors, work.workspace.write(inputs));
                 }
                 Work::AttentionGrad { forward: work, gradient, outputs } => {
                     let [q, k, v, o] = work.heads.map(|heads| heads.resolve(inputs));
                     let [d_q, d_k, d_v] = outputs.map(|heads| heads.resolve(inputs));
                     let (lse, d_o) = (work.lse.address.resolve(inputs).cast_const().cast(), gradient.resolve(inputs));
-                    let tensors = Backward { q, k, v, mask: work.mask(inputs), o, lse, d_o, d_q, d_k, d_v };
+                    let dropped = work.dropped(inputs);
+                    let tensors = Backward { q, k, v, mask: work.mask(inputs), dropped, o, lse, d_o, d_q, d_k, d_v };
                     attention::backward(pool, &work.shape, &tensors, work.workspace.write(inputs));
                 }
                 Work::Move { copies, output, zeros } => {

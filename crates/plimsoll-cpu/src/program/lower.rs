@@ -69,6 +69,24 @@ pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, threads: usize)
     Bytes((floats * size_of::<f32>()) as u64)
 }
 
+/// Whether a node gives the same bits if it gets its rows in pieces of `piece` times the batch; see [`plimsoll_core::Device::cut_rows`].
+pub(crate) fn cut_rows(graph: &Graph, node: &Node, piece: usize, rows: usize) -> bool {
+    match &node.op {
+        Op::Pointwise(_) => true,
+        Op::Reduce(op) => {
+            let elements = op.axes.iter().map(|axis| op.shape.dims()[*axis].bind(rows)).product();
+            reduce::results_alone(piece, elements)
+        }
+        Op::MatMul(op) => {
+            let (m, n, k) = op.dims(graph.shape(node.inputs[0]), graph.shape(node.inputs[1])).expect("checked when the node was added");
+            let (m, n, k) = (m.bind(rows), n.bind(rows), k.bind(rows));
+            let single = !graph.ty(node.outputs[0]).dtype.is_half();
+            single && if op.transpose_a { gemm::sums_go_on(m, n, k, piece) } else { gemm::rows_alone(piece, n, k) }
+        }
+        _ => false,
+    }
+}
+
 fn attention_shape(op: &Attention, graph: &Graph, node: &Node, rows: usize) -> AttentionShape {
     let tensors: Vec<&Shape> = node.inputs[..op.packing.tensors()].iter().map(|input| graph.shape(*input)).collect();
     let shape = op.shape(&tensors).expect("checked when the node was added");
@@ -81,6 +99,7 @@ fn attention_shape(op: &Attention, graph: &Graph, node: &Node, rows: usize) -> A
         depth: shape.depth,
         causal: op.causal,
         scale: op.scale(),
+        drops: op.dropout.is_some(),
     }
 }
 
@@ -130,8 +149,8 @@ impl Lowering<'_> {
         let (inputs, outputs) = (&node.inputs[..], &node.outputs[..]);
         let workspace = self.workspace(node, workspace)?;
         Ok(match &node.op {
-            Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Reshape(_) => {
-                return Err("is planned as a step, but does not run".to_string());
+            Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Reshape(_) | Op::Store(_) | Op::Load(_) => {
+                return Err("is planned as a step of the kernels, but does not run there".to_string());
             }
             Op::Pointwise(op) => Work::Pointwise(Box::new(self.expression(&op.expr, &op.shape, inputs, outputs)?)),
             Op::Reduce(op) => {
@@ -150,6 +169,7 @@ impl Lowering<'_> {
                     a: matrix(inputs[0], op.transpose_a)?,
                     b: matrix(inputs[1], op.transpose_b)?,
                     c: self.stored(outputs[0])?,
+                    onto: if op.onto { Some(self.floats(inputs[2])?) } else { None },
                     workspace,
                     epilogue: self.epilogue(op.epilogue.as_ref(), &inputs[2..], outputs[0])?,
                 }
@@ -236,8 +256,9 @@ impl Lowering<'_> {
                 Work::Move { copies: vec![(copy, self.address(inputs[0])?)], output: self.address(outputs[0])?, zeros: None }
             }
             Op::Slice(op) => {
-                let from = (self.dims(inputs[0])[op.axis], op.start);
-                let copy = StridedCopy::along(self.size(inputs[0]), &self.dims(outputs[0]), op.axis, from, (op.length, 0));
+                let unit = if self.program.graph.shape(inputs[0]).dims()[op.axis].is_batch() { self.rows } else { 1 };
+                let from = (self.dims(inputs[0])[op.axis], unit * op.start);
+                let copy = StridedCopy::along(self.size(inputs[0]), &self.dims(outputs[0]), op.axis, from, (unit * op.length, 0));
                 Work::Move { copies: vec![(copy, self.address(inputs[0])?)], output: self.address(outputs[0])?, zeros: None }
             }
             Op::Concat(op) => {
@@ -296,7 +317,9 @@ impl Lowering<'_> {
         let [q, k, v] = op.parts(shape.depth).map(|(tensor, start)| self.heads(node.inputs[tensor], start));
         let mask = node.inputs[op.packing.tensors()..node.inputs.len() - behind].first();
         let mask = mask.map(|mask| self.typed(*mask)).transpose()?;
-        Ok(AttentionWork { shape, heads: [q?, k?, v?, self.heads(o, 0)?], mask, lse: self.floats(lse)?, workspace })
+        let sequences = self.program.graph.shape(node.inputs[0]).dims()[0].factor();
+        let dropout = op.dropout.map(|dropout| (dropout, sequences));
+        Ok(AttentionWork { shape, heads: [q?, k?, v?, self.heads(o, 0)?], mask, dropout, lse: self.floats(lse)?, workspace })
     }
 
     /// Heads that begin at number `start` of each place of a tensor `[batch, length, width]`.
@@ -330,6 +353,7 @@ impl Lowering<'_> {
             Some(Place::Resident(offset)) => within(self.resident, offset),
             Some(Place::Input(column)) => Ok(Address::Column(column.0 as usize)),
             Some(Place::Scalar(scalar)) => Ok(Address::Scalar(scalar.0 as usize)),
+            Some(Place::Backing(_)) => Err(format!("{value} is in the backing store, where only loads reach")),
             None => Err(format!("{value} has no place in the plan")),
         }
     }

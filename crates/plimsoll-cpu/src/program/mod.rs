@@ -1,13 +1,16 @@
 //! A program resolved for a number of rows: a flat list of instructions, and a loop over them that allocates nothing.
 
+mod copies;
 mod instruction;
 mod lower;
 
-pub(crate) use lower::workspace;
+pub(crate) use lower::{cut_rows, workspace};
 
+use crate::copier::Copier;
 use crate::memory::{Block, CpuMemory};
 use crate::pointwise::element::any_non_finite;
 use crate::threads::Pool;
+use copies::Copies;
 use instruction::{Address, Work};
 use lower::Lowering;
 use plimsoll_core::device::{DeviceError, Loaded, StepInputs, StepMemory};
@@ -24,6 +27,8 @@ pub(crate) struct CpuProgram {
     resident: Arc<Block>,
     arena: Arc<Block>,
     instructions: Vec<Instruction>,
+    /// What runs beside the instructions, to and from the backing store.
+    copies: Option<Copies>,
     columns: Vec<Column>,
     scalars: usize,
     /// The outputs that are a single real number.
@@ -33,7 +38,8 @@ pub(crate) struct CpuProgram {
 
 struct Instruction {
     node: NodeId,
-    work: Work,
+    /// None for a copy, which another thread makes.
+    work: Option<Work>,
     /// What it makes.
     outputs: Vec<Output>,
     writes_state: bool,
@@ -69,7 +75,13 @@ impl CpuProgram {
     ///
     /// # Errors
     /// When an op is used in a way no kernel supports, or the memories are not this device's or too small.
-    pub fn load(pool: &Arc<Pool>, program: &Program, rows: usize, memory: &StepMemory<'_>) -> Result<CpuProgram, DeviceError> {
+    pub fn load(
+        pool: &Arc<Pool>,
+        copier: Option<&Arc<Copier>>,
+        program: &Program,
+        rows: usize,
+        memory: &StepMemory<'_>,
+    ) -> Result<CpuProgram, DeviceError> {
         let block = |memory: &dyn plimsoll_core::device::Memory| match memory.as_any().downcast_ref::<CpuMemory>() {
             Some(memory) => Ok(Arc::clone(&memory.0)),
             None => Err(unsupported("the memory was made by another device")),
@@ -83,9 +95,18 @@ impl CpuProgram {
                 let op = node.op.define().name();
                 unsupported(if node.scope.is_empty() { format!("{op}: {what}") } else { format!("{op} of `{}`: {what}", node.scope) })
             };
-            let outputs = node.outputs.iter().map(|value| output(&lowering, *value)).collect::<Result<Vec<_>, _>>().map_err(named)?;
-            let work = lowering.lower(node, program.workspaces[step]).map_err(named)?;
-            let writes_state = node.outputs.iter().any(|value| matches!(program.places[value.0 as usize], Some(Place::Resident(_))));
+            let here = |value: &&ValueId| !matches!(program.places[value.0 as usize], Some(Place::Backing(_)));
+            let outputs = node.outputs.iter().filter(here).map(|value| output(&lowering, *value));
+            let outputs = outputs.collect::<Result<Vec<_>, _>>().map_err(named)?;
+            let work = match node.op {
+                Op::Store(_) | Op::Load(_) => None,
+                _ => Some(lowering.lower(node, program.workspaces[step]).map_err(named)?),
+            };
+            let writes_state = node.outputs.iter().any(|value| match program.places[value.0 as usize] {
+                Some(Place::Resident(_)) => true,
+                Some(Place::Backing(_)) => program.graph.updates().iter().any(|(_, changed)| changed == value),
+                _ => false,
+            });
             instructions.push(Instruction { node: *id, work, outputs, writes_state });
         }
         let columns = program.graph.inputs().iter().map(|input| Column {
@@ -94,6 +115,8 @@ impl CpuProgram {
             alignment: input.ty.dtype.size(),
         });
         let guard = guard(&lowering, &instructions).map_err(unsupported)?;
+        let hold = guard.as_ref().map_or(0, |guard| guard.after + 1);
+        let copies = Copies::of(&lowering, hold, copier, memory.backing)?;
         let numbers = program.numbers().map(|(_, value)| output(&lowering, value)).collect::<Result<Vec<_>, _>>().map_err(unsupported)?;
         Ok(CpuProgram {
             pool: Arc::clone(pool),
@@ -101,6 +124,7 @@ impl CpuProgram {
             scalars: program.graph.scalars().len(),
             numbers,
             guard,
+            copies,
             instructions,
             resident,
             arena,
@@ -133,9 +157,15 @@ impl Loaded for CpuProgram {
         self.check(inputs)?;
         let _alone = (self.arena.lock(), self.resident.lock());
         let guard = self.guard.as_ref();
+        // SAFETY: both locks are held, and the copies begin and are waited for as their overlap with the instructions says.
+        let copying = self.copies.as_ref().map(|copies| unsafe { copies.run() });
         for (i, instruction) in self.instructions.iter_mut().enumerate() {
+            if let Some(copying) = &copying {
+                copying.before(i)?;
+            }
+            let Some(work) = &mut instruction.work else { continue };
             // SAFETY: the inputs were just checked, both locks are held, and addresses come from the plan for memories of its sizes.
-            unsafe { instruction.work.run(&self.pool, inputs) };
+            unsafe { work.run(&self.pool, inputs) };
             if let Some(guard) = guard
                 && guard.after == i
                 && guard.loss.is_broken()
@@ -143,7 +173,7 @@ impl Loaded for CpuProgram {
                 return Err(DeviceError::NonFinite);
             }
         }
-        Ok(())
+        copying.map_or(Ok(()), |copying| copying.before(self.instructions.len()))
     }
 
     fn outcome(&mut self, back: u64, numbers: &mut [f32]) -> Result<(), DeviceError> {
@@ -162,9 +192,13 @@ impl Loaded for CpuProgram {
         let inputs = inputs.ok_or_else(|| unsupported("the inputs of earlier runs are not kept"))?;
         self.check(inputs)?;
         let _alone = (self.arena.lock(), self.resident.lock());
-        for instruction in self.instructions.iter_mut().take_while(|instruction| !instruction.writes_state) {
-            // SAFETY: as in `run`.
-            unsafe { instruction.work.run(&self.pool, inputs) };
+        for (i, instruction) in self.instructions.iter_mut().enumerate().take_while(|(_, instruction)| !instruction.writes_state) {
+            match &mut instruction.work {
+                // SAFETY: as in `run`.
+                Some(work) => unsafe { work.run(&self.pool, inputs) },
+                // SAFETY: as in `run`; nothing else runs meanwhile.
+                None => unsafe { self.copies.as_ref().map_or(Ok(()), |copies| copies.make(i)) }?,
+            }
             if instruction.outputs.iter().any(Output::is_broken) {
                 return Ok(Some(instruction.node));
             }

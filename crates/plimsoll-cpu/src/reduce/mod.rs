@@ -109,6 +109,11 @@ pub fn workspace_len(dims: &[usize], axes: &[usize]) -> usize {
     if worth > 1 { TASKS * 2 * layout.columns.min(WIDTH) } else { 0 }
 }
 
+/// Whether results of a reduction of `elements` each are the same bits whatever their number, if they are at least `least`.
+pub(crate) fn results_alone(least: usize, elements: usize) -> bool {
+    least > 1 && (elements < 2 * CHUNK || least >= TASKS)
+}
+
 impl Reducer {
     /// Compiles the reduction of an expression over `dims` along `axes`.
     ///

@@ -3,5 +3,6 @@
 mod guard;
 mod model;
 mod op_table;
+mod planned;
 mod precision;
 mod training;

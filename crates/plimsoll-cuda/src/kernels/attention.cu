@@ -39,7 +39,7 @@ for (int k0 = 0; k0 < end; k0 += BK) {
         const float faded = largest == LOWEST ? 1.0f : expf(top[r] - largest);
         for (int s = 0; s < RK; s++) {
             const float weight = largest == LOWEST ? 0.0f : expf(score[r][s] - largest);
-            weights[(ty + 16 * r) * (BK + 4) + tx + 16 * s] = weight;
+            weights[(ty + 16 * r) * (BK + 4) + tx + 16 * s] = weight * kept((unsigned long long)blockIdx.x * QUERIES + q0 + ty + 16 * r, k0 + tx + 16 * s);
             added += weight;
         }
         for (int offset = 8; offset > 0; offset /= 2) added += __shfl_xor_sync(0xffffffffu, added, offset, 16);

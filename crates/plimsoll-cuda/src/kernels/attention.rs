@@ -20,6 +20,8 @@ pub(crate) struct Heads<'a> {
     pub types: Vec<DType>,
     /// Type of the mask of the keys.
     pub mask: Option<DType>,
+    /// Sequences that a row of the batch has.
+    pub sequences: usize,
 }
 
 /// The most of a head's depth that is in shared memory at a time.
@@ -84,6 +86,9 @@ impl Heads<'_> {
         if let Some(dtype) = self.mask {
             parameters.push(parameter(dtype, "mask", Argument::Input(self.types.len())));
         }
+        if self.op.dropout.is_some() {
+            parameters.push(("const Header* header".to_string(), Argument::Header));
+        }
         parameters
     }
 
@@ -102,16 +107,34 @@ impl Heads<'_> {
         if self.mask.is_none() {
             body += "const unsigned char* mask = nullptr;\n";
         }
+        // What only multiplies results by their gradients knows no weights.
+        if self.op.dropout.is_none() || parameters.iter().any(|(_, argument)| *argument == Argument::Header) {
+            body += &self.kept();
+        }
         let extent = batch * (queries.max(keys)) * widths.iter().max().expect("there is a tensor");
         let _ = writeln!(body, "const float SCALE = number({:#x});\nusing Index = {};", op.scale, index_type(extent));
         let causal = if op.causal { ", causal" } else { "" };
+        let dropout = op.dropout.map_or(String::new(), |dropout| format!(", dropout {}", dropout.rate()));
         Kernel {
-            what: format!("{what}: {batch} × {} heads on {}, {queries} × {keys} × {depth}{causal}", op.heads, op.kv_heads),
+            what: format!("{what}: {batch} × {} heads on {}, {queries} × {keys} × {depth}{causal}{dropout}", op.heads, op.kv_heads),
             parameters,
             body: body + text,
             blocks,
             threads: THREADS as u32,
         }
+    }
+
+    /// What dropout multiplies the weight of key `j` by in a row, which is a query of a head of a sequence, counted over all of them.
+    fn kept(&self) -> String {
+        let Some(dropout) = self.op.dropout else { return "const auto kept = [](unsigned long long, int) { return 1.0f; };\n".to_string() };
+        let before = self.sequences * self.op.heads * self.queries;
+        let drawn = format!("uniform(header, {}, (header->first_row * {before} + row) * KEYS + j)", dropout.stream);
+        format!(
+            "const float RATE = number({:#x}), KEPT = number({:#x});\n\
+             const auto kept = [&](unsigned long long row, int j) {{ return {drawn} < RATE ? 0.0f : KEPT; }};\n",
+            dropout.rate,
+            dropout.kept().to_bits()
+        )
     }
 
     /// How long a place of each tensor is.

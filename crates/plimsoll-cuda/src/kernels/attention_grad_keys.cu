@@ -44,8 +44,9 @@ for (int head = kv_head * (HEADS / KV_HEADS); head < (kv_head + 1) * (HEADS / KV
             for (int s = 0; s < RK; s++) {
                 const bool visible = seen[s] && i < QUERIES && (!CAUSAL || k0 + ty + 16 * s <= i);
                 const float weight = visible ? expf(score[s][r] * SCALE - logarithm) : 0.0f;
-                weights[(ty + 16 * s) * (BQ + 4) + tx + 16 * r] = weight;
-                changes[(ty + 16 * s) * (BQ + 4) + tx + 16 * r] = visible ? weight * (slope[s][r] - part) * SCALE : 0.0f;
+                const float factor = kept((unsigned long long)row + i, k0 + ty + 16 * s);
+                weights[(ty + 16 * s) * (BQ + 4) + tx + 16 * r] = weight * factor;
+                changes[(ty + 16 * s) * (BQ + 4) + tx + 16 * r] = visible ? weight * (slope[s][r] * factor - part) * SCALE : 0.0f;
             }
         }
         #pragma unroll

@@ -36,7 +36,8 @@ for (int k0 = 0; k0 < end; k0 += BK) {
         for (int r = 0; r < RQ; r++) {
             const bool visible = seen && (!CAUSAL || j <= q0 + ty + 16 * r);
             const float weight = visible ? expf(score[r][s] * SCALE - logarithm[r]) : 0.0f;
-            changes[(ty + 16 * r) * (BK + 4) + tx + 16 * s] = visible ? weight * (slope[r][s] - part[r]) * SCALE : 0.0f;
+            const float factor = kept((unsigned long long)blockIdx.x * QUERIES + q0 + ty + 16 * r, j);
+            changes[(ty + 16 * r) * (BK + 4) + tx + 16 * s] = visible ? weight * (slope[r][s] * factor - part[r]) * SCALE : 0.0f;
         }
     }
     #pragma unroll

@@ -40,7 +40,7 @@ impl Conv {
     }
 
     /// Elements of the filter that belong to one output channel.
-    fn taps(&self) -> usize {
+    pub fn taps(&self) -> usize {
         self.window.size.0 * self.window.size.1 * self.inner()
     }
 

@@ -17,6 +17,7 @@ mod reduce;
 mod report;
 #[cfg(test)]
 mod tests;
+mod turn;
 
 pub(crate) use attention::{Heads, attention, attention_grad, attention_grad_workspace};
 pub(crate) use convolution::{Conv, forward, grad_filter, grad_filter_workspace, grad_input};
@@ -29,6 +30,7 @@ pub(crate) use product::{matmul, narrowed};
 pub(crate) use recurrent::{recurrent, recurrent_grad, recurrent_grad_workspace, recurrent_workspace};
 pub(crate) use reduce::{reduce, reduce_workspace};
 pub(crate) use report::report;
+pub(crate) use turn::turned;
 
 use plimsoll_core::DType;
 use std::fmt::Write;

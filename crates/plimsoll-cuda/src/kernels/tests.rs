@@ -2,7 +2,7 @@
 
 use super::*;
 use plimsoll_core::expr::{Binary, Expr, Unary};
-use plimsoll_core::ops::{Activation, Attention, Cell, Packing, Recurrent, RecurrentGrad, Reduction, Window};
+use plimsoll_core::ops::{Activation, Attention, Cell, Packing, Recurrent, RecurrentGrad, Reduction, WeightDropout, Window};
 
 fn site<'a>(expr: &'a Expr, dims: &'a [usize], operands: &'a [Operand<'a>], row: u64) -> Site<'a> {
     Site { expr, dims, operands, row, at_hand: &[] }
@@ -101,6 +101,14 @@ fn elements_in_another_place() {
     insta::assert_snapshot!(kernels.iter().map(text).collect::<String>());
 }
 
+/// A filter of 3×3×5 by 40 channels to cuDNN's order in two bytes, and its gradient back.
+#[test]
+fn filters_in_another_order() {
+    let there = turned((45, 40), (DType::F32, Argument::Input(1)), (DType::BF16, Argument::Workspace));
+    let back = turned((40, 45), (DType::BF16, Argument::Workspace), (DType::F32, Argument::Output(0))).guarded(false);
+    insta::assert_snapshot!([there, back].iter().map(text).collect::<String>());
+}
+
 #[test]
 fn what_the_host_is_told() {
     insta::assert_snapshot!(text(&report(2, true)));
@@ -127,16 +135,21 @@ fn rows_of_a_table_and_their_sum() {
 fn attention_in_tiles() {
     let plain = Attention::new(Packing::All, 12, 64);
     let causal = Attention { causal: true, ..plain };
-    let all = Heads { op: &causal, batch: 2, queries: 100, keys: 100, depth: 64, types: vec![DType::BF16], mask: None };
+    let all = Heads { op: &causal, batch: 2, queries: 100, keys: 100, depth: 64, types: vec![DType::BF16], mask: None, sequences: 1 };
     insta::assert_snapshot!("attention", text(&attention(&all)));
     insta::assert_snapshot!("attention_grad", attention_grad(&all, DType::F32).iter().map(text).collect::<String>());
     // What is not in these texts: tensors of their own, shared heads, a mask, and a head deeper than a tile.
     let shared = Attention { kv_heads: 2, ..Attention::new(Packing::Separate, 4, 67) };
     let types = vec![DType::F32, DType::F16, DType::BF16];
-    let apart = Heads { op: &shared, batch: 3, queries: 5, keys: 40, depth: 67, types, mask: Some(DType::U8) };
+    let apart = Heads { op: &shared, batch: 3, queries: 5, keys: 40, depth: 67, types, mask: Some(DType::U8), sequences: 1 };
     let heads: Vec<String> =
-        [vec![attention(&apart)], attention_grad(&apart, DType::F16)].concat().iter().map(|kernel| beginning(kernel, 12)).collect();
+        [vec![attention(&apart)], attention_grad(&apart, DType::F16)].concat().iter().map(|kernel| beginning(kernel, 13)).collect();
     insta::assert_snapshot!("attention_of_separate_tensors", heads.join("\n"));
+    let dropping = Attention { dropout: Some(WeightDropout::new(0.25, 3)), ..causal.clone() };
+    let all = Heads { op: &dropping, sequences: 2, ..all };
+    let heads: Vec<String> =
+        [vec![attention(&all)], attention_grad(&all, DType::F32)].concat().iter().map(|kernel| beginning(kernel, 13)).collect();
+    insta::assert_snapshot!("attention_with_dropout", heads.join("\n"));
 }
 
 #[test]

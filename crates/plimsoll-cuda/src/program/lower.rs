@@ -1,10 +1,12 @@
 //! From a node of a planned graph to kernels and products, and how much scratch those will need.
 
+use crate::convolutions::{self, Convolutions, Kind, Way};
+use crate::cudnn::Request;
 use crate::kernels::{self, Argument, Conv, Heads, Kernel, Operand, Site};
 use crate::products;
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Graph, Node, StateKind};
-use plimsoll_core::ops::{Attention, MatMul, Window};
+use plimsoll_core::ops::{Attention, Conv2d, MatMul};
 use plimsoll_core::plan::{Place, Plan, Program};
 use plimsoll_core::{Bytes, DType, Op, Shape, ValueId};
 
@@ -17,6 +19,10 @@ pub(super) struct Lowering<'a> {
     pub loss: Option<ValueId>,
     /// Whether matrix products go through the library.
     pub library: bool,
+    /// Whether convolutions can go through cuDNN.
+    pub cudnn: bool,
+    /// Who computes convolutions.
+    pub convolutions: Convolutions,
 }
 
 /// One piece of a node's work.
@@ -27,16 +33,34 @@ pub(super) enum Work {
     Product {
         extents: (usize, usize, usize),
         transpose: (bool, bool),
+        /// Which inputs of the node its operands are.
+        operands: [usize; 2],
         /// Of both operands and of the result.
         types: (DType, DType),
-        /// The operand that was narrowed to the beginning of the scratch, and how many bytes of that it takes.
+        /// The input that was narrowed to the beginning of the scratch, and how many bytes of that it takes.
         narrowed: Option<(usize, u64)>,
-        fallback: Kernel,
+        fallback: Vec<Kernel>,
     },
+    /// A convolution through cuDNN.
+    Convolution(Box<Convolving>),
+}
+
+/// A convolution through cuDNN, with what belongs to it.
+pub(super) struct Convolving {
+    pub request: Request,
+    /// Image, filter and result.
+    pub tensors: [Argument; 3],
+    /// How many bytes at the beginning of the scratch the filter takes.
+    pub filter: u64,
+    /// What has to be done before and after it, with the values that the inputs of each are.
+    pub before: Option<Kernel>,
+    pub after: Vec<(Kernel, Vec<ValueId>)>,
+    /// What does all of that instead where cuDNN refuses.
+    pub fallback: Vec<Kernel>,
 }
 
 /// The scratch of a node for at most `rows` rows. The same on every GPU and without one.
-pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize) -> Bytes {
+pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, convolutions: Convolutions) -> Bytes {
     let dims = |value: ValueId| graph.shape(value).bind(rows);
     Bytes(match &node.op {
         Op::Reduce(op) => kernels::reduce_workspace(&op.shape.bind(rows), &op.axes),
@@ -44,8 +68,9 @@ pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize) -> Bytes {
             let (m, n, _) = extents(op, graph, node, rows);
             products::workspace(m, n) + narrowed(graph, node, rows).map_or(0, |(_, bytes, _)| bytes)
         }
-        Op::Conv2dGradFilter(op) => {
-            kernels::grad_filter_workspace(&conv(&op.window, op.groups, &dims(node.inputs[0]), &dims(node.inputs[1])))
+        Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Conv2dGradFilter(_) => {
+            let (kind, conv, types) = convolution(graph, node, rows);
+            convolutions::workspace(kind, &conv, types, convolutions)
         }
         Op::AttentionGrad(op) => {
             let [.., o, _, _] = node.inputs[..] else { unreachable!("checked when the node was added") };
@@ -75,8 +100,28 @@ fn narrowed(graph: &Graph, node: &Node, rows: usize) -> Option<(usize, u64, DTyp
     Some((operand, products::narrowed_bytes(DType::F32, common, elements), common))
 }
 
-fn conv(window: &Window, groups: usize, image: &[usize], result: &[usize]) -> Conv {
-    Conv { window: *window, groups, image: four(image), result: four(result) }
+/// Whether cuDNN computes some of a program for at most `rows` rows, where it is found.
+pub(crate) fn wants_cudnn(program: &Program, rows: usize, convolutions: Convolutions) -> bool {
+    let wanted = |node: &Node| {
+        matches!(node.op, Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Conv2dGradFilter(_)) && {
+            let (kind, conv, types) = convolution(&program.graph, node, rows);
+            matches!(convolutions::way(kind, &conv, types, convolutions), Way::Cudnn(_))
+        }
+    };
+    convolutions != Convolutions::Generated && program.order.iter().any(|id| wanted(program.graph.node(*id)))
+}
+
+/// What a node that is a convolution or a gradient of one computes, and the types of its image, filter and result or of their gradients.
+pub(crate) fn convolution(graph: &Graph, node: &Node, rows: usize) -> (Kind, Conv, [DType; 3]) {
+    let (kind, window, groups, [image, filter, result]) = match &node.op {
+        Op::Conv2d(op) => (Kind::Forward, op.window, op.groups, [node.inputs[0], node.inputs[1], node.outputs[0]]),
+        Op::Conv2dGradInput(op) => (Kind::GradInput, op.window, op.groups, [node.outputs[0], node.inputs[0], node.inputs[1]]),
+        Op::Conv2dGradFilter(op) => (Kind::GradFilter, op.window, op.groups, [node.inputs[0], node.outputs[0], node.inputs[1]]),
+        _ => unreachable!("only called for convolutions"),
+    };
+    let dims = |value: ValueId| four(&graph.shape(value).bind(rows));
+    let conv = Conv { window, groups, image: dims(image), result: dims(result) };
+    (kind, conv, [image, filter, result].map(|value| graph.ty(value).dtype))
 }
 
 fn four(dims: &[usize]) -> [usize; 4] {
@@ -94,32 +139,15 @@ impl Lowering<'_> {
             Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Reshape(_) => {
                 return Err("is planned as a step, but does not run".to_string());
             }
+            // Copies have streams of their own.
+            Op::Store(_) | Op::Load(_) => vec![],
             Op::Pointwise(op) => {
                 let dtypes: Vec<DType> = outputs.iter().map(|output| self.dtype(*output)).collect();
                 one(self.with_site(&op.expr, &op.shape, inputs, &[], |site| kernels::pointwise(site, &dtypes)))
             }
             Op::Reduce(op) => all(self.with_site(&op.expr, &op.shape, inputs, &[], |site| kernels::reduce(site, &op.axes, op.kind))),
             Op::MatMul(op) => self.matmul(op, node, guarded)?,
-            Op::Conv2d(op) => {
-                let types = self.reals([inputs[0], inputs[1], outputs[0]])?;
-                let conv = conv(&op.window, op.groups, &self.dims(inputs[0]), &self.dims(outputs[0]));
-                one(match &op.epilogue {
-                    None => kernels::forward(&conv, types, None),
-                    Some(expr) => {
-                        let seen: Vec<ValueId> = [&outputs[..1], &inputs[2..]].concat();
-                        let shape = self.program.graph.shape(outputs[0]);
-                        self.with_site(expr, shape, &seen, &[(0, "value")], |site| kernels::forward(&conv, types, Some(site)))
-                    }
-                })
-            }
-            Op::Conv2dGradInput(op) => {
-                let types = self.reals([inputs[0], inputs[1], outputs[0]])?;
-                one(kernels::grad_input(&conv(&op.window, op.groups, &self.dims(outputs[0]), &self.dims(inputs[1])), types))
-            }
-            Op::Conv2dGradFilter(op) => {
-                let types = self.reals([inputs[0], inputs[1]])?;
-                all(kernels::grad_filter(&conv(&op.window, op.groups, &self.dims(inputs[0]), &self.dims(inputs[1])), types))
-            }
+            Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Conv2dGradFilter(_) => self.convolution(node, guarded)?,
             Op::Recurrent(op) => {
                 let (sequence, numbers): (_, Vec<usize>) = (self.dims(inputs[0]), (0..inputs.len()).collect());
                 all(kernels::recurrent(op, sequence[0], sequence[1], &numbers, |i| self.dtype(inputs[i])))
@@ -146,7 +174,10 @@ impl Lowering<'_> {
                 one(kernels::avg_pool_grad(&op.window, four(&self.dims(outputs[0])), four(&self.dims(inputs[0])), dtype))
             }
             Op::Transpose(op) => one(kernels::transpose(self.size(inputs[0]), &self.dims(inputs[0]), &op.order)),
-            Op::Slice(op) => one(kernels::slice(self.size(inputs[0]), &self.dims(inputs[0]), &self.dims(outputs[0]), op.axis, op.start)),
+            Op::Slice(op) => {
+                let unit = if self.program.graph.shape(inputs[0]).dims()[op.axis].is_batch() { self.rows } else { 1 };
+                one(kernels::slice(self.size(inputs[0]), &self.dims(inputs[0]), &self.dims(outputs[0]), op.axis, unit * op.start))
+            }
             Op::Pad(op) => one(kernels::pad(self.size(inputs[0]), &self.dims(inputs[0]), &self.dims(outputs[0]), op.axis, op.before)),
             Op::Gather(_) => {
                 let (table, count) = (self.dims(inputs[0]), self.dims(inputs[1]).iter().product());
@@ -177,6 +208,9 @@ impl Lowering<'_> {
 
     fn matmul(&self, op: &MatMul, node: &Node, guarded: bool) -> Result<Vec<Work>, String> {
         let (inputs, output) = (&node.inputs[..], node.outputs[0]);
+        if op.onto {
+            return Err("goes on from a sum, which is not done on a GPU: nothing is cut there".to_string());
+        }
         let types = self.reals([inputs[0], inputs[1], output])?;
         let extents = extents(op, &self.program.graph, node, self.rows);
         let fallback = kernels::matmul(extents, op.transpose_a, op.transpose_b, types);
@@ -189,7 +223,9 @@ impl Lowering<'_> {
                 });
                 let narrowed = narrowed.map(|(operand, bytes, _)| (operand, bytes));
                 let transpose = (op.transpose_a, op.transpose_b);
-                copy.into_iter().chain([Work::Product { extents, transpose, types: (common, types[2]), narrowed, fallback }]).collect()
+                let fallback = vec![fallback];
+                let product = Work::Product { extents, transpose, operands: [0, 1], types: (common, types[2]), narrowed, fallback };
+                copy.into_iter().chain([product]).collect()
             }
             // The library cannot be told to leave a state alone; our own kernel can.
             None => vec![Work::Kernel(fallback, inputs.to_vec())],
@@ -201,6 +237,95 @@ impl Lowering<'_> {
             works.push(Work::Kernel(kernel, seen));
         }
         Ok(works)
+    }
+
+    /// A convolution or a gradient of one, the way the rule says where that can be gone.
+    fn convolution(&self, node: &Node, guarded: bool) -> Result<Vec<Work>, String> {
+        let (inputs, output) = (&node.inputs[..], node.outputs[0]);
+        let (kind, conv, types) = convolution(&self.program.graph, node, self.rows);
+        self.reals([inputs[0], inputs[1], output])?;
+        let fallback = self.generated(kind, &conv, types, node);
+        let in_arena = matches!(self.program.places.get(output.0 as usize).copied().flatten(), Some(Place::Arena(_)));
+        match convolutions::way(kind, &conv, types, self.convolutions) {
+            _ if self.convolutions == Convolutions::Generated => {}
+            Way::Generated => {}
+            // A library cannot be told to leave a state alone; our own kernel can.
+            Way::Product(dtype) if self.library && !guarded => return Ok(self.product(kind, &conv, types, dtype, node, fallback)),
+            // The filter's gradient is brought into its place by a kernel of ours. Else a result must be what may be lost while the library is tried.
+            Way::Cudnn(dtype) if self.cudnn && (kind == Kind::GradFilter || in_arena && !guarded) => {
+                return Ok(vec![self.through_cudnn(kind, &conv, types, dtype, node, fallback)]);
+            }
+            Way::Product(_) | Way::Cudnn(_) => {}
+        }
+        Ok(fallback.into_iter().map(|kernel| Work::Kernel(kernel, inputs.to_vec())).collect())
+    }
+
+    /// A convolution in generated kernels.
+    fn generated(&self, kind: Kind, conv: &Conv, [image, filter, result]: [DType; 3], node: &Node) -> Vec<Kernel> {
+        match (kind, &node.op) {
+            (Kind::GradInput, _) => vec![kernels::grad_input(conv, [filter, result, image])],
+            (Kind::GradFilter, _) => kernels::grad_filter(conv, [image, result]),
+            (Kind::Forward, Op::Conv2d(Conv2d { epilogue: Some(expr), .. })) => {
+                let seen: Vec<ValueId> = [&node.outputs[..1], &node.inputs[2..]].concat();
+                let shape = self.program.graph.shape(node.outputs[0]);
+                let write = |site: &Site<'_>| kernels::forward(conv, [image, filter, result], Some(site));
+                vec![self.with_site(expr, shape, &seen, &[(0, "value")], write)]
+            }
+            (Kind::Forward, _) => vec![kernels::forward(conv, [image, filter, result], None)],
+        }
+    }
+
+    /// A convolution whose window is one pixel as the product that it is.
+    fn product(&self, kind: Kind, conv: &Conv, types: [DType; 3], dtype: DType, node: &Node, fallback: Vec<Kernel>) -> Vec<Work> {
+        // Filters lie as matrices of input channels × output channels.
+        let (operands, transpose, filter, result) = match kind {
+            Kind::Forward => ([0, 1], (false, false), Some(1), types[2]),
+            Kind::GradInput => ([1, 0], (false, true), Some(0), types[0]),
+            Kind::GradFilter => ([0, 1], (true, false), None, types[1]),
+        };
+        let narrowed = filter.filter(|_| types[1] != dtype);
+        let bytes = convolutions::narrowed_bytes(kind, conv, types[1], dtype);
+        let copy = narrowed.map(|filter| {
+            let elements = self.dims(node.inputs[filter]).iter().product();
+            Work::Kernel(kernels::narrowed(filter, elements, dtype), node.inputs.clone())
+        });
+        let narrowed = narrowed.map(|filter| (filter, bytes));
+        let extents = convolutions::extents(kind, conv);
+        // What follows the product is a kernel of its own, so what stands in for the product may not contain it.
+        let plain = match &node.op {
+            Op::Conv2d(op) if op.epilogue.is_some() => vec![kernels::forward(conv, types, None)],
+            _ => fallback,
+        };
+        let product = Work::Product { extents, transpose, operands, types: (dtype, result), narrowed, fallback: plain };
+        let after = self.epilogue(node).into_iter().map(|(kernel, seen)| Work::Kernel(kernel, seen));
+        copy.into_iter().chain([product]).chain(after).collect()
+    }
+
+    /// A convolution through cuDNN, which wants filters in its own order and one type for everything.
+    fn through_cudnn(&self, kind: Kind, conv: &Conv, types: [DType; 3], dtype: DType, node: &Node, fallback: Vec<Kernel>) -> Work {
+        let (taps, out) = (conv.taps(), conv.result[3]);
+        let (filter, inputs) = (Argument::Workspace, node.inputs.clone());
+        let brought = |operand: usize| kernels::turned((taps, out), (types[1], Argument::Input(operand)), (dtype, filter));
+        let (tensors, before, after) = match kind {
+            Kind::Forward => ([Argument::Input(0), filter, Argument::Output(0)], Some(brought(1)), self.epilogue(node)),
+            Kind::GradInput => ([Argument::Output(0), filter, Argument::Input(1)], Some(brought(0)), vec![]),
+            Kind::GradFilter => {
+                let back = kernels::turned((out, taps), (dtype, filter), (types[1], Argument::Output(0)));
+                ([Argument::Input(0), filter, Argument::Input(1)], None, vec![(back, inputs)])
+            }
+        };
+        let request = Request { kind, conv: *conv, dtype };
+        let filter = convolutions::filter_bytes(conv, dtype);
+        Work::Convolution(Box::new(Convolving { request, tensors, filter, before, after, fallback }))
+    }
+
+    /// The expression behind a convolution as a kernel of its own, over results that are in memory.
+    fn epilogue(&self, node: &Node) -> Vec<(Kernel, Vec<ValueId>)> {
+        let (Op::Conv2d(Conv2d { epilogue: Some(expr), .. }), output) = (&node.op, node.outputs[0]) else { return vec![] };
+        let seen: Vec<ValueId> = [&[output], &node.inputs[2..]].concat();
+        let dtypes = [self.dtype(output)];
+        let kernel = self.with_site(expr, self.program.graph.shape(output), &seen, &[], |site| kernels::pointwise(site, &dtypes));
+        vec![(kernel, seen)]
     }
 
     /// An attention whose inputs are the packing's tensors, perhaps a mask, and some more behind.
@@ -217,14 +342,29 @@ impl Lowering<'_> {
             depth: shape.depth,
             types: tensors.iter().map(|tensor| self.dtype(*tensor)).collect(),
             mask: mask.map(|mask| self.dtype(*mask)),
+            sequences: shape.batch.factor(),
         }
     }
 
     /// Whether the node changes a state that must stay good when the loss is not finite. Sums of gradients begin anew with the next batch.
     fn is_guarded(&self, node: &Node) -> bool {
-        let kept = |offset: Bytes| self.plan.states.iter().any(|state| state.offset == offset && state.kind != StateKind::Accumulator);
+        let kept = |offset: Bytes| {
+            self.plan.states.iter().any(|state| !state.stored && state.offset == offset && state.kind != StateKind::Accumulator)
+        };
         let place = |value: &ValueId| self.program.places[value.0 as usize];
-        self.loss.is_some() && node.outputs.iter().any(|value| matches!(place(value), Some(Place::Resident(offset)) if kept(offset)))
+        let changes = |value: &ValueId| matches!(place(value), Some(Place::Resident(offset)) if kept(offset)) || self.renews(*value);
+        self.loss.is_some() && node.outputs.iter().any(changes)
+    }
+
+    /// Whether a value is stored as the new value of a state that must stay good. It is made where the old one was loaded, so that a kernel that
+    /// leaves it alone leaves the old one to be stored.
+    fn renews(&self, value: ValueId) -> bool {
+        let graph = &self.program.graph;
+        graph.updates().iter().any(|(state, stored)| {
+            let store = graph.producer(*stored);
+            let kept = self.plan.states[state.0 as usize].kind != StateKind::Accumulator;
+            matches!(store.op, Op::Store(_)) && kept && super::root(self.program, store.inputs[0]) == value
+        })
     }
 
     fn with_site<T>(
@@ -268,6 +408,12 @@ impl Work {
         match self {
             Work::Kernel(kernel, inputs) => Work::Kernel(kernel.guarded(after_loss), inputs),
             product @ Work::Product { .. } => product,
+            Work::Convolution(mut work) => {
+                let guard = |kernel: Kernel| kernel.guarded(after_loss);
+                work.after = work.after.into_iter().map(|(kernel, seen)| (guard(kernel), seen)).collect();
+                work.fallback = work.fallback.into_iter().map(guard).collect();
+                Work::Convolution(work)
+            }
         }
     }
 }
@@ -322,6 +468,7 @@ impl Addresses<'_> {
             Some(Place::Resident(offset)) => within(self.resident, offset),
             Some(Place::Input(column)) => Ok(Address::Slot(self.columns[column.0 as usize] as u64)),
             Some(Place::Scalar(scalar)) => Ok(Address::Slot(self.scalars as u64 + 4 * u64::from(scalar.0))),
+            Some(Place::Backing(_)) => Err(format!("{value} is in the backing store, where only loads reach")),
             None => Err(format!("{value} has no place in the plan")),
         }
     }

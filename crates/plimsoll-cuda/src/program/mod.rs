@@ -1,18 +1,24 @@
 //! A program resolved for a number of rows: kernels and products with their addresses, recorded once per slot and then replayed.
 
+mod assembly;
 mod lower;
 
-pub(crate) use lower::workspace;
+#[cfg(test)]
+pub(crate) use lower::convolution;
+pub(crate) use lower::{wants_cudnn, workspace};
 
+use crate::cudnn::Convolution;
 use crate::device::Shared;
 use crate::driver::{Graph, Module, launch};
-use crate::kernels::{Kernel, PRELUDE};
+use crate::lanes::Lanes;
 use crate::memory::{CudaMemory, Slab, lock};
 use crate::products::Product;
 use crate::staging::{RunId, Stage};
+use assembly::{Assembly, way_of};
 use cudarc::driver::{result, sys};
-use lower::{Address, Addresses, Lowering, Work, guarding_loss, report};
+use lower::{Address, Addresses, Lowering, guarding_loss, report};
 use plimsoll_core::device::{DeviceError, Loaded, Memory, StepInputs, StepMemory};
+use plimsoll_core::plan::offload::{Overlap, renewed_in_place};
 use plimsoll_core::plan::{Place, Plan, Program};
 use plimsoll_core::{Bytes, DType, NodeId, Op, ValueId};
 use std::collections::HashMap;
@@ -23,6 +29,8 @@ pub(crate) struct CudaProgram {
     shared: Arc<Shared>,
     stage: Arc<Mutex<Stage>>,
     instructions: Vec<Instruction>,
+    /// What is copied to the host's memory and back meanwhile.
+    lanes: Option<Lanes>,
     /// One recording per slot, made before the second run: what runs once need not be recorded.
     graphs: Vec<Graph>,
     columns: Vec<Column>,
@@ -47,8 +55,24 @@ struct Instruction {
 }
 
 enum Step {
-    Launch { function: sys::CUfunction, blocks: [u32; 3], threads: u32, arguments: Vec<Address> },
-    Product { product: Box<Product>, a: Address, b: Address, c: Address, workspace: Address },
+    Launch {
+        function: sys::CUfunction,
+        blocks: [u32; 3],
+        threads: u32,
+        arguments: Vec<Address>,
+    },
+    Product {
+        product: Box<Product>,
+        a: Address,
+        b: Address,
+        c: Address,
+        workspace: Address,
+    },
+    /// Image, filter, result, scratch.
+    Convolution {
+        convolution: Box<Convolution>,
+        addresses: [Address; 4],
+    },
 }
 
 // SAFETY: functions belong to the module that the program keeps; they may be launched from any thread.
@@ -92,7 +116,21 @@ impl CudaProgram {
         }
         shared.bind()?;
         let graph = &program.graph;
-        let lowering = Lowering { plan, program, rows, loss: guarding_loss(graph), library: shared.products.is_some() };
+        if guarding_loss(graph).is_some()
+            && let Some(name) = renewed_in_place(plan, program).err()
+        {
+            let what = format!("`{name}` is in the backing store, but its new value is not made where it was loaded");
+            return Err(unsupported(what));
+        }
+        let lowering = Lowering {
+            plan,
+            program,
+            rows,
+            loss: guarding_loss(graph),
+            library: shared.products.is_some(),
+            cudnn: wants_cudnn(program, rows, shared.convolutions) && shared.dnn().is_some(),
+            convolutions: shared.convolutions,
+        };
         let stage = resident.stage(&staging)?;
         let offsets: Vec<usize> = staging.columns(graph, plan.rows).iter().map(|offset| offset.get()).collect();
         let header = staging.header(graph, plan.rows).get();
@@ -105,7 +143,7 @@ impl CudaProgram {
             scalars: staging.scalars(graph, plan.rows).get(),
             alarm: lock(&stage).alarm,
         };
-        let mut assembly = Assembly { shared, addresses: &addresses, names: HashMap::new(), sources: Vec::new() };
+        let mut assembly = Assembly { shared, addresses: &addresses, stage: &stage, names: HashMap::new(), sources: Vec::new() };
         let mut pending = Vec::new();
         let mut loss_known = false;
         for (step, id) in program.order.iter().enumerate() {
@@ -116,16 +154,22 @@ impl CudaProgram {
             };
             let works = lowering.lower(node, loss_known).map_err(named)?;
             let (offset, size) = program.workspaces[step];
-            let needed = workspace(graph, node, rows);
+            let needed = workspace(graph, node, rows, shared.convolutions);
             if needed > size || offset.0 + needed.0 > arena.size {
                 return Err(named(format!("needs {needed} of workspace, but the plan gives it {size}")));
             }
-            let steps = works.into_iter().map(|work| assembly.resolve(work, &node.inputs, &node.outputs, offset, needed));
-            pending.push((Some(*id), steps.collect::<Result<Vec<_>, _>>().map_err(named)?, node.outputs.clone()));
+            let mut steps = Vec::new();
+            for work in works {
+                steps.extend(assembly.resolve(work, &node.inputs, &node.outputs, offset, needed).map_err(named)?);
+            }
+            if matches!(node.op, Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Conv2dGradFilter(_)) {
+                shared.took(way_of(&steps));
+            }
+            pending.push((Some(*id), steps, node.outputs.clone()));
             loss_known |= lowering.loss.is_some_and(|loss| node.outputs.contains(&root(program, loss)));
         }
         let last = assembly.resolve(report(program, lowering.loss), &[], &[], Bytes::ZERO, Bytes::ZERO).map_err(unsupported)?;
-        pending.push((None, vec![last], vec![]));
+        pending.push((None, last, vec![]));
 
         let failed = |error| shared.context.failed("loading the kernels", error);
         let mut modules = Vec::with_capacity(assembly.sources.len());
@@ -140,10 +184,22 @@ impl CudaProgram {
                 let ty = graph.ty(*value);
                 Ok(Output { dtype: ty.dtype, address: addresses.value(*value)?, bytes: ty.bytes(rows).get() })
             };
-            let outputs = values.iter().map(output).collect::<Result<Vec<_>, _>>().map_err(unsupported)?;
-            let writes_state = values.iter().any(|value| matches!(program.places[value.0 as usize], Some(Place::Resident(_))));
+            let place = |value: &ValueId| program.places[value.0 as usize];
+            let here = |value: &&ValueId| !matches!(place(value), Some(Place::Backing(_)));
+            let outputs = values.iter().filter(here).map(output).collect::<Result<Vec<_>, _>>().map_err(unsupported)?;
+            let stored = |value: &ValueId| graph.updates().iter().any(|(_, stored)| stored == value);
+            let writes_state = values.iter().any(|value| matches!(place(value), Some(Place::Resident(_))) || stored(value));
             instructions.push(Instruction { node, steps, outputs, writes_state });
         }
+        let on_device = |step: usize| {
+            let node = graph.node(program.order[step]);
+            let value = if matches!(node.op, Op::Store(_)) { node.inputs[0] } else { node.outputs[0] };
+            match addresses.value(value)? {
+                Address::Fixed(address) => Ok(address),
+                _ => Err(format!("{value} is a column or a number of the host, which is not stored")),
+            }
+        };
+        let lanes = Lanes::new(shared, &Overlap::of(program, rows, 0), memory.backing, on_device)?;
         let column = |(i, input): (usize, &plimsoll_core::graph::Input)| Column {
             name: input.name.clone(),
             node: graph.nodes().find(|(_, node)| matches!(node.op, Op::Input(id) if id.0 as usize == i)).map(|(id, _)| id),
@@ -156,6 +212,7 @@ impl CudaProgram {
             shared: Arc::clone(shared),
             stage,
             instructions,
+            lanes,
             graphs: Vec::new(),
             offsets,
             header,
@@ -184,7 +241,14 @@ impl CudaProgram {
 
     /// Puts everything into the computing stream, for a slot.
     fn issue(&self, stage: &Stage, slot: usize) -> Result<(), DeviceError> {
-        self.instructions.iter().try_for_each(|instruction| self.issue_one(instruction, stage, slot))
+        for (i, instruction) in self.instructions.iter().enumerate() {
+            // The report is the last instruction: what is left of the copies ends before it.
+            if let Some(lanes) = &self.lanes {
+                lanes.before(i)?;
+            }
+            self.issue_one(instruction, stage, slot)?;
+        }
+        Ok(())
     }
 
     fn issue_one(&self, instruction: &Instruction, stage: &Stage, slot: usize) -> Result<(), DeviceError> {
@@ -202,6 +266,11 @@ impl CudaProgram {
                 Step::Product { product, a, b, c, workspace } => {
                     // SAFETY: as above; the plan gives the product the scratch it was made for.
                     unsafe { product.run(at(*a), at(*b), at(*c), at(*workspace), stream) }
+                        .map_err(|what| DeviceError::Failed { device: self.shared.context.name(), what })?;
+                }
+                Step::Convolution { convolution, addresses } => {
+                    // SAFETY: as above; the library's stream is this one.
+                    unsafe { convolution.run(addresses.map(at)) }
                         .map_err(|what| DeviceError::Failed { device: self.shared.context.name(), what })?;
                 }
             }
@@ -286,7 +355,8 @@ impl Loaded for CudaProgram {
                 return Ok(column.node);
             }
         }
-        for instruction in self.instructions.iter().take_while(|instruction| !instruction.writes_state) {
+        for (i, instruction) in self.instructions.iter().enumerate().take_while(|(_, instruction)| !instruction.writes_state) {
+            self.lanes.as_ref().map_or(Ok(()), |lanes| lanes.make(i))?;
             self.issue_one(instruction, &stage, slot)?;
             self.shared.settle()?;
             for output in &instruction.outputs {
@@ -320,98 +390,6 @@ fn root(program: &Program, mut value: ValueId) -> ValueId {
         value = program.graph.producer(value).inputs[0];
     }
     value
-}
-
-/// Kernels that are compiled at a time: the compiler's memory grows with the text it is given, and has to be planned.
-const AT_ONCE: usize = 32;
-
-/// Collects the text of all kernels of a program, equal ones once.
-struct Assembly<'a> {
-    shared: &'a Shared,
-    addresses: &'a Addresses<'a>,
-    names: HashMap<String, usize>,
-    /// The texts to compile, each with [`AT_ONCE`] kernels.
-    sources: Vec<String>,
-}
-
-/// A step whose kernel has a name, but no address yet.
-enum Unlinked {
-    Launch { number: usize, blocks: [u32; 3], threads: u32, arguments: Vec<Address> },
-    Product(Step),
-}
-
-impl Assembly<'_> {
-    fn resolve(
-        &mut self,
-        work: Work,
-        inputs: &[ValueId],
-        outputs: &[ValueId],
-        offset: Bytes,
-        workspace: Bytes,
-    ) -> Result<Unlinked, String> {
-        match work {
-            Work::Kernel(kernel, inputs) => self.launch(&kernel, &inputs, outputs, offset),
-            Work::Product { extents, transpose: (a, b), types, narrowed, fallback } => {
-                let library = self.shared.products.as_ref().expect("products are only made where the library is");
-                let taken = narrowed.map_or(0, |(_, bytes)| bytes);
-                let scratch = self.addresses.arena.0 + offset.0;
-                match Product::new(library, extents, types, a, b, workspace.get() - taken as usize) {
-                    None => self.launch(&fallback, inputs, outputs, offset),
-                    Some(product) => Ok(Unlinked::Product(Step::Product {
-                        product: Box::new(product),
-                        a: self.operand(0, narrowed, inputs, scratch)?,
-                        b: self.operand(1, narrowed, inputs, scratch)?,
-                        c: self.addresses.value(outputs[0])?,
-                        workspace: Address::Fixed(scratch + taken),
-                    })),
-                }
-            }
-        }
-    }
-
-    /// Where an operand of a product is: in the scratch, if it was narrowed.
-    fn operand(&self, i: usize, narrowed: Option<(usize, u64)>, inputs: &[ValueId], scratch: u64) -> Result<Address, String> {
-        match narrowed {
-            Some((operand, _)) if operand == i => Ok(Address::Fixed(scratch)),
-            _ => self.addresses.value(inputs[i]),
-        }
-    }
-
-    fn launch(&mut self, kernel: &Kernel, inputs: &[ValueId], outputs: &[ValueId], offset: Bytes) -> Result<Unlinked, String> {
-        let arguments = kernel.parameters.iter().map(|(_, argument)| self.addresses.argument(*argument, inputs, outputs, offset));
-        let arguments = arguments.collect::<Result<Vec<_>, _>>()?;
-        let next = self.names.len();
-        let text = kernel.source("");
-        let number = match self.names.get(&text) {
-            Some(number) => *number,
-            None => {
-                if next.is_multiple_of(AT_ONCE) {
-                    self.sources.push(PRELUDE.to_string());
-                }
-                let source = self.sources.last_mut().expect("the first kernel begins a text");
-                *source += &format!("\n{}", kernel.source(&kernel_name(next)));
-                self.names.insert(text, next);
-                next
-            }
-        };
-        Ok(Unlinked::Launch { number, blocks: kernel.blocks, threads: kernel.threads, arguments })
-    }
-}
-
-fn kernel_name(number: usize) -> String {
-    format!("k{}", number % AT_ONCE)
-}
-
-impl Unlinked {
-    fn link(self, modules: &[Module]) -> Result<Step, cudarc::driver::DriverError> {
-        match self {
-            Unlinked::Launch { number, blocks, threads, arguments } => {
-                let function = modules[number / AT_ONCE].function(&kernel_name(number))?;
-                Ok(Step::Launch { function, blocks, threads, arguments })
-            }
-            Unlinked::Product(step) => Ok(step),
-        }
-    }
 }
 
 /// Whether one of the numbers is infinite or NaN: their exponent is all ones. Integers never are.

@@ -11,8 +11,8 @@ use std::path::Path;
 use std::sync::Arc;
 use toml::Value;
 
-/// The keys whose text is a path.
-pub(super) const PATHS: [&str; 5] = ["x", "y", "path", "file", "classes"];
+/// The keys whose text is a path, or whose texts are.
+pub(super) const PATHS: [&str; 6] = ["x", "y", "path", "file", "files", "classes"];
 
 /// How many rows to make up for a network of the zoo, if the source is `synthetic`.
 pub(super) fn synthetic_rows(root: &Reader<'_>) -> Result<Option<u64>> {

@@ -323,6 +323,9 @@ impl Keys<'_, '_> {
         if let Some(heads) = self.reader.count("kv_heads", 1)? {
             layer = layer.kv_heads(heads as usize);
         }
+        if let Some(rate) = self.reader.number("dropout")? {
+            layer = layer.dropout(rate as f32);
+        }
         layer = if self.flag("causal", false)? { layer.causal() } else { layer };
         layer = if self.flag("cross", false)? { layer.cross() } else { layer };
         Ok(if self.flag("masked", false)? { layer.masked() } else { layer })

@@ -21,7 +21,7 @@ pub(super) fn model(root: &Reader<'_>) -> Result<(Model, Option<Network>)> {
             let built = entry.build(&overrides(&table)?)?;
             network.insert(built).model.clone()
         }
-        (None, Some(layers)) => layered(layers, &inputs(&table)?)?,
+        (None, Some(layers)) => layered(layers, &names(&table, "inputs", "columns of the data")?, &table)?,
     };
     let model = match table.text("name")? {
         Some(name) => model.name(name),
@@ -31,12 +31,12 @@ pub(super) fn model(root: &Reader<'_>) -> Result<(Model, Option<Network>)> {
     Ok((model, network))
 }
 
-/// The columns the model reads, if there are several.
-fn inputs(table: &Reader<'_>) -> Result<Vec<String>> {
-    let Some(value) = table.value("inputs") else { return Ok(Vec::new()) };
-    let wanted = "a list of columns of the data, such as [\"image\", \"numbers\"]";
+/// A list of names, empty if there is none.
+fn names(table: &Reader<'_>, key: &'static str, of: &str) -> Result<Vec<String>> {
+    let Some(value) = table.value(key) else { return Ok(Vec::new()) };
+    let wanted = format!("a list of {of}, such as [\"image\", \"numbers\"]");
     let names = value.as_array().map(|list| list.iter().map(|item| item.as_str().map(str::to_string)).collect::<Option<Vec<_>>>());
-    names.flatten().filter(|names| !names.is_empty()).ok_or_else(|| table.wrong("inputs", value, wanted))
+    names.flatten().filter(|names| !names.is_empty()).ok_or_else(|| table.wrong(key, value, &wanted))
 }
 
 /// What is said about a network of the zoo.
@@ -51,8 +51,9 @@ fn overrides(table: &Reader<'_>) -> Result<zoo::Options> {
     })
 }
 
-/// Layers that read the one before them, unless `inputs` names others.
-fn layered(layers: Vec<Reader<'_>>, inputs: &[String]) -> Result<Model> {
+/// Layers that read the one before them, unless `inputs` names others. The results are the layers that `outputs` of the model's table names,
+/// or else the last one.
+fn layered(layers: Vec<Reader<'_>>, inputs: &[String], table: &Reader<'_>) -> Result<Model> {
     let mut net = Functional::new("layers");
     let mut named: Vec<(String, Tensor)> = inputs.iter().map(|name| (name.clone(), net.input_named(name))).collect();
     if named.is_empty() {
@@ -113,5 +114,20 @@ fn layered(layers: Vec<Reader<'_>>, inputs: &[String]) -> Result<Model> {
     if last == first {
         return Err(Error::Config("`model.layers` is empty; a model needs at least one layer".to_string()));
     }
-    Ok(net.build(last))
+    let outputs = names(table, "outputs", "layer names")?;
+    if outputs.is_empty() {
+        return Ok(net.build(last));
+    }
+    let mut results = Vec::with_capacity(outputs.len());
+    for name in &outputs {
+        match named.iter().find(|(known, tensor)| known == name && net.is_layer(*tensor)) {
+            Some((_, tensor)) => results.push((name.as_str(), *tensor)),
+            None => {
+                let known: Vec<&str> = named.iter().filter(|(_, tensor)| net.is_layer(*tensor)).map(|(name, _)| name.as_str()).collect();
+                let what = format!("`{}` names \"{name}\", but the named layers are {}", table.name("outputs"), known.join(", "));
+                return Err(Error::Config(what));
+            }
+        }
+    }
+    Ok(net.build_many(results))
 }

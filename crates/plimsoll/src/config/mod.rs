@@ -13,6 +13,7 @@ mod sources;
 mod training;
 
 use crate::error::{Error, Result};
+use crate::loss::Targets;
 use crate::pipeline::Pipeline;
 use crate::run::Run;
 use reader::Reader;
@@ -132,9 +133,9 @@ impl Config {
         for names in tables {
             let table = names.iter().try_fold(&mut config.table, |table, name| table.get_mut(*name)?.as_table_mut());
             for (_, value) in table.into_iter().flatten().filter(|(key, _)| data::PATHS.contains(&key.as_str())) {
-                if let Value::String(path) = value {
-                    *path = folder.join(&*path).to_string_lossy().into_owned();
-                }
+                let several = value.as_table_mut().into_iter().flat_map(|files| files.iter_mut().map(|(_, file)| file));
+                several.for_each(|file| anchor(file, &folder));
+                anchor(value, &folder);
             }
         }
         let weights = config.table.get_mut("train").and_then(|train| train.get_mut("weights"));
@@ -164,7 +165,7 @@ impl Config {
                     ));
                 };
                 if !settings.loss_given {
-                    settings.loss = network.loss.into();
+                    settings.targets = Targets::Only(network.loss.into());
                 }
                 (network.synthetic(rows.unwrap_or(1))?.batch(settings.batch.unwrap_or(32)), None)
             }
@@ -189,6 +190,13 @@ impl Config {
         root.value("model");
         root.finish()?;
         Ok(Pipeline::new(data, settings.budget.host))
+    }
+}
+
+/// A path that holds wherever it is read from.
+fn anchor(value: &mut Value, folder: &Path) {
+    if let Value::String(path) = value {
+        *path = folder.join(&*path).to_string_lossy().into_owned();
     }
 }
 

@@ -1,50 +1,101 @@
-//! `train.loss`, what goes with it, and `train.metrics`.
+//! `train.loss`, or one for each of the model's results, what goes with it, and `train.metrics`.
 
 use super::optimizers::{number, share};
 use super::reader::{Reader, choose};
 use crate::error::{Error, Result};
-use crate::loss::{Loss, Objective};
+use crate::loss::{Loss, Target, Targets};
 use crate::metrics::Metric;
 use toml::Value;
 
-/// The loss by its name or as a table with its numbers, with softened labels, weights of classes and a class that does not count.
-pub(super) fn objective(train: &Reader<'_>) -> Result<Option<Objective>> {
-    let loss = match train.value("loss") {
-        None => None,
-        Some(Value::String(word)) => Some(choose(&train.name("loss"), word, &Loss::NAMES)?),
-        Some(Value::Table(_)) => {
-            let table = train.section("loss")?.expect("just seen");
-            let Some(loss) = table.choice("type", &Loss::NAMES)? else { return Err(table.missing("type", "the name of a loss")) };
-            let loss = with_numbers(loss, &table)?;
-            table.finish()?;
-            Some(loss)
+/// The loss by its name or as a table, or a table with one for each of the model's results.
+pub(super) fn targets(train: &Reader<'_>) -> Result<Option<Targets>> {
+    let wanted = "a name, a table such as { type = \"huber\", delta = 1.0 }, or one loss for each result, such as { digit = \"mse\" }";
+    let plain = beside(train)?;
+    let target = match train.value("loss") {
+        None if plain == Beside::default() => return Ok(None),
+        None => plain.onto(Target::new(Loss::SoftmaxCrossEntropy)),
+        Some(Value::String(word)) => plain.onto(Target::new(choose(&train.name("loss"), word, &Loss::NAMES)?)),
+        Some(Value::Table(table)) => {
+            let reader = train.section("loss")?.expect("just seen");
+            let tables = table.values().all(|value| value.is_table() || value.is_str());
+            // Numbers of a loss whose name is missing are not the names of results.
+            if table.contains_key("type") || !tables || table.is_empty() {
+                plain.onto(target(reader)?)
+            } else {
+                if plain != Beside::default() {
+                    let what = "`train.label_smoothing`, `class_weights` and `ignore_class` go with one loss; with several, put them beside the \
+                                `type` of the one they are for";
+                    return Err(Error::Config(what.to_string()));
+                }
+                let named = reader.entries().map(|(name, value, inner)| {
+                    let target = match (value, inner) {
+                        (Value::String(word), _) => Target::new(choose(&reader.name(name), word, &Loss::NAMES)?),
+                        (_, Some(inner)) => target(inner)?,
+                        (other, None) => return Err(reader.wrong(name, other, wanted)),
+                    };
+                    Ok((name.to_string(), target))
+                });
+                return Ok(Some(Targets::Named(named.collect::<Result<_>>()?)));
+            }
         }
-        Some(other) => return Err(train.wrong("loss", other, "a name or a table such as { type = \"huber\", delta = 1.0 }")),
+        Some(other) => return Err(train.wrong("loss", other, wanted)),
     };
-    let smoothing = share(train, "label_smoothing", 0.0)?;
-    let weights = train.numbers("class_weights")?;
-    let ignored = match train.value("ignore_class") {
+    Ok(Some(Targets::Only(target)))
+}
+
+/// One loss as a table: its numbers, its weight, what it is compared with and what is counted.
+fn target(table: Reader<'_>) -> Result<Target> {
+    let Some(loss) = table.choice("type", &Loss::NAMES)? else { return Err(table.missing("type", "the name of a loss")) };
+    let mut target = beside(&table)?.onto(Target::new(with_numbers(loss, &table)?)).weight(number(&table, "weight", 1.0)?);
+    if let Some(column) = table.text("labels")? {
+        target = target.labels(column);
+    }
+    if let Some(metrics) = metrics(&table)? {
+        target = target.metrics(metrics);
+    }
+    table.finish()?;
+    Ok(target)
+}
+
+/// What may go with a loss.
+#[derive(Default, PartialEq)]
+struct Beside {
+    smoothing: f32,
+    class_weights: Option<Vec<f32>>,
+    ignored: Option<i32>,
+}
+
+impl Beside {
+    fn onto(self, mut target: Target) -> Target {
+        if self.smoothing != 0.0 {
+            target.objective = target.objective.smoothing(self.smoothing);
+        }
+        if let Some(weights) = self.class_weights {
+            target.objective = target.objective.class_weights(weights);
+        }
+        if let Some(class) = self.ignored {
+            target.objective = target.objective.ignore_class(class);
+        }
+        target
+    }
+}
+
+/// Softened labels, weights of classes and a class that does not count.
+fn beside(table: &Reader<'_>) -> Result<Beside> {
+    let smoothing = share(table, "label_smoothing", 0.0)?;
+    let class_weights = table.numbers("class_weights")?;
+    if let Some(wrong) = class_weights.iter().flatten().find(|weight| !weight.is_finite() || **weight < 0.0) {
+        return Err(Error::Config(format!("`{}` has the number {wrong}, but weights are 0 or more", table.name("class_weights"))));
+    }
+    let ignored = match table.value("ignore_class") {
         None => None,
         Some(Value::Integer(class)) => match i32::try_from(*class) {
             Ok(class) => Some(class),
-            Err(_) => return Err(train.wrong("ignore_class", &Value::Integer(*class), "a class number")),
+            Err(_) => return Err(table.wrong("ignore_class", &Value::Integer(*class), "a class number")),
         },
-        Some(other) => return Err(train.wrong("ignore_class", other, "a class number, such as 255 or -1")),
+        Some(other) => return Err(table.wrong("ignore_class", other, "a class number, such as 255 or -1")),
     };
-    if loss.is_none() && smoothing == 0.0 && weights.is_none() && ignored.is_none() {
-        return Ok(None);
-    }
-    let mut objective = Objective::from(loss.unwrap_or(Loss::SoftmaxCrossEntropy)).smoothing(smoothing);
-    if let Some(weights) = weights {
-        if let Some(wrong) = weights.iter().find(|weight| !weight.is_finite() || **weight < 0.0) {
-            return Err(Error::Config(format!("`{}` has the number {wrong}, but weights are 0 or more", train.name("class_weights"))));
-        }
-        objective = objective.class_weights(weights);
-    }
-    if let Some(class) = ignored {
-        objective = objective.ignore_class(class);
-    }
-    Ok(Some(objective))
+    Ok(Beside { smoothing, class_weights, ignored })
 }
 
 fn with_numbers(loss: Loss, table: &Reader<'_>) -> Result<Loss> {

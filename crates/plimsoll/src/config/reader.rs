@@ -129,6 +129,14 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// All that is in the table, whatever its keys, with a reader for what is a table.
+    pub fn entries(&self) -> impl Iterator<Item = (&'a str, &'a Value, Option<Reader<'a>>)> {
+        self.table.iter().map(|(key, value)| {
+            let inner = value.as_table().map(|table| Reader::within(self.name(key), table));
+            (key.as_str(), value, inner)
+        })
+    }
+
     /// A list of tables.
     pub fn sections(&self, key: &'static str) -> Result<Option<Vec<Reader<'a>>>> {
         let Some(value) = self.value(key) else { return Ok(None) };

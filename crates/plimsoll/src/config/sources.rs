@@ -73,6 +73,11 @@ impl Opened {
     pub fn new(data: &Reader<'_>, kind: Source, folder: &Path) -> Result<Opened> {
         match kind {
             Source::Digits => Ok(Opened::Rows(Dataset::digits(Split::Train), Some(Dataset::digits(Split::Test)))),
+            Source::Npy if data.value("files").is_some() => {
+                let files = columns(data, "files", "{ x = \"images.npy\", digit = \"digits.npy\" }")?;
+                let files: Vec<(&str, PathBuf)> = files.into_iter().map(|(column, file)| (column, folder.join(file))).collect();
+                Ok(Opened::Rows(Dataset::npy(&files)?, None))
+            }
             Source::Npy => {
                 let x = path(data, folder, "x", "the path of a .npy file")?;
                 // Rows can be looked at without labels; what learns from them asks for some.
@@ -82,6 +87,10 @@ impl Opened {
             }
             Source::Npz => {
                 let path = path(data, folder, "path", "the path of a .npz file")?;
+                if data.value("arrays").is_some_and(Value::is_table) {
+                    let arrays = columns(data, "arrays", "{ x = \"images\", digit = \"digits\" }")?;
+                    return Ok(Opened::Rows(Dataset::npz(path, &arrays)?, None));
+                }
                 let names = data.texts("arrays")?.unwrap_or_else(|| vec!["x".into(), "y".into()]);
                 let [x, y] = &names[..] else {
                     let what = format!("`{}` is {names:?}, but should be two names, such as [\"images\", \"labels\"]", data.name("arrays"));
@@ -194,6 +203,18 @@ impl Opened {
             }
         }
     }
+}
+
+/// A table of columns and what each is read from.
+fn columns<'a>(data: &Reader<'a>, key: &'static str, example: &str) -> Result<Vec<(&'a str, &'a str)>> {
+    let wanted = format!("a table of columns, such as {example}");
+    let Some(Value::Table(table)) = data.value(key) else {
+        return Err(data.value(key).map_or_else(|| data.missing(key, &wanted), |value| data.wrong(key, value, &wanted)));
+    };
+    table
+        .iter()
+        .map(|(column, name)| Ok((column.as_str(), name.as_str().ok_or_else(|| data.wrong(key, &Value::Table(table.clone()), &wanted))?)))
+        .collect()
 }
 
 fn path(data: &Reader<'_>, folder: &Path, key: &'static str, what: &str) -> Result<PathBuf> {

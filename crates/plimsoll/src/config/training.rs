@@ -1,6 +1,6 @@
 //! The `[train]` and `[budget]` tables.
 
-use super::objective::{metrics, objective};
+use super::objective::{metrics, targets};
 use super::optimizers::{average, clip, optimizer, schedule};
 use super::reader::Reader;
 use crate::allow::Allow;
@@ -34,8 +34,8 @@ pub(super) fn settings(root: &Reader<'_>, folder: &Path) -> Result<Settings> {
             }
             threads => threads.map(|threads| threads as usize),
         };
-        if let Some(loss) = objective(&train)? {
-            (settings.loss, settings.loss_given) = (loss, true);
+        if let Some(targets) = targets(&train)? {
+            (settings.targets, settings.loss_given) = (targets, true);
         }
         settings.metrics = metrics(&train)?;
         settings.clip = clip(&train)?;

@@ -2,14 +2,18 @@
 
 mod formulas;
 pub(crate) mod labels;
+mod target;
 
-use crate::nn::Activation;
+use crate::nn::{Activation, Output};
 use labels::{Labels, answers_per_row, class_scores, constants, label_kind, like};
 use plimsoll_core::expr::{Binary, Expr};
 use plimsoll_core::ops::Reduction;
 use plimsoll_core::shape::{Dim, Shape};
 use plimsoll_core::{DType, Graph, GraphError, ValueId};
 use std::sync::Arc;
+
+pub use target::Target;
+pub(crate) use target::Targets;
 
 /// How wrong a prediction is, as one number per row; a batch's loss is their mean. The formulas are Keras'.
 ///
@@ -208,7 +212,7 @@ impl Objective {
             let weights = g.reshape(weights, Shape::batch_of([1]))?;
             elements = g.times(rows, weights)?;
         }
-        Ok(Sum { loss: g.sum(elements)?, counted })
+        Ok(Sum { loss: sum_by_rows(g, elements)?, counted })
     }
 
     fn check(&self, g: &Graph) -> Result<(), GraphError> {
@@ -294,6 +298,12 @@ impl Objective {
     }
 }
 
+impl From<Output> for Prediction {
+    fn from(output: Output) -> Prediction {
+        Prediction { output: output.value, before_activation: output.before_activation }
+    }
+}
+
 impl Prediction {
     /// The result before `activation`, if that was the last one; else the result.
     pub(crate) fn scores(&self, activation: Activation) -> ValueId {
@@ -316,4 +326,16 @@ mod tests;
 fn by_rows(g: &mut Graph, x: ValueId) -> Result<ValueId, GraphError> {
     let width = labels::per_row(g, x);
     g.reshape(x, Shape::batch_of([width]))
+}
+
+/// From this many elements on, a row's loss is summed by itself first: then rows can be computed some at a time, with the same result.
+const WIDE: usize = 1024;
+
+/// The sum of all elements.
+fn sum_by_rows(g: &mut Graph, elements: ValueId) -> Result<ValueId, GraphError> {
+    let dims = g.shape(elements).dims();
+    let wide = dims.first().is_some_and(|first| first.is_batch()) && dims[1..].iter().map(|dim| dim.factor()).product::<usize>() >= WIDE;
+    let axes: Vec<usize> = (1..dims.len()).collect();
+    let rows = if wide { g.reduce(Reduction::Sum, elements, &axes)? } else { elements };
+    g.sum(rows)
 }

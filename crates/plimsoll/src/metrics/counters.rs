@@ -7,13 +7,12 @@ use crate::nn::Activation;
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::graph::{Init, StateKind};
 use plimsoll_core::ops::Reduction;
-use plimsoll_core::plan::NUMBERS;
 use plimsoll_core::{Graph, GraphError, Shape, TensorType, ValueId};
 
 /// The states that count classes: right answers, answers, labels.
 const PER_CLASS: [&str; 3] = ["right", "answered", "labelled"];
 
-/// What a run counts.
+/// What is counted of one result of a model.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counters {
     metrics: Vec<Metric>,
@@ -23,14 +22,18 @@ pub(crate) struct Counters {
     answers: usize,
     /// Numbers a row's prediction has.
     width: usize,
-    /// How many classes are counted one by one, and the names of the states that do.
+    /// How many classes are counted one by one.
     pub classes: usize,
+    /// What stands before the names of its sums.
+    prefix: String,
+    /// What stands before the names of the states that count classes.
+    pub scope: String,
 }
 
 impl Counters {
     /// The states that count classes, by name.
     pub fn states(&self) -> impl Iterator<Item = String> {
-        PER_CLASS.iter().filter(|_| self.classes > 0).map(|name| format!("metrics/{name}"))
+        PER_CLASS.iter().filter(|_| self.classes > 0).map(|name| format!("metrics/{}{name}", self.scope))
     }
 
     /// Answers that a row adds to the counts of classes.
@@ -39,7 +42,7 @@ impl Counters {
     }
 
     fn sum(&self, sums: &[f64], name: &str) -> Option<f64> {
-        self.sums.iter().position(|own| own == name).map(|i| sums[i])
+        self.sums.iter().position(|own| own.strip_prefix(&self.prefix) == Some(name)).map(|i| sums[i])
     }
 
     /// The accuracy, if it is counted.
@@ -92,22 +95,30 @@ impl Counters {
     }
 }
 
-/// Adds to a graph what the metrics need: outputs that are single numbers, and states that count classes.
+/// Adds to a graph what the metrics of a result need: outputs that are single numbers, and states that count classes.
 pub(crate) fn lower(
     metrics: &[Metric],
     g: &mut Graph,
     objective: &Objective,
     prediction: Prediction,
     labels: ValueId,
+    prefix: &str,
 ) -> Result<Counters, GraphError> {
-    let mut counters = Counters { metrics: metrics.to_vec(), answers: 1, width: per_row(g, prediction.output), ..Counters::default() };
+    let mut counters = Counters {
+        metrics: metrics.to_vec(),
+        answers: 1,
+        width: per_row(g, prediction.output),
+        prefix: prefix.to_string(),
+        ..Counters::default()
+    };
     let has = |wanted: Metric| metrics.contains(&wanted);
     let binary = objective.loss().is_binary();
     let over_answers =
         metrics.iter().any(|metric| matches!(metric, Metric::Accuracy | Metric::TopK(_) | Metric::Perplexity) || metric.is_per_class());
     let mut put = |g: &mut Graph, name: &str, value: ValueId| {
-        g.output(name, value);
-        counters.sums.push(name.to_string());
+        let name = format!("{prefix}{name}");
+        g.output(&name, value);
+        counters.sums.push(name);
     };
     if over_answers && !binary {
         let (scores, classes) = class_scores(g, prediction.scores(Activation::Softmax))?;
@@ -215,10 +226,6 @@ pub(crate) fn lower(
             let sum = g.sum(squares)?;
             put(g, "labels_squared", sum);
         }
-    }
-    // The loss itself, and what it is divided by, are numbers too.
-    if counters.sums.len() + 2 > NUMBERS {
-        return Err(g.error(format!("{} metrics are more than a step can count; ask for fewer", metrics.len())));
     }
     Ok(counters)
 }

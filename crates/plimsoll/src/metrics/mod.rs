@@ -1,10 +1,11 @@
 //! Metrics: what is counted beside the loss. Everything is kept as sums, so that pieces of any size add up to the whole.
 
+mod board;
 mod counters;
 mod scores;
 
 use crate::loss::Loss;
-pub(crate) use counters::{Counters, lower};
+pub(crate) use board::{Board, Compared};
 pub use scores::Scores;
 
 /// What is counted beside the loss.

@@ -1,9 +1,10 @@
 //! Attention of several heads over sequences.
 
+use super::dropout::drops;
 use super::embedding::sequence;
 use super::{Initializer, Layer, Lowering};
 use plimsoll_core::graph::Init;
-use plimsoll_core::ops::{Attention, Packing};
+use plimsoll_core::ops::{Attention, Packing, WeightDropout};
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{GraphError, Op, ValueId};
 
@@ -25,6 +26,7 @@ pub struct MultiHeadAttention {
     masked: bool,
     cross: bool,
     bias: bool,
+    dropout: f32,
     initializer: Initializer,
     output_initializer: Option<Initializer>,
 }
@@ -40,6 +42,7 @@ impl MultiHeadAttention {
             masked: false,
             cross: false,
             bias: true,
+            dropout: 0.0,
             initializer: Initializer::default(),
             output_initializer: None,
         }
@@ -73,6 +76,11 @@ impl MultiHeadAttention {
     /// With or without biases.
     pub fn bias(self, bias: bool) -> MultiHeadAttention {
         MultiHeadAttention { bias, ..self }
+    }
+
+    /// While learning, leaves this share of the attention weights out, in [0, 1), and scales the others up.
+    pub fn dropout(self, rate: f32) -> MultiHeadAttention {
+        MultiHeadAttention { dropout: rate, ..self }
     }
 
     /// With weights that start otherwise.
@@ -133,7 +141,8 @@ impl Layer for MultiHeadAttention {
             (Packing::All, vec![self.project(lowering, "query_key_value", x, (q + 2 * kv, q), self.initializer)?])
         };
         operands.extend(self.masked.then(|| inputs[wanted - 1]));
-        let attention = Attention { kv_heads, causal: self.causal, ..Attention::new(packing, heads, depth) };
+        let dropout = drops(lowering, self.dropout)?.then(|| WeightDropout::new(self.dropout, lowering.graph.stream()));
+        let attention = Attention { kv_heads, causal: self.causal, dropout, ..Attention::new(packing, heads, depth) };
         let seen = lowering.graph.add(Op::Attention(attention), &operands)?[0];
         self.project(lowering, "output", seen, (width, width), self.output_initializer.unwrap_or(self.initializer))
     }

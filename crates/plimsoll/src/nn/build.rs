@@ -176,7 +176,7 @@ impl Functional {
         self.build_many([("prediction", output)])
     }
 
-    /// The model with several results, by name. The first is the one that is predicted and shown.
+    /// The model with several results, by name. Each is taught by a loss of its own; see [`Trainer::losses`](crate::Trainer::losses).
     ///
     /// # Panics
     /// If there are none.

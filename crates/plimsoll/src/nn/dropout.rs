@@ -47,7 +47,7 @@ rated!(StochasticDepth);
 rated!(AlphaDropout);
 
 /// Whether anything is dropped at all, or why that cannot be.
-fn drops(lowering: &Lowering<'_>, rate: f32) -> Result<bool, GraphError> {
+pub(super) fn drops(lowering: &Lowering<'_>, rate: f32) -> Result<bool, GraphError> {
     if !(0.0..1.0).contains(&rate) {
         return Err(lowering.graph.error(format!("the dropout rate is a share from 0 to below 1, but is {rate}")));
     }

@@ -37,6 +37,7 @@ pub use init::Initializer;
 pub use lowering::{Lowering, PIECE_SHARE, Penalty};
 pub use merge::{Add, Average, Concatenate, Maximum, Multiply, Subtract};
 pub use model::Model;
+pub(crate) use model::Output;
 pub use noise::{GaussianDropout, GaussianNoise};
 pub use norm::{BatchNorm, GroupNorm, LayerNorm, RmsNorm};
 pub use pool::{AveragePool2D, GlobalAveragePool, GlobalMaxPool, MaxPool2D, MaxUnpool2D};
@@ -68,6 +69,11 @@ pub trait Layer: std::fmt::Debug + Send + Sync {
     /// Whether it reads a column as it is stored, such as token numbers, rather than as real numbers.
     fn reads_stored(&self) -> bool {
         false
+    }
+
+    /// The number that all it reads are below, if it looks them up in a table.
+    fn reads_below(&self) -> Option<usize> {
+        None
     }
 }
 

@@ -26,12 +26,18 @@ pub(super) struct Placed {
     pub again: bool,
 }
 
+/// One of a model's results in a graph.
+#[derive(Clone, Copy)]
+pub(crate) struct Output {
+    pub value: ValueId,
+    /// What it was before its last activation, if that was one.
+    pub before_activation: Option<(Activation, ValueId)>,
+}
+
 /// What a model writes into a graph.
 pub(crate) struct Lowered {
-    /// The prediction.
-    pub output: ValueId,
-    /// What the prediction was before its last activation, if that was one.
-    pub before_activation: Option<(Activation, ValueId)>,
+    /// The model's results, in their order.
+    pub outputs: Vec<Output>,
     /// What the weights cost, to be added to the loss as if every row carried its share of it.
     pub penalty: Option<ValueId>,
     /// The result of each layer, in order.
@@ -58,7 +64,7 @@ impl Model {
         &self.inputs
     }
 
-    /// The names of its results; the first is the prediction.
+    /// The names of its results.
     pub fn outputs(&self) -> impl ExactSizeIterator<Item = &str> {
         self.outputs.iter().map(|(name, _)| name.as_str())
     }
@@ -66,6 +72,18 @@ impl Model {
     /// The layers' names in the order they run. A layer that is used twice is there twice.
     pub fn layer_names(&self) -> Vec<&str> {
         self.layers.iter().map(|placed| placed.name.as_str()).collect()
+    }
+
+    /// The inputs whose numbers a layer looks up in a table, and how many rows that has.
+    pub(crate) fn bounded_inputs(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.layers.iter().flat_map(|placed| {
+            let bound = placed.layer.reads_below();
+            let inputs = placed.inputs.iter().filter_map(|tensor| match tensor.0 {
+                Source::Input(i) => Some(i),
+                Source::Layer(_) => None,
+            });
+            inputs.filter_map(move |i| Some((i, bound?)))
+        })
     }
 
     pub(super) fn layers(&self) -> &[Placed] {
@@ -132,17 +150,16 @@ impl Model {
                 None => penalty,
             });
         }
-        let first = self.outputs[0].1.0;
-        let output = match first {
-            Source::Layer(i) => results[i],
-            Source::Input(i) => real(graph, inputs, &mut converted, i)?,
-        };
-        let last = match first {
-            Source::Layer(i) => self.layers[i].layer.last_activation(),
-            Source::Input(_) => None,
-        };
-        let before_activation = last.and_then(|activation| Some((activation, before(graph, activation, output)?)));
-        Ok(Lowered { output, before_activation, penalty: total, results })
+        let mut outputs = Vec::with_capacity(self.outputs.len());
+        for (_, tensor) in &self.outputs {
+            let (value, last) = match tensor.0 {
+                Source::Layer(i) => (results[i], self.layers[i].layer.last_activation()),
+                Source::Input(i) => (real(graph, inputs, &mut converted, i)?, None),
+            };
+            let before_activation = last.and_then(|activation| Some((activation, before(graph, activation, value)?)));
+            outputs.push(Output { value, before_activation });
+        }
+        Ok(Lowered { outputs, penalty: total, results })
     }
 
     /// Refuses layers whose results nobody reads.

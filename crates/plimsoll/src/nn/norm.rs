@@ -369,7 +369,7 @@ mod tests {
         let model: Model = Sequential::new().add(Dense::new(6).bias(false)).add(layer).into();
         let (mut g, lowered) = model.graph(&[TensorType::f32(Shape::batch_of([4, 5]))], true).unwrap();
         let pull = g.input("pull", TensorType::f32(Shape::batch_of([4, 6])));
-        let product = g.times(lowered.output, pull).unwrap();
+        let product = g.times(lowered.outputs[0].value, pull).unwrap();
         let loss = g.sum(product).unwrap();
         let states: Vec<ValueId> = (0..g.states().len() as u32).filter_map(|i| g.state_value(StateId(i))).collect();
         for (i, gradient) in autodiff::gradients(&mut g, loss, &states).unwrap().into_iter().enumerate() {

@@ -39,7 +39,8 @@ pub trait Callback {
 
 /// Whether a smaller score is a better one, judged by its name.
 pub(crate) fn smaller_is_better(score: &str) -> bool {
-    let name = score.strip_prefix("val_").unwrap_or(score);
+    // Behind the name of a result and a `_`, if the model has several.
+    let name = score.rsplit('_').next().unwrap_or(score);
     matches!(name, "loss" | "mae" | "mse" | "perplexity")
 }
 
@@ -148,10 +149,10 @@ impl Callback for CsvLog {
     fn epoch_end(&mut self, epoch: &Epoch) -> Result<Flow> {
         let (names, mut line) = (epoch.score_names(), String::new());
         if self.length == 0 {
-            line = format!("epoch,seconds,{}\n", names.join(","));
+            line = format!("epoch,seconds,learning_rate,{}\n", names.join(","));
         }
         let values: Vec<String> = names.iter().map(|name| epoch.score(name).map_or(String::new(), |value| value.to_string())).collect();
-        line += &format!("{},{:.3},{}\n", epoch.epoch, epoch.seconds, values.join(","));
+        line += &format!("{},{:.3},{},{}\n", epoch.epoch, epoch.seconds, epoch.learning_rate, values.join(","));
         let written = self.file.as_mut().map_or(Ok(()), |file| file.write_all(line.as_bytes()));
         written.map_err(|source| self.error(source))?;
         self.length += line.len() as u64;

@@ -2,7 +2,7 @@
 
 use super::plan::{HOST, Infeasible, RunPlan};
 use crate::allow::Permission;
-use plimsoll_core::plan::Buffer;
+use plimsoll_core::plan::{Buffer, Place};
 use plimsoll_core::{Bytes, ValueId};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
@@ -33,13 +33,21 @@ impl fmt::Display for RunPlan {
             let (count, ratio) = (self.again.nodes.len(), 100.0 * self.again.flops_ratio());
             writeln!(f, "               {count} results computed again instead of kept (+{ratio:.1} % operations)")?;
         }
+        if self.offload_bytes() > Bytes::ZERO {
+            writeln!(f, "               {}", self.offloaded())?;
+        }
+        if let Some(split) = &self.split {
+            let (layers, count) = (split.layers.join(", "), split.pieces);
+            writeln!(f, "               {layers} computed in {count} pieces of their rows ({} less arena by itself)", split.saved)?;
+        }
         let results = match (self.results_unchanged, self.used.contains(&Permission::MicrobatchBatchnorm)) {
             (true, _) => "unchanged by any memory choice",
             (false, true) => "changed: batch normalisation sees pieces instead of whole batches, as was allowed",
             (false, false) => "changed by what was allowed",
         };
         writeln!(f, "  results      {results}")?;
-        writeln!(f, "  predicted    {} a batch", seconds(self.predicted_s))?;
+        let by = if self.by_measured_speeds { "" } else { ", by built-in rates" };
+        writeln!(f, "  predicted    {} a batch{by}", seconds(self.predicted_s))?;
         let cut = if self.may_cut { ", cut into single rows if need be" } else { "" };
         match &self.device_memory {
             Some(device) => write!(f, "  least        {} there and {} on the host work too{cut}", device.least, self.least),
@@ -100,6 +108,22 @@ fn wrapped(owners: &[(String, Bytes)]) -> Vec<String> {
 }
 
 impl RunPlan {
+    /// What leaves the device's memory, in words.
+    fn offloaded(&self) -> String {
+        let states = self.memory.states.iter().filter(|state| state.stored).count();
+        let values = self.memory.programs.iter().map(|program| program.offloaded.len()).max().unwrap_or(0);
+        let what = match (states, values) {
+            (states, 0) => format!("{states} tensors of the optimiser"),
+            (0, values) => format!("{values} results"),
+            (states, values) => format!("{states} tensors of the optimiser and {values} results"),
+        };
+        format!("{what} kept in {}: {} there, {} copied a batch", self.elsewhere(), self.offload_bytes(), self.offload_copied())
+    }
+
+    fn elsewhere(&self) -> &'static str {
+        if self.device_memory.is_some() { "pinned host memory" } else { "a file" }
+    }
+
     /// Every operation of every program, one line each: when it runs, what it makes and where, and whether it is made again.
     pub fn placement(&self) -> String {
         let mut text = String::new();
@@ -111,9 +135,10 @@ impl RunPlan {
                 let node = program.graph.node(*id);
                 let again = if program.again.nodes.contains(id) { " · again" } else { "" };
                 for output in &node.outputs {
-                    let place = match homes.get(output) {
-                        Some(buffer) => format!("{} at {} until step {}", buffer.size, buffer.offset.0, buffer.last),
-                        None => "in place of its old value".to_string(),
+                    let place = match (homes.get(output), program.places[output.0 as usize]) {
+                        (Some(buffer), _) => format!("{} at {} until step {}", buffer.size, buffer.offset.0, buffer.last),
+                        (None, Some(Place::Backing(offset))) => format!("offloaded to {} at {}", self.elsewhere(), offset.0),
+                        (None, _) => "in place of its old value".to_string(),
                     };
                     text += &format!("  {time:>5}  {:<18} {:<32} {place}{again}\n", node.op.define().name(), node.scope);
                 }
@@ -153,8 +178,11 @@ impl RunPlan {
             "used": self.used.iter().map(|permission| permission.name()).collect::<Vec<_>>(),
             "recompute_flops_ratio": self.again.flops_ratio(),
             "recomputed": self.again.nodes.len(),
-            "offload_bytes": 0,
+            "split": self.split.as_ref().map(|split| json!({ "layers": split.layers, "pieces": split.pieces, "saved_bytes": split.saved.0 })),
+            "offload_bytes": self.offload_bytes().0,
+            "offload_copied_bytes": self.offload_copied().0,
             "predicted_step_s": self.predicted_s,
+            "predicted_by": if self.by_measured_speeds { "measured speeds" } else { "built-in rates" },
             "by_owner": object(&self.owners),
             "pipeline": object(&self.pipeline_stages),
             "min_bytes": self.least.0,

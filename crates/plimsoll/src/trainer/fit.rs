@@ -1,13 +1,13 @@
 //! Training: epochs of steps, validation after each, and what is reported meanwhile.
 
 use super::callbacks::{Callback, Each, Flow};
-use super::session::{Piece, Session, Tally};
+use super::session::{Piece, Rows, Session, Tally};
 use super::track::Track;
 use super::{RunPlan, Trainer};
 use crate::checkpoint::{self, Checkpoints, Writer};
 use crate::error::{Error, Result};
 use crate::metrics::Scores;
-use crate::{system, tensors};
+use crate::{offload_file, system, tensors};
 use plimsoll_core::Bytes;
 use plimsoll_core::step::Role;
 use plimsoll_data::{Dataset, Feed, Options, PipelinePlan, Schema};
@@ -165,6 +165,8 @@ pub enum Event<'a> {
         steps: u64,
         /// Loss and metrics over those steps.
         scores: Scores,
+        /// The learning rate of the last of them.
+        learning_rate: f64,
         /// Rows per second since the epoch began.
         examples_per_s: f64,
         /// Resident memory of the process now.
@@ -194,6 +196,8 @@ pub struct Epoch {
     pub training: Scores,
     /// Over the held-out rows after the epoch.
     pub validation: Option<Scores>,
+    /// The learning rate of its last step.
+    pub learning_rate: f64,
     /// Seconds it took, validation included.
     pub seconds: f64,
     /// Rows learnt from per second, validation left out.
@@ -222,6 +226,7 @@ impl Epoch {
             epoch: object["epoch"].as_u64()?,
             training: scores("")?,
             validation: scores("val_"),
+            learning_rate: object["learning_rate"].as_f64().unwrap_or_default(),
             seconds: object["seconds"].as_f64()?,
             examples_per_s: object["examples_per_s"].as_f64()?,
         })
@@ -249,6 +254,11 @@ pub struct History {
     pub in_use_on_device: Option<Bytes>,
     /// The most resident memory the process had, as the system counts it.
     pub measured: Bytes,
+    /// Seconds of a whole batch as the plan predicted them.
+    pub predicted_step_s: f64,
+    /// Seconds of a whole batch as they were: the median of the last 511 steps and the least of all, the first step left out. Only
+    /// computing counts, neither waiting for rows nor for a processor that other programs have.
+    pub measured_step_s: Option<(f64, f64)>,
 }
 
 impl History {
@@ -306,6 +316,8 @@ impl Trainer {
             planned_on_device: plan.device_memory.as_ref().map(super::DeviceLine::total),
             in_use_on_device: None,
             measured: Bytes::ZERO,
+            predicted_step_s: plan.predicted_s,
+            measured_step_s: None,
         };
         session.learning.schedule.check(session.step.max(last * data.len().div_ceil(plan.batch as u64)))?;
         history.epochs.append(&mut track.epochs);
@@ -313,7 +325,8 @@ impl Trainer {
         for _ in 0..left {
             let epoch_start = Instant::now();
             let before = track.tally.rows;
-            let tally = train_epoch(session, &mut feed, &schema, &plan, data.len(), &mut fit, &mut track, &mut writer, &history)?;
+            let tally = train_epoch(session, &mut feed, &schema, &plan, data.len(), &mut fit, &mut track, &mut writer, &history)
+                .map_err(|error| error.located(&data))?;
             let training = session.scores(&tally);
             let learnt = epoch_start.elapsed();
             learning += learnt;
@@ -326,6 +339,7 @@ impl Trainer {
                 epoch: session.epochs,
                 training,
                 validation,
+                learning_rate: session.rate,
                 seconds: epoch_start.elapsed().as_secs_f64(),
                 examples_per_s: (tally.rows - before) as f64 / learnt.as_secs_f64().max(1e-9),
             };
@@ -362,6 +376,7 @@ impl Trainer {
         history.seconds = start.elapsed().as_secs_f64();
         history.examples_per_s = learnt_rows as f64 / learning.as_secs_f64().max(1e-9);
         history.measured = system::peak_resident();
+        history.measured_step_s = session.clock.measured();
         history.in_use_on_device = self.device.as_ref().and_then(|opened| opened.device.in_use());
         Ok(history)
     }
@@ -379,11 +394,13 @@ impl Trainer {
     }
 
     /// Takes the plan's memory and sets the first weights, unless that is done already.
-    fn open(&mut self, plan: &RunPlan) -> Result<()> {
+    pub(super) fn open(&mut self, plan: &RunPlan) -> Result<()> {
         if self.session.is_none() {
             let (Some(programs), Some(opened)) = (&self.programs, &self.device) else { unreachable!("planned before") };
             let device = Arc::clone(&opened.device);
-            self.session = Some(Session::new(device, plan, programs, self.learning.clone(), self.seed, self.data.output_schema()?)?);
+            let folder = self.offload_folder.clone().unwrap_or_else(offload_file::default_folder);
+            let schema = self.data.output_schema()?;
+            self.session = Some(Session::new(device, plan, programs, self.learning.clone(), self.seed, schema, &folder)?);
             // From now on the pieces are of the size the memory was laid out for.
             self.micro_batch = Some(plan.micro_batch);
         }
@@ -417,24 +434,19 @@ fn train_epoch(
     let start = Instant::now();
     let mut told = start;
     session.begin()?;
+    session.clock.paused();
     session.take_up_counts(&std::mem::take(&mut track.counts));
     let mut tally = track.tally;
     let before = tally.rows;
     while let Some(block) = feed.next()? {
         let mut at = 0;
         while at < block.rows {
-            let place = block.first_row + at as u64;
-            let first_row = place % batch;
-            let batch_rows = batch.min(length - (place - first_row));
-            let rows = session.micro_batch.min((batch_rows - first_row) as usize).min(block.rows - at);
-            let (begins, ends) = (first_row == 0, first_row + rows as u64 == batch_rows);
-            let role = match (begins, ends) {
-                (true, true) => Role::Step,
-                (true, false) => Role::First,
-                (false, false) => Role::Middle,
-                (false, true) => Role::Last,
-            };
-            session.run(role, &Piece { batch: &block, at, rows, first_row, batch_rows }, schema, &mut tally)?;
+            let (role, piece) = place_in_batch(session.micro_batch, Rows::Fed(&block), at, block.first_row, block.rows, batch, length);
+            let began = session.clock.begin();
+            session.run(role, &piece, schema, &mut tally)?;
+            session.clock.ran(role, began, session.lags);
+            let (place, rows) = (block.first_row + at as u64, piece.rows);
+            let ends = matches!(role, Role::Step | Role::Last);
             session.step += u64::from(ends);
             at += rows;
             if let Some(writer) = writer.as_mut().filter(|writer| ends && place + (rows as u64) < length && writer.due(session.step)) {
@@ -455,6 +467,7 @@ fn train_epoch(
                 step: tally.rows / batch,
                 steps,
                 scores: session.scores_so_far(&tally),
+                learning_rate: session.rate,
                 examples_per_s: (tally.rows - before) as f64 / seconds,
                 resident: system::resident(),
             });
@@ -464,8 +477,32 @@ fn train_epoch(
     Ok(tally)
 }
 
+/// The next piece of a block and its role: its first row is the block's row `at`, the block's first row the epoch's row `first`.
+pub(super) fn place_in_batch<'a>(
+    micro_batch: usize,
+    batch: Rows<'a>,
+    at: usize,
+    first: u64,
+    block_rows: usize,
+    whole: u64,
+    length: u64,
+) -> (Role, Piece<'a>) {
+    let place = first + at as u64;
+    let first_row = place % whole;
+    let batch_rows = whole.min(length - (place - first_row));
+    let rows = micro_batch.min((batch_rows - first_row) as usize).min(block_rows - at);
+    let role = match (first_row == 0, first_row + rows as u64 == batch_rows) {
+        (true, true) => Role::Step,
+        (true, false) => Role::First,
+        (false, false) => Role::Middle,
+        (false, true) => Role::Last,
+    };
+    (role, Piece { batch, at, rows, first_row, batch_rows })
+}
+
 /// Rows that are measured and not learnt from.
 pub(super) struct HeldOut {
+    data: Dataset,
     feed: Feed,
     schema: Schema,
     length: u64,
@@ -485,7 +522,7 @@ impl HeldOut {
         // Numbered like the epochs they follow, so that a resumed run adds up in the same order.
         let options = Options { first_epoch: session.epochs, epochs: Some(epochs), ..Options::default() };
         let feed = Feed::start(&data, pipeline, &session.ledger, options)?;
-        Ok(HeldOut { feed, schema: data.output_schema()?, length: data.len() })
+        Ok(HeldOut { feed, schema: data.output_schema()?, length: data.len(), data })
     }
 
     fn evaluate(&mut self, session: &mut Session) -> Result<Scores> {
@@ -511,7 +548,9 @@ impl HeldOut {
             while at < block.rows {
                 let rows = session.micro_batch.min(block.rows - at);
                 let first_row = block.first_row + at as u64;
-                session.run(role, &Piece { batch: &block, at, rows, first_row, batch_rows: self.length }, &self.schema, tally)?;
+                let batch = Rows::Fed(&block);
+                let piece = Piece { batch, at, rows, first_row, batch_rows: self.length };
+                session.run(role, &piece, &self.schema, tally).map_err(|error| error.located(&self.data))?;
                 after(session, rows)?;
                 at += rows;
             }

@@ -19,6 +19,8 @@ pub(super) struct Learning {
     pub schedule: Schedule,
     pub state: ScheduleState,
     pub precision: Precision,
+    /// A learning rate that was set by hand, instead of the schedule's.
+    pub fixed: Option<f64>,
     /// Instead of what the precision asks for.
     pub scaling: Option<LossScaling>,
 }
@@ -32,6 +34,7 @@ impl Default for Learning {
             schedule: Schedule::default(),
             state: ScheduleState::default(),
             precision: Precision::default(),
+            fixed: None,
             scaling: None,
         }
     }
@@ -51,7 +54,8 @@ impl Learning {
 
     /// The learning rate of a step, counted from 1.
     pub fn rate(&self, step: u64) -> f64 {
-        f64::from(self.optimizer.learning_rate()) * self.schedule.factor(step - 1) * self.state.factor
+        let scheduled = || f64::from(self.optimizer.learning_rate()) * self.schedule.factor(step - 1) * self.state.factor;
+        self.fixed.unwrap_or_else(scheduled)
     }
 
     /// Those numbers for a step, counted from 1; steps that changed nothing are left out.

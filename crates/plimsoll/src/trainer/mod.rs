@@ -1,6 +1,8 @@
 //! The trainer: a model, data, a loss and a line go in; a plan comes out, then a trained model.
 
 mod callbacks;
+mod clock;
+mod custom;
 mod explain;
 mod fit;
 mod learning;
@@ -13,31 +15,36 @@ mod track;
 use crate::allow::Allow;
 use crate::devices::{self, Choice, Opened};
 use crate::error::{Error, Result};
-use crate::loss::{Loss, Objective};
+use crate::loss::{Loss, Target, Targets};
 use crate::metrics::Metric;
 use crate::nn::Model;
 use crate::optim::{AVERAGE_NAME, Average, Clip, Optimizer};
 use crate::precision::Precision;
 use crate::schedule::{Schedule, ScheduleState};
+use crate::speed::{Speeds, time_own_nodes};
 use crate::{system, tensors};
 use learning::Learning;
 use plan::{Request, largest_batch, plan_run, prove, sweep};
+use plimsoll_core::device::{CopyRate, Device};
 use plimsoll_core::graph::{StateId, StateKind};
 use plimsoll_core::loss_scale::LossScaling;
+use plimsoll_core::passes::Columns;
 use plimsoll_core::plan::Certificate;
-use plimsoll_core::plan::recompute::Rates;
-use plimsoll_core::{Budget, Bytes};
+use plimsoll_core::plan::recompute::{Pace, Rates};
+use plimsoll_core::{Budget, Bytes, Graph};
 use plimsoll_data::{Dataset, Extent};
 use programs::{Programs, programs};
 use session::Session;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 pub(crate) use callbacks::smaller_is_better;
 pub use callbacks::{Callback, CsvLog, EarlyStopping, Flow};
+pub use custom::{Batches, CustomLoop, HostBatch, Numbers};
 pub use fit::{Epoch, Event, FirstWeights, Fit, History};
-pub use plan::{Count, DeviceLine, Infeasible, LargestBatch, RunPlan, Sweep, SweepPoint};
-pub use predict::Prediction;
+pub use plan::{Count, DeviceLine, InPieces, Infeasible, LargestBatch, RunPlan, Sweep, SweepPoint};
+pub use predict::{Predicted, Prediction};
 
 /// Trains a model on data under a line.
 ///
@@ -58,20 +65,26 @@ pub use predict::Prediction;
 pub struct Trainer {
     model: Model,
     data: Dataset,
-    objective: Objective,
+    targets: Targets,
     metrics: Option<Vec<Metric>>,
     learning: Learning,
     budget: Budget,
     micro_batch: Option<usize>,
     allow: Allow,
     count: Count,
-    pace: Rates,
+    pace: Arc<dyn Pace>,
+    /// Whether that pace was measured.
+    measured: bool,
+    /// How fast files are, if that was measured.
+    files: Option<f64>,
     seed: u64,
     threads: Option<usize>,
     choice: Choice,
     profile: Option<String>,
     device: Option<Opened>,
     programs: Option<Programs>,
+    /// Where tensors go that a plan keeps out of memory, on a device that shares the host's.
+    offload_folder: Option<PathBuf>,
     /// Whether the run writes checkpoints, which takes memory too.
     checkpointed: bool,
     only_predicts: bool,
@@ -84,33 +97,68 @@ impl Trainer {
         Trainer {
             model: model.into(),
             data: data.clone(),
-            objective: Loss::SoftmaxCrossEntropy.into(),
+            targets: Targets::Only(Loss::SoftmaxCrossEntropy.into()),
             metrics: None,
             learning: Learning::default(),
             budget: Budget::default(),
             micro_batch: None,
             allow: Allow::default(),
             count: Count::default(),
-            pace: Rates::default(),
+            pace: Arc::new(Rates::default()),
+            measured: false,
+            files: None,
             seed: 0,
             threads: None,
             choice: Choice::default(),
             profile: None,
             device: None,
             programs: None,
+            offload_folder: None,
             checkpointed: false,
             only_predicts: false,
             session: None,
         }
     }
 
-    /// With this loss, and what goes with it.
-    pub fn loss(mut self, loss: impl Into<Objective>) -> Trainer {
-        self.objective = loss.into();
+    /// With this loss, and what goes with it, for a model with one result.
+    pub fn loss(mut self, loss: impl Into<Target>) -> Trainer {
+        self.targets = Targets::Only(loss.into());
         self
     }
 
-    /// With these metrics instead of those usual for the loss.
+    /// With a loss for each of the model's results, by its name; the total is their weighted sum. Reports have the total as `loss` and each
+    /// as `NAME_loss`, and so for metrics. A result without a loss, or a loss without a result, is refused.
+    ///
+    /// ```
+    /// use plimsoll::nn::{Flatten, Functional};
+    /// use plimsoll::prelude::*;
+    ///
+    /// let mut net = Functional::new("two-headed");
+    /// let x = net.input();
+    /// let flat = net.add(Flatten, [x]);
+    /// let hidden = net.add(Dense::new(16).relu(), [flat]);
+    /// let (digit, again) = (net.add(Dense::new(10), [hidden]), net.add(Dense::new(10), [flat]));
+    /// let data = Dataset::digits(Split::Train).map("x", [scale(1.0 / 16.0)]).batch(32);
+    /// let mut trainer = Trainer::new(net.build_many([("digit", digit), ("again", again)]), &data).losses([
+    ///     ("digit", Target::new(Loss::SoftmaxCrossEntropy).labels("y")),
+    ///     ("again", Target::new(Loss::SoftmaxCrossEntropy).labels("y").weight(0.3).metrics([])),
+    /// ]);
+    /// let scores = trainer.fit(Fit::epochs(1))?.last().unwrap().training.clone();
+    /// let names: Vec<&str> = scores.iter().map(|(name, _)| name).collect();
+    /// assert_eq!(names, ["loss", "digit_loss", "again_loss", "digit_accuracy"]);
+    /// # Ok::<(), plimsoll::Error>(())
+    /// ```
+    pub fn losses<'n>(mut self, losses: impl IntoIterator<Item = (&'n str, Target)>) -> Trainer {
+        self.targets = Targets::Named(losses.into_iter().map(|(name, target)| (name.to_string(), target)).collect());
+        self
+    }
+
+    pub(crate) fn targets(mut self, targets: Targets) -> Trainer {
+        self.targets = targets;
+        self
+    }
+
+    /// With these metrics instead of those usual for the loss. Those of several results are said with their [losses](Trainer::losses).
     pub fn metrics(mut self, metrics: impl IntoIterator<Item = Metric>) -> Trainer {
         self.metrics = Some(metrics.into_iter().collect());
         self
@@ -264,6 +312,32 @@ impl Trainer {
         self
     }
 
+    /// Puts tensors that a plan keeps out of memory into a file in this folder, which should be on a disk with room. Unless said, that is the
+    /// system's folder for large temporary files; a run from a configuration uses its own folder. The file has no name and is gone with the
+    /// run, however that ends.
+    pub fn offload_folder(mut self, folder: impl Into<PathBuf>) -> Trainer {
+        self.set_offload_folder(folder.into());
+        self
+    }
+
+    pub(crate) fn set_offload_folder(&mut self, folder: PathBuf) {
+        self.offload_folder = Some(folder);
+    }
+
+    /// Predicts times, and chooses between ways to fit, by what was measured of the device. Without it, by rates that are the same
+    /// everywhere, so that the same run is planned alike on every machine.
+    pub fn speeds(mut self, speeds: Arc<Speeds>) -> Trainer {
+        self.set_speeds(speeds);
+        self
+    }
+
+    pub(crate) fn set_speeds(&mut self, speeds: Arc<Speeds>) {
+        // As much is written as is read.
+        let both = speeds.transfers.to_file.zip(speeds.transfers.from_file);
+        self.files = both.map(|(to, from)| 2.0 / (1.0 / to + 1.0 / from));
+        (self.pace, self.measured) = (speeds, true);
+    }
+
     /// Plans with room for writing checkpoints.
     pub(crate) fn with_checkpoints(mut self) -> Trainer {
         self.checkpointed = true;
@@ -311,6 +385,11 @@ impl Trainer {
         plan_run(&self.request(budget, validation)?)
     }
 
+    /// That the schedule lasts for this many epochs.
+    pub(crate) fn check_schedule(&self, epochs: u64, batch: usize) -> Result<()> {
+        self.learning.schedule.check(epochs * self.data.len().div_ceil(batch.max(1) as u64))
+    }
+
     /// The largest batch that runs in one piece under the line, answered from plans; none if not even one row fits.
     pub fn largest_batch(&mut self) -> Result<Option<LargestBatch>> {
         self.prepare()?;
@@ -328,6 +407,42 @@ impl Trainer {
     pub fn prove(&mut self, certificate: &Certificate) -> Result<()> {
         self.prepare()?;
         prove(&self.request(self.budget, None)?, certificate)
+    }
+
+    /// Times the nodes of this run's own step that `speeds` does not know yet, and adds them. Gives how many were timed.
+    pub fn time_own_nodes(&mut self, speeds: &mut Speeds, limit: Duration) -> Result<usize> {
+        let device = self.open_device()?;
+        self.with_step(|graph, rows| time_own_nodes(speeds, &*device, graph, rows, limit))?
+    }
+
+    /// Opens the device it computes on, unless that is done already.
+    pub(crate) fn open_device(&mut self) -> Result<Arc<dyn Device>> {
+        if self.device.is_none() {
+            // Before libraries are loaded, whose size is not the program's own.
+            system::process_footprint();
+            self.device = Some(devices::open(self.choice, self.threads, self.profile.as_deref())?);
+        }
+        Ok(Arc::clone(&self.device.as_ref().expect("opened above").device))
+    }
+
+    pub(crate) fn host_line(&self) -> Option<Bytes> {
+        self.budget.host
+    }
+
+    pub(crate) fn chosen_threads(&self) -> Option<usize> {
+        self.threads
+    }
+
+    /// Computes on a device that is open already.
+    pub(crate) fn use_device(&mut self, opened: Opened) {
+        self.device = Some(opened);
+    }
+
+    /// Shows the graph of a whole batch's step, and the batch.
+    pub(crate) fn with_step<T>(&mut self, look: impl FnOnce(&Graph, usize) -> T) -> Result<T> {
+        self.prepare()?;
+        let request = self.request(self.budget, None)?;
+        Ok(look(&request.programs.whole[0].1, request.batch))
     }
 
     /// What is to be planned; everything is prepared.
@@ -362,8 +477,19 @@ impl Trainer {
             allow: self.allow,
             count: self.count,
             precision: self.learning.precision,
-            pace: &self.pace,
+            in_pieces: false,
+            pace: &*self.pace,
+            measured: self.measured,
+            copy_rate: match self.files.filter(|_| device.shares_host_memory()) {
+                Some(bytes_per_s) => CopyRate { bytes_per_s, ..device.copy_rate() },
+                None => device.copy_rate(),
+            },
         })
+    }
+
+    /// What it learns from.
+    pub fn data(&self) -> &Dataset {
+        &self.data
     }
 
     /// Writes the weights as safetensors: whole or not at all.
@@ -380,11 +506,7 @@ impl Trainer {
 
     /// Writes the graphs and finds the device, once.
     fn prepare(&mut self) -> Result<()> {
-        if self.device.is_none() {
-            // Before libraries are loaded, whose size is not the program's own.
-            system::process_footprint();
-            self.device = Some(devices::open(self.choice, self.threads, self.profile.as_deref())?);
-        }
+        self.open_device()?;
         if self.programs.is_none() {
             let schema = self.data.output_schema()?;
             if let Some(column) = schema.columns().iter().find(|column| column.extent != Extent::Fixed) {
@@ -392,13 +514,33 @@ impl Trainer {
                     format!("a step is planned for rows of one shape, and those of `{column}` differ; pad them with PadTo::Declared");
                 return Err(Error::Config(what));
             }
-            let metrics = self.metrics.clone().unwrap_or_else(|| self.objective.loss().default_metrics());
-            let mut programs = programs(&self.model, &schema, &self.objective, &metrics, &self.learning)?;
+            let targets = self.targets_with_metrics()?;
+            // The CPU's products read any types; on a GPU the library wants one.
+            let shared = self.device.as_ref().is_some_and(|opened| opened.device.shares_host_memory());
+            let columns = if shared { Columns::AsTheyAre } else { Columns::Narrowed };
+            let mut programs = programs(&self.model, &schema, &targets, &self.learning, columns)?;
             if self.only_predicts {
                 programs.only_predict();
             }
             self.programs = Some(programs);
         }
         Ok(())
+    }
+
+    /// The targets, with the metrics that were asked for apart from them.
+    fn targets_with_metrics(&self) -> Result<Targets> {
+        let mut targets = self.targets.clone();
+        let Some(metrics) = &self.metrics else { return Ok(targets) };
+        match &mut targets {
+            Targets::Only(target) => target.metrics = Some(metrics.clone()),
+            Targets::Named(named) => match &mut named[..] {
+                [(_, target)] => target.metrics = Some(metrics.clone()),
+                _ => {
+                    let what = "the metrics of several results are said with their losses: `Target::metrics`, or `metrics` beside `type`";
+                    return Err(Error::Config(what.to_string()));
+                }
+            },
+        }
+        Ok(targets)
     }
 }

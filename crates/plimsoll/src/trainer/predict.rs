@@ -2,10 +2,10 @@
 
 use super::Trainer;
 use super::fit::HeldOut;
-use super::session::Tally;
-use crate::error::Result;
-use plimsoll_core::Bytes;
+use super::session::{Session, Tally};
+use crate::error::{Error, Result};
 use plimsoll_core::step::Role;
+use plimsoll_core::{Bytes, Reservation};
 use plimsoll_data::Dataset;
 
 /// The predictions for some rows, in the order of the data.
@@ -14,10 +14,67 @@ pub struct Prediction<'a> {
     pub first_row: u64,
     /// How many rows.
     pub rows: usize,
-    /// The shape of one row's prediction.
+    /// The shape of one row of the model's first result.
     pub shape: &'a [usize],
-    /// The numbers, row after row.
+    /// The numbers of the model's first result, row after row.
     pub values: &'a [f32],
+    /// All results of the model, in their order, the first included.
+    pub outputs: &'a [Predicted],
+}
+
+impl<'a> Prediction<'a> {
+    /// The numbers of the result of this name, row after row.
+    pub fn output(&self, name: &str) -> Option<&'a [f32]> {
+        self.outputs.iter().find(|output| output.name == name).map(|output| &output.values[..])
+    }
+}
+
+/// One of a model's results for some rows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Predicted {
+    /// Its name.
+    pub name: String,
+    /// The shape of one row.
+    pub shape: Vec<usize>,
+    /// The numbers, row after row.
+    pub values: Vec<f32>,
+}
+
+/// Room for the results of a number of rows, booked before it exists.
+pub(super) struct Results {
+    outputs: Vec<Predicted>,
+    _room: Reservation,
+}
+
+impl Results {
+    pub fn new(session: &Session, predictions: &[(String, Vec<usize>)], rows: usize) -> Result<Results> {
+        let per_row: usize = predictions.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
+        let room = session.ledger.reserve("predictions", Bytes((rows * per_row * 4) as u64))?;
+        let make = |(name, shape): &(String, Vec<usize>)| Predicted {
+            name: name.clone(),
+            shape: shape.clone(),
+            values: Vec::with_capacity(rows * shape.iter().product::<usize>()),
+        };
+        Ok(Results { outputs: predictions.iter().map(make).collect(), _room: room })
+    }
+
+    pub fn clear(&mut self) {
+        self.outputs.iter_mut().for_each(|output| output.values.clear());
+    }
+
+    /// Adds what the last run left of all results.
+    pub fn take(&mut self, session: &Session, rows: usize) -> Result<()> {
+        for output in &mut self.outputs {
+            let known = output.values.len();
+            output.values.resize(known + rows * output.shape.iter().product::<usize>(), 0.0);
+            session.read_predictions(&output.name, &mut output.values[known..])?;
+        }
+        Ok(())
+    }
+
+    pub fn outputs(&self) -> &[Predicted] {
+        &self.outputs
+    }
 }
 
 impl Trainer {
@@ -25,17 +82,15 @@ impl Trainer {
     pub fn predict_with(&mut self, data: &Dataset, mut sink: impl FnMut(&Prediction<'_>)) -> Result<()> {
         self.open_planned()?;
         let (Some(session), Some(programs)) = (&mut self.session, &self.programs) else { unreachable!("opened above") };
-        let per_row: usize = programs.prediction.iter().product();
-        let size = Bytes((session.micro_batch * per_row * 4) as u64);
-        let _reservation = session.ledger.reserve("predictions", size)?;
-        let mut values = vec![0.0; session.micro_batch * per_row];
+        let mut results = Results::new(session, &programs.predictions, session.micro_batch)?;
         let pipeline = data.clone().rebatch(session.feed_rows).plan(session.ledger.available())?;
         let mut rows_before = 0;
         let mut pieces = HeldOut::start(Role::Predict, data, &pipeline, session, 1)?;
         pieces.each_piece(session, Role::Predict, &mut Tally::default(), |session, rows| {
-            let values = &mut values[..rows * per_row];
-            session.read_predictions(values)?;
-            sink(&Prediction { first_row: rows_before, rows, shape: &programs.prediction, values });
+            results.clear();
+            results.take(session, rows)?;
+            let outputs = results.outputs();
+            sink(&Prediction { first_row: rows_before, rows, shape: &outputs[0].shape, values: &outputs[0].values, outputs });
             rows_before += rows as u64;
             Ok(())
         })
@@ -47,24 +102,54 @@ impl Trainer {
         self
     }
 
-    /// The shape of one row's prediction.
+    /// The shape of one row's prediction, of a model with one result.
     pub fn prediction_shape(&mut self) -> Result<&[usize]> {
         self.prepare()?;
-        Ok(&self.programs.as_ref().expect("prepared above").prediction)
+        self.only_result()?;
+        Ok(&self.programs.as_ref().expect("prepared above").predictions[0].1)
     }
 
-    /// The prediction for one row of a model with one input, given as the bytes of its column.
+    /// The prediction for one row of a model with one input and one result, given as the bytes of its column.
     pub fn predict_row(&mut self, row: &[u8], prediction: &mut [f32]) -> Result<()> {
         self.open_planned()?;
+        let name = self.only_result()?.to_string();
         let Some(session) = &mut self.session else { unreachable!("opened above") };
         session.predict_row(row)?;
-        session.read_predictions(prediction)
+        session.read_predictions(&name, prediction)
     }
 
-    /// The predictions for all rows, row after row, in one vector.
+    /// The predictions of a model with one result for all rows, row after row, in one vector.
     pub fn predict(&mut self, data: &Dataset) -> Result<Vec<f32>> {
+        self.prepare()?;
+        self.only_result()?;
         let mut all = Vec::new();
         self.predict_with(data, |piece| all.extend_from_slice(piece.values))?;
         Ok(all)
+    }
+
+    /// All results of the model for all rows.
+    pub fn predict_all(&mut self, data: &Dataset) -> Result<Vec<Predicted>> {
+        let mut all: Vec<Predicted> = Vec::new();
+        self.predict_with(data, |piece| {
+            if all.is_empty() {
+                all.extend_from_slice(piece.outputs);
+                return;
+            }
+            all.iter_mut().zip(piece.outputs).for_each(|(all, piece)| all.values.extend_from_slice(&piece.values));
+        })?;
+        Ok(all)
+    }
+
+    /// The name of the model's result, if it has one only; the graphs are there.
+    fn only_result(&self) -> Result<&str> {
+        match &self.programs.as_ref().expect("prepared before").predictions[..] {
+            [(name, _)] => Ok(name),
+            several => {
+                let names: Vec<&str> = several.iter().map(|(name, _)| name.as_str()).collect();
+                let what =
+                    format!("the model has the results {}; ask for all of them with `predict_all` or `predict_with`", names.join(", "));
+                Err(Error::Config(what))
+            }
+        }
     }
 }

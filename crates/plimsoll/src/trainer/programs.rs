@@ -1,12 +1,12 @@
 //! The graphs of a run: the training step in its variants, evaluation and prediction, from one model.
 
 use super::learning::Learning;
-use crate::loss::{Objective, Prediction};
-use crate::metrics::{self, Counters, Metric};
+use crate::loss::{Prediction, Target, Targets};
+use crate::metrics::{Board, Compared};
 use crate::nn::{Model, PIECE_SHARE};
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Graph, GraphError};
-use plimsoll_core::passes::{optimize, split_concats};
+use plimsoll_core::passes::{Columns, optimize, split_concats};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::shape::{Shape, TensorType};
 use plimsoll_core::step::Role;
@@ -18,7 +18,13 @@ use std::cell::OnceCell;
 pub(super) const ROW_SHARE: &str = "row_share";
 
 /// The most columns a model reads.
-pub(super) const MOST_INPUTS: usize = 8;
+const MOST_INPUTS: usize = 8;
+
+/// The most results a model is taught.
+const MOST_OUTPUTS: usize = 8;
+
+/// The most columns a step reads: features, labels and sample weights.
+pub(super) const MOST_COLUMNS: usize = MOST_INPUTS + MOST_OUTPUTS + 1;
 
 /// The output that is the share of answers that count, where some do not.
 pub(super) const LOSS_WEIGHT: &str = "loss_weight";
@@ -36,14 +42,30 @@ pub(super) struct Programs {
     pub batch_statistics: bool,
     /// Which column of the batch each input is.
     pub columns: Vec<usize>,
-    /// For class numbers as labels: the column and how many classes there are.
-    pub classes: Option<(usize, usize)>,
-    /// A label that is no class and does not count.
-    pub ignored: Option<i32>,
+    /// The columns that hold class numbers or tokens.
+    pub classes: Vec<Classes>,
     /// What is counted beside the loss.
-    pub counters: Counters,
-    /// The shape of one row's prediction.
-    pub prediction: Vec<usize>,
+    pub board: Board,
+    /// The model's results: the name of each and the shape of one row of it.
+    pub predictions: Vec<(String, Vec<usize>)>,
+}
+
+/// A column of numbers that must be below a bound.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) struct Classes {
+    pub column: usize,
+    /// How many classes or tokens there are.
+    pub count: usize,
+    pub of: Of,
+}
+
+/// What such numbers are.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Of {
+    /// Classes, and perhaps a number that is none and does not count.
+    Labels(Option<i32>),
+    /// Rows of a table.
+    Tokens,
 }
 
 /// Heap that one node of a graph costs: itself, the copies that are planned and loaded, its lines of the certificate, and what the C library
@@ -84,42 +106,70 @@ const SMALL: Bytes = Bytes::mib(2);
 pub(super) fn programs(
     model: &Model,
     schema: &Schema,
-    objective: &Objective,
-    metrics: &[Metric],
+    targets: &Targets,
     learning: &Learning,
+    by_products: Columns,
 ) -> Result<Programs, GraphError> {
-    let (features, y) = columns(schema, model)?;
-    let weight = weights(schema, &features, y)?;
-    let mut counters = Counters::default();
-    let mut classes = None;
-    let mut prediction_shape = Vec::new();
+    let names: Vec<&str> = model.outputs().collect();
+    let targets = targets.of(&names)?;
+    let read = columns(schema, model, &names, &targets)?;
+    let mut board = Board::default();
+    let mut classes = Vec::new();
+    let mut predictions = Vec::new();
     let mut forward = |training: bool, with_loss: bool| -> Result<Graph, GraphError> {
         let mut g = Graph::new();
         let input = |g: &mut Graph, i: usize| {
             let column = &schema.columns()[i];
             g.input(&column.name, TensorType::new(column.dtype, Shape::batch_of(column.shape.iter().copied())))
         };
-        let features: Vec<ValueId> = features.iter().map(|i| input(&mut g, *i)).collect();
-        let lowered = model.lower(&mut g, &features, training)?;
-        let prediction = Prediction { output: lowered.output, before_activation: lowered.before_activation };
-        prediction_shape = g.shape(prediction.output).dims()[1..].iter().map(|dim| dim.factor()).collect();
+        let mut columns: Vec<ValueId> = read.all[..read.features].iter().map(|i| input(&mut g, *i)).collect();
+        let lowered = model.lower(&mut g, &columns, training)?;
+        let results: Vec<Prediction> = lowered.outputs.iter().map(|output| (*output).into()).collect();
+        let shape = |value: ValueId| g.shape(value).dims()[1..].iter().map(|dim| dim.factor()).collect();
+        predictions = names.iter().zip(&results).map(|(name, result)| (name.to_string(), shape(result.output))).collect();
         if !with_loss {
-            // A copy if the model is empty: outputs are made by the step.
-            let output = g.map(prediction.output, |_, x| x)?;
-            g.output("prediction", output);
-            return learning.precision.apply(split_concats(&g));
+            for (name, result) in names.iter().zip(&results) {
+                // A copy if the model is empty: outputs are made by the step.
+                let output = g.map(result.output, |_, x| x)?;
+                g.output(name, output);
+            }
+            return learning.precision.apply(split_concats(&g), by_products);
         }
-        let labels = input(&mut g, y);
-        classes = objective.classes(&g, prediction, labels).map(|classes| (y, classes));
+        for i in &read.all[read.features..] {
+            columns.push(input(&mut g, *i));
+        }
+        let labels: Vec<ValueId> = read.labels.iter().map(|at| columns[*at]).collect();
+        classes = tokens(model, schema, &read.all);
+        for ((target, result), (value, at)) in targets.iter().zip(&results).zip(labels.iter().zip(&read.labels)) {
+            let objective = &target.objective;
+            let found = objective.classes(&g, *result, *value);
+            let found = found.map(|count| Classes { column: read.all[*at], count, of: Of::Labels(objective.ignored()) });
+            classes.extend(found.filter(|found| !classes.contains(found)));
+        }
         // Weights are for learning: held-out rows count alike, as in Keras.
-        let weight = weight.filter(|_| training).map(|weight| input(&mut g, weight));
-        let evenly = objective.clone().even();
-        let objective = if training { objective } else { &evenly };
-        g.in_scope("loss", |g| {
-            let sum = objective.sum_of_rows(g, prediction, labels, weight)?;
-            let share = g.scalar(ROW_SHARE);
-            let counted = sum.counted.map(|counted| g.times(counted, share)).transpose()?;
-            let mut loss = g.times(sum.loss, share)?;
+        let weight = read.weight.filter(|_| training).map(|weight| input(&mut g, weight));
+        let objectives: Vec<_> =
+            targets.iter().map(|target| if training { target.objective.clone() } else { target.objective.clone().even() }).collect();
+        let sums = g.in_scope("loss", |g| {
+            let (mut row_share, mut total, mut counted, mut sums) = (None, None, None, Vec::new());
+            for (i, objective) in objectives.iter().enumerate() {
+                let write = |g: &mut Graph| objective.sum_of_rows(g, results[i], labels[i], weight);
+                let sum = if names.len() == 1 { write(g)? } else { g.in_scope(names[i], write)? };
+                sums.push(sum.loss);
+                let share = *row_share.get_or_insert_with(|| g.scalar(ROW_SHARE));
+                // Only a single loss has answers that do not count.
+                counted = sum.counted.map(|counted| g.times(counted, share)).transpose()?;
+                let factor = targets[i].weight;
+                let part = g.pointwise(
+                    Expr::build(|e| {
+                        let part = e.mul(e.input(0), e.input(1));
+                        if factor == 1.0 { part } else { e.mul(part, e.constant(factor)) }
+                    }),
+                    &[sum.loss, share],
+                )?;
+                total = Some(total.map_or(Ok(part), |before| g.plus(before, part))?);
+            }
+            let (Some(mut loss), Some(share)) = (total, row_share) else { unreachable!("a model has a result") };
             if let Some(penalty) = lowered.penalty {
                 // Every row carries its share of what the weights cost, so that pieces of a batch add up to it once.
                 let part = match counted {
@@ -135,10 +185,21 @@ pub(super) fn programs(
             if let Some(counted) = counted {
                 g.output(LOSS_WEIGHT, counted);
             }
-            Ok(())
+            Ok::<_, GraphError>(sums)
         })?;
-        counters = g.in_scope("metrics", |g| metrics::lower(metrics, g, objective, prediction, labels))?;
-        learning.precision.apply(split_concats(&g))
+        let metrics: Vec<_> = targets.iter().map(|target| target.counted()).collect();
+        let compared: Vec<Compared<'_>> = (0..names.len())
+            .map(|i| Compared {
+                name: names[i],
+                objective: &objectives[i],
+                metrics: &metrics[i],
+                prediction: results[i],
+                labels: labels[i],
+                loss: sums[i],
+            })
+            .collect();
+        board = g.in_scope("metrics", |g| Board::lower(g, &compared))?;
+        learning.precision.apply(split_concats(&g), by_products)
     };
     let training = forward(true, true)?;
     let evaluation = forward(false, true)?;
@@ -156,33 +217,36 @@ pub(super) fn programs(
         training: (training, loss, counted),
         learning: learning.clone(),
         batch_statistics: model.has_batch_statistics(),
-        columns: features.into_iter().chain([y]).chain(weight).collect(),
+        columns: read.all.into_iter().chain(read.weight).collect(),
         classes,
-        ignored: objective.ignored(),
-        counters,
-        prediction: prediction_shape,
+        board,
+        predictions,
     })
 }
 
-/// The column of sample weights, if there is one.
-fn weights(schema: &Schema, features: &[usize], y: usize) -> Result<Option<usize>, GraphError> {
-    let found = schema.index_of("weight").filter(|i| *i != y && !features.contains(i));
-    match found.map(|i| &schema.columns()[i]) {
-        Some(column) if matches!(column.dtype, DType::F64 | DType::I64) => Err(GraphError {
-            scope: String::new(),
-            what: format!("column `{}` is {}; steps compute with 32 bits", column.name, column.dtype),
-        }),
-        _ => Ok(found),
-    }
+/// The columns that embeddings look up; the first of those that are read are the model's inputs.
+fn tokens(model: &Model, schema: &Schema, read: &[usize]) -> Vec<Classes> {
+    let whole = |column: usize| matches!(schema.columns()[column].dtype, DType::I32 | DType::U8);
+    let bound = |(input, count): (usize, usize)| Classes { column: read[input], count, of: Of::Tokens };
+    model.bounded_inputs().map(bound).filter(|classes| whole(classes.column)).collect()
 }
 
-/// The columns a model reads, and that of the labels: `x` and `y` if they are named so, else the first and the second.
-/// A model with several inputs finds each by its name.
-fn columns(schema: &Schema, model: &Model) -> Result<(Vec<usize>, usize), GraphError> {
+/// The columns of the data that a run reads.
+struct Read {
+    /// What the model reads, then the labels that are not among it.
+    all: Vec<usize>,
+    /// How many of these the model reads.
+    features: usize,
+    /// For each of the model's results, which of these it is compared with.
+    labels: Vec<usize>,
+    /// The column of sample weights, if there is one.
+    weight: Option<usize>,
+}
+
+/// The columns a model reads: `x` if it is named so, else the first; several are found by their names. Those of the labels: of a single
+/// result `y`, else the second; of several those named like the results, if nothing is said.
+fn columns(schema: &Schema, model: &Model, names: &[&str], targets: &[&Target]) -> Result<Read, GraphError> {
     let error = |what: String| GraphError { scope: String::new(), what };
-    if schema.columns().len() < 2 {
-        return Err(error(format!("training needs a column of inputs and one of labels, but the data has only {schema}")));
-    }
     let features = match model.inputs() {
         [single] => vec![schema.index_of(single).or_else(|| schema.index_of("x")).unwrap_or(0)],
         several if several.len() > MOST_INPUTS => {
@@ -195,13 +259,43 @@ fn columns(schema: &Schema, model: &Model) -> Result<(Vec<usize>, usize), GraphE
             several.iter().map(find).collect::<Result<_, _>>()?
         }
     };
-    let free = (0..schema.columns().len()).find(|i| !features.contains(i));
-    let Some(y) = schema.index_of("y").filter(|y| !features.contains(y)).or(if features == [0] { Some(1) } else { free }) else {
-        return Err(error(format!("training needs a column of labels beside what the model reads, but the data has only {schema}")));
-    };
-    let used = features.iter().copied().chain([y]).map(|i| &schema.columns()[i]);
+    if names.len() > MOST_OUTPUTS {
+        return Err(error(format!("the model has {} results, but a step teaches at most {MOST_OUTPUTS}", names.len())));
+    }
+    let (read, mut all, mut labels) = (features.len(), features, Vec::with_capacity(names.len()));
+    for (name, target) in names.iter().zip(targets) {
+        let column = match (&target.labels, &names[..]) {
+            (Some(column), _) => schema
+                .index_of(column)
+                .ok_or_else(|| error(format!("the loss of `{name}` compares with a column `{column}`, but the data has only {schema}")))?,
+            (None, [_]) => only_labels(schema, &all)?,
+            (None, _) => schema.index_of(name).ok_or_else(|| {
+                error(format!(
+                    "the model's result `{name}` is compared with the column of that name, but the data has only {schema}; \
+                     name another with `labels`"
+                ))
+            })?,
+        };
+        labels.push(all.iter().position(|known| *known == column).unwrap_or_else(|| {
+            all.push(column);
+            all.len() - 1
+        }));
+    }
+    let weight = schema.index_of("weight").filter(|i| !all.contains(i));
+    let used = all.iter().copied().chain(weight).map(|i| &schema.columns()[i]);
     match used.into_iter().find(|column| matches!(column.dtype, DType::F64 | DType::I64)) {
         Some(column) => Err(error(format!("column `{}` is {}; steps compute with 32 bits", column.name, column.dtype))),
-        None => Ok((features, y)),
+        None => Ok(Read { all, features: read, labels, weight }),
     }
+}
+
+/// The column of labels of a model with one result, where none is named.
+fn only_labels(schema: &Schema, features: &[usize]) -> Result<usize, GraphError> {
+    let error = |what: String| GraphError { scope: String::new(), what };
+    if schema.columns().len() < 2 {
+        return Err(error(format!("training needs a column of inputs and one of labels, but the data has only {schema}")));
+    }
+    let free = (0..schema.columns().len()).find(|i| !features.contains(i));
+    let found = schema.index_of("y").filter(|y| !features.contains(y)).or(if features == [0] { Some(1) } else { free });
+    found.ok_or_else(|| error(format!("training needs a column of labels beside what the model reads, but the data has only {schema}")))
 }

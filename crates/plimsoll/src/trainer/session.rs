@@ -1,12 +1,14 @@
 //! A run's memory and its position: the executor with its ledger, and how one piece of a batch is run.
 
+use super::clock::Clock;
 use super::learning::Learning;
-use super::plan::RunPlan;
-use super::programs::{LOSS_WEIGHT, MOST_INPUTS, Programs, ROW_SHARE};
-use crate::error::{Error, Result};
-use crate::metrics::{Counters, Scores};
+use super::plan::{OFFLOAD, RunPlan};
+use super::programs::{Classes, LOSS_WEIGHT, MOST_COLUMNS, Of, Programs, ROW_SHARE};
+use crate::error::{BadRow, Error, Result};
+use crate::metrics::{Board, Scores};
 use crate::nn::PIECE_SHARE;
-use plimsoll_core::device::{Device, DeviceError, StepInputs};
+use crate::offload_file::OffloadFile;
+use plimsoll_core::device::{Backing, Device, DeviceError, StepInputs};
 use plimsoll_core::graph::StateId;
 use plimsoll_core::loss_scale::SKIPPED;
 use plimsoll_core::plan::NUMBERS;
@@ -14,10 +16,8 @@ use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, DType, Executor, Graph, Ledger, Op, Reservation, Ticket};
 use plimsoll_data::{Batch, Schema};
+use std::path::Path;
 use std::sync::Arc;
-
-/// The most columns a step reads: features, labels and sample weights.
-const COLUMNS: usize = MOST_INPUTS + 2;
 
 /// Answers after which the counts of classes are brought to the host: single precision counts exactly to twice as many.
 const COUNTABLE: u64 = 1 << 23;
@@ -32,12 +32,11 @@ pub(super) struct Session {
     /// Epochs done.
     pub epochs: u64,
     roles: Vec<Prepared>,
-    classes: Option<(usize, usize)>,
-    ignored: Option<i32>,
-    counters: Counters,
-    /// Class by class: right answers, answers and labels; and the states where the device counts them.
+    classes: Vec<Classes>,
+    board: Board,
+    /// Class by class: right answers, answers and labels; and the states where the device counts them, with the classes of each.
     counts: Vec<f64>,
-    count_states: Vec<StateId>,
+    count_states: Vec<(StateId, usize)>,
     /// Answers counted on the device only.
     uncollected: u64,
     seed: u64,
@@ -49,9 +48,13 @@ pub(super) struct Session {
     skipped: Option<StateId>,
     /// The numbers of the current step.
     rates: Vec<f32>,
+    /// The learning rate of the current step.
+    pub rate: f64,
     /// On a device with its own memory a run's numbers are looked at while the next one computes.
-    lags: bool,
+    pub lags: bool,
     pending: Option<Pending>,
+    /// How long steps take.
+    pub clock: Clock,
     /// What the process itself takes, so that the ledger is about all of it.
     _process: Vec<Reservation>,
 }
@@ -94,10 +97,36 @@ enum Scalar {
     Rate(usize),
 }
 
+/// Rows in host memory.
+#[derive(Clone, Copy)]
+pub(super) enum Rows<'a> {
+    /// From a pipeline.
+    Fed(&'a Batch<'a>),
+    /// From somebody else: the bytes of each column, and the place of the first row.
+    Given(&'a [Vec<u8>], u64),
+}
+
+impl<'a> Rows<'a> {
+    fn column(&self, index: usize) -> &'a [u8] {
+        match self {
+            Rows::Fed(batch) => batch.column(index),
+            Rows::Given(columns, _) => &columns[index],
+        }
+    }
+
+    /// The place of the first row in the epoch, or in what was given.
+    fn first_row(&self) -> u64 {
+        match self {
+            Rows::Fed(batch) => batch.first_row,
+            Rows::Given(_, first) => *first,
+        }
+    }
+}
+
 /// Some rows of a batch, as one program sees them.
 pub(super) struct Piece<'a> {
-    pub batch: &'a Batch<'a>,
-    /// The first row within what the feed delivered.
+    pub batch: Rows<'a>,
+    /// The first row within what was delivered.
     pub at: usize,
     pub rows: usize,
     /// The place of the first row within the batch the optimiser sees.
@@ -153,18 +182,25 @@ impl Session {
         learning: Learning,
         seed: u64,
         schema: Schema,
+        folder: &Path,
     ) -> Result<Session> {
         let ledger = Ledger::new("host", Some(plan.line));
         // What is not the pipeline's, which books for itself, nor the plan's, for which the executor does.
         let own = |name: &&(String, _)| {
-            matches!(name.0.as_str(), "process" | "thread stacks" | "graphs" | "checkpoint" | "CUDA itself" | "pinned staging")
+            matches!(name.0.as_str(), "process" | "thread stacks" | "graphs" | "checkpoint" | "CUDA itself" | "pinned staging" | OFFLOAD)
         };
         let process = plan.owners.iter().filter(own).map(|(name, size)| ledger.reserve(name, *size)).collect::<Result<Vec<_>, _>>()?;
         let lags = !device.shares_host_memory();
         let mut executor = match &plan.device_memory {
-            None => Executor::new(device, Arc::clone(&plan.memory), &ledger)?,
+            None => {
+                let file = match plan.memory.backing {
+                    Bytes::ZERO => None,
+                    size => Some(Arc::new(OffloadFile::create(folder, size)?) as Arc<dyn Backing>),
+                };
+                Executor::with_backing(device, Arc::clone(&plan.memory), &ledger, file)?
+            }
             Some(on_device) => {
-                let device_ledger = Ledger::new(device.name(), Some(on_device.line - device.overhead().device));
+                let device_ledger = Ledger::new(device.name(), Some(on_device.line - device.overhead(&plan.memory).device));
                 Executor::new(device, Arc::clone(&plan.memory), &device_ledger)?
             }
         };
@@ -173,7 +209,8 @@ impl Session {
         let roles = roles.collect();
         let rates = vec![0.0; learning.scalar_names().len()];
         let state = |name: &str| plan.memory.states.iter().position(|state| state.name == name).map(|i| StateId(i as u32));
-        let count_states: Vec<StateId> = programs.counters.states().filter_map(|name| state(&name)).collect();
+        let count_states: Vec<(StateId, usize)> =
+            programs.board.states().filter_map(|(name, classes)| Some((state(&name)?, classes))).collect();
         Ok(Session {
             executor,
             ledger,
@@ -182,10 +219,9 @@ impl Session {
             step: 0,
             epochs: 0,
             roles,
-            classes: programs.classes,
-            ignored: programs.ignored,
-            counters: programs.counters.clone(),
-            counts: vec![0.0; count_states.len() * programs.counters.classes],
+            classes: programs.classes.clone(),
+            board: programs.board.clone(),
+            counts: vec![0.0; count_states.iter().map(|(_, classes)| classes).sum()],
             count_states,
             uncollected: 0,
             seed,
@@ -193,8 +229,10 @@ impl Session {
             learning,
             skipped: state(SKIPPED),
             rates,
+            rate: 0.0,
             lags,
             pending: None,
+            clock: Clock::new(),
             _process: process,
         })
     }
@@ -217,6 +255,11 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// The columns that a program reads.
+    pub fn columns_of(&self, role: Role) -> &[usize] {
+        &self.roles.iter().find(|prepared| prepared.role == role).expect("every role is planned").columns
     }
 
     /// What all random numbers of the run come from.
@@ -242,15 +285,14 @@ impl Session {
         self.counts.iter_mut().zip(counts).for_each(|(count, before)| *count += before);
     }
 
-    /// Loss and accuracy so far.
+    /// Losses and accuracies so far.
     pub fn scores_so_far(&self, tally: &Tally) -> Scores {
-        let accuracy = self.counters.accuracy(&tally.sums, tally.rows);
-        Scores { loss: tally.mean_loss(), accuracy, ..Scores::default() }
+        self.board.scores_so_far(tally.mean_loss(), &tally.sums, tally.rows)
     }
 
     /// Loss and all metrics of what was settled since [`Session::begin`].
     pub fn scores(&self, tally: &Tally) -> Scores {
-        self.counters.scores(tally.mean_loss(), &tally.sums, tally.rows, &self.counts)
+        self.board.scores(tally.mean_loss(), &tally.sums, tally.rows, &self.counts)
     }
 
     /// Steps that changed the parameters.
@@ -265,9 +307,10 @@ impl Session {
     fn collect_counts(&mut self) -> Result<()> {
         self.uncollected = 0;
         let mut bytes = [0u8; 4096];
-        for (i, state) in self.count_states.iter().enumerate() {
-            let classes = self.counters.classes;
-            let counts = &mut self.counts[i * classes..(i + 1) * classes];
+        let mut first = 0;
+        for (state, classes) in &self.count_states {
+            let counts = &mut self.counts[first..first + classes];
+            first += classes;
             for (part, counts) in counts.chunks_mut(1024).enumerate() {
                 let (from, bytes) = (Bytes(part as u64 * 4096), &mut bytes[..counts.len() * 4]);
                 self.executor.read_state_part(*state, from, bytes)?;
@@ -281,15 +324,15 @@ impl Session {
 
     /// Runs one piece. Its loss and right answers are added to the tally, at the latest by [`Session::settle`].
     pub fn run(&mut self, role: Role, piece: &Piece<'_>, schema: &Schema, tally: &mut Tally) -> Result<()> {
-        if role != Role::Predict {
-            self.check_labels(piece)?;
-        }
+        self.check_classes(role, piece)?;
         if piece.first_row == 0 && matches!(role, Role::Step | Role::First) {
             if self.skipped.is_some() {
                 // Whether the step before was skipped decides which step this is.
                 self.settle(schema, tally)?;
             }
-            self.learning.scalars(self.applied()? + 1, &mut self.rates);
+            let step = self.applied()? + 1;
+            self.rate = self.learning.rate(step);
+            self.learning.scalars(step, &mut self.rates);
         }
         let prepared = self.roles.iter_mut().find(|prepared| prepared.role == role).expect("every role is planned");
         for (number, scalar) in prepared.numbers.iter_mut().zip(&prepared.scalars) {
@@ -299,7 +342,7 @@ impl Session {
                 Scalar::Rate(i) => self.rates[*i],
             };
         }
-        let mut columns: [&[u8]; COLUMNS] = [&[]; COLUMNS];
+        let mut columns: [&[u8]; MOST_COLUMNS] = [&[]; MOST_COLUMNS];
         for (column, index) in columns.iter_mut().zip(&prepared.columns) {
             let bytes = schema.columns()[*index].row_bytes().get();
             *column = &piece.batch.column(*index)[piece.at * bytes..(piece.at + piece.rows) * bytes];
@@ -322,7 +365,7 @@ impl Session {
         let run = Pending { ticket, role, rows: piece.rows, batch_rows: piece.batch_rows, at, step, epoch };
         let known = if self.lags { self.pending.replace(run) } else { Some(run) };
         known.map_or(Ok(()), |run| self.look_at(&run, schema, tally))?;
-        self.uncollected += piece.rows as u64 * self.counters.answers();
+        self.uncollected += piece.rows as u64 * self.board.answers();
         if self.uncollected >= COUNTABLE && !self.count_states.is_empty() {
             self.settle(schema, tally)?;
         }
@@ -378,9 +421,9 @@ impl Session {
         Ok(self.executor.outcome(ticket, &mut [])?)
     }
 
-    /// Reads the predictions the last run left.
-    pub fn read_predictions(&self, numbers: &mut [f32]) -> Result<()> {
-        let place = self.executor.output(Role::Predict, "prediction").expect("the predicting program has predictions");
+    /// Reads what the last run left of one of the model's results.
+    pub fn read_predictions(&self, output: &str, numbers: &mut [f32]) -> Result<()> {
+        let place = self.executor.output(Role::Predict, output).expect("the predicting program has all results");
         // In pieces, through a fixed buffer: bytes and numbers are different types, and a second copy is not planned for.
         let mut bytes = [0u8; 4096];
         for (i, numbers) in numbers.chunks_mut(bytes.len() / 4).enumerate() {
@@ -391,20 +434,26 @@ impl Session {
         Ok(())
     }
 
-    fn check_labels(&self, piece: &Piece<'_>) -> Result<()> {
-        let Some((index, classes)) = self.classes else { return Ok(()) };
-        let column = &self.schema.columns()[index];
-        let (row_bytes, size) = (column.row_bytes().get(), column.dtype.size());
-        let labels = &piece.batch.column(index)[piece.at * row_bytes..(piece.at + piece.rows) * row_bytes];
-        for (i, bytes) in labels.chunks_exact(size).enumerate() {
-            let value = match *bytes {
-                [byte] => i32::from(byte),
-                [a, b, c, d] => i32::from_ne_bytes([a, b, c, d]),
-                _ => unreachable!("class numbers are bytes or 32-bit integers"),
-            };
-            if (value < 0 || value as usize >= classes) && self.ignored != Some(value) {
-                let row = piece.batch.first_row + (piece.at + i / column.elements().max(1)) as u64;
-                return Err(Error::Label { row, epoch: self.epochs + 1, value, classes });
+    /// That labels name classes and tokens have a row in their table.
+    fn check_classes(&self, role: Role, piece: &Piece<'_>) -> Result<()> {
+        for classes in self.classes.iter().filter(|classes| classes.of == Of::Tokens || role != Role::Predict) {
+            let column = &self.schema.columns()[classes.column];
+            let (row_bytes, size) = (column.row_bytes().get(), column.dtype.size());
+            let numbers = &piece.batch.column(classes.column)[piece.at * row_bytes..(piece.at + piece.rows) * row_bytes];
+            for (i, bytes) in numbers.chunks_exact(size).enumerate() {
+                let value = match *bytes {
+                    [byte] => i32::from(byte),
+                    [a, b, c, d] => i32::from_ne_bytes([a, b, c, d]),
+                    _ => unreachable!("class numbers are bytes or 32-bit integers"),
+                };
+                if (value < 0 || value as usize >= classes.count) && classes.of != Of::Labels(Some(value)) {
+                    let place = piece.batch.first_row() + (piece.at + i / column.elements().max(1)) as u64;
+                    let row = BadRow { place, epoch: self.epochs + 1, origin: None };
+                    return Err(match classes.of {
+                        Of::Labels(_) => Error::Label { row, value, classes: classes.count },
+                        Of::Tokens => Error::Token { row, column: column.name.clone(), value, known: classes.count },
+                    });
+                }
             }
         }
         Ok(())
@@ -430,7 +479,7 @@ fn prepare(executor: &Executor, role: Role, graph: &Graph, programs: &Programs, 
     let program = executor.plan().program(role).expect("it is being prepared");
     let number = |wanted: &str| program.numbers().position(|(name, _)| name == wanted);
     let mut at = Numbers { loss: number("loss"), weight: number(LOSS_WEIGHT), ..Numbers::default() };
-    at.sums.iter_mut().zip(&programs.counters.sums).for_each(|(at, name)| *at = number(name));
+    at.sums.iter_mut().zip(programs.board.sums()).for_each(|(at, name)| *at = number(name));
     Prepared { role, scalars, numbers, columns, at }
 }
 

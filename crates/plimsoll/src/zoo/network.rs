@@ -122,7 +122,7 @@ impl Network {
     /// Bytes of the forward part that gradients read, for one row.
     fn kept(&self) -> Result<Bytes, GraphError> {
         let (mut graph, lowered) = self.model.graph(&[self.input()], true)?;
-        let loss = graph.sum(lowered.output)?;
+        let loss = graph.sum(lowered.outputs[0].value)?;
         let wanted = |graph: &Graph| -> Vec<ValueId> {
             let nodes = graph.nodes().filter(|(_, node)| match node.op {
                 Op::State(id) => graph.states()[id.0 as usize].kind == StateKind::Parameter,

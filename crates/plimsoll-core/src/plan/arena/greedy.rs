@@ -17,7 +17,9 @@ pub(super) fn pack(part: &Part, wanted: u64) -> Vec<u64> {
     let by_priority = PRIORITIES.iter().take(affordable).map(|priority| {
         let mut order: Vec<usize> = (0..pieces.len()).collect();
         order.sort_by_key(|i| (Reverse(priority(&pieces[*i])), pieces[*i].start, *i));
-        place(pieces, &order)
+        let mut offsets = vec![0; pieces.len()];
+        place_around(pieces, &[], &order, &mut offsets);
+        offsets
     });
     let by_time = [(false, false), (false, true), (true, false), (true, true)]
         .into_iter()
@@ -59,11 +61,15 @@ struct Placed {
     end: u32,
 }
 
-/// Each block at the lowest offset that is free over its whole lifetime.
-fn place(pieces: &[Piece], order: &[usize]) -> Vec<u64> {
-    let mut offsets = vec![0; pieces.len()];
+/// Each block of the order at the lowest offset that is free over its whole lifetime, around those that are `fixed` already.
+pub(super) fn place_around(pieces: &[Piece], fixed: &[usize], order: &[usize], offsets: &mut [u64]) {
+    let fixed_at = |i: &usize| {
+        let Piece { start, end, size } = pieces[*i];
+        Placed { offset: offsets[*i], top: offsets[*i] + size, start, end }
+    };
     // Sorted by offset, so that one walk finds the first gap.
-    let mut placed: Vec<Placed> = Vec::with_capacity(pieces.len());
+    let mut placed: Vec<Placed> = fixed.iter().map(fixed_at).collect();
+    placed.sort_by_key(|placed| placed.offset);
     for i in order {
         let Piece { start, end, size } = pieces[*i];
         let mut offset = 0;
@@ -77,7 +83,6 @@ fn place(pieces: &[Piece], order: &[usize]) -> Vec<u64> {
         let at = placed.partition_point(|other| other.offset <= offset);
         placed.insert(at, Placed { offset, top: offset + size, start, end });
     }
-    offsets
 }
 
 /// As an allocator would do it, in the order of time or against it: into the lowest gap, or into the tightest.

@@ -1,12 +1,14 @@
 //! Offsets: packing buffers with known lifetimes into the smallest arena, with the lower bound beside it.
 //!
 //! Blocks that never live at the same time as others fall into parts of their own ([`sections`]). Each part is packed by a portfolio of
-//! greedy orders ([`greedy`]); where those stay above the bound, by a search with restarts ([`restarts`], [`search`]).
+//! greedy orders ([`greedy`]); where those stay above the bound, by a search with restarts ([`restarts`], [`search`]), of the few great blocks
+//! first ([`strata`]).
 
 mod greedy;
 mod restarts;
 mod search;
 mod sections;
+mod strata;
 
 use super::liveness::fullest;
 use crate::Bytes;
@@ -187,8 +189,18 @@ fn attempt(packed: &mut Packed<'_>, wanted: u64, work: u64, budget: &mut Budget<
     if wanted < packed.part.bound {
         return Outcome::Impossible;
     }
+    let great = strata::search(packed.part, wanted, work / 2, budget.go_on);
+    budget.left = budget.left.saturating_sub(great.work);
+    budget.restarts += great.restarts;
+    if let Some(offsets) = great.found {
+        packed.size = greedy::height(&packed.part.pieces, &offsets);
+        packed.offsets = offsets;
+    }
+    if great.outcome != Outcome::GaveUp {
+        return great.outcome;
+    }
     let mut restarts = Restarts::new(packed.part, wanted);
-    let (outcome, spent) = restarts.run(work, budget.go_on);
+    let (outcome, spent) = restarts.run(work.saturating_sub(great.work), budget.go_on);
     budget.left = if (budget.go_on)() { budget.left.saturating_sub(spent) } else { 0 };
     budget.restarts += restarts.count;
     if let Some(offsets) = restarts.found {

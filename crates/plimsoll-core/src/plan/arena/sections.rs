@@ -78,6 +78,35 @@ pub(super) fn parts(blocks: &[Block], unit: u64) -> Vec<Part> {
     parts
 }
 
+/// Some of a part's blocks by themselves, in as few sections as they need.
+pub(super) fn part_of(part: &Part, ids: &[usize]) -> Part {
+    let mut moments: Vec<u32> = Vec::new();
+    let mut starts: Vec<u32> = ids.iter().map(|id| part.pieces[*id].start).collect();
+    let mut ends: Vec<u32> = ids.iter().map(|id| part.pieces[*id].end).collect();
+    starts.sort_unstable();
+    ends.sort_unstable();
+    let mut passed = 0;
+    for (at, start) in starts.iter().enumerate() {
+        let next = starts.get(at + 1);
+        if next.is_none_or(|next| ends[passed] <= *next) {
+            moments.push(*start);
+            while next.is_some_and(|next| passed < ends.len() && ends[passed] <= *next) {
+                passed += 1;
+            }
+        }
+    }
+    let section = |bound: u32| moments.partition_point(|moment| *moment < bound) as u32;
+    let pieces: Vec<Piece> = ids
+        .iter()
+        .map(|id| {
+            let Piece { start, end, size } = part.pieces[*id];
+            Piece { start: section(start), end: section(end), size }
+        })
+        .collect();
+    let bound = totals(&pieces, moments.len()).into_iter().max().unwrap_or(0);
+    Part { ids: ids.to_vec(), pieces, sections: moments.len(), bound }
+}
+
 /// What each section holds.
 pub(super) fn totals(pieces: &[Piece], sections: usize) -> Vec<u64> {
     let mut change = vec![0i128; sections + 1];

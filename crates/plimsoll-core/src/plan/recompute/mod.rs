@@ -12,7 +12,7 @@ mod simulate;
 mod starts;
 pub(super) mod write;
 
-use super::{Plan, Program, place_states, placed, sequence};
+use super::{Plan, Program, backing, place_states, placed, sequence};
 use crate::Bytes;
 use crate::device::Device;
 use crate::graph::{Graph, GraphError, NodeId};
@@ -210,10 +210,12 @@ pub fn refit(
         }
         let known = from.and_then(|from| from.program(*role)).map(|program| &program.again.sequence[..]).filter(|known| !known.is_empty());
         let sequenced = fit_from(graph, plan.rows, device, limit, pace, effort, known)?;
-        *program = placed(*role, sequenced, plan.rows, device, &plan.states)?;
+        let offloaded = std::mem::take(&mut program.offloaded);
+        *program = Program { offloaded, ..placed(*role, sequenced, plan.rows, device, &plan.states)? };
     }
     plan.arena = plan.programs.iter().map(|program| program.arena).max().unwrap_or_default();
     plan.lower_bound = plan.programs.iter().map(|program| program.lower_bound).max().unwrap_or_default();
+    plan.backing = backing(&plan.states, &plan.programs, plan.alignment);
     Ok(plan)
 }
 
@@ -223,7 +225,11 @@ pub fn seconds(program: &Program, rows: usize, pace: &dyn Pace) -> f64 {
 }
 
 fn sequenced(graph: &Graph, sequence: &[u32], rows: usize, limit: Bytes, pace: &dyn Pace) -> Sequenced {
-    let written = write::write(graph, sequence);
+    let mut written = write::write(graph, sequence);
+    // Another order alone needs no other graph: whoever reads the plan finds the nodes under the numbers they have in the model.
+    if written.repeated.is_empty() {
+        (written.graph, written.order) = (graph.clone(), sequence.iter().copied().map(NodeId).collect());
+    }
     let new = &written.graph;
     let flops = |nodes: &[NodeId]| nodes.iter().map(|id| new.node_flops(new.node(*id), rows)).sum::<u64>();
     let seconds = |nodes: &[NodeId]| nodes.iter().map(|id| pace.seconds(new, new.node(*id), rows)).sum::<f64>();

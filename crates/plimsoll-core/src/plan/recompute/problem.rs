@@ -1,5 +1,6 @@
 //! The graph as flat arrays: all that the search looks at, millions of times.
 
+use super::super::offload::is_stored;
 use super::super::updates::{root, runs};
 use super::Pace;
 use crate::Bytes;
@@ -109,7 +110,7 @@ impl Problem {
                 }
                 for output in &node.outputs {
                     problem.maker[output.index()] = id.0;
-                    if !in_state[output.index()] {
+                    if !in_state[output.index()] && !is_stored(graph, *output) {
                         problem.size[output.index()] = graph.ty(*output).bytes(rows).align_up(alignment.0).0;
                     }
                 }
@@ -136,7 +137,9 @@ impl Problem {
             problem.scratch.push(if run { workspace(id).0 } else { 0 });
             problem.seconds.push(if run { pace.seconds(graph, node, rows) } else { 0.0 });
             problem.changes.push(changes);
-            problem.repeats.push(run && !changes && !outputs.iter().any(|output| problem.wanted[output.index()]));
+            // Copies are made once: what is computed again should not wait for them twice.
+            let copies = matches!(node.op, Op::Store(_) | Op::Load(_));
+            problem.repeats.push(run && !changes && !copies && !outputs.iter().any(|output| problem.wanted[output.index()]));
         }
         problem
     }

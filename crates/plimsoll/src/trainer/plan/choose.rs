@@ -1,8 +1,10 @@
 //! The search for the fastest way to fit: whole batches if they fit, else pieces, or values computed again, or both; whatever is
 //! predicted to take the least time.
 
+use super::offload;
 use super::pipelines::{Pipelines, pipelines};
-use super::{Count, DeviceLine, HOST, Infeasible, Request, RunPlan};
+use super::split::planned_graphs;
+use super::{Count, DeviceLine, HOST, Infeasible, OFFLOAD, Request, RunPlan};
 use crate::allow::{Allow, Permission};
 use crate::checkpoint::Checkpoints;
 use crate::error::{Error, Result};
@@ -11,6 +13,7 @@ use plimsoll_core::plan::recompute::{self, Again, Effort, FitError};
 use plimsoll_core::plan::{self, Certificate, Plan, check, check_same, layout};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Graph};
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -28,6 +31,8 @@ pub(super) struct Candidate {
     fixed: Vec<(String, Bytes)>,
     /// What stands under the device's own line, if it has one.
     on_device: Option<Vec<(String, Bytes)>>,
+    /// The graphs it was laid out from, if they are not the model's own: with layers in pieces, or copies to and from elsewhere in them.
+    pub written: Option<Arc<Vec<(Role, Graph)>>>,
 }
 
 /// The lines of a run.
@@ -55,6 +60,24 @@ impl Candidate {
         self.least <= lines.host && self.device_total() <= lines.device
     }
 
+    /// By how much it is over its line.
+    pub fn excess(&self, lines: Lines) -> Bytes {
+        match &self.on_device {
+            Some(_) => self.device_total().saturating_sub(lines.device),
+            None => self.least.saturating_sub(lines.host),
+        }
+    }
+
+    /// The same, laid out from these graphs.
+    pub fn from(self, written: Option<Arc<Vec<(Role, Graph)>>>) -> Candidate {
+        Candidate { written, ..self }
+    }
+
+    /// The graphs it is laid out from.
+    pub fn graphs<'a>(&'a self, request: &Request<'a>) -> Result<&'a [(Role, Graph)]> {
+        self.written.as_ref().map_or_else(|| graphs(request, self.micro_batch), |written| Ok(&written[..]))
+    }
+
     /// What the arena may take at most, if everything else fits.
     pub fn arena_limit(&self, lines: Lines) -> Option<Bytes> {
         let (own, line) = match &self.on_device {
@@ -68,7 +91,8 @@ impl Candidate {
 
     /// Predicted seconds of a whole batch.
     pub fn seconds(&self, request: &Request<'_>) -> f64 {
-        let of = |role: Role, rows: usize| self.memory.program(role).map_or(0.0, |program| recompute::seconds(program, rows, request.pace));
+        let (pace, rate) = (request.pace, request.copy_rate);
+        let of = |role: Role, rows: usize| self.memory.program(role).map_or(0.0, |program| program.seconds(rows, pace, rate));
         match request.batch.div_ceil(self.micro_batch) {
             1 => of(Role::Step, request.batch),
             pieces => {
@@ -85,8 +109,9 @@ impl Candidate {
     }
 }
 
-/// Finds the fastest plan that stays under the lines.
-pub(in crate::trainer) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
+/// Finds the fastest plan that stays under the lines, with the heaviest layers as the request has them: whole, or in pieces. None if there is
+/// none.
+pub(super) fn plan_as_asked(request: &Request<'_>) -> Result<Option<RunPlan>> {
     let (start, lines) = (Instant::now(), Lines::of(request));
     let mut too_large: Vec<Candidate> = Vec::new();
     let mut chosen: Option<Candidate> = None;
@@ -111,10 +136,20 @@ pub(in crate::trainer) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
             }
         }
     }
-    match chosen {
-        Some(candidate) => run_plan(request, lines, candidate, start),
-        None => Err(Error::Infeasible(Box::new(infeasible(request, lines, start)?))),
+    if offload::considered(request, chosen.is_some()) {
+        let mut compared = 0;
+        for large in &too_large {
+            if let Some(found) = offload::fitted(request, large, lines)? {
+                let faster = chosen.as_ref().is_none_or(|chosen| found.seconds(request) < chosen.seconds(request));
+                chosen = if faster { Some(found) } else { chosen };
+                compared += 1;
+            }
+            if compared == COMPARED {
+                break;
+            }
+        }
     }
+    chosen.map(|candidate| run_plan(request, lines, candidate, start)).transpose()
 }
 
 /// The same pieces with values computed again, if that is enough; else the smallest arena that was found.
@@ -137,9 +172,9 @@ pub(super) fn within(
     effort: Effort,
     from: Option<&Candidate>,
 ) -> Result<Result<Candidate, Option<Bytes>>> {
-    let graphs = graphs(request, large.micro_batch)?;
+    let graphs = large.graphs(request)?;
     match recompute::refit(&large.memory, graphs, request.device, limit, request.pace, effort, from.map(|from| &*from.memory)) {
-        Ok(plan) => Ok(Ok(finish(request, large.micro_batch, plan)?)),
+        Ok(plan) => Ok(Ok(finish(request, large.micro_batch, plan)?.from(large.written.clone()))),
         Err(FitError::TooSmall { least, .. }) => Ok(Err(Some(least))),
         Err(FitError::Graph(error)) => Err(error.into()),
     }
@@ -158,26 +193,40 @@ pub(in crate::trainer) fn prove(request: &Request<'_>, certificate: &Certificate
     }
 }
 
-fn graphs<'a>(request: &Request<'a>, micro_batch: usize) -> Result<&'a [(Role, Graph)]> {
+pub(super) fn graphs<'a>(request: &Request<'a>, micro_batch: usize) -> Result<&'a [(Role, Graph)]> {
     if micro_batch == request.batch { Ok(&request.programs.whole) } else { Ok(request.programs.accumulating()?) }
 }
 
 /// The smallest plan under some permissions, found by search and laid out, among these ways to cut the batch.
-fn smallest(request: &Request<'_>, allow: Allow, ways: &[usize]) -> Result<Candidate> {
+pub(super) fn smallest(request: &Request<'_>, lines: Lines, allow: Allow, ways: &[usize]) -> Result<Candidate> {
     let mut best: Option<Candidate> = None;
+    // What leaves a device is on the host: as long as that has room, only the device counts.
+    let size = |candidate: &Candidate| match candidate.on_device {
+        Some(_) => (candidate.least.saturating_sub(lines.host), candidate.device_total(), candidate.least),
+        None => (Bytes::ZERO, Bytes::ZERO, candidate.least),
+    };
+    let keep = |found: Candidate, best: &mut Option<Candidate>| {
+        if best.as_ref().is_none_or(|best| size(&found) < size(best)) {
+            *best = Some(found);
+        }
+    };
     for rows in ways {
         let plain = candidate(request, *rows)?;
-        let found = if allow.has(Permission::Recompute) { least_again(request, plain)? } else { plain };
-        let total = |candidate: &Candidate| candidate.least + candidate.device_total();
-        if best.as_ref().is_none_or(|best| total(&found) < total(best)) {
-            best = Some(found);
+        keep(if allow.has(Permission::Recompute) { least_again(request, plain)? } else { plain }, &mut best);
+    }
+    let request = &Request { allow, ..request.clone() };
+    if offload::considered(request, false) {
+        let mut ends: Vec<usize> = best.iter().map(|best| best.micro_batch).chain(ways.last().copied()).collect();
+        ends.dedup();
+        for rows in ends {
+            offload::smallest(request, allow, &candidate(request, rows)?)?.into_iter().for_each(|found| keep(found, &mut best));
         }
     }
     Ok(best.expect("there is always the whole batch to try"))
 }
 
 /// The same pieces in the smallest arena that computing again can give them.
-fn least_again(request: &Request<'_>, plain: Candidate) -> Result<Candidate> {
+pub(super) fn least_again(request: &Request<'_>, plain: Candidate) -> Result<Candidate> {
     // Asked for the impossible, the search says the least that it found; asked for that, it must give it.
     let mut limit = match within(request, &plain, Bytes::ZERO, Effort::default(), None)? {
         Err(Some(least)) => least,
@@ -193,24 +242,28 @@ fn least_again(request: &Request<'_>, plain: Candidate) -> Result<Candidate> {
     Ok(plain)
 }
 
-fn infeasible(request: &Request<'_>, lines: Lines, start: Instant) -> Result<Infeasible> {
-    let least = smallest(request, request.allow, &ways(request, request.allow))?;
+/// Why there is no plan, and what would do.
+pub(super) fn infeasible(request: &Request<'_>, lines: Lines, least: Candidate, start: Instant) -> Result<Infeasible> {
     let pipeline = pipelines(request, least.feed_rows, None)?;
     let on_host = least.least > lines.host || least.on_device.is_none();
     let own = |candidate: &Candidate| if on_host { candidate.least } else { candidate.device_total() };
     let mut least_with = Vec::new();
     let more = [
+        request.allow.with(Permission::Split),
         request.allow.with(Permission::Recompute),
         request.allow.with(Permission::Microbatch),
         request.allow.with(Permission::Microbatch).with(Permission::MicrobatchBatchnorm),
         request.allow.with(Permission::Recompute).with(Permission::Microbatch).with(Permission::MicrobatchBatchnorm),
+        request.allow.with(Permission::Offload),
+        request.allow.with(Permission::Recompute).with(Permission::Microbatch).with(Permission::Offload),
     ];
     for allow in more {
         if allow != request.allow && !least_with.iter().any(|(known, _)| *known == allow) {
             // Hints need not be the very least: whole batches and single rows are enough to look at.
             let ways = ways(request, allow);
             let ends = if ways.len() > 2 { vec![ways[0], ways[ways.len() - 1]] } else { ways };
-            let with = own(&smallest(request, allow, &ends)?);
+            let request = Request { in_pieces: allow.has(Permission::Split), ..request.clone() };
+            let with = own(&smallest(&request, lines, allow, &ends)?);
             if with < own(&least) {
                 least_with.push((allow, with));
             }
@@ -257,6 +310,12 @@ pub(super) fn run_plan(request: &Request<'_>, lines: Lines, candidate: Candidate
     if !again.nodes.is_empty() {
         used.push(Permission::Recompute);
     }
+    if candidate.memory.backing > Bytes::ZERO {
+        used.push(Permission::Offload);
+    }
+    if candidate.memory.programs.iter().any(|program| program.graph.pieces() > 1) {
+        used.push(Permission::Split);
+    }
     if pieces > 1 {
         used.push(Permission::Microbatch);
         if request.programs.batch_statistics {
@@ -284,6 +343,8 @@ pub(super) fn run_plan(request: &Request<'_>, lines: Lines, candidate: Candidate
         }),
         flops,
         predicted_s: candidate.seconds(request),
+        by_measured_speeds: request.measured,
+        split: None,
         again,
         precision: request.precision,
         allow: request.allow,
@@ -300,7 +361,7 @@ pub(super) fn run_plan(request: &Request<'_>, lines: Lines, candidate: Candidate
 }
 
 /// The micro-batches to try, largest first. Those the planner picks divide the batch, so that the pipeline can deliver them one by one.
-fn ways(request: &Request<'_>, allow: Allow) -> Vec<usize> {
+pub(super) fn ways(request: &Request<'_>, allow: Allow) -> Vec<usize> {
     let cut = allow.has(Permission::Microbatch) && (!request.programs.batch_statistics || allow.has(Permission::MicrobatchBatchnorm));
     match request.micro_batch {
         Some(rows) => vec![rows.clamp(1, request.batch)],
@@ -319,17 +380,22 @@ fn divisors(number: usize) -> Vec<usize> {
 
 /// The batch in pieces of this size, everything kept that is needed again.
 pub(super) fn candidate(request: &Request<'_>, micro_batch: usize) -> Result<Candidate> {
-    finish(request, micro_batch, layout(graphs(request, micro_batch)?, micro_batch, request.device)?)
+    let graphs = planned_graphs(request, micro_batch)?;
+    let plain = finish(request, micro_batch, layout(&graphs, micro_batch, request.device)?)?;
+    Ok(match graphs {
+        Cow::Borrowed(_) => plain,
+        Cow::Owned(written) => plain.from(Some(Arc::new(written))),
+    })
 }
 
 /// Checks a layout and puts everything else that the run holds beside it.
-fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) -> Result<Candidate> {
+pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) -> Result<Candidate> {
     let planned: Vec<&Graph> = memory.programs.iter().map(|program| &program.graph).collect();
     check(&memory.certificate(), &planned)?;
-    // Where something is computed again the graph is another one: it has to give the same results.
+    // Where something is computed again or in pieces, or leaves, the graph is another one: it has to give the same results.
     for (program, (_, graph)) in memory.programs.iter().zip(graphs(request, micro_batch)?) {
-        if !program.again.nodes.is_empty() {
-            check_same(graph, &program.graph)?;
+        if !program.again.nodes.is_empty() || program.graph.pieces() > 1 || memory.backing > Bytes::ZERO {
+            check_same(graph, &program.graph, request.device, micro_batch)?;
         }
     }
     let feed_rows = if request.batch.is_multiple_of(micro_batch) { micro_batch } else { request.batch };
@@ -337,9 +403,9 @@ fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) -> Result<Can
         let mut fixed = memory.by_owner();
         fixed.retain(|(name, _)| !matches!(name.as_str(), "optimiser" | "gradient sums" | "staging"));
         let least = fixed.iter().map(|(_, size)| *size).sum();
-        return Ok(Candidate { micro_batch, feed_rows, memory: Arc::new(memory), least, fixed, on_device: None });
+        return Ok(Candidate { micro_batch, feed_rows, memory: Arc::new(memory), least, fixed, on_device: None, written: None });
     }
-    let overhead = request.device.overhead();
+    let overhead = request.device.overhead(&memory);
     let (mut fixed, on_device) = if request.device.shares_host_memory() {
         (memory.by_owner(), None)
     } else {
@@ -348,6 +414,9 @@ fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) -> Result<Can
         let staging = request.device.host_staging(&memory);
         (vec![("CUDA itself".to_string(), overhead.host), ("pinned staging".to_string(), staging)], Some(on_device))
     };
+    if memory.backing > Bytes::ZERO {
+        fixed.push((OFFLOAD.to_string(), request.device.host_backing(&memory)));
+    }
     fixed.push(("process".to_string(), system::process_footprint()));
     fixed.push(("thread stacks".to_string(), request.thread_stacks));
     fixed.push(("graphs".to_string(), request.programs.footprint(&memory)));
@@ -356,7 +425,7 @@ fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) -> Result<Can
     }
     let pipeline = pipelines(request, feed_rows, None)?;
     let least = fixed.iter().map(|(_, size)| *size).sum::<Bytes>() + pipeline.minimum;
-    Ok(Candidate { micro_batch, feed_rows, memory: Arc::new(memory), least, fixed, on_device })
+    Ok(Candidate { micro_batch, feed_rows, memory: Arc::new(memory), least, fixed, on_device, written: None })
 }
 
 fn owners(request: &Request<'_>, candidate: &Candidate, pipeline: &Pipelines) -> Vec<(String, Bytes)> {

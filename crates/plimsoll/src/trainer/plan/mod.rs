@@ -2,27 +2,34 @@
 
 mod choose;
 mod largest;
+mod offload;
 mod pipelines;
+mod split;
 mod sweep;
 
 use super::programs::Programs;
 use crate::allow::{Allow, Permission};
 use crate::precision::Precision;
-use plimsoll_core::device::Device;
+use plimsoll_core::device::{CopyRate, Device};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::plan::recompute::{Again, Pace};
+use plimsoll_core::step::Role;
 use plimsoll_core::{Budget, Bytes};
 use plimsoll_data::{Dataset, PipelinePlan};
 use std::fmt;
 use std::sync::Arc;
 
 pub use largest::LargestBatch;
+pub use split::InPieces;
 pub use sweep::{Sweep, SweepPoint};
 
-pub(super) use choose::plan_run;
 pub(super) use choose::prove;
 pub(super) use largest::largest_batch;
+pub(super) use split::plan_run;
 pub(super) use sweep::sweep;
+
+/// The owner of what keeping tensors elsewhere takes of the host's memory.
+pub(super) const OFFLOAD: &str = "offload";
 
 /// The name of the host's memory in refusals.
 pub(super) const HOST: &str = "host memory";
@@ -60,8 +67,12 @@ pub struct RunPlan {
     pub flops: u64,
     /// What a program of the step computes again, and what that costs for one micro-batch.
     pub again: Again,
+    /// The layers that are computed in pieces of their rows, if some are.
+    pub split: Option<InPieces>,
     /// Predicted seconds of a whole batch.
     pub predicted_s: f64,
+    /// Whether that comes from measurements of the device, or from built-in rates.
+    pub by_measured_speeds: bool,
     /// In how many bits activations are kept.
     pub precision: Precision,
     /// What the planner was allowed.
@@ -190,7 +201,13 @@ pub(super) struct Request<'a> {
     pub allow: Allow,
     pub count: Count,
     pub precision: Precision,
+    /// Whether the heaviest layers are computed in pieces of their rows, where they can be.
+    pub in_pieces: bool,
     pub pace: &'a dyn Pace,
+    /// Whether the pace was measured.
+    pub measured: bool,
+    /// How fast tensors leave and come back.
+    pub copy_rate: CopyRate,
 }
 
 impl RunPlan {
@@ -210,6 +227,20 @@ impl RunPlan {
             sum.update(&buffer.last.to_le_bytes());
         }
         format!("{}x{}-{:08x}", self.batch, self.micro_batch, sum.finalize())
+    }
+
+    /// Bytes that are kept out of the device's memory: in the host's, or in a file on a device that shares that.
+    pub fn offload_bytes(&self) -> Bytes {
+        self.memory.backing
+    }
+
+    /// Bytes that go there and come back in a whole batch.
+    pub fn offload_copied(&self) -> Bytes {
+        let of = |role| self.memory.program(role).map_or(0, |program| program.copied(self.micro_batch).0);
+        Bytes(match self.accumulation_steps() as u64 {
+            1 => of(Role::Step),
+            pieces => of(Role::First) + (pieces - 2) * of(Role::Middle) + of(Role::Last),
+        })
     }
 
     /// Micro-batches per whole batch.

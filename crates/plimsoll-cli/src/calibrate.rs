@@ -1,0 +1,123 @@
+//! `plimsoll calibrate`, and what `train` and `plan` do about it by themselves.
+
+use crate::args::{CalibrateArgs, RunArgs};
+use crate::{print, say, whole};
+use anyhow::{Result, bail};
+use plimsoll::config::Config;
+use plimsoll::speed::{self, Speeds};
+use plimsoll::{Run, system};
+use serde_json::{Value, json};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Set, it stands for `--no-calibrate`: so that tests plan the same everywhere.
+const OFF: &str = "PLIMSOLL_NO_CALIBRATE";
+
+/// A calibration ends after this long with what it has by then. It takes a few seconds unless the machine is busy.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Measures the device, and with a configuration also the nodes of its own step; keeps and prints what came out.
+pub fn run(args: &CalibrateArgs) -> Result<()> {
+    let start = Instant::now();
+    let mut config = match (&args.zoo, &args.config) {
+        (Some(name), _) => Config::zoo(name)?,
+        (None, Some(path)) => Config::read(path)?,
+        (None, None) => Config::digits(),
+    };
+    if let Some(device) = &args.device {
+        config.set_value("train.device", device.as_str())?;
+    }
+    if let Some(threads) = args.threads {
+        config.set_value("train.threads", whole("train.threads", threads)?)?;
+    }
+    args.set.iter().try_for_each(|assignment| config.set(assignment))?;
+    let mut run = config.build()?;
+    let mut speeds = speed::calibrate(run.open_device()?, LIMIT)?;
+    let own = args.zoo.is_some() || args.config.is_some();
+    let timed = own.then(|| run.time_own_nodes(&mut speeds, LIMIT)).transpose()?;
+    let folder = speed::folder();
+    let Some(folder) = folder else { bail!("there is no folder to keep what was measured in; set HOME or XDG_CACHE_HOME") };
+    let kept = speed::keep(&folder, &speeds)?;
+    let seconds = start.elapsed().as_secs_f64();
+    if args.json {
+        let mut document = document(&speeds);
+        document["seconds"] = json!(seconds);
+        document["file"] = json!(kept);
+        print(&document);
+    } else if !args.quiet {
+        say(&table(&speeds));
+        let own = timed.map_or(String::new(), |timed| format!(", {timed} of them of this run's own step"));
+        say(&format!("\n{} nodes timed{own}, in {seconds:.1} s; kept in {}\n", speeds.len(), kept.display()));
+    }
+    Ok(())
+}
+
+/// Lets a run be planned by what was measured of its device. If nothing was yet, it is measured now, by a process of its own, so that what
+/// that takes is not held by this one.
+pub fn apply(run: &mut Run, args: &RunArgs) -> Result<()> {
+    if args.no_calibrate || args.device_profile.is_some() || std::env::var_os(OFF).is_some_and(|value| !value.is_empty()) {
+        return Ok(());
+    }
+    let Some(folder) = speed::folder() else { return Ok(()) };
+    let key = run.speeds_key()?;
+    if let Some(speeds) = speed::known(&folder, &key) {
+        run.speeds(Arc::new(speeds));
+        return Ok(());
+    }
+    let (line, needed) = (run.host_line().unwrap_or_else(system::available_memory), speed::memory() + system::process_footprint());
+    if line < needed {
+        note(args, &format!("times are predicted by built-in rates: measuring this machine would take {needed}, which is over the line"));
+        return Ok(());
+    }
+    note(args, "measuring this machine once, which takes some seconds (--no-calibrate does without)");
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["calibrate", "--quiet"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command.args(["--device", &run.open_device()?.name()]);
+    if let Some(threads) = run.threads() {
+        command.args(["--threads", &threads.to_string()]);
+    }
+    let output = command.output()?;
+    match speed::known(&folder, &key) {
+        Some(speeds) => run.speeds(Arc::new(speeds)),
+        None => {
+            let why = String::from_utf8_lossy(&output.stderr);
+            note(args, &format!("times are predicted by built-in rates: {}", why.trim().trim_start_matches("error: ")));
+        }
+    }
+    Ok(())
+}
+
+fn note(args: &RunArgs, what: &str) {
+    if !args.quiet {
+        eprintln!("{what}");
+    }
+}
+
+fn document(speeds: &Speeds) -> Value {
+    let rates: Vec<Value> = speeds
+        .rates()
+        .iter()
+        .map(|rate| {
+            json!({
+                "kind": rate.class,
+                "nodes": rate.nodes,
+                "flops_per_s": { "median": rate.flops_per_s.0, "most": rate.flops_per_s.1 },
+                "bytes_per_s": { "median": rate.bytes_per_s.0, "most": rate.bytes_per_s.1 },
+            })
+        })
+        .collect();
+    json!({ "device": speeds.key, "nodes": speeds.len(), "transfers": speeds.transfers, "rates": rates })
+}
+
+fn table(speeds: &Speeds) -> String {
+    let mut text = format!("{}\n\n{:<44} {:>6} {:>18} {:>18}\n", speeds.key, "kind of work", "nodes", "GFLOP/s, most", "GB/s, most");
+    for rate in speeds.rates() {
+        let pair = |(median, most): (f64, f64)| format!("{:.1}, {:.1}", median * 1e-9, most * 1e-9);
+        text += &format!("{:<44} {:>6} {:>18} {:>18}\n", rate.class, rate.nodes, pair(rate.flops_per_s), pair(rate.bytes_per_s));
+    }
+    let of = |rate: Option<f64>| rate.map_or("not known".to_string(), |rate| format!("{:.2} GB/s", rate * 1e-9));
+    let moved = &speeds.transfers;
+    text += &format!("\ncopies to the device {}, back {}", of(moved.to_device), of(moved.to_host));
+    text + &format!(" · files written {}, read again {}\n", of(moved.to_file), of(moved.from_file))
+}

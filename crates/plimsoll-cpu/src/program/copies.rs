@@ -1,0 +1,108 @@
+//! The copies of a loaded program, and how far they have to be before each of its instructions.
+
+use super::instruction::Address;
+use super::lower::Lowering;
+use super::{DEVICE, unsupported};
+use crate::copier::{Copier, Job, Run};
+use plimsoll_core::device::{Backing, DeviceError};
+use plimsoll_core::plan::offload::{Direction, Overlap};
+use std::sync::Arc;
+
+pub(super) struct Copies {
+    copier: Arc<Copier>,
+    jobs: Vec<Job>,
+    /// The step of each copy.
+    steps: Vec<usize>,
+    /// For every step, and the end: how many copies may have begun before it, and how many must have ended.
+    marks: Vec<(usize, usize)>,
+}
+
+impl Copies {
+    /// The copies of a program, if it has any. No state is stored before the step `hold`.
+    pub fn of(
+        lowering: &Lowering<'_>,
+        hold: usize,
+        copier: Option<&Arc<Copier>>,
+        backing: Option<&Arc<dyn Backing>>,
+    ) -> Result<Option<Copies>, DeviceError> {
+        let program = lowering.program;
+        let overlap = Overlap::of(program, lowering.rows, hold);
+        if overlap.copies.is_empty() {
+            return Ok(None);
+        }
+        let (Some(copier), Some(backing)) = (copier, backing) else {
+            return Err(unsupported("the plan keeps tensors in a backing store, but none was given"));
+        };
+        let mut jobs = Vec::with_capacity(overlap.copies.len());
+        let mut marks = vec![(0, 0); program.order.len() + 1];
+        let mut begin = 0;
+        for (i, copy) in overlap.copies.iter().enumerate() {
+            let node = program.graph.node(program.order[copy.step]);
+            let out = copy.direction == Direction::Out;
+            let value = if out { node.inputs[0] } else { node.outputs[0] };
+            let named = |what: String| unsupported(format!("{} of `{}`: {what}", node.op.define().name(), node.scope));
+            let Address::Fixed(address) = lowering.address(value).map_err(named)? else {
+                return Err(named("a column or a number of the host is not stored".to_string()));
+            };
+            if copy.backing.0 + copy.size.0 > backing.size().0 {
+                return Err(DeviceError::Failed {
+                    device: DEVICE.to_string(),
+                    what: format!("{value} is planned outside of the backing store"),
+                });
+            }
+            jobs.push(Job { backing: Arc::clone(backing), offset: copy.backing, address, size: copy.size.get(), out });
+            // One thread makes them one after another: whoever is begun or waited for stands for all before it.
+            begin = begin.max(copy.begin);
+            marks[begin].0 = i + 1;
+            marks[copy.needed].1 = i + 1;
+        }
+        let last = marks.len() - 1;
+        marks[last] = (jobs.len(), jobs.len());
+        let mut so_far = (0, 0);
+        for mark in &mut marks {
+            so_far = (so_far.0.max(mark.0), so_far.1.max(mark.1));
+            *mark = so_far;
+        }
+        let steps = overlap.copies.iter().map(|copy| copy.step).collect();
+        Ok(Some(Copies { copier: Arc::clone(copier), jobs, steps, marks }))
+    }
+
+    /// Begins a run.
+    ///
+    /// # Safety
+    /// The locks of the memories are held until it is dropped, and instructions run only behind [`Copying::before`] of their number.
+    pub unsafe fn run(&self) -> Copying<'_> {
+        // SAFETY: the overlap says which copies may run beside which instructions without touching the same bytes.
+        Copying { run: unsafe { self.copier.run(&self.jobs) }, marks: &self.marks }
+    }
+
+    /// Makes the copy of a step at once.
+    ///
+    /// # Safety
+    /// The locks of the memories are held and nothing runs.
+    pub unsafe fn make(&self, step: usize) -> Result<(), DeviceError> {
+        match self.steps.binary_search(&step) {
+            // SAFETY: promised by the caller.
+            Ok(copy) => unsafe { self.jobs[copy].make() },
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+/// The copies of a run under way.
+pub(super) struct Copying<'a> {
+    run: Run<'a>,
+    marks: &'a [(usize, usize)],
+}
+
+impl Copying<'_> {
+    /// Begins what may run beside this instruction and waits for what it needs; behind the last one, for everything.
+    pub fn before(&self, step: usize) -> Result<(), DeviceError> {
+        let (begun, ended) = self.marks[step];
+        let (already, known) = step.checked_sub(1).map_or((0, 0), |before| self.marks[before]);
+        if begun > already {
+            self.run.begin(begun);
+        }
+        if ended > known { self.run.wait(ended) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,308 @@
+//! Steps drawn at random under limits drawn at random: a sound plan or an honest refusal, and not a bit of difference in what is learnt.
+
+use plimsoll_core::device::StepInputs;
+use plimsoll_core::expr::{Binary, Expr, Unary};
+use plimsoll_core::graph::{Init, StateId, StateKind};
+use plimsoll_core::ops::{Reduction, Slice};
+use plimsoll_core::passes::optimize;
+use plimsoll_core::plan::recompute::{Effort, FitError, Rates, fit};
+use plimsoll_core::plan::split::{pieces, split};
+use plimsoll_core::plan::{Sequenced, check, check_same, layout, layout_sequenced, prove, sequence};
+use plimsoll_core::random::StepRandom;
+use plimsoll_core::step::{Role, training_programs};
+use plimsoll_core::{Bytes, Device, Executor, Graph, GraphError, Ledger, Op, Plan, Shape, TensorType, ValueId};
+use plimsoll_cpu::CpuDevice;
+use std::sync::Arc;
+
+/// Wide enough, with some rows, that values weigh more than the scratch of products.
+const WIDTH: usize = 64;
+const EFFORT: Effort = Effort(8_000);
+const RATES: Rates = Rates { flops_per_s: 1e9, bytes_per_s: 1e9, step_s: 1e-9 };
+
+struct Draw {
+    random: StepRandom,
+    at: u64,
+}
+
+impl Draw {
+    fn new(seed: u32) -> Draw {
+        Draw { random: StepRandom { seed: 23, step: seed, first_row: 0 }, at: 0 }
+    }
+
+    fn below(&mut self, count: usize) -> usize {
+        self.at += 1;
+        self.random.words(0, self.at)[0] as usize % count
+    }
+}
+
+fn parameter(g: &mut Graph, name: &str, dims: [usize; 2]) -> Result<ValueId, GraphError> {
+    g.state(name, StateKind::Parameter, TensorType::f32(Shape::fixed(dims)), Init::Uniform { limit: 0.2 })
+}
+
+/// One of the things layers do to `[rows, width]`, from the latest value and any earlier one.
+fn layer(g: &mut Graph, draw: &mut Draw, values: &[ValueId], weights: &[ValueId], random: bool) -> Result<ValueId, GraphError> {
+    let recent = values[values.len() - 1];
+    let any = values[draw.below(values.len())];
+    match draw.below(if random { 9 } else { 8 }) {
+        0 | 1 => g.matmul(recent, weights[draw.below(weights.len())]),
+        2 => g.map(recent, |e, x| e.binary(Binary::Max, x, e.constant(0.0))),
+        3 => g.unary(Unary::Tanh, recent),
+        4 => g.plus(recent, any),
+        5 => g.pointwise(Expr::build(|e| e.unary(Unary::Tanh, e.mul(e.input(0), e.input(1)))), &[recent, any]),
+        6 => {
+            let product = g.matmul(any, weights[draw.below(weights.len())])?;
+            g.plus(product, recent)
+        }
+        7 => {
+            let sum = g.reduce(Reduction::Sum, recent, &[1])?;
+            g.pointwise(Expr::build(|e| e.sub(e.input(0), e.mul(e.input(1), e.constant(0.125)))), &[recent, sum])
+        }
+        _ => {
+            let stream = g.stream();
+            g.map(recent, |e, x| e.select(e.binary(Binary::Less, e.random(stream), e.constant(0.7)), x, e.constant(0.0)))
+        }
+    }
+}
+
+fn momentum(g: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {
+    let ty = g.states()[parameter.0 as usize].ty.clone();
+    let velocity = g.state("velocity", StateKind::Optimizer, ty, Init::Constant(0.0))?;
+    let faster = g.pointwise(Expr::build(|e| e.add(e.mul(e.input(0), e.constant(0.5)), e.input(1))), &[velocity, gradient])?;
+    let value = g.state_value(parameter).expect("parameters are read");
+    let moved = g.pointwise(Expr::build(|e| e.sub(e.input(0), e.mul(e.input(1), e.constant(0.01)))), &[value, faster])?;
+    g.update(g.as_state(velocity).expect("just declared"), faster);
+    g.update(parameter, moved);
+    Ok(())
+}
+
+/// The mean square of every row, summed over the rows, as a step that learns.
+fn learning(mut g: Graph, last: ValueId) -> Result<Graph, GraphError> {
+    let last = g.unary(Unary::Tanh, last)?;
+    let squares = g.times(last, last)?;
+    let rows = g.reduce(Reduction::Sum, squares, &[1])?;
+    let loss = g.sum(rows)?;
+    let share = g.scalar("share");
+    let loss = g.times(loss, share)?;
+    g.output("loss", loss);
+    optimize(&training_programs(&g, loss, false, &momentum)?.remove(0).1)
+}
+
+/// Branches, residuals, shared weights, long skips, joined and taken apart values, dropout, and an optimiser with a memory.
+fn step_graph(seed: u32) -> Graph {
+    let build = || -> Result<Graph, GraphError> {
+        let mut draw = Draw::new(seed);
+        let mut g = Graph::new();
+        let x = g.input("x", TensorType::f32(Shape::batch_of([WIDTH])));
+        let weights = [parameter(&mut g, "a", [WIDTH; 2])?, parameter(&mut g, "b", [WIDTH; 2])?];
+        let wide = parameter(&mut g, "c", [2 * WIDTH, WIDTH])?;
+        let mut values = vec![x];
+        for i in 0..2 + draw.below(12) {
+            let next = g.in_scope(&format!("layer{i}"), |g| {
+                if draw.below(8) > 0 {
+                    return layer(g, &mut draw, &values, &weights, true);
+                }
+                let joined = [values[values.len() - 1], values[draw.below(values.len())]];
+                let joined = g.add_one(Op::Concat(plimsoll_core::ops::Concat { axis: 1 }), &joined)?;
+                match draw.below(2) {
+                    0 => g.matmul(joined, wide),
+                    _ => g.add_one(Op::Slice(Slice { axis: 1, start: WIDTH / 2, length: WIDTH }), &[joined]),
+                }
+            })?;
+            values.push(next);
+        }
+        let last = values[values.len() - 1];
+        learning(g, last)
+    };
+    build().expect("every draw gives a legal graph")
+}
+
+/// Layers over the places of a sequence, which can be computed some places at a time.
+fn sequence_graph(seed: u32) -> Graph {
+    let build = || -> Result<Graph, GraphError> {
+        let mut draw = Draw::new(seed);
+        let mut g = Graph::new();
+        let x = g.input("x", TensorType::f32(Shape::batch_of([512, 20])));
+        let x = g.reshape(x, Shape::new([plimsoll_core::Dim::times_batch(512), 20.into()]))?;
+        let narrow = [parameter(&mut g, "a", [20, 20])?, parameter(&mut g, "b", [20, 20])?];
+        let wide = [parameter(&mut g, "c", [24, 24])?];
+        let head = parameter(&mut g, "d", [20, 24])?;
+        let mut values = vec![x];
+        for i in 0..draw.below(3) {
+            let next = g.in_scope(&format!("layer{i}"), |g| layer(g, &mut draw, &values, &narrow, true))?;
+            values.push(next);
+        }
+        let scores = g.in_scope("head", |g| g.matmul(values[values.len() - 1], head))?;
+        let mut values = vec![scores];
+        for i in 0..draw.below(4) {
+            let next = g.in_scope(&format!("after{i}"), |g| layer(g, &mut draw, &values, &wide, false))?;
+            values.push(next);
+        }
+        let last = values[values.len() - 1];
+        learning(g, last)
+    };
+    build().expect("every draw gives a legal graph")
+}
+
+fn assert_sound(plan: &Plan, graph: &Graph, device: &dyn Device) {
+    let planned: Vec<&Graph> = plan.programs.iter().map(|program| &program.graph).collect();
+    check(&plan.certificate(), &planned).unwrap();
+    check_same(graph, planned[0], device, plan.rows).unwrap();
+    prove(&plan.certificate(), &[(Role::Step, graph.clone())], device).unwrap();
+}
+
+fn placed(found: Sequenced, rows: usize, device: &dyn Device) -> Plan {
+    layout_sequenced(vec![(Role::Step, found)], rows, device).unwrap()
+}
+
+/// The bytes of the loss and of all states after two steps with the whole batch and one with less.
+fn after_steps(device: &Arc<dyn Device>, plan: Plan) -> (Vec<u8>, Vec<Vec<u8>>) {
+    let ledger = Ledger::new("host", None);
+    let rows = plan.rows;
+    let mut executor = Executor::new(device.clone(), Arc::new(plan), &ledger).unwrap();
+    executor.initialize(3).unwrap();
+    let length = executor.plan().programs[0].graph.inputs()[0].ty.bytes(1).0 as usize / 4;
+    let mut losses = Vec::new();
+    for (step, rows) in [rows, rows, (rows / 2).max(1)].into_iter().enumerate() {
+        let draw = StepRandom { seed: 9, step: step as u32, first_row: 0 };
+        let column: Vec<u8> = (0..(length * rows) as u64).flat_map(|i| (2.0 * draw.uniform(0, i) - 1.0).to_ne_bytes()).collect();
+        let inputs = StepInputs { columns: &[&column], scalars: &[1e-5], random: StepRandom { seed: 1, step: step as u32, first_row: 0 } };
+        let ticket = executor.run(Role::Step, rows, &inputs).unwrap();
+        let mut loss = [0.0f32];
+        executor.outcome(ticket, &mut loss).unwrap();
+        losses.extend(loss[0].to_bits().to_ne_bytes());
+    }
+    let states: Vec<Bytes> = executor.plan().states.iter().map(|state| state.size).collect();
+    let read = |(i, size): (usize, &Bytes)| {
+        let mut bytes = vec![0; size.get()];
+        executor.read_state(StateId(i as u32), &mut bytes).unwrap();
+        bytes
+    };
+    (losses, states.iter().enumerate().map(read).collect())
+}
+
+/// Fits a graph into a limit, and looks at all that must hold of the answer. Gives the plan, if there is one.
+fn answer(graph: &Graph, original: &Graph, rows: usize, device: &Arc<dyn Device>, limit: Bytes) -> Option<Plan> {
+    match fit(graph, rows, &**device, limit, &RATES, EFFORT) {
+        Ok(found) => {
+            let plan = placed(found, rows, &**device);
+            assert!(plan.arena <= limit, "{} where {limit} was asked for", plan.arena);
+            assert_sound(&plan, original, &**device);
+            Some(plan)
+        }
+        Err(FitError::TooSmall { least, .. }) => {
+            assert!(least > limit, "{least} was said to be needed where there were {limit}");
+            let plan = placed(fit(graph, rows, &**device, least, &RATES, EFFORT).expect("the least that works does work"), rows, &**device);
+            assert!(plan.arena <= least);
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn whatever_the_limit_a_step_learns_the_same_bits() {
+    let device: Arc<dyn Device> = Arc::new(CpuDevice::new(1));
+    let (mut met, mut again, mut refused) = (0, 0, 0);
+    for seed in 0..700 {
+        let graph = step_graph(seed);
+        let mut draw = Draw::new(seed + 1_000_000);
+        let rows = 1 + draw.below(400);
+        let free = layout(&[(Role::Step, graph.clone())], rows, &*device).unwrap();
+        assert_sound(&free, &graph, &*device);
+        let arena = free.arena.0;
+        let wanted = after_steps(&device, free);
+        for _ in 0..3 {
+            let limit = Bytes(arena * (50 + draw.below(51) as u64) / 100);
+            match answer(&graph, &graph, rows, &device, limit) {
+                Some(plan) => {
+                    again += usize::from(!plan.programs[0].again.nodes.is_empty());
+                    assert_eq!(after_steps(&device, plan), wanted, "seed {seed}");
+                    met += 1;
+                }
+                None => refused += 1,
+            }
+        }
+    }
+    assert!(met > 500 && again > 400 && refused > 300, "{met} met, {again} by computing again, {refused} refused");
+}
+
+#[test]
+fn pieces_of_the_rows_learn_the_same_bits_in_fewer_bytes() {
+    let device: Arc<dyn Device> = Arc::new(CpuDevice::new(1));
+    let (mut cut, mut smaller, mut met) = (0, 0, 0);
+    for seed in 0..60 {
+        let graph = sequence_graph(seed);
+        let mut draw = Draw::new(seed + 2_000_000);
+        let rows = 1 + draw.below(2);
+        let Some(most) = pieces(&graph, rows, &*device, 16) else { continue };
+        assert_eq!(most, 2, "sums are put aside every 256 rows");
+        let in_pieces = split(&graph, rows, &*device, most).unwrap();
+        check_same(&graph, &in_pieces, &*device, rows).unwrap();
+        assert!(split(&graph, rows, &*device, 3).is_none(), "512 rows do not fall into 3 pieces");
+        cut += 1;
+        let free = layout(&[(Role::Step, graph.clone())], rows, &*device).unwrap();
+        let parts = placed(sequence(&in_pieces, rows, &*device).unwrap(), rows, &*device);
+        assert_sound(&parts, &graph, &*device);
+        smaller += usize::from(parts.arena < free.arena);
+        let arena = parts.arena.0;
+        let wanted = after_steps(&device, free);
+        assert_eq!(after_steps(&device, parts), wanted, "seed {seed}");
+        let limit = Bytes(arena * (40 + draw.below(60) as u64) / 100);
+        if let Some(plan) = answer(&in_pieces, &graph, rows, &device, limit) {
+            assert_eq!(plan.certificate().programs[0].pieces, most);
+            assert_eq!(after_steps(&device, plan), wanted, "seed {seed}, with values computed again");
+            met += 1;
+        }
+    }
+    assert!(cut > 20 && smaller * 10 > cut * 8 && met > 2, "{cut} were cut, {smaller} are smaller, {met} met a lower limit");
+}
+
+#[test]
+fn a_graph_that_is_cut_wrongly_is_found_out() {
+    let device = CpuDevice::new(1);
+    let graph = (0..).map(sequence_graph).find(|graph| pieces(graph, 1, &device, 16).is_some()).expect("most can be cut");
+    let good = split(&graph, 1, &device, 2).unwrap();
+    check_same(&graph, &good, &device, 1).unwrap();
+    // A device that vouches for nothing.
+    struct Strict(CpuDevice);
+    impl Device for Strict {
+        fn name(&self) -> String {
+            self.0.name()
+        }
+        fn description(&self) -> String {
+            self.0.description()
+        }
+        fn shares_host_memory(&self) -> bool {
+            true
+        }
+        fn alignment(&self) -> Bytes {
+            self.0.alignment()
+        }
+        fn workspace(&self, graph: &Graph, node: &plimsoll_core::graph::Node, rows: usize) -> Bytes {
+            self.0.workspace(graph, node, rows)
+        }
+        fn allocate(&self, size: Bytes) -> Result<Box<dyn plimsoll_core::device::Memory>, plimsoll_core::DeviceError> {
+            self.0.allocate(size)
+        }
+        fn load(
+            &self,
+            plan: &Plan,
+            program: &plimsoll_core::plan::Program,
+            rows: usize,
+            memory: &plimsoll_core::device::StepMemory<'_>,
+        ) -> Result<Box<dyn plimsoll_core::device::Loaded>, plimsoll_core::DeviceError> {
+            self.0.load(plan, program, rows, memory)
+        }
+    }
+    let strict = Strict(CpuDevice::new(1));
+    assert!(pieces(&graph, 1, &strict, 16).is_none());
+    assert!(check_same(&graph, &good, &strict, 1).is_err());
+    // Another number of pieces than the plan was made with.
+    let mut certificate = placed(sequence(&good, 1, &device).unwrap(), 1, &device).certificate();
+    prove(&certificate, &[(Role::Step, graph.clone())], &device).unwrap();
+    certificate.programs[0].pieces = 4;
+    let error = prove(&certificate, &[(Role::Step, graph.clone())], &device).unwrap_err();
+    assert!(error.to_string().contains("in 4 pieces"), "{error}");
+    certificate.programs[0].pieces = 1;
+    assert!(prove(&certificate, &[(Role::Step, graph)], &device).is_err());
+}

@@ -1,0 +1,241 @@
+//! Which way a convolution goes: a generated kernel, a matrix product through cuBLASLt, or cuDNN; and what scratch it is given for that.
+//!
+//! Both are rules over shapes and types. They ask no library, so that plans need none, and measure nothing, so that every run goes the same way. What a library
+//! then refuses goes to the generated kernel after all, which fits into the same scratch.
+
+use crate::kernels::{self, Conv};
+use crate::products;
+use crate::profile::ALIGNMENT;
+use plimsoll_core::DType;
+
+/// What a convolution computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The result, from image and filter.
+    Forward,
+    /// The image's gradient, from the filter and the result's gradient.
+    GradInput,
+    /// The filter's gradient, from the image and the result's gradient.
+    GradFilter,
+}
+
+/// Who computes convolutions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Convolutions {
+    /// cuBLASLt and cuDNN where they are found and expected to be faster, generated kernels elsewhere.
+    #[default]
+    Auto,
+    /// Generated kernels, always; plans stay those of `Auto`.
+    Generated,
+    /// The libraries wherever they can, however small the convolution: for tests. Plans have scratch for it.
+    Libraries,
+}
+
+impl std::str::FromStr for Convolutions {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Convolutions, String> {
+        match name {
+            "auto" => Ok(Convolutions::Auto),
+            "generated" => Ok(Convolutions::Generated),
+            "libraries" => Ok(Convolutions::Libraries),
+            _ => Err(format!("convolutions are computed by `auto`, `generated` or `libraries`, not by `{name}`")),
+        }
+    }
+}
+
+/// Who computes one convolution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Generated,
+    /// A window of one pixel makes it a matrix product: in these types of the operands.
+    Product(DType),
+    /// cuDNN, in this type.
+    Cudnn(DType),
+}
+
+/// From this many multiplications on a library is worth its kernels beside the convolution: they move the filter, and apply what follows.
+const LARGE: usize = 1 << 27;
+/// With fewer taps than this the memory is the limit, and generated kernels write bias and ReLU with the result.
+const TAPS: usize = 32;
+/// The most scratch that is given to cuDNN.
+const MOST: u64 = 64 << 20;
+/// Scratch for sums in parts, and for tables of indices.
+const PARTS: u64 = 4 << 20;
+
+/// Which way a convolution goes. The types are those of its image, filter and result, or of their gradients.
+pub(crate) fn way(kind: Kind, conv: &Conv, types: [DType; 3], who: Convolutions) -> Way {
+    let [image, filter, result] = types;
+    // Activations are large and stay as they are; filters may be narrowed. Gradients of filters are single precision whatever the library makes.
+    let narrows = kind == Kind::GradFilter || filter == DType::F32 || filter == image;
+    if image != result || !(image == DType::F32 || image.is_half()) || !narrows || is_empty(conv) {
+        return Way::Generated;
+    }
+    let everywhere = who == Convolutions::Libraries;
+    let large = multiplications(conv) >= LARGE;
+    if is_product(conv) && (large || everywhere) {
+        return Way::Product(image);
+    }
+    let wide = large && conv.groups == 1 && conv.taps() >= TAPS && conv.result[3] >= TAPS;
+    if wide || everywhere { Way::Cudnn(image) } else { Way::Generated }
+}
+
+/// Bytes of scratch for a convolution. Never less for more rows.
+pub(crate) fn workspace(kind: Kind, conv: &Conv, types: [DType; 3], who: Convolutions) -> u64 {
+    let generated = if kind == Kind::GradFilter { kernels::grad_filter_workspace(conv) } else { 0 };
+    generated.max(match way(kind, conv, types, who) {
+        Way::Generated => 0,
+        Way::Product(dtype) => {
+            let (m, n, _) = extents(kind, conv);
+            products::workspace(m, n) + narrowed_bytes(kind, conv, types[1], dtype)
+        }
+        Way::Cudnn(dtype) => filter_bytes(conv, dtype) + library_bytes(kind, conv, dtype),
+    })
+}
+
+/// The extents of a convolution that is a product: rows, columns, length of the sums.
+pub(crate) fn extents(kind: Kind, conv: &Conv) -> (usize, usize, usize) {
+    let (pixels, inner, out) = (conv.image[..3].iter().product(), conv.image[3], conv.result[3]);
+    match kind {
+        Kind::Forward => (pixels, out, inner),
+        Kind::GradInput => (pixels, inner, out),
+        Kind::GradFilter => (inner, out, pixels),
+    }
+}
+
+/// Bytes of scratch for the filter as the product wants it.
+pub(crate) fn narrowed_bytes(kind: Kind, conv: &Conv, filter: DType, dtype: DType) -> u64 {
+    if kind == Kind::GradFilter { 0 } else { products::narrowed_bytes(filter, dtype, filter_elements(conv)) }
+}
+
+/// Bytes of scratch for the filter, or its gradient, in cuDNN's order.
+pub(crate) fn filter_bytes(conv: &Conv, dtype: DType) -> u64 {
+    ((filter_elements(conv) * dtype.size()) as u64).next_multiple_of(ALIGNMENT.0)
+}
+
+/// Bytes of scratch for cuDNN itself. In single precision without tensor cores its fast kernels want channels outermost, so it copies image, filter and result;
+/// in two bytes it computes on them as they lie, unless the channels are no multiple of what tensor cores take.
+fn library_bytes(kind: Kind, conv: &Conv, dtype: DType) -> u64 {
+    let eights = |n: usize| if dtype.is_half() { n.next_multiple_of(8) } else { n };
+    let (inner, out) = (conv.image[3] / conv.groups, conv.result[3] / conv.groups);
+    let fits = eights(inner) == inner && eights(out) == out;
+    let copies = match dtype {
+        DType::F32 => kind != Kind::GradFilter,
+        _ => !fits,
+    };
+    if !copies {
+        return PARTS;
+    }
+    let bytes =
+        |dims: [usize; 4], channels: usize| (dims[..3].iter().product::<usize>() * conv.groups * eights(channels) * dtype.size()) as u64;
+    let filter = conv.window.size.0 * conv.window.size.1 * eights(inner) * eights(out) * conv.groups * dtype.size();
+    (bytes(conv.image, inner) + bytes(conv.result, out) + filter as u64 + PARTS).min(MOST)
+}
+
+fn filter_elements(conv: &Conv) -> usize {
+    conv.taps() * conv.result[3]
+}
+
+fn multiplications(conv: &Conv) -> usize {
+    conv.result[..3].iter().product::<usize>() * filter_elements(conv)
+}
+
+fn is_empty(conv: &Conv) -> bool {
+    conv.image.iter().chain(&conv.result).any(|extent| *extent == 0)
+}
+
+/// Whether every pixel sees itself only.
+fn is_product(conv: &Conv) -> bool {
+    let window = conv.window;
+    let still = window.size == (1, 1) && window.stride == (1, 1) && conv.groups == 1;
+    still && window.pad_rows == (0, 0) && window.pad_columns == (0, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_core::ops::Window;
+
+    const SINGLE: [DType; 3] = [DType::F32; 3];
+    const MIXED: [DType; 3] = [DType::BF16, DType::F32, DType::BF16];
+    const KINDS: [Kind; 3] = [Kind::Forward, Kind::GradInput, Kind::GradFilter];
+
+    fn conv(rows: usize, side: usize, (size, stride): (usize, usize), groups: usize, channels: usize, filters: usize) -> Conv {
+        let window = Window::same((size, size), (stride, stride), (1, 1), (side, side));
+        let (h, w) = window.output((side, side)).unwrap();
+        Conv { window, groups, image: [rows, side, side, channels], result: [rows, h, w, filters] }
+    }
+
+    #[test]
+    fn large_layers_go_to_libraries_and_small_or_thin_ones_do_not() {
+        let wide = conv(32, 56, (3, 1), 1, 64, 64);
+        let cases = [
+            ("3×3 of a residual network", wide, SINGLE, Way::Cudnn(DType::F32)),
+            ("the same in two bytes", wide, MIXED, Way::Cudnn(DType::BF16)),
+            ("its first layer", conv(32, 224, (7, 2), 1, 3, 64), SINGLE, Way::Cudnn(DType::F32)),
+            ("1×1", conv(32, 56, (1, 1), 1, 256, 64), MIXED, Way::Product(DType::BF16)),
+            ("1×1 with a stride", conv(32, 56, (1, 2), 1, 256, 512), MIXED, Way::Cudnn(DType::BF16)),
+            ("the example, batch 32", conv(32, 64, (3, 1), 1, 1, 32), SINGLE, Way::Generated),
+            ("the example, batch 1,024", conv(1024, 64, (3, 1), 1, 1, 32), SINGLE, Way::Generated),
+            ("digits", conv(32, 8, (3, 1), 1, 16, 32), SINGLE, Way::Generated),
+            ("channel by channel", conv(256, 56, (3, 1), 128, 128, 128), SINGLE, Way::Generated),
+            ("a result in another type", wide, [DType::BF16, DType::F32, DType::F32], Way::Generated),
+            ("a filter that would be widened", wide, [DType::F32, DType::BF16, DType::F32], Way::Generated),
+            ("no images", conv(0, 56, (3, 1), 1, 64, 64), SINGLE, Way::Generated),
+        ];
+        for (name, conv, types, want) in cases {
+            assert_eq!(way(Kind::Forward, &conv, types, Convolutions::Auto), want, "{name}");
+        }
+    }
+
+    #[test]
+    fn libraries_can_be_asked_for_everywhere() {
+        let small = conv(2, 5, (3, 2), 2, 6, 4);
+        assert_eq!(way(Kind::Forward, &small, SINGLE, Convolutions::Libraries), Way::Cudnn(DType::F32));
+        assert_eq!(way(Kind::GradFilter, &conv(2, 5, (1, 1), 1, 3, 5), SINGLE, Convolutions::Libraries), Way::Product(DType::F32));
+    }
+
+    /// Image and result, twice 24.5 MiB, are copied in single precision only. The filter in the library's order comes before.
+    #[test]
+    fn scratch_is_what_the_rule_says() {
+        let wide = conv(32, 56, (3, 1), 1, 64, 64);
+        let (image, filter) = (32 * 56 * 56 * 64 * 4, 9 * 64 * 64 * 4);
+        let at = |kind, types| workspace(kind, &wide, types, Convolutions::Auto);
+        assert_eq!(at(Kind::Forward, SINGLE), filter + (2 * image + filter + PARTS).min(MOST));
+        assert_eq!(at(Kind::GradInput, SINGLE), at(Kind::Forward, SINGLE));
+        assert_eq!(at(Kind::Forward, MIXED), filter / 2 + PARTS);
+        // The filter's gradient has at least what the generated kernels take.
+        assert_eq!(at(Kind::GradFilter, MIXED), kernels::grad_filter_workspace(&wide).max(filter / 2 + PARTS));
+        let product = conv(32, 56, (1, 1), 1, 256, 64);
+        assert_eq!(workspace(Kind::Forward, &product, MIXED, Convolutions::Auto), products::workspace(32 * 56 * 56, 64) + 256 * 64 * 2);
+        // Channels that are no multiple of eight are filled up in two bytes.
+        let first = conv(4, 224, (7, 2), 1, 3, 64);
+        let filled = (4 * 224 * 224 * 8 + 4 * 112 * 112 * 64 + 49 * 8 * 64) * 2;
+        assert_eq!(workspace(Kind::Forward, &first, MIXED, Convolutions::Auto), filter_bytes(&first, DType::BF16) + filled + PARTS);
+    }
+
+    /// What is switched at run time may not change a plan, and a plan for more rows has to hold for fewer.
+    #[test]
+    fn scratch_depends_on_shapes_only_and_never_shrinks() {
+        for (size, stride, channels, filters) in [(3, 1, 64, 64), (1, 1, 256, 64), (7, 2, 3, 64), (1, 2, 64, 128), (3, 1, 4, 2)] {
+            for (kind, types) in KINDS.into_iter().flat_map(|kind| [(kind, SINGLE), (kind, MIXED)]) {
+                let sizes = [1, 2, 3, 7, 16, 32, 33, 100, 257, 1000].map(|rows| {
+                    let conv = conv(rows, 56, (size, stride), 1, channels, filters);
+                    let size = workspace(kind, &conv, types, Convolutions::Auto);
+                    assert_eq!(size, workspace(kind, &conv, types, Convolutions::Generated));
+                    size
+                });
+                assert!(sizes.is_sorted(), "{size}×{size} by {stride} {kind:?} {types:?}: {sizes:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_read() {
+        for (name, who) in [("auto", Convolutions::Auto), ("generated", Convolutions::Generated), ("libraries", Convolutions::Libraries)] {
+            assert_eq!(name.parse(), Ok(who));
+        }
+        let error = "cudnn".parse::<Convolutions>().unwrap_err();
+        assert_eq!(error, "convolutions are computed by `auto`, `generated` or `libraries`, not by `cudnn`");
+    }
+}

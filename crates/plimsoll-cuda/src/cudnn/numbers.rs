@@ -1,0 +1,82 @@
+//! The numbers of cuDNN's graph interface that are used, as they stand in its header `cudnn_graph.h`.
+
+/// Kinds of descriptions.
+pub(super) mod kind {
+    pub const CONVOLUTION: i32 = 1;
+    pub const ENGINE: i32 = 2;
+    pub const ENGINE_CONFIG: i32 = 3;
+    pub const HEURISTICS: i32 = 4;
+    pub const PLAN: i32 = 5;
+    pub const FORWARD: i32 = 10;
+    pub const GRAD_FILTER: i32 = 11;
+    pub const GRAD_INPUT: i32 = 12;
+    pub const GRAPH: i32 = 15;
+    pub const ADDRESSES: i32 = 16;
+    pub const TENSOR: i32 = 17;
+    #[cfg(test)]
+    pub const DEVICE: i32 = 38;
+}
+
+/// Types of attributes.
+pub(super) mod ty {
+    pub const HANDLE: i32 = 0;
+    pub const DATA_TYPE: i32 = 1;
+    pub const INT64: i32 = 3;
+    pub const FLOAT: i32 = 4;
+    pub const ADDRESS: i32 = 6;
+    pub const MODE: i32 = 7;
+    pub const HEURISTICS_MODE: i32 = 8;
+    pub const NUMERICAL_NOTE: i32 = 11;
+    pub const DESCRIPTION: i32 = 15;
+    pub const BEHAVIOUR_NOTE: i32 = 19;
+    #[cfg(test)]
+    pub const CHARACTER: i32 = 24;
+}
+
+/// Attributes.
+pub(super) mod attribute {
+    pub const CONVOLUTION_SUMS: i32 = 100;
+    pub const CONVOLUTION_MODE: i32 = 101;
+    pub const CONVOLUTION_DILATIONS: i32 = 102;
+    pub const CONVOLUTION_STRIDES: i32 = 103;
+    pub const CONVOLUTION_PADS_AFTER: i32 = 104;
+    pub const CONVOLUTION_PADS_BEFORE: i32 = 105;
+    pub const CONVOLUTION_AXES: i32 = 106;
+    pub const HEURISTICS_MODE: i32 = 200;
+    pub const HEURISTICS_GRAPH: i32 = 201;
+    pub const HEURISTICS_RESULTS: i32 = 202;
+    pub const HEURISTICS_DEVICE: i32 = 204;
+    pub const CONFIG_ENGINE: i32 = 300;
+    pub const PLAN_HANDLE: i32 = 400;
+    pub const PLAN_CONFIG: i32 = 401;
+    pub const PLAN_WORKSPACE: i32 = 402;
+    pub const PLAN_DEVICE: i32 = 407;
+    pub const GRAPH_HANDLE: i32 = 800;
+    pub const GRAPH_OPERATIONS: i32 = 801;
+    pub const TENSOR_ALIGNMENT: i32 = 900;
+    pub const TENSOR_TYPE: i32 = 901;
+    pub const TENSOR_EXTENTS: i32 = 902;
+    pub const TENSOR_STRIDES: i32 = 903;
+    pub const TENSOR_ID: i32 = 906;
+    pub const ADDRESSES_IDS: i32 = 1000;
+    pub const ADDRESSES_DATA: i32 = 1001;
+    pub const ADDRESSES_WORKSPACE: i32 = 1003;
+    pub const ENGINE_NUMERICAL_NOTES: i32 = 1303;
+    pub const ENGINE_BEHAVIOUR_NOTES: i32 = 1305;
+    #[cfg(test)]
+    pub const DEVICE_JSON: i32 = 2702;
+}
+
+/// What is said of how an engine computes.
+pub(super) mod note {
+    /// The only harmless one. Others are rounded inputs, sums in two bytes, Fourier and Winograd transforms, results that differ from run to run, the
+    /// plain loops that nobody is fastest with, and what later versions may add.
+    pub const TENSOR_CORES: i32 = 0;
+    /// An engine that is compiled when its plan is made, which takes seconds and memory.
+    pub const COMPILED_LATER: i32 = 0;
+}
+
+/// Correlation, not the flipped convolution of textbooks.
+pub(super) const CORRELATION: i32 = 1;
+/// The heuristics that know most, and what always works.
+pub(super) const HEURISTICS: [i32; 2] = [3, 2];

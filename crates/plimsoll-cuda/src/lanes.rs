@@ -1,0 +1,190 @@
+//! Copies to and from pinned host memory beside the computation: a stream for each direction, ordered by events, also inside a recorded step.
+//!
+//! Every run forks from the computing stream and joins it again before its end, so that a recording is whole and the next run finds everything
+//! in its place.
+
+use crate::device::Shared;
+use crate::driver::{Event, Pinned, Stream};
+use cudarc::driver::{DriverError, sys};
+use plimsoll_core::Bytes;
+use plimsoll_core::device::{Backing, DeviceError};
+use plimsoll_core::plan::offload::{Direction, Overlap};
+use std::any::Any;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Pinned host memory in which tensors wait until they are needed again.
+pub(crate) struct PinnedStore {
+    start: u64,
+    size: u64,
+    /// Kept for its bytes; locked by whoever on the host touches them.
+    memory: Mutex<Pinned>,
+    shared: Arc<Shared>,
+}
+
+impl PinnedStore {
+    pub fn new(shared: &Arc<Shared>, size: Bytes) -> Result<PinnedStore, DeviceError> {
+        shared.bind()?;
+        let refused = |error: DriverError| DeviceError::OutOfMemory {
+            device: "the host".to_string(),
+            size,
+            reason: format!("pinned for what leaves {}: {error:?}", shared.context.name()),
+        };
+        let memory = Pinned::new(&shared.context, size.get().max(1)).map_err(refused)?;
+        Ok(PinnedStore { start: memory.start as u64, size: size.0, memory: Mutex::new(memory), shared: Arc::clone(shared) })
+    }
+
+    /// The bytes from an offset on, when nothing is under way.
+    fn with<T>(&self, offset: Bytes, length: usize, touch: impl FnOnce(*mut u8) -> T) -> Result<T, DeviceError> {
+        if offset.0.checked_add(length as u64).is_none_or(|end| end > self.size) {
+            let what = format!("cannot touch {length} bytes at byte {} of a backing store of {}", offset.0, self.size);
+            return Err(DeviceError::Unsupported { device: self.shared.context.name(), what });
+        }
+        self.shared.settle()?;
+        let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(touch(memory.start.wrapping_add(offset.get())))
+    }
+}
+
+impl Backing for PinnedStore {
+    fn size(&self) -> Bytes {
+        Bytes(self.size)
+    }
+
+    fn read(&self, offset: Bytes, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        // SAFETY: the range lies inside the memory, nothing is under way on the GPU, and the lock keeps others of the host away.
+        self.with(offset, bytes.len(), |from| unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) })
+    }
+
+    fn write(&self, offset: Bytes, bytes: &[u8]) -> Result<(), DeviceError> {
+        // SAFETY: as above.
+        self.with(offset, bytes.len(), |to| unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) })
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// The copies of a program, with their streams and events.
+pub(crate) struct Lanes {
+    shared: Arc<Shared>,
+    /// Kept for the copies.
+    _store: Arc<dyn Backing>,
+    out: Stream,
+    back: Stream,
+    copies: Vec<Lane>,
+    /// Where the computation is when copies begin.
+    forks: Vec<Event>,
+}
+
+/// One copy.
+struct Lane {
+    step: usize,
+    direction: Direction,
+    on_device: u64,
+    on_host: u64,
+    bytes: usize,
+    begin: usize,
+    needed: usize,
+    after: Option<usize>,
+    done: Event,
+}
+
+impl Lanes {
+    /// The copies of a program, if it has any; `on_device` gives the address of each.
+    pub fn new(
+        shared: &Arc<Shared>,
+        overlap: &Overlap,
+        store: Option<&Arc<dyn Backing>>,
+        on_device: impl Fn(usize) -> Result<u64, String>,
+    ) -> Result<Option<Lanes>, DeviceError> {
+        if overlap.copies.is_empty() {
+            return Ok(None);
+        }
+        let unsupported = |what: String| DeviceError::Unsupported { device: shared.context.name(), what };
+        let Some((store, pinned)) = store.and_then(|store| Some((store, store.as_any().downcast_ref::<PinnedStore>()?))) else {
+            return Err(unsupported("the plan keeps tensors in pinned memory, but none of this device was given".to_string()));
+        };
+        let failed = |error| shared.context.failed("preparing copies to the host", error);
+        let mut copies = Vec::with_capacity(overlap.copies.len());
+        for copy in &overlap.copies {
+            if copy.backing.0 + copy.size.0 > pinned.size {
+                return Err(unsupported("a tensor is planned outside of the backing store".to_string()));
+            }
+            copies.push(Lane {
+                step: copy.step,
+                direction: copy.direction,
+                on_device: on_device(copy.step).map_err(unsupported)?,
+                on_host: pinned.start + copy.backing.0,
+                bytes: copy.size.get(),
+                begin: copy.begin,
+                needed: copy.needed,
+                after: copy.after,
+                done: Event::new(&shared.context).map_err(failed)?,
+            });
+        }
+        let forks = copies.iter().map(|_| Event::new(&shared.context)).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        let stream = || Stream::new(&shared.context).map_err(failed);
+        Ok(Some(Lanes { shared: Arc::clone(shared), _store: Arc::clone(store), out: stream()?, back: stream()?, copies, forks }))
+    }
+
+    /// Begins the copies that may run beside this step, and lets it wait for those it needs; behind the last step, for all that are left.
+    pub fn before(&self, step: usize) -> Result<(), DeviceError> {
+        let failed = |error| self.shared.context.failed("copying to or from the host", error);
+        let mut fork: Option<&Event> = None;
+        for (i, copy) in self.copies.iter().enumerate().filter(|(_, copy)| copy.begin == step && copy.bytes > 0) {
+            let fork = match fork {
+                Some(fork) => fork,
+                None => {
+                    self.forks[i].record(&self.shared.compute).map_err(failed)?;
+                    *fork.insert(&self.forks[i])
+                }
+            };
+            let lane = self.lane(copy.direction);
+            lane.wait_for(fork).map_err(failed)?;
+            if let Some(after) = copy.after.map(|after| &self.copies[after]).filter(|after| after.bytes > 0) {
+                lane.wait_for(&after.done).map_err(failed)?;
+            }
+            // SAFETY: both sides lie inside their memories, which are kept until the program goes, and the plan's overlap says that nobody else
+            // touches them meanwhile.
+            unsafe { copy.start(lane) }.and_then(|()| copy.done.record(lane)).map_err(failed)?;
+        }
+        for copy in self.copies.iter().filter(|copy| copy.needed == step && copy.bytes > 0) {
+            self.shared.compute.wait_for(&copy.done).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the copy of a step at once; nothing is under way.
+    pub fn make(&self, step: usize) -> Result<(), DeviceError> {
+        let failed = |error| self.shared.context.failed("copying to or from the host", error);
+        match self.copies.iter().find(|copy| copy.step == step && copy.bytes > 0) {
+            // SAFETY: as in `before`; nothing else runs.
+            Some(copy) => unsafe { copy.start(&self.shared.compute) }.and_then(|()| self.shared.compute.wait()).map_err(failed),
+            None => Ok(()),
+        }
+    }
+
+    fn lane(&self, direction: Direction) -> &Stream {
+        match direction {
+            Direction::Out => &self.out,
+            Direction::In => &self.back,
+        }
+    }
+}
+
+impl Lane {
+    /// # Safety
+    /// Both sides are there, of this size, until the stream has run it.
+    unsafe fn start(&self, stream: &Stream) -> Result<(), DriverError> {
+        let host = self.on_host as *mut std::ffi::c_void;
+        // SAFETY: promised by the caller.
+        unsafe {
+            match self.direction {
+                Direction::Out => sys::cuMemcpyDtoHAsync_v2(host, self.on_device, self.bytes, stream.raw),
+                Direction::In => sys::cuMemcpyHtoDAsync_v2(self.on_device, host, self.bytes, stream.raw),
+            }
+        }
+        .result()
+    }
+}

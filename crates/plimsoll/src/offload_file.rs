@@ -1,0 +1,109 @@
+//! A backing store in a file: tensors that are not needed for a while, read and written where they are wanted, never mapped.
+
+use plimsoll_core::Bytes;
+use plimsoll_core::device::{Backing, DeviceError};
+use std::any::Any;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes that are written at a time to take room.
+const PIECE: usize = 64 << 10;
+
+/// A file of a fixed size that has no name: whatever becomes of the process, nothing is left behind.
+pub(crate) struct OffloadFile {
+    file: File,
+    folder: PathBuf,
+    size: Bytes,
+}
+
+impl OffloadFile {
+    /// Takes this much room in a folder. Everything is zero.
+    ///
+    /// # Errors
+    /// When there is no such folder, it cannot be written to, or the disk has no room.
+    pub fn create(folder: &Path, size: Bytes) -> Result<OffloadFile, DeviceError> {
+        /// Several runs of one process may use one folder.
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let name = format!(".plimsoll-offload-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = folder.join(name);
+        let failed = |error: io::Error| failure(folder, size, "begun", &error);
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).map_err(failed)?;
+        std::fs::remove_file(&path).map_err(failed)?;
+        let store = OffloadFile { file, folder: folder.to_path_buf(), size };
+        // Written, not only declared: a disk that is full says so now and not in the middle of a step.
+        let zeros = vec![0; PIECE.min(size.get())];
+        for start in (0..size.0).step_by(PIECE) {
+            store.write(Bytes(start), &zeros[..(size.0 - start).min(PIECE as u64) as usize])?;
+        }
+        Ok(store)
+    }
+}
+
+fn failure(folder: &Path, size: Bytes, what: &str, error: &io::Error) -> DeviceError {
+    let help = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::FileTooLarge | io::ErrorKind::QuotaExceeded => {
+            "; make room there, run in a folder on another disk, or leave `offload` out of what is allowed"
+        }
+        _ => "; run in another folder, or leave `offload` out of what is allowed",
+    };
+    let what =
+        format!("the file of {size} for tensors that are kept out of memory, in {}, could not be {what}: {error}{help}", folder.display());
+    DeviceError::Failed { device: "cpu".to_string(), what }
+}
+
+impl Backing for OffloadFile {
+    fn size(&self) -> Bytes {
+        self.size
+    }
+
+    fn read(&self, offset: Bytes, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        self.file.read_exact_at(bytes, offset.0).map_err(|error| failure(&self.folder, self.size, "read", &error))
+    }
+
+    fn write(&self, offset: Bytes, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.file.write_all_at(bytes, offset.0).map_err(|error| failure(&self.folder, self.size, "written", &error))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// Where such files go unless a folder is named: a place for large files that is on a disk, where there is one.
+pub(crate) fn default_folder() -> PathBuf {
+    let large = Path::new("/var/tmp");
+    if std::env::var_os("TMPDIR").is_none() && large.is_dir() { large.to_path_buf() } else { std::env::temp_dir() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_nothing_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let size = Bytes(3 * PIECE as u64 + 100);
+        let store = OffloadFile::create(folder.path(), size).unwrap();
+        assert_eq!(folder.path().read_dir().unwrap().count(), 0, "the file has no name");
+        let mut bytes = [1; 4];
+        store.read(size - Bytes(4), &mut bytes).unwrap();
+        assert_eq!(bytes, [0; 4]);
+        store.write(Bytes(70_000), &[5, 6, 7, 8]).unwrap();
+        store.read(Bytes(70_000), &mut bytes).unwrap();
+        assert_eq!(bytes, [5, 6, 7, 8]);
+        assert!(store.read(size, &mut bytes).is_err());
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_named() {
+        let error = OffloadFile::create(Path::new("no/such/folder"), Bytes::mib(2)).err().expect("there is none").to_string();
+        assert_eq!(
+            error,
+            "cpu: the file of 2.00 MiB for tensors that are kept out of memory, in no/such/folder, could not be begun: \
+             No such file or directory (os error 2); run in another folder, or leave `offload` out of what is allowed"
+        );
+    }
+}

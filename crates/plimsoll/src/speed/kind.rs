@@ -1,0 +1,122 @@
+//! What a node is to a stopwatch: the kind of work, how much of it, and the sizes that decide how well a device does it.
+
+use plimsoll_core::expr::{Binary, Expr, Term, Unary};
+use plimsoll_core::graph::{Graph, Node};
+use plimsoll_core::shape::{Shape, TensorType};
+use plimsoll_core::{DType, Op};
+
+/// How the classes of nodes end that read or write 16-bit numbers.
+pub(super) const NARROW: &str = " in 16 bits";
+
+/// A node reduced to what its time depends on. Nodes that are alike in all of this take equally long.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Kind {
+    /// The op, and what makes a kernel of it another one.
+    pub class: String,
+    /// Logarithms of sizes, as many for all of a class.
+    pub sizes: Vec<f64>,
+    /// Operations, costly functions counted as many.
+    pub work: f64,
+    /// Bytes read and written.
+    pub bytes: f64,
+}
+
+/// What the node is over `rows` rows.
+pub(super) fn kind(graph: &Graph, node: &Node, rows: usize) -> Kind {
+    let types = || node.inputs.iter().chain(&node.outputs).map(|value| graph.ty(*value));
+    let bytes: u64 = types().map(|ty| ty.bytes(rows).0).sum();
+    let narrow = types().any(|ty| matches!(ty.dtype, DType::F16 | DType::BF16));
+    let input = |i: usize| graph.ty(node.inputs[i]);
+    let output = || graph.ty(node.outputs[0]);
+    let of = |ty: &TensorType| ty.shape.elements().bind(rows) as f64;
+    let per = |expr: &Expr| cost(expr);
+    let mut work = graph.node_flops(node, rows) as f64;
+    let (class, sizes) = match &node.op {
+        Op::MatMul(op) => {
+            let (m, n, k) =
+                op.dims(&input(0).shape, &input(1).shape).map_or((1, 1, 1), |(m, n, k)| (m.bind(rows), n.bind(rows), k.bind(rows)));
+            let epilogue = op.epilogue.as_ref().map_or(0.0, per);
+            work += epilogue * (m * n) as f64;
+            let class = match (op.transpose_a, op.transpose_b) {
+                (false, false) => "matmul",
+                (true, false) => "matmul aᵀ",
+                (false, true) => "matmul bᵀ",
+                (true, true) => "matmul aᵀbᵀ",
+            };
+            (class.to_string(), vec![m as f64, n as f64, k as f64, 1.0 + epilogue])
+        }
+        Op::Conv2d(op) => {
+            let epilogue = op.epilogue.as_ref().map_or(0.0, per);
+            work += epilogue * of(output());
+            windows("conv2d", &input(0).shape, &output().shape, op.window.size, op.groups, epilogue, rows)
+        }
+        Op::Conv2dGradInput(op) => windows("conv2d_grad_input", &op.input, &input(1).shape, op.window.size, op.groups, 0.0, rows),
+        Op::Conv2dGradFilter(op) => windows("conv2d_grad_filter", &input(0).shape, &input(1).shape, op.window.size, op.groups, 0.0, rows),
+        Op::Pointwise(op) => {
+            let elements = op.shape.elements().bind(rows) as f64;
+            work = per(&op.expr) * elements;
+            let last = op.shape.last().map_or(1, |dim| dim.bind(rows)) as f64;
+            ("pointwise".to_string(), vec![elements, bytes as f64 / elements.max(1.0), 1.0 + per(&op.expr), last.min(64.0)])
+        }
+        Op::Reduce(op) => {
+            let elements = op.shape.elements().bind(rows) as f64;
+            work = (per(&op.expr) + graph.node_flops(node, rows) as f64 / elements.max(1.0) - op.expr.flops() as f64) * elements;
+            let inner = op.axes.last().is_some_and(|axis| axis + 1 == op.shape.rank());
+            let class = format!("{}{}", node.op.define().name(), if inner { " of rows" } else { "" });
+            (class, vec![elements, bytes as f64 / elements.max(1.0), 1.0 + per(&op.expr), of(output())])
+        }
+        Op::Attention(_) | Op::AttentionGrad(_) => {
+            let last = |shape: &Shape| shape.last().map_or(1, |dim| dim.bind(rows)) as f64;
+            let name = node.op.define().name().to_string();
+            (name, vec![work, bytes as f64, last(&input(0).shape)])
+        }
+        Op::Recurrent(_) | Op::RecurrentGrad(_) => {
+            let units = output().shape.last().map_or(1, |dim| dim.bind(rows)) as f64;
+            (node.op.define().name().to_string(), vec![work, bytes as f64, units, rows as f64])
+        }
+        op => {
+            let last = output().shape.last().map_or(1, |dim| dim.bind(rows)) as f64;
+            (op.define().name().to_string(), vec![bytes as f64, last.min(256.0)])
+        }
+    };
+    let class = if narrow { class + NARROW } else { class };
+    Kind { class, sizes: sizes.into_iter().map(|size| size.max(1.0).ln()).collect(), work, bytes: bytes as f64 }
+}
+
+/// A convolution's kind: by how many pixels, channels in and out of a group, and how large the window is.
+fn windows(
+    name: &str,
+    image: &Shape,
+    result: &Shape,
+    size: (usize, usize),
+    groups: usize,
+    epilogue: f64,
+    rows: usize,
+) -> (String, Vec<f64>) {
+    let (image, result) = (image.bind(rows), result.bind(rows));
+    let (channels, filters) = (image[3] as f64, result[3] as f64);
+    let (pixels, window) = ((result[0] * result[1] * result[2]) as f64, (size.0 * size.1) as f64);
+    // Where the window moves by more than one there are more pixels in than out.
+    let stride = (image[1] * image[2]) as f64 / (result[1] * result[2]).max(1) as f64;
+    if groups > 1 {
+        let grouped = if groups as f64 == channels { "by channel" } else { "in groups" };
+        return (format!("{name} {grouped}"), vec![pixels, filters, window, stride, 1.0 + epilogue]);
+    }
+    let single = if window == 1.0 { " 1×1" } else { "" };
+    (format!("{name}{single}"), vec![pixels, channels, filters, window, stride, 1.0 + epilogue])
+}
+
+/// Operations of an expression for one element; functions that take many count as many.
+fn cost(expr: &Expr) -> f64 {
+    let term = |term: &Term| match term {
+        Term::Input(_) | Term::Const(_) => 0.0,
+        Term::Coordinate(_) | Term::Select(..) => 1.0,
+        Term::Random(_) => 24.0,
+        Term::Unary(Unary::Neg | Unary::Abs | Unary::Sign | Unary::Floor, _) => 1.0,
+        Term::Unary(Unary::Sqrt | Unary::Recip, _) | Term::Binary(Binary::Div, ..) => 4.0,
+        Term::Unary(..) => 12.0,
+        Term::Binary(Binary::Pow, ..) => 24.0,
+        Term::Binary(..) => 1.0,
+    };
+    expr.terms().iter().map(term).sum()
+}

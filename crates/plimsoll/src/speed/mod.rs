@@ -1,0 +1,203 @@
+//! How fast a device is: nodes of small training steps timed by themselves, and what that says about any other node.
+//!
+//! Planning asks a [`Pace`] how long a node takes. [`Speeds`] answers from what was measured: it looks for nodes of the same kind and the most
+//! similar sizes, and scales their times. Without measurements [`Rates`] answers from three numbers that are the same everywhere, so that
+//! plans are too.
+
+mod calibrate;
+mod kept;
+mod kind;
+mod measure;
+mod transfer;
+
+use kind::{Kind, kind};
+use plimsoll_core::device::Device;
+use plimsoll_core::graph::{Graph, Node};
+use plimsoll_core::plan::recompute::{Pace, Rates};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+pub(crate) use calibrate::time_own_nodes;
+pub use calibrate::{calibrate, memory};
+pub use kept::{folder, keep, known};
+pub use transfer::Transfers;
+
+/// How many of the most similar nodes are asked.
+const NEIGHBOURS: usize = 6;
+
+/// Sizes nearer than this, as the square of the logarithm of a ratio, count alike: times are not known better.
+const NEAR: f64 = 0.1;
+
+/// What a device was measured to take for its work.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Speeds {
+    /// Which device, with how many threads, by which version of this program.
+    pub key: String,
+    /// How fast bytes go to it, back, and to and from files.
+    pub transfers: Transfers,
+    samples: BTreeMap<String, Vec<Sample>>,
+}
+
+/// One node that was timed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Sample {
+    /// Logarithms of its sizes.
+    sizes: Vec<f32>,
+    seconds: f32,
+    work: f32,
+    bytes: f32,
+}
+
+/// The rates of one kind of work.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rate {
+    /// The kind.
+    pub class: String,
+    /// How many nodes of it were timed.
+    pub nodes: usize,
+    /// Operations a second: the median, and the most.
+    pub flops_per_s: (f64, f64),
+    /// Bytes a second: the median, and the most.
+    pub bytes_per_s: (f64, f64),
+}
+
+/// What distinguishes one measured device from another: what it is, and the version of this program, whose kernels were measured.
+pub fn key(device: &dyn Device) -> String {
+    format!("{} · {} · {}", device.name(), device.description(), env!("CARGO_PKG_VERSION"))
+}
+
+impl Sample {
+    /// The square of how far its sizes are from those of a kind.
+    fn distance(&self, kind: &Kind) -> f64 {
+        self.sizes.iter().zip(&kind.sizes).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum()
+    }
+
+    /// The logarithm of how many times longer it took than at plain rates.
+    fn factor(&self) -> f64 {
+        (f64::from(self.seconds) / plain(f64::from(self.work), f64::from(self.bytes))).ln()
+    }
+}
+
+/// What work would take if it were done at the same rates everywhere: what times are compared with before they are carried over.
+fn plain(work: f64, bytes: f64) -> f64 {
+    let Rates { flops_per_s, bytes_per_s, .. } = Rates::default();
+    (work / flops_per_s).max(bytes / bytes_per_s) + 2e-7
+}
+
+impl Speeds {
+    /// How many nodes were timed.
+    pub fn len(&self) -> usize {
+        self.samples.values().map(Vec::len).sum()
+    }
+
+    /// Whether nothing was timed.
+    pub fn is_empty(&self) -> bool {
+        self.samples.is_empty()
+    }
+
+    /// What was measured, by kind of work.
+    pub fn rates(&self) -> Vec<Rate> {
+        let middle_and_most = |samples: &[Sample], amount: &dyn Fn(&Sample) -> f32| {
+            let mut rates: Vec<f64> = samples.iter().map(|sample| f64::from(amount(sample) / sample.seconds)).collect();
+            rates.sort_by(f64::total_cmp);
+            (rates[rates.len() / 2], rates[rates.len() - 1])
+        };
+        let rate = |(class, samples): (&String, &Vec<Sample>)| Rate {
+            class: class.clone(),
+            nodes: samples.len(),
+            flops_per_s: middle_and_most(samples, &|sample| sample.work),
+            bytes_per_s: middle_and_most(samples, &|sample| sample.bytes),
+        };
+        self.samples.iter().filter(|(_, samples)| !samples.is_empty()).map(rate).collect()
+    }
+
+    /// Whether a node was timed whose sizes are at most this far away.
+    fn knows(&self, kind: &Kind, away: f64) -> bool {
+        self.samples.get(&kind.class).is_some_and(|samples| samples.iter().any(|sample| sample.distance(kind) <= away * away))
+    }
+
+    fn add(&mut self, kind: &Kind, seconds: f64) {
+        // Four digits are more than times are good for, and keep the file small.
+        let short = |x: f64| format!("{x:.3e}").parse().unwrap_or(x as f32);
+        let sizes = kind.sizes.iter().map(|size| short(*size)).collect();
+        let sample = Sample { sizes, seconds: short(seconds), work: short(kind.work), bytes: short(kind.bytes) };
+        self.samples.entry(kind.class.clone()).or_default().push(sample);
+    }
+
+    /// The factor of a kind from those of the nearest ones, the nearer the weightier.
+    fn factor(&self, kind: &Kind) -> Option<f64> {
+        // What was not timed in 16 bits is taken to be as fast as in 32.
+        let known = self.samples.get(&kind.class).or_else(|| self.samples.get(kind.class.trim_end_matches(kind::NARROW)));
+        let mut nearest = [(f64::INFINITY, 0.0); NEIGHBOURS];
+        for sample in known? {
+            let distance = sample.distance(kind);
+            if distance < nearest[NEIGHBOURS - 1].0 {
+                nearest[NEIGHBOURS - 1] = (distance, sample.factor());
+                nearest.sort_by(|a, b| a.0.total_cmp(&b.0));
+            }
+        }
+        let (sum, weight) =
+            nearest.iter().filter(|(distance, _)| distance.is_finite()).fold((0.0, 0.0), |(sum, weight), (distance, factor)| {
+                let own = 1.0 / (distance + NEAR);
+                (sum + own * factor, weight + own)
+            });
+        (weight > 0.0).then(|| sum / weight)
+    }
+}
+
+impl Pace for Speeds {
+    fn seconds(&self, graph: &Graph, node: &Node, rows: usize) -> f64 {
+        let kind = kind(graph, node, rows);
+        plain(kind.work, kind.bytes) * self.factor(&kind).unwrap_or(0.0).exp()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_core::expr::Unary;
+    use plimsoll_core::{Shape, TensorType};
+
+    fn negation(width: usize) -> (Graph, Kind) {
+        let mut graph = Graph::new();
+        let x = graph.input("x", TensorType::f32(Shape::batch_of([width])));
+        let y = graph.unary(Unary::Neg, x).unwrap();
+        let kind = kind(&graph, graph.producer(y), 1);
+        graph.output("y", y);
+        (graph, kind)
+    }
+
+    #[test]
+    fn a_node_takes_what_was_measured_and_likes_of_it_in_proportion() {
+        let mut speeds = Speeds::default();
+        for width in [1000, 100_000] {
+            speeds.add(&negation(width).1, width as f64 * 1e-9);
+        }
+        let seconds = |width: usize| {
+            let (graph, _) = negation(width);
+            let node = graph.producer(graph.outputs()[0].1).clone();
+            speeds.seconds(&graph, &node, 1)
+        };
+        for width in [1000, 100_000] {
+            let ratio = seconds(width) / (width as f64 * 1e-9);
+            assert!((0.9..1.1).contains(&ratio), "{width}: {ratio}");
+        }
+        // In between, and far beyond, times grow with the work.
+        assert!(seconds(10_000) > 5.0 * seconds(1000) && seconds(10_000_000) > 50.0 * seconds(100_000));
+    }
+
+    #[test]
+    fn what_was_never_timed_is_judged_by_plain_rates() {
+        let (graph, kind) = negation(1000);
+        let node = graph.producer(graph.outputs()[0].1).clone();
+        assert_eq!(Speeds::default().seconds(&graph, &node, 1), plain(kind.work, kind.bytes));
+    }
+
+    #[test]
+    fn measured_speeds_survive_their_file() {
+        let mut speeds = Speeds { key: "a device".to_string(), ..Speeds::default() };
+        speeds.add(&negation(1234).1, 1.5e-6);
+        let text = serde_json::to_string(&speeds).unwrap();
+        assert_eq!(serde_json::from_str::<Speeds>(&text).unwrap(), speeds);
+    }
+}

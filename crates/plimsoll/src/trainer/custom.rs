@@ -1,0 +1,357 @@
+//! Loops of one's own: the planned run in hand, one step at a time.
+
+use super::fit::place_in_batch;
+use super::predict::{Predicted, Results};
+use super::session::{Rows, Session};
+use super::{RunPlan, Trainer};
+use crate::error::{Error, Result};
+use crate::metrics::Scores;
+use plimsoll_core::step::Role;
+use plimsoll_core::{Bytes, DType, Reservation};
+use plimsoll_data::{Column, Feed, Options, Schema};
+use std::path::Path;
+
+/// A run that is planned and has its memory, driven by hand: [`Trainer::custom_loop`].
+///
+/// Steps are those of [`Trainer::fit`]: batches are cut into the planned pieces, and the result is that of the whole batch. Rows come as slices
+/// ([`HostBatch`]) or from the training data ([`CustomLoop::batches`]). Both lines hold: rows that are handed over as slices are copied a piece at a
+/// time into room that is booked like the pipeline's. What else the program keeps is its own.
+///
+/// ```
+/// use plimsoll::HostBatch;
+/// use plimsoll::prelude::*;
+///
+/// // Only the columns and the size of a batch matter if rows are handed over as slices.
+/// let rows = Dataset::random(RandomSpec::new(1).floats("x", [2]).floats("y", [1]))?.repeat(8).batch(8);
+/// let trainer = Trainer::new(Sequential::new().add(Dense::new(1)), &rows).loss(Loss::MeanSquaredError).optimizer(Sgd::new(0.1));
+/// let mut run = trainer.custom_loop()?;
+/// println!("{}", run.plan());
+///
+/// let x: Vec<f32> = (0..16).map(|i| i as f32 / 16.0).collect();
+/// let y: Vec<f32> = x.chunks(2).map(|row| row[0] - row[1]).collect();
+/// let batch = HostBatch::new(8).column("x", &x[..]).column("y", &y[..]);
+/// let first = run.step(&batch)?.loss;
+/// run.set_learning_rate(0.05)?;
+/// (0..50).try_for_each(|_| run.step(&batch).map(drop))?;
+/// assert!(run.evaluate(&batch)?.loss < 0.5 * first);
+/// assert_eq!(run.forward(&batch)?[0].values.len(), 8);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+pub struct CustomLoop {
+    trainer: Trainer,
+    plan: RunPlan,
+    schema: Schema,
+    /// Where pieces of slices are put together.
+    given: Option<Given>,
+    results: Option<Results>,
+}
+
+/// The batches of a run's training data, read ahead under its line.
+pub struct Batches {
+    feed: Feed,
+}
+
+/// Rows in host memory, a slice per column.
+///
+/// ```
+/// use plimsoll::HostBatch;
+/// let (x, y) = ([0.5f32, 1.5, 2.5, 3.5], [0i32, 1]);
+/// let batch = HostBatch::new(2).column("x", &x[..]).column("y", &y[..]);
+/// ```
+#[derive(Clone, Debug)]
+pub struct HostBatch<'a> {
+    rows: usize,
+    columns: Vec<(&'a str, Numbers<'a>)>,
+}
+
+/// Numbers of a column, row after row.
+#[derive(Clone, Copy, Debug)]
+pub enum Numbers<'a> {
+    /// Single precision.
+    F32(&'a [f32]),
+    /// Whole numbers, such as classes.
+    I32(&'a [i32]),
+    /// Bytes, such as pixels.
+    U8(&'a [u8]),
+}
+
+impl<'a> HostBatch<'a> {
+    /// This many rows, no columns yet.
+    pub fn new(rows: usize) -> HostBatch<'a> {
+        HostBatch { rows, columns: Vec::new() }
+    }
+
+    /// With this column: the numbers of all rows, one after the other.
+    pub fn column(mut self, name: &'a str, numbers: impl Into<Numbers<'a>>) -> HostBatch<'a> {
+        self.columns.push((name, numbers.into()));
+        self
+    }
+}
+
+impl<'a> From<&'a [f32]> for Numbers<'a> {
+    fn from(numbers: &'a [f32]) -> Numbers<'a> {
+        Numbers::F32(numbers)
+    }
+}
+
+impl<'a> From<&'a [i32]> for Numbers<'a> {
+    fn from(numbers: &'a [i32]) -> Numbers<'a> {
+        Numbers::I32(numbers)
+    }
+}
+
+impl<'a> From<&'a [u8]> for Numbers<'a> {
+    fn from(numbers: &'a [u8]) -> Numbers<'a> {
+        Numbers::U8(numbers)
+    }
+}
+
+impl Numbers<'_> {
+    fn count(&self) -> usize {
+        match self {
+            Numbers::F32(numbers) => numbers.len(),
+            Numbers::I32(numbers) => numbers.len(),
+            Numbers::U8(numbers) => numbers.len(),
+        }
+    }
+
+    fn dtype(&self) -> DType {
+        match self {
+            Numbers::F32(_) => DType::F32,
+            Numbers::I32(_) => DType::I32,
+            Numbers::U8(_) => DType::U8,
+        }
+    }
+
+    /// Writes the numbers from `first` on that fill `out`.
+    fn copy(&self, first: usize, out: &mut [u8]) {
+        match self {
+            Numbers::F32(numbers) => {
+                let numbers = &numbers[first..];
+                out.as_chunks_mut().0.iter_mut().zip(numbers).for_each(|(out, number)| *out = number.to_ne_bytes());
+            }
+            Numbers::I32(numbers) => {
+                let numbers = &numbers[first..];
+                out.as_chunks_mut().0.iter_mut().zip(numbers).for_each(|(out, number)| *out = number.to_ne_bytes());
+            }
+            Numbers::U8(numbers) => out.copy_from_slice(&numbers[first..][..out.len()]),
+        }
+    }
+}
+
+/// Room for one piece, column by column.
+struct Given {
+    columns: Vec<Vec<u8>>,
+    _room: Reservation,
+}
+
+impl Given {
+    fn new(session: &Session, schema: &Schema) -> Result<Given> {
+        let used = session.columns_of(Role::Step);
+        let size = |i: usize| if used.contains(&i) { session.micro_batch * schema.columns()[i].row_bytes().get() } else { 0 };
+        let sizes: Vec<usize> = (0..schema.columns().len()).map(size).collect();
+        let room = session.ledger.reserve("rows", Bytes(sizes.iter().sum::<usize>() as u64))?;
+        Ok(Given { columns: sizes.into_iter().map(|size| vec![0; size]).collect(), _room: room })
+    }
+}
+
+impl Trainer {
+    /// Plans the run, takes its memory, and hands over the steps.
+    pub fn custom_loop(mut self) -> Result<CustomLoop> {
+        if self.only_predicts {
+            return Err(Error::Config("this trainer was made for predictions only; it cannot learn".to_string()));
+        }
+        let plan = self.plan_to_run(None)?;
+        self.open(&plan)?;
+        let schema = self.data.output_schema()?;
+        Ok(CustomLoop { trainer: self, plan, schema, given: None, results: None })
+    }
+}
+
+impl CustomLoop {
+    /// What the run takes, exactly.
+    pub fn plan(&self) -> &RunPlan {
+        &self.plan
+    }
+
+    /// Learns from one batch: its loss and metrics, before the step changed anything.
+    pub fn step(&mut self, batch: &HostBatch<'_>) -> Result<Scores> {
+        self.check_schedule()?;
+        let scores = self.run(Role::Step, batch, |_, _| Ok(()))?;
+        self.session().step += 1;
+        Ok(scores)
+    }
+
+    /// Loss and metrics of some rows, without learning.
+    pub fn evaluate(&mut self, batch: &HostBatch<'_>) -> Result<Scores> {
+        self.run(Role::Evaluate, batch, |_, _| Ok(()))
+    }
+
+    /// What the model makes of some rows; columns of labels may be missing.
+    pub fn forward(&mut self, batch: &HostBatch<'_>) -> Result<&[Predicted]> {
+        let mut results = match self.results.take() {
+            Some(results) => results,
+            None => {
+                let (Some(session), Some(programs)) = (&self.trainer.session, &self.trainer.programs) else {
+                    unreachable!("opened before")
+                };
+                Results::new(session, &programs.predictions, self.plan.batch)?
+            }
+        };
+        results.clear();
+        let done = self.run(Role::Predict, batch, |session, rows| results.take(session, rows));
+        let results = self.results.insert(results);
+        done.map(|_| results.outputs())
+    }
+
+    /// The training data's batches over some epochs, for [`CustomLoop::step_from`].
+    pub fn batches(&mut self, epochs: u64) -> Result<Batches> {
+        let data = self.trainer.data.clone().rebatch(self.plan.feed_rows);
+        let session = self.session();
+        let options = Options { first_epoch: session.epochs, epochs: Some(epochs), ..Options::default() };
+        let ledger = session.ledger.clone();
+        Ok(Batches { feed: Feed::start(&data, &self.plan.pipeline, &ledger, options)? })
+    }
+
+    /// Learns from the next batch of the training data; `None` at the end of an epoch.
+    pub fn step_from(&mut self, batches: &mut Batches) -> Result<Option<Scores>> {
+        self.check_schedule()?;
+        let (batch, length) = (self.plan.batch as u64, self.trainer.data.len());
+        let Some(session) = &mut self.trainer.session else { unreachable!("opened before") };
+        let mut tally = session.begin()?;
+        loop {
+            let Some(block) = batches.feed.next()? else {
+                session.epochs += 1;
+                return Ok(None);
+            };
+            let mut at = 0;
+            while at < block.rows {
+                let (role, piece) = place_in_batch(session.micro_batch, Rows::Fed(&block), at, block.first_row, block.rows, batch, length);
+                let data = &self.trainer.data;
+                session.run(role, &piece, &self.schema, &mut tally).map_err(|error| error.located(data))?;
+                at += piece.rows;
+                if matches!(role, Role::Step | Role::Last) {
+                    session.step += 1;
+                    session.settle(&self.schema, &mut tally)?;
+                    // Nothing is left over: a block is a piece of a batch, or a whole one.
+                    return Ok(Some(session.scores(&tally)));
+                }
+            }
+        }
+    }
+
+    /// The learning rate of the next step.
+    pub fn learning_rate(&mut self) -> Result<f64> {
+        let session = self.session();
+        Ok(session.learning.rate(session.applied()? + 1))
+    }
+
+    /// Learns at this rate from now on, whatever the schedule says.
+    pub fn set_learning_rate(&mut self, rate: f64) -> Result<()> {
+        if !(rate.is_finite() && rate >= 0.0) {
+            return Err(Error::Config(format!("a learning rate of {rate} cannot be; it is a number of 0 or more")));
+        }
+        self.session().learning.fixed = Some(rate);
+        Ok(())
+    }
+
+    /// Steps done.
+    pub fn steps(&self) -> u64 {
+        self.trainer.session.as_ref().map_or(0, |session| session.step)
+    }
+
+    /// Writes the weights as safetensors: whole or not at all.
+    pub fn save_weights(&mut self, path: &Path) -> Result<()> {
+        self.trainer.save_weights(path)
+    }
+
+    /// Reads weights that were saved from the same model.
+    pub fn load_weights(&mut self, path: &Path) -> Result<()> {
+        self.trainer.load_weights(path)
+    }
+
+    /// The trainer, to go on with whole epochs, or with what else it can do.
+    pub fn into_trainer(self) -> Trainer {
+        self.trainer
+    }
+
+    fn session(&mut self) -> &mut Session {
+        self.trainer.session.as_mut().expect("opened when the loop was made")
+    }
+
+    fn check_schedule(&mut self) -> Result<()> {
+        let session = self.session();
+        if session.learning.fixed.is_some() { Ok(()) } else { session.learning.schedule.check(session.step + 1) }
+    }
+
+    /// Runs a batch, piece by piece.
+    fn run(&mut self, wanted: Role, batch: &HostBatch<'_>, mut after: impl FnMut(&mut Session, usize) -> Result<()>) -> Result<Scores> {
+        let Some(session) = &mut self.trainer.session else { unreachable!("opened before") };
+        check(session, &self.schema, &self.plan, wanted, batch)?;
+        let given = match &mut self.given {
+            Some(given) => given,
+            none => none.insert(Given::new(session, &self.schema)?),
+        };
+        let mut tally = session.begin()?;
+        let mut at = 0;
+        while at < batch.rows {
+            let rows = session.micro_batch.min(batch.rows - at);
+            for (name, numbers) in &batch.columns {
+                let column = self.schema.index_of(name).expect("checked above");
+                let elements = self.schema.columns()[column].elements();
+                let bytes = rows * self.schema.columns()[column].row_bytes().get();
+                // Columns that no step reads have no room.
+                if let Some(out) = given.columns[column].get_mut(..bytes) {
+                    numbers.copy(at * elements, out);
+                }
+            }
+            let whole = batch.rows as u64;
+            let (role, piece) =
+                place_in_batch(session.micro_batch, Rows::Given(&given.columns, at as u64), 0, at as u64, rows, whole, whole);
+            let role = if wanted == Role::Step { role } else { wanted };
+            session.run(role, &piece, &self.schema, &mut tally)?;
+            after(session, rows)?;
+            at += rows;
+        }
+        session.settle(&self.schema, &mut tally)?;
+        Ok(session.scores(&tally))
+    }
+}
+
+/// That the rows are those the plan was made for.
+fn check(session: &Session, schema: &Schema, plan: &RunPlan, role: Role, batch: &HostBatch<'_>) -> Result<()> {
+    let error = |what: String| Err(Error::Config(what));
+    if batch.rows == 0 {
+        return error("a batch of no rows cannot be computed; give at least one".to_string());
+    }
+    if batch.rows > plan.batch {
+        let (rows, planned) = (batch.rows, plan.batch);
+        return error(format!(
+            "a batch of {rows} rows is more than the {planned} that are planned for; give fewer, or plan for more with `.batch({rows})`"
+        ));
+    }
+    for (i, (name, numbers)) in batch.columns.iter().enumerate() {
+        let Some(index) = schema.index_of(name) else {
+            return error(format!("there is no column `{name}`; the run was planned for {schema}"));
+        };
+        let column: &Column = &schema.columns()[index];
+        if batch.columns[..i].iter().any(|(before, _)| before == name) {
+            return error(format!("the column `{name}` is given twice"));
+        }
+        if numbers.dtype() != column.dtype {
+            return error(format!("the column {column} was given as {}; it has to be {}", numbers.dtype(), column.dtype));
+        }
+        let wanted = batch.rows * column.elements();
+        if numbers.count() != wanted {
+            let (rows, count) = (batch.rows, numbers.count());
+            return error(format!("{rows} rows of the column {column} are {wanted} numbers, but {count} were given"));
+        }
+    }
+    for index in session.columns_of(role) {
+        let column = &schema.columns()[*index];
+        if !batch.columns.iter().any(|(name, _)| *name == column.name) {
+            return error(format!("the column {column} is missing from the batch"));
+        }
+    }
+    Ok(())
+}

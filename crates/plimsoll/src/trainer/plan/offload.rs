@@ -1,0 +1,181 @@
+//! Ways to fit in which tensors leave the device's memory between uses: optimiser state first, then values of the forward part, to the host's
+//! pinned memory or, on a device that shares that, to a file.
+
+use super::choose::{Candidate, Lines, finish, least_again, within};
+use super::{Count, Request};
+use crate::allow::{Allow, Permission};
+use crate::error::Result;
+use plimsoll_core::Bytes;
+use plimsoll_core::graph::{StateId, StateKind, ValueId};
+use plimsoll_core::plan::offload::{Offloaded, ahead, candidates, renewed_in_place};
+use plimsoll_core::plan::recompute::Effort;
+use plimsoll_core::step::Role;
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+/// Smaller states stay: a copy has its own price.
+const SMALLEST: Bytes = Bytes::kib(4);
+
+/// In how many shares the values that may leave are tried.
+const SHARES: usize = 16;
+
+/// Whether letting tensors leave is worth looking at. A disk is slow and not always there, so a file is used only where nothing else fits.
+pub(super) fn considered(request: &Request<'_>, fits_otherwise: bool) -> bool {
+    let possible = request.allow.has(Permission::Offload) && request.count == Count::Everything;
+    possible && !(fits_otherwise && request.device.shares_host_memory())
+}
+
+/// All that may leave.
+struct Leaving {
+    /// The most useful first: what optimisers remember, then sums of gradients, each from the largest down.
+    states: Vec<StateId>,
+    /// Per program, from the largest down.
+    values: Vec<Vec<ValueId>>,
+}
+
+impl Leaving {
+    fn of(request: &Request<'_>, plain: &Candidate) -> Result<Leaving> {
+        let known = plain.memory.states.iter().enumerate();
+        let rank = |kind: StateKind| match kind {
+            StateKind::Optimizer => Some(0),
+            StateKind::Accumulator => Some(1),
+            _ => None,
+        };
+        let mut ranked: Vec<_> = known.filter_map(|(i, state)| Some((rank(state.kind)?, Reverse(state.size), StateId(i as u32)))).collect();
+        ranked.retain(|(_, Reverse(size), _)| *size >= SMALLEST);
+        ranked.sort_unstable();
+        let states = ranked.into_iter().map(|(.., state)| state).collect();
+        let learns = |role: Role| !matches!(role, Role::Evaluate | Role::Predict);
+        let values = plain.graphs(request)?.iter().map(|(role, graph)| {
+            let large = |(_, size): &(ValueId, Bytes)| *size >= SMALLEST && learns(*role);
+            candidates(graph, plain.micro_batch).into_iter().filter(large).map(|(value, _)| value).collect()
+        });
+        let mut leaving = Leaving { values: values.collect(), states };
+        if !request.device.shares_host_memory() {
+            leaving.keep_what_is_made_elsewhere(request, plain)?;
+        }
+        Ok(leaving)
+    }
+
+    /// Where a broken step cannot be stopped, a state may leave only if its new value is made where the old one was loaded.
+    fn keep_what_is_made_elsewhere(&mut self, request: &Request<'_>, plain: &Candidate) -> Result<()> {
+        loop {
+            let memory = self.plan(request, plain, self.states.len(), 0)?.memory;
+            let broken = memory.programs.iter().find_map(|program| renewed_in_place(&memory, program).err());
+            let Some(name) = broken else { return Ok(()) };
+            self.states.retain(|state| memory.states[state.0 as usize].name != name);
+        }
+    }
+
+    /// How many of the states have this many bytes.
+    fn states_of(&self, plain: &Candidate, bytes: Bytes) -> usize {
+        let sizes = self.states.iter().map(|state| plain.memory.states[state.0 as usize].size);
+        1 + reaching(sizes, bytes)
+    }
+
+    /// Which share of the values has this many bytes in the program that holds most.
+    fn share_of(&self, request: &Request<'_>, plain: &Candidate, bytes: Bytes) -> Result<usize> {
+        let largest = plain.memory.programs.iter().enumerate().max_by_key(|(_, program)| program.arena).map_or(0, |(i, _)| i);
+        let graph = &plain.graphs(request)?[largest].1;
+        let values = &self.values[largest];
+        let count = 1 + reaching(values.iter().map(|value| graph.ty(*value).bytes(plain.micro_batch)), bytes);
+        Ok((count * SHARES).div_ceil(values.len().max(1)))
+    }
+
+    /// The same pieces with the first of the states and a share of the values elsewhere.
+    fn plan(&self, request: &Request<'_>, plain: &Candidate, states: usize, share: usize) -> Result<Candidate> {
+        let some = |values: &Vec<ValueId>| values[..(values.len() * share).div_ceil(SHARES)].to_vec();
+        let choice = Offloaded { states: self.states[..states].to_vec(), values: self.values.iter().map(some).collect() };
+        let written = choice.write(plain.graphs(request)?)?;
+        let memory = choice.layout(&written, plain.micro_batch, request.device)?;
+        Ok(finish(request, plain.micro_batch, memory)?.from(Some(Arc::new(written))))
+    }
+}
+
+/// How many sizes stand before the one with which their sum reaches `bytes`.
+fn reaching(sizes: impl Iterator<Item = Bytes>, bytes: Bytes) -> usize {
+    let mut sum = Bytes::ZERO;
+    sizes
+        .take_while(|size| {
+            sum += *size;
+            sum < bytes
+        })
+        .count()
+}
+
+/// The same pieces with as little as possible elsewhere, and the rest computed again if that is allowed and faster. None if not even all of it
+/// makes them fit.
+pub(super) fn fitted(request: &Request<'_>, plain: &Candidate, lines: Lines) -> Result<Option<Candidate>> {
+    let leaving = Leaving::of(request, plain)?;
+    let all = leaving.states.len();
+    let excess = plain.excess(lines);
+    let by_states = fewest(all, leaving.states_of(plain, excess), lines, |states| leaving.plan(request, plain, states, 0))?;
+    let mut found: Vec<Candidate> = Vec::new();
+    if by_states.is_none() {
+        let more = excess.saturating_sub(leaving.states.iter().map(|state| plain.memory.states[state.0 as usize].size).sum());
+        let guess = leaving.share_of(request, plain, more)?;
+        found.extend(fewest(SHARES, guess, lines, |share| leaving.plan(request, plain, all, share))?);
+    }
+    if !request.device.shares_host_memory() {
+        let guess = leaving.share_of(request, plain, excess)?;
+        found.extend(fewest(SHARES, guess, lines, |share| leaving.plan(request, plain, 0, share))?);
+    }
+    if by_states.is_none() && request.allow.has(Permission::Recompute) {
+        let shares: &[usize] = if found.is_empty() { &[0, SHARES] } else { &[0] };
+        for share in shares {
+            let large = leaving.plan(request, plain, all, *share)?;
+            if let Some(limit) = large.arena_limit(lines)
+                && let Ok(again) = within(request, &large, limit, Effort::default(), None)?
+            {
+                found.push(again);
+                break;
+            }
+        }
+    }
+    found.extend(by_states);
+    let mut best: Option<(f64, Candidate)> = None;
+    for candidate in found {
+        let candidate = early(request, candidate, lines)?;
+        let seconds = candidate.seconds(request);
+        if best.as_ref().is_none_or(|(least, _)| seconds < *least) {
+            best = Some((seconds, candidate));
+        }
+    }
+    Ok(best.map(|(_, candidate)| candidate))
+}
+
+/// The candidate with its copies moved away from what waits for them, where there is room.
+fn early(request: &Request<'_>, candidate: Candidate, lines: Lines) -> Result<Candidate> {
+    let Some(limit) = candidate.arena_limit(lines) else { return Ok(candidate) };
+    let memory = ahead(&candidate.memory, request.device, limit, request.pace, request.copy_rate)?;
+    let moved = finish(request, candidate.micro_batch, memory)?.from(candidate.written.clone());
+    Ok(if moved.fits(lines) { moved } else { candidate })
+}
+
+/// The plan with the first number up to `most` that fits, from the number that should be enough by its bytes.
+fn fewest(most: usize, guess: usize, lines: Lines, plan: impl Fn(usize) -> Result<Candidate>) -> Result<Option<Candidate>> {
+    let guess = guess.clamp(1.min(most), most);
+    let mut tried = 0;
+    for quarters in [0, 1, 2, 4] {
+        let number = guess + (most - guess) * quarters / 4;
+        if number > tried {
+            let candidate = plan(number)?;
+            if candidate.fits(lines) {
+                return Ok(Some(candidate));
+            }
+            tried = number;
+        }
+    }
+    Ok(None)
+}
+
+/// The smallest ways in which everything leaves that may, with the rest computed again if that is allowed.
+pub(super) fn smallest(request: &Request<'_>, allow: Allow, plain: &Candidate) -> Result<Vec<Candidate>> {
+    let leaving = Leaving::of(request, plain)?;
+    let mut found = Vec::new();
+    for share in [0, SHARES] {
+        let candidate = leaving.plan(request, plain, leaving.states.len(), share)?;
+        found.push(if allow.has(Permission::Recompute) { least_again(request, candidate)? } else { candidate });
+    }
+    Ok(found)
+}
