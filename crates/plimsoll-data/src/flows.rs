@@ -4,7 +4,7 @@ use crate::dataset::{Dataset, Stage};
 use crate::order::Shuffle;
 use crate::source::Tensor;
 use crate::stream::{Elements, Flow, Ignored, Row, Spec};
-use crate::{Column, DataError, Feed, Options, Schema};
+use crate::{Cache, Column, DataError, Feed, Options, Schema};
 use plimsoll_core::{Bytes, DType, Ledger};
 use std::sync::Arc;
 
@@ -188,7 +188,11 @@ impl Dataset {
         Ok(rows)
     }
 
-    pub(crate) fn flow(spec: Spec) -> Dataset {
+    pub(crate) fn flow(mut spec: Spec) -> Dataset {
+        // A stream has no use for rows in memory; where the choice is free, none are kept.
+        for input in spec.inputs_mut() {
+            input.stages.retain(|stage| !matches!(stage, Stage::Cache(Cache::Auto)));
+        }
         // The first thing wrong is the one to tell.
         let broken = spec.inputs().iter().find_map(|input| input.broken.clone());
         let (schema, broken) = match (broken, spec.schema()) {

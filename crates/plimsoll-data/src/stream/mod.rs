@@ -99,6 +99,27 @@ impl Spec {
         }
     }
 
+    /// The same, to be changed.
+    pub fn inputs_mut(&mut self) -> &mut [Dataset] {
+        match self {
+            Spec::Generator { .. } => &mut [],
+            Spec::Filter { input, .. }
+            | Spec::TakeWhile { input, .. }
+            | Spec::Take { input, .. }
+            | Spec::Skip { input, .. }
+            | Spec::Shard { input, .. }
+            | Spec::Repeat { input, .. }
+            | Spec::Shuffle { input, .. }
+            | Spec::IgnoreErrors { input, .. }
+            | Spec::Enumerate { input, .. }
+            | Spec::FlatMap { input, .. }
+            | Spec::Window { input, .. }
+            | Spec::Buckets { input, .. }
+            | Spec::Unbatch { input } => std::slice::from_mut(input),
+            Spec::Zip { inputs } | Spec::Concatenate { inputs } | Spec::Sample { inputs, .. } | Spec::Interleave { inputs, .. } => inputs,
+        }
+    }
+
     /// The columns of its rows.
     pub fn schema(&self) -> Result<Schema, DataError> {
         let first = || match self.inputs().first() {
