@@ -55,7 +55,7 @@ fn loop_alone(source: &ImageFolder, threads: usize) -> f64 {
                     let column = Column::new("x", DType::U8, [height, width, 3]);
                     resize.kernel(&column).run(Rows::From(row), &pixels, &mut out).expect("an image");
                     let column = Column::new("x", DType::F32, [224, 224, 3]);
-                    scale.kernel(&column).run_in_place(Rows::From(row), black_box(&mut out));
+                    scale.kernel(&column).run_in_place(Rows::From(row), black_box(&mut out)).expect("an image");
                 }
             });
         }

@@ -3,7 +3,7 @@
 use crate::cache::Cache;
 use crate::mix::Mix;
 use crate::ops::Op;
-use crate::order::{self, Reorder, Shuffle};
+use crate::order::{self, Order, Reorder, Shuffle};
 use crate::source::{
     self, Counted, Csv, CsvSpec, Digits, Feature, Function, ImageFolder, Npy, Random, RandomSpec, RowMut, Shapes, ShapesSpec, Source,
     Split, Tensor, Tensors, Text, TfRecord, Vocabulary, WebDataset,
@@ -63,6 +63,9 @@ pub(crate) enum Stage {
     MaxItem(Bytes),
     Cache(Cache),
     Mix(Mix),
+    /// What rows of differing length are padded with.
+    Pad(f32),
+    Deterministic(bool),
 }
 
 /// How many threads make rows.
@@ -188,9 +191,10 @@ impl Dataset {
         Ok(Dataset::from(Shapes::new(spec)?))
     }
 
-    /// Arrays of a `.npz` file that was saved with `numpy.savez`: each column's name with that of its array.
+    /// Arrays of a `.npz` file: each column's name with that of its array. Saved with `numpy.savez` their rows have numbers; saved with
+    /// `numpy.savez_compressed` they are unpacked on the way, and then it is a [stream](Dataset#streams).
     pub fn npz(path: impl AsRef<Path>, arrays: &[(&str, &str)]) -> Result<Dataset, DataError> {
-        Ok(Dataset::from(Npy::open_npz(path.as_ref(), arrays)?))
+        Npy::open_npz(path.as_ref(), arrays)
     }
 
     /// Examples in the TFRecord files that match a pattern; each feature is named by the column it becomes. Files that end in `.gz` or
@@ -328,6 +332,12 @@ impl Dataset {
         self.stage(Stage::Mix(mix))
     }
 
+    /// Whether batches come in the order of their rows, as they do unless said. If not, a batch with a row that takes long is overtaken by
+    /// those after it within an epoch; each has the same rows as before. A position inside such an epoch cannot be resumed from.
+    pub fn deterministic(self, deterministic: bool) -> Dataset {
+        self.stage(Stage::Deterministic(deterministic))
+    }
+
     /// What the labels 0, 1, 2 … stand for, if the source knows.
     pub fn class_names(&self) -> Vec<String> {
         self.source.class_names()
@@ -415,6 +425,24 @@ impl Dataset {
         Ok(self.recipe()?.schema)
     }
 
+    /// Where the row at a place of an epoch, both counted from 0, comes from: its number in the source, and what the source is. None where
+    /// rows have no numbers.
+    ///
+    /// ```
+    /// use plimsoll_data::{Dataset, Shuffle, Split};
+    /// let data = Dataset::digits(Split::Test).skip(100).take(1).shuffle(Shuffle::seed(7)).batch(32);
+    /// assert_eq!(data.origin(3, 0), Some((100, "digits (test)".to_string())));
+    /// ```
+    pub fn origin(&self, epoch: u64, place: u64) -> Option<(u64, String)> {
+        let recipe = self.recipe().ok()?;
+        if recipe.stream.is_some() || recipe.tolerate.is_some() || place >= recipe.rows {
+            return None;
+        }
+        let mut order = Order::new(recipe.source.len(), &recipe.reorders, recipe.begun);
+        order.set_epoch(epoch);
+        Some((order.row(place), self.source.describe()))
+    }
+
     /// The source and the stages in one line.
     ///
     /// ```
@@ -459,10 +487,13 @@ impl fmt::Display for Stage {
             Stage::Parallelism(Parallelism::Auto) => write!(f, "parallelism(auto)"),
             Stage::Parallelism(Parallelism::Threads(n)) => write!(f, "parallelism({n})"),
             Stage::MaxItem(bytes) => write!(f, "max_item({bytes})"),
+            Stage::Cache(Cache::Auto) => write!(f, "cache(auto)"),
             Stage::Cache(Cache::Memory) => write!(f, "cache(memory)"),
             Stage::Cache(Cache::File(path)) => write!(f, "cache({})", path.display()),
             Stage::Cache(Cache::FileIfRoom(path)) => write!(f, "cache({}, if there is room)", path.display()),
             Stage::Mix(mix) => write!(f, "{mix}"),
+            Stage::Pad(value) => write!(f, "pad({value})"),
+            Stage::Deterministic(deterministic) => write!(f, "deterministic({deterministic})"),
             Stage::Prefetch(Prefetch::Auto) => write!(f, "prefetch(auto)"),
             Stage::Prefetch(Prefetch::Batches(n)) => write!(f, "prefetch({n})"),
         }

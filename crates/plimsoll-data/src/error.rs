@@ -27,6 +27,14 @@ pub enum DataError {
         /// What is wrong with it and what to do.
         problem: String,
     },
+    /// The same of a Parquet file.
+    #[error("{} cannot be read as Parquet: {problem}", .path.display())]
+    Parquet {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it and what to do.
+        problem: String,
+    },
     /// A text that windows cannot be made of.
     #[error("{} cannot be read as text: {problem}", .path.display())]
     Text {
@@ -188,7 +196,10 @@ pub enum DataError {
         problem: String,
     },
     /// A label outside the classes it is encoded for.
-    #[error("column `{column}` holds the label {value} in row {row}, outside 0..{classes}; correct the row or raise the number of classes")]
+    #[error(
+        "column `{column}` holds the label {value} in row {row}{}, outside 0..{classes}; correct the row or raise the number of classes",
+        place(.at)
+    )]
     Label {
         /// The column.
         column: String,
@@ -198,9 +209,11 @@ pub enum DataError {
         value: i64,
         /// How many classes there are.
         classes: usize,
+        /// The file, and the byte the row begins at, where the source knows.
+        at: Option<(PathBuf, u64)>,
     },
     /// A number that is none.
-    #[error("column `{column}` holds {value} in row {row}; correct the row or leave it out")]
+    #[error("column `{column}` holds {value} in row {row}{}; correct the row or leave it out", place(.at))]
     NotFinite {
         /// The column.
         column: String,
@@ -208,6 +221,8 @@ pub enum DataError {
         row: u64,
         /// What stands there.
         value: f32,
+        /// The file, and the byte the row begins at, where the source knows.
+        at: Option<(PathBuf, u64)>,
     },
     /// A stage that makes no sense where or as it is written.
     #[error("{0}")]
@@ -259,6 +274,14 @@ pub enum DataError {
 }
 
 impl DataError {
+    /// The same, with where in its file the row is.
+    pub(crate) fn located(mut self, locate: impl FnOnce(u64) -> Option<(PathBuf, u64)>) -> DataError {
+        if let DataError::NotFinite { row, at, .. } | DataError::Label { row, at, .. } = &mut self {
+            *at = locate(*row);
+        }
+        self
+    }
+
     pub(crate) fn io(action: impl Into<String>, path: &Path, source: io::Error) -> DataError {
         DataError::Io { action: action.into(), path: path.to_path_buf(), source: Arc::new(source) }
     }
@@ -274,6 +297,10 @@ impl DataError {
     pub(crate) fn image(path: &Path, problem: impl Into<String>) -> DataError {
         DataError::Image { path: path.to_path_buf(), problem: problem.into() }
     }
+}
+
+fn place(at: &Option<(PathBuf, u64)>) -> String {
+    at.as_ref().map_or(String::new(), |(path, byte)| format!(" ({}, byte {byte})", path.display()))
 }
 
 fn list(stages: &[(String, Bytes)]) -> String {

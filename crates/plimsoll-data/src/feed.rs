@@ -6,6 +6,7 @@ use crate::dataset::{Parallelism, Prefetch};
 use crate::memory::{AlignedBuf, SlotMemory};
 use crate::meter::Meter;
 use crate::mix::Mixer;
+use crate::padded::{Padder, Padding};
 use crate::plan::{self, PRODUCER_STACK, PipelinePlan};
 use crate::recipe::Recipe;
 use crate::ring::{Claim, Crew, Fill, Ring, Schedule, Slot};
@@ -32,6 +33,7 @@ pub struct Feed {
     workers: Vec<JoinHandle<()>>,
     store: Option<Arc<Store>>,
     meter: Arc<Meter>,
+    padder: Option<Arc<Padder>>,
     /// The slot batches are being handed out from.
     current: Option<Slot>,
     /// Rows of it already handed out.
@@ -91,6 +93,8 @@ pub struct Batch<'a> {
     pub rows: usize,
     memory: &'a [u8],
     layout: &'a BlockLayout,
+    schema: &'a Schema,
+    padder: Option<&'a Padder>,
     /// Where it begins in the slot.
     offset: usize,
 }
@@ -145,6 +149,11 @@ impl Options {
         compare("an epoch of", format!("{} rows", state.rows), format!("{} rows", recipe.rows_of_all_shards()))?;
         compare("a batch size of", state.batch.to_string(), recipe.batch()?.to_string())?;
         compare("the row order", state.order.clone(), recipe.order())?;
+        if !recipe.ordered && state.batches > 0 {
+            let problem = "the saved position is inside an epoch whose batches came in any order, so it does not say which are left; \
+                           save at the end of an epoch, or leave out deterministic(false)";
+            return Err(DataError::Stage(problem.into()));
+        }
         let (first_epoch, shards) = (state.epoch, recipe.shard().0);
         if state.shards == shards {
             return Ok(Options { first_epoch, first_row: state.first_row, first_batch: state.batches, epochs: None });
@@ -227,7 +236,8 @@ impl Feed {
         }
         let mixer = recipe.mix.as_ref().map(|mix| mix.mixer(&recipe.schema, plan.batch)).transpose()?.map(Arc::new);
         let adapts = Adapts { workers: recipe.parallelism == Parallelism::Auto, slots: recipe.prefetch == Prefetch::Auto };
-        let crew = Crew { workers: work.len(), adapts, seals: mixer.is_some() };
+        let padder = Padder::new(&recipe.schema, recipe.pad, plan.batch).map(Arc::new);
+        let crew = Crew { workers: work.len(), adapts, ordered: recipe.ordered, seals: mixer.is_some() || padder.is_some() };
         // Made first: if a thread cannot be started, dropping it stops those that could.
         let mut feed = Feed {
             ring: Arc::new(Ring::new(slots, Arc::clone(&layout), schedule, crew)),
@@ -237,6 +247,7 @@ impl Feed {
             workers: Vec::with_capacity(work.len()),
             store: kept,
             meter,
+            padder,
             current: None,
             used: 0,
             epoch: options.first_epoch,
@@ -244,11 +255,12 @@ impl Feed {
             _reserved: reserved,
         };
         for (number, work) in work.into_iter().enumerate() {
-            let (ring, mixer, meter) = (Arc::clone(&feed.ring), mixer.clone(), Arc::clone(&feed.meter));
+            let (ring, meter) = (Arc::clone(&feed.ring), Arc::clone(&feed.meter));
+            let seal = Seal { mixer: mixer.clone(), padder: feed.padder.clone() };
             let worker = thread::Builder::new()
                 .name("plimsoll-data".into())
                 .stack_size(PRODUCER_STACK.get())
-                .spawn(move || produce(number, work, mixer.as_deref(), &meter, &ring))
+                .spawn(move || produce(number, work, &seal, &meter, &ring))
                 .map_err(|error| DataError::Stage(format!("a thread that makes batches could not be started: {error}")))?;
             feed.workers.push(worker);
         }
@@ -296,6 +308,8 @@ impl Feed {
             rows,
             memory: slot.memory.bytes(),
             layout: &self.layout,
+            schema: &self.recipe.schema,
+            padder: self.padder.as_deref(),
             offset,
         }))
     }
@@ -353,7 +367,23 @@ impl<'a> Batch<'a> {
 
     /// The bytes of one column: `rows` rows, one after the other, in the schema's type.
     pub fn column(&self, index: usize) -> &'a [u8] {
-        self.layout.column(self.memory, index, self.offset, self.rows)
+        let rows = self.layout.column(self.memory, index, self.offset, self.rows);
+        self.padding(index).map_or(rows, |padding| padding.of_batch(rows).0)
+    }
+
+    /// The shape of one column: how many rows, and the shape of each. Padded to the longest row of the batch, it differs from batch to
+    /// batch.
+    pub fn shape(&self, index: usize) -> Vec<usize> {
+        let mut shape = vec![self.rows];
+        shape.extend_from_slice(&self.schema.columns()[index].shape);
+        if let Some(padding) = self.padding(index) {
+            shape[1] = padding.of_batch(self.layout.column(self.memory, index, self.offset, self.rows)).1;
+        }
+        shape
+    }
+
+    fn padding(&self, index: usize) -> Option<&'a Padding> {
+        self.padder?.padding(index)
     }
 }
 
@@ -361,6 +391,19 @@ impl<'a> Batch<'a> {
 enum Worker {
     Rows(Box<Work>),
     Stream(Box<StreamRows>),
+}
+
+/// What is done to the batches of a whole slot before it is handed on.
+struct Seal {
+    mixer: Option<Arc<Mixer>>,
+    padder: Option<Arc<Padder>>,
+}
+
+impl Seal {
+    fn run(&self, slot: &mut Claim<'_>) {
+        self.mixer.iter().for_each(|mixer| mixer.run(slot));
+        self.padder.iter().for_each(|padder| padder.run(slot));
+    }
 }
 
 /// A stream and where it stands.
@@ -385,7 +428,7 @@ enum Outcome {
 }
 
 /// Makes rows until there are no more to be made.
-fn produce(number: usize, mut worker: Worker, mixer: Option<&Mixer>, meter: &Meter, ring: &Ring) {
+fn produce(number: usize, mut worker: Worker, seal: &Seal, meter: &Meter, ring: &Ring) {
     while let Some(mut claim) = ring.claim(number) {
         let start = Instant::now();
         let outcome = catch_unwind(AssertUnwindSafe(|| match &mut worker {
@@ -405,11 +448,11 @@ fn produce(number: usize, mut worker: Worker, mixer: Option<&Mixer>, meter: &Met
             Ok(Outcome::Stopped) => return,
             Err(error) => ring.finish(claim, Err(error)),
         };
-        if let (Some(mut slot), Some(mixer)) = (whole, mixer) {
+        if let Some(mut slot) = whole {
             let start = Instant::now();
-            let mixed = catch_unwind(AssertUnwindSafe(|| mixer.run(&mut slot)));
+            let sealed = catch_unwind(AssertUnwindSafe(|| seal.run(&mut slot)));
             Meter::add(&meter.mix, start);
-            ring.seal(slot, mixed.map_err(|panic| DataError::Panic { message: message_of(panic) }));
+            ring.seal(slot, sealed.map_err(|panic| DataError::Panic { message: message_of(panic) }));
         }
     }
 }

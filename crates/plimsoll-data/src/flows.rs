@@ -4,7 +4,7 @@ use crate::dataset::{Dataset, Stage};
 use crate::order::Shuffle;
 use crate::source::Tensor;
 use crate::stream::{Elements, Flow, Ignored, Row, Spec};
-use crate::{Column, DataError, Feed, Options, Schema};
+use crate::{Cache, Column, DataError, Feed, Options, Schema};
 use plimsoll_core::{Bytes, DType, Ledger};
 use std::sync::Arc;
 
@@ -125,7 +125,21 @@ impl Dataset {
 
     /// `block` rows of each of `cycle` data sets in turn; when one is used up, the next takes its place.
     pub fn interleave(inputs: impl IntoIterator<Item = Dataset>, cycle: usize, block: usize) -> Dataset {
-        Dataset::flow(Spec::Interleave { inputs: inputs.into_iter().collect(), cycle, block })
+        Dataset::flow(Spec::Interleave { inputs: inputs.into_iter().collect(), cycle, block, parallel: false })
+    }
+
+    /// The same rows in the same order, with a thread that reads ahead for each of the `cycle` data sets in turn. What the threads hold
+    /// is planned; where the limit has no room for them, rows are made when they are wanted.
+    ///
+    /// ```
+    /// use plimsoll_data::Dataset;
+    /// let parts = [Dataset::range(0, 3, 1)?, Dataset::range(10, 12, 1)?, Dataset::range(20, 22, 1)?];
+    /// let data = Dataset::interleave_parallel(parts, 2, 1).batch(8);
+    /// assert_eq!(data.count_rows()?, 7);
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn interleave_parallel(inputs: impl IntoIterator<Item = Dataset>, cycle: usize, block: usize) -> Dataset {
+        Dataset::flow(Spec::Interleave { inputs: inputs.into_iter().collect(), cycle, block, parallel: true })
     }
 
     /// For each row, all rows of the data set that `expand` makes of it; they are of `schema`, and each such data set takes at most `limit`.
@@ -174,7 +188,11 @@ impl Dataset {
         Ok(rows)
     }
 
-    pub(crate) fn flow(spec: Spec) -> Dataset {
+    pub(crate) fn flow(mut spec: Spec) -> Dataset {
+        // A stream has no use for rows in memory; where the choice is free, none are kept.
+        for input in spec.inputs_mut() {
+            input.stages.retain(|stage| !matches!(stage, Stage::Cache(Cache::Auto)));
+        }
         // The first thing wrong is the one to tell.
         let broken = spec.inputs().iter().find_map(|input| input.broken.clone());
         let (schema, broken) = match (broken, spec.schema()) {

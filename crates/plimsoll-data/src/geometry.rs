@@ -54,7 +54,7 @@ pub(crate) struct Geometry {
 impl Geometry {
     /// Only the buffers of maps, for blocks of so many rows.
     pub fn of_block(rows: usize) -> Geometry {
-        let room = Room { lean: true, limit: None };
+        let room = Room { lean: true, limit: None, ahead: 0 };
         let (slots, max_item) = (0, Bytes::ZERO);
         Geometry {
             slots,
@@ -86,7 +86,7 @@ pub(crate) fn smallest(recipe: &Recipe, batch: usize) -> Geometry {
         max_item: max_item(recipe, LEAST_ITEM),
         cache_rows: flags_only(recipe),
         resident: false,
-        room: Room { lean: true, limit: None },
+        room: Room { lean: true, limit: None, ahead: 0 },
     }
 }
 
@@ -146,7 +146,7 @@ pub(crate) fn for_speed(recipe: &Recipe, batch: usize) -> Result<Geometry, DataE
         max_item,
         cache_rows: flags_only(recipe),
         resident: false,
-        room: Room { lean: false, limit: None },
+        room: Room { lean: false, limit: None, ahead: 0 },
     })
 }
 

@@ -121,7 +121,7 @@ impl ItemKernel {
 
     fn make(&mut self, row: u64, out: &mut [u8]) -> Result<(), DataError> {
         self.source.file(row, &mut self.path);
-        let part = self.source.file_part(row);
+        let part = self.source.file_part(row)?;
         let made = self.make_from(row, part.clone(), out);
         // A file with many pictures in it is no help without the place.
         made.map_err(|error| match (error, part) {

@@ -101,7 +101,7 @@ impl Dataset {
     /// ```
     pub fn plan(&self, limit: Option<Bytes>) -> Result<PipelinePlan, DataError> {
         let recipe = self.recipe()?;
-        recipe.check_fixed()?;
+        recipe.check_padded()?;
         let batch = recipe.batch()?;
         let mut geometry = geometry::for_speed(&recipe, batch)?;
         geometry.room.limit = limit;

@@ -44,6 +44,10 @@ pub(crate) struct Recipe {
     pub cache: Option<Cache>,
     /// How rows of a batch are mixed.
     pub mix: Option<Mix>,
+    /// What rows of differing length are padded with, batch by batch.
+    pub pad: Option<f32>,
+    /// Whether batches come in the order of their rows.
+    pub ordered: bool,
     /// The operations whose results are cached, in words.
     cached: String,
 }
@@ -129,6 +133,26 @@ impl Recipe {
 }
 
 impl Dataset {
+    /// Whether something is decoded, and is the same in each epoch until it is of one size.
+    fn can_be_cached(&self) -> bool {
+        let is_file = |column: &Column| column.extent == Extent::Files;
+        let Some(files) = self.source.schema().columns().iter().find(|column| is_file(column)) else { return false };
+        let ops = self.stages.iter().filter_map(|stage| match stage {
+            Stage::Map { column, ops } if *column == files.name => Some(ops),
+            _ => None,
+        });
+        let mut column = files.clone();
+        for op in ops.flatten() {
+            match op.output(&column) {
+                Ok(_) if column.extent != Extent::Fixed && op.is_random() => return false,
+                Ok(output) => column = output,
+                // Told when the stages are looked at.
+                Err(_) => return false,
+            }
+        }
+        column.extent == Extent::Fixed
+    }
+
     pub(crate) fn recipe(&self) -> Result<Recipe, DataError> {
         if let Some(broken) = &self.broken {
             return Err(broken.clone());
@@ -152,6 +176,8 @@ impl Dataset {
             max_item: None,
             cache: None,
             mix: None,
+            pad: None,
+            ordered: true,
             cached: String::new(),
         };
         if source.is_empty() {
@@ -162,6 +188,9 @@ impl Dataset {
             Stage::Cache(cache) => Some(cache.clone()),
             _ => None,
         });
+        if recipe.cache == Some(Cache::Auto) {
+            recipe.cache = self.can_be_cached().then_some(Cache::Memory);
+        }
         let mut items: Vec<Vec<ItemStep>> = vec![Vec::new(); source.len()];
         for stage in &self.stages {
             match stage {
@@ -199,6 +228,8 @@ impl Dataset {
                     return Err(DataError::Stage("rows of a batch are mixed once; leave one of mixup and cutmix out".into()));
                 }
                 Stage::Mix(mix) => recipe.mix = Some(mix.clone()),
+                Stage::Pad(value) => recipe.pad = Some(*value),
+                Stage::Deterministic(ordered) => recipe.ordered = *ordered,
                 Stage::Cache(_) | Stage::DropRemainder(_) => {}
                 Stage::Tolerate(ignored) => recipe.tolerate = Some(Arc::clone(ignored)),
                 Stage::Cardinality(rows) => recipe.cardinality = Some(*rows),
@@ -226,7 +257,10 @@ impl Recipe {
     fn map(&mut self, index: usize, op: &Arc<dyn Op>, items: &mut Vec<ItemStep>) -> Result<(), DataError> {
         let input = self.schema.columns()[index].clone();
         let refuse = |problem: &str| Err(DataError::Op { op: op.describe(), column: input.name.clone(), problem: problem.into() });
-        if input.extent == Extent::Fixed {
+        if input.extent == Extent::UpTo && !op.takes_lengths() {
+            return refuse("its rows differ in length; put fill before it");
+        }
+        if matches!(input.extent, Extent::Fixed | Extent::UpTo) {
             let output = op.output(&input)?;
             let in_place = op.in_place(&input);
             self.schema = self.schema.clone().with(index, output)?;
@@ -268,11 +302,23 @@ impl Recipe {
         Ok(())
     }
 
+    /// The same, with those that differ in length padded.
+    pub fn check_padded(&self) -> Result<(), DataError> {
+        self.check_fixed()?;
+        match self.schema.columns().iter().find(|column| column.extent == Extent::UpTo) {
+            Some(column) if self.pad.is_none() => {
+                let problem = "has rows that differ in length; batch it with padded_batch".into();
+                Err(DataError::Schema { column: column.name.clone(), problem })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The columns of a batch, all of whose rows are alike in size.
     pub fn check_fixed(&self) -> Result<(), DataError> {
         for column in self.schema.columns() {
             let missing = match column.extent {
-                Extent::Fixed => continue,
+                Extent::Fixed | Extent::UpTo => continue,
                 Extent::Files => "decode and resize",
                 Extent::Images => "resize or a crop",
             };

@@ -78,6 +78,8 @@ impl Schedule {
 pub(crate) struct Crew {
     pub workers: usize,
     pub adapts: Adapts,
+    /// Whether slots are handed on in the order of their rows.
+    pub ordered: bool,
     /// Whether a whole slot goes to a worker once more before it is handed on.
     pub seals: bool,
 }
@@ -86,6 +88,7 @@ pub(crate) struct Ring {
     layout: Arc<BlockLayout>,
     /// Whether a whole slot goes to a worker once more before it is handed on.
     seals: bool,
+    ordered: bool,
     state: Mutex<State>,
     filled: Condvar,
     to_do: Condvar,
@@ -98,7 +101,7 @@ struct State {
     /// In the order they will be handed on.
     open: VecDeque<Open>,
     filled: VecDeque<Slot>,
-    /// How many slots were opened; the first open one is number `opened - open.len()`.
+    /// How many slots were opened.
     opened: u64,
     exhausted: bool,
     /// The failure of the earliest row.
@@ -129,6 +132,8 @@ struct Failure {
 }
 
 struct Open {
+    /// Which of all slots that were opened.
+    number: u64,
     slot: Slot,
     /// The slot's memory, taken once when it was opened: while it is open, only claims touch it.
     memory: Memory,
@@ -191,6 +196,7 @@ impl Ring {
         Ring {
             layout,
             seals: crew.seals,
+            ordered: crew.ordered,
             state: Mutex::new(state),
             filled: Condvar::new(),
             to_do: Condvar::new(),
@@ -254,8 +260,7 @@ impl Ring {
         let mut whole = None;
         match result {
             Ok(()) => {
-                let first = state.opened - state.open.len() as u64;
-                state.open[(claim.slot - first) as usize].done += claim.rows;
+                state.opened_as(claim.slot).done += claim.rows;
                 whole = state.whole(claim.slot, &self.layout);
             }
             // Claims are given out in order, so every row before a failed one has been claimed: the earliest failure is always the same.
@@ -276,8 +281,7 @@ impl Ring {
         state.in_flight -= 1;
         match result {
             Ok(()) => {
-                let first = state.opened - state.open.len() as u64;
-                state.open[(slot.slot - first) as usize].sealed = true;
+                state.opened_as(slot.slot).sealed = true;
             }
             Err(error) => {
                 state.fail(&slot, error);
@@ -291,8 +295,8 @@ impl Ring {
 
     /// Moves slots that are whole to the consumer.
     fn hand_on<'s>(&self, mut state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
-        while state.open.front().is_some_and(|open| open.sealed && open.done == open.slot.fill.rows) {
-            let open = state.open.pop_front().expect("just seen");
+        while let Some(next) = state.next_whole(self.ordered) {
+            let open = state.open.remove(next).expect("just seen");
             state.filled.push_back(open.slot);
         }
         if state.consumer_sleeps && (!state.filled.is_empty() || state.is_over()) {
@@ -381,14 +385,28 @@ impl State {
 
     /// All rows of a slot, if they are there and it is still to be sealed. Nobody else has a claim on them any more.
     fn whole<'r>(&mut self, slot: u64, layout: &'r BlockLayout) -> Option<Claim<'r>> {
-        let first = self.opened - self.open.len() as u64;
-        let open = &self.open[(slot - first) as usize];
+        let open = self.opened_as(slot);
         let Fill { epoch, place, rows, .. } = open.slot.fill;
         if open.sealed || open.done != rows {
             return None;
         }
+        let memory = open.memory;
         self.in_flight += 1;
-        Some(Claim { slot, memory: open.memory, at: 0, rows, epoch, place, layout, ring: PhantomData })
+        Some(Claim { slot, memory, at: 0, rows, epoch, place, layout, ring: PhantomData })
+    }
+
+    fn opened_as(&mut self, number: u64) -> &mut Open {
+        self.open.iter_mut().find(|open| open.number == number).expect("a slot with a claim on it is open")
+    }
+
+    /// Which of the open slots is to be handed on next, if one is whole. In any order, epochs still follow each other, and the slot that
+    /// ends one is its last.
+    fn next_whole(&self, ordered: bool) -> Option<usize> {
+        let epoch = self.open.front()?.slot.fill.epoch;
+        self.open.iter().take(if ordered { 1 } else { self.open.len() }).enumerate().position(|(at, open)| {
+            let fill = &open.slot.fill;
+            open.sealed && open.done == fill.rows && fill.epoch == epoch && (at == 0 || !fill.ends_epoch)
+        })
     }
 
     fn fail(&mut self, claim: &Claim<'_>, error: DataError) {
@@ -406,7 +424,7 @@ impl State {
                 let mut slot = self.free.pop().expect("asked for only when there is one");
                 slot.fill = fill;
                 let memory = Memory(slot.memory.bytes_mut().as_mut_ptr());
-                self.open.push_back(Open { slot, memory, claimed: 0, done: 0, sealed: !seals || fill.rows == 0 });
+                self.open.push_back(Open { number: self.opened, slot, memory, claimed: 0, done: 0, sealed: !seals || fill.rows == 0 });
                 self.opened += 1;
             }
         }
@@ -446,7 +464,7 @@ mod tests {
                 slot_rows,
                 claim_rows,
             },
-            Crew { workers: 4, adapts: Adapts { workers: true, slots: true }, seals: false },
+            Crew { workers: 4, adapts: Adapts { workers: true, slots: true }, ordered: true, seals: false },
         )
     }
 

@@ -1,6 +1,7 @@
 //! What a row is made of: named columns, each with an element type and the shape of one row.
 
 use crate::DataError;
+use crate::padded::LENGTH;
 use plimsoll_core::{Bytes, DType};
 use std::fmt;
 use std::sync::Arc;
@@ -37,6 +38,8 @@ pub enum Extent {
     Files,
     /// Each row is an image of its own height and width.
     Images,
+    /// Each row is of its own length, up to the first number of the shape.
+    UpTo,
 }
 
 /// The columns of a data set, in order. Consumers address them by index.
@@ -68,6 +71,12 @@ impl Column {
         Column { name: name.into(), dtype: DType::U8, shape: vec![channels], extent: Extent::Images, classes: None }
     }
 
+    /// A column of rows that differ in length: of up to `shape[0]` elements, each of the rest of the shape. It is batched with
+    /// [`padded_batch`](crate::Dataset::padded_batch).
+    pub fn up_to(name: impl Into<String>, dtype: DType, shape: impl Into<Vec<usize>>) -> Column {
+        Column { extent: Extent::UpTo, ..Column::new(name, dtype, shape) }
+    }
+
     /// The same column, with what its numbers stand for.
     ///
     /// ```
@@ -88,10 +97,12 @@ impl Column {
 
     /// Bytes of one row in a block; nothing for rows that differ in size, which no block holds.
     pub fn row_bytes(&self) -> Bytes {
-        if self.extent != Extent::Fixed {
-            return Bytes::ZERO;
+        let whole = Bytes((self.elements() as u64).saturating_mul(self.dtype.size() as u64));
+        match self.extent {
+            Extent::Fixed => whole,
+            Extent::UpTo => whole.align_up(LENGTH as u64) + Bytes(LENGTH as u64),
+            Extent::Files | Extent::Images => Bytes::ZERO,
         }
-        Bytes((self.elements() as u64).saturating_mul(self.dtype.size() as u64))
     }
 }
 
@@ -99,6 +110,7 @@ impl fmt::Display for Column {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.extent {
             Extent::Fixed => write!(f, "{}: {}{:?}", self.name, self.dtype, self.shape),
+            Extent::UpTo => write!(f, "{}: {}{}", self.name, self.dtype, format!("{:?}", self.shape).replacen('[', "[≤ ", 1)),
             Extent::Files => write!(f, "{}: files", self.name),
             Extent::Images => write!(f, "{}: {}[?, ?, {}]", self.name, self.dtype, self.shape[0]),
         }
@@ -122,6 +134,9 @@ impl Schema {
             }
             if column.shape.contains(&0) {
                 return refuse(format!("has rows of shape {:?}, which hold nothing; leave the column out", column.shape));
+            }
+            if column.extent == Extent::UpTo && column.shape.is_empty() {
+                return refuse("is to have rows of up to some length, but is a single number; give it a shape".into());
             }
             if column.row_bytes() > MAX_ROW {
                 return refuse(format!("has rows of shape {:?}, above the {MAX_ROW} a row may take; split them", column.shape));

@@ -176,14 +176,14 @@ impl Work {
         self.columns = recycle(columns);
         let mut mapped = self.meter.lap_read(start);
         self.meter.rows.fetch_add(rows as u64, Relaxed);
-        for (path, region) in self.paths.iter_mut().zip(claim.columns(at, rows)) {
+        for (column, (path, region)) in self.paths.iter_mut().zip(claim.columns(at, rows)).enumerate() {
             if path.item.is_some() {
                 // It keeps its own times.
                 path.make_items(which, rows, region)?;
                 mapped = Instant::now();
             }
             if !path.steps.is_empty() {
-                path.run(which, rows, region)?;
+                path.run(which, rows, region).map_err(|error| error.located(|row| self.source.locate(row, column)))?;
                 mapped = self.meter.lap_map(mapped);
             }
         }
@@ -267,8 +267,8 @@ impl Path {
             let next = self.steps.get(index + 1).map(|step| rows * step.row_bytes);
             let step = &mut self.steps[index];
             match rest {
-                [] => step.kernel.run_in_place(which, slot),
-                [input, ..] if step.in_place => step.kernel.run_in_place(which, &mut input.bytes_mut()[..rows * step.row_bytes]),
+                [] => step.kernel.run_in_place(which, slot)?,
+                [input, ..] if step.in_place => step.kernel.run_in_place(which, &mut input.bytes_mut()[..rows * step.row_bytes])?,
                 [input, after @ ..] => {
                     let output = match (after.first_mut(), next) {
                         (Some(buffer), Some(bytes)) => &mut buffer.bytes_mut()[..bytes],

@@ -21,7 +21,7 @@ fn apply(op: &dyn Op, column: &Column, image: &[u8], row: u64) -> Vec<u8> {
     let mut kernel = op.kernel(column);
     if op.in_place(column) {
         let mut bytes = image.to_vec();
-        kernel.run_in_place(Rows::From(row), &mut bytes);
+        kernel.run_in_place(Rows::From(row), &mut bytes).unwrap();
         return bytes;
     }
     let mut bytes = vec![0; op.output(column).unwrap().row_bytes().get()];

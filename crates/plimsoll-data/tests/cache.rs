@@ -33,6 +33,25 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 }
 
 #[test]
+fn a_cache_that_may_choose_keeps_what_is_the_same_in_each_epoch_and_fits() {
+    let folder = twelve();
+    let sized = || folder.data().map("x", [decode(), resize(8, 8, Method::Area)]);
+    let (auto, memory) = (sized().cache(Cache::Auto).batch(4), sized().cache(Cache::Memory).batch(4));
+    assert_eq!(auto.plan(None).unwrap().cached_rows(), 12);
+    assert_eq!(epochs(&auto, None, 3).unwrap(), epochs(&memory, None, 3).unwrap());
+    // As many rows as there is room for.
+    let rest = auto.plan(None).unwrap().total() - Bytes(7 * 193);
+    assert_eq!(auto.plan(Some(rest)).unwrap().cached_rows(), 5);
+    // Lots that are drawn before all are of one size, numbers, and streams: nothing is kept, and nothing is wrong.
+    let turned = folder.data().map("x", [decode(), flip_left_right(1), resize(8, 8, Method::Area)]).cache(Cache::Auto).batch(4);
+    let numbers = Dataset::range(0, 9, 1).unwrap().cache(Cache::Auto).batch(4);
+    for data in [turned, numbers, sized().cache(Cache::Auto).ignore_errors(2).batch(4)] {
+        assert_eq!(data.plan(None).unwrap().cached_rows(), 0);
+        epochs(&data, None, 2).unwrap();
+    }
+}
+
+#[test]
 fn every_epoch_is_the_same_whichever_cache_and_however_much_fits() {
     let folder = twelve();
     let plain = floats(&epochs(&build(&folder), None, 3).unwrap()[0]);

@@ -6,7 +6,7 @@ use jpeg_encoder::{ColorType, Encoder};
 use pictures::{Folder, epochs, picture, png, twelve};
 use plimsoll_core::{Bytes, DType, Ledger};
 use plimsoll_data::ops::{Method, decode, finite, resize};
-use plimsoll_data::{Cache, Column, DataError, Dataset, Feed, Options, Parallelism, Schema, Tensor};
+use plimsoll_data::{Cache, Column, DataError, Dataset, Feed, Options, Parallelism, Schema, Shuffle, Tensor};
 use std::fs;
 
 fn build(folder: &Folder) -> Dataset {
@@ -60,7 +60,7 @@ fn bad_pictures_are_left_out_and_counted_within_the_plan() {
         FOLDER/data/cat/a-bomb.png is 60000 × 60000 pixels and takes 13.4 GiB to read and decode, but a single item may take 4.00 MiB; raise max_item or the memory limit, or make the picture smaller
         FOLDER/data/cat/b-corrupt.png cannot be decoded: its data is broken (Corrupt deflate stream. InvalidCodeLengthRepeat); replace the file or take it out of the folder
         FOLDER/data/cat/c-empty.jpg cannot be decoded: it is empty; replace the file or take it out of the folder
-        FOLDER/data/cat/d-text.jpg cannot be decoded: it begins like neither a JPEG nor a PNG; replace the file or take it out of the folder
+        FOLDER/data/cat/d-text.jpg cannot be decoded: it begins like no JPEG, PNG, WebP or GIF; replace the file or take it out of the folder
         FOLDER/data/dog/x-truncated.jpg cannot be decoded: it is truncated: the end of its data is missing; replace the file or take it out of the folder
         cannot open FOLDER/data/dog/z-gone.png: No such file or directory (os error 2)
         ") }
@@ -107,6 +107,24 @@ fn labels_that_are_no_numbers_are_named_or_left_out() {
     let kept = epochs(&lenient.clone().batch(2), None, 1).unwrap();
     assert_eq!(kept[0], [1.0f32, 2.0, 3.0].iter().flat_map(|value| value.to_ne_bytes()).collect::<Vec<_>>());
     assert_eq!(lenient.ignored().0, 2);
+}
+
+#[test]
+fn a_label_in_a_file_is_named_by_file_and_byte_also_when_shuffled() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("y.npy");
+    let header = format!("{:117}\n", "{'descr': '<f8', 'fortran_order': False, 'shape': (50,), }");
+    let labels = (0..50).flat_map(|row| if row == 37 { f64::NAN } else { f64::from(row) }.to_le_bytes());
+    let head = [b"\x93NUMPY\x01\x00", &118u16.to_le_bytes()[..], header.as_bytes()].concat();
+    fs::write(&path, head.into_iter().chain(labels).collect::<Vec<u8>>()).unwrap();
+    let data = || Dataset::npy(&[("y", &path)]).unwrap().map("y", [finite()]);
+    for data in [data().batch(8), data().shuffle(Shuffle::seed(3)).parallelism(Parallelism::Threads(2)).batch(8)] {
+        let told = epochs(&data, None, 1).unwrap_err().to_string().replace(folder.path().to_str().unwrap(), "FOLDER");
+        assert_eq!(told, "column `y` holds NaN in row 37 (FOLDER/y.npy, byte 424); correct the row or leave it out");
+    }
+    let lenient = data().shuffle(Shuffle::seed(3)).ignore_errors(1);
+    assert_eq!(epochs(&lenient.clone().batch(7), None, 1).unwrap()[0].len(), 49 * 4);
+    assert!(lenient.ignored().1[0].contains("row 37"));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use plimsoll_data::ops::{Method, decode, resize};
 use plimsoll_data::source::{Feature, files};
-use plimsoll_data::{Dataset, Parallelism, Shuffle};
+use plimsoll_data::{Cache, Dataset, PadTo, Parallelism, Shuffle};
 use proptest::prelude::*;
 use std::fs;
 use std::io::Write;
@@ -28,6 +28,98 @@ fn arrays_of_an_npz_are_read_where_they_lie() {
     assert_eq!(floats(&shuffled, 0).iter().map(|row| row[0]).collect::<Vec<_>>(), labels);
 }
 
+/// `packed.npz` with another number for how its arrays are packed.
+fn packed_by(method: u8) -> Vec<u8> {
+    let mut bytes = fs::read(reference("packed.npz")).unwrap();
+    let entries: Vec<usize> = (0..bytes.len() - 4).filter(|&at| bytes[at..at + 4] == *b"PK\x01\x02").collect();
+    entries.iter().for_each(|at| bytes[at + 10] = method);
+    bytes
+}
+
+#[test]
+fn arrays_of_a_packed_npz_are_unpacked_on_the_way() {
+    let arrays = [("x", "images"), ("y", "labels")];
+    let (plain, packed) =
+        (Dataset::npz(reference("arrays.npz"), &arrays).unwrap(), Dataset::npz(reference("packed.npz"), &arrays).unwrap());
+    assert_eq!((packed.size(), packed.output_schema().unwrap()), (Some(4), plain.output_schema().unwrap()));
+    for index in 0..2 {
+        assert_eq!(column(&packed.clone().batch(3), index, 1, None).unwrap(), column(&plain.clone().batch(3), index, 1, None).unwrap());
+    }
+    let mut labels = numbers(&packed.shuffle(Shuffle::seed(1)).batch(3), 1);
+    labels.sort_unstable();
+    assert_eq!(labels, [0, 1, 2, 3]);
+    // Damage inside what is packed is found when it is read.
+    let folder = tempfile::tempdir().unwrap();
+    let mut bytes = packed_by(8);
+    let middle = bytes.windows(4).position(|four| four == b"PK\x01\x02").unwrap() / 2;
+    bytes[middle - 20..middle + 20].fill(0xFF);
+    let path = folder.path().join("damaged.npz");
+    fs::write(&path, bytes).unwrap();
+    let outcome = Dataset::npz(&path, &arrays).and_then(|data| column(&data.batch(3), 0, 0, None));
+    assert!(complaint(outcome, folder.path()).starts_with("damaged.npz cannot be read as .npy"));
+}
+
+#[test]
+fn pictures_inside_examples_are_decoded_and_cached() {
+    let features = [("x", Feature::picture("image/encoded")), ("y", Feature::i32("image/class/label", []))];
+    let open = |path: &Path| Dataset::tfrecord(path, &features);
+    let data = open(&reference("pictures.tfrecord")).unwrap();
+    assert_eq!(data.output_schema().unwrap().to_string(), "x: files, y: i32[]");
+    let small = |data: Dataset| data.map("x", [decode(), resize(2, 2, Method::Bilinear)]);
+    let shown = |data: &Dataset| floats(data, 0).iter().map(|row| row[0]).collect::<Vec<_>>();
+    assert_eq!((shown(&small(data.clone()).batch(2)), numbers(&small(data).batch(2), 1)), (vec![10.0, 50.0, 90.0], vec![7, 6, 5]));
+    // A cache is of these files, and not of others with the same name.
+    let folder = tempfile::tempdir().unwrap();
+    let (path, cache) = (folder.path().join("a.tfrecord"), folder.path().join("cache.plc"));
+    let whole = fs::read(reference("pictures.tfrecord")).unwrap();
+    fs::write(&path, &whole).unwrap();
+    let cached = |path: &Path| small(open(path).unwrap()).cache(Cache::File(cache.clone())).batch(2);
+    let first = column(&cached(&path), 0, 0, None).unwrap();
+    assert!(cached(&path).cache_file().unwrap().unwrap().whole);
+    assert_eq!(column(&cached(&path), 0, 1, None).unwrap(), first);
+    fs::write(&path, [&whole[..], &whole].concat()).unwrap();
+    assert!(cached(&path).cache_file().is_ok_and(|file| !file.unwrap().whole));
+    // What is wrong is told with its place.
+    let told = |features: &[(&str, Feature)], bytes: &[u8]| {
+        fs::write(&path, bytes).unwrap();
+        let outcome = Dataset::tfrecord(&path, features).and_then(|data| column(&small(data).batch(2), 0, 0, None));
+        complaint(outcome, folder.path())
+    };
+    let mut broken = whole.clone();
+    let second = whole.windows(4).enumerate().filter(|(_, four)| four == b"\x89PNG").nth(1).unwrap().0;
+    broken[second] ^= 1;
+    let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+    packed.write_all(&whole).unwrap();
+    fs::write(folder.path().join("p.tfrecord.gz"), packed.finish().unwrap()).unwrap();
+    let complaints = [
+        told(&features, &broken),
+        told(&[("x", Feature::picture("image/pixels")), ("y", Feature::i32("image/class/label", []))], &whole),
+        told(&[("x", Feature::picture("image/class/label"))], &whole),
+        told(&[("x", Feature::picture("image/format"))], &whole),
+        complaint(open(&folder.path().join("p.tfrecord.gz")), folder.path()),
+    ];
+    insta::assert_snapshot!(complaints.join("\n"), @"
+    a.tfrecord, the record at byte 173: its bytes do not match their checksum; the file is damaged, copy or write it again
+    a.tfrecord, the record at byte 0: it has no feature `image/pixels`
+    a.tfrecord, the record at byte 0: feature `image/class/label` is numbers and no picture; declare it as what it is
+    a.tfrecord cannot be decoded: the picture at byte 166: it begins like no JPEG, PNG, WebP or GIF; replace the file or take it out of the folder
+    column `x` is the picture `image/encoded` in packed files, where no record can be found by its number; unpack the files
+    ");
+}
+
+#[test]
+fn rows_of_examples_may_differ_in_length() {
+    for name in ["examples.tfrecord", "examples.tfrecord.gz"] {
+        let words = |feature: Feature| Dataset::tfrecord(reference(name), &[("words", feature)]).unwrap();
+        let data = words(Feature::i32("words", [6]).up_to()).padded_batch(2, PadTo::Longest, -9.0);
+        assert_eq!(ints(&data, 0), [vec![-1, -9], vec![-1, 0], vec![-1, 0, 1, -9], vec![-1, 0, 1, 2]]);
+        assert_eq!(ints(&words(Feature::i32("words", [4]).padded_with(7.0)).batch(4), 0)[0], [-1, 7, 7, 7]);
+        let short = words(Feature::i32("words", [3]).up_to()).padded_batch(2, PadTo::Longest, 0.0);
+        let told = complaint(column(&short, 0, 0, None), reference("").parent().unwrap());
+        assert!(told.contains("feature `words` has 4 values where shape [3] has 3") && told.contains("the record at byte"), "{told}");
+    }
+}
+
 #[test]
 fn what_is_wrong_with_an_npz_is_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -40,7 +132,7 @@ fn what_is_wrong_with_an_npz_is_told() {
     let open = |path: &Path| complaint(Dataset::npz(path, &[("x", "images")]), path.parent().unwrap());
     let complaints = [
         complaint(Dataset::npz(reference("arrays.npz"), &[("x", "pictures")]), reference("arrays.npz").parent().unwrap()),
-        open(&reference("packed.npz")),
+        open(&file("odd.npz", &packed_by(12))),
         open(&folder.path().join("none.npz")),
         open(&file("cut.npz", &whole[..whole.len() - 30])),
         open(&file("head.npz", &whole[100..])),
@@ -48,7 +140,7 @@ fn what_is_wrong_with_an_npz_is_told() {
     ];
     insta::assert_snapshot!(complaints.join("\n"), @"
     arrays.npz cannot be read as .npy: it has no array `pictures`; its arrays are images, labels
-    packed.npz cannot be read as .npy: its array `images.npy` is compressed and cannot be read by row; save it with numpy.savez
+    odd.npz cannot be read as .npy: its array `images.npy` is packed by method 12; save it with numpy.savez or savez_compressed
     cannot open none.npz: No such file or directory (os error 2)
     cut.npz cannot be read as .npy: it is no .npz; save it with numpy.savez
     head.npz cannot be read as .npy: its zip directory is damaged or cut off; copy or write it again
@@ -249,9 +341,9 @@ fn what_is_wrong_with_a_tar_file_is_told() {
     up.tar, the record at byte 0: its name "a/../../b.cls" leads out of the folder; such files are refused
     root.tar, the record at byte 0: its name "/etc/b.cls" leads out of the folder; such files are refused
     label.tar, the record at byte 0: b.cls is "cat", which is no class number
-    alone.tar, the record at byte 0: sample a has a class and no .jpg, .jpeg or .png
+    alone.tar, the record at byte 0: sample a has a class and no .jpg, .jpeg, .png, .webp or .gif
     nameless.tar, the record at byte 0: sample a has a picture and no class (.cls)
-    picture.tar cannot be decoded: the picture at byte 512: it begins like neither a JPEG nor a PNG; replace the file or take it out of the folder
+    picture.tar cannot be decoded: the picture at byte 512: it begins like no JPEG, PNG, WebP or GIF; replace the file or take it out of the folder
     changed.tar, the record at byte 0: its header does not match its checksum; the file is damaged or no tar file
     cut.tar, the record at byte 1024: the file ends inside it; copy or write the file again
     "#);

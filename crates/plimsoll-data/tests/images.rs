@@ -9,6 +9,7 @@ use plimsoll_data::ops::{
     Decode, Method, cast_f32, center_crop, decode, flip_left_right, flip_up_down, one_hot, random_crop, resize, scale,
 };
 use plimsoll_data::{Column, DataError, Dataset, Parallelism, Rows, Shuffle};
+use std::fs;
 
 fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect()
@@ -239,7 +240,7 @@ fn bad_files_are_named() {
         folder.text(epochs(&data, None, 1).unwrap_err())
     };
     insta::assert_snapshot!(error("empty.jpg", b""), @"FOLDER/data/cat/empty.jpg cannot be decoded: it is empty; replace the file or take it out of the folder");
-    insta::assert_snapshot!(error("text.jpg", b"this is no picture at all"), @"FOLDER/data/cat/text.jpg cannot be decoded: it begins like neither a JPEG nor a PNG; replace the file or take it out of the folder");
+    insta::assert_snapshot!(error("text.jpg", b"this is no picture at all"), @"FOLDER/data/cat/text.jpg cannot be decoded: it begins like no JPEG, PNG, WebP or GIF; replace the file or take it out of the folder");
     insta::assert_snapshot!(error("short.png", &whole_png[..20]), @"FOLDER/data/cat/short.png cannot be decoded: it ends in the middle of its header; replace the file or take it out of the folder");
     insta::assert_snapshot!(error("header.jpg", &whole[..30]), @"FOLDER/data/cat/header.jpg cannot be decoded: it ends in the middle of its header; replace the file or take it out of the folder");
     insta::assert_snapshot!(error("cut.jpg", &whole[..whole.len() * 2 / 3]), @"FOLDER/data/cat/cut.jpg cannot be decoded: it is truncated: the end of its data is missing; replace the file or take it out of the folder");
@@ -301,5 +302,62 @@ fn stages_that_make_no_sense_say_what_to_do() {
     std::fs::create_dir(folder.path().join("bare")).unwrap();
     insta::assert_snapshot!(folder.text(Dataset::image_folder(folder.path().join("bare")).unwrap_err()), @"FOLDER/bare is no folder of classes: it has no folders in it; make one for each class and put its pictures there");
     std::fs::create_dir(folder.path().join("bare/class")).unwrap();
-    insta::assert_snapshot!(folder.text(Dataset::image_folder(folder.path().join("bare")).unwrap_err()), @"FOLDER/bare is no folder of classes: its class FOLDER/bare/class holds no .jpg, .jpeg or .png files; put some there or remove it");
+    insta::assert_snapshot!(folder.text(Dataset::image_folder(folder.path().join("bare")).unwrap_err()), @"FOLDER/bare is no folder of classes: its class FOLDER/bare/class holds no .jpg, .jpeg, .png, .webp or .gif files; put some there or remove it");
+}
+
+/// Height, width and pixels that another decoder made of a file of `reference`, by `make_pictures.py`.
+fn known() -> Vec<(String, [usize; 2], Vec<f32>)> {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference");
+    let text = fs::read_to_string(folder.join("pictures.txt")).unwrap();
+    let line = |line: &str| {
+        let mut words = line.split(' ');
+        let name = words.next().unwrap().to_string();
+        let mut numbers = words.map(|word| word.parse::<f32>().unwrap());
+        let size = [numbers.next().unwrap() as usize, numbers.next().unwrap() as usize];
+        (name, size, numbers.collect())
+    };
+    text.lines().map(line).collect()
+}
+
+#[test]
+fn webp_and_gif_are_what_others_make_of_them() {
+    let reference = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference");
+    for (name, [height, width], expected) in known() {
+        let folder = Folder::new();
+        folder.write(&format!("class/{name}"), &fs::read(reference.join(&name)).unwrap());
+        for threads in [1, 2] {
+            let data =
+                folder.data().map("x", [decode(), resize(height, width, Method::Nearest)]).parallelism(Parallelism::Threads(threads));
+            let rows = epochs(&data.batch(1), None, 1).unwrap();
+            let pixels: Vec<f32> = rows[0].as_chunks().0.iter().map(|four| f32::from_ne_bytes(*four)).collect();
+            assert_eq!(pixels.len(), expected.len(), "{name}");
+            // Colours between pixels of a lossy file may be rounded otherwise.
+            let most = if name == "lossy.webp" { 2.0 } else { 0.0 };
+            let apart = pixels.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(apart <= most, "{name} differs by {apart}");
+        }
+        // Cut anywhere, it is refused by name or what is there is shown; nothing panics.
+        let whole = fs::read(reference.join(&name)).unwrap();
+        for length in (0..whole.len()).step_by(7) {
+            folder.write(&format!("class/{name}"), &whole[..length]);
+            let data = folder.data().map("x", [decode(), resize(4, 4, Method::Area)]).batch(1);
+            if let Err(error) = epochs(&data, None, 1) {
+                assert!(error.to_string().contains(&name) && !error.to_string().contains("panicked"), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_bomb_of_any_kind_is_refused_by_its_header() {
+    let (wide, folder) = (60_000u16, Folder::new());
+    let gif = [b"GIF89a", &wide.to_le_bytes()[..], &wide.to_le_bytes(), &[0; 30]].concat();
+    let webp = [b"RIFF\x40\0\0\0WEBPVP8X\x0A\0\0\0\0\0\0\0", &[0x5F, 0xEA, 0, 0x5F, 0xEA, 0][..], &[0; 40]].concat();
+    for (name, bytes) in [("class/a.gif", gif), ("class/a.webp", webp)] {
+        let path = folder.write(name, &bytes);
+        let data = folder.data().map("x", [decode(), resize(4, 4, Method::Area)]).batch(1);
+        let told = folder.text(epochs(&data, None, 1).unwrap_err());
+        assert!(told.contains("is 60000 × 60000 pixels and takes") && told.contains("raise max_item"), "{told}");
+        fs::remove_file(path).unwrap();
+    }
 }

@@ -109,7 +109,7 @@ fn pointwise_operations_compute_what_they_say() {
         op.kernel(&column).run(Rows::From(0), &input, &mut output).unwrap();
         assert_eq!(output, expected, "{} of {dtype}", op.describe());
         if op.in_place(&column) {
-            op.kernel(&column).run_in_place(Rows::From(0), &mut input);
+            op.kernel(&column).run_in_place(Rows::From(0), &mut input).unwrap();
             assert_eq!(input, expected, "{} of {dtype} in place", op.describe());
         }
     }

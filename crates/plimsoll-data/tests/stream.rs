@@ -98,6 +98,9 @@ fn data_sets_are_put_together() {
     for (a, b) in [(range(4), tens()), (stream(4), tens()), (range(4), tens().filter(|_| true))] {
         assert_eq!(all(Dataset::concatenate([a.clone(), b.clone()])), [0, 1, 2, 3, 10, 11, 12]);
         assert_eq!(all(Dataset::interleave([a.clone(), b.clone(), a.clone()], 2, 2)), [0, 1, 10, 11, 2, 3, 12, 0, 1, 2, 3]);
+        let parallel = Dataset::interleave_parallel([a.clone(), b.clone(), a.clone()], 2, 2);
+        assert_eq!(all(parallel.clone()), [0, 1, 10, 11, 2, 3, 12, 0, 1, 2, 3]);
+        assert_eq!(all(parallel.repeat(2).skip(11)), [0, 1, 10, 11, 2, 3, 12, 0, 1, 2, 3]);
         let mut sampled = all(Dataset::sample_from([(a, 1.0), (b, 3.0)], 5));
         sampled.sort_unstable();
         assert_eq!(sampled, [0, 1, 2, 3, 10, 11, 12]);
@@ -114,6 +117,20 @@ fn data_sets_are_put_together() {
     assert!(rows[..40].iter().any(|row| *row >= 40));
     rows.sort_unstable();
     assert_eq!(rows, (0..100).collect::<Vec<_>>());
+}
+
+#[test]
+fn threads_of_an_interleave_are_planned_for_as_many_as_are_open_at_a_time() {
+    let parts = || (0..20).map(|part| Dataset::range(part * 100, part * 100 + 50, 1).unwrap());
+    let rows = all(Dataset::interleave(parts(), 3, 4));
+    let planned = |cycle| Dataset::interleave_parallel(parts(), cycle, 4).batch(3).plan(None).unwrap();
+    let ahead = |cycle| planned(cycle).stages().iter().find(|(name, _)| name.contains("ahead")).unwrap().1;
+    assert_eq!(ahead(6), ahead(3) * 2);
+    for limit in [None, Some(Bytes::mib(8)), Some(planned(3).minimum())] {
+        // Every feed reserves what it holds, so one too many at a time is refused by the ledger.
+        assert_eq!(epoch(&Dataset::interleave_parallel(parts(), 3, 4).batch(3), 1, limit).len(), rows.len());
+    }
+    assert_eq!(all(Dataset::interleave_parallel(parts(), 3, 4)), rows);
 }
 
 trait Small {
@@ -285,7 +302,7 @@ fn broken_pictures_are_left_out_by_all_threads() {
     assert_eq!(rows.len(), 12);
     assert!(kept(3) == (rows, names.clone()));
     insta::assert_snapshot!(names.join("\n"), @"
-    FOLDER/data/cat/00-broken.png cannot be decoded: it begins like neither a JPEG nor a PNG; replace the file or take it out of the folder
+    FOLDER/data/cat/00-broken.png cannot be decoded: it begins like no JPEG, PNG, WebP or GIF; replace the file or take it out of the folder
     FOLDER/data/dog/zz-empty.jpg cannot be decoded: it is empty; replace the file or take it out of the folder
     ");
 }

@@ -30,7 +30,7 @@ fn run(op: &dyn Op, column: &Column, input: &[u8]) -> (Column, Vec<u8>) {
     let twice = [input, input].concat();
     if op.in_place(column) {
         let mut bytes = twice;
-        op.kernel(column).run_in_place(Rows::From(0), &mut bytes);
+        op.kernel(column).run_in_place(Rows::From(0), &mut bytes).unwrap();
         return (output, bytes);
     }
     let mut bytes = vec![0xAA; 2 * output.row_bytes().get()];

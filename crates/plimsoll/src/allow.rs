@@ -14,7 +14,7 @@ pub enum Permission {
     Split,
     /// Cut batches into pieces and sum their gradients. Changes nothing about the result, unless the model has batch statistics.
     Microbatch,
-    /// Keep tensors of a device in the host's memory for a while. Changes nothing about the result.
+    /// Keep tensors of a device in the host's memory for a while, or in a file on a device that shares that. Changes nothing about the result.
     Offload,
     /// Keep activations in 16 bits. Changes the result slightly.
     MixedPrecision,

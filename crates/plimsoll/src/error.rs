@@ -5,7 +5,7 @@ use crate::trainer::Infeasible;
 use plimsoll_core::device::DeviceError;
 use plimsoll_core::plan::CheckError;
 use plimsoll_core::{GraphError, LedgerError};
-use plimsoll_data::DataError;
+use plimsoll_data::{DataError, Dataset};
 use std::path::PathBuf;
 
 /// An error of the library.
@@ -51,16 +51,26 @@ pub enum Error {
         tensor: String,
     },
     /// A label that names no class.
-    #[error("row {row} of epoch {epoch} has the label {value}, but the model tells {classes} classes apart (0 to {}); correct the data or give the model more outputs", .classes - 1)]
+    #[error("{row} has the label {value}, but the model tells {classes} classes apart (0 to {}); correct the data or give the model more outputs", .classes - 1)]
     Label {
-        /// The row's place in the epoch, counted from 0.
-        row: u64,
-        /// The epoch, counted from 1.
-        epoch: u64,
+        /// The row.
+        row: BadRow,
         /// The label.
         value: i32,
         /// How many classes there are.
         classes: usize,
+    },
+    /// A token that an embedding has no row for.
+    #[error("{row} has the number {value} in its column `{column}`, but the model's embedding has {known} rows (0 to {}); correct the data or raise the vocabulary", .known - 1)]
+    Token {
+        /// The row.
+        row: BadRow,
+        /// The column.
+        column: String,
+        /// The token.
+        value: i32,
+        /// How many there are.
+        known: usize,
     },
     /// A file or folder that cannot be used.
     #[error("cannot {action} {}: {source}", .path.display())]
@@ -72,6 +82,38 @@ pub enum Error {
         /// What the system said.
         source: std::io::Error,
     },
+}
+
+/// A row that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadRow {
+    /// Its place in the epoch, counted from 0.
+    pub place: u64,
+    /// The epoch, counted from 1.
+    pub epoch: u64,
+    /// Its number in the source, and the source, where rows have numbers.
+    pub origin: Option<(u64, String)>,
+}
+
+impl std::fmt::Display for BadRow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let BadRow { place, epoch, origin } = self;
+        match origin {
+            Some((row, source)) if row == place => write!(f, "row {row} of {source}"),
+            Some((row, source)) => write!(f, "row {row} of {source} (row {place} of epoch {epoch})"),
+            None => write!(f, "row {place} of epoch {epoch}"),
+        }
+    }
+}
+
+impl Error {
+    /// The same error with where a row came from, if it is about a row of this data.
+    pub(crate) fn located(mut self, data: &Dataset) -> Error {
+        if let Error::Label { row, .. } | Error::Token { row, .. } = &mut self {
+            row.origin = data.origin(row.epoch - 1, row.place);
+        }
+        self
+    }
 }
 
 /// The library's result type.

@@ -29,7 +29,7 @@ pub mod zoo;
 pub use allow::{Allow, Permission};
 pub use checkpoint::Checkpoints;
 pub use devices::{Choice, convolutions, open_device, open_each_way};
-pub use error::{Error, Result};
+pub use error::{BadRow, Error, Result};
 pub use generate::{Generator, Sampling};
 pub use loss::{Loss, Objective, Target};
 pub use metrics::{Metric, Scores};
@@ -48,7 +48,7 @@ pub use schedule::{Plateau, Schedule, ScheduleState};
 pub use trained::{Rows, Trained};
 pub use trainer::{
     Batches, Callback, Count, CsvLog, CustomLoop, DeviceLine, EarlyStopping, Epoch, Event, FirstWeights, Fit, Flow, History, HostBatch,
-    Infeasible, LargestBatch, Numbers, Predicted, Prediction, RunPlan, Sweep, SweepPoint, Taken, Trainer,
+    InPieces, Infeasible, LargestBatch, Numbers, Predicted, Prediction, RunPlan, Sweep, SweepPoint, Taken, Trainer,
 };
 
 /// Offsets for buffers with known lifetimes: the packing that plans are made with, by itself.

@@ -1,6 +1,7 @@
 //! Precision: in how many bits a step keeps what it computes.
 
 use plimsoll_core::loss_scale::LossScaling;
+use plimsoll_core::passes::{Columns, mixed_with};
 use plimsoll_core::{DType, Graph, GraphError};
 
 /// In how many bits activations and their gradients are kept. Parameters and what optimisers know about them stay in 32, and so does
@@ -40,10 +41,10 @@ impl Precision {
     }
 
     /// A forward graph in this precision. Values get new numbers; outputs keep their names.
-    pub(crate) fn apply(self, graph: Graph) -> Result<Graph, GraphError> {
+    pub(crate) fn apply(self, graph: Graph, columns: Columns) -> Result<Graph, GraphError> {
         match self.storage() {
             None => Ok(graph),
-            Some(dtype) => plimsoll_core::passes::mixed(&graph, dtype),
+            Some(dtype) => mixed_with(&graph, dtype, columns),
         }
     }
 }

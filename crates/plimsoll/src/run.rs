@@ -236,7 +236,9 @@ impl Run {
 
     /// What it will need, exactly, or why it cannot be.
     pub fn plan(&mut self) -> Result<RunPlan> {
-        self.trainer.plan_with(self.validation.as_ref())
+        let plan = self.trainer.plan_with(self.validation.as_ref())?;
+        self.trainer.check_schedule(self.epochs, plan.batch)?;
+        Ok(plan)
     }
 
     /// Trains, tells what happens, and leaves configuration, plan, log, checkpoints, weights and report in the folder. With `resume`, it

@@ -111,7 +111,7 @@ fn bad_pictures_and_keys_are_named() {
     insta::assert_snapshot!(error(&["--set", "data.map=[{ op = \"decode\", channels = 2 }]"]), @"error: `data.map[0].channels` is 2, but should be 1 or 3");
     insta::assert_snapshot!(error(&["--set", "data.map=[{ op = \"decoed\" }]"]), @r#"error: `data.map[0].op` is "decoed", but should be one of cast, scale, normalize, resize, one_hot, decode, center_crop, random_crop, flip_left_right, flip_up_down, random_resized_crop, pad, crop_or_pad, rot90, random_rot90, rotate, random_rotate, brightness, random_brightness, contrast, random_contrast, saturation, random_saturation, hue, random_hue, grey, standardize, finite; did you mean "decode"?"#);
     sandbox.write("pictures/dark/5.png", "broken");
-    insta::assert_snapshot!(error(&[]), @"error: pictures/dark/5.png cannot be decoded: it begins like neither a JPEG nor a PNG; replace the file or take it out of the folder");
+    insta::assert_snapshot!(error(&[]), @"error: pictures/dark/5.png cannot be decoded: it begins like no JPEG, PNG, WebP or GIF; replace the file or take it out of the folder");
 }
 
 #[test]

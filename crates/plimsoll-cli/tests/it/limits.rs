@@ -4,7 +4,7 @@ use super::group::{Group, run_within};
 use super::{BUILT_IN, Sandbox, example, program};
 use std::process::Output;
 
-fn within(bytes: u64, name: &str, arguments: &[&str], sandbox: &Sandbox) -> Output {
+pub fn within(bytes: u64, name: &str, arguments: &[&str], sandbox: &Sandbox) -> Output {
     run_within(bytes, name, program(), arguments, &sandbox.folder, &[BUILT_IN])
 }
 

@@ -8,6 +8,7 @@ mod data;
 mod end_to_end;
 mod group;
 mod limits;
+mod offload;
 mod plans;
 mod resume;
 mod trained;

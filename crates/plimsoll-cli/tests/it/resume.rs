@@ -32,12 +32,12 @@ fn scores(sandbox: &Sandbox, folder: &str) -> Vec<serde_json::Value> {
     epochs
 }
 
-fn weights(sandbox: &Sandbox, folder: &str) -> Vec<u8> {
+pub fn weights(sandbox: &Sandbox, folder: &str) -> Vec<u8> {
     std::fs::read(sandbox.path(folder).join("weights.safetensors")).unwrap()
 }
 
 /// Kills a run after so many milliseconds; says whether it was still running.
-fn kill_after(sandbox: &Sandbox, arguments: &[&str], milliseconds: u64) -> bool {
+pub fn kill_after(sandbox: &Sandbox, arguments: &[&str], milliseconds: u64) -> bool {
     let mut child = command().args(arguments).current_dir(&sandbox.folder).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let start = std::time::Instant::now();
     while start.elapsed() < Duration::from_millis(milliseconds) {

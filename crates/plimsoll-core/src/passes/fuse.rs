@@ -61,11 +61,11 @@ pub fn read_what_is_kept(old: &Graph) -> Graph {
             let Op::Pointwise(p) = &producer.op else { return false };
             let mut sources = producer.inputs.iter().filter(|input| full(input));
             let (Some(source), None) = (sources.next(), sources.next()) else { return false };
-            // Nothing is rounded on the way to where it was stored.
-            let exact = p.dtypes[..] == [DType::F32] && old.ty(*source).dtype == DType::F32 && !p.expr.is_positional();
+            // Where rounding to two bytes would change the answer, the number before rounding gives the right one.
+            let real = |dtype: DType| dtype == DType::F32 || dtype.is_half();
+            let same = p.dtypes.len() == 1 && real(p.dtypes[0]) && real(old.ty(*source).dtype) && !p.expr.is_positional();
             let reads_source = |reader: &NodeId| old.node(*reader).inputs.contains(source);
-            exact
-                && p.shape == op.shape
+            same && p.shape == op.shape
                 && producer.phase == Phase::Forward
                 && !node.inputs.contains(source)
                 && node.outputs.iter().any(|output| read_by[output.index()].iter().any(reads_source))

@@ -85,6 +85,23 @@ impl fmt::Display for Treatment {
 /// # Errors
 /// When `dtype` is not a real type of two bytes, or the graph is not legal.
 pub fn mixed(old: &Graph, dtype: DType) -> Result<Graph, GraphError> {
+    mixed_with(old, dtype, Columns::Narrowed)
+}
+
+/// What products make of columns of the batch in single precision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Columns {
+    /// A copy in two bytes, which libraries multiply faster.
+    Narrowed,
+    /// They are read where they are, for a device that multiplies any types: the copy would be more than it saves.
+    AsTheyAre,
+}
+
+/// [`mixed`], with a choice of how columns are read.
+///
+/// # Errors
+/// As [`mixed`].
+pub fn mixed_with(old: &Graph, dtype: DType, columns: Columns) -> Result<Graph, GraphError> {
     if !dtype.is_half() {
         return Err(old.error(format!("activations are stored in bf16 or f16 for mixed precision, not in {dtype}")));
     }
@@ -100,8 +117,9 @@ pub fn mixed(old: &Graph, dtype: DType) -> Result<Graph, GraphError> {
                 Op::Concat(_) => inputs.iter().any(|input| new.ty(*input).dtype.is_half()),
                 op => matches!(treatment(op), Treatment::Product | Treatment::Window),
             };
+            let reads_columns = columns == Columns::AsTheyAre && matches!(node.op, Op::MatMul(_) | Op::Conv2d(_));
             for input in inputs.iter_mut().filter(|_| all) {
-                if half(new, *input) {
+                if half(new, *input) && !(reads_columns && is_column(new, *input)) {
                     *input = cast_once(new, &mut casts, *input, dtype)?;
                 }
             }
@@ -124,6 +142,16 @@ pub fn mixed(old: &Graph, dtype: DType) -> Result<Graph, GraphError> {
     new.stopped = old.stopped.iter().filter_map(|value| renamed[value.index()]).collect();
     verify(&new)?;
     Ok(new)
+}
+
+/// Whether a value is a column of the batch, perhaps in another shape.
+fn is_column(graph: &Graph, value: ValueId) -> bool {
+    let producer = graph.producer(value);
+    match producer.op {
+        Op::Input(_) => true,
+        Op::Reshape(_) => is_column(graph, producer.inputs[0]),
+        _ => false,
+    }
 }
 
 fn cast_once(

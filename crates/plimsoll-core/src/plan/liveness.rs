@@ -58,8 +58,11 @@ pub(super) fn buffers(graph: &Graph, order: &[NodeId], rows: usize, alignment: B
                 live.buffers[buffer].values.push(*output);
                 Home::Buffer(buffer)
             } else {
-                let forward = node.phase == Phase::Forward || matches!(node.op, Op::Load(_));
-                let kind = if forward { BufferKind::Activation } else { BufferKind::Gradient };
+                let kind = match node.op {
+                    Op::Load(_) => BufferKind::Loaded,
+                    _ if node.phase == Phase::Forward => BufferKind::Activation,
+                    _ => BufferKind::Gradient,
+                };
                 let stored = is_stored(graph, *output);
                 let buffers = if stored { &mut live.stored } else { &mut live.buffers };
                 buffers.push(Buffer {

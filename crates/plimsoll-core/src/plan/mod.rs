@@ -12,6 +12,7 @@ mod same;
 pub mod split;
 mod staging;
 mod updates;
+mod windows;
 
 use crate::device::Device;
 use crate::graph::{Graph, GraphError, InputId, NodeId, ScalarId, StateKind, ValueId};
@@ -68,6 +69,8 @@ pub enum BufferKind {
     Activation,
     /// A value of the backward or update part.
     Gradient,
+    /// What was brought back from the backing store.
+    Loaded,
     /// What a kernel needs while it runs.
     Workspace,
 }
@@ -192,7 +195,7 @@ pub fn sequence(graph: &Graph, rows: usize, device: &dyn Device) -> Result<Seque
     verify(&graph)?;
     let alignment = device.alignment();
     let workspace = |node: NodeId| device.workspace(&graph, graph.node(node), rows).align_up(alignment.0);
-    let order = offload::tighten(&graph, order::order(&graph, rows, alignment, &workspace));
+    let order = order::order(&graph, rows, alignment, &workspace);
     let again = Again { flops: graph.flops(rows), ..Again::default() };
     Ok(Sequenced { graph, order, again, limit: None })
 }
@@ -306,6 +309,7 @@ impl Plan {
                 let owner = match buffer.kind {
                     BufferKind::Activation => "activations",
                     BufferKind::Gradient => "gradients",
+                    BufferKind::Loaded => "loaded",
                     BufferKind::Workspace => "workspace",
                 };
                 *owners.entry(owner).or_default() += buffer.size;

@@ -1,9 +1,13 @@
-//! In which order to run: several candidate orders, each measured exactly, the smallest peak kept.
+//! In which order to run: several candidate orders, each measured exactly, the smallest peak kept and then lowered step by step.
 
 use super::liveness::{buffers, fullest};
-use super::offload::is_stored;
+use super::offload::{is_stored, tighten};
+use super::recompute::Rates;
+use super::recompute::problem::Problem;
 use super::updates::{readers, root, runs};
+use super::windows::improve;
 use crate::graph::{Graph, NodeId, ValueId};
+use crate::op::Op;
 use crate::{Bytes, Dim};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
@@ -24,7 +28,7 @@ pub(super) fn order(graph: &Graph, rows: usize, alignment: Bytes, workspace: &dy
     let constraints = Constraints::of(graph);
     let mut best: Option<(Bytes, Vec<NodeId>)> = None;
     for policy in [Policy::ReleaseFirst, Policy::AsWritten, Policy::SmallestGrowth] {
-        let candidate = schedule(graph, &constraints, rows, policy);
+        let candidate = tighten(graph, schedule(graph, &constraints, rows, policy));
         assert_eq!(candidate.len(), constraints.nodes.len(), "no node of a legalised graph waits for itself");
         let live = buffers(graph, &candidate, rows, alignment, workspace);
         let (_, peak) = fullest(live.buffers.iter().map(|b| (b.first, b.last, b.size)), candidate.len());
@@ -32,7 +36,15 @@ pub(super) fn order(graph: &Graph, rows: usize, alignment: Bytes, workspace: &dy
             best = Some((peak, candidate));
         }
     }
-    best.map(|(_, order)| order).unwrap_or_default()
+    let Some((_, best)) = best else { return Vec::new() };
+    // Copies have been put where they belong.
+    if graph.nodes.iter().any(|node| matches!(node.op, Op::Store(_) | Op::Load(_))) {
+        return best;
+    }
+    let problem = Problem::of(graph, &best, rows, alignment, workspace, &Rates::default());
+    let mut lower = problem.order.clone();
+    improve(&problem, &constraints.successors, &mut lower);
+    lower.into_iter().map(NodeId).collect()
 }
 
 /// What must come before what.
@@ -115,7 +127,9 @@ fn schedule(graph: &Graph, constraints: &Constraints, rows: usize, policy: Polic
     };
     // Growth only falls while a node waits (other readers of its inputs run). A node whose rank improved is queued again with the
     // better rank, and the entry it leaves behind is skipped when its turn comes.
+    // Loads are moved to their readers afterwards, so none of those waits for its turn.
     let rank = |id: NodeId, left: &[u32]| match policy {
+        _ if matches!(graph.node(id).op, Op::Load(_)) => i64::MIN,
         Policy::AsWritten => 0,
         Policy::ReleaseFirst => i64::from(growth(id, left) > 0),
         Policy::SmallestGrowth => growth(id, left),

@@ -85,7 +85,7 @@ fn copies_are_moved_ahead_only_where_there_is_room_and_change_no_bit() {
         let plan = planned(&graph, &draw(&graph, seed), &device);
         for room in [0, 25, 400] {
             let limit = Bytes(plan.arena.0 + plan.arena.0 * room / 100);
-            let better = ahead(&plan, &device, limit, &RATES).unwrap();
+            let better = ahead(&plan, &device, limit, &RATES, device.copy_rate()).unwrap();
             assert!(better.arena <= limit);
             assert_sound(&better);
             prove(&better.certificate(), &[(Role::Step, graph.clone())], &device).unwrap();

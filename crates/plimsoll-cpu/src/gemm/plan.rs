@@ -67,9 +67,12 @@ impl Plan {
     }
 }
 
-/// Whether a product of `n` columns over `k` adds up every element in the same order whatever its rows, if they are at least `least`.
+/// Whether a product of `n` columns over `k` adds up every element in the same order whatever its rows, if they are at least `least`: it is
+/// never cut along k. From so many rows on there are blocks enough without that.
 pub(crate) fn rows_alone(least: usize, n: usize, k: usize) -> bool {
-    least > 1 && n > 1 && (k < 2 * CHUNK || least.saturating_mul(n) > PARTIALS)
+    const MANY: usize = ROWS * (TASKS / 4);
+    let long_runs = n.saturating_mul(k) < SERIAL / ROWS || MANY.saturating_mul(n) <= NARROW;
+    least > 1 && n > 1 && (k < 2 * CHUNK || (!long_runs && (least..MANY).all(|m| Plan::new(m, n, k).chunks == 1)))
 }
 
 /// Whether a product of a transposed A over at most `k` can be taken in pieces of this many k, each added to the result so far, without a
@@ -105,6 +108,19 @@ mod tests {
             prop_assert!(plan.depth * plan.chunks >= k && plan.depth * (plan.chunks - 1) < k);
             prop_assert!((plan.chunks - 1) * m * n <= partials(m, n, k));
             prop_assert!(n > COLUMNS || plan.column_blocks == 1);
+        }
+
+        #[test]
+        fn rows_that_are_said_to_be_alone_are(least in 2usize..600, more in 0usize..5000, n in 2usize..3000, k in 1usize..60_000) {
+            prop_assert!(!rows_alone(least, n, k) || Plan::new(least + more, n, k).chunks == 1);
+        }
+
+        #[test]
+        fn sums_that_are_said_to_go_on_are_in_one_chunk(m in 2usize..9000, n in 17usize..900, pieces in 1usize..40, piece in 1usize..4) {
+            let (piece, k) = (piece * DEPTH, pieces * piece * DEPTH);
+            if sums_go_on(m, n, k, piece) {
+                prop_assert!((1..=pieces).all(|pieces| Plan::new(m, n, pieces * piece).chunks == 1));
+            }
         }
 
         #[test]

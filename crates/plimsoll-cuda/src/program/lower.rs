@@ -42,18 +42,21 @@ pub(super) enum Work {
         fallback: Vec<Kernel>,
     },
     /// A convolution through cuDNN.
-    Convolution {
-        request: Request,
-        /// Image, filter and result.
-        tensors: [Argument; 3],
-        /// How many bytes at the beginning of the scratch the filter takes.
-        filter: u64,
-        /// What has to be done before and after it, with the values that the inputs of each are.
-        before: Option<Kernel>,
-        after: Vec<(Kernel, Vec<ValueId>)>,
-        /// What does all of that instead where cuDNN refuses.
-        fallback: Vec<Kernel>,
-    },
+    Convolution(Box<Convolving>),
+}
+
+/// A convolution through cuDNN, with what belongs to it.
+pub(super) struct Convolving {
+    pub request: Request,
+    /// Image, filter and result.
+    pub tensors: [Argument; 3],
+    /// How many bytes at the beginning of the scratch the filter takes.
+    pub filter: u64,
+    /// What has to be done before and after it, with the values that the inputs of each are.
+    pub before: Option<Kernel>,
+    pub after: Vec<(Kernel, Vec<ValueId>)>,
+    /// What does all of that instead where cuDNN refuses.
+    pub fallback: Vec<Kernel>,
 }
 
 /// The scratch of a node for at most `rows` rows. The same on every GPU and without one.
@@ -312,7 +315,8 @@ impl Lowering<'_> {
             }
         };
         let request = Request { kind, conv: *conv, dtype };
-        Work::Convolution { request, tensors, filter: convolutions::filter_bytes(conv, dtype), before, after, fallback }
+        let filter = convolutions::filter_bytes(conv, dtype);
+        Work::Convolution(Box::new(Convolving { request, tensors, filter, before, after, fallback }))
     }
 
     /// The expression behind a convolution as a kernel of its own, over results that are in memory.
@@ -404,14 +408,12 @@ impl Work {
         match self {
             Work::Kernel(kernel, inputs) => Work::Kernel(kernel.guarded(after_loss), inputs),
             product @ Work::Product { .. } => product,
-            Work::Convolution { request, tensors, filter, before, after, fallback } => Work::Convolution {
-                request,
-                tensors,
-                filter,
-                before,
-                after: after.into_iter().map(|(kernel, seen)| (kernel.guarded(after_loss), seen)).collect(),
-                fallback: fallback.into_iter().map(|kernel| kernel.guarded(after_loss)).collect(),
-            },
+            Work::Convolution(mut work) => {
+                let guard = |kernel: Kernel| kernel.guarded(after_loss);
+                work.after = work.after.into_iter().map(|(kernel, seen)| (guard(kernel), seen)).collect();
+                work.fallback = work.fallback.into_iter().map(guard).collect();
+                Work::Convolution(work)
+            }
         }
     }
 }

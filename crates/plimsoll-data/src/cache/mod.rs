@@ -18,6 +18,9 @@ pub(crate) use fingerprint::Fingerprint;
 /// Where decoded rows are kept after they were made for the first time. See [`Dataset::cache`](crate::Dataset::cache).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cache {
+    /// In memory where that can be: after everything that is the same in each epoch, as bytes, and as many rows as the plan has room for.
+    /// Where nothing is decoded, or what is decoded differs from epoch to epoch before all are of one size, nothing is kept.
+    Auto,
     /// In memory, as many rows as the plan has room for; the others are decoded each time.
     Memory,
     /// In a file, which is served only to the data it was made from.
@@ -30,7 +33,7 @@ impl Cache {
     /// The file, if it is one.
     pub fn path(&self) -> Option<&Path> {
         match self {
-            Cache::Memory => None,
+            Cache::Auto | Cache::Memory => None,
             Cache::File(path) | Cache::FileIfRoom(path) => Some(path),
         }
     }

@@ -4,6 +4,7 @@ use super::probe::{Format, Probe};
 use crate::DataError;
 use png::{ColorType, Transformations};
 use std::io::Cursor;
+use std::num::NonZeroU64;
 use std::path::Path;
 use zune_jpeg::JpegDecoder;
 use zune_jpeg::zune_core::bytestream::ZCursor;
@@ -31,6 +32,8 @@ pub(crate) fn decode(probe: &Probe, path: &Path, file: &[u8], channels: Channels
     match probe.format {
         Format::Jpeg => jpeg(probe, path, file, channels, pixels),
         Format::Png => png(probe, path, file, channels, pixels),
+        Format::WebP => webp(probe, path, file, channels, pixels),
+        Format::Gif => gif(probe, path, file, channels, pixels),
     }
 }
 
@@ -77,6 +80,59 @@ fn png(probe: &Probe, path: &Path, file: &[u8], channels: Channels, pixels: &mut
     let have = output.color_type.samples();
     let grey = matches!(output.color_type, ColorType::Grayscale | ColorType::GrayscaleAlpha);
     convert(pixels, probe.width * probe.height, have, grey, channels);
+    Ok(())
+}
+
+/// The picture, or the first of several.
+fn webp(probe: &Probe, path: &Path, file: &[u8], channels: Channels, pixels: &mut [u8]) -> Result<(), DataError> {
+    let problem = |error: image_webp::DecodingError| DataError::image(path, format!("its data is broken ({error})"));
+    let mut decoder = image_webp::WebPDecoder::new(Cursor::new(file)).map_err(problem)?;
+    decoder.set_memory_limit(probe.work.get());
+    let (width, height) = decoder.dimensions();
+    let bytes = decoder.output_buffer_size().filter(|&bytes| bytes <= pixels.len());
+    let Some(bytes) = bytes.filter(|_| (width as usize, height as usize) == (probe.width, probe.height)) else {
+        return Err(DataError::image(path, "it changed while it was read, or its header says two things"));
+    };
+    let have = if decoder.has_alpha() { 4 } else { 3 };
+    decoder.read_image(&mut pixels[..bytes]).map_err(problem)?;
+    convert(pixels, probe.width * probe.height, have, false, channels);
+    Ok(())
+}
+
+/// The first picture of several, on black where it does not cover the whole or is transparent.
+fn gif(probe: &Probe, path: &Path, file: &[u8], channels: Channels, pixels: &mut [u8]) -> Result<(), DataError> {
+    let problem = |error: gif::DecodingError| DataError::image(path, format!("its data is broken ({error})"));
+    let mut options = gif::DecodeOptions::new();
+    options.set_color_output(gif::ColorOutput::Indexed);
+    options.check_frame_consistency(true);
+    options.set_memory_limit(gif::MemoryLimit::Bytes(NonZeroU64::MIN.saturating_add(probe.work.0)));
+    let mut decoder = options.read_info(Cursor::new(file)).map_err(problem)?;
+    let area = probe.width * probe.height;
+    let Some(frame) = decoder.next_frame_info().map_err(problem)? else {
+        return Err(DataError::image(path, "it has no picture"));
+    };
+    let [left, top, width, height] = [frame.left, frame.top, frame.width, frame.height].map(usize::from);
+    let transparent = frame.transparent.map(usize::from);
+    // Colours go to the front, and the numbers they are made from lie behind them.
+    let (colours, numbers) = pixels[..4 * area].split_at_mut(3 * area);
+    if (left + width > probe.width) || (top + height > probe.height) || decoder.buffer_size() != width * height {
+        return Err(DataError::image(path, "it changed while it was read, or its header says two things"));
+    }
+    let numbers = &mut numbers[..width * height];
+    decoder.read_into_buffer(numbers).map_err(problem)?;
+    let Some(palette) = decoder.palette().ok() else {
+        return Err(DataError::image(path, "it has no colours"));
+    };
+    colours.fill(0);
+    for (y, line) in numbers.chunks_exact(width.max(1)).enumerate() {
+        for (x, &number) in line.iter().enumerate().filter(|(_, number)| transparent != Some(usize::from(**number))) {
+            let Some(colour) = palette.get(3 * usize::from(number)..).and_then(|rest| rest.first_chunk::<3>()) else {
+                return Err(DataError::image(path, format!("its pixel at {x}, {y} has a colour that it does not list")));
+            };
+            colours[((top + y) * probe.width + left + x) * 3..][..3].copy_from_slice(colour);
+        }
+    }
+    convert(pixels, area, 3, false, channels);
     Ok(())
 }
 

@@ -30,6 +30,8 @@ pub(crate) struct Probe {
 pub(crate) enum Format {
     Jpeg,
     Png,
+    WebP,
+    Gif,
 }
 
 /// Read at once: the header of most files.
@@ -40,6 +42,9 @@ const DECODER: Bytes = Bytes::kib(256);
 
 /// Inflating a PNG: the window, the buffers around it, a line or two.
 const INFLATE: Bytes = Bytes::kib(512);
+
+/// The table and the lines of a GIF in work.
+const LZW: Bytes = Bytes::kib(128);
 
 /// Reads the header of a picture that is a file, or a part of one.
 pub(crate) fn probe(file: &File, path: &Path, part: Option<Range<u64>>) -> Result<Probe, DataError> {
@@ -55,7 +60,9 @@ pub(crate) fn probe(file: &File, path: &Path, part: Option<Range<u64>>) -> Resul
     match head {
         [0xFF, 0xD8, 0xFF, ..] => jpeg(&mut reader, length),
         b"\x89PNG\r\n\x1a\n" => png(&mut reader, length),
-        _ => Err(DataError::image(path, "it begins like neither a JPEG nor a PNG")),
+        [b'R', b'I', b'F', b'F', ..] => webp(&mut reader, length),
+        [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => gif(&mut reader, length),
+        _ => Err(DataError::image(path, "it begins like no JPEG, PNG, WebP or GIF")),
     }
 }
 
@@ -113,6 +120,55 @@ fn png(reader: &mut Reader<'_>, length: u64) -> Result<Probe, DataError> {
         orientation: Orientation::Upright,
         inks: false,
         data: 33,
+    })
+}
+
+fn webp(reader: &mut Reader<'_>, length: u64) -> Result<Probe, DataError> {
+    let header: [u8; 30] = reader.at(0, 30)?.try_into().expect("30 bytes");
+    let wide = |at: usize| usize::from(u16::from_le_bytes([header[at], header[at + 1]]));
+    let three = |at: usize| wide(at) | usize::from(header[at + 2]) << 16;
+    let (width, height) = match (&header[8..12], &header[12..16]) {
+        (b"WEBP", b"VP8 ") => (wide(26) & 0x3FFF, wide(28) & 0x3FFF),
+        // After a mark of one byte, fourteen bits each.
+        (b"WEBP", b"VP8L") => {
+            let bits = wide(21) | wide(23) << 16;
+            ((bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1)
+        }
+        (b"WEBP", b"VP8X") => (three(24) + 1, three(27) + 1),
+        _ => return Err(DataError::image(reader.path, "it begins like a RIFF file but is no WebP")),
+    };
+    sized(reader, width, height)?;
+    let area = width as u64 * height as u64;
+    Ok(Probe {
+        format: Format::WebP,
+        width,
+        height,
+        channels: 4,
+        file: Bytes(length),
+        // Planes of a frame, or its pixels before they are brought back; its data once more; and tables that the data has to pay for.
+        work: DECODER + Bytes(area * 12) + Bytes(length) * 32,
+        orientation: Orientation::Upright,
+        inks: false,
+        data: 12,
+    })
+}
+
+fn gif(reader: &mut Reader<'_>, length: u64) -> Result<Probe, DataError> {
+    let header: [u8; 10] = reader.at(0, 10)?.try_into().expect("ten bytes");
+    let wide = |at: usize| usize::from(u16::from_le_bytes([header[at], header[at + 1]]));
+    let (width, height) = (wide(6), wide(8));
+    sized(reader, width, height)?;
+    Ok(Probe {
+        format: Format::Gif,
+        width,
+        height,
+        // Three of its colours, one of the numbers they come from.
+        channels: 4,
+        file: Bytes(length),
+        work: LZW,
+        orientation: Orientation::Upright,
+        inks: false,
+        data: 10,
     })
 }
 

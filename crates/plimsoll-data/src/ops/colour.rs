@@ -15,8 +15,9 @@ use std::sync::Arc;
 /// use plimsoll_data::{Column, Rows, ops::brightness};
 /// let image = Column::new("x", DType::U8, [1, 3, 1]);
 /// let mut pixels = [0, 100, 250];
-/// brightness(0.1).kernel(&image).run_in_place(Rows::From(0), &mut pixels);
+/// brightness(0.1).kernel(&image).run_in_place(Rows::From(0), &mut pixels)?;
 /// assert_eq!(pixels, [25, 125, 255]);
+/// # Ok::<(), plimsoll_data::DataError>(())
 /// ```
 pub fn brightness(by: f32) -> Arc<dyn Op> {
     Arc::new(Colour { kind: Kind::Brightness, range: (by, by), seed: None })
@@ -149,7 +150,7 @@ impl Kernel for ColourKernel {
         unreachable!("colours are changed where they lie")
     }
 
-    fn run_in_place(&mut self, rows: Rows<'_>, data: &mut [u8]) {
+    fn run_in_place(&mut self, rows: Rows<'_>, data: &mut [u8]) -> Result<(), DataError> {
         let bytes = self.shape.iter().product::<usize>() * self.dtype.size();
         for (index, image) in data.chunks_exact_mut(bytes).enumerate() {
             let Colour { kind, range: (least, most), seed } = self.op;
@@ -160,6 +161,7 @@ impl Kernel for ColourKernel {
                 _ => change(kind, by, self.shape[2], image.as_chunks_mut::<4>().0),
             }
         }
+        Ok(())
     }
 
     fn set_epoch(&mut self, epoch: u64) {

@@ -13,8 +13,7 @@ use std::sync::Arc;
 /// use plimsoll_core::DType;
 /// use plimsoll_data::{Column, Rows, ops::finite};
 /// let label = Column::new("y", DType::F32, []);
-/// let mut out = [0; 4];
-/// let error = finite().kernel(&label).run(Rows::From(7), &f32::NAN.to_ne_bytes(), &mut out).unwrap_err();
+/// let error = finite().kernel(&label).run_in_place(Rows::From(7), &mut f32::NAN.to_ne_bytes()).unwrap_err();
 /// assert_eq!(error.to_string(), "column `y` holds NaN in row 7; correct the row or leave it out");
 /// ```
 pub fn finite() -> Arc<dyn Op> {
@@ -35,6 +34,10 @@ impl Op for Finite {
         Ok(input.clone())
     }
 
+    fn in_place(&self, _input: &Column) -> bool {
+        true
+    }
+
     fn kernel_bytes(&self, _input: &Column) -> Bytes {
         Bytes::ZERO
     }
@@ -51,11 +54,16 @@ struct FiniteKernel {
 }
 
 impl Kernel for FiniteKernel {
-    fn run(&mut self, rows: Rows<'_>, input: &[u8], output: &mut [u8]) -> Result<(), DataError> {
-        output.copy_from_slice(input);
-        let values = input.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes));
+    fn run(&mut self, _rows: Rows<'_>, _input: &[u8], _output: &mut [u8]) -> Result<(), DataError> {
+        unreachable!("numbers are looked at where they lie")
+    }
+
+    fn run_in_place(&mut self, rows: Rows<'_>, data: &mut [u8]) -> Result<(), DataError> {
+        let values = data.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes));
         match values.enumerate().find(|(_, value)| !value.is_finite()) {
-            Some((at, value)) => Err(DataError::NotFinite { column: self.column.clone(), row: rows.row(at / self.elements.max(1)), value }),
+            Some((at, value)) => {
+                Err(DataError::NotFinite { column: self.column.clone(), row: rows.row(at / self.elements.max(1)), value, at: None })
+            }
             None => Ok(()),
         }
     }

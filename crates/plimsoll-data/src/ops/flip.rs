@@ -91,7 +91,7 @@ impl Kernel for FlipKernel {
         unreachable!("images are mirrored where they lie")
     }
 
-    fn run_in_place(&mut self, rows: Rows<'_>, data: &mut [u8]) {
+    fn run_in_place(&mut self, rows: Rows<'_>, data: &mut [u8]) -> Result<(), DataError> {
         for (index, image) in data.chunks_exact_mut(self.height * self.line).enumerate() {
             if !flips(self.seed, self.epoch, rows.row(index)) {
                 continue;
@@ -102,6 +102,7 @@ impl Kernel for FlipKernel {
                 reverse(image, self.line);
             }
         }
+        Ok(())
     }
 
     fn set_epoch(&mut self, epoch: u64) {

@@ -32,6 +32,8 @@ pub use rotate::{random_rotate, rotate};
 pub use standardize::standardize;
 pub use turn::{random_rot90, rot90};
 
+pub use crate::padded::fill;
+
 use crate::block::Rows;
 use crate::permutation::mix;
 use crate::schema::Extent;
@@ -66,6 +68,11 @@ pub trait Op: Send + Sync {
     /// The factor, if all it does is multiply; the operation before may then do it on the way.
     fn factor(&self) -> Option<f32> {
         None
+    }
+
+    /// Whether it takes rows that differ in length, with their lengths behind them.
+    fn takes_lengths(&self) -> bool {
+        false
     }
 
     /// Whether it changes from epoch to epoch; what comes after cannot be cached.
@@ -123,7 +130,7 @@ pub trait Kernel: Send {
     fn run(&mut self, rows: Rows<'_>, input: &[u8], output: &mut [u8]) -> Result<(), DataError>;
 
     /// Maps whole rows where they are. Called only where [`Op::in_place`] says so.
-    fn run_in_place(&mut self, _rows: Rows<'_>, _data: &mut [u8]) {
+    fn run_in_place(&mut self, _rows: Rows<'_>, _data: &mut [u8]) -> Result<(), DataError> {
         unreachable!("this operation does not say it works in place")
     }
 

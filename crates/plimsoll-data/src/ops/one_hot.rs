@@ -69,7 +69,7 @@ impl Kernel for OneHotKernel {
             };
             let Some(class) = usize::try_from(value).ok().filter(|&class| class < self.classes) else {
                 let row = rows.row(index / self.per_row);
-                return Err(DataError::Label { column: self.column.clone(), row, value, classes: self.classes });
+                return Err(DataError::Label { column: self.column.clone(), row, value, classes: self.classes, at: None });
             };
             one_hot[class * 4..][..4].copy_from_slice(&1f32.to_ne_bytes());
         }

@@ -166,7 +166,7 @@ impl Kernel for PointwiseKernel {
         Ok(())
     }
 
-    fn run_in_place(&mut self, _rows: Rows<'_>, data: &mut [u8]) {
+    fn run_in_place(&mut self, _rows: Rows<'_>, data: &mut [u8]) -> Result<(), DataError> {
         let rows = data.as_chunks_mut::<4>().0;
         let [first, second] = self.constant;
         match self.arithmetic {
@@ -181,6 +181,7 @@ impl Kernel for PointwiseKernel {
                 }
             }
         }
+        Ok(())
     }
 }
 

@@ -64,13 +64,14 @@ impl Kernel for StandardizeKernel {
         Ok(())
     }
 
-    fn run_in_place(&mut self, _rows: Rows<'_>, data: &mut [u8]) {
+    fn run_in_place(&mut self, _rows: Rows<'_>, data: &mut [u8]) -> Result<(), DataError> {
         for image in data.as_chunks_mut::<4>().0.chunks_exact_mut(self.elements) {
             let (mean, by) = statistics(image.iter().map(|bytes| f64::from(f32::from_ne_bytes(*bytes))), self.elements);
             for element in image {
                 *element = ((f32::from_ne_bytes(*element) - mean) / by).to_ne_bytes();
             }
         }
+        Ok(())
     }
 }
 

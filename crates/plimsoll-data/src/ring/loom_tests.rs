@@ -16,7 +16,7 @@ fn ring(slots: usize, workers: usize, epoch_rows: u64, slot_rows: usize, seals: 
     let slots = (0..slots).map(|_| Slot { memory: Box::new(AlignedBuf::new(layout.bytes().get())), fill: nothing }).collect();
     let rows = Some(epoch_rows);
     let schedule = Schedule { epoch: 0, left: Some(1), place: 0, epoch_rows: rows, later_rows: rows, slot_rows, claim_rows: 1 };
-    let crew = Crew { workers, adapts: Adapts { workers: true, slots: true }, seals };
+    let crew = Crew { workers, adapts: Adapts { workers: true, slots: true }, ordered: true, seals };
     loom::sync::Arc::new(Ring::new(slots, layout, schedule, crew))
 }
 

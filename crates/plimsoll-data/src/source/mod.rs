@@ -7,6 +7,7 @@ mod function;
 mod joined;
 mod list;
 mod npy;
+mod parquet;
 mod random;
 mod range;
 mod shapes;
@@ -22,6 +23,7 @@ pub use function::{Function, RowMut};
 pub(crate) use joined::{concatenated, zipped};
 pub use list::files;
 pub use npy::Npy;
+pub use parquet::ParquetSpec;
 pub use random::{Random, RandomSpec};
 pub use range::Counted;
 pub use shapes::{Shapes, ShapesSpec};
@@ -94,7 +96,12 @@ pub trait Source: Send + Sync {
     }
 
     /// The part of that file the row is, where it is not the whole.
-    fn file_part(&self, _row: u64) -> Option<Range<u64>> {
+    fn file_part(&self, _row: u64) -> Result<Option<Range<u64>>, DataError> {
+        Ok(None)
+    }
+
+    /// The file that a column of a row comes from and the byte it begins at, for errors.
+    fn locate(&self, _row: u64, _column: usize) -> Option<(PathBuf, u64)> {
         None
     }
 

@@ -2,7 +2,8 @@
 
 use super::{Gather, Source};
 use crate::block::BlockMut;
-use crate::{Column, DataError, Schema};
+use crate::padded::{length_of, write_length};
+use crate::{Column, DataError, Extent, Schema};
 use plimsoll_core::{Bytes, DType};
 use std::sync::Arc;
 
@@ -54,21 +55,51 @@ impl Tensor {
 
     /// One row of a column from its bytes.
     pub(crate) fn from_bytes(column: &Column, bytes: &[u8]) -> Result<Tensor, DataError> {
+        let mut shape = column.shape.clone();
+        let bytes = match column.extent {
+            Extent::UpTo => {
+                shape[0] = length_of(bytes) as usize;
+                &bytes[..shape.iter().product::<usize>() * column.dtype.size()]
+            }
+            _ => bytes,
+        };
         let numbers = match column.dtype {
             DType::I32 => Numbers::I32(bytes.as_chunks().0.iter().map(|four| i32::from_ne_bytes(*four)).collect()),
             DType::U8 => Numbers::U8(bytes.into()),
             _ => Numbers::F32(bytes.as_chunks().0.iter().map(|four| f32::from_ne_bytes(*four)).collect()),
         };
-        Tensor::new(column.shape.clone(), numbers)
+        Tensor::new(shape, numbers)
     }
 
     /// Writes it as one row of a column, if it is one.
     pub(crate) fn write_row(&self, column: &Column, out: &mut [u8]) -> Result<(), DataError> {
+        if column.extent == Extent::UpTo {
+            return self.write_part(column, out);
+        }
         if self.shape != column.shape || self.numbers.dtype() != column.dtype {
             let problem = format!("is declared as {column}, and {}{:?} was given for it", self.numbers.dtype(), self.shape);
             return Err(DataError::Schema { column: column.name.clone(), problem });
         }
         self.numbers.copy(0, out);
+        Ok(())
+    }
+
+    /// The same where it may be shorter than the longest.
+    fn write_part(&self, column: &Column, out: &mut [u8]) -> Result<(), DataError> {
+        let fits = matches!((&self.shape[..], &column.shape[..]), ([long, each @ ..], [most, all @ ..]) if long <= most && each == all);
+        if !fits || self.numbers.dtype() != column.dtype {
+            let problem = format!(
+                "is declared as {column}, and {}{:?} was given for it; declare the longest row there is",
+                self.numbers.dtype(),
+                self.shape
+            );
+            return Err(DataError::Schema { column: column.name.clone(), problem });
+        }
+        let bytes = self.numbers.len() * self.numbers.dtype().size();
+        self.numbers.copy(0, &mut out[..bytes]);
+        // What is behind a row is the same each time, whatever lay there.
+        out[bytes..].fill(0);
+        write_length(out, self.shape[0] as u32);
         Ok(())
     }
 }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Samples of tar files, by number: `x` is the picture (`.jpg`, `.jpeg` or `.png`), `y` the class in `.cls` as i32. The files are read
+/// Samples of tar files, by number: `x` is the picture (`.jpg`, `.jpeg`, `.png`, `.webp` or `.gif`), `y` the class in `.cls` as i32. The files are read
 /// once, header by header, and each sample is remembered in 24 bytes.
 pub struct WebDataset {
     schema: Schema,
@@ -91,7 +91,7 @@ impl WebDataset {
                         found = Found { key: key.to_vec(), at, ..Found::default() };
                     }
                     match extension.to_ascii_lowercase().as_slice() {
-                        b"jpg" | b"jpeg" | b"png" => found.picture = Some((data, entry.bytes)),
+                        b"jpg" | b"jpeg" | b"png" | b"webp" | b"gif" => found.picture = Some((data, entry.bytes)),
                         b"cls" => {
                             let digits = text(data, entry.bytes)?;
                             let label = str::from_utf8(digits.trim_ascii()).ok().and_then(|text| text.parse().ok());
@@ -117,7 +117,7 @@ impl WebDataset {
         match (found.picture, found.label) {
             (Some((picture, bytes)), Some(label)) => self.samples.push(Sample { picture, bytes, label }),
             (None, None) => {}
-            (None, Some(_)) => return Err(broken(found.at, format!("sample {key} has a class and no .jpg, .jpeg or .png"))),
+            (None, Some(_)) => return Err(broken(found.at, format!("sample {key} has a class and no .jpg, .jpeg, .png, .webp or .gif"))),
             (Some(_), None) => return Err(broken(found.at, format!("sample {key} has a picture and no class (.cls)"))),
         }
         Ok(())
@@ -236,9 +236,13 @@ impl Source for WebDataset {
         path.push(&self.shard(row).path);
     }
 
-    fn file_part(&self, row: u64) -> Option<Range<u64>> {
+    fn file_part(&self, row: u64) -> Result<Option<Range<u64>>, DataError> {
         let Sample { picture, bytes, .. } = self.samples[row as usize];
-        Some(picture..picture + bytes)
+        Ok(Some(picture..picture + bytes))
+    }
+
+    fn locate(&self, row: u64, _column: usize) -> Option<(PathBuf, u64)> {
+        Some((self.shard(row).path.clone(), self.samples[row as usize].picture))
     }
 
     fn fingerprint(&self, rows: Range<u64>, hash: &mut dyn Hasher) -> Result<(), DataError> {

@@ -6,10 +6,11 @@ use crate::dataset::{Dataset, Parallelism};
 use crate::geometry::{self, Geometry};
 use crate::memory::{AlignedBuf, SlotMemory};
 use crate::meter::Meter;
+use crate::padded::length_of;
 use crate::plan::{self, PipelinePlan};
 use crate::recipe::Recipe;
 use crate::work::{Target, Work};
-use crate::{Cache, DataError, Feed, Options, Schema};
+use crate::{Cache, DataError, Extent, Feed, Options, Schema};
 use plimsoll_core::{Bytes, DType, Ledger};
 use std::sync::Arc;
 
@@ -46,7 +47,12 @@ impl<'r> Row<'r> {
     /// If there is no such column.
     pub fn numbers(&self, name: &str) -> impl Iterator<Item = f32> + 'r {
         let bytes = self.bytes(name);
-        let dtype = self.schema.columns()[self.schema.index_of(name).expect("just found")].dtype;
+        let column = &self.schema.columns()[self.schema.index_of(name).expect("just found")];
+        let dtype = column.dtype;
+        let bytes = match column.extent {
+            Extent::UpTo => &bytes[..length_of(bytes) as usize * (column.elements() / column.shape[0] * dtype.size())],
+            _ => bytes,
+        };
         bytes.chunks_exact(dtype.size()).map(move |number| match (dtype, number) {
             (DType::U8, [byte]) => f32::from(*byte),
             (DType::I32, &[a, b, c, d]) => i32::from_ne_bytes([a, b, c, d]) as f32,
@@ -109,17 +115,20 @@ fn way(data: &Dataset, recipe: &Recipe, room: Room) -> Result<Way, DataError> {
     if recipe.cache == Some(Cache::Memory) {
         return Err(DataError::Stage(format!("a stream keeps nothing in memory for {}; cache it in a file", data.describe())));
     }
-    if recipe.stream.is_some() {
-        return Ok(Way::Stream);
-    }
     let rows = block_rows(recipe.schema.row_bytes(), room);
-    let ahead = recipe.item().is_some() || matches!(recipe.parallelism, Parallelism::Threads(2..));
+    let threads = recipe.item().is_some() || matches!(recipe.parallelism, Parallelism::Threads(2..));
+    let ahead = room.ahead > 0 || (threads && recipe.stream.is_none());
     if ahead && !room.lean {
         let batched = data.clone().rebatch(rows.min(16));
+        let one_each = room.ahead > 0 && recipe.parallelism == Parallelism::Auto;
+        let batched = if one_each { batched.parallelism(Parallelism::Threads(1)) } else { batched };
         // Half of what there is: the rest is for the stages that follow.
-        if let Ok(plan) = batched.plan(room.limit.map(|limit| Bytes(limit.0 / 2))) {
+        if let Ok(plan) = batched.plan(room.limit.map(|limit| Bytes(limit.0 / 2 / room.ahead.max(1) as u64))) {
             return Ok(Way::Feed(Box::new(batched), plan));
         }
+    }
+    if recipe.stream.is_some() {
+        return Ok(Way::Stream);
     }
     let mut geometry = if room.lean { geometry::smallest(recipe, 1) } else { geometry::for_speed(recipe, rows)? };
     geometry.workers = 1;
@@ -133,7 +142,7 @@ pub(super) fn cost(data: &Dataset, room: Room) -> Result<Vec<Held>, DataError> {
     let mut held = match way(data, &recipe, room)? {
         Way::Stream => {
             let rows = block_rows(row, room);
-            let mut held = plan::holdings(&recipe, Geometry { room, ..Geometry::of_block(rows) })?;
+            let mut held = plan::holdings(&recipe, Geometry { room: Room { ahead: 0, ..room }, ..Geometry::of_block(rows) })?;
             held.retain(|held| !held.name.ends_with("stack"));
             held.push(Held::here("columns".into(), Columns::bytes(&recipe.schema, rows)));
             held
@@ -184,6 +193,12 @@ impl Input {
     pub fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
         (self.from, self.to) = (0, 0);
         self.stream.begin(epoch)
+    }
+
+    /// No more rows are wanted until the next epoch is begun.
+    pub fn close(&mut self) {
+        (self.from, self.to) = (0, 0);
+        self.stream.close();
     }
 
     /// The next row; `None` when the epoch is over.
@@ -352,6 +367,10 @@ impl Stream for Fed {
         }
         (self.from, self.to, self.over) = (0, 0, false);
         Ok(())
+    }
+
+    fn close(&mut self) {
+        (self.feed, self.over) = (None, true);
     }
 
     fn fill(&mut self, out: &mut [u8]) -> Result<usize, DataError> {

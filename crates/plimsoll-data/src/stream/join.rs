@@ -151,7 +151,8 @@ impl Interleave {
 impl PerRow for Interleave {
     fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
         (self.epoch, self.begun, self.turn, self.in_block) = (epoch, 0, 0, 0);
-        self.open.clear();
+        // Those of an epoch that was left before its end.
+        self.open.drain(..).for_each(|open| self.inputs[open].close());
         while self.open.len() < self.cycle.min(self.inputs.len()) {
             let next = self.open_next()?.expect("there are as many");
             self.open.push(next);
@@ -169,6 +170,8 @@ impl PerRow for Interleave {
                 return Ok(true);
             }
             self.in_block = 0;
+            // Given back first: what is planned is for as many as are open at a time.
+            self.inputs[self.open[self.turn]].close();
             match self.open_next()? {
                 Some(next) => self.open[self.turn] = next,
                 None => {
@@ -221,7 +224,7 @@ impl PerRow for FlatMap {
                 return Err(DataError::Stage(format!("flat_map was to give {} and gave {schema}; declare what it gives", self.to)));
             }
             // Reserved as a whole when the feed began: what is opened here stays inside it.
-            let room = Room { lean: true, limit: Some(self.limit) };
+            let room = Room { lean: true, limit: Some(self.limit), ahead: 0 };
             let needed: Bytes = super::input::cost(&data, room)?.iter().map(|held| held.bytes).sum();
             if needed > self.limit {
                 let problem = format!("flat_map may hold {} and {} needs {needed}; allow it more", self.limit, data.describe());

@@ -33,6 +33,9 @@ pub(crate) trait Stream: Send {
 
     /// Writes whole rows to `out` and says how many; fewer than fit only if the epoch is over, and then none each time it is asked.
     fn fill(&mut self, out: &mut [u8]) -> Result<usize, DataError>;
+
+    /// No more rows are wanted until the next epoch is begun: threads and what they hold are given back.
+    fn close(&mut self) {}
 }
 
 /// How much may be taken for speed.
@@ -42,6 +45,8 @@ pub(crate) struct Room {
     pub lean: bool,
     /// The limit of the whole pipeline.
     pub limit: Option<Bytes>,
+    /// Where rows are to be made ahead by a thread of their own: how many such threads share the limit.
+    pub ahead: usize,
 }
 
 /// What user code says about a row.
@@ -65,7 +70,7 @@ pub(crate) enum Spec {
     Zip { inputs: Vec<Dataset> },
     Concatenate { inputs: Vec<Dataset> },
     Sample { inputs: Vec<Dataset>, weights: Vec<f64>, seed: u64 },
-    Interleave { inputs: Vec<Dataset>, cycle: usize, block: usize },
+    Interleave { inputs: Vec<Dataset>, cycle: usize, block: usize, parallel: bool },
     FlatMap { input: Dataset, schema: Schema, limit: Bytes, expand: Expand },
     Window { input: Dataset, size: usize, shift: usize, stride: usize },
     Unbatch { input: Dataset },
@@ -90,6 +95,27 @@ impl Spec {
             | Spec::Window { input, .. }
             | Spec::Buckets { input, .. }
             | Spec::Unbatch { input } => std::slice::from_ref(input),
+            Spec::Zip { inputs } | Spec::Concatenate { inputs } | Spec::Sample { inputs, .. } | Spec::Interleave { inputs, .. } => inputs,
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn inputs_mut(&mut self) -> &mut [Dataset] {
+        match self {
+            Spec::Generator { .. } => &mut [],
+            Spec::Filter { input, .. }
+            | Spec::TakeWhile { input, .. }
+            | Spec::Take { input, .. }
+            | Spec::Skip { input, .. }
+            | Spec::Shard { input, .. }
+            | Spec::Repeat { input, .. }
+            | Spec::Shuffle { input, .. }
+            | Spec::IgnoreErrors { input, .. }
+            | Spec::Enumerate { input, .. }
+            | Spec::FlatMap { input, .. }
+            | Spec::Window { input, .. }
+            | Spec::Buckets { input, .. }
+            | Spec::Unbatch { input } => std::slice::from_mut(input),
             Spec::Zip { inputs } | Spec::Concatenate { inputs } | Spec::Sample { inputs, .. } | Spec::Interleave { inputs, .. } => inputs,
         }
     }
@@ -210,6 +236,7 @@ impl Spec {
             Spec::Zip { .. } => "zip".into(),
             Spec::Concatenate { .. } => "concatenate".into(),
             Spec::Sample { seed, .. } => format!("sample_from(seed {seed})"),
+            Spec::Interleave { cycle, block, parallel: true, .. } => format!("interleave_parallel({cycle}, {block})"),
             Spec::Interleave { cycle, block, .. } => format!("interleave({cycle}, {block})"),
             Spec::FlatMap { .. } => "flat_map".into(),
             Spec::Window { size, shift, stride, .. } => format!("window({size}, {shift}, {stride})"),
@@ -229,8 +256,20 @@ impl Spec {
     /// What it and all before it hold.
     pub fn cost(&self, room: Room) -> Result<Vec<Held>, DataError> {
         let mut held = Vec::new();
+        let mut ahead = Vec::new();
         for input in self.inputs() {
-            held.extend(input::cost(input, room)?);
+            let (elsewhere, here): (Vec<Held>, Vec<Held>) =
+                input::cost(input, self.room(room))?.into_iter().partition(|held| held.elsewhere && self.in_turns().is_some());
+            ahead.push(elsewhere.iter().map(|held| held.bytes).sum::<Bytes>());
+            held.extend(here);
+        }
+        if let Some(cycle) = self.in_turns() {
+            // Only so many are open at a time; which, is not known.
+            ahead.sort_unstable_by(|a, b| b.cmp(a));
+            let bytes = ahead.iter().take(cycle).copied().sum();
+            if bytes > Bytes::ZERO {
+                held.push(Held { name: format!("{} ahead", self.name()), bytes, elsewhere: true });
+            }
         }
         let row = self.schema()?.row_bytes();
         let own = match self {
@@ -248,8 +287,22 @@ impl Spec {
         Ok(held)
     }
 
+    /// How many of its inputs are open at a time, where each has a thread of its own.
+    fn in_turns(&self) -> Option<usize> {
+        match self {
+            Spec::Interleave { cycle, parallel: true, inputs, .. } => Some((*cycle).min(inputs.len())),
+            _ => None,
+        }
+    }
+
+    /// The room its inputs have.
+    fn room(&self, room: Room) -> Room {
+        Room { ahead: self.in_turns().unwrap_or(0), ..room }
+    }
+
     /// The stream itself; what it holds has been reserved, but for what inner feeds reserve themselves.
     pub fn open(&self, room: Room, ledger: &Ledger) -> Result<Box<dyn Stream>, DataError> {
+        let room = self.room(room);
         let one = || Input::open(&self.inputs()[0], room, ledger);
         let all = || self.inputs().iter().map(|input| Input::open(input, room, ledger)).collect::<Result<Vec<_>, _>>();
         let schema = self.schema()?;

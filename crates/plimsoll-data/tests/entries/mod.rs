@@ -3,8 +3,8 @@
 //! An entry may answer anything but a panic, and may not hold more than was planned.
 
 use plimsoll_core::{Bytes, Ledger};
-use plimsoll_data::ops::{Decode, Method, Part, decode, random_resized_crop, resize};
-use plimsoll_data::source::{CsvSpec, Feature};
+use plimsoll_data::ops::{Decode, Method, Part, decode, fill, random_resized_crop, resize};
+use plimsoll_data::source::{CsvSpec, Feature, ParquetSpec};
 use plimsoll_data::{Cache, DataError, Dataset, Feed, Options, Parallelism};
 use std::fs;
 use std::path::Path;
@@ -12,13 +12,16 @@ use std::path::Path;
 /// A name, what a good file is called, and the way in.
 pub type Entry = (&'static str, &'static str, fn(&Path) -> Result<(), DataError>);
 
-pub const ENTRIES: [Entry; 8] = [
+pub const ENTRIES: [Entry; 11] = [
     ("npy", "a.npy", npy),
     ("npz", "a.npz", npz),
     ("csv", "a.csv", csv),
+    ("parquet", "a.parquet", parquet),
     ("text", "a.txt", text),
     ("image", "pictures/class/a.jpg", image),
     ("tfrecord", "a.tfrecord", tfrecord),
+    ("packed", "a.tfrecord.gz", tfrecord),
+    ("pictures", "p.tfrecord", pictures),
     ("webdataset", "a.tar", webdataset),
     ("cache", "cache.plc", cache),
 ];
@@ -64,6 +67,10 @@ fn csv(path: &Path) -> Result<(), DataError> {
     drain(Dataset::csv(path, &CsvSpec::new().targets(["y"]))?)
 }
 
+fn parquet(path: &Path) -> Result<(), DataError> {
+    drain(Dataset::parquet(path, &ParquetSpec::new().targets(["few"]))?)
+}
+
 fn text(path: &Path) -> Result<(), DataError> {
     drain(Dataset::text(path, 7)?)
 }
@@ -77,6 +84,12 @@ fn image(path: &Path) -> Result<(), DataError> {
 
 fn tfrecord(path: &Path) -> Result<(), DataError> {
     drain(Dataset::tfrecord(path, &[("x", Feature::f32("pixels", [3])), ("y", Feature::i32("label", []))])?)
+}
+
+/// Pictures inside records, and values of which there may be fewer.
+fn pictures(path: &Path) -> Result<(), DataError> {
+    let features = [("x", Feature::picture("image/encoded")), ("y", Feature::i32("image/class/label", [4]).up_to())];
+    drain(Dataset::tfrecord(path, &features)?.map("x", [decode(), resize(4, 4, Method::Bilinear)]).map("y", [fill(-1.0)]))
 }
 
 fn webdataset(path: &Path) -> Result<(), DataError> {

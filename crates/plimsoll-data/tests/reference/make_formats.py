@@ -35,3 +35,18 @@ with tarfile.open(path("shard.tar"), "w", format=tarfile.PAX_FORMAT) as tar:
             info = tarfile.TarInfo(f"{name}.{extension}")
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
+
+
+def picture(n):
+    image = np.full((2 + n, 3, 3), 40 * n + 10, dtype=np.uint8)
+    feature = {
+        "image/class/label": tf.train.Feature(int64_list=tf.train.Int64List(value=[7 - n])),
+        "image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[tf.io.encode_png(image).numpy()])),
+        "image/format": tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"png"])),
+    }
+    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
+
+
+with tf.io.TFRecordWriter(path("pictures.tfrecord")) as writer:
+    for n in range(3):
+        writer.write(picture(n))

@@ -4,8 +4,9 @@ use super::maps::maps;
 use super::reader::Reader;
 use super::sources::{Opened, SOURCES, Source};
 use crate::error::{Error, Result};
-use plimsoll_core::Bytes;
-use plimsoll_data::{Cache, Dataset, Mix, Parallelism, Prefetch, Shuffle, Vocabulary};
+use plimsoll_core::{Bytes, DType};
+use plimsoll_data::ops::finite;
+use plimsoll_data::{Cache, Column, Dataset, Extent, Mix, Parallelism, Prefetch, Shuffle, Vocabulary};
 use std::path::Path;
 use std::sync::Arc;
 use toml::Value;
@@ -59,6 +60,7 @@ pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, s
     let parallelism = parallelism(&data)?;
     let max_item = size(&data, "max_item")?;
     let cache = cache(&data, folder)?;
+    let deterministic = data.flag("deterministic")?.unwrap_or(true);
     let chosen = Chosen::read(&data)?;
     let mix = mix(&data, seed)?;
     let finish = |rows: Dataset, shuffle: Option<Shuffle>, chosen: Option<&Chosen>| {
@@ -70,6 +72,7 @@ pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, s
             Some(times) => rows.repeat(times),
             None => rows,
         };
+        let rows = if kind.holds_numbers() && has_float_labels(&rows) { rows.map("y", [finite()]) } else { rows };
         let rows = maps.iter().fold(rows, |rows, (column, op)| rows.map(column, [Arc::clone(op)]));
         let rows = match max_item {
             Some(bytes) => rows.max_item(bytes),
@@ -83,6 +86,7 @@ pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, s
             _ => rows,
         };
         let rows = rows.batch(batch).prefetch(prefetch);
+        let rows = if deterministic || chosen.is_none() { rows } else { rows.deterministic(false) };
         // Only what is learnt from is mixed.
         let rows = match &mix {
             Some(mix) if chosen.is_some() => rows.mix(mix.clone()),
@@ -126,11 +130,18 @@ pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, s
     };
     // Held-out rows must be rounded as those that are learnt from; they are few, so they are kept in memory.
     let held_out = held_out.map(|rows| finish(rows, None, None)).map(|rows| match &cache {
+        Some(Cache::Auto) => rows.cache(Cache::Auto),
         Some(_) => rows.cache(Cache::Memory),
         None => rows,
     });
     let training = finish(chosen.before(training), shuffle, Some(&chosen));
     Ok((training, held_out))
+}
+
+/// A label that is no number would spoil everything learnt after it, and show only as a loss that is none: it is looked for in floats.
+fn has_float_labels(rows: &Dataset) -> bool {
+    let is_float = |column: &Column| column.name == "y" && column.dtype == DType::F32 && column.extent == Extent::Fixed;
+    rows.output_schema().is_ok_and(|schema| schema.columns().iter().any(is_float))
 }
 
 /// Which of the rows to learn from are used, and how often.
@@ -221,6 +232,7 @@ fn cache(data: &Reader<'_>, folder: &Path) -> Result<Option<Cache>> {
     match data.value("cache") {
         None => Ok(None),
         Some(Value::String(word)) if word == "memory" => Ok(Some(Cache::Memory)),
+        Some(Value::String(word)) if word == "auto" => Ok(Some(Cache::Auto)),
         Some(Value::Table(_)) => {
             let table = data.section("cache")?.expect("just seen");
             let file = table.text("file")?.ok_or_else(|| table.missing("file", "where to keep it"))?;
@@ -229,7 +241,7 @@ fn cache(data: &Reader<'_>, folder: &Path) -> Result<Option<Cache>> {
             let file = folder.join(file);
             Ok(Some(if goes_on { Cache::FileIfRoom(file) } else { Cache::File(file) }))
         }
-        Some(other) => Err(data.wrong("cache", other, "\"memory\" or a table such as { file = \"cache.plc\" }")),
+        Some(other) => Err(data.wrong("cache", other, "\"memory\", \"auto\" or a table such as { file = \"cache.plc\" }")),
     }
 }
 
@@ -353,7 +365,7 @@ mod tests {
           held out: image_folder test
         odd is no folder of classes: its class `wasp` is not one of those learnt (ant, bee); rename or remove it
         image_folder test
-        empty is no folder of classes: its class empty/ant holds no .jpg, .jpeg or .png files; put some there or remove it
+        empty is no folder of classes: its class empty/ant holds no .jpg, .jpeg, .png, .webp or .gif files; put some there or remove it
         10 pictures of shapes (16 × 24, seed 0)
           held out: 5 pictures of shapes (16 × 24, seed 9)
         `data.source` is "shape", but should be one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset; did you mean "shapes"?
@@ -369,5 +381,37 @@ mod tests {
         unknown key `data.ignore_erors`; did you mean `data.ignore_errors`?
         `data.source` is missing: one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset
         "#);
+    }
+
+    #[test]
+    fn records_of_pictures_threads_of_their_own_and_caches_that_choose() {
+        let folder = tempfile::tempdir().unwrap();
+        let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plimsoll-data/tests/reference");
+        for (from, to) in
+            [("pictures.tfrecord", "p.tfrecord"), ("examples.tfrecord", "a-1.tfrecord"), ("examples.tfrecord", "a-2.tfrecord")]
+        {
+            fs::copy(reference.join(from), folder.path().join(to)).unwrap();
+        }
+        let record = |path: &str, input: &str, rest: &str| format!("[data]\nsource = 'tfrecord'\npath = '{path}'\ninput = {input}\n{rest}");
+        let label = "label = { name = 'label', dtype = 'i32' }\n";
+        let picture = "{ name = 'image/encoded', dtype = 'image' }";
+        let class = "label = { name = 'image/class/label', dtype = 'i32' }\n";
+        let sized = "map = [{ op = 'decode' }, { op = 'resize', size = 4 }]\n";
+        let turned = "map = [{ op = 'decode' }, { op = 'flip_left_right' }, { op = 'resize', size = 4 }]\n";
+        let words = "{ name = 'words', dtype = 'i32', shape = [5], padded = -1 }";
+        let pixels = "label = { name = 'pixels', dtype = 'f32', shape = [3] }\n";
+        let cases = [
+            record("p.tfrecord", picture, &format!("{class}{sized}cache = 'auto'\ndeterministic = false")),
+            record("p.tfrecord", picture, &format!("{class}{turned}cache = 'auto'")),
+            record("a-*.tfrecord", words, &format!("{label}interleave = {{ cycle = 2, block = 1 }}")),
+            record("a-*.tfrecord", words, &format!("{label}interleave = {{ cycel = 2 }}")),
+            record("a-*.tfrecord", words, pixels),
+            record("a-*.tfrecord", "{ name = 'words', dtype = 'i32', shape = [5], padded = 'no' }", label),
+            record("a-*.tfrecord", words, &format!("{label}cache = 'disk'")),
+            "[data]\nsource = 'parquet'\npath = 't.parquet'\ntarget = 'few'\nrow_groups = [1, 3]\nshuffle = true".into(),
+            "[data]\nsource = 'parquet'\npath = 't.parquet'\ntarget = 'half'\nfeatures = ['third']".into(),
+            "[data]\nsource = 'parquet'\npath = 't.parquet'\ntarget = 'few'\nrow_groups = 3".into(),
+        ];
+        insta::assert_snapshot!(cases.map(|case| read(folder.path(), &case)).join("\n"), @"");
     }
 }

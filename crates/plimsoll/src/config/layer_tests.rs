@@ -7,7 +7,7 @@ use plimsoll_core::autodiff::gradients;
 use plimsoll_core::graph::StateKind;
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::shape::{Shape, TensorType};
-use plimsoll_core::{Graph, ValueId, reference};
+use plimsoll_core::{DType, Graph, ValueId, reference};
 use serde_json::Value;
 
 const CASES: &str = include_str!("../../tests/references/layers.json");
@@ -33,7 +33,7 @@ fn near(what: &str, got: &[f64], wanted: &Value) {
 #[test]
 fn layers_do_what_those_of_keras_do() {
     let cases: Vec<Value> = serde_json::from_str(CASES).unwrap();
-    assert!(cases.len() > 40);
+    assert!(cases.len() > 60);
     for case in &cases {
         let name = case["name"].as_str().unwrap();
         let table = toml::Table::try_from(&case["layer"]).unwrap();
@@ -43,12 +43,15 @@ fn layers_do_what_those_of_keras_do() {
 
         let mut net = Functional::new("case");
         let x = net.input();
-        let y = net.add_shared(Some("layer"), layer, [x]);
+        let mask = case.get("mask").map(|_| net.input_named("mask"));
+        let y = net.add_shared(Some("layer"), layer, [x].into_iter().chain(mask));
         let model = net.build(y);
         let mut g = Graph::new();
         let ((rows, ty), (_, pulled)) = (rows_and_type(&case["x"]), rows_and_type(&case["pull"]));
         let x = g.input("x", ty);
-        let lowered = model.lower(&mut g, &[x], case["training"].as_bool().unwrap()).unwrap();
+        let mask = case.get("mask").map(|mask| g.input("mask", TensorType::new(DType::U8, rows_and_type(mask).1.shape)));
+        let read: Vec<ValueId> = [x].into_iter().chain(mask).collect();
+        let lowered = model.lower(&mut g, &read, case["training"].as_bool().unwrap()).unwrap();
         let pull = g.input("pull", pulled);
         let product = g.times(lowered.outputs[0].value, pull).unwrap();
         let loss = g.sum(product).unwrap();
@@ -62,7 +65,7 @@ fn layers_do_what_those_of_keras_do() {
         let own = |state: &str| state.strip_prefix("layer/").unwrap().to_string();
         let states: Vec<Vec<f64>> = g.states().iter().map(|state| numbers(&case["weights"][own(&state.name)])).collect();
         let scalars: Vec<f64> = g.scalars().iter().map(|scalar| if scalar == PIECE_SHARE { 1.0 / rows as f64 } else { f64::NAN }).collect();
-        let inputs = [numbers(&case["x"]), numbers(&case["pull"])];
+        let inputs: Vec<Vec<f64>> = [case.get("x"), case.get("mask"), case.get("pull")].into_iter().flatten().map(numbers).collect();
         let outcome = reference::run(&g, rows, &inputs, &states, &scalars, &StepRandom::default());
         near(&format!("{name}, result"), outcome.value(lowered.outputs[0].value), &case["y"]);
         near(&format!("{name}, gradient of the input"), outcome.value(*found.last().unwrap()), &case["dx"]);

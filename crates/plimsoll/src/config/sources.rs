@@ -2,7 +2,7 @@
 
 use super::reader::Reader;
 use crate::error::{Error, Result};
-use plimsoll_data::source::{Csv, CsvSpec, CsvType, Feature, ShapesSpec, Standardize, Text, Window};
+use plimsoll_data::source::{Csv, CsvSpec, CsvType, Feature, ParquetSpec, ShapesSpec, Standardize, Text, Window};
 use plimsoll_data::{Dataset, RandomSpec, Split};
 use std::path::{Path, PathBuf};
 use toml::Value;
@@ -20,9 +20,17 @@ pub(super) enum Source {
     Npz,
     TfRecord,
     WebDataset,
+    Parquet,
 }
 
-pub(super) const SOURCES: [(&str, Source); 10] = [
+impl Source {
+    /// Whether its numbers are what somebody's file says, and may be none.
+    pub fn holds_numbers(self) -> bool {
+        matches!(self, Source::Npy | Source::Npz | Source::TfRecord | Source::Parquet)
+    }
+}
+
+pub(super) const SOURCES: [(&str, Source); 11] = [
     ("digits", Source::Digits),
     ("random", Source::Random),
     ("npy", Source::Npy),
@@ -33,6 +41,7 @@ pub(super) const SOURCES: [(&str, Source); 10] = [
     ("npz", Source::Npz),
     ("tfrecord", Source::TfRecord),
     ("webdataset", Source::WebDataset),
+    ("parquet", Source::Parquet),
 ];
 
 /// A source that was opened, with what validation rows have to share with it.
@@ -91,11 +100,36 @@ impl Opened {
             }
             Source::TfRecord => {
                 let path = path(data, folder, "path", "the path of a TFRecord file, or a pattern such as train-*.tfrecord")?;
-                Ok(Opened::Rows(Dataset::tfrecord(path, &[("x", feature(data, "input")?), ("y", feature(data, "label")?)])?, None))
+                let features = [("x", feature(data, "input")?), ("y", feature(data, "label")?)];
+                let Some(table) = data.section("interleave")? else {
+                    return Ok(Opened::Rows(Dataset::tfrecord(path, &features)?, None));
+                };
+                let files = plimsoll_data::source::files(path)?;
+                let parts = files.iter().map(|file| Dataset::tfrecord(file, &features)).collect::<Result<Vec<_>, _>>()?;
+                let cycle = table.count("cycle", 1)?.unwrap_or(4) as usize;
+                let block = table.count("block", 1)?.unwrap_or(1) as usize;
+                table.finish()?;
+                Ok(Opened::Rows(Dataset::interleave_parallel(parts, cycle, block), None))
             }
             Source::WebDataset => {
                 let path = path(data, folder, "path", "the path of a tar file, or a pattern such as train-*.tar")?;
                 Ok(Opened::Rows(Dataset::webdataset(path)?, None))
+            }
+            Source::Parquet => {
+                let path = path(data, folder, "path", "the path of a Parquet file")?;
+                // Rows can be looked at without labels; what learns from them asks for some.
+                let mut spec = ParquetSpec::new().targets(data.texts("target")?.unwrap_or_default());
+                if let Some(features) = data.texts("features")? {
+                    spec = spec.features(features);
+                }
+                if let Some(value) = data.value("row_groups") {
+                    let groups = data.counts("row_groups").ok().flatten().unwrap_or_default();
+                    let [start, end] = groups[..] else {
+                        return Err(data.wrong("row_groups", value, "the first group of rows and the one after the last, such as [0, 8]"));
+                    };
+                    spec = spec.row_groups(start..end);
+                }
+                Ok(Opened::Rows(Dataset::parquet(path, &spec)?, None))
             }
             Source::Random => Ok(Opened::Rows(random(data)?, None)),
             Source::ImageFolder => Ok(Opened::ImageFolder(image_folder(data, folder, None)?)),
@@ -193,15 +227,22 @@ fn feature(data: &Reader<'_>, key: &'static str) -> Result<Feature> {
     let table = data.section(key)?.ok_or_else(|| data.missing(key, what))?;
     let name = table.text("name")?.ok_or_else(|| table.missing("name", "what the feature is called in the records"))?;
     let shape = table.counts("shape")?.unwrap_or_default();
-    let dtype = table.choice("dtype", &[("f32", 0), ("i32", 1), ("u8", 2)])?.ok_or_else(|| table.missing("dtype", "f32, i32 or u8"))?;
-    let feature = match dtype {
+    let kinds = [("f32", 0), ("i32", 1), ("u8", 2), ("image", 3)];
+    let feature = match table.choice("dtype", &kinds)?.ok_or_else(|| table.missing("dtype", "f32, i32, u8 or image"))? {
         0 => Feature::f32(name, shape),
         1 => Feature::i32(name, shape),
-        _ => Feature::u8(name, shape),
+        2 => Feature::u8(name, shape),
+        _ => Feature::picture(name),
     };
-    let padded = table.flag("padded")?.unwrap_or(false);
+    let padding = match table.value("padded") {
+        None | Some(Value::Boolean(false)) => None,
+        Some(Value::Boolean(true)) => Some(0.0),
+        Some(Value::Integer(value)) => Some(*value as f32),
+        Some(Value::Float(value)) => Some(*value as f32),
+        Some(other) => return Err(table.wrong("padded", other, "true, or the number that stands where a record has no value")),
+    };
     table.finish()?;
-    Ok(if padded { feature.padded() } else { feature })
+    Ok(padding.map_or(feature.clone(), |value| feature.padded_with(value)))
 }
 
 fn image_folder(data: &Reader<'_>, folder: &Path, classes: Option<Vec<String>>) -> Result<Dataset> {

@@ -212,7 +212,7 @@ impl Objective {
             let weights = g.reshape(weights, Shape::batch_of([1]))?;
             elements = g.times(rows, weights)?;
         }
-        Ok(Sum { loss: g.sum(elements)?, counted })
+        Ok(Sum { loss: sum_by_rows(g, elements)?, counted })
     }
 
     fn check(&self, g: &Graph) -> Result<(), GraphError> {
@@ -326,4 +326,16 @@ mod tests;
 fn by_rows(g: &mut Graph, x: ValueId) -> Result<ValueId, GraphError> {
     let width = labels::per_row(g, x);
     g.reshape(x, Shape::batch_of([width]))
+}
+
+/// From this many elements on, a row's loss is summed by itself first: then rows can be computed some at a time, with the same result.
+const WIDE: usize = 1024;
+
+/// The sum of all elements.
+fn sum_by_rows(g: &mut Graph, elements: ValueId) -> Result<ValueId, GraphError> {
+    let dims = g.shape(elements).dims();
+    let wide = dims.first().is_some_and(|first| first.is_batch()) && dims[1..].iter().map(|dim| dim.factor()).product::<usize>() >= WIDE;
+    let axes: Vec<usize> = (1..dims.len()).collect();
+    let rows = if wide { g.reduce(Reduction::Sum, elements, &axes)? } else { elements };
+    g.sum(rows)
 }

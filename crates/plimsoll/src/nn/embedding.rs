@@ -83,6 +83,10 @@ impl Layer for Embedding {
     fn reads_stored(&self) -> bool {
         true
     }
+
+    fn reads_below(&self) -> Option<usize> {
+        Some(self.vocabulary)
+    }
 }
 
 impl Layer for EmbeddingScores {

@@ -70,6 +70,11 @@ pub trait Layer: std::fmt::Debug + Send + Sync {
     fn reads_stored(&self) -> bool {
         false
     }
+
+    /// The number that all it reads are below, if it looks them up in a table.
+    fn reads_below(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// The single value a layer reads.

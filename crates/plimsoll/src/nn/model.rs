@@ -74,6 +74,18 @@ impl Model {
         self.layers.iter().map(|placed| placed.name.as_str()).collect()
     }
 
+    /// The inputs whose numbers a layer looks up in a table, and how many rows that has.
+    pub(crate) fn bounded_inputs(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.layers.iter().flat_map(|placed| {
+            let bound = placed.layer.reads_below();
+            let inputs = placed.inputs.iter().filter_map(|tensor| match tensor.0 {
+                Source::Input(i) => Some(i),
+                Source::Layer(_) => None,
+            });
+            inputs.filter_map(move |i| Some((i, bound?)))
+        })
+    }
+
     pub(super) fn layers(&self) -> &[Placed] {
         &self.layers
     }

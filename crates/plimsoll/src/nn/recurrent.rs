@@ -2,6 +2,7 @@
 
 use super::embedding::sequence;
 use super::{Initializer, Layer, Lowering};
+use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::Init;
 use plimsoll_core::ops::{Activation as RecurrentActivation, Cell, Concat, Recurrent, Slice};
 use plimsoll_core::shape::Shape;
@@ -35,7 +36,7 @@ pub struct Gru(Walk);
 #[derive(Clone, Debug)]
 pub struct SimpleRnn(Walk);
 
-/// Two walks over the same sequence, one from each end, their results side by side.
+/// Two walks over the same sequence, one from each end, their results side by side. Given all of them, steps that are masked give zeros.
 #[derive(Clone, Debug)]
 pub struct Bidirectional(Walk);
 
@@ -119,7 +120,15 @@ impl Layer for Bidirectional {
         let forward = self.0.lower(lowering, inputs, "forward_", false)?;
         let backward = self.0.lower(lowering, inputs, "backward_", true)?;
         let axis = lowering.graph.shape(forward).rank() - 1;
-        lowering.graph.add_one(Op::Concat(Concat { axis }), &[forward, backward])
+        let both = lowering.graph.add_one(Op::Concat(Concat { axis }), &[forward, backward])?;
+        if !(self.0.masked && self.0.sequence) {
+            return Ok(both);
+        }
+        // What one way repeats in a gap is not what the other does, so both give nothing there.
+        let (batch, time, _) = sequence(lowering, both)?;
+        let g = &mut *lowering.graph;
+        let mask = g.reshape(inputs[1], Shape::new([batch, time.into(), 1.into()]))?;
+        g.pointwise(Expr::build(|e| e.select(e.input(1), e.input(0), e.constant(0.0))), &[both, mask])
     }
 }
 

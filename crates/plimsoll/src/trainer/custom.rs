@@ -228,7 +228,8 @@ impl CustomLoop {
             let mut at = 0;
             while at < block.rows {
                 let (role, piece) = place_in_batch(session.micro_batch, Rows::Fed(&block), at, block.first_row, block.rows, batch, length);
-                session.run(role, &piece, &self.schema, &mut tally)?;
+                let data = &self.trainer.data;
+                session.run(role, &piece, &self.schema, &mut tally).map_err(|error| error.located(data))?;
                 at += piece.rows;
                 if matches!(role, Role::Step | Role::Last) {
                     session.step += 1;

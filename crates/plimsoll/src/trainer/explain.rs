@@ -44,6 +44,10 @@ impl fmt::Display for RunPlan {
         if self.taken.is_empty() && self.offload_bytes() > Bytes::ZERO {
             writeln!(f, "               {}", self.offloaded())?;
         }
+        if let Some(split) = &self.split {
+            let (layers, count) = (split.layers.join(", "), split.pieces);
+            writeln!(f, "               {layers} computed in {count} pieces of their rows ({} less arena by itself)", split.saved)?;
+        }
         let mut changes = Vec::new();
         for permission in self.used.iter().filter(|permission| permission.changes_results()) {
             changes.push(match permission {
@@ -195,7 +199,7 @@ impl RunPlan {
                 for output in &node.outputs {
                     let place = match (homes.get(output), program.places[output.0 as usize]) {
                         (Some(buffer), _) => format!("{} at {} until step {}", buffer.size, buffer.offset.0, buffer.last),
-                        (None, Some(Place::Backing(offset))) => format!("offloaded to {} {}", self.elsewhere(), offset.0),
+                        (None, Some(Place::Backing(offset))) => format!("offloaded to {} at {}", self.elsewhere(), offset.0),
                         (None, _) => "in place of its old value".to_string(),
                     };
                     text += &format!("  {time:>5}  {:<18} {:<32} {place}{again}\n", node.op.define().name(), node.scope);
@@ -238,6 +242,7 @@ impl RunPlan {
             "choices": self.taken.iter().map(Taken::to_json).collect::<Vec<_>>(),
             "recompute_flops_ratio": self.again.flops_ratio(),
             "recomputed": self.again.nodes.len(),
+            "split": self.split.as_ref().map(|split| json!({ "layers": split.layers, "pieces": split.pieces, "saved_bytes": split.saved.0 })),
             "offload_bytes": self.offload_bytes().0,
             "offload_copied_bytes": self.offload_copied().0,
             "predicted_step_s": self.predicted_s,

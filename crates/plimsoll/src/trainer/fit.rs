@@ -326,7 +326,8 @@ impl Trainer {
         for _ in 0..left {
             let epoch_start = Instant::now();
             let before = track.tally.rows;
-            let tally = train_epoch(session, &mut feed, &schema, &plan, data.len(), &mut fit, &mut track, &mut writer, &history)?;
+            let tally = train_epoch(session, &mut feed, &schema, &plan, data.len(), &mut fit, &mut track, &mut writer, &history)
+                .map_err(|error| error.located(&data))?;
             let training = session.scores(&tally);
             let learnt = epoch_start.elapsed();
             learning += learnt;
@@ -506,6 +507,7 @@ pub(super) fn place_in_batch<'a>(
 
 /// Rows that are measured and not learnt from.
 pub(super) struct HeldOut {
+    data: Dataset,
     feed: Feed,
     schema: Schema,
     length: u64,
@@ -525,7 +527,7 @@ impl HeldOut {
         // Numbered like the epochs they follow, so that a resumed run adds up in the same order.
         let options = Options { first_epoch: session.epochs, epochs: Some(epochs), ..Options::default() };
         let feed = Feed::start(&data, pipeline, &session.ledger, options)?;
-        Ok(HeldOut { feed, schema: data.output_schema()?, length: data.len() })
+        Ok(HeldOut { feed, schema: data.output_schema()?, length: data.len(), data })
     }
 
     fn evaluate(&mut self, session: &mut Session) -> Result<Scores> {
@@ -552,7 +554,8 @@ impl HeldOut {
                 let rows = session.micro_batch.min(block.rows - at);
                 let first_row = block.first_row + at as u64;
                 let batch = Rows::Fed(&block);
-                session.run(role, &Piece { batch, at, rows, first_row, batch_rows: self.length }, &self.schema, tally)?;
+                let piece = Piece { batch, at, rows, first_row, batch_rows: self.length };
+                session.run(role, &piece, &self.schema, tally).map_err(|error| error.located(&self.data))?;
                 after(session, rows)?;
                 at += rows;
             }

@@ -26,13 +26,14 @@ use crate::speed::{Speeds, time_own_nodes};
 use crate::{system, tensors};
 use learning::Learning;
 use plan::{Request, largest_batch, plan_run, prove, sweep};
-use plimsoll_core::device::Device;
+use plimsoll_core::device::{CopyRate, Device};
 use plimsoll_core::graph::{StateId, StateKind};
 use plimsoll_core::loss_scale::LossScaling;
+use plimsoll_core::passes::Columns;
 use plimsoll_core::plan::Certificate;
 use plimsoll_core::plan::recompute::{Pace, Rates};
 use plimsoll_core::{Budget, Bytes, Graph};
-use plimsoll_data::Dataset;
+use plimsoll_data::{Dataset, Extent};
 use session::Session;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -43,7 +44,7 @@ pub(crate) use callbacks::smaller_is_better;
 pub use callbacks::{Callback, CsvLog, EarlyStopping, Flow};
 pub use custom::{Batches, CustomLoop, HostBatch, Numbers};
 pub use fit::{Epoch, Event, FirstWeights, Fit, History};
-pub use plan::{Count, DeviceLine, Infeasible, LargestBatch, RunPlan, Sweep, SweepPoint, Taken};
+pub use plan::{Count, DeviceLine, InPieces, Infeasible, LargestBatch, RunPlan, Sweep, SweepPoint, Taken};
 pub use predict::{Predicted, Prediction};
 
 /// Trains a model on data under a line.
@@ -75,6 +76,8 @@ pub struct Trainer {
     pace: Arc<dyn Pace>,
     /// Whether that pace was measured.
     measured: bool,
+    /// How fast files are, if that was measured.
+    files: Option<f64>,
     seed: u64,
     threads: Option<usize>,
     choice: Choice,
@@ -106,6 +109,7 @@ impl Trainer {
             count: Count::default(),
             pace: Arc::new(Rates::default()),
             measured: false,
+            files: None,
             seed: 0,
             threads: None,
             choice: Choice::default(),
@@ -332,6 +336,9 @@ impl Trainer {
     }
 
     pub(crate) fn set_speeds(&mut self, speeds: Arc<Speeds>) {
+        // As much is written as is read.
+        let both = speeds.transfers.to_file.zip(speeds.transfers.from_file);
+        self.files = both.map(|(to, from)| 2.0 / (1.0 / to + 1.0 / from));
         (self.pace, self.measured) = (speeds, true);
     }
 
@@ -382,6 +389,11 @@ impl Trainer {
         plan_run(&self.request(budget, validation)?)
     }
 
+    /// That the schedule lasts for this many epochs.
+    pub(crate) fn check_schedule(&self, epochs: u64, batch: usize) -> Result<()> {
+        self.learning.schedule.check(epochs * self.data.len().div_ceil(batch.max(1) as u64))
+    }
+
     /// The largest batch that runs in one piece under the line, answered from plans; none if not even one row fits.
     pub fn largest_batch(&mut self) -> Result<Option<LargestBatch>> {
         self.prepare()?;
@@ -413,6 +425,9 @@ impl Trainer {
             // Before libraries are loaded, whose size is not the program's own.
             system::process_footprint();
             self.device = Some(devices::open(self.choice, self.threads, self.profile.as_deref())?);
+            if !self.measured {
+                self.pace = self.device.as_ref().expect("opened above").device.pace();
+            }
         }
         Ok(Arc::clone(&self.device.as_ref().expect("opened above").device))
     }
@@ -473,8 +488,13 @@ impl Trainer {
             allow: self.allow,
             count: self.count,
             precision: variants.learning(variant).precision,
+            in_pieces: false,
             pace: &*self.pace,
             measured: self.measured,
+            copy_rate: match self.files.filter(|_| device.shares_host_memory()) {
+                Some(bytes_per_s) => CopyRate { bytes_per_s, ..device.copy_rate() },
+                None => device.copy_rate(),
+            },
         })
     }
 
@@ -500,8 +520,16 @@ impl Trainer {
         self.open_device()?;
         if self.variants.is_none() {
             let schema = self.data.output_schema()?;
+            if let Some(column) = schema.columns().iter().find(|column| column.extent != Extent::Fixed) {
+                let what =
+                    format!("a step is planned for rows of one shape, and those of `{column}` differ; pad them with PadTo::Declared");
+                return Err(Error::Config(what));
+            }
             let targets = self.targets_with_metrics()?;
-            self.variants = Some(Variants::new(&self.model, schema, targets, &self.learning, self.only_predicts)?);
+            // The CPU's products read any types; on a GPU the library wants one.
+            let shared = self.device.as_ref().is_some_and(|opened| opened.device.shares_host_memory());
+            let columns = if shared { Columns::AsTheyAre } else { Columns::Narrowed };
+            self.variants = Some(Variants::new(&self.model, schema, targets, &self.learning, columns, self.only_predicts)?);
         }
         Ok(())
     }

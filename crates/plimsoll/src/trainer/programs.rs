@@ -6,7 +6,7 @@ use crate::metrics::{Board, Compared};
 use crate::nn::{Model, PIECE_SHARE};
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Graph, GraphError};
-use plimsoll_core::passes::{optimize, split_concats};
+use plimsoll_core::passes::{Columns, optimize, split_concats};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::shape::{Shape, TensorType};
 use plimsoll_core::step::Role;
@@ -42,7 +42,7 @@ pub(super) struct Programs {
     pub batch_statistics: bool,
     /// Which column of the batch each input is.
     pub columns: Vec<usize>,
-    /// The columns that hold class numbers.
+    /// The columns that hold class numbers or tokens.
     pub classes: Vec<Classes>,
     /// What is counted beside the loss.
     pub board: Board,
@@ -50,14 +50,22 @@ pub(super) struct Programs {
     pub predictions: Vec<(String, Vec<usize>)>,
 }
 
-/// A column of class numbers.
+/// A column of numbers that must be below a bound.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) struct Classes {
     pub column: usize,
-    /// How many classes there are.
+    /// How many classes or tokens there are.
     pub count: usize,
-    /// A label that is no class and does not count.
-    pub ignored: Option<i32>,
+    pub of: Of,
+}
+
+/// What such numbers are.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Of {
+    /// Classes, and perhaps a number that is none and does not count.
+    Labels(Option<i32>),
+    /// Rows of a table.
+    Tokens,
 }
 
 /// Heap that one node of a graph costs: itself, the copies that are planned and loaded, its lines of the certificate, and what the C library
@@ -96,7 +104,13 @@ impl Programs {
 const SMALL: Bytes = Bytes::mib(2);
 
 /// Writes and improves all graphs of a run.
-pub(super) fn programs(model: &Model, schema: &Schema, targets: &Targets, learning: &Learning) -> Result<Programs, GraphError> {
+pub(super) fn programs(
+    model: &Model,
+    schema: &Schema,
+    targets: &Targets,
+    learning: &Learning,
+    by_products: Columns,
+) -> Result<Programs, GraphError> {
     let names: Vec<&str> = model.outputs().collect();
     let targets = targets.of(&names)?;
     let read = columns(schema, model, &names, &targets)?;
@@ -120,17 +134,17 @@ pub(super) fn programs(model: &Model, schema: &Schema, targets: &Targets, learni
                 let output = g.map(result.output, |_, x| x)?;
                 g.output(name, output);
             }
-            return learning.precision.apply(split_concats(&g));
+            return learning.precision.apply(split_concats(&g), by_products);
         }
         for i in &read.all[read.features..] {
             columns.push(input(&mut g, *i));
         }
         let labels: Vec<ValueId> = read.labels.iter().map(|at| columns[*at]).collect();
-        classes.clear();
+        classes = tokens(model, schema, &read.all);
         for ((target, result), (value, at)) in targets.iter().zip(&results).zip(labels.iter().zip(&read.labels)) {
             let objective = &target.objective;
             let found = objective.classes(&g, *result, *value);
-            let found = found.map(|count| Classes { column: read.all[*at], count, ignored: objective.ignored() });
+            let found = found.map(|count| Classes { column: read.all[*at], count, of: Of::Labels(objective.ignored()) });
             classes.extend(found.filter(|found| !classes.contains(found)));
         }
         // Weights are for learning: held-out rows count alike, as in Keras.
@@ -186,7 +200,7 @@ pub(super) fn programs(model: &Model, schema: &Schema, targets: &Targets, learni
             })
             .collect();
         board = g.in_scope("metrics", |g| Board::lower(g, &compared))?;
-        learning.precision.apply(split_concats(&g))
+        learning.precision.apply(split_concats(&g), by_products)
     };
     let training = forward(true, true)?;
     let evaluation = forward(false, true)?;
@@ -211,8 +225,15 @@ pub(super) fn programs(model: &Model, schema: &Schema, targets: &Targets, learni
     })
 }
 
+/// The columns that embeddings look up; the first of those that are read are the model's inputs.
+fn tokens(model: &Model, schema: &Schema, read: &[usize]) -> Vec<Classes> {
+    let whole = |column: usize| matches!(schema.columns()[column].dtype, DType::I32 | DType::U8);
+    let bound = |(input, count): (usize, usize)| Classes { column: read[input], count, of: Of::Tokens };
+    model.bounded_inputs().map(bound).filter(|classes| whole(classes.column)).collect()
+}
+
 /// The columns of the data that a run reads.
-struct Columns {
+struct Read {
     /// What the model reads, then the labels that are not among it.
     all: Vec<usize>,
     /// How many of these the model reads.
@@ -225,7 +246,7 @@ struct Columns {
 
 /// The columns a model reads: `x` if it is named so, else the first; several are found by their names. Those of the labels: of a single
 /// result `y`, else the second; of several those named like the results, if nothing is said.
-fn columns(schema: &Schema, model: &Model, names: &[&str], targets: &[&Target]) -> Result<Columns, GraphError> {
+fn columns(schema: &Schema, model: &Model, names: &[&str], targets: &[&Target]) -> Result<Read, GraphError> {
     let error = |what: String| GraphError { scope: String::new(), what };
     let features = match model.inputs() {
         [single] => vec![schema.index_of(single).or_else(|| schema.index_of("x")).unwrap_or(0)],
@@ -265,7 +286,7 @@ fn columns(schema: &Schema, model: &Model, names: &[&str], targets: &[&Target]) 
     let used = all.iter().copied().chain(weight).map(|i| &schema.columns()[i]);
     match used.into_iter().find(|column| matches!(column.dtype, DType::F64 | DType::I64)) {
         Some(column) => Err(error(format!("column `{}` is {}; steps compute with 32 bits", column.name, column.dtype))),
-        None => Ok(Columns { all, features: read, labels, weight }),
+        None => Ok(Read { all, features: read, labels, weight }),
     }
 }
 

@@ -3,8 +3,8 @@
 use super::clock::Clock;
 use super::learning::Learning;
 use super::plan::{OFFLOAD, RunPlan};
-use super::programs::{Classes, LOSS_WEIGHT, MOST_COLUMNS, Programs, ROW_SHARE};
-use crate::error::{Error, Result};
+use super::programs::{Classes, LOSS_WEIGHT, MOST_COLUMNS, Of, Programs, ROW_SHARE};
+use crate::error::{BadRow, Error, Result};
 use crate::metrics::{Board, Scores};
 use crate::nn::PIECE_SHARE;
 use crate::offload_file::OffloadFile;
@@ -324,9 +324,7 @@ impl Session {
 
     /// Runs one piece. Its loss and right answers are added to the tally, at the latest by [`Session::settle`].
     pub fn run(&mut self, role: Role, piece: &Piece<'_>, schema: &Schema, tally: &mut Tally) -> Result<()> {
-        if role != Role::Predict {
-            self.check_labels(piece)?;
-        }
+        self.check_classes(role, piece)?;
         if piece.first_row == 0 && matches!(role, Role::Step | Role::First) {
             if self.skipped.is_some() {
                 // Whether the step before was skipped decides which step this is.
@@ -436,23 +434,26 @@ impl Session {
         Ok(())
     }
 
-    fn check_labels(&self, piece: &Piece<'_>) -> Result<()> {
-        self.classes.iter().try_for_each(|classes| self.check_classes(classes, piece))
-    }
-
-    fn check_classes(&self, classes: &Classes, piece: &Piece<'_>) -> Result<()> {
-        let column = &self.schema.columns()[classes.column];
-        let (row_bytes, size) = (column.row_bytes().get(), column.dtype.size());
-        let labels = &piece.batch.column(classes.column)[piece.at * row_bytes..(piece.at + piece.rows) * row_bytes];
-        for (i, bytes) in labels.chunks_exact(size).enumerate() {
-            let value = match *bytes {
-                [byte] => i32::from(byte),
-                [a, b, c, d] => i32::from_ne_bytes([a, b, c, d]),
-                _ => unreachable!("class numbers are bytes or 32-bit integers"),
-            };
-            if (value < 0 || value as usize >= classes.count) && classes.ignored != Some(value) {
-                let row = piece.batch.first_row() + (piece.at + i / column.elements().max(1)) as u64;
-                return Err(Error::Label { row, epoch: self.epochs + 1, value, classes: classes.count });
+    /// That labels name classes and tokens have a row in their table.
+    fn check_classes(&self, role: Role, piece: &Piece<'_>) -> Result<()> {
+        for classes in self.classes.iter().filter(|classes| classes.of == Of::Tokens || role != Role::Predict) {
+            let column = &self.schema.columns()[classes.column];
+            let (row_bytes, size) = (column.row_bytes().get(), column.dtype.size());
+            let numbers = &piece.batch.column(classes.column)[piece.at * row_bytes..(piece.at + piece.rows) * row_bytes];
+            for (i, bytes) in numbers.chunks_exact(size).enumerate() {
+                let value = match *bytes {
+                    [byte] => i32::from(byte),
+                    [a, b, c, d] => i32::from_ne_bytes([a, b, c, d]),
+                    _ => unreachable!("class numbers are bytes or 32-bit integers"),
+                };
+                if (value < 0 || value as usize >= classes.count) && classes.of != Of::Labels(Some(value)) {
+                    let place = piece.batch.first_row() + (piece.at + i / column.elements().max(1)) as u64;
+                    let row = BadRow { place, epoch: self.epochs + 1, origin: None };
+                    return Err(match classes.of {
+                        Of::Labels(_) => Error::Label { row, value, classes: classes.count },
+                        Of::Tokens => Error::Token { row, column: column.name.clone(), value, known: classes.count },
+                    });
+                }
             }
         }
         Ok(())

@@ -7,6 +7,7 @@ use crate::loss::Targets;
 use crate::nn::Model;
 use crate::precision::Precision;
 use plimsoll_core::GraphError;
+use plimsoll_core::passes::Columns;
 use plimsoll_data::Schema;
 use std::cell::OnceCell;
 
@@ -41,15 +42,23 @@ pub(super) struct Variants {
     schema: Schema,
     targets: Targets,
     learning: Learning,
+    columns: Columns,
     only_predicts: bool,
     written: [OnceCell<Programs>; 4],
 }
 
 impl Variants {
     /// Writes the run as it was asked for.
-    pub fn new(model: &Model, schema: Schema, targets: Targets, learning: &Learning, only_predicts: bool) -> Result<Variants, GraphError> {
+    pub fn new(
+        model: &Model,
+        schema: Schema,
+        targets: Targets,
+        learning: &Learning,
+        columns: Columns,
+        only_predicts: bool,
+    ) -> Result<Variants, GraphError> {
         let (model, learning) = (model.clone(), learning.clone());
-        let variants = Variants { model, schema, targets, learning, only_predicts, written: Default::default() };
+        let variants = Variants { model, schema, targets, learning, columns, only_predicts, written: Default::default() };
         variants.programs(Variant::default())?;
         Ok(variants)
     }
@@ -89,7 +98,7 @@ impl Variants {
     pub fn programs(&self, variant: Variant) -> Result<&Programs, GraphError> {
         let place = &self.written[usize::from(variant.activations) + 2 * usize::from(variant.state)];
         if place.get().is_none() {
-            let mut written = programs(&self.model, &self.schema, &self.targets, &self.learning(variant))?;
+            let mut written = programs(&self.model, &self.schema, &self.targets, &self.learning(variant), self.columns)?;
             if self.only_predicts {
                 written.only_predict();
             }

@@ -2,8 +2,8 @@
 
     python keras_layers.py          (Keras 3 on TensorFlow)
 
-Every case has the layer as a configuration names it, its input, its weights by name, its result while learning, the moving statistics afterwards,
-and the gradients of the sum of the result times `pull` with respect to the input and to the weights.
+Every case has the layer as a configuration names it, its input, perhaps a mask, its weights by name, its result while learning, the moving statistics
+afterwards, and the gradients of the sum of the result times `pull` with respect to the input and to the weights.
 """
 
 import json
@@ -23,9 +23,11 @@ def plain(array):
     return {"shape": list(array.shape), "data": [float(f"{x:.8g}") for x in array.ravel()]}
 
 
-def case(name, config, layer, shape, training=True, names=None, reorder=lambda name, array: array, extra=()):
+def case(name, config, layer, shape, training=True, names=None, reorder=lambda name, array: array, mask=None, call=None):
     x = tf.constant(draw.normal(size=shape).astype(np.float32))
-    layer(x, *extra)
+    masks = {} if mask is None else {"mask": tf.constant(np.asarray(mask, dtype=bool))}
+    call = call or (lambda x, **given: layer(x, **given))
+    call(x, **masks)
     fresh = []
     for weight in layer.weights:
         spread = np.abs(draw.normal(size=weight.shape)) + 0.5 if "variance" in weight.path else 0.5 * draw.normal(size=weight.shape)
@@ -36,7 +38,7 @@ def case(name, config, layer, shape, training=True, names=None, reorder=lambda n
     takes_training = "training" in layer.call.__code__.co_varnames
     with tf.GradientTape() as tape:
         tape.watch(x)
-        y = layer(x, *extra, training=training) if takes_training else layer(x, *extra)
+        y = call(x, training=training, **masks) if takes_training else call(x, **masks)
         pull = tf.constant(draw.normal(size=y.shape).astype(np.float32))
         loss = tf.reduce_sum(y * pull)
     learnt = [w for w in layer.trainable_weights]
@@ -46,7 +48,7 @@ def case(name, config, layer, shape, training=True, names=None, reorder=lambda n
     cases.append({
         "name": name, "layer": config, "training": training, "x": plain(x), "weights": before, "y": plain(y), "pull": plain(pull),
         "dx": plain(gradients[0]), "gradients": {by_name[w.path]: plain(reorder(by_name[w.path], g)) for w, g in zip(learnt, gradients[1:])},
-        "after": after,
+        "after": after, **({} if mask is None else {"mask": plain(mask)}),
     })
 
 
@@ -91,12 +93,59 @@ case("lstm", {"type": "lstm", "units": 3, "sequence": True}, L.LSTM(3, return_se
 case("lstm, last", {"type": "lstm", "units": 2}, L.LSTM(2), (2, 3, 2), names=["kernel", "recurrent_kernel", "bias"])
 case("simple rnn", {"type": "simple_rnn", "units": 3, "sequence": True}, L.SimpleRNN(3, return_sequences=True), (2, 4, 2), names=["kernel", "recurrent_kernel", "bias"])
 case("gru", {"type": "gru", "units": 3, "sequence": True}, L.GRU(3, return_sequences=True), (2, 4, 2), names=["kernel", "recurrent_kernel", "biases"])
-# Keras keeps both biases of a GRU in one matrix.
-for part in (cases[-1]["weights"], cases[-1]["gradients"]):
-    both = np.asarray(part.pop("biases")["data"]).reshape(2, -1)
-    part["bias"], part["recurrent_bias"] = plain(both[0]), plain(both[1])
+
+
+def part_biases():
+    # Keras keeps both biases of a GRU in one matrix.
+    for part in (cases[-1]["weights"], cases[-1]["gradients"]):
+        both = np.asarray(part.pop("biases")["data"]).reshape(2, -1)
+        part["bias"], part["recurrent_bias"] = plain(both[0]), plain(both[1])
+
+
+part_biases()
 case("both ways", {"type": "bidirectional", "cell": "lstm", "units": 2, "sequence": True}, L.Bidirectional(L.LSTM(2, return_sequences=True)), (2, 3, 2),
      names=["forward_kernel", "forward_recurrent_kernel", "forward_bias", "backward_kernel", "backward_recurrent_kernel", "backward_bias"])
+
+# Steps that are skipped: at the end, at the beginning, in between; what was before is given again.
+gaps = [[1, 1, 1, 0, 0], [0, 0, 1, 1, 1], [1, 0, 1, 0, 1]]
+walks = ["kernel", "recurrent_kernel", "bias"]
+for sequence in (True, False):
+    which = "all" if sequence else "last"
+    for kind, layer in (("lstm", L.LSTM), ("simple_rnn", L.SimpleRNN)):
+        config = {"type": kind, "units": 3, "sequence": sequence, "masked": True}
+        case(f"{kind}, masked, {which}", config, layer(3, return_sequences=sequence), (3, 5, 2), names=walks, mask=gaps)
+    config = {"type": "gru", "units": 3, "sequence": sequence, "masked": True}
+    case(f"gru, masked, {which}", config, L.GRU(3, return_sequences=sequence), (3, 5, 2), names=walks[:2] + ["biases"], mask=gaps)
+    part_biases()
+    config = {"type": "bidirectional", "cell": "lstm", "units": 2, "sequence": sequence, "masked": True}
+    case(f"both ways, masked, {which}", config, L.Bidirectional(L.LSTM(2, return_sequences=sequence)), (3, 5, 2),
+         names=[f"{way}_{name}" for way in ("forward", "backward") for name in walks], mask=gaps)
+
+
+def attention(name, heads, depth, width, mask, causal=False):
+    layer = L.MultiHeadAttention(heads, depth)
+    config = {"type": "multi_head_attention", "heads": heads, "depth": depth, "causal": causal}
+    if mask is not None:
+        config["masked"] = True
+    call = lambda x, mask=None, **given: layer(x, x, key_mask=mask, use_causal_mask=causal, **given)
+    parts = ["query", "key", "value"]
+    names = [f"{part}_{what}" for part in parts + ["output"] for what in ("kernel", "bias")]
+    case(name, config, layer, (3, 5, width), names=names, mask=mask, call=call)
+    # Ours is one projection: the queries of all heads, then the keys, then the values.
+    for part in (cases[-1]["weights"], cases[-1]["gradients"]):
+        array = {n: np.asarray(part.pop(n)["data"]) for n in names}
+        part["query_key_value_kernel"] = plain(np.concatenate([array[f"{p}_kernel"].reshape(width, heads * depth) for p in parts], axis=1))
+        part["query_key_value_bias"] = plain(np.concatenate([array[f"{p}_bias"].ravel() for p in parts]))
+        part["output_kernel"] = plain(array["output_kernel"].reshape(heads * depth, width))
+        part["output_bias"] = plain(array["output_bias"])
+
+
+# Every query sees a key: what Keras gives for one that sees none is the mean of all values, here it is zero.
+hidden = [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [1, 0, 1, 0, 1]]
+attention("attention", 2, 3, 4, None)
+attention("attention, causal", 2, 2, 4, None, causal=True)
+attention("attention, keys hidden", 2, 3, 4, hidden)
+attention("attention, causal, keys hidden", 1, 4, 4, hidden, causal=True)
 
 pathlib.Path(__file__).with_name("layers.json").write_text(json.dumps(cases, separators=(",", ":")).replace('{"name"', '\n{"name"') + "\n")
 print(len(cases), "cases")

@@ -4,7 +4,7 @@ use super::super::recompute::Pace;
 use super::super::{Plan, Program, Sequenced, placed};
 use super::Overlap;
 use crate::Bytes;
-use crate::device::Device;
+use crate::device::{CopyRate, Device};
 use crate::graph::{GraphError, NodeId, ValueId};
 use crate::op::Op;
 use std::collections::HashMap;
@@ -13,9 +13,8 @@ use std::collections::HashMap;
 const SHARES: [f64; 4] = [4.0, 2.0, 1.0, 0.5];
 
 /// The plan with its copies moved away from the steps that wait for them, as far as the arena stays within `limit` and that is faster.
-pub fn ahead(plan: &Plan, device: &dyn Device, limit: Bytes, pace: &dyn Pace) -> Result<Plan, GraphError> {
+pub fn ahead(plan: &Plan, device: &dyn Device, limit: Bytes, pace: &dyn Pace, rate: CopyRate) -> Result<Plan, GraphError> {
     let mut plan = plan.clone();
-    let rate = device.copy_rate();
     let predicted = |program: &Program, rows: usize| Overlap::of(program, rows, 0).seconds(program, rows, pace, rate);
     for program in plan.programs.iter_mut().filter(|program| program.copied(plan.rows) > Bytes::ZERO) {
         let start = (program.order.clone(), program.offloaded.clone());

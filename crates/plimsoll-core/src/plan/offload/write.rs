@@ -82,6 +82,7 @@ impl Writer<'_> {
         (graph.nodes, graph.values, graph.outputs, graph.updates) = (self.nodes, self.made, outputs, updates);
         (graph.inputs, graph.states, graph.scalars, graph.streams) =
             (old.inputs.clone(), old.states.clone(), old.scalars.clone(), old.streams);
+        graph.pieces = old.pieces;
         crate::verify(&graph)?;
         Ok(graph)
     }

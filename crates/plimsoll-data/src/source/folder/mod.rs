@@ -71,7 +71,8 @@ impl ImageFolder {
                 }
             }
             if names.len() == first && folder.exists() {
-                let problem = format!("its class {} holds no .jpg, .jpeg or .png files; put some there or remove it", folder.display());
+                let problem =
+                    format!("its class {} holds no .jpg, .jpeg, .png, .webp or .gif files; put some there or remove it", folder.display());
                 return Err(refuse(problem));
             }
             names.sort_from(first);
@@ -80,7 +81,7 @@ impl ImageFolder {
         }
         names.settle();
         if names.len() == 0 {
-            return Err(refuse("its folders hold no .jpg, .jpeg or .png files".into()));
+            return Err(refuse("its folders hold no .jpg, .jpeg, .png, .webp or .gif files".into()));
         }
         let known: Vec<String> = found.iter().map(|class: &Class| class.name.clone()).collect();
         let schema = Schema::new(vec![Column::files("x"), Column::new("y", DType::I32, []).with_classes(known)])?;
@@ -114,7 +115,7 @@ fn hidden(name: &OsStr) -> bool {
 
 fn is_picture(name: &OsStr) -> bool {
     let extension = Path::new(name).extension().unwrap_or_default();
-    ["jpg", "jpeg", "png"].iter().any(|known| extension.eq_ignore_ascii_case(known))
+    ["jpg", "jpeg", "png", "webp", "gif"].iter().any(|known| extension.eq_ignore_ascii_case(known))
 }
 
 /// Links are followed; the listing itself tells most entries apart without another call.

@@ -26,6 +26,18 @@ pub(super) fn convert(element: Element, raw: &[u8], out: &mut [u8]) -> Result<()
     Ok(())
 }
 
+/// Lets the processor fetch memory that is going to be written, while something else is done.
+pub(super) fn will_write(bytes: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in bytes.chunks(64) {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        // SAFETY: a prefetch is a hint; it reads and writes nothing that can be seen, and the address is one of a slice.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(line.as_ptr().cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = bytes;
+}
+
 fn each<const N: usize>(raw: &[u8], out: &mut [u8], to: impl Fn([u8; N]) -> [u8; 4]) {
     for (raw, out) in raw.as_chunks::<N>().0.iter().zip(out.as_chunks_mut::<4>().0) {
         *out = to(*raw);

@@ -62,9 +62,18 @@ const LONGEST: usize = 64 * 1024;
 impl Header {
     /// Reads the head of the array that begins at byte `start_of_file`.
     pub fn read(file: &File, path: &Path, start_of_file: u64) -> Result<Header, DataError> {
+        Header::read_with(path, start_of_file, &mut |buffer, offset| file.read_exact_at(buffer, start_of_file + offset))
+    }
+
+    /// The same from whatever fills a buffer with the bytes at an offset, which is asked for them in order.
+    pub fn read_with(
+        path: &Path,
+        start_of_file: u64,
+        bytes: &mut dyn FnMut(&mut [u8], u64) -> std::io::Result<()>,
+    ) -> Result<Header, DataError> {
         let refuse = |problem: String| DataError::Npy { path: path.to_path_buf(), problem };
         let cut = || refuse("it ends inside its header; copy or write it again".into());
-        let read_at = |buffer: &mut [u8], offset| match file.read_exact_at(buffer, start_of_file + offset) {
+        let mut read_at = |buffer: &mut [u8], offset| match bytes(buffer, offset) {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Err(cut()),
             Err(error) => Err(DataError::io("read", path, error)),

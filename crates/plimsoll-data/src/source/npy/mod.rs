@@ -2,15 +2,18 @@
 
 mod convert;
 mod header;
+mod packed;
 mod zip;
 
 use super::{Gather, Source};
 use crate::block::BlockMut;
+use crate::dataset::Dataset;
 use crate::{Column, DataError, Schema};
 use convert::DoesNotFit;
 use header::{Element, Header};
 use plimsoll_core::{Bytes, DType};
 use std::fs::File;
+use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -37,7 +40,7 @@ struct Part {
 
 /// Up to this many unwanted bytes are read along when rows are gathered: copying them costs about as much as one more
 /// call to the operating system.
-const WORTH_READING_OVER: usize = 8 << 10;
+const WORTH_READING_OVER: usize = 3 << 10;
 
 /// Rows from here on are read by themselves, and straight to their destination where they need no conversion.
 const LARGE_ROW: usize = 4096;
@@ -52,20 +55,25 @@ impl Npy {
         Npy::new(opened.collect::<Result<Vec<_>, DataError>>()?)
     }
 
-    /// Arrays of a `.npz` file: each column's name with that of its array. They are read where they lie, so they must not be compressed.
-    pub fn open_npz(path: &Path, arrays: &[(&str, &str)]) -> Result<Npy, DataError> {
+    /// Arrays of a `.npz` file: each column's name with that of its array. They are read where they lie, or unpacked as a stream.
+    pub(crate) fn open_npz(path: &Path, arrays: &[(&str, &str)]) -> Result<Dataset, DataError> {
         let file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
         let members = zip::members(&file, path)?;
-        let opened = arrays.iter().map(|(name, array)| {
+        let found = arrays.iter().map(|(name, array)| {
             let member = members.iter().find(|member| member.name.strip_suffix(".npy").unwrap_or(&member.name) == *array);
             let Some(member) = member else {
                 let names: Vec<&str> = members.iter().map(|member| member.name.strip_suffix(".npy").unwrap_or(&member.name)).collect();
                 let problem = format!("it has no array `{array}`; its arrays are {}", names.join(", "));
                 return Err(DataError::Npy { path: path.to_path_buf(), problem });
             };
-            Ok((*name, Part::open(path, Some(member.start..member.start + member.bytes))?))
+            Ok((*name, member.clone()))
         });
-        Npy::new(opened.collect::<Result<Vec<_>, DataError>>()?)
+        let found = found.collect::<Result<Vec<(&str, zip::Member)>, DataError>>()?;
+        if found.iter().any(|(_, member)| member.packed) {
+            return packed::stream(path, found);
+        }
+        let opened = found.iter().map(|(name, member)| Ok((*name, Part::open(path, Some(member.start..member.start + member.bytes))?)));
+        Ok(Dataset::from(Npy::new(opened.collect::<Result<Vec<_>, DataError>>()?)?))
     }
 
     fn new(opened: Vec<(&str, (Part, Vec<usize>))>) -> Result<Npy, DataError> {
@@ -124,16 +132,34 @@ impl Source for Npy {
         true
     }
 
+    fn locate(&self, row: u64, column: usize) -> Option<(PathBuf, u64)> {
+        let part = self.parts.get(column)?;
+        Some((part.path.clone(), part.data + row * part.row_bytes() as u64))
+    }
+
     fn describe(&self) -> String {
         let files: Vec<String> = self.parts.iter().map(|part| part.path.display().to_string()).collect();
         format!("npy {}", files.join(", "))
     }
 }
 
+/// Opens a file that is read in many small pieces. Noting the time of each read takes a tenth of it; a file's owner may do without.
+fn open(path: &Path) -> io::Result<File> {
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        const O_NOATIME: i32 = 0o1_000_000;
+        if let Ok(file) = File::options().read(true).custom_flags(O_NOATIME).open(path) {
+            return Ok(file);
+        }
+    }
+    File::open(path)
+}
+
 impl Part {
     /// Opens a file, or the array in a part of one; also gives the shape of one row.
     fn open(path: &Path, inside: Option<Range<u64>>) -> Result<(Part, Vec<usize>), DataError> {
-        let file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
+        let file = open(path).map_err(|error| DataError::io("open", path, error))?;
         let Range { start, end: actual } = match inside {
             Some(inside) => inside,
             None => 0..file.metadata().map_err(|error| DataError::io("examine", path, error))?.len(),
@@ -219,6 +245,10 @@ impl Part {
                 run += 1;
             }
             let raw = &mut scratch[..(last - first + 1) as usize * row_bytes];
+            // Where rows go is seldom in a cache; it can come while the system reads.
+            for &place in &rest[..run] {
+                convert::will_write(&out[place as usize * out_row_bytes..][..out_row_bytes]);
+            }
             self.read_at(first, raw)?;
             for &place in &rest[..run] {
                 let row = rows.rows[place as usize];

@@ -1,16 +1,19 @@
-//! Where the members of a `.npz` lie. Its arrays are stored as they are, so each is a `.npy` at some place of the file.
+//! Where the members of a `.npz` lie. Stored as they are, each is a `.npy` at some place of the file; packed, it is the same unpacked.
 
 use crate::DataError;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// One stored file inside.
+/// One file inside.
+#[derive(Clone)]
 pub(super) struct Member {
     pub name: String,
     /// Where its bytes begin and how many there are.
     pub start: u64,
     pub bytes: u64,
+    /// Whether those are to be unpacked.
+    pub packed: bool,
 }
 
 /// The end record, and the longest comment after it.
@@ -55,9 +58,14 @@ pub(super) fn members(file: &File, path: &Path) -> Result<Vec<Member>, DataError
         let (name, extra, comment) = (u16_at(rest, 28), u16_at(rest, 30), u16_at(rest, 32));
         let entry = rest.get(..46 + name + extra + comment).ok_or_else(damaged)?;
         let text = String::from_utf8_lossy(&entry[46..46 + name]).into_owned();
-        if u16_at(entry, 10) != 0 {
-            return Err(refuse(&format!("its array `{text}` is compressed and cannot be read by row; save it with numpy.savez")));
-        }
+        let packed = match u16_at(entry, 10) {
+            0 => false,
+            8 => true,
+            other => {
+                let problem = format!("its array `{text}` is packed by method {other}; save it with numpy.savez or savez_compressed");
+                return Err(refuse(&problem));
+            }
+        };
         let large =
             wide(&entry[46 + name..46 + name + extra], u32_at(entry, 24), u32_at(entry, 20), u32_at(entry, 42)).ok_or_else(damaged)?;
         let (bytes, header) = large;
@@ -70,13 +78,13 @@ pub(super) fn members(file: &File, path: &Path) -> Result<Vec<Member>, DataError
         if start.checked_add(bytes).is_none_or(|end| end > length) {
             return Err(damaged());
         }
-        members.push(Member { name: text, start, bytes });
+        members.push(Member { name: text, start, bytes, packed });
         rest = &rest[entry.len()..];
     }
     Ok(members)
 }
 
-/// Size and place of an entry; what does not fit 32 bits is in an extra field, in this order.
+/// Size in the file and place of an entry; what does not fit 32 bits is in an extra field, in this order.
 fn wide(mut extra: &[u8], size: u32, compressed: u32, place: u32) -> Option<(u64, u64)> {
     let mut numbers: &[u8] = &[];
     while extra.len() >= 4 {
@@ -95,8 +103,8 @@ fn wide(mut extra: &[u8], size: u32, compressed: u32, place: u32) -> Option<(u64
         }
         small => Some(u64::from(small)),
     };
-    let (size, _, place) = (next(size)?, next(compressed)?, next(place)?);
-    Some((size, place))
+    let (_, compressed, place) = (next(size)?, next(compressed)?, next(place)?);
+    Some((compressed, place))
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> usize {

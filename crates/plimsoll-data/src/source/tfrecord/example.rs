@@ -1,7 +1,8 @@
 //! `tf.train.Example`: named lists of numbers or bytes, as Protocol Buffers write them.
 
-use super::Feature;
+use super::{Feature, Kind};
 use crate::Column;
+use crate::padded::write_length;
 use plimsoll_core::DType;
 
 /// Writes one feature of an example as a row of its column, or says what is wrong.
@@ -77,10 +78,25 @@ fn list(value: &[u8], feature: &Feature, column: &Column, out: &mut [u8]) -> Res
         let copied = count.min(wanted);
         out[..copied].copy_from_slice(&raw[..copied]);
     }
-    match (count, feature.pad) {
-        (count, _) if count == wanted => Ok(()),
-        (count, true) if count < wanted => {
-            out[count * column.dtype.size()..].fill(0);
+    let size = column.dtype.size();
+    match feature.kind {
+        Kind::UpTo if count <= wanted => {
+            let each = wanted / column.shape[0];
+            if !count.is_multiple_of(each) {
+                return Err(format!("feature `{name}` has {count} values, which are no rows of {each}"));
+            }
+            out[count * size..].fill(0);
+            write_length(out, (count / each) as u32);
+            Ok(())
+        }
+        _ if count == wanted => Ok(()),
+        Kind::Padded(value) if count < wanted => {
+            let value = match column.dtype {
+                DType::I32 => (value as i32).to_ne_bytes(),
+                DType::U8 => [value as u8; 4],
+                _ => value.to_ne_bytes(),
+            };
+            out[count * size..].chunks_exact_mut(size).for_each(|element| element.copy_from_slice(&value[..size]));
             Ok(())
         }
         _ => Err(format!("feature `{name}` has {count} values where shape {:?} has {wanted}", column.shape)),

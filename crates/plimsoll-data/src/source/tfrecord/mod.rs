@@ -2,6 +2,7 @@
 
 mod example;
 mod frame;
+mod picture;
 
 use super::{Gather, Source};
 use crate::block::BlockMut;
@@ -11,24 +12,39 @@ use flate2::read::MultiGzDecoder;
 use frame::{FRAME, HEAD, Head};
 use plimsoll_core::{Bytes, DType};
 use std::fs::File;
+use std::hash::Hasher;
 use std::io::{BufReader, ErrorKind, Read};
-use std::os::unix::fs::FileExt;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A feature of an example, and the column it becomes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Feature {
     key: String,
     dtype: DType,
     shape: Vec<usize>,
-    pad: bool,
+    kind: Kind,
+}
+
+/// What becomes of a feature.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    /// All of its values have to be there.
+    Whole,
+    /// Those that are not are this number.
+    Padded(f32),
+    /// However many there are, with their number.
+    UpTo,
+    /// A picture as it is stored.
+    Picture,
 }
 
 impl Feature {
     /// A list of floats, or of whole numbers to be read as floats.
     pub fn f32(key: impl Into<String>, shape: impl Into<Vec<usize>>) -> Feature {
-        Feature { key: key.into(), dtype: DType::F32, shape: shape.into(), pad: false }
+        Feature { key: key.into(), dtype: DType::F32, shape: shape.into(), kind: Kind::Whole }
     }
 
     /// A list of whole numbers, each of which has to fit an i32.
@@ -41,10 +57,32 @@ impl Feature {
         Feature { dtype: DType::U8, ..Feature::f32(key, shape) }
     }
 
+    /// A picture, as encoded bytes: the column is one of files, for [`decode`](crate::ops::decode).
+    pub fn picture(key: impl Into<String>) -> Feature {
+        Feature { key: key.into(), dtype: DType::U8, shape: Vec::new(), kind: Kind::Picture }
+    }
+
     /// The same, filled with 0 where a record has fewer values: rows of differing length in batches of one shape.
-    pub fn padded(mut self) -> Feature {
-        self.pad = true;
-        self
+    pub fn padded(self) -> Feature {
+        self.padded_with(0.0)
+    }
+
+    /// The same, filled with this number.
+    pub fn padded_with(self, value: f32) -> Feature {
+        Feature { kind: Kind::Padded(value), ..self }
+    }
+
+    /// The same with as many values as a record has, up to the shape's first number: see [`Column::up_to`].
+    pub fn up_to(self) -> Feature {
+        Feature { kind: Kind::UpTo, ..self }
+    }
+
+    fn column(&self, name: &str) -> Column {
+        match self.kind {
+            Kind::Whole | Kind::Padded(_) => Column::new(name, self.dtype, self.shape.clone()),
+            Kind::UpTo => Column::up_to(name, self.dtype, self.shape.clone()),
+            Kind::Picture => Column::files(name),
+        }
     }
 }
 
@@ -103,9 +141,13 @@ impl TfRecord {
         Ok(())
     }
 
+    fn part(&self, row: u64) -> &Part {
+        &self.files[self.files.partition_point(|part| part.end <= row)]
+    }
+
     fn write(&self, rows: impl Iterator<Item = u64>, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
         for (index, row) in rows.enumerate() {
-            let part = &self.files[self.files.partition_point(|part| part.end <= row)];
+            let part = self.part(row);
             let at = self.places[row as usize];
             // Up to the next record of the file, or as far as the longest one reaches.
             let next = self.places.get(row as usize + 1).filter(|_| row + 1 < part.end);
@@ -114,6 +156,9 @@ impl TfRecord {
             let read = read.map_err(|error| DataError::io(format!("read byte {at} of"), &part.path, error))?;
             let record = frame::record(read).map_err(|problem| broken(&part.path, at, problem))?;
             for (at_column, (feature, column)) in self.features.iter().enumerate() {
+                if feature.kind == Kind::Picture {
+                    continue;
+                }
                 let row_bytes = column.row_bytes().get();
                 let out = &mut out.column(at_column)[index * row_bytes..][..row_bytes];
                 example::write(record, feature, column, out).map_err(|problem| broken(&part.path, at, problem))?;
@@ -138,7 +183,7 @@ fn read_up_to<'b>(file: &File, buffer: &'b mut [u8], at: u64) -> std::io::Result
 }
 
 fn columns(features: &[(&str, Feature)]) -> Result<(Schema, Vec<(Feature, Column)>), DataError> {
-    let with_columns = features.iter().map(|(name, feature)| (feature.clone(), Column::new(*name, feature.dtype, feature.shape.clone())));
+    let with_columns = features.iter().map(|(name, feature)| (feature.clone(), feature.column(name)));
     let features: Vec<(Feature, Column)> = with_columns.collect();
     Ok((Schema::new(features.iter().map(|(_, column)| column.clone()).collect())?, features))
 }
@@ -180,6 +225,41 @@ impl Source for TfRecord {
         "index"
     }
 
+    fn file(&self, row: u64, path: &mut PathBuf) {
+        path.as_mut_os_string().clear();
+        path.push(&self.part(row).path);
+    }
+
+    /// Where the picture lies. The record was checked when the row's other columns were read.
+    fn file_part(&self, row: u64) -> Result<Option<Range<u64>>, DataError> {
+        let (part, at) = (self.part(row), self.places[row as usize]);
+        let Some((feature, _)) = self.features.iter().find(|(feature, _)| feature.kind == Kind::Picture) else { return Ok(None) };
+        let mut head = [0; HEAD];
+        part.file.read_exact_at(&mut head, at).map_err(|_| cut(&part.path, at))?;
+        let Head { bytes } = Head::read(&head, LONGEST).map_err(|problem| broken(&part.path, at, problem))?;
+        let record = at + HEAD as u64..at + HEAD as u64 + bytes;
+        let found = picture::find(&part.file, record, &feature.key).map_err(|problem| broken(&part.path, at, problem))?;
+        Ok(Some(found))
+    }
+
+    fn locate(&self, row: u64, _column: usize) -> Option<(PathBuf, u64)> {
+        Some((self.part(row).path.clone(), self.places[row as usize]))
+    }
+
+    fn fingerprint(&self, rows: Range<u64>, hash: &mut dyn Hasher) -> Result<(), DataError> {
+        for (feature, _) in &self.features {
+            hash.write(feature.key.as_bytes());
+        }
+        for part in &self.files {
+            let metadata = part.file.metadata().map_err(|error| DataError::io("examine", &part.path, error))?;
+            hash.write(part.path.as_os_str().as_encoded_bytes());
+            for number in [metadata.size() as i64, metadata.mtime(), metadata.mtime_nsec(), rows.start as i64, rows.end as i64] {
+                hash.write(&number.to_le_bytes());
+            }
+        }
+        Ok(())
+    }
+
     fn describe(&self) -> String {
         let files: Vec<String> = self.files.iter().map(|part| part.path.display().to_string()).collect();
         format!("tfrecord {}", files.join(", "))
@@ -189,6 +269,11 @@ impl Source for TfRecord {
 /// Records of files compressed with gzip: a stream, as nothing says where in them a record is.
 pub(crate) fn gzipped(paths: &[PathBuf], features: &[(&str, Feature)]) -> Result<Dataset, DataError> {
     let (schema, features) = columns(features)?;
+    if let Some((feature, column)) = features.iter().find(|(feature, _)| feature.kind == Kind::Picture) {
+        let problem =
+            format!("is the picture `{}` in packed files, where no record can be found by its number; unpack the files", feature.key);
+        return Err(DataError::Schema { column: column.name.clone(), problem });
+    }
     for path in paths {
         File::open(path).map_err(|error| DataError::io("open", path, error))?;
     }

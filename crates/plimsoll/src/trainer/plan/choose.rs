@@ -3,6 +3,7 @@
 
 use super::offload;
 use super::pipelines::{Pipelines, pipelines};
+use super::split::{described, planned_graphs};
 use super::{Count, DeviceLine, HOST, Infeasible, OFFLOAD, Request, RunPlan, Taken, Variant};
 use crate::allow::{Allow, Permission};
 use crate::checkpoint::Checkpoints;
@@ -12,6 +13,7 @@ use plimsoll_core::plan::recompute::{self, Again, Effort, FitError};
 use plimsoll_core::plan::{self, Certificate, Plan, check, check_same, layout};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Graph};
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -33,7 +35,7 @@ pub(super) struct Candidate {
     fixed: Vec<(String, Bytes)>,
     /// What stands under the device's own line, if it has one.
     on_device: Option<Vec<(String, Bytes)>>,
-    /// The graphs it was laid out from, if they are not the model's own: with copies to and from elsewhere in them.
+    /// The graphs it was laid out from, if they are not the model's own: with layers in pieces, or copies to and from elsewhere in them.
     pub written: Option<Arc<Vec<(Role, Graph)>>>,
 }
 
@@ -62,6 +64,14 @@ impl Candidate {
         self.least <= lines.host && self.device_total() <= lines.device
     }
 
+    /// By how much it is over its line.
+    pub fn excess(&self, lines: Lines) -> Bytes {
+        match &self.on_device {
+            Some(_) => self.device_total().saturating_sub(lines.device),
+            None => self.least.saturating_sub(lines.host),
+        }
+    }
+
     /// The same, laid out from these graphs.
     pub fn from(self, written: Option<Arc<Vec<(Role, Graph)>>>) -> Candidate {
         Candidate { written, ..self }
@@ -85,8 +95,8 @@ impl Candidate {
 
     /// Predicted seconds of a whole batch.
     pub fn seconds(&self, request: &Request<'_>) -> f64 {
-        let rate = request.device.copy_rate();
-        let of = |role: Role, rows: usize| self.memory.program(role).map_or(0.0, |program| program.seconds(rows, request.pace, rate));
+        let (pace, rate) = (request.pace, request.copy_rate);
+        let of = |role: Role, rows: usize| self.memory.program(role).map_or(0.0, |program| program.seconds(rows, pace, rate));
         match request.batch.div_ceil(self.micro_batch) {
             1 => of(Role::Step, request.batch),
             pieces => {
@@ -98,7 +108,12 @@ impl Candidate {
 
     /// Whether nothing was done to the largest pieces.
     fn untouched(&self, whole: &Candidate) -> bool {
-        self.micro_batch == whole.micro_batch && self.again().nodes.is_empty() && self.memory.backing == Bytes::ZERO
+        self.micro_batch == whole.micro_batch && self.again().nodes.is_empty() && self.memory.backing == Bytes::ZERO && !self.is_cut()
+    }
+
+    /// Whether layers are computed in pieces of their rows.
+    pub fn is_cut(&self) -> bool {
+        self.memory.programs.iter().any(|program| program.graph.pieces() > 1)
     }
 
     /// What the program that computes most again computes again.
@@ -136,27 +151,30 @@ pub(in crate::trainer) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
     match chosen {
         Some((request, candidate, on_the_way)) => {
             let taken = choices(&request, &candidate, on_the_way)?;
-            Ok(RunPlan { taken, ..run_plan(&request, lines, candidate, start)? })
+            described(&request, RunPlan { taken, ..run_plan(&request, lines, candidate, start)? })
         }
         None => {
             // What would be said to be the least is taken if it is enough.
+            let request = &Request { in_pieces: request.allow.has(Permission::Split), ..request.clone() };
             let least = smallest(request, lines, request.allow, &ways(request, request.allow))?;
             if least.fits(lines) {
-                return run_plan(&varied(request, least.variant)?, lines, least, start);
+                let request = varied(request, least.variant)?;
+                return described(&request, run_plan(&request, lines, least, start)?);
             }
             Err(Error::Infeasible(Box::new(infeasible(request, lines, least, start)?)))
         }
     }
 }
 
-/// What each choice saved and cost, from what was asked for on: fewer bits, then smaller pieces, then computing again.
+/// What each choice saved and cost, from what was asked for on: fewer bits, then smaller pieces, then layers in pieces, computing again and leaving.
 fn choices(request: &Request<'_>, chosen: &Candidate, on_the_way: Vec<Candidate>) -> Result<Vec<Taken>> {
     let mut way: Vec<(Vec<Permission>, Candidate)> =
         on_the_way.into_iter().map(|whole| (whole.variant.permissions().collect(), whole)).collect();
     let last = &way[way.len() - 1].1;
     let again = (!chosen.again().nodes.is_empty()).then_some(Permission::Recompute);
     let elsewhere = (chosen.memory.backing > Bytes::ZERO).then_some(Permission::Offload);
-    let more: Vec<Permission> = again.into_iter().chain(elsewhere).collect();
+    let cut = chosen.is_cut().then_some(Permission::Split);
+    let more: Vec<Permission> = cut.into_iter().chain(again).chain(elsewhere).collect();
     if chosen.micro_batch != last.micro_batch {
         let pieces = if more.is_empty() { chosen.clone() } else { candidate(request, chosen.micro_batch)? };
         way.push((vec![Permission::Microbatch], pieces));
@@ -187,8 +205,37 @@ fn varied<'a>(request: &Request<'a>, variant: Variant) -> Result<Request<'a>> {
     Ok(Request { programs, variant, precision, ..request.clone() })
 }
 
-/// The largest pieces of one variant as they are, and its fastest plan that stays under the lines.
+/// The largest pieces of one variant as they are, and its fastest plan that stays under the lines: with its heaviest layers in pieces of their rows, or with
+/// tensors that leave, where that is allowed and faster.
 fn fastest(request: &Request<'_>, lines: Lines) -> Result<(Candidate, Option<Candidate>)> {
+    let (plain, too_large) = fastest_as_written(request, lines)?;
+    let whole = too_large.first().or(plain.as_ref()).expect("there is always a way to try").clone();
+    if plain.as_ref().is_some_and(|found| found.untouched(&whole)) {
+        return Ok((whole, plain));
+    }
+    let in_pieces = Request { in_pieces: true, ..request.clone() };
+    let (cut, too_large_cut) = match planned_graphs(&in_pieces, request.batch)? {
+        Cow::Owned(_) if request.allow.has(Permission::Split) => fastest_as_written(&in_pieces, lines)?,
+        // It is not allowed, or there is nothing to cut.
+        _ => (None, Vec::new()),
+    };
+    let faster = |a: Option<Candidate>, b: Option<Candidate>| match (a, b) {
+        (Some(a), Some(b)) => Some(if b.seconds(request) < a.seconds(request) { b } else { a }),
+        (a, b) => a.or(b),
+    };
+    let mut found = faster(plain, cut);
+    if offload::considered(request, found.is_some()) {
+        let mut elsewhere = offload::fastest(request, &too_large, lines)?;
+        if elsewhere.is_none() && !too_large_cut.is_empty() {
+            elsewhere = offload::fastest(&in_pieces, &too_large_cut, lines)?;
+        }
+        found = faster(found, elsewhere);
+    }
+    Ok((whole, found))
+}
+
+/// The fastest plan in which nothing leaves, with the layers as the request has them; and the pieces that are too large as they are.
+fn fastest_as_written(request: &Request<'_>, lines: Lines) -> Result<(Option<Candidate>, Vec<Candidate>)> {
     let mut too_large: Vec<Candidate> = Vec::new();
     let mut chosen: Option<Candidate> = None;
     for micro_batch in ways(request, request.allow) {
@@ -212,21 +259,7 @@ fn fastest(request: &Request<'_>, lines: Lines) -> Result<(Candidate, Option<Can
             }
         }
     }
-    if offload::considered(request, chosen.is_some()) {
-        let mut compared = 0;
-        for large in &too_large {
-            if let Some(found) = offload::fitted(request, large, lines)? {
-                let faster = chosen.as_ref().is_none_or(|chosen| found.seconds(request) < chosen.seconds(request));
-                chosen = if faster { Some(found) } else { chosen };
-                compared += 1;
-            }
-            if compared == COMPARED {
-                break;
-            }
-        }
-    }
-    let whole = too_large.into_iter().next().or_else(|| chosen.clone()).expect("there is always a way to try");
-    Ok((whole, chosen))
+    Ok((chosen, too_large))
 }
 
 /// The same pieces with values computed again, if that is enough; else the smallest arena that was found.
@@ -287,7 +320,7 @@ pub(in crate::trainer) fn prove(request: &Request<'_>, certificate: &Certificate
     wrong(first.unwrap_or_default())
 }
 
-fn graphs<'a>(request: &Request<'a>, micro_batch: usize) -> Result<&'a [(Role, Graph)]> {
+pub(super) fn graphs<'a>(request: &Request<'a>, micro_batch: usize) -> Result<&'a [(Role, Graph)]> {
     if micro_batch == request.batch { Ok(&request.programs.whole) } else { Ok(request.programs.accumulating()?) }
 }
 
@@ -338,12 +371,14 @@ pub(super) fn least_again(request: &Request<'_>, plain: Candidate) -> Result<Can
     Ok(plain)
 }
 
-fn infeasible(request: &Request<'_>, lines: Lines, least: Candidate, start: Instant) -> Result<Infeasible> {
+/// Why there is no plan, and what would do.
+pub(super) fn infeasible(request: &Request<'_>, lines: Lines, least: Candidate, start: Instant) -> Result<Infeasible> {
     let pipeline = pipelines(request, least.feed_rows, None)?;
     let on_host = least.least > lines.host || least.on_device.is_none();
     let own = |candidate: &Candidate| if on_host { candidate.least } else { candidate.device_total() };
     let mut least_with = Vec::new();
     let more = [
+        request.allow.with(Permission::Split),
         request.allow.with(Permission::Recompute),
         request.allow.with(Permission::Microbatch),
         request.allow.with(Permission::Microbatch).with(Permission::MicrobatchBatchnorm),
@@ -363,7 +398,8 @@ fn infeasible(request: &Request<'_>, lines: Lines, least: Candidate, start: Inst
             // Hints need not be the very least: whole batches and single rows are enough to look at.
             let ways = ways(request, allow);
             let ends = if ways.len() > 2 { vec![ways[0], ways[ways.len() - 1]] } else { ways };
-            let with = own(&smallest(request, lines, allow, &ends)?);
+            let request = Request { in_pieces: allow.has(Permission::Split), ..request.clone() };
+            let with = own(&smallest(&request, lines, allow, &ends)?);
             if with < own(&least) {
                 least_with.push((allow, with));
             }
@@ -413,6 +449,9 @@ pub(super) fn run_plan(request: &Request<'_>, lines: Lines, candidate: Candidate
     if candidate.memory.backing > Bytes::ZERO {
         used.push(Permission::Offload);
     }
+    if candidate.is_cut() {
+        used.push(Permission::Split);
+    }
     if pieces > 1 {
         used.push(Permission::Microbatch);
         if request.programs.batch_statistics {
@@ -442,6 +481,7 @@ pub(super) fn run_plan(request: &Request<'_>, lines: Lines, candidate: Candidate
         flops,
         predicted_s: candidate.seconds(request),
         by_measured_speeds: request.measured,
+        split: None,
         again,
         precision: request.precision,
         allow: request.allow,
@@ -461,7 +501,7 @@ pub(super) fn run_plan(request: &Request<'_>, lines: Lines, candidate: Candidate
 }
 
 /// The micro-batches to try, largest first. Those the planner picks divide the batch, so that the pipeline can deliver them one by one.
-fn ways(request: &Request<'_>, allow: Allow) -> Vec<usize> {
+pub(super) fn ways(request: &Request<'_>, allow: Allow) -> Vec<usize> {
     let cut = allow.has(Permission::Microbatch) && (!request.programs.batch_statistics || allow.has(Permission::MicrobatchBatchnorm));
     match request.micro_batch {
         Some(rows) => vec![rows.clamp(1, request.batch)],
@@ -480,14 +520,19 @@ fn divisors(number: usize) -> Vec<usize> {
 
 /// The batch in pieces of this size, everything kept that is needed again.
 pub(super) fn candidate(request: &Request<'_>, micro_batch: usize) -> Result<Candidate> {
-    finish(request, micro_batch, layout(graphs(request, micro_batch)?, micro_batch, request.device)?)
+    let graphs = planned_graphs(request, micro_batch)?;
+    let plain = finish(request, micro_batch, layout(&graphs, micro_batch, request.device)?)?;
+    Ok(match graphs {
+        Cow::Borrowed(_) => plain,
+        Cow::Owned(written) => plain.from(Some(Arc::new(written))),
+    })
 }
 
 /// Checks a layout and puts everything else that the run holds beside it.
 pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) -> Result<Candidate> {
     let planned: Vec<&Graph> = memory.programs.iter().map(|program| &program.graph).collect();
     check(&memory.certificate(), &planned)?;
-    // Where something is computed again or leaves the graph is another one: it has to give the same results.
+    // Where something is computed again or in pieces, or leaves, the graph is another one: it has to give the same results.
     for (program, (_, graph)) in memory.programs.iter().zip(graphs(request, micro_batch)?) {
         if !program.again.nodes.is_empty() || program.graph.pieces() > 1 || memory.backing > Bytes::ZERO {
             check_same(graph, &program.graph, request.device, micro_batch)?;

@@ -34,7 +34,8 @@ pub struct LargestBatch {
 /// forward pass. None if not even one row fits.
 pub(in crate::trainer) fn largest_batch(request: &Request<'_>) -> Result<Option<LargestBatch>> {
     let (start, lines) = (Instant::now(), Lines::of(request));
-    let whole = |batch: usize| Request { batch, micro_batch: Some(batch), ..request.clone() };
+    let whole =
+        |batch: usize| Request { batch, micro_batch: Some(batch), in_pieces: request.allow.has(Permission::Split), ..request.clone() };
     let plain = |batch: usize| -> Result<Option<Candidate>> {
         let found = candidate(&whole(batch), batch)?;
         Ok(found.fits(lines).then_some(found))

@@ -4,13 +4,14 @@ mod choose;
 mod largest;
 mod offload;
 mod pipelines;
+mod split;
 mod sweep;
 
 use super::programs::Programs;
 use super::variants::{Variant, Variants};
 use crate::allow::{Allow, Permission};
 use crate::precision::Precision;
-use plimsoll_core::device::Device;
+use plimsoll_core::device::{CopyRate, Device};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::plan::recompute::{Again, Pace};
 use plimsoll_core::step::Role;
@@ -20,10 +21,10 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use largest::LargestBatch;
+pub use split::InPieces;
 pub use sweep::{Sweep, SweepPoint};
 
-pub(super) use choose::plan_run;
-pub(super) use choose::prove;
+pub(super) use choose::{plan_run, prove};
 pub(super) use largest::largest_batch;
 pub(super) use sweep::sweep;
 
@@ -66,6 +67,8 @@ pub struct RunPlan {
     pub flops: u64,
     /// What a program of the step computes again, and what that costs for one micro-batch.
     pub again: Again,
+    /// The layers that are computed in pieces of their rows, if some are.
+    pub split: Option<InPieces>,
     /// Predicted seconds of a whole batch.
     pub predicted_s: f64,
     /// Whether that comes from measurements of the device, or from built-in rates.
@@ -220,9 +223,13 @@ pub(super) struct Request<'a> {
     pub allow: Allow,
     pub count: Count,
     pub precision: Precision,
+    /// Whether the heaviest layers are computed in pieces of their rows, where they can be.
+    pub in_pieces: bool,
     pub pace: &'a dyn Pace,
     /// Whether the pace was measured.
     pub measured: bool,
+    /// How fast tensors leave and come back.
+    pub copy_rate: CopyRate,
 }
 
 impl RunPlan {

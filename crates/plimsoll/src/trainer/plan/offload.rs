@@ -1,7 +1,7 @@
 //! Ways to fit in which tensors leave the device's memory between uses: optimiser state first, then values of the forward part, to the host's
 //! pinned memory or, on a device that shares that, to a file.
 
-use super::choose::{Candidate, Lines, finish, least_again, within};
+use super::choose::{Candidate, Lines, computed_again, finish, least_again};
 use super::{Count, Request};
 use crate::allow::{Allow, Permission};
 use crate::error::Result;
@@ -67,6 +67,21 @@ impl Leaving {
         }
     }
 
+    /// How many of the states have this many bytes.
+    fn states_of(&self, plain: &Candidate, bytes: Bytes) -> usize {
+        let sizes = self.states.iter().map(|state| plain.memory.states[state.0 as usize].size);
+        1 + reaching(sizes, bytes)
+    }
+
+    /// Which share of the values has this many bytes in the program that holds most.
+    fn share_of(&self, request: &Request<'_>, plain: &Candidate, bytes: Bytes) -> Result<usize> {
+        let largest = plain.memory.programs.iter().enumerate().max_by_key(|(_, program)| program.arena).map_or(0, |(i, _)| i);
+        let graph = &plain.graphs(request)?[largest].1;
+        let values = &self.values[largest];
+        let count = 1 + reaching(values.iter().map(|value| graph.ty(*value).bytes(plain.micro_batch)), bytes);
+        Ok((count * SHARES).div_ceil(values.len().max(1)))
+    }
+
     /// The same pieces with the first of the states and a share of the values elsewhere.
     fn plan(&self, request: &Request<'_>, plain: &Candidate, states: usize, share: usize) -> Result<Candidate> {
         let some = |values: &Vec<ValueId>| values[..(values.len() * share).div_ceil(SHARES)].to_vec();
@@ -77,27 +92,52 @@ impl Leaving {
     }
 }
 
+/// How many sizes stand before the one with which their sum reaches `bytes`.
+fn reaching(sizes: impl Iterator<Item = Bytes>, bytes: Bytes) -> usize {
+    let mut sum = Bytes::ZERO;
+    sizes
+        .take_while(|size| {
+            sum += *size;
+            sum < bytes
+        })
+        .count()
+}
+
+/// The fastest of the largest pieces that fit in this way: the first that do on a device of its own, of two on one that pays with a file for all.
+pub(super) fn fastest(request: &Request<'_>, too_large: &[Candidate], lines: Lines) -> Result<Option<Candidate>> {
+    let compared = if request.device.shares_host_memory() { 2 } else { 1 };
+    let mut found: Vec<Candidate> = Vec::new();
+    for plain in too_large {
+        found.extend(fitted(request, plain, lines)?);
+        if found.len() == compared {
+            break;
+        }
+    }
+    Ok(found.into_iter().min_by(|a, b| a.seconds(request).total_cmp(&b.seconds(request))))
+}
+
 /// The same pieces with as little as possible elsewhere, and the rest computed again if that is allowed and faster. None if not even all of it
 /// makes them fit.
-pub(super) fn fitted(request: &Request<'_>, plain: &Candidate, lines: Lines) -> Result<Option<Candidate>> {
+fn fitted(request: &Request<'_>, plain: &Candidate, lines: Lines) -> Result<Option<Candidate>> {
     let leaving = Leaving::of(request, plain)?;
     let all = leaving.states.len();
-    let by_states = fewest(all, lines, |states| leaving.plan(request, plain, states, 0))?;
+    let excess = plain.excess(lines);
+    let by_states = fewest(all, leaving.states_of(plain, excess), lines, |states| leaving.plan(request, plain, states, 0))?;
     let mut found: Vec<Candidate> = Vec::new();
     if by_states.is_none() {
-        found.extend(fewest(SHARES, lines, |share| leaving.plan(request, plain, all, share))?);
+        let more = excess.saturating_sub(leaving.states.iter().map(|state| plain.memory.states[state.0 as usize].size).sum());
+        let guess = leaving.share_of(request, plain, more)?;
+        found.extend(fewest(SHARES, guess, lines, |share| leaving.plan(request, plain, all, share))?);
     }
     if !request.device.shares_host_memory() {
-        found.extend(fewest(SHARES, lines, |share| leaving.plan(request, plain, 0, share))?);
+        let guess = leaving.share_of(request, plain, excess)?;
+        found.extend(fewest(SHARES, guess, lines, |share| leaving.plan(request, plain, 0, share))?);
     }
     if by_states.is_none() && request.allow.has(Permission::Recompute) {
         let shares: &[usize] = if found.is_empty() { &[0, SHARES] } else { &[0] };
         for share in shares {
             let large = leaving.plan(request, plain, all, *share)?;
-            if let Some(limit) = large.arena_limit(lines)
-                && let Ok(again) = within(request, &large, limit, Effort::default(), None)?
-                && again.fits(lines)
-            {
+            if let Ok(again) = computed_again(request, &large, lines, Effort::default(), None)? {
                 found.push(again);
                 break;
             }
@@ -118,31 +158,26 @@ pub(super) fn fitted(request: &Request<'_>, plain: &Candidate, lines: Lines) -> 
 /// The candidate with its copies moved away from what waits for them, where there is room.
 fn early(request: &Request<'_>, candidate: Candidate, lines: Lines) -> Result<Candidate> {
     let Some(limit) = candidate.arena_limit(lines) else { return Ok(candidate) };
-    let memory = ahead(&candidate.memory, request.device, limit, request.pace)?;
+    let memory = ahead(&candidate.memory, request.device, limit, request.pace, request.copy_rate)?;
     let moved = finish(request, candidate.micro_batch, memory)?.from(candidate.written.clone());
     Ok(if moved.fits(lines) { moved } else { candidate })
 }
 
-/// The plan with the smallest number up to `most` that fits.
-fn fewest(most: usize, lines: Lines, plan: impl Fn(usize) -> Result<Candidate>) -> Result<Option<Candidate>> {
-    if most == 0 {
-        return Ok(None);
-    }
-    let mut best = match plan(most)? {
-        candidate if candidate.fits(lines) => candidate,
-        _ => return Ok(None),
-    };
-    let (mut bad, mut good) = (0, most);
-    while good - bad > 1 {
-        let middle = bad + (good - bad) / 2;
-        let candidate = plan(middle)?;
-        if candidate.fits(lines) {
-            (best, good) = (candidate, middle);
-        } else {
-            bad = middle;
+/// The plan with the first number up to `most` that fits, from the number that should be enough by its bytes.
+fn fewest(most: usize, guess: usize, lines: Lines, plan: impl Fn(usize) -> Result<Candidate>) -> Result<Option<Candidate>> {
+    let guess = guess.clamp(1.min(most), most);
+    let mut tried = 0;
+    for quarters in [0, 1, 2, 4] {
+        let number = guess + (most - guess) * quarters / 4;
+        if number > tried {
+            let candidate = plan(number)?;
+            if candidate.fits(lines) {
+                return Ok(Some(candidate));
+            }
+            tried = number;
         }
     }
-    Ok(Some(best))
+    Ok(None)
 }
 
 /// The smallest ways in which everything leaves that may, with the rest computed again if that is allowed.

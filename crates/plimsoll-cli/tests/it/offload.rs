@@ -1,0 +1,116 @@
+//! Runs whose optimiser state is in a file: planned, proven, inside the system's limit, killed, resumed, and on a disk that is full.
+
+use super::limits::within;
+use super::resume::{kill_after, weights};
+use super::{Sandbox, program};
+use serde_json::{Value, json};
+use std::process::Command;
+
+/// A run whose optimiser state is most of what it holds, and a line that only a file for a half of that can meet.
+fn wide(sandbox: &Sandbox) -> String {
+    let layers = ["{ type = \"dense\", units = 384, activation = \"relu\" }"; 6].join(", ");
+    let data = "[data]\nsource = \"random\"\nrows = 192\nx = [64]\ny = [8]\n";
+    let train = "[train]\nbatch = 32\nepochs = 3\nloss = \"mse\"\nseed = 3\n[checkpoint]\nevery_steps = 4\n";
+    sandbox.write("wide.toml", format!("{data}[model]\nlayers = [{layers}, {{ type = \"dense\", units = 8 }}]\n{train}"));
+    let free = sandbox.json(&["plan", "wide.toml", "--json", "--host-memory", "1GiB"]);
+    let (total, optimiser) = (free["peak_bytes"]["host"].as_u64().unwrap(), free["by_owner"]["optimiser"].as_u64().unwrap());
+    assert!(free["arena_bytes"].as_u64().unwrap() < optimiser / 2, "{free}");
+    (total - optimiser / 2).to_string()
+}
+
+fn tight<'a>(line: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    ["train", "wide.toml", "--host-memory", line, "--allow", "offload", "--quiet"].into_iter().chain(more.iter().copied()).collect()
+}
+
+#[test]
+fn a_run_that_only_fits_with_a_file_stays_inside_a_hard_limit_and_ends_the_same() {
+    let sandbox = Sandbox::new("offload");
+    let line = wide(&sandbox);
+    sandbox.succeed(&["train", "wide.toml", "--out", "free", "--quiet"]);
+    let bytes = line.parse().unwrap();
+    let output = within(bytes, "offload", &tight(&line, &["--out", "tight", "--json"]), &sandbox);
+    assert!(output.status.success(), "{:?}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let measured = document["measured_peak_rss_bytes"].as_u64().unwrap();
+    assert!(measured <= document["planned_bytes"].as_u64().unwrap() && measured <= bytes, "{document}");
+    assert!(weights(&sandbox, "free") == weights(&sandbox, "tight"));
+    let plan: Value = serde_json::from_slice(&std::fs::read(sandbox.path("tight/plan.json")).unwrap()).unwrap();
+    assert_eq!((&plan["used"], &plan["results_unchanged"]), (&json!(["offload"]), &json!(true)));
+    assert!(plan["offload_bytes"].as_u64().unwrap() > 1 << 20, "{plan}");
+    let names = sandbox.path("tight").read_dir().unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert_eq!(names.filter(|name| name.contains("offload")).count(), 0, "nothing is left of the file");
+}
+
+#[test]
+fn killed_with_its_state_in_a_file_it_goes_on_to_the_same_end() {
+    let sandbox = Sandbox::new("offload-killed");
+    let line = wide(&sandbox);
+    sandbox.succeed(&tight(&line, &["--out", "whole"]));
+    let mut killed = 0;
+    for attempt in 0..8 {
+        let more: &[&str] = if attempt == 0 { &["--out", "cut"] } else { &["--out", "cut", "--resume"] };
+        if !kill_after(&sandbox, &tight(&line, more), 60 + 45 * attempt) {
+            break;
+        }
+        killed += 1;
+    }
+    sandbox.succeed(&tight(&line, &["--out", "cut", "--resume"]));
+    assert!(killed > 0);
+    assert!(weights(&sandbox, "whole") == weights(&sandbox, "cut"), "other weights after {killed} kills");
+    let names = sandbox.path("cut").read_dir().unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert_eq!(names.filter(|name| name.contains("offload")).count(), 0, "kills leave nothing behind");
+}
+
+#[test]
+fn a_disk_without_room_is_an_error_with_a_way_out() {
+    let sandbox = Sandbox::new("offload-full");
+    let line = wide(&sandbox);
+    // Files may grow to a mebibyte; the state takes more.
+    let script = "trap '' XFSZ; ulimit -f 2048; exec \"$0\" \"$@\"";
+    let arguments = tight(&line, &["--out", "run"]);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).arg(program()).args(&arguments).env("PLIMSOLL_NO_CALIBRATE", "1");
+    let output = shell.current_dir(&sandbox.folder).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.starts_with("error: cpu: the file of ") && error.contains("could not be written: File too large"), "{error}");
+    assert!(
+        error.trim_end().ends_with("make room there, run in a folder on another disk, or leave `offload` out of what is allowed"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_written_plan_is_proven_and_an_edited_one_refused() {
+    let sandbox = Sandbox::new("offload-check");
+    let line = wide(&sandbox);
+    let plan = ["plan", "wide.toml", "--host-memory", &line, "--allow", "offload", "--out", "plan.json", "--json"];
+    assert!(sandbox.json(&plan)["offload_bytes"].as_u64().unwrap() > 0);
+    assert!(sandbox.succeed(&["check", "plan.json"]).starts_with("holds: "));
+    let good: Value = serde_json::from_slice(&std::fs::read(sandbox.path("plan.json")).unwrap()).unwrap();
+    let refusal = |edit: &dyn Fn(&mut Value)| {
+        let mut edited = good.clone();
+        edit(&mut edited);
+        assert_ne!(edited, good, "the edit changed nothing");
+        sandbox.write("edited.json", edited.to_string());
+        let (code, said) = sandbox.fail(&["check", "edited.json"]);
+        assert_eq!(code, 1, "{said}");
+        assert!(said.contains("the plan"), "{said}");
+    };
+    let steps = "/certificate/programs/0/steps";
+    let find = |plan: &Value, op: &str| plan.pointer(steps).unwrap().as_array().unwrap().iter().position(|step| step["op"] == op).unwrap();
+    refusal(&|plan| {
+        let load = find(plan, "load");
+        plan.pointer_mut(steps).unwrap().as_array_mut().unwrap().remove(load);
+    });
+    refusal(&|plan| {
+        let store = find(plan, "store");
+        let list = plan.pointer_mut(steps).unwrap().as_array_mut().unwrap();
+        let step = list.remove(store);
+        list.push(step);
+    });
+    refusal(&|plan| plan["certificate"]["backing"] = json!(64));
+    refusal(&|plan| plan["certificate"]["stored"] = json!([]));
+    let listed = sandbox.succeed(&["plan", "wide.toml", "--host-memory", &line, "--allow", "offload", "--log-placement"]);
+    assert!(listed.contains("offloaded to a file at "), "{listed}");
+}

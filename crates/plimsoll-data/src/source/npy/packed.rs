@@ -1,0 +1,151 @@
+//! Arrays that `numpy.savez_compressed` wrote: rows one after the other, as nothing says where in packed bytes a row is.
+
+use super::convert::{self, DoesNotFit};
+use super::header::{Element, Header};
+use super::zip::Member;
+use crate::dataset::Dataset;
+use crate::{Column, DataError, Schema, Tensor};
+use flate2::bufread::DeflateDecoder;
+use plimsoll_core::{Bytes, DType};
+use std::fs::File;
+use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What unpacking an array takes: its window, and the buffers before and after it.
+const UNPACKING: Bytes = Bytes::kib(192);
+
+/// Bytes that are unpacked at a time.
+const AT_ONCE: usize = 32 << 10;
+
+/// One array and where its bytes are.
+struct Array {
+    path: PathBuf,
+    member: Member,
+    column: Column,
+    element: Element,
+    rows: u64,
+}
+
+/// The rows of packed arrays, each with the name of its column.
+pub(super) fn stream(path: &Path, members: Vec<(&str, Member)>) -> Result<Dataset, DataError> {
+    let arrays: Vec<Array> = members.into_iter().map(|(name, member)| Array::open(path, name, member)).collect::<Result<_, _>>()?;
+    let Some(first) = arrays.first() else {
+        return Err(DataError::Stage("a data set of arrays needs at least one; name one for each column".into()));
+    };
+    let rows = first.rows;
+    if let Some(other) = arrays.iter().find(|array| array.rows != rows) {
+        let problem = format!(
+            "its array `{}` has {rows} rows and `{}` has {}; columns of one data set need the same number of rows",
+            first.member.name, other.member.name, other.rows
+        );
+        return Err(DataError::Npy { path: path.to_path_buf(), problem });
+    }
+    let schema = Schema::new(arrays.iter().map(|array| array.column.clone()).collect())?;
+    // A row as it is stored, as it is delivered, and on its way.
+    let held = arrays.iter().map(|array| UNPACKING + Bytes(array.raw_row() as u64) + array.column.row_bytes() * 2).sum();
+    let arrays: Arc<[Array]> = arrays.into();
+    let make = move |_epoch| Unpacked { arrays: Arc::clone(&arrays), readers: None, row: 0 };
+    Ok(Dataset::from_generator_holding(schema, held, make).assert_cardinality(rows))
+}
+
+impl Array {
+    fn open(path: &Path, name: &str, member: Member) -> Result<Array, DataError> {
+        let mut reader = Reader::open(path, &member)?;
+        let Header { element, shape, .. } = Header::read_with(path, 0, &mut |buffer, _offset| reader.bytes.read_exact(buffer))?;
+        let refuse = |problem: String| Err(DataError::Npy { path: path.to_path_buf(), problem });
+        let Some((&rows, shape)) = shape.split_first() else {
+            return refuse(format!("its array `{}` is a single number; save one whose first dimension is the row", member.name));
+        };
+        let column = Column::new(name, element.delivered(), shape);
+        if column.row_bytes() > Bytes::gib(1) {
+            return refuse(format!(
+                "its array `{}` has rows of {}, too large to unpack; save it with numpy.savez",
+                member.name,
+                column.row_bytes()
+            ));
+        }
+        Ok(Array { path: path.to_path_buf(), member, column, element, rows: rows as u64 })
+    }
+
+    /// Bytes of one row as it is stored.
+    fn raw_row(&self) -> usize {
+        self.column.elements() * self.element.size()
+    }
+
+    fn damaged(&self, row: u64, what: impl std::fmt::Display) -> DataError {
+        let problem = format!("its array `{}` cannot be unpacked at row {row} ({what}); copy or write it again", self.member.name);
+        DataError::Npy { path: self.path.clone(), problem }
+    }
+}
+
+/// The bytes of a member, unpacked.
+struct Reader {
+    bytes: BufReader<Box<dyn Read + Send>>,
+    raw: Vec<u8>,
+    out: Vec<u8>,
+}
+
+impl Reader {
+    fn open(path: &Path, member: &Member) -> Result<Reader, DataError> {
+        let mut file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
+        file.seek(SeekFrom::Start(member.start)).map_err(|error| DataError::io("read", path, error))?;
+        let stored = BufReader::with_capacity(AT_ONCE, file.take(member.bytes));
+        let bytes: Box<dyn Read + Send> = if member.packed { Box::new(DeflateDecoder::new(stored)) } else { Box::new(stored) };
+        Ok(Reader { bytes: BufReader::with_capacity(AT_ONCE, bytes), raw: Vec::new(), out: Vec::new() })
+    }
+}
+
+/// The rows of one epoch.
+struct Unpacked {
+    arrays: Arc<[Array]>,
+    readers: Option<Vec<Reader>>,
+    row: u64,
+}
+
+impl Unpacked {
+    fn open(&self) -> Result<Vec<Reader>, DataError> {
+        let open = |array: &Array| {
+            let mut reader = Reader::open(&array.path, &array.member)?;
+            // The head was looked at before; the file may have changed since.
+            let header = Header::read_with(&array.path, 0, &mut |buffer, _offset| reader.bytes.read_exact(buffer))?;
+            if header.element != array.element || header.shape[1..] != array.column.shape {
+                return Err(array.damaged(0, "it changed while it was read"));
+            }
+            reader.raw = vec![0; array.raw_row()];
+            reader.out = vec![0; array.column.row_bytes().get()];
+            Ok(reader)
+        };
+        self.arrays.iter().map(open).collect()
+    }
+
+    fn tensors(&mut self) -> Result<Vec<Tensor>, DataError> {
+        if self.readers.is_none() {
+            self.readers = Some(self.open()?);
+        }
+        let row = self.row;
+        let readers = self.readers.iter_mut().flatten();
+        let tensor =
+            |(array, reader): (&Array, &mut Reader)| {
+                reader.bytes.read_exact(&mut reader.raw).map_err(|error| array.damaged(row, error))?;
+                convert::convert(array.element, &reader.raw, &mut reader.out).map_err(|DoesNotFit { value, .. }| {
+                    DataError::DoesNotFit { path: array.path.clone(), row, value, dtype: DType::I32 }
+                })?;
+                Tensor::from_bytes(&array.column, &reader.out)
+            };
+        self.arrays.iter().zip(readers).map(tensor).collect()
+    }
+}
+
+impl Iterator for Unpacked {
+    type Item = Result<Vec<Tensor>, DataError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.row == self.arrays[0].rows {
+            return None;
+        }
+        let tensors = self.tensors();
+        self.row += 1;
+        Some(tensors)
+    }
+}

@@ -1,0 +1,148 @@
+//! Thrift's compact protocol, as far as Parquet's headers are written in it.
+
+/// What a header breaks off with.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Broken {
+    /// There are more bytes to it than were given.
+    Short,
+    /// It is none.
+    Nonsense,
+}
+
+/// Values one after the other.
+pub(super) struct Compact<'b> {
+    bytes: &'b [u8],
+    at: usize,
+}
+
+/// The kinds of values.
+const TRUE: u8 = 1;
+const BINARY: u8 = 8;
+const LIST: u8 = 9;
+const STRUCT: u8 = 12;
+
+/// No header has structures inside each other as deep as this.
+const DEEPEST: usize = 16;
+
+impl<'b> Compact<'b> {
+    pub fn new(bytes: &'b [u8]) -> Compact<'b> {
+        Compact { bytes, at: 0 }
+    }
+
+    /// How many bytes were read.
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
+    fn byte(&mut self) -> Result<u8, Broken> {
+        let byte = *self.bytes.get(self.at).ok_or(Broken::Short)?;
+        self.at += 1;
+        Ok(byte)
+    }
+
+    fn varint(&mut self) -> Result<u64, Broken> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            value |= u64::from(byte & 0x7F) << shift;
+            if byte < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err(Broken::Nonsense)
+    }
+
+    /// A whole number.
+    pub fn int(&mut self) -> Result<i64, Broken> {
+        let value = self.varint()?;
+        Ok((value >> 1) as i64 ^ -((value & 1) as i64))
+    }
+
+    /// A whole number that counts something.
+    pub fn count(&mut self) -> Result<u64, Broken> {
+        u64::try_from(self.int()?).map_err(|_| Broken::Nonsense)
+    }
+
+    pub fn binary(&mut self) -> Result<&'b [u8], Broken> {
+        let length = usize::try_from(self.varint()?).map_err(|_| Broken::Nonsense)?;
+        let end = self.at.checked_add(length).ok_or(Broken::Nonsense)?;
+        let bytes = self.bytes.get(self.at..end).ok_or(Broken::Short)?;
+        self.at = end;
+        Ok(bytes)
+    }
+
+    /// Goes through a structure: `take` reads the value of a field, and says whether it did; what it leaves is passed over.
+    pub fn fields(&mut self, mut take: impl FnMut(&mut Self, i16, u8) -> Result<bool, Broken>) -> Result<(), Broken> {
+        let mut number: i16 = 0;
+        loop {
+            let head = self.byte()?;
+            if head == 0 {
+                return Ok(());
+            }
+            number = match head >> 4 {
+                0 => i16::try_from(self.int()?).map_err(|_| Broken::Nonsense)?,
+                step => number.checked_add(i16::from(step)).ok_or(Broken::Nonsense)?,
+            };
+            let kind = head & 15;
+            if !take(self, number, kind)? {
+                self.skip(kind, 0)?;
+            }
+        }
+    }
+
+    /// The same for a list: how many elements there are.
+    pub fn list(&mut self) -> Result<usize, Broken> {
+        Ok(self.list_of()?.0)
+    }
+
+    fn list_of(&mut self) -> Result<(usize, u8), Broken> {
+        let head = self.byte()?;
+        let length = if head >> 4 == 15 { self.varint()? } else { u64::from(head >> 4) };
+        // Every element takes a byte, but for those of a structure without fields, which takes one too.
+        match usize::try_from(length) {
+            Ok(length) if length <= self.bytes.len() => Ok((length, head & 15)),
+            _ => Err(Broken::Nonsense),
+        }
+    }
+
+    fn skip(&mut self, kind: u8, depth: usize) -> Result<(), Broken> {
+        if depth > DEEPEST {
+            return Err(Broken::Nonsense);
+        }
+        match kind {
+            TRUE | 2 => {}
+            3 => drop(self.byte()?),
+            4..=6 => drop(self.varint()?),
+            7 => {
+                for _ in 0..8 {
+                    self.byte()?;
+                }
+            }
+            BINARY => drop(self.binary()?),
+            LIST | 10 => {
+                let (length, kind) = self.list_of()?;
+                for _ in 0..length {
+                    // In a list, a truth is a byte of its own.
+                    self.skip(if kind == TRUE || kind == 2 { 3 } else { kind }, depth + 1)?;
+                }
+            }
+            STRUCT => loop {
+                let head = self.byte()?;
+                if head == 0 {
+                    break;
+                }
+                if head >> 4 == 0 {
+                    self.varint()?;
+                }
+                self.skip(head & 15, depth + 1)?;
+            },
+            _ => return Err(Broken::Nonsense),
+        }
+        Ok(())
+    }
+
+    /// A truth, which is in its kind.
+    pub fn truth(kind: u8) -> bool {
+        kind == TRUE
+    }
+}

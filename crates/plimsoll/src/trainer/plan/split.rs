@@ -1,0 +1,62 @@
+//! The heaviest layers in pieces of their rows: planned beside the whole ones where those do not fit as they are, and taken if that is faster.
+
+use super::choose::graphs;
+use super::{Request, RunPlan};
+use crate::error::Result;
+use plimsoll_core::Bytes;
+use plimsoll_core::graph::Graph;
+use plimsoll_core::op::Op;
+use plimsoll_core::plan::{layout, split};
+use plimsoll_core::step::Role;
+use std::borrow::Cow;
+
+/// More pieces than this save little.
+const MOST_PIECES: usize = 16;
+
+/// Layers that are computed a piece of their rows after another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InPieces {
+    /// The layers.
+    pub layers: Vec<String>,
+    /// In how many pieces.
+    pub pieces: usize,
+    /// How much smaller the arena of everything kept becomes by that alone.
+    pub saved: Bytes,
+}
+
+/// The graphs that are planned: the model's, or those with their heaviest layers in pieces. What only predicts hands its scores over whole.
+pub(super) fn planned_graphs<'a>(request: &Request<'a>, micro_batch: usize) -> Result<Cow<'a, [(Role, Graph)]>> {
+    let graphs = graphs(request, micro_batch)?;
+    if !request.in_pieces {
+        return Ok(Cow::Borrowed(graphs));
+    }
+    let in_pieces = |(role, graph): &(Role, Graph)| {
+        let pieces = if *role == Role::Predict { None } else { split::pieces(graph, micro_batch, request.device, MOST_PIECES) };
+        pieces.and_then(|pieces| split::split(graph, micro_batch, request.device, pieces))
+    };
+    let cut: Vec<Option<Graph>> = graphs.iter().map(in_pieces).collect();
+    if cut.iter().all(Option::is_none) {
+        return Ok(Cow::Borrowed(graphs));
+    }
+    Ok(Cow::Owned(cut.into_iter().zip(graphs).map(|(cut, (role, graph))| (*role, cut.unwrap_or_else(|| graph.clone()))).collect()))
+}
+
+/// Says what was cut, and what that saves where nothing else is done.
+pub(super) fn described(request: &Request<'_>, mut plan: RunPlan) -> Result<RunPlan> {
+    // The step comes first; what only measures may be cut finer.
+    let Some(graph) = plan.memory.programs.iter().map(|program| &program.graph).find(|graph| graph.pieces() > 1) else {
+        return Ok(plan);
+    };
+    let request = &Request { in_pieces: true, ..request.clone() };
+    let whole = layout(graphs(request, plan.micro_batch)?, plan.micro_batch, request.device)?;
+    let parts = layout(&planned_graphs(request, plan.micro_batch)?, plan.micro_batch, request.device)?;
+    let (mut layers, pieces): (Vec<String>, usize) = (Vec::new(), graph.pieces());
+    for (_, node) in graph.nodes() {
+        let cuts = matches!(&node.op, Op::Slice(op) if graph.shape(node.inputs[0]).dims()[op.axis].is_batch());
+        if cuts && !layers.contains(&node.scope) {
+            layers.push(node.scope.clone());
+        }
+    }
+    plan.split = Some(InPieces { layers, pieces, saved: whole.arena.saturating_sub(parts.arena) });
+    Ok(plan)
+}

@@ -1,0 +1,138 @@
+//! Tensors that leave memory on the CPU: runs that only fit so, under their line, bit for bit as if everything had stayed.
+
+use plimsoll::prelude::*;
+use plimsoll::{Allow, Checkpoints, Error, Permission};
+use plimsoll_core::graph::StateKind;
+use std::path::Path;
+
+fn data() -> Dataset {
+    Dataset::random(RandomSpec::new(24).floats("x", [64]).floats("y", [8])).unwrap().shuffle(Shuffle::seed(5)).batch(8)
+}
+
+/// Layers whose optimiser state is most of what a run holds, and each of which is a small part of it.
+fn layers() -> Sequential {
+    (0..8).fold(Sequential::new(), |model, _| model.add(Dense::new(192).activation(Activation::Relu))).add(Dense::new(8))
+}
+
+fn wide(allow: &str) -> Trainer {
+    let trainer = Trainer::new(layers(), &data()).loss(Loss::MeanSquaredError).optimizer(Adam::default()).seed(3).threads(2);
+    trainer.allow(allow.parse::<Allow>().unwrap()).budget(line(Bytes::gib(1)))
+}
+
+fn line(bytes: Bytes) -> Budget {
+    Budget { host: Some(bytes), ..Budget::default() }
+}
+
+/// A line so low that some of the optimiser's state has no room, whatever is done about the rest.
+fn scarce(mut trainer: Trainer) -> Budget {
+    let free = trainer.plan().unwrap();
+    assert_eq!((free.offload_bytes(), free.used.contains(&Permission::Offload)), (Bytes::ZERO, false), "nothing leaves where all fits");
+    let optimiser = free.owners.iter().find(|(name, _)| name == "optimiser").unwrap().1;
+    assert!(free.memory.arena < optimiser);
+    line(free.total() - Bytes(optimiser.0 / 2))
+}
+
+/// Losses and predictions after some epochs, as bits.
+fn learnt(mut trainer: Trainer, fit: Fit<'_>) -> (Vec<u64>, Vec<u32>) {
+    let history = trainer.fit(fit).unwrap();
+    let losses = history.epochs.iter().map(|epoch| epoch.training.loss.to_bits()).collect();
+    (losses, trainer.predict(&data()).unwrap().iter().map(|x| x.to_bits()).collect())
+}
+
+#[test]
+fn what_only_fits_with_a_file_runs_and_changes_no_bit() {
+    let budget = scarce(wide("offload"));
+    let plan = wide("offload").budget(budget).plan().unwrap();
+    assert!(plan.total() <= budget.host.unwrap() && plan.results_unchanged, "{plan}");
+    assert_eq!(plan.used, [Permission::Offload]);
+    assert_eq!(plan.to_json()["offload_bytes"], plan.offload_bytes().0);
+    assert!(plan.to_string().contains("kept in a file: "), "{plan}");
+    assert!(plan.placement().contains("offloaded to a file at "), "{}", plan.placement());
+    assert!(plan.owners.iter().any(|(name, _)| name == "offload"), "the thread that copies is counted: {:?}", plan.owners);
+    assert!(learnt(wide("offload"), Fit::epochs(3)) == learnt(wide("offload").budget(budget), Fit::epochs(3)), "{plan}");
+}
+
+#[test]
+fn a_file_is_used_only_where_nothing_else_fits() {
+    let mut cut = wide("microbatch,offload");
+    let free = cut.plan().unwrap();
+    let single = wide("microbatch,offload").micro_batch(1).plan().unwrap();
+    assert!(single.memory.arena < free.memory.arena);
+    // Room for sums of gradients, but not for the whole batch, or for less than either.
+    let enough = wide("microbatch,offload").budget(line(free.total().max(single.total()))).plan().unwrap();
+    assert!(!enough.used.contains(&Permission::Offload), "{enough}");
+    let scarce = wide("microbatch,offload").budget(line(free.least.min(single.total()) - Bytes(4096))).plan().unwrap();
+    assert!(scarce.used.contains(&Permission::Offload) && scarce.offload_bytes() > Bytes::ZERO, "{scarce}");
+}
+
+#[test]
+fn a_refusal_says_what_a_file_would_save_and_that_works() {
+    let refused = match wide("none").budget(line(Bytes::mib(18))).plan() {
+        Err(Error::Infeasible(refused)) => refused,
+        other => panic!("{other:?}"),
+    };
+    let (allow, least) = refused.least_with.iter().find(|(allow, _)| *allow == "offload".parse().unwrap()).expect("that would help");
+    assert!(*least < refused.least);
+    let plan = wide(&allow.to_string()).budget(line(*least)).plan().unwrap();
+    assert_eq!(plan.total(), *least, "what is said to be enough is");
+    assert!(plan.memory.programs.iter().any(|program| !program.offloaded.is_empty()) || plan.offload_bytes() > Bytes::ZERO);
+    // A little more, so that there is also room for the rows that are predicted.
+    let budget = line(*least + Bytes::kib(64));
+    assert!(learnt(wide("none"), Fit::epochs(2)) == learnt(wide("offload").budget(budget), Fit::epochs(2)));
+}
+
+#[test]
+fn sums_of_gradients_leave_too_where_batches_are_cut() {
+    let cut = || wide("offload").micro_batch(2);
+    let free = cut().plan().unwrap();
+    let owner = |name: &str| free.owners.iter().find(|(owner, _)| owner == name).unwrap().1;
+    let budget = line(free.total() - owner("optimiser") - Bytes(owner("gradient sums").0 / 4));
+    let plan = cut().budget(budget).plan().unwrap();
+    assert_eq!(plan.accumulation_steps(), 4);
+    let gone = plan.memory.states.iter().filter(|state| state.stored && state.kind == StateKind::Accumulator).count();
+    assert!(gone > 0, "{plan}");
+    assert!(learnt(cut(), Fit::epochs(2)) == learnt(cut().budget(budget), Fit::epochs(2)));
+}
+
+#[test]
+fn a_run_goes_on_from_a_checkpoint_wherever_its_state_was() {
+    let whole = learnt(wide("offload"), Fit::epochs(4));
+    // Checkpoints take some memory too.
+    let budget = line(scarce(wide("offload")).host.unwrap() + Bytes::kib(400));
+    let folder = |name: &str| std::env::temp_dir().join(format!("plimsoll-offload-{}-{name}", std::process::id()));
+    let go_on = |folder: &Path, first: Trainer, second: Trainer| {
+        let _ = std::fs::remove_dir_all(folder);
+        let fit = |epochs| Fit::epochs(epochs).checkpoints(Checkpoints::new(folder)).resume(true);
+        learnt(first, fit(2));
+        let end = learnt(second, fit(4));
+        std::fs::remove_dir_all(folder).unwrap();
+        end
+    };
+    let tight = || wide("offload").budget(budget);
+    for (name, first, second) in [("both", tight(), tight()), ("first", tight(), wide("offload")), ("second", wide("offload"), tight())] {
+        let (losses, predictions) = go_on(&folder(name), first, second);
+        assert!(predictions == whole.1 && whole.0.ends_with(&losses[losses.len() - 2..]), "{name}: {losses:?}");
+    }
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_to_is_named() {
+    let budget = scarce(wide("offload"));
+    let error = wide("offload").budget(budget).offload_folder("/no/such/folder").fit(Fit::epochs(1)).unwrap_err().to_string();
+    assert!(error.starts_with("cpu: the file of ") && error.contains(" in /no/such/folder, could not be begun: "), "{error}");
+    assert!(error.ends_with("run in another folder, or leave `offload` out of what is allowed"), "{error}");
+}
+
+#[test]
+fn a_loss_that_is_not_finite_leaves_what_is_kept_in_the_file() {
+    let budget = scarce(wide("offload"));
+    let run = |budget: Budget| {
+        let trainer = Trainer::new(layers(), &data()).loss(Loss::MeanSquaredError).optimizer(Adam::new(1e18)).seed(3).threads(2);
+        let mut trainer = trainer.allow("offload".parse().unwrap()).budget(budget);
+        let error = trainer.fit(Fit::epochs(3)).unwrap_err().to_string();
+        (error, trainer.predict(&data()).unwrap().iter().map(|x| x.to_bits()).collect::<Vec<_>>())
+    };
+    let (error, weights) = run(budget);
+    assert!(error.starts_with("the loss became "), "{error}");
+    assert_eq!((error, weights), run(line(Bytes::gib(1))));
+}
