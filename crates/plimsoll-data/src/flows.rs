@@ -35,8 +35,17 @@ impl Dataset {
         F: Fn(u64) -> I + Send + Sync + 'static,
         I: Iterator<Item = Result<Vec<Tensor>, DataError>> + Send + 'static,
     {
+        Dataset::from_rows("generator".into(), schema, held, make)
+    }
+
+    /// The same of a source that has a name.
+    pub(crate) fn from_rows<F, I>(name: String, schema: Schema, held: Bytes, make: F) -> Dataset
+    where
+        F: Fn(u64) -> I + Send + Sync + 'static,
+        I: Iterator<Item = Result<Vec<Tensor>, DataError>> + Send + 'static,
+    {
         let make = move |epoch| -> Elements { Box::new(make(epoch)) };
-        Dataset::flow(Spec::Generator { schema, held, make: Arc::new(make) })
+        Dataset::flow(Spec::Generator { name, schema, held, make: Arc::new(make) })
     }
 
     /// Keeps the rows that `keep` says yes to.

@@ -16,8 +16,11 @@ fn pairs(lengths: &'static [usize], most: usize) -> Dataset {
     })
 }
 
-/// Each batch's shape and numbers.
-fn batches(data: &Dataset, limit: Option<Bytes>) -> Result<Vec<(Vec<usize>, Vec<f32>)>, DataError> {
+/// A shape and the numbers in it.
+type Shaped = (Vec<usize>, Vec<f32>);
+
+/// What each batch is.
+fn batches(data: &Dataset, limit: Option<Bytes>) -> Result<Vec<Shaped>, DataError> {
     let plan = data.plan(limit)?;
     let ledger = Ledger::new("host", limit);
     let mut feed = Feed::start(data, &plan, &ledger, Options { epochs: Some(1), ..Options::default() })?;

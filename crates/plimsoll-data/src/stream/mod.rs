@@ -57,7 +57,7 @@ pub(crate) type Expand = Arc<dyn Fn(&Row<'_>) -> Result<Dataset, DataError> + Se
 
 /// How a stream is made.
 pub(crate) enum Spec {
-    Generator { schema: Schema, held: Bytes, make: generator::Make },
+    Generator { name: String, schema: Schema, held: Bytes, make: generator::Make },
     Filter { input: Dataset, keep: Predicate },
     TakeWhile { input: Dataset, keep: Predicate },
     Take { input: Dataset, rows: u64 },
@@ -223,7 +223,7 @@ impl Spec {
 
     fn name(&self) -> String {
         match self {
-            Spec::Generator { .. } => "generator".into(),
+            Spec::Generator { name, .. } => name.clone(),
             Spec::Filter { .. } => "filter".into(),
             Spec::TakeWhile { .. } => "take_while".into(),
             Spec::Take { rows, .. } => format!("take({rows})"),

@@ -368,18 +368,18 @@ mod tests {
         empty is no folder of classes: its class empty/ant holds no .jpg, .jpeg, .png, .webp or .gif files; put some there or remove it
         10 pictures of shapes (16 × 24, seed 0)
           held out: 5 pictures of shapes (16 × 24, seed 9)
-        `data.source` is "shape", but should be one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset; did you mean "shapes"?
+        `data.source` is "shape", but should be one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset, parquet; did you mean "shapes"?
         cannot open none.npz: No such file or directory (os error 2)
         `data.arrays` is ["a"], but should be two names, such as ["images", "labels"]
         a.txt, the record at byte 0: its length does not match its checksum; the file is damaged or no TFRecord file
-        `data.input.dtype` is "f23", but should be one of f32, i32, u8; did you mean "f32"?
+        `data.input.dtype` is "f23", but should be one of f32, i32, u8, image; did you mean "f32"?
         no file matches none-*.tar; correct the path or the pattern
         digits (train) → skip(5) → take(100) → shard(4, 1) → shuffle(seed 1) → repeat(3) → drop_remainder
           held out: digits (test)
         image_folder train → map(x: decode()) → map(x: resize(4, 4, bilinear)) → parallelism(auto) → ignore_errors(9) → batch(8) → prefetch(auto) → drop_remainder
         `data.shard` is [4, 4], but should be how many parts there are and which this is, such as [4, 0]
         unknown key `data.ignore_erors`; did you mean `data.ignore_errors`?
-        `data.source` is missing: one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset
+        `data.source` is missing: one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset, parquet
         "#);
     }
 
@@ -387,9 +387,12 @@ mod tests {
     fn records_of_pictures_threads_of_their_own_and_caches_that_choose() {
         let folder = tempfile::tempdir().unwrap();
         let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plimsoll-data/tests/reference");
-        for (from, to) in
-            [("pictures.tfrecord", "p.tfrecord"), ("examples.tfrecord", "a-1.tfrecord"), ("examples.tfrecord", "a-2.tfrecord")]
-        {
+        for (from, to) in [
+            ("snappy.parquet", "t.parquet"),
+            ("pictures.tfrecord", "p.tfrecord"),
+            ("examples.tfrecord", "a-1.tfrecord"),
+            ("examples.tfrecord", "a-2.tfrecord"),
+        ] {
             fs::copy(reference.join(from), folder.path().join(to)).unwrap();
         }
         let record = |path: &str, input: &str, rest: &str| format!("[data]\nsource = 'tfrecord'\npath = '{path}'\ninput = {input}\n{rest}");
@@ -412,6 +415,17 @@ mod tests {
             "[data]\nsource = 'parquet'\npath = 't.parquet'\ntarget = 'half'\nfeatures = ['third']".into(),
             "[data]\nsource = 'parquet'\npath = 't.parquet'\ntarget = 'few'\nrow_groups = 3".into(),
         ];
-        insta::assert_snapshot!(cases.map(|case| read(folder.path(), &case)).join("\n"), @"");
+        insta::assert_snapshot!(cases.map(|case| read(folder.path(), &case)).join("\n"), @r#"
+        tfrecord p.tfrecord → map(x: decode()) → map(x: resize(4, 4, bilinear)) → parallelism(auto) → cache(auto) → batch(8) → prefetch(auto) → deterministic(false)
+        tfrecord p.tfrecord → map(x: decode()) → map(x: flip_left_right(seed 1)) → map(x: resize(4, 4, bilinear)) → parallelism(auto) → cache(auto) → batch(8) → prefetch(auto)
+        interleave_parallel(2, 1)(tfrecord a-1.tfrecord | tfrecord a-2.tfrecord)
+        unknown key `data.interleave.cycel`; did you mean `data.interleave.cycle`?
+        tfrecord a-1.tfrecord, a-2.tfrecord → map(y: finite())
+        `data.input.padded` is "no", but should be true, or the number that stands where a record has no value
+        `data.cache` is "disk", but should be "memory", "auto" or a table such as { file = "cache.plc" }
+        parquet t.parquet → assert_cardinality(180) → shuffle(seed 1, 16.0 MiB)
+        parquet t.parquet → assert_cardinality(300) → map(y: finite())
+        `data.row_groups` is 3, but should be the first group of rows and the one after the last, such as [0, 8]
+        "#);
     }
 }

@@ -46,7 +46,7 @@ pub(super) fn stream(path: &Path, members: Vec<(&str, Member)>) -> Result<Datase
     let held = arrays.iter().map(|array| UNPACKING + Bytes(array.raw_row() as u64) + array.column.row_bytes() * 2).sum();
     let arrays: Arc<[Array]> = arrays.into();
     let make = move |_epoch| Unpacked { arrays: Arc::clone(&arrays), readers: None, row: 0 };
-    Ok(Dataset::from_generator_holding(schema, held, make).assert_cardinality(rows))
+    Ok(Dataset::from_rows(format!("npz {}", path.display()), schema, held, make).assert_cardinality(rows))
 }
 
 impl Array {

@@ -69,9 +69,10 @@ impl Dataset {
             targets => vec![x, Column::new("y", DType::F32, [targets.len()])],
         };
         let (schema, rows, held) = (Schema::new(schema)?, table.rows, table.held);
+        let name = format!("parquet {}", table.path.display());
         let table = Arc::new(table);
         let make = move |_epoch| Rows { readers: None, table: Arc::clone(&table), row: 0 };
-        Ok(Dataset::from_generator_holding(schema, held, make).assert_cardinality(rows))
+        Ok(Dataset::from_rows(name, schema, held, make).assert_cardinality(rows))
     }
 }
 

@@ -111,14 +111,14 @@ impl<'b> Compact<'b> {
         }
         match kind {
             TRUE | 2 => {}
-            3 => drop(self.byte()?),
-            4..=6 => drop(self.varint()?),
+            3 => _ = self.byte()?,
+            4..=6 => _ = self.varint()?,
             7 => {
                 for _ in 0..8 {
                     self.byte()?;
                 }
             }
-            BINARY => drop(self.binary()?),
+            BINARY => _ = self.binary()?,
             LIST | 10 => {
                 let (length, kind) = self.list_of()?;
                 for _ in 0..length {

@@ -280,7 +280,9 @@ pub(crate) fn gzipped(paths: &[PathBuf], features: &[(&str, Feature)]) -> Result
     let paths: Arc<[PathBuf]> = paths.into();
     let features: Arc<[_]> = features.into();
     let held = LONGEST_PACKED + UNPACKING;
-    Ok(Dataset::from_generator_holding(schema, held, move |_epoch| Gzipped {
+    let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    let name = format!("tfrecord {}", names.join(", "));
+    Ok(Dataset::from_rows(name, schema, held, move |_epoch| Gzipped {
         paths: Arc::clone(&paths),
         features: Arc::clone(&features),
         next: 0,

@@ -98,13 +98,13 @@ impl Fields {
         while !self.rest.is_empty() {
             let tag = self.varint(window)?;
             match tag & 7 {
-                0 => drop(self.varint(window)?),
-                1 => drop(self.take(8)?),
+                0 => _ = self.varint(window)?,
+                1 => _ = self.take(8)?,
                 2 => {
                     let bytes = self.varint(window)?;
                     return Ok(Some((tag >> 3, self.take(bytes)?)));
                 }
-                5 => drop(self.take(4)?),
+                5 => _ = self.take(4)?,
                 _ => return Err(NO_EXAMPLE.into()),
             }
         }
