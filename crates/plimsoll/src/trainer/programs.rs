@@ -265,7 +265,7 @@ fn columns(schema: &Schema, model: &Model, names: &[&str], targets: &[&Target]) 
     }
     let (read, mut all, mut labels) = (features.len(), features, Vec::with_capacity(names.len()));
     for (name, target) in names.iter().zip(targets) {
-        let column = match (&target.labels, &names[..]) {
+        let column = match (&target.labels, names) {
             (Some(column), _) => schema
                 .index_of(column)
                 .ok_or_else(|| error(format!("the loss of `{name}` compares with a column `{column}`, but the data has only {schema}")))?,
