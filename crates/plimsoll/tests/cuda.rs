@@ -108,11 +108,11 @@ fn wide(allow: &str) -> Trainer {
     trainer.allow(allow.parse::<Allow>().unwrap())
 }
 
-/// A line that leaves room for a part of the optimiser's state only.
+/// A line that leaves no room for a quarter of the optimiser's state.
 fn scarce(free: &RunPlan) -> Budget {
     let device = free.device_memory.as_ref().unwrap();
     let optimiser = device.owners.iter().find(|(name, _)| name == "optimiser").unwrap().1;
-    Budget::host("4GiB").unwrap().device(&(device.total().0 - optimiser.0 / 2).to_string()).unwrap()
+    Budget::host("4GiB").unwrap().device(&(device.total().0 - optimiser.0 / 4).to_string()).unwrap()
 }
 
 #[test]
