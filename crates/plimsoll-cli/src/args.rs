@@ -196,9 +196,13 @@ pub struct PlanArgs {
     #[arg(long, conflicts_with_all = ["batch", "micro_batch"])]
     pub max_batch: bool,
 
-    /// Plan under lower and lower lines: what a step takes for every budget; with --out FILE.svg, also as a picture
+    /// Plan under lower and lower lines: what a step takes for every budget
     #[arg(long, conflicts_with_all = ["max_batch", "log_placement"])]
     pub sweep: bool,
+
+    /// Draw what --sweep found as a picture (SVG)
+    #[arg(long, value_name = "FILE.svg", requires = "sweep")]
+    pub plot: Option<PathBuf>,
 
     /// What counts towards the line: everything, or weights+activations to compare with papers
     #[arg(long, value_name = "WHAT", default_value = "everything", value_parser = ["everything", "weights+activations"])]
@@ -253,7 +257,7 @@ pub struct RunArgs {
     pub input: Option<String>,
 
     /// What the planner may do to make the run fit, separated by commas: recompute, split, microbatch, offload, mixed_precision,
-    /// microbatch_batchnorm, or none. Without it, all that leaves the result as it is
+    /// state_8bit, microbatch_batchnorm, or none. Without it, all that leaves the result as it is
     #[arg(long, value_name = "LIST")]
     pub allow: Option<String>,
 

@@ -33,7 +33,11 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
     }
     args.set.iter().try_for_each(|assignment| config.set(assignment))?;
     let mut run = config.build()?;
-    let mut speeds = speed::calibrate(run.open_device()?, LIMIT)?;
+    let device = run.open_device()?;
+    if !device.shares_host_memory() {
+        bail!("times on {} are predicted by the rates of its profile; only a CPU is measured", device.name());
+    }
+    let mut speeds = speed::calibrate(device, LIMIT)?;
     let own = args.zoo.is_some() || args.config.is_some();
     let timed = own.then(|| run.time_own_nodes(&mut speeds, LIMIT)).transpose()?;
     let folder = speed::folder();
@@ -57,6 +61,10 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
 /// that takes is not held by this one.
 pub fn apply(run: &mut Run, args: &RunArgs) -> Result<()> {
     if args.no_calibrate || args.device_profile.is_some() || std::env::var_os(OFF).is_some_and(|value| !value.is_empty()) {
+        return Ok(());
+    }
+    // A GPU's profile has its rates: measured node by node, the way to it and back would be most of the time.
+    if !run.open_device()?.shares_host_memory() {
         return Ok(());
     }
     let Some(folder) = speed::folder() else { return Ok(()) };

@@ -1,6 +1,7 @@
 //! What a device is to the rest of the system: memory, workspaces, and programs turned into something that runs.
 
 use crate::graph::{Graph, Node, NodeId};
+use crate::plan::recompute::{Pace, Rates};
 use crate::plan::{Plan, Program};
 use crate::random::StepRandom;
 use crate::{Bytes, LedgerError};
@@ -51,6 +52,11 @@ pub trait Device: Send + Sync {
     /// Host memory that the device needs for a plan's backing store.
     fn host_backing(&self, plan: &Plan) -> Bytes {
         plan.backing
+    }
+
+    /// How long nodes are thought to take where nobody has measured it.
+    fn pace(&self) -> Arc<dyn Pace> {
+        Arc::new(Rates::default())
     }
 
     /// How fast tensors go to the backing store and come back.

@@ -76,6 +76,10 @@ pub(crate) fn way(kind: Kind, conv: &Conv, types: [DType; 3], who: Convolutions)
     if is_product(conv) && (large || everywhere) {
         return Way::Product(image);
     }
+    // In single precision its filter gradients are wrong where the padding differs from side to side, as a GPU showed.
+    if kind == Kind::GradFilter && image == DType::F32 && !is_even(conv) {
+        return Way::Generated;
+    }
     let wide = large && conv.groups == 1 && conv.taps() >= TAPS && conv.result[3] >= TAPS;
     if wide || everywhere { Way::Cudnn(image) } else { Way::Generated }
 }
@@ -144,6 +148,12 @@ fn is_empty(conv: &Conv) -> bool {
     conv.image.iter().chain(&conv.result).any(|extent| *extent == 0)
 }
 
+/// Whether there is as much padding before as behind.
+fn is_even(conv: &Conv) -> bool {
+    let window = conv.window;
+    window.pad_rows.0 == window.pad_rows.1 && window.pad_columns.0 == window.pad_columns.1
+}
+
 /// Whether every pixel sees itself only.
 fn is_product(conv: &Conv) -> bool {
     let window = conv.window;
@@ -185,6 +195,16 @@ mod tests {
         ];
         for (name, conv, types, want) in cases {
             assert_eq!(way(Kind::Forward, &conv, types, Convolutions::Auto), want, "{name}");
+        }
+    }
+
+    #[test]
+    fn filter_gradients_of_one_sided_padding_are_not_left_to_cudnn_in_single_precision() {
+        let one_sided = conv(32, 56, (3, 2), 1, 128, 128);
+        for who in [Convolutions::Auto, Convolutions::Libraries] {
+            assert_eq!(way(Kind::GradFilter, &one_sided, SINGLE, who), Way::Generated);
+            assert_eq!(way(Kind::GradFilter, &one_sided, MIXED, who), Way::Cudnn(DType::BF16));
+            assert_eq!(way(Kind::GradInput, &one_sided, SINGLE, who), Way::Cudnn(DType::F32));
         }
     }
 

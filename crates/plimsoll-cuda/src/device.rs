@@ -10,11 +10,12 @@ use crate::memory::{CudaMemory, Slab};
 use crate::overhead::Before;
 use crate::probe;
 use crate::products::Library;
-use crate::profile::{ALIGNMENT, Profile, copy_rate, cudnn_overhead, host_staging};
+use crate::profile::{ALIGNMENT, GpuPace, Profile, copy_rate, cudnn_overhead, host_staging, pinning_overhead};
 use crate::program::{self, CudaProgram};
 use plimsoll_core::Bytes;
 use plimsoll_core::device::{Backing, CopyRate, Device, DeviceError, Loaded, Memory, Overhead, StepMemory};
 use plimsoll_core::graph::{Graph, Node};
+use plimsoll_core::plan::recompute::Pace;
 use plimsoll_core::plan::{Plan, Program};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -150,7 +151,11 @@ impl Device for CudaDevice {
 
     fn overhead(&self, plan: &Plan) -> Overhead {
         let cudnn = if self.shared.has_cudnn { Profile::cudnn_of(&self.model) } else { Overhead::default() };
-        self.overhead + cudnn_overhead(plan, self.shared.convolutions, cudnn)
+        self.overhead + cudnn_overhead(plan, self.shared.convolutions, cudnn) + pinning_overhead(plan)
+    }
+
+    fn pace(&self) -> Arc<dyn Pace> {
+        Arc::new(GpuPace)
     }
 
     fn taken(&self) -> Vec<(String, usize)> {

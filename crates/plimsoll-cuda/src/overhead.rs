@@ -13,8 +13,8 @@ use std::sync::{Mutex, PoisonError};
 
 /// What kernels, recorded steps and parts of libraries that are loaded at their first use take on the GPU.
 pub(crate) const LATER_ON_DEVICE: Bytes = Bytes::mib(16);
-/// What the compiler takes for the texts it is given at a time, and what the driver keeps for programs.
-pub(crate) const LATER_ON_HOST: Bytes = Bytes::mib(256);
+/// What the compiler takes for the texts it is given at a time, and what the driver keeps for programs. A first start, which compiles everything, took up to 320 MiB.
+pub(crate) const LATER_ON_HOST: Bytes = Bytes::mib(336);
 
 /// Found when a GPU was first opened by this process: when it is opened again, most is already there.
 static FOUND: Mutex<BTreeMap<usize, Overhead>> = Mutex::new(BTreeMap::new());

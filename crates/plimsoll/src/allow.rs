@@ -18,20 +18,28 @@ pub enum Permission {
     Offload,
     /// Keep activations in 16 bits. Changes the result slightly.
     MixedPrecision,
+    /// Keep what the optimiser knows about parameters in 8 bits, if it is Adam or AdamW. Changes the result slightly.
+    State8bit,
     /// Cut batches even if the model normalises by the statistics of a batch, which are then those of a piece.
     MicrobatchBatchnorm,
 }
 
 impl Permission {
     /// All of them by their names.
-    pub const NAMES: [(&'static str, Permission); 6] = [
+    pub const NAMES: [(&'static str, Permission); 7] = [
         ("recompute", Permission::Recompute),
         ("split", Permission::Split),
         ("microbatch", Permission::Microbatch),
         ("offload", Permission::Offload),
         ("mixed_precision", Permission::MixedPrecision),
+        ("state_8bit", Permission::State8bit),
         ("microbatch_batchnorm", Permission::MicrobatchBatchnorm),
     ];
+
+    /// Whether making use of it changes what is learnt.
+    pub fn changes_results(self) -> bool {
+        matches!(self, Permission::MixedPrecision | Permission::State8bit | Permission::MicrobatchBatchnorm)
+    }
 
     /// Its name.
     pub fn name(self) -> &'static str {

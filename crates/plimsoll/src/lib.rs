@@ -48,7 +48,7 @@ pub use schedule::{Plateau, Schedule, ScheduleState};
 pub use trained::{Rows, Trained};
 pub use trainer::{
     Batches, Callback, Count, CsvLog, CustomLoop, DeviceLine, EarlyStopping, Epoch, Event, FirstWeights, Fit, Flow, History, HostBatch,
-    InPieces, Infeasible, LargestBatch, Numbers, Predicted, Prediction, RunPlan, Sweep, SweepPoint, Trainer,
+    InPieces, Infeasible, LargestBatch, Numbers, Predicted, Prediction, RunPlan, Sweep, SweepPoint, Taken, Trainer,
 };
 
 /// Offsets for buffers with known lifetimes: the packing that plans are made with, by itself.

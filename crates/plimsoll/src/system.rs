@@ -13,12 +13,12 @@ const HEAP_RESERVE: Bytes = Bytes::mib(4);
 /// The main thread's stack as far as it is touched.
 const MAIN_STACK: Bytes = Bytes::kib(256);
 
-/// The memory this process may have in all: its control group's limit, or what it has and what the system could still give it,
-/// whichever is less.
+/// The memory this process may have in all: what its control group's limit leaves beside what others in the group hold, or what it has and
+/// what the system could still give it, whichever is less.
 pub fn available_memory() -> Bytes {
     let available = meminfo("MemAvailable:").unwrap_or(Bytes::gib(1)) + resident();
-    match cgroup_limit() {
-        Some(limit) => limit.min(available),
+    match room_in_group() {
+        Some(room) => room.min(available),
         None => available,
     }
 }
@@ -100,27 +100,46 @@ fn kilobytes(text: &str, field: &str) -> Option<Bytes> {
     line.split_whitespace().nth(1)?.parse().ok().map(Bytes::kib)
 }
 
-/// The smallest limit of this process's control group and those above it, under either version of the interface.
-fn cgroup_limit() -> Option<Bytes> {
+/// What this process may have in its control group and those above it, under either version of the interface.
+fn room_in_group() -> Option<Bytes> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    groups.lines().filter_map(|line| group_limit(line, &|path| fs::read_to_string(path).ok())).min()
+    let own = status("RssAnon:").unwrap_or_default();
+    groups.lines().filter_map(|line| group_room(line, own, &|path| fs::read_to_string(path).ok())).min()
 }
 
-/// The limit for one line of `/proc/self/cgroup`.
-fn group_limit(line: &str, read: &dyn Fn(&str) -> Option<String>) -> Option<Bytes> {
+/// The names of a version's files: where groups are, the limit, what is in use, and what of that is files, which the system gives up first.
+struct Interface {
+    root: &'static str,
+    limit: &'static str,
+    usage: &'static str,
+    files: [&'static str; 2],
+}
+
+/// What there is for a process that holds `own` bytes itself, for one line of `/proc/self/cgroup`.
+fn group_room(line: &str, own: Bytes, read: &dyn Fn(&str) -> Option<String>) -> Option<Bytes> {
     let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
-    let (root, file) = match controllers {
-        "" => ("/sys/fs/cgroup", "memory.max"),
-        names if names.split(',').any(|name| name == "memory") => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+    let interface = match controllers {
+        "" => Interface { root: "/sys/fs/cgroup", limit: "memory.max", usage: "memory.current", files: ["active_file ", "inactive_file "] },
+        names if names.split(',').any(|name| name == "memory") => Interface {
+            root: "/sys/fs/cgroup/memory",
+            limit: "memory.limit_in_bytes",
+            usage: "memory.usage_in_bytes",
+            files: ["total_active_file ", "total_inactive_file "],
+        },
         _ => return None,
     };
     let mut group = group.trim_end_matches('/');
     let mut least: Option<u64> = None;
     loop {
-        let limit = read(&format!("{root}{group}/{file}")).and_then(|text| text.trim().parse().ok());
+        let number = |file: &str| read(&format!("{}{group}/{file}", interface.root)).and_then(|text| text.trim().parse::<u64>().ok());
         // Without a limit the old interface states a number near 2⁶³.
-        if let Some(limit) = limit.filter(|limit| *limit < 1 << 60) {
-            least = Some(least.map_or(limit, |least| least.min(limit)));
+        if let Some(limit) = number(interface.limit).filter(|limit| *limit < 1 << 60) {
+            let stat = read(&format!("{}{group}/memory.stat", interface.root)).unwrap_or_default();
+            let of = |name: &str| stat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok()).unwrap_or(0);
+            let files: u64 = interface.files.iter().map(|name| of(name)).sum();
+            let others = number(interface.usage).unwrap_or(0).saturating_sub(files).saturating_sub(own.0);
+            let room = limit.saturating_sub(others);
+            least = Some(least.map_or(room, |least| least.min(room)));
         }
         let Some(parent) = group.rfind('/') else { break };
         group = &group[..parent];
@@ -144,10 +163,27 @@ mod tests {
             };
             Some(text.to_string())
         };
-        assert_eq!(group_limit("0::/a/b", &files), Some(Bytes::mib(1)));
-        assert_eq!(group_limit("4:cpu,memory:/job", &files), Some(Bytes::mib(2)));
-        assert_eq!(group_limit("3:cpu:/job", &files), None);
-        assert_eq!(group_limit("0::/other", &files), None);
+        let room = |line: &str| group_room(line, Bytes::ZERO, &files);
+        assert_eq!(room("0::/a/b"), Some(Bytes::mib(1)));
+        assert_eq!(room("4:cpu,memory:/job"), Some(Bytes::mib(2)));
+        assert_eq!(room("3:cpu:/job"), None);
+        assert_eq!(room("0::/other"), None);
+    }
+
+    #[test]
+    fn what_others_hold_in_a_group_is_not_there() {
+        let files = |path: &str| {
+            let text = match path {
+                "/sys/fs/cgroup/a/memory.max" => "1000000\n",
+                "/sys/fs/cgroup/a/memory.current" => "700000\n",
+                "/sys/fs/cgroup/a/memory.stat" => "anon 500000\nactive_file 50000\ninactive_file 150000\n",
+                _ => return None,
+            };
+            Some(text.to_string())
+        };
+        // Half a million is held, a fifth of that by this process; files are given up for it.
+        assert_eq!(group_room("0::/a", Bytes(100_000), &files), Some(Bytes(600_000)));
+        assert_eq!(group_room("0::/a", Bytes(900_000), &files), Some(Bytes(1_000_000)), "never more than the limit");
     }
 
     #[test]

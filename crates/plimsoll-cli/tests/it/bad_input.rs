@@ -123,11 +123,11 @@ fn labels_out_of_range_name_row_and_value() {
     let labels: Vec<u8> = [0i32, 1, 7, 0].iter().flat_map(|label| label.to_le_bytes()).collect();
     sandbox.write("y.npy", npy("<i4", "(4,)", &labels));
     sandbox.write("y.npy", npy("|u1", "(4,)", &[0, 1, 2, 9]));
-    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dense\", units = 3 }]\n")), @"error: row 3 of epoch 1 has the label 9, but the model tells 3 classes apart (0 to 2); correct the data or give the model more outputs");
+    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dense\", units = 3 }]\n")), @"error: row 3 of npy x.npy, y.npy has the label 9, but the model tells 3 classes apart (0 to 2); correct the data or give the model more outputs");
     let shuffled = "shuffle = true\n[model]\nlayers = [{ type = \"dense\", units = 3 }]\n[train]\nseed = 5\nbatch = 1\n";
-    insta::assert_snapshot!(refused(&sandbox, &config(shuffled)), @"");
+    insta::assert_snapshot!(refused(&sandbox, &config(shuffled)), @"error: row 3 of npy x.npy, y.npy (row 0 of epoch 1) has the label 9, but the model tells 3 classes apart (0 to 2); correct the data or give the model more outputs");
     sandbox.write("y.npy", npy("<i4", "(4,)", &labels));
-    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dense\", units = 3 }]\n")), @"error: row 2 of epoch 1 has the label 7, but the model tells 3 classes apart (0 to 2); correct the data or give the model more outputs");
+    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dense\", units = 3 }]\n")), @"error: row 2 of npy x.npy, y.npy has the label 7, but the model tells 3 classes apart (0 to 2); correct the data or give the model more outputs");
 }
 
 #[test]
@@ -135,17 +135,17 @@ fn tokens_and_sequences_that_the_model_does_not_know() {
     let sandbox = Sandbox::new("tokens");
     sandbox.write("t.txt", "to be or not to be, that is the question: ".repeat(9));
     let text = |layers: &str| format!("[data]\nsource = \"text\"\npath = \"t.txt\"\ncontext = 8\n[model]\nlayers = [{layers}]\n");
-    let few = text("{ type = \"embedding\", vocabulary = 15, width = 4 }, { type = \"dense\", units = 99 }");
-    insta::assert_snapshot!(refused(&sandbox, &few), @"");
+    let few = text("{ type = \"embedding\", vocabulary = 9, width = 4 }, { type = \"dense\", units = 99 }");
+    insta::assert_snapshot!(refused(&sandbox, &few), @"error: row 0 of text t.txt (characters 0 to 378, 8 at a time, every 8) has the number 13 in its column `x`, but the model's embedding has 9 rows (0 to 8); correct the data or raise the vocabulary");
     let long = "{ type = \"embedding\", vocabulary = 99, width = 4 }, { type = \"position_embedding\", context = 6 }, { type = \"dense\", units = 99 }";
-    insta::assert_snapshot!(refused(&sandbox, &text(long)), @"");
+    insta::assert_snapshot!(refused(&sandbox, &text(long)), @"error: layer `position_embedding`: a sequence of 8 is longer than the model's context of 6; cut it or raise the context");
 }
 
 #[test]
 fn a_schedule_that_ends_before_training_is_refused_before_it() {
     let sandbox = Sandbox::new("schedule");
     let schedule = ["--set", "train.schedule={ type = \"cosine\", steps = 10 }", "--epochs", "2", "--quiet"];
-    insta::assert_snapshot!(sandbox.fail(&[&["train", "--out", "run"], &schedule[..]].concat()).1, @"");
+    insta::assert_snapshot!(sandbox.fail(&[&["train", "--out", "run"], &schedule[..]].concat()).1, @"error: the cosine schedule ends after 10 steps, but training goes on to step 90; give the schedule more steps (`train.schedule.steps`, or leave them out to fit the run) or train for fewer epochs");
     assert!(!sandbox.path("run").exists(), "a run that cannot be leaves no folder behind");
 }
 
@@ -154,7 +154,7 @@ fn a_class_without_pictures_is_named() {
     let sandbox = Sandbox::new("classes");
     std::fs::create_dir_all(sandbox.path("pictures/ant")).unwrap();
     sandbox.write("run.toml", "[data]\nsource = \"image_folder\"\npath = \"pictures\"\n[model]\nzoo = \"lenet5\"\n");
-    insta::assert_snapshot!(sandbox.fail(&["train", "run.toml", "--quiet"]).1, @"");
+    insta::assert_snapshot!(sandbox.fail(&["train", "run.toml", "--quiet"]).1, @"error: pictures is no folder of classes: its class pictures/ant holds no .jpg, .jpeg or .png files; put some there or remove it");
 }
 
 #[test]

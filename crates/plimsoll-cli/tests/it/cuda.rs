@@ -47,7 +47,7 @@ fn a_device_line_that_the_batch_does_not_fit_is_met_with_micro_batches() {
     let wide = plan(&sandbox, &[&config, "--host-memory", "1GiB", "--device-memory", "1GiB"]);
     assert_eq!(wide["accumulation_steps"], 1);
     let line = wide["peak_bytes"]["device"].as_u64().unwrap() - (8 << 20);
-    let tight = plan(&sandbox, &[&config, "--host-memory", "1GiB", "--device-memory", &line.to_string()]);
+    let tight = plan(&sandbox, &[&config, "--allow", "microbatch", "--host-memory", "1GiB", "--device-memory", &line.to_string()]);
     assert!(tight["accumulation_steps"].as_u64().unwrap() > 1 && tight["peak_bytes"]["device"].as_u64().unwrap() <= line);
 }
 

@@ -1,53 +1,17 @@
-//! The examples inside a hard limit of the operating system: a control group where one can be made, else a limit on private memory.
+//! Runs inside a hard limit of the operating system.
 
-use super::{Sandbox, example, program};
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use super::group::{Group, run_within};
+use super::{BUILT_IN, Sandbox, example, program};
+use std::process::Output;
 
-/// A control group with a memory limit, removed when dropped.
-struct Group {
-    path: PathBuf,
-}
-
-impl Group {
-    /// Makes one under either version of the interface, if this process may.
-    fn new(name: &str, bytes: u64) -> Option<Group> {
-        let roots = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
-        roots.iter().find_map(|(root, file)| {
-            let path = Path::new(root).join(format!("plimsoll-test-{}-{name}", std::process::id()));
-            fs::create_dir(&path).ok()?;
-            let group = Group { path };
-            let limited = group.path.join(file).exists() && fs::write(group.path.join(file), bytes.to_string()).is_ok();
-            // Without swap the limit is hard; where there is no such file there is no swap accounting to get around it.
-            let _ = fs::write(group.path.join("memory.swap.max"), "0");
-            limited.then_some(group)
-        })
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.path);
-    }
-}
-
-/// Runs the command so that the system kills it, or refuses it memory, above `bytes`.
-pub fn run_within(bytes: u64, name: &str, arguments: &[&str], sandbox: &Sandbox) -> Output {
-    let group = Group::new(name, bytes);
-    let script = match &group {
-        Some(group) => format!("echo $$ > {}/cgroup.procs && exec \"$0\" \"$@\"", group.path.display()),
-        None => format!("ulimit -d {} && exec \"$0\" \"$@\"", bytes >> 10),
-    };
-    let mut command = Command::new("sh");
-    command.args(["-c", &script]).arg(program()).args(arguments).env("PLIMSOLL_NO_CALIBRATE", "1");
-    command.current_dir(&sandbox.folder).output().unwrap()
+pub fn within(bytes: u64, name: &str, arguments: &[&str], sandbox: &Sandbox) -> Output {
+    run_within(bytes, name, program(), arguments, &sandbox.folder, &[BUILT_IN])
 }
 
 fn check(name: &str, config: &str, line: &str, bytes: u64, rows: &str) {
     let sandbox = Sandbox::new(name);
     let arguments = ["train", config, "--host-memory", line, "--set", rows, "--epochs", "1", "--out", "out", "--json", "--quiet"];
-    let output = run_within(bytes, name, &arguments, &sandbox);
+    let output = within(bytes, name, &arguments, &sandbox);
     assert!(output.status.success(), "{:?}: {}", output.status, String::from_utf8_lossy(&output.stderr));
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let measured = document["measured_peak_rss_bytes"].as_u64().unwrap();
@@ -84,10 +48,37 @@ fn a_promise_that_is_not_kept_is_planned_around() {
         // Without a control group nothing makes less free than there is; the promise is then met.
         return sandbox.succeed(&arguments).clear();
     }
-    let output = run_within(bytes, "promise", &arguments, &sandbox);
+    let output = within(bytes, "promise", &arguments, &sandbox);
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{error}");
     assert!(error.contains("(1.00 TiB was promised, but only this is free)") && error.contains("micro-batches of"), "{error}");
+}
+
+/// Another process holds most of what the line promises; the run is planned for the rest, says so, and learns the same.
+#[test]
+fn memory_that_another_process_took_is_planned_around() {
+    let (sandbox, bytes, taken) = (Sandbox::new("taken"), 160u64 << 20, 100u64 << 20);
+    let config = example("conv_resized.toml");
+    let arguments = ["train", &config, "--host-memory", "150MiB", "--set", "data.rows=320", "--out", "out"];
+    let Some(group) = Group::new("taken", bytes) else {
+        // Without a control group nothing can be made scarce here; the promise is then met.
+        sandbox.succeed(&arguments);
+        return;
+    };
+    // Keeps the last bytes that it was given, until its input ends.
+    let hold =
+        format!("echo $$ > {}/cgroup.procs; (head -c {taken} /dev/zero; exec sleep 600) | exec tail -c {taken}", group.path().display());
+    let mut holder = std::process::Command::new("sh").args(["-c", &hold]).stdout(std::process::Stdio::null()).spawn().unwrap();
+    while group.usage() < taken {
+        assert!(holder.try_wait().unwrap().is_none(), "it ended early");
+        std::thread::yield_now();
+    }
+    let output = group.run(program(), &arguments, &sandbox.folder, &[BUILT_IN]);
+    group.end_all();
+    holder.wait().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{error}");
+    assert!(error.contains("(150 MiB was promised, but only this is free)") && error.contains("micro-batches of"), "{error}");
 }
 
 /// What a process holds besides tensors grows with the model; that too is planned.
@@ -103,4 +94,57 @@ fn a_deep_model_stays_under_its_least_line() {
     let trained = sandbox.json(&["train", "deep.toml", "--json", "--quiet", "--out", "out", "--host-memory", &least.to_string()]);
     let measured = trained["measured_peak_rss_bytes"].as_u64().unwrap();
     assert!(measured <= least, "{measured} bytes measured under a line of {least}");
+}
+
+/// The weights that a run left.
+fn weights(sandbox: &Sandbox, out: &str) -> Vec<f32> {
+    let bytes = std::fs::read(sandbox.path(out).join("weights.safetensors")).unwrap();
+    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    bytes[header..].chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+/// Trains a network with all the memory it likes, then in shares of what that took, each enforced by the system. Gives what was used.
+fn in_shares(name: &str, network: &[&str], shares: &[u64]) -> Vec<String> {
+    let sandbox = Sandbox::new(name);
+    let free = sandbox.json(&[&["train", "--json", "--quiet", "--out", "free", "--host-memory", "64GiB"], network].concat());
+    let all = free["planned_bytes"].as_u64().unwrap();
+    let expected = weights(&sandbox, "free");
+    let mut used = Vec::new();
+    for share in shares {
+        let (line, out) = (all * share / 100, format!("share{share}"));
+        let text = line.to_string();
+        let arguments = [&["train", "--json", "--quiet", "--out", &out, "--host-memory", &text], network].concat();
+        let output = within(line, &format!("{name}{share}"), &arguments, &sandbox);
+        assert!(output.status.success(), "{share} %: {:?}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+        let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let measured = document["measured_peak_rss_bytes"].as_u64().unwrap();
+        assert!(measured <= document["planned_bytes"].as_u64().unwrap() && measured <= line, "{share} %: {document}");
+        let plan: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(sandbox.path(&out).join("plan.json")).unwrap()).unwrap();
+        assert_eq!(plan["results_unchanged"], true);
+        let found = weights(&sandbox, &out);
+        if plan["micro_batch"] == plan["batch"] {
+            assert!(found == expected, "{share} %: computing again changed a bit");
+        } else {
+            // The same sums in another order.
+            let largest = expected.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+            let apart = found.iter().zip(&expected).fold(0.0f32, |most, (a, b)| most.max((a - b).abs()));
+            assert!(found.len() == expected.len() && apart <= 1e-4 * largest, "{share} %: {apart} apart");
+        }
+        used.push(plan["used"].to_string());
+    }
+    used
+}
+
+#[test]
+fn a_network_that_normalises_by_batches_learns_the_same_bits_in_less_memory() {
+    let network = ["--zoo", "mobilenet-v1", "--input", "64x64", "--batch", "32", "--set", "data.rows=64", "--set", "model.width=0.25"];
+    let used = in_shares("shares-mobilenet", &network, &[60, 40]);
+    assert!(used.iter().all(|used| used == "[\"recompute\"]"), "{used:?}");
+}
+
+#[test]
+fn a_network_without_batch_statistics_learns_the_same_in_a_quarter_of_the_memory() {
+    let used = in_shares("shares-cifar", &["--zoo", "cifar-cnn", "--batch", "192", "--set", "data.rows=384"], &[60, 25]);
+    assert!(used.iter().any(|used| used.contains("microbatch")), "{used:?}");
 }

@@ -2,9 +2,11 @@
 
 mod arena;
 mod bad_input;
+mod calibrate;
 mod cuda;
 mod data;
 mod end_to_end;
+mod group;
 mod limits;
 mod offload;
 mod plans;
@@ -69,10 +71,12 @@ impl Drop for Sandbox {
     }
 }
 
-/// The command, planning by built-in rates, so that what it does is the same on every machine.
+/// Lets the command plan by built-in rates, so that what it does is the same on every machine.
+const BUILT_IN: (&str, &str) = ("PLIMSOLL_NO_CALIBRATE", "1");
+
 fn command() -> Command {
     let mut command = Command::new(program());
-    command.env("PLIMSOLL_NO_CALIBRATE", "1");
+    command.envs([BUILT_IN]);
     command
 }
 

@@ -12,6 +12,7 @@ mod same;
 pub mod split;
 mod staging;
 mod updates;
+mod windows;
 
 use crate::device::Device;
 use crate::graph::{Graph, GraphError, InputId, NodeId, ScalarId, StateKind, ValueId};

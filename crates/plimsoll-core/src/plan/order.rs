@@ -1,8 +1,11 @@
-//! In which order to run: several candidate orders, each measured exactly, the smallest peak kept.
+//! In which order to run: several candidate orders, each measured exactly, the smallest peak kept and then lowered step by step.
 
 use super::liveness::{buffers, fullest};
 use super::offload::{is_stored, tighten};
+use super::recompute::Rates;
+use super::recompute::problem::Problem;
 use super::updates::{readers, root, runs};
+use super::windows::improve;
 use crate::graph::{Graph, NodeId, ValueId};
 use crate::op::Op;
 use crate::{Bytes, Dim};
@@ -33,7 +36,15 @@ pub(super) fn order(graph: &Graph, rows: usize, alignment: Bytes, workspace: &dy
             best = Some((peak, candidate));
         }
     }
-    best.map(|(_, order)| order).unwrap_or_default()
+    let Some((_, best)) = best else { return Vec::new() };
+    // Copies have been put where they belong.
+    if graph.nodes.iter().any(|node| matches!(node.op, Op::Store(_) | Op::Load(_))) {
+        return best;
+    }
+    let problem = Problem::of(graph, &best, rows, alignment, workspace, &Rates::default());
+    let mut lower = problem.order.clone();
+    improve(&problem, &constraints.successors, &mut lower);
+    lower.into_iter().map(NodeId).collect()
 }
 
 /// What must come before what.

@@ -100,7 +100,7 @@ fn every_limit_is_met_soundly_or_refused_with_the_least_that_works() {
     for seed in 0..120 {
         let graph = step_graph(seed, 3 + seed as usize % 12);
         let free = layout(&[(Role::Step, graph.clone())], ROWS, &device).unwrap();
-        for percent in [100, 85, 70, 55, 40] {
+        for percent in [100, 90, 80, 65, 50] {
             let limit = Bytes(free.arena.0 * percent / 100);
             match fitted(&graph, &device, limit) {
                 Ok((found, plan)) => {

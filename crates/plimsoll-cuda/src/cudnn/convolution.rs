@@ -296,7 +296,12 @@ mod tests {
             for dtype in [DType::F32, DType::F16, DType::BF16] {
                 for kind in [Kind::Forward, Kind::GradInput, Kind::GradFilter] {
                     let types = [dtype, DType::F32, dtype];
-                    assert_eq!(convolutions::way(kind, &conv, types, Convolutions::Auto), convolutions::Way::Cudnn(dtype), "{name}");
+                    let one_sided = dtype == DType::F32 && kind == Kind::GradFilter && name == "3×3 by 2, padded on one side";
+                    let way = if one_sided { convolutions::Way::Generated } else { convolutions::Way::Cudnn(dtype) };
+                    assert_eq!(convolutions::way(kind, &conv, types, Convolutions::Auto), way, "{name}");
+                    if one_sided {
+                        continue;
+                    }
                     let scratch =
                         convolutions::workspace(kind, &conv, types, Convolutions::Auto) - convolutions::filter_bytes(&conv, dtype);
                     let found = has_way(functions, &device, &Request { kind, conv, dtype }, scratch);

@@ -4,6 +4,7 @@ use super::{Adam8bit, Optimizer, current, exponent, remember};
 use plimsoll_core::expr::{Expr, Unary};
 use plimsoll_core::graph::{Graph, GraphError, StateId};
 use plimsoll_core::{DType, ValueId};
+use std::sync::Arc;
 
 /// Adam (Kingma and Ba). The formulas and defaults are Keras'.
 ///
@@ -128,6 +129,10 @@ impl Optimizer for Adam {
         self.scalars(step, lr, numbers);
     }
 
+    fn eight_bit_state(&self) -> Option<Arc<dyn Optimizer>> {
+        Some(Arc::new(self.clone().eight_bit()))
+    }
+
     fn update(&self, graph: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {
         self.update(graph, parameter, gradient, None)
     }
@@ -149,6 +154,10 @@ impl Optimizer for AdamW {
     fn scalars(&self, step: u64, lr: f64, numbers: &mut [f32]) {
         self.adam.scalars(step, lr, numbers);
         numbers[1] = (lr * f64::from(self.decay)) as f32;
+    }
+
+    fn eight_bit_state(&self) -> Option<Arc<dyn Optimizer>> {
+        Some(Arc::new(self.clone().eight_bit()))
     }
 
     fn update(&self, graph: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {

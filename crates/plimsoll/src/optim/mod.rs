@@ -13,6 +13,7 @@ mod sgd;
 
 use plimsoll_core::graph::{Graph, GraphError, Init, StateId, StateKind};
 use plimsoll_core::{Shape, TensorType, ValueId};
+use std::sync::Arc;
 
 pub use adafactor::Adafactor;
 pub use adagrad::Adagrad;
@@ -43,6 +44,11 @@ pub trait Optimizer: std::fmt::Debug + Send + Sync {
     fn scalars(&self, step: u64, lr: f64, numbers: &mut [f32]) {
         let _ = step;
         numbers[0] = lr as f32;
+    }
+
+    /// The same optimiser with what it knows about parameters in 8 bits, if there is such a one.
+    fn eight_bit_state(&self) -> Option<Arc<dyn Optimizer>> {
+        None
     }
 
     /// Adds the change of one parameter to a graph. The graph's scope is the parameter's name.

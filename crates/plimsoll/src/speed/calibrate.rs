@@ -34,7 +34,7 @@ const NETWORKS: [(&str, usize, &[&str]); 19] = [
     ("resnet18", 16, &["model.input=[32, 32, 3]"]),
     ("unet", 1, &["model.input=[96, 96, 3]", "model.width=0.25"]),
     ("autoencoder", 32, &["train.optimizer=adam"]),
-    ("lstm", 128, &["model.width=2.0"]),
+    ("lstm", 8, &[]),
     ("densenet121", 1, &["model.input=[64, 64, 3]"]),
     ("efficientnet-b0", 2, &["model.input=[64, 64, 3]"]),
 ];

@@ -3,6 +3,7 @@
 use super::fit::place_in_batch;
 use super::predict::{Predicted, Results};
 use super::session::{Rows, Session};
+use super::variants::Variants;
 use super::{RunPlan, Trainer};
 use crate::error::{Error, Result};
 use crate::metrics::Scores;
@@ -192,7 +193,7 @@ impl CustomLoop {
         let mut results = match self.results.take() {
             Some(results) => results,
             None => {
-                let (Some(session), Some(programs)) = (&self.trainer.session, &self.trainer.programs) else {
+                let (Some(session), Some(programs)) = (&self.trainer.session, self.trainer.variants.as_ref().map(Variants::asked)) else {
                     unreachable!("opened before")
                 };
                 Results::new(session, &programs.predictions, self.plan.batch)?

@@ -1,6 +1,6 @@
 //! The plan as people read it: one screen, and one JSON object.
 
-use super::plan::{HOST, Infeasible, RunPlan};
+use super::plan::{HOST, Infeasible, RunPlan, Taken};
 use crate::allow::Permission;
 use plimsoll_core::plan::{Buffer, Place};
 use plimsoll_core::{Bytes, ValueId};
@@ -10,6 +10,9 @@ use std::fmt;
 
 /// Cells of the bar under the line.
 const BAR: usize = 30;
+
+/// How many layers are named that hold most.
+const MOST_HOLDERS: usize = 4;
 
 impl fmt::Display for RunPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -27,27 +30,43 @@ impl fmt::Display for RunPlan {
             1 => "whole batches".to_string(),
             n => format!("{n} micro-batches of {}", self.micro_batch),
         };
-        let precision = self.precision.name();
+        let precision = format!("{}{}", self.precision.name(), if self.small_state { " · optimiser state in 8 bits" } else { "" });
         writeln!(f, "  chosen       {pieces}{asked} · {precision} · arena {}, lower bound {}", self.memory.arena, self.memory.lower_bound)?;
-        if !self.again.nodes.is_empty() {
-            let (count, ratio) = (self.again.nodes.len(), 100.0 * self.again.flops_ratio());
-            writeln!(f, "               {count} results computed again instead of kept (+{ratio:.1} % operations)")?;
+        if let Some(holders) = self.at_peak() {
+            writeln!(f, "  at the peak  {holders}")?;
         }
-        if self.offload_bytes() > Bytes::ZERO {
+        for (i, taken) in self.taken.iter().enumerate() {
+            writeln!(f, "  {:<12} {}", if i == 0 { "saved" } else { "" }, self.choice(taken))?;
+        }
+        if self.taken.is_empty() && !self.again.nodes.is_empty() {
+            writeln!(f, "               {}", self.computed_again())?;
+        }
+        if self.taken.is_empty() && self.offload_bytes() > Bytes::ZERO {
             writeln!(f, "               {}", self.offloaded())?;
         }
         if let Some(split) = &self.split {
             let (layers, count) = (split.layers.join(", "), split.pieces);
             writeln!(f, "               {layers} computed in {count} pieces of their rows ({} less arena by itself)", split.saved)?;
         }
-        let results = match (self.results_unchanged, self.used.contains(&Permission::MicrobatchBatchnorm)) {
-            (true, _) => "unchanged by any memory choice",
-            (false, true) => "changed: batch normalisation sees pieces instead of whole batches, as was allowed",
-            (false, false) => "changed by what was allowed",
+        let mut changes = Vec::new();
+        for permission in self.used.iter().filter(|permission| permission.changes_results()) {
+            changes.push(match permission {
+                Permission::MicrobatchBatchnorm => "batch normalisation sees pieces instead of whole batches",
+                Permission::MixedPrecision => "activations are rounded to 16 bits",
+                _ => "the optimiser's state is rounded to 8 bits",
+            });
+        }
+        let results = match changes.is_empty() {
+            true => "unchanged by any memory choice".to_string(),
+            false => format!("changed: {}, as was allowed", changes.join("; ")),
         };
         writeln!(f, "  results      {results}")?;
         let by = if self.by_measured_speeds { "" } else { ", by built-in rates" };
-        writeln!(f, "  predicted    {} a batch{by}", seconds(self.predicted_s))?;
+        let without = self.taken.first().map_or(String::new(), |first| {
+            let (bytes, time) = first.before;
+            format!(", {} in {bytes} without these choices", seconds(time))
+        });
+        writeln!(f, "  predicted    {} a batch{by}{without}", seconds(self.predicted_s))?;
         let cut = if self.may_cut { ", cut into single rows if need be" } else { "" };
         match &self.device_memory {
             Some(device) => write!(f, "  least        {} there and {} on the host work too{cut}", device.least, self.least),
@@ -108,6 +127,49 @@ fn wrapped(owners: &[(String, Bytes)]) -> Vec<String> {
 }
 
 impl RunPlan {
+    /// The layers that hold the most of the arena when it is fullest.
+    fn at_peak(&self) -> Option<String> {
+        let fullest = self.memory.programs.iter().max_by_key(|program| program.lower_bound)?;
+        let mut holders: Vec<(&str, Bytes)> = Vec::new();
+        for buffer in fullest.at_peak().filter(|buffer| !buffer.owner.is_empty()) {
+            match holders.iter_mut().find(|(known, _)| *known == buffer.owner) {
+                Some((_, size)) => *size += buffer.size,
+                None => holders.push((&buffer.owner, buffer.size)),
+            }
+        }
+        holders.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
+        let most: Vec<String> = holders.iter().take(MOST_HOLDERS).map(|(name, size)| format!("{name} {size}")).collect();
+        let others = match holders.len().saturating_sub(MOST_HOLDERS) {
+            0 => String::new(),
+            others => format!(" · {others} more layers"),
+        };
+        (!most.is_empty()).then(|| most.join(" · ") + &others)
+    }
+
+    /// What a choice was, what it saved and what it cost.
+    fn choice(&self, taken: &Taken) -> String {
+        let each = |permission: &Permission| match permission {
+            Permission::Microbatch => format!("{} micro-batches of {}", self.accumulation_steps(), self.micro_batch),
+            Permission::Recompute => self.computed_again(),
+            Permission::Offload => self.offloaded(),
+            Permission::MixedPrecision => "activations in 16 bits".to_string(),
+            Permission::State8bit => "optimiser state in 8 bits".to_string(),
+            other => other.name().to_string(),
+        };
+        let what = taken.permissions.iter().map(each).collect::<Vec<_>>().join(", ");
+        let ((bytes, time), (less, longer)) = (taken.before, taken.after);
+        let saved = match bytes.0.checked_sub(less.0) {
+            Some(saved) => format!("{} less", Bytes(saved)),
+            None => format!("{} more", less - bytes),
+        };
+        let cost = 100.0 * (longer / time.max(f64::MIN_POSITIVE) - 1.0);
+        format!("{saved} · time {cost:+.1} % · {what}")
+    }
+
+    fn computed_again(&self) -> String {
+        format!("{} results computed again (+{:.1} % operations)", self.again.nodes.len(), 100.0 * self.again.flops_ratio())
+    }
+
     /// What leaves the device's memory, in words.
     fn offloaded(&self) -> String {
         let states = self.memory.states.iter().filter(|state| state.stored).count();
@@ -173,9 +235,11 @@ impl RunPlan {
             "micro_batch": self.micro_batch,
             "accumulation_steps": self.accumulation_steps(),
             "precision": self.precision.name(),
+            "optimizer_state_bits": if self.small_state { 8 } else { 32 },
             "results_unchanged": self.results_unchanged,
             "allow": self.allow.to_string(),
             "used": self.used.iter().map(|permission| permission.name()).collect::<Vec<_>>(),
+            "choices": self.taken.iter().map(Taken::to_json).collect::<Vec<_>>(),
             "recompute_flops_ratio": self.again.flops_ratio(),
             "recomputed": self.again.nodes.len(),
             "split": self.split.as_ref().map(|split| json!({ "layers": split.layers, "pieces": split.pieces, "saved_bytes": split.saved.0 })),
@@ -188,6 +252,17 @@ impl RunPlan {
             "min_bytes": self.least.0,
             "flops_per_step": self.flops,
             "plan_ms": self.plan_ms,
+        })
+    }
+}
+
+impl Taken {
+    fn to_json(&self) -> Value {
+        let ((bytes, time), (less, longer)) = (self.before, self.after);
+        json!({
+            "used": self.permissions.iter().map(|permission| permission.name()).collect::<Vec<_>>(),
+            "saved_bytes": bytes.0 as i64 - less.0 as i64,
+            "added_step_s": longer - time,
         })
     }
 }

@@ -1,6 +1,7 @@
 //! Training: epochs of steps, validation after each, and what is reported meanwhile.
 
 use super::callbacks::{Callback, Each, Flow};
+use super::learning::Learning;
 use super::session::{Piece, Rows, Session, Tally};
 use super::track::Track;
 use super::{RunPlan, Trainer};
@@ -396,13 +397,17 @@ impl Trainer {
     /// Takes the plan's memory and sets the first weights, unless that is done already.
     pub(super) fn open(&mut self, plan: &RunPlan) -> Result<()> {
         if self.session.is_none() {
-            let (Some(programs), Some(opened)) = (&self.programs, &self.device) else { unreachable!("planned before") };
+            let (Some(variants), Some(opened)) = (&mut self.variants, &self.device) else { unreachable!("planned before") };
+            variants.settle_on(plan.variant);
+            let learning = Learning { state: self.learning.state, ..variants.learning(plan.variant) };
+            let programs = variants.programs(plan.variant)?;
             let device = Arc::clone(&opened.device);
             let folder = self.offload_folder.clone().unwrap_or_else(offload_file::default_folder);
             let schema = self.data.output_schema()?;
-            self.session = Some(Session::new(device, plan, programs, self.learning.clone(), self.seed, schema, &folder)?);
+            self.session = Some(Session::new(device, plan, programs, learning, self.seed, schema, &folder)?);
             // From now on the pieces are of the size the memory was laid out for.
             self.micro_batch = Some(plan.micro_batch);
+            self.settled = Some(plan.variant);
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ mod predict;
 mod programs;
 mod session;
 mod track;
+mod variants;
 
 use crate::allow::Allow;
 use crate::devices::{self, Choice, Opened};
@@ -33,17 +34,17 @@ use plimsoll_core::plan::Certificate;
 use plimsoll_core::plan::recompute::{Pace, Rates};
 use plimsoll_core::{Budget, Bytes, Graph};
 use plimsoll_data::{Dataset, Extent};
-use programs::{Programs, programs};
 use session::Session;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use variants::{Variant, Variants};
 
 pub(crate) use callbacks::smaller_is_better;
 pub use callbacks::{Callback, CsvLog, EarlyStopping, Flow};
 pub use custom::{Batches, CustomLoop, HostBatch, Numbers};
 pub use fit::{Epoch, Event, FirstWeights, Fit, History};
-pub use plan::{Count, DeviceLine, InPieces, Infeasible, LargestBatch, RunPlan, Sweep, SweepPoint};
+pub use plan::{Count, DeviceLine, InPieces, Infeasible, LargestBatch, RunPlan, Sweep, SweepPoint, Taken};
 pub use predict::{Predicted, Prediction};
 
 /// Trains a model on data under a line.
@@ -82,7 +83,9 @@ pub struct Trainer {
     choice: Choice,
     profile: Option<String>,
     device: Option<Opened>,
-    programs: Option<Programs>,
+    variants: Option<Variants>,
+    /// The variant that runs, once memory is laid out for it.
+    settled: Option<Variant>,
     /// Where tensors go that a plan keeps out of memory, on a device that shares the host's.
     offload_folder: Option<PathBuf>,
     /// Whether the run writes checkpoints, which takes memory too.
@@ -112,7 +115,8 @@ impl Trainer {
             choice: Choice::default(),
             profile: None,
             device: None,
-            programs: None,
+            variants: None,
+            settled: None,
             offload_folder: None,
             checkpointed: false,
             only_predicts: false,
@@ -421,6 +425,9 @@ impl Trainer {
             // Before libraries are loaded, whose size is not the program's own.
             system::process_footprint();
             self.device = Some(devices::open(self.choice, self.threads, self.profile.as_deref())?);
+            if !self.measured {
+                self.pace = self.device.as_ref().expect("opened above").device.pace();
+            }
         }
         Ok(Arc::clone(&self.device.as_ref().expect("opened above").device))
     }
@@ -447,9 +454,10 @@ impl Trainer {
 
     /// What is to be planned; everything is prepared.
     fn request<'a>(&'a self, budget: Budget, validation: Option<&'a Dataset>) -> Result<Request<'a>> {
-        let (Some(programs), Some(Opened { device, thread_stacks })) = (&self.programs, &self.device) else {
+        let (Some(variants), Some(Opened { device, thread_stacks })) = (&self.variants, &self.device) else {
             unreachable!("prepared before")
         };
+        let variant = self.settled.unwrap_or_default();
         let Some(rows) = self.data.batch_size() else {
             return Err(Error::Config("the data has no batch size; add `.batch(32)` or set `train.batch`".to_string()));
         };
@@ -465,7 +473,10 @@ impl Trainer {
         }
         Ok(Request {
             model: self.model.title(),
-            programs,
+            programs: variants.programs(variant)?,
+            variants,
+            variant,
+            settled: self.settled.is_some(),
             device: &**device,
             data: &self.data,
             validation,
@@ -476,7 +487,7 @@ impl Trainer {
             checkpointed: self.checkpointed,
             allow: self.allow,
             count: self.count,
-            precision: self.learning.precision,
+            precision: variants.learning(variant).precision,
             in_pieces: false,
             pace: &*self.pace,
             measured: self.measured,
@@ -507,7 +518,7 @@ impl Trainer {
     /// Writes the graphs and finds the device, once.
     fn prepare(&mut self) -> Result<()> {
         self.open_device()?;
-        if self.programs.is_none() {
+        if self.variants.is_none() {
             let schema = self.data.output_schema()?;
             if let Some(column) = schema.columns().iter().find(|column| column.extent != Extent::Fixed) {
                 let what =
@@ -518,11 +529,7 @@ impl Trainer {
             // The CPU's products read any types; on a GPU the library wants one.
             let shared = self.device.as_ref().is_some_and(|opened| opened.device.shares_host_memory());
             let columns = if shared { Columns::AsTheyAre } else { Columns::Narrowed };
-            let mut programs = programs(&self.model, &schema, &targets, &self.learning, columns)?;
-            if self.only_predicts {
-                programs.only_predict();
-            }
-            self.programs = Some(programs);
+            self.variants = Some(Variants::new(&self.model, schema, targets, &self.learning, columns, self.only_predicts)?);
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use super::Trainer;
 use super::fit::HeldOut;
 use super::session::{Session, Tally};
+use super::variants::Variants;
 use crate::error::{Error, Result};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Reservation};
@@ -81,7 +82,9 @@ impl Trainer {
     /// Hands the predictions for all rows to `sink`, piece by piece. Memory does not grow with the number of rows.
     pub fn predict_with(&mut self, data: &Dataset, mut sink: impl FnMut(&Prediction<'_>)) -> Result<()> {
         self.open_planned()?;
-        let (Some(session), Some(programs)) = (&mut self.session, &self.programs) else { unreachable!("opened above") };
+        let (Some(session), Some(programs)) = (&mut self.session, self.variants.as_ref().map(Variants::asked)) else {
+            unreachable!("opened above")
+        };
         let mut results = Results::new(session, &programs.predictions, session.micro_batch)?;
         let pipeline = data.clone().rebatch(session.feed_rows).plan(session.ledger.available())?;
         let mut rows_before = 0;
@@ -106,7 +109,7 @@ impl Trainer {
     pub fn prediction_shape(&mut self) -> Result<&[usize]> {
         self.prepare()?;
         self.only_result()?;
-        Ok(&self.programs.as_ref().expect("prepared above").predictions[0].1)
+        Ok(&self.variants.as_ref().expect("prepared above").asked().predictions[0].1)
     }
 
     /// The prediction for one row of a model with one input and one result, given as the bytes of its column.
@@ -142,7 +145,7 @@ impl Trainer {
 
     /// The name of the model's result, if it has one only; the graphs are there.
     fn only_result(&self) -> Result<&str> {
-        match &self.programs.as_ref().expect("prepared before").predictions[..] {
+        match &self.variants.as_ref().expect("prepared before").asked().predictions[..] {
             [(name, _)] => Ok(name),
             several => {
                 let names: Vec<&str> = several.iter().map(|(name, _)| name.as_str()).collect();

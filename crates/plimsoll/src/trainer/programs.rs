@@ -73,11 +73,12 @@ pub(super) enum Of {
 const PER_NODE: u64 = 2048;
 
 impl Programs {
-    /// Heap for the graphs and everything that is as large as they are. What small graphs take is in the process's own footprint.
-    pub fn footprint(&self, plan: &Plan) -> Bytes {
+    /// Heap for the graphs and everything that is as large as they are, if they are written in so many variants. What small graphs take is
+    /// in the process's own footprint.
+    pub fn footprint(&self, plan: &Plan, variants: u64) -> Bytes {
         let nodes = plan.programs.iter().map(|program| program.graph.nodes().len() as u64).sum::<u64>();
         // What is planned, and what it was made from.
-        Bytes((2 * nodes * PER_NODE).saturating_sub(SMALL.0)).align_up(4096)
+        Bytes(((1 + variants) * nodes * PER_NODE).saturating_sub(SMALL.0)).align_up(4096)
     }
 
     /// Drops all that learns or measures.

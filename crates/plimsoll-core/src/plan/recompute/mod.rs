@@ -5,10 +5,10 @@
 //! predicted time whose exact peak is within the limit, and writes it as a graph in which every repetition is a node of its own.
 
 mod moves;
-mod problem;
+pub(super) mod problem;
 mod rates;
 mod search;
-mod simulate;
+pub(super) mod simulate;
 mod starts;
 pub(super) mod write;
 

@@ -8,11 +8,11 @@ use crate::graph::{Graph, NodeId, Phase, ValueId};
 use crate::op::Op;
 
 /// No node makes this value: it is a column, a scalar or a state.
-pub(super) const NOBODY: u32 = u32::MAX;
+pub(in crate::plan) const NOBODY: u32 = u32::MAX;
 
 /// Lists of numbers, one list per item, in one piece of memory.
 #[derive(Default)]
-pub(super) struct Lists {
+pub(in crate::plan) struct Lists {
     starts: Vec<u32>,
     items: Vec<u32>,
 }
@@ -33,7 +33,7 @@ impl Lists {
 }
 
 /// What a step of the program does to memory. Nodes and values carry the numbers they have in the graph; views are looked through.
-pub(super) struct Problem {
+pub(in crate::plan) struct Problem {
     /// Per node, the distinct values whose bytes it reads; states are among them, because they must not have changed.
     pub reads: Lists,
     /// Per node, the values it makes.

@@ -7,7 +7,7 @@ use super::problem::Problem;
 
 /// What a sequence costs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Outcome {
+pub(in crate::plan) struct Outcome {
     /// The most bytes held at once.
     pub peak: u64,
     /// The (first) step that holds them.
@@ -21,7 +21,7 @@ pub(super) struct Outcome {
 }
 
 /// Plays sequences. Walks backwards, so that one walk knows both who is alive and who reads last.
-pub(super) struct Simulation {
+pub(in crate::plan) struct Simulation {
     /// Per value, whether a later step reads the result that is in memory now.
     used: Vec<bool>,
     /// Per value, the step (plus one) at which it was last found to die.

@@ -3,8 +3,8 @@
 
 use super::offload;
 use super::pipelines::{Pipelines, pipelines};
-use super::split::planned_graphs;
-use super::{Count, DeviceLine, HOST, Infeasible, OFFLOAD, Request, RunPlan};
+use super::split::{described, planned_graphs};
+use super::{Count, DeviceLine, HOST, Infeasible, OFFLOAD, Request, RunPlan, Taken, Variant};
 use crate::allow::{Allow, Permission};
 use crate::checkpoint::Checkpoints;
 use crate::error::{Error, Result};
@@ -20,10 +20,14 @@ use std::time::Instant;
 /// How many ways of computing again are compared before the fastest is taken.
 const COMPARED: usize = 2;
 
+/// How often an arena is made a little smaller because what is computed again takes memory by itself.
+const ADJUSTMENTS: usize = 4;
+
 /// One way to cut the batch, laid out and checked.
 #[derive(Clone)]
 pub(super) struct Candidate {
     pub micro_batch: usize,
+    variant: Variant,
     feed_rows: usize,
     pub memory: Arc<Plan>,
     /// The smallest total this way can have.
@@ -102,6 +106,16 @@ impl Candidate {
         }
     }
 
+    /// Whether nothing was done to the largest pieces.
+    fn untouched(&self, whole: &Candidate) -> bool {
+        self.micro_batch == whole.micro_batch && self.again().nodes.is_empty() && self.memory.backing == Bytes::ZERO && !self.is_cut()
+    }
+
+    /// Whether layers are computed in pieces of their rows.
+    pub fn is_cut(&self) -> bool {
+        self.memory.programs.iter().any(|program| program.graph.pieces() > 1)
+    }
+
     /// What the program that computes most again computes again.
     pub fn again(&self) -> Again {
         let programs = self.memory.programs.iter().map(|program| &program.again);
@@ -109,10 +123,119 @@ impl Candidate {
     }
 }
 
-/// Finds the fastest plan that stays under the lines, with the heaviest layers as the request has them: whole, or in pieces. None if there is
-/// none.
-pub(super) fn plan_as_asked(request: &Request<'_>) -> Result<Option<RunPlan>> {
+/// Two predictions that differ by less than this do not decide whether the result may change.
+const WORTH_CHANGING: f64 = 0.98;
+
+/// Finds the fastest plan that stays under the lines.
+pub(in crate::trainer) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
     let (start, lines) = (Instant::now(), Lines::of(request));
+    let mut chosen: Option<(Request<'_>, Candidate, Vec<Candidate>)> = None;
+    let mut asked: Option<Candidate> = None;
+    for variant in variants(request, request.allow) {
+        let request = varied(request, variant)?;
+        let (whole, found) = fastest(&request, lines)?;
+        let asked = &*asked.get_or_insert_with(|| whole.clone());
+        // What was asked for and fits as it is stays as it is.
+        let done = variant == Variant::default() && found.as_ref().is_some_and(|found| found.untouched(&whole));
+        if let Some(found) = found {
+            let faster = |(known, best, _): &(Request<'_>, Candidate, _)| found.seconds(&request) < WORTH_CHANGING * best.seconds(known);
+            if chosen.as_ref().is_none_or(faster) {
+                let on_the_way = if variant == Variant::default() { vec![whole] } else { vec![asked.clone(), whole] };
+                chosen = Some((request, found, on_the_way));
+            }
+        }
+        if done {
+            break;
+        }
+    }
+    match chosen {
+        Some((request, candidate, on_the_way)) => {
+            let taken = choices(&request, &candidate, on_the_way)?;
+            described(&request, RunPlan { taken, ..run_plan(&request, lines, candidate, start)? })
+        }
+        None => {
+            // What would be said to be the least is taken if it is enough.
+            let request = &Request { in_pieces: request.allow.has(Permission::Split), ..request.clone() };
+            let least = smallest(request, lines, request.allow, &ways(request, request.allow))?;
+            if least.fits(lines) {
+                let request = varied(request, least.variant)?;
+                return described(&request, run_plan(&request, lines, least, start)?);
+            }
+            Err(Error::Infeasible(Box::new(infeasible(request, lines, least, start)?)))
+        }
+    }
+}
+
+/// What each choice saved and cost, from what was asked for on: fewer bits, then smaller pieces, then layers in pieces, computing again and leaving.
+fn choices(request: &Request<'_>, chosen: &Candidate, on_the_way: Vec<Candidate>) -> Result<Vec<Taken>> {
+    let mut way: Vec<(Vec<Permission>, Candidate)> =
+        on_the_way.into_iter().map(|whole| (whole.variant.permissions().collect(), whole)).collect();
+    let last = &way[way.len() - 1].1;
+    let again = (!chosen.again().nodes.is_empty()).then_some(Permission::Recompute);
+    let elsewhere = (chosen.memory.backing > Bytes::ZERO).then_some(Permission::Offload);
+    let cut = chosen.is_cut().then_some(Permission::Split);
+    let more: Vec<Permission> = cut.into_iter().chain(again).chain(elsewhere).collect();
+    if chosen.micro_batch != last.micro_batch {
+        let pieces = if more.is_empty() { chosen.clone() } else { candidate(request, chosen.micro_batch)? };
+        way.push((vec![Permission::Microbatch], pieces));
+    }
+    if !more.is_empty() {
+        way.push((more, chosen.clone()));
+    }
+    let weigh = |candidate: &Candidate| -> Result<(Bytes, f64)> {
+        let bytes = if candidate.on_device.is_some() { candidate.device_total() } else { candidate.least };
+        Ok((bytes, candidate.seconds(&varied(request, candidate.variant)?)))
+    };
+    let weighed = way.iter().map(|(permissions, candidate)| Ok((permissions, weigh(candidate)?))).collect::<Result<Vec<_>>>()?;
+    let step = |pair: &[(&Vec<Permission>, (Bytes, f64))]| {
+        let ((_, before), (permissions, after)) = (&pair[0], &pair[1]);
+        Taken { permissions: permissions.to_vec(), before: *before, after: *after }
+    };
+    Ok(weighed.windows(2).map(step).collect())
+}
+
+/// The variants that may be chosen under some permissions.
+fn variants(request: &Request<'_>, allow: Allow) -> Vec<Variant> {
+    if request.settled { vec![request.variant] } else { request.variants.allowed(allow).collect() }
+}
+
+/// The same run in another variant.
+fn varied<'a>(request: &Request<'a>, variant: Variant) -> Result<Request<'a>> {
+    let (programs, precision) = (request.variants.programs(variant)?, request.variants.learning(variant).precision);
+    Ok(Request { programs, variant, precision, ..request.clone() })
+}
+
+/// The largest pieces of one variant as they are, and its fastest plan that stays under the lines: with its heaviest layers in pieces of their rows, or with
+/// tensors that leave, where that is allowed and faster.
+fn fastest(request: &Request<'_>, lines: Lines) -> Result<(Candidate, Option<Candidate>)> {
+    let (plain, too_large) = fastest_as_written(request, lines)?;
+    let whole = too_large.first().or(plain.as_ref()).expect("there is always a way to try").clone();
+    if plain.as_ref().is_some_and(|found| found.untouched(&whole)) {
+        return Ok((whole, plain));
+    }
+    let in_pieces = Request { in_pieces: true, ..request.clone() };
+    let (cut, too_large_cut) = match planned_graphs(&in_pieces, request.batch)? {
+        Cow::Owned(_) if request.allow.has(Permission::Split) => fastest_as_written(&in_pieces, lines)?,
+        // It is not allowed, or there is nothing to cut.
+        _ => (None, Vec::new()),
+    };
+    let faster = |a: Option<Candidate>, b: Option<Candidate>| match (a, b) {
+        (Some(a), Some(b)) => Some(if b.seconds(request) < a.seconds(request) { b } else { a }),
+        (a, b) => a.or(b),
+    };
+    let mut found = faster(plain, cut);
+    if offload::considered(request, found.is_some()) {
+        let mut elsewhere = offload::fastest(request, &too_large, lines)?;
+        if elsewhere.is_none() && !too_large_cut.is_empty() {
+            elsewhere = offload::fastest(&in_pieces, &too_large_cut, lines)?;
+        }
+        found = faster(found, elsewhere);
+    }
+    Ok((whole, found))
+}
+
+/// The fastest plan in which nothing leaves, with the layers as the request has them; and the pieces that are too large as they are.
+fn fastest_as_written(request: &Request<'_>, lines: Lines) -> Result<(Option<Candidate>, Vec<Candidate>)> {
     let mut too_large: Vec<Candidate> = Vec::new();
     let mut chosen: Option<Candidate> = None;
     for micro_batch in ways(request, request.allow) {
@@ -136,20 +259,7 @@ pub(super) fn plan_as_asked(request: &Request<'_>) -> Result<Option<RunPlan>> {
             }
         }
     }
-    if offload::considered(request, chosen.is_some()) {
-        let mut compared = 0;
-        for large in &too_large {
-            if let Some(found) = offload::fitted(request, large, lines)? {
-                let faster = chosen.as_ref().is_none_or(|chosen| found.seconds(request) < chosen.seconds(request));
-                chosen = if faster { Some(found) } else { chosen };
-                compared += 1;
-            }
-            if compared == COMPARED {
-                break;
-            }
-        }
-    }
-    chosen.map(|candidate| run_plan(request, lines, candidate, start)).transpose()
+    Ok((chosen, too_large))
 }
 
 /// The same pieces with values computed again, if that is enough; else the smallest arena that was found.
@@ -160,8 +270,19 @@ pub(super) fn computed_again(
     effort: Effort,
     from: Option<&Candidate>,
 ) -> Result<Result<Candidate, Option<Bytes>>> {
-    let Some(limit) = large.arena_limit(lines) else { return Ok(Err(None)) };
-    within(request, large, limit, effort, from)
+    let Some(mut limit) = large.arena_limit(lines) else { return Ok(Err(None)) };
+    for _ in 0..ADJUSTMENTS {
+        let found = within(request, large, limit, effort, from)?;
+        match &found {
+            // Repetitions are nodes too, which take heap: what that is more than before comes off the arena.
+            Ok(again) if !again.fits(lines) => match again.arena_limit(lines) {
+                Some(less) if less < limit => limit = less,
+                _ => return Ok(Err(None)),
+            },
+            _ => return Ok(found),
+        }
+    }
+    Ok(Err(None))
 }
 
 /// The same pieces in an arena of this size, or the smallest one that was found.
@@ -186,19 +307,28 @@ pub(in crate::trainer) fn prove(request: &Request<'_>, certificate: &Certificate
     if certificate.rows == 0 || certificate.rows > request.batch {
         return wrong(format!("the plan does not hold: it is for {} rows of a batch of {}", certificate.rows, request.batch));
     }
-    match plan::prove(certificate, graphs(request, certificate.rows)?, request.device) {
-        Ok(()) => Ok(()),
-        // Not the planner's fault: the file is not what was planned.
-        Err(error) => wrong(error.to_string()),
+    // Which of the allowed variants it is a plan of is found by trying; what is wrong is told of the one that was asked for.
+    let mut first = None;
+    for variant in variants(request, request.allow) {
+        let request = varied(request, variant)?;
+        match plan::prove(certificate, graphs(&request, certificate.rows)?, request.device) {
+            Ok(()) => return Ok(()),
+            Err(error) => first = first.or(Some(error.to_string())),
+        }
     }
+    // Not the planner's fault: the file is not what was planned.
+    wrong(first.unwrap_or_default())
 }
 
 pub(super) fn graphs<'a>(request: &Request<'a>, micro_batch: usize) -> Result<&'a [(Role, Graph)]> {
     if micro_batch == request.batch { Ok(&request.programs.whole) } else { Ok(request.programs.accumulating()?) }
 }
 
-/// The smallest plan under some permissions, found by search and laid out, among these ways to cut the batch.
-pub(super) fn smallest(request: &Request<'_>, lines: Lines, allow: Allow, ways: &[usize]) -> Result<Candidate> {
+/// The smallest plan under some permissions, found by search and laid out, among these ways to cut the batch. Of the variants that are
+/// allowed, the one with the fewest bits is the smallest.
+fn smallest(request: &Request<'_>, lines: Lines, allow: Allow, ways: &[usize]) -> Result<Candidate> {
+    let fewest = variants(request, allow).pop().unwrap_or_default();
+    let request = &Request { allow, ..varied(request, fewest)? };
     let mut best: Option<Candidate> = None;
     // What leaves a device is on the host: as long as that has room, only the device counts.
     let size = |candidate: &Candidate| match candidate.on_device {
@@ -214,7 +344,6 @@ pub(super) fn smallest(request: &Request<'_>, lines: Lines, allow: Allow, ways: 
         let plain = candidate(request, *rows)?;
         keep(if allow.has(Permission::Recompute) { least_again(request, plain)? } else { plain }, &mut best);
     }
-    let request = &Request { allow, ..request.clone() };
     if offload::considered(request, false) {
         let mut ends: Vec<usize> = best.iter().map(|best| best.micro_batch).chain(ways.last().copied()).collect();
         ends.dedup();
@@ -254,11 +383,18 @@ pub(super) fn infeasible(request: &Request<'_>, lines: Lines, least: Candidate, 
         request.allow.with(Permission::Microbatch),
         request.allow.with(Permission::Microbatch).with(Permission::MicrobatchBatchnorm),
         request.allow.with(Permission::Recompute).with(Permission::Microbatch).with(Permission::MicrobatchBatchnorm),
+        request.allow.with(Permission::MixedPrecision),
+        request.allow.with(Permission::MixedPrecision).with(Permission::State8bit),
         request.allow.with(Permission::Offload),
         request.allow.with(Permission::Recompute).with(Permission::Microbatch).with(Permission::Offload),
     ];
     for allow in more {
-        if allow != request.allow && !least_with.iter().any(|(known, _)| *known == allow) {
+        // A permission that opens nothing new need not be tried.
+        let opens =
+            variants(request, allow).len() > variants(request, request.allow).len() || ways(request, allow) != ways(request, request.allow);
+        let newly = |permission: Permission| allow.has(permission) && !request.allow.has(permission);
+        let opens = opens || newly(Permission::Recompute) || newly(Permission::Offload);
+        if opens && !least_with.iter().any(|(known, _)| *known == allow) {
             // Hints need not be the very least: whole batches and single rows are enough to look at.
             let ways = ways(request, allow);
             let ends = if ways.len() > 2 { vec![ways[0], ways[ways.len() - 1]] } else { ways };
@@ -313,7 +449,7 @@ pub(super) fn run_plan(request: &Request<'_>, lines: Lines, candidate: Candidate
     if candidate.memory.backing > Bytes::ZERO {
         used.push(Permission::Offload);
     }
-    if candidate.memory.programs.iter().any(|program| program.graph.pieces() > 1) {
+    if candidate.is_cut() {
         used.push(Permission::Split);
     }
     if pieces > 1 {
@@ -322,6 +458,7 @@ pub(super) fn run_plan(request: &Request<'_>, lines: Lines, candidate: Candidate
             used.push(Permission::MicrobatchBatchnorm);
         }
     }
+    used.extend(candidate.variant.permissions());
     Ok(RunPlan {
         model: request.model.to_string(),
         device: (request.device.name(), request.device.description()),
@@ -348,7 +485,10 @@ pub(super) fn run_plan(request: &Request<'_>, lines: Lines, candidate: Candidate
         again,
         precision: request.precision,
         allow: request.allow,
-        results_unchanged: !used.contains(&Permission::MicrobatchBatchnorm),
+        taken: Vec::new(),
+        small_state: candidate.variant.state,
+        variant: candidate.variant,
+        results_unchanged: !used.iter().any(|permission| permission.changes_results()),
         used,
         count: request.count,
         plan_ms: start.elapsed().as_secs_f64() * 1e3,
@@ -403,7 +543,16 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
         let mut fixed = memory.by_owner();
         fixed.retain(|(name, _)| !matches!(name.as_str(), "optimiser" | "gradient sums" | "staging"));
         let least = fixed.iter().map(|(_, size)| *size).sum();
-        return Ok(Candidate { micro_batch, feed_rows, memory: Arc::new(memory), least, fixed, on_device: None, written: None });
+        return Ok(Candidate {
+            micro_batch,
+            variant: request.variant,
+            feed_rows,
+            memory: Arc::new(memory),
+            least,
+            fixed,
+            on_device: None,
+            written: None,
+        });
     }
     let overhead = request.device.overhead(&memory);
     let (mut fixed, on_device) = if request.device.shares_host_memory() {
@@ -419,13 +568,15 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
     }
     fixed.push(("process".to_string(), system::process_footprint()));
     fixed.push(("thread stacks".to_string(), request.thread_stacks));
-    fixed.push(("graphs".to_string(), request.programs.footprint(&memory)));
+    // Planning looks at the graphs of every variant that is allowed.
+    let looked_at = variants(request, request.allow).len() as u64;
+    fixed.push(("graphs".to_string(), request.programs.footprint(&memory, looked_at)));
     if request.checkpointed {
         fixed.push(("checkpoint".to_string(), Checkpoints::footprint(memory.states.len())));
     }
     let pipeline = pipelines(request, feed_rows, None)?;
     let least = fixed.iter().map(|(_, size)| *size).sum::<Bytes>() + pipeline.minimum;
-    Ok(Candidate { micro_batch, feed_rows, memory: Arc::new(memory), least, fixed, on_device, written: None })
+    Ok(Candidate { micro_batch, variant: request.variant, feed_rows, memory: Arc::new(memory), least, fixed, on_device, written: None })
 }
 
 fn owners(request: &Request<'_>, candidate: &Candidate, pipeline: &Pipelines) -> Vec<(String, Bytes)> {

@@ -8,6 +8,7 @@ mod split;
 mod sweep;
 
 use super::programs::Programs;
+use super::variants::{Variant, Variants};
 use crate::allow::{Allow, Permission};
 use crate::precision::Precision;
 use plimsoll_core::device::{CopyRate, Device};
@@ -23,9 +24,8 @@ pub use largest::LargestBatch;
 pub use split::InPieces;
 pub use sweep::{Sweep, SweepPoint};
 
-pub(super) use choose::prove;
+pub(super) use choose::{plan_run, prove};
 pub(super) use largest::largest_batch;
-pub(super) use split::plan_run;
 pub(super) use sweep::sweep;
 
 /// The owner of what keeping tensors elsewhere takes of the host's memory.
@@ -75,8 +75,12 @@ pub struct RunPlan {
     pub by_measured_speeds: bool,
     /// In how many bits activations are kept.
     pub precision: Precision,
+    /// Whether the optimiser's state is kept in 8 bits because that was allowed.
+    pub small_state: bool,
     /// What the planner was allowed.
     pub allow: Allow,
+    /// What each choice saved and cost, from the run as it was asked for on; empty if nothing had to be done.
+    pub taken: Vec<Taken>,
     /// What of that it made use of.
     pub used: Vec<Permission>,
     /// Whether the memory choices leave the result as it is.
@@ -91,6 +95,19 @@ pub struct RunPlan {
     pub(super) validation: Option<PipelinePlan>,
     /// Rows the feed delivers at a time.
     pub(super) feed_rows: usize,
+    /// What is kept in fewer bits than was asked for.
+    pub(super) variant: Variant,
+}
+
+/// One thing that was done to make a run fit, and what it did to memory and time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Taken {
+    /// What was made use of.
+    pub permissions: Vec<Permission>,
+    /// The least line and the predicted seconds of a batch before.
+    pub before: (Bytes, f64),
+    /// And after.
+    pub after: (Bytes, f64),
 }
 
 /// What counts towards the line.
@@ -189,7 +206,12 @@ impl fmt::Display for Infeasible {
 #[derive(Clone)]
 pub(super) struct Request<'a> {
     pub model: &'a str,
+    /// The graphs of the variant to be planned.
     pub programs: &'a Programs,
+    pub variants: &'a Variants,
+    pub variant: Variant,
+    /// Whether the variant runs already, and cannot be chosen any more.
+    pub settled: bool,
     pub device: &'a dyn Device,
     pub data: &'a Dataset,
     pub validation: Option<&'a Dataset>,

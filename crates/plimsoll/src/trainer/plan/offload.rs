@@ -1,7 +1,7 @@
 //! Ways to fit in which tensors leave the device's memory between uses: optimiser state first, then values of the forward part, to the host's
 //! pinned memory or, on a device that shares that, to a file.
 
-use super::choose::{Candidate, Lines, finish, least_again, within};
+use super::choose::{Candidate, Lines, computed_again, finish, least_again};
 use super::{Count, Request};
 use crate::allow::{Allow, Permission};
 use crate::error::Result;
@@ -103,9 +103,22 @@ fn reaching(sizes: impl Iterator<Item = Bytes>, bytes: Bytes) -> usize {
         .count()
 }
 
+/// The fastest of the largest pieces that fit in this way: the first that do on a device of its own, of two on one that pays with a file for all.
+pub(super) fn fastest(request: &Request<'_>, too_large: &[Candidate], lines: Lines) -> Result<Option<Candidate>> {
+    let compared = if request.device.shares_host_memory() { 2 } else { 1 };
+    let mut found: Vec<Candidate> = Vec::new();
+    for plain in too_large {
+        found.extend(fitted(request, plain, lines)?);
+        if found.len() == compared {
+            break;
+        }
+    }
+    Ok(found.into_iter().min_by(|a, b| a.seconds(request).total_cmp(&b.seconds(request))))
+}
+
 /// The same pieces with as little as possible elsewhere, and the rest computed again if that is allowed and faster. None if not even all of it
 /// makes them fit.
-pub(super) fn fitted(request: &Request<'_>, plain: &Candidate, lines: Lines) -> Result<Option<Candidate>> {
+fn fitted(request: &Request<'_>, plain: &Candidate, lines: Lines) -> Result<Option<Candidate>> {
     let leaving = Leaving::of(request, plain)?;
     let all = leaving.states.len();
     let excess = plain.excess(lines);
@@ -124,9 +137,7 @@ pub(super) fn fitted(request: &Request<'_>, plain: &Candidate, lines: Lines) -> 
         let shares: &[usize] = if found.is_empty() { &[0, SHARES] } else { &[0] };
         for share in shares {
             let large = leaving.plan(request, plain, all, *share)?;
-            if let Some(limit) = large.arena_limit(lines)
-                && let Ok(again) = within(request, &large, limit, Effort::default(), None)?
-            {
+            if let Ok(again) = computed_again(request, &large, lines, Effort::default(), None)? {
                 found.push(again);
                 break;
             }

@@ -1,6 +1,6 @@
 //! What every byte buys: the predicted time of a step under lower and lower lines.
 
-use super::split::plan_run;
+use super::choose::plan_run;
 use super::{Request, RunPlan};
 use crate::error::{Error, Result};
 use plimsoll_core::{Budget, Bytes};

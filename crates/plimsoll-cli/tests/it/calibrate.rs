@@ -1,0 +1,36 @@
+//! Measuring the machine: once, by itself, kept where the user's caches are, and left out when asked to.
+
+use super::{Sandbox, program};
+use serde_json::Value;
+use std::process::Command;
+
+/// Plans with the sandbox as the user's cache, and tells what was said beside the plan.
+fn plan(sandbox: &Sandbox, arguments: &[&str]) -> (Value, String) {
+    let mut command = Command::new(program());
+    command.args(["plan", "--threads", "1", "--json"]).args(arguments).current_dir(&sandbox.folder);
+    let output = command.env("XDG_CACHE_HOME", sandbox.path("cache")).env_remove("PLIMSOLL_NO_CALIBRATE").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    (serde_json::from_slice(&output.stdout).unwrap(), said)
+}
+
+#[test]
+fn a_machine_is_measured_once_and_only_if_that_is_wanted_and_fits() {
+    let sandbox = Sandbox::new("calibrate");
+    let (document, said) = plan(&sandbox, &["--no-calibrate"]);
+    assert_eq!((&document["predicted_by"], said.as_str()), (&Value::from("built-in rates"), ""));
+    let (document, said) = plan(&sandbox, &["--host-memory", "48MiB"]);
+    assert_eq!(document["predicted_by"], "built-in rates");
+    assert!(said.contains("measuring this machine would take") && said.contains("which is over the line"), "{said}");
+    assert!(!sandbox.path("cache").exists(), "nothing was measured yet");
+    let (document, said) = plan(&sandbox, &[]);
+    assert_eq!(document["predicted_by"], "measured speeds", "{said}");
+    assert!(said.starts_with("measuring this machine once"), "{said}");
+    let kept: Vec<_> = std::fs::read_dir(sandbox.path("cache/plimsoll/speeds")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(kept.len(), 1, "{kept:?}");
+    let (again, said) = plan(&sandbox, &[]);
+    assert_eq!((&again["predicted_step_s"], said.as_str()), (&document["predicted_step_s"], ""), "what is kept stays as it is");
+    // A file that is not whole is as good as none.
+    std::fs::write(&kept[0], "{").unwrap();
+    assert_eq!(plan(&sandbox, &["--host-memory", "48MiB"]).0["predicted_by"], "built-in rates");
+}

@@ -1,0 +1,114 @@
+//! What the planner chooses where it may keep numbers in fewer bits, and that a run then does what its plan says.
+
+use plimsoll::config::Config;
+use plimsoll::{Allow, Bytes, Error, Fit, Infeasible, Permission, RunPlan, Trainer};
+
+/// A small network of the zoo with some keys set.
+fn trainer(settings: &[&str]) -> Trainer {
+    let mut config = Config::zoo("cifar-cnn").unwrap();
+    for setting in
+        ["data.rows=96", "train.batch=32", "train.threads=1", "train.optimizer={ type = \"adam\", lr = 1e-3 }"].iter().chain(settings)
+    {
+        config.set(setting).unwrap();
+    }
+    config.build().unwrap().into_trainer()
+}
+
+fn plan(settings: &[&str]) -> RunPlan {
+    trainer(settings).plan().unwrap()
+}
+
+fn refusal(settings: &[&str]) -> Infeasible {
+    match trainer(settings).plan() {
+        Err(Error::Infeasible(refusal)) => *refusal,
+        Err(error) => panic!("{error}"),
+        Ok(plan) => panic!("there is a plan:\n{plan}"),
+    }
+}
+
+fn host(line: u64) -> String {
+    format!("budget.host={line}")
+}
+
+/// The weights after an epoch.
+fn learnt(settings: &[&str]) -> Vec<u8> {
+    let mut trainer = trainer(settings);
+    trainer.fit(Fit::epochs(1)).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weights.safetensors");
+    trainer.save_weights(&path).unwrap();
+    std::fs::read(path).unwrap()
+}
+
+const NONE: &str = "budget.allow=none";
+const MIXED: &str = "budget.allow=mixed_precision";
+const SMALL_STATE: &str = "budget.allow=state_8bit";
+
+#[test]
+fn activations_have_fewer_bits_only_where_that_is_allowed_and_needed() {
+    let (wide, narrow) = (plan(&[NONE]).least, plan(&[NONE, "train.precision=mixed_bf16"]).least);
+    assert!(narrow < wide);
+    let between = host((narrow.0 + wide.0) / 2);
+    let chosen = plan(&[MIXED, &between]);
+    assert_eq!(chosen.used, [Permission::MixedPrecision]);
+    assert!(!chosen.results_unchanged && chosen.precision.name() == "mixed_bf16" && chosen.total().0 <= (narrow.0 + wide.0) / 2);
+    assert!(chosen.to_string().contains("results      changed: activations are rounded to 16 bits, as was allowed"), "{chosen}");
+    assert_eq!(chosen.taken.len(), 1);
+    assert!(chosen.taken[0].before.0 > chosen.taken[0].after.0);
+    let enough = plan(&[MIXED, "budget.host=1GiB"]);
+    assert!(enough.used.is_empty() && enough.results_unchanged && enough.precision.name() == "f32" && enough.taken.is_empty());
+    assert!(refusal(&[NONE, &between]).least > chosen.line);
+}
+
+#[test]
+fn a_run_learns_in_the_bits_its_plan_says() {
+    let (wide, narrow) = (plan(&[NONE]).least, plan(&[NONE, "train.precision=mixed_bf16"]).least);
+    let chosen = learnt(&[MIXED, &host((narrow.0 + wide.0) / 2)]);
+    assert!(chosen == learnt(&[NONE, "train.precision=mixed_bf16"]) && chosen != learnt(&[NONE]));
+    let small = "train.optimizer={ type = \"adam\", lr = 1e-3, state_bits = 8 }";
+    let line = host(plan(&[NONE, small]).least.0 + (1 << 20));
+    let chosen = learnt(&[SMALL_STATE, &line]);
+    assert!(chosen == learnt(&[NONE, small]) && chosen != learnt(&[NONE]));
+}
+
+#[test]
+fn state_of_eight_bits_is_chosen_for_optimisers_that_have_it() {
+    let small = "train.optimizer={ type = \"adam\", lr = 1e-3, state_bits = 8 }";
+    let (wide, narrow) = (plan(&[NONE]).least, plan(&[NONE, small]).least);
+    assert!(narrow + Bytes::mib(4) < wide, "{narrow} {wide}");
+    let chosen = plan(&[SMALL_STATE, &host(narrow.0 + (1 << 20))]);
+    assert_eq!((&chosen.used[..], chosen.small_state, chosen.results_unchanged), (&[Permission::State8bit][..], true, false));
+    let momentum = "train.optimizer={ type = \"sgd\", lr = 0.1, momentum = 0.9 }";
+    assert!(refusal(&[NONE, momentum, "budget.host=24MiB"]).least_with.iter().all(|(allow, _)| !allow.has(Permission::State8bit)));
+}
+
+#[test]
+fn all_choices_are_weighed_together_and_the_fastest_is_taken() {
+    let all = "budget.allow=recompute,microbatch,mixed_precision,state_8bit";
+    let line = host(plan(&[NONE]).least.0 * 8 / 10);
+    let chosen = plan(&[all, &line]);
+    assert!(!chosen.used.is_empty() && chosen.total() <= chosen.line);
+    for less in ["budget.allow=recompute,microbatch", MIXED, "budget.allow=recompute,microbatch,mixed_precision"] {
+        if let Ok(other) = trainer(&[less, &line]).plan() {
+            assert!(
+                chosen.predicted_s <= other.predicted_s * 1.021,
+                "{less}: {} s, but {} s with more allowed",
+                other.predicted_s,
+                chosen.predicted_s
+            );
+        }
+    }
+}
+
+#[test]
+fn a_refusal_says_what_works_with_more_allowed_and_it_does() {
+    let refusal = refusal(&[NONE, "budget.host=16MiB"]);
+    let with = |permission: Permission| refusal.least_with.iter().filter(move |(allow, _)| allow.has(permission)).count();
+    assert!(with(Permission::MixedPrecision) > 0 && with(Permission::State8bit) > 0, "{:?}", refusal.least_with);
+    for (allow, least) in &refusal.least_with {
+        assert!(*least < refusal.least);
+        let found = plan(&[&format!("budget.allow={allow}"), &host(least.0)]);
+        assert!(found.total() <= *least, "{allow}: {} of {least}", found.total());
+    }
+    assert_eq!(plan(&[NONE, &host(refusal.least.0)]).allow, Allow::NOTHING);
+}
