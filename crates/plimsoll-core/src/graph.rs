@@ -178,6 +178,9 @@ pub struct Graph {
     phase: Option<Phase>,
 }
 
+/// How far an axis can be cut, and what a part of it is as a dimension.
+pub(crate) type Extent = (usize, fn(usize) -> Dim);
+
 impl Graph {
     /// An empty graph.
     pub fn new() -> Graph {
@@ -373,7 +376,7 @@ impl Graph {
 
     /// How far an axis can be cut, and what a part of it is as a dimension. Rows of the batch are cut by the planner alone: elsewhere that would
     /// change what micro-batches compute.
-    pub(crate) fn extent(&self, dim: Dim) -> Option<(usize, fn(usize) -> Dim)> {
+    pub(crate) fn extent(&self, dim: Dim) -> Option<Extent> {
         match dim.as_fixed() {
             Some(extent) => Some((extent, Dim::fixed)),
             None if self.pieces > 1 => Some((dim.factor(), Dim::times_batch)),

@@ -120,6 +120,10 @@ impl Pieces<'_> {
 
     /// What the first result of a node is.
     fn meaning(&mut self, node: &Node, inputs: &[Meaning], rows: &HashMap<u32, usize>) -> Meaning {
+        if matches!(node.op, Op::Store(_) | Op::Load(_)) {
+            // What leaves and comes back is what it was, a piece too.
+            return inputs[0];
+        }
         let wholes: Option<Vec<u32>> =
             inputs.iter().map(|input| if let Meaning::Whole(number) = input { Some(*number) } else { None }).collect();
         if let (Op::Slice(op), [Meaning::Whole(of)]) = (&node.op, inputs)

@@ -489,6 +489,7 @@ impl Trainer {
             count: self.count,
             precision: variants.learning(variant).precision,
             in_pieces: false,
+            effort: plan::THOROUGH,
             pace: &*self.pace,
             measured: self.measured,
             copy_rate: match self.files.filter(|_| device.shares_host_memory()) {

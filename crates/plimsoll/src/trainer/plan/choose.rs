@@ -17,6 +17,12 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Searches for what is only a hint.
+const GLANCE: Effort = Effort(2_000_000);
+
+/// Searches for the least that works.
+pub(in crate::trainer) const THOROUGH: Effort = Effort(20_000_000);
+
 /// How many ways of computing again are compared before the fastest is taken.
 const COMPARED: usize = 2;
 
@@ -156,7 +162,7 @@ pub(in crate::trainer) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
         None => {
             // What would be said to be the least is taken if it is enough.
             let request = &Request { in_pieces: request.allow.has(Permission::Split), ..request.clone() };
-            let least = smallest(request, lines, request.allow, &ways(request, request.allow))?;
+            let least = smallest(request, lines, request.allow)?;
             if least.fits(lines) {
                 let request = varied(request, least.variant)?;
                 return described(&request, run_plan(&request, lines, least, start)?);
@@ -324,9 +330,11 @@ pub(super) fn graphs<'a>(request: &Request<'a>, micro_batch: usize) -> Result<&'
     if micro_batch == request.batch { Ok(&request.programs.whole) } else { Ok(request.programs.accumulating()?) }
 }
 
-/// The smallest plan under some permissions, found by search and laid out, among these ways to cut the batch. Of the variants that are
-/// allowed, the one with the fewest bits is the smallest.
-fn smallest(request: &Request<'_>, lines: Lines, allow: Allow, ways: &[usize]) -> Result<Candidate> {
+/// The smallest plan under some permissions, found by search and laid out. Of the variants that are allowed, the one with the fewest bits is the smallest; of the ways
+/// to cut the batch, that into the fewest rows, or none, which needs no sums of gradients.
+fn smallest(request: &Request<'_>, lines: Lines, allow: Allow) -> Result<Candidate> {
+    let mut ways = ways(request, allow);
+    ways.drain(1..ways.len().max(2) - 1);
     let fewest = variants(request, allow).pop().unwrap_or_default();
     let request = &Request { allow, ..varied(request, fewest)? };
     let mut best: Option<Candidate> = None;
@@ -340,7 +348,7 @@ fn smallest(request: &Request<'_>, lines: Lines, allow: Allow, ways: &[usize]) -
             *best = Some(found);
         }
     };
-    for rows in ways {
+    for rows in &ways {
         let plain = candidate(request, *rows)?;
         keep(if allow.has(Permission::Recompute) { least_again(request, plain)? } else { plain }, &mut best);
     }
@@ -357,12 +365,12 @@ fn smallest(request: &Request<'_>, lines: Lines, allow: Allow, ways: &[usize]) -
 /// The same pieces in the smallest arena that computing again can give them.
 pub(super) fn least_again(request: &Request<'_>, plain: Candidate) -> Result<Candidate> {
     // Asked for the impossible, the search says the least that it found; asked for that, it must give it.
-    let mut limit = match within(request, &plain, Bytes::ZERO, Effort::default(), None)? {
+    let mut limit = match within(request, &plain, Bytes::ZERO, request.effort, None)? {
         Err(Some(least)) => least,
         _ => return Ok(plain),
     };
     for _ in 0..8 {
-        match within(request, &plain, limit, Effort::default(), None)? {
+        match within(request, &plain, limit, request.effort, None)? {
             Ok(found) if found.least + found.device_total() < plain.least + plain.device_total() => return Ok(found),
             Err(Some(least)) if least < plain.memory.arena => limit = least.max(Bytes(limit.0 + limit.0 / 64)),
             _ => break,
@@ -393,13 +401,14 @@ pub(super) fn infeasible(request: &Request<'_>, lines: Lines, least: Candidate, 
         let opens =
             variants(request, allow).len() > variants(request, request.allow).len() || ways(request, allow) != ways(request, request.allow);
         let newly = |permission: Permission| allow.has(permission) && !request.allow.has(permission);
-        let opens = opens || newly(Permission::Recompute) || newly(Permission::Offload);
+        let opens = opens || newly(Permission::Recompute) || newly(Permission::Offload) || newly(Permission::Split);
+        // Nor one beside another that already opens as much.
+        let mixed = request.allow.with(Permission::MixedPrecision);
+        let opens = opens && (!newly(Permission::State8bit) || variants(request, allow).len() > variants(request, mixed).len());
         if opens && !least_with.iter().any(|(known, _)| *known == allow) {
-            // Hints need not be the very least: whole batches and single rows are enough to look at.
-            let ways = ways(request, allow);
-            let ends = if ways.len() > 2 { vec![ways[0], ways[ways.len() - 1]] } else { ways };
-            let request = Request { in_pieces: allow.has(Permission::Split), ..request.clone() };
-            let with = own(&smallest(&request, lines, allow, &ends)?);
+            // Hints need not be the very least.
+            let request = Request { in_pieces: allow.has(Permission::Split), effort: GLANCE, ..request.clone() };
+            let with = own(&smallest(&request, lines, allow)?);
             if with < own(&least) {
                 least_with.push((allow, with));
             }

@@ -13,7 +13,7 @@ use crate::allow::{Allow, Permission};
 use crate::precision::Precision;
 use plimsoll_core::device::{CopyRate, Device};
 use plimsoll_core::plan::Plan;
-use plimsoll_core::plan::recompute::{Again, Pace};
+use plimsoll_core::plan::recompute::{Again, Effort, Pace};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Budget, Bytes};
 use plimsoll_data::{Dataset, PipelinePlan};
@@ -24,7 +24,7 @@ pub use largest::LargestBatch;
 pub use split::InPieces;
 pub use sweep::{Sweep, SweepPoint};
 
-pub(super) use choose::{plan_run, prove};
+pub(super) use choose::{THOROUGH, plan_run, prove};
 pub(super) use largest::largest_batch;
 pub(super) use sweep::sweep;
 
@@ -225,6 +225,8 @@ pub(super) struct Request<'a> {
     pub precision: Precision,
     /// Whether the heaviest layers are computed in pieces of their rows, where they can be.
     pub in_pieces: bool,
+    /// How long to search for the least that works.
+    pub effort: Effort,
     pub pace: &'a dyn Pace,
     /// Whether the pace was measured.
     pub measured: bool,
