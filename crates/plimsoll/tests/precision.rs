@@ -51,7 +51,8 @@ fn activations_take_half_the_room() {
         assert!(share <= 0.55, "{name}: {narrow} bytes are {share:.3} of {wide}");
     }
     let (bf16, f16) = (activations("lstm", 32, &[], "mixed_bf16"), activations("lstm", 32, &[], "mixed_f16"));
-    assert_eq!(bf16, f16, "both types have two bytes");
+    // Scaling the loss adds a few numbers for each row.
+    assert!(bf16.abs_diff(f16) <= bf16 / 100, "both types have two bytes: {bf16} and {f16}");
 }
 
 /// All tensors of the newest checkpoint.

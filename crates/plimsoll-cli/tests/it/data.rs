@@ -105,7 +105,7 @@ fn bad_pictures_and_keys_are_named() {
         error
     };
     insta::assert_snapshot!(error(&["--set", "data.path=nowhere"]), @"error: cannot list nowhere: No such file or directory (os error 2)");
-    insta::assert_snapshot!(error(&["--set", "data.cache=disk"]), @r#"error: `data.cache` is "disk", but should be "memory" or a table such as { file = "cache.plc" }"#);
+    insta::assert_snapshot!(error(&["--set", "data.cache=disk"]), @r#"error: `data.cache` is "disk", but should be "memory", "auto" or a table such as { file = "cache.plc" }"#);
     insta::assert_snapshot!(error(&["--set", "data.parallelism=0"]), @r#"error: `data.parallelism` is 0, but should be "auto" or a number of threads"#);
     insta::assert_snapshot!(error(&["--set", "data.max_item=much"]), @"error: `data.max_item`: `much` is not a size; write a number and a unit, such as 256MiB, 2GB or 1048576 (units: B, KiB, MiB, GiB, TiB, kB, MB, GB, TB)");
     insta::assert_snapshot!(error(&["--set", "data.map=[{ op = \"decode\", channels = 2 }]"]), @"error: `data.map[0].channels` is 2, but should be 1 or 3");
@@ -136,7 +136,7 @@ fn a_plain_source_needs_no_configuration() {
     let document = sandbox.json(&["data", "bench", "--source", "npy", "--path", "rows.npy", "--set", "data.batch=2", "--json"]);
     assert_eq!(document["epochs"][0]["examples"], 6);
     let refused = |arguments: &[&str]| sandbox.fail(&[&["data", "inspect"], arguments].concat()).1;
-    insta::assert_snapshot!(refused(&["--source", "imagefolder", "--path", "pictures"]), @r#"error: `data.source` is "imagefolder", but should be one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset; did you mean "image_folder"?"#);
+    insta::assert_snapshot!(refused(&["--source", "imagefolder", "--path", "pictures"]), @r#"error: `data.source` is "imagefolder", but should be one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset, parquet; did you mean "image_folder"?"#);
     insta::assert_snapshot!(refused(&["--source", "npy"]).lines().take(3).collect::<Vec<_>>().join("\n"), @"
     error: the following required arguments were not provided:
       --path <PATH>

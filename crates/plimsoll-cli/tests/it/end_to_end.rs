@@ -181,16 +181,20 @@ fn help_says_what_there_is() {
     Usage: plimsoll <COMMAND>
 
     Commands:
-      train     Train a model: plan, run, report
-      plan      State what a run needs without running it
-      check     Prove a plan that `plan --out` wrote, without trusting the planner
-      data      Look at a data pipeline, or measure it
-      generate  Let a trained character model write
-      zoo       List the networks there are, or the layers of one
-      arena     Give offsets to buffers with known lifetimes, from a table
-      devices   List the devices there are
-      selftest  Check every op of a device against a float64 reference
-      help      Print this message or the help of the given subcommand(s)
+      train      Train a model: plan, run, report
+      plan       State what a run needs without running it
+      calibrate  Measure how fast this machine computes, so that predicted times are its own; kept until
+                 done again
+      check      Prove a plan that `plan --out` wrote, without trusting the planner
+      data       Look at a data pipeline, or measure it
+      evaluate   Measure the model a run left in its folder
+      predict    Write down what the model a run left in its folder predicts
+      generate   Let a trained character model write
+      zoo        List the networks there are, or the layers of one
+      arena      Give offsets to buffers with known lifetimes, from a table
+      devices    List the devices there are
+      selftest   Check every op of a device against a float64 reference
+      help       Print this message or the help of the given subcommand(s)
 
     Options:
       -h, --help     Print help
@@ -214,7 +218,7 @@ fn help_says_what_there_is() {
                                    `plimsoll zoo`)
           --input <HxW>            Another size of its input, such as 416x608 or 416x608x3
           --allow <LIST>           What the planner may do to make the run fit, separated by commas:
-                                   recompute, split, microbatch, offload, mixed_precision,
+                                   recompute, split, microbatch, offload, mixed_precision, state_8bit,
                                    microbatch_batchnorm, or none. Without it, all that leaves the result
                                    as it is
           --host-memory <SIZE>     The line for the whole process, such as 256MiB or 2GB; without it,
@@ -228,6 +232,8 @@ fn help_says_what_there_is() {
                                    batch. Without it, the most that divide the batch and fit
           --epochs <N>             Passes over the data
           --seed <N>               Chooses the first weights and the order of rows
+          --weights <FILE>         Begin with the weights of this safetensors file instead of random
+                                   ones; a resumed run has its own
           --threads <N>            Threads that compute; without it, one per core. The result is the
                                    same
           --out <PATH>             The folder a training run leaves its files in (without it, the next
@@ -236,6 +242,8 @@ fn help_says_what_there_is() {
                                    if it had never stopped; begins afresh if there is none yet
           --set <KEY=VALUE>        Set a key of the configuration, such as train.loss=mse (lists as a
                                    whole); may be repeated
+          --no-calibrate           Predict times by built-in rates, which are the same everywhere,
+                                   instead of measured ones; so are plans then
           --json                   Print one JSON document on standard output, everything else on
                                    standard error
       -q, --quiet                  No plan, no progress, no summary

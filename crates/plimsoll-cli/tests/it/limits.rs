@@ -138,13 +138,13 @@ fn in_shares(name: &str, network: &[&str], shares: &[u64]) -> Vec<String> {
 
 #[test]
 fn a_network_that_normalises_by_batches_learns_the_same_bits_in_less_memory() {
-    let network = ["--zoo", "mobilenet-v1", "--input", "64x64", "--batch", "32", "--set", "data.rows=64", "--set", "model.width=0.25"];
+    let network = ["--zoo", "mobilenet-v1", "--input", "64x64", "--batch", "96", "--set", "data.rows=96", "--set", "model.width=0.25"];
     let used = in_shares("shares-mobilenet", &network, &[60, 40]);
     assert!(used.iter().all(|used| used == "[\"recompute\"]"), "{used:?}");
 }
 
 #[test]
 fn a_network_without_batch_statistics_learns_the_same_in_a_quarter_of_the_memory() {
-    let used = in_shares("shares-cifar", &["--zoo", "cifar-cnn", "--batch", "192", "--set", "data.rows=384"], &[60, 25]);
+    let used = in_shares("shares-cifar", &["--zoo", "cifar-cnn", "--batch", "448", "--set", "data.rows=896"], &[60, 25]);
     assert!(used.iter().any(|used| used.contains("microbatch")), "{used:?}");
 }
