@@ -212,7 +212,7 @@ fn whatever_the_limit_a_step_learns_the_same_bits() {
         let arena = free.arena.0;
         let wanted = after_steps(&device, free);
         for _ in 0..3 {
-            let limit = Bytes(arena * (50 + draw.below(51) as u64) / 100);
+            let limit = Bytes(arena * (65 + draw.below(36) as u64) / 100);
             match answer(&graph, &graph, rows, &device, limit) {
                 Some(plan) => {
                     again += usize::from(!plan.programs[0].again.nodes.is_empty());

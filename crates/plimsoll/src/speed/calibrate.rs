@@ -41,10 +41,10 @@ const NETWORKS: [(&str, usize, &[&str]); 19] = [
 
 /// Measures a device: a few seconds, and less memory than [`memory`]. Whatever was not reached within the limit is judged by its likes.
 ///
-/// ```
+/// ```no_run
 /// use plimsoll::{CpuDevice, speed};
 /// use std::time::Duration;
-/// let speeds = speed::calibrate(std::sync::Arc::new(CpuDevice::new(1)), Duration::from_millis(300))?;
+/// let speeds = speed::calibrate(std::sync::Arc::new(CpuDevice::new(1)), Duration::from_secs(20))?;
 /// assert!(!speeds.is_empty());
 /// # Ok::<(), plimsoll::Error>(())
 /// ```
