@@ -1,6 +1,7 @@
 //! The largest batch that fits, answered by the planner instead of by a crash.
 
-use super::choose::{Candidate, Lines, candidate, computed_again, run_plan, within};
+use super::candidate::{Candidate, Lines, candidate};
+use super::choose::{computed_again, run_plan, within};
 use super::{Request, RunPlan};
 use crate::allow::Permission;
 use crate::error::Result;

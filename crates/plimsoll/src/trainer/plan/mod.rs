@@ -1,7 +1,9 @@
 //! The plan of a whole run: device and pipeline, process and threads under their lines, and how it was made to fit.
 
+mod candidate;
 mod choose;
 mod largest;
+mod least;
 mod offload;
 mod pipelines;
 mod split;
@@ -24,8 +26,9 @@ pub use largest::LargestBatch;
 pub use split::InPieces;
 pub use sweep::{Sweep, SweepPoint};
 
-pub(super) use choose::{THOROUGH, plan_run, prove};
+pub(super) use choose::{plan_run, prove};
 pub(super) use largest::largest_batch;
+pub(super) use least::THOROUGH;
 pub(super) use sweep::sweep;
 
 /// The owner of what keeping tensors elsewhere takes of the host's memory.

@@ -1,7 +1,9 @@
 //! Ways to fit in which tensors leave the device's memory between uses: optimiser state first, then values of the forward part, to the host's
 //! pinned memory or, on a device that shares that, to a file.
 
-use super::choose::{Candidate, Lines, computed_again, finish, least_again};
+use super::candidate::{Candidate, Lines, finish};
+use super::choose::computed_again;
+use super::least::least_again;
 use super::{Count, Request};
 use crate::allow::{Allow, Permission};
 use crate::error::Result;

@@ -1,0 +1,176 @@
+//! One way to run a batch: its memory laid out and checked, and everything else that the run holds put beside it.
+
+use super::choose::{graphs, variants};
+use super::pipelines::pipelines;
+use super::split::planned_graphs;
+use super::{Count, OFFLOAD, Request, Variant};
+use crate::checkpoint::Checkpoints;
+use crate::error::Result;
+use crate::system;
+use plimsoll_core::plan::recompute::Again;
+use plimsoll_core::plan::{Plan, check, check_same, layout};
+use plimsoll_core::step::Role;
+use plimsoll_core::{Bytes, Graph};
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// One way to cut the batch, laid out and checked.
+#[derive(Clone)]
+pub(super) struct Candidate {
+    pub micro_batch: usize,
+    pub variant: Variant,
+    pub feed_rows: usize,
+    pub memory: Arc<Plan>,
+    /// The smallest total this way can have.
+    pub least: Bytes,
+    pub fixed: Vec<(String, Bytes)>,
+    /// What stands under the device's own line, if it has one.
+    pub on_device: Option<Vec<(String, Bytes)>>,
+    /// The graphs it was laid out from, if they are not the model's own: with layers in pieces, or copies to and from elsewhere in them.
+    pub written: Option<Arc<Vec<(Role, Graph)>>>,
+}
+
+/// The lines of a run.
+#[derive(Clone, Copy)]
+pub(super) struct Lines {
+    pub host: Bytes,
+    pub device: Bytes,
+}
+
+impl Lines {
+    pub fn of(request: &Request<'_>) -> Lines {
+        Lines {
+            host: request.budget.host.unwrap_or_else(system::available_memory),
+            device: request.budget.device.or_else(|| request.device.available()).unwrap_or_default(),
+        }
+    }
+}
+
+impl Candidate {
+    pub fn device_total(&self) -> Bytes {
+        self.on_device.iter().flatten().map(|(_, size)| *size).sum()
+    }
+
+    pub fn fits(&self, lines: Lines) -> bool {
+        self.least <= lines.host && self.device_total() <= lines.device
+    }
+
+    /// By how much it is over its line.
+    pub fn excess(&self, lines: Lines) -> Bytes {
+        match &self.on_device {
+            Some(_) => self.device_total().saturating_sub(lines.device),
+            None => self.least.saturating_sub(lines.host),
+        }
+    }
+
+    /// The same, laid out from these graphs.
+    pub fn from(self, written: Option<Arc<Vec<(Role, Graph)>>>) -> Candidate {
+        Candidate { written, ..self }
+    }
+
+    /// The graphs it is laid out from.
+    pub fn graphs<'a>(&'a self, request: &Request<'a>) -> Result<&'a [(Role, Graph)]> {
+        self.written.as_ref().map_or_else(|| graphs(request, self.micro_batch), |written| Ok(&written[..]))
+    }
+
+    /// What the arena may take at most, if everything else fits.
+    pub fn arena_limit(&self, lines: Lines) -> Option<Bytes> {
+        let (own, line) = match &self.on_device {
+            Some(_) if self.least > lines.host => return None,
+            Some(_) => (self.device_total(), lines.device),
+            None => (self.least, lines.host),
+        };
+        let others = Bytes(own.0 - self.memory.arena.0);
+        (others < line).then(|| Bytes((line.0 - others.0) / self.memory.alignment.0 * self.memory.alignment.0))
+    }
+
+    /// Predicted seconds of a whole batch.
+    pub fn seconds(&self, request: &Request<'_>) -> f64 {
+        let (pace, rate) = (request.pace, request.copy_rate);
+        let of = |role: Role, rows: usize| self.memory.program(role).map_or(0.0, |program| program.seconds(rows, pace, rate));
+        match request.batch.div_ceil(self.micro_batch) {
+            1 => of(Role::Step, request.batch),
+            pieces => {
+                let middle = (pieces - 2) as f64 * of(Role::Middle, self.micro_batch);
+                of(Role::First, self.micro_batch) + middle + of(Role::Last, self.micro_batch)
+            }
+        }
+    }
+
+    /// Whether nothing was done to the largest pieces.
+    pub fn untouched(&self, whole: &Candidate) -> bool {
+        self.micro_batch == whole.micro_batch && self.again().nodes.is_empty() && self.memory.backing == Bytes::ZERO && !self.is_cut()
+    }
+
+    /// Whether layers are computed in pieces of their rows.
+    pub fn is_cut(&self) -> bool {
+        self.memory.programs.iter().any(|program| program.graph.pieces() > 1)
+    }
+
+    /// What the program that computes most again computes again.
+    pub fn again(&self) -> Again {
+        let programs = self.memory.programs.iter().map(|program| &program.again);
+        programs.max_by_key(|again| again.extra_flops).cloned().unwrap_or_default()
+    }
+}
+
+/// The batch in pieces of this size, everything kept that is needed again.
+pub(super) fn candidate(request: &Request<'_>, micro_batch: usize) -> Result<Candidate> {
+    let graphs = planned_graphs(request, micro_batch)?;
+    let plain = finish(request, micro_batch, layout(&graphs, micro_batch, request.device)?)?;
+    Ok(match graphs {
+        Cow::Borrowed(_) => plain,
+        Cow::Owned(written) => plain.from(Some(Arc::new(written))),
+    })
+}
+
+/// Checks a layout and puts everything else that the run holds beside it.
+pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) -> Result<Candidate> {
+    let planned: Vec<&Graph> = memory.programs.iter().map(|program| &program.graph).collect();
+    check(&memory.certificate(), &planned)?;
+    // Where something is computed again or in pieces, or leaves, the graph is another one: it has to give the same results.
+    for (program, (_, graph)) in memory.programs.iter().zip(graphs(request, micro_batch)?) {
+        if !program.again.nodes.is_empty() || program.graph.pieces() > 1 || memory.backing > Bytes::ZERO {
+            check_same(graph, &program.graph, request.device, micro_batch)?;
+        }
+    }
+    let feed_rows = if request.batch.is_multiple_of(micro_batch) { micro_batch } else { request.batch };
+    if request.count == Count::WeightsAndActivations {
+        let mut fixed = memory.by_owner();
+        fixed.retain(|(name, _)| !matches!(name.as_str(), "optimiser" | "gradient sums" | "staging"));
+        let least = fixed.iter().map(|(_, size)| *size).sum();
+        return Ok(Candidate {
+            micro_batch,
+            variant: request.variant,
+            feed_rows,
+            memory: Arc::new(memory),
+            least,
+            fixed,
+            on_device: None,
+            written: None,
+        });
+    }
+    let overhead = request.device.overhead(&memory);
+    let (mut fixed, on_device) = if request.device.shares_host_memory() {
+        (memory.by_owner(), None)
+    } else {
+        let mut on_device = memory.by_owner();
+        on_device.push(("CUDA itself".to_string(), overhead.device));
+        let staging = request.device.host_staging(&memory);
+        (vec![("CUDA itself".to_string(), overhead.host), ("pinned staging".to_string(), staging)], Some(on_device))
+    };
+    if memory.backing > Bytes::ZERO {
+        fixed.push((OFFLOAD.to_string(), request.device.host_backing(&memory)));
+    }
+    fixed.push(("process".to_string(), system::process_footprint()));
+    fixed.push(("thread stacks".to_string(), request.thread_stacks));
+    // Planning looks at the graphs of every variant that is allowed.
+    let looked_at = variants(request, request.allow).len() as u64;
+    fixed.push(("graphs".to_string(), request.programs.footprint(&memory, looked_at)));
+    if request.checkpointed {
+        fixed.push(("checkpoint".to_string(), Checkpoints::footprint(memory.states.len())));
+    }
+    let pipeline = pipelines(request, feed_rows, None)?;
+    let least = fixed.iter().map(|(_, size)| *size).sum::<Bytes>() + pipeline.minimum;
+    Ok(Candidate { micro_batch, variant: request.variant, feed_rows, memory: Arc::new(memory), least, fixed, on_device, written: None })
+}

@@ -1,0 +1,119 @@
+//! The least that works, and the answer where a line is below it.
+
+use super::candidate::{Candidate, Lines, candidate};
+use super::choose::{owners, sorted, variants, varied, ways, within};
+use super::pipelines::pipelines;
+use super::{HOST, Infeasible, Request, offload};
+use crate::allow::{Allow, Permission};
+use crate::error::Result;
+use plimsoll_core::Bytes;
+use plimsoll_core::plan::recompute::Effort;
+use std::time::Instant;
+
+/// Searches for what is only a hint.
+const GLANCE: Effort = Effort(2_000_000);
+
+/// Searches for the least that works.
+pub(in crate::trainer) const THOROUGH: Effort = Effort(20_000_000);
+
+/// The smallest plan under some permissions, found by search and laid out. Of the variants that are allowed, the one with the fewest bits is the smallest; of the ways
+/// to cut the batch, that into the fewest rows, or none, which needs no sums of gradients.
+pub(super) fn smallest(request: &Request<'_>, lines: Lines, allow: Allow) -> Result<Candidate> {
+    let mut ways = ways(request, allow);
+    ways.drain(1..ways.len().max(2) - 1);
+    let fewest = variants(request, allow).pop().unwrap_or_default();
+    let request = &Request { allow, ..varied(request, fewest)? };
+    let mut best: Option<Candidate> = None;
+    // What leaves a device is on the host: as long as that has room, only the device counts.
+    let size = |candidate: &Candidate| match candidate.on_device {
+        Some(_) => (candidate.least.saturating_sub(lines.host), candidate.device_total(), candidate.least),
+        None => (Bytes::ZERO, Bytes::ZERO, candidate.least),
+    };
+    let keep = |found: Candidate, best: &mut Option<Candidate>| {
+        if best.as_ref().is_none_or(|best| size(&found) < size(best)) {
+            *best = Some(found);
+        }
+    };
+    for rows in &ways {
+        let plain = candidate(request, *rows)?;
+        keep(if allow.has(Permission::Recompute) { least_again(request, plain)? } else { plain }, &mut best);
+    }
+    if offload::considered(request, false) {
+        let mut ends: Vec<usize> = best.iter().map(|best| best.micro_batch).chain(ways.last().copied()).collect();
+        ends.dedup();
+        for rows in ends {
+            offload::smallest(request, allow, &candidate(request, rows)?)?.into_iter().for_each(|found| keep(found, &mut best));
+        }
+    }
+    Ok(best.expect("there is always the whole batch to try"))
+}
+
+/// The same pieces in the smallest arena that computing again can give them.
+pub(super) fn least_again(request: &Request<'_>, plain: Candidate) -> Result<Candidate> {
+    // Asked for the impossible, the search says the least that it found; asked for that, it must give it.
+    let mut limit = match within(request, &plain, Bytes::ZERO, request.effort, None)? {
+        Err(Some(least)) => least,
+        _ => return Ok(plain),
+    };
+    for _ in 0..8 {
+        match within(request, &plain, limit, request.effort, None)? {
+            Ok(found) if found.least + found.device_total() < plain.least + plain.device_total() => return Ok(found),
+            Err(Some(least)) if least < plain.memory.arena => limit = least.max(Bytes(limit.0 + limit.0 / 64)),
+            _ => break,
+        }
+    }
+    Ok(plain)
+}
+
+/// Why there is no plan, and what would do.
+pub(super) fn infeasible(request: &Request<'_>, lines: Lines, least: Candidate, start: Instant) -> Result<Infeasible> {
+    let pipeline = pipelines(request, least.feed_rows, None)?;
+    let on_host = least.least > lines.host || least.on_device.is_none();
+    let own = |candidate: &Candidate| if on_host { candidate.least } else { candidate.device_total() };
+    let mut least_with = Vec::new();
+    let more = [
+        request.allow.with(Permission::Split),
+        request.allow.with(Permission::Recompute),
+        request.allow.with(Permission::Microbatch),
+        request.allow.with(Permission::Microbatch).with(Permission::MicrobatchBatchnorm),
+        request.allow.with(Permission::Recompute).with(Permission::Microbatch).with(Permission::MicrobatchBatchnorm),
+        request.allow.with(Permission::MixedPrecision),
+        request.allow.with(Permission::MixedPrecision).with(Permission::State8bit),
+        request.allow.with(Permission::Offload),
+        request.allow.with(Permission::Recompute).with(Permission::Microbatch).with(Permission::Offload),
+    ];
+    for allow in more {
+        // A permission that opens nothing new need not be tried.
+        let opens =
+            variants(request, allow).len() > variants(request, request.allow).len() || ways(request, allow) != ways(request, request.allow);
+        let newly = |permission: Permission| allow.has(permission) && !request.allow.has(permission);
+        let opens = opens || newly(Permission::Recompute) || newly(Permission::Offload) || newly(Permission::Split);
+        // Nor one beside another that already opens as much.
+        let mixed = request.allow.with(Permission::MixedPrecision);
+        let opens = opens && (!newly(Permission::State8bit) || variants(request, allow).len() > variants(request, mixed).len());
+        if opens && !least_with.iter().any(|(known, _)| *known == allow) {
+            // Hints need not be the very least.
+            let request = Request { in_pieces: allow.has(Permission::Split), effort: GLANCE, ..request.clone() };
+            let with = own(&smallest(&request, lines, allow)?);
+            if with < own(&least) {
+                least_with.push((allow, with));
+            }
+        }
+    }
+    let (space, line, owners) = match &least.on_device {
+        Some(owners) if !on_host => (format!("memory of {}", request.device.name()), lines.device, sorted(owners)),
+        _ => (HOST.to_string(), lines.host, owners(request, &least, &pipeline)),
+    };
+    Ok(Infeasible {
+        space,
+        line,
+        least: own(&least),
+        owners,
+        micro_batch: least.micro_batch,
+        batch: request.batch,
+        micro_batch_asked: request.micro_batch.is_some(),
+        allow: request.allow,
+        least_with,
+        plan_ms: start.elapsed().as_secs_f64() * 1e3,
+    })
+}
