@@ -5,6 +5,7 @@ pub(crate) mod filter;
 mod orientation;
 mod probe;
 pub(crate) mod resample;
+mod windows;
 
 pub(crate) use decode::{Channels, decode};
 pub(crate) use orientation::{Orientation, transpose};
