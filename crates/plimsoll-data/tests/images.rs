@@ -203,7 +203,7 @@ fn the_plan_states_each_stage() {
     names                     132 B
     shuffle                    16 B
     decode (2 × 128 MiB)    256 MiB
-    map x                  4.52 KiB
+    map x                  6.44 KiB
     staging ring            432 KiB
     total                   257 MiB  (3 slots of 3 × 4 rows; least that works: 4.55 MiB)
     ");
@@ -212,18 +212,18 @@ fn the_plan_states_each_stage() {
     names                      132 B
     shuffle                     16 B
     decode (2 × 8.00 MiB)   16.0 MiB
-    map x                   4.52 KiB
+    map x                   6.44 KiB
     staging ring             144 KiB
     total                   17.1 MiB  (3 slots of 1 × 4 rows; least that works: 4.55 MiB)
     ");
-    insta::assert_snapshot!(data.plan(Some(Bytes::mib(4))).unwrap_err(), @"the input pipeline cannot run in 4.00 MiB: it needs at least 4.55 MiB (producer stack 512 KiB, names 132 B, shuffle 8 B, decode (1 × 4.00 MiB) 4.00 MiB, map x 2.26 KiB, staging ring 48.1 KiB); raise the limit or lower the batch size");
+    insta::assert_snapshot!(data.plan(Some(Bytes::mib(4))).unwrap_err(), @"the input pipeline cannot run in 4.00 MiB: it needs at least 4.55 MiB (producer stack 512 KiB, names 132 B, shuffle 8 B, decode (1 × 4.00 MiB) 4.00 MiB, map x 3.22 KiB, staging ring 48.1 KiB); raise the limit or lower the batch size");
     let capped = data.max_item(Bytes::mib(1));
     insta::assert_snapshot!(capped.plan(None).unwrap(), @"
     2 worker stacks         1.00 MiB
     names                      132 B
     shuffle                     16 B
     decode (2 × 1.00 MiB)   2.00 MiB
-    map x                   4.52 KiB
+    map x                   6.44 KiB
     staging ring             432 KiB
     total                   3.43 MiB  (3 slots of 3 × 4 rows; least that works: 1.55 MiB)
     ");
