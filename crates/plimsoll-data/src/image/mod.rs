@@ -2,6 +2,7 @@
 
 mod decode;
 pub(crate) mod filter;
+pub(crate) mod jpeg;
 mod orientation;
 mod probe;
 pub(crate) mod resample;
