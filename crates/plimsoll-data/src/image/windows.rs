@@ -95,7 +95,9 @@ impl Windows {
 
     /// Makes the tables for windows of `reach` bytes that serve so many elements each, if they are large enough.
     fn fit(&mut self, columns: &[Tap], channels: usize, length: usize, reach: usize, elements: usize) -> bool {
-        (self.starts.clear(), self.picks.clear(), self.weights.clear());
+        self.starts.clear();
+        self.picks.clear();
+        self.weights.clear();
         // The smaller windows are loaded whole.
         if length > u32::MAX as usize || (reach == 16 && length < reach) {
             return false;

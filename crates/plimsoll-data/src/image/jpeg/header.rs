@@ -109,11 +109,9 @@ impl Frame {
             tables[index] = [factors, dc, ac];
         }
         let [first, others @ ..] = self.parts.map(|part| (usize::from(part[1] >> 4), usize::from(part[1] & 15)));
-        let (across, down) = first;
-        let handled = match self.components {
-            1 => first == (1, 1),
-            _ => matches!(first, (1 | 2, 1 | 2)) && others == [(1, 1); 2],
-        };
+        let handled = matches!(first, (1 | 2, 1 | 2)) && (self.components == 1 || others == [(1, 1); 2]);
+        // A component that is alone stands in no proportion to others.
+        let (across, down) = if self.components == 1 { (1, 1) } else { first };
         // Names that repeat would make it unclear which component is meant.
         let names = self.parts.map(|part| part[0]);
         if !handled || (self.components == 3 && (names[0] == names[1] || names[1] == names[2] || names[0] == names[2])) {

@@ -66,7 +66,7 @@ fn pixels_are_the_oracles_for_all_sizes_samplings_and_levels() {
         for quality in [15, 55, 92, 100] {
             case += 1;
             let restart = [0, 0, 1, 3, 40][case % 5];
-            let color = if case % 6 == 0 { ColorType::Luma } else { ColorType::Rgb };
+            let color = if case.is_multiple_of(6) { ColorType::Luma } else { ColorType::Rgb };
             let file = encode(width, height, color, quality, |encoder| {
                 encoder.set_sampling_factor(*sampling);
                 // With tables of its own the encoder makes a scan of each component, and cannot restart.
