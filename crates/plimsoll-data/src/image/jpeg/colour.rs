@@ -90,7 +90,9 @@ const AT_ONCE: usize = 32;
 #[target_feature(enable = "avx2")]
 fn rgb_avx2<const HALF: bool>(lines: [&[u8]; 3], out: &mut [u8]) {
     in_steps(out, |x, out| {
-        let [red, green, blue] = channels::<HALF>(lines, x).map(|channel| _mm256_permute4x64_epi64::<0b11_01_10_00>(channel));
+        // SAFETY: this function is only called with AVX2.
+        let channels = unsafe { channels::<HALF>(lines, x) };
+        let [red, green, blue] = channels.map(|channel| _mm256_permute4x64_epi64::<0b11_01_10_00>(channel));
         // In each half, sixteen pixels become 48 bytes; a byte of three comes from each channel.
         let place = |channel: i8, third: i8| {
             let byte = |at: i8| {
@@ -138,7 +140,8 @@ fn rgb_avx512<const HALF: bool>(lines: [&[u8]; 3], out: &mut [u8]) {
     // SAFETY: the table is of 128 bytes.
     let (front, back) = unsafe { (_mm512_loadu_si512(ORDER.as_ptr().cast()), _mm512_loadu_si512(ORDER[64..].as_ptr().cast())) };
     in_steps(out, |x, out| {
-        let [red, green, blue] = channels::<HALF>(lines, x);
+        // SAFETY: this function is only called with AVX2 and more.
+        let [red, green, blue] = unsafe { channels::<HALF>(lines, x) };
         let both = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(red), green);
         let blue = _mm512_castsi256_si512(blue);
         // SAFETY: 64 bytes and 32 are stored into an array of as many.
@@ -155,72 +158,78 @@ fn rgb_avx512<const HALF: bool>(lines: [&[u8]; 3], out: &mut [u8]) {
 #[inline(always)]
 fn in_steps(out: &mut [u8], step: impl Fn(usize, &mut [u8; 3 * AT_ONCE])) {
     let (whole, rest) = out.as_chunks_mut();
-    let count = whole.len();
-    for (index, out) in whole.iter_mut().enumerate() {
+    let mut last = [0; 3 * AT_ONCE];
+    let partial = (!rest.is_empty()).then_some(&mut last);
+    for (index, out) in whole.iter_mut().chain(partial).enumerate() {
         step(index * AT_ONCE, out);
     }
-    if !rest.is_empty() {
-        let mut last = [0; 3 * AT_ONCE];
-        step(count * AT_ONCE, &mut last);
-        rest.copy_from_slice(&last[..rest.len()]);
-    }
+    rest.copy_from_slice(&last[..rest.len()]);
 }
+
+// What follows is for processors with AVX2 only. It carries no such mark because it has to become part of the two functions above.
 
 /// Red, green and blue of 32 pixels, in the order that packing leaves.
 #[cfg(target_arch = "x86_64")]
-#[inline]
-#[target_feature(enable = "avx2")]
-fn channels<const HALF: bool>([bright, blue, red]: [&[u8]; 3], x: usize) -> [__m256i; 3] {
-    let [bright_low, bright_high] = samples(bright, x);
-    let ([blue_low, blue_high], [red_low, red_high]) = match HALF {
-        true => (spread(blue, x / 2), spread(red, x / 2)),
-        false => (samples(blue, x), samples(red, x)),
-    };
-    let [red_low, green_low, blue_low] = sixteen(bright_low, blue_low, red_low);
-    let [red_high, green_high, blue_high] = sixteen(bright_high, blue_high, red_high);
-    [_mm256_packus_epi16(red_low, red_high), _mm256_packus_epi16(green_low, green_high), _mm256_packus_epi16(blue_low, blue_high)]
+#[inline(always)]
+unsafe fn channels<const HALF: bool>([bright, blue, red]: [&[u8]; 3], x: usize) -> [__m256i; 3] {
+    // SAFETY: the caller has AVX2; loads are of arrays of their size.
+    unsafe {
+        let [bright_low, bright_high] = samples(bright, x);
+        let ([blue_low, blue_high], [red_low, red_high]) = match HALF {
+            true => (spread(blue, x / 2), spread(red, x / 2)),
+            false => (samples(blue, x), samples(red, x)),
+        };
+        let [red_low, green_low, blue_low] = sixteen(bright_low, blue_low, red_low);
+        let [red_high, green_high, blue_high] = sixteen(bright_high, blue_high, red_high);
+        [_mm256_packus_epi16(red_low, red_high), _mm256_packus_epi16(green_low, green_high), _mm256_packus_epi16(blue_low, blue_high)]
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
-#[inline]
-#[target_feature(enable = "avx2")]
-fn sixteen(bright: __m256i, blue: __m256i, red: __m256i) -> [__m256i; 3] {
-    let middle = _mm256_set1_epi16(128);
-    let (blue, red) = (_mm256_sub_epi16(blue, middle), _mm256_sub_epi16(red, middle));
-    // (2·c·factor + 2¹⁴) >> 15 is (c·factor + 8192) >> 14; one less inside makes no difference for any colour that there is.
-    let part = |colour: __m256i, factor: i16| _mm256_mulhrs_epi16(_mm256_add_epi16(colour, colour), _mm256_set1_epi16(factor));
-    let factors = _mm256_set1_epi32((-5638i32 << 16) | (-11700i32 & 0xFFFF));
-    let green = |pairs: __m256i| _mm256_srai_epi32::<14>(_mm256_add_epi32(_mm256_madd_epi16(pairs, factors), _mm256_set1_epi32(8191)));
-    let green = _mm256_packs_epi32(green(_mm256_unpacklo_epi16(red, blue)), green(_mm256_unpackhi_epi16(red, blue)));
-    [_mm256_add_epi16(bright, part(red, 22970)), _mm256_add_epi16(bright, green), _mm256_add_epi16(bright, part(blue, 29032))]
+#[inline(always)]
+unsafe fn sixteen(bright: __m256i, blue: __m256i, red: __m256i) -> [__m256i; 3] {
+    // SAFETY: the caller has AVX2; loads are of arrays of their size.
+    unsafe {
+        let middle = _mm256_set1_epi16(128);
+        let (blue, red) = (_mm256_sub_epi16(blue, middle), _mm256_sub_epi16(red, middle));
+        // (2·c·factor + 2¹⁴) >> 15 is (c·factor + 8192) >> 14; one less inside makes no difference for any colour that there is.
+        let part = |colour: __m256i, factor: i16| _mm256_mulhrs_epi16(_mm256_add_epi16(colour, colour), _mm256_set1_epi16(factor));
+        let factors = _mm256_set1_epi32((-5638i32 << 16) | (-11700i32 & 0xFFFF));
+        let green = |pairs: __m256i| _mm256_srai_epi32::<14>(_mm256_add_epi32(_mm256_madd_epi16(pairs, factors), _mm256_set1_epi32(8191)));
+        let green = _mm256_packs_epi32(green(_mm256_unpacklo_epi16(red, blue)), green(_mm256_unpackhi_epi16(red, blue)));
+        [_mm256_add_epi16(bright, part(red, 22970)), _mm256_add_epi16(bright, green), _mm256_add_epi16(bright, part(blue, 29032))]
+    }
 }
 
 /// 32 samples from `x` on, as numbers of two bytes.
 #[cfg(target_arch = "x86_64")]
-#[inline]
-#[target_feature(enable = "avx2")]
-fn samples(line: &[u8], x: usize) -> [__m256i; 2] {
-    [wide(line, x), wide(line, x + 16)]
+#[inline(always)]
+unsafe fn samples(line: &[u8], x: usize) -> [__m256i; 2] {
+    // SAFETY: the caller has AVX2; loads are of arrays of their size.
+    unsafe { [wide(line, x), wide(line, x + 16)] }
 }
 
 #[cfg(target_arch = "x86_64")]
-#[inline]
-#[target_feature(enable = "avx2")]
-fn wide(line: &[u8], x: usize) -> __m256i {
-    let samples = line[x..].first_chunk::<16>().expect("lines can be read beyond their end");
-    // SAFETY: sixteen bytes are loaded from as many.
-    _mm256_cvtepu8_epi16(unsafe { _mm_loadu_si128(samples.as_ptr().cast()) })
+#[inline(always)]
+unsafe fn wide(line: &[u8], x: usize) -> __m256i {
+    // SAFETY: the caller has AVX2; loads are of arrays of their size.
+    unsafe {
+        let samples = line[x..].first_chunk::<16>().expect("lines can be read beyond their end");
+        _mm256_cvtepu8_epi16(_mm_loadu_si128(samples.as_ptr().cast()))
+    }
 }
 
 /// Twice as many as the sixteen samples from `x` on of a blended line: each three parts of the nearest, one of the next.
 #[cfg(target_arch = "x86_64")]
-#[inline]
-#[target_feature(enable = "avx2")]
-fn spread(line: &[u8], x: usize) -> [__m256i; 2] {
-    let (before, here, after) = (wide(line, x), wide(line, x + 1), wide(line, x + 2));
-    let three = _mm256_add_epi16(_mm256_add_epi16(here, _mm256_add_epi16(here, here)), _mm256_set1_epi16(2));
-    let left = _mm256_srli_epi16::<2>(_mm256_add_epi16(three, before));
-    let right = _mm256_srli_epi16::<2>(_mm256_add_epi16(three, after));
-    let (low, high) = (_mm256_unpacklo_epi16(left, right), _mm256_unpackhi_epi16(left, right));
-    [_mm256_permute2x128_si256::<0x20>(low, high), _mm256_permute2x128_si256::<0x31>(low, high)]
+#[inline(always)]
+unsafe fn spread(line: &[u8], x: usize) -> [__m256i; 2] {
+    // SAFETY: the caller has AVX2; loads are of arrays of their size.
+    unsafe {
+        let (before, here, after) = (wide(line, x), wide(line, x + 1), wide(line, x + 2));
+        let three = _mm256_add_epi16(_mm256_add_epi16(here, _mm256_add_epi16(here, here)), _mm256_set1_epi16(2));
+        let left = _mm256_srli_epi16::<2>(_mm256_add_epi16(three, before));
+        let right = _mm256_srli_epi16::<2>(_mm256_add_epi16(three, after));
+        let (low, high) = (_mm256_unpacklo_epi16(left, right), _mm256_unpackhi_epi16(left, right));
+        [_mm256_permute2x128_si256::<0x20>(low, high), _mm256_permute2x128_si256::<0x31>(low, high)]
+    }
 }

@@ -17,6 +17,11 @@ pub(super) fn idct(level: Level, block: &mut Block, length: usize, out: &mut [u8
         block[0] = 0;
         return fill(value, out, stride);
     }
+    if length > 10 && is_flat_and_large(block) {
+        let value = flat(block);
+        block[0] = 0;
+        return fill(value, out, stride);
+    }
     match level {
         // The first ten coefficients lie in the first four lines and columns.
         // SAFETY: there is such a level only where the processor has what it takes.
@@ -25,8 +30,15 @@ pub(super) fn idct(level: Level, block: &mut Block, length: usize, out: &mut [u8
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 | Level::Avx512 => unsafe { whole_avx2(block, out, stride) },
-        Level::Plain => plain(block, length, out, stride),
+        Level::Plain => plain(block, out, stride),
     }
+}
+
+/// Whether all but the first are zero although they were written down, and the first is so large that passes would not keep all of its
+/// bits. Only there it matters that it is taken for flat.
+#[inline(always)]
+fn is_flat_and_large(block: &Block) -> bool {
+    block[0].unsigned_abs() >= 1 << 16 && block[1..64].iter().all(|&value| value == 0)
 }
 
 /// The sample of a block that is all alike.
@@ -123,12 +135,7 @@ impl Number for i32 {
     }
 }
 
-fn plain(block: &mut Block, length: usize, out: &mut [u8], stride: usize) {
-    if length > 10 && block[1..64].iter().all(|&value| value == 0) {
-        let value = flat(block);
-        block[0] = 0;
-        return fill(value, out, stride);
-    }
+fn plain(block: &mut Block, out: &mut [u8], stride: usize) {
     for column in 0..8 {
         let made = pass::<i32, { SHIFT[0] }>(std::array::from_fn(|row| block[8 * row + column]), BIAS[0]);
         for (row, value) in made.into_iter().enumerate() {
@@ -206,13 +213,6 @@ fn whole_avx2(block: &mut Block, out: &mut [u8], stride: usize) {
     let lines: &mut [[i32; 8]; 8] = lines.first_chunk_mut().expect("a block has more");
     // SAFETY: each array is of eight numbers.
     let loaded = lines.each_ref().map(|line| unsafe { _mm256_loadu_si256(line.as_ptr().cast()) });
-    let but_first = _mm256_blend_epi32::<1>(loaded[0], _mm256_setzero_si256());
-    let any = loaded[1..].iter().fold(but_first, |any, &line| _mm256_or_si256(any, line));
-    if _mm256_testz_si256(any, any) == 1 {
-        let value = flat(block);
-        block[0] = 0;
-        return fill(value, out, stride);
-    }
     *lines = [[0; 8]; 8];
     let columns = transpose(pass::<Eight, { SHIFT[0] }>(loaded.map(Eight), BIAS[0]).map(|line| line.0));
     store(pass::<Eight, { SHIFT[1] }>(columns.map(Eight), BIAS[1]).map(|column| column.0), out, stride);

@@ -33,6 +33,16 @@ struct Kept {
     window: Window,
 }
 
+impl Kept {
+    /// Apart, because it would otherwise lie on the stack of every picture.
+    #[cold]
+    #[inline(never)]
+    fn empty() -> Box<Kept> {
+        let factors = [([0; 64], steps(&[0; 64])); 4];
+        Box::new(Kept { tables: Tables { factors, codes: [[Table::EMPTY; 4], [Table::EMPTY; 4]] }, window: Window::EMPTY })
+    }
+}
+
 /// The tables that a file may name.
 struct Tables {
     /// Factors of coefficients.
@@ -78,10 +88,7 @@ impl Decoder {
         lines: &mut [u8],
         pixels: &mut [u8],
     ) -> Result<(), HandOver> {
-        let Kept { tables, window } = &mut **self.kept.get_or_insert_with(|| {
-            let factors = [([0; 64], steps(&[0; 64])); 4];
-            Box::new(Kept { tables: Tables { factors, codes: [[Table::EMPTY; 4], [Table::EMPTY; 4]] }, window: Window::EMPTY })
-        });
+        let Kept { tables, window } = &mut **self.kept.get_or_insert_with(Kept::empty);
         let header = Header::read(file, tables)?;
         if (header.width, header.height) != size {
             return Err(HandOver);
