@@ -21,11 +21,14 @@ use kind::Kind;
 /// Layers are looked at around this many of the largest tensors.
 const SEEDS: usize = 6;
 
+/// Most pieces of a batch: each is nodes in every pass, and the tensors that stay whole soon weigh more than a piece.
+const MOST_OF_BATCH: usize = 8;
+
 /// The largest number of pieces, of at most `most`, that the heaviest layers of an improved graph can be computed in on the device.
 /// None if nothing can be cut.
 pub fn pieces(graph: &Graph, rows: usize, device: &dyn Device, most: usize) -> Option<usize> {
     seeds(graph, rows).find_map(|seed| {
-        let most = most.min(extent(graph, seed, rows));
+        let most = if row_count(graph, seed) > 1 { most } else { most.min(MOST_OF_BATCH) }.min(extent(graph, seed, rows));
         (2..=most).rev().find(|pieces| Cut::around(graph, seed, rows, device, *pieces).is_some())
     })
 }
