@@ -4,7 +4,7 @@ use crate::args::PlanArgs;
 use crate::text::seconds;
 use crate::{print, say};
 use anyhow::{Result, bail};
-use plimsoll::{Bytes, Run, Sweep};
+use plimsoll::{Bytes, Permission, Run, RunPlan, Sweep};
 use serde_json::{Value, json};
 
 /// Plans under lower and lower lines and shows what came out.
@@ -58,16 +58,13 @@ fn table(sweep: &Sweep) -> String {
         "a batch",
         "time",
         "micro-batch",
-        "computed again"
+        "done to fit"
     );
     for point in &sweep.points {
         let plan = &point.plan;
-        let again = match plan.again.nodes.len() {
-            0 => "nothing".to_string(),
-            count => format!("{count} results (+{:.1} % operations)", 100.0 * plan.again.flops_ratio()),
-        };
+        let done = done(plan);
         text += &format!(
-            "{:>12}  {:>4.0} %  {:>12}  {:>6.3}×  {:>11}  {again}\n",
+            "{:>12}  {:>4.0} %  {:>12}  {:>6.3}×  {:>11}  {done}\n",
             point.line.to_string(),
             100.0 * point.line.0 as f64 / free.line.0.max(1) as f64,
             seconds(plan.predicted_s),
@@ -79,6 +76,17 @@ fn table(sweep: &Sweep) -> String {
         text += &format!("{:>12}  does not work; the least that was found to is {least} ({} bytes)\n", line.to_string(), least.0);
     }
     text
+}
+
+/// What a plan does besides cutting the batch.
+fn done(plan: &RunPlan) -> String {
+    let again = plan.again.nodes.len();
+    let again = (again > 0).then(|| format!("{again} results computed again (+{:.1} % operations)", 100.0 * plan.again.flops_ratio()));
+    let cut = plan.split.as_ref().map(|split| format!("{} layers in pieces", split.layers.len()));
+    let elsewhere = (plan.offload_bytes() > Bytes::ZERO).then(|| format!("{} elsewhere", plan.offload_bytes()));
+    let fewer_bits = plan.used.iter().filter(|used| matches!(used, Permission::MixedPrecision | Permission::State8bit));
+    let all: Vec<String> = cut.into_iter().chain(again).chain(elsewhere).chain(fewer_bits.map(|used| used.name().to_string())).collect();
+    if all.is_empty() { "nothing".to_string() } else { all.join(", ") }
 }
 
 /// The picture's size, and the margins around what is drawn.

@@ -10,13 +10,11 @@
 use plimsoll_core::{Bytes, DType, Ledger};
 use plimsoll_data::ops::{Method, decode, resize, scale};
 use plimsoll_data::source::ImageFolder;
-use plimsoll_data::{Column, Dataset, Feed, Options, Parallelism, Rows, Shuffle, Source};
+use plimsoll_data::{Column, Dataset, Feed, Options, Parallelism, PictureReader, Rows, Shuffle, Source};
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
-use zune_jpeg::JpegDecoder;
-use zune_jpeg::zune_core::bytestream::ZCursor;
 
 const EPOCHS: u64 = 3;
 
@@ -47,11 +45,12 @@ fn loop_alone(source: &ImageFolder, threads: usize) -> f64 {
     std::thread::scope(|scope| {
         for thread in 0..threads {
             scope.spawn(move || {
+                let mut reader = PictureReader::new();
                 let (mut path, mut pixels, mut out) = (PathBuf::new(), Vec::new(), vec![0u8; 224 * 224 * 3 * 4]);
                 let (resize, scale) = (resize(224, 224, Method::Bilinear), scale(1.0 / 255.0));
                 for row in (thread as u64..source.len()).step_by(threads) {
                     source.file(row, &mut path);
-                    let (height, width) = decode_into(&path, &mut pixels);
+                    let (height, width) = reader.read(&path, &mut pixels).expect("a picture");
                     let column = Column::new("x", DType::U8, [height, width, 3]);
                     resize.kernel(&column).run(Rows::From(row), &pixels, &mut out).expect("an image");
                     let column = Column::new("x", DType::F32, [224, 224, 3]);
@@ -61,16 +60,6 @@ fn loop_alone(source: &ImageFolder, threads: usize) -> f64 {
         }
     });
     start.elapsed().as_secs_f64()
-}
-
-fn decode_into(path: &Path, pixels: &mut Vec<u8>) -> (usize, usize) {
-    let file = std::fs::read(path).expect("a file of the folder");
-    let mut decoder = JpegDecoder::new(ZCursor::new(&file));
-    decoder.decode_headers().expect("a JPEG");
-    pixels.resize(decoder.output_buffer_size().expect("after the headers"), 0);
-    decoder.decode_into(pixels).expect("a whole JPEG");
-    let (width, height) = decoder.dimensions().expect("after the headers");
-    (height, width)
 }
 
 /// Seconds for one epoch.

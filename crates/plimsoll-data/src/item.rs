@@ -71,7 +71,7 @@ impl ItemRecipe {
     /// The tables of a kernel.
     pub fn kernel_bytes(&self) -> Bytes {
         let bytes = |(height, width, method)| Resampler::bytes(method, height, width, self.decode.channels.count());
-        self.end.resize().map_or(Bytes::ZERO, bytes)
+        self.end.resize().map_or(Bytes::ZERO, bytes) + Bytes(image::jpeg::Decoder::BYTES as u64)
     }
 }
 
@@ -80,6 +80,7 @@ pub(crate) struct ItemKernel {
     source: Arc<dyn Source>,
     recipe: ItemRecipe,
     resampler: Option<Resampler>,
+    baseline: image::jpeg::Decoder,
     store: Option<Arc<Store>>,
     meter: Arc<Meter>,
     path: PathBuf,
@@ -99,7 +100,8 @@ impl ItemKernel {
     pub fn new(source: Arc<dyn Source>, recipe: ItemRecipe, cap: Bytes, store: Option<Arc<Store>>, meter: Arc<Meter>) -> ItemKernel {
         let channels = recipe.decode.channels.count();
         let resampler = recipe.end.resize().map(|(height, width, method)| Resampler::new(method, height, width, channels));
-        ItemKernel { source, recipe, resampler, store, meter, path: PathBuf::with_capacity(PATH), region: Vec::new(), cap, epoch: 0 }
+        let (baseline, path) = (image::jpeg::Decoder::new(), PathBuf::with_capacity(PATH));
+        ItemKernel { source, recipe, resampler, baseline, store, meter, path, region: Vec::new(), cap, epoch: 0 }
     }
 
     pub fn set_epoch(&mut self, epoch: u64) {
@@ -150,11 +152,12 @@ impl ItemKernel {
         make_room(&mut self.region, room.region() as usize, (cap - probe.work).get());
         let (encoded, rest) = self.region.split_at_mut(room.file as usize);
         let (pixels, rest) = rest.split_at_mut(room.pixels as usize);
-        let (turned, weights) = rest.split_at_mut(room.turned as usize);
+        let (turned, rest) = rest.split_at_mut(room.turned as usize);
+        let (weights, lines) = rest.split_at_mut(room.weights as usize);
         file.read_exact_at(encoded, base).map_err(|error| DataError::io("read", path, error))?;
         let start = self.meter.lap_read(start);
 
-        image::decode(&probe, path, encoded, channels, pixels)?;
+        image::decode(&probe, path, encoded, channels, &mut self.baseline, lines, pixels)?;
         let (mut height, mut width) = (probe.height, probe.width);
         let mut image = &pixels[..height * width * channels.count()];
         if transposed {
@@ -222,6 +225,8 @@ struct Room {
     turned: u128,
     /// What a resize weighs pixels with.
     weights: u128,
+    /// What the decoder asks for.
+    lines: u128,
 }
 
 impl Room {
@@ -234,11 +239,12 @@ impl Room {
             pixels: area * probe.channels.max(channels) as u128,
             turned: if transposed { area * channels as u128 } else { 0 },
             weights: 4 * words,
+            lines: probe.lines as u128,
         }
     }
 
     fn region(&self) -> u128 {
-        self.file + self.pixels + self.turned + self.weights
+        self.file + self.pixels + self.turned + self.weights + self.lines
     }
 
     fn total(&self, probe: &Probe) -> u128 {

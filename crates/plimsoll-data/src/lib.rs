@@ -65,6 +65,7 @@ pub use cache::{Cache, CacheFile};
 pub use dataset::{Dataset, Parallelism, Prefetch};
 pub use error::DataError;
 pub use feed::{Activity, Batch, Feed, FeedState, Options};
+pub use image::PictureReader;
 pub use memory::{ALIGNMENT, AlignedBuf, SlotMemory};
 pub use mix::Mix;
 pub use order::Shuffle;

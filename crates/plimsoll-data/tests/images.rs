@@ -8,7 +8,7 @@ use plimsoll_core::{Bytes, DType};
 use plimsoll_data::ops::{
     Decode, Method, cast_f32, center_crop, decode, flip_left_right, flip_up_down, one_hot, random_crop, resize, scale,
 };
-use plimsoll_data::{Column, DataError, Dataset, Parallelism, Rows, Shuffle};
+use plimsoll_data::{Column, DataError, Dataset, Parallelism, PictureReader, Rows, Shuffle};
 use std::fs;
 
 fn floats(bytes: &[u8]) -> Vec<f32> {
@@ -54,6 +54,25 @@ fn classes_are_folders_and_rows_are_sorted() {
     // The third channel is the number of the picture.
     let numbers: Vec<f32> = floats(&columns[0]).chunks_exact(48).map(|image| image[2] / 20.0).collect();
     assert_eq!(numbers, (0..12).map(|number| number as f32).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_reader_gives_the_pipelines_pixels_of_single_files() {
+    let (width, height) = (37, 22);
+    let pixels = picture(width, height, 3);
+    let mut reader = PictureReader::new();
+    let mut read = Vec::new();
+    for (name, contents) in [
+        ("a.jpg", jpeg(&pixels, width, height, ColorType::Rgb, |encoder| encoder.set_sampling_factor(SamplingFactor::F_2_2))),
+        ("b.jpg", jpeg(&pixels, width, height, ColorType::Rgb, |encoder| encoder.set_progressive(true))),
+        ("c.png", png(&pixels, width, height, png::ColorType::Rgb)),
+    ] {
+        let folder = only(name, &contents);
+        let path = folder.path().join("data/a").join(name);
+        assert_eq!(reader.read(&path, &mut read).unwrap(), (height, width), "{name}");
+        assert!(read == decoded(&folder, Decode::new(), height, width), "{name}");
+    }
+    assert!(reader.read("no such file", &mut read).unwrap_err().to_string().contains("no such file"));
 }
 
 #[test]
@@ -203,29 +222,29 @@ fn the_plan_states_each_stage() {
     names                     132 B
     shuffle                    16 B
     decode (2 × 128 MiB)    256 MiB
-    map x                  4.52 KiB
+    map x                   107 KiB
     staging ring            432 KiB
-    total                   257 MiB  (3 slots of 3 × 4 rows; least that works: 4.55 MiB)
+    total                   258 MiB  (3 slots of 3 × 4 rows; least that works: 4.60 MiB)
     ");
     insta::assert_snapshot!(data.plan(Some(Bytes::mib(20))).unwrap(), @"
     2 worker stacks         1.00 MiB
     names                      132 B
     shuffle                     16 B
     decode (2 × 8.00 MiB)   16.0 MiB
-    map x                   4.52 KiB
+    map x                    107 KiB
     staging ring             144 KiB
-    total                   17.1 MiB  (3 slots of 1 × 4 rows; least that works: 4.55 MiB)
+    total                   17.2 MiB  (3 slots of 1 × 4 rows; least that works: 4.60 MiB)
     ");
-    insta::assert_snapshot!(data.plan(Some(Bytes::mib(4))).unwrap_err(), @"the input pipeline cannot run in 4.00 MiB: it needs at least 4.55 MiB (producer stack 512 KiB, names 132 B, shuffle 8 B, decode (1 × 4.00 MiB) 4.00 MiB, map x 2.26 KiB, staging ring 48.1 KiB); raise the limit or lower the batch size");
+    insta::assert_snapshot!(data.plan(Some(Bytes::mib(4))).unwrap_err(), @"the input pipeline cannot run in 4.00 MiB: it needs at least 4.60 MiB (producer stack 512 KiB, names 132 B, shuffle 8 B, decode (1 × 4.00 MiB) 4.00 MiB, map x 53.5 KiB, staging ring 48.1 KiB); raise the limit or lower the batch size");
     let capped = data.max_item(Bytes::mib(1));
     insta::assert_snapshot!(capped.plan(None).unwrap(), @"
     2 worker stacks         1.00 MiB
     names                      132 B
     shuffle                     16 B
     decode (2 × 1.00 MiB)   2.00 MiB
-    map x                   4.52 KiB
+    map x                    107 KiB
     staging ring             432 KiB
-    total                   3.43 MiB  (3 slots of 3 × 4 rows; least that works: 1.55 MiB)
+    total                   3.53 MiB  (3 slots of 3 × 4 rows; least that works: 1.60 MiB)
     ");
 }
 

@@ -4,7 +4,7 @@
 mod entries;
 
 use entries::{ENTRIES, enter};
-use jpeg_encoder::{ColorType, Encoder};
+use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
@@ -22,6 +22,17 @@ fn jpeg(progressive: bool, color: ColorType, channels: usize) -> Vec<u8> {
     encoder.add_app_segment(1, b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0".to_vec()).unwrap();
     let pixels: Vec<u8> = (0..17 * 11 * channels).map(|index| (index * 7) as u8).collect();
     encoder.encode(&pixels, 17, 11, color).unwrap();
+    bytes
+}
+
+/// Colours at half the size, and marks to start again at.
+fn halved() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut encoder = Encoder::new(&mut bytes, 60);
+    encoder.set_sampling_factor(SamplingFactor::F_2_2);
+    encoder.set_restart_interval(2);
+    let pixels: Vec<u8> = (0..45 * 37 * 3).map(|index| (index * index / 5) as u8).collect();
+    encoder.encode(&pixels, 45, 37, ColorType::Rgb).unwrap();
     bytes
 }
 
@@ -54,6 +65,7 @@ fn seeds(name: &str, folder: &Path) -> Vec<Vec<u8>> {
         "parquet" => vec![reference("plain.parquet"), reference("snappy.parquet"), reference("gzip.parquet")],
         "text" => vec!["to be or not to be, that is: äöü ✓".into()],
         "image" => vec![
+            halved(),
             jpeg(false, ColorType::Rgb, 3),
             jpeg(true, ColorType::Rgb, 3),
             jpeg(false, ColorType::Cmyk, 4),

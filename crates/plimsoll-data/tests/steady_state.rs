@@ -1,8 +1,8 @@
 //! After a feed has started, nothing is allocated: neither by the thread that makes batches nor by the consumer.
 
 use plimsoll_core::{Bytes, Ledger};
-use plimsoll_data::ops::{Method, one_hot, resize, scale};
-use plimsoll_data::{Dataset, Feed, Options, Shuffle, Split};
+use plimsoll_data::ops::{Method, decode, one_hot, resize, scale};
+use plimsoll_data::{Dataset, Feed, Options, Parallelism, Shuffle, Split};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -42,7 +42,16 @@ fn epochs_allocate_nothing() {
         .map("y", [one_hot(10)]);
     let stream = digits.clone().enumerate("n").filter(|row| row.int("n") % 3 != 1);
     let stream = stream.shuffle_buffer(Shuffle::seed(2), Bytes::kib(64)).map("n", [scale(0.5)]);
-    for data in [npy.clone().batch(32), npy.shuffle(Shuffle::seed(1)).batch(32), digits.batch(32), stream.batch(32)] {
+    let pictures = directory.path().join("pictures/one");
+    std::fs::create_dir_all(&pictures).unwrap();
+    for side in [24u16, 31, 40] {
+        let encoder = jpeg_encoder::Encoder::new_file(pictures.join(format!("{side}.jpg")), 80).unwrap();
+        encoder.encode(&vec![side as u8; usize::from(side) * 20 * 3], side, 20, jpeg_encoder::ColorType::Rgb).unwrap();
+    }
+    // One thread, which has seen the largest picture in the first epochs; memory of another may be taken later.
+    let pictures = Dataset::image_folder(pictures.parent().unwrap()).unwrap().parallelism(Parallelism::Threads(1));
+    let pictures = pictures.shuffle(Shuffle::seed(3)).map("x", [decode(), resize(8, 8, Method::Bilinear)]).batch(2);
+    for data in [pictures, npy.clone().batch(32), npy.shuffle(Shuffle::seed(1)).batch(32), digits.batch(32), stream.batch(32)] {
         let plan = data.plan(None).unwrap();
         let mut feed = Feed::start(&data, &plan, &Ledger::new("host", None), Options::default()).unwrap();
         let mut epochs = |count: u64| {

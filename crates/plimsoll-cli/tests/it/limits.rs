@@ -148,3 +148,12 @@ fn a_network_without_batch_statistics_learns_the_same_in_a_quarter_of_the_memory
     let used = in_shares("shares-cifar", &["--zoo", "cifar-cnn", "--batch", "448", "--set", "data.rows=896"], &[60, 25]);
     assert!(used.iter().any(|used| used.contains("microbatch")), "{used:?}");
 }
+
+/// Many small layers: graphs, and the search for a plan of them, take more than tensors save.
+#[test]
+fn a_network_of_many_layers_stays_under_its_line_while_it_is_planned_too() {
+    let network = ["--zoo", "vit-tiny", "--input", "64x64", "--batch", "72", "--set", "data.rows=72", "--set", "model.width=0.34"];
+    let network = [&network[..], &["--allow", "recompute"]].concat();
+    let used = in_shares("shares-vit", &network, &[60]);
+    assert!(used.iter().all(|used| !used.is_empty()), "{used:?}");
+}

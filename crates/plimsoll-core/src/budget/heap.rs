@@ -56,6 +56,19 @@ impl CountingAllocator {
     }
 }
 
+/// Hands memory that was freed back to the operating system, which otherwise still counts it as the process's. Does nothing where the
+/// system's allocator does so by itself or cannot be asked.
+pub fn give_back_freed_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        unsafe extern "C" {
+            fn malloc_trim(keep: usize) -> i32;
+        }
+        // SAFETY: part of the C library that the program is linked to; may be called by any thread at any time.
+        unsafe { malloc_trim(0) };
+    }
+}
+
 impl Default for CountingAllocator {
     fn default() -> CountingAllocator {
         CountingAllocator::new()

@@ -6,6 +6,6 @@ mod ledger;
 mod limits;
 
 pub use bytes::{Bytes, ParseBytesError};
-pub use heap::CountingAllocator;
+pub use heap::{CountingAllocator, give_back_freed_memory};
 pub use ledger::{Ledger, LedgerError, Owner, Reservation};
 pub use limits::Budget;

@@ -169,20 +169,49 @@ pub fn plan(graphs: Vec<(Role, Graph)>, rows: usize, device: &dyn Device) -> Res
 
 /// Lays out graphs that are improved already. The same graphs can be laid out for many numbers of rows.
 pub fn layout(graphs: &[(Role, Graph)], rows: usize, device: &dyn Device) -> Result<Plan, GraphError> {
+    tighten(sketch(graphs, rows, device)?, device)
+}
+
+/// As [`layout`], but by greedy orders alone, which takes no search: the bound is the same, the arena may be somewhat larger.
+pub fn sketch(graphs: &[(Role, Graph)], rows: usize, device: &dyn Device) -> Result<Plan, GraphError> {
     let programs =
         graphs.iter().map(|(role, graph)| Ok((*role, sequence(graph, rows, device)?))).collect::<Result<Vec<_>, GraphError>>()?;
-    layout_sequenced(programs, rows, device)
+    let greedy = |blocks: &[Block]| solve(blocks, Goal::Smallest, Effort { work: 0, ..Effort::default() }).layout;
+    laid_out(programs, rows, device, &greedy)
+}
+
+/// The same plan with its arena as near to the bound as a search brings it. Programs that need less than that anyhow stay as they are.
+pub fn tighten(mut plan: Plan, device: &dyn Device) -> Result<Plan, GraphError> {
+    for program in plan.programs.iter_mut().filter(|program| program.arena > nearly(plan.lower_bound)) {
+        let (graph, order) = (std::mem::take(&mut program.graph), std::mem::take(&mut program.order));
+        let (again, offloaded) = (std::mem::take(&mut program.again), std::mem::take(&mut program.offloaded));
+        let sequenced = Sequenced { graph, order, again, limit: None };
+        *program = Program { offloaded, ..placed(program.role, sequenced, plan.rows, device, &plan.states, &nearly_tight)? };
+    }
+    plan.arena = plan.programs.iter().map(|program| program.arena).max().unwrap_or_default();
+    Ok(plan)
 }
 
 /// Lays out graphs that have an order already, such as [`recompute::fit`] gives. The rows and the device are those the orders were made for.
 pub fn layout_sequenced(programs: Vec<(Role, Sequenced)>, rows: usize, device: &dyn Device) -> Result<Plan, GraphError> {
+    laid_out(programs, rows, device, &nearly_tight)
+}
+
+fn laid_out(
+    programs: Vec<(Role, Sequenced)>,
+    rows: usize,
+    device: &dyn Device,
+    unbound: &dyn Fn(&[Block]) -> Layout,
+) -> Result<Plan, GraphError> {
     let alignment = device.alignment();
     let (states, kept) = place_states(programs.iter().map(|(role, sequenced)| (*role, &sequenced.graph)), alignment)?;
     let graphs = programs.iter().map(|(_, sequenced)| &sequenced.graph);
     let staging = (!device.shares_host_memory()).then(|| Staging::new(graphs, rows, alignment, kept));
     let resident = kept + staging.map_or(Bytes::ZERO, |staging| staging.size());
-    let programs: Vec<Program> =
-        programs.into_iter().map(|(role, program)| placed(role, program, rows, device, &states)).collect::<Result<_, GraphError>>()?;
+    let programs: Vec<Program> = programs
+        .into_iter()
+        .map(|(role, program)| placed(role, program, rows, device, &states, unbound))
+        .collect::<Result<_, GraphError>>()?;
     let arena = programs.iter().map(|program| program.arena).max().unwrap_or_default();
     let lower_bound = programs.iter().map(|program| program.lower_bound).max().unwrap_or_default();
     let backing = backing(&states, &programs, alignment);
@@ -200,8 +229,15 @@ pub fn sequence(graph: &Graph, rows: usize, device: &dyn Device) -> Result<Seque
     Ok(Sequenced { graph, order, again, limit: None })
 }
 
-/// Gives everything in a sequenced graph its place.
-fn placed(role: Role, sequenced: Sequenced, rows: usize, device: &dyn Device, states: &[Resident]) -> Result<Program, GraphError> {
+/// Gives everything in a sequenced graph its place: within the arena it was made for, or packed as `unbound` does it.
+fn placed(
+    role: Role,
+    sequenced: Sequenced,
+    rows: usize,
+    device: &dyn Device,
+    states: &[Resident],
+    unbound: &dyn Fn(&[Block]) -> Layout,
+) -> Result<Program, GraphError> {
     let Sequenced { graph, order, again, limit } = sequenced;
     verify(&graph)?;
     let alignment = device.alignment();
@@ -210,7 +246,7 @@ fn placed(role: Role, sequenced: Sequenced, rows: usize, device: &dyn Device, st
     let blocks: Vec<Block> = live.buffers.iter().map(|b| Block { first: b.first, last: b.last, size: b.size }).collect();
     let Layout { offsets, size: arena, lower_bound } = match limit {
         Some(limit) => solve(&blocks, Goal::Within(limit), Effort::default()).layout,
-        None => nearly_tight(&blocks),
+        None => unbound(&blocks),
     };
 
     let mut stored = live.stored;
@@ -240,12 +276,17 @@ fn placed(role: Role, sequenced: Sequenced, rows: usize, device: &dyn Device, st
 /// A layout as high as its fullest step, or hardly higher: where a short search leaves more than a thousandth, a longer one is worth its second.
 fn nearly_tight(blocks: &[Block]) -> Layout {
     let short = assign(blocks);
-    let near = Bytes(short.lower_bound.0 + short.lower_bound.0 / 1010);
+    let near = nearly(short.lower_bound);
     if short.size <= near {
         return short;
     }
     let long = solve(blocks, Goal::Within(near), Effort { work: 60_000_000, ..Effort::default() }).layout;
     if long.size < short.size { long } else { short }
+}
+
+/// An arena of so much is as good as one of its bound.
+fn nearly(bound: Bytes) -> Bytes {
+    Bytes(bound.0 + bound.0 / 1010)
 }
 
 /// One layout for the states of all programs; the longest list of states names them all.

@@ -1,5 +1,6 @@
 //! Decoding a whole file into pixels, in memory that somebody else owns.
 
+use super::jpeg::{Decoder, HandOver};
 use super::probe::{Format, Probe};
 use crate::DataError;
 use png::{ColorType, Transformations};
@@ -27,21 +28,40 @@ impl Channels {
     }
 }
 
-/// Decodes `file` to the start of `pixels`, which has room for the channels the [probe](Probe) speaks of.
-pub(crate) fn decode(probe: &Probe, path: &Path, file: &[u8], channels: Channels, pixels: &mut [u8]) -> Result<(), DataError> {
+/// Decodes `file` to the start of `pixels`, which has room for the channels the [probe](Probe) speaks of; `lines` has the bytes it asks for.
+pub(crate) fn decode(
+    probe: &Probe,
+    path: &Path,
+    file: &[u8],
+    channels: Channels,
+    baseline: &mut Decoder,
+    lines: &mut [u8],
+    pixels: &mut [u8],
+) -> Result<(), DataError> {
     match probe.format {
-        Format::Jpeg => jpeg(probe, path, file, channels, pixels),
+        Format::Jpeg => {
+            ends(probe, path, file)?;
+            match baseline.run(file, (probe.width, probe.height), channels, lines, pixels) {
+                Ok(()) => Ok(()),
+                Err(HandOver) => jpeg(probe, path, file, channels, pixels),
+            }
+        }
         Format::Png => png(probe, path, file, channels, pixels),
         Format::WebP => webp(probe, path, file, channels, pixels),
         Format::Gif => gif(probe, path, file, channels, pixels),
     }
 }
 
-fn jpeg(probe: &Probe, path: &Path, file: &[u8], channels: Channels, pixels: &mut [u8]) -> Result<(), DataError> {
-    // The decoder fills what is missing with grey. No end mark can hide in compressed data, so its absence is sure.
-    if !file[probe.data as usize..].windows(2).rev().any(|pair| pair == [0xFF, 0xD9]) {
-        return Err(DataError::image(path, "it is truncated: the end of its data is missing"));
+/// Decoders fill what is missing with grey. No end mark can hide in compressed data, so its absence is sure.
+fn ends(probe: &Probe, path: &Path, file: &[u8]) -> Result<(), DataError> {
+    match file[probe.data as usize..].windows(2).rev().any(|pair| pair == [0xFF, 0xD9]) {
+        true => Ok(()),
+        false => Err(DataError::image(path, "it is truncated: the end of its data is missing")),
     }
+}
+
+/// Every kind of JPEG.
+fn jpeg(probe: &Probe, path: &Path, file: &[u8], channels: Channels, pixels: &mut [u8]) -> Result<(), DataError> {
     // The decoder makes no grey of inks; their colours become grey afterwards.
     let delivered = if probe.inks { Channels::Colour } else { channels };
     let options = DecoderOptions::default()

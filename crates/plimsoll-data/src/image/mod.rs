@@ -2,10 +2,14 @@
 
 mod decode;
 pub(crate) mod filter;
+pub(crate) mod jpeg;
 mod orientation;
 mod probe;
+mod reader;
 pub(crate) mod resample;
+mod windows;
 
 pub(crate) use decode::{Channels, decode};
 pub(crate) use orientation::{Orientation, transpose};
 pub(crate) use probe::{Probe, probe};
+pub use reader::PictureReader;

@@ -1,6 +1,6 @@
 //! What a picture's header says, read a few bytes at a time: nothing is held or decoded until its size is known.
 
-use super::Orientation;
+use super::{Orientation, jpeg};
 use crate::DataError;
 use plimsoll_core::Bytes;
 use std::fs::File;
@@ -19,6 +19,8 @@ pub(crate) struct Probe {
     pub file: Bytes,
     /// What the decoder holds for itself while it works: an upper bound.
     pub work: Bytes,
+    /// What it asks for beside the pixels: lines in work.
+    pub lines: usize,
     pub orientation: Orientation,
     /// Whether its colours are four inks.
     pub inks: bool,
@@ -58,7 +60,7 @@ pub(crate) fn probe(file: &File, path: &Path, part: Option<Range<u64>>) -> Resul
     }
     let head = reader.at(0, 8.min(length as usize))?;
     match head {
-        [0xFF, 0xD8, 0xFF, ..] => jpeg(&mut reader, length),
+        [0xFF, 0xD8, 0xFF, ..] => jpeg_header(&mut reader, length),
         b"\x89PNG\r\n\x1a\n" => png(&mut reader, length),
         [b'R', b'I', b'F', b'F', ..] => webp(&mut reader, length),
         [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => gif(&mut reader, length),
@@ -117,6 +119,7 @@ fn png(reader: &mut Reader<'_>, length: u64) -> Result<Probe, DataError> {
         file: Bytes(length),
         // Lines of up to eight bytes a pixel: the one before, this one, and what is being unpacked.
         work: INFLATE + Bytes(4 * 8 * width as u64),
+        lines: 0,
         orientation: Orientation::Upright,
         inks: false,
         data: 33,
@@ -147,6 +150,7 @@ fn webp(reader: &mut Reader<'_>, length: u64) -> Result<Probe, DataError> {
         file: Bytes(length),
         // Planes of a frame, or its pixels before they are brought back; its data once more; and tables that the data has to pay for.
         work: DECODER + Bytes(area * 12) + Bytes(length) * 32,
+        lines: 0,
         orientation: Orientation::Upright,
         inks: false,
         data: 12,
@@ -166,13 +170,14 @@ fn gif(reader: &mut Reader<'_>, length: u64) -> Result<Probe, DataError> {
         channels: 4,
         file: Bytes(length),
         work: LZW,
+        lines: 0,
         orientation: Orientation::Upright,
         inks: false,
         data: 10,
     })
 }
 
-fn jpeg(reader: &mut Reader<'_>, length: u64) -> Result<Probe, DataError> {
+fn jpeg_header(reader: &mut Reader<'_>, length: u64) -> Result<Probe, DataError> {
     let mut at = 2;
     let mut frame: Option<Frame> = None;
     let mut orientation = Orientation::Upright;
@@ -208,6 +213,7 @@ fn jpeg(reader: &mut Reader<'_>, length: u64) -> Result<Probe, DataError> {
                     channels: 3,
                     file: Bytes(length),
                     work: frame.work(usize::from(scan) < frame.components || frame.progressive) + Bytes(at),
+                    lines: jpeg::Decoder::lines(frame.width),
                     orientation,
                     inks: frame.components == 4,
                     data: at,

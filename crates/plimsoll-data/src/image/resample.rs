@@ -1,6 +1,7 @@
 //! Resampling as `tf.image.resize` does: half-pixel centres, TensorFlow's order of float operations.
 
 use super::filter::{self, Job, Word};
+use super::windows::{GROUP, Level, Windows};
 use crate::ops::Method;
 use plimsoll_core::Bytes;
 
@@ -13,6 +14,9 @@ pub(crate) struct Resampler {
     from: Option<From>,
     rows: Vec<Tap>,
     columns: Vec<Tap>,
+    level: Level,
+    /// The columns again, for lines of bytes.
+    windows: Windows,
     /// Two input lines, interpolated to the output's width.
     lines: [Vec<f32>; 2],
 }
@@ -32,9 +36,18 @@ pub(crate) struct From {
 /// An element of an image as it lies in memory.
 pub(crate) trait Element: Copy {
     fn value(self) -> f32;
+
+    /// A line as bytes, if that is what its elements are.
+    fn bytes(_line: &[Self]) -> Option<&[u8]> {
+        None
+    }
 }
 
 impl Element for u8 {
+    fn bytes(line: &[u8]) -> Option<&[u8]> {
+        Some(line)
+    }
+
     fn value(self) -> f32 {
         f32::from(self)
     }
@@ -48,12 +61,12 @@ impl Element for [u8; 4] {
 
 /// Where one output pixel comes from along one axis.
 #[derive(Clone, Copy)]
-struct Tap {
+pub(crate) struct Tap {
     /// The pixels before and after, as offsets of elements.
-    lower: usize,
-    upper: usize,
+    pub lower: usize,
+    pub upper: usize,
     /// How far from `lower` to `upper`.
-    weight: f32,
+    pub weight: f32,
 }
 
 impl Resampler {
@@ -68,10 +81,15 @@ impl Resampler {
             return Bytes::ZERO;
         }
         let lines = 2 * line(method, width, channels) * size_of::<f32>();
-        Bytes(((height + width) * size_of::<Tap>() + lines) as u64)
+        let windows = Windows::bytes(windows(method, width, channels));
+        Bytes(((height + width) * size_of::<Tap>() + windows + lines) as u64)
     }
 
     pub fn new(method: Method, height: usize, width: usize, channels: usize) -> Resampler {
+        Resampler::at(Level::best(), method, height, width, channels)
+    }
+
+    fn at(level: Level, method: Method, height: usize, width: usize, channels: usize) -> Resampler {
         let line = line(method, width, channels);
         let (tall, wide) = if method.is_filter() { (0, 0) } else { (height, width) };
         Resampler {
@@ -82,6 +100,8 @@ impl Resampler {
             from: None,
             rows: Vec::with_capacity(tall),
             columns: Vec::with_capacity(wide),
+            level,
+            windows: Windows::new(level, windows(method, width, channels)),
             lines: [vec![0.0; line], vec![0.0; line]],
         }
     }
@@ -92,6 +112,9 @@ impl Resampler {
             if !self.method.is_filter() {
                 taps(&mut self.rows, self.method, from.height, self.height, from.line * self.channels, from.upside_down);
                 taps(&mut self.columns, self.method, from.width, self.width, self.channels, from.mirrored);
+            }
+            if self.method == Method::Bilinear {
+                self.windows.aim(&self.columns, self.channels, from.width * self.channels);
             }
             self.from = Some(from);
         }
@@ -106,14 +129,15 @@ impl Resampler {
                 filter::run(Job { method, from, to: (self.height, self.width), channels: self.channels }, image, scratch, out, finish);
             }
             Method::Nearest => self.nearest(image, out, finish),
-            _ => {
+            _ => match self.level {
+                // SAFETY: there is such a level only where the processor has what it takes.
                 #[cfg(target_arch = "x86_64")]
-                if std::arch::is_x86_feature_detected!("avx2") {
-                    // SAFETY: the processor has AVX2, just asked.
-                    return unsafe { self.bilinear_avx2(image, out, finish) };
-                }
-                self.bilinear(image, out, finish);
-            }
+                Level::Avx512 => unsafe { self.bilinear_avx512(image, out, finish) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx2 => unsafe { self.bilinear_avx2(image, out, finish) },
+                Level::Plain => self.bilinear(image, out, finish),
+            },
         }
     }
 
@@ -127,6 +151,12 @@ impl Resampler {
                 }
             }
         }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,avx512f,avx512bw,avx512vbmi")]
+    fn bilinear_avx512<E: Element, O>(&mut self, image: &[E], out: &mut [O], finish: impl Fn(f32) -> O) {
+        self.bilinear(image, out, finish);
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -150,7 +180,10 @@ impl Resampler {
             for (slot, wanted) in [row.lower, row.upper].into_iter().enumerate() {
                 if held[slot] != wanted {
                     let line = &image[wanted..][..from_row];
-                    widen(&self.columns, self.channels, line, &mut self.lines[slot]);
+                    match E::bytes(line) {
+                        Some(line) if self.windows.are_used() => self.windows.run(line, &mut self.lines[slot]),
+                        _ => widen(&self.columns, self.channels, line, &mut self.lines[slot]),
+                    }
                     held[slot] = wanted;
                 }
             }
@@ -162,12 +195,17 @@ impl Resampler {
     }
 }
 
-/// Elements of a held line: one more than the output's, so that three channels can be written four at a time.
+/// Elements of a held line: one more than the output's, so that three channels can be written four at a time, and whole groups.
 fn line(method: Method, width: usize, channels: usize) -> usize {
     match method {
-        Method::Bilinear => width * channels + 1,
+        Method::Bilinear => (width * channels + 1).next_multiple_of(GROUP),
         _ => 0,
     }
+}
+
+/// Elements of a line that is made through windows.
+fn windows(method: Method, width: usize, channels: usize) -> usize {
+    if method == Method::Bilinear { width * channels } else { 0 }
 }
 
 /// TensorFlow's `HalfPixelScaler` and `HalfPixelScalerForNN`, operation by operation; `stride` elements lie between
@@ -240,4 +278,61 @@ fn widen_three<E: Element>(columns: &[Tap], line: &[E], out: &mut [f32]) {
 #[inline(always)]
 fn between(lower: f32, upper: f32, weight: f32) -> f32 {
     lower + (upper - lower) * weight
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every way a processor may have, over sizes around those of its registers: the same bits, and those of the formula.
+    #[test]
+    fn all_ways_give_the_same_bits() {
+        let sides = [1, 2, 3, 5, 7, 15, 16, 17, 21, 22, 31, 33, 64, 85, 129, 400];
+        let mut through_windows = 0;
+        for channels in [1, 2, 3, 4] {
+            for (from_width, width) in sides.iter().flat_map(|&from| sides.map(|to| (from, to))) {
+                for (mirrored, margin) in [(false, 0), (true, 3)] {
+                    let from = From { height: 5, width: from_width, line: from_width + margin, mirrored, upside_down: mirrored };
+                    let count = (from.height - 1) * from.line * channels + from.width * channels;
+                    let image: Vec<u8> = (0..count).map(|at| (at * at * 31 + at * 7) as u8).collect();
+                    let numbers: Vec<[u8; 4]> = image.iter().map(|&pixel| f32::from(pixel).to_ne_bytes()).collect();
+                    for height in [2, 9] {
+                        let expected = by_formula(&image, from, height, width, channels);
+                        for level in Level::all() {
+                            let mut resampler = Resampler::at(level, Method::Bilinear, height, width, channels);
+                            resampler.aim(from);
+                            through_windows += usize::from(resampler.windows.are_used());
+                            let mut out = vec![[0u8; 4]; height * width * channels];
+                            let case = format!("{level:?}: {from_width} to {width}, {channels} channels, mirrored {mirrored}");
+                            resampler.run(&image, &mut [], &mut out, f32::to_ne_bytes);
+                            assert!(out == expected, "{case}");
+                            out.fill([0; 4]);
+                            resampler.run(&numbers, &mut [], &mut out, f32::to_ne_bytes);
+                            assert!(out == expected, "{case}, from f32");
+                        }
+                    }
+                }
+            }
+        }
+        assert!(through_windows > 0 || Level::all().len() == 1);
+    }
+
+    fn by_formula(image: &[u8], from: From, height: usize, width: usize, channels: usize) -> Vec<[u8; 4]> {
+        let (mut rows, mut columns) = (Vec::new(), Vec::new());
+        taps(&mut rows, Method::Bilinear, from.height, height, from.line * channels, from.upside_down);
+        taps(&mut columns, Method::Bilinear, from.width, width, channels, from.mirrored);
+        let mut out = Vec::new();
+        for row in &rows {
+            for column in &columns {
+                for channel in 0..channels {
+                    let along = |line: usize| {
+                        let pixel = |at: usize| f32::from(image[line + at + channel]);
+                        between(pixel(column.lower), pixel(column.upper), column.weight)
+                    };
+                    out.push(between(along(row.lower), along(row.upper), row.weight).to_ne_bytes());
+                }
+            }
+        }
+        out
+    }
 }

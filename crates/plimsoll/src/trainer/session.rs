@@ -8,6 +8,7 @@ use crate::error::{BadRow, Error, Result};
 use crate::metrics::{Board, Scores};
 use crate::nn::PIECE_SHARE;
 use crate::offload_file::OffloadFile;
+use plimsoll_core::budget::give_back_freed_memory;
 use plimsoll_core::device::{Backing, Device, DeviceError, StepInputs};
 use plimsoll_core::graph::StateId;
 use plimsoll_core::loss_scale::SKIPPED;
@@ -184,6 +185,8 @@ impl Session {
         schema: Schema,
         folder: &Path,
     ) -> Result<Session> {
+        // What planning took and the run needs now are not to be held at the same time.
+        give_back_freed_memory();
         let ledger = Ledger::new("host", Some(plan.line));
         // What is not the pipeline's, which books for itself, nor the plan's, for which the executor does.
         let own = |name: &&(String, _)| {

@@ -6,8 +6,8 @@ use super::restarts::Restarts;
 use super::search::Outcome;
 use super::sections::{Part, Piece, part_of};
 
-/// A block is great if it is at least the greatest over this; the next number is tried if the first gives nothing.
-const SHARES: [u64; 2] = [24, 400];
+/// A block is great if it is at least the greatest over this; the next number is tried if one gives nothing.
+const SHARES: [u64; 3] = [24, 150, 400];
 
 /// If great blocks can be placed at all, that takes little: no more work than this goes into one attempt, whatever there is.
 const MOST: u64 = 6_000_000;

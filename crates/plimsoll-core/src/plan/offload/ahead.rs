@@ -1,7 +1,7 @@
 //! Copies that begin early enough and end late enough to run beside computation, where the arena has room for that.
 
 use super::super::recompute::Pace;
-use super::super::{Plan, Program, Sequenced, placed};
+use super::super::{Plan, Program, Sequenced, nearly_tight, placed};
 use super::Overlap;
 use crate::Bytes;
 use crate::device::{CopyRate, Device};
@@ -22,7 +22,7 @@ pub fn ahead(plan: &Plan, device: &dyn Device, limit: Bytes, pace: &dyn Pace, ra
         for share in SHARES {
             let order = moved(program, &start.0, plan.rows, pace, &|bytes| share * bytes as f64 / rate.bytes_per_s);
             let sequenced = Sequenced { graph: program.graph.clone(), order, again: program.again.clone(), limit: Some(limit) };
-            let found = placed(program.role, sequenced, plan.rows, device, &plan.states)?;
+            let found = placed(program.role, sequenced, plan.rows, device, &plan.states, &nearly_tight)?;
             let seconds = predicted(&found, plan.rows);
             if found.arena <= limit && seconds < best {
                 best = seconds;

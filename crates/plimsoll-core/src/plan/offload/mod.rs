@@ -12,7 +12,7 @@ mod overlap;
 mod write;
 
 use super::recompute::{Pace, seconds};
-use super::{Plan, Program, layout};
+use super::{Plan, Program, sketch};
 use crate::Bytes;
 use crate::device::{CopyRate, Device};
 use crate::graph::{Graph, GraphError, NodeId, Phase, StateId, StateKind, ValueId};
@@ -49,7 +49,12 @@ impl Offloaded {
 
     /// Lays out graphs that [`Offloaded::write`] gave.
     pub fn layout(&self, written: &[(Role, Graph)], rows: usize, device: &dyn Device) -> Result<Plan, GraphError> {
-        let mut plan = layout(written, rows, device)?;
+        super::tighten(self.sketch(written, rows, device)?, device)
+    }
+
+    /// [Sketches](sketch) graphs that [`Offloaded::write`] gave.
+    pub fn sketch(&self, written: &[(Role, Graph)], rows: usize, device: &dyn Device) -> Result<Plan, GraphError> {
+        let mut plan = sketch(written, rows, device)?;
         for (program, values) in plan.programs.iter_mut().zip(&self.values) {
             program.offloaded = values.clone();
         }

@@ -12,7 +12,7 @@ pub(super) mod simulate;
 mod starts;
 pub(super) mod write;
 
-use super::{Plan, Program, backing, place_states, placed, sequence};
+use super::{Plan, Program, backing, nearly_tight, place_states, placed, sequence};
 use crate::Bytes;
 use crate::device::Device;
 use crate::graph::{Graph, GraphError, NodeId};
@@ -132,7 +132,7 @@ fn fit_from(
     let problem = Problem::of(&graph, &order, rows, alignment, &workspace, pace);
     let (states, _) = place_states([(Role::Step, &graph)].into_iter(), alignment)?;
     let place = |found: &search::Found| -> Result<Program, GraphError> {
-        let program = placed(Role::Step, sequenced(&graph, &found.sequence, rows, limit, pace), rows, device, &states)?;
+        let program = placed(Role::Step, sequenced(&graph, &found.sequence, rows, limit, pace), rows, device, &states, &nearly_tight)?;
         debug_assert_eq!(program.lower_bound.0, found.outcome.peak, "the search and the liveness see the same bytes");
         Ok(program)
     };
@@ -171,7 +171,7 @@ fn fit_from(
     let smallest = search::squeeze(&problem, effort.0 / 4);
     let mut unbound = sequenced(&graph, &smallest.sequence, rows, limit, pace);
     unbound.limit = None;
-    let program = placed(Role::Step, unbound, rows, device, &states)?;
+    let program = placed(Role::Step, unbound, rows, device, &states, &nearly_tight)?;
     if program.arena > limit {
         return Err(FitError::TooSmall { limit, least: program.arena });
     }
@@ -204,14 +204,25 @@ pub fn refit(
 ) -> Result<Plan, FitError> {
     let mut plan = plan.clone();
     for (program, (role, graph)) in plan.programs.iter_mut().zip(graphs).filter(|(program, _)| program.arena > limit) {
+        // It may have been sketched only.
+        if program.lower_bound <= limit {
+            let offloaded = program.offloaded.clone();
+            let packed = placed(*role, program.clone().within(limit), plan.rows, device, &plan.states, &nearly_tight)?;
+            if packed.arena <= limit {
+                *program = Program { offloaded, ..packed };
+                continue;
+            }
+        }
         if matches!(role, Role::Evaluate | Role::Predict) {
             // Nothing is kept for a backward part, so there is nothing to give up.
-            return Err(FitError::TooSmall { limit, least: program.arena });
+            let unbound = Sequenced { limit: None, ..program.clone().within(limit) };
+            let packed = placed(*role, unbound, plan.rows, device, &plan.states, &nearly_tight)?;
+            return Err(FitError::TooSmall { limit, least: packed.arena });
         }
         let known = from.and_then(|from| from.program(*role)).map(|program| &program.again.sequence[..]).filter(|known| !known.is_empty());
         let sequenced = fit_from(graph, plan.rows, device, limit, pace, effort, known)?;
         let offloaded = std::mem::take(&mut program.offloaded);
-        *program = Program { offloaded, ..placed(*role, sequenced, plan.rows, device, &plan.states)? };
+        *program = Program { offloaded, ..placed(*role, sequenced, plan.rows, device, &plan.states, &nearly_tight)? };
     }
     plan.arena = plan.programs.iter().map(|program| program.arena).max().unwrap_or_default();
     plan.lower_bound = plan.programs.iter().map(|program| program.lower_bound).max().unwrap_or_default();

@@ -49,6 +49,12 @@ pub(in crate::trainer) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
     }
     match chosen {
         Some((request, candidate, on_the_way)) => {
+            // What they would have taken is said exactly.
+            let tightened = |whole: Candidate| {
+                let variant = whole.variant;
+                whole.tightened(&varied(&request, variant)?)
+            };
+            let on_the_way = on_the_way.into_iter().map(tightened).collect::<Result<Vec<_>>>()?;
             let taken = choices(&request, &candidate, on_the_way)?;
             described(&request, RunPlan { taken, ..run_plan(&request, lines, candidate, start)? })
         }
@@ -75,7 +81,7 @@ fn choices(request: &Request<'_>, chosen: &Candidate, on_the_way: Vec<Candidate>
     let cut = chosen.is_cut().then_some(Permission::Split);
     let more: Vec<Permission> = cut.into_iter().chain(again).chain(elsewhere).collect();
     if chosen.micro_batch != last.micro_batch {
-        let pieces = if more.is_empty() { chosen.clone() } else { candidate(request, chosen.micro_batch)? };
+        let pieces = if more.is_empty() { chosen.clone() } else { candidate(request, chosen.micro_batch, None)? };
         way.push((vec![Permission::Microbatch], pieces));
     }
     if !more.is_empty() {
@@ -107,16 +113,17 @@ pub(super) fn varied<'a>(request: &Request<'a>, variant: Variant) -> Result<Requ
 /// The largest pieces of one variant as they are, and its fastest plan that stays under the lines: with its heaviest layers in pieces of their rows, or with
 /// tensors that leave, where that is allowed and faster.
 fn fastest(request: &Request<'_>, lines: Lines) -> Result<(Candidate, Option<Candidate>)> {
-    let (plain, too_large) = fastest_as_written(request, lines)?;
-    let whole = too_large.first().or(plain.as_ref()).expect("there is always a way to try").clone();
+    let (whole, plain, too_large) = fastest_as_written(request, lines)?;
     if plain.as_ref().is_some_and(|found| found.untouched(&whole)) {
         return Ok((whole, plain));
     }
     let in_pieces = Request { in_pieces: true, ..request.clone() };
-    let (cut, too_large_cut) = match planned_graphs(&in_pieces, request.batch)? {
-        Cow::Owned(_) if request.allow.has(Permission::Split) => fastest_as_written(&in_pieces, lines)?,
-        // It is not allowed, or there is nothing to cut.
-        _ => (None, Vec::new()),
+    let can_be_cut = || Ok::<bool, Error>(matches!(planned_graphs(&in_pieces, request.batch)?, Cow::Owned(_)));
+    let (cut, too_large_cut) = if request.allow.has(Permission::Split) && can_be_cut()? {
+        let (_, cut, too_large) = fastest_as_written(&in_pieces, lines)?;
+        (cut, too_large)
+    } else {
+        (None, Vec::new())
     };
     let faster = |a: Option<Candidate>, b: Option<Candidate>| match (a, b) {
         (Some(a), Some(b)) => Some(if b.seconds(request) < a.seconds(request) { b } else { a }),
@@ -133,22 +140,28 @@ fn fastest(request: &Request<'_>, lines: Lines) -> Result<(Candidate, Option<Can
     Ok((whole, found))
 }
 
-/// The fastest plan in which nothing leaves, with the layers as the request has them; and the pieces that are too large as they are.
-fn fastest_as_written(request: &Request<'_>, lines: Lines) -> Result<(Option<Candidate>, Vec<Candidate>)> {
-    let mut too_large: Vec<Candidate> = Vec::new();
+/// The largest pieces as they are; the fastest plan in which nothing leaves, with the layers as the request has them; and the pieces that are too large as
+/// they are. Of those only the sizes are kept: what planning itself holds is under the line too.
+fn fastest_as_written(request: &Request<'_>, lines: Lines) -> Result<(Candidate, Option<Candidate>, Vec<usize>)> {
+    let mut too_large: Vec<usize> = Vec::new();
+    let mut whole: Option<Candidate> = None;
     let mut chosen: Option<Candidate> = None;
     for micro_batch in ways(request, request.allow) {
-        let candidate = candidate(request, micro_batch)?;
-        if candidate.fits(lines) {
-            chosen = Some(candidate);
+        let candidate = candidate(request, micro_batch, Some(lines))?;
+        let fits = candidate.fits(lines);
+        let whole = whole.get_or_insert_with(|| candidate.clone());
+        if fits {
+            chosen = Some(if candidate.micro_batch == whole.micro_batch { whole.clone() } else { candidate });
             break;
         }
-        too_large.push(candidate);
+        too_large.push(micro_batch);
     }
+    let whole = whole.expect("there is always a way to try");
     if request.allow.has(Permission::Recompute) {
         let mut compared = 0;
-        for large in &too_large {
-            if let Ok(again) = computed_again(request, large, lines, Effort::default(), None)? {
+        for micro_batch in &too_large {
+            let large = if *micro_batch == whole.micro_batch { whole.clone() } else { candidate(request, *micro_batch, Some(lines))? };
+            if let Ok(again) = computed_again(request, &large, lines, Effort::default(), None)? {
                 let faster = chosen.as_ref().is_none_or(|chosen| again.seconds(request) < chosen.seconds(request));
                 chosen = if faster { Some(again) } else { chosen };
                 compared += 1;
@@ -158,7 +171,7 @@ fn fastest_as_written(request: &Request<'_>, lines: Lines) -> Result<(Option<Can
             }
         }
     }
-    Ok((chosen, too_large))
+    Ok((whole, chosen, too_large))
 }
 
 /// The same pieces with values computed again, if that is enough; else the smallest arena that was found.
@@ -227,7 +240,7 @@ pub(super) fn run_plan(request: &Request<'_>, lines: Lines, candidate: Candidate
     // Buffers only shrink with the rows, so nothing between the chosen pieces and single rows needs less than both.
     let (least, least_on_device) = match ways(request, request.allow).last() {
         Some(rows) if *rows < candidate.micro_batch => {
-            let smallest = self::candidate(request, *rows)?;
+            let smallest = self::candidate(request, *rows, None)?;
             (candidate.least.min(smallest.least), candidate.device_total().min(smallest.device_total()))
         }
         _ => (candidate.least, candidate.device_total()),

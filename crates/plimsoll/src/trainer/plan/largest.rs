@@ -38,7 +38,7 @@ pub(in crate::trainer) fn largest_batch(request: &Request<'_>) -> Result<Option<
     let whole =
         |batch: usize| Request { batch, micro_batch: Some(batch), in_pieces: request.allow.has(Permission::Split), ..request.clone() };
     let plain = |batch: usize| -> Result<Option<Candidate>> {
-        let found = candidate(&whole(batch), batch)?;
+        let found = candidate(&whole(batch), batch, Some(lines))?;
         Ok(found.fits(lines).then_some(found))
     };
     let Some(mut best) = grow(1, MOST, &plain)? else {
@@ -58,7 +58,7 @@ pub(in crate::trainer) fn largest_batch(request: &Request<'_>) -> Result<Option<
 fn largest_again<'a>(plain: &Candidate, lines: Lines, whole: &dyn Fn(usize) -> Request<'a>) -> Result<Option<Candidate>> {
     let again = |batch: usize, from: Option<&Candidate>| -> Result<Option<Candidate>> {
         let request = whole(batch);
-        let large = candidate(&request, batch)?;
+        let large = candidate(&request, batch, Some(lines))?;
         Ok(computed_again(&request, &large, lines, PROBE, from)?.ok().filter(one_more_forward))
     };
     let known = plain.micro_batch;

@@ -35,14 +35,16 @@ pub(super) fn smallest(request: &Request<'_>, lines: Lines, allow: Allow) -> Res
         }
     };
     for rows in &ways {
-        let plain = candidate(request, *rows)?;
-        keep(if allow.has(Permission::Recompute) { least_again(request, plain)? } else { plain }, &mut best);
+        let plain = candidate(request, *rows, Some(Lines::NONE))?;
+        keep(if allow.has(Permission::Recompute) { least_again(request, plain)? } else { plain.tightened(request)? }, &mut best);
     }
     if offload::considered(request, false) {
         let mut ends: Vec<usize> = best.iter().map(|best| best.micro_batch).chain(ways.last().copied()).collect();
         ends.dedup();
         for rows in ends {
-            offload::smallest(request, allow, &candidate(request, rows)?)?.into_iter().for_each(|found| keep(found, &mut best));
+            offload::smallest(request, allow, &candidate(request, rows, Some(Lines::NONE))?)?
+                .into_iter()
+                .for_each(|found| keep(found, &mut best));
         }
     }
     Ok(best.expect("there is always the whole batch to try"))
@@ -53,7 +55,7 @@ pub(super) fn least_again(request: &Request<'_>, plain: Candidate) -> Result<Can
     // Asked for the impossible, the search says the least that it found; asked for that, it must give it.
     let mut limit = match within(request, &plain, Bytes::ZERO, request.effort, None)? {
         Err(Some(least)) => least,
-        _ => return Ok(plain),
+        _ => return plain.tightened(request),
     };
     for _ in 0..8 {
         match within(request, &plain, limit, request.effort, None)? {
@@ -62,7 +64,7 @@ pub(super) fn least_again(request: &Request<'_>, plain: Candidate) -> Result<Can
             _ => break,
         }
     }
-    Ok(plain)
+    plain.tightened(request)
 }
 
 /// Why there is no plan, and what would do.

@@ -1,7 +1,7 @@
 //! Ways to fit in which tensors leave the device's memory between uses: optimiser state first, then values of the forward part, to the host's
 //! pinned memory or, on a device that shares that, to a file.
 
-use super::candidate::{Candidate, Lines, finish};
+use super::candidate::{Candidate, Lines, candidate, finish, weighed};
 use super::choose::computed_again;
 use super::least::least_again;
 use super::{Count, Request};
@@ -62,7 +62,7 @@ impl Leaving {
     /// Where a broken step cannot be stopped, a state may leave only if its new value is made where the old one was loaded.
     fn keep_what_is_made_elsewhere(&mut self, request: &Request<'_>, plain: &Candidate) -> Result<()> {
         loop {
-            let memory = self.plan(request, plain, self.states.len(), 0)?.memory;
+            let memory = self.plan(request, plain, self.states.len(), 0, None)?.memory;
             let broken = memory.programs.iter().find_map(|program| renewed_in_place(&memory, program).err());
             let Some(name) = broken else { return Ok(()) };
             self.states.retain(|state| memory.states[state.0 as usize].name != name);
@@ -85,12 +85,12 @@ impl Leaving {
     }
 
     /// The same pieces with the first of the states and a share of the values elsewhere.
-    fn plan(&self, request: &Request<'_>, plain: &Candidate, states: usize, share: usize) -> Result<Candidate> {
+    fn plan(&self, request: &Request<'_>, plain: &Candidate, states: usize, share: usize, lines: Option<Lines>) -> Result<Candidate> {
         let some = |values: &Vec<ValueId>| values[..(values.len() * share).div_ceil(SHARES)].to_vec();
         let choice = Offloaded { states: self.states[..states].to_vec(), values: self.values.iter().map(some).collect() };
         let written = choice.write(plain.graphs(request)?)?;
-        let memory = choice.layout(&written, plain.micro_batch, request.device)?;
-        Ok(finish(request, plain.micro_batch, memory)?.from(Some(Arc::new(written))))
+        let sketch = choice.sketch(&written, plain.micro_batch, request.device)?;
+        Ok(weighed(request, plain.micro_batch, sketch, lines)?.from(Some(Arc::new(written))))
     }
 }
 
@@ -106,11 +106,11 @@ fn reaching(sizes: impl Iterator<Item = Bytes>, bytes: Bytes) -> usize {
 }
 
 /// The fastest of the largest pieces that fit in this way: the first that do on a device of its own, of two on one that pays with a file for all.
-pub(super) fn fastest(request: &Request<'_>, too_large: &[Candidate], lines: Lines) -> Result<Option<Candidate>> {
+pub(super) fn fastest(request: &Request<'_>, too_large: &[usize], lines: Lines) -> Result<Option<Candidate>> {
     let compared = if request.device.shares_host_memory() { 2 } else { 1 };
     let mut found: Vec<Candidate> = Vec::new();
-    for plain in too_large {
-        found.extend(fitted(request, plain, lines)?);
+    for rows in too_large {
+        found.extend(fitted(request, &candidate(request, *rows, Some(lines))?, lines)?);
         if found.len() == compared {
             break;
         }
@@ -124,21 +124,21 @@ fn fitted(request: &Request<'_>, plain: &Candidate, lines: Lines) -> Result<Opti
     let leaving = Leaving::of(request, plain)?;
     let all = leaving.states.len();
     let excess = plain.excess(lines);
-    let by_states = fewest(all, leaving.states_of(plain, excess), lines, |states| leaving.plan(request, plain, states, 0))?;
+    let by_states = fewest(all, leaving.states_of(plain, excess), lines, |states| leaving.plan(request, plain, states, 0, Some(lines)))?;
     let mut found: Vec<Candidate> = Vec::new();
     if by_states.is_none() {
         let more = excess.saturating_sub(leaving.states.iter().map(|state| plain.memory.states[state.0 as usize].size).sum());
         let guess = leaving.share_of(request, plain, more)?;
-        found.extend(fewest(SHARES, guess, lines, |share| leaving.plan(request, plain, all, share))?);
+        found.extend(fewest(SHARES, guess, lines, |share| leaving.plan(request, plain, all, share, Some(lines)))?);
     }
     if !request.device.shares_host_memory() {
         let guess = leaving.share_of(request, plain, excess)?;
-        found.extend(fewest(SHARES, guess, lines, |share| leaving.plan(request, plain, 0, share))?);
+        found.extend(fewest(SHARES, guess, lines, |share| leaving.plan(request, plain, 0, share, Some(lines)))?);
     }
     if by_states.is_none() && request.allow.has(Permission::Recompute) {
         let shares: &[usize] = if found.is_empty() { &[0, SHARES] } else { &[0] };
         for share in shares {
-            let large = leaving.plan(request, plain, all, *share)?;
+            let large = leaving.plan(request, plain, all, *share, Some(lines))?;
             if let Ok(again) = computed_again(request, &large, lines, Effort::default(), None)? {
                 found.push(again);
                 break;
@@ -187,8 +187,8 @@ pub(super) fn smallest(request: &Request<'_>, allow: Allow, plain: &Candidate) -
     let leaving = Leaving::of(request, plain)?;
     let mut found = Vec::new();
     for share in [0, SHARES] {
-        let candidate = leaving.plan(request, plain, leaving.states.len(), share)?;
-        found.push(if allow.has(Permission::Recompute) { least_again(request, candidate)? } else { candidate });
+        let candidate = leaving.plan(request, plain, leaving.states.len(), share, Some(Lines::NONE))?;
+        found.push(if allow.has(Permission::Recompute) { least_again(request, candidate)? } else { candidate.tightened(request)? });
     }
     Ok(found)
 }

@@ -1,0 +1,219 @@
+//! The compressed data: freed of the bytes that only keep marks apart, then read bit by bit, a block of coefficients at a time.
+
+use super::HandOver;
+use super::huffman::{AHEAD, END, Kind, Table, extend};
+
+/// More than the longest block takes: 64 codes of 16 bits with values of 15, and what is read ahead.
+const BLOCK: usize = 264;
+
+/// Bytes that are freed at once.
+const WINDOW: usize = 4096;
+
+/// Coefficients of a block in rows, and behind them a place for what belongs nowhere.
+pub(super) type Block = [i32; 256];
+
+/// What a coefficient is multiplied by and where it goes, by its number in zigzag order; beyond the block it goes nowhere.
+pub(super) type Steps = [Step; 320];
+
+#[derive(Clone, Copy)]
+pub(super) struct Step {
+    factor: i32,
+    place: u8,
+}
+
+const NOWHERE: Step = Step { factor: 0, place: 64 };
+
+/// Steps from factors in zigzag order.
+pub(super) fn steps(factors: &[u16; 64]) -> Steps {
+    let mut steps = [NOWHERE; 320];
+    let (mut row, mut column) = (0i32, 0i32);
+    for (index, &factor) in factors.iter().enumerate() {
+        steps[index] = Step { factor: i32::from(factor), place: (row * 8 + column) as u8 };
+        // Upwards to the right on even diagonals, downwards to the left on odd ones.
+        let (down, right) = if (row + column) % 2 == 0 { (-1, 1) } else { (1, -1) };
+        match (row + down, column + right) {
+            (next, 8) => (row, column) = (next + 2, 7),
+            (8, next) => (row, column) = (7, next + 2),
+            (-1, next) => (row, column) = (0, next),
+            (next, -1) => (row, column) = (next, 0),
+            next => (row, column) = next,
+        }
+    }
+    steps
+}
+
+/// Where freed bytes lie.
+pub(super) struct Window([u8; WINDOW + 2 * BLOCK]);
+
+impl Window {
+    pub const EMPTY: Window = Window([0; WINDOW + 2 * BLOCK]);
+}
+
+pub(super) struct Bits<'a> {
+    /// What was not yet freed; begins with a mark when `closed`.
+    rest: &'a [u8],
+    closed: bool,
+    window: &'a mut [u8; WINDOW + 2 * BLOCK],
+    /// The next byte to read, and where bytes of the file end.
+    at: usize,
+    end: usize,
+    /// Bits to come, at the top, and how many are sure to be there.
+    held: u64,
+    count: u32,
+}
+
+impl<'a> Bits<'a> {
+    pub fn new(data: &'a [u8], window: &'a mut Window) -> Bits<'a> {
+        Bits { rest: data, closed: false, window: &mut window.0, at: 0, end: 0, held: 0, count: 0 }
+    }
+
+    /// Decodes a block into zeroed `block`: its coefficients, multiplied. Returns the zigzag number behind the last of them.
+    #[inline(always)]
+    pub fn block(&mut self, [dc, ac]: [&Table; 2], steps: &Steps, prediction: &mut i32, block: &mut Block) -> Result<usize, HandOver> {
+        if self.at + BLOCK > self.end {
+            self.more()?;
+        }
+        let (mut held, mut count, mut at) = (self.held, self.count, self.at);
+        // Whole bytes go below the bits that are there; a byte that does not fit whole is read again next time.
+        macro_rules! refill {
+            () => {
+                let bytes = self.window.get(at..at + 8).and_then(|bytes| bytes.first_chunk()).ok_or(HandOver)?;
+                held |= u64::from_be_bytes(*bytes) >> count;
+                at += ((63 - count) >> 3) as usize;
+                count |= 56;
+            };
+        }
+        macro_rules! drop {
+            ($length:expr) => {
+                let length = $length;
+                held <<= length;
+                count -= length;
+            };
+        }
+        // The entry of a code whose value does not fit into a table, and its value.
+        macro_rules! apart {
+            ($entry:expr, $table:expr, $kind:expr) => {{
+                let mut entry = $entry;
+                if entry.length() == 0 {
+                    entry = $table.long($kind, (held >> 48) as u32)?;
+                }
+                drop!(entry.length());
+                let size = if entry.is_whole() { 0 } else { entry.value() as u32 };
+                let value = if size == 0 { 0 } else { extend((held >> (64 - size)) as u32, size) };
+                drop!(size);
+                (entry.run(), value)
+            }};
+        }
+
+        refill!();
+        let entry = dc.entries[(held >> (64 - AHEAD)) as usize];
+        if entry.is_whole() {
+            drop!(entry.length());
+            *prediction = prediction.wrapping_add(entry.value());
+        } else {
+            let (_, value) = apart!(entry, dc, Kind::Dc);
+            *prediction = prediction.wrapping_add(value);
+        }
+        block[0] = prediction.wrapping_mul(steps[0].factor);
+
+        let mut next = 1;
+        'block: while next < 64 {
+            refill!();
+            // The longest code with its value takes 31 of the 56 bits that are there, and a whole entry ten.
+            for _ in 0..3 {
+                let entry = ac.entries[(held >> (64 - AHEAD)) as usize];
+                if !entry.is_whole() {
+                    refill!();
+                    let (run, value) = apart!(entry, ac, Kind::Ac);
+                    let step = steps[(next + run).min(319)];
+                    block[usize::from(step.place)] = value.wrapping_mul(step.factor);
+                    next += run + 1;
+                    continue 'block;
+                }
+                drop!(entry.length());
+                let step = steps[next + entry.run()];
+                block[usize::from(step.place)] = entry.value().wrapping_mul(step.factor);
+                next += entry.run() + 1;
+                if next >= 64 {
+                    break 'block;
+                }
+            }
+        }
+        (self.held, self.count, self.at) = (held, count, at);
+        match next {
+            64 => Ok(64),
+            _ if next > END => Ok(next - END - 1),
+            _ => Err(HandOver),
+        }
+    }
+
+    /// Frees more bytes, unless a mark stands before them. Behind the last there are zeros, enough for one block.
+    #[cold]
+    fn more(&mut self) -> Result<(), HandOver> {
+        if self.closed {
+            return if self.used() > self.end * 8 { Err(HandOver) } else { Ok(()) };
+        }
+        // Bits that are held came from up to eight bytes before.
+        let gone = self.at.saturating_sub(8);
+        self.window.copy_within(gone..self.end, 0);
+        (self.end, self.at) = (self.end - gone, self.at - gone);
+        while self.end + 8 <= WINDOW {
+            if let Some(&bytes) = self.rest.first_chunk::<8>() {
+                self.window[self.end..self.end + 8].copy_from_slice(&bytes);
+                let plain = before_ff(u64::from_le_bytes(bytes));
+                self.end += plain;
+                self.rest = &self.rest[plain..];
+                if plain == 8 {
+                    continue;
+                }
+            }
+            match self.rest {
+                [0xFF, 0, rest @ ..] => {
+                    self.window[self.end] = 0xFF;
+                    self.rest = rest;
+                }
+                [] | [0xFF, ..] => {
+                    self.closed = true;
+                    break;
+                }
+                [byte, rest @ ..] => {
+                    self.window[self.end] = *byte;
+                    self.rest = rest;
+                }
+            }
+            self.end += 1;
+        }
+        if self.closed {
+            self.window[self.end..][..2 * BLOCK].fill(0);
+        }
+        Ok(())
+    }
+
+    /// Bits of the window that were used.
+    fn used(&self) -> usize {
+        self.at * 8 - self.count as usize
+    }
+
+    /// Goes on behind the mark that has to follow now, after what fills up the last byte.
+    pub fn pass(&mut self, mark: u8) -> Result<(), HandOver> {
+        if !self.closed {
+            self.more()?;
+        }
+        let left = (self.end * 8).checked_sub(self.used()).ok_or(HandOver)?;
+        match self.rest {
+            [0xFF, code, rest @ ..] if *code == mark && self.closed && left < 8 => {
+                (self.rest, self.closed, self.at, self.end, self.held, self.count) = (rest, false, 0, 0, 0, 0);
+                Ok(())
+            }
+            _ => Err(HandOver),
+        }
+    }
+}
+
+/// How many of eight bytes come before the first 0xFF, the first byte lowest.
+#[inline(always)]
+fn before_ff(bytes: u64) -> usize {
+    const LOW: u64 = 0x0101_0101_0101_0101;
+    let found = (!bytes).wrapping_sub(LOW) & bytes & (LOW << 7);
+    found.trailing_zeros() as usize / 8
+}

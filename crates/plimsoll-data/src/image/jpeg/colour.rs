@@ -1,0 +1,235 @@
+//! From lines of samples to pixels: colours are spread to where they lie between brightnesses, then turned into red, green and blue.
+//!
+//! With `c` a colour less 128, a pixel has `y + (22970·r + 8191 >> 14)` of red, `y + (29032·b + 8191 >> 14)` of blue, and
+//! `y + (8191 − 11700·r − 5638·b >> 14)` of green, limited to a byte.
+
+use crate::image::Channels;
+use crate::image::windows::Level;
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
+
+/// Samples that may be read beyond the end of a line.
+pub(super) const BEYOND: usize = 64;
+
+/// Where a blended line begins: before it is its first sample once more.
+pub(super) const MARGIN: usize = 1;
+
+/// A line of brightnesses as pixels.
+pub(super) fn grey(line: &[u8], channels: Channels, out: &mut [u8]) {
+    match channels {
+        Channels::Grey => out.copy_from_slice(&line[..out.len()]),
+        Channels::Colour => {
+            for (pixel, &sample) in out.as_chunks_mut::<3>().0.iter_mut().zip(line) {
+                *pixel = [sample; 3];
+            }
+        }
+    }
+}
+
+/// Three parts of `near` and one of `far`, `count` samples, with the first and the last once more at either end.
+pub(super) fn blend(level: Level, near: &[u8], far: &[u8], count: usize, out: &mut [u8]) {
+    match level {
+        // SAFETY: there is such a level only where the processor has what it takes.
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 | Level::Avx512 => unsafe { blend_avx2(near, far, count, out) },
+        Level::Plain => blend_plain(near, far, count, out),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn blend_avx2(near: &[u8], far: &[u8], count: usize, out: &mut [u8]) {
+    blend_plain(near, far, count, out);
+}
+
+#[inline(always)]
+fn blend_plain(near: &[u8], far: &[u8], count: usize, out: &mut [u8]) {
+    for ((out, &near), &far) in out[MARGIN..MARGIN + count].iter_mut().zip(&near[..count]).zip(&far[..count]) {
+        *out = three_to_one(near, far);
+    }
+    out[0] = out[MARGIN];
+    out[MARGIN + count] = out[count];
+}
+
+#[inline(always)]
+fn three_to_one(near: u8, far: u8) -> u8 {
+    ((3 * u16::from(near) + u16::from(far) + 2) >> 2) as u8
+}
+
+/// Pixels of a line of brightnesses and two of colours. With `HALF` the colours are [blended](blend) lines of half as many samples.
+pub(super) fn rgb<const HALF: bool>(level: Level, lines: [&[u8]; 3], out: &mut [u8]) {
+    match level {
+        // SAFETY: there is such a level only where the processor has what it takes.
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => unsafe { rgb_avx512::<HALF>(lines, out) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => unsafe { rgb_avx2::<HALF>(lines, out) },
+        Level::Plain => rgb_plain::<HALF>(lines, out),
+    }
+}
+
+fn rgb_plain<const HALF: bool>([bright, blue, red]: [&[u8]; 3], out: &mut [u8]) {
+    for (x, (pixel, &bright)) in out.as_chunks_mut::<3>().0.iter_mut().zip(bright).enumerate() {
+        let colour = |line: &[u8]| {
+            let sample = if HALF { three_to_one(line[MARGIN + x / 2], line[MARGIN + x / 2 + x % 2 * 2 - 1]) } else { line[x] };
+            i32::from(sample) - 128
+        };
+        let (bright, blue, red) = (i32::from(bright), colour(blue), colour(red));
+        let green = bright + ((8191 - 11700 * red - 5638 * blue) >> 14);
+        *pixel =
+            [bright + ((22970 * red + 8191) >> 14), green, bright + ((29032 * blue + 8191) >> 14)].map(|value| value.clamp(0, 255) as u8);
+    }
+}
+
+/// Pixels made at once.
+#[cfg(target_arch = "x86_64")]
+const AT_ONCE: usize = 32;
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn rgb_avx2<const HALF: bool>(lines: [&[u8]; 3], out: &mut [u8]) {
+    in_steps(out, |x, out| {
+        // SAFETY: this function is only called with AVX2.
+        let channels = unsafe { channels::<HALF>(lines, x) };
+        let [red, green, blue] = channels.map(|channel| _mm256_permute4x64_epi64::<0b11_01_10_00>(channel));
+        // In each half, sixteen pixels become 48 bytes; a byte of three comes from each channel.
+        let place = |channel: i8, third: i8| {
+            let byte = |at: i8| {
+                let at = 16 * third + at;
+                if at % 3 == channel { at / 3 } else { -1 }
+            };
+            let half: [i8; 16] = std::array::from_fn(|at| byte(at as i8));
+            // SAFETY: the array is of sixteen bytes.
+            _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(half.as_ptr().cast()) })
+        };
+        let third = |third: i8| {
+            let [red, green, blue] =
+                [(red, 0), (green, 1), (blue, 2)].map(|(values, channel)| _mm256_shuffle_epi8(values, place(channel, third)));
+            _mm256_or_si256(_mm256_or_si256(red, green), blue)
+        };
+        let (first, second, last) = (third(0), third(1), third(2));
+        // SAFETY: 96 bytes are stored into an array of as many.
+        unsafe {
+            let out = out.as_mut_ptr();
+            _mm256_storeu_si256(out.cast(), _mm256_permute2x128_si256::<0x20>(first, second));
+            _mm256_storeu_si256(out.add(32).cast(), _mm256_permute2x128_si256::<0x30>(last, first));
+            _mm256_storeu_si256(out.add(64).cast(), _mm256_permute2x128_si256::<0x31>(second, last));
+        }
+    });
+}
+
+/// Where the bytes of 32 pixels come from: red from 0, green from 32, blue from 64 on, each in the order that packing leaves.
+#[cfg(target_arch = "x86_64")]
+const ORDER: [u8; 128] = {
+    let mut order = [0; 128];
+    let mut at = 0;
+    while at < 96 {
+        let pixel = at / 3;
+        // Packing leaves pixels 0 to 7, 16 to 23, 8 to 15, 24 to 31.
+        let group = [0, 2, 1, 3][pixel / 8];
+        order[at] = (at % 3 * 32 + group * 8 + pixel % 8) as u8;
+        at += 1;
+    }
+    order
+};
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,avx512f,avx512bw,avx512vbmi")]
+fn rgb_avx512<const HALF: bool>(lines: [&[u8]; 3], out: &mut [u8]) {
+    // SAFETY: the table is of 128 bytes.
+    let (front, back) = unsafe { (_mm512_loadu_si512(ORDER.as_ptr().cast()), _mm512_loadu_si512(ORDER[64..].as_ptr().cast())) };
+    in_steps(out, |x, out| {
+        // SAFETY: this function is only called with AVX2 and more.
+        let [red, green, blue] = unsafe { channels::<HALF>(lines, x) };
+        let both = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(red), green);
+        let blue = _mm512_castsi256_si512(blue);
+        // SAFETY: 64 bytes and 32 are stored into an array of as many.
+        unsafe {
+            let out = out.as_mut_ptr();
+            _mm512_storeu_si512(out.cast(), _mm512_permutex2var_epi8(both, front, blue));
+            _mm256_storeu_si256(out.add(64).cast(), _mm512_castsi512_si256(_mm512_permutex2var_epi8(both, back, blue)));
+        }
+    });
+}
+
+/// Calls `step` for each 32 pixels with their place; the last ones go through memory of 32.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn in_steps(out: &mut [u8], step: impl Fn(usize, &mut [u8; 3 * AT_ONCE])) {
+    let (whole, rest) = out.as_chunks_mut();
+    let mut last = [0; 3 * AT_ONCE];
+    let partial = (!rest.is_empty()).then_some(&mut last);
+    for (index, out) in whole.iter_mut().chain(partial).enumerate() {
+        step(index * AT_ONCE, out);
+    }
+    rest.copy_from_slice(&last[..rest.len()]);
+}
+
+// What follows is for processors with AVX2 only. It carries no such mark because it has to become part of the two functions above.
+
+/// Red, green and blue of 32 pixels, in the order that packing leaves.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn channels<const HALF: bool>([bright, blue, red]: [&[u8]; 3], x: usize) -> [__m256i; 3] {
+    // SAFETY: the caller has AVX2; loads are of arrays of their size.
+    unsafe {
+        let [bright_low, bright_high] = samples(bright, x);
+        let ([blue_low, blue_high], [red_low, red_high]) = match HALF {
+            true => (spread(blue, x / 2), spread(red, x / 2)),
+            false => (samples(blue, x), samples(red, x)),
+        };
+        let [red_low, green_low, blue_low] = sixteen(bright_low, blue_low, red_low);
+        let [red_high, green_high, blue_high] = sixteen(bright_high, blue_high, red_high);
+        [_mm256_packus_epi16(red_low, red_high), _mm256_packus_epi16(green_low, green_high), _mm256_packus_epi16(blue_low, blue_high)]
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn sixteen(bright: __m256i, blue: __m256i, red: __m256i) -> [__m256i; 3] {
+    // SAFETY: the caller has AVX2; loads are of arrays of their size.
+    unsafe {
+        let middle = _mm256_set1_epi16(128);
+        let (blue, red) = (_mm256_sub_epi16(blue, middle), _mm256_sub_epi16(red, middle));
+        // (2·c·factor + 2¹⁴) >> 15 is (c·factor + 8192) >> 14; one less inside makes no difference for any colour that there is.
+        let part = |colour: __m256i, factor: i16| _mm256_mulhrs_epi16(_mm256_add_epi16(colour, colour), _mm256_set1_epi16(factor));
+        let factors = _mm256_set1_epi32((-5638i32 << 16) | (-11700i32 & 0xFFFF));
+        let green = |pairs: __m256i| _mm256_srai_epi32::<14>(_mm256_add_epi32(_mm256_madd_epi16(pairs, factors), _mm256_set1_epi32(8191)));
+        let green = _mm256_packs_epi32(green(_mm256_unpacklo_epi16(red, blue)), green(_mm256_unpackhi_epi16(red, blue)));
+        [_mm256_add_epi16(bright, part(red, 22970)), _mm256_add_epi16(bright, green), _mm256_add_epi16(bright, part(blue, 29032))]
+    }
+}
+
+/// 32 samples from `x` on, as numbers of two bytes.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn samples(line: &[u8], x: usize) -> [__m256i; 2] {
+    // SAFETY: the caller has AVX2; loads are of arrays of their size.
+    unsafe { [wide(line, x), wide(line, x + 16)] }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn wide(line: &[u8], x: usize) -> __m256i {
+    // SAFETY: the caller has AVX2; loads are of arrays of their size.
+    unsafe {
+        let samples = line[x..].first_chunk::<16>().expect("lines can be read beyond their end");
+        _mm256_cvtepu8_epi16(_mm_loadu_si128(samples.as_ptr().cast()))
+    }
+}
+
+/// Twice as many as the sixteen samples from `x` on of a blended line: each three parts of the nearest, one of the next.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn spread(line: &[u8], x: usize) -> [__m256i; 2] {
+    // SAFETY: the caller has AVX2; loads are of arrays of their size.
+    unsafe {
+        let (before, here, after) = (wide(line, x), wide(line, x + 1), wide(line, x + 2));
+        let three = _mm256_add_epi16(_mm256_add_epi16(here, _mm256_add_epi16(here, here)), _mm256_set1_epi16(2));
+        let left = _mm256_srli_epi16::<2>(_mm256_add_epi16(three, before));
+        let right = _mm256_srli_epi16::<2>(_mm256_add_epi16(three, after));
+        let (low, high) = (_mm256_unpacklo_epi16(left, right), _mm256_unpackhi_epi16(left, right));
+        [_mm256_permute2x128_si256::<0x20>(low, high), _mm256_permute2x128_si256::<0x31>(low, high)]
+    }
+}

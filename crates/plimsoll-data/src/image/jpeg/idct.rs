@@ -1,0 +1,286 @@
+//! From coefficients to samples: along columns, then along rows, in whole numbers with twelve bits behind the point.
+
+use super::bits::Block;
+use crate::image::windows::Level;
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
+
+/// Rounds what a pass along columns leaves two bits more of, and what is left at the end; there 128 is added too.
+const BIAS: [i32; 2] = [512, 512 + 65536 + (128 << 17)];
+const SHIFT: [i32; 2] = [10, 17];
+
+/// Writes eight lines of eight samples, and leaves the block zeroed; `length` is the zigzag number behind its last coefficient.
+#[inline(always)]
+pub(super) fn idct(level: Level, block: &mut Block, length: usize, out: &mut [u8], stride: usize) {
+    if length <= 1 {
+        let value = flat(block);
+        block[0] = 0;
+        return fill(value, out, stride);
+    }
+    if length > 10 && is_flat_and_large(block) {
+        let value = flat(block);
+        block[0] = 0;
+        return fill(value, out, stride);
+    }
+    match level {
+        // The first ten coefficients lie in the first four lines and columns.
+        // SAFETY: there is such a level only where the processor has what it takes.
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 | Level::Avx512 if length <= 10 => unsafe { corner_avx2(block, out, stride) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 | Level::Avx512 => unsafe { whole_avx2(block, out, stride) },
+        Level::Plain => plain(block, out, stride),
+    }
+}
+
+/// Whether all but the first are zero although they were written down, and the first is so large that passes would not keep all of its
+/// bits. Only there it matters that it is taken for flat.
+#[inline(always)]
+fn is_flat_and_large(block: &Block) -> bool {
+    block[0].unsigned_abs() >= 1 << 16 && block[1..64].iter().all(|&value| value == 0)
+}
+
+/// The sample of a block that is all alike.
+#[inline(always)]
+fn flat(block: &Block) -> u8 {
+    (block[0].wrapping_add(4 + 1024) >> 3).clamp(0, 255) as u8
+}
+
+#[inline(always)]
+fn fill(value: u8, out: &mut [u8], stride: usize) {
+    for line in out.chunks_mut(stride).take(8) {
+        line[..8].fill(value);
+    }
+}
+
+/// What one pass is made of, for numbers and for vectors of them.
+trait Number: Copy {
+    fn add(self, other: Self) -> Self;
+    fn sub(self, other: Self) -> Self;
+    fn times(self, factor: i32) -> Self;
+    fn plus(self, value: i32) -> Self;
+    /// Moved twelve bits up.
+    fn up(self) -> Self;
+    fn down<const BITS: i32>(self) -> Self;
+}
+
+/// One pass over eight numbers, which may be vectors of numbers side by side.
+#[inline(always)]
+fn pass<N: Number, const BITS: i32>(v: [N; 8], bias: i32) -> [N; 8] {
+    let turned = v[2].add(v[6]).times(2217);
+    let (even_low, even_high) = (turned.add(v[6].times(-7567)), turned.add(v[2].times(3135)));
+    let (sum, difference) = (v[0].add(v[4]).up(), v[0].sub(v[4]).up());
+    let x0 = sum.add(even_high).plus(bias);
+    let x3 = sum.sub(even_high).plus(bias);
+    let x1 = difference.add(even_low).plus(bias);
+    let x2 = difference.sub(even_low).plus(bias);
+
+    let (p3, p4, p1, p2) = (v[7].add(v[3]), v[5].add(v[1]), v[7].add(v[1]), v[5].add(v[3]));
+    let p5 = p3.add(p4).times(4816);
+    let (p1, p2) = (p5.add(p1.times(-3685)), p5.add(p2.times(-10497)));
+    let (p3, p4) = (p3.times(-8034), p4.times(-1597));
+    let t3 = v[1].times(6149).add(p1.add(p4));
+    let t2 = v[3].times(12586).add(p2.add(p3));
+    let t1 = v[5].times(8410).add(p2.add(p4));
+    let t0 = v[7].times(1223).add(p1.add(p3));
+    let all = [x0.add(t3), x1.add(t2), x2.add(t1), x3.add(t0), x3.sub(t0), x2.sub(t1), x1.sub(t2), x0.sub(t3)];
+    all.map(N::down::<BITS>)
+}
+
+/// The same where the last four are zero.
+#[inline(always)]
+fn pass_of_four<N: Number, const BITS: i32>(v: [N; 4], bias: i32) -> [N; 8] {
+    let sum = v[0].up().plus(bias);
+    let (low, high) = (v[2].times(2217), v[2].times(5352));
+    let (x0, x1, x2, x3) = (sum.add(high), sum.add(low), sum.sub(low), sum.sub(high));
+    let p5 = v[3].add(v[1]).times(4816);
+    let t3 = p5.add(v[1].times(867));
+    let t2 = p5.add(v[3].times(-5945));
+    let t1 = p5.add(v[3].times(-10497)).add(v[1].times(-1597));
+    let t0 = p5.add(v[1].times(-3685)).add(v[3].times(-8034));
+    let all = [x0.add(t3), x1.add(t2), x2.add(t1), x3.add(t0), x3.sub(t0), x2.sub(t1), x1.sub(t2), x0.sub(t3)];
+    all.map(N::down::<BITS>)
+}
+
+impl Number for i32 {
+    #[inline(always)]
+    fn add(self, other: i32) -> i32 {
+        self.wrapping_add(other)
+    }
+
+    #[inline(always)]
+    fn sub(self, other: i32) -> i32 {
+        self.wrapping_sub(other)
+    }
+
+    #[inline(always)]
+    fn times(self, factor: i32) -> i32 {
+        self.wrapping_mul(factor)
+    }
+
+    #[inline(always)]
+    fn plus(self, value: i32) -> i32 {
+        self.wrapping_add(value)
+    }
+
+    #[inline(always)]
+    fn up(self) -> i32 {
+        self << 12
+    }
+
+    #[inline(always)]
+    fn down<const BITS: i32>(self) -> i32 {
+        self >> BITS
+    }
+}
+
+fn plain(block: &mut Block, out: &mut [u8], stride: usize) {
+    for column in 0..8 {
+        let made = pass::<i32, { SHIFT[0] }>(std::array::from_fn(|row| block[8 * row + column]), BIAS[0]);
+        for (row, value) in made.into_iter().enumerate() {
+            block[8 * row + column] = value;
+        }
+    }
+    for (row, line) in out.chunks_mut(stride).take(8).enumerate() {
+        let made = pass::<i32, { SHIFT[1] }>(std::array::from_fn(|column| block[8 * row + column]), BIAS[1]);
+        line[..8].copy_from_slice(&made.map(|value| value.clamp(0, 255) as u8));
+    }
+    block[..64].fill(0);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+struct Eight(__m256i);
+
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+struct Four(__m128i);
+
+/// Arithmetic of vectors; only called where the processor has it.
+#[cfg(target_arch = "x86_64")]
+macro_rules! vector {
+    ($name:ident, $add:ident, $sub:ident, $mul:ident, $set:ident, $up:ident, $down:ident) => {
+        impl Number for $name {
+            #[inline(always)]
+            fn add(self, other: $name) -> $name {
+                // SAFETY: such vectors exist only in functions for processors with AVX2.
+                $name(unsafe { $add(self.0, other.0) })
+            }
+
+            #[inline(always)]
+            fn sub(self, other: $name) -> $name {
+                // SAFETY: as above.
+                $name(unsafe { $sub(self.0, other.0) })
+            }
+
+            #[inline(always)]
+            fn times(self, factor: i32) -> $name {
+                // SAFETY: as above.
+                $name(unsafe { $mul(self.0, $set(factor)) })
+            }
+
+            #[inline(always)]
+            fn plus(self, value: i32) -> $name {
+                // SAFETY: as above.
+                $name(unsafe { $add(self.0, $set(value)) })
+            }
+
+            #[inline(always)]
+            fn up(self) -> $name {
+                // SAFETY: as above.
+                $name(unsafe { $up::<12>(self.0) })
+            }
+
+            #[inline(always)]
+            fn down<const BITS: i32>(self) -> $name {
+                // SAFETY: as above.
+                $name(unsafe { $down::<BITS>(self.0) })
+            }
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+vector!(Eight, _mm256_add_epi32, _mm256_sub_epi32, _mm256_mullo_epi32, _mm256_set1_epi32, _mm256_slli_epi32, _mm256_srai_epi32);
+#[cfg(target_arch = "x86_64")]
+vector!(Four, _mm_add_epi32, _mm_sub_epi32, _mm_mullo_epi32, _mm_set1_epi32, _mm_slli_epi32, _mm_srai_epi32);
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn whole_avx2(block: &mut Block, out: &mut [u8], stride: usize) {
+    let (lines, _) = block.as_chunks_mut::<8>();
+    let lines: &mut [[i32; 8]; 8] = lines.first_chunk_mut().expect("a block has more");
+    // SAFETY: each array is of eight numbers.
+    let loaded = lines.each_ref().map(|line| unsafe { _mm256_loadu_si256(line.as_ptr().cast()) });
+    *lines = [[0; 8]; 8];
+    let columns = transpose(pass::<Eight, { SHIFT[0] }>(loaded.map(Eight), BIAS[0]).map(|line| line.0));
+    store(pass::<Eight, { SHIFT[1] }>(columns.map(Eight), BIAS[1]).map(|column| column.0), out, stride);
+}
+
+/// Only the first four of the first four lines are not zero.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn corner_avx2(block: &mut Block, out: &mut [u8], stride: usize) {
+    let (lines, _) = block.as_chunks_mut::<8>();
+    let lines: &mut [[i32; 8]; 4] = lines.first_chunk_mut().expect("a block has more");
+    // SAFETY: each array has four numbers and more.
+    let loaded = lines.each_ref().map(|line| Four(unsafe { _mm_loadu_si128(line.as_ptr().cast()) }));
+    *lines = [[0; 8]; 4];
+    let made = pass_of_four::<Four, { SHIFT[0] }>(loaded, BIAS[0]);
+    // Lines 0 to 3 in the lower halves, 4 to 7 in the upper ones, then each half transposed.
+    let [a, b, c, d] = [0, 1, 2, 3].map(|line: usize| _mm256_set_m128i(made[line + 4].0, made[line].0));
+    let (ab_low, ab_high) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+    let (cd_low, cd_high) = (_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
+    let columns = [
+        _mm256_unpacklo_epi64(ab_low, cd_low),
+        _mm256_unpackhi_epi64(ab_low, cd_low),
+        _mm256_unpacklo_epi64(ab_high, cd_high),
+        _mm256_unpackhi_epi64(ab_high, cd_high),
+    ];
+    store(pass_of_four::<Eight, { SHIFT[1] }>(columns.map(Eight), BIAS[1]).map(|column| column.0), out, stride);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx2")]
+fn transpose(v: [__m256i; 8]) -> [__m256i; 8] {
+    let pair = |at: usize| (_mm256_unpacklo_epi32(v[at], v[at + 1]), _mm256_unpackhi_epi32(v[at], v[at + 1]));
+    let four = |at: usize| {
+        let ((low, high), (next_low, next_high)) = (pair(at), pair(at + 2));
+        [
+            _mm256_unpacklo_epi64(low, next_low),
+            _mm256_unpackhi_epi64(low, next_low),
+            _mm256_unpacklo_epi64(high, next_high),
+            _mm256_unpackhi_epi64(high, next_high),
+        ]
+    };
+    let (upper, lower) = (four(0), four(4));
+    let first = |at: usize| _mm256_permute2x128_si256::<0x20>(upper[at], lower[at]);
+    let second = |at: usize| _mm256_permute2x128_si256::<0x31>(upper[at], lower[at]);
+    [first(0), first(1), first(2), first(3), second(0), second(1), second(2), second(3)]
+}
+
+/// Writes columns as lines of bytes.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx2")]
+fn store(columns: [__m256i; 8], out: &mut [u8], stride: usize) {
+    // Four columns in a vector, lines 0 to 3 in its lower half; a shuffle in each half makes lines of them.
+    let across =
+        _mm256_set_epi8(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0, 15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+    let four = |at: usize| {
+        let low = _mm256_packs_epi32(columns[at], columns[at + 1]);
+        let high = _mm256_packs_epi32(columns[at + 2], columns[at + 3]);
+        _mm256_shuffle_epi8(_mm256_packus_epi16(low, high), across)
+    };
+    let (left, right) = (four(0), four(4));
+    let (low, high) = (_mm256_unpacklo_epi32(left, right), _mm256_unpackhi_epi32(left, right));
+    let [a, b] = [low, high].map(|lines| (_mm256_castsi256_si128(lines), _mm256_extracti128_si256::<1>(lines)));
+    let halves = [a.0, b.0, a.1, b.1];
+    for (index, line) in out.chunks_mut(stride).take(8).enumerate() {
+        let pair = halves[index / 2];
+        let value = if index % 2 == 0 { _mm_cvtsi128_si64(pair) } else { _mm_extract_epi64::<1>(pair) };
+        line[..8].copy_from_slice(&value.to_le_bytes());
+    }
+}

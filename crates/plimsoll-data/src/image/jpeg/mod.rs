@@ -1,0 +1,98 @@
+//! Baseline JPEG: the kind that cameras and nearly all files of pictures are. Everything else, and every file in which something is not as
+//! it should be, is [handed over](HandOver) to a decoder of all kinds, so that what becomes of such files does not depend on this one. The
+//! pixels are the same, bit by bit.
+
+mod bits;
+mod colour;
+mod header;
+mod huffman;
+mod idct;
+mod scan;
+#[cfg(test)]
+mod tests;
+
+use bits::{Steps, Window, steps};
+use header::Header;
+use huffman::Table;
+
+use super::Channels;
+use super::windows::Level;
+
+/// A file that this decoder is not for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HandOver;
+
+/// What is kept from picture to picture: tables, because many pictures have the same, and a window of the data.
+pub(crate) struct Decoder {
+    kept: Option<Box<Kept>>,
+    level: Level,
+}
+
+struct Kept {
+    tables: Tables,
+    window: Window,
+}
+
+impl Kept {
+    /// Apart, because it would otherwise lie on the stack of every picture.
+    #[cold]
+    #[inline(never)]
+    fn empty() -> Box<Kept> {
+        let factors = [([0; 64], steps(&[0; 64])); 4];
+        Box::new(Kept { tables: Tables { factors, codes: [[Table::EMPTY; 4], [Table::EMPTY; 4]] }, window: Window::EMPTY })
+    }
+}
+
+/// The tables that a file may name.
+struct Tables {
+    /// Factors of coefficients.
+    factors: [([u16; 64], Steps); 4],
+    /// Codes of single and of run-length symbols.
+    codes: [[Table; 4]; 2],
+}
+
+impl Tables {
+    fn set_factors(&mut self, index: usize, factors: [u16; 64]) -> Result<(), HandOver> {
+        let (known, made) = self.factors.get_mut(index).ok_or(HandOver)?;
+        if *known != factors {
+            (*known, *made) = (factors, steps(&factors));
+        }
+        Ok(())
+    }
+}
+
+impl Decoder {
+    /// What one takes, at most.
+    pub const BYTES: usize = size_of::<Kept>();
+
+    /// Takes its memory with the first picture.
+    pub fn new() -> Decoder {
+        Decoder::at(Level::best())
+    }
+
+    fn at(level: Level) -> Decoder {
+        Decoder { kept: None, level }
+    }
+
+    /// Lines in work for a picture so wide, in bytes.
+    pub fn lines(width: usize) -> usize {
+        scan::lines(width)
+    }
+
+    /// Decodes to the start of `pixels`; `lines` has the bytes of [`lines`](Self::lines). Where it hands over, `pixels` may hold anything.
+    pub fn run(
+        &mut self,
+        file: &[u8],
+        size: (usize, usize),
+        channels: Channels,
+        lines: &mut [u8],
+        pixels: &mut [u8],
+    ) -> Result<(), HandOver> {
+        let Kept { tables, window } = &mut **self.kept.get_or_insert_with(Kept::empty);
+        let header = Header::read(file, tables)?;
+        if (header.width, header.height) != size {
+            return Err(HandOver);
+        }
+        scan::run(&header, tables, window, self.level, channels, lines, pixels)
+    }
+}

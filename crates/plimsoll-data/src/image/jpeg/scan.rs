@@ -1,0 +1,152 @@
+//! From the data to pixels, a row of units (the least that holds whole blocks of all components) at a time: its samples are made into pixels
+//! while they are still near.
+
+use super::bits::{Bits, Block, Window};
+use super::header::Header;
+use super::idct::idct;
+use super::{HandOver, Tables, colour};
+use crate::image::Channels;
+use crate::image::windows::Level;
+
+/// Lines of a component kept from the row of units before: colours between lines need the line after.
+const KEPT: usize = 2;
+
+/// Bytes of lines in work: two kept and sixteen of the first component, two kept and eight of each other, one more of each, and what
+/// vectors read beyond.
+pub(super) fn lines(width: usize) -> usize {
+    (KEPT + 16 + 2 * (KEPT + 8 + 1)) * width.next_multiple_of(16) + 7 * colour::BEYOND
+}
+
+/// The lines of one component.
+struct Plane<'a> {
+    samples: &'a mut [u8],
+    stride: usize,
+    /// Blocks of a unit beside and below each other.
+    across: usize,
+    down: usize,
+}
+
+impl<'a> Plane<'a> {
+    /// Takes its lines from the front of `memory`.
+    fn take(memory: &mut &'a mut [u8], units: usize, across: usize, down: usize) -> Result<Plane<'a>, HandOver> {
+        let stride = units * across * 8;
+        let samples = cut(memory, (KEPT + 8 * down) * stride + colour::BEYOND)?;
+        Ok(Plane { samples, stride, across, down })
+    }
+
+    /// A line of this row of units, or with 0 and 1 of those kept; and what a vector may read beyond it.
+    fn line(&self, line: usize) -> &[u8] {
+        &self.samples[line * self.stride..][..self.stride + colour::BEYOND]
+    }
+
+    fn keep(&mut self) {
+        let all = (KEPT + 8 * self.down) * self.stride;
+        self.samples.copy_within(all - KEPT * self.stride..all, 0);
+    }
+}
+
+fn cut<'a>(memory: &mut &'a mut [u8], count: usize) -> Result<&'a mut [u8], HandOver> {
+    let (front, rest) = std::mem::take(memory).split_at_mut_checked(count).ok_or(HandOver)?;
+    *memory = rest;
+    Ok(front)
+}
+
+/// Decodes the scan.
+pub(super) fn run(
+    header: &Header<'_>,
+    tables: &Tables,
+    window: &mut Window,
+    level: Level,
+    channels: Channels,
+    mut memory: &mut [u8],
+    pixels: &mut [u8],
+) -> Result<(), HandOver> {
+    let &Header { width, height, components, across, down, .. } = header;
+    // What becomes of such pictures in grey is the other decoder's own way.
+    if channels == Channels::Grey && (across, down) == (1, 2) {
+        return Err(HandOver);
+    }
+    let units = width.div_ceil(8 * across);
+    let rows = height.div_ceil(8 * down);
+    let grey = components == 1 || channels == Channels::Grey;
+    let mut planes = [
+        Plane::take(&mut memory, units, across, down)?,
+        Plane::take(&mut memory, if grey { 0 } else { units }, 1, 1)?,
+        Plane::take(&mut memory, if grey { 0 } else { units }, 1, 1)?,
+    ];
+    let half = across == 2;
+    let margins = [(); 2].map(|()| cut(&mut memory, if grey { 0 } else { units * 8 } + 2 * colour::BEYOND));
+    let [blue, red] = margins;
+    let mut blends = [blue?, red?];
+    let pixels = pixels.get_mut(..width * height * channels.count()).ok_or(HandOver)?;
+    let mut out = pixels.chunks_exact_mut(width * channels.count());
+
+    let mut bits = Bits::new(header.data, window);
+    let mut block: Block = [0; 256];
+    let mut predictions = [0i32; 3];
+    let (mut until_restart, mut mark) = (header.restart, 0);
+    for row in 0..rows {
+        for unit in 0..units {
+            if header.restart > 0 && until_restart == 0 {
+                bits.pass(0xD0 + mark)?;
+                (until_restart, mark, predictions) = (header.restart, (mark + 1) % 8, [0; 3]);
+            }
+            until_restart = until_restart.wrapping_sub(1);
+            for (component, plane) in planes.iter_mut().enumerate().take(components) {
+                let [factors, dc, ac] = header.tables[component];
+                let codes = [&tables.codes[0][dc], &tables.codes[1][ac]];
+                let steps = &tables.factors[factors].1;
+                for y in 0..plane.down {
+                    for x in 0..plane.across {
+                        let length = bits.block(codes, steps, &mut predictions[component], &mut block)?;
+                        if component > 0 && grey {
+                            block[..64].fill(0);
+                            continue;
+                        }
+                        let place = (KEPT + 8 * y) * plane.stride + (unit * plane.across + x) * 8;
+                        idct(level, &mut block, length, &mut plane.samples[place..], plane.stride);
+                    }
+                }
+            }
+        }
+        if grey {
+            for line in KEPT..KEPT + 8 * down {
+                let Some(out) = out.next() else { break };
+                colour::grey(planes[0].line(line), channels, out);
+            }
+        } else if down == 1 {
+            for line in KEPT..KEPT + 8 {
+                let Some(out) = out.next() else { break };
+                if half {
+                    for (blend, plane) in blends.iter_mut().zip(&planes[1..]) {
+                        colour::blend(level, plane.line(line), plane.line(line), plane.stride, blend);
+                    }
+                    colour::rgb::<true>(level, [planes[0].line(line), blends[0], blends[1]], out);
+                } else {
+                    colour::rgb::<false>(level, [planes[0].line(line), planes[1].line(line), planes[2].line(line)], out);
+                }
+            }
+        } else {
+            let first = if row == 0 { KEPT } else { KEPT - 1 };
+            let end = if row == rows - 1 { KEPT + 8 } else { KEPT + 7 };
+            for line in first..end {
+                let above = if row == 0 && line == KEPT { line } else { line - 1 };
+                let below = if row == rows - 1 && line == KEPT + 7 { line } else { line + 1 };
+                for (other, of_first) in [(above, 2 * line - 2), (below, 2 * line - 1)] {
+                    let Some(out) = out.next() else { break };
+                    for (blend, plane) in blends.iter_mut().zip(&planes[1..]) {
+                        colour::blend(level, plane.line(line), plane.line(other), plane.stride, blend);
+                    }
+                    if half {
+                        colour::rgb::<true>(level, [planes[0].line(of_first), blends[0], blends[1]], out);
+                    } else {
+                        let [blue, red] = [0, 1].map(|index: usize| &blends[index][colour::MARGIN..]);
+                        colour::rgb::<false>(level, [planes[0].line(of_first), blue, red], out);
+                    }
+                }
+            }
+            planes.iter_mut().for_each(Plane::keep);
+        }
+    }
+    bits.pass(0xD9)
+}

@@ -1,0 +1,47 @@
+//! Pictures one by one, without a pipeline.
+
+use super::jpeg::Decoder;
+use super::{Channels, decode, probe};
+use crate::DataError;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Reads pictures one by one, by the decoders of the pipeline: for a single prediction, or to see what decoding alone takes.
+///
+/// ```no_run
+/// use plimsoll_data::PictureReader;
+/// let (mut reader, mut pixels) = (PictureReader::new(), Vec::new());
+/// let (height, width) = reader.read("hat.jpg", &mut pixels)?;
+/// assert_eq!(pixels.len(), height * width * 3);
+/// # Ok::<(), plimsoll_data::DataError>(())
+/// ```
+pub struct PictureReader {
+    baseline: Decoder,
+    file: Vec<u8>,
+    lines: Vec<u8>,
+}
+
+impl PictureReader {
+    /// Takes memory as pictures need it, and keeps it for the next.
+    #[allow(clippy::new_without_default, reason = "it reads as what it does")]
+    pub fn new() -> PictureReader {
+        PictureReader { baseline: Decoder::new(), file: Vec::new(), lines: Vec::new() }
+    }
+
+    /// Makes `pixels` those of a file, red, green and blue as they are stored; returns height and width.
+    pub fn read(&mut self, path: impl AsRef<Path>, pixels: &mut Vec<u8>) -> Result<(usize, usize), DataError> {
+        let path = path.as_ref();
+        let file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
+        let probe = probe(&file, path, None)?;
+        self.file.resize(probe.file.get(), 0);
+        self.lines.resize(probe.lines, 0);
+        file.read_exact_at(&mut self.file, 0).map_err(|error| DataError::io("read", path, error))?;
+        let area = probe.width * probe.height;
+        // Some decoders deliver more channels before they are brought to three.
+        pixels.resize(area * probe.channels.max(3), 0);
+        decode(&probe, path, &self.file, Channels::Colour, &mut self.baseline, &mut self.lines, pixels)?;
+        pixels.truncate(area * 3);
+        Ok((probe.height, probe.width))
+    }
+}
