@@ -103,7 +103,7 @@ impl Graph {
     /// A reduction along axes, which stay as dimensions of 1.
     pub fn reduce(&mut self, kind: Reduction, x: ValueId, axes: &[usize]) -> Built {
         let shape = self.shape(x).clone();
-        self.add_one(Op::Reduce(Reduce { expr: Expr::identity(), shape, kind, axes: axes.to_vec() }), &[x])
+        self.add_one(Op::Reduce(Reduce { expr: Expr::identity(), shape, kind, axes: axes.to_vec(), onto: false }), &[x])
     }
 
     /// The sum of all elements, as a single number.

@@ -72,10 +72,10 @@ pub trait Device: Send + Sync {
     /// The scratch a node's kernel needs for at most `rows` rows. Never less for more rows.
     fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes;
 
-    /// Whether a node that is given its rows (the first axis, a multiple of the batch) in pieces of `piece` times the batch computes the same bits,
-    /// for any batch of at most `rows`: each row as if all others were beside it, or, for a product that sums over the rows, each piece's sum onto that of the
-    /// piece before ([`MatMul::onto`](crate::ops::MatMul::onto)) as if it had not stopped between them.
-    fn cut_rows(&self, graph: &Graph, node: &Node, piece: usize, rows: usize) -> bool {
+    /// Whether a node that is given its rows (the first axis, a multiple of the batch) in pieces computes the same bits, for any batch of at most `rows`: each row as
+    /// if all others were beside it, or, for what sums over the rows, each piece's sum onto that of the piece before ([`MatMul::onto`](crate::ops::MatMul::onto)) as
+    /// if it had not stopped between them.
+    fn cut_rows(&self, graph: &Graph, node: &Node, piece: Piece, rows: usize) -> bool {
         let _ = (graph, node, piece, rows);
         false
     }
@@ -85,6 +85,15 @@ pub trait Device: Send + Sync {
 
     /// Resolves a program for exactly `rows` rows into something that runs in the given memory.
     fn load(&self, plan: &Plan, program: &Program, rows: usize, memory: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError>;
+}
+
+/// How rows are cut into pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// Each has this many times the batch.
+    Times(usize),
+    /// Each has what belongs to this many rows of the batch. The last has what is left, which may be a single row; where the batch ends early, some have none.
+    Rows(usize),
 }
 
 /// What a device's own software takes besides any plan.

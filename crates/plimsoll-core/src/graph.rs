@@ -379,7 +379,7 @@ impl Graph {
     pub(crate) fn extent(&self, dim: Dim) -> Option<Extent> {
         match dim.as_fixed() {
             Some(extent) => Some((extent, Dim::fixed)),
-            None if self.pieces > 1 => Some((dim.factor(), Dim::times_batch)),
+            None if self.pieces > 1 && dim.part().is_none() => Some((dim.factor(), Dim::times_batch)),
             None => None,
         }
     }

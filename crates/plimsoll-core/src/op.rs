@@ -6,7 +6,7 @@ use crate::graph::{Graph, GraphError, InputId, ScalarId, StateId, ValueId};
 use crate::ops::{
     Attention, AttentionGrad, AvgPool, AvgPoolGrad, Concat, Conv2d, Conv2dGradFilter, Conv2dGradInput, MatMul, MaxPool, MaxPoolGrad,
 };
-use crate::ops::{Gather, Load, Pad, Pointwise, Recurrent, RecurrentGrad, Reduce, Reshape, ScatterAdd, Slice, Store, Transpose};
+use crate::ops::{Gather, Load, Pad, Pointwise, Recurrent, RecurrentGrad, Reduce, Reshape, Rows, ScatterAdd, Slice, Store, Transpose};
 use crate::shape::TensorType;
 
 /// All that is known about an op, in one place. Devices add kernels and nothing else.
@@ -80,6 +80,8 @@ pub enum Op {
     Transpose(Transpose),
     /// A part along one axis.
     Slice(Slice),
+    /// Some rows of the batch.
+    Rows(Rows),
     /// Tensors one after another along an axis.
     Concat(Concat),
     /// Zeros around a tensor along one axis.
@@ -120,6 +122,7 @@ impl Op {
             Op::Reshape(op) => op,
             Op::Transpose(op) => op,
             Op::Slice(op) => op,
+            Op::Rows(op) => op,
             Op::Concat(op) => op,
             Op::Pad(op) => op,
             Op::Gather(op) => op,

@@ -3,7 +3,8 @@
 use crate::{Bytes, DType};
 use std::fmt;
 
-/// One dimension: a fixed number, or a fixed multiple of the one symbol `B`, the rows of the micro-batch.
+/// One dimension: a fixed number, or a fixed multiple of the one symbol `B`, the rows of the micro-batch. Where the planner cut a batch, of some of
+/// its rows, as far as there are so many.
 ///
 /// A graph is built once with `B` in it and bound to many sizes.
 ///
@@ -13,40 +14,74 @@ use std::fmt;
 /// assert_eq!(Dim::times_batch(64).bind(2), 128);
 /// assert_eq!(Dim::fixed(10).to_string(), "10");
 /// assert_eq!(Dim::times_batch(64).to_string(), "64B");
+///
+/// let second = Dim::times_batch(64).rows(8, 16);
+/// assert_eq!((second.bind(32), second.bind(10), second.bind(5)), (512, 128, 0));
+/// assert_eq!(second.to_string(), "64B[8..16]");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Dim {
     factor: usize,
-    batch: bool,
+    rows: Rows,
+}
+
+/// The rows of the batch that a dimension is a multiple of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Rows {
+    None,
+    All,
+    Some { from: usize, to: usize },
 }
 
 impl Dim {
     /// The batch itself.
-    pub const BATCH: Dim = Dim { factor: 1, batch: true };
+    pub const BATCH: Dim = Dim { factor: 1, rows: Rows::All };
 
     /// A fixed number.
     pub const fn fixed(n: usize) -> Dim {
-        Dim { factor: n, batch: false }
+        Dim { factor: n, rows: Rows::None }
     }
 
     /// `n` times the batch.
     pub const fn times_batch(n: usize) -> Dim {
-        Dim { factor: n, batch: true }
+        Dim { factor: n, rows: Rows::All }
+    }
+
+    /// The same multiple of the rows `from..to` of the batch only; all rows from `from` on if `to` is `usize::MAX`. A number stays what it is.
+    pub const fn rows(self, from: usize, to: usize) -> Dim {
+        match self.rows {
+            Rows::None => self,
+            _ if from == 0 && to == usize::MAX => Dim { rows: Rows::All, ..self },
+            _ => Dim { rows: Rows::Some { from, to }, ..self },
+        }
     }
 
     /// The number this is when the batch has `rows` rows.
     pub const fn bind(self, rows: usize) -> usize {
-        if self.batch { self.factor.saturating_mul(rows) } else { self.factor }
+        let count = match self.rows {
+            Rows::None => 1,
+            Rows::All => rows,
+            Rows::Some { from, to } => {
+                let end = if rows < to { rows } else { to };
+                end.saturating_sub(from)
+            }
+        };
+        self.factor.saturating_mul(count)
     }
 
     /// Whether it grows with the batch.
     pub const fn is_batch(self) -> bool {
-        self.batch
+        !matches!(self.rows, Rows::None)
+    }
+
+    /// The rows it is a multiple of, if they are not all.
+    pub const fn part(self) -> Option<(usize, usize)> {
+        if let Rows::Some { from, to } = self.rows { Some((from, to)) } else { None }
     }
 
     /// The number, if it does not depend on the batch.
     pub const fn as_fixed(self) -> Option<usize> {
-        if self.batch { None } else { Some(self.factor) }
+        if self.is_batch() { None } else { Some(self.factor) }
     }
 
     /// The number itself, or what stands before `B`.
@@ -55,7 +90,8 @@ impl Dim {
     }
 
     fn times(self, other: Dim) -> Dim {
-        Dim { factor: self.factor.saturating_mul(other.factor), batch: self.batch || other.batch }
+        let rows = if self.is_batch() { self.rows } else { other.rows };
+        Dim { factor: self.factor.saturating_mul(other.factor), rows }
     }
 }
 
@@ -67,10 +103,15 @@ impl From<usize> for Dim {
 
 impl fmt::Display for Dim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.factor, self.batch) {
+        match (self.factor, self.is_batch()) {
             (1, true) => write!(f, "B"),
             (n, true) => write!(f, "{n}B"),
             (n, false) => write!(f, "{n}"),
+        }?;
+        match self.part() {
+            Some((from, usize::MAX)) => write!(f, "[{from}..]"),
+            Some((from, to)) => write!(f, "[{from}..{to}]"),
+            None => Ok(()),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Which graphs are legal. Run after every pass; a pass that breaks a rule is found at once.
 
 use crate::graph::{Graph, GraphError, Node};
+use crate::op::Op;
 use crate::shape::TensorType;
 use std::collections::HashSet;
 
@@ -18,6 +19,9 @@ pub fn verify(graph: &Graph) -> Result<(), GraphError> {
         }
         if let Err(what) = check_types(graph, node) {
             return error(what);
+        }
+        if matches!(node.op, Op::Rows(_)) && graph.pieces() == 1 {
+            return error("cuts the batch, which is for the planner alone: it would change what micro-batches compute".to_string());
         }
         for output in &node.outputs {
             if std::mem::replace(&mut made[output.index()], true) {

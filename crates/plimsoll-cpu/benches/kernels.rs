@@ -153,7 +153,7 @@ fn convolutions(table: &Table) {
         table.row(&name("forward"), flops, bytes, |pool| {
             forward(pool, &shape, input[..].into(), filter[..].into(), Target::Floats(&mut output, None), &mut workspace);
         });
-        let mut workspace = vec![0.0; grad_filter_workspace(&shape, 2)];
+        let mut workspace = vec![0.0; grad_filter_workspace(&shape, Write::Set, 2)];
         table.row(&name("grad_filter"), flops, bytes, |pool| {
             grad_filter(pool, &shape, Write::Set, input[..].into(), output[..].into(), &mut filter, &mut workspace);
         });

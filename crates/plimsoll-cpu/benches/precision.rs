@@ -137,7 +137,7 @@ fn convolutions(pool: &Pool) {
             || grad_input(pool, &shape, dy[..].into(), filter[..].into(), Target::Floats(&mut dx, None), &mut work),
             || grad_input(pool, &shape, narrow_dy, filter[..].into(), Target::Blocks(&take), &mut work_too),
         );
-        let mut work = vec![0.0; grad_filter_workspace(&shape, 2)];
+        let mut work = vec![0.0; grad_filter_workspace(&shape, Write::Set, 2)];
         let mut work_too = work.clone();
         row(
             &name("conv, gradient by the filter"),

@@ -6,7 +6,7 @@ use crate::program::{self, CpuProgram};
 use crate::simd::Isa;
 use crate::threads::{Pool, STACK};
 use plimsoll_core::Bytes;
-use plimsoll_core::device::{Device, DeviceError, Loaded, Memory, StepMemory};
+use plimsoll_core::device::{Device, DeviceError, Loaded, Memory, Piece, StepMemory};
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::plan::{Plan, Program};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -76,7 +76,7 @@ impl Device for CpuDevice {
         program::workspace(graph, node, rows, self.threads())
     }
 
-    fn cut_rows(&self, graph: &Graph, node: &Node, piece: usize, rows: usize) -> bool {
+    fn cut_rows(&self, graph: &Graph, node: &Node, piece: Piece, rows: usize) -> bool {
         program::cut_rows(graph, node, piece, rows)
     }
 

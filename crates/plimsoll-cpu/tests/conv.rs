@@ -115,14 +115,14 @@ fn check(shape: ConvShape) {
 
         let got = at_any_thread_count("grad_filter", |pool| {
             let mut grad = before.clone();
-            let mut workspace = vec![f32::NAN; grad_filter_workspace(s, pool.threads())];
+            let mut workspace = vec![f32::NAN; grad_filter_workspace(s, Write::Add, pool.threads())];
             grad_filter_with(isa, pool, s, Write::Add, input[..].into(), grad_out[..].into(), &mut grad, &mut workspace);
             grad
         });
         compare("grad_filter", isa, s, &got, &grad_filter);
 
         let mut set = vec![f32::NAN; s.filter_len()];
-        let mut workspace = vec![f32::NAN; grad_filter_workspace(s, 1)];
+        let mut workspace = vec![f32::NAN; grad_filter_workspace(s, Write::Set, 1)];
         grad_filter_with(isa, &Pool::new(1), s, Write::Set, input[..].into(), grad_out[..].into(), &mut set, &mut workspace);
         let fresh = grad_filter.iter().zip(&before).map(|(&(sum, scale), &b)| (sum - f64::from(b), scale)).collect();
         compare("grad_filter set", isa, s, &set, &fresh);
@@ -169,7 +169,7 @@ fn check_halves(isa: Isa, s: &ConvShape, [input, filter, grad_out]: [&[f32]; 3],
     }
     let got = at_any_thread_count("grad_filter in halves", |pool| {
         let mut grad = vec![f32::NAN; s.filter_len()];
-        let mut workspace = vec![f32::NAN; grad_filter_workspace(s, pool.threads())];
+        let mut workspace = vec![f32::NAN; grad_filter_workspace(s, Write::Set, pool.threads())];
         grad_filter_with(isa, pool, s, Write::Set, input, grad_out, &mut grad, &mut workspace);
         grad
     });
@@ -263,7 +263,9 @@ fn workspace_never_shrinks_with_the_batch() {
     ] {
         let forward = |shape: &ConvShape, threads| [FLOATS, HALVES].map(|halves| forward_workspace(shape, halves, threads)).iter().sum();
         let input = |shape: &ConvShape, threads| [FLOATS, HALVES].map(|halves| grad_input_workspace(shape, halves, threads)).iter().sum();
-        for measure in [&forward as &dyn Fn(&ConvShape, usize) -> usize, &input, &grad_filter_workspace] {
+        let set = |shape: &ConvShape, threads| grad_filter_workspace(shape, Write::Set, threads);
+        let add = |shape: &ConvShape, threads| grad_filter_workspace(shape, Write::Add, threads);
+        for measure in [&forward as &dyn Fn(&ConvShape, usize) -> usize, &input, &set, &add] {
             let lens: Vec<usize> = (0..600).map(|batch| measure(&ConvShape { batch, ..shape }, 3)).collect();
             assert!(lens.is_sorted(), "{shape:?}");
         }

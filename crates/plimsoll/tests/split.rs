@@ -1,8 +1,10 @@
-//! Layers in pieces of their rows: a language model whose scores do not fit learns the same bits as one whose scores do.
+//! Layers in pieces of their rows: a language model whose scores do not fit learns the same bits as one whose scores do; and so does a network of convolutions
+//! whose first images do not.
 
+use plimsoll::nn::{Activation, BatchNorm, Conv2D, Dense, Flatten, MaxPool2D, Padding, Sequential};
 use plimsoll::optim::Adam;
 use plimsoll::zoo::{self, Options};
-use plimsoll::{Allow, Budget, Bytes, Fit, Permission, RunPlan, Trainer};
+use plimsoll::{Allow, Budget, Bytes, Dataset, Fit, Loss, Permission, RandomSpec, RunPlan, Trainer};
 
 /// A small GPT with a vocabulary that outweighs all else.
 fn trainer(allow: Allow, line: Option<Bytes>) -> Trainer {
@@ -36,6 +38,42 @@ fn a_language_model_with_its_head_in_pieces_learns_the_same_bits() {
     assert_eq!((&cut.used[..], split.pieces, cut.results_unchanged), (&[Permission::Split][..], 2, true));
     assert!(split.saved >= Bytes(8 << 20) && split.layers.iter().any(|layer| layer == "loss"), "{split:?}");
     assert!(cut.total() <= line && cut.to_string().contains("in 2 pieces of their rows"), "{cut}");
+    assert_eq!(losses, cut_losses);
+    assert!(weights == cut_weights, "the weights differ");
+}
+
+/// Pictures through a first convolution that outweighs all else, with batch statistics, so that micro-batches are no way out.
+fn convolutions(allow: Allow, line: Option<Bytes>) -> Trainer {
+    let model = Sequential::new()
+        .named("first", Conv2D::new(16, 3).padding(Padding::Same).bias(false))
+        .named("norm", BatchNorm::new())
+        .named("relu", Activation::Relu)
+        .named("pool", MaxPool2D::new(4))
+        .named("second", Conv2D::new(8, 3).relu())
+        .add(Flatten)
+        .named("scores", Dense::new(10));
+    // Two batches, the last with a third of the rows.
+    let data = Dataset::random(RandomSpec::new(32).floats("x", [64, 64, 3]).labels("y", 10)).unwrap().batch(24);
+    let budget = Budget { host: line, ..Budget::default() };
+    let trainer = Trainer::new(model, &data).loss(Loss::SoftmaxCrossEntropy).optimizer(Adam::new(1e-3)).seed(5).threads(2);
+    trainer.budget(budget).allow(allow)
+}
+
+#[test]
+fn a_network_with_its_first_convolution_in_pieces_learns_the_same_bits() {
+    let none = Allow::of([]);
+    let (whole, losses, weights) = learnt(convolutions(none, None), "whole");
+    assert!(whole.split.is_none() && whole.used.is_empty());
+    let others = Allow::of([Permission::Microbatch]);
+    // Six megabytes of images, their rectified ones and their gradients, of which an eighth is there at a time.
+    let line = Bytes(whole.least.0 - (8 << 20));
+    let refused = convolutions(others, Some(line)).plan().unwrap_err().to_string();
+    assert!(refused.contains("does not fit"), "micro-batches would change the statistics: {refused}");
+    let (cut, cut_losses, cut_weights) = learnt(convolutions(Allow::of([Permission::Split]), Some(line)), "cut");
+    let split = cut.split.as_ref().expect("it was cut");
+    assert_eq!((&cut.used[..], cut.results_unchanged), (&[Permission::Split][..], true));
+    assert!(split.pieces > 1 && split.layers.iter().any(|layer| layer == "norm"), "{split:?}");
+    assert!(cut.total() <= line, "{cut}");
     assert_eq!(losses, cut_losses);
     assert!(weights == cut_weights, "the weights differ");
 }

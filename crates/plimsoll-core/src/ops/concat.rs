@@ -6,7 +6,8 @@ use crate::graph::{Graph, GraphError, ValueId};
 use crate::op::{Define, Op};
 use crate::shape::TensorType;
 
-/// All inputs one after another along `axis`, which is not the batch's but in graphs whose rows the planner cut.
+/// All inputs one after another along `axis`, which is not the batch's but in graphs whose rows the planner cut. Rows of the batch are joined where
+/// those of one input go on from those of the one before.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Concat {
     /// The axis.
@@ -26,6 +27,9 @@ impl Define for Concat {
         let [first, rest @ ..] = inputs else {
             return Err("needs at least one tensor".to_string());
         };
+        if let Some((from, _)) = first.shape.dims().get(self.axis).and_then(|dim| dim.part()) {
+            return self.infer_rows(inputs, from);
+        }
         let extent = |ty: &TensorType| {
             let dim = ty.shape.dims().get(self.axis).and_then(|dim| graph.extent(*dim));
             dim.ok_or_else(|| format!("cannot join along axis {} of {}", self.axis, ty.shape))
@@ -60,5 +64,26 @@ impl Define for Concat {
 
     fn flops(&self, _: &[&TensorType], _: &[&TensorType], _: usize) -> u64 {
         0
+    }
+}
+
+impl Concat {
+    /// Rows of the batch from `from` on, joined.
+    fn infer_rows(&self, inputs: &[&TensorType], from: usize) -> Result<Vec<TensorType>, String> {
+        let (first, mut end) = (inputs[0], from);
+        for ty in inputs {
+            let dim = ty.shape.dims().get(self.axis).copied();
+            match dim.and_then(|dim| Some((dim, dim.part()?))) {
+                Some((dim, (start, to))) if start == end && ty.dtype == first.dtype => {
+                    if ty.shape.with(self.axis, dim.rows(0, usize::MAX)) != first.shape.with(self.axis, dim.rows(0, usize::MAX)) {
+                        return Err(format!("{first} and {ty} cannot be joined along axis {}", self.axis));
+                    }
+                    end = to;
+                }
+                _ => return Err(format!("{ty} does not go on from row {end} of the batch")),
+            }
+        }
+        let dim = first.shape.dims()[self.axis].rows(from, end);
+        Ok(vec![TensorType::new(first.dtype, first.shape.with(self.axis, dim))])
     }
 }

@@ -127,6 +127,9 @@ pub struct Conv2dGradFilter {
     pub groups: usize,
     /// The convolution's filter shape.
     pub filter: Shape,
+    /// The sum begins with a third input, of the filter's type, instead of with zero; what a sum that is taken piece by piece goes on from.
+    /// Only the planner writes this: [`Device::cut_rows`](crate::Device::cut_rows) says where it changes no bit.
+    pub onto: bool,
 }
 
 fn text(window: &Window, groups: usize) -> String {
@@ -187,7 +190,7 @@ impl Define for Conv2d {
         let (x, filter, dy) = (adjoint.inputs[0], adjoint.inputs[1], adjoint.output_gradient(0)?);
         let (window, groups) = (self.window, self.groups);
         let g = &mut *adjoint.graph;
-        let for_filter = Conv2dGradFilter { window, groups, filter: g.shape(filter).clone() };
+        let for_filter = Conv2dGradFilter { window, groups, filter: g.shape(filter).clone(), onto: false };
         let for_input = Conv2dGradInput { window, groups, input: g.shape(x).clone(), dtype: g.ty(x).dtype };
         let d_filter = adjoint.wants[1].then(|| g.add_one(Op::Conv2dGradFilter(for_filter), &[x, dy])).transpose()?;
         let d_input = adjoint.wants[0].then(|| g.add_one(Op::Conv2dGradInput(for_input), &[filter, dy])).transpose()?;
@@ -222,7 +225,7 @@ impl Define for Conv2dGradInput {
         let (filter, dy, dx) = (adjoint.inputs[0], adjoint.inputs[1], adjoint.output_gradient(0)?);
         let (window, groups) = (self.window, self.groups);
         let g = &mut *adjoint.graph;
-        let for_filter = Conv2dGradFilter { window, groups, filter: g.shape(filter).clone() };
+        let for_filter = Conv2dGradFilter { window, groups, filter: g.shape(filter).clone(), onto: false };
         let d_filter = adjoint.wants[0].then(|| g.add_one(Op::Conv2dGradFilter(for_filter), &[dx, dy])).transpose()?;
         let forward = Conv2d { window, groups, epilogue: None, dtype: g.ty(dy).dtype };
         let d_dy = adjoint.wants[1].then(|| g.add_one(Op::Conv2d(forward), &[dx, filter])).transpose()?;
@@ -240,18 +243,26 @@ impl Define for Conv2dGradFilter {
     }
 
     fn attributes(&self) -> String {
-        text(&self.window, self.groups)
+        let onto = if self.onto { ", onto the last" } else { "" };
+        text(&self.window, self.groups) + onto
     }
 
     fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let result = TensorType::f32(self.filter.clone());
+        let inputs = match inputs {
+            [inputs @ .., before] if self.onto && **before == result => inputs,
+            _ if self.onto => return Err(format!("goes on from a sum of the type {result}, which is its last input")),
+            _ => inputs,
+        };
         let [x, dy] = expect(inputs)?;
         expect_real(inputs)?;
         check_gradient(&self.window, self.groups, &x.shape, &self.filter, &dy.shape)?;
-        Ok(vec![TensorType::f32(self.filter.clone())])
+        Ok(vec![result])
     }
 
     /// Linear in both: the gradients are the input gradient and the convolution itself.
     fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
+        assert!(!self.onto, "gradients are taken before batches are cut");
         let (x, dy, d_filter) = (adjoint.inputs[0], adjoint.inputs[1], adjoint.output_gradient(0)?);
         let (window, groups) = (self.window, self.groups);
         let g = &mut *adjoint.graph;
@@ -264,5 +275,10 @@ impl Define for Conv2dGradFilter {
 
     fn flops(&self, inputs: &[&TensorType], outputs: &[&TensorType], rows: usize) -> u64 {
         conv_flops(&outputs[0].shape, &inputs[1].shape, rows)
+    }
+
+    /// A sum may grow where it is.
+    fn in_place(&self, input: usize, _: usize) -> bool {
+        self.onto && input == 2
     }
 }

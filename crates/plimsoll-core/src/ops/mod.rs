@@ -14,6 +14,7 @@ mod recurrent;
 mod recurrent_grad;
 mod reduce;
 mod reshape;
+mod rows;
 mod slice;
 mod transpose;
 
@@ -30,5 +31,6 @@ pub use recurrent::{Activation, Cell, Recurrent, RecurrentInputs};
 pub use recurrent_grad::{RecurrentGrad, RecurrentGradInputs};
 pub use reduce::{Reduce, Reduction};
 pub use reshape::Reshape;
+pub use rows::Rows;
 pub use slice::Slice;
 pub use transpose::Transpose;

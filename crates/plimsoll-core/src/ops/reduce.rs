@@ -32,6 +32,9 @@ pub struct Reduce {
     pub kind: Reduction,
     /// The axes that shrink to 1, ascending.
     pub axes: Vec<usize>,
+    /// A sum begins with one more input behind the expression's, of the result's type, instead of with zero; what a sum that is taken piece by piece goes on
+    /// from. Only the planner writes this: [`Device::cut_rows`](crate::Device::cut_rows) says where it changes no bit.
+    pub onto: bool,
 }
 
 impl Define for Reduce {
@@ -47,10 +50,15 @@ impl Define for Reduce {
     fn attributes(&self) -> String {
         let axes: Vec<String> = self.axes.iter().map(usize::to_string).collect();
         let over = format!("axes {} of {}", axes.join(","), self.shape);
+        let over = if self.onto { over + ", onto the last" } else { over };
         if self.expr.is_identity() { over } else { format!("{}, {over}", self.expr) }
     }
 
     fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let (before, inputs) = match inputs {
+            [inputs @ .., before] if self.onto => (Some(*before), inputs),
+            _ => (None, inputs),
+        };
         check_inputs(&self.expr, &self.shape, inputs)?;
         if !self.axes.is_sorted_by(|a, b| a < b) || self.axes.last().is_some_and(|axis| *axis >= self.shape.rank()) {
             return Err(format!("cannot reduce axes {:?} of the shape {}", self.axes, self.shape));
@@ -61,11 +69,15 @@ impl Define for Reduce {
         let dims = self.shape.dims().iter().enumerate();
         let shape = Shape::new(dims.map(|(axis, dim)| if self.axes.contains(&axis) { Dim::fixed(1) } else { *dim }));
         let dtype = if self.kind == Reduction::ArgMax { DType::I32 } else { DType::F32 };
-        Ok(vec![TensorType::new(dtype, shape)])
+        let result = TensorType::new(dtype, shape);
+        if self.onto && (self.kind != Reduction::Sum || before != Some(&result) || self.expr.arity() != inputs.len()) {
+            return Err(format!("only a sum goes on from another, of the type {result}"));
+        }
+        Ok(vec![result])
     }
 
     fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
-        assert!(self.expr.is_identity(), "gradients are taken before expressions are fused into reductions");
+        assert!(self.expr.is_identity() && !self.onto, "gradients are taken before expressions are fused into reductions");
         if self.kind == Reduction::ArgMax {
             return Ok(vec![None]);
         }
@@ -100,5 +112,10 @@ impl Define for Reduce {
     fn flops(&self, _: &[&TensorType], _: &[&TensorType], rows: usize) -> u64 {
         let own = if self.kind == Reduction::LogSumExp { 4 } else { 1 };
         (self.expr.flops() + own) * self.shape.elements().bind(rows) as u64
+    }
+
+    /// A sum may grow where it is.
+    fn in_place(&self, input: usize, _: usize) -> bool {
+        self.onto && input == self.expr.arity()
     }
 }

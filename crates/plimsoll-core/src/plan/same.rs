@@ -5,15 +5,15 @@
 //! repeated mask is the same mask; and a state is the value it has before the step, which `check` sees to be in its place whenever it is read.
 //!
 //! A piece of a value's rows is what a slice of it is, or what an op that treats every row by itself makes of the same piece of what it reads.
-//! Pieces that follow each other make the whole; so do the sums of products over them, each begun with the one before. The device vouches for
+//! Pieces that follow each other make the whole; so do sums over them, each begun with the one before. The device vouches for
 //! the bits ([`Device::cut_rows`]).
 
 use super::check::CheckError;
-use crate::device::Device;
+use crate::device::{Device, Piece};
 use crate::expr::{Expr, Term};
 use crate::graph::{Graph, Node, NodeId, ValueId};
 use crate::op::Op;
-use crate::ops::MatMul;
+use crate::ops::Reduction;
 use crate::shape::{Dim, Shape};
 use std::collections::HashMap;
 
@@ -78,12 +78,48 @@ impl Numbers {
 enum Meaning {
     /// The value with this number.
     Whole(u32),
-    /// These rows of it, in multiples of the batch.
-    Rows { of: u32, from: usize, to: usize },
-    /// The sum over the rows up to there, where the value is the sum over all.
-    Sum { of: u32, to: usize },
+    /// These rows of it.
+    Rows { of: u32, span: Span },
+    /// The sum over the rows up to the end of these, where the value is the sum over all.
+    Sum { of: u32, span: Span },
     /// Nothing that the original has.
     Other,
+}
+
+/// Some of the rows of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Span {
+    /// Whether they are those that belong to some rows of the batch; else they are counted in multiples of the batch.
+    of_batch: bool,
+    from: usize,
+    /// `usize::MAX` for all that are left of a batch.
+    to: usize,
+}
+
+impl Span {
+    /// Whether a dimension is that of these rows.
+    fn is(self, dim: Dim) -> bool {
+        if self.of_batch { dim.part() == Some((self.from, self.to)) } else { dim == Dim::times_batch(self.to - self.from) }
+    }
+
+    /// The dimension of all rows, of which this is the one of these; without the batch's own there are `total`.
+    fn grown(self, dim: Dim, total: usize) -> Dim {
+        if self.of_batch { dim.rows(0, usize::MAX) } else { Dim::times_batch(total) }
+    }
+
+    /// Whether it reaches the end of `total`.
+    fn is_last(self, total: usize) -> bool {
+        self.to == if self.of_batch { usize::MAX } else { total }
+    }
+
+    fn piece(self) -> Piece {
+        match (self.of_batch, self.to) {
+            (false, to) => Piece::Times(to - self.from),
+            // What is before the last piece is a piece, too.
+            (true, usize::MAX) => Piece::Rows(self.from),
+            (true, to) => Piece::Rows(to - self.from),
+        }
+    }
 }
 
 struct Pieces<'a> {
@@ -110,7 +146,7 @@ impl Pieces<'_> {
             for (i, output) in (0..).zip(&node.outputs) {
                 meanings[output.0 as usize] = match first {
                     Meaning::Whole(number) => Meaning::Whole(number + i),
-                    Meaning::Rows { of, from, to } => Meaning::Rows { of: of + i, from, to },
+                    Meaning::Rows { of, span } => Meaning::Rows { of: of + i, span },
                     other => other,
                 };
             }
@@ -130,7 +166,10 @@ impl Pieces<'_> {
             && op.axis == 0
             && row_count(self.planned, node.inputs[0]).is_some()
         {
-            return Meaning::Rows { of: *of, from: op.start, to: op.start + op.length };
+            return Meaning::Rows { of: *of, span: Span { of_batch: false, from: op.start, to: op.start + op.length } };
+        }
+        if let (Op::Rows(op), [Meaning::Whole(of)]) = (&node.op, inputs) {
+            return Meaning::Rows { of: *of, span: Span { of_batch: true, from: op.from, to: op.to } };
         }
         match (&node.op, wholes) {
             (_, Some(wholes)) if is_copy(self.planned, node) => Meaning::Whole(wholes[0]),
@@ -142,93 +181,111 @@ impl Pieces<'_> {
 
     /// What an op makes of a piece of the rows of some of what it reads.
     fn of_piece(&self, node: &Node, inputs: &[Meaning], rows: &HashMap<u32, usize>) -> Option<Meaning> {
-        let (from, to) =
-            inputs.iter().find_map(|input| if let Meaning::Rows { from, to, .. } = input { Some((*from, *to)) } else { None })?;
-        let length = to.checked_sub(from)?;
-        let first = Dim::times_batch(length);
-        // Every input is this piece of something, laid along the result's rows, or has no rows; a sum comes last.
-        let is_piece = |i: usize| matches!(inputs[i], Meaning::Rows { from: a, to: b, .. } if (a, b) == (from, to));
-        let shape = |i: usize| self.planned.shape(node.inputs[i]);
-        let piece_of = |i: usize, rank: usize| is_piece(i) && shape(i).rank() == rank && shape(i).dims()[0] == first;
-        let none = |i: usize| matches!(inputs[i], Meaning::Whole(_)) && !shape(i).has_batch();
-        let by_rows = |over: &Shape, inputs: std::ops::Range<usize>| {
-            over.dims().first() == Some(&first) && inputs.into_iter().all(|i| piece_of(i, over.rank()) || none(i))
-        };
-        let all = 0..inputs.len();
-        let (whole, sums) = match &node.op {
-            Op::Pointwise(op) if by_rows(&op.shape, all.clone()) && !is_drawn(&op.expr) => (self.grown(&node.op, inputs, rows)?, false),
-            Op::Reduce(op) if by_rows(&op.shape, all) && !op.axes.contains(&0) && !is_drawn(&op.expr) => {
-                (self.grown(&node.op, inputs, rows)?, false)
-            }
-            Op::Reshape(op) if op.shape.dims().first() == Some(&first) && is_piece(0) => (self.grown(&node.op, inputs, rows)?, false),
-            Op::MatMul(op) if !op.transpose_a && !op.onto => {
-                let over = self.planned.shape(node.outputs[0]);
-                let legal = piece_of(0, 2) && none(1) && by_rows(over, 2..inputs.len());
-                (legal.then(|| node.op.clone())?, false)
-            }
-            Op::MatMul(op) if op.transpose_a && !op.transpose_b && op.epilogue.is_none() => {
-                let legal = piece_of(0, 2) && piece_of(1, 2) && inputs.len() == 2 + usize::from(op.onto);
-                (legal.then(|| Op::MatMul(MatMul { onto: false, ..op.clone() }))?, true)
-            }
-            _ => return None,
-        };
+        let (piece_of, span) =
+            inputs.iter().find_map(|input| if let Meaning::Rows { of, span } = input { Some((*of, *span)) } else { None })?;
+        let total = *rows.get(&piece_of)?;
+        // A sum begins with nothing, or with what comes last; `read` is all else.
+        let (whole, goes_on) = whole(&node.op, |shape| Some(shape.with(0, span.grown(*shape.dims().first()?, total))))?;
+        let read = inputs.len().checked_sub(usize::from(goes_on))?;
+        let sums = self.sums(node, read, inputs, span)?;
+        if goes_on && !sums {
+            return None;
+        }
         let of = |input: &Meaning| match input {
-            Meaning::Whole(of) | Meaning::Rows { of, .. } | Meaning::Sum { of, .. } => *of,
-            Meaning::Other => u32::MAX,
+            Meaning::Whole(of) | Meaning::Rows { of, .. } => *of,
+            Meaning::Sum { .. } | Meaning::Other => u32::MAX,
         };
-        let read = if sums { &inputs[..2] } else { inputs };
-        let (number, id) = self.numbers.known.get(&(whole, read.iter().map(of).collect::<Vec<u32>>()))?;
+        let (number, id) = self.numbers.known.get(&(whole, inputs[..read].iter().map(of).collect::<Vec<u32>>()))?;
         let asked = (*id)?;
         let runs = !matches!(node.op, Op::Reshape(_));
-        if runs && !self.device.cut_rows(self.original, self.original.node(asked), length, self.most) {
+        if runs && !self.device.cut_rows(self.original, self.original.node(asked), span.piece(), self.most) {
             return None;
         }
         if !sums {
-            return Some(Meaning::Rows { of: *number, from, to });
+            return Some(Meaning::Rows { of: *number, span });
         }
-        let begun = match inputs.get(2) {
-            None => from == 0,
-            Some(before) => *before == Meaning::Sum { of: *number, to: from },
+        let begun = match inputs.get(read) {
+            None => span.from == 0,
+            Some(Meaning::Sum { of, span: before }) => (*of, before.of_batch, before.to) == (*number, span.of_batch, span.from),
+            Some(_) => false,
         };
-        let total = rows.get(&of(&inputs[0])).copied()?;
         match begun {
-            true if to == total => Some(Meaning::Whole(*number)),
-            true => Some(Meaning::Sum { of: *number, to }),
+            true if span.is_last(total) => Some(Meaning::Whole(*number)),
+            true => Some(Meaning::Sum { of: *number, span }),
             false => None,
         }
     }
 
-    /// The op over all rows that this one is over a piece of.
-    fn grown(&self, op: &Op, inputs: &[Meaning], rows: &HashMap<u32, usize>) -> Option<Op> {
-        let total = inputs.iter().find_map(|input| if let Meaning::Rows { of, .. } = input { rows.get(of) } else { None })?;
-        let all = Dim::times_batch(*total);
-        let mut op = op.clone();
-        match &mut op {
-            Op::Pointwise(op) => op.shape = op.shape.with(0, all),
-            Op::Reduce(op) => op.shape = op.shape.with(0, all),
-            Op::Reshape(op) => op.shape = op.shape.with(0, all),
+    /// Whether an op sums over its rows, of which it has these, or else treats each by itself. None if it may do neither with them.
+    fn sums(&self, node: &Node, read: usize, inputs: &[Meaning], span: Span) -> Option<bool> {
+        // Every input is this piece of something, laid along the result's rows, or has no rows.
+        let shape = |i: usize| self.planned.shape(node.inputs[i]);
+        let piece = |i: usize| {
+            let first = shape(i).dims().first();
+            matches!(inputs[i], Meaning::Rows { span: own, .. } if own == span) && first.is_some_and(|first| span.is(*first))
+        };
+        let none = |i: usize| matches!(inputs[i], Meaning::Whole(_)) && !shape(i).has_batch();
+        let beside = |over: &Shape, i: usize| {
+            none(i) || (piece(i) && shape(i).rank() == over.rank() && shape(i).dims().first() == over.dims().first())
+        };
+        let along =
+            |over: &Shape, from: usize| over.dims().first().is_some_and(|first| span.is(*first)) && (from..read).all(|i| beside(over, i));
+        let result = self.planned.shape(node.outputs[0]);
+        let (legal, sums) = match &node.op {
+            Op::Pointwise(op) => (along(&op.shape, 0) && !is_drawn(&op.expr), false),
+            Op::Reduce(op) if op.axes.contains(&0) => {
+                let over_all = op.kind == Reduction::Sum && op.expr.arity() == read;
+                (over_all && along(&op.shape, 0) && !is_drawn(&op.expr), true)
+            }
+            Op::Reduce(op) => (along(&op.shape, 0) && !is_drawn(&op.expr), false),
+            Op::Reshape(op) => (op.shape.dims().first().is_some_and(|first| span.is(*first)) && piece(0), false),
+            Op::MatMul(op) if op.transpose_a => (!op.transpose_b && op.epilogue.is_none() && read == 2 && piece(0) && piece(1), true),
+            Op::MatMul(_) | Op::Conv2d(_) => (piece(0) && none(1) && along(result, 2), false),
+            Op::Conv2dGradInput(_) => (none(0) && piece(1), false),
+            Op::Conv2dGradFilter(_) => (read == 2 && piece(0) && piece(1), true),
+            Op::MaxPool(_) | Op::AvgPool(_) | Op::AvgPoolGrad(_) => (piece(0), false),
+            Op::MaxPoolGrad(_) => (piece(0) && piece(1), false),
             _ => return None,
-        }
-        Some(op)
+        };
+        legal.then_some(sums)
     }
+}
+
+/// The op over all rows that this one is over a piece of, where `grown` makes the shape of all from that of the piece; and whether it goes on from a sum.
+fn whole(op: &Op, grown: impl Fn(&Shape) -> Option<Shape>) -> Option<(Op, bool)> {
+    let mut op = op.clone();
+    let mut goes_on = false;
+    match &mut op {
+        Op::Pointwise(op) => op.shape = grown(&op.shape)?,
+        Op::Reduce(op) => (op.shape, goes_on) = (grown(&op.shape)?, std::mem::take(&mut op.onto)),
+        Op::Reshape(op) => op.shape = grown(&op.shape)?,
+        Op::MatMul(op) => goes_on = std::mem::take(&mut op.onto),
+        Op::Conv2dGradFilter(op) => goes_on = std::mem::take(&mut op.onto),
+        Op::Conv2dGradInput(op) => op.input = grown(&op.input)?,
+        Op::MaxPoolGrad(op) => op.input = grown(&op.input)?,
+        Op::AvgPoolGrad(op) => op.input = grown(&op.input)?,
+        _ => {}
+    }
+    Some((op, goes_on))
 }
 
 /// All rows of a value, one piece after another.
 fn joined(inputs: &[Meaning], rows: &HashMap<u32, usize>) -> Option<Meaning> {
-    let (mut value, mut end) = (None, 0);
+    let (mut before, mut end): (Option<(u32, Span)>, usize) = (None, 0);
     for input in inputs {
-        let Meaning::Rows { of, from, to } = input else { return None };
-        if *from != end || value.is_some_and(|value| value != *of) {
+        let Meaning::Rows { of, span } = input else { return None };
+        if span.from != end || before.is_some_and(|(value, before)| (value, before.of_batch) != (*of, span.of_batch)) {
             return None;
         }
-        (value, end) = (Some(*of), *to);
+        (before, end) = (Some((*of, *span)), span.to);
     }
-    value.filter(|value| rows.get(value) == Some(&end)).map(Meaning::Whole)
+    let (value, last) = before?;
+    last.is_last(*rows.get(&value)?).then_some(Meaning::Whole(value))
 }
 
 /// What stands before the batch in a value's first axis.
 fn row_count(graph: &Graph, value: ValueId) -> Option<usize> {
-    graph.shape(value).dims().first().filter(|dim| dim.is_batch()).map(|dim| dim.factor())
+    graph.shape(value).dims().first().filter(|dim| dim.is_batch() && dim.part().is_none()).map(|dim| dim.factor())
 }
 
 /// Whether an expression draws random numbers, which depend on where an element stands among all.

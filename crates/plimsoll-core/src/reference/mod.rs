@@ -121,7 +121,7 @@ fn compute(node: &Node, operands: &[&Tensor], setting: &Setting<'_>) -> Vec<Vec<
         Op::MatMul(op) => {
             let mut product = matmul(op, operands[0], operands[1]);
             if op.onto {
-                product.elements.iter_mut().zip(&operands[2].elements).for_each(|(sum, before)| *sum += before);
+                add(&mut product.elements, &operands[2].elements);
                 return vec![product.elements];
             }
             vec![epilogue(op.epilogue.as_ref(), product, &operands[2..], setting)]
@@ -136,7 +136,11 @@ fn compute(node: &Node, operands: &[&Tensor], setting: &Setting<'_>) -> Vec<Vec<
         }
         Op::Conv2dGradFilter(op) => {
             let dims = op.filter.bind(setting.rows);
-            vec![windows::conv2d_grad_filter(&op.window, op.groups, &dims, operands[0], operands[1]).elements]
+            let mut sum = windows::conv2d_grad_filter(&op.window, op.groups, &dims, operands[0], operands[1]).elements;
+            if op.onto {
+                add(&mut sum, &operands[2].elements);
+            }
+            vec![sum]
         }
         Op::MaxPool(op) => windows::max_pool(&op.window, operands[0]).into(),
         Op::MaxPoolGrad(op) => vec![windows::max_pool_grad(&op.window, &op.input.bind(setting.rows), operands[0], operands[1]).elements],
@@ -149,6 +153,10 @@ fn compute(node: &Node, operands: &[&Tensor], setting: &Setting<'_>) -> Vec<Vec<
         Op::Slice(op) => {
             let rows = setting.graph.shape(node.inputs[0]).dims()[op.axis].is_batch();
             vec![movement::slice(op, if rows { setting.rows } else { 1 }, operands[0])]
+        }
+        Op::Rows(op) => {
+            let unit = setting.graph.shape(node.inputs[0]).dims()[0].factor();
+            vec![movement::rows(op, unit, operands[0])]
         }
         Op::Concat(op) => vec![movement::concat(op.axis, operands)],
         Op::Pad(op) => vec![movement::pad(op, operands[0])],
@@ -189,7 +197,19 @@ fn reduce(op: &Reduce, operands: &[&Tensor], setting: &Setting<'_>) -> Vec<f64> 
         op.axes.iter().for_each(|axis| at[*axis] = 0);
         groups.entry(at).or_default().push(element);
     }
-    groups.values().map(|group| bring_together(op.kind, group)).collect()
+    let mut results: Vec<f64> = groups.values().map(|group| bring_together(op.kind, group)).collect();
+    if op.onto {
+        let before = &operands[operands.len() - 1].elements;
+        // Of a piece without rows there is nothing to bring together.
+        results.resize(before.len(), 0.0);
+        add(&mut results, before);
+    }
+    results
+}
+
+/// Adds what was summed before.
+fn add(sums: &mut [f64], before: &[f64]) {
+    sums.iter_mut().zip(before).for_each(|(sum, before)| *sum += before);
 }
 
 fn bring_together(kind: Reduction, group: &[f64]) -> f64 {

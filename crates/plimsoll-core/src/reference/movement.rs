@@ -1,7 +1,7 @@
 //! Ops that move elements and change none.
 
 use super::tensor::{Tensor, coordinates};
-use crate::ops::{Pad, Slice};
+use crate::ops::{Pad, Rows, Slice};
 
 pub(super) fn transpose(order: &[usize], x: &Tensor) -> Vec<f64> {
     let dims: Vec<usize> = order.iter().map(|axis| x.dims[*axis]).collect();
@@ -18,6 +18,11 @@ pub(super) fn transpose(order: &[usize], x: &Tensor) -> Vec<f64> {
 pub(super) fn slice(op: &Slice, unit: usize, x: &Tensor) -> Vec<f64> {
     let kept = unit * op.start..unit * (op.start + op.length);
     coordinates(&x.dims).filter(|at| kept.contains(&at[op.axis])).map(|at| x.at(&at)).collect()
+}
+
+/// Rows of the batch, of which each is `unit` elements of the first axis.
+pub(super) fn rows(op: &Rows, unit: usize, x: &Tensor) -> Vec<f64> {
+    coordinates(&x.dims).filter(|at| (op.from..op.to).contains(&(at[0] / unit))).map(|at| x.at(&at)).collect()
 }
 
 pub(super) fn concat(axis: usize, parts: &[&Tensor]) -> Vec<f64> {

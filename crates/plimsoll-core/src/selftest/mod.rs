@@ -183,6 +183,7 @@ table! {
     Reshape => "reshape", movement::reshape;
     Transpose => "transpose", movement::transpose;
     Slice => "slice", movement::slice;
+    Rows => "rows", movement::rows;
     Concat => "concat", movement::concat;
     Pad => "pad", movement::pad;
     Gather => "gather", gather::gather;

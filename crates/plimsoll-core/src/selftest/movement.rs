@@ -6,7 +6,7 @@ use super::stage::{Domain, Stage};
 use crate::DType;
 use crate::graph::GraphError;
 use crate::op::Op;
-use crate::ops::{Concat, Pad, Slice, Transpose};
+use crate::ops::{Concat, Pad, Rows, Slice, Transpose};
 use crate::shape::{Dim, Shape};
 
 pub(super) fn reshape(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
@@ -46,6 +46,23 @@ pub(super) fn transpose(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     let x = s.whole_numbers(DType::U8, Shape::batch_of([3, 5]), 256);
     let y = s.graph.add_one(Op::Transpose(Transpose { order: vec![2, 0, 1] }), &[x])?;
     cases.push(s.finish_forward("bytes", &[y])?);
+    Ok(cases)
+}
+
+pub(super) fn rows(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
+    let mut cases = Vec::new();
+    for (name, factor, inner) in [("rows", 1, 3), ("multiples of rows", 4, 2), ("single numbers", 1, 1)] {
+        let mut s = Stage::new(draw);
+        // As where the planner cut: there may be fewer rows than the first piece takes, and none for the last.
+        s.graph.pieces = 3;
+        let x = s.operand(Shape::new([Dim::times_batch(factor), inner.into()]), Domain::Any)?;
+        let mut parts = Vec::new();
+        for (from, to) in [(0, 2), (2, 64), (64, usize::MAX)] {
+            parts.push(s.graph.add_one(Op::Rows(Rows { from, to }), &[x])?);
+        }
+        let y = s.graph.add_one(Op::Concat(Concat { axis: 0 }), &parts)?;
+        cases.push(s.finish_forward(name, &[parts[0], parts[1], y])?);
+    }
     Ok(cases)
 }
 

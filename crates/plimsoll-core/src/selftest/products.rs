@@ -137,7 +137,7 @@ pub(super) fn conv2d_grad_input(draw: &mut Draw) -> Result<Vec<Case>, GraphError
 pub(super) fn conv2d_grad_filter(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     over_walks(draw, |mut s, layer| {
         let (x, dy) = (s.operand(layer.image, Domain::Any)?, s.operand(layer.result, Domain::Any)?);
-        let op = Conv2dGradFilter { window: layer.window, groups: layer.groups, filter: layer.filter };
+        let op = Conv2dGradFilter { window: layer.window, groups: layer.groups, filter: layer.filter, onto: false };
         let y = s.graph.add_one(Op::Conv2dGradFilter(op), &[x, dy])?;
         s.finish(layer.name, &[y])
     })

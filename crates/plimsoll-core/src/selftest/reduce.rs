@@ -63,7 +63,7 @@ fn stretched(draw: &mut Draw, kind: Reduction) -> Result<Case, GraphError> {
     let shape = s.batch_shape(3);
     let axis = s.draw.pick(&[0, 1]);
     let x = s.operand(shape.with(axis, Dim::fixed(1)), Domain::Any)?;
-    let op = Reduce { expr: Expr::identity(), shape, kind, axes: vec![axis, 2] };
+    let op = Reduce { expr: Expr::identity(), shape, kind, axes: vec![axis, 2], onto: false };
     let y = s.graph.add_one(Op::Reduce(op), &[x])?;
     s.finish(format!("{} of a stretched operand", name(kind)), &[y])
 }
@@ -78,7 +78,7 @@ fn fused(draw: &mut Draw, kind: Reduction, axes: &[usize]) -> Result<Case, Graph
         let kept = e.binary(Binary::Less, e.random(stream), e.constant(0.7));
         e.add(e.mul(e.mul(e.input(0), kept), e.input(1)), e.coordinate(1))
     });
-    let y = s.graph.add_one(Op::Reduce(Reduce { expr, shape, kind, axes: axes.to_vec() }), &[a, b])?;
+    let y = s.graph.add_one(Op::Reduce(Reduce { expr, shape, kind, axes: axes.to_vec(), onto: false }), &[a, b])?;
     s.finish_forward(format!("{} of an expression", name(kind)), &[y])
 }
 

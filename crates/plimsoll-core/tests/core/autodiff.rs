@@ -22,7 +22,7 @@ fn gradients_of(graph: &mut Graph, loss: ValueId, wrt: &[ValueId], states: &[Vec
 fn the_maximum_of_a_stretched_tensor_shares_its_gradient_among_all_copies() -> Result<(), GraphError> {
     let mut graph = Graph::new();
     let w = parameter(&mut graph, "w", Shape::fixed([3]));
-    let op = Reduce { expr: Expr::identity(), shape: Shape::batch_of([3]), kind: Reduction::Max, axes: vec![0, 1] };
+    let op = Reduce { expr: Expr::identity(), shape: Shape::batch_of([3]), kind: Reduction::Max, axes: vec![0, 1], onto: false };
     let largest = graph.add_one(Op::Reduce(op), &[w])?;
     let loss = graph.sum(largest)?;
     assert_eq!(gradients_of(&mut graph, loss, &[w], &[vec![1.0, 3.0, 2.0]]), [[0.0, 1.0, 0.0]]);

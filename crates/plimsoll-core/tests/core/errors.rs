@@ -87,7 +87,7 @@ fn a_gradient_must_belong_to_its_convolution() {
     let window = Window::valid((3, 3), (1, 1));
     insta::assert_snapshot!(message(|g, images, _| {
         let dy = g.input("dy", TensorType::f32(Shape::batch_of([6, 5, 4])));
-        g.add(Op::Conv2dGradFilter(Conv2dGradFilter { window, groups: 1, filter: Shape::fixed([3, 3, 3, 4]) }), &[images, dy])
+        g.add(Op::Conv2dGradFilter(Conv2dGradFilter { window, groups: 1, filter: Shape::fixed([3, 3, 3, 4]), onto: false }), &[images, dy])
     }), @"layer `encoder/dense`: a gradient of [B, 6, 5, 4] does not belong to an image of [B, 8, 8, 3] and a filter of [3, 3, 3, 4]");
     insta::assert_snapshot!(message(|g, _, _| {
         let (filter, dy) = (parameter(g, "filter", Shape::fixed([3, 3, 3, 4]))?, g.input("dy", TensorType::f32(Shape::batch_of([6, 6, 5]))));

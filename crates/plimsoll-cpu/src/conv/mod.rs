@@ -13,10 +13,13 @@ mod patches;
 mod target;
 
 pub use forward::{forward, forward_with, forward_workspace};
+pub(crate) use grad_filter::sums_go_on;
 pub use grad_filter::{grad_filter, grad_filter_with, grad_filter_workspace};
 pub use grad_input::{grad_input, grad_input_with, grad_input_workspace};
 pub use patches::InHalves;
 pub use target::Target;
+
+use crate::gemm::rows_alone;
 
 /// The extents of a convolution. Pairs are `(height, width)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -138,6 +141,17 @@ impl ConvShape {
     fn is_empty(&self) -> bool {
         self.input_len() == 0 || self.output_len() == 0 || self.filter_len() == 0
     }
+}
+
+/// Whether each image of a convolution is the same bits whatever others are beside it, if there are at least `least`.
+pub(crate) fn images_alone(shape: &ConvShape, least: usize) -> bool {
+    // Sums run over the taps of a pixel, in an order of their own, unless the pass is a plain product.
+    !shape.pointwise() || rows_alone(least * shape.out_h * shape.out_w, shape.out_c, shape.in_c)
+}
+
+/// [`images_alone`] for the gradient of the input.
+pub(crate) fn input_gradients_alone(shape: &ConvShape, least: usize) -> bool {
+    !shape.pointwise() || rows_alone(least * shape.out_h * shape.out_w, shape.in_c, shape.out_c)
 }
 
 /// Passes below this many multiply-adds run on the caller alone: waking a thread costs more.

@@ -212,6 +212,8 @@ pub(super) enum Work {
         shape: Box<ConvShape>,
         input: Stored,
         gradient: Stored,
+        /// The sum that it goes on from; often where the output is.
+        onto: Option<Floats>,
         output: Floats,
         workspace: Floats,
     },
@@ -364,17 +366,7 @@ impl Work {
                     };
                     let epilogue: gemm::Epilogue = if finish.is_some() { Some(&apply) } else { None };
                     let to: *mut f32 = c.address.resolve(inputs).cast();
-                    let write = match onto {
-                        Some(before) => {
-                            let from: *const f32 = before.address.resolve(inputs).cast();
-                            if from != to {
-                                // The plan lays them at the same place or at places apart.
-                                to.copy_from_nonoverlapping(from, before.count);
-                            }
-                            Write::Add
-                        }
-                        None => Write::Set,
-                    };
+                    let write = goes_on(onto.as_ref(), to, inputs);
                     gemm::gemm(pool, write, a, b, to, b.cols, workspace, epilogue);
                 }
                 Work::Conv { shape, input, filter, output, workspace, epilogue } => {
@@ -403,9 +395,11 @@ impl Work {
                         None => conv::grad_input(pool, shape, gradient, filter, Target::Floats(output.floats(inputs), None), workspace),
                     }
                 }
-                Work::ConvGradFilter { shape, input, gradient, output, workspace } => {
+                Work::ConvGradFilter { shape, input, gradient, onto, output, workspace } => {
                     let (input, gradient) = (input.read(inputs), gradient.read(inputs));
-                    conv::grad_filter(pool, shape, Write::Set, input, gradient, output.write(inputs), workspace.write(inputs));
+                    let to: *mut f32 = output.address.resolve(inputs).cast();
+                    let write = goes_on(onto.as_ref(), to, inputs);
+                    conv::grad_filter(pool, shape, write, input, gradient, output.write(inputs), workspace.write(inputs));
                 }
                 Work::MaxPool { shape, input, output, places } => {
                     let places = std::slice::from_raw_parts_mut(places.resolve(inputs), output.count);
@@ -474,6 +468,22 @@ impl Work {
             }
         }
     }
+}
+
+/// Brings the sum that a result goes on from to its place; says whether there is one.
+///
+/// # Safety
+/// Both are there.
+unsafe fn goes_on(before: Option<&Floats>, to: *mut f32, inputs: &StepInputs<'_>) -> Write {
+    let Some(before) = before else { return Write::Set };
+    // SAFETY: the caller's promise; the plan lays them at the same place or at places apart.
+    unsafe {
+        let from: *const f32 = before.address.resolve(inputs).cast();
+        if from != to {
+            to.copy_from_nonoverlapping(from, before.count);
+        }
+    }
+    Write::Add
 }
 
 /// # Safety

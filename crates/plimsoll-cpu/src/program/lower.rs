@@ -4,7 +4,7 @@ use super::instruction::{Address, AttentionWork, Expression, Floats, HeadsOf, St
 use crate::attention::{self, AttentionShape};
 use crate::conv::{self, ConvShape, InHalves};
 use crate::gather::TableShape;
-use crate::gemm;
+use crate::gemm::{self, Write};
 use crate::memory::Block;
 use crate::movement::StridedCopy;
 use crate::pointwise::{Kernel, Sink, Source};
@@ -31,7 +31,7 @@ pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, threads: usize)
     let dims = |value: ValueId| graph.shape(value).bind(rows);
     let half = |value: ValueId| graph.ty(value).dtype.is_half();
     let floats = match &node.op {
-        Op::Reduce(op) => reduce::workspace_len(&op.shape.bind(rows), &op.axes),
+        Op::Reduce(op) => reduce::workspace_len(&op.shape.bind(rows), &op.axes, op.kind),
         Op::MatMul(op) => {
             let (m, n, k) = op.dims(graph.shape(node.inputs[0]), graph.shape(node.inputs[1])).expect("checked when the node was added");
             let len = if half(node.outputs[0]) { gemm::blocks_workspace_len } else { gemm::workspace_len };
@@ -55,7 +55,7 @@ pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, threads: usize)
         }
         Op::Conv2dGradFilter(op) => {
             let shape = conv_shape(&op.window, op.groups, &dims(node.inputs[0]), &dims(node.inputs[1]));
-            conv::grad_filter_workspace(&shape, threads)
+            conv::grad_filter_workspace(&shape, if op.onto { Write::Add } else { Write::Set }, threads)
         }
         Op::Recurrent(op) => recurrent::forward_workspace(&walk_shape(op, &dims(node.inputs[0])), threads),
         Op::RecurrentGrad(op) => recurrent::backward_workspace(&walk_back_shape(op, &dims(node.outputs[0])), threads),
@@ -67,24 +67,6 @@ pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, threads: usize)
         _ => 0,
     };
     Bytes((floats * size_of::<f32>()) as u64)
-}
-
-/// Whether a node gives the same bits if it gets its rows in pieces of `piece` times the batch; see [`plimsoll_core::Device::cut_rows`].
-pub(crate) fn cut_rows(graph: &Graph, node: &Node, piece: usize, rows: usize) -> bool {
-    match &node.op {
-        Op::Pointwise(_) => true,
-        Op::Reduce(op) => {
-            let elements = op.axes.iter().map(|axis| op.shape.dims()[*axis].bind(rows)).product();
-            reduce::results_alone(piece, elements)
-        }
-        Op::MatMul(op) => {
-            let (m, n, k) = op.dims(graph.shape(node.inputs[0]), graph.shape(node.inputs[1])).expect("checked when the node was added");
-            let (m, n, k) = (m.bind(rows), n.bind(rows), k.bind(rows));
-            let single = !graph.ty(node.outputs[0]).dtype.is_half();
-            single && if op.transpose_a { gemm::sums_go_on(m, n, k, piece) } else { gemm::rows_alone(piece, n, k) }
-        }
-        _ => false,
-    }
 }
 
 fn attention_shape(op: &Attention, graph: &Graph, node: &Node, rows: usize) -> AttentionShape {
@@ -103,7 +85,7 @@ fn attention_shape(op: &Attention, graph: &Graph, node: &Node, rows: usize) -> A
     }
 }
 
-fn conv_shape(window: &Window, groups: usize, input: &[usize], output: &[usize]) -> ConvShape {
+pub(super) fn conv_shape(window: &Window, groups: usize, input: &[usize], output: &[usize]) -> ConvShape {
     ConvShape {
         batch: input[0],
         in_h: input[1],
@@ -148,16 +130,24 @@ impl Lowering<'_> {
     pub fn lower(&self, node: &Node, workspace: (Bytes, Bytes)) -> Result<Work, String> {
         let (inputs, outputs) = (&node.inputs[..], &node.outputs[..]);
         let workspace = self.workspace(node, workspace)?;
+        if !outputs.is_empty() && outputs.iter().all(|output| self.dims(*output).contains(&0)) {
+            // A piece of a batch that ended before it.
+            return Ok(Work::Move { copies: vec![], output: self.address(outputs[0])?, zeros: None });
+        }
         Ok(match &node.op {
             Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Reshape(_) | Op::Store(_) | Op::Load(_) => {
                 return Err("is planned as a step of the kernels, but does not run there".to_string());
             }
             Op::Pointwise(op) => Work::Pointwise(Box::new(self.expression(&op.expr, &op.shape, inputs, outputs)?)),
             Op::Reduce(op) => {
+                let (inputs, before) = inputs.split_at(inputs.len() - usize::from(op.onto));
                 let dims: Vec<Vec<usize>> = inputs.iter().map(|input| self.dims(*input)).collect();
                 let mut reducer = Reducer::new(&op.expr, &op.shape.bind(self.rows), &op.axes, op.kind, &self.sources(inputs, &dims))?;
                 let moving = self.bind(inputs, |i, address| reducer.set_input(i, address))?;
                 reducer.set_output(self.written(outputs[0])?, fixed(workspace.address)?.cast());
+                if let Some(before) = before.first() {
+                    reducer.set_before(fixed(self.address(*before)?)?);
+                }
                 Work::Reduce { reducer: Box::new(reducer), moving, row: random_row(&op.shape) }
             }
             Op::MatMul(op) => {
@@ -193,6 +183,7 @@ impl Lowering<'_> {
                 shape: Box::new(conv_shape(&op.window, op.groups, &self.dims(inputs[0]), &self.dims(inputs[1]))),
                 input: self.stored(inputs[0])?,
                 gradient: self.stored(inputs[1])?,
+                onto: if op.onto { Some(self.floats(inputs[2])?) } else { None },
                 output: self.floats(outputs[0])?,
                 workspace,
             },
@@ -259,6 +250,12 @@ impl Lowering<'_> {
                 let unit = if self.program.graph.shape(inputs[0]).dims()[op.axis].is_batch() { self.rows } else { 1 };
                 let from = (self.dims(inputs[0])[op.axis], unit * op.start);
                 let copy = StridedCopy::along(self.size(inputs[0]), &self.dims(outputs[0]), op.axis, from, (unit * op.length, 0));
+                Work::Move { copies: vec![(copy, self.address(inputs[0])?)], output: self.address(outputs[0])?, zeros: None }
+            }
+            Op::Rows(op) => {
+                let (dims, own) = (self.dims(inputs[0]), self.dims(outputs[0]));
+                let start = self.program.graph.shape(inputs[0]).dims()[0].factor() * op.from.min(self.rows);
+                let copy = StridedCopy::along(self.size(inputs[0]), &own, 0, (dims[0], start), (own[0], 0));
                 Work::Move { copies: vec![(copy, self.address(inputs[0])?)], output: self.address(outputs[0])?, zeros: None }
             }
             Op::Concat(op) => {

@@ -3,8 +3,10 @@
 mod copies;
 mod instruction;
 mod lower;
+mod pieces;
 
-pub(crate) use lower::{cut_rows, workspace};
+pub(crate) use lower::workspace;
+pub(crate) use pieces::cut_rows;
 
 use crate::copier::Copier;
 use crate::memory::{Block, CpuMemory};

@@ -2,18 +2,23 @@
 //!
 //! The shape becomes rows of neighbouring columns that are reduced together; rows and columns are cut by shape alone, so sums have the
 //! same bits at any number of threads. Many numbers are summed in many lanes, lanes are brought together by halves, and long lanes
-//! are cut, so that rounding errors grow slowly.
+//! are cut, so that rounding errors grow slowly. Sums over a batch are cut by its rows, whose number does not matter ([`cut`]).
 
+mod cut;
 mod fold;
+
+pub(crate) use cut::{power_of_two, sums_go_on};
 
 use crate::pointwise::stretch::{collapse, offset};
 use crate::pointwise::{Kernel, Source, Tile};
 use crate::simd::Isa;
 use crate::threads::Pool;
+use cut::Cut;
 use fold::{Lanes, WIDTH, finish, join, rows};
 use plimsoll_core::expr::Expr;
 use plimsoll_core::ops::Reduction;
 use plimsoll_core::random::StepRandom;
+use std::ops::Range;
 
 /// A reduction, ready to run.
 pub struct Reducer {
@@ -21,8 +26,11 @@ pub struct Reducer {
     kind: Reduction,
     kernel: Kernel,
     layout: Layout,
+    cut: Cut,
     output: *mut f32,
     partials: *mut f32,
+    /// What a sum begins with, instead of with zero; often where the output is.
+    before: Option<*const f32>,
 }
 
 // SAFETY: the addresses are only used by `run`, whose caller vouches for them.
@@ -92,26 +100,24 @@ impl Layout {
     fn column_blocks(&self) -> usize {
         self.columns.div_ceil(WIDTH)
     }
-
-    /// How many chunks the rows are cut into.
-    fn chunks(&self) -> usize {
-        let tasks = (self.groups() * self.column_blocks()).max(1);
-        let worth = self.all_rows().saturating_mul(self.columns) / CHUNK;
-        worth.min(TASKS / tasks).min(self.all_rows()).max(1)
-    }
 }
 
 /// Floats of workspace a reduction needs; it never falls when a dimension grows.
-pub fn workspace_len(dims: &[usize], axes: &[usize]) -> usize {
+pub fn workspace_len(dims: &[usize], axes: &[usize], kind: Reduction) -> usize {
     let layout = Layout::new(dims, axes);
+    let cut = Cut::new(&layout, dims, axes, kind);
+    if cut.in_order {
+        return cut.room(&layout);
+    }
     let worth = layout.all_rows().saturating_mul(layout.columns) / CHUNK;
     // Cut rows mean that there are at most `TASKS` tasks, each with the two states of its columns.
     if worth > 1 { TASKS * 2 * layout.columns.min(WIDTH) } else { 0 }
 }
 
-/// Whether results of a reduction of `elements` each are the same bits whatever their number, if they are at least `least`.
-pub(crate) fn results_alone(least: usize, elements: usize) -> bool {
-    least > 1 && (elements < 2 * CHUNK || least >= TASKS)
+/// Whether rows of results, each of `elements` for each of its innermost `columns`, are the same bits whatever their number, if they are at least `least`. A single
+/// row of single results is reduced in another way.
+pub(crate) fn results_alone(least: usize, elements: usize, columns: usize) -> bool {
+    (least > 1 || columns > 1) && (elements.saturating_mul(columns) < 2 * CHUNK || least >= TASKS)
 }
 
 impl Reducer {
@@ -123,7 +129,9 @@ impl Reducer {
         let layout = Layout::new(dims, axes);
         let unit = if layout.columns > 1 { layout.columns } else { layout.rows };
         let kernel = Kernel::with(Isa::best(), expr, dims, sources, &[], if unit <= WIDTH { unit } else { 1 })?;
-        Ok(Reducer { isa: Isa::best(), kind, kernel, layout, output: std::ptr::null_mut(), partials: std::ptr::null_mut() })
+        let cut = Cut::new(&layout, dims, axes, kind);
+        let (output, partials) = (std::ptr::null_mut(), std::ptr::null_mut());
+        Ok(Reducer { isa: Isa::best(), kind, kernel, layout, cut, output, partials, before: None })
     }
 
     /// Says where input `i` is.
@@ -134,6 +142,15 @@ impl Reducer {
     /// Says where the result goes, and where its workspace of [`workspace_len`] floats is.
     pub fn set_output(&mut self, output: *mut u8, workspace: *mut f32) {
         (self.output, self.partials) = (output.cast(), workspace);
+    }
+
+    /// Says where the sum is that this one goes on from: where the result goes, or apart from it.
+    ///
+    /// # Panics
+    /// When this is no sum over the first dimension.
+    pub fn set_before(&mut self, before: *const u8) {
+        assert!(self.cut.in_order, "only sums over the first dimension go on from others");
+        self.before = Some(before.cast());
     }
 
     /// Reduces.
@@ -155,7 +172,11 @@ impl Reducer {
             run(groups.div_ceil(each), &|task, _| unsafe { this.short_rows(task * each, groups.min((task + 1) * each)) });
             return;
         }
-        let (blocks, chunks) = (layout.column_blocks(), layout.chunks());
+        let (blocks, chunks) = (layout.column_blocks(), this.cut.chunks);
+        if this.cut.in_order {
+            // SAFETY: the caller's promise.
+            return unsafe { this.in_order(&run) };
+        }
         // SAFETY: tasks write disjoint results or partial results.
         run(groups * blocks * chunks, &|task, _| unsafe { this.columns(task / chunks / blocks, task / chunks % blocks, task % chunks) });
         if chunks > 1 {
@@ -193,9 +214,26 @@ impl Reducer {
     /// # Safety
     /// As for [`Reducer::run`]; the results or partial results are this call's own.
     unsafe fn columns(&self, group: usize, block: usize, chunk: usize) {
-        let (layout, chunks) = (&self.layout, self.layout.chunks());
-        let each = layout.all_rows().div_ceil(chunks);
-        let (mut row, end) = ((chunk * each).min(layout.all_rows()), ((chunk + 1) * each).min(layout.all_rows()));
+        // SAFETY: the caller's promise; the results or partial results are this call's own.
+        unsafe {
+            let (lanes, left, width) = self.lanes(group, block, self.cut.rows(&self.layout, chunk));
+            if self.cut.chunks == 1 {
+                self.store(group, left, &lanes.first[..width], &lanes.second[..width]);
+            } else {
+                let (first, second) = self.partial(group, block, chunk, width);
+                first.copy_from_slice(&lanes.first[..width]);
+                second.copy_from_slice(&lanes.second[..width]);
+            }
+        }
+    }
+
+    /// The states of one block of columns of one group over some rows, the first column and how many there are.
+    ///
+    /// # Safety
+    /// As for [`Reducer::run`].
+    unsafe fn lanes(&self, group: usize, block: usize, rows: Range<usize>) -> (Lanes, usize, usize) {
+        let layout = &self.layout;
+        let (mut row, end) = (rows.start, rows.end);
         let left = block * WIDTH;
         let width = WIDTH.min(layout.columns - left);
         // Narrow rows lie side by side in the lanes.
@@ -240,16 +278,7 @@ impl Reducer {
             lanes.join(self.isa, self.kind, &total, WIDTH);
         }
         lanes.gather(self.isa, self.kind, width, count);
-        // SAFETY: the results or partial results are this call's own.
-        unsafe {
-            if chunks == 1 {
-                self.store(group, left, &lanes.first[..width], &lanes.second[..width]);
-            } else {
-                let (first, second) = self.partial(group, block, chunk, width);
-                first.copy_from_slice(&lanes.first[..width]);
-                second.copy_from_slice(&lanes.second[..width]);
-            }
-        }
+        (lanes, left, width)
     }
 
     /// Brings the chunks of one block of columns together, by halves.
@@ -259,7 +288,7 @@ impl Reducer {
     unsafe fn gather(&self, group: usize, block: usize) {
         let left = block * WIDTH;
         let width = WIDTH.min(self.layout.columns - left);
-        let mut count = self.layout.chunks();
+        let mut count = self.cut.chunks;
         // SAFETY: the parts are different ones.
         unsafe {
             while count > 1 {
@@ -290,9 +319,9 @@ impl Reducer {
     /// Nobody else uses that task's part of the workspace.
     #[allow(clippy::mut_from_ref, reason = "the parts lie in the workspace, not in the reducer")]
     unsafe fn partial(&self, group: usize, block: usize, chunk: usize, width: usize) -> (&mut [f32], &mut [f32]) {
-        let task = (group * self.layout.column_blocks() + block) * self.layout.chunks() + chunk;
+        let task = (group * self.layout.column_blocks() + block) * self.cut.chunks + chunk;
         let pitch = self.layout.columns.min(WIDTH);
-        // SAFETY: `chunks` keeps the number of tasks at `TASKS`, for which `workspace_len` has room.
+        // SAFETY: the cut keeps the number of tasks at `TASKS`, for which `workspace_len` has room.
         unsafe {
             let start = self.partials.add(task * 2 * pitch);
             (std::slice::from_raw_parts_mut(start, width), std::slice::from_raw_parts_mut(start.add(pitch), width))

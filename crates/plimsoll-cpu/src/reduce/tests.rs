@@ -10,7 +10,7 @@ fn run(pool: &Pool, expr: &Expr, dims: &[usize], axes: &[usize], kind: Reduction
     let mut reducer = Reducer::new(expr, dims, axes, kind, &sources).unwrap();
     let kept: usize = (0..dims.len()).filter(|axis| !axes.contains(axis)).map(|axis| dims[axis]).product();
     let mut output = vec![99.0f32; kept];
-    let mut workspace = vec![0.0f32; workspace_len(dims, axes)];
+    let mut workspace = vec![0.0f32; workspace_len(dims, axes, kind)];
     inputs.iter().enumerate().for_each(|(i, (_, numbers))| reducer.set_input(i, numbers.as_ptr().cast()));
     reducer.set_output(output.as_mut_ptr().cast(), workspace.as_mut_ptr());
     // SAFETY: all addresses are those of vectors of the right size.
@@ -167,11 +167,51 @@ proptest! {
         }
     }
 
+    /// A sum that stops where it may and goes on has the bits of one that did not stop, however many rows the batch has.
+    #[test]
+    fn sums_go_on_where_they_stopped(
+        image in prop::collection::vec(1usize..30, 1..4), kept in 0usize..3, columns in prop::sample::select(vec![1usize, 3, 16, 300, 700]),
+        pieces in 1usize..4, rest in 0usize..3, threads in 1usize..4,
+    ) {
+        let image = [image, vec![columns]].concat();
+        let axes: Vec<usize> = (0..=(image.len() - 1).saturating_sub(kept)).collect();
+        let each: usize = image[..axes.len() - 1].iter().product();
+        let results: usize = image[axes.len() - 1..].iter().product();
+        let unit = (1..=CHUNK).find(|piece| sums_go_on(each, results, *piece)).unwrap();
+        // At most some millions of numbers.
+        prop_assume!(unit * each * results <= CHUNK && sums_go_on(each, results, 2 * unit));
+        let total = unit * pieces + rest.min(unit - 1);
+        let dims = |images: usize| [vec![images], image.clone()].concat();
+        let numbers: Vec<f32> = (0..total * each * results).map(|i| ((i * 7919) % 10_007) as f32 / 5000.0 - 1.0).collect();
+        let pool = Pool::new(threads);
+        let whole = run(&Pool::new(1), &Expr::identity(), &dims(total), &axes, Reduction::Sum, &[(&dims(total), &numbers)]);
+        let mut sum: Option<Vec<f32>> = None;
+        for part in numbers.chunks(unit * each * results) {
+            let dims = dims(part.len() / (each * results));
+            let mut reducer =
+                Reducer::new(&Expr::identity(), &dims, &axes, Reduction::Sum, &[Source { dims: &dims, dtype: DType::F32 }]).unwrap();
+            let mut workspace = vec![f32::NAN; workspace_len(&dims, &axes, Reduction::Sum)];
+            let mut output = sum.clone().unwrap_or_else(|| vec![99.0; results]);
+            reducer.set_input(0, part.as_ptr().cast());
+            reducer.set_output(output.as_mut_ptr().cast(), workspace.as_mut_ptr());
+            if let Some(sum) = &sum {
+                // In place, or from elsewhere.
+                reducer.set_before(if rest == 0 { output.as_ptr().cast() } else { sum.as_ptr().cast() });
+            }
+            // SAFETY: all addresses are those of vectors of the right size.
+            unsafe { reducer.run(&pool, StepRandom::default(), 0) };
+            sum = Some(output);
+        }
+        prop_assert_eq!(sum.unwrap().iter().map(|x| x.to_bits()).collect::<Vec<_>>(), whole.iter().map(|x| x.to_bits()).collect::<Vec<_>>());
+    }
+
     #[test]
     fn a_workspace_never_shrinks(rows in 1usize..5000, more in 1usize..5000, columns in 1usize..2000, place in 0usize..3) {
         let dims = |rows: usize| match place { 0 => vec![rows, columns], 1 => vec![columns, rows], _ => vec![rows, 7, columns] };
         for axes in [&[0][..], &[1], &[0, 1]] {
-            prop_assert!(workspace_len(&dims(rows), axes) <= workspace_len(&dims(rows + more), axes));
+            for kind in [Reduction::Sum, Reduction::Max] {
+                prop_assert!(workspace_len(&dims(rows), axes, kind) <= workspace_len(&dims(rows + more), axes, kind));
+            }
         }
     }
 }

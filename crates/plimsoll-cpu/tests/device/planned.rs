@@ -19,17 +19,17 @@ const WIDTH: usize = 64;
 const EFFORT: Effort = Effort(8_000);
 const RATES: Rates = Rates { flops_per_s: 1e9, bytes_per_s: 1e9, step_s: 1e-9 };
 
-struct Draw {
+pub(crate) struct Draw {
     random: StepRandom,
     at: u64,
 }
 
 impl Draw {
-    fn new(seed: u32) -> Draw {
+    pub fn new(seed: u32) -> Draw {
         Draw { random: StepRandom { seed: 23, step: seed, first_row: 0 }, at: 0 }
     }
 
-    fn below(&mut self, count: usize) -> usize {
+    pub fn below(&mut self, count: usize) -> usize {
         self.at += 1;
         self.random.words(0, self.at)[0] as usize % count
     }
@@ -76,7 +76,7 @@ fn momentum(g: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), 
 }
 
 /// The mean square of every row, summed over the rows, as a step that learns.
-fn learning(mut g: Graph, last: ValueId) -> Result<Graph, GraphError> {
+pub(crate) fn learning(mut g: Graph, last: ValueId) -> Result<Graph, GraphError> {
     let last = g.unary(Unary::Tanh, last)?;
     let squares = g.times(last, last)?;
     let rows = g.reduce(Reduction::Sum, squares, &[1])?;
@@ -143,19 +143,19 @@ fn sequence_graph(seed: u32) -> Graph {
     build().expect("every draw gives a legal graph")
 }
 
-fn assert_sound(plan: &Plan, graph: &Graph, device: &dyn Device) {
+pub(crate) fn assert_sound(plan: &Plan, graph: &Graph, device: &dyn Device) {
     let planned: Vec<&Graph> = plan.programs.iter().map(|program| &program.graph).collect();
     check(&plan.certificate(), &planned).unwrap();
     check_same(graph, planned[0], device, plan.rows).unwrap();
     prove(&plan.certificate(), &[(Role::Step, graph.clone())], device).unwrap();
 }
 
-fn placed(found: Sequenced, rows: usize, device: &dyn Device) -> Plan {
+pub(crate) fn placed(found: Sequenced, rows: usize, device: &dyn Device) -> Plan {
     layout_sequenced(vec![(Role::Step, found)], rows, device).unwrap()
 }
 
 /// The bytes of the loss and of all states after two steps with the whole batch and one with less.
-fn after_steps(device: &Arc<dyn Device>, plan: Plan) -> (Vec<u8>, Vec<Vec<u8>>) {
+pub(crate) fn after_steps(device: &Arc<dyn Device>, plan: Plan) -> (Vec<u8>, Vec<Vec<u8>>) {
     let ledger = Ledger::new("host", None);
     let rows = plan.rows;
     let mut executor = Executor::new(device.clone(), Arc::new(plan), &ledger).unwrap();
@@ -181,7 +181,7 @@ fn after_steps(device: &Arc<dyn Device>, plan: Plan) -> (Vec<u8>, Vec<Vec<u8>>) 
 }
 
 /// Fits a graph into a limit, and looks at all that must hold of the answer. Gives the plan, if there is one.
-fn answer(graph: &Graph, original: &Graph, rows: usize, device: &Arc<dyn Device>, limit: Bytes) -> Option<Plan> {
+pub(crate) fn answer(graph: &Graph, original: &Graph, rows: usize, device: &Arc<dyn Device>, limit: Bytes) -> Option<Plan> {
     match fit(graph, rows, &**device, limit, &RATES, EFFORT) {
         Ok(found) => {
             let plan = placed(found, rows, &**device);

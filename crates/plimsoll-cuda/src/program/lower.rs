@@ -10,6 +10,9 @@ use plimsoll_core::ops::{Attention, Conv2d, MatMul};
 use plimsoll_core::plan::{Place, Plan, Program};
 use plimsoll_core::{Bytes, DType, Op, Shape, ValueId};
 
+/// Why a sum cannot begin with another.
+const ONTO: &str = "goes on from a sum, which is not done on a GPU: nothing is cut there";
+
 /// A program on its way to becoming kernels.
 pub(super) struct Lowering<'a> {
     pub plan: &'a Plan,
@@ -145,6 +148,8 @@ impl Lowering<'_> {
                 let dtypes: Vec<DType> = outputs.iter().map(|output| self.dtype(*output)).collect();
                 one(self.with_site(&op.expr, &op.shape, inputs, &[], |site| kernels::pointwise(site, &dtypes)))
             }
+            Op::Reduce(op) if op.onto => return Err(ONTO.to_string()),
+            Op::Conv2dGradFilter(op) if op.onto => return Err(ONTO.to_string()),
             Op::Reduce(op) => all(self.with_site(&op.expr, &op.shape, inputs, &[], |site| kernels::reduce(site, &op.axes, op.kind))),
             Op::MatMul(op) => self.matmul(op, node, guarded)?,
             Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Conv2dGradFilter(_) => self.convolution(node, guarded)?,
@@ -178,6 +183,10 @@ impl Lowering<'_> {
                 let unit = if self.program.graph.shape(inputs[0]).dims()[op.axis].is_batch() { self.rows } else { 1 };
                 one(kernels::slice(self.size(inputs[0]), &self.dims(inputs[0]), &self.dims(outputs[0]), op.axis, unit * op.start))
             }
+            Op::Rows(op) => {
+                let start = self.program.graph.shape(inputs[0]).dims()[0].factor() * op.from.min(self.rows);
+                one(kernels::slice(self.size(inputs[0]), &self.dims(inputs[0]), &self.dims(outputs[0]), 0, start))
+            }
             Op::Pad(op) => one(kernels::pad(self.size(inputs[0]), &self.dims(inputs[0]), &self.dims(outputs[0]), op.axis, op.before)),
             Op::Gather(_) => {
                 let (table, count) = (self.dims(inputs[0]), self.dims(inputs[1]).iter().product());
@@ -209,7 +218,7 @@ impl Lowering<'_> {
     fn matmul(&self, op: &MatMul, node: &Node, guarded: bool) -> Result<Vec<Work>, String> {
         let (inputs, output) = (&node.inputs[..], node.outputs[0]);
         if op.onto {
-            return Err("goes on from a sum, which is not done on a GPU: nothing is cut there".to_string());
+            return Err(ONTO.to_string());
         }
         let types = self.reals([inputs[0], inputs[1], output])?;
         let extents = extents(op, &self.program.graph, node, self.rows);

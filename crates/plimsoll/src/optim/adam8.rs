@@ -102,7 +102,7 @@ impl Optimizer for Adam8bit {
         // The averages are computed twice, for the largest and for the rest, so that they are never in memory at full width.
         let mut largest = |of: &dyn Fn(&ExprBuilder) -> TermId, reads: [ValueId; 3]| {
             let expr = Expr::build(of);
-            g.add_one(Op::Reduce(Reduce { expr, shape: cut.clone(), kind: Reduction::Max, axes: vec![1] }), &reads)
+            g.add_one(Op::Reduce(Reduce { expr, shape: cut.clone(), kind: Reduction::Max, axes: vec![1], onto: false }), &reads)
         };
         let [_, mean_codes, mean_scales, square_codes, square_scales] = known[..] else { unreachable!("there are five") };
         let mean_scale = largest(&|e| e.unary(Unary::Abs, self.mean(e, [0, 1, 2])), [gradient, mean_codes, mean_scales])?;

@@ -24,17 +24,23 @@ pub struct InPieces {
     pub saved: Bytes,
 }
 
-/// The graphs that are planned: the model's, or those with their heaviest layers in pieces. What only predicts hands its scores over whole.
+/// The graphs that are planned: the model's, or those with their heaviest layers in pieces. What only predicts hands its scores over whole, so that pieces of
+/// them would save nothing: there they have to show that they do.
 pub(super) fn planned_graphs<'a>(request: &Request<'a>, micro_batch: usize) -> Result<Cow<'a, [(Role, Graph)]>> {
     let graphs = graphs(request, micro_batch)?;
     if !request.in_pieces {
         return Ok(Cow::Borrowed(graphs));
     }
-    let in_pieces = |(role, graph): &(Role, Graph)| {
-        let pieces = if *role == Role::Predict { None } else { split::pieces(graph, micro_batch, request.device, MOST_PIECES) };
-        pieces.and_then(|pieces| split::split(graph, micro_batch, request.device, pieces))
+    let arena = |role: Role, graph: &Graph| layout(&[(role, graph.clone())], micro_batch, request.device).map(|plan| plan.arena);
+    let in_pieces = |(role, graph): &(Role, Graph)| -> Result<Option<Graph>> {
+        let pieces = split::pieces(graph, micro_batch, request.device, MOST_PIECES);
+        let cut = pieces.and_then(|pieces| split::split(graph, micro_batch, request.device, pieces));
+        Ok(match cut {
+            Some(cut) if *role == Role::Predict && arena(*role, &cut)? >= arena(*role, graph)? => None,
+            cut => cut,
+        })
     };
-    let cut: Vec<Option<Graph>> = graphs.iter().map(in_pieces).collect();
+    let cut = graphs.iter().map(in_pieces).collect::<Result<Vec<Option<Graph>>>>()?;
     if cut.iter().all(Option::is_none) {
         return Ok(Cow::Borrowed(graphs));
     }
@@ -52,7 +58,10 @@ pub(super) fn described(request: &Request<'_>, mut plan: RunPlan) -> Result<RunP
     let parts = layout(&planned_graphs(request, plan.micro_batch)?, plan.micro_batch, request.device)?;
     let (mut layers, pieces): (Vec<String>, usize) = (Vec::new(), graph.pieces());
     for (_, node) in graph.nodes() {
-        let cuts = matches!(&node.op, Op::Slice(op) if graph.shape(node.inputs[0]).dims()[op.axis].is_batch());
+        let cuts = match &node.op {
+            Op::Slice(op) => graph.shape(node.inputs[0]).dims()[op.axis].is_batch(),
+            _ => graph.shape(node.outputs[0]).dims().first().is_some_and(|dim| dim.part().is_some()),
+        };
         if cuts && !layers.contains(&node.scope) {
             layers.push(node.scope.clone());
         }

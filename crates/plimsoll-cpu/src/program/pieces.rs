@@ -1,0 +1,54 @@
+//! Which nodes give the same bits if they get their rows in pieces.
+
+use super::lower::conv_shape;
+use crate::{conv, gemm, reduce};
+use plimsoll_core::device::Piece;
+use plimsoll_core::graph::{Graph, Node};
+use plimsoll_core::{DType, Op, Shape, ValueId};
+
+/// Whether a node gives the same bits if it gets its rows in pieces; see [`plimsoll_core::Device::cut_rows`].
+pub(crate) fn cut_rows(graph: &Graph, node: &Node, piece: Piece, rows: usize) -> bool {
+    let dims = |value: ValueId| graph.shape(value).bind(rows);
+    let single = |value: ValueId| graph.ty(value).dtype == DType::F32;
+    // Of a tensor's rows: what all pieces but the last have a multiple of, and the least that one has.
+    let of = |shape: &Shape| match piece {
+        Piece::Times(count) => (count, count),
+        Piece::Rows(count) => (count * shape.dims()[0].factor(), shape.dims()[0].factor()),
+    };
+    let of_input = |i: usize| of(graph.shape(node.inputs[i]));
+    match &node.op {
+        Op::Pointwise(_) | Op::MaxPool(_) | Op::MaxPoolGrad(_) | Op::AvgPool(_) | Op::AvgPoolGrad(_) => true,
+        Op::Reduce(op) => {
+            let extents = op.shape.bind(rows);
+            let (all, least) = of(&op.shape);
+            if op.axes.contains(&0) {
+                // Only leading axes: then the rows of a batch lie one after the other.
+                let leading = op.axes.iter().copied().eq(0..op.axes.len());
+                let (row, columns) = (extents[1..op.axes.len()].iter().product(), extents[op.axes.len()..].iter().product());
+                return leading && reduce::sums_go_on(row, columns, all);
+            }
+            let behind = op.axes.last().map_or(0, |axis| axis + 1);
+            reduce::results_alone(least, op.axes.iter().map(|axis| extents[*axis]).product(), extents[behind..].iter().product())
+        }
+        Op::MatMul(op) => {
+            let (m, n, k) = op.dims(graph.shape(node.inputs[0]), graph.shape(node.inputs[1])).expect("checked when the node was added");
+            let (m, n, k) = (m.bind(rows), n.bind(rows), k.bind(rows));
+            let (all, least) = of_input(0);
+            let alone = if op.transpose_a { gemm::sums_go_on(m, n, k, all) } else { gemm::rows_alone(least, n, k) };
+            !graph.ty(node.outputs[0]).dtype.is_half() && alone
+        }
+        Op::Conv2d(op) => {
+            let shape = conv_shape(&op.window, op.groups, &dims(node.inputs[0]), &dims(node.outputs[0]));
+            single(node.inputs[0]) && single(node.outputs[0]) && conv::images_alone(&shape, of_input(0).1)
+        }
+        Op::Conv2dGradInput(op) => {
+            let shape = conv_shape(&op.window, op.groups, &dims(node.outputs[0]), &dims(node.inputs[1]));
+            single(node.inputs[1]) && single(node.outputs[0]) && conv::input_gradients_alone(&shape, of_input(1).1)
+        }
+        Op::Conv2dGradFilter(op) => {
+            let shape = conv_shape(&op.window, op.groups, &dims(node.inputs[0]), &dims(node.inputs[1]));
+            single(node.inputs[0]) && single(node.inputs[1]) && conv::sums_go_on(&shape, of_input(0).0)
+        }
+        _ => false,
+    }
+}

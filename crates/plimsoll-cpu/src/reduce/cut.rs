@@ -1,0 +1,139 @@
+//! How rows are cut into chunks, and sums over a batch, which are taken chunk after chunk.
+//!
+//! A sum over the first dimension is cut by what one of its rows holds, never by how many there are: chunk after chunk is added to the sum so far. So
+//! whoever stops where a chunk ends and goes on later makes the same additions in the same order.
+
+use super::fold::WIDTH;
+use super::{CHUNK, Layout, Reducer, TASKS};
+use plimsoll_core::ops::Reduction;
+use std::ops::Range;
+
+/// Most chunks of a sum that are taken side by side.
+const WAVE: usize = 4 * TASKS;
+
+/// How the rows that are reduced to one are cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Cut {
+    /// Rows after which the cut begins anew.
+    stretch: usize,
+    /// Chunks of a stretch, and rows of a chunk.
+    parts: usize,
+    each: usize,
+    /// Chunks in all.
+    pub chunks: usize,
+    /// Whether they are added one after another.
+    pub in_order: bool,
+}
+
+impl Cut {
+    pub fn new(layout: &Layout, dims: &[usize], axes: &[usize], kind: Reduction) -> Cut {
+        let rows = layout.all_rows();
+        if kind == Reduction::Sum && axes.first() == Some(&0) {
+            let (images, parts) = unit(rows / dims[0].max(1), layout.columns);
+            let stretch = (images * (rows / dims[0].max(1))).max(1);
+            return Cut { stretch, parts, each: stretch.div_ceil(parts), chunks: rows.div_ceil(stretch) * parts, in_order: true };
+        }
+        let tasks = (layout.groups() * layout.column_blocks()).max(1);
+        let worth = rows.saturating_mul(layout.columns) / CHUNK;
+        let chunks = worth.min(TASKS / tasks).min(rows).max(1);
+        Cut { stretch: rows.max(1), parts: chunks, each: rows.div_ceil(chunks), chunks, in_order: false }
+    }
+
+    /// The rows of a chunk.
+    pub fn rows(&self, layout: &Layout, chunk: usize) -> Range<usize> {
+        let (start, part) = (chunk / self.parts * self.stretch, chunk % self.parts);
+        let end = (start + self.stretch).min(layout.all_rows());
+        (start + part * self.each).min(end)..(start + (part + 1) * self.each).min(end)
+    }
+
+    /// How many chunks that are added in order are taken side by side; none if there are results enough to go around.
+    pub fn side_by_side(&self, layout: &Layout) -> Option<usize> {
+        let tasks = (layout.groups() * layout.column_blocks()).max(1);
+        Some((WAVE / tasks).min(self.chunks)).filter(|chunks| *chunks > 1)
+    }
+
+    /// Floats for the sums of chunks taken side by side, or a bound that does not fall where there are other results for more columns.
+    pub fn room(&self, layout: &Layout) -> usize {
+        let results = layout.groups() * layout.columns;
+        match self.chunks {
+            0 | 1 => 0,
+            chunks if layout.groups() == 1 && results <= WIDTH => chunks.min(WAVE) * results,
+            chunks => chunks.saturating_mul(results).min(WAVE * WIDTH),
+        }
+    }
+}
+
+/// Rows of the batch that a chunk takes, and how many chunks a single one is cut into, by the rows and columns of one.
+fn unit(rows: usize, columns: usize) -> (usize, usize) {
+    let elements = rows.saturating_mul(columns).max(1);
+    (power_of_two(CHUNK / elements), (elements / CHUNK).clamp(1, rows.max(1)))
+}
+
+/// The largest power of two that is not larger, at least 1: what many kernels put their sums aside after is then a multiple of what few do.
+pub(crate) fn power_of_two(most: usize) -> usize {
+    1 << most.max(1).ilog2()
+}
+
+/// Whether a sum over leading axes, of which each row of the batch has `rows` with `columns`, can be taken in pieces of this many rows of the batch, each going
+/// on from the sum so far, without a difference.
+pub(crate) fn sums_go_on(rows: usize, columns: usize, piece: usize) -> bool {
+    piece.is_multiple_of(unit(rows, columns).0)
+}
+
+impl Reducer {
+    /// Adds up chunk after chunk.
+    ///
+    /// # Safety
+    /// As for [`Reducer::run`].
+    pub(super) unsafe fn in_order(&self, run: &dyn Fn(usize, &(dyn Fn(usize, usize) + Sync))) {
+        let (layout, chunks) = (&self.layout, self.cut.chunks);
+        let (groups, blocks, columns) = (layout.groups(), layout.column_blocks(), layout.columns);
+        let results = groups * columns;
+        // SAFETY: the results are this call's own; what they go on from lies at the same place or apart.
+        unsafe {
+            match self.before {
+                Some(before) if before != self.output.cast_const() => self.output.copy_from_nonoverlapping(before, results),
+                None if chunks == 0 => self.output.write_bytes(0, results),
+                _ => {}
+            }
+        }
+        let put = |at: usize, sums: &[f32], first: bool| {
+            // SAFETY: each task has its own columns.
+            let to = unsafe { std::slice::from_raw_parts_mut(self.output.add(at), sums.len()) };
+            if first { to.copy_from_slice(sums) } else { to.iter_mut().zip(sums).for_each(|(to, sum)| *to += sum) }
+        };
+        let begins = |chunk: usize| chunk == 0 && self.before.is_none();
+        let Some(wave) = self.cut.side_by_side(layout) else {
+            run(groups * blocks, &|task, _| {
+                for chunk in 0..chunks {
+                    // SAFETY: the caller's promise.
+                    let (lanes, left, width) = unsafe { self.lanes(task / blocks, task % blocks, self.cut.rows(layout, chunk)) };
+                    put(task / blocks * columns + left, &lanes.first[..width], begins(chunk));
+                }
+            });
+            return;
+        };
+        for start in (0..chunks).step_by(wave) {
+            let count = wave.min(chunks - start);
+            let partial = |group: usize, block: usize, chunk: usize| {
+                // SAFETY: a wave has room for all columns of its chunks, which are different parts of the workspace.
+                unsafe { self.partials.add((chunk * groups + group) * columns + block * WIDTH) }
+            };
+            run(groups * blocks * count, &|task, _| {
+                let (chunk, task) = (task / (groups * blocks), task % (groups * blocks));
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let (lanes, _, width) = self.lanes(task / blocks, task % blocks, self.cut.rows(layout, start + chunk));
+                    partial(task / blocks, task % blocks, chunk).copy_from_nonoverlapping(lanes.first.as_ptr(), width);
+                }
+            });
+            for chunk in 0..count {
+                for group in 0..groups {
+                    // SAFETY: these partial sums are complete.
+                    let sums = unsafe { std::slice::from_raw_parts(partial(group, 0, chunk), columns) };
+                    put(group * columns, sums, begins(start + chunk));
+                }
+            }
+        }
+    }
+}
