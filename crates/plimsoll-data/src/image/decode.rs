@@ -1,6 +1,6 @@
 //! Decoding a whole file into pixels, in memory that somebody else owns.
 
-use super::jpeg::{Decoder, HandOver};
+use super::jpeg::{Decoder, Undecoded};
 use super::probe::{Format, Probe};
 use crate::DataError;
 use png::{ColorType, Transformations};
@@ -43,7 +43,10 @@ pub(crate) fn decode(
             ends(probe, path, file)?;
             match baseline.run(file, (probe.width, probe.height), channels, lines, pixels) {
                 Ok(()) => Ok(()),
-                Err(HandOver) => jpeg(probe, path, file, channels, pixels),
+                Err(Undecoded::HandOver) => jpeg(probe, path, file, channels, pixels),
+                Err(Undecoded::Broken(at)) => {
+                    Err(DataError::image(path, format!("its data is damaged: it ends early or makes no sense before byte {at}")))
+                }
             }
         }
         Format::Png => png(probe, path, file, channels, pixels),

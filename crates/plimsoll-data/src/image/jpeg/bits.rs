@@ -50,8 +50,9 @@ impl Window {
 }
 
 pub(super) struct Bits<'a> {
-    /// What was not yet freed; begins with a mark when `closed`.
+    /// What was not yet freed, of so many bytes; begins with a mark when `closed`.
     rest: &'a [u8],
+    all: usize,
     closed: bool,
     window: &'a mut [u8; WINDOW + 2 * BLOCK],
     /// The next byte to read, and where bytes of the file end.
@@ -64,7 +65,7 @@ pub(super) struct Bits<'a> {
 
 impl<'a> Bits<'a> {
     pub fn new(data: &'a [u8], window: &'a mut Window) -> Bits<'a> {
-        Bits { rest: data, closed: false, window: &mut window.0, at: 0, end: 0, held: 0, count: 0 }
+        Bits { rest: data, all: data.len(), closed: false, window: &mut window.0, at: 0, end: 0, held: 0, count: 0 }
     }
 
     /// Decodes a block into zeroed `block`: its coefficients, multiplied. Returns the zigzag number behind the last of them.
@@ -192,6 +193,11 @@ impl<'a> Bits<'a> {
     /// Bits of the window that were used.
     fn used(&self) -> usize {
         self.at * 8 - self.count as usize
+    }
+
+    /// How many bytes of the data were taken up.
+    pub fn read(&self) -> usize {
+        self.all - self.rest.len()
     }
 
     /// Goes on behind the mark that has to follow now, after what fills up the last byte.

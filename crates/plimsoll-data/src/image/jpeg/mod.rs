@@ -1,6 +1,6 @@
-//! Baseline JPEG: the kind that cameras and nearly all files of pictures are. Everything else, and every file in which something is not as
-//! it should be, is [handed over](HandOver) to a decoder of all kinds, so that what becomes of such files does not depend on this one. The
-//! pixels are the same, bit by bit.
+//! Baseline JPEG: the kind that cameras and nearly all files of pictures are. Everything else, and every file with something unusual before or behind its
+//! data, is [handed over](HandOver) to a decoder of all kinds. The pixels are the same, bit by bit; but data that is broken is
+//! [refused](Undecoded::Broken), where others go on and leave the rest of the picture grey.
 
 mod bits;
 mod colour;
@@ -21,6 +21,21 @@ use super::windows::Level;
 /// A file that this decoder is not for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HandOver;
+
+/// Why a file was not decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Undecoded {
+    /// It is for another decoder.
+    HandOver,
+    /// It is of a kind that this one decodes, but its data ends or makes no sense somewhere before this byte.
+    Broken(usize),
+}
+
+impl From<HandOver> for Undecoded {
+    fn from(_: HandOver) -> Undecoded {
+        Undecoded::HandOver
+    }
+}
 
 /// What is kept from picture to picture: tables, because many pictures have the same, and a window of the data.
 pub(crate) struct Decoder {
@@ -87,12 +102,15 @@ impl Decoder {
         channels: Channels,
         lines: &mut [u8],
         pixels: &mut [u8],
-    ) -> Result<(), HandOver> {
+    ) -> Result<(), Undecoded> {
         let Kept { tables, window } = &mut **self.kept.get_or_insert_with(Kept::empty);
         let header = Header::read(file, tables)?;
         if (header.width, header.height) != size {
-            return Err(HandOver);
+            return Err(Undecoded::HandOver);
         }
-        scan::run(&header, tables, window, self.level, channels, lines, pixels)
+        scan::run(&header, tables, window, self.level, channels, lines, pixels).map_err(|error| match error {
+            Undecoded::Broken(at) => Undecoded::Broken(file.len() - header.data.len() + at),
+            other => other,
+        })
     }
 }

@@ -4,7 +4,7 @@
 use super::bits::{Bits, Block, Window};
 use super::header::Header;
 use super::idct::idct;
-use super::{HandOver, Tables, colour};
+use super::{HandOver, Tables, Undecoded, colour};
 use crate::image::Channels;
 use crate::image::windows::Level;
 
@@ -60,11 +60,11 @@ pub(super) fn run(
     channels: Channels,
     mut memory: &mut [u8],
     pixels: &mut [u8],
-) -> Result<(), HandOver> {
+) -> Result<(), Undecoded> {
     let &Header { width, height, components, across, down, .. } = header;
     // What becomes of such pictures in grey is the other decoder's own way.
     if channels == Channels::Grey && (across, down) == (1, 2) {
-        return Err(HandOver);
+        return Err(Undecoded::HandOver);
     }
     let units = width.div_ceil(8 * across);
     let rows = height.div_ceil(8 * down);
@@ -88,7 +88,7 @@ pub(super) fn run(
     for row in 0..rows {
         for unit in 0..units {
             if header.restart > 0 && until_restart == 0 {
-                bits.pass(0xD0 + mark)?;
+                bits.pass(0xD0 + mark).map_err(|HandOver| broken(&bits))?;
                 (until_restart, mark, predictions) = (header.restart, (mark + 1) % 8, [0; 3]);
             }
             until_restart = until_restart.wrapping_sub(1);
@@ -98,7 +98,8 @@ pub(super) fn run(
                 let steps = &tables.factors[factors].1;
                 for y in 0..plane.down {
                     for x in 0..plane.across {
-                        let length = bits.block(codes, steps, &mut predictions[component], &mut block)?;
+                        let made = bits.block(codes, steps, &mut predictions[component], &mut block);
+                        let length = made.map_err(|HandOver| broken(&bits))?;
                         if component > 0 && grey {
                             block[..64].fill(0);
                             continue;
@@ -148,5 +149,12 @@ pub(super) fn run(
             planes.iter_mut().for_each(Plane::keep);
         }
     }
-    bits.pass(0xD9)
+    // All pixels are there; what stands behind them is for the other decoder to judge.
+    Ok(bits.pass(0xD9)?)
+}
+
+/// Something is wrong with the data up to here.
+#[cold]
+fn broken(bits: &Bits<'_>) -> Undecoded {
+    Undecoded::Broken(bits.read())
 }

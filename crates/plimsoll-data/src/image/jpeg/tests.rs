@@ -48,7 +48,7 @@ fn oracle(file: &[u8], channels: Channels) -> Option<((usize, usize), Vec<u8>)> 
     Some((decoder.dimensions()?, pixels))
 }
 
-fn own(decoder: &mut Decoder, file: &[u8], size: (usize, usize), channels: Channels) -> Result<Vec<u8>, HandOver> {
+fn own(decoder: &mut Decoder, file: &[u8], size: (usize, usize), channels: Channels) -> Result<Vec<u8>, Undecoded> {
     // Nothing may depend on what memory held before.
     let mut lines = vec![0xA5; Decoder::lines(size.0)];
     let mut pixels = vec![0x5A; size.0 * size.1 * channels.count()];
@@ -82,7 +82,10 @@ fn pixels_are_the_oracles_for_all_sizes_samplings_and_levels() {
                     match own(decoder, &file, size, channels) {
                         Ok(pixels) => assert!(pixels == expected, "{name}"),
                         // Its way with such pictures in grey is its own.
-                        Err(HandOver) => assert!(channels == Channels::Grey && *sampling == SamplingFactor::F_1_2, "{name}: handed over"),
+                        Err(undecoded) => assert!(
+                            undecoded == Undecoded::HandOver && channels == Channels::Grey && *sampling == SamplingFactor::F_1_2,
+                            "{name}: handed over"
+                        ),
                     }
                 }
             }
@@ -93,7 +96,7 @@ fn pixels_are_the_oracles_for_all_sizes_samplings_and_levels() {
 #[test]
 fn other_kinds_are_handed_over() {
     let mut decoder = Decoder::new();
-    let mut over = |file: &[u8]| own(&mut decoder, file, (40, 30), Channels::Colour).is_err();
+    let mut over = |file: &[u8]| own(&mut decoder, file, (40, 30), Channels::Colour) == Err(Undecoded::HandOver);
     assert!(!over(&encode(40, 30, ColorType::Rgb, 80, |_| ())));
     assert!(over(&encode(40, 30, ColorType::Rgb, 80, |encoder| encoder.set_progressive(true))));
     assert!(over(&encode(40, 30, ColorType::Rgb, 80, |encoder| encoder.set_sampling_factor(SamplingFactor::F_4_1))));
@@ -101,9 +104,9 @@ fn other_kinds_are_handed_over() {
     assert!(over(b"") && over(b"\xFF\xD8\xFF"));
 }
 
-/// Whatever happens to a file: it is handed over, or its pixels are the oracle's.
+/// Whatever happens to a file: it is handed over, found to be broken, or its pixels are the oracle's.
 #[test]
-fn damaged_files_are_handed_over_or_decoded_alike() {
+fn damaged_files_are_handed_over_or_refused_or_decoded_alike() {
     let mut decoder = Decoder::new();
     let mut lots = 0x9E37_79B9_7F4A_7C15u64;
     let mut below = |limit: usize| {
@@ -112,7 +115,7 @@ fn damaged_files_are_handed_over_or_decoded_alike() {
         lots ^= lots << 17;
         (lots % limit as u64) as usize
     };
-    let (mut decoded, mut over) = (0, 0);
+    let (mut decoded, mut over, mut broken) = (0, 0, 0);
     for sampling in [SamplingFactor::F_1_1, SamplingFactor::F_2_2] {
         for restart in [0, 2] {
             let good = encode(50, 37, ColorType::Rgb, 70, |encoder| {
@@ -134,7 +137,11 @@ fn damaged_files_are_handed_over_or_decoded_alike() {
                     }
                 }
                 match own(&mut decoder, &file, (50, 37), Channels::Colour) {
-                    Err(HandOver) => over += 1,
+                    Err(Undecoded::HandOver) => over += 1,
+                    Err(Undecoded::Broken(at)) => {
+                        broken += 1;
+                        assert!(at <= file.len());
+                    }
                     Ok(pixels) => {
                         decoded += 1;
                         assert!(oracle(&file, Channels::Colour) == Some(((50, 37), pixels)), "{file:02X?}");
@@ -143,5 +150,17 @@ fn damaged_files_are_handed_over_or_decoded_alike() {
             }
         }
     }
-    assert!(decoded > 300 && over > 300, "{decoded} decoded, {over} handed over");
+    assert!(decoded > 300 && over > 300 && broken > 300, "{decoded} decoded, {over} handed over, {broken} broken");
+}
+
+#[test]
+fn data_that_ends_early_is_named_by_its_place() {
+    let mut file = encode(64, 64, ColorType::Rgb, 80, |_| ());
+    let middle = file.len() * 3 / 4;
+    file[middle] = 0xFF;
+    file[middle + 1] = 0xD9;
+    match own(&mut Decoder::new(), &file, (64, 64), Channels::Colour) {
+        Err(Undecoded::Broken(at)) => assert!((file.len() / 2..=middle).contains(&at), "{at} of {middle}"),
+        other => panic!("{other:?}"),
+    }
 }
