@@ -82,13 +82,23 @@ impl Dataset {
         Dataset::flow(Spec::IgnoreErrors { input, ignored })
     }
 
-    /// What [`ignore_errors`](Dataset::ignore_errors) left out so far in this epoch, and what was wrong with the first hundred.
+    /// What [`ignore_errors`](Dataset::ignore_errors) left out so far of the epoch that is being read, and what was wrong with the first hundred.
     pub fn ignored(&self) -> (u64, Vec<String>) {
+        self.left_out(None)
+    }
+
+    /// What [`ignore_errors`](Dataset::ignore_errors) left out of an epoch, counted from 0. Once a later one has begun, which may be long before
+    /// its first batch is asked for, only the first row is still named, and after some hundred epochs nothing is known any more.
+    pub fn ignored_in(&self, epoch: u64) -> (u64, Vec<String>) {
+        self.left_out(Some(epoch))
+    }
+
+    fn left_out(&self, epoch: Option<u64>) -> (u64, Vec<String>) {
         let Some(spec) = &self.stream else { return (0, Vec::new()) };
         if let Spec::IgnoreErrors { ignored, .. } = &**spec {
-            return ignored.so_far();
+            return ignored.left_out(epoch);
         }
-        spec.inputs().iter().map(Dataset::ignored).fold((0, Vec::new()), |(count, mut all), (more, names)| {
+        spec.inputs().iter().map(|input| input.left_out(epoch)).fold((0, Vec::new()), |(count, mut all), (more, names)| {
             all.extend(names);
             (count + more, all)
         })

@@ -134,6 +134,10 @@ impl Work {
         }
         for row in 0..rows {
             let made = self.make_or_panic(place + row as u64, claim, at + row, 1);
+            // A cache that cannot be written is no fault of the row.
+            if let Err(DataError::Cache { .. }) = made {
+                return made;
+            }
             mark(claim, at + row, 1, u8::from(made.is_err()));
             if let (Err(error), Some(ignored)) = (made, &self.tolerate) {
                 ignored.note(self.epoch.unwrap_or(0), place + row as u64, &error);

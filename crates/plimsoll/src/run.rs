@@ -417,6 +417,9 @@ impl crate::Epoch {
             "seconds": self.seconds,
             "examples_per_s": self.examples_per_s,
         });
+        if self.left_out > 0 {
+            object["left_out"] = json!(self.left_out);
+        }
         put_scores(&mut object, "", &self.training);
         if !self.training.more.is_empty() {
             // So that the others can be told from the rest of the object.

@@ -46,6 +46,32 @@ fn a_bench_states_speed_and_memory_and_keeps_its_word() {
 }
 
 #[test]
+fn rows_that_are_left_out_are_counted_and_named() {
+    let sandbox = pictures("bench-left-out");
+    sandbox.write("pictures/dark/3.png", "");
+    let error = sandbox.fail(&["data", "bench", "data.toml"]).1;
+    assert!(error.contains("3.png cannot be decoded: it is empty"), "{error}");
+    let lenient = ["--set", "data.ignore_errors=2"];
+    let document = sandbox.json(&[&["data", "bench", "data.toml", "--epochs", "3", "--json"], &lenient[..]].concat());
+    assert!(document["epochs"].as_array().unwrap().iter().all(|epoch| epoch["left_out"] == 1), "{document}");
+    let named = document["left_out"].as_array().unwrap();
+    assert!(named.len() == 1 && named[0].as_str().unwrap().contains("3.png"), "{document}");
+    assert!(sandbox.succeed(&[&["data", "bench", "data.toml"], &lenient[..]].concat()).contains("left out  1 row of an epoch:"));
+
+    sandbox.write(
+        "train.toml",
+        format!(
+            "{PICTURES}[model]\nlayers = [{{ type = \"flatten\" }}, {{ type = \"dense\", units = 2 }}]\n[train]\nbatch = 4\nepochs = 2\n"
+        ),
+    );
+    let said = sandbox.run(&[&["train", "train.toml", "--out", "out"], &lenient[..]].concat());
+    let told = String::from_utf8(said.stderr).unwrap();
+    assert!(told.contains("warning: 1 row was left out of epoch 2; the first: pictures/dark/3.png cannot be decoded"), "{told}");
+    let log = std::fs::read_to_string(sandbox.path("out").join("log.jsonl")).unwrap();
+    assert!(log.lines().all(|line| line.contains("\"left_out\":1")), "{log}");
+}
+
+#[test]
 fn a_line_too_small_says_the_least_that_works() {
     let sandbox = pictures("bench-line");
     let output = sandbox.run(&["data", "bench", "data.toml", "--host-memory", "4MiB", "--json"]);

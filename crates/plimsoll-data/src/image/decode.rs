@@ -64,7 +64,9 @@ fn ends(probe: &Probe, path: &Path, file: &[u8]) -> Result<(), DataError> {
 fn jpeg(probe: &Probe, path: &Path, file: &[u8], channels: Channels, pixels: &mut [u8]) -> Result<(), DataError> {
     // The decoder makes no grey of inks; their colours become grey afterwards.
     let delivered = if probe.inks { Channels::Colour } else { channels };
+    // A picture that is not whole is an error, not a picture that is grey from some line on.
     let options = DecoderOptions::default()
+        .set_strict_mode(true)
         .set_max_width(usize::from(u16::MAX))
         .set_max_height(usize::from(u16::MAX))
         .jpeg_set_out_colorspace(match delivered {

@@ -4,7 +4,6 @@ use super::Predicate;
 use super::input::{Input, PerRow, Row};
 use crate::{DataError, Schema};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 /// The rows a predicate keeps.
@@ -185,19 +184,21 @@ impl PerRow for Enumerate {
 /// What could not be read and was left out.
 pub(crate) struct Ignored {
     cap: u64,
-    count: AtomicU64,
     /// What happened, by epoch and place: noted by whoever made the row, looked up when it is left out.
     notes: Mutex<BTreeMap<(u64, u64), String>>,
-    /// The first that were left out, in order.
-    told: Mutex<Vec<String>>,
+    /// How many were left out of an epoch, and the first of them in order. Streams run ahead, so there are several.
+    epochs: Mutex<BTreeMap<u64, (u64, Vec<String>)>>,
 }
 
-/// The rows that are remembered in words.
+/// The rows of an epoch that are remembered in words.
 const TOLD: usize = 100;
+
+/// The epochs that are remembered; of those that are over, the first row in words.
+const EPOCHS: usize = 256;
 
 impl Ignored {
     pub fn new(cap: u64) -> Ignored {
-        Ignored { cap, count: AtomicU64::new(0), notes: Mutex::default(), told: Mutex::default() }
+        Ignored { cap, notes: Mutex::default(), epochs: Mutex::default() }
     }
 
     pub fn cap(&self) -> u64 {
@@ -210,26 +211,33 @@ impl Ignored {
         lock(&self.notes).insert((epoch, place), error.to_string());
     }
 
-    /// How many were left out in this epoch, and the first of them.
-    pub fn so_far(&self) -> (u64, Vec<String>) {
-        (self.count.load(Relaxed), lock(&self.told).clone())
+    /// How many were left out of an epoch, or of the latest, and the first of them.
+    pub fn left_out(&self, epoch: Option<u64>) -> (u64, Vec<String>) {
+        let epochs = lock(&self.epochs);
+        let found = epoch.map_or_else(|| epochs.values().next_back(), |epoch| epochs.get(&epoch));
+        found.cloned().unwrap_or_default()
     }
 
     fn begin(&self, epoch: u64) {
-        self.count.store(0, Relaxed);
-        lock(&self.told).clear();
+        let mut epochs = lock(&self.epochs);
+        epochs.values_mut().for_each(|(_, told)| told.truncate(1));
+        epochs.insert(epoch, (0, Vec::new()));
+        if epochs.len() > EPOCHS {
+            epochs.pop_first();
+        }
         // Workers may have begun the epoch already.
         lock(&self.notes).retain(|&(noted, _), _| noted >= epoch);
     }
 
     fn leave_out(&self, epoch: u64, place: u64) -> Result<(), DataError> {
         let note = lock(&self.notes).remove(&(epoch, place)).unwrap_or_default();
-        let count = self.count.fetch_add(1, Relaxed) + 1;
-        if count > self.cap {
+        let mut epochs = lock(&self.epochs);
+        let (count, told) = epochs.entry(epoch).or_default();
+        *count += 1;
+        if *count > self.cap {
             let problem = format!("more than {} rows of epoch {epoch} could not be read; the last: {note}", self.cap);
             return Err(DataError::Stage(problem));
         }
-        let mut told = lock(&self.told);
         if told.len() < TOLD {
             told.push(note);
         }

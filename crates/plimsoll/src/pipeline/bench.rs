@@ -29,9 +29,14 @@ pub struct Bench {
     pub stages: Vec<(String, Bytes)>,
     /// Seconds until the first epoch could begin: files listed, memory taken, threads started.
     pub start_seconds: f64,
+    /// Rows that were left out and why, a hundred at most.
+    pub left_out: Vec<String>,
     /// Where the time of those threads went, and what held them up.
     pub explain: Explain,
 }
+
+/// So many rows that were left out are named.
+const TOLD: usize = 100;
 
 /// One pass over the data.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +45,8 @@ pub struct BenchEpoch {
     pub examples: u64,
     /// Seconds it took.
     pub seconds: f64,
+    /// Rows that could not be read and were left out.
+    pub left_out: u64,
 }
 
 impl BenchEpoch {
@@ -65,14 +72,19 @@ impl Pipeline {
             workers: planned.plan.workers(),
             stages: [("process".to_string(), planned.process)].into_iter().chain(planned.plan.stages().iter().cloned()).collect(),
             start_seconds: begun.elapsed().as_secs_f64(),
+            left_out: Vec::new(),
             explain: Explain::default(),
         };
-        for _ in 0..epochs {
+        for epoch in 0..epochs {
             let (start, mut examples) = (Instant::now(), 0);
             while let Some(batch) = feed.next()? {
                 examples += batch.rows as u64;
             }
-            bench.epochs.push(BenchEpoch { examples, seconds: start.elapsed().as_secs_f64() });
+            let (left_out, names) = self.data.ignored_in(epoch);
+            let new = names.into_iter().filter(|name| !bench.left_out.contains(name)).take(TOLD.saturating_sub(bench.left_out.len()));
+            let new: Vec<String> = new.collect();
+            bench.left_out.extend(new);
+            bench.epochs.push(BenchEpoch { examples, seconds: start.elapsed().as_secs_f64(), left_out });
         }
         bench.explain = Explain::new(&bench.stages, planned.plan.slots(), &feed.activity());
         bench.peak = system::peak_resident();
@@ -99,7 +111,10 @@ impl Bench {
         let epochs: Vec<Value> = self
             .epochs
             .iter()
-            .map(|epoch| json!({ "examples": epoch.examples, "seconds": epoch.seconds, "examples_per_s": epoch.examples_per_s() }))
+            .map(|epoch| {
+                let (rate, left_out) = (epoch.examples_per_s(), epoch.left_out);
+                json!({ "examples": epoch.examples, "seconds": epoch.seconds, "examples_per_s": rate, "left_out": left_out })
+            })
             .collect();
         let held = self.stages.iter().map(|(name, bytes)| json!({ "name": name, "bytes": bytes.0 }));
         let times = self.explain.stages.iter().filter_map(|stage| Some((stage, stage.per_row?, stage.share?)));
@@ -116,6 +131,7 @@ impl Bench {
             "active_workers": self.explain.active_workers,
             "consumer_waited": self.explain.consumer_waited,
             "limit": self.explain.limit,
+            "left_out": self.left_out,
             "start_s": self.start_seconds,
             "stages": held.chain(busy).collect::<Vec<_>>(),
         })
@@ -128,6 +144,10 @@ impl fmt::Display for Bench {
         for (index, epoch) in self.epochs.iter().enumerate() {
             let (rows, seconds) = (epoch.examples, epoch.seconds);
             writeln!(f, "  epoch {:<3} {:>12.0} examples/s  ({rows} in {seconds:.2} s)", index + 1, epoch.examples_per_s())?;
+        }
+        if let Some(most) = self.epochs.iter().map(|epoch| epoch.left_out).max().filter(|most| *most > 0) {
+            writeln!(f, "  left out  {most} {} of an epoch:", if most == 1 { "row" } else { "rows" })?;
+            self.left_out.iter().try_for_each(|name| writeln!(f, "    {name}"))?;
         }
         writeln!(f, "  memory    {} planned, {} measured at most, line {}", self.planned, self.peak, self.line)?;
         write!(f, "{}", self.explain)

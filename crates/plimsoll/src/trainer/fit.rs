@@ -203,6 +203,8 @@ pub struct Epoch {
     pub seconds: f64,
     /// Rows learnt from per second, validation left out.
     pub examples_per_s: f64,
+    /// Rows that could not be read and were left out.
+    pub left_out: u64,
 }
 
 impl Epoch {
@@ -230,6 +232,7 @@ impl Epoch {
             learning_rate: object["learning_rate"].as_f64().unwrap_or_default(),
             seconds: object["seconds"].as_f64()?,
             examples_per_s: object["examples_per_s"].as_f64()?,
+            left_out: object["left_out"].as_u64().unwrap_or_default(),
         })
     }
 }
@@ -333,7 +336,12 @@ impl Trainer {
             learning += learnt;
             learnt_rows += tally.rows - before;
             let validation = held_out.as_mut().map(|held_out| held_out.evaluate(session)).transpose()?;
+            let (left_out, names) = data.ignored_in(session.epochs);
             session.epochs += 1;
+            if let Some(first) = names.first() {
+                let rows = if left_out == 1 { "row was" } else { "rows were" };
+                fit.tell(&Event::Warning(&format!("{left_out} {rows} left out of epoch {}; the first: {first}", session.epochs)));
+            }
             track.rows = 0;
             track.tally = Tally::default();
             let epoch = Epoch {
@@ -343,6 +351,7 @@ impl Trainer {
                 learning_rate: session.rate,
                 seconds: epoch_start.elapsed().as_secs_f64(),
                 examples_per_s: (tally.rows - before) as f64 / learnt.as_secs_f64().max(1e-9),
+                left_out,
             };
             session.learning.observe(&epoch)?;
             history.steps = session.step;
