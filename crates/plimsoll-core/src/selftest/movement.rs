@@ -61,7 +61,7 @@ pub(super) fn rows(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
             parts.push(s.graph.add_one(Op::Rows(Rows { from, to }), &[x])?);
         }
         let y = s.graph.add_one(Op::Concat(Concat { axis: 0 }), &parts)?;
-        cases.push(s.finish_forward(name, &[parts[0], parts[1], y])?);
+        cases.push(s.finish_forward(name, &[parts[0], y])?);
     }
     Ok(cases)
 }

@@ -5,6 +5,7 @@
 //! channel instead.
 
 mod channels;
+mod chunks;
 mod depthwise;
 mod forward;
 mod grad_filter;
@@ -12,8 +13,8 @@ mod grad_input;
 mod patches;
 mod target;
 
+pub(crate) use chunks::sums_go_on;
 pub use forward::{forward, forward_with, forward_workspace};
-pub(crate) use grad_filter::sums_go_on;
 pub use grad_filter::{grad_filter, grad_filter_with, grad_filter_workspace};
 pub use grad_input::{grad_input, grad_input_with, grad_input_workspace};
 pub use patches::InHalves;

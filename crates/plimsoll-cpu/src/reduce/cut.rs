@@ -80,12 +80,15 @@ pub(crate) fn sums_go_on(rows: usize, columns: usize, piece: usize) -> bool {
     piece.is_multiple_of(unit(rows, columns).0)
 }
 
+/// What is done for a task, by its number and the worker's.
+type Task<'a> = dyn Fn(usize, usize) + Sync + 'a;
+
 impl Reducer {
     /// Adds up chunk after chunk.
     ///
     /// # Safety
     /// As for [`Reducer::run`].
-    pub(super) unsafe fn in_order(&self, run: &dyn Fn(usize, &(dyn Fn(usize, usize) + Sync))) {
+    pub(super) unsafe fn in_order(&self, run: &dyn for<'a> Fn(usize, &'a Task<'a>)) {
         let (layout, chunks) = (&self.layout, self.cut.chunks);
         let (groups, blocks, columns) = (layout.groups(), layout.column_blocks(), layout.columns);
         let results = groups * columns;

@@ -2,7 +2,7 @@
 //!
 //! The shape becomes rows of neighbouring columns that are reduced together; rows and columns are cut by shape alone, so sums have the
 //! same bits at any number of threads. Many numbers are summed in many lanes, lanes are brought together by halves, and long lanes
-//! are cut, so that rounding errors grow slowly. Sums over a batch are cut by its rows, whose number does not matter ([`cut`]).
+//! are cut, so that rounding errors grow slowly. Sums over a batch are cut by its rows, whose number does not matter (`cut.rs`).
 
 mod cut;
 mod fold;

@@ -6,7 +6,7 @@ use crate::error::Result;
 use plimsoll_core::Bytes;
 use plimsoll_core::graph::Graph;
 use plimsoll_core::op::Op;
-use plimsoll_core::plan::{layout, split};
+use plimsoll_core::plan::{layout, sketch, split};
 use plimsoll_core::step::Role;
 use std::borrow::Cow;
 
@@ -31,7 +31,7 @@ pub(super) fn planned_graphs<'a>(request: &Request<'a>, micro_batch: usize) -> R
     if !request.in_pieces {
         return Ok(Cow::Borrowed(graphs));
     }
-    let arena = |role: Role, graph: &Graph| layout(&[(role, graph.clone())], micro_batch, request.device).map(|plan| plan.arena);
+    let arena = |role: Role, graph: &Graph| sketch(&[(role, graph.clone())], micro_batch, request.device).map(|plan| plan.arena);
     let in_pieces = |(role, graph): &(Role, Graph)| -> Result<Option<Graph>> {
         let pieces = split::pieces(graph, micro_batch, request.device, MOST_PIECES);
         let cut = pieces.and_then(|pieces| split::split(graph, micro_batch, request.device, pieces));
