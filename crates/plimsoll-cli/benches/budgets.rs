@@ -25,7 +25,7 @@ const NETWORKS: [(&str, u64, &[&str]); 6] = [
     ("resnet18", 256, &["model.input=[128, 128, 3]", "model.width=0.25"]),
     ("mobilenet-v1", 96, &["model.input=[128, 128, 3]", "model.width=0.5"]),
     ("unet", 64, &["model.input=[128, 128, 3]", "model.width=0.125"]),
-    ("vit-tiny", 24, &["model.input=[112, 112, 3]"]),
+    ("vit-tiny", 32, &["model.input=[112, 112, 3]"]),
     ("lstm", 768, &[]),
 ];
 
