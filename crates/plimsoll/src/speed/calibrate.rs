@@ -2,7 +2,7 @@
 
 use super::Speeds;
 use super::kind::kind;
-use super::measure::Stopwatch;
+use super::measure::{FLUSH, Stopwatch};
 use crate::config::Config;
 use crate::devices::Opened;
 use crate::error::Result;
@@ -17,7 +17,7 @@ const MOST: Bytes = Bytes::mib(24);
 /// Networks of the zoo whose steps are taken apart, with their rows: convolutions on large and small images with few and many channels,
 /// by channel, and back up again; products, attention, normalisation; recurrent layers. Small, so that other load on the machine is unlikely
 /// to hit every run of a node.
-const NETWORKS: [(&str, usize, &[&str]); 19] = [
+const NETWORKS: [(&str, usize, &[&str]); 22] = [
     ("cifar-cnn", 16, &[]),
     ("char-gpt", 1, &["model.context=128"]),
     ("resnet18", 2, &["model.input=[64, 64, 3]"]),
@@ -37,6 +37,9 @@ const NETWORKS: [(&str, usize, &[&str]); 19] = [
     ("lstm", 8, &[]),
     ("densenet121", 1, &["model.input=[64, 64, 3]"]),
     ("efficientnet-b0", 2, &["model.input=[64, 64, 3]"]),
+    ("lstm", 96, &[]),
+    ("gru", 96, &[]),
+    ("unet", 8, &["model.input=[128, 128, 3]", "model.width=0.125"]),
 ];
 
 /// Measures a device: a few seconds, and less memory than [`memory`]. Whatever was not reached within the limit is judged by its likes.
@@ -73,8 +76,8 @@ pub fn calibrate(device: Arc<dyn Device>, limit: Duration) -> Result<Speeds> {
 
 /// The most memory that calibrating takes of the host.
 pub fn memory() -> Bytes {
-    // What stays, the arena, the batch, and the graphs.
-    Bytes(3 * MOST.0) + Bytes::mib(24)
+    // What stays, the arena, the batch, what empties the caches, and the graphs.
+    Bytes(3 * MOST.0) + FLUSH + Bytes::mib(24)
 }
 
 /// Sizes that differ by less than this, as the logarithm of a ratio, are not measured twice.
