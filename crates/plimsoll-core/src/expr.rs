@@ -1,4 +1,6 @@
-//! Pointwise expressions: small arithmetic programs applied to every element of a tensor, and their derivatives.
+//! Pointwise expressions: small arithmetic programs applied to every element of a tensor.
+
+mod derivative;
 
 use crate::random::StepRandom;
 use std::collections::HashMap;
@@ -154,64 +156,6 @@ impl Expr {
             values.push(value);
         }
         self.roots.iter().map(|root| values[*root as usize]).collect()
-    }
-
-    /// How the results change with the inputs: an expression whose result `i` is the derivative with respect to input `wanted[i]`.
-    ///
-    /// Its inputs are this expression's `arity` inputs, then its results, then the gradient of each result. A result is read
-    /// rather than computed again, so that a function whose slope follows from its value (ReLU, sigmoid, …) needs no input;
-    /// except where `faithful` says that its type cannot hold what was computed.
-    pub fn derivative(&self, arity: usize, wanted: &[usize], faithful: &[bool]) -> Expr {
-        let outputs = self.roots.len();
-        Expr::build_many(|e| {
-            let mut values: Vec<TermId> = Vec::with_capacity(self.terms.len());
-            for (id, term) in self.terms.iter().enumerate() {
-                let result = (0..outputs).find(|result| self.roots[*result] as usize == id && faithful[*result]);
-                let value = match (result, *term) {
-                    (_, Term::Input(i)) => e.input(i),
-                    (_, Term::Const(bits)) => e.constant(f32::from_bits(bits)),
-                    (Some(result), _) => e.input((arity + result) as u16),
-                    (_, Term::Random(stream)) => e.random(stream),
-                    (_, Term::Coordinate(axis)) => e.coordinate(axis),
-                    (_, Term::Unary(op, a)) => e.unary(op, values[a as usize]),
-                    (_, Term::Binary(op, a, b)) => e.binary(op, values[a as usize], values[b as usize]),
-                    (_, Term::Select(c, a, b)) => e.select(values[c as usize], values[a as usize], values[b as usize]),
-                };
-                values.push(value);
-            }
-            let zero = e.constant(0.0);
-            let mut slopes: Vec<TermId> = vec![zero; self.terms.len()];
-            for (result, root) in self.roots.iter().enumerate() {
-                let gradient = e.input((arity + outputs + result) as u16);
-                slopes[*root as usize] = e.binary(Binary::Add, slopes[*root as usize], gradient);
-            }
-            for (id, term) in self.terms.iter().enumerate().rev() {
-                let slope = slopes[id];
-                if slope == zero {
-                    continue;
-                }
-                let mut add = |target: TermId, amount: TermId| {
-                    slopes[target as usize] = e.binary(Binary::Add, slopes[target as usize], amount);
-                };
-                match *term {
-                    Term::Unary(op, a) => add(a, op.slope(e, values[a as usize], values[id], slope)),
-                    Term::Binary(op, a, b) => {
-                        let (for_a, for_b) = op.slopes(e, values[a as usize], values[b as usize], values[id], slope);
-                        add(a, for_a);
-                        add(b, for_b);
-                    }
-                    Term::Select(c, a, b) => {
-                        add(a, e.select(values[c as usize], slope, zero));
-                        add(b, e.select(values[c as usize], zero, slope));
-                    }
-                    Term::Input(_) | Term::Const(_) | Term::Random(_) | Term::Coordinate(_) => {}
-                }
-            }
-            wanted
-                .iter()
-                .map(|i| self.terms.iter().position(|term| *term == Term::Input(*i as u16)).map_or(zero, |term| slopes[term]))
-                .collect()
-        })
     }
 
     /// Writes this expression into another one, where `input` says what stands for each input.
@@ -418,27 +362,6 @@ impl Unary {
             Unary::Erf => erf(x),
         }
     }
-
-    /// `slope` times the derivative at `x`, where the function has the value `y`.
-    fn slope(self, e: &ExprBuilder, x: TermId, y: TermId, slope: TermId) -> TermId {
-        let one = e.constant(1.0);
-        match self {
-            Unary::Neg => e.unary(Unary::Neg, slope),
-            Unary::Abs => e.mul(slope, e.unary(Unary::Sign, x)),
-            Unary::Sign | Unary::Floor => e.constant(0.0),
-            Unary::Exp => e.mul(slope, y),
-            Unary::Log => e.div(slope, x),
-            Unary::Sqrt => e.div(e.mul(slope, e.constant(0.5)), y),
-            Unary::Recip => e.unary(Unary::Neg, e.mul(slope, e.mul(y, y))),
-            Unary::Tanh => e.mul(slope, e.sub(one, e.mul(y, y))),
-            Unary::Sigmoid => e.mul(slope, e.mul(y, e.sub(one, y))),
-            Unary::Softplus => e.mul(slope, e.unary(Unary::Sigmoid, x)),
-            Unary::Erf => {
-                let bell = e.unary(Unary::Exp, e.unary(Unary::Neg, e.mul(x, x)));
-                e.mul(slope, e.mul(e.constant(std::f32::consts::FRAC_2_SQRT_PI), bell))
-            }
-        }
-    }
 }
 
 impl Binary {
@@ -459,39 +382,6 @@ impl Binary {
             Binary::Less => truth(a < b),
             Binary::LessEq => truth(a <= b),
             Binary::Equal => truth(a == b),
-        }
-    }
-
-    /// `slope` times the two partial derivatives at (`a`, `b`), where the function has the value `y`.
-    fn slopes(self, e: &ExprBuilder, a: TermId, b: TermId, y: TermId, slope: TermId) -> (TermId, TermId) {
-        let zero = e.constant(0.0);
-        match self {
-            Binary::Add => (slope, slope),
-            Binary::Sub => (slope, e.unary(Unary::Neg, slope)),
-            Binary::Mul => (e.mul(slope, b), e.mul(slope, a)),
-            Binary::Div => (e.div(slope, b), e.unary(Unary::Neg, e.div(e.mul(slope, y), b))),
-            // Against a constant the result alone tells which side won, and the input need not be kept.
-            Binary::Max if e.number(b).is_some() => (e.select(e.binary(Binary::Less, b, y), slope, zero), zero),
-            Binary::Min if e.number(b).is_some() => (e.select(e.binary(Binary::Less, y, b), slope, zero), zero),
-            Binary::Max => {
-                let second = e.binary(Binary::Less, a, b);
-                (e.select(second, zero, slope), e.select(second, slope, zero))
-            }
-            Binary::Min => {
-                let second = e.binary(Binary::Less, b, a);
-                (e.select(second, zero, slope), e.select(second, slope, zero))
-            }
-            Binary::Pow => {
-                let lower = e.binary(Binary::Pow, a, e.sub(b, e.constant(1.0)));
-                let for_a = e.mul(slope, e.mul(b, lower));
-                if e.number(b).is_some() {
-                    return (for_a, zero);
-                }
-                // At an exponent or a base of zero the formulas give NaN, though the slopes are zero.
-                let for_b = e.mul(slope, e.mul(y, e.unary(Unary::Log, a)));
-                (e.select(b, for_a, zero), e.select(a, for_b, zero))
-            }
-            Binary::Less | Binary::LessEq | Binary::Equal => (zero, zero),
         }
     }
 }
