@@ -1,12 +1,11 @@
 //! Batches of images in pieces, on the device: whatever is cut, a step learns the same bits.
 
-use super::planned::{Draw, after_steps, answer, assert_sound, learning, placed};
+use super::planned::{Draw, after_steps, alike, answer, learning};
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::graph::{Init, StateKind};
 use plimsoll_core::ops::{AvgPool, Conv2d, MaxPool, Reduction, Window};
+use plimsoll_core::plan::check_same;
 use plimsoll_core::plan::split::{pieces, split};
-use plimsoll_core::plan::{check_same, layout, sequence};
-use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, DType, Device, Graph, GraphError, Op, Shape, TensorType, ValueId};
 use plimsoll_cpu::CpuDevice;
 use std::sync::Arc;
@@ -110,13 +109,8 @@ fn pieces_of_a_batch_learn_the_same_bits_in_fewer_bytes() {
         cut += 1;
         let sums = |graph: &Graph| graph.nodes().filter(|(_, node)| matches!(&node.op, Op::Conv2d(_))).count();
         several += usize::from(sums(&in_pieces) > asked + sums(&graph));
-        let free = layout(&[(Role::Step, graph.clone())], rows, &*device).unwrap();
-        let parts = placed(sequence(&in_pieces, rows, &*device).unwrap(), rows, &*device);
-        assert_sound(&parts, &graph, &*device);
-        smaller += usize::from(parts.arena < free.arena);
-        let arena = parts.arena.0;
-        let wanted = after_steps(&device, free);
-        assert_eq!(after_steps(&device, parts), wanted, "seed {seed}");
+        let (arena, less, wanted) = alike(&graph, &in_pieces, rows, &device, seed);
+        smaller += usize::from(less);
         let limit = Bytes(arena * (60 + draw.below(40) as u64) / 100);
         if let Some(plan) = answer(&in_pieces, &graph, rows, &device, limit) {
             assert_eq!(after_steps(&device, plan), wanted, "seed {seed}, with values computed again");

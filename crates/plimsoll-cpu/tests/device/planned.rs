@@ -154,8 +154,11 @@ pub(crate) fn placed(found: Sequenced, rows: usize, device: &dyn Device) -> Plan
     layout_sequenced(vec![(Role::Step, found)], rows, device).unwrap()
 }
 
+/// What steps leave: the loss and every state.
+pub(crate) type Left = (Vec<u8>, Vec<Vec<u8>>);
+
 /// The bytes of the loss and of all states after two steps with the whole batch and one with less.
-pub(crate) fn after_steps(device: &Arc<dyn Device>, plan: Plan) -> (Vec<u8>, Vec<Vec<u8>>) {
+pub(crate) fn after_steps(device: &Arc<dyn Device>, plan: Plan) -> Left {
     let ledger = Ledger::new("host", None);
     let rows = plan.rows;
     let mut executor = Executor::new(device.clone(), Arc::new(plan), &ledger).unwrap();
@@ -178,6 +181,17 @@ pub(crate) fn after_steps(device: &Arc<dyn Device>, plan: Plan) -> (Vec<u8>, Vec
         bytes
     };
     (losses, states.iter().enumerate().map(read).collect())
+}
+
+/// A graph in pieces leaves what the whole one leaves. Gives its arena, whether that is the smaller one, and what both leave.
+pub(crate) fn alike(graph: &Graph, in_pieces: &Graph, rows: usize, device: &Arc<dyn Device>, seed: u32) -> (u64, bool, Left) {
+    let free = layout(&[(Role::Step, graph.clone())], rows, &**device).unwrap();
+    let parts = placed(sequence(in_pieces, rows, &**device).unwrap(), rows, &**device);
+    assert_sound(&parts, graph, &**device);
+    let (arena, less) = (parts.arena.0, parts.arena < free.arena);
+    let wanted = after_steps(device, free);
+    assert_eq!(after_steps(device, parts), wanted, "seed {seed}");
+    (arena, less, wanted)
 }
 
 /// Fits a graph into a limit, and looks at all that must hold of the answer. Gives the plan, if there is one.
@@ -240,13 +254,8 @@ fn pieces_of_the_rows_learn_the_same_bits_in_fewer_bytes() {
         check_same(&graph, &in_pieces, &*device, rows).unwrap();
         assert!(split(&graph, rows, &*device, 3).is_none(), "512 rows do not fall into 3 pieces");
         cut += 1;
-        let free = layout(&[(Role::Step, graph.clone())], rows, &*device).unwrap();
-        let parts = placed(sequence(&in_pieces, rows, &*device).unwrap(), rows, &*device);
-        assert_sound(&parts, &graph, &*device);
-        smaller += usize::from(parts.arena < free.arena);
-        let arena = parts.arena.0;
-        let wanted = after_steps(&device, free);
-        assert_eq!(after_steps(&device, parts), wanted, "seed {seed}");
+        let (arena, less, wanted) = alike(&graph, &in_pieces, rows, &device, seed);
+        smaller += usize::from(less);
         let limit = Bytes(arena * (40 + draw.below(60) as u64) / 100);
         if let Some(plan) = answer(&in_pieces, &graph, rows, &device, limit) {
             assert_eq!(plan.certificate().programs[0].pieces, most);
