@@ -1,7 +1,7 @@
 //! The feed: batches, made by one or more threads ahead of the consumer.
 
 use crate::block::BlockLayout;
-use crate::cache::Store;
+use crate::decode_room::DecodeRoom;
 use crate::dataset::{Parallelism, Prefetch};
 use crate::memory::{AlignedBuf, SlotMemory};
 use crate::meter::Meter;
@@ -31,7 +31,7 @@ pub struct Feed {
     batch: usize,
     ring: Arc<Ring>,
     workers: Vec<JoinHandle<()>>,
-    store: Option<Arc<Store>>,
+    room: Option<Arc<DecodeRoom>>,
     meter: Arc<Meter>,
     padder: Option<Arc<Padder>>,
     /// The slot batches are being handed out from.
@@ -216,7 +216,7 @@ impl Feed {
         };
         let meter = Arc::new(Meter::default());
         let mut work = Vec::with_capacity(plan.geometry.workers);
-        let mut kept = None;
+        let mut room = None;
         if recipe.stream.is_some() {
             let rows = StreamWork::new(&recipe, plan.geometry.room, ledger, plan.geometry.chunk_rows)?;
             work.push(Worker::Stream(Box::new(StreamRows {
@@ -228,11 +228,9 @@ impl Feed {
                 cardinality: recipe.cardinality,
             })));
         } else {
-            let store = recipe.store(plan.geometry.cache_rows)?;
-            kept = store.clone();
-            work.extend(
-                (0..plan.geometry.workers).map(|_| Worker::Rows(Box::new(Work::new(&recipe, plan.geometry, store.as_ref(), &meter)))),
-            );
+            room = recipe.decode_room(plan.geometry)?;
+            let rows = |_| Worker::Rows(Box::new(Work::new(&recipe, plan.geometry, room.as_ref(), &meter)));
+            work.extend((0..plan.geometry.workers).map(rows));
         }
         let mixer = recipe.mix.as_ref().map(|mix| mix.mixer(&recipe.schema, plan.batch)).transpose()?.map(Arc::new);
         let adapts = Adapts { workers: recipe.parallelism == Parallelism::Auto, slots: recipe.prefetch == Prefetch::Auto };
@@ -245,7 +243,7 @@ impl Feed {
             layout,
             batch: plan.batch,
             workers: Vec::with_capacity(work.len()),
-            store: kept,
+            room,
             meter,
             padder,
             current: None,
@@ -331,7 +329,7 @@ impl Feed {
             consumer_waited: busy.consumer_waited,
             workers_waited: busy.workers_waited,
             times: self.meter.times(),
-            cache_given_up: self.store.as_ref().and_then(|store| store.given_up()),
+            cache_given_up: self.room.as_ref().and_then(|room| room.store()?.given_up()),
         }
     }
 

@@ -41,7 +41,9 @@ pub(crate) struct Geometry {
     pub chunk_rows: usize,
     /// Threads that make rows.
     pub workers: usize,
-    /// What each of them may use for one file; nothing where there are none.
+    /// What files are decoded in, by all of them together; nothing where there are none.
+    pub decode: Bytes,
+    /// What a single file may take: at most that, and what a cache in memory can give way.
     pub max_item: Bytes,
     /// Rows that have a place in the cache.
     pub cache_rows: u64,
@@ -55,18 +57,29 @@ impl Geometry {
     /// Only the buffers of maps, for blocks of so many rows.
     pub fn of_block(rows: usize) -> Geometry {
         let room = Room { lean: true, limit: None, ahead: 0 };
-        let (slots, max_item) = (0, Bytes::ZERO);
         Geometry {
-            slots,
+            slots: 0,
             batches_per_slot: 1,
             slot_rows: rows,
             chunk_rows: rows,
             workers: 1,
-            max_item,
+            decode: Bytes::ZERO,
+            max_item: Bytes::ZERO,
             cache_rows: 0,
             resident: false,
             room,
         }
+    }
+
+    /// The same with a single thread.
+    pub fn alone(self, recipe: &Recipe) -> Geometry {
+        Geometry { workers: 1, decode: decode_room(recipe, 1, AUTO_ITEM), ..self }.bounded(recipe)
+    }
+
+    /// The same with what a single file may take of all that there is.
+    pub fn bounded(self, recipe: &Recipe) -> Geometry {
+        let there = self.decode + kept_bytes(recipe, self.cache_rows);
+        Geometry { max_item: recipe.max_item.unwrap_or(AUTO_ITEM).min(there), ..self }
     }
 
     /// Rows that a worker takes at a time. One alone takes a whole slot, which saves it the locks in between.
@@ -83,11 +96,13 @@ pub(crate) fn smallest(recipe: &Recipe, batch: usize) -> Geometry {
         slot_rows: slot_rows(recipe, batch, 1),
         chunk_rows: 1,
         workers: 1,
-        max_item: max_item(recipe, LEAST_ITEM),
+        decode: decode_room(recipe, 1, LEAST_ITEM),
+        max_item: Bytes::ZERO,
         cache_rows: flags_only(recipe),
         resident: false,
         room: Room { lean: true, limit: None, ahead: 0 },
     }
+    .bounded(recipe)
 }
 
 /// What is fastest, where memory is no question.
@@ -133,21 +148,23 @@ pub(crate) fn for_speed(recipe: &Recipe, batch: usize) -> Result<Geometry, DataE
         Parallelism::Auto if sweeps => thread::available_parallelism().map_or(1, usize::from).min(AUTO_SLOTS - 1),
         Parallelism::Auto => 1,
     };
-    let max_item = max_item(recipe, AUTO_ITEM);
-    if workers as u128 * (u128::from(max_item.0) + chunk_rows as u128 * u128::from(work_row.0)) > ABSURD {
+    let each = if recipe.item().is_some() { recipe.max_item.unwrap_or(AUTO_ITEM) } else { Bytes::ZERO };
+    if workers as u128 * (u128::from(each.0) + chunk_rows as u128 * u128::from(work_row.0)) > ABSURD {
         return absurd(format!("{workers} threads with their buffers"));
     }
-    Ok(Geometry {
+    let geometry = Geometry {
         slots,
         batches_per_slot,
         slot_rows,
         chunk_rows,
         workers,
-        max_item,
+        decode: decode_room(recipe, workers, AUTO_ITEM),
+        max_item: Bytes::ZERO,
         cache_rows: flags_only(recipe),
         resident: false,
         room: Room { lean: false, limit: None, ahead: 0 },
-    })
+    };
+    Ok(geometry.bounded(recipe))
 }
 
 /// Whether rows are small, lie all over a file and go straight to the slot, so that many can be read in one sweep.
@@ -156,10 +173,10 @@ fn sweeps(recipe: &Recipe) -> bool {
     recipe.is_gathered() && recipe.source.wants_ascending() && straight && recipe.source.schema().row_bytes() < Bytes::kib(4)
 }
 
-/// What a file may take, if there are any.
-fn max_item(recipe: &Recipe, unless_said: Bytes) -> Bytes {
+/// What so many threads decode in, if each may take `each`; but what was said for one file is there for one.
+fn decode_room(recipe: &Recipe, workers: usize, each: Bytes) -> Bytes {
     match recipe.item() {
-        Some(_) => recipe.max_item.unwrap_or(unless_said),
+        Some(_) => (recipe.max_item.map_or(each, |said| said.min(each)) * workers as u64).max(recipe.max_item.unwrap_or_default()),
         None => Bytes::ZERO,
     }
 }
@@ -172,12 +189,12 @@ fn flags_only(recipe: &Recipe) -> u64 {
     }
 }
 
-/// How many rows a cache in memory can have in what is left under the limit.
-pub(crate) fn cached_rows(recipe: &Recipe, left: Option<Bytes>) -> u64 {
-    let (Some(cache @ Cache::Memory), Some(item)) = (&recipe.cache, recipe.item()) else { return 0 };
-    let rows = recipe.span.end - recipe.span.start;
-    let room = left.map_or(u64::MAX, |left| left.0 / cache.row_bytes(item.output.row_bytes()).0.max(1));
-    rows.min(room)
+/// What so many rows in the cache take in memory, apart from their flags.
+pub(crate) fn kept_bytes(recipe: &Recipe, rows: u64) -> Bytes {
+    match (&recipe.cache, recipe.item()) {
+        (Some(cache), Some(item)) => cache.kept_bytes(item.output.row_bytes()) * rows,
+        _ => Bytes::ZERO,
+    }
 }
 
 /// Without a limit, a source whose rows take more than this is read again and again.
@@ -230,19 +247,21 @@ pub(crate) fn shrink(recipe: &Recipe, batch: usize, geometry: Geometry) -> Geome
 }
 
 /// Decoding takes nearly all the time, so all threads are kept as long as possible: first goes what only unusually large files need, then
-/// batches made ahead, then what large files need.
+/// what is ready beside the batch being made, then what large files need, then the slot that is filled while another is used.
 fn shrink_files(recipe: &Recipe, batch: usize, geometry: Geometry) -> Geometry {
     let floors = [Bytes::mib(16), Bytes::mib(8), LEAST_ITEM];
-    let slots = [AUTO_SLOTS, 1, 1];
-    for (floor, slots) in floors.into_iter().zip(slots) {
-        if recipe.max_item.is_none() && geometry.max_item > floor {
-            return Geometry { max_item: Bytes(geometry.max_item.0 / 2).max(floor), ..geometry };
+    let slots = [AUTO_SLOTS, 2, 1];
+    for (each, slots) in floors.into_iter().zip(slots) {
+        let floor = decode_room(recipe, geometry.workers, each);
+        if geometry.decode > floor {
+            return Geometry { decode: Bytes(geometry.decode.0 / 2).max(floor), ..geometry }.bounded(recipe);
         }
         if geometry.slots > slots || geometry.batches_per_slot > 1 {
             return shrink_ring(recipe, batch, geometry);
         }
     }
-    Geometry { workers: geometry.workers - 1, ..geometry }
+    let workers = geometry.workers - 1;
+    Geometry { workers, decode: decode_room(recipe, workers, LEAST_ITEM), ..geometry }.bounded(recipe)
 }
 
 fn ring_can(geometry: Geometry) -> bool {
@@ -259,4 +278,28 @@ fn shrink_ring(recipe: &Recipe, batch: usize, geometry: Geometry) -> Geometry {
         return Geometry { batches_per_slot, slot_rows, chunk_rows: geometry.chunk_rows.min(slot_rows.max(1)), ..geometry };
     }
     Geometry { slots: geometry.slots - 1, ..geometry }
+}
+
+/// Rows in the cache, in what is left under a limit. A row from the cache takes a tenth of the time of one that is decoded, so a cache that
+/// can have all rows gets the room for that before slots and before files larger than usual, which it gives way to where it must; one
+/// that cannot gets what large files would.
+pub(crate) fn with_cache(recipe: &Recipe, geometry: Geometry, left: impl Fn(Geometry) -> Option<Bytes>) -> Geometry {
+    let (Some(cache @ Cache::Memory), Some(item)) = (&recipe.cache, recipe.item()) else { return geometry };
+    let rows = recipe.span.end - recipe.span.start;
+    let row = cache.row_bytes(item.output.row_bytes()).0.max(1);
+    let fill = |each: Bytes, slots: usize| {
+        // What was asked for is left alone, and what one file may take has to be there, in one place or the other.
+        let slots = if recipe.prefetch == Prefetch::Auto { geometry.slots.min(slots) } else { geometry.slots };
+        let decode = geometry.decode.min(each * geometry.workers as u64);
+        let leaner = Geometry { slots, decode, ..geometry };
+        let cache_rows = left(leaner).map_or(rows, |left| rows.min(left.0 / row));
+        let filled = Geometry { cache_rows, ..leaner }.bounded(recipe);
+        (filled.max_item == recipe.max_item.unwrap_or(filled.max_item)).then_some(filled)
+    };
+    let all = geometry.slots;
+    let steps = [(AUTO_ITEM, all), (Bytes::mib(16), all), (Bytes::mib(8), all), (Bytes::mib(8), 2), (LEAST_ITEM, 2), (LEAST_ITEM, 1)];
+    let filled = steps.map(|(each, slots)| fill(each, slots));
+    let whole = filled.iter().flatten().find(|filled| filled.cache_rows == rows);
+    let first_that_works = || [filled[2], filled[1], filled[0]].into_iter().flatten().next();
+    whole.copied().or_else(first_that_works).unwrap_or(geometry)
 }

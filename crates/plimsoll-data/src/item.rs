@@ -1,9 +1,8 @@
 //! Rows that are files: read, decoded and brought to one size, straight to where the row goes.
 
-use crate::cache::Store;
+use crate::decode_room::{DecodeRoom, item_bytes};
 use crate::image::resample::{From, Resampler};
 use crate::image::{self, Probe};
-use crate::memory::PAGE;
 use crate::meter::Meter;
 use crate::ops::{self, Decode, Fit, ItemStep, Method, Part};
 use crate::source::Source;
@@ -68,10 +67,10 @@ impl ItemRecipe {
         Some(ItemRecipe { decode, flips: flips.collect::<Option<_>>()?, end, output, factor: None })
     }
 
-    /// The tables of a kernel.
+    /// The tables of a kernel, and the name of its file.
     pub fn kernel_bytes(&self) -> Bytes {
         let bytes = |(height, width, method)| Resampler::bytes(method, height, width, self.decode.channels.count());
-        self.end.resize().map_or(Bytes::ZERO, bytes) + Bytes(image::jpeg::Decoder::BYTES as u64)
+        self.end.resize().map_or(Bytes::ZERO, bytes) + Bytes((image::jpeg::Decoder::BYTES + PATH) as u64)
     }
 }
 
@@ -81,11 +80,11 @@ pub(crate) struct ItemKernel {
     recipe: ItemRecipe,
     resampler: Option<Resampler>,
     baseline: image::jpeg::Decoder,
-    store: Option<Arc<Store>>,
+    /// Where files and their pixels have their memory, and where rows are kept.
+    room: Arc<DecodeRoom>,
     meter: Arc<Meter>,
     path: PathBuf,
-    /// The file, then its pixels. Grows to what the largest item needed, never above the cap.
-    region: Vec<u8>,
+    /// What a single file may take.
     cap: Bytes,
     epoch: u64,
 }
@@ -93,15 +92,12 @@ pub(crate) struct ItemKernel {
 /// Longer than any path the system opens.
 const PATH: usize = 4096;
 
-/// The part of the cap that the path and rounding to pages may take.
-pub(crate) const ITEM_OVERHEAD: Bytes = Bytes::kib(16);
-
 impl ItemKernel {
-    pub fn new(source: Arc<dyn Source>, recipe: ItemRecipe, cap: Bytes, store: Option<Arc<Store>>, meter: Arc<Meter>) -> ItemKernel {
+    pub fn new(source: Arc<dyn Source>, recipe: ItemRecipe, cap: Bytes, room: Arc<DecodeRoom>, meter: Arc<Meter>) -> ItemKernel {
         let channels = recipe.decode.channels.count();
         let resampler = recipe.end.resize().map(|(height, width, method)| Resampler::new(method, height, width, channels));
         let (baseline, path) = (image::jpeg::Decoder::new(), PathBuf::with_capacity(PATH));
-        ItemKernel { source, recipe, resampler, baseline, store, meter, path, region: Vec::new(), cap, epoch: 0 }
+        ItemKernel { source, recipe, resampler, baseline, room, meter, path, cap, epoch: 0 }
     }
 
     pub fn set_epoch(&mut self, epoch: u64) {
@@ -110,13 +106,15 @@ impl ItemKernel {
 
     /// Writes one row.
     pub fn run(&mut self, row: u64, out: &mut [u8]) -> Result<(), DataError> {
-        let Some(store) = self.store.clone() else { return self.make(row, out) };
+        if self.room.store().is_none() {
+            return self.make(row, out);
+        }
         let start = Instant::now();
-        let found = store.read(row, out)?;
+        let found = self.room.find(row, out)?;
         Meter::add(&self.meter.cache, start);
         if !found {
             self.make(row, out)?;
-            store.write(row, out)?;
+            self.room.keep(row, out)?;
         }
         Ok(())
     }
@@ -142,18 +140,21 @@ impl ItemKernel {
         let probe = image::probe(&file, path, part)?;
         let channels = self.recipe.decode.channels;
         let transposed = self.recipe.decode.orient && probe.orientation.is_transposed();
-        let room = Room::new(&probe, channels.count(), transposed, self.recipe.end);
-        let cap = self.cap - ITEM_OVERHEAD;
-        let needed = room.total(&probe);
-        if needed > u128::from(cap.0) {
-            let needed = Bytes(u64::try_from(needed).unwrap_or(u64::MAX)) + ITEM_OVERHEAD;
+        let parts = Parts::new(&probe, channels.count(), transposed, self.recipe.end);
+        let needed = item_bytes(parts.total(), probe.work);
+        if needed > u128::from(self.cap.0) {
+            let needed = Bytes(u64::try_from(needed).unwrap_or(u64::MAX));
             return Err(DataError::TooLarge { path: path.clone(), width: probe.width, height: probe.height, needed, cap: self.cap });
         }
-        make_room(&mut self.region, room.region() as usize, (cap - probe.work).get());
-        let (encoded, rest) = self.region.split_at_mut(room.file as usize);
-        let (pixels, rest) = rest.split_at_mut(room.pixels as usize);
-        let (turned, rest) = rest.split_at_mut(room.turned as usize);
-        let (weights, lines) = rest.split_at_mut(room.weights as usize);
+        let mut start = self.meter.lap_read(start);
+        let (mut lent, waited) = self.room.enter(parts.total() as usize, probe.work);
+        if waited {
+            start = self.meter.lap_room(start);
+        }
+        let (encoded, rest) = lent.region.split_at_mut(parts.file as usize);
+        let (pixels, rest) = rest.split_at_mut(parts.pixels as usize);
+        let (turned, rest) = rest.split_at_mut(parts.turned as usize);
+        let (weights, lines) = rest.split_at_mut(parts.weights as usize);
         file.read_exact_at(encoded, base).map_err(|error| DataError::io("read", path, error))?;
         let start = self.meter.lap_read(start);
 
@@ -218,8 +219,8 @@ impl ItemKernel {
     }
 }
 
-/// What one item takes, in wide numbers because a header may promise anything.
-struct Room {
+/// The memory of one item, in wide numbers because a header may promise anything.
+struct Parts {
     file: u128,
     pixels: u128,
     turned: u128,
@@ -229,12 +230,12 @@ struct Room {
     lines: u128,
 }
 
-impl Room {
-    fn new(probe: &Probe, channels: usize, transposed: bool, end: End) -> Room {
+impl Parts {
+    fn new(probe: &Probe, channels: usize, transposed: bool, end: End) -> Parts {
         let size = if transposed { (probe.width, probe.height) } else { (probe.height, probe.width) };
         let words = end.resize().map_or(0, |(height, width, method)| Resampler::words(method, size, (height, width), channels));
         let area = probe.width as u128 * probe.height as u128;
-        Room {
+        Parts {
             file: u128::from(probe.file.0),
             pixels: area * probe.channels.max(channels) as u128,
             turned: if transposed { area * channels as u128 } else { 0 },
@@ -243,22 +244,8 @@ impl Room {
         }
     }
 
-    fn region(&self) -> u128 {
+    fn total(&self) -> u128 {
         self.file + self.pixels + self.turned + self.weights + self.lines
-    }
-
-    fn total(&self, probe: &Probe) -> u128 {
-        self.region() + u128::from(probe.work.0)
-    }
-}
-
-/// Makes `region` at least `wanted` long and at most `most`: a little longer than needed, so that it does not grow with every item that is
-/// slightly larger than all before.
-fn make_room(region: &mut Vec<u8>, wanted: usize, most: usize) {
-    if region.len() < wanted || region.len() > most {
-        // Given back before the new one is taken: the two never exist together.
-        *region = Vec::new();
-        *region = vec![0; (wanted + wanted / 4).next_multiple_of(PAGE).min(most).max(wanted)];
     }
 }
 

@@ -37,6 +37,7 @@ compile_error!("files are little endian and blocks are copied from them as they 
 mod block;
 mod cache;
 mod dataset;
+mod decode_room;
 mod error;
 mod feed;
 mod flows;

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 #[derive(Default)]
 pub(crate) struct Meter {
     pub read: AtomicU64,
+    /// Waiting until there is room for a file.
+    pub room: AtomicU64,
     pub decode: AtomicU64,
     pub resize: AtomicU64,
     pub cache: AtomicU64,
@@ -29,6 +31,10 @@ impl Meter {
         lap(&self.read, start)
     }
 
+    pub fn lap_room(&self, start: Instant) -> Instant {
+        lap(&self.room, start)
+    }
+
     pub fn lap_decode(&self, start: Instant) -> Instant {
         lap(&self.decode, start)
     }
@@ -45,6 +51,7 @@ impl Meter {
     pub fn times(&self) -> Vec<(&'static str, Duration)> {
         let counters = [
             ("read", &self.read),
+            ("waiting for room", &self.room),
             ("decode", &self.decode),
             ("resize", &self.resize),
             ("cache", &self.cache),

@@ -117,11 +117,11 @@ impl Dataset {
                 stages = cost(&recipe, geometry)?;
             }
         }
-        // The cache gets what nothing else has a use for.
+        // What nothing else has a use for.
         let left = limit.map(|limit| limit - total(&stages));
         geometry.resident = geometry::resident(&recipe, left);
         let left = left.map(|left| if geometry.resident { left - recipe.source.resident_bytes() } else { left });
-        geometry.cache_rows += geometry::cached_rows(&recipe, left);
+        geometry = geometry::with_cache(&recipe, geometry, |leaner| Some(left? + saved(&recipe, geometry, leaner)));
         stages = cost(&recipe, geometry)?;
         Ok(PipelinePlan { total: total(&stages), stages, minimum, geometry, batch })
     }
@@ -135,7 +135,7 @@ pub(crate) fn cost(recipe: &Recipe, geometry: Geometry) -> Result<Vec<(String, B
 
 /// The same, with who reserves it.
 pub(crate) fn holdings(recipe: &Recipe, geometry: Geometry) -> Result<Vec<Held>, DataError> {
-    let Geometry { slots, slot_rows, chunk_rows, workers, max_item, cache_rows, resident, .. } = geometry;
+    let Geometry { slots, slot_rows, chunk_rows, workers, decode, max_item, cache_rows, resident, .. } = geometry;
     let each = workers as u64;
     let stacks = if workers == 1 { "producer stack".to_string() } else { format!("{workers} worker stacks") };
     let mut stages = vec![Held::here(stacks, PRODUCER_STACK * each)];
@@ -158,7 +158,7 @@ pub(crate) fn holdings(recipe: &Recipe, geometry: Geometry) -> Result<Vec<Held>,
         hold("shuffle".into(), Bytes((chunk_rows * per_row) as u64) * each);
     }
     if recipe.item().is_some() {
-        hold(format!("decode ({workers} × {max_item})"), max_item * each);
+        hold(format!("decode (each ≤ {max_item})"), decode);
     }
     for (map, column) in recipe.maps.iter().zip(recipe.schema.columns()) {
         let steps = map.steps.iter().map(|step| {
@@ -174,6 +174,12 @@ pub(crate) fn holdings(recipe: &Recipe, geometry: Geometry) -> Result<Vec<Held>,
     }
     hold("staging ring".into(), slot_bytes(&recipe.schema, slot_rows) * slots as u64);
     Ok(stages)
+}
+
+/// What the second holds less than the first, in its ring and for decoding.
+fn saved(recipe: &Recipe, geometry: Geometry, leaner: Geometry) -> Bytes {
+    let ring = slot_bytes(&recipe.schema, geometry.slot_rows) * (geometry.slots - leaner.slots) as u64;
+    ring + (geometry.decode - leaner.decode)
 }
 
 pub(crate) fn total(stages: &[(String, Bytes)]) -> Bytes {

@@ -1,6 +1,8 @@
 //! A data set's stages checked and put in the order they are carried out: rows chosen, read, mapped, batched.
 
 use crate::cache::{Cache, Fingerprint, Store};
+use crate::decode_room::DecodeRoom;
+use crate::geometry::{self, Geometry};
 use crate::dataset::{Dataset, Parallelism, Prefetch, Stage};
 use crate::item::ItemRecipe;
 use crate::mix::Mix;
@@ -114,10 +116,13 @@ impl Recipe {
         self.maps.iter().find_map(|column| column.item.as_ref())
     }
 
-    /// The cache at work, if there is one, with places for some rows.
-    pub fn store(&self, rows: u64) -> Result<Option<Arc<Store>>, DataError> {
-        let (Some(cache), Some(item)) = (&self.cache, self.item()) else { return Ok(None) };
-        Ok(Some(Arc::new(Store::open(cache, self, item.output.row_bytes().get(), rows)?)))
+    /// Where files are decoded and kept, if there are any.
+    pub fn decode_room(&self, geometry: Geometry) -> Result<Option<Arc<DecodeRoom>>, DataError> {
+        let Some(item) = self.item() else { return Ok(None) };
+        let rows = geometry.cache_rows;
+        let store = self.cache.as_ref().map(|cache| Store::open(cache, self, item.output.row_bytes().get(), rows)).transpose()?;
+        let cache = geometry::kept_bytes(self, rows);
+        Ok(Some(Arc::new(DecodeRoom::new(geometry.decode, cache, geometry.workers, store.map(Arc::new)))))
     }
 
     /// All that cached rows depend on.

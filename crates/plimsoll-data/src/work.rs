@@ -2,7 +2,7 @@
 
 use crate::DataError;
 use crate::block::{BlockMut, ColumnMut, Rows, recycle};
-use crate::cache::Store;
+use crate::decode_room::DecodeRoom;
 use crate::feed::message_of;
 use crate::geometry::Geometry;
 use crate::item::ItemKernel;
@@ -76,7 +76,7 @@ struct PathStep {
 
 impl Work {
     /// Allocates what [`cost`](crate::plan::cost) counts for one worker, apart from its stack.
-    pub fn new(recipe: &Recipe, geometry: Geometry, store: Option<&Arc<Store>>, meter: &Arc<Meter>) -> Work {
+    pub fn new(recipe: &Recipe, geometry: Geometry, room: Option<&Arc<DecodeRoom>>, meter: &Arc<Meter>) -> Work {
         let rows = geometry.chunk_rows;
         let gathered = || Gathered { rows: vec![0; rows], ascending: vec![0; if recipe.source.wants_ascending() { rows } else { 0 }] };
         Work {
@@ -87,7 +87,7 @@ impl Work {
             scratch: AlignedBuf::new(recipe.source.scratch_bytes(rows).get()),
             chunk_rows: rows,
             gathered: recipe.is_gathered().then(gathered),
-            paths: (0..recipe.maps.len()).map(|column| Path::new(recipe, column, geometry, store, meter)).collect(),
+            paths: (0..recipe.maps.len()).map(|column| Path::new(recipe, column, geometry, room, meter)).collect(),
             columns: Vec::with_capacity(recipe.maps.len()),
             tolerate: recipe.tolerate.clone(),
         }
@@ -216,7 +216,7 @@ impl Gathered {
 }
 
 impl Path {
-    pub fn new(recipe: &Recipe, column: usize, geometry: Geometry, store: Option<&Arc<Store>>, meter: &Arc<Meter>) -> Path {
+    pub fn new(recipe: &Recipe, column: usize, geometry: Geometry, room: Option<&Arc<DecodeRoom>>, meter: &Arc<Meter>) -> Path {
         let (rows, map) = (geometry.chunk_rows, &recipe.maps[column]);
         let buffers = map.steps.iter().filter(|step| !step.in_place).map(|step| AlignedBuf::new(step.input.row_bytes().get() * rows));
         let bound = map.steps.iter().map(|step| PathStep {
@@ -224,10 +224,9 @@ impl Path {
             in_place: step.in_place,
             row_bytes: step.input.row_bytes().get(),
         });
-        let item = map
-            .item
-            .as_ref()
-            .map(|item| ItemKernel::new(Arc::clone(&recipe.source), item.clone(), geometry.max_item, store.cloned(), Arc::clone(meter)));
+        let item = map.item.as_ref().zip(room).map(|(item, room)| {
+            ItemKernel::new(Arc::clone(&recipe.source), item.clone(), geometry.max_item, Arc::clone(room), Arc::clone(meter))
+        });
         let written = map.item.as_ref().map_or(&recipe.source.schema().columns()[column], |item| &item.output);
         Path { item, row_bytes: written.row_bytes().get(), buffers: buffers.collect(), steps: bound.collect() }
     }

@@ -5,7 +5,7 @@ mod pictures;
 use pictures::{Folder, epochs, picture, png, twelve};
 use plimsoll_core::{Bytes, Ledger};
 use plimsoll_data::ops::{Method, center_crop, decode, flip_left_right, random_crop, resize, scale};
-use plimsoll_data::{Cache, Dataset, Feed, Options, Shuffle, Split};
+use plimsoll_data::{Cache, Dataset, Feed, Options, Parallelism, Prefetch, Shuffle, Split};
 use std::fs;
 use std::path::PathBuf;
 
@@ -40,7 +40,7 @@ fn a_cache_that_may_choose_keeps_what_is_the_same_in_each_epoch_and_fits() {
     assert_eq!(auto.plan(None).unwrap().cached_rows(), 12);
     assert_eq!(epochs(&auto, None, 3).unwrap(), epochs(&memory, None, 3).unwrap());
     // As many rows as there is room for.
-    let rest = auto.plan(None).unwrap().total() - Bytes(7 * 193);
+    let rest = auto.plan(None).unwrap().minimum() + Bytes(5 * 193);
     assert_eq!(auto.plan(Some(rest)).unwrap().cached_rows(), 5);
     // Lots that are drawn before all are of one size, numbers, and streams: nothing is kept, and nothing is wrong.
     let turned = folder.data().map("x", [decode(), flip_left_right(1), resize(8, 8, Method::Area)]).cache(Cache::Auto).batch(4);
@@ -73,6 +73,51 @@ fn every_epoch_is_the_same_whichever_cache_and_however_much_fits() {
     assert_eq!(epochs(&filed, None, 3).unwrap(), whole);
     assert_eq!(left(&folder), ["images.plc"]);
     assert_eq!(epochs(&filed, None, 3).unwrap(), whole);
+}
+
+#[test]
+fn a_cache_that_can_have_all_rows_has_them_before_slots_and_large_files_get_more() {
+    let folder = twelve();
+    let data = |slots| {
+        let data = folder.data().map("x", [decode(), resize(256, 256, Method::Bilinear), scale(1.0 / 255.0)]);
+        data.parallelism(Parallelism::Threads(2)).cache(Cache::Memory).batch(4).prefetch(slots)
+    };
+    let plan = |limit| data(Prefetch::Auto).plan(Some(limit)).unwrap();
+    insta::assert_snapshot!(plan(Bytes::mib(16)), @"
+    2 worker stacks            1.00 MiB
+    names                         132 B
+    decode (each ≤ 10.2 MiB)   8.00 MiB
+    map x                       542 KiB
+    cache (12 of 12 rows)      2.25 MiB
+    staging ring               3.00 MiB
+    total                      14.8 MiB  (1 slots of 1 × 4 rows; least that works: 7.76 MiB)
+    ");
+    // The more there is, the more of it is for what else makes a pipeline fast.
+    for (limit, slots, rows) in [(14, 1, 7), (15, 1, 12), (18, 2, 12), (28, 2, 12), (29, 3, 12), (100, 3, 12)] {
+        let plan = plan(Bytes::mib(limit));
+        assert!(plan.total() <= Bytes::mib(limit));
+        assert_eq!((plan.slots(), plan.cached_rows()), (slots, rows), "{limit} MiB");
+    }
+    // Slots that were asked for are left alone.
+    let asked = data(Prefetch::Batches(2)).plan(Some(Bytes::mib(27))).unwrap();
+    assert_eq!((asked.slots(), asked.cached_rows()), (3, 12));
+    // An item that was asked for can be decoded, whatever else there is.
+    let large = data(Prefetch::Auto).max_item(Bytes::mib(9)).plan(Some(Bytes::mib(16))).unwrap();
+    assert_eq!(large.cached_rows(), 12, "{large}");
+
+    let mut feed = Feed::start(&data(Prefetch::Auto), &plan(Bytes::mib(16)), &Ledger::new("host", Some(Bytes::mib(16))), Options::default()).unwrap();
+    while feed.next().unwrap().is_some() {}
+    fs::remove_dir_all(folder.path().join("data")).unwrap();
+    while feed.next().unwrap().is_some() {}
+}
+
+#[test]
+fn a_picture_larger_than_all_there_is_is_refused_with_both_numbers() {
+    let folder = twelve();
+    folder.write("cat/00.png", &png(&picture(1900, 1900, 7), 1900, 1900, png::ColorType::Rgb));
+    let data = build(&folder).parallelism(Parallelism::Threads(1)).cache(Cache::Memory);
+    let error = epochs(&data, Some(Bytes::mib(8)), 1).unwrap_err();
+    insta::assert_snapshot!(folder.text(error), @"FOLDER/data/cat/00.png is 1900 × 1900 pixels and takes 14.4 MiB to read and decode, but a single item may take 4.01 MiB; raise max_item or the memory limit, or make the picture smaller");
 }
 
 #[test]

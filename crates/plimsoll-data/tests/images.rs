@@ -218,33 +218,33 @@ fn the_plan_states_each_stage() {
     let folder = twelve();
     let data = folder.data().shuffle(Shuffle::seed(7)).map("x", ops).parallelism(Parallelism::Threads(2)).batch(4);
     insta::assert_snapshot!(data.plan(None).unwrap(), @"
-    2 worker stacks        1.00 MiB
-    names                     132 B
-    shuffle                    16 B
-    decode (2 × 128 MiB)    256 MiB
-    map x                   107 KiB
-    staging ring            432 KiB
-    total                   258 MiB  (3 slots of 3 × 4 rows; least that works: 4.60 MiB)
+    2 worker stacks           1.00 MiB
+    names                        132 B
+    shuffle                       16 B
+    decode (each ≤ 128 MiB)    256 MiB
+    map x                      115 KiB
+    staging ring               432 KiB
+    total                      258 MiB  (3 slots of 3 × 4 rows; least that works: 4.60 MiB)
     ");
     insta::assert_snapshot!(data.plan(Some(Bytes::mib(20))).unwrap(), @"
-    2 worker stacks         1.00 MiB
-    names                      132 B
-    shuffle                     16 B
-    decode (2 × 8.00 MiB)   16.0 MiB
-    map x                    107 KiB
-    staging ring             144 KiB
-    total                   17.2 MiB  (3 slots of 1 × 4 rows; least that works: 4.60 MiB)
+    2 worker stacks            1.00 MiB
+    names                         132 B
+    shuffle                        16 B
+    decode (each ≤ 16.0 MiB)   16.0 MiB
+    map x                       115 KiB
+    staging ring                144 KiB
+    total                      17.3 MiB  (3 slots of 1 × 4 rows; least that works: 4.60 MiB)
     ");
-    insta::assert_snapshot!(data.plan(Some(Bytes::mib(4))).unwrap_err(), @"the input pipeline cannot run in 4.00 MiB: it needs at least 4.60 MiB (producer stack 512 KiB, names 132 B, shuffle 8 B, decode (1 × 4.00 MiB) 4.00 MiB, map x 53.5 KiB, staging ring 48.1 KiB); raise the limit or lower the batch size");
+    insta::assert_snapshot!(data.plan(Some(Bytes::mib(4))).unwrap_err(), @"the input pipeline cannot run in 4.00 MiB: it needs at least 4.60 MiB (producer stack 512 KiB, names 132 B, shuffle 8 B, decode (each ≤ 4.00 MiB) 4.00 MiB, map x 57.5 KiB, staging ring 48.1 KiB); raise the limit or lower the batch size");
     let capped = data.max_item(Bytes::mib(1));
     insta::assert_snapshot!(capped.plan(None).unwrap(), @"
-    2 worker stacks         1.00 MiB
-    names                      132 B
-    shuffle                     16 B
-    decode (2 × 1.00 MiB)   2.00 MiB
-    map x                    107 KiB
-    staging ring             432 KiB
-    total                   3.53 MiB  (3 slots of 3 × 4 rows; least that works: 1.60 MiB)
+    2 worker stacks            1.00 MiB
+    names                         132 B
+    shuffle                        16 B
+    decode (each ≤ 1.00 MiB)   2.00 MiB
+    map x                       115 KiB
+    staging ring                432 KiB
+    total                      3.53 MiB  (3 slots of 3 × 4 rows; least that works: 1.60 MiB)
     ");
 }
 

@@ -1,54 +1,99 @@
 //! Rows kept in memory.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 /// Some rows from a first one on; which of them are there is filled in as they are made.
 pub(crate) struct MemoryStore {
     first: u64,
+    rows: usize,
     row_bytes: usize,
     shard_rows: usize,
-    shards: Vec<Mutex<Vec<u8>>>,
-    present: Vec<AtomicBool>,
+    shards: Vec<Mutex<Shard>>,
 }
 
-/// Rows share a lock by the megabyte: few enough locks, and rarely two workers at one.
+/// Rows that share a lock, and come and go together.
+struct Shard {
+    present: Vec<bool>,
+    /// Nothing, or as many bytes as its rows have.
+    bytes: Vec<u8>,
+}
+
+/// What became of a row that was to be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// It was kept, or is none of those that are.
+    Done,
+    /// So many bytes have to be there first: those of the rows around it.
+    Needs(u64),
+}
+
+/// Rows are held by the megabyte: few enough locks, and rarely two workers at one.
 const SHARD: usize = 1 << 20;
 
 impl MemoryStore {
+    /// Holds no row, only flags that say so.
     pub fn new(first: u64, rows: u64, row_bytes: usize) -> MemoryStore {
         let rows = rows as usize;
         let shard_rows = (SHARD / row_bytes.max(1)).max(1);
-        let shards = (0..rows.div_ceil(shard_rows))
-            .map(|shard| Mutex::new(vec![0; shard_rows.min(rows - shard * shard_rows) * row_bytes]))
-            .collect();
-        MemoryStore { first, row_bytes, shard_rows, shards, present: (0..rows).map(|_| AtomicBool::new(false)).collect() }
+        let shard = |shard: usize| Shard { present: vec![false; shard_rows.min(rows - shard * shard_rows)], bytes: Vec::new() };
+        let shards = (0..rows.div_ceil(shard_rows)).map(|number| Mutex::new(shard(number))).collect();
+        MemoryStore { first, rows, row_bytes, shard_rows, shards }
     }
 
     pub fn read(&self, row: u64, out: &mut [u8]) -> bool {
-        let Some(index) = self.index(row) else { return false };
-        let found = self.present[index].load(Ordering::Acquire);
-        if found {
-            self.with(index, |kept| out.copy_from_slice(kept));
+        let Some((shard, at)) = self.place(row) else { return false };
+        let shard = self.lock(shard);
+        if shard.present[at] {
+            out.copy_from_slice(&shard.bytes[at * self.row_bytes..][..self.row_bytes]);
         }
-        found
+        shard.present[at]
     }
 
-    pub fn write(&self, row: u64, bytes: &[u8]) {
-        if let Some(index) = self.index(row) {
-            self.with(index, |kept| kept.copy_from_slice(bytes));
-            self.present[index].store(true, Ordering::Release);
+    pub fn write(&self, row: u64, bytes: &[u8]) -> Place {
+        let Some((shard, at)) = self.place(row) else { return Place::Done };
+        let mut shard = self.lock(shard);
+        if shard.bytes.is_empty() {
+            return Place::Needs((shard.present.len() * self.row_bytes) as u64);
         }
+        shard.bytes[at * self.row_bytes..][..self.row_bytes].copy_from_slice(bytes);
+        shard.present[at] = true;
+        Place::Done
     }
 
-    fn index(&self, row: u64) -> Option<usize> {
-        let index = row.checked_sub(self.first)? as usize;
-        (index < self.present.len()).then_some(index)
+    /// Takes the memory for a row and those around it; not if it is there.
+    pub fn begin(&self, row: u64) -> bool {
+        let Some((shard, _)) = self.place(row) else { return false };
+        let mut shard = self.lock(shard);
+        let begins = shard.bytes.is_empty();
+        if begins {
+            shard.bytes = vec![0; shard.present.len() * self.row_bytes];
+        }
+        begins
     }
 
-    fn with(&self, index: usize, act: impl FnOnce(&mut [u8])) {
+    /// Frees at least so many bytes, or all there are; says how many.
+    pub fn give_way(&self, bytes: u64) -> u64 {
+        let mut freed = 0;
+        for shard in (0..self.shards.len()).rev() {
+            if freed >= bytes {
+                break;
+            }
+            let mut shard = self.lock(shard);
+            freed += shard.bytes.len() as u64;
+            shard.present.fill(false);
+            shard.bytes = Vec::new();
+        }
+        freed
+    }
+
+    /// The shard of a row, and its place there.
+    fn place(&self, row: u64) -> Option<(usize, usize)> {
+        let index = usize::try_from(row.checked_sub(self.first)?).ok().filter(|&index| index < self.rows)?;
+        Some((index / self.shard_rows, index % self.shard_rows))
+    }
+
+    fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
         // A row is copied whole or its flag is not set, so a panic elsewhere is no reason to stop.
-        let mut shard = self.shards[index / self.shard_rows].lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        act(&mut shard[index % self.shard_rows * self.row_bytes..][..self.row_bytes]);
+        self.shards[shard].lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

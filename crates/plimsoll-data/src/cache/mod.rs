@@ -14,6 +14,7 @@ use file::{FileStore, OnFull};
 use memory::MemoryStore;
 
 pub(crate) use fingerprint::Fingerprint;
+pub(crate) use memory::Place;
 
 /// Where decoded rows are kept after they were made for the first time. See [`Dataset::cache`](crate::Dataset::cache).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +22,8 @@ pub enum Cache {
     /// In memory where that can be: after everything that is the same in each epoch, as bytes, and as many rows as the plan has room for.
     /// Where nothing is decoded, or what is decoded differs from epoch to epoch before all are of one size, nothing is kept.
     Auto,
-    /// In memory, as many rows as the plan has room for; the others are decoded each time.
+    /// In memory, as many rows as the plan has room for; the others are decoded each time. A picture that needs more than the plan keeps for
+    /// decoding takes it from the cache, whose rows come back as they are made again.
     Memory,
     /// In a file, which is served only to the data it was made from.
     File(PathBuf),
@@ -87,11 +89,22 @@ impl Cache {
     /// What keeping one row takes in memory.
     pub(crate) fn row_bytes(&self, row: Bytes) -> Bytes {
         // A flag that says whether it is there.
-        if self.path().is_some() { Bytes(1) } else { row + Bytes(1) }
+        self.kept_bytes(row) + Bytes(1)
+    }
+
+    /// The row itself of that.
+    pub(crate) fn kept_bytes(&self, row: Bytes) -> Bytes {
+        if self.path().is_some() { Bytes::ZERO } else { row }
     }
 }
 
 impl Store {
+    /// One in memory, by itself.
+    #[cfg(test)]
+    pub fn in_memory(first: u64, rows: u64, row_bytes: usize) -> Store {
+        Store::Memory(MemoryStore::new(first, rows, row_bytes))
+    }
+
     /// Opens the cache of a data set for the first `rows` rows it covers.
     pub fn open(cache: &Cache, recipe: &Recipe, row_bytes: usize, rows: u64) -> Result<Store, DataError> {
         let first = recipe.span.start;
@@ -117,13 +130,26 @@ impl Store {
     }
 
     /// Keeps a row, if there is a place for it.
-    pub fn write(&self, row: u64, bytes: &[u8]) -> Result<(), DataError> {
+    pub fn write(&self, row: u64, bytes: &[u8]) -> Result<Place, DataError> {
         match self {
-            Store::Memory(store) => {
-                store.write(row, bytes);
-                Ok(())
-            }
-            Store::File(store) => store.write(row, bytes),
+            Store::Memory(store) => Ok(store.write(row, bytes)),
+            Store::File(store) => store.write(row, bytes).map(|()| Place::Done),
+        }
+    }
+
+    /// Takes the memory that a row said it needs; not if it is there.
+    pub fn begin(&self, row: u64) -> bool {
+        match self {
+            Store::Memory(store) => store.begin(row),
+            Store::File(_) => false,
+        }
+    }
+
+    /// Gives up rows until so many bytes are free, or none is left; says how many bytes they were.
+    pub fn give_way(&self, bytes: u64) -> u64 {
+        match self {
+            Store::Memory(store) => store.give_way(bytes),
+            Store::File(_) => 0,
         }
     }
 }

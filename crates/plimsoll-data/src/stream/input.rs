@@ -130,8 +130,7 @@ fn way(data: &Dataset, recipe: &Recipe, room: Room) -> Result<Way, DataError> {
     if recipe.stream.is_some() {
         return Ok(Way::Stream);
     }
-    let mut geometry = if room.lean { geometry::smallest(recipe, 1) } else { geometry::for_speed(recipe, rows)? };
-    geometry.workers = 1;
+    let geometry = if room.lean { geometry::smallest(recipe, 1) } else { geometry::for_speed(recipe, rows)?.alone(recipe) };
     Ok(Way::Here(Geometry { slots: 0, chunk_rows: geometry.chunk_rows.min(rows), ..geometry }))
 }
 
@@ -303,9 +302,9 @@ struct Here {
 
 impl Here {
     fn new(recipe: &Recipe, geometry: Geometry) -> Result<Here, DataError> {
-        let store = recipe.store(geometry.cache_rows)?;
+        let room = recipe.decode_room(geometry)?;
         Ok(Here {
-            work: Work::new(recipe, geometry, store.as_ref(), &Arc::new(Meter::default())),
+            work: Work::new(recipe, geometry, room.as_ref(), &Arc::new(Meter::default())),
             rows: recipe.rows,
             place: recipe.rows,
             columns: Columns::new(&recipe.schema, geometry.chunk_rows),

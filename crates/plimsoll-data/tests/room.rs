@@ -1,0 +1,72 @@
+//! Files and the cache share what there is: a picture larger than usual is decoded where the cache was, and never is more taken than planned.
+
+mod pictures;
+
+use pictures::{Folder, picture, png};
+use plimsoll_core::budget::CountingAllocator;
+use plimsoll_core::{Bytes, Ledger};
+use plimsoll_data::ops::{Method, decode, resize};
+use plimsoll_data::{Cache, Dataset, Feed, Options, Parallelism, Prefetch};
+
+#[global_allocator]
+static HEAP: CountingAllocator = CountingAllocator::new();
+
+/// Room in which all rows are kept, but not while the giant is decoded as well.
+const LIMIT: Bytes = Bytes::mib(27);
+
+/// So many small pictures, and last a giant that takes more than the plan keeps for decoding.
+fn folder(small: usize) -> Folder {
+    let folder = Folder::new();
+    for number in 0..small {
+        let file = png(&picture(20, 20, number as u8), 20, 20, png::ColorType::Rgb);
+        folder.write(&format!("one/{number:03}.png"), &file);
+    }
+    folder.write("one/z-giant.png", &png(&picture(1900, 1900, 7), 1900, 1900, png::ColorType::Rgb));
+    folder
+}
+
+fn data(folder: &Folder, threads: usize) -> Dataset {
+    let data = folder.data().map("x", [decode(), resize(128, 128, Method::Bilinear)]).cache(Cache::Memory);
+    data.parallelism(Parallelism::Threads(threads)).batch(8).prefetch(Prefetch::Batches(1))
+}
+
+/// One test, because the heap is that of the whole process.
+#[test]
+fn the_cache_gives_way_to_a_giant_and_nothing_is_above_the_plan() {
+    let folder = folder(290);
+    let rows = |feed: &mut Feed| {
+        let mut rows = Vec::new();
+        while let Some(batch) = feed.next().unwrap() {
+            rows.extend(batch.column(0).iter().step_by(997).copied());
+        }
+        rows
+    };
+    let start = |data: &Dataset, limit| {
+        let plan = data.plan(limit).unwrap();
+        (Feed::start(data, &plan, &Ledger::new("host", limit), Options::default()).unwrap(), plan)
+    };
+    // The limited ones first: the heap remembers its peak.
+    let mut expected: Option<Vec<u8>> = None;
+    for threads in [2, 1] {
+        let data = data(&folder, threads);
+        let before = HEAP.live();
+        let (mut feed, plan) = start(&data, Some(LIMIT));
+        assert_eq!(plan.cached_rows(), 291);
+        let mut epoch = |feed: &mut Feed| {
+            let rows = rows(feed);
+            assert!(*expected.get_or_insert_with(|| rows.clone()) == rows);
+        };
+        (0..4).for_each(|_| epoch(&mut feed));
+        // Names of files in work, the books, and this test.
+        let taken = HEAP.peak() - before;
+        assert!(taken <= plan.total() + Bytes::kib(256), "{threads} threads: {taken} of {plan}");
+        assert!(taken >= Bytes::mib(18), "the giant and most of the cache were there together: {taken}");
+        if threads == 1 {
+            // What gave way came back in the second epoch.
+            std::fs::rename(folder.path().join("data"), folder.path().join("away")).unwrap();
+            epoch(&mut feed);
+            std::fs::rename(folder.path().join("away"), folder.path().join("data")).unwrap();
+        }
+    }
+    assert!(Some(rows(&mut start(&data(&folder, 1), None).0)) == expected);
+}
