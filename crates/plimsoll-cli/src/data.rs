@@ -59,7 +59,7 @@ struct SourceArgs {
     #[arg(required_unless_present = "source")]
     config: Option<PathBuf>,
 
-    /// A plain source instead of a configuration: image_folder, webdataset, npy, npz, csv, parquet, text, tfrecord
+    /// A plain source instead of a configuration: image_folder, image_files, webdataset, npy, npz, csv, parquet, text, tfrecord
     #[arg(long, value_name = "KIND", requires = "path", conflicts_with = "config")]
     source: Option<String>,
 

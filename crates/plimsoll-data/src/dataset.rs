@@ -5,14 +5,14 @@ use crate::mix::Mix;
 use crate::ops::Op;
 use crate::order::{self, Order, Reorder, Shuffle};
 use crate::source::{
-    self, Counted, Csv, CsvSpec, Digits, Feature, Function, ImageFolder, Npy, Random, RandomSpec, RowMut, Shapes, ShapesSpec, Source,
-    Split, Tensor, Tensors, Text, TfRecord, Vocabulary, WebDataset,
+    self, Counted, Csv, CsvSpec, Digits, Feature, Function, ImageFiles, ImageFolder, Npy, Random, RandomSpec, RowMut, Shapes, ShapesSpec,
+    Source, Split, Tensor, Tensors, Text, TfRecord, Vocabulary, WebDataset,
 };
 use crate::stream::{Ignored, Spec};
 use crate::{DataError, Schema};
 use plimsoll_core::Bytes;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// A source and the stages its rows pass. Building one reads nothing but headers; a clone shares the source.
@@ -207,12 +207,22 @@ impl Dataset {
     /// ```
     pub fn tfrecord(pattern: impl AsRef<Path>, features: &[(&str, Feature)]) -> Result<Dataset, DataError> {
         let files = source::files(pattern)?;
-        let is_packed = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "gz" || extension == "gzip");
-        match files.iter().any(is_packed) {
-            true if files.iter().all(is_packed) => source::gzipped(&files, features),
+        match files.iter().any(|path| source::is_packed(path)) {
+            true if files.iter().all(|path| source::is_packed(path)) => source::gzipped(&files, features),
             true => Err(DataError::Stage("some of the TFRecord files are packed and some are not; read them apart".into())),
             false => Ok(Dataset::from(TfRecord::open(&files, features)?)),
         }
+    }
+
+    /// The pictures that match a pattern with `*`, `?`, `[abc]` and `**`, sorted by name: `x` the picture. As an image folder, it needs
+    /// [`decode`](crate::ops::decode).
+    ///
+    /// ```
+    /// let none = plimsoll_data::Dataset::image_files("no/such/**/*.jpg");
+    /// assert_eq!(none.unwrap_err().to_string(), "no file matches no/such/**/*.jpg; correct the path or the pattern");
+    /// ```
+    pub fn image_files(pattern: impl AsRef<Path>) -> Result<Dataset, DataError> {
+        Ok(Dataset::from_source(Arc::new(ImageFiles::open(pattern.as_ref())?)))
     }
 
     /// Samples of the WebDataset tar files that match a pattern: `x` the picture, `y` i32 its class. As an image folder, it needs

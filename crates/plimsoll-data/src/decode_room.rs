@@ -74,6 +74,11 @@ impl DecodeRoom {
         self.store.as_ref()
     }
 
+    /// Whether an item of so many bytes takes more than there is for files.
+    pub fn is_giant(&self, bytes: u128) -> bool {
+        bytes > u128::from(self.files)
+    }
+
     /// Waits until there is room, and takes it. What [`item_bytes`] says must not be more than there is in all. The second is whether there
     /// was any waiting.
     pub fn enter(&self, region: usize, work: Bytes) -> (Lent<'_>, bool) {
@@ -102,14 +107,15 @@ impl DecodeRoom {
         self.store.as_ref().map_or(Ok(false), |store| store.read(row, out))
     }
 
-    /// Keeps a row, where there is room for it now. A row that is not kept is made again.
-    pub fn keep(&self, row: u64, bytes: &[u8]) -> Result<(), DataError> {
+    /// Keeps a row, where there is room for it now. A row that is not kept is made again. `dear` is one that the cache had to give way to: if
+    /// it gave way with others, they would take turns for ever.
+    pub fn keep(&self, row: u64, bytes: &[u8], dear: bool) -> Result<(), DataError> {
         let Some(store) = &self.store else { return Ok(()) };
-        if let Place::Needs(room) = store.write(row, bytes)?
+        if let Place::Needs(room) = store.write(row, bytes, dear)?
             && self.grow_cache(store, row, room)
         {
             // Unless it had to give way again meanwhile.
-            store.write(row, bytes)?;
+            store.write(row, bytes, dear)?;
         }
         Ok(())
     }
@@ -117,7 +123,7 @@ impl DecodeRoom {
     /// Takes memory for the cache, which is counted before it exists, unless files need it.
     fn grow_cache(&self, store: &Store, row: u64, bytes: u64) -> bool {
         let mut state = self.lock();
-        if state.came > state.let_in || state.cached + bytes > self.all - self.files {
+        if state.cached + bytes > self.all - self.files {
             return false;
         }
         if self.free(&state) < bytes {

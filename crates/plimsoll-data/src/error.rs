@@ -212,6 +212,20 @@ pub enum DataError {
         /// The file, and the byte the row begins at, where the source knows.
         at: Option<(PathBuf, u64)>,
     },
+    /// What user code said of a row.
+    #[error("{op} failed on column `{column}` in row {row}{}: {problem}; correct the row or the function, or leave it out", place(.at))]
+    Function {
+        /// The operation.
+        op: String,
+        /// The column.
+        column: String,
+        /// The row of the source, counted from 0.
+        row: u64,
+        /// What it said.
+        problem: String,
+        /// The file, and the byte the row begins at, where the source knows.
+        at: Option<(PathBuf, u64)>,
+    },
     /// A number that is none.
     #[error("column `{column}` holds {value} in row {row}{}; correct the row or leave it out", place(.at))]
     NotFinite {
@@ -276,7 +290,7 @@ pub enum DataError {
 impl DataError {
     /// The same, with where in its file the row is.
     pub(crate) fn located(mut self, locate: impl FnOnce(u64) -> Option<(PathBuf, u64)>) -> DataError {
-        if let DataError::NotFinite { row, at, .. } | DataError::Label { row, at, .. } = &mut self {
+        if let DataError::NotFinite { row, at, .. } | DataError::Label { row, at, .. } | DataError::Function { row, at, .. } = &mut self {
             *at = locate(*row);
         }
         self

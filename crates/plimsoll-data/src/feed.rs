@@ -1,8 +1,8 @@
 //! The feed: batches, made by one or more threads ahead of the consumer.
 
 use crate::block::BlockLayout;
-use crate::decode_room::DecodeRoom;
 use crate::dataset::{Parallelism, Prefetch};
+use crate::decode_room::DecodeRoom;
 use crate::memory::{AlignedBuf, SlotMemory};
 use crate::meter::Meter;
 use crate::mix::Mixer;

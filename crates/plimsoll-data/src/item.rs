@@ -107,19 +107,20 @@ impl ItemKernel {
     /// Writes one row.
     pub fn run(&mut self, row: u64, out: &mut [u8]) -> Result<(), DataError> {
         if self.room.store().is_none() {
-            return self.make(row, out);
+            return self.make(row, out).map(|_| ());
         }
         let start = Instant::now();
         let found = self.room.find(row, out)?;
         Meter::add(&self.meter.cache, start);
         if !found {
-            self.make(row, out)?;
-            self.room.keep(row, out)?;
+            let dear = self.make(row, out)?;
+            self.room.keep(row, out, dear)?;
         }
         Ok(())
     }
 
-    fn make(&mut self, row: u64, out: &mut [u8]) -> Result<(), DataError> {
+    /// Says whether it is a giant.
+    fn make(&mut self, row: u64, out: &mut [u8]) -> Result<bool, DataError> {
         self.source.file(row, &mut self.path);
         let part = self.source.file_part(row)?;
         let made = self.make_from(row, part.clone(), out);
@@ -132,7 +133,7 @@ impl ItemKernel {
         })
     }
 
-    fn make_from(&mut self, row: u64, part: Option<Range<u64>>, out: &mut [u8]) -> Result<(), DataError> {
+    fn make_from(&mut self, row: u64, part: Option<Range<u64>>, out: &mut [u8]) -> Result<bool, DataError> {
         let start = Instant::now();
         let base = part.as_ref().map_or(0, |part| part.start);
         let path = &self.path;
@@ -215,7 +216,7 @@ impl ItemKernel {
             }
         }
         self.meter.lap_resize(start);
-        Ok(())
+        Ok(self.room.is_giant(needed))
     }
 }
 

@@ -1,9 +1,9 @@
 //! A data set's stages checked and put in the order they are carried out: rows chosen, read, mapped, batched.
 
 use crate::cache::{Cache, Fingerprint, Store};
+use crate::dataset::{Dataset, Parallelism, Prefetch, Stage};
 use crate::decode_room::DecodeRoom;
 use crate::geometry::{self, Geometry};
-use crate::dataset::{Dataset, Parallelism, Prefetch, Stage};
 use crate::item::ItemRecipe;
 use crate::mix::Mix;
 use crate::ops::{ItemStep, Op};

@@ -105,7 +105,8 @@ fn a_cache_that_can_have_all_rows_has_them_before_slots_and_large_files_get_more
     let large = data(Prefetch::Auto).max_item(Bytes::mib(9)).plan(Some(Bytes::mib(16))).unwrap();
     assert_eq!(large.cached_rows(), 12, "{large}");
 
-    let mut feed = Feed::start(&data(Prefetch::Auto), &plan(Bytes::mib(16)), &Ledger::new("host", Some(Bytes::mib(16))), Options::default()).unwrap();
+    let mut feed =
+        Feed::start(&data(Prefetch::Auto), &plan(Bytes::mib(16)), &Ledger::new("host", Some(Bytes::mib(16))), Options::default()).unwrap();
     while feed.next().unwrap().is_some() {}
     fs::remove_dir_all(folder.path().join("data")).unwrap();
     while feed.next().unwrap().is_some() {}

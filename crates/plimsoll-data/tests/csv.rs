@@ -158,3 +158,27 @@ fn a_table_that_changes_is_an_error() {
     t.csv, line 3: column `b` is "x", which is no number; choose another column or correct the row
     "#);
 }
+
+#[test]
+fn rows_that_cannot_be_used_are_named_or_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "a,b\n0,1\n1,nan\n2,3\n3,oops\n4,5,6\n5,7\n";
+    let path = file(folder.path(), "bad.csv", text);
+    let spec = CsvSpec::new().targets(["b"]).column_type("b", CsvType::Float);
+    let told = Dataset::csv(&path, &spec).unwrap_err().to_string();
+    assert!(told.ends_with("bad.csv, line 3: column `b` is nan, which nothing can be learnt from; leave the row out"), "{told}");
+    let lenient = Dataset::csv(&path, &spec.clone().lenient()).unwrap();
+    assert_eq!(column(&lenient.clone().batch(2), 0, 0, None).unwrap_err().to_string(), told, "it is an error where it is read");
+    for threads in [1, 3] {
+        let data = lenient.clone().parallelism(Parallelism::Threads(threads)).ignore_errors(3);
+        assert_eq!(floats(&data.clone().batch(2), 0).concat(), [0.0, 2.0, 5.0]);
+        let (count, named) = data.ignored();
+        assert_eq!(count, 3);
+        let lines: Vec<bool> = named.iter().zip([3, 5, 6]).map(|(name, line)| name.contains(&format!("line {line}: "))).collect();
+        assert_eq!(lines, [true; 3], "{named:?}");
+    }
+    // The scale is that of the rows that are used.
+    let csv = Csv::open(&path, &spec.standardize(Standardize::All).lenient()).unwrap();
+    let (_, mean, deviation) = csv.scales()[0];
+    assert!((mean - 7.0 / 3.0).abs() < 1e-12 && (deviation - (38.0f64 / 9.0).sqrt()).abs() < 1e-12, "{mean} {deviation}");
+}

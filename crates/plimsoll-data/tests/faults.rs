@@ -5,7 +5,7 @@ mod pictures;
 use jpeg_encoder::{ColorType, Encoder};
 use pictures::{Folder, epochs, picture, png, twelve};
 use plimsoll_core::{Bytes, DType, Ledger};
-use plimsoll_data::ops::{Method, decode, finite, resize};
+use plimsoll_data::ops::{Method, apply, decode, finite, resize};
 use plimsoll_data::{Cache, Column, DataError, Dataset, Feed, Options, Parallelism, Schema, Shuffle, Tensor};
 use std::fs;
 
@@ -138,4 +138,47 @@ fn a_cache_of_pictures_that_are_left_out_is_never_half_read() {
         assert!(!file.exists(), "it is never whole");
         assert!(!data.cache_file().unwrap().unwrap().whole);
     }
+}
+
+#[test]
+fn an_error_or_a_panic_of_a_mapped_function_names_its_row() {
+    let make = |threads| {
+        let roots = apply("root", [2], |row, x, out| {
+            assert!(row != 4, "four is too many");
+            out.copy_from_slice(&[x[0].sqrt(), row as f32]);
+            if x[0] < 0.0 { Err(format!("{} has no root", x[0])) } else { Ok(()) }
+        });
+        Dataset::range(9, -2, -1).unwrap().map("x", [roots]).parallelism(Parallelism::Threads(threads))
+    };
+    for threads in [1, 4] {
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(epochs(&make(threads).batch(3), None, 1).unwrap_err(), @"apply(root) failed on column `x` in row 4: it panicked: four is too many; correct the row or the function, or leave it out");
+            insta::assert_snapshot!(epochs(&make(threads).skip(6).batch(3), None, 1).unwrap_err(), @"apply(root) failed on column `x` in row 10: -1 has no root; correct the row or the function, or leave it out");
+        }
+        let lenient = make(threads).ignore_errors(2);
+        let kept = epochs(&lenient.clone().batch(3), None, 1).unwrap();
+        let rows = [0.0f32, 1.0, 2.0, 3.0, 5.0, 6.0, 7.0, 8.0, 9.0];
+        let expected = rows.iter().flat_map(|row| [(9.0 - row).sqrt(), *row]).flat_map(f32::to_ne_bytes).collect::<Vec<u8>>();
+        assert_eq!(kept[0], expected);
+        assert_eq!(lenient.ignored().0, 2);
+    }
+}
+
+#[test]
+fn pictures_by_pattern_are_those_of_the_folder() {
+    let folder = twelve();
+    let sized = |data: Dataset| data.map("x", [decode(), resize(8, 8, Method::Area)]).batch(4);
+    let by_pattern = || Dataset::image_files(folder.path().join("data/**/*.png")).unwrap();
+    let expected = epochs(&build(&folder).batch(4), None, 1).unwrap();
+    assert_eq!(epochs(&sized(by_pattern()), None, 1).unwrap()[0], expected[0]);
+    // Labels from somewhere else, and a cache that notices another file.
+    let labels = Dataset::from_tensor_slices([("y", Tensor::i32([12], (0..12).collect::<Vec<_>>()).unwrap())]).unwrap();
+    let pictures = by_pattern().map("x", [decode(), resize(8, 8, Method::Area)]);
+    let both = epochs(&Dataset::zip([pictures, labels]).batch(4), None, 1).unwrap();
+    assert_eq!((&both[0], both[1].len()), (&expected[0], 48));
+    let cached = || sized(by_pattern()).cache(Cache::File(folder.path().join("cache.plc")));
+    epochs(&cached(), None, 1).unwrap();
+    assert!(cached().cache_file().unwrap().unwrap().whole);
+    folder.write("cat/00.png", &png(&picture(33, 31, 3), 33, 31, png::ColorType::Rgb));
+    assert!(!cached().cache_file().unwrap().unwrap().whole);
 }

@@ -4,7 +4,7 @@ use collect::{column, complaint, floats, ints, numbers};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use plimsoll_data::ops::{Method, decode, resize};
-use plimsoll_data::source::{Feature, files};
+use plimsoll_data::source::{Feature, RecordValues, TfRecord, files};
 use plimsoll_data::{Cache, Dataset, PadTo, Parallelism, Shuffle};
 use proptest::prelude::*;
 use std::fs;
@@ -365,4 +365,51 @@ fn files_are_listed_by_pattern_and_sorted() {
     assert_eq!(listed("**/b-0?.tar"), ["b-02.tar", "sub/b-03.tar"]);
     assert_eq!(listed("c.txt"), ["c.txt"]);
     assert!(complaint(files(folder.path().join("b-[.tar")), folder.path()).starts_with("the pattern b-[.tar is wrong at character"));
+}
+
+#[test]
+fn what_records_hold_can_be_asked() {
+    let found = |name: &str| {
+        let found = TfRecord::features(reference(name)).unwrap();
+        found.into_iter().map(|feature| (feature.name, feature.values, feature.count, feature.is_picture)).collect::<Vec<_>>()
+    };
+    let examples = found("examples.tfrecord");
+    assert_eq!(found("examples.tfrecord.gz"), examples);
+    insta::assert_debug_snapshot!(examples, @r#"
+    [
+        (
+            "label",
+            Ints,
+            1,
+            false,
+        ),
+        (
+            "pixels",
+            Floats,
+            3,
+            false,
+        ),
+        (
+            "raw",
+            Bytes,
+            2,
+            false,
+        ),
+        (
+            "words",
+            Ints,
+            1,
+            false,
+        ),
+    ]
+    "#);
+    let picture = found("pictures.tfrecord").into_iter().find(|(name, ..)| name == "image/encoded").unwrap();
+    assert!(picture.1 == RecordValues::Bytes && picture.3);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cut.tfrecord");
+    fs::write(&path, &fs::read(reference("examples.tfrecord")).unwrap()[..20]).unwrap();
+    assert_eq!(
+        complaint(TfRecord::features(&path), folder.path()),
+        "cut.tfrecord, the record at byte 0: the file ends inside it; copy or write the file again"
+    );
 }

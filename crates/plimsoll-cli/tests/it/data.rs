@@ -161,6 +161,20 @@ fn a_plain_source_needs_no_configuration() {
     sandbox.write("rows.npy", crate::npy("<f4", "(6, 2)", &[0; 48]));
     let document = sandbox.json(&["data", "bench", "--source", "npy", "--path", "rows.npy", "--set", "data.batch=2", "--json"]);
     assert_eq!(document["epochs"][0]["examples"], 6);
+    sandbox.write("table.csv", "a,b\n1,2\n3,4.5\n");
+    let shown = sandbox.succeed(&["data", "inspect", "--source", "csv", "--path", "table.csv"]);
+    assert!(shown.contains("columns   x: f32[2]") && shown.contains("mean 3.750"), "{shown}");
+    let shown = sandbox.succeed(&["data", "inspect", "--source", "image_files", "--path", "pictures/*/1*.png"]);
+    assert!(shown.contains("columns   x: f32[224, 224, 3]"), "{shown}");
+    let records = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../plimsoll-data/tests/reference");
+    for (name, columns) in [
+        ("examples.tfrecord", "x: f32[3], y: i32[]"),
+        ("examples.tfrecord.gz", "x: f32[3], y: i32[]"),
+        ("pictures.tfrecord", "x: f32[224, 224, 3], y: i32[]"),
+    ] {
+        let shown = sandbox.succeed(&["data", "inspect", "--source", "tfrecord", "--path", records.join(name).to_str().unwrap()]);
+        assert!(shown.contains(&format!("columns   {columns}\n")), "{shown}");
+    }
     let refused = |arguments: &[&str]| sandbox.fail(&[&["data", "inspect"], arguments].concat()).1;
     insta::assert_snapshot!(refused(&["--source", "imagefolder", "--path", "pictures"]), @r#"error: `data.source` is "imagefolder", but should be one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset, parquet; did you mean "image_folder"?"#);
     insta::assert_snapshot!(refused(&["--source", "npy"]).lines().take(3).collect::<Vec<_>>().join("\n"), @"

@@ -14,6 +14,8 @@ pub(crate) struct MemoryStore {
 /// Rows that share a lock, and come and go together.
 struct Shard {
     present: Vec<bool>,
+    /// Whether one of them is.
+    dear: bool,
     /// Nothing, or as many bytes as its rows have.
     bytes: Vec<u8>,
 }
@@ -35,7 +37,8 @@ impl MemoryStore {
     pub fn new(first: u64, rows: u64, row_bytes: usize) -> MemoryStore {
         let rows = rows as usize;
         let shard_rows = (SHARD / row_bytes.max(1)).max(1);
-        let shard = |shard: usize| Shard { present: vec![false; shard_rows.min(rows - shard * shard_rows)], bytes: Vec::new() };
+        let shard =
+            |shard: usize| Shard { present: vec![false; shard_rows.min(rows - shard * shard_rows)], dear: false, bytes: Vec::new() };
         let shards = (0..rows.div_ceil(shard_rows)).map(|number| Mutex::new(shard(number))).collect();
         MemoryStore { first, rows, row_bytes, shard_rows, shards }
     }
@@ -49,7 +52,7 @@ impl MemoryStore {
         shard.present[at]
     }
 
-    pub fn write(&self, row: u64, bytes: &[u8]) -> Place {
+    pub fn write(&self, row: u64, bytes: &[u8], dear: bool) -> Place {
         let Some((shard, at)) = self.place(row) else { return Place::Done };
         let mut shard = self.lock(shard);
         if shard.bytes.is_empty() {
@@ -57,6 +60,7 @@ impl MemoryStore {
         }
         shard.bytes[at * self.row_bytes..][..self.row_bytes].copy_from_slice(bytes);
         shard.present[at] = true;
+        shard.dear |= dear;
         Place::Done
     }
 
@@ -74,14 +78,17 @@ impl MemoryStore {
     /// Frees at least so many bytes, or all there are; says how many.
     pub fn give_way(&self, bytes: u64) -> u64 {
         let mut freed = 0;
-        for shard in (0..self.shards.len()).rev() {
+        let twice = [false, true].into_iter().flat_map(|dear| (0..self.shards.len()).rev().map(move |shard| (dear, shard)));
+        for (dear, shard) in twice {
             if freed >= bytes {
                 break;
             }
             let mut shard = self.lock(shard);
-            freed += shard.bytes.len() as u64;
-            shard.present.fill(false);
-            shard.bytes = Vec::new();
+            if shard.dear == dear {
+                freed += shard.bytes.len() as u64;
+                shard.present.fill(false);
+                (shard.dear, shard.bytes) = (false, Vec::new());
+            }
         }
         freed
     }

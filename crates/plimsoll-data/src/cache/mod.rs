@@ -129,10 +129,10 @@ impl Store {
         }
     }
 
-    /// Keeps a row, if there is a place for it.
-    pub fn write(&self, row: u64, bytes: &[u8]) -> Result<Place, DataError> {
+    /// Keeps a row, if there is a place for it. A dear one is among the last to give way.
+    pub fn write(&self, row: u64, bytes: &[u8], dear: bool) -> Result<Place, DataError> {
         match self {
-            Store::Memory(store) => Ok(store.write(row, bytes)),
+            Store::Memory(store) => Ok(store.write(row, bytes, dear)),
             Store::File(store) => store.write(row, bytes).map(|()| Place::Done),
         }
     }

@@ -24,7 +24,7 @@ fn make(room: &DecodeRoom, rows: &[(u64, usize)]) {
                 assert!(state.in_work + state.idle_bytes() + state.cached <= room.all);
             }
             drop(lent);
-            room.keep(row, &out).unwrap();
+            room.keep(row, &out, pages > 2).unwrap();
         }
     }
 }

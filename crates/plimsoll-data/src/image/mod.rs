@@ -11,5 +11,5 @@ mod windows;
 
 pub(crate) use decode::{Channels, decode};
 pub(crate) use orientation::{Orientation, transpose};
-pub(crate) use probe::{Probe, probe};
+pub(crate) use probe::{Probe, begins_like_one, probe};
 pub use reader::PictureReader;

@@ -68,6 +68,12 @@ pub(crate) fn probe(file: &File, path: &Path, part: Option<Range<u64>>) -> Resul
     }
 }
 
+/// Whether this is the beginning of a picture of a kind that can be decoded.
+pub(crate) fn begins_like_one(bytes: &[u8]) -> bool {
+    let starts: [&[u8]; 4] = [&[0xFF, 0xD8, 0xFF], b"\x89PNG\r\n\x1a\n", b"RIFF", b"GIF8"];
+    starts.iter().any(|start| bytes.starts_with(start))
+}
+
 struct Reader<'a> {
     file: &'a File,
     /// Where the picture begins.

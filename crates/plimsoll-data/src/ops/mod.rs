@@ -1,5 +1,6 @@
 //! What `map` does to a column, row by row, into memory that somebody else owns.
 
+mod apply;
 mod colour;
 mod crop;
 mod decode;
@@ -14,6 +15,7 @@ mod rotate;
 mod standardize;
 mod turn;
 
+pub use apply::apply;
 pub use colour::{brightness, contrast, grey, hue, random_brightness, random_contrast, random_hue, random_saturation, saturation};
 
 pub(crate) use crop::corner;

@@ -1,7 +1,71 @@
 //! Lists of files by pattern.
 
-use crate::DataError;
+use super::{Gather, Source};
+use crate::block::BlockMut;
+use crate::{Column, DataError, Schema};
+use plimsoll_core::Bytes;
+use std::hash::Hasher;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+
+/// The pictures that match a pattern: `x` is the file. There are no labels; those that are known can be put beside decoded pictures by
+/// [`zip`](crate::Dataset::zip).
+pub struct ImageFiles {
+    pattern: PathBuf,
+    files: Vec<PathBuf>,
+    schema: Schema,
+}
+
+impl ImageFiles {
+    /// Lists the files, sorted by name; they are only opened when their rows are wanted.
+    pub fn open(pattern: &Path) -> Result<ImageFiles, DataError> {
+        let mut files = files(pattern)?;
+        files.shrink_to_fit();
+        files.iter_mut().for_each(PathBuf::shrink_to_fit);
+        Ok(ImageFiles { pattern: pattern.to_path_buf(), files, schema: Schema::new(vec![Column::files("x")])? })
+    }
+}
+
+impl Source for ImageFiles {
+    fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    fn len(&self) -> u64 {
+        self.files.len() as u64
+    }
+
+    fn scratch_bytes(&self, _rows: usize) -> Bytes {
+        Bytes::ZERO
+    }
+
+    fn held_bytes(&self) -> Bytes {
+        // Each is memory of its own, in whose books the allocator writes.
+        let names: usize = self.files.iter().map(|path| path.capacity().next_multiple_of(16) + 16).sum();
+        Bytes((names + self.files.capacity() * size_of::<PathBuf>()) as u64)
+    }
+
+    fn read(&self, _first_row: u64, _scratch: &mut [u8], _out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        Ok(())
+    }
+
+    fn gather(&self, _rows: Gather<'_>, _scratch: &mut [u8], _out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        Ok(())
+    }
+
+    fn file(&self, row: u64, path: &mut PathBuf) {
+        path.as_mut_os_string().clear();
+        path.push(&self.files[row as usize]);
+    }
+
+    fn fingerprint(&self, rows: Range<u64>, hash: &mut dyn Hasher) -> Result<(), DataError> {
+        self.files[rows.start as usize..rows.end as usize].iter().try_for_each(|path| super::folder::identify(path, hash))
+    }
+
+    fn describe(&self) -> String {
+        format!("image_files {}", self.pattern.display())
+    }
+}
 
 /// The files that match a pattern with `*`, `?`, `[abc]` and `**`, sorted by name; a pattern that matches nothing is an error.
 ///

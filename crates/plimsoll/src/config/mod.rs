@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::loss::Targets;
 use crate::pipeline::Pipeline;
 use crate::run::Run;
+use plimsoll_data::source::{RecordFeature, RecordValues, TfRecord};
 use reader::Reader;
 pub(crate) use reader::nearest;
 use std::path::{Path, PathBuf};
@@ -91,10 +92,47 @@ impl Config {
             "image_folder" | "webdataset" => {
                 config.set("data.map=[{ op = \"decode\" }, { op = \"resize\", size = [224, 224] }]")?;
             }
+            "image_files" => config.set("data.map=[{ op = \"decode\" }, { op = \"resize\", size = [224, 224] }]")?,
             "text" => config.set("data.context=64")?,
+            "tfrecord" => config.set_features(path)?,
             _ => {}
         }
         Ok(config)
+    }
+
+    /// Chooses the features of records by what the first one has: a picture, or else the most numbers; and a single whole number as its
+    /// label.
+    fn set_features(&mut self, path: &Path) -> Result<()> {
+        let found = TfRecord::features(path)?;
+        let label = |feature: &&RecordFeature| feature.values == RecordValues::Ints && feature.count == 1;
+        let named = |feature: &&RecordFeature| label(feature) && ["label", "class"].iter().any(|word| feature.name.contains(word));
+        let label = found.iter().find(named).or_else(|| found.iter().find(label));
+        let inputs = || found.iter().filter(|feature| Some(*feature) != label);
+        let Some(input) = inputs().find(|feature| feature.is_picture).or_else(|| inputs().max_by_key(|feature| feature.count)) else {
+            return Err(Error::Config(format!("{}: its first record has no features to show", path.display())));
+        };
+        let described = |feature: &RecordFeature| {
+            let dtype = match feature.values {
+                RecordValues::Bytes if feature.is_picture => "image",
+                RecordValues::Bytes => "u8",
+                RecordValues::Floats => "f32",
+                RecordValues::Ints => "i32",
+            };
+            let mut table =
+                Table::from_iter([("name", feature.name.as_str()), ("dtype", dtype)].map(|(key, word)| (key.into(), word.into())));
+            if Some(feature) != label && dtype != "image" {
+                table.insert("shape".to_string(), Value::Array(vec![Value::Integer(feature.count as i64)]));
+            }
+            Value::Table(table)
+        };
+        self.set_value("data.input", described(input))?;
+        if let Some(label) = label {
+            self.set_value("data.label", described(label))?;
+        }
+        if input.is_picture {
+            self.set("data.map=[{ op = \"decode\" }, { op = \"resize\", size = [224, 224] }]")?;
+        }
+        Ok(())
     }
 
     /// Sets one key from `section.key=value`. The value is TOML, or a plain word.

@@ -155,7 +155,14 @@ impl<'a> Reader<'a> {
 
     /// Refuses keys nobody asked for.
     pub fn finish(self) -> Result<()> {
-        let asked = self.asked.into_inner();
+        let mut asked = self.asked.into_inner();
+        let mut seen = Vec::new();
+        asked.retain(|key| {
+            !seen.contains(key) && {
+                seen.push(*key);
+                true
+            }
+        });
         let Some(unknown) = self.table.keys().find(|key| !asked.contains(&key.as_str())) else { return Ok(()) };
         let full = |key: &str| if self.path.is_empty() { key.to_string() } else { format!("{}.{key}", self.path) };
         let hint = match nearest(unknown, &asked) {

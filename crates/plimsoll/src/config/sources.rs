@@ -21,6 +21,8 @@ pub(super) enum Source {
     TfRecord,
     WebDataset,
     Parquet,
+    ImageFiles,
+    Range,
 }
 
 impl Source {
@@ -30,7 +32,7 @@ impl Source {
     }
 }
 
-pub(super) const SOURCES: [(&str, Source); 11] = [
+pub(super) const SOURCES: [(&str, Source); 13] = [
     ("digits", Source::Digits),
     ("random", Source::Random),
     ("npy", Source::Npy),
@@ -42,6 +44,8 @@ pub(super) const SOURCES: [(&str, Source); 11] = [
     ("tfrecord", Source::TfRecord),
     ("webdataset", Source::WebDataset),
     ("parquet", Source::Parquet),
+    ("image_files", Source::ImageFiles),
+    ("range", Source::Range),
 ];
 
 /// A source that was opened, with what validation rows have to share with it.
@@ -100,7 +104,10 @@ impl Opened {
             }
             Source::TfRecord => {
                 let path = path(data, folder, "path", "the path of a TFRecord file, or a pattern such as train-*.tfrecord")?;
-                let features = [("x", feature(data, "input")?), ("y", feature(data, "label")?)];
+                // Rows can be looked at without labels; what learns from them asks for some.
+                let label = data.value("label").map(|_| feature(data, "label")).transpose()?;
+                let features: Vec<(&str, Feature)> =
+                    [("x", feature(data, "input")?)].into_iter().chain(label.map(|label| ("y", label))).collect();
                 let Some(table) = data.section("interleave")? else {
                     return Ok(Opened::Rows(Dataset::tfrecord(path, &features)?, None));
                 };
@@ -130,6 +137,20 @@ impl Opened {
                     spec = spec.row_groups(start..end);
                 }
                 Ok(Opened::Rows(Dataset::parquet(path, &spec)?, None))
+            }
+            Source::ImageFiles => {
+                let path = path(data, folder, "path", "a pattern of pictures, such as photos/**/*.jpg")?;
+                Ok(Opened::Rows(Dataset::image_files(path)?, None))
+            }
+            Source::Range => {
+                let number = |key: &'static str, usual: Option<i32>| match data.value(key) {
+                    None => usual.ok_or_else(|| data.missing(key, "the number to end before")),
+                    Some(value) => {
+                        let wrong = || data.wrong(key, value, "a whole number of 32 bits");
+                        value.as_integer().and_then(|number| i32::try_from(number).ok()).ok_or_else(wrong)
+                    }
+                };
+                Ok(Opened::Rows(Dataset::range(number("start", Some(0))?, number("stop", None)?, number("step", Some(1))?)?, None))
             }
             Source::Random => Ok(Opened::Rows(random(data)?, None)),
             Source::ImageFolder => Ok(Opened::ImageFolder(image_folder(data, folder, None)?)),
@@ -291,8 +312,11 @@ fn text(data: &Reader<'_>, folder: &Path) -> Result<Opened> {
 
 fn csv(data: &Reader<'_>, folder: &Path) -> Result<Opened> {
     let path = path(data, folder, "path", "the path of a CSV file")?;
-    let targets = data.texts("target")?.ok_or_else(|| data.missing("target", "the column to learn, or a list of columns"))?;
-    let mut spec = CsvSpec::new().targets(targets);
+    // Rows can be looked at without labels; what learns from them asks for some.
+    let mut spec = CsvSpec::new().targets(data.texts("target")?.unwrap_or_default());
+    if data.value("ignore_errors").is_some() {
+        spec = spec.lenient();
+    }
     if let Some(features) = data.texts("features")? {
         spec = spec.features(features);
     }

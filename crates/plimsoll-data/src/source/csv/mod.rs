@@ -37,6 +37,7 @@ pub struct CsvSpec {
     window: Option<Window>,
     standardize: Option<Standardize>,
     part: Part,
+    lenient: bool,
 }
 
 /// How a column is read.
@@ -124,6 +125,13 @@ impl CsvSpec {
         self
     }
 
+    /// Rows that cannot be used are no error before they are read, so that [`ignore_errors`](crate::Dataset::ignore_errors) can leave
+    /// them out; they are then not kept in memory.
+    pub fn lenient(mut self) -> CsvSpec {
+        self.lenient = true;
+        self
+    }
+
     fn type_of(&self, name: &str) -> Option<CsvType> {
         self.types.iter().rev().find(|(other, _)| other == name).map(|(_, kind)| *kind)
     }
@@ -151,7 +159,7 @@ impl Csv {
         let mut table = Table::open(path, spec)?;
         let rows = part(&table, &spec.part)?;
         if let Some(which) = spec.standardize {
-            table.standardize(which, rows.clone())?;
+            table.standardize(which, rows.clone(), spec.lenient)?;
         }
         Csv::new(Arc::new(table), spec.clone(), rows)
     }
@@ -324,6 +332,9 @@ impl Source for Csv {
     }
 
     fn resident_bytes(&self) -> Bytes {
+        if self.spec.lenient {
+            return Bytes::ZERO;
+        }
         Bytes((self.rows.end - self.rows.start) * (self.table.used.len() * WORD) as u64)
     }
 

@@ -41,7 +41,7 @@ impl Used {
 }
 
 impl Table {
-    /// Reads the file once; a row that cannot be used is an error.
+    /// Reads the file once; a row that cannot be used is an error, unless that is for whoever reads it.
     pub fn open(path: &Path, spec: &CsvSpec) -> Result<Table, DataError> {
         let file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
         let mut memory = vec![0; PIECE + FIELD];
@@ -83,14 +83,18 @@ impl Table {
                 table.places.push(place);
             }
             let mut not_whole = None;
-            record(&mut records, path, place.line, &table.map, &chosen.used, |column, value| {
+            let read = record(&mut records, path, place.line, &table.map, &chosen.used, |column, value| {
                 if value.fract() != 0.0 || value.abs() > f64::from(i32::MAX) {
                     whole[column] = false;
                     if spec.type_of(&chosen.used[column]) == Some(CsvType::Int) {
                         not_whole = Some((column, value));
                     }
                 }
-            })?;
+            });
+            match read {
+                Err(DataError::Csv { .. }) if spec.lenient => {}
+                read => read?,
+            }
             if let Some((column, value)) = not_whole {
                 let problem = format!("column `{}` is {value}, which is no whole number of 32 bits; read it as float", chosen.used[column]);
                 return Err(refuse(place.line, problem));
@@ -118,16 +122,33 @@ impl Table {
     }
 
     /// Makes the mean of these rows 0 and their standard deviation 1, column by column. A column that never changes only loses its mean.
-    pub fn standardize(&mut self, which: Standardize, rows: Range<u64>) -> Result<(), DataError> {
-        let count = (rows.end - rows.start) as f64;
+    /// Where that is allowed, rows that cannot be used are left out.
+    pub fn standardize(&mut self, which: Standardize, rows: Range<u64>, lenient: bool) -> Result<(), DataError> {
         // Welford's sums, so that a large mean does not swallow a small spread.
         let (mut means, mut squares) = (vec![0.0f64; self.used.len()], vec![0.0f64; self.used.len()]);
-        let mut memory = vec![0; PIECE + FIELD];
-        self.each(rows, &mut memory, |row, column, value| {
-            let step = value - means[column];
-            means[column] += step / (row + 1) as f64;
-            squares[column] += step * (value - means[column]);
+        let (mut memory, mut count) = (vec![0; PIECE + FIELD], 0.0f64);
+        let mut values = vec![0.0; self.used.len()];
+        let mut add = |values: &[f64]| {
+            count += 1.0;
+            for ((value, mean), square) in values.iter().zip(&mut means).zip(&mut squares) {
+                let step = value - *mean;
+                *mean += step / count;
+                *square += step * (value - *mean);
+            }
+        };
+        self.walk(rows, &mut memory, |_, read| match read {
+            Read::Value(column, value) => {
+                values[column] = value;
+                Ok(())
+            }
+            Read::End(Ok(())) => {
+                add(&values);
+                Ok(())
+            }
+            Read::End(Err(_)) if lenient => Ok(()),
+            Read::End(Err(error)) => Err(error),
         })?;
+        let count = count.max(1.0);
         for (index, used) in self.used.iter_mut().enumerate() {
             let wanted = which == Standardize::All || self.features.contains(&index);
             if wanted && !used.whole {
@@ -141,6 +162,17 @@ impl Table {
 
     /// The values of some rows: calls `sink` with the row, counted from the first of them, the column and what stands there.
     pub fn each(&self, rows: Range<u64>, memory: &mut [u8], mut sink: impl FnMut(u64, usize, f64)) -> Result<(), DataError> {
+        self.walk(rows, memory, |row, read| match read {
+            Read::Value(column, value) => {
+                sink(row, column, value);
+                Ok(())
+            }
+            Read::End(how) => how,
+        })
+    }
+
+    /// The same, with the end of each row and whether all of it could be read.
+    fn walk(&self, rows: Range<u64>, memory: &mut [u8], mut sink: impl FnMut(u64, Read) -> Result<(), DataError>) -> Result<(), DataError> {
         let known = rows.start / INTERVAL;
         let mut records = Records::at(&self.file, &self.path, self.places[known as usize], memory);
         let names = |column: usize| self.used[column].name.as_str();
@@ -149,15 +181,28 @@ impl Table {
                 let problem = format!("row {row} was there when the file was opened and is not now; start again");
                 return Err(DataError::csv(&self.path, records_line(&self.places, row), problem));
             };
-            match row.checked_sub(rows.start) {
-                Some(index) => {
-                    record_with(&mut records, &self.path, place.line, &self.map, &names, |column, value| sink(index, column, value))?
+            let Some(index) = row.checked_sub(rows.start) else {
+                skip(&mut records)?;
+                continue;
+            };
+            let mut told = Ok(());
+            let read = record_with(&mut records, &self.path, place.line, &self.map, &names, |column, value| {
+                if told.is_ok() {
+                    told = sink(index, Read::Value(column, value));
                 }
-                None => skip(&mut records)?,
-            }
+            });
+            told?;
+            sink(index, Read::End(read))?;
         }
         Ok(())
     }
+}
+
+/// What comes of a row.
+enum Read {
+    Value(usize, f64),
+    /// All that is used of it has come, or what could not be read.
+    End(Result<(), DataError>),
 }
 
 fn records_line(places: &[Place], row: u64) -> u64 {
@@ -192,7 +237,7 @@ fn record(
     record_with(records, path, line, map, &|column| names[column].as_str(), sink)
 }
 
-/// Reads one record and hands on the columns that are used.
+/// Reads one record to its end and hands on the columns that are used.
 fn record_with<'n>(
     records: &mut Records<'_>,
     path: &Path,
@@ -201,23 +246,24 @@ fn record_with<'n>(
     name: &dyn Fn(usize) -> &'n str,
     mut sink: impl FnMut(usize, f64),
 ) -> Result<(), DataError> {
-    let mut fields = 0;
+    let (mut fields, mut wrong) = (0, None);
     loop {
         let field = records.field()?;
         if let Some(&Some(column)) = map.get(fields) {
-            let number = field.number().map_err(|problem| DataError::csv(path, line, format!("column `{}` {problem}", name(column))))?;
-            sink(column, number);
+            match field.number() {
+                Ok(number) => sink(column, number),
+                Err(problem) => wrong = wrong.or_else(|| Some(format!("column `{}` {problem}", name(column)))),
+            }
         }
         fields += 1;
         if field.ends_record {
             break;
         }
     }
-    if fields != map.len() {
-        let problem = format!("it has {fields} fields where the first line names {} columns; correct it", map.len());
-        return Err(DataError::csv(path, line, problem));
+    if fields != map.len() && wrong.is_none() {
+        wrong = Some(format!("it has {fields} fields where the first line names {} columns; correct it", map.len()));
     }
-    Ok(())
+    wrong.map_or(Ok(()), |problem| Err(DataError::csv(path, line, problem)))
 }
 
 /// Names of columns, and which of them are what.

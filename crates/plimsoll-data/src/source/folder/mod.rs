@@ -15,7 +15,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The pictures in the folders of a folder: `x` is the file, `y` the number of its folder as i32. Folders and files are
-/// sorted by name; files that are not called `.jpg`, `.jpeg` or `.png`, and hidden ones, are left out.
+/// sorted by name; files that are not called `.jpg`, `.jpeg`, `.png`, `.webp` or `.gif`, and hidden ones, are left out.
 pub struct ImageFolder {
     root: PathBuf,
     classes: Vec<Class>,
@@ -127,6 +127,16 @@ fn is_dir(entry: &DirEntry) -> bool {
     }
 }
 
+/// The name of a file, its size and when it changed.
+pub(super) fn identify(path: &Path, hash: &mut dyn Hasher) -> Result<(), DataError> {
+    let metadata = fs::metadata(path).map_err(|error| DataError::io("examine", path, error))?;
+    hash.write(path.as_os_str().as_encoded_bytes());
+    for number in [metadata.size() as i64, metadata.mtime(), metadata.mtime_nsec()] {
+        hash.write(&number.to_le_bytes());
+    }
+    Ok(())
+}
+
 impl Source for ImageFolder {
     fn schema(&self) -> &Schema {
         &self.schema
@@ -165,11 +175,7 @@ impl Source for ImageFolder {
         let mut path = PathBuf::new();
         for row in rows {
             self.file(row, &mut path);
-            let metadata = fs::metadata(&path).map_err(|error| DataError::io("examine", &path, error))?;
-            hash.write(path.as_os_str().as_encoded_bytes());
-            for number in [metadata.size() as i64, metadata.mtime(), metadata.mtime_nsec()] {
-                hash.write(&number.to_le_bytes());
-            }
+            identify(&path, hash)?;
         }
         Ok(())
     }

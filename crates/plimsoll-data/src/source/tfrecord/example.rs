@@ -1,12 +1,62 @@
 //! `tf.train.Example`: named lists of numbers or bytes, as Protocol Buffers write them.
 
-use super::{Feature, Kind};
+use super::{Feature, Kind, RecordFeature, RecordValues};
 use crate::Column;
+use crate::image;
 use crate::padded::write_length;
 use plimsoll_core::DType;
 
 /// Writes one feature of an example as a row of its column, or says what is wrong.
 pub(super) fn write(record: &[u8], feature: &Feature, column: &Column, out: &mut [u8]) -> Result<(), String> {
+    let mut written = None;
+    each(record, |name, value| {
+        if written.is_none() && name == feature.key.as_bytes() {
+            written = Some(list(value, feature, column, out));
+        }
+        Ok(written.is_none())
+    })?;
+    written.unwrap_or_else(|| Err(format!("it has no feature `{}`", feature.key)))
+}
+
+/// What the features of an example are called, and what each holds, by name.
+pub(super) fn features(record: &[u8]) -> Result<Vec<RecordFeature>, String> {
+    let mut found = Vec::new();
+    each(record, |name, value| {
+        found.push(found_in(name, value)?);
+        Ok(true)
+    })?;
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(found)
+}
+
+fn found_in(name: &[u8], value: &[u8]) -> Result<RecordFeature, String> {
+    let mut found =
+        RecordFeature { name: String::from_utf8_lossy(name).into_owned(), values: RecordValues::Ints, count: 0, is_picture: false };
+    for field in Fields(value) {
+        let (kind, Value::Bytes(items)) = field? else { continue };
+        found.values = match kind {
+            1 => RecordValues::Bytes,
+            2 => RecordValues::Floats,
+            _ => RecordValues::Ints,
+        };
+        for item in Fields(items) {
+            found.count += match (kind, item?) {
+                (1, (1, Value::Bytes(bytes))) => {
+                    found.is_picture |= image::begins_like_one(bytes);
+                    bytes.len()
+                }
+                (2, (1, Value::Bytes(packed))) => packed.len() / 4,
+                // The last byte of each number is below 128.
+                (3, (1, Value::Bytes(packed))) => packed.iter().filter(|byte| **byte < 0x80).count(),
+                _ => 1,
+            };
+        }
+    }
+    Ok(found)
+}
+
+/// Calls `sink` with the name and the list of each feature, as long as it wants more.
+fn each<'b>(record: &'b [u8], mut sink: impl FnMut(&'b [u8], &'b [u8]) -> Result<bool, String>) -> Result<(), String> {
     for field in Fields(record) {
         let (1, Value::Bytes(map)) = field? else { continue };
         for entry in Fields(map) {
@@ -19,12 +69,12 @@ pub(super) fn write(record: &[u8], feature: &Feature, column: &Column, out: &mut
                     _ => {}
                 }
             }
-            if name == feature.key.as_bytes() {
-                return list(value, feature, column, out);
+            if !sink(name, value)? {
+                return Ok(());
             }
         }
     }
-    Err(format!("it has no feature `{}`", feature.key))
+    Ok(())
 }
 
 /// Writes one list of values; every element has to be there, unless it is padded.

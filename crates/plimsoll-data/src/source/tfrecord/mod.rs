@@ -28,6 +28,30 @@ pub struct Feature {
     kind: Kind,
 }
 
+/// A feature that the first record of a file has: see [`TfRecord::features`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordFeature {
+    /// What it is called.
+    pub name: String,
+    /// What it holds.
+    pub values: RecordValues,
+    /// How many numbers, or bytes.
+    pub count: usize,
+    /// Whether its bytes begin like a picture.
+    pub is_picture: bool,
+}
+
+/// What a feature of a record holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordValues {
+    /// A string of bytes.
+    Bytes,
+    /// Floats.
+    Floats,
+    /// Whole numbers.
+    Ints,
+}
+
 /// What becomes of a feature.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
@@ -123,6 +147,26 @@ impl TfRecord {
         Ok(records)
     }
 
+    /// What the first record of the first file that matches a pattern holds, by name; `.gz` is unpacked on the way.
+    pub fn features(pattern: impl AsRef<Path>) -> Result<Vec<RecordFeature>, DataError> {
+        let path = &super::files(pattern)?[0];
+        let file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
+        let packed = is_packed(path);
+        let mut unpacked = packed.then(|| MultiGzDecoder::new(BufReader::new(&file)));
+        let mut read = |bytes: &mut [u8]| match &mut unpacked {
+            Some(reader) => reader.read_exact(bytes),
+            None => (&file).read_exact(bytes),
+        };
+        let mut head = [0; HEAD];
+        read(&mut head).map_err(|_| cut(path, 0))?;
+        let longest = if packed { LONGEST_PACKED } else { LONGEST };
+        let bytes = Head::read(&head, longest).map_err(|problem| broken(path, 0, problem))?.bytes;
+        let mut frame = vec![0; (bytes + FRAME) as usize];
+        frame[..HEAD].copy_from_slice(&head);
+        read(&mut frame[HEAD..]).map_err(|_| cut(path, 0))?;
+        frame::record(&frame).and_then(example::features).map_err(|problem| broken(path, 0, problem))
+    }
+
     /// Finds the records of one file.
     fn index(&mut self, path: &Path) -> Result<(), DataError> {
         let file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
@@ -166,6 +210,11 @@ impl TfRecord {
         }
         Ok(())
     }
+}
+
+/// Whether a file is compressed, by its name.
+pub(crate) fn is_packed(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "gz" || extension == "gzip")
 }
 
 /// Reads until the buffer is full or the file ends.

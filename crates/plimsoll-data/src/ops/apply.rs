@@ -1,0 +1,106 @@
+//! User code as an operation.
+
+use super::{Kernel, Op, refuse};
+use crate::block::Rows;
+use crate::feed::message_of;
+use crate::schema::Extent;
+use crate::{Column, DataError};
+use plimsoll_core::{Bytes, DType};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// Maps each row by a function of its numbers: it is given the row's number, its values as f32 (whatever the column holds), and where to
+/// write the values of the new row, which is f32 of the given shape. Any thread may call it, rows come out in order all the same, and what
+/// it says is wrong, or a panic, is an error that names the row, or a row that [`ignore_errors`](crate::Dataset::ignore_errors) leaves out.
+///
+/// ```
+/// use plimsoll_data::{Dataset, ops::apply};
+/// let squares = apply("square", [], |_, x, out| {
+///     out[0] = x[0] * x[0];
+///     if out[0] < 50.0 { Ok(()) } else { Err(format!("{} is too large", x[0])) }
+/// });
+/// let data = Dataset::range(0, 8, 1)?.map("x", [squares]);
+/// assert_eq!(data.output_schema()?.to_string(), "x: f32[]");
+/// # Ok::<(), plimsoll_data::DataError>(())
+/// ```
+pub fn apply<F>(name: impl Into<String>, shape: impl Into<Vec<usize>>, function: F) -> Arc<dyn Op>
+where
+    F: Fn(u64, &[f32], &mut [f32]) -> Result<(), String> + Send + Sync + 'static,
+{
+    Arc::new(Apply { name: name.into(), shape: shape.into(), function: Arc::new(function) })
+}
+
+type Function = dyn Fn(u64, &[f32], &mut [f32]) -> Result<(), String> + Send + Sync;
+
+struct Apply {
+    name: String,
+    shape: Vec<usize>,
+    function: Arc<Function>,
+}
+
+impl Op for Apply {
+    fn describe(&self) -> String {
+        format!("apply({})", self.name)
+    }
+
+    fn output(&self, input: &Column) -> Result<Column, DataError> {
+        if input.extent != Extent::Fixed {
+            return Err(refuse(self, input, "its rows differ in size; bring them to one size before"));
+        }
+        if !matches!(input.dtype, DType::F32 | DType::I32 | DType::U8) {
+            return Err(refuse(self, input, format!("its elements are {}; it takes f32, i32 and u8", input.dtype)));
+        }
+        Ok(Column::new(&input.name, DType::F32, self.shape.clone()))
+    }
+
+    fn kernel_bytes(&self, input: &Column) -> Bytes {
+        Bytes(((input.elements() + self.shape.iter().product::<usize>()) * size_of::<f32>()) as u64)
+    }
+
+    fn kernel(&self, input: &Column) -> Box<dyn Kernel> {
+        Box::new(ApplyKernel {
+            op: self.describe(),
+            column: input.name.clone(),
+            function: Arc::clone(&self.function),
+            dtype: input.dtype,
+            from: vec![0.0; input.elements()],
+            to: vec![0.0; self.shape.iter().product()],
+        })
+    }
+}
+
+struct ApplyKernel {
+    op: String,
+    column: String,
+    function: Arc<Function>,
+    dtype: DType,
+    /// One row going in and coming out.
+    from: Vec<f32>,
+    to: Vec<f32>,
+}
+
+impl Kernel for ApplyKernel {
+    fn run(&mut self, rows: Rows<'_>, input: &[u8], output: &mut [u8]) -> Result<(), DataError> {
+        let (from, to) = (self.from.len() * self.dtype.size(), self.to.len() * size_of::<f32>());
+        for index in 0..output.len() / to.max(1) {
+            let row = rows.row(index);
+            read(self.dtype, &input[index * from..][..from], &mut self.from);
+            self.to.fill(0.0);
+            let called = catch_unwind(AssertUnwindSafe(|| (self.function)(row, &self.from, &mut self.to)));
+            let called = called.unwrap_or_else(|panic| Err(format!("it panicked: {}", message_of(panic))));
+            called.map_err(|problem| DataError::Function { op: self.op.clone(), column: self.column.clone(), row, problem, at: None })?;
+            let written = output[index * to..][..to].as_chunks_mut().0;
+            written.iter_mut().zip(&self.to).for_each(|(out, value)| *out = value.to_ne_bytes());
+        }
+        Ok(())
+    }
+}
+
+/// The numbers of a row, as f32.
+fn read(dtype: DType, bytes: &[u8], out: &mut [f32]) {
+    match dtype {
+        DType::U8 => bytes.iter().zip(out).for_each(|(byte, out)| *out = f32::from(*byte)),
+        DType::I32 => bytes.as_chunks().0.iter().zip(out).for_each(|(four, out)| *out = i32::from_ne_bytes(*four) as f32),
+        _ => bytes.as_chunks().0.iter().zip(out).for_each(|(four, out)| *out = f32::from_ne_bytes(*four)),
+    }
+}
