@@ -368,7 +368,7 @@ mod tests {
         empty is no folder of classes: its class empty/ant holds no .jpg, .jpeg, .png, .webp or .gif files; put some there or remove it
         10 pictures of shapes (16 × 24, seed 0)
           held out: 5 pictures of shapes (16 × 24, seed 9)
-        `data.source` is "shape", but should be one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset, parquet; did you mean "shapes"?
+        `data.source` is "shape", but should be one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset, parquet, image_files, range; did you mean "shapes"?
         cannot open none.npz: No such file or directory (os error 2)
         `data.arrays` is ["a"], but should be two names, such as ["images", "labels"]
         a.txt, the record at byte 0: its length does not match its checksum; the file is damaged or no TFRecord file
@@ -379,7 +379,7 @@ mod tests {
         image_folder train → map(x: decode()) → map(x: resize(4, 4, bilinear)) → parallelism(auto) → ignore_errors(9) → batch(8) → prefetch(auto) → drop_remainder
         `data.shard` is [4, 4], but should be how many parts there are and which this is, such as [4, 0]
         unknown key `data.ignore_erors`; did you mean `data.ignore_errors`?
-        `data.source` is missing: one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset, parquet
+        `data.source` is missing: one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset, parquet, image_files, range
         "#);
     }
 
