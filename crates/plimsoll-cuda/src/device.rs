@@ -10,12 +10,12 @@ use crate::memory::{CudaMemory, Slab};
 use crate::overhead::Before;
 use crate::probe;
 use crate::products::Library;
-use crate::profile::{ALIGNMENT, GpuPace, Profile, copy_rate, cudnn_overhead, host_staging, pinning_overhead};
+use crate::profile::{ALIGNMENT, GpuPace, Profile, copy_rate, cudnn_overhead, host_staging, plan_overhead};
 use crate::program::{self, CudaProgram};
 use plimsoll_core::Bytes;
 use plimsoll_core::device::{Backing, CopyRate, Device, DeviceError, Loaded, Memory, Overhead, StepMemory};
 use plimsoll_core::graph::{Graph, Node};
-use plimsoll_core::plan::recompute::Pace;
+use plimsoll_core::plan::recompute::{Pace, Rates};
 use plimsoll_core::plan::{Plan, Program};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -151,11 +151,19 @@ impl Device for CudaDevice {
 
     fn overhead(&self, plan: &Plan) -> Overhead {
         let cudnn = if self.shared.has_cudnn { Profile::cudnn_of(&self.model) } else { Overhead::default() };
-        self.overhead + cudnn_overhead(plan, self.shared.convolutions, cudnn) + pinning_overhead(plan)
+        self.overhead + cudnn_overhead(plan, self.shared.convolutions, cudnn) + plan_overhead(plan)
     }
 
     fn pace(&self) -> Arc<dyn Pace> {
         Arc::new(GpuPace)
+    }
+
+    fn rates(&self) -> Rates {
+        GpuPace::SINGLE
+    }
+
+    fn measure_copies(&self) -> Result<Option<(f64, f64)>, DeviceError> {
+        PinnedStore::measure(&self.shared).map(Some)
     }
 
     fn taken(&self) -> Vec<(String, usize)> {

@@ -1,6 +1,6 @@
 //! The device as the rest of the system sees it. Where there is no GPU the tests that need one say so and check that opening it is refused well.
 
-use plimsoll_core::device::{DeviceError, StepInputs};
+use plimsoll_core::device::{DeviceError, StepInputs, StepMemory};
 use plimsoll_core::expr::{Binary, Expr};
 use plimsoll_core::graph::{Graph, GraphError, Init, StateId, StateKind, ValueId};
 use plimsoll_core::ops::{Conv2d, Window};
@@ -189,6 +189,26 @@ fn a_loss_that_is_not_finite_changes_nothing_and_is_found() {
     model.columns[0][5] = good;
     assert!(model.step(3).unwrap().is_finite());
     assert_ne!(model.states(), before);
+}
+
+/// Every node that runs has a time, whatever became of the numbers meanwhile; so have the ways to the host and back.
+#[test]
+fn nodes_are_timed_by_the_clock_of_the_gpu() {
+    let Some((device, _turn)) = gpu() else { return };
+    let graph = network().unwrap();
+    let loss = graph.outputs()[0].1;
+    let plan = plan(training_programs(&graph, loss, false, &descend).unwrap(), ROWS, &*device).unwrap();
+    let (resident, arena) = (device.allocate(plan.resident).unwrap(), device.allocate(plan.arena).unwrap());
+    let memory = StepMemory { resident: &*resident, arena: &*arena, backing: None };
+    let program = &plan.programs[0];
+    let mut loaded = device.load(&plan, program, ROWS, &memory).unwrap();
+    let columns = [vec![0u8; ROWS * 9 * 4], vec![0xFF; ROWS * 3 * 4]];
+    let random = StepRandom { seed: 3, step: 0, first_row: 0 };
+    let times = loaded.node_seconds(&StepInputs { columns: &[&columns[0], &columns[1]], scalars: &[0.2], random }).unwrap();
+    assert_eq!(times.iter().map(|(node, _)| *node).collect::<Vec<_>>(), program.order);
+    assert!(times.iter().all(|(_, seconds)| *seconds > 0.0 && seconds.is_finite()), "{times:?}");
+    let (to_host, back) = device.measure_copies().unwrap().expect("a GPU measures them");
+    assert!(to_host > 1e6 && back > 1e6, "{to_host} and {back} bytes a second");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! How long a node takes: what the search trades bytes against.
 
 use crate::graph::{Graph, Node};
+use serde::{Deserialize, Serialize};
 
 /// Predicts how long a node runs. A measured profile of a device is one; [`Rates`] is one made of three numbers.
 pub trait Pace {
@@ -20,7 +21,7 @@ pub trait Pace {
 /// assert_eq!(rates.seconds(&graph, graph.producer(y), 2), 0.016, "sixteen kilobytes at a megabyte a second");
 /// # Ok::<(), GraphError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
     /// Floating-point operations a second.
     pub flops_per_s: f64,
