@@ -49,6 +49,12 @@ pub trait Device: Send + Sync {
         Bytes::ZERO
     }
 
+    /// Host memory that batches are best made in: columns that lie in it reach the device without the host's help. None where any memory does as well.
+    fn slot_memory(&self, size: Bytes) -> Result<Option<Box<dyn SlotMemory>>, DeviceError> {
+        let _ = size;
+        Ok(None)
+    }
+
     /// Host memory that the device needs for a plan's backing store.
     fn host_backing(&self, plan: &Plan) -> Bytes {
         plan.backing
@@ -207,6 +213,15 @@ pub trait Memory: Send {
 
     /// For the device that made it.
     fn as_any(&self) -> &dyn Any;
+}
+
+/// The memory of one slot of the staging ring, in which a pipeline makes batches. A device that copies from pinned memory supplies its own.
+pub trait SlotMemory: Send {
+    /// All bytes; at least as many as were asked for, at an address that is a multiple of 64.
+    fn bytes(&self) -> &[u8];
+
+    /// The same bytes, to be written.
+    fn bytes_mut(&mut self) -> &mut [u8];
 }
 
 /// What the host gives to one run of a program.

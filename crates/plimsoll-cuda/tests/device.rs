@@ -211,6 +211,31 @@ fn nodes_are_timed_by_the_clock_of_the_gpu() {
     assert!(to_host > 1e6 && back > 1e6, "{to_host} and {back} bytes a second");
 }
 
+/// Batches that were made in pinned memory are copied from there, and may be written over as soon as a run has begun.
+#[test]
+fn batches_in_slots_of_the_gpu_give_the_same_bits() {
+    let Some((device, _turn)) = gpu() else { return };
+    let (mut plain, mut pinned) = (Model::new(&device), Model::new(&device));
+    let bytes = |floats: &[f32]| floats.iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<u8>>();
+    let columns = pinned.columns.each_ref().map(|column| bytes(column));
+    let mut slot = device.slot_memory(Bytes(4096)).unwrap().expect("a GPU has its own kind of host memory");
+    assert!(slot.bytes().len() >= 4096 && slot.bytes().iter().all(|byte| *byte == 0));
+    let place = columns[0].len().next_multiple_of(64);
+    for step in 0..6 {
+        let expected = plain.step(step).unwrap();
+        slot.bytes_mut()[..columns[0].len()].copy_from_slice(&columns[0]);
+        slot.bytes_mut()[place..place + columns[1].len()].copy_from_slice(&columns[1]);
+        let parts = [&slot.bytes()[..columns[0].len()], &slot.bytes()[place..place + columns[1].len()]];
+        let inputs = StepInputs { columns: &parts, scalars: &[0.2], random: StepRandom { seed: 3, step, first_row: 0 } };
+        let ticket = pinned.executor.run(Role::Step, ROWS, &inputs).unwrap();
+        slot.bytes_mut().fill(0xFF);
+        let mut loss = [0.0];
+        pinned.executor.outcome(ticket, &mut loss).unwrap();
+        assert_eq!(loss[0].to_bits(), expected.to_bits(), "step {step}");
+    }
+    assert_eq!(plain.states(), pinned.states());
+}
+
 #[test]
 fn memory_stays_as_it_is_and_is_given_back() {
     let Some((device, _turn)) = gpu() else { return };

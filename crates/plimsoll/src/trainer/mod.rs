@@ -10,6 +10,7 @@ mod plan;
 mod predict;
 mod programs;
 mod session;
+mod slots;
 mod track;
 mod variants;
 
