@@ -173,9 +173,17 @@ fn pictures_by_pattern_are_those_of_the_folder() {
     assert_eq!(epochs(&sized(by_pattern()), None, 1).unwrap()[0], expected[0]);
     // Labels from somewhere else, and a cache that notices another file.
     let labels = Dataset::from_tensor_slices([("y", Tensor::i32([12], (0..12).collect::<Vec<_>>()).unwrap())]).unwrap();
-    let pictures = by_pattern().map("x", [decode(), resize(8, 8, Method::Area)]);
-    let both = epochs(&Dataset::zip([pictures, labels]).batch(4), None, 1).unwrap();
+    let beside = Dataset::zip([by_pattern(), labels]);
+    let both = epochs(&sized(beside.clone()), None, 1).unwrap();
     assert_eq!((&both[0], both[1].len()), (&expected[0], 48));
+    // Also one after the other, in any order, and as a stream where they were decoded before.
+    let twice = epochs(&sized(Dataset::concatenate([by_pattern(), by_pattern()])), None, 1).unwrap();
+    assert_eq!(twice[0], expected[0].repeat(2));
+    let shuffled = |threads| sized(beside.clone().shuffle(Shuffle::seed(3))).parallelism(Parallelism::Threads(threads));
+    assert_eq!(epochs(&shuffled(1), None, 2).unwrap(), epochs(&shuffled(3), None, 2).unwrap());
+    let labels = Dataset::from_tensor_slices([("y", Tensor::i32([12], (0..12).collect::<Vec<_>>()).unwrap())]).unwrap();
+    let pictures = by_pattern().map("x", [decode(), resize(8, 8, Method::Area)]);
+    assert_eq!(epochs(&Dataset::zip([pictures, labels]).batch(4), None, 1).unwrap(), both);
     let cached = || sized(by_pattern()).cache(Cache::File(folder.path().join("cache.plc")));
     epochs(&cached(), None, 1).unwrap();
     assert!(cached().cache_file().unwrap().unwrap().whole);

@@ -5,6 +5,9 @@ use crate::block::{BlockMut, ColumnMut};
 use crate::dataset::Dataset;
 use crate::{DataError, Extent, Schema};
 use plimsoll_core::Bytes;
+use std::hash::Hasher;
+use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Rows of several sources side by side.
@@ -18,10 +21,10 @@ struct Concatenated {
     sources: Vec<Arc<dyn Source>>,
 }
 
-/// The sources of data sets that nothing was done to, whose rows are blocks.
+/// The sources of data sets that nothing was done to, whose rows are blocks or files.
 fn plain(inputs: &[Dataset]) -> Option<Vec<Arc<dyn Source>>> {
     let is_plain = |input: &Dataset| {
-        let fixed = input.source.schema().columns().iter().all(|column| column.extent == Extent::Fixed);
+        let fixed = input.source.schema().columns().iter().all(|column| matches!(column.extent, Extent::Fixed | Extent::Files));
         input.stages.is_empty() && input.stream.is_none() && input.broken.is_none() && fixed
     };
     let enough = inputs.len() > 1 && inputs.iter().all(is_plain);
@@ -68,6 +71,14 @@ impl Zipped {
     }
 }
 
+impl Zipped {
+    /// The one whose rows are files.
+    fn of_files(&self) -> &dyn Source {
+        let has_files = |source: &&Arc<dyn Source>| source.schema().columns().iter().any(|column| column.extent == Extent::Files);
+        &**self.sources.iter().find(has_files).expect("asked only where a column holds files")
+    }
+}
+
 impl Source for Zipped {
     fn schema(&self) -> &Schema {
         &self.schema
@@ -95,6 +106,29 @@ impl Source for Zipped {
 
     fn held_bytes(&self) -> Bytes {
         self.sources.iter().map(|source| source.held_bytes()).sum()
+    }
+
+    fn file(&self, row: u64, path: &mut PathBuf) {
+        self.of_files().file(row, path);
+    }
+
+    fn file_part(&self, row: u64) -> Result<Option<Range<u64>>, DataError> {
+        self.of_files().file_part(row)
+    }
+
+    fn locate(&self, row: u64, column: usize) -> Option<(PathBuf, u64)> {
+        let mut column = column;
+        for source in &self.sources {
+            match column.checked_sub(source.schema().columns().len()) {
+                Some(rest) => column = rest,
+                None => return source.locate(row, column),
+            }
+        }
+        None
+    }
+
+    fn fingerprint(&self, rows: Range<u64>, hash: &mut dyn Hasher) -> Result<(), DataError> {
+        self.sources.iter().try_for_each(|source| source.fingerprint(rows.clone(), hash))
     }
 
     fn class_names(&self) -> Vec<String> {
@@ -139,6 +173,19 @@ impl Concatenated {
     }
 }
 
+impl Concatenated {
+    /// Where a row is, and its number there.
+    fn of(&self, mut row: u64) -> (&dyn Source, u64) {
+        for source in &self.sources {
+            match row.checked_sub(source.len()) {
+                Some(rest) => row = rest,
+                None => return (&**source, row),
+            }
+        }
+        unreachable!("only rows that exist are asked for")
+    }
+}
+
 impl Source for Concatenated {
     fn schema(&self) -> &Schema {
         self.sources[0].schema()
@@ -162,6 +209,34 @@ impl Source for Concatenated {
 
     fn held_bytes(&self) -> Bytes {
         self.sources.iter().map(|source| source.held_bytes()).sum()
+    }
+
+    fn file(&self, row: u64, path: &mut PathBuf) {
+        let (source, row) = self.of(row);
+        source.file(row, path);
+    }
+
+    fn file_part(&self, row: u64) -> Result<Option<Range<u64>>, DataError> {
+        let (source, row) = self.of(row);
+        source.file_part(row)
+    }
+
+    fn locate(&self, row: u64, column: usize) -> Option<(PathBuf, u64)> {
+        let (source, row) = self.of(row);
+        source.locate(row, column)
+    }
+
+    fn fingerprint(&self, rows: Range<u64>, hash: &mut dyn Hasher) -> Result<(), DataError> {
+        let mut first = 0;
+        for source in &self.sources {
+            let end = first + source.len();
+            let (from, to) = (rows.start.clamp(first, end), rows.end.clamp(first, end));
+            if from < to {
+                source.fingerprint(from - first..to - first, hash)?;
+            }
+            first = end;
+        }
+        Ok(())
     }
 
     fn class_names(&self) -> Vec<String> {

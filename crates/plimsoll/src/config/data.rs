@@ -329,6 +329,14 @@ mod tests {
             "[data]\nsource = 'digits'\nshard = [4, 4]".into(),
             "[data]\nsource = 'digits'\nignore_erors = 4".into(),
             "[data]".into(),
+            "[data]\nsource = 'concatenate'\nparts = [{ source = 'image_folder', path = 'train' }, { source = 'image_folder', path = 'test', classes = 'train' }]\nmap = [{ op = 'decode' }]".into(),
+            "[data]\nsource = 'sample_from'\nseed = 3\nparts = [{ source = 'csv', path = 't.csv', target = 'u', weight = 0.25 }, { source = 'csv', path = 't.csv', target = 'u', map = [{ op = 'scale', by = 2 }] }]".into(),
+            "[data]\nsource = 'interleave'\ncycle = 2\nparts = [{ source = 'range', stop = 5 }, { source = 'range', start = 5, stop = 9, step = 2 }]".into(),
+            "[data]\nsource = 'zip'\nparts = [{ source = 'range', stop = 5 }, { source = 'csv', path = 't.csv', featurs = ['t'] }]".into(),
+            "[data]\nsource = 'zip'\nparts = [{ path = 't.csv' }]".into(),
+            "[data]\nsource = 'zip'".into(),
+            "[data]\nsource = 'range'\nstop = 'x'".into(),
+            "[data]\nsource = 'image_files'\npath = 't*/*/*.png'".into(),
         ];
         insta::assert_snapshot!(cases.map(|case| read(folder.path(), &case)).join("\n"), @r#"
         text a.txt (characters 0 to 30, 4 at a time, every 4)
@@ -368,7 +376,7 @@ mod tests {
         empty is no folder of classes: its class empty/ant holds no .jpg, .jpeg, .png, .webp or .gif files; put some there or remove it
         10 pictures of shapes (16 × 24, seed 0)
           held out: 5 pictures of shapes (16 × 24, seed 9)
-        `data.source` is "shape", but should be one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset, parquet, image_files, range; did you mean "shapes"?
+        `data.source` is "shape", but should be one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset, parquet, image_files, range, concatenate, sample_from, interleave, zip; did you mean "shapes"?
         cannot open none.npz: No such file or directory (os error 2)
         `data.arrays` is ["a"], but should be two names, such as ["images", "labels"]
         a.txt, the record at byte 0: its length does not match its checksum; the file is damaged or no TFRecord file
@@ -379,7 +387,15 @@ mod tests {
         image_folder train → map(x: decode()) → map(x: resize(4, 4, bilinear)) → parallelism(auto) → ignore_errors(9) → batch(8) → prefetch(auto) → drop_remainder
         `data.shard` is [4, 4], but should be how many parts there are and which this is, such as [4, 0]
         unknown key `data.ignore_erors`; did you mean `data.ignore_errors`?
-        `data.source` is missing: one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset, parquet, image_files, range
+        `data.source` is missing: one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset, parquet, image_files, range, concatenate, sample_from, interleave, zip
+        concatenate(image_folder train | image_folder test) → map(x: decode())
+        sample_from(seed 3)(csv t.csv (rows 0 to 20, t, class → u) | csv t.csv (rows 0 to 20, t, class → u) → map(x: scale(2)))
+        interleave_parallel(2, 1)(5 numbers from 0 by 1 | 2 numbers from 5 by 2)
+        unknown key `data.parts[1].featurs`; did you mean `data.parts[1].features`?
+        `data.parts[0].source` is missing: one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset, parquet, image_files, range, concatenate, sample_from, interleave, zip
+        `data.parts` is missing: a list of tables, such as [{ source = "npy", x = "a.npy" }, { source = "npy", x = "b.npy" }]
+        `data.stop` is "x", but should be a whole number of 32 bits
+        image_files t*/*/*.png
         "#);
     }
 

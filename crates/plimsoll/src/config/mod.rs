@@ -1,6 +1,7 @@
 //! Configurations: the TOML text of a run, read with errors that name the key, the nearest one that exists, and what it may be.
 
 mod data;
+mod joined;
 mod kinds;
 #[cfg(test)]
 mod layer_tests;
@@ -107,7 +108,9 @@ impl Config {
         let label = |feature: &&RecordFeature| feature.values == RecordValues::Ints && feature.count == 1;
         let named = |feature: &&RecordFeature| label(feature) && ["label", "class"].iter().any(|word| feature.name.contains(word));
         let label = found.iter().find(named).or_else(|| found.iter().find(label));
-        let inputs = || found.iter().filter(|feature| Some(*feature) != label);
+        // Pictures in packed files cannot be read.
+        let packed = path.extension().is_some_and(|extension| extension == "gz" || extension == "gzip");
+        let inputs = || found.iter().filter(|feature| Some(*feature) != label && !(packed && feature.is_picture));
         let Some(input) = inputs().find(|feature| feature.is_picture).or_else(|| inputs().max_by_key(|feature| feature.count)) else {
             return Err(Error::Config(format!("{}: its first record has no features to show", path.display())));
         };
@@ -170,11 +173,7 @@ impl Config {
         let tables = [&["data"][..], &["data", "cache"], &["data", "validation"]];
         for names in tables {
             let table = names.iter().try_fold(&mut config.table, |table, name| table.get_mut(*name)?.as_table_mut());
-            for (_, value) in table.into_iter().flatten().filter(|(key, _)| data::PATHS.contains(&key.as_str())) {
-                let several = value.as_table_mut().into_iter().flat_map(|files| files.iter_mut().map(|(_, file)| file));
-                several.for_each(|file| anchor(file, &folder));
-                anchor(value, &folder);
-            }
+            table.into_iter().for_each(|table| anchor_all(table, &folder));
         }
         let weights = config.table.get_mut("train").and_then(|train| train.get_mut("weights"));
         let weights = weights.and_then(|weights| if weights.is_table() { weights.get_mut("path") } else { Some(weights) });
@@ -232,6 +231,19 @@ impl Config {
 }
 
 /// A path that holds wherever it is read from.
+/// The paths of a source, and of the parts it is made of.
+fn anchor_all(table: &mut Table, folder: &Path) {
+    for (key, value) in table.iter_mut() {
+        if data::PATHS.contains(&key.as_str()) {
+            let several = value.as_table_mut().into_iter().flat_map(|files| files.iter_mut().map(|(_, file)| file));
+            several.for_each(|file| anchor(file, folder));
+            anchor(value, folder);
+        } else if let ("parts", Value::Array(parts)) = (key.as_str(), value) {
+            parts.iter_mut().filter_map(Value::as_table_mut).for_each(|part| anchor_all(part, folder));
+        }
+    }
+}
+
 fn anchor(value: &mut Value, folder: &Path) {
     if let Value::String(path) = value {
         *path = folder.join(&*path).to_string_lossy().into_owned();

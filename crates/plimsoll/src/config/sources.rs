@@ -23,16 +23,21 @@ pub(super) enum Source {
     Parquet,
     ImageFiles,
     Range,
+    Concatenate,
+    SampleFrom,
+    Interleave,
+    Zip,
 }
 
 impl Source {
     /// Whether its numbers are what somebody's file says, and may be none.
     pub fn holds_numbers(self) -> bool {
-        matches!(self, Source::Npy | Source::Npz | Source::TfRecord | Source::Parquet)
+        let joined = matches!(self, Source::Concatenate | Source::SampleFrom | Source::Interleave | Source::Zip);
+        joined || matches!(self, Source::Npy | Source::Npz | Source::TfRecord | Source::Parquet)
     }
 }
 
-pub(super) const SOURCES: [(&str, Source); 13] = [
+pub(super) const SOURCES: [(&str, Source); 17] = [
     ("digits", Source::Digits),
     ("random", Source::Random),
     ("npy", Source::Npy),
@@ -46,6 +51,10 @@ pub(super) const SOURCES: [(&str, Source); 13] = [
     ("parquet", Source::Parquet),
     ("image_files", Source::ImageFiles),
     ("range", Source::Range),
+    ("concatenate", Source::Concatenate),
+    ("sample_from", Source::SampleFrom),
+    ("interleave", Source::Interleave),
+    ("zip", Source::Zip),
 ];
 
 /// A source that was opened, with what validation rows have to share with it.
@@ -137,6 +146,9 @@ impl Opened {
                     spec = spec.row_groups(start..end);
                 }
                 Ok(Opened::Rows(Dataset::parquet(path, &spec)?, None))
+            }
+            Source::Concatenate | Source::SampleFrom | Source::Interleave | Source::Zip => {
+                Ok(Opened::Rows(super::joined::rows(data, kind, folder)?, None))
             }
             Source::ImageFiles => {
                 let path = path(data, folder, "path", "a pattern of pictures, such as photos/**/*.jpg")?;
