@@ -100,7 +100,7 @@ impl Cache {
 
 impl Store {
     /// One in memory, by itself.
-    #[cfg(test)]
+    #[cfg(all(test, loom))]
     pub fn in_memory(first: u64, rows: u64, row_bytes: usize) -> Store {
         Store::Memory(MemoryStore::new(first, rows, row_bytes))
     }

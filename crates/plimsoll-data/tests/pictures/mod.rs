@@ -1,4 +1,5 @@
 //! Folders of small pictures, made by the tests that read them.
+#![allow(dead_code)]
 
 use plimsoll_core::{Bytes, Ledger};
 use plimsoll_data::{Dataset, Feed, Options};
@@ -65,7 +66,6 @@ pub fn png(pixels: &[u8], width: usize, height: usize, color: png::ColorType) ->
 }
 
 /// All batches of some epochs: each column's bytes, one after the other.
-#[allow(dead_code)]
 pub fn epochs(data: &Dataset, limit: Option<Bytes>, epochs: u64) -> Result<Vec<Vec<u8>>, plimsoll_data::DataError> {
     let plan = data.plan(limit)?;
     let ledger = Ledger::new("host", limit);
