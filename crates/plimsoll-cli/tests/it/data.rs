@@ -176,7 +176,7 @@ fn a_plain_source_needs_no_configuration() {
         assert!(shown.contains(&format!("columns   {columns}\n")), "{shown}");
     }
     let refused = |arguments: &[&str]| sandbox.fail(&[&["data", "inspect"], arguments].concat()).1;
-    insta::assert_snapshot!(refused(&["--source", "imagefolder", "--path", "pictures"]), @r#"error: `data.source` is "imagefolder", but should be one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset, parquet; did you mean "image_folder"?"#);
+    insta::assert_snapshot!(refused(&["--source", "imagefolder", "--path", "pictures"]), @r#"error: `data.source` is "imagefolder", but should be one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset, parquet, image_files, range, concatenate, sample_from, interleave, zip; did you mean "image_folder"?"#);
     insta::assert_snapshot!(refused(&["--source", "npy"]).lines().take(3).collect::<Vec<_>>().join("\n"), @"
     error: the following required arguments were not provided:
       --path <PATH>
