@@ -157,14 +157,14 @@ mod tests {
     }
 
     fn held() -> Vec<(String, Bytes)> {
-        let held = [("process", 12), ("2 worker stacks", 1), ("decode (2 × 16.0 MiB)", 32), ("map x", 2), ("staging ring", 3)];
+        let held = [("process", 12), ("2 worker stacks", 1), ("decode (each ≤ 16.0 MiB)", 32), ("map x", 2), ("staging ring", 3)];
         held.into_iter().map(|(name, mib)| (name.to_string(), Bytes::mib(mib))).collect()
     }
 
     #[test]
     fn one_screen_says_what_each_stage_takes_and_what_limits() {
         let shown = Explain::new(&held(), 3, &activity(900, 60)).to_string();
-        let order = ["process", "read", "decode (2", "resize", "map x", "mix", "staging ring", "waiting", "in use", "limit"];
+        let order = ["process", "read", "decode (each", "resize", "map x", "mix", "staging ring", "waiting", "in use", "limit"];
         let places: Vec<usize> =
             order.iter().map(|word| shown.find(&format!(" {word}")).unwrap_or_else(|| panic!("{word}: {shown}"))).collect();
         assert!(places.is_sorted(), "{shown}");
