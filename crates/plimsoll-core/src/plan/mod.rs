@@ -3,6 +3,7 @@
 mod arena;
 mod certificate;
 mod check;
+mod join;
 mod liveness;
 pub mod offload;
 mod order;
@@ -26,6 +27,7 @@ use std::collections::BTreeMap;
 pub use arena::{Block, Effort, Goal, Layout, Solution, assign, solve};
 pub use certificate::{Certificate, Claim, Range, Space, Step};
 pub use check::{CheckError, check};
+pub use join::Joining;
 pub use prove::prove;
 pub use recompute::{Again, Sequenced};
 pub use same::check_same;
@@ -218,15 +220,31 @@ fn laid_out(
     Ok(Plan { rows, programs, states, staging, resident, arena, lower_bound, alignment, backing })
 }
 
-/// Finds an order for an improved graph in which nothing is computed twice.
+/// Finds an order for an improved graph in which nothing is computed twice, and lets joined tensors come together in the way that needs least.
 pub fn sequence(graph: &Graph, rows: usize, device: &dyn Device) -> Result<Sequenced, GraphError> {
+    let mut best = in_order(graph, rows, device)?;
+    for how in [Joining::Putting, Joining::Sharing] {
+        if let Some(joined) = join::join(graph, how, device) {
+            let found = in_order(&joined, rows, device)?;
+            if found.1 < best.1 {
+                best = found;
+            }
+        }
+    }
+    Ok(best.0)
+}
+
+/// The graph as it is, in an order of its own, and the most bytes held at once.
+fn in_order(graph: &Graph, rows: usize, device: &dyn Device) -> Result<(Sequenced, Bytes), GraphError> {
     let graph = updates::legalise(graph)?;
     verify(&graph)?;
     let alignment = device.alignment();
     let workspace = |node: NodeId| device.workspace(&graph, graph.node(node), rows).align_up(alignment.0);
     let order = order::order(&graph, rows, alignment, &workspace);
+    let live = liveness::buffers(&graph, &order, rows, alignment, &workspace);
+    let (_, peak) = liveness::fullest(live.buffers.iter().map(|b| (b.first, b.last, b.size)), order.len());
     let again = Again { flops: graph.flops(rows), ..Again::default() };
-    Ok(Sequenced { graph, order, again, limit: None })
+    Ok((Sequenced { graph, order, again, limit: None }, peak))
 }
 
 /// Gives everything in a sequenced graph its place: within the arena it was made for, or packed as `unbound` does it.

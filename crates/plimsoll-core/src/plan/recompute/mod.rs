@@ -12,7 +12,7 @@ pub(super) mod simulate;
 mod starts;
 pub(super) mod write;
 
-use super::{Plan, Program, backing, nearly_tight, place_states, placed, sequence};
+use super::{Plan, Program, backing, in_order, nearly_tight, place_states, placed};
 use crate::Bytes;
 use crate::device::Device;
 use crate::graph::{Graph, GraphError, NodeId};
@@ -126,7 +126,8 @@ fn fit_from(
     effort: Effort,
     from: Option<&[u32]>,
 ) -> Result<Sequenced, FitError> {
-    let Sequenced { graph, order, .. } = sequence(graph, rows, device)?;
+    // What is made again is read as it is: a whole that grew has to be made from its first part on.
+    let (Sequenced { graph, order, .. }, _) = in_order(graph, rows, device)?;
     let alignment = device.alignment();
     let workspace = |node: NodeId| device.workspace(&graph, graph.node(node), rows).align_up(alignment.0);
     let problem = Problem::of(&graph, &order, rows, alignment, &workspace, pace);
