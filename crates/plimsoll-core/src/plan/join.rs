@@ -36,8 +36,9 @@ impl Joining {
     }
 }
 
-/// The graph with its joins written in another way; none if that is not another graph.
-pub(super) fn join(old: &Graph, how: Joining, device: &dyn Device) -> Option<Graph> {
+/// An improved graph with its joins written in another way; none if that is not another graph. Computes the same bits, which
+/// [`check_same`](super::check_same) proves from the result.
+pub fn join(old: &Graph, how: Joining, device: &dyn Device) -> Option<Graph> {
     if how == Joining::Copying || !old.nodes.iter().any(|node| matches!(node.op, Op::Concat(_))) {
         return None;
     }

@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 pub use arena::{Block, Effort, Goal, Layout, Solution, assign, solve};
 pub use certificate::{Certificate, Claim, Range, Space, Step};
 pub use check::{CheckError, check};
-pub use join::Joining;
+pub use join::{Joining, join};
 pub use prove::prove;
 pub use recompute::{Again, Sequenced};
 pub use same::check_same;
@@ -232,6 +232,11 @@ pub fn sequence(graph: &Graph, rows: usize, device: &dyn Device) -> Result<Seque
         }
     }
     Ok(best.0)
+}
+
+/// Finds an order for an improved graph as it is written: what it joins is copied, unless it is [written](join()) in another way.
+pub fn as_written(graph: &Graph, rows: usize, device: &dyn Device) -> Result<Sequenced, GraphError> {
+    in_order(graph, rows, device).map(|(sequenced, _)| sequenced)
 }
 
 /// The graph as it is, in an order of its own, and the most bytes held at once.
