@@ -177,6 +177,8 @@ pub struct Graph {
     pub(crate) pieces: usize,
     /// How the planner lets tensors that are joined come together.
     pub(crate) joining: Joining,
+    /// The values of the graph before for which it does; all if none are named.
+    pub(crate) joined: Vec<ValueId>,
     scope: Vec<String>,
     phase: Option<Phase>,
 }
@@ -386,6 +388,11 @@ impl Graph {
     /// How tensors that are joined come together, as the planner wrote it.
     pub fn joining(&self) -> Joining {
         self.joining
+    }
+
+    /// The values for which they come together so, by the numbers they had before the planner wrote it; all if there are none.
+    pub fn joined(&self) -> &[ValueId] {
+        &self.joined
     }
 
     /// How far an axis can be cut, and what a part of it is as a dimension. Rows of the batch are cut by the planner alone: elsewhere that would

@@ -81,6 +81,9 @@ pub struct Claim {
     /// How tensors that are joined come together.
     #[serde(default, skip_serializing_if = "Joining::is_copying")]
     pub joining: Joining,
+    /// The values of the model's graph for which they do so; all if none are named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub joined: Vec<u32>,
 }
 
 fn in_one_piece() -> usize {
@@ -173,5 +176,6 @@ fn claim(program: &Program, rows: usize) -> Claim {
         stored: program.stored.iter().map(|b| (b.owner.clone(), b.offset, b.size, b.first, b.last)).collect(),
         pieces: program.graph.pieces(),
         joining: program.graph.joining(),
+        joined: program.graph.joined().iter().map(|value| value.0).collect(),
     }
 }

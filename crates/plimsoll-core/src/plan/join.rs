@@ -4,7 +4,8 @@
 //! one, which grows, and whoever reads a smaller one later reads a strip of the largest. So do gradients that read a part.
 //!
 //! A whole takes its room with its first part. Whether that is less at the fullest step depends on all else, so [`sequence`](super::sequence) looks at the
-//! exact peaks of all ways and takes the lowest; the certificate says which, and [`prove`](super::prove()) writes it again.
+//! exact peaks: of putting parts where the fullest step is a join, one join after another, and of sharing wholes. The certificate says what it took, and
+//! [`prove`](super::prove()) writes it again.
 
 use super::updates::root;
 use crate::device::Device;
@@ -36,9 +37,9 @@ impl Joining {
     }
 }
 
-/// An improved graph with its joins written in another way; none if that is not another graph. Computes the same bits, which
-/// [`check_same`](super::check_same) proves from the result.
-pub fn join(old: &Graph, how: Joining, device: &dyn Device) -> Option<Graph> {
+/// An improved graph with the joins that make these values written in another way, or all if none are named; none if that is not another graph. Computes the
+/// same bits, which [`check_same`](super::check_same) proves from the result.
+pub fn join(old: &Graph, how: Joining, only: &[ValueId], device: &dyn Device) -> Option<Graph> {
     if how == Joining::Copying || !old.nodes.iter().any(|node| matches!(node.op, Op::Concat(_))) {
         return None;
     }
@@ -46,13 +47,25 @@ pub fn join(old: &Graph, how: Joining, device: &dyn Device) -> Option<Graph> {
     if sharing && !device.reads_strips() {
         return None;
     }
-    let joins = Joins::of(old, sharing);
+    let joins = Joins::of(old, sharing, only);
     if joins.wholes.is_empty() || (sharing && joins.strips.is_empty()) {
         return None;
     }
     let mut new = Writer::new(old, &joins).write()?;
-    new.joining = how;
+    (new.joining, new.joined) = (how, only.to_vec());
     Some(new)
+}
+
+/// The joined value of the old graph that the step `id` of a graph with some of its joins written in another way makes by copying.
+pub(super) fn copied(old: &Graph, new: &Graph, id: NodeId) -> Option<ValueId> {
+    let is_join = |node: &&Node| matches!(node.op, Op::Concat(_));
+    if !is_join(&new.node(id)) {
+        return None;
+    }
+    // Those that are left stand in the same order.
+    let before = new.nodes[..id.index()].iter().filter(is_join).count();
+    let left = old.nodes.iter().filter(is_join).map(|node| node.outputs[0]).filter(|value| !new.joined.contains(value));
+    left.into_iter().nth(before)
 }
 
 /// A tensor that grows part by part.
@@ -84,7 +97,7 @@ struct Joins {
 }
 
 impl Joins {
-    fn of(graph: &Graph, sharing: bool) -> Joins {
+    fn of(graph: &Graph, sharing: bool, only: &[ValueId]) -> Joins {
         let mut readers: Vec<Vec<NodeId>> = vec![Vec::new(); graph.values.len()];
         for (id, node) in graph.nodes() {
             for input in &node.inputs {
@@ -98,6 +111,7 @@ impl Joins {
         handed_over.for_each(|value| kept[value.index()] = true);
         let changes: Vec<ValueId> = graph.updates.iter().map(|(_, value)| *value).collect();
         let joined = |node: &Node| match &node.op {
+            Op::Concat(_) if !only.is_empty() && !only.contains(&node.outputs[0]) => None,
             Op::Concat(op) if node.inputs.len() > 1 && !changes.contains(&node.outputs[0]) => Some(op.axis),
             _ => None,
         };

@@ -80,9 +80,10 @@ fn replay(graph: &Graph, certificate: &Certificate, claim: &Claim, device: &dyn 
         }
     };
     let graph = if states.is_empty() && values.is_empty() { graph } else { offload(&graph, &states, &values).map_err(wrong)? };
+    let joined: Vec<ValueId> = claim.joined.iter().copied().map(ValueId).collect();
     let graph = match claim.joining {
         Joining::Copying => graph,
-        how => join(&graph, how, device).ok_or_else(|| fail("it states that parts are put into wholes, of which this graph has none".to_string()))?,
+        how => join(&graph, how, &joined, device).ok_or_else(|| fail("it states that parts are put into wholes, of which this graph has none".to_string()))?,
     };
     let graph = legalise(&graph).map_err(wrong)?;
     verify(&graph).map_err(wrong)?;

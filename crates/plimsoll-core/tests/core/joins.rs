@@ -150,6 +150,6 @@ fn a_part_is_gone_when_it_was_put() {
     let mut edited = copied.certificate();
     edited.programs[0].joining = Joining::Putting;
     prove(&edited, &[(Role::Step, graph.clone())], &device).unwrap_err();
-    assert!(join(&graph, Joining::Copying, &device).is_none());
-    assert!(join(&graph, Joining::Sharing, &device).is_none(), "this device reads no strips");
+    assert!(join(&graph, Joining::Copying, &[], &device).is_none());
+    assert!(join(&graph, Joining::Sharing, &[], &device).is_none(), "this device reads no strips");
 }

@@ -42,8 +42,7 @@ fn joining_graph(seed: u32) -> Graph {
                     1 => parts.push(x),
                     _ => {}
                 }
-                let axis = 3;
-                concat(g, axis, &parts)
+                concat(g, 3, &parts)
             })?;
         }
         let elements = g.shape(x).elements().factor();
@@ -73,7 +72,7 @@ fn grown(g: &mut Graph, draw: &mut Draw, x: ValueId) -> Result<ValueId, GraphErr
         all = g.in_scope(&format!("layer{i}"), |g| {
             let normal = normalised(g, all)?;
             let cut = relu(g, normal)?;
-            let new = layer(g, draw, cut, width)?;
+            let new = g.in_scope("new", |g| layer(g, draw, cut, width))?;
             concat(g, 3, &[all, new])
         })?;
     }
@@ -92,7 +91,7 @@ fn however_they_are_joined_a_step_learns_the_same_bits() {
         assert_sound(&copied, &graph, &*device);
         let wanted = after_steps(&device, copied);
         for how in [Joining::Putting, Joining::Sharing] {
-            let Some(joined) = join(&graph, how, &*device) else { continue };
+            let Some(joined) = join(&graph, how, &[], &*device) else { continue };
             check_same(&graph, &joined, &*device, rows).unwrap();
             let plan = placed(as_written(&joined, rows, &*device).unwrap(), rows, &*device);
             assert_eq!(plan.programs[0].graph.joining(), how);
@@ -140,5 +139,5 @@ fn wholes_that_grow_out_of_each_other_are_one() {
     // What was joined before the last, and what it began with: 16, 24, … 72 channels.
     let before = Bytes((0..8).map(|i| 4 * ROWS as u64 * 16 * 16 * (16 + 8 * i)).sum());
     let saved = copied.lower_bound.saturating_sub(plan.lower_bound);
-    assert!(saved.0 * 10 >= before.0 * 8, "{} instead of {}: {saved} of {before}", plan.lower_bound, copied.lower_bound);
+    assert!(saved.0 * 4 >= before.0 * 3, "{} instead of {}: {saved} of {before}", plan.lower_bound, copied.lower_bound);
 }
