@@ -151,7 +151,10 @@ impl<'a> Player<'a> {
             step.writes.iter().for_each(|range| self.put(*range));
         }
         let end = self.claim.steps.len();
-        let missing = self.graph.nodes().find(|(id, node)| !ran[id.0 as usize] && !node.op.is_leaf() && !matches!(node.op, Op::Reshape(_) | Op::Strip(_)));
+        let missing = self
+            .graph
+            .nodes()
+            .find(|(id, node)| !ran[id.0 as usize] && !node.op.is_leaf() && !matches!(node.op, Op::Reshape(_) | Op::Strip(_)));
         if let Some((_, node)) = missing {
             return Err(self.fail(end, format!("a {} of layer `{}` never runs", node.op.define().name(), node.scope)));
         }

@@ -182,7 +182,8 @@ pub(super) fn strip(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     }
     // Of something that is not all there yet.
     let mut s = Stage::new(draw);
-    let (a, b) = (s.operand_in(DType::F32, Shape::batch_of([3]), Domain::Any)?, s.operand_in(DType::F32, Shape::batch_of([2]), Domain::Any)?);
+    let (a, b) =
+        (s.operand_in(DType::F32, Shape::batch_of([3]), Domain::Any)?, s.operand_in(DType::F32, Shape::batch_of([2]), Domain::Any)?);
     let begun = s.graph.add_one(Op::Put(Put { axis: 1, start: 2, extent: 5 }), &[a])?;
     let strip = s.graph.add_one(Op::Strip(Strip { start: 2, length: 3 }), &[begun])?;
     let y = s.graph.unary(Unary::Neg, strip)?;

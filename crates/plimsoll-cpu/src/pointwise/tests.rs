@@ -279,7 +279,8 @@ fn blocks_of_a_result_are_finished_like_the_whole() {
         let whole = run(Isa::best(), &Pool::new(1), &expr, &dims, &inputs, &[(DType::F32, Some(0))], StepRandom::default()).remove(0);
         for cut in [1, 7, 10, 64, 333, 1024] {
             let mut result = inputs[0].clone();
-            let sources: Vec<Source<'_>> = inputs.iter().map(|tensor| Source { dims: &tensor.dims, dtype: tensor.dtype, pitch: None }).collect();
+            let sources: Vec<Source<'_>> =
+                inputs.iter().map(|tensor| Source { dims: &tensor.dims, dtype: tensor.dtype, pitch: None }).collect();
             let mut kernel = Kernel::new(&expr, &dims, &sources, &[Sink { dtype: DType::F32, over: &[0] }]).unwrap();
             inputs.iter().enumerate().skip(1).for_each(|(i, tensor)| kernel.set_input(i, tensor.bytes.as_ptr()));
             let address = result.bytes.as_mut_ptr();

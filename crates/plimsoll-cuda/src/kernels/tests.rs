@@ -106,7 +106,12 @@ fn two_bytes_beside_four() {
 
 #[test]
 fn elements_in_another_place() {
-    let kernels = [transpose(4, &[2, 3, 5], &[2, 0, 1]), pad(1, &[2, 3], &[2, 6], 1, 2), concat(2, &[vec![2, 3], vec![2, 4]], &[2, 7], 1), put(4, &[2, 3, 2], &[2, 7, 2], 1, 4)];
+    let kernels = [
+        transpose(4, &[2, 3, 5], &[2, 0, 1]),
+        pad(1, &[2, 3], &[2, 6], 1, 2),
+        concat(2, &[vec![2, 3], vec![2, 4]], &[2, 7], 1),
+        put(4, &[2, 3, 2], &[2, 7, 2], 1, 4),
+    ];
     insta::assert_snapshot!(kernels.iter().map(text).collect::<String>());
 }
 
