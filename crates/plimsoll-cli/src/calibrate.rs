@@ -5,7 +5,7 @@ use crate::{print, say, whole};
 use anyhow::{Result, bail};
 use plimsoll::config::Config;
 use plimsoll::speed::{self, Speeds};
-use plimsoll::{Run, system};
+use plimsoll::{Budget, Bytes, Device, Run, system};
 use serde_json::{Value, json};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -34,9 +34,6 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
     args.set.iter().try_for_each(|assignment| config.set(assignment))?;
     let mut run = config.build()?;
     let device = run.open_device()?;
-    if !device.shares_host_memory() {
-        bail!("times on {} are predicted by the rates of its profile; only a CPU is measured", device.name());
-    }
     let mut speeds = speed::calibrate(device, LIMIT)?;
     let own = args.zoo.is_some() || args.config.is_some();
     let timed = own.then(|| run.time_own_nodes(&mut speeds, LIMIT)).transpose()?;
@@ -63,25 +60,21 @@ pub fn apply(run: &mut Run, args: &RunArgs) -> Result<()> {
     if args.no_calibrate || args.device_profile.is_some() || std::env::var_os(OFF).is_some_and(|value| !value.is_empty()) {
         return Ok(());
     }
-    // A GPU's profile has its rates: measured node by node, the way to it and back would be most of the time.
-    if !run.open_device()?.shares_host_memory() {
-        return Ok(());
-    }
     let Some(folder) = speed::folder() else { return Ok(()) };
     let key = run.speeds_key()?;
     if let Some(speeds) = speed::known(&folder, &key) {
         run.speeds(Arc::new(speeds));
         return Ok(());
     }
-    let (line, needed) = (run.host_line().unwrap_or_else(system::available_memory), speed::memory() + system::process_footprint());
-    if line < needed {
-        note(args, &format!("times are predicted by built-in rates: measuring this machine would take {needed}, which is over the line"));
+    let device = run.open_device()?;
+    if let Some(why) = too_little(&*device, run.lines()) {
+        note(args, &format!("times are predicted by built-in rates: measuring {} would take {why}", device.name()));
         return Ok(());
     }
-    note(args, "measuring this machine once, which takes some seconds (--no-calibrate does without)");
+    note(args, &format!("measuring {} once, which takes some seconds (--no-calibrate does without)", device.name()));
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["calibrate", "--quiet"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    command.args(["--device", &run.open_device()?.name()]);
+    command.args(["--device", &device.name()]);
     if let Some(threads) = run.threads() {
         command.args(["--threads", &threads.to_string()]);
     }
@@ -94,6 +87,18 @@ pub fn apply(run: &mut Run, args: &RunArgs) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What measuring a device would take more than there is, in words.
+fn too_little(device: &dyn Device, budget: Budget) -> Option<String> {
+    let needed = speed::needed(device);
+    let host = needed.host + system::process_footprint();
+    let over = |needed: Bytes, line: Option<Bytes>, free: Option<Bytes>, whose: &str| {
+        let line = line.into_iter().chain(free).min()?;
+        (line < needed).then(|| format!("{needed} of the {whose}'s memory, where there is {line}"))
+    };
+    let own = if device.shares_host_memory() { None } else { over(needed.device, budget.device, device.available(), "device") };
+    own.or_else(|| over(host, budget.host, Some(system::available_memory()), "host"))
 }
 
 fn note(args: &RunArgs, what: &str) {

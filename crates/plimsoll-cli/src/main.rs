@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// One line that says what is wrong. A refused budget is an answer, so with `--json` it is a document too.
+/// One line that says what is wrong; with `--json` a document too. A refused budget is an answer: its document has the numbers.
 fn fail(error: &anyhow::Error, json: bool) -> ExitCode {
     let _ = writeln!(std::io::stderr(), "error: {error}");
     match error.downcast_ref() {
@@ -83,7 +83,12 @@ fn fail(error: &anyhow::Error, json: bool) -> ExitCode {
             }
             ExitCode::from(INFEASIBLE)
         }
-        _ => ExitCode::FAILURE,
+        _ => {
+            if json {
+                print(&json!({ "error": error.to_string() }));
+            }
+            ExitCode::FAILURE
+        }
     }
 }
 

@@ -49,6 +49,12 @@ pub trait Device: Send + Sync {
         Bytes::ZERO
     }
 
+    /// Host memory that batches are best made in: columns that lie in it reach the device without the host's help. None where any memory does as well.
+    fn slot_memory(&self, size: Bytes) -> Result<Option<Box<dyn SlotMemory>>, DeviceError> {
+        let _ = size;
+        Ok(None)
+    }
+
     /// Host memory that the device needs for a plan's backing store.
     fn host_backing(&self, plan: &Plan) -> Bytes {
         plan.backing
@@ -56,12 +62,22 @@ pub trait Device: Send + Sync {
 
     /// How long nodes are thought to take where nobody has measured it.
     fn pace(&self) -> Arc<dyn Pace> {
-        Arc::new(Rates::default())
+        Arc::new(self.rates())
     }
 
     /// How fast tensors go to the backing store and come back.
     fn copy_rate(&self) -> CopyRate {
         CopyRate::default()
+    }
+
+    /// Measures [`copy_rate`](Device::copy_rate): bytes a second into the backing store, and out of it. Devices that leave that to others say nothing.
+    fn measure_copies(&self) -> Result<Option<(f64, f64)>, DeviceError> {
+        Ok(None)
+    }
+
+    /// The plain rates behind [`pace`](Device::pace): what measured times are compared with before they are carried over to other sizes.
+    fn rates(&self) -> Rates {
+        Rates::default()
     }
 
     /// Takes a backing store. Unless the device says otherwise it is a piece of the host's memory.
@@ -204,6 +220,15 @@ pub trait Memory: Send {
     fn as_any(&self) -> &dyn Any;
 }
 
+/// The memory of one slot of the staging ring, in which a pipeline makes batches. A device that copies from pinned memory supplies its own.
+pub trait SlotMemory: Send {
+    /// All bytes; at least as many as were asked for, at an address that is a multiple of 64.
+    fn bytes(&self) -> &[u8];
+
+    /// The same bytes, to be written.
+    fn bytes_mut(&mut self) -> &mut [u8];
+}
+
 /// What the host gives to one run of a program.
 pub struct StepInputs<'a> {
     /// The batch's columns, each exactly as long as its type says for the loaded rows.
@@ -229,6 +254,13 @@ pub trait Loaded: Send {
     /// Runs it until a node makes something that is not finite, and names that node. Changes no state before that node.
     /// Without inputs it looks at those of the run whose outcome was not finite, if the device still has them.
     fn find_non_finite(&mut self, inputs: Option<&StepInputs<'_>>) -> Result<Option<NodeId>, DeviceError>;
+
+    /// Runs the nodes one after another, each as often as it takes to know how many seconds it needs, by the device's own clock. States mean nothing
+    /// afterwards. A device whose work the host's clock can time says nothing.
+    fn node_seconds(&mut self, inputs: &StepInputs<'_>) -> Result<Vec<(NodeId, f64)>, DeviceError> {
+        let _ = inputs;
+        Ok(Vec::new())
+    }
 }
 
 /// What can go wrong on a device.

@@ -99,6 +99,11 @@ impl Executor {
         self.find(role, rows).map(|_| ())
     }
 
+    /// What it runs on.
+    pub fn device(&self) -> &dyn Device {
+        &*self.device
+    }
+
     /// Runs a program over `rows` rows. A device with its own memory may still be at it when this returns; see [`Executor::outcome`].
     pub fn run(&mut self, role: Role, rows: usize, inputs: &StepInputs<'_>) -> Result<Ticket, DeviceError> {
         let entry = self.find(role, rows)?;

@@ -3,12 +3,12 @@
 
 use plimsoll_core::device::StepInputs;
 use plimsoll_core::expr::{Binary, Expr, Unary};
-use plimsoll_core::graph::{Graph, GraphError, Init, StateId, StateKind, ValueId};
+use plimsoll_core::graph::{Graph, GraphError, Init, Input, StateId, StateKind, ValueId};
 use plimsoll_core::ops::{Conv2d, Window};
 use plimsoll_core::plan::plan;
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::{Role, training_programs};
-use plimsoll_core::{DType, Device, Executor, Ledger, Op, Shape, TensorType};
+use plimsoll_core::{Bytes, DType, Device, Executor, Ledger, Op, Shape, TensorType};
 use plimsoll_cuda::CudaDevice;
 use std::sync::Arc;
 use std::time::Instant;
@@ -121,8 +121,15 @@ fn measure(
     model: fn() -> Result<(Graph, ValueId), GraphError>,
 ) -> Result<(), GraphError> {
     let (graph, loss) = model()?;
-    let columns: Vec<Vec<u8>> = graph.inputs().iter().map(|input| noise(input.ty.shape.elements().bind(rows))).collect();
-    let columns: Vec<&[u8]> = columns.iter().map(Vec::as_slice).collect();
+    // As pipelines make them: in memory that the GPU copies from by itself.
+    let column = |input: &Input| {
+        let numbers = noise(input.ty.shape.elements().bind(rows));
+        let mut memory = device.slot_memory(Bytes(numbers.len() as u64)).unwrap().expect("a GPU has its own kind");
+        memory.bytes_mut()[..numbers.len()].copy_from_slice(&numbers);
+        (memory, numbers.len())
+    };
+    let columns: Vec<_> = graph.inputs().iter().map(column).collect();
+    let columns: Vec<&[u8]> = columns.iter().map(|(memory, length)| &memory.bytes()[..*length]).collect();
     let plan = plan(training_programs(&graph, loss, false, &adam)?, rows, &**device)?;
     let size = plan.total();
     let mut executor = Executor::new(Arc::clone(device), Arc::new(plan), &Ledger::new("device", None)).unwrap();

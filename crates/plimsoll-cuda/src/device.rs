@@ -6,18 +6,20 @@ use crate::convolutions::Convolutions;
 use crate::cudnn::Dnn;
 use crate::driver::{Context, Stream};
 use crate::lanes::PinnedStore;
-use crate::memory::{CudaMemory, Slab};
+use crate::memory::{CudaMemory, Slab, lock};
 use crate::overhead::Before;
 use crate::probe;
 use crate::products::Library;
-use crate::profile::{ALIGNMENT, GpuPace, Profile, copy_rate, cudnn_overhead, host_staging, pinning_overhead};
+use crate::profile::{ALIGNMENT, GpuPace, Profile, copy_rate, cudnn_overhead, host_staging, plan_overhead};
 use crate::program::{self, CudaProgram};
+use crate::staging::PinnedSlot;
 use plimsoll_core::Bytes;
-use plimsoll_core::device::{Backing, CopyRate, Device, DeviceError, Loaded, Memory, Overhead, StepMemory};
+use plimsoll_core::device::{Backing, CopyRate, Device, DeviceError, Loaded, Memory, Overhead, SlotMemory, StepMemory};
 use plimsoll_core::graph::{Graph, Node};
-use plimsoll_core::plan::recompute::Pace;
+use plimsoll_core::plan::recompute::{Pace, Rates};
 use plimsoll_core::plan::{Plan, Program};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// What everything on one GPU shares.
@@ -35,6 +37,8 @@ pub(crate) struct Shared {
     /// How many convolutions went which way.
     taken: Mutex<BTreeMap<String, usize>>,
     pub compiler: Compiler,
+    /// Pinned memory that batches are made in, from where to where.
+    pub slots: Mutex<Vec<Range<usize>>>,
     /// Last, so that it outlives what was made in it.
     pub context: Arc<Context>,
 }
@@ -43,6 +47,13 @@ impl Shared {
     /// Makes the GPU this thread's.
     pub fn bind(&self) -> Result<(), DeviceError> {
         self.context.bind().map_err(|error| self.context.failed("choosing the GPU", error))
+    }
+
+    /// Whether bytes lie in pinned memory that batches are made in.
+    pub fn is_slot(&self, bytes: &[u8]) -> bool {
+        let given = bytes.as_ptr_range();
+        let holds = |range: &Range<usize>| range.start <= given.start as usize && given.end as usize <= range.end;
+        bytes.is_empty() || lock(&self.slots).iter().any(holds)
     }
 
     /// cuDNN on this GPU, if it is there; the context is current.
@@ -109,6 +120,7 @@ impl CudaDevice {
             has_cudnn: probe::has_cudnn(&libraries),
             taken: Mutex::default(),
             compiler: Compiler::new(context.capability().map_err(driver)?, cache),
+            slots: Mutex::default(),
             context,
         };
         let overhead = before.overhead().unwrap_or_else(|| Profile::overhead_of(&model));
@@ -151,11 +163,19 @@ impl Device for CudaDevice {
 
     fn overhead(&self, plan: &Plan) -> Overhead {
         let cudnn = if self.shared.has_cudnn { Profile::cudnn_of(&self.model) } else { Overhead::default() };
-        self.overhead + cudnn_overhead(plan, self.shared.convolutions, cudnn) + pinning_overhead(plan)
+        self.overhead + cudnn_overhead(plan, self.shared.convolutions, cudnn) + plan_overhead(plan)
     }
 
     fn pace(&self) -> Arc<dyn Pace> {
         Arc::new(GpuPace)
+    }
+
+    fn rates(&self) -> Rates {
+        GpuPace::SINGLE
+    }
+
+    fn measure_copies(&self) -> Result<Option<(f64, f64)>, DeviceError> {
+        PinnedStore::measure(&self.shared).map(Some)
     }
 
     fn taken(&self) -> Vec<(String, usize)> {
@@ -174,6 +194,10 @@ impl Device for CudaDevice {
 
     fn host_staging(&self, plan: &Plan) -> Bytes {
         host_staging(plan)
+    }
+
+    fn slot_memory(&self, size: Bytes) -> Result<Option<Box<dyn SlotMemory>>, DeviceError> {
+        Ok(Some(Box::new(PinnedSlot::new(&self.shared, size)?)))
     }
 
     fn copy_rate(&self) -> CopyRate {

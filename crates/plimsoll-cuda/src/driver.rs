@@ -138,6 +138,18 @@ impl Event {
         Ok(Event { raw, context: Arc::clone(context) })
     }
 
+    /// One that knows when it was reached.
+    pub fn timed(context: &Arc<Context>) -> Result<Event, DriverError> {
+        let raw = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT)?;
+        Ok(Event { raw, context: Arc::clone(context) })
+    }
+
+    /// Seconds between two timed events, both of which were reached.
+    pub fn seconds_since(&self, earlier: &Event) -> Result<f64, DriverError> {
+        // SAFETY: both are held by their values.
+        unsafe { result::event::elapsed(earlier.raw, self.raw) }.map(|milliseconds| f64::from(milliseconds) * 1e-3)
+    }
+
     pub fn record(&self, stream: &Stream) -> Result<(), DriverError> {
         // SAFETY: both are held by their values.
         unsafe { result::event::record(self.raw, stream.raw) }

@@ -5,12 +5,19 @@
 
 use crate::device::Shared;
 use crate::driver::{Event, Pinned, Stream};
+use crate::memory::Slab;
 use cudarc::driver::{DriverError, sys};
 use plimsoll_core::Bytes;
 use plimsoll_core::device::{Backing, DeviceError};
 use plimsoll_core::plan::offload::{Direction, Overlap};
 use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// What is copied to see how fast that goes.
+const PROBE: Bytes = Bytes::mib(64);
+
+/// How often.
+const ROUNDS: usize = 4;
 
 /// Pinned host memory in which tensors wait until they are needed again.
 pub(crate) struct PinnedStore {
@@ -31,6 +38,27 @@ impl PinnedStore {
         };
         let memory = Pinned::new(&shared.context, size.get().max(1)).map_err(refused)?;
         Ok(PinnedStore { start: memory.start as u64, size: size.0, memory: Mutex::new(memory), shared: Arc::clone(shared) })
+    }
+
+    /// Bytes a second to such memory and back, by copies of [this much](PROBE), of which the fastest counts.
+    pub fn measure(shared: &Arc<Shared>) -> Result<(f64, f64), DeviceError> {
+        let failed = |error| shared.context.failed("timing copies to the host", error);
+        let (store, slab) = (PinnedStore::new(shared, PROBE)?, Slab::new(shared, PROBE)?);
+        let (begin, end) = (Event::timed(&shared.context).map_err(failed)?, Event::timed(&shared.context).map_err(failed)?);
+        let rate = |direction| {
+            let copy = Copying { direction, on_device: slab.start, on_host: store.start, bytes: PROBE.get() };
+            let mut least = f64::INFINITY;
+            for _ in 0..ROUNDS {
+                begin.record(&shared.copy)?;
+                // SAFETY: both sides are as large as the copy and stay until it is waited for below.
+                unsafe { copy.start(&shared.copy) }?;
+                end.record(&shared.copy)?;
+                end.wait()?;
+                least = least.min(end.seconds_since(&begin)?);
+            }
+            Ok(PROBE.0 as f64 / least)
+        };
+        Ok((rate(Direction::Out).map_err(failed)?, rate(Direction::In).map_err(failed)?))
     }
 
     /// The bytes from an offset on, when nothing is under way.
@@ -77,13 +105,18 @@ pub(crate) struct Lanes {
     forks: Vec<Event>,
 }
 
-/// One copy.
-struct Lane {
-    step: usize,
+/// Bytes that go from one memory to the other.
+struct Copying {
     direction: Direction,
     on_device: u64,
     on_host: u64,
     bytes: usize,
+}
+
+/// One copy of a program.
+struct Lane {
+    step: usize,
+    copying: Copying,
     begin: usize,
     needed: usize,
     after: Option<usize>,
@@ -113,10 +146,12 @@ impl Lanes {
             }
             copies.push(Lane {
                 step: copy.step,
-                direction: copy.direction,
-                on_device: on_device(copy.step).map_err(unsupported)?,
-                on_host: pinned.start + copy.backing.0,
-                bytes: copy.size.get(),
+                copying: Copying {
+                    direction: copy.direction,
+                    on_device: on_device(copy.step).map_err(unsupported)?,
+                    on_host: pinned.start + copy.backing.0,
+                    bytes: copy.size.get(),
+                },
                 begin: copy.begin,
                 needed: copy.needed,
                 after: copy.after,
@@ -132,7 +167,7 @@ impl Lanes {
     pub fn before(&self, step: usize) -> Result<(), DeviceError> {
         let failed = |error| self.shared.context.failed("copying to or from the host", error);
         let mut fork: Option<&Event> = None;
-        for (i, copy) in self.copies.iter().enumerate().filter(|(_, copy)| copy.begin == step && copy.bytes > 0) {
+        for (i, copy) in self.copies.iter().enumerate().filter(|(_, copy)| copy.begin == step && copy.copying.bytes > 0) {
             let fork = match fork {
                 Some(fork) => fork,
                 None => {
@@ -140,16 +175,16 @@ impl Lanes {
                     *fork.insert(&self.forks[i])
                 }
             };
-            let lane = self.lane(copy.direction);
+            let lane = self.lane(copy.copying.direction);
             lane.wait_for(fork).map_err(failed)?;
-            if let Some(after) = copy.after.map(|after| &self.copies[after]).filter(|after| after.bytes > 0) {
+            if let Some(after) = copy.after.map(|after| &self.copies[after]).filter(|after| after.copying.bytes > 0) {
                 lane.wait_for(&after.done).map_err(failed)?;
             }
             // SAFETY: both sides lie inside their memories, which are kept until the program goes, and the plan's overlap says that nobody else
             // touches them meanwhile.
-            unsafe { copy.start(lane) }.and_then(|()| copy.done.record(lane)).map_err(failed)?;
+            unsafe { copy.copying.start(lane) }.and_then(|()| copy.done.record(lane)).map_err(failed)?;
         }
-        for copy in self.copies.iter().filter(|copy| copy.needed == step && copy.bytes > 0) {
+        for copy in self.copies.iter().filter(|copy| copy.needed == step && copy.copying.bytes > 0) {
             self.shared.compute.wait_for(&copy.done).map_err(failed)?;
         }
         Ok(())
@@ -158,9 +193,9 @@ impl Lanes {
     /// Makes the copy of a step at once; nothing is under way.
     pub fn make(&self, step: usize) -> Result<(), DeviceError> {
         let failed = |error| self.shared.context.failed("copying to or from the host", error);
-        match self.copies.iter().find(|copy| copy.step == step && copy.bytes > 0) {
+        match self.copies.iter().find(|copy| copy.step == step && copy.copying.bytes > 0) {
             // SAFETY: as in `before`; nothing else runs.
-            Some(copy) => unsafe { copy.start(&self.shared.compute) }.and_then(|()| self.shared.compute.wait()).map_err(failed),
+            Some(copy) => unsafe { copy.copying.start(&self.shared.compute) }.and_then(|()| self.shared.compute.wait()).map_err(failed),
             None => Ok(()),
         }
     }
@@ -173,7 +208,7 @@ impl Lanes {
     }
 }
 
-impl Lane {
+impl Copying {
     /// # Safety
     /// Both sides are there, of this size, until the stream has run it.
     unsafe fn start(&self, stream: &Stream) -> Result<(), DriverError> {

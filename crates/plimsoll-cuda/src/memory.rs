@@ -99,7 +99,7 @@ impl Memory for CudaMemory {
     }
 }
 
-/// The stage behind its lock. A panic under it leaves bytes behind, which are bytes all the same.
-pub(crate) fn lock(stage: &Mutex<Stage>) -> std::sync::MutexGuard<'_, Stage> {
-    stage.lock().unwrap_or_else(PoisonError::into_inner)
+/// What is behind a lock. A panic under it leaves bytes behind, which are bytes all the same.
+pub(crate) fn lock<T>(behind: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    behind.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,5 +1,6 @@
 //! What is known of a GPU without having it: enough to make plans for it on any machine.
 
+use crate::compile::compiling;
 use crate::convolutions::Convolutions;
 use crate::program;
 use crate::staging::pinned;
@@ -81,10 +82,11 @@ pub(crate) fn cudnn_overhead(plan: &Plan, convolutions: Convolutions, cudnn: Ove
     if wanted { cudnn } else { Overhead::default() }
 }
 
-/// What the GPU takes to reach pinned memory of the host: 20 MiB for 2.9 GiB on an H200.
-pub(crate) fn pinning_overhead(plan: &Plan) -> Overhead {
+/// What depends on the size of a plan: what the GPU takes to reach pinned memory of the host, which is 20 MiB for 2.9 GiB on an H200, and what the host takes
+/// to compile many kernels.
+pub(crate) fn plan_overhead(plan: &Plan) -> Overhead {
     let device = if plan.backing == Bytes::ZERO { Bytes::ZERO } else { Bytes(plan.backing.0 / 96).align_up(1 << 20) };
-    Overhead { device, host: Bytes::ZERO }
+    Overhead { device, host: compiling(plan) }
 }
 
 /// How long nodes take on a GPU, as steps of convolutional and language models on an H200 took it: products in two bytes run on tensor cores. What is recomputed and
@@ -92,7 +94,7 @@ pub(crate) fn pinning_overhead(plan: &Plan) -> Overhead {
 pub(crate) struct GpuPace;
 
 impl GpuPace {
-    const SINGLE: Rates = Rates { flops_per_s: 3.2e13, bytes_per_s: 2.6e12, step_s: 2.5e-6 };
+    pub const SINGLE: Rates = Rates { flops_per_s: 3.2e13, bytes_per_s: 2.6e12, step_s: 2.5e-6 };
     const HALVES: Rates = Rates { flops_per_s: 2.5e14, ..GpuPace::SINGLE };
 }
 
@@ -154,11 +156,15 @@ impl Device for PlanOnly {
     }
 
     fn overhead(&self, plan: &Plan) -> Overhead {
-        self.profile.overhead + cudnn_overhead(plan, Convolutions::Auto, self.profile.cudnn) + pinning_overhead(plan)
+        self.profile.overhead + cudnn_overhead(plan, Convolutions::Auto, self.profile.cudnn) + plan_overhead(plan)
     }
 
     fn pace(&self) -> Arc<dyn Pace> {
         Arc::new(GpuPace)
+    }
+
+    fn rates(&self) -> Rates {
+        GpuPace::SINGLE
     }
 
     fn available(&self) -> Option<Bytes> {

@@ -3,9 +3,10 @@
 
 use crate::device::Shared;
 use crate::driver::{Event, Pinned};
+use crate::memory::lock;
 use cudarc::driver::{result, sys};
 use plimsoll_core::Bytes;
-use plimsoll_core::device::{DeviceError, StepInputs};
+use plimsoll_core::device::{DeviceError, SlotMemory, StepInputs};
 use plimsoll_core::plan::{NUMBERS, Staging};
 use std::sync::Arc;
 
@@ -29,6 +30,8 @@ pub(crate) struct Stage {
     pub alarm: u64,
     /// Runs begun.
     runs: u64,
+    /// Whether the batch of the last one is copied from where it was made.
+    direct: bool,
 }
 
 struct Slot {
@@ -36,6 +39,51 @@ struct Slot {
     copied: Event,
     /// The run is done, so that both sides of the slot are free and the answer is there.
     done: Event,
+}
+
+/// Pinned memory in which a pipeline makes batches.
+pub(crate) struct PinnedSlot {
+    memory: Pinned,
+    size: usize,
+    shared: Arc<Shared>,
+}
+
+impl PinnedSlot {
+    pub fn new(shared: &Arc<Shared>, size: Bytes) -> Result<PinnedSlot, DeviceError> {
+        shared.bind()?;
+        let memory = pin(shared, size)?;
+        let (start, size) = (memory.start as usize, size.get());
+        lock(&shared.slots).push(start..start + size);
+        Ok(PinnedSlot { memory, size, shared: Arc::clone(shared) })
+    }
+}
+
+impl SlotMemory for PinnedSlot {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: so many bytes were pinned and zeroed, and nothing on the GPU writes to them.
+        unsafe { std::slice::from_raw_parts(self.memory.start, self.size) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above; what the GPU reads of them is waited for before whoever gave it to a run has them back.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.start, self.size) }
+    }
+}
+
+impl Drop for PinnedSlot {
+    fn drop(&mut self) {
+        let start = self.memory.start as usize;
+        lock(&self.shared.slots).retain(|range| range.start != start);
+    }
+}
+
+/// Zeroed pinned memory; the context is current.
+fn pin(shared: &Shared, size: Bytes) -> Result<Pinned, DeviceError> {
+    Pinned::new(&shared.context, size.get().max(1)).map_err(|error| DeviceError::OutOfMemory {
+        device: "the host".to_string(),
+        size,
+        reason: format!("pinned for {}: {error:?}", shared.context.name()),
+    })
 }
 
 /// Which run a slot was used for, to ask for its answer.
@@ -47,11 +95,7 @@ impl Stage {
         shared.bind()?;
         let size = pinned(staging);
         let context = &shared.context;
-        let pinned = Pinned::new(context, size.get()).map_err(|error| DeviceError::OutOfMemory {
-            device: "the host".to_string(),
-            size,
-            reason: format!("pinned for {}: {error:?}", context.name()),
-        })?;
+        let pinned = pin(shared, size)?;
         let slot = |_| -> Result<Slot, _> { Ok(Slot { copied: Event::new(context)?, done: Event::new(context)? }) };
         let slots = (0..staging.slots).map(slot).collect::<Result<Vec<_>, _>>();
         Ok(Stage {
@@ -61,6 +105,7 @@ impl Stage {
             start: resident + staging.offset.0,
             alarm: resident + staging.alarm().0,
             runs: 0,
+            direct: false,
             shared: Arc::clone(shared),
         })
     }
@@ -91,6 +136,7 @@ impl Stage {
         let failed = |error| self.shared.context.failed("copying the batch", error);
         // Until the run that had the slot before is done, the host may not write into it.
         self.slots[slot].done.wait().map_err(failed)?;
+        self.direct = inputs.columns.iter().all(|column| self.shared.is_slot(column));
         let (scalars, random) = (inputs.scalars, inputs.random);
         let mut image = [0u8; 32];
         image[..8].copy_from_slice(&random.seed.to_ne_bytes());
@@ -104,12 +150,27 @@ impl Stage {
             // SAFETY: the range lies inside the slot, which the GPU does not read now, and nobody else has it: the stage is behind a lock.
             unsafe { std::ptr::copy_nonoverlapping(bytes, host.wrapping_add(offset), length) };
         };
-        columns.iter().zip(inputs.columns).for_each(|(offset, column)| put(*offset, column.as_ptr(), column.len()));
+        if !self.direct {
+            columns.iter().zip(inputs.columns).for_each(|(offset, column)| put(*offset, column.as_ptr(), column.len()));
+        }
         put(header, image.as_ptr(), image.len());
         put(header + image.len(), scalars.as_ptr().cast(), 4 * scalars.len());
         let Slot { copied, .. } = &self.slots[slot];
-        // SAFETY: both sides are `end` bytes long, and the pinned one is not written before `done` is waited for.
-        unsafe { sys::cuMemcpyHtoDAsync_v2(self.on_device(slot), host.cast(), end, self.shared.copy.raw) }.result().map_err(failed)?;
+        let copy = |offset: usize, from: *const u8, length: usize| {
+            // SAFETY: both sides are this long; the pinned one is not written before `done` is waited for, or, where it is the caller's, before `end` returns.
+            unsafe { sys::cuMemcpyHtoDAsync_v2(self.on_device(slot) + offset as u64, from.cast(), length, self.shared.copy.raw) }
+                .result()
+                .map_err(failed)
+        };
+        let mut from = 0;
+        if self.direct {
+            for (offset, column) in columns.iter().zip(inputs.columns).filter(|(_, column)| !column.is_empty()) {
+                assert!(offset + column.len() <= header, "columns stand before the header");
+                copy(*offset, column.as_ptr(), column.len())?;
+            }
+            from = header;
+        }
+        copy(from, host.wrapping_add(from), end - from)?;
         copied.record(&self.shared.copy).and_then(|()| self.shared.compute.wait_for(copied)).map_err(failed)?;
         Ok(slot)
     }
@@ -118,6 +179,10 @@ impl Stage {
     pub fn end(&mut self, slot: usize) -> Result<RunId, DeviceError> {
         self.slots[slot].done.record(&self.shared.compute).map_err(|error| self.shared.context.failed("marking a run", error))?;
         self.runs += 1;
+        if self.direct {
+            // The caller may write over its columns now.
+            self.slots[slot].copied.wait().map_err(|error| self.shared.context.failed("copying the batch", error))?;
+        }
         Ok(RunId(self.runs - 1))
     }
 

@@ -1,6 +1,6 @@
 //! The device as the rest of the system sees it. Where there is no GPU the tests that need one say so and check that opening it is refused well.
 
-use plimsoll_core::device::{DeviceError, StepInputs};
+use plimsoll_core::device::{DeviceError, StepInputs, StepMemory};
 use plimsoll_core::expr::{Binary, Expr};
 use plimsoll_core::graph::{Graph, GraphError, Init, StateId, StateKind, ValueId};
 use plimsoll_core::ops::{Conv2d, Window};
@@ -189,6 +189,51 @@ fn a_loss_that_is_not_finite_changes_nothing_and_is_found() {
     model.columns[0][5] = good;
     assert!(model.step(3).unwrap().is_finite());
     assert_ne!(model.states(), before);
+}
+
+/// Every node that runs has a time, whatever became of the numbers meanwhile; so have the ways to the host and back.
+#[test]
+fn nodes_are_timed_by_the_clock_of_the_gpu() {
+    let Some((device, _turn)) = gpu() else { return };
+    let graph = network().unwrap();
+    let loss = graph.outputs()[0].1;
+    let plan = plan(training_programs(&graph, loss, false, &descend).unwrap(), ROWS, &*device).unwrap();
+    let (resident, arena) = (device.allocate(plan.resident).unwrap(), device.allocate(plan.arena).unwrap());
+    let memory = StepMemory { resident: &*resident, arena: &*arena, backing: None };
+    let program = &plan.programs[0];
+    let mut loaded = device.load(&plan, program, ROWS, &memory).unwrap();
+    let columns = [vec![0u8; ROWS * 9 * 4], vec![0xFF; ROWS * 3 * 4]];
+    let random = StepRandom { seed: 3, step: 0, first_row: 0 };
+    let times = loaded.node_seconds(&StepInputs { columns: &[&columns[0], &columns[1]], scalars: &[0.2], random }).unwrap();
+    assert_eq!(times.iter().map(|(node, _)| *node).collect::<Vec<_>>(), program.order);
+    assert!(times.iter().all(|(_, seconds)| *seconds > 0.0 && seconds.is_finite()), "{times:?}");
+    let (to_host, back) = device.measure_copies().unwrap().expect("a GPU measures them");
+    assert!(to_host > 1e6 && back > 1e6, "{to_host} and {back} bytes a second");
+}
+
+/// Batches that were made in pinned memory are copied from there, and may be written over as soon as a run has begun.
+#[test]
+fn batches_in_slots_of_the_gpu_give_the_same_bits() {
+    let Some((device, _turn)) = gpu() else { return };
+    let (mut plain, mut pinned) = (Model::new(&device), Model::new(&device));
+    let bytes = |floats: &[f32]| floats.iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<u8>>();
+    let columns = pinned.columns.each_ref().map(|column| bytes(column));
+    let mut slot = device.slot_memory(Bytes(4096)).unwrap().expect("a GPU has its own kind of host memory");
+    assert!(slot.bytes().len() >= 4096 && slot.bytes().iter().all(|byte| *byte == 0));
+    let place = columns[0].len().next_multiple_of(64);
+    for step in 0..6 {
+        let expected = plain.step(step).unwrap();
+        slot.bytes_mut()[..columns[0].len()].copy_from_slice(&columns[0]);
+        slot.bytes_mut()[place..place + columns[1].len()].copy_from_slice(&columns[1]);
+        let parts = [&slot.bytes()[..columns[0].len()], &slot.bytes()[place..place + columns[1].len()]];
+        let inputs = StepInputs { columns: &parts, scalars: &[0.2], random: StepRandom { seed: 3, step, first_row: 0 } };
+        let ticket = pinned.executor.run(Role::Step, ROWS, &inputs).unwrap();
+        slot.bytes_mut().fill(0xFF);
+        let mut loss = [0.0];
+        pinned.executor.outcome(ticket, &mut loss).unwrap();
+        assert_eq!(loss[0].to_bits(), expected.to_bits(), "step {step}");
+    }
+    assert_eq!(plain.states(), pinned.states());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::block::BlockLayout;
 use crate::cache::Store;
 use crate::dataset::{Parallelism, Prefetch};
-use crate::memory::{AlignedBuf, SlotMemory};
+use crate::memory::AlignedBuf;
 use crate::meter::Meter;
 use crate::mix::Mixer;
 use crate::padded::{Padder, Padding};
@@ -14,6 +14,7 @@ use crate::stream::StreamWork;
 use crate::tuner::Adapts;
 use crate::work::Work;
 use crate::{DataError, Dataset, Schema};
+use plimsoll_core::device::SlotMemory;
 use plimsoll_core::{Bytes, Ledger, Reservation};
 use serde::{Deserialize, Serialize};
 use std::any::Any;

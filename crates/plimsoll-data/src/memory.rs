@@ -1,14 +1,7 @@
 //! Memory that blocks of rows lie in: aligned, and resident from the moment it is counted.
 
+use plimsoll_core::device::SlotMemory;
 use std::hint::black_box;
-
-/// The memory of one slot of the staging ring. A device that copies from pinned memory supplies its own.
-pub trait SlotMemory: Send {
-    /// All bytes; at least as many as were asked for, at an address that is a multiple of [`ALIGNMENT`].
-    fn bytes(&self) -> &[u8];
-    /// The same bytes, to be written.
-    fn bytes_mut(&mut self) -> &mut [u8];
-}
 
 /// The alignment of every buffer, and of each column in a block: a cache line, and the widest vector register.
 pub const ALIGNMENT: usize = 64;

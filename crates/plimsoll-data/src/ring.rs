@@ -6,9 +6,9 @@
 
 use crate::DataError;
 use crate::block::BlockLayout;
-use crate::memory::SlotMemory;
 use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard};
 use crate::tuner::{Adapts, Tuner};
+use plimsoll_core::device::SlotMemory;
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::sync::Arc;

@@ -12,8 +12,8 @@ use crate::precision::Precision;
 use crate::schedule::Schedule;
 use crate::speed::Speeds;
 use crate::trainer::{Count, CsvLog, EarlyStopping, Event, FirstWeights, Fit, History, LargestBatch, RunPlan, Sweep, Trainer};
+use plimsoll_core::Budget;
 use plimsoll_core::device::Device;
-use plimsoll_core::{Budget, Bytes};
 use plimsoll_data::Dataset;
 use serde_json::{Value, json};
 use std::fs::{self, File};
@@ -204,9 +204,9 @@ impl Run {
         self.trainer.time_own_nodes(speeds, limit)
     }
 
-    /// The line for host memory, if one was given.
-    pub fn host_line(&self) -> Option<Bytes> {
-        self.trainer.host_line()
+    /// The lines, as far as they were given.
+    pub fn lines(&self) -> Budget {
+        self.trainer.lines()
     }
 
     /// Threads that compute, if that was said.

@@ -185,3 +185,17 @@ fn a_budget_too_small_says_the_least_that_works() {
     insta::assert_snapshot!(form, @"error: this run does not fit into #.# MiB of host memory; the smallest line that works is #.# MiB (# bytes), with micro-batches of #: process #.# MiB, pipeline #.# MiB, workspace # KiB, thread stacks # KiB");
     assert!(!sandbox.path("out").exists(), "a run that cannot be leaves nothing behind");
 }
+
+#[test]
+fn with_json_an_error_is_a_document_too() {
+    let sandbox = Sandbox::new("json-error");
+    for arguments in
+        [&["plan", "missing.toml", "--json"][..], &["plan", "--zoo", "resnet19", "--json"], &["data", "bench", "no.toml", "--json"]]
+    {
+        let output = sandbox.run(arguments);
+        let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let error = document["error"].as_str().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stderr), format!("error: {error}\n"), "{arguments:?}");
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+    }
+}

@@ -21,11 +21,11 @@ fn a_machine_is_measured_once_and_only_if_that_is_wanted_and_fits() {
     assert_eq!((&document["predicted_by"], said.as_str()), (&Value::from("built-in rates"), ""));
     let (document, said) = plan(&sandbox, &["--host-memory", "48MiB"]);
     assert_eq!(document["predicted_by"], "built-in rates");
-    assert!(said.contains("measuring this machine would take") && said.contains("which is over the line"), "{said}");
+    assert!(said.contains("measuring cpu would take") && said.contains("of the host's memory, where there is 48.0 MiB"), "{said}");
     assert!(!sandbox.path("cache").exists(), "nothing was measured yet");
     let (document, said) = plan(&sandbox, &[]);
     assert_eq!(document["predicted_by"], "measured speeds", "{said}");
-    assert!(said.starts_with("measuring this machine once"), "{said}");
+    assert!(said.starts_with("measuring cpu once"), "{said}");
     let kept: Vec<_> = std::fs::read_dir(sandbox.path("cache/plimsoll/speeds")).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(kept.len(), 1, "{kept:?}");
     let (again, said) = plan(&sandbox, &[]);

@@ -7,7 +7,7 @@ use plimsoll_core::device::{CopyRate, StepInputs};
 use plimsoll_core::graph::{StateId, StateKind};
 use plimsoll_core::plan::offload::{Direction, Offloaded, Overlap, ahead, candidates, offload};
 use plimsoll_core::plan::recompute::{Effort, FitError, Rates, refit};
-use plimsoll_core::plan::{Certificate, Place, Space, Step, check, check_same, layout, prove};
+use plimsoll_core::plan::{Certificate, Place, Program, Space, Step, check, check_same, layout, prove};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Device, Executor, Graph, Ledger, Op, Plan, ValueId};
@@ -129,6 +129,36 @@ fn what_leaves_can_be_computed_again_beside_it() {
         assert!(after_steps(Arc::new(Late), plan) == after_steps(Arc::new(Late), fitted), "seed {seed}");
     }
     assert!(both > 5, "{both} plans do both");
+}
+
+#[test]
+fn what_left_is_loaded_again_where_it_would_be_in_the_way() {
+    let device = Slow { broken: None };
+    let (mut twice, mut lower) = (0, 0);
+    for seed in 0..60 {
+        let graph = step_graph(seed, 6 + seed as usize % 8);
+        let values = candidates(&graph, ROWS).into_iter().map(|(value, _)| value).collect();
+        let choice = Offloaded { states: draw(&graph, seed).states, values: vec![values] };
+        let plan = planned(&graph, &choice, &device);
+        let written = choice.write(&[(Role::Step, graph.clone())]).unwrap();
+        let limit = Bytes(plan.arena.0 * 90 / 100);
+        let fitted = match refit(&plan, &written, &device, limit, &RATES, Effort(30_000), None) {
+            Ok(fitted) => fitted,
+            Err(FitError::TooSmall { .. }) => continue,
+            Err(error) => panic!("{error}"),
+        };
+        assert_sound(&fitted);
+        assert!(fitted.arena <= limit);
+        check_same(&graph, &fitted.programs[0].graph, &device, fitted.rows).unwrap();
+        prove(&fitted.certificate(), &[(Role::Step, graph.clone())], &device).unwrap();
+        let program = &fitted.programs[0];
+        let loads = |program: &Program| program.graph.nodes().filter(|(_, node)| matches!(node.op, Op::Load(_))).count();
+        assert!(program.again.nodes.iter().all(|id| !matches!(program.graph.node(*id).op, Op::Load(_))), "what is loaded is not computed");
+        lower += 1;
+        twice += usize::from(loads(program) > loads(&plan.programs[0]));
+        assert!(after_steps(Arc::new(Late), plan) == after_steps(Arc::new(Late), fitted), "seed {seed}");
+    }
+    assert!(twice > 5, "{twice} of {lower} plans load something again");
 }
 
 /// The steps of a plan for which all optimiser state and the largest value leave.

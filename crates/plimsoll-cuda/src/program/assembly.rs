@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 
 /// Kernels that are compiled at a time: the compiler's memory grows with the text it is given, and has to be planned.
-const AT_ONCE: usize = 32;
+pub(crate) const AT_ONCE: usize = 32;
 
 /// Collects the text of all kernels of a program, equal ones once.
 pub(super) struct Assembly<'a> {

@@ -2,6 +2,9 @@
 
 mod assembly;
 mod lower;
+mod timing;
+
+pub(crate) use assembly::AT_ONCE;
 
 #[cfg(test)]
 pub(crate) use lower::convolution;
@@ -17,6 +20,7 @@ use crate::staging::{RunId, Stage};
 use assembly::{Assembly, way_of};
 use cudarc::driver::{result, sys};
 use lower::{Address, Addresses, Lowering, guarding_loss, report};
+use plimsoll_core::budget::give_back_freed_memory;
 use plimsoll_core::device::{DeviceError, Loaded, Memory, StepInputs, StepMemory};
 use plimsoll_core::plan::offload::{Overlap, renewed_in_place};
 use plimsoll_core::plan::{Place, Plan, Program};
@@ -37,6 +41,8 @@ pub(crate) struct CudaProgram {
     offsets: Vec<usize>,
     header: usize,
     scalars: usize,
+    /// Where the loss is that must be finite before states are changed.
+    loss: Option<Address>,
     /// This program's last two runs, the last one first.
     runs: [Option<RunId>; 2],
     /// The slot of the run whose loss was not finite.
@@ -174,11 +180,10 @@ impl CudaProgram {
         pending.push((None, last, vec![]));
 
         let failed = |error| shared.context.failed("loading the kernels", error);
-        let mut modules = Vec::with_capacity(assembly.sources.len());
-        for source in &assembly.sources {
-            let code = shared.compiler.compile(source).map_err(|log| unsupported(format!("a kernel does not compile: {log}")))?;
-            modules.push(Module::new(&shared.context, &code).map_err(failed)?);
-        }
+        let refused = |log| unsupported(format!("a kernel does not compile: {log}"));
+        let codes = shared.compiler.compile_all(&assembly.sources).map_err(refused)?;
+        give_back_freed_memory();
+        let modules = codes.iter().map(|code| Module::new(&shared.context, code)).collect::<Result<Vec<_>, _>>().map_err(failed)?;
         let mut instructions = Vec::with_capacity(pending.len());
         for (node, steps, values) in pending {
             let steps = steps.into_iter().map(|step| step.link(&modules)).collect::<Result<Vec<_>, _>>().map_err(failed)?;
@@ -208,7 +213,9 @@ impl CudaProgram {
             dtype: input.ty.dtype,
             bytes: input.ty.bytes(rows).get(),
         };
+        let loss = lowering.loss.map(|loss| addresses.value(loss)).transpose().map_err(unsupported)?;
         Ok(CudaProgram {
+            loss,
             columns: graph.inputs().iter().enumerate().map(column).collect(),
             scalars: graph.scalars().len(),
             shared: Arc::clone(shared),
@@ -368,6 +375,10 @@ impl Loaded for CudaProgram {
             }
         }
         Ok(None)
+    }
+
+    fn node_seconds(&mut self, inputs: &StepInputs<'_>) -> Result<Vec<(NodeId, f64)>, DeviceError> {
+        self.time_nodes(inputs)
     }
 }
 

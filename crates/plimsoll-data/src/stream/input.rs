@@ -4,13 +4,14 @@ use super::work::StreamWork;
 use super::{Room, Stream};
 use crate::dataset::{Dataset, Parallelism};
 use crate::geometry::{self, Geometry};
-use crate::memory::{AlignedBuf, SlotMemory};
+use crate::memory::AlignedBuf;
 use crate::meter::Meter;
 use crate::padded::length_of;
 use crate::plan::{self, PipelinePlan};
 use crate::recipe::Recipe;
 use crate::work::{Target, Work};
 use crate::{Cache, DataError, Extent, Feed, Options, Schema};
+use plimsoll_core::device::SlotMemory;
 use plimsoll_core::{Bytes, DType, Ledger};
 use std::sync::Arc;
 

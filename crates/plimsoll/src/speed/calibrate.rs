@@ -1,8 +1,9 @@
 //! What is timed: the nodes of a few small training steps that between them do every kind of work, at several sizes.
 
-use super::Speeds;
 use super::kind::kind;
 use super::measure::{FLUSH, Stopwatch};
+use super::whole::time_step;
+use super::{Speeds, Transfers};
 use crate::config::Config;
 use crate::devices::Opened;
 use crate::error::Result;
@@ -42,7 +43,25 @@ const NETWORKS: [(&str, usize, &[&str]); 22] = [
     ("unet", 8, &["model.input=[128, 128, 3]", "model.width=0.125"]),
 ];
 
-/// Measures a device: a few seconds, and less memory than [`memory`]. Whatever was not reached within the limit is judged by its likes.
+/// What is timed on a device with memory of its own, a step at a time: larger, because it does much at once.
+const OWN_MEMORY: [(&str, usize, &[&str]); 11] = [
+    ("cifar-cnn", 32, &[]),
+    ("mlp", 32, &[]),
+    ("gpt2-124m", 4, &["model.context=512"]),
+    ("resnet50", 32, &[]),
+    ("mobilenet-v1", 32, &[]),
+    ("lstm", 64, &[]),
+    ("unet", 4, &["model.input=[208, 304, 3]"]),
+    ("char-gpt", 8, &["train.optimizer=adam"]),
+    ("densenet121", 8, &["model.input=[128, 128, 3]"]),
+    ("resnet18", 8, &["model.input=[64, 64, 3]"]),
+    ("gru", 64, &[]),
+];
+
+/// What a step may take of such a device.
+const STEP: Bytes = Bytes::mib(4096);
+
+/// Measures a device: a few seconds, and less memory than [`needed`]. Whatever was not reached within the limit is judged by its likes.
 ///
 /// ```no_run
 /// use plimsoll::{CpuDevice, speed};
@@ -53,39 +72,84 @@ const NETWORKS: [(&str, usize, &[&str]); 22] = [
 /// ```
 pub fn calibrate(device: Arc<dyn Device>, limit: Duration) -> Result<Speeds> {
     let until = Instant::now() + limit;
-    let mut speeds = Speeds { key: super::key(&*device), ..Speeds::default() };
-    let mut watch = Stopwatch::new(&*device, MOST)?;
-    speeds.transfers = watch.transfers(super::folder().as_deref());
-    for precision in ["f32", "mixed_bf16"] {
-        for (name, rows, changes) in NETWORKS {
-            if Instant::now() > until {
-                return Ok(speeds);
-            }
-            let mut config = Config::zoo(name)?;
-            config.set_value("train.batch", rows as i64)?;
-            config.set_value("data.rows", rows as i64)?;
-            config.set_value("train.precision", precision)?;
-            changes.iter().try_for_each(|change| config.set(change))?;
-            let mut trainer = config.build()?.into_trainer();
-            trainer.use_device(Opened { device: Arc::clone(&device), thread_stacks: Bytes::ZERO });
-            trainer.with_step(|graph, rows| time_nodes(&mut speeds, &watch, graph, rows, ALIKE, until))?;
+    let mut speeds = Speeds::of(&*device);
+    let own_clock = !device.shares_host_memory();
+    let networks: &[(&str, usize, &[&str])] = if own_clock { &OWN_MEMORY } else { &NETWORKS };
+    let mut watch = if own_clock { None } else { Some(Stopwatch::new(&*device, MOST)?) };
+    speeds.transfers = match &mut watch {
+        Some(watch) => watch.transfers(super::folder().as_deref()),
+        None => device.measure_copies()?.map_or_else(Transfers::default, Transfers::pinned),
+    };
+    let steps = |precision: &'static str| networks.iter().map(move |network| (network, precision));
+    let mut steps: Vec<_> = steps("f32").chain(steps("mixed_bf16")).collect();
+    if own_clock {
+        // 16 bits are what such devices are for: no network waits for them until all others are done.
+        steps.sort_by_key(|((name, ..), _)| networks.iter().position(|(other, ..)| other == name));
+    }
+    for ((name, rows, changes), precision) in steps {
+        if Instant::now() > until {
+            break;
         }
+        let mut config = Config::zoo(name)?;
+        config.set_value("train.batch", *rows as i64)?;
+        config.set_value("data.rows", *rows as i64)?;
+        config.set_value("train.precision", precision)?;
+        changes.iter().try_for_each(|change| config.set(change))?;
+        let mut trainer = config.build()?.into_trainer();
+        trainer.use_device(Opened { device: Arc::clone(&device), thread_stacks: Bytes::ZERO });
+        trainer.with_step(|graph, rows| match &watch {
+            Some(watch) => Ok(time_nodes(&mut speeds, watch, graph, rows, ALIKE, until)),
+            None => time_whole(&mut speeds, &*device, graph, rows, NEARLY),
+        })??;
     }
     Ok(speeds)
 }
 
-/// The most memory that calibrating takes of the host.
-pub fn memory() -> Bytes {
-    // What stays, the arena, the batch, what empties the caches, and the graphs.
-    Bytes(3 * MOST.0) + FLUSH + Bytes::mib(24)
+/// The most memory that calibrating takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Needed {
+    /// Of the host's, besides what the process takes anyhow.
+    pub host: Bytes,
+    /// Of the device's own, if it has any.
+    pub device: Bytes,
 }
+
+/// What calibrating a device takes at most.
+pub fn needed(device: &dyn Device) -> Needed {
+    if device.shares_host_memory() {
+        // What stays, the arena, the batch, what empties the caches, and the graphs.
+        return Needed { host: Bytes(3 * MOST.0) + FLUSH + Bytes::mib(24), device: Bytes::ZERO };
+    }
+    // The libraries of a GPU with all that they load, and as much for kernels and graphs.
+    Needed { host: Bytes::mib(2048), device: STEP + Bytes::mib(1024) }
+}
+
+/// On devices that time whole steps, nodes nearer than this to a known one are not kept.
+const NEARLY: f64 = 0.15;
 
 /// Sizes that differ by less than this, as the logarithm of a ratio, are not measured twice.
 const ALIKE: f64 = 0.6;
 
+/// Sizes that are the same but for rounding.
+const EXACTLY: f64 = 1e-3;
+
 /// Times the nodes of a graph that are not known yet.
 pub(crate) fn time_own_nodes(speeds: &mut Speeds, device: &dyn Device, graph: &Graph, rows: usize, limit: Duration) -> Result<usize> {
-    Ok(time_nodes(speeds, &Stopwatch::new(device, MOST)?, graph, rows, 1e-3, Instant::now() + limit))
+    if device.shares_host_memory() {
+        return Ok(time_nodes(speeds, &Stopwatch::new(device, MOST)?, graph, rows, EXACTLY, Instant::now() + limit));
+    }
+    time_whole(speeds, device, graph, rows, EXACTLY)
+}
+
+/// Times all nodes of a step at once, and keeps those that are not known yet.
+fn time_whole(speeds: &mut Speeds, device: &dyn Device, graph: &Graph, rows: usize, away: f64) -> Result<usize> {
+    let before = speeds.len();
+    for (kind, seconds) in time_step(device, graph, rows, STEP)?.unwrap_or_default() {
+        if !speeds.knows(&kind, away) {
+            speeds.add(&kind, seconds);
+        }
+    }
+    Ok(speeds.len() - before)
 }
 
 fn time_nodes(speeds: &mut Speeds, watch: &Stopwatch<'_>, graph: &Graph, rows: usize, away: f64, until: Instant) -> usize {

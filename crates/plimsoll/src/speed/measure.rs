@@ -1,4 +1,4 @@
-//! One node by itself against the clock, on any device.
+//! One node by itself against the host's clock.
 
 use super::Transfers;
 use crate::error::Result;
@@ -25,9 +25,6 @@ const AGAIN: usize = 8;
 /// What is long, in seconds.
 const LONG: f64 = 8e-3;
 
-/// How often a node stands in the longer of two programs, on devices where starting one takes long.
-const COPIES: usize = 9;
-
 /// No node takes less than the clock can tell.
 const LEAST: f64 = 5e-8;
 
@@ -41,9 +38,9 @@ pub(super) const FLUSH: Bytes = Bytes::mib(40);
 const ALIGNED: usize = 64;
 
 /// Bytes of memory that are filled at a time.
-const PIECE: usize = 4096;
+const PIECE: usize = 4 << 20;
 
-/// Memory of a device in which nodes are timed one after another.
+/// Memory of a device in which nodes are timed one after another. The device has finished when a run returns.
 pub(super) struct Stopwatch<'a> {
     device: &'a dyn Device,
     resident: Box<dyn Memory>,
@@ -61,10 +58,8 @@ impl<'a> Stopwatch<'a> {
     pub fn new(device: &'a dyn Device, most: Bytes) -> Result<Stopwatch<'a>> {
         let (mut resident, arena) = (device.allocate(most)?, device.allocate(most)?);
         let batch = numbers(most.get() + ALIGNED);
-        for at in (0..most.0).step_by(PIECE) {
-            resident.write(Bytes(at), &batch[..PIECE.min((most.0 - at) as usize)])?;
-        }
-        let flush = RefCell::new(vec![0; if device.shares_host_memory() { FLUSH.get() / size_of::<u64>() } else { 0 }]);
+        fill(&mut *resident, &batch)?;
+        let flush = RefCell::new(vec![0; FLUSH.get() / size_of::<u64>()]);
         Ok(Stopwatch { device, resident, arena, batch, most, waiting: Waiting::of_this_thread(), flush })
     }
 
@@ -75,18 +70,11 @@ impl<'a> Stopwatch<'a> {
 
     /// The least seconds a run of the node took; none if it needs more memory than there is, or the device cannot run it by itself.
     pub fn time(&self, graph: &Graph, node: &Node, rows: usize) -> Option<f64> {
-        let one = self.program(graph, node, rows, 1)?;
-        if self.device.shares_host_memory() {
-            return self.run(&one, rows);
-        }
-        // Copies to the device and starting a program are left out by taking the difference.
-        let many = self.program(graph, node, rows, COPIES)?;
-        let difference = self.run(&many, rows)? - self.run(&one, rows)?;
-        Some((difference / (COPIES - 1) as f64).max(LEAST))
+        self.run(&self.program(graph, node, rows)?, rows)
     }
 
-    /// A program of copies of the node that read the same tensors.
-    fn program(&self, graph: &Graph, node: &Node, rows: usize, copies: usize) -> Option<Plan> {
+    /// A program of the node alone.
+    fn program(&self, graph: &Graph, node: &Node, rows: usize) -> Option<Plan> {
         let bytes: u64 = node.inputs.iter().chain(&node.outputs).map(|value| graph.ty(*value).bytes(rows).0).sum();
         if bytes > self.most.0 {
             return None;
@@ -104,12 +92,8 @@ impl<'a> Stopwatch<'a> {
             };
             inputs.push(own);
         }
-        for copy in 0..copies {
-            let outputs = alone.add(node.op.clone(), &inputs).ok()?;
-            if copy + 1 == copies {
-                outputs.iter().enumerate().for_each(|(i, output)| alone.output(&format!("output{i}"), *output));
-            }
-        }
+        let outputs = alone.add(node.op.clone(), &inputs).ok()?;
+        outputs.iter().enumerate().for_each(|(i, output)| alone.output(&format!("output{i}"), *output));
         let plan = layout(&[(Role::Predict, alone)], rows, self.device).ok()?;
         (plan.resident <= self.most && plan.arena <= self.most).then_some(plan)
     }
@@ -118,25 +102,8 @@ impl<'a> Stopwatch<'a> {
         let program = &plan.programs[0];
         let memory = StepMemory { resident: &*self.resident, arena: &*self.arena, backing: None };
         let mut loaded = self.device.load(plan, program, rows, &memory).ok()?;
-        // Whole numbers are places in tables and windows, which are valid where they are zero.
-        let whole = program.graph.inputs().iter().filter(|input| !real(input.ty.dtype)).map(|input| input.ty.bytes(rows).get());
-        let zeros = vec![0; whole.max().unwrap_or(0) + ALIGNED];
-        let (zeros, numbers) = (aligned(&zeros), aligned(&self.batch));
-        let mut at = 0;
-        let columns: Vec<&[u8]> = program
-            .graph
-            .inputs()
-            .iter()
-            .map(|input| {
-                let size = input.ty.bytes(rows).get();
-                if !real(input.ty.dtype) {
-                    return &zeros[..size];
-                }
-                let from = at;
-                at += size.next_multiple_of(ALIGNED);
-                if from + size <= numbers.len() { &numbers[from..from + size] } else { &numbers[..size] }
-            })
-            .collect();
+        let columns = Columns::of(&program.graph, rows, &self.batch, 1);
+        let columns = columns.slices();
         let scalars = vec![0.5; program.graph.scalars().len()];
         let inputs = StepInputs { columns: &columns, scalars: &scalars, random: StepRandom { seed: 0, step: 0, first_row: 0 } };
         let touched: u64 =
@@ -168,14 +135,56 @@ impl<'a> Stopwatch<'a> {
     }
 }
 
+/// What nodes are given to read.
+pub(super) struct Columns<'a> {
+    numbers: &'a [u8],
+    whole: Vec<u8>,
+    /// Whether each column holds real numbers, and its bytes.
+    columns: Vec<(bool, usize)>,
+}
+
+impl<'a> Columns<'a> {
+    /// For the inputs of a graph, cut out of [`numbers`]. Whole numbers are below `places`: of a table, a window or the classes, of which there is
+    /// always a first.
+    pub fn of(graph: &Graph, rows: usize, numbers: &'a [u8], places: i32) -> Columns<'a> {
+        let columns: Vec<(bool, usize)> = graph.inputs().iter().map(|input| (real(input.ty.dtype), input.ty.bytes(rows).get())).collect();
+        let longest = columns.iter().filter(|(real, _)| !real).map(|(_, size)| *size).max().unwrap_or(0) + ALIGNED;
+        let whole = (0..longest.div_ceil(size_of::<i32>()) as i32).flat_map(|i| (i % places).to_ne_bytes()).collect();
+        Columns { numbers: aligned(numbers), whole, columns }
+    }
+
+    pub fn slices(&self) -> Vec<&[u8]> {
+        let (whole, mut at) = (aligned(&self.whole), 0);
+        let slice = |(real, size): &(bool, usize)| {
+            if !*real {
+                return &whole[..*size];
+            }
+            let from = at;
+            at += size.next_multiple_of(ALIGNED);
+            if from + size <= self.numbers.len() { &self.numbers[from..from + size] } else { &self.numbers[..*size] }
+        };
+        self.columns.iter().map(slice).collect()
+    }
+}
+
 fn real(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
 }
 
 /// Numbers that are neither large nor zero, whether they are read in 16 bits or in 32.
-fn numbers(bytes: usize) -> Vec<u8> {
+pub(super) fn numbers(bytes: usize) -> Vec<u8> {
     let half = |i: usize| ((i % 17) as f32 / 17.0 - 0.4).to_bits() >> 16;
     (0..bytes / 2).flat_map(|i| (half(i / 2) as u16).to_ne_bytes()).collect()
+}
+
+/// Fills memory with such numbers, over and over.
+pub(super) fn fill(memory: &mut dyn Memory, numbers: &[u8]) -> Result<()> {
+    let piece = &numbers[..numbers.len().min(PIECE)];
+    for at in (0..memory.size().0).step_by(piece.len().max(1)) {
+        let length = piece.len().min((memory.size().0 - at) as usize);
+        memory.write(Bytes(at), &piece[..length])?;
+    }
+    Ok(())
 }
 
 fn aligned(bytes: &[u8]) -> &[u8] {

@@ -9,6 +9,7 @@ mod kept;
 mod kind;
 mod measure;
 mod transfer;
+mod whole;
 
 use kind::{Kind, kind};
 use plimsoll_core::device::Device;
@@ -18,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 pub(crate) use calibrate::time_own_nodes;
-pub use calibrate::{calibrate, memory};
+pub use calibrate::{Needed, calibrate, needed};
 pub use kept::{folder, keep, known};
 pub use transfer::Transfers;
 
@@ -29,12 +30,15 @@ const NEIGHBOURS: usize = 6;
 const NEAR: f64 = 0.1;
 
 /// What a device was measured to take for its work.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Speeds {
     /// Which device, with how many threads, by which version of this program.
     pub key: String,
     /// How fast bytes go to it, back, and to and from files.
     pub transfers: Transfers,
+    /// What times are compared with before they are carried over to other sizes.
+    #[serde(default = "processor")]
+    base: Rates,
     samples: BTreeMap<String, Vec<Sample>>,
 }
 
@@ -73,18 +77,34 @@ impl Sample {
     }
 
     /// The logarithm of how many times longer it took than at plain rates.
-    fn factor(&self) -> f64 {
-        (f64::from(self.seconds) / plain(f64::from(self.work), f64::from(self.bytes))).ln()
+    fn factor(&self, base: &Rates) -> f64 {
+        (f64::from(self.seconds) / plain(base, f64::from(self.work), f64::from(self.bytes))).ln()
     }
 }
 
-/// What work would take if it were done at the same rates everywhere: what times are compared with before they are carried over.
-fn plain(work: f64, bytes: f64) -> f64 {
-    let Rates { flops_per_s, bytes_per_s, .. } = Rates::default();
-    (work / flops_per_s).max(bytes / bytes_per_s) + 2e-7
+/// What work would take at plain rates.
+fn plain(base: &Rates, work: f64, bytes: f64) -> f64 {
+    (work / base.flops_per_s).max(bytes / base.bytes_per_s) + base.step_s
+}
+
+/// The plain rates of a processor, where a node is started by a call.
+fn processor() -> Rates {
+    Rates { step_s: 2e-7, ..Rates::default() }
+}
+
+impl Default for Speeds {
+    fn default() -> Speeds {
+        Speeds { key: String::new(), transfers: Transfers::default(), base: processor(), samples: BTreeMap::new() }
+    }
 }
 
 impl Speeds {
+    /// Of a device, with nothing measured yet.
+    fn of(device: &dyn Device) -> Speeds {
+        let base = if device.shares_host_memory() { processor() } else { device.rates() };
+        Speeds { key: key(device), base, ..Speeds::default() }
+    }
+
     /// How many nodes were timed.
     pub fn len(&self) -> usize {
         self.samples.values().map(Vec::len).sum()
@@ -132,7 +152,7 @@ impl Speeds {
         for sample in known? {
             let distance = sample.distance(kind);
             if distance < nearest[NEIGHBOURS - 1].0 {
-                nearest[NEIGHBOURS - 1] = (distance, sample.factor());
+                nearest[NEIGHBOURS - 1] = (distance, sample.factor(&self.base));
                 nearest.sort_by(|a, b| a.0.total_cmp(&b.0));
             }
         }
@@ -148,7 +168,7 @@ impl Speeds {
 impl Pace for Speeds {
     fn seconds(&self, graph: &Graph, node: &Node, rows: usize) -> f64 {
         let kind = kind(graph, node, rows);
-        plain(kind.work, kind.bytes) * self.factor(&kind).unwrap_or(0.0).exp()
+        plain(&self.base, kind.work, kind.bytes) * self.factor(&kind).unwrap_or(0.0).exp()
     }
 }
 
@@ -190,7 +210,7 @@ mod tests {
     fn what_was_never_timed_is_judged_by_plain_rates() {
         let (graph, kind) = negation(1000);
         let node = graph.producer(graph.outputs()[0].1).clone();
-        assert_eq!(Speeds::default().seconds(&graph, &node, 1), plain(kind.work, kind.bytes));
+        assert_eq!(Speeds::default().seconds(&graph, &node, 1), plain(&processor(), kind.work, kind.bytes));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! How fast bytes move: between host and device, and to and from files.
 
 use plimsoll_core::Bytes;
-use plimsoll_core::device::Memory;
+use plimsoll_core::device::{CopyRate, Device, Memory};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -17,7 +17,7 @@ const ROUNDS: usize = 3;
 /// Bytes a second; none if that was not measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Transfers {
-    /// From the host's memory to the device's.
+    /// From the host's memory to the device's; from pinned memory, where the device keeps what it does not need for a while there.
     pub to_device: Option<f64>,
     /// And back.
     pub to_host: Option<f64>,
@@ -28,6 +28,24 @@ pub struct Transfers {
 }
 
 impl Transfers {
+    /// Between a device and pinned memory of the host: into that, and out of it.
+    pub(super) fn pinned((to_host, to_device): (f64, f64)) -> Transfers {
+        Transfers { to_device: Some(to_device.round()), to_host: Some(to_host.round()), ..Transfers::default() }
+    }
+
+    /// How fast what a device does not need for a while goes and comes back: to a file from the CPU, to pinned memory from others. As the device says it where
+    /// that was not measured.
+    pub(crate) fn offload(&self, device: &dyn Device) -> CopyRate {
+        let known = device.copy_rate();
+        let measured = if device.shares_host_memory() {
+            // One after the other, as much is written as is read.
+            self.to_file.zip(self.from_file).map(|(to, from)| 2.0 / (1.0 / to + 1.0 / from))
+        } else {
+            self.to_host.zip(self.to_device).map(|(to, from)| to.min(from))
+        };
+        CopyRate { bytes_per_s: measured.unwrap_or(known.bytes_per_s), ..known }
+    }
+
     /// Measures all four; files in a folder that is made if need be, and left as it was.
     pub(super) fn measure(memory: &mut dyn Memory, folder: Option<&Path>) -> Transfers {
         let mut bytes = vec![1; PIECE.min(memory.size().get())];

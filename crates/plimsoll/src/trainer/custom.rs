@@ -4,7 +4,7 @@ use super::fit::place_in_batch;
 use super::predict::{Predicted, Results};
 use super::session::{Rows, Session};
 use super::variants::Variants;
-use super::{RunPlan, Trainer};
+use super::{RunPlan, Trainer, slots};
 use crate::error::{Error, Result};
 use crate::metrics::Scores;
 use plimsoll_core::step::Role;
@@ -208,10 +208,10 @@ impl CustomLoop {
     /// The training data's batches over some epochs, for [`CustomLoop::step_from`].
     pub fn batches(&mut self, epochs: u64) -> Result<Batches> {
         let data = self.trainer.data.clone().rebatch(self.plan.feed_rows);
+        let pipeline = self.plan.pipeline.clone();
         let session = self.session();
         let options = Options { first_epoch: session.epochs, epochs: Some(epochs), ..Options::default() };
-        let ledger = session.ledger.clone();
-        Ok(Batches { feed: Feed::start(&data, &self.plan.pipeline, &ledger, options)? })
+        Ok(Batches { feed: slots::start(&data, &pipeline, &session.ledger, options, session.executor.device())? })
     }
 
     /// Learns from the next batch of the training data; `None` at the end of an epoch.

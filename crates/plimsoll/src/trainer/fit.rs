@@ -4,7 +4,7 @@ use super::callbacks::{Callback, Each, Flow};
 use super::learning::Learning;
 use super::session::{Piece, Rows, Session, Tally};
 use super::track::Track;
-use super::{RunPlan, Trainer};
+use super::{RunPlan, Trainer, slots};
 use crate::checkpoint::{self, Checkpoints, Writer};
 use crate::error::{Error, Result};
 use crate::metrics::Scores;
@@ -304,7 +304,7 @@ impl Trainer {
         let left = if track.stopped { 0 } else { last.saturating_sub(session.epochs) };
         let done = track.rows / plan.feed_rows as u64;
         let options = Options { first_epoch: session.epochs, first_batch: done, epochs: Some(left), ..Options::default() };
-        let mut feed = Feed::start(&data, &plan.pipeline, &session.ledger, options)?;
+        let mut feed = slots::start(&data, &plan.pipeline, &session.ledger, options, session.executor.device())?;
         let mut held_out = match (&validation, &plan.validation) {
             (Some(data), Some(pipeline)) => Some(HeldOut::start(Role::Evaluate, data, pipeline, session, left)?),
             _ => None,
@@ -535,7 +535,7 @@ impl HeldOut {
         session.check_schema(role, &data.output_schema()?)?;
         // Numbered like the epochs they follow, so that a resumed run adds up in the same order.
         let options = Options { first_epoch: session.epochs, epochs: Some(epochs), ..Options::default() };
-        let feed = Feed::start(&data, pipeline, &session.ledger, options)?;
+        let feed = slots::start(&data, pipeline, &session.ledger, options, session.executor.device())?;
         Ok(HeldOut { feed, schema: data.output_schema()?, length: data.len(), data })
     }
 

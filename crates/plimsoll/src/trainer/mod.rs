@@ -10,6 +10,7 @@ mod plan;
 mod predict;
 mod programs;
 mod session;
+mod slots;
 mod track;
 mod variants;
 
@@ -22,11 +23,11 @@ use crate::nn::Model;
 use crate::optim::{AVERAGE_NAME, Average, Clip, Optimizer};
 use crate::precision::Precision;
 use crate::schedule::{Schedule, ScheduleState};
-use crate::speed::{Speeds, time_own_nodes};
+use crate::speed::{Speeds, Transfers, time_own_nodes};
 use crate::{system, tensors};
 use learning::Learning;
 use plan::{Request, largest_batch, plan_run, prove, sweep};
-use plimsoll_core::device::{CopyRate, Device};
+use plimsoll_core::device::Device;
 use plimsoll_core::graph::{StateId, StateKind};
 use plimsoll_core::loss_scale::LossScaling;
 use plimsoll_core::passes::Columns;
@@ -76,8 +77,8 @@ pub struct Trainer {
     pace: Arc<dyn Pace>,
     /// Whether that pace was measured.
     measured: bool,
-    /// How fast files are, if that was measured.
-    files: Option<f64>,
+    /// How fast bytes move, as far as that was measured.
+    transfers: Transfers,
     seed: u64,
     threads: Option<usize>,
     choice: Choice,
@@ -109,7 +110,7 @@ impl Trainer {
             count: Count::default(),
             pace: Arc::new(Rates::default()),
             measured: false,
-            files: None,
+            transfers: Transfers::default(),
             seed: 0,
             threads: None,
             choice: Choice::default(),
@@ -336,9 +337,7 @@ impl Trainer {
     }
 
     pub(crate) fn set_speeds(&mut self, speeds: Arc<Speeds>) {
-        // As much is written as is read.
-        let both = speeds.transfers.to_file.zip(speeds.transfers.from_file);
-        self.files = both.map(|(to, from)| 2.0 / (1.0 / to + 1.0 / from));
+        self.transfers = speeds.transfers;
         (self.pace, self.measured) = (speeds, true);
     }
 
@@ -432,8 +431,8 @@ impl Trainer {
         Ok(Arc::clone(&self.device.as_ref().expect("opened above").device))
     }
 
-    pub(crate) fn host_line(&self) -> Option<Bytes> {
-        self.budget.host
+    pub(crate) fn lines(&self) -> Budget {
+        self.budget
     }
 
     pub(crate) fn chosen_threads(&self) -> Option<usize> {
@@ -492,10 +491,7 @@ impl Trainer {
             effort: plan::THOROUGH,
             pace: &*self.pace,
             measured: self.measured,
-            copy_rate: match self.files.filter(|_| device.shares_host_memory()) {
-                Some(bytes_per_s) => CopyRate { bytes_per_s, ..device.copy_rate() },
-                None => device.copy_rate(),
-            },
+            copy_rate: self.transfers.offload(&**device),
         })
     }
 

@@ -16,8 +16,10 @@ use super::{Plan, Program, as_written, backing, nearly_tight, place_states, plac
 use crate::Bytes;
 use crate::device::Device;
 use crate::graph::{Graph, GraphError, NodeId};
+use crate::op::Op;
 use crate::step::Role;
 use problem::Problem;
+use rates::WithCopies;
 
 pub use rates::{Pace, Rates};
 
@@ -48,7 +50,7 @@ pub struct Sequenced {
 /// What a program computes more than once, and what that costs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Again {
-    /// The nodes that repeat an earlier one.
+    /// The nodes that compute what an earlier one did. What is only loaded again is not among them.
     pub nodes: Vec<NodeId>,
     /// The numbers that the nodes had before repetitions were written out, in the order they run; empty if nothing is repeated.
     pub sequence: Vec<u32>,
@@ -140,6 +142,7 @@ fn fit_from(
     }
     let Sequenced { graph, order, .. } = as_written(graph, rows, device)?;
     let workspace = |node: NodeId| device.workspace(&graph, graph.node(node), rows).align_up(alignment.0);
+    let pace = &WithCopies { pace, bytes_per_s: device.copy_rate().bytes_per_s };
     let problem = Problem::of(&graph, &order, rows, alignment, &workspace, pace);
     let (states, _) = place_states([(Role::Step, &graph)].into_iter(), alignment)?;
     let place = |found: &search::Found| -> Result<Program, GraphError> {
@@ -263,7 +266,7 @@ fn sequenced(graph: &Graph, sequence: &[u32], rows: usize, limit: Bytes, pace: &
         seconds: seconds(&written.order) - extra_seconds,
         extra_seconds,
         sequence: if written.repeated.is_empty() { Vec::new() } else { sequence.to_vec() },
-        nodes: written.repeated,
+        nodes: written.repeated.into_iter().filter(|id| !matches!(new.node(*id).op, Op::Load(_))).collect(),
     };
     Sequenced { graph: written.graph, order: written.order, again, limit: Some(limit) }
 }

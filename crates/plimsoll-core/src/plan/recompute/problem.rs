@@ -137,9 +137,13 @@ impl Problem {
             problem.scratch.push(if run { workspace(id).0 } else { 0 });
             problem.seconds.push(if run { pace.seconds(graph, node, rows) } else { 0.0 });
             problem.changes.push(changes);
-            // Copies are made once: what is computed again should not wait for them twice.
-            let copies = matches!(node.op, Op::Store(_) | Op::Load(_));
-            problem.repeats.push(run && !changes && !copies && !outputs.iter().any(|output| problem.wanted[output.index()]));
+            // What was stored can be loaded again. A state cannot: what is loaded of it becomes its new value.
+            let once = match node.op {
+                Op::Store(_) => true,
+                Op::Load(_) => !is_stored(graph, node.inputs[0]),
+                _ => false,
+            };
+            problem.repeats.push(run && !changes && !once && !outputs.iter().any(|output| problem.wanted[output.index()]));
         }
         problem
     }

@@ -1,6 +1,8 @@
 //! How long a node takes: what the search trades bytes against.
 
 use crate::graph::{Graph, Node};
+use crate::op::Op;
+use serde::{Deserialize, Serialize};
 
 /// Predicts how long a node runs. A measured profile of a device is one; [`Rates`] is one made of three numbers.
 pub trait Pace {
@@ -20,7 +22,7 @@ pub trait Pace {
 /// assert_eq!(rates.seconds(&graph, graph.producer(y), 2), 0.016, "sixteen kilobytes at a megabyte a second");
 /// # Ok::<(), GraphError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
     /// Floating-point operations a second.
     pub flops_per_s: f64,
@@ -42,5 +44,20 @@ impl Pace for Rates {
         let bytes = graph.moved(node, rows);
         let computing = graph.node_flops(node, rows) as f64 / self.flops_per_s;
         computing.max(bytes as f64 / self.bytes_per_s) + self.step_s
+    }
+}
+
+/// A pace at which what is loaded again is waited for.
+pub(super) struct WithCopies<'a> {
+    pub pace: &'a dyn Pace,
+    pub bytes_per_s: f64,
+}
+
+impl Pace for WithCopies<'_> {
+    fn seconds(&self, graph: &Graph, node: &Node, rows: usize) -> f64 {
+        match node.op {
+            Op::Load(_) => graph.ty(node.outputs[0]).bytes(rows).0 as f64 / self.bytes_per_s,
+            _ => self.pace.seconds(graph, node, rows),
+        }
     }
 }

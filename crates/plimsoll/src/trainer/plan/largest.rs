@@ -35,8 +35,10 @@ pub struct LargestBatch {
 /// forward pass. None if not even one row fits.
 pub(in crate::trainer) fn largest_batch(request: &Request<'_>) -> Result<Option<LargestBatch>> {
     let (start, lines) = (Instant::now(), Lines::of(request));
-    let whole =
-        |batch: usize| Request { batch, micro_batch: Some(batch), in_pieces: request.allow.has(Permission::Split), ..request.clone() };
+    let split = request.allow.has(Permission::Split);
+    // The answer is the same on every machine: what was measured of this one only predicts the time.
+    let pace = request.device.pace();
+    let whole = |batch: usize| Request { batch, micro_batch: Some(batch), in_pieces: split, pace: &*pace, ..request.clone() };
     let plain = |batch: usize| -> Result<Option<Candidate>> {
         let found = candidate(&whole(batch), batch, Some(lines))?;
         Ok(found.fits(lines).then_some(found))
@@ -50,7 +52,8 @@ pub(in crate::trainer) fn largest_batch(request: &Request<'_>) -> Result<Option<
         best = more;
     }
     let batch = best.micro_batch;
-    Ok(Some(LargestBatch { batch, plan: run_plan(&whole(batch), lines, best, start)? }))
+    let measured = Request { pace: request.pace, ..whole(batch) };
+    Ok(Some(LargestBatch { batch, plan: run_plan(&measured, lines, best, start)? }))
 }
 
 /// The largest batch above one that fits as it is, if values are computed again. Every probe is a search of its own, so where to look comes

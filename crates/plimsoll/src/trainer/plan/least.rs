@@ -16,6 +16,9 @@ const GLANCE: Effort = Effort(2_000_000);
 /// Searches for the least that works.
 pub(in crate::trainer) const THOROUGH: Effort = Effort(20_000_000);
 
+/// How often the distance to half of the smallest arena is halved.
+const HALVINGS: usize = 3;
+
 /// The smallest plan under some permissions, found by search and laid out. Of the variants that are allowed, the one with the fewest bits is the smallest; of the ways
 /// to cut the batch, that into the fewest rows, or none, which needs no sums of gradients.
 pub(super) fn smallest(request: &Request<'_>, lines: Lines, allow: Allow) -> Result<Candidate> {
@@ -59,12 +62,27 @@ pub(super) fn least_again(request: &Request<'_>, plain: Candidate) -> Result<Can
     };
     for _ in 0..8 {
         match within(request, &plain, limit, request.effort, None)? {
-            Ok(found) if found.least + found.device_total() < plain.least + plain.device_total() => return Ok(found),
+            Ok(found) if found.least + found.device_total() < plain.least + plain.device_total() => {
+                return if found.memory.backing > Bytes::ZERO { with_less_loaded(request, &plain, found) } else { Ok(found) };
+            }
             Err(Some(least)) if least < plain.memory.arena => limit = least.max(Bytes(limit.0 + limit.0 / 64)),
             _ => break,
         }
     }
     plain.tightened(request)
+}
+
+/// The same in a smaller arena, if a search that knows where it has to get finds one: what is loaded again to make room is seldom found a little at a time.
+fn with_less_loaded(request: &Request<'_>, plain: &Candidate, mut found: Candidate) -> Result<Candidate> {
+    let mut low = Bytes(found.memory.arena.0 / 2);
+    for _ in 0..HALVINGS {
+        let middle = Bytes(low.0 + (found.memory.arena.0 - low.0) / 2);
+        match within(request, plain, middle, request.effort, None)? {
+            Ok(better) if better.least + better.device_total() < found.least + found.device_total() => found = better,
+            _ => low = middle,
+        }
+    }
+    Ok(found)
 }
 
 /// Why there is no plan, and what would do.
