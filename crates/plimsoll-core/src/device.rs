@@ -96,6 +96,11 @@ pub trait Device: Send + Sync {
         false
     }
 
+    /// Whether expressions and reductions read [strips](crate::ops::Strip) of tensors where they lie.
+    fn reads_strips(&self) -> bool {
+        false
+    }
+
     /// Takes memory from the device, zeroed.
     fn allocate(&self, size: Bytes) -> Result<Box<dyn Memory>, DeviceError>;
 

@@ -2,6 +2,7 @@
 
 use crate::Bytes;
 use crate::op::Op;
+use crate::plan::Joining;
 use crate::shape::{Dim, Shape, TensorType};
 use std::fmt;
 
@@ -174,6 +175,10 @@ pub struct Graph {
     pub(crate) stopped: Vec<ValueId>,
     /// In how many pieces of its rows the planner cut a part of the graph; 0 if it cut nothing.
     pub(crate) pieces: usize,
+    /// How the planner lets tensors that are joined come together.
+    pub(crate) joining: Joining,
+    /// The values of the graph before for which it does; all if none are named.
+    pub(crate) joined: Vec<ValueId>,
     scope: Vec<String>,
     phase: Option<Phase>,
 }
@@ -300,6 +305,12 @@ impl Graph {
         &self.values[value.index()].ty.shape
     }
 
+    /// The value over all of whose bytes this one lies: itself, but for a strip of something.
+    pub fn spread(&self, value: ValueId) -> ValueId {
+        let producer = self.producer(value);
+        if let Op::Strip(_) = producer.op { producer.inputs[0] } else { value }
+    }
+
     /// A node.
     pub fn node(&self, node: NodeId) -> &Node {
         &self.nodes[node.index()]
@@ -374,6 +385,16 @@ impl Graph {
         self.pieces.max(1)
     }
 
+    /// How tensors that are joined come together, as the planner wrote it.
+    pub fn joining(&self) -> Joining {
+        self.joining
+    }
+
+    /// The values for which they come together so, by the numbers they had before the planner wrote it; all if there are none.
+    pub fn joined(&self) -> &[ValueId] {
+        &self.joined
+    }
+
     /// How far an axis can be cut, and what a part of it is as a dimension. Rows of the batch are cut by the planner alone: elsewhere that would
     /// change what micro-batches compute.
     pub(crate) fn extent(&self, dim: Dim) -> Option<Extent> {
@@ -397,6 +418,15 @@ impl Graph {
     /// Floating-point operations of one run over `rows` rows.
     pub fn flops(&self, rows: usize) -> u64 {
         self.nodes.iter().map(|node| self.node_flops(node, rows)).sum()
+    }
+
+    /// Bytes that one node reads and writes over `rows` rows. Of a whole that a part is put into, that is the part.
+    pub fn moved(&self, node: &Node, rows: usize) -> u64 {
+        let bytes = |value: &ValueId| self.ty(*value).bytes(rows).0;
+        match node.op {
+            Op::Put(_) => 2 * bytes(&node.inputs[0]),
+            _ => node.inputs.iter().chain(&node.outputs).map(bytes).sum(),
+        }
     }
 
     /// Floating-point operations of one node over `rows` rows.

@@ -6,7 +6,9 @@ use crate::graph::{Graph, GraphError, InputId, ScalarId, StateId, ValueId};
 use crate::ops::{
     Attention, AttentionGrad, AvgPool, AvgPoolGrad, Concat, Conv2d, Conv2dGradFilter, Conv2dGradInput, MatMul, MaxPool, MaxPoolGrad,
 };
-use crate::ops::{Gather, Load, Pad, Pointwise, Recurrent, RecurrentGrad, Reduce, Reshape, Rows, ScatterAdd, Slice, Store, Transpose};
+use crate::ops::{
+    Gather, Load, Pad, Pointwise, Put, Recurrent, RecurrentGrad, Reduce, Reshape, Rows, ScatterAdd, Slice, Store, Strip, Transpose,
+};
 use crate::shape::TensorType;
 
 /// All that is known about an op, in one place. Devices add kernels and nothing else.
@@ -35,7 +37,7 @@ pub trait Define {
         false
     }
 
-    /// Whether the output is the input's bytes under another shape.
+    /// Whether the output is the input's bytes under another shape, or some of them where they are.
     fn is_view(&self) -> bool {
         false
     }
@@ -84,6 +86,10 @@ pub enum Op {
     Rows(Rows),
     /// Tensors one after another along an axis.
     Concat(Concat),
+    /// A part written into the whole it belongs to.
+    Put(Put),
+    /// A part of a tensor, read where it lies.
+    Strip(Strip),
     /// Zeros around a tensor along one axis.
     Pad(Pad),
     /// Rows of a table by their numbers.
@@ -124,6 +130,8 @@ impl Op {
             Op::Slice(op) => op,
             Op::Rows(op) => op,
             Op::Concat(op) => op,
+            Op::Put(op) => op,
+            Op::Strip(op) => op,
             Op::Pad(op) => op,
             Op::Gather(op) => op,
             Op::ScatterAdd(op) => op,

@@ -1,15 +1,18 @@
 //! Which graphs are legal. Run after every pass; a pass that breaks a rule is found at once.
 
-use crate::graph::{Graph, GraphError, Node};
+use crate::graph::{Graph, GraphError, Node, ValueId};
 use crate::op::Op;
-use crate::shape::TensorType;
-use std::collections::HashSet;
+use crate::ops::Put;
+use crate::shape::{Shape, TensorType};
+use std::collections::{HashMap, HashSet};
 
 /// Checks every rule a graph must keep:
 /// every value is made once, before it is read; types are what the ops say; shapes have at most one batch dimension;
-/// outputs exist; a state is changed at most once, by a value of its own type.
+/// outputs exist; a state is changed at most once, by a value of its own type. Nothing of a whole is read before it was put there, and strips are read only by what
+/// can.
 pub fn verify(graph: &Graph) -> Result<(), GraphError> {
     let mut made = vec![false; graph.values.len()];
+    let mut begun = Begun::default();
     for (id, node) in graph.nodes() {
         let error = |what: String| {
             Err(GraphError { scope: node.scope.clone(), what: format!("{} (node {}): {what}", node.op.define().name(), id.0) })
@@ -18,6 +21,9 @@ pub fn verify(graph: &Graph) -> Result<(), GraphError> {
             return error(format!("reads {input} before it is made"));
         }
         if let Err(what) = check_types(graph, node) {
+            return error(what);
+        }
+        if let Err(what) = begun.check(graph, node).and_then(|()| check_strips(graph, node)) {
             return error(what);
         }
         if matches!(node.op, Op::Rows(_)) && graph.pieces() == 1 {
@@ -39,6 +45,10 @@ pub fn verify(graph: &Graph) -> Result<(), GraphError> {
     if let Some((name, value)) = graph.outputs.iter().find(|(_, value)| !made.get(value.index()).copied().unwrap_or(false)) {
         return error(format!("output {name} is {value}, which nothing makes"));
     }
+    let handed_over = graph.outputs.iter().map(|(_, value)| value).chain(graph.updates.iter().map(|(_, value)| value));
+    if let Some(value) = handed_over.into_iter().find(|value| begun.0.contains_key(value) || is_strip(graph, **value)) {
+        return error(format!("{value} is handed over, but is a part of something or not all there"));
+    }
     let mut changed = HashSet::new();
     for (state, value) in &graph.updates {
         let Some(target) = graph.states.get(state.0 as usize) else {
@@ -59,4 +69,64 @@ fn check_types(graph: &Graph, node: &Node) -> Result<(), String> {
     let expected = node.op.define().infer(graph, &inputs)?;
     let actual: Vec<&TensorType> = node.outputs.iter().map(|output| graph.ty(*output)).collect();
     if expected.iter().collect::<Vec<_>>() == actual { Ok(()) } else { Err("its outputs have other types than its rule gives".to_string()) }
+}
+
+/// The wholes that are not all there yet: the axis along which they grow, and what of it was put so far, in order.
+#[derive(Default)]
+struct Begun(HashMap<ValueId, (usize, Vec<(usize, usize)>)>);
+
+impl Begun {
+    fn check(&mut self, graph: &Graph, node: &Node) -> Result<(), String> {
+        for (i, input) in node.inputs.iter().enumerate() {
+            let Some((axis, there)) = self.0.get(input) else { continue };
+            match &node.op {
+                Op::Put(op) if i == 1 && op.axis == *axis => {}
+                Op::Strip(op) if axis + 1 == graph.shape(*input).rank() && covers(there, op.start, op.start + op.length) => {}
+                _ => return Err(format!("reads {input}, which is not all there")),
+            }
+        }
+        let Op::Put(op) = &node.op else { return Ok(()) };
+        let known = node.inputs.get(1).map(|base| self.0.get(base).map(|(_, there)| there.clone()));
+        // Whatever is put into something complete leaves it so.
+        let there = match known {
+            Some(None) => return Ok(()),
+            Some(Some(there)) => there,
+            None => Vec::new(),
+        };
+        self.put(op, there, graph, node)
+    }
+
+    fn put(&mut self, op: &Put, mut there: Vec<(usize, usize)>, graph: &Graph, node: &Node) -> Result<(), String> {
+        let (from, to) = op.span(graph.shape(node.inputs[0]).dims()[op.axis]);
+        if there.iter().any(|(start, end)| from < *end && *start < to) {
+            return Err(format!("puts something at {from} where something is"));
+        }
+        there.push((from, to));
+        there.sort_unstable();
+        if !covers(&there, 0, op.extent) {
+            self.0.insert(node.outputs[0], (op.axis, there));
+        }
+        Ok(())
+    }
+}
+
+/// Whether spans in order leave no gap between two places.
+fn covers(spans: &[(usize, usize)], from: usize, to: usize) -> bool {
+    let reached = spans.iter().fold(from, |reached, (start, end)| if *start <= reached { reached.max(*end) } else { reached });
+    reached >= to
+}
+
+fn is_strip(graph: &Graph, value: ValueId) -> bool {
+    matches!(graph.producer(value).op, Op::Strip(_))
+}
+
+/// Strips are read by expressions and reductions that run over exactly their shape, and that do not reduce them to nothing.
+fn check_strips(graph: &Graph, node: &Node) -> Result<(), String> {
+    let read: Vec<&Shape> = node.inputs.iter().filter(|input| is_strip(graph, **input)).map(|input| graph.shape(*input)).collect();
+    let legal = |shape: &Shape| match &node.op {
+        Op::Pointwise(op) => op.shape == *shape,
+        Op::Reduce(op) => op.shape == *shape && !op.axes.contains(&(shape.rank() - 1)),
+        _ => false,
+    };
+    if read.into_iter().all(legal) { Ok(()) } else { Err("reads a strip, which it cannot".to_string()) }
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 /// The fastest of many runs: on a shared machine that is the one nobody disturbed.
 fn measure(name: &str, pool: &Pool, expr: &Expr, dims: &[usize], inputs: &[&[usize]], in_place: bool) {
-    let sources: Vec<Source<'_>> = inputs.iter().map(|dims| Source { dims, dtype: DType::F32 }).collect();
+    let sources: Vec<Source<'_>> = inputs.iter().map(|dims| Source { dims, dtype: DType::F32, pitch: None }).collect();
     let outputs = expr.roots().len();
     let over: Vec<usize> = (0..outputs).collect();
     let sinks: Vec<Sink<'_>> = over.chunks(1).map(|over| Sink { dtype: DType::F32, over: if in_place { over } else { &[] } }).collect();

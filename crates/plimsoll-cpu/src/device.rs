@@ -80,6 +80,10 @@ impl Device for CpuDevice {
         program::cut_rows(graph, node, piece, rows)
     }
 
+    fn reads_strips(&self) -> bool {
+        true
+    }
+
     fn allocate(&self, size: Bytes) -> Result<Box<dyn Memory>, DeviceError> {
         Ok(Box::new(CpuMemory(Arc::new(Block::new(&self.name(), size)?))))
     }

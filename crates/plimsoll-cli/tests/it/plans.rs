@@ -45,6 +45,40 @@ fn a_plan_with_layers_in_pieces_says_so_and_is_proven_from_its_file() {
     assert_eq!(sandbox.fail(&["check", "edited.json"]).0, 1);
 }
 
+/// What the fullest step held while joined tensors were copied, and the share of it that is enough. Most of a dense block is one tensor that grows.
+#[test]
+fn networks_that_join_hold_less_than_copying_does_and_are_proven_from_their_files() {
+    let sandbox = Sandbox::new("check-joins");
+    for (network, copying, per_cent) in
+        [("googlenet", 810_359_104, 99.5), ("inception-v3", 2_381_511_104, 99.6), ("densenet121", 3_915_335_616u64, 71.0)]
+    {
+        let plan = [
+            "plan",
+            "--zoo",
+            network,
+            "--batch",
+            "32",
+            "--threads",
+            "2",
+            "--allow",
+            "none",
+            "--host-memory",
+            "100GB",
+            "--json",
+            "--out",
+            "plan.json",
+        ];
+        let held = sandbox.json(&plan)["lower_bound_bytes"].as_u64().unwrap();
+        assert!(held as f64 <= copying as f64 * per_cent / 100.0, "{network}: {held} of {copying}");
+        assert_eq!(sandbox.json(&["check", "plan.json", "--json"])["holds"], true);
+        let written = std::fs::read_to_string(sandbox.path("plan.json")).unwrap();
+        let how = if network == "densenet121" { "\"sharing\"" } else { "\"putting\"" };
+        assert!(written.contains(&format!("\"joining\": {how}")), "{network}");
+        sandbox.write("edited.json", written.replace(how, "\"copying\""));
+        assert_eq!(sandbox.fail(&["check", "edited.json"]).0, 1, "{network}");
+    }
+}
+
 #[test]
 fn a_plan_that_was_edited_is_refused_with_what_is_wrong() {
     let sandbox = Sandbox::new("check-edited");

@@ -6,7 +6,7 @@ mod epilogue;
 mod fuse;
 mod masks;
 mod precision;
-mod rewrite;
+pub(crate) mod rewrite;
 mod simplify;
 mod split;
 

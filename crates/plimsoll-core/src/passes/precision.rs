@@ -38,9 +38,16 @@ pub fn treatment(op: &Op) -> Treatment {
         Op::MatMul(_) | Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Gather(_) => Treatment::Product,
         Op::MaxPool(_) | Op::MaxPoolGrad(_) | Op::AvgPool(_) | Op::AvgPoolGrad(_) => Treatment::Window,
         Op::Attention(_) | Op::AttentionGrad(_) | Op::Recurrent(_) | Op::RecurrentGrad(_) => Treatment::Window,
-        Op::Reshape(_) | Op::Transpose(_) | Op::Slice(_) | Op::Rows(_) | Op::Concat(_) | Op::Pad(_) | Op::Store(_) | Op::Load(_) => {
-            Treatment::Movement
-        }
+        Op::Reshape(_)
+        | Op::Transpose(_)
+        | Op::Slice(_)
+        | Op::Rows(_)
+        | Op::Concat(_)
+        | Op::Put(_)
+        | Op::Strip(_)
+        | Op::Pad(_)
+        | Op::Store(_)
+        | Op::Load(_) => Treatment::Movement,
         Op::Pointwise(_) => Treatment::Expression,
         Op::Reduce(_) | Op::Conv2dGradFilter(_) | Op::ScatterAdd(_) => Treatment::Statistic,
     }

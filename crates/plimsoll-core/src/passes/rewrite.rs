@@ -5,7 +5,7 @@ use crate::op::Op;
 use crate::shape::TensorType;
 
 /// What becomes of a node.
-pub(super) enum Rewrite {
+pub(crate) enum Rewrite {
     /// It is copied as it is.
     Keep,
     /// Its outputs are values that are already there.
@@ -16,7 +16,7 @@ pub(super) enum Rewrite {
 
 /// Rebuilds the graph, asking `decide` about every node. `decide` sees the new graph so far, to which it may
 /// add, the node, and its inputs there.
-pub(super) fn rewrite(old: &Graph, mut decide: impl FnMut(&mut Graph, &Node, &[ValueId]) -> Rewrite) -> Graph {
+pub(crate) fn rewrite(old: &Graph, mut decide: impl FnMut(&mut Graph, &Node, &[ValueId]) -> Rewrite) -> Graph {
     let mut new = shell(old);
     let mut renamed: Vec<Option<ValueId>> = vec![None; old.values.len()];
     for node in &old.nodes {
@@ -33,17 +33,17 @@ pub(super) fn rewrite(old: &Graph, mut decide: impl FnMut(&mut Graph, &Node, &[V
 }
 
 /// A graph with the same declarations and no nodes.
-pub(super) fn shell(old: &Graph) -> Graph {
+pub(crate) fn shell(old: &Graph) -> Graph {
     let mut new = Graph::new();
     new.inputs = old.inputs.clone();
     new.states = old.states.clone();
     new.scalars = old.scalars.clone();
     new.streams = old.streams;
-    new.pieces = old.pieces;
+    (new.pieces, new.joining, new.joined) = (old.pieces, old.joining, old.joined.clone());
     new
 }
 
-pub(super) fn append(new: &mut Graph, old: &Graph, node: &Node, op: Op, inputs: Vec<ValueId>) -> Vec<ValueId> {
+pub(crate) fn append(new: &mut Graph, old: &Graph, node: &Node, op: Op, inputs: Vec<ValueId>) -> Vec<ValueId> {
     let types: Vec<TensorType> = node.outputs.iter().map(|output| old.ty(*output).clone()).collect();
     let outputs = new.push(op, inputs, types);
     let copy = new.nodes.last_mut().expect("just pushed");
@@ -51,7 +51,7 @@ pub(super) fn append(new: &mut Graph, old: &Graph, node: &Node, op: Op, inputs: 
     outputs
 }
 
-pub(super) fn finish(new: &mut Graph, old: &Graph, renamed: &[Option<ValueId>]) {
+pub(crate) fn finish(new: &mut Graph, old: &Graph, renamed: &[Option<ValueId>]) {
     let rename = |value: ValueId| renamed[value.index()].expect("what is kept is made");
     new.outputs = old.outputs.iter().map(|(name, value)| (name.clone(), rename(*value))).collect();
     new.updates = old.updates.iter().map(|(state, value)| (*state, rename(*value))).collect();

@@ -1,5 +1,6 @@
 //! The plan as a document: what every step reads and writes, byte by byte, so that anyone can check it.
 
+use super::join::Joining;
 use super::{BufferKind, Place, Plan, Program, state_owner};
 use crate::Bytes;
 use crate::graph::{InputId, NodeId, ScalarId, ValueId};
@@ -77,6 +78,12 @@ pub struct Claim {
     /// In how many pieces of their rows the heaviest layers are computed.
     #[serde(default = "in_one_piece", skip_serializing_if = "is_one_piece")]
     pub pieces: usize,
+    /// How tensors that are joined come together.
+    #[serde(default, skip_serializing_if = "Joining::is_copying")]
+    pub joining: Joining,
+    /// The values of the model's graph for which they do so; all if none are named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub joined: Vec<u32>,
 }
 
 fn in_one_piece() -> usize {
@@ -145,7 +152,7 @@ fn claim(program: &Program, rows: usize) -> Claim {
             Place::Input(InputId(column)) => (Space::Input(column), Bytes::ZERO),
             Place::Scalar(ScalarId(index)) => (Space::Scalars, Bytes(4 * u64::from(index))),
         };
-        Range { value: value.0, space, offset, size: program.graph.ty(*value).bytes(rows) }
+        Range { value: value.0, space, offset, size: program.graph.ty(program.graph.spread(*value)).bytes(rows) }
     };
     let step = |(id, (workspace_offset, workspace_size)): (&NodeId, &(Bytes, Bytes))| {
         let node = program.graph.node(*id);
@@ -168,5 +175,7 @@ fn claim(program: &Program, rows: usize) -> Claim {
         offloaded: program.offloaded.iter().map(|value| value.0).collect(),
         stored: program.stored.iter().map(|b| (b.owner.clone(), b.offset, b.size, b.first, b.last)).collect(),
         pieces: program.graph.pieces(),
+        joining: program.graph.joining(),
+        joined: program.graph.joined().iter().map(|value| value.0).collect(),
     }
 }

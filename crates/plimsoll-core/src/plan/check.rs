@@ -134,7 +134,7 @@ impl<'a> Player<'a> {
                     let offset = certificate.states[id.0 as usize].2;
                     player.put(Range { value: value.0, space: home(certificate, id.0 as usize), offset, size });
                 }
-                Op::Reshape(_) => player.origin[value.0 as usize] = player.origin[node.inputs[0].0 as usize],
+                Op::Reshape(_) | Op::Strip(_) => player.origin[value.0 as usize] = player.origin[node.inputs[0].0 as usize],
                 _ => {}
             }
         }
@@ -151,7 +151,10 @@ impl<'a> Player<'a> {
             step.writes.iter().for_each(|range| self.put(*range));
         }
         let end = self.claim.steps.len();
-        let missing = self.graph.nodes().find(|(id, node)| !ran[id.0 as usize] && !node.op.is_leaf() && !matches!(node.op, Op::Reshape(_)));
+        let missing = self
+            .graph
+            .nodes()
+            .find(|(id, node)| !ran[id.0 as usize] && !node.op.is_leaf() && !matches!(node.op, Op::Reshape(_) | Op::Strip(_)));
         if let Some((_, node)) = missing {
             return Err(self.fail(end, format!("a {} of layer `{}` never runs", node.op.define().name(), node.scope)));
         }
@@ -199,7 +202,9 @@ impl<'a> Player<'a> {
                 return Err(format!("%{} is written to the backing store by what is no store, or the other way round", write.value));
             }
             for (input, read) in step.reads.iter().enumerate().filter(|(_, read)| overlap(write, read)) {
-                let exact = read.offset == write.offset && read.size == write.size;
+                // A strip lies elsewhere than it would by itself, unless it is all that there is.
+                let dense = self.graph.ty(ValueId(read.value)).bytes(self.certificate.rows) == read.size;
+                let exact = read.offset == write.offset && read.size == write.size && dense;
                 if !exact || !node.op.define().in_place(input, output) {
                     return Err(format!("%{} is written over %{} while that is read", write.value, read.value));
                 }
@@ -283,9 +288,15 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
+    /// The value over all of whose bytes this one lies: itself, but for a strip.
+    fn spread(&self, value: u32) -> u32 {
+        let producer = self.graph.producer(ValueId(value));
+        if let Op::Strip(_) = producer.op { producer.inputs[0].0 } else { value }
+    }
+
     /// The size is what the graph says and the place is inside the memory and aligned.
     fn check_extent(&self, range: &Range) -> Result<(), String> {
-        let size = self.graph.ty(ValueId(range.value)).bytes(self.certificate.rows);
+        let size = self.graph.ty(ValueId(self.spread(range.value))).bytes(self.certificate.rows);
         let limit = match range.space {
             Space::Arena => self.certificate.arena,
             Space::Resident => self.certificate.resident,

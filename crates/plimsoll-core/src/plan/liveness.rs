@@ -138,7 +138,7 @@ fn reusable(
             Some(Home::Buffer(buffer))
                 if node.op.define().in_place(i, output)
                     && last_use[source.index()] == Some(time)
-                    && graph.ty(*input).same_bytes(ty)
+                    && graph.ty(source).same_bytes(ty)
                     && !taken.contains(&buffer) =>
             {
                 Some(buffer)

@@ -3,6 +3,7 @@
 mod arena;
 mod certificate;
 mod check;
+mod join;
 mod liveness;
 pub mod offload;
 mod order;
@@ -26,6 +27,7 @@ use std::collections::BTreeMap;
 pub use arena::{Block, Effort, Goal, Layout, Solution, assign, solve};
 pub use certificate::{Certificate, Claim, Range, Space, Step};
 pub use check::{CheckError, check};
+pub use join::{Joining, join};
 pub use prove::prove;
 pub use recompute::{Again, Sequenced};
 pub use same::check_same;
@@ -218,15 +220,60 @@ fn laid_out(
     Ok(Plan { rows, programs, states, staging, resident, arena, lower_bound, alignment, backing })
 }
 
-/// Finds an order for an improved graph in which nothing is computed twice.
+/// Finds an order for an improved graph in which nothing is computed twice, and lets joined tensors come together in the way that needs least.
 pub fn sequence(graph: &Graph, rows: usize, device: &dyn Device) -> Result<Sequenced, GraphError> {
+    let mut best = in_order(graph, rows, device)?;
+    // Parts are put where most is held while something is joined, one join after another, while that is less.
+    let mut put: Vec<ValueId> = Vec::new();
+    while put.len() < MOST_JOINS
+        && let Some(value) = best.fullest.and_then(|id| join::copied(graph, &best.sequenced.graph, id))
+    {
+        put.push(value);
+        let Some(joined) = join::join(graph, Joining::Putting, &put, device) else { break };
+        let found = in_order(&joined, rows, device)?;
+        if found.peak >= best.peak {
+            break;
+        }
+        best = found;
+    }
+    if let Some(joined) = join::join(graph, Joining::Sharing, &[], device) {
+        let found = in_order(&joined, rows, device)?;
+        if found.peak < best.peak {
+            best = found;
+        }
+    }
+    Ok(best.sequenced)
+}
+
+/// Joins that are looked at one after another: as many as one step can be full of.
+const MOST_JOINS: usize = 12;
+
+/// Finds an order for an improved graph as it is written: what it joins is copied, unless it is [written](join()) in another way.
+pub fn as_written(graph: &Graph, rows: usize, device: &dyn Device) -> Result<Sequenced, GraphError> {
+    in_order(graph, rows, device).map(|found| found.sequenced)
+}
+
+/// A graph in an order of its own.
+struct InOrder {
+    sequenced: Sequenced,
+    /// The most bytes held at once.
+    peak: Bytes,
+    /// Who runs then, if anything does.
+    fullest: Option<NodeId>,
+}
+
+/// The graph as it is, in an order of its own.
+fn in_order(graph: &Graph, rows: usize, device: &dyn Device) -> Result<InOrder, GraphError> {
     let graph = updates::legalise(graph)?;
     verify(&graph)?;
     let alignment = device.alignment();
     let workspace = |node: NodeId| device.workspace(&graph, graph.node(node), rows).align_up(alignment.0);
     let order = order::order(&graph, rows, alignment, &workspace);
+    let live = liveness::buffers(&graph, &order, rows, alignment, &workspace);
+    let (step, peak) = liveness::fullest(live.buffers.iter().map(|b| (b.first, b.last, b.size)), order.len());
     let again = Again { flops: graph.flops(rows), ..Again::default() };
-    Ok(Sequenced { graph, order, again, limit: None })
+    let fullest = order.get(step as usize).copied();
+    Ok(InOrder { sequenced: Sequenced { graph, order, again, limit: None }, peak, fullest })
 }
 
 /// Gives everything in a sequenced graph its place: within the arena it was made for, or packed as `unbound` does it.

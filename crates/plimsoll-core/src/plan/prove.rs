@@ -5,15 +5,16 @@
 
 use super::certificate::{Certificate, Claim, Space};
 use super::check::{CheckError, check};
+use super::join::{Joining, join};
 use super::offload::offload;
 use super::recompute::write::write;
 use super::same::check_same;
 use super::split::split;
 use super::updates::{legalise, root};
-use crate::Bytes;
 use crate::device::Device;
 use crate::graph::{Graph, GraphError, NodeId, StateId, ValueId};
 use crate::step::Role;
+use crate::{Bytes, verify};
 use std::collections::BTreeMap;
 
 /// Proves that a certificate is an exact plan of these graphs (improved already, one per program, in order) on this device.
@@ -79,7 +80,14 @@ fn replay(graph: &Graph, certificate: &Certificate, claim: &Claim, device: &dyn 
         }
     };
     let graph = if states.is_empty() && values.is_empty() { graph } else { offload(&graph, &states, &values).map_err(wrong)? };
+    let joined: Vec<ValueId> = claim.joined.iter().copied().map(ValueId).collect();
+    let graph = match claim.joining {
+        Joining::Copying => graph,
+        how => join(&graph, how, &joined, device)
+            .ok_or_else(|| fail("it states that parts are put into wholes, of which this graph has none".to_string()))?,
+    };
     let graph = legalise(&graph).map_err(wrong)?;
+    verify(&graph).map_err(wrong)?;
     if claim.sequence.is_empty() {
         return Ok(graph);
     }

@@ -7,13 +7,16 @@
 //! A piece of a value's rows is what a slice of it is, or what an op that treats every row by itself makes of the same piece of what it reads.
 //! Pieces that follow each other make the whole; so do sums over them, each begun with the one before. The device vouches for
 //! the bits ([`Device::cut_rows`]).
+//!
+//! Parts that were put into a whole are what joining them is, as soon as none is missing; a strip of it is what joining those under it is. Joining what was joined
+//! is joining all of it at once.
 
 use super::check::CheckError;
 use crate::device::{Device, Piece};
 use crate::expr::{Expr, Term};
 use crate::graph::{Graph, Node, NodeId, ValueId};
 use crate::op::Op;
-use crate::ops::Reduction;
+use crate::ops::{Concat, Reduction};
 use crate::shape::{Dim, Shape};
 use std::collections::HashMap;
 
@@ -50,6 +53,8 @@ pub fn check_same(original: &Graph, planned: &Graph, device: &dyn Device, rows: 
 struct Numbers {
     /// For an op on values with these numbers: the number of its first result, and the node of the original that does it.
     known: HashMap<(Op, Vec<u32>), (u32, Option<NodeId>)>,
+    /// For what was joined, the axis and the numbers of its parts.
+    joined: HashMap<u32, (usize, Vec<u32>)>,
     next: u32,
 }
 
@@ -66,10 +71,32 @@ impl Numbers {
 
     /// The number of a node's first result.
     fn number(&mut self, node: &Node, inputs: Vec<u32>, id: Option<NodeId>) -> u32 {
+        if let Op::Concat(op) = &node.op {
+            return self.number_of_join(op.axis, &inputs, id);
+        }
         let next = self.next;
         let first = self.known.entry((node.op.clone(), inputs)).or_insert((next, id)).0;
         self.next += if first == next { node.outputs.len() as u32 } else { 0 };
         first
+    }
+
+    /// The number of what is joined from these.
+    fn number_of_join(&mut self, axis: usize, inputs: &[u32], id: Option<NodeId>) -> u32 {
+        let parts: Vec<u32> = inputs
+            .iter()
+            .flat_map(|input| match self.joined.get(input) {
+                Some((own, parts)) if *own == axis => parts.clone(),
+                _ => vec![*input],
+            })
+            .collect();
+        if let [part] = parts[..] {
+            return part;
+        }
+        let next = self.next;
+        let number = self.known.entry((Op::Concat(Concat { axis }), parts.clone())).or_insert((next, id)).0;
+        self.next += u32::from(number == next);
+        self.joined.insert(number, (axis, parts));
+        number
     }
 }
 
@@ -84,6 +111,14 @@ enum Meaning {
     Sum { of: u32, span: Span },
     /// Nothing that the original has.
     Other,
+}
+
+/// What was put into a whole, and where.
+#[derive(Clone, Copy)]
+struct Part {
+    from: usize,
+    to: usize,
+    meaning: Meaning,
 }
 
 /// Some of the rows of a value.
@@ -140,9 +175,30 @@ impl Pieces<'_> {
         for (value, number) in self.before.iter().enumerate() {
             rows.insert(*number, row_count(self.original, ValueId(value as u32)).unwrap_or(0));
         }
+        let mut put: HashMap<ValueId, Vec<Part>> = HashMap::new();
         for (_, node) in self.planned.nodes() {
             let inputs: Vec<Meaning> = node.inputs.iter().map(|input| meanings[input.0 as usize]).collect();
-            let first = self.meaning(node, &inputs, &rows);
+            let first = match &node.op {
+                Op::Put(op) => {
+                    // Of something that is complete, the part that is written over would be another one.
+                    let mut parts = node.inputs.get(1).map_or(Some(Vec::new()), |base| {
+                        put.get(base).filter(|_| put_along(self.planned, *base) == Some(op.axis)).cloned()
+                    });
+                    if let Some(parts) = &mut parts {
+                        let (from, to) = op.span(self.planned.shape(node.inputs[0]).dims()[op.axis]);
+                        parts.push(Part { from, to, meaning: inputs[0] });
+                        parts.sort_by_key(|part| part.from);
+                        put.insert(node.outputs[0], parts.clone());
+                    }
+                    parts.and_then(|parts| self.of_parts(op.axis, &parts, 0, op.extent, &rows)).unwrap_or(Meaning::Other)
+                }
+                Op::Strip(op) => {
+                    let axis = self.planned.shape(node.inputs[0]).rank() - 1;
+                    let parts = put.get(&node.inputs[0]).filter(|_| put_along(self.planned, node.inputs[0]) == Some(axis));
+                    parts.and_then(|parts| self.of_parts(axis, parts, op.start, op.start + op.length, &rows)).unwrap_or(Meaning::Other)
+                }
+                _ => self.meaning(node, &inputs, &rows),
+            };
             for (i, output) in (0..).zip(&node.outputs) {
                 meanings[output.0 as usize] = match first {
                     Meaning::Whole(number) => Meaning::Whole(number + i),
@@ -176,6 +232,29 @@ impl Pieces<'_> {
             (_, Some(wholes)) => Meaning::Whole(self.numbers.number(node, wholes, None)),
             (Op::Concat(op), None) if op.axis == 0 => joined(inputs, rows).unwrap_or(Meaning::Other),
             (_, None) => self.of_piece(node, inputs, rows).unwrap_or(Meaning::Other),
+        }
+    }
+
+    /// What the parts from one place to another are when they are joined, if they leave no gap and do not reach beyond.
+    fn of_parts(&mut self, axis: usize, parts: &[Part], from: usize, to: usize, rows: &HashMap<u32, usize>) -> Option<Meaning> {
+        let within: Vec<&Part> = parts.iter().filter(|part| part.from < to && part.to > from).collect();
+        let mut end = from;
+        for part in &within {
+            if part.from != end {
+                return None;
+            }
+            end = part.to;
+        }
+        if end != to {
+            return None;
+        }
+        let meanings: Vec<Meaning> = within.iter().map(|part| part.meaning).collect();
+        let wholes: Option<Vec<u32>> =
+            meanings.iter().map(|meaning| if let Meaning::Whole(number) = meaning { Some(*number) } else { None }).collect();
+        match wholes {
+            Some(wholes) => Some(Meaning::Whole(self.numbers.number_of_join(axis, &wholes, None))),
+            None if axis == 0 => joined(&meanings, rows),
+            None => None,
         }
     }
 
@@ -281,6 +360,11 @@ fn joined(inputs: &[Meaning], rows: &HashMap<u32, usize>) -> Option<Meaning> {
     }
     let (value, last) = before?;
     last.is_last(*rows.get(&value)?).then_some(Meaning::Whole(value))
+}
+
+/// The axis along which parts were put into a value.
+fn put_along(graph: &Graph, value: ValueId) -> Option<usize> {
+    if let Op::Put(op) = &graph.producer(value).op { Some(op.axis) } else { None }
 }
 
 /// What stands before the batch in a value's first axis.

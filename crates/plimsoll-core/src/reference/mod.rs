@@ -10,7 +10,7 @@ use crate::DType;
 use crate::expr::{Element, Expr};
 use crate::graph::{Graph, Node, ValueId};
 use crate::op::Op;
-use crate::ops::{MatMul, Reduce, Reduction};
+use crate::ops::{MatMul, Reduce, Reduction, Slice};
 use crate::random::StepRandom;
 use crate::shape::Shape;
 use std::collections::BTreeMap;
@@ -159,6 +159,19 @@ fn compute(node: &Node, operands: &[&Tensor], setting: &Setting<'_>) -> Vec<Vec<
             vec![movement::rows(op, unit, operands[0])]
         }
         Op::Concat(op) => vec![movement::concat(op.axis, operands)],
+        Op::Put(op) => {
+            let (whole, part) = (setting.graph.shape(node.outputs[0]), setting.graph.shape(node.inputs[0]).dims()[op.axis]);
+            let start = match part.part() {
+                Some((from, _)) => part.factor() * from.min(setting.rows),
+                None if part.is_batch() => op.start * setting.rows,
+                None => op.start,
+            };
+            vec![movement::put(op.axis, start, &whole.bind(setting.rows), operands)]
+        }
+        Op::Strip(op) => {
+            let axis = operands[0].dims.len() - 1;
+            vec![movement::slice(&Slice { axis, start: op.start, length: op.length }, 1, operands[0])]
+        }
         Op::Pad(op) => vec![movement::pad(op, operands[0])],
         Op::Gather(_) => vec![movement::gather(operands[0], operands[1])],
         Op::ScatterAdd(op) => vec![movement::scatter_add(&op.table.bind(setting.rows), operands[0], operands[1])],

@@ -41,6 +41,20 @@ pub(super) fn concat(axis: usize, parts: &[&Tensor]) -> Vec<f64> {
     joined.elements
 }
 
+/// A part in the whole so far; what is not there yet is no number at all.
+pub(super) fn put(axis: usize, start: usize, dims: &[usize], operands: &[&Tensor]) -> Vec<f64> {
+    let mut whole = match operands {
+        [_, base] => (*base).clone(),
+        _ => Tensor::from_fn(dims, |_| f64::NAN),
+    };
+    for mut at in coordinates(&operands[0].dims) {
+        let element = operands[0].at(&at);
+        at[axis] += start;
+        *whole.at_mut(&at) = element;
+    }
+    whole.elements
+}
+
 pub(super) fn pad(op: &Pad, x: &Tensor) -> Vec<f64> {
     let mut dims = x.dims.clone();
     dims[op.axis] += op.before + op.after;

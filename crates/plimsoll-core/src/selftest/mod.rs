@@ -185,6 +185,8 @@ table! {
     Slice => "slice", movement::slice;
     Rows => "rows", movement::rows;
     Concat => "concat", movement::concat;
+    Put => "put", movement::put;
+    Strip => "strip", movement::strip;
     Pad => "pad", movement::pad;
     Gather => "gather", gather::gather;
     ScatterAdd => "scatter_add", gather::scatter_add;

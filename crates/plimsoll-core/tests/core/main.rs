@@ -6,6 +6,7 @@ mod autodiff;
 mod checker;
 mod device;
 mod errors;
+mod joins;
 mod offload;
 mod op_table;
 mod passes;

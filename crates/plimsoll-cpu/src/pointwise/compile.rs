@@ -81,7 +81,7 @@ impl<'a> Compiler<'a> {
         multiple: usize,
         most: usize,
     ) -> Compiler<'a> {
-        let read: Vec<&[usize]> = sources.iter().map(|source| source.dims).collect();
+        let read: Vec<(&[usize], Option<usize>)> = sources.iter().map(|source| (source.dims, source.pitch)).collect();
         let stretched = collapse(dims, &vec![false; dims.len()], &read);
         let elements: usize = dims.iter().product();
         let innermost = stretched.dims.last().copied().unwrap_or(1);
@@ -151,7 +151,9 @@ impl<'a> Compiler<'a> {
         }
         let single = strides.last() == Some(&0);
         let whole = self.code.row == self.code.stretched.dims.last().copied().unwrap_or(1);
-        if whole || self.is_contiguous(i) {
+        // A strip of one element is read step by step.
+        let steps = strides.last().is_some_and(|stride| *stride > 1);
+        if !steps && (whole || self.is_contiguous(i)) {
             if self.code.slots.len() == SLOTS {
                 return Err(format!("an expression reads more than {SLOTS} tensors"));
             }

@@ -32,6 +32,8 @@ pub struct Source<'a> {
     pub dims: &'a [usize],
     /// Its element type.
     pub dtype: DType,
+    /// How many elements one row of the innermost dimension is from the next, if it is a strip of something wider.
+    pub pitch: Option<usize>,
 }
 
 /// A result of an expression, before it has an address.

@@ -12,8 +12,10 @@ pub(crate) struct Stretched {
 }
 
 /// Merges the dimensions of `dims` along which all tensors move as if they were one. Dimensions with different marks stay apart.
-pub(crate) fn collapse(dims: &[usize], marks: &[bool], tensors: &[&[usize]]) -> Stretched {
-    let strides: Vec<Vec<usize>> = tensors.iter().map(|own| strides_over(dims, own)).collect();
+///
+/// A tensor is given by its own dimensions and, if it is a strip of something wider, by how far its innermost rows are apart.
+pub(crate) fn collapse(dims: &[usize], marks: &[bool], tensors: &[(&[usize], Option<usize>)]) -> Stretched {
+    let strides: Vec<Vec<usize>> = tensors.iter().map(|(own, pitch)| strides_over(dims, own, *pitch)).collect();
     let mut merged = Stretched { dims: vec![], marks: vec![], strides: vec![vec![]; tensors.len()] };
     for axis in (0..dims.len()).filter(|axis| dims[*axis] != 1) {
         let joins = merged.marks.last() == Some(&marks[axis])
@@ -33,7 +35,7 @@ pub(crate) fn collapse(dims: &[usize], marks: &[bool], tensors: &[&[usize]]) -> 
 }
 
 /// The strides of a tensor of shape `own` over the axes of `dims`, to which it stretches.
-fn strides_over(dims: &[usize], own: &[usize]) -> Vec<usize> {
+fn strides_over(dims: &[usize], own: &[usize], pitch: Option<usize>) -> Vec<usize> {
     let missing = dims.len() - own.len();
     let mut strides = vec![0; dims.len()];
     let mut step = 1;
@@ -42,7 +44,7 @@ fn strides_over(dims: &[usize], own: &[usize]) -> Vec<usize> {
         if extent != 1 {
             strides[axis] = step;
         }
-        step *= extent;
+        step *= if axis + 1 == dims.len() { pitch.unwrap_or(extent) } else { extent };
     }
     strides
 }
@@ -67,14 +69,18 @@ mod tests {
     #[test]
     fn dimensions_merge_where_every_tensor_allows_it() {
         let shape = [8, 5, 5, 16];
-        let same = |tensors: &[&[usize]]| collapse(&shape, &[false; 4], tensors);
+        let same = |tensors: &[&[usize]]| collapse(&shape, &[false; 4], &tensors.iter().map(|own| (*own, None)).collect::<Vec<_>>());
         assert_eq!(same(&[&shape, &[]]).dims, [3200]);
         let bias = same(&[&shape, &[16]]);
         assert_eq!((bias.dims, bias.strides), (vec![200, 16], vec![vec![16, 1], vec![0, 1]]));
         let column = same(&[&[8, 1, 1, 1]]);
         assert_eq!((column.dims, column.strides), (vec![8, 400], vec![vec![1, 0]]));
-        let marked = collapse(&shape, &[true, true, true, false], &[&shape]);
+        let marked = collapse(&shape, &[true, true, true, false], &[(&shape, None)]);
         assert_eq!((marked.dims, marked.marks), (vec![200, 16], vec![true, false]));
+        let strip = collapse(&shape, &[false; 4], &[(&shape, Some(40)), (&shape, None)]);
+        assert_eq!((strip.dims, strip.strides), (vec![200, 16], vec![vec![40, 1], vec![16, 1]]));
+        let narrow = collapse(&[8, 5, 5, 1], &[false; 4], &[(&[8, 5, 5, 1], Some(40))]);
+        assert_eq!((narrow.dims, narrow.strides), (vec![200], vec![vec![40]]));
     }
 
     #[test]

@@ -72,7 +72,7 @@ fn run(
     let mut inputs = inputs.to_vec();
     let mut outputs: Vec<Tensor> = results.iter().map(|(dtype, _)| Tensor::new(dims, *dtype, |_| 99.0)).collect();
     let shapes: Vec<(Vec<usize>, DType)> = inputs.iter().map(|tensor| (tensor.dims.clone(), tensor.dtype)).collect();
-    let sources: Vec<Source<'_>> = shapes.iter().map(|(dims, dtype)| Source { dims, dtype: *dtype }).collect();
+    let sources: Vec<Source<'_>> = shapes.iter().map(|(dims, dtype)| Source { dims, dtype: *dtype, pitch: None }).collect();
     let sinks: Vec<Sink<'_>> = results.iter().map(|(dtype, over)| Sink { dtype: *dtype, over: over.as_slice() }).collect();
     let mut kernel = Kernel::with(isa, expr, dims, &sources, &sinks, 1).unwrap();
     inputs.iter().enumerate().for_each(|(i, tensor)| kernel.set_input(i, tensor.bytes.as_ptr()));
@@ -152,7 +152,7 @@ fn single(expr: &Expr, inputs: &[f32], position: &Position<'_>) -> Vec<f32> {
 
 /// Where element `i` of the shape finds its number in a tensor that stretches to it.
 fn source_index(dims: &[usize], own: &[usize], i: usize) -> usize {
-    let stretched = collapse(dims, &vec![false; dims.len()], &[own]);
+    let stretched = collapse(dims, &vec![false; dims.len()], &[(own, None)]);
     offset(&stretched.dims, &stretched.strides[0], i)
 }
 
@@ -279,7 +279,8 @@ fn blocks_of_a_result_are_finished_like_the_whole() {
         let whole = run(Isa::best(), &Pool::new(1), &expr, &dims, &inputs, &[(DType::F32, Some(0))], StepRandom::default()).remove(0);
         for cut in [1, 7, 10, 64, 333, 1024] {
             let mut result = inputs[0].clone();
-            let sources: Vec<Source<'_>> = inputs.iter().map(|tensor| Source { dims: &tensor.dims, dtype: tensor.dtype }).collect();
+            let sources: Vec<Source<'_>> =
+                inputs.iter().map(|tensor| Source { dims: &tensor.dims, dtype: tensor.dtype, pitch: None }).collect();
             let mut kernel = Kernel::new(&expr, &dims, &sources, &[Sink { dtype: DType::F32, over: &[0] }]).unwrap();
             inputs.iter().enumerate().skip(1).for_each(|(i, tensor)| kernel.set_input(i, tensor.bytes.as_ptr()));
             let address = result.bytes.as_mut_ptr();
@@ -311,7 +312,7 @@ fn a_broken_number_stays_broken() {
 #[test]
 fn too_many_inputs_are_an_error_and_not_a_crash() {
     let expr = Expr::build(|e| (1..100).fold(e.input(0), |sum, i| e.add(sum, e.input(i))));
-    let sources = vec![Source { dims: &[4], dtype: DType::F32 }; 100];
+    let sources = vec![Source { dims: &[4], dtype: DType::F32, pitch: None }; 100];
     let error = Kernel::new(&expr, &[4], &sources, &[Sink { dtype: DType::F32, over: &[] }]).err();
     assert_eq!(error.as_deref(), Some("an expression reads more than 64 tensors"));
 }

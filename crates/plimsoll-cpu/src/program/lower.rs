@@ -135,7 +135,7 @@ impl Lowering<'_> {
             return Ok(Work::Move { copies: vec![], output: self.address(outputs[0])?, zeros: None });
         }
         Ok(match &node.op {
-            Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Reshape(_) | Op::Store(_) | Op::Load(_) => {
+            Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Reshape(_) | Op::Strip(_) | Op::Store(_) | Op::Load(_) => {
                 return Err("is planned as a step of the kernels, but does not run there".to_string());
             }
             Op::Pointwise(op) => Work::Pointwise(Box::new(self.expression(&op.expr, &op.shape, inputs, outputs)?)),
@@ -271,6 +271,26 @@ impl Lowering<'_> {
                 }
                 Work::Move { copies, output: self.address(outputs[0])?, zeros: None }
             }
+            Op::Put(op) => {
+                let (whole, dims) = (self.dims(outputs[0]), self.dims(inputs[0]));
+                let along = self.program.graph.shape(inputs[0]).dims()[op.axis];
+                let start = match along.part() {
+                    Some((from, _)) => along.factor() * from.min(self.rows),
+                    None if along.is_batch() => op.start * self.rows,
+                    None => op.start,
+                };
+                let (element, own) = (self.size(inputs[0]), (dims[op.axis], 0));
+                let part = StridedCopy::along(element, &dims, op.axis, own, (whole[op.axis], start));
+                let mut copies = Vec::new();
+                if let Some(base) = inputs.get(1)
+                    && self.address(*base)? != self.address(outputs[0])?
+                {
+                    let all = (whole[op.axis], 0);
+                    copies.push((StridedCopy::along(element, &whole, op.axis, all, all), self.address(*base)?));
+                }
+                copies.push((part, self.address(inputs[0])?));
+                Work::Move { copies, output: self.address(outputs[0])?, zeros: None }
+            }
             Op::Pad(op) => {
                 let (dims, element) = (self.dims(inputs[0]), self.size(inputs[0]));
                 let own = dims[op.axis];
@@ -336,8 +356,18 @@ impl Lowering<'_> {
         Ok((self.address(value)?, self.program.graph.ty(value).dtype))
     }
 
+    /// What a value is a strip of, and where it begins there, if it is one.
+    fn strip(&self, value: ValueId) -> Option<(ValueId, usize)> {
+        let producer = self.program.graph.producer(value);
+        if let Op::Strip(op) = &producer.op { Some((producer.inputs[0], op.start)) } else { None }
+    }
+
     /// Where a value is. What the plan places in a memory lies inside it.
     pub fn address(&self, value: ValueId) -> Result<Address, String> {
+        if let Some((whole, start)) = self.strip(value) {
+            let first = fixed(self.address(whole)?)?;
+            return Ok(Address::Fixed(first.wrapping_add(start * self.size(value))));
+        }
         let within = |block: &Block, offset: Bytes| {
             let end = offset.0.checked_add(self.program.graph.ty(value).bytes(self.rows).0);
             if end.is_none_or(|end| end > block.size() as u64) {
@@ -403,7 +433,10 @@ impl Lowering<'_> {
     }
 
     fn sources<'d>(&self, inputs: &[ValueId], dims: &'d [Vec<usize>]) -> Vec<Source<'d>> {
-        inputs.iter().zip(dims).map(|(input, dims)| Source { dims, dtype: self.program.graph.ty(*input).dtype }).collect()
+        let graph = &self.program.graph;
+        let pitch = |input: ValueId| self.strip(input).and_then(|(whole, _)| graph.shape(whole).last()).map(|dim| dim.bind(self.rows));
+        let source = |(input, dims): (&ValueId, &'d Vec<usize>)| Source { dims, dtype: graph.ty(*input).dtype, pitch: pitch(*input) };
+        inputs.iter().zip(dims).map(source).collect()
     }
 
     /// Hands out the addresses that stay, and lists those that move.
@@ -453,6 +486,7 @@ impl Lowering<'_> {
     /// The inputs that an output is written over.
     fn overlaps(&self, inputs: &[ValueId], output: ValueId) -> Result<Vec<usize>, String> {
         let range = |value: ValueId| -> Result<Option<(usize, usize)>, String> {
+            let value = self.program.graph.spread(value);
             Ok(match self.address(value)? {
                 Address::Fixed(start) => Some((start as usize, start as usize + self.program.graph.ty(value).bytes(self.rows).0 as usize)),
                 _ => None,

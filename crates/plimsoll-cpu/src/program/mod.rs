@@ -98,7 +98,9 @@ impl CpuProgram {
                 unsupported(if node.scope.is_empty() { format!("{op}: {what}") } else { format!("{op} of `{}`: {what}", node.scope) })
             };
             let here = |value: &&ValueId| !matches!(program.places[value.0 as usize], Some(Place::Backing(_)));
-            let outputs = node.outputs.iter().filter(here).map(|value| output(&lowering, *value));
+            // What a whole holds beside a part that is put there is the business of whoever made that.
+            let outputs = node.outputs.iter().filter(here).filter(|_| !matches!(node.op, Op::Put(_)));
+            let outputs = outputs.map(|value| output(&lowering, *value));
             let outputs = outputs.collect::<Result<Vec<_>, _>>().map_err(named)?;
             let work = match node.op {
                 Op::Store(_) | Op::Load(_) => None,

@@ -63,7 +63,7 @@ struct Layout {
 impl Layout {
     fn new(dims: &[usize], axes: &[usize]) -> Layout {
         let marks: Vec<bool> = (0..dims.len()).map(|axis| axes.contains(&axis)).collect();
-        let mut merged = collapse(dims, &marks, &[dims]);
+        let mut merged = collapse(dims, &marks, &[(dims, None)]);
         let mut innermost = |reduced: bool| match merged.marks.last() {
             Some(mark) if *mark == reduced => {
                 merged.marks.pop();

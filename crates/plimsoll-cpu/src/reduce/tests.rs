@@ -6,7 +6,7 @@ use plimsoll_core::expr::Unary;
 use proptest::prelude::*;
 
 fn run(pool: &Pool, expr: &Expr, dims: &[usize], axes: &[usize], kind: Reduction, inputs: &[(&[usize], &[f32])]) -> Vec<f32> {
-    let sources: Vec<Source<'_>> = inputs.iter().map(|(dims, _)| Source { dims, dtype: DType::F32 }).collect();
+    let sources: Vec<Source<'_>> = inputs.iter().map(|(dims, _)| Source { dims, dtype: DType::F32, pitch: None }).collect();
     let mut reducer = Reducer::new(expr, dims, axes, kind, &sources).unwrap();
     let kept: usize = (0..dims.len()).filter(|axis| !axes.contains(axis)).map(|axis| dims[axis]).product();
     let mut output = vec![99.0f32; kept];
@@ -153,7 +153,7 @@ proptest! {
         let part: Vec<f32> = (0..own.iter().product()).map(|i: usize| ((i * 17) % 23) as f32 / 9.0).collect();
         let expr = Expr::build(|e| e.mul(e.unary(Unary::Exp, e.input(0)), e.input(1)));
         let ours = run(&Pool::new(1), &expr, &dims, &axes, KINDS[which], &[(&dims, &full), (&own, &part)]);
-        let stretched = collapse(&dims, &vec![false; dims.len()], &[&own]);
+        let stretched = collapse(&dims, &vec![false; dims.len()], &[(&own, None)]);
         let numbers: Vec<f64> = full.iter().enumerate().map(|(i, x)| {
             f64::from(*x).exp() * f64::from(part[offset(&stretched.dims, &stretched.strides[0], i)])
         }).collect();
@@ -189,7 +189,7 @@ proptest! {
         for part in numbers.chunks(unit * each * results) {
             let dims = dims(part.len() / (each * results));
             let mut reducer =
-                Reducer::new(&Expr::identity(), &dims, &axes, Reduction::Sum, &[Source { dims: &dims, dtype: DType::F32 }]).unwrap();
+                Reducer::new(&Expr::identity(), &dims, &axes, Reduction::Sum, &[Source { dims: &dims, dtype: DType::F32, pitch: None }]).unwrap();
             let mut workspace = vec![f32::NAN; workspace_len(&dims, &axes, Reduction::Sum)];
             let mut output = sum.clone().unwrap_or_else(|| vec![99.0; results]);
             reducer.set_input(0, part.as_ptr().cast());

@@ -15,11 +15,11 @@ fn side(g: &Graph, x: ValueId) -> (usize, usize) {
     (dims[1], dims[3])
 }
 
-fn parameter(g: &mut Graph, name: &str, dims: &[usize]) -> Result<ValueId, GraphError> {
+pub(crate) fn parameter(g: &mut Graph, name: &str, dims: &[usize]) -> Result<ValueId, GraphError> {
     g.state(name, StateKind::Parameter, TensorType::f32(Shape::fixed(dims.iter().copied())), Init::Uniform { limit: 0.3 })
 }
 
-fn convolution(g: &mut Graph, draw: &mut Draw, x: ValueId, out: usize) -> Result<ValueId, GraphError> {
+pub(crate) fn convolution(g: &mut Graph, draw: &mut Draw, x: ValueId, out: usize) -> Result<ValueId, GraphError> {
     let (side, channels) = side(g, x);
     let size = [1, 2, 3, 3][draw.below(4)].min(side);
     let stride = 1 + draw.below(2);
@@ -34,7 +34,7 @@ fn convolution(g: &mut Graph, draw: &mut Draw, x: ValueId, out: usize) -> Result
 }
 
 /// Towards mean 0 and variance 1, over the batch and all places.
-fn normalised(g: &mut Graph, x: ValueId) -> Result<ValueId, GraphError> {
+pub(crate) fn normalised(g: &mut Graph, x: ValueId) -> Result<ValueId, GraphError> {
     let (side, channels) = side(g, x);
     let share = 1.0 / (side * side * 40) as f32;
     let sum = g.reduce(Reduction::Sum, x, &[0, 1, 2])?;

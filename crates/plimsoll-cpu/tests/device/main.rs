@@ -2,6 +2,7 @@
 
 mod guard;
 mod images;
+mod joins;
 mod model;
 mod op_table;
 mod planned;

@@ -197,7 +197,7 @@ pub(crate) fn grad_filter(conv: &Conv, types: [DType; 2]) -> Vec<Kernel> {
     }
     let expr = Expr::identity();
     let dims = [chunks, size];
-    let operands = [super::Operand { dtype: DType::F32, dims: &dims }];
+    let operands = [super::Operand { dtype: DType::F32, dims: &dims, strip: None }];
     let mut joining = reduce(&Site { expr: &expr, dims: &dims, operands: &operands, row: 0, at_hand: &[] }, &[0], Reduction::Sum);
     // What is joined lies at the beginning of the scratch; a reduction's own scratch, if any, behind it.
     for kernel in &mut joining {

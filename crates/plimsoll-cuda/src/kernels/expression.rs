@@ -11,6 +11,8 @@ use std::fmt::Write;
 pub(crate) struct Operand<'a> {
     pub dtype: DType,
     pub dims: &'a [usize],
+    /// Where its rows begin and how far they are apart, if it is a strip of something wider; it then has the shape of the expression.
+    pub strip: Option<(usize, usize)>,
 }
 
 /// Where an expression runs: over a shape, with operands stretched to it.
@@ -63,7 +65,7 @@ impl Site<'_> {
         for term in self.expr.terms() {
             match *term {
                 Term::Coordinate(axis) => wanted.push(usize::from(axis)),
-                Term::Input(i) if !self.is_at_hand(usize::from(i)) => {
+                Term::Input(i) if !self.is_at_hand(usize::from(i)) && self.operands[usize::from(i)].strip.is_none() => {
                     wanted.extend(needed_axes(self.operands[usize::from(i)].dims, self.dims))
                 }
                 _ => {}
@@ -72,11 +74,20 @@ impl Site<'_> {
         coordinates(text, kind, "c", index, self.dims, |axis| wanted.contains(&axis));
     }
 
+    /// Where an operand has element `index`.
+    fn place(&self, operand: &Operand<'_>, index: &str) -> String {
+        let row = self.dims.last().copied().unwrap_or(1);
+        match operand.strip {
+            Some((start, pitch)) => format!("(unsigned long long)({index} / {row}) * {pitch} + {start} + {index} % {row}"),
+            None => stretched(operand.dims, self.dims, index, "c"),
+        }
+    }
+
     fn term(&self, term: &Term, index: &str) -> String {
         match *term {
             Term::Input(i) => match self.at_hand.iter().find(|(known, _)| *known == usize::from(i)) {
                 Some((_, name)) => name.to_string(),
-                None => format!("load(in{i}[{}])", stretched(self.operands[usize::from(i)].dims, self.dims, index, "c")),
+                None => format!("load(in{i}[{}])", self.place(&self.operands[usize::from(i)], index)),
             },
             Term::Const(bits) => constant(f32::from_bits(bits)),
             Term::Random(stream) if self.row == 0 => format!("uniform(header, {stream}, {index})"),

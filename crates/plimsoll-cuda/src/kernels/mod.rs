@@ -23,7 +23,7 @@ pub(crate) use attention::{Heads, attention, attention_grad, attention_grad_work
 pub(crate) use convolution::{Conv, forward, grad_filter, grad_filter_workspace, grad_input};
 pub(crate) use expression::{Operand, Site};
 pub(crate) use gather::{gather, scatter_add};
-pub(crate) use movement::{concat, pad, slice, transpose};
+pub(crate) use movement::{concat, pad, put, slice, transpose};
 pub(crate) use pointwise::pointwise;
 pub(crate) use pooling::{avg_pool, avg_pool_grad, max_pool, max_pool_grad};
 pub(crate) use product::{matmul, narrowed};

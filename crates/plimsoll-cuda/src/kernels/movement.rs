@@ -14,7 +14,7 @@ fn word(size: usize) -> &'static str {
     }
 }
 
-/// One thread per element of `dims`, with coordinates `c0`, `c1`, …; `body` sets `out[e]`.
+/// One thread per element of `dims`, with coordinates `c0`, `c1`, …; `body` moves it.
 fn per_element(what: String, size: usize, sources: usize, dims: &[usize], extent: usize, body: &str) -> Kernel {
     let (n, index) = (dims.iter().product::<usize>(), index_type(extent));
     let mut parameters: Vec<(String, Argument)> =
@@ -51,6 +51,13 @@ pub(crate) fn slice(size: usize, input: &[usize], dims: &[usize], axis: usize, s
     let from = place(input, axis, &format!("c{axis} + {start}"));
     let n = input.iter().product();
     per_element(format!("slice {input:?} to {dims:?} along {axis}"), size, 1, dims, n, &format!("out[e] = in0[{from}];\n"))
+}
+
+/// A part from `start` on along an axis of a whole of `dims`, of which nothing else is touched.
+pub(crate) fn put(size: usize, part: &[usize], dims: &[usize], axis: usize, start: usize) -> Kernel {
+    let to = place(dims, axis, &format!("c{axis} + {start}"));
+    let n = dims.iter().product();
+    per_element(format!("put {part:?} into {dims:?} along {axis}"), size, 1, part, n, &format!("out[{to}] = in0[e];\n"))
 }
 
 /// Zeros before and after along an axis; `dims` are the result's.

@@ -9,7 +9,7 @@ fn site<'a>(expr: &'a Expr, dims: &'a [usize], operands: &'a [Operand<'a>], row:
 }
 
 fn floats(dims: &[usize]) -> Operand<'_> {
-    Operand { dtype: DType::F32, dims }
+    Operand { dtype: DType::F32, dims, strip: None }
 }
 
 /// The launch and the text.
@@ -26,6 +26,15 @@ fn a_bias_and_a_relu() {
 }
 
 #[test]
+fn strips_are_read_where_they_lie() {
+    let expr = Expr::build(|e| e.add(e.input(0), e.input(1)));
+    let strip = Operand { strip: Some((8, 40)), ..floats(&[6, 5, 10]) };
+    let kernel = pointwise(&site(&expr, &[6, 5, 10], &[strip, floats(&[10])], 50), &[DType::F32]);
+    let sum = reduce(&site(&expr, &[6, 5, 10], &[strip, floats(&[10])], 50), &[0, 1], Reduction::Sum);
+    insta::assert_snapshot!([&kernel].into_iter().chain(&sum).map(text).collect::<String>());
+}
+
+#[test]
 fn every_type_randomness_a_coordinate_and_two_results() {
     let expr = Expr::build_many(|e| {
         let kept = e.binary(Binary::Less, e.random(3), e.constant(0.8));
@@ -33,9 +42,9 @@ fn every_type_randomness_a_coordinate_and_two_results() {
         vec![e.select(kept, e.input(1), one_hot), e.unary(Unary::Exp, e.input(2))]
     });
     let operands = [
-        Operand { dtype: DType::I32, dims: &[4, 1] },
-        Operand { dtype: DType::F16, dims: &[4, 5] },
-        Operand { dtype: DType::U8, dims: &[] },
+        Operand { dtype: DType::I32, dims: &[4, 1], strip: None },
+        Operand { dtype: DType::F16, dims: &[4, 5], strip: None },
+        Operand { dtype: DType::U8, dims: &[], strip: None },
     ];
     let kernel = pointwise(&site(&expr, &[4, 5], &operands, 5), &[DType::BF16, DType::U8]);
     insta::assert_snapshot!(text(&kernel));
@@ -97,7 +106,12 @@ fn two_bytes_beside_four() {
 
 #[test]
 fn elements_in_another_place() {
-    let kernels = [transpose(4, &[2, 3, 5], &[2, 0, 1]), pad(1, &[2, 3], &[2, 6], 1, 2), concat(2, &[vec![2, 3], vec![2, 4]], &[2, 7], 1)];
+    let kernels = [
+        transpose(4, &[2, 3, 5], &[2, 0, 1]),
+        pad(1, &[2, 3], &[2, 6], 1, 2),
+        concat(2, &[vec![2, 3], vec![2, 4]], &[2, 7], 1),
+        put(4, &[2, 3, 2], &[2, 7, 2], 1, 4),
+    ];
     insta::assert_snapshot!(kernels.iter().map(text).collect::<String>());
 }
 

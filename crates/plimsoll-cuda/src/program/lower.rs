@@ -139,7 +139,7 @@ impl Lowering<'_> {
         let all = |list: Vec<Kernel>| list.into_iter().map(|kernel| Work::Kernel(kernel, inputs.to_vec())).collect::<Vec<_>>();
         let guarded = self.is_guarded(node);
         let mut works = match &node.op {
-            Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Reshape(_) => {
+            Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Reshape(_) | Op::Strip(_) => {
                 return Err("is planned as a step, but does not run".to_string());
             }
             // Copies have streams of their own.
@@ -206,6 +206,19 @@ impl Lowering<'_> {
             Op::Concat(op) => {
                 let dims: Vec<Vec<usize>> = inputs.iter().map(|input| self.dims(*input)).collect();
                 one(kernels::concat(self.size(inputs[0]), &dims, &self.dims(outputs[0]), op.axis))
+            }
+            Op::Put(op) => {
+                let (size, part, whole) = (self.size(inputs[0]), self.dims(inputs[0]), self.dims(outputs[0]));
+                let along = self.program.graph.shape(inputs[0]).dims()[op.axis];
+                let start = match along.part() {
+                    Some((from, _)) => along.factor() * from.min(self.rows),
+                    None if along.is_batch() => op.start * self.rows,
+                    None => op.start,
+                };
+                let place = |value: ValueId| self.program.places[value.0 as usize];
+                let elsewhere = inputs.get(1).filter(|base| place(**base) != place(outputs[0]));
+                let copied = elsewhere.map(|base| Work::Kernel(kernels::slice(size, &whole, &whole, op.axis, 0), vec![*base]));
+                copied.into_iter().chain(one(kernels::put(size, &part, &whole, op.axis, start))).collect()
             }
         };
         works.retain(|work| !matches!(work, Work::Kernel(kernel, _) if kernel.is_empty()));
@@ -385,8 +398,12 @@ impl Lowering<'_> {
         write: impl FnOnce(&Site<'_>) -> T,
     ) -> T {
         let dims: Vec<Vec<usize>> = inputs.iter().map(|input| self.dims(*input)).collect();
+        let strip = |value: ValueId| match &self.program.graph.producer(value).op {
+            Op::Strip(op) => self.dims(self.program.graph.spread(value)).last().map(|pitch| (op.start, *pitch)),
+            _ => None,
+        };
         let operands: Vec<Operand<'_>> =
-            inputs.iter().zip(&dims).map(|(input, dims)| Operand { dtype: self.dtype(*input), dims }).collect();
+            inputs.iter().zip(&dims).map(|(input, dims)| Operand { dtype: self.dtype(*input), dims, strip: strip(*input) }).collect();
         let row = if shape.has_batch() { shape.elements().factor() as u64 } else { 0 };
         write(&Site { expr, dims: &shape.bind(self.rows), operands: &operands, row, at_hand })
     }

@@ -171,7 +171,9 @@ impl CudaProgram {
             if matches!(node.op, Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Conv2dGradFilter(_)) {
                 shared.took(way_of(&steps));
             }
-            pending.push((Some(*id), steps, node.outputs.clone()));
+            // What a whole holds beside a part that is put there is the business of whoever made that.
+            let looked_at = if matches!(node.op, Op::Put(_)) { vec![] } else { node.outputs.clone() };
+            pending.push((Some(*id), steps, looked_at));
             loss_known |= lowering.loss.is_some_and(|loss| node.outputs.contains(&root(program, loss)));
         }
         let last = assembly.resolve(report(program, lowering.loss), &[], &[], Bytes::ZERO, Bytes::ZERO).map_err(unsupported)?;
@@ -397,7 +399,7 @@ fn resolve(address: Address, stage: &Stage, slot: usize) -> u64 {
 
 /// The value whose bytes this one is, looking through views.
 fn root(program: &Program, mut value: ValueId) -> ValueId {
-    while let Op::Reshape(_) = program.graph.producer(value).op {
+    while let Op::Reshape(_) | Op::Strip(_) = program.graph.producer(value).op {
         value = program.graph.producer(value).inputs[0];
     }
     value

@@ -24,7 +24,7 @@ pub(super) struct Kind {
 /// What the node is over `rows` rows.
 pub(super) fn kind(graph: &Graph, node: &Node, rows: usize) -> Kind {
     let types = || node.inputs.iter().chain(&node.outputs).map(|value| graph.ty(*value));
-    let bytes: u64 = types().map(|ty| ty.bytes(rows).0).sum();
+    let bytes = graph.moved(node, rows);
     let narrow = types().any(|ty| matches!(ty.dtype, DType::F16 | DType::BF16));
     let input = |i: usize| graph.ty(node.inputs[i]);
     let output = || graph.ty(node.outputs[0]);

@@ -50,6 +50,9 @@ struct Sample {
     seconds: f32,
     work: f32,
     bytes: f32,
+    /// Whether it was timed at another time too.
+    #[serde(default, skip)]
+    twice: bool,
 }
 
 /// The rates of one kind of work.
@@ -76,10 +79,20 @@ impl Sample {
         self.sizes.iter().zip(&kind.sizes).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum()
     }
 
+    /// What it took another time: the least counts.
+    fn again(&mut self, seconds: f64) {
+        (self.seconds, self.twice) = (self.seconds.min(short(seconds)), true);
+    }
+
     /// The logarithm of how many times longer it took than at plain rates.
     fn factor(&self, base: &Rates) -> f64 {
         (f64::from(self.seconds) / plain(base, f64::from(self.work), f64::from(self.bytes))).ln()
     }
+}
+
+/// Four digits are more than times are good for, and keep the file small.
+fn short(x: f64) -> f32 {
+    format!("{x:.3e}").parse().unwrap_or(x as f32)
 }
 
 /// What work would take at plain rates.
@@ -136,11 +149,15 @@ impl Speeds {
         self.samples.get(&kind.class).is_some_and(|samples| samples.iter().any(|sample| sample.distance(kind) <= away * away))
     }
 
+    /// The sample of a node that was timed only once and whose sizes are at most this far away.
+    fn once(&mut self, kind: &Kind, away: f64) -> Option<&mut Sample> {
+        let samples = self.samples.get_mut(&kind.class)?;
+        samples.iter_mut().find(|sample| sample.distance(kind) <= away * away).filter(|sample| !sample.twice)
+    }
+
     fn add(&mut self, kind: &Kind, seconds: f64) {
-        // Four digits are more than times are good for, and keep the file small.
-        let short = |x: f64| format!("{x:.3e}").parse().unwrap_or(x as f32);
         let sizes = kind.sizes.iter().map(|size| short(*size)).collect();
-        let sample = Sample { sizes, seconds: short(seconds), work: short(kind.work), bytes: short(kind.bytes) };
+        let sample = Sample { sizes, seconds: short(seconds), work: short(kind.work), bytes: short(kind.bytes), twice: false };
         self.samples.entry(kind.class.clone()).or_default().push(sample);
     }
 

@@ -62,7 +62,7 @@ impl Overlap {
         let graph = &program.graph;
         let piece = |value: &ValueId| {
             let place = program.places[value.index()].expect("every value of a planned graph has a place");
-            (place, graph.ty(*value).bytes(rows).0)
+            (place, graph.ty(graph.spread(*value)).bytes(rows).0)
         };
         let touched: Vec<Touched> = program
             .order

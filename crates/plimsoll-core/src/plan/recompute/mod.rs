@@ -12,7 +12,7 @@ pub(super) mod simulate;
 mod starts;
 pub(super) mod write;
 
-use super::{Plan, Program, backing, nearly_tight, place_states, placed, sequence};
+use super::{Plan, Program, as_written, backing, nearly_tight, place_states, placed, sequence};
 use crate::Bytes;
 use crate::device::Device;
 use crate::graph::{Graph, GraphError, NodeId};
@@ -128,8 +128,19 @@ fn fit_from(
     effort: Effort,
     from: Option<&[u32]>,
 ) -> Result<Sequenced, FitError> {
-    let Sequenced { graph, order, .. } = sequence(graph, rows, device)?;
     let alignment = device.alignment();
+    // Joins that hold less may be enough. What is computed again is read from what was joined as it is written: a whole that grew would have to grow again.
+    let joined = sequence(graph, rows, device)?;
+    let mut least_joined = None;
+    if !joined.graph.joining().is_copying() {
+        let (states, _) = place_states([(Role::Step, &joined.graph)].into_iter(), alignment)?;
+        let program = placed(Role::Step, joined, rows, device, &states, &nearly_tight)?;
+        if program.arena <= limit {
+            return Ok(Sequenced { limit: None, ..program.within(limit) });
+        }
+        least_joined = Some(program.arena);
+    }
+    let Sequenced { graph, order, .. } = as_written(graph, rows, device)?;
     let workspace = |node: NodeId| device.workspace(&graph, graph.node(node), rows).align_up(alignment.0);
     let pace = &WithCopies { pace, bytes_per_s: device.copy_rate().bytes_per_s };
     let problem = Problem::of(&graph, &order, rows, alignment, &workspace, pace);
@@ -176,7 +187,8 @@ fn fit_from(
     unbound.limit = None;
     let program = placed(Role::Step, unbound, rows, device, &states, &nearly_tight)?;
     if program.arena > limit {
-        return Err(FitError::TooSmall { limit, least: program.arena });
+        let least = least_joined.map_or(program.arena, |joined| joined.min(program.arena));
+        return Err(FitError::TooSmall { limit, least });
     }
     for found in search::search(&problem, limit.0, effort.0 / 4, Some(&smallest.sequence)) {
         let cheaper = place(&found)?;

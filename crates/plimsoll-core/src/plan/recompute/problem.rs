@@ -121,7 +121,7 @@ impl Problem {
                 for (i, input) in node.inputs.iter().enumerate() {
                     let source = root(graph, *input);
                     let held = runs(graph.producer(source)) && !in_state[source.index()];
-                    if held && node.op.define().in_place(i, place) && graph.ty(*input).same_bytes(graph.ty(*output)) {
+                    if held && node.op.define().in_place(i, place) && graph.ty(source).same_bytes(graph.ty(*output)) {
                         over.extend([output.0, source.0]);
                     }
                 }

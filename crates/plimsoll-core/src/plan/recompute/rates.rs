@@ -41,7 +41,7 @@ impl Default for Rates {
 
 impl Pace for Rates {
     fn seconds(&self, graph: &Graph, node: &Node, rows: usize) -> f64 {
-        let bytes: u64 = node.inputs.iter().chain(&node.outputs).map(|value| graph.ty(*value).bytes(rows).0).sum();
+        let bytes = graph.moved(node, rows);
         let computing = graph.node_flops(node, rows) as f64 / self.flops_per_s;
         computing.max(bytes as f64 / self.bytes_per_s) + self.step_s
     }
