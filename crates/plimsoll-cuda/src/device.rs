@@ -208,6 +208,10 @@ impl Device for CudaDevice {
         Ok(Arc::new(PinnedStore::new(&self.shared, size)?))
     }
 
+    fn reads_strips(&self) -> bool {
+        true
+    }
+
     fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes {
         program::workspace(graph, node, rows, self.shared.convolutions)
     }

@@ -179,6 +179,10 @@ impl Device for PlanOnly {
         copy_rate(self.profile.model)
     }
 
+    fn reads_strips(&self) -> bool {
+        true
+    }
+
     fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes {
         program::workspace(graph, node, rows, Convolutions::Auto)
     }

@@ -45,13 +45,16 @@ fn a_plan_with_layers_in_pieces_says_so_and_is_proven_from_its_file() {
     assert_eq!(sandbox.fail(&["check", "edited.json"]).0, 1);
 }
 
-/// What the fullest step held while joined tensors were copied, and the share of it that is enough. Most of a dense block is one tensor that grows.
+/// What the fullest step held while joined tensors were copied, and the share of it that is enough. Most of a dense block is one tensor that grows; what would save
+/// half a per cent of inception-v3 is not done.
 #[test]
 fn networks_that_join_hold_less_than_copying_does_and_are_proven_from_their_files() {
     let sandbox = Sandbox::new("check-joins");
-    for (network, copying, per_cent) in
-        [("googlenet", 810_359_104, 99.5), ("inception-v3", 2_381_511_104, 99.6), ("densenet121", 3_915_335_616u64, 71.0)]
-    {
+    for (network, copying, per_cent, how) in [
+        ("googlenet", 810_359_104, 99.5, Some("\"putting\"")),
+        ("inception-v3", 2_381_511_104, 100.0, None),
+        ("densenet121", 3_915_335_616u64, 71.0, Some("\"sharing\"")),
+    ] {
         let plan = [
             "plan",
             "--zoo",
@@ -72,7 +75,10 @@ fn networks_that_join_hold_less_than_copying_does_and_are_proven_from_their_file
         assert!(held as f64 <= copying as f64 * per_cent / 100.0, "{network}: {held} of {copying}");
         assert_eq!(sandbox.json(&["check", "plan.json", "--json"])["holds"], true);
         let written = std::fs::read_to_string(sandbox.path("plan.json")).unwrap();
-        let how = if network == "densenet121" { "\"sharing\"" } else { "\"putting\"" };
+        let Some(how) = how else {
+            assert!(!written.contains("\"joining\""), "{network}");
+            continue;
+        };
         assert!(written.contains(&format!("\"joining\": {how}")), "{network}");
         sandbox.write("edited.json", written.replace(how, "\"copying\""));
         assert_eq!(sandbox.fail(&["check", "edited.json"]).0, 1, "{network}");

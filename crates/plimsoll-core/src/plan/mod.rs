@@ -222,7 +222,9 @@ fn laid_out(
 
 /// Finds an order for an improved graph in which nothing is computed twice, and lets joined tensors come together in the way that needs least.
 pub fn sequence(graph: &Graph, rows: usize, device: &dyn Device) -> Result<Sequenced, GraphError> {
-    let mut best = in_order(graph, rows, device)?;
+    let plain = in_order(graph, rows, device)?;
+    let worth_it = Bytes(plain.peak.0 - plain.peak.0 / WORTH);
+    let mut best = plain.clone();
     // Parts are put where most is held while something is joined, one join after another, while that is less.
     let mut put: Vec<ValueId> = Vec::new();
     while put.len() < MOST_JOINS
@@ -242,8 +244,11 @@ pub fn sequence(graph: &Graph, rows: usize, device: &dyn Device) -> Result<Seque
             best = found;
         }
     }
-    Ok(best.sequenced)
+    Ok(if best.peak <= worth_it { best } else { plain }.sequenced)
 }
+
+/// Joins come together in another way only for one part in so many of the peak: a whole that waits for its parts is in the way of others.
+const WORTH: u64 = 150;
 
 /// Joins that are looked at one after another: as many as one step can be full of.
 const MOST_JOINS: usize = 12;
@@ -254,6 +259,7 @@ pub fn as_written(graph: &Graph, rows: usize, device: &dyn Device) -> Result<Seq
 }
 
 /// A graph in an order of its own.
+#[derive(Clone)]
 struct InOrder {
     sequenced: Sequenced,
     /// The most bytes held at once.
