@@ -87,11 +87,14 @@ pub(crate) fn cudnn_overhead(plan: &Plan, convolutions: Convolutions, cudnn: Ove
 pub(crate) fn plan_overhead(plan: &Plan) -> Overhead {
     let steps: usize = plan.programs.iter().map(|program| program.order.len()).sum();
     let pinning = if plan.backing == Bytes::ZERO { Bytes::ZERO } else { Bytes(plan.backing.0 / 96) };
-    Overhead { device: (pinning + Bytes(steps as u64 * PER_STEP.0)).align_up(1 << 20), host: compiling(plan) }
+    Overhead { device: (pinning + Bytes(steps.saturating_sub(SMALL) as u64 * PER_STEP.0)).align_up(1 << 20), host: compiling(plan) }
 }
 
-/// What a step of a program takes on the GPU, beyond what is reserved for small programs: 3,800 took 27 MiB, of which 16 are.
+/// What a step of a program takes on the GPU: 3,800 took 27 MiB, of which 16 are reserved anyhow.
 const PER_STEP: Bytes = Bytes::kib(6);
+
+/// As many steps as the reserve is for.
+const SMALL: usize = 1024;
 
 /// How long nodes take on a GPU, as steps of convolutional and language models on an H200 took it: products in two bytes run on tensor cores. What is recomputed and
 /// what leaves depends on the ratios, which other GPUs share.
