@@ -19,6 +19,8 @@ pub(super) struct Kind {
     pub work: f64,
     /// Bytes read and written.
     pub bytes: f64,
+    /// Whether it is a product of matrices, or as good as one.
+    pub computes: bool,
 }
 
 /// What the node is over `rows` rows.
@@ -80,7 +82,14 @@ pub(super) fn kind(graph: &Graph, node: &Node, rows: usize) -> Kind {
         }
     };
     let class = if narrow { class + NARROW } else { class };
-    Kind { class, sizes: sizes.into_iter().map(|size| size.max(1.0).ln()).collect(), work, bytes: bytes as f64 }
+    let computes = match &node.op {
+        Op::MatMul(_) => true,
+        Op::Conv2d(op) => op.groups == 1,
+        Op::Conv2dGradInput(op) => op.groups == 1,
+        Op::Conv2dGradFilter(op) => op.groups == 1,
+        _ => false,
+    };
+    Kind { class, sizes: sizes.into_iter().map(|size| size.max(1.0).ln()).collect(), work, bytes: bytes as f64, computes }
 }
 
 /// A convolution's kind: by how many pixels, channels in and out of a group, and how large the window is.

@@ -9,7 +9,7 @@ use plimsoll_core::plan::{Plan, layout};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, DType, Op, TensorType};
-use std::cell::RefCell;
+use std::hint::black_box;
 use std::path::Path;
 use std::time::Instant;
 
@@ -31,7 +31,7 @@ const LEAST: f64 = 5e-8;
 /// What reads and writes more than this finds little of it in the processor's caches, because all else went through them since.
 const COLD: u64 = 12 << 20;
 
-/// What is written in between to empty the caches.
+/// What is read in between to empty the caches.
 pub(super) const FLUSH: Bytes = Bytes::mib(40);
 
 /// Columns begin at a multiple of this.
@@ -49,8 +49,9 @@ pub(super) struct Stopwatch<'a> {
     batch: Vec<u8>,
     most: Bytes,
     waiting: Waiting,
-    /// Written before what is [large](COLD), so that its bytes come from memory as they do in a step.
-    flush: RefCell<Vec<u64>>,
+    /// Read before what is [large](COLD), so that its bytes come from memory as they do in a step. Not written: what is in the caches then would have to go to
+    /// memory while the node runs.
+    flush: Vec<u64>,
 }
 
 impl<'a> Stopwatch<'a> {
@@ -59,7 +60,8 @@ impl<'a> Stopwatch<'a> {
         let (mut resident, arena) = (device.allocate(most)?, device.allocate(most)?);
         let batch = numbers(most.get() + ALIGNED);
         fill(&mut *resident, &batch)?;
-        let flush = RefCell::new(vec![0; FLUSH.get() / size_of::<u64>()]);
+        // Not zeros, which would all be one page.
+        let flush = vec![1; FLUSH.get() / size_of::<u64>()];
         Ok(Stopwatch { device, resident, arena, batch, most, waiting: Waiting::of_this_thread(), flush })
     }
 
@@ -110,7 +112,7 @@ impl<'a> Stopwatch<'a> {
             program.graph.nodes().flat_map(|(_, node)| &node.outputs).map(|value| program.graph.ty(*value).bytes(rows).0).sum();
         let mut once = || {
             if touched > COLD {
-                self.flush.borrow_mut().iter_mut().for_each(|word| *word = word.wrapping_add(1));
+                black_box(self.flush.iter().fold(0u64, |sum, word| sum.wrapping_add(*word)));
             }
             let before = self.waiting.so_far();
             let start = Instant::now();
