@@ -82,6 +82,7 @@ pub fn calibrate(device: Arc<dyn Device>, limit: Duration) -> Result<Speeds> {
     };
     let steps = |precision: &'static str| networks.iter().map(move |network| (network, precision));
     let mut steps: Vec<_> = steps("f32").chain(steps("mixed_bf16")).collect();
+    let first_round = steps.len();
     if own_clock {
         // 16 bits are what such devices are for: no network waits for them until all others are done.
         steps.sort_by_key(|((name, ..), _)| networks.iter().position(|(other, ..)| other == name));
@@ -89,7 +90,6 @@ pub fn calibrate(device: Arc<dyn Device>, limit: Duration) -> Result<Speeds> {
         // Other programs slow a machine down for longer than a node takes: everything is timed a second time, seconds later.
         steps.extend(steps.clone());
     }
-    let once = steps.len() / 2;
     for (i, ((name, rows, changes), precision)) in steps.into_iter().enumerate() {
         if Instant::now() > until {
             break;
@@ -102,8 +102,7 @@ pub fn calibrate(device: Arc<dyn Device>, limit: Duration) -> Result<Speeds> {
         let mut trainer = config.build()?.into_trainer();
         trainer.use_device(Opened { device: Arc::clone(&device), thread_stacks: Bytes::ZERO });
         trainer.with_step(|graph, rows| match &watch {
-            Some(watch) if i < once => Ok(time_nodes(&mut speeds, watch, graph, rows, ALIKE, until)),
-            Some(watch) => Ok(time_again(&mut speeds, watch, graph, rows, until)),
+            Some(watch) => Ok(time_nodes(&mut speeds, watch, graph, rows, (i < first_round).then_some(ALIKE), until)),
             None => time_whole(&mut speeds, &*device, graph, rows, NEARLY),
         })??;
     }
@@ -141,7 +140,7 @@ const EXACTLY: f64 = 0.02;
 /// Times the nodes of a graph that are not known yet.
 pub(crate) fn time_own_nodes(speeds: &mut Speeds, device: &dyn Device, graph: &Graph, rows: usize, limit: Duration) -> Result<usize> {
     if device.shares_host_memory() {
-        return Ok(time_nodes(speeds, &Stopwatch::new(device, MOST)?, graph, rows, EXACTLY, Instant::now() + limit));
+        return Ok(time_nodes(speeds, &Stopwatch::new(device, MOST)?, graph, rows, Some(EXACTLY), Instant::now() + limit));
     }
     time_whole(speeds, device, graph, rows, EXACTLY)
 }
@@ -157,31 +156,23 @@ fn time_whole(speeds: &mut Speeds, device: &dyn Device, graph: &Graph, rows: usi
     Ok(speeds.len() - before)
 }
 
-/// Times those nodes of a graph once more that were timed before; the least counts.
-fn time_again(speeds: &mut Speeds, watch: &Stopwatch<'_>, graph: &Graph, rows: usize, until: Instant) -> usize {
+/// Times the nodes of a graph that are farther than this from all that are known; or, if nothing is said, those that were timed once before, of which the least counts.
+fn time_nodes(speeds: &mut Speeds, watch: &Stopwatch<'_>, graph: &Graph, rows: usize, away: Option<f64>, until: Instant) -> usize {
     let mut timed = 0;
     for (_, node) in graph.nodes().filter(|(_, node)| !node.op.is_leaf() && !node.op.define().is_view()) {
         let kind = kind(graph, node, rows);
-        if Instant::now() <= until
-            && let Some(sample) = speeds.once(&kind, EXACTLY)
-            && let Some(seconds) = watch.time(graph, node, rows)
-        {
-            sample.again(seconds);
-            timed += 1;
-        }
-    }
-    timed
-}
-
-fn time_nodes(speeds: &mut Speeds, watch: &Stopwatch<'_>, graph: &Graph, rows: usize, away: f64, until: Instant) -> usize {
-    let mut timed = 0;
-    for (_, node) in graph.nodes().filter(|(_, node)| !node.op.is_leaf() && !node.op.define().is_view()) {
-        let kind = kind(graph, node, rows);
-        if Instant::now() > until || speeds.knows(&kind, away) {
+        let wanted = match away {
+            Some(away) => !speeds.knows(&kind, away),
+            None => speeds.once(&kind, EXACTLY).is_some(),
+        };
+        if Instant::now() > until || !wanted {
             continue;
         }
         if let Some(seconds) = watch.time(graph, node, rows) {
-            speeds.add(&kind, seconds);
+            match speeds.once(&kind, EXACTLY).filter(|_| away.is_none()) {
+                Some(sample) => sample.again(seconds),
+                None => speeds.add(&kind, seconds),
+            }
             timed += 1;
         }
     }

@@ -205,6 +205,7 @@ impl Pace for Speeds {
 mod tests {
     use super::*;
     use plimsoll_core::expr::Unary;
+    use plimsoll_core::graph::{Init, StateKind};
     use plimsoll_core::{Shape, TensorType};
 
     fn negation(width: usize) -> (Graph, Kind) {
@@ -240,6 +241,41 @@ mod tests {
         let (graph, kind) = negation(1000);
         let node = graph.producer(graph.outputs()[0].1).clone();
         assert_eq!(Speeds::default().seconds(&graph, &node, 1), plain(&processor(), kind.work, kind.bytes));
+    }
+
+    fn product(rows: usize, units: usize) -> (Graph, Kind) {
+        let mut graph = Graph::new();
+        let x = graph.input("x", TensorType::f32(Shape::batch_of([units])));
+        let state = graph.state("w", StateKind::Parameter, TensorType::f32(Shape::fixed([units, units])), Init::Constant(0.0)).unwrap();
+        let y = graph.matmul(x, state).unwrap();
+        let kind = kind(&graph, graph.producer(y), rows);
+        graph.output("y", y);
+        (graph, kind)
+    }
+
+    #[test]
+    fn a_large_product_is_judged_by_its_like_with_fewer_rows() {
+        let mut speeds = Speeds::default();
+        let (like, other) = (product(128, 512).1, product(512, 256).1);
+        let fast = plain(&processor(), like.work, like.bytes);
+        speeds.add(&like, fast);
+        speeds.add(&other, 4.0 * plain(&processor(), other.work, other.bytes));
+        let (graph, large) = product(512, 512);
+        let node = graph.producer(graph.outputs()[0].1).clone();
+        let factor = speeds.seconds(&graph, &node, 512) / plain(&processor(), large.work, large.bytes);
+        assert!((1.0..1.9).contains(&factor), "{factor}");
+    }
+
+    #[test]
+    fn of_two_times_of_a_node_the_least_counts() {
+        let mut speeds = Speeds::default();
+        let kind = negation(5000).1;
+        speeds.add(&kind, 3e-6);
+        speeds.once(&kind, 0.02).expect("it was timed once").again(2e-6);
+        assert!(speeds.once(&kind, 0.02).is_none(), "it was timed twice");
+        assert!((speeds.samples[&kind.class][0].seconds - 2e-6).abs() < 1e-9);
+        speeds.samples.get_mut(&kind.class).unwrap()[0].again(5e-6);
+        assert!((speeds.samples[&kind.class][0].seconds - 2e-6).abs() < 1e-9);
     }
 
     #[test]
