@@ -85,6 +85,17 @@ fn networks_that_join_hold_less_than_copying_does_and_are_proven_from_their_file
     }
 }
 
+/// Networks and batches whose many sizes leave gaps in every plain greedy order.
+#[test]
+fn arenas_are_within_a_thousandth_of_what_is_held_at_once() {
+    let sandbox = Sandbox::new("packed");
+    for (network, batch) in [("googlenet", "4"), ("googlenet", "8"), ("mobilenet-v2", "4"), ("resnet50", "4"), ("gpt2-124m", "4")] {
+        let plan = sandbox.json(&["plan", "--zoo", network, "--batch", batch, "--allow", "none", "--host-memory", "100GB", "--json"]);
+        let (arena, held) = (plan["arena_bytes"].as_u64().unwrap(), plan["lower_bound_bytes"].as_u64().unwrap());
+        assert!(arena * 1000 <= held * 1001, "{network} with {batch} rows: {arena} where {held} are held");
+    }
+}
+
 #[test]
 fn a_plan_that_was_edited_is_refused_with_what_is_wrong() {
     let sandbox = Sandbox::new("check-edited");

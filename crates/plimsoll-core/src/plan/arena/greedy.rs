@@ -1,6 +1,7 @@
 //! Greedy packing: one pass over the blocks in some order, each as low as it goes. No single order is best; together they reach the
 //! bound on most networks.
 
+use super::peaks;
 use super::sections::{Part, Piece};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -9,14 +10,22 @@ use std::collections::BTreeMap;
 /// orders of time look at gaps only and always are.
 const LOOKS: usize = 2_000_000_000;
 
+/// How many orders that begin at the fullest moment are tried first; as many more are tried last.
+const FIRST: usize = 3;
+
 /// The best layout of all orders, or the first that is no higher than `wanted`.
 pub(super) fn pack(part: &Part, wanted: u64) -> Vec<u64> {
     let pieces = &part.pieces;
     let mut best: Option<(u64, Vec<u64>)> = None;
     let affordable = LOOKS / pieces.len().pow(2).max(1);
-    let by_priority = PRIORITIES.iter().take(affordable).map(|priority| {
+    let by_priority = PRIORITIES.iter().map(|priority| {
         let mut order: Vec<usize> = (0..pieces.len()).collect();
         order.sort_by_key(|i| (Reverse(priority(&pieces[*i])), pieces[*i].start, *i));
+        order
+    });
+    let mut by_peak = peaks::orders(part);
+    let first: Vec<Vec<usize>> = by_peak.by_ref().take(FIRST.min(affordable)).collect();
+    let placed = first.into_iter().chain(by_priority).chain(by_peak.take(FIRST)).take(affordable).map(|order| {
         let mut offsets = vec![0; pieces.len()];
         place_around(pieces, &[], &order, &mut offsets);
         offsets
@@ -24,7 +33,7 @@ pub(super) fn pack(part: &Part, wanted: u64) -> Vec<u64> {
     let by_time = [(false, false), (false, true), (true, false), (true, true)]
         .into_iter()
         .map(|(backwards, tight)| sweep(pieces, part.sections as u32, backwards, tight));
-    for offsets in by_priority.chain(by_time) {
+    for offsets in placed.chain(by_time) {
         let height = height(pieces, &offsets);
         if best.as_ref().is_none_or(|(smallest, _)| height < *smallest) {
             best = Some((height, offsets));

@@ -1,10 +1,11 @@
 //! Offsets: packing buffers with known lifetimes into the smallest arena, with the lower bound beside it.
 //!
 //! Blocks that never live at the same time as others fall into parts of their own ([`sections`]). Each part is packed by a portfolio of
-//! greedy orders ([`greedy`]); where those stay above the bound, by a search with restarts ([`restarts`], [`search`]), of the few great blocks
-//! first ([`strata`]).
+//! greedy orders ([`greedy`]); where those stay above the bound, by changing orders that come near it ([`peaks`]), then by a search with
+//! restarts ([`restarts`], [`search`]), of the few great blocks first ([`strata`]).
 
 mod greedy;
+mod peaks;
 mod restarts;
 mod search;
 mod sections;
@@ -189,19 +190,23 @@ fn attempt(packed: &mut Packed<'_>, wanted: u64, work: u64, budget: &mut Budget<
     if wanted < packed.part.bound {
         return Outcome::Impossible;
     }
-    let great = strata::search(packed.part, wanted, work / 2, budget.go_on);
-    budget.left = budget.left.saturating_sub(great.work);
-    budget.restarts += great.restarts;
-    if let Some(offsets) = great.found {
-        packed.size = greedy::height(&packed.part.pieces, &offsets);
-        packed.offsets = offsets;
-    }
-    if great.outcome != Outcome::GaveUp {
-        return great.outcome;
+    let mut spent = 0;
+    for search in [peaks::search, strata::search] {
+        let tried = search(packed.part, wanted, (work - spent) / 2, budget.go_on);
+        spent += tried.work;
+        budget.left = budget.left.saturating_sub(tried.work);
+        budget.restarts += tried.restarts;
+        if let Some(offsets) = tried.found {
+            packed.size = greedy::height(&packed.part.pieces, &offsets);
+            packed.offsets = offsets;
+        }
+        if tried.outcome != Outcome::GaveUp {
+            return tried.outcome;
+        }
     }
     let mut restarts = Restarts::new(packed.part, wanted);
-    let (outcome, spent) = restarts.run(work.saturating_sub(great.work), budget.go_on);
-    budget.left = if (budget.go_on)() { budget.left.saturating_sub(spent) } else { 0 };
+    let (outcome, searched) = restarts.run(work.saturating_sub(spent), budget.go_on);
+    budget.left = if (budget.go_on)() { budget.left.saturating_sub(searched) } else { 0 };
     budget.restarts += restarts.count;
     if let Some(offsets) = restarts.found {
         packed.size = greedy::height(&packed.part.pieces, &offsets);

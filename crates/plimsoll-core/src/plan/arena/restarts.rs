@@ -119,7 +119,7 @@ fn luby(i: u64) -> u64 {
 }
 
 /// The next of a fixed sequence of numbers without a pattern (SplitMix64).
-fn draw(state: &mut u64) -> u64 {
+pub(super) fn draw(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let mut mixed = *state;
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
