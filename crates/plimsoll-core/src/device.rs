@@ -141,12 +141,14 @@ pub struct CopyRate {
     pub bytes_per_s: f64,
     /// Whether both ways go at once.
     pub both_ways: bool,
+    /// Seconds by which every byte holds up what is computed meanwhile: what copying takes of the processors that compute.
+    pub held_up: f64,
 }
 
 impl Default for CopyRate {
-    /// A file on a disk.
+    /// A file on a disk, copied to and from by a processor.
     fn default() -> CopyRate {
-        CopyRate { bytes_per_s: 1e9, both_ways: false }
+        CopyRate { bytes_per_s: 1e9, both_ways: false, held_up: 5e-10 }
     }
 }
 

@@ -119,7 +119,9 @@ const ANY_HOST_GB_PER_S: u32 = 12;
 /// How fast a GPU that calls itself `model` reaches the host's memory.
 pub(crate) fn copy_rate(model: &str) -> CopyRate {
     let known = PROFILES.iter().find(|profile| profile.model == model);
-    CopyRate { bytes_per_s: 1e9 * f64::from(known.map_or(ANY_HOST_GB_PER_S, |profile| profile.host_gb_per_s)), both_ways: true }
+    let bytes_per_s = 1e9 * f64::from(known.map_or(ANY_HOST_GB_PER_S, |profile| profile.host_gb_per_s));
+    // Copied by engines of their own, beside what computes.
+    CopyRate { bytes_per_s, both_ways: true, held_up: 0.0 }
 }
 
 /// Pinned host memory that a plan needs beside the device's.

@@ -67,20 +67,51 @@ fn mapped_files(maps: &str) -> Bytes {
 }
 
 /// How long a thread stood ready to run while others had its processor. What it does takes that much less on a machine that is free.
-pub struct Waiting(Option<File>);
+pub struct Waiting(Schedule);
 
 impl Waiting {
     /// Of the thread that asks.
     pub fn of_this_thread() -> Waiting {
-        Waiting(File::open("/proc/thread-self/schedstat").ok())
+        Waiting(Schedule::of_this_thread())
     }
 
     /// In all so far; zero where the system does not tell. Allocates nothing.
     pub fn so_far(&self) -> Duration {
+        self.0.nanoseconds(1)
+    }
+}
+
+/// How long a thread had a processor.
+pub(crate) struct Running(Schedule);
+
+impl Running {
+    /// Of the thread that asks.
+    pub fn of_this_thread() -> Running {
+        Running(Schedule::of_this_thread())
+    }
+
+    /// In all so far; zero where the system does not tell.
+    pub fn so_far(&self) -> Duration {
+        // The system counts when a thread gives up its processor.
+        std::thread::sleep(Duration::from_micros(1));
+        self.0.nanoseconds(0)
+    }
+}
+
+/// What the scheduler says of a thread.
+struct Schedule(Option<File>);
+
+impl Schedule {
+    fn of_this_thread() -> Schedule {
+        Schedule(File::open("/proc/thread-self/schedstat").ok())
+    }
+
+    /// One of its fields. Allocates nothing.
+    fn nanoseconds(&self, field: usize) -> Duration {
         let mut text = [0; 96];
         let read = self.0.as_ref().and_then(|file| file.read_at(&mut text, 0).ok()).unwrap_or(0);
         let text = std::str::from_utf8(&text[..read]).unwrap_or_default();
-        Duration::from_nanos(text.split_whitespace().nth(1).and_then(|nanos| nanos.parse().ok()).unwrap_or(0))
+        Duration::from_nanos(text.split_whitespace().nth(field).and_then(|nanos| nanos.parse().ok()).unwrap_or(0))
     }
 }
 

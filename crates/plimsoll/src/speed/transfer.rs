@@ -1,5 +1,6 @@
 //! How fast bytes move: between host and device, and to and from files.
 
+use crate::system::Running;
 use plimsoll_core::Bytes;
 use plimsoll_core::device::{CopyRate, Device, Memory};
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,9 @@ pub struct Transfers {
     pub to_file: Option<f64>,
     /// Out of a file that was written just before, so from the system's memory where it has room.
     pub from_file: Option<f64>,
+    /// Seconds of a processor that a byte takes on its way into a file or out of it.
+    #[serde(default)]
+    pub file_work: Option<f64>,
 }
 
 impl Transfers {
@@ -37,31 +41,36 @@ impl Transfers {
     /// that was not measured.
     pub(crate) fn offload(&self, device: &dyn Device) -> CopyRate {
         let known = device.copy_rate();
-        let measured = if device.shares_host_memory() {
-            // One after the other, as much is written as is read.
-            self.to_file.zip(self.from_file).map(|(to, from)| 2.0 / (1.0 / to + 1.0 / from))
+        let (measured, work) = if device.shares_host_memory() {
+            // One after the other, as much is written as is read. Whoever copies takes a processor from those that compute, and they wait for each other.
+            (self.to_file.zip(self.from_file).map(|(to, from)| 2.0 / (1.0 / to + 1.0 / from)), self.file_work)
         } else {
-            self.to_host.zip(self.to_device).map(|(to, from)| to.min(from))
+            (self.to_host.zip(self.to_device).map(|(to, from)| to.min(from)), None)
         };
-        CopyRate { bytes_per_s: measured.unwrap_or(known.bytes_per_s), ..known }
+        CopyRate { bytes_per_s: measured.unwrap_or(known.bytes_per_s), held_up: work.unwrap_or(known.held_up), ..known }
     }
 
-    /// Measures all four; files in a folder that is made if need be, and left as it was.
+    /// Measures all of them; files in a folder that is made if need be, and left as it was.
     pub(super) fn measure(memory: &mut dyn Memory, folder: Option<&Path>) -> Transfers {
         let mut bytes = vec![1; PIECE.min(memory.size().get())];
         let to_device = fastest(bytes.len(), || memory.write(Bytes::ZERO, &bytes).ok());
         let to_host = fastest(bytes.len(), || memory.read(Bytes::ZERO, &mut bytes).ok());
-        let (mut to_file, mut from_file) = (None, None);
+        let (mut to_file, mut from_file, mut file_work) = (None, None, None);
         if let Some(path) = folder.map(|folder| folder.join(format!("transfer-{}.tmp", std::process::id()))) {
             let made = path.parent().map(fs::create_dir_all);
             if matches!(made, Some(Ok(()))) {
                 let write = || File::create(&path).and_then(|mut file| file.write_all(&bytes).and_then(|()| file.sync_data())).ok();
+                let worked = Running::of_this_thread();
+                let before = worked.so_far();
                 to_file = fastest(bytes.len(), write);
                 from_file = fastest(bytes.len(), || File::open(&path).and_then(|mut file| file.read_exact(&mut bytes)).ok());
+                let seconds = worked.so_far().saturating_sub(before).as_secs_f64();
+                file_work =
+                    (to_file.is_some() && from_file.is_some() && seconds > 0.0).then(|| seconds / (2 * ROUNDS * bytes.len()) as f64);
                 let _ = fs::remove_file(&path);
             }
         }
-        Transfers { to_device, to_host, to_file, from_file }
+        Transfers { to_device, to_host, to_file, from_file, file_work }
     }
 }
 

@@ -106,7 +106,7 @@ impl Overlap {
         Overlap { copies }
     }
 
-    /// Predicted seconds of a run over `rows` rows, copies beside computation.
+    /// Predicted seconds of a run over `rows` rows, copies beside computation, which they hold up by what they take of its processors.
     pub fn seconds(&self, program: &Program, rows: usize, pace: &dyn Pace, rate: CopyRate) -> f64 {
         let mut waits: Vec<Vec<usize>> = vec![Vec::new(); program.order.len() + 1];
         self.copies.iter().enumerate().for_each(|(i, copy)| waits[copy.needed].push(i));
@@ -122,7 +122,7 @@ impl Overlap {
                 let free = copy.after.map_or(0.0, |after| done[after]).max(ended[copy.begin]).max(queues[queue]);
                 done[i] = free + copy.size.0 as f64 / rate.bytes_per_s;
                 queues[queue] = done[i];
-                ended.push(now);
+                ended.push(now + copy.size.0 as f64 * rate.held_up);
             } else {
                 ended.push(now + pace.seconds(&program.graph, program.graph.node(*id), rows));
             }
