@@ -9,9 +9,10 @@ use crate::source::Source;
 use crate::{Column, DataError};
 use plimsoll_core::{Bytes, DType};
 use std::fs::File;
+use std::mem;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -89,6 +90,14 @@ pub(crate) struct ItemKernel {
     epoch: u64,
 }
 
+/// Where the bytes of a picture are.
+enum Encoded<'b> {
+    /// In this part of a file.
+    File(&'b File, Range<u64>),
+    /// In memory, which somebody else has counted.
+    Held(&'b [u8]),
+}
+
 /// Longer than any path the system opens.
 const PATH: usize = 4096;
 
@@ -135,17 +144,38 @@ impl ItemKernel {
 
     fn make_from(&mut self, row: u64, part: Option<Range<u64>>, out: &mut [u8]) -> Result<bool, DataError> {
         let start = Instant::now();
-        let base = part.as_ref().map_or(0, |part| part.start);
-        let path = &self.path;
-        let file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
-        let probe = image::probe(&file, path, part)?;
+        let path = mem::take(&mut self.path);
+        let file = File::open(&path).map_err(|error| DataError::io("open", &path, error));
+        let made = file.and_then(|file| {
+            let length = || file.metadata().map(|metadata| metadata.len());
+            let part = part.map_or_else(|| length().map(|length| 0..length), Ok);
+            let part = part.map_err(|error| DataError::io("examine", &path, error))?;
+            self.decode(row, &path, Encoded::File(&file, part), start, out)
+        });
+        self.path = path;
+        made
+    }
+
+    /// Writes the row of a picture whose bytes are held. Errors name `path`.
+    pub fn run_held(&mut self, row: u64, path: &Path, encoded: &[u8], out: &mut [u8]) -> Result<(), DataError> {
+        self.decode(row, path, Encoded::Held(encoded), Instant::now(), out).map(|_| ())
+    }
+
+    fn decode(&mut self, row: u64, path: &Path, from: Encoded<'_>, start: Instant, out: &mut [u8]) -> Result<bool, DataError> {
+        let probe = match &from {
+            Encoded::File(file, part) => image::probe(*file, path, part.clone())?,
+            Encoded::Held(bytes) => image::probe(bytes, path, 0..bytes.len() as u64)?,
+        };
         let channels = self.recipe.decode.channels;
         let transposed = self.recipe.decode.orient && probe.orientation.is_transposed();
-        let parts = Parts::new(&probe, channels.count(), transposed, self.recipe.end);
+        let mut parts = Parts::new(&probe, channels.count(), transposed, self.recipe.end);
+        if matches!(from, Encoded::Held(_)) {
+            parts.file = 0;
+        }
         let needed = item_bytes(parts.total(), probe.work);
         if needed > u128::from(self.cap.0) {
             let needed = Bytes(u64::try_from(needed).unwrap_or(u64::MAX));
-            return Err(DataError::TooLarge { path: path.clone(), width: probe.width, height: probe.height, needed, cap: self.cap });
+            return Err(DataError::TooLarge { path: path.to_path_buf(), width: probe.width, height: probe.height, needed, cap: self.cap });
         }
         let mut start = self.meter.lap_read(start);
         let (mut lent, waited) = self.room.enter(parts.total() as usize, probe.work);
@@ -156,7 +186,13 @@ impl ItemKernel {
         let (pixels, rest) = rest.split_at_mut(parts.pixels as usize);
         let (turned, rest) = rest.split_at_mut(parts.turned as usize);
         let (weights, lines) = rest.split_at_mut(parts.weights as usize);
-        file.read_exact_at(encoded, base).map_err(|error| DataError::io("read", path, error))?;
+        let encoded: &[u8] = match from {
+            Encoded::File(file, part) => {
+                file.read_exact_at(encoded, part.start).map_err(|error| DataError::io("read", path, error))?;
+                encoded
+            }
+            Encoded::Held(bytes) => bytes,
+        };
         let start = self.meter.lap_read(start);
 
         image::decode(&probe, path, encoded, channels, &mut self.baseline, lines, pixels)?;
@@ -195,14 +231,14 @@ impl ItemKernel {
             }
             End::Crop { height: crop_height, width: crop_width, seed } => {
                 if crop_height > height || crop_width > width {
-                    return Err(DataError::TooSmall { path: path.clone(), width, height, crop_width, crop_height });
+                    return Err(DataError::TooSmall { path: path.to_path_buf(), width, height, crop_width, crop_height });
                 }
                 let corner = ops::corner((height, width), (crop_height, crop_width), seed, self.epoch, row);
                 crop(image, from, corner, crop_width, channels.count(), out);
             }
             End::Fit(fit) => {
                 if !fit.cuts && (height > fit.height || width > fit.width) {
-                    let (path, frame_height, frame_width) = (path.clone(), fit.height, fit.width);
+                    let (path, frame_height, frame_width) = (path.to_path_buf(), fit.height, fit.width);
                     return Err(DataError::TooBig { path, width, height, frame_width, frame_height });
                 }
                 let count = channels.count();

@@ -7,9 +7,11 @@ mod orientation;
 mod probe;
 mod reader;
 pub(crate) mod resample;
+mod stored;
 mod windows;
 
 pub(crate) use decode::{Channels, decode};
 pub(crate) use orientation::{Orientation, transpose};
 pub(crate) use probe::{Probe, begins_like_one, probe};
 pub use reader::PictureReader;
+pub(crate) use stored::Stored;

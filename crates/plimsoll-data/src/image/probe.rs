@@ -1,11 +1,9 @@
 //! What a picture's header says, read a few bytes at a time: nothing is held or decoded until its size is known.
 
-use super::{Orientation, jpeg};
+use super::{Orientation, Stored, jpeg};
 use crate::DataError;
 use plimsoll_core::Bytes;
-use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// A picture's kind and size, and what reading it takes.
@@ -48,12 +46,9 @@ const INFLATE: Bytes = Bytes::kib(512);
 /// The table and the lines of a GIF in work.
 const LZW: Bytes = Bytes::kib(128);
 
-/// Reads the header of a picture that is a file, or a part of one.
-pub(crate) fn probe(file: &File, path: &Path, part: Option<Range<u64>>) -> Result<Probe, DataError> {
-    let (base, length) = match part {
-        Some(part) => (part.start, part.end - part.start),
-        None => (0, file.metadata().map_err(|error| DataError::io("examine", path, error))?.len()),
-    };
+/// Reads the header of a picture that is a part of a file, or all of it.
+pub(crate) fn probe(file: &dyn Stored, path: &Path, part: Range<u64>) -> Result<Probe, DataError> {
+    let (base, length) = (part.start, part.end - part.start);
     let mut reader = Reader { file, base, path, window: [0; WINDOW], start: 0, length: 0 };
     if length == 0 {
         return Err(DataError::image(path, "it is empty"));
@@ -75,7 +70,7 @@ pub(crate) fn begins_like_one(bytes: &[u8]) -> bool {
 }
 
 struct Reader<'a> {
-    file: &'a File,
+    file: &'a dyn Stored,
     /// Where the picture begins.
     base: u64,
     path: &'a Path,

@@ -33,7 +33,8 @@ impl PictureReader {
     pub fn read(&mut self, path: impl AsRef<Path>, pixels: &mut Vec<u8>) -> Result<(usize, usize), DataError> {
         let path = path.as_ref();
         let file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
-        let probe = probe(&file, path, None)?;
+        let length = file.metadata().map_err(|error| DataError::io("examine", path, error))?.len();
+        let probe = probe(&file, path, 0..length)?;
         self.file.resize(probe.file.get(), 0);
         self.lines.resize(probe.lines, 0);
         file.read_exact_at(&mut self.file, 0).map_err(|error| DataError::io("read", path, error))?;

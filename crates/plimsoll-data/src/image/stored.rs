@@ -1,0 +1,26 @@
+//! Where the bytes of a picture are: in a file, or held already.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// Bytes that can be read anywhere.
+pub(crate) trait Stored {
+    /// Reads some bytes from `at` on; none only behind the end.
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize>;
+}
+
+impl Stored for File {
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+        FileExt::read_at(self, buffer, at)
+    }
+}
+
+impl Stored for &[u8] {
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+        let rest = usize::try_from(at).ok().and_then(|at| self.get(at..)).unwrap_or(&[]);
+        let count = rest.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&rest[..count]);
+        Ok(count)
+    }
+}
