@@ -8,7 +8,7 @@ use crate::source::{
     self, Counted, Csv, CsvSpec, Digits, Feature, Function, ImageFiles, ImageFolder, Npy, Random, RandomSpec, RowMut, Shapes, ShapesSpec,
     Source, Split, Tensor, Tensors, Text, TfRecord, Vocabulary, WebDataset,
 };
-use crate::stream::{Ignored, Spec};
+use crate::stream::{Notes, Spec};
 use crate::{DataError, Schema};
 use plimsoll_core::Bytes;
 use std::fmt;
@@ -55,8 +55,8 @@ pub(crate) enum Stage {
     Batch(usize),
     /// Every batch has this many rows, or as many as a batch has.
     DropRemainder(Option<usize>),
-    /// What cannot be read is marked, not told.
-    Tolerate(Arc<Ignored>),
+    /// What cannot be made is marked and noted, not told.
+    Tolerate(Arc<Notes>),
     Cardinality(u64),
     Prefetch(Prefetch),
     Parallelism(Parallelism),
@@ -198,7 +198,8 @@ impl Dataset {
     }
 
     /// Examples in the TFRecord files that match a pattern; each feature is named by the column it becomes. Files that end in `.gz` or
-    /// `.gzip` are unpacked on the way, and then it is a [stream](Dataset#streams).
+    /// `.gzip` are unpacked on the way, and then it is a [stream](Dataset#streams) of records of up to 4 MiB. What brings pictures to one size
+    /// is done where records are unpacked, also if it is written after stages that only reorder rows.
     ///
     /// ```no_run
     /// use plimsoll_data::{Dataset, source::Feature};
@@ -275,7 +276,7 @@ impl Dataset {
             return Dataset { broken: Some(DataError::Stage(problem)), ..self };
         }
         if self.stream.is_some() {
-            return Dataset::flow(Spec::Shard { input: self, count, index });
+            return Dataset::flow(Spec::Shard { input: self, count, index, begun: None });
         }
         self.stage(Stage::Reorder(Reorder::Shard { count, index }))
     }
@@ -290,6 +291,9 @@ impl Dataset {
 
     /// Applies the [operations](crate::ops) to a column, one after the other.
     pub fn map(self, column: &str, ops: impl IntoIterator<Item = Arc<dyn Op>>) -> Dataset {
+        if self.stream.is_some() {
+            return self.map_stream(column, ops.into_iter().collect());
+        }
         self.stage(Stage::Map { column: column.to_string(), ops: ops.into_iter().collect() })
     }
 
@@ -328,6 +332,9 @@ impl Dataset {
     /// The most memory that reading and decoding a single file may take on each thread. Unless said, 128 MiB, or less where a limit asks
     /// for it. A file that needs more is an error that names it.
     pub fn max_item(self, bytes: Bytes) -> Dataset {
+        if self.stream.is_some() {
+            return self.max_item_of_stream(bytes);
+        }
         self.stage(Stage::MaxItem(bytes))
     }
 

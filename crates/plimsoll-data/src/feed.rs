@@ -10,9 +10,9 @@ use crate::padded::{Padder, Padding};
 use crate::plan::{self, PRODUCER_STACK, PipelinePlan};
 use crate::recipe::Recipe;
 use crate::ring::{Claim, Crew, Fill, Ring, Schedule, Slot};
-use crate::stream::StreamWork;
+use crate::stream::{Loss, Notes, StreamWork};
 use crate::tuner::Adapts;
-use crate::work::Work;
+use crate::work::{Work, mark};
 use crate::{DataError, Dataset, Schema};
 use plimsoll_core::device::SlotMemory;
 use plimsoll_core::{Bytes, Ledger, Reservation};
@@ -198,7 +198,9 @@ impl Feed {
             .map(|_| Ok(Slot { memory: slot_memory(layout.bytes())?, fill: nothing }))
             .collect::<Result<Vec<_>, DataError>>()?;
         let rows = recipe.rows;
-        recipe.begun = (options.first_row > 0).then_some((options.first_epoch, options.first_row));
+        if options.first_row > 0 {
+            recipe.begin_after(options.first_epoch, options.first_row);
+        }
         let (shards, shard) = recipe.shard();
         let left = recipe.rows_of_all_shards().saturating_sub(options.first_row).saturating_sub(shard).div_ceil(shards);
         let first_rows = match (options.first_row, recipe.whole_batches) {
@@ -227,6 +229,9 @@ impl Feed {
                 came: 0,
                 whole_batches: recipe.whole_batches,
                 cardinality: recipe.cardinality,
+                begun: recipe.begun.map(|(epoch, _)| epoch),
+                tolerate: recipe.tolerate.clone(),
+                in_part: false,
             })));
         } else {
             room = recipe.decode_room(plan.geometry)?;
@@ -415,6 +420,12 @@ struct StreamRows {
     came: u64,
     whole_batches: Option<usize>,
     cardinality: Option<u64>,
+    /// The epoch of which others consumed some.
+    begun: Option<u64>,
+    /// Who is told of rows that cannot be made, where that is no error.
+    tolerate: Option<Arc<Notes>>,
+    /// Whether more than single rows were lost of the epoch.
+    in_part: bool,
 }
 
 /// What became of a claim.
@@ -459,7 +470,7 @@ fn produce(number: usize, mut worker: Worker, seal: &Seal, meter: &Meter, ring: 
 impl StreamRows {
     fn fill(&mut self, claim: &mut Claim<'_>, stopping: impl Fn() -> bool) -> Result<Outcome, DataError> {
         if self.epoch != Some(claim.epoch) {
-            self.epoch = Some(claim.epoch);
+            (self.epoch, self.in_part) = (Some(claim.epoch), false);
             self.work.begin(claim.epoch)?;
             self.came = std::mem::take(&mut self.pass_over);
             self.work.pass_over(self.came, &stopping)?;
@@ -467,11 +478,29 @@ impl StreamRows {
         if stopping() {
             return Ok(Outcome::Stopped);
         }
-        let wanted = claim.rows;
-        let mut rows = self.work.fill(claim, 0, wanted)?;
+        let (wanted, mut rows) = (claim.rows, 0);
+        let mut ends_epoch = false;
+        while rows < wanted && !ends_epoch {
+            match (self.work.fill(claim, rows, wanted - rows), &self.tolerate) {
+                (Ok(more), tolerate) => {
+                    if tolerate.is_some() {
+                        mark(claim, rows, more, 0);
+                    }
+                    (rows, ends_epoch) = (rows + more, more == 0);
+                }
+                (Err(fault), Some(notes)) if fault.goes_on() => {
+                    self.in_part |= fault.loss == Loss::Part;
+                    mark(claim, rows, 1, 1);
+                    notes.note(claim.epoch, claim.place + rows as u64, fault);
+                    rows += 1;
+                }
+                (Err(fault), _) => return Err(fault.into()),
+            }
+        }
         self.came += rows as u64;
-        let ends_epoch = rows < wanted;
-        if let Some(promised) = self.cardinality
+        // How many rows are left of an epoch, or of a file that is cut off, was not said.
+        let promised = self.cardinality.filter(|_| !self.in_part && self.begun != Some(claim.epoch));
+        if let Some(promised) = promised
             && (self.came > promised || (ends_epoch && self.came != promised))
         {
             let more = if self.came > promised { "more than " } else { "" };

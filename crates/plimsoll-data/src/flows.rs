@@ -3,7 +3,7 @@
 use crate::dataset::{Dataset, Stage};
 use crate::order::Shuffle;
 use crate::source::Tensor;
-use crate::stream::{Elements, Flow, Ignored, Row, Spec};
+use crate::stream::{Elements, Flow, Generator, Ignored, Make, Open, PerRow, Row, Spec};
 use crate::{Cache, Column, DataError, Feed, Options, Schema};
 use plimsoll_core::{Bytes, DType, Ledger};
 use std::sync::Arc;
@@ -35,17 +35,21 @@ impl Dataset {
         F: Fn(u64) -> I + Send + Sync + 'static,
         I: Iterator<Item = Result<Vec<Tensor>, DataError>> + Send + 'static,
     {
-        Dataset::from_rows("generator".into(), schema, held, make)
+        let make: Make = Arc::new(move |epoch| -> Elements { Box::new(make(epoch)) });
+        // A row as it is given is beside the one that is written.
+        let (of, held) = (schema.clone(), held + schema.row_bytes());
+        Dataset::from_rows("generator".into(), schema, held, move || Generator::new(of.clone(), &make))
     }
 
-    /// The same of a source that has a name.
-    pub(crate) fn from_rows<F, I>(name: String, schema: Schema, held: Bytes, make: F) -> Dataset
-    where
-        F: Fn(u64) -> I + Send + Sync + 'static,
-        I: Iterator<Item = Result<Vec<Tensor>, DataError>> + Send + 'static,
-    {
-        let make = move |epoch| -> Elements { Box::new(make(epoch)) };
-        Dataset::flow(Spec::Generator { name, schema, held, make: Arc::new(make) })
+    /// The rows of a source that has a name, one after the other.
+    pub(crate) fn from_rows<R: PerRow + 'static>(
+        name: String,
+        schema: Schema,
+        held: Bytes,
+        open: impl Fn() -> R + Send + Sync + 'static,
+    ) -> Dataset {
+        let open: Open = Arc::new(move || Box::new(open()));
+        Dataset::flow(Spec::Generator { name, schema, held, open })
     }
 
     /// Keeps the rows that `keep` says yes to.
@@ -70,16 +74,25 @@ impl Dataset {
         Dataset::flow(Spec::Shuffle { input: self, seed: shuffle.seed_number(), bytes })
     }
 
-    /// Leaves out rows that cannot be read or mapped, up to `cap` of them in an epoch; then it is an error after all. What was left out
-    /// is counted and named: [`Dataset::ignored`].
+    /// Leaves out rows that cannot be read or mapped, or that user code fails on, up to `cap` of them in an epoch; then it is an error after
+    /// all. What was left out is counted and named: [`Dataset::ignored`]. The rest of a file that cannot be read on counts once, and the next
+    /// file, or group of rows, follows.
+    ///
+    /// ```
+    /// use plimsoll_core::DType;
+    /// use plimsoll_data::{Column, DataError, Dataset, Schema, Tensor};
+    /// let schema = Schema::new(vec![Column::new("x", DType::I32, [])])?;
+    /// let rows = Dataset::from_generator(schema, |_epoch| (0..10).map(|n| match n {
+    ///     3 => Err(DataError::Stage("a comma is missing".into())),
+    ///     n => Ok(vec![Tensor::i32([], [n])?]),
+    /// }));
+    /// let data = rows.ignore_errors(5);
+    /// assert_eq!(data.clone().batch(4).count_rows()?, 9);
+    /// assert_eq!(data.ignored(), (1, vec!["row 3 of the generator: a comma is missing".to_string()]));
+    /// # Ok::<(), DataError>(())
+    /// ```
     pub fn ignore_errors(self, cap: u64) -> Dataset {
-        if self.stream.is_some() {
-            let problem = "ignore_errors leaves out rows by their number, and a stream has none; put it before the stream";
-            return Dataset { broken: Some(DataError::Stage(problem.into())), ..self };
-        }
-        let ignored = Arc::new(Ignored::new(cap));
-        let input = self.stage(Stage::Tolerate(Arc::clone(&ignored)));
-        Dataset::flow(Spec::IgnoreErrors { input, ignored })
+        Dataset::flow(Spec::IgnoreErrors { input: self, ignored: Arc::new(Ignored::new(cap)) })
     }
 
     /// What [`ignore_errors`](Dataset::ignore_errors) left out so far of the epoch that is being read, and what was wrong with the first hundred.
@@ -98,7 +111,15 @@ impl Dataset {
         if let Spec::IgnoreErrors { ignored, .. } = &**spec {
             return ignored.left_out(epoch);
         }
-        spec.inputs().iter().map(|input| input.left_out(epoch)).fold((0, Vec::new()), |(count, mut all), (more, names)| {
+        // Each time that rows are repeated is an epoch to what is before.
+        let epochs: Vec<Option<u64>> = match (&**spec, epoch) {
+            (Spec::Repeat { times, .. }, Some(epoch)) => {
+                (0..*times).take(256).map(|time| Some(epoch.wrapping_mul(*times).wrapping_add(time))).collect()
+            }
+            _ => vec![epoch],
+        };
+        let inputs = spec.inputs().iter().flat_map(|input| epochs.iter().map(|epoch| input.left_out(*epoch)));
+        inputs.fold((0, Vec::new()), |(count, mut all), (more, names)| {
             all.extend(names);
             (count + more, all)
         })

@@ -56,7 +56,7 @@ pub(crate) struct Geometry {
 impl Geometry {
     /// Only the buffers of maps, for blocks of so many rows.
     pub fn of_block(rows: usize) -> Geometry {
-        let room = Room { lean: true, limit: None, ahead: 0 };
+        let room = Room { lean: true, limit: None, ahead: 0, tolerant: false };
         Geometry {
             slots: 0,
             batches_per_slot: 1,
@@ -100,7 +100,7 @@ pub(crate) fn smallest(recipe: &Recipe, batch: usize) -> Geometry {
         max_item: Bytes::ZERO,
         cache_rows: flags_only(recipe),
         resident: false,
-        room: Room { lean: true, limit: None, ahead: 0 },
+        room: Room { lean: true, limit: None, ahead: 0, tolerant: recipe.tolerate.is_some() },
     }
     .bounded(recipe)
 }
@@ -162,7 +162,7 @@ pub(crate) fn for_speed(recipe: &Recipe, batch: usize) -> Result<Geometry, DataE
         max_item: Bytes::ZERO,
         cache_rows: flags_only(recipe),
         resident: false,
-        room: Room { lean: false, limit: None, ahead: 0 },
+        room: Room { lean: false, limit: None, ahead: 0, tolerant: recipe.tolerate.is_some() },
     };
     Ok(geometry.bounded(recipe))
 }
@@ -179,6 +179,15 @@ fn decode_room(recipe: &Recipe, workers: usize, each: Bytes) -> Bytes {
         Some(_) => (recipe.max_item.map_or(each, |said| said.min(each)) * workers as u64).max(recipe.max_item.unwrap_or_default()),
         None => Bytes::ZERO,
     }
+}
+
+/// What a stream decodes pictures in, one at a time.
+pub(crate) fn item_room(said: Option<Bytes>, room: Room) -> Bytes {
+    said.unwrap_or(match room.limit {
+        _ if room.lean => LEAST_ITEM,
+        Some(limit) => Bytes(limit.0 / 4).clamp(LEAST_ITEM, AUTO_ITEM),
+        None => AUTO_ITEM,
+    })
 }
 
 /// A cache in a file has all rows, and of each only a flag in memory.

@@ -44,6 +44,7 @@ mod flows;
 mod geometry;
 mod image;
 mod item;
+mod mapped_pictures;
 mod memory;
 mod meter;
 mod mix;

@@ -10,7 +10,7 @@ use crate::ops::{ItemStep, Op};
 use crate::order::{self, Reorder};
 use crate::schema::Extent;
 use crate::source::Source;
-use crate::stream::{Ignored, Spec};
+use crate::stream::{Notes, Spec};
 use crate::{Column, DataError, Schema};
 use plimsoll_core::{Bytes, DType};
 use std::hash::Hasher;
@@ -27,7 +27,7 @@ pub(crate) struct Recipe {
     /// Every batch has this many rows.
     pub whole_batches: Option<usize>,
     /// Who is told of rows that cannot be made; they are marked in a last column.
-    pub tolerate: Option<Arc<Ignored>>,
+    pub tolerate: Option<Arc<Notes>>,
     pub reorders: Vec<Reorder>,
     /// An epoch, and how many of its rows were consumed before the last shard.
     pub begun: Option<(u64, u64)>,
@@ -81,8 +81,10 @@ impl Recipe {
 
     /// The reorderings before the last shard in words: what has to be the same for a saved position to mean the same.
     pub fn order(&self) -> String {
-        if self.stream.is_some() {
-            return self.source.describe();
+        match self.stream.as_deref() {
+            Some(Spec::Shard { input, .. }) => return input.describe(),
+            Some(_) => return self.source.describe(),
+            None => {}
         }
         let (before, _) = self.split_shard();
         let steps: Vec<String> = before.iter().map(Reorder::to_string).collect();
@@ -99,12 +101,27 @@ impl Recipe {
 
     /// How many shards there are, and which this is.
     pub fn shard(&self) -> (u64, u64) {
-        self.split_shard().1
+        match self.stream.as_deref() {
+            Some(&Spec::Shard { count, index, .. }) => (count, index),
+            _ => self.split_shard().1,
+        }
     }
 
-    /// Rows in an epoch of all shards together.
+    /// Rows in an epoch of all shards together; of a stream that does not know, no number it could have.
     pub fn rows_of_all_shards(&self) -> u64 {
-        if self.stream.is_some() { self.rows } else { order::length(self.source.len(), self.split_shard().0.iter().copied()) }
+        match self.stream.as_deref() {
+            Some(Spec::Shard { input, .. }) => input.size().unwrap_or(u64::MAX),
+            Some(_) => self.rows,
+            None => order::length(self.source.len(), self.split_shard().0.iter().copied()),
+        }
+    }
+
+    /// An epoch was begun by another number of shards, which consumed so many of its rows.
+    pub fn begin_after(&mut self, epoch: u64, rows: u64) {
+        self.begun = Some((epoch, rows));
+        if let Some(Spec::Shard { input, count, index, .. }) = self.stream.as_deref() {
+            self.stream = Some(Arc::new(Spec::Shard { input: input.clone(), count: *count, index: *index, begun: self.begun }));
+        }
     }
 
     pub fn batch(&self) -> Result<usize, DataError> {
@@ -236,7 +253,7 @@ impl Dataset {
                 Stage::Pad(value) => recipe.pad = Some(*value),
                 Stage::Deterministic(ordered) => recipe.ordered = *ordered,
                 Stage::Cache(_) | Stage::DropRemainder(_) => {}
-                Stage::Tolerate(ignored) => recipe.tolerate = Some(Arc::clone(ignored)),
+                Stage::Tolerate(notes) => recipe.tolerate = Some(Arc::clone(notes)),
                 Stage::Cardinality(rows) => recipe.cardinality = Some(*rows),
             }
         }

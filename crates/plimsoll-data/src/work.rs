@@ -3,7 +3,6 @@
 use crate::DataError;
 use crate::block::{BlockMut, ColumnMut, Rows, recycle};
 use crate::decode_room::DecodeRoom;
-use crate::feed::message_of;
 use crate::geometry::Geometry;
 use crate::item::ItemKernel;
 use crate::memory::AlignedBuf;
@@ -13,10 +12,9 @@ use crate::order::Order;
 use crate::recipe::Recipe;
 use crate::ring::Claim;
 use crate::source::{Gather, Source};
-use crate::stream::Ignored;
+use crate::stream::{Fault, Notes, guarded};
 use plimsoll_core::device::SlotMemory;
 use std::mem;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -47,7 +45,7 @@ pub(crate) struct Work {
     /// Kept only for its capacity.
     columns: Vec<ColumnMut<'static>>,
     /// Who is told of rows that cannot be made, where that is no error.
-    tolerate: Option<Arc<Ignored>>,
+    tolerate: Option<Arc<Notes>>,
 }
 
 struct Gathered {
@@ -140,8 +138,8 @@ impl Work {
                 return made;
             }
             mark(claim, at + row, 1, u8::from(made.is_err()));
-            if let (Err(error), Some(ignored)) = (made, &self.tolerate) {
-                ignored.note(self.epoch.unwrap_or(0), place + row as u64, &error);
+            if let (Err(error), Some(notes)) = (made, &self.tolerate) {
+                notes.note(self.epoch.unwrap_or(0), place + row as u64, Fault::row(error));
             }
         }
         Ok(())
@@ -149,8 +147,7 @@ impl Work {
 
     /// A panic of user code or of a decoder is the fault of the row, too.
     fn make_or_panic(&mut self, place: u64, claim: &mut impl Target, at: usize, rows: usize) -> Result<(), DataError> {
-        let made = catch_unwind(AssertUnwindSafe(|| self.make(place, claim, at, rows)));
-        made.unwrap_or_else(|panic| Err(DataError::Panic { message: message_of(panic) }))
+        guarded(|| self.make(place, claim, at, rows)).flatten()
     }
 
     fn make(&mut self, place: u64, claim: &mut impl Target, at: usize, rows: usize) -> Result<(), DataError> {
@@ -196,7 +193,8 @@ impl Work {
     }
 }
 
-fn mark(claim: &mut impl Target, at: usize, rows: usize, with: u8) {
+/// Says in the last column whether rows are there.
+pub(crate) fn mark(claim: &mut impl Target, at: usize, rows: usize, with: u8) {
     claim.columns(at, rows).last().expect("the mark is the last column").fill(with);
 }
 

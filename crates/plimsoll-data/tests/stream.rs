@@ -340,7 +340,6 @@ fn stages_that_make_no_sense_say_so() {
     let complaints = [
         batched(range(5).shard(3, 3)),
         batched(range(5).batch(2).filter(|_| true)),
-        batched(stream(5).ignore_errors(3)),
         batched(Dataset::zip([range(5), range(5)])),
         batched(Dataset::zip([stream(5), range(5)])),
         batched(Dataset::concatenate([range(5), Dataset::digits(Split::Test)])),
@@ -356,7 +355,6 @@ fn stages_that_make_no_sense_say_so() {
     insta::assert_snapshot!(complaints.map(|result| complaint(result, Path::new("/"))).join("\n"), @"
     shard(3, 3) is none of 3; number them from 0
     rows are counted after batch(2) in 5 numbers from 0 by 1 → batch(2); put the batch last
-    ignore_errors leaves out rows by their number, and a stream has none; put it before the stream
     column `x` appears twice; give each column its own name
     column `x` appears twice; give each column its own name
     concatenate puts rows of one kind together, not x: i32[] and x: u8[8, 8, 1], y: i32[]; map them to be alike

@@ -2,7 +2,7 @@
 
 use super::{Gather, Source};
 use crate::block::BlockMut;
-use crate::padded::{length_of, write_length};
+use crate::padded::write_length;
 use crate::{Column, DataError, Extent, Schema};
 use plimsoll_core::{Bytes, DType};
 use std::sync::Arc;
@@ -51,24 +51,6 @@ impl Tensor {
             return Err(DataError::Stage(problem));
         }
         Ok(Tensor { shape, numbers })
-    }
-
-    /// One row of a column from its bytes.
-    pub(crate) fn from_bytes(column: &Column, bytes: &[u8]) -> Result<Tensor, DataError> {
-        let mut shape = column.shape.clone();
-        let bytes = match column.extent {
-            Extent::UpTo => {
-                shape[0] = length_of(bytes) as usize;
-                &bytes[..shape.iter().product::<usize>() * column.dtype.size()]
-            }
-            _ => bytes,
-        };
-        let numbers = match column.dtype {
-            DType::I32 => Numbers::I32(bytes.as_chunks().0.iter().map(|four| i32::from_ne_bytes(*four)).collect()),
-            DType::U8 => Numbers::U8(bytes.into()),
-            _ => Numbers::F32(bytes.as_chunks().0.iter().map(|four| f32::from_ne_bytes(*four)).collect()),
-        };
-        Tensor::new(shape, numbers)
     }
 
     /// Writes it as one row of a column, if it is one.

@@ -1,6 +1,7 @@
 //! Rows that user code gives one after the other.
 
-use super::Stream;
+use super::fault::{Fault, guarded};
+use super::input::PerRow;
 use crate::source::Tensor;
 use crate::{DataError, Schema};
 use std::sync::Arc;
@@ -11,47 +12,59 @@ pub type Elements = Box<dyn Iterator<Item = Result<Vec<Tensor>, DataError>> + Se
 /// Makes the rows of an epoch.
 pub(crate) type Make = Arc<dyn Fn(u64) -> Elements + Send + Sync>;
 
+/// Opens a source of rows that come one after the other.
+pub(crate) type Open = Arc<dyn Fn() -> Box<dyn PerRow> + Send + Sync>;
+
 /// The rows of iterators, a new one each epoch.
-pub(super) struct Generator {
+pub(crate) struct Generator {
     schema: Schema,
     make: Make,
     rows: Option<Elements>,
+    /// How often it was asked.
+    asked: u64,
 }
 
 impl Generator {
     pub fn new(schema: Schema, make: &Make) -> Generator {
-        Generator { schema, make: Arc::clone(make), rows: None }
+        Generator { schema, make: Arc::clone(make), rows: None, asked: 0 }
+    }
+
+    fn write(&self, row: &[Tensor], out: &mut [u8]) -> Result<(), DataError> {
+        let columns = self.schema.columns();
+        if row.len() != columns.len() {
+            let problem = format!("a generator gave {} columns where {} are declared ({})", row.len(), columns.len(), self.schema);
+            return Err(DataError::Stage(problem));
+        }
+        let mut rest = out;
+        for (tensor, column) in row.iter().zip(columns) {
+            let (part, after) = rest.split_at_mut(column.row_bytes().get());
+            tensor.write_row(column, part)?;
+            rest = after;
+        }
+        Ok(())
     }
 }
 
-impl Stream for Generator {
-    fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
+impl PerRow for Generator {
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+        // The old one first: what an iterator holds is planned once.
+        (self.rows, self.asked) = (None, 0);
         self.rows = Some((self.make)(epoch));
         Ok(())
     }
 
-    fn fill(&mut self, out: &mut [u8]) -> Result<usize, DataError> {
-        let row_bytes = self.schema.row_bytes().get();
-        let mut count = 0;
-        for out in out.chunks_exact_mut(row_bytes) {
-            let Some(row) = self.rows.as_mut().and_then(Iterator::next) else {
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
+        let Some(rows) = &mut self.rows else { return Ok(false) };
+        let number = self.asked;
+        self.asked += 1;
+        let given = match guarded(|| rows.next()).transpose() {
+            None => {
                 self.rows = None;
-                break;
-            };
-            let row = row?;
-            let columns = self.schema.columns();
-            if row.len() != columns.len() {
-                let problem = format!("a generator gave {} columns where {} are declared ({})", row.len(), columns.len(), self.schema);
-                return Err(DataError::Stage(problem));
+                return Ok(false);
             }
-            let mut rest = out;
-            for (tensor, column) in row.iter().zip(columns) {
-                let (part, after) = rest.split_at_mut(column.row_bytes().get());
-                tensor.write_row(column, part)?;
-                rest = after;
-            }
-            count += 1;
-        }
-        Ok(count)
+            Some(given) => given.flatten(),
+        };
+        let written = given.and_then(|row| self.write(&row, out));
+        written.map(|()| true).map_err(|error| Fault::row(error).numbered(number, "of the generator"))
     }
 }

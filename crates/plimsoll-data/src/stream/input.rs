@@ -1,8 +1,9 @@
 //! What a stage of a stream reads: the rows of a data set, made here or by an inner feed.
 
+use super::fault::{Fault, Notes};
 use super::work::StreamWork;
 use super::{Room, Stream};
-use crate::dataset::{Dataset, Parallelism};
+use crate::dataset::{Dataset, Parallelism, Stage};
 use crate::geometry::{self, Geometry};
 use crate::memory::AlignedBuf;
 use crate::meter::Meter;
@@ -105,6 +106,31 @@ enum Way {
     Feed(Box<Dataset>, PipelinePlan),
 }
 
+/// A data set, and how its rows come.
+struct Reading {
+    recipe: Recipe,
+    way: Way,
+    /// Where it is no error that a row cannot be made: what was wrong with those that are marked in their last byte.
+    notes: Option<Arc<Notes>>,
+}
+
+impl Reading {
+    fn new(data: &Dataset, room: Room) -> Result<Reading, DataError> {
+        let recipe = data.recipe()?;
+        if !room.tolerant {
+            return Ok(Reading { way: way(data, &recipe, room)?, recipe, notes: None });
+        }
+        let notes = Arc::new(Notes::default());
+        let marked = data.clone().stage(Stage::Tolerate(Arc::clone(&notes)));
+        let with_marks = marked.recipe()?;
+        match way(&marked, &with_marks, room)? {
+            // What one thread asks another, it is told at once.
+            Way::Stream => Ok(Reading { recipe, way: Way::Stream, notes: None }),
+            way => Ok(Reading { recipe: with_marks, way, notes: Some(notes) }),
+        }
+    }
+}
+
 fn way(data: &Dataset, recipe: &Recipe, room: Room) -> Result<Way, DataError> {
     recipe.check_fixed()?;
     if let Some(batch) = recipe.batch {
@@ -137,9 +163,9 @@ fn way(data: &Dataset, recipe: &Recipe, room: Room) -> Result<Way, DataError> {
 
 /// What the rows of a data set hold on their way.
 pub(super) fn cost(data: &Dataset, room: Room) -> Result<Vec<Held>, DataError> {
-    let recipe = data.recipe()?;
+    let Reading { recipe, way, .. } = Reading::new(data, room)?;
     let row = recipe.schema.row_bytes();
-    let mut held = match way(data, &recipe, room)? {
+    let mut held = match way {
         Way::Stream => {
             let rows = block_rows(row, room);
             let mut held = plan::holdings(&recipe, Geometry { room: Room { ahead: 0, ..room }, ..Geometry::of_block(rows) })?;
@@ -172,26 +198,32 @@ pub(super) struct Input {
     /// Rows of the block that were handed out, and that there are.
     from: usize,
     to: usize,
+    notes: Option<Arc<Notes>>,
+    epoch: u64,
+    /// Rows of the epoch that were handed out, with those that could not be.
+    place: u64,
 }
 
 impl Input {
     pub fn open(data: &Dataset, room: Room, ledger: &Ledger) -> Result<Input, DataError> {
-        let recipe = data.recipe()?;
+        let Reading { recipe, way, notes } = Reading::new(data, room)?;
         let row = recipe.schema.row_bytes();
-        let stream: Box<dyn Stream> = match way(data, &recipe, room)? {
+        let stream: Box<dyn Stream> = match way {
             Way::Stream => Box::new(Mapped::new(&recipe, room, ledger, block_rows(row, room))?),
             Way::Here(geometry) => Box::new(Here::new(&recipe, geometry)?),
             Way::Feed(data, plan) => Box::new(Fed::new(*data, plan, ledger, row.get())),
         };
-        Ok(Input { stream, block: vec![0; row.get() * block_rows(row, room)], row_bytes: row.get(), from: 0, to: 0 })
+        let block = vec![0; row.get() * block_rows(row, room)];
+        Ok(Input { stream, block, row_bytes: row.get() - notes.iter().len(), from: 0, to: 0, notes, epoch: 0, place: 0 })
     }
 
     pub fn row_bytes(&self) -> usize {
         self.row_bytes
     }
 
-    pub fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
-        (self.from, self.to) = (0, 0);
+    pub fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+        (self.from, self.to, self.epoch, self.place) = (0, 0, epoch, 0);
+        self.notes.iter().for_each(|notes| notes.begin(epoch));
         self.stream.begin(epoch)
     }
 
@@ -202,56 +234,85 @@ impl Input {
     }
 
     /// The next row; `None` when the epoch is over.
-    pub fn next(&mut self) -> Result<Option<&[u8]>, DataError> {
+    pub fn next(&mut self) -> Result<Option<&[u8]>, Fault> {
         if self.from == self.to {
-            (self.from, self.to) = (0, self.stream.fill(&mut self.block)?);
+            (self.from, self.to) = (0, 0);
+            self.to = self.stream.fill(&mut self.block)?;
             if self.to == 0 {
                 return Ok(None);
             }
         }
         self.from += 1;
-        Ok(Some(&self.block[(self.from - 1) * self.row_bytes..][..self.row_bytes]))
+        let Some(notes) = &self.notes else { return Ok(Some(&self.block[(self.from - 1) * self.row_bytes..][..self.row_bytes])) };
+        self.place += 1;
+        // Behind a row is its mark.
+        match self.block[(self.from - 1) * (self.row_bytes + 1)..].split_at(self.row_bytes) {
+            (row, [0, ..]) => Ok(Some(row)),
+            _ => Err(notes.take(self.epoch, self.place - 1)),
+        }
     }
 
     /// Copies the next row.
-    pub fn copy(&mut self, out: &mut [u8]) -> Result<bool, DataError> {
+    pub fn copy(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
         let Some(row) = self.next()? else { return Ok(false) };
         out.copy_from_slice(row);
         Ok(true)
     }
 }
 
-/// A stage that thinks in single rows.
-pub(super) trait PerRow: Send {
-    fn begin(&mut self, epoch: u64) -> Result<(), DataError>;
-    /// Writes the next row; `false` when the epoch is over.
-    fn row(&mut self, out: &mut [u8]) -> Result<bool, DataError>;
+/// A stage, or a source, that thinks in single rows.
+pub(crate) trait PerRow: Send {
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault>;
+    /// Writes the next row; `false` when the epoch is over. After a [fault](Fault::goes_on) that something follows, it is asked again.
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault>;
+}
+
+impl<T: PerRow + ?Sized> PerRow for Box<T> {
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+        (**self).begin(epoch)
+    }
+
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
+        (**self).row(out)
+    }
 }
 
 struct RowByRow<T> {
     stage: T,
     row_bytes: usize,
     over: bool,
+    /// What came after the rows that were written last.
+    fault: Option<Fault>,
 }
 
 pub(super) fn row_by_row<T: PerRow + 'static>(row_bytes: usize, stage: T) -> Box<dyn Stream> {
-    Box::new(RowByRow { stage, row_bytes, over: true })
+    Box::new(RowByRow { stage, row_bytes, over: true, fault: None })
 }
 
 impl<T: PerRow> Stream for RowByRow<T> {
-    fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
-        self.over = false;
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+        (self.over, self.fault) = (false, None);
         self.stage.begin(epoch)
     }
 
-    fn fill(&mut self, out: &mut [u8]) -> Result<usize, DataError> {
+    fn fill(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
+        if let Some(fault) = self.fault.take() {
+            return Err(fault);
+        }
         let mut rows = 0;
         for out in out.chunks_exact_mut(self.row_bytes) {
-            self.over = self.over || !self.stage.row(out)?;
             if self.over {
                 break;
             }
-            rows += 1;
+            match self.stage.row(out) {
+                Ok(true) => rows += 1,
+                Ok(false) => self.over = true,
+                Err(fault) if rows == 0 => return Err(fault),
+                Err(fault) => {
+                    self.fault = Some(fault);
+                    break;
+                }
+            }
         }
         Ok(rows)
     }
@@ -315,13 +376,13 @@ impl Here {
 }
 
 impl Stream for Here {
-    fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         self.work.set_epoch(epoch);
         self.place = 0;
         Ok(())
     }
 
-    fn fill(&mut self, out: &mut [u8]) -> Result<usize, DataError> {
+    fn fill(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
         let mut done = 0;
         let room = out.len() / self.row_bytes;
         while done < room && self.place < self.rows {
@@ -357,7 +418,7 @@ impl Fed {
 }
 
 impl Stream for Fed {
-    fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         let stands = self.feed.as_ref().map(|feed| (feed.state().epoch, feed.state().batches));
         // After a whole epoch the feed stands where the next begins; else it is started anew, the old one given back first.
         if stands != Some((epoch, 0)) {
@@ -373,7 +434,7 @@ impl Stream for Fed {
         (self.feed, self.over) = (None, true);
     }
 
-    fn fill(&mut self, out: &mut [u8]) -> Result<usize, DataError> {
+    fn fill(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
         let mut done = 0;
         while done < out.len() && !self.over {
             if self.from == self.to {
@@ -422,21 +483,13 @@ impl Mapped {
 }
 
 impl Stream for Mapped {
-    fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         self.work.begin(epoch)
     }
 
-    fn fill(&mut self, out: &mut [u8]) -> Result<usize, DataError> {
-        let (mut done, room) = (0, out.len() / self.row_bytes);
-        while done < room {
-            let wanted = self.block.min(room - done);
-            let rows = self.work.fill(&mut self.columns, 0, wanted)?;
-            self.columns.to_rows(rows, &mut out[done * self.row_bytes..]);
-            done += rows;
-            if rows < wanted {
-                break;
-            }
-        }
-        Ok(done)
+    fn fill(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
+        let rows = self.work.fill(&mut self.columns, 0, self.block.min(out.len() / self.row_bytes))?;
+        self.columns.to_rows(rows, out);
+        Ok(rows)
     }
 }

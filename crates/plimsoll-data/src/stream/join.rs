@@ -1,11 +1,11 @@
 //! Streams made of several.
 
+use super::fault::{Fault, Loss, guarded};
 use super::input::{Input, PerRow, Row};
 use super::{Expand, Room, alike};
 use crate::ops::draw;
 use crate::{DataError, Schema};
 use plimsoll_core::{Bytes, Ledger};
-use std::sync::Arc;
 
 /// Rows side by side, as long as all have one.
 pub(super) struct Zip {
@@ -19,20 +19,28 @@ impl Zip {
 }
 
 impl PerRow for Zip {
-    fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         self.inputs.iter_mut().try_for_each(|input| input.begin(epoch))
     }
 
-    fn row(&mut self, out: &mut [u8]) -> Result<bool, DataError> {
-        let mut rest = out;
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
+        let (mut rest, mut missing) = (out, None);
         for input in &mut self.inputs {
             let (part, after) = rest.split_at_mut(input.row_bytes());
-            if !input.copy(part)? {
-                return Ok(false);
+            match input.copy(part) {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                // The rows beside it are passed over, so that those after it stand beside their own.
+                Err(fault) if fault.loss == Loss::Row => missing = missing.or(Some(fault)),
+                Err(fault) if fault.loss == Loss::Part => {
+                    let lost = "nobody knows how many rows that takes, so zip cannot tell which stand beside each other after it";
+                    return Err(DataError::Stage(format!("{fault}; {lost}")).into());
+                }
+                Err(fault) => return Err(fault),
             }
             rest = after;
         }
-        Ok(true)
+        missing.map_or(Ok(true), Err)
     }
 }
 
@@ -50,12 +58,12 @@ impl Concatenate {
 }
 
 impl PerRow for Concatenate {
-    fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         (self.epoch, self.at) = (epoch, 0);
         self.inputs[0].begin(epoch)
     }
 
-    fn row(&mut self, out: &mut [u8]) -> Result<bool, DataError> {
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
         while !self.inputs[self.at].copy(out)? {
             if self.at + 1 == self.inputs.len() {
                 return Ok(false);
@@ -90,14 +98,14 @@ impl Sample {
 }
 
 impl PerRow for Sample {
-    fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         (self.epoch, self.drawn) = (epoch, 0);
         self.left.clear();
         self.left.extend(0..self.inputs.len());
         self.inputs.iter_mut().try_for_each(|input| input.begin(epoch))
     }
 
-    fn row(&mut self, out: &mut [u8]) -> Result<bool, DataError> {
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
         while !self.left.is_empty() {
             let all: f64 = self.left.iter().map(|&input| self.weights[input]).sum();
             // 53 bits are as many as a share can have.
@@ -138,7 +146,7 @@ impl Interleave {
         Ok(Interleave { open: Vec::with_capacity(inputs.len()), inputs, cycle, block, epoch: 0, begun: 0, turn: 0, in_block: 0 })
     }
 
-    fn open_next(&mut self) -> Result<Option<usize>, DataError> {
+    fn open_next(&mut self) -> Result<Option<usize>, Fault> {
         if self.begun == self.inputs.len() {
             return Ok(None);
         }
@@ -149,7 +157,7 @@ impl Interleave {
 }
 
 impl PerRow for Interleave {
-    fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         (self.epoch, self.begun, self.turn, self.in_block) = (epoch, 0, 0, 0);
         // Those of an epoch that was left before its end.
         self.open.drain(..).for_each(|open| self.inputs[open].close());
@@ -160,14 +168,15 @@ impl PerRow for Interleave {
         Ok(())
     }
 
-    fn row(&mut self, out: &mut [u8]) -> Result<bool, DataError> {
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
         while !self.open.is_empty() {
             if self.in_block == self.block {
                 (self.turn, self.in_block) = ((self.turn + 1) % self.open.len(), 0);
             }
-            if self.inputs[self.open[self.turn]].copy(out)? {
+            let come = self.inputs[self.open[self.turn]].copy(out);
+            if !matches!(come, Ok(false)) {
                 self.in_block += 1;
-                return Ok(true);
+                return come;
             }
             self.in_block = 0;
             // Given back first: what is planned is for as many as are open at a time.
@@ -189,27 +198,55 @@ impl PerRow for Interleave {
 /// For each row, all rows of a data set that user code makes of it.
 pub(super) struct FlatMap {
     input: Input,
-    from: Schema,
-    to: Schema,
-    limit: Bytes,
-    expand: Expand,
+    expansion: Expansion,
     inner: Option<Input>,
     epoch: u64,
+    /// Rows that were given to user code.
+    seen: u64,
+}
+
+/// What user code makes of rows, and what it may hold.
+pub(super) struct Expansion {
+    pub from: Schema,
+    pub to: Schema,
+    pub limit: Bytes,
+    pub expand: Expand,
+    pub tolerant: bool,
+}
+
+impl Expansion {
+    fn open(&self, row: &[u8], epoch: u64) -> Result<Input, DataError> {
+        let data = guarded(|| (self.expand)(&Row::new(&self.from, row))).flatten()?;
+        let schema = data.output_schema()?;
+        if !alike(&schema, &self.to) {
+            return Err(DataError::Stage(format!("flat_map was to give {} and gave {schema}; declare what it gives", self.to)));
+        }
+        // Reserved as a whole when the feed began: what is opened here stays inside it.
+        let room = Room { lean: true, limit: Some(self.limit), ahead: 0, tolerant: self.tolerant };
+        let needed: Bytes = super::input::cost(&data, room)?.iter().map(|held| held.bytes).sum();
+        if needed > self.limit {
+            let problem = format!("flat_map may hold {} and {} needs {needed}; allow it more", self.limit, data.describe());
+            return Err(DataError::Stage(problem));
+        }
+        let mut inner = Input::open(&data, room, &Ledger::new("flat_map", Some(self.limit)))?;
+        inner.begin(epoch)?;
+        Ok(inner)
+    }
 }
 
 impl FlatMap {
-    pub fn new(input: Input, from: Schema, to: Schema, limit: Bytes, expand: &Expand) -> FlatMap {
-        FlatMap { input, from, to, limit, expand: Arc::clone(expand), inner: None, epoch: 0 }
+    pub fn new(input: Input, expansion: Expansion) -> FlatMap {
+        FlatMap { input, expansion, inner: None, epoch: 0, seen: 0 }
     }
 }
 
 impl PerRow for FlatMap {
-    fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
-        (self.inner, self.epoch) = (None, epoch);
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+        (self.inner, self.epoch, self.seen) = (None, epoch, 0);
         self.input.begin(epoch)
     }
 
-    fn row(&mut self, out: &mut [u8]) -> Result<bool, DataError> {
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
         loop {
             if let Some(inner) = &mut self.inner {
                 if inner.copy(out)? {
@@ -218,21 +255,9 @@ impl PerRow for FlatMap {
                 self.inner = None;
             }
             let Some(row) = self.input.next()? else { return Ok(false) };
-            let data = (self.expand)(&Row::new(&self.from, row))?;
-            let schema = data.output_schema()?;
-            if !alike(&schema, &self.to) {
-                return Err(DataError::Stage(format!("flat_map was to give {} and gave {schema}; declare what it gives", self.to)));
-            }
-            // Reserved as a whole when the feed began: what is opened here stays inside it.
-            let room = Room { lean: true, limit: Some(self.limit), ahead: 0 };
-            let needed: Bytes = super::input::cost(&data, room)?.iter().map(|held| held.bytes).sum();
-            if needed > self.limit {
-                let problem = format!("flat_map may hold {} and {} needs {needed}; allow it more", self.limit, data.describe());
-                return Err(DataError::Stage(problem));
-            }
-            let mut inner = Input::open(&data, room, &Ledger::new("flat_map", Some(self.limit)))?;
-            inner.begin(self.epoch)?;
-            self.inner = Some(inner);
+            self.seen += 1;
+            let opened = self.expansion.open(row, self.epoch);
+            self.inner = Some(opened.map_err(|error| Fault::row(error).numbered(self.seen - 1, "that flat_map was given"))?);
         }
     }
 }

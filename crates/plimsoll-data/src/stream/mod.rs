@@ -2,25 +2,29 @@
 //!
 //! A stream's rows are whole rows of bytes, each with its columns one after the other. A single thread pulls them in blocks and writes them
 //! to the slots of the ring, so their order is always the same; files are decoded ahead by the threads of an inner feed. The position of a
-//! stream is how many rows have come, and resuming passes over that many.
+//! stream is how many rows have come, and resuming passes over that many. A row that cannot be made is a [fault] in its place.
 
 mod choose;
+mod fault;
 mod generator;
+mod ignore;
 mod input;
 mod join;
 mod reshape;
 mod shuffle;
 mod work;
 
-pub(crate) use choose::Ignored;
+pub(crate) use fault::{Fault, Loss, Notes, guarded};
 pub use generator::Elements;
-pub(crate) use input::Held;
+pub(crate) use generator::{Generator, Make, Open};
+pub(crate) use ignore::Ignored;
 pub use input::Row;
+pub(crate) use input::{Held, PerRow};
 pub(crate) use shuffle::Buckets;
 pub(crate) use work::StreamWork;
 
 use crate::dataset::Dataset;
-use crate::source::{Gather, Source};
+use crate::source::{Gather, Pictures, Source};
 use crate::{BlockMut, Column, DataError, Schema};
 use input::Input;
 use plimsoll_core::{Bytes, DType, Ledger};
@@ -29,10 +33,11 @@ use std::sync::Arc;
 /// Rows that come one after the other.
 pub(crate) trait Stream: Send {
     /// The rows that follow are those of this epoch, from its first on.
-    fn begin(&mut self, epoch: u64) -> Result<(), DataError>;
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault>;
 
-    /// Writes whole rows to `out` and says how many; fewer than fit only if the epoch is over, and then none each time it is asked.
-    fn fill(&mut self, out: &mut [u8]) -> Result<usize, DataError>;
+    /// Writes whole rows to `out` and says how many; none only if the epoch is over, and then each time it is asked. A fault comes alone: the
+    /// rows before it have been written, and unless it is the end, those after it are when it is asked again.
+    fn fill(&mut self, out: &mut [u8]) -> Result<usize, Fault>;
 
     /// No more rows are wanted until the next epoch is begun: threads and what they hold are given back.
     fn close(&mut self) {}
@@ -47,6 +52,8 @@ pub(crate) struct Room {
     pub limit: Option<Bytes>,
     /// Where rows are to be made ahead by a thread of their own: how many such threads share the limit.
     pub ahead: usize,
+    /// Whether rows that cannot be made are left out further on, so that those after them are wanted.
+    pub tolerant: bool,
 }
 
 /// What user code says about a row.
@@ -57,31 +64,97 @@ pub(crate) type Expand = Arc<dyn Fn(&Row<'_>) -> Result<Dataset, DataError> + Se
 
 /// How a stream is made.
 pub(crate) enum Spec {
-    Generator { name: String, schema: Schema, held: Bytes, make: generator::Make },
-    Filter { input: Dataset, keep: Predicate },
-    TakeWhile { input: Dataset, keep: Predicate },
-    Take { input: Dataset, rows: u64 },
-    Skip { input: Dataset, rows: u64 },
-    Shard { input: Dataset, count: u64, index: u64 },
-    Repeat { input: Dataset, times: u64 },
-    Shuffle { input: Dataset, seed: u64, bytes: Bytes },
-    IgnoreErrors { input: Dataset, ignored: Arc<Ignored> },
-    Enumerate { input: Dataset, column: String },
-    Zip { inputs: Vec<Dataset> },
-    Concatenate { inputs: Vec<Dataset> },
-    Sample { inputs: Vec<Dataset>, weights: Vec<f64>, seed: u64 },
-    Interleave { inputs: Vec<Dataset>, cycle: usize, block: usize, parallel: bool },
-    FlatMap { input: Dataset, schema: Schema, limit: Bytes, expand: Expand },
-    Window { input: Dataset, size: usize, shift: usize, stride: usize },
-    Unbatch { input: Dataset },
-    Buckets { input: Dataset, buckets: shuffle::Buckets },
+    Generator {
+        name: String,
+        schema: Schema,
+        held: Bytes,
+        open: Open,
+    },
+    /// Records with pictures in them.
+    Pictures(Pictures),
+    Filter {
+        input: Dataset,
+        keep: Predicate,
+    },
+    TakeWhile {
+        input: Dataset,
+        keep: Predicate,
+    },
+    Take {
+        input: Dataset,
+        rows: u64,
+    },
+    Skip {
+        input: Dataset,
+        rows: u64,
+    },
+    /// With an epoch, and how many of its rows another number of shards has consumed.
+    Shard {
+        input: Dataset,
+        count: u64,
+        index: u64,
+        begun: Option<(u64, u64)>,
+    },
+    Repeat {
+        input: Dataset,
+        times: u64,
+    },
+    Shuffle {
+        input: Dataset,
+        seed: u64,
+        bytes: Bytes,
+    },
+    IgnoreErrors {
+        input: Dataset,
+        ignored: Arc<Ignored>,
+    },
+    Enumerate {
+        input: Dataset,
+        column: String,
+    },
+    Zip {
+        inputs: Vec<Dataset>,
+    },
+    Concatenate {
+        inputs: Vec<Dataset>,
+    },
+    Sample {
+        inputs: Vec<Dataset>,
+        weights: Vec<f64>,
+        seed: u64,
+    },
+    Interleave {
+        inputs: Vec<Dataset>,
+        cycle: usize,
+        block: usize,
+        parallel: bool,
+    },
+    FlatMap {
+        input: Dataset,
+        schema: Schema,
+        limit: Bytes,
+        expand: Expand,
+    },
+    Window {
+        input: Dataset,
+        size: usize,
+        shift: usize,
+        stride: usize,
+    },
+    Unbatch {
+        input: Dataset,
+    },
+    Buckets {
+        input: Dataset,
+        buckets: shuffle::Buckets,
+    },
 }
 
 impl Spec {
     /// The data sets it reads.
     pub fn inputs(&self) -> &[Dataset] {
         match self {
-            Spec::Generator { .. } => &[],
+            Spec::Generator { .. } | Spec::Pictures(_) => &[],
             Spec::Filter { input, .. }
             | Spec::TakeWhile { input, .. }
             | Spec::Take { input, .. }
@@ -102,7 +175,7 @@ impl Spec {
     /// The same, to be changed.
     pub fn inputs_mut(&mut self) -> &mut [Dataset] {
         match self {
-            Spec::Generator { .. } => &mut [],
+            Spec::Generator { .. } | Spec::Pictures(_) => &mut [],
             Spec::Filter { input, .. }
             | Spec::TakeWhile { input, .. }
             | Spec::Take { input, .. }
@@ -128,12 +201,7 @@ impl Spec {
         };
         match self {
             Spec::Generator { schema, .. } | Spec::FlatMap { schema, .. } => Ok(schema.clone()),
-            Spec::IgnoreErrors { .. } => {
-                let mut columns = first()?.columns().to_vec();
-                // What says whether a row could be read goes no further.
-                columns.pop();
-                Schema::new(columns)
-            }
+            Spec::Pictures(pictures) => pictures.schema(),
             Spec::Enumerate { column, .. } => {
                 let mut columns = vec![Column::new(column, DType::I32, [])];
                 columns.extend_from_slice(first()?.columns());
@@ -179,7 +247,7 @@ impl Spec {
         let of = |at: usize| self.inputs()[at].len();
         let known = self.size();
         known.unwrap_or_else(|| match self {
-            Spec::Generator { .. } | Spec::FlatMap { .. } => u64::MAX,
+            Spec::Generator { .. } | Spec::Pictures(_) | Spec::FlatMap { .. } => u64::MAX,
             Spec::Take { rows, .. } => of(0).min(*rows),
             Spec::Repeat { times, .. } => of(0).saturating_mul(*times),
             Spec::Zip { inputs } => inputs.iter().map(Dataset::len).min().unwrap_or(0),
@@ -198,9 +266,12 @@ impl Spec {
     pub fn size(&self) -> Option<u64> {
         let of = |at: usize| self.inputs()[at].size();
         match self {
-            Spec::Generator { .. } | Spec::Filter { .. } | Spec::TakeWhile { .. } | Spec::IgnoreErrors { .. } | Spec::FlatMap { .. } => {
-                None
-            }
+            Spec::Generator { .. }
+            | Spec::Pictures(_)
+            | Spec::Filter { .. }
+            | Spec::TakeWhile { .. }
+            | Spec::IgnoreErrors { .. }
+            | Spec::FlatMap { .. } => None,
             Spec::Take { rows, .. } => of(0).map(|all| all.min(*rows)),
             Spec::Skip { rows, .. } => of(0).map(|all| all.saturating_sub(*rows)),
             Spec::Shard { count, index, .. } => of(0).map(|all| all.saturating_sub(*index).div_ceil((*count).max(1))),
@@ -224,6 +295,7 @@ impl Spec {
     fn name(&self) -> String {
         match self {
             Spec::Generator { name, .. } => name.clone(),
+            Spec::Pictures(pictures) => pictures.name(),
             Spec::Filter { .. } => "filter".into(),
             Spec::TakeWhile { .. } => "take_while".into(),
             Spec::Take { rows, .. } => format!("take({rows})"),
@@ -271,11 +343,15 @@ impl Spec {
                 held.push(Held { name: format!("{} ahead", self.name()), bytes, elsewhere: true });
             }
         }
+        if let Spec::Pictures(pictures) = self {
+            held.extend(pictures.cost(room)?);
+        }
         let row = self.schema()?.row_bytes();
         let own = match self {
             Spec::Shuffle { bytes, .. } => shuffle::rows(*bytes, row) * row.0,
-            Spec::Window { .. } | Spec::Unbatch { .. } => row.0,
-            Spec::Zip { .. } | Spec::Sample { .. } | Spec::Interleave { .. } => 0,
+            // The rows a window is cut out of; a whole row that is taken apart.
+            Spec::Window { input, size, stride, .. } => input.output_schema()?.row_bytes().0 * reshape::span(*size, *stride) as u64,
+            Spec::Unbatch { input } => input.output_schema()?.row_bytes().0,
             Spec::FlatMap { limit, .. } => limit.0,
             Spec::Generator { held, .. } => held.0,
             Spec::Buckets { buckets, .. } => buckets.rows() * row.0,
@@ -297,7 +373,8 @@ impl Spec {
 
     /// The room its inputs have.
     fn room(&self, room: Room) -> Room {
-        Room { ahead: self.in_turns().unwrap_or(0), ..room }
+        let tolerant = room.tolerant || matches!(self, Spec::IgnoreErrors { .. });
+        Room { ahead: self.in_turns().unwrap_or(0), tolerant, ..room }
     }
 
     /// The stream itself; what it holds has been reserved, but for what inner feeds reserve themselves.
@@ -308,26 +385,28 @@ impl Spec {
         let schema = self.schema()?;
         let row = schema.row_bytes().get();
         Ok(match self {
-            Spec::Generator { make, .. } => Box::new(generator::Generator::new(schema, make)),
+            Spec::Generator { open, .. } => input::row_by_row(row, open()),
+            Spec::Pictures(pictures) => input::row_by_row(row, pictures.open(room)?),
             Spec::Filter { keep, .. } => input::row_by_row(row, choose::Filter::new(one()?, schema, keep)),
             Spec::TakeWhile { keep, .. } => input::row_by_row(row, choose::TakeWhile::new(one()?, schema, keep)),
             Spec::Take { rows, .. } => input::row_by_row(row, choose::Take::new(one()?, *rows)),
-            Spec::Skip { rows, .. } => input::row_by_row(row, choose::Every::new(one()?, *rows, 1)),
-            Spec::Shard { count, index, .. } => input::row_by_row(row, choose::Every::new(one()?, *index, *count)),
+            Spec::Skip { rows, .. } => input::row_by_row(row, choose::Every::new(one()?, *rows, 1, None)),
+            Spec::Shard { count, index, begun, .. } => input::row_by_row(row, choose::Every::new(one()?, *index, *count, *begun)),
             Spec::Repeat { times, .. } => input::row_by_row(row, choose::Repeat::new(one()?, *times)),
             Spec::Shuffle { seed, bytes, .. } => {
                 let rows = shuffle::rows(*bytes, Bytes(row as u64));
                 input::row_by_row(row, shuffle::Shuffled::new(one()?, *seed, rows as usize, row))
             }
-            Spec::IgnoreErrors { ignored, .. } => input::row_by_row(row, choose::Ignore::new(one()?, ignored)),
+            Spec::IgnoreErrors { ignored, .. } => input::row_by_row(row, ignore::Ignore::new(one()?, ignored)),
             Spec::Enumerate { .. } => input::row_by_row(row, choose::Enumerate::new(one()?)),
             Spec::Zip { .. } => input::row_by_row(row, join::Zip::new(all()?)),
             Spec::Concatenate { .. } => input::row_by_row(row, join::Concatenate::new(all()?)),
             Spec::Sample { weights, seed, .. } => input::row_by_row(row, join::Sample::new(all()?, weights, *seed)?),
             Spec::Interleave { cycle, block, .. } => input::row_by_row(row, join::Interleave::new(all()?, *cycle, *block)?),
             Spec::FlatMap { input, limit, expand, .. } => {
-                let from = input.output_schema()?;
-                input::row_by_row(row, join::FlatMap::new(one()?, from, schema, *limit, expand))
+                let (from, expand) = (input.output_schema()?, Arc::clone(expand));
+                let expansion = join::Expansion { from, to: schema, limit: *limit, expand, tolerant: room.tolerant };
+                input::row_by_row(row, join::FlatMap::new(one()?, expansion))
             }
             Spec::Window { input, size, shift, stride } => {
                 let from = input.output_schema()?;

@@ -1,5 +1,6 @@
 //! Streams whose rows are several rows of another, or parts of one.
 
+use super::fault::Fault;
 use super::input::{Input, PerRow};
 use crate::{Column, DataError, Schema};
 
@@ -35,12 +36,12 @@ impl Unbatch {
 }
 
 impl PerRow for Unbatch {
-    fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         self.at = self.each;
         self.input.begin(epoch)
     }
 
-    fn row(&mut self, out: &mut [u8]) -> Result<bool, DataError> {
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
         if self.at == self.each {
             if !self.input.copy(&mut self.row)? {
                 return Ok(false);
@@ -59,7 +60,12 @@ impl PerRow for Unbatch {
     }
 }
 
-/// Rows that follow each other, as one row; what is left at the end of an epoch is no window.
+/// Rows that a window reaches over.
+pub(super) fn span(size: usize, stride: usize) -> usize {
+    (size - 1) * stride + 1
+}
+
+/// Rows that follow each other, as one row; what is left at the end of an epoch is no window, and neither is what a row is missing from.
 pub(super) struct Windows {
     input: Input,
     /// Bytes of each column of a single row.
@@ -71,32 +77,48 @@ pub(super) struct Windows {
     rows: Vec<u8>,
     /// Rows to come before the next window is whole.
     missing: usize,
+    /// Rows that came since the last that could not be made.
+    unbroken: usize,
 }
 
 impl Windows {
     pub fn new(input: Input, schema: &Schema, size: usize, shift: usize, stride: usize) -> Windows {
         let columns = schema.columns().iter().map(|column| column.row_bytes().get()).collect();
-        let span = (size - 1) * stride + 1;
-        Windows { rows: vec![0; span * input.row_bytes()], missing: span, input, columns, size, shift, stride }
+        let span = span(size, stride);
+        Windows { rows: vec![0; span * input.row_bytes()], missing: span, unbroken: 0, input, columns, size, shift, stride }
     }
 }
 
 impl PerRow for Windows {
-    fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
-        self.missing = self.rows.len() / self.input.row_bytes();
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+        (self.missing, self.unbroken) = (span(self.size, self.stride), 0);
         self.input.begin(epoch)
     }
 
-    fn row(&mut self, out: &mut [u8]) -> Result<bool, DataError> {
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
         let row = self.input.row_bytes();
-        while self.missing > 0 {
-            let Some(next) = self.input.next()? else { return Ok(false) };
-            self.rows.copy_within(row.., 0);
-            let last = self.rows.len() - row;
-            self.rows[last..].copy_from_slice(next);
-            self.missing -= 1;
+        loop {
+            while self.missing > 0 {
+                let next = match self.input.next() {
+                    Ok(Some(next)) => next,
+                    Ok(None) => return Ok(false),
+                    Err(fault) => {
+                        // It keeps its place.
+                        (self.missing, self.unbroken) = (self.missing - 1, 0);
+                        return Err(fault);
+                    }
+                };
+                self.rows.copy_within(row.., 0);
+                let last = self.rows.len() - row;
+                self.rows[last..].copy_from_slice(next);
+                self.missing -= 1;
+                self.unbroken = self.unbroken.saturating_add(1);
+            }
+            self.missing = self.shift;
+            if self.unbroken >= span(self.size, self.stride) {
+                break;
+            }
         }
-        self.missing = self.shift;
         let (mut from, mut to) = (0, 0);
         for &bytes in &self.columns {
             for index in 0..self.size {

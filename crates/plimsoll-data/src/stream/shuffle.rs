@@ -1,8 +1,10 @@
 //! Streams in another order, as far as a buffer reaches.
 
+use super::fault::Fault;
 use super::input::{Input, PerRow};
 use crate::ops::draw;
-use crate::{DataError, Schema};
+use crate::padded::length_of;
+use crate::{DataError, Extent, Schema};
 use plimsoll_core::{Bytes, DType};
 use std::fmt;
 
@@ -21,28 +23,37 @@ pub(super) struct Shuffled {
     row: usize,
     /// Rows in the buffer.
     held: usize,
+    /// Where the row was that was drawn last, and the next goes.
+    hole: Option<usize>,
     over: bool,
 }
 
 impl Shuffled {
     pub fn new(input: Input, seed: u64, rows: usize, row: usize) -> Shuffled {
-        Shuffled { input, seed, epoch: 0, drawn: 0, buffer: vec![0; rows * row], row, held: 0, over: false }
+        Shuffled { input, seed, epoch: 0, drawn: 0, buffer: vec![0; rows * row], row, held: 0, hole: None, over: false }
     }
 }
 
 impl PerRow for Shuffled {
-    fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         (self.epoch, self.drawn, self.held, self.over) = (epoch, 0, 0, false);
+        self.hole = None;
         self.input.begin(epoch)
     }
 
-    fn row(&mut self, out: &mut [u8]) -> Result<bool, DataError> {
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
         let row = self.row;
+        // In single steps: what is told instead of a row comes between two of them.
         while !self.over && (self.held + 1) * row <= self.buffer.len() {
-            match self.input.copy(&mut self.buffer[self.held * row..][..row])? {
-                true => self.held += 1,
+            let place = self.hole.unwrap_or(self.held);
+            match self.input.copy(&mut self.buffer[place * row..][..row])? {
+                true => (self.held, self.hole) = (self.held + 1, None),
                 false => self.over = true,
             }
+        }
+        if let Some(hole) = self.hole.take() {
+            // Nothing came for it, so the last row does.
+            self.buffer.copy_within(self.held * row..(self.held + 1) * row, hole * row);
         }
         if self.held == 0 {
             return Ok(false);
@@ -51,16 +62,12 @@ impl PerRow for Shuffled {
         self.drawn += 1;
         let chosen = ((u128::from(lot) * self.held as u128) >> 64) as usize;
         out.copy_from_slice(&self.buffer[chosen * row..][..row]);
-        self.over = self.over || !self.input.copy(&mut self.buffer[chosen * row..][..row])?;
-        if self.over {
-            self.held -= 1;
-            self.buffer.copy_within(self.held * row..(self.held + 1) * row, chosen * row);
-        }
+        (self.held, self.hole) = (self.held - 1, Some(chosen));
         Ok(true)
     }
 }
 
-/// Rows gathered by the number in one of their columns: each batch has rows of one bucket.
+/// Rows gathered by the number in one of their columns, or by how long it is: each batch has rows of one bucket.
 #[derive(Clone, Debug)]
 pub(crate) struct Buckets {
     pub column: String,
@@ -85,6 +92,8 @@ pub(super) struct Bucketed {
     input: Input,
     buckets: Buckets,
     schema: Schema,
+    /// Whether the column's rows differ in length, and it is that what counts.
+    ragged: bool,
     /// A batch of rows for each bucket, and how many there are.
     buffer: Vec<u8>,
     held: Vec<usize>,
@@ -102,26 +111,28 @@ impl Bucketed {
                 have: schema.columns().iter().map(|column| column.name.clone()).collect(),
             });
         };
-        if schema.columns()[column].elements() != 1 || !matches!(schema.columns()[column].dtype, DType::I32 | DType::U8) {
-            return refuse("needs a column with one whole number a row");
+        let column = &schema.columns()[column];
+        let ragged = column.extent == Extent::UpTo;
+        if !ragged && (column.elements() != 1 || !matches!(column.dtype, DType::I32 | DType::U8)) {
+            return refuse("needs a column whose rows differ in length, or one with one whole number a row");
         }
         if buckets.batch == 0 || !buckets.boundaries.is_sorted_by(|a, b| a < b) {
             return refuse("needs boundaries that grow and batches of at least one row");
         }
         let held = vec![0; buckets.boundaries.len() + 1];
         let buffer = vec![0; buckets.rows() as usize * input.row_bytes()];
-        Ok(Bucketed { input, buckets: buckets.clone(), schema: schema.clone(), buffer, held, giving: None, over: false })
+        Ok(Bucketed { input, buckets: buckets.clone(), schema: schema.clone(), ragged, buffer, held, giving: None, over: false })
     }
 }
 
 impl PerRow for Bucketed {
-    fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         self.held.fill(0);
         (self.giving, self.over) = (None, false);
         self.input.begin(epoch)
     }
 
-    fn row(&mut self, out: &mut [u8]) -> Result<bool, DataError> {
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
         let (row, batch) = (self.input.row_bytes(), self.buckets.batch);
         loop {
             if let Some((bucket, given)) = self.giving {
@@ -142,7 +153,11 @@ impl PerRow for Bucketed {
             match self.input.next()? {
                 None => self.over = true,
                 Some(next) => {
-                    let length = super::Row::new(&self.schema, next).int(&self.buckets.column);
+                    let seen = super::Row::new(&self.schema, next);
+                    let length = match self.ragged {
+                        true => i64::from(length_of(seen.bytes(&self.buckets.column))),
+                        false => seen.int(&self.buckets.column),
+                    };
                     let bucket = self.buckets.boundaries.partition_point(|&boundary| boundary <= length);
                     self.buffer[(bucket * batch + self.held[bucket]) * row..][..row].copy_from_slice(next);
                     self.held[bucket] += 1;

@@ -1,5 +1,6 @@
 //! From the rows of a stream to columns, mapped on the way.
 
+use super::fault::{Fault, guarded};
 use super::{Room, Stream};
 use crate::DataError;
 use crate::block::Rows;
@@ -13,12 +14,20 @@ use std::sync::Arc;
 /// A stream and the maps after it.
 pub(crate) struct StreamWork {
     stream: Box<dyn Stream>,
-    /// Rows as they come from the stream.
+    /// Rows as they come from the stream; how many were mapped, and how many there are.
     block: Vec<u8>,
+    from: usize,
+    to: usize,
     rows: usize,
     row_bytes: usize,
     paths: Vec<Path>,
     place: u64,
+    /// Whether rows that cannot be mapped are told apart.
+    tolerant: bool,
+    /// Whether one of the block is among them.
+    one_by_one: bool,
+    /// What came after the rows that were written last.
+    fault: Option<Fault>,
 }
 
 impl StreamWork {
@@ -29,7 +38,19 @@ impl StreamWork {
         let geometry = Geometry::of_block(rows);
         let meter = Arc::new(Meter::default());
         let paths = (0..recipe.maps.len()).map(|column| Path::new(recipe, column, geometry, None, &meter)).collect();
-        Ok(StreamWork { stream: spec.open(room, ledger)?, block: vec![0; rows * row_bytes], rows, row_bytes, paths, place: 0 })
+        Ok(StreamWork {
+            stream: spec.open(room, ledger)?,
+            block: vec![0; rows * row_bytes],
+            from: 0,
+            to: 0,
+            rows,
+            row_bytes,
+            paths,
+            place: 0,
+            tolerant: room.tolerant,
+            one_by_one: false,
+            fault: None,
+        })
     }
 
     /// What it holds, apart from the stream itself and what the plan counts for maps.
@@ -37,51 +58,86 @@ impl StreamWork {
         recipe.source.schema().row_bytes() * rows as u64
     }
 
-    pub fn begin(&mut self, epoch: u64) -> Result<(), DataError> {
-        self.place = 0;
+    pub fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+        (self.from, self.to, self.place, self.one_by_one, self.fault) = (0, 0, 0, false, None);
         self.paths.iter_mut().for_each(|path| path.set_epoch(epoch));
         self.stream.begin(epoch)
     }
 
-    /// Writes up to `rows` rows to the target's rows from `at` on; fewer only when the epoch is over.
-    pub fn fill(&mut self, target: &mut impl Target, at: usize, rows: usize) -> Result<usize, DataError> {
+    /// Writes up to `rows` rows to the target's rows from `at` on; none only when the epoch is over. A fault comes after the rows before it,
+    /// when it is asked again.
+    pub fn fill(&mut self, target: &mut impl Target, at: usize, rows: usize) -> Result<usize, Fault> {
+        if let Some(fault) = self.fault.take() {
+            return Err(fault);
+        }
         let mut done = 0;
         while done < rows {
-            let wanted = self.rows.min(rows - done);
-            let block = &mut self.block[..wanted * self.row_bytes];
-            let came = self.stream.fill(block)?;
-            if came > 0 {
-                self.write(target, at + done, came)?;
-            }
-            done += came;
-            self.place += came as u64;
-            if came < wanted {
-                break;
+            match self.some(target, at + done, rows - done) {
+                Ok(0) => break,
+                Ok(came) => done += came,
+                Err(fault) if done == 0 => return Err(fault),
+                Err(fault) => {
+                    self.fault = Some(fault);
+                    break;
+                }
             }
         }
         Ok(done)
     }
 
+    /// The same with a block at most.
+    fn some(&mut self, target: &mut impl Target, at: usize, rows: usize) -> Result<usize, Fault> {
+        if self.from == self.to {
+            (self.from, self.to, self.one_by_one) = (0, 0, false);
+            self.to = self.stream.fill(&mut self.block[..self.rows.min(rows) * self.row_bytes])?;
+        }
+        let rows = rows.min(self.to - self.from);
+        if !self.tolerant {
+            self.write(target, at, rows)?;
+            self.pass(rows);
+            return Ok(rows);
+        }
+        if !self.one_by_one {
+            if guarded(|| self.write(target, at, rows)).flatten().is_ok() {
+                self.pass(rows);
+                return Ok(rows);
+            }
+            // One of them cannot be mapped: the others are tried by themselves.
+            self.one_by_one = true;
+        }
+        let written = guarded(|| self.write(target, at, 1)).flatten();
+        let place = self.place;
+        self.pass(1);
+        written.map(|()| 1).map_err(|error| Fault::row(error).numbered(place, "of a stream"))
+    }
+
+    fn pass(&mut self, rows: usize) {
+        self.from += rows;
+        self.place += rows as u64;
+    }
+
     /// Passes over rows that were consumed before; fewer only when the epoch is over.
-    pub fn pass_over(&mut self, mut rows: u64, stopping: impl Fn() -> bool) -> Result<(), DataError> {
+    pub fn pass_over(&mut self, mut rows: u64, stopping: impl Fn() -> bool) -> Result<(), Fault> {
         while rows > 0 && !stopping() {
             let wanted = (self.rows as u64).min(rows);
             let came = self.stream.fill(&mut self.block[..wanted as usize * self.row_bytes])? as u64;
             self.place += came;
             rows -= came;
-            if came < wanted {
+            if came == 0 {
                 break;
             }
         }
         Ok(())
     }
 
+    /// Takes the next rows of the block through their maps.
     fn write(&mut self, target: &mut impl Target, at: usize, rows: usize) -> Result<(), DataError> {
         let mut from = 0;
+        let block = &self.block[self.from * self.row_bytes..];
         for (path, slot) in self.paths.iter_mut().zip(target.columns(at, rows)) {
             let bytes = path.row_bytes();
             let out = path.input(rows, slot);
-            for (row, out) in self.block.chunks_exact(self.row_bytes).zip(out.chunks_exact_mut(bytes)) {
+            for (row, out) in block.chunks_exact(self.row_bytes).zip(out.chunks_exact_mut(bytes)) {
                 out.copy_from_slice(&row[from..from + bytes]);
             }
             from += bytes;

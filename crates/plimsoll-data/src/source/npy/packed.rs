@@ -4,7 +4,8 @@ use super::convert::{self, DoesNotFit};
 use super::header::{Element, Header};
 use super::zip::Member;
 use crate::dataset::Dataset;
-use crate::{Column, DataError, Schema, Tensor};
+use crate::stream::{Fault, PerRow};
+use crate::{Column, DataError, Schema};
 use flate2::bufread::DeflateDecoder;
 use plimsoll_core::{Bytes, DType};
 use std::fs::File;
@@ -42,11 +43,11 @@ pub(super) fn stream(path: &Path, members: Vec<(&str, Member)>) -> Result<Datase
         return Err(DataError::Npy { path: path.to_path_buf(), problem });
     }
     let schema = Schema::new(arrays.iter().map(|array| array.column.clone()).collect())?;
-    // A row as it is stored, as it is delivered, and on its way.
-    let held = arrays.iter().map(|array| UNPACKING + Bytes(array.raw_row() as u64) + array.column.row_bytes() * 2).sum();
+    // A row as it is stored.
+    let held = arrays.iter().map(|array| UNPACKING + Bytes(array.raw_row() as u64)).sum();
     let arrays: Arc<[Array]> = arrays.into();
-    let make = move |_epoch| Unpacked { arrays: Arc::clone(&arrays), readers: None, row: 0 };
-    Ok(Dataset::from_rows(format!("npz {}", path.display()), schema, held, make).assert_cardinality(rows))
+    let open = move || Unpacked { arrays: Arc::clone(&arrays), readers: None, row: rows };
+    Ok(Dataset::from_rows(format!("npz {}", path.display()), schema, held, open).assert_cardinality(rows))
 }
 
 impl Array {
@@ -83,7 +84,6 @@ impl Array {
 struct Reader {
     bytes: BufReader<Box<dyn Read + Send>>,
     raw: Vec<u8>,
-    out: Vec<u8>,
 }
 
 impl Reader {
@@ -92,7 +92,7 @@ impl Reader {
         file.seek(SeekFrom::Start(member.start)).map_err(|error| DataError::io("read", path, error))?;
         let stored = BufReader::with_capacity(AT_ONCE, file.take(member.bytes));
         let bytes: Box<dyn Read + Send> = if member.packed { Box::new(DeflateDecoder::new(stored)) } else { Box::new(stored) };
-        Ok(Reader { bytes: BufReader::with_capacity(AT_ONCE, bytes), raw: Vec::new(), out: Vec::new() })
+        Ok(Reader { bytes: BufReader::with_capacity(AT_ONCE, bytes), raw: Vec::new() })
     }
 }
 
@@ -113,39 +113,53 @@ impl Unpacked {
                 return Err(array.damaged(0, "it changed while it was read"));
             }
             reader.raw = vec![0; array.raw_row()];
-            reader.out = vec![0; array.column.row_bytes().get()];
             Ok(reader)
         };
         self.arrays.iter().map(open).collect()
     }
 
-    fn tensors(&mut self) -> Result<Vec<Tensor>, DataError> {
+    /// The next row of all arrays, as it is stored.
+    fn read(&mut self) -> Result<(), DataError> {
         if self.readers.is_none() {
             self.readers = Some(self.open()?);
         }
-        let row = self.row;
-        let readers = self.readers.iter_mut().flatten();
-        let tensor =
-            |(array, reader): (&Array, &mut Reader)| {
-                reader.bytes.read_exact(&mut reader.raw).map_err(|error| array.damaged(row, error))?;
-                convert::convert(array.element, &reader.raw, &mut reader.out).map_err(|DoesNotFit { value, .. }| {
-                    DataError::DoesNotFit { path: array.path.clone(), row, value, dtype: DType::I32 }
-                })?;
-                Tensor::from_bytes(&array.column, &reader.out)
-            };
-        self.arrays.iter().zip(readers).map(tensor).collect()
+        for (array, reader) in self.arrays.iter().zip(self.readers.iter_mut().flatten()) {
+            reader.bytes.read_exact(&mut reader.raw).map_err(|error| array.damaged(self.row, error))?;
+        }
+        Ok(())
+    }
+
+    fn write(&self, out: &mut [u8]) -> Result<(), DataError> {
+        let mut rest = out;
+        for (array, reader) in self.arrays.iter().zip(self.readers.iter().flatten()) {
+            let (part, after) = rest.split_at_mut(array.column.row_bytes().get());
+            convert::convert(array.element, &reader.raw, part).map_err(|DoesNotFit { value, .. }| {
+                let (path, row) = (array.path.clone(), self.row);
+                DataError::DoesNotFit { path, row, value, dtype: DType::I32 }
+            })?;
+            rest = after;
+        }
+        Ok(())
     }
 }
 
-impl Iterator for Unpacked {
-    type Item = Result<Vec<Tensor>, DataError>;
+impl PerRow for Unpacked {
+    fn begin(&mut self, _epoch: u64) -> Result<(), Fault> {
+        (self.readers, self.row) = (None, 0);
+        Ok(())
+    }
 
-    fn next(&mut self) -> Option<Self::Item> {
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
         if self.row == self.arrays[0].rows {
-            return None;
+            return Ok(false);
         }
-        let tensors = self.tensors();
+        if let Err(error) = self.read() {
+            // What is behind damage cannot be unpacked.
+            self.row = self.arrays[0].rows;
+            return Err(Fault::part(error));
+        }
+        let written = self.write(out);
         self.row += 1;
-        Some(tensors)
+        written.map(|()| true).map_err(Fault::row)
     }
 }

@@ -8,9 +8,10 @@ mod page;
 mod thrift;
 
 use crate::dataset::Dataset;
-use crate::{Column, DataError, Schema, Tensor};
+use crate::stream::{Fault, Loss, PerRow};
+use crate::{Column, DataError, Schema};
 use footer::{Chunk, DATA, DICTIONARY, Footer, Head, NEWER_DATA};
-use page::{Number, Pages};
+use page::{Number, Pages, make_room};
 use plimsoll_core::{Bytes, DType};
 use std::fs::File;
 use std::ops::Range;
@@ -71,8 +72,8 @@ impl Dataset {
         let (schema, rows, held) = (Schema::new(schema)?, table.rows, table.held);
         let name = format!("parquet {}", table.path.display());
         let table = Arc::new(table);
-        let make = move |_epoch| Rows { readers: None, table: Arc::clone(&table), row: 0 };
-        Ok(Dataset::from_rows(name, schema, held, make).assert_cardinality(rows))
+        let open = move || Rows::new(Arc::clone(&table));
+        Ok(Dataset::from_rows(name, schema, held, open).assert_cardinality(rows))
     }
 }
 
@@ -84,6 +85,8 @@ struct Table {
     used: Vec<Used>,
     features: usize,
     rows: u64,
+    /// Rows of each group.
+    groups: Vec<u64>,
     held: Bytes,
 }
 
@@ -92,6 +95,37 @@ struct Used {
     number: Number,
     optional: bool,
     chunks: Vec<Chunk>,
+    largest: Largest,
+}
+
+/// The largest of a column's pages, in each way; what reading takes is planned by them.
+#[derive(Clone, Copy, Default)]
+struct Largest {
+    packed: u64,
+    unpacked: u64,
+    values: u64,
+    dictionary: u64,
+}
+
+impl Largest {
+    fn add(&mut self, head: &Head) {
+        let values = if head.kind == DICTIONARY { &mut self.dictionary } else { &mut self.values };
+        *values = (*values).max(head.values);
+        self.packed = self.packed.max(head.packed);
+        self.unpacked = self.unpacked.max(head.unpacked).max(head.packed);
+    }
+
+    fn has(&self, head: &Head) -> bool {
+        let mut with = *self;
+        with.add(head);
+        (with.packed, with.unpacked, with.values, with.dictionary) == (self.packed, self.unpacked, self.values, self.dictionary)
+    }
+
+    fn bytes(&self, optional: bool) -> Bytes {
+        // A number for each value, and whether it is there.
+        let numbers = 8 * (self.values + self.dictionary) + if optional { self.values } else { 0 };
+        Bytes(self.packed + self.unpacked + numbers) + Bytes::kib(64)
+    }
 }
 
 const MAGIC: &[u8; 4] = b"PAR1";
@@ -135,7 +169,15 @@ impl Table {
         };
         let rows = groups.iter().try_fold(0u64, |rows, group| rows.checked_add(group.rows));
         let rows = rows.filter(|rows| *rows < 1 << 48).ok_or_else(|| refuse("its groups have more rows than any file".into()))?;
-        let mut table = Table { path: path.to_path_buf(), file, used: Vec::new(), features: features.len(), rows, held: Bytes::ZERO };
+        let mut table = Table {
+            path: path.to_path_buf(),
+            file,
+            used: Vec::new(),
+            features: features.len(),
+            rows,
+            groups: groups.iter().map(|group| group.rows).collect(),
+            held: Bytes::ZERO,
+        };
         for &at in features.iter().chain(&targets) {
             let leaf = &footer.leaves[at];
             let (name, Some(number), true) = (leaf.name.clone(), Number::of(leaf.kind), leaf.plain) else {
@@ -145,8 +187,9 @@ impl Table {
             let Some(chunks) = chunks.collect::<Option<Vec<Chunk>>>() else {
                 return Err(refuse(format!("its column `{name}` has not as many values as there are rows; the file is damaged")));
             };
-            let used = Used { name, number, optional: leaf.optional, chunks };
-            table.held += table.measure(&used, length)?;
+            let mut used = Used { name, number, optional: leaf.optional, chunks, largest: Largest::default() };
+            used.largest = table.measure(&used, length)?;
+            table.held += used.largest.bytes(used.optional);
             table.used.push(used);
         }
         Ok(table)
@@ -156,9 +199,9 @@ impl Table {
         DataError::Record { path: self.path.clone(), at, problem: format!("a page of column `{}` {problem}", used.name) }
     }
 
-    /// Looks at all heads of a column's pages, and says what reading it takes.
-    fn measure(&self, used: &Used, length: u64) -> Result<Bytes, DataError> {
-        let (mut page, mut unpacked, mut values, mut dictionary) = (0, 0, 0, 0);
+    /// Looks at all heads of a column's pages.
+    fn measure(&self, used: &Used, length: u64) -> Result<Largest, DataError> {
+        let mut largest = Largest::default();
         for chunk in &used.chunks {
             page::codec(chunk.codec).map_err(|problem| self.broken(used, chunk.start, problem))?;
             let (mut at, mut left) = (chunk.start, chunk.values);
@@ -169,22 +212,16 @@ impl Table {
                 let Some(end) = end.filter(|_| sound) else {
                     return Err(self.broken(used, at, "promises more than there can be; the file is damaged"));
                 };
-                page = page.max(head.packed);
-                unpacked = unpacked.max(head.unpacked);
-                match head.kind {
-                    DATA | NEWER_DATA if head.values > 0 => {
-                        values = values.max(head.values);
-                        let more = "has more values than its group has rows; the file is damaged";
-                        left = left.checked_sub(head.values).ok_or_else(|| self.broken(used, at, more))?;
-                    }
-                    DICTIONARY => dictionary = dictionary.max(head.values),
-                    // Of a kind that is passed over; each takes some bytes, so this ends.
-                    _ => {}
+                largest.add(&head);
+                // Others, such as dictionaries, have no rows; each takes some bytes, so this ends.
+                if matches!(head.kind, DATA | NEWER_DATA) {
+                    let more = "has more values than its group has rows; the file is damaged";
+                    left = left.checked_sub(head.values).ok_or_else(|| self.broken(used, at, more))?;
                 }
                 at = end;
             }
         }
-        Ok(Bytes(page + unpacked + 8 * (values + dictionary)) + Bytes::kib(64))
+        Ok(largest)
     }
 
     /// The head of the page at `at`, and where its bytes begin.
@@ -224,7 +261,10 @@ fn read_footer(file: &File, length: u64) -> Result<Footer, String> {
 /// The rows of one epoch.
 struct Rows {
     table: Arc<Table>,
-    readers: Option<Vec<Reader>>,
+    readers: Vec<Reader>,
+    /// The group that is read, or will be next, and how many of its rows were not.
+    group: usize,
+    left: u64,
     row: u64,
 }
 
@@ -232,91 +272,115 @@ struct Rows {
 struct Reader {
     pages: Pages,
     page: Vec<u8>,
-    /// The group, where its next page is, and how many of its values were not read.
-    group: usize,
+    /// Where its page is, and where the next.
+    page_at: u64,
     at: u64,
-    left: u64,
-    /// The next value of the page.
-    next: usize,
 }
 
 impl Reader {
     fn new(used: &Used) -> Reader {
-        Reader { pages: Pages::new(used.number, used.optional), page: Vec::new(), group: 0, at: 0, left: 0, next: 0 }
+        Reader { pages: Pages::new(used.number, used.optional), page: Vec::new(), page_at: 0, at: 0 }
     }
 
-    fn value(&mut self, table: &Table, used: &Used) -> Result<f64, DataError> {
-        while self.next == self.pages.values.len() {
-            self.load(table, used)?;
-        }
-        self.next += 1;
-        Ok(self.pages.values[self.next - 1])
+    fn begin(&mut self, chunk: &Chunk) {
+        self.pages.drop_page();
+        self.at = chunk.start;
     }
 
-    fn load(&mut self, table: &Table, used: &Used) -> Result<(), DataError> {
-        let changed = |at: u64| table.broken(used, at, "is not what it was; the file changed while it was read");
-        if self.left == 0 {
-            let chunk = used.chunks.get(self.group).ok_or_else(|| changed(self.at))?;
-            (self.at, self.left, self.next) = (chunk.start, chunk.values, 0);
-            self.group += 1;
-            self.pages.values.clear();
-            return Ok(());
+    fn value(&mut self, table: &Table, used: &Used, group: usize) -> Result<f64, Fault> {
+        while self.pages.left() == 0 {
+            self.load(table, used, group).map_err(Fault::part)?;
         }
+        self.pages.value().map_err(|row| {
+            let problem = format!("has no value in its row {row}; fill it in or leave the row out");
+            Fault::row(table.broken(used, self.page_at, problem))
+        })
+    }
+
+    fn load(&mut self, table: &Table, used: &Used, group: usize) -> Result<(), DataError> {
         let at = self.at;
+        let changed = || table.broken(used, at, "is not what it was; the file changed while it was read");
         let (head, data) = table.head(used, at)?;
-        if head.packed > LARGEST_PAGE || head.unpacked > LARGEST_PAGE || head.values > MOST_VALUES {
-            return Err(changed(at));
+        if !used.largest.has(&head) {
+            return Err(changed());
         }
         self.at = data + head.packed;
         if !matches!(head.kind, DATA | NEWER_DATA | DICTIONARY) {
             return Ok(());
         }
+        make_room(&mut self.page, head.packed as usize);
         self.page.resize(head.packed as usize, 0);
-        table.file.read_exact_at(&mut self.page, data).map_err(|_| changed(at))?;
-        let codec = used.chunks[self.group - 1].codec;
-        self.pages.read(&head, codec, &self.page).map_err(|problem| table.broken(used, at, problem))?;
-        if head.kind != DICTIONARY {
-            self.next = 0;
-            self.left = self.left.checked_sub(self.pages.values.len() as u64).ok_or_else(|| changed(at))?;
-        }
-        Ok(())
+        table.file.read_exact_at(&mut self.page, data).map_err(|_| changed())?;
+        self.page_at = at;
+        self.pages.read(&head, used.chunks[group].codec, &self.page).map_err(|problem| table.broken(used, at, problem))
     }
 }
 
 impl Rows {
-    fn tensors(&mut self) -> Result<Vec<Tensor>, DataError> {
-        let Rows { table, readers, row } = self;
-        let readers = readers.get_or_insert_with(|| table.used.iter().map(Reader::new).collect());
-        let mut x = Vec::with_capacity(table.features);
-        let mut y = Vec::with_capacity(table.used.len() - table.features);
-        for (index, (used, reader)) in table.used.iter().zip(readers).enumerate() {
-            let value = reader.value(table, used)?;
-            if index < table.features { x.push(value as f32) } else { y.push(value) }
+    fn new(table: Arc<Table>) -> Rows {
+        let readers = table.used.iter().map(Reader::new).collect();
+        Rows { readers, group: table.groups.len(), table, left: 0, row: 0 }
+    }
+
+    /// Stands before the first row of a group, or behind the last.
+    fn go_to(&mut self, group: usize) {
+        self.group = group;
+        self.left = self.table.groups.get(group).copied().unwrap_or(0);
+        for (used, reader) in self.table.used.iter().zip(&mut self.readers) {
+            used.chunks.get(group).into_iter().for_each(|chunk| reader.begin(chunk));
         }
-        let x = Tensor::f32([table.features], x)?;
-        match (&table.used[table.features..], &y[..]) {
-            ([], _) => Ok(vec![x]),
-            ([used], &[value]) if used.number.is_whole() => {
-                let whole = value as i32;
-                if f64::from(whole) != value {
-                    return Err(DataError::DoesNotFit { path: table.path.clone(), row: *row, value: value as i64, dtype: DType::I32 });
+    }
+
+    /// All columns go on by one row, whatever is wrong with it, so that the next is one again.
+    fn write(&mut self, out: &mut [u8]) -> Result<(), Fault> {
+        let Rows { table, readers, group, row, .. } = self;
+        let whole_target = table.used.len() == table.features + 1 && table.used[table.features].number.is_whole();
+        let mut missing = None;
+        for (index, ((used, reader), out)) in table.used.iter().zip(readers).zip(out.as_chunks_mut().0).enumerate() {
+            let value = match reader.value(table, used, *group) {
+                Ok(value) => value,
+                Err(fault) if fault.loss == Loss::Row => {
+                    missing = missing.or(Some(fault));
+                    continue;
                 }
-                Ok(vec![x, Tensor::i32([], [whole])?])
+                Err(fault) => return Err(fault),
+            };
+            if index < table.features || !whole_target {
+                *out = (value as f32).to_ne_bytes();
+            } else if f64::from(value as i32) == value {
+                *out = (value as i32).to_ne_bytes();
+            } else {
+                let (path, row) = (table.path.clone(), *row);
+                missing = missing.or(Some(Fault::row(DataError::DoesNotFit { path, row, value: value as i64, dtype: DType::I32 })));
             }
-            _ => Ok(vec![x, Tensor::f32([y.len()], y.iter().map(|value| *value as f32).collect::<Vec<_>>())?]),
         }
+        missing.map_or(Ok(()), Err)
     }
 }
 
-impl Iterator for Rows {
-    type Item = Result<Vec<Tensor>, DataError>;
+impl PerRow for Rows {
+    fn begin(&mut self, _epoch: u64) -> Result<(), Fault> {
+        self.row = 0;
+        self.go_to(0);
+        Ok(())
+    }
 
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.row == self.table.rows {
-            return None;
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
+        while self.left == 0 {
+            if self.group >= self.table.groups.len() {
+                return Ok(false);
+            }
+            self.go_to(self.group + 1);
         }
-        let tensors = self.tensors();
-        self.row += 1;
-        Some(tensors)
+        let written = self.write(out);
+        if written.as_ref().is_err_and(|fault| fault.loss != Loss::Row) {
+            // Only the next group is known to begin somewhere else.
+            self.row += self.left;
+            self.go_to(self.group + 1);
+        } else {
+            self.row += 1;
+            self.left -= 1;
+        }
+        written.map(|()| true)
     }
 }

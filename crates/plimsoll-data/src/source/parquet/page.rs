@@ -49,14 +49,52 @@ pub(super) struct Pages {
     optional: bool,
     unpacked: Vec<u8>,
     dictionary: Vec<f64>,
-    pub values: Vec<f64>,
+    /// Those that are there.
+    values: Vec<f64>,
+    /// For each row of the page whether it has a value; nothing where all have.
+    present: Vec<bool>,
+    /// The rows of the page, the next of them, and its value if it has one.
+    rows: usize,
+    row: usize,
+    next: usize,
+}
+
+/// An empty vector for so many elements, and not one more: what it had is given back first, so that both never exist together.
+pub(super) fn make_room<T>(vector: &mut Vec<T>, elements: usize) {
+    vector.clear();
+    if vector.capacity() < elements {
+        *vector = Vec::new();
+        vector.reserve_exact(elements);
+    }
 }
 
 const CUT: &str = "ends before its values";
 
 impl Pages {
     pub fn new(number: Number, optional: bool) -> Pages {
-        Pages { number, optional, unpacked: Vec::new(), dictionary: Vec::new(), values: Vec::new() }
+        let (unpacked, dictionary, values, present) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Pages { number, optional, unpacked, dictionary, values, present, rows: 0, row: 0, next: 0 }
+    }
+
+    /// Rows of the page that were not asked for yet.
+    pub fn left(&self) -> usize {
+        self.rows - self.row
+    }
+
+    /// No page is read any more.
+    pub fn drop_page(&mut self) {
+        (self.rows, self.row, self.next) = (0, 0, 0);
+    }
+
+    /// The value of the next row, or which row of the page has none.
+    pub fn value(&mut self) -> Result<f64, usize> {
+        let row = self.row;
+        self.row += 1;
+        if self.present.get(row) == Some(&false) {
+            return Err(row);
+        }
+        self.next += 1;
+        Ok(self.values[self.next - 1])
     }
 
     /// Reads a page; a dictionary is kept, and the values of others replace those before.
@@ -65,21 +103,25 @@ impl Pages {
         let levels = repeated.checked_add(defined).and_then(|end| page.get(..end)).ok_or(CUT)?;
         let packed = &page[levels.len()..];
         let unpacked = (head.unpacked as usize).checked_sub(levels.len()).ok_or("has levels longer than itself")?;
-        self.unpacked.clear();
         // As much as was planned for, and not in leaps.
-        self.unpacked.reserve_exact(unpacked);
+        let is_packed = head.values_packed && codec != 0;
+        make_room(&mut self.unpacked, if is_packed { unpacked } else { packed.len() });
         match codec {
-            1 if head.values_packed => snappy(packed, unpacked, &mut self.unpacked)?,
-            2 if head.values_packed => {
-                let read = MultiGzDecoder::new(packed).take(unpacked as u64).read_to_end(&mut self.unpacked);
-                read.map_err(|error| format!("cannot be unpacked ({error})"))?;
+            1 if is_packed => snappy(packed, unpacked, &mut self.unpacked)?,
+            2 if is_packed => {
+                self.unpacked.resize(unpacked, 0);
+                let mut bytes = MultiGzDecoder::new(packed);
+                // The checksum is behind the last byte, and looked at only by who asks for one more.
+                let read = bytes.read_exact(&mut self.unpacked).and_then(|()| bytes.read(&mut [0]));
+                if read.map_err(|error| format!("cannot be unpacked ({error})"))? > 0 {
+                    return Err("holds more than its head says".into());
+                }
             }
             _ => self.unpacked.extend_from_slice(packed),
         }
         let (mut bytes, values) = (&self.unpacked[..], head.values as usize);
         if head.kind == DICTIONARY {
-            self.dictionary.clear();
-            self.dictionary.reserve_exact(values);
+            make_room(&mut self.dictionary, values);
             return plain(self.number, bytes, values, &mut self.dictionary);
         }
         if self.optional {
@@ -92,41 +134,42 @@ impl Pages {
                     levels
                 }
             };
-            let mut missing = None;
-            let mut row = 0;
+            make_room(&mut self.present, values);
+            let present = &mut self.present;
             hybrid(levels, 1, values, |level| {
-                if level == 0 && missing.is_none() {
-                    missing = Some(row);
-                }
-                row += 1;
+                present.push(level != 0);
                 Ok(())
             })?;
-            if let Some(row) = missing {
-                return Err(format!("has no value in its row {row}; fill it in or leave the row out"));
-            }
         }
-        self.values.clear();
-        self.values.reserve_exact(values);
-        match head.encoding {
-            0 => plain(self.number, bytes, values, &mut self.values),
-            2 | 8 => {
-                let (&width, bytes) = bytes.split_first().ok_or(CUT)?;
-                let (dictionary, out) = (&self.dictionary, &mut self.values);
-                hybrid(bytes, u32::from(width), values, |index| {
-                    out.push(*dictionary.get(index as usize).ok_or("has a value that its dictionary does not list")?);
-                    Ok(())
-                })
-            }
-            3 if self.number == Number::Truth => {
-                let bytes = bytes.get(4..).ok_or(CUT)?;
-                let out = &mut self.values;
-                hybrid(bytes, 1, values, |truth| {
-                    out.push(f64::from(truth));
-                    Ok(())
-                })
-            }
-            other => Err(format!("is encoded in a way that is not supported (encoding {other}); write it plain or with a dictionary")),
+        let rows = values;
+        let values = if self.optional { self.present.iter().filter(|present| **present).count() } else { rows };
+        make_room(&mut self.values, values);
+        numbers(self.number, head.encoding, bytes, values, &self.dictionary, &mut self.values)?;
+        (self.rows, self.row, self.next) = (rows, 0, 0);
+        Ok(())
+    }
+}
+
+/// The values of a page as they are encoded.
+fn numbers(number: Number, encoding: i64, bytes: &[u8], count: usize, dictionary: &[f64], out: &mut Vec<f64>) -> Result<(), String> {
+    match encoding {
+        _ if count == 0 => Ok(()),
+        0 => plain(number, bytes, count, out),
+        2 | 8 => {
+            let (&width, bytes) = bytes.split_first().ok_or(CUT)?;
+            hybrid(bytes, u32::from(width), count, |index| {
+                out.push(*dictionary.get(index as usize).ok_or("has a value that its dictionary does not list")?);
+                Ok(())
+            })
         }
+        3 if number == Number::Truth => {
+            let bytes = bytes.get(4..).ok_or(CUT)?;
+            hybrid(bytes, 1, count, |truth| {
+                out.push(f64::from(truth));
+                Ok(())
+            })
+        }
+        other => Err(format!("is encoded in a way that is not supported (encoding {other}); write it plain or with a dictionary")),
     }
 }
 

@@ -2,12 +2,14 @@
 
 mod example;
 mod frame;
+mod packed;
 mod picture;
+
+pub(crate) use packed::{Pictures, gzipped};
 
 use super::{Gather, Source};
 use crate::block::BlockMut;
-use crate::dataset::Dataset;
-use crate::{Column, DataError, Schema, Tensor};
+use crate::{Column, DataError, Schema};
 use flate2::read::MultiGzDecoder;
 use frame::{FRAME, HEAD, Head};
 use plimsoll_core::{Bytes, DType};
@@ -17,7 +19,6 @@ use std::io::{BufReader, ErrorKind, Read};
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// A feature of an example, and the column it becomes.
 #[derive(Clone, Debug, PartialEq)]
@@ -132,9 +133,6 @@ struct Part {
 const LONGEST: Bytes = Bytes::mib(256);
 const LONGEST_PACKED: Bytes = Bytes::mib(4);
 
-/// What unpacking takes beside the record: a window, and the buffers before and after it.
-const UNPACKING: Bytes = Bytes::kib(192);
-
 impl TfRecord {
     /// Opens the files; each feature is named by the column it becomes.
     pub fn open<P: AsRef<Path>>(paths: &[P], features: &[(&str, Feature)]) -> Result<TfRecord, DataError> {
@@ -160,7 +158,7 @@ impl TfRecord {
         let mut head = [0; HEAD];
         read(&mut head).map_err(|_| cut(path, 0))?;
         let longest = if packed { LONGEST_PACKED } else { LONGEST };
-        let bytes = Head::read(&head, longest).map_err(|problem| broken(path, 0, problem))?.bytes;
+        let bytes = Head::read(&head).and_then(|head| head.check(longest)).map_err(|problem| broken(path, 0, problem))?.bytes;
         let mut frame = vec![0; (bytes + FRAME) as usize];
         frame[..HEAD].copy_from_slice(&head);
         read(&mut frame[HEAD..]).map_err(|_| cut(path, 0))?;
@@ -175,7 +173,7 @@ impl TfRecord {
         while at < length {
             let mut head = [0; HEAD];
             file.read_exact_at(&mut head, at).map_err(|_| cut(path, at))?;
-            let Head { bytes } = Head::read(&head, LONGEST).map_err(|problem| broken(path, at, problem))?;
+            let Head { bytes } = Head::read(&head).and_then(|head| head.check(LONGEST)).map_err(|problem| broken(path, at, problem))?;
             let after = at.checked_add(FRAME + bytes).filter(|after| *after <= length).ok_or_else(|| cut(path, at))?;
             self.longest = self.longest.max(bytes as usize);
             self.places.push(at);
@@ -285,7 +283,7 @@ impl Source for TfRecord {
         let Some((feature, _)) = self.features.iter().find(|(feature, _)| feature.kind == Kind::Picture) else { return Ok(None) };
         let mut head = [0; HEAD];
         part.file.read_exact_at(&mut head, at).map_err(|_| cut(&part.path, at))?;
-        let Head { bytes } = Head::read(&head, LONGEST).map_err(|problem| broken(&part.path, at, problem))?;
+        let Head { bytes } = Head::read(&head).and_then(|head| head.check(LONGEST)).map_err(|problem| broken(&part.path, at, problem))?;
         let record = at + HEAD as u64..at + HEAD as u64 + bytes;
         let found = picture::find(&part.file, record, &feature.key).map_err(|problem| broken(&part.path, at, problem))?;
         Ok(Some(found))
@@ -312,100 +310,5 @@ impl Source for TfRecord {
     fn describe(&self) -> String {
         let files: Vec<String> = self.files.iter().map(|part| part.path.display().to_string()).collect();
         format!("tfrecord {}", files.join(", "))
-    }
-}
-
-/// Records of files compressed with gzip: a stream, as nothing says where in them a record is.
-pub(crate) fn gzipped(paths: &[PathBuf], features: &[(&str, Feature)]) -> Result<Dataset, DataError> {
-    let (schema, features) = columns(features)?;
-    if let Some((feature, column)) = features.iter().find(|(feature, _)| feature.kind == Kind::Picture) {
-        let problem =
-            format!("is the picture `{}` in packed files, where no record can be found by its number; unpack the files", feature.key);
-        return Err(DataError::Schema { column: column.name.clone(), problem });
-    }
-    for path in paths {
-        File::open(path).map_err(|error| DataError::io("open", path, error))?;
-    }
-    let paths: Arc<[PathBuf]> = paths.into();
-    let features: Arc<[_]> = features.into();
-    let held = LONGEST_PACKED + UNPACKING;
-    let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
-    let name = format!("tfrecord {}", names.join(", "));
-    Ok(Dataset::from_rows(name, schema, held, move |_epoch| Gzipped {
-        paths: Arc::clone(&paths),
-        features: Arc::clone(&features),
-        next: 0,
-        open: None,
-        at: 0,
-        record: Vec::new(),
-    }))
-}
-
-struct Gzipped {
-    paths: Arc<[PathBuf]>,
-    features: Arc<[(Feature, Column)]>,
-    next: usize,
-    open: Option<BufReader<MultiGzDecoder<BufReader<File>>>>,
-    /// Where the record begins in what is unpacked.
-    at: u64,
-    record: Vec<u8>,
-}
-
-impl Iterator for Gzipped {
-    type Item = Result<Vec<Tensor>, DataError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            if self.open.is_none() {
-                let path = self.paths.get(self.next)?;
-                self.next += 1;
-                match File::open(path) {
-                    Ok(file) => self.open = Some(BufReader::new(MultiGzDecoder::new(BufReader::new(file)))),
-                    Err(error) => return Some(Err(DataError::io("open", path, error))),
-                }
-                self.at = 0;
-            }
-            match self.record() {
-                Ok(true) => return Some(self.tensors()),
-                Ok(false) => self.open = None,
-                Err(error) => return Some(Err(error)),
-            }
-        }
-    }
-}
-
-impl Gzipped {
-    /// Reads the next record with its frame; `false` at the end of the file.
-    fn record(&mut self) -> Result<bool, DataError> {
-        let (path, at) = (&self.paths[self.next - 1], self.at);
-        let reader = self.open.as_mut().expect("a file is open");
-        let unpack = |error: std::io::Error| match error.kind() {
-            ErrorKind::UnexpectedEof => cut(path, at),
-            _ => broken(path, at, format!("it cannot be unpacked ({error}); write the file again")),
-        };
-        let mut head = [0; HEAD];
-        // Nothing at all is the end of the file; a part of a head is a file that was cut off.
-        if reader.read(&mut head[..1]).map_err(unpack)? == 0 {
-            return Ok(false);
-        }
-        reader.read_exact(&mut head[1..]).map_err(unpack)?;
-        let Head { bytes } = Head::read(&head, LONGEST_PACKED).map_err(|problem| broken(path, at, problem))?;
-        self.record.resize((bytes + FRAME) as usize, 0);
-        self.record[..HEAD].copy_from_slice(&head);
-        reader.read_exact(&mut self.record[HEAD..]).map_err(unpack)?;
-        self.at += bytes + FRAME;
-        Ok(true)
-    }
-
-    fn tensors(&self) -> Result<Vec<Tensor>, DataError> {
-        let at = self.at - self.record.len() as u64;
-        let path = &self.paths[self.next - 1];
-        let record = frame::record(&self.record).map_err(|problem| broken(path, at, problem))?;
-        let tensor = |(feature, column): &(Feature, Column)| {
-            let mut bytes = vec![0; column.row_bytes().get()];
-            example::write(record, feature, column, &mut bytes).map_err(|problem| broken(path, at, problem))?;
-            Tensor::from_bytes(column, &bytes)
-        };
-        self.features.iter().map(tensor).collect()
     }
 }

@@ -1,0 +1,84 @@
+//! Operations on pictures that come one after the other are done where the pictures come from: only there are they held.
+
+use crate::dataset::{Dataset, Stage};
+use crate::ops::Op;
+use crate::schema::Extent;
+use crate::stream::Spec;
+use plimsoll_core::Bytes;
+use std::sync::Arc;
+
+impl Dataset {
+    /// [`map`](Dataset::map) of a stream.
+    pub(crate) fn map_stream(self, column: &str, ops: Vec<Arc<dyn Op>>) -> Dataset {
+        let (mut data, mut ops) = (self, ops.into_iter().peekable());
+        // Up to the one that makes them alike in size, and no further: what follows runs on rows like any others.
+        while data.is_of_pictures(column)
+            && let Some(op) = ops.peek()
+            && let Some(spec) = data.stream.as_ref().and_then(|spec| spec.with_picture_op(column, op))
+        {
+            data = Dataset { stages: data.stages, ..Dataset::flow(spec) };
+            ops.next();
+            if ops.peek().is_none() {
+                return data;
+            }
+        }
+        data.stage(Stage::Map { column: column.to_string(), ops: ops.collect() })
+    }
+
+    /// The same stream with the most that a picture may take said to where it comes from, if it has any.
+    pub(crate) fn max_item_of_stream(self, bytes: Bytes) -> Dataset {
+        match self.stream.as_ref().and_then(|spec| spec.with_max_item(bytes)) {
+            Some(spec) => Dataset { stages: self.stages, ..Dataset::flow(spec) },
+            None => self.stage(Stage::MaxItem(bytes)),
+        }
+    }
+
+    fn is_of_pictures(&self, column: &str) -> bool {
+        let Ok(schema) = self.output_schema() else { return false };
+        let found = schema.columns().iter().find(|of| of.name == column);
+        found.is_some_and(|of| matches!(of.extent, Extent::Files | Extent::Images))
+    }
+}
+
+impl Spec {
+    fn with_picture_op(&self, column: &str, op: &Arc<dyn Op>) -> Option<Spec> {
+        if let Spec::Pictures(pictures) = self {
+            return Some(Spec::Pictures(pictures.map(column, op)));
+        }
+        let has = |input: &Dataset| input.output_schema().is_ok_and(|schema| schema.index_of(column).is_some());
+        self.of_inputs(|input| if has(input) { input.clone().map(column, [Arc::clone(op)]) } else { input.clone() })
+    }
+
+    fn with_max_item(&self, bytes: Bytes) -> Option<Spec> {
+        match self {
+            Spec::Pictures(pictures) => Some(Spec::Pictures(pictures.with_max_item(bytes))),
+            _ if self.has_pictures() => self.of_inputs(|input| input.clone().max_item(bytes)),
+            _ => None,
+        }
+    }
+
+    fn has_pictures(&self) -> bool {
+        let inside = |input: &Dataset| input.stream.as_ref().is_some_and(|spec| spec.has_pictures());
+        matches!(self, Spec::Pictures(_)) || self.inputs().iter().any(inside)
+    }
+
+    /// The same stage on other data sets, where it hands on rows without looking at them.
+    fn of_inputs(&self, change: impl Fn(&Dataset) -> Dataset) -> Option<Spec> {
+        let all = |inputs: &[Dataset]| inputs.iter().map(&change).collect();
+        Some(match self {
+            Spec::Take { input, rows } => Spec::Take { input: change(input), rows: *rows },
+            Spec::Skip { input, rows } => Spec::Skip { input: change(input), rows: *rows },
+            Spec::Shard { input, count, index, begun } => Spec::Shard { input: change(input), count: *count, index: *index, begun: *begun },
+            Spec::Repeat { input, times } => Spec::Repeat { input: change(input), times: *times },
+            Spec::Shuffle { input, seed, bytes } => Spec::Shuffle { input: change(input), seed: *seed, bytes: *bytes },
+            Spec::Enumerate { input, column } => Spec::Enumerate { input: change(input), column: column.clone() },
+            Spec::Zip { inputs } => Spec::Zip { inputs: all(inputs) },
+            Spec::Concatenate { inputs } => Spec::Concatenate { inputs: all(inputs) },
+            Spec::Sample { inputs, weights, seed } => Spec::Sample { inputs: all(inputs), weights: weights.clone(), seed: *seed },
+            Spec::Interleave { inputs, cycle, block, parallel } => {
+                Spec::Interleave { inputs: all(inputs), cycle: *cycle, block: *block, parallel: *parallel }
+            }
+            _ => return None,
+        })
+    }
+}

@@ -1,0 +1,106 @@
+//! What comes where a row should, and whether rows follow it.
+//!
+//! Rows that could not be made travel down a stream in their place among the others, so a stage that leaves them out counts the same ones
+//! however rows are cut into blocks. A stage that was told of one can be asked for the next row.
+
+use crate::DataError;
+use crate::feed::message_of;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard};
+
+/// An error, and what it takes with it.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    pub error: Box<DataError>,
+    pub loss: Loss,
+    /// The row and whose it is, where the error itself names no place.
+    row: Option<(u64, &'static str)>,
+}
+
+/// What is lost. To stages that count rows, a row or a part is one row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// A row; the next follows.
+    Row,
+    /// Rows, nobody knows how many, such as the rest of a file; what is behind them follows.
+    Part,
+    /// All that would have followed.
+    Rest,
+}
+
+impl Fault {
+    pub fn row(error: DataError) -> Fault {
+        Fault { error: Box::new(error), loss: Loss::Row, row: None }
+    }
+
+    pub fn part(error: DataError) -> Fault {
+        Fault { loss: Loss::Part, ..Fault::row(error) }
+    }
+
+    /// The same, known by its number among the rows of `whose`.
+    pub fn numbered(self, row: u64, whose: &'static str) -> Fault {
+        Fault { row: Some((row, whose)), ..self }
+    }
+
+    /// Whether the stream can be asked for the next row.
+    pub fn goes_on(&self) -> bool {
+        self.loss != Loss::Rest
+    }
+}
+
+impl From<DataError> for Fault {
+    fn from(error: DataError) -> Fault {
+        Fault { loss: Loss::Rest, ..Fault::row(error) }
+    }
+}
+
+impl From<Fault> for DataError {
+    fn from(fault: Fault) -> DataError {
+        *fault.error
+    }
+}
+
+/// The error with its place.
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.row {
+            Some((row, whose)) => write!(f, "row {row} {whose}: {}", self.error),
+            None => write!(f, "{}", self.error),
+        }
+    }
+}
+
+/// Runs code that may panic: the fault of the row it was given.
+pub(crate) fn guarded<T>(code: impl FnOnce() -> T) -> Result<T, DataError> {
+    catch_unwind(AssertUnwindSafe(code)).map_err(|panic| DataError::Panic { message: message_of(panic) })
+}
+
+/// Faults of rows that come through a ring, by epoch and place: there the rows are only marked.
+#[derive(Default)]
+pub(crate) struct Notes {
+    faults: Mutex<BTreeMap<(u64, u64), Fault>>,
+}
+
+impl Notes {
+    /// Worker: a row could not be made. Workers are at most a ring ahead of what is taken, so this stays small.
+    pub fn note(&self, epoch: u64, place: u64, fault: Fault) {
+        self.lock().insert((epoch, place), fault);
+    }
+
+    /// What was wrong with a marked row.
+    pub fn take(&self, epoch: u64, place: u64) -> Fault {
+        let noted = self.lock().remove(&(epoch, place));
+        noted.unwrap_or_else(|| DataError::Stage("a row could not be made, and nobody said why".into()).into())
+    }
+
+    /// An epoch is begun. Workers may have begun it already.
+    pub fn begin(&self, epoch: u64) {
+        self.lock().retain(|&(noted, _), _| noted >= epoch);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(u64, u64), Fault>> {
+        self.faults.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}

@@ -1,0 +1,121 @@
+//! Rows that could not be made, left out: counted and named, up to a cap.
+
+use super::fault::Fault;
+use super::input::{Input, PerRow};
+use crate::DataError;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+/// What could not be read and was left out.
+pub(crate) struct Ignored {
+    cap: u64,
+    /// How many were left out of an epoch, and the first of them in order. Streams run ahead, so there are several.
+    epochs: Mutex<BTreeMap<u64, (u64, Vec<String>)>>,
+}
+
+/// The rows of an epoch that are remembered in words.
+const TOLD: usize = 100;
+
+/// The epochs that are remembered; of those that are over, the first row in words.
+const EPOCHS: usize = 256;
+
+/// So many failures in a row that all say the same are no bad rows: whoever makes them makes no headway.
+const ALIKE: u64 = 1000;
+
+impl Ignored {
+    pub fn new(cap: u64) -> Ignored {
+        Ignored { cap, epochs: Mutex::default() }
+    }
+
+    pub fn cap(&self) -> u64 {
+        self.cap
+    }
+
+    /// How many were left out of an epoch, or of the latest, and the first of them.
+    pub fn left_out(&self, epoch: Option<u64>) -> (u64, Vec<String>) {
+        let epochs = lock(&self.epochs);
+        let found = epoch.map_or_else(|| epochs.values().next_back(), |epoch| epochs.get(&epoch));
+        found.cloned().unwrap_or_default()
+    }
+
+    fn begin(&self, epoch: u64) {
+        let mut epochs = lock(&self.epochs);
+        epochs.values_mut().for_each(|(_, told)| told.truncate(1));
+        epochs.insert(epoch, (0, Vec::new()));
+        if epochs.len() > EPOCHS {
+            epochs.pop_first();
+        }
+    }
+
+    /// The `count`th of an epoch is left out. Set and not added, so that two that read the same epoch do not count it twice.
+    fn tell(&self, epoch: u64, count: u64, name: String) {
+        let mut epochs = lock(&self.epochs);
+        let (known, told) = epochs.entry(epoch).or_default();
+        *known = count;
+        if told.len() < TOLD && told.len() as u64 + 1 == count {
+            told.push(name);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// The rows that could be made.
+pub(super) struct Ignore {
+    input: Input,
+    ignored: Arc<Ignored>,
+    epoch: u64,
+    /// Left out of this epoch.
+    count: u64,
+    /// What the last failures said, and how many there were without a row between them.
+    alike: (String, u64),
+}
+
+impl Ignore {
+    pub fn new(input: Input, ignored: &Arc<Ignored>) -> Ignore {
+        Ignore { input, ignored: Arc::clone(ignored), epoch: 0, count: 0, alike: (String::new(), 0) }
+    }
+
+    fn leave_out(&mut self, fault: Fault) -> Result<(), Fault> {
+        let (said, name) = (fault.error.to_string(), fault.to_string());
+        self.count += 1;
+        let cap = self.ignored.cap;
+        if self.count > cap {
+            let problem = format!("more than {cap} rows of epoch {} could not be read; the last: {name}", self.epoch);
+            return Err(DataError::Stage(problem).into());
+        }
+        match &mut self.alike {
+            (last, times) if *last == said => *times += 1,
+            alike => *alike = (said, 1),
+        }
+        if self.alike.1 == ALIKE {
+            let problem = format!("{ALIKE} failures of epoch {} one after the other are the same, and no row comes: {name}", self.epoch);
+            return Err(DataError::Stage(problem).into());
+        }
+        self.ignored.tell(self.epoch, self.count, name);
+        Ok(())
+    }
+}
+
+impl PerRow for Ignore {
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+        (self.epoch, self.count, self.alike.1) = (epoch, 0, 0);
+        self.alike.0.clear();
+        self.ignored.begin(epoch);
+        self.input.begin(epoch)
+    }
+
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
+        loop {
+            match self.input.copy(out) {
+                Err(fault) if fault.goes_on() => self.leave_out(fault)?,
+                come => {
+                    self.alike.1 = 0;
+                    return come;
+                }
+            }
+        }
+    }
+}

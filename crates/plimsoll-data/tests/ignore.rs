@@ -1,0 +1,584 @@
+//! Streams whose rows cannot all be made: which are left out, how they are counted and named, and what comes after them.
+
+use collect::{column, complaint, ints, numbers};
+use made_files::{Value, example, gzip, npz, parquet, record};
+use plimsoll_core::{Bytes, DType, Ledger};
+use plimsoll_data::ops::{apply, finite};
+use plimsoll_data::source::{Feature, ParquetSpec};
+use plimsoll_data::{Column, DataError, Dataset, Feed, Options, PadTo, Parallelism, Schema, Shuffle, Tensor};
+use proptest::prelude::*;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+mod collect;
+mod made_files;
+
+fn one_number() -> Schema {
+    Schema::new(vec![Column::new("x", DType::I32, [])]).unwrap()
+}
+
+/// What can be wrong with a row of a generator.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Bad {
+    Error,
+    Panic,
+    Type,
+    Columns,
+}
+
+fn give(n: i32, bad: Option<Bad>) -> Result<Vec<Tensor>, DataError> {
+    match bad {
+        Some(Bad::Error) => Err(DataError::Stage("the comma is missing".into())),
+        Some(Bad::Panic) => panic!("out of bounds"),
+        Some(Bad::Type) => Ok(vec![Tensor::f32([], [0.5])?]),
+        Some(Bad::Columns) => Ok(vec![]),
+        None => Ok(vec![Tensor::i32([], [n])?]),
+    }
+}
+
+/// Rows 0, 1, 2 … of which some are bad.
+fn generator(rows: Vec<Option<Bad>>) -> Dataset {
+    Dataset::from_generator(one_number(), move |_| rows.clone().into_iter().enumerate().map(|(n, bad)| give(n as i32, bad)))
+}
+
+/// Panics that are meant are not shown; those of tests are.
+fn quiet() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let shown = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if std::thread::current().name() != Some("plimsoll-data") {
+                shown(panic);
+            }
+        }));
+    });
+}
+
+fn all(data: &Dataset) -> Vec<i32> {
+    numbers(&data.clone().batch(4), 0)
+}
+
+/// Each limit that matters, and none.
+fn limits(data: &Dataset) -> [Option<Bytes>; 3] {
+    let plan = data.plan(None).unwrap();
+    [Some(plan.minimum()), Some(Bytes((plan.minimum().0 + plan.total().0) / 2)), None]
+}
+
+#[test]
+fn rows_of_a_generator_are_left_out_by_themselves_and_named_by_their_number() {
+    let rows = [None, Some(Bad::Error), None, Some(Bad::Panic), Some(Bad::Type), None, Some(Bad::Columns)];
+    let data = generator(rows.to_vec()).ignore_errors(4);
+    assert_eq!(all(&data), [0, 2, 5]);
+    let (count, names) = data.ignored_in(0);
+    assert_eq!(count, 4);
+    insta::assert_snapshot!(names.join("\n"), @"
+    row 1 of the generator: the comma is missing
+    row 3 of the generator: reading data panicked: out of bounds; this is a bug in the source or operation at work, please report it
+    row 4 of the generator: column `x` is declared as x: i32[], and f32[] was given for it
+    row 6 of the generator: a generator gave 0 columns where 1 are declared (x: i32[])
+    ");
+    let strict = generator(rows.to_vec()).ignore_errors(2).batch(2);
+    insta::assert_snapshot!(complaint(column(&strict, 0, 3, None), Path::new("/")), @"more than 2 rows of epoch 3 could not be read; the last: row 4 of the generator: column `x` is declared as x: i32[], and f32[] was given for it");
+    // Without being told to leave them out, the first ends it.
+    assert_eq!(complaint(column(&generator(rows.to_vec()).batch(2), 0, 0, None), Path::new("/")), "the comma is missing");
+}
+
+#[test]
+fn a_failure_that_only_repeats_itself_is_stopped() {
+    let stuck = Dataset::from_generator(one_number(), |_| {
+        (0..3).map(|n| give(n, None)).chain(std::iter::repeat_with(|| give(0, Some(Bad::Error))))
+    });
+    let told = complaint(column(&stuck.ignore_errors(u64::MAX).batch(2), 0, 0, None), Path::new("/"));
+    insta::assert_snapshot!(told, @"1000 failures of epoch 0 one after the other are the same, and no row comes: row 1002 of the generator: the comma is missing");
+    // As many with rows between them, or in other words, are bad rows.
+    let often = |n: i32| if n % 2 == 0 { Some(Bad::Error) } else { None };
+    let data = Dataset::from_generator(one_number(), move |_| (0..2500).map(move |n| give(n, often(n)))).ignore_errors(u64::MAX);
+    assert_eq!((all(&data).len(), data.ignored().0), (1250, 1250));
+    let numbered = |n: i32| Err::<Vec<Tensor>, _>(DataError::Stage(format!("line {n} is empty")));
+    let data = Dataset::from_generator(one_number(), move |_| (0..1500).map(numbered)).ignore_errors(1500);
+    assert_eq!((all(&data).len(), data.ignored().0, data.ignored().1.len()), (0, 1500, 100));
+}
+
+/// One stage of a pipeline, and what it makes of places that hold a row or do not. A row that could not be made keeps its place.
+#[derive(Clone, Debug)]
+enum Step {
+    /// Panics at numbers that leave 3 by 7, keeps those that are not multiples of 4.
+    Filter,
+    /// Refuses numbers that leave 5 by 11, adds a thousand to others.
+    Map,
+    Take(usize),
+    Skip(usize),
+    Shard(usize, usize),
+    Window(usize, usize, usize),
+    FlatMap,
+    Zip,
+    Repeat,
+    /// As it is, through a thread of its own.
+    Ahead,
+}
+
+type Places = Vec<Option<i32>>;
+
+impl Step {
+    fn on(&self, data: Dataset) -> Dataset {
+        match *self {
+            Step::Filter => data.filter(|row| {
+                assert_ne!(row.int("x") % 7, 3, "three");
+                row.int("x") % 4 != 0
+            }),
+            Step::Map => {
+                let add = |_row, x: &[f32], out: &mut [f32]| match x[0] as i32 % 11 {
+                    5 => Err("five".to_string()),
+                    _ => {
+                        out[0] = x[0] + 1000.0;
+                        Ok(())
+                    }
+                };
+                let data = data.map("x", [plimsoll_data::ops::cast_f32(), apply("add", [], add)]);
+                let back = |row: &plimsoll_data::Row<'_>| {
+                    let n = row.numbers("x").next().unwrap() as i32;
+                    Dataset::from_tensor_slices([("x", Tensor::i32([1], [n])?)])
+                };
+                data.flat_map(one_number(), Bytes::mib(1), back)
+            }
+            Step::Take(rows) => data.take(rows as u64),
+            Step::Skip(rows) => data.skip(rows as u64),
+            Step::Shard(count, index) => data.shard(count as u64, index as u64),
+            Step::Window(size, shift, stride) => data.window(size, shift, stride).unbatch(),
+            Step::FlatMap => data.flat_map(one_number(), Bytes::mib(1), |row| match row.int("x") % 5 {
+                2 => Err(DataError::Stage("two".into())),
+                left => Dataset::range(0, left as i32, 1),
+            }),
+            Step::Zip => {
+                let schema = Schema::new(vec![Column::new("n", DType::I32, [])]).unwrap();
+                let bad = |n: i32| if n % 6 == 4 { Err(DataError::Stage("four".into())) } else { Ok(vec![Tensor::i32([], [n])?]) };
+                let beside = Dataset::from_generator(schema, move |_| (0..1000).map(bad));
+                Dataset::zip([data, beside]).flat_map(one_number(), Bytes::mib(1), |row| {
+                    Dataset::from_tensor_slices([("x", Tensor::i32([1], [row.int("x") as i32 * 2 + row.int("n") as i32])?)])
+                })
+            }
+            Step::Repeat => data.repeat(2),
+            Step::Ahead => Dataset::interleave_parallel([data], 1, 3),
+        }
+    }
+
+    fn oracle(&self, places: Places) -> Places {
+        let bad = |place: Option<i32>, is_bad: fn(i32) -> bool| place.filter(|n| !is_bad(*n));
+        match *self {
+            Step::Filter => {
+                places.into_iter().map(|place| bad(place, |n| n % 7 == 3)).filter(|place| place.is_none_or(|n| n % 4 != 0)).collect()
+            }
+            Step::Map => places.into_iter().map(|place| bad(place, |n| n % 11 == 5).map(|n| n + 1000)).collect(),
+            Step::Take(rows) => places.into_iter().take(rows).collect(),
+            Step::Skip(rows) => places.into_iter().skip(rows).collect(),
+            Step::Shard(count, index) => places.into_iter().skip(index).step_by(count).collect(),
+            Step::Window(size, shift, stride) => {
+                let span = (size - 1) * stride + 1;
+                let mut out = Vec::new();
+                // Each that is missing is told once, when it is come to; and no window reaches over it.
+                let (mut told, mut from) = (0, 0);
+                while from + span <= places.len() {
+                    out.extend(places[told..from + span].iter().filter(|place| place.is_none()));
+                    told = told.max(from + span);
+                    let window = &places[from..from + span];
+                    if window.iter().all(Option::is_some) {
+                        out.extend(window.iter().step_by(stride));
+                    }
+                    from += shift;
+                }
+                out.extend(places[told.min(places.len())..].iter().filter(|place| place.is_none()));
+                out
+            }
+            Step::FlatMap => places
+                .into_iter()
+                .flat_map(|place| match bad(place, |n| n % 5 == 2) {
+                    None => vec![None],
+                    Some(n) => (0..n % 5).map(Some).collect(),
+                })
+                .collect(),
+            Step::Zip => places.into_iter().zip(0..1000).map(|(place, n)| place.filter(|_| n % 6 != 4).map(|x| x * 2 + n)).collect(),
+            Step::Repeat => [places.clone(), places].concat(),
+            Step::Ahead => places,
+        }
+    }
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        Just(Step::Filter),
+        Just(Step::Map),
+        (0usize..60).prop_map(Step::Take),
+        (0usize..20).prop_map(Step::Skip),
+        (1usize..4).prop_flat_map(|count| (Just(count), 0..count)).prop_map(|(count, index)| Step::Shard(count, index)),
+        (1usize..4, 1usize..5, 1usize..3).prop_map(|(size, shift, stride)| Step::Window(size, shift, stride)),
+        Just(Step::FlatMap),
+        Just(Step::Zip),
+        Just(Step::Repeat),
+        Just(Step::Ahead),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever the stages between the bad rows and where they are left out, the rest comes, in order, under any limit.
+    #[test]
+    fn the_rows_that_are_left_are_those_of_a_plain_list(
+        bad in prop::collection::vec(prop::option::weighted(0.2, prop_oneof![Just(Bad::Error), Just(Bad::Panic), Just(Bad::Type)]), 0..60),
+        steps in prop::collection::vec(step(), 0..4),
+        numbered: bool,
+    ) {
+        quiet();
+        let places: Places = bad.iter().zip(0..).map(|(bad, n)| if bad.is_none() { Some(n) } else { None }).collect();
+        let source = match numbered {
+            false => generator(bad),
+            // Rows that have numbers, and stages on them that have none.
+            true => Dataset::from_fn(one_number(), bad.len() as u64, move |n, row| match bad[n as usize] {
+                Some(Bad::Panic) => panic!("rotten"),
+                Some(_) => Err(DataError::Stage("broken".into())),
+                None => row.i32(0, &[n as i32]),
+            }).filter(|_| true),
+        };
+        let data = steps.iter().fold(source, |data, step| step.on(data)).ignore_errors(100_000);
+        let expected = steps.iter().fold(places, |places, step| step.oracle(places));
+        let rows: Vec<i32> = expected.iter().flatten().copied().collect();
+        let missing = (expected.len() - rows.len()) as u64;
+        let batched = data.clone().batch(4);
+        for limit in limits(&batched) {
+            let came: Vec<i32> = column(&batched, 0, 1, limit).unwrap().iter().map(|row| i32::from_ne_bytes(row[..].try_into().unwrap())).collect();
+            prop_assert_eq!(&came, &rows, "{:?} {:?}", &steps, limit);
+            prop_assert_eq!(data.ignored_in(1).0, missing, "{:?} {:?}", &steps, limit);
+        }
+    }
+
+    /// A buffer draws from the same rows in the same order, whatever is missing between them.
+    #[test]
+    fn shuffles_and_samples_have_every_row_that_is_left(bad in prop::collection::vec(prop::bool::weighted(0.2), 1..80), seed: u64) {
+        quiet();
+        let good: Vec<i32> = bad.iter().zip(0..).filter(|(bad, _)| !**bad).map(|(_, n)| n).collect();
+        let missing = (bad.len() - good.len()) as u64;
+        let rows = generator(bad.iter().map(|bad| bad.then_some(Bad::Error)).collect());
+        let shuffled = rows.clone().shuffle_buffer(Shuffle::seed(seed), Bytes(40)).ignore_errors(100);
+        let after = rows.clone().ignore_errors(100).shuffle_buffer(Shuffle::seed(seed), Bytes(40));
+        prop_assert_eq!(all(&shuffled), all(&after));
+        let sampled = Dataset::sample_from([(rows.clone(), 1.0), (rows.clone(), 2.0)], seed).ignore_errors(200);
+        let bucketed = rows.clone().bucket_by_length("x", [20, 40], 3).ignore_errors(100);
+        let interleaved = Dataset::interleave([rows.clone(), rows], 2, 2).ignore_errors(200);
+        for (data, times) in [(shuffled, 1), (sampled, 2), (bucketed, 1), (interleaved, 2)] {
+            let mut came = all(&data);
+            came.sort_unstable();
+            prop_assert_eq!(came, good.iter().flat_map(|n| vec![*n; times]).collect::<Vec<_>>());
+            prop_assert_eq!(data.ignored_in(0).0, missing * times as u64);
+        }
+    }
+}
+
+/// A folder of files.
+struct Files(tempfile::TempDir);
+
+impl Files {
+    fn new() -> Files {
+        Files(tempfile::tempdir().unwrap())
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.0.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    fn told(&self, names: &[String]) -> String {
+        names.join("\n").replace(&format!("{}/", self.0.path().display()), "")
+    }
+}
+
+fn numbered(n: i64) -> Vec<u8> {
+    record(&example(&[("n", Value::Ints(&[n]))]))
+}
+
+fn records(path: impl AsRef<Path>) -> Dataset {
+    Dataset::tfrecord(path, &[("x", Feature::i32("n", []))]).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    /// A record with a wrong checksum or a wrong value is left out by itself, whatever the limit, also where files are read by threads.
+    #[test]
+    fn bad_records_of_packed_files_are_left_out_by_themselves(kinds in prop::collection::vec(prop::collection::vec(0u8..10, 0..30), 1..4)) {
+        let files = Files::new();
+        let (mut expected, mut paths, mut missing) = (Vec::new(), Vec::new(), 0);
+        for (file, kinds) in kinds.iter().enumerate() {
+            let mut bytes = Vec::new();
+            for (at, kind) in kinds.iter().enumerate() {
+                let n = (file * 100 + at) as i64;
+                let mut framed = match kind {
+                    1 => record(&example(&[("m", Value::Ints(&[n]))])),
+                    2 => record(&example(&[("n", Value::Bytes(b"seven"))])),
+                    3 => record(&example(&[("n", Value::Ints(&[1 << 40]))])),
+                    // Longer than what is held.
+                    4 if at == 3 => record(&vec![0; (4 << 20) + 1]),
+                    _ => numbered(n),
+                };
+                if *kind == 0 {
+                    let middle = framed.len() / 2 + 4;
+                    framed[middle] ^= 1;
+                }
+                let is_good = *kind > 4 || (*kind == 4 && at != 3);
+                missing += u64::from(!is_good);
+                expected.extend(is_good.then_some(n as i32));
+                bytes.extend(framed);
+            }
+            paths.push(files.write(&format!("{file}.tfrecord.gz"), &gzip(&bytes)));
+        }
+        let data = records(files.0.path().join("*.tfrecord.gz")).ignore_errors(1000);
+        let batched = data.clone().batch(7);
+        for limit in limits(&batched) {
+            let came = column(&batched, 0, 2, limit).unwrap();
+            prop_assert_eq!(came.concat(), expected.iter().flat_map(|n| n.to_ne_bytes()).collect::<Vec<u8>>());
+            prop_assert_eq!(data.ignored_in(2).0, missing);
+        }
+        // The same rows in the order of an interleave, with a thread for each file and without.
+        let parts = || paths.iter().map(records);
+        let threads = Dataset::interleave_parallel(parts(), 2, 2).ignore_errors(1000);
+        let alone = Dataset::interleave(parts(), 2, 2).ignore_errors(1000);
+        prop_assert_eq!(all(&threads), all(&alone));
+        prop_assert_eq!((threads.ignored(), threads.ignored().0), (alone.ignored(), missing));
+    }
+
+    /// Values that are missing or do not fit are rows by themselves; a page that cannot be unpacked takes the rest of its group.
+    #[test]
+    fn bad_rows_and_broken_groups_of_parquet_are_left_out(
+        kinds in prop::collection::vec(prop::collection::vec(0u8..8, 1..25), 1..5),
+        broken in prop::option::of((0usize..5, 0usize..20)),
+    ) {
+        let files = Files::new();
+        let row = |group: usize, at: usize, kind: u8| match kind {
+            0 => (None, (group * 100 + at) as i64),
+            1 => (Some(at as f64), 1 << 40),
+            2 => (None, 1 << 40),
+            _ => (Some(at as f64 + 0.5), (group * 100 + at) as i64),
+        };
+        let groups: Vec<Vec<_>> = kinds.iter().enumerate()
+            .map(|(group, kinds)| kinds.iter().enumerate().map(|(at, kind)| row(group, at, *kind)).collect()).collect();
+        let (mut bytes, places) = parquet(&groups, 4);
+        // Past the head of the gzip.
+        let damaged = broken.map(|(group, page)| (group % groups.len(), page % places[group % groups.len()].len()));
+        if let Some((group, page)) = damaged {
+            let at = places[group][page];
+            bytes[at + 10..at + 18].fill(0xA5);
+        }
+        let (mut expected, mut missing) = (Vec::new(), 0);
+        for (group, kinds) in kinds.iter().enumerate() {
+            let pages = kinds.len().div_ceil(4);
+            // Pages of either column are read when their first row is come to.
+            let until = damaged.filter(|(of, _)| *of == group).map_or(kinds.len(), |(_, page)| page % pages * 4);
+            missing += u64::from(until < kinds.len());
+            for (at, kind) in kinds[..until].iter().enumerate() {
+                missing += u64::from(*kind < 3);
+                expected.extend((*kind >= 3).then_some((group * 100 + at) as i32));
+            }
+        }
+        let path = files.write("t.parquet", &bytes);
+        let spec = ParquetSpec::new().features(["x"]).targets(["y"]);
+        let data = Dataset::parquet(&path, &spec).unwrap();
+        let alone = data.clone().ignore_errors(1000);
+        let batched = alone.clone().batch(5);
+        for limit in limits(&batched) {
+            prop_assert_eq!(column(&batched, 1, 0, limit).unwrap().concat(), expected.iter().flat_map(|n| n.to_ne_bytes()).collect::<Vec<u8>>());
+            prop_assert_eq!(alone.ignored_in(0).0, missing);
+        }
+        let threads = Dataset::interleave_parallel([data], 1, 1).ignore_errors(1000);
+        prop_assert_eq!(numbers(&threads.clone().batch(5), 1), expected);
+        prop_assert_eq!(threads.ignored(), alone.ignored());
+    }
+
+    /// A number that does not fit is a row of a packed array by itself; what is behind damage is lost at once.
+    #[test]
+    fn bad_rows_of_packed_arrays_are_left_out(kinds in prop::collection::vec(0u8..6, 1..40), cut in prop::option::of(0usize..1000)) {
+        let files = Files::new();
+        let x: Vec<u8> = (0..kinds.len() as i64).flat_map(i64::to_le_bytes).collect();
+        let y: Vec<u8> = kinds.iter().zip(0i64..).flat_map(|(kind, n)| (if *kind == 0 { 1 << 40 } else { n * 2 }).to_le_bytes()).collect();
+        let rows = [kinds.len()];
+        let whole = npz(&[("x", "<i8", &rows, x.clone()), ("y", "<i8", &rows, y.clone())], |_| {});
+        let good: Vec<i32> = kinds.iter().zip(0..).filter(|(kind, _)| **kind > 0).map(|(_, n)| n).collect();
+        let open = |bytes: &[u8]| Dataset::npz(files.write("a.npz", bytes), &[("x", "x"), ("y", "y")]);
+        let data = open(&whole).unwrap().ignore_errors(100);
+        prop_assert_eq!(all(&data), good.clone());
+        prop_assert_eq!(data.ignored().0, (kinds.len() - good.len()) as u64);
+        // Cut off somewhere: a beginning of the same rows, and one more that is counted, or refused at once.
+        if let Some(cut) = cut {
+            let damaged = npz(&[("x", "<i8", &rows, x), ("y", "<i8", &rows, y)], |packed| packed.truncate(packed.len() - 1 - cut % (packed.len() / 2)));
+            if let Ok(data) = open(&damaged) {
+                let data = data.ignore_errors(100);
+                let came = all(&data);
+                prop_assert_eq!(&came[..], &good[..came.len()]);
+                let (count, names) = data.ignored();
+                let before = kinds[..].iter().zip(0..).filter(|(kind, n)| **kind == 0 && came.last().is_some_and(|last| n < last)).count() as u64;
+                prop_assert!(count >= before && count as usize <= 1 + kinds.len() - good.len());
+                prop_assert!(came.len() == good.len() || names.last().unwrap().contains("cannot be unpacked"), "{:?}", names);
+            }
+        }
+    }
+}
+
+#[test]
+fn damage_in_the_middle_of_files_counts_once_and_the_next_file_follows() {
+    let files = Files::new();
+    let rows = |range: std::ops::Range<i64>| range.flat_map(numbered).collect::<Vec<u8>>();
+    let broken_length = {
+        let mut bytes = rows(20..24);
+        let second = numbered(20).len();
+        bytes[second + 1] ^= 1;
+        bytes
+    };
+    let mut torn = gzip(&rows(10..18));
+    let middle = torn.len() / 2;
+    torn[middle..middle + 8].fill(0xFF);
+    let cut = gzip(&rows(30..38));
+    let cut = &cut[..cut.len() - 12];
+    for (name, bytes) in [
+        ("0", &gzip(&rows(0..3))[..]),
+        ("1", &torn),
+        ("2", &gzip(&broken_length)),
+        ("3", cut),
+        ("4", b"text"),
+        ("5", b""),
+        ("6", &gzip(&rows(60..62))),
+    ] {
+        files.write(&format!("{name}.tfrecord.gz"), bytes);
+    }
+    let data = records(files.0.path().join("*.gz")).ignore_errors(6);
+    let came = all(&data);
+    assert_eq!((&came[..3], came[came.len() - 2..].to_vec()), (&[0, 1, 2][..], vec![60, 61]));
+    assert!(came.contains(&20) && !came.contains(&21), "{came:?}");
+    assert!(came.is_sorted() && came.iter().any(|n| (30..38).contains(n)), "{came:?}");
+    let (count, names) = data.ignored();
+    assert_eq!(count, 5, "{names:?}");
+    assert!(files.told(&names[..1]).starts_with("1.tfrecord.gz, the record at byte "), "{names:?}");
+    let at = numbered(20).len();
+    assert!(names[1].contains(&format!("2.tfrecord.gz, the record at byte {at}: its length does not match its checksum")), "{names:?}");
+    assert!(names[2].contains("3.tfrecord.gz") && names[2].contains("the file ends inside it"), "{names:?}");
+    assert!(names[3].contains("4.tfrecord.gz, the record at byte 0: "), "{names:?}");
+    // A file that went away counts once, too.
+    fs::remove_file(files.0.path().join("0.tfrecord.gz")).unwrap();
+    let again = data.clone().batch(4);
+    assert_eq!(column(&again, 0, 1, None).unwrap().len(), came.len() - 3);
+    assert_eq!(data.ignored_in(1).0, 6);
+    assert!(data.ignored_in(1).1[0].starts_with("cannot open"));
+    // Side by side, nobody could say which rows belong together.
+    let beside = Dataset::from_tensor_slices([("y", Tensor::i32([100], vec![7; 100]).unwrap())]).unwrap();
+    let zipped = Dataset::zip([records(files.0.path().join("[1-6].*.gz")), beside]);
+    let told = complaint(column(&zipped.ignore_errors(9).batch(2), 0, 0, None), files.0.path());
+    assert!(told.contains("so zip cannot tell which stand beside each other after it"), "{told}");
+}
+
+#[test]
+fn a_bad_number_is_left_out_of_what_is_mapped_behind_a_stream() {
+    let files = Files::new();
+    let y = |n: i64| if n % 4 == 1 { f64::NAN } else { n as f64 };
+    let rows: Vec<Vec<_>> = vec![(0..30).map(|n| (Some(y(n)), n)).collect()];
+    let path = files.write("t.parquet", &parquet(&rows, 7).0);
+    let data = Dataset::parquet(&path, &ParquetSpec::new().features(["y"]).targets(["x"])).unwrap();
+    let data = data.map("y", [finite()]).ignore_errors(8);
+    assert_eq!(ints(&data.clone().batch(4), 0).len(), 22);
+    assert_eq!(data.ignored().1[1], "row 5 of a stream: column `y` holds NaN in row 5; correct the row or leave it out");
+}
+
+/// All batches with what was left out when the epoch was over.
+fn epoch_of(feed: &mut Feed) -> Vec<Vec<u8>> {
+    let mut batches = Vec::new();
+    while let Some(batch) = feed.next().unwrap() {
+        batches.push(batch.column(0).to_vec());
+    }
+    batches
+}
+
+#[test]
+fn a_resumed_epoch_leaves_out_the_same_rows_and_counts_each_once() {
+    let bad = |n: i32| if n % 9 == 4 { Some(Bad::Error) } else { None };
+    let make = move || {
+        let rows = generator((0..300).map(bad).collect());
+        let ranged = Dataset::from_fn(one_number(), 200, |n, row| match n % 10 {
+            3 => Err(DataError::Stage(format!("row {n} is broken"))),
+            _ => row.i32(0, &[1000 + n as i32]),
+        });
+        let ranged = ranged.shuffle(Shuffle::seed(4)).parallelism(Parallelism::Threads(2));
+        let mixed = Dataset::interleave_parallel([rows, ranged.filter(|_| true)], 2, 3);
+        mixed.shuffle_buffer(Shuffle::seed(1), Bytes(80)).ignore_errors(60).batch(16)
+    };
+    let (data, ledger) = (make(), Ledger::new("host", None));
+    let plan = data.plan(None).unwrap();
+    let mut feed = Feed::start(&data, &plan, &ledger, Options { epochs: Some(2), ..Options::default() }).unwrap();
+    let (mut states, mut batches) = (Vec::new(), Vec::new());
+    loop {
+        states.push(feed.state());
+        match feed.next().unwrap() {
+            Some(batch) => batches.push(batch.column(0).to_vec()),
+            None => break,
+        }
+    }
+    drop(feed);
+    let left_out = data.ignored_in(0);
+    assert_eq!(left_out.0, 33 + 20);
+    for at in [0, 1, 5, 17, batches.len()] {
+        // Another process, and one that goes on with the same data set.
+        for resumed in [make(), data.clone()] {
+            let options = Options { epochs: Some(1), ..Options::resume(&states[at], &resumed).unwrap() };
+            let mut feed = Feed::start(&resumed, &resumed.plan(None).unwrap(), &ledger, options).unwrap();
+            assert!(epoch_of(&mut feed) == batches[at..], "resumed at {at}");
+            assert_eq!(resumed.ignored_in(0).0, left_out.0, "resumed at {at}");
+        }
+    }
+}
+
+#[test]
+fn the_cap_is_reached_at_the_same_row_however_rows_come() {
+    let rows = || generator((0..200).map(|n| (n % 10 == 7).then_some(Bad::Error)).collect());
+    let ranged = |threads| {
+        let make = |n: u64, row: &mut plimsoll_data::source::RowMut<'_, '_, '_>| match n % 10 {
+            7 => Err(DataError::Stage("the comma is missing".into())),
+            _ => row.i32(0, &[n as i32]),
+        };
+        Dataset::from_fn(one_number(), 200, make).parallelism(Parallelism::Threads(threads)).filter(|_| true)
+    };
+    for data in [rows(), Dataset::interleave_parallel([rows()], 1, 1), ranged(1), ranged(3)] {
+        for limit in limits(&data.clone().ignore_errors(20).batch(1)) {
+            let data = data.clone().ignore_errors(11).batch(1);
+            let plan = data.plan(limit).unwrap();
+            let mut feed = Feed::start(&data, &plan, &Ledger::new("host", None), Options::default()).unwrap();
+            let (mut seen, told) = (
+                0,
+                loop {
+                    match feed.next() {
+                        Ok(_) => {}
+                        Err(error) => break error.to_string(),
+                    }
+                },
+            );
+            seen += data.ignored().0;
+            assert!(
+                told.starts_with("more than 11 rows of epoch 0 could not be read; the last: ") && told.ends_with("the comma is missing"),
+                "{told}"
+            );
+            assert_eq!(seen, 11);
+        }
+    }
+}
+
+#[test]
+fn rows_that_are_repeated_are_counted_each_time() {
+    let data = generator(vec![None, Some(Bad::Error), None]).ignore_errors(1).repeat(3);
+    assert_eq!(all(&data), [0, 2, 0, 2, 0, 2]);
+    assert_eq!((data.ignored_in(0).0, data.ignored_in(1).0), (3, 0));
+}
+
+#[test]
+fn rows_of_differing_length_are_left_out_too() {
+    let schema = Schema::new(vec![Column::up_to("x", DType::I32, [3])]).unwrap();
+    let rows = [1usize, 4, 2, 9, 3];
+    let data =
+        Dataset::from_generator(schema, move |_| rows.into_iter().map(|n| Ok(vec![Tensor::i32([n], vec![n as i32; n])?]))).ignore_errors(5);
+    assert_eq!(ints(&data.clone().padded_batch(3, PadTo::Longest, 0.0), 0), [vec![1, 0, 0], vec![2, 2, 0], vec![3, 3, 3]]);
+    assert_eq!(data.ignored().0, 2);
+}
