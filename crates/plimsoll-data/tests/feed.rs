@@ -272,30 +272,63 @@ fn a_plan_of_another_data_set_is_refused() {
 /// Each number of shards in turn takes some batches of what is left; then the next takes over.
 #[test]
 fn another_number_of_shards_goes_on_with_the_rows_that_are_left() {
-    let data = |shards: u64, shard: u64| count(1000, None).shuffle(Shuffle::seed(3)).shard(shards, shard).batch(8);
-    for turns in [[(4u64, 3usize), (2, 5), (3, usize::MAX)], [(1, 9), (5, 2), (5, usize::MAX)], [(2, 62), (7, 1), (1, usize::MAX)]] {
-        let (mut seen, mut state) = (Vec::new(), None::<FeedState>);
-        for (shards, batches) in turns {
-            let mut next = None;
-            for shard in 0..shards {
-                let data = data(shards, shard);
-                let options = state.as_ref().map_or(Options::default(), |state| Options::resume(state, &data).unwrap());
-                let mut feed = start(&data, None, options);
-                for _ in 0..batches {
-                    let Some(batch) = feed.next().unwrap() else { break };
-                    assert_eq!(batch.epoch, 0);
-                    seen.extend(ints(batch.column(0)));
+    let check = |name: &str, data: &dyn Fn() -> Dataset, rows: u64| {
+        let data = |shards: u64, shard: u64| data().shard(shards, shard).batch(8);
+        for turns in [[(4u64, 3usize), (2, 5), (3, usize::MAX)], [(1, 9), (5, 2), (5, usize::MAX)], [(2, 62), (7, 1), (1, usize::MAX)]] {
+            let (mut seen, mut state) = (Vec::new(), None::<FeedState>);
+            for (shards, batches) in turns {
+                let mut next = None;
+                for shard in 0..shards {
+                    let data = data(shards, shard);
+                    let options = state.as_ref().map_or(Options::default(), |state| Options::resume(state, &data).unwrap());
+                    let mut feed = start(&data, None, options);
+                    for _ in 0..batches {
+                        let Some(batch) = feed.next().unwrap() else { break };
+                        assert_eq!(batch.epoch, 0);
+                        seen.extend(ints(batch.column(0)));
+                    }
+                    if batches == usize::MAX {
+                        let whole = epoch(&mut feed).concat().len() as u64;
+                        assert_eq!(whole, (rows - shard).div_ceil(shards), "the epoch after it is whole again, {name}");
+                    }
+                    next = Some(feed.state());
+                    assert_eq!(next.as_ref().unwrap().shards, shards);
                 }
-                if batches == usize::MAX {
-                    let whole = epoch(&mut feed).concat().len() as u64;
-                    assert_eq!(whole, (1000 - shard).div_ceil(shards), "the epoch after it is whole again");
-                }
-                next = Some(feed.state());
-                assert_eq!(next.as_ref().unwrap().shards, shards);
+                state = next.map(|state| serde_json::from_str(&serde_json::to_string(&state).unwrap()).unwrap());
             }
-            state = next;
+            seen.sort_unstable();
+            let mut all = epoch(&mut start(&data(1, 0), None, Options::default())).concat();
+            all.sort_unstable();
+            assert_eq!(seen, all, "every row once, {turns:?}, {name}");
+            assert_eq!(all.len() as u64, rows);
         }
-        seen.sort_unstable();
-        assert_eq!(seen, (0..1000).collect::<Vec<_>>(), "every row once, {turns:?}");
-    }
+    };
+    check("by number", &|| count(1000, None).shuffle(Shuffle::seed(3)), 1000);
+    // The same of rows that come one after the other.
+    check("filtered", &|| count(1200, None).filter(|row| row.int("row") % 6 != 5), 1000);
+    check("a buffer", &|| count(1000, None).filter(|_| true).shuffle_buffer(Shuffle::seed(1), Bytes(400)), 1000);
+    let parts = || (0..5).map(|part| count(1000, None).skip(part * 200).take(200).shuffle(Shuffle::seed(part)));
+    check("in turns", &move || Dataset::interleave(parts(), 2, 3), 1000);
+    let sampled = || Dataset::sample_from([(count(600, None), 1.0), (count(1000, None).skip(600).filter(|_| true), 2.0)], 9);
+    check("by lot, some missing", &move || sampled().shuffle_buffer(Shuffle::seed(2), Bytes(64)).ignore_errors(0), 1000);
+    let holes = || count(1010, Some((77, Broken::Fails))).skip(9).filter(|_| true).ignore_errors(1);
+    check("all but one that cannot be read", &holes, 1000);
+}
+
+/// A position of shards that were not the last stage says nothing about others.
+#[test]
+fn a_stream_that_is_not_sharded_last_is_resumed_by_the_same_shards_only() {
+    let data = |count_of, index| count(100, None).filter(|_| true).shard(count_of, index).window(1, 1, 1).unbatch().batch(4);
+    let mut feed = start(&data(2, 1), None, Options::default());
+    feed.next().unwrap();
+    let state = feed.state();
+    assert_eq!(Options::resume(&state, &data(2, 1)).unwrap().first_batch, 1);
+    insta::assert_snapshot!(Options::resume(&state, &data(4, 1)).unwrap_err(), @"the saved position was taken with the row order counted rows → filter → shard(2, 1) → window(1, 1, 1) → unbatch, but this data set has counted rows → filter → shard(4, 1) → window(1, 1, 1) → unbatch; resume with the data set the position was saved from");
+    // Nor can another stream be sharded with it.
+    let sharded = |seed, count_of| {
+        let rows = count(100, None).filter(|_| true).shuffle_buffer(Shuffle::seed(seed), Bytes(40));
+        rows.shard(count_of, 0).batch(4)
+    };
+    let state = start(&sharded(1, 2), None, Options::default()).state();
+    insta::assert_snapshot!(Options::resume(&state, &sharded(2, 3)).unwrap_err(), @"the saved position was taken with the row order counted rows → filter → shuffle(seed 1, 40 B), but this data set has counted rows → filter → shuffle(seed 2, 40 B); resume with the data set the position was saved from");
 }

@@ -4,8 +4,11 @@
 mod entries;
 
 use entries::{ENTRIES, enter};
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -81,6 +84,16 @@ fn seeds(name: &str, folder: &Path) -> Vec<Vec<u8>> {
         "tfrecord" => vec![reference("examples.tfrecord")],
         "packed" => vec![reference("examples.tfrecord.gz")],
         "pictures" => vec![reference("pictures.tfrecord")],
+        "packed_pictures" => {
+            // Stored as it is, so that damage reaches the records; and packed.
+            [Compression::none(), Compression::fast()]
+                .map(|level| {
+                    let mut packed = GzEncoder::new(Vec::new(), level);
+                    packed.write_all(&reference("pictures.tfrecord")).unwrap();
+                    packed.finish().unwrap()
+                })
+                .to_vec()
+        }
         "webdataset" => vec![reference("shard.tar")],
         _ => {
             let entry = ENTRIES.into_iter().find(|entry| entry.0 == "cache").unwrap();

@@ -72,6 +72,22 @@ fn a_row_longer_than_declared_and_a_batch_without_padding_are_refused() {
     insta::assert_snapshot!(complaint(pairs(&[1], 2).map("y", [fill(0.0)]).batch(2)), @"fill(0) cannot be applied to column `y`: its rows are all of one length; leave it out");
 }
 
+#[test]
+fn batches_have_rows_of_like_length() {
+    let lengths: &'static [usize] = &[1, 7, 2, 9, 0, 3, 8, 2, 7, 1, 9, 5, 4];
+    let data = pairs(lengths, 9).bucket_by_length("x", [3, 6], 3).padded_batch(3, PadTo::Longest, -1.0);
+    let free = batches(&data, None).unwrap();
+    // What is full first comes first; what is left at the end, the shortest first, fills batches across boundaries.
+    let shapes: Vec<&[usize]> = free.iter().map(|(shape, _)| &shape[..]).collect();
+    assert_eq!(shapes, [&[3, 2, 2][..], &[3, 9, 2], &[3, 5, 2], &[3, 7, 2], &[1, 9, 2]]);
+    assert_eq!(batches(&data, Some(data.plan(None).unwrap().minimum())).unwrap(), free);
+    // A plain oracle: each row's length is beside it.
+    let by_number = pairs(lengths, 9).bucket_by_length("y", [3, 6], 3).padded_batch(3, PadTo::Longest, -1.0);
+    assert_eq!(batches(&by_number, None).unwrap(), free);
+    let complaint = batches(&Dataset::range(0, 9, 1).unwrap().window(2, 1, 1).bucket_by_length("x", [3], 3).batch(3), None);
+    insta::assert_snapshot!(complaint.unwrap_err(), @"bucket_by_length(x, [3], 3) needs a column whose rows differ in length, or one with one whole number a row");
+}
+
 /// Rows whose first is only made once others were.
 fn held_up(held: Arc<(Mutex<bool>, Condvar)>) -> Dataset {
     let schema = Schema::new(vec![Column::new("x", DType::I32, [])]).unwrap();

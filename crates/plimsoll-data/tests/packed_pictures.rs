@@ -1,0 +1,225 @@
+//! Pictures inside packed records: the same rows as from unpacked ones, wherever what makes them alike is written, in planned bytes.
+
+use collect::{column, complaint, floats, numbers};
+use jpeg_encoder::{ColorType, Encoder};
+use made_files::{Value, example, gzip, record};
+use pictures::{picture, png};
+use plimsoll_core::{Bytes, Ledger};
+use plimsoll_data::ops::{
+    Decode, Method, Part, center_crop, crop_or_pad, decode, flip_left_right, random_crop, random_resized_crop, resize, scale,
+};
+use plimsoll_data::source::Feature;
+use plimsoll_data::{Dataset, Feed, Options, Shuffle};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+mod collect;
+mod made_files;
+mod pictures;
+
+fn jpeg(width: usize, height: usize, number: u8) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let pixels = picture(width, height, number);
+    Encoder::new(&mut bytes, 85).encode(&pixels, width as u16, height as u16, ColorType::Rgb).unwrap();
+    bytes
+}
+
+fn framed(n: usize) -> Vec<u8> {
+    let (width, height) = (20 + n * 3 % 17, 18 + n * 5 % 23);
+    let encoded = match n % 2 {
+        0 => png(&picture(width, height, n as u8), width, height, png::ColorType::Rgb),
+        _ => jpeg(width, height, n as u8),
+    };
+    record(&example(&[("label", Value::Ints(&[n as i64])), ("image", Value::Bytes(&encoded)), ("name", Value::Bytes(b"picture"))]))
+}
+
+/// Two files, unpacked and packed.
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (file, rows) in [(0, 0..9), (1, 9..14)] {
+        let bytes: Vec<u8> = rows.flat_map(framed).collect();
+        fs::write(folder.path().join(format!("{file}.tfrecord")), &bytes).unwrap();
+        fs::write(folder.path().join(format!("{file}.tfrecord.gz")), gzip(&bytes)).unwrap();
+    }
+    folder
+}
+
+fn open(pattern: impl AsRef<Path>) -> Dataset {
+    Dataset::tfrecord(pattern, &[("y", Feature::i32("label", [])), ("x", Feature::picture("image"))]).unwrap()
+}
+
+type Ops = Vec<Arc<dyn plimsoll_data::ops::Op>>;
+
+#[test]
+fn packed_pictures_are_the_same_rows_as_unpacked_ones_bit_for_bit() {
+    let folder = folder();
+    let ways: [fn() -> Ops; 5] = [
+        || vec![decode(), resize(8, 8, Method::Bilinear), scale(1.0 / 255.0)],
+        || vec![Decode::new().upright().op(), flip_left_right(3), resize(9, 7, Method::Area)],
+        || vec![decode(), random_crop(12, 11, 4)],
+        || vec![Decode::new().grey().op(), random_resized_crop(6, 5, Part { seed: 9, ..Part::default() })],
+        || vec![decode(), center_crop(10, 10)],
+    ];
+    for ops in ways {
+        let read = |name: &str, epoch, limit: Option<Bytes>| {
+            let data = open(folder.path().join(name)).map("x", ops()).batch(4);
+            let least = data.plan(None).unwrap().minimum();
+            let limit = limit.map(|limit| limit.max(least));
+            (column(&data, 1, epoch, limit).unwrap(), column(&data, 0, epoch, limit).unwrap())
+        };
+        for (epoch, limit) in [(0, None), (3, Some(Bytes::ZERO)), (3, Some(Bytes::mib(40)))] {
+            let unpacked = read("*.tfrecord", epoch, limit);
+            assert_eq!(unpacked.0.len(), 14);
+            assert!(read("*.tfrecord.gz", epoch, limit) == unpacked);
+        }
+    }
+}
+
+#[test]
+fn pictures_may_be_brought_to_size_after_stages_that_only_reorder() {
+    let folder = folder();
+    let packed = || open(folder.path().join("*.tfrecord.gz"));
+    let small = |data: Dataset| data.map("x", [decode()]).map("x", [resize(4, 4, Method::Bilinear), scale(0.5)]).batch(5);
+    let first = small(packed());
+    assert_eq!(
+        first.describe().replace(&format!("{}/", folder.path().display()), ""),
+        "tfrecord 0.tfrecord.gz, 1.tfrecord.gz → map(x: decode()) → map(x: resize(4, 4, bilinear)) → map(x: scale(0.5)) → batch(5)"
+    );
+    let rows = floats(&first, 1);
+    let sorted = |data: &Dataset| {
+        let mut rows = numbers(data, 0);
+        rows.sort_unstable();
+        rows
+    };
+    let shuffled = small(packed().shuffle(Shuffle::seed(2)).repeat(2).skip(3));
+    assert_eq!(shuffled.output_schema().unwrap().to_string(), "y: i32[], x: f32[4, 4, 3]");
+    assert_eq!(sorted(&shuffled).len(), 25);
+    let labels = numbers(&shuffled, 0);
+    assert!(floats(&shuffled, 1).iter().zip(&labels).all(|(row, label)| *row == rows[*label as usize]));
+    // Files in turn, each with a thread; and beside other columns.
+    let parts = || ["0.tfrecord.gz", "1.tfrecord.gz"].map(|name| open(folder.path().join(name)));
+    let interleaved = small(Dataset::interleave_parallel(parts(), 2, 1).max_item(Bytes::mib(1)));
+    assert_eq!(sorted(&interleaved), (0..14).collect::<Vec<_>>());
+    let labels = numbers(&interleaved, 0);
+    assert_eq!(labels[..4], [0, 9, 1, 10]);
+    assert!(floats(&interleaved, 1).iter().zip(&labels).all(|(row, label)| *row == rows[*label as usize]));
+    let counted = small(packed().take(3).enumerate("n"));
+    assert_eq!((numbers(&counted, 0), numbers(&counted, 1)), (vec![0, 1, 2], vec![0, 1, 2]));
+    // What looks at rows has to see pictures that are alike.
+    let complaints = [
+        packed().filter(|_| true).map("x", [decode(), resize(4, 4, Method::Area)]),
+        packed(),
+        packed().map("x", [decode()]),
+        packed().map("x", [scale(2.0)]),
+    ];
+    let complaints = complaints.map(|data| complaint(data.batch(2).plan(None), folder.path()));
+    insta::assert_snapshot!(complaints.join("\n"), @"
+    column `x` has rows that differ in size and cannot be batched; map it with decode and resize
+    column `x` has rows that differ in size and cannot be batched; map it with decode and resize
+    column `x` has rows that differ in size and cannot be batched; map it with resize or a crop
+    scale(2) cannot be applied to column `x`: its rows are files; put decode before it
+    ");
+}
+
+#[test]
+fn what_is_held_for_packed_pictures_is_planned() {
+    let folder = folder();
+    let data = open(folder.path().join("*.gz")).map("x", [decode(), resize(4, 4, Method::Bilinear)]);
+    let stages = |data: &Dataset, limit| {
+        let plan = data.clone().batch(4).plan(limit).unwrap();
+        plan.stages()
+            .iter()
+            .filter(|(name, _)| name.contains('≤'))
+            .map(|(name, bytes)| format!("{name}: {bytes}"))
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    insta::assert_snapshot!(stages(&data, None), @"packed records (each ≤ 4.00 MiB): 4.19 MiB, decode (each ≤ 128 MiB): 128 MiB");
+    insta::assert_snapshot!(stages(&data, Some(Bytes::mib(10))), @"packed records (each ≤ 4.00 MiB): 4.19 MiB, decode (each ≤ 4.00 MiB): 4.05 MiB");
+    insta::assert_snapshot!(stages(&data.max_item(Bytes::mib(2)), None), @"packed records (each ≤ 4.00 MiB): 4.19 MiB, decode (each ≤ 2.00 MiB): 2.05 MiB");
+}
+
+#[test]
+fn what_is_wrong_with_a_packed_picture_is_told_with_its_record_or_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let with = |bytes: &[u8]| record(&example(&[("label", Value::Ints(&[7])), ("image", Value::Bytes(bytes))]));
+    let whole = png(&picture(9, 9, 1), 9, 9, png::ColorType::Rgb);
+    let cases = [
+        with(b"no picture at all"),
+        with(b""),
+        with(&whole[..whole.len() / 2]),
+        with(&png(&picture(700, 600, 1), 700, 600, png::ColorType::Rgb)),
+        with(&png(&picture(3, 3, 1), 3, 3, png::ColorType::Rgb)),
+        record(&example(&[("label", Value::Ints(&[7])), ("image", Value::Ints(&[1, 2]))])),
+        record(&example(&[("label", Value::Ints(&[7]))])),
+        with(&vec![1; 5 << 20]),
+        {
+            let mut changed = with(&whole);
+            changed[60] ^= 1;
+            changed
+        },
+    ];
+    let path = folder.path().join("a.tfrecord.gz");
+    let data = |path: &Path| open(path).map("x", [decode(), center_crop(5, 5)]).max_item(Bytes::mib(1));
+    let told = cases.clone().map(|case| {
+        fs::write(&path, gzip(&[with(&whole), case].concat())).unwrap();
+        complaint(column(&data(&path).batch(2), 0, 0, None), folder.path())
+    });
+    let at = with(&whole).len();
+    insta::assert_snapshot!(told.join("\n").replace(&format!("at byte {at}"), "at byte AT"), @"
+    a.tfrecord.gz, the record at byte AT: its picture cannot be decoded: it begins like no JPEG, PNG, WebP or GIF
+    a.tfrecord.gz, the record at byte AT: its picture cannot be decoded: it is empty
+    a.tfrecord.gz, the record at byte AT: its picture cannot be decoded: its data is broken (unexpected end of file)
+    a.tfrecord.gz, the record at byte AT: its picture is 700 × 600 pixels and takes 2.14 MiB to read and decode, but a single item may take 1.00 MiB; raise max_item or the memory limit, or make the picture smaller
+    a.tfrecord.gz, the record at byte AT: its picture is 3 × 3 pixels, too small to cut 5 × 5 out of it; resize before cropping, or crop less
+    a.tfrecord.gz, the record at byte AT: feature `image` is numbers and no picture; declare it as what it is
+    a.tfrecord.gz, the record at byte AT: it has no feature `image`
+    a.tfrecord.gz, the record at byte AT: it is of 5.00 MiB and may be of 4.00 MiB; split it
+    a.tfrecord.gz, the record at byte AT: its bytes do not match their checksum; the file is damaged, copy or write it again
+    ");
+    // Each by itself, and the good ones between them come.
+    let bytes = cases.iter().flat_map(|case| [&with(&whole)[..], case].concat()).collect::<Vec<u8>>();
+    fs::write(&path, gzip(&bytes)).unwrap();
+    let lenient = data(&path).ignore_errors(cases.len() as u64);
+    assert_eq!(column(&lenient.clone().batch(2), 1, 0, None).unwrap().len(), cases.len());
+    assert_eq!(lenient.ignored().0, cases.len() as u64);
+}
+
+#[test]
+fn random_crops_go_by_the_number_of_the_record_whatever_was_left_out_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows: Vec<Vec<u8>> = (0..12).map(framed).collect();
+    let mut damaged = rows.clone();
+    for row in [2, 7] {
+        let last = damaged[row].len() - 1;
+        damaged[row][last] ^= 1;
+    }
+    fs::write(folder.path().join("a.tfrecord"), rows.concat()).unwrap();
+    fs::write(folder.path().join("a.tfrecord.gz"), gzip(&damaged.concat())).unwrap();
+    let read = |name: &str| {
+        let data = open(folder.path().join(name)).map("x", [decode(), random_crop(8, 8, 1)]).ignore_errors(2);
+        column(&data.batch(3), 1, 5, None).unwrap()
+    };
+    let mut expected = read("a.tfrecord");
+    expected.remove(7);
+    expected.remove(2);
+    assert!(read("a.tfrecord.gz") == expected);
+}
+
+#[test]
+fn an_epoch_of_packed_pictures_is_resumed_where_it_was_left() {
+    let folder = folder();
+    let data = open(folder.path().join("*.gz")).map("x", [decode(), flip_left_right(1), resize(3, 3, Method::Nearest)]);
+    let data = data.shuffle_buffer(Shuffle::seed(5), Bytes(600)).batch(3);
+    let (plan, ledger) = (data.plan(None).unwrap(), Ledger::new("host", None));
+    let mut feed = Feed::start(&data, &plan, &ledger, Options::default()).unwrap();
+    feed.next().unwrap();
+    feed.next().unwrap();
+    let state = feed.state();
+    let third = feed.next().unwrap().unwrap().column(1).to_vec();
+    let mut resumed = Feed::start(&data, &plan, &ledger, Options::resume(&state, &data).unwrap()).unwrap();
+    assert!(resumed.next().unwrap().unwrap().column(1) == third);
+    let fitted = open(folder.path().join("*.gz")).map("x", [decode(), crop_or_pad(30, 30, 7.0)]);
+    assert_eq!(column(&fitted.batch(3), 1, 0, None).unwrap().len(), 14);
+}
