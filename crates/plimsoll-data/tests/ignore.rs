@@ -482,7 +482,7 @@ fn a_bad_number_is_left_out_of_what_is_mapped_behind_a_stream() {
     let data = Dataset::parquet(&path, &ParquetSpec::new().features(["y"]).targets(["x"])).unwrap();
     let data = data.map("y", [finite()]).ignore_errors(8);
     assert_eq!(ints(&data.clone().batch(4), 0).len(), 22);
-    assert_eq!(data.ignored().1[1], "row 5 of a stream: column `y` holds NaN in row 5; correct the row or leave it out");
+    assert_eq!(data.ignored().1[1], "column `y` holds NaN in row 5; correct the row or leave it out");
 }
 
 /// All batches with what was left out when the epoch was over.

@@ -104,6 +104,9 @@ fn pictures_may_be_brought_to_size_after_stages_that_only_reorder() {
     let labels = numbers(&interleaved, 0);
     assert_eq!(labels[..4], [0, 9, 1, 10]);
     assert!(floats(&interleaved, 1).iter().zip(&labels).all(|(row, label)| *row == rows[*label as usize]));
+    // The same of files whose records have numbers.
+    let unpacked = ["0.tfrecord", "1.tfrecord"].map(|name| open(folder.path().join(name)));
+    assert!(floats(&small(Dataset::interleave_parallel(unpacked, 2, 1)), 1) == floats(&interleaved, 1));
     let counted = small(packed().take(3).enumerate("n"));
     assert_eq!((numbers(&counted, 0), numbers(&counted, 1)), (vec![0, 1, 2], vec![0, 1, 2]));
     // What looks at rows has to see pictures that are alike.

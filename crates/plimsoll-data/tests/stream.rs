@@ -345,6 +345,7 @@ fn stages_that_make_no_sense_say_so() {
         batched(Dataset::concatenate([range(5), Dataset::digits(Split::Test)])),
         batched(Dataset::concatenate([])),
         batched(range(5).window(0, 1, 1)),
+        batched(range(5).window(2, 1, usize::MAX)),
         batched(range(5).unbatch()),
         Dataset::sample_from([(range(5), 0.0)], 1).batch(2).count_rows().map(|_| range(1).batch(1).plan(None).unwrap()),
         Dataset::interleave([range(5)], 0, 1).batch(2).count_rows().map(|_| range(1).batch(1).plan(None).unwrap()),
@@ -360,6 +361,7 @@ fn stages_that_make_no_sense_say_so() {
     concatenate puts rows of one kind together, not x: i32[] and x: u8[8, 8, 1], y: i32[]; map them to be alike
     concatenate of no data sets has no rows; give it at least one
     window(0, 1, 1) holds nothing; give numbers of at least 1
+    window(2, 1, 18446744073709551615) reaches over more rows than can be held; ask for fewer
     column `x` has rows of shape [], and unbatch takes rows apart that all begin with one dimension
     sample_from has 1 data sets and the weights [0.0]; give each one above 0
     interleave(0, 1) takes nothing; give numbers of at least 1

@@ -39,9 +39,10 @@ impl Fault {
         Fault { loss: Loss::Part, ..Fault::row(error) }
     }
 
-    /// The same, known by its number among the rows of `whose`.
+    /// The same, known by its number among the rows of `whose`, unless it says which row it is.
     pub fn numbered(self, row: u64, whose: &'static str) -> Fault {
-        Fault { row: Some((row, whose)), ..self }
+        let says = matches!(*self.error, DataError::Label { .. } | DataError::NotFinite { .. } | DataError::Function { .. });
+        Fault { row: (!says).then_some((row, whose)), ..self }
     }
 
     /// Whether the stream can be asked for the next row.

@@ -10,11 +10,12 @@ use plimsoll_core::{Bytes, Ledger};
 /// Rows side by side, as long as all have one.
 pub(super) struct Zip {
     inputs: Vec<Input>,
+    tolerant: bool,
 }
 
 impl Zip {
-    pub fn new(inputs: Vec<Input>) -> Zip {
-        Zip { inputs }
+    pub fn new(inputs: Vec<Input>, tolerant: bool) -> Zip {
+        Zip { inputs, tolerant }
     }
 }
 
@@ -32,7 +33,7 @@ impl PerRow for Zip {
                 Ok(false) => return Ok(false),
                 // The rows beside it are passed over, so that those after it stand beside their own.
                 Err(fault) if fault.loss == Loss::Row => missing = missing.or(Some(fault)),
-                Err(fault) if fault.loss == Loss::Part => {
+                Err(fault) if fault.loss == Loss::Part && self.tolerant => {
                     let lost = "nobody knows how many rows that takes, so zip cannot tell which stand beside each other after it";
                     return Err(DataError::Stage(format!("{fault}; {lost}")).into());
                 }

@@ -230,12 +230,16 @@ impl Spec {
                 if *size == 0 || *shift == 0 || *stride == 0 {
                     return Err(DataError::Stage(format!("{} holds nothing; give numbers of at least 1", self.name())));
                 }
+                let first = first()?;
+                if (*size as u128 * *stride as u128).saturating_mul(u128::from(first.row_bytes().0)) > 1 << 48 {
+                    return Err(DataError::Stage(format!("{} reaches over more rows than can be held; ask for fewer", self.name())));
+                }
                 let widen = |column: &Column| {
                     let mut column = column.clone();
                     column.shape.insert(0, *size);
                     column
                 };
-                Schema::new(first()?.columns().iter().map(widen).collect())
+                Schema::new(first.columns().iter().map(widen).collect())
             }
             Spec::Unbatch { .. } => reshape::unbatched(&first()?),
             _ => first(),
@@ -399,7 +403,7 @@ impl Spec {
             }
             Spec::IgnoreErrors { ignored, .. } => input::row_by_row(row, ignore::Ignore::new(one()?, ignored)),
             Spec::Enumerate { .. } => input::row_by_row(row, choose::Enumerate::new(one()?)),
-            Spec::Zip { .. } => input::row_by_row(row, join::Zip::new(all()?)),
+            Spec::Zip { .. } => input::row_by_row(row, join::Zip::new(all()?, room.tolerant)),
             Spec::Concatenate { .. } => input::row_by_row(row, join::Concatenate::new(all()?)),
             Spec::Sample { weights, seed, .. } => input::row_by_row(row, join::Sample::new(all()?, weights, *seed)?),
             Spec::Interleave { cycle, block, .. } => input::row_by_row(row, join::Interleave::new(all()?, *cycle, *block)?),
