@@ -126,7 +126,7 @@ pub struct Activity {
 impl Options {
     /// The rest of the run `state` was taken from; the remaining batches are exactly those it would have given. With another number of
     /// shards than it was taken with (each of them at this position), the rows that are left of the epoch are shared out anew: every row of
-    /// it comes once.
+    /// it comes once. Of a [stream](Dataset#streams) that needs `shard` to be the last stage but for maps.
     ///
     /// ```
     /// use plimsoll_core::Ledger;

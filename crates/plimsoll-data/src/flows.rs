@@ -205,8 +205,20 @@ impl Dataset {
         Dataset::flow(Spec::Unbatch { input: self })
     }
 
-    /// Gathers rows by the whole number in `column`, such as a length: `batch` rows that follow each other are always on the same side of
-    /// every boundary, but for the last of an epoch. Batch them by as many.
+    /// Gathers rows by the whole number in `column`, or by how long its rows are if they [differ in length](Column::up_to): `batch` rows that
+    /// follow each other are always on the same side of every boundary, but for the last of an epoch. Batch them by as many.
+    ///
+    /// ```
+    /// use plimsoll_core::{DType, Ledger};
+    /// use plimsoll_data::{Column, Dataset, Feed, Options, PadTo, Schema, Tensor};
+    /// let schema = Schema::new(vec![Column::up_to("x", DType::I32, [100])])?;
+    /// let words = Dataset::from_generator(schema, |_epoch| [1, 90, 2, 80].map(|long| Ok(vec![Tensor::i32([long], vec![7; long])?])).into_iter());
+    /// let data = words.bucket_by_length("x", [50], 2).padded_batch(2, PadTo::Longest, 0.0);
+    /// let mut feed = Feed::start(&data, &data.plan(None)?, &Ledger::new("host", None), Options::default())?;
+    /// assert_eq!(feed.next()?.unwrap().shape(0), [2, 2]);
+    /// assert_eq!(feed.next()?.unwrap().shape(0), [2, 90]);
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
     pub fn bucket_by_length(self, column: impl Into<String>, boundaries: impl Into<Vec<i64>>, batch: usize) -> Dataset {
         let buckets = crate::stream::Buckets { column: column.into(), boundaries: boundaries.into(), batch };
         Dataset::flow(Spec::Buckets { input: self, buckets })

@@ -71,6 +71,40 @@ fn rows_that_are_left_out_are_counted_and_named() {
     assert!(log.lines().all(|line| line.contains("\"left_out\":1")), "{log}");
 }
 
+/// Rows without numbers: those of a table that is read page by page, and pictures in packed records.
+#[test]
+fn rows_of_a_stream_that_are_left_out_are_counted_and_named() {
+    let sandbox = Sandbox::new("bench-stream-left-out");
+    let reference = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../plimsoll-data/tests/reference");
+    std::fs::copy(reference.join("holes.parquet"), sandbox.path("holes.parquet")).unwrap();
+    let mut packed = std::fs::read(reference.join("pictures.tfrecord.gz")).unwrap();
+    std::fs::write(sandbox.path("0.tfrecord.gz"), &packed).unwrap();
+    packed.truncate(packed.len() / 2);
+    std::fs::write(sandbox.path("1.tfrecord.gz"), &packed).unwrap();
+    std::fs::copy(sandbox.path("0.tfrecord.gz"), sandbox.path("2.tfrecord.gz")).unwrap();
+    let table = "[data]\nsource = \"parquet\"\npath = \"holes.parquet\"\ntarget = \"few\"\nfeatures = [\"half\"]\nbatch = 1\n";
+    let records = r#"[data]
+source = "tfrecord"
+path = "*.tfrecord.gz"
+input = { name = "image/encoded", dtype = "image" }
+label = { name = "image/class/label", dtype = "i32" }
+map = [{ op = "decode" }, { op = "resize", size = [4, 4] }]
+batch = 1
+"#;
+    for (config, wrong, rows) in [(table, "holes.parquet, the record at byte", 2..3), (records, "1.tfrecord.gz, the record at byte", 6..9)]
+    {
+        sandbox.write("data.toml", config);
+        let bench = ["data", "bench", "data.toml", "--epochs", "2", "--host-memory", "64MiB"];
+        let error = sandbox.fail(&bench).1;
+        assert!(error.contains(wrong), "{error}");
+        let document = sandbox.json(&[&bench[..], &["--json", "--set", "data.ignore_errors=1"]].concat());
+        let epochs = document["epochs"].as_array().unwrap();
+        assert!(epochs.iter().all(|epoch| epoch["left_out"] == 1 && rows.contains(&epoch["examples"].as_u64().unwrap())), "{document}");
+        let named = document["left_out"].as_array().unwrap();
+        assert!(named.len() == 1 && named[0].as_str().unwrap().contains(wrong), "{document}");
+    }
+}
+
 #[test]
 fn a_line_too_small_says_the_least_that_works() {
     let sandbox = pictures("bench-line");

@@ -47,6 +47,7 @@ def picture(n):
     return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
 
 
-with tf.io.TFRecordWriter(path("pictures.tfrecord")) as writer:
-    for n in range(3):
-        writer.write(picture(n))
+for name, options in [("pictures.tfrecord", None), ("pictures.tfrecord.gz", tf.io.TFRecordOptions(compression_type="GZIP"))]:
+    with tf.io.TFRecordWriter(path(name), options) as writer:
+        for n in range(3):
+            writer.write(picture(n))

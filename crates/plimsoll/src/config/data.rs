@@ -406,6 +406,7 @@ mod tests {
         for (from, to) in [
             ("snappy.parquet", "t.parquet"),
             ("pictures.tfrecord", "p.tfrecord"),
+            ("pictures.tfrecord.gz", "p.tfrecord.gz"),
             ("examples.tfrecord", "a-1.tfrecord"),
             ("examples.tfrecord", "a-2.tfrecord"),
         ] {
@@ -430,6 +431,8 @@ mod tests {
             "[data]\nsource = 'parquet'\npath = 't.parquet'\ntarget = 'few'\nrow_groups = [1, 3]\nshuffle = true".into(),
             "[data]\nsource = 'parquet'\npath = 't.parquet'\ntarget = 'half'\nfeatures = ['third']".into(),
             "[data]\nsource = 'parquet'\npath = 't.parquet'\ntarget = 'few'\nrow_groups = 3".into(),
+            "[data]\nsource = 'parquet'\npath = 't.parquet'\ntarget = 'few'\nshuffle = true\nignore_errors = 5".into(),
+            record("p.tfrecord.gz", picture, &format!("{class}{sized}shuffle = true\nmax_item = '8MiB'\nignore_errors = 1")),
         ];
         insta::assert_snapshot!(cases.map(|case| read(folder.path(), &case)).join("\n"), @r#"
         tfrecord p.tfrecord → map(x: decode()) → map(x: resize(4, 4, bilinear)) → parallelism(auto) → cache(auto) → batch(8) → prefetch(auto) → deterministic(false)
@@ -442,6 +445,7 @@ mod tests {
         parquet t.parquet → assert_cardinality(180) → shuffle(seed 1, 16.0 MiB)
         parquet t.parquet → assert_cardinality(300) → map(y: finite())
         `data.row_groups` is 3, but should be the first group of rows and the one after the last, such as [0, 8]
+        parquet t.parquet → assert_cardinality(300) → shuffle(seed 1, 16.0 MiB) → parallelism(auto) → ignore_errors(5) → batch(8) → prefetch(auto) → drop_remainder
         "#);
     }
 }
