@@ -62,92 +62,30 @@ pub(crate) type Predicate = Arc<dyn Fn(&Row<'_>) -> bool + Send + Sync>;
 /// What user code makes of a row.
 pub(crate) type Expand = Arc<dyn Fn(&Row<'_>) -> Result<Dataset, DataError> + Send + Sync>;
 
+/// An epoch, and how many of its rows another number of shards has consumed.
+type Begun = Option<(u64, u64)>;
+
 /// How a stream is made.
 pub(crate) enum Spec {
-    Generator {
-        name: String,
-        schema: Schema,
-        held: Bytes,
-        open: Open,
-    },
-    /// Records with pictures in them.
+    Generator { name: String, schema: Schema, held: Bytes, open: Open },
     Pictures(Pictures),
-    Filter {
-        input: Dataset,
-        keep: Predicate,
-    },
-    TakeWhile {
-        input: Dataset,
-        keep: Predicate,
-    },
-    Take {
-        input: Dataset,
-        rows: u64,
-    },
-    Skip {
-        input: Dataset,
-        rows: u64,
-    },
-    /// With an epoch, and how many of its rows another number of shards has consumed.
-    Shard {
-        input: Dataset,
-        count: u64,
-        index: u64,
-        begun: Option<(u64, u64)>,
-    },
-    Repeat {
-        input: Dataset,
-        times: u64,
-    },
-    Shuffle {
-        input: Dataset,
-        seed: u64,
-        bytes: Bytes,
-    },
-    IgnoreErrors {
-        input: Dataset,
-        ignored: Arc<Ignored>,
-    },
-    Enumerate {
-        input: Dataset,
-        column: String,
-    },
-    Zip {
-        inputs: Vec<Dataset>,
-    },
-    Concatenate {
-        inputs: Vec<Dataset>,
-    },
-    Sample {
-        inputs: Vec<Dataset>,
-        weights: Vec<f64>,
-        seed: u64,
-    },
-    Interleave {
-        inputs: Vec<Dataset>,
-        cycle: usize,
-        block: usize,
-        parallel: bool,
-    },
-    FlatMap {
-        input: Dataset,
-        schema: Schema,
-        limit: Bytes,
-        expand: Expand,
-    },
-    Window {
-        input: Dataset,
-        size: usize,
-        shift: usize,
-        stride: usize,
-    },
-    Unbatch {
-        input: Dataset,
-    },
-    Buckets {
-        input: Dataset,
-        buckets: shuffle::Buckets,
-    },
+    Filter { input: Dataset, keep: Predicate },
+    TakeWhile { input: Dataset, keep: Predicate },
+    Take { input: Dataset, rows: u64 },
+    Skip { input: Dataset, rows: u64 },
+    Shard { input: Dataset, count: u64, index: u64, begun: Begun },
+    Repeat { input: Dataset, times: u64 },
+    Shuffle { input: Dataset, seed: u64, bytes: Bytes },
+    IgnoreErrors { input: Dataset, ignored: Arc<Ignored> },
+    Enumerate { input: Dataset, column: String },
+    Zip { inputs: Vec<Dataset> },
+    Concatenate { inputs: Vec<Dataset> },
+    Sample { inputs: Vec<Dataset>, weights: Vec<f64>, seed: u64 },
+    Interleave { inputs: Vec<Dataset>, cycle: usize, block: usize, parallel: bool },
+    FlatMap { input: Dataset, schema: Schema, limit: Bytes, expand: Expand },
+    Window { input: Dataset, size: usize, shift: usize, stride: usize },
+    Unbatch { input: Dataset },
+    Buckets { input: Dataset, buckets: shuffle::Buckets },
 }
 
 impl Spec {
