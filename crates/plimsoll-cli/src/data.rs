@@ -137,7 +137,10 @@ fn progress(quiet: bool) -> impl FnMut(u64, u64) {
         let end = if !terminal || done == total { "\n" } else { "" };
         let start = if terminal { "\r" } else { "" };
         // Progress that cannot be shown is no reason to stop.
-        let _ = write!(stderr(), "{start}{done} of {total} rows cached{end}");
+        let _ = match total {
+            u64::MAX => write!(stderr(), "{start}{done} rows cached{end}"),
+            total => write!(stderr(), "{start}{done} of {total} rows cached{end}"),
+        };
     }
 }
 

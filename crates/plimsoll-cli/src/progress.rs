@@ -39,7 +39,10 @@ impl Progress {
                 say(&format!("{plan}\n\n"));
             }
             Event::Progress { epoch, step, steps, scores, learning_rate, examples_per_s, resident } if self.terminal => {
-                let bar = text::bar(*step as f64 / (*steps).max(1) as f64, BAR);
+                let bar = match steps {
+                    Some(steps) => text::bar(*step as f64 / (*steps).max(1) as f64, BAR),
+                    None => format!("step {step}"),
+                };
                 let gauge = text::bar(resident.0 as f64 / self.line.0.max(1) as f64, GAUGE);
                 let line = format!(
                     "{} {bar} {} · rate {} · {} examples/s · memory {gauge} {resident} of {}",

@@ -377,21 +377,35 @@ impl Dataset {
 
     /// Rows in one epoch; of a [stream](Dataset#streams) that does not know, the most it can have, which may be `u64::MAX`.
     pub fn len(&self) -> u64 {
-        self.rows_after_stages(self.size_before_stages().unwrap_or_else(|| self.stream.as_ref().map_or(u64::MAX, |spec| spec.at_most())))
+        self.rows_after_stages(
+            self.size_before_stages(false).unwrap_or_else(|| self.stream.as_ref().map_or(u64::MAX, |spec| spec.at_most())),
+        )
     }
 
     /// Rows in one epoch, where that is known beforehand.
     pub fn size(&self) -> Option<u64> {
-        self.size_before_stages().map(|rows| self.rows_after_stages(rows))
+        self.size_before_stages(false).map(|rows| self.rows_after_stages(rows))
     }
 
-    fn size_before_stages(&self) -> Option<u64> {
+    /// The same if every row can be read: with those that [`ignore_errors`](Dataset::ignore_errors) may leave out.
+    ///
+    /// ```
+    /// use plimsoll_data::Dataset;
+    /// let data = Dataset::range(0, 10, 1)?.ignore_errors(3);
+    /// assert_eq!((data.size(), data.size_if_readable()), (None, Some(10)));
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn size_if_readable(&self) -> Option<u64> {
+        self.size_before_stages(true).map(|rows| self.rows_after_stages(rows))
+    }
+
+    fn size_before_stages(&self, readable: bool) -> Option<u64> {
         let said = self.stages.iter().rev().find_map(|stage| match stage {
             Stage::Cardinality(rows) => Some(*rows),
             _ => None,
         });
         match &self.stream {
-            Some(spec) => said.or_else(|| spec.size()),
+            Some(spec) => said.or_else(|| spec.size(readable)),
             None => Some(self.source.len()),
         }
     }

@@ -3,7 +3,7 @@
 use crate::dataset::{Dataset, Stage};
 use crate::order::Shuffle;
 use crate::source::Tensor;
-use crate::stream::{Elements, Flow, Generator, Ignored, Make, Open, PerRow, Row, Spec};
+use crate::stream::{Elements, Flow, Generator, Ignored, Make, Open, PerRow, Predicate, Row, Spec};
 use crate::{Cache, Column, DataError, Feed, Options, Schema};
 use plimsoll_core::{Bytes, DType, Ledger};
 use std::sync::Arc;
@@ -61,12 +61,12 @@ impl Dataset {
     /// # Ok::<(), plimsoll_data::DataError>(())
     /// ```
     pub fn filter(self, keep: impl Fn(&Row<'_>) -> bool + Send + Sync + 'static) -> Dataset {
-        Dataset::flow(Spec::Filter { input: self, keep: Arc::new(keep) })
+        Dataset::flow(Spec::Filter { input: self, keep: Predicate::new(keep) })
     }
 
     /// Keeps the rows before the first that `keep` says no to.
     pub fn take_while(self, keep: impl Fn(&Row<'_>) -> bool + Send + Sync + 'static) -> Dataset {
-        Dataset::flow(Spec::TakeWhile { input: self, keep: Arc::new(keep) })
+        Dataset::flow(Spec::TakeWhile { input: self, keep: Predicate::new(keep) })
     }
 
     /// A new order each epoch as far as a buffer of this size reaches: each row is drawn by lot from it and replaced by the next.

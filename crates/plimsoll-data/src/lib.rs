@@ -36,6 +36,7 @@ compile_error!("files are little endian and blocks are copied from them as they 
 
 mod block;
 mod cache;
+mod condition;
 mod dataset;
 mod decode_room;
 mod error;
@@ -64,6 +65,7 @@ mod work;
 
 pub use block::{BlockLayout, BlockMut, ColumnMut, Rows};
 pub use cache::{Cache, CacheFile};
+pub use condition::{Condition, Relation};
 pub use dataset::{Dataset, Parallelism, Prefetch};
 pub use error::DataError;
 pub use feed::{Activity, Batch, Feed, FeedState, Options};

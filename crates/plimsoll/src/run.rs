@@ -123,7 +123,8 @@ pub struct Run {
 
 impl Run {
     pub(crate) fn new(settings: Settings, model: Model, data: Dataset, validation: Option<Dataset>, config: String, title: String) -> Run {
-        let steps = data.batch_size().map_or(0, |batch| data.len().div_ceil(batch.max(1) as u64) * settings.epochs);
+        let rows = data.size_if_readable().unwrap_or(0);
+        let steps = data.batch_size().map_or(0, |batch| rows.div_ceil(batch.max(1) as u64).saturating_mul(settings.epochs));
         let averages = settings.average.is_some();
         let mut trainer = Trainer::new(model, &data)
             .targets(settings.targets)

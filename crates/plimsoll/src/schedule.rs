@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 /// How the learning rate changes over the steps of a run.
 ///
 /// Every schedule but [`Plateau`] is a function of the step's number, so a run that is resumed goes on exactly. One that has an end is
-/// not carried on past it: training for more steps than it has is an error.
+/// not carried on past it: training for more steps than it has is an error. Where nobody knows how many steps there will be, because the
+/// data is a stream of unknown length, the learning rate stays where the schedule ended, with a warning.
 ///
 /// ```
 /// use plimsoll::Schedule;
@@ -161,6 +162,14 @@ impl Schedule {
         self
     }
 
+    /// Whether it is as long as the run turns out to be.
+    pub(crate) fn is_open_ended(&self) -> bool {
+        let (Shape::Cosine { steps, .. } | Shape::Polynomial { steps, .. } | Shape::OneCycle { steps, .. }) = self.shape else {
+            return false;
+        };
+        steps.is_none()
+    }
+
     fn steps_mut(&mut self) -> Option<&mut Option<u64>> {
         match &mut self.shape {
             Shape::Cosine { steps, .. } | Shape::Polynomial { steps, .. } | Shape::OneCycle { steps, .. } => Some(steps),
@@ -224,7 +233,7 @@ impl Schedule {
             Shape::OneCycle { steps, rising, start, end } => {
                 let steps = steps.unwrap_or(1) as f64;
                 let (top, last) = (rising * steps - 1.0, steps - 1.0);
-                let at = at as f64;
+                let at = (at as f64).min(last);
                 if at <= top {
                     1.0 + (start - 1.0) * falling(if top > 0.0 { at / top } else { 1.0 })
                 } else {

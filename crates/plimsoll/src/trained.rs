@@ -49,7 +49,7 @@ impl Trained {
             }
             (_, None | Some(Rows::Training)) => {
                 // Predictions belong to rows, so they come in the order of the rows.
-                config.set_value("data.shuffle", false)?;
+                config.set_source_order()?;
                 let trainer = config.build()?.into_trainer();
                 Ok(Trained { data: trainer.data().clone(), trainer, rows: Rows::Training, weights })
             }

@@ -4,7 +4,6 @@ use super::Predicate;
 use super::fault::{Fault, Loss, guarded};
 use super::input::{Input, PerRow, Row};
 use crate::{DataError, Schema};
-use std::sync::Arc;
 
 /// The rows a predicate keeps.
 pub(super) struct Filter {
@@ -17,7 +16,7 @@ pub(super) struct Filter {
 
 impl Filter {
     pub fn new(input: Input, schema: Schema, keep: &Predicate) -> Filter {
-        Filter { input, schema, keep: Arc::clone(keep), seen: 0 }
+        Filter { input, schema, keep: keep.clone(), seen: 0 }
     }
 }
 
@@ -30,7 +29,7 @@ impl PerRow for Filter {
     fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
         while let Some(row) = self.input.next()? {
             self.seen += 1;
-            let kept = guarded(|| (self.keep)(&Row::new(&self.schema, row)));
+            let kept = guarded(|| self.keep.keeps(&Row::new(&self.schema, row)));
             if kept.map_err(|error| Fault::row(error).numbered(self.seen - 1, "that filter was given"))? {
                 out.copy_from_slice(row);
                 return Ok(true);
@@ -51,7 +50,7 @@ pub(super) struct TakeWhile {
 
 impl TakeWhile {
     pub fn new(input: Input, schema: Schema, keep: &Predicate) -> TakeWhile {
-        TakeWhile { input, schema, keep: Arc::clone(keep), seen: 0 }
+        TakeWhile { input, schema, keep: keep.clone(), seen: 0 }
     }
 }
 
@@ -64,7 +63,7 @@ impl PerRow for TakeWhile {
     fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
         let Some(row) = self.input.next()? else { return Ok(false) };
         self.seen += 1;
-        let kept = guarded(|| (self.keep)(&Row::new(&self.schema, row)));
+        let kept = guarded(|| self.keep.keeps(&Row::new(&self.schema, row)));
         let kept = kept.map_err(|error| Fault::row(error).numbered(self.seen - 1, "that take_while was given"))?;
         if kept {
             out.copy_from_slice(row);

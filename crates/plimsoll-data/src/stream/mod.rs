@@ -25,7 +25,7 @@ pub(crate) use work::StreamWork;
 
 use crate::dataset::Dataset;
 use crate::source::{Gather, Pictures, Source};
-use crate::{BlockMut, Column, DataError, Schema};
+use crate::{BlockMut, Column, Condition, DataError, Schema};
 use input::Input;
 use plimsoll_core::{Bytes, DType, Ledger};
 use std::sync::Arc;
@@ -56,8 +56,30 @@ pub(crate) struct Room {
     pub tolerant: bool,
 }
 
-/// What user code says about a row.
-pub(crate) type Predicate = Arc<dyn Fn(&Row<'_>) -> bool + Send + Sync>;
+/// What is asked about a row, by user code or by a condition.
+#[derive(Clone)]
+pub(crate) struct Predicate {
+    keeps: Arc<dyn Fn(&Row<'_>) -> bool + Send + Sync>,
+    /// What it is, in brackets; user code cannot be told.
+    words: String,
+}
+
+impl Predicate {
+    pub fn new(keeps: impl Fn(&Row<'_>) -> bool + Send + Sync + 'static) -> Predicate {
+        Predicate { keeps: Arc::new(keeps), words: String::new() }
+    }
+
+    fn keeps(&self, row: &Row<'_>) -> bool {
+        (self.keeps)(row)
+    }
+}
+
+impl From<Condition> for Predicate {
+    fn from(condition: Condition) -> Predicate {
+        let words = format!("({condition})");
+        Predicate { keeps: Arc::new(move |row: &Row<'_>| condition.holds(row)), words }
+    }
+}
 
 /// What user code makes of a row.
 pub(crate) type Expand = Arc<dyn Fn(&Row<'_>) -> Result<Dataset, DataError> + Send + Sync>;
@@ -187,7 +209,7 @@ impl Spec {
     /// The most rows an epoch can have.
     pub fn at_most(&self) -> u64 {
         let of = |at: usize| self.inputs()[at].len();
-        let known = self.size();
+        let known = self.size(false);
         known.unwrap_or_else(|| match self {
             Spec::Generator { .. } | Spec::Pictures(_) | Spec::FlatMap { .. } => u64::MAX,
             Spec::Take { rows, .. } => of(0).min(*rows),
@@ -204,10 +226,12 @@ impl Spec {
         })
     }
 
-    /// Rows in one epoch, where that is known beforehand.
-    pub fn size(&self) -> Option<u64> {
-        let of = |at: usize| self.inputs()[at].size();
+    /// Rows in one epoch, where that is known beforehand; with what cannot be read counted, or not known because of it.
+    pub fn size(&self, readable: bool) -> Option<u64> {
+        let size = |input: &Dataset| if readable { input.size_if_readable() } else { input.size() };
+        let of = |at: usize| size(&self.inputs()[at]);
         match self {
+            Spec::IgnoreErrors { .. } if readable => of(0),
             Spec::Generator { .. }
             | Spec::Pictures(_)
             | Spec::Filter { .. }
@@ -219,10 +243,8 @@ impl Spec {
             Spec::Shard { count, index, .. } => of(0).map(|all| all.saturating_sub(*index).div_ceil((*count).max(1))),
             Spec::Repeat { times, .. } => of(0).map(|all| all.saturating_mul(*times)),
             Spec::Shuffle { .. } | Spec::Enumerate { .. } | Spec::Buckets { .. } => of(0),
-            Spec::Zip { inputs } => inputs.iter().map(Dataset::size).collect::<Option<Vec<_>>>()?.into_iter().min(),
-            Spec::Concatenate { inputs } | Spec::Sample { inputs, .. } | Spec::Interleave { inputs, .. } => {
-                inputs.iter().map(Dataset::size).sum()
-            }
+            Spec::Zip { inputs } => inputs.iter().map(size).collect::<Option<Vec<_>>>()?.into_iter().min(),
+            Spec::Concatenate { inputs } | Spec::Sample { inputs, .. } | Spec::Interleave { inputs, .. } => inputs.iter().map(size).sum(),
             Spec::Window { size, shift, stride, .. } => {
                 let span = (*size as u64 - 1) * *stride as u64 + 1;
                 of(0).map(|all| if all < span { 0 } else { (all - span) / *shift as u64 + 1 })
@@ -238,8 +260,8 @@ impl Spec {
         match self {
             Spec::Generator { name, .. } => name.clone(),
             Spec::Pictures(pictures) => pictures.name(),
-            Spec::Filter { .. } => "filter".into(),
-            Spec::TakeWhile { .. } => "take_while".into(),
+            Spec::Filter { keep, .. } => format!("filter{}", keep.words),
+            Spec::TakeWhile { keep, .. } => format!("take_while{}", keep.words),
             Spec::Take { rows, .. } => format!("take({rows})"),
             Spec::Skip { rows, .. } => format!("skip({rows})"),
             Spec::Shard { count, index, .. } => format!("shard({count}, {index})"),

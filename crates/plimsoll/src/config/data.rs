@@ -1,14 +1,14 @@
 //! The `[data]` table: a source and what is done to its rows.
 
-use super::maps::maps;
 use super::reader::Reader;
+use super::short::Short;
 use super::sources::{Opened, SOURCES, Source};
+use super::stages::{self, Around, Stage};
 use crate::error::{Error, Result};
 use plimsoll_core::{Bytes, DType};
 use plimsoll_data::ops::finite;
-use plimsoll_data::{Cache, Column, Dataset, Extent, Mix, Parallelism, Prefetch, Shuffle, Vocabulary};
+use plimsoll_data::{Cache, Column, Dataset, Extent, Parallelism, Prefetch, Vocabulary};
 use std::path::Path;
-use std::sync::Arc;
 use toml::Value;
 
 /// The keys whose text is a path, or whose texts are.
@@ -47,95 +47,92 @@ pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, s
         let known: Vec<&str> = SOURCES.iter().map(|(name, _)| *name).collect();
         return Err(data.missing("source", &format!("one of {}", known.join(", "))));
     };
-    let batch = match (batch, data.count("batch", 1)?) {
-        (Some(batch), _) => batch,
-        (None, Some(batch)) => batch as usize,
-        (None, None) => 32,
-    };
+    let beside = data.count("batch", 1)?.map(|rows| rows as usize);
+    let around = Around { folder, seed, batch, beside, usual: 32 };
     let holdout = data.number("holdout")?;
     let own_validation = data.section("validation")?;
-    let maps = maps(&data, seed)?;
-    let shuffle = shuffle(&data, seed)?;
-    let prefetch = prefetch(&data)?;
-    let parallelism = parallelism(&data)?;
-    let max_item = size(&data, "max_item")?;
-    let cache = cache(&data, folder)?;
-    let deterministic = data.flag("deterministic")?.unwrap_or(true);
-    let chosen = Chosen::read(&data)?;
-    let mix = mix(&data, seed)?;
-    let finish = |rows: Dataset, shuffle: Option<Shuffle>, chosen: Option<&Chosen>| {
-        let rows = match shuffle {
-            Some(shuffle) => rows.shuffle(shuffle),
-            None => rows,
-        };
-        let rows = match chosen.and_then(|chosen| chosen.repeat) {
-            Some(times) => rows.repeat(times),
-            None => rows,
-        };
-        let rows = if kind.holds_numbers() && has_float_labels(&rows) { rows.map("y", [finite()]) } else { rows };
-        let rows = maps.iter().fold(rows, |rows, (column, op)| rows.map(column, [Arc::clone(op)]));
-        let rows = match max_item {
-            Some(bytes) => rows.max_item(bytes),
-            None => rows,
-        };
-        let rows = rows.parallelism(parallelism);
-        let rows = match (chosen.and_then(|chosen| chosen.ignore_errors), &cache) {
-            (Some(cap), Some(cache)) => rows.cache(cache.clone()).ignore_errors(cap),
-            (Some(cap), None) => rows.ignore_errors(cap),
-            (None, Some(cache)) if chosen.is_some() => rows.cache(cache.clone()),
-            _ => rows,
-        };
-        let rows = rows.batch(batch).prefetch(prefetch);
-        let rows = if deterministic || chosen.is_none() { rows } else { rows.deterministic(false) };
-        // Only what is learnt from is mixed.
-        let rows = match &mix {
-            Some(mix) if chosen.is_some() => rows.mix(mix.clone()),
-            _ => rows,
-        };
-        // How many rows are left out is not known beforehand, so an epoch's last batch cannot be a part of one.
-        match chosen {
-            Some(chosen) if chosen.drop_remainder || chosen.ignore_errors.is_some() => rows.drop_remainder(),
-            _ => rows,
-        }
+    let done = match stages::read(&data, around)? {
+        Some(list) => Done::InOrder(list, around.rows()),
+        None => Done::Short(Short::read(&data, folder, around.rows(), seed)?),
+    };
+    // Rows that are measured are batched as those that are learnt from, unless their own list says how many at a time.
+    let own_stages = match &own_validation {
+        Some(table) => stages::read(table, Around { batch: None, beside: None, usual: around.rows(), ..around })?,
+        None => None,
     };
 
     let opened = Opened::new(&data, kind, folder)?;
     data.finish()?;
+    let (training, held_out) = split(&opened, kind, own_validation, holdout, folder)?;
+    let checked = |rows: Dataset| if kind.holds_numbers() && has_float_labels(&rows) { rows.map("y", [finite()]) } else { rows };
+    let held_out = held_out.map(|rows| match (&own_stages, &done) {
+        (Some(list), _) => in_order(list, checked(rows), around.rows()),
+        (None, Done::InOrder(list, batch)) => in_order(&stages::for_validation(list), checked(rows), *batch),
+        (None, Done::Short(short)) => Ok(short.held_out(rows, checked)),
+    });
+    let training = match &done {
+        Done::InOrder(list, batch) => in_order(list, checked(training), *batch)?,
+        Done::Short(short) => short.training(training, checked),
+    };
+    Ok((training, held_out.transpose()?))
+}
+
+/// What is done to rows: as a list says, or as short keys say, each at its usual place.
+enum Done {
+    /// The list, and how many rows a batch has if it does not say.
+    InOrder(Vec<Stage>, usize),
+    Short(Short),
+}
+
+/// Rows through a list, in batches whether it makes some or not.
+fn in_order(list: &[Stage], rows: Dataset, batch: usize) -> Result<Dataset> {
+    let rows = stages::apply(list, rows)?;
+    Ok(if rows.batch_size().is_some() { rows } else { rows.batch(batch) })
+}
+
+/// The rows that are learnt from and those that are held out, as they come from their sources.
+fn split(
+    opened: &Opened,
+    kind: Source,
+    own: Option<Reader<'_>>,
+    holdout: Option<f64>,
+    folder: &Path,
+) -> Result<(Dataset, Option<Dataset>)> {
     let whole = opened.rows();
-    let (training, held_out) = match (own_validation, holdout) {
-        (Some(_), Some(_)) => return Err(Error::Config("`data.holdout` and `data.validation` exclude each other".to_string())),
+    // A table that only says what is done to them leaves open which rows are held out.
+    let says_which = own.as_ref().is_some_and(|table| table.entries().any(|(key, ..)| key != "stages"));
+    match (own, holdout) {
+        (Some(_), Some(_)) if says_which => Err(Error::Config("`data.holdout` and `data.validation` exclude each other".to_string())),
         (Some(table), None) => {
             let rows = opened.validation(&table, kind, folder)?;
             table.finish()?;
-            (whole, Some(rows))
+            Ok((whole, Some(rows)))
         }
-        (None, Some(_)) if opened.entangled() => {
+        (_, Some(_)) if opened.entangled() => {
             let what =
                 "`data.holdout` would hold out rows that have values in common with those learnt from; use `data.split`, such as 0.9";
-            return Err(Error::Config(what.to_string()));
+            Err(Error::Config(what.to_string()))
         }
-        (None, Some(share)) => {
-            let held = (whole.len() as f64 * share).round() as u64;
-            if !(0.0..1.0).contains(&share) || (held == 0 && share > 0.0) || held >= whole.len() {
-                let rows = whole.len();
+        (_, Some(share)) => {
+            let Some(rows) = whole.size() else {
+                let what = format!(
+                    "`data.holdout` is a share of the rows, and how many {} has is not known before they have come",
+                    whole.describe()
+                );
+                return Err(Error::Config(format!("{what}; name others as `data.validation`")));
+            };
+            let held = (rows as f64 * share).round() as u64;
+            if !(0.0..1.0).contains(&share) || (held == 0 && share > 0.0) || held >= rows {
                 let what = format!(
                     "`data.holdout` is {share}, but should be a share of the {rows} rows that leaves some to learn from and some to hold out"
                 );
                 return Err(Error::Config(what));
             }
-            let kept = whole.len() - held;
-            (whole.clone().take(kept), (held > 0).then(|| whole.skip(kept)))
+            let kept = rows - held;
+            Ok((whole.clone().take(kept), (held > 0).then(|| whole.skip(kept))))
         }
-        (None, None) => (whole, opened.held_out()?),
-    };
-    // Held-out rows must be rounded as those that are learnt from; they are few, so they are kept in memory.
-    let held_out = held_out.map(|rows| finish(rows, None, None)).map(|rows| match &cache {
-        Some(Cache::Auto) => rows.cache(Cache::Auto),
-        Some(_) => rows.cache(Cache::Memory),
-        None => rows,
-    });
-    let training = finish(chosen.before(training), shuffle, Some(&chosen));
-    Ok((training, held_out))
+        (None, None) => Ok((whole, opened.held_out()?)),
+    }
 }
 
 /// A label that is no number would spoil everything learnt after it, and show only as a loss that is none: it is looked for in floats.
@@ -144,109 +141,43 @@ fn has_float_labels(rows: &Dataset) -> bool {
     rows.output_schema().is_ok_and(|schema| schema.columns().iter().any(is_float))
 }
 
-/// Which of the rows to learn from are used, and how often.
-struct Chosen {
-    skip: Option<u64>,
-    take: Option<u64>,
-    shard: Option<(u64, u64)>,
-    repeat: Option<u64>,
-    drop_remainder: bool,
-    ignore_errors: Option<u64>,
-}
-
-impl Chosen {
-    fn read(data: &Reader<'_>) -> Result<Chosen> {
-        let shard = match (data.value("shard"), data.value("shard").and_then(Value::as_array).map(Vec::as_slice)) {
-            (None, _) => None,
-            (Some(_), Some([Value::Integer(count), Value::Integer(index)])) if 0 <= *index && index < count => {
-                Some((*count as u64, *index as u64))
-            }
-            (Some(other), _) => return Err(data.wrong("shard", other, "how many parts there are and which this is, such as [4, 0]")),
-        };
-        Ok(Chosen {
-            skip: data.count("skip", 0)?,
-            take: data.count("take", 1)?,
-            shard,
-            repeat: data.count("repeat", 1)?,
-            drop_remainder: data.flag("drop_remainder")?.unwrap_or(false),
-            ignore_errors: data.count("ignore_errors", 0)?,
-        })
-    }
-
-    /// What is chosen before anything else is done.
-    fn before(&self, rows: Dataset) -> Dataset {
-        let rows = self.skip.map_or(rows.clone(), |skip| rows.skip(skip));
-        let rows = self.take.map_or(rows.clone(), |take| rows.take(take));
-        self.shard.map_or(rows.clone(), |(count, index)| rows.shard(count, index))
-    }
-}
-
-/// How rows of a batch are mixed, and with which lots.
-fn mix(data: &Reader<'_>, seed: u64) -> Result<Option<Mix>> {
-    let read = |key: &'static str, make: fn(f32) -> Mix, usual: f64| {
-        let Some(table) = data.section(key)? else { return Ok::<_, Error>(None) };
-        let mix = make(table.number("alpha")?.unwrap_or(usual) as f32).seed(table.count("seed", 0)?.unwrap_or(seed));
-        let (images, labels) = (table.text("images")?.unwrap_or("x"), table.text("labels")?.unwrap_or("y"));
-        table.finish()?;
-        Ok(Some(mix.columns(images, labels)))
-    };
-    match (read("mixup", Mix::up, 0.2)?, read("cutmix", Mix::cut, 1.0)?) {
-        (Some(_), Some(_)) => Err(Error::Config("`data.mixup` and `data.cutmix` exclude each other".to_string())),
-        (up, cut) => Ok(up.or(cut)),
-    }
-}
-
-fn shuffle(data: &Reader<'_>, seed: u64) -> Result<Option<Shuffle>> {
-    match data.value("shuffle") {
-        None | Some(Value::Boolean(false)) => Ok(None),
-        Some(Value::Boolean(true)) => Ok(Some(Shuffle::seed(seed))),
-        Some(Value::Table(_)) => {
-            let table = data.section("shuffle")?.expect("just seen");
-            let shuffle = Shuffle::seed(table.count("seed", 0)?.unwrap_or(seed));
-            table.finish()?;
-            Ok(Some(shuffle))
-        }
-        Some(other) => Err(data.wrong("shuffle", other, "true, false or a table such as { seed = 7 }")),
-    }
-}
-
-fn prefetch(data: &Reader<'_>) -> Result<Prefetch> {
-    match data.value("prefetch") {
+pub(super) fn prefetch(data: &Reader<'_>, key: &'static str) -> Result<Prefetch> {
+    match data.value(key) {
         None => Ok(Prefetch::Auto),
         Some(Value::String(word)) if word == "auto" => Ok(Prefetch::Auto),
         Some(Value::Integer(n)) if *n >= 1 => Ok(Prefetch::Batches(*n as usize)),
-        Some(other) => Err(data.wrong("prefetch", other, "\"auto\" or a number of batches")),
+        Some(other) => Err(data.wrong(key, other, "\"auto\" or a number of batches")),
     }
 }
 
-fn parallelism(data: &Reader<'_>) -> Result<Parallelism> {
-    match data.value("parallelism") {
+pub(super) fn parallelism(data: &Reader<'_>, key: &'static str) -> Result<Parallelism> {
+    match data.value(key) {
         None => Ok(Parallelism::Auto),
         Some(Value::String(word)) if word == "auto" => Ok(Parallelism::Auto),
         Some(Value::Integer(n)) if *n >= 1 => Ok(Parallelism::Threads(*n as usize)),
-        Some(other) => Err(data.wrong("parallelism", other, "\"auto\" or a number of threads")),
+        Some(other) => Err(data.wrong(key, other, "\"auto\" or a number of threads")),
     }
 }
 
-fn cache(data: &Reader<'_>, folder: &Path) -> Result<Option<Cache>> {
-    match data.value("cache") {
+pub(super) fn cache(data: &Reader<'_>, key: &'static str, folder: &Path) -> Result<Option<Cache>> {
+    match data.value(key) {
         None => Ok(None),
         Some(Value::String(word)) if word == "memory" => Ok(Some(Cache::Memory)),
         Some(Value::String(word)) if word == "auto" => Ok(Some(Cache::Auto)),
         Some(Value::Table(_)) => {
-            let table = data.section("cache")?.expect("just seen");
+            let table = data.section(key)?.expect("just seen");
             let file = table.text("file")?.ok_or_else(|| table.missing("file", "where to keep it"))?;
             let goes_on = table.choice("on_full", &[("stop", false), ("continue", true)])?.unwrap_or(false);
             table.finish()?;
             let file = folder.join(file);
             Ok(Some(if goes_on { Cache::FileIfRoom(file) } else { Cache::File(file) }))
         }
-        Some(other) => Err(data.wrong("cache", other, "\"memory\", \"auto\" or a table such as { file = \"cache.plc\" }")),
+        Some(other) => Err(data.wrong(key, other, "\"memory\", \"auto\" or a table such as { file = \"cache.plc\" }")),
     }
 }
 
 /// A number of bytes, or text such as "64MiB".
-fn size(data: &Reader<'_>, key: &'static str) -> Result<Option<Bytes>> {
+pub(super) fn size(data: &Reader<'_>, key: &'static str) -> Result<Option<Bytes>> {
     match data.value(key) {
         None => Ok(None),
         Some(Value::Integer(n)) if *n >= 0 => Ok(Some(Bytes(*n as u64))),

@@ -1,9 +1,10 @@
-//! Sources that put the rows of others together: `parts = [{ source = … }, { source = … }]`.
+//! Sources that put the rows of others together: `parts = [{ source = … }, { source = … }]`, each with a `map` or `stages` of its own.
 
 use super::maps::maps;
 use super::reader::Reader;
 use super::sources::{Opened, SOURCES, Source};
-use crate::error::Result;
+use super::stages::{self, Around};
+use crate::error::{Error, Result};
 use plimsoll_data::Dataset;
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +18,14 @@ pub(super) fn rows(data: &Reader<'_>, kind: Source, folder: &Path) -> Result<Dat
         let known: Vec<&str> = SOURCES.iter().map(|(name, _)| *name).collect();
         let source = table.choice("source", &SOURCES)?.ok_or_else(|| table.missing("source", &format!("one of {}", known.join(", "))))?;
         let rows = Opened::new(&table, source, folder)?.rows();
-        let rows = maps(&table, 0)?.iter().fold(rows, |rows, (column, op)| rows.map(column, [Arc::clone(op)]));
+        let rows = match stages::read(&table, Around { folder, seed: 0, batch: None, beside: None, usual: 32 })? {
+            Some(list) => stages::apply(&list, rows)?,
+            None => maps(&table, 0)?.iter().fold(rows, |rows, (column, op)| rows.map(column, [Arc::clone(op)])),
+        };
+        if rows.batch_size().is_some() {
+            let what = format!("`{}` ends in batches, and parts are put together row by row; leave the batch out", table.name("stages"));
+            return Err(Error::Config(what));
+        }
         if kind == Source::SampleFrom {
             weights.push(table.number("weight")?.unwrap_or(1.0));
         }

@@ -10,7 +10,9 @@ mod maps;
 mod objective;
 mod optimizers;
 mod reader;
+mod short;
 mod sources;
+mod stages;
 mod training;
 
 use crate::error::{Error, Result};
@@ -161,6 +163,19 @@ impl Config {
         Ok(())
     }
 
+    /// Lets rows come in the order of their source, so that what is said of them can be told apart by their place.
+    pub(crate) fn set_source_order(&mut self) -> Result<()> {
+        let stages = self.table.get_mut("data").and_then(|data| data.get_mut("stages")).and_then(Value::as_array_mut);
+        match stages {
+            Some(list) => stages::in_source_order(list),
+            None => {
+                self.set_value("data.shuffle", false)?;
+                self.set_value("data.deterministic", true)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The whole configuration as TOML.
     pub fn to_toml(&self) -> String {
         self.table.to_string()
@@ -208,6 +223,13 @@ impl Config {
             }
         };
         root.finish()?;
+        if settings.schedule.is_open_ended() && data.size_if_readable().is_none() {
+            let (name, rows) = (settings.schedule.name(), data.describe());
+            return Err(Error::Config(format!(
+                "the {name} schedule is as long as the run, and how many rows {rows} has is known only when they have come; give it \
+                 `train.schedule.steps`, or say how many rows there are with {{ op = \"cardinality\", rows = … }}"
+            )));
+        }
         Ok(Run::new(settings, model, data, validation, self.anchored().to_toml(), self.title.clone()))
     }
 }
@@ -230,20 +252,23 @@ impl Config {
     }
 }
 
-/// A path that holds wherever it is read from.
-/// The paths of a source, and of the parts it is made of.
+/// The paths of a source, of the parts it is made of, and of what its stages keep.
 fn anchor_all(table: &mut Table, folder: &Path) {
     for (key, value) in table.iter_mut() {
         if data::PATHS.contains(&key.as_str()) {
             let several = value.as_table_mut().into_iter().flat_map(|files| files.iter_mut().map(|(_, file)| file));
             several.for_each(|file| anchor(file, folder));
             anchor(value, folder);
-        } else if let ("parts", Value::Array(parts)) = (key.as_str(), value) {
+        } else if let ("parts", Value::Array(parts)) = (key.as_str(), &mut *value) {
             parts.iter_mut().filter_map(Value::as_table_mut).for_each(|part| anchor_all(part, folder));
+        } else if let ("stages", Value::Array(stages)) = (key.as_str(), value) {
+            let caches = stages.iter_mut().filter_map(|stage| stage.get_mut("in")?.as_table_mut());
+            caches.for_each(|cache| anchor_all(cache, folder));
         }
     }
 }
 
+/// A path that holds wherever it is read from.
 fn anchor(value: &mut Value, folder: &Path) {
     if let Value::String(path) = value {
         *path = folder.join(&*path).to_string_lossy().into_owned();

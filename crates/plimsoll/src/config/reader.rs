@@ -25,6 +25,11 @@ impl<'a> Reader<'a> {
         if self.path.is_empty() { key.to_string() } else { format!("{}.{key}", self.path) }
     }
 
+    /// The full name of the table.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
     pub fn value(&self, key: &'static str) -> Option<&'a Value> {
         self.asked.borrow_mut().push(key);
         self.table.get(key)
@@ -91,8 +96,13 @@ impl<'a> Reader<'a> {
 
     /// A number, or a list of them.
     pub fn numbers(&self, key: &'static str) -> Result<Option<Vec<f32>>> {
+        Ok(self.exact_numbers(key)?.map(|numbers| numbers.into_iter().map(|number| number as f32).collect()))
+    }
+
+    /// The same, as they are written.
+    pub fn exact_numbers(&self, key: &'static str) -> Result<Option<Vec<f64>>> {
         let Some(value) = self.value(key) else { return Ok(None) };
-        let number = |value: &Value| value.as_float().or(value.as_integer().map(|n| n as f64)).map(|n| n as f32);
+        let number = |value: &Value| value.as_float().or(value.as_integer().map(|n| n as f64));
         let numbers = match value {
             Value::Array(list) => list.iter().map(number).collect(),
             single => number(single).map(|number| vec![number]),

@@ -274,8 +274,19 @@ fn feature(data: &Reader<'_>, key: &'static str) -> Result<Feature> {
         Some(Value::Float(value)) => Some(*value as f32),
         Some(other) => return Err(table.wrong("padded", other, "true, or the number that stands where a record has no value")),
     };
+    let up_to = table.flag("up_to")?.unwrap_or(false);
     table.finish()?;
-    Ok(padding.map_or(feature.clone(), |value| feature.padded_with(value)))
+    match padding {
+        Some(_) if up_to => {
+            let what = format!(
+                "`{0}.padded` and `{0}.up_to` exclude each other: rows are padded when they are read, or batch by batch",
+                data.name(key)
+            );
+            Err(Error::Config(what))
+        }
+        Some(value) => Ok(feature.padded_with(value)),
+        None => Ok(if up_to { feature.up_to() } else { feature }),
+    }
 }
 
 fn image_folder(data: &Reader<'_>, folder: &Path, classes: Option<Vec<String>>) -> Result<Dataset> {
@@ -326,7 +337,7 @@ fn csv(data: &Reader<'_>, folder: &Path) -> Result<Opened> {
     let path = path(data, folder, "path", "the path of a CSV file")?;
     // Rows can be looked at without labels; what learns from them asks for some.
     let mut spec = CsvSpec::new().targets(data.texts("target")?.unwrap_or_default());
-    if data.value("ignore_errors").is_some() {
+    if data.value("ignore_errors").is_some() || super::stages::leave_out_errors(data) {
         spec = spec.lenient();
     }
     if let Some(features) = data.texts("features")? {

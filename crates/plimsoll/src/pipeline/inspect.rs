@@ -17,10 +17,12 @@ pub struct Sample {
     pub pipeline: String,
     /// The columns of a batch.
     pub schema: Schema,
-    /// Rows and batches of an epoch.
-    pub rows: u64,
+    /// Rows and batches of an epoch, where that is known before they have come.
+    pub rows: Option<u64>,
     /// See there.
-    pub batches: u64,
+    pub batches: Option<u64>,
+    /// Rows an epoch has at most, where anything is known.
+    pub at_most: Option<u64>,
     /// What labels stand for, if the source knows.
     pub classes: Vec<String>,
     /// For each column, the values of the rows that were looked at, as numbers.
@@ -50,8 +52,9 @@ impl Pipeline {
         Ok(Sample {
             pipeline: self.data.describe(),
             schema,
-            rows: self.data.len(),
-            batches: self.data.batches(),
+            rows: self.data.size(),
+            batches: self.data.size().map(|_| self.data.batches()),
+            at_most: Some(self.data.len()).filter(|rows| *rows < u64::MAX),
             classes: self.data.class_names(),
             values,
             looked_at,
@@ -107,6 +110,7 @@ impl Sample {
             "pipeline": self.pipeline,
             "rows": self.rows,
             "batches": self.batches,
+            "at_most_rows": self.at_most,
             "row_bytes": self.schema.row_bytes().0,
             "columns": columns.collect::<Vec<_>>(),
             "classes": self.classes,
@@ -160,7 +164,12 @@ fn range(values: &[f32]) -> (f32, f32) {
 impl fmt::Display for Sample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.pipeline)?;
-        writeln!(f, "  rows      {} in {} batches, {} each", self.rows, self.batches, self.schema.row_bytes())?;
+        let rows = match (self.rows.zip(self.batches), self.at_most) {
+            (Some((rows, batches)), _) => format!("{rows} in {batches} batches"),
+            (None, Some(most)) => format!("at most {most}"),
+            (None, None) => "as many as come".to_string(),
+        };
+        writeln!(f, "  rows      {rows}, {} each", self.schema.row_bytes())?;
         writeln!(f, "  columns   {}", self.schema)?;
         if !self.classes.is_empty() {
             writeln!(f, "  classes   {}", self.classes.join(", "))?;

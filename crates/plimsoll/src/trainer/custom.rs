@@ -1,6 +1,6 @@
 //! Loops of one's own: the planned run in hand, one step at a time.
 
-use super::fit::place_in_batch;
+use super::fit::{epoch_rows, place_in_batch};
 use super::predict::{Predicted, Results};
 use super::session::{Rows, Session};
 use super::variants::Variants;
@@ -217,7 +217,7 @@ impl CustomLoop {
     /// Learns from the next batch of the training data; `None` at the end of an epoch.
     pub fn step_from(&mut self, batches: &mut Batches) -> Result<Option<Scores>> {
         self.check_schedule()?;
-        let (batch, length) = (self.plan.batch as u64, self.trainer.data.len());
+        let (batch, length) = (self.plan.batch as u64, epoch_rows(&self.trainer.data));
         let Some(session) = &mut self.trainer.session else { unreachable!("opened before") };
         let mut tally = session.begin()?;
         loop {
@@ -308,7 +308,7 @@ impl CustomLoop {
             }
             let whole = batch.rows as u64;
             let (role, piece) =
-                place_in_batch(session.micro_batch, Rows::Given(&given.columns, at as u64), 0, at as u64, rows, whole, whole);
+                place_in_batch(session.micro_batch, Rows::Given(&given.columns, at as u64), 0, at as u64, rows, whole, Some(whole));
             let role = if wanted == Role::Step { role } else { wanted };
             session.run(role, &piece, &self.schema, &mut tally)?;
             after(session, rows)?;

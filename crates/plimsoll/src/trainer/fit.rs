@@ -162,8 +162,8 @@ pub enum Event<'a> {
         epoch: u64,
         /// Steps of it that are done.
         step: u64,
-        /// Steps it has.
-        steps: u64,
+        /// Steps it has, where that is known before it is over.
+        steps: Option<u64>,
         /// Loss and metrics over those steps.
         scores: Scores,
         /// The learning rate of the last of them.
@@ -323,14 +323,25 @@ impl Trainer {
             predicted_step_s: plan.predicted_s,
             measured_step_s: None,
         };
-        session.learning.schedule.check(session.step.max(last * data.len().div_ceil(plan.batch as u64)))?;
+        // Where nobody knows how many steps there will be, the schedule stays at its end once that is reached.
+        if let Some(rows) = data.size_if_readable() {
+            session.learning.schedule.check(session.step.max(last.saturating_mul(rows.div_ceil(plan.batch as u64))))?;
+        }
+        let mut past_schedule = false;
         history.epochs.append(&mut track.epochs);
         let (start, mut learning, mut learnt_rows) = (Instant::now(), Duration::ZERO, 0);
         for _ in 0..left {
             let epoch_start = Instant::now();
             let before = track.tally.rows;
-            let tally = train_epoch(session, &mut feed, &schema, &plan, data.len(), &mut fit, &mut track, &mut writer, &history)
+            let tally = train_epoch(session, &mut feed, &schema, &plan, &data, &mut fit, &mut track, &mut writer, &history)
                 .map_err(|error| error.located(&data))?;
+            if let Some(length) = session.learning.schedule.length().filter(|length| session.step > *length && !past_schedule) {
+                past_schedule = true;
+                let (name, epoch) = (session.learning.schedule.name(), session.epochs + 1);
+                let what =
+                    format!("the {name} schedule ended after {length} steps, in epoch {epoch}; the learning rate stays where it ended");
+                fit.tell(&Event::Warning(&what));
+            }
             let training = session.scores(&tally);
             let learnt = epoch_start.elapsed();
             learning += learnt;
@@ -437,14 +448,14 @@ fn train_epoch(
     feed: &mut Feed,
     schema: &Schema,
     plan: &RunPlan,
-    length: u64,
+    data: &Dataset,
     fit: &mut Fit<'_>,
     track: &mut Track,
     writer: &mut Option<Writer>,
     history: &History,
 ) -> Result<Tally> {
-    let batch = plan.batch as u64;
-    let steps = length.div_ceil(batch);
+    let (batch, length) = (plan.batch as u64, epoch_rows(data));
+    let steps = data.size().map(|rows| rows.div_ceil(batch));
     let start = Instant::now();
     let mut told = start;
     session.begin()?;
@@ -453,6 +464,9 @@ fn train_epoch(
     let mut tally = track.tally;
     let before = tally.rows;
     while let Some(block) = feed.next()? {
+        if length.is_some_and(|length| block.first_row + block.rows as u64 > length) {
+            return Err(other_length(data, "more", session.epochs + 1));
+        }
         let mut at = 0;
         while at < block.rows {
             let (role, piece) = place_in_batch(session.micro_batch, Rows::Fed(&block), at, block.first_row, block.rows, batch, length);
@@ -461,9 +475,11 @@ fn train_epoch(
             session.clock.ran(role, began, session.lags);
             let (place, rows) = (block.first_row + at as u64, piece.rows);
             let ends = matches!(role, Role::Step | Role::Last);
+            // A batch that is not whole is the last, and the end of the epoch is written down by itself.
+            let goes_on = piece.batch_rows == batch && length.is_none_or(|length| place + (rows as u64) < length);
             session.step += u64::from(ends);
             at += rows;
-            if let Some(writer) = writer.as_mut().filter(|writer| ends && place + (rows as u64) < length && writer.due(session.step)) {
+            if let Some(writer) = writer.as_mut().filter(|writer| ends && goes_on && writer.due(session.step)) {
                 // What the device has not told yet belongs to the sums too.
                 session.settle(schema, &mut tally)?;
                 (track.rows, track.tally) = (place + rows as u64, tally);
@@ -488,10 +504,29 @@ fn train_epoch(
         }
     }
     session.settle(schema, &mut tally)?;
+    if data.size().is_some_and(|rows| tally.rows < rows) {
+        return Err(other_length(data, "fewer", session.epochs + 1));
+    }
+    if tally.rows == 0 {
+        let (rows, epoch) = (data.describe(), session.epochs + 1);
+        return Err(Error::Config(format!("there is nothing to learn from: {rows} has no rows in epoch {epoch}")));
+    }
     Ok(tally)
 }
 
-/// The next piece of a block and its role: its first row is the block's row `at`, the block's first row the epoch's row `first`.
+/// Rows of an epoch as far as the pieces of a batch have to know them: none where an epoch may end anywhere.
+pub(super) fn epoch_rows(data: &Dataset) -> Option<u64> {
+    data.size().or_else(|| data.drops_remainder().then(|| data.len()))
+}
+
+/// What somebody said about a stream was not so.
+fn other_length(data: &Dataset, how: &str, epoch: u64) -> Error {
+    let (rows, said) = (data.describe(), data.len());
+    Error::Config(format!("epoch {epoch} of {rows} has {how} rows than the {said} it was said to have; correct its cardinality"))
+}
+
+/// The next piece of a block and its role: its first row is the block's row `at`, the block's first row the epoch's row `first`. The epoch has
+/// `length` rows, see [`epoch_rows`].
 pub(super) fn place_in_batch<'a>(
     micro_batch: usize,
     batch: Rows<'a>,
@@ -499,11 +534,12 @@ pub(super) fn place_in_batch<'a>(
     first: u64,
     block_rows: usize,
     whole: u64,
-    length: u64,
+    length: Option<u64>,
 ) -> (Role, Piece<'a>) {
     let place = first + at as u64;
     let first_row = place % whole;
-    let batch_rows = whole.min(length - (place - first_row));
+    // Where an epoch may end anywhere, a block is a batch.
+    let batch_rows = length.map_or(block_rows as u64, |length| whole.min(length - (place - first_row)));
     let rows = micro_batch.min((batch_rows - first_row) as usize).min(block_rows - at);
     let role = match (first_row == 0, first_row + rows as u64 == batch_rows) {
         (true, true) => Role::Step,
@@ -519,24 +555,22 @@ pub(super) struct HeldOut {
     data: Dataset,
     feed: Feed,
     schema: Schema,
-    length: u64,
+    /// What shares of the loss are counted in: all rows, or where nobody knows how many, those of a piece.
+    whole: u64,
 }
 
 impl HeldOut {
     pub(super) fn start(role: Role, data: &Dataset, pipeline: &PipelinePlan, session: &Session, epochs: u64) -> Result<HeldOut> {
         let data = data.clone().rebatch(session.feed_rows);
         if data.is_empty() {
-            return Err(Error::Config(format!("there is nothing to measure: {} has no rows", data.describe())));
-        }
-        if data.size().is_none() {
-            let what = format!("how many rows {} has is known only when they have come; add assert_cardinality", data.describe());
-            return Err(Error::Config(what));
+            return Err(nothing_to_measure(&data));
         }
         session.check_schema(role, &data.output_schema()?)?;
         // Numbered like the epochs they follow, so that a resumed run adds up in the same order.
         let options = Options { first_epoch: session.epochs, epochs: Some(epochs), ..Options::default() };
         let feed = slots::start(&data, pipeline, &session.ledger, options, session.executor.device())?;
-        Ok(HeldOut { feed, schema: data.output_schema()?, length: data.len(), data })
+        let whole = data.size().unwrap_or(session.micro_batch as u64);
+        Ok(HeldOut { feed, schema: data.output_schema()?, whole, data })
     }
 
     fn evaluate(&mut self, session: &mut Session) -> Result<Scores> {
@@ -557,19 +591,25 @@ impl HeldOut {
         tally: &mut Tally,
         mut after: impl FnMut(&mut Session, usize) -> Result<()>,
     ) -> Result<()> {
+        let mut came = false;
         while let Some(block) = self.feed.next()? {
+            came = true;
             let mut at = 0;
             while at < block.rows {
                 let rows = session.micro_batch.min(block.rows - at);
                 let first_row = block.first_row + at as u64;
                 let batch = Rows::Fed(&block);
-                let piece = Piece { batch, at, rows, first_row, batch_rows: self.length };
+                let piece = Piece { batch, at, rows, first_row, batch_rows: self.whole };
                 session.run(role, &piece, &self.schema, tally).map_err(|error| error.located(&self.data))?;
                 after(session, rows)?;
                 at += rows;
             }
         }
         session.settle(&self.schema, tally)?;
-        Ok(())
+        if came { Ok(()) } else { Err(nothing_to_measure(&self.data)) }
     }
+}
+
+fn nothing_to_measure(data: &Dataset) -> Error {
+    Error::Config(format!("there is nothing to measure: {} has no rows", data.describe()))
 }

@@ -460,13 +460,6 @@ impl Trainer {
         let Some(rows) = self.data.batch_size() else {
             return Err(Error::Config("the data has no batch size; add `.batch(32)` or set `train.batch`".to_string()));
         };
-        if self.data.size().is_none() && !self.data.drops_remainder() {
-            let what = format!(
-                "how many rows {} has is known only when they have come; add drop_remainder or assert_cardinality",
-                self.data.describe()
-            );
-            return Err(Error::Config(what));
-        }
         if self.data.is_empty() {
             return Err(Error::Config(format!("there is nothing to learn from: {} has no rows", self.data.describe())));
         }
@@ -518,8 +511,9 @@ impl Trainer {
         if self.variants.is_none() {
             let schema = self.data.output_schema()?;
             if let Some(column) = schema.columns().iter().find(|column| column.extent != Extent::Fixed) {
-                let what =
-                    format!("a step is planned for rows of one shape, and those of `{column}` differ; pad them with PadTo::Declared");
+                let what = format!(
+                    "a step is planned for rows of one shape, and those of `{column}` differ; pad them to the longest that was declared (`padded_batch`)"
+                );
                 return Err(Error::Config(what));
             }
             let targets = self.targets_with_metrics()?;

@@ -87,7 +87,8 @@ impl Track {
         };
         compare("the seed", record.seed.to_string(), seed.to_string())?;
         compare("a batch of", record.data.batch.to_string(), self.batch.to_string())?;
-        compare("an epoch of", format!("{} rows", record.data.epoch_rows), format!("{} rows", self.epoch_rows))?;
+        let rows = |rows: u64| if rows == u64::MAX { "as many rows as come".to_string() } else { format!("{rows} rows") };
+        compare("an epoch of", rows(record.data.epoch_rows), rows(self.epoch_rows))?;
         compare("the row order", record.data.order.clone(), self.order.clone())
     }
 

@@ -7,6 +7,7 @@ use super::{Count, OFFLOAD, Request, Variant};
 use crate::checkpoint::Checkpoints;
 use crate::error::Result;
 use crate::system;
+use crate::trainer::fit::epoch_rows;
 use plimsoll_core::plan::recompute::Again;
 use plimsoll_core::plan::{Plan, check, check_same, sketch, tighten};
 use plimsoll_core::step::Role;
@@ -161,7 +162,9 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
             check_same(graph, &program.graph, request.device, micro_batch)?;
         }
     }
-    let feed_rows = if request.batch.is_multiple_of(micro_batch) { micro_batch } else { request.batch };
+    // A piece has to know how many rows its batch has, and where nobody knows when an epoch ends, only a whole batch says.
+    let in_pieces = epoch_rows(request.data).is_some() && request.batch.is_multiple_of(micro_batch);
+    let feed_rows = if in_pieces { micro_batch } else { request.batch };
     if request.count == Count::WeightsAndActivations {
         let mut fixed = memory.by_owner();
         fixed.retain(|(name, _)| !matches!(name.as_str(), "optimiser" | "gradient sums" | "staging"));

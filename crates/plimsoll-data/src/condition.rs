@@ -1,0 +1,189 @@
+//! Conditions on rows that are written down instead of programmed, so that they can be read from a file, printed and compared.
+
+use crate::dataset::Dataset;
+use crate::padded::length_of;
+use crate::schema::Extent;
+use crate::stream::{Predicate, Row, Spec};
+use crate::{DataError, Schema};
+use plimsoll_core::DType;
+use std::fmt;
+
+/// What has to hold for the numbers of a column, or for how many of them there are. Of a column with several numbers a row, it has to hold
+/// for each of them. A number that is none (NaN) is below, above and equal to nothing.
+///
+/// ```
+/// use plimsoll_data::{Condition, Dataset, Relation, Split};
+/// let few = Condition::on("y").is([0.0, 3.0]);
+/// assert_eq!(few.to_string(), "y is 0 or 3");
+/// let data = Dataset::digits(Split::Train).filter_where(few).take_while_where(Condition::on("x").number(Relation::AtMost, 16.0)).batch(32);
+/// assert_eq!(data.describe(), "digits (train) → filter(y is 0 or 3) → take_while(x at most 16) → batch(32)");
+/// assert!((280..310).contains(&data.count_rows()?));
+/// # Ok::<(), plimsoll_data::DataError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Condition {
+    column: String,
+    /// All of them have to hold.
+    tests: Vec<Test>,
+}
+
+/// How a number stands to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Relation {
+    /// Smaller.
+    Below,
+    /// Greater.
+    Above,
+    /// Greater or equal.
+    AtLeast,
+    /// Smaller or equal.
+    AtMost,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Test {
+    Is(Vec<f64>),
+    IsNot(Vec<f64>),
+    Number(Relation, f64),
+    Length(Relation, u64),
+}
+
+impl Relation {
+    /// All of them.
+    pub const ALL: [Relation; 4] = [Relation::Below, Relation::Above, Relation::AtLeast, Relation::AtMost];
+
+    fn holds<T: PartialOrd>(self, number: T, than: T) -> bool {
+        match self {
+            Relation::Below => number < than,
+            Relation::Above => number > than,
+            Relation::AtLeast => number >= than,
+            Relation::AtMost => number <= than,
+        }
+    }
+}
+
+impl Condition {
+    /// On this column; whatever is said of it afterwards has to hold all together.
+    pub fn on(column: impl Into<String>) -> Condition {
+        Condition { column: column.into(), tests: Vec::new() }
+    }
+
+    /// It is one of these.
+    pub fn is(self, values: impl Into<Vec<f64>>) -> Condition {
+        self.and(Test::Is(values.into()))
+    }
+
+    /// It is none of these.
+    pub fn is_not(self, values: impl Into<Vec<f64>>) -> Condition {
+        self.and(Test::IsNot(values.into()))
+    }
+
+    /// It stands so to `than`.
+    pub fn number(self, relation: Relation, than: f64) -> Condition {
+        self.and(Test::Number(relation, than))
+    }
+
+    /// A row of a column whose rows [differ in length](crate::Column::up_to) is of such a length.
+    pub fn length(self, relation: Relation, than: u64) -> Condition {
+        self.and(Test::Length(relation, than))
+    }
+
+    fn and(mut self, test: Test) -> Condition {
+        self.tests.push(test);
+        self
+    }
+
+    /// Whether it holds for a row.
+    ///
+    /// # Panics
+    /// If the row has no such column.
+    pub fn holds(&self, row: &Row<'_>) -> bool {
+        let bytes = row.bytes(&self.column);
+        let column = row.schema().index_of(&self.column).map(|index| &row.schema().columns()[index]).expect("its bytes were just found");
+        let numbers = match column.extent {
+            Extent::UpTo => &bytes[..length_of(bytes) as usize * (column.elements() / column.shape[0] * column.dtype.size())],
+            _ => bytes,
+        };
+        self.tests.iter().all(|test| match test {
+            Test::Length(relation, than) => relation.holds(u64::from(length_of(bytes)), *than),
+            Test::Is(values) => each(column.dtype, numbers, |number, as_kept| values.iter().any(|value| as_kept(*value) == number)),
+            Test::IsNot(values) => each(column.dtype, numbers, |number, as_kept| values.iter().all(|value| as_kept(*value) != number)),
+            Test::Number(relation, than) => each(column.dtype, numbers, |number, as_kept| relation.holds(number, as_kept(*than))),
+        })
+    }
+
+    /// That rows of this kind can be asked.
+    fn check(&self, schema: &Schema) -> Result<(), DataError> {
+        let Some(index) = schema.index_of(&self.column) else {
+            let have = schema.columns().iter().map(|column| column.name.clone()).collect();
+            return Err(DataError::NoColumn { name: self.column.clone(), have });
+        };
+        let column = &schema.columns()[index];
+        let refuse = |problem: &str| Err(DataError::Schema { column: column.name.clone(), problem: problem.into() });
+        let asks_length = self.tests.iter().any(|test| matches!(test, Test::Length(..)));
+        match column.extent {
+            Extent::Files | Extent::Images => refuse("is to be asked for its numbers, and its rows are not of one size yet; map it first"),
+            Extent::Fixed if asks_length => refuse("is to be asked for its length, and its rows are all of one; leave that out"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether something holds for every number of a row. What it is compared with is rounded as the number was: 0.1 is the single-precision
+/// number nearest to it where those are kept.
+fn each(dtype: DType, bytes: &[u8], holds: impl Fn(f64, fn(f64) -> f64) -> bool) -> bool {
+    bytes.chunks_exact(dtype.size()).all(|number| match (dtype, number) {
+        (DType::U8, [byte]) => holds(f64::from(*byte), |value| value),
+        (DType::I32, &[a, b, c, d]) => holds(f64::from(i32::from_ne_bytes([a, b, c, d])), |value| value),
+        (DType::F32, &[a, b, c, d]) => holds(f64::from(f32::from_ne_bytes([a, b, c, d])), |value| f64::from(value as f32)),
+        _ => false,
+    })
+}
+
+impl Dataset {
+    /// Keeps the rows for which a condition holds.
+    pub fn filter_where(self, condition: Condition) -> Dataset {
+        self.asked(condition, |input, keep| Spec::Filter { input, keep })
+    }
+
+    /// Keeps the rows before the first for which a condition does not hold.
+    pub fn take_while_where(self, condition: Condition) -> Dataset {
+        self.asked(condition, |input, keep| Spec::TakeWhile { input, keep })
+    }
+
+    fn asked(self, condition: Condition, spec: impl FnOnce(Dataset, Predicate) -> Spec) -> Dataset {
+        // What was wrong before is told first, by whoever looks at the stages.
+        match self.output_schema().map(|schema| condition.check(&schema)) {
+            Ok(Err(error)) => Dataset { broken: Some(error), ..self },
+            _ => Dataset::flow(spec(self, Predicate::from(condition))),
+        }
+    }
+}
+
+impl fmt::Display for Relation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Relation::Below => "below",
+            Relation::Above => "above",
+            Relation::AtLeast => "at least",
+            Relation::AtMost => "at most",
+        })
+    }
+}
+
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let column = &self.column;
+        let listed = |values: &[f64]| values.iter().map(f64::to_string).collect::<Vec<_>>().join(" or ");
+        for (index, test) in self.tests.iter().enumerate() {
+            f.write_str(if index == 0 { "" } else { " and " })?;
+            match test {
+                Test::Is(values) => write!(f, "{column} is {}", listed(values))?,
+                Test::IsNot(values) => write!(f, "{column} is not {}", listed(values))?,
+                Test::Number(relation, than) => write!(f, "{column} {relation} {than}")?,
+                Test::Length(relation, than) => write!(f, "length of {column} {relation} {than}")?,
+            }
+        }
+        Ok(())
+    }
+}
