@@ -115,8 +115,9 @@ impl Condition {
     /// That rows of this kind can be asked.
     fn check(&self, schema: &Schema) -> Result<(), DataError> {
         let Some(index) = schema.index_of(&self.column) else {
-            let have = schema.columns().iter().map(|column| column.name.clone()).collect();
-            return Err(DataError::NoColumn { name: self.column.clone(), have });
+            let columns: Vec<&str> = schema.columns().iter().map(|column| column.name.as_str()).collect();
+            let problem = format!("there is no column `{}` to look at; the columns are {}", self.column, columns.join(", "));
+            return Err(DataError::Stage(problem));
         };
         let column = &schema.columns()[index];
         let refuse = |problem: &str| Err(DataError::Schema { column: column.name.clone(), problem: problem.into() });

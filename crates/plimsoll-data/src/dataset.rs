@@ -372,7 +372,8 @@ impl Dataset {
 
     /// How rows are reordered, seeds included: what has to be the same for a saved position to mean the same.
     pub fn order(&self) -> Result<String, DataError> {
-        Ok(self.recipe()?.order())
+        let recipe = self.recipe()?;
+        Ok(self.stream.as_ref().map_or_else(|| recipe.order(), |spec| spec.order()))
     }
 
     /// Rows in one epoch; of a [stream](Dataset#streams) that does not know, the most it can have, which may be `u64::MAX`.

@@ -41,7 +41,9 @@ pub use plimsoll_core::selftest;
 pub use plimsoll_core::{Budget, Bytes, Device};
 pub use plimsoll_cpu::CpuDevice;
 pub use plimsoll_cuda::{Convolutions, Found, Gpu, Probe, probe};
-pub use plimsoll_data::{Cache, Dataset, Parallelism, Prefetch, RandomSpec, Shuffle, Split, Tensor, Vocabulary, source};
+pub use plimsoll_data::{
+    Cache, Condition, Dataset, Parallelism, Prefetch, RandomSpec, Relation, Shuffle, Split, Tensor, Vocabulary, source,
+};
 pub use precision::Precision;
 pub use run::{Run, RunFolder};
 pub use schedule::{Plateau, Schedule, ScheduleState};

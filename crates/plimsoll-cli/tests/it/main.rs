@@ -11,6 +11,7 @@ mod limits;
 mod offload;
 mod plans;
 mod resume;
+mod stages;
 mod trained;
 mod zoo;
 

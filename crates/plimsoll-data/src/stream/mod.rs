@@ -23,7 +23,7 @@ pub(crate) use input::{Held, PerRow};
 pub(crate) use shuffle::Buckets;
 pub(crate) use work::StreamWork;
 
-use crate::dataset::Dataset;
+use crate::dataset::{Dataset, Stage};
 use crate::source::{Gather, Pictures, Source};
 use crate::{BlockMut, Column, Condition, DataError, Schema};
 use input::Input;
@@ -286,6 +286,20 @@ impl Spec {
             [] => self.name(),
             [input] => format!("{} → {}", input.describe(), self.name()),
             inputs => format!("{}({})", self.name(), inputs.iter().map(Dataset::describe).collect::<Vec<_>>().join(" | ")),
+        }
+    }
+
+    /// Which rows come in which order, wherever they lie: what has to be the same for a saved position to mean the same.
+    pub fn order(&self) -> String {
+        let of = |input: &Dataset| {
+            let first = input.stream.as_ref().map_or("file order".to_string(), |spec| spec.order());
+            let changes = |stage: &&Stage| matches!(stage, Stage::Reorder(_) | Stage::Map { .. });
+            input.stages.iter().filter(changes).fold(first, |order, stage| format!("{order} → {stage}"))
+        };
+        match self.inputs() {
+            [] => "file order".into(),
+            [input] => format!("{} → {}", of(input), self.name()),
+            inputs => format!("{}({})", self.name(), inputs.iter().map(of).collect::<Vec<_>>().join(" | ")),
         }
     }
 

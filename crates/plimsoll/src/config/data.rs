@@ -315,7 +315,7 @@ mod tests {
         no file matches none-*.tar; correct the path or the pattern
         digits (train) → skip(5) → take(100) → shard(4, 1) → shuffle(seed 1) → repeat(3) → drop_remainder
           held out: digits (test)
-        image_folder train → map(x: decode()) → map(x: resize(4, 4, bilinear)) → parallelism(auto) → ignore_errors(9) → batch(8) → prefetch(auto) → drop_remainder
+        image_folder train → map(x: decode()) → map(x: resize(4, 4, bilinear)) → parallelism(auto) → ignore_errors(9) → batch(8) → prefetch(auto)
         `data.shard` is [4, 4], but should be how many parts there are and which this is, such as [4, 0]
         unknown key `data.ignore_erors`; did you mean `data.ignore_errors`?
         `data.source` is missing: one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset, parquet, image_files, range, concatenate, sample_from, interleave, zip

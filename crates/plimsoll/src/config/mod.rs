@@ -12,6 +12,8 @@ mod optimizers;
 mod reader;
 mod short;
 mod sources;
+#[cfg(test)]
+mod stage_tests;
 mod stages;
 mod training;
 
@@ -184,7 +186,8 @@ impl Config {
     /// The same configuration with paths that hold wherever it is read from, for the run's folder.
     fn anchored(&self) -> Config {
         let mut config = self.clone();
-        let folder = std::path::absolute(&self.folder).unwrap_or_else(|_| self.folder.clone());
+        // The folder of a file in the current one has an empty name.
+        let folder = std::path::absolute(Path::new(".").join(&self.folder)).unwrap_or_else(|_| self.folder.clone());
         let tables = [&["data"][..], &["data", "cache"], &["data", "validation"]];
         for names in tables {
             let table = names.iter().try_fold(&mut config.table, |table, name| table.get_mut(*name)?.as_table_mut());

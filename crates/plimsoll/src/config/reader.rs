@@ -165,7 +165,12 @@ impl<'a> Reader<'a> {
 
     /// Refuses keys nobody asked for.
     pub fn finish(self) -> Result<()> {
-        let mut asked = self.asked.into_inner();
+        self.check_keys()
+    }
+
+    /// Refuses keys nobody has asked for so far.
+    pub fn check_keys(&self) -> Result<()> {
+        let mut asked = self.asked.borrow().clone();
         let mut seen = Vec::new();
         asked.retain(|key| {
             !seen.contains(key) && {

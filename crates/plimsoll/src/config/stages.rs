@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use toml::Value;
 
-/// One entry of the list, with the name errors call it by.
+/// One entry of the list, with its place and name as errors tell them.
 #[derive(Clone)]
 pub(super) struct Stage {
     name: String,
@@ -149,26 +149,40 @@ pub(super) fn read(table: &Reader<'_>, around: Around<'_>) -> Result<Option<Vec<
     for (short, how) in SHORT {
         if table.value(short).is_some() {
             let (key, list) = (table.name(short), table.name("stages"));
-            return Err(Error::Config(format!("`{key}` has no place beside `{list}`: write {how} into the list, where it belongs")));
+            return Err(Error::Config(format!("`{key}` has no place beside `{list}`: write {how} into the list instead")));
         }
     }
-    let names: Vec<(&'static str, Name)> =
-        STAGES.into_iter().chain(maps::KNOWN.into_iter().map(|(name, row)| (name, Name::Row(row)))).collect();
-    let mut kinds = Vec::with_capacity(entries.len());
-    for entry in &entries {
-        let Some(name) = entry.text("op")? else { return Err(entry.missing("op", "which stage, such as \"shuffle\"")) };
-        kinds.push(choose(&entry.name("op"), name, &names)?);
-    }
+    let kinds = entries.iter().map(named).collect::<Result<Vec<_>>>()?;
     // What is said for the whole run is said of the batches that come out.
-    let last = kinds.iter().rposition(|kind| matches!(kind, Name::Batch | Name::PaddedBatch | Name::Rebatch));
+    let last = kinds.iter().rposition(|(kind, _)| matches!(kind, Name::Batch | Name::PaddedBatch | Name::Rebatch));
+    let come_out = last.map_or(Ok(around.rows()), |last| rows(&entries[last], around))?;
     let mut stages = Vec::with_capacity(entries.len());
-    for (index, (entry, kind)) in entries.into_iter().zip(kinds).enumerate() {
-        let around = Around { batch: around.batch.filter(|_| Some(index) == last || kind == Name::Buckets), ..around };
+    for (index, (entry, (kind, op))) in entries.into_iter().zip(kinds).enumerate() {
+        let around = match kind {
+            Name::Buckets => Around { beside: None, usual: come_out, ..around },
+            _ => Around { batch: around.batch.filter(|_| Some(index) == last), ..around },
+        };
         let what = stage(&entry, kind, around)?;
-        stages.push(Stage { name: entry.path().to_string(), what });
+        stages.push(Stage { name: format!("`{}` ({op})", entry.path()), what });
         entry.finish()?;
     }
     Ok(Some(stages))
+}
+
+/// Which stage an entry is, and its name.
+fn named<'a>(entry: &Reader<'a>) -> Result<(Name, &'a str)> {
+    let Some(op) = entry.text("op")? else { return Err(entry.missing("op", "which stage, such as \"shuffle\"")) };
+    let no_stage = |why: &str| Err(Error::Config(format!("`{}` is \"{op}\", {why}", entry.name("op"))));
+    match op {
+        "flat_map" => return no_stage("which needs a program: `Dataset::flat_map` is given code that makes rows of a row"),
+        "zip" | "concatenate" | "sample_from" | "interleave" => {
+            return no_stage("which puts several sources together: make it the `source`, with `parts` that have stages of their own");
+        }
+        _ => {}
+    }
+    let rows = maps::KNOWN.into_iter().map(|(name, row)| (name, Name::Row(row)));
+    let names: Vec<(&'static str, Name)> = STAGES.into_iter().chain(rows).collect();
+    Ok((choose(&entry.name("op"), op, &names)?, op))
 }
 
 /// Whether rows that cannot be read are left out somewhere in a list, which sources that look at all rows have to know.
@@ -259,6 +273,7 @@ fn condition(entry: &Reader<'_>) -> Result<Condition> {
         }
     }
     if condition == everything {
+        entry.check_keys()?;
         let keys = "is, not, below, above, at_least, at_most, or the same of its length, such as length_below";
         return Err(entry.missing("is", &format!("what has to hold for `{column}`: {keys}")));
     }
@@ -294,10 +309,10 @@ pub(super) fn apply(stages: &[Stage], rows: Dataset) -> Result<Dataset> {
     stages.iter().try_fold(rows, |rows, stage| {
         if rows.batch_size().is_some() && stage.what.counts_rows() {
             let what = "counts rows and stands after the batch; put it before, or put { op = \"unbatch\" } between";
-            return Err(Error::Config(format!("`{}` {what}", stage.name)));
+            return Err(Error::Config(format!("{} {what}", stage.name)));
         }
         let rows = stage.what.onto(rows);
-        rows.output_schema().map_err(|error| Error::Config(format!("`{}`: {error}", stage.name)))?;
+        rows.output_schema().map_err(|error| Error::Config(format!("{}: {error}", stage.name)))?;
         Ok(rows)
     })
 }

@@ -1,6 +1,7 @@
 //! Training: epochs of steps, validation after each, and what is reported meanwhile.
 
 use super::callbacks::{Callback, Each, Flow};
+use super::held_out::HeldOut;
 use super::learning::Learning;
 use super::session::{Piece, Rows, Session, Tally};
 use super::track::Track;
@@ -11,7 +12,7 @@ use crate::metrics::Scores;
 use crate::{offload_file, system, tensors};
 use plimsoll_core::Bytes;
 use plimsoll_core::step::Role;
-use plimsoll_data::{Dataset, Feed, Options, PipelinePlan, Schema};
+use plimsoll_data::{Dataset, Feed, Options, Schema};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -333,7 +334,7 @@ impl Trainer {
         for _ in 0..left {
             let epoch_start = Instant::now();
             let before = track.tally.rows;
-            let tally = train_epoch(session, &mut feed, &schema, &plan, &data, &mut fit, &mut track, &mut writer, &history)
+            let tally = train_epoch(session, &mut feed, &schema, &plan, &self.data, &mut fit, &mut track, &mut writer, &history)
                 .map_err(|error| error.located(&data))?;
             if let Some(length) = session.learning.schedule.length().filter(|length| session.step > *length && !past_schedule) {
                 past_schedule = true;
@@ -548,68 +549,4 @@ pub(super) fn place_in_batch<'a>(
         (false, true) => Role::Last,
     };
     (role, Piece { batch, at, rows, first_row, batch_rows })
-}
-
-/// Rows that are measured and not learnt from.
-pub(super) struct HeldOut {
-    data: Dataset,
-    feed: Feed,
-    schema: Schema,
-    /// What shares of the loss are counted in: all rows, or where nobody knows how many, those of a piece.
-    whole: u64,
-}
-
-impl HeldOut {
-    pub(super) fn start(role: Role, data: &Dataset, pipeline: &PipelinePlan, session: &Session, epochs: u64) -> Result<HeldOut> {
-        let data = data.clone().rebatch(session.feed_rows);
-        if data.is_empty() {
-            return Err(nothing_to_measure(&data));
-        }
-        session.check_schema(role, &data.output_schema()?)?;
-        // Numbered like the epochs they follow, so that a resumed run adds up in the same order.
-        let options = Options { first_epoch: session.epochs, epochs: Some(epochs), ..Options::default() };
-        let feed = slots::start(&data, pipeline, &session.ledger, options, session.executor.device())?;
-        let whole = data.size().unwrap_or(session.micro_batch as u64);
-        Ok(HeldOut { feed, schema: data.output_schema()?, whole, data })
-    }
-
-    fn evaluate(&mut self, session: &mut Session) -> Result<Scores> {
-        let mut tally = session.begin()?;
-        self.each_piece(session, Role::Evaluate, &mut tally, |_, _| Ok(()))?;
-        if !tally.loss.is_finite() {
-            let what = "the loss over the held-out rows is not a finite number; look at those rows, or try a smaller learning rate";
-            return Err(Error::Config(what.to_string()));
-        }
-        Ok(session.scores(&tally))
-    }
-
-    /// Runs a program over every row, a piece at a time.
-    pub(super) fn each_piece(
-        &mut self,
-        session: &mut Session,
-        role: Role,
-        tally: &mut Tally,
-        mut after: impl FnMut(&mut Session, usize) -> Result<()>,
-    ) -> Result<()> {
-        let mut came = false;
-        while let Some(block) = self.feed.next()? {
-            came = true;
-            let mut at = 0;
-            while at < block.rows {
-                let rows = session.micro_batch.min(block.rows - at);
-                let first_row = block.first_row + at as u64;
-                let batch = Rows::Fed(&block);
-                let piece = Piece { batch, at, rows, first_row, batch_rows: self.whole };
-                session.run(role, &piece, &self.schema, tally).map_err(|error| error.located(&self.data))?;
-                after(session, rows)?;
-                at += rows;
-            }
-        }
-        session.settle(&self.schema, tally)?;
-        if came { Ok(()) } else { Err(nothing_to_measure(&self.data)) }
-    }
-}
-
-fn nothing_to_measure(data: &Dataset) -> Error {
-    Error::Config(format!("there is nothing to measure: {} has no rows", data.describe()))
 }

@@ -5,6 +5,7 @@ mod clock;
 mod custom;
 mod explain;
 mod fit;
+mod held_out;
 mod learning;
 mod plan;
 mod predict;

@@ -1,7 +1,7 @@
 //! Predictions, a piece at a time, so that they never all have to be in memory.
 
 use super::Trainer;
-use super::fit::HeldOut;
+use super::held_out::HeldOut;
 use super::session::{Session, Tally};
 use super::variants::Variants;
 use crate::error::{Error, Result};

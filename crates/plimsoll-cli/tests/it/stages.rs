@@ -1,0 +1,158 @@
+//! Pipelines that a configuration writes out stage by stage, over rows of which nobody knows how many there are.
+
+use super::resume::{kill_after, weights};
+use super::{Sandbox, example};
+
+/// A table in a folder of its own, so that its path is not one from here.
+const CONFIG: &str = r#"[data]
+source = "csv"
+path = "rows.csv"
+target = "class"
+stages = [
+    { op = "filter", column = "y", not = 2 },
+    { op = "shuffle", buffer = "4KiB" },
+    { op = "scale", by = 0.1 },
+    { op = "batch", rows = 16 },
+    { op = "prefetch", batches = 2 },
+]
+[data.validation]
+rows = [0, 100]
+[model]
+layers = [{ type = "dense", units = 16, activation = "relu" }, { type = "dense", units = 3 }]
+[train]
+epochs = 4
+seed = 3
+[checkpoint]
+every_steps = 3
+"#;
+
+fn table(name: &str) -> Sandbox {
+    let sandbox = Sandbox::new(name);
+    std::fs::create_dir(sandbox.path("conf")).unwrap();
+    let rows: String = (0..2000).map(|n| format!("{},{},{}\n", n % 17, n % 5, n % 3)).collect();
+    sandbox.write("conf/rows.csv", format!("a,b,class\n{rows}"));
+    sandbox.write("conf/run.toml", CONFIG);
+    sandbox
+}
+
+#[test]
+fn killed_at_any_moment_a_stream_goes_on_to_the_same_end() {
+    let sandbox = table("stream-killed");
+    sandbox.succeed(&["train", "conf/run.toml", "--quiet", "--out", "whole"]);
+    let mut killed = 0;
+    for attempt in 0..12 {
+        let mut arguments = vec!["train", "--quiet", "--out", "cut"];
+        // Gone on with, the configuration is that of the run's folder, whose paths are others.
+        if attempt == 0 {
+            arguments.push("conf/run.toml")
+        } else {
+            arguments.push("--resume")
+        }
+        if !sandbox.path("cut/config.toml").exists() && attempt > 0 {
+            arguments.push("conf/run.toml");
+        }
+        if !kill_after(&sandbox, &arguments, 20 + 17 * attempt) {
+            break;
+        }
+        killed += 1;
+    }
+    assert!(killed > 0);
+    sandbox.succeed(&["train", "--quiet", "--out", "cut", "--resume"]);
+    assert!(weights(&sandbox, "whole") == weights(&sandbox, "cut"), "other weights after {killed} kills");
+    let log = std::fs::read_to_string(sandbox.path("cut/log.jsonl")).unwrap();
+    assert_eq!(log.lines().count(), 4, "every epoch once: {log}");
+    let refused = sandbox
+        .fail(&[
+            "train",
+            "--out",
+            "cut",
+            "--resume",
+            "--set",
+            "data.stages=[{ op = \"filter\", column = \"y\", not = 1 }]",
+            "--batch",
+            "16",
+        ])
+        .1;
+    assert_eq!(
+        refused,
+        "error: the checkpoint belongs to a run with the row order file order → filter(y is not 2) → shuffle(seed 3, 4.00 KiB), but this one \
+         has file order → filter(y is not 1); resume with the same"
+    );
+}
+
+#[test]
+fn a_stream_is_planned_looked_at_measured_and_predicted() {
+    let sandbox = table("stream-used");
+    let said = sandbox.succeed(&["data", "inspect", "conf/run.toml", "--rows", "1"]);
+    let stages = "filter(y is not 2) → shuffle(seed 3, 4.00 KiB) → map(x: scale(0.1)) → batch(16) → prefetch(2)";
+    let first = said.lines().next().unwrap();
+    assert_eq!(first, format!("csv conf/rows.csv (rows 0 to 2000, a, b → class) → {stages}"));
+    assert!(said.contains("  rows      at most 2000, 12 B each\n"), "{said}");
+    let looked = sandbox.json(&["data", "inspect", "conf/run.toml", "--json"]);
+    assert!(looked["rows"].is_null() && looked["batches"].is_null() && looked["at_most_rows"] == 2000, "{looked}");
+    let bench = sandbox.json(&["data", "bench", "conf/run.toml", "--epochs", "2", "--json"]);
+    assert!(bench["epochs"].as_array().unwrap().iter().all(|epoch| epoch["examples"] == 1334), "{bench}");
+    assert!(bench["pipeline"].as_str().unwrap().ends_with(stages));
+
+    // The least that works works, and nothing less is tried.
+    let refused = sandbox.run(&["plan", "conf/run.toml", "--host-memory", "1MiB", "--json"]);
+    let least = serde_json::from_slice::<serde_json::Value>(&refused.stdout).unwrap()["min_bytes"].as_u64().unwrap();
+    let trained = sandbox.json(&["train", "conf/run.toml", "--host-memory", &least.to_string(), "--json", "--quiet", "--out", "run"]);
+    assert!(trained["measured_peak_rss_bytes"].as_u64() <= trained["planned_bytes"].as_u64() && trained["steps"] == 4 * 84, "{trained}");
+    let (code, _) = sandbox.fail(&["train", "conf/run.toml", "--host-memory", &(least - 1).to_string(), "--out", "less"]);
+    assert_eq!(code, 3);
+
+    let (last, scores) = (&trained["epochs"][3], sandbox.json(&["evaluate", "run", "--json"]));
+    assert_eq!((&scores["loss"], &scores["accuracy"]), (&last["val_loss"], &last["val_accuracy"]));
+    let learnt = sandbox.json(&["evaluate", "run", "--rows", "training", "--json"]);
+    assert!(learnt["loss"].as_f64().unwrap() > 0.0);
+    // Predictions stand where the rows of the source do: shuffling is left out, what is filtered stays out.
+    let predicted = sandbox.json(&["predict", "run", "--rows", "training", "--out", "p.npy", "--json"]);
+    assert_eq!(predicted["outputs"][0]["count"], 1334);
+    let predictions = std::fs::read(sandbox.path("p.npy")).unwrap();
+    // Rows 0 and 255 of the table are alike, and no row of theirs is left out by itself: 255 rows are 170 that are kept.
+    let row = |place: usize| &predictions[128 + place * 12..][..12];
+    assert!(row(0) == row(170) && row(0) != row(1));
+}
+
+#[test]
+fn what_a_stream_cannot_do_is_said_in_one_line() {
+    let sandbox = table("stream-wrong");
+    let fail = |more: &[&str]| sandbox.fail(&[&["train", "conf/run.toml", "--quiet", "--out", "out"], more].concat()).1;
+    let schedule = fail(&["--set", "train.schedule={ type = \"cosine\" }"]);
+    assert!(schedule.starts_with("error: the cosine schedule is as long as the run, and how many rows csv conf/rows.csv"), "{schedule}");
+    assert!(
+        schedule.ends_with("give it `train.schedule.steps`, or say how many rows there are with { op = \"cardinality\", rows = … }"),
+        "{schedule}"
+    );
+    let nothing = fail(&["--set", "data.stages=[{ op = \"filter\", column = \"y\", is = 9 }]"]);
+    assert!(nothing.starts_with("error: there is nothing to learn from: ") && nothing.ends_with("has no rows in epoch 1"), "{nothing}");
+    let unknown = fail(&["--set", "data.stages=[{ op = \"shufle\" }]"]);
+    assert!(unknown.starts_with("error: `data.stages[0].op` is \"shufle\", but should be one of map, filter,"), "{unknown}");
+    assert!(unknown.ends_with("did you mean \"shuffle\"?"), "{unknown}");
+    let beside = fail(&["--set", "data.shuffle=true"]);
+    assert_eq!(beside, "error: `data.shuffle` has no place beside `data.stages`: write { op = \"shuffle\" } into the list instead");
+    // Told how many there are, a schedule fits the run.
+    let stages = "data.stages=[{ op = \"filter\", column = \"y\", not = 2 }, { op = \"cardinality\", rows = 1334 }]";
+    let known = sandbox.json(&[
+        "train",
+        "conf/run.toml",
+        "--set",
+        stages,
+        "--set",
+        "train.schedule={ type = \"cosine\" }",
+        "--batch",
+        "50",
+        "--json",
+        "--quiet",
+    ]);
+    assert!(known["steps"] == 4 * 27 && known["epochs"][3]["learning_rate"].as_f64().unwrap() < 1e-5, "{known}");
+}
+
+#[test]
+fn the_example_that_writes_its_stages_out_learns_under_its_line() {
+    let sandbox = Sandbox::new("stages-example");
+    let trained = sandbox.json(&["train", &example("stages.toml"), "--json", "--quiet", "--out", "run"]);
+    assert!(trained["epochs"][5]["val_accuracy"].as_f64().unwrap() > 0.95, "{trained}");
+    assert!(trained["measured_peak_rss_bytes"].as_u64() <= trained["planned_bytes"].as_u64(), "{trained}");
+}
