@@ -1,5 +1,6 @@
 //! Pipelines that a configuration writes out stage by stage, over rows of which nobody knows how many there are.
 
+use super::data::pictures;
 use super::resume::{kill_after, weights};
 use super::{Sandbox, example};
 
@@ -155,4 +156,35 @@ fn the_example_that_writes_its_stages_out_learns_under_its_line() {
     let trained = sandbox.json(&["train", &example("stages.toml"), "--json", "--quiet", "--out", "run"]);
     assert!(trained["epochs"][5]["val_accuracy"].as_f64().unwrap() > 0.95, "{trained}");
     assert!(trained["measured_peak_rss_bytes"].as_u64() <= trained["planned_bytes"].as_u64(), "{trained}");
+}
+
+/// The same pictures by short keys and by a list: what is kept, counted and learnt is the same.
+#[test]
+fn a_list_that_says_what_short_keys_say_learns_the_same() {
+    let sandbox = pictures("list-and-keys");
+    sandbox.write("pictures/dark/3.png", "");
+    let rest = "[model]\nlayers = [{ type = \"flatten\" }, { type = \"dense\", units = 2 }]\n[train]\nbatch = 4\nepochs = 2\n";
+    let maps = "{ op = \"decode\" }, { op = \"resize\", size = [8, 8] }";
+    let short = format!(
+        "shuffle = {{ seed = 7 }}\nmap = [{maps}, {{ op = \"scale\", by = 0.01 }}]\ncache = {{ file = \"k.plc\" }}\nignore_errors = 2\n"
+    );
+    let list = format!(
+        "stages = [{{ op = \"shuffle\", seed = 7 }}, {maps}, {{ op = \"cache\", in = {{ file = \"l.plc\" }} }}, {{ op = \"scale\", by = 0.01 }}, \
+         {{ op = \"ignore_errors\", cap = 2 }}, {{ op = \"batch\", rows = 8 }}]\n"
+    );
+    for (name, keys) in [("keys", short), ("list", list)] {
+        sandbox.write(&format!("{name}.toml"), format!("[data]\nsource = \"image_folder\"\npath = \"pictures\"\n{keys}{rest}"));
+        let bench = sandbox.json(&["data", "bench", &format!("{name}.toml"), "--json"]);
+        assert!(bench["epochs"][0]["examples"] == 19 && bench["epochs"][0]["left_out"] == 1, "{bench}");
+        let trained = sandbox.json(&["train", &format!("{name}.toml"), "--json", "--quiet", "--out", name]);
+        assert_eq!(trained["steps"], 2 * 5, "the last three of 19 rows are a batch too");
+        // The run's folder knows where the pictures lie.
+        sandbox.succeed(&["evaluate", name]);
+    }
+    assert!(weights(&sandbox, "keys") == weights(&sandbox, "list"));
+
+    std::fs::remove_file(sandbox.path("pictures/dark/3.png")).unwrap();
+    let filled = sandbox.json(&["data", "cache", "list.toml", "--quiet", "--json"]);
+    assert!(filled["rows"] == 19 && filled["path"] == "l.plc" && filled["found"] == false, "{filled}");
+    assert_eq!(sandbox.json(&["data", "cache", "list.toml", "--quiet", "--json"])["found"], true);
 }
