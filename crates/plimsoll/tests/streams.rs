@@ -39,7 +39,7 @@ fn weights(trainer: &mut Trainer, name: &str) -> Vec<u8> {
 }
 
 fn refused(result: Result<plimsoll::History, plimsoll::Error>) -> String {
-    result.err().expect("this should be refused").to_string()
+    result.expect_err("this should be refused").to_string()
 }
 
 /// In one piece, in pieces that divide the batch, and in others.

@@ -188,3 +188,32 @@ fn a_list_that_says_what_short_keys_say_learns_the_same() {
     assert!(filled["rows"] == 19 && filled["path"] == "l.plc" && filled["found"] == false, "{filled}");
     assert_eq!(sandbox.json(&["data", "cache", "list.toml", "--quiet", "--json"])["found"], true);
 }
+
+#[test]
+fn rows_of_differing_length_are_looked_at_as_they_are_padded() {
+    let sandbox = Sandbox::new("ragged");
+    let records = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../plimsoll-data/tests/reference/examples.tfrecord");
+    std::fs::copy(records, sandbox.path("a.tfrecord")).unwrap();
+    let words = "{ name = \"words\", dtype = \"i32\", shape = [50], up_to = true }";
+    let stages = |stages: &str| {
+        sandbox.write("run.toml", format!("[data]\nsource = \"tfrecord\"\npath = \"a.tfrecord\"\ninput = {words}\nstages = [{stages}]\n"));
+    };
+    stages("");
+    assert_eq!(
+        sandbox.fail(&["data", "inspect", "run.toml"]).1,
+        "error: column `x` has rows that differ in length; batch it with padded_batch"
+    );
+    for (to, declared) in [("longest", false), ("declared", true)] {
+        stages(&format!(
+            "{{ op = \"filter\", column = \"x\", length_at_least = 1 }}, {{ op = \"padded_batch\", rows = 2, to = \"{to}\", value = -5 }}"
+        ));
+        let looked = sandbox.json(&["data", "inspect", "run.toml", "--json", "--rows", "3"]);
+        let samples = looked["samples"].as_array().unwrap();
+        assert_eq!(samples.len(), 3, "{looked}");
+        // Only rows that are padded have what they are padded with.
+        let padded = samples.iter().filter(|sample| sample["x"]["min"] == -5.0).count();
+        assert_eq!(padded == 3, declared, "{looked}");
+        assert!(sandbox.succeed(&["data", "inspect", "run.toml"]).contains("  rows      at most "));
+        assert!(sandbox.json(&["data", "bench", "run.toml", "--json"])["epochs"][0]["examples"].as_u64() > Some(3));
+    }
+}

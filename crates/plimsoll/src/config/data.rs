@@ -52,8 +52,8 @@ pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, s
     let holdout = data.number("holdout")?;
     let own_validation = data.section("validation")?;
     let done = match stages::read(&data, around)? {
-        Some(list) => Done::InOrder(list, around.rows()),
-        None => Done::Short(Short::read(&data, folder, around.rows(), seed)?),
+        Some(list) => Done::InOrder(list),
+        None => Done::Short(Box::new(Short::read(&data, folder, around.rows(), seed)?)),
     };
     // Rows that are measured are batched as those that are learnt from, unless their own list says how many at a time.
     let own_stages = match &own_validation {
@@ -67,11 +67,11 @@ pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, s
     let checked = |rows: Dataset| if kind.holds_numbers() && has_float_labels(&rows) { rows.map("y", [finite()]) } else { rows };
     let held_out = held_out.map(|rows| match (&own_stages, &done) {
         (Some(list), _) => in_order(list, checked(rows), around.rows()),
-        (None, Done::InOrder(list, batch)) => in_order(&stages::for_validation(list), checked(rows), *batch),
+        (None, Done::InOrder(list)) => in_order(&stages::for_validation(list), checked(rows), around.rows()),
         (None, Done::Short(short)) => Ok(short.held_out(rows, checked)),
     });
     let training = match &done {
-        Done::InOrder(list, batch) => in_order(list, checked(training), *batch)?,
+        Done::InOrder(list) => in_order(list, checked(training), around.rows())?,
         Done::Short(short) => short.training(training, checked),
     };
     Ok((training, held_out.transpose()?))
@@ -79,12 +79,11 @@ pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, s
 
 /// What is done to rows: as a list says, or as short keys say, each at its usual place.
 enum Done {
-    /// The list, and how many rows a batch has if it does not say.
-    InOrder(Vec<Stage>, usize),
-    Short(Short),
+    InOrder(Vec<Stage>),
+    Short(Box<Short>),
 }
 
-/// Rows through a list, in batches whether it makes some or not.
+/// Rows through a list, in batches of `batch` rows if it makes none itself.
 fn in_order(list: &[Stage], rows: Dataset, batch: usize) -> Result<Dataset> {
     let rows = stages::apply(list, rows)?;
     Ok(if rows.batch_size().is_some() { rows } else { rows.batch(batch) })

@@ -3,7 +3,7 @@
 use super::Pipeline;
 use crate::error::{Error, Result};
 use plimsoll_core::DType;
-use plimsoll_data::{Column, Schema};
+use plimsoll_data::{Column, Extent, Schema};
 use serde_json::{Value, json};
 use std::fmt;
 use std::fs::File;
@@ -71,8 +71,9 @@ fn numbers(column: &Column, bytes: &[u8]) -> Vec<f32> {
 }
 
 impl Sample {
+    /// Padded to the longest of the batch, rows are shorter than was declared.
     fn row(&self, column: usize, row: usize) -> &[f32] {
-        let elements = self.schema.columns()[column].elements();
+        let elements = self.values[column].len() / self.looked_at.max(1);
         &self.values[column][row * elements..][..elements]
     }
 
@@ -85,6 +86,7 @@ impl Sample {
                 None => format!("{label}"),
             },
             [value] => format!("{value}"),
+            [] => "nothing".to_string(),
             many => {
                 let (least, most) = range(many);
                 let mean = many.iter().map(|value| f64::from(*value)).sum::<f64>() / many.len() as f64;
@@ -120,7 +122,7 @@ impl Sample {
 
     /// Draws the pictures of the first column that has any as one PNG.
     pub fn write_sheet(&self, path: &Path) -> Result<()> {
-        let picture = |column: &Column| matches!(column.shape[..], [_, _, 1 | 3]);
+        let picture = |column: &Column| column.extent == Extent::Fixed && matches!(column.shape[..], [_, _, 1 | 3]);
         let Some(index) = self.schema.columns().iter().position(picture).filter(|_| self.looked_at > 0) else {
             return Err(Error::Config("there are no pictures in it (columns of shape [height, width, 1 or 3]) to draw".to_string()));
         };
