@@ -133,7 +133,12 @@ fn what_a_stream_cannot_do_is_said_in_one_line() {
     assert!(unknown.ends_with("did you mean \"shuffle\"?"), "{unknown}");
     let beside = fail(&["--set", "data.shuffle=true"]);
     assert_eq!(beside, "error: `data.shuffle` has no place beside `data.stages`: write { op = \"shuffle\" } into the list instead");
-    // Told how many there are, a schedule fits the run.
+    // With a length of its own a schedule ends where it ends, and says so; told how many rows there are, it fits the run.
+    let steps = ["--set", "train.schedule={ type = \"cosine\", steps = 100 }"];
+    let ended = sandbox.run(&[&["train", "conf/run.toml", "--quiet", "--out", "ended"], &steps[..]].concat());
+    let told = String::from_utf8(ended.stderr).unwrap();
+    assert!(ended.status.success(), "{told}");
+    assert_eq!(told, "warning: the cosine schedule ended after 100 steps, in epoch 2; the learning rate stays where it ended\n");
     let stages = "data.stages=[{ op = \"filter\", column = \"y\", not = 2 }, { op = \"cardinality\", rows = 1334 }]";
     let known = sandbox.json(&[
         "train",

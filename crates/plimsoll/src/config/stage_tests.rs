@@ -98,6 +98,8 @@ fn what_is_said_of_batches_for_the_whole_run_is_said_of_those_that_come_out() {
         digits(""),
         digits("{ op = 'batch', rows = 16 }"),
         digits(list),
+        digits("{ op = 'batch', rows = 4 }, { op = 'unbatch' }"),
+        format!("{}\nbatch = 6", digits("{ op = 'batch', rows = 4 }, { op = 'unbatch' }, { op = 'batch' }")),
         format!("{}\nbatch = 6", digits("")),
         format!("{}\nbatch = 6", digits("{ op = 'padded_batch' }")),
         format!("{}\nbatch = 6", digits("{ op = 'padded_batch', rows = 7 }")),
@@ -111,6 +113,10 @@ fn what_is_said_of_batches_for_the_whole_run_is_said_of_those_that_come_out() {
     digits (train) → batch(8) | digits (test) → batch(8)
     digits (train) → bucket_by_length(y, [5], 32) → batch(32) | digits (test) → batch(32)
     digits (train) → bucket_by_length(y, [5], 8) → batch(8) | digits (test) → batch(8)
+    digits (train) → batch(32) | digits (test) → batch(32)
+    digits (train) → batch(8) | digits (test) → batch(8)
+    digits (train) → batch(6) | digits (test) → batch(6)
+    digits (train) → batch(8) | digits (test) → batch(8)
     digits (train) → batch(6) | digits (test) → batch(6)
     digits (train) → batch(8) | digits (test) → batch(8)
     digits (train) → batch(6) | digits (test) → batch(6)
@@ -191,6 +197,9 @@ fn what_is_wrong_with_a_list_is_told_with_its_place() {
         digits("{ op = 'shard', count = 4, index = 4 }"),
         digits("{ op = 'shard', count = 4 }"),
         digits("{ op = 'window', shift = 2 }"),
+        digits("{ op = 'window', size = 2, stride = 9000000000000000000 }"),
+        digits("{ op = 'window', size = 16000000 }, { op = 'window', size = 16000000 }"),
+        digits("{ op = 'bucket_by_length', column = 'y', bounds = [4], rows = 9000000000000000000 }"),
         digits("{ op = 'unbatch' }"),
         digits("{ op = 'enumerate', column = 'y' }"),
         digits("{ op = 'bucket_by_length', column = 'y' }"),
@@ -252,6 +261,9 @@ fn what_is_wrong_with_a_list_is_told_with_its_place() {
     `data.stages[0]` (shard): shard(4, 4) is none of 4; number them from 0
     `data.stages[0].index` is missing: which part this is, counted from 0
     `data.stages[0].size` is missing: how many rows become one
+    `data.stages[0].stride` is 9000000000000000000, but should be at most 16777216
+    `data.stages[1]` (window): column `x` has rows of shape [16000000, 16000000, 8, 8, 1], above the 256 GiB a row may take; split them
+    `data.stages[0].rows` is 9000000000000000000, but should be at most 16777216
     `data.stages[0]` (unbatch): column `y` has rows of shape [], and unbatch takes rows apart that all begin with one dimension
     `data.stages[0]` (enumerate): column `y` appears twice; give each column its own name
     `data.stages[0].bounds` is missing: the lengths at which a bucket begins, such as [16, 32, 64]

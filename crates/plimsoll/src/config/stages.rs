@@ -153,14 +153,16 @@ pub(super) fn read(table: &Reader<'_>, around: Around<'_>) -> Result<Option<Vec<
         }
     }
     let kinds = entries.iter().map(named).collect::<Result<Vec<_>>>()?;
-    // What is said for the whole run is said of the batches that come out.
-    let last = kinds.iter().rposition(|(kind, _)| matches!(kind, Name::Batch | Name::PaddedBatch | Name::Rebatch));
+    // What is said for the whole run is said of the batches that come out, not of those that are taken apart again.
+    let last = kinds.iter().rposition(|(kind, _)| matches!(kind, Name::Batch | Name::PaddedBatch | Name::Rebatch | Name::Unbatch));
+    let last = last.filter(|last| kinds[*last].0 != Name::Unbatch);
     let come_out = last.map_or(Ok(around.rows()), |last| rows(&entries[last], around))?;
     let mut stages = Vec::with_capacity(entries.len());
     for (index, (entry, (kind, op))) in entries.into_iter().zip(kinds).enumerate() {
         let around = match kind {
             Name::Buckets => Around { beside: None, usual: come_out, ..around },
-            _ => Around { batch: around.batch.filter(|_| Some(index) == last), ..around },
+            _ if Some(index) == last => around,
+            _ => Around { batch: None, beside: None, ..around },
         };
         let what = stage(&entry, kind, around)?;
         stages.push(Stage { name: format!("`{}` ({op})", entry.path()), what });
@@ -218,9 +220,8 @@ fn stage(entry: &Reader<'_>, kind: Name, around: Around<'_>) -> Result<What> {
             What::Enumerate(column.to_string())
         }
         Name::Window => {
-            let size = needed("size", 1, "how many rows become one")? as usize;
-            let shift = entry.count("shift", 1)?.map_or(size, |shift| shift as usize);
-            What::Window { size, shift, stride: entry.count("stride", 1)?.unwrap_or(1) as usize }
+            let size = at_once(entry, "size")?.ok_or_else(|| entry.missing("size", "how many rows become one"))?;
+            What::Window { size, shift: at_once(entry, "shift")?.unwrap_or(size), stride: at_once(entry, "stride")?.unwrap_or(1) }
         }
         Name::Unbatch => What::Unbatch,
         Name::Buckets => buckets(entry, around)?,
@@ -284,7 +285,17 @@ fn buckets(entry: &Reader<'_>, around: Around<'_>) -> Result<What> {
     let column = entry.text("column")?.ok_or_else(|| entry.missing("column", "which column is looked at"))?.to_string();
     let bounds = entry.counts("bounds")?.filter(|bounds| !bounds.is_empty());
     let bounds = bounds.ok_or_else(|| entry.missing("bounds", "the lengths at which a bucket begins, such as [16, 32, 64]"))?;
+    at_once(entry, "rows")?;
     Ok(What::Buckets { column, bounds: bounds.into_iter().map(|bound| bound as i64).collect(), rows: rows(entry, around)? })
+}
+
+/// A number of rows that are held at once. Past the limit it is a mistake; below it bytes can be multiplied without a thought.
+fn at_once(entry: &Reader<'_>, key: &'static str) -> Result<Option<usize>> {
+    const MOST: u64 = 1 << 24;
+    match entry.count(key, 1)? {
+        Some(rows) if rows > MOST => Err(Error::Config(format!("`{}` is {rows}, but should be at most {MOST}", entry.name(key)))),
+        rows => Ok(rows.map(|rows| rows as usize)),
+    }
 }
 
 /// Rows of a batch: what is said for the run, then what the entry says, then what is said beside the list.

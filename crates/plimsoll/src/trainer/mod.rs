@@ -389,9 +389,10 @@ impl Trainer {
         plan_run(&self.request(budget, validation)?)
     }
 
-    /// That the schedule lasts for this many epochs.
+    /// That the schedule lasts for this many epochs, as far as anybody knows how many steps they have.
     pub(crate) fn check_schedule(&self, epochs: u64, batch: usize) -> Result<()> {
-        self.learning.schedule.check(epochs * self.data.len().div_ceil(batch.max(1) as u64))
+        let Some(rows) = self.data.size_if_readable() else { return Ok(()) };
+        self.learning.schedule.check(epochs.saturating_mul(rows.div_ceil(batch.max(1) as u64)))
     }
 
     /// The largest batch that runs in one piece under the line, answered from plans; none if not even one row fits.
