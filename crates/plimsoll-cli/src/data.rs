@@ -129,18 +129,18 @@ pub fn run(command: &DataCommand) -> Result<()> {
 fn progress(quiet: bool) -> impl FnMut(u64, u64) {
     let (terminal, mut tenth) = (stderr().is_terminal(), 0);
     move |done, total| {
-        let now = 10 * done / total.max(1);
+        // Where nobody knows how many there are, a line for each million.
+        let known = total < u64::MAX;
+        let now = if known { 10 * done / total.max(1) } else { done / 1_000_000 };
         if quiet || (!terminal && now == tenth) {
             return;
         }
         tenth = now;
+        let of = if known { format!(" of {total}") } else { String::new() };
         let end = if !terminal || done == total { "\n" } else { "" };
         let start = if terminal { "\r" } else { "" };
         // Progress that cannot be shown is no reason to stop.
-        let _ = match total {
-            u64::MAX => write!(stderr(), "{start}{done} rows cached{end}"),
-            total => write!(stderr(), "{start}{done} of {total} rows cached{end}"),
-        };
+        let _ = write!(stderr(), "{start}{done}{of} rows cached{end}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! The builder people use: a source and what is done to its rows, in the order it is written.
 
-use crate::cache::Cache;
+use crate::cache::{Cache, Note};
 use crate::mix::Mix;
 use crate::ops::Op;
 use crate::order::{self, Order, Reorder, Shuffle};
@@ -61,7 +61,10 @@ pub(crate) enum Stage {
     Prefetch(Prefetch),
     Parallelism(Parallelism),
     MaxItem(Bytes),
-    Cache(Cache),
+    /// Where rows are kept, and why they are not, if so.
+    Cache(Cache, Arc<Note>),
+    /// Of user code before it.
+    Version(String),
     Mix(Mix),
     /// What rows of differing length are padded with.
     Pad(f32),
@@ -338,12 +341,6 @@ impl Dataset {
         self.stage(Stage::MaxItem(bytes))
     }
 
-    /// Keeps images after they were decoded and brought to size, for the epochs that follow. They are kept as u8, and so that every epoch
-    /// is the same, `resize` then rounds to whole numbers also where a row is not in the cache. Operations after it run each time.
-    pub fn cache(self, cache: Cache) -> Dataset {
-        self.stage(Stage::Cache(cache))
-    }
-
     /// Mixes the rows of each batch in pairs: see [`Mix`]. It takes no memory.
     pub fn mix(self, mix: Mix) -> Dataset {
         self.stage(Stage::Mix(mix))
@@ -519,10 +516,8 @@ impl fmt::Display for Stage {
             Stage::Parallelism(Parallelism::Auto) => write!(f, "parallelism(auto)"),
             Stage::Parallelism(Parallelism::Threads(n)) => write!(f, "parallelism({n})"),
             Stage::MaxItem(bytes) => write!(f, "max_item({bytes})"),
-            Stage::Cache(Cache::Auto) => write!(f, "cache(auto)"),
-            Stage::Cache(Cache::Memory) => write!(f, "cache(memory)"),
-            Stage::Cache(Cache::File(path)) => write!(f, "cache({})", path.display()),
-            Stage::Cache(Cache::FileIfRoom(path)) => write!(f, "cache({}, if there is room)", path.display()),
+            Stage::Cache(cache, _) => write!(f, "{cache}"),
+            Stage::Version(version) => write!(f, "version({version})"),
             Stage::Mix(mix) => write!(f, "{mix}"),
             Stage::Pad(value) => write!(f, "pad({value})"),
             Stage::Deterministic(deterministic) => write!(f, "deterministic({deterministic})"),

@@ -2,7 +2,6 @@
 
 use crate::block::BlockLayout;
 use crate::dataset::{Parallelism, Prefetch};
-use crate::decode_room::DecodeRoom;
 use crate::memory::AlignedBuf;
 use crate::meter::Meter;
 use crate::mix::Mixer;
@@ -32,7 +31,6 @@ pub struct Feed {
     batch: usize,
     ring: Arc<Ring>,
     workers: Vec<JoinHandle<()>>,
-    room: Option<Arc<DecodeRoom>>,
     meter: Arc<Meter>,
     padder: Option<Arc<Padder>>,
     /// The slot batches are being handed out from.
@@ -219,7 +217,6 @@ impl Feed {
         };
         let meter = Arc::new(Meter::default());
         let mut work = Vec::with_capacity(plan.geometry.workers);
-        let mut room = None;
         if recipe.stream.is_some() {
             let rows = StreamWork::new(&recipe, plan.geometry.room, ledger, plan.geometry.chunk_rows)?;
             work.push(Worker::Stream(Box::new(StreamRows {
@@ -234,8 +231,9 @@ impl Feed {
                 in_part: false,
             })));
         } else {
-            room = recipe.decode_room(plan.geometry)?;
-            let rows = |_| Worker::Rows(Box::new(Work::new(&recipe, plan.geometry, room.as_ref(), &meter)));
+            let room = recipe.decode_room(plan.geometry)?;
+            let store = if recipe.kept.is_some() { recipe.store(plan.geometry)? } else { None };
+            let rows = |_| Worker::Rows(Box::new(Work::new(&recipe, plan.geometry, room.as_ref(), store.as_ref(), &meter)));
             work.extend((0..plan.geometry.workers).map(rows));
         }
         let mixer = recipe.mix.as_ref().map(|mix| mix.mixer(&recipe.schema, plan.batch)).transpose()?.map(Arc::new);
@@ -249,7 +247,6 @@ impl Feed {
             layout,
             batch: plan.batch,
             workers: Vec::with_capacity(work.len()),
-            room,
             meter,
             padder,
             current: None,
@@ -335,7 +332,7 @@ impl Feed {
             consumer_waited: busy.consumer_waited,
             workers_waited: busy.workers_waited,
             times: self.meter.times(),
-            cache_given_up: self.room.as_ref().and_then(|room| room.store()?.given_up()),
+            cache_given_up: self.recipe.given_up(),
         }
     }
 

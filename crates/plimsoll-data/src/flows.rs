@@ -3,7 +3,7 @@
 use crate::dataset::{Dataset, Stage};
 use crate::order::Shuffle;
 use crate::source::Tensor;
-use crate::stream::{Elements, Flow, Generator, Ignored, Make, Open, PerRow, Predicate, Row, Spec};
+use crate::stream::{Elements, Flow, Generator, Identity, Ignored, Make, Open, PerRow, Predicate, Row, Spec};
 use crate::{Cache, Column, DataError, Feed, Options, Schema};
 use plimsoll_core::{Bytes, DType, Ledger};
 use std::sync::Arc;
@@ -38,18 +38,19 @@ impl Dataset {
         let make: Make = Arc::new(move |epoch| -> Elements { Box::new(make(epoch)) });
         // A row as it is given is beside the one that is written.
         let (of, held) = (schema.clone(), held + schema.row_bytes());
-        Dataset::from_rows("generator".into(), schema, held, move || Generator::new(of.clone(), &make))
+        Dataset::from_rows("generator".into(), schema, held, None, move || Generator::new(of.clone(), &make))
     }
 
-    /// The rows of a source that has a name, one after the other.
+    /// The rows of a source that has a name, one after the other; it may know what they depend on.
     pub(crate) fn from_rows<R: PerRow + 'static>(
         name: String,
         schema: Schema,
         held: Bytes,
+        identity: Identity,
         open: impl Fn() -> R + Send + Sync + 'static,
     ) -> Dataset {
         let open: Open = Arc::new(move || Box::new(open()));
-        Dataset::flow(Spec::Generator { name, schema, held, open })
+        Dataset::flow(Spec::Generator { name, schema, held, identity, open })
     }
 
     /// Keeps the rows that `keep` says yes to.
@@ -243,7 +244,7 @@ impl Dataset {
     pub(crate) fn flow(mut spec: Spec) -> Dataset {
         // A stream has no use for rows in memory; where the choice is free, none are kept.
         for input in spec.inputs_mut() {
-            input.stages.retain(|stage| !matches!(stage, Stage::Cache(Cache::Auto)));
+            input.stages.retain(|stage| !matches!(stage, Stage::Cache(Cache::Auto, _)));
         }
         // The first thing wrong is the one to tell.
         let broken = spec.inputs().iter().find_map(|input| input.broken.clone());

@@ -56,7 +56,6 @@ pub(crate) struct Geometry {
 impl Geometry {
     /// Only the buffers of maps, for blocks of so many rows.
     pub fn of_block(rows: usize) -> Geometry {
-        let room = Room { lean: true, limit: None, ahead: 0, tolerant: false };
         Geometry {
             slots: 0,
             batches_per_slot: 1,
@@ -67,7 +66,7 @@ impl Geometry {
             max_item: Bytes::ZERO,
             cache_rows: 0,
             resident: false,
-            room,
+            room: Room::LEAST,
         }
     }
 
@@ -100,7 +99,7 @@ pub(crate) fn smallest(recipe: &Recipe, batch: usize) -> Geometry {
         max_item: Bytes::ZERO,
         cache_rows: flags_only(recipe),
         resident: false,
-        room: Room { lean: true, limit: None, ahead: 0, tolerant: recipe.tolerate.is_some() },
+        room: Room { tolerant: recipe.tolerate.is_some(), ..Room::LEAST },
     }
     .bounded(recipe)
 }
@@ -162,7 +161,7 @@ pub(crate) fn for_speed(recipe: &Recipe, batch: usize) -> Result<Geometry, DataE
         max_item: Bytes::ZERO,
         cache_rows: flags_only(recipe),
         resident: false,
-        room: Room { lean: false, limit: None, ahead: 0, tolerant: recipe.tolerate.is_some() },
+        room: Room { lean: false, tolerant: recipe.tolerate.is_some(), ..Room::LEAST },
     };
     Ok(geometry.bounded(recipe))
 }
@@ -170,7 +169,11 @@ pub(crate) fn for_speed(recipe: &Recipe, batch: usize) -> Result<Geometry, DataE
 /// Whether rows are small, lie all over a file and go straight to the slot, so that many can be read in one sweep.
 fn sweeps(recipe: &Recipe) -> bool {
     let straight = recipe.maps.iter().flat_map(|map| &map.steps).all(|step| step.in_place);
-    recipe.is_gathered() && recipe.source.wants_ascending() && straight && recipe.source.schema().row_bytes() < Bytes::kib(4)
+    recipe.is_gathered()
+        && recipe.source.wants_ascending()
+        && straight
+        && recipe.kept.is_none()
+        && recipe.source.schema().row_bytes() < Bytes::kib(4)
 }
 
 /// What so many threads decode in, if each may take `each`; but what was said for one file is there for one.
@@ -193,26 +196,23 @@ pub(crate) fn item_room(said: Option<Bytes>, room: Room) -> Bytes {
 /// A cache in a file has all rows, and of each only a flag in memory.
 fn flags_only(recipe: &Recipe) -> u64 {
     match recipe.cache.as_ref().and_then(Cache::path) {
-        Some(_) => recipe.span.end - recipe.span.start,
+        Some(_) => recipe.span.rows,
         None => 0,
     }
 }
 
 /// What so many rows in the cache take in memory, apart from their flags.
 pub(crate) fn kept_bytes(recipe: &Recipe, rows: u64) -> Bytes {
-    match (&recipe.cache, recipe.item()) {
-        (Some(cache), Some(item)) => cache.kept_bytes(item.output.row_bytes()) * rows,
-        _ => Bytes::ZERO,
-    }
+    recipe.kept_row().map_or(Bytes::ZERO, |(cache, row)| cache.kept_bytes(row) * rows)
 }
 
 /// Without a limit, a source whose rows take more than this is read again and again.
 const AUTO_RESIDENT: Bytes = Bytes::mib(256);
 
-/// Whether the source's rows fit what is left under the limit.
+/// Whether the source's rows fit what is left under the limit. Where rows are kept, that is what memory is for.
 pub(crate) fn resident(recipe: &Recipe, left: Option<Bytes>) -> bool {
     let bytes = recipe.source.resident_bytes();
-    bytes > Bytes::ZERO && bytes <= left.unwrap_or(AUTO_RESIDENT)
+    recipe.kept.is_none() && bytes > Bytes::ZERO && bytes <= left.unwrap_or(AUTO_RESIDENT)
 }
 
 /// A slot never holds more than one epoch.
@@ -227,9 +227,11 @@ fn slot_rows(recipe: &Recipe, batch: usize, batches: usize) -> usize {
 
 /// Bytes that pass through the caches for one row on its way to the slot.
 fn row_of_work(recipe: &Recipe) -> Bytes {
-    let steps = recipe.maps.iter().flat_map(|map| &map.steps);
+    let before = recipe.kept.iter().flat_map(|kept| &kept.maps);
+    let steps = recipe.maps.iter().chain(before).flat_map(|map| &map.steps);
     let maps = steps.filter(|step| !step.in_place).map(|step| step.input.row_bytes()).sum();
-    recipe.source.scratch_bytes(1) + maps + recipe.schema.row_bytes()
+    let made = recipe.kept.as_ref().map_or(Bytes::ZERO, |kept| kept.schema.row_bytes());
+    recipe.source.scratch_bytes(1) + maps + made + recipe.schema.row_bytes()
 }
 
 /// The next smaller geometry. Ends at the smallest there is.
@@ -293,9 +295,12 @@ fn shrink_ring(recipe: &Recipe, batch: usize, geometry: Geometry) -> Geometry {
 /// can have all rows gets the room for that before slots and before files larger than usual, which it gives way to where it must; one
 /// that cannot gets what large files would.
 pub(crate) fn with_cache(recipe: &Recipe, geometry: Geometry, left: impl Fn(Geometry) -> Option<Bytes>) -> Geometry {
-    let (Some(cache @ Cache::Memory), Some(item)) = (&recipe.cache, recipe.item()) else { return geometry };
-    let rows = recipe.span.end - recipe.span.start;
-    let row = cache.row_bytes(item.output.row_bytes()).0.max(1);
+    let Some((cache, row)) = recipe.kept_row().filter(|(cache, _)| cache.path().is_none()) else { return geometry };
+    let row = cache.row_bytes(row).0.max(1);
+    let rows = cache.most().map_or(recipe.span.rows, |most| recipe.span.rows.min(most.0 / row));
+    if recipe.kept.is_some() {
+        return Geometry { cache_rows: left(geometry).map_or(rows, |left| rows.min(left.0 / row)), ..geometry };
+    }
     let fill = |each: Bytes, slots: usize| {
         // What was asked for is left alone, and what one file may take has to be there, in one place or the other.
         let slots = if recipe.prefetch == Prefetch::Auto { geometry.slots.min(slots) } else { geometry.slots };

@@ -93,15 +93,49 @@ pub(crate) fn length(rows: u64, reorders: impl Iterator<Item = Reorder>) -> u64 
     })
 }
 
+/// Rows of a source that are equally far apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub first: u64,
+    pub step: u64,
+    pub rows: u64,
+}
+
+impl Span {
+    /// The place of a row among them.
+    pub fn place(&self, row: u64) -> Option<u64> {
+        let after = row.checked_sub(self.first)?;
+        let place = if self.step == 1 { after } else { after.is_multiple_of(self.step).then(|| after / self.step)? };
+        (place < self.rows).then_some(place)
+    }
+
+    /// The first of them.
+    pub fn take(self, rows: u64) -> Span {
+        Span { rows: self.rows.min(rows), ..self }
+    }
+
+    /// All rows from the first to the last of them.
+    pub fn range(&self) -> Range<u64> {
+        if self.rows == 0 { 0..0 } else { self.first..self.first + (self.rows - 1) * self.step + 1 }
+    }
+}
+
 /// The rows of the source that can come up in some epoch; all of them once something else than their place decides which are taken.
-pub(crate) fn span(rows: u64, reorders: &[Reorder]) -> Range<u64> {
-    let mut span = 0..rows;
-    for reorder in reorders {
-        match *reorder {
-            Reorder::Skip(n) => span.start = span.end.min(span.start.saturating_add(n)),
-            Reorder::Take(n) => span.end = span.end.min(span.start.saturating_add(n)),
-            Reorder::Shard { .. } | Reorder::Repeat(_) | Reorder::Shuffle(_) => break,
-        }
+pub(crate) fn span(rows: u64, reorders: &[Reorder]) -> Span {
+    let mut span = Span { first: 0, step: 1, rows };
+    for &reorder in reorders {
+        let left = length(span.rows, std::iter::once(reorder));
+        let (skipped, step) = match reorder {
+            Reorder::Skip(n) => (n, 1),
+            Reorder::Take(_) => (0, 1),
+            Reorder::Shard { count, index } => (index, count),
+            Reorder::Repeat(_) | Reorder::Shuffle(_) => break,
+        };
+        span = match left {
+            0 => Span { rows: 0, ..span },
+            // Where a row is left, what was passed over lies before it.
+            _ => Span { first: span.first + skipped * span.step, step: span.step.saturating_mul(step), rows: left },
+        };
     }
     span
 }

@@ -1,11 +1,12 @@
 //! What a pipeline will hold, stage by stage, before it runs.
 
 use crate::block::BlockLayout;
+use crate::cache::Keeper;
 use crate::dataset::Dataset;
 use crate::geometry::{self, Geometry};
 use crate::memory::ALIGNMENT;
 use crate::recipe::Recipe;
-use crate::stream::{Held, StreamWork};
+use crate::stream::{Held, Room, StreamWork};
 use crate::{DataError, Schema};
 use plimsoll_core::Bytes;
 use std::fmt;
@@ -100,6 +101,11 @@ impl Dataset {
     /// );
     /// ```
     pub fn plan(&self, limit: Option<Bytes>) -> Result<PipelinePlan, DataError> {
+        self.plan_keeping(limit, Keep::Rest)
+    }
+
+    /// The same, with how much caches in memory may hold.
+    pub(crate) fn plan_keeping(&self, limit: Option<Bytes>, keep: Keep) -> Result<PipelinePlan, DataError> {
         let recipe = self.recipe()?;
         recipe.check_padded()?;
         let batch = recipe.batch()?;
@@ -120,11 +126,37 @@ impl Dataset {
         // What nothing else has a use for.
         let left = limit.map(|limit| limit - total(&stages));
         geometry.resident = geometry::resident(&recipe, left);
-        let left = left.map(|left| if geometry.resident { left - recipe.source.resident_bytes() } else { left });
+        let left = match keep {
+            Keep::Rest => left.map(|left| if geometry.resident { left - recipe.source.resident_bytes() } else { left }),
+            Keep::UpTo(bytes) => bytes,
+        };
         geometry = geometry::with_cache(&recipe, geometry, |leaner| Some(left? + saved(&recipe, geometry, leaner)));
+        geometry.room.keep = share(&recipe, geometry, left)?;
         stages = cost(&recipe, geometry)?;
         Ok(PipelinePlan { total: total(&stages), stages, minimum, geometry, batch })
     }
+}
+
+/// What caches in memory may hold.
+pub(crate) enum Keep {
+    /// What is left under the limit.
+    Rest,
+    /// This much beside it, or anything.
+    UpTo(Option<Bytes>),
+}
+
+/// What each cache of a stream may hold, if all of them together may hold so much: the most with which they do.
+fn share(recipe: &Recipe, geometry: Geometry, left: Option<Bytes>) -> Result<Option<Bytes>, DataError> {
+    let Some((spec, left)) = recipe.stream.as_ref().zip(left) else { return Ok(None) };
+    let without = total(&cost(recipe, geometry)?);
+    for caches in 1..spec.memory_caches() {
+        let each = Some(Bytes(left.0 / caches as u64));
+        let with = Geometry { room: Room { keep: each, ..geometry.room }, ..geometry };
+        if total(&cost(recipe, with)?) <= without + left {
+            return Ok(each);
+        }
+    }
+    Ok(Some(Bytes(left.0 / spec.memory_caches().max(1) as u64)))
 }
 
 /// What each stage holds in this geometry. The feed allocates by the same rules.
@@ -160,17 +192,18 @@ pub(crate) fn holdings(recipe: &Recipe, geometry: Geometry) -> Result<Vec<Held>,
     if recipe.item().is_some() {
         hold(format!("decode (each ≤ {max_item})"), decode);
     }
-    for (map, column) in recipe.maps.iter().zip(recipe.schema.columns()) {
-        let steps = map.steps.iter().map(|step| {
-            let buffer = if step.in_place { Bytes::ZERO } else { padded(step.input.row_bytes() * chunk_rows as u64) };
-            buffer + step.op.kernel_bytes(&step.input)
-        });
-        let item = map.item.as_ref().map_or(Bytes::ZERO, |item| item.kernel_bytes());
-        hold(format!("map {}", column.name), (steps.sum::<Bytes>() + item) * each);
+    if let (Some(kept), Some(cache)) = (&recipe.kept, &recipe.cache) {
+        for (map, column) in kept.maps.iter().zip(kept.schema.columns()) {
+            hold(format!("map {} (kept)", column.name), map.bytes(chunk_rows) * each);
+        }
+        hold("rows made to be kept".into(), Keeper::bytes(recipe, kept, cache, chunk_rows) * each);
     }
-    if let (Some(cache), Some(item)) = (&recipe.cache, recipe.item()) {
-        let rows = recipe.span.end - recipe.span.start;
-        hold(format!("cache ({cache_rows} of {rows} rows)"), cache.row_bytes(item.output.row_bytes()) * cache_rows);
+    if let Some((cache, row)) = recipe.kept_row() {
+        let rows = recipe.span.rows;
+        hold(format!("cache ({cache_rows} of {rows} rows)"), cache.row_bytes(row) * cache_rows);
+    }
+    for (map, column) in recipe.maps.iter().zip(recipe.schema.columns()) {
+        hold(format!("map {}", column.name), map.bytes(chunk_rows) * each);
     }
     hold("staging ring".into(), slot_bytes(&recipe.schema, slot_rows) * slots as u64);
     Ok(stages)
@@ -186,7 +219,7 @@ pub(crate) fn total(stages: &[(String, Bytes)]) -> Bytes {
     stages.iter().map(|(_, bytes)| *bytes).sum()
 }
 
-fn padded(bytes: Bytes) -> Bytes {
+pub(crate) fn padded(bytes: Bytes) -> Bytes {
     bytes.align_up(ALIGNMENT as u64)
 }
 

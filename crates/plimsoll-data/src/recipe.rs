@@ -1,20 +1,20 @@
 //! A data set's stages checked and put in the order they are carried out: rows chosen, read, mapped, batched.
 
-use crate::cache::{Cache, Fingerprint, Store};
+use crate::cache::{self, Cache, Fingerprint, KeptRows, Note, Store};
 use crate::dataset::{Dataset, Parallelism, Prefetch, Stage};
 use crate::decode_room::DecodeRoom;
 use crate::geometry::{self, Geometry};
 use crate::item::ItemRecipe;
 use crate::mix::Mix;
 use crate::ops::{ItemStep, Op};
-use crate::order::{self, Reorder};
+use crate::order::{self, Reorder, Span};
+use crate::plan;
 use crate::schema::Extent;
 use crate::source::Source;
 use crate::stream::{Notes, Spec};
 use crate::{Column, DataError, Schema};
 use plimsoll_core::{Bytes, DType};
 use std::hash::Hasher;
-use std::ops::Range;
 use std::sync::Arc;
 
 /// Everything a plan and a feed need to know.
@@ -34,8 +34,10 @@ pub(crate) struct Recipe {
     /// Rows in one epoch.
     pub rows: u64,
     /// The rows of the source that an epoch can have.
-    pub span: Range<u64>,
-    /// For each column of the source, what is done to it.
+    pub span: Span,
+    /// What is done to rows before they are kept, where whole rows are.
+    pub kept: Option<KeptRows>,
+    /// For each column of the source, what is done to it each time.
     pub maps: Vec<ColumnRecipe>,
     /// The columns of a batch.
     pub schema: Schema,
@@ -50,8 +52,13 @@ pub(crate) struct Recipe {
     pub pad: Option<f32>,
     /// Whether batches come in the order of their rows.
     pub ordered: bool,
-    /// The operations whose results are cached, in words.
+    /// Why the cache is not used, if so.
+    pub note: Option<Arc<Note>>,
+    /// The operations whose results are cached, and the versions of what is before the cache, in words.
     cached: String,
+    /// Whether user code is among it, and its version was not said.
+    code: Option<String>,
+    versioned: bool,
 }
 
 /// The column that says which rows could not be made; no user's column is called so.
@@ -64,6 +71,17 @@ pub(crate) struct ColumnRecipe {
     pub item: Option<ItemRecipe>,
     /// Then, on blocks.
     pub steps: Vec<MapStep>,
+}
+
+impl ColumnRecipe {
+    /// What one thread holds for blocks of so many rows.
+    pub fn bytes(&self, rows: usize) -> Bytes {
+        let steps = self.steps.iter().map(|step| {
+            let buffer = if step.in_place { Bytes::ZERO } else { plan::padded(step.input.row_bytes() * rows as u64) };
+            buffer + step.op.kernel_bytes(&step.input)
+        });
+        steps.sum::<Bytes>() + self.item.as_ref().map_or(Bytes::ZERO, |item| item.kernel_bytes())
+    }
 }
 
 /// One operation on one column.
@@ -135,22 +153,45 @@ impl Recipe {
 
     /// Where files are decoded and kept, if there are any.
     pub fn decode_room(&self, geometry: Geometry) -> Result<Option<Arc<DecodeRoom>>, DataError> {
-        let Some(item) = self.item() else { return Ok(None) };
-        let rows = geometry.cache_rows;
-        let store = self.cache.as_ref().map(|cache| Store::open(cache, self, item.output.row_bytes().get(), rows)).transpose()?;
-        let cache = geometry::kept_bytes(self, rows);
-        Ok(Some(Arc::new(DecodeRoom::new(geometry.decode, cache, geometry.workers, store.map(Arc::new)))))
+        if self.item().is_none() {
+            return Ok(None);
+        }
+        let cache = geometry::kept_bytes(self, geometry.cache_rows);
+        Ok(Some(Arc::new(DecodeRoom::new(geometry.decode, cache, geometry.workers, self.store(geometry)?))))
+    }
+
+    /// Where rows are kept, if they are.
+    pub fn store(&self, geometry: Geometry) -> Result<Option<Arc<Store>>, DataError> {
+        let Some((cache, row)) = self.kept_row() else { return Ok(None) };
+        Ok(Some(Arc::new(Store::open(cache, self, row.get(), geometry.cache_rows)?)))
     }
 
     /// All that cached rows depend on.
     pub fn fingerprint(&self) -> Result<[u8; 16], DataError> {
         let mut hash = Fingerprint::new();
-        // Another version may decode differently.
-        hash.write(env!("CARGO_PKG_VERSION").as_bytes());
         hash.write(self.cached.as_bytes());
-        hash.write(&self.span.start.to_le_bytes());
-        self.source.fingerprint(self.span.clone(), &mut hash)?;
-        Ok(hash.bytes())
+        if let Some(kept) = &self.kept {
+            hash.write(format!("rows of {} as {}", self.source.schema(), kept.schema).as_bytes());
+        }
+        [self.span.first, self.span.step].iter().for_each(|number| hash.write(&number.to_le_bytes()));
+        let known = self.source.fingerprint(self.span.range(), &mut hash)?;
+        // Of pictures nothing is kept that user code has made.
+        match self.code.as_ref().filter(|_| self.kept.is_some()) {
+            None if known || self.versioned => Ok(hash.bytes()),
+            code => Err(cache::unknown(&code.cloned().unwrap_or_else(|| self.source.describe()))),
+        }
+    }
+
+    /// What is kept of each row and where, if it is.
+    pub fn kept_row(&self) -> Option<(&Cache, Bytes)> {
+        let row = self.kept.as_ref().map(|kept| kept.schema.row_bytes()).or_else(|| Some(self.item()?.output.row_bytes()))?;
+        Some((self.cache.as_ref()?, row))
+    }
+
+    /// Why rows are not kept, here or before, if so.
+    pub fn given_up(&self) -> Option<String> {
+        let here = self.note.as_ref().and_then(|note| note.said());
+        here.or_else(|| self.stream.as_ref()?.given_up())
     }
 }
 
@@ -189,7 +230,8 @@ impl Dataset {
             reorders: Vec::new(),
             begun: None,
             rows: if self.stream.is_some() { self.size().unwrap_or(u64::MAX) } else { self.len() },
-            span: 0..self.source.len(),
+            span: order::span(self.source.len(), &[]),
+            kept: None,
             maps: source.iter().map(|_| ColumnRecipe::default()).collect(),
             schema: self.source.schema().clone(),
             batch: None,
@@ -200,19 +242,27 @@ impl Dataset {
             mix: None,
             pad: None,
             ordered: true,
+            note: None,
             cached: String::new(),
+            code: None,
+            versioned: false,
         };
         if source.is_empty() {
             return Err(DataError::Stage(format!("{} has no columns; give it at least one", self.source.describe())));
         }
         // Known first: it decides what type rows have when they are cached.
-        recipe.cache = self.stages.iter().find_map(|stage| match stage {
-            Stage::Cache(cache) => Some(cache.clone()),
+        let mut caches = self.stages.iter().filter_map(|stage| match stage {
+            Stage::Cache(cache, note) => Some((cache.clone(), Arc::clone(note))),
             _ => None,
         });
+        (recipe.cache, recipe.note) = caches.next().unzip();
+        if caches.next().is_some() {
+            return Err(DataError::Stage("rows are kept once; leave one cache out".into()));
+        }
         if recipe.cache == Some(Cache::Auto) {
             recipe.cache = self.can_be_cached().then_some(Cache::Memory);
         }
+        let files = source.iter().any(|column| column.extent == Extent::Files);
         let mut items: Vec<Vec<ItemStep>> = vec![Vec::new(); source.len()];
         for stage in &self.stages {
             match stage {
@@ -252,7 +302,14 @@ impl Dataset {
                 Stage::Mix(mix) => recipe.mix = Some(mix.clone()),
                 Stage::Pad(value) => recipe.pad = Some(*value),
                 Stage::Deterministic(ordered) => recipe.ordered = *ordered,
-                Stage::Cache(_) | Stage::DropRemainder(_) => {}
+                // Pictures are kept as soon as they are of one size, wherever it is said.
+                Stage::Cache(..) if recipe.cache.is_some() && !files => recipe.keep_rows()?,
+                Stage::Cache(..) | Stage::DropRemainder(_) => {}
+                Stage::Version(_) if recipe.kept.is_some() => {}
+                Stage::Version(version) => {
+                    recipe.cached += &format!("version {version:?} → ");
+                    (recipe.code, recipe.versioned) = (None, true);
+                }
                 Stage::Tolerate(notes) => recipe.tolerate = Some(Arc::clone(notes)),
                 Stage::Cardinality(rows) => recipe.cardinality = Some(*rows),
             }
@@ -266,15 +323,29 @@ impl Dataset {
             mix.mixer(&recipe.schema, recipe.batch.unwrap_or(1))?;
         }
         recipe.span = order::span(self.source.len(), &recipe.reorders);
-        if recipe.cache.is_some() && recipe.item().is_none() {
-            let problem = "cache keeps images that were decoded, and nothing is decoded here; leave it out";
-            return Err(DataError::Stage(problem.into()));
-        }
         Ok(recipe)
     }
 }
 
 impl Recipe {
+    /// Whole rows are kept as they are now: what was done so far is done once, what follows each time.
+    fn keep_rows(&mut self) -> Result<(), DataError> {
+        self.check_fixed()?;
+        let each_time = self.maps.iter().map(|_| ColumnRecipe::default()).collect();
+        let maps = std::mem::replace(&mut self.maps, each_time);
+        for (map, column) in maps.iter().zip(self.schema.columns()) {
+            for step in &map.steps {
+                if step.op.is_random() {
+                    let problem = "it differs from epoch to epoch and stands before the cache; put it after".into();
+                    return Err(DataError::Op { op: step.op.describe(), column: column.name.clone(), problem });
+                }
+                self.cached += &format!("{}: {} → ", column.name, step.op.describe());
+            }
+        }
+        self.kept = Some(KeptRows { maps, schema: self.schema.clone() });
+        Ok(())
+    }
+
     /// Adds an operation to a column; `items` are those before it that work on rows of differing size.
     fn map(&mut self, index: usize, op: &Arc<dyn Op>, items: &mut Vec<ItemStep>) -> Result<(), DataError> {
         let input = self.schema.columns()[index].clone();
@@ -297,6 +368,9 @@ impl Recipe {
                 return Ok(());
             }
             column.steps.push(MapStep { op: Arc::clone(op), input, in_place });
+            if op.is_code() && self.kept.is_none() && column.item.is_none() {
+                self.code = Some(op.describe());
+            }
             return Ok(());
         }
         let Some(step) = op.item() else {

@@ -1,7 +1,7 @@
 //! Making rows: chosen, read, mapped, and written where the consumer will find them.
 
-use crate::DataError;
 use crate::block::{BlockMut, ColumnMut, Rows, recycle};
+use crate::cache::{Keeper, Store};
 use crate::decode_room::DecodeRoom;
 use crate::geometry::Geometry;
 use crate::item::ItemKernel;
@@ -9,10 +9,11 @@ use crate::memory::AlignedBuf;
 use crate::meter::Meter;
 use crate::ops::Kernel;
 use crate::order::Order;
-use crate::recipe::Recipe;
+use crate::recipe::{ColumnRecipe, Recipe};
 use crate::ring::Claim;
 use crate::source::{Gather, Source};
 use crate::stream::{Fault, Notes, guarded};
+use crate::{Column, DataError};
 use plimsoll_core::device::SlotMemory;
 use std::mem;
 use std::sync::Arc;
@@ -41,6 +42,8 @@ pub(crate) struct Work {
     chunk_rows: usize,
     /// The rows of a chunk and their ascending order; `None` where rows follow each other anyway.
     gathered: Option<Gathered>,
+    /// Where whole rows are kept: it has them, or makes them.
+    keeper: Option<Keeper>,
     paths: Vec<Path>,
     /// Kept only for its capacity.
     columns: Vec<ColumnMut<'static>>,
@@ -75,9 +78,24 @@ struct PathStep {
 
 impl Work {
     /// Allocates what [`cost`](crate::plan::cost) counts for one worker, apart from its stack.
-    pub fn new(recipe: &Recipe, geometry: Geometry, room: Option<&Arc<DecodeRoom>>, meter: &Arc<Meter>) -> Work {
+    pub fn new(
+        recipe: &Recipe,
+        geometry: Geometry,
+        room: Option<&Arc<DecodeRoom>>,
+        store: Option<&Arc<Store>>,
+        meter: &Arc<Meter>,
+    ) -> Work {
         let rows = geometry.chunk_rows;
-        let gathered = || Gathered { rows: vec![0; rows], ascending: vec![0; if recipe.source.wants_ascending() { rows } else { 0 }] };
+        // Which of the rows have to be read is not known before, where some are kept.
+        let sorted = recipe.source.wants_ascending() && recipe.kept.is_none();
+        let gathered = || Gathered { rows: vec![0; rows], ascending: vec![0; if sorted { rows } else { 0 }] };
+        let columns = recipe.kept.as_ref().map_or(recipe.source.schema(), |kept| &kept.schema).columns();
+        let path = |(map, column): (&ColumnRecipe, &Column)| {
+            let item = map.item.as_ref().zip(room).map(|(item, room)| {
+                ItemKernel::new(Arc::clone(&recipe.source), item.clone(), geometry.max_item, Arc::clone(room), Arc::clone(meter))
+            });
+            Path::new(map, column, rows, item)
+        };
         Work {
             source: Arc::clone(&recipe.source),
             order: Order::new(recipe.source.len(), &recipe.reorders, recipe.begun),
@@ -86,7 +104,8 @@ impl Work {
             scratch: AlignedBuf::new(recipe.source.scratch_bytes(rows).get()),
             chunk_rows: rows,
             gathered: recipe.is_gathered().then(gathered),
-            paths: (0..recipe.maps.len()).map(|column| Path::new(recipe, column, geometry, room, meter)).collect(),
+            keeper: Keeper::new(recipe, rows, store),
+            paths: recipe.maps.iter().zip(columns).map(path).collect(),
             columns: Vec::with_capacity(recipe.maps.len()),
             tolerate: recipe.tolerate.clone(),
         }
@@ -113,6 +132,7 @@ impl Work {
             self.epoch = Some(epoch);
             self.order.set_epoch(epoch);
             self.paths.iter_mut().for_each(|path| path.set_epoch(epoch));
+            self.keeper.iter_mut().for_each(|keeper| keeper.set_epoch(epoch));
         }
     }
 
@@ -160,23 +180,26 @@ impl Work {
                 (None, None) => region,
             }));
         }
-        let mut block = BlockMut::new(self.source.schema(), rows, &mut columns);
         let scratch = self.scratch.bytes_mut();
         let start = Instant::now();
-        let which = match &mut self.gathered {
-            None => {
-                let first = self.order.row(place);
-                self.source.read(first, scratch, &mut block)?;
-                Rows::From(first)
+        let gather = self.gathered.as_mut().map(|gathered| gathered.choose(&self.order, place, rows));
+        let which = gather.map_or_else(|| Rows::From(self.order.row(place)), |gather| Rows::At(gather.rows));
+        let mut mapped = match &mut self.keeper {
+            Some(keeper) => {
+                // It keeps its own times.
+                keeper.rows(which, rows, scratch, &mut columns, &self.meter)?;
+                Instant::now()
             }
-            Some(gathered) => {
-                let gather = gathered.choose(&self.order, place, rows);
-                self.source.gather(gather, scratch, &mut block)?;
-                Rows::At(gather.rows)
+            None => {
+                let mut block = BlockMut::new(self.source.schema(), rows, &mut columns);
+                match (gather, which) {
+                    (Some(gather), _) => self.source.gather(gather, scratch, &mut block)?,
+                    (None, which) => self.source.read(which.row(0), scratch, &mut block)?,
+                }
+                self.meter.lap_read(start)
             }
         };
         self.columns = recycle(columns);
-        let mut mapped = self.meter.lap_read(start);
         self.meter.rows.fetch_add(rows as u64, Relaxed);
         for (column, (path, region)) in self.paths.iter_mut().zip(claim.columns(at, rows)).enumerate() {
             if path.item.is_some() {
@@ -215,18 +238,15 @@ impl Gathered {
 }
 
 impl Path {
-    pub fn new(recipe: &Recipe, column: usize, geometry: Geometry, room: Option<&Arc<DecodeRoom>>, meter: &Arc<Meter>) -> Path {
-        let (rows, map) = (geometry.chunk_rows, &recipe.maps[column]);
+    /// The way of rows as they are `written` by the source, by `item` or by a cache.
+    pub fn new(map: &ColumnRecipe, written: &Column, rows: usize, item: Option<ItemKernel>) -> Path {
         let buffers = map.steps.iter().filter(|step| !step.in_place).map(|step| AlignedBuf::new(step.input.row_bytes().get() * rows));
         let bound = map.steps.iter().map(|step| PathStep {
             kernel: step.op.kernel(&step.input),
             in_place: step.in_place,
             row_bytes: step.input.row_bytes().get(),
         });
-        let item = map.item.as_ref().zip(room).map(|(item, room)| {
-            ItemKernel::new(Arc::clone(&recipe.source), item.clone(), geometry.max_item, Arc::clone(room), Arc::clone(meter))
-        });
-        let written = map.item.as_ref().map_or(&recipe.source.schema().columns()[column], |item| &item.output);
+        let written = map.item.as_ref().map_or(written, |item| &item.output);
         Path { item, row_bytes: written.row_bytes().get(), buffers: buffers.collect(), steps: bound.collect() }
     }
 

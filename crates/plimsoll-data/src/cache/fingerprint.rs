@@ -9,8 +9,11 @@ pub(crate) struct Fingerprint {
 }
 
 impl Fingerprint {
+    /// Of nothing but this version, as another may decode or compute differently.
     pub fn new() -> Fingerprint {
-        Fingerprint { state: [0x706C_696D_736F_6C6C, 0x6361_6368_6500_0001] }
+        let mut hash = Fingerprint { state: [0x706C_696D_736F_6C6C, 0x6361_6368_6500_0001] };
+        hash.write(env!("CARGO_PKG_VERSION").as_bytes());
+        hash
     }
 
     /// The whole number.

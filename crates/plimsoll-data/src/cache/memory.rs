@@ -1,11 +1,12 @@
 //! Rows kept in memory.
 
+use crate::block::Rows;
+use crate::order::Span;
 use std::sync::{Mutex, MutexGuard};
 
-/// Some rows from a first one on; which of them are there is filled in as they are made.
+/// Some rows; which of them are there is filled in as they are made.
 pub(crate) struct MemoryStore {
-    first: u64,
-    rows: usize,
+    span: Span,
     row_bytes: usize,
     shard_rows: usize,
     shards: Vec<Mutex<Shard>>,
@@ -34,13 +35,13 @@ const SHARD: usize = 1 << 20;
 
 impl MemoryStore {
     /// Holds no row, only flags that say so.
-    pub fn new(first: u64, rows: u64, row_bytes: usize) -> MemoryStore {
-        let rows = rows as usize;
+    pub fn new(span: Span, row_bytes: usize) -> MemoryStore {
+        let rows = span.rows as usize;
         let shard_rows = (SHARD / row_bytes.max(1)).max(1);
         let shard =
             |shard: usize| Shard { present: vec![false; shard_rows.min(rows - shard * shard_rows)], dear: false, bytes: Vec::new() };
         let shards = (0..rows.div_ceil(shard_rows)).map(|number| Mutex::new(shard(number))).collect();
-        MemoryStore { first, rows, row_bytes, shard_rows, shards }
+        MemoryStore { span, row_bytes, shard_rows, shards }
     }
 
     pub fn read(&self, row: u64, out: &mut [u8]) -> bool {
@@ -50,6 +51,26 @@ impl MemoryStore {
             out.copy_from_slice(&shard.bytes[at * self.row_bytes..][..self.row_bytes]);
         }
         shard.present[at]
+    }
+
+    /// Shows those of `count` rows that are there, and tells which are not. Rows that lie together take a lock together.
+    pub fn read_each(&self, which: Rows<'_>, count: usize, mut found: impl FnMut(usize, &[u8]), mut missing: impl FnMut(usize)) {
+        let mut held: Option<(usize, MutexGuard<'_, Shard>)> = None;
+        for index in 0..count {
+            let Some((number, at)) = self.place(which.row(index)) else {
+                missing(index);
+                continue;
+            };
+            // One is let go before the next is taken.
+            let (_, shard) = match held.take().filter(|(held, _)| *held == number) {
+                Some(same) => held.insert(same),
+                None => held.insert((number, self.lock(number))),
+            };
+            match shard.present[at] {
+                true => found(index, &shard.bytes[at * self.row_bytes..][..self.row_bytes]),
+                false => missing(index),
+            }
+        }
     }
 
     pub fn write(&self, row: u64, bytes: &[u8], dear: bool) -> Place {
@@ -95,8 +116,8 @@ impl MemoryStore {
 
     /// The shard of a row, and its place there.
     fn place(&self, row: u64) -> Option<(usize, usize)> {
-        let index = usize::try_from(row.checked_sub(self.first)?).ok().filter(|&index| index < self.rows)?;
-        Some((index / self.shard_rows, index % self.shard_rows))
+        let place = self.span.place(row)? as usize;
+        Some((place / self.shard_rows, place % self.shard_rows))
     }
 
     fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {

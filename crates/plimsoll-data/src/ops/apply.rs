@@ -53,6 +53,10 @@ impl Op for Apply {
         Ok(Column::new(&input.name, DType::F32, self.shape.clone()))
     }
 
+    fn is_code(&self) -> bool {
+        true
+    }
+
     fn kernel_bytes(&self, input: &Column) -> Bytes {
         Bytes(((input.elements() + self.shape.iter().product::<usize>()) * size_of::<f32>()) as u64)
     }

@@ -81,6 +81,12 @@ pub trait Op: Send + Sync {
     fn is_random(&self) -> bool {
         false
     }
+
+    /// Whether it is code that its description does not tell all about: a cache in a file behind it needs a
+    /// [version](crate::Dataset::version).
+    fn is_code(&self) -> bool {
+        false
+    }
 }
 
 /// What can be done to files and to images that differ in size, one row at a time.

@@ -127,8 +127,8 @@ impl Source for Zipped {
         None
     }
 
-    fn fingerprint(&self, rows: Range<u64>, hash: &mut dyn Hasher) -> Result<(), DataError> {
-        self.sources.iter().try_for_each(|source| source.fingerprint(rows.clone(), hash))
+    fn fingerprint(&self, rows: Range<u64>, hash: &mut dyn Hasher) -> Result<bool, DataError> {
+        self.sources.iter().try_fold(true, |known, source| Ok(source.fingerprint(rows.clone(), hash)? && known))
     }
 
     fn class_names(&self) -> Vec<String> {
@@ -226,17 +226,17 @@ impl Source for Concatenated {
         source.locate(row, column)
     }
 
-    fn fingerprint(&self, rows: Range<u64>, hash: &mut dyn Hasher) -> Result<(), DataError> {
-        let mut first = 0;
+    fn fingerprint(&self, rows: Range<u64>, hash: &mut dyn Hasher) -> Result<bool, DataError> {
+        let (mut first, mut known) = (0, true);
         for source in &self.sources {
             let end = first + source.len();
             let (from, to) = (rows.start.clamp(first, end), rows.end.clamp(first, end));
             if from < to {
-                source.fingerprint(from - first..to - first, hash)?;
+                known &= source.fingerprint(from - first..to - first, hash)?;
             }
             first = end;
         }
-        Ok(())
+        Ok(known)
     }
 
     fn class_names(&self) -> Vec<String> {

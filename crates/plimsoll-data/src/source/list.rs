@@ -58,8 +58,9 @@ impl Source for ImageFiles {
         path.push(&self.files[row as usize]);
     }
 
-    fn fingerprint(&self, rows: Range<u64>, hash: &mut dyn Hasher) -> Result<(), DataError> {
-        self.files[rows.start as usize..rows.end as usize].iter().try_for_each(|path| super::folder::identify(path, hash))
+    fn fingerprint(&self, rows: Range<u64>, hash: &mut dyn Hasher) -> Result<bool, DataError> {
+        self.files[rows.start as usize..rows.end as usize].iter().try_for_each(|path| super::identify_named(path, hash))?;
+        Ok(true)
     }
 
     fn describe(&self) -> String {

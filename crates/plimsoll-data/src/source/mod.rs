@@ -36,9 +36,11 @@ pub use webdataset::WebDataset;
 use crate::block::BlockMut;
 use crate::{DataError, Schema};
 use plimsoll_core::Bytes;
+use std::fs::{self, File, Metadata};
 use std::hash::Hasher;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Rows with random access. Reading is a function of the row's number alone, so that any order and any number of
@@ -105,10 +107,11 @@ pub trait Source: Send + Sync {
         None
     }
 
-    /// Feeds `hash` with all that the contents of these rows depend on, so that it changes when they do.
-    fn fingerprint(&self, _rows: Range<u64>, hash: &mut dyn Hasher) -> Result<(), DataError> {
+    /// Feeds `hash` with all that the contents of these rows depend on, so that it changes when they do, and says whether that is all:
+    /// behind a source that cannot say so, such as user code, a cache in a file needs a [version](crate::Dataset::version).
+    fn fingerprint(&self, _rows: Range<u64>, hash: &mut dyn Hasher) -> Result<bool, DataError> {
         hash.write(self.describe().as_bytes());
-        Ok(())
+        Ok(false)
     }
 
     /// What the labels 0, 1, 2 … stand for, if the source knows.
@@ -123,6 +126,26 @@ pub trait Source: Send + Sync {
 
     /// What and where this is, in a few words.
     fn describe(&self) -> String;
+}
+
+/// The name of a file, its size and when it changed: all that a cache knows it by.
+pub(crate) fn identify(path: &Path, metadata: &Metadata, hash: &mut dyn Hasher) {
+    hash.write(path.as_os_str().as_encoded_bytes());
+    for number in [metadata.size() as i64, metadata.mtime(), metadata.mtime_nsec()] {
+        hash.write(&number.to_le_bytes());
+    }
+}
+
+/// The same of a file that is open: what is read is what is known, whatever has taken its name since.
+pub(crate) fn identify_open(path: &Path, file: &File, hash: &mut dyn Hasher) -> Result<(), DataError> {
+    identify(path, &file.metadata().map_err(|error| DataError::io("examine", path, error))?, hash);
+    Ok(())
+}
+
+/// The same of one that is opened anew each time.
+pub(crate) fn identify_named(path: &Path, hash: &mut dyn Hasher) -> Result<(), DataError> {
+    identify(path, &fs::metadata(path).map_err(|error| DataError::io("examine", path, error))?, hash);
+    Ok(())
 }
 
 /// Rows to be gathered.

@@ -5,6 +5,8 @@ use crate::block::BlockMut;
 use crate::permutation::mix;
 use crate::{Column, DataError, Schema};
 use plimsoll_core::{Bytes, DType};
+use std::hash::Hasher;
+use std::ops::Range;
 
 /// What made-up rows look like.
 ///
@@ -140,6 +142,11 @@ impl Source for Random {
     fn gather(&self, rows: Gather<'_>, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
         self.write(rows.rows.iter().copied(), out);
         Ok(())
+    }
+
+    fn fingerprint(&self, _rows: Range<u64>, hash: &mut dyn Hasher) -> Result<bool, DataError> {
+        hash.write(format!("random {} {} {:?}", self.seed, self.schema, self.values).as_bytes());
+        Ok(true)
     }
 
     fn describe(&self) -> String {

@@ -4,6 +4,8 @@ use super::{Gather, Source};
 use crate::block::BlockMut;
 use crate::{Column, DataError, Schema};
 use plimsoll_core::{Bytes, DType};
+use std::hash::Hasher;
+use std::ops::Range;
 
 /// `start`, `start + step`, … below `stop` (above it, if the step is negative), as the i32 column `x`.
 pub struct Counted {
@@ -52,6 +54,11 @@ impl Source for Counted {
     fn gather(&self, rows: Gather<'_>, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
         self.write(rows.rows.iter().copied(), out);
         Ok(())
+    }
+
+    fn fingerprint(&self, _rows: Range<u64>, hash: &mut dyn Hasher) -> Result<bool, DataError> {
+        hash.write(self.describe().as_bytes());
+        Ok(true)
     }
 
     fn describe(&self) -> String {

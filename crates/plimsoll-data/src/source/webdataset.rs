@@ -1,13 +1,13 @@
 //! WebDataset: tar files in which the files of a sample follow each other and share a name up to its first dot.
 
-use super::{Gather, Source};
+use super::{Gather, Source, identify_named};
 use crate::block::BlockMut;
 use crate::{Column, DataError, Schema};
 use plimsoll_core::{Bytes, DType};
 use std::fs::File;
 use std::hash::Hasher;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Samples of tar files, by number: `x` is the picture (`.jpg`, `.jpeg`, `.png`, `.webp` or `.gif`), `y` the class in `.cls` as i32. The files are read
@@ -245,15 +245,10 @@ impl Source for WebDataset {
         Some((self.shard(row).path.clone(), self.samples[row as usize].picture))
     }
 
-    fn fingerprint(&self, rows: Range<u64>, hash: &mut dyn Hasher) -> Result<(), DataError> {
-        for shard in &self.shards {
-            let metadata = std::fs::metadata(&shard.path).map_err(|error| DataError::io("examine", &shard.path, error))?;
-            hash.write(shard.path.as_os_str().as_encoded_bytes());
-            for number in [metadata.size() as i64, metadata.mtime(), metadata.mtime_nsec(), rows.start as i64, rows.end as i64] {
-                hash.write(&number.to_le_bytes());
-            }
-        }
-        Ok(())
+    fn fingerprint(&self, rows: Range<u64>, hash: &mut dyn Hasher) -> Result<bool, DataError> {
+        [rows.start, rows.end].iter().for_each(|number| hash.write(&number.to_le_bytes()));
+        self.shards.iter().try_for_each(|shard| identify_named(&shard.path, hash))?;
+        Ok(true)
     }
 
     fn describe(&self) -> String {

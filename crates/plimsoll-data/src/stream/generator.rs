@@ -4,10 +4,14 @@ use super::fault::{Fault, guarded};
 use super::input::PerRow;
 use crate::source::Tensor;
 use crate::{DataError, Schema};
+use std::hash::Hasher;
 use std::sync::Arc;
 
 /// What user code gives: a row is one tensor for each column.
 pub type Elements = Box<dyn Iterator<Item = Result<Vec<Tensor>, DataError>> + Send>;
+
+/// Feeds a hash with all that the rows depend on; nothing where user code makes them.
+pub(crate) type Identity = Option<Arc<dyn Fn(&mut dyn Hasher) -> Result<(), DataError> + Send + Sync>>;
 
 /// Makes the rows of an epoch.
 pub(crate) type Make = Arc<dyn Fn(u64) -> Elements + Send + Sync>;

@@ -8,7 +8,7 @@ use crate::geometry::{self, Geometry};
 use crate::memory::AlignedBuf;
 use crate::meter::Meter;
 use crate::padded::length_of;
-use crate::plan::{self, PipelinePlan};
+use crate::plan::{self, Keep, PipelinePlan};
 use crate::recipe::Recipe;
 use crate::work::{Target, Work};
 use crate::{Cache, DataError, Extent, Feed, Options, Schema};
@@ -139,7 +139,8 @@ fn way(data: &Dataset, recipe: &Recipe, room: Room) -> Result<Way, DataError> {
     if let Some(mix) = &recipe.mix {
         return Err(DataError::Stage(format!("{mix} works on batches, and a stage that takes single rows stands after it; put it last")));
     }
-    if recipe.cache == Some(Cache::Memory) {
+    let in_memory = |cache: &Cache| cache.path().is_none();
+    if recipe.item().is_some() && recipe.cache.as_ref().is_some_and(in_memory) {
         return Err(DataError::Stage(format!("a stream keeps nothing in memory for {}; cache it in a file", data.describe())));
     }
     let rows = block_rows(recipe.schema.row_bytes(), room);
@@ -150,7 +151,8 @@ fn way(data: &Dataset, recipe: &Recipe, room: Room) -> Result<Way, DataError> {
         let one_each = room.ahead > 0 && recipe.parallelism == Parallelism::Auto;
         let batched = if one_each { batched.parallelism(Parallelism::Threads(1)) } else { batched };
         // Half of what there is: the rest is for the stages that follow.
-        if let Ok(plan) = batched.plan(room.limit.map(|limit| Bytes(limit.0 / 2 / room.ahead.max(1) as u64))) {
+        let limit = room.limit.map(|limit| Bytes(limit.0 / 2 / room.ahead.max(1) as u64));
+        if let Ok(plan) = batched.plan_keeping(limit, Keep::UpTo(room.keep)) {
             return Ok(Way::Feed(Box::new(batched), plan));
         }
     }
@@ -158,7 +160,8 @@ fn way(data: &Dataset, recipe: &Recipe, room: Room) -> Result<Way, DataError> {
         return Ok(Way::Stream);
     }
     let geometry = if room.lean { geometry::smallest(recipe, 1) } else { geometry::for_speed(recipe, rows)?.alone(recipe) };
-    Ok(Way::Here(Geometry { slots: 0, chunk_rows: geometry.chunk_rows.min(rows), ..geometry }))
+    let geometry = Geometry { slots: 0, chunk_rows: geometry.chunk_rows.min(rows), ..geometry };
+    Ok(Way::Here(geometry::with_cache(recipe, geometry, |_| room.keep)))
 }
 
 /// What the rows of a data set hold on their way.
@@ -365,8 +368,9 @@ struct Here {
 impl Here {
     fn new(recipe: &Recipe, geometry: Geometry) -> Result<Here, DataError> {
         let room = recipe.decode_room(geometry)?;
+        let store = if recipe.kept.is_some() { recipe.store(geometry)? } else { None };
         Ok(Here {
-            work: Work::new(recipe, geometry, room.as_ref(), &Arc::new(Meter::default())),
+            work: Work::new(recipe, geometry, room.as_ref(), store.as_ref(), &Arc::new(Meter::default())),
             rows: recipe.rows,
             place: recipe.rows,
             columns: Columns::new(&recipe.schema, geometry.chunk_rows),

@@ -223,7 +223,7 @@ impl Expansion {
             return Err(DataError::Stage(format!("flat_map was to give {} and gave {schema}; declare what it gives", self.to)));
         }
         // Reserved as a whole when the feed began: what is opened here stays inside it.
-        let room = Room { lean: true, limit: Some(self.limit), ahead: 0, tolerant: self.tolerant };
+        let room = Room { limit: Some(self.limit), tolerant: self.tolerant, ..Room::LEAST };
         let needed: Bytes = super::input::cost(&data, room)?.iter().map(|held| held.bytes).sum();
         if needed > self.limit {
             let problem = format!("flat_map may hold {} and {} needs {needed}; allow it more", self.limit, data.describe());

@@ -4,6 +4,7 @@
 //! to the slots of the ring, so their order is always the same; files are decoded ahead by the threads of an inner feed. The position of a
 //! stream is how many rows have come, and resuming passes over that many. A row that cannot be made is a [fault] in its place.
 
+mod cache;
 mod choose;
 mod fault;
 mod generator;
@@ -16,13 +17,14 @@ mod work;
 
 pub(crate) use fault::{Fault, Loss, Notes, guarded};
 pub use generator::Elements;
-pub(crate) use generator::{Generator, Make, Open};
+pub(crate) use generator::{Generator, Identity, Make, Open};
 pub(crate) use ignore::Ignored;
 pub use input::Row;
 pub(crate) use input::{Held, PerRow};
 pub(crate) use shuffle::Buckets;
 pub(crate) use work::StreamWork;
 
+use crate::cache::{Cache, Note};
 use crate::dataset::{Dataset, Stage};
 use crate::source::{Gather, Pictures, Source};
 use crate::{BlockMut, Column, Condition, DataError, Schema};
@@ -54,6 +56,18 @@ pub(crate) struct Room {
     pub ahead: usize,
     /// Whether rows that cannot be made are left out further on, so that those after them are wanted.
     pub tolerant: bool,
+    /// What each cache in memory may hold; anything where there is no limit.
+    pub keep: Option<Bytes>,
+}
+
+impl Room {
+    /// As little as works, and nothing kept.
+    pub const LEAST: Room = Room { lean: true, limit: None, ahead: 0, tolerant: false, keep: Some(Bytes::ZERO) };
+
+    /// Whether a cache may hold so much.
+    pub fn keeps(&self, bytes: Bytes) -> bool {
+        self.keep.is_none_or(|keep| bytes <= keep)
+    }
 }
 
 /// What is asked about a row, by user code or by a condition.
@@ -67,6 +81,11 @@ pub(crate) struct Predicate {
 impl Predicate {
     pub fn new(keeps: impl Fn(&Row<'_>) -> bool + Send + Sync + 'static) -> Predicate {
         Predicate { keeps: Arc::new(keeps), words: String::new() }
+    }
+
+    /// Whether nobody can tell what it is.
+    pub fn is_code(&self) -> bool {
+        self.words.is_empty()
     }
 
     fn keeps(&self, row: &Row<'_>) -> bool {
@@ -89,7 +108,7 @@ type Begun = Option<(u64, u64)>;
 
 /// How a stream is made.
 pub(crate) enum Spec {
-    Generator { name: String, schema: Schema, held: Bytes, open: Open },
+    Generator { name: String, schema: Schema, held: Bytes, identity: Identity, open: Open },
     Pictures(Pictures),
     Filter { input: Dataset, keep: Predicate },
     TakeWhile { input: Dataset, keep: Predicate },
@@ -108,6 +127,7 @@ pub(crate) enum Spec {
     Window { input: Dataset, size: usize, shift: usize, stride: usize },
     Unbatch { input: Dataset },
     Buckets { input: Dataset, buckets: shuffle::Buckets },
+    Cache { input: Dataset, cache: Cache, note: Arc<Note> },
 }
 
 impl Spec {
@@ -127,6 +147,7 @@ impl Spec {
             | Spec::FlatMap { input, .. }
             | Spec::Window { input, .. }
             | Spec::Buckets { input, .. }
+            | Spec::Cache { input, .. }
             | Spec::Unbatch { input } => std::slice::from_ref(input),
             Spec::Zip { inputs } | Spec::Concatenate { inputs } | Spec::Sample { inputs, .. } | Spec::Interleave { inputs, .. } => inputs,
         }
@@ -148,6 +169,7 @@ impl Spec {
             | Spec::FlatMap { input, .. }
             | Spec::Window { input, .. }
             | Spec::Buckets { input, .. }
+            | Spec::Cache { input, .. }
             | Spec::Unbatch { input } => std::slice::from_mut(input),
             Spec::Zip { inputs } | Spec::Concatenate { inputs } | Spec::Sample { inputs, .. } | Spec::Interleave { inputs, .. } => inputs,
         }
@@ -202,6 +224,11 @@ impl Spec {
                 Schema::new(first.columns().iter().map(widen).collect())
             }
             Spec::Unbatch { .. } => reshape::unbatched(&first()?),
+            Spec::Cache { input, cache, .. } => {
+                let schema = first()?;
+                cache.check(input)?;
+                Ok(schema)
+            }
             _ => first(),
         }
     }
@@ -242,7 +269,7 @@ impl Spec {
             Spec::Skip { rows, .. } => of(0).map(|all| all.saturating_sub(*rows)),
             Spec::Shard { count, index, .. } => of(0).map(|all| all.saturating_sub(*index).div_ceil((*count).max(1))),
             Spec::Repeat { times, .. } => of(0).map(|all| all.saturating_mul(*times)),
-            Spec::Shuffle { .. } | Spec::Enumerate { .. } | Spec::Buckets { .. } => of(0),
+            Spec::Shuffle { .. } | Spec::Enumerate { .. } | Spec::Buckets { .. } | Spec::Cache { .. } => of(0),
             Spec::Zip { inputs } => inputs.iter().map(size).collect::<Option<Vec<_>>>()?.into_iter().min(),
             Spec::Concatenate { inputs } | Spec::Sample { inputs, .. } | Spec::Interleave { inputs, .. } => inputs.iter().map(size).sum(),
             Spec::Window { size, shift, stride, .. } => {
@@ -256,7 +283,7 @@ impl Spec {
         }
     }
 
-    fn name(&self) -> String {
+    pub fn name(&self) -> String {
         match self {
             Spec::Generator { name, .. } => name.clone(),
             Spec::Pictures(pictures) => pictures.name(),
@@ -278,6 +305,8 @@ impl Spec {
             Spec::Window { size, shift, stride, .. } => format!("window({size}, {shift}, {stride})"),
             Spec::Unbatch { .. } => "unbatch".into(),
             Spec::Buckets { buckets, .. } => buckets.to_string(),
+            // Where it is kept makes no difference to rows, nor to a position among them.
+            Spec::Cache { .. } => "cache".into(),
         }
     }
 
@@ -323,6 +352,10 @@ impl Spec {
         }
         if let Spec::Pictures(pictures) = self {
             held.extend(pictures.cost(room)?);
+        }
+        if let Spec::Cache { input, cache, .. } = self {
+            let cache::Holding { name, bytes } = cache::holding(input, cache, room)?;
+            held.push(Held::here(name, bytes));
         }
         let row = self.schema()?.row_bytes();
         let own = match self {
@@ -392,7 +425,31 @@ impl Spec {
             }
             Spec::Unbatch { input } => input::row_by_row(row, reshape::Unbatch::new(one()?, &input.output_schema()?)),
             Spec::Buckets { buckets, .. } => input::row_by_row(row, shuffle::Bucketed::new(one()?, &schema, buckets)?),
+            Spec::Cache { input, cache, note } => Box::new(cache::Kept::open(input, cache, note, room, ledger)?),
         })
+    }
+
+    /// How many caches in memory it and all before it have.
+    pub fn memory_caches(&self) -> usize {
+        let here = matches!(self, Spec::Cache { cache, .. } if cache.path().is_none());
+        let before = self.inputs().iter().map(|input| match &input.stream {
+            Some(spec) => spec.memory_caches(),
+            None => input.stages.iter().filter(|stage| matches!(stage, Stage::Cache(cache, _) if cache.path().is_none())).count(),
+        });
+        usize::from(here) + before.sum::<usize>()
+    }
+
+    /// Why one of those caches, or one in a file, is not used, if so.
+    pub fn given_up(&self) -> Option<String> {
+        let here = match self {
+            Spec::Cache { note, .. } => note.said(),
+            _ => None,
+        };
+        let before = |input: &Dataset| match &input.stream {
+            Some(spec) => spec.given_up(),
+            None => input.stages.iter().find_map(|stage| if let Stage::Cache(_, note) = stage { note.said() } else { None }),
+        };
+        here.or_else(|| self.inputs().iter().find_map(before))
     }
 }
 

@@ -4,12 +4,9 @@ use super::fault::{Fault, guarded};
 use super::{Room, Stream};
 use crate::DataError;
 use crate::block::Rows;
-use crate::geometry::Geometry;
-use crate::meter::Meter;
 use crate::recipe::Recipe;
 use crate::work::{Path, Target};
 use plimsoll_core::{Bytes, Ledger};
-use std::sync::Arc;
 
 /// A stream and the maps after it.
 pub(crate) struct StreamWork {
@@ -35,9 +32,8 @@ impl StreamWork {
     pub fn new(recipe: &Recipe, room: Room, ledger: &Ledger, rows: usize) -> Result<StreamWork, DataError> {
         let spec = recipe.stream.as_ref().expect("only for streams");
         let row_bytes = recipe.source.schema().row_bytes().get();
-        let geometry = Geometry::of_block(rows);
-        let meter = Arc::new(Meter::default());
-        let paths = (0..recipe.maps.len()).map(|column| Path::new(recipe, column, geometry, None, &meter)).collect();
+        let columns = recipe.source.schema().columns();
+        let paths = recipe.maps.iter().zip(columns).map(|(map, column)| Path::new(map, column, rows, None)).collect();
         Ok(StreamWork {
             stream: spec.open(room, ledger)?,
             block: vec![0; rows * row_bytes],

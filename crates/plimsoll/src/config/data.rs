@@ -158,6 +158,7 @@ pub(super) fn parallelism(data: &Reader<'_>, key: &'static str) -> Result<Parall
     }
 }
 
+/// Where rows are kept: such as the key `cache` of a table.
 pub(super) fn cache(data: &Reader<'_>, key: &'static str, folder: &Path) -> Result<Option<Cache>> {
     match data.value(key) {
         None => Ok(None),
@@ -165,13 +166,19 @@ pub(super) fn cache(data: &Reader<'_>, key: &'static str, folder: &Path) -> Resu
         Some(Value::String(word)) if word == "auto" => Ok(Some(Cache::Auto)),
         Some(Value::Table(_)) => {
             let table = data.section(key)?.expect("just seen");
-            let file = table.text("file")?.ok_or_else(|| table.missing("file", "where to keep it"))?;
+            if let Some(most) = size(&table, "memory")? {
+                table.finish()?;
+                return Ok(Some(Cache::MemoryUpTo(most)));
+            }
+            let file = table.text("file")?.ok_or_else(|| table.missing("file", "where to keep it; or `memory`, how much of it to use"))?;
             let goes_on = table.choice("on_full", &[("stop", false), ("continue", true)])?.unwrap_or(false);
             table.finish()?;
             let file = folder.join(file);
             Ok(Some(if goes_on { Cache::FileIfRoom(file) } else { Cache::File(file) }))
         }
-        Some(other) => Err(data.wrong(key, other, "\"memory\", \"auto\" or a table such as { file = \"cache.plc\" }")),
+        Some(other) => {
+            Err(data.wrong(key, other, "\"memory\", \"auto\" or a table such as { file = \"cache.plc\" } or { memory = \"256MiB\" }"))
+        }
     }
 }
 

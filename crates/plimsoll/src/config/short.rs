@@ -44,10 +44,11 @@ impl Short {
     /// Rows that are learnt from; `checked` looks at what came from the source, once it is known which rows that are.
     pub fn training(&self, rows: Dataset, checked: impl FnOnce(Dataset) -> Dataset) -> Dataset {
         let rows = self.chosen.before(rows);
-        let rows = self.shuffle.map_or(rows.clone(), |shuffle| rows.shuffle(shuffle));
-        let rows = self.chosen.repeat.map_or(rows.clone(), |times| rows.repeat(times));
-        let rows = self.mapped(checked(rows));
-        let rows = self.cache.clone().map_or(rows.clone(), |cache| rows.cache(cache));
+        let in_order = |rows: Dataset| {
+            let rows = self.shuffle.map_or(rows.clone(), |shuffle| rows.shuffle(shuffle));
+            self.chosen.repeat.map_or(rows.clone(), |times| rows.repeat(times))
+        };
+        let rows = self.made(rows, checked, in_order, self.cache.clone());
         let rows = self.chosen.ignore_errors.map_or(rows.clone(), |cap| rows.ignore_errors(cap));
         let rows = rows.batch(self.batch).prefetch(self.prefetch);
         let rows = if self.deterministic { rows } else { rows.deterministic(false) };
@@ -58,18 +59,33 @@ impl Short {
     /// Rows that are measured: all of them, as they are. They must be rounded as those that are learnt from; they are few, so they are kept in
     /// memory.
     pub fn held_out(&self, rows: Dataset, checked: impl FnOnce(Dataset) -> Dataset) -> Dataset {
-        let rows = self.mapped(checked(rows)).batch(self.batch).prefetch(self.prefetch);
-        match &self.cache {
-            Some(Cache::Auto) => rows.cache(Cache::Auto),
-            Some(_) => rows.cache(Cache::Memory),
-            None => rows,
-        }
+        let cache = match &self.cache {
+            Some(Cache::File(_) | Cache::FileIfRoom(_)) => Some(Cache::Memory),
+            other => other.clone(),
+        };
+        // How many they are has to be known for that.
+        let cache = cache.filter(|cache| *cache != Cache::Memory || rows.len() < u64::MAX);
+        self.made(rows, checked, |rows| rows, cache).batch(self.batch).prefetch(self.prefetch)
     }
 
-    fn mapped(&self, rows: Dataset) -> Dataset {
-        let rows = self.maps.iter().fold(rows, |rows, (column, op)| rows.map(column, [Arc::clone(op)]));
-        let rows = self.max_item.map_or(rows.clone(), |bytes| rows.max_item(bytes));
-        rows.parallelism(self.parallelism)
+    /// Rows mapped, and kept if there is a cache: what is kept is what is the same in each epoch, so their order, and what draws lots, comes after that.
+    fn made(
+        &self,
+        rows: Dataset,
+        checked: impl FnOnce(Dataset) -> Dataset,
+        in_order: impl FnOnce(Dataset) -> Dataset,
+        cache: Option<Cache>,
+    ) -> Dataset {
+        let mapped =
+            |rows: Dataset, maps: &[(String, Arc<dyn Op>)]| maps.iter().fold(rows, |rows, (column, op)| rows.map(column, [Arc::clone(op)]));
+        let bounded = |rows: Dataset| {
+            let rows = self.max_item.map_or(rows.clone(), |bytes| rows.max_item(bytes));
+            rows.parallelism(self.parallelism)
+        };
+        let Some(cache) = cache else { return bounded(mapped(checked(in_order(rows)), &self.maps)) };
+        let steady = self.maps.iter().position(|(_, op)| op.is_random()).unwrap_or(self.maps.len());
+        let (steady, by_lot) = self.maps.split_at(steady);
+        mapped(in_order(bounded(mapped(checked(rows), steady)).cache(cache)), by_lot)
     }
 }
 

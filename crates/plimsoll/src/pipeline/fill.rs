@@ -19,15 +19,16 @@ pub struct Filled {
 }
 
 impl Pipeline {
-    /// Reads the data once so that all of it is in its file cache; `progress` is told how many rows of how many are done. Stopped half-way
-    /// it leaves nothing, and begins again the next time; a whole cache of this data is left as it is.
+    /// Reads the data once so that all of it is in its file cache; `progress` is told how many rows of how many are done, `u64::MAX` where
+    /// nobody knows how many there are. Stopped half-way it leaves nothing, and begins again the next time; a whole cache of this data is left as it is.
     pub fn fill_cache(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<Filled> {
         let state = || {
             let missing = "there is no file cache to fill; say where with `data.cache`, such as { file = \"cache.plc\" }";
             self.data.cache_file()?.ok_or_else(|| Error::Config(missing.to_string()))
         };
-        let before = state()?;
-        if !before.whole {
+        let mut now = state()?;
+        let found = now.whole;
+        if !found {
             let planned = self.plan(&self.data)?;
             let mut feed = planned.start(&self.data, 1)?;
             let (mut done, total) = (0, self.data.len());
@@ -37,17 +38,16 @@ impl Pipeline {
             }
             let given_up = feed.activity().cache_given_up;
             drop(feed);
-            if !state()?.whole {
-                let path = before.path.display();
+            now = state()?;
+            if !now.whole {
+                let path = now.path.display();
+                let all = now.rows.map_or(String::new(), |rows| format!(" {rows}"));
                 let why = given_up.unwrap_or_else(|| {
-                    format!(
-                        "an epoch has {done} rows and the cache of all rows {}; leave out take, shard, drop_remainder and ignore_errors",
-                        before.rows
-                    )
+                    format!("an epoch has {done} rows and the cache of all rows{all}; leave out take, drop_remainder and ignore_errors")
                 });
                 return Err(Error::Config(format!("{path} could not be filled: {why}")));
             }
         }
-        Ok(Filled { path: before.path, rows: before.rows, bytes: before.bytes, found: before.whole })
+        Ok(Filled { path: now.path, rows: now.rows.unwrap_or_default(), bytes: now.bytes.unwrap_or_default(), found })
     }
 }

@@ -3,11 +3,12 @@
 mod records;
 mod table;
 
-use super::{Gather, Source};
+use super::{Gather, Source, identify_open};
 use crate::block::BlockMut;
 use crate::{Column, DataError, Schema};
 use plimsoll_core::{Bytes, DType};
 use records::{FIELD, PIECE};
+use std::hash::Hasher;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -351,6 +352,13 @@ impl Source for Csv {
 
     fn held_name(&self) -> &'static str {
         "index"
+    }
+
+    fn fingerprint(&self, _rows: Range<u64>, hash: &mut dyn Hasher) -> Result<bool, DataError> {
+        identify_open(&self.table.path, &self.table.file, hash)?;
+        // What the whole file says about a column, and the scale it was brought to, is in there.
+        hash.write(format!("{:?} {:?} {:?}", self.spec, self.rows, self.table.used).as_bytes());
+        Ok(true)
     }
 
     fn describe(&self) -> String {

@@ -2,7 +2,7 @@
 
 mod names;
 
-use super::{Gather, Source};
+use super::{Gather, Source, identify_named};
 use crate::block::BlockMut;
 use crate::{Column, DataError, Schema};
 use names::Names;
@@ -11,7 +11,6 @@ use std::ffi::OsStr;
 use std::fs::{self, DirEntry};
 use std::hash::Hasher;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The pictures in the folders of a folder: `x` is the file, `y` the number of its folder as i32. Folders and files are
@@ -127,16 +126,6 @@ fn is_dir(entry: &DirEntry) -> bool {
     }
 }
 
-/// The name of a file, its size and when it changed.
-pub(super) fn identify(path: &Path, hash: &mut dyn Hasher) -> Result<(), DataError> {
-    let metadata = fs::metadata(path).map_err(|error| DataError::io("examine", path, error))?;
-    hash.write(path.as_os_str().as_encoded_bytes());
-    for number in [metadata.size() as i64, metadata.mtime(), metadata.mtime_nsec()] {
-        hash.write(&number.to_le_bytes());
-    }
-    Ok(())
-}
-
 impl Source for ImageFolder {
     fn schema(&self) -> &Schema {
         &self.schema
@@ -171,13 +160,15 @@ impl Source for ImageFolder {
     }
 
     /// Names, sizes and times of change of the files; not their contents, which would have to be read for it.
-    fn fingerprint(&self, rows: Range<u64>, hash: &mut dyn Hasher) -> Result<(), DataError> {
+    fn fingerprint(&self, rows: Range<u64>, hash: &mut dyn Hasher) -> Result<bool, DataError> {
         let mut path = PathBuf::new();
         for row in rows {
             self.file(row, &mut path);
-            identify(&path, hash)?;
+            identify_named(&path, hash)?;
         }
-        Ok(())
+        // Labels are the places of folders among those of this name.
+        self.classes().for_each(|class| hash.write(class.as_bytes()));
+        Ok(true)
     }
 
     fn class_names(&self) -> Vec<String> {

@@ -5,7 +5,7 @@ mod header;
 mod packed;
 mod zip;
 
-use super::{Gather, Source};
+use super::{Gather, Source, identify_open};
 use crate::block::BlockMut;
 use crate::dataset::Dataset;
 use crate::{Column, DataError, Schema};
@@ -13,6 +13,7 @@ use convert::DoesNotFit;
 use header::{Element, Header};
 use plimsoll_core::{Bytes, DType};
 use std::fs::File;
+use std::hash::Hasher;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -135,6 +136,14 @@ impl Source for Npy {
     fn locate(&self, row: u64, column: usize) -> Option<(PathBuf, u64)> {
         let part = self.parts.get(column)?;
         Some((part.path.clone(), part.data + row * part.row_bytes() as u64))
+    }
+
+    fn fingerprint(&self, _rows: Range<u64>, hash: &mut dyn Hasher) -> Result<bool, DataError> {
+        for part in &self.parts {
+            identify_open(&part.path, &part.file, hash)?;
+            hash.write(&part.data.to_le_bytes());
+        }
+        Ok(true)
     }
 
     fn describe(&self) -> String {

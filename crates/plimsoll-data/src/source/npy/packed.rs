@@ -4,11 +4,13 @@ use super::convert::{self, DoesNotFit};
 use super::header::{Element, Header};
 use super::zip::Member;
 use crate::dataset::Dataset;
+use crate::source::identify_named;
 use crate::stream::{Fault, PerRow};
 use crate::{Column, DataError, Schema};
 use flate2::bufread::DeflateDecoder;
 use plimsoll_core::{Bytes, DType};
 use std::fs::File;
+use std::hash::Hasher;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -46,8 +48,13 @@ pub(super) fn stream(path: &Path, members: Vec<(&str, Member)>) -> Result<Datase
     // A row as it is stored.
     let held = arrays.iter().map(|array| UNPACKING + Bytes(array.raw_row() as u64)).sum();
     let arrays: Arc<[Array]> = arrays.into();
+    let known = Arc::clone(&arrays);
+    let identity = move |hash: &mut dyn Hasher| {
+        known.iter().for_each(|array| hash.write(array.member.name.as_bytes()));
+        known.first().map_or(Ok(()), |array| identify_named(&array.path, hash))
+    };
     let open = move || Unpacked { arrays: Arc::clone(&arrays), readers: None, row: rows };
-    Ok(Dataset::from_rows(format!("npz {}", path.display()), schema, held, open).assert_cardinality(rows))
+    Ok(Dataset::from_rows(format!("npz {}", path.display()), schema, held, Some(Arc::new(identity)), open).assert_cardinality(rows))
 }
 
 impl Array {

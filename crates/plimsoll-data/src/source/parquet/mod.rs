@@ -7,6 +7,7 @@ mod footer;
 mod page;
 mod thrift;
 
+use super::identify_open;
 use crate::dataset::Dataset;
 use crate::stream::{Fault, Loss, PerRow};
 use crate::{Column, DataError, Schema};
@@ -14,6 +15,7 @@ use footer::{Chunk, DATA, DICTIONARY, Footer, Head, NEWER_DATA};
 use page::{Number, Pages, make_room};
 use plimsoll_core::{Bytes, DType};
 use std::fs::File;
+use std::hash::Hasher;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -72,8 +74,13 @@ impl Dataset {
         let (schema, rows, held) = (Schema::new(schema)?, table.rows, table.held);
         let name = format!("parquet {}", table.path.display());
         let table = Arc::new(table);
+        let (known, spec) = (Arc::clone(&table), format!("{spec:?}"));
+        let identity = move |hash: &mut dyn Hasher| {
+            hash.write(spec.as_bytes());
+            identify_open(&known.path, &known.file, hash)
+        };
         let open = move || Rows::new(Arc::clone(&table));
-        Ok(Dataset::from_rows(name, schema, held, open).assert_cardinality(rows))
+        Ok(Dataset::from_rows(name, schema, held, Some(Arc::new(identity)), open).assert_cardinality(rows))
     }
 }
 

@@ -3,12 +3,13 @@
 mod scan;
 mod vocabulary;
 
-use super::{Gather, Source};
+use super::{Gather, Source, identify_open};
 use crate::block::BlockMut;
 use crate::{Column, DataError, Schema};
 use plimsoll_core::{Bytes, DType};
 use scan::{INTERVAL, Scan, scan};
 use std::fs::File;
+use std::hash::Hasher;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -201,6 +202,13 @@ impl Source for Text {
 
     fn held_name(&self) -> &'static str {
         "index"
+    }
+
+    fn fingerprint(&self, _rows: Range<u64>, hash: &mut dyn Hasher) -> Result<bool, DataError> {
+        identify_open(&self.file.path, &self.file.file, hash)?;
+        self.file.scan.vocabulary.chars().iter().for_each(|&char| hash.write(&u32::from(char).to_le_bytes()));
+        hash.write(self.describe().as_bytes());
+        Ok(true)
     }
 
     fn describe(&self) -> String {

@@ -7,7 +7,7 @@ mod picture;
 
 pub(crate) use packed::{Pictures, gzipped};
 
-use super::{Gather, Source};
+use super::{Gather, Source, identify_open};
 use crate::block::BlockMut;
 use crate::{Column, DataError, Schema};
 use flate2::read::MultiGzDecoder;
@@ -17,7 +17,7 @@ use std::fs::File;
 use std::hash::Hasher;
 use std::io::{BufReader, ErrorKind, Read};
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// A feature of an example, and the column it becomes.
@@ -293,18 +293,11 @@ impl Source for TfRecord {
         Some((self.part(row).path.clone(), self.places[row as usize]))
     }
 
-    fn fingerprint(&self, rows: Range<u64>, hash: &mut dyn Hasher) -> Result<(), DataError> {
-        for (feature, _) in &self.features {
-            hash.write(feature.key.as_bytes());
-        }
-        for part in &self.files {
-            let metadata = part.file.metadata().map_err(|error| DataError::io("examine", &part.path, error))?;
-            hash.write(part.path.as_os_str().as_encoded_bytes());
-            for number in [metadata.size() as i64, metadata.mtime(), metadata.mtime_nsec(), rows.start as i64, rows.end as i64] {
-                hash.write(&number.to_le_bytes());
-            }
-        }
-        Ok(())
+    fn fingerprint(&self, rows: Range<u64>, hash: &mut dyn Hasher) -> Result<bool, DataError> {
+        hash.write(format!("{:?}", self.features).as_bytes());
+        [rows.start, rows.end].iter().for_each(|number| hash.write(&number.to_le_bytes()));
+        self.files.iter().try_for_each(|part| identify_open(&part.path, &part.file, hash))?;
+        Ok(true)
     }
 
     fn describe(&self) -> String {

@@ -11,11 +11,13 @@ use crate::geometry::item_room;
 use crate::item::ItemKernel;
 use crate::meter::Meter;
 use crate::ops::Op;
+use crate::source::identify_named;
 use crate::stream::{Fault, Held, Loss, PerRow, Room, Spec};
 use crate::{Column, DataError, Schema};
 use flate2::read::MultiGzDecoder;
 use plimsoll_core::Bytes;
 use std::fs::File;
+use std::hash::Hasher;
 use std::io::{self, BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -44,10 +46,19 @@ pub(crate) fn gzipped(paths: &[PathBuf], features: &[(&str, Feature)]) -> Result
         let rows = Dataset::from_fn(schema, 0, |_, _| Ok(()));
         return Ok(Dataset::flow(Spec::Pictures(Pictures { packed, rows, max_item: None })));
     }
-    Ok(Dataset::from_rows(packed.name(), schema, HOLDING, move || Records::new(Arc::clone(&packed), Vec::new())))
+    let (known, name) = (Arc::clone(&packed), packed.name());
+    let identity = move |hash: &mut dyn Hasher| known.identify(hash);
+    let open = move || Records::new(Arc::clone(&packed), Vec::new());
+    Ok(Dataset::from_rows(name, schema, HOLDING, Some(Arc::new(identity)), open))
 }
 
 impl Packed {
+    /// Feeds `hash` with the files and what is taken out of them.
+    fn identify(&self, hash: &mut dyn Hasher) -> Result<(), DataError> {
+        hash.write(format!("{:?}", self.features).as_bytes());
+        self.paths.iter().try_for_each(|path| identify_named(path, hash))
+    }
+
     fn name(&self) -> String {
         let names: Vec<String> = self.paths.iter().map(|path| path.display().to_string()).collect();
         format!("tfrecord {}", names.join(", "))
@@ -64,6 +75,16 @@ pub(crate) struct Pictures {
 impl Pictures {
     pub fn schema(&self) -> Result<Schema, DataError> {
         self.rows.output_schema()
+    }
+
+    /// Feeds `hash` with the files; what is done to the pictures is part of the name.
+    pub fn identify(&self, hash: &mut dyn Hasher) -> Result<(), DataError> {
+        self.packed.identify(hash)
+    }
+
+    /// What is done to the rows here.
+    pub fn stages(&self) -> &[Stage] {
+        &self.rows.stages
     }
 
     /// The same with one more operation.

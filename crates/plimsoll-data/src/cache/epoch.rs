@@ -1,0 +1,324 @@
+//! A whole epoch of rows that come one after the other: in memory, or in a file.
+//!
+//! The file is a page with its header, then blocks of rows, each with its checksum behind it. How many rows there are is only known when
+//! they have come, so the header is written last, and the file gets its name after that.
+
+use super::file::OnFull;
+use super::{Cache, CacheFile, Note, Unfinished, identity, is_cache};
+use crate::DataError;
+use crate::dataset::Dataset;
+use plimsoll_core::Bytes;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+pub(super) const MAGIC: &[u8; 16] = b"plimsoll-epoch1\n";
+
+/// Magic, fingerprint, bytes of a row, rows, checksum of all that.
+const HEADER: usize = 52;
+
+/// Where rows begin.
+const DATA: u64 = 4096;
+
+/// Bytes of a checksum.
+const CHECK: usize = size_of::<u32>();
+
+/// Rows that share a checksum; the same under every limit, as files outlive it.
+const BLOCK: usize = 64 << 10;
+
+/// Memory is taken in pieces, so that it never exists twice.
+const PIECE: usize = 1 << 20;
+
+impl Cache {
+    /// What it may hold in memory behind a stream with such rows, at most.
+    pub(crate) fn bound(&self, data: &Dataset, row: Bytes) -> Result<Bytes, DataError> {
+        let known = Some(data.len()).filter(|rows| *rows < u64::MAX).and_then(|rows| rows.checked_mul(row.0)).map(Bytes);
+        match (self.most(), known) {
+            (Some(most), known) => Ok(known.map_or(most, |known| known.min(most))),
+            (None, Some(known)) => Ok(known),
+            (None, None) => Err(DataError::Stage(format!(
+                "how many rows come out of {} is not known beforehand, so a cache in memory behind it needs a limit: say how much it may hold \
+                 (Cache::MemoryUpTo) or how many rows there are (assert_cardinality), or keep it in a file",
+                data.describe()
+            ))),
+        }
+    }
+
+    /// Whether it can stand behind a stream.
+    pub(crate) fn check(&self, data: &Dataset) -> Result<(), DataError> {
+        if let Some((op, column)) = identity::drawn_by_lot(data) {
+            let problem = "it differs from epoch to epoch and stands before the cache; put it after".into();
+            return Err(DataError::Op { op, column, problem });
+        }
+        match self.path() {
+            Some(_) => Ok(()),
+            None => self.bound(data, data.output_schema()?.row_bytes()).map(|_| ()),
+        }
+    }
+}
+
+/// An epoch in memory.
+pub(crate) struct EpochMemory {
+    pieces: Vec<Vec<u8>>,
+    /// Whole rows in a piece, and all there may be, in bytes.
+    piece: usize,
+    most: u64,
+    held: u64,
+}
+
+impl EpochMemory {
+    pub fn new(most: Bytes, row: usize) -> EpochMemory {
+        EpochMemory { pieces: Vec::new(), piece: (PIECE / row).max(1) * row, most: most.0, held: 0 }
+    }
+
+    pub fn clear(&mut self) {
+        (self.pieces, self.held) = (Vec::new(), 0);
+    }
+
+    /// Keeps whole rows, if there is room for them.
+    pub fn append(&mut self, mut rows: &[u8]) -> bool {
+        if self.held + rows.len() as u64 > self.most {
+            return false;
+        }
+        while !rows.is_empty() {
+            let at = self.held % self.piece as u64;
+            if at == 0 {
+                let bytes = (self.piece as u64).min(self.most - self.held);
+                self.pieces.push(Vec::with_capacity(bytes as usize));
+            }
+            let (now, after) = rows.split_at(rows.len().min(self.piece - at as usize));
+            self.pieces.last_mut().expect("just made").extend_from_slice(now);
+            self.held += now.len() as u64;
+            rows = after;
+        }
+        true
+    }
+
+    /// Copies bytes from a place on; says how many there were.
+    pub fn read(&self, mut from: u64, out: &mut [u8]) -> usize {
+        let mut done = 0;
+        while done < out.len() && from < self.held {
+            let piece = &self.pieces[(from / self.piece as u64) as usize][(from % self.piece as u64) as usize..];
+            let bytes = piece.len().min(out.len() - done);
+            out[done..done + bytes].copy_from_slice(&piece[..bytes]);
+            (done, from) = (done + bytes, from + bytes as u64);
+        }
+        done
+    }
+}
+
+/// An epoch in a file: found, or being written.
+pub(crate) struct EpochFile {
+    path: PathBuf,
+    fingerprint: [u8; 16],
+    row: usize,
+    file: File,
+    unfinished: Option<Unfinished>,
+    /// Rows in the file, those in the block included while it is being written.
+    rows: u64,
+    on_full: OnFull,
+    /// Rows on their way, with room for a checksum, and how many of its bytes there are.
+    block: Vec<u8>,
+    held: usize,
+    /// The block of the file that it is.
+    holds: Option<u64>,
+}
+
+impl EpochFile {
+    /// What it holds.
+    pub fn bytes(row: Bytes) -> Bytes {
+        Bytes((block_rows(row.get()) * row.get() + CHECK) as u64)
+    }
+
+    /// What is known of the cache of a data set without reading its rows.
+    pub(super) fn look(path: &Path, data: &Dataset) -> Result<CacheFile, DataError> {
+        let row = data.output_schema()?.row_bytes().get();
+        let found = find(path, identity::fingerprint(data)?, row)?.map(|(_, rows)| rows);
+        let rows = found.or_else(|| data.size());
+        let bytes = rows.and_then(|rows| length(rows, row)).map(Bytes);
+        Ok(CacheFile { path: path.to_path_buf(), rows, bytes, whole: found.is_some() })
+    }
+
+    /// Finds the cache of a data set, or begins a new one in its place.
+    pub fn open(path: &Path, data: &Dataset, cache: &Cache, row: usize) -> Result<EpochFile, DataError> {
+        let fingerprint = identity::fingerprint(data)?;
+        let (file, unfinished, rows) = match find(path, fingerprint, row)? {
+            Some((file, rows)) => (file, None, rows),
+            None => {
+                let (file, unfinished) = Unfinished::create(path)?;
+                (file, Some(unfinished), 0)
+            }
+        };
+        Ok(EpochFile {
+            path: path.to_path_buf(),
+            fingerprint,
+            row,
+            file,
+            unfinished,
+            rows,
+            on_full: cache.on_full(),
+            block: vec![0; block_rows(row) * row + CHECK],
+            held: 0,
+            holds: None,
+        })
+    }
+
+    pub fn is_whole(&self) -> bool {
+        self.unfinished.is_none()
+    }
+
+    /// The epoch begins anew; what was written of it is written over.
+    pub fn restart(&mut self) {
+        (self.rows, self.held) = (0, 0);
+    }
+
+    /// Writes whole rows after those before; `false` where there is no room and that is no reason to stop.
+    pub fn append(&mut self, rows: &[u8], note: &Note) -> Result<bool, DataError> {
+        let written = self.try_append(rows);
+        self.judge(written, note)
+    }
+
+    /// All rows have come: from now on they are read.
+    pub fn finish(&mut self, note: &Note) -> Result<bool, DataError> {
+        let finished = self.try_finish();
+        self.judge(finished, note)
+    }
+
+    fn judge(&mut self, outcome: io::Result<()>, note: &Note) -> Result<bool, DataError> {
+        let (Err(error), rows) = (outcome, self.rows) else { return Ok(true) };
+        match self.on_full {
+            OnFull::Stop => Err(DataError::Cache {
+                path: self.path.clone(),
+                problem: format!(
+                    "row {rows} cannot be written ({error}); make room for it, leave the cache out, or go on without it (on_full)"
+                ),
+            }),
+            OnFull::Continue => {
+                note.say(format!("row {rows} cannot be written to {} ({error}), so rows are made each time", self.path.display()));
+                // Others may need the room more; the file of this name is never read.
+                let _ = self.file.set_len(0);
+                Ok(false)
+            }
+        }
+    }
+
+    fn try_append(&mut self, mut rows: &[u8]) -> io::Result<()> {
+        let full = self.block.len() - CHECK;
+        while !rows.is_empty() {
+            let (now, after) = rows.split_at(rows.len().min(full - self.held));
+            self.block[self.held..self.held + now.len()].copy_from_slice(now);
+            self.held += now.len();
+            if self.held == full {
+                self.write_block()?;
+            }
+            self.rows += (now.len() / self.row) as u64;
+            rows = after;
+        }
+        Ok(())
+    }
+
+    /// Writes what is held after the blocks before, with its checksum.
+    fn write_block(&mut self) -> io::Result<()> {
+        let check = crc32c::crc32c(&self.block[..self.held]).to_le_bytes();
+        self.block[self.held..self.held + CHECK].copy_from_slice(&check);
+        let number = self.rows / block_rows(self.row) as u64;
+        self.file.write_all_at(&self.block[..self.held + CHECK], self.offset(number))?;
+        self.held = 0;
+        Ok(())
+    }
+
+    fn try_finish(&mut self) -> io::Result<()> {
+        if self.held > 0 {
+            self.write_block()?;
+        }
+        let length = length(self.rows, self.row).ok_or(io::ErrorKind::FileTooLarge)?;
+        // An epoch that was left may have been longer.
+        self.file.set_len(length)?;
+        self.file.write_all_at(&header(self.fingerprint, self.row, self.rows), 0)?;
+        self.unfinished.as_ref().map_or(Ok(()), |unfinished| unfinished.finish(&self.file, &self.path))?;
+        (self.unfinished, self.holds) = (None, None);
+        Ok(())
+    }
+
+    /// Copies whole rows from a row on; says how many there were.
+    pub fn read(&mut self, mut from: u64, out: &mut [u8]) -> Result<usize, DataError> {
+        let (row, each) = (self.row, block_rows(self.row) as u64);
+        let mut done = 0;
+        while (done + 1) * row <= out.len() && from < self.rows {
+            let number = from / each;
+            if self.holds != Some(number) {
+                self.load(number)?;
+            }
+            let at = (from % each) as usize * row;
+            let rows = ((self.held - at) / row).min(out.len() / row - done);
+            out[done * row..][..rows * row].copy_from_slice(&self.block[at..at + rows * row]);
+            (done, from) = (done + rows, from + rows as u64);
+        }
+        Ok(done)
+    }
+
+    fn load(&mut self, number: u64) -> Result<(), DataError> {
+        let each = block_rows(self.row) as u64;
+        let bytes = (self.rows - number * each).min(each) as usize * self.row;
+        (self.holds, self.held) = (None, bytes);
+        let block = &mut self.block[..bytes + CHECK];
+        let at = DATA + number * (each * self.row as u64 + CHECK as u64);
+        self.file.read_exact_at(block, at).map_err(|error| DataError::io("read the cache", &self.path, error))?;
+        let (rows, check) = block.split_at(bytes);
+        if check != crc32c::crc32c(rows).to_le_bytes() {
+            let problem =
+                format!("the rows at byte {at} do not match their checksum; the file is damaged: remove it, and it is made again");
+            return Err(DataError::Cache { path: self.path.clone(), problem });
+        }
+        self.holds = Some(number);
+        Ok(())
+    }
+
+    fn offset(&self, block: u64) -> u64 {
+        DATA + block * self.block.len() as u64
+    }
+}
+
+impl Drop for EpochFile {
+    fn drop(&mut self) {
+        self.unfinished.iter().for_each(Unfinished::remove);
+    }
+}
+
+fn block_rows(row: usize) -> usize {
+    (BLOCK / row.max(1)).max(1)
+}
+
+/// Bytes of a file with so many rows.
+fn length(rows: u64, row: usize) -> Option<u64> {
+    let blocks = rows.div_ceil(block_rows(row) as u64);
+    rows.checked_mul(row as u64)?.checked_add(blocks.checked_mul(CHECK as u64)?)?.checked_add(DATA)
+}
+
+fn header(fingerprint: [u8; 16], row: usize, rows: u64) -> [u8; HEADER] {
+    let mut header = [0; HEADER];
+    header[..16].copy_from_slice(MAGIC);
+    header[16..32].copy_from_slice(&fingerprint);
+    header[32..40].copy_from_slice(&(row as u64).to_le_bytes());
+    header[40..48].copy_from_slice(&rows.to_le_bytes());
+    let check = crc32c::crc32c(&header[..48]);
+    header[48..].copy_from_slice(&check.to_le_bytes());
+    header
+}
+
+/// The file and its rows, if it is a whole cache with this fingerprint; nothing if there is none or one of something else.
+fn find(path: &Path, fingerprint: [u8; 16], row: usize) -> Result<Option<(File, u64)>, DataError> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(DataError::io("open the cache", path, error)),
+    };
+    let metadata = file.metadata().map_err(|error| DataError::io("examine the cache", path, error))?;
+    let mut found = [0; HEADER];
+    let read = file.read_exact_at(&mut found, 0);
+    is_cache(path, read.is_ok(), &found)?;
+    let rows = u64::from_le_bytes(found[40..48].try_into().expect("eight bytes"));
+    let whole = found == header(fingerprint, row, rows) && length(rows, row) == Some(metadata.len());
+    Ok(whole.then_some((file, rows)))
+}

@@ -1,0 +1,91 @@
+//! Files that get their name when they are whole, so that half a cache is never read.
+
+use super::MAGICS;
+use crate::DataError;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A file under a name that nobody reads.
+pub(super) struct Unfinished {
+    path: PathBuf,
+}
+
+/// Tells the unfinished files of one process apart.
+static PARTS: AtomicU64 = AtomicU64::new(0);
+
+impl Unfinished {
+    /// Begins a file that is to become `path`, and removes what was left of others.
+    pub fn create(path: &Path) -> Result<(File, Unfinished), DataError> {
+        sweep(path);
+        let mut name = OsString::from(path.as_os_str());
+        name.push(format!(".part-{}-{}", std::process::id(), PARTS.fetch_add(1, Ordering::Relaxed)));
+        let part = PathBuf::from(name);
+        let file = File::options().read(true).write(true).create_new(true).open(&part);
+        let file = file.map_err(|error| DataError::io("make the cache", &part, error))?;
+        Ok((file, Unfinished { path: part }))
+    }
+
+    #[cfg(test)]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Gives it its name, once all of it is on the disk.
+    pub fn finish(&self, file: &File, path: &Path) -> io::Result<()> {
+        file.sync_data()?;
+        fs::rename(&self.path, path)
+    }
+
+    /// It may be gone already, and nobody reads a file of this name.
+    pub fn remove(&self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Removes what processes that were killed have left of this cache.
+fn sweep(path: &Path) {
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return };
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let other = entry.file_name();
+        let process = other.as_encoded_bytes().strip_prefix(name.as_encoded_bytes()).and_then(|rest| rest.strip_prefix(b".part-"));
+        let process = process.and_then(|rest| str::from_utf8(rest).ok()?.split_once('-')?.0.parse::<u32>().ok());
+        // Where the system does not list processes, nothing is known to be dead.
+        let alive = |process: u32| !Path::new("/proc/self").exists() || Path::new("/proc").join(process.to_string()).exists();
+        if process.is_some_and(|process| !alive(process)) {
+            // It may be gone already; nobody reads a file of this name.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Only what is known to be a cache is ever replaced; `head` is what the file begins with, if that could be read.
+pub(super) fn is_cache(path: &Path, read: bool, head: &[u8]) -> Result<(), DataError> {
+    if read && MAGICS.iter().any(|magic| head.starts_with(*magic)) {
+        return Ok(());
+    }
+    let problem = "there is already a file of another kind; give the cache a name of its own".to_string();
+    Err(DataError::Cache { path: path.to_path_buf(), problem })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_process_left_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rows.plc");
+        // No process has this number: the largest is 2²².
+        for name in ["rows.plc.part-4194399-0", "rows.plc.part-1-0", "rows.plc.part-x", "other.plc.part-4194399-0"] {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        Unfinished::create(&path).unwrap().1.remove();
+        let mut left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["other.plc.part-4194399-0", "rows.plc.part-1-0", "rows.plc.part-x"]);
+    }
+}

@@ -1,0 +1,553 @@
+//! Caches behind anything: the same rows with and without, by number and one after the other, and never a stale or half one.
+
+use plimsoll_core::{Bytes, DType, Ledger};
+use plimsoll_data::ops::{apply, fill, flip_left_right, scale};
+use plimsoll_data::source::CsvSpec;
+use plimsoll_data::{
+    Cache, Column, DataError, Dataset, Feed, FeedState, Options, PadTo, Parallelism, RandomSpec, Schema, Shuffle, Split, Tensor,
+};
+use proptest::prelude::*;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use tempfile::TempDir;
+
+/// The columns of batches, one after the other.
+type Batches = Vec<Vec<Vec<u8>>>;
+
+fn folder() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+fn file(folder: &TempDir) -> Cache {
+    Cache::File(path(folder))
+}
+
+fn path(folder: &TempDir) -> PathBuf {
+    folder.path().join("rows.plc")
+}
+
+/// What lies in the folder that is a cache, or part of one.
+fn left(folder: &TempDir) -> Vec<String> {
+    let names = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.filter(|name| name.contains("plc")).collect();
+    names.sort();
+    names
+}
+
+fn csv(folder: &Path, rows: usize) -> Dataset {
+    let path = folder.join("t.csv");
+    if !path.exists() {
+        write_csv(&path, rows, 1.0);
+    }
+    Dataset::csv(&path, &CsvSpec::new().targets(["y"])).unwrap()
+}
+
+fn write_csv(path: &Path, rows: usize, factor: f64) {
+    let lines: String = (0..rows).map(|row| format!("{row},{},{}\n", row as f64 * 0.5 * factor, row % 3)).collect();
+    fs::write(path, format!("a,b,y\n{lines}")).unwrap();
+}
+
+/// Batches of some epochs from where `options` say, the position after the last, and why nothing was kept, if so.
+fn read(data: &Dataset, limit: Option<Bytes>, options: Options, epochs: u64) -> Result<(Batches, FeedState, Option<String>), DataError> {
+    let plan = data.plan(limit)?;
+    let ledger = Ledger::new("host", limit);
+    let mut feed = Feed::start(data, &plan, &ledger, Options { epochs: Some(epochs), ..options })?;
+    let mut batches = Vec::new();
+    for _ in 0..epochs {
+        while let Some(batch) = feed.next()? {
+            batches.push((0..batch.columns()).map(|column| batch.column(column).to_vec()).collect());
+        }
+    }
+    assert!(ledger.peak() <= plan.total(), "{} held, and planned was\n{plan}", ledger.peak());
+    assert!(limit.is_none_or(|limit| plan.total() <= limit));
+    let (state, given_up) = (feed.state(), feed.activity().cache_given_up);
+    Ok((batches, state, given_up))
+}
+
+fn epochs(data: &Dataset, limit: Option<Bytes>, count: u64) -> Batches {
+    read(data, limit, Options::default(), count).unwrap().0
+}
+
+/// Rows that count how often one was made.
+fn counted(rows: u64) -> (Dataset, Arc<AtomicU64>) {
+    let made = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&made);
+    let schema = Schema::new(vec![Column::new("x", DType::F32, [3]), Column::new("y", DType::I32, [])]).unwrap();
+    let data = Dataset::from_fn(schema, rows, move |n, row| {
+        count.fetch_add(1, Relaxed);
+        row.f32(0, &[n as f32, 0.5, -1.0])?;
+        row.i32(1, &[n as i32 % 7])
+    });
+    (data, made)
+}
+
+/// A stage by a number, for rows with numbers.
+fn step(data: Dataset, which: u8) -> Dataset {
+    match which % 8 {
+        0 => data.skip(u64::from(which) / 8),
+        1 => data.take(20 + u64::from(which)),
+        2 => data.shuffle(Shuffle::seed(u64::from(which))),
+        3 => data.repeat(1 + u64::from(which) % 2),
+        4 => data.shard(1 + u64::from(which) % 3, 0),
+        5 => data.map("x", [scale(0.25 + f32::from(which))]),
+        6 => data.map("y", [apply("half", [], |row, y, out| Ok(out[0] = y[0] * 0.5 + row as f32))]),
+        _ => data,
+    }
+}
+
+/// The same for rows that come one after the other.
+fn flow(data: Dataset, which: u8) -> Dataset {
+    match which % 7 {
+        0 => data.filter(|row| row.int("n") % 5 != 2),
+        1 => data.skip(u64::from(which) / 7),
+        2 => data.take(30),
+        3 => data.map("x", [scale(f32::from(which))]),
+        4 => data.repeat(2),
+        5 => data.shard(2, 1),
+        _ => data.take_while(|row| row.int("n") < 90),
+    }
+}
+
+/// A source by a number; all have `x` and `y`.
+fn source(folder: &Path, which: u8) -> Dataset {
+    match which % 4 {
+        0 => csv(folder, 60),
+        1 => Dataset::random(RandomSpec::new(60).seed(5).floats("x", [3]).labels("y", 4)).unwrap(),
+        2 => Dataset::digits(Split::Test).take(60),
+        _ => counted(60).0,
+    }
+}
+
+fn cache(folder: &TempDir, which: u8) -> Cache {
+    match which % 4 {
+        0 => Cache::Memory,
+        1 => Cache::MemoryUpTo(Bytes(u64::from(which) * 16)),
+        2 => Cache::File(path(folder)),
+        _ => Cache::FileIfRoom(path(folder)),
+    }
+}
+
+/// The whole run against the plain one, and the rest of it after resuming somewhere.
+fn compare(plain: &Dataset, kept: &Dataset, room: Option<u64>, stop: usize) -> Result<(), TestCaseError> {
+    let limit = room.map(|room| kept.plan(None).unwrap().minimum() + Bytes(room));
+    let expected = epochs(plain, None, 3);
+    prop_assert_eq!(&epochs(kept, limit, 3), &expected, "{}", kept.describe());
+    // Another feed, which may find a file or not, stopped in the middle and gone on with.
+    let plan = kept.plan(limit).unwrap();
+    let mut feed = Feed::start(kept, &plan, &Ledger::new("host", None), Options { epochs: Some(3), ..Options::default() }).unwrap();
+    let stop = stop % (expected.len() + 1);
+    let mut seen = 0;
+    while seen < stop {
+        seen += usize::from(feed.next().unwrap().is_some());
+    }
+    let state = feed.state();
+    drop(feed);
+    let rest = Options::resume(&state, kept).unwrap();
+    let after = read(kept, limit, rest, 3 - state.epoch.min(3)).unwrap().0;
+    prop_assert_eq!(&after[..], &expected[stop..], "{} from batch {}", kept.describe(), stop);
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn caches_at_random_places_against_none_give_the_same_rows_by_number(
+        from in 0u8..4, steps in prop::collection::vec(0u8..40, 0..6), place in 0usize..7, kind in 0u8..40,
+        room in prop::option::of(0u64..4000), threads in 1usize..4, batch in 1usize..9, stop in 0usize..200,
+    ) {
+        let folder = folder();
+        // Mapped only once: what was scaled is no whole number any more.
+        let once = |which: u8, at: usize| !matches!(which % 8, 5 | 6) || !steps[..at].iter().any(|other| other % 8 == which % 8);
+        let build = |keeps: bool| {
+            let mut data = source(folder.path(), from);
+            for (at, &which) in steps.iter().enumerate() {
+                if keeps && at == place.min(steps.len() - 1) {
+                    data = data.version("1").cache(cache(&folder, kind));
+                }
+                data = if once(which, at) { step(data, which) } else { data };
+            }
+            if keeps && steps.is_empty() {
+                data = data.version("1").cache(cache(&folder, kind));
+            }
+            data.parallelism(Parallelism::Threads(threads)).batch(batch)
+        };
+        compare(&build(false), &build(true), room, stop)?;
+    }
+
+    #[test]
+    fn caches_at_random_places_against_none_give_the_same_rows_one_after_the_other(
+        from in 0u8..4, steps in prop::collection::vec(0u8..40, 1..6), places in prop::collection::vec(0usize..7, 1..3), kind in 0u8..40,
+        room in prop::option::of(0u64..40_000), threads in 1usize..4, batch in 1usize..9, stop in 0usize..200,
+    ) {
+        let folder = folder();
+        let build = |keeps: bool| {
+            let source = source(folder.path(), from).parallelism(Parallelism::Threads(threads));
+            let mut data = if keeps && places.contains(&6) { source.cache(Cache::Memory) } else { source }.enumerate("n");
+            for (at, &which) in steps.iter().enumerate() {
+                if keeps && places.contains(&at) {
+                    // Only one of them can be in this file.
+                    let here = if places.iter().min() == Some(&at) { cache(&folder, kind) } else { Cache::MemoryUpTo(Bytes::kib(64)) };
+                    data = data.version("1").cache(here);
+                }
+                data = flow(data, which);
+            }
+            // What is kept has another order each time all the same.
+            data.shuffle_buffer(Shuffle::seed(3), Bytes(200)).batch(batch)
+        };
+        compare(&build(false), &build(true), room, stop)?;
+    }
+}
+
+#[test]
+fn a_row_that_was_kept_is_not_made_again() {
+    let (data, made) = counted(40);
+    let data = data.shuffle(Shuffle::seed(1));
+    epochs(&data.clone().cache(Cache::Memory).batch(7), None, 3);
+    assert_eq!(made.swap(0, Relaxed), 40, "all fit");
+    let kept = data.clone().cache(Cache::Memory).batch(7);
+    let least = kept.plan(None).unwrap().minimum();
+    let plan = kept.plan(Some(least + Bytes(10 * 17))).unwrap();
+    assert_eq!(plan.cached_rows(), 10, "sixteen bytes, and one that says whether they are there");
+    assert!(plan.to_string().contains("cache (10 of 40 rows)"), "{plan}");
+    epochs(&kept, Some(least + Bytes(10 * 17)), 3);
+    assert_eq!(made.swap(0, Relaxed), 40 + 30 + 30, "ten fit");
+    assert_eq!(kept.plan(Some(least)).unwrap().cached_rows(), 0, "nothing has to");
+    let bounded = data.clone().cache(Cache::MemoryUpTo(Bytes(5 * 17))).batch(7);
+    assert_eq!(bounded.plan(None).unwrap().cached_rows(), 5);
+    made.store(0, Relaxed);
+
+    let stream = data.filter(|row| row.int("y") != 3).cache(Cache::Memory).batch(7);
+    epochs(&stream, None, 3);
+    assert_eq!(made.swap(0, Relaxed), 40, "of a stream an epoch fits");
+    let (_, _, given_up) = read(&stream, Some(stream.plan(None).unwrap().minimum()), Options::default(), 3).unwrap();
+    assert_eq!(made.swap(0, Relaxed), 120, "or nothing is kept");
+    assert_eq!(
+        given_up.unwrap(),
+        "the limit leaves no room for the 640 B that a cache of 40 rows of a function → shuffle(seed 1) → filter may take"
+    );
+}
+
+#[test]
+fn maps_before_are_done_once_and_maps_after_each_time() {
+    let calls = Arc::new(AtomicU64::new(0));
+    let count = |calls: &Arc<AtomicU64>| {
+        let calls = Arc::clone(calls);
+        apply("count", [], move |_, x, out| {
+            calls.fetch_add(1, Relaxed);
+            out[0] = x[0] + 1.0;
+            Ok(())
+        })
+    };
+    let after = Arc::new(AtomicU64::new(0));
+    let data = Dataset::range(0, 30, 1).unwrap().map("x", [count(&calls)]).cache(Cache::Memory).map("x", [count(&after)]).batch(4);
+    let rows = epochs(&data, None, 3);
+    assert_eq!((calls.load(Relaxed), after.load(Relaxed)), (30, 90));
+    let first: Vec<f32> = rows[0][0].as_chunks().0.iter().map(|four| f32::from_ne_bytes(*four)).collect();
+    assert_eq!(first, [2.0, 3.0, 4.0, 5.0]);
+}
+
+#[test]
+fn rows_that_differ_in_length_are_kept_with_their_lengths() {
+    let folder = folder();
+    let schema = Schema::new(vec![Column::up_to("x", DType::I32, [9]), Column::new("y", DType::U8, [])]).unwrap();
+    let words = || {
+        let rows = (0..25).map(|n| Ok(vec![Tensor::i32([n % 10], (0..n as i32 % 10).collect::<Vec<_>>())?, Tensor::u8([], [n as u8])?]));
+        let schema = schema.clone();
+        Dataset::from_generator(schema, move |_| rows.clone().collect::<Vec<Result<Vec<Tensor>, DataError>>>().into_iter())
+    };
+    let plain = epochs(&words().padded_batch(4, PadTo::Longest, -1.0), None, 3);
+    for cache in [Cache::MemoryUpTo(Bytes::kib(2)), file(&folder)] {
+        let kept = words().version("1").cache(cache).padded_batch(4, PadTo::Longest, -1.0);
+        assert_eq!(epochs(&kept, None, 3), plain);
+    }
+    let filled = words().map("x", [fill(0.0)]).version("1").cache(file(&folder)).batch(4);
+    assert_eq!(epochs(&filled, None, 2), epochs(&words().padded_batch(4, PadTo::Declared, 0.0), None, 2));
+}
+
+/// Every epoch behind the cache of a stream is the first before it, whether there was room or not, and wherever it begins.
+#[test]
+fn a_shuffle_before_the_cache_of_a_stream_is_frozen() {
+    let folder = folder();
+    let shuffled = || Dataset::range(0, 50, 1).unwrap().filter(|_| true).shuffle_buffer(Shuffle::seed(9), Bytes(80));
+    let first = epochs(&shuffled().batch(6), None, 1);
+    assert_ne!(epochs(&shuffled().batch(6), None, 2)[9..], first[..]);
+    for cache in [Cache::Memory, Cache::MemoryUpTo(Bytes(60)), file(&folder), file(&folder)] {
+        let kept = shuffled().version("1").cache(cache).batch(6);
+        for limit in [None, Some(kept.plan(None).unwrap().minimum())] {
+            let from = Options { first_epoch: 5, ..Options::default() };
+            assert_eq!(read(&kept, limit, from, 1).unwrap().0, first);
+            assert_eq!(epochs(&kept, limit, 3), [&first[..]; 3].concat());
+        }
+    }
+}
+
+#[test]
+fn an_epoch_that_does_not_fit_is_not_kept_and_that_is_said() {
+    let stream = Dataset::range(0, 50, 1).unwrap().filter(|_| true);
+    let kept = stream.clone().cache(Cache::MemoryUpTo(Bytes(199))).batch(6);
+    let (rows, _, given_up) = read(&kept, None, Options::default(), 3).unwrap();
+    assert_eq!(rows, epochs(&stream.batch(6), None, 3));
+    assert_eq!(
+        given_up.unwrap(),
+        "an epoch of 50 numbers from 0 by 1 → filter takes more than the 199 B of its cache, so rows are made each time"
+    );
+    assert!(kept.plan(None).unwrap().to_string().contains("cache (≤ 199 B)"));
+}
+
+#[test]
+fn a_file_is_filled_once_and_found_by_later_runs_without_the_input() {
+    for stream in [false, true] {
+        let folder = folder();
+        let build = || {
+            let (data, made) = counted(40);
+            let data = if stream { data.filter(|row| row.int("y") < 5).version("1") } else { data.version("1") };
+            (data.cache(file(&folder)).shuffle(Shuffle::seed(2)).batch(7), made)
+        };
+        let (data, made) = build();
+        assert!(!data.cache_file().unwrap().unwrap().whole);
+        let rows = epochs(&data, None, 2);
+        assert_eq!(made.load(Relaxed), 40);
+        let found = data.cache_file().unwrap().unwrap();
+        let held = if stream { 30 } else { 40 };
+        assert!(found.whole && found.rows == Some(held), "{found:?}");
+        assert_eq!(found.bytes.unwrap().0, fs::metadata(path(&folder)).unwrap().len());
+        assert_eq!(left(&folder), ["rows.plc"]);
+        let (data, made) = build();
+        assert_eq!(epochs(&data, None, 2), rows);
+        assert_eq!(made.load(Relaxed), 0, "nothing is made again");
+        let limit = Some(data.plan(None).unwrap().minimum());
+        assert_eq!(epochs(&data, limit, 2), rows, "with as little as works");
+    }
+}
+
+/// Whether the file in the folder is of this very data.
+fn is_found(data: &Dataset) -> bool {
+    data.cache_file().unwrap().unwrap().whole
+}
+
+#[test]
+fn whatever_changes_upstream_makes_a_new_cache() {
+    let folder = folder();
+    let table = folder.path().join("t.csv");
+    write_csv(&table, 30, 1.0);
+    let open = |targets: &[&str]| Dataset::csv(&table, &CsvSpec::new().targets(targets.iter().copied())).unwrap();
+    let rows = |by: f32| open(&["y"]).map("x", [scale(by)]).cache(file(&folder)).map("x", [scale(2.0)]).batch(4);
+    let stream = |by: f32, size: usize, version: &str| {
+        let rows = open(&["y"]).map("x", [scale(by)]).enumerate("n").filter(|row| row.int("n") != 4).version(version);
+        rows.window(size, 1, 1).cache(file(&folder)).batch(4)
+    };
+    let fill = |data: &Dataset| {
+        assert!(!is_found(data), "{}", data.describe());
+        epochs(data, None, 1);
+        assert!(is_found(data), "{}", data.describe());
+    };
+    fill(&rows(0.5));
+    assert!(is_found(&rows(0.5).rebatch(3)), "what comes after makes no difference");
+    fill(&rows(0.25));
+    fill(&open(&["y"]).take(20).map("x", [scale(0.25)]).cache(file(&folder)).batch(4));
+    fill(&open(&["b"]).map("x", [scale(0.25)]).cache(file(&folder)).batch(4));
+    fill(&rows(0.25));
+    write_csv(&table, 30, 3.0);
+    fill(&rows(0.25));
+    // Of a stream every stage counts, and a row cache of the same name is replaced.
+    fill(&stream(0.5, 2, "1"));
+    fill(&stream(0.25, 2, "1"));
+    fill(&stream(0.25, 3, "1"));
+    fill(&stream(0.25, 3, "2"));
+    write_csv(&table, 31, 3.0);
+    fill(&stream(0.25, 3, "2"));
+    let sampled = |weight| Dataset::sample_from([(open(&["y"]), weight), (open(&["y"]), 1.0)], 3).cache(file(&folder)).batch(4);
+    fill(&sampled(0.5));
+    fill(&sampled(0.75));
+    let shuffled = |bytes| open(&["y"]).enumerate("n").shuffle_buffer(Shuffle::seed(1), Bytes(bytes)).cache(file(&folder)).batch(4);
+    fill(&shuffled(1 << 20));
+    fill(&shuffled((1 << 20) + 1));
+    let tensors = |last: f32| {
+        Dataset::from_tensor_slices([("x", Tensor::f32([3], [0.0, 1.0, last]).unwrap())]).unwrap().cache(file(&folder)).batch(2)
+    };
+    fill(&tensors(2.0));
+    fill(&tensors(2.5));
+}
+
+#[test]
+fn behind_user_code_a_file_needs_a_version() {
+    let folder = folder();
+    let refused = |data: Dataset| data.cache(file(&folder)).batch(4).cache_file().unwrap_err().to_string();
+    let range = || Dataset::range(0, 9, 1).unwrap();
+    let schema = || range().output_schema().unwrap();
+    insta::assert_snapshot!(refused(counted(5).0), @r#"a cache in a file behind 5 rows of a function would not notice when that code changes; say which version it is (.version("1") before the cache), or keep it in memory"#);
+    let closures = [
+        range().map("x", [apply("f", [], |_, _, _| Ok(()))]),
+        range().filter(|_| true),
+        range().take_while(|_| true).skip(1),
+        range().flat_map(schema(), Bytes::mib(1), |_| Dataset::range(0, 1, 1)),
+        Dataset::from_generator(schema(), |_| std::iter::empty()),
+        Dataset::concatenate([range(), range().filter(|_| true)]),
+        // What was versioned before does not speak for what follows.
+        range().version("1").filter(|_| true),
+    ];
+    for data in closures {
+        let error = refused(data.clone());
+        assert!(error.contains("say which version it is"), "{error}");
+        let started = Feed::start(
+            &data.clone().cache(file(&folder)).batch(4),
+            &data.clone().cache(file(&folder)).batch(4).plan(None).unwrap(),
+            &Ledger::new("host", None),
+            Options::default(),
+        );
+        assert_eq!(started.err().unwrap().to_string(), error);
+        assert!(data.clone().version("7").cache(file(&folder)).cache_file().is_ok());
+        epochs(&data.cache(Cache::MemoryUpTo(Bytes::kib(4))).batch(4), None, 2);
+    }
+    assert!(left(&folder).is_empty());
+}
+
+#[test]
+fn refusals_say_what_to_do() {
+    let refused = |data: Dataset| data.batch(4).plan(None).unwrap_err().to_string();
+    let range = || Dataset::range(0, 9, 1).unwrap();
+    let generator = || Dataset::from_generator(range().output_schema().unwrap(), |_| std::iter::empty());
+    insta::assert_snapshot!(refused(generator().cache(Cache::Memory)), @"how many rows come out of generator is not known beforehand, so a cache in memory behind it needs a limit: say how much it may hold (Cache::MemoryUpTo) or how many rows there are (assert_cardinality), or keep it in a file");
+    assert!(generator().assert_cardinality(0).cache(Cache::Memory).batch(4).plan(None).is_ok());
+    let turned = || Dataset::digits(Split::Test).map("x", [flip_left_right(1)]);
+    insta::assert_snapshot!(refused(turned().cache(Cache::Memory)), @"flip_left_right(seed 1) cannot be applied to column `x`: it differs from epoch to epoch and stands before the cache; put it after");
+    insta::assert_snapshot!(refused(turned().enumerate("n").cache(Cache::Memory)), @"flip_left_right(seed 1) cannot be applied to column `x`: it differs from epoch to epoch and stands before the cache; put it after");
+    insta::assert_snapshot!(refused(range().cache(Cache::Memory).cache(Cache::Memory)), @"rows are kept once; leave one cache out");
+    insta::assert_snapshot!(refused(range().filter(|_| true).batch(2).cache(Cache::Memory)), @"rows are counted after batch(2) in 9 numbers from 0 by 1 → filter → batch(2); put the batch last");
+    assert_eq!(generator().cache(Cache::Auto).describe(), "generator", "nobody asked for a stream to be kept");
+}
+
+#[test]
+fn a_damaged_or_foreign_file_is_never_served() {
+    for stream in [false, true] {
+        let folder = folder();
+        let data = || {
+            let rows = csv(folder.path(), 30);
+            if stream { rows.enumerate("n") } else { rows }.cache(file(&folder)).batch(4)
+        };
+        let good = epochs(&data(), None, 1);
+        let whole = fs::read(path(&folder)).unwrap();
+        // A changed row is noticed, wherever it is.
+        for at in [4096, whole.len() - 1, whole.len() - 20] {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 4;
+            fs::write(path(&folder), bytes).unwrap();
+            let error = read(&data(), None, Options::default(), 1).unwrap_err().to_string();
+            assert!(error.contains("checksum; the file is damaged: remove it, and it is made again"), "{error}");
+        }
+        // What is cut off, longer or has another header is made again.
+        let mut other = whole.clone();
+        other[20] ^= 1;
+        for bytes in [&whole[..whole.len() - 1], &whole[..4096], &[&whole[..], &[0]].concat(), &other] {
+            fs::write(path(&folder), bytes).unwrap();
+            assert!(!is_found(&data()));
+            assert_eq!(epochs(&data(), None, 1), good);
+            assert_eq!(fs::read(path(&folder)).unwrap(), whole);
+        }
+        fs::write(path(&folder), "my diary").unwrap();
+        let error = read(&data(), None, Options::default(), 1).unwrap_err().to_string();
+        assert!(error.ends_with("there is already a file of another kind; give the cache a name of its own"), "{error}");
+        assert_eq!(fs::read(path(&folder)).unwrap(), b"my diary");
+    }
+}
+
+#[test]
+fn half_a_file_is_never_left() {
+    for stream in [false, true] {
+        let folder = folder();
+        let start = |data: &Dataset| Feed::start(data, &data.plan(None)?, &Ledger::new("host", None), Options::default());
+        // Left early: of forty rows one at a time, the ring holds a few.
+        let (rows, _) = counted(100_000);
+        let rows = if stream { rows.enumerate("n").version("1") } else { rows.version("1") };
+        let data = rows.cache(file(&folder)).batch(1);
+        let mut feed = start(&data).unwrap();
+        assert!(feed.next().unwrap().is_some());
+        assert_eq!(left(&folder).len(), 1, "it is being written");
+        assert_ne!(left(&folder), ["rows.plc"]);
+        drop(feed);
+        assert!(left(&folder).is_empty());
+        // An error, and a panic.
+        for panics in [false, true] {
+            let schema = Schema::new(vec![Column::new("x", DType::I32, [])]).unwrap();
+            let broken = Dataset::from_fn(schema, 50, move |n, _| match n {
+                33 if panics => panic!("row 33"),
+                33 => Err(DataError::Stage("row 33".into())),
+                _ => Ok(()),
+            });
+            let broken = if stream { broken.enumerate("n") } else { broken };
+            let data = broken.version("1").cache(file(&folder)).batch(5);
+            let error = read(&data, None, Options::default(), 1).unwrap_err().to_string();
+            assert!(error.contains("row 33"), "{error}");
+            assert!(left(&folder).is_empty() && !is_found(&data));
+        }
+        // Where no file can be made.
+        let (rows, _) = counted(9);
+        let rows = if stream { rows.enumerate("n") } else { rows };
+        let missing = rows.version("1").cache(Cache::File(folder.path().join("no/such/rows.plc"))).batch(2);
+        let error = start(&missing).err().unwrap().to_string();
+        assert!(error.starts_with("cannot make the cache ") && error.contains("No such file or directory"), "{error}");
+    }
+}
+
+#[test]
+fn a_part_of_the_rows_is_a_cache_of_its_own() {
+    let folder = folder();
+    let part = |count, index| {
+        let name = folder.path().join(format!("{count}-{index}.plc"));
+        csv(folder.path(), 60).skip(3).shard(count, index).shuffle(Shuffle::seed(4)).cache(Cache::File(name)).batch(4)
+    };
+    for index in 0..3 {
+        let plain = csv(folder.path(), 60).skip(3).shard(3, index).shuffle(Shuffle::seed(4)).batch(4);
+        let expected = epochs(&plain, None, 2);
+        assert_eq!(epochs(&part(3, index), None, 2), expected);
+        assert!(is_found(&part(3, index)), "19 rows are all it has");
+        assert_eq!(epochs(&part(3, index), None, 2), expected);
+    }
+    // After a shuffle, a part has other rows each epoch: all of them have a place.
+    let late = csv(folder.path(), 60).shuffle(Shuffle::seed(4)).shard(3, 0).cache(file(&folder)).batch(4);
+    assert_eq!(late.cache_file().unwrap().unwrap().rows, Some(60));
+    epochs(&late, None, 40);
+    assert!(is_found(&late));
+}
+
+#[test]
+fn rows_that_are_left_out_are_not_kept() {
+    let folder = folder();
+    let table = folder.path().join("t.csv");
+    fs::write(&table, "a,y\n1,0\nx,1\n3,0\n4,1\n").unwrap();
+    let rows = || Dataset::csv(&table, &CsvSpec::new().targets(["y"]).lenient()).unwrap();
+    let plain = epochs(&rows().ignore_errors(1).batch(2), None, 2);
+    let kept = rows().cache(file(&folder)).ignore_errors(1).batch(2);
+    assert_eq!(epochs(&kept, None, 2), plain);
+    assert!(!is_found(&kept) && left(&folder).is_empty(), "it does not become whole");
+    // Behind it, the rows there were are kept.
+    let behind = rows().ignore_errors(1).cache(file(&folder)).batch(2);
+    assert_eq!(epochs(&behind, None, 2), plain);
+    assert!(is_found(&behind));
+    assert_eq!(epochs(&behind, None, 2), plain);
+}
+
+#[test]
+fn caches_share_what_a_limit_leaves() {
+    let ranges = || [Dataset::range(0, 1000, 1).unwrap().enumerate("n"), Dataset::range(1000, 2000, 1).unwrap().enumerate("n")];
+    let [first, second] = ranges();
+    let both = Dataset::concatenate([first.cache(Cache::Memory), second.cache(Cache::Memory)]).batch(10);
+    let least = both.plan(None).unwrap().minimum();
+    let held = |limit: Option<Bytes>| {
+        let plan = both.plan(limit).unwrap();
+        let kept = plan.stages().iter().filter(|(name, _)| name.starts_with("cache")).map(|(_, bytes)| *bytes).sum::<Bytes>();
+        (kept, plan.total())
+    };
+    assert_eq!(held(None).0, Bytes(16_000));
+    assert_eq!(held(Some(least)), (Bytes::ZERO, least));
+    let expected = epochs(&Dataset::concatenate(ranges()).batch(10), None, 2);
+    for room in [0, 7_999, 8_000, 15_999, 16_000, 400_000] {
+        let limit = least + Bytes(room);
+        let (kept, total) = held(Some(limit));
+        assert!(total <= limit && (kept == Bytes(16_000) || room < 400_000), "{room}: {kept}");
+        assert_eq!(epochs(&both, Some(limit), 2), expected);
+    }
+}
