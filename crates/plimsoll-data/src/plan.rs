@@ -198,12 +198,17 @@ pub(crate) fn holdings(recipe: &Recipe, geometry: Geometry) -> Result<Vec<Held>,
         }
         hold("rows made to be kept".into(), Keeper::bytes(recipe, kept, cache, chunk_rows) * each);
     }
-    if let Some((cache, row)) = recipe.kept_row() {
-        let rows = recipe.span.rows;
-        hold(format!("cache ({cache_rows} of {rows} rows)"), cache.row_bytes(row) * cache_rows);
+    let cache = recipe.kept_row().map(|(cache, row)| cache.row_bytes(row) * cache_rows).unwrap_or_default();
+    let name = format!("cache ({cache_rows} of {} rows)", recipe.span.rows);
+    if recipe.kept.is_some() {
+        hold(name.clone(), cache);
     }
     for (map, column) in recipe.maps.iter().zip(recipe.schema.columns()) {
         hold(format!("map {}", column.name), map.bytes(chunk_rows) * each);
+    }
+    // Pictures are kept as they come out of the first part of their map.
+    if recipe.kept.is_none() {
+        hold(name, cache);
     }
     hold("staging ring".into(), slot_bytes(&recipe.schema, slot_rows) * slots as u64);
     Ok(stages)
