@@ -187,3 +187,36 @@ impl Order {
         place
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What can come up is what comes up in some epoch, each row at its place, in order.
+    #[test]
+    fn a_span_has_the_rows_of_every_epoch() {
+        let shard = |count, index| Reorder::Shard { count, index };
+        let shuffle = Reorder::Shuffle(Shuffle::seed(1));
+        let steps = [Reorder::Skip(3), Reorder::Take(11), shard(3, 1), shard(2, 0), Reorder::Skip(40), shuffle, Reorder::Repeat(2)];
+        for (a, b, c) in (0..7).flat_map(|a| (0..7).flat_map(move |b| (0..7).map(move |c| (a, b, c)))) {
+            let reorders = [steps[a], steps[b], steps[c]];
+            let span = span(50, &reorders);
+            let places: Vec<u64> = (0..60).filter_map(|row| span.place(row)).collect();
+            assert_eq!(places, (0..span.rows).collect::<Vec<_>>(), "{reorders:?}");
+            assert!((0..60).all(|row| span.place(row).is_none() || span.range().contains(&row)));
+            let mut order = Order::new(50, &reorders, None);
+            let mut seen = vec![false; span.rows as usize];
+            for epoch in 0..40 {
+                order.set_epoch(epoch);
+                let rows = length(50, reorders.iter().copied());
+                (0..rows).for_each(|place| seen[span.place(order.row(place)).unwrap() as usize] = true);
+                if rows == 0 {
+                    seen.fill(true);
+                }
+            }
+            // Where rows are taken away after a repetition, that is not counted with.
+            let exact = reorders.iter().position(|step| matches!(step, Reorder::Repeat(_))).is_none_or(|at| at == 2);
+            assert!(!exact || seen.iter().all(|seen| *seen), "{reorders:?}");
+        }
+    }
+}

@@ -59,7 +59,7 @@ fn npy() -> Vec<u8> {
     [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..], header.as_bytes()].concat().into_iter().chain(numbers).collect()
 }
 
-/// Good files for an entry. The cache is one that the entry itself has made.
+/// Good files for an entry. A cache is one that the entry itself has made.
 fn seeds(name: &str, folder: &Path) -> Vec<Vec<u8>> {
     match name {
         "npy" => vec![npy()],
@@ -92,7 +92,7 @@ fn seeds(name: &str, folder: &Path) -> Vec<Vec<u8>> {
         }
         "webdataset" => vec![reference("shard.tar")],
         _ => {
-            let entry = ENTRIES.into_iter().find(|entry| entry.0 == "cache").unwrap();
+            let entry = ENTRIES.into_iter().find(|entry| entry.0 == name).unwrap();
             // A file of another kind is refused, an empty place is filled.
             assert!(enter(entry, folder, b"diary").is_err());
             fs::remove_file(folder.join(entry.1)).unwrap();

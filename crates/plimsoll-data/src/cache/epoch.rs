@@ -322,3 +322,94 @@ fn find(path: &Path, fingerprint: [u8; 16], row: usize) -> Result<Option<(File, 
     let whole = found == header(fingerprint, row, rows) && length(rows, row) == Some(metadata.len());
     Ok(whole.then_some((file, rows)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataset::Dataset;
+    use std::fs;
+
+    /// A stream of rows of four bytes, and the file of its cache.
+    fn open(path: &Path, cache: &Cache) -> EpochFile {
+        EpochFile::open(path, &Dataset::range(0, 9, 1).unwrap().enumerate("n").skip(0), cache, 4).unwrap()
+    }
+
+    fn rows(range: std::ops::Range<u32>) -> Vec<u8> {
+        range.flat_map(u32::to_le_bytes).collect()
+    }
+
+    #[test]
+    fn what_is_appended_in_any_pieces_is_read_in_any_pieces() {
+        let folder = tempfile::tempdir().unwrap();
+        // Several blocks and several pieces, the last of them not full.
+        let all = rows(0..700_001);
+        for size in [4, 4 * 1000, 4 * 16_384, all.len()] {
+            let path = folder.path().join(format!("{size}.plc"));
+            let mut file = open(&path, &Cache::File(path.clone()));
+            let mut memory = EpochMemory::new(Bytes(all.len() as u64), 4);
+            // An epoch that is left before its end.
+            assert!(file.append(&all[..4 * 20_000], &Note::default()).unwrap() && memory.append(&all[..400]));
+            file.restart();
+            memory.clear();
+            for piece in all.chunks(size) {
+                assert!(memory.append(piece) && file.append(piece, &Note::default()).unwrap());
+            }
+            assert!(!memory.append(&[0; 4]), "there is no room for more");
+            assert!(!file.is_whole() && !path.exists());
+            assert!(file.finish(&Note::default()).unwrap() && file.is_whole());
+            assert_eq!(fs::metadata(&path).unwrap().len(), length(700_001, 4).unwrap());
+            let mut found = open(&path, &Cache::File(path.clone()));
+            assert!(found.is_whole());
+            let (mut at, mut out) = (0, vec![0; 4 * 30_011]);
+            while at < 700_001 {
+                let count = file.read(at, &mut out).unwrap();
+                assert_eq!(out[..count * 4], all[at as usize * 4..][..count * 4]);
+                assert_eq!(found.read(at, &mut out).unwrap(), count);
+                assert_eq!(memory.read(at * 4, &mut out), count * 4);
+                assert_eq!(out[..count * 4], all[at as usize * 4..][..count * 4]);
+                at += count as u64;
+            }
+            assert_eq!((found.read(at, &mut out).unwrap(), memory.read(at * 4, &mut out)), (0, 0));
+        }
+    }
+
+    #[test]
+    fn without_room_it_stops_or_goes_on_as_asked_and_nothing_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rows.plc");
+        for (cache, goes_on) in [(Cache::File(path.clone()), false), (Cache::FileIfRoom(path.clone()), true)] {
+            for finishes in [false, true] {
+                let (mut file, note) = (open(&path, &cache), Note::default());
+                assert!(file.append(&rows(0..20_000), &note).unwrap());
+                // As on a full disk.
+                file.file = File::open(file.unfinished.as_ref().unwrap().path()).unwrap();
+                let full = if finishes { file.finish(&note) } else { file.append(&rows(0..20_000), &note) };
+                match goes_on {
+                    true => {
+                        assert!(!full.unwrap());
+                        assert!(note.said().unwrap().ends_with("so rows are made each time"), "{:?}", note.said());
+                    }
+                    false => {
+                        let error = full.unwrap_err().to_string();
+                        assert!(error.contains("rows.plc cannot be used as a cache: row ") && error.contains("cannot be written ("), "{error}");
+                        assert_eq!(note.said(), None);
+                    }
+                }
+                drop(file);
+                assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_header_that_promises_anything_is_no_cache() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rows.plc");
+        for rows in [1, u64::MAX, u64::MAX / 4, 1 << 62] {
+            let mut bytes = header(open(&path, &Cache::File(path.clone())).fingerprint, 4, rows).to_vec();
+            bytes.resize(5000, 0);
+            fs::write(&path, bytes).unwrap();
+            assert!(!open(&path, &Cache::File(path.clone())).is_whole(), "{rows} rows");
+        }
+    }
+}

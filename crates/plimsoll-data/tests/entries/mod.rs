@@ -12,7 +12,7 @@ use std::path::Path;
 /// A name, what a good file is called, and the way in.
 pub type Entry = (&'static str, &'static str, fn(&Path) -> Result<(), DataError>);
 
-pub const ENTRIES: [Entry; 12] = [
+pub const ENTRIES: [Entry; 14] = [
     ("npy", "a.npy", npy),
     ("npz", "a.npz", npz),
     ("csv", "a.csv", csv),
@@ -25,6 +25,8 @@ pub const ENTRIES: [Entry; 12] = [
     ("packed_pictures", "p.tfrecord.gz", packed_pictures),
     ("webdataset", "a.tar", webdataset),
     ("cache", "cache.plc", cache),
+    ("rows", "rows.plc", rows),
+    ("kept", "kept.plc", kept),
 ];
 
 /// Writes `bytes` where the entry looks for them and goes in.
@@ -122,4 +124,22 @@ fn cache(path: &Path) -> Result<(), DataError> {
         fs::write(folder.join("class/a.png"), file).unwrap();
     }
     drain(Dataset::image_folder(folder)?.map("x", [decode(), resize(2, 2, Method::Nearest)]).cache(Cache::File(path.into())))
+}
+
+/// The bytes are a cache of a good table beside it, row by row.
+fn rows(path: &Path) -> Result<(), DataError> {
+    drain(table(path)?.cache(Cache::File(path.into())))
+}
+
+/// The same of its rows as a stream, an epoch as a whole.
+fn kept(path: &Path) -> Result<(), DataError> {
+    drain(table(path)?.enumerate("n").cache(Cache::File(path.into())))
+}
+
+fn table(path: &Path) -> Result<Dataset, DataError> {
+    let table = path.parent().unwrap().join("table.csv");
+    if !table.exists() {
+        fs::write(&table, "a,b,y\n1,2.5,0\n-3e4,4,1\n5,6,2\n").unwrap();
+    }
+    Dataset::csv(table, &CsvSpec::new().targets(["y"]))
 }
