@@ -147,6 +147,11 @@ pub(crate) fn for_speed(recipe: &Recipe, batch: usize) -> Result<Geometry, DataE
         Parallelism::Auto if sweeps => thread::available_parallelism().map_or(1, usize::from).min(AUTO_SLOTS - 1),
         Parallelism::Auto => 1,
     };
+    if let Some((_, row)) = recipe.kept_row()
+        && u128::from(recipe.span.rows) * u128::from(row.0 + 64) > ABSURD
+    {
+        return absurd(format!("a cache of {} rows", recipe.span.rows));
+    }
     let each = if recipe.item().is_some() { recipe.max_item.unwrap_or(AUTO_ITEM) } else { Bytes::ZERO };
     if workers as u128 * (u128::from(each.0) + chunk_rows as u128 * u128::from(work_row.0)) > ABSURD {
         return absurd(format!("{workers} threads with their buffers"));

@@ -2,7 +2,7 @@
 
 use plimsoll_core::{Bytes, DType, Ledger};
 use plimsoll_data::ops::{apply, fill, flip_left_right, scale};
-use plimsoll_data::source::CsvSpec;
+use plimsoll_data::source::{CsvSpec, Feature};
 use plimsoll_data::{
     Cache, Column, DataError, Dataset, Feed, FeedState, Options, PadTo, Parallelism, RandomSpec, Schema, Shuffle, Split, Tensor,
 };
@@ -83,6 +83,11 @@ fn counted(rows: u64) -> (Dataset, Arc<AtomicU64>) {
     (data, made)
 }
 
+fn half(row: u64, y: &[f32], out: &mut [f32]) -> Result<(), String> {
+    out[0] = y[0] * 0.5 + row as f32;
+    Ok(())
+}
+
 /// A stage by a number, for rows with numbers.
 fn step(data: Dataset, which: u8) -> Dataset {
     match which % 8 {
@@ -92,7 +97,7 @@ fn step(data: Dataset, which: u8) -> Dataset {
         3 => data.repeat(1 + u64::from(which) % 2),
         4 => data.shard(1 + u64::from(which) % 3, 0),
         5 => data.map("x", [scale(0.25 + f32::from(which))]),
-        6 => data.map("y", [apply("half", [], |row, y, out| Ok(out[0] = y[0] * 0.5 + row as f32))]),
+        6 => data.map("y", [apply("half", [], half)]),
         _ => data,
     }
 }
@@ -264,6 +269,14 @@ fn rows_that_differ_in_length_are_kept_with_their_lengths() {
         let kept = words().version("1").cache(cache).padded_batch(4, PadTo::Longest, -1.0);
         assert_eq!(epochs(&kept, None, 3), plain);
     }
+    // The same of records, which have numbers.
+    let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/examples.tfrecord");
+    let features = [("x", Feature::i32("words", [5]).up_to()), ("y", Feature::i32("label", []))];
+    let records = || Dataset::tfrecord(&reference, &features).unwrap().shuffle(Shuffle::seed(1));
+    let expected = epochs(&records().padded_batch(4, PadTo::Longest, -1.0), None, 3);
+    for cache in [Cache::Memory, file(&folder), file(&folder)] {
+        assert_eq!(epochs(&records().cache(cache).padded_batch(4, PadTo::Longest, -1.0), None, 3), expected);
+    }
     let filled = words().map("x", [fill(0.0)]).version("1").cache(file(&folder)).batch(4);
     assert_eq!(epochs(&filled, None, 2), epochs(&words().padded_batch(4, PadTo::Declared, 0.0), None, 2));
 }
@@ -321,6 +334,17 @@ fn a_file_is_filled_once_and_found_by_later_runs_without_the_input() {
         assert_eq!(made.load(Relaxed), 0, "nothing is made again");
         let limit = Some(data.plan(None).unwrap().minimum());
         assert_eq!(epochs(&data, limit, 2), rows, "with as little as works");
+    }
+}
+
+#[test]
+fn a_cache_of_nothing_is_whole() {
+    for stream in [false, true] {
+        let folder = folder();
+        let rows = |end| Dataset::range(5, end, 1).unwrap();
+        let data = if stream { rows(9).filter(|_| false).version("1") } else { rows(5) }.cache(file(&folder)).batch(3);
+        assert!(epochs(&data, None, 2).is_empty() && is_found(&data));
+        assert!(epochs(&data, None, 2).is_empty());
     }
 }
 
@@ -418,6 +442,11 @@ fn refusals_say_what_to_do() {
     insta::assert_snapshot!(refused(turned().enumerate("n").cache(Cache::Memory)), @"flip_left_right(seed 1) cannot be applied to column `x`: it differs from epoch to epoch and stands before the cache; put it after");
     insta::assert_snapshot!(refused(range().cache(Cache::Memory).cache(Cache::Memory)), @"rows are kept once; leave one cache out");
     insta::assert_snapshot!(refused(range().filter(|_| true).batch(2).cache(Cache::Memory)), @"rows are counted after batch(2) in 9 numbers from 0 by 1 → filter → batch(2); put the batch last");
+    let endless = Dataset::from_fn(range().output_schema().unwrap(), 1 << 60, |_, _| Ok(()));
+    insta::assert_snapshot!(refused(endless.clone().cache(Cache::Memory)), @"a cache of 1152921504606846976 rows would take more than 1024 TiB; ask for less");
+    let error = refused(endless.enumerate("n").cache(Cache::Memory));
+    assert!(error.starts_with("a cache behind 1152921504606846976 rows of a function → enumerate(n) would take up to "), "{error}");
+    assert!(refused(generator().cache(Cache::MemoryUpTo(Bytes(u64::MAX)))).ends_with("of memory; ask for less"));
     assert_eq!(generator().cache(Cache::Auto).describe(), "generator", "nobody asked for a stream to be kept");
 }
 

@@ -2,7 +2,7 @@
 
 use plimsoll_core::{Bytes, Ledger};
 use plimsoll_data::ops::{Method, decode, one_hot, resize, scale};
-use plimsoll_data::{Dataset, Feed, Options, Parallelism, Shuffle, Split};
+use plimsoll_data::{Cache, Dataset, Feed, Options, Parallelism, Shuffle, Split};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -42,6 +42,12 @@ fn epochs_allocate_nothing() {
         .map("y", [one_hot(10)]);
     let stream = digits.clone().enumerate("n").filter(|row| row.int("n") % 3 != 1);
     let stream = stream.shuffle_buffer(Shuffle::seed(2), Bytes::kib(64)).map("n", [scale(0.5)]);
+    let kept = [
+        npy.clone().cache(Cache::Memory).shuffle(Shuffle::seed(1)).batch(32),
+        digits.clone().cache(Cache::File(directory.path().join("rows.plc"))).batch(32),
+        stream.clone().cache(Cache::MemoryUpTo(Bytes::mib(2))).batch(32),
+        stream.clone().version("1").cache(Cache::File(directory.path().join("epoch.plc"))).batch(32),
+    ];
     let pictures = directory.path().join("pictures/one");
     std::fs::create_dir_all(&pictures).unwrap();
     for side in [24u16, 31, 40] {
@@ -51,7 +57,8 @@ fn epochs_allocate_nothing() {
     // One thread, which has seen the largest picture in the first epochs; memory of another may be taken later.
     let pictures = Dataset::image_folder(pictures.parent().unwrap()).unwrap().parallelism(Parallelism::Threads(1));
     let pictures = pictures.shuffle(Shuffle::seed(3)).map("x", [decode(), resize(8, 8, Method::Bilinear)]).batch(2);
-    for data in [pictures, npy.clone().batch(32), npy.shuffle(Shuffle::seed(1)).batch(32), digits.batch(32), stream.batch(32)] {
+    let plain = [pictures, npy.clone().batch(32), npy.shuffle(Shuffle::seed(1)).batch(32), digits.batch(32), stream.batch(32)];
+    for data in plain.into_iter().chain(kept) {
         let plan = data.plan(None).unwrap();
         let mut feed = Feed::start(&data, &plan, &Ledger::new("host", None), Options::default()).unwrap();
         let mut epochs = |count: u64| {

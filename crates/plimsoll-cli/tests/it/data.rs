@@ -301,6 +301,64 @@ fn without_room_for_the_cache_a_run_stops_or_goes_on_as_configured() {
     assert!(!filling.status.success() && String::from_utf8_lossy(&filling.stderr).contains("kept.plc could not be filled"));
 }
 
+/// A table of 200 rows, and a stream: 300 rows of a Parquet file.
+fn tables(name: &str) -> Sandbox {
+    let sandbox = Sandbox::new(name);
+    let rows: String = (0..200).map(|row| format!("{row},{},{}\n", row * 2, row % 3)).collect();
+    sandbox.write("t.csv", format!("a,b,y\n{rows}"));
+    let table = |source: &str, target: &str| {
+        format!("[data]\nsource = \"{source}\"\npath = \"t.{source}\"\ntarget = \"{target}\"\nshuffle = {{ seed = 7 }}\nbatch = 4\n")
+    };
+    sandbox.write("csv.toml", table("csv", "y"));
+    sandbox.write("parquet.toml", table("parquet", "few"));
+    let reference = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../plimsoll-data/tests/reference/snappy.parquet");
+    std::fs::copy(reference, sandbox.path("t.parquet")).unwrap();
+    sandbox
+}
+
+#[test]
+fn rows_of_tables_and_streams_are_cached_ahead_and_found_again() {
+    let sandbox = tables("fill-tables");
+    let fill = |config: &str| sandbox.succeed(&["data", "cache", config, "--set", "data.cache={ file = \"kept.plc\" }", "--quiet"]);
+    insta::assert_snapshot!(fill("csv.toml"), @"");
+    insta::assert_snapshot!(fill("csv.toml"), @"");
+    insta::assert_snapshot!(fill("parquet.toml"), @"");
+    insta::assert_snapshot!(fill("parquet.toml"), @"");
+    let bench = |config: &str, cache: &str| sandbox.succeed(&["data", "bench", config, "--epochs", "2", "--set", cache]);
+    for (config, cache, line) in [
+        ("csv.toml", "data.cache=\"memory\"", "cache (200 of 200 rows)"),
+        ("csv.toml", "data.cache={ memory = \"1KiB\" }", "cache (60 of 200 rows)"),
+        ("parquet.toml", "data.cache=\"memory\"", "cache (≤ 5.86 KiB)"),
+        ("parquet.toml", "data.cache={ file = \"kept.plc\" }", "cache (file)"),
+    ] {
+        let shown = bench(config, cache);
+        assert!(shown.contains(line), "{line} is missing in\n{shown}");
+    }
+    let shown = bench("parquet.toml", "data.cache={ memory = \"1KiB\" }");
+    assert!(shown.contains("takes more than the 1.00 KiB of its cache, so rows are made each time"), "{shown}");
+}
+
+#[test]
+fn without_room_for_them_a_run_over_tables_and_streams_stops_or_goes_on_as_configured() {
+    let sandbox = tables("no-room-tables");
+    for config in ["csv.toml", "parquet.toml"] {
+        let bench = |on_full: &str| {
+            let cache = format!("data.cache={{ file = \"kept.plc\", on_full = \"{on_full}\" }}");
+            let output = without_room(&sandbox, &["data", "bench", config, "--epochs", "2", "--set", &cache]);
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            (output.status.success(), text(&output.stdout), text(&output.stderr))
+        };
+        let (went, _, error) = bench("stop");
+        assert!(!went && error.contains("kept.plc cannot be used as a cache: row ") && error.contains("cannot be written"), "{error}");
+        let (went, shown, error) = bench("continue");
+        assert!(went && shown.contains("so rows are made each time"), "{shown}{error}");
+        let left = std::fs::read_dir(&sandbox.folder)
+            .unwrap()
+            .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().contains("plc"));
+        assert_eq!(left.count(), 0);
+    }
+}
+
 #[test]
 fn pictures_are_changed_as_configured() {
     let sandbox = pictures("augment");

@@ -30,14 +30,23 @@ const BLOCK: usize = 64 << 10;
 /// Memory is taken in pieces, so that it never exists twice.
 const PIECE: usize = 1 << 20;
 
+/// Past this a number of bytes is a mistake.
+const ABSURD: Bytes = Bytes(1 << 50);
+
 impl Cache {
     /// What it may hold in memory behind a stream with such rows, at most.
     pub(crate) fn bound(&self, data: &Dataset, row: Bytes) -> Result<Bytes, DataError> {
         let known = Some(data.len()).filter(|rows| *rows < u64::MAX).and_then(|rows| rows.checked_mul(row.0)).map(Bytes);
-        match (self.most(), known) {
-            (Some(most), known) => Ok(known.map_or(most, |known| known.min(most))),
-            (None, Some(known)) => Ok(known),
-            (None, None) => Err(DataError::Stage(format!(
+        let bound = match (self.most(), known) {
+            (Some(most), known) => Some(known.map_or(most, |known| known.min(most))),
+            (None, known) => known,
+        };
+        match bound {
+            Some(bound) if bound > ABSURD => {
+                Err(DataError::Stage(format!("a cache behind {} would take up to {bound} of memory; ask for less", data.describe())))
+            }
+            Some(bound) => Ok(bound),
+            None => Err(DataError::Stage(format!(
                 "how many rows come out of {} is not known beforehand, so a cache in memory behind it needs a limit: say how much it may hold \
                  (Cache::MemoryUpTo) or how many rows there are (assert_cardinality), or keep it in a file",
                 data.describe()
@@ -391,7 +400,10 @@ mod tests {
                     }
                     false => {
                         let error = full.unwrap_err().to_string();
-                        assert!(error.contains("rows.plc cannot be used as a cache: row ") && error.contains("cannot be written ("), "{error}");
+                        assert!(
+                            error.contains("rows.plc cannot be used as a cache: row ") && error.contains("cannot be written ("),
+                            "{error}"
+                        );
                         assert_eq!(note.said(), None);
                     }
                 }

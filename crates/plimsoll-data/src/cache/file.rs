@@ -216,7 +216,7 @@ pub(super) fn is_there(path: &Path, fingerprint: [u8; 16], rows: u64, row_bytes:
 
 /// Bytes of a whole cache.
 pub(super) fn length(rows: u64, row_bytes: usize) -> Bytes {
-    Bytes(DATA + rows * row_bytes as u64)
+    Bytes(rows.saturating_mul(row_bytes as u64).saturating_add(DATA))
 }
 
 /// The file, if it is a cache with this header; nothing if there is none or one of something else.

@@ -139,7 +139,8 @@ impl Dataset {
     /// use plimsoll_data::{Cache, Dataset, ops::apply};
     /// let folder = std::env::temp_dir().join(format!("plimsoll-doc-{}", std::process::id()));
     /// std::fs::create_dir_all(&folder).unwrap();
-    /// let squares = || Dataset::range(0, 8, 1).unwrap().map("x", [apply("square", [], |_, x, out| Ok(out[0] = x[0] * x[0]))]);
+    /// let square = || apply("square", [], |_, x, out| Ok(out[0] = x[0] * x[0]));
+    /// let squares = || Dataset::range(0, 8, 1).unwrap().map("x", [square()]);
     /// let file = Cache::File(folder.join("squares.plc"));
     /// assert!(squares().cache(file.clone()).cache_file().unwrap_err().to_string().contains("say which version"));
     /// assert!(squares().version("2").cache(file).cache_file()?.is_some());

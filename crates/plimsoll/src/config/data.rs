@@ -373,17 +373,52 @@ mod tests {
         ];
         insta::assert_snapshot!(cases.map(|case| read(folder.path(), &case)).join("\n"), @r#"
         tfrecord p.tfrecord → map(x: decode()) → map(x: resize(4, 4, bilinear)) → parallelism(auto) → cache(auto) → batch(8) → prefetch(auto) → deterministic(false)
-        tfrecord p.tfrecord → map(x: decode()) → map(x: flip_left_right(seed 1)) → map(x: resize(4, 4, bilinear)) → parallelism(auto) → cache(auto) → batch(8) → prefetch(auto)
+        tfrecord p.tfrecord → map(x: decode()) → parallelism(auto) → cache(auto) → map(x: flip_left_right(seed 1)) → map(x: resize(4, 4, bilinear)) → batch(8) → prefetch(auto)
         interleave_parallel(2, 1)(tfrecord a-1.tfrecord | tfrecord a-2.tfrecord)
         unknown key `data.interleave.cycel`; did you mean `data.interleave.cycle`?
         tfrecord a-1.tfrecord, a-2.tfrecord → map(y: finite())
         `data.input.padded` is "no", but should be true, or the number that stands where a record has no value
-        `data.cache` is "disk", but should be "memory", "auto" or a table such as { file = "cache.plc" }
+        `data.cache` is "disk", but should be "memory", "auto" or a table such as { file = "cache.plc" } or { memory = "256MiB" }
         parquet t.parquet → assert_cardinality(180) → shuffle(seed 1, 16.0 MiB)
         parquet t.parquet → assert_cardinality(300) → map(y: finite())
         `data.row_groups` is 3, but should be the first group of rows and the one after the last, such as [0, 8]
         parquet t.parquet → assert_cardinality(300) → shuffle(seed 1, 16.0 MiB) → parallelism(auto) → ignore_errors(5) → batch(8) → prefetch(auto) → drop_remainder
         tfrecord p.tfrecord.gz → map(x: decode()) → map(x: resize(4, 4, bilinear)) → shuffle(seed 1, 16.0 MiB) → parallelism(auto) → ignore_errors(1) → batch(8) → prefetch(auto) → drop_remainder
+        "#);
+    }
+
+    #[test]
+    fn rows_of_any_source_are_kept_before_their_order_and_lots_are_drawn() {
+        let folder = tempfile::tempdir().unwrap();
+        let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plimsoll-data/tests/reference");
+        fs::copy(reference.join("snappy.parquet"), folder.path().join("t.parquet")).unwrap();
+        let digits =
+            "[data]\nsource = 'digits'\nshuffle = true\nrepeat = 2\nmap = [{ op = 'scale', by = 0.5 }, { op = 'flip_left_right' }]\n";
+        let parquet = "[data]\nsource = 'parquet'\npath = 't.parquet'\ntarget = 'few'\nshuffle = true\nholdout = 0.5\n";
+        let cases = [
+            format!("{digits}cache = 'memory'"),
+            format!("{digits}cache = {{ file = 'a.plc' }}"),
+            format!("{parquet}cache = {{ memory = '1MiB' }}"),
+            format!("{parquet}cache = {{ file = 'a.plc', on_full = 'continue' }}"),
+            format!("{parquet}cache = 'auto'"),
+            format!("{parquet}cache = {{ memory = 'lots' }}"),
+            format!("{parquet}cache = {{ memory = '1MiB', file = 'a.plc' }}"),
+            format!("{parquet}cache = {{}}"),
+        ];
+        insta::assert_snapshot!(cases.map(|case| read(folder.path(), &case)).join("\n"), @r#"
+        digits (train) → map(x: scale(0.5)) → parallelism(auto) → cache(memory) → shuffle(seed 1) → repeat(2) → map(x: flip_left_right(seed 1)) → batch(8) → prefetch(auto)
+          held out: digits (test) → map(x: scale(0.5)) → parallelism(auto) → cache(memory) → map(x: flip_left_right(seed 1)) → batch(8) → prefetch(auto)
+        digits (train) → map(x: scale(0.5)) → parallelism(auto) → cache(a.plc) → shuffle(seed 1) → repeat(2) → map(x: flip_left_right(seed 1)) → batch(8) → prefetch(auto)
+          held out: digits (test) → map(x: scale(0.5)) → parallelism(auto) → cache(memory) → map(x: flip_left_right(seed 1)) → batch(8) → prefetch(auto)
+        parquet t.parquet → assert_cardinality(300) → take(150) → parallelism(auto) → cache → shuffle(seed 1, 16.0 MiB) → batch(8) → prefetch(auto)
+          held out: parquet t.parquet → assert_cardinality(300) → skip(150) → parallelism(auto) → cache → batch(8) → prefetch(auto)
+        parquet t.parquet → assert_cardinality(300) → take(150) → parallelism(auto) → cache → shuffle(seed 1, 16.0 MiB) → batch(8) → prefetch(auto)
+          held out: parquet t.parquet → assert_cardinality(300) → skip(150) → parallelism(auto) → cache → batch(8) → prefetch(auto)
+        parquet t.parquet → assert_cardinality(300) → take(150) → parallelism(auto) → shuffle(seed 1, 16.0 MiB) → batch(8) → prefetch(auto)
+          held out: parquet t.parquet → assert_cardinality(300) → skip(150)
+        `data.cache.memory`: `lots` is not a size; write a number and a unit, such as 256MiB, 2GB or 1048576 (units: B, KiB, MiB, GiB, TiB, kB, MB, GB, TB)
+        unknown key `data.cache.file`; the keys here are memory
+        `data.cache.file` is missing: where to keep it; or `memory`, how much of it to use
         "#);
     }
 }
