@@ -117,7 +117,7 @@ pub struct Activity {
     pub workers_waited: Duration,
     /// Where the time of the threads went, added up.
     pub times: Vec<(&'static str, Duration)>,
-    /// Why a cache in a file was given up, if it was.
+    /// Why rows are not kept that were to be, if so: a disk without room, or a limit.
     pub cache_given_up: Option<String>,
 }
 

@@ -8,7 +8,7 @@
 //! | map | [`ops`] | rows of another type or shape, written where they are needed |
 //! | plan | [`PipelinePlan`] | the bytes of each stage, before anything runs |
 //! | decode | [`ops::decode`] | files as rows of one size, straight where the row goes |
-//! | cache | [`Cache`] | decoded rows again, from memory or a file |
+//! | cache | [`Cache`] | rows again, from memory or a file |
 //! | feed | [`Feed`] | batches, from a ring filled by one or more threads ahead of the consumer |
 //!
 //! What is deliberately absent: whole files in memory, shuffle buffers where rows have numbers, copies between the last operation and the batch.

@@ -148,15 +148,18 @@ pub(crate) enum Keep {
 /// What each cache of a stream may hold, if all of them together may hold so much: the most with which they do.
 fn share(recipe: &Recipe, geometry: Geometry, left: Option<Bytes>) -> Result<Option<Bytes>, DataError> {
     let Some((spec, left)) = recipe.stream.as_ref().zip(left) else { return Ok(None) };
-    let without = total(&cost(recipe, geometry)?);
-    for caches in 1..spec.memory_caches() {
-        let each = Some(Bytes(left.0 / caches as u64));
-        let with = Geometry { room: Room { keep: each, ..geometry.room }, ..geometry };
-        if total(&cost(recipe, with)?) <= without + left {
-            return Ok(each);
+    let all = spec.memory_caches().max(1);
+    if all > 1 {
+        let without = total(&cost(recipe, geometry)?);
+        for caches in 1..all {
+            let each = Some(Bytes(left.0 / caches as u64));
+            let with = Geometry { room: Room { keep: each, ..geometry.room }, ..geometry };
+            if total(&cost(recipe, with)?) <= without + left {
+                return Ok(each);
+            }
         }
     }
-    Ok(Some(Bytes(left.0 / spec.memory_caches().max(1) as u64)))
+    Ok(Some(Bytes(left.0 / all as u64)))
 }
 
 /// What each stage holds in this geometry. The feed allocates by the same rules.

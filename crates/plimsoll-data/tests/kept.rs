@@ -435,7 +435,7 @@ fn refusals_say_what_to_do() {
     let refused = |data: Dataset| data.batch(4).plan(None).unwrap_err().to_string();
     let range = || Dataset::range(0, 9, 1).unwrap();
     let generator = || Dataset::from_generator(range().output_schema().unwrap(), |_| std::iter::empty());
-    insta::assert_snapshot!(refused(generator().cache(Cache::Memory)), @"how many rows come out of generator is not known beforehand, so a cache in memory behind it needs a limit: say how much it may hold (Cache::MemoryUpTo) or how many rows there are (assert_cardinality), or keep it in a file");
+    insta::assert_snapshot!(refused(generator().cache(Cache::Memory)), @r#"how many rows come out of generator is not known beforehand, so a cache in memory behind it needs a limit: say how much it may hold (Cache::MemoryUpTo, in a configuration { memory = "256MiB" }) or how many rows there are (assert_cardinality), or keep it in a file"#);
     assert!(generator().assert_cardinality(0).cache(Cache::Memory).batch(4).plan(None).is_ok());
     let turned = || Dataset::digits(Split::Test).map("x", [flip_left_right(1)]);
     insta::assert_snapshot!(refused(turned().cache(Cache::Memory)), @"flip_left_right(seed 1) cannot be applied to column `x`: it differs from epoch to epoch and stands before the cache; put it after");

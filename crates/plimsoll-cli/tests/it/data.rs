@@ -245,17 +245,10 @@ fn a_cache_is_filled_ahead_and_found_again() {
     let document = sandbox.json(&[&arguments[..], &["--json"]].concat());
     assert_eq!((document["found"].as_bool(), document["bytes"].as_u64()), (Some(true), Some(size("kept.plc"))));
     // Rows that an epoch leaves out would be missing for ever.
-    let part = |set: &str| {
-        [&arguments[..3], &["--set", "data.cache={ file = \"part.plc\" }", "--set", set, "--set", "data.batch=3", "--quiet"]]
-            .concat()
-            .iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
-    };
-    let words = |words: &[String]| words.iter().map(String::as_str).collect::<Vec<_>>();
-    insta::assert_snapshot!(sandbox.fail(&words(&part("data.drop_remainder=true"))).1, @"error: part.plc could not be filled: an epoch has 18 rows and the cache of all rows 20; leave out take, drop_remainder and ignore_errors");
+    let part = ["--set", "data.cache={ file = \"part.plc\" }", "--set", "data.batch=3", "--quiet", "--set"];
+    insta::assert_snapshot!(sandbox.fail(&[&arguments[..3], &part, &["data.drop_remainder=true"]].concat()).1, @"error: part.plc could not be filled: an epoch has 18 rows and the cache of all rows 20; leave out take, drop_remainder and ignore_errors");
     // A part is a cache of its own.
-    insta::assert_snapshot!(sandbox.succeed(&words(&part("data.shard=[2, 0]"))), @"part.plc filled: 10 rows, 5.88 KiB");
+    insta::assert_snapshot!(sandbox.succeed(&[&arguments[..3], &part, &["data.shard=[2, 0]"]].concat()), @"part.plc filled: 10 rows, 5.88 KiB");
     insta::assert_snapshot!(sandbox.fail(&["data", "cache", "data.toml"]).1, @r#"error: there is no file cache to fill; say where with `data.cache`, such as { file = "cache.plc" }"#);
 }
 
