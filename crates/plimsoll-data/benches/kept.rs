@@ -27,8 +27,9 @@ fn main() {
     write(&table);
     let rows = || Dataset::csv(&table, &CsvSpec::new().targets(["y"])).expect("the table just written");
     let file = |name: &str| Cache::File(folder.path().join(name));
-    let orders: [(&str, fn(Dataset) -> Dataset); 2] = [("in order", |rows| rows), ("shuffled", |rows| rows.shuffle(Shuffle::seed(7)))];
-    for (order, ordered) in orders {
+    for shuffles in [false, true] {
+        let order = if shuffles { "shuffled" } else { "in order" };
+        let ordered = |rows: Dataset| if shuffles { rows.shuffle(Shuffle::seed(7)) } else { rows };
         epochs(&format!("csv {order}, parsed"), &ordered(rows()), LITTLE);
         epochs(&format!("csv {order}, half in memory"), &ordered(rows().cache(Cache::Memory)), LITTLE);
         epochs(&format!("csv {order}, from memory"), &ordered(rows().cache(Cache::Memory)), ENOUGH);

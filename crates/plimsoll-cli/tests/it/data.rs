@@ -165,7 +165,7 @@ fn bad_pictures_and_keys_are_named() {
         error
     };
     insta::assert_snapshot!(error(&["--set", "data.path=nowhere"]), @"error: cannot list nowhere: No such file or directory (os error 2)");
-    insta::assert_snapshot!(error(&["--set", "data.cache=disk"]), @r#"error: `data.cache` is "disk", but should be "memory", "auto" or a table such as { file = "cache.plc" }"#);
+    insta::assert_snapshot!(error(&["--set", "data.cache=disk"]), @r#"error: `data.cache` is "disk", but should be "memory", "auto" or a table such as { file = "cache.plc" } or { memory = "256MiB" }"#);
     insta::assert_snapshot!(error(&["--set", "data.parallelism=0"]), @r#"error: `data.parallelism` is 0, but should be "auto" or a number of threads"#);
     insta::assert_snapshot!(error(&["--set", "data.max_item=much"]), @"error: `data.max_item`: `much` is not a size; write a number and a unit, such as 256MiB, 2GB or 1048576 (units: B, KiB, MiB, GiB, TiB, kB, MB, GB, TB)");
     insta::assert_snapshot!(error(&["--set", "data.map=[{ op = \"decode\", channels = 2 }]"]), @"error: `data.map[0].channels` is 2, but should be 1 or 3");
@@ -313,15 +313,21 @@ fn tables(name: &str) -> Sandbox {
 fn rows_of_tables_and_streams_are_cached_ahead_and_found_again() {
     let sandbox = tables("fill-tables");
     let fill = |config: &str| sandbox.succeed(&["data", "cache", config, "--set", "data.cache={ file = \"kept.plc\" }", "--quiet"]);
-    insta::assert_snapshot!(fill("csv.toml"), @"");
-    insta::assert_snapshot!(fill("csv.toml"), @"");
-    insta::assert_snapshot!(fill("parquet.toml"), @"");
-    insta::assert_snapshot!(fill("parquet.toml"), @"");
+    insta::assert_snapshot!(fill("csv.toml"), @"kept.plc filled: 200 rows, 7.12 KiB");
+    insta::assert_snapshot!(fill("csv.toml"), @"kept.plc was whole already: 200 rows, 7.12 KiB");
+    // Another table of the same name.
+    sandbox.write("t.csv", "a,b,y\n1,2,0\n");
+    insta::assert_snapshot!(fill("csv.toml"), @"kept.plc filled: 1 rows, 4.02 KiB");
+    let filled = fill("parquet.toml");
+    assert!(filled.starts_with("kept.plc filled: 300 rows, "), "{filled}");
+    assert_eq!(fill("parquet.toml"), filled.replace("filled", "was whole already"));
+    let rows: String = (0..200).map(|row| format!("{row},{},{}\n", row * 2, row % 3)).collect();
+    sandbox.write("t.csv", format!("a,b,y\n{rows}"));
     let bench = |config: &str, cache: &str| sandbox.succeed(&["data", "bench", config, "--epochs", "2", "--set", cache]);
     for (config, cache, line) in [
         ("csv.toml", "data.cache=\"memory\"", "cache (200 of 200 rows)"),
-        ("csv.toml", "data.cache={ memory = \"1KiB\" }", "cache (60 of 200 rows)"),
-        ("parquet.toml", "data.cache=\"memory\"", "cache (≤ 5.86 KiB)"),
+        ("csv.toml", "data.cache={ memory = \"1KiB\" }", "cache (78 of 200 rows)"),
+        ("parquet.toml", "data.cache=\"memory\"", "cache (≤ "),
         ("parquet.toml", "data.cache={ file = \"kept.plc\" }", "cache (file)"),
     ] {
         let shown = bench(config, cache);

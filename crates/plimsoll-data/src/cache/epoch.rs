@@ -48,7 +48,7 @@ impl Cache {
             Some(bound) => Ok(bound),
             None => Err(DataError::Stage(format!(
                 "how many rows come out of {} is not known beforehand, so a cache in memory behind it needs a limit: say how much it may hold \
-                 (Cache::MemoryUpTo, in a configuration { memory = \"256MiB\" }) or how many rows there are (assert_cardinality), or keep it in a file",
+                 (Cache::MemoryUpTo, in a configuration {{ memory = \"256MiB\" }}) or how many rows there are (assert_cardinality), or keep it in a file",
                 data.describe()
             ))),
         }

@@ -80,7 +80,7 @@ impl FileStore {
             note,
         };
         if rows == 0 && !whole {
-            store.complete().map_err(|error| DataError::io("make the cache", path, error))?;
+            store.file.set_len(DATA).and_then(|()| store.complete()).map_err(|error| DataError::io("make the cache", path, error))?;
         }
         Ok(store)
     }
