@@ -560,6 +560,45 @@ fn rows_that_are_left_out_are_not_kept() {
     assert_eq!(epochs(&behind, None, 2), plain);
 }
 
+/// Twelve rows, of which two cannot be made; counts how many were asked for.
+fn with_bad_rows(asked: &Arc<AtomicU64>) -> Dataset {
+    let asked = Arc::clone(asked);
+    let schema = Schema::new(vec![Column::new("x", DType::I32, [])]).unwrap();
+    let rows = move |_epoch| {
+        let asked = Arc::clone(&asked);
+        (0..12).map(move |n| {
+            asked.fetch_add(1, Relaxed);
+            if n % 5 == 3 { Err(DataError::Stage(format!("{n} is bad"))) } else { Ok(vec![Tensor::i32([], [n])?]) }
+        })
+    };
+    Dataset::from_generator(schema, rows)
+}
+
+#[test]
+fn an_epoch_of_a_stream_is_kept_only_with_all_its_rows() {
+    let asked = Arc::new(AtomicU64::new(0));
+    let plain = epochs(&with_bad_rows(&asked).ignore_errors(2).batch(3), None, 3);
+    assert_eq!(plain.len(), 3 * 4);
+    for cache in [Cache::MemoryUpTo(Bytes::kib(1)), file(&folder())] {
+        let folder = folder();
+        let cache = cache.path().map_or(cache.clone(), |_| file(&folder));
+        // Whoever leaves rows out is told of them in each epoch.
+        let before = with_bad_rows(&asked).version("1").cache(cache.clone()).ignore_errors(2).batch(3);
+        let (rows, _, given_up) = read(&before, None, Options::default(), 3).unwrap();
+        assert_eq!(rows, plain);
+        assert_eq!(
+            given_up.unwrap(),
+            "not every row of an epoch could be made, so it is not kept; put ignore_errors before the cache (row 3 of the generator: 3 is bad)"
+        );
+        assert_eq!((before.ignored_in(2).0, left(&folder)), (2, Vec::new()));
+        // What is left after that is an epoch like any other.
+        asked.store(0, Relaxed);
+        let behind = with_bad_rows(&asked).ignore_errors(2).version("1").cache(cache).batch(3);
+        let (rows, _, given_up) = read(&behind, None, Options::default(), 3).unwrap();
+        assert_eq!((rows, given_up, asked.load(Relaxed)), (plain.clone(), None, 12));
+    }
+}
+
 #[test]
 fn caches_share_what_a_limit_leaves() {
     let ranges = || [Dataset::range(0, 1000, 1).unwrap().enumerate("n"), Dataset::range(1000, 2000, 1).unwrap().enumerate("n")];

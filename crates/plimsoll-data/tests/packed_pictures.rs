@@ -9,7 +9,7 @@ use plimsoll_data::ops::{
     Decode, Method, Part, center_crop, crop_or_pad, decode, flip_left_right, random_crop, random_resized_crop, resize, scale,
 };
 use plimsoll_data::source::Feature;
-use plimsoll_data::{Dataset, Feed, Options, Shuffle};
+use plimsoll_data::{Cache, Dataset, Feed, Options, Shuffle};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -225,4 +225,23 @@ fn an_epoch_of_packed_pictures_is_resumed_where_it_was_left() {
     assert!(resumed.next().unwrap().unwrap().column(1) == third);
     let fitted = open(folder.path().join("*.gz")).map("x", [decode(), crop_or_pad(30, 30, 7.0)]);
     assert_eq!(column(&fitted.batch(3), 1, 0, None).unwrap().len(), 14);
+}
+
+#[test]
+fn packed_pictures_are_kept_as_any_stream_and_found_again_while_their_files_are_the_same() {
+    let folder = folder();
+    let cache = Cache::File(folder.path().join("pictures.plc"));
+    let small = || open(folder.path().join("*.tfrecord.gz")).map("x", [decode(), resize(4, 4, Method::Bilinear)]);
+    let kept = || small().cache(cache.clone()).batch(5);
+    let found = || kept().cache_file().unwrap().unwrap().whole;
+    let expected = floats(&small().batch(5), 1);
+    assert!(!found());
+    assert!(floats(&kept(), 1) == expected && found() && floats(&kept(), 1) == expected);
+    let other = open(folder.path().join("*.tfrecord.gz")).map("x", [decode(), resize(4, 5, Method::Bilinear)]);
+    assert!(!other.cache(cache.clone()).batch(5).cache_file().unwrap().unwrap().whole, "other operations");
+    fs::write(folder.path().join("1.tfrecord.gz"), gzip(&framed(3))).unwrap();
+    assert!(!found(), "another file");
+    let by_lot = open(folder.path().join("*.tfrecord.gz")).map("x", [decode(), random_crop(4, 4, 1)]).cache(cache).batch(5);
+    let problem = by_lot.plan(None).unwrap_err().to_string();
+    assert!(problem.contains("it differs from epoch to epoch and stands before the cache; put it after"), "{problem}");
 }

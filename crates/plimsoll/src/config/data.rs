@@ -382,8 +382,8 @@ mod tests {
         parquet t.parquet → assert_cardinality(180) → shuffle(seed 1, 16.0 MiB)
         parquet t.parquet → assert_cardinality(300) → map(y: finite())
         `data.row_groups` is 3, but should be the first group of rows and the one after the last, such as [0, 8]
-        parquet t.parquet → assert_cardinality(300) → shuffle(seed 1, 16.0 MiB) → parallelism(auto) → ignore_errors(5) → batch(8) → prefetch(auto) → drop_remainder
-        tfrecord p.tfrecord.gz → map(x: decode()) → map(x: resize(4, 4, bilinear)) → shuffle(seed 1, 16.0 MiB) → parallelism(auto) → ignore_errors(1) → batch(8) → prefetch(auto) → drop_remainder
+        parquet t.parquet → assert_cardinality(300) → shuffle(seed 1, 16.0 MiB) → parallelism(auto) → ignore_errors(5) → batch(8) → prefetch(auto)
+        tfrecord p.tfrecord.gz → map(x: decode()) → map(x: resize(4, 4, bilinear)) → shuffle(seed 1, 16.0 MiB) → parallelism(auto) → ignore_errors(1) → batch(8) → prefetch(auto)
         "#);
     }
 

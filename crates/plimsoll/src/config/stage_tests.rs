@@ -152,7 +152,8 @@ fn rows_that_are_measured_pass_what_makes_a_row_what_it_is_or_a_list_of_their_ow
     insta::assert_snapshot!(cases.map(|case| read(folder.path(), None, &case)).join("\n"), @r"
     digits (train) → skip(1) → take(900) → shard(2, 0) → shuffle(seed 1) → repeat(2) → take_while(y at most 9) → filter(y is not 3) → enumerate(n) → map(y: one_hot(10)) → map(x: cast_f32()) → bucket_by_length(n, [5], 8) → assert_cardinality(7) → parallelism(1) → batch(8) → drop_remainder → mixup(0.2, seed 1) → deterministic(false) → prefetch(2)
       held out: digits (test) → filter(y is not 3) → enumerate(n) → map(y: one_hot(10)) → map(x: cast_f32()) → parallelism(1) → batch(8) → prefetch(2)
-    `data.stages[2]` (ignore_errors): ignore_errors leaves out rows by their number, and a stream has none; put it before the stream
+    digits (train) → window(2, 2, 1) → unbatch → ignore_errors(2) → batch(3) → max_item(4.00 KiB)
+      held out: digits (test) → window(2, 2, 1) → unbatch → batch(3) → max_item(4.00 KiB)
     digits (train) → take(9) → batch(32)
       held out: digits (test) → filter(y above 0) → batch(32)
     csv t.csv (rows 0 to 20, t → class) → take(16) → shuffle(seed 1) → parallelism(auto) → batch(32) → prefetch(auto)
@@ -262,7 +263,7 @@ fn what_is_wrong_with_a_list_is_told_with_its_place() {
     `data.stages[0].index` is missing: which part this is, counted from 0
     `data.stages[0].size` is missing: how many rows become one
     `data.stages[0].stride` is 9000000000000000000, but should be at most 16777216
-    `data.stages[1]` (window): column `x` has rows of shape [16000000, 16000000, 8, 8, 1], above the 256 GiB a row may take; split them
+    `data.stages[1]` (window): window(16000000, 16000000, 1) reaches over more rows than can be held; ask for fewer
     `data.stages[0].rows` is 9000000000000000000, but should be at most 16777216
     `data.stages[0]` (unbatch): column `y` has rows of shape [], and unbatch takes rows apart that all begin with one dimension
     `data.stages[0]` (enumerate): column `y` appears twice; give each column its own name
@@ -278,8 +279,8 @@ fn what_is_wrong_with_a_list_is_told_with_its_place() {
     `data.stages[0].ops` is missing: a list of operations, such as [{ op = "cast" }, { op = "scale", by = 0.5 }]
     `data.stages[0].ops[0].op` is "shuffle", but should be one of cast, scale, normalize, resize, one_hot, decode, center_crop, random_crop, flip_left_right, flip_up_down, random_resized_crop, pad, crop_or_pad, rot90, random_rot90, rotate, random_rotate, brightness, random_brightness, contrast, random_contrast, saturation, random_saturation, hue, random_hue, grey, standardize, finite, fill
     `data.stages[0].in` is missing: "memory", "auto" or { file = "cache.plc" }
-    `data.stages[0].in` is "disk", but should be "memory", "auto" or a table such as { file = "cache.plc" }
-    `data.stages[0].in.file` is missing: where to keep it
+    `data.stages[0].in` is "disk", but should be "memory", "auto" or a table such as { file = "cache.plc" } or { memory = "256MiB" }
+    `data.stages[0].in.file` is missing: where to keep it; or `memory`, how much of it to use
     `data.stages[0].threads` is 0, but should be "auto" or a number of threads
     `data.stages[0].batches` is "all", but should be "auto" or a number of batches
     `data.stages[0].bytes` is missing: a size such as "64MiB"
