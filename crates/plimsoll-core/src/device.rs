@@ -1,9 +1,12 @@
 //! What a device is to the rest of the system: memory, workspaces, and programs turned into something that runs.
 
 use crate::graph::{Graph, Node, NodeId};
+use crate::op::Op;
+use crate::ops::Put;
 use crate::plan::recompute::{Pace, Rates};
 use crate::plan::{Plan, Program};
 use crate::random::StepRandom;
+use crate::shape::TensorType;
 use crate::{Bytes, LedgerError};
 use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -98,6 +101,13 @@ pub trait Device: Send + Sync {
 
     /// Whether expressions and reductions read [strips](crate::ops::Strip) of tensors where they lie.
     fn reads_strips(&self) -> bool {
+        false
+    }
+
+    /// Whether what `maker` makes can be written where it goes in a whole, in rows that lie as far apart as they do there ([`Inlay`](crate::ops::Inlay)), with the
+    /// bits it would have by itself.
+    fn makes_inlays(&self, maker: &Op, part: &TensorType, place: &Put) -> bool {
+        let _ = (maker, part, place);
         false
     }
 

@@ -2,6 +2,7 @@
 
 use crate::Bytes;
 use crate::op::Op;
+use crate::ops::Put;
 use crate::plan::Joining;
 use crate::shape::{Dim, Shape, TensorType};
 use std::fmt;
@@ -179,8 +180,30 @@ pub struct Graph {
     pub(crate) joining: Joining,
     /// The values of the graph before for which it does; all if none are named.
     pub(crate) joined: Vec<ValueId>,
+    /// Whether parts that are put into wholes are made there, where the device can.
+    pub(crate) inlaid: bool,
     scope: Vec<String>,
     phase: Option<Phase>,
+}
+
+/// What a node does, apart from where its result goes: what a kernel, a stopwatch or a proof of it has to know.
+#[derive(Clone, Debug)]
+pub struct Doing<'a> {
+    /// The op; of an inlay, the one that makes the part.
+    pub op: &'a Op,
+    /// What that reads.
+    pub inputs: &'a [ValueId],
+    /// What the node makes: the whole, if a part is written into one.
+    pub outputs: &'a [ValueId],
+    /// Where the part goes, and what it is, if it is written into a whole.
+    pub placed: Option<(&'a Put, TensorType)>,
+}
+
+impl Doing<'_> {
+    /// The type of what the op makes first; of an inlay, that of the part.
+    pub fn result<'a>(&'a self, graph: &'a Graph) -> &'a TensorType {
+        self.placed.as_ref().map_or_else(|| graph.ty(self.outputs[0]), |(_, part)| part)
+    }
 }
 
 /// How far an axis can be cut, and what a part of it is as a dimension.
@@ -395,6 +418,32 @@ impl Graph {
         &self.joined
     }
 
+    /// Whether parts that are put into wholes are made there, where the device can.
+    pub fn inlaid(&self) -> bool {
+        self.inlaid
+    }
+
+    /// What a node does, apart from where its result goes.
+    pub fn doing<'a>(&self, node: &'a Node) -> Doing<'a> {
+        let (inputs, outputs) = (&node.inputs[..], &node.outputs[..]);
+        let Op::Inlay(op) = &node.op else { return Doing { op: &node.op, inputs, outputs, placed: None } };
+        let types: Vec<&TensorType> = inputs.iter().map(|input| self.ty(*input)).collect();
+        let part = op.part(self, &types).expect("checked when the node was added");
+        Doing { op: &op.maker, inputs: &inputs[op.before()..], outputs, placed: Some((&op.place, part)) }
+    }
+
+    /// The whole so far that a node writes into, if it is one that writes a part into a whole; and where the part goes.
+    pub(crate) fn writes_part<'a>(&self, node: &'a Node) -> Option<(Option<ValueId>, &'a Put, Dim)> {
+        match &node.op {
+            Op::Put(op) => Some((node.inputs.get(1).copied(), op, self.shape(node.inputs[0]).dims()[op.axis])),
+            Op::Inlay(op) => {
+                let (_, part) = self.doing(node).placed?;
+                Some((node.inputs.first().copied().filter(|_| op.begun), &op.place, part.shape.dims()[op.place.axis]))
+            }
+            _ => None,
+        }
+    }
+
     /// How far an axis can be cut, and what a part of it is as a dimension. Rows of the batch are cut by the planner alone: elsewhere that would
     /// change what micro-batches compute.
     pub(crate) fn extent(&self, dim: Dim) -> Option<Extent> {
@@ -425,6 +474,10 @@ impl Graph {
         let bytes = |value: &ValueId| self.ty(*value).bytes(rows).0;
         match node.op {
             Op::Put(_) => 2 * bytes(&node.inputs[0]),
+            Op::Inlay(_) => {
+                let doing = self.doing(node);
+                doing.inputs.iter().map(bytes).sum::<u64>() + doing.result(self).bytes(rows).0
+            }
             _ => node.inputs.iter().chain(&node.outputs).map(bytes).sum(),
         }
     }

@@ -7,7 +7,7 @@ use crate::ops::{
     Attention, AttentionGrad, AvgPool, AvgPoolGrad, Concat, Conv2d, Conv2dGradFilter, Conv2dGradInput, MatMul, MaxPool, MaxPoolGrad,
 };
 use crate::ops::{
-    Gather, Load, Pad, Pointwise, Put, Recurrent, RecurrentGrad, Reduce, Reshape, Rows, ScatterAdd, Slice, Store, Strip, Transpose,
+    Gather, Inlay, Load, Pad, Pointwise, Put, Recurrent, RecurrentGrad, Reduce, Reshape, Rows, ScatterAdd, Slice, Store, Strip, Transpose,
 };
 use crate::shape::TensorType;
 
@@ -88,6 +88,8 @@ pub enum Op {
     Concat(Concat),
     /// A part written into the whole it belongs to.
     Put(Put),
+    /// A part made where it belongs in the whole.
+    Inlay(Inlay),
     /// A part of a tensor, read where it lies.
     Strip(Strip),
     /// Zeros around a tensor along one axis.
@@ -131,6 +133,7 @@ impl Op {
             Op::Rows(op) => op,
             Op::Concat(op) => op,
             Op::Put(op) => op,
+            Op::Inlay(op) => op,
             Op::Strip(op) => op,
             Op::Pad(op) => op,
             Op::Gather(op) => op,

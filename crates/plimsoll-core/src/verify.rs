@@ -2,7 +2,6 @@
 
 use crate::graph::{Graph, GraphError, Node, ValueId};
 use crate::op::Op;
-use crate::ops::Put;
 use crate::shape::{Shape, TensorType};
 use std::collections::{HashMap, HashSet};
 
@@ -23,7 +22,7 @@ pub fn verify(graph: &Graph) -> Result<(), GraphError> {
         if let Err(what) = check_types(graph, node) {
             return error(what);
         }
-        if let Err(what) = begun.check(graph, node).and_then(|()| check_strips(graph, node)) {
+        if let Err(what) = begun.check(graph, node).and_then(|()| check_inlays(graph, node)).and_then(|()| check_strips(graph, node)) {
             return error(what);
         }
         if matches!(node.op, Op::Rows(_)) && graph.pieces() == 1 {
@@ -81,23 +80,20 @@ impl Begun {
             let Some((axis, there)) = self.0.get(input) else { continue };
             match &node.op {
                 Op::Put(op) if i == 1 && op.axis == *axis => {}
+                Op::Inlay(op) if op.begun && i == 0 && op.place.axis == *axis => {}
                 Op::Strip(op) if axis + 1 == graph.shape(*input).rank() && covers(there, op.start, op.start + op.length) => {}
                 _ => return Err(format!("reads {input}, which is not all there")),
             }
         }
-        let Op::Put(op) = &node.op else { return Ok(()) };
-        let known = node.inputs.get(1).map(|base| self.0.get(base).map(|(_, there)| there.clone()));
+        let Some((base, op, part)) = graph.writes_part(node) else { return Ok(()) };
+        let known = base.map(|base| self.0.get(&base).map(|(_, there)| there.clone()));
         // Whatever is put into something complete leaves it so.
-        let there = match known {
+        let mut there = match known {
             Some(None) => return Ok(()),
             Some(Some(there)) => there,
             None => Vec::new(),
         };
-        self.put(op, there, graph, node)
-    }
-
-    fn put(&mut self, op: &Put, mut there: Vec<(usize, usize)>, graph: &Graph, node: &Node) -> Result<(), String> {
-        let (from, to) = op.span(graph.shape(node.inputs[0]).dims()[op.axis]);
+        let (from, to) = op.span(part);
         if there.iter().any(|(start, end)| from < *end && *start < to) {
             return Err(format!("puts something at {from} where something is"));
         }
@@ -120,10 +116,27 @@ fn is_strip(graph: &Graph, value: ValueId) -> bool {
     matches!(graph.producer(value).op, Op::Strip(_))
 }
 
+/// What makes a part in its place does not read the whole that it writes into: that would change while it is read.
+fn check_inlays(graph: &Graph, node: &Node) -> Result<(), String> {
+    let Op::Inlay(op) = &node.op else { return Ok(()) };
+    let seen = |mut value: ValueId| {
+        while graph.producer(value).op.define().is_view() {
+            value = graph.producer(value).inputs[0];
+        }
+        value
+    };
+    let (base, read) = node.inputs.split_at(usize::from(op.begun));
+    match read.iter().find(|input| base.first().is_some_and(|base| seen(*base) == seen(**input))) {
+        Some(input) => Err(format!("reads {input}, which it writes into")),
+        None => Ok(()),
+    }
+}
+
 /// Strips are read by expressions and reductions that run over exactly their shape, and that do not reduce them to nothing.
 fn check_strips(graph: &Graph, node: &Node) -> Result<(), String> {
+    let doing = graph.doing(node);
     let read: Vec<&Shape> = node.inputs.iter().filter(|input| is_strip(graph, **input)).map(|input| graph.shape(*input)).collect();
-    let legal = |shape: &Shape| match &node.op {
+    let legal = |shape: &Shape| match doing.op {
         Op::Pointwise(op) => op.shape == *shape,
         Op::Reduce(op) => op.shape == *shape && !op.axes.contains(&(shape.rank() - 1)),
         _ => false,

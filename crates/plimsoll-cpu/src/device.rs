@@ -5,10 +5,11 @@ use crate::memory::{Block, CpuMemory};
 use crate::program::{self, CpuProgram};
 use crate::simd::Isa;
 use crate::threads::{Pool, STACK};
-use plimsoll_core::Bytes;
 use plimsoll_core::device::{Device, DeviceError, Loaded, Memory, Piece, StepMemory};
 use plimsoll_core::graph::{Graph, Node};
+use plimsoll_core::ops::Put;
 use plimsoll_core::plan::{Plan, Program};
+use plimsoll_core::{Bytes, Op, TensorType};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The CPU: kernels on a pool of threads, in host memory.
@@ -82,6 +83,10 @@ impl Device for CpuDevice {
 
     fn reads_strips(&self) -> bool {
         true
+    }
+
+    fn makes_inlays(&self, maker: &Op, part: &TensorType, place: &Put) -> bool {
+        program::makes_inlays(maker, part, place)
     }
 
     fn allocate(&self, size: Bytes) -> Result<Box<dyn Memory>, DeviceError> {

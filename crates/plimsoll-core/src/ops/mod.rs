@@ -4,6 +4,7 @@ mod attention;
 mod concat;
 mod conv;
 mod gather;
+mod inlay;
 mod leaf;
 mod matmul;
 mod offload;
@@ -24,6 +25,7 @@ pub use attention::{Attention, AttentionGrad, AttentionShape, Packing, WeightDro
 pub use concat::Concat;
 pub use conv::{Conv2d, Conv2dGradFilter, Conv2dGradInput, Window};
 pub use gather::{Gather, ScatterAdd};
+pub use inlay::Inlay;
 pub use matmul::MatMul;
 pub use offload::{Load, Store};
 pub use pad::Pad;

@@ -34,6 +34,15 @@ impl Put {
         fits.then(|| (own, TensorType::new(part.dtype, part.shape.with(self.axis, whole))))
     }
 
+    /// Where along the axis a part with this dimension begins when there are `rows` rows, in elements.
+    pub fn first(&self, part: Dim, rows: usize) -> usize {
+        match part.part() {
+            Some((from, _)) => part.factor() * from.min(rows),
+            None if part.is_batch() => self.start * rows,
+            None => self.start,
+        }
+    }
+
     /// The part of the whole's axis that a part with this dimension is put at.
     pub(crate) fn span(&self, dim: Dim) -> (usize, usize) {
         let own = dim.part().map_or(dim.factor(), |(from, to)| to - from);

@@ -44,6 +44,7 @@ pub fn treatment(op: &Op) -> Treatment {
         | Op::Rows(_)
         | Op::Concat(_)
         | Op::Put(_)
+        | Op::Inlay(_)
         | Op::Strip(_)
         | Op::Pad(_)
         | Op::Store(_)

@@ -84,6 +84,14 @@ pub struct Claim {
     /// The values of the model's graph for which they do so; all if none are named.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub joined: Vec<u32>,
+    /// Whether parts that are put into wholes are made there, where the device can.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub inlaid: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "asked for by serde")]
+fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 fn in_one_piece() -> usize {
@@ -177,5 +185,6 @@ fn claim(program: &Program, rows: usize) -> Claim {
         pieces: program.graph.pieces(),
         joining: program.graph.joining(),
         joined: program.graph.joined().iter().map(|value| value.0).collect(),
+        inlaid: program.graph.inlaid(),
     }
 }

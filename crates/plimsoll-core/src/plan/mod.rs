@@ -3,7 +3,9 @@
 mod arena;
 mod certificate;
 mod check;
+mod inlay;
 mod join;
+mod joins;
 mod liveness;
 pub mod offload;
 mod order;
@@ -27,7 +29,9 @@ use std::collections::BTreeMap;
 pub use arena::{Block, Effort, Goal, Layout, Solution, assign, solve};
 pub use certificate::{Certificate, Claim, Range, Space, Step};
 pub use check::{CheckError, check};
+pub use inlay::inlay;
 pub use join::{Joining, join};
+pub use joins::sequence;
 pub use prove::prove;
 pub use recompute::{Again, Sequenced};
 pub use same::check_same;
@@ -219,39 +223,6 @@ fn laid_out(
     let backing = backing(&states, &programs, alignment);
     Ok(Plan { rows, programs, states, staging, resident, arena, lower_bound, alignment, backing })
 }
-
-/// Finds an order for an improved graph in which nothing is computed twice, and lets joined tensors come together in the way that needs least.
-pub fn sequence(graph: &Graph, rows: usize, device: &dyn Device) -> Result<Sequenced, GraphError> {
-    let plain = in_order(graph, rows, device)?;
-    let worth_it = Bytes(plain.peak.0 - plain.peak.0 / WORTH);
-    let mut best = plain.clone();
-    // Parts are put where most is held while something is joined, one join after another, while that is less.
-    let mut put: Vec<ValueId> = Vec::new();
-    while put.len() < MOST_JOINS
-        && let Some(value) = best.fullest.and_then(|id| join::copied(graph, &best.sequenced.graph, id))
-    {
-        put.push(value);
-        let Some(joined) = join::join(graph, Joining::Putting, &put, device) else { break };
-        let found = in_order(&joined, rows, device)?;
-        if found.peak >= best.peak {
-            break;
-        }
-        best = found;
-    }
-    if let Some(joined) = join::join(graph, Joining::Sharing, &[], device) {
-        let found = in_order(&joined, rows, device)?;
-        if found.peak < best.peak {
-            best = found;
-        }
-    }
-    Ok(if best.peak <= worth_it { best } else { plain }.sequenced)
-}
-
-/// Joins come together in another way only for one part in so many of the peak: a whole that waits for its parts is in the way of others.
-const WORTH: u64 = 150;
-
-/// Joins that are looked at one after another: as many as one step can be full of.
-const MOST_JOINS: usize = 12;
 
 /// Finds an order for an improved graph as it is written: what it joins is copied, unless it is [written](join()) in another way.
 pub fn as_written(graph: &Graph, rows: usize, device: &dyn Device) -> Result<Sequenced, GraphError> {

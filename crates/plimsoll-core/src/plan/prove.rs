@@ -5,6 +5,7 @@
 
 use super::certificate::{Certificate, Claim, Space};
 use super::check::{CheckError, check};
+use super::inlay::inlay;
 use super::join::{Joining, join};
 use super::offload::offload;
 use super::recompute::write::write;
@@ -85,6 +86,10 @@ fn replay(graph: &Graph, certificate: &Certificate, claim: &Claim, device: &dyn 
         Joining::Copying => graph,
         how => join(&graph, how, &joined, device)
             .ok_or_else(|| fail("it states that parts are put into wholes, of which this graph has none".to_string()))?,
+    };
+    let graph = match claim.inlaid {
+        false => graph,
+        true => inlay(&graph, device).ok_or_else(|| fail("it states that parts are made in wholes, of which this device makes none".to_string()))?,
     };
     let graph = legalise(&graph).map_err(wrong)?;
     verify(&graph).map_err(wrong)?;

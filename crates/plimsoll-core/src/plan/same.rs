@@ -14,7 +14,7 @@
 use super::check::CheckError;
 use crate::device::{Device, Piece};
 use crate::expr::{Expr, Term};
-use crate::graph::{Graph, Node, NodeId, ValueId};
+use crate::graph::{Doing, Graph, NodeId, ValueId};
 use crate::op::Op;
 use crate::ops::{Concat, Reduction};
 use crate::shape::{Dim, Shape};
@@ -63,15 +63,16 @@ impl Numbers {
         let mut numbers = vec![u32::MAX; graph.value_count()];
         for (id, node) in graph.nodes() {
             let inputs: Vec<u32> = node.inputs.iter().map(|input| numbers[input.0 as usize]).collect();
-            let first = if is_copy(graph, node) { inputs[0] } else { self.number(node, inputs, Some(id)) };
+            let doing = graph.doing(node);
+            let first = if is_copy(graph, &doing) { inputs[0] } else { self.number(&doing, inputs, Some(id)) };
             node.outputs.iter().zip(first..).for_each(|(output, number)| numbers[output.0 as usize] = number);
         }
         numbers
     }
 
     /// The number of a node's first result.
-    fn number(&mut self, node: &Node, inputs: Vec<u32>, id: Option<NodeId>) -> u32 {
-        if let Op::Concat(op) = &node.op {
+    fn number(&mut self, node: &Doing<'_>, inputs: Vec<u32>, id: Option<NodeId>) -> u32 {
+        if let Op::Concat(op) = node.op {
             return self.number_of_join(op.axis, &inputs, id);
         }
         let next = self.next;
@@ -177,27 +178,27 @@ impl Pieces<'_> {
         }
         let mut put: HashMap<ValueId, Vec<Part>> = HashMap::new();
         for (_, node) in self.planned.nodes() {
-            let inputs: Vec<Meaning> = node.inputs.iter().map(|input| meanings[input.0 as usize]).collect();
-            let first = match &node.op {
-                Op::Put(op) => {
-                    // Of something that is complete, the part that is written over would be another one.
-                    let mut parts = node.inputs.get(1).map_or(Some(Vec::new()), |base| {
-                        put.get(base).filter(|_| put_along(self.planned, *base) == Some(op.axis)).cloned()
-                    });
-                    if let Some(parts) = &mut parts {
-                        let (from, to) = op.span(self.planned.shape(node.inputs[0]).dims()[op.axis]);
-                        parts.push(Part { from, to, meaning: inputs[0] });
-                        parts.sort_by_key(|part| part.from);
-                        put.insert(node.outputs[0], parts.clone());
-                    }
-                    parts.and_then(|parts| self.of_parts(op.axis, &parts, 0, op.extent, &rows)).unwrap_or(Meaning::Other)
+            let doing = self.planned.doing(node);
+            let inputs: Vec<Meaning> = doing.inputs.iter().map(|input| meanings[input.0 as usize]).collect();
+            let first = if let Some((base, op, along)) = self.planned.writes_part(node) {
+                // A part that is made where it goes is one that is made and put there.
+                let meaning = if doing.placed.is_some() { self.meaning(&doing, &inputs, &rows) } else { inputs[0] };
+                // Of something that is complete, the part that is written over would be another one.
+                let mut parts = base
+                    .map_or(Some(Vec::new()), |base| put.get(&base).filter(|_| put_along(self.planned, base) == Some(op.axis)).cloned());
+                if let Some(parts) = &mut parts {
+                    let (from, to) = op.span(along);
+                    parts.push(Part { from, to, meaning });
+                    parts.sort_by_key(|part| part.from);
+                    put.insert(node.outputs[0], parts.clone());
                 }
-                Op::Strip(op) => {
-                    let axis = self.planned.shape(node.inputs[0]).rank() - 1;
-                    let parts = put.get(&node.inputs[0]).filter(|_| put_along(self.planned, node.inputs[0]) == Some(axis));
-                    parts.and_then(|parts| self.of_parts(axis, parts, op.start, op.start + op.length, &rows)).unwrap_or(Meaning::Other)
-                }
-                _ => self.meaning(node, &inputs, &rows),
+                parts.and_then(|parts| self.of_parts(op.axis, &parts, 0, op.extent, &rows)).unwrap_or(Meaning::Other)
+            } else if let Op::Strip(op) = doing.op {
+                let axis = self.planned.shape(node.inputs[0]).rank() - 1;
+                let parts = put.get(&node.inputs[0]).filter(|_| put_along(self.planned, node.inputs[0]) == Some(axis));
+                parts.and_then(|parts| self.of_parts(axis, parts, op.start, op.start + op.length, &rows)).unwrap_or(Meaning::Other)
+            } else {
+                self.meaning(&doing, &inputs, &rows)
             };
             for (i, output) in (0..).zip(&node.outputs) {
                 meanings[output.0 as usize] = match first {
@@ -211,23 +212,23 @@ impl Pieces<'_> {
     }
 
     /// What the first result of a node is.
-    fn meaning(&mut self, node: &Node, inputs: &[Meaning], rows: &HashMap<u32, usize>) -> Meaning {
+    fn meaning(&mut self, node: &Doing<'_>, inputs: &[Meaning], rows: &HashMap<u32, usize>) -> Meaning {
         if matches!(node.op, Op::Store(_) | Op::Load(_)) {
             // What leaves and comes back is what it was, a piece too.
             return inputs[0];
         }
         let wholes: Option<Vec<u32>> =
             inputs.iter().map(|input| if let Meaning::Whole(number) = input { Some(*number) } else { None }).collect();
-        if let (Op::Slice(op), [Meaning::Whole(of)]) = (&node.op, inputs)
+        if let (Op::Slice(op), [Meaning::Whole(of)]) = (node.op, inputs)
             && op.axis == 0
             && row_count(self.planned, node.inputs[0]).is_some()
         {
             return Meaning::Rows { of: *of, span: Span { of_batch: false, from: op.start, to: op.start + op.length } };
         }
-        if let (Op::Rows(op), [Meaning::Whole(of)]) = (&node.op, inputs) {
+        if let (Op::Rows(op), [Meaning::Whole(of)]) = (node.op, inputs) {
             return Meaning::Rows { of: *of, span: Span { of_batch: true, from: op.from, to: op.to } };
         }
-        match (&node.op, wholes) {
+        match (node.op, wholes) {
             (_, Some(wholes)) if is_copy(self.planned, node) => Meaning::Whole(wholes[0]),
             (_, Some(wholes)) => Meaning::Whole(self.numbers.number(node, wholes, None)),
             (Op::Concat(op), None) if op.axis == 0 => joined(inputs, rows).unwrap_or(Meaning::Other),
@@ -259,12 +260,12 @@ impl Pieces<'_> {
     }
 
     /// What an op makes of a piece of the rows of some of what it reads.
-    fn of_piece(&self, node: &Node, inputs: &[Meaning], rows: &HashMap<u32, usize>) -> Option<Meaning> {
+    fn of_piece(&self, node: &Doing<'_>, inputs: &[Meaning], rows: &HashMap<u32, usize>) -> Option<Meaning> {
         let (piece_of, span) =
             inputs.iter().find_map(|input| if let Meaning::Rows { of, span } = input { Some((*of, *span)) } else { None })?;
         let total = *rows.get(&piece_of)?;
         // A sum begins with nothing, or with what comes last; `read` is all else.
-        let (whole, goes_on) = whole(&node.op, |shape| Some(shape.with(0, span.grown(*shape.dims().first()?, total))))?;
+        let (whole, goes_on) = whole(node.op, |shape| Some(shape.with(0, span.grown(*shape.dims().first()?, total))))?;
         let read = inputs.len().checked_sub(usize::from(goes_on))?;
         let sums = self.sums(node, read, inputs, span)?;
         if goes_on && !sums {
@@ -296,7 +297,7 @@ impl Pieces<'_> {
     }
 
     /// Whether an op sums over its rows, of which it has these, or else treats each by itself. None if it may do neither with them.
-    fn sums(&self, node: &Node, read: usize, inputs: &[Meaning], span: Span) -> Option<bool> {
+    fn sums(&self, node: &Doing<'_>, read: usize, inputs: &[Meaning], span: Span) -> Option<bool> {
         // Every input is this piece of something, laid along the result's rows, or has no rows.
         let shape = |i: usize| self.planned.shape(node.inputs[i]);
         let piece = |i: usize| {
@@ -309,8 +310,8 @@ impl Pieces<'_> {
         };
         let along =
             |over: &Shape, from: usize| over.dims().first().is_some_and(|first| span.is(*first)) && (from..read).all(|i| beside(over, i));
-        let result = self.planned.shape(node.outputs[0]);
-        let (legal, sums) = match &node.op {
+        let result = &node.result(self.planned).shape;
+        let (legal, sums) = match node.op {
             Op::Pointwise(op) => (along(&op.shape, 0) && !is_drawn(&op.expr), false),
             Op::Reduce(op) if op.axes.contains(&0) => {
                 let over_all = op.kind == Reduction::Sum && op.expr.arity() == read;
@@ -364,7 +365,7 @@ fn joined(inputs: &[Meaning], rows: &HashMap<u32, usize>) -> Option<Meaning> {
 
 /// The axis along which parts were put into a value.
 fn put_along(graph: &Graph, value: ValueId) -> Option<usize> {
-    if let Op::Put(op) = &graph.producer(value).op { Some(op.axis) } else { None }
+    graph.writes_part(graph.producer(value)).map(|(_, place, _)| place.axis)
 }
 
 /// What stands before the batch in a value's first axis.
@@ -378,10 +379,10 @@ fn is_drawn(expr: &Expr) -> bool {
 }
 
 /// Whether a node only puts a value somewhere else: planning adds such nodes where a state cannot be written straight away.
-fn is_copy(graph: &Graph, node: &Node) -> bool {
-    match &node.op {
+fn is_copy(graph: &Graph, node: &Doing<'_>) -> bool {
+    match node.op {
         Op::Store(_) | Op::Load(_) => true,
-        Op::Pointwise(op) => op.expr.is_identity() && graph.ty(node.inputs[0]) == graph.ty(node.outputs[0]),
+        Op::Pointwise(op) => op.expr.is_identity() && graph.ty(node.inputs[0]) == node.result(graph),
         _ => false,
     }
 }

@@ -161,12 +161,17 @@ fn compute(node: &Node, operands: &[&Tensor], setting: &Setting<'_>) -> Vec<Vec<
         Op::Concat(op) => vec![movement::concat(op.axis, operands)],
         Op::Put(op) => {
             let (whole, part) = (setting.graph.shape(node.outputs[0]), setting.graph.shape(node.inputs[0]).dims()[op.axis]);
-            let start = match part.part() {
-                Some((from, _)) => part.factor() * from.min(setting.rows),
-                None if part.is_batch() => op.start * setting.rows,
-                None => op.start,
-            };
-            vec![movement::put(op.axis, start, &whole.bind(setting.rows), operands)]
+            vec![movement::put(op.axis, op.first(part, setting.rows), &whole.bind(setting.rows), operands)]
+        }
+        Op::Inlay(op) => {
+            let (base, read) = operands.split_at(op.before());
+            let (_, ty) = setting.graph.doing(node).placed.expect("an inlay has a place");
+            let maker = Node { op: (*op.maker).clone(), inputs: node.inputs[op.before()..].to_vec(), ..node.clone() };
+            let part = Tensor { dims: ty.shape.bind(setting.rows), elements: compute(&maker, read, setting).remove(0) };
+            let (place, whole) = (&op.place, setting.graph.shape(node.outputs[0]).bind(setting.rows));
+            let start = place.first(ty.shape.dims()[place.axis], setting.rows);
+            let put: Vec<&Tensor> = [&part].into_iter().chain(base.iter().copied()).collect();
+            vec![movement::put(place.axis, start, &whole, &put)]
         }
         Op::Strip(op) => {
             let axis = operands[0].dims.len() - 1;

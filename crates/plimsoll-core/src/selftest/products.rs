@@ -51,7 +51,7 @@ pub(super) fn matmul(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     Ok(cases)
 }
 
-fn biased_relu_plus() -> Expr {
+pub(super) fn biased_relu_plus() -> Expr {
     Expr::build(|e| {
         let biased = e.add(e.input(0), e.input(1));
         e.add(e.binary(Binary::Max, biased, e.constant(0.0)), e.input(2))
@@ -59,13 +59,13 @@ fn biased_relu_plus() -> Expr {
 }
 
 /// A convolution's shapes.
-struct Layer {
-    name: String,
-    window: Window,
-    groups: usize,
-    image: Shape,
-    filter: Shape,
-    result: Shape,
+pub(super) struct Layer {
+    pub name: String,
+    pub window: Window,
+    pub groups: usize,
+    pub image: Shape,
+    pub filter: Shape,
+    pub result: Shape,
 }
 
 fn layer(s: &mut Stage<'_>, walk: &Walk, groups: usize, inner: usize, out_per_group: usize) -> Layer {
@@ -88,7 +88,10 @@ const NARROW: [(usize, usize, usize); 6] = [(1, 3, 5), (1, 1, 4), (2, 2, 1), (3,
 const WIDE: [(usize, usize, usize); 4] = [(1, 16, 24), (1, 8, 40), (2, 8, 16), (1, 24, 8)];
 
 /// Two cases per walk, with channels and groups drawn.
-fn over_walks(draw: &mut Draw, build: impl Fn(Stage<'_>, Layer) -> Result<Case, GraphError>) -> Result<Vec<Case>, GraphError> {
+pub(super) fn over_walks(
+    draw: &mut Draw,
+    build: impl Fn(Stage<'_>, Layer) -> Result<Case, GraphError>,
+) -> Result<Vec<Case>, GraphError> {
     let walks = for_convolution(draw);
     let mut cases = Vec::new();
     for (walk, choices) in walks.iter().map(|walk| (walk, &NARROW[..])).chain(walks.iter().map(|walk| (walk, &WIDE[..]))) {

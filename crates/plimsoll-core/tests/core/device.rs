@@ -3,9 +3,10 @@
 use plimsoll_core::device::{Backing, Loaded, Memory, StepInputs, StepMemory};
 use plimsoll_core::graph::Node;
 use plimsoll_core::plan::offload::{Direction, Overlap};
+use plimsoll_core::ops::Put;
 use plimsoll_core::plan::{Place, Program};
 use plimsoll_core::selftest::{self, CaseReport};
-use plimsoll_core::{Bytes, Device, DeviceError, Graph, NodeId, Op, Plan, ValueId, reference};
+use plimsoll_core::{Bytes, Device, DeviceError, Graph, NodeId, Op, Plan, TensorType, ValueId, reference};
 use std::any::Any;
 use std::sync::{Arc, Mutex};
 
@@ -88,6 +89,10 @@ impl Device for Slow {
         true
     }
 
+    fn makes_inlays(&self, _: &Op, _: &TensorType, _: &Put) -> bool {
+        true
+    }
+
     fn allocate(&self, size: Bytes) -> Result<Box<dyn Memory>, DeviceError> {
         Ok(Box::new(Shared(Arc::new(Mutex::new(vec![0; size.get()])))))
     }
@@ -116,6 +121,10 @@ impl Device for Late {
 
     fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes {
         Slow { broken: None }.workspace(graph, node, rows)
+    }
+
+    fn makes_inlays(&self, _: &Op, _: &TensorType, _: &Put) -> bool {
+        true
     }
 
     fn allocate(&self, size: Bytes) -> Result<Box<dyn Memory>, DeviceError> {
@@ -222,7 +231,7 @@ impl SlowProgram {
         for (output, result) in node.outputs.iter().zip(results) {
             let elements: Vec<f64> = outcome.value(result).iter().map(|x| x * off).collect();
             // Of a whole that is begun the rest is no number yet.
-            finite &= matches!(node.op, Op::Put(_)) || elements.iter().all(|x| x.is_finite());
+            finite &= matches!(node.op, Op::Put(_) | Op::Inlay(_)) || elements.iter().all(|x| x.is_finite());
             let dtype = graph.ty(*output).dtype;
             let bytes = selftest::encode(dtype, &elements.iter().map(|x| dtype.stored(*x)).collect::<Vec<_>>());
             match self.program.places[output.0 as usize] {

@@ -81,11 +81,15 @@ impl Room {
         unsafe { tensor.fetch_to(isa, start, self.filter, scratch.wrapping_add(self.offsets()[1])) }
     }
 
-    /// Where a row of the result is summed: where it belongs, or in the room.
-    fn result(&self, target: &Shared<'_>, row: usize, scratch: *mut f32) -> *mut f32 {
+    /// Where a line of the result that begins with this pixel is summed, and how far its pixels of so many channels are apart: where it belongs, or in the room.
+    ///
+    /// # Safety
+    /// The pixel is there.
+    unsafe fn result(&self, target: &Shared<'_>, pixel: usize, channels: usize, scratch: *mut f32) -> (*mut f32, usize) {
         match target.floats() {
-            Some(floats) => floats.0.wrapping_add(row * self.result),
-            None => scratch.wrapping_add(self.offsets()[2]),
+            // SAFETY: the caller's promise.
+            Some(floats) => (unsafe { floats.row(pixel) }, floats.pitch),
+            None => (scratch.wrapping_add(self.offsets()[2]), channels),
         }
     }
 }
@@ -117,7 +121,7 @@ pub(super) fn forward(
         unsafe {
             let scratch = scratch.add(worker * room.len());
             let filter = room.filter(isa, &filter, 0, scratch);
-            let output = room.result(&target, row, scratch);
+            let (output, step) = room.result(&target, row * shape.out_w, channels, scratch);
             // The row that a tap row reads as floats, and where `spread_row` leaves it: at the same place every time.
             let spread = |ky: usize| scratch.wrapping_add(ky * shape.in_w * channels);
             let place = |ky: usize| image * shape.in_h + down.source(y, ky);
@@ -134,8 +138,8 @@ pub(super) fn forward(
                 (false, false) => input.at(place(ky) * room.source.0),
             };
             across.each_run(shape.out_w, |pixels, columns| {
-                let to = output.add(pixels.start * channels);
-                let run = Run { pixels: pixels.len(), from_step: shape.stride.1 * channels, to, to_step: channels, channels };
+                let to = output.add(pixels.start * step);
+                let run = Run { pixels: pixels.len(), from_step: shape.stride.1 * channels, to, to_step: step, channels };
                 let taps = rows.clone().flat_map(|ky| {
                     let (line, start) = (line(ky), pixels.start);
                     columns.clone().map(move |kx| Tap {
@@ -171,8 +175,8 @@ pub(super) fn grad_input(
         unsafe {
             let scratch = scratch.add(worker * room.len());
             let filter = room.filter(isa, &filter, 0, scratch);
-            let own = room.result(&target, row, scratch);
-            let to = if multiplied(shape) { scratch } else { own };
+            let (own, apart) = room.result(&target, row * shape.in_w, shape.in_c, scratch);
+            let (to, step) = if multiplied(shape) { (scratch, channels) } else { (own, apart) };
             let rows = Phase::new(y + shape.pad.0, shape.stride.0, shape.dilation.0, shape.k_h, shape.out_h);
             let reached = rows.axis.reached(0);
             let place = |ky: usize| image * shape.out_h + rows.axis.source(0, ky);
@@ -184,8 +188,8 @@ pub(super) fn grad_input(
             for first in 0..shape.stride.1.min(shape.in_w) {
                 let columns = Phase::new(first + shape.pad.1, shape.stride.1, shape.dilation.1, shape.k_w, shape.out_w);
                 columns.axis.each_run((shape.in_w - first).div_ceil(shape.stride.1), |pixels, across| {
-                    let to = to.add((first + pixels.start * shape.stride.1) * channels);
-                    let run = Run { pixels: pixels.len(), from_step: channels, to, to_step: shape.stride.1 * channels, channels };
+                    let to = to.add((first + pixels.start * shape.stride.1) * step);
+                    let run = Run { pixels: pixels.len(), from_step: channels, to, to_step: shape.stride.1 * step, channels };
                     let taps = reached.clone().flat_map(|ky| {
                         let line = line(ky);
                         let (columns, rows, start) = (&columns, &rows, pixels.start);
@@ -198,7 +202,7 @@ pub(super) fn grad_input(
                 });
             }
             if multiplied(shape) {
-                gather_row(shape, to, std::slice::from_raw_parts_mut(own, shape.in_w * shape.in_c));
+                gather_row(shape, to, own, apart);
             }
             target.finish(row * shape.in_w..(row + 1) * shape.in_w, 0..shape.in_c, own, worker);
         }
@@ -362,14 +366,19 @@ unsafe fn spread_row(shape: &ConvShape, from: *const f32, to: *mut f32) {
     }
 }
 
-/// Sums the gradients of a row's spread channels.
+/// Sums the gradients of a row's spread channels, to pixels that are `apart` floats apart.
 ///
 /// # Safety
-/// `from` is a spread row.
-unsafe fn gather_row(shape: &ConvShape, from: *const f32, to: &mut [f32]) {
+/// `from` is a spread row, and `to` has room for the pixels of one.
+unsafe fn gather_row(shape: &ConvShape, from: *const f32, to: *mut f32, apart: usize) {
     let many = shape.group_out();
-    for (value, to) in to.iter_mut().enumerate() {
-        // SAFETY: the caller's promise.
-        *to = unsafe { std::slice::from_raw_parts(from.add(value * many), many) }.iter().sum();
+    for pixel in 0..shape.in_w {
+        for channel in 0..shape.in_c {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let spread = from.add((pixel * shape.in_c + channel) * many);
+                *to.add(pixel * apart + channel) = std::slice::from_raw_parts(spread, many).iter().sum();
+            }
+        }
     }
 }

@@ -84,7 +84,7 @@ pub fn forward_with(
     let operands = [
         ("input", input.len, shape.input_len()),
         ("filter", filter.len, shape.filter_len()),
-        ("output", target.len().unwrap_or(shape.output_len()), shape.output_len()),
+        ("output", target.len(shape.pixels(), shape.out_c), shape.output_len()),
     ];
     shape.check(operands, workspace.len(), forward_workspace(shape, halves, pool.threads()));
     if shape.output_len() == 0 {
@@ -94,7 +94,7 @@ pub fn forward_with(
         return target.zeros(shape.pixels(), shape.out_c);
     }
     if shape.depthwise() {
-        return depthwise::forward(isa, pool, shape, input, filter, target.shared(), halves, gemm::aligned(workspace));
+        return depthwise::forward(isa, pool, shape, input, filter, target.shared(shape.out_c), halves, gemm::aligned(workspace));
     }
     if shape.pointwise() {
         let (a, b) = (Matrix::of(&input, shape.pixels(), shape.in_c), Matrix::of(&filter, shape.in_c, shape.out_c));
@@ -105,7 +105,7 @@ pub fn forward_with(
     let run = runs(shape);
     let each = per_worker(shape, halves);
     let scratch = gemm::aligned(workspace);
-    let target = target.shared();
+    let target = target.shared(shape.out_c);
     let pixels = shape.pixels();
     let block = patches::block_of(pixels, shape.filter_len());
     let task = |task: usize, worker: usize| {
@@ -117,7 +117,7 @@ pub fn forward_with(
             fill(shape, run, &patches, range.clone(), input);
             if let Some(output) = target.floats() {
                 for (at, pixel) in range.clone().enumerate() {
-                    *patches.outs.add(at) = output.add(pixel * shape.out_c);
+                    *patches.outs.add(at) = output.row(pixel);
                 }
             }
             for group in 0..shape.groups {

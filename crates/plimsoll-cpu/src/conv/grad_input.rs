@@ -59,14 +59,14 @@ pub fn grad_input_with(
     let operands = [
         ("output's gradient", grad_out.len, shape.output_len()),
         ("filter", filter.len, shape.filter_len()),
-        ("input's gradient", target.len().unwrap_or(shape.input_len()), shape.input_len()),
+        ("input's gradient", target.len(shape.batch * shape.in_h * shape.in_w, shape.in_c), shape.input_len()),
     ];
     shape.check(operands, workspace.len(), grad_input_workspace(shape, halves, pool.threads()));
     if shape.is_empty() {
         return target.zeros(shape.batch * shape.in_h * shape.in_w, shape.in_c);
     }
     if shape.depthwise() {
-        return depthwise::grad_input(isa, pool, shape, grad_out, filter, target.shared(), halves, gemm::aligned(workspace));
+        return depthwise::grad_input(isa, pool, shape, grad_out, filter, target.shared(shape.in_c), halves, gemm::aligned(workspace));
     }
     if shape.pointwise() {
         let a = Matrix::of(&grad_out, shape.pixels(), shape.out_c);
@@ -77,7 +77,7 @@ pub fn grad_input_with(
 
     let each = per_worker(shape, halves);
     let scratch = gemm::aligned(workspace);
-    let pass = Pass { isa, shape, grad_out, filter, target: target.shared() };
+    let pass = Pass { isa, shape, grad_out, filter, target: target.shared(shape.in_c) };
     let rows = shape.batch * shape.in_h;
     // Enough rows that a phase fills its table.
     let block = (patches::block_of(rows * shape.in_w, shape.filter_len()) * shape.stride.0 * shape.stride.1).div_ceil(shape.in_w);
@@ -131,7 +131,7 @@ impl Pass<'_> {
                     // Without floats to point at, the table holds the pixel's number.
                     let pixel = row * shape.in_w + x;
                     *patches.outs.add(pixels) = match self.target.floats() {
-                        Some(grad_in) => grad_in.add(pixel * shape.in_c),
+                        Some(grad_in) => grad_in.row(pixel),
                         None => std::ptr::without_provenance_mut(pixel),
                     };
                     pixels += 1;

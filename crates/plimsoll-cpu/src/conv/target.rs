@@ -10,14 +10,36 @@ use crate::threads::Pool;
 pub enum Target<'a> {
     /// Into floats, and then through an epilogue.
     Floats(&'a mut [f32], Epilogue<'a>),
+    /// So, with what others made between its rows: their beginnings are this far apart.
+    Spaced(&'a mut [f32], usize, Epilogue<'a>),
     /// To whoever takes its blocks.
     Blocks(Take<'a>),
+}
+
+/// Rows of floats, each without gaps.
+#[derive(Clone, Copy)]
+pub(super) struct Rows {
+    first: Out,
+    /// Floats from the beginning of one to that of the next.
+    pub pitch: usize,
+}
+
+impl Rows {
+    /// Where a row begins.
+    ///
+    /// # Safety
+    /// It is there.
+    #[inline(always)]
+    pub unsafe fn row(self, row: usize) -> *mut f32 {
+        // SAFETY: the caller's promise.
+        unsafe { self.first.add(row * self.pitch) }
+    }
 }
 
 /// A target that tasks share, each for rows of its own.
 #[derive(Clone, Copy)]
 pub(super) enum Shared<'a> {
-    Floats(Out, Epilogue<'a>),
+    Floats(Rows, Epilogue<'a>),
     Blocks(Take<'a>),
 }
 
@@ -26,31 +48,36 @@ impl<'a> Target<'a> {
         matches!(self, Target::Blocks(_))
     }
 
-    /// Elements there is room for, if that is known.
-    pub(super) fn len(&self) -> Option<usize> {
+    /// Elements there is room for, if there are to be so many rows and columns.
+    pub(super) fn len(&self, rows: usize, columns: usize) -> usize {
         match self {
-            Target::Floats(output, _) => Some(output.len()),
-            Target::Blocks(_) => None,
+            Target::Floats(output, _) => output.len(),
+            Target::Spaced(output, pitch, _) if *pitch >= columns && rows.saturating_sub(1) * pitch + columns <= output.len() => rows * columns,
+            Target::Spaced(output, ..) => output.len(),
+            Target::Blocks(_) => rows * columns,
         }
     }
 
-    pub(super) fn shared(self) -> Shared<'a> {
+    /// For tasks that write rows of so many columns.
+    pub(super) fn shared(self, columns: usize) -> Shared<'a> {
         match self {
-            Target::Floats(output, epilogue) => Shared::Floats(Out(output.as_mut_ptr()), epilogue),
+            Target::Floats(output, epilogue) => Shared::Floats(Rows { first: Out(output.as_mut_ptr()), pitch: columns }, epilogue),
+            Target::Spaced(output, pitch, epilogue) => Shared::Floats(Rows { first: Out(output.as_mut_ptr()), pitch }, epilogue),
             Target::Blocks(take) => Shared::Blocks(take),
         }
     }
 
     /// The result of sums without terms.
     pub(super) fn zeros(self, rows: usize, columns: usize) {
-        match self {
-            Target::Floats(output, epilogue) => {
-                output.fill(0.0);
+        match self.shared(columns) {
+            Shared::Floats(output, epilogue) => {
+                // SAFETY: the target has room for the rows.
+                (0..rows).for_each(|row| unsafe { output.row(row).write_bytes(0, columns) });
                 if let Some(finish) = epilogue {
                     finish(0..rows, 0..columns, 0);
                 }
             }
-            Target::Blocks(take) => gemm::zeros(rows, columns, take),
+            Shared::Blocks(take) => gemm::zeros(rows, columns, take),
         }
     }
 
@@ -61,11 +88,11 @@ impl<'a> Target<'a> {
     pub(super) unsafe fn multiply(self, isa: Isa, pool: &Pool, a: Matrix, b: Matrix, columns: usize, workspace: &mut [f32]) {
         // SAFETY: the caller's promise.
         unsafe {
-            match self {
-                Target::Floats(output, epilogue) => {
-                    gemm::gemm_with(isa, pool, Write::Set, a, b, output.as_mut_ptr(), columns, workspace, epilogue);
+            match self.shared(columns) {
+                Shared::Floats(output, epilogue) => {
+                    gemm::gemm_with(isa, pool, Write::Set, a, b, output.row(0), output.pitch, workspace, epilogue);
                 }
-                Target::Blocks(take) => gemm::gemm_blocks_with(isa, pool, a, b, workspace, take),
+                Shared::Blocks(take) => gemm::gemm_blocks_with(isa, pool, a, b, workspace, take),
             }
         }
     }
@@ -73,7 +100,7 @@ impl<'a> Target<'a> {
 
 impl Shared<'_> {
     /// The floats, if it goes there.
-    pub fn floats(&self) -> Option<Out> {
+    pub fn floats(&self) -> Option<Rows> {
         match self {
             Shared::Floats(output, _) => Some(*output),
             Shared::Blocks(_) => None,

@@ -4,7 +4,7 @@
 
 use super::element::{Element, with_element};
 use super::stretch::offset;
-use super::{math, philox};
+use super::{Runs, math, philox};
 use crate::simd::Isa;
 use plimsoll_core::DType;
 use plimsoll_core::expr::{Binary, Unary};
@@ -43,6 +43,16 @@ pub(super) enum Op {
     Load(u16),
     /// Writes to an output of this type.
     Store(DType),
+    /// Writes to an output that lies between others, by the entry of this number in the list of those.
+    Place(u16),
+}
+
+/// An output that lies between others.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Placed {
+    pub output: u16,
+    pub dtype: DType,
+    pub runs: Runs,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +85,9 @@ pub(super) struct Frame<'a> {
     pub inputs: &'a [*const u8],
     pub uniforms: *mut f32,
     pub outputs: *const *mut u8,
+    pub placed: &'a [Placed],
+    /// Where the outputs begin.
+    pub bases: &'a [*mut u8],
     /// The tile's first element.
     pub start: usize,
     pub random: StepRandom,
@@ -141,6 +154,7 @@ macro_rules! family {
                             Op::Copy | Op::Store(DType::F32) => copy(&t),
                             Op::Load(load) => fetch(&frame.loads[load as usize], frame, t.to, n),
                             Op::Store(dtype) => store(dtype, &t),
+                            Op::Place(placed) => place(&frame.placed[placed as usize], frame, &t),
                         }
                     }
                 }
@@ -151,6 +165,7 @@ macro_rules! family {
             family!(@loop $fma, select, select_loop, (t: &Resolved) $(, $features)?);
             family!(@loop $fma, copy, copy_loop, (t: &Resolved) $(, $features)?);
             family!(@loop $fma, store, store_loop, (dtype: DType, t: &Resolved) $(, $features)?);
+            family!(@loop $fma, place, place_loop, (placed: &Placed, frame: &Frame<'_>, t: &Resolved) $(, $features)?);
             family!(@loop $fma, fetch, fetch_loop, (load: &Load, frame: &Frame<'_>, to: *mut f32, n: usize) $(, $features)?);
         }
     };
@@ -370,6 +385,25 @@ unsafe fn store_loop(dtype: DType, t: &Resolved) {
     })
 }
 
+/// # Safety
+/// As for [`execute`]; the output is valid wherever its runs lead.
+#[inline(always)]
+unsafe fn place_loop(placed: &Placed, frame: &Frame<'_>, t: &Resolved) {
+    let (Runs { length, pitch }, base) = (placed.runs, frame.bases[placed.output as usize]);
+    runs(frame.start, t.n, length, |row, column, done, n| {
+        let to = base.wrapping_add((row * pitch + column) * placed.dtype.size()).cast();
+        let a = t.a.wrapping_add(if t.single[0] { 0 } else { done });
+        let run = Resolved { to, a, b: a, c: a, single: t.single, n };
+        // SAFETY: the caller's promise, for a run.
+        unsafe {
+            match placed.dtype {
+                DType::F32 => copy_loop(&run),
+                dtype => store_loop(dtype, &run),
+            }
+        }
+    });
+}
+
 /// The larger of two numbers; NaN wins.
 #[inline(always)]
 pub(crate) fn larger(x: f32, y: f32) -> f32 {
@@ -399,6 +433,10 @@ unsafe fn fetch_loop(load: &Load, frame: &Frame<'_>, to: *mut f32, n: usize) {
                         let lanes = [from.read_unaligned().load(); LANES];
                         for group in (0..length).step_by(LANES) {
                             to.add(done + group).cast::<[f32; LANES]>().write_unaligned(lanes);
+                        }
+                    } else if step == 1 {
+                        for i in 0..length {
+                            *to.add(done + i) = from.add(column + i).read_unaligned().load();
                         }
                     } else {
                         for i in 0..length {

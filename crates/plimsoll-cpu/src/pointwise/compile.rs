@@ -3,7 +3,7 @@
 //! What is the same for all elements is computed once per run. Inputs that lie in memory as the loops read them are read there;
 //! all others are fetched into registers first. Registers are handed out by last use.
 
-use super::code::{Instruction, LANES, Load, Op, Operand, Place};
+use super::code::{Instruction, LANES, Load, Op, Operand, Place, Placed};
 use super::stretch::{Stretched, collapse};
 use super::{Sink, Source};
 use plimsoll_core::DType;
@@ -38,6 +38,8 @@ pub(super) struct Code {
     pub hoisted: Vec<Instruction>,
     pub body: Vec<Instruction>,
     pub loads: Vec<Load>,
+    /// Outputs that lie between others.
+    pub placed: Vec<Placed>,
     /// For each slot, its input.
     pub slots: Vec<u16>,
     /// Where each result is after the body.
@@ -107,6 +109,7 @@ impl<'a> Compiler<'a> {
             hoisted: vec![],
             body: vec![],
             loads: vec![],
+            placed: vec![],
             slots: vec![],
             roots: vec![],
             cost: 0,
@@ -250,7 +253,7 @@ impl<'a> Compiler<'a> {
         Operand { place: to, single: false }
     }
 
-    /// The output a term may be written to at once: one of single precision over no input, or only over inputs read for the last time before.
+    /// The output a term may be written to at once: one of single precision without gaps, over no input, or only over inputs read for the last time before.
     fn direct(&self, id: usize) -> Option<u16> {
         let read_before = |input: &usize| {
             let term = self.expr.terms().iter().position(|term| *term == Term::Input(*input as u16));
@@ -258,7 +261,7 @@ impl<'a> Compiler<'a> {
         };
         let mut results = self.expr.roots().iter().zip(self.sinks).enumerate();
         let found =
-            results.find(|(_, (root, sink))| **root as usize == id && sink.dtype == DType::F32 && sink.over.iter().all(read_before));
+            results.find(|(_, (root, sink))| **root as usize == id && sink.dtype == DType::F32 && sink.runs.is_none() && sink.over.iter().all(read_before));
         found.map(|(output, _)| output as u16)
     }
 
@@ -279,7 +282,11 @@ impl<'a> Compiler<'a> {
         }
         for (i, sink) in self.sinks.iter().enumerate() {
             let (root, to) = (self.code.roots[i], Place::Output(i as u16));
-            if root.place != to {
+            if let Some(runs) = sink.runs {
+                self.code.placed.push(Placed { output: i as u16, dtype: sink.dtype, runs });
+                let op = Op::Place((self.code.placed.len() - 1) as u16);
+                self.code.body.push(Instruction { op, to, operands: [root; 3] });
+            } else if root.place != to {
                 self.code.body.push(Instruction { op: Op::Store(sink.dtype), to, operands: [root; 3] });
             }
             self.code.cost += 1;

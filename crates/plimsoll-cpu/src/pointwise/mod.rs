@@ -44,6 +44,17 @@ pub struct Sink<'a> {
     /// The inputs whose memory it is written over, which have as many bytes as it has and over which no other output is written; also an input that is
     /// only there once the kernel runs.
     pub over: &'a [usize],
+    /// How it lies between the parts of something wider, if it does.
+    pub runs: Option<Runs>,
+}
+
+/// A tensor that lies between the parts of something wider: its elements in runs of this length, which begin this far apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Runs {
+    /// Elements of a run.
+    pub length: usize,
+    /// Elements from where one begins to where the next does.
+    pub pitch: usize,
 }
 
 /// An expression over a shape, ready to run.
@@ -181,6 +192,8 @@ impl Kernel {
             inputs: &[],
             uniforms: self.code.uniforms.as_mut_ptr(),
             outputs: std::ptr::null(),
+            placed: &[],
+            bases: &[],
             start: 0,
             random,
             first_random,
@@ -240,6 +253,8 @@ impl Kernel {
             // The body reads uniforms and never writes them.
             uniforms: code.uniforms.as_ptr().cast_mut(),
             outputs: outputs.as_ptr().cast(),
+            placed: &code.placed,
+            bases: &self.outputs,
             start,
             random: self.random,
             first_random: self.first_random,

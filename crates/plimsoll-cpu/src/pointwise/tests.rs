@@ -73,7 +73,7 @@ fn run(
     let mut outputs: Vec<Tensor> = results.iter().map(|(dtype, _)| Tensor::new(dims, *dtype, |_| 99.0)).collect();
     let shapes: Vec<(Vec<usize>, DType)> = inputs.iter().map(|tensor| (tensor.dims.clone(), tensor.dtype)).collect();
     let sources: Vec<Source<'_>> = shapes.iter().map(|(dims, dtype)| Source { dims, dtype: *dtype, pitch: None }).collect();
-    let sinks: Vec<Sink<'_>> = results.iter().map(|(dtype, over)| Sink { dtype: *dtype, over: over.as_slice() }).collect();
+    let sinks: Vec<Sink<'_>> = results.iter().map(|(dtype, over)| Sink { dtype: *dtype, over: over.as_slice(), runs: None }).collect();
     let mut kernel = Kernel::with(isa, expr, dims, &sources, &sinks, 1).unwrap();
     inputs.iter().enumerate().for_each(|(i, tensor)| kernel.set_input(i, tensor.bytes.as_ptr()));
     for (i, (_, over)) in results.iter().enumerate() {
@@ -281,7 +281,7 @@ fn blocks_of_a_result_are_finished_like_the_whole() {
             let mut result = inputs[0].clone();
             let sources: Vec<Source<'_>> =
                 inputs.iter().map(|tensor| Source { dims: &tensor.dims, dtype: tensor.dtype, pitch: None }).collect();
-            let mut kernel = Kernel::new(&expr, &dims, &sources, &[Sink { dtype: DType::F32, over: &[0] }]).unwrap();
+            let mut kernel = Kernel::new(&expr, &dims, &sources, &[Sink { dtype: DType::F32, over: &[0], runs: None }]).unwrap();
             inputs.iter().enumerate().skip(1).for_each(|(i, tensor)| kernel.set_input(i, tensor.bytes.as_ptr()));
             let address = result.bytes.as_mut_ptr();
             kernel.set_input(0, address);
@@ -313,6 +313,6 @@ fn a_broken_number_stays_broken() {
 fn too_many_inputs_are_an_error_and_not_a_crash() {
     let expr = Expr::build(|e| (1..100).fold(e.input(0), |sum, i| e.add(sum, e.input(i))));
     let sources = vec![Source { dims: &[4], dtype: DType::F32, pitch: None }; 100];
-    let error = Kernel::new(&expr, &[4], &sources, &[Sink { dtype: DType::F32, over: &[] }]).err();
+    let error = Kernel::new(&expr, &[4], &sources, &[Sink { dtype: DType::F32, over: &[], runs: None }]).err();
     assert_eq!(error.as_deref(), Some("an expression reads more than 64 tensors"));
 }

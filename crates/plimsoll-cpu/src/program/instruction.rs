@@ -148,14 +148,16 @@ impl Expression {
     }
 }
 
-/// Stores a finished block of a result of `columns` columns in two bytes, behind the expression that follows it, if one does.
+/// Stores a finished block of a result of `columns` columns in two bytes, behind the expression that follows it, if one does. Its rows are `pitch` numbers apart
+/// if others stand between them, which the expression knows.
 ///
 /// # Safety
 /// The block's place in the result may be written; as for [`Kernel::range`].
-unsafe fn store(isa: Isa, finish: Option<&Expression>, to: Halves<'_>, columns: usize, block: &Block) {
+unsafe fn store(isa: Isa, finish: Option<&Expression>, to: Halves<'_>, columns: usize, pitch: Option<usize>, block: &Block) {
     let Some(expression) = finish else {
+        let pitch = pitch.unwrap_or(columns);
         // SAFETY: the caller's promise.
-        return block.rows.clone().for_each(|row| unsafe { to.store(isa, row * columns + block.columns.start, block.row(row)) });
+        return block.rows.clone().for_each(|row| unsafe { to.store(isa, row * pitch + block.columns.start, block.row(row)) });
     };
     // The first input is the block, as if it stood in a whole result.
     let origin = |values: *const f32, index: usize| values.wrapping_sub(index).cast::<u8>();
@@ -188,6 +190,8 @@ pub(super) enum Work {
         a: (Stored, [usize; 2], bool),
         b: (Stored, [usize; 2], bool),
         c: Stored,
+        /// How far its rows are apart, if others stand between them.
+        pitch: Option<usize>,
         /// The sum that it goes on from; often where `c` is.
         onto: Option<Floats>,
         workspace: Floats,
@@ -198,6 +202,8 @@ pub(super) enum Work {
         input: Stored,
         filter: Stored,
         output: Stored,
+        /// How far its pixels are apart, if others stand between them.
+        pitch: Option<usize>,
         workspace: Floats,
         epilogue: Option<Box<Expression>>,
     },
@@ -206,6 +212,8 @@ pub(super) enum Work {
         filter: Stored,
         gradient: Stored,
         output: Stored,
+        /// How far its pixels are apart, if others stand between them.
+        pitch: Option<usize>,
         workspace: Floats,
     },
     ConvGradFilter {
@@ -275,6 +283,8 @@ pub(super) enum Work {
         /// Of queries, keys and values.
         outputs: [HeadsOf; 3],
     },
+    /// One after the other.
+    Both(Box<[Work; 2]>),
     /// Copies from each source, after writing zeros where none of them reaches.
     Move {
         copies: Vec<(StridedCopy, Address)>,
@@ -348,7 +358,7 @@ impl Work {
                     moving.iter().for_each(|(i, address)| reducer.set_input(*i, address.resolve(inputs)));
                     reducer.run(pool, inputs.random, first_random(&inputs.random, *row));
                 }
-                Work::MatMul { a, b, c, onto, workspace, epilogue } => {
+                Work::MatMul { a, b, c, pitch, onto, workspace, epilogue } => {
                     let matrix = |(stored, [rows, columns], turned): &(Stored, [usize; 2], bool)| {
                         let matrix = Matrix::of(&stored.read(inputs), *rows, *columns);
                         if *turned { matrix.transposed() } else { matrix }
@@ -357,7 +367,7 @@ impl Work {
                     let finish = prepared(epilogue, inputs);
                     let workspace = workspace.write(inputs);
                     if let Some(to) = c.halves(inputs) {
-                        return gemm::gemm_blocks(pool, a, b, workspace, &|block| store(Isa::best(), finish, to, b.cols, block));
+                        return gemm::gemm_blocks(pool, a, b, workspace, &|block| store(Isa::best(), finish, to, b.cols, *pitch, block));
                     }
                     let apply = |rows: Range<usize>, part: Range<usize>, _: usize| {
                         if let Some(expression) = finish {
@@ -367,14 +377,14 @@ impl Work {
                     let epilogue: gemm::Epilogue = if finish.is_some() { Some(&apply) } else { None };
                     let to: *mut f32 = c.address.resolve(inputs).cast();
                     let write = goes_on(onto.as_ref(), to, inputs);
-                    gemm::gemm(pool, write, a, b, to, b.cols, workspace, epilogue);
+                    gemm::gemm(pool, write, a, b, to, pitch.unwrap_or(b.cols), workspace, epilogue);
                 }
-                Work::Conv { shape, input, filter, output, workspace, epilogue } => {
+                Work::Conv { shape, input, filter, output, pitch, workspace, epilogue } => {
                     let finish = prepared(epilogue, inputs);
                     let columns = shape.out_c;
                     let (input, filter, workspace) = (input.read(inputs), filter.read(inputs), workspace.write(inputs));
                     if let Some(to) = output.halves(inputs) {
-                        let take = |block: &Block| store(Isa::best(), finish, to, columns, block);
+                        let take = |block: &Block| store(Isa::best(), finish, to, columns, *pitch, block);
                         return conv::forward(pool, shape, input, filter, Target::Blocks(&take), workspace);
                     }
                     let apply = |rows: Range<usize>, part: Range<usize>, _: usize| {
@@ -383,16 +393,16 @@ impl Work {
                         }
                     };
                     let epilogue: gemm::Epilogue = if finish.is_some() { Some(&apply) } else { None };
-                    conv::forward(pool, shape, input, filter, Target::Floats(output.floats(inputs), epilogue), workspace);
+                    conv::forward(pool, shape, input, filter, floats(output.floats(inputs), *pitch, epilogue), workspace);
                 }
-                Work::ConvGradInput { shape, filter, gradient, output, workspace } => {
+                Work::ConvGradInput { shape, filter, gradient, output, pitch, workspace } => {
                     let (gradient, filter, workspace) = (gradient.read(inputs), filter.read(inputs), workspace.write(inputs));
                     match output.halves(inputs) {
                         Some(to) => {
-                            let take = |block: &Block| store(Isa::best(), None, to, shape.in_c, block);
+                            let take = |block: &Block| store(Isa::best(), None, to, shape.in_c, *pitch, block);
                             conv::grad_input(pool, shape, gradient, filter, Target::Blocks(&take), workspace);
                         }
-                        None => conv::grad_input(pool, shape, gradient, filter, Target::Floats(output.floats(inputs), None), workspace),
+                        None => conv::grad_input(pool, shape, gradient, filter, floats(output.floats(inputs), *pitch, None), workspace),
                     }
                 }
                 Work::ConvGradFilter { shape, input, gradient, onto, output, workspace } => {
@@ -458,6 +468,7 @@ impl Work {
                     let tensors = Backward { q, k, v, mask: work.mask(inputs), dropped, o, lse, d_o, d_q, d_k, d_v };
                     attention::backward(pool, &work.shape, &tensors, work.workspace.write(inputs));
                 }
+                Work::Both(works) => works.iter_mut().for_each(|work| work.run(pool, inputs)),
                 Work::Move { copies, output, zeros } => {
                     let to = output.resolve(inputs);
                     if let Some(Zeros { element, dims, axis, before, after }) = zeros {
@@ -467,6 +478,14 @@ impl Work {
                 }
             }
         }
+    }
+}
+
+/// Floats that a convolution writes, with others between its pixels if these are apart.
+fn floats<'a>(output: &'a mut [f32], pitch: Option<usize>, epilogue: gemm::Epilogue<'a>) -> Target<'a> {
+    match pitch {
+        Some(pitch) => Target::Spaced(output, pitch, epilogue),
+        None => Target::Floats(output, epilogue),
     }
 }
 

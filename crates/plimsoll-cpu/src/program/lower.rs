@@ -1,17 +1,16 @@
 //! From a node of a planned graph to an instruction, and how much workspace that will need.
 
-use super::instruction::{Address, AttentionWork, Expression, Floats, HeadsOf, Stored, Typed, Work, Zeros};
+use super::instruction::{Address, AttentionWork, Floats, HeadsOf, Stored, Typed, Work, Zeros};
 use crate::attention::{self, AttentionShape};
 use crate::conv::{self, ConvShape, InHalves};
 use crate::gather::TableShape;
 use crate::gemm::{self, Write};
 use crate::memory::Block;
 use crate::movement::StridedCopy;
-use crate::pointwise::{Kernel, Sink, Source};
+use crate::pointwise::Source;
 use crate::pooling::PoolShape;
 use crate::recurrent::{self, WalkShape};
 use crate::reduce::{self, Reducer};
-use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::ops::{Attention, Cell, Recurrent, RecurrentGrad, Window};
 use plimsoll_core::plan::{Place, Program};
@@ -30,26 +29,28 @@ pub(super) struct Lowering<'a> {
 pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, threads: usize) -> Bytes {
     let dims = |value: ValueId| graph.shape(value).bind(rows);
     let half = |value: ValueId| graph.ty(value).dtype.is_half();
-    let floats = match &node.op {
+    let doing = graph.doing(node);
+    let (inputs, made) = (doing.inputs, || doing.result(graph).shape.bind(rows));
+    let floats = match doing.op {
         Op::Reduce(op) => reduce::workspace_len(&op.shape.bind(rows), &op.axes, op.kind),
         Op::MatMul(op) => {
-            let (m, n, k) = op.dims(graph.shape(node.inputs[0]), graph.shape(node.inputs[1])).expect("checked when the node was added");
+            let (m, n, k) = op.dims(graph.shape(inputs[0]), graph.shape(inputs[1])).expect("checked when the node was added");
             let len = if half(node.outputs[0]) { gemm::blocks_workspace_len } else { gemm::workspace_len };
             len(m.bind(rows), n.bind(rows), k.bind(rows), threads)
         }
         Op::Conv2d(op) => {
-            let shape = conv_shape(&op.window, op.groups, &dims(node.inputs[0]), &dims(node.outputs[0]));
+            let shape = conv_shape(&op.window, op.groups, &dims(inputs[0]), &made());
             conv::forward_workspace(
                 &shape,
-                InHalves { input: half(node.inputs[0]), filter: half(node.inputs[1]), output: half(node.outputs[0]) },
+                InHalves { input: half(inputs[0]), filter: half(inputs[1]), output: half(node.outputs[0]) },
                 threads,
             )
         }
         Op::Conv2dGradInput(op) => {
-            let shape = conv_shape(&op.window, op.groups, &dims(node.outputs[0]), &dims(node.inputs[1]));
+            let shape = conv_shape(&op.window, op.groups, &made(), &dims(inputs[1]));
             conv::grad_input_workspace(
                 &shape,
-                InHalves { input: half(node.inputs[1]), filter: half(node.inputs[0]), output: half(node.outputs[0]) },
+                InHalves { input: half(inputs[1]), filter: half(inputs[0]), output: half(node.outputs[0]) },
                 threads,
             )
         }
@@ -138,7 +139,12 @@ impl Lowering<'_> {
             Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Reshape(_) | Op::Strip(_) | Op::Store(_) | Op::Load(_) => {
                 return Err("is planned as a step of the kernels, but does not run there".to_string());
             }
-            Op::Pointwise(op) => Work::Pointwise(Box::new(self.expression(&op.expr, &op.shape, inputs, outputs)?)),
+            Op::Pointwise(op) => {
+                let to = outputs.iter().map(|output| self.own(*output)).collect::<Result<Vec<_>, _>>()?;
+                Work::Pointwise(Box::new(self.expression(&op.expr, &op.shape, inputs, &to)?))
+            }
+            Op::MatMul(_) | Op::Conv2d(_) | Op::Conv2dGradInput(_) => self.make(&node.op, inputs, &self.own(outputs[0])?, workspace)?,
+            Op::Inlay(op) => self.inlay(op, node, workspace)?,
             Op::Reduce(op) => {
                 let (inputs, before) = inputs.split_at(inputs.len() - usize::from(op.onto));
                 let dims: Vec<Vec<usize>> = inputs.iter().map(|input| self.dims(*input)).collect();
@@ -150,35 +156,6 @@ impl Lowering<'_> {
                 }
                 Work::Reduce { reducer: Box::new(reducer), moving, row: random_row(&op.shape) }
             }
-            Op::MatMul(op) => {
-                let matrix = |value: ValueId, turned: bool| -> Result<_, String> {
-                    let dims = self.dims(value);
-                    Ok((self.stored(value)?, [dims[0], dims[1]], turned))
-                };
-                Work::MatMul {
-                    a: matrix(inputs[0], op.transpose_a)?,
-                    b: matrix(inputs[1], op.transpose_b)?,
-                    c: self.stored(outputs[0])?,
-                    onto: if op.onto { Some(self.floats(inputs[2])?) } else { None },
-                    workspace,
-                    epilogue: self.epilogue(op.epilogue.as_ref(), &inputs[2..], outputs[0])?,
-                }
-            }
-            Op::Conv2d(op) => Work::Conv {
-                shape: Box::new(conv_shape(&op.window, op.groups, &self.dims(inputs[0]), &self.dims(outputs[0]))),
-                input: self.stored(inputs[0])?,
-                filter: self.stored(inputs[1])?,
-                output: self.stored(outputs[0])?,
-                workspace,
-                epilogue: self.epilogue(op.epilogue.as_ref(), &inputs[2..], outputs[0])?,
-            },
-            Op::Conv2dGradInput(op) => Work::ConvGradInput {
-                shape: Box::new(conv_shape(&op.window, op.groups, &self.dims(outputs[0]), &self.dims(inputs[1]))),
-                filter: self.stored(inputs[0])?,
-                gradient: self.stored(inputs[1])?,
-                output: self.stored(outputs[0])?,
-                workspace,
-            },
             Op::Conv2dGradFilter(op) => Work::ConvGradFilter {
                 shape: Box::new(conv_shape(&op.window, op.groups, &self.dims(inputs[0]), &self.dims(inputs[1]))),
                 input: self.stored(inputs[0])?,
@@ -273,12 +250,7 @@ impl Lowering<'_> {
             }
             Op::Put(op) => {
                 let (whole, dims) = (self.dims(outputs[0]), self.dims(inputs[0]));
-                let along = self.program.graph.shape(inputs[0]).dims()[op.axis];
-                let start = match along.part() {
-                    Some((from, _)) => along.factor() * from.min(self.rows),
-                    None if along.is_batch() => op.start * self.rows,
-                    None => op.start,
-                };
+                let start = op.first(self.program.graph.shape(inputs[0]).dims()[op.axis], self.rows);
                 let (element, own) = (self.size(inputs[0]), (dims[op.axis], 0));
                 let part = StridedCopy::along(element, &dims, op.axis, own, (whole[op.axis], start));
                 let mut copies = Vec::new();
@@ -390,7 +362,7 @@ impl Lowering<'_> {
     }
 
     /// A value that a kernel reads or writes as real numbers, in single precision or two bytes.
-    fn stored(&self, value: ValueId) -> Result<Stored, String> {
+    pub fn stored(&self, value: ValueId) -> Result<Stored, String> {
         let ty = self.program.graph.ty(value);
         if ty.dtype != DType::F32 && !ty.dtype.is_half() {
             return Err(format!("computes with f32, f16 and bf16, but {value} is {ty}; cast it first"));
@@ -399,7 +371,7 @@ impl Lowering<'_> {
     }
 
     /// A value that a kernel reads or writes as single precision.
-    fn floats(&self, value: ValueId) -> Result<Floats, String> {
+    pub fn floats(&self, value: ValueId) -> Result<Floats, String> {
         let ty = self.program.graph.ty(value);
         if ty.dtype != DType::F32 {
             return Err(format!("is computed in f32, but {value} is {ty}; cast it first"));
@@ -424,15 +396,15 @@ impl Lowering<'_> {
         Ok(Floats { address, count: needed.0 as usize / size_of::<f32>() })
     }
 
-    fn dims(&self, value: ValueId) -> Vec<usize> {
+    pub fn dims(&self, value: ValueId) -> Vec<usize> {
         self.program.graph.shape(value).bind(self.rows)
     }
 
-    fn size(&self, value: ValueId) -> usize {
+    pub fn size(&self, value: ValueId) -> usize {
         self.program.graph.ty(value).dtype.size()
     }
 
-    fn sources<'d>(&self, inputs: &[ValueId], dims: &'d [Vec<usize>]) -> Vec<Source<'d>> {
+    pub fn sources<'d>(&self, inputs: &[ValueId], dims: &'d [Vec<usize>]) -> Vec<Source<'d>> {
         let graph = &self.program.graph;
         let pitch = |input: ValueId| self.strip(input).and_then(|(whole, _)| graph.shape(whole).last()).map(|dim| dim.bind(self.rows));
         let source = |(input, dims): (&ValueId, &'d Vec<usize>)| Source { dims, dtype: graph.ty(*input).dtype, pitch: pitch(*input) };
@@ -440,7 +412,7 @@ impl Lowering<'_> {
     }
 
     /// Hands out the addresses that stay, and lists those that move.
-    fn bind(&self, inputs: &[ValueId], mut set: impl FnMut(usize, *const u8)) -> Result<Vec<(usize, Address)>, String> {
+    pub fn bind(&self, inputs: &[ValueId], mut set: impl FnMut(usize, *const u8)) -> Result<Vec<(usize, Address)>, String> {
         let mut moving = Vec::new();
         for (i, input) in inputs.iter().enumerate() {
             match self.address(*input)? {
@@ -450,71 +422,14 @@ impl Lowering<'_> {
         }
         Ok(moving)
     }
-
-    fn expression(&self, expr: &Expr, shape: &Shape, inputs: &[ValueId], outputs: &[ValueId]) -> Result<Expression, String> {
-        let dims: Vec<Vec<usize>> = inputs.iter().map(|input| self.dims(*input)).collect();
-        let over: Vec<Vec<usize>> = outputs.iter().map(|output| self.overlaps(inputs, *output)).collect::<Result<_, _>>()?;
-        let sinks: Vec<Sink<'_>> =
-            outputs.iter().zip(&over).map(|(output, over)| Sink { dtype: self.program.graph.ty(*output).dtype, over }).collect();
-        let mut kernel = Kernel::new(expr, &shape.bind(self.rows), &self.sources(inputs, &dims), &sinks)?;
-        let moving = self.bind(inputs, |i, address| kernel.set_input(i, address))?;
-        for (i, output) in outputs.iter().enumerate() {
-            kernel.set_output(i, self.written(*output)?);
-        }
-        Ok(Expression { kernel, moving, row: random_row(shape) })
-    }
-
-    /// An expression over a result where it stands: the result is its first input and its output. A result of two bytes stands in scratch until
-    /// then, as single precision.
-    fn epilogue(&self, expr: Option<&Expr>, rest: &[ValueId], output: ValueId) -> Result<Option<Box<Expression>>, String> {
-        let Some(expr) = expr else { return Ok(None) };
-        let inputs: Vec<ValueId> = [&[output], rest].concat();
-        let (shape, dtype) = (self.program.graph.shape(output), self.program.graph.ty(output).dtype);
-        if !dtype.is_half() {
-            return self.expression(expr, shape, &inputs, &[output]).map(|expression| Some(Box::new(expression)));
-        }
-        let dims: Vec<Vec<usize>> = inputs.iter().map(|input| self.dims(*input)).collect();
-        let mut sources = self.sources(&inputs, &dims);
-        sources[0].dtype = DType::F32;
-        let mut kernel = Kernel::new(expr, &shape.bind(self.rows), &sources, &[Sink { dtype, over: &[0] }])?;
-        let mut moving = self.bind(&inputs, |i, address| kernel.set_input(i, address))?;
-        moving.retain(|(i, _)| *i > 0);
-        kernel.set_output(0, self.written(output)?);
-        Ok(Some(Box::new(Expression { kernel, moving, row: random_row(shape) })))
-    }
-
-    /// The inputs that an output is written over.
-    fn overlaps(&self, inputs: &[ValueId], output: ValueId) -> Result<Vec<usize>, String> {
-        let range = |value: ValueId| -> Result<Option<(usize, usize)>, String> {
-            let value = self.program.graph.spread(value);
-            Ok(match self.address(value)? {
-                Address::Fixed(start) => Some((start as usize, start as usize + self.program.graph.ty(value).bytes(self.rows).0 as usize)),
-                _ => None,
-            })
-        };
-        let own = range(output)?;
-        let mut found = Vec::new();
-        for (i, input) in inputs.iter().enumerate() {
-            if let (Some((start, end)), Some((from, to))) = (own, range(*input)?)
-                && start < to
-                && from < end
-            {
-                if (start, end) != (from, to) {
-                    return Err(format!("{output} is planned over a part of {input}"));
-                }
-                found.push(i);
-            }
-        }
-        Ok(found)
-    }
 }
 
 /// How far the first random number of a tensor moves with the first row.
-fn random_row(shape: &Shape) -> u64 {
+pub(super) fn random_row(shape: &Shape) -> u64 {
     if shape.has_batch() { shape.elements().factor() as u64 } else { 0 }
 }
 
-fn fixed(address: Address) -> Result<*mut u8, String> {
+pub(super) fn fixed(address: Address) -> Result<*mut u8, String> {
     match address {
         Address::Fixed(address) => Ok(address),
         Address::Column(_) | Address::Scalar(_) => Err("is planned to write where only the host writes".to_string()),

@@ -3,18 +3,22 @@
 mod copies;
 mod instruction;
 mod lower;
+mod make;
 mod pieces;
 
 pub(crate) use lower::workspace;
+pub(crate) use make::makes_inlays;
 pub(crate) use pieces::cut_rows;
 
 use crate::copier::Copier;
 use crate::memory::{Block, CpuMemory};
+use crate::pointwise::Runs;
 use crate::pointwise::element::any_non_finite;
 use crate::threads::Pool;
 use copies::Copies;
-use instruction::{Address, Work};
-use lower::Lowering;
+use instruction::Work;
+use lower::{Lowering, fixed};
+use make::Destination;
 use plimsoll_core::device::{DeviceError, Loaded, StepInputs, StepMemory};
 use plimsoll_core::plan::{Place, Program};
 use plimsoll_core::{DType, NodeId, Op, ValueId};
@@ -51,6 +55,8 @@ struct Output {
     dtype: DType,
     address: *mut u8,
     count: usize,
+    /// How it lies between others, if it is not all in one piece.
+    runs: Option<Runs>,
 }
 
 // SAFETY: an address is only followed while a program runs, which holds the locks of the memories it points into.
@@ -98,10 +104,15 @@ impl CpuProgram {
                 unsupported(if node.scope.is_empty() { format!("{op}: {what}") } else { format!("{op} of `{}`: {what}", node.scope) })
             };
             let here = |value: &&ValueId| !matches!(program.places[value.0 as usize], Some(Place::Backing(_)));
-            // What a whole holds beside a part that is put there is the business of whoever made that.
-            let outputs = node.outputs.iter().filter(here).filter(|_| !matches!(node.op, Op::Put(_)));
-            let outputs = outputs.map(|value| output(&lowering, *value));
-            let outputs = outputs.collect::<Result<Vec<_>, _>>().map_err(named)?;
+            let outputs = match &node.op {
+                // What a whole holds beside a part is the business of whoever made that.
+                Op::Put(_) => vec![],
+                Op::Inlay(_) => vec![lowering.destination(node).and_then(|to| made(&to, rows)).map_err(named)?],
+                _ => {
+                    let outputs = node.outputs.iter().filter(here).map(|value| output(&lowering, *value));
+                    outputs.collect::<Result<Vec<_>, _>>().map_err(named)?
+                }
+            };
             let work = match node.op {
                 Op::Store(_) | Op::Load(_) => None,
                 _ => Some(lowering.lower(node, program.workspaces[step]).map_err(named)?),
@@ -215,16 +226,20 @@ impl Output {
     /// Whether one of its numbers is not finite. Called while the program runs.
     fn is_broken(&self) -> bool {
         // SAFETY: the address was checked against the memory it lies in, whose lock is held while the program runs.
-        unsafe { any_non_finite(self.dtype, self.address, self.count) }
+        unsafe {
+            let Some(Runs { length, pitch }) = self.runs else { return any_non_finite(self.dtype, self.address, self.count) };
+            let run = |i: usize| self.address.wrapping_add(i * pitch * self.dtype.size());
+            (0..self.count / length.max(1)).any(|i| any_non_finite(self.dtype, run(i), length))
+        }
     }
 }
 
 fn output(lowering: &Lowering<'_>, value: ValueId) -> Result<Output, String> {
-    let ty = lowering.program.graph.ty(value);
-    match lowering.address(value)? {
-        Address::Fixed(address) => Ok(Output { dtype: ty.dtype, address, count: ty.shape.elements().bind(lowering.rows) }),
-        Address::Column(_) | Address::Scalar(_) => Err("is planned to write where only the host writes".to_string()),
-    }
+    made(&lowering.own(value)?, lowering.rows)
+}
+
+fn made(to: &Destination, rows: usize) -> Result<Output, String> {
+    Ok(Output { dtype: to.dtype(), address: fixed(to.address)?, count: to.count(rows), runs: to.runs })
 }
 
 /// The guard of a program that changes state and has a loss.

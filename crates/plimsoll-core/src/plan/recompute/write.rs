@@ -32,7 +32,7 @@ pub(in crate::plan) fn write(old: &Graph, sequence: &[u32]) -> Written {
     let mut graph = Graph::new();
     (graph.nodes, graph.values, graph.outputs, graph.updates) = (nodes, values, outputs, updates);
     (graph.inputs, graph.states, graph.scalars, graph.streams) = (old.inputs.clone(), old.states.clone(), old.scalars.clone(), old.streams);
-    (graph.pieces, graph.joining, graph.joined) = (old.pieces, old.joining, old.joined.clone());
+    (graph.pieces, graph.joining, graph.joined, graph.inlaid) = (old.pieces, old.joining, old.joined.clone(), old.inlaid);
     Written { graph, order, repeated }
 }
 

@@ -1,0 +1,211 @@
+//! What expressions, products and convolutions write to: a tensor of its own, or a part between others of a whole.
+
+use super::instruction::{Address, Expression, Floats, Stored, Work};
+use super::lower::{Lowering, conv_shape, fixed, random_row};
+use crate::movement::StridedCopy;
+use crate::pointwise::{Kernel, Runs, Sink, Source};
+use plimsoll_core::expr::Expr;
+use plimsoll_core::graph::Node;
+use plimsoll_core::ops::{Inlay, Put};
+use plimsoll_core::{DType, Op, Shape, TensorType, ValueId};
+
+/// Where a kernel writes what it makes.
+pub(super) struct Destination {
+    /// The value that is there afterwards: the whole, if this is a part of one.
+    value: ValueId,
+    ty: TensorType,
+    pub address: Address,
+    /// How it lies between the parts of the whole, if it is not all in one piece.
+    pub runs: Option<Runs>,
+}
+
+/// Whether a kernel writes parts in rows that lie as far apart as they do in a whole, with the bits that they would have by themselves. Expressions write anything
+/// anywhere; the rows of products are those of the whole, or all of them are in one piece.
+pub(crate) fn makes_inlays(maker: &Op, part: &TensorType, place: &Put) -> bool {
+    // A product of one column takes another way where rows are apart.
+    let rows_of_columns = || place.axis + 1 == part.shape.rank() && part.shape.last().and_then(|dim| dim.as_fixed()).is_some_and(|n| n > 1);
+    let stored = part.dtype == DType::F32 || part.dtype.is_half();
+    match maker {
+        Op::Pointwise(_) => Inlay::can_be_made_by(maker),
+        Op::MatMul(_) | Op::Conv2d(_) | Op::Conv2dGradInput(_) => {
+            Inlay::can_be_made_by(maker) && stored && (place.axis == 0 || rows_of_columns())
+        }
+        _ => false,
+    }
+}
+
+impl Lowering<'_> {
+    /// A tensor of its own.
+    pub fn own(&self, value: ValueId) -> Result<Destination, String> {
+        Ok(Destination { value, ty: self.program.graph.ty(value).clone(), address: self.address(value)?, runs: None })
+    }
+
+    /// What a node makes: a tensor of its own, or a part of the whole that it writes into.
+    pub fn destination(&self, node: &Node) -> Result<Destination, String> {
+        let own = self.own(node.outputs[0])?;
+        let Some((place, part)) = self.program.graph.doing(node).placed else { return Ok(own) };
+        let (dims, whole) = (part.shape.bind(self.rows), own.ty.shape.bind(self.rows));
+        let (axis, inner) = (place.axis, dims[place.axis + 1..].iter().product::<usize>());
+        let first = place.first(part.shape.dims()[axis], self.rows) * inner * part.dtype.size();
+        let runs = Runs { length: dims[axis] * inner, pitch: whole[axis] * inner };
+        let in_pieces = dims[..axis].iter().product::<usize>() > 1;
+        Ok(Destination {
+            address: Address::Fixed(fixed(own.address)?.wrapping_add(first)),
+            runs: in_pieces.then_some(runs),
+            ty: part,
+            ..own
+        })
+    }
+
+    /// A part made in its place, behind a copy of the whole so far where that is read again.
+    pub fn inlay(&self, op: &Inlay, node: &Node, workspace: Floats) -> Result<Work, String> {
+        let (doing, output) = (self.program.graph.doing(node), self.address(node.outputs[0])?);
+        let mut copies = Vec::new();
+        if op.begun
+            && let base = self.address(node.inputs[0])?
+            && base != output
+        {
+            let (whole, all) = (self.dims(node.outputs[0]), (self.dims(node.outputs[0])[op.place.axis], 0));
+            copies.push((StridedCopy::along(self.size(node.outputs[0]), &whole, op.place.axis, all, all), base));
+        }
+        let copied = Work::Move { copies, output, zeros: None };
+        let to = self.destination(node)?;
+        if to.dims(self.rows).contains(&0) {
+            // A piece of a batch that ended before it.
+            return Ok(copied);
+        }
+        let made = self.make(doing.op, doing.inputs, &to, workspace)?;
+        Ok(if matches!(&copied, Work::Move { copies, .. } if copies.is_empty()) { made } else { Work::Both(Box::new([copied, made])) })
+    }
+
+    /// The instruction for an expression with one result, a product, a convolution or the gradient of one by its input.
+    pub fn make(&self, op: &Op, inputs: &[ValueId], to: &Destination, workspace: Floats) -> Result<Work, String> {
+        let graph = &self.program.graph;
+        Ok(match op {
+            Op::Pointwise(op) => Work::Pointwise(Box::new(self.expression(&op.expr, &op.shape, inputs, std::slice::from_ref(to))?)),
+            Op::MatMul(op) => {
+                let matrix = |value: ValueId, turned: bool| -> Result<_, String> {
+                    let dims = self.dims(value);
+                    Ok((self.stored(value)?, [dims[0], dims[1]], turned))
+                };
+                Work::MatMul {
+                    a: matrix(inputs[0], op.transpose_a)?,
+                    b: matrix(inputs[1], op.transpose_b)?,
+                    c: to.stored(self.rows)?,
+                    pitch: to.pitch(),
+                    onto: if op.onto { Some(self.floats(inputs[2])?) } else { None },
+                    workspace,
+                    epilogue: self.epilogue(op.epilogue.as_ref(), &inputs[2..], to)?,
+                }
+            }
+            Op::Conv2d(op) => Work::Conv {
+                shape: Box::new(conv_shape(&op.window, op.groups, &self.dims(inputs[0]), &to.dims(self.rows))),
+                input: self.stored(inputs[0])?,
+                filter: self.stored(inputs[1])?,
+                output: to.stored(self.rows)?,
+                pitch: to.pitch(),
+                workspace,
+                epilogue: self.epilogue(op.epilogue.as_ref(), &inputs[2..], to)?,
+            },
+            Op::Conv2dGradInput(op) => Work::ConvGradInput {
+                shape: Box::new(conv_shape(&op.window, op.groups, &to.dims(self.rows), &self.dims(inputs[1]))),
+                filter: self.stored(inputs[0])?,
+                gradient: self.stored(inputs[1])?,
+                output: to.stored(self.rows)?,
+                pitch: to.pitch(),
+                workspace,
+            },
+            op => return Err(format!("{} cannot write between other results, {}", op.define().name(), graph.ty(to.value))),
+        })
+    }
+
+    /// An expression over a shape, its results to these places.
+    pub fn expression(&self, expr: &Expr, shape: &Shape, inputs: &[ValueId], to: &[Destination]) -> Result<Expression, String> {
+        let dims: Vec<Vec<usize>> = inputs.iter().map(|input| self.dims(*input)).collect();
+        let over: Vec<Vec<usize>> = to.iter().map(|to| self.overlaps(inputs, to)).collect::<Result<_, _>>()?;
+        let sinks: Vec<Sink<'_>> = to.iter().zip(&over).map(|(to, over)| Sink { dtype: to.ty.dtype, over, runs: to.runs }).collect();
+        let mut kernel = Kernel::new(expr, &shape.bind(self.rows), &self.sources(inputs, &dims), &sinks)?;
+        let moving = self.bind(inputs, |i, address| kernel.set_input(i, address))?;
+        for (i, to) in to.iter().enumerate() {
+            kernel.set_output(i, fixed(to.address)?);
+        }
+        Ok(Expression { kernel, moving, row: random_row(shape) })
+    }
+
+    /// An expression over a result where it stands: the result is its first input and its output. A result of two bytes stands in scratch until
+    /// then, as single precision and without gaps.
+    fn epilogue(&self, expr: Option<&Expr>, rest: &[ValueId], to: &Destination) -> Result<Option<Box<Expression>>, String> {
+        let Some(expr) = expr else { return Ok(None) };
+        let (own, dims): (_, Vec<Vec<usize>>) = (to.dims(self.rows), rest.iter().map(|input| self.dims(*input)).collect());
+        let pitch = to.pitch().filter(|_| !to.ty.dtype.is_half());
+        let sources: Vec<Source<'_>> =
+            [Source { dims: &own, dtype: DType::F32, pitch }].into_iter().chain(self.sources(rest, &dims)).collect();
+        let over: Vec<usize> = [0].into_iter().chain(self.overlaps(rest, to)?.into_iter().map(|i| i + 1)).collect();
+        let mut kernel = Kernel::new(expr, &own, &sources, &[Sink { dtype: to.ty.dtype, over: &over, runs: to.runs }])?;
+        kernel.set_input(0, fixed(to.address)?);
+        let mut moving = self.bind(rest, |i, address| kernel.set_input(i + 1, address))?;
+        moving.iter_mut().for_each(|(i, _)| *i += 1);
+        kernel.set_output(0, fixed(to.address)?);
+        Ok(Some(Box::new(Expression { kernel, moving, row: random_row(&to.ty.shape) })))
+    }
+
+    /// The inputs that a result is written over.
+    fn overlaps(&self, inputs: &[ValueId], to: &Destination) -> Result<Vec<usize>, String> {
+        let range = |value: ValueId| -> Result<Option<(usize, usize)>, String> {
+            let value = self.program.graph.spread(value);
+            Ok(match self.address(value)? {
+                Address::Fixed(start) => Some((start as usize, start as usize + self.program.graph.ty(value).bytes(self.rows).0 as usize)),
+                _ => None,
+            })
+        };
+        // What else is in a whole is nothing that a part may be made of while it is written.
+        let own = range(to.value)?;
+        let alone = to.ty == *self.program.graph.ty(to.value);
+        let mut found = Vec::new();
+        for (i, input) in inputs.iter().enumerate() {
+            if let (Some((start, end)), Some((from, to_))) = (own, range(*input)?)
+                && start < to_
+                && from < end
+            {
+                if (start, end) != (from, to_) || !alone {
+                    return Err(format!("{} is planned over a part of {input}", to.value));
+                }
+                found.push(i);
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl Destination {
+    pub fn dims(&self, rows: usize) -> Vec<usize> {
+        self.ty.shape.bind(rows)
+    }
+
+    /// How many elements there are.
+    pub fn count(&self, rows: usize) -> usize {
+        self.ty.shape.elements().bind(rows)
+    }
+
+    pub fn dtype(&self) -> DType {
+        self.ty.dtype
+    }
+
+    /// How far the rows of a matrix are apart, if others stand between them.
+    fn pitch(&self) -> Option<usize> {
+        self.runs.map(|runs| runs.pitch)
+    }
+
+    /// As what a kernel writes real numbers to, in single precision or two bytes: up to its last element, with what others made in between.
+    fn stored(&self, rows: usize) -> Result<Stored, String> {
+        if self.ty.dtype != DType::F32 && !self.ty.dtype.is_half() {
+            return Err(format!("computes with f32, f16 and bf16, but {} is {}; cast it first", self.value, self.ty));
+        }
+        let all = self.count(rows);
+        let count = match self.runs {
+            Some(runs) if all > 0 => (all / runs.length - 1) * runs.pitch + runs.length,
+            _ => all,
+        };
+        Ok(Stored { address: self.address, dtype: self.ty.dtype, count })
+    }
+}
