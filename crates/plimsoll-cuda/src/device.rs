@@ -13,11 +13,12 @@ use crate::products::Library;
 use crate::profile::{ALIGNMENT, GpuPace, Profile, copy_rate, cudnn_overhead, host_staging, plan_overhead};
 use crate::program::{self, CudaProgram};
 use crate::staging::PinnedSlot;
-use plimsoll_core::Bytes;
 use plimsoll_core::device::{Backing, CopyRate, Device, DeviceError, Loaded, Memory, Overhead, SlotMemory, StepMemory};
 use plimsoll_core::graph::{Graph, Node};
+use plimsoll_core::ops::Put;
 use plimsoll_core::plan::recompute::{Pace, Rates};
 use plimsoll_core::plan::{Plan, Program};
+use plimsoll_core::{Bytes, Op, TensorType};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -210,6 +211,10 @@ impl Device for CudaDevice {
 
     fn reads_strips(&self) -> bool {
         true
+    }
+
+    fn makes_inlays(&self, maker: &Op, _: &TensorType, _: &Put) -> bool {
+        program::makes_inlays(maker)
     }
 
     fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes {

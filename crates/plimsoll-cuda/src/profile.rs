@@ -4,11 +4,12 @@ use crate::compile::compiling;
 use crate::convolutions::Convolutions;
 use crate::program;
 use crate::staging::pinned;
-use plimsoll_core::Bytes;
 use plimsoll_core::device::{CopyRate, Device, DeviceError, Loaded, Memory, Overhead, StepMemory};
 use plimsoll_core::graph::{Graph, Node};
+use plimsoll_core::ops::Put;
 use plimsoll_core::plan::recompute::{Pace, Rates};
 use plimsoll_core::plan::{Plan, Program};
+use plimsoll_core::{Bytes, Op, TensorType};
 use std::sync::Arc;
 
 /// What every offset is a multiple of: what the driver itself aligns to, and what matrix products like best.
@@ -190,6 +191,10 @@ impl Device for PlanOnly {
 
     fn reads_strips(&self) -> bool {
         true
+    }
+
+    fn makes_inlays(&self, maker: &Op, _: &TensorType, _: &Put) -> bool {
+        program::makes_inlays(maker)
     }
 
     fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes {

@@ -10,8 +10,27 @@ const LARGE: usize = 1 << 20;
 /// How many it then takes.
 const EACH: usize = 4;
 
+/// Where a part lies in a whole, in elements: from `start` on, in runs of `length` that begin `pitch` apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Runs {
+    pub start: usize,
+    pub length: usize,
+    pub pitch: usize,
+}
+
 /// The expression over every element of its shape. An output may be written over an input: a thread reads all it needs before it writes.
 pub(crate) fn pointwise(site: &Site<'_>, outputs: &[DType]) -> Kernel {
+    written(site, outputs, "i")
+}
+
+/// The expression over every element of its shape, its one result between the parts of a whole.
+pub(crate) fn inlaid(site: &Site<'_>, output: DType, Runs { start, length, pitch }: Runs) -> Kernel {
+    let at = format!("((unsigned long long)(i / {length}) * {pitch} + {start} + i % {length})");
+    written(site, &[output], &at)
+}
+
+/// The expression over every element `i`, with each result at the place `at` of its tensor.
+fn written(site: &Site<'_>, outputs: &[DType], at: &str) -> Kernel {
     let n: usize = site.dims.iter().product();
     let kind = index_type(n);
     let mut parameters = site.parameters(0);
@@ -19,7 +38,7 @@ pub(crate) fn pointwise(site: &Site<'_>, outputs: &[DType]) -> Kernel {
     let mut element = String::new();
     site.write(&mut element, kind, "i");
     for i in 0..outputs.len() {
-        let _ = writeln!(element, "store(out{i} + i, {});", site.root(i));
+        let _ = writeln!(element, "store(out{i} + {at}, {});", site.root(i));
     }
     let each = if n >= LARGE { EACH } else { 1 };
     let mut body = String::new();

@@ -2,11 +2,11 @@
 
 use crate::convolutions::{self, Convolutions, Kind, Way};
 use crate::cudnn::Request;
-use crate::kernels::{self, Argument, Conv, Heads, Kernel, Operand, Site};
+use crate::kernels::{self, Argument, Conv, Heads, Kernel, Operand, Runs, Site};
 use crate::products;
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Graph, Node, StateKind};
-use plimsoll_core::ops::{Attention, Conv2d, MatMul};
+use plimsoll_core::ops::{Attention, Conv2d, Inlay, MatMul};
 use plimsoll_core::plan::{Place, Plan, Program};
 use plimsoll_core::{Bytes, DType, Op, Shape, ValueId};
 
@@ -114,6 +114,11 @@ pub(crate) fn wants_cudnn(program: &Program, rows: usize, convolutions: Convolut
     convolutions != Convolutions::Generated && program.order.iter().any(|id| wanted(program.graph.node(*id)))
 }
 
+/// Whether what an op makes is written between other results: generated kernels write an expression anywhere, libraries write by themselves.
+pub(crate) fn makes_inlays(maker: &Op) -> bool {
+    matches!(maker, Op::Pointwise(_)) && Inlay::can_be_made_by(maker)
+}
+
 /// What a node that is a convolution or a gradient of one computes, and the types of its image, filter and result or of their gradients.
 pub(crate) fn convolution(graph: &Graph, node: &Node, rows: usize) -> (Kind, Conv, [DType; 3]) {
     let (kind, window, groups, [image, filter, result]) = match &node.op {
@@ -209,16 +214,20 @@ impl Lowering<'_> {
             }
             Op::Put(op) => {
                 let (size, part, whole) = (self.size(inputs[0]), self.dims(inputs[0]), self.dims(outputs[0]));
-                let along = self.program.graph.shape(inputs[0]).dims()[op.axis];
-                let start = match along.part() {
-                    Some((from, _)) => along.factor() * from.min(self.rows),
-                    None if along.is_batch() => op.start * self.rows,
-                    None => op.start,
-                };
-                let place = |value: ValueId| self.program.places[value.0 as usize];
-                let elsewhere = inputs.get(1).filter(|base| place(**base) != place(outputs[0]));
-                let copied = elsewhere.map(|base| Work::Kernel(kernels::slice(size, &whole, &whole, op.axis, 0), vec![*base]));
+                let start = op.first(self.program.graph.shape(inputs[0]).dims()[op.axis], self.rows);
+                let copied = self.copied(inputs.get(1).copied(), outputs[0]);
                 copied.into_iter().chain(one(kernels::put(size, &part, &whole, op.axis, start))).collect()
+            }
+            Op::Inlay(op) => {
+                let doing = self.program.graph.doing(node);
+                let Op::Pointwise(maker) = doing.op else {
+                    return Err(format!("{} does not write between other results on a GPU", doing.op.define().name()));
+                };
+                let runs = self.runs(node).ok_or("has no place in a whole")?;
+                let dtype = self.dtype(outputs[0]);
+                let kernel = self.with_site(&maker.expr, &maker.shape, doing.inputs, &[], |site| kernels::inlaid(site, dtype, runs));
+                let copied = self.copied(inputs.first().copied().filter(|_| op.begun), outputs[0]);
+                copied.into_iter().chain([Work::Kernel(kernel, doing.inputs.to_vec())]).collect()
             }
         };
         works.retain(|work| !matches!(work, Work::Kernel(kernel, _) if kernel.is_empty()));
@@ -226,6 +235,24 @@ impl Lowering<'_> {
             works = works.into_iter().map(|work| work.guarded(after_loss)).collect();
         }
         Ok(works)
+    }
+
+    /// A copy of the whole so far, where a part is not written into that itself because it is read again.
+    fn copied(&self, base: Option<ValueId>, output: ValueId) -> Option<Work> {
+        let place = |value: ValueId| self.program.places[value.0 as usize];
+        let base = base.filter(|base| place(*base) != place(output))?;
+        let whole = self.dims(output);
+        Some(Work::Kernel(kernels::slice(self.size(output), &whole, &whole, 0, 0), vec![base]))
+    }
+
+    /// Where a part that is made in its place lies in the whole.
+    pub fn runs(&self, node: &Node) -> Option<Runs> {
+        let (place, part) = self.program.graph.doing(node).placed?;
+        let (dims, whole) = (part.shape.bind(self.rows), self.dims(node.outputs[0]));
+        let inner: usize = dims[place.axis + 1..].iter().product();
+        let start = place.first(part.shape.dims()[place.axis], self.rows) * inner;
+        // Of a piece without rows there is nothing to place.
+        Some(Runs { start, length: (dims[place.axis] * inner).max(1), pitch: whole[place.axis] * inner })
     }
 
     fn matmul(&self, op: &MatMul, node: &Node, guarded: bool) -> Result<Vec<Work>, String> {

@@ -8,11 +8,12 @@ pub(crate) use assembly::AT_ONCE;
 
 #[cfg(test)]
 pub(crate) use lower::convolution;
-pub(crate) use lower::{wants_cudnn, workspace};
+pub(crate) use lower::{makes_inlays, wants_cudnn, workspace};
 
 use crate::cudnn::Convolution;
 use crate::device::Shared;
 use crate::driver::{Graph, Module, launch};
+use crate::kernels::Runs;
 use crate::lanes::Lanes;
 use crate::memory::{CudaMemory, Slab, lock};
 use crate::products::Product;
@@ -88,6 +89,8 @@ struct Output {
     dtype: DType,
     address: Address,
     bytes: usize,
+    /// Which of it is this node's, if that is a part.
+    runs: Option<Runs>,
 }
 
 /// What a column must look like.
@@ -173,11 +176,11 @@ impl CudaProgram {
             }
             // What a whole holds beside a part that is put there is the business of whoever made that.
             let looked_at = if matches!(node.op, Op::Put(_)) { vec![] } else { node.outputs.clone() };
-            pending.push((Some(*id), steps, looked_at));
+            pending.push((Some(*id), steps, looked_at, lowering.runs(node)));
             loss_known |= lowering.loss.is_some_and(|loss| node.outputs.contains(&root(program, loss)));
         }
         let last = assembly.resolve(report(program, lowering.loss), &[], &[], Bytes::ZERO, Bytes::ZERO).map_err(unsupported)?;
-        pending.push((None, last, vec![]));
+        pending.push((None, last, vec![], None));
 
         let failed = |error| shared.context.failed("loading the kernels", error);
         let refused = |log| unsupported(format!("a kernel does not compile: {log}"));
@@ -185,11 +188,11 @@ impl CudaProgram {
         give_back_freed_memory();
         let modules = codes.iter().map(|code| Module::new(&shared.context, code)).collect::<Result<Vec<_>, _>>().map_err(failed)?;
         let mut instructions = Vec::with_capacity(pending.len());
-        for (node, steps, values) in pending {
+        for (node, steps, values, runs) in pending {
             let steps = steps.into_iter().map(|step| step.link(&modules)).collect::<Result<Vec<_>, _>>().map_err(failed)?;
             let output = |value: &ValueId| -> Result<Output, String> {
                 let ty = graph.ty(*value);
-                Ok(Output { dtype: ty.dtype, address: addresses.value(*value)?, bytes: ty.bytes(rows).get() })
+                Ok(Output { dtype: ty.dtype, address: addresses.value(*value)?, bytes: ty.bytes(rows).get(), runs })
             };
             let place = |value: &ValueId| program.places[value.0 as usize];
             let here = |value: &&ValueId| !matches!(place(value), Some(Place::Backing(_)));
@@ -295,14 +298,14 @@ impl CudaProgram {
     }
 
     /// Whether some bytes on the GPU are real numbers one of which is not finite. Nothing may be under way.
-    fn is_broken(&self, dtype: DType, address: u64, bytes: usize) -> Result<bool, DeviceError> {
+    fn is_broken(&self, dtype: DType, address: u64, bytes: usize, runs: Option<Runs>) -> Result<bool, DeviceError> {
         let mut piece = [0u8; 4096];
         for start in (0..bytes).step_by(piece.len()) {
             let piece = &mut piece[..(bytes - start).min(4096)];
             // SAFETY: the bytes are an output of a planned node, or a column in its slot.
             unsafe { result::memcpy_dtoh_sync(piece, address + start as u64) }
                 .map_err(|error| self.shared.context.failed("copying from the GPU", error))?;
-            if any_non_finite(dtype, piece) {
+            if own(runs, dtype, start, piece.len()).any(|own| any_non_finite(dtype, &piece[own])) {
                 return Ok(true);
             }
         }
@@ -360,7 +363,7 @@ impl Loaded for CudaProgram {
         };
         self.shared.settle()?;
         for (column, offset) in self.columns.iter().zip(&self.offsets) {
-            if self.is_broken(column.dtype, stage.on_device(slot) + *offset as u64, column.bytes)? {
+            if self.is_broken(column.dtype, stage.on_device(slot) + *offset as u64, column.bytes, None)? {
                 return Ok(column.node);
             }
         }
@@ -369,7 +372,7 @@ impl Loaded for CudaProgram {
             self.issue_one(instruction, &stage, slot)?;
             self.shared.settle()?;
             for output in &instruction.outputs {
-                if self.is_broken(output.dtype, resolve(output.address, &stage, slot), output.bytes)? {
+                if self.is_broken(output.dtype, resolve(output.address, &stage, slot), output.bytes, output.runs)? {
                     return Ok(instruction.node);
                 }
             }
@@ -387,6 +390,19 @@ impl Drop for CudaProgram {
         // Kernels and recordings may not go while they run. Nothing can be done about a device that has failed.
         let _ = self.shared.settle();
     }
+}
+
+/// The bytes of a piece of a tensor, from byte `start` on, that belong to a part of it; all, if it is no part.
+fn own(runs: Option<Runs>, dtype: DType, start: usize, length: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let size = dtype.size();
+    let (first, run, pitch) = runs.map_or((0, usize::MAX, usize::MAX), |runs| (runs.start * size, runs.length * size, runs.pitch * size));
+    let end = start + length;
+    let rows = start.saturating_sub(first) / pitch..end.saturating_sub(first).div_ceil(pitch);
+    rows.filter_map(move |row| {
+        let from = first + row * pitch;
+        let (from, to) = (from.max(start), from.saturating_add(run).min(end));
+        (from < to).then(|| from - start..to - start)
+    })
 }
 
 fn resolve(address: Address, stage: &Stage, slot: usize) -> u64 {

@@ -28,12 +28,14 @@ pub(super) fn kind(graph: &Graph, node: &Node, rows: usize) -> Kind {
     let types = || node.inputs.iter().chain(&node.outputs).map(|value| graph.ty(*value));
     let bytes = graph.moved(node, rows);
     let narrow = types().any(|ty| matches!(ty.dtype, DType::F16 | DType::BF16));
-    let input = |i: usize| graph.ty(node.inputs[i]);
-    let output = || graph.ty(node.outputs[0]);
+    // A part that is made where it goes takes as long as one that is made by itself.
+    let doing = graph.doing(node);
+    let input = |i: usize| graph.ty(doing.inputs[i]);
+    let output = || doing.result(graph);
     let of = |ty: &TensorType| ty.shape.elements().bind(rows) as f64;
     let per = |expr: &Expr| cost(expr);
     let mut work = graph.node_flops(node, rows) as f64;
-    let (class, sizes) = match &node.op {
+    let (class, sizes) = match doing.op {
         Op::MatMul(op) => {
             let (m, n, k) =
                 op.dims(&input(0).shape, &input(1).shape).map_or((1, 1, 1), |(m, n, k)| (m.bind(rows), n.bind(rows), k.bind(rows)));
@@ -82,7 +84,7 @@ pub(super) fn kind(graph: &Graph, node: &Node, rows: usize) -> Kind {
         }
     };
     let class = if narrow { class + NARROW } else { class };
-    let computes = match &node.op {
+    let computes = match doing.op {
         Op::MatMul(_) => true,
         Op::Conv2d(op) => op.groups == 1,
         Op::Conv2dGradInput(op) => op.groups == 1,

@@ -75,17 +75,17 @@ impl<'a> Stopwatch<'a> {
         self.run(&self.program(graph, node, rows)?, rows)
     }
 
-    /// A program of the node alone.
+    /// A program of the node alone; a part that is made where it goes is made by itself.
     fn program(&self, graph: &Graph, node: &Node, rows: usize) -> Option<Plan> {
-        let bytes: u64 = node.inputs.iter().chain(&node.outputs).map(|value| graph.ty(*value).bytes(rows).0).sum();
-        if bytes > self.most.0 {
+        if graph.moved(node, rows) > self.most.0 {
             return None;
         }
         let mut alone = Graph::new();
         let mut inputs = Vec::new();
-        for (i, value) in node.inputs.iter().enumerate() {
+        let doing = graph.doing(node);
+        for (i, value) in doing.inputs.iter().enumerate() {
             let ty: &TensorType = graph.ty(*value);
-            let known = node.inputs[..i].iter().position(|earlier| earlier == value);
+            let known = doing.inputs[..i].iter().position(|earlier| earlier == value);
             let own = match known {
                 Some(earlier) => inputs[earlier],
                 None if matches!(graph.producer(*value).op, Op::Scalar(_)) => alone.scalar(&format!("scalar{i}")),
@@ -94,7 +94,7 @@ impl<'a> Stopwatch<'a> {
             };
             inputs.push(own);
         }
-        let outputs = alone.add(node.op.clone(), &inputs).ok()?;
+        let outputs = alone.add(doing.op.clone(), &inputs).ok()?;
         outputs.iter().enumerate().for_each(|(i, output)| alone.output(&format!("output{i}"), *output));
         let plan = layout(&[(Role::Predict, alone)], rows, self.device).ok()?;
         (plan.resident <= self.most && plan.arena <= self.most).then_some(plan)

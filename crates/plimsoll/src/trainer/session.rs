@@ -513,11 +513,12 @@ fn first_non_finite(
     }
     match executor.find_non_finite(role, rows, inputs) {
         Ok(Some(node)) => {
-            let node = executor.plan().program(role).map(|program| program.graph.node(node).clone());
-            node.map_or(String::new(), |node| match node.op {
+            let Some(graph) = executor.plan().program(role).map(|program| &program.graph) else { return String::new() };
+            let node = graph.node(node);
+            match graph.doing(node).op {
                 Op::Input(id) => format!("the data, column `{}`", schema.columns()[columns[id.0 as usize]].name),
-                _ => format!("the {} of layer `{}`", node.op.define().name(), node.scope),
-            })
+                op => format!("the {} of layer `{}`", op.define().name(), node.scope),
+            }
         }
         _ => "the loss itself".to_string(),
     }
