@@ -12,7 +12,8 @@ fn measure(name: &str, pool: &Pool, expr: &Expr, dims: &[usize], inputs: &[&[usi
     let sources: Vec<Source<'_>> = inputs.iter().map(|dims| Source { dims, dtype: DType::F32, pitch: None }).collect();
     let outputs = expr.roots().len();
     let over: Vec<usize> = (0..outputs).collect();
-    let sinks: Vec<Sink<'_>> = over.chunks(1).map(|over| Sink { dtype: DType::F32, over: if in_place { over } else { &[] }, runs: None }).collect();
+    let sinks: Vec<Sink<'_>> =
+        over.chunks(1).map(|over| Sink { dtype: DType::F32, over: if in_place { over } else { &[] }, runs: None }).collect();
     let elements: usize = dims.iter().product();
     let mut kernel = Kernel::new(expr, dims, &sources, &sinks).unwrap();
     let mut tensors: Vec<Vec<f32>> = inputs.iter().map(|dims| vec![0.5; dims.iter().product()]).collect();

@@ -89,7 +89,8 @@ fn replay(graph: &Graph, certificate: &Certificate, claim: &Claim, device: &dyn 
     };
     let graph = match claim.inlaid {
         false => graph,
-        true => inlay(&graph, device).ok_or_else(|| fail("it states that parts are made in wholes, of which this device makes none".to_string()))?,
+        true => inlay(&graph, device)
+            .ok_or_else(|| fail("it states that parts are made in wholes, of which this device makes none".to_string()))?,
     };
     let graph = legalise(&graph).map_err(wrong)?;
     verify(&graph).map_err(wrong)?;

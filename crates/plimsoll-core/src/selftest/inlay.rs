@@ -113,7 +113,8 @@ fn expressions(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     // Of what is read again later a copy is made.
     let mut s = Stage::new(draw);
     let dtype = s.draw.dtype();
-    let (x, Part(maker, inputs)) = (s.operand_in(dtype, Shape::batch_of([5]), Domain::Any)?, expression(&mut s, &Shape::batch_of([2]), dtype)?);
+    let (x, Part(maker, inputs)) =
+        (s.operand_in(dtype, Shape::batch_of([5]), Domain::Any)?, expression(&mut s, &Shape::batch_of([2]), dtype)?);
     let y = s.graph.pointwise_many(Expr::build(|e| e.unary(Unary::Neg, e.input(0))), &[x], Shape::batch_of([5]), vec![dtype])?[0];
     let inlay = Inlay { maker: Box::new(maker), place: Put { axis: 1, start: 2, extent: 5 }, begun: true };
     let changed = s.graph.add_one(Op::Inlay(inlay), &[&[y], &inputs[..]].concat())?;
@@ -133,10 +134,8 @@ fn products(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
             let mut parts = Vec::new();
             for _ in 0..2 {
                 let n = Dim::fixed(s.draw.pick(&[2, 3, 5, 8, 17, 33, 70]));
-                let mut inputs = vec![
-                    s.operand(matrix(m, k, transpose_a), Domain::Any)?,
-                    s.operand(matrix(k, n, transpose_b), Domain::Any)?,
-                ];
+                let mut inputs =
+                    vec![s.operand(matrix(m, k, transpose_a), Domain::Any)?, s.operand(matrix(k, n, transpose_b), Domain::Any)?];
                 if epilogue.is_some() {
                     inputs.extend([s.operand(Shape::new([n]), Domain::Any)?, s.operand(Shape::new([m, n]), Domain::Any)?]);
                 }

@@ -2,8 +2,8 @@
 
 use plimsoll_core::device::{Backing, Loaded, Memory, StepInputs, StepMemory};
 use plimsoll_core::graph::Node;
-use plimsoll_core::plan::offload::{Direction, Overlap};
 use plimsoll_core::ops::Put;
+use plimsoll_core::plan::offload::{Direction, Overlap};
 use plimsoll_core::plan::{Place, Program};
 use plimsoll_core::selftest::{self, CaseReport};
 use plimsoll_core::{Bytes, Device, DeviceError, Graph, NodeId, Op, Plan, TensorType, ValueId, reference};

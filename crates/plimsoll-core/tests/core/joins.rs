@@ -1,12 +1,12 @@
 //! Tensors that are joined: what may be put and read where, who is found out, and what it saves.
 
 use crate::device::Slow;
-use plimsoll_core::expr::{Binary, Unary};
+use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::graph::ValueId;
-use plimsoll_core::ops::{Concat, Put, Strip};
-use plimsoll_core::plan::{Joining, as_written, check_same, join, layout, layout_sequenced, prove};
+use plimsoll_core::ops::{Concat, Inlay, Pointwise, Put, Strip};
+use plimsoll_core::plan::{Joining, as_written, check_same, inlay, join, layout, layout_sequenced, prove};
 use plimsoll_core::step::Role;
-use plimsoll_core::{Bytes, Device, Graph, GraphError, Op, Shape, TensorType, verify};
+use plimsoll_core::{Bytes, DType, Device, Graph, GraphError, Op, Shape, TensorType, verify};
 
 const ROWS: usize = 3;
 
@@ -152,4 +152,172 @@ fn a_part_is_gone_when_it_was_put() {
     prove(&edited, &[(Role::Step, graph.clone())], &device).unwrap_err();
     assert!(join(&graph, Joining::Copying, &[], &device).is_none());
     assert!(join(&graph, Joining::Sharing, &[], &device).is_none(), "this device reads no strips");
+}
+
+fn inlaid(g: &mut Graph, op: Unary, x: ValueId, base: Option<ValueId>, start: usize) -> Result<ValueId, GraphError> {
+    let maker = Pointwise { expr: Expr::build(|e| e.unary(op, e.input(0))), shape: g.shape(x).clone(), dtypes: vec![DType::F32] };
+    let inlay = Inlay { maker: Box::new(Op::Pointwise(maker)), place: Put { axis: 1, start, extent: 8 }, begun: base.is_some() };
+    g.add_one(Op::Inlay(inlay), &base.into_iter().chain([x]).collect::<Vec<_>>())
+}
+
+/// As [`of_two`], with parts made of the column.
+fn made_of_two(bring: impl FnOnce(&mut Graph, ValueId) -> Result<ValueId, GraphError>) -> Graph {
+    let build = || -> Result<Graph, GraphError> {
+        let mut g = Graph::new();
+        let x = g.input("x", TensorType::f32(Shape::batch_of([4])));
+        let whole = bring(&mut g, x)?;
+        let y = g.unary(Unary::Exp, whole)?;
+        g.output("y", y);
+        Ok(g)
+    };
+    build().expect("legal shapes")
+}
+
+#[test]
+fn parts_are_made_where_nothing_is_and_read_when_all_are_there() {
+    let (tanh, neg) = (Unary::Tanh, Unary::Neg);
+    let good = made_of_two(|g, x| inlaid(g, tanh, x, None, 4).and_then(|begun| inlaid(g, neg, x, Some(begun), 0)));
+    verify(&good).unwrap();
+    insta::assert_snapshot!(good.to_string(), @r#"
+    %0 = input "x" : f32[B, 4]
+    %1 = inlay {pointwise tanh(a), along axis 1, from 4 of 8} %0 : f32[B, 8]
+    %2 = inlay {pointwise neg(a), along axis 1, from 0 of 8} %1, %0 : f32[B, 8]
+    %3 = pointwise {exp(a)} %2 : f32[B, 8]
+    output y = %3
+    "#);
+    insta::assert_snapshot!(refused(&made_of_two(|g, x| inlaid(g, tanh, x, None, 0))), @"pointwise (node 2): reads %1, which is not all there");
+    let over = made_of_two(|g, x| inlaid(g, tanh, x, None, 4).and_then(|begun| inlaid(g, neg, x, Some(begun), 2)));
+    insta::assert_snapshot!(refused(&over), @"inlay (node 2): puts something at 2 where something is");
+    // What is written into is not read by what writes there, not even where nothing is written.
+    let strip = made_of_two(|g, x| {
+        let begun = inlaid(g, tanh, x, None, 4)?;
+        let strip = g.add_one(Op::Strip(Strip { start: 4, length: 4 }), &[begun])?;
+        inlaid(g, neg, strip, Some(begun), 0)
+    });
+    insta::assert_snapshot!(refused(&strip), @"inlay (node 3): reads %2, which it writes into");
+    let mut handed_over = good.clone();
+    handed_over.output("begun", ValueId(1));
+    insta::assert_snapshot!(refused(&handed_over), @"%1 is handed over, but is a part of something or not all there");
+}
+
+#[test]
+fn what_cannot_be_an_inlay_is_refused() {
+    let mut g = Graph::new();
+    let x = g.input("x", TensorType::f32(Shape::batch_of([4])));
+    let mut refusal = |maker: Op, start: usize, begun: bool, inputs: &[ValueId]| {
+        let inlay = Inlay { maker: Box::new(maker), place: Put { axis: 1, start, extent: 8 }, begun };
+        g.add_one(Op::Inlay(inlay), inputs).unwrap_err().to_string()
+    };
+    let expr = || Expr::build(|e| e.unary(Unary::Neg, e.input(0)));
+    let neg = || Op::Pointwise(Pointwise { expr: expr(), shape: Shape::batch_of([4]), dtypes: vec![DType::F32] });
+    insta::assert_snapshot!(refusal(Op::Concat(Concat { axis: 1 }), 0, false, &[x, x]), @"what concat makes cannot be written between other results");
+    insta::assert_snapshot!(refusal(neg(), 5, false, &[x]), @"cannot put f32[B, 4] at 5 of 8 along axis 1");
+    insta::assert_snapshot!(refusal(neg(), 0, true, &[x, x]), @"puts f32[B, 4] into f32[B, 8], and nothing else");
+    insta::assert_snapshot!(refusal(neg(), 0, true, &[]), @"goes on from a whole that is not there");
+    let two =
+        Pointwise { expr: Expr::build_many(|e| vec![e.input(0), e.input(0)]), shape: Shape::batch_of([4]), dtypes: vec![DType::F32; 2] };
+    insta::assert_snapshot!(refusal(Op::Pointwise(two), 0, false, &[x]), @"what pointwise makes cannot be written between other results");
+}
+
+#[test]
+fn parts_made_in_other_places_are_found_out() {
+    let device = Slow { broken: None };
+    let original = made_of_two(|g, x| {
+        let (a, b) = (g.unary(Unary::Tanh, x)?, g.unary(Unary::Neg, x)?);
+        g.add_one(Op::Concat(Concat { axis: 1 }), &[a, b])
+    });
+    let same = |first: (Unary, usize), second: (Unary, usize)| {
+        let planned =
+            made_of_two(|g, x| inlaid(g, first.0, x, None, first.1).and_then(|begun| inlaid(g, second.0, x, Some(begun), second.1)));
+        check_same(&original, &planned, &device, ROWS)
+    };
+    let (tanh, neg) = (Unary::Tanh, Unary::Neg);
+    same((tanh, 0), (neg, 4)).unwrap();
+    same((neg, 4), (tanh, 0)).unwrap();
+    same((neg, 0), (tanh, 4)).unwrap_err();
+    same((tanh, 0), (tanh, 4)).unwrap_err();
+    same((tanh, 0), (Unary::Abs, 4)).unwrap_err();
+    // One part made in its place beside one that is put there.
+    let mixed = |start: usize| {
+        let planned = made_of_two(|g, x| {
+            let b = g.unary(Unary::Neg, x)?;
+            let begun = put(g, b, None, start, 8)?;
+            inlaid(g, Unary::Tanh, x, Some(begun), 4 - start)
+        });
+        check_same(&original, &planned, &device, ROWS)
+    };
+    mixed(4).unwrap();
+    mixed(0).unwrap_err();
+    // Of something that is complete, the part that is written over would be another one.
+    let complete = made_of_two(|g, x| {
+        let (a, b) = (g.unary(Unary::Tanh, x)?, g.unary(Unary::Neg, x)?);
+        let whole = g.add_one(Op::Concat(Concat { axis: 1 }), &[a, b])?;
+        inlaid(g, Unary::Neg, x, Some(whole), 4)
+    });
+    check_same(&original, &complete, &device, ROWS).unwrap_err();
+}
+
+/// What is read by others, or is a column, a view, or handed over, stays a tensor of its own.
+#[test]
+fn only_parts_that_nobody_else_reads_are_made_in_their_places() {
+    let device = Slow { broken: None };
+    let made = |bring: &dyn Fn(&mut Graph, ValueId) -> Result<[ValueId; 2], GraphError>| {
+        let graph = made_of_two(|g, x| {
+            let parts = bring(g, x)?;
+            g.add_one(Op::Concat(Concat { axis: 1 }), &parts)
+        });
+        let joined = join(&graph, Joining::Putting, &[], &device).expect("there is a join");
+        let inlaid = inlay(&joined, &device);
+        if let Some(inlaid) = &inlaid {
+            assert!(inlaid.inlaid() && !joined.inlaid());
+            verify(inlaid).unwrap();
+            check_same(&graph, inlaid, &device, ROWS).unwrap();
+        }
+        inlaid.map_or(0, |graph| graph.nodes().filter(|(_, node)| matches!(node.op, Op::Inlay(_))).count())
+    };
+    assert_eq!(made(&|g, x| Ok([g.unary(Unary::Tanh, x)?, g.unary(Unary::Neg, x)?])), 2);
+    assert_eq!(made(&|g, x| Ok([g.unary(Unary::Tanh, x)?, x])), 1);
+    assert_eq!(made(&|g, x| g.unary(Unary::Tanh, x).map(|y| [y, y])), 0);
+    assert_eq!(made(&|g, x| g.unary(Unary::Tanh, x).and_then(|y| Ok([y, g.unary(Unary::Neg, y)?]))), 1);
+    let handed_over = |g: &mut Graph, x: ValueId| {
+        let y = g.unary(Unary::Tanh, x)?;
+        g.output("part", y);
+        Ok([y, g.unary(Unary::Neg, x)?])
+    };
+    assert_eq!(made(&handed_over), 1);
+    let view = |g: &mut Graph, x: ValueId| {
+        let y = g.unary(Unary::Tanh, x)?;
+        let turned = g.reshape(y, Shape::batch_of([2, 2]))?;
+        Ok([g.reshape(turned, Shape::batch_of([4]))?, g.unary(Unary::Neg, x)?])
+    };
+    assert_eq!(made(&view), 1);
+}
+
+/// A device that makes parts in their places holds the whole and nothing beside it, and the certificate says so.
+#[test]
+fn a_part_that_is_made_in_its_place_is_never_there_by_itself() {
+    const ROWS: usize = 16;
+    let device = Slow { broken: None };
+    let graph = plimsoll_core::passes::optimize(&branches()).unwrap();
+    let plan = layout(&[(Role::Step, graph.clone())], ROWS, &device).unwrap();
+    let program = &plan.programs[0];
+    assert!(program.graph.inlaid());
+    let whole = Bytes((4 * ROWS * 64) as u64);
+    let held = |buffer: &&plimsoll_core::plan::Buffer| buffer.kind != plimsoll_core::plan::BufferKind::Workspace;
+    assert!(program.buffers.iter().filter(held).all(|buffer| buffer.size == whole || buffer.size < Bytes((4 * ROWS * 16) as u64)));
+    prove(&plan.certificate(), &[(Role::Step, graph.clone())], &device).unwrap();
+    let mut edited = plan.certificate();
+    edited.programs[0].inlaid = false;
+    prove(&edited, &[(Role::Step, graph.clone())], &device).unwrap_err();
+    // Nobody may claim it for a device that does not.
+    let error =
+        prove(&plan.certificate(), &[(Role::Step, graph.clone())], &crate::support::Paper { alignment: 16, scratch: false }).unwrap_err();
+    insta::assert_snapshot!(error, @"the plan does not hold at step: it states that parts are made in wholes, of which this device makes none");
+    // The bytes that a part is written to are not read by its maker, in any layout.
+    let mut edited = plan.certificate();
+    let (at, inlay) = edited.programs[0].steps.iter().enumerate().rfind(|(_, step)| step.op == "inlay").expect("there are four");
+    assert_eq!((inlay.reads[0].offset, inlay.reads[0].size), (inlay.writes[0].offset, inlay.writes[0].size), "it grows where it is");
+    let elsewhere = inlay.writes[0].offset + plan.alignment;
+    edited.programs[0].steps[at].writes[0].offset = elsewhere;
+    assert!(prove(&edited, &[(Role::Step, graph)], &device).unwrap_err().to_string().contains("the plan does not hold at step step"));
 }

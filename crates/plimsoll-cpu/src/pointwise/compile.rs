@@ -260,8 +260,9 @@ impl<'a> Compiler<'a> {
             term.is_none_or(|term| term < id && (!matches!(self.values[term].place, Place::Slot(_)) || self.last_use[term] < id))
         };
         let mut results = self.expr.roots().iter().zip(self.sinks).enumerate();
-        let found =
-            results.find(|(_, (root, sink))| **root as usize == id && sink.dtype == DType::F32 && sink.runs.is_none() && sink.over.iter().all(read_before));
+        let found = results.find(|(_, (root, sink))| {
+            **root as usize == id && sink.dtype == DType::F32 && sink.runs.is_none() && sink.over.iter().all(read_before)
+        });
         found.map(|(output, _)| output as u16)
     }
 

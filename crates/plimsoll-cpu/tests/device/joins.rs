@@ -1,13 +1,17 @@
 //! Tensors that are joined, on the device: however they come together, a step learns the same bits, and growing wholes hold less.
 
 use super::images::{convolution, normalised};
-use super::planned::{Draw, after_steps, assert_sound, learning, placed};
-use plimsoll_core::expr::Binary;
-use plimsoll_core::ops::Concat;
-use plimsoll_core::plan::{Joining, as_written, check_same, join, layout, sequence};
+use super::planned::{Draw, after_steps, assert_sound, learning, learning_in, placed};
+use plimsoll_core::device::StepInputs;
+use plimsoll_core::expr::{Binary, Unary};
+use plimsoll_core::ops::{Concat, Conv2d, Conv2dGradInput};
+use plimsoll_core::plan::split::{pieces, split};
+use plimsoll_core::plan::{Joining, as_written, check_same, inlay, join, layout, sequence};
+use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::Role;
-use plimsoll_core::{Bytes, Device, Dim, Graph, GraphError, Op, Shape, TensorType, ValueId};
+use plimsoll_core::{Bytes, DType, Device, Dim, Executor, Graph, GraphError, Ledger, Op, Shape, TensorType, ValueId};
 use plimsoll_cpu::CpuDevice;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 fn relu(g: &mut Graph, x: ValueId) -> Result<ValueId, GraphError> {
@@ -19,7 +23,7 @@ fn concat(g: &mut Graph, axis: usize, parts: &[ValueId]) -> Result<ValueId, Grap
 }
 
 /// Blocks in which every layer reads all before it, or branches that are joined and read by several; with and without batch statistics.
-fn joining_graph(seed: u32) -> Graph {
+fn joining_graph(seed: u32, dtype: Option<DType>) -> Graph {
     let build = || -> Result<Graph, GraphError> {
         let mut draw = Draw::new(seed);
         let mut g = Graph::new();
@@ -47,20 +51,25 @@ fn joining_graph(seed: u32) -> Graph {
         }
         let elements = g.shape(x).elements().factor();
         let last = g.reshape(x, Shape::new([Dim::BATCH, elements.into()]))?;
-        learning(g, last)
+        learning_in(dtype, g, last)
     };
     build().expect("every draw gives a legal graph")
 }
 
-/// A convolution that keeps height and width, behind statistics or before ReLU.
+/// A convolution or a transposed one that keeps height and width, behind statistics or before ReLU.
 fn layer(g: &mut Graph, draw: &mut Draw, x: ValueId, width: usize) -> Result<ValueId, GraphError> {
     let normal = if draw.below(2) == 0 { normalised(g, x)? } else { x };
     let dims = g.shape(normal).bind(1);
     let size = 1 + 2 * draw.below(2);
     let window = plimsoll_core::ops::Window::same((size, size), (1, 1), (1, 1), (dims[1], dims[2]));
-    let filter = super::images::parameter(g, "filter", &[size, size, dims[3], width])?;
-    let op = plimsoll_core::ops::Conv2d { window, groups: 1, epilogue: None, dtype: plimsoll_core::DType::F32 };
-    let convolved = g.add_one(Op::Conv2d(op), &[normal, filter])?;
+    let convolved = if draw.below(5) == 0 {
+        let filter = super::images::parameter(g, "filter", &[size, size, width, dims[3]])?;
+        let op = Conv2dGradInput { window, groups: 1, input: g.shape(normal).with(3, width.into()), dtype: DType::F32 };
+        g.add_one(Op::Conv2dGradInput(op), &[filter, normal])?
+    } else {
+        let filter = super::images::parameter(g, "filter", &[size, size, dims[3], width])?;
+        g.add_one(Op::Conv2d(Conv2d { window, groups: 1, epilogue: None, dtype: DType::F32 }), &[normal, filter])?
+    };
     if draw.below(3) == 0 { Ok(convolved) } else { relu(g, convolved) }
 }
 
@@ -79,12 +88,66 @@ fn grown(g: &mut Graph, draw: &mut Draw, x: ValueId) -> Result<ValueId, GraphErr
     Ok(all)
 }
 
+/// Branches of products, expressions and pieces of them, joined along any axis but the batch's, several times over.
+fn flat_joining_graph(seed: u32, dtype: Option<DType>) -> Graph {
+    let build = || -> Result<Graph, GraphError> {
+        let mut draw = Draw::new(seed);
+        let mut g = Graph::new();
+        let start = 3 + draw.below(20);
+        let mut x = g.input("x", TensorType::f32(Shape::batch_of([start])));
+        for block in 0..1 + draw.below(3) {
+            x = g.in_scope(&format!("block{block}"), |g| {
+                let from = g.shape(x).dims()[1].factor();
+                let mut parts = Vec::new();
+                for branch in 0..2 + draw.below(3) {
+                    let width = 2 + draw.below(40);
+                    let part = g.in_scope(&format!("branch{branch}"), |g| {
+                        let kernel = super::images::parameter(g, "kernel", &[from, width])?;
+                        let product = g.matmul(x, kernel)?;
+                        match draw.below(4) {
+                            0 => Ok(product),
+                            1 => g.unary(Unary::Tanh, product),
+                            _ => {
+                                let bias = super::images::parameter(g, "bias", &[width])?;
+                                let biased = g.plus(product, bias)?;
+                                relu(g, biased)
+                            }
+                        }
+                    })?;
+                    parts.push(part);
+                }
+                let joined = concat(g, 1, &parts)?;
+                // Once more, as planes that are joined along their rows or columns.
+                let width = g.shape(joined).dims()[1].factor();
+                let plane = g.reshape(joined, Shape::new([Dim::BATCH, width.into(), 1.into()]))?;
+                let (other, axis) = (g.unary(Unary::Tanh, plane)?, 1 + draw.below(2));
+                let doubled = g.map(plane, |e, x| e.mul(x, e.constant(0.5)))?;
+                let planes = concat(g, axis, &[other, doubled])?;
+                g.reshape(planes, Shape::new([Dim::BATCH, (2 * width).into()]))
+            })?;
+        }
+        learning_in(dtype, g, x)
+    };
+    build().expect("every draw gives a legal graph")
+}
+
+/// What makes the parts of a graph that are made in their places.
+fn makers(graph: &Graph) -> Vec<&'static str> {
+    graph.nodes().filter(|(_, node)| matches!(node.op, Op::Inlay(_))).map(|(_, node)| graph.doing(node).op.define().name()).collect()
+}
+
 #[test]
 fn however_they_are_joined_a_step_learns_the_same_bits() {
     let device: Arc<dyn Device> = Arc::new(CpuDevice::new(1));
-    let (mut put, mut shared, mut smaller) = (0, 0, 0);
-    for seed in 0..60 {
-        let graph = joining_graph(seed);
+    let several: Arc<dyn Device> = Arc::new(CpuDevice::new(3));
+    let (mut put, mut shared, mut smaller, mut inlaid) = (0, 0, 0, BTreeMap::new());
+    for seed in 0..90 {
+        let graph = match seed % 6 {
+            0..3 => joining_graph(seed, None),
+            3 => flat_joining_graph(seed, None),
+            4 => joining_graph(seed, Some(DType::BF16)),
+            _ => flat_joining_graph(seed, Some(DType::F16)),
+        };
         let rows = 1 + Draw::new(seed + 3_000_000).below(20);
         let copied = placed(as_written(&graph, rows, &*device).unwrap(), rows, &*device);
         let bound = copied.lower_bound;
@@ -97,7 +160,20 @@ fn however_they_are_joined_a_step_learns_the_same_bits() {
             assert_eq!(plan.programs[0].graph.joining(), how);
             assert_sound(&plan, &graph, &*device);
             assert_eq!(after_steps(&device, plan), wanted, "seed {seed}, {how:?}");
-            if how == Joining::Sharing { shared += 1 } else { put += 1 }
+            if how == Joining::Sharing {
+                shared += 1
+            } else {
+                put += 1
+            }
+            // Whatever the number of threads, a part that is made in its place is the part that was put there.
+            let Some(made) = inlay(&joined, &*device) else { continue };
+            makers(&made).into_iter().for_each(|maker| *inlaid.entry(maker).or_insert(0) += 1);
+            check_same(&graph, &made, &*device, rows).unwrap();
+            for device in [&device, &several] {
+                let plan = placed(as_written(&made, rows, &**device).unwrap(), rows, &**device);
+                assert_sound(&plan, &graph, &**device);
+                assert_eq!(after_steps(device, plan), wanted, "seed {seed}, {how:?}, made in their places");
+            }
         }
         let chosen = layout(&[(Role::Step, graph.clone())], rows, &*device).unwrap();
         assert!(chosen.lower_bound <= bound, "seed {seed}: {} where copying holds {bound}", chosen.lower_bound);
@@ -105,7 +181,59 @@ fn however_they_are_joined_a_step_learns_the_same_bits() {
         smaller += usize::from(chosen.lower_bound < bound);
         assert_eq!(after_steps(&device, chosen), wanted, "seed {seed}");
     }
-    assert!(put > 50 && shared > 30 && smaller > 30, "{put} put, {shared} shared, {smaller} smaller");
+    assert!(put > 70 && shared > 30 && smaller > 30, "{put} put, {shared} shared, {smaller} smaller");
+    let often = |maker: &str| inlaid.get(maker).is_some_and(|count| *count > 20);
+    assert!(["pointwise", "matmul", "conv2d", "conv2d_grad_input"].into_iter().all(often), "{inlaid:?}");
+}
+
+/// Pieces of a batch are joined along it, and made where they go.
+#[test]
+fn pieces_of_a_batch_are_made_where_they_go() {
+    let device: Arc<dyn Device> = Arc::new(CpuDevice::new(2));
+    let mut made = 0;
+    for seed in 0..40 {
+        let graph = joining_graph(seed, None);
+        let rows = 40 + Draw::new(seed + 4_000_000).below(60);
+        let Some(in_pieces) = pieces(&graph, rows, &*device, 8).and_then(|most| split(&graph, rows, &*device, most)) else { continue };
+        let Some(joined) = join(&in_pieces, Joining::Putting, &[], &*device) else { continue };
+        let Some(inlaid) = inlay(&joined, &*device) else { continue };
+        made += makers(&inlaid).len();
+        check_same(&graph, &inlaid, &*device, rows).unwrap();
+        let wanted = after_steps(&device, placed(as_written(&graph, rows, &*device).unwrap(), rows, &*device));
+        let plan = placed(as_written(&inlaid, rows, &*device).unwrap(), rows, &*device);
+        assert_sound(&plan, &graph, &*device);
+        assert_eq!(after_steps(&device, plan), wanted, "seed {seed}");
+    }
+    assert!(made > 50, "{made} were made where they go");
+}
+
+/// A part that is not finite is found where it is made, whatever lies beside it.
+#[test]
+fn a_broken_part_is_named_by_what_makes_it() {
+    let build = |broken: usize| -> Result<Graph, GraphError> {
+        let mut g = Graph::new();
+        let x = g.input("x", TensorType::f32(Shape::batch_of([3, 5])));
+        let mut parts = Vec::new();
+        for branch in 0..3 {
+            let scale = if branch == broken { f32::MAX } else { 1.0 };
+            parts.push(g.in_scope(&format!("branch{branch}"), |g| g.map(x, |e, x| e.mul(e.unary(Unary::Exp, x), e.constant(scale))))?);
+        }
+        let all = concat(&mut g, 2, &parts)?;
+        let sum = g.sum(all)?;
+        g.output("loss", sum);
+        Ok(g)
+    };
+    for broken in 0..3 {
+        let device: Arc<dyn Device> = Arc::new(CpuDevice::new(1));
+        let graph = build(broken).expect("legal shapes");
+        let joined = join(&graph, Joining::Putting, &[], &*device).and_then(|joined| inlay(&joined, &*device)).expect("there is a join");
+        let plan = placed(as_written(&joined, 4, &*device).unwrap(), 4, &*device);
+        let mut executor = Executor::new(device.clone(), Arc::new(plan), &Ledger::new("host", None)).unwrap();
+        let column: Vec<u8> = (0..60).flat_map(|i| (1.0 + i as f32 / 60.0).to_ne_bytes()).collect();
+        let inputs = StepInputs { columns: &[&column], scalars: &[], random: StepRandom::default() };
+        let node = executor.find_non_finite(Role::Step, 4, Some(&inputs)).unwrap().expect("something is not finite");
+        assert_eq!(executor.plan().programs[0].graph.node(node).scope, format!("branch{broken}"));
+    }
 }
 
 /// A block of eight layers keeps its last whole instead of all of them.

@@ -4,13 +4,13 @@ use plimsoll_core::device::StepInputs;
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::graph::{Init, StateId, StateKind};
 use plimsoll_core::ops::{Reduction, Slice};
-use plimsoll_core::passes::optimize;
+use plimsoll_core::passes::{mixed, optimize};
 use plimsoll_core::plan::recompute::{Effort, FitError, Rates, fit};
 use plimsoll_core::plan::split::{pieces, split};
 use plimsoll_core::plan::{Sequenced, check, check_same, layout, layout_sequenced, prove, sequence};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::{Role, training_programs};
-use plimsoll_core::{Bytes, Device, Executor, Graph, GraphError, Ledger, Op, Plan, Shape, TensorType, ValueId};
+use plimsoll_core::{Bytes, DType, Device, Executor, Graph, GraphError, Ledger, Op, Plan, Shape, TensorType, ValueId};
 use plimsoll_cpu::CpuDevice;
 use std::sync::Arc;
 
@@ -76,7 +76,12 @@ fn momentum(g: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), 
 }
 
 /// The mean square of every row, summed over the rows, as a step that learns.
-pub(crate) fn learning(mut g: Graph, last: ValueId) -> Result<Graph, GraphError> {
+pub(crate) fn learning(g: Graph, last: ValueId) -> Result<Graph, GraphError> {
+    learning_in(None, g, last)
+}
+
+/// [`learning`] with activations stored in a type of two bytes.
+pub(crate) fn learning_in(dtype: Option<DType>, mut g: Graph, last: ValueId) -> Result<Graph, GraphError> {
     let last = g.unary(Unary::Tanh, last)?;
     let squares = g.times(last, last)?;
     let rows = g.reduce(Reduction::Sum, squares, &[1])?;
@@ -84,6 +89,10 @@ pub(crate) fn learning(mut g: Graph, last: ValueId) -> Result<Graph, GraphError>
     let share = g.scalar("share");
     let loss = g.times(loss, share)?;
     g.output("loss", loss);
+    if let Some(dtype) = dtype {
+        g = mixed(&g, dtype)?;
+    }
+    let loss = g.outputs()[0].1;
     optimize(&training_programs(&g, loss, false, &momentum)?.remove(0).1)
 }
 

@@ -41,7 +41,8 @@ fn parts_are_written_where_they_go() {
     let narrow = inlaid(&site(&expr, &[6, 5, 10], &operands, 50), DType::BF16, Runs { start: 8, length: 10, pitch: 40 });
     let identity = Expr::identity();
     let whole = [1 << 10, 1 << 11];
-    let large = inlaid(&site(&identity, &whole, &[floats(&whole)], 1 << 11), DType::F32, Runs { start: 0, length: 1 << 11, pitch: 1 << 12 });
+    let large =
+        inlaid(&site(&identity, &whole, &[floats(&whole)], 1 << 11), DType::F32, Runs { start: 0, length: 1 << 11, pitch: 1 << 12 });
     insta::assert_snapshot!([&narrow, &large].map(text).concat());
 }
 
