@@ -181,7 +181,7 @@ fn however_they_are_joined_a_step_learns_the_same_bits() {
         smaller += usize::from(chosen.lower_bound < bound);
         assert_eq!(after_steps(&device, chosen), wanted, "seed {seed}");
     }
-    assert!(put > 70 && shared > 30 && smaller > 30, "{put} put, {shared} shared, {smaller} smaller");
+    assert!(put > 70 && shared > 40 && smaller > 20, "{put} put, {shared} shared, {smaller} smaller");
     let often = |maker: &str| inlaid.get(maker).is_some_and(|count| *count > 20);
     assert!(["pointwise", "matmul", "conv2d", "conv2d_grad_input"].into_iter().all(often), "{inlaid:?}");
 }
