@@ -147,15 +147,34 @@ macro_rules! family {
                     unsafe {
                         let t = Resolved::new(instruction, frame, n);
                         match instruction.op {
-                            Op::Unary(op) => unary(op, &t),
-                            Op::Binary(Binary::Pow) => power(&t),
-                            Op::Binary(op) => binary(op, &t),
-                            Op::Select => select(&t),
-                            Op::Copy | Op::Store(DType::F32) => copy(&t),
                             Op::Load(load) => fetch(&frame.loads[load as usize], frame, t.to, n),
-                            Op::Store(dtype) => store(dtype, &t),
                             Op::Place(placed) => place(&frame.placed[placed as usize], frame, &t),
+                            op => match instruction.to {
+                                Place::Output(output) if !frame.placed.is_empty() => {
+                                    let placed = frame.placed.iter().find(|placed| placed.output == output);
+                                    placed.map_or_else(|| apply(op, &t), |placed| t.each_run(placed, frame, |run| apply(op, run)));
+                                }
+                                _ => apply(op, &t),
+                            },
                         }
+                    }
+                }
+            }
+
+            /// # Safety
+            /// As for [`super::execute`].
+            #[inline(always)]
+            unsafe fn apply(op: Op, t: &Resolved) {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    match op {
+                        Op::Unary(op) => unary(op, t),
+                        Op::Binary(Binary::Pow) => power(t),
+                        Op::Binary(op) => binary(op, t),
+                        Op::Select => select(t),
+                        Op::Copy | Op::Store(DType::F32) => copy(t),
+                        Op::Store(dtype) => store(dtype, t),
+                        Op::Load(_) | Op::Place(_) => unreachable!("these have addresses of their own"),
                     }
                 }
             }
@@ -285,6 +304,19 @@ impl Resolved {
     }
 }
 
+impl Resolved {
+    /// The instruction for each run of an output that lies between others.
+    #[inline(always)]
+    fn each_run(&self, placed: &Placed, frame: &Frame<'_>, mut each: impl FnMut(&Resolved)) {
+        let (Runs { length, pitch }, base) = (placed.runs, frame.bases[placed.output as usize]);
+        runs(frame.start, self.n, length, |row, column, done, n| {
+            let to = base.wrapping_add((row * pitch + column) * placed.dtype.size()).cast();
+            let from = |operand: *const f32, i: usize| operand.wrapping_add(if self.single[i] { 0 } else { done });
+            each(&Resolved { to, a: from(self.a, 0), b: from(self.b, 1), c: from(self.c, 2), single: self.single, n });
+        });
+    }
+}
+
 /// # Safety
 /// As for [`execute`].
 #[inline(always)]
@@ -389,17 +421,11 @@ unsafe fn store_loop(dtype: DType, t: &Resolved) {
 /// As for [`execute`]; the output is valid wherever its runs lead.
 #[inline(always)]
 unsafe fn place_loop(placed: &Placed, frame: &Frame<'_>, t: &Resolved) {
-    let (Runs { length, pitch }, base) = (placed.runs, frame.bases[placed.output as usize]);
-    runs(frame.start, t.n, length, |row, column, done, n| {
-        let to = base.wrapping_add((row * pitch + column) * placed.dtype.size()).cast();
-        let a = t.a.wrapping_add(if t.single[0] { 0 } else { done });
-        let run = Resolved { to, a, b: a, c: a, single: t.single, n };
-        // SAFETY: the caller's promise, for a run.
-        unsafe {
-            match placed.dtype {
-                DType::F32 => copy_loop(&run),
-                dtype => store_loop(dtype, &run),
-            }
+    // SAFETY: the caller's promise, for a run.
+    t.each_run(placed, frame, |run| unsafe {
+        match placed.dtype {
+            DType::F32 => copy_loop(run),
+            dtype => store_loop(dtype, run),
         }
     });
 }

@@ -15,6 +15,8 @@ const TILE: usize = 512;
 pub(super) const FILE: usize = 8192;
 /// Rows at least this long are walked one at a time: what stretches along or across them is then a single number or a slice.
 const LONG_ROW: usize = 256;
+/// Runs of an output at least this long are written by whatever computes them; shorter ones all at once, from a register.
+const LONG_RUN: usize = 64;
 /// Most inputs and most outputs: their addresses stand in tables on the stack.
 pub(super) const SLOTS: usize = 64;
 
@@ -253,15 +255,20 @@ impl<'a> Compiler<'a> {
         Operand { place: to, single: false }
     }
 
-    /// The output a term may be written to at once: one of single precision without gaps, over no input, or only over inputs read for the last time before.
+    /// The output a term may be written to at once: one of single precision, without gaps or in long runs, over no input, or only over inputs read for the last time before.
     fn direct(&self, id: usize) -> Option<u16> {
         let read_before = |input: &usize| {
             let term = self.expr.terms().iter().position(|term| *term == Term::Input(*input as u16));
             term.is_none_or(|term| term < id && (!matches!(self.values[term].place, Place::Slot(_)) || self.last_use[term] < id))
         };
+        // What lies in runs is not there for others to read.
+        let last = || !self.expr.terms()[id + 1..].iter().any(|term| term.operands().any(|operand| operand as usize == id));
         let mut results = self.expr.roots().iter().zip(self.sinks).enumerate();
         let found = results.find(|(_, (root, sink))| {
-            **root as usize == id && sink.dtype == DType::F32 && sink.runs.is_none() && sink.over.iter().all(read_before)
+            **root as usize == id
+                && sink.dtype == DType::F32
+                && sink.runs.is_none_or(|runs| runs.length >= LONG_RUN && last())
+                && sink.over.iter().all(read_before)
         });
         found.map(|(output, _)| output as u16)
     }
@@ -285,10 +292,10 @@ impl<'a> Compiler<'a> {
             let (root, to) = (self.code.roots[i], Place::Output(i as u16));
             if let Some(runs) = sink.runs {
                 self.code.placed.push(Placed { output: i as u16, dtype: sink.dtype, runs });
-                let op = Op::Place((self.code.placed.len() - 1) as u16);
+            }
+            if root.place != to {
+                let op = sink.runs.map_or(Op::Store(sink.dtype), |_| Op::Place((self.code.placed.len() - 1) as u16));
                 self.code.body.push(Instruction { op, to, operands: [root; 3] });
-            } else if root.place != to {
-                self.code.body.push(Instruction { op: Op::Store(sink.dtype), to, operands: [root; 3] });
             }
             self.code.cost += 1;
         }

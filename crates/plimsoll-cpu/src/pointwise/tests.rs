@@ -297,6 +297,41 @@ fn blocks_of_a_result_are_finished_like_the_whole() {
     }
 }
 
+/// What an expression writes between others is what it writes by itself, and nothing beside it is touched: runs of any length, in every type, on every processor.
+#[test]
+fn a_result_in_runs_is_the_same_and_leaves_what_lies_between() {
+    let expr = Expr::build(|e| e.binary(Binary::Max, e.add(e.mul(e.input(0), e.input(1)), e.coordinate(1)), e.constant(0.0)));
+    for (rows, length) in [(1, 5), (40, 1), (37, 3), (300, 17), (9, 63), (33, 64), (7, 300), (3, 1000)] {
+        for dtype in [DType::F32, DType::BF16, DType::F16, DType::I32] {
+            let dims = [rows, length];
+            let inputs =
+                [Tensor::new(&dims, DType::F32, |i| (i as f32 * 0.37).sin()), Tensor::new(&[length], DType::F32, |i| i as f32 * 0.01)];
+            for isa in [Isa::Portable, Isa::best()] {
+                let wanted = run(isa, &Pool::new(1), &expr, &dims, &inputs, &[(dtype, None)], StepRandom::default()).remove(0);
+                let (before, pitch, size) = (2, length + 5, dtype.size());
+                let sources: Vec<Source<'_>> =
+                    inputs.iter().map(|tensor| Source { dims: &tensor.dims, dtype: tensor.dtype, pitch: None }).collect();
+                let sink = Sink { dtype, over: &[], runs: Some(Runs { length, pitch }) };
+                let mut kernel = Kernel::with(isa, &expr, &dims, &sources, &[sink], 1).unwrap();
+                let mut whole = vec![0xA5u8; rows * pitch * size];
+                inputs.iter().enumerate().for_each(|(i, tensor)| kernel.set_input(i, tensor.bytes.as_ptr()));
+                kernel.set_output(0, whole[before * size..].as_mut_ptr());
+                // SAFETY: all addresses are those of tensors of the right size, and the runs lie inside the whole.
+                unsafe {
+                    kernel.prepare(StepRandom::default(), 0);
+                    kernel.run(&Pool::new(2));
+                }
+                for (row, own) in whole.chunks_exact(pitch * size).zip(wanted.bytes.chunks_exact(length * size)) {
+                    let (between, rest) = row.split_at(before * size);
+                    let (made, behind) = rest.split_at(length * size);
+                    assert_eq!(made, own, "{rows} runs of {length} {dtype}, {isa:?}");
+                    assert!(between.iter().chain(behind).all(|byte| *byte == 0xA5), "{rows} runs of {length} {dtype}, {isa:?}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn a_broken_number_stays_broken() {
     let x = Tensor::new(&[3], DType::F32, |i| [f32::NAN, 1.0, -1.0][i]);
