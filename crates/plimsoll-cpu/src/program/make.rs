@@ -80,7 +80,6 @@ impl Lowering<'_> {
 
     /// The instruction for an expression with one result, a product, a convolution or the gradient of one by its input.
     pub fn make(&self, op: &Op, inputs: &[ValueId], to: &Destination, workspace: Floats) -> Result<Work, String> {
-        let graph = &self.program.graph;
         Ok(match op {
             Op::Pointwise(op) => Work::Pointwise(Box::new(self.expression(&op.expr, &op.shape, inputs, std::slice::from_ref(to))?)),
             Op::MatMul(op) => {
@@ -115,7 +114,7 @@ impl Lowering<'_> {
                 pitch: to.pitch(),
                 workspace,
             },
-            op => return Err(format!("{} cannot write between other results, {}", op.define().name(), graph.ty(to.value))),
+            op => return Err(format!("{} does not write between other results", op.define().name())),
         })
     }
 
@@ -163,11 +162,11 @@ impl Lowering<'_> {
         let alone = to.ty == *self.program.graph.ty(to.value);
         let mut found = Vec::new();
         for (i, input) in inputs.iter().enumerate() {
-            if let (Some((start, end)), Some((from, to_))) = (own, range(*input)?)
-                && start < to_
+            if let (Some((start, end)), Some((from, until))) = (own, range(*input)?)
+                && start < until
                 && from < end
             {
-                if (start, end) != (from, to_) || !alone {
+                if (start, end) != (from, until) || !alone {
                     return Err(format!("{} is planned over a part of {input}", to.value));
                 }
                 found.push(i);
