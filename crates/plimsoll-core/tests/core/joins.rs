@@ -261,7 +261,8 @@ fn parts_made_in_other_places_are_found_out() {
 #[test]
 fn only_parts_that_nobody_else_reads_are_made_in_their_places() {
     let device = Slow { broken: None };
-    let made = |bring: &dyn Fn(&mut Graph, ValueId) -> Result<[ValueId; 2], GraphError>| {
+    type Bring<'a> = &'a dyn Fn(&mut Graph, ValueId) -> Result<[ValueId; 2], GraphError>;
+    let made = |bring: Bring<'_>| {
         let graph = made_of_two(|g, x| {
             let parts = bring(g, x)?;
             g.add_one(Op::Concat(Concat { axis: 1 }), &parts)
