@@ -186,13 +186,19 @@ pub fn sketch(graphs: &[(Role, Graph)], rows: usize, device: &dyn Device) -> Res
     laid_out(programs, rows, device, &greedy)
 }
 
-/// The same plan with its arena as near to the bound as a search brings it. Programs that need less than that anyhow stay as they are.
+/// The same plan with its arena as near to the bound as a search brings it. Programs that need less than that, or than another does, stay as they are.
 pub fn tighten(mut plan: Plan, device: &dyn Device) -> Result<Plan, GraphError> {
-    for program in plan.programs.iter_mut().filter(|program| program.arena > nearly(plan.lower_bound)) {
-        let (graph, order) = (std::mem::take(&mut program.graph), std::mem::take(&mut program.order));
-        let (again, offloaded) = (std::mem::take(&mut program.again), std::mem::take(&mut program.offloaded));
-        let sequenced = Sequenced { graph, order, again, limit: None };
-        *program = Program { offloaded, ..placed(program.role, sequenced, plan.rows, device, &plan.states, &nearly_tight)? };
+    let mut enough = nearly(plan.lower_bound);
+    for program in &mut plan.programs {
+        if program.arena > enough {
+            let (graph, order) = (std::mem::take(&mut program.graph), std::mem::take(&mut program.order));
+            let (again, offloaded) = (std::mem::take(&mut program.again), std::mem::take(&mut program.offloaded));
+            let sequenced = Sequenced { graph, order, again, limit: None };
+            let unbound = |blocks: &[Block]| tight(blocks, enough);
+            *program = Program { offloaded, ..placed(program.role, sequenced, plan.rows, device, &plan.states, &unbound)? };
+        }
+        // All programs have one arena: what one of them needs the others may use.
+        enough = enough.max(program.arena);
     }
     plan.arena = plan.programs.iter().map(|program| program.arena).max().unwrap_or_default();
     Ok(plan)
@@ -299,8 +305,13 @@ fn placed(
 
 /// A layout as high as its fullest step, or hardly higher: where a short search leaves more than a thousandth, a longer one is worth its second.
 fn nearly_tight(blocks: &[Block]) -> Layout {
+    tight(blocks, Bytes::ZERO)
+}
+
+/// The same, or one that takes no more than is `enough`.
+fn tight(blocks: &[Block], enough: Bytes) -> Layout {
     let short = assign(blocks);
-    let near = nearly(short.lower_bound);
+    let near = nearly(short.lower_bound).max(enough);
     if short.size <= near {
         return short;
     }
