@@ -322,6 +322,12 @@ impl Dataset {
         self.batch(rows)
     }
 
+    /// The same without what concerns its batches alone: each row comes, and in its place.
+    pub(crate) fn row_by_row(mut self) -> Dataset {
+        self.stages.retain(|stage| !matches!(stage, Stage::DropRemainder(_) | Stage::Deterministic(_)));
+        self
+    }
+
     /// How far ahead batches are made; [`Prefetch::Auto`] unless said.
     pub fn prefetch(self, prefetch: Prefetch) -> Dataset {
         self.stage(Stage::Prefetch(prefetch))

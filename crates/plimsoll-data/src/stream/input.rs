@@ -147,7 +147,7 @@ fn way(data: &Dataset, recipe: &Recipe, room: Room) -> Result<Way, DataError> {
     let threads = recipe.item().is_some() || matches!(recipe.parallelism, Parallelism::Threads(2..));
     let ahead = room.ahead > 0 || (threads && recipe.stream.is_none());
     if ahead && !room.lean {
-        let batched = data.clone().rebatch(rows.min(16));
+        let batched = data.clone().row_by_row().batch(rows.min(16));
         let one_each = room.ahead > 0 && recipe.parallelism == Parallelism::Auto;
         let batched = if one_each { batched.parallelism(Parallelism::Threads(1)) } else { batched };
         // Half of what there is: the rest is for the stages that follow.
