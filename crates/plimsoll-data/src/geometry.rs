@@ -99,7 +99,7 @@ pub(crate) fn smallest(recipe: &Recipe, batch: usize) -> Geometry {
         max_item: Bytes::ZERO,
         cache_rows: flags_only(recipe),
         resident: false,
-        room: Room { tolerant: recipe.tolerate.is_some(), ..Room::LEAST },
+        room: Room { tolerant: recipe.is_tolerant(), ..Room::LEAST },
     }
     .bounded(recipe)
 }
@@ -166,7 +166,7 @@ pub(crate) fn for_speed(recipe: &Recipe, batch: usize) -> Result<Geometry, DataE
         max_item: Bytes::ZERO,
         cache_rows: flags_only(recipe),
         resident: false,
-        room: Room { lean: false, tolerant: recipe.tolerate.is_some(), ..Room::LEAST },
+        room: Room { lean: false, tolerant: recipe.is_tolerant(), ..Room::LEAST },
     };
     Ok(geometry.bounded(recipe))
 }

@@ -146,6 +146,11 @@ impl Recipe {
         self.batch.ok_or_else(|| DataError::Stage("the data set has no batch size; add .batch(n)".into()))
     }
 
+    /// Whether rows that cannot be made are left out further on.
+    pub fn is_tolerant(&self) -> bool {
+        self.tolerate.as_ref().is_some_and(|notes| notes.left_out)
+    }
+
     /// The way from files, if the data set has one.
     pub fn item(&self) -> Option<&ItemRecipe> {
         self.maps.iter().find_map(|column| column.item.as_ref())

@@ -2,7 +2,8 @@
 
 use collect::column;
 use plimsoll_core::{Bytes, DType};
-use plimsoll_data::{Column, DataError, Dataset, Parallelism, Schema};
+use plimsoll_data::ops::apply;
+use plimsoll_data::{Cache, Column, DataError, Dataset, Parallelism, Schema};
 use std::thread;
 use std::time::Duration;
 
@@ -22,6 +23,10 @@ fn slow(rows: u64) -> Dataset {
 
 fn range(end: i32) -> Dataset {
     Dataset::range(0, end, 1).unwrap()
+}
+
+fn stream(end: i32) -> Dataset {
+    range(end).filter(|_| true)
 }
 
 /// The rows of an epoch, or what is wrong, which is the same under each limit.
@@ -48,4 +53,22 @@ fn what_concerns_batches_stops_at_the_first_stage_that_takes_rows() {
     }
     let whole = range(21).drop_remainder().parallelism(Parallelism::Threads(2)).filter(|_| true);
     assert_eq!(rows(&whole).unwrap(), (0..21).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_bad_row_that_nobody_asks_for_is_no_error() {
+    let bad = |x: f32| apply("bad", [], move |_, row, out: &mut [f32]| if row[0] == x { Err("bad".into()) } else { Ok(out[0] = row[0]) });
+    let threads = |data: Dataset, threads| data.parallelism(Parallelism::Threads(threads));
+    for data in [
+        slow(20).filter(|_| true),
+        threads(slow(20), 3).filter(|_| true),
+        stream(20).map("x", [bad(3.0)]).filter(|_| true),
+        Dataset::interleave_parallel([slow(20), slow(20)], 1, 30),
+        slow(20).filter(|_| true).cache(Cache::Memory),
+    ] {
+        assert_eq!(rows(&data.clone().take(3)).unwrap().len(), 3, "{}", data.describe());
+        assert_eq!(rows(&data.clone().skip(4).take(1)).unwrap().len(), 1, "{}", data.describe());
+        assert_eq!(rows(&data.clone().shard(5, 4).take(3)).unwrap().len(), 3, "{}", data.describe());
+        assert!(rows(&data.clone().take(4)).unwrap_err().contains("bad"), "{}", data.describe());
+    }
 }

@@ -166,7 +166,7 @@ fn a_row_becomes_a_data_set() {
     let complaints = [other, tight].map(|data| complaint(column(&data.batch(2), 0, 0, None), Path::new("/")));
     insta::assert_snapshot!(complaints.join("\n"), @"
     flat_map was to give x: i32[] and gave x: u8[8, 8, 1], y: i32[]; declare what it gives
-    flat_map may hold 3 B and 0 numbers from 0 by 1 needs 68 B; allow it more
+    flat_map may hold 3 B and 0 numbers from 0 by 1 needs 133 B; allow it more
     ");
 }
 

@@ -79,12 +79,17 @@ pub(crate) fn guarded<T>(code: impl FnOnce() -> T) -> Result<T, DataError> {
 }
 
 /// Faults of rows that come through a ring, by epoch and place: there the rows are only marked.
-#[derive(Default)]
 pub(crate) struct Notes {
     faults: Mutex<BTreeMap<(u64, u64), Fault>>,
+    /// Whether someone leaves such rows out, so that those after them are wanted.
+    pub left_out: bool,
 }
 
 impl Notes {
+    pub fn new(left_out: bool) -> Notes {
+        Notes { faults: Mutex::default(), left_out }
+    }
+
     /// Worker: a row could not be made. Workers are at most a ring ahead of what is taken, so this stays small.
     pub fn note(&self, epoch: u64, place: u64, fault: Fault) {
         self.lock().insert((epoch, place), fault);

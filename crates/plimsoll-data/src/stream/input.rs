@@ -110,17 +110,15 @@ enum Way {
 struct Reading {
     recipe: Recipe,
     way: Way,
-    /// Where it is no error that a row cannot be made: what was wrong with those that are marked in their last byte.
+    /// What was wrong with the rows that are marked in their last byte, where another thread or a whole block of rows at a time makes them.
     notes: Option<Arc<Notes>>,
 }
 
 impl Reading {
     fn new(data: &Dataset, room: Room) -> Result<Reading, DataError> {
         let recipe = data.recipe()?;
-        if !room.tolerant {
-            return Ok(Reading { way: way(data, &recipe, room)?, recipe, notes: None });
-        }
-        let notes = Arc::new(Notes::default());
+        // Rows are made ahead of those that are wanted: what is wrong with one is told when its turn comes, which may be never.
+        let notes = Arc::new(Notes::new(room.tolerant));
         let marked = data.clone().stage(Stage::Tolerate(Arc::clone(&notes)));
         let with_marks = marked.recipe()?;
         match way(&marked, &with_marks, room)? {

@@ -19,9 +19,7 @@ pub(crate) struct StreamWork {
     row_bytes: usize,
     paths: Vec<Path>,
     place: u64,
-    /// Whether rows that cannot be mapped are told apart.
-    tolerant: bool,
-    /// Whether one of the block is among them.
+    /// Whether one of the block cannot be mapped.
     one_by_one: bool,
     /// What came after the rows that were written last.
     fault: Option<Fault>,
@@ -43,7 +41,6 @@ impl StreamWork {
             row_bytes,
             paths,
             place: 0,
-            tolerant: room.tolerant,
             one_by_one: false,
             fault: None,
         })
@@ -88,11 +85,6 @@ impl StreamWork {
             self.to = self.stream.fill(&mut self.block[..self.rows.min(rows) * self.row_bytes])?;
         }
         let rows = rows.min(self.to - self.from);
-        if !self.tolerant {
-            self.write(target, at, rows)?;
-            self.pass(rows);
-            return Ok(rows);
-        }
         if !self.one_by_one {
             if guarded(|| self.write(target, at, rows)).flatten().is_ok() {
                 self.pass(rows);
