@@ -9,7 +9,7 @@ use crate::padded::{Padder, Padding};
 use crate::plan::{self, PRODUCER_STACK, PipelinePlan};
 use crate::recipe::Recipe;
 use crate::ring::{Claim, Crew, Fill, Ring, Schedule, Slot};
-use crate::stream::{Loss, Notes, StreamWork};
+use crate::stream::{Notes, Promised, StreamWork};
 use crate::tuner::Adapts;
 use crate::work::{Work, mark};
 use crate::{DataError, Dataset, Schema};
@@ -225,10 +225,9 @@ impl Feed {
                 pass_over: schedule.place,
                 came: 0,
                 whole_batches: recipe.whole_batches,
-                cardinality: recipe.cardinality,
+                promised: Promised::new(recipe.cardinality),
                 begun: recipe.begun.map(|(epoch, _)| epoch),
                 tolerate: recipe.tolerate.clone(),
-                in_part: false,
             })));
         } else {
             let room = recipe.decode_room(plan.geometry)?;
@@ -416,13 +415,11 @@ struct StreamRows {
     /// Rows of the epoch that have come.
     came: u64,
     whole_batches: Option<usize>,
-    cardinality: Option<u64>,
+    promised: Promised,
     /// The epoch of which others consumed some.
     begun: Option<u64>,
     /// Who is told of rows that cannot be made, where that is no error.
     tolerate: Option<Arc<Notes>>,
-    /// Whether more than single rows were lost of the epoch.
-    in_part: bool,
 }
 
 /// What became of a claim.
@@ -467,7 +464,8 @@ fn produce(number: usize, mut worker: Worker, seal: &Seal, meter: &Meter, ring: 
 impl StreamRows {
     fn fill(&mut self, claim: &mut Claim<'_>, stopping: impl Fn() -> bool) -> Result<Outcome, DataError> {
         if self.epoch != Some(claim.epoch) {
-            (self.epoch, self.in_part) = (Some(claim.epoch), false);
+            self.epoch = Some(claim.epoch);
+            self.promised.begin();
             self.work.begin(claim.epoch)?;
             self.came = std::mem::take(&mut self.pass_over);
             self.work.pass_over(self.came, &stopping)?;
@@ -486,7 +484,7 @@ impl StreamRows {
                     (rows, ends_epoch) = (rows + more, more == 0);
                 }
                 (Err(fault), Some(notes)) if fault.goes_on() => {
-                    self.in_part |= fault.loss == Loss::Part;
+                    self.promised.lost(fault.loss);
                     mark(claim, rows, 1, 1);
                     notes.note(claim.epoch, claim.place + rows as u64, fault);
                     rows += 1;
@@ -495,15 +493,9 @@ impl StreamRows {
             }
         }
         self.came += rows as u64;
-        // How many rows are left of an epoch, or of a file that is cut off, was not said.
-        let promised = self.cardinality.filter(|_| !self.in_part && self.begun != Some(claim.epoch));
-        if let Some(promised) = promised
-            && (self.came > promised || (ends_epoch && self.came != promised))
-        {
-            let more = if self.came > promised { "more than " } else { "" };
-            let problem =
-                format!("epoch {} has {more}{} rows where assert_cardinality({promised}) was said", claim.epoch, self.came.min(promised));
-            return Err(DataError::Stage(problem));
+        // How many are left of an epoch that others have begun was not said.
+        if self.begun != Some(claim.epoch) {
+            self.promised.check(claim.epoch, self.came, ends_epoch)?;
         }
         if ends_epoch && let Some(batch) = self.whole_batches {
             rows -= rows % batch;

@@ -316,7 +316,14 @@ impl Dataset {
                     (recipe.code, recipe.versioned) = (None, true);
                 }
                 Stage::Tolerate(notes) => recipe.tolerate = Some(Arc::clone(notes)),
-                Stage::Cardinality(rows) => recipe.cardinality = Some(*rows),
+                Stage::Cardinality(rows) => {
+                    let there = order::length(self.source.len(), recipe.reorders.iter().copied());
+                    if self.stream.is_none() && there != *rows {
+                        let problem = format!("{there} rows come where assert_cardinality({rows}) was said in {}", self.describe());
+                        return Err(DataError::Stage(problem));
+                    }
+                    recipe.cardinality = Some(*rows);
+                }
             }
         }
         if recipe.tolerate.is_some() {

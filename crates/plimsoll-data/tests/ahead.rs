@@ -1,9 +1,10 @@
 //! Rows of a stream are made ahead, by blocks or by other threads, as far as the limit allows. None of that shows.
 
-use collect::column;
+use collect::{column, complaint};
 use plimsoll_core::{Bytes, DType};
 use plimsoll_data::ops::apply;
-use plimsoll_data::{Cache, Column, DataError, Dataset, Parallelism, Schema};
+use plimsoll_data::{Cache, Column, DataError, Dataset, Parallelism, Schema, Shuffle};
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -71,4 +72,35 @@ fn a_bad_row_that_nobody_asks_for_is_no_error() {
         assert_eq!(rows(&data.clone().shard(5, 4).take(3)).unwrap().len(), 3, "{}", data.describe());
         assert!(rows(&data.clone().take(4)).unwrap_err().contains("bad"), "{}", data.describe());
     }
+}
+
+#[test]
+fn a_number_of_rows_that_was_said_is_checked_wherever_it_stands() {
+    type Behind = fn(Dataset) -> Dataset;
+    let behind: [Behind; 7] = [
+        |data| data,
+        |data| data.filter(|_| true),
+        |data| data.shuffle(Shuffle::seed(1)),
+        |data| data.cache(Cache::Memory),
+        |data| data.repeat(2),
+        |data| Dataset::concatenate([data, range(3)]),
+        |data| Dataset::interleave_parallel([data, range(3)], 2, 1),
+    ];
+    for stage in behind {
+        assert!(rows(&stage(stream(10).assert_cardinality(10))).is_ok());
+        let more = rows(&stage(stream(10).assert_cardinality(5))).unwrap_err();
+        assert_eq!(more, "epoch 0 has more than 5 rows where assert_cardinality(5) was said");
+        let fewer = rows(&stage(stream(10).assert_cardinality(15))).unwrap_err();
+        assert_eq!(fewer, "epoch 0 has 10 rows where assert_cardinality(15) was said");
+    }
+    // An epoch that is left early has nothing to say about it, and rows that are left out counted when it was said.
+    assert_eq!(rows(&stream(10).assert_cardinality(15).take(3)).unwrap(), [0, 1, 2]);
+    assert_eq!(rows(&slow(10).filter(|_| true).assert_cardinality(10).ignore_errors(2)).unwrap().len(), 8);
+    // Where rows have numbers it is known at once.
+    let known = complaint(range(10).take(7).assert_cardinality(5).batch(4).plan(None), Path::new("/"));
+    assert_eq!(
+        known,
+        "7 rows come where assert_cardinality(5) was said in 10 numbers from 0 by 1 → take(7) → assert_cardinality(5) → batch(4)"
+    );
+    assert_eq!(rows(&range(10).take(7).assert_cardinality(7).skip(6)).unwrap(), [6]);
 }

@@ -1,6 +1,7 @@
 //! What a stage of a stream reads: the rows of a data set, made here or by an inner feed.
 
 use super::fault::{Fault, Notes};
+use super::promised::Promised;
 use super::work::StreamWork;
 use super::{Room, Stream};
 use crate::dataset::{Dataset, Parallelism, Stage};
@@ -203,6 +204,7 @@ pub(super) struct Input {
     epoch: u64,
     /// Rows of the epoch that were handed out, with those that could not be.
     place: u64,
+    promised: Promised,
 }
 
 impl Input {
@@ -215,7 +217,8 @@ impl Input {
             Way::Feed(data, plan) => Box::new(Fed::new(*data, plan, ledger, row.get())),
         };
         let block = vec![0; row.get() * block_rows(row, room)];
-        Ok(Input { stream, block, row_bytes: row.get() - notes.iter().len(), from: 0, to: 0, notes, epoch: 0, place: 0 })
+        let promised = Promised::new(recipe.cardinality);
+        Ok(Input { stream, block, row_bytes: row.get() - notes.iter().len(), from: 0, to: 0, notes, epoch: 0, place: 0, promised })
     }
 
     pub fn row_bytes(&self) -> usize {
@@ -225,6 +228,7 @@ impl Input {
     pub fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         (self.from, self.to, self.epoch, self.place) = (0, 0, epoch, 0);
         self.notes.iter().for_each(|notes| notes.begin(epoch));
+        self.promised.begin();
         self.stream.begin(epoch)
     }
 
@@ -238,18 +242,31 @@ impl Input {
     pub fn next(&mut self) -> Result<Option<&[u8]>, Fault> {
         if self.from == self.to {
             (self.from, self.to) = (0, 0);
-            self.to = self.stream.fill(&mut self.block)?;
+            self.to = match self.stream.fill(&mut self.block) {
+                Ok(rows) => rows,
+                Err(fault) => {
+                    self.place += 1;
+                    self.promised.lost(fault.loss);
+                    return Err(fault);
+                }
+            };
             if self.to == 0 {
+                self.promised.check(self.epoch, self.place, true)?;
                 return Ok(None);
             }
         }
-        self.from += 1;
-        let Some(notes) = &self.notes else { return Ok(Some(&self.block[(self.from - 1) * self.row_bytes..][..self.row_bytes])) };
-        self.place += 1;
+        (self.from, self.place) = (self.from + 1, self.place + 1);
+        self.promised.check(self.epoch, self.place, false)?;
+        let each = self.row_bytes + self.notes.iter().len();
+        let (row, mark) = self.block[(self.from - 1) * each..][..each].split_at(self.row_bytes);
         // Behind a row is its mark.
-        match self.block[(self.from - 1) * (self.row_bytes + 1)..].split_at(self.row_bytes) {
-            (row, [0, ..]) => Ok(Some(row)),
-            _ => Err(notes.take(self.epoch, self.place - 1)),
+        match &self.notes {
+            Some(notes) if mark != [0] => {
+                let fault = notes.take(self.epoch, self.place - 1);
+                self.promised.lost(fault.loss);
+                Err(fault)
+            }
+            _ => Ok(Some(row)),
         }
     }
 

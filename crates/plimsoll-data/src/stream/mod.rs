@@ -11,6 +11,7 @@ mod generator;
 mod ignore;
 mod input;
 mod join;
+mod promised;
 mod reshape;
 mod shuffle;
 mod work;
@@ -21,6 +22,7 @@ pub(crate) use generator::{Generator, Identity, Make, Open};
 pub(crate) use ignore::Ignored;
 pub use input::Row;
 pub(crate) use input::{Held, PerRow};
+pub(crate) use promised::Promised;
 pub(crate) use shuffle::Buckets;
 pub(crate) use work::StreamWork;
 
