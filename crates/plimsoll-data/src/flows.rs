@@ -117,6 +117,8 @@ impl Dataset {
             (Spec::Repeat { times, .. }, Some(epoch)) => {
                 (0..*times).take(256).map(|time| Some(epoch.wrapping_mul(*times).wrapping_add(time))).collect()
             }
+            // Whatever is kept, every epoch behind it is the first.
+            (Spec::Cache { .. }, Some(_)) => vec![Some(0)],
             _ => vec![epoch],
         };
         let inputs = spec.inputs().iter().flat_map(|input| epochs.iter().map(|epoch| input.left_out(*epoch)));

@@ -4,7 +4,7 @@ use plimsoll_core::{Bytes, DType, Ledger};
 use plimsoll_data::ops::{apply, fill, flip_left_right, scale};
 use plimsoll_data::source::{CsvSpec, Feature};
 use plimsoll_data::{
-    Cache, Column, DataError, Dataset, Feed, FeedState, Options, PadTo, Parallelism, RandomSpec, Schema, Shuffle, Split, Tensor,
+    Cache, Column, DataError, Dataset, Feed, FeedState, Options, PadTo, Parallelism, Prefetch, RandomSpec, Schema, Shuffle, Split, Tensor,
 };
 use proptest::prelude::*;
 use std::fs;
@@ -597,6 +597,29 @@ fn an_epoch_of_a_stream_is_kept_only_with_all_its_rows() {
         let (rows, _, given_up) = read(&behind, None, Options::default(), 3).unwrap();
         assert_eq!((rows, given_up, asked.load(Relaxed)), (plain.clone(), None, 12));
     }
+}
+
+#[test]
+fn what_was_left_out_before_a_cache_is_left_out_of_each_epoch() {
+    // Kept, and read again each time as it does not fit.
+    for room in [Bytes::kib(1), Bytes(1)] {
+        let asked = Arc::default();
+        let data = with_bad_rows(&asked).ignore_errors(10).cache(Cache::MemoryUpTo(room));
+        epochs(&data.clone().batch(2), None, 3);
+        assert_eq!([0, 1, 2].map(|epoch| data.ignored_in(epoch).0), [2, 2, 2], "{room}");
+    }
+}
+
+#[test]
+fn an_epoch_that_is_begun_again_is_not_forgotten() {
+    let asked = Arc::default();
+    let data = with_bad_rows(&asked).ignore_errors(10).cache(Cache::MemoryUpTo(Bytes(1)));
+    let batched = data.clone().batch(1).prefetch(Prefetch::Batches(1));
+    let mut feed = Feed::start(&batched, &batched.plan(None).unwrap(), &Ledger::new("host", None), Options::default()).unwrap();
+    while feed.next().unwrap().is_some() {}
+    // The next epoch reads the same rows again, and has not come to the last bad one when its first batch is here.
+    feed.next().unwrap();
+    assert_eq!(data.ignored_in(0).0, 2);
 }
 
 #[test]

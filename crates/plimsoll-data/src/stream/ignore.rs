@@ -41,7 +41,8 @@ impl Ignored {
     fn begin(&self, epoch: u64) {
         let mut epochs = lock(&self.epochs);
         epochs.values_mut().for_each(|(_, told)| told.truncate(1));
-        epochs.insert(epoch, (0, Vec::new()));
+        // One that is read again keeps what is known of it: rows are the same, and the reader is ahead of who asks.
+        epochs.entry(epoch).or_default();
         if epochs.len() > EPOCHS {
             epochs.pop_first();
         }
@@ -51,7 +52,7 @@ impl Ignored {
     fn tell(&self, epoch: u64, count: u64, name: String) {
         let mut epochs = lock(&self.epochs);
         let (known, told) = epochs.entry(epoch).or_default();
-        *known = count;
+        *known = count.max(*known);
         if told.len() < TOLD && told.len() as u64 + 1 == count {
             told.push(name);
         }
