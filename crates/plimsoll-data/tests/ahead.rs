@@ -104,3 +104,15 @@ fn a_number_of_rows_that_was_said_is_checked_wherever_it_stands() {
     );
     assert_eq!(rows(&range(10).take(7).assert_cardinality(7).skip(6)).unwrap(), [6]);
 }
+
+#[test]
+fn threads_further_up_are_planned_with_their_stacks() {
+    let data = range(40).parallelism(Parallelism::Threads(3)).filter(|_| true).skip(1).batch(4);
+    let plan = data.plan(None).unwrap();
+    let (least, more) = (plan.minimum().0, plan.total().0 - plan.minimum().0);
+    for part in 0..=40 {
+        let plan = data.plan(Some(Bytes(least + more * part / 40))).unwrap();
+        // What is held is compared with what is planned.
+        assert_eq!(column(&data, 0, 0, Some(Bytes(least + more * part / 40))).unwrap().len(), 39, "{plan}");
+    }
+}

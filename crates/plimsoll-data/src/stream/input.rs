@@ -171,7 +171,8 @@ pub(super) fn cost(data: &Dataset, room: Room) -> Result<Vec<Held>, DataError> {
         Way::Stream => {
             let rows = block_rows(row, room);
             let mut held = plan::holdings(&recipe, Geometry { room: Room { ahead: 0, ..room }, ..Geometry::of_block(rows) })?;
-            held.retain(|held| !held.name.ends_with("stack"));
+            // It has no thread of its own; those that make rows ahead further up do.
+            held.retain(|held| held.elsewhere || !held.name.ends_with("stack"));
             held.push(Held::here("columns".into(), Columns::bytes(&recipe.schema, rows)));
             held
         }
