@@ -58,7 +58,12 @@ fn what_concerns_batches_stops_at_the_first_stage_that_takes_rows() {
 
 #[test]
 fn a_bad_row_that_nobody_asks_for_is_no_error() {
-    let bad = |x: f32| apply("bad", [], move |_, row, out: &mut [f32]| if row[0] == x { Err("bad".into()) } else { Ok(out[0] = row[0]) });
+    let bad = |x: f32| {
+        apply("bad", [], move |_, row, out| {
+            out[0] = row[0];
+            if row[0] == x { Err("bad".into()) } else { Ok(()) }
+        })
+    };
     let threads = |data: Dataset, threads| data.parallelism(Parallelism::Threads(threads));
     for data in [
         slow(20).filter(|_| true),

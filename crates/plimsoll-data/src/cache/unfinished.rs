@@ -19,6 +19,10 @@ static PARTS: AtomicU64 = AtomicU64::new(0);
 impl Unfinished {
     /// Begins a file that is to become `path`, and removes what was left of others.
     pub fn create(path: &Path) -> Result<(File, Unfinished), DataError> {
+        if path.file_name().is_none() {
+            let problem = "it has no name; say where the file is to be".to_string();
+            return Err(DataError::Cache { path: path.to_path_buf(), problem });
+        }
         sweep(path);
         let mut name = OsString::from(path.as_os_str());
         name.push(format!(".part-{}-{}", std::process::id(), PARTS.fetch_add(1, Ordering::Relaxed)));
@@ -74,6 +78,12 @@ pub(super) fn is_cache(path: &Path, read: bool, head: &[u8]) -> Result<(), DataE
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_needs_a_name_before_rows_are_made() {
+        let told = Unfinished::create(Path::new("")).err().unwrap().to_string();
+        assert_eq!(told, " cannot be used as a cache: it has no name; say where the file is to be");
+    }
 
     #[test]
     fn what_a_killed_process_left_is_removed() {
