@@ -227,7 +227,8 @@ impl Dataset {
         Dataset::flow(Spec::Buckets { input: self, buckets })
     }
 
-    /// Says how many rows an epoch of a stream has. An epoch with more or fewer is an error.
+    /// Says how many rows an epoch of a stream has. An epoch with more or fewer is an error, also if other stages follow; where rows have
+    /// numbers, another number is one at once.
     pub fn assert_cardinality(self, rows: u64) -> Dataset {
         self.stage(Stage::Cardinality(rows))
     }
