@@ -21,7 +21,7 @@ use std::cell::{Cell, UnsafeCell};
 use std::hint::spin_loop;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle, Thread};
 
 /// Bytes of stack each worker thread is given; the planner counts them.
@@ -89,16 +89,23 @@ impl Pool {
             panic: Mutex::new(None),
             stop: AtomicBool::new(false),
         });
+        let (begun, all_begun) = mpsc::channel::<()>();
         let workers = (1..threads)
             .map(|worker| {
-                let shared = Arc::clone(&shared);
+                let (shared, begun) = (Arc::clone(&shared), begun.clone());
                 thread::Builder::new()
                     .name(format!("kernel-{worker}"))
                     .stack_size(STACK)
-                    .spawn(move || work(&shared, worker))
+                    .spawn(move || {
+                        drop(begun);
+                        work(&shared, worker)
+                    })
                     .expect("the operating system refused to start a kernel thread")
             })
             .collect();
+        // A thread takes some memory of its own when it begins. No run waits for one that is late, so that is waited for here.
+        drop(begun);
+        let _ = all_begun.recv();
         Pool { shared, workers, callers: Mutex::new(()) }
     }
 

@@ -18,7 +18,7 @@ use plimsoll_core::{Bytes, Ledger, Reservation};
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -254,16 +254,24 @@ impl Feed {
             batches: options.first_batch,
             _reserved: reserved,
         };
+        let (begun, all_begun) = mpsc::channel::<()>();
         for (number, work) in work.into_iter().enumerate() {
+            let begun = begun.clone();
             let (ring, meter) = (Arc::clone(&feed.ring), Arc::clone(&feed.meter));
             let seal = Seal { mixer: mixer.clone(), padder: feed.padder.clone() };
             let worker = thread::Builder::new()
                 .name("plimsoll-data".into())
                 .stack_size(PRODUCER_STACK.get())
-                .spawn(move || produce(number, work, &seal, &meter, &ring))
+                .spawn(move || {
+                    drop(begun);
+                    produce(number, work, &seal, &meter, &ring)
+                })
                 .map_err(|error| DataError::Stage(format!("a thread that makes batches could not be started: {error}")))?;
             feed.workers.push(worker);
         }
+        // A thread takes some memory of its own when it begins: that is over, however late the system lets it, before anyone relies on it.
+        drop(begun);
+        let _ = all_begun.recv();
         Ok(feed)
     }
 
