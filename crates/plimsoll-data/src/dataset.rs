@@ -65,10 +65,12 @@ pub(crate) enum Stage {
     Cache(Cache, Arc<Note>),
     /// Of user code before it.
     Version(String),
-    Mix(Mix),
+    /// Of the rows of a batch of this many, or of as many as a batch has.
+    Mix(Mix, Option<usize>),
     /// What rows of differing length are padded with.
     Pad(f32),
-    Deterministic(bool),
+    /// If not, rows of a batch stay together, and so do those of batches that were of so many rows before.
+    Deterministic(bool, Option<usize>),
 }
 
 /// How many threads make rows.
@@ -310,12 +312,28 @@ impl Dataset {
         self.stage(Stage::DropRemainder(None))
     }
 
-    /// The same rows in the same order, handed out `rows` at a time whatever was said before.
+    /// The same rows in the same order, handed out `rows` at a time whatever was said before. What was said of whole batches goes on being
+    /// true of the batches there were: those are dropped if they are not whole, mixed, or overtaken.
+    ///
+    /// ```
+    /// use plimsoll_core::Ledger;
+    /// use plimsoll_data::{Dataset, DataError, Feed, Mix, Options, Split, ops::{one_hot, scale}};
+    /// let digits = Dataset::digits(Split::Test).map("x", [scale(1.0 / 16.0)]).map("y", [one_hot(10)]).batch(32).mix(Mix::up(0.2));
+    /// let first = |data: &Dataset, bytes: usize| {
+    ///     let mut feed = Feed::start(data, &data.plan(None)?, &Ledger::new("host", None), Options::default())?;
+    ///     Ok::<_, DataError>(feed.next()?.unwrap().column(0)[..bytes].to_vec())
+    /// };
+    /// let eight_rows = 8 * 64 * 4;
+    /// assert_eq!(first(&digits, eight_rows)?, first(&digits.clone().rebatch(8), eight_rows)?);
+    /// # Ok::<(), DataError>(())
+    /// ```
     pub fn rebatch(mut self, rows: usize) -> Dataset {
         let before = self.batch_size();
         for stage in &mut self.stages {
-            if let Stage::DropRemainder(whole @ None) = stage {
-                *whole = before;
+            match stage {
+                Stage::DropRemainder(batch @ None) | Stage::Mix(_, batch @ None) => *batch = before,
+                Stage::Deterministic(_, unbroken) => *unbroken = Some(common(unbroken.unwrap_or(1), before.unwrap_or(1))),
+                _ => {}
             }
         }
         self.stages.retain(|stage| !matches!(stage, Stage::Batch(_)));
@@ -349,13 +367,22 @@ impl Dataset {
 
     /// Mixes the rows of each batch in pairs: see [`Mix`]. It takes no memory.
     pub fn mix(self, mix: Mix) -> Dataset {
-        self.stage(Stage::Mix(mix))
+        self.stage(Stage::Mix(mix, None))
     }
 
     /// Whether batches come in the order of their rows, as they do unless said. If not, a batch with a row that takes long is overtaken by
     /// those after it within an epoch; each has the same rows as before. A position inside such an epoch cannot be resumed from.
     pub fn deterministic(self, deterministic: bool) -> Dataset {
-        self.stage(Stage::Deterministic(deterministic))
+        self.stage(Stage::Deterministic(deterministic, None))
+    }
+
+    /// Whether batches come in the order of their rows, see [`deterministic`](Dataset::deterministic).
+    pub fn is_deterministic(&self) -> bool {
+        let said = self.stages.iter().rev().find_map(|stage| match stage {
+            Stage::Deterministic(deterministic, _) => Some(*deterministic),
+            _ => None,
+        });
+        said.unwrap_or(true)
     }
 
     /// What the labels 0, 1, 2 … stand for, if the source knows.
@@ -495,6 +522,16 @@ impl Dataset {
     }
 }
 
+/// The fewest rows that are whole batches of either size. What is too many for a number is too many for a plan.
+pub(crate) fn common(one: usize, other: usize) -> usize {
+    let (one, other) = (one.max(1), other.max(1));
+    let (mut divisor, mut rest) = (one, other);
+    while rest > 0 {
+        (divisor, rest) = (rest, divisor % rest);
+    }
+    (one / divisor).saturating_mul(other)
+}
+
 impl<S: Source + 'static> From<S> for Dataset {
     fn from(source: S) -> Dataset {
         Dataset::from_source(Arc::new(source))
@@ -524,9 +561,9 @@ impl fmt::Display for Stage {
             Stage::MaxItem(bytes) => write!(f, "max_item({bytes})"),
             Stage::Cache(cache, _) => write!(f, "{cache}"),
             Stage::Version(version) => write!(f, "version({version})"),
-            Stage::Mix(mix) => write!(f, "{mix}"),
+            Stage::Mix(mix, _) => write!(f, "{mix}"),
             Stage::Pad(value) => write!(f, "pad({value})"),
-            Stage::Deterministic(deterministic) => write!(f, "deterministic({deterministic})"),
+            Stage::Deterministic(deterministic, _) => write!(f, "deterministic({deterministic})"),
             Stage::Prefetch(Prefetch::Auto) => write!(f, "prefetch(auto)"),
             Stage::Prefetch(Prefetch::Batches(n)) => write!(f, "prefetch({n})"),
         }

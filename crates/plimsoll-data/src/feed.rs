@@ -18,8 +18,8 @@ use plimsoll_core::{Bytes, Ledger, Reservation};
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, mpsc};
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -37,6 +37,8 @@ pub struct Feed {
     current: Option<Slot>,
     /// Rows of it already handed out.
     used: usize,
+    /// Rows of the first slot that were handed out before the feed was started.
+    passed: usize,
     epoch: u64,
     /// Batches of the epoch already handed out.
     batches: u64,
@@ -180,7 +182,7 @@ impl Feed {
     ) -> Result<Feed, DataError> {
         let mut recipe = dataset.recipe()?;
         let stages = plan::cost(&recipe, plan.geometry)?;
-        if stages != plan.stages() || recipe.batch()? != plan.batch {
+        if stages != plan.stages() || (recipe.batch()?, recipe.together()?) != (plan.batch, plan.together) {
             return Err(DataError::OtherPlan { planned: plan.total(), needed: plan::total(&stages) });
         }
         // What inner feeds hold they reserve themselves.
@@ -206,10 +208,13 @@ impl Feed {
             (_, Some(batch)) => left - left % batch.max(1) as u64,
             (_, None) => left,
         };
+        let first = options.first_batch.saturating_mul(plan.batch as u64).min(first_rows);
+        // Slots begin where rows that belong together begin; the first may then hold some that were handed out before.
+        let passed = if first < first_rows { first % plan.together as u64 } else { 0 };
         let schedule = Schedule {
             epoch: options.first_epoch,
             left: options.epochs,
-            place: options.first_batch.saturating_mul(plan.batch as u64).min(first_rows),
+            place: first - passed,
             epoch_rows: recipe.stream.is_none().then_some(first_rows),
             later_rows: recipe.stream.is_none().then_some(rows),
             slot_rows: plan.geometry.slot_rows,
@@ -235,7 +240,8 @@ impl Feed {
             let rows = |_| Worker::Rows(Box::new(Work::new(&recipe, plan.geometry, room.as_ref(), store.as_ref(), &meter)));
             work.extend((0..plan.geometry.workers).map(rows));
         }
-        let mixer = recipe.mix.as_ref().map(|mix| mix.mixer(&recipe.schema, plan.batch)).transpose()?.map(Arc::new);
+        let mixer = recipe.mix.as_ref().map(|(mix, batch)| mix.mixer(&recipe.schema, batch.unwrap_or(plan.batch)));
+        let mixer = mixer.transpose()?.map(Arc::new);
         let adapts = Adapts { workers: recipe.parallelism == Parallelism::Auto, slots: recipe.prefetch == Prefetch::Auto };
         let padder = Padder::new(&recipe.schema, recipe.pad, plan.batch).map(Arc::new);
         let crew = Crew { workers: work.len(), adapts, ordered: recipe.ordered, seals: mixer.is_some() || padder.is_some() };
@@ -250,6 +256,7 @@ impl Feed {
             padder,
             current: None,
             used: 0,
+            passed: passed as usize,
             epoch: options.first_epoch,
             batches: options.first_batch,
             _reserved: reserved,
@@ -285,27 +292,23 @@ impl Feed {
     // Not an iterator: a batch borrows the feed, and errors and epoch ends are told apart.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<Option<Batch<'_>>, DataError> {
-        if let Some(slot) = self.current.take_if(|slot| self.used == slot.fill.rows) {
-            let fill = slot.fill;
-            self.ring.put_free(slot);
-            if fill.ends_epoch {
-                self.epoch = fill.epoch + 1;
-                self.batches = 0;
-                return Ok(None);
-            }
-        }
-        if self.current.is_none() {
-            let Some(slot) = self.ring.take_filled()? else { return Ok(None) };
-            self.used = 0;
-            if slot.fill.rows == 0 {
-                self.epoch = slot.fill.epoch + 1;
-                self.batches = 0;
+        let slot = loop {
+            if let Some(slot) = self.current.take_if(|slot| self.used == slot.fill.rows) {
+                let fill = slot.fill;
                 self.ring.put_free(slot);
-                return Ok(None);
+                if fill.ends_epoch {
+                    self.epoch = fill.epoch + 1;
+                    self.batches = 0;
+                    return Ok(None);
+                }
             }
+            if self.current.is_some() {
+                break self.current.as_ref().expect("just seen");
+            }
+            let Some(slot) = self.ring.take_filled()? else { return Ok(None) };
+            self.used = std::mem::take(&mut self.passed).min(slot.fill.rows);
             self.current = Some(slot);
-        }
-        let slot = self.current.as_ref().expect("a slot was taken");
+        };
         let offset = self.used;
         let rows = self.batch.min(slot.fill.rows - offset);
         self.used += rows;

@@ -34,8 +34,9 @@ const ABSURD: u128 = 1 << 50;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Geometry {
     pub slots: usize,
-    pub batches_per_slot: usize,
-    /// Rows that fit a slot: whole batches, or all rows of a small data set.
+    /// How often a slot holds the rows that belong together: a batch, or several.
+    pub groups_per_slot: usize,
+    /// Rows that fit a slot: those of all groups, or all rows of a small data set.
     pub slot_rows: usize,
     /// Rows read and mapped at a time.
     pub chunk_rows: usize,
@@ -58,7 +59,7 @@ impl Geometry {
     pub fn of_block(rows: usize) -> Geometry {
         Geometry {
             slots: 0,
-            batches_per_slot: 1,
+            groups_per_slot: 1,
             slot_rows: rows,
             chunk_rows: rows,
             workers: 1,
@@ -88,11 +89,11 @@ impl Geometry {
 }
 
 /// The least that works.
-pub(crate) fn smallest(recipe: &Recipe, batch: usize) -> Geometry {
+pub(crate) fn smallest(recipe: &Recipe, group: usize) -> Geometry {
     Geometry {
         slots: 1,
-        batches_per_slot: 1,
-        slot_rows: slot_rows(recipe, batch, 1),
+        groups_per_slot: 1,
+        slot_rows: slot_rows(recipe, group, 1),
         chunk_rows: 1,
         workers: 1,
         decode: decode_room(recipe, 1, LEAST_ITEM),
@@ -105,35 +106,36 @@ pub(crate) fn smallest(recipe: &Recipe, batch: usize) -> Geometry {
 }
 
 /// What is fastest, where memory is no question.
-pub(crate) fn for_speed(recipe: &Recipe, batch: usize) -> Result<Geometry, DataError> {
+pub(crate) fn for_speed(recipe: &Recipe, group: usize) -> Result<Geometry, DataError> {
     let work_row = row_of_work(recipe);
-    let batch_rows = slot_rows(recipe, batch, 1).max(1);
-    let batch_bytes = batch_rows as u128 * u128::from((recipe.schema.row_bytes() + work_row).0);
+    let group_rows = slot_rows(recipe, group, 1).max(1);
+    let group_bytes = group_rows as u128 * u128::from((recipe.schema.row_bytes() + work_row).0);
     let absurd = |what: String| {
         let problem = format!("{what} would take more than {}; ask for less", Bytes(ABSURD as u64));
         Err(DataError::Stage(problem))
     };
-    if batch_bytes > ABSURD {
-        return absurd(format!("batch({batch})"));
+    if group_bytes > ABSURD {
+        return absurd(format!("batch({group})"));
     }
 
-    let per_batch = slot_bytes(&recipe.schema, batch_rows).0.max(1);
-    let in_epoch = recipe.rows.div_ceil(batch as u64).max(1);
+    let per_group = slot_bytes(&recipe.schema, group_rows).0.max(1);
+    let in_epoch = recipe.rows.div_ceil(group as u64).max(1);
     let sweeps = sweeps(recipe);
     let target = if sweeps { SWEEP_TARGET } else { SLOT_TARGET };
-    let batches = (target.0 / per_batch).clamp(1, in_epoch) as usize;
-    let (slots, batches_per_slot) = match recipe.prefetch {
-        Prefetch::Auto => (AUTO_SLOTS, batches),
+    let groups = (target.0 / per_group).clamp(1, in_epoch) as usize;
+    let (slots, groups_per_slot) = match recipe.prefetch {
+        Prefetch::Auto => (AUTO_SLOTS, groups),
         // One slot more than is asked for: the consumer holds it.
         Prefetch::Batches(ahead) => {
-            let batches = batches.min(ahead.max(1));
-            (ahead.div_ceil(batches).saturating_add(1), batches)
+            let ahead = ahead.div_ceil((group / recipe.batch.unwrap_or(group)).max(1));
+            let groups = groups.min(ahead.max(1));
+            (ahead.div_ceil(groups).saturating_add(1), groups)
         }
     };
-    if slots as u128 * batches_per_slot as u128 * batch_bytes > ABSURD {
-        return absurd(format!("the ring for {:?} of batch({batch})", recipe.prefetch));
+    if slots as u128 * groups_per_slot as u128 * group_bytes > ABSURD {
+        return absurd(format!("the ring for {:?} of batch({group})", recipe.prefetch));
     }
-    let slot_rows = slot_rows(recipe, batch, batches_per_slot);
+    let slot_rows = slot_rows(recipe, group, groups_per_slot);
     // Files are rows of their own: each goes to whoever is free.
     let chunk_rows = match recipe.item() {
         Some(_) => 1,
@@ -158,7 +160,7 @@ pub(crate) fn for_speed(recipe: &Recipe, batch: usize) -> Result<Geometry, DataE
     }
     let geometry = Geometry {
         slots,
-        batches_per_slot,
+        groups_per_slot,
         slot_rows,
         chunk_rows,
         workers,
@@ -221,13 +223,8 @@ pub(crate) fn resident(recipe: &Recipe, left: Option<Bytes>) -> bool {
 }
 
 /// A slot never holds more than one epoch.
-fn slot_rows(recipe: &Recipe, batch: usize, batches: usize) -> usize {
-    let rows = (batches as u128 * batch as u128).min(u128::from(recipe.rows)) as usize;
-    match recipe.whole_batches {
-        // What a stream drops at the end of an epoch must not have been handed on.
-        Some(whole) if recipe.stream.is_some() => rows.next_multiple_of(whole.max(1)),
-        _ => rows,
-    }
+fn slot_rows(recipe: &Recipe, group: usize, groups: usize) -> usize {
+    (groups as u128 * group as u128).min(u128::from(recipe.rows)) as usize
 }
 
 /// Bytes that pass through the caches for one row on its way to the slot.
@@ -240,9 +237,9 @@ fn row_of_work(recipe: &Recipe) -> Bytes {
 }
 
 /// The next smaller geometry. Ends at the smallest there is.
-pub(crate) fn shrink(recipe: &Recipe, batch: usize, geometry: Geometry) -> Geometry {
+pub(crate) fn shrink(recipe: &Recipe, group: usize, geometry: Geometry) -> Geometry {
     if recipe.item().is_some() {
-        return shrink_files(recipe, batch, geometry);
+        return shrink_files(recipe, group, geometry);
     }
     let ring = slot_bytes(&recipe.schema, geometry.slot_rows) * geometry.slots as u64;
     let work = match sweeps(recipe) {
@@ -259,12 +256,12 @@ pub(crate) fn shrink(recipe: &Recipe, batch: usize, geometry: Geometry) -> Geome
     if !ring_can(geometry) {
         return Geometry { workers: geometry.workers - 1, ..geometry };
     }
-    shrink_ring(recipe, batch, geometry)
+    shrink_ring(recipe, group, geometry)
 }
 
 /// Decoding takes nearly all the time, so all threads are kept as long as possible: first goes what only unusually large files need, then
 /// what is ready beside the batch being made, then what large files need, then the slot that is filled while another is used.
-fn shrink_files(recipe: &Recipe, batch: usize, geometry: Geometry) -> Geometry {
+fn shrink_files(recipe: &Recipe, group: usize, geometry: Geometry) -> Geometry {
     let floors = [Bytes::mib(16), Bytes::mib(8), LEAST_ITEM];
     let slots = [AUTO_SLOTS, 2, 1];
     for (each, slots) in floors.into_iter().zip(slots) {
@@ -272,8 +269,8 @@ fn shrink_files(recipe: &Recipe, batch: usize, geometry: Geometry) -> Geometry {
         if geometry.decode > floor {
             return Geometry { decode: Bytes(geometry.decode.0 / 2).max(floor), ..geometry }.bounded(recipe);
         }
-        if geometry.slots > slots || geometry.batches_per_slot > 1 {
-            return shrink_ring(recipe, batch, geometry);
+        if geometry.slots > slots || geometry.groups_per_slot > 1 {
+            return shrink_ring(recipe, group, geometry);
         }
     }
     let workers = geometry.workers - 1;
@@ -281,17 +278,17 @@ fn shrink_files(recipe: &Recipe, batch: usize, geometry: Geometry) -> Geometry {
 }
 
 fn ring_can(geometry: Geometry) -> bool {
-    geometry.batches_per_slot > 1 || geometry.slots > 1
+    geometry.groups_per_slot > 1 || geometry.slots > 1
 }
 
-fn shrink_ring(recipe: &Recipe, batch: usize, geometry: Geometry) -> Geometry {
+fn shrink_ring(recipe: &Recipe, group: usize, geometry: Geometry) -> Geometry {
     if geometry.slots > AUTO_SLOTS {
         return Geometry { slots: (geometry.slots / 2).max(AUTO_SLOTS), ..geometry };
     }
-    if geometry.batches_per_slot > 1 {
-        let batches_per_slot = geometry.batches_per_slot / 2;
-        let slot_rows = slot_rows(recipe, batch, batches_per_slot);
-        return Geometry { batches_per_slot, slot_rows, chunk_rows: geometry.chunk_rows.min(slot_rows.max(1)), ..geometry };
+    if geometry.groups_per_slot > 1 {
+        let groups_per_slot = geometry.groups_per_slot / 2;
+        let slot_rows = slot_rows(recipe, group, groups_per_slot);
+        return Geometry { groups_per_slot, slot_rows, chunk_rows: geometry.chunk_rows.min(slot_rows.max(1)), ..geometry };
     }
     Geometry { slots: geometry.slots - 1, ..geometry }
 }

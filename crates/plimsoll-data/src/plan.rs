@@ -30,6 +30,8 @@ pub struct PipelinePlan {
     minimum: Bytes,
     pub(crate) geometry: Geometry,
     pub(crate) batch: usize,
+    /// Rows that belong into one slot, of which there are as many as the geometry says.
+    pub(crate) together: usize,
 }
 
 impl PipelinePlan {
@@ -55,7 +57,7 @@ impl PipelinePlan {
 
     /// How many batches a slot holds.
     pub fn batches_per_slot(&self) -> usize {
-        self.geometry.batches_per_slot
+        self.geometry.groups_per_slot * (self.together / self.batch)
     }
 
     /// How many threads make rows.
@@ -70,7 +72,7 @@ impl PipelinePlan {
 
     /// Batches that can be ready while the consumer holds one slot.
     pub fn batches_ahead(&self) -> usize {
-        (self.geometry.slots - 1) * self.geometry.batches_per_slot
+        (self.geometry.slots - 1) * self.batches_per_slot()
     }
 }
 
@@ -80,7 +82,7 @@ impl fmt::Display for PipelinePlan {
         for (name, bytes) in &self.stages {
             writeln!(f, "{name:width$}  {bytes:>9}")?;
         }
-        let (slots, batches) = (self.geometry.slots, self.geometry.batches_per_slot);
+        let (slots, batches) = (self.geometry.slots, self.batches_per_slot());
         write!(f, "{:width$}  {:>9}  ({slots} slots of {batches} × {} rows; ", "total", self.total, self.batch)?;
         write!(f, "least that works: {})", self.minimum)
     }
@@ -108,10 +110,10 @@ impl Dataset {
     pub(crate) fn plan_keeping(&self, limit: Option<Bytes>, keep: Keep) -> Result<PipelinePlan, DataError> {
         let recipe = self.recipe()?;
         recipe.check_padded()?;
-        let batch = recipe.batch()?;
-        let mut geometry = geometry::for_speed(&recipe, batch)?;
+        let (batch, together) = (recipe.batch()?, recipe.together()?);
+        let mut geometry = geometry::for_speed(&recipe, together)?;
         geometry.room.limit = limit;
-        let smallest = cost(&recipe, geometry::smallest(&recipe, batch))?;
+        let smallest = cost(&recipe, geometry::smallest(&recipe, together))?;
         let minimum = total(&smallest);
         let mut stages = cost(&recipe, geometry)?;
         if let Some(limit) = limit {
@@ -119,7 +121,7 @@ impl Dataset {
                 return Err(DataError::OverLimit { limit, minimum, stages: smallest });
             }
             while total(&stages) > limit {
-                geometry = geometry::shrink(&recipe, batch, geometry);
+                geometry = geometry::shrink(&recipe, together, geometry);
                 stages = cost(&recipe, geometry)?;
             }
         }
@@ -133,7 +135,7 @@ impl Dataset {
         geometry = geometry::with_cache(&recipe, geometry, |leaner| Some(left? + saved(&recipe, geometry, leaner)));
         geometry.room.keep = share(&recipe, geometry, left)?;
         stages = cost(&recipe, geometry)?;
-        Ok(PipelinePlan { total: total(&stages), stages, minimum, geometry, batch })
+        Ok(PipelinePlan { total: total(&stages), stages, minimum, geometry, batch, together })
     }
 }
 

@@ -1,7 +1,7 @@
 //! A data set's stages checked and put in the order they are carried out: rows chosen, read, mapped, batched.
 
 use crate::cache::{self, Cache, Fingerprint, KeptRows, Note, Store};
-use crate::dataset::{Dataset, Parallelism, Prefetch, Stage};
+use crate::dataset::{Dataset, Parallelism, Prefetch, Stage, common};
 use crate::decode_room::DecodeRoom;
 use crate::geometry::{self, Geometry};
 use crate::item::ItemRecipe;
@@ -46,12 +46,14 @@ pub(crate) struct Recipe {
     pub parallelism: Parallelism,
     pub max_item: Option<Bytes>,
     pub cache: Option<Cache>,
-    /// How rows of a batch are mixed.
-    pub mix: Option<Mix>,
+    /// How rows of a batch are mixed, and how many that are if not those of a batch that is handed out.
+    pub mix: Option<(Mix, Option<usize>)>,
     /// What rows of differing length are padded with, batch by batch.
     pub pad: Option<f32>,
     /// Whether batches come in the order of their rows.
     pub ordered: bool,
+    /// If not, rows of so many stay together.
+    pub unbroken: Option<usize>,
     /// Why the cache is not used, if so.
     pub note: Option<Arc<Note>>,
     /// The operations whose results are cached, and the versions of what is before the cache, in words.
@@ -151,6 +153,15 @@ impl Recipe {
         self.tolerate.as_ref().is_some_and(|notes| notes.left_out)
     }
 
+    /// How many rows belong into one slot: whole batches as they are handed out, as they are mixed, and as they may overtake each other. What
+    /// a stream drops at the end of an epoch must not have been handed on.
+    pub fn together(&self) -> Result<usize, DataError> {
+        let mixed = self.mix.as_ref().and_then(|(_, batch)| *batch);
+        let unbroken = self.unbroken.filter(|_| !self.ordered);
+        let dropped = self.whole_batches.filter(|_| self.stream.is_some());
+        Ok([mixed, unbroken, dropped].into_iter().flatten().fold(self.batch()?, common))
+    }
+
     /// The way from files, if the data set has one.
     pub fn item(&self) -> Option<&ItemRecipe> {
         self.maps.iter().find_map(|column| column.item.as_ref())
@@ -247,6 +258,7 @@ impl Dataset {
             mix: None,
             pad: None,
             ordered: true,
+            unbroken: None,
             note: None,
             cached: String::new(),
             code: None,
@@ -301,12 +313,12 @@ impl Dataset {
                 }
                 Stage::Parallelism(parallelism) => recipe.parallelism = *parallelism,
                 Stage::MaxItem(bytes) => recipe.max_item = Some(*bytes),
-                Stage::Mix(_) if recipe.mix.is_some() => {
+                Stage::Mix(..) if recipe.mix.is_some() => {
                     return Err(DataError::Stage("rows of a batch are mixed once; leave one of mixup and cutmix out".into()));
                 }
-                Stage::Mix(mix) => recipe.mix = Some(mix.clone()),
+                Stage::Mix(mix, batch) => recipe.mix = Some((mix.clone(), *batch)),
                 Stage::Pad(value) => recipe.pad = Some(*value),
-                Stage::Deterministic(ordered) => recipe.ordered = *ordered,
+                Stage::Deterministic(ordered, unbroken) => (recipe.ordered, recipe.unbroken) = (*ordered, *unbroken),
                 // Pictures are kept as soon as they are of one size, wherever it is said.
                 Stage::Cache(..) if recipe.cache.is_some() && !files => recipe.keep_rows()?,
                 Stage::Cache(..) | Stage::DropRemainder(_) => {}
@@ -331,8 +343,8 @@ impl Dataset {
             columns.push(Column::new(MARK, DType::U8, []));
             recipe.schema = Schema::new(columns)?;
         }
-        if let Some(mix) = &recipe.mix {
-            mix.mixer(&recipe.schema, recipe.batch.unwrap_or(1))?;
+        if let Some((mix, batch)) = &recipe.mix {
+            mix.mixer(&recipe.schema, batch.or(recipe.batch).unwrap_or(1))?;
         }
         recipe.span = order::span(self.source.len(), &recipe.reorders);
         Ok(recipe)

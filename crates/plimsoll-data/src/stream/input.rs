@@ -135,7 +135,7 @@ fn way(data: &Dataset, recipe: &Recipe, room: Room) -> Result<Way, DataError> {
     if let Some(batch) = recipe.batch {
         return Err(DataError::Stage(format!("rows are counted after batch({batch}) in {}; put the batch last", data.describe())));
     }
-    if let Some(mix) = &recipe.mix {
+    if let Some((mix, _)) = &recipe.mix {
         return Err(DataError::Stage(format!("{mix} works on batches, and a stage that takes single rows stands after it; put it last")));
     }
     let in_memory = |cache: &Cache| cache.path().is_none();

@@ -456,7 +456,7 @@ fn train_epoch(
     history: &History,
 ) -> Result<Tally> {
     let (batch, length) = (plan.batch as u64, epoch_rows(data));
-    let steps = data.size().map(|rows| rows.div_ceil(batch));
+    let (steps, in_order) = (data.size().map(|rows| rows.div_ceil(batch)), data.is_deterministic());
     let start = Instant::now();
     let mut told = start;
     session.begin()?;
@@ -476,8 +476,9 @@ fn train_epoch(
             session.clock.ran(role, began, session.lags);
             let (place, rows) = (block.first_row + at as u64, piece.rows);
             let ends = matches!(role, Role::Step | Role::Last);
-            // A batch that is not whole is the last, and the end of the epoch is written down by itself.
-            let goes_on = piece.batch_rows == batch && length.is_none_or(|length| place + (rows as u64) < length);
+            // A batch that is not whole is the last, and the end of the epoch is written down by itself. Where batches overtake each other,
+            // a place in an epoch does not say which are left.
+            let goes_on = in_order && piece.batch_rows == batch && length.is_none_or(|length| place + (rows as u64) < length);
             session.step += u64::from(ends);
             at += rows;
             if let Some(writer) = writer.as_mut().filter(|writer| ends && goes_on && writer.due(session.step)) {
