@@ -125,8 +125,8 @@ fn what_overtakes_is_a_whole_batch() {
     for [first, second, together] in [[2, 1, 4], [3, 1, 12], [4, 2, 4]] {
         let held = Arc::new((Mutex::new(false), Condvar::new()));
         let data = held_up(Arc::clone(&held)).parallelism(Parallelism::Threads(2)).deterministic(false).batch(4);
-        // Two slots, with no more than they must hold.
-        let data = data.rebatch(first).rebatch(second).prefetch(Prefetch::Batches(together / second));
+        // Two slots that hold no more than they must.
+        let data = data.rebatch(first).rebatch(second).prefetch(Prefetch::Batches(1));
         let plan = data.plan(None).unwrap();
         assert_eq!((plan.workers(), plan.slots(), plan.batches_per_slot() * second), (2, 2, together));
         let ledger = Ledger::new("host", None);
