@@ -292,8 +292,8 @@ impl Feed {
     // Not an iterator: a batch borrows the feed, and errors and epoch ends are told apart.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<Option<Batch<'_>>, DataError> {
-        let slot = loop {
-            if let Some(slot) = self.current.take_if(|slot| self.used == slot.fill.rows) {
+        while self.current.as_ref().is_none_or(|slot| self.used == slot.fill.rows) {
+            if let Some(slot) = self.current.take() {
                 let fill = slot.fill;
                 self.ring.put_free(slot);
                 if fill.ends_epoch {
@@ -302,13 +302,11 @@ impl Feed {
                     return Ok(None);
                 }
             }
-            if self.current.is_some() {
-                break self.current.as_ref().expect("just seen");
-            }
             let Some(slot) = self.ring.take_filled()? else { return Ok(None) };
             self.used = std::mem::take(&mut self.passed).min(slot.fill.rows);
             self.current = Some(slot);
-        };
+        }
+        let slot = self.current.as_ref().expect("a slot was taken");
         let offset = self.used;
         let rows = self.batch.min(slot.fill.rows - offset);
         self.used += rows;

@@ -53,7 +53,11 @@ impl Schedule {
             return None;
         }
         let Some(epoch_rows) = self.epoch_rows else {
-            return Some(Fill { epoch: self.epoch, place: self.place, rows: self.slot_rows, ends_epoch: false });
+            // What is known to have no rows has nothing but ends.
+            let ends_epoch = self.slot_rows == 0;
+            let fill = Fill { epoch: self.epoch, place: self.place, rows: self.slot_rows, ends_epoch };
+            self.pass(0, ends_epoch);
+            return Some(fill);
         };
         let rows = (epoch_rows - self.place).min(self.slot_rows as u64);
         let ends_epoch = self.place + rows == epoch_rows;

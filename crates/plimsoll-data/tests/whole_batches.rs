@@ -144,3 +144,19 @@ fn what_overtakes_is_a_whole_batch() {
         assert_eq!(batches.concat(), (0..60).collect::<Vec<_>>(), "each once");
     }
 }
+
+#[test]
+fn epochs_without_rows_end_at_once() {
+    let none = Dataset::range(0, 0, 1).unwrap();
+    let dropped = Dataset::range(0, 3, 1).unwrap().enumerate("n").batch(4).drop_remainder();
+    for data in [none.clone().batch(4), none.enumerate("n").batch(4), dropped] {
+        for data in [data.clone(), data.deterministic(false).rebatch(2)] {
+            let plan = data.plan(None).unwrap();
+            let mut feed = Feed::start(&data, &plan, &Ledger::new("host", None), Options::default()).unwrap();
+            for epoch in 0..3 {
+                assert_eq!(feed.state().epoch, epoch, "{}", data.describe());
+                assert!(feed.next().unwrap().is_none());
+            }
+        }
+    }
+}
