@@ -342,7 +342,7 @@ impl Dataset {
 
     /// The same without what concerns its batches alone: each row comes, and in its place.
     pub(crate) fn row_by_row(mut self) -> Dataset {
-        self.stages.retain(|stage| !matches!(stage, Stage::DropRemainder(_) | Stage::Deterministic(_)));
+        self.stages.retain(|stage| !matches!(stage, Stage::DropRemainder(_) | Stage::Deterministic(..)));
         self
     }
 
