@@ -159,12 +159,10 @@ fn an_epoch_without_rows_or_with_others_than_were_said_is_an_error() {
     // Said of rows that pass another stage afterwards, it is looked at when they have come.
     let said =
         |rows: u64| Dataset::digits(Split::Train).take(100).filter(|_| true).assert_cardinality(rows).shuffle(Shuffle::seed(1)).batch(32);
-    let words =
-        |rows: u64| format!("digits (train) → take(100) → filter → assert_cardinality({rows}) → shuffle(seed 1, 16.0 MiB) → batch(32)");
     let error = refused(trainer(&said(90), 32).fit(Fit::epochs(1)));
-    assert_eq!(error, format!("epoch 1 of {} has more rows than the 90 it was said to have; correct its cardinality", words(90)));
+    assert_eq!(error, "epoch 0 has more than 90 rows where assert_cardinality(90) was said");
     let error = refused(trainer(&said(110), 8).fit(Fit::epochs(1)));
-    assert_eq!(error, format!("epoch 1 of {} has fewer rows than the 110 it was said to have; correct its cardinality", words(110)));
+    assert_eq!(error, "epoch 0 has 100 rows where assert_cardinality(110) was said");
     trainer(&said(100), 8).fit(Fit::epochs(1)).unwrap();
 }
 

@@ -465,9 +465,6 @@ fn train_epoch(
     let mut tally = track.tally;
     let before = tally.rows;
     while let Some(block) = feed.next()? {
-        if length.is_some_and(|length| block.first_row + block.rows as u64 > length) {
-            return Err(other_length(data, "more", session.epochs + 1));
-        }
         let mut at = 0;
         while at < block.rows {
             let (role, piece) = place_in_batch(session.micro_batch, Rows::Fed(&block), at, block.first_row, block.rows, batch, length);
@@ -506,9 +503,6 @@ fn train_epoch(
         }
     }
     session.settle(schema, &mut tally)?;
-    if data.size().is_some_and(|rows| tally.rows < rows) {
-        return Err(other_length(data, "fewer", session.epochs + 1));
-    }
     if tally.rows == 0 {
         let (rows, epoch) = (data.describe(), session.epochs + 1);
         return Err(Error::Config(format!("there is nothing to learn from: {rows} has no rows in epoch {epoch}")));
@@ -519,12 +513,6 @@ fn train_epoch(
 /// Rows of an epoch as far as the pieces of a batch have to know them: none where an epoch may end anywhere.
 pub(super) fn epoch_rows(data: &Dataset) -> Option<u64> {
     data.size().or_else(|| data.drops_remainder().then(|| data.len()))
-}
-
-/// What somebody said about a stream was not so.
-fn other_length(data: &Dataset, how: &str, epoch: u64) -> Error {
-    let (rows, said) = (data.describe(), data.len());
-    Error::Config(format!("epoch {epoch} of {rows} has {how} rows than the {said} it was said to have; correct its cardinality"))
 }
 
 /// The next piece of a block and its role: its first row is the block's row `at`, the block's first row the epoch's row `first`. The epoch has
