@@ -158,7 +158,7 @@ pub struct CopyRate {
 impl Default for CopyRate {
     /// A file on a disk, copied to and from by a processor.
     fn default() -> CopyRate {
-        CopyRate { bytes_per_s: 1e9, both_ways: false, held_up: 5e-10 }
+        CopyRate { bytes_per_s: 1e9, both_ways: false, held_up: 6e-10 }
     }
 }
 
