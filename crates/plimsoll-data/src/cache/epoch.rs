@@ -4,7 +4,7 @@
 //! they have come, so the header is written last, and the file gets its name after that.
 
 use super::file::OnFull;
-use super::{Cache, CacheFile, Note, Unfinished, identity, is_cache};
+use super::{Cache, CacheFile, Note, Unfinished, identity, open_cache};
 use crate::DataError;
 use crate::dataset::Dataset;
 use plimsoll_core::Bytes;
@@ -318,17 +318,9 @@ fn header(fingerprint: [u8; 16], row: usize, rows: u64) -> [u8; HEADER] {
 
 /// The file and its rows, if it is a whole cache with this fingerprint; nothing if there is none or one of something else.
 fn find(path: &Path, fingerprint: [u8; 16], row: usize) -> Result<Option<(File, u64)>, DataError> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(DataError::io("open the cache", path, error)),
-    };
-    let metadata = file.metadata().map_err(|error| DataError::io("examine the cache", path, error))?;
-    let mut found = [0; HEADER];
-    let read = file.read_exact_at(&mut found, 0);
-    is_cache(path, read.is_ok(), &found)?;
+    let Some((file, found, bytes)) = open_cache::<HEADER>(path)? else { return Ok(None) };
     let rows = u64::from_le_bytes(found[40..48].try_into().expect("eight bytes"));
-    let whole = found == header(fingerprint, row, rows) && length(rows, row) == Some(metadata.len());
+    let whole = found == header(fingerprint, row, rows) && length(rows, row) == Some(bytes);
     Ok(whole.then_some((file, rows)))
 }
 

@@ -1,6 +1,6 @@
 //! Rows kept in a file. It is written under another name and renamed when it is whole, so that a half cache is never read.
 
-use super::{Note, Unfinished, is_cache};
+use super::{Note, Unfinished, open_cache};
 use crate::DataError;
 use crate::order::Span;
 use plimsoll_core::Bytes;
@@ -221,16 +221,8 @@ pub(super) fn length(rows: u64, row_bytes: usize) -> Bytes {
 
 /// The file, if it is a cache with this header; nothing if there is none or one of something else.
 fn find(path: &Path, header: &[u8; HEADER], length: u64) -> Result<Option<File>, DataError> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(DataError::io("open the cache", path, error)),
-    };
-    let metadata = file.metadata().map_err(|error| DataError::io("examine the cache", path, error))?;
-    let mut found = [0; HEADER];
-    let read = file.read_exact_at(&mut found, 0);
-    is_cache(path, read.is_ok(), &found)?;
-    Ok((found == *header && metadata.len() == length).then_some(file))
+    let Some((file, found, bytes)) = open_cache::<HEADER>(path)? else { return Ok(None) };
+    Ok((found == *header && bytes == length).then_some(file))
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex};
 
 use file::{FileStore, OnFull};
 use memory::MemoryStore;
-use unfinished::{Unfinished, is_cache};
+use unfinished::{Unfinished, open_cache};
 
 pub(crate) use epoch::{EpochFile, EpochMemory};
 pub(crate) use fingerprint::Fingerprint;

@@ -5,6 +5,7 @@ use crate::DataError;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -66,10 +67,17 @@ fn sweep(path: &Path) {
     }
 }
 
-/// Only what is known to be a cache is ever replaced; `head` is what the file begins with, if that could be read.
-pub(super) fn is_cache(path: &Path, read: bool, head: &[u8]) -> Result<(), DataError> {
-    if read && MAGICS.iter().any(|magic| head.starts_with(*magic)) {
-        return Ok(());
+/// The file of this name, what it begins with and its bytes; nothing if there is none. Only what is known to be a cache is ever replaced.
+pub(super) fn open_cache<const HEAD: usize>(path: &Path) -> Result<Option<(File, [u8; HEAD], u64)>, DataError> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(DataError::io("open the cache", path, error)),
+    };
+    let metadata = file.metadata().map_err(|error| DataError::io("examine the cache", path, error))?;
+    let mut head = [0; HEAD];
+    if file.read_exact_at(&mut head, 0).is_ok() && MAGICS.iter().any(|magic| head.starts_with(*magic)) {
+        return Ok(Some((file, head, metadata.len())));
     }
     let problem = "there is already a file of another kind; give the cache a name of its own".to_string();
     Err(DataError::Cache { path: path.to_path_buf(), problem })
