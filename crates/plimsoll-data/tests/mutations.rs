@@ -1,5 +1,6 @@
 //! Every parser under damaged files: a fixed number of mutations of good ones, the same each time. `fuzz/` has the same ways in for
-//! cargo-fuzz, which looks further. With `PLIMSOLL_MUTATE_SECONDS=60` each parser gets mutations for that long, others each time.
+//! cargo-fuzz, which looks further. With `PLIMSOLL_MUTATE_SECONDS=60` each parser gets mutations for that long, others each time; `PLIMSOLL_SEEDS=FOLDER`
+//! writes the good files there.
 
 mod entries;
 
@@ -148,6 +149,11 @@ fn good_files_are_read_and_damaged_ones_are_at_most_refused() {
         let seeds = seeds(entry.0, folder.path());
         for seed in &seeds {
             enter(entry, folder.path(), seed).unwrap_or_else(|error| panic!("a good {} is refused: {error}", entry.0));
+        }
+        if let Some(corpus) = std::env::var_os("PLIMSOLL_SEEDS") {
+            let corpus = Path::new(&corpus).join(entry.0);
+            fs::create_dir_all(&corpus).unwrap();
+            seeds.iter().enumerate().for_each(|(index, seed)| fs::write(corpus.join(format!("seed-{index}")), seed).unwrap());
         }
         let more = std::env::var("PLIMSOLL_MUTATE_SECONDS").ok().and_then(|seconds| seconds.parse().ok()).map(Duration::from_secs);
         let clock = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(1, |now| now.as_nanos() as u64 | 1);

@@ -172,12 +172,26 @@ impl Resampler {
         let mut held = [usize::MAX; 2];
         let from_row = self.from.map_or(0, |from| from.width) * self.channels;
         let to_row = self.width * self.channels;
-        for (row, out) in self.rows.iter().zip(out.chunks_exact_mut(to_row)) {
+        for (index, (row, out)) in self.rows.iter().zip(out.chunks_exact_mut(to_row)).enumerate() {
+            let wanted = [row.lower, row.upper];
+            // Lines that no other output line is made from need not be held.
+            let again = self.rows.get(index + 1).is_some_and(|next| wanted.contains(&next.lower) || wanted.contains(&next.upper));
+            if self.windows.are_used() && !again && !held.iter().any(|held| wanted.contains(held)) {
+                let lines = wanted.map(|wanted| E::bytes(&image[wanted..][..from_row]));
+                if let [Some(top), Some(bottom)] = lines {
+                    self.windows.run_between([top, bottom], row.weight, &mut self.lines[0]);
+                    held[0] = usize::MAX;
+                    for (&value, out) in self.lines[0][..to_row].iter().zip(out) {
+                        *out = finish(value);
+                    }
+                    continue;
+                }
+            }
             if held[0] != row.lower && held[1] == row.lower {
                 self.lines.swap(0, 1);
                 held.swap(0, 1);
             }
-            for (slot, wanted) in [row.lower, row.upper].into_iter().enumerate() {
+            for (slot, wanted) in wanted.into_iter().enumerate() {
                 if held[slot] != wanted {
                     let line = &image[wanted..][..from_row];
                     match E::bytes(line) {

@@ -9,6 +9,7 @@ use std::arch::x86_64::*;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
     Plain,
+    /// With BMI2, which all that have AVX2 have too.
     #[cfg(target_arch = "x86_64")]
     Avx2,
     /// With shuffles of bytes across whole registers.
@@ -23,10 +24,11 @@ impl Level {
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::is_x86_feature_detected as has;
-            if has!("avx2") {
+            let avx2 = has!("avx2") && has!("bmi2");
+            if avx2 {
                 levels.push(Level::Avx2);
             }
-            if has!("avx2") && has!("avx512f") && has!("avx512bw") && has!("avx512vbmi") {
+            if avx2 && has!("avx512f") && has!("avx512bw") && has!("avx512vbmi") {
                 levels.push(Level::Avx512);
             }
         }
@@ -141,10 +143,26 @@ impl Windows {
             (Level::Avx2, _) => unsafe { self.avx2(line, out) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            (Level::Avx512, 64) => unsafe { self.avx512(line, out) },
+            (Level::Avx512, 64) => unsafe { self.avx512::<false>(line, out) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            (Level::Avx512, _) => unsafe { self.avx512_wide(line, out) },
+            (Level::Avx512, _) => unsafe { self.avx512::<true>(line, out) },
+            (Level::Plain, _) => unreachable!("without shuffles there are no windows"),
+        }
+    }
+
+    /// Interpolates along two lines and between them, `weight` from the first to the second: for lines that are wanted only once.
+    pub fn run_between(&self, lines: [&[u8]; 2], weight: f32, out: &mut [f32]) {
+        match (self.level, self.reach) {
+            // SAFETY: there is such a level only where the processor has what it takes.
+            #[cfg(target_arch = "x86_64")]
+            (Level::Avx2, _) => unsafe { self.avx2_between(lines, weight, out) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            (Level::Avx512, 64) => unsafe { self.avx512_between::<false>(lines, weight, out) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            (Level::Avx512, _) => unsafe { self.avx512_between::<true>(lines, weight, out) },
             (Level::Plain, _) => unreachable!("without shuffles there are no windows"),
         }
     }
@@ -152,41 +170,50 @@ impl Windows {
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
     fn avx2(&self, line: &[u8], out: &mut [f32]) {
-        let groups = self.starts.as_chunks::<2>().0.iter().zip(self.picks.as_chunks::<8>().0).zip(self.weights.as_chunks::<8>().0);
-        for (((starts, picks), weights), out) in groups.zip(out.as_chunks_mut::<8>().0) {
-            let [low, high] = starts.map(|start| line[start as usize..].first_chunk::<16>().expect("windows lie inside"));
-            // SAFETY: each pointer is to an array of exactly what is loaded or stored.
-            unsafe {
-                let window = _mm256_set_m128i(_mm_loadu_si128(high.as_ptr().cast()), _mm_loadu_si128(low.as_ptr().cast()));
-                let pairs = _mm256_shuffle_epi8(window, _mm256_loadu_si256(picks.as_ptr().cast()));
-                let before = _mm256_cvtepi32_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(0xFFFF)));
-                let after = _mm256_cvtepi32_ps(_mm256_srli_epi32::<16>(pairs));
-                let way = _mm256_mul_ps(_mm256_sub_ps(after, before), _mm256_loadu_ps(weights.as_ptr()));
-                _mm256_storeu_ps(out.as_mut_ptr(), _mm256_add_ps(before, way));
-            }
+        for (eight, out) in self.eights().zip(out.as_chunks_mut::<8>().0) {
+            // SAFETY: the array is of eight elements.
+            unsafe { _mm256_storeu_ps(out.as_mut_ptr(), eight.along(line)) };
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn avx2_between(&self, [top, bottom]: [&[u8]; 2], weight: f32, out: &mut [f32]) {
+        let weight = _mm256_set1_ps(weight);
+        for (eight, out) in self.eights().zip(out.as_chunks_mut::<8>().0) {
+            let (top, bottom) = (eight.along(top), eight.along(bottom));
+            let value = _mm256_add_ps(top, _mm256_mul_ps(_mm256_sub_ps(bottom, top), weight));
+            // SAFETY: the array is of eight elements.
+            unsafe { _mm256_storeu_ps(out.as_mut_ptr(), value) };
+        }
+    }
+
+    /// With windows of one register or, `WIDE`, of two.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+    fn avx512<const WIDE: bool>(&self, line: &[u8], out: &mut [f32]) {
+        for (group, out) in self.groups().zip(out.as_chunks_mut::<GROUP>().0) {
+            // SAFETY: the array is of sixteen elements.
+            unsafe { _mm512_storeu_ps(out.as_mut_ptr(), group.along::<WIDE>(line)) };
         }
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
-    fn avx512(&self, line: &[u8], out: &mut [f32]) {
-        for (group, out) in self.groups().zip(out.as_chunks_mut().0) {
-            let window = load(&line[group.start..]);
-            let pairs = _mm512_maskz_permutexvar_epi8(PAIRS, group.picks(), window);
-            group.finish(pairs, out);
+    fn avx512_between<const WIDE: bool>(&self, [top, bottom]: [&[u8]; 2], weight: f32, out: &mut [f32]) {
+        let weight = _mm512_set1_ps(weight);
+        for (group, out) in self.groups().zip(out.as_chunks_mut::<GROUP>().0) {
+            let (top, bottom) = (group.along::<WIDE>(top), group.along::<WIDE>(bottom));
+            let value = _mm512_add_ps(top, _mm512_mul_ps(_mm512_sub_ps(bottom, top), weight));
+            // SAFETY: the array is of sixteen elements.
+            unsafe { _mm512_storeu_ps(out.as_mut_ptr(), value) };
         }
     }
 
-    /// Windows of two registers.
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
-    fn avx512_wide(&self, line: &[u8], out: &mut [f32]) {
-        for (group, out) in self.groups().zip(out.as_chunks_mut().0) {
-            let line = &line[group.start..];
-            let (low, high) = (load(line), load(line.get(64..).unwrap_or(&[])));
-            let pairs = _mm512_maskz_permutex2var_epi8(PAIRS, low, group.picks(), high);
-            group.finish(pairs, out);
-        }
+    fn eights(&self) -> impl Iterator<Item = Eight<'_>> {
+        let tables = self.starts.as_chunks().0.iter().zip(self.picks.as_chunks().0).zip(self.weights.as_chunks().0);
+        tables.map(|((starts, picks), weights)| Eight { starts, picks, weights })
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -200,7 +227,33 @@ impl Windows {
 #[cfg(target_arch = "x86_64")]
 const PAIRS: u64 = 0x5555_5555_5555_5555;
 
-/// The elements that one register holds.
+/// The elements that one register of AVX2 holds, from two windows.
+#[cfg(target_arch = "x86_64")]
+struct Eight<'a> {
+    starts: &'a [u32; 2],
+    picks: &'a [[u8; 4]; 8],
+    weights: &'a [f32; 8],
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Eight<'_> {
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn along(&self, line: &[u8]) -> __m256 {
+        let [low, high] = self.starts.map(|start| line[start as usize..].first_chunk::<16>().expect("windows lie inside"));
+        // SAFETY: each pointer is to an array of exactly what is loaded.
+        unsafe {
+            let window = _mm256_set_m128i(_mm_loadu_si128(high.as_ptr().cast()), _mm_loadu_si128(low.as_ptr().cast()));
+            let pairs = _mm256_shuffle_epi8(window, _mm256_loadu_si256(self.picks.as_ptr().cast()));
+            let before = _mm256_cvtepi32_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(0xFFFF)));
+            // From the one to the other, which is a whole number that a float holds exactly.
+            let way = _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, _mm256_set1_epi32(0x0001_FFFF)));
+            _mm256_add_ps(before, _mm256_mul_ps(way, _mm256_loadu_ps(self.weights.as_ptr())))
+        }
+    }
+}
+
+/// The elements that one register of AVX-512 holds.
 #[cfg(target_arch = "x86_64")]
 struct Group<'a> {
     start: usize,
@@ -212,22 +265,19 @@ struct Group<'a> {
 impl Group<'_> {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
-    fn picks(&self) -> __m512i {
-        // SAFETY: the array is of 64 bytes.
-        unsafe { _mm512_loadu_si512(self.picks.as_ptr().cast()) }
-    }
-
-    /// From pairs of bytes to what lies between them.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
-    fn finish(&self, pairs: __m512i, out: &mut [f32; GROUP]) {
+    fn along<const WIDE: bool>(&self, line: &[u8]) -> __m512 {
+        let line = &line[self.start..];
+        // SAFETY: both arrays are of 64 bytes.
+        let (picks, weights) = unsafe { (_mm512_loadu_si512(self.picks.as_ptr().cast()), _mm512_loadu_ps(self.weights.as_ptr())) };
+        let pairs = if WIDE {
+            _mm512_maskz_permutex2var_epi8(PAIRS, load(line), picks, load(line.get(64..).unwrap_or(&[])))
+        } else {
+            _mm512_maskz_permutexvar_epi8(PAIRS, picks, load(line))
+        };
         let before = _mm512_cvtepi32_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(0xFFFF)));
-        let after = _mm512_cvtepi32_ps(_mm512_srli_epi32::<16>(pairs));
-        // SAFETY: both arrays are of sixteen elements.
-        unsafe {
-            let way = _mm512_mul_ps(_mm512_sub_ps(after, before), _mm512_loadu_ps(self.weights.as_ptr()));
-            _mm512_storeu_ps(out.as_mut_ptr(), _mm512_add_ps(before, way));
-        }
+        // From the one to the other, which is a whole number that a float holds exactly.
+        let way = _mm512_cvtepi32_ps(_mm512_madd_epi16(pairs, _mm512_set1_epi32(0x0001_FFFF)));
+        _mm512_add_ps(before, _mm512_mul_ps(way, weights))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::HandOver;
 use super::huffman::{AHEAD, END, Kind, Table, extend};
+use crate::image::windows::Level;
 
 /// More than the longest block takes: 64 codes of 16 bits with values of 15, and what is read ahead.
 const BLOCK: usize = 264;
@@ -12,7 +13,7 @@ const WINDOW: usize = 4096;
 /// Coefficients of a block in rows, and behind them a place for what belongs nowhere.
 pub(super) type Block = [i32; 256];
 
-/// What a coefficient is multiplied by and where it goes, by its number in zigzag order; beyond the block it goes nowhere.
+/// What a coefficient is multiplied by and where it goes, by the number in zigzag order of the one after it; beyond the block it goes nowhere.
 pub(super) type Steps = [Step; 320];
 
 #[derive(Clone, Copy)]
@@ -28,7 +29,7 @@ pub(super) fn steps(factors: &[u16; 64]) -> Steps {
     let mut steps = [NOWHERE; 320];
     let (mut row, mut column) = (0i32, 0i32);
     for (index, &factor) in factors.iter().enumerate() {
-        steps[index] = Step { factor: i32::from(factor), place: (row * 8 + column) as u8 };
+        steps[index + 1] = Step { factor: i32::from(factor), place: (row * 8 + column) as u8 };
         // Upwards to the right on even diagonals, downwards to the left on odd ones.
         let (down, right) = if (row + column) % 2 == 0 { (-1, 1) } else { (1, -1) };
         match (row + down, column + right) {
@@ -70,14 +71,40 @@ impl<'a> Bits<'a> {
 
     /// Decodes a block into zeroed `block`: its coefficients, multiplied. Returns the zigzag number behind the last of them.
     #[inline(always)]
-    pub fn block(&mut self, [dc, ac]: [&Table; 2], steps: &Steps, prediction: &mut i32, block: &mut Block) -> Result<usize, HandOver> {
+    pub fn block(
+        &mut self,
+        level: Level,
+        codes: [&Table; 2],
+        steps: &Steps,
+        prediction: &mut i32,
+        block: &mut Block,
+    ) -> Result<usize, HandOver> {
+        match level {
+            // SAFETY: there is such a level only where the processor has what it takes.
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 | Level::Avx512 => unsafe { self.block_bmi2(codes, steps, prediction, block) },
+            Level::Plain => self.block_anywhere(codes, steps, prediction, block),
+        }
+    }
+
+    /// With shifts by what any register holds.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "bmi2")]
+    fn block_bmi2(&mut self, codes: [&Table; 2], steps: &Steps, prediction: &mut i32, block: &mut Block) -> Result<usize, HandOver> {
+        self.block_anywhere(codes, steps, prediction, block)
+    }
+
+    #[inline(always)]
+    fn block_anywhere(&mut self, [dc, ac]: [&Table; 2], steps: &Steps, prediction: &mut i32, block: &mut Block) -> Result<usize, HandOver> {
         if self.at + BLOCK > self.end {
             self.more()?;
         }
+        // Of `count` the lowest six bits count.
         let (mut held, mut count, mut at) = (self.held, self.count, self.at);
         // Whole bytes go below the bits that are there; a byte that does not fit whole is read again next time.
         macro_rules! refill {
             () => {
+                count &= 63;
                 let bytes = self.window.get(at..at + 8).and_then(|bytes| bytes.first_chunk()).ok_or(HandOver)?;
                 held |= u64::from_be_bytes(*bytes) >> count;
                 at += ((63 - count) >> 3) as usize;
@@ -86,9 +113,9 @@ impl<'a> Bits<'a> {
         }
         macro_rules! drop {
             ($length:expr) => {
-                let length = $length;
-                held <<= length;
-                count -= length;
+                let length: u32 = $length;
+                held <<= length & 63;
+                count = count.wrapping_sub(length);
             };
         }
         // The entry of a code whose value does not fit into a table, and its value.
@@ -102,45 +129,49 @@ impl<'a> Bits<'a> {
                 let size = if entry.is_whole() { 0 } else { entry.value() as u32 };
                 let value = if size == 0 { 0 } else { extend((held >> (64 - size)) as u32, size) };
                 drop!(size);
-                (entry.run(), value)
+                (entry.step(), value)
             }};
         }
 
         refill!();
         let entry = dc.entries[(held >> (64 - AHEAD)) as usize];
         if entry.is_whole() {
-            drop!(entry.length());
+            drop!(entry.bits());
             *prediction = prediction.wrapping_add(entry.value());
         } else {
             let (_, value) = apart!(entry, dc, Kind::Dc);
             *prediction = prediction.wrapping_add(value);
+            refill!();
         }
-        block[0] = prediction.wrapping_mul(steps[0].factor);
+        block[0] = prediction.wrapping_mul(steps[1].factor);
 
         let mut next = 1;
-        'block: while next < 64 {
-            refill!();
-            // The longest code with its value takes 31 of the 56 bits that are there, and a whole entry ten.
-            for _ in 0..3 {
+        'block: loop {
+            // After one whole entry, of ten bits at most, or a refill there are bits for four.
+            for _ in 0..4 {
                 let entry = ac.entries[(held >> (64 - AHEAD)) as usize];
                 if !entry.is_whole() {
                     refill!();
-                    let (run, value) = apart!(entry, ac, Kind::Ac);
-                    let step = steps[(next + run).min(319)];
+                    let (step, value) = apart!(entry, ac, Kind::Ac);
+                    next += step;
+                    let step = steps[next.min(319)];
                     block[usize::from(step.place)] = value.wrapping_mul(step.factor);
-                    next += run + 1;
-                    continue 'block;
+                    if next >= 64 {
+                        break 'block;
+                    }
+                    break;
                 }
-                drop!(entry.length());
-                let step = steps[next + entry.run()];
+                drop!(entry.bits());
+                next += entry.step();
+                let step = steps[next];
                 block[usize::from(step.place)] = entry.value().wrapping_mul(step.factor);
-                next += entry.run() + 1;
                 if next >= 64 {
                     break 'block;
                 }
             }
+            refill!();
         }
-        (self.held, self.count, self.at) = (held, count, at);
+        (self.held, self.count, self.at) = (held, count & 63, at);
         match next {
             64 => Ok(64),
             _ if next > END => Ok(next - END - 1),

@@ -86,27 +86,32 @@ fn rgb_plain<const HALF: bool>([bright, blue, red]: [&[u8]; 3], out: &mut [u8]) 
 #[cfg(target_arch = "x86_64")]
 const AT_ONCE: usize = 32;
 
+/// Sixteen pixels become 48 bytes: for each third of those, where they come from in each channel, or nowhere.
+#[cfg(target_arch = "x86_64")]
+const PLACES: [[[i8; 16]; 3]; 3] = {
+    let mut places = [[[-1; 16]; 3]; 3];
+    let mut at = 0;
+    while at < 48 {
+        places[at / 16][at % 3][at % 16] = (at / 3) as i8;
+        at += 1;
+    }
+    places
+};
+
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn rgb_avx2<const HALF: bool>(lines: [&[u8]; 3], out: &mut [u8]) {
+    let lines = Lines::<HALF>::new(lines, out.len() / 3);
     in_steps(out, |x, out| {
-        // SAFETY: this function is only called with AVX2.
-        let channels = unsafe { channels::<HALF>(lines, x) };
-        let [red, green, blue] = channels.map(|channel| _mm256_permute4x64_epi64::<0b11_01_10_00>(channel));
-        // In each half, sixteen pixels become 48 bytes; a byte of three comes from each channel.
-        let place = |channel: i8, third: i8| {
-            let byte = |at: i8| {
-                let at = 16 * third + at;
-                if at % 3 == channel { at / 3 } else { -1 }
-            };
-            let half: [i8; 16] = std::array::from_fn(|at| byte(at as i8));
-            // SAFETY: the array is of sixteen bytes.
-            _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(half.as_ptr().cast()) })
-        };
-        let third = |third: i8| {
-            let [red, green, blue] =
-                [(red, 0), (green, 1), (blue, 2)].map(|(values, channel)| _mm256_shuffle_epi8(values, place(channel, third)));
-            _mm256_or_si256(_mm256_or_si256(red, green), blue)
+        // SAFETY: this function is only called with AVX2; steps begin inside of the line.
+        let channels = unsafe { lines.channels(x) };
+        let in_order = |channel: usize| _mm256_permute4x64_epi64::<0b11_01_10_00>(channels[channel]);
+        let (red, green, blue) = (in_order(0), in_order(1), in_order(2));
+        let third = |third: usize| {
+            // SAFETY: each array is of sixteen bytes.
+            let place = |channel: usize| _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(PLACES[third][channel].as_ptr().cast()) });
+            let (red, green) = (_mm256_shuffle_epi8(red, place(0)), _mm256_shuffle_epi8(green, place(1)));
+            _mm256_or_si256(_mm256_or_si256(red, green), _mm256_shuffle_epi8(blue, place(2)))
         };
         let (first, second, last) = (third(0), third(1), third(2));
         // SAFETY: 96 bytes are stored into an array of as many.
@@ -139,9 +144,10 @@ const ORDER: [u8; 128] = {
 fn rgb_avx512<const HALF: bool>(lines: [&[u8]; 3], out: &mut [u8]) {
     // SAFETY: the table is of 128 bytes.
     let (front, back) = unsafe { (_mm512_loadu_si512(ORDER.as_ptr().cast()), _mm512_loadu_si512(ORDER[64..].as_ptr().cast())) };
+    let lines = Lines::<HALF>::new(lines, out.len() / 3);
     in_steps(out, |x, out| {
-        // SAFETY: this function is only called with AVX2 and more.
-        let [red, green, blue] = unsafe { channels::<HALF>(lines, x) };
+        // SAFETY: this function is only called with AVX2 and more; steps begin inside of the line.
+        let [red, green, blue] = unsafe { lines.channels(x) };
         let both = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(red), green);
         let blue = _mm512_castsi256_si512(blue);
         // SAFETY: 64 bytes and 32 are stored into an array of as many.
@@ -168,27 +174,46 @@ fn in_steps(out: &mut [u8], step: impl Fn(usize, &mut [u8; 3 * AT_ONCE])) {
 
 // What follows is for processors with AVX2 only. It carries no such mark because it has to become part of the two functions above.
 
-/// Red, green and blue of 32 pixels, in the order that packing leaves.
+/// A line of brightnesses and two of colours that were found to be long enough, so that vectors need not look each time.
 #[cfg(target_arch = "x86_64")]
-#[inline(always)]
-unsafe fn channels<const HALF: bool>([bright, blue, red]: [&[u8]; 3], x: usize) -> [__m256i; 3] {
-    // SAFETY: the caller has AVX2; loads are of arrays of their size.
-    unsafe {
-        let [bright_low, bright_high] = samples(bright, x);
-        let ([blue_low, blue_high], [red_low, red_high]) = match HALF {
-            true => (spread(blue, x / 2), spread(red, x / 2)),
-            false => (samples(blue, x), samples(red, x)),
-        };
-        let [red_low, green_low, blue_low] = sixteen(bright_low, blue_low, red_low);
-        let [red_high, green_high, blue_high] = sixteen(bright_high, blue_high, red_high);
-        [_mm256_packus_epi16(red_low, red_high), _mm256_packus_epi16(green_low, green_high), _mm256_packus_epi16(blue_low, blue_high)]
+struct Lines<'a, const HALF: bool>([&'a [u8]; 3]);
+
+#[cfg(target_arch = "x86_64")]
+impl<'a, const HALF: bool> Lines<'a, HALF> {
+    /// For so many pixels.
+    fn new(lines: [&'a [u8]; 3], pixels: usize) -> Lines<'a, HALF> {
+        let read = pixels.next_multiple_of(AT_ONCE);
+        let colours = if HALF { read / 2 + 2 * MARGIN } else { read };
+        let [bright, blue, red] = lines.map(<[u8]>::len);
+        assert!(bright >= read && blue >= colours && red >= colours, "lines can be read beyond their end");
+        Lines(lines)
+    }
+
+    /// Red, green and blue of 32 pixels, in the order that packing leaves.
+    ///
+    /// # Safety
+    /// The processor has AVX2, and `x` is a multiple of 32 below the number of pixels.
+    #[inline(always)]
+    unsafe fn channels(&self, x: usize) -> [__m256i; 3] {
+        let [bright, blue, red] = self.0;
+        // SAFETY: the caller has AVX2; lines have 32 samples from `x` on, or half as many and the margins on both sides.
+        unsafe {
+            let [bright_low, bright_high] = samples(bright, x);
+            let ([blue_low, blue_high], [red_low, red_high]) = match HALF {
+                true => (spread(blue, x / 2), spread(red, x / 2)),
+                false => (samples(blue, x), samples(red, x)),
+            };
+            let [red_low, green_low, blue_low] = sixteen(bright_low, blue_low, red_low);
+            let [red_high, green_high, blue_high] = sixteen(bright_high, blue_high, red_high);
+            [_mm256_packus_epi16(red_low, red_high), _mm256_packus_epi16(green_low, green_high), _mm256_packus_epi16(blue_low, blue_high)]
+        }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn sixteen(bright: __m256i, blue: __m256i, red: __m256i) -> [__m256i; 3] {
-    // SAFETY: the caller has AVX2; loads are of arrays of their size.
+    // SAFETY: the caller has AVX2.
     unsafe {
         let middle = _mm256_set1_epi16(128);
         let (blue, red) = (_mm256_sub_epi16(blue, middle), _mm256_sub_epi16(red, middle));
@@ -201,29 +226,28 @@ unsafe fn sixteen(bright: __m256i, blue: __m256i, red: __m256i) -> [__m256i; 3] 
     }
 }
 
-/// 32 samples from `x` on, as numbers of two bytes.
+/// 32 samples from `x` on, which are there, as numbers of two bytes.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn samples(line: &[u8], x: usize) -> [__m256i; 2] {
-    // SAFETY: the caller has AVX2; loads are of arrays of their size.
+    // SAFETY: the caller has AVX2 and so many samples.
     unsafe { [wide(line, x), wide(line, x + 16)] }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn wide(line: &[u8], x: usize) -> __m256i {
-    // SAFETY: the caller has AVX2; loads are of arrays of their size.
-    unsafe {
-        let samples = line[x..].first_chunk::<16>().expect("lines can be read beyond their end");
-        _mm256_cvtepu8_epi16(_mm_loadu_si128(samples.as_ptr().cast()))
-    }
+    debug_assert!(x + 16 <= line.len(), "sixteen samples are there");
+    // SAFETY: the caller has AVX2 and sixteen samples from `x` on.
+    unsafe { _mm256_cvtepu8_epi16(_mm_loadu_si128(line.as_ptr().add(x).cast())) }
 }
 
-/// Twice as many as the sixteen samples from `x` on of a blended line: each three parts of the nearest, one of the next.
+/// Twice as many as the sixteen samples from `x` on of a blended line, all there with one on each side: each three parts of the nearest, one of
+/// the next.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn spread(line: &[u8], x: usize) -> [__m256i; 2] {
-    // SAFETY: the caller has AVX2; loads are of arrays of their size.
+    // SAFETY: the caller has AVX2 and so many samples.
     unsafe {
         let (before, here, after) = (wide(line, x), wide(line, x + 1), wide(line, x + 2));
         let three = _mm256_add_epi16(_mm256_add_epi16(here, _mm256_add_epi16(here, here)), _mm256_set1_epi16(2));

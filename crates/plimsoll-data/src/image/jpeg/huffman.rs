@@ -19,12 +19,12 @@ impl Entry {
     const LONG: Entry = Entry(SLOW);
 
     fn whole(value: i32, run: usize, length: u32) -> Entry {
-        Entry((value as u32) << 16 | (run as u32) << 8 | length)
+        Entry((value as u32) << 16 | (run as u32 + 1) << 8 | length)
     }
 
     /// The code alone fits; `size` bits of the value follow.
     fn code(size: u32, run: usize, length: u32) -> Entry {
-        Entry(size << 16 | (run as u32) << 8 | SLOW | length)
+        Entry(size << 16 | (run as u32 + 1) << 8 | SLOW | length)
     }
 
     /// Whether value and all are inside.
@@ -39,9 +39,15 @@ impl Entry {
         self.0 & 0x7F
     }
 
-    /// Zeros before the value, or [`END`].
+    /// All of it: its lowest six bits are those to drop if it is whole.
     #[inline(always)]
-    pub fn run(self) -> usize {
+    pub fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Coefficients up to the value and with it; more than [`END`] if there are no more.
+    #[inline(always)]
+    pub fn step(self) -> usize {
         (self.0 >> 8 & 0xFF) as usize
     }
 

@@ -17,7 +17,7 @@ pub(super) fn idct(level: Level, block: &mut Block, length: usize, out: &mut [u8
         block[0] = 0;
         return fill(value, out, stride);
     }
-    if length > 10 && is_flat_and_large(block) {
+    if length > 10 && block[0].unsigned_abs() >= 1 << 16 && is_flat(block) {
         let value = flat(block);
         block[0] = 0;
         return fill(value, out, stride);
@@ -34,11 +34,12 @@ pub(super) fn idct(level: Level, block: &mut Block, length: usize, out: &mut [u8
     }
 }
 
-/// Whether all but the first are zero although they were written down, and the first is so large that passes would not keep all of its
-/// bits. Only there it matters that it is taken for flat.
-#[inline(always)]
-fn is_flat_and_large(block: &Block) -> bool {
-    block[0].unsigned_abs() >= 1 << 16 && block[1..64].iter().all(|&value| value == 0)
+/// Whether all but the first are zero although they were written down. That matters only where the first is so large that passes would not
+/// keep all of its bits.
+#[cold]
+#[inline(never)]
+fn is_flat(block: &Block) -> bool {
+    block[1..64].iter().all(|&value| value == 0)
 }
 
 /// The sample of a block that is all alike.
@@ -49,8 +50,15 @@ fn flat(block: &Block) -> u8 {
 
 #[inline(always)]
 fn fill(value: u8, out: &mut [u8], stride: usize) {
-    for line in out.chunks_mut(stride).take(8) {
-        line[..8].fill(value);
+    write([[value; 8]; 8], out, stride);
+}
+
+#[inline(always)]
+fn write(lines: [[u8; 8]; 8], out: &mut [u8], stride: usize) {
+    assert!(out.len() >= 7 * stride + 8, "eight lines have room");
+    for (line, made) in lines.iter().enumerate() {
+        // SAFETY: the last line's eight samples end inside, as was just seen, and all others before.
+        unsafe { out.as_mut_ptr().add(line * stride).cast::<[u8; 8]>().write_unaligned(*made) };
     }
 }
 
@@ -70,11 +78,10 @@ trait Number: Copy {
 fn pass<N: Number, const BITS: i32>(v: [N; 8], bias: i32) -> [N; 8] {
     let turned = v[2].add(v[6]).times(2217);
     let (even_low, even_high) = (turned.add(v[6].times(-7567)), turned.add(v[2].times(3135)));
-    let (sum, difference) = (v[0].add(v[4]).up(), v[0].sub(v[4]).up());
-    let x0 = sum.add(even_high).plus(bias);
-    let x3 = sum.sub(even_high).plus(bias);
-    let x1 = difference.add(even_low).plus(bias);
-    let x2 = difference.sub(even_low).plus(bias);
+    let (first, fifth) = (v[0].up().plus(bias), v[4].up());
+    let (sum, difference) = (first.add(fifth), first.sub(fifth));
+    let (x0, x3) = (sum.add(even_high), sum.sub(even_high));
+    let (x1, x2) = (difference.add(even_low), difference.sub(even_low));
 
     let (p3, p4, p1, p2) = (v[7].add(v[3]), v[5].add(v[1]), v[7].add(v[1]), v[5].add(v[3]));
     let p5 = p3.add(p4).times(4816);
@@ -84,8 +91,17 @@ fn pass<N: Number, const BITS: i32>(v: [N; 8], bias: i32) -> [N; 8] {
     let t2 = v[3].times(12586).add(p2.add(p3));
     let t1 = v[5].times(8410).add(p2.add(p4));
     let t0 = v[7].times(1223).add(p1.add(p3));
-    let all = [x0.add(t3), x1.add(t2), x2.add(t1), x3.add(t0), x3.sub(t0), x2.sub(t1), x1.sub(t2), x0.sub(t3)];
-    all.map(N::down::<BITS>)
+    let (first, second) = ([x0.add(t3), x1.add(t2), x2.add(t1), x3.add(t0)], [x3.sub(t0), x2.sub(t1), x1.sub(t2), x0.sub(t3)]);
+    [
+        first[0].down::<BITS>(),
+        first[1].down::<BITS>(),
+        first[2].down::<BITS>(),
+        first[3].down::<BITS>(),
+        second[0].down::<BITS>(),
+        second[1].down::<BITS>(),
+        second[2].down::<BITS>(),
+        second[3].down::<BITS>(),
+    ]
 }
 
 /// The same where the last four are zero.
@@ -99,8 +115,17 @@ fn pass_of_four<N: Number, const BITS: i32>(v: [N; 4], bias: i32) -> [N; 8] {
     let t2 = p5.add(v[3].times(-5945));
     let t1 = p5.add(v[3].times(-10497)).add(v[1].times(-1597));
     let t0 = p5.add(v[1].times(-3685)).add(v[3].times(-8034));
-    let all = [x0.add(t3), x1.add(t2), x2.add(t1), x3.add(t0), x3.sub(t0), x2.sub(t1), x1.sub(t2), x0.sub(t3)];
-    all.map(N::down::<BITS>)
+    let (first, second) = ([x0.add(t3), x1.add(t2), x2.add(t1), x3.add(t0)], [x3.sub(t0), x2.sub(t1), x1.sub(t2), x0.sub(t3)]);
+    [
+        first[0].down::<BITS>(),
+        first[1].down::<BITS>(),
+        first[2].down::<BITS>(),
+        first[3].down::<BITS>(),
+        second[0].down::<BITS>(),
+        second[1].down::<BITS>(),
+        second[2].down::<BITS>(),
+        second[3].down::<BITS>(),
+    ]
 }
 
 impl Number for i32 {
@@ -149,14 +174,6 @@ fn plain(block: &mut Block, out: &mut [u8], stride: usize) {
     block[..64].fill(0);
 }
 
-#[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy)]
-struct Eight(__m256i);
-
-#[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy)]
-struct Four(__m128i);
-
 /// Arithmetic of vectors; only called where the processor has it.
 #[cfg(target_arch = "x86_64")]
 macro_rules! vector {
@@ -164,47 +181,47 @@ macro_rules! vector {
         impl Number for $name {
             #[inline(always)]
             fn add(self, other: $name) -> $name {
-                // SAFETY: such vectors exist only in functions for processors with AVX2.
-                $name(unsafe { $add(self.0, other.0) })
+                // SAFETY: vectors are only used in functions for processors with AVX2.
+                unsafe { $add(self, other) }
             }
 
             #[inline(always)]
             fn sub(self, other: $name) -> $name {
                 // SAFETY: as above.
-                $name(unsafe { $sub(self.0, other.0) })
+                unsafe { $sub(self, other) }
             }
 
             #[inline(always)]
             fn times(self, factor: i32) -> $name {
                 // SAFETY: as above.
-                $name(unsafe { $mul(self.0, $set(factor)) })
+                unsafe { $mul(self, $set(factor)) }
             }
 
             #[inline(always)]
             fn plus(self, value: i32) -> $name {
                 // SAFETY: as above.
-                $name(unsafe { $add(self.0, $set(value)) })
+                unsafe { $add(self, $set(value)) }
             }
 
             #[inline(always)]
             fn up(self) -> $name {
                 // SAFETY: as above.
-                $name(unsafe { $up::<12>(self.0) })
+                unsafe { $up::<12>(self) }
             }
 
             #[inline(always)]
             fn down<const BITS: i32>(self) -> $name {
                 // SAFETY: as above.
-                $name(unsafe { $down::<BITS>(self.0) })
+                unsafe { $down::<BITS>(self) }
             }
         }
     };
 }
 
 #[cfg(target_arch = "x86_64")]
-vector!(Eight, _mm256_add_epi32, _mm256_sub_epi32, _mm256_mullo_epi32, _mm256_set1_epi32, _mm256_slli_epi32, _mm256_srai_epi32);
+vector!(__m256i, _mm256_add_epi32, _mm256_sub_epi32, _mm256_mullo_epi32, _mm256_set1_epi32, _mm256_slli_epi32, _mm256_srai_epi32);
 #[cfg(target_arch = "x86_64")]
-vector!(Four, _mm_add_epi32, _mm_sub_epi32, _mm_mullo_epi32, _mm_set1_epi32, _mm_slli_epi32, _mm_srai_epi32);
+vector!(__m128i, _mm_add_epi32, _mm_sub_epi32, _mm_mullo_epi32, _mm_set1_epi32, _mm_slli_epi32, _mm_srai_epi32);
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
@@ -212,10 +229,11 @@ fn whole_avx2(block: &mut Block, out: &mut [u8], stride: usize) {
     let (lines, _) = block.as_chunks_mut::<8>();
     let lines: &mut [[i32; 8]; 8] = lines.first_chunk_mut().expect("a block has more");
     // SAFETY: each array is of eight numbers.
-    let loaded = lines.each_ref().map(|line| unsafe { _mm256_loadu_si256(line.as_ptr().cast()) });
+    let load = |line: usize| unsafe { _mm256_loadu_si256(lines[line].as_ptr().cast()) };
+    let loaded = [load(0), load(1), load(2), load(3), load(4), load(5), load(6), load(7)];
     *lines = [[0; 8]; 8];
-    let columns = transpose(pass::<Eight, { SHIFT[0] }>(loaded.map(Eight), BIAS[0]).map(|line| line.0));
-    store(pass::<Eight, { SHIFT[1] }>(columns.map(Eight), BIAS[1]).map(|column| column.0), out, stride);
+    let columns = transpose(pass::<__m256i, { SHIFT[0] }>(loaded, BIAS[0]));
+    store(pass::<__m256i, { SHIFT[1] }>(columns, BIAS[1]), out, stride);
 }
 
 /// Only the first four of the first four lines are not zero.
@@ -225,11 +243,13 @@ fn corner_avx2(block: &mut Block, out: &mut [u8], stride: usize) {
     let (lines, _) = block.as_chunks_mut::<8>();
     let lines: &mut [[i32; 8]; 4] = lines.first_chunk_mut().expect("a block has more");
     // SAFETY: each array has four numbers and more.
-    let loaded = lines.each_ref().map(|line| Four(unsafe { _mm_loadu_si128(line.as_ptr().cast()) }));
+    let load = |line: usize| unsafe { _mm_loadu_si128(lines[line].as_ptr().cast()) };
+    let loaded = [load(0), load(1), load(2), load(3)];
     *lines = [[0; 8]; 4];
-    let made = pass_of_four::<Four, { SHIFT[0] }>(loaded, BIAS[0]);
+    let made = pass_of_four::<__m128i, { SHIFT[0] }>(loaded, BIAS[0]);
     // Lines 0 to 3 in the lower halves, 4 to 7 in the upper ones, then each half transposed.
-    let [a, b, c, d] = [0, 1, 2, 3].map(|line: usize| _mm256_set_m128i(made[line + 4].0, made[line].0));
+    let both = |line: usize| _mm256_set_m128i(made[line + 4], made[line]);
+    let [a, b, c, d] = [both(0), both(1), both(2), both(3)];
     let (ab_low, ab_high) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
     let (cd_low, cd_high) = (_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
     let columns = [
@@ -238,7 +258,7 @@ fn corner_avx2(block: &mut Block, out: &mut [u8], stride: usize) {
         _mm256_unpacklo_epi64(ab_high, cd_high),
         _mm256_unpackhi_epi64(ab_high, cd_high),
     ];
-    store(pass_of_four::<Eight, { SHIFT[1] }>(columns.map(Eight), BIAS[1]).map(|column| column.0), out, stride);
+    store(pass_of_four::<__m256i, { SHIFT[1] }>(columns, BIAS[1]), out, stride);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -276,11 +296,9 @@ fn store(columns: [__m256i; 8], out: &mut [u8], stride: usize) {
     };
     let (left, right) = (four(0), four(4));
     let (low, high) = (_mm256_unpacklo_epi32(left, right), _mm256_unpackhi_epi32(left, right));
-    let [a, b] = [low, high].map(|lines| (_mm256_castsi256_si128(lines), _mm256_extracti128_si256::<1>(lines)));
-    let halves = [a.0, b.0, a.1, b.1];
-    for (index, line) in out.chunks_mut(stride).take(8).enumerate() {
-        let pair = halves[index / 2];
-        let value = if index % 2 == 0 { _mm_cvtsi128_si64(pair) } else { _mm_extract_epi64::<1>(pair) };
-        line[..8].copy_from_slice(&value.to_le_bytes());
-    }
+    let halves = |lines: __m256i| (_mm256_castsi256_si128(lines), _mm256_extracti128_si256::<1>(lines));
+    let ((first, third), (second, fourth)) = (halves(low), halves(high));
+    let pair = |pair: __m128i| [_mm_cvtsi128_si64(pair).to_le_bytes(), _mm_extract_epi64::<1>(pair).to_le_bytes()];
+    let ([a, b], [c, d], [e, f], [g, h]) = (pair(first), pair(second), pair(third), pair(fourth));
+    write([a, b, c, d, e, f, g, h], out, stride);
 }

@@ -1,8 +1,9 @@
 //! From the data to pixels, a row of units (the least that holds whole blocks of all components) at a time: its samples are made into pixels
 //! while they are still near.
 
-use super::bits::{Bits, Block, Window};
+use super::bits::{Bits, Block, Steps, Window};
 use super::header::Header;
+use super::huffman::Table;
 use super::idct::idct;
 use super::{HandOver, Tables, Undecoded, colour};
 use crate::image::Channels;
@@ -45,6 +46,33 @@ impl<'a> Plane<'a> {
     }
 }
 
+/// One of the blocks that a unit has.
+#[derive(Clone, Copy)]
+struct Part<'a> {
+    component: usize,
+    codes: [&'a Table; 2],
+    steps: &'a Steps,
+    /// Where the first unit's block of a row begins in its plane, and how far it is to the next one's.
+    first: usize,
+    pitch: usize,
+}
+
+/// A block whose coefficients were read. It becomes samples only after the next one was read: what has just been written in small pieces cannot
+/// be loaded in large ones at once.
+struct Waiting {
+    component: usize,
+    place: usize,
+    length: usize,
+}
+
+impl Waiting {
+    #[inline(always)]
+    fn finish(self, level: Level, planes: &mut [Plane<'_>; 3], block: &mut Block) {
+        let plane = &mut planes[self.component];
+        idct(level, block, self.length, &mut plane.samples[self.place..], plane.stride);
+    }
+}
+
 fn cut<'a>(memory: &mut &'a mut [u8], count: usize) -> Result<&'a mut [u8], HandOver> {
     let (front, rest) = std::mem::take(memory).split_at_mut_checked(count).ok_or(HandOver)?;
     *memory = rest;
@@ -81,8 +109,22 @@ pub(super) fn run(
     let pixels = pixels.get_mut(..width * height * channels.count()).ok_or(HandOver)?;
     let mut out = pixels.chunks_exact_mut(width * channels.count());
 
+    let mut parts = [None; 6];
+    let mut places = parts.iter_mut();
+    for (component, plane) in planes.iter().enumerate().take(components) {
+        let [factors, dc, ac] = header.tables[component];
+        let (codes, steps) = ([&tables.codes[0][dc], &tables.codes[1][ac]], &tables.factors[factors].1);
+        let sides = (0..plane.down).flat_map(|y| (0..plane.across).map(move |x| (y, x)));
+        for ((y, x), part) in sides.zip(places.by_ref()) {
+            let first = (KEPT + 8 * y) * plane.stride + 8 * x;
+            *part = Some(Part { component, codes, steps, first, pitch: 8 * plane.across });
+        }
+    }
+
     let mut bits = Bits::new(header.data, window);
-    let mut block: Block = [0; 256];
+    let (mut first, mut second): (Block, Block) = ([0; 256], [0; 256]);
+    let mut blocks = [&mut first, &mut second];
+    let mut waiting: Option<Waiting> = None;
     let mut predictions = [0i32; 3];
     let (mut until_restart, mut mark) = (header.restart, 0);
     for row in 0..rows {
@@ -92,23 +134,22 @@ pub(super) fn run(
                 (until_restart, mark, predictions) = (header.restart, (mark + 1) % 8, [0; 3]);
             }
             until_restart = until_restart.wrapping_sub(1);
-            for (component, plane) in planes.iter_mut().enumerate().take(components) {
-                let [factors, dc, ac] = header.tables[component];
-                let codes = [&tables.codes[0][dc], &tables.codes[1][ac]];
-                let steps = &tables.factors[factors].1;
-                for y in 0..plane.down {
-                    for x in 0..plane.across {
-                        let made = bits.block(codes, steps, &mut predictions[component], &mut block);
-                        let length = made.map_err(|HandOver| broken(&bits))?;
-                        if component > 0 && grey {
-                            block[..64].fill(0);
-                            continue;
-                        }
-                        let place = (KEPT + 8 * y) * plane.stride + (unit * plane.across + x) * 8;
-                        idct(level, &mut block, length, &mut plane.samples[place..], plane.stride);
-                    }
+            for part in parts.iter().flatten() {
+                let made = bits.block(level, part.codes, part.steps, &mut predictions[part.component], blocks[0]);
+                let length = made.map_err(|HandOver| broken(&bits))?;
+                if part.component > 0 && grey {
+                    blocks[0][..64].fill(0);
+                    continue;
+                }
+                blocks.swap(0, 1);
+                let next = Waiting { component: part.component, place: part.first + unit * part.pitch, length };
+                if let Some(before) = waiting.replace(next) {
+                    before.finish(level, &mut planes, blocks[0]);
                 }
             }
+        }
+        if let Some(last) = waiting.take() {
+            last.finish(level, &mut planes, blocks[1]);
         }
         if grey {
             for line in KEPT..KEPT + 8 * down {
