@@ -1,6 +1,6 @@
 //! What can follow a run and end it: early stopping, a table of scores, closures.
 
-use super::fit::Epoch;
+use super::history::Epoch;
 use crate::error::{Error, Result};
 use serde_json::{Value, json};
 use std::fs::File;

@@ -2,6 +2,7 @@
 
 use super::callbacks::{Callback, Each, Flow};
 use super::held_out::HeldOut;
+use super::history::{Epoch, Event, History};
 use super::learning::Learning;
 use super::session::{Piece, Rows, Session, Tally};
 use super::track::Track;
@@ -13,7 +14,6 @@ use crate::{offload_file, system, tensors};
 use plimsoll_core::Bytes;
 use plimsoll_core::step::Role;
 use plimsoll_data::{Dataset, Feed, Options, Schema};
-use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -144,132 +144,6 @@ impl<'a> Fit<'a> {
         if let Some(observer) = &mut self.observer {
             observer(event);
         }
-    }
-}
-
-/// What happens during a run.
-#[derive(Debug)]
-pub enum Event<'a> {
-    /// The run is planned and about to begin.
-    Planned {
-        /// Its plan.
-        plan: &'a RunPlan,
-        /// The number of the last epoch it will do.
-        epochs: u64,
-    },
-    /// Some steps of an epoch are done; at most ten times a second.
-    Progress {
-        /// The epoch, counted from 1.
-        epoch: u64,
-        /// Steps of it that are done.
-        step: u64,
-        /// Steps it has, where that is known before it is over.
-        steps: Option<u64>,
-        /// Loss and metrics over those steps.
-        scores: Scores,
-        /// The learning rate of the last of them.
-        learning_rate: f64,
-        /// Rows per second since the epoch began.
-        examples_per_s: f64,
-        /// Resident memory of the process now.
-        resident: Bytes,
-    },
-    /// An epoch is done.
-    EpochEnd(&'a Epoch),
-    /// A run goes on from a checkpoint.
-    Resumed {
-        /// Epochs done.
-        epoch: u64,
-        /// Steps done.
-        step: u64,
-        /// What is wrong with newer checkpoints that could not be used.
-        complaints: &'a [String],
-    },
-    /// Something went wrong that is no reason to stop.
-    Warning(&'a str),
-}
-
-/// One epoch.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Epoch {
-    /// Its number, counted from 1.
-    pub epoch: u64,
-    /// Over the rows that were learnt from, while they were.
-    pub training: Scores,
-    /// Over the held-out rows after the epoch.
-    pub validation: Option<Scores>,
-    /// The learning rate of its last step.
-    pub learning_rate: f64,
-    /// Seconds it took, validation included.
-    pub seconds: f64,
-    /// Rows learnt from per second, validation left out.
-    pub examples_per_s: f64,
-    /// Rows that could not be read and were left out.
-    pub left_out: u64,
-}
-
-impl Epoch {
-    /// A score by its name in reports, such as `loss` or `val_accuracy`.
-    pub fn score(&self, name: &str) -> Option<f64> {
-        match name.strip_prefix("val_") {
-            Some(name) => self.validation.as_ref()?.get(name),
-            None => self.training.get(name),
-        }
-    }
-
-    /// The names of all scores it has.
-    pub fn score_names(&self) -> Vec<String> {
-        let held_out = self.validation.iter().flat_map(|scores| scores.iter().map(|(name, _)| format!("val_{name}")));
-        self.training.iter().map(|(name, _)| name.to_string()).chain(held_out).collect()
-    }
-
-    /// From the object [`Epoch::to_json`] gives.
-    pub(super) fn from_json(object: &Value) -> Option<Epoch> {
-        let scores = |prefix: &str| Scores::from_json(object, prefix);
-        Some(Epoch {
-            epoch: object["epoch"].as_u64()?,
-            training: scores("")?,
-            validation: scores("val_"),
-            learning_rate: object["learning_rate"].as_f64().unwrap_or_default(),
-            seconds: object["seconds"].as_f64()?,
-            examples_per_s: object["examples_per_s"].as_f64()?,
-            left_out: object["left_out"].as_u64().unwrap_or_default(),
-        })
-    }
-}
-
-/// A run's record.
-#[derive(Clone, Debug, PartialEq)]
-pub struct History {
-    /// Its epochs; of a very long run, the last thousand.
-    pub epochs: Vec<Epoch>,
-    /// Optimiser steps done.
-    pub steps: u64,
-    /// Rows learnt from per second over the whole run, validation left out.
-    pub examples_per_s: f64,
-    /// Seconds the run took.
-    pub seconds: f64,
-    /// What the plan stated for the host.
-    pub planned: Bytes,
-    /// The line.
-    pub line: Bytes,
-    /// What the plan stated for the device, if it has a memory of its own.
-    pub planned_on_device: Option<Bytes>,
-    /// What was in use on the device at the end of the run, by everybody.
-    pub in_use_on_device: Option<Bytes>,
-    /// The most resident memory the process had, as the system counts it.
-    pub measured: Bytes,
-    /// Seconds of a whole batch as the plan predicted them.
-    pub predicted_step_s: f64,
-    /// Seconds of a whole batch as they were: the median of the last 511 steps and the least of all, the first step left out. Only
-    /// computing counts, neither waiting for rows nor for a processor that other programs have.
-    pub measured_step_s: Option<(f64, f64)>,
-}
-
-impl History {
-    /// The last epoch.
-    pub fn last(&self) -> Option<&Epoch> {
-        self.epochs.last()
     }
 }
 

@@ -1,6 +1,6 @@
 //! How a trainer learns: optimiser, clipping, schedule, average of weights and precision, as one recipe.
 
-use super::fit::Epoch;
+use super::history::Epoch;
 use crate::error::{Error, Result};
 use crate::optim::{AVERAGE_KEEP, Adam, Average, Clip, Optimizer};
 use crate::precision::Precision;

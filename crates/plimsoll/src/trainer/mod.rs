@@ -1,12 +1,15 @@
 //! The trainer: a model, data, a loss and a line go in; a plan comes out, then a trained model.
 
+mod average;
 mod callbacks;
 mod clock;
 mod custom;
 mod explain;
 mod fit;
 mod held_out;
+mod history;
 mod learning;
+mod not_finite;
 mod plan;
 mod predict;
 mod programs;
@@ -21,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::loss::{Loss, Target, Targets};
 use crate::metrics::Metric;
 use crate::nn::Model;
-use crate::optim::{AVERAGE_NAME, Average, Clip, Optimizer};
+use crate::optim::{Average, Clip, Optimizer};
 use crate::precision::Precision;
 use crate::schedule::{Schedule, ScheduleState};
 use crate::speed::{Speeds, Transfers, time_own_nodes};
@@ -29,12 +32,11 @@ use crate::{system, tensors};
 use learning::Learning;
 use plan::{Request, largest_batch, plan_run, prove, sweep};
 use plimsoll_core::device::Device;
-use plimsoll_core::graph::{StateId, StateKind};
 use plimsoll_core::loss_scale::LossScaling;
 use plimsoll_core::passes::Columns;
 use plimsoll_core::plan::Certificate;
 use plimsoll_core::plan::recompute::{Pace, Rates};
-use plimsoll_core::{Budget, Bytes, Graph};
+use plimsoll_core::{Budget, Graph};
 use plimsoll_data::{Dataset, Extent};
 use session::Session;
 use std::path::{Path, PathBuf};
@@ -45,7 +47,8 @@ use variants::{Variant, Variants};
 pub(crate) use callbacks::smaller_is_better;
 pub use callbacks::{Callback, CsvLog, EarlyStopping, Flow};
 pub use custom::{Batches, CustomLoop, HostBatch, Numbers};
-pub use fit::{Epoch, Event, FirstWeights, Fit, History};
+pub use fit::{FirstWeights, Fit};
+pub use history::{Epoch, Event, History};
 pub use plan::{Count, DeviceLine, InPieces, Infeasible, LargestBatch, RunPlan, Sweep, SweepPoint, Taken};
 pub use predict::{Predicted, Prediction};
 
@@ -222,47 +225,6 @@ impl Trainer {
         if let Some(session) = &mut self.session {
             session.learning.state = state;
         }
-    }
-
-    /// Does something with the averaged weights in place of the last step's, such as evaluating or saving them, and puts those back.
-    pub fn averaged<T>(&mut self, body: impl FnOnce(&mut Trainer) -> Result<T>) -> Result<T> {
-        if self.learning.average.is_none() {
-            return Err(Error::Config(
-                "the run keeps no average of its weights; ask for one with `.average(…)` or `train.ema`".to_string(),
-            ));
-        }
-        self.open_planned()?;
-        self.swap_average()?;
-        let result = body(self);
-        self.swap_average()?;
-        result
-    }
-
-    /// Exchanges parameters and their averages, a piece at a time: a second copy is not planned for.
-    fn swap_average(&mut self) -> Result<()> {
-        let Some(session) = &mut self.session else { unreachable!("opened before") };
-        if session.applied()? == 0 {
-            // Nothing has been averaged yet: the average is what the weights are.
-            return Ok(());
-        }
-        let states = session.executor.plan().states.clone();
-        let place = |name: &str| states.iter().position(|state| state.name == name);
-        let (mut a, mut b) = ([0; 4096], [0; 4096]);
-        for (i, parameter) in states.iter().enumerate().filter(|(_, state)| state.kind == StateKind::Parameter) {
-            let Some(average) = place(&format!("{}/{AVERAGE_NAME}", parameter.name)) else { continue };
-            let mut done = Bytes::ZERO;
-            while done < parameter.size {
-                let length = (parameter.size - done).get().min(a.len());
-                let pair = [(StateId(i as u32), &mut a[..length]), (StateId(average as u32), &mut b[..length])];
-                for (state, bytes) in pair {
-                    session.executor.read_state_part(state, done, bytes)?;
-                }
-                session.executor.write_state_part(StateId(i as u32), done, &b[..length])?;
-                session.executor.write_state_part(StateId(average as u32), done, &a[..length])?;
-                done += Bytes(length as u64);
-            }
-        }
-        Ok(())
     }
 
     /// Under this line.

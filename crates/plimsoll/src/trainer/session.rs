@@ -2,6 +2,7 @@
 
 use super::clock::Clock;
 use super::learning::Learning;
+use super::not_finite::{first_non_finite, in_words, number};
 use super::plan::{OFFLOAD, RunPlan};
 use super::programs::{Classes, LOSS_WEIGHT, MOST_COLUMNS, Of, Programs, ROW_SHARE};
 use crate::error::{BadRow, Error, Result};
@@ -15,7 +16,7 @@ use plimsoll_core::loss_scale::SKIPPED;
 use plimsoll_core::plan::NUMBERS;
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::Role;
-use plimsoll_core::{Bytes, DType, Executor, Graph, Ledger, Op, Reservation, Ticket};
+use plimsoll_core::{Bytes, Executor, Graph, Ledger, Reservation, Ticket};
 use plimsoll_data::{Batch, Schema};
 use std::path::Path;
 use std::sync::Arc;
@@ -484,70 +485,4 @@ fn prepare(executor: &Executor, role: Role, graph: &Graph, programs: &Programs, 
     let mut at = Numbers { loss: number("loss"), weight: number(LOSS_WEIGHT), ..Numbers::default() };
     at.sums.iter_mut().zip(programs.board.sums()).for_each(|(at, name)| *at = number(name));
     Prepared { role, scalars, numbers, columns, at }
-}
-
-/// A loss that is not finite.
-fn in_words(loss: f32) -> String {
-    if loss.is_nan() { "not a number (NaN)" } else { "infinite" }.to_string()
-}
-
-/// Names the first tensor that is not finite: a column of the batch, a weight, or the result of a layer.
-fn first_non_finite(
-    executor: &mut Executor,
-    role: Role,
-    rows: usize,
-    inputs: Option<&StepInputs<'_>>,
-    schema: &Schema,
-    columns: &[usize],
-) -> String {
-    for (bytes, index) in inputs.iter().flat_map(|inputs| inputs.columns).zip(columns) {
-        let column = &schema.columns()[*index];
-        if column.dtype == DType::F32
-            && let Some(at) = not_finite(bytes)
-        {
-            return format!("the data, column `{}`, row {} of the batch", column.name, at / column.elements().max(1));
-        }
-    }
-    if let Some(name) = broken_state(executor) {
-        return format!("`{name}`, changed by the step before");
-    }
-    match executor.find_non_finite(role, rows, inputs) {
-        Ok(Some(node)) => {
-            let Some(graph) = executor.plan().program(role).map(|program| &program.graph) else { return String::new() };
-            let node = graph.node(node);
-            match graph.doing(node).op {
-                Op::Input(id) => format!("the data, column `{}`", schema.columns()[columns[id.0 as usize]].name),
-                op => format!("the {} of layer `{}`", op.define().name(), node.scope),
-            }
-        }
-        _ => "the loss itself".to_string(),
-    }
-}
-
-/// The first state that holds something that is not finite. Read in pieces: a run that fails stays under its line too.
-fn broken_state(executor: &Executor) -> Option<String> {
-    let mut piece = [0; 4096];
-    let longest = executor.plan().programs.iter().map(|program| program.graph.states()).max_by_key(|states| states.len())?;
-    let real = |(i, _): &(usize, _)| longest[*i].ty.dtype == DType::F32;
-    for (i, state) in executor.plan().states.iter().enumerate().filter(real) {
-        let mut done = Bytes::ZERO;
-        while done < state.size {
-            let piece = &mut piece[..(state.size - done).get().min(4096)];
-            executor.read_state_part(StateId(i as u32), done, piece).ok()?;
-            if not_finite(piece).is_some() {
-                return Some(state.name.clone());
-            }
-            done += Bytes(piece.len() as u64);
-        }
-    }
-    None
-}
-
-/// The place of the first number that is not finite.
-fn not_finite(bytes: &[u8]) -> Option<usize> {
-    bytes.chunks_exact(4).position(|b| !number(b).is_finite())
-}
-
-fn number(bytes: &[u8]) -> f32 {
-    f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }

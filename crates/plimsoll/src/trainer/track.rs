@@ -2,7 +2,8 @@
 
 use super::RunPlan;
 use super::callbacks::Best;
-use super::fit::{Epoch, Event, Fit, History};
+use super::fit::Fit;
+use super::history::{Epoch, Event, History};
 use super::session::{Session, Tally};
 use crate::checkpoint::{self, Checkpoints, Position, Record};
 use crate::error::{Error, Result};

@@ -1,0 +1,73 @@
+//! What to say when a loss is not finite: the tensor that was the first to be so.
+
+use plimsoll_core::device::StepInputs;
+use plimsoll_core::graph::StateId;
+use plimsoll_core::step::Role;
+use plimsoll_core::{Bytes, DType, Executor, Op};
+use plimsoll_data::Schema;
+
+/// A loss that is not finite.
+pub(super) fn in_words(loss: f32) -> String {
+    if loss.is_nan() { "not a number (NaN)" } else { "infinite" }.to_string()
+}
+
+/// Names the first tensor that is not finite: a column of the batch, a weight, or the result of a layer.
+pub(super) fn first_non_finite(
+    executor: &mut Executor,
+    role: Role,
+    rows: usize,
+    inputs: Option<&StepInputs<'_>>,
+    schema: &Schema,
+    columns: &[usize],
+) -> String {
+    for (bytes, index) in inputs.iter().flat_map(|inputs| inputs.columns).zip(columns) {
+        let column = &schema.columns()[*index];
+        if column.dtype == DType::F32
+            && let Some(at) = not_finite(bytes)
+        {
+            return format!("the data, column `{}`, row {} of the batch", column.name, at / column.elements().max(1));
+        }
+    }
+    if let Some(name) = broken_state(executor) {
+        return format!("`{name}`, changed by the step before");
+    }
+    match executor.find_non_finite(role, rows, inputs) {
+        Ok(Some(node)) => {
+            let Some(graph) = executor.plan().program(role).map(|program| &program.graph) else { return String::new() };
+            let node = graph.node(node);
+            match graph.doing(node).op {
+                Op::Input(id) => format!("the data, column `{}`", schema.columns()[columns[id.0 as usize]].name),
+                op => format!("the {} of layer `{}`", op.define().name(), node.scope),
+            }
+        }
+        _ => "the loss itself".to_string(),
+    }
+}
+
+/// The first state that holds something that is not finite. Read in pieces: a run that fails stays under its line too.
+fn broken_state(executor: &Executor) -> Option<String> {
+    let mut piece = [0; 4096];
+    let longest = executor.plan().programs.iter().map(|program| program.graph.states()).max_by_key(|states| states.len())?;
+    let real = |(i, _): &(usize, _)| longest[*i].ty.dtype == DType::F32;
+    for (i, state) in executor.plan().states.iter().enumerate().filter(real) {
+        let mut done = Bytes::ZERO;
+        while done < state.size {
+            let piece = &mut piece[..(state.size - done).get().min(4096)];
+            executor.read_state_part(StateId(i as u32), done, piece).ok()?;
+            if not_finite(piece).is_some() {
+                return Some(state.name.clone());
+            }
+            done += Bytes(piece.len() as u64);
+        }
+    }
+    None
+}
+
+/// The place of the first number that is not finite.
+fn not_finite(bytes: &[u8]) -> Option<usize> {
+    bytes.chunks_exact(4).position(|b| !number(b).is_finite())
+}
+
+pub(super) fn number(bytes: &[u8]) -> f32 {
+    f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+}
