@@ -34,6 +34,9 @@ pub struct Sample {
 const TILE: usize = 128;
 const ACROSS: usize = 4;
 
+/// Classes that are named in words; JSON has them all.
+const CLASSES: usize = 20;
+
 impl Pipeline {
     /// Reads the first `count` rows; with none, only what is known without reading any.
     pub fn sample(&self, count: usize) -> Result<Sample> {
@@ -174,7 +177,12 @@ impl fmt::Display for Sample {
         writeln!(f, "  rows      {rows}, {} each", self.schema.row_bytes())?;
         writeln!(f, "  columns   {}", self.schema)?;
         if !self.classes.is_empty() {
-            writeln!(f, "  classes   {}", self.classes.join(", "))?;
+            let named = self.classes.len().min(CLASSES);
+            let more = match self.classes.len() - named {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            writeln!(f, "  classes   {}{more}", self.classes[..named].join(", "))?;
         }
         if self.looked_at > 0 {
             write!(f, "  first rows")?;
@@ -185,5 +193,29 @@ impl fmt::Display for Sample {
             write!(f, "\n    {}", cells.collect::<Vec<_>>().join(" · "))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thousand_classes_stay_on_one_screen() {
+        let sample = |classes: usize| Sample {
+            pipeline: "pictures".to_string(),
+            schema: Schema::new(vec![Column::new("y", DType::I32, [])]).expect("one column"),
+            rows: Some(classes as u64),
+            batches: Some(1),
+            at_most: Some(classes as u64),
+            classes: (0..classes).map(|class| format!("c{class}")).collect(),
+            values: Vec::new(),
+            looked_at: 0,
+        };
+        let line = |classes| sample(classes).to_string().lines().find_map(|line| line.strip_prefix("  classes   ").map(str::to_string));
+        assert_eq!(line(3).as_deref(), Some("c0, c1, c2"));
+        let many = line(1000).expect("a line of classes");
+        assert!(many.starts_with("c0, c1, ") && many.ends_with("c18, c19 and 980 more"), "{many}");
+        assert_eq!(sample(1000).to_json()["classes"].as_array().map(Vec::len), Some(1000));
     }
 }
