@@ -73,6 +73,32 @@ fn a_row_longer_than_declared_and_a_batch_without_padding_are_refused() {
 }
 
 #[test]
+fn rows_that_a_function_makes_are_as_long_as_what_it_writes() {
+    fn rows(most: usize) -> Dataset {
+        let columns = vec![Column::up_to("x", DType::F32, [3, 2]), Column::up_to("b", DType::U8, [3]), Column::new("y", DType::I32, [])];
+        Dataset::from_fn(Schema::new(columns).unwrap(), 5, move |n, row| {
+            let long = n as usize % (most + 1);
+            row.f32(0, &vec![n as f32; 2 * long])?;
+            row.u8(1, &vec![n as u8; long])?;
+            row.i32(2, &[long as i32])
+        })
+    }
+    let expected =
+        [(vec![3, 2, 2], vec![9., 9., 9., 9., 1., 1., 9., 9., 2., 2., 2., 2.]), (vec![2, 3, 2], [vec![3.; 6], vec![9.; 6]].concat())];
+    let data = rows(3).padded_batch(3, PadTo::Longest, 9.0);
+    assert_eq!(batches(&data, None).unwrap(), expected);
+    // By number in any order, by threads, kept, and looked at on the way.
+    let looked_at = rows(3).cache(plimsoll_data::Cache::Memory).parallelism(Parallelism::Threads(2));
+    let looked_at = looked_at.filter(|row| row.numbers("b").count() == row.int("y") as usize);
+    assert_eq!(batches(&looked_at.padded_batch(3, PadTo::Longest, 9.0), None).unwrap(), expected);
+    let complaint = |data: Dataset| batches(&data.padded_batch(2, PadTo::Longest, 0.0), None).unwrap_err().to_string();
+    insta::assert_snapshot!(complaint(rows(4)), @"column `x` is declared as x: f32[≤ 3, 2], and 8 values of f32 were written to it");
+    let uneven = |_, row: &mut plimsoll_data::source::RowMut<'_, '_, '_>| row.f32(0, &[0.0; 3]);
+    let uneven = Dataset::from_fn(Schema::new(vec![Column::up_to("x", DType::F32, [3, 2])]).unwrap(), 1, uneven);
+    insta::assert_snapshot!(complaint(uneven), @"column `x` is declared as x: f32[≤ 3, 2], and 3 values of f32 were written to it");
+}
+
+#[test]
 fn batches_have_rows_of_like_length() {
     let lengths: &'static [usize] = &[1, 7, 2, 9, 0, 3, 8, 2, 7, 1, 9, 5, 4];
     let data = pairs(lengths, 9).bucket_by_length("x", [3, 6], 3).padded_batch(3, PadTo::Longest, -1.0);

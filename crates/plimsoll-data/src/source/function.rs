@@ -2,10 +2,12 @@
 
 use super::{Gather, Source};
 use crate::block::BlockMut;
-use crate::{DataError, Schema};
+use crate::padded::write_length;
+use crate::{Column, DataError, Extent, Schema};
 use plimsoll_core::{Bytes, DType};
 
-/// One row to be written by user code, column by column. What is not written is 0.
+/// One row to be written by user code, column by column. What is not written is 0, and of a column whose rows
+/// [differ in length](crate::Column::up_to) an empty row.
 pub struct RowMut<'r, 'a, 'm> {
     schema: &'r Schema,
     index: usize,
@@ -21,23 +23,32 @@ impl RowMut<'_, '_, '_> {
 
     /// Writes a column of f32.
     pub fn f32(&mut self, column: usize, values: &[f32]) -> Result<(), DataError> {
-        self.check(column, DType::F32, values.len())?;
-        self.bytes(column).as_chunks_mut().0.iter_mut().zip(values).for_each(|(out, value)| *out = value.to_ne_bytes());
+        let out = self.place(column, DType::F32, values.len())?;
+        out.as_chunks_mut().0.iter_mut().zip(values).for_each(|(out, value)| *out = value.to_ne_bytes());
         Ok(())
     }
 
     /// Writes a column of i32.
     pub fn i32(&mut self, column: usize, values: &[i32]) -> Result<(), DataError> {
-        self.check(column, DType::I32, values.len())?;
-        self.bytes(column).as_chunks_mut().0.iter_mut().zip(values).for_each(|(out, value)| *out = value.to_ne_bytes());
+        let out = self.place(column, DType::I32, values.len())?;
+        out.as_chunks_mut().0.iter_mut().zip(values).for_each(|(out, value)| *out = value.to_ne_bytes());
         Ok(())
     }
 
     /// Writes a column of u8.
     pub fn u8(&mut self, column: usize, values: &[u8]) -> Result<(), DataError> {
-        self.check(column, DType::U8, values.len())?;
-        self.bytes(column).copy_from_slice(values);
+        self.place(column, DType::U8, values.len())?.copy_from_slice(values);
         Ok(())
+    }
+
+    /// Where so many values go. Of rows that differ in length, so many are how long this one is.
+    fn place(&mut self, column: usize, dtype: DType, count: usize) -> Result<&mut [u8], DataError> {
+        self.check(column, dtype, count)?;
+        let declared = &self.schema.columns()[column];
+        let length = (declared.extent == Extent::UpTo).then(|| count / each(declared));
+        let row = self.bytes(column);
+        length.iter().for_each(|length| write_length(row, *length as u32));
+        Ok(&mut row[..count * dtype.size()])
     }
 
     fn check(&self, column: usize, dtype: DType, count: usize) -> Result<(), DataError> {
@@ -45,12 +56,21 @@ impl RowMut<'_, '_, '_> {
             let problem = format!("is not there: the schema declares {}", self.schema);
             return Err(DataError::Schema { column: column.to_string(), problem });
         };
-        if declared.dtype != dtype || declared.elements() != count {
+        let fits = match declared.extent {
+            Extent::UpTo => count <= declared.elements() && count.is_multiple_of(each(declared)),
+            _ => count == declared.elements(),
+        };
+        if declared.dtype != dtype || !fits {
             let problem = format!("is declared as {declared}, and {count} values of {dtype} were written to it");
             return Err(DataError::Schema { column: declared.name.clone(), problem });
         }
         Ok(())
     }
+}
+
+/// Values of one step along the first dimension.
+fn each(column: &Column) -> usize {
+    column.elements() / column.shape[0]
 }
 
 /// The source of a closure.
