@@ -5,7 +5,7 @@
 
 use crate::ops::{Salt, uniform};
 use crate::ring::Claim;
-use crate::{Column, DataError, Schema};
+use crate::{Column, DataError, Extent, Schema};
 use plimsoll_core::DType;
 use std::fmt;
 
@@ -62,6 +62,11 @@ impl Mix {
         let ((image, pixels), (label, shares)) = (find(&self.images)?, find(&self.labels)?);
         if !(self.alpha > 0.0 && self.alpha.is_finite()) {
             return Err(refuse("alpha has to be a number above 0".into()));
+        }
+        if let Some(ragged) = [pixels, shares].into_iter().find(|column| column.extent == Extent::UpTo) {
+            return Err(refuse(format!(
+                "column {ragged} has rows that differ in length; pad them to what is declared, or put fill before"
+            )));
         }
         if shares.dtype != DType::F32 || shares.shape.len() != 1 {
             let problem = format!("column {shares} holds no share per class; map it with one_hot before");

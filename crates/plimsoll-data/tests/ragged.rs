@@ -99,6 +99,28 @@ fn rows_that_a_function_makes_are_as_long_as_what_it_writes() {
 }
 
 #[test]
+fn what_needs_rows_of_one_length_refuses_others() {
+    let rows = || pairs(&[1, 0, 2], 2);
+    let complaint = |data: Dataset| batches(&data, None).unwrap_err().to_string();
+    insta::assert_snapshot!(complaint(rows().window(2, 1, 1).padded_batch(2, PadTo::Longest, 0.0)), @"column `x` has rows that differ in length, and window puts rows together that are all of one length; put fill before it");
+    insta::assert_snapshot!(complaint(rows().unbatch().padded_batch(2, PadTo::Longest, 0.0)), @"column `x` has rows that differ in length, and unbatch takes rows apart that are all of one length; put fill before it");
+    let ragged = [Column::up_to("x", DType::F32, [2]), Column::new("y", DType::F32, [2])];
+    for names in [["x", "y"], ["y", "x"]] {
+        let schema =
+            Schema::new(ragged.iter().zip(names).map(|(column, name)| Column { name: name.into(), ..column.clone() }).collect()).unwrap();
+        let rows = Dataset::from_fn(schema, 4, |n, row| row.f32(0, &[n as f32]));
+        let mixed = rows.clone().padded_batch(2, PadTo::Longest, 0.0).mix(plimsoll_data::Mix::up(1.0));
+        let said = complaint(mixed);
+        assert!(said.contains(&format!("column {}: f32[≤ 2] has rows that differ in length", names[0])), "{said}");
+        assert!(batches(&rows.padded_batch(2, PadTo::Declared, 0.0).mix(plimsoll_data::Mix::up(1.0)), None).is_ok());
+    }
+    insta::assert_snapshot!(complaint(rows().padded_batch(2, PadTo::Longest, 0.0).mix(plimsoll_data::Mix::cut(1.0).columns("y", "x"))), @"cutmix(1, seed 0) cannot be done: column x: f32[≤ 2, 2] has rows that differ in length; pad them to what is declared, or put fill before");
+    // Filled up, they are of one length.
+    let filled = rows().map("x", [fill(0.0)]).window(2, 1, 1).batch(2);
+    assert_eq!(batches(&filled, None).unwrap()[0].0, [2, 2, 2, 2]);
+}
+
+#[test]
 fn batches_have_rows_of_like_length() {
     let lengths: &'static [usize] = &[1, 7, 2, 9, 0, 3, 8, 2, 7, 1, 9, 5, 4];
     let data = pairs(lengths, 9).bucket_by_length("x", [3, 6], 3).padded_batch(3, PadTo::Longest, -1.0);

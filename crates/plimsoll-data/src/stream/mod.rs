@@ -211,10 +211,10 @@ impl Spec {
                 Ok(schema)
             }
             Spec::Window { size, shift, stride, .. } => {
+                let first = reshape::of_one_length(first()?, "window puts rows together")?;
                 if *size == 0 || *shift == 0 || *stride == 0 {
                     return Err(DataError::Stage(format!("{} holds nothing; give numbers of at least 1", self.name())));
                 }
-                let first = first()?;
                 if (*size as u128 * *stride as u128).saturating_mul(u128::from(first.row_bytes().0)) > 1 << 48 {
                     return Err(DataError::Stage(format!("{} reaches over more rows than can be held; ask for fewer", self.name())));
                 }
@@ -225,7 +225,7 @@ impl Spec {
                 };
                 Schema::new(first.columns().iter().map(widen).collect())
             }
-            Spec::Unbatch { .. } => reshape::unbatched(&first()?),
+            Spec::Unbatch { .. } => reshape::unbatched(&reshape::of_one_length(first()?, "unbatch takes rows apart")?),
             Spec::Cache { input, cache, .. } => {
                 let schema = first()?;
                 cache.check(input)?;

@@ -2,7 +2,19 @@
 
 use super::fault::Fault;
 use super::input::{Input, PerRow};
-use crate::{Column, DataError, Schema};
+use crate::{Column, DataError, Extent, Schema};
+use std::slice;
+
+/// The same schema if no column has rows that differ in length: such a row ends with its length, so it is neither a part nor made of parts.
+pub(super) fn of_one_length(schema: Schema, what: &str) -> Result<Schema, DataError> {
+    match schema.columns().iter().find(|column| column.extent == Extent::UpTo) {
+        None => Ok(schema),
+        Some(column) => {
+            let problem = format!("has rows that differ in length, and {what} that are all of one length; put fill before it");
+            Err(DataError::Schema { column: column.name.clone(), problem })
+        }
+    }
+}
 
 /// The columns of rows without their first dimension, which all must share.
 pub(super) fn unbatched(schema: &Schema) -> Result<Schema, DataError> {
