@@ -199,10 +199,11 @@ impl Dataset {
         Dataset::flow(Spec::Window { input: self, size, shift, stride })
     }
 
-    /// Takes rows apart along their first dimension, which all columns must share; after [`batch`](Dataset::batch), takes that back.
+    /// Takes rows apart along their first dimension, which all columns must share; after [`batch`](Dataset::batch) or a
+    /// [`padded_batch`](Dataset::padded_batch) to the longest row, takes that back.
     pub fn unbatch(mut self) -> Dataset {
         if self.batch_size().is_some() {
-            self.stages.retain(|stage| !matches!(stage, Stage::Batch(_) | Stage::DropRemainder(_)));
+            self.stages.retain(|stage| !matches!(stage, Stage::Batch(_) | Stage::DropRemainder(_) | Stage::Pad(_)));
             return self;
         }
         Dataset::flow(Spec::Unbatch { input: self })

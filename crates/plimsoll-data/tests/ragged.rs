@@ -99,6 +99,20 @@ fn rows_that_a_function_makes_are_as_long_as_what_it_writes() {
 }
 
 #[test]
+fn taking_a_padded_batch_back_takes_its_padding_back() {
+    let rows = |n: u64, row: &mut plimsoll_data::source::RowMut<'_, '_, '_>| row.f32(0, &vec![n as f32; n as usize]);
+    let rows = Dataset::from_fn(Schema::new(vec![Column::up_to("x", DType::F32, [4])]).unwrap(), 5, rows);
+    let expected = batches(&rows.clone().padded_batch(2, PadTo::Longest, 9.0), None).unwrap();
+    let again = rows.padded_batch(3, PadTo::Longest, 0.0).unbatch();
+    // Made ahead by threads as well, where rows come in batches on the way.
+    for data in [again.clone(), again.clone().parallelism(Parallelism::Threads(2)).filter(|_| true)] {
+        assert_eq!(batches(&data.padded_batch(2, PadTo::Longest, 9.0), None).unwrap(), expected);
+    }
+    let complaint = batches(&again.batch(2), None).unwrap_err();
+    insta::assert_snapshot!(complaint, @"column `x` has rows that differ in length; batch it with padded_batch");
+}
+
+#[test]
 fn what_needs_rows_of_one_length_refuses_others() {
     let rows = || pairs(&[1, 0, 2], 2);
     let complaint = |data: Dataset| batches(&data, None).unwrap_err().to_string();
