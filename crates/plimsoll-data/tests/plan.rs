@@ -110,3 +110,22 @@ fn refusals_say_what_to_do() {
     insta::assert_snapshot!(plan(endless.batch(1 << 40)), @"batch(1099511627776) would take more than 1024 TiB; ask for less");
     insta::assert_snapshot!(plan(Dataset::random(RandomSpec::new(5)).unwrap().batch(1)), @"5 random rows (seed 0) has no columns; give it at least one");
 }
+
+#[test]
+fn numbers_of_stages_that_are_a_mistake_are_refused_and_not_wrapped() {
+    let rows = || Dataset::range(0, 9, 1).unwrap();
+    for data in [
+        rows().bucket_by_length("x", [3], usize::MAX),
+        rows().bucket_by_length("x", [3], usize::MAX / 4),
+        rows().filter(|_| true).shuffle_buffer(Shuffle::seed(1), Bytes(u64::MAX)),
+    ] {
+        let said = data.clone().batch(2).plan(Some(Bytes::gib(1))).unwrap_err().to_string();
+        assert!(said.contains("it needs at least") && said.contains(" TiB"), "{said}");
+    }
+    let endless = || rows().repeat(u64::MAX);
+    let joins = [Dataset::concatenate([endless(), endless()]), Dataset::interleave([endless(), endless()], 2, 1)];
+    for data in joins.into_iter().chain([Dataset::sample_from([(endless(), 1.0), (endless(), 1.0)], 1)]) {
+        assert_eq!(data.size(), Some(u64::MAX), "{}", data.describe());
+        assert_eq!(data.take(20).batch(20).count_rows().unwrap(), 20);
+    }
+}

@@ -192,7 +192,7 @@ impl Source for Concatenated {
     }
 
     fn len(&self) -> u64 {
-        self.sources.iter().map(|source| source.len()).sum()
+        self.sources.iter().map(|source| source.len()).fold(0, u64::saturating_add)
     }
 
     fn scratch_bytes(&self, rows: usize) -> Bytes {
@@ -227,9 +227,9 @@ impl Source for Concatenated {
     }
 
     fn fingerprint(&self, rows: Range<u64>, hash: &mut dyn Hasher) -> Result<bool, DataError> {
-        let (mut first, mut known) = (0, true);
+        let (mut first, mut known) = (0u64, true);
         for source in &self.sources {
-            let end = first + source.len();
+            let end = first.saturating_add(source.len());
             let (from, to) = (rows.start.clamp(first, end), rows.end.clamp(first, end));
             if from < to {
                 known &= source.fingerprint(from - first..to - first, hash)?;

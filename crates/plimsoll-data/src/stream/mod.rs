@@ -273,9 +273,11 @@ impl Spec {
             Spec::Repeat { times, .. } => of(0).map(|all| all.saturating_mul(*times)),
             Spec::Shuffle { .. } | Spec::Enumerate { .. } | Spec::Buckets { .. } | Spec::Cache { .. } => of(0),
             Spec::Zip { inputs } => inputs.iter().map(size).collect::<Option<Vec<_>>>()?.into_iter().min(),
-            Spec::Concatenate { inputs } | Spec::Sample { inputs, .. } | Spec::Interleave { inputs, .. } => inputs.iter().map(size).sum(),
+            Spec::Concatenate { inputs } | Spec::Sample { inputs, .. } | Spec::Interleave { inputs, .. } => {
+                inputs.iter().map(size).try_fold(0, |all: u64, rows| Some(all.saturating_add(rows?)))
+            }
             Spec::Window { size, shift, stride, .. } => {
-                let span = (*size as u64 - 1) * *stride as u64 + 1;
+                let span = reshape::span(*size, *stride) as u64;
                 of(0).map(|all| if all < span { 0 } else { (all - span) / *shift as u64 + 1 })
             }
             Spec::Unbatch { input } => {
@@ -367,7 +369,7 @@ impl Spec {
             Spec::Unbatch { input } => input.output_schema()?.row_bytes().0,
             Spec::FlatMap { limit, .. } => limit.0,
             Spec::Generator { held, .. } => held.0,
-            Spec::Buckets { buckets, .. } => buckets.rows() * row.0,
+            Spec::Buckets { buckets, .. } => buckets.rows().saturating_mul(row.0),
             _ => 0,
         };
         if own > 0 {

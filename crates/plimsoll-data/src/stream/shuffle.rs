@@ -78,7 +78,7 @@ pub(crate) struct Buckets {
 impl Buckets {
     /// Rows that wait until their bucket is full.
     pub fn rows(&self) -> u64 {
-        (self.boundaries.len() as u64 + 1) * self.batch as u64
+        (self.boundaries.len() as u64 + 1).saturating_mul(self.batch as u64)
     }
 }
 
