@@ -121,3 +121,25 @@ fn threads_further_up_are_planned_with_their_stacks() {
         assert_eq!(column(&data, 0, 0, Some(Bytes(least + more * part / 40))).unwrap().len(), 39, "{plan}");
     }
 }
+
+#[test]
+fn what_was_read_to_its_end_gives_back_its_threads_before_the_next_begins() {
+    // Threads of each of the four are further up, behind a stage; two of the four are open at a time, and planned.
+    let threads = || range(40).parallelism(Parallelism::Threads(2));
+    let stages: [fn(Dataset) -> Dataset; 4] = [
+        |data| data.filter(|_| true),
+        |data| data.filter(|_| true).skip(3).window(2, 1, 1).unbatch(),
+        |data| Dataset::zip([data.enumerate("n")]).repeat(2).map("n", []),
+        |data| data.filter(|_| true).shuffle_buffer(Shuffle::seed(1), Bytes(100)).ignore_errors(3),
+    ];
+    for stage in stages {
+        let data = Dataset::interleave_parallel([0; 4].map(|_| stage(threads())), 2, 1).batch(4);
+        let plan = data.plan(None).unwrap();
+        let (least, more) = (plan.minimum().0, plan.total().0 - plan.minimum().0);
+        let expected = column(&data, 0, 0, None).unwrap();
+        for part in 0..=40 {
+            let limit = Bytes(least + more * part / 40);
+            assert_eq!(column(&data, 0, 0, Some(limit)).unwrap(), expected, "{} in {limit}", data.describe());
+        }
+    }
+}

@@ -4,6 +4,7 @@ use super::Predicate;
 use super::fault::{Fault, Loss, guarded};
 use super::input::{Input, PerRow, Row};
 use crate::{DataError, Schema};
+use std::slice;
 
 /// The rows a predicate keeps.
 pub(super) struct Filter {
@@ -36,6 +37,10 @@ impl PerRow for Filter {
             }
         }
         Ok(false)
+    }
+
+    fn inputs(&mut self) -> &mut [Input] {
+        slice::from_mut(&mut self.input)
     }
 }
 
@@ -70,6 +75,10 @@ impl PerRow for TakeWhile {
         }
         Ok(kept)
     }
+
+    fn inputs(&mut self) -> &mut [Input] {
+        slice::from_mut(&mut self.input)
+    }
 }
 
 /// The first rows.
@@ -97,6 +106,10 @@ impl PerRow for Take {
         }
         self.left -= 1;
         self.input.copy(out)
+    }
+
+    fn inputs(&mut self) -> &mut [Input] {
+        slice::from_mut(&mut self.input)
     }
 }
 
@@ -140,6 +153,10 @@ impl PerRow for Every {
         self.over = self.step - 1;
         self.input.copy(out)
     }
+
+    fn inputs(&mut self) -> &mut [Input] {
+        slice::from_mut(&mut self.input)
+    }
 }
 
 /// All rows several times; each time is an epoch of its own to what comes before.
@@ -174,6 +191,10 @@ impl PerRow for Repeat {
         }
         Ok(false)
     }
+
+    fn inputs(&mut self) -> &mut [Input] {
+        slice::from_mut(&mut self.input)
+    }
 }
 
 /// Rows with their number in the epoch before them.
@@ -199,5 +220,9 @@ impl PerRow for Enumerate {
         number.copy_from_slice(&self.number.to_ne_bytes());
         self.number = self.number.checked_add(1).ok_or_else(|| DataError::Stage("an epoch has more rows than an i32 can count".into()))?;
         self.input.copy(rest)
+    }
+
+    fn inputs(&mut self) -> &mut [Input] {
+        slice::from_mut(&mut self.input)
     }
 }

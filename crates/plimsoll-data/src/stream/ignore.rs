@@ -4,6 +4,7 @@ use super::fault::Fault;
 use super::input::{Input, PerRow};
 use crate::DataError;
 use std::collections::BTreeMap;
+use std::slice;
 use std::sync::{Arc, Mutex};
 
 /// What could not be read and was left out.
@@ -118,5 +119,9 @@ impl PerRow for Ignore {
                 }
             }
         }
+    }
+
+    fn inputs(&mut self) -> &mut [Input] {
+        slice::from_mut(&mut self.input)
     }
 }

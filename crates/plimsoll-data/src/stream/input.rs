@@ -194,7 +194,7 @@ pub(super) fn cost(data: &Dataset, room: Room) -> Result<Vec<Held>, DataError> {
 }
 
 /// The rows of a data set, one by one from a block.
-pub(super) struct Input {
+pub(crate) struct Input {
     stream: Box<dyn Stream>,
     block: Vec<u8>,
     row_bytes: usize,
@@ -284,6 +284,10 @@ pub(crate) trait PerRow: Send {
     fn begin(&mut self, epoch: u64) -> Result<(), Fault>;
     /// Writes the next row; `false` when the epoch is over. After a [fault](Fault::goes_on) that something follows, it is asked again.
     fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault>;
+    /// What it reads, to be closed with it; a source reads none of these.
+    fn inputs(&mut self) -> &mut [Input] {
+        &mut []
+    }
 }
 
 impl<T: PerRow + ?Sized> PerRow for Box<T> {
@@ -293,6 +297,10 @@ impl<T: PerRow + ?Sized> PerRow for Box<T> {
 
     fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
         (**self).row(out)
+    }
+
+    fn inputs(&mut self) -> &mut [Input] {
+        (**self).inputs()
     }
 }
 
@@ -334,6 +342,11 @@ impl<T: PerRow> Stream for RowByRow<T> {
             }
         }
         Ok(rows)
+    }
+
+    fn close(&mut self) {
+        (self.over, self.fault) = (true, None);
+        self.stage.inputs().iter_mut().for_each(Input::close);
     }
 }
 
@@ -511,5 +524,9 @@ impl Stream for Mapped {
         let rows = self.work.fill(&mut self.columns, 0, self.block.min(out.len() / self.row_bytes))?;
         self.columns.to_rows(rows, out);
         Ok(rows)
+    }
+
+    fn close(&mut self) {
+        self.work.close();
     }
 }

@@ -6,6 +6,7 @@ use super::{Expand, Room, alike};
 use crate::ops::draw;
 use crate::{DataError, Schema};
 use plimsoll_core::{Bytes, Ledger};
+use std::slice;
 
 /// Rows side by side, as long as all have one.
 pub(super) struct Zip {
@@ -43,6 +44,10 @@ impl PerRow for Zip {
         }
         missing.map_or(Ok(true), Err)
     }
+
+    fn inputs(&mut self) -> &mut [Input] {
+        &mut self.inputs
+    }
 }
 
 /// All rows of one after those of another.
@@ -73,6 +78,10 @@ impl PerRow for Concatenate {
             self.inputs[self.at].begin(self.epoch)?;
         }
         Ok(true)
+    }
+
+    fn inputs(&mut self) -> &mut [Input] {
+        &mut self.inputs
     }
 }
 
@@ -123,6 +132,10 @@ impl PerRow for Sample {
             self.left.remove(chosen);
         }
         Ok(false)
+    }
+
+    fn inputs(&mut self) -> &mut [Input] {
+        &mut self.inputs
     }
 }
 
@@ -194,6 +207,10 @@ impl PerRow for Interleave {
         }
         Ok(false)
     }
+
+    fn inputs(&mut self) -> &mut [Input] {
+        &mut self.inputs
+    }
 }
 
 /// For each row, all rows of a data set that user code makes of it.
@@ -260,5 +277,9 @@ impl PerRow for FlatMap {
             let opened = self.expansion.open(row, self.epoch);
             self.inner = Some(opened.map_err(|error| Fault::row(error).numbered(self.seen - 1, "that flat_map was given"))?);
         }
+    }
+
+    fn inputs(&mut self) -> &mut [Input] {
+        slice::from_mut(&mut self.input)
     }
 }

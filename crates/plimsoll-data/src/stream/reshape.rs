@@ -70,6 +70,10 @@ impl PerRow for Unbatch {
         self.at += 1;
         Ok(true)
     }
+
+    fn inputs(&mut self) -> &mut [Input] {
+        slice::from_mut(&mut self.input)
+    }
 }
 
 /// Rows that a window reaches over.
@@ -140,5 +144,9 @@ impl PerRow for Windows {
             from += bytes;
         }
         Ok(true)
+    }
+
+    fn inputs(&mut self) -> &mut [Input] {
+        slice::from_mut(&mut self.input)
     }
 }

@@ -7,6 +7,7 @@ use crate::padded::length_of;
 use crate::{DataError, Extent, Schema};
 use plimsoll_core::{Bytes, DType};
 use std::fmt;
+use std::slice;
 
 /// Rows that a buffer of this size holds.
 pub(super) fn rows(bytes: Bytes, row: Bytes) -> u64 {
@@ -64,6 +65,10 @@ impl PerRow for Shuffled {
         out.copy_from_slice(&self.buffer[chosen * row..][..row]);
         (self.held, self.hole) = (self.held - 1, Some(chosen));
         Ok(true)
+    }
+
+    fn inputs(&mut self) -> &mut [Input] {
+        slice::from_mut(&mut self.input)
     }
 }
 
@@ -167,5 +172,9 @@ impl PerRow for Bucketed {
                 }
             }
         }
+    }
+
+    fn inputs(&mut self) -> &mut [Input] {
+        slice::from_mut(&mut self.input)
     }
 }

@@ -99,6 +99,12 @@ impl StreamWork {
         written.map(|()| 1).map_err(|error| Fault::row(error).numbered(place, "of a stream"))
     }
 
+    /// No more rows are wanted until the next epoch is begun.
+    pub fn close(&mut self) {
+        (self.from, self.to, self.fault) = (0, 0, None);
+        self.stream.close();
+    }
+
     fn pass(&mut self, rows: usize) {
         self.from += rows;
         self.place += rows as u64;
