@@ -3,7 +3,7 @@
 use crate::block::BlockLayout;
 use crate::dataset::{Parallelism, Prefetch};
 use crate::memory::AlignedBuf;
-use crate::meter::Meter;
+use crate::meter::{Meter, Spent};
 use crate::mix::Mixer;
 use crate::padded::{Padder, Padding};
 use crate::plan::{self, PRODUCER_STACK, PipelinePlan};
@@ -117,8 +117,8 @@ pub struct Activity {
     pub consumer_waited: Duration,
     /// How long threads waited for a free slot, added up.
     pub workers_waited: Duration,
-    /// Where the time of the threads went, added up.
-    pub times: Vec<(&'static str, Duration)>,
+    /// Where the time of the threads went, in the order in which rows pass through it; of a [stream](Dataset#streams) stage by stage.
+    pub times: Vec<Spent>,
     /// Why rows are not kept that were to be, if so: a disk without room, or a limit.
     pub cache_given_up: Option<String>,
 }
@@ -180,6 +180,28 @@ impl Feed {
         options: Options,
         slot_memory: &mut dyn FnMut(Bytes) -> Result<Box<dyn SlotMemory>, DataError>,
     ) -> Result<Feed, DataError> {
+        Feed::start_metered(dataset, plan, ledger, options, slot_memory, &Arc::default())
+    }
+
+    /// One that makes rows for a stage of another, which goes on counting where a feed before it ended.
+    pub(crate) fn start_inside(
+        dataset: &Dataset,
+        plan: &PipelinePlan,
+        ledger: &Ledger,
+        options: Options,
+        meter: &Arc<Meter>,
+    ) -> Result<Feed, DataError> {
+        Feed::start_metered(dataset, plan, ledger, options, &mut |bytes| Ok(Box::new(AlignedBuf::new(bytes.get()))), meter)
+    }
+
+    fn start_metered(
+        dataset: &Dataset,
+        plan: &PipelinePlan,
+        ledger: &Ledger,
+        options: Options,
+        slot_memory: &mut dyn FnMut(Bytes) -> Result<Box<dyn SlotMemory>, DataError>,
+        meter: &Arc<Meter>,
+    ) -> Result<Feed, DataError> {
         let mut recipe = dataset.recipe()?;
         let stages = plan::cost(&recipe, plan.geometry)?;
         if stages != plan.stages() || (recipe.batch()?, recipe.together()?) != (plan.batch, plan.together) {
@@ -189,7 +211,9 @@ impl Feed {
         let here = plan::holdings(&recipe, plan.geometry)?.into_iter().filter(|held| !held.elsewhere);
         let reserved = here.map(|held| ledger.reserve(&format!("data: {}", held.name), held.bytes)).collect::<Result<Vec<_>, _>>()?;
         if plan.geometry.resident {
+            let start = Instant::now();
             recipe.source = recipe.source.resident()?;
+            Meter::add(&meter.read, start);
         }
 
         let layout = Arc::new(BlockLayout::new(&recipe.schema, plan.geometry.slot_rows));
@@ -220,10 +244,9 @@ impl Feed {
             slot_rows: plan.geometry.slot_rows,
             claim_rows: plan.geometry.claim_rows(),
         };
-        let meter = Arc::new(Meter::default());
         let mut work = Vec::with_capacity(plan.geometry.workers);
         if recipe.stream.is_some() {
-            let rows = StreamWork::new(&recipe, plan.geometry.room, ledger, plan.geometry.chunk_rows)?;
+            let rows = StreamWork::new(&recipe, plan.geometry.room, ledger, plan.geometry.chunk_rows, meter)?;
             work.push(Worker::Stream(Box::new(StreamRows {
                 work: rows,
                 epoch: None,
@@ -237,7 +260,7 @@ impl Feed {
         } else {
             let room = recipe.decode_room(plan.geometry)?;
             let store = if recipe.kept.is_some() { recipe.store(plan.geometry)? } else { None };
-            let rows = |_| Worker::Rows(Box::new(Work::new(&recipe, plan.geometry, room.as_ref(), store.as_ref(), &meter)));
+            let rows = |_| Worker::Rows(Box::new(Work::new(&recipe, plan.geometry, room.as_ref(), store.as_ref(), meter)));
             work.extend((0..plan.geometry.workers).map(rows));
         }
         let mixer = recipe.mix.as_ref().map(|(mix, batch)| mix.mixer(&recipe.schema, batch.unwrap_or(plan.batch)));
@@ -252,7 +275,7 @@ impl Feed {
             layout,
             batch: plan.batch,
             workers: Vec::with_capacity(work.len()),
-            meter,
+            meter: Arc::clone(meter),
             padder,
             current: None,
             used: 0,
@@ -323,11 +346,6 @@ impl Feed {
         }))
     }
 
-    /// Where the time of making rows from files has gone so far, added up over all threads.
-    pub fn times(&self) -> Vec<(&'static str, Duration)> {
-        self.meter.times()
-    }
-
     /// How busy everyone was so far, and where the time of making rows has gone.
     pub fn activity(&self) -> Activity {
         let busy = self.ring.busy();
@@ -339,7 +357,7 @@ impl Feed {
             slots_in_use: busy.slots_in_use,
             consumer_waited: busy.consumer_waited,
             workers_waited: busy.workers_waited,
-            times: self.meter.times(),
+            times: self.meter.spent(self.workers.len()),
             cache_given_up: self.recipe.given_up(),
         }
     }

@@ -71,6 +71,7 @@ pub use error::DataError;
 pub use feed::{Activity, Batch, Feed, FeedState, Options};
 pub use image::PictureReader;
 pub use memory::{ALIGNMENT, AlignedBuf};
+pub use meter::Spent;
 pub use mix::Mix;
 pub use order::Shuffle;
 pub use padded::PadTo;

@@ -1,6 +1,8 @@
 //! Where the time of making rows goes, added up over all threads.
 
+use crate::stream::Station;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Nanoseconds by what was done.
@@ -15,10 +17,25 @@ pub(crate) struct Meter {
     pub map: AtomicU64,
     /// Rows of batches mixed with each other.
     pub mix: AtomicU64,
-    /// Stages that hand on rows one after the other.
+    /// Stages that hand on rows one after the other, and what is done to their rows.
     pub stream: AtomicU64,
     /// Rows that were made.
     pub rows: AtomicU64,
+    /// Where rows come from that come one after the other.
+    pub station: OnceLock<Arc<Station>>,
+}
+
+/// What one kind of work took, or one stage of a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spent {
+    /// What was done.
+    pub name: String,
+    /// The time of all threads that did it.
+    pub time: Duration,
+    /// How many rows it was done for.
+    pub rows: u64,
+    /// How many threads can do it at a time.
+    pub threads: usize,
 }
 
 impl Meter {
@@ -47,7 +64,17 @@ impl Meter {
         lap(&self.resize, start)
     }
 
-    /// What took time at all, by name.
+    /// What took time at all, in the order in which it is done by so many threads.
+    pub fn spent(&self, threads: usize) -> Vec<Spent> {
+        let (mut all, rows) = (Vec::new(), self.rows.load(Relaxed));
+        let before = self.station.get().map_or(Duration::ZERO, |station| station.spent(&mut all));
+        for (name, time) in self.times() {
+            let time = if name == "stream" { time.saturating_sub(before) } else { time };
+            all.push(Spent { name: name.to_string(), time, rows, threads });
+        }
+        all
+    }
+
     pub fn times(&self) -> Vec<(&'static str, Duration)> {
         let counters = [
             ("read", &self.read),

@@ -5,6 +5,7 @@
 
 use super::fault::Fault;
 use super::input::Input;
+use super::station::Inlet;
 use super::{Room, Stream};
 use crate::cache::{Cache, EpochFile, EpochMemory, Note};
 use crate::{DataError, Dataset};
@@ -60,7 +61,14 @@ enum Store {
 }
 
 impl Kept {
-    pub fn open(data: &Dataset, cache: &Cache, note: &Arc<Note>, room: Room, ledger: &Ledger) -> Result<Kept, DataError> {
+    pub fn open(
+        data: &Dataset,
+        cache: &Cache,
+        note: &Arc<Note>,
+        room: Room,
+        ledger: &Ledger,
+        inlet: Arc<Inlet>,
+    ) -> Result<Kept, DataError> {
         note.clear();
         let row = data.output_schema()?.row_bytes();
         let store = match cache.path() {
@@ -79,7 +87,7 @@ impl Kept {
         let mut kept = Kept { data, room, ledger, note, row: row.get(), store, input: None, at: 0, over: true, spoilt: false, fault: None };
         // What is wrong with the input is told at the start, if it is wanted at all.
         if !kept.is_whole() {
-            kept.input = Some(Input::open(&kept.data, kept.room, &kept.ledger)?);
+            kept.input = Some(Input::open(&kept.data, kept.room, &kept.ledger, inlet)?);
         }
         Ok(kept)
     }

@@ -2,6 +2,7 @@
 
 use super::fault::{Fault, Notes};
 use super::promised::Promised;
+use super::station::Inlet;
 use super::work::StreamWork;
 use super::{Room, Stream};
 use crate::dataset::{Dataset, Parallelism, Stage};
@@ -16,6 +17,7 @@ use crate::{Cache, DataError, Extent, Feed, Options, Schema};
 use plimsoll_core::device::SlotMemory;
 use plimsoll_core::{Bytes, DType, Ledger};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// A row as user code sees it.
 pub struct Row<'r> {
@@ -206,20 +208,21 @@ pub(crate) struct Input {
     /// Rows of the epoch that were handed out, with those that could not be.
     place: u64,
     promised: Promised,
+    inlet: Arc<Inlet>,
 }
 
 impl Input {
-    pub fn open(data: &Dataset, room: Room, ledger: &Ledger) -> Result<Input, DataError> {
+    pub fn open(data: &Dataset, room: Room, ledger: &Ledger, inlet: Arc<Inlet>) -> Result<Input, DataError> {
         let Reading { recipe, way, notes } = Reading::new(data, room)?;
         let row = recipe.schema.row_bytes();
         let stream: Box<dyn Stream> = match way {
-            Way::Stream => Box::new(Mapped::new(&recipe, room, ledger, block_rows(row, room))?),
-            Way::Here(geometry) => Box::new(Here::new(&recipe, geometry)?),
-            Way::Feed(data, plan) => Box::new(Fed::new(*data, plan, ledger, row.get())),
+            Way::Stream => Box::new(Mapped::new(&recipe, room, ledger, block_rows(row, room), &inlet.meter)?),
+            Way::Here(geometry) => Box::new(Here::new(&recipe, geometry, &inlet.meter)?),
+            Way::Feed(data, plan) => Box::new(Fed::new(*data, plan, ledger, row.get(), &inlet)),
         };
         let block = vec![0; row.get() * block_rows(row, room)];
         let promised = Promised::new(recipe.cardinality);
-        Ok(Input { stream, block, row_bytes: row.get() - notes.iter().len(), from: 0, to: 0, notes, epoch: 0, place: 0, promised })
+        Ok(Input { stream, block, row_bytes: row.get() - notes.iter().len(), from: 0, to: 0, notes, epoch: 0, place: 0, promised, inlet })
     }
 
     pub fn row_bytes(&self) -> usize {
@@ -230,7 +233,10 @@ impl Input {
         (self.from, self.to, self.epoch, self.place) = (0, 0, epoch, 0);
         self.notes.iter().for_each(|notes| notes.begin(epoch));
         self.promised.begin();
-        self.stream.begin(epoch)
+        let start = Instant::now();
+        let begun = self.stream.begin(epoch);
+        self.inlet.came(start);
+        begun
     }
 
     /// No more rows are wanted until the next epoch is begun.
@@ -243,7 +249,10 @@ impl Input {
     pub fn next(&mut self) -> Result<Option<&[u8]>, Fault> {
         if self.from == self.to {
             (self.from, self.to) = (0, 0);
-            self.to = match self.stream.fill(&mut self.block) {
+            let start = Instant::now();
+            let filled = self.stream.fill(&mut self.block);
+            self.inlet.came(start);
+            self.to = match filled {
                 Ok(rows) => rows,
                 Err(fault) => {
                     self.place += 1;
@@ -395,11 +404,11 @@ struct Here {
 }
 
 impl Here {
-    fn new(recipe: &Recipe, geometry: Geometry) -> Result<Here, DataError> {
+    fn new(recipe: &Recipe, geometry: Geometry, meter: &Arc<Meter>) -> Result<Here, DataError> {
         let room = recipe.decode_room(geometry)?;
         let store = if recipe.kept.is_some() { recipe.store(geometry)? } else { None };
         Ok(Here {
-            work: Work::new(recipe, geometry, room.as_ref(), store.as_ref(), &Arc::new(Meter::default())),
+            work: Work::new(recipe, geometry, room.as_ref(), store.as_ref(), meter),
             rows: recipe.rows,
             place: recipe.rows,
             columns: Columns::new(&recipe.schema, geometry.chunk_rows),
@@ -441,12 +450,27 @@ struct Fed {
     to: usize,
     over: bool,
     row_bytes: usize,
+    inlet: Arc<Inlet>,
 }
 
 impl Fed {
-    fn new(data: Dataset, plan: PipelinePlan, ledger: &Ledger, row_bytes: usize) -> Fed {
+    fn new(data: Dataset, plan: PipelinePlan, ledger: &Ledger, row_bytes: usize, inlet: &Arc<Inlet>) -> Fed {
         let batch = vec![0; plan.batch * row_bytes];
-        Fed { data, plan, ledger: ledger.clone(), feed: None, batch, from: 0, to: 0, over: true, row_bytes }
+        let inlet = Arc::clone(inlet);
+        Fed { data, plan, ledger: ledger.clone(), feed: None, batch, from: 0, to: 0, over: true, row_bytes, inlet }
+    }
+
+    /// Threads and what they hold are given back.
+    fn end(&mut self) {
+        if self.feed.take().is_some() {
+            self.inlet.end(self.plan.workers());
+        }
+    }
+}
+
+impl Drop for Fed {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -455,16 +479,18 @@ impl Stream for Fed {
         let stands = self.feed.as_ref().map(|feed| (feed.state().epoch, feed.state().batches));
         // After a whole epoch the feed stands where the next begins; else it is started anew, the old one given back first.
         if stands != Some((epoch, 0)) {
-            self.feed = None;
+            self.end();
             let options = Options { first_epoch: epoch, ..Options::default() };
-            self.feed = Some(Feed::start(&self.data, &self.plan, &self.ledger, options)?);
+            self.feed = Some(Feed::start_inside(&self.data, &self.plan, &self.ledger, options, &self.inlet.meter)?);
+            self.inlet.begin(self.plan.workers());
         }
         (self.from, self.to, self.over) = (0, 0, false);
         Ok(())
     }
 
     fn close(&mut self) {
-        (self.feed, self.over) = (None, true);
+        self.end();
+        self.over = true;
     }
 
     fn fill(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
@@ -505,9 +531,9 @@ struct Mapped {
 }
 
 impl Mapped {
-    fn new(recipe: &Recipe, room: Room, ledger: &Ledger, block: usize) -> Result<Mapped, DataError> {
+    fn new(recipe: &Recipe, room: Room, ledger: &Ledger, block: usize, meter: &Meter) -> Result<Mapped, DataError> {
         Ok(Mapped {
-            work: StreamWork::new(recipe, room, ledger, block)?,
+            work: StreamWork::new(recipe, room, ledger, block, meter)?,
             columns: Columns::new(&recipe.schema, block),
             block,
             row_bytes: recipe.schema.row_bytes().get(),

@@ -7,6 +7,7 @@ use crate::ops::draw;
 use crate::{DataError, Schema};
 use plimsoll_core::{Bytes, Ledger};
 use std::slice;
+use std::sync::Arc;
 
 /// Rows side by side, as long as all have one.
 pub(super) struct Zip {
@@ -246,7 +247,7 @@ impl Expansion {
             let problem = format!("flat_map may hold {} and {} needs {needed}; allow it more", self.limit, data.describe());
             return Err(DataError::Stage(problem));
         }
-        let mut inner = Input::open(&data, room, &Ledger::new("flat_map", Some(self.limit)))?;
+        let mut inner = Input::open(&data, room, &Ledger::new("flat_map", Some(self.limit)), Arc::default())?;
         inner.begin(epoch)?;
         Ok(inner)
     }

@@ -14,6 +14,7 @@ mod join;
 mod promised;
 mod reshape;
 mod shuffle;
+mod station;
 mod work;
 
 pub(crate) use fault::{Fault, Loss, Notes, guarded};
@@ -24,6 +25,7 @@ pub use input::Row;
 pub(crate) use input::{Held, PerRow};
 pub(crate) use promised::Promised;
 pub(crate) use shuffle::Buckets;
+pub(crate) use station::Station;
 pub(crate) use work::StreamWork;
 
 use crate::cache::{Cache, Note};
@@ -393,10 +395,11 @@ impl Spec {
     }
 
     /// The stream itself; what it holds has been reserved, but for what inner feeds reserve themselves.
-    pub fn open(&self, room: Room, ledger: &Ledger) -> Result<Box<dyn Stream>, DataError> {
+    pub fn open(&self, room: Room, ledger: &Ledger, station: &Station) -> Result<Box<dyn Stream>, DataError> {
         let room = self.room(room);
-        let one = || Input::open(&self.inputs()[0], room, ledger);
-        let all = || self.inputs().iter().map(|input| Input::open(input, room, ledger)).collect::<Result<Vec<_>, _>>();
+        let input = |index: usize| Input::open(&self.inputs()[index], room, ledger, station.inlet(index));
+        let one = || input(0);
+        let all = || (0..self.inputs().len()).map(input).collect::<Result<Vec<_>, _>>();
         let schema = self.schema()?;
         let row = schema.row_bytes().get();
         Ok(match self {
@@ -429,7 +432,7 @@ impl Spec {
             }
             Spec::Unbatch { input } => input::row_by_row(row, reshape::Unbatch::new(one()?, &input.output_schema()?)),
             Spec::Buckets { buckets, .. } => input::row_by_row(row, shuffle::Bucketed::new(one()?, &schema, buckets)?),
-            Spec::Cache { input, cache, note } => Box::new(cache::Kept::open(input, cache, note, room, ledger)?),
+            Spec::Cache { input, cache, note } => Box::new(cache::Kept::open(input, cache, note, room, ledger, station.inlet(0))?),
         })
     }
 

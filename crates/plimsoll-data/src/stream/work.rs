@@ -1,16 +1,20 @@
 //! From the rows of a stream to columns, mapped on the way.
 
 use super::fault::{Fault, guarded};
-use super::{Room, Stream};
+use super::{Room, Station, Stream};
 use crate::DataError;
 use crate::block::Rows;
+use crate::meter::Meter;
 use crate::recipe::Recipe;
 use crate::work::{Path, Target};
 use plimsoll_core::{Bytes, Ledger};
+use std::sync::Arc;
+use std::time::Instant;
 
 /// A stream and the maps after it.
 pub(crate) struct StreamWork {
     stream: Box<dyn Stream>,
+    station: Arc<Station>,
     /// Rows as they come from the stream; how many were mapped, and how many there are.
     block: Vec<u8>,
     from: usize,
@@ -27,13 +31,15 @@ pub(crate) struct StreamWork {
 
 impl StreamWork {
     /// Work on at most `rows` rows at a time.
-    pub fn new(recipe: &Recipe, room: Room, ledger: &Ledger, rows: usize) -> Result<StreamWork, DataError> {
+    pub fn new(recipe: &Recipe, room: Room, ledger: &Ledger, rows: usize, meter: &Meter) -> Result<StreamWork, DataError> {
         let spec = recipe.stream.as_ref().expect("only for streams");
+        let station = Arc::clone(meter.station.get_or_init(|| Station::of(spec)));
         let row_bytes = recipe.source.schema().row_bytes().get();
         let columns = recipe.source.schema().columns();
         let paths = recipe.maps.iter().zip(columns).map(|(map, column)| Path::new(map, column, rows, None)).collect();
         Ok(StreamWork {
-            stream: spec.open(room, ledger)?,
+            stream: spec.open(room, ledger, &station)?,
+            station,
             block: vec![0; rows * row_bytes],
             from: 0,
             to: 0,
@@ -54,7 +60,10 @@ impl StreamWork {
     pub fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         (self.from, self.to, self.place, self.one_by_one, self.fault) = (0, 0, 0, false, None);
         self.paths.iter_mut().for_each(|path| path.set_epoch(epoch));
-        self.stream.begin(epoch)
+        let start = Instant::now();
+        let begun = self.stream.begin(epoch);
+        self.station.came(0, start);
+        begun
     }
 
     /// Writes up to `rows` rows to the target's rows from `at` on; none only when the epoch is over. A fault comes after the rows before it,
@@ -82,7 +91,9 @@ impl StreamWork {
     fn some(&mut self, target: &mut impl Target, at: usize, rows: usize) -> Result<usize, Fault> {
         if self.from == self.to {
             (self.from, self.to, self.one_by_one) = (0, 0, false);
+            let start = Instant::now();
             self.to = self.stream.fill(&mut self.block[..self.rows.min(rows) * self.row_bytes])?;
+            self.station.came(self.to, start);
         }
         let rows = rows.min(self.to - self.from);
         if !self.one_by_one {

@@ -34,14 +34,19 @@ pub struct ExplainedStage {
     /// As the plan has it.
     pub name: String,
     /// What it does, where it takes time.
-    pub time: &'static str,
+    pub time: String,
     /// The time of a row, on one thread.
     pub per_row: Option<Duration>,
-    /// Its share of all threads' time.
+    /// Its share of the time of the threads that do it.
     pub share: Option<f64>,
+    /// How many those are.
+    pub threads: usize,
     /// What it holds.
     pub bytes: Option<Bytes>,
 }
+
+/// What is done to rows with numbers; all else that takes time is a stage of a stream.
+const OF_ROWS: [&str; 7] = ["read", "waiting for room", "decode", "resize", "cache", "map", "mix"];
 
 /// A consumer that waits less than this is not waiting for the pipeline.
 const WAITS: f64 = 0.05;
@@ -50,27 +55,36 @@ impl Explain {
     pub(super) fn new(held: &[(String, Bytes)], slots: usize, activity: &Activity) -> Explain {
         let elapsed = activity.elapsed.as_secs_f64().max(1e-9);
         let all = elapsed * activity.workers.max(1) as f64;
-        let mut stages: Vec<ExplainedStage> = held
-            .iter()
-            .map(|(name, bytes)| ExplainedStage { name: name.clone(), time: "", per_row: None, share: None, bytes: Some(*bytes) })
-            .collect();
-        let word = |name: &str| name.split(' ').next().unwrap_or("").to_string();
-        // What only takes time stands where it comes in the order of things: before the first that also holds something, or after the last.
-        let takes_time = |stage: &ExplainedStage| activity.times.iter().any(|(time, _)| *time == word(&stage.name));
+        let only_holds = |(name, bytes): &(String, Bytes)| ExplainedStage {
+            name: name.clone(),
+            time: String::new(),
+            per_row: None,
+            share: None,
+            threads: 0,
+            bytes: Some(*bytes),
+        };
+        let mut stages: Vec<ExplainedStage> = held.iter().map(only_holds).collect();
+        let is_for = |stage: &ExplainedStage, time: &str| stage.name == time || stage.name.split(' ').next() == Some(time);
+        // What only takes time stands where it comes in the order of things: before the first that also holds something, or after the last. A
+        // stage of a stream stands after all that is held for rows on their way to it.
+        let takes_time = |stage: &ExplainedStage| activity.times.iter().any(|spent| is_for(stage, &spent.name));
         let mut next = stages.iter().position(takes_time).unwrap_or(stages.len().saturating_sub(1));
-        for &(time, spent) in &activity.times {
-            let per_row = Some(spent.div_f64(activity.rows.max(1) as f64));
-            let share = Some(spent.as_secs_f64() / all);
-            match stages.iter().position(|stage| word(&stage.name) == time && stage.per_row.is_none()) {
-                Some(at) => {
-                    stages[at] = ExplainedStage { time, per_row, share, ..stages[at].clone() };
-                    next = at + 1;
-                }
-                None => {
-                    stages.insert(next, ExplainedStage { name: time.to_string(), time, per_row, share, bytes: None });
-                    next += 1;
-                }
+        for (index, spent) in activity.times.iter().enumerate() {
+            let found = (next..stages.len()).find(|&at| is_for(&stages[at], &spent.name));
+            let followed = |at: &usize| activity.times[index..].iter().any(|later| is_for(&stages[*at], &later.name));
+            let at = match found {
+                None if !OF_ROWS.contains(&spent.name.as_str()) => (next..stages.len()).find(followed).unwrap_or(next),
+                found => found.unwrap_or(next),
+            };
+            if found.is_none() {
+                stages.insert(at, ExplainedStage { bytes: None, ..only_holds(&(spent.name.clone(), Bytes::ZERO)) });
             }
+            let stage = &mut stages[at];
+            stage.time = spent.name.clone();
+            stage.per_row = Some(spent.time.div_f64(spent.rows.max(1) as f64));
+            stage.threads = spent.threads.max(1);
+            stage.share = Some(spent.time.as_secs_f64() / (elapsed * stage.threads as f64));
+            next = at + 1;
         }
         let mut explain = Explain {
             stages,
@@ -97,7 +111,7 @@ impl Explain {
             _ if self.consumer_waited < WAITS => "the consumer: batches were ready when it came".to_string(),
             Some(stage) => {
                 let share = 100.0 * stage.share.unwrap_or(0.0);
-                format!("{}: {share:.0} % of the time of {}, and the consumer waited", stage.time, threads(self.workers))
+                format!("{}: {share:.0} % of the time of {}, and the consumer waited", stage.time, threads(stage.threads))
             }
             None => "nothing that was measured".to_string(),
         }
@@ -140,6 +154,7 @@ impl fmt::Display for Explain {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_data::Spent;
 
     fn activity(consumer_waited: u64, workers_waited: u64) -> Activity {
         let ms = Duration::from_millis;
@@ -151,7 +166,9 @@ mod tests {
             slots_in_use: 2,
             consumer_waited: ms(consumer_waited),
             workers_waited: ms(workers_waited),
-            times: vec![("read", ms(30)), ("decode", ms(1500)), ("resize", ms(200)), ("map", ms(100)), ("mix", ms(20))],
+            times: [("read", 30), ("decode", 1500), ("resize", 200), ("map", 100), ("mix", 20)]
+                .map(|(name, time)| Spent { name: name.to_string(), time: ms(time), rows: 1000, threads: 2 })
+                .to_vec(),
             cache_given_up: None,
         }
     }
@@ -159,6 +176,40 @@ mod tests {
     fn held() -> Vec<(String, Bytes)> {
         let held = [("process", 12), ("2 worker stacks", 1), ("decode (each ≤ 16.0 MiB)", 32), ("map x", 2), ("staging ring", 3)];
         held.into_iter().map(|(name, mib)| (name.to_string(), Bytes::mib(mib))).collect()
+    }
+
+    /// Pictures are decoded by two threads ahead of a filter that one thread asks.
+    #[test]
+    fn stages_of_a_stream_stand_one_by_one() {
+        let held = [
+            "producer stack",
+            "2 worker stacks",
+            "decode (each ≤ 16.0 MiB)",
+            "staging ring",
+            "shuffle(seed 7, 16.0 MiB)",
+            "stream",
+            "staging ring",
+        ];
+        let held = held.map(|name| (name.to_string(), Bytes::mib(1)));
+        let spent = |name: &str, time: u64, rows: u64, threads: usize| Spent {
+            name: name.into(),
+            time: Duration::from_millis(time),
+            rows,
+            threads,
+        };
+        let mut activity = activity(900, 0);
+        activity.workers = 1;
+        activity.times = vec![
+            spent("decode", 1900, 1000, 2),
+            spent("filter(y below 5)", 1, 500, 1),
+            spent("shuffle(seed 7, 16.0 MiB)", 20, 500, 1),
+            spent("stream", 5, 500, 1),
+        ];
+        let explain = Explain::new(&held, 3, &activity);
+        let names: Vec<&str> = explain.stages.iter().map(|stage| stage.name.as_str()).collect();
+        assert_eq!(names[2..6], ["decode (each ≤ 16.0 MiB)", "staging ring", "filter(y below 5)", "shuffle(seed 7, 16.0 MiB)"]);
+        assert_eq!(explain.stages[5].per_row, Some(Duration::from_micros(40)));
+        assert_eq!(explain.limit, "decode: 95 % of the time of 2 threads, and the consumer waited");
     }
 
     #[test]
