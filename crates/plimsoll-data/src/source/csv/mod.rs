@@ -12,7 +12,7 @@ use std::hash::Hasher;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use table::Table;
+use table::{Read, Table};
 
 /// Which columns of a CSV file are what, and how rows are made of them.
 ///
@@ -237,20 +237,35 @@ impl Csv {
 
     fn write(&self, rows: impl Iterator<Item = u64>, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
         let (used, seen) = (self.table.used.len(), self.seen());
-        for (index, row) in rows.enumerate() {
+        let mut rows = rows.enumerate().peekable();
+        while let Some((index, row)) = rows.next() {
             let first = row * self.stride();
-            match &self.matrix {
-                Some(matrix) => self.put(&matrix[first as usize * used..][..seen * used], index, out),
-                None => {
-                    let (memory, words) = scratch.split_at_mut(PIECE + FIELD);
-                    let words = &mut words.as_chunks_mut().0[..seen * used];
-                    let first = self.rows.start + first;
-                    self.table.each(first..first + seen as u64, memory, |row, column, value| {
-                        words[row as usize * used + column] = self.table.used[column].word(value);
-                    })?;
-                    self.put(words, index, out);
-                }
+            if let Some(matrix) = &self.matrix {
+                self.put(&matrix[first as usize * used..][..seen * used], index, out);
+                continue;
             }
+            let (memory, words) = scratch.split_at_mut(PIECE + FIELD);
+            let words = &mut words.as_chunks_mut().0[..seen * used];
+            let first = self.rows.start + first;
+            if self.spec.window.is_some() {
+                self.table.each(first..first + seen as u64, memory, |row, column, value| {
+                    words[row as usize * used + column] = self.table.used[column].word(value);
+                })?;
+                self.put(words, index, out);
+                continue;
+            }
+            // Rows that stand one after the other are read in one go.
+            let mut run = 1;
+            while rows.next_if(|(_, next)| *next == row + run).is_some() {
+                run += 1;
+            }
+            self.table.walk(first..first + run, memory, |row, read| match read {
+                Read::Value(column, value) => {
+                    words[column] = self.table.used[column].word(value);
+                    Ok(())
+                }
+                Read::End(how) => how.map(|()| self.put(words, index + row as usize, out)),
+            })?;
         }
         Ok(())
     }

@@ -1,7 +1,6 @@
 //! Records of a CSV file one after the other, in memory that somebody else owns.
 
 use crate::DataError;
-use csv_core::{ReadFieldResult, Reader};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -21,13 +20,24 @@ pub(super) struct Place {
 pub(super) struct Records<'a> {
     file: &'a File,
     path: &'a Path,
-    reader: Reader,
+    /// The line of the next byte.
+    line: u64,
     /// A piece of the file and the part of it that is not used up; the piece ends at byte `read`.
     piece: &'a mut [u8],
     from: usize,
     to: usize,
     read: u64,
     field: &'a mut [u8],
+}
+
+/// Where inside of a field.
+#[derive(Clone, Copy)]
+enum State {
+    Begun,
+    Plain,
+    Quoted,
+    /// After a quote inside of quotes: the end of them, or one half of a quote.
+    Quote,
 }
 
 /// One field of a record.
@@ -42,10 +52,7 @@ impl<'a> Records<'a> {
     /// `memory` has [`PIECE`] and [`FIELD`] bytes.
     pub fn at(file: &'a File, path: &'a Path, place: Place, memory: &'a mut [u8]) -> Records<'a> {
         let (piece, field) = memory.split_at_mut(PIECE);
-        // Made anew: a clone of a csv_core reader does not work.
-        let mut reader = Reader::new();
-        reader.set_line(place.line);
-        Records { file, path, reader, piece, from: 0, to: 0, read: place.byte, field: &mut field[..FIELD] }
+        Records { file, path, line: place.line, piece, from: 0, to: 0, read: place.byte, field: &mut field[..FIELD] }
     }
 
     /// Where the next record begins; `None` at the end of the file. Blank lines are passed over.
@@ -55,43 +62,75 @@ impl<'a> Records<'a> {
                 return Ok(None);
             }
             match self.piece[self.from] {
-                b'\n' => self.reader.set_line(self.reader.line() + 1),
+                b'\n' => self.line += 1,
                 b'\r' => {}
                 _ => break,
             }
             self.from += 1;
         }
-        Ok(Some(Place { byte: self.read - (self.to - self.from) as u64, line: self.reader.line() }))
+        Ok(Some(Place { byte: self.read - (self.to - self.from) as u64, line: self.line }))
     }
 
-    /// The next field of the record.
+    /// The next field of the record: as it stands up to a comma or the end of the line, or what is in quotes, where a quote is written twice.
     pub fn field(&mut self) -> Result<Field<'_>, DataError> {
-        let (mut length, mut too_long) = (0, false);
-        loop {
-            if self.from == self.to {
-                self.refill()?;
-            }
-            let (result, used, written) = self.reader.read_field(&self.piece[self.from..self.to], &mut self.field[length..]);
-            self.from += used;
-            length += written;
-            match result {
-                ReadFieldResult::InputEmpty => {}
-                ReadFieldResult::OutputFull => (length, too_long) = (0, true),
-                ReadFieldResult::Field { record_end } => {
-                    return Ok(Field { bytes: &self.field[..length], ends_record: record_end, too_long });
-                }
-                ReadFieldResult::End => return Ok(Field { bytes: &[], ends_record: true, too_long }),
-            }
+        if self.from == self.to {
+            self.refill()?;
         }
+        // Nearly all stand as they are, and whole in the piece.
+        let rest = &self.piece[self.from..self.to];
+        if rest.first() != Some(&b'"')
+            && let Some(length) = rest.iter().position(|byte| matches!(byte, b',' | b'\n' | b'\r'))
+        {
+            let (from, end) = (self.from, rest[length]);
+            self.from += length + 1;
+            self.line += u64::from(end == b'\n');
+            let bytes = &self.piece[from..from + length.min(FIELD)];
+            return Ok(Field { bytes, ends_record: end != b',', too_long: length > FIELD });
+        }
+        self.field_in_parts()
+    }
+
+    /// The same, byte by byte.
+    fn field_in_parts(&mut self) -> Result<Field<'_>, DataError> {
+        let (mut state, mut length, mut too_long) = (State::Begun, 0, false);
+        let ends_record = loop {
+            if self.from == self.to && !self.refill()? {
+                break true;
+            }
+            let byte = self.piece[self.from];
+            self.from += 1;
+            self.line += u64::from(byte == b'\n');
+            let next = match (state, byte) {
+                (State::Begun, b'"') => State::Quoted,
+                (State::Quoted, b'"') => State::Quote,
+                (State::Quoted, _) | (State::Quote, b'"') => State::Quoted,
+                (_, b',') => break false,
+                (_, b'\n' | b'\r') => break true,
+                _ => State::Plain,
+            };
+            // A quote that begins, ends or stands for another is not part of the field.
+            let is_mark = matches!((state, next), (State::Begun, State::Quoted) | (_, State::Quote));
+            state = next;
+            if !is_mark {
+                if length == FIELD {
+                    (length, too_long) = (0, true);
+                }
+                self.field[length] = byte;
+                length += 1;
+            }
+        };
+        Ok(Field { bytes: &self.field[..length], ends_record, too_long })
     }
 
     /// Reads the next piece; `false` at the end of the file.
     fn refill(&mut self) -> Result<bool, DataError> {
         let at = self.read;
         let read = self.file.read_at(self.piece, at).map_err(|error| DataError::io(format!("read byte {at} of"), self.path, error))?;
-        (self.from, self.to) = (0, read);
+        // What some programs write before a text in UTF-8 is not part of it.
+        let mark = if at == 0 && self.piece[..read].starts_with(b"\xEF\xBB\xBF") { 3 } else { 0 };
+        (self.from, self.to) = (mark, read);
         self.read += read as u64;
-        Ok(read > 0)
+        Ok(read > mark)
     }
 }
 
@@ -113,6 +152,93 @@ impl Field<'_> {
             Some(_) => Err(format!("is {}, which nothing can be learnt from; leave the row out", self.text())),
             None if self.too_long => Err(format!("is no number but more than {FIELD} bytes of text; choose another column")),
             None => Err(format!("is {:?}, which is no number; choose another column or correct the row", self.text())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use csv_core::{ReadFieldResult, Reader};
+    use proptest::prelude::*;
+    use std::io::Write;
+
+    /// Records of fields, and the line on which each record begins.
+    type Found = Vec<(u64, Vec<Vec<u8>>)>;
+
+    fn found(text: &[u8]) -> Found {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(text).unwrap();
+        let mut memory = vec![0; PIECE + FIELD];
+        let mut records = Records::at(&file, Path::new("table.csv"), Place { byte: 0, line: 1 }, &mut memory);
+        let mut found = Vec::new();
+        while let Some(place) = records.next_record().unwrap() {
+            let mut fields = Vec::new();
+            loop {
+                let field = records.field().unwrap();
+                fields.push(field.bytes.to_vec());
+                if field.ends_record {
+                    break;
+                }
+            }
+            found.push((place.line, fields));
+        }
+        found
+    }
+
+    /// As another parser reads it, without lines.
+    fn oracle(text: &[u8]) -> Vec<Vec<Vec<u8>>> {
+        let (mut reader, mut rest, mut records, mut fields) = (Reader::new(), text, Vec::new(), Vec::new());
+        let (mut out, mut length) = (vec![0; text.len() + 8], 0);
+        loop {
+            let (result, used, written) = reader.read_field(rest, &mut out[length..]);
+            rest = &rest[used..];
+            length += written;
+            match result {
+                ReadFieldResult::InputEmpty => {}
+                ReadFieldResult::OutputFull => unreachable!("there is room for all of it"),
+                ReadFieldResult::Field { record_end } => {
+                    fields.push(out[..std::mem::take(&mut length)].to_vec());
+                    if record_end {
+                        records.push(std::mem::take(&mut fields));
+                    }
+                }
+                ReadFieldResult::End => return records,
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn fields_are_those_of_another_parser(text in "(\u{FEFF})?[ab1,,\"\"\n\r. ]{0,60}", repeat in prop_oneof![8 => Just(1usize), 1 => Just(700)]) {
+            let text = text.repeat(repeat);
+            let expected = oracle(text.as_bytes());
+            // Fields that are longer than is looked at are another matter.
+            prop_assume!(expected.iter().flatten().all(|field| field.len() <= FIELD));
+            prop_assert_eq!(found(text.as_bytes()).into_iter().map(|(_, fields)| fields).collect::<Vec<_>>(), expected);
+        }
+    }
+
+    #[test]
+    fn lines_are_counted_through_quotes_blanks_and_both_kinds_of_ends() {
+        let all = found(b"a,\"b\nc\"\r\n\n\r\n1,2\n\"x\"\"y\"z,\n3");
+        let words = |fields: &[&str]| fields.iter().map(|field| field.as_bytes().to_vec()).collect::<Vec<_>>();
+        assert_eq!(all, [(1, words(&["a", "b\nc"])), (5, words(&["1", "2"])), (6, words(&["x\"yz", ""])), (7, words(&["3"]))]);
+    }
+
+    #[test]
+    fn a_field_that_is_too_long_is_passed_over_and_said_to_be() {
+        for quoted in [false, true] {
+            let long = "7".repeat(FIELD + 1);
+            let text = if quoted { format!("\"{long}\",8\n9") } else { format!("{long},8\n9") };
+            let mut file = tempfile::tempfile().unwrap();
+            file.write_all(text.as_bytes()).unwrap();
+            let mut memory = vec![0; PIECE + FIELD];
+            let mut records = Records::at(&file, Path::new("table.csv"), Place { byte: 0, line: 1 }, &mut memory);
+            records.next_record().unwrap();
+            assert!(records.field().unwrap().number().unwrap_err().contains("more than 1024 bytes of text"));
+            assert_eq!(records.field().unwrap().number(), Ok(8.0));
+            assert_eq!(records.next_record().unwrap().unwrap().line, 2);
         }
     }
 }

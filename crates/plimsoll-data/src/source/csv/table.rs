@@ -172,7 +172,12 @@ impl Table {
     }
 
     /// The same, with the end of each row and whether all of it could be read.
-    fn walk(&self, rows: Range<u64>, memory: &mut [u8], mut sink: impl FnMut(u64, Read) -> Result<(), DataError>) -> Result<(), DataError> {
+    pub fn walk(
+        &self,
+        rows: Range<u64>,
+        memory: &mut [u8],
+        mut sink: impl FnMut(u64, Read) -> Result<(), DataError>,
+    ) -> Result<(), DataError> {
         let known = rows.start / INTERVAL;
         let mut records = Records::at(&self.file, &self.path, self.places[known as usize], memory);
         let names = |column: usize| self.used[column].name.as_str();
@@ -199,7 +204,7 @@ impl Table {
 }
 
 /// What comes of a row.
-enum Read {
+pub(super) enum Read {
     Value(usize, f64),
     /// All that is used of it has come, or what could not be read.
     End(Result<(), DataError>),
