@@ -218,7 +218,7 @@ impl Input {
         let stream: Box<dyn Stream> = match way {
             Way::Stream => Box::new(Mapped::new(&recipe, room, ledger, block_rows(row, room), &inlet.meter)?),
             Way::Here(geometry) => Box::new(Here::new(&recipe, geometry, &inlet.meter)?),
-            Way::Feed(data, plan) => Box::new(Fed::new(*data, plan, ledger, row.get(), &inlet)),
+            Way::Feed(data, plan) => Box::new(Fed::new(*data, plan, ledger, row.get(), room.ahead > 0, &inlet)),
         };
         let block = vec![0; row.get() * block_rows(row, room)];
         let promised = Promised::new(recipe.cardinality);
@@ -242,7 +242,9 @@ impl Input {
     /// No more rows are wanted until the next epoch is begun.
     pub fn close(&mut self) {
         (self.from, self.to) = (0, 0);
+        let start = Instant::now();
         self.stream.close();
+        self.inlet.came(start);
     }
 
     /// The next row; `None` when the epoch is over.
@@ -450,14 +452,16 @@ struct Fed {
     to: usize,
     over: bool,
     row_bytes: usize,
+    /// Whether it is closed after each epoch, so that nothing is made ahead of the next.
+    once: bool,
     inlet: Arc<Inlet>,
 }
 
 impl Fed {
-    fn new(data: Dataset, plan: PipelinePlan, ledger: &Ledger, row_bytes: usize, inlet: &Arc<Inlet>) -> Fed {
+    fn new(data: Dataset, plan: PipelinePlan, ledger: &Ledger, row_bytes: usize, once: bool, inlet: &Arc<Inlet>) -> Fed {
         let batch = vec![0; plan.batch * row_bytes];
         let inlet = Arc::clone(inlet);
-        Fed { data, plan, ledger: ledger.clone(), feed: None, batch, from: 0, to: 0, over: true, row_bytes, inlet }
+        Fed { data, plan, ledger: ledger.clone(), feed: None, batch, from: 0, to: 0, over: true, row_bytes, once, inlet }
     }
 
     /// Threads and what they hold are given back.
@@ -478,9 +482,9 @@ impl Stream for Fed {
     fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         let stands = self.feed.as_ref().map(|feed| (feed.state().epoch, feed.state().batches));
         // After a whole epoch the feed stands where the next begins; else it is started anew, the old one given back first.
-        if stands != Some((epoch, 0)) {
+        if self.once || stands != Some((epoch, 0)) {
             self.end();
-            let options = Options { first_epoch: epoch, ..Options::default() };
+            let options = Options { first_epoch: epoch, epochs: self.once.then_some(1), ..Options::default() };
             self.feed = Some(Feed::start_inside(&self.data, &self.plan, &self.ledger, options, &self.inlet.meter)?);
             self.inlet.begin(self.plan.workers());
         }
