@@ -4,7 +4,6 @@ use super::Predicate;
 use super::fault::{Fault, Loss, guarded};
 use super::input::{Input, PerRow, Row};
 use crate::{DataError, Schema};
-use std::slice;
 
 /// The rows a predicate keeps.
 pub(super) struct Filter {
@@ -39,8 +38,8 @@ impl PerRow for Filter {
         Ok(false)
     }
 
-    fn inputs(&mut self) -> &mut [Input] {
-        slice::from_mut(&mut self.input)
+    fn close(&mut self) {
+        self.input.close();
     }
 }
 
@@ -76,8 +75,8 @@ impl PerRow for TakeWhile {
         Ok(kept)
     }
 
-    fn inputs(&mut self) -> &mut [Input] {
-        slice::from_mut(&mut self.input)
+    fn close(&mut self) {
+        self.input.close();
     }
 }
 
@@ -108,8 +107,8 @@ impl PerRow for Take {
         self.input.copy(out)
     }
 
-    fn inputs(&mut self) -> &mut [Input] {
-        slice::from_mut(&mut self.input)
+    fn close(&mut self) {
+        self.input.close();
     }
 }
 
@@ -154,8 +153,8 @@ impl PerRow for Every {
         self.input.copy(out)
     }
 
-    fn inputs(&mut self) -> &mut [Input] {
-        slice::from_mut(&mut self.input)
+    fn close(&mut self) {
+        self.input.close();
     }
 }
 
@@ -192,8 +191,8 @@ impl PerRow for Repeat {
         Ok(false)
     }
 
-    fn inputs(&mut self) -> &mut [Input] {
-        slice::from_mut(&mut self.input)
+    fn close(&mut self) {
+        self.input.close();
     }
 }
 
@@ -222,7 +221,7 @@ impl PerRow for Enumerate {
         self.input.copy(rest)
     }
 
-    fn inputs(&mut self) -> &mut [Input] {
-        slice::from_mut(&mut self.input)
+    fn close(&mut self) {
+        self.input.close();
     }
 }

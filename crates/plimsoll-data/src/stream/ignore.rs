@@ -4,7 +4,6 @@ use super::fault::Fault;
 use super::input::{Input, PerRow};
 use crate::DataError;
 use std::collections::BTreeMap;
-use std::slice;
 use std::sync::{Arc, Mutex};
 
 /// What could not be read and was left out.
@@ -121,7 +120,7 @@ impl PerRow for Ignore {
         }
     }
 
-    fn inputs(&mut self) -> &mut [Input] {
-        slice::from_mut(&mut self.input)
+    fn close(&mut self) {
+        self.input.close();
     }
 }

@@ -196,7 +196,7 @@ pub(super) fn cost(data: &Dataset, room: Room) -> Result<Vec<Held>, DataError> {
 }
 
 /// The rows of a data set, one by one from a block.
-pub(crate) struct Input {
+pub(super) struct Input {
     stream: Box<dyn Stream>,
     block: Vec<u8>,
     row_bytes: usize,
@@ -295,10 +295,8 @@ pub(crate) trait PerRow: Send {
     fn begin(&mut self, epoch: u64) -> Result<(), Fault>;
     /// Writes the next row; `false` when the epoch is over. After a [fault](Fault::goes_on) that something follows, it is asked again.
     fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault>;
-    /// What it reads, to be closed with it; a source reads none of these.
-    fn inputs(&mut self) -> &mut [Input] {
-        &mut []
-    }
+    /// No more rows are wanted until the next epoch is begun, so none of what it reads is either.
+    fn close(&mut self) {}
 }
 
 impl<T: PerRow + ?Sized> PerRow for Box<T> {
@@ -310,8 +308,8 @@ impl<T: PerRow + ?Sized> PerRow for Box<T> {
         (**self).row(out)
     }
 
-    fn inputs(&mut self) -> &mut [Input] {
-        (**self).inputs()
+    fn close(&mut self) {
+        (**self).close();
     }
 }
 
@@ -357,7 +355,7 @@ impl<T: PerRow> Stream for RowByRow<T> {
 
     fn close(&mut self) {
         (self.over, self.fault) = (true, None);
-        self.stage.inputs().iter_mut().for_each(Input::close);
+        self.stage.close();
     }
 }
 

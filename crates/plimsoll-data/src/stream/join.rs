@@ -6,7 +6,6 @@ use super::{Expand, Room, alike};
 use crate::ops::draw;
 use crate::{DataError, Schema};
 use plimsoll_core::{Bytes, Ledger};
-use std::slice;
 use std::sync::Arc;
 
 /// Rows side by side, as long as all have one.
@@ -46,8 +45,8 @@ impl PerRow for Zip {
         missing.map_or(Ok(true), Err)
     }
 
-    fn inputs(&mut self) -> &mut [Input] {
-        &mut self.inputs
+    fn close(&mut self) {
+        self.inputs.iter_mut().for_each(Input::close);
     }
 }
 
@@ -81,8 +80,8 @@ impl PerRow for Concatenate {
         Ok(true)
     }
 
-    fn inputs(&mut self) -> &mut [Input] {
-        &mut self.inputs
+    fn close(&mut self) {
+        self.inputs.iter_mut().for_each(Input::close);
     }
 }
 
@@ -135,8 +134,8 @@ impl PerRow for Sample {
         Ok(false)
     }
 
-    fn inputs(&mut self) -> &mut [Input] {
-        &mut self.inputs
+    fn close(&mut self) {
+        self.inputs.iter_mut().for_each(Input::close);
     }
 }
 
@@ -209,8 +208,8 @@ impl PerRow for Interleave {
         Ok(false)
     }
 
-    fn inputs(&mut self) -> &mut [Input] {
-        &mut self.inputs
+    fn close(&mut self) {
+        self.inputs.iter_mut().for_each(Input::close);
     }
 }
 
@@ -280,7 +279,8 @@ impl PerRow for FlatMap {
         }
     }
 
-    fn inputs(&mut self) -> &mut [Input] {
-        slice::from_mut(&mut self.input)
+    fn close(&mut self) {
+        self.inner = None;
+        self.input.close();
     }
 }

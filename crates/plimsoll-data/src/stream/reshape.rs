@@ -3,7 +3,6 @@
 use super::fault::Fault;
 use super::input::{Input, PerRow};
 use crate::{Column, DataError, Extent, Schema};
-use std::slice;
 
 /// The same schema if no column has rows that differ in length: such a row ends with its length, so it is neither a part nor made of parts.
 pub(super) fn of_one_length(schema: Schema, what: &str) -> Result<Schema, DataError> {
@@ -71,8 +70,8 @@ impl PerRow for Unbatch {
         Ok(true)
     }
 
-    fn inputs(&mut self) -> &mut [Input] {
-        slice::from_mut(&mut self.input)
+    fn close(&mut self) {
+        self.input.close();
     }
 }
 
@@ -146,7 +145,7 @@ impl PerRow for Windows {
         Ok(true)
     }
 
-    fn inputs(&mut self) -> &mut [Input] {
-        slice::from_mut(&mut self.input)
+    fn close(&mut self) {
+        self.input.close();
     }
 }

@@ -7,7 +7,6 @@ use crate::padded::length_of;
 use crate::{DataError, Extent, Schema};
 use plimsoll_core::{Bytes, DType};
 use std::fmt;
-use std::slice;
 
 /// Rows that a buffer of this size holds.
 pub(super) fn rows(bytes: Bytes, row: Bytes) -> u64 {
@@ -67,8 +66,8 @@ impl PerRow for Shuffled {
         Ok(true)
     }
 
-    fn inputs(&mut self) -> &mut [Input] {
-        slice::from_mut(&mut self.input)
+    fn close(&mut self) {
+        self.input.close();
     }
 }
 
@@ -174,7 +173,7 @@ impl PerRow for Bucketed {
         }
     }
 
-    fn inputs(&mut self) -> &mut [Input] {
-        slice::from_mut(&mut self.input)
+    fn close(&mut self) {
+        self.input.close();
     }
 }
