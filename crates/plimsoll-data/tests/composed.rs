@@ -1,10 +1,12 @@
 //! Everything at once: stages in any order, joins, caches, bad rows, threads, limits and positions, against a plain list.
 
+mod plain_list;
+
+use plain_list::{interleaved, windows};
 use plimsoll_core::{Bytes, DType, Ledger};
 use plimsoll_data::ops::apply;
 use plimsoll_data::{Cache, Column, DataError, Dataset, Feed, FeedState, Options, Parallelism, Prefetch, Schema, Shuffle, Tensor};
 use proptest::prelude::*;
-use std::collections::VecDeque;
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -187,24 +189,7 @@ impl Case {
     }
 
     fn windowed(self, size: usize, shift: usize) -> Case {
-        let oracle = move |all: Places| {
-            let (mut out, mut last, mut missing) = (Places::new(), VecDeque::new(), size);
-            for row in all {
-                missing -= 1;
-                last.push_back(row.clone());
-                if last.len() > size {
-                    last.pop_front();
-                }
-                if row.is_none() {
-                    out.push(None);
-                }
-                if missing == 0 {
-                    missing = shift;
-                    out.extend(last.iter().cloned().collect::<Option<Vec<_>>>().map(|rows| Some(rows.concat())));
-                }
-            }
-            out
-        };
+        let oracle = move |all| windows(all, size, shift, 1).into_iter().map(|rows| rows.map(|rows| rows.concat())).collect();
         Case { plain: false, ..self.with(|data| data.window(size, shift, 1), oracle) }
     }
 }
@@ -212,31 +197,6 @@ impl Case {
 /// What filters look at.
 fn x(row: &[i32]) -> i32 {
     row[0]
-}
-
-fn interleaved(parts: Vec<Places>, cycle: usize, block: usize) -> Places {
-    let mut waiting: VecDeque<_> = parts.into_iter().map(Vec::into_iter).collect();
-    let mut open: Vec<_> = waiting.drain(..cycle.min(waiting.len())).collect();
-    let (mut out, mut turn, mut given) = (Places::new(), 0, 0);
-    while !open.is_empty() {
-        if given == block {
-            (turn, given) = ((turn + 1) % open.len(), 0);
-        }
-        if let Some(row) = open[turn].next() {
-            out.push(row);
-            given += 1;
-            continue;
-        }
-        given = 0;
-        match waiting.pop_front() {
-            Some(next) => open[turn] = next,
-            None => {
-                open.remove(turn);
-                turn = if turn == open.len() { 0 } else { turn };
-            }
-        }
-    }
-    out
 }
 
 /// The rows of some epochs from where `options` say, and where the feed stood after each batch.
