@@ -81,7 +81,8 @@ fn drawn() -> impl Strategy<Value = Drawn> {
     let order = (prop::bool::weighted(0.5), pairs(3), any::<bool>());
     let way = (prop::collection::vec(any::<u8>(), 0..2), any::<(u8, u8)>(), pairs(3));
     let held = (prop::option::of(any::<u8>()), prop::option::weighted(0.2, 20_000u64..200_000), 1usize..5);
-    let batches = (1usize..7, prop::option::of(1usize..7), any::<bool>(), prop::option::weighted(0.3, any::<u8>()), prop::option::of(0usize..4));
+    let batches =
+        (1usize..7, prop::option::of(1usize..7), any::<bool>(), prop::option::weighted(0.3, any::<u8>()), prop::option::of(0usize..4));
     (order, way, held, pairs(4), batches).prop_map(|((damaged, orders, grey), (flips, end, maps), held, stages, batches)| {
         let ((cache, max_item, threads), (batch, again, drops, mix, ahead)) = (held, batches);
         // What differs from epoch to epoch is not kept.
@@ -187,7 +188,11 @@ impl Drawn {
             5 => data.filter(|_| true).skip(u64::from(by % 3)).repeat(1 + u64::from(by % 2)),
             // A file has one reader at a time.
             _ if in_file => data.filter(|_| true).take(u64::from(by)),
-            6 => Dataset::interleave_parallel([data.clone().take(4), data.clone().skip(2), data.filter(|row| row.int("y") > 0)], 1 + n % 3, 2),
+            6 => Dataset::interleave_parallel(
+                [data.clone().take(4), data.clone().skip(2), data.filter(|row| row.int("y") > 0)],
+                1 + n % 3,
+                2,
+            ),
             7 => Dataset::sample_from([(data.clone().take(5), 0.5), (data, 1.0)], u64::from(by)),
             8 => Dataset::concatenate([data.clone().take(3), data]),
             _ => Dataset::interleave([data.clone(), data.take(6)], 2, 1 + n % 2),
@@ -274,11 +279,12 @@ proptest! {
         };
         let expected = read(&plain, None, Options::default());
         let least = plan.minimum();
+        prop_assert!(least <= plan.total(), "a plan below the least that works:\n{}", plan);
         match data.plan(Some(least - Bytes(1))) {
             Err(DataError::OverLimit { minimum, .. }) => prop_assert_eq!(minimum, least),
             other => prop_assert!(false, "a byte less than works: {other:?}"),
         }
-        let some = Bytes(least.0 + plan.total().0.saturating_sub(least.0) * room * room / 10_000);
+        let some = Bytes(least.0 + (plan.total() - least).0 * room * room / 10_000);
         // Twice under the first limit: what a file has kept is then found.
         for limit in [Some(some), Some(some), Some(least), None] {
             let came = read(&data, limit, Options { epochs: Some(EPOCHS), ..Options::default() });

@@ -129,6 +129,8 @@ fn no_stage_takes_more_than_is_planned_for_it() {
         ("sample_from", Dataset::sample_from(two().map(|part| (part, 1.0)), 3)),
         ("interleave", Dataset::interleave(two(), 2, 1)),
         ("interleave_parallel", Dataset::interleave_parallel(two(), 2, 1)),
+        ("interleave in turns", Dataset::interleave([2, 9, 7, 5].map(|rows| stream(rows).window(3, 1, 1)), 2, 1)),
+        ("interleave_parallel in turns", Dataset::interleave_parallel([2, 9, 7, 5].map(|rows| stream(rows).window(3, 1, 1)), 2, 1)),
         ("interleave_parallel, ignore_errors", Dataset::interleave_parallel(two(), 2, 1).ignore_errors(1)),
         (
             "flat_map",

@@ -5,8 +5,10 @@ use pictures::Folder;
 use plimsoll_core::{Bytes, DType, Ledger};
 use plimsoll_data::ops::{Method, cast_f32, decode, resize, scale};
 use plimsoll_data::source::RowMut;
-use plimsoll_data::{Column, DataError, Dataset, Feed, Options, Parallelism, Schema, Shuffle, Split, Tensor};
+use plimsoll_data::{Cache, Column, DataError, Dataset, Feed, Options, Parallelism, Schema, Shuffle, Split, Tensor};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 mod collect;
 mod pictures;
@@ -131,6 +133,59 @@ fn threads_of_an_interleave_are_planned_for_as_many_as_are_open_at_a_time() {
         assert_eq!(epoch(&Dataset::interleave_parallel(parts(), 3, 4).batch(3), 1, limit).len(), rows.len());
     }
     assert_eq!(all(Dataset::interleave_parallel(parts(), 3, 4)), rows);
+}
+
+#[test]
+fn an_interleave_holds_the_inputs_that_are_open_at_a_time_and_no_plan_is_below_the_least_that_works() {
+    let schema = || Schema::new(vec![Column::new("x", DType::I32, [])]).unwrap();
+    let large = |part: i32| {
+        let rows = move |_| (0..5).map(move |row| Ok(vec![Tensor::i32([], [part * 10 + row])?]));
+        Dataset::from_generator_holding(schema(), Bytes::mib(1), rows)
+    };
+    let rows = all(Dataset::interleave((0..20).map(large), 20, 1));
+    type Join = fn(Vec<Dataset>, usize) -> Dataset;
+    let joins: [Join; 2] =
+        [|parts, cycle| Dataset::interleave(parts, cycle, 1), |parts, cycle| Dataset::interleave_parallel(parts, cycle, 1)];
+    for join in joins {
+        for cycle in [1, 3, 20] {
+            let data = join((0..20).map(large).collect(), cycle).batch(3);
+            let (plan, least) = (data.plan(None).unwrap(), data.plan(None).unwrap().minimum());
+            let of_inputs = Bytes::mib(cycle as u64);
+            assert!((of_inputs..of_inputs + Bytes::mib(1)).contains(&least), "{least} for {cycle}:\n{plan}");
+            assert!(least <= plan.total(), "{plan}");
+            for limit in [None, Some(least), Some(Bytes((least.0 + plan.total().0) / 2))] {
+                let mut came = epoch(&data, 0, limit);
+                came.sort_unstable();
+                assert_eq!(came.len(), rows.len(), "{limit:?}");
+                assert_eq!(epoch(&data, 1, limit).len(), rows.len());
+                came.dedup();
+                assert_eq!(came.len(), rows.len(), "each once");
+            }
+        }
+    }
+    // What is wrong with an input is told at the start, and not when its turn comes.
+    let wrong = Dataset::interleave([range(3), range(3), range(3).bucket_by_length("x", [3, 2], 1)], 1, 1).batch(1);
+    let told = Feed::start(&wrong, &wrong.plan(None).unwrap(), &Ledger::new("host", None), Options::default()).err().unwrap();
+    assert!(told.to_string().contains("boundaries that grow"), "{told}");
+}
+
+#[test]
+fn rows_kept_by_an_input_of_an_interleave_are_there_the_next_time() {
+    let made = Arc::new(AtomicU64::new(0));
+    let counted = |part: i32| {
+        let (made, schema) = (Arc::clone(&made), Schema::new(vec![Column::new("x", DType::I32, [])]).unwrap());
+        Dataset::from_fn(schema, 5, move |n, row| {
+            made.fetch_add(1, Relaxed);
+            row.i32(0, &[part * 10 + n as i32])
+        })
+    };
+    let data = Dataset::interleave((0..4).map(|part| counted(part).cache(Cache::Memory)), 2, 1).batch(3);
+    let plan = data.plan(None).unwrap();
+    let mut feed = Feed::start(&data, &plan, &Ledger::new("host", None), Options { epochs: Some(3), ..Options::default() }).unwrap();
+    for _ in 0..3 {
+        while feed.next().unwrap().is_some() {}
+    }
+    assert_eq!(made.load(Relaxed), 20);
 }
 
 trait Small {

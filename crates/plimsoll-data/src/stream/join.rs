@@ -4,7 +4,7 @@ use super::fault::{Fault, Loss, guarded};
 use super::input::{Input, PerRow, Row};
 use super::{Expand, Room, alike};
 use crate::ops::draw;
-use crate::{DataError, Schema};
+use crate::{DataError, Dataset, Schema};
 use plimsoll_core::{Bytes, Ledger};
 use std::sync::Arc;
 
@@ -139,9 +139,45 @@ impl PerRow for Sample {
     }
 }
 
+/// One of several inputs of which only some are read at a time.
+pub(super) struct Turn {
+    input: Option<Input>,
+    /// How it is opened, where it is open only while it is being read.
+    opening: Option<(Dataset, Room, Ledger)>,
+}
+
+impl Turn {
+    pub fn new(data: &Dataset, in_turn: bool, room: Room, ledger: &Ledger) -> Result<Turn, DataError> {
+        // Also where it is only to find out at the start what is wrong with it.
+        let input = Input::open(data, room, ledger)?;
+        Ok(match in_turn {
+            true => Turn { input: None, opening: Some((data.clone(), room, ledger.clone())) },
+            false => Turn { input: Some(input), opening: None },
+        })
+    }
+
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+        if let Some((data, room, ledger)) = &self.opening {
+            self.input = Some(Input::open(data, *room, ledger)?);
+        }
+        self.input.as_mut().map_or(Ok(()), |input| input.begin(epoch))
+    }
+
+    fn copy(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
+        self.input.as_mut().map_or(Ok(false), |input| input.copy(out))
+    }
+
+    fn close(&mut self) {
+        match self.opening {
+            Some(_) => self.input = None,
+            None => self.input.iter_mut().for_each(Input::close),
+        }
+    }
+}
+
 /// A few rows of each in turn; when one is used up, the next that was not begun takes its place.
 pub(super) struct Interleave {
-    inputs: Vec<Input>,
+    inputs: Vec<Turn>,
     cycle: usize,
     block: usize,
     epoch: u64,
@@ -153,7 +189,7 @@ pub(super) struct Interleave {
 }
 
 impl Interleave {
-    pub fn new(inputs: Vec<Input>, cycle: usize, block: usize) -> Result<Interleave, DataError> {
+    pub fn new(inputs: Vec<Turn>, cycle: usize, block: usize) -> Result<Interleave, DataError> {
         if cycle == 0 || block == 0 {
             return Err(DataError::Stage(format!("interleave({cycle}, {block}) takes nothing; give numbers of at least 1")));
         }
@@ -209,7 +245,7 @@ impl PerRow for Interleave {
     }
 
     fn close(&mut self) {
-        self.inputs.iter_mut().for_each(Input::close);
+        self.inputs.iter_mut().for_each(Turn::close);
     }
 }
 

@@ -341,19 +341,25 @@ impl Spec {
     /// What it and all before it hold.
     pub fn cost(&self, room: Room) -> Result<Vec<Held>, DataError> {
         let mut held = Vec::new();
-        let mut ahead = Vec::new();
+        let (mut here, mut ahead) = (Vec::new(), Vec::new());
         for input in self.inputs() {
-            let (elsewhere, here): (Vec<Held>, Vec<Held>) =
-                input::cost(input, self.room(room))?.into_iter().partition(|held| held.elsewhere && self.in_turns().is_some());
-            ahead.push(elsewhere.iter().map(|held| held.bytes).sum::<Bytes>());
-            held.extend(here);
+            let in_turn = self.opens_in_turn(input);
+            let (elsewhere, own): (Vec<Held>, Vec<Held>) =
+                input::cost(input, self.room(room))?.into_iter().partition(|held| held.elsewhere && (in_turn || self.in_turns().is_some()));
+            ahead.push(elsewhere.iter().map(|held| held.bytes).sum());
+            match in_turn {
+                true => here.push(own.iter().map(|held| held.bytes).sum()),
+                false => held.extend(own),
+            }
         }
-        if let Some(cycle) = self.in_turns() {
-            // Only so many are open at a time; which, is not known.
-            ahead.sort_unstable_by(|a, b| b.cmp(a));
-            let bytes = ahead.iter().take(cycle).copied().sum();
+        // Only so many are open at a time; which, is not known.
+        let largest = |mut each: Vec<Bytes>| {
+            each.sort_unstable_by(|a, b| b.cmp(a));
+            each.into_iter().take(self.cycle()).sum::<Bytes>()
+        };
+        for (name, bytes, elsewhere) in [(self.name(), largest(here), false), (format!("{} ahead", self.name()), largest(ahead), true)] {
             if bytes > Bytes::ZERO {
-                held.push(Held { name: format!("{} ahead", self.name()), bytes, elsewhere: true });
+                held.push(Held { name, bytes, elsewhere });
             }
         }
         if let Spec::Pictures(pictures) = self {
@@ -380,12 +386,23 @@ impl Spec {
         Ok(held)
     }
 
-    /// How many of its inputs are open at a time, where each has a thread of its own.
-    fn in_turns(&self) -> Option<usize> {
+    /// How many of its inputs are read at a time.
+    fn cycle(&self) -> usize {
         match self {
-            Spec::Interleave { cycle, parallel: true, inputs, .. } => Some((*cycle).min(inputs.len())),
-            _ => None,
+            Spec::Interleave { cycle, inputs, .. } => (*cycle).min(inputs.len()),
+            _ => self.inputs().len(),
         }
+    }
+
+    /// The same, where each has a thread of its own.
+    fn in_turns(&self) -> Option<usize> {
+        matches!(self, Spec::Interleave { parallel: true, .. }).then(|| self.cycle())
+    }
+
+    /// Whether one of its inputs is open only while it is being read. One that keeps rows stays open, so that it has them the next time; made
+    /// ahead by a thread of its own it has not, as they go with the thread.
+    fn opens_in_turn(&self, input: &Dataset) -> bool {
+        self.cycle() < self.inputs().len() && (self.in_turns().is_some() || !keeps_rows(input))
     }
 
     /// The room its inputs have.
@@ -420,7 +437,11 @@ impl Spec {
             Spec::Zip { .. } => input::row_by_row(row, join::Zip::new(all()?, room.tolerant)),
             Spec::Concatenate { .. } => input::row_by_row(row, join::Concatenate::new(all()?)),
             Spec::Sample { weights, seed, .. } => input::row_by_row(row, join::Sample::new(all()?, weights, *seed)?),
-            Spec::Interleave { cycle, block, .. } => input::row_by_row(row, join::Interleave::new(all()?, *cycle, *block)?),
+            Spec::Interleave { inputs, cycle, block, .. } => {
+                let turn = |input| join::Turn::new(input, self.opens_in_turn(input), room, ledger);
+                let turns = inputs.iter().map(turn).collect::<Result<Vec<_>, _>>()?;
+                input::row_by_row(row, join::Interleave::new(turns, *cycle, *block)?)
+            }
             Spec::FlatMap { input, limit, expand, .. } => {
                 let (from, expand) = (input.output_schema()?, Arc::clone(expand));
                 let expansion = join::Expansion { from, to: schema, limit: *limit, expand, tolerant: room.tolerant };
@@ -458,6 +479,12 @@ impl Spec {
         };
         here.or_else(|| self.inputs().iter().find_map(before))
     }
+}
+
+/// Whether rows are kept here or before.
+fn keeps_rows(data: &Dataset) -> bool {
+    let before = |spec: &Spec| matches!(spec, Spec::Cache { .. }) || spec.inputs().iter().any(keeps_rows);
+    data.stages.iter().any(|stage| matches!(stage, Stage::Cache(..))) || data.stream.as_deref().is_some_and(before)
 }
 
 /// Whether rows of one can stand where rows of the other do.
