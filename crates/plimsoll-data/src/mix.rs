@@ -72,6 +72,9 @@ impl Mix {
             let problem = format!("column {shares} holds no share per class; map it with one_hot before");
             return Err(refuse(problem));
         }
+        if image == label {
+            return Err(refuse(format!("column {pixels} cannot be both what is mixed and its shares; name two columns")));
+        }
         let shape = match (self.way, pixels.shape.as_slice()) {
             (Way::Up, _) if pixels.dtype != DType::F32 => {
                 return Err(refuse(format!("column {pixels} is mixed as f32; map it with cast or scale before")));

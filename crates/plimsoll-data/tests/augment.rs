@@ -186,6 +186,7 @@ fn refusals_say_what_to_do() {
     insta::assert_snapshot!(plan(numbered(4).batch(2).mix(Mix::up(0.0))), @"mixup(0, seed 0) cannot be done: alpha has to be a number above 0");
     insta::assert_snapshot!(plan(numbered(4).batch(2).mix(Mix::up(1.0)).mix(Mix::cut(1.0))), @"rows of a batch are mixed once; leave one of mixup and cutmix out");
     insta::assert_snapshot!(plan(numbered(4).batch(2).mix(Mix::cut(1.0).columns("x", "x"))), @"cutmix(1, seed 0) cannot be done: column x: f32[6, 5, 2] holds no share per class; map it with one_hot before");
+    insta::assert_snapshot!(plan(numbered(4).batch(2).mix(Mix::up(1.0).columns("y", "y"))), @"mixup(1, seed 0) cannot be done: column y: f32[4] cannot be both what is mixed and its shares; name two columns");
     insta::assert_snapshot!(plan(numbered(4).batch(2).mix(Mix::cut(1.0).columns("z", "y"))), @"cutmix(1, seed 0) cannot be done: there is no column `z`; the columns are x: f32[6, 5, 2], y: f32[4]");
     let files = || folder.data().map("x", [Decode::new().op(), pad(80, 80, 0.0)]).map("y", [one_hot(2)]);
     insta::assert_snapshot!(plan(files().batch(4).mix(Mix::up(1.0))), @"mixup(1, seed 0) cannot be done: column x: u8[80, 80, 3] is mixed as f32; map it with cast or scale before");
