@@ -2,24 +2,19 @@
 //! plain list.
 
 mod plain_list;
+mod ragged_rows;
 
-use plain_list::{interleaved, windows};
+use plain_list::{bucketed, interleaved, windows};
 use plimsoll_core::{Bytes, DType, Ledger};
 use plimsoll_data::ops::fill;
-use plimsoll_data::source::RowMut;
 use plimsoll_data::{
-    Cache, Column, DataError, Dataset, Extent, Feed, FeedState, Options, PadTo, Parallelism, Prefetch, Row, Schema, Shuffle, Tensor,
+    Cache, Column, DataError, Dataset, Extent, Feed, FeedState, Options, PadTo, Parallelism, Prefetch, Row, Schema, Shuffle,
 };
 use proptest::prelude::*;
+use ragged_rows::{Cells, Kind, Places, kinds, tensors};
 use std::path::Path;
 use std::rc::Rc;
 use tempfile::TempDir;
-
-/// The numbers of each column of a row.
-type Cells = Vec<Vec<i32>>;
-
-/// What comes where a row should: its numbers, or none if it could not be made.
-type Places = Vec<Option<Cells>>;
 
 /// The shape and the numbers of each column of a batch.
 type Shown = Vec<(Vec<usize>, Vec<i32>)>;
@@ -33,94 +28,6 @@ struct Case {
     kept: bool,
     /// Whether some are kept in a file, which has one reader at a time.
     filed: bool,
-}
-
-/// What a source is like.
-#[derive(Clone, Copy, Debug)]
-struct Kind {
-    /// Whether rows have numbers.
-    numbered: bool,
-    dtype: DType,
-    most: usize,
-    pairs: bool,
-    ragged: bool,
-    rows: u8,
-    bad: u8,
-}
-
-fn kinds() -> impl Strategy<Value = Kind> {
-    let dtype = prop::sample::select(vec![DType::I32, DType::F32, DType::U8]);
-    let shape = (1usize..7, any::<bool>(), prop::bool::weighted(0.8));
-    (any::<bool>(), dtype, shape, 0u8..40, 0u8..3).prop_map(|(numbered, dtype, (most, pairs, ragged), rows, bad)| Kind {
-        numbered,
-        dtype,
-        most,
-        pairs,
-        ragged,
-        rows,
-        bad,
-    })
-}
-
-impl Kind {
-    fn column(&self, name: &str) -> Column {
-        let shape = if self.pairs { vec![self.most, 2] } else { vec![self.most] };
-        if self.ragged { Column::up_to(name, self.dtype, shape) } else { Column::new(name, self.dtype, shape) }
-    }
-
-    /// Row `n` of an epoch, unless it is bad.
-    fn cells(&self, n: i32, epoch: u64) -> Option<Cells> {
-        if self.bad > 0 && n % (4 + i32::from(self.bad)) == 3 {
-            return None;
-        }
-        let moved = if self.numbered { 0 } else { 100 * epoch as i32 };
-        let length = if self.ragged { (n * 7 + n / 3 + moved / 100) as usize % (self.most + 1) } else { self.most };
-        let each = if self.pairs { 2 } else { 1 };
-        Some(vec![(0..(length * each) as i32).map(|at| (n * 5 + at) % 100 + 1).collect(), vec![n + moved]])
-    }
-
-    /// Rows of the columns `x` and `y`, under these names.
-    fn source(self, x: &str, y: &str) -> Case {
-        let columns = vec![self.column(x), Column::new(y, DType::I32, [])];
-        let schema = Schema::new(columns.clone()).unwrap();
-        let rows = i32::from(self.rows);
-        let bad = || DataError::Stage("bad".into());
-        let data = match self.numbered {
-            true => Dataset::from_fn(schema, rows as u64, move |n, row| {
-                let cells = self.cells(n as i32, 0).ok_or_else(bad)?;
-                columns.iter().enumerate().try_for_each(|(index, column)| write(row, index, column.dtype, &cells[index]))
-            }),
-            false => Dataset::from_generator(schema, move |epoch| {
-                let columns = columns.clone();
-                (0..rows).map(move |n| tensors(&columns, &self.cells(n, epoch).ok_or_else(bad)?))
-            }),
-        };
-        let oracle = move |epoch| (0..rows).map(|n| self.cells(n, epoch)).collect();
-        Case { data, oracle: Rc::new(oracle), kept: false, filed: false }
-    }
-}
-
-fn write(row: &mut RowMut<'_, '_, '_>, index: usize, dtype: DType, numbers: &[i32]) -> Result<(), DataError> {
-    match dtype {
-        DType::F32 => row.f32(index, &numbers.iter().map(|n| *n as f32).collect::<Vec<_>>()),
-        DType::U8 => row.u8(index, &numbers.iter().map(|n| *n as u8).collect::<Vec<_>>()),
-        _ => row.i32(index, numbers),
-    }
-}
-
-fn tensors(columns: &[Column], cells: &Cells) -> Result<Vec<Tensor>, DataError> {
-    let tensor = |(column, numbers): (&Column, &Vec<i32>)| {
-        let mut shape = column.shape.clone();
-        if let (Extent::UpTo, Some((length, each))) = (column.extent, shape.split_first_mut()) {
-            *length = numbers.len() / each.iter().product::<usize>();
-        }
-        match column.dtype {
-            DType::F32 => Tensor::f32(shape, numbers.iter().map(|n| *n as f32).collect::<Vec<_>>()),
-            DType::U8 => Tensor::u8(shape, numbers.iter().map(|n| *n as u8).collect::<Vec<_>>()),
-            _ => Tensor::i32(shape, numbers.clone()),
-        }
-    };
-    columns.iter().zip(cells).map(tensor).collect()
 }
 
 fn has_numbers(data: &Dataset) -> bool {
@@ -143,6 +50,11 @@ fn at(all: &Places, places: Vec<usize>) -> Places {
 }
 
 impl Case {
+    fn new(kind: Kind, x: &str, y: &str) -> Case {
+        let (data, oracle) = kind.source(x, y);
+        Case { data, oracle: Rc::new(oracle), kept: false, filed: false }
+    }
+
     fn columns(&self) -> Vec<Column> {
         self.data.output_schema().unwrap().columns().to_vec()
     }
@@ -280,7 +192,7 @@ impl Case {
     }
 
     fn zipped(self, by: u8, other: Kind, number: usize) -> Case {
-        let other = other.source(&format!("x{number}"), &format!("y{number}"));
+        let other = Case::new(other, &format!("x{number}"), &format!("y{number}"));
         let (mine, others) = (Rc::clone(&self.oracle), other.oracle);
         let swapped = by.is_multiple_of(2);
         let mut inputs = [self.data.clone(), other.data];
@@ -339,24 +251,12 @@ impl Case {
         }
         let by_length = boundaries.clone();
         self.with(
-            |data| data.bucket_by_length(kind.name, boundaries, batch),
+            |data| data.bucket_by_length(kind.name, by_length, batch),
             move |all| {
-                let mut out = Places::new();
-                let mut waiting: Vec<Places> = vec![Places::new(); by_length.len() + 1];
-                for row in all {
-                    let Some(cells) = &row else {
-                        out.push(row);
-                        continue;
-                    };
-                    let length = if ragged.is_some() { (cells[column].len() / each) as i64 } else { i64::from(cells[column][0]) };
-                    let bucket = by_length.iter().filter(|boundary| **boundary <= length).count();
-                    waiting[bucket].push(row);
-                    if waiting[bucket].len() == batch {
-                        out.append(&mut waiting[bucket]);
-                    }
-                }
-                out.extend(waiting.concat());
-                out
+                bucketed(all, &boundaries, batch, |row: &Cells| match ragged {
+                    Some(_) => (row[column].len() / each) as i64,
+                    None => i64::from(row[column][0]),
+                })
             },
         )
     }
@@ -472,7 +372,7 @@ proptest! {
         left_out in prop::bool::weighted(0.8),
     ) {
         let folder = TempDir::new().unwrap();
-        let mut case = first.source("x", "y");
+        let mut case = Case::new(first, "x", "y");
         for (at, (kind, by, other)) in steps.iter().enumerate() {
             case = case.step(*kind, *by, *other, folder.path(), at);
             // An epoch that makes sense in a test.

@@ -1,4 +1,5 @@
 //! What stages do, worked out on a list: each place has a row, or none where it could not be made.
+#![allow(dead_code)]
 
 use std::collections::VecDeque;
 
@@ -43,5 +44,23 @@ pub fn windows<T: Clone>(all: Vec<Option<T>>, size: usize, shift: usize, stride:
             out.extend(reach.map(|rows| Some(rows.into_iter().step_by(stride).collect())));
         }
     }
+    out
+}
+
+/// Rows in batches on the same side of every boundary, as they become full; what is left comes last, the shortest first.
+pub fn bucketed<T: Clone>(all: Vec<Option<T>>, boundaries: &[i64], batch: usize, length: impl Fn(&T) -> i64) -> Vec<Option<T>> {
+    let (mut out, mut waiting) = (Vec::new(), vec![Vec::new(); boundaries.len() + 1]);
+    for row in all {
+        let Some(long) = row.as_ref().map(&length) else {
+            out.push(None);
+            continue;
+        };
+        let bucket = &mut waiting[boundaries.iter().filter(|boundary| **boundary <= long).count()];
+        bucket.push(row);
+        if bucket.len() == batch {
+            out.append(bucket);
+        }
+    }
+    out.extend(waiting.concat());
     out
 }
