@@ -2,6 +2,7 @@
 
 use super::fault::{Fault, Loss, guarded};
 use super::input::{Input, PerRow, Row};
+use super::station::Inlet;
 use super::{Expand, Room, alike};
 use crate::ops::draw;
 use crate::{DataError, Dataset, Schema};
@@ -143,22 +144,22 @@ impl PerRow for Sample {
 pub(super) struct Turn {
     input: Option<Input>,
     /// How it is opened, where it is open only while it is being read.
-    opening: Option<(Dataset, Room, Ledger)>,
+    opening: Option<(Dataset, Room, Ledger, Arc<Inlet>)>,
 }
 
 impl Turn {
-    pub fn new(data: &Dataset, in_turn: bool, room: Room, ledger: &Ledger) -> Result<Turn, DataError> {
+    pub fn new(data: &Dataset, in_turn: bool, room: Room, ledger: &Ledger, inlet: Arc<Inlet>) -> Result<Turn, DataError> {
         // Also where it is only to find out at the start what is wrong with it.
-        let input = Input::open(data, room, ledger)?;
+        let input = Input::open(data, room, ledger, Arc::clone(&inlet))?;
         Ok(match in_turn {
-            true => Turn { input: None, opening: Some((data.clone(), room, ledger.clone())) },
+            true => Turn { input: None, opening: Some((data.clone(), room, ledger.clone(), inlet)) },
             false => Turn { input: Some(input), opening: None },
         })
     }
 
     fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
-        if let Some((data, room, ledger)) = &self.opening {
-            self.input = Some(Input::open(data, *room, ledger)?);
+        if let Some((data, room, ledger, inlet)) = &self.opening {
+            self.input = Some(Input::open(data, *room, ledger, Arc::clone(inlet))?);
         }
         self.input.as_mut().map_or(Ok(()), |input| input.begin(epoch))
     }
@@ -168,9 +169,9 @@ impl Turn {
     }
 
     fn close(&mut self) {
-        match self.opening {
-            Some(_) => self.input = None,
-            None => self.input.iter_mut().for_each(Input::close),
+        self.input.iter_mut().for_each(Input::close);
+        if self.opening.is_some() {
+            self.input = None;
         }
     }
 }

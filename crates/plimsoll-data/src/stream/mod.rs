@@ -372,8 +372,8 @@ impl Spec {
             Spec::Concatenate { .. } => input::row_by_row(row, join::Concatenate::new(all()?)),
             Spec::Sample { weights, seed, .. } => input::row_by_row(row, join::Sample::new(all()?, weights, *seed)?),
             Spec::Interleave { inputs, cycle, block, .. } => {
-                let turn = |input| join::Turn::new(input, self.opens_in_turn(input), room, ledger);
-                let turns = inputs.iter().map(turn).collect::<Result<Vec<_>, _>>()?;
+                let turn = |(index, input)| join::Turn::new(input, self.opens_in_turn(input), room, ledger, station.inlet(index));
+                let turns = inputs.iter().enumerate().map(turn).collect::<Result<Vec<_>, _>>()?;
                 input::row_by_row(row, join::Interleave::new(turns, *cycle, *block)?)
             }
             Spec::FlatMap { input, limit, expand, .. } => {

@@ -4,8 +4,15 @@
 use plimsoll_core::{Bytes, Ledger};
 use plimsoll_data::{DataError, Dataset, Feed, Options};
 
-/// One column of one epoch under a limit, row by row.
+/// One column of one epoch under a limit, row by row. What is planned is what is taken.
 pub fn column(data: &Dataset, column: usize, epoch: u64, limit: Option<Bytes>) -> Result<Vec<Vec<u8>>, DataError> {
+    let (rows, peak, planned) = column_and_peak(data, column, epoch, limit)?;
+    assert_eq!(peak, planned, "what is planned is what is taken");
+    Ok(rows)
+}
+
+/// The same with the most that was taken, and what was planned.
+pub fn column_and_peak(data: &Dataset, column: usize, epoch: u64, limit: Option<Bytes>) -> Result<(Vec<Vec<u8>>, Bytes, Bytes), DataError> {
     let plan = data.plan(limit)?;
     let ledger = Ledger::new("host", limit);
     let mut feed = Feed::start(data, &plan, &ledger, Options { first_epoch: epoch, epochs: Some(1), ..Options::default() })?;
@@ -14,8 +21,7 @@ pub fn column(data: &Dataset, column: usize, epoch: u64, limit: Option<Bytes>) -
         let bytes = batch.column(column);
         rows.extend(bytes.chunks_exact(bytes.len() / batch.rows).map(<[u8]>::to_vec));
     }
-    assert_eq!(ledger.peak(), plan.total(), "what is planned is what is taken");
-    Ok(rows)
+    Ok((rows, ledger.peak(), plan.total()))
 }
 
 pub fn ints(data: &Dataset, index: usize) -> Vec<Vec<i32>> {
