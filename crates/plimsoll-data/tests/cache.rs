@@ -121,15 +121,40 @@ fn a_picture_larger_than_all_there_is_is_refused_with_both_numbers() {
     insta::assert_snapshot!(folder.text(error), @"FOLDER/data/cat/00.png is 1900 × 1900 pixels and takes 14.4 MiB to read and decode, but a single item may take 4.01 MiB; raise max_item or the memory limit, or make the picture smaller");
 }
 
+/// Makes every byte of the rows in the file this one, with checksums that say so.
+fn fill_with(byte: u8, folder: &Folder) {
+    let mut bytes = fs::read(cache_file(folder)).unwrap();
+    let record = u64::from_le_bytes(bytes[40..48].try_into().unwrap()) as usize;
+    for row in bytes[4096..].chunks_exact_mut(record) {
+        let (row, check) = row.split_at_mut(record - 4);
+        row.fill(byte);
+        check.copy_from_slice(&crc32c::crc32c(row).to_le_bytes());
+    }
+    fs::write(cache_file(folder), bytes).unwrap();
+}
+
+#[test]
+fn a_picture_that_changed_in_the_file_is_an_error_that_is_never_left_out() {
+    let folder = twelve();
+    let data = build(&folder).cache(Cache::File(cache_file(&folder)));
+    epochs(&data, None, 1).unwrap();
+    let mut bytes = fs::read(cache_file(&folder)).unwrap();
+    bytes[4096 + 1000] ^= 16;
+    fs::write(cache_file(&folder), bytes).unwrap();
+    let told = folder.text(epochs(&data, None, 1).unwrap_err());
+    insta::assert_snapshot!(told, @"FOLDER/images.plc cannot be used as a cache: its row 1 does not match its checksum; the file is damaged: remove it, and it is made again");
+    let lenient = folder.data().map("x", [decode(), resize(16, 16, Method::Bilinear), scale(1.0 / 255.0)]);
+    let lenient = lenient.cache(Cache::File(cache_file(&folder))).ignore_errors(12).batch(5);
+    assert_eq!(folder.text(epochs(&lenient, None, 1).unwrap_err()), told, "it is no bad row");
+}
+
 #[test]
 fn a_later_run_reads_the_file() {
     let folder = twelve();
     let data = build(&folder).cache(Cache::File(cache_file(&folder)));
     let first = epochs(&data, None, 1).unwrap();
     // Change what is in the file; if it shows, the file was read.
-    let mut bytes = fs::read(cache_file(&folder)).unwrap();
-    bytes[4096..].fill(51);
-    fs::write(cache_file(&folder), bytes).unwrap();
+    fill_with(51, &folder);
     let second = epochs(&data, None, 1).unwrap();
     assert_ne!(first, second);
     assert!(floats(&second[0]).iter().all(|value| (value - 0.2).abs() < 1e-6));
@@ -139,11 +164,7 @@ fn a_later_run_reads_the_file() {
 fn what_changes_upstream_makes_a_new_cache() {
     let folder = twelve();
     let file = Cache::File(cache_file(&folder));
-    let spoil = || {
-        let mut bytes = fs::read(cache_file(&folder)).unwrap();
-        bytes[4096..].fill(51);
-        fs::write(cache_file(&folder), bytes).unwrap();
-    };
+    let spoil = || fill_with(51, &folder);
     let fresh = |data: &Dataset| {
         let columns = epochs(&data.clone().cache(file.clone()), None, 1).unwrap();
         !floats(&columns[0]).iter().all(|value| (value - 0.2).abs() < 1e-6)

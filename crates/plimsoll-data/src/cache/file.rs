@@ -41,6 +41,14 @@ pub(crate) enum OnFull {
 pub(super) const MAGIC: &[u8; 16] = b"plimsoll-cache1\n";
 const HEADER: usize = 48;
 
+/// Bytes of a checksum.
+pub(super) const CHECK: usize = size_of::<u32>();
+
+/// What stands behind the bytes of a row.
+pub(super) fn checksum(row: &[u8]) -> [u8; CHECK] {
+    crc32c::crc32c(row).to_le_bytes()
+}
+
 /// Where rows begin: a page, so that reading one touches no more pages than it must.
 const DATA: u64 = 4096;
 
@@ -85,12 +93,14 @@ impl FileStore {
         Ok(store)
     }
 
-    /// Copies a row to `out` if it is there.
+    /// Copies a row to `out` if it is there, and is what was written.
     pub fn read(&self, row: u64, out: &mut [u8]) -> Result<bool, DataError> {
-        match self.place(row) {
-            Some(place) => self.read_from(place, out),
-            None => Ok(false),
+        let (Some(place), mut check) = (self.place(row), [0; CHECK]) else { return Ok(false) };
+        let found = self.read_parts(place, [&mut *out, &mut check])?;
+        if found && check != checksum(out) {
+            return Err(self.damaged(place));
         }
+        Ok(found)
     }
 
     /// Where a row is among those of the file, if it is there.
@@ -103,40 +113,55 @@ impl FileStore {
         self.span.place(row)
     }
 
-    /// Bytes of a row here.
+    /// Bytes of a row here, with its checksum.
     pub fn row_bytes(&self) -> usize {
         self.row_bytes
     }
 
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// What is said of a row whose checksum is another.
+    pub fn damaged(&self, place: u64) -> DataError {
+        let problem = format!("its row {place} does not match its checksum; the file is damaged: remove it, and it is made again");
+        DataError::Cache { path: self.path.clone(), problem }
     }
 
-    /// Reads whole rows from a place on; the first and the last of them are there. Not if the cache was given up.
+    /// Reads whole rows with their checksums from a place on; the first and the last of them are there. Not if the cache was given up.
     pub fn read_from(&self, place: u64, out: &mut [u8]) -> Result<bool, DataError> {
+        self.read_parts(place, [out])
+    }
+
+    fn read_parts<const PARTS: usize>(&self, place: u64, parts: [&mut [u8]; PARTS]) -> Result<bool, DataError> {
         if self.given_up.load(Ordering::SeqCst) {
             return Ok(false);
         }
-        let read = self.file.read_exact_at(out, self.offset(place));
+        let mut from = self.offset(place);
+        let read = parts.into_iter().try_for_each(|part| {
+            self.file.read_exact_at(part, from)?;
+            from += part.len() as u64;
+            Ok(())
+        });
         if self.given_up.load(Ordering::SeqCst) {
             return Ok(false);
         }
         let row = self.row(place);
-        read.map_err(|error| DataError::io(format!("read row {row} of the cache"), &self.path, error))?;
+        read.map_err(|error: io::Error| DataError::io(format!("read row {row} of the cache"), &self.path, error))?;
         Ok(true)
     }
 
     pub fn write(&self, row: u64, bytes: &[u8]) -> Result<(), DataError> {
-        self.place_for(row).map_or(Ok(()), |place| self.write_from(place, bytes))
+        self.place_for(row).map_or(Ok(()), |place| self.write_parts(place, &[bytes, &checksum(bytes)]))
     }
 
-    /// Writes whole rows from a place on.
+    /// Writes whole rows, each with its checksum behind it, from a place on.
     pub fn write_from(&self, place: u64, bytes: &[u8]) -> Result<(), DataError> {
+        self.write_parts(place, &[bytes])
+    }
+
+    fn write_parts(&self, place: u64, parts: &[&[u8]]) -> Result<(), DataError> {
         if self.given_up.load(Ordering::SeqCst) {
             return Ok(());
         }
         let row = self.row(place);
-        match (self.try_write(place, bytes), self.on_full) {
+        match (self.try_write(place, parts), self.on_full) {
             (Ok(()), _) => Ok(()),
             (Err(error), OnFull::Stop) => Err(DataError::Cache {
                 path: self.path.clone(),
@@ -151,9 +176,13 @@ impl FileStore {
         }
     }
 
-    fn try_write(&self, place: u64, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(bytes, self.offset(place))?;
-        let rows = bytes.len() / self.row_bytes.max(1);
+    fn try_write(&self, place: u64, parts: &[&[u8]]) -> io::Result<()> {
+        let mut bytes = 0;
+        for part in parts {
+            self.file.write_all_at(part, self.offset(place) + bytes as u64)?;
+            bytes += part.len();
+        }
+        let rows = bytes / self.row_bytes;
         let new = self.present[place as usize..][..rows].iter().filter(|present| !present.swap(true, Ordering::AcqRel)).count() as u64;
         if new > 0 && self.missing.fetch_sub(new, Ordering::AcqRel) == new {
             self.complete()?;
@@ -230,11 +259,16 @@ mod tests {
     use super::*;
     use std::fs;
 
+    /// Rows with their checksums.
+    fn records(rows: &[&[u8; 3]]) -> Vec<u8> {
+        rows.iter().flat_map(|row| [&row[..], &checksum(*row)].concat()).collect()
+    }
+
     /// Four rows of three bytes from the tenth on.
     fn open(path: &Path, on_full: OnFull) -> (FileStore, Arc<Note>) {
         let note = Arc::new(Note::default());
         let span = Span { first: 10, step: 1, rows: 4 };
-        (FileStore::open(path, [7; 16], span, 3, on_full, Arc::clone(&note)).unwrap(), note)
+        (FileStore::open(path, [7; 16], span, 3 + CHECK, on_full, Arc::clone(&note)).unwrap(), note)
     }
 
     /// The same, whose rows can no longer be written, as on a full disk, after the first.
@@ -275,11 +309,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rows.plc");
         let (store, _) = open(&path, OnFull::Stop);
-        store.write_from(1, b"bbbccc").unwrap();
+        store.write_from(1, &records(&[b"bbb", b"ccc"])).unwrap();
         store.write(13, b"ddd").unwrap();
         let mut row = [0; 3];
         assert!(!store.read(10, &mut row).unwrap() && !store.is_whole() && !path.exists());
-        store.write_from(0, b"aaabbb").unwrap();
+        store.write_from(0, &records(&[b"aaa", b"bbb"])).unwrap();
         assert!(store.is_whole() && path.exists());
         for (number, bytes) in [(10, b"aaa"), (11, b"bbb"), (12, b"ccc"), (13, b"ddd")] {
             assert!(store.read(number, &mut row).unwrap() && row == *bytes);
@@ -287,5 +321,26 @@ mod tests {
         assert!(!store.read(14, &mut row).unwrap() && !store.read(9, &mut row).unwrap());
         drop(store);
         assert!(open(&path, OnFull::Stop).0.is_whole(), "and found again");
+    }
+
+    #[test]
+    fn no_changed_bit_of_a_row_is_served() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rows.plc");
+        let (store, _) = open(&path, OnFull::Stop);
+        (10..14).for_each(|row| store.write(row, b"abc").unwrap());
+        drop(store);
+        let whole = fs::read(&path).unwrap();
+        let second = DATA as usize + 3 + CHECK;
+        for bit in 0..8 * (3 + CHECK) {
+            let mut damaged = whole.clone();
+            damaged[second + bit / 8] ^= 1 << (bit % 8);
+            fs::write(&path, damaged).unwrap();
+            let (store, _) = open(&path, OnFull::Stop);
+            let mut row = [0; 3];
+            assert!(store.read(10, &mut row).unwrap() && &row == b"abc", "the others are");
+            let told = store.read(11, &mut row).unwrap_err().to_string();
+            assert!(told.ends_with("its row 1 does not match its checksum; the file is damaged: remove it, and it is made again"), "{told}");
+        }
     }
 }

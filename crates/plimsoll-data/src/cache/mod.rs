@@ -174,15 +174,10 @@ impl Dataset {
         }
         let recipe = self.recipe()?;
         let Some((path, row)) = recipe.kept_row().and_then(|(cache, row)| Some((cache.path()?, row))) else { return Ok(None) };
-        let (rows, row_bytes) = (recipe.span.rows, record_bytes(&recipe, row.get()));
+        let (rows, row_bytes) = (recipe.span.rows, row.get() + file::CHECK);
         let whole = file::is_there(path, recipe.fingerprint()?, rows, row_bytes)?;
         Ok(Some(CacheFile { path: path.to_path_buf(), rows: Some(rows), bytes: Some(file::length(rows, row_bytes)), whole }))
     }
-}
-
-/// Bytes of a row in a file.
-fn record_bytes(recipe: &Recipe, row: usize) -> usize {
-    if recipe.kept.is_some() { row + rows::CHECK } else { row }
 }
 
 /// Why a cache is not used, for whoever asks.
@@ -240,8 +235,7 @@ impl Store {
         let (span, note) = (recipe.span.take(rows), recipe.note.clone().unwrap_or_default());
         note.clear();
         let Some(path) = cache.path() else { return Ok(Store::Memory(MemoryStore::new(span, row_bytes))) };
-        let record = record_bytes(recipe, row_bytes);
-        Ok(Store::File(FileStore::open(path, recipe.fingerprint()?, span, record, cache.on_full(), note)?))
+        Ok(Store::File(FileStore::open(path, recipe.fingerprint()?, span, row_bytes + file::CHECK, cache.on_full(), note)?))
     }
 
     /// Copies a row to `out` if it is there.

@@ -2,7 +2,7 @@
 //!
 //! What is kept of a row is its columns one after the other; in a file a checksum stands behind them.
 
-use super::file::FileStore;
+use super::file::{CHECK, FileStore, checksum};
 use super::{Cache, Place, Store};
 use crate::block::{BlockMut, ColumnMut, Rows, recycle};
 use crate::memory::{ALIGNMENT, AlignedBuf};
@@ -44,9 +44,6 @@ pub(crate) struct Keeper {
     /// Kept only for its capacity.
     blocks: Vec<ColumnMut<'static>>,
 }
-
-/// Bytes of a checksum.
-pub(super) const CHECK: usize = size_of::<u32>();
 
 /// What is read or written with one call, unless a row is larger.
 const WINDOW: usize = 64 << 10;
@@ -224,7 +221,7 @@ impl Keeper {
                     }
                     let (bytes, check) = window[held * record..][..record].split_at_mut(record - CHECK);
                     gather(made, row_bytes, index, bytes);
-                    check.copy_from_slice(&crc32c::crc32c(bytes).to_le_bytes());
+                    check.copy_from_slice(&checksum(bytes));
                     held += 1;
                 }
                 if held > 0 {
@@ -287,9 +284,8 @@ fn read(
     }
     for &(place, at) in found {
         let (row, check) = window[(place - first) as usize * record..][..record].split_at(record - CHECK);
-        if check != crc32c::crc32c(row).to_le_bytes() {
-            let problem = format!("its row {place} does not match its checksum; the file is damaged: remove it, and it is made again");
-            return Err(DataError::Cache { path: store.path().to_path_buf(), problem });
+        if check != checksum(row) {
+            return Err(store.damaged(place));
         }
         scatter(row, row_bytes, at as usize, out);
     }
