@@ -36,6 +36,32 @@ fn columns_are_chosen_and_typed() {
     assert_eq!(data.output_schema().unwrap().to_string(), "x: f32[3]");
 }
 
+#[test]
+fn a_first_value_that_is_missing_or_infinite_loses_no_column() {
+    let folder = tempfile::tempdir().unwrap();
+    let chosen = |text: &str| {
+        let path = file(folder.path(), "f.csv", text);
+        let rows = Dataset::csv(&path, &CsvSpec::new().targets(["y"]).lenient());
+        rows.map(|rows| {
+            format!("{}: {}", rows.describe().split_once("rows ").unwrap().1, rows.ignore_errors(9).batch(2).count_rows().unwrap())
+        })
+    };
+    assert_eq!(chosen("a,b,y\n1,2,0\n3,4,1\n").unwrap(), "0 to 2, a, b → y): 2");
+    assert_eq!(chosen("a,b,y\n1,,0\n3,4,1\n").unwrap(), "0 to 2, a, b → y): 1");
+    assert_eq!(chosen("a,b,y\n1,nan,0\n1,1e999,0\n3,4,1\n").unwrap(), "0 to 3, a, b → y): 1");
+    assert_eq!(chosen("a,b,y\n1\n,word,0\n3,4,1\n").unwrap(), "0 to 3, a → y): 1", "a text is one, wherever it comes first");
+    assert_eq!(chosen("a,b,y\n1,,0\n3, ,1\n").unwrap(), "0 to 2, a → y): 2", "a column without any value is none");
+    let strict = |text: &str| Dataset::csv(file(folder.path(), "f.csv", text), &CsvSpec::new().targets(["y"])).err().unwrap();
+    assert_eq!(
+        strict("a,b,y\n1,,0\n3,4,1\n").to_string().rsplit_once('/').unwrap().1,
+        "f.csv, line 2: column `b` is empty; fill it in, or leave the row or the column out"
+    );
+    assert_eq!(
+        strict("a;b;y\n1;2;0\n").to_string().rsplit_once('/').unwrap().1,
+        "f.csv, line 1: there is no column `y`; the columns are a;b;y"
+    );
+}
+
 /// A table of `rows` rows: `t`, 10 t, and one that grows by thirds.
 fn series(folder: &Path, rows: u32) -> PathBuf {
     let mut text = "date,t,tens,thirds\n".to_string();
@@ -93,6 +119,26 @@ fn rows_are_the_same_from_memory_and_from_the_file() {
     let in_memory = column(&take, 0, 3, None).unwrap();
     assert_eq!(in_memory.len(), 40_000 - 39);
     assert_eq!(column(&take.parallelism(Parallelism::Threads(2)), 0, 3, Some(Bytes::kib(1300))).unwrap(), in_memory);
+}
+
+#[test]
+fn rows_in_a_run_are_those_that_are_read_one_by_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = CsvSpec::new().targets(["thirds"]).standardize(Standardize::All).rows(7..981);
+    let open = |spec: &CsvSpec| Dataset::csv(series(folder.path(), 1000), spec).unwrap().skip(3);
+    let in_memory = floats(&open(&spec).batch(64), 0);
+    assert_eq!(in_memory.len(), 981 - 10);
+    // Rows that may be left out are never kept in memory.
+    let spec = spec.lenient();
+    let least = Some(open(&spec).batch(64).plan(None).unwrap().minimum());
+    let one_by_one = column(&open(&spec).batch(1), 0, 0, least).unwrap();
+    for (batch, limit) in [(1, None), (64, None), (1000, None), (64, least)] {
+        let rows = open(&spec).batch(batch);
+        let stages = rows.plan(limit).unwrap();
+        assert!(stages.stages().iter().all(|(name, _)| name != "rows in memory"), "{stages}");
+        assert_eq!(column(&rows, 0, 0, limit).unwrap(), one_by_one);
+        assert_eq!(floats(&rows, 0), in_memory);
+    }
 }
 
 #[test]

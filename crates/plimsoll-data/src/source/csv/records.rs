@@ -140,6 +140,13 @@ impl Field<'_> {
         String::from_utf8_lossy(self.bytes).into_owned()
     }
 
+    /// Whether it is a number, usable or not, or text; nothing if it is missing.
+    pub fn kind(&self) -> Option<bool> {
+        let trimmed = self.bytes.trim_ascii();
+        let is_number = || str::from_utf8(trimmed).is_ok_and(|text| text.parse::<f64>().is_ok());
+        (self.too_long || !trimmed.is_empty()).then(|| !self.too_long && is_number())
+    }
+
     /// The number it is, or what is wrong with it.
     pub fn number(&self) -> Result<f64, String> {
         let trimmed = self.bytes.trim_ascii();

@@ -62,8 +62,8 @@ impl Table {
         let Some(first) = records.next_record()? else {
             return Err(refuse(1, "there are no rows after the names of the columns".into()));
         };
-        // Columns that are not named are chosen by what stands in the first row.
-        let numeric = first_row(&mut records, header.len())?;
+        // Columns that are not named are chosen by the first value that stands there.
+        let numeric = numeric(&mut records, header.len())?;
         let chosen = Chosen::new(path, spec, &header, &numeric)?;
 
         let mut table = Table {
@@ -214,14 +214,22 @@ fn records_line(places: &[Place], row: u64) -> u64 {
     places.get((row / INTERVAL) as usize).map_or(0, |place| place.line)
 }
 
-/// Which columns of the first data row are numbers.
-fn first_row(records: &mut Records<'_>, columns: usize) -> Result<Vec<bool>, DataError> {
-    let mut numeric = Vec::with_capacity(columns);
+/// Which columns are numbers: what counts is the first value that is not missing, from the row on that was just begun. Nearly always one row
+/// says it all. A column without any value is none.
+fn numeric(records: &mut Records<'_>, columns: usize) -> Result<Vec<bool>, DataError> {
+    let mut known: Vec<Option<bool>> = vec![None; columns];
     loop {
-        let field = records.field()?;
-        numeric.push(field.number().is_ok());
-        if field.ends_record {
-            return Ok(numeric);
+        for column in 0.. {
+            let field = records.field()?;
+            if let Some(known @ None) = known.get_mut(column) {
+                *known = field.kind();
+            }
+            if field.ends_record {
+                break;
+            }
+        }
+        if known.iter().all(Option::is_some) || records.next_record()?.is_none() {
+            return Ok(known.into_iter().map(|known| known == Some(true)).collect());
         }
     }
 }
@@ -287,9 +295,6 @@ impl Chosen {
             Some(features) => features.clone(),
             None => header.iter().filter(|name| by_default(name)).cloned().collect(),
         };
-        if features.is_empty() {
-            return Err(DataError::csv(path, 1, "no column is left to learn from; name some as features"));
-        }
         let mut chosen = Chosen { used: Vec::new(), features: Vec::new(), targets: Vec::new() };
         let typed = spec.types.iter().map(|(name, _)| name);
         for name in features.iter().chain(&spec.targets).chain(typed) {
@@ -298,6 +303,9 @@ impl Chosen {
                 0 => return Err(DataError::csv(path, 1, format!("there is no column `{name}`; the columns are {}", header.join(", ")))),
                 _ => return Err(DataError::csv(path, 1, format!("there is more than one column `{name}`; give each its own name"))),
             }
+        }
+        if features.is_empty() {
+            return Err(DataError::csv(path, 1, "no column is left to learn from; name some as features"));
         }
         let mut place = |name: &String| match chosen.used.iter().position(|used| used == name) {
             Some(place) => place,
