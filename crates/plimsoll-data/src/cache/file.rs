@@ -340,7 +340,10 @@ mod tests {
             let mut row = [0; 3];
             assert!(store.read(10, &mut row).unwrap() && &row == b"abc", "the others are");
             let told = store.read(11, &mut row).unwrap_err().to_string();
-            assert!(told.ends_with("its row 1 does not match its checksum; the file is damaged: remove it, and it is made again"), "{told}");
+            assert!(
+                told.ends_with("its row 1 does not match its checksum; the file is damaged: remove it, and it is made again"),
+                "{told}"
+            );
         }
     }
 }
