@@ -63,6 +63,9 @@ pub(crate) struct Recipe {
     versioned: bool,
 }
 
+/// So many that a system can be expected to begin them; one that it cannot begin may end the process.
+pub(crate) const MOST_THREADS: usize = 1024;
+
 /// The column that says which rows could not be made; no user's column is called so.
 const MARK: &str = "\0could not be made";
 
@@ -310,6 +313,10 @@ impl Dataset {
                 Stage::Prefetch(prefetch) => recipe.prefetch = *prefetch,
                 Stage::Parallelism(Parallelism::Threads(0)) => {
                     return Err(DataError::Stage("parallelism(0) makes no rows; ask for at least one thread".into()));
+                }
+                Stage::Parallelism(Parallelism::Threads(threads)) if *threads > MOST_THREADS => {
+                    let problem = format!("parallelism({threads}) is more threads than do any good; ask for at most {MOST_THREADS}");
+                    return Err(DataError::Stage(problem));
                 }
                 Stage::Parallelism(parallelism) => recipe.parallelism = *parallelism,
                 Stage::MaxItem(bytes) => recipe.max_item = Some(*bytes),

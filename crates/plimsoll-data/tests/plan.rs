@@ -2,7 +2,7 @@
 
 use plimsoll_core::{Bytes, Ledger};
 use plimsoll_data::ops::{Method, normalize, one_hot, resize, scale};
-use plimsoll_data::{Dataset, Feed, Options, PipelinePlan, Prefetch, RandomSpec, Shuffle, Split};
+use plimsoll_data::{Dataset, Feed, Options, Parallelism, PipelinePlan, Prefetch, RandomSpec, Shuffle, Split};
 use proptest::prelude::*;
 
 fn images() -> Dataset {
@@ -128,4 +128,19 @@ fn numbers_of_stages_that_are_a_mistake_are_refused_and_not_wrapped() {
         assert_eq!(data.size(), Some(u64::MAX), "{}", data.describe());
         assert_eq!(data.take(20).batch(20).count_rows().unwrap(), 20);
     }
+}
+
+#[test]
+fn more_threads_than_a_system_begins_are_refused() {
+    let told = |data: Dataset| data.batch(2).plan(None).unwrap_err().to_string();
+    let rows = || Dataset::range(0, 9, 1).unwrap();
+    let threads = rows().parallelism(Parallelism::Threads(100_000));
+    assert_eq!(told(threads), "parallelism(100000) is more threads than do any good; ask for at most 1024");
+    let parts = || (0..2000).map(|_| rows());
+    assert_eq!(
+        told(Dataset::interleave_parallel(parts(), 2000, 1)),
+        "interleave_parallel(2000, 1) begins 2000 threads; ask for a cycle of at most 1024"
+    );
+    assert!(Dataset::interleave_parallel(parts(), 1024, 1).batch(2).plan(None).is_ok());
+    assert!(Dataset::interleave_parallel(parts().take(2), 100_000, 1).batch(2).plan(None).is_ok(), "there are two parts");
 }

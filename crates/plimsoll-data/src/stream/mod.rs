@@ -31,6 +31,7 @@ pub(crate) use work::StreamWork;
 
 use crate::cache::{Cache, Note};
 use crate::dataset::{Dataset, Stage};
+use crate::recipe::MOST_THREADS;
 use crate::source::{Gather, Pictures, Source};
 use crate::{BlockMut, Column, Condition, DataError, Schema};
 use input::Input;
@@ -203,6 +204,10 @@ impl Spec {
             }
             Spec::Concatenate { inputs } | Spec::Sample { inputs, .. } | Spec::Interleave { inputs, .. } => {
                 let schema = first()?;
+                if let Some(threads) = self.in_turns().filter(|threads| *threads > MOST_THREADS) {
+                    let problem = format!("{} begins {threads} threads; ask for a cycle of at most {MOST_THREADS}", self.name());
+                    return Err(DataError::Stage(problem));
+                }
                 for input in &inputs[1..] {
                     let other = input.output_schema()?;
                     if !alike(&schema, &other) {
