@@ -71,12 +71,29 @@ pub enum DataError {
         /// What is wrong with it.
         problem: String,
     },
-    /// A picture that takes more memory than one may.
+    /// A picture that takes more memory than one may, whatever the limit is.
     #[error(
         "{} is {width} × {height} pixels and takes {needed} to read and decode, but a single item may take {cap}; \
-         raise max_item or the memory limit, or make the picture smaller", .path.display()
+         raise max_item, or make the picture smaller", .path.display()
     )]
     TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Pixels in a row.
+        width: usize,
+        /// Rows of pixels.
+        height: usize,
+        /// The file, its pixels and the decoder's own memory.
+        needed: Bytes,
+        /// What one may take.
+        cap: Bytes,
+    },
+    /// A picture that this limit has no room for, and a larger one has. It is no bad row: which rows there are depends on no limit.
+    #[error(
+        "{} is {width} × {height} pixels and takes {needed} to read and decode, but this memory limit leaves {cap} for a single item; \
+         raise the limit, or say what one may take (max_item), so that ignore_errors leaves out larger ones under any limit", .path.display()
+    )]
+    NoRoom {
         /// The file.
         path: PathBuf,
         /// Pixels in a row.

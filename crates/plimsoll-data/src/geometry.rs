@@ -79,7 +79,7 @@ impl Geometry {
     /// The same with what a single file may take of all that there is.
     pub fn bounded(self, recipe: &Recipe) -> Geometry {
         let there = self.decode + kept_bytes(recipe, self.cache_rows);
-        Geometry { max_item: recipe.max_item.unwrap_or(AUTO_ITEM).min(there), ..self }
+        Geometry { max_item: item_bound(recipe.max_item).min(there), ..self }
     }
 
     /// Rows that a worker takes at a time. One alone takes a whole slot, which saves it the locks in between.
@@ -154,7 +154,7 @@ pub(crate) fn for_speed(recipe: &Recipe, group: usize) -> Result<Geometry, DataE
     {
         return absurd(format!("a cache of {} rows", recipe.span.rows));
     }
-    let each = if recipe.item().is_some() { recipe.max_item.unwrap_or(AUTO_ITEM) } else { Bytes::ZERO };
+    let each = if recipe.item().is_some() { item_bound(recipe.max_item) } else { Bytes::ZERO };
     if workers as u128 * (u128::from(each.0) + chunk_rows as u128 * u128::from(work_row.0)) > ABSURD {
         return absurd(format!("{workers} threads with their buffers"));
     }
@@ -189,6 +189,11 @@ fn decode_room(recipe: &Recipe, workers: usize, each: Bytes) -> Bytes {
         Some(_) => (recipe.max_item.map_or(each, |said| said.min(each)) * workers as u64).max(recipe.max_item.unwrap_or_default()),
         None => Bytes::ZERO,
     }
+}
+
+/// What a file may take where there is room: what was said, or what is usual.
+pub(crate) fn item_bound(said: Option<Bytes>) -> Bytes {
+    said.unwrap_or(AUTO_ITEM)
 }
 
 /// What a stream decodes pictures in, one at a time.

@@ -86,8 +86,17 @@ pub(crate) struct ItemKernel {
     meter: Arc<Meter>,
     path: PathBuf,
     /// What a single file may take.
-    cap: Bytes,
+    cap: ItemCap,
     epoch: u64,
+}
+
+/// What a single file may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ItemCap {
+    /// Under any limit: what was said, or what is usual. A picture above it is a bad row.
+    pub said: Bytes,
+    /// In the room there is here.
+    pub here: Bytes,
 }
 
 /// Where the bytes of a picture are.
@@ -102,7 +111,7 @@ enum Encoded<'b> {
 const PATH: usize = 4096;
 
 impl ItemKernel {
-    pub fn new(source: Arc<dyn Source>, recipe: ItemRecipe, cap: Bytes, room: Arc<DecodeRoom>, meter: Arc<Meter>) -> ItemKernel {
+    pub fn new(source: Arc<dyn Source>, recipe: ItemRecipe, cap: ItemCap, room: Arc<DecodeRoom>, meter: Arc<Meter>) -> ItemKernel {
         let channels = recipe.decode.channels.count();
         let resampler = recipe.end.resize().map(|(height, width, method)| Resampler::new(method, height, width, channels));
         let (baseline, path) = (image::jpeg::Decoder::new(), PathBuf::with_capacity(PATH));
@@ -173,9 +182,13 @@ impl ItemKernel {
             parts.file = 0;
         }
         let needed = item_bytes(parts.total(), probe.work);
-        if needed > u128::from(self.cap.0) {
+        if needed > u128::from(self.cap.here.min(self.cap.said).0) {
+            let (path, Probe { width, height, .. }, ItemCap { said, here }) = (path.to_path_buf(), probe, self.cap);
             let needed = Bytes(u64::try_from(needed).unwrap_or(u64::MAX));
-            return Err(DataError::TooLarge { path: path.to_path_buf(), width: probe.width, height: probe.height, needed, cap: self.cap });
+            return Err(match needed > said {
+                true => DataError::TooLarge { path, width, height, needed, cap: said },
+                false => DataError::NoRoom { path, width, height, needed, cap: here },
+            });
         }
         let mut start = self.meter.lap_read(start);
         let (mut lent, waited) = self.room.enter(parts.total() as usize, probe.work);

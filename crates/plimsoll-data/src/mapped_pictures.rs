@@ -25,7 +25,7 @@ impl Dataset {
         data.stage(Stage::Map { column: column.to_string(), ops: ops.collect() })
     }
 
-    /// The same stream with the most that a picture may take said to where it comes from, if it has any.
+    /// The same stream with the most that a picture may take said to where it is decoded, if there are any.
     pub(crate) fn max_item_of_stream(self, bytes: Bytes) -> Dataset {
         match self.stream.as_ref().and_then(|spec| spec.with_max_item(bytes)) {
             Some(spec) => Dataset { stages: self.stages, ..Dataset::flow(spec) },
@@ -52,13 +52,20 @@ impl Spec {
     fn with_max_item(&self, bytes: Bytes) -> Option<Spec> {
         match self {
             Spec::Pictures(pictures) => Some(Spec::Pictures(pictures.with_max_item(bytes))),
-            _ if self.has_pictures() => self.of_inputs(|input| input.clone().max_item(bytes)),
+            _ if self.has_pictures() => {
+                let mut spec = self.clone();
+                spec.inputs_mut().iter_mut().for_each(|input| *input = input.clone().max_item(bytes));
+                Some(spec)
+            }
             _ => None,
         }
     }
 
     fn has_pictures(&self) -> bool {
-        let inside = |input: &Dataset| input.stream.as_ref().is_some_and(|spec| spec.has_pictures());
+        let inside = |input: &Dataset| match &input.stream {
+            Some(spec) => spec.has_pictures(),
+            None => input.recipe().is_ok_and(|recipe| recipe.item().is_some() || recipe.check_fixed().is_err()),
+        };
         matches!(self, Spec::Pictures(_)) || self.inputs().iter().any(inside)
     }
 

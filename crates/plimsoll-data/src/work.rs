@@ -3,8 +3,8 @@
 use crate::block::{BlockMut, ColumnMut, Rows, recycle};
 use crate::cache::{Keeper, Store};
 use crate::decode_room::DecodeRoom;
-use crate::geometry::Geometry;
-use crate::item::ItemKernel;
+use crate::geometry::{Geometry, item_bound};
+use crate::item::{ItemCap, ItemKernel};
 use crate::memory::AlignedBuf;
 use crate::meter::Meter;
 use crate::ops::Kernel;
@@ -92,7 +92,8 @@ impl Work {
         let columns = recipe.kept.as_ref().map_or(recipe.source.schema(), |kept| &kept.schema).columns();
         let path = |(map, column): (&ColumnRecipe, &Column)| {
             let item = map.item.as_ref().zip(room).map(|(item, room)| {
-                ItemKernel::new(Arc::clone(&recipe.source), item.clone(), geometry.max_item, Arc::clone(room), Arc::clone(meter))
+                let cap = ItemCap { said: item_bound(recipe.max_item), here: geometry.max_item };
+                ItemKernel::new(Arc::clone(&recipe.source), item.clone(), cap, Arc::clone(room), Arc::clone(meter))
             });
             Path::new(map, column, rows, item)
         };

@@ -57,7 +57,7 @@ fn bad_pictures_are_left_out_and_counted_within_the_plan() {
         assert_eq!(count, 6);
         let names: Vec<String> = names.iter().map(|name| folder.text(name)).collect();
         insta::allow_duplicates! { insta::assert_snapshot!(names.join("\n"), @"
-        FOLDER/data/cat/a-bomb.png is 60000 × 60000 pixels and takes 13.4 GiB to read and decode, but a single item may take 4.00 MiB; raise max_item or the memory limit, or make the picture smaller
+        FOLDER/data/cat/a-bomb.png is 60000 × 60000 pixels and takes 13.4 GiB to read and decode, but a single item may take 4.00 MiB; raise max_item, or make the picture smaller
         FOLDER/data/cat/b-corrupt.png cannot be decoded: its data is broken (Corrupt deflate stream. InvalidCodeLengthRepeat); replace the file or take it out of the folder
         FOLDER/data/cat/c-empty.jpg cannot be decoded: it is empty; replace the file or take it out of the folder
         FOLDER/data/cat/d-text.jpg cannot be decoded: it begins like no JPEG, PNG, WebP or GIF; replace the file or take it out of the folder
@@ -68,10 +68,27 @@ fn bad_pictures_are_left_out_and_counted_within_the_plan() {
 }
 
 #[test]
+fn which_pictures_are_left_out_depends_on_no_limit() {
+    let folder = twelve();
+    folder.write("cat/giant.png", &png(&picture(1900, 1900, 7), 1900, 1900, png::ColorType::Rgb));
+    let data = || build(&folder).parallelism(Parallelism::Threads(1));
+    let rows = |data: Dataset, limit| epochs(&data.ignore_errors(3).batch(4), limit, 1).map(|columns| columns[1].len() / 4);
+    assert_eq!(rows(data(), None).unwrap(), 13);
+    let least = data().ignore_errors(3).batch(4).plan(None).unwrap().minimum() + Bytes::kib(16);
+    insta::assert_snapshot!(folder.text(rows(data(), Some(least)).unwrap_err()), @"FOLDER/data/cat/giant.png is 1900 × 1900 pixels and takes 14.4 MiB to read and decode, but this memory limit leaves 4.00 MiB for a single item; raise the limit, or say what one may take (max_item), so that ignore_errors leaves out larger ones under any limit");
+    // Where it is not wanted, it is not missed.
+    assert_eq!(rows(data().take(3), Some(least)).unwrap(), 3);
+    for limit in [None, Some(least)] {
+        assert_eq!(rows(data().max_item(Bytes::mib(4)), limit).unwrap(), 12);
+        assert_eq!(rows(data().filter(|_| true).max_item(Bytes::mib(4)), limit).unwrap(), 12, "also where it stands behind other stages");
+    }
+}
+
+#[test]
 fn each_bad_picture_is_an_error_that_names_it_where_none_may_be_left_out() {
     let folder = twelve();
     let error = epochs(&bad(&folder).batch(4), None, 1).unwrap_err();
-    insta::assert_snapshot!(folder.text(error), @"FOLDER/data/cat/a-bomb.png is 60000 × 60000 pixels and takes 13.4 GiB to read and decode, but a single item may take 128 MiB; raise max_item or the memory limit, or make the picture smaller");
+    insta::assert_snapshot!(folder.text(error), @"FOLDER/data/cat/a-bomb.png is 60000 × 60000 pixels and takes 13.4 GiB to read and decode, but a single item may take 128 MiB; raise max_item, or make the picture smaller");
     // The cap on what may be left out is one, too.
     let error = epochs(&bad(&folder).ignore_errors(2).batch(4), None, 1).unwrap_err();
     insta::assert_snapshot!(folder.text(error), @"more than 2 rows of epoch 0 could not be read; the last: FOLDER/data/cat/c-empty.jpg cannot be decoded: it is empty; replace the file or take it out of the folder");

@@ -1,7 +1,9 @@
 //! Caches behind anything: the same rows with and without, by number and one after the other, and never a stale or half one.
 
+mod pictures;
+
 use plimsoll_core::{Bytes, DType, Ledger};
-use plimsoll_data::ops::{apply, fill, flip_left_right, scale};
+use plimsoll_data::ops::{Method, apply, decode, fill, flip_left_right, resize, scale};
 use plimsoll_data::source::{CsvSpec, Feature};
 use plimsoll_data::{
     Cache, Column, DataError, Dataset, Feed, FeedState, Options, PadTo, Parallelism, Prefetch, RandomSpec, Schema, Shuffle, Split, Tensor,
@@ -390,6 +392,14 @@ fn whatever_changes_upstream_makes_a_new_cache() {
     let shuffled = |bytes| open(&["y"]).enumerate("n").shuffle_buffer(Shuffle::seed(1), Bytes(bytes)).cache(file(&folder)).batch(4);
     fill(&shuffled(1 << 20));
     fill(&shuffled((1 << 20) + 1));
+    // Which pictures are too large decides which are left out.
+    let pictures = pictures::twelve();
+    let lenient = |most| {
+        let rows = pictures.data().map("x", [decode(), resize(8, 8, Method::Area)]).max_item(Bytes::kib(most));
+        rows.ignore_errors(12).cache(file(&folder)).batch(4)
+    };
+    fill(&lenient(300));
+    fill(&lenient(301));
     let tensors = |last: f32| {
         Dataset::from_tensor_slices([("x", Tensor::f32([3], [0.0, 1.0, last]).unwrap())]).unwrap().cache(file(&folder)).batch(2)
     };

@@ -174,7 +174,7 @@ fn what_is_wrong_with_a_packed_picture_is_told_with_its_record_or_left_out() {
     a.tfrecord.gz, the record at byte AT: its picture cannot be decoded: it begins like no JPEG, PNG, WebP or GIF
     a.tfrecord.gz, the record at byte AT: its picture cannot be decoded: it is empty
     a.tfrecord.gz, the record at byte AT: its picture cannot be decoded: its data is broken (unexpected end of file)
-    a.tfrecord.gz, the record at byte AT: its picture is 700 × 600 pixels and takes 2.14 MiB to read and decode, but a single item may take 1.00 MiB; raise max_item or the memory limit, or make the picture smaller
+    a.tfrecord.gz, the record at byte AT: its picture is 700 × 600 pixels and takes 2.14 MiB to read and decode, but a single item may take 1.00 MiB; raise max_item, or make the picture smaller
     a.tfrecord.gz, the record at byte AT: its picture is 3 × 3 pixels, too small to cut 5 × 5 out of it; resize before cropping, or crop less
     a.tfrecord.gz, the record at byte AT: feature `image` is numbers and no picture; declare it as what it is
     a.tfrecord.gz, the record at byte AT: it has no feature `image`
@@ -187,6 +187,13 @@ fn what_is_wrong_with_a_packed_picture_is_told_with_its_record_or_left_out() {
     let lenient = data(&path).ignore_errors(cases.len() as u64);
     assert_eq!(column(&lenient.clone().batch(2), 1, 0, None).unwrap().len(), cases.len());
     assert_eq!(lenient.ignored().0, cases.len() as u64);
+    // One that only this limit has no room for is none of them.
+    let giant = with(&png(&picture(1400, 1200, 1), 1400, 1200, png::ColorType::Rgb));
+    fs::write(&path, gzip(&[with(&whole), giant].concat())).unwrap();
+    let lenient = || open(&path).map("x", [decode(), center_crop(5, 5)]).ignore_errors(2).batch(2);
+    assert_eq!(column(&lenient(), 1, 0, None).unwrap().len(), 2);
+    let told = complaint(column(&lenient(), 1, 0, Some(lenient().plan(None).unwrap().minimum())), folder.path());
+    insta::assert_snapshot!(told.replace(&format!("at byte {at}"), "at byte AT"), @"a.tfrecord.gz, the record at byte AT: its picture is 1400 × 1200 pixels and takes 6.96 MiB to read and decode, but this memory limit leaves 4.00 MiB for a single item; raise the limit, or say what one may take (max_item), so that ignore_errors leaves out larger ones under any limit");
 }
 
 #[test]

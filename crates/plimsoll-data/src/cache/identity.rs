@@ -17,16 +17,16 @@ pub(crate) fn unknown(what: &str) -> DataError {
 /// The fingerprint of the rows of a data set, whole and in order.
 pub(super) fn fingerprint(data: &Dataset) -> Result<[u8; 16], DataError> {
     let mut hash = Fingerprint::new();
-    match identify(data, &mut hash)? {
+    match identify(data, &mut hash, false)? {
         Some(code) => Err(unknown(&code)),
         None => Ok(hash.bytes()),
     }
 }
 
-/// Feeds `hash` with a data set; what comes back is user code whose version was not said.
-fn identify(data: &Dataset, hash: &mut Fingerprint) -> Result<Option<String>, DataError> {
+/// Feeds `hash` with a data set, where bad rows may be left out further on; what comes back is user code whose version was not said.
+fn identify(data: &Dataset, hash: &mut Fingerprint, left_out: bool) -> Result<Option<String>, DataError> {
     let mut code = match &data.stream {
-        Some(spec) => identify_spec(spec, hash)?,
+        Some(spec) => identify_spec(spec, hash, left_out)?,
         None => (!data.source.fingerprint(0..data.source.len(), hash)?).then(|| data.source.describe()),
     };
     hash.write(data.source.schema().to_string().as_bytes());
@@ -41,6 +41,8 @@ fn identify(data: &Dataset, hash: &mut Fingerprint) -> Result<Option<String>, Da
                 continue;
             }
             Stage::Reorder(_) => {}
+            // Which pictures are too large.
+            Stage::MaxItem(_) if left_out => {}
             // These say how rows are handed on, not what they are.
             _ => continue,
         }
@@ -49,16 +51,22 @@ fn identify(data: &Dataset, hash: &mut Fingerprint) -> Result<Option<String>, Da
     Ok(code)
 }
 
-fn identify_spec(spec: &Spec, hash: &mut Fingerprint) -> Result<Option<String>, DataError> {
+fn identify_spec(spec: &Spec, hash: &mut Fingerprint, left_out: bool) -> Result<Option<String>, DataError> {
+    let left_out = left_out || matches!(spec, Spec::IgnoreErrors { .. });
     hash.write(spec.name().as_bytes());
     hash.write(&spec.inputs().len().to_le_bytes());
     let mut code = None;
     for input in spec.inputs() {
-        code = identify(input, hash)?.or(code);
+        code = identify(input, hash, left_out)?.or(code);
     }
     match spec {
         Spec::Generator { identity: Some(identity), .. } => identity(hash)?,
-        Spec::Pictures(pictures) => pictures.identify(hash)?,
+        Spec::Pictures(pictures) => {
+            pictures.identify(hash)?;
+            if let Some(bytes) = pictures.max_item().filter(|_| left_out) {
+                hash.write(&bytes.0.to_le_bytes());
+            }
+        }
         Spec::Generator { identity: None, .. } => code = Some(spec.name()),
         Spec::Filter { keep, .. } | Spec::TakeWhile { keep, .. } if keep.is_code() => code = Some(spec.name()),
         Spec::FlatMap { schema, .. } => {

@@ -32,7 +32,9 @@ pub(crate) enum Loss {
 
 impl Fault {
     pub fn row(error: DataError) -> Fault {
-        Fault { error: Box::new(error), loss: Loss::Row, row: None }
+        // What a larger limit has room for is no bad row, and leaving it out would make rows depend on the limit.
+        let loss = if let DataError::NoRoom { .. } = error { Loss::Rest } else { Loss::Row };
+        Fault { error: Box::new(error), loss, row: None }
     }
 
     pub fn part(error: DataError) -> Fault {
@@ -43,6 +45,11 @@ impl Fault {
     pub fn numbered(self, row: u64, whose: &'static str) -> Fault {
         let says = matches!(*self.error, DataError::Label { .. } | DataError::NotFinite { .. } | DataError::Function { .. });
         Fault { row: (!says).then_some((row, whose)), ..self }
+    }
+
+    /// The same in other words.
+    pub fn told_as(self, words: impl FnOnce(&DataError) -> DataError) -> Fault {
+        Fault { error: Box::new(words(&self.error)), ..self }
     }
 
     /// Whether the stream can be asked for the next row.

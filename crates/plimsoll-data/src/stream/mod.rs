@@ -113,6 +113,7 @@ pub(crate) type Expand = Arc<dyn Fn(&Row<'_>) -> Result<Dataset, DataError> + Se
 type Begun = Option<(u64, u64)>;
 
 /// How a stream is made.
+#[derive(Clone)]
 pub(crate) enum Spec {
     Generator { name: String, schema: Schema, held: Bytes, identity: Identity, open: Open },
     Pictures(Pictures),

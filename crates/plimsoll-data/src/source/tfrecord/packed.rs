@@ -7,8 +7,8 @@ use super::frame::{self, FRAME, HEAD, Head};
 use super::{Feature, Kind, LONGEST_PACKED, broken, columns, cut, example, picture};
 use crate::dataset::{Dataset, Stage};
 use crate::decode_room::DecodeRoom;
-use crate::geometry::item_room;
-use crate::item::ItemKernel;
+use crate::geometry::{item_bound, item_room};
+use crate::item::{ItemCap, ItemKernel};
 use crate::meter::Meter;
 use crate::ops::Op;
 use crate::source::identify_named;
@@ -66,6 +66,7 @@ impl Packed {
 }
 
 /// Packed records with pictures in them, and what is done to those until they are alike in size.
+#[derive(Clone)]
 pub(crate) struct Pictures {
     packed: Arc<Packed>,
     rows: Dataset,
@@ -82,6 +83,11 @@ impl Pictures {
         self.packed.identify(hash)
     }
 
+    /// What decoding a picture may take, if that was said.
+    pub fn max_item(&self) -> Option<Bytes> {
+        self.max_item
+    }
+
     /// What is done to the rows here.
     pub fn stages(&self) -> &[Stage] {
         &self.rows.stages
@@ -95,7 +101,7 @@ impl Pictures {
 
     /// The same with the most that decoding a picture may take.
     pub fn with_max_item(&self, bytes: Bytes) -> Pictures {
-        Pictures { packed: Arc::clone(&self.packed), rows: self.rows.clone(), max_item: Some(bytes) }
+        Pictures { max_item: Some(bytes), ..self.clone() }
     }
 
     pub fn name(&self) -> String {
@@ -118,6 +124,7 @@ impl Pictures {
         let decode_room = Arc::new(DecodeRoom::new(cap, Bytes::ZERO, 1, None));
         let meter = Arc::new(Meter::default());
         let kernel = |item: &crate::item::ItemRecipe| {
+            let cap = ItemCap { said: item_bound(self.max_item), here: cap };
             ItemKernel::new(Arc::clone(&recipe.source), item.clone(), cap, Arc::clone(&decode_room), Arc::clone(&meter))
         };
         let kernels = recipe.maps.iter().zip(recipe.schema.columns()).map(|(map, column)| Some((kernel(map.item.as_ref()?), column)));
@@ -178,9 +185,9 @@ impl Records {
     }
 
     /// Writes the record that was read as a row.
-    fn write(&mut self, row: u64, out: &mut [u8]) -> Result<(), DataError> {
+    fn write(&mut self, row: u64, out: &mut [u8]) -> Result<(), Fault> {
         let (path, at) = (&self.packed.paths[self.next - 1], self.start);
-        let name = |problem: String| broken(path, at, problem);
+        let name = |problem: String| Fault::row(broken(path, at, problem));
         let record = frame::record(&self.record).map_err(name)?;
         let mut rest = out;
         for (index, (feature, column)) in self.packed.features.iter().enumerate() {
@@ -192,7 +199,8 @@ impl Records {
                 Some((kernel, _)) => {
                     let found = picture::find(&record, 0..record.len() as u64, &feature.key).map_err(name)?;
                     let encoded = &record[found.start as usize..found.end as usize];
-                    kernel.run_held(row, path, encoded, part).map_err(|error| in_record(path, at, &error))?;
+                    let made = kernel.run_held(row, path, encoded, part);
+                    made.map_err(|error| Fault::row(error).told_as(|error| in_record(path, at, error)))?;
                 }
             }
             rest = after;
@@ -231,7 +239,7 @@ impl PerRow for Records {
             match self.read() {
                 Ok(true) => {
                     self.row += 1;
-                    return self.write(row, out).map(|()| true).map_err(Fault::row);
+                    return self.write(row, out).map(|()| true);
                 }
                 Ok(false) => self.open = None,
                 Err(fault) => {
