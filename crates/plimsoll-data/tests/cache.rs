@@ -214,6 +214,13 @@ fn refusals_say_what_to_do() {
     fs::write(cache_file(&folder), "my diary").unwrap();
     insta::assert_snapshot!(refused(build(&folder), Cache::File(cache_file(&folder))), @"FOLDER/images.plc cannot be used as a cache: there is already a file of another kind; give the cache a name of its own");
     assert_eq!(fs::read_to_string(cache_file(&folder)).unwrap(), "my diary");
+    let itself = Cache::File(folder.path().to_path_buf());
+    insta::assert_snapshot!(refused(build(&folder), itself), @"FOLDER cannot be used as a cache: it is a folder; say which file in it");
+    // An empty file is nobody's.
+    fs::write(cache_file(&folder), "").unwrap();
+    let data = build(&folder).cache(Cache::File(cache_file(&folder)));
+    epochs(&data, None, 1).unwrap();
+    assert!(data.cache_file().unwrap().unwrap().whole);
     let by_lot = folder.data().map("x", [decode(), random_crop(4, 4, 1)]).batch(5);
     insta::assert_snapshot!(refused(by_lot, Cache::Memory), @"random_crop(4, 4, seed 1) cannot be applied to column `x`: it differs from epoch to epoch and stands before what is cached; put it after the resize");
     let missing = folder.path().join("no/such/folder/images.plc");

@@ -75,12 +75,20 @@ pub(super) fn open_cache<const HEAD: usize>(path: &Path) -> Result<Option<(File,
         Err(error) => return Err(DataError::io("open the cache", path, error)),
     };
     let metadata = file.metadata().map_err(|error| DataError::io("examine the cache", path, error))?;
+    // A file of nothing is nobody's; a disk that was switched off may leave one.
+    if metadata.is_file() && metadata.len() == 0 {
+        return Ok(None);
+    }
     let mut head = [0; HEAD];
     if file.read_exact_at(&mut head, 0).is_ok() && MAGICS.iter().any(|magic| head.starts_with(*magic)) {
         return Ok(Some((file, head, metadata.len())));
     }
-    let problem = "there is already a file of another kind; give the cache a name of its own".to_string();
-    Err(DataError::Cache { path: path.to_path_buf(), problem })
+    let there = if metadata.is_dir() {
+        "it is a folder; say which file in it"
+    } else {
+        "there is already a file of another kind; give the cache a name of its own"
+    };
+    Err(DataError::Cache { path: path.to_path_buf(), problem: there.to_string() })
 }
 
 #[cfg(test)]
