@@ -289,6 +289,12 @@ fn without_room_for_the_cache_a_run_stops_or_goes_on_as_configured() {
         String::from_utf8_lossy(&went_on.stderr)
     );
     assert_eq!(left(), 0);
+    let told = without_room(
+        &sandbox,
+        &["data", "bench", "data.toml", "--json", "--set", "data.cache={ file = \"kept.plc\", on_full = \"continue\" }"],
+    );
+    let document: serde_json::Value = serde_json::from_slice(&told.stdout).unwrap();
+    assert!(document["note"].as_str().is_some_and(|note| note.ends_with("so rows are made each time")), "{document}");
     let filling =
         without_room(&sandbox, &["data", "cache", "data.toml", "--set", "data.cache={ file = \"kept.plc\", on_full = \"continue\" }"]);
     assert!(!filling.status.success() && String::from_utf8_lossy(&filling.stderr).contains("kept.plc could not be filled"));

@@ -131,6 +131,7 @@ impl Bench {
             "active_workers": self.explain.active_workers,
             "consumer_waited": self.explain.consumer_waited,
             "limit": self.explain.limit,
+            "note": self.explain.note,
             "left_out": self.left_out,
             "start_s": self.start_seconds,
             "stages": held.chain(busy).collect::<Vec<_>>(),
