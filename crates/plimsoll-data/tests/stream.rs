@@ -258,7 +258,7 @@ fn batches_have_rows_of_one_bucket() {
     let complaints = [range(3).bucket_by_length("y", [5], 4), range(3).bucket_by_length("x", [5, 5], 4)];
     let complaints = complaints.map(|data| complaint(column(&data.batch(2), 0, 0, None), Path::new("/")));
     insta::assert_snapshot!(complaints.join("\n"), @"
-    there is no column `y` to map; the columns are x
+    there is no column `y` to look at; the columns are x
     bucket_by_length(x, [5, 5], 4) needs boundaries that grow and batches of at least one row
     ");
 }

@@ -235,6 +235,11 @@ impl Spec {
                 Schema::new(first.columns().iter().map(widen).collect())
             }
             Spec::Unbatch { .. } => reshape::unbatched(&reshape::of_one_length(first()?, "unbatch takes rows apart")?),
+            Spec::Buckets { buckets, .. } => {
+                let schema = first()?;
+                buckets.check(&schema)?;
+                Ok(schema)
+            }
             Spec::Cache { input, cache, .. } => {
                 let schema = first()?;
                 cache.check(input)?;

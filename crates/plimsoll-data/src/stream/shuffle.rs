@@ -80,6 +80,25 @@ pub(crate) struct Buckets {
 }
 
 impl Buckets {
+    /// Whether rows can be gathered so, and if, whether it is by how long they are.
+    pub fn check(&self, schema: &Schema) -> Result<bool, DataError> {
+        let refuse = |problem: &str| Err(DataError::Stage(format!("{self} {problem}")));
+        let Some(column) = schema.index_of(&self.column) else {
+            let columns: Vec<&str> = schema.columns().iter().map(|column| column.name.as_str()).collect();
+            let problem = format!("there is no column `{}` to look at; the columns are {}", self.column, columns.join(", "));
+            return Err(DataError::Stage(problem));
+        };
+        let column = &schema.columns()[column];
+        let ragged = column.extent == Extent::UpTo;
+        if !ragged && (column.elements() != 1 || !matches!(column.dtype, DType::I32 | DType::U8)) {
+            return refuse("needs a column whose rows differ in length, or one with one whole number a row");
+        }
+        if self.batch == 0 || !self.boundaries.is_sorted_by(|a, b| a < b) {
+            return refuse("needs boundaries that grow and batches of at least one row");
+        }
+        Ok(ragged)
+    }
+
     /// Rows that wait until their bucket is full.
     pub fn rows(&self) -> u64 {
         (self.boundaries.len() as u64 + 1).saturating_mul(self.batch as u64)
@@ -108,21 +127,7 @@ pub(super) struct Bucketed {
 
 impl Bucketed {
     pub fn new(input: Input, schema: &Schema, buckets: &Buckets) -> Result<Bucketed, DataError> {
-        let refuse = |problem: &str| Err(DataError::Stage(format!("{buckets} {problem}")));
-        let Some(column) = schema.index_of(&buckets.column) else {
-            return Err(DataError::NoColumn {
-                name: buckets.column.clone(),
-                have: schema.columns().iter().map(|column| column.name.clone()).collect(),
-            });
-        };
-        let column = &schema.columns()[column];
-        let ragged = column.extent == Extent::UpTo;
-        if !ragged && (column.elements() != 1 || !matches!(column.dtype, DType::I32 | DType::U8)) {
-            return refuse("needs a column whose rows differ in length, or one with one whole number a row");
-        }
-        if buckets.batch == 0 || !buckets.boundaries.is_sorted_by(|a, b| a < b) {
-            return refuse("needs boundaries that grow and batches of at least one row");
-        }
+        let ragged = buckets.check(schema)?;
         let held = vec![0; buckets.boundaries.len() + 1];
         let buffer = vec![0; buckets.rows() as usize * input.row_bytes()];
         Ok(Bucketed { input, buckets: buckets.clone(), schema: schema.clone(), ragged, buffer, held, giving: None, over: false })

@@ -159,6 +159,9 @@ pub(super) fn parallelism(data: &Reader<'_>, key: &'static str) -> Result<Parall
 }
 
 /// Where rows are kept: such as the key `cache` of a table.
+/// What a cache may be.
+pub(super) const CACHES: &str = "\"memory\", \"auto\" or a table such as { file = \"cache.plc\" } or { memory = \"256MiB\" }";
+
 pub(super) fn cache(data: &Reader<'_>, key: &'static str, folder: &Path) -> Result<Option<Cache>> {
     match data.value(key) {
         None => Ok(None),
@@ -166,19 +169,21 @@ pub(super) fn cache(data: &Reader<'_>, key: &'static str, folder: &Path) -> Resu
         Some(Value::String(word)) if word == "auto" => Ok(Some(Cache::Auto)),
         Some(Value::Table(_)) => {
             let table = data.section(key)?.expect("just seen");
-            if let Some(most) = size(&table, "memory")? {
-                table.finish()?;
-                return Ok(Some(Cache::MemoryUpTo(most)));
+            let (most, file) = (size(&table, "memory")?, table.text("file")?);
+            let on_full = table.choice("on_full", &[("stop", false), ("continue", true)])?;
+            table.check_keys()?;
+            match (most, file.map(|file| folder.join(file)), on_full) {
+                (Some(most), None, None) => Ok(Some(Cache::MemoryUpTo(most))),
+                (None, Some(file), Some(true)) => Ok(Some(Cache::FileIfRoom(file))),
+                (None, Some(file), _) => Ok(Some(Cache::File(file))),
+                (None, None, _) => Err(table.missing("file", "where to keep it; or `memory`, how much of it to use")),
+                (Some(_), ..) => {
+                    let key = data.name(key);
+                    Err(Error::Config(format!("`{key}.memory` stands beside keys of a cache in a file; keep rows in one of the two")))
+                }
             }
-            let file = table.text("file")?.ok_or_else(|| table.missing("file", "where to keep it; or `memory`, how much of it to use"))?;
-            let goes_on = table.choice("on_full", &[("stop", false), ("continue", true)])?.unwrap_or(false);
-            table.finish()?;
-            let file = folder.join(file);
-            Ok(Some(if goes_on { Cache::FileIfRoom(file) } else { Cache::File(file) }))
         }
-        Some(other) => {
-            Err(data.wrong(key, other, "\"memory\", \"auto\" or a table such as { file = \"cache.plc\" } or { memory = \"256MiB\" }"))
-        }
+        Some(other) => Err(data.wrong(key, other, CACHES)),
     }
 }
 
@@ -417,7 +422,7 @@ mod tests {
         parquet t.parquet → assert_cardinality(300) → take(150) → parallelism(auto) → shuffle(seed 1, 16.0 MiB) → batch(8) → prefetch(auto)
           held out: parquet t.parquet → assert_cardinality(300) → skip(150)
         `data.cache.memory`: `lots` is not a size; write a number and a unit, such as 256MiB, 2GB or 1048576 (units: B, KiB, MiB, GiB, TiB, kB, MB, GB, TB)
-        unknown key `data.cache.file`; the keys here are memory
+        `data.cache.memory` stands beside keys of a cache in a file; keep rows in one of the two
         `data.cache.file` is missing: where to keep it; or `memory`, how much of it to use
         "#);
     }

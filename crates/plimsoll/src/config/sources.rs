@@ -312,7 +312,11 @@ fn random(data: &Reader<'_>) -> Result<Dataset> {
     let spec = match (data.count("classes", 1)?, data.counts("y")?) {
         (Some(classes), None) => spec.labels("y", u32::try_from(classes).unwrap_or(u32::MAX)),
         (None, Some(shape)) => spec.floats("y", shape),
-        _ => return Err(data.missing("y", "the shape of one row's labels, or `classes` for class numbers instead")),
+        (None, None) => return Err(data.missing("y", "the shape of one row's labels, or `classes` for class numbers instead")),
+        (Some(_), Some(_)) => {
+            let what = format!("`{}` and `{}` both say what labels are; leave one of them out", data.name("y"), data.name("classes"));
+            return Err(Error::Config(what));
+        }
     };
     Ok(Dataset::random(spec)?)
 }
@@ -403,5 +407,22 @@ fn range(data: &Reader<'_>) -> Result<Option<(u64, u64)>> {
             _ => Err(wrong(value)),
         },
         (_, Some(value)) => Err(wrong(value)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_of_made_up_rows_are_said_once() {
+        let told = |labels: &str| {
+            let table = format!("rows = 3\nx = [2]\n{labels}").parse::<toml::Table>().unwrap();
+            random(&Reader::within("data".into(), &table)).err().map(|error| error.to_string())
+        };
+        assert_eq!(told("classes = 3"), None);
+        assert_eq!(told("y = [1]"), None);
+        assert_eq!(told("").unwrap(), "`data.y` is missing: the shape of one row's labels, or `classes` for class numbers instead");
+        assert_eq!(told("y = [1]\nclasses = 3").unwrap(), "`data.y` and `data.classes` both say what labels are; leave one of them out");
     }
 }

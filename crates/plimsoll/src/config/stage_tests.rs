@@ -185,12 +185,15 @@ fn what_is_wrong_with_a_list_is_told_with_its_place() {
         "[data]\nsource = 'digits'\nstages = { op = 'shuffle' }".into(),
         digits("{ op = 'shuffle', sed = 3 }"),
         digits("{ op = 'shuffle', buffer = 'much' }"),
+        digits("{ op = 'shuffle', buffer = 0 }"),
+        digits("{ op = 'shuffle', buffer = '100B' }"),
         digits("{ op = 'take' }"),
         digits("{ op = 'take', rows = 0 }"),
         digits("{ op = 'take', rows = 'all' }"),
         digits("{ op = 'scale', by = 2, column = 'z' }"),
         digits("{ op = 'filter', is = 3 }"),
         digits("{ op = 'filter', column = 'y' }"),
+        digits("{ op = 'filter', column = 'y', is = [] }"),
         digits("{ op = 'filter', column = 'y', is = 'three' }"),
         digits("{ op = 'filter', column = 'z', is = 3 }"),
         digits("{ op = 'filter', column = 'x', length_below = 3 }"),
@@ -205,6 +208,9 @@ fn what_is_wrong_with_a_list_is_told_with_its_place() {
         digits("{ op = 'enumerate', column = 'y' }"),
         digits("{ op = 'bucket_by_length', column = 'y' }"),
         digits("{ op = 'bucket_by_length', column = 'y', bounds = [4, -1] }"),
+        digits("{ op = 'bucket_by_length', column = 'y', bounds = [4, 2] }"),
+        digits("{ op = 'bucket_by_length', column = 'x', bounds = [4] }"),
+        digits("{ op = 'bucket_by_length', column = 'z', bounds = [4] }"),
         digits("{ op = 'batch', rows = 4 }, { op = 'shuffle' }"),
         digits("{ op = 'batch', rows = 4 }, { op = 'filter', column = 'y', is = 1 }"),
         digits("{ op = 'batch', rows = 4 }, { op = 'padded_batch', rows = 4 }"),
@@ -216,8 +222,13 @@ fn what_is_wrong_with_a_list_is_told_with_its_place() {
         digits("{ op = 'map', ops = [{ op = 'shuffle' }] }"),
         digits("{ op = 'cache' }"),
         digits("{ op = 'cache', in = 'disk' }"),
+        digits("{ op = 'cache', at = 'memory' }"),
         digits("{ op = 'cache', in = { fil = 'x' } }"),
+        digits("{ op = 'cache', in = {} }"),
+        digits("{ op = 'cache', in = { file = 'x', memory = '1MiB' } }"),
+        digits("{ op = 'cache', in = { memory = '1MiB', on_full = 'stop' } }"),
         digits("{ op = 'parallelism', threads = 0 }"),
+        digits("{ op = 'parallelism', threads = 100000 }"),
         digits("{ op = 'prefetch', batches = 'all' }"),
         digits("{ op = 'max_item' }"),
         digits("{ op = 'deterministic' }"),
@@ -249,11 +260,14 @@ fn what_is_wrong_with_a_list_is_told_with_its_place() {
     `data.stages` is { op = "shuffle" }, but should be a list of tables
     unknown key `data.stages[0].sed`; did you mean `data.stages[0].seed`?
     `data.stages[0].buffer`: `much` is not a size; write a number and a unit, such as 256MiB, 2GB or 1048576 (units: B, KiB, MiB, GiB, TiB, kB, MB, GB, TB)
+    `data.stages[0]` (shuffle) with a buffer of 0 B leaves rows as they are: it takes two of 68 B at least
+    `data.stages[0]` (shuffle) with a buffer of 100 B leaves rows as they are: it takes two of 68 B at least
     `data.stages[0].rows` is missing: how many rows are kept
     `data.stages[0].rows` is 0, but should be a whole number, 1 or more
     `data.stages[0].rows` is "all", but should be a whole number, 1 or more
     `data.stages[0]` (scale): there is no column `z` to map; the columns are x, y
     `data.stages[0].column` is missing: which column is looked at
+    `data.stages[0].is` is missing: what has to hold for `y`: is, not, below, above, at_least, at_most, or the same of its length, such as length_below
     `data.stages[0].is` is missing: what has to hold for `y`: is, not, below, above, at_least, at_most, or the same of its length, such as length_below
     `data.stages[0].is` is "three", but should be a number or a list of numbers
     `data.stages[0]` (filter): there is no column `z` to look at; the columns are x, y
@@ -269,6 +283,9 @@ fn what_is_wrong_with_a_list_is_told_with_its_place() {
     `data.stages[0]` (enumerate): column `y` appears twice; give each column its own name
     `data.stages[0].bounds` is missing: the lengths at which a bucket begins, such as [16, 32, 64]
     `data.stages[0].bounds` is [4, -1], but should be a list of whole numbers, such as [28, 28, 1]
+    `data.stages[0]` (bucket_by_length): bucket_by_length(y, [4, 2], 32) needs boundaries that grow and batches of at least one row
+    `data.stages[0]` (bucket_by_length): bucket_by_length(x, [4], 32) needs a column whose rows differ in length, or one with one whole number a row
+    `data.stages[0]` (bucket_by_length): there is no column `z` to look at; the columns are x, y
     `data.stages[1]` (shuffle) counts rows and stands after the batch; put it before, or put { op = "unbatch" } between
     `data.stages[1]` (filter) counts rows and stands after the batch; put it before, or put { op = "unbatch" } between
     `data.stages[1]` (padded_batch): batch(4) stands after batch(4); a data set is batched once
@@ -278,10 +295,15 @@ fn what_is_wrong_with_a_list_is_told_with_its_place() {
     unknown key `data.stages[0].ops[0].column`; the keys here are op, by
     `data.stages[0].ops` is missing: a list of operations, such as [{ op = "cast" }, { op = "scale", by = 0.5 }]
     `data.stages[0].ops[0].op` is "shuffle", but should be one of cast, scale, normalize, resize, one_hot, decode, center_crop, random_crop, flip_left_right, flip_up_down, random_resized_crop, pad, crop_or_pad, rot90, random_rot90, rotate, random_rotate, brightness, random_brightness, contrast, random_contrast, saturation, random_saturation, hue, random_hue, grey, standardize, finite, fill
-    `data.stages[0].in` is missing: "memory", "auto" or { file = "cache.plc" }
+    `data.stages[0].in` is missing: "memory", "auto" or a table such as { file = "cache.plc" } or { memory = "256MiB" }
     `data.stages[0].in` is "disk", but should be "memory", "auto" or a table such as { file = "cache.plc" } or { memory = "256MiB" }
+    unknown key `data.stages[0].at`; did you mean `data.stages[0].in`?
+    unknown key `data.stages[0].in.fil`; did you mean `data.stages[0].in.file`?
     `data.stages[0].in.file` is missing: where to keep it; or `memory`, how much of it to use
+    `data.stages[0].in.memory` stands beside keys of a cache in a file; keep rows in one of the two
+    `data.stages[0].in.memory` stands beside keys of a cache in a file; keep rows in one of the two
     `data.stages[0].threads` is 0, but should be "auto" or a number of threads
+    `data.stages[0]` (parallelism): parallelism(100000) is more threads than do any good; ask for at most 1024
     `data.stages[0].batches` is "all", but should be "auto" or a number of batches
     `data.stages[0].bytes` is missing: a size such as "64MiB"
     `data.stages[0].is` is missing: whether batches come in the order of their rows
@@ -336,9 +358,9 @@ fn row_stage(lots: &mut Lots, place: usize) -> Drawn {
         3 => drawn(format!("{{ op = 'repeat', times = {b} }}"), move |data| data.repeat(b)),
         4 => drawn(format!("{{ op = 'shuffle', seed = {a} }}"), move |data| data.shuffle(Shuffle::seed(a))),
         5 => drawn("{ op = 'shuffle' }".into(), |data| data.shuffle(Shuffle::seed(1))),
-        6 => {
-            drawn(format!("{{ op = 'shuffle', buffer = {} }}", 100 * b), move |data| data.shuffle_buffer(Shuffle::seed(1), Bytes(100 * b)))
-        }
+        6 => drawn(format!("{{ op = 'shuffle', buffer = {} }}", 4000 * b), move |data| {
+            data.shuffle_buffer(Shuffle::seed(1), Bytes(4000 * b))
+        }),
         7 => drawn(format!("{{ op = 'filter', column = 'y', is = [{a}, {b}] }}"), move |data| {
             data.filter_where(Condition::on("y").is([a as f64, b as f64]))
         }),

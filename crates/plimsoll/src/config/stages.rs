@@ -1,6 +1,6 @@
 //! `stages = [{ op = "filter", … }, { op = "shuffle" }, …]`: what is done to rows, in the order it is written.
 
-use super::data::{cache, parallelism, prefetch, size};
+use super::data::{CACHES, cache, parallelism, prefetch, size};
 use super::maps::{self, operation, operations};
 use super::reader::{Reader, choose};
 use super::short::{CUTMIX, MIXUP, mixed};
@@ -226,9 +226,11 @@ fn stage(entry: &Reader<'_>, kind: Name, around: Around<'_>) -> Result<What> {
         Name::Unbatch => What::Unbatch,
         Name::Buckets => buckets(entry, around)?,
         Name::IgnoreErrors => What::IgnoreErrors(needed("cap", 0, "how many rows of an epoch may be left out")?),
-        Name::Cache => What::Cache(
-            cache(entry, "in", around.folder)?.ok_or_else(|| entry.missing("in", "\"memory\", \"auto\" or { file = \"cache.plc\" }"))?,
-        ),
+        Name::Cache => {
+            let cache = cache(entry, "in", around.folder)?;
+            entry.check_keys()?;
+            What::Cache(cache.ok_or_else(|| entry.missing("in", CACHES))?)
+        }
         Name::Cardinality => What::Cardinality(needed("rows", 0, "how many rows an epoch has")?),
         Name::Batch => What::Batch { rows: rows(entry, around)?, padded: None, drop_remainder: drop_remainder(entry)? },
         Name::PaddedBatch => {
@@ -259,10 +261,12 @@ fn condition(entry: &Reader<'_>) -> Result<Condition> {
     let column = entry.text("column")?.ok_or_else(|| entry.missing("column", "which column is looked at"))?;
     let everything = Condition::on(column);
     let mut condition = everything.clone();
-    if let Some(values) = entry.exact_numbers("is")? {
+    // No number at all is nothing that could hold.
+    let numbers = |key| Ok::<_, Error>(entry.exact_numbers(key)?.filter(|values| !values.is_empty()));
+    if let Some(values) = numbers("is")? {
         condition = condition.is(values);
     }
-    if let Some(values) = entry.exact_numbers("not")? {
+    if let Some(values) = numbers("not")? {
         condition = condition.is_not(values);
     }
     for (number, length, relation) in KEYS {
@@ -321,6 +325,13 @@ pub(super) fn apply(stages: &[Stage], rows: Dataset) -> Result<Dataset> {
         if rows.batch_size().is_some() && stage.what.counts_rows() {
             let what = "counts rows and stands after the batch; put it before, or put { op = \"unbatch\" } between";
             return Err(Error::Config(format!("{} {what}", stage.name)));
+        }
+        if let What::Shuffle(_, Some(buffer)) = stage.what {
+            let row = rows.output_schema()?.row_bytes();
+            if buffer.0 < 2 * row.0.max(1) {
+                let what = format!("with a buffer of {buffer} leaves rows as they are: it takes two of {row} at least");
+                return Err(Error::Config(format!("{} {what}", stage.name)));
+            }
         }
         let rows = stage.what.onto(rows);
         rows.output_schema().map_err(|error| Error::Config(format!("{}: {error}", stage.name)))?;
