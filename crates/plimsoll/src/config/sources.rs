@@ -417,8 +417,9 @@ mod tests {
     #[test]
     fn labels_of_made_up_rows_are_said_once() {
         let told = |labels: &str| {
-            let table = format!("rows = 3\nx = [2]\n{labels}").parse::<toml::Table>().unwrap();
-            random(&Reader::within("data".into(), &table)).err().map(|error| error.to_string())
+            let table = format!("[data]\nrows = 3\nx = [2]\n{labels}").parse::<toml::Table>().unwrap();
+            let data = Reader::root(&table).section("data").unwrap().unwrap();
+            random(&data).err().map(|error| error.to_string())
         };
         assert_eq!(told("classes = 3"), None);
         assert_eq!(told("y = [1]"), None);
