@@ -30,7 +30,7 @@ pub(super) fn text(root: &Reader<'_>, folder: &Path) -> Result<(Vocabulary, usiz
     let data = root.section("data")?;
     let kind = data.as_ref().map(|data| data.choice("source", &SOURCES)).transpose()?.flatten();
     match (data, kind) {
-        (Some(data), Some(kind @ Source::Text)) => match Opened::new(&data, kind, folder)? {
+        (Some(data), Some(kind @ Source::Text)) => match Opened::new(&data, kind, folder, false)? {
             Opened::Text { whole, .. } => Ok((whole.vocabulary().clone(), whole.context())),
             _ => unreachable!("a text was opened"),
         },
@@ -61,7 +61,7 @@ pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, s
         None => None,
     };
 
-    let opened = Opened::new(&data, kind, folder)?;
+    let opened = Opened::new(&data, kind, folder, data.value("ignore_errors").is_some())?;
     data.finish()?;
     let (training, held_out) = split(&opened, kind, own_validation, holdout, folder)?;
     let checked = |rows: Dataset| if kind.holds_numbers() && has_float_labels(&rows) { rows.map("y", [finite()]) } else { rows };

@@ -9,15 +9,15 @@ use plimsoll_data::Dataset;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The rows of several tables, each a source with operations of its own.
-pub(super) fn rows(data: &Reader<'_>, kind: Source, folder: &Path) -> Result<Dataset> {
+/// The rows of several tables, each a source with operations of its own; `lenient` if bad ones are left out further on.
+pub(super) fn rows(data: &Reader<'_>, kind: Source, folder: &Path, lenient: bool) -> Result<Dataset> {
     let example = "a list of tables, such as [{ source = \"npy\", x = \"a.npy\" }, { source = \"npy\", x = \"b.npy\" }]";
     let tables = data.sections("parts")?.filter(|parts| !parts.is_empty()).ok_or_else(|| data.missing("parts", example))?;
     let (mut parts, mut weights) = (Vec::new(), Vec::new());
     for table in tables {
         let known: Vec<&str> = SOURCES.iter().map(|(name, _)| *name).collect();
         let source = table.choice("source", &SOURCES)?.ok_or_else(|| table.missing("source", &format!("one of {}", known.join(", "))))?;
-        let rows = Opened::new(&table, source, folder)?.rows();
+        let rows = Opened::new(&table, source, folder, lenient)?.rows();
         let rows = match stages::read(&table, Around { folder, seed: 0, batch: None, beside: None, usual: 32 })? {
             Some(list) => stages::apply(&list, rows)?,
             None => maps(&table, 0)?.iter().fold(rows, |rows, (column, op)| rows.map(column, [Arc::clone(op)])),

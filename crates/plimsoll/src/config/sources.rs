@@ -83,7 +83,9 @@ pub(super) enum Opened {
 }
 
 impl Opened {
-    pub fn new(data: &Reader<'_>, kind: Source, folder: &Path) -> Result<Opened> {
+    /// Opens what a table says; `lenient` if bad rows are left out further on.
+    pub fn new(data: &Reader<'_>, kind: Source, folder: &Path, lenient: bool) -> Result<Opened> {
+        let lenient = lenient || super::stages::leave_out_errors(data);
         match kind {
             Source::Digits => Ok(Opened::Rows(Dataset::digits(Split::Train), Some(Dataset::digits(Split::Test)))),
             Source::Npy if data.value("files").is_some() => {
@@ -148,7 +150,7 @@ impl Opened {
                 Ok(Opened::Rows(Dataset::parquet(path, &spec)?, None))
             }
             Source::Concatenate | Source::SampleFrom | Source::Interleave | Source::Zip => {
-                Ok(Opened::Rows(super::joined::rows(data, kind, folder)?, None))
+                Ok(Opened::Rows(super::joined::rows(data, kind, folder, lenient)?, None))
             }
             Source::ImageFiles => {
                 let path = path(data, folder, "path", "a pattern of pictures, such as photos/**/*.jpg")?;
@@ -167,7 +169,7 @@ impl Opened {
             Source::Random => Ok(Opened::Rows(random(data)?, None)),
             Source::ImageFolder => Ok(Opened::ImageFolder(image_folder(data, folder, None)?)),
             Source::Text => text(data, folder),
-            Source::Csv => csv(data, folder),
+            Source::Csv => csv(data, folder, lenient),
             Source::Shapes => {
                 let (height, width) = data.pair("size")?.unwrap_or((64, 64));
                 let most = data.count("shapes", 1)?.unwrap_or(4) as usize;
@@ -204,11 +206,11 @@ impl Opened {
     pub fn validation(&self, table: &Reader<'_>, kind: Source, folder: &Path) -> Result<Dataset> {
         let other = table.choice("source", &SOURCES)?.unwrap_or(kind);
         if other != kind {
-            return Ok(Opened::new(table, other, folder)?.rows());
+            return Ok(Opened::new(table, other, folder, false)?.rows());
         }
         match self {
             Opened::Rows(_, Some(held_out)) => Ok(held_out.clone()),
-            Opened::Rows(..) => Ok(Opened::new(table, kind, folder)?.rows()),
+            Opened::Rows(..) => Ok(Opened::new(table, kind, folder, false)?.rows()),
             Opened::ImageFolder(rows) => image_folder(table, folder, Some(rows.class_names())),
             Opened::Shapes { height, width, most, .. } => shapes(table, *height, *width, *most),
             Opened::Text { whole, split, .. } => {
@@ -337,11 +339,11 @@ fn text(data: &Reader<'_>, folder: &Path) -> Result<Opened> {
     Ok(Opened::Text { whole, training, split })
 }
 
-fn csv(data: &Reader<'_>, folder: &Path) -> Result<Opened> {
+fn csv(data: &Reader<'_>, folder: &Path, lenient: bool) -> Result<Opened> {
     let path = path(data, folder, "path", "the path of a CSV file")?;
     // Rows can be looked at without labels; what learns from them asks for some.
     let mut spec = CsvSpec::new().targets(data.texts("target")?.unwrap_or_default());
-    if data.value("ignore_errors").is_some() || super::stages::leave_out_errors(data) {
+    if lenient {
         spec = spec.lenient();
     }
     if let Some(features) = data.texts("features")? {
