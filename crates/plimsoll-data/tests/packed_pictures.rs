@@ -118,7 +118,7 @@ fn pictures_may_be_brought_to_size_after_stages_that_only_reorder() {
     ];
     let complaints = complaints.map(|data| complaint(data.batch(2).plan(None), folder.path()));
     insta::assert_snapshot!(complaints.join("\n"), @"
-    column `x` has rows that differ in size and cannot be batched; map it with decode and resize
+    column `x` has rows that differ in size, which filter cannot hold; put decode and resize before it
     column `x` has rows that differ in size and cannot be batched; map it with decode and resize
     column `x` has rows that differ in size and cannot be batched; map it with resize or a crop
     scale(2) cannot be applied to column `x`: its rows are files; put decode before it

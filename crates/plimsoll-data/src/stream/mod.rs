@@ -33,7 +33,7 @@ use crate::cache::{Cache, Note};
 use crate::dataset::{Dataset, Stage};
 use crate::recipe::MOST_THREADS;
 use crate::source::{Gather, Pictures, Source};
-use crate::{BlockMut, Column, Condition, DataError, Schema};
+use crate::{BlockMut, Column, Condition, DataError, Extent, Schema};
 use input::Input;
 use plimsoll_core::{Bytes, DType, Ledger};
 use std::sync::Arc;
@@ -211,6 +211,9 @@ impl Spec {
                 }
                 for input in &inputs[1..] {
                     let other = input.output_schema()?;
+                    if let Some(problem) = other_classes(&schema, &other) {
+                        return Err(DataError::Stage(format!("{} {problem}", self.name())));
+                    }
                     if !alike(&schema, &other) {
                         let problem =
                             format!("{} puts rows of one kind together, not {schema} and {other}; map them to be alike", self.name());
@@ -236,16 +239,29 @@ impl Spec {
             }
             Spec::Unbatch { .. } => reshape::unbatched(&reshape::of_one_length(first()?, "unbatch takes rows apart")?),
             Spec::Buckets { buckets, .. } => {
-                let schema = first()?;
+                let schema = self.of_blocks(first()?)?;
                 buckets.check(&schema)?;
                 Ok(schema)
             }
             Spec::Cache { input, cache, .. } => {
-                let schema = first()?;
+                let schema = self.of_blocks(first()?)?;
                 cache.check(input)?;
                 Ok(schema)
             }
+            Spec::Filter { .. } | Spec::TakeWhile { .. } | Spec::IgnoreErrors { .. } => self.of_blocks(first()?),
             _ => first(),
+        }
+    }
+
+    /// The same columns, if a stage that looks at rows can: pictures of differing size are held nowhere.
+    fn of_blocks(&self, schema: Schema) -> Result<Schema, DataError> {
+        let differs = |column: &&Column| matches!(column.extent, Extent::Files | Extent::Images);
+        match schema.columns().iter().find(differs) {
+            None => Ok(schema),
+            Some(column) => {
+                let problem = format!("has rows that differ in size, which {} cannot hold; put decode and resize before it", self.name());
+                Err(DataError::Schema { column: column.name.clone(), problem })
+            }
         }
     }
 
@@ -430,6 +446,17 @@ impl Spec {
 fn alike(a: &Schema, b: &Schema) -> bool {
     let plain = |column: &Column| (column.name.clone(), column.dtype, column.shape.clone(), column.extent);
     a.columns().iter().map(plain).eq(b.columns().iter().map(plain))
+}
+
+/// What to say where the same number is one class in some rows and another in others.
+fn other_classes(a: &Schema, b: &Schema) -> Option<String> {
+    let pairs = a.columns().iter().zip(b.columns()).filter(|(a, b)| a.name == b.name);
+    let mut both = pairs.filter_map(|(a, b)| Some((&a.name, a.classes.as_ref()?, b.classes.as_ref()?)));
+    let (column, a, b) = both.find(|(_, a, b)| a != b)?;
+    let (a, b) = (a.join(", "), b.join(", "));
+    Some(format!(
+        "would mix up classes: column `{column}` numbers {a} in one part and {b} in another; name the folder to take them from (classes)"
+    ))
 }
 
 /// Stands where a source does, and is never read as one.

@@ -169,11 +169,50 @@ fn rows_that_are_measured_pass_what_makes_a_row_what_it_is_or_a_list_of_their_ow
 }
 
 #[test]
+fn bad_rows_of_parts_are_left_out_by_what_follows_them() {
+    let folder = folder();
+    std::fs::write(folder.path().join("bad.csv"), "t,class\n1,0\n2\n3,nan\n4,1\n").unwrap();
+    let parts = "parts = [{ source = 'csv', path = 't.csv', target = 'class' }, { source = 'csv', path = 'bad.csv', target = 'class' }]";
+    for source in ["concatenate", "interleave", "sample_from"] {
+        let table = |how: &str| format!("[data]\nsource = '{source}'\n{parts}\n{how}").parse::<toml::Table>().unwrap();
+        let rows = |how: &str| datasets(&Reader::root(&table(how)), folder.path(), Some(4), 1).map(|(rows, _)| rows.count_rows());
+        assert!(
+            rows("")
+                .unwrap_err()
+                .to_string()
+                .ends_with("bad.csv, line 3: it has 1 fields where the first line names 2 columns; correct it")
+        );
+        assert_eq!(rows("ignore_errors = 2").unwrap().unwrap(), 22);
+        assert_eq!(rows("stages = [{ op = 'ignore_errors', cap = 2 }]").unwrap().unwrap(), 22);
+        assert!(rows("ignore_errors = 1").unwrap().is_err());
+    }
+}
+
+#[test]
+fn parts_that_number_classes_differently_are_not_put_together() {
+    let folder = folder();
+    std::fs::create_dir_all(folder.path().join("more/bee")).unwrap();
+    std::fs::write(folder.path().join("more/bee/1.png"), "").unwrap();
+    let parts = |classes: &str| {
+        let more = format!("{{ source = 'image_folder', path = 'more'{classes} }}");
+        format!(
+            "[data]\nsource = 'concatenate'\nparts = [{{ source = 'image_folder', path = 'train' }}, {more}]\nmap = [{{ op = 'decode' }}, {{ op = 'resize', size = 4 }}]"
+        )
+    };
+    let table = parts("").parse::<toml::Table>().unwrap();
+    let (rows, _) = datasets(&Reader::root(&table), folder.path(), None, 1).unwrap();
+    insta::assert_snapshot!(rows.plan(None).unwrap_err(), @"concatenate would mix up classes: column `y` numbers ant, bee in one part and bee in another; name the folder to take them from (classes)");
+    let named = read(folder.path(), None, &parts(", classes = 'train'"));
+    assert!(named.starts_with("concatenate(image_folder train | image_folder more) → "), "{named}");
+}
+
+#[test]
 fn what_is_wrong_with_a_list_is_told_with_its_place() {
     let folder = folder();
     let beside = |key: &str| format!("{}\n{key}", digits("{ op = 'shuffle' }"));
     let part = |stages: &str| format!("[data]\nsource = 'zip'\nparts = [{{ source = 'range', stop = 9, stages = [{stages}] }}]");
     let words = "input = { name = 'words', dtype = 'i32', shape = [5], up_to = true, padded = 3 }";
+    let pictures = |stages: &str| format!("[data]\nsource = 'image_folder'\npath = 'train'\nstages = [{stages}]");
     let cases = [
         digits("{ op = 'shufle' }"),
         digits("{ op = 'shuffle' }, { op = 'scal', by = 2 }"),
@@ -243,6 +282,9 @@ fn what_is_wrong_with_a_list_is_told_with_its_place() {
         beside("[data.validation]\nstages = [{ op = 'repeat' }]"),
         beside("[data.validation]\nstages = [{ op = 'take', rows = 1 }]\nshuffle = true"),
         beside("stage = []"),
+        pictures("{ op = 'filter', column = 'y', is = 0 }, { op = 'decode' }, { op = 'resize', size = 4 }"),
+        pictures("{ op = 'decode' }, { op = 'ignore_errors', cap = 3 }, { op = 'resize', size = 4 }"),
+        pictures("{ op = 'window', size = 2 }"),
         part("{ op = 'batch', rows = 3 }"),
         part("{ op = 'take', rows = 3 }], map = ["),
         part("{ op = 'take', row = 3 }"),
@@ -318,6 +360,9 @@ fn what_is_wrong_with_a_list_is_told_with_its_place() {
     `data.validation.stages[0].times` is missing: how often an epoch has each row
     `data.validation.shuffle` has no place beside `data.validation.stages`: write { op = "shuffle" } into the list instead
     unknown key `data.stage`; did you mean `data.stages`?
+    `data.stages[0]` (filter): column `x` has rows that differ in size, which filter(y is 0) cannot hold; put decode and resize before it
+    `data.stages[1]` (ignore_errors): column `x` has rows that differ in size, which ignore_errors(3) cannot hold; put decode and resize before it
+    `data.stages[0]` (window): column `x` cannot go into a window: its rows differ in size; put decode and resize before it
     `data.parts[0].stages` ends in batches, and parts are put together row by row; leave the batch out
     `data.parts[0].map` has no place beside `data.parts[0].stages`: write its operations into the list instead
     `data.parts[0].stages[0].rows` is missing: how many rows are kept
