@@ -158,10 +158,10 @@ pub(super) fn parallelism(data: &Reader<'_>, key: &'static str) -> Result<Parall
     }
 }
 
-/// Where rows are kept: such as the key `cache` of a table.
 /// What a cache may be.
 pub(super) const CACHES: &str = "\"memory\", \"auto\" or a table such as { file = \"cache.plc\" } or { memory = \"256MiB\" }";
 
+/// Where rows are kept: such as the key `cache` of a table.
 pub(super) fn cache(data: &Reader<'_>, key: &'static str, folder: &Path) -> Result<Option<Cache>> {
     match data.value(key) {
         None => Ok(None),
