@@ -268,8 +268,10 @@ impl Case {
         if self.is_ragged() || columns.iter().any(|column| column.shape.len() > 3) {
             return self;
         }
-        if first.is_some() && columns.iter().all(|column| column.shape.first().copied() == first) && !by.is_multiple_of(4) {
-            let size = first.expect("just seen");
+        if let Some(size) = first
+            && columns.iter().all(|column| column.shape.first() == Some(&size))
+            && !by.is_multiple_of(4)
+        {
             let part =
                 move |row: &Cells, at: usize| row.iter().map(|cell| cell[at * cell.len() / size..][..cell.len() / size].to_vec()).collect();
             let parts = move |row: Option<Cells>| match row {

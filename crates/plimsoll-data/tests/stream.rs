@@ -165,7 +165,7 @@ fn an_interleave_holds_the_inputs_that_are_open_at_a_time_and_no_plan_is_below_t
     }
     // What is wrong with an input is told at the start, and not when its turn comes.
     let wrong = Dataset::interleave([range(3), range(3), range(3).bucket_by_length("x", [3, 2], 1)], 1, 1).batch(1);
-    let told = Feed::start(&wrong, &wrong.plan(None).unwrap(), &Ledger::new("host", None), Options::default()).err().unwrap();
+    let told = wrong.plan(None).err().unwrap();
     assert!(told.to_string().contains("boundaries that grow"), "{told}");
 }
 
