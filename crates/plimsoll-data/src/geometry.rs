@@ -238,7 +238,9 @@ fn row_of_work(recipe: &Recipe) -> Bytes {
     let steps = recipe.maps.iter().chain(before).flat_map(|map| &map.steps);
     let maps = steps.filter(|step| !step.in_place).map(|step| step.input.row_bytes()).sum();
     let made = recipe.kept.as_ref().map_or(Bytes::ZERO, |kept| kept.schema.row_bytes());
-    recipe.source.scratch_bytes(1) + maps + made + recipe.schema.row_bytes()
+    // What a source holds however many rows it reads is no reason to read few.
+    let scratch = |rows| recipe.source.scratch_bytes(rows).0;
+    Bytes(scratch(2).saturating_sub(scratch(1))) + maps + made + recipe.schema.row_bytes()
 }
 
 /// The next smaller geometry. Ends at the smallest there is.
