@@ -142,7 +142,9 @@ fn way(data: &Dataset, recipe: &Recipe, room: Room) -> Result<Way, DataError> {
     }
     let in_memory = |cache: &Cache| cache.path().is_none();
     if recipe.item().is_some() && recipe.cache.as_ref().is_some_and(in_memory) {
-        return Err(DataError::Stage(format!("a stream keeps nothing in memory for {}; cache it in a file", data.describe())));
+        let what = "its pictures are kept in memory by their number, and the stage that follows takes them one after the other";
+        let problem = format!("{}: {what}; put the cache behind that stage, or keep them in a file", data.describe());
+        return Err(DataError::Stage(problem));
     }
     let rows = block_rows(recipe.schema.row_bytes(), room);
     let threads = recipe.item().is_some() || matches!(recipe.parallelism, Parallelism::Threads(2..));
