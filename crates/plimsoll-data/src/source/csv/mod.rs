@@ -84,7 +84,7 @@ impl CsvSpec {
         CsvSpec::default()
     }
 
-    /// The columns of `x`. Unless said: all whose first value is a number; without a window, the targets are left out.
+    /// The columns of `x`. Unless said: all whose first value, where one is there, is a number; without a window, the targets are left out.
     pub fn features<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> CsvSpec {
         self.features = Some(names.into_iter().map(Into::into).collect());
         self
