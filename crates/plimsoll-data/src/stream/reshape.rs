@@ -4,15 +4,18 @@ use super::fault::Fault;
 use super::input::{Input, PerRow};
 use crate::{Column, DataError, Extent, Schema};
 
-/// The same schema if no column has rows that differ in length: such a row ends with its length, so it is neither a part nor made of parts.
+/// The same schema if no column has rows that differ in length or size: such a row is neither a part nor made of parts.
 pub(super) fn of_one_length(schema: Schema, what: &str) -> Result<Schema, DataError> {
-    match schema.columns().iter().find(|column| column.extent == Extent::UpTo) {
-        None => Ok(schema),
-        Some(column) => {
-            let problem = format!("has rows that differ in length, and {what} that are all of one length; put fill before it");
-            Err(DataError::Schema { column: column.name.clone(), problem })
-        }
+    for column in schema.columns() {
+        let (kind, remedy) = match column.extent {
+            Extent::Fixed => continue,
+            Extent::UpTo => ("length", "fill"),
+            Extent::Files | Extent::Images => ("size", "decode and resize"),
+        };
+        let problem = format!("has rows that differ in {kind}, and {what} that are all of one {kind}; put {remedy} before it");
+        return Err(DataError::Schema { column: column.name.clone(), problem });
     }
+    Ok(schema)
 }
 
 /// The columns of rows without their first dimension, which all must share.

@@ -362,7 +362,7 @@ fn what_is_wrong_with_a_list_is_told_with_its_place() {
     unknown key `data.stage`; did you mean `data.stages`?
     `data.stages[0]` (filter): column `x` has rows that differ in size, which filter(y is 0) cannot hold; put decode and resize before it
     `data.stages[1]` (ignore_errors): column `x` has rows that differ in size, which ignore_errors(3) cannot hold; put decode and resize before it
-    `data.stages[0]` (window): column `x` cannot go into a window: its rows differ in size; put decode and resize before it
+    `data.stages[0]` (window): column `x` has rows that differ in size, and window puts rows together that are all of one size; put decode and resize before it
     `data.parts[0].stages` ends in batches, and parts are put together row by row; leave the batch out
     `data.parts[0].map` has no place beside `data.parts[0].stages`: write its operations into the list instead
     `data.parts[0].stages[0].rows` is missing: how many rows are kept
