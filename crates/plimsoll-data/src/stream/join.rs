@@ -190,11 +190,8 @@ pub(super) struct Interleave {
 }
 
 impl Interleave {
-    pub fn new(inputs: Vec<Turn>, cycle: usize, block: usize) -> Result<Interleave, DataError> {
-        if cycle == 0 || block == 0 {
-            return Err(DataError::Stage(format!("interleave({cycle}, {block}) takes nothing; give numbers of at least 1")));
-        }
-        Ok(Interleave { open: Vec::with_capacity(inputs.len()), inputs, cycle, block, epoch: 0, begun: 0, turn: 0, in_block: 0 })
+    pub fn new(inputs: Vec<Turn>, cycle: usize, block: usize) -> Interleave {
+        Interleave { open: Vec::with_capacity(inputs.len()), inputs, cycle, block, epoch: 0, begun: 0, turn: 0, in_block: 0 }
     }
 
     fn open_next(&mut self) -> Result<Option<usize>, Fault> {

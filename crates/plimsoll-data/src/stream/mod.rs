@@ -203,6 +203,9 @@ impl Spec {
                 }
                 Schema::new(columns)
             }
+            Spec::Interleave { cycle, block, .. } if *cycle == 0 || *block == 0 => {
+                Err(DataError::Stage(format!("interleave({cycle}, {block}) takes nothing; give numbers of at least 1")))
+            }
             Spec::Concatenate { inputs } | Spec::Sample { inputs, .. } | Spec::Interleave { inputs, .. } => {
                 let schema = first()?;
                 if let Some(threads) = self.in_turns().filter(|threads| *threads > MOST_THREADS) {
@@ -401,7 +404,7 @@ impl Spec {
             Spec::Interleave { inputs, cycle, block, .. } => {
                 let turn = |(index, input)| join::Turn::new(input, self.opens_in_turn(input), room, ledger, station.inlet(index));
                 let turns = inputs.iter().enumerate().map(turn).collect::<Result<Vec<_>, _>>()?;
-                input::row_by_row(row, join::Interleave::new(turns, *cycle, *block)?)
+                input::row_by_row(row, join::Interleave::new(turns, *cycle, *block))
             }
             Spec::FlatMap { input, limit, expand, .. } => {
                 let (from, expand) = (input.output_schema()?, Arc::clone(expand));
