@@ -320,7 +320,7 @@ impl Feed {
                 let fill = slot.fill;
                 self.ring.put_free(slot);
                 if fill.ends_epoch {
-                    self.epoch = fill.epoch + 1;
+                    self.epoch = fill.epoch.wrapping_add(1);
                     self.batches = 0;
                     return Ok(None);
                 }

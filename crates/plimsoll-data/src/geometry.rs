@@ -125,6 +125,8 @@ pub(crate) fn for_speed(recipe: &Recipe, group: usize) -> Result<Geometry, DataE
     let groups = (target.0 / per_group).clamp(1, in_epoch) as usize;
     let (slots, groups_per_slot) = match recipe.prefetch {
         Prefetch::Auto => (AUTO_SLOTS, groups),
+        // There is nothing to be ahead with.
+        Prefetch::Batches(_) if recipe.rows == 0 => (1, 1),
         // One slot more than is asked for: the consumer holds it.
         Prefetch::Batches(ahead) => {
             let ahead = ahead.div_ceil((group / recipe.batch.unwrap_or(group)).max(1));

@@ -127,7 +127,9 @@ impl Mixer {
                 labels = column;
             }
         }
-        let batches = images.chunks_mut(self.batch * self.row.max(1)).zip(labels.chunks_mut(self.batch * self.classes.max(1)));
+        // A batch may be larger than what there is.
+        let of_batch = |row: usize| self.batch.saturating_mul(row.max(1));
+        let batches = images.chunks_mut(of_batch(self.row)).zip(labels.chunks_mut(of_batch(self.classes)));
         for (number, (images, labels)) in batches.enumerate() {
             let rows = labels.len() / self.classes.max(1);
             for first in 0..rows / 2 {

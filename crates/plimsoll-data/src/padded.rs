@@ -203,7 +203,7 @@ impl Padder {
         let rows = slot.rows;
         for (column, padding) in slot.columns(0, rows).zip(&self.columns) {
             let Some(padding) = padding else { continue };
-            column.chunks_mut(self.batch * padding.row).for_each(|batch| padding.bring_together(batch));
+            column.chunks_mut(self.batch.saturating_mul(padding.row)).for_each(|batch| padding.bring_together(batch));
         }
     }
 

@@ -70,7 +70,7 @@ impl Schedule {
         self.place += rows;
         if ends_epoch {
             self.place = 0;
-            self.epoch += 1;
+            self.epoch = self.epoch.wrapping_add(1);
             self.epoch_rows = self.later_rows;
             self.left = self.left.map(|left| left - 1);
         }

@@ -185,7 +185,7 @@ impl PerRow for Repeat {
             }
             self.done += 1;
             if self.done < self.times {
-                self.input.begin(self.first + self.done)?;
+                self.input.begin(self.first.wrapping_add(self.done))?;
             }
         }
         Ok(false)
