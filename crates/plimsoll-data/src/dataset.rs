@@ -6,6 +6,7 @@ use crate::cache::{Cache, Note};
 use crate::mix::Mix;
 use crate::ops::Op;
 use crate::order::{self, Order, Reorder, Shuffle};
+use crate::recipe;
 use crate::source::{Source, Vocabulary};
 use crate::stream::{Notes, Spec};
 use crate::{DataError, Schema};
@@ -177,6 +178,9 @@ impl Dataset {
     /// ```
     pub fn rebatch(mut self, rows: usize) -> Dataset {
         let before = self.batch_size();
+        if before == Some(0) {
+            self.broken.get_or_insert_with(recipe::empty_batch);
+        }
         for stage in &mut self.stages {
             match stage {
                 Stage::DropRemainder(batch @ None) | Stage::Mix(_, batch @ None) => *batch = before,

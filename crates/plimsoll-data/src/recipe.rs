@@ -66,6 +66,11 @@ pub(crate) struct Recipe {
 /// So many that a system can be expected to begin them; one that it cannot begin may end the process.
 pub(crate) const MOST_THREADS: usize = 1024;
 
+/// What is said where a batch is to have no rows.
+pub(crate) fn empty_batch() -> DataError {
+    DataError::Stage("batch(0) holds nothing; ask for at least one row".into())
+}
+
 /// The column that says which rows could not be made; no user's column is called so.
 const MARK: &str = "\0could not be made";
 
@@ -302,7 +307,7 @@ impl Dataset {
                         recipe.map(index, op, &mut items[index])?;
                     }
                 }
-                Stage::Batch(0) => return Err(DataError::Stage("batch(0) holds nothing; ask for at least one row".into())),
+                Stage::Batch(0) => return Err(empty_batch()),
                 Stage::Batch(rows) => {
                     if let Some(batch) = recipe.batch {
                         let problem = format!("batch({rows}) stands after batch({batch}); a data set is batched once");

@@ -2,7 +2,7 @@
 
 use plimsoll_core::{Bytes, Ledger};
 use plimsoll_data::ops::{Method, normalize, one_hot, resize, scale};
-use plimsoll_data::{Dataset, Feed, Options, Parallelism, PipelinePlan, Prefetch, RandomSpec, Shuffle, Split};
+use plimsoll_data::{Dataset, Feed, Mix, Options, Parallelism, PipelinePlan, Prefetch, RandomSpec, Shuffle, Split};
 use proptest::prelude::*;
 
 fn images() -> Dataset {
@@ -127,6 +127,17 @@ fn numbers_of_stages_that_are_a_mistake_are_refused_and_not_wrapped() {
     for data in joins.into_iter().chain([Dataset::sample_from([(endless(), 1.0), (endless(), 1.0)], 1)]) {
         assert_eq!(data.size(), Some(u64::MAX), "{}", data.describe());
         assert_eq!(data.take(20).batch(20).count_rows().unwrap(), 20);
+    }
+    // Of nothing there is nothing to be ahead with.
+    let none = rows().take(0).batch(4).prefetch(Prefetch::Batches(usize::MAX)).plan(None).unwrap();
+    assert_eq!(geometry(&none), (1, 1));
+    // A batch of more than there is, is what there is.
+    let all = rows().map("x", [one_hot(9)]).enumerate("n").map("n", [one_hot(9)]).batch(usize::MAX).mix(Mix::up(1.0).columns("x", "n"));
+    assert_eq!(all.count_rows().unwrap(), 9);
+    // A batch of nothing stays one, however it is cut.
+    for data in [rows().filter(|_| true).batch(0).drop_remainder(), rows().batch(0).deterministic(false)] {
+        let said = data.rebatch(2).plan(None).unwrap_err().to_string();
+        assert_eq!(said, "batch(0) holds nothing; ask for at least one row");
     }
 }
 
