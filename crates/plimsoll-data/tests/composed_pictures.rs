@@ -5,12 +5,12 @@ mod pictures;
 
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 use pictures::{Folder, picture, png};
-use plimsoll_core::{Bytes, Ledger};
+use plimsoll_core::{Bytes, DType, Ledger};
 use plimsoll_data::ops::{
     Decode, Method, Op, Part, cast_f32, center_crop, crop_or_pad, flip_left_right, flip_up_down, one_hot, random_brightness, random_crop,
     random_resized_crop, random_rot90, resize, scale,
 };
-use plimsoll_data::{Cache, DataError, Dataset, Feed, FeedState, Mix, Options, Parallelism, Prefetch, Shuffle};
+use plimsoll_data::{Cache, Column, DataError, Dataset, Feed, FeedState, Mix, Options, Parallelism, Prefetch, Schema, Shuffle};
 use proptest::prelude::*;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
@@ -53,10 +53,16 @@ fn folder(damaged: usize) -> Folder {
     folder
 }
 
+/// A column beside the pictures.
+fn numbers(rows: u64) -> Dataset {
+    let schema = Schema::new(vec![Column::new("z", DType::I32, [])]).unwrap();
+    Dataset::from_fn(schema, rows, |n, row| row.i32(0, &[n as i32]))
+}
+
 /// A pipeline as it was drawn.
 #[derive(Clone, Debug)]
 struct Drawn {
-    damaged: bool,
+    source: u8,
     /// What is done to the order of files.
     orders: Vec<(u8, u8)>,
     grey: bool,
@@ -78,16 +84,16 @@ struct Drawn {
 
 fn drawn() -> impl Strategy<Value = Drawn> {
     let pairs = |most: usize| prop::collection::vec((any::<u8>(), any::<u8>()), 0..most);
-    let order = (prop::bool::weighted(0.5), pairs(3), any::<bool>());
+    let order = (any::<u8>(), pairs(3), any::<bool>());
     let way = (prop::collection::vec(any::<u8>(), 0..2), any::<(u8, u8)>(), pairs(3));
-    let held = (prop::option::of(any::<u8>()), prop::option::weighted(0.2, 20_000u64..200_000), 1usize..5);
+    let held = (prop::option::of(any::<u8>()), prop::option::weighted(0.2, 300_000u64..800_000), 1usize..5);
     let batches =
         (1usize..7, prop::option::of(1usize..7), any::<bool>(), prop::option::weighted(0.3, any::<u8>()), prop::option::of(0usize..4));
-    (order, way, held, pairs(4), batches).prop_map(|((damaged, orders, grey), (flips, end, maps), held, stages, batches)| {
+    (order, way, held, pairs(4), batches).prop_map(|((source, orders, grey), (flips, end, maps), held, stages, batches)| {
         let ((cache, max_item, threads), (batch, again, drops, mix, ahead)) = (held, batches);
         // What differs from epoch to epoch is not kept.
         let flips = if cache.is_some() { Vec::new() } else { flips };
-        Drawn { damaged, orders, grey, flips, end, maps, cache, max_item, threads, stages, batch, again, drops, mix, ahead }
+        Drawn { source, orders, grey, flips, end, maps, cache, max_item, threads, stages, batch, again, drops, mix, ahead }
     })
 }
 
@@ -122,7 +128,7 @@ impl Drawn {
         let op = |(kind, by): &(u8, u8)| -> Arc<dyn Op> {
             match kind % 6 {
                 0 => flip_left_right(u64::from(*by)),
-                1 => random_crop(9, 8, u64::from(*by)),
+                1 => random_crop(9, 9, u64::from(*by)),
                 2 => random_brightness(0.3, u64::from(*by)),
                 3 => scale(1.0 / 255.0),
                 4 => random_rot90(u64::from(*by)),
@@ -149,7 +155,14 @@ impl Drawn {
 
     /// The data set, up to its batches.
     fn rows(&self, form: Form<'_>) -> Dataset {
-        let mut data = if self.damaged { DAMAGED.data() } else { SOUND.data() };
+        let mut data = match self.source % 7 {
+            0 | 1 => SOUND.data(),
+            2 | 3 => DAMAGED.data(),
+            4 => Dataset::concatenate([SOUND.data(), DAMAGED.data()]),
+            5 => Dataset::zip([SOUND.data(), numbers(10)]).version("1"),
+            // Of rows that something was done to already, one after the other.
+            _ => Dataset::zip([DAMAGED.data(), numbers(12).skip(1).version("1")]),
+        };
         for (kind, by) in &self.orders {
             let by = u64::from(*by);
             data = match kind % 5 {
@@ -230,7 +243,7 @@ fn read(data: &Dataset, limit: Option<Bytes>, options: Options) -> Result<(Vec<F
     let (mut states, mut all) = (Vec::new(), Vec::new());
     let came = (|| {
         let mut feed = Feed::start(data, &plan, &ledger, options)?;
-        for _ in options.first_epoch..EPOCHS {
+        for epoch in options.first_epoch..EPOCHS {
             let mut rows = Rows::new();
             while let Some(batch) = feed.next()? {
                 let [x, y] = [0, 1].map(|column| batch.column(column).chunks_exact(batch.column(column).len() / batch.rows));
@@ -238,12 +251,24 @@ fn read(data: &Dataset, limit: Option<Bytes>, options: Options) -> Result<(Vec<F
                 states.push(feed.state());
             }
             all.push(rows);
+            if epoch + 1 < EPOCHS {
+                states.push(feed.state());
+            }
         }
         Ok(())
     })();
     assert!(ledger.peak() <= plan.total(), "{} held, and planned was\n{plan}", ledger.peak());
     assert_eq!(ledger.used(), Bytes::ZERO);
     came.map(|()| (states, all))
+}
+
+/// Reads so many batches, whatever comes, and no more: everything is given back, and what was kept of half an epoch does no harm.
+fn leave_early(data: &Dataset, limit: Bytes, batches: usize) {
+    let ledger = Ledger::new("host", Some(limit));
+    if let Ok(mut feed) = Feed::start(data, &data.plan(Some(limit)).unwrap(), &ledger, Options::default()) {
+        (0..batches).for_each(|_| drop(feed.next()));
+    }
+    assert_eq!(ledger.used(), Bytes::ZERO);
 }
 
 /// How many cases; more with PROPTEST_CASES.
@@ -285,6 +310,7 @@ proptest! {
             other => prop_assert!(false, "a byte less than works: {other:?}"),
         }
         let some = Bytes(least.0 + (plan.total() - least).0 * room * room / 10_000);
+        leave_early(&data, some, stop.index(20));
         // Twice under the first limit: what a file has kept is then found.
         for limit in [Some(some), Some(some), Some(least), None] {
             let came = read(&data, limit, Options { epochs: Some(EPOCHS), ..Options::default() });

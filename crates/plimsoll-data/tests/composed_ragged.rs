@@ -321,7 +321,7 @@ fn read(data: &Dataset, limit: Option<Bytes>, options: Options, epochs: u64) -> 
     {
         let mut feed = Feed::start(data, &plan, &ledger, Options { epochs: Some(epochs), ..options })?;
         let columns = feed.schema().columns().to_vec();
-        for _ in 0..epochs {
+        for epoch in 1..=epochs {
             let mut batches = Vec::new();
             while let Some(batch) = feed.next()? {
                 let column = |(index, column): (usize, &Column)| (batch.shape(index), shown(column.dtype, batch.column(index)));
@@ -329,6 +329,9 @@ fn read(data: &Dataset, limit: Option<Bytes>, options: Options, epochs: u64) -> 
                 states.push(feed.state());
             }
             all.push(batches);
+            if epoch < epochs {
+                states.push(feed.state());
+            }
         }
     }
     assert!(ledger.peak() <= plan.total(), "{} held, and planned was\n{plan}", ledger.peak());
