@@ -425,3 +425,14 @@ fn stages_that_make_no_sense_say_so() {
     reading data panicked: there is no column `z`; the columns are x: i32[]; this is a bug in the source or operation at work, please report it
     ");
 }
+
+#[test]
+fn a_position_among_samples_means_nothing_with_other_weights() {
+    let sampled = |weight: f64| Dataset::sample_from([(range(20), 1.0), (range(20), weight)], 3).batch(4);
+    let data = sampled(2.0);
+    let mut feed = Feed::start(&data, &data.plan(None).unwrap(), &Ledger::new("host", None), Options::default()).unwrap();
+    feed.next().unwrap();
+    assert!(Options::resume(&feed.state(), &sampled(2.0)).is_ok());
+    let told = Options::resume(&feed.state(), &sampled(5.0)).err().unwrap().to_string();
+    assert!(told.contains("sample_from(1 : 2, seed 3)") && told.contains("sample_from(1 : 5, seed 3)"), "{told}");
+}

@@ -335,7 +335,9 @@ impl Spec {
             Spec::Enumerate { column, .. } => format!("enumerate({column})"),
             Spec::Zip { .. } => "zip".into(),
             Spec::Concatenate { .. } => "concatenate".into(),
-            Spec::Sample { seed, .. } => format!("sample_from(seed {seed})"),
+            Spec::Sample { weights, seed, .. } => {
+                format!("sample_from({}, seed {seed})", weights.iter().map(f64::to_string).collect::<Vec<_>>().join(" : "))
+            }
             Spec::Interleave { cycle, block, parallel: true, .. } => format!("interleave_parallel({cycle}, {block})"),
             Spec::Interleave { cycle, block, .. } => format!("interleave({cycle}, {block})"),
             Spec::FlatMap { .. } => "flat_map".into(),

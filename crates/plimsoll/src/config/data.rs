@@ -331,7 +331,7 @@ mod tests {
         unknown key `data.ignore_erors`; did you mean `data.ignore_errors`?
         `data.source` is missing: one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset, parquet, image_files, range, concatenate, sample_from, interleave, zip
         concatenate(image_folder train | image_folder test) → map(x: decode())
-        sample_from(seed 3)(csv t.csv (rows 0 to 20, t, class → u) | csv t.csv (rows 0 to 20, t, class → u) → map(x: scale(2)))
+        sample_from(0.25 : 1, seed 3)(csv t.csv (rows 0 to 20, t, class → u) | csv t.csv (rows 0 to 20, t, class → u) → map(x: scale(2)))
         interleave_parallel(2, 1)(5 numbers from 0 by 1 | 2 numbers from 5 by 2)
         unknown key `data.parts[1].featurs`; did you mean `data.parts[1].features`?
         `data.parts[0].source` is missing: one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset, parquet, image_files, range, concatenate, sample_from, interleave, zip
