@@ -91,17 +91,7 @@ fn pass<N: Number, const BITS: i32>(v: [N; 8], bias: i32) -> [N; 8] {
     let t2 = v[3].times(12586).add(p2.add(p3));
     let t1 = v[5].times(8410).add(p2.add(p4));
     let t0 = v[7].times(1223).add(p1.add(p3));
-    let (first, second) = ([x0.add(t3), x1.add(t2), x2.add(t1), x3.add(t0)], [x3.sub(t0), x2.sub(t1), x1.sub(t2), x0.sub(t3)]);
-    [
-        first[0].down::<BITS>(),
-        first[1].down::<BITS>(),
-        first[2].down::<BITS>(),
-        first[3].down::<BITS>(),
-        second[0].down::<BITS>(),
-        second[1].down::<BITS>(),
-        second[2].down::<BITS>(),
-        second[3].down::<BITS>(),
-    ]
+    together::<N, BITS>([x0, x1, x2, x3], [t3, t2, t1, t0])
 }
 
 /// The same where the last four are zero.
@@ -115,17 +105,14 @@ fn pass_of_four<N: Number, const BITS: i32>(v: [N; 4], bias: i32) -> [N; 8] {
     let t2 = p5.add(v[3].times(-5945));
     let t1 = p5.add(v[3].times(-10497)).add(v[1].times(-1597));
     let t0 = p5.add(v[1].times(-3685)).add(v[3].times(-8034));
-    let (first, second) = ([x0.add(t3), x1.add(t2), x2.add(t1), x3.add(t0)], [x3.sub(t0), x2.sub(t1), x1.sub(t2), x0.sub(t3)]);
-    [
-        first[0].down::<BITS>(),
-        first[1].down::<BITS>(),
-        first[2].down::<BITS>(),
-        first[3].down::<BITS>(),
-        second[0].down::<BITS>(),
-        second[1].down::<BITS>(),
-        second[2].down::<BITS>(),
-        second[3].down::<BITS>(),
-    ]
+    together::<N, BITS>([x0, x1, x2, x3], [t3, t2, t1, t0])
+}
+
+/// Sums of even and odd parts, then differences from the last to the first. Written out: a loop over an array is not always made part of the caller.
+#[inline(always)]
+fn together<N: Number, const BITS: i32>(even: [N; 4], odd: [N; 4]) -> [N; 8] {
+    let (sum, difference) = (|at: usize| even[at].add(odd[at]).down::<BITS>(), |at: usize| even[at].sub(odd[at]).down::<BITS>());
+    [sum(0), sum(1), sum(2), sum(3), difference(3), difference(2), difference(1), difference(0)]
 }
 
 impl Number for i32 {
