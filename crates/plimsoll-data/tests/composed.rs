@@ -1,7 +1,9 @@
 //! Everything at once: stages in any order, joins, caches, bad rows, threads, limits and positions, against a plain list.
 
+mod drawn;
 mod plain_list;
 
+use drawn::cases;
 use plain_list::{interleaved, windows};
 use plimsoll_core::{Bytes, DType, Ledger};
 use plimsoll_data::ops::apply;
@@ -246,14 +248,8 @@ fn check_shards(data: &Dataset, expected: &[Vec<i32>], (old, new): (u64, u64), t
     Ok(())
 }
 
-/// How many cases; more with PROPTEST_CASES.
-fn cases() -> ProptestConfig {
-    let said = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    ProptestConfig { cases: said.unwrap_or(48), ..ProptestConfig::default() }
-}
-
 proptest! {
-    #![proptest_config(cases())]
+    #![proptest_config(cases(48))]
 
     #[test]
     fn any_pipeline_gives_the_rows_of_a_plain_list(

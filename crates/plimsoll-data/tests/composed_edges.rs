@@ -1,5 +1,7 @@
 //! Numbers that are none, one, or as large as numbers get, in any stage: refused with words or carried out, and never a panic.
 
+mod drawn;
+use drawn::cases;
 use plimsoll_core::{Bytes, DType, Ledger};
 use plimsoll_data::{Cache, Column, DataError, Dataset, Feed, Mix, Options, PadTo, Parallelism, Prefetch, Row, Schema, Shuffle, Tensor};
 use proptest::prelude::*;
@@ -77,14 +79,8 @@ fn read_some(data: &Dataset, limit: Bytes, options: Options) -> Result<(), DataE
     Ok(())
 }
 
-/// How many cases; more with PROPTEST_CASES.
-fn cases() -> ProptestConfig {
-    let said = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    ProptestConfig { cases: said.unwrap_or(256), ..ProptestConfig::default() }
-}
-
 proptest! {
-    #![proptest_config(cases())]
+    #![proptest_config(cases(256))]
 
     #[test]
     fn no_number_makes_a_pipeline_panic(

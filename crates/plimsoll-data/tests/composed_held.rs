@@ -1,43 +1,21 @@
 //! Whatever stages stand behind each other, what they take on the heap is what the plan counts, in any limit down to the least that works.
 
+mod drawn;
+mod heap;
+
+use drawn::cases;
+use heap::HEAP;
 use plimsoll_core::{Bytes, DType, Ledger};
 use plimsoll_data::ops::{fill, one_hot, scale};
 use plimsoll_data::{
     Cache, Column, DataError, Dataset, Extent, Feed, Mix, Options, PadTo, Parallelism, Prefetch, Row, Schema, Shuffle, Tensor,
 };
 use proptest::prelude::*;
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use tempfile::TempDir;
-
-/// Counts what is on the heap, and the most there was since it was last asked.
-struct Peak {
-    live: AtomicU64,
-    peak: AtomicU64,
-}
-
-// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract; counting touches no memory that is
-// handed out.
-unsafe impl GlobalAlloc for Peak {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let live = self.live.fetch_add(layout.size() as u64, Relaxed) + layout.size() as u64;
-        self.peak.fetch_max(live, Relaxed);
-        // SAFETY: the caller keeps `alloc`'s contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        self.live.fetch_sub(layout.size() as u64, Relaxed);
-        // SAFETY: the pointer came from `System.alloc` with this layout.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static HEAP: Peak = Peak { live: AtomicU64::new(0), peak: AtomicU64::new(0) };
 
 /// Books, threads and names: less than a row.
 const BESIDE: Bytes = Bytes::kib(96);
@@ -133,14 +111,8 @@ fn taken(data: &Dataset, limit: Option<Bytes>) -> (Bytes, Bytes) {
     (plan.total(), Bytes(HEAP.peak.load(Relaxed) - before))
 }
 
-/// How many cases; more with PROPTEST_CASES.
-fn cases() -> ProptestConfig {
-    let said = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    ProptestConfig { cases: said.unwrap_or(48), ..ProptestConfig::default() }
-}
-
 proptest! {
-    #![proptest_config(cases())]
+    #![proptest_config(cases(48))]
 
     /// The only test here, because the heap is that of the whole process.
     #[test]

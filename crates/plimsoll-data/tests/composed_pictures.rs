@@ -1,8 +1,10 @@
 //! Pictures on any way: decoded, cut, kept, left out, joined and mixed, by any number of threads, under any limit and from any position
 //! they are the bits of the same pipeline in its plainest form.
 
+mod drawn;
 mod pictures;
 
+use drawn::cases;
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 use pictures::{Folder, picture, png};
 use plimsoll_core::{Bytes, DType, Ledger};
@@ -271,14 +273,8 @@ fn leave_early(data: &Dataset, limit: Bytes, batches: usize) {
     assert_eq!(ledger.used(), Bytes::ZERO);
 }
 
-/// How many cases; more with PROPTEST_CASES.
-fn cases() -> ProptestConfig {
-    let said = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    ProptestConfig { cases: said.unwrap_or(48), ..ProptestConfig::default() }
-}
-
 proptest! {
-    #![proptest_config(cases())]
+    #![proptest_config(cases(48))]
 
     #[test]
     fn pictures_are_the_same_bits_on_any_way(

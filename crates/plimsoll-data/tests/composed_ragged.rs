@@ -1,9 +1,11 @@
 //! Rows of several columns, some of which differ in length: joins, buckets, windows and padding in any order, under any limit, against a
 //! plain list.
 
+mod drawn;
 mod plain_list;
 mod ragged_rows;
 
+use drawn::cases;
 use plain_list::{bucketed, interleaved, windows};
 use plimsoll_core::{Bytes, DType, Ledger};
 use plimsoll_data::ops::fill;
@@ -356,14 +358,8 @@ fn batched(rows: &[Cells], columns: &[Column], to: PadTo, value: i32) -> Shown {
     columns.iter().enumerate().map(one).collect()
 }
 
-/// How many cases; more with PROPTEST_CASES.
-fn cases() -> ProptestConfig {
-    let said = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    ProptestConfig { cases: said.unwrap_or(48), ..ProptestConfig::default() }
-}
-
 proptest! {
-    #![proptest_config(cases())]
+    #![proptest_config(cases(48))]
 
     #[test]
     fn any_pipeline_of_ragged_rows_gives_the_batches_of_a_plain_list(

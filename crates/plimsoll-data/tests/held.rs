@@ -1,42 +1,17 @@
 //! What a stream's stages take is what the plan counts for them: every kind of stage, in as much as there is and in the least that works.
 
+use heap::HEAP;
 use made_files::{Value, example, gzip, npz, parquet, record};
 use plimsoll_core::{Bytes, DType, Ledger};
 use plimsoll_data::ops::{Method, cast_f32, decode, resize, scale};
 use plimsoll_data::source::{Feature, ParquetSpec};
 use plimsoll_data::{Column, DataError, Dataset, Feed, Options, Parallelism, Prefetch, Schema, Shuffle, Tensor};
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
+mod heap;
 mod made_files;
-
-/// Counts what is on the heap, and the most there was since it was last asked.
-struct Peak {
-    live: AtomicU64,
-    peak: AtomicU64,
-}
-
-// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract; counting touches no memory that is
-// handed out.
-unsafe impl GlobalAlloc for Peak {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let live = self.live.fetch_add(layout.size() as u64, Relaxed) + layout.size() as u64;
-        self.peak.fetch_max(live, Relaxed);
-        // SAFETY: the caller keeps `alloc`'s contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        self.live.fetch_sub(layout.size() as u64, Relaxed);
-        // SAFETY: the pointer came from `System.alloc` with this layout.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static HEAP: Peak = Peak { live: AtomicU64::new(0), peak: AtomicU64::new(0) };
 
 /// Books, threads, and names.
 const BESIDE: Bytes = Bytes::kib(96);
