@@ -40,8 +40,8 @@ struct State {
 }
 
 /// The memory of one file in work.
-pub(crate) struct Lent<'r> {
-    room: &'r DecodeRoom,
+pub(crate) struct Lent {
+    room: Arc<DecodeRoom>,
     pub region: Vec<u8>,
     /// What the decoder takes beside it.
     beside: u64,
@@ -81,7 +81,7 @@ impl DecodeRoom {
 
     /// Waits until there is room, and takes it. What [`item_bytes`] says must not be more than there is in all. The second is whether there
     /// was any waiting.
-    pub fn enter(&self, region: usize, work: Bytes) -> (Lent<'_>, bool) {
+    pub fn enter(self: &Arc<Self>, region: usize, work: Bytes) -> (Lent, bool) {
         let beside = work.0 + ROUNDING;
         let mut state = self.lock();
         let number = state.came;
@@ -95,7 +95,7 @@ impl DecodeRoom {
                 if state.came > state.let_in {
                     self.changed.notify_all();
                 }
-                return (Lent { room: self, region, beside }, waited);
+                return (Lent { room: Arc::clone(self), region, beside }, waited);
             }
             waited = true;
             state = self.changed.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -190,7 +190,7 @@ impl State {
     }
 }
 
-impl Drop for Lent<'_> {
+impl Drop for Lent {
     fn drop(&mut self) {
         let region = std::mem::take(&mut self.region);
         let mut state = self.room.lock();

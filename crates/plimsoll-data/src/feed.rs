@@ -9,9 +9,9 @@ use crate::padded::{Padder, Padding};
 use crate::plan::{self, PRODUCER_STACK, PipelinePlan};
 use crate::recipe::Recipe;
 use crate::ring::{Claim, Crew, Fill, Ring, Schedule, Slot};
-use crate::stream::{Notes, Promised, StreamWork};
+use crate::stream::SharedWork;
 use crate::tuner::Adapts;
-use crate::work::{Work, mark};
+use crate::work::Work;
 use crate::{DataError, Dataset, Schema};
 use plimsoll_core::device::SlotMemory;
 use plimsoll_core::{Bytes, Ledger, Reservation};
@@ -180,10 +180,11 @@ impl Feed {
         options: Options,
         slot_memory: &mut dyn FnMut(Bytes) -> Result<Box<dyn SlotMemory>, DataError>,
     ) -> Result<Feed, DataError> {
-        Feed::start_metered(dataset, plan, ledger, options, slot_memory, &Arc::default())
+        Feed::start_metered(dataset, plan, ledger, options, slot_memory, Inside::default())
     }
 
-    /// One that makes rows for a stage of another, which goes on counting where a feed before it ended.
+    /// One that makes rows for a stage of another, which goes on counting where a feed before it ended. After the epochs that were asked for
+    /// it can be asked for [another](Self::another_epoch).
     pub(crate) fn start_inside(
         dataset: &Dataset,
         plan: &PipelinePlan,
@@ -191,7 +192,13 @@ impl Feed {
         options: Options,
         meter: &Arc<Meter>,
     ) -> Result<Feed, DataError> {
-        Feed::start_metered(dataset, plan, ledger, options, &mut |bytes| Ok(Box::new(AlignedBuf::new(bytes.get()))), meter)
+        let host = &mut |bytes: Bytes| Ok(Box::new(AlignedBuf::new(bytes.get())) as Box<dyn SlotMemory>);
+        Feed::start_metered(dataset, plan, ledger, options, host, Inside { meter: Arc::clone(meter), stays: true })
+    }
+
+    /// The epoch after the last is wanted, too.
+    pub(crate) fn another_epoch(&mut self) {
+        self.ring.another_epoch();
     }
 
     fn start_metered(
@@ -200,8 +207,9 @@ impl Feed {
         ledger: &Ledger,
         options: Options,
         slot_memory: &mut dyn FnMut(Bytes) -> Result<Box<dyn SlotMemory>, DataError>,
-        meter: &Arc<Meter>,
+        inside: Inside,
     ) -> Result<Feed, DataError> {
+        let Inside { meter, stays } = &inside;
         let mut recipe = dataset.recipe()?;
         let stages = plan::cost(&recipe, plan.geometry)?;
         if stages != plan.stages() || (recipe.batch()?, recipe.together()?) != (plan.batch, plan.together) {
@@ -241,22 +249,14 @@ impl Feed {
             place: first - passed,
             epoch_rows: recipe.stream.is_none().then_some(first_rows),
             later_rows: recipe.stream.is_none().then_some(rows),
+            whole_batches: recipe.whole_batches,
             slot_rows: plan.geometry.slot_rows,
             claim_rows: plan.geometry.claim_rows(),
         };
         let mut work = Vec::with_capacity(plan.geometry.workers);
         if recipe.stream.is_some() {
-            let rows = StreamWork::new(&recipe, plan.geometry.room, ledger, plan.geometry.chunk_rows, meter)?;
-            work.push(Worker::Stream(Box::new(StreamRows {
-                work: rows,
-                epoch: None,
-                pass_over: schedule.place,
-                came: 0,
-                whole_batches: recipe.whole_batches,
-                promised: Promised::new(recipe.cardinality),
-                begun: recipe.begun.map(|(epoch, _)| epoch),
-                tolerate: recipe.tolerate.clone(),
-            })));
+            let all = SharedWork::new(&recipe, plan.geometry, schedule.place, ledger, meter)?;
+            work.extend(all.into_iter().map(|work| Worker::Stream(Box::new(work))));
         } else {
             let room = recipe.decode_room(plan.geometry)?;
             let store = if recipe.kept.is_some() { recipe.store(plan.geometry)? } else { None };
@@ -267,7 +267,7 @@ impl Feed {
         let mixer = mixer.transpose()?.map(Arc::new);
         let adapts = Adapts { workers: recipe.parallelism == Parallelism::Auto, slots: recipe.prefetch == Prefetch::Auto };
         let padder = Padder::new(&recipe.schema, recipe.pad, plan.batch).map(Arc::new);
-        let crew = Crew { workers: work.len(), adapts, ordered: recipe.ordered, seals: mixer.is_some() || padder.is_some() };
+        let crew = Crew { workers: work.len(), adapts, ordered: recipe.ordered, seals: mixer.is_some() || padder.is_some(), stays: *stays };
         // Made first: if a thread cannot be started, dropping it stops those that could.
         let mut feed = Feed {
             ring: Arc::new(Ring::new(slots, Arc::clone(&layout), schedule, crew)),
@@ -362,6 +362,11 @@ impl Feed {
         }
     }
 
+    /// The epoch of the next batch, and how many of that were handed out.
+    pub(crate) fn stands(&self) -> (u64, u64) {
+        (self.epoch, self.batches)
+    }
+
     /// Where the feed stands: after the batch handed out last.
     pub fn state(&self) -> FeedState {
         FeedState {
@@ -414,10 +419,19 @@ impl<'a> Batch<'a> {
     }
 }
 
+/// How a feed stands inside another.
+#[derive(Default)]
+struct Inside {
+    /// What counts its times.
+    meter: Arc<Meter>,
+    /// Whether its threads wait after the last epoch.
+    stays: bool,
+}
+
 /// What a thread does.
 enum Worker {
     Rows(Box<Work>),
-    Stream(Box<StreamRows>),
+    Stream(Box<SharedWork>),
 }
 
 /// What is done to the batches of a whole slot before it is handed on.
@@ -433,50 +447,17 @@ impl Seal {
     }
 }
 
-/// A stream and where it stands.
-struct StreamRows {
-    work: StreamWork,
-    epoch: Option<u64>,
-    /// Rows of the first epoch that were consumed before.
-    pass_over: u64,
-    /// Rows of the epoch that have come.
-    came: u64,
-    whole_batches: Option<usize>,
-    promised: Promised,
-    /// The epoch of which others consumed some.
-    begun: Option<u64>,
-    /// Who is told of rows that cannot be made, where that is no error.
-    tolerate: Option<Arc<Notes>>,
-}
-
-/// What became of a claim.
-enum Outcome {
-    Whole,
-    /// The rows there were, and whether they are the last of the epoch.
-    Part(usize, bool),
-    /// The consumer has gone.
-    Stopped,
-}
-
 /// Makes rows until there are no more to be made.
 fn produce(number: usize, mut worker: Worker, seal: &Seal, meter: &Meter, ring: &Ring) {
     while let Some(mut claim) = ring.claim(number) {
-        let start = Instant::now();
-        let outcome = catch_unwind(AssertUnwindSafe(|| match &mut worker {
-            Worker::Rows(work) => {
-                let whole = work.fill(&mut claim, || ring.stopping())?;
-                Ok(if whole { Outcome::Whole } else { Outcome::Stopped })
-            }
-            Worker::Stream(rows) => rows.fill(&mut claim, || ring.stopping()),
+        let made = catch_unwind(AssertUnwindSafe(|| match &mut worker {
+            Worker::Rows(work) => work.fill(&mut claim, || ring.stopping()),
+            Worker::Stream(work) => work.fill(&mut claim, ring),
         }));
-        if let (Worker::Stream(_), Ok(Ok(Outcome::Part(rows, _)))) = (&worker, &outcome) {
-            Meter::add(&meter.stream, start);
-            meter.rows.fetch_add(*rows as u64, Relaxed);
-        }
-        let whole = match outcome.unwrap_or_else(|panic| Err(DataError::Panic { message: message_of(panic) })) {
-            Ok(Outcome::Whole) => ring.finish(claim, Ok(())),
-            Ok(Outcome::Part(rows, ends_epoch)) => ring.finish_part(claim, rows, ends_epoch),
-            Ok(Outcome::Stopped) => return,
+        let whole = match made.unwrap_or_else(|panic| Err(DataError::Panic { message: message_of(panic) })) {
+            Ok(true) => ring.finish(claim, Ok(())),
+            // The consumer has gone.
+            Ok(false) => return,
             Err(error) => ring.finish(claim, Err(error)),
         };
         if let Some(mut slot) = whole {
@@ -485,49 +466,6 @@ fn produce(number: usize, mut worker: Worker, seal: &Seal, meter: &Meter, ring: 
             Meter::add(&meter.mix, start);
             ring.seal(slot, sealed.map_err(|panic| DataError::Panic { message: message_of(panic) }));
         }
-    }
-}
-
-impl StreamRows {
-    fn fill(&mut self, claim: &mut Claim<'_>, stopping: impl Fn() -> bool) -> Result<Outcome, DataError> {
-        if self.epoch != Some(claim.epoch) {
-            self.epoch = Some(claim.epoch);
-            self.promised.begin();
-            self.work.begin(claim.epoch)?;
-            self.came = std::mem::take(&mut self.pass_over);
-            self.work.pass_over(self.came, &stopping)?;
-        }
-        if stopping() {
-            return Ok(Outcome::Stopped);
-        }
-        let (wanted, mut rows) = (claim.rows, 0);
-        let mut ends_epoch = false;
-        while rows < wanted && !ends_epoch {
-            match (self.work.fill(claim, rows, wanted - rows), &self.tolerate) {
-                (Ok(more), tolerate) => {
-                    if tolerate.is_some() {
-                        mark(claim, rows, more, 0);
-                    }
-                    (rows, ends_epoch) = (rows + more, more == 0);
-                }
-                (Err(fault), Some(notes)) if fault.goes_on() => {
-                    self.promised.lost(fault.loss);
-                    mark(claim, rows, 1, 1);
-                    notes.note(claim.epoch, claim.place + rows as u64, fault);
-                    rows += 1;
-                }
-                (Err(fault), _) => return Err(fault.into()),
-            }
-        }
-        self.came += rows as u64;
-        // How many are left of an epoch that others have begun was not said.
-        if self.begun != Some(claim.epoch) {
-            self.promised.check(claim.epoch, self.came, ends_epoch)?;
-        }
-        if ends_epoch && let Some(batch) = self.whole_batches {
-            rows -= rows % batch;
-        }
-        Ok(Outcome::Part(rows, ends_epoch))
     }
 }
 

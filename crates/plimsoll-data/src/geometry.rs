@@ -19,6 +19,9 @@ const SWEEP_TARGET: Bytes = Bytes::mib(14);
 /// What is read, mapped and written at a time should stay in the second-level cache.
 const CHUNK_TARGET: Bytes = Bytes::kib(128);
 
+/// A claim costs a lock: so many rows make that cheap, whatever they are.
+const LEAST_SHARE: usize = 32;
+
 /// One slot with the consumer, one ready, one being filled.
 const AUTO_SLOTS: usize = 3;
 
@@ -138,18 +141,20 @@ pub(crate) fn for_speed(recipe: &Recipe, group: usize) -> Result<Geometry, DataE
         return absurd(format!("the ring for {:?} of batch({group})", recipe.prefetch));
     }
     let slot_rows = slot_rows(recipe, group, groups_per_slot);
-    // Files are rows of their own: each goes to whoever is free.
+    let workers = match recipe.parallelism {
+        // They take turns at a stream: of what it gives, there has to be something to be done.
+        _ if recipe.stream.is_some() && !recipe.is_mapped() => 1,
+        Parallelism::Threads(threads) => threads,
+        Parallelism::Auto if sweeps => thread::available_parallelism().map_or(1, usize::from).min(AUTO_SLOTS - 1),
+        Parallelism::Auto if recipe.takes_long() => thread::available_parallelism().map_or(1, usize::from),
+        Parallelism::Auto => 1,
+    };
+    // Files are rows of their own: each goes to whoever is free. Of other rows, all have some of each slot.
+    let shares = if workers > 1 { slot_rows.div_ceil(2 * workers).max(LEAST_SHARE) } else { slot_rows }.clamp(1, slot_rows.max(1));
     let chunk_rows = match recipe.item() {
         Some(_) => 1,
         None if sweeps => slot_rows.max(1),
-        None => (CHUNK_TARGET.0 / work_row.0.max(1)).clamp(1, slot_rows.max(1) as u64) as usize,
-    };
-    let workers = match recipe.parallelism {
-        _ if recipe.stream.is_some() => 1,
-        Parallelism::Threads(threads) => threads,
-        Parallelism::Auto if recipe.item().is_some() => thread::available_parallelism().map_or(1, usize::from),
-        Parallelism::Auto if sweeps => thread::available_parallelism().map_or(1, usize::from).min(AUTO_SLOTS - 1),
-        Parallelism::Auto => 1,
+        None => (CHUNK_TARGET.0 / work_row.0.max(1)).clamp(1, shares as u64) as usize,
     };
     if let Some((_, row)) = recipe.kept_row()
         && u128::from(recipe.span.rows) * u128::from(row.0 + 64) > ABSURD
@@ -255,7 +260,11 @@ pub(crate) fn shrink(recipe: &Recipe, group: usize, geometry: Geometry) -> Geome
         true => recipe.source.scratch_bytes(geometry.chunk_rows),
         false => row_of_work(recipe) * geometry.chunk_rows as u64,
     };
-    // Of the ring and the work buffers, the larger gives way; threads that were asked for go last.
+    // Of the ring and the work buffers, the larger gives way. Threads that nobody asked for are worth more than what is made ahead, and less
+    // than the slot that is filled while another is used; those that were asked for go last.
+    if recipe.parallelism == Parallelism::Auto && geometry.workers > 1 && geometry.groups_per_slot == 1 && geometry.slots <= 2 {
+        return Geometry { workers: geometry.workers - 1, ..geometry };
+    }
     if geometry.chunk_rows > 1 && (work > ring || !ring_can(geometry)) {
         return Geometry { chunk_rows: geometry.chunk_rows / 2, ..geometry };
     }

@@ -1,6 +1,6 @@
 //! Rows that are files: read, decoded and brought to one size, straight to where the row goes.
 
-use crate::decode_room::{DecodeRoom, item_bytes};
+use crate::decode_room::{DecodeRoom, Lent, item_bytes};
 use crate::image::resample::{From, Resampler};
 use crate::image::{self, Probe};
 use crate::meter::Meter;
@@ -103,8 +103,18 @@ pub(crate) struct ItemCap {
 enum Encoded<'b> {
     /// In this part of a file.
     File(&'b File, Range<u64>),
-    /// In memory, which somebody else has counted.
+    /// In memory that somebody else soon uses again.
     Held(&'b [u8]),
+}
+
+/// A picture that was let into the room, with its bytes.
+pub(crate) struct Entered {
+    probe: Probe,
+    transposed: bool,
+    parts: Parts,
+    lent: Lent,
+    /// What it takes.
+    needed: u128,
 }
 
 /// Longer than any path the system opens.
@@ -159,28 +169,25 @@ impl ItemKernel {
             let length = || file.metadata().map(|metadata| metadata.len());
             let part = part.map_or_else(|| length().map(|length| 0..length), Ok);
             let part = part.map_err(|error| DataError::io("examine", &path, error))?;
-            self.decode(row, &path, Encoded::File(&file, part), start, out)
+            let entered = self.enter_with(&path, Encoded::File(&file, part), start)?;
+            self.decode(row, &path, entered, out)
         });
         self.path = path;
         made
     }
 
-    /// Writes the row of a picture whose bytes are held. Errors name `path`.
-    pub fn run_held(&mut self, row: u64, path: &Path, encoded: &[u8], out: &mut [u8]) -> Result<(), DataError> {
-        self.decode(row, path, Encoded::Held(encoded), Instant::now(), out).map(|_| ())
+    /// Makes room for a picture whose bytes are held, and copies them there. Errors name `path`.
+    pub fn enter(&self, path: &Path, encoded: &[u8]) -> Result<Entered, DataError> {
+        self.enter_with(path, Encoded::Held(encoded), Instant::now())
     }
 
-    fn decode(&mut self, row: u64, path: &Path, from: Encoded<'_>, start: Instant, out: &mut [u8]) -> Result<bool, DataError> {
+    fn enter_with(&self, path: &Path, from: Encoded<'_>, start: Instant) -> Result<Entered, DataError> {
         let probe = match &from {
             Encoded::File(file, part) => image::probe(*file, path, part.clone())?,
             Encoded::Held(bytes) => image::probe(bytes, path, 0..bytes.len() as u64)?,
         };
-        let channels = self.recipe.decode.channels;
         let transposed = self.recipe.decode.orient && probe.orientation.is_transposed();
-        let mut parts = Parts::new(&probe, channels.count(), transposed, self.recipe.end);
-        if matches!(from, Encoded::Held(_)) {
-            parts.file = 0;
-        }
+        let parts = Parts::new(&probe, self.recipe.decode.channels.count(), transposed, self.recipe.end);
         let needed = item_bytes(parts.total(), probe.work);
         if needed > u128::from(self.cap.here.min(self.cap.said).0) {
             let (path, Probe { width, height, .. }, ItemCap { said, here }) = (path.to_path_buf(), probe, self.cap);
@@ -195,19 +202,25 @@ impl ItemKernel {
         if waited {
             start = self.meter.lap_room(start);
         }
+        let encoded = &mut lent.region[..parts.file as usize];
+        match from {
+            Encoded::File(file, part) => {
+                file.read_exact_at(encoded, part.start).map_err(|error| DataError::io("read", path, error))?;
+            }
+            Encoded::Held(bytes) => encoded.copy_from_slice(bytes),
+        }
+        self.meter.lap_read(start);
+        Ok(Entered { probe, transposed, parts, lent, needed })
+    }
+
+    /// Writes the row of a picture that was let in. Says whether it is a giant.
+    pub fn decode(&mut self, row: u64, path: &Path, entered: Entered, out: &mut [u8]) -> Result<bool, DataError> {
+        let Entered { probe, transposed, parts, mut lent, needed } = entered;
+        let (channels, start) = (self.recipe.decode.channels, Instant::now());
         let (encoded, rest) = lent.region.split_at_mut(parts.file as usize);
         let (pixels, rest) = rest.split_at_mut(parts.pixels as usize);
         let (turned, rest) = rest.split_at_mut(parts.turned as usize);
         let (weights, lines) = rest.split_at_mut(parts.weights as usize);
-        let encoded: &[u8] = match from {
-            Encoded::File(file, part) => {
-                file.read_exact_at(encoded, part.start).map_err(|error| DataError::io("read", path, error))?;
-                encoded
-            }
-            Encoded::Held(bytes) => bytes,
-        };
-        let start = self.meter.lap_read(start);
-
         image::decode(&probe, path, encoded, channels, &mut self.baseline, lines, pixels)?;
         let (mut height, mut width) = (probe.height, probe.width);
         let mut image = &pixels[..height * width * channels.count()];

@@ -17,7 +17,7 @@ pub(crate) struct Meter {
     pub map: AtomicU64,
     /// Rows of batches mixed with each other.
     pub mix: AtomicU64,
-    /// Stages that hand on rows one after the other, and what is done to their rows.
+    /// Rows of a stream that has no maps, written to where they go.
     pub stream: AtomicU64,
     /// Rows that were made.
     pub rows: AtomicU64,
@@ -67,11 +67,8 @@ impl Meter {
     /// What took time at all, in the order in which it is done by so many threads.
     pub fn spent(&self, threads: usize) -> Vec<Spent> {
         let (mut all, rows) = (Vec::new(), self.rows.load(Relaxed));
-        let before = self.station.get().map_or(Duration::ZERO, |station| station.spent(&mut all));
-        for (name, time) in self.times() {
-            let time = if name == "stream" { time.saturating_sub(before) } else { time };
-            all.push(Spent { name: name.to_string(), time, rows, threads });
-        }
+        self.station.get().iter().for_each(|station| station.spent(&mut all));
+        all.extend(self.times().into_iter().map(|(name, time)| Spent { name: name.to_string(), time, rows, threads }));
         all
     }
 

@@ -6,7 +6,7 @@ use crate::dataset::Dataset;
 use crate::geometry::{self, Geometry};
 use crate::memory::ALIGNMENT;
 use crate::recipe::Recipe;
-use crate::stream::{Held, Room, StreamWork};
+use crate::stream::{Held, Room, Spec, StreamWork};
 use crate::{DataError, Schema};
 use plimsoll_core::Bytes;
 use std::fmt;
@@ -178,7 +178,12 @@ pub(crate) fn holdings(recipe: &Recipe, geometry: Geometry) -> Result<Vec<Held>,
     let mut stages = vec![Held::here(stacks, PRODUCER_STACK * each)];
     if let Some(spec) = &recipe.stream {
         stages.extend(spec.cost(geometry.room)?);
-        stages.push(Held::here("stream".into(), StreamWork::bytes(recipe, chunk_rows)));
+        stages.push(Held::here("stream".into(), StreamWork::bytes(recipe, chunk_rows) * each));
+        if let Spec::Pictures(pictures) = &**spec
+            && workers > 1
+        {
+            stages.push(Held::here("decode on other threads".into(), pictures.maker_bytes()? * (each - 1)));
+        }
     }
     let mut hold = |name: String, bytes: Bytes| {
         if bytes > Bytes::ZERO {

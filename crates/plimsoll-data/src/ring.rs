@@ -2,7 +2,9 @@
 //!
 //! A fixed number of slots goes round: free → open → filled → free. The rows of an open slot are claimed piece by piece, in order, by any
 //! number of workers, which write to where their rows belong; whoever finishes a slot's last piece hands it on. So batches come out in
-//! order whatever the number of workers. Nobody allocates, and a wake-up is sent only to those that sleep.
+//! order whatever the number of workers. Where nobody knows how many rows there are, workers take turns: one claims rows and finds out
+//! how many come, the next claims those that follow, and what is done to them they do side by side. Nobody allocates, and a wake-up is sent
+//! only to those that sleep.
 
 use crate::DataError;
 use crate::block::BlockLayout;
@@ -37,11 +39,13 @@ pub(crate) struct Schedule {
     /// Epochs to go, this one included.
     pub left: Option<u64>,
     pub place: u64,
-    /// Rows of an epoch, of a slot, and of what a worker claims at a time. Where the rows of an epoch are not known, a single worker claims
-    /// whole slots and says how many there were.
+    /// Rows of an epoch, if they are known: else whoever claims some [says](Ring::settle) how many there are.
     pub epoch_rows: Option<u64>,
     /// Rows of the epochs after this one.
     pub later_rows: Option<u64>,
+    /// Where they are not known: the last slot of an epoch is handed on with a multiple of these.
+    pub whole_batches: Option<usize>,
+    /// Rows of a slot, and the most that a worker claims at a time.
     pub slot_rows: usize,
     pub claim_rows: usize,
 }
@@ -86,6 +90,8 @@ pub(crate) struct Crew {
     pub ordered: bool,
     /// Whether a whole slot goes to a worker once more before it is handed on.
     pub seals: bool,
+    /// Whether workers wait for [another epoch](Ring::another_epoch) after the last.
+    pub stays: bool,
 }
 
 pub(crate) struct Ring {
@@ -93,9 +99,11 @@ pub(crate) struct Ring {
     /// Whether a whole slot goes to a worker once more before it is handed on.
     seals: bool,
     ordered: bool,
+    stays: bool,
     state: Mutex<State>,
     filled: Condvar,
     to_do: Condvar,
+    turn: Condvar,
     stopping: AtomicBool,
 }
 
@@ -112,6 +120,10 @@ struct State {
     failure: Option<Failure>,
     /// Claims that are neither finished nor failed.
     in_flight: usize,
+    /// Whether someone is finding out how many rows there are.
+    turn_taken: bool,
+    /// How many wait until it is their turn, and how many until there is something to do.
+    in_line: usize,
     sleeping_workers: usize,
     consumer_sleeps: bool,
     slots: usize,
@@ -141,8 +153,10 @@ struct Open {
     slot: Slot,
     /// The slot's memory, taken once when it was opened: while it is open, only claims touch it.
     memory: Memory,
+    /// Rows that are made, those that will be dropped included; how many of them were claimed, and by how many that have not finished.
+    rows: usize,
     claimed: usize,
-    done: usize,
+    working: usize,
     /// Whether nothing is left to be done to it once all its rows are there.
     sealed: bool,
 }
@@ -194,6 +208,8 @@ impl Ring {
             exhausted: false,
             failure: None,
             in_flight: 0,
+            turn_taken: false,
+            in_line: 0,
             sleeping_workers: 0,
             consumer_sleeps: false,
         };
@@ -201,14 +217,17 @@ impl Ring {
             layout,
             seals: crew.seals,
             ordered: crew.ordered,
+            stays: crew.stays,
             state: Mutex::new(state),
             filled: Condvar::new(),
             to_do: Condvar::new(),
+            turn: Condvar::new(),
             stopping: AtomicBool::new(false),
         }
     }
 
-    /// Worker number `worker`: rows to make, or `None` if there are no more to be made.
+    /// Worker number `worker`: rows to make, or `None` if there are no more to be made. Where nobody knows how many there are, the worker has
+    /// its turn until it has [said](Self::settle) so.
     pub fn claim(&self, worker: usize) -> Option<Claim<'_>> {
         let mut state = self.lock();
         loop {
@@ -216,13 +235,25 @@ impl Ring {
                 return None;
             }
             let rests = worker >= state.tuner.active();
+            if !rests && state.turn_taken {
+                let since = Instant::now();
+                state.in_line += 1;
+                state = self.turn.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+                state.in_line -= 1;
+                state.tuner.waited_in_line(since.elapsed());
+                continue;
+            }
             if !rests && let Some(claim) = state.claim(&self.layout) {
                 return Some(claim);
             }
-            if state.exhausted {
+            if state.exhausted && !self.stays {
                 return None;
             }
-            if rests || state.free.is_empty() || state.slots - state.free.len() >= state.tuner.depth() {
+            if rests || state.exhausted || state.free.is_empty() || state.slots - state.free.len() >= state.tuner.depth() {
+                // It may have been called when it was its turn, and be told to rest.
+                if state.in_line > 0 && !state.turn_taken {
+                    self.turn.notify_one();
+                }
                 let since = Instant::now();
                 state.sleeping_workers += 1;
                 state = self.to_do.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -235,26 +266,30 @@ impl Ring {
             state.open_next(self.seals);
             // An epoch without rows is done when it is begun.
             state = self.hand_on(state);
-            if state.sleeping_workers > 0 {
-                self.to_do.notify_all();
-            }
+            self.wake_all(&state);
         }
     }
 
-    /// Worker: how many rows of a claim there were, and whether they are the last of the epoch. Only where that was not known. What comes
-    /// back is as with [`finish`](Self::finish).
-    pub fn finish_part(&self, claim: Claim<'_>, rows: usize, ends_epoch: bool) -> Option<Claim<'_>> {
+    /// Worker: how many of the claimed rows there are, and whether they are the last of the epoch. Only where that was not known; then it is
+    /// the next one's turn.
+    pub fn settle(&self, claim: &mut Claim<'_>, rows: usize, ends_epoch: bool) {
+        assert!(rows <= claim.rows, "no more rows than were claimed");
         let mut state = self.lock();
-        state.in_flight -= 1;
+        let whole_batches = state.schedule.whole_batches;
         state.schedule.pass(rows as u64, ends_epoch);
-        let open = state.open.back_mut().expect("the claim's slot is the one open");
-        assert!(claim.at == 0 && rows <= claim.rows, "a single worker claims whole slots");
-        open.slot.fill = Fill { rows, ends_epoch, ..open.slot.fill };
-        open.done = rows;
-        open.sealed |= rows == 0;
-        let whole = state.whole(claim.slot, &self.layout);
-        drop(self.hand_on(state));
-        whole
+        state.turn_taken = false;
+        let open = state.opened_as(claim.slot);
+        claim.rows = rows;
+        open.claimed = claim.at + rows;
+        if ends_epoch {
+            open.rows = open.claimed;
+            let kept = open.rows - whole_batches.map_or(0, |batch| open.rows % batch);
+            open.slot.fill = Fill { rows: kept, ends_epoch, ..open.slot.fill };
+            open.sealed |= kept == 0;
+        }
+        if state.in_line > 0 {
+            self.turn.notify_one();
+        }
     }
 
     /// Worker: how a claim went. Where slots are to be sealed, the worker that finishes one gets it as a whole, and [seals](Self::seal) it.
@@ -264,15 +299,13 @@ impl Ring {
         let mut whole = None;
         match result {
             Ok(()) => {
-                state.opened_as(claim.slot).done += claim.rows;
+                state.opened_as(claim.slot).working -= 1;
                 whole = state.whole(claim.slot, &self.layout);
             }
             // Claims are given out in order, so every row before a failed one has been claimed: the earliest failure is always the same.
             Err(error) => {
                 state.fail(&claim, error);
-                if state.sleeping_workers > 0 {
-                    self.to_do.notify_all();
-                }
+                self.wake_all(&state);
             }
         }
         drop(self.hand_on(state));
@@ -289,9 +322,7 @@ impl Ring {
             }
             Err(error) => {
                 state.fail(&slot, error);
-                if state.sleeping_workers > 0 {
-                    self.to_do.notify_all();
-                }
+                self.wake_all(&state);
             }
         }
         drop(self.hand_on(state));
@@ -338,11 +369,19 @@ impl Ring {
         self.wake_workers(state);
     }
 
+    /// Consumer: of those that were to be filled, none is left; now there is one more.
+    pub fn another_epoch(&self) {
+        let mut state = self.lock();
+        state.schedule.left = state.schedule.left.map(|left| left + 1);
+        state.exhausted = false;
+        self.wake_workers(state);
+    }
+
     /// Consumer: it wants no more. Workers find out at their next claim or chunk.
     pub fn stop(&self) {
         let state = self.lock();
         self.stopping.store(true, Ordering::Relaxed);
-        self.wake_workers(state);
+        self.wake_all(&state);
     }
 
     /// Worker: whether to give up in the middle of a claim.
@@ -358,6 +397,16 @@ impl Ring {
         Busy { elapsed, consumer_waited, workers_waited, active_workers, slots_in_use }
     }
 
+    /// All have to look again: there may be nothing more to do.
+    fn wake_all(&self, state: &State) {
+        if state.sleeping_workers > 0 {
+            self.to_do.notify_all();
+        }
+        if state.in_line > 0 {
+            self.turn.notify_all();
+        }
+    }
+
     fn wake_workers(&self, state: MutexGuard<'_, State>) {
         if state.sleeping_workers > 0 {
             drop(state);
@@ -371,19 +420,28 @@ impl Ring {
     }
 }
 
+impl Open {
+    /// Whether all its rows are there. One that failed never is: its claim is not given back.
+    fn is_made(&self) -> bool {
+        self.claimed == self.rows && self.working == 0
+    }
+}
+
 impl State {
     /// The next rows nobody has claimed. Only the slot opened last can have any.
     fn claim<'r>(&mut self, layout: &'r BlockLayout) -> Option<Claim<'r>> {
         let (slot, claim_rows) = (self.opened.wrapping_sub(1), self.schedule.claim_rows);
         let open = self.open.back_mut()?;
-        let rows = claim_rows.min(open.slot.fill.rows.saturating_sub(open.claimed));
+        let rows = claim_rows.min(open.rows - open.claimed);
         if rows == 0 {
             return None;
         }
         let Fill { epoch, place, .. } = open.slot.fill;
         let at = open.claimed;
         open.claimed += rows;
+        open.working += 1;
         self.in_flight += 1;
+        self.turn_taken = self.schedule.epoch_rows.is_none();
         Some(Claim { slot, memory: open.memory, at, rows, epoch, place: place + at as u64, layout, ring: PhantomData })
     }
 
@@ -391,7 +449,7 @@ impl State {
     fn whole<'r>(&mut self, slot: u64, layout: &'r BlockLayout) -> Option<Claim<'r>> {
         let open = self.opened_as(slot);
         let Fill { epoch, place, rows, .. } = open.slot.fill;
-        if open.sealed || open.done != rows {
+        if open.sealed || !open.is_made() {
             return None;
         }
         let memory = open.memory;
@@ -409,7 +467,7 @@ impl State {
         let epoch = self.open.front()?.slot.fill.epoch;
         self.open.iter().take(if ordered { 1 } else { self.open.len() }).enumerate().position(|(at, open)| {
             let fill = &open.slot.fill;
-            open.sealed && open.done == fill.rows && fill.epoch == epoch && (at == 0 || !fill.ends_epoch)
+            open.sealed && open.is_made() && fill.epoch == epoch && (at == 0 || !fill.ends_epoch)
         })
     }
 
@@ -428,7 +486,8 @@ impl State {
                 let mut slot = self.free.pop().expect("asked for only when there is one");
                 slot.fill = fill;
                 let memory = Memory(slot.memory.bytes_mut().as_mut_ptr());
-                self.open.push_back(Open { number: self.opened, slot, memory, claimed: 0, done: 0, sealed: !seals || fill.rows == 0 });
+                let (rows, sealed) = (fill.rows, !seals || fill.rows == 0);
+                self.open.push_back(Open { number: self.opened, slot, memory, rows, claimed: 0, working: 0, sealed });
                 self.opened += 1;
             }
         }

@@ -33,13 +33,15 @@ struct Window {
     slots: u32,
     consumer_waited: Duration,
     workers_waited: Duration,
+    /// How long workers waited for each other.
+    in_line: Duration,
     /// The fewest slots that were ready when the consumer came.
     spare: usize,
 }
 
 impl Window {
     fn new(since: Instant) -> Window {
-        Window { since, slots: 0, consumer_waited: Duration::ZERO, workers_waited: Duration::ZERO, spare: usize::MAX }
+        Window { since, slots: 0, consumer_waited: Duration::ZERO, workers_waited: Duration::ZERO, in_line: Duration::ZERO, spare: usize::MAX }
     }
 }
 
@@ -52,6 +54,9 @@ const STARVED: f64 = 0.02;
 
 /// A worker rests when all together are idle for this much more than one worker's time.
 const MARGIN: f64 = 1.25;
+
+/// Where workers wait for each other for more than this much of one worker's time, another one would only wait with them.
+const ENOUGH: f64 = 0.25;
 
 /// One slot with the consumer, one being filled.
 const LEAST_DEPTH: usize = 2;
@@ -97,6 +102,11 @@ impl Tuner {
         self.window.workers_waited += time;
     }
 
+    /// A worker had nothing to do because it was the turn of another to take rows out of a stream.
+    pub fn waited_in_line(&mut self, time: Duration) {
+        self.window.in_line += time;
+    }
+
     /// The consumer came for a slot and found some ready. Says whether more may work than before.
     pub fn came(&mut self, ready: usize, now: Instant) -> bool {
         self.window.slots += 1;
@@ -107,16 +117,18 @@ impl Tuner {
         }
         let window = std::mem::replace(&mut self.window, Window::new(now));
         let before = (self.active, self.depth);
-        if window.consumer_waited.as_secs_f64() > STARVED * elapsed.as_secs_f64() {
-            (self.active, self.depth) = (self.workers, self.slots);
-        } else {
-            let idle = window.workers_waited.as_secs_f64() / elapsed.as_secs_f64();
-            if self.adapts.workers && self.active > 1 && idle > MARGIN {
-                self.active -= 1;
-            }
-            if self.adapts.slots && self.depth > LEAST_DEPTH && window.spare >= 2 {
-                self.depth -= 1;
-            }
+        let share = |time: Duration| time.as_secs_f64() / elapsed.as_secs_f64();
+        let (in_line, starved) = (share(window.in_line), share(window.consumer_waited) > STARVED);
+        let idle = if starved { in_line } else { in_line + share(window.workers_waited) };
+        if self.adapts.workers && self.active > 1 && idle > MARGIN {
+            self.active -= 1;
+        } else if starved && in_line <= ENOUGH {
+            self.active = self.workers;
+        }
+        if starved {
+            self.depth = self.slots;
+        } else if self.adapts.slots && self.depth > LEAST_DEPTH && window.spare >= 2 {
+            self.depth -= 1;
         }
         self.active > before.0 || self.depth > before.1
     }
@@ -157,6 +169,23 @@ mod tests {
             window(&mut tuner, &mut now, 0.0, idle, 1);
         }
         assert_eq!((tuner.active(), tuner.depth()), (3, 5));
+    }
+
+    /// Rows come out of a stream so slowly that three workers wait for each other for most of their time.
+    #[test]
+    fn workers_that_wait_for_each_other_rest_however_hungry_the_consumer_is() {
+        let mut now = Instant::now();
+        let mut tuner = Tuner::new(4, 3, BOTH, now);
+        let mut seen = Vec::new();
+        for _ in 0..5 {
+            tuner.waited_in_line(Duration::from_millis(100).mul_f64((tuner.active() as f64 - 1.3).max(0.0)));
+            window(&mut tuner, &mut now, 0.5, 0.0, 0);
+            seen.push(tuner.active());
+        }
+        assert_eq!(seen, [3, 2, 2, 2, 2]);
+        // What is done to each row takes longer now.
+        window(&mut tuner, &mut now, 0.5, 0.0, 0);
+        assert_eq!(tuner.active(), 4);
     }
 
     #[test]

@@ -35,7 +35,7 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 #[test]
 fn a_cache_that_may_choose_keeps_what_is_the_same_in_each_epoch_and_fits() {
     let folder = twelve();
-    let sized = || folder.data().map("x", [decode(), resize(8, 8, Method::Area)]);
+    let sized = || folder.data().map("x", [decode(), resize(8, 8, Method::Area)]).parallelism(Parallelism::Threads(2));
     let (auto, memory) = (sized().cache(Cache::Auto).batch(4), sized().cache(Cache::Memory).batch(4));
     assert_eq!(auto.plan(None).unwrap().cached_rows(), 12);
     assert_eq!(epochs(&auto, None, 3).unwrap(), epochs(&memory, None, 3).unwrap());

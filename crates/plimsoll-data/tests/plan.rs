@@ -16,7 +16,7 @@ fn geometry(plan: &PipelinePlan) -> (usize, usize) {
 
 #[test]
 fn a_plan_reads_as_a_table() {
-    let data = images().shuffle(Shuffle::seed(7)).map("y", [one_hot(10)]).batch(32);
+    let data = images().shuffle(Shuffle::seed(7)).map("y", [one_hot(10)]).parallelism(Parallelism::Threads(1)).batch(32);
     insta::assert_snapshot!(data.plan(None).unwrap(), @"
     producer stack    512 KiB
     shuffle              56 B

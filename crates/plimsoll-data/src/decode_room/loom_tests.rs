@@ -13,7 +13,7 @@ const CACHE: u64 = 3 * PAGE as u64;
 const FILES: u64 = 2 * (PAGE as u64 + ROUNDING);
 
 /// Enters and keeps rows, as a thread that makes them does.
-fn make(room: &DecodeRoom, rows: &[(u64, usize)]) {
+fn make(room: &Arc<DecodeRoom>, rows: &[(u64, usize)]) {
     for &(row, pages) in rows {
         let mut out = vec![0; PAGE];
         if !room.find(row, &mut out).unwrap() {
@@ -35,10 +35,10 @@ fn small_and_giant_pictures_pass_and_the_cache_gives_way() {
     builder.preemption_bound = Some(3);
     builder.check(|| {
         let store = Arc::new(Store::in_memory(0, 3, PAGE));
-        let room = loom::sync::Arc::new(DecodeRoom::new(Bytes(FILES), Bytes(CACHE), 2, Some(store)));
+        let room = Arc::new(DecodeRoom::new(Bytes(FILES), Bytes(CACHE), 2, Some(store)));
         // More than is for files, and all there is but for the rounding.
         let giant = ((FILES + CACHE - ROUNDING) / PAGE as u64) as usize;
-        let other = loom::sync::Arc::clone(&room);
+        let other = Arc::clone(&room);
         let worker = thread::spawn(move || make(&other, &[(0, 1), (1, giant)]));
         make(&room, &[(2, 1), (1, 2)]);
         worker.join().unwrap();

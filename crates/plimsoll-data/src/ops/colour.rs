@@ -282,6 +282,10 @@ impl Op for Grey {
         Ok(Column::new(&input.name, input.dtype, [height, width, 1]))
     }
 
+    fn takes_long(&self) -> bool {
+        false
+    }
+
     fn kernel_bytes(&self, _input: &Column) -> Bytes {
         Bytes::ZERO
     }

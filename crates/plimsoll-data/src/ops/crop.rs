@@ -63,6 +63,10 @@ impl Op for Crop {
         Ok(Column::new(&input.name, input.dtype, [self.height, self.width, channels]))
     }
 
+    fn takes_long(&self) -> bool {
+        false
+    }
+
     fn kernel_bytes(&self, _input: &Column) -> Bytes {
         Bytes::ZERO
     }

@@ -47,6 +47,10 @@ impl Op for Flip {
         true
     }
 
+    fn takes_long(&self) -> bool {
+        false
+    }
+
     fn kernel_bytes(&self, _input: &Column) -> Bytes {
         Bytes::ZERO
     }

@@ -77,6 +77,12 @@ pub trait Op: Send + Sync {
         false
     }
 
+    /// Whether a row takes it long enough that more threads are a help: microseconds, where taking a row out of a file or a stream is quicker.
+    /// With [`Parallelism::Auto`](crate::Parallelism::Auto) it then has one for each core.
+    fn takes_long(&self) -> bool {
+        true
+    }
+
     /// Whether it changes from epoch to epoch; what comes after cannot be cached.
     fn is_random(&self) -> bool {
         false

@@ -41,6 +41,10 @@ impl Op for OneHot {
         Ok(Column::new(&input.name, DType::F32, shape))
     }
 
+    fn takes_long(&self) -> bool {
+        false
+    }
+
     fn kernel_bytes(&self, _input: &Column) -> Bytes {
         Bytes::ZERO
     }

@@ -98,6 +98,10 @@ impl Op for Pad {
         Ok(Column::new(&input.name, input.dtype, [height, width, channels]))
     }
 
+    fn takes_long(&self) -> bool {
+        false
+    }
+
     fn kernel_bytes(&self, _input: &Column) -> Bytes {
         Bytes::ZERO
     }

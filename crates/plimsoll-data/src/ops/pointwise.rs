@@ -83,6 +83,10 @@ impl Op for Pointwise {
         input.dtype == DType::F32
     }
 
+    fn takes_long(&self) -> bool {
+        false
+    }
+
     fn kernel_bytes(&self, _input: &Column) -> Bytes {
         Bytes((self.tile() * size_of::<[f32; 2]>()) as u64)
     }

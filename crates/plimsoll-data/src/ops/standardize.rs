@@ -38,6 +38,10 @@ impl Op for Standardize {
         input.dtype == DType::F32
     }
 
+    fn takes_long(&self) -> bool {
+        false
+    }
+
     fn kernel_bytes(&self, _input: &Column) -> Bytes {
         Bytes::ZERO
     }

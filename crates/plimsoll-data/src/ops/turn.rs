@@ -52,6 +52,10 @@ impl Op for Turn {
         }
     }
 
+    fn takes_long(&self) -> bool {
+        false
+    }
+
     fn kernel_bytes(&self, _input: &Column) -> Bytes {
         Bytes::ZERO
     }

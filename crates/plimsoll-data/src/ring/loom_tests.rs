@@ -10,13 +10,17 @@ use loom::thread;
 use plimsoll_core::DType;
 
 fn ring(slots: usize, workers: usize, epoch_rows: u64, slot_rows: usize, seals: bool) -> loom::sync::Arc<Ring> {
+    ring_of(slots, workers, Some(epoch_rows), slot_rows, seals)
+}
+
+fn ring_of(slots: usize, workers: usize, rows: Option<u64>, slot_rows: usize, seals: bool) -> loom::sync::Arc<Ring> {
     let schema = Schema::new(vec![Column::new("x", DType::U8, [])]).unwrap();
     let layout = Arc::new(BlockLayout::new(&schema, slot_rows));
     let nothing = Fill { epoch: 0, place: 0, rows: 0, ends_epoch: false };
     let slots = (0..slots).map(|_| Slot { memory: Box::new(AlignedBuf::new(layout.bytes().get())), fill: nothing }).collect();
-    let rows = Some(epoch_rows);
-    let schedule = Schedule { epoch: 0, left: Some(1), place: 0, epoch_rows: rows, later_rows: rows, slot_rows, claim_rows: 1 };
-    let crew = Crew { workers, adapts: Adapts { workers: true, slots: true }, ordered: true, seals };
+    let (epoch_rows, later_rows) = (rows, rows);
+    let schedule = Schedule { epoch: 0, left: Some(1), place: 0, epoch_rows, later_rows, whole_batches: None, slot_rows, claim_rows: 1 };
+    let crew = Crew { workers, adapts: Adapts { workers: true, slots: true }, ordered: true, seals, stays: false };
     loom::sync::Arc::new(Ring::new(slots, layout, schedule, crew))
 }
 
@@ -61,6 +65,67 @@ fn loom_rows_come_whole_and_in_order() {
                 ring.put_free(slot);
             }
             assert!(ring.take_filled().unwrap().is_none());
+            workers.into_iter().for_each(|worker| worker.join().unwrap());
+        });
+    }
+}
+
+/// Takes rows in turn until there were so many; fails at one place, in its turn or after it, if told.
+fn work_in_turn(ring: &Ring, number: usize, rows: u64, broken: Option<(u64, bool)>) {
+    while let Some(mut claim) = ring.claim(number) {
+        let place = claim.place;
+        if broken == Some((place, true)) {
+            ring.finish(claim, Err(DataError::Stage("broken".into())));
+            continue;
+        }
+        let there = usize::from(place < rows);
+        ring.settle(&mut claim, there, there == 0);
+        claim.columns(0, there).next().unwrap().fill(place as u8);
+        let result = if broken == Some((place, false)) { Err(DataError::Stage("broken".into())) } else { Ok(()) };
+        if let Some(mut whole) = ring.finish(claim, result) {
+            let rows = whole.rows;
+            whole.columns(0, rows).next().unwrap().iter_mut().for_each(|byte| *byte += 100);
+            ring.seal(whole, Ok(()));
+        }
+    }
+}
+
+#[test]
+fn loom_rows_that_nobody_counted_come_whole_and_in_order() {
+    for (seals, slots) in [(false, 1), (false, 2), (true, 2)] {
+        model(move || {
+            let ring = ring_of(slots, 2, None, 2, seals);
+            let workers = [0, 1].map(|number| {
+                let ring = ring.clone();
+                thread::spawn(move || work_in_turn(&ring, number, 3, None))
+            });
+            let more = if seals { 100 } else { 0 };
+            for (place, rows) in [(0u64, 2), (2, 1)] {
+                let slot = ring.take_filled().unwrap().unwrap();
+                assert_eq!((slot.fill.place, slot.fill.rows, slot.fill.ends_epoch), (place, rows, place == 2));
+                for row in 0..rows {
+                    assert_eq!(slot.memory.bytes()[row], place as u8 + row as u8 + more);
+                }
+                ring.put_free(slot);
+            }
+            assert!(ring.take_filled().unwrap().is_none());
+            workers.into_iter().for_each(|worker| worker.join().unwrap());
+        });
+    }
+}
+
+#[test]
+fn loom_what_fails_in_a_turn_or_after_it_frees_all() {
+    for in_its_turn in [false, true] {
+        model(move || {
+            let ring = ring_of(2, 2, None, 1, false);
+            let workers = [0, 1].map(|number| {
+                let ring = ring.clone();
+                thread::spawn(move || work_in_turn(&ring, number, 3, Some((1, in_its_turn))))
+            });
+            let slot = ring.take_filled().unwrap().unwrap();
+            ring.put_free(slot);
+            assert!(ring.take_filled().is_err());
             workers.into_iter().for_each(|worker| worker.join().unwrap());
         });
     }

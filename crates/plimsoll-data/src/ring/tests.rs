@@ -5,6 +5,10 @@ use std::thread;
 
 /// A ring of slots of `slot_rows` u8 rows for some epochs of `epoch_rows` rows.
 fn ring(slots: usize, epochs: u64, epoch_rows: u64, slot_rows: usize, claim_rows: usize) -> Ring {
+    ring_of(slots, epochs, Some(epoch_rows), slot_rows, claim_rows)
+}
+
+fn ring_of(slots: usize, epochs: u64, epoch_rows: Option<u64>, slot_rows: usize, claim_rows: usize) -> Ring {
     let schema = Schema::new(vec![Column::new("x", DType::U8, [])]).unwrap();
     let layout = Arc::new(BlockLayout::new(&schema, slot_rows));
     let nothing = Fill { epoch: 0, place: 0, rows: 0, ends_epoch: false };
@@ -16,12 +20,13 @@ fn ring(slots: usize, epochs: u64, epoch_rows: u64, slot_rows: usize, claim_rows
             epoch: 0,
             left: Some(epochs),
             place: 0,
-            epoch_rows: Some(epoch_rows),
-            later_rows: Some(epoch_rows),
+            epoch_rows,
+            later_rows: epoch_rows,
+            whole_batches: epoch_rows.is_none().then_some(2),
             slot_rows,
             claim_rows,
         },
-        Crew { workers: 4, adapts: Adapts { workers: true, slots: true }, ordered: true, seals: false },
+        Crew { workers: 4, adapts: Adapts { workers: true, slots: true }, ordered: true, seals: false, stays: epoch_rows.is_none() },
     )
 }
 
@@ -88,4 +93,73 @@ fn the_earliest_failure_comes_after_what_was_filled_and_stays() {
             }
         });
     }
+}
+
+/// Rows come in turn until an epoch has had 23 of them; those that take longest come first in each slot.
+fn work_in_turn(ring: &Ring, number: usize, came: &std::sync::Mutex<(u64, u64)>) {
+    while let Some(mut claim) = ring.claim(number) {
+        let rows = {
+            let mut came = came.try_lock().expect("only one has its turn");
+            if came.0 != claim.epoch {
+                *came = (claim.epoch, 0);
+            }
+            assert_eq!(came.1, claim.place);
+            // Sometimes fewer than were claimed.
+            let rows = (claim.rows as u64).min(1 + came.1 % 3).min(23 - came.1);
+            came.1 += rows;
+            rows as usize
+        };
+        let place = claim.place;
+        ring.settle(&mut claim, rows, rows == 0);
+        assert_eq!(claim.rows, rows);
+        if place % 2 == 0 {
+            thread::yield_now();
+        }
+        for (index, byte) in claim.columns(0, rows).next().unwrap().iter_mut().enumerate() {
+            *byte = (place + index as u64) as u8;
+        }
+        let _ = ring.finish(claim, Ok(()));
+    }
+}
+
+#[test]
+fn rows_that_nobody_counted_arrive_in_order_whatever_the_number_of_workers() {
+    for (slots, workers, claim_rows) in [(1, 1, 8), (1, 3, 1), (2, 2, 3), (3, 4, 2)] {
+        let ring = ring_of(slots, 1, None, 8, claim_rows);
+        let came = std::sync::Mutex::new((0, 0));
+        thread::scope(|scope| {
+            for number in 0..workers {
+                let (ring, came) = (&ring, &came);
+                scope.spawn(move || work_in_turn(ring, number, came));
+            }
+            for epoch in 0..50 {
+                // Of the last seven, six are whole batches of two.
+                for (place, rows) in [(0, 8), (8, 8), (16, 6)] {
+                    let slot = ring.take_filled().unwrap().unwrap();
+                    let Fill { ends_epoch, .. } = slot.fill;
+                    assert_eq!((slot.fill.epoch, slot.fill.place, slot.fill.rows, ends_epoch), (epoch, place, rows, place == 16));
+                    let expected: Vec<u8> = (place..).take(rows).map(|place| place as u8).collect();
+                    assert_eq!(slot.memory.bytes()[..rows], expected);
+                    ring.put_free(slot);
+                }
+                assert!(ring.take_filled().unwrap().is_none());
+                assert!(came.lock().unwrap().0 == epoch, "nothing was taken ahead");
+                ring.another_epoch();
+            }
+            ring.stop();
+        });
+    }
+}
+
+#[test]
+fn what_fails_in_its_turn_frees_those_that_wait_for_theirs() {
+    let ring = ring_of(3, 1, None, 8, 1);
+    thread::scope(|scope| {
+        let first = ring.claim(0).unwrap();
+        let waiting = [(); 3].map(|()| scope.spawn(|| ring.claim(0).is_none()));
+        thread::yield_now();
+        let _ = ring.finish(first, Err(DataError::Stage("broken".into())));
+        assert!(waiting.into_iter().all(|worker| worker.join().unwrap()));
+        assert_eq!(ring.take_filled().err().unwrap().to_string(), "broken");
+    });
 }

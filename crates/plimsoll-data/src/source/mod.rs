@@ -30,7 +30,7 @@ pub use shapes::{Shapes, ShapesSpec};
 pub use tensors::{Tensor, Tensors};
 pub use text::{Text, Vocabulary};
 pub use tfrecord::{Feature, RecordFeature, RecordValues, TfRecord};
-pub(crate) use tfrecord::{Pictures, gzipped, is_packed};
+pub(crate) use tfrecord::{BegunRecord, Pictures, RecordMaker, RecordReader, gzipped, is_packed};
 pub use webdataset::WebDataset;
 
 use crate::block::BlockMut;

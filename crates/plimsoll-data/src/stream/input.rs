@@ -17,6 +17,7 @@ use crate::{Cache, DataError, Extent, Feed, Options, Schema};
 use plimsoll_core::device::SlotMemory;
 use plimsoll_core::{Bytes, DType, Ledger};
 use std::sync::Arc;
+use std::thread;
 use std::time::Instant;
 
 /// A row as user code sees it.
@@ -147,8 +148,11 @@ fn way(data: &Dataset, recipe: &Recipe, room: Room) -> Result<Way, DataError> {
         return Err(DataError::Stage(problem));
     }
     let rows = block_rows(recipe.schema.row_bytes(), room);
-    let threads = recipe.item().is_some() || matches!(recipe.parallelism, Parallelism::Threads(2..));
-    let ahead = room.ahead > 0 || (threads && recipe.stream.is_none());
+    let threads = match recipe.parallelism {
+        Parallelism::Threads(threads) => threads > 1 && (recipe.stream.is_none() || recipe.is_mapped()),
+        Parallelism::Auto => recipe.takes_long() && thread::available_parallelism().is_ok_and(|cores| cores.get() > 1),
+    };
+    let ahead = room.ahead > 0 || threads || recipe.item().is_some();
     if ahead && !room.lean {
         let batched = data.clone().row_by_row().batch(rows.min(16));
         let one_each = room.ahead > 0 && recipe.parallelism == Parallelism::Auto;
@@ -220,7 +224,7 @@ impl Input {
         let stream: Box<dyn Stream> = match way {
             Way::Stream => Box::new(Mapped::new(&recipe, room, ledger, block_rows(row, room), &inlet.meter)?),
             Way::Here(geometry) => Box::new(Here::new(&recipe, geometry, &inlet.meter)?),
-            Way::Feed(data, plan) => Box::new(Fed::new(*data, plan, ledger, row.get(), room.ahead > 0, &inlet)),
+            Way::Feed(data, plan) => Box::new(Fed::new(*data, plan, ledger, row.get(), Epochs::of(&recipe, room), &inlet)),
         };
         let block = vec![0; row.get() * block_rows(row, room)];
         let promised = Promised::new(recipe.cardinality);
@@ -452,16 +456,36 @@ struct Fed {
     to: usize,
     over: bool,
     row_bytes: usize,
-    /// Whether it is closed after each epoch, so that nothing is made ahead of the next.
-    once: bool,
+    epochs: Epochs,
     inlet: Arc<Inlet>,
 }
 
+/// How a feed that makes rows ahead goes from one epoch to the next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Epochs {
+    /// It makes rows of the next before that is asked for.
+    Ahead,
+    /// It waits, since beginning one may mean something to user code.
+    Asked,
+    /// It is closed after each, and what it holds is given back.
+    Closed,
+}
+
+impl Epochs {
+    fn of(recipe: &Recipe, room: Room) -> Epochs {
+        match recipe.stream {
+            _ if room.ahead > 0 => Epochs::Closed,
+            Some(_) => Epochs::Asked,
+            None => Epochs::Ahead,
+        }
+    }
+}
+
 impl Fed {
-    fn new(data: Dataset, plan: PipelinePlan, ledger: &Ledger, row_bytes: usize, once: bool, inlet: &Arc<Inlet>) -> Fed {
+    fn new(data: Dataset, plan: PipelinePlan, ledger: &Ledger, row_bytes: usize, epochs: Epochs, inlet: &Arc<Inlet>) -> Fed {
         let batch = vec![0; plan.batch * row_bytes];
         let inlet = Arc::clone(inlet);
-        Fed { data, plan, ledger: ledger.clone(), feed: None, batch, from: 0, to: 0, over: true, row_bytes, once, inlet }
+        Fed { data, plan, ledger: ledger.clone(), feed: None, batch, from: 0, to: 0, over: true, row_bytes, epochs, inlet }
     }
 
     /// Threads and what they hold are given back.
@@ -480,13 +504,20 @@ impl Drop for Fed {
 
 impl Stream for Fed {
     fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
-        let stands = self.feed.as_ref().map(|feed| (feed.state().epoch, feed.state().batches));
         // After a whole epoch the feed stands where the next begins; else it is started anew, the old one given back first.
-        if self.once || stands != Some((epoch, 0)) {
-            self.end();
-            let options = Options { first_epoch: epoch, epochs: self.once.then_some(1), ..Options::default() };
-            self.feed = Some(Feed::start_inside(&self.data, &self.plan, &self.ledger, options, &self.inlet.meter)?);
-            self.inlet.begin(self.plan.workers());
+        match &mut self.feed {
+            Some(feed) if feed.stands() == (epoch, 0) && self.epochs != Epochs::Closed => {
+                if self.epochs == Epochs::Asked {
+                    feed.another_epoch();
+                }
+            }
+            _ => {
+                self.end();
+                let epochs = (self.epochs != Epochs::Ahead).then_some(1);
+                let options = Options { first_epoch: epoch, epochs, ..Options::default() };
+                self.feed = Some(Feed::start_inside(&self.data, &self.plan, &self.ledger, options, &self.inlet.meter)?);
+                self.inlet.begin(self.plan.workers());
+            }
         }
         (self.from, self.to, self.over) = (0, 0, false);
         Ok(())

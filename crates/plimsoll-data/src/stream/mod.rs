@@ -1,7 +1,8 @@
 //! Rows one after the other, where no arithmetic says which row stands where: what user code keeps, makes or puts together.
 //!
-//! A stream's rows are whole rows of bytes, each with its columns one after the other. A single thread pulls them in blocks and writes them
-//! to the slots of the ring, so their order is always the same; files are decoded ahead by the threads of an inner feed. The position of a
+//! A stream's rows are whole rows of bytes, each with its columns one after the other. Threads take turns to pull them in blocks, so their
+//! order is always the same, and map them side by side into the slots of the ring; what is done to rows before a stage is done by the
+//! threads of an inner feed, where it takes long. The position of a
 //! stream is how many rows have come, and resuming passes over that many. A row that cannot be made is a [fault] in its place.
 
 mod cache;
@@ -14,6 +15,7 @@ mod input;
 mod join;
 mod promised;
 mod reshape;
+mod shared;
 mod shuffle;
 mod station;
 mod work;
@@ -24,7 +26,7 @@ pub(crate) use generator::{Generator, Identity, Make, Open};
 pub(crate) use ignore::Ignored;
 pub use input::Row;
 pub(crate) use input::{Held, PerRow};
-pub(crate) use promised::Promised;
+pub(crate) use shared::SharedWork;
 pub(crate) use shuffle::Buckets;
 pub(crate) use station::Station;
 pub(crate) use work::StreamWork;

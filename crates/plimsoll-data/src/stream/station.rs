@@ -57,12 +57,11 @@ impl Station {
         self.rows.fetch_add(rows as u64, Relaxed);
     }
 
-    /// What it and all before it took, the first stage first. Returns how long its rows were waited for.
-    pub fn spent(&self, all: &mut Vec<Spent>) -> Duration {
+    /// What it and all before it took, the first stage first.
+    pub fn spent(&self, all: &mut Vec<Spent>) {
         let elsewhere: Duration = self.inlets.iter().map(|inlet| inlet.spent(all)).sum();
         let waited = nanos(&self.waited);
         all.push(Spent { name: self.name.clone(), time: waited.saturating_sub(elsewhere), rows: self.rows.load(Relaxed), threads: 1 });
-        waited
     }
 }
 

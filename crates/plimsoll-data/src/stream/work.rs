@@ -1,4 +1,4 @@
-//! From the rows of a stream to columns, mapped on the way.
+//! From the rows of a stream to columns, mapped on the way by the thread that asks for them.
 
 use super::fault::{Fault, guarded};
 use super::{Room, Station, Stream};
@@ -11,17 +11,68 @@ use plimsoll_core::{Bytes, Ledger};
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Rows as they come from a stream, and the way of each column from there.
+pub(super) struct Mapper {
+    pub block: Vec<u8>,
+    /// How many rows it is for, and the bytes of each.
+    pub rows: usize,
+    pub row_bytes: usize,
+    paths: Vec<Path>,
+}
+
+impl Mapper {
+    pub fn new(recipe: &Recipe, rows: usize) -> Mapper {
+        let row_bytes = recipe.source.schema().row_bytes().get();
+        let columns = recipe.source.schema().columns();
+        let paths = recipe.maps.iter().zip(columns).map(|(map, column)| Path::new(map, column, rows, None)).collect();
+        Mapper { block: vec![0; rows * row_bytes], rows, row_bytes, paths }
+    }
+
+    /// Where a stream writes so many rows, or as many as there is room for.
+    pub fn room(&mut self, rows: usize) -> &mut [u8] {
+        &mut self.block[..self.rows.min(rows) * self.row_bytes]
+    }
+
+    pub fn set_epoch(&mut self, epoch: u64) {
+        self.paths.iter_mut().for_each(|path| path.set_epoch(epoch));
+    }
+
+    /// Takes rows from the block's row `from` on, which are number `place` and those that follow, through their maps to the target's row `at`.
+    pub fn write(&mut self, from: usize, place: u64, target: &mut impl Target, at: usize, rows: usize) -> Result<(), DataError> {
+        let mut column = 0;
+        let block = &self.block[from * self.row_bytes..];
+        for (path, slot) in self.paths.iter_mut().zip(target.columns(at, rows)) {
+            let bytes = path.row_bytes();
+            let out = path.input(rows, slot);
+            for (row, out) in block.chunks_exact(self.row_bytes).zip(out.chunks_exact_mut(bytes)) {
+                out.copy_from_slice(&row[column..column + bytes]);
+            }
+            column += bytes;
+            path.run(Rows::From(place), rows, slot)?;
+        }
+        Ok(())
+    }
+
+    /// The same where some of the rows may be such that they cannot be mapped.
+    pub fn try_write(&mut self, from: usize, place: u64, target: &mut impl Target, at: usize, rows: usize) -> Result<(), DataError> {
+        guarded(|| self.write(from, place, target, at, rows)).flatten()
+    }
+}
+
+/// What is wrong with a row that cannot be mapped.
+pub(super) fn unmapped(place: u64, error: DataError) -> Fault {
+    Fault::row(error).numbered(place, "of a stream")
+}
+
 /// A stream and the maps after it.
 pub(crate) struct StreamWork {
     stream: Box<dyn Stream>,
     station: Arc<Station>,
-    /// Rows as they come from the stream; how many were mapped, and how many there are.
-    block: Vec<u8>,
+    mapper: Mapper,
+    /// Rows of the block that were mapped, and that there are.
     from: usize,
     to: usize,
-    rows: usize,
-    row_bytes: usize,
-    paths: Vec<Path>,
+    /// The number of the next row; those that could not be made have one, too.
     place: u64,
     /// Whether one of the block cannot be mapped.
     one_by_one: bool,
@@ -34,32 +85,18 @@ impl StreamWork {
     pub fn new(recipe: &Recipe, room: Room, ledger: &Ledger, rows: usize, meter: &Meter) -> Result<StreamWork, DataError> {
         let spec = recipe.stream.as_ref().expect("only for streams");
         let station = Arc::clone(meter.station.get_or_init(|| Station::of(spec)));
-        let row_bytes = recipe.source.schema().row_bytes().get();
-        let columns = recipe.source.schema().columns();
-        let paths = recipe.maps.iter().zip(columns).map(|(map, column)| Path::new(map, column, rows, None)).collect();
-        Ok(StreamWork {
-            stream: spec.open(room, ledger, &station)?,
-            station,
-            block: vec![0; rows * row_bytes],
-            from: 0,
-            to: 0,
-            rows,
-            row_bytes,
-            paths,
-            place: 0,
-            one_by_one: false,
-            fault: None,
-        })
+        let (stream, mapper) = (spec.open(room, ledger, &station)?, Mapper::new(recipe, rows));
+        Ok(StreamWork { stream, station, mapper, from: 0, to: 0, place: 0, one_by_one: false, fault: None })
     }
 
-    /// What it holds, apart from the stream itself and what the plan counts for maps.
+    /// What each thread holds, apart from the stream itself and what the plan counts for maps.
     pub fn bytes(recipe: &Recipe, rows: usize) -> Bytes {
         recipe.source.schema().row_bytes() * rows as u64
     }
 
     pub fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         (self.from, self.to, self.place, self.one_by_one, self.fault) = (0, 0, 0, false, None);
-        self.paths.iter_mut().for_each(|path| path.set_epoch(epoch));
+        self.mapper.set_epoch(epoch);
         let start = Instant::now();
         let begun = self.stream.begin(epoch);
         self.station.came(0, start);
@@ -92,22 +129,24 @@ impl StreamWork {
         if self.from == self.to {
             (self.from, self.to, self.one_by_one) = (0, 0, false);
             let start = Instant::now();
-            self.to = self.stream.fill(&mut self.block[..self.rows.min(rows) * self.row_bytes])?;
-            self.station.came(self.to, start);
+            let came = self.stream.fill(self.mapper.room(rows));
+            self.station.came(*came.as_ref().unwrap_or(&0), start);
+            self.place += u64::from(came.is_err());
+            self.to = came?;
         }
         let rows = rows.min(self.to - self.from);
         if !self.one_by_one {
-            if guarded(|| self.write(target, at, rows)).flatten().is_ok() {
+            if self.mapper.try_write(self.from, self.place, target, at, rows).is_ok() {
                 self.pass(rows);
                 return Ok(rows);
             }
             // One of them cannot be mapped: the others are tried by themselves.
             self.one_by_one = true;
         }
-        let written = guarded(|| self.write(target, at, 1)).flatten();
         let place = self.place;
+        let written = self.mapper.try_write(self.from, place, target, at, 1);
         self.pass(1);
-        written.map(|()| 1).map_err(|error| Fault::row(error).numbered(place, "of a stream"))
+        written.map(|()| 1).map_err(|error| unmapped(place, error))
     }
 
     /// No more rows are wanted until the next epoch is begun.
@@ -119,35 +158,5 @@ impl StreamWork {
     fn pass(&mut self, rows: usize) {
         self.from += rows;
         self.place += rows as u64;
-    }
-
-    /// Passes over rows that were consumed before; fewer only when the epoch is over.
-    pub fn pass_over(&mut self, mut rows: u64, stopping: impl Fn() -> bool) -> Result<(), Fault> {
-        while rows > 0 && !stopping() {
-            let wanted = (self.rows as u64).min(rows);
-            let came = self.stream.fill(&mut self.block[..wanted as usize * self.row_bytes])? as u64;
-            self.place += came;
-            rows -= came;
-            if came == 0 {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes the next rows of the block through their maps.
-    fn write(&mut self, target: &mut impl Target, at: usize, rows: usize) -> Result<(), DataError> {
-        let mut from = 0;
-        let block = &self.block[self.from * self.row_bytes..];
-        for (path, slot) in self.paths.iter_mut().zip(target.columns(at, rows)) {
-            let bytes = path.row_bytes();
-            let out = path.input(rows, slot);
-            for (row, out) in block.chunks_exact(self.row_bytes).zip(out.chunks_exact_mut(bytes)) {
-                out.copy_from_slice(&row[from..from + bytes]);
-            }
-            from += bytes;
-            path.run(Rows::From(self.place), rows, slot)?;
-        }
-        Ok(())
     }
 }

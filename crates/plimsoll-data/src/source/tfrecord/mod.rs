@@ -5,7 +5,7 @@ mod frame;
 mod packed;
 mod picture;
 
-pub(crate) use packed::{Pictures, gzipped};
+pub(crate) use packed::{BegunRecord, Pictures, RecordMaker, RecordReader, gzipped};
 
 use super::{Gather, Source, identify_open};
 use crate::block::BlockMut;

@@ -8,7 +8,7 @@ use super::{Feature, Kind, LONGEST_PACKED, broken, columns, cut, example, pictur
 use crate::dataset::{Dataset, Stage};
 use crate::decode_room::DecodeRoom;
 use crate::geometry::{item_bound, item_room};
-use crate::item::{ItemCap, ItemKernel};
+use crate::item::{Entered, ItemCap, ItemKernel};
 use crate::meter::Meter;
 use crate::ops::Op;
 use crate::source::identify_named;
@@ -19,6 +19,7 @@ use plimsoll_core::Bytes;
 use std::fs::File;
 use std::hash::Hasher;
 use std::io::{self, BufReader, ErrorKind, Read};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -48,7 +49,7 @@ pub(crate) fn gzipped(paths: &[PathBuf], features: &[(&str, Feature)]) -> Result
     }
     let (known, name) = (Arc::clone(&packed), packed.name());
     let identity = move |hash: &mut dyn Hasher| known.identify(hash);
-    let open = move || Records::new(Arc::clone(&packed), Vec::new());
+    let open = move || Records { reader: RecordReader::new(Arc::clone(&packed)), maker: RecordMaker { packed: Arc::clone(&packed), kernels: Vec::new() } };
     Ok(Dataset::from_rows(name, schema, HOLDING, Some(Arc::new(identity)), open))
 }
 
@@ -108,36 +109,111 @@ impl Pictures {
         self.rows.stages.iter().fold(self.packed.name(), |name, stage| format!("{name} → {stage}"))
     }
 
-    /// What it holds.
+    /// What it holds where one thread makes rows.
     pub fn cost(&self, room: Room) -> Result<Vec<Held>, DataError> {
-        let recipe = self.rows.recipe()?;
-        let (decode, kernels) = (item_room(self.max_item, room), recipe.maps.iter().filter_map(|map| map.item.as_ref()));
+        let decode = item_room(self.max_item, room);
         Ok(vec![
             Held::here(format!("packed records (each ≤ {LONGEST_PACKED})"), HOLDING),
-            Held::here(format!("decode (each ≤ {decode})"), decode + kernels.map(|item| item.kernel_bytes()).sum()),
+            Held::here(format!("decode (each ≤ {decode})"), decode + self.maker_bytes()?),
         ])
     }
 
-    /// Allocates what is counted; what is decoded in, as pictures need it.
+    /// What each thread holds beside that.
+    pub fn maker_bytes(&self) -> Result<Bytes, DataError> {
+        Ok(self.rows.recipe()?.maps.iter().filter_map(|map| Some(map.item.as_ref()?.kernel_bytes())).sum())
+    }
+
+    /// The records, and what makes rows of them.
     pub fn open(&self, room: Room) -> Result<Box<dyn PerRow>, DataError> {
+        let (reader, mut makers) = self.open_shared(room, 1, &Arc::default())?;
+        let maker = makers.pop().expect("one was asked for");
+        Ok(Box::new(Records { reader, maker }))
+    }
+
+    /// The records, and what makes rows of them on each of some threads. Allocates what is counted; what is decoded in, as pictures need it.
+    pub fn open_shared(&self, room: Room, threads: usize, meter: &Arc<Meter>) -> Result<(RecordReader, Vec<RecordMaker>), DataError> {
         let (recipe, cap) = (self.rows.recipe()?, item_room(self.max_item, room));
-        let decode_room = Arc::new(DecodeRoom::new(cap, Bytes::ZERO, 1, None));
-        let meter = Arc::new(Meter::default());
+        let decode_room = Arc::new(DecodeRoom::new(cap, Bytes::ZERO, threads, None));
         let kernel = |item: &crate::item::ItemRecipe| {
             let cap = ItemCap { said: item_bound(self.max_item), here: cap };
-            ItemKernel::new(Arc::clone(&recipe.source), item.clone(), cap, Arc::clone(&decode_room), Arc::clone(&meter))
+            ItemKernel::new(Arc::clone(&recipe.source), item.clone(), cap, Arc::clone(&decode_room), Arc::clone(meter))
         };
-        let kernels = recipe.maps.iter().zip(recipe.schema.columns()).map(|(map, column)| Some((kernel(map.item.as_ref()?), column)));
-        let kernels = kernels.map(|of| of.map(|(kernel, column)| (kernel, column.row_bytes().get()))).collect();
-        Ok(Box::new(Records::new(Arc::clone(&self.packed), kernels)))
+        let maker = |_| {
+            let kernels = recipe.maps.iter().zip(recipe.schema.columns()).map(|(map, column)| Some((kernel(map.item.as_ref()?), column)));
+            let kernels = kernels.map(|of| of.map(|(kernel, column)| (kernel, column.row_bytes().get()))).collect();
+            RecordMaker { packed: Arc::clone(&self.packed), kernels }
+        };
+        Ok((RecordReader::new(Arc::clone(&self.packed)), (0..threads).map(maker).collect()))
     }
 }
 
-/// The records of one epoch.
-struct Records {
+/// Makes rows of records.
+pub(crate) struct RecordMaker {
     packed: Arc<Packed>,
     /// For each column, what decodes its pictures, and how large those are then; none at all where there are none.
     kernels: Vec<Option<(ItemKernel, usize)>>,
+}
+
+/// A picture whose record somebody else may read over.
+pub(crate) struct BegunRecord {
+    entered: Entered,
+    column: usize,
+    /// Where the column is in its row.
+    at: Range<usize>,
+    /// The record: its number, its file and where it begins there.
+    row: u64,
+    file: usize,
+    start: u64,
+}
+
+impl RecordMaker {
+    pub fn set_epoch(&mut self, epoch: u64) {
+        self.kernels.iter_mut().flatten().for_each(|(kernel, _)| kernel.set_epoch(epoch));
+    }
+
+    /// Writes the record that was read last as a row, but for its last picture, which is let into the room: the record is not needed any more.
+    pub fn begin(&mut self, reader: &RecordReader, out: &mut [u8]) -> Result<Option<BegunRecord>, Fault> {
+        let (file, start) = (reader.next - 1, reader.start);
+        let packed = Arc::clone(&self.packed);
+        let path = &packed.paths[file];
+        let name = |problem: String| Fault::row(broken(path, start, problem));
+        let record = frame::record(&reader.record).map_err(name)?;
+        let (mut at, mut begun) = (0, None);
+        for (index, (feature, column)) in packed.features.iter().enumerate() {
+            // Nobody waits for room while holding some.
+            if self.kernels.get(index).is_some_and(Option::is_some)
+                && let Some(before) = begun.take()
+            {
+                self.end(before, out)?;
+            }
+            let kernel = self.kernels.get(index).and_then(Option::as_ref);
+            let bytes = kernel.map_or(column.row_bytes().get(), |(_, bytes)| *bytes);
+            let part = at..at + bytes;
+            at += bytes;
+            let Some((kernel, _)) = kernel else {
+                example::write(record, feature, column, &mut out[part]).map_err(name)?;
+                continue;
+            };
+            let found = picture::find(&record, 0..record.len() as u64, &feature.key).map_err(name)?;
+            let encoded = &record[found.start as usize..found.end as usize];
+            let entered = kernel.enter(path, encoded).map_err(|error| in_record(path, start, error))?;
+            begun = Some(BegunRecord { entered, column: index, at: part, row: reader.row, file, start });
+        }
+        Ok(begun)
+    }
+
+    /// Writes the picture of a row.
+    pub fn end(&mut self, begun: BegunRecord, out: &mut [u8]) -> Result<(), Fault> {
+        let BegunRecord { entered, column, at, row, file, start } = begun;
+        let (kernel, _) = self.kernels[column].as_mut().expect("it let the picture in");
+        let path = &self.packed.paths[file];
+        kernel.decode(row, path, entered, &mut out[at]).map(|_| ()).map_err(|error| in_record(path, start, error))
+    }
+}
+
+/// Reads the records of one epoch after each other.
+pub(crate) struct RecordReader {
+    packed: Arc<Packed>,
     /// The file after the one that is open.
     next: usize,
     open: Option<BufReader<MultiGzDecoder<BufReader<File>>>>,
@@ -145,15 +221,46 @@ struct Records {
     start: u64,
     at: u64,
     record: Vec<u8>,
-    /// The number of the record, as if all files were unpacked.
+    /// The number of the record, as if all files were unpacked, and of the next.
     row: u64,
+    next_row: u64,
 }
 
-impl Records {
-    fn new(packed: Arc<Packed>, kernels: Vec<Option<(ItemKernel, usize)>>) -> Records {
+impl RecordReader {
+    fn new(packed: Arc<Packed>) -> RecordReader {
         // As long as any will be, so that it never grows.
         let record = Vec::with_capacity((LONGEST_PACKED.0 + FRAME) as usize);
-        Records { next: packed.paths.len(), packed, kernels, open: None, start: 0, at: 0, record, row: 0 }
+        RecordReader { next: packed.paths.len(), packed, open: None, start: 0, at: 0, record, row: 0, next_row: 0 }
+    }
+
+    pub fn begin(&mut self) {
+        (self.next, self.open, self.next_row) = (0, None, 0);
+    }
+
+    /// Reads the next record; `false` at the end of the last file.
+    pub fn next(&mut self) -> Result<bool, Fault> {
+        loop {
+            if self.open.is_none() {
+                let Some(path) = self.packed.paths.get(self.next) else { return Ok(false) };
+                self.next += 1;
+                self.at = 0;
+                let file = File::open(path).map_err(|error| Fault::part(DataError::io("open", path, error)))?;
+                self.open = Some(BufReader::new(MultiGzDecoder::new(BufReader::new(file))));
+            }
+            let read = self.read();
+            match &read {
+                Ok(false) => self.open = None,
+                Err(fault) if fault.loss != Loss::Row => {
+                    // Nothing says where a record begins after damage, but for the next file.
+                    self.open = None;
+                    return read;
+                }
+                _ => {
+                    (self.row, self.next_row) = (self.next_row, self.next_row + 1);
+                    return read;
+                }
+            }
+        }
     }
 
     /// Reads the next record with its frame; `false` at the end of the file.
@@ -183,74 +290,38 @@ impl Records {
         reader.read_exact(&mut self.record[HEAD..]).map_err(unpack)?;
         Ok(true)
     }
-
-    /// Writes the record that was read as a row.
-    fn write(&mut self, row: u64, out: &mut [u8]) -> Result<(), Fault> {
-        let (path, at) = (&self.packed.paths[self.next - 1], self.start);
-        let name = |problem: String| Fault::row(broken(path, at, problem));
-        let record = frame::record(&self.record).map_err(name)?;
-        let mut rest = out;
-        for (index, (feature, column)) in self.packed.features.iter().enumerate() {
-            let kernel = self.kernels.get_mut(index).and_then(Option::as_mut);
-            let bytes = kernel.as_ref().map_or(column.row_bytes().get(), |(_, bytes)| *bytes);
-            let (part, after) = rest.split_at_mut(bytes);
-            match kernel {
-                None => example::write(record, feature, column, part).map_err(name)?,
-                Some((kernel, _)) => {
-                    let found = picture::find(&record, 0..record.len() as u64, &feature.key).map_err(name)?;
-                    let encoded = &record[found.start as usize..found.end as usize];
-                    let made = kernel.run_held(row, path, encoded, part);
-                    made.map_err(|error| Fault::row(error).told_as(|error| in_record(path, at, error)))?;
-                }
-            }
-            rest = after;
-        }
-        Ok(())
-    }
 }
 
 /// What is wrong with a picture, with its record instead of a file of its own.
-fn in_record(path: &Path, at: u64, error: &DataError) -> DataError {
-    if let DataError::Image { problem, .. } = error {
-        return broken(path, at, format!("its picture cannot be decoded: {problem}"));
-    }
-    let text = error.to_string();
-    let rest = text.strip_prefix(&path.display().to_string()).map_or(format!(": {text}"), str::to_string);
-    broken(path, at, format!("its picture{rest}"))
+fn in_record(path: &Path, at: u64, error: DataError) -> Fault {
+    Fault::row(error).told_as(|error| {
+        if let DataError::Image { problem, .. } = error {
+            return broken(path, at, format!("its picture cannot be decoded: {problem}"));
+        }
+        let text = error.to_string();
+        let rest = text.strip_prefix(&path.display().to_string()).map_or(format!(": {text}"), str::to_string);
+        broken(path, at, format!("its picture{rest}"))
+    })
+}
+
+/// The records of one epoch as rows, made by one thread.
+struct Records {
+    reader: RecordReader,
+    maker: RecordMaker,
 }
 
 impl PerRow for Records {
     fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
-        (self.next, self.open, self.row) = (0, None, 0);
-        self.kernels.iter_mut().flatten().for_each(|(kernel, _)| kernel.set_epoch(epoch));
+        self.reader.begin();
+        self.maker.set_epoch(epoch);
         Ok(())
     }
 
     fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
-        loop {
-            if self.open.is_none() {
-                let Some(path) = self.packed.paths.get(self.next) else { return Ok(false) };
-                self.next += 1;
-                self.at = 0;
-                let file = File::open(path).map_err(|error| Fault::part(DataError::io("open", path, error)))?;
-                self.open = Some(BufReader::new(MultiGzDecoder::new(BufReader::new(file))));
-            }
-            let row = self.row;
-            match self.read() {
-                Ok(true) => {
-                    self.row += 1;
-                    return self.write(row, out).map(|()| true);
-                }
-                Ok(false) => self.open = None,
-                Err(fault) => {
-                    match fault.loss {
-                        Loss::Row => self.row += 1,
-                        // Nothing says where a record begins after damage, but for the next file.
-                        _ => self.open = None,
-                    }
-                    return Err(fault);
-                }
-            }
+        if !self.reader.next()? {
+            return Ok(false);
         }
+        let begun = self.maker.begin(&self.reader, out)?;
+        begun.map_or(Ok(()), |picture| self.maker.end(picture, out)).map(|()| true)
     }
 }

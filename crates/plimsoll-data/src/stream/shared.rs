@@ -1,0 +1,265 @@
+//! A stream that several threads take rows from in turn, to map them side by side.
+//!
+//! Whoever has its turn takes a block of rows out of the stream, which is the next in order whoever it is, and lets the next one. What takes
+//! long is done after that: maps, and the decoding of a picture that came in a record.
+
+use super::fault::{Fault, Notes, guarded};
+use super::promised::Promised;
+use super::work::{Mapper, unmapped};
+use super::{Room, Spec, Station, Stream};
+use crate::DataError;
+use crate::geometry::Geometry;
+use crate::meter::Meter;
+use crate::recipe::Recipe;
+use crate::ring::{Claim, Ring};
+use crate::source::{BegunRecord, RecordMaker, RecordReader};
+use crate::work::mark;
+use plimsoll_core::Ledger;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+/// Where rows come from.
+enum Origin {
+    Stream(Box<dyn Stream>),
+    Records(Box<RecordReader>),
+}
+
+/// A stream and where it stands.
+struct Shared {
+    origin: Origin,
+    station: Arc<Station>,
+    epoch: Option<u64>,
+    /// Rows of the first epoch that were consumed before.
+    pass_over: u64,
+    /// Rows of the epoch that have come.
+    came: u64,
+    promised: Promised,
+    /// The epoch of which others consumed some.
+    begun: Option<u64>,
+}
+
+/// What one thread needs to make the rows of a stream.
+pub(crate) struct SharedWork {
+    shared: Arc<Mutex<Shared>>,
+    mapper: Mapper,
+    /// What makes rows of records, and the picture that is still to be decoded.
+    maker: Option<RecordMaker>,
+    picture: Option<BegunRecord>,
+    epoch: Option<u64>,
+    /// Whether there are maps at all.
+    maps: bool,
+    /// Who is told of rows that cannot be made, where that is no error.
+    tolerate: Option<Arc<Notes>>,
+    meter: Arc<Meter>,
+}
+
+/// What was taken out of a stream.
+enum Taken {
+    /// So many rows, none when the epoch is over; and why no more should have come, if so.
+    Rows(usize, Result<(), DataError>),
+    /// A row that could not be made.
+    Bad(Fault),
+    /// The consumer has gone.
+    Stopped,
+}
+
+impl SharedWork {
+    /// For each of the threads, after `pass_over` rows of the first epoch. Allocates what is counted.
+    pub fn new(
+        recipe: &Recipe,
+        geometry: Geometry,
+        pass_over: u64,
+        ledger: &Ledger,
+        meter: &Arc<Meter>,
+    ) -> Result<Vec<SharedWork>, DataError> {
+        let spec = recipe.stream.as_ref().expect("only for streams");
+        let station = Arc::clone(meter.station.get_or_init(|| Station::of(spec)));
+        let Geometry { workers, chunk_rows, room, .. } = geometry;
+        let (origin, mut makers) = Origin::open(spec, room, workers, ledger, &station, meter)?;
+        let shared = Arc::new(Mutex::new(Shared {
+            origin,
+            station,
+            epoch: None,
+            pass_over,
+            came: 0,
+            promised: Promised::new(recipe.cardinality),
+            begun: recipe.begun.map(|(epoch, _)| epoch),
+        }));
+        let work = |_| SharedWork {
+            shared: Arc::clone(&shared),
+            mapper: Mapper::new(recipe, chunk_rows),
+            maker: makers.pop(),
+            picture: None,
+            epoch: None,
+            maps: recipe.maps.iter().any(|map| !map.steps.is_empty()),
+            tolerate: recipe.tolerate.clone(),
+            meter: Arc::clone(meter),
+        };
+        Ok((0..workers).map(work).collect())
+    }
+
+    /// Takes as many of the claimed rows as there are, says how many those are, and writes them. `false` if the consumer has gone.
+    pub fn fill(&mut self, claim: &mut Claim<'_>, ring: &Ring) -> Result<bool, DataError> {
+        if self.epoch != Some(claim.epoch) {
+            self.epoch = Some(claim.epoch);
+            self.mapper.set_epoch(claim.epoch);
+            self.maker.iter_mut().for_each(|maker| maker.set_epoch(claim.epoch));
+        }
+        let shared = Arc::clone(&self.shared);
+        // Only one has its turn, so nobody waits here. Another epoch begins as if nothing had been.
+        let taken = shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take(self, claim, || ring.stopping())?;
+        match taken {
+            Taken::Stopped => Ok(false),
+            Taken::Rows(0, as_promised) => {
+                ring.settle(claim, 0, true);
+                as_promised.map(|()| true)
+            }
+            Taken::Rows(rows, as_promised) => {
+                ring.settle(claim, rows, false);
+                self.meter.rows.fetch_add(rows as u64, Relaxed);
+                self.make(claim)?;
+                as_promised.map(|()| true)
+            }
+            Taken::Bad(fault) => {
+                ring.settle(claim, 1, false);
+                self.meter.rows.fetch_add(1, Relaxed);
+                self.give_up(claim, 0, fault)?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Writes the rows of the block.
+    fn make(&mut self, claim: &mut Claim<'_>) -> Result<(), DataError> {
+        let rows = claim.rows;
+        if let (Some(picture), Some(maker)) = (self.picture.take(), &mut self.maker) {
+            let row = &mut self.mapper.block[..self.mapper.row_bytes];
+            if let Err(fault) = guarded(|| maker.end(picture, row)).map_err(Fault::row).flatten() {
+                return self.give_up(claim, 0, fault);
+            }
+        }
+        let start = Instant::now();
+        let written = self.mapper.try_write(0, claim.place, claim, 0, rows);
+        if written.is_ok() && self.tolerate.is_some() {
+            mark(claim, 0, rows, 0);
+        }
+        if written.is_err() {
+            // One of them cannot be mapped: the others are tried by themselves.
+            for row in 0..rows {
+                let place = claim.place + row as u64;
+                match self.mapper.try_write(row, place, claim, row, 1) {
+                    Ok(()) if self.tolerate.is_some() => mark(claim, row, 1, 0),
+                    Ok(()) => {}
+                    Err(error) => self.give_up(claim, row, unmapped(place, error))?,
+                }
+            }
+        }
+        Meter::add(if self.maps { &self.meter.map } else { &self.meter.stream }, start);
+        Ok(())
+    }
+
+    /// A row of a claim cannot be made: it is marked, where somebody leaves such rows out.
+    fn give_up(&self, claim: &mut Claim<'_>, row: usize, fault: Fault) -> Result<(), DataError> {
+        match &self.tolerate {
+            Some(notes) if fault.goes_on() => {
+                mark(claim, row, 1, 1);
+                notes.note(claim.epoch, claim.place + row as u64, fault);
+                Ok(())
+            }
+            _ => Err(fault.into()),
+        }
+    }
+}
+
+impl Origin {
+    /// The stream, and what makes rows on each of some threads of what it gives, if it gives less than rows.
+    fn open(
+        spec: &Spec,
+        room: Room,
+        threads: usize,
+        ledger: &Ledger,
+        station: &Station,
+        meter: &Arc<Meter>,
+    ) -> Result<(Origin, Vec<RecordMaker>), DataError> {
+        if let Spec::Pictures(pictures) = spec {
+            let (reader, makers) = pictures.open_shared(room, threads, meter)?;
+            return Ok((Origin::Records(Box::new(reader)), makers));
+        }
+        Ok((Origin::Stream(spec.open(room, ledger, station)?), Vec::new()))
+    }
+
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+        match self {
+            Origin::Stream(stream) => stream.begin(epoch),
+            Origin::Records(reader) => {
+                reader.begin();
+                Ok(())
+            }
+        }
+    }
+
+    /// Brings up to `rows` rows to the block of one thread; none only when the epoch is over.
+    fn fill(&mut self, work: &mut SharedWork, rows: usize) -> Result<usize, Fault> {
+        match self {
+            Origin::Stream(stream) => stream.fill(work.mapper.room(rows)),
+            // One at a time: the others are for other threads.
+            Origin::Records(reader) => {
+                if !reader.next()? {
+                    return Ok(0);
+                }
+                let maker = work.maker.as_mut().expect("there is one for each thread");
+                work.picture = maker.begin(reader, work.mapper.room(1))?;
+                Ok(1)
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn take(&mut self, work: &mut SharedWork, claim: &Claim<'_>, stopping: impl Fn() -> bool) -> Result<Taken, DataError> {
+        if self.epoch != Some(claim.epoch) {
+            self.epoch = Some(claim.epoch);
+            self.promised.begin();
+            let start = Instant::now();
+            let begun = self.origin.begin(claim.epoch);
+            self.station.came(0, start);
+            begun?;
+            self.came = std::mem::take(&mut self.pass_over);
+            self.pass_over(work, self.came, &stopping)?;
+        }
+        if stopping() {
+            return Ok(Taken::Stopped);
+        }
+        let start = Instant::now();
+        let filled = self.origin.fill(work, claim.rows);
+        self.station.came(*filled.as_ref().unwrap_or(&0), start);
+        let rows = match filled {
+            Ok(rows) => rows,
+            Err(fault) if work.tolerate.is_some() && fault.goes_on() => {
+                self.promised.lost(fault.loss);
+                self.came += 1;
+                return Ok(Taken::Bad(fault));
+            }
+            Err(fault) => return Err(fault.into()),
+        };
+        self.came += rows as u64;
+        // How many are left of an epoch that others have begun was not said.
+        let said = self.begun != Some(claim.epoch);
+        let as_promised = if said { self.promised.check(claim.epoch, self.came, rows == 0) } else { Ok(()) };
+        Ok(Taken::Rows(rows, as_promised))
+    }
+
+    /// Passes over rows that were consumed before; fewer only when the epoch is over.
+    fn pass_over(&mut self, work: &mut SharedWork, mut rows: u64, stopping: impl Fn() -> bool) -> Result<(), Fault> {
+        while rows > 0 && !stopping() {
+            let came = self.origin.fill(work, usize::try_from(rows).unwrap_or(usize::MAX))? as u64;
+            work.picture = None;
+            rows -= came;
+            if came == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
