@@ -19,8 +19,9 @@ const SWEEP_TARGET: Bytes = Bytes::mib(14);
 /// What is read, mapped and written at a time should stay in the second-level cache.
 const CHUNK_TARGET: Bytes = Bytes::kib(128);
 
-/// A claim costs a lock: so many rows make that cheap, whatever they are.
-const LEAST_SHARE: usize = 32;
+/// Of rows that take long each, so many make a slot worth handing over, and so many a claim.
+const SLOW_ROWS: usize = 1024;
+const SLOW_SHARE: usize = 16;
 
 /// One slot with the consumer, one ready, one being filled.
 const AUTO_SLOTS: usize = 3;
@@ -121,11 +122,14 @@ pub(crate) fn for_speed(recipe: &Recipe, group: usize) -> Result<Geometry, DataE
         return absurd(format!("batch({group})"));
     }
 
+    // Pictures are large enough to be a matter of bytes.
+    let slow = recipe.item().is_none() && recipe.takes_long();
     let per_group = slot_bytes(&recipe.schema, group_rows).0.max(1);
     let in_epoch = recipe.rows.div_ceil(group as u64).max(1);
     let sweeps = sweeps(recipe);
     let target = if sweeps { SWEEP_TARGET } else { SLOT_TARGET };
-    let groups = (target.0 / per_group).clamp(1, in_epoch) as usize;
+    let at_most = if slow { in_epoch.min((SLOW_ROWS / group_rows).max(1) as u64) } else { in_epoch };
+    let groups = (target.0 / per_group).clamp(1, at_most) as usize;
     let (slots, groups_per_slot) = match recipe.prefetch {
         Prefetch::Auto => (AUTO_SLOTS, groups),
         // There is nothing to be ahead with.
@@ -150,11 +154,15 @@ pub(crate) fn for_speed(recipe: &Recipe, group: usize) -> Result<Geometry, DataE
         Parallelism::Auto => 1,
     };
     // Files are rows of their own: each goes to whoever is free. Of other rows, all have some of each slot.
-    let shares = if workers > 1 { slot_rows.div_ceil(2 * workers).max(LEAST_SHARE) } else { slot_rows }.clamp(1, slot_rows.max(1));
+    let share = match workers {
+        1 => slot_rows,
+        _ if slow => SLOW_SHARE,
+        _ => slot_rows.div_ceil(2 * workers),
+    };
     let chunk_rows = match recipe.item() {
         Some(_) => 1,
         None if sweeps => slot_rows.max(1),
-        None => (CHUNK_TARGET.0 / work_row.0.max(1)).clamp(1, shares as u64) as usize,
+        None => (CHUNK_TARGET.0 / work_row.0.max(1)).clamp(1, share.clamp(1, slot_rows.max(1)) as u64) as usize,
     };
     if let Some((_, row)) = recipe.kept_row()
         && u128::from(recipe.span.rows) * u128::from(row.0 + 64) > ABSURD

@@ -41,7 +41,14 @@ struct Window {
 
 impl Window {
     fn new(since: Instant) -> Window {
-        Window { since, slots: 0, consumer_waited: Duration::ZERO, workers_waited: Duration::ZERO, in_line: Duration::ZERO, spare: usize::MAX }
+        Window {
+            since,
+            slots: 0,
+            consumer_waited: Duration::ZERO,
+            workers_waited: Duration::ZERO,
+            in_line: Duration::ZERO,
+            spare: usize::MAX,
+        }
     }
 }
 

@@ -155,6 +155,20 @@ impl Case {
         Case { data: self.data.flat_map(numbers(), Bytes::kib(16), expand), ..self }
     }
 
+    /// The last map, on some threads; it may have bad rows of its own. What comes out is the bytes of floats.
+    fn mapped(self, threads: usize, bad: bool) -> Case {
+        let is_bad = move |x: i32| bad && x % 13 == 5;
+        let op = apply("last", [], move |_, x, out| {
+            out[0] = x[0] * 0.5;
+            if is_bad(x[0] as i32) { Err("bad".into()) } else { Ok(()) }
+        });
+        let halved = |x: i32| (x as f32 * 0.5).to_bits() as i32;
+        self.with(
+            |data| data.map("x", [op]).parallelism(Parallelism::Threads(threads)),
+            move |all| all.into_iter().map(|row| row.filter(|row| !is_bad(row[0])).map(|row| vec![halved(row[0])])).collect(),
+        )
+    }
+
     fn cached(self, by: u8, folder: &Path, name: &str) -> Case {
         let cache = match by % 4 {
             0 => Cache::MemoryUpTo(Bytes::kib(64)),
@@ -261,6 +275,7 @@ proptest! {
         stop: prop::sample::Index,
         (old, new) in (1u64..4, 1u64..4),
         left_out: bool,
+        last in prop::option::of(1usize..5),
     ) {
         let folder = TempDir::new().unwrap();
         let mut case = source(first.0, first.1, first.2);
@@ -274,6 +289,9 @@ proptest! {
         }
         if left_out {
             case = case.step(6, 0, folder.path(), "");
+        }
+        if case.plain && let Some(threads) = last {
+            case = case.mapped(threads, !left_out);
         }
         let data = case.data.clone().deterministic(true).batch(batch);
         let data = if let Some(batches) = ahead { data.prefetch(Prefetch::Batches(batches)) } else { data };

@@ -29,8 +29,8 @@ pub use range::Counted;
 pub use shapes::{Shapes, ShapesSpec};
 pub use tensors::{Tensor, Tensors};
 pub use text::{Text, Vocabulary};
-pub use tfrecord::{Feature, RecordFeature, RecordValues, TfRecord};
 pub(crate) use tfrecord::{BegunRecord, Pictures, RecordMaker, RecordReader, gzipped, is_packed};
+pub use tfrecord::{Feature, RecordFeature, RecordValues, TfRecord};
 pub use webdataset::WebDataset;
 
 use crate::block::BlockMut;

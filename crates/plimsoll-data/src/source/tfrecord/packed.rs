@@ -49,7 +49,10 @@ pub(crate) fn gzipped(paths: &[PathBuf], features: &[(&str, Feature)]) -> Result
     }
     let (known, name) = (Arc::clone(&packed), packed.name());
     let identity = move |hash: &mut dyn Hasher| known.identify(hash);
-    let open = move || Records { reader: RecordReader::new(Arc::clone(&packed)), maker: RecordMaker { packed: Arc::clone(&packed), kernels: Vec::new() } };
+    let open = move || Records {
+        reader: RecordReader::new(Arc::clone(&packed)),
+        maker: RecordMaker { packed: Arc::clone(&packed), kernels: Vec::new() },
+    };
     Ok(Dataset::from_rows(name, schema, HOLDING, Some(Arc::new(identity)), open))
 }
 
