@@ -19,7 +19,8 @@ use std::sync::Arc;
 /// # Streams
 /// Rows of a source have numbers, so that any order of them is arithmetic and any number of threads can make them. What user code keeps,
 /// makes or puts together ([`filter`](Dataset::filter), [`from_generator`](Dataset::from_generator), [`zip`](Dataset::zip) …) is a stream:
-/// its rows come one after the other, always in the same order. What is before such a stage may still be made by several threads.
+/// its rows come one after the other, always in the same order. Several threads may still make what is before such a stage, and map what comes
+/// out of it.
 ///
 /// ```
 /// use plimsoll_data::{Dataset, Prefetch, Shuffle, Split, ops::{one_hot, scale}};
@@ -75,7 +76,8 @@ pub(crate) enum Stage {
 /// How many threads make rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parallelism {
-    /// One per core where files are decoded; a single one where rows only have to be copied.
+    /// One for each core where pictures are decoded or an operation [takes long](crate::ops::Op::takes_long), as user code does; of those, as
+    /// many work as the consumer needs. A single one where rows only have to be copied.
     Auto,
     /// This many.
     Threads(usize),
@@ -203,7 +205,9 @@ impl Dataset {
         self.stage(Stage::Prefetch(prefetch))
     }
 
-    /// How many threads make rows; [`Parallelism::Auto`] unless said. What comes out is the same.
+    /// How many threads make rows; [`Parallelism::Auto`] unless said. What comes out is the same. It is about rows as far as the next stage
+    /// that gives a [stream](Dataset#streams), and behind one about the maps up to the next: threads take turns to take rows out of a stream,
+    /// and map them side by side.
     pub fn parallelism(self, parallelism: Parallelism) -> Dataset {
         self.stage(Stage::Parallelism(parallelism))
     }

@@ -225,7 +225,7 @@ fn a_plain_source_needs_no_configuration() {
 fn a_bench_says_what_limits() {
     let sandbox = pictures("limits");
     let shown = sandbox.succeed(&["data", "bench", "data.toml", "--epochs", "2"]);
-    for word in ["stage", "holds", "a row", "busy", "decode (", "staging ring", "waiting", "in use", "limit"] {
+    for word in ["stage", "holds", "a row", "busy", "threads", "decode (", "staging ring", "waiting", "in use", "limit"] {
         assert!(shown.contains(word), "{word} is missing in\n{shown}");
     }
     let document = sandbox.json(&["data", "bench", "data.toml", "--json"]);

@@ -74,7 +74,12 @@ impl SharedWork {
         meter: &Arc<Meter>,
     ) -> Result<Vec<SharedWork>, DataError> {
         let spec = recipe.stream.as_ref().expect("only for streams");
-        let station = Arc::clone(meter.station.get_or_init(|| Station::of(spec)));
+        // Pictures are not decoded where they are taken out of their records, and that is told by itself.
+        let station = meter.station.get_or_init(|| match &**spec {
+            Spec::Pictures(pictures) => Station::named(spec, pictures.records()),
+            _ => Station::of(spec),
+        });
+        let station = Arc::clone(station);
         let Geometry { workers, chunk_rows, room, .. } = geometry;
         let (origin, mut makers) = Origin::open(spec, room, workers, ledger, &station, meter)?;
         let shared = Arc::new(Mutex::new(Shared {

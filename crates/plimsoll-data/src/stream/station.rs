@@ -37,13 +37,18 @@ pub(crate) struct Inlet {
 impl Station {
     /// The station of a stage, with those of all before it.
     pub fn of(spec: &Spec) -> Arc<Station> {
+        Station::named(spec, spec.name())
+    }
+
+    /// The same, told as something else.
+    pub fn named(spec: &Spec, name: String) -> Arc<Station> {
         let inputs = spec.inputs();
         let apart = if inputs.len() <= APART { inputs } else { &inputs[..1] };
         let inlets = apart.iter().map(|input| {
             let mapped = input.stages.iter().any(|stage| matches!(stage, Stage::Map { .. }));
             Arc::new(Inlet { mapped, ..Inlet::default() })
         });
-        Arc::new(Station { name: spec.name(), waited: AtomicU64::new(0), rows: AtomicU64::new(0), inlets: inlets.collect() })
+        Arc::new(Station { name, waited: AtomicU64::new(0), rows: AtomicU64::new(0), inlets: inlets.collect() })
     }
 
     /// Where the rows of an input are counted.

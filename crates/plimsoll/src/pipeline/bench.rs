@@ -118,8 +118,9 @@ impl Bench {
             .collect();
         let held = self.stages.iter().map(|(name, bytes)| json!({ "name": name, "bytes": bytes.0 }));
         let times = self.explain.stages.iter().filter_map(|stage| Some((stage, stage.per_row?, stage.share?)));
-        let busy = times
-            .map(|(stage, time, share)| json!({ "name": stage.time, "us_per_example": time.as_secs_f64() * 1e6, "utilisation": share }));
+        let busy = times.map(|(stage, time, share)| {
+            json!({ "name": stage.time, "us_per_example": time.as_secs_f64() * 1e6, "utilisation": share, "threads": stage.threads })
+        });
         json!({
             "pipeline": self.pipeline,
             "epochs": epochs,

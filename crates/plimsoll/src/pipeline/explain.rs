@@ -39,7 +39,7 @@ pub struct ExplainedStage {
     pub per_row: Option<Duration>,
     /// Its share of the time of the threads that do it.
     pub share: Option<f64>,
-    /// How many those are.
+    /// How many those are; none where it takes no time.
     pub threads: usize,
     /// What it holds.
     pub bytes: Option<Bytes>,
@@ -66,12 +66,14 @@ impl Explain {
         let mut stages: Vec<ExplainedStage> = held.iter().map(only_holds).collect();
         let is_for = |stage: &ExplainedStage, time: &str| stage.name == time || stage.name.split(' ').next() == Some(time);
         // What only takes time stands where it comes in the order of things: before the first that also holds something, or after the last. A
-        // stage of a stream stands after all that is held for rows on their way to it.
-        let takes_time = |stage: &ExplainedStage| activity.times.iter().any(|spent| is_for(stage, &spent.name));
+        // stage of a stream stands after all that is held for rows on their way to it, and before what holds those that come out of it.
+        let is_stream = |stage: &ExplainedStage| stage.name == "stream";
+        let takes_time = |stage: &ExplainedStage| is_stream(stage) || activity.times.iter().any(|spent| is_for(stage, &spent.name));
         let mut next = stages.iter().position(takes_time).unwrap_or(stages.len().saturating_sub(1));
         for (index, spent) in activity.times.iter().enumerate() {
             let found = (next..stages.len()).find(|&at| is_for(&stages[at], &spent.name));
-            let followed = |at: &usize| activity.times[index..].iter().any(|later| is_for(&stages[*at], &later.name));
+            let is_later = |at: usize| activity.times[index..].iter().any(|later| is_for(&stages[at], &later.name));
+            let followed = |at: &usize| is_stream(&stages[*at]) || is_later(*at);
             let at = match found {
                 None if !OF_ROWS.contains(&spent.name.as_str()) => (next..stages.len()).find(followed).unwrap_or(next),
                 found => found.unwrap_or(next),
@@ -134,12 +136,13 @@ fn short(time: Duration) -> String {
 impl fmt::Display for Explain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.stages.iter().map(|stage| stage.name.chars().count()).max().unwrap_or(0).max("stage".len());
-        writeln!(f, "    {:width$}  {:>9}  {:>9}  {:>9}", "stage", "holds", "a row", "busy")?;
+        writeln!(f, "    {:width$}  {:>9}  {:>9}  {:>5}  {:>7}", "stage", "holds", "a row", "busy", "threads")?;
         for stage in &self.stages {
             let bytes = stage.bytes.map_or(String::new(), |bytes| bytes.to_string());
             let per_row = stage.per_row.map_or(String::new(), short);
             let share = stage.share.map_or(String::new(), |share| format!("{:.0} %", 100.0 * share));
-            writeln!(f, "{}", format!("    {:width$}  {bytes:>9}  {per_row:>9}  {share:>9}", stage.name).trim_end())?;
+            let threads = if stage.threads > 0 { stage.threads.to_string() } else { String::new() };
+            writeln!(f, "{}", format!("    {:width$}  {bytes:>9}  {per_row:>9}  {share:>5}  {threads:>7}", stage.name).trim_end())?;
         }
         let (waited, idle) = (100.0 * self.consumer_waited, 100.0 * self.workers_waited);
         writeln!(f, "  waiting   the consumer {waited:.0} % of the time, {} for a free slot {idle:.0} %", threads(self.workers))?;
@@ -210,6 +213,23 @@ mod tests {
         assert_eq!(names[2..6], ["decode (each ≤ 16.0 MiB)", "staging ring", "filter(y below 5)", "shuffle(seed 7, 16.0 MiB)"]);
         assert_eq!(explain.stages[5].per_row, Some(Duration::from_micros(40)));
         assert_eq!(explain.limit, "decode: 95 % of the time of 2 threads, and the consumer waited");
+    }
+
+    /// Two threads take turns at a filter, and map what comes out of it.
+    #[test]
+    fn what_holds_rows_that_come_out_of_a_stream_stands_behind_it() {
+        let held = ["2 worker stacks", "columns", "block", "stream", "map x", "staging ring"].map(|name| (name.to_string(), Bytes::mib(1)));
+        let mut activity = activity(900, 0);
+        let spent =
+            |name: &str, time: u64, threads: usize| Spent { name: name.into(), time: Duration::from_millis(time), rows: 500, threads };
+        activity.times = vec![spent("read", 10, 1), spent("filter(y below 5)", 200, 1), spent("map", 1600, 2)];
+        let explain = Explain::new(&held, 3, &activity);
+        let names: Vec<&str> = explain.stages.iter().map(|stage| stage.name.as_str()).collect();
+        assert_eq!(names[2..], ["block", "read", "filter(y below 5)", "stream", "map x", "staging ring"]);
+        assert_eq!(explain.limit, "map: 80 % of the time of 2 threads, and the consumer waited");
+        let shown = explain.to_string();
+        assert!(shown.contains("filter(y below 5)              400.0 µs   20 %        1\n"), "{shown}");
+        assert!(shown.contains("map x               1.00 MiB  3200.0 µs   80 %        2\n"), "{shown}");
     }
 
     #[test]

@@ -108,6 +108,11 @@ impl Pictures {
         Pictures { max_item: Some(bytes), ..self.clone() }
     }
 
+    /// The files.
+    pub fn records(&self) -> String {
+        self.packed.name()
+    }
+
     pub fn name(&self) -> String {
         self.rows.stages.iter().fold(self.packed.name(), |name, stage| format!("{name} → {stage}"))
     }
