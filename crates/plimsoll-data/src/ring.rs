@@ -6,6 +6,10 @@
 //! how many come, the next claims those that follow, and what is done to them they do side by side. Nobody allocates, and a wake-up is sent
 //! only to those that sleep.
 
+mod schedule;
+
+pub(crate) use schedule::Schedule;
+
 use crate::DataError;
 use crate::block::BlockLayout;
 use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard};
@@ -30,55 +34,6 @@ pub(crate) struct Fill {
     pub place: u64,
     pub rows: usize,
     pub ends_epoch: bool,
-}
-
-/// What is to be filled: from where, how far, and in which pieces.
-#[derive(Clone, Copy)]
-pub(crate) struct Schedule {
-    pub epoch: u64,
-    /// Epochs to go, this one included.
-    pub left: Option<u64>,
-    pub place: u64,
-    /// Rows of an epoch, if they are known: else whoever claims some [says](Ring::settle) how many there are.
-    pub epoch_rows: Option<u64>,
-    /// Rows of the epochs after this one.
-    pub later_rows: Option<u64>,
-    /// Where they are not known: the last slot of an epoch is handed on with a multiple of these.
-    pub whole_batches: Option<usize>,
-    /// Rows of a slot, and the most that a worker claims at a time.
-    pub slot_rows: usize,
-    pub claim_rows: usize,
-}
-
-impl Schedule {
-    /// What the next slot holds; `None` after the last epoch.
-    fn next(&mut self) -> Option<Fill> {
-        if self.left == Some(0) {
-            return None;
-        }
-        let Some(epoch_rows) = self.epoch_rows else {
-            // What is known to have no rows has nothing but ends.
-            let ends_epoch = self.slot_rows == 0;
-            let fill = Fill { epoch: self.epoch, place: self.place, rows: self.slot_rows, ends_epoch };
-            self.pass(0, ends_epoch);
-            return Some(fill);
-        };
-        let rows = (epoch_rows - self.place).min(self.slot_rows as u64);
-        let ends_epoch = self.place + rows == epoch_rows;
-        let fill = Fill { epoch: self.epoch, place: self.place, rows: rows as usize, ends_epoch };
-        self.pass(rows, ends_epoch);
-        Some(fill)
-    }
-
-    fn pass(&mut self, rows: u64, ends_epoch: bool) {
-        self.place += rows;
-        if ends_epoch {
-            self.place = 0;
-            self.epoch = self.epoch.wrapping_add(1);
-            self.epoch_rows = self.later_rows;
-            self.left = self.left.map(|left| left - 1);
-        }
-    }
 }
 
 /// Who works at a ring.

@@ -1,8 +1,8 @@
 //! Streams with some of the rows of another.
 
-use super::Predicate;
 use super::fault::{Fault, Loss, guarded};
-use super::input::{Input, PerRow, Row};
+use super::input::{Input, PerRow};
+use super::{Predicate, Row};
 use crate::{DataError, Schema};
 
 /// The rows a predicate keeps.

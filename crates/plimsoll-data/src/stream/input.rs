@@ -1,6 +1,7 @@
 //! What a stage of a stream reads: the rows of a data set, made here or by an inner feed.
 
 use super::fault::{Fault, Notes};
+use super::fed::{Epochs, Fed};
 use super::promised::Promised;
 use super::station::Inlet;
 use super::work::StreamWork;
@@ -9,76 +10,15 @@ use crate::dataset::{Dataset, Parallelism, Stage};
 use crate::geometry::{self, Geometry};
 use crate::memory::AlignedBuf;
 use crate::meter::Meter;
-use crate::padded::length_of;
 use crate::plan::{self, Keep, PipelinePlan};
 use crate::recipe::Recipe;
 use crate::work::{Target, Work};
-use crate::{Cache, DataError, Extent, Feed, Options, Schema};
+use crate::{Cache, DataError, Schema};
 use plimsoll_core::device::SlotMemory;
-use plimsoll_core::{Bytes, DType, Ledger};
+use plimsoll_core::{Bytes, Ledger};
 use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
-
-/// A row as user code sees it.
-pub struct Row<'r> {
-    schema: &'r Schema,
-    bytes: &'r [u8],
-}
-
-impl<'r> Row<'r> {
-    pub(super) fn new(schema: &'r Schema, bytes: &'r [u8]) -> Row<'r> {
-        Row { schema, bytes }
-    }
-
-    /// The columns.
-    pub fn schema(&self) -> &'r Schema {
-        self.schema
-    }
-
-    /// The bytes of a column.
-    ///
-    /// # Panics
-    /// If there is no such column.
-    pub fn bytes(&self, name: &str) -> &'r [u8] {
-        let index = self.schema.index_of(name).unwrap_or_else(|| panic!("there is no column `{name}`; the columns are {}", self.schema));
-        let columns = self.schema.columns();
-        let before: Bytes = columns[..index].iter().map(|column| column.row_bytes()).sum();
-        &self.bytes[before.get()..][..columns[index].row_bytes().get()]
-    }
-
-    /// The numbers of a column, as floats whatever their type.
-    ///
-    /// # Panics
-    /// If there is no such column.
-    pub fn numbers(&self, name: &str) -> impl Iterator<Item = f32> + 'r {
-        let bytes = self.bytes(name);
-        let column = &self.schema.columns()[self.schema.index_of(name).expect("just found")];
-        let dtype = column.dtype;
-        let bytes = match column.extent {
-            Extent::UpTo => &bytes[..length_of(bytes) as usize * (column.elements() / column.shape[0] * dtype.size())],
-            _ => bytes,
-        };
-        bytes.chunks_exact(dtype.size()).map(move |number| match (dtype, number) {
-            (DType::U8, [byte]) => f32::from(*byte),
-            (DType::I32, &[a, b, c, d]) => i32::from_ne_bytes([a, b, c, d]) as f32,
-            (_, &[a, b, c, d]) => f32::from_ne_bytes([a, b, c, d]),
-            _ => f32::NAN,
-        })
-    }
-
-    /// The first number of a column of whole numbers.
-    ///
-    /// # Panics
-    /// If there is no such column.
-    pub fn int(&self, name: &str) -> i64 {
-        match *self.bytes(name) {
-            [byte] => i64::from(byte),
-            [a, b, c, d, ..] => i64::from(i32::from_ne_bytes([a, b, c, d])),
-            _ => 0,
-        }
-    }
-}
 
 /// Bytes a stage holds, and whether an inner feed reserves them itself.
 pub(crate) struct Held {
@@ -441,119 +381,6 @@ impl Stream for Here {
             done += rows;
         }
         Ok(done)
-    }
-}
-
-/// Rows of an indexed source, made ahead by a feed.
-struct Fed {
-    data: Dataset,
-    plan: PipelinePlan,
-    ledger: Ledger,
-    feed: Option<Feed>,
-    /// The rows of a batch, and how many of them there are and were handed out.
-    batch: Vec<u8>,
-    from: usize,
-    to: usize,
-    over: bool,
-    row_bytes: usize,
-    epochs: Epochs,
-    inlet: Arc<Inlet>,
-}
-
-/// How a feed that makes rows ahead goes from one epoch to the next.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Epochs {
-    /// It makes rows of the next before that is asked for.
-    Ahead,
-    /// It waits, since beginning one may mean something to user code.
-    Asked,
-    /// It is closed after each, and what it holds is given back.
-    Closed,
-}
-
-impl Epochs {
-    fn of(recipe: &Recipe, room: Room) -> Epochs {
-        match recipe.stream {
-            _ if room.ahead > 0 => Epochs::Closed,
-            Some(_) => Epochs::Asked,
-            None => Epochs::Ahead,
-        }
-    }
-}
-
-impl Fed {
-    fn new(data: Dataset, plan: PipelinePlan, ledger: &Ledger, row_bytes: usize, epochs: Epochs, inlet: &Arc<Inlet>) -> Fed {
-        let batch = vec![0; plan.batch * row_bytes];
-        let inlet = Arc::clone(inlet);
-        Fed { data, plan, ledger: ledger.clone(), feed: None, batch, from: 0, to: 0, over: true, row_bytes, epochs, inlet }
-    }
-
-    /// Threads and what they hold are given back.
-    fn end(&mut self) {
-        if self.feed.take().is_some() {
-            self.inlet.end(self.plan.workers());
-        }
-    }
-}
-
-impl Drop for Fed {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-impl Stream for Fed {
-    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
-        // After a whole epoch the feed stands where the next begins; else it is started anew, the old one given back first.
-        match &mut self.feed {
-            Some(feed) if feed.stands() == (epoch, 0) && self.epochs != Epochs::Closed => {
-                if self.epochs == Epochs::Asked {
-                    feed.another_epoch();
-                }
-            }
-            _ => {
-                self.end();
-                let epochs = (self.epochs != Epochs::Ahead).then_some(1);
-                let options = Options { first_epoch: epoch, epochs, ..Options::default() };
-                self.feed = Some(Feed::start_inside(&self.data, &self.plan, &self.ledger, options, &self.inlet.meter)?);
-                self.inlet.begin(self.plan.workers());
-            }
-        }
-        (self.from, self.to, self.over) = (0, 0, false);
-        Ok(())
-    }
-
-    fn close(&mut self) {
-        self.end();
-        self.over = true;
-    }
-
-    fn fill(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
-        let mut done = 0;
-        while done < out.len() && !self.over {
-            if self.from == self.to {
-                let feed = self.feed.as_mut().expect("an epoch was begun");
-                let Some(batch) = feed.next()? else {
-                    self.over = true;
-                    break;
-                };
-                let mut at = 0;
-                for index in 0..batch.columns() {
-                    let column = batch.column(index);
-                    let bytes = column.len() / batch.rows;
-                    for (row, out) in column.chunks_exact(bytes).zip(self.batch.chunks_exact_mut(self.row_bytes)) {
-                        out[at..at + bytes].copy_from_slice(row);
-                    }
-                    at += bytes;
-                }
-                (self.from, self.to) = (0, batch.rows * self.row_bytes);
-            }
-            let bytes = (out.len() - done).min(self.to - self.from);
-            out[done..done + bytes].copy_from_slice(&self.batch[self.from..self.from + bytes]);
-            self.from += bytes;
-            done += bytes;
-        }
-        Ok(done / self.row_bytes)
     }
 }
 

@@ -1,9 +1,9 @@
 //! Streams made of several.
 
 use super::fault::{Fault, Loss, guarded};
-use super::input::{Input, PerRow, Row};
+use super::input::{Input, PerRow};
 use super::station::Inlet;
-use super::{Expand, Room, alike};
+use super::{Expand, Room, Row, alike};
 use crate::ops::draw;
 use crate::{DataError, Dataset, Schema};
 use plimsoll_core::{Bytes, Ledger};

@@ -9,23 +9,27 @@ mod cache;
 mod choose;
 mod cost;
 mod fault;
+mod fed;
+mod flow;
 mod generator;
 mod ignore;
 mod input;
 mod join;
 mod promised;
 mod reshape;
+mod row;
 mod shared;
 mod shuffle;
 mod station;
 mod work;
 
 pub(crate) use fault::{Fault, Loss, Notes, guarded};
+pub(crate) use flow::Flow;
 pub use generator::Elements;
 pub(crate) use generator::{Generator, Identity, Make, Open};
 pub(crate) use ignore::Ignored;
-pub use input::Row;
 pub(crate) use input::{Held, PerRow};
+pub use row::Row;
 pub(crate) use shared::SharedWork;
 pub(crate) use shuffle::Buckets;
 pub(crate) use station::Station;
@@ -34,8 +38,8 @@ pub(crate) use work::StreamWork;
 use crate::cache::{Cache, Note};
 use crate::dataset::{Dataset, Stage};
 use crate::recipe::MOST_THREADS;
-use crate::source::{Gather, Pictures, Source};
-use crate::{BlockMut, Column, Condition, DataError, Extent, Schema};
+use crate::source::Pictures;
+use crate::{Column, Condition, DataError, Extent, Schema};
 use input::Input;
 use plimsoll_core::{Bytes, DType, Ledger};
 use std::sync::Arc;
@@ -464,40 +468,4 @@ fn other_classes(a: &Schema, b: &Schema) -> Option<String> {
     Some(format!(
         "would mix up classes: column `{column}` numbers {a} in one part and {b} in another; name the folder to take them from (classes)"
     ))
-}
-
-/// Stands where a source does, and is never read as one.
-pub(crate) struct Flow {
-    pub spec: Arc<Spec>,
-    pub schema: Schema,
-}
-
-impl Source for Flow {
-    fn schema(&self) -> &Schema {
-        &self.schema
-    }
-
-    fn len(&self) -> u64 {
-        self.spec.at_most()
-    }
-
-    fn scratch_bytes(&self, _rows: usize) -> Bytes {
-        Bytes::ZERO
-    }
-
-    fn read(&self, _first_row: u64, _scratch: &mut [u8], _out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
-        unreachable!("a stream has no rows by number")
-    }
-
-    fn gather(&self, _rows: Gather<'_>, _scratch: &mut [u8], _out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
-        unreachable!("a stream has no rows by number")
-    }
-
-    fn class_names(&self) -> Vec<String> {
-        self.spec.inputs().first().map(Dataset::class_names).unwrap_or_default()
-    }
-
-    fn describe(&self) -> String {
-        self.spec.describe()
-    }
 }

@@ -112,7 +112,7 @@ impl SharedWork {
             self.maker.iter_mut().for_each(|maker| maker.set_epoch(claim.epoch));
         }
         let shared = Arc::clone(&self.shared);
-        // Only one has its turn, so nobody waits here. Another epoch begins as if nothing had been.
+        // Only one has its turn, so nobody waits here; and a panic in there is told, after which nobody comes.
         let taken = shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take(self, claim, || ring.stopping())?;
         match taken {
             Taken::Stopped => Ok(false),

@@ -1,0 +1,123 @@
+//! What a stage of a stream reads, made ahead by threads of their own.
+
+use super::fault::Fault;
+use super::station::Inlet;
+use super::{Room, Stream};
+use crate::plan::PipelinePlan;
+use crate::recipe::Recipe;
+use crate::{Dataset, Feed, Options};
+use plimsoll_core::Ledger;
+use std::sync::Arc;
+
+/// Rows of a data set, made ahead by a feed.
+pub(super) struct Fed {
+    data: Dataset,
+    plan: PipelinePlan,
+    ledger: Ledger,
+    feed: Option<Feed>,
+    /// The rows of a batch, and how many of them there are and were handed out.
+    batch: Vec<u8>,
+    from: usize,
+    to: usize,
+    over: bool,
+    row_bytes: usize,
+    epochs: Epochs,
+    inlet: Arc<Inlet>,
+}
+
+/// How a feed that makes rows ahead goes from one epoch to the next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Epochs {
+    /// It makes rows of the next before that is asked for.
+    Ahead,
+    /// It waits, since beginning one may mean something to user code.
+    Asked,
+    /// It is closed after each, and what it holds is given back.
+    Closed,
+}
+
+impl Epochs {
+    pub fn of(recipe: &Recipe, room: Room) -> Epochs {
+        match recipe.stream {
+            _ if room.ahead > 0 => Epochs::Closed,
+            Some(_) => Epochs::Asked,
+            None => Epochs::Ahead,
+        }
+    }
+}
+
+impl Fed {
+    pub fn new(data: Dataset, plan: PipelinePlan, ledger: &Ledger, row_bytes: usize, epochs: Epochs, inlet: &Arc<Inlet>) -> Fed {
+        let batch = vec![0; plan.batch * row_bytes];
+        let inlet = Arc::clone(inlet);
+        Fed { data, plan, ledger: ledger.clone(), feed: None, batch, from: 0, to: 0, over: true, row_bytes, epochs, inlet }
+    }
+
+    /// Threads and what they hold are given back.
+    fn end(&mut self) {
+        if self.feed.take().is_some() {
+            self.inlet.end(self.plan.workers());
+        }
+    }
+}
+
+impl Drop for Fed {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Stream for Fed {
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+        // After a whole epoch the feed stands where the next begins; else it is started anew, the old one given back first.
+        match &mut self.feed {
+            Some(feed) if feed.stands() == (epoch, 0) && self.epochs != Epochs::Closed => {
+                if self.epochs == Epochs::Asked {
+                    feed.another_epoch();
+                }
+            }
+            _ => {
+                self.end();
+                let epochs = (self.epochs != Epochs::Ahead).then_some(1);
+                let options = Options { first_epoch: epoch, epochs, ..Options::default() };
+                self.feed = Some(Feed::start_inside(&self.data, &self.plan, &self.ledger, options, &self.inlet.meter)?);
+                self.inlet.begin(self.plan.workers());
+            }
+        }
+        (self.from, self.to, self.over) = (0, 0, false);
+        Ok(())
+    }
+
+    fn close(&mut self) {
+        self.end();
+        self.over = true;
+    }
+
+    fn fill(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
+        let mut done = 0;
+        while done < out.len() && !self.over {
+            if self.from == self.to {
+                let feed = self.feed.as_mut().expect("an epoch was begun");
+                let Some(batch) = feed.next()? else {
+                    self.over = true;
+                    break;
+                };
+                let mut at = 0;
+                for index in 0..batch.columns() {
+                    let column = batch.column(index);
+                    let bytes = column.len() / batch.rows;
+                    for (row, out) in column.chunks_exact(bytes).zip(self.batch.chunks_exact_mut(self.row_bytes)) {
+                        out[at..at + bytes].copy_from_slice(row);
+                    }
+                    at += bytes;
+                }
+                (self.from, self.to) = (0, batch.rows * self.row_bytes);
+            }
+            let bytes = (out.len() - done).min(self.to - self.from);
+            out[done..done + bytes].copy_from_slice(&self.batch[self.from..self.from + bytes]);
+            self.from += bytes;
+            done += bytes;
+        }
+        Ok(done / self.row_bytes)
+    }
+}
