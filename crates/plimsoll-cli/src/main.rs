@@ -30,7 +30,23 @@ static HEAP: CountingAllocator = CountingAllocator::new();
 /// The run does not fit under its line.
 const INFEASIBLE: u8 = 3;
 
+/// A file that grows past what the user may write is an error where it is written, like a disk without room; unless somebody asks for that, the
+/// system ends the process.
+fn refuse_long_files() {
+    #[cfg(target_os = "linux")]
+    {
+        const SIGXFSZ: i32 = 25;
+        const IGNORE: usize = 1;
+        unsafe extern "C" {
+            fn signal(number: i32, handler: usize) -> usize;
+        }
+        // SAFETY: part of the C library that the program is linked to, called before there are other threads; to ignore a signal runs no code.
+        unsafe { signal(SIGXFSZ, IGNORE) };
+    }
+}
+
 fn main() -> ExitCode {
+    refuse_long_files();
     let args = Args::parse();
     let result = match &args.command {
         Command::Train(run) => train(run),

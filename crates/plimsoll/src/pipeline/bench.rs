@@ -15,6 +15,8 @@ pub struct Bench {
     pub pipeline: String,
     /// Its epochs.
     pub epochs: Vec<BenchEpoch>,
+    /// Seconds that all of them took, from when threads began to make rows.
+    pub seconds: f64,
     /// The most resident memory the process had, as the system counts it.
     pub peak: Bytes,
     /// What was stated for the whole process before it ran.
@@ -34,6 +36,9 @@ pub struct Bench {
     /// Where the time of those threads went, and what held them up.
     pub explain: Explain,
 }
+
+/// Of an epoch that takes less, a part or all is made before it is read, and its own time says little.
+const SHORT: f64 = 0.05;
 
 /// So many rows that were left out are named.
 const TOLD: usize = 100;
@@ -61,10 +66,12 @@ impl Pipeline {
     pub fn bench(&self, epochs: u64) -> Result<Bench> {
         let begun = Instant::now();
         let planned = self.plan(&self.data)?;
+        let started = Instant::now();
         let mut feed = planned.start(&self.data, epochs)?;
         let mut bench = Bench {
             pipeline: self.data.describe(),
             epochs: Vec::with_capacity(epochs.min(1 << 16) as usize),
+            seconds: 0.0,
             peak: Bytes::ZERO,
             planned: planned.total(),
             line: planned.line,
@@ -86,6 +93,7 @@ impl Pipeline {
             bench.left_out.extend(new);
             bench.epochs.push(BenchEpoch { examples, seconds: start.elapsed().as_secs_f64(), left_out });
         }
+        bench.seconds = started.elapsed().as_secs_f64();
         bench.explain = Explain::new(&bench.stages, planned.plan.slots(), &feed.activity());
         bench.peak = system::peak_resident();
         Ok(bench)
@@ -106,6 +114,12 @@ impl Pipeline {
 }
 
 impl Bench {
+    /// Rows per second over all epochs.
+    pub fn examples_per_s(&self) -> f64 {
+        let examples: u64 = self.epochs.iter().map(|epoch| epoch.examples).sum();
+        examples as f64 / self.seconds.max(1e-9)
+    }
+
     /// All of it as one JSON object.
     pub fn to_json(&self) -> Value {
         let epochs: Vec<Value> = self
@@ -124,6 +138,7 @@ impl Bench {
         json!({
             "pipeline": self.pipeline,
             "epochs": epochs,
+            "examples_per_s": self.examples_per_s(),
             "peak_rss_bytes": self.peak.0,
             "planned_bytes": self.planned.0,
             "host_budget_bytes": self.line.0,
@@ -146,6 +161,10 @@ impl fmt::Display for Bench {
         for (index, epoch) in self.epochs.iter().enumerate() {
             let (rows, seconds) = (epoch.examples, epoch.seconds);
             writeln!(f, "  epoch {:<3} {:>12.0} examples/s  ({rows} in {seconds:.2} s)", index + 1, epoch.examples_per_s())?;
+        }
+        if self.epochs.iter().any(|epoch| epoch.seconds < SHORT) {
+            let rate = self.examples_per_s();
+            writeln!(f, "  together  {rate:>12.0} examples/s  (from when threads began: epochs this short are made ahead)")?;
         }
         if let Some(most) = self.epochs.iter().map(|epoch| epoch.left_out).max().filter(|most| *most > 0) {
             writeln!(f, "  left out  {most} {} of an epoch:", if most == 1 { "row" } else { "rows" })?;
