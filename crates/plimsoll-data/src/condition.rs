@@ -156,7 +156,7 @@ impl Dataset {
         // What was wrong before is told first, by whoever looks at the stages.
         match self.output_schema().map(|schema| condition.check(&schema)) {
             Ok(Err(error)) => Dataset { broken: Some(error), ..self },
-            _ => Dataset::flow(spec(self, Predicate::from(condition))),
+            _ => self.before_files(|input| spec(input, Predicate::from(condition))),
         }
     }
 }

@@ -105,7 +105,7 @@ impl Dataset {
     /// Leaves out the first `rows` rows.
     pub fn skip(self, rows: u64) -> Dataset {
         if self.stream.is_some() {
-            return Dataset::flow(Spec::Skip { input: self, rows });
+            return self.before_files(|input| Spec::Skip { input, rows });
         }
         self.stage(Stage::Reorder(Reorder::Skip(rows)))
     }
@@ -113,7 +113,7 @@ impl Dataset {
     /// Keeps the first `rows` rows.
     pub fn take(self, rows: u64) -> Dataset {
         if self.stream.is_some() {
-            return Dataset::flow(Spec::Take { input: self, rows });
+            return self.before_files(|input| Spec::Take { input, rows });
         }
         self.stage(Stage::Reorder(Reorder::Take(rows)))
     }
@@ -132,7 +132,7 @@ impl Dataset {
             return Dataset { broken: Some(DataError::Stage(problem)), ..self };
         }
         if self.stream.is_some() {
-            return Dataset::flow(Spec::Shard { input: self, count, index, begun: None });
+            return self.before_files(|input| Spec::Shard { input, count, index, begun: None });
         }
         self.stage(Stage::Reorder(Reorder::Shard { count, index }))
     }
@@ -140,7 +140,7 @@ impl Dataset {
     /// All rows `times` times in one epoch. Rows shuffled before are in another order each time.
     pub fn repeat(self, times: u64) -> Dataset {
         if self.stream.is_some() {
-            return Dataset::flow(Spec::Repeat { input: self, times });
+            return self.before_files(|input| Spec::Repeat { input, times });
         }
         self.stage(Stage::Reorder(Reorder::Repeat(times)))
     }

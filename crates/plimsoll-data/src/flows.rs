@@ -53,7 +53,8 @@ impl Dataset {
         Dataset::flow(Spec::Generator { name, schema, held, identity, open })
     }
 
-    /// Keeps the rows that `keep` says yes to.
+    /// Keeps the rows that `keep` says yes to. Of pictures that are not yet of one size it sees the other columns, and only those it keeps are
+    /// decoded.
     ///
     /// ```
     /// use plimsoll_data::{Dataset, Split};
@@ -62,17 +63,17 @@ impl Dataset {
     /// # Ok::<(), plimsoll_data::DataError>(())
     /// ```
     pub fn filter(self, keep: impl Fn(&Row<'_>) -> bool + Send + Sync + 'static) -> Dataset {
-        Dataset::flow(Spec::Filter { input: self, keep: Predicate::new(keep) })
+        self.before_files(|input| Spec::Filter { input, keep: Predicate::new(keep) })
     }
 
     /// Keeps the rows before the first that `keep` says no to.
     pub fn take_while(self, keep: impl Fn(&Row<'_>) -> bool + Send + Sync + 'static) -> Dataset {
-        Dataset::flow(Spec::TakeWhile { input: self, keep: Predicate::new(keep) })
+        self.before_files(|input| Spec::TakeWhile { input, keep: Predicate::new(keep) })
     }
 
     /// A new order each epoch as far as a buffer of this size reaches: each row is drawn by lot from it and replaced by the next.
     pub fn shuffle_buffer(self, shuffle: Shuffle, bytes: Bytes) -> Dataset {
-        Dataset::flow(Spec::Shuffle { input: self, seed: shuffle.seed_number(), bytes })
+        self.before_files(|input| Spec::Shuffle { input, seed: shuffle.seed_number(), bytes })
     }
 
     /// Leaves out rows that cannot be read or mapped, or that user code fails on, up to `cap` of them in an epoch; then it is an error after

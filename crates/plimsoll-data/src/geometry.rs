@@ -59,20 +59,22 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// Only the buffers of maps, for blocks of so many rows.
-    pub fn of_block(rows: usize) -> Geometry {
-        Geometry {
+    /// Only what is done to rows of a stream, by the thread that wants them in blocks of so many.
+    pub fn of_block(recipe: &Recipe, rows: usize, room: Room) -> Geometry {
+        let decode = if recipe.item().is_some() { item_room(recipe.max_item, room) } else { Bytes::ZERO };
+        let geometry = Geometry {
             slots: 0,
             groups_per_slot: 1,
             slot_rows: rows,
             chunk_rows: rows,
             workers: 1,
-            decode: Bytes::ZERO,
+            decode,
             max_item: Bytes::ZERO,
             cache_rows: 0,
             resident: false,
-            room: Room::LEAST,
-        }
+            room: Room { ahead: 0, ..room },
+        };
+        geometry.bounded(recipe)
     }
 
     /// The same with a single thread.
@@ -298,6 +300,9 @@ fn shrink_files(recipe: &Recipe, group: usize, geometry: Geometry) -> Geometry {
         if geometry.slots > slots || geometry.groups_per_slot > 1 {
             return shrink_ring(recipe, group, geometry);
         }
+    }
+    if geometry.workers == 1 && recipe.stream.is_some() {
+        return Geometry { room: Room { lean: true, ..geometry.room }, ..geometry };
     }
     let workers = geometry.workers - 1;
     Geometry { workers, decode: decode_room(recipe, workers, LEAST_ITEM), ..geometry }.bounded(recipe)

@@ -1,8 +1,11 @@
 //! Operations on pictures that come one after the other are done where the pictures come from: only there are they held.
 
+use crate::Column;
+use crate::cache::Cache;
 use crate::dataset::{Dataset, Stage};
 use crate::ops::Op;
 use crate::schema::Extent;
+use crate::source::Referring;
 use crate::stream::Spec;
 use plimsoll_core::Bytes;
 use std::sync::Arc;
@@ -33,6 +36,42 @@ impl Dataset {
         }
     }
 
+    /// A stage that hands on rows as they are, which it is given with numbers in the place of files: only those of rows that it hands on are
+    /// opened, by what was said of them before it and what is said after it.
+    pub(crate) fn before_files(self, spec: impl FnOnce(Dataset) -> Spec) -> Dataset {
+        let (rows, files, later) = self.by_reference();
+        let stage = Dataset::flow(spec(rows));
+        if files.is_empty() || stage.broken.is_some() {
+            return stage;
+        }
+        later.into_iter().fold(Dataset::flow(Spec::Files { input: stage, files }), Dataset::stage)
+    }
+
+    /// Rows with numbers in the place of files, those columns with their places, and what is to be done to files; or the same data set, if
+    /// that has none or they are decoded.
+    fn by_reference(self) -> (Dataset, Vec<(usize, Column)>, Vec<Stage>) {
+        let keeps = |stage: &Stage| matches!(stage, Stage::Cache(cache, _) if *cache != Cache::Auto);
+        let differs = |column: &Column| matches!(column.extent, Extent::Files | Extent::Images);
+        let is_open = self.output_schema().is_ok_and(|schema| schema.columns().iter().any(differs));
+        let referring = match &self.stream {
+            _ if !is_open || self.stages.iter().any(keeps) => None,
+            Some(spec) => match &**spec {
+                Spec::Files { input, files } => Some((input.clone(), files.clone())),
+                _ => None,
+            },
+            None => Referring::to(&self.source).map(|(source, files)| (Dataset::from_source(Arc::new(source)), files)),
+        };
+        let Some((rows, files)) = referring else { return (self, Vec::new(), Vec::new()) };
+        // What is done to files, and how, is done behind the stage.
+        let is_later = |stage: &Stage| match stage {
+            Stage::Map { column: name, .. } => files.iter().any(|(_, column)| column.name == *name),
+            Stage::MaxItem(_) | Stage::Parallelism(_) => true,
+            _ => false,
+        };
+        let (later, now): (Vec<Stage>, Vec<Stage>) = self.stages.into_iter().partition(is_later);
+        (now.into_iter().fold(rows, Dataset::stage), files, later)
+    }
+
     fn is_of_pictures(&self, column: &str) -> bool {
         let Ok(schema) = self.output_schema() else { return false };
         let found = schema.columns().iter().find(|of| of.name == column);
@@ -52,6 +91,8 @@ impl Spec {
     fn with_max_item(&self, bytes: Bytes) -> Option<Spec> {
         match self {
             Spec::Pictures(pictures) => Some(Spec::Pictures(pictures.with_max_item(bytes))),
+            // They are decoded behind it.
+            _ if self.reference_bytes() > Bytes::ZERO => None,
             _ if self.has_pictures() => {
                 let mut spec = self.clone();
                 spec.inputs_mut().iter_mut().for_each(|input| *input = input.clone().max_item(bytes));
@@ -66,7 +107,7 @@ impl Spec {
             Some(spec) => spec.has_pictures(),
             None => input.recipe().is_ok_and(|recipe| recipe.item().is_some() || recipe.check_fixed().is_err()),
         };
-        matches!(self, Spec::Pictures(_)) || self.inputs().iter().any(inside)
+        matches!(self, Spec::Pictures(_)) || self.reference_bytes() > Bytes::ZERO || self.inputs().iter().any(inside)
     }
 
     /// The same stage on other data sets, where it hands on rows without looking at them.

@@ -4,7 +4,8 @@ use crate::cache::{self, Cache, Fingerprint, KeptRows, Note, Store};
 use crate::dataset::{Dataset, Parallelism, Prefetch, Stage, common};
 use crate::decode_room::DecodeRoom;
 use crate::geometry::{self, Geometry};
-use crate::item::ItemRecipe;
+use crate::item::{ItemCap, ItemKernel, ItemRecipe};
+use crate::meter::Meter;
 use crate::mix::Mix;
 use crate::ops::{ItemStep, Op};
 use crate::order::{self, Reorder, Span};
@@ -109,7 +110,7 @@ impl Recipe {
 
     /// The reorderings before the last shard in words: what has to be the same for a saved position to mean the same.
     pub fn order(&self) -> String {
-        match self.stream.as_deref() {
+        match self.stream.as_deref().map(Spec::written) {
             Some(Spec::Shard { input, .. }) => return input.describe(),
             Some(_) => return self.source.describe(),
             None => {}
@@ -129,7 +130,7 @@ impl Recipe {
 
     /// How many shards there are, and which this is.
     pub fn shard(&self) -> (u64, u64) {
-        match self.stream.as_deref() {
+        match self.stream.as_deref().map(Spec::written) {
             Some(&Spec::Shard { count, index, .. }) => (count, index),
             _ => self.split_shard().1,
         }
@@ -137,7 +138,7 @@ impl Recipe {
 
     /// Rows in an epoch of all shards together; of a stream that does not know, no number it could have.
     pub fn rows_of_all_shards(&self) -> u64 {
-        match self.stream.as_deref() {
+        match self.stream.as_deref().map(Spec::written) {
             Some(Spec::Shard { input, .. }) => input.size().unwrap_or(u64::MAX),
             Some(_) => self.rows,
             None => order::length(self.source.len(), self.split_shard().0.iter().copied()),
@@ -147,9 +148,7 @@ impl Recipe {
     /// An epoch was begun by another number of shards, which consumed so many of its rows.
     pub fn begin_after(&mut self, epoch: u64, rows: u64) {
         self.begun = Some((epoch, rows));
-        if let Some(Spec::Shard { input, count, index, .. }) = self.stream.as_deref() {
-            self.stream = Some(Arc::new(Spec::Shard { input: input.clone(), count: *count, index: *index, begun: self.begun }));
-        }
+        self.stream = self.stream.take().map(|spec| Arc::new((*spec).clone().with_begun(self.begun)));
     }
 
     pub fn batch(&self) -> Result<usize, DataError> {
@@ -172,7 +171,9 @@ impl Recipe {
 
     /// Whether anything is done to rows, apart from what a stream does, that several threads can do side by side.
     pub fn is_mapped(&self) -> bool {
-        matches!(self.stream.as_deref(), Some(Spec::Pictures(_))) || self.maps.iter().any(|map| !map.steps.is_empty())
+        matches!(self.stream.as_deref(), Some(Spec::Pictures(_)))
+            || self.item().is_some()
+            || self.maps.iter().any(|map| !map.steps.is_empty())
     }
 
     /// Whether some of that takes long.
@@ -185,6 +186,17 @@ impl Recipe {
     /// The way from files, if the data set has one.
     pub fn item(&self) -> Option<&ItemRecipe> {
         self.maps.iter().find_map(|column| column.item.as_ref())
+    }
+
+    /// Bytes of a row as it comes from a stream.
+    pub fn stream_row_bytes(&self) -> Bytes {
+        self.source.schema().row_bytes() + self.stream.as_ref().map_or(Bytes::ZERO, |spec| spec.reference_bytes())
+    }
+
+    /// What makes rows of files on one thread.
+    pub fn item_kernel(&self, item: &ItemRecipe, geometry: Geometry, room: &Arc<DecodeRoom>, meter: &Arc<Meter>) -> ItemKernel {
+        let cap = ItemCap { said: geometry::item_bound(self.max_item), here: geometry.max_item };
+        ItemKernel::new(Arc::clone(&self.source), item.clone(), cap, Arc::clone(room), Arc::clone(meter))
     }
 
     /// Where files are decoded and kept, if there are any.

@@ -3,8 +3,8 @@
 use crate::block::{BlockMut, ColumnMut, Rows, recycle};
 use crate::cache::{Keeper, Store};
 use crate::decode_room::DecodeRoom;
-use crate::geometry::{Geometry, item_bound};
-use crate::item::{ItemCap, ItemKernel};
+use crate::geometry::Geometry;
+use crate::item::ItemKernel;
 use crate::memory::AlignedBuf;
 use crate::meter::Meter;
 use crate::ops::Kernel;
@@ -91,10 +91,7 @@ impl Work {
         let gathered = || Gathered { rows: vec![0; rows], ascending: vec![0; if sorted { rows } else { 0 }] };
         let columns = recipe.kept.as_ref().map_or(recipe.source.schema(), |kept| &kept.schema).columns();
         let path = |(map, column): (&ColumnRecipe, &Column)| {
-            let item = map.item.as_ref().zip(room).map(|(item, room)| {
-                let cap = ItemCap { said: item_bound(recipe.max_item), here: geometry.max_item };
-                ItemKernel::new(Arc::clone(&recipe.source), item.clone(), cap, Arc::clone(room), Arc::clone(meter))
-            });
+            let item = map.item.as_ref().zip(room).map(|(item, room)| recipe.item_kernel(item, geometry, room, meter));
             Path::new(map, column, rows, item)
         };
         Work {
@@ -205,7 +202,7 @@ impl Work {
         for (column, (path, region)) in self.paths.iter_mut().zip(claim.columns(at, rows)).enumerate() {
             if path.item.is_some() {
                 // It keeps its own times.
-                path.make_items(which, rows, region)?;
+                path.make_items(|index| which.row(index), rows, region)?;
                 mapped = Instant::now();
             }
             if !path.steps.is_empty() {
@@ -256,6 +253,11 @@ impl Path {
         self.steps.iter_mut().for_each(|step| step.kernel.set_epoch(epoch));
     }
 
+    /// Whether rows are made from files.
+    pub fn has_items(&self) -> bool {
+        self.item.is_some()
+    }
+
     /// Bytes of one row as the source writes it.
     pub fn row_bytes(&self) -> usize {
         self.row_bytes
@@ -270,14 +272,14 @@ impl Path {
     }
 
     /// Makes rows from files where the source would have written them.
-    fn make_items(&mut self, which: Rows<'_>, rows: usize, slot: &mut [u8]) -> Result<(), DataError> {
+    pub fn make_items(&mut self, which: impl Fn(usize) -> u64, rows: usize, slot: &mut [u8]) -> Result<(), DataError> {
         let out = match self.buffers.first_mut() {
             Some(buffer) => &mut buffer.bytes_mut()[..rows * self.row_bytes],
             None => slot,
         };
         let Some(item) = &mut self.item else { return Ok(()) };
         for (index, out) in out.chunks_exact_mut(self.row_bytes).enumerate() {
-            item.run(which.row(index), out)?;
+            item.run(which(index), out)?;
         }
         Ok(())
     }

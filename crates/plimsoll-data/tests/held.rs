@@ -153,12 +153,13 @@ fn files() {
         encoder.write_header().unwrap().write_image_data(&vec![side as u8; (side * side * 3) as usize]).unwrap();
         record(&example(&[("x", Value::Bytes(&bytes))]))
     });
-    let pictures = Dataset::tfrecord(write("p.tfrecord.gz", &gzip(&pictures.concat())), &[("x", Feature::picture("x"))]).unwrap();
-    check(
-        "pictures",
-        pictures
-            .map("x", [decode(), resize(200, 200, Method::Area)])
-            .max_item(Bytes::mib(6))
-            .shuffle_buffer(Shuffle::seed(1), Bytes::mib(1)),
-    );
+    let feature = [("x", Feature::picture("x"))];
+    let small = |data: Dataset| data.max_item(Bytes::mib(6)).map("x", [decode(), resize(200, 200, Method::Area)]);
+    let packed = Dataset::tfrecord(write("p.tfrecord.gz", &gzip(&pictures.concat())), &feature).unwrap();
+    check("pictures", small(packed.clone()).shuffle_buffer(Shuffle::seed(1), Bytes::mib(1)));
+    check("pictures by threads", small(packed).parallelism(Parallelism::Threads(3)).map("x", [scale(0.5)]));
+    let chosen = Dataset::tfrecord(write("p.tfrecord", &pictures.concat()), &feature).unwrap().filter(|_| true);
+    check("pictures chosen first", small(chosen.clone()).parallelism(Parallelism::Threads(3)));
+    check("pictures chosen first, in turns", small(chosen.clone().skip(1)).enumerate("n"));
+    check("pictures chosen first, ahead", Dataset::interleave_parallel([small(chosen.clone()), small(chosen)], 2, 1));
 }

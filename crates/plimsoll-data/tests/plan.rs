@@ -117,11 +117,15 @@ fn numbers_of_stages_that_are_a_mistake_are_refused_and_not_wrapped() {
     for data in [
         rows().bucket_by_length("x", [3], usize::MAX),
         rows().bucket_by_length("x", [3], usize::MAX / 4),
-        rows().filter(|_| true).shuffle_buffer(Shuffle::seed(1), Bytes(u64::MAX)),
+        rows().repeat(u64::MAX).filter(|_| true).shuffle_buffer(Shuffle::seed(1), Bytes(u64::MAX)),
     ] {
         let said = data.clone().batch(2).plan(Some(Bytes::gib(1))).unwrap_err().to_string();
         assert!(said.contains("it needs at least") && said.contains(" TiB"), "{said}");
     }
+    // A buffer for more rows than there are is one for all of them.
+    let whole = |bytes| rows().filter(|_| true).shuffle_buffer(Shuffle::seed(1), Bytes(bytes)).batch(2);
+    assert_eq!(whole(u64::MAX).plan(None).unwrap().total(), whole(9 * 4).plan(None).unwrap().total());
+    assert_eq!(whole(u64::MAX).count_rows().unwrap(), 9);
     let endless = || rows().repeat(u64::MAX);
     let joins = [Dataset::concatenate([endless(), endless()]), Dataset::interleave([endless(), endless()], 2, 1)];
     for data in joins.into_iter().chain([Dataset::sample_from([(endless(), 1.0), (endless(), 1.0)], 1)]) {

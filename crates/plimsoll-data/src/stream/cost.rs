@@ -39,7 +39,7 @@ impl Spec {
         }
         let row = self.schema()?.row_bytes();
         let own = match self {
-            Spec::Shuffle { bytes, .. } => shuffle::rows(*bytes, row) * row.0,
+            Spec::Shuffle { input, bytes, .. } => shuffle::rows(*bytes, row, input) * row.0,
             // The rows a window is cut out of; a whole row that is taken apart.
             Spec::Window { input, size, stride, .. } => input.output_schema()?.row_bytes().0 * reshape::span(*size, *stride) as u64,
             Spec::Unbatch { input } => input.output_schema()?.row_bytes().0,

@@ -43,8 +43,11 @@ impl Fault {
 
     /// The same, known by its number among the rows of `whose`, unless it says which row it is.
     pub fn numbered(self, row: u64, whose: &'static str) -> Fault {
-        let says = matches!(*self.error, DataError::Label { .. } | DataError::NotFinite { .. } | DataError::Function { .. });
-        Fault { row: (!says).then_some((row, whose)), ..self }
+        use DataError as Of;
+        let of_row = matches!(*self.error, Of::Label { .. } | Of::NotFinite { .. } | Of::Function { .. });
+        let of_file =
+            matches!(*self.error, Of::Image { .. } | Of::Io { .. } | Of::TooLarge { .. } | Of::TooSmall { .. } | Of::TooBig { .. });
+        Fault { row: (!of_row && !of_file).then_some((row, whose)), ..self }
     }
 
     /// The same in other words.

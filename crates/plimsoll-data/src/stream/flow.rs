@@ -4,6 +4,8 @@ use super::Spec;
 use crate::source::{Gather, Source};
 use crate::{BlockMut, DataError, Dataset, Schema};
 use plimsoll_core::Bytes;
+use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Stands where a source does, and is never read as one.
@@ -31,6 +33,15 @@ impl Source for Flow {
 
     fn gather(&self, _rows: Gather<'_>, _scratch: &mut [u8], _out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
         unreachable!("a stream has no rows by number")
+    }
+
+    /// Of the row that one of the stream refers to.
+    fn file(&self, row: u64, path: &mut PathBuf) {
+        self.spec.inputs()[0].source.file(row, path);
+    }
+
+    fn file_part(&self, row: u64) -> Result<Option<Range<u64>>, DataError> {
+        self.spec.inputs()[0].source.file_part(row)
     }
 
     fn class_names(&self) -> Vec<String> {

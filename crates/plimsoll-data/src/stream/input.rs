@@ -118,7 +118,7 @@ pub(super) fn cost(data: &Dataset, room: Room) -> Result<Vec<Held>, DataError> {
     let mut held = match way {
         Way::Stream => {
             let rows = block_rows(row, room);
-            let mut held = plan::holdings(&recipe, Geometry { room: Room { ahead: 0, ..room }, ..Geometry::of_block(rows) })?;
+            let mut held = plan::holdings(&recipe, Geometry::of_block(&recipe, rows, room))?;
             // It has no thread of its own; those that make rows ahead further up do.
             held.retain(|held| held.elsewhere || !held.name.ends_with("stack"));
             held.push(Held::here("columns".into(), Columns::bytes(&recipe.schema, rows)));
@@ -393,7 +393,7 @@ struct Mapped {
 }
 
 impl Mapped {
-    fn new(recipe: &Recipe, room: Room, ledger: &Ledger, block: usize, meter: &Meter) -> Result<Mapped, DataError> {
+    fn new(recipe: &Recipe, room: Room, ledger: &Ledger, block: usize, meter: &Arc<Meter>) -> Result<Mapped, DataError> {
         Ok(Mapped {
             work: StreamWork::new(recipe, room, ledger, block, meter)?,
             columns: Columns::new(&recipe.schema, block),

@@ -38,7 +38,7 @@ pub(crate) use work::StreamWork;
 use crate::cache::{Cache, Note};
 use crate::dataset::{Dataset, Stage};
 use crate::recipe::MOST_THREADS;
-use crate::source::Pictures;
+use crate::source::{Pictures, REFERENCE_BYTES};
 use crate::{Column, Condition, DataError, Extent, Schema};
 use input::Input;
 use plimsoll_core::{Bytes, DType, Ledger};
@@ -121,26 +121,99 @@ type Begun = Option<(u64, u64)>;
 /// How a stream is made.
 #[derive(Clone)]
 pub(crate) enum Spec {
-    Generator { name: String, schema: Schema, held: Bytes, identity: Identity, open: Open },
+    Generator {
+        name: String,
+        schema: Schema,
+        held: Bytes,
+        identity: Identity,
+        open: Open,
+    },
     Pictures(Pictures),
-    Filter { input: Dataset, keep: Predicate },
-    TakeWhile { input: Dataset, keep: Predicate },
-    Take { input: Dataset, rows: u64 },
-    Skip { input: Dataset, rows: u64 },
-    Shard { input: Dataset, count: u64, index: u64, begun: Begun },
-    Repeat { input: Dataset, times: u64 },
-    Shuffle { input: Dataset, seed: u64, bytes: Bytes },
-    IgnoreErrors { input: Dataset, ignored: Arc<Ignored> },
-    Enumerate { input: Dataset, column: String },
-    Zip { inputs: Vec<Dataset> },
-    Concatenate { inputs: Vec<Dataset> },
-    Sample { inputs: Vec<Dataset>, weights: Vec<f64>, seed: u64 },
-    Interleave { inputs: Vec<Dataset>, cycle: usize, block: usize, parallel: bool },
-    FlatMap { input: Dataset, schema: Schema, limit: Bytes, expand: Expand },
-    Window { input: Dataset, size: usize, shift: usize, stride: usize },
-    Unbatch { input: Dataset },
-    Buckets { input: Dataset, buckets: shuffle::Buckets },
-    Cache { input: Dataset, cache: Cache, note: Arc<Note> },
+    /// Rows that end with the number of one with files, to be opened behind it: columns of theirs, each with its place.
+    Files {
+        input: Dataset,
+        files: Vec<(usize, Column)>,
+    },
+    Filter {
+        input: Dataset,
+        keep: Predicate,
+    },
+    TakeWhile {
+        input: Dataset,
+        keep: Predicate,
+    },
+    Take {
+        input: Dataset,
+        rows: u64,
+    },
+    Skip {
+        input: Dataset,
+        rows: u64,
+    },
+    Shard {
+        input: Dataset,
+        count: u64,
+        index: u64,
+        begun: Begun,
+    },
+    Repeat {
+        input: Dataset,
+        times: u64,
+    },
+    Shuffle {
+        input: Dataset,
+        seed: u64,
+        bytes: Bytes,
+    },
+    IgnoreErrors {
+        input: Dataset,
+        ignored: Arc<Ignored>,
+    },
+    Enumerate {
+        input: Dataset,
+        column: String,
+    },
+    Zip {
+        inputs: Vec<Dataset>,
+    },
+    Concatenate {
+        inputs: Vec<Dataset>,
+    },
+    Sample {
+        inputs: Vec<Dataset>,
+        weights: Vec<f64>,
+        seed: u64,
+    },
+    Interleave {
+        inputs: Vec<Dataset>,
+        cycle: usize,
+        block: usize,
+        parallel: bool,
+    },
+    FlatMap {
+        input: Dataset,
+        schema: Schema,
+        limit: Bytes,
+        expand: Expand,
+    },
+    Window {
+        input: Dataset,
+        size: usize,
+        shift: usize,
+        stride: usize,
+    },
+    Unbatch {
+        input: Dataset,
+    },
+    Buckets {
+        input: Dataset,
+        buckets: shuffle::Buckets,
+    },
+    Cache {
+        input: Dataset,
+        cache: Cache,
+        note: Arc<Note>,
+    },
 }
 
 impl Spec {
@@ -148,7 +221,8 @@ impl Spec {
     pub fn inputs(&self) -> &[Dataset] {
         match self {
             Spec::Generator { .. } | Spec::Pictures(_) => &[],
-            Spec::Filter { input, .. }
+            Spec::Files { input, .. }
+            | Spec::Filter { input, .. }
             | Spec::TakeWhile { input, .. }
             | Spec::Take { input, .. }
             | Spec::Skip { input, .. }
@@ -170,7 +244,8 @@ impl Spec {
     pub fn inputs_mut(&mut self) -> &mut [Dataset] {
         match self {
             Spec::Generator { .. } | Spec::Pictures(_) => &mut [],
-            Spec::Filter { input, .. }
+            Spec::Files { input, .. }
+            | Spec::Filter { input, .. }
             | Spec::TakeWhile { input, .. }
             | Spec::Take { input, .. }
             | Spec::Skip { input, .. }
@@ -257,9 +332,41 @@ impl Spec {
                 cache.check(input)?;
                 Ok(schema)
             }
+            Spec::Files { files, .. } => {
+                let mut columns = first()?.columns().to_vec();
+                // The number that is referred by.
+                columns.pop();
+                files.iter().for_each(|(at, column)| columns.insert(*at, column.clone()));
+                Schema::new(columns)
+            }
             Spec::Filter { .. } | Spec::TakeWhile { .. } | Spec::IgnoreErrors { .. } => self.of_blocks(first()?),
             _ => first(),
         }
+    }
+
+    /// What stands behind the columns of each of its rows: the number of a row with files, or nothing.
+    pub fn reference_bytes(&self) -> Bytes {
+        if let Spec::Files { .. } = self { Bytes(REFERENCE_BYTES as u64) } else { Bytes::ZERO }
+    }
+
+    /// The last stage that somebody wrote.
+    pub fn written(&self) -> &Spec {
+        match self {
+            Spec::Files { input, .. } if input.stages.is_empty() => input.stream.as_deref().map_or(self, Spec::written),
+            _ => self,
+        }
+    }
+
+    /// The same, if it is a shard, where others have consumed some of an epoch.
+    pub fn with_begun(mut self, others: Begun) -> Spec {
+        match &mut self {
+            Spec::Shard { begun, .. } => *begun = others,
+            Spec::Files { input, .. } if input.stages.is_empty() => {
+                input.stream = input.stream.take().map(|spec| Arc::new((*spec).clone().with_begun(others)));
+            }
+            _ => {}
+        }
+        self
     }
 
     /// The same columns, if a stage that looks at rows can: pictures of differing size are held nowhere.
@@ -300,6 +407,7 @@ impl Spec {
         let of = |at: usize| size(&self.inputs()[at]);
         match self {
             Spec::IgnoreErrors { .. } if readable => of(0),
+            Spec::Files { .. } => of(0),
             Spec::Generator { .. }
             | Spec::Pictures(_)
             | Spec::Filter { .. }
@@ -330,6 +438,7 @@ impl Spec {
         match self {
             Spec::Generator { name, .. } => name.clone(),
             Spec::Pictures(pictures) => pictures.name(),
+            Spec::Files { .. } => "files".into(),
             Spec::Filter { keep, .. } => format!("filter{}", keep.words),
             Spec::TakeWhile { keep, .. } => format!("take_while{}", keep.words),
             Spec::Take { rows, .. } => format!("take({rows})"),
@@ -357,6 +466,8 @@ impl Spec {
 
     fn describe(&self) -> String {
         match self.inputs() {
+            // Nobody wrote it.
+            [input] if matches!(self, Spec::Files { .. }) => input.describe(),
             [] => self.name(),
             [input] => format!("{} → {}", input.describe(), self.name()),
             inputs => format!("{}({})", self.name(), inputs.iter().map(Dataset::describe).collect::<Vec<_>>().join(" | ")),
@@ -372,6 +483,7 @@ impl Spec {
         };
         match self.inputs() {
             [] => "file order".into(),
+            [input] if matches!(self, Spec::Files { .. }) => of(input),
             [input] => format!("{} → {}", of(input), self.name()),
             inputs => format!("{}({})", self.name(), inputs.iter().map(of).collect::<Vec<_>>().join(" | ")),
         }
@@ -390,10 +502,11 @@ impl Spec {
         let one = || input(0);
         let all = || (0..self.inputs().len()).map(input).collect::<Result<Vec<_>, _>>();
         let schema = self.schema()?;
-        let row = schema.row_bytes().get();
+        let row = (schema.row_bytes() + self.reference_bytes()).get();
         Ok(match self {
             Spec::Generator { open, .. } => input::row_by_row(row, open()),
             Spec::Pictures(pictures) => input::row_by_row(row, pictures.open(room)?),
+            Spec::Files { .. } => input::row_by_row(row, choose::Take::new(one()?, u64::MAX)),
             Spec::Filter { keep, .. } => input::row_by_row(row, choose::Filter::new(one()?, schema, keep)),
             Spec::TakeWhile { keep, .. } => input::row_by_row(row, choose::TakeWhile::new(one()?, schema, keep)),
             Spec::Take { rows, .. } => input::row_by_row(row, choose::Take::new(one()?, *rows)),
@@ -401,7 +514,7 @@ impl Spec {
             Spec::Shard { count, index, begun, .. } => input::row_by_row(row, choose::Every::new(one()?, *index, *count, *begun)),
             Spec::Repeat { times, .. } => input::row_by_row(row, choose::Repeat::new(one()?, *times)),
             Spec::Shuffle { seed, bytes, .. } => {
-                let rows = shuffle::rows(*bytes, Bytes(row as u64));
+                let rows = shuffle::rows(*bytes, Bytes(row as u64), &self.inputs()[0]);
                 input::row_by_row(row, shuffle::Shuffled::new(one()?, *seed, rows as usize, row))
             }
             Spec::IgnoreErrors { ignored, .. } => input::row_by_row(row, ignore::Ignore::new(one()?, ignored)),

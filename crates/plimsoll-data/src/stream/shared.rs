@@ -15,7 +15,7 @@ use crate::ring::{Claim, Ring};
 use crate::source::{BegunRecord, RecordMaker, RecordReader};
 use crate::work::mark;
 use plimsoll_core::Ledger;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -47,8 +47,8 @@ pub(crate) struct SharedWork {
     maker: Option<RecordMaker>,
     picture: Option<BegunRecord>,
     epoch: Option<u64>,
-    /// Whether there are maps at all.
-    maps: bool,
+    /// What counts the time of writing rows: maps, if there are any.
+    counter: fn(&Meter) -> &AtomicU64,
     /// Who is told of rows that cannot be made, where that is no error.
     tolerate: Option<Arc<Notes>>,
     meter: Arc<Meter>,
@@ -80,8 +80,9 @@ impl SharedWork {
             _ => Station::of(spec),
         });
         let station = Arc::clone(station);
-        let Geometry { workers, chunk_rows, room, .. } = geometry;
+        let Geometry { workers, room, .. } = geometry;
         let (origin, mut makers) = Origin::open(spec, room, workers, ledger, &station, meter)?;
+        let files = recipe.decode_room(geometry)?;
         let shared = Arc::new(Mutex::new(Shared {
             origin,
             station,
@@ -93,11 +94,14 @@ impl SharedWork {
         }));
         let work = |_| SharedWork {
             shared: Arc::clone(&shared),
-            mapper: Mapper::new(recipe, chunk_rows),
+            mapper: Mapper::new(recipe, geometry, files.as_ref(), meter),
             maker: makers.pop(),
             picture: None,
             epoch: None,
-            maps: recipe.maps.iter().any(|map| !map.steps.is_empty()),
+            counter: match recipe.maps.iter().any(|map| !map.steps.is_empty()) {
+                true => |meter| &meter.map,
+                false => |meter| &meter.stream,
+            },
             tolerate: recipe.tolerate.clone(),
             meter: Arc::clone(meter),
         };
@@ -160,7 +164,9 @@ impl SharedWork {
                 }
             }
         }
-        Meter::add(if self.maps { &self.meter.map } else { &self.meter.stream }, start);
+        // Files keep their own times.
+        let time = start.elapsed().saturating_sub(std::mem::take(&mut self.mapper.opened));
+        (self.counter)(&self.meter).fetch_add(time.as_nanos() as u64, Relaxed);
         Ok(())
     }
 

@@ -4,13 +4,13 @@ use super::fault::Fault;
 use super::input::{Input, PerRow};
 use crate::ops::draw;
 use crate::padded::length_of;
-use crate::{DataError, Extent, Schema};
+use crate::{DataError, Dataset, Extent, Schema};
 use plimsoll_core::{Bytes, DType};
 use std::fmt;
 
-/// Rows that a buffer of this size holds.
-pub(super) fn rows(bytes: Bytes, row: Bytes) -> u64 {
-    (bytes.0 / row.0.max(1)).max(1)
+/// Rows that a buffer of this size holds: no more than there are.
+pub(super) fn rows(bytes: Bytes, row: Bytes, input: &Dataset) -> u64 {
+    (bytes.0 / row.0.max(1)).min(input.len()).max(1)
 }
 
 /// Each row drawn by lot from a buffer, and replaced by the next.

@@ -2,14 +2,17 @@
 
 use super::fault::{Fault, guarded};
 use super::{Room, Station, Stream};
-use crate::DataError;
 use crate::block::Rows;
+use crate::decode_room::DecodeRoom;
+use crate::geometry::Geometry;
 use crate::meter::Meter;
-use crate::recipe::Recipe;
+use crate::recipe::{ColumnRecipe, Recipe};
+use crate::source::referred;
 use crate::work::{Path, Target};
+use crate::{Column, DataError};
 use plimsoll_core::{Bytes, Ledger};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Rows as they come from a stream, and the way of each column from there.
 pub(super) struct Mapper {
@@ -18,14 +21,20 @@ pub(super) struct Mapper {
     pub rows: usize,
     pub row_bytes: usize,
     paths: Vec<Path>,
+    /// What files have taken of the time.
+    pub opened: Duration,
 }
 
 impl Mapper {
-    pub fn new(recipe: &Recipe, rows: usize) -> Mapper {
-        let row_bytes = recipe.source.schema().row_bytes().get();
-        let columns = recipe.source.schema().columns();
-        let paths = recipe.maps.iter().zip(columns).map(|(map, column)| Path::new(map, column, rows, None)).collect();
-        Mapper { block: vec![0; rows * row_bytes], rows, row_bytes, paths }
+    /// For one thread; files that rows refer to are decoded in `files`.
+    pub fn new(recipe: &Recipe, geometry: Geometry, files: Option<&Arc<DecodeRoom>>, meter: &Arc<Meter>) -> Mapper {
+        let (rows, row_bytes) = (geometry.chunk_rows, recipe.stream_row_bytes().get());
+        let path = |(map, column): (&ColumnRecipe, &Column)| {
+            let item = map.item.as_ref().zip(files).map(|(item, room)| recipe.item_kernel(item, geometry, room, meter));
+            Path::new(map, column, rows, item)
+        };
+        let paths = recipe.maps.iter().zip(recipe.source.schema().columns()).map(path).collect();
+        Mapper { block: vec![0; rows * row_bytes], rows, row_bytes, paths, opened: Duration::ZERO }
     }
 
     /// Where a stream writes so many rows, or as many as there is room for.
@@ -42,12 +51,18 @@ impl Mapper {
         let mut column = 0;
         let block = &self.block[from * self.row_bytes..];
         for (path, slot) in self.paths.iter_mut().zip(target.columns(at, rows)) {
-            let bytes = path.row_bytes();
-            let out = path.input(rows, slot);
-            for (row, out) in block.chunks_exact(self.row_bytes).zip(out.chunks_exact_mut(bytes)) {
-                out.copy_from_slice(&row[column..column + bytes]);
+            if path.has_items() {
+                let start = Instant::now();
+                path.make_items(|row| referred(&block[row * self.row_bytes..][..self.row_bytes]), rows, slot)?;
+                self.opened += start.elapsed();
+            } else {
+                let bytes = path.row_bytes();
+                let out = path.input(rows, slot);
+                for (row, out) in block.chunks_exact(self.row_bytes).zip(out.chunks_exact_mut(bytes)) {
+                    out.copy_from_slice(&row[column..column + bytes]);
+                }
+                column += bytes;
             }
-            column += bytes;
             path.run(Rows::From(place), rows, slot)?;
         }
         Ok(())
@@ -82,16 +97,18 @@ pub(crate) struct StreamWork {
 
 impl StreamWork {
     /// Work on at most `rows` rows at a time.
-    pub fn new(recipe: &Recipe, room: Room, ledger: &Ledger, rows: usize, meter: &Meter) -> Result<StreamWork, DataError> {
+    pub fn new(recipe: &Recipe, room: Room, ledger: &Ledger, rows: usize, meter: &Arc<Meter>) -> Result<StreamWork, DataError> {
         let spec = recipe.stream.as_ref().expect("only for streams");
         let station = Arc::clone(meter.station.get_or_init(|| Station::of(spec)));
-        let (stream, mapper) = (spec.open(room, ledger, &station)?, Mapper::new(recipe, rows));
+        let geometry = Geometry::of_block(recipe, rows, room);
+        let mapper = Mapper::new(recipe, geometry, recipe.decode_room(geometry)?.as_ref(), meter);
+        let stream = spec.open(room, ledger, &station)?;
         Ok(StreamWork { stream, station, mapper, from: 0, to: 0, place: 0, one_by_one: false, fault: None })
     }
 
     /// What each thread holds, apart from the stream itself and what the plan counts for maps.
     pub fn bytes(recipe: &Recipe, rows: usize) -> Bytes {
-        recipe.source.schema().row_bytes() * rows as u64
+        recipe.stream_row_bytes() * rows as u64
     }
 
     pub fn begin(&mut self, epoch: u64) -> Result<(), Fault> {

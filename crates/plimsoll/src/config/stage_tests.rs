@@ -148,6 +148,7 @@ fn rows_that_are_measured_pass_what_makes_a_row_what_it_is_or_a_list_of_their_ow
         format!("{csv}split = 0.5\nstages = [{{ op = 'scale', by = 2 }}]\n{own}"),
         kept.to_string(),
         kept.replace("{ file = 'c.plc' }", "'auto'"),
+        kept.replace("{ op = 'decode' }", "{ op = 'filter', column = 'y', is = 0 }, { op = 'decode' }"),
     ];
     insta::assert_snapshot!(cases.map(|case| read(folder.path(), None, &case)).join("\n"), @r"
     digits (train) → skip(1) → take(900) → shard(2, 0) → shuffle(seed 1) → repeat(2) → take_while(y at most 9) → filter(y is not 3) → enumerate(n) → map(y: one_hot(10)) → map(x: cast_f32()) → bucket_by_length(n, [5], 8) → assert_cardinality(7) → parallelism(1) → batch(8) → drop_remainder → mixup(0.2, seed 1) → deterministic(false) → prefetch(2)
@@ -165,6 +166,8 @@ fn rows_that_are_measured_pass_what_makes_a_row_what_it_is_or_a_list_of_their_ow
       held out: image_folder train → map(x: decode()) → map(x: resize(4, 4, bilinear)) → cache(memory) → batch(32)
     image_folder train → map(x: decode()) → map(x: resize(4, 4, bilinear)) → cache(auto) → batch(32)
       held out: image_folder train → map(x: decode()) → map(x: resize(4, 4, bilinear)) → cache(auto) → batch(32)
+    image_folder train → filter(y is 0) → map(x: decode()) → map(x: resize(4, 4, bilinear)) → cache → batch(32)
+      held out: image_folder train → filter(y is 0) → map(x: decode()) → map(x: resize(4, 4, bilinear)) → cache → batch(32)
     ");
 }
 
@@ -282,7 +285,7 @@ fn what_is_wrong_with_a_list_is_told_with_its_place() {
         beside("[data.validation]\nstages = [{ op = 'repeat' }]"),
         beside("[data.validation]\nstages = [{ op = 'take', rows = 1 }]\nshuffle = true"),
         beside("stage = []"),
-        pictures("{ op = 'filter', column = 'y', is = 0 }, { op = 'decode' }, { op = 'resize', size = 4 }"),
+        pictures("{ op = 'filter', column = 'x', is = 0 }, { op = 'decode' }, { op = 'resize', size = 4 }"),
         pictures("{ op = 'decode' }, { op = 'ignore_errors', cap = 3 }, { op = 'resize', size = 4 }"),
         pictures("{ op = 'window', size = 2 }"),
         part("{ op = 'batch', rows = 3 }"),
@@ -360,7 +363,7 @@ fn what_is_wrong_with_a_list_is_told_with_its_place() {
     `data.validation.stages[0].times` is missing: how often an epoch has each row
     `data.validation.shuffle` has no place beside `data.validation.stages`: write { op = "shuffle" } into the list instead
     unknown key `data.stage`; did you mean `data.stages`?
-    `data.stages[0]` (filter): column `x` has rows that differ in size, which filter(y is 0) cannot hold; put decode and resize before it
+    `data.stages[0]` (filter): column `x` is to be asked for its numbers, and its rows are not of one size yet; map it first
     `data.stages[1]` (ignore_errors): column `x` has rows that differ in size, which ignore_errors(3) cannot hold; put decode and resize before it
     `data.stages[0]` (window): column `x` has rows that differ in size, and window puts rows together that are all of one size; put decode and resize before it
     `data.parts[0].stages` ends in batches, and parts are put together row by row; leave the batch out
