@@ -31,6 +31,16 @@ fn epoch(data: &Dataset, epoch: u64, limit: Option<Bytes>) -> Vec<Vec<u8>> {
 }
 
 #[test]
+fn nothing_repeated_for_ever_is_nothing() {
+    let nothing = Dataset::range(0, 9, 1).unwrap().filter(|_| false).repeat(u64::MAX);
+    assert_eq!(nothing.batch(4).count_rows().unwrap(), 0);
+    // Epochs without rows are passed over.
+    let schema = Schema::new(vec![Column::new("x", DType::I32, [])]).unwrap();
+    let rare = Dataset::from_generator(schema, |epoch| (0..i32::from(epoch % 100 == 7)).map(|n| Ok(vec![Tensor::i32([], [n])?])));
+    assert_eq!(rare.repeat(1000).batch(4).count_rows().unwrap(), 10);
+}
+
+#[test]
 fn rows_are_chosen_the_same_by_number_and_one_after_the_other() {
     for data in [range(20), stream(20)] {
         assert_eq!(all(data.clone().filter(|row| row.int("x") % 3 == 1)), [1, 4, 7, 10, 13, 16, 19]);

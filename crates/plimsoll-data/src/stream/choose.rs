@@ -164,26 +164,32 @@ pub(super) struct Repeat {
     times: u64,
     first: u64,
     done: u64,
+    /// How often no row came, until now without a break.
+    barren: u64,
 }
+
+/// Where so often no row comes, none will: asking as often as there are numbers would last for ever.
+const BARREN: u64 = 1000;
 
 impl Repeat {
     pub fn new(input: Input, times: u64) -> Repeat {
-        Repeat { input, times, first: 0, done: 0 }
+        Repeat { input, times, first: 0, done: 0, barren: 0 }
     }
 }
 
 impl PerRow for Repeat {
     fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
-        (self.first, self.done) = (epoch.wrapping_mul(self.times), 0);
+        (self.first, self.done, self.barren) = (epoch.wrapping_mul(self.times), 0, 1);
         if self.times > 0 { self.input.begin(self.first) } else { Ok(()) }
     }
 
     fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
-        while self.done < self.times {
+        while self.done < self.times && self.barren <= BARREN {
             if self.input.copy(out)? {
+                self.barren = 0;
                 return Ok(true);
             }
-            self.done += 1;
+            (self.done, self.barren) = (self.done + 1, self.barren + 1);
             if self.done < self.times {
                 self.input.begin(self.first.wrapping_add(self.done))?;
             }
