@@ -246,6 +246,12 @@ impl Dataset {
         self.source.class_names()
     }
 
+    /// What lies among the files of the source and is none of its rows, in words, if there is any: such as files in a folder of pictures
+    /// that are not called like one.
+    pub fn passed_over(&self) -> Option<String> {
+        self.source.passed_over()
+    }
+
     /// The characters that numbers stand for, if the source is a text.
     pub fn vocabulary(&self) -> Option<&Vocabulary> {
         self.source.vocabulary()

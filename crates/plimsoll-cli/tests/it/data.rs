@@ -149,6 +149,15 @@ fn an_inspection_shows_rows_and_draws_pictures() {
     assert_eq!((reader.info().width, reader.info().height), (16, 8));
     let document = sandbox.json(&["data", "inspect", "data.toml", "--json"]);
     assert_eq!((document["rows"].as_u64(), document["classes"][0].as_str()), (Some(20), Some("bright")));
+    assert!(document["passed_over"].is_null());
+    // What is no picture by its name is not read, but is not passed over in silence either.
+    sandbox.write("pictures/dark/old.bmp", "BM");
+    sandbox.write("pictures/dark/.hidden", "");
+    let shown = sandbox.succeed(&["data", "inspect", "data.toml", "--rows", "0"]);
+    assert!(
+        shown.trim_end().ends_with("  not read  1 file not called .jpg, .jpeg, .png, .webp or .gif, such as pictures/dark/old.bmp"),
+        "{shown}"
+    );
 }
 
 #[test]

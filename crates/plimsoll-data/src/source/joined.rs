@@ -135,6 +135,10 @@ impl Source for Zipped {
         self.sources.iter().map(|source| source.class_names()).find(|names| !names.is_empty()).unwrap_or_default()
     }
 
+    fn passed_over(&self) -> Option<String> {
+        self.sources.iter().find_map(|source| source.passed_over())
+    }
+
     fn describe(&self) -> String {
         describe("zip", &self.sources)
     }
@@ -241,6 +245,10 @@ impl Source for Concatenated {
 
     fn class_names(&self) -> Vec<String> {
         self.sources[0].class_names()
+    }
+
+    fn passed_over(&self) -> Option<String> {
+        self.sources.iter().find_map(|source| source.passed_over())
     }
 
     fn describe(&self) -> String {

@@ -121,6 +121,11 @@ pub trait Source: Send + Sync {
         Vec::new()
     }
 
+    /// What lies among its files and is none of its rows, in words, if the source has seen any.
+    fn passed_over(&self) -> Option<String> {
+        None
+    }
+
     /// The characters that numbers stand for, if the source is a text.
     fn vocabulary(&self) -> Option<&Vocabulary> {
         None

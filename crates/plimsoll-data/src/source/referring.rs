@@ -120,6 +120,10 @@ impl Source for Referring {
         self.source.class_names()
     }
 
+    fn passed_over(&self) -> Option<String> {
+        self.source.passed_over()
+    }
+
     fn describe(&self) -> String {
         self.source.describe()
     }

@@ -48,6 +48,10 @@ impl Source for Flow {
         self.spec.inputs().first().map(Dataset::class_names).unwrap_or_default()
     }
 
+    fn passed_over(&self) -> Option<String> {
+        self.spec.inputs().iter().find_map(Dataset::passed_over)
+    }
+
     fn describe(&self) -> String {
         self.spec.describe()
     }

@@ -25,6 +25,8 @@ pub struct Sample {
     pub at_most: Option<u64>,
     /// What labels stand for, if the source knows.
     pub classes: Vec<String>,
+    /// What lies among the files of the source and is none of its rows, in words.
+    pub passed_over: Option<String>,
     /// For each column, the values of the rows that were looked at, as numbers.
     values: Vec<Vec<f32>>,
     looked_at: usize,
@@ -59,6 +61,7 @@ impl Pipeline {
             batches: self.data.size().map(|_| self.data.batches()),
             at_most: Some(self.data.len()).filter(|rows| *rows < u64::MAX),
             classes: self.data.class_names(),
+            passed_over: self.data.passed_over(),
             values,
             looked_at,
         })
@@ -119,6 +122,7 @@ impl Sample {
             "row_bytes": self.schema.row_bytes().0,
             "columns": columns.collect::<Vec<_>>(),
             "classes": self.classes,
+            "passed_over": self.passed_over,
             "samples": samples.collect::<Vec<_>>(),
         })
     }
@@ -183,6 +187,9 @@ impl fmt::Display for Sample {
                 more => format!(" and {more} more"),
             };
             writeln!(f, "  classes   {}{more}", self.classes[..named].join(", "))?;
+        }
+        if let Some(others) = &self.passed_over {
+            writeln!(f, "  not read  {others}")?;
         }
         if self.looked_at > 0 {
             write!(f, "  first rows")?;

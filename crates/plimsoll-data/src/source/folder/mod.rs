@@ -20,6 +20,8 @@ pub struct ImageFolder {
     classes: Vec<Class>,
     names: Names,
     schema: Schema,
+    /// Files that are not called like pictures, and the first of them.
+    others: (u64, Option<PathBuf>),
 }
 
 struct Class {
@@ -57,7 +59,7 @@ impl ImageFolder {
             }
             folders = known.iter().map(|name| root.join(name)).collect();
         }
-        let (mut found, mut names) = (Vec::with_capacity(folders.len()), Names::default());
+        let (mut found, mut names, mut others) = (Vec::with_capacity(folders.len()), Names::default(), (0, None));
         for folder in folders {
             let first = names.len();
             // With the classes of another folder, some may be missing here.
@@ -65,8 +67,13 @@ impl ImageFolder {
             for entry in listed.into_iter().flatten() {
                 let entry = entry?;
                 let name = entry.file_name();
-                if !hidden(&name) && is_picture(&name) && !is_dir(&entry) {
-                    names.push(&name).map_err(|_| refuse("its names take more than 4 GiB; split it".into()))?;
+                match is_picture(&name) {
+                    _ if hidden(&name) || is_dir(&entry) => {}
+                    true => names.push(&name).map_err(|_| refuse("its names take more than 4 GiB; split it".into()))?,
+                    false => {
+                        others.0 += 1;
+                        others.1.get_or_insert_with(|| entry.path());
+                    }
                 }
             }
             if names.len() == first && folder.exists() {
@@ -84,7 +91,7 @@ impl ImageFolder {
         }
         let known: Vec<String> = found.iter().map(|class: &Class| class.name.clone()).collect();
         let schema = Schema::new(vec![Column::files("x"), Column::new("y", DType::I32, []).with_classes(known)])?;
-        Ok(ImageFolder { root: root.to_path_buf(), classes: found, names, schema })
+        Ok(ImageFolder { root: root.to_path_buf(), classes: found, names, schema, others })
     }
 
     /// The names of the classes; a row's label is the place of its class here.
@@ -173,6 +180,12 @@ impl Source for ImageFolder {
 
     fn class_names(&self) -> Vec<String> {
         self.classes().map(str::to_string).collect()
+    }
+
+    fn passed_over(&self) -> Option<String> {
+        let (count, first) = (self.others.0, self.others.1.as_ref()?);
+        let files = if count == 1 { "1 file".to_string() } else { format!("{count} files") };
+        Some(format!("{files} not called .jpg, .jpeg, .png, .webp or .gif, such as {}", first.display()))
     }
 
     fn describe(&self) -> String {
