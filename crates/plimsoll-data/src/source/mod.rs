@@ -27,7 +27,7 @@ pub use npy::Npy;
 pub use parquet::ParquetSpec;
 pub use random::{Random, RandomSpec};
 pub use range::Counted;
-pub(crate) use referring::{REFERENCE_BYTES, Referring, referred};
+pub(crate) use referring::{REFERENCE_BYTES, Referring, referred, without_reference};
 pub use shapes::{Shapes, ShapesSpec};
 pub use tensors::{Tensor, Tensors};
 pub use text::{Text, Vocabulary};

@@ -61,6 +61,12 @@ impl Referring {
     }
 }
 
+/// The columns that user code sees of such rows: the number is the last, so the others are where they were.
+pub(crate) fn without_reference(schema: Schema) -> Schema {
+    let seen = schema.columns().iter().filter(|column| column.name != REFERENCE).cloned().collect();
+    Schema::new(seen).unwrap_or(schema)
+}
+
 /// The number at the end of a row.
 pub(crate) fn referred(row: &[u8]) -> u64 {
     u64::from_ne_bytes(*row.last_chunk().expect("a row that refers to another ends with its number"))

@@ -38,7 +38,7 @@ pub(crate) use work::StreamWork;
 use crate::cache::{Cache, Note};
 use crate::dataset::{Dataset, Stage};
 use crate::recipe::MOST_THREADS;
-use crate::source::{Pictures, REFERENCE_BYTES};
+use crate::source::{Pictures, REFERENCE_BYTES, without_reference};
 use crate::{Column, Condition, DataError, Extent, Schema};
 use input::Input;
 use plimsoll_core::{Bytes, DType, Ledger};
@@ -507,8 +507,8 @@ impl Spec {
             Spec::Generator { open, .. } => input::row_by_row(row, open()),
             Spec::Pictures(pictures) => input::row_by_row(row, pictures.open(room)?),
             Spec::Files { .. } => input::row_by_row(row, choose::Take::new(one()?, u64::MAX)),
-            Spec::Filter { keep, .. } => input::row_by_row(row, choose::Filter::new(one()?, schema, keep)),
-            Spec::TakeWhile { keep, .. } => input::row_by_row(row, choose::TakeWhile::new(one()?, schema, keep)),
+            Spec::Filter { keep, .. } => input::row_by_row(row, choose::Filter::new(one()?, without_reference(schema), keep)),
+            Spec::TakeWhile { keep, .. } => input::row_by_row(row, choose::TakeWhile::new(one()?, without_reference(schema), keep)),
             Spec::Take { rows, .. } => input::row_by_row(row, choose::Take::new(one()?, *rows)),
             Spec::Skip { rows, .. } => input::row_by_row(row, choose::Every::new(one()?, *rows, 1, None)),
             Spec::Shard { count, index, begun, .. } => input::row_by_row(row, choose::Every::new(one()?, *index, *count, *begun)),
