@@ -118,11 +118,7 @@ fn halved() -> Arc<dyn Op> {
 
 /// Numbers, some of which the source has no row for, and some of which the map cannot take.
 fn with_bad_rows() -> Dataset {
-    let schema = Schema::new(vec![Column::new("x", DType::I32, [])]).unwrap();
-    let rows = Dataset::from_generator(schema, |_| {
-        (0..300).map(|n| if n % 50 == 31 { Err(DataError::Stage(format!("no row {n}"))) } else { Ok(vec![Tensor::i32([], [n])?]) })
-    });
-    rows.map(
+    with_bad_rows_of_a_generator().map(
         "x",
         [apply("careful", [], |_, x, out| {
             out[0] = x[0];
@@ -181,6 +177,23 @@ fn rows_that_were_promised_are_counted_whoever_takes_them() {
     }
 }
 
+/// Numbers, some of which it has no row for.
+fn with_bad_rows_of_a_generator() -> Dataset {
+    let schema = Schema::new(vec![Column::new("x", DType::I32, [])]).unwrap();
+    Dataset::from_generator(schema, |_| {
+        (0..300).map(|n| if n % 50 == 31 { Err(DataError::Stage(format!("no row {n}"))) } else { Ok(vec![Tensor::i32([], [n])?]) })
+    })
+}
+
+#[test]
+fn what_a_stage_is_given_is_looked_at_when_it_is_planned() {
+    let never = Dataset::sample_from([(stream(30), 1.0), (stream(30), -1.0)], 3).map("x", [halved()]);
+    for threads in THREADS {
+        let problem = never.clone().parallelism(threads).filter(|_| true).batch(4).plan(None).unwrap_err().to_string();
+        assert_eq!(problem, "sample_from has 2 data sets and the weights [1.0, -1.0]; give each one above 0");
+    }
+}
+
 #[test]
 fn batches_may_overtake_each_other_where_that_is_said_and_epochs_may_not() {
     let slow = apply("slow now and then", [], |_, x, out| {
@@ -219,24 +232,35 @@ fn the_last_batch_is_dropped_whoever_makes_it() {
 #[test]
 fn no_epoch_is_begun_ahead_by_the_threads_of_a_stage() {
     let begun = Arc::new(AtomicUsize::new(0));
+    let data = counted(&begun).map("x", [halved()]).parallelism(Parallelism::Threads(3)).filter(|_| true).batch(8);
+    assert_eq!(rows_of_epochs(&data), [40; 3]);
+    assert_eq!(begun.load(Ordering::Relaxed), 3);
+}
+
+/// Forty numbers, and how often they were begun.
+fn counted(begun: &Arc<AtomicUsize>) -> Dataset {
     let schema = Schema::new(vec![Column::new("x", DType::I32, [])]).unwrap();
-    let count = Arc::clone(&begun);
-    let rows = Dataset::from_generator(schema, move |_| {
-        count.fetch_add(1, Ordering::Relaxed);
+    let begun = Arc::clone(begun);
+    Dataset::from_generator(schema, move |_| {
+        begun.fetch_add(1, Ordering::Relaxed);
         (0..40).map(|n| Ok(vec![Tensor::i32([], [n])?]))
-    });
-    let data = rows.map("x", [halved()]).parallelism(Parallelism::Threads(3)).filter(|_| true).batch(8);
-    let plan = data.plan(None).unwrap();
-    let mut feed = Feed::start(&data, &plan, &Ledger::new("host", None), Options { epochs: Some(3), ..Options::default() }).unwrap();
-    for _ in 0..3 {
+    })
+}
+
+/// How many rows each of three epochs has; what is planned is what is taken.
+fn rows_of_epochs(data: &Dataset) -> [usize; 3] {
+    let (plan, ledger) = (data.plan(None).unwrap(), Ledger::new("host", None));
+    let mut feed = Feed::start(data, &plan, &ledger, Options { epochs: Some(3), ..Options::default() }).unwrap();
+    let rows = [(); 3].map(|()| {
         let mut rows = 0;
         while let Some(batch) = feed.next().unwrap() {
             rows += batch.rows;
         }
-        assert_eq!(rows, 40);
-    }
+        rows
+    });
     drop(feed);
-    assert_eq!(begun.load(Ordering::Relaxed), 3);
+    assert_eq!((ledger.peak(), ledger.used()), (plan.total(), Bytes::ZERO));
+    rows
 }
 
 #[test]

@@ -98,13 +98,8 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    pub fn new(inputs: Vec<Input>, weights: &[f64], seed: u64) -> Result<Sample, DataError> {
-        let sound = weights.iter().all(|weight| weight.is_finite() && *weight > 0.0);
-        if weights.len() != inputs.len() || !sound {
-            let problem = format!("sample_from has {} data sets and the weights {weights:?}; give each one above 0", inputs.len());
-            return Err(DataError::Stage(problem));
-        }
-        Ok(Sample { inputs, weights: weights.to_vec(), left: Vec::new(), seed, epoch: 0, drawn: 0 })
+    pub fn new(inputs: Vec<Input>, weights: &[f64], seed: u64) -> Sample {
+        Sample { inputs, weights: weights.to_vec(), left: Vec::new(), seed, epoch: 0, drawn: 0 }
     }
 }
 

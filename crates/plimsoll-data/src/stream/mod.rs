@@ -287,6 +287,12 @@ impl Spec {
             Spec::Interleave { cycle, block, .. } if *cycle == 0 || *block == 0 => {
                 Err(DataError::Stage(format!("interleave({cycle}, {block}) takes nothing; give numbers of at least 1")))
             }
+            Spec::Sample { inputs, weights, .. }
+                if weights.len() != inputs.len() || !weights.iter().all(|weight| weight.is_finite() && *weight > 0.0) =>
+            {
+                let problem = format!("sample_from has {} data sets and the weights {weights:?}; give each one above 0", inputs.len());
+                Err(DataError::Stage(problem))
+            }
             Spec::Concatenate { inputs } | Spec::Sample { inputs, .. } | Spec::Interleave { inputs, .. } => {
                 let schema = first()?;
                 if let Some(threads) = self.in_turns().filter(|threads| *threads > MOST_THREADS) {
@@ -521,7 +527,7 @@ impl Spec {
             Spec::Enumerate { .. } => input::row_by_row(row, choose::Enumerate::new(one()?)),
             Spec::Zip { .. } => input::row_by_row(row, join::Zip::new(all()?, room.tolerant)),
             Spec::Concatenate { .. } => input::row_by_row(row, join::Concatenate::new(all()?)),
-            Spec::Sample { weights, seed, .. } => input::row_by_row(row, join::Sample::new(all()?, weights, *seed)?),
+            Spec::Sample { weights, seed, .. } => input::row_by_row(row, join::Sample::new(all()?, weights, *seed)),
             Spec::Interleave { inputs, cycle, block, .. } => {
                 let turn = |(index, input)| join::Turn::new(input, self.opens_in_turn(input), room, ledger, station.inlet(index));
                 let turns = inputs.iter().enumerate().map(turn).collect::<Result<Vec<_>, _>>()?;
