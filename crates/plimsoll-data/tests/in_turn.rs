@@ -177,12 +177,50 @@ fn rows_that_were_promised_are_counted_whoever_takes_them() {
     }
 }
 
+/// Threads make rows ahead of those that are wanted, and whatever is wrong with a later one is of no concern until its turn comes.
+#[test]
+fn what_ends_a_stream_is_told_in_its_place() {
+    let too_many = || with_bad_rows_of_a_generator().ignore_errors(2).map("x", [halved()]);
+    let more_than_promised = || stream(300).assert_cardinality(150).map("x", [halved()]);
+    // The third bad row is the 132nd of the generator.
+    for (data, sound, words) in [(too_many(), 129, "more than 2 rows of epoch 0"), (more_than_promised(), 150, "more than 150 rows")] {
+        for threads in THREADS {
+            let data = data.clone().parallelism(threads);
+            let enough = data.clone().take(sound).batch(4);
+            let least = enough.plan(None).unwrap().minimum();
+            for limit in [None, Some(least), Some(least + Bytes::mib(3))] {
+                assert_eq!(column(&enough, 0, 0, limit).unwrap().len() as u64, sound, "{threads:?} in {limit:?}");
+                let problem = column(&data.clone().take(sound + 1).batch(4), 0, 0, limit).unwrap_err().to_string();
+                assert!(problem.contains(words), "{threads:?} in {limit:?}: {problem}");
+            }
+        }
+    }
+}
+
 /// Numbers, some of which it has no row for.
 fn with_bad_rows_of_a_generator() -> Dataset {
     let schema = Schema::new(vec![Column::new("x", DType::I32, [])]).unwrap();
     Dataset::from_generator(schema, |_| {
         (0..300).map(|n| if n % 50 == 31 { Err(DataError::Stage(format!("no row {n}"))) } else { Ok(vec![Tensor::i32([], [n])?]) })
     })
+}
+
+#[test]
+fn rows_that_were_promised_come_before_what_is_wrong_with_those_after_them() {
+    for (bad, words) in [(149.0, "not 149"), (150.0, "more than 150 rows"), (155.0, "more than 150 rows")] {
+        let careful = apply("careful", [], move |_, x, out| {
+            out[0] = x[0];
+            if x[0] == bad { Err(format!("not {bad}")) } else { Ok(()) }
+        });
+        let data = Dataset::range(0, 300, 1).unwrap().filter(|_| true).assert_cardinality(150).map("x", [careful]).batch(4);
+        for threads in THREADS {
+            let data = data.clone().parallelism(threads);
+            for limit in [None, Some(data.plan(None).unwrap().minimum())] {
+                let problem = column(&data, 0, 0, limit).unwrap_err().to_string();
+                assert!(problem.contains(words), "{threads:?} in {limit:?}: {problem}");
+            }
+        }
+    }
 }
 
 #[test]

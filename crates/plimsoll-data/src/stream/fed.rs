@@ -98,9 +98,15 @@ impl Stream for Fed {
         while done < out.len() && !self.over {
             if self.from == self.to {
                 let feed = self.feed.as_mut().expect("an epoch was begun");
-                let Some(batch) = feed.next()? else {
-                    self.over = true;
-                    break;
+                let batch = match feed.next() {
+                    Ok(Some(batch)) => batch,
+                    Ok(None) => {
+                        self.over = true;
+                        break;
+                    }
+                    // It says so again after the rows that came before.
+                    Err(_) if done > 0 => break,
+                    Err(error) => return Err(error.into()),
                 };
                 let mut at = 0;
                 for index in 0..batch.columns() {

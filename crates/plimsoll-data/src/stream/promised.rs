@@ -26,6 +26,14 @@ impl Promised {
         self.in_part |= loss == Loss::Part;
     }
 
+    /// How many of some rows, before which so many have come, were promised.
+    pub fn of(&self, before: u64, rows: usize) -> usize {
+        match self.rows.filter(|_| !self.in_part) {
+            Some(promised) => promised.saturating_sub(before).min(rows as u64) as usize,
+            None => rows,
+        }
+    }
+
     /// So many rows of an epoch have come, and it is over or goes on.
     pub fn check(&self, epoch: u64, came: u64, over: bool) -> Result<(), DataError> {
         let Some(rows) = self.rows.filter(|_| !self.in_part) else { return Ok(()) };

@@ -56,7 +56,7 @@ pub(crate) struct SharedWork {
 
 /// What was taken out of a stream.
 enum Taken {
-    /// So many rows, none when the epoch is over; and why no more should have come, if so.
+    /// So many rows, none when the epoch is over; and what is wrong after them, if more came than were promised.
     Rows(usize, Result<(), DataError>),
     /// A row that could not be made.
     Bad(Fault),
@@ -120,9 +120,9 @@ impl SharedWork {
         let taken = shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take(self, claim, || ring.stopping())?;
         match taken {
             Taken::Stopped => Ok(false),
-            Taken::Rows(0, as_promised) => {
+            Taken::Rows(0, _) => {
                 ring.settle(claim, 0, true);
-                as_promised.map(|()| true)
+                Ok(true)
             }
             Taken::Rows(rows, as_promised) => {
                 ring.settle(claim, rows, false);
@@ -131,7 +131,7 @@ impl SharedWork {
                 as_promised.map(|()| true)
             }
             Taken::Bad(fault) => {
-                ring.settle(claim, 1, false);
+                ring.settle(claim, 1, !fault.goes_on());
                 self.meter.rows.fetch_add(1, Relaxed);
                 self.give_up(claim, 0, fault)?;
                 Ok(true)
@@ -170,15 +170,15 @@ impl SharedWork {
         Ok(())
     }
 
-    /// A row of a claim cannot be made: it is marked, where somebody leaves such rows out.
+    /// A row of a claim cannot be made: where it may never be wanted, it is marked, and those before it are handed on.
     fn give_up(&self, claim: &mut Claim<'_>, row: usize, fault: Fault) -> Result<(), DataError> {
         match &self.tolerate {
-            Some(notes) if fault.goes_on() => {
+            Some(notes) => {
                 mark(claim, row, 1, 1);
                 notes.note(claim.epoch, claim.place + row as u64, fault);
                 Ok(())
             }
-            _ => Err(fault.into()),
+            None => Err(fault.into()),
         }
     }
 }
@@ -247,18 +247,25 @@ impl Shared {
         self.station.came(*filled.as_ref().unwrap_or(&0), start);
         let rows = match filled {
             Ok(rows) => rows,
-            Err(fault) if work.tolerate.is_some() && fault.goes_on() => {
+            Err(fault) if work.tolerate.is_some() => {
                 self.promised.lost(fault.loss);
                 self.came += 1;
                 return Ok(Taken::Bad(fault));
             }
             Err(fault) => return Err(fault.into()),
         };
+        let before = self.came;
         self.came += rows as u64;
-        // How many are left of an epoch that others have begun was not said.
-        let said = self.begun != Some(claim.epoch);
-        let as_promised = if said { self.promised.check(claim.epoch, self.came, rows == 0) } else { Ok(()) };
-        Ok(Taken::Rows(rows, as_promised))
+        // How many are left of an epoch that others have begun was not said. Where rows are marked, whoever takes them counts them.
+        if self.begun == Some(claim.epoch) || work.tolerate.is_some() {
+            return Ok(Taken::Rows(rows, Ok(())));
+        }
+        let as_promised = self.promised.check(claim.epoch, self.came, rows == 0);
+        // Those that were promised come first, and so does what is wrong with them.
+        match self.promised.of(before, rows) {
+            0 => as_promised.map(|()| Taken::Rows(0, Ok(()))),
+            promised => Ok(Taken::Rows(promised, as_promised)),
+        }
     }
 
     /// Passes over rows that were consumed before; fewer only when the epoch is over.
