@@ -5,7 +5,7 @@ mod collect;
 use collect::{column, numbers};
 use plimsoll_core::{Bytes, DType, Ledger};
 use plimsoll_data::ops::{Op, apply, random_brightness, scale};
-use plimsoll_data::{Column, DataError, Dataset, Feed, Options, Parallelism, Schema, Shuffle, Tensor};
+use plimsoll_data::{Cache, Column, DataError, Dataset, Feed, Options, Parallelism, Schema, Shuffle, Tensor};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -273,6 +273,31 @@ fn no_epoch_is_begun_ahead_by_the_threads_of_a_stage() {
     let data = counted(&begun).map("x", [halved()]).parallelism(Parallelism::Threads(3)).filter(|_| true).batch(8);
     assert_eq!(rows_of_epochs(&data), [40; 3]);
     assert_eq!(begun.load(Ordering::Relaxed), 3);
+}
+
+/// A cache that is not whole begins the first epoch of what it reads each time, which may be before anybody wanted a row of it.
+#[test]
+fn an_epoch_that_is_asked_for_twice_is_one() {
+    let begun = Arc::new(AtomicUsize::new(0));
+    let kept = counted(&begun).map("x", [halved()]).parallelism(Parallelism::Threads(3)).cache(Cache::MemoryUpTo(Bytes::kib(4)));
+    assert_eq!(rows_of_epochs(&kept.take(0).batch(8)), [0; 3]);
+    assert!(begun.load(Ordering::Relaxed) <= 1, "those after it were begun ahead");
+}
+
+#[test]
+fn rows_kept_by_the_threads_of_a_stage_are_there_in_the_next_epoch() {
+    for threads in THREADS {
+        for cycle in [1, 2] {
+            let begun = Arc::new(AtomicUsize::new(0));
+            let part = || counted(&begun).cache(Cache::MemoryUpTo(Bytes::kib(4))).map("x", [halved()]).parallelism(threads);
+            let several = (Dataset::interleave([part(), part()], cycle, 3), 2, 80);
+            for (data, parts, rows) in [several, (part().repeat(2), 1, 80), (part().take(10), 1, 10)] {
+                begun.store(0, Ordering::Relaxed);
+                assert_eq!(rows_of_epochs(&data.clone().batch(8)), [rows; 3]);
+                assert_eq!(begun.load(Ordering::Relaxed), parts, "{threads:?} in {}", data.describe());
+            }
+        }
+    }
 }
 
 /// Forty numbers, and how often they were begun.

@@ -75,7 +75,7 @@ impl Spec {
 }
 
 /// Whether rows are kept here or before.
-fn keeps_rows(data: &Dataset) -> bool {
+pub(super) fn keeps_rows(data: &Dataset) -> bool {
     let before = |spec: &Spec| matches!(spec, Spec::Cache { .. }) || spec.inputs().iter().any(keeps_rows);
     data.stages.iter().any(|stage| matches!(stage, Stage::Cache(..))) || data.stream.as_deref().is_some_and(before)
 }

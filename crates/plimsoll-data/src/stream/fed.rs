@@ -1,5 +1,6 @@
 //! What a stage of a stream reads, made ahead by threads of their own.
 
+use super::cost::keeps_rows;
 use super::fault::Fault;
 use super::station::Inlet;
 use super::{Room, Stream};
@@ -22,6 +23,10 @@ pub(super) struct Fed {
     over: bool,
     row_bytes: usize,
     epochs: Epochs,
+    /// The epoch that was asked for last.
+    asked: Option<u64>,
+    /// Whether rows are kept on the way, which go with the feed.
+    keeps: bool,
     inlet: Arc<Inlet>,
 }
 
@@ -49,8 +54,9 @@ impl Epochs {
 impl Fed {
     pub fn new(data: Dataset, plan: PipelinePlan, ledger: &Ledger, row_bytes: usize, epochs: Epochs, inlet: &Arc<Inlet>) -> Fed {
         let batch = vec![0; plan.batch * row_bytes];
-        let inlet = Arc::clone(inlet);
-        Fed { data, plan, ledger: ledger.clone(), feed: None, batch, from: 0, to: 0, over: true, row_bytes, epochs, inlet }
+        let (ledger, inlet) = (ledger.clone(), Arc::clone(inlet));
+        let keeps = epochs != Epochs::Closed && keeps_rows(&data);
+        Fed { data, plan, ledger, feed: None, batch, from: 0, to: 0, over: true, row_bytes, epochs, asked: None, keeps, inlet }
     }
 
     /// Threads and what they hold are given back.
@@ -72,7 +78,8 @@ impl Stream for Fed {
         // After a whole epoch the feed stands where the next begins; else it is started anew, the old one given back first.
         match &mut self.feed {
             Some(feed) if feed.stands() == (epoch, 0) && self.epochs != Epochs::Closed => {
-                if self.epochs == Epochs::Asked {
+                // Unless it was, and nothing of it was wanted.
+                if self.epochs == Epochs::Asked && self.asked != Some(epoch) {
                     feed.another_epoch();
                 }
             }
@@ -84,12 +91,15 @@ impl Stream for Fed {
                 self.inlet.begin(self.plan.workers());
             }
         }
-        (self.from, self.to, self.over) = (0, 0, false);
+        (self.from, self.to, self.over, self.asked) = (0, 0, false, Some(epoch));
         Ok(())
     }
 
     fn close(&mut self) {
-        self.end();
+        // What keeps rows has them the next time, and is planned to stay open.
+        if !self.keeps || !self.over {
+            self.end();
+        }
         self.over = true;
     }
 
