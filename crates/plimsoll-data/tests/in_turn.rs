@@ -205,6 +205,25 @@ fn with_bad_rows_of_a_generator() -> Dataset {
     })
 }
 
+/// The second time, there is nothing.
+#[test]
+fn an_epoch_that_cannot_be_begun_is_told_after_the_one_before() {
+    let schema = Schema::new(vec![Column::new("x", DType::I32, [])]).unwrap();
+    let once = Dataset::from_generator(schema, |epoch| {
+        assert!(epoch == 0, "only once");
+        (0..200).map(|n| Ok(vec![Tensor::i32([], [n])?]))
+    });
+    for threads in THREADS {
+        let data = once.clone().map("x", [halved()]).parallelism(threads).repeat(2);
+        let enough = data.clone().take(200).batch(8);
+        for limit in [None, Some(enough.plan(None).unwrap().minimum())] {
+            assert_eq!(column(&enough, 0, 0, limit).unwrap().len(), 200, "{threads:?} in {limit:?}");
+            let problem = column(&data.clone().take(201).batch(8), 0, 0, limit).unwrap_err().to_string();
+            assert!(problem.contains("only once"), "{threads:?} in {limit:?}: {problem}");
+        }
+    }
+}
+
 #[test]
 fn rows_that_were_promised_come_before_what_is_wrong_with_those_after_them() {
     for (bad, words) in [(149.0, "not 149"), (150.0, "more than 150 rows"), (155.0, "more than 150 rows")] {

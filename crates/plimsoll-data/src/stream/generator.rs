@@ -53,7 +53,7 @@ impl PerRow for Generator {
     fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         // The old one first: what an iterator holds is planned once.
         (self.rows, self.asked) = (None, 0);
-        self.rows = Some((self.make)(epoch));
+        self.rows = Some(guarded(|| (self.make)(epoch))?);
         Ok(())
     }
 
