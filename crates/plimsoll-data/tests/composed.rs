@@ -303,7 +303,8 @@ proptest! {
         for limit in [Some(some), Some(some), Some(plan.minimum()), None] {
             let came = read(&data, limit, Options::default(), 3);
             if places.iter().flatten().any(Option::is_none) {
-                prop_assert!(came.is_err(), "a bad row is an error in {}", data.describe());
+                // Where it is known that nothing comes, nothing is read.
+                prop_assert!(came.is_err() || data.size() == Some(0), "a bad row is an error in {}", data.describe());
                 continue;
             }
             let expected: Epochs = places.iter().map(|epoch| epoch.iter().flatten().cloned().collect()).collect();

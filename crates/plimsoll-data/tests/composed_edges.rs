@@ -3,6 +3,7 @@
 mod drawn;
 use drawn::cases;
 use plimsoll_core::{Bytes, DType, Ledger};
+use plimsoll_data::ops::apply;
 use plimsoll_data::{Cache, Column, DataError, Dataset, Feed, Mix, Options, PadTo, Parallelism, Prefetch, Row, Schema, Shuffle, Tensor};
 use proptest::prelude::*;
 
@@ -29,7 +30,7 @@ fn source(kind: u8, count: u64) -> Dataset {
 /// The stage that a kind and two numbers stand for.
 fn step(data: Dataset, kind: u8, by: u64, and: u64) -> Dataset {
     let (n, m) = (by as usize, and as usize);
-    match kind % 18 {
+    match kind % 20 {
         0 => data.take(by),
         // Rows that are passed over are read, and one after the other that takes its time.
         1 => data.skip(by.min(20)),
@@ -55,6 +56,14 @@ fn step(data: Dataset, kind: u8, by: u64, and: u64) -> Dataset {
         14 => Dataset::interleave([data.clone(), data.clone().take(and), data], n, m),
         15 => Dataset::concatenate([data.clone(), data]),
         16 => Dataset::sample_from([(data.clone(), by as f64), (data, and as f64)], by),
+        // Code, on threads that take turns at what is a stream.
+        17 | 18 if data.output_schema().is_ok_and(|schema| schema.columns()[0].shape == [2]) => {
+            let code = apply("half", [2], |_, x, out| {
+                out[0] = x[0] * 0.5;
+                Ok(())
+            });
+            data.map("x", [code]).parallelism(Parallelism::Threads(n.min(5)))
+        }
         _ => {
             let expand = |row: &Row<'_>| {
                 let y = row.int("y") as i32;

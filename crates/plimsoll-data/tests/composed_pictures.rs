@@ -2,18 +2,22 @@
 //! they are the bits of the same pipeline in its plainest form.
 
 mod drawn;
+mod made_files;
 mod pictures;
 
 use drawn::cases;
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
+use made_files::{Value, example, gzip, record};
 use pictures::{Folder, picture, png};
 use plimsoll_core::{Bytes, DType, Ledger};
 use plimsoll_data::ops::{
     Decode, Method, Op, Part, cast_f32, center_crop, crop_or_pad, flip_left_right, flip_up_down, one_hot, random_brightness, random_crop,
     random_resized_crop, random_rot90, resize, scale,
 };
+use plimsoll_data::source::Feature;
 use plimsoll_data::{Cache, Column, DataError, Dataset, Feed, FeedState, Mix, Options, Parallelism, Prefetch, Schema, Shuffle};
 use proptest::prelude::*;
+use std::fs;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use tempfile::TempDir;
@@ -24,10 +28,44 @@ static SOUND: LazyLock<Folder> = LazyLock::new(|| folder(0));
 /// The same, and some that are damaged.
 static DAMAGED: LazyLock<Folder> = LazyLock::new(|| folder(5));
 
-/// Thirteen pictures of all kinds; every so many one is cut off or not one at all.
+/// Both in packed records, the first few of them in a file of their own.
+static PACKED: LazyLock<TempDir> = LazyLock::new(|| {
+    let folder = TempDir::new().unwrap();
+    for (name, damaged) in [("sound", 0), ("damaged", 5)] {
+        let records: Vec<Vec<u8>> = files(damaged)
+            .map(|(number, _, file)| {
+                let class = i64::from(number >= 6);
+                let mut framed = record(&example(&[("image", Value::Bytes(&file)), ("label", Value::Ints(&[class]))]));
+                if damaged > 0 && number == 4 {
+                    // Not what its checksum says.
+                    *framed.last_mut().unwrap() ^= 1;
+                }
+                framed
+            })
+            .collect();
+        for (part, records) in [&records[..5], &records[5..]].into_iter().enumerate() {
+            fs::write(folder.path().join(format!("{name}-{part}.gz")), gzip(&records.concat())).unwrap();
+        }
+    }
+    folder
+});
+
+fn packed(name: &str) -> Dataset {
+    let features = [("x", Feature::picture("image")), ("y", Feature::i32("label", []))];
+    Dataset::tfrecord(PACKED.path().join(format!("{name}-*.gz")), &features).unwrap()
+}
+
 fn folder(damaged: usize) -> Folder {
     let folder = Folder::new();
-    for number in 0..13usize {
+    for (number, name, file) in files(damaged) {
+        folder.write(&format!("{}/{number:02}.{name}", if number < 6 { "cat" } else { "dog" }), &file);
+    }
+    folder
+}
+
+/// Thirteen pictures of all kinds; every so many one is cut off or not one at all.
+fn files(damaged: usize) -> impl Iterator<Item = (usize, &'static str, Vec<u8>)> {
+    (0..13usize).map(move |number| {
         let (width, height) = (14 + 5 * (number * 7 % 13), 12 + 3 * (number * 5 % 13));
         let pixels = picture(width, height, number as u8);
         let jpeg = |progressive: bool, factor: SamplingFactor| {
@@ -50,9 +88,8 @@ fn folder(damaged: usize) -> Folder {
         if damaged > 0 && number == 9 {
             file = b"no picture at all".to_vec();
         }
-        folder.write(&format!("{}/{number:02}.{name}", if number < 6 { "cat" } else { "dog" }), &file);
-    }
-    folder
+        (number, name, file)
+    })
 }
 
 /// A column beside the pictures.
@@ -88,7 +125,7 @@ fn drawn() -> impl Strategy<Value = Drawn> {
     let pairs = |most: usize| prop::collection::vec((any::<u8>(), any::<u8>()), 0..most);
     let order = (any::<u8>(), pairs(3), any::<bool>());
     let way = (prop::collection::vec(any::<u8>(), 0..2), any::<(u8, u8)>(), pairs(3));
-    let held = (prop::option::of(any::<u8>()), prop::option::weighted(0.2, 300_000u64..800_000), 1usize..5);
+    let held = (prop::option::of(any::<u8>()), prop::option::weighted(0.2, 300_000u64..800_000), 1usize..6);
     let batches =
         (1usize..7, prop::option::of(1usize..7), any::<bool>(), prop::option::weighted(0.3, any::<u8>()), prop::option::of(0usize..4));
     (order, way, held, pairs(4), batches).prop_map(|((source, orders, grey), (flips, end, maps), held, stages, batches)| {
@@ -108,7 +145,11 @@ enum Form<'f> {
 
 impl Drawn {
     fn is_stream(&self) -> bool {
-        !self.stages.is_empty()
+        self.is_packed() || !self.stages.is_empty()
+    }
+
+    fn is_packed(&self) -> bool {
+        self.source % 10 > 6
     }
 
     fn item_ops(&self) -> Vec<Arc<dyn Op>> {
@@ -157,13 +198,16 @@ impl Drawn {
 
     /// The data set, up to its batches.
     fn rows(&self, form: Form<'_>) -> Dataset {
-        let mut data = match self.source % 7 {
+        let mut data = match self.source % 10 {
             0 | 1 => SOUND.data(),
             2 | 3 => DAMAGED.data(),
             4 => Dataset::concatenate([SOUND.data(), DAMAGED.data()]),
             5 => Dataset::zip([SOUND.data(), numbers(10)]).version("1"),
             // Of rows that something was done to already, one after the other.
-            _ => Dataset::zip([DAMAGED.data(), numbers(12).skip(1).version("1")]),
+            6 => Dataset::zip([DAMAGED.data(), numbers(12).skip(1).version("1")]),
+            7 => packed("sound"),
+            8 => packed("damaged"),
+            _ => Dataset::interleave([packed("sound"), packed("damaged")], 2, 3),
         };
         for (kind, by) in &self.orders {
             let by = u64::from(*by);
@@ -178,16 +222,25 @@ impl Drawn {
         data = data.map("x", self.item_ops());
         data = match (self.cache, form) {
             (None, _) => data,
-            // A stream keeps pictures in a file or not at all.
+            // A stream keeps pictures that have numbers in a file or not at all.
             (Some(_), Form::Plain(folder)) if self.is_stream() => data.cache(Cache::File(folder.join("plain.plc"))),
-            (Some(kind), form) if self.is_stream() => self.keeping(data, kind | 2, form, "pictures.plc"),
+            (Some(kind), form) if self.is_stream() && !self.is_packed() => self.keeping(data, kind | 2, form, "pictures.plc"),
             (Some(kind), form) => self.keeping(data, kind, form, "pictures.plc"),
         };
         data = self.max_item.into_iter().fold(data, |data, bytes| data.max_item(Bytes(bytes)));
-        let threads = if let Form::Plain(_) = form { 1 } else { self.threads };
-        data = data.parallelism(Parallelism::Threads(threads));
+        // Behind each stage others.
+        let threads = |data: Dataset, at: usize| match form {
+            Form::Plain(_) => data.parallelism(Parallelism::Threads(1)),
+            Form::AsDrawn(_) if (self.threads + at).is_multiple_of(6) => data,
+            Form::AsDrawn(_) => data.parallelism(Parallelism::Threads((self.threads + at) % 6)),
+        };
+        data = threads(data, 0);
         for (at, (kind, by)) in self.stages.iter().enumerate() {
             data = self.stage(data, *kind, *by, form, at);
+            if by % 3 > 0 {
+                data = data.map("x", [cast_f32(), random_brightness(0.2, u64::from(*by))]);
+            }
+            data = threads(data, at + 1);
         }
         data.map("x", self.map_ops()).map("y", [one_hot(2)])
     }
