@@ -88,6 +88,12 @@ impl Tuner {
         self.active
     }
 
+    /// So many may work, whatever was seen.
+    #[cfg(all(test, loom))]
+    pub fn set_active(&mut self, workers: usize) {
+        self.active = workers;
+    }
+
     /// How many slots may be in use.
     pub fn depth(&self) -> usize {
         self.depth

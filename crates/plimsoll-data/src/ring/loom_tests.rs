@@ -14,13 +14,17 @@ fn ring(slots: usize, workers: usize, epoch_rows: u64, slot_rows: usize, seals: 
 }
 
 fn ring_of(slots: usize, workers: usize, rows: Option<u64>, slot_rows: usize, seals: bool) -> loom::sync::Arc<Ring> {
+    ring_that(slots, workers, rows, slot_rows, seals, false)
+}
+
+fn ring_that(slots: usize, workers: usize, rows: Option<u64>, slot_rows: usize, seals: bool, stays: bool) -> loom::sync::Arc<Ring> {
     let schema = Schema::new(vec![Column::new("x", DType::U8, [])]).unwrap();
     let layout = Arc::new(BlockLayout::new(&schema, slot_rows));
     let nothing = Fill { epoch: 0, place: 0, rows: 0, ends_epoch: false };
     let slots = (0..slots).map(|_| Slot { memory: Box::new(AlignedBuf::new(layout.bytes().get())), fill: nothing }).collect();
     let (epoch_rows, later_rows) = (rows, rows);
     let schedule = Schedule { epoch: 0, left: Some(1), place: 0, epoch_rows, later_rows, whole_batches: None, slot_rows, claim_rows: 1 };
-    let crew = Crew { workers, adapts: Adapts { workers: true, slots: true }, ordered: true, seals, stays: false };
+    let crew = Crew { workers, adapts: Adapts { workers: true, slots: true }, ordered: true, seals, stays };
     loom::sync::Arc::new(Ring::new(slots, layout, schedule, crew))
 }
 
@@ -41,8 +45,13 @@ fn work(ring: &Ring, number: usize, broken: Option<u64>) {
 }
 
 fn model(check: impl Fn() + Sync + Send + 'static) {
+    model_within(2, check);
+}
+
+/// With so many interruptions of a thread that could go on. Those that wait cost nothing, so a few find much where there are many threads.
+fn model_within(interruptions: usize, check: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(2);
+    builder.preemption_bound = Some(interruptions);
     builder.check(check);
 }
 
@@ -129,6 +138,100 @@ fn loom_what_fails_in_a_turn_or_after_it_frees_all() {
             workers.into_iter().for_each(|worker| worker.join().unwrap());
         });
     }
+}
+
+/// Takes the slots of an epoch, of one row each, up to the empty one that ends it.
+fn take_epoch(ring: &Ring, epoch: u64, rows: u64) {
+    for place in 0..=rows {
+        let slot = ring.take_filled().unwrap().unwrap();
+        let there = usize::from(place < rows);
+        assert_eq!((slot.fill.epoch, slot.fill.place, slot.fill.rows, slot.fill.ends_epoch), (epoch, place, there, there == 0));
+        assert!(slot.memory.bytes()[..there].iter().all(|byte| *byte == place as u8));
+        ring.put_free(slot);
+    }
+}
+
+#[test]
+fn loom_three_take_turns() {
+    model_within(1, || {
+        let ring = ring_of(2, 3, None, 1, false);
+        let workers = [0, 1, 2].map(|number| {
+            let ring = ring.clone();
+            thread::spawn(move || work_in_turn(&ring, number, 2, None))
+        });
+        take_epoch(&ring, 0, 2);
+        assert!(ring.take_filled().unwrap().is_none());
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+    });
+}
+
+/// One epoch is over, and those that were in line and those that found nothing to do all wait for the next; then the consumer leaves.
+#[test]
+fn loom_those_that_stay_make_another_epoch() {
+    for (slots, rows, interruptions) in [(1, 0, 2), (2, 0, 2), (1, 1, 1), (2, 1, 1)] {
+        model_within(interruptions, move || {
+            let ring = ring_that(slots, 2, None, 1, false, true);
+            let workers = [0, 1].map(|number| {
+                let ring = ring.clone();
+                thread::spawn(move || work_in_turn(&ring, number, rows, None))
+            });
+            take_epoch(&ring, 0, rows);
+            ring.another_epoch();
+            take_epoch(&ring, 1, rows);
+            ring.stop();
+            workers.into_iter().for_each(|worker| worker.join().unwrap());
+        });
+    }
+}
+
+/// Two are in line, and one of them is told to rest: if it is called, it lets the other have its turn and does not wait for the next one.
+#[test]
+fn loom_one_that_rests_lets_the_next_have_its_turn() {
+    model_within(3, || {
+        let ring = ring_of(2, 3, None, 2, false);
+        let mut first = ring.claim(0).unwrap();
+        let workers = [2, 1].map(|number| {
+            let ring = ring.clone();
+            thread::spawn(move || {
+                while let Some(mut claim) = ring.claim(number) {
+                    ring.settle(&mut claim, 0, true);
+                    let _ = ring.finish(claim, Ok(()));
+                }
+            })
+        });
+        ring.lock().tuner.set_active(2);
+        ring.settle(&mut first, 1, false);
+        // It takes long, and all others are done before it is.
+        let [resting, working] = workers;
+        working.join().unwrap();
+        let _ = ring.finish(first, Ok(()));
+        assert_eq!(ring.take_filled().unwrap().unwrap().fill.rows, 1);
+        ring.stop();
+        resting.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_a_consumer_that_leaves_frees_those_in_line() {
+    model(|| {
+        let ring = ring_of(2, 2, None, 1, false);
+        let workers = [0, 1].map(|number| {
+            let ring = ring.clone();
+            thread::spawn(move || {
+                while let Some(mut claim) = ring.claim(number) {
+                    // In the middle of its turn.
+                    if ring.stopping() {
+                        return;
+                    }
+                    ring.settle(&mut claim, 1, false);
+                    let _ = ring.finish(claim, Ok(()));
+                }
+            })
+        });
+        let _held = ring.take_filled().unwrap();
+        ring.stop();
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+    });
 }
 
 #[test]
