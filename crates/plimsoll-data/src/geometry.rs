@@ -215,10 +215,11 @@ pub(crate) fn item_bound(said: Option<Bytes>) -> Bytes {
 
 /// What a stream decodes pictures in, one at a time.
 pub(crate) fn item_room(said: Option<Bytes>, room: Room) -> Bytes {
-    said.unwrap_or(match room.limit {
+    said.unwrap_or(match (room.item, room.limit) {
         _ if room.lean => LEAST_ITEM,
-        Some(limit) => Bytes(limit.0 / 4).clamp(LEAST_ITEM, AUTO_ITEM),
-        None => AUTO_ITEM,
+        (Some(item), _) => item,
+        (None, Some(limit)) => Bytes(limit.0 / 4).clamp(LEAST_ITEM, AUTO_ITEM),
+        (None, None) => AUTO_ITEM,
     })
 }
 

@@ -103,16 +103,16 @@ impl Dataset {
     /// );
     /// ```
     pub fn plan(&self, limit: Option<Bytes>) -> Result<PipelinePlan, DataError> {
-        self.plan_keeping(limit, Keep::Rest)
+        self.plan_keeping(limit, Keep::Rest, None)
     }
 
-    /// The same, with how much caches in memory may hold.
-    pub(crate) fn plan_keeping(&self, limit: Option<Bytes>, keep: Keep) -> Result<PipelinePlan, DataError> {
+    /// The same, with how much caches in memory may hold, and decoding a picture may take if that was decided.
+    pub(crate) fn plan_keeping(&self, limit: Option<Bytes>, keep: Keep, item: Option<Bytes>) -> Result<PipelinePlan, DataError> {
         let recipe = self.recipe()?;
         recipe.check_padded()?;
         let (batch, together) = (recipe.batch()?, recipe.together()?);
         let mut geometry = geometry::for_speed(&recipe, together)?;
-        geometry.room.limit = limit;
+        (geometry.room.limit, geometry.room.item) = (limit, item);
         let smallest = cost(&recipe, geometry::smallest(&recipe, together))?;
         let minimum = total(&smallest);
         let mut stages = cost(&recipe, geometry)?;

@@ -287,3 +287,36 @@ fn packed_pictures_are_kept_as_any_stream_and_found_again_while_their_files_are_
     let problem = by_lot.plan(None).unwrap_err().to_string();
     assert!(problem.contains("it differs from epoch to epoch and stands before the cache; put it after"), "{problem}");
 }
+
+/// Each thread of a stage more would leave less for a picture, if what the limit has room for were cut up among stages.
+#[test]
+fn what_a_limit_has_room_for_is_the_same_behind_any_stage_and_on_any_number_of_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    let (width, height) = (1200, 1100);
+    let large = png(&picture(width, height, 3), width, height, png::ColorType::Rgb);
+    let records: Vec<u8> =
+        (0..3).flat_map(|n| record(&example(&[("label", Value::Ints(&[n])), ("image", Value::Bytes(&large))]))).collect();
+    fs::write(folder.path().join("large.tfrecord.gz"), gzip(&records)).unwrap();
+    let data = |threads| {
+        let small = open(folder.path().join("large.tfrecord.gz")).map("x", [decode(), resize(4, 4, Method::Area)]).parallelism(threads);
+        let behind = small.clone().filter(|_| true);
+        let further = behind.clone().map("x", [resize(3, 3, Method::Area)]).parallelism(threads).filter(|_| true);
+        [small, behind, further].map(|data| data.batch(2))
+    };
+    let told = |data: &Dataset, limit| match column(data, 0, 0, Some(Bytes::mib(limit))) {
+        Ok(rows) => format!("{} rows", rows.len()),
+        Err(error) => complaint(Err::<(), _>(error), folder.path()),
+    };
+    for (limit, rows) in [(17, 0), (20, 0), (24, 3), (32, 3), (48, 3)] {
+        let expected = told(&data(Parallelism::Threads(1))[0], limit);
+        match rows {
+            0 => assert!(expected.contains("this memory limit leaves"), "{expected}"),
+            _ => assert_eq!(expected, format!("{rows} rows")),
+        }
+        for threads in THREADS {
+            for data in data(threads) {
+                assert_eq!(told(&data, limit), expected, "{} on {threads:?} in {limit} MiB", data.describe());
+            }
+        }
+    }
+}

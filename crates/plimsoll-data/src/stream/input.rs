@@ -99,7 +99,12 @@ fn way(data: &Dataset, recipe: &Recipe, room: Room) -> Result<Way, DataError> {
         let batched = if one_each { batched.parallelism(Parallelism::Threads(1)) } else { batched };
         // Half of what there is: the rest is for the stages that follow.
         let limit = room.limit.map(|limit| Bytes(limit.0 / 2 / room.ahead.max(1) as u64));
-        if let Ok(plan) = batched.plan_keeping(limit, Keep::UpTo(room.keep)) {
+        // A picture that the thread that wants it has room for is no smaller a picture to others, unless there are many at a time.
+        let decodes = room.ahead == 0 && recipe.stream.as_ref().is_some_and(|spec| spec.decodes());
+        let item = decodes.then(|| geometry::item_room(None, room));
+        if let Ok(plan) = batched.plan_keeping(limit, Keep::UpTo(room.keep), item)
+            && !(decodes && plan.geometry.room.lean)
+        {
             return Ok(Way::Feed(Box::new(batched), plan));
         }
     }

@@ -70,11 +70,13 @@ pub(crate) struct Room {
     pub tolerant: bool,
     /// What each cache in memory may hold; anything where there is no limit.
     pub keep: Option<Bytes>,
+    /// What decoding a picture may take, where the whole pipeline has decided that and not the part that this is the room of.
+    pub item: Option<Bytes>,
 }
 
 impl Room {
     /// As little as works, and nothing kept.
-    pub const LEAST: Room = Room { lean: true, limit: None, ahead: 0, tolerant: false, keep: Some(Bytes::ZERO) };
+    pub const LEAST: Room = Room { lean: true, limit: None, ahead: 0, tolerant: false, keep: Some(Bytes::ZERO), item: None };
 
     /// Whether a cache may hold so much.
     pub fn keeps(&self, bytes: Bytes) -> bool {
@@ -546,6 +548,12 @@ impl Spec {
             Spec::Buckets { buckets, .. } => input::row_by_row(row, shuffle::Bucketed::new(one()?, &schema, buckets)?),
             Spec::Cache { input, cache, note } => Box::new(cache::Kept::open(input, cache, note, room, ledger, station.inlet(0))?),
         })
+    }
+
+    /// Whether pictures are decoded here or before, in as much as the limit leaves for one.
+    pub fn decodes(&self) -> bool {
+        let before = |input: &Dataset| input.stream.as_ref().is_some_and(|spec| spec.decodes());
+        matches!(self, Spec::Pictures(pictures) if pictures.max_item().is_none()) || self.inputs().iter().any(before)
     }
 
     /// How many caches in memory it and all before it have.
