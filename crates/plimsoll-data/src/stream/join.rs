@@ -1,9 +1,10 @@
 //! Streams made of several.
 
+use super::columns::alike;
 use super::fault::{Fault, Loss, guarded};
 use super::input::{Input, PerRow};
 use super::station::Inlet;
-use super::{Expand, Room, Row, alike};
+use super::{Expand, Room, Row};
 use crate::ops::draw;
 use crate::{DataError, Dataset, Schema};
 use plimsoll_core::{Bytes, Ledger};
