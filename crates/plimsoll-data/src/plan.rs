@@ -113,16 +113,17 @@ impl Dataset {
         let (batch, together) = (recipe.batch()?, recipe.together()?);
         let mut geometry = geometry::for_speed(&recipe, together)?;
         (geometry.room.limit, geometry.room.item) = (limit, item);
-        let smallest = cost(&recipe, geometry::smallest(&recipe, together))?;
+        let mut costs = Costs { recipe: &recipe, streams: Vec::new() };
+        let smallest = costs.of(geometry::smallest(&recipe, together))?;
         let minimum = total(&smallest);
-        let mut stages = cost(&recipe, geometry)?;
+        let mut stages = costs.of(geometry)?;
         if let Some(limit) = limit {
             if minimum > limit {
                 return Err(DataError::OverLimit { limit, minimum, stages: smallest });
             }
             while total(&stages) > limit {
                 geometry = geometry::shrink(&recipe, together, geometry);
-                stages = cost(&recipe, geometry)?;
+                stages = costs.of(geometry)?;
             }
         }
         // What nothing else has a use for.
@@ -133,8 +134,8 @@ impl Dataset {
             Keep::UpTo(bytes) => bytes,
         };
         geometry = geometry::with_cache(&recipe, geometry, |leaner| Some(left? + saved(&recipe, geometry, leaner)));
-        geometry.room.keep = share(&recipe, geometry, left)?;
-        stages = cost(&recipe, geometry)?;
+        geometry.room.keep = share(&mut costs, geometry, left)?;
+        stages = costs.of(geometry)?;
         Ok(PipelinePlan { total: total(&stages), stages, minimum, geometry, batch, together })
     }
 }
@@ -148,15 +149,19 @@ pub(crate) enum Keep {
 }
 
 /// What each cache of a stream may hold, if all of them together may hold so much: the most with which they do.
-fn share(recipe: &Recipe, geometry: Geometry, left: Option<Bytes>) -> Result<Option<Bytes>, DataError> {
-    let Some((spec, left)) = recipe.stream.as_ref().zip(left) else { return Ok(None) };
-    let all = spec.memory_caches().max(1);
+fn share(costs: &mut Costs<'_>, geometry: Geometry, left: Option<Bytes>) -> Result<Option<Bytes>, DataError> {
+    let Some(spec) = &costs.recipe.stream else { return Ok(None) };
+    let all = spec.memory_caches();
+    if all == 0 {
+        return Ok(geometry.room.keep);
+    }
+    let Some(left) = left else { return Ok(None) };
     if all > 1 {
-        let without = total(&cost(recipe, geometry)?);
+        let without = total(&costs.of(geometry)?);
         for caches in 1..all {
             let each = Some(Bytes(left.0 / caches as u64));
             let with = Geometry { room: Room { keep: each, ..geometry.room }, ..geometry };
-            if total(&cost(recipe, with)?) <= without + left {
+            if total(&costs.of(with)?) <= without + left {
                 return Ok(each);
             }
         }
@@ -164,20 +169,51 @@ fn share(recipe: &Recipe, geometry: Geometry, left: Option<Bytes>) -> Result<Opt
     Ok(Some(Bytes(left.0 / all as u64)))
 }
 
+/// What geometries cost. The stages of a stream are planned for a room, each with all before it, and most of the many steps in which a
+/// geometry shrinks leave the room as it is: so what was found out is remembered.
+struct Costs<'r> {
+    recipe: &'r Recipe,
+    streams: Vec<(Room, Vec<Held>)>,
+}
+
+impl Costs<'_> {
+    fn of(&mut self, geometry: Geometry) -> Result<Vec<(String, Bytes)>, DataError> {
+        let stream = match (&self.recipe.stream, self.streams.iter().find(|(room, _)| *room == geometry.room)) {
+            (None, _) => Vec::new(),
+            (Some(_), Some((_, known))) => known.clone(),
+            (Some(spec), None) => {
+                let held = spec.cost(geometry.room)?;
+                self.streams.push((geometry.room, held.clone()));
+                held
+            }
+        };
+        Ok(named(holdings_with(self.recipe, geometry, stream)?))
+    }
+}
+
 /// What each stage holds in this geometry. The feed allocates by the same rules.
 pub(crate) fn cost(recipe: &Recipe, geometry: Geometry) -> Result<Vec<(String, Bytes)>, DataError> {
-    let all = holdings(recipe, geometry)?;
-    Ok(all.into_iter().map(|held| (held.name, held.bytes)).collect())
+    Ok(named(holdings(recipe, geometry)?))
+}
+
+fn named(all: Vec<Held>) -> Vec<(String, Bytes)> {
+    all.into_iter().map(|held| (held.name, held.bytes)).collect()
 }
 
 /// The same, with who reserves it.
 pub(crate) fn holdings(recipe: &Recipe, geometry: Geometry) -> Result<Vec<Held>, DataError> {
+    let stream = recipe.stream.as_ref().map(|spec| spec.cost(geometry.room)).transpose()?;
+    holdings_with(recipe, geometry, stream.unwrap_or_default())
+}
+
+/// The same, where it is known what the stages of its stream hold.
+fn holdings_with(recipe: &Recipe, geometry: Geometry, stream: Vec<Held>) -> Result<Vec<Held>, DataError> {
     let Geometry { slots, slot_rows, chunk_rows, workers, decode, max_item, cache_rows, resident, .. } = geometry;
     let each = workers as u64;
     let stacks = if workers == 1 { "producer stack".to_string() } else { format!("{workers} worker stacks") };
     let mut stages = vec![Held::here(stacks, PRODUCER_STACK * each)];
     if let Some(spec) = &recipe.stream {
-        stages.extend(spec.cost(geometry.room)?);
+        stages.extend(stream);
         stages.push(Held::here("stream".into(), StreamWork::bytes(recipe, chunk_rows) * each));
         if let Spec::Pictures(pictures) = &**spec
             && workers > 1

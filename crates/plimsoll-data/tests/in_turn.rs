@@ -371,3 +371,18 @@ fn rows_of_a_stage_keep_their_order_behind_others() {
     let x = x.iter().map(|row| f32::from_ne_bytes(row[..4].try_into().unwrap()) as i32);
     assert!(x.eq((0..900).filter(|n| n % 3 != 0).skip(5)));
 }
+
+/// Each stage is planned with all before it. If that were done anew whenever one of them gives way to the limit, a dozen would take days.
+#[test]
+fn many_stages_with_threads_of_their_own_are_planned_in_any_limit() {
+    let stage = |data: Dataset, _| data.filter(|_| true).map("x", [halved()]).parallelism(Parallelism::Threads(16));
+    let data = (0..12).fold(Dataset::range(0, 40, 1).unwrap(), stage).batch(8);
+    let plan = data.plan(None).unwrap();
+    let (least, most) = (plan.minimum(), plan.total());
+    for percent in 0..=100 {
+        let limit = least + Bytes((most - least).0 * percent / 100);
+        let plan = data.plan(Some(limit)).unwrap();
+        assert!(plan.total() <= limit && plan.minimum() == least, "{percent} %: {plan}");
+    }
+    assert_eq!(column(&data, 0, 0, Some(Bytes((most.0 + least.0) / 2))).unwrap().len(), 40);
+}

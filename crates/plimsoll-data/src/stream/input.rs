@@ -21,6 +21,7 @@ use std::thread;
 use std::time::Instant;
 
 /// Bytes a stage holds, and whether an inner feed reserves them itself.
+#[derive(Clone)]
 pub(crate) struct Held {
     pub name: String,
     pub bytes: Bytes,
