@@ -5,7 +5,7 @@ mod drawn;
 mod made_files;
 mod pictures;
 
-use collect::{column, complaint, numbers};
+use collect::{column, column_and_peak, complaint, numbers};
 use drawn::cases;
 use made_files::{Value, example, record};
 use pictures::{Folder, picture, png, twelve};
@@ -33,7 +33,10 @@ fn small() -> Ops {
 fn rows(data: &Dataset, epoch: u64, limit: Option<Bytes>) -> [Vec<Vec<u8>>; 2] {
     ["x", "y"].map(|name| {
         let at = data.output_schema().unwrap().index_of(name).unwrap();
-        column(data, at, epoch, limit).unwrap()
+        let (rows, peak, planned) = column_and_peak(data, at, epoch, limit).unwrap();
+        // Threads of a stage that nothing is wanted of are not begun.
+        assert!(peak <= planned && (rows.is_empty() || peak == planned), "{peak} of {planned} in {}", data.describe());
+        rows
     })
 }
 
