@@ -217,6 +217,7 @@ mod tests {
             at_most: Some(classes as u64),
             classes: (0..classes).map(|class| format!("c{class}")).collect(),
             values: Vec::new(),
+            passed_over: None,
             looked_at: 0,
         };
         let line = |classes| sample(classes).to_string().lines().find_map(|line| line.strip_prefix("  classes   ").map(str::to_string));
