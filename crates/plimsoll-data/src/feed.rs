@@ -35,8 +35,9 @@ pub struct Feed {
     padder: Option<Arc<Padder>>,
     /// The slot batches are being handed out from.
     current: Option<Slot>,
-    /// Rows of it already handed out.
+    /// Rows of it already handed out, and how many of them last.
     used: usize,
+    last: usize,
     /// Rows of the first slot that were handed out before the feed was started.
     passed: usize,
     epoch: u64,
@@ -279,6 +280,7 @@ impl Feed {
             padder,
             current: None,
             used: 0,
+            last: 0,
             passed: passed as usize,
             epoch: options.first_epoch,
             batches: options.first_batch,
@@ -329,21 +331,26 @@ impl Feed {
             self.used = std::mem::take(&mut self.passed).min(slot.fill.rows);
             self.current = Some(slot);
         }
-        let slot = self.current.as_ref().expect("a slot was taken");
-        let offset = self.used;
-        let rows = self.batch.min(slot.fill.rows - offset);
-        self.used += rows;
+        let there = self.current.as_ref().map_or(0, |slot| slot.fill.rows);
+        self.last = self.batch.min(there - self.used);
+        self.used += self.last;
         self.batches += 1;
-        Ok(Some(Batch {
+        Ok(self.last())
+    }
+
+    /// The batch that was handed out last, until the next is asked for.
+    pub(crate) fn last(&self) -> Option<Batch<'_>> {
+        let (slot, offset) = (self.current.as_ref()?, self.used - self.last);
+        Some(Batch {
             epoch: slot.fill.epoch,
             first_row: slot.fill.place + offset as u64,
-            rows,
+            rows: self.last,
             memory: slot.memory.bytes(),
             layout: &self.layout,
             schema: &self.recipe.schema,
             padder: self.padder.as_deref(),
             offset,
-        }))
+        })
     }
 
     /// How busy everyone was so far, and where the time of making rows has gone.

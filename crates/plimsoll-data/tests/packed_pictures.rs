@@ -90,6 +90,11 @@ fn pictures_may_be_brought_to_size_after_stages_that_only_reorder() {
         first.describe().replace(&format!("{}/", folder.path().display()), ""),
         "tfrecord 0.tfrecord.gz, 1.tfrecord.gz → map(x: decode()) → map(x: resize(4, 4, bilinear)) → map(x: scale(0.5)) → batch(5)"
     );
+    // Of many files, the first and the last are named: what a position says of them stays small.
+    let many = tempfile::tempdir().unwrap();
+    (10..40).for_each(|n| fs::write(many.path().join(format!("{n}.tfrecord.gz")), gzip(&framed(n))).unwrap());
+    let many = (open(many.path().join("*.gz")).describe(), many.path().display().to_string());
+    assert_eq!(many.0.replace(&format!("{}/", many.1), ""), "tfrecord 10.tfrecord.gz … 39.tfrecord.gz (30 files)");
     let rows = floats(&first, 1);
     let sorted = |data: &Dataset| {
         let mut rows = numbers(data, 0);

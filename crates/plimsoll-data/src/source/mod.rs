@@ -135,6 +135,17 @@ pub trait Source: Send + Sync {
     fn describe(&self) -> String;
 }
 
+/// A kind of source and its files, in a few words however many there are.
+pub(crate) fn named<'p>(kind: &str, mut files: impl ExactSizeIterator<Item = &'p Path>) -> String {
+    match files.len() {
+        0..=4 => format!("{kind} {}", files.map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")),
+        count => match (files.next(), files.last()) {
+            (Some(first), Some(last)) => format!("{kind} {} … {} ({count} files)", first.display(), last.display()),
+            _ => kind.to_string(),
+        },
+    }
+}
+
 /// The name of a file, its size and when it changed: all that a cache knows it by.
 pub(crate) fn identify(path: &Path, metadata: &Metadata, hash: &mut dyn Hasher) {
     hash.write(path.as_os_str().as_encoded_bytes());

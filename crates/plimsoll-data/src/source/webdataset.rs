@@ -1,6 +1,6 @@
 //! WebDataset: tar files in which the files of a sample follow each other and share a name up to its first dot.
 
-use super::{Gather, Source, identify_named};
+use super::{Gather, Source, identify_named, named};
 use crate::block::BlockMut;
 use crate::{Column, DataError, Schema};
 use plimsoll_core::{Bytes, DType};
@@ -252,7 +252,6 @@ impl Source for WebDataset {
     }
 
     fn describe(&self) -> String {
-        let files: Vec<String> = self.shards.iter().map(|shard| shard.path.display().to_string()).collect();
-        format!("webdataset {}", files.join(", "))
+        named("webdataset", self.shards.iter().map(|shard| shard.path.as_path()))
     }
 }

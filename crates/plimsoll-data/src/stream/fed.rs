@@ -16,8 +16,7 @@ pub(super) struct Fed {
     plan: PipelinePlan,
     ledger: Ledger,
     feed: Option<Feed>,
-    /// The rows of a batch, and how many of them there are and were handed out.
-    batch: Vec<u8>,
+    /// Rows of the batch that were handed out, and that there are.
     from: usize,
     to: usize,
     over: bool,
@@ -53,10 +52,9 @@ impl Epochs {
 
 impl Fed {
     pub fn new(data: Dataset, plan: PipelinePlan, ledger: &Ledger, row_bytes: usize, epochs: Epochs, inlet: &Arc<Inlet>) -> Fed {
-        let batch = vec![0; plan.batch * row_bytes];
         let (ledger, inlet) = (ledger.clone(), Arc::clone(inlet));
         let keeps = epochs != Epochs::Closed && keeps_rows(&data);
-        Fed { data, plan, ledger, feed: None, batch, from: 0, to: 0, over: true, row_bytes, epochs, asked: None, keeps, inlet }
+        Fed { data, plan, ledger, feed: None, from: 0, to: 0, over: true, row_bytes, epochs, asked: None, keeps, inlet }
     }
 
     /// Threads and what they hold are given back.
@@ -104,12 +102,12 @@ impl Stream for Fed {
     }
 
     fn fill(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
-        let mut done = 0;
-        while done < out.len() && !self.over {
+        let (mut done, room) = (0, out.len() / self.row_bytes);
+        while done < room && !self.over {
+            let feed = self.feed.as_mut().expect("an epoch was begun");
             if self.from == self.to {
-                let feed = self.feed.as_mut().expect("an epoch was begun");
-                let batch = match feed.next() {
-                    Ok(Some(batch)) => batch,
+                match feed.next() {
+                    Ok(Some(batch)) => (self.from, self.to) = (0, batch.rows),
                     Ok(None) => {
                         self.over = true;
                         break;
@@ -117,23 +115,21 @@ impl Stream for Fed {
                     // It says so again after the rows that came before.
                     Err(_) if done > 0 => break,
                     Err(error) => return Err(error.into()),
-                };
-                let mut at = 0;
-                for index in 0..batch.columns() {
-                    let column = batch.column(index);
-                    let bytes = column.len() / batch.rows;
-                    for (row, out) in column.chunks_exact(bytes).zip(self.batch.chunks_exact_mut(self.row_bytes)) {
-                        out[at..at + bytes].copy_from_slice(row);
-                    }
-                    at += bytes;
                 }
-                (self.from, self.to) = (0, batch.rows * self.row_bytes);
             }
-            let bytes = (out.len() - done).min(self.to - self.from);
-            out[done..done + bytes].copy_from_slice(&self.batch[self.from..self.from + bytes]);
-            self.from += bytes;
-            done += bytes;
+            let batch = feed.last().expect("one was handed out");
+            let rows = (room - done).min(self.to - self.from);
+            let (out, mut at) = (&mut out[done * self.row_bytes..], 0);
+            for index in 0..batch.columns() {
+                let column = batch.column(index);
+                let bytes = column.len() / batch.rows;
+                for (row, out) in column.chunks_exact(bytes).skip(self.from).zip(out.chunks_exact_mut(self.row_bytes)).take(rows) {
+                    out[at..at + bytes].copy_from_slice(row);
+                }
+                at += bytes;
+            }
+            (self.from, done) = (self.from + rows, done + rows);
         }
-        Ok(done / self.row_bytes)
+        Ok(done)
     }
 }

@@ -138,9 +138,7 @@ pub(super) fn cost(data: &Dataset, room: Room) -> Result<Vec<Held>, DataError> {
         }
         Way::Feed(_, plan) => {
             let stages = plan.stages().iter().map(|(name, bytes)| Held { name: name.clone(), bytes: *bytes, elsewhere: true });
-            let mut held: Vec<Held> = stages.collect();
-            held.push(Held::here("columns".into(), row * plan.batch as u64));
-            held
+            stages.collect()
         }
     };
     held.push(Held::here("block".into(), row * block_rows(row, room) as u64));

@@ -7,7 +7,7 @@ mod picture;
 
 pub(crate) use packed::{BegunRecord, Pictures, RecordMaker, RecordReader, gzipped};
 
-use super::{Gather, Source, identify_open};
+use super::{Gather, Source, identify_open, named};
 use crate::block::BlockMut;
 use crate::{Column, DataError, Schema};
 use flate2::read::MultiGzDecoder;
@@ -301,7 +301,6 @@ impl Source for TfRecord {
     }
 
     fn describe(&self) -> String {
-        let files: Vec<String> = self.files.iter().map(|part| part.path.display().to_string()).collect();
-        format!("tfrecord {}", files.join(", "))
+        named("tfrecord", self.files.iter().map(|part| part.path.as_path()))
     }
 }

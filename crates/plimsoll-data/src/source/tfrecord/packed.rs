@@ -11,7 +11,7 @@ use crate::geometry::{item_bound, item_room};
 use crate::item::{Entered, ItemCap, ItemKernel};
 use crate::meter::Meter;
 use crate::ops::Op;
-use crate::source::identify_named;
+use crate::source::{identify_named, named};
 use crate::stream::{Fault, Held, Loss, PerRow, Room, Spec};
 use crate::{Column, DataError, Schema};
 use flate2::read::MultiGzDecoder;
@@ -64,8 +64,7 @@ impl Packed {
     }
 
     fn name(&self) -> String {
-        let names: Vec<String> = self.paths.iter().map(|path| path.display().to_string()).collect();
-        format!("tfrecord {}", names.join(", "))
+        named("tfrecord", self.paths.iter().map(PathBuf::as_path))
     }
 }
 
