@@ -25,11 +25,12 @@ impl<'r> Row<'r> {
     /// # Panics
     /// If there is no such column.
     pub fn bytes(&self, name: &str) -> &'r [u8] {
-        // What stands behind the columns is the number of a row with files.
-        let refers = self.bytes.len() > self.schema.row_bytes().get();
-        let decoded = if refers { " whose pictures are decoded by now" } else { "" };
-        let missing = || panic!("there is no column `{name}`{decoded}; the columns are {}", self.schema);
-        let index = self.schema.index_of(name).unwrap_or_else(missing);
+        let index = self.schema.index_of(name).unwrap_or_else(|| {
+            // What stands behind the columns is the number of a row with files.
+            let refers = self.bytes.len() > self.schema.row_bytes().get();
+            let decoded = if refers { " whose pictures are decoded by now" } else { "" };
+            panic!("there is no column `{name}`{decoded}; the columns are {}", self.schema)
+        });
         let columns = self.schema.columns();
         let before: Bytes = columns[..index].iter().map(|column| column.row_bytes()).sum();
         &self.bytes[before.get()..][..columns[index].row_bytes().get()]
