@@ -3,7 +3,7 @@
 use heap::HEAP;
 use made_files::{Value, example, gzip, npz, parquet, record};
 use plimsoll_core::{Bytes, DType, Ledger};
-use plimsoll_data::ops::{Method, cast_f32, decode, resize, scale};
+use plimsoll_data::ops::{Method, apply, cast_f32, decode, resize, scale};
 use plimsoll_data::source::{Feature, ParquetSpec};
 use plimsoll_data::{Column, DataError, Dataset, Feed, Options, Parallelism, Prefetch, Schema, Shuffle, Tensor};
 use std::fs;
@@ -44,6 +44,34 @@ fn generated(count: i32) -> Dataset {
     Dataset::from_generator(wide(), move |_| (0..count).map(row))
 }
 
+fn narrow() -> Schema {
+    Schema::new(vec![Column::new("x", DType::I32, [])]).unwrap()
+}
+
+fn is_good(n: u64) -> bool {
+    n.is_multiple_of(1000)
+}
+
+/// So many small rows that most of them are bad and none of them is large.
+fn bad() -> Dataset {
+    Dataset::from_fn(narrow(), 60_000, |n, row| match is_good(n) {
+        true => row.i32(0, &[n as i32]),
+        false => Err(DataError::Stage(format!("row {n} is one of very many that are bad"))),
+    })
+}
+
+fn bad_one_by_one() -> Dataset {
+    Dataset::from_generator(narrow(), |_| (0..60_000).map(|n| Ok(vec![Tensor::i32([], [n])?])))
+}
+
+fn mapped_badly(data: Dataset) -> Dataset {
+    let careful = |_: u64, x: &[f32], out: &mut [f32]| {
+        out[0] = x[0];
+        if is_good(x[0] as u64) { Ok(()) } else { Err(format!("{} is one of very many that are bad", x[0])) }
+    };
+    data.map("x", [apply("careful", [], careful)])
+}
+
 /// All rows of two epochs under a limit: what was planned for the heap, and what was taken there.
 fn taken(data: &Dataset, limit: Option<Bytes>) -> Result<(Bytes, Bytes), DataError> {
     let plan = data.plan(limit)?;
@@ -72,7 +100,7 @@ fn check(name: &str, data: Dataset) {
     }
     let (planned, taken) = taken(&data, Some(free.minimum())).unwrap();
     // And no more is planned than there is a use for, where that does not depend on what is in a file.
-    let by_need = ["flat_map", "parquet", "npz", "records", "pictures"].iter().any(|kind| name.contains(kind));
+    let by_need = ["flat_map", "parquet", "npz", "records", "pictures", "bad rows"].iter().any(|kind| name.contains(kind));
     assert!(by_need || planned <= taken + taken, "{name} takes {taken} where {planned} are planned");
 }
 
@@ -98,6 +126,10 @@ fn no_stage_takes_more_than_is_planned_for_it() {
         ("ignore_errors", generated(9).filter(|row| row.int("y") % 4 < 9).ignore_errors(3)),
         ("ignore_errors by number", rows(9).ignore_errors(3)),
         ("ignore_errors by threads", rows(9).parallelism(Parallelism::Threads(2)).filter(|_| true).ignore_errors(3)),
+        ("bad rows by number", bad().ignore_errors(u64::MAX)),
+        ("bad rows by threads", bad().parallelism(Parallelism::Threads(3)).filter(|_| true).ignore_errors(u64::MAX)),
+        ("bad rows of a stream", mapped_badly(bad_one_by_one()).ignore_errors(u64::MAX)),
+        ("bad rows of a stream by threads", mapped_badly(bad_one_by_one()).parallelism(Parallelism::Threads(3)).ignore_errors(u64::MAX)),
         ("enumerate", rows(9).enumerate("n")),
         ("zip", Dataset::zip([stream(9), other()])),
         ("concatenate", Dataset::concatenate(two())),

@@ -88,6 +88,9 @@ pub(crate) fn guarded<T>(code: impl FnOnce() -> T) -> Result<T, DataError> {
     catch_unwind(AssertUnwindSafe(code)).map_err(|panic| DataError::Panic { message: message_of(panic) })
 }
 
+/// Faults that are kept at a time.
+const MOST: usize = 128;
+
 /// Faults of rows that come through a ring, by epoch and place: there the rows are only marked.
 pub(crate) struct Notes {
     faults: Mutex<BTreeMap<(u64, u64), Fault>>,
@@ -100,15 +103,26 @@ impl Notes {
         Notes { faults: Mutex::default(), left_out }
     }
 
-    /// Worker: a row could not be made. Workers are at most a ring ahead of what is taken, so this stays small.
+    /// Worker: a row could not be made. A ring may have any number of rows, and all of them may be bad: of the later ones it is not kept what
+    /// was wrong.
     pub fn note(&self, epoch: u64, place: u64, fault: Fault) {
-        self.lock().insert((epoch, place), fault);
+        let mut faults = self.lock();
+        faults.insert((epoch, place), fault);
+        if faults.len() > MOST
+            && let Some(last) = faults.last_entry()
+            && last.get().loss == Loss::Row
+        {
+            last.remove();
+        }
     }
 
     /// What was wrong with a marked row.
     pub fn take(&self, epoch: u64, place: u64) -> Fault {
         let noted = self.lock().remove(&(epoch, place));
-        noted.unwrap_or_else(|| DataError::Stage("a row could not be made, and nobody said why".into()).into())
+        noted.unwrap_or_else(|| {
+            let problem = format!("it could not be made, as {MOST} before it, and what was wrong with so many is not kept");
+            Fault::row(DataError::Stage(problem)).numbered(place, "of the stage before")
+        })
     }
 
     /// An epoch is begun. Workers may have begun it already.
