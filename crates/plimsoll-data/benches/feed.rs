@@ -9,7 +9,7 @@
 
 use plimsoll_core::{Bytes, Ledger};
 use plimsoll_data::ops::{Method, Op, resize, scale};
-use plimsoll_data::{Dataset, Feed, Options, RandomSpec, Rows, Shuffle, Split};
+use plimsoll_data::{Dataset, Feed, Options, Parallelism, RandomSpec, Rows, Shuffle, Split};
 use std::fs::File;
 use std::hint::black_box;
 use std::io::{BufWriter, Write};
@@ -41,7 +41,13 @@ fn main() {
     epochs("digits, shuffled", &digits.batch(32));
     let spec = RandomSpec::new(20_000).bytes("x", [28, 28, 1]).labels("y", 10);
     let images = Dataset::random(spec).expect("a sound specification");
-    epochs("28×28 → 64×64", &images.map("x", [resize(64, 64, Method::Bilinear), scale(1.0 / 255.0)]).batch(32));
+    let larger = |data: Dataset| data.map("x", [resize(64, 64, Method::Bilinear), scale(1.0 / 255.0)]);
+    let alone = |data: Dataset| data.parallelism(Parallelism::Threads(1)).batch(32);
+    epochs("28×28 → 64×64, 1 thread", &alone(larger(images.clone())));
+    epochs("28×28 → 64×64, all cores", &larger(images.clone()).batch(32));
+    let stream = images.filter(|_| true);
+    epochs("behind a filter, 1 thread", &alone(larger(stream.clone())));
+    epochs("behind a filter, all cores", &larger(stream).batch(32));
 
     image("resize 28×28×1 → 64×64", resize(64, 64, Method::Bilinear), [28, 28, 1]);
     image("resize 320×240×3 → 224×224", resize(224, 224, Method::Bilinear), [240, 320, 3]);

@@ -1,4 +1,5 @@
-//! Operations on pictures that come one after the other are done where the pictures come from: only there are they held.
+//! Where the pictures of a stream are decoded: in packed records where they come from, since only there are they held; in files of their own
+//! behind the stages that hand on rows as they are, so that only those of rows that are left are opened.
 
 use crate::Column;
 use crate::cache::Cache;

@@ -171,16 +171,19 @@ impl Recipe {
 
     /// Whether anything is done to rows, apart from what a stream does, that several threads can do side by side.
     pub fn is_mapped(&self) -> bool {
-        matches!(self.stream.as_deref(), Some(Spec::Pictures(_)))
-            || self.item().is_some()
-            || self.maps.iter().any(|map| !map.steps.is_empty())
+        self.decodes() || self.maps.iter().any(|map| !map.steps.is_empty())
+    }
+
+    /// Whether pictures are decoded here, out of files or of packed records.
+    fn decodes(&self) -> bool {
+        self.item().is_some() || matches!(self.stream.as_deref(), Some(Spec::Pictures(_)))
     }
 
     /// Whether some of that takes long.
     pub fn takes_long(&self) -> bool {
         let kept = self.kept.iter().flat_map(|kept| &kept.maps);
         let mut steps = self.maps.iter().chain(kept).flat_map(|map| &map.steps);
-        matches!(self.stream.as_deref(), Some(Spec::Pictures(_))) || self.item().is_some() || steps.any(|step| step.op.takes_long())
+        self.decodes() || steps.any(|step| step.op.takes_long())
     }
 
     /// The way from files, if the data set has one.
