@@ -1,5 +1,6 @@
 //! What a device is to the rest of the system: memory, workspaces, and programs turned into something that runs.
 
+use crate::budget::SlotMemory;
 use crate::graph::{Graph, Node, NodeId};
 use crate::op::Op;
 use crate::ops::Put;
@@ -230,15 +231,6 @@ pub trait Memory: Send {
 
     /// For the device that made it.
     fn as_any(&self) -> &dyn Any;
-}
-
-/// The memory of one slot of the staging ring, in which a pipeline makes batches. A device that copies from pinned memory supplies its own.
-pub trait SlotMemory: Send {
-    /// All bytes; at least as many as were asked for, at an address that is a multiple of 64.
-    fn bytes(&self) -> &[u8];
-
-    /// The same bytes, to be written.
-    fn bytes_mut(&mut self) -> &mut [u8];
 }
 
 /// What the host gives to one run of a program.

@@ -6,7 +6,8 @@ use crate::driver::{Event, Pinned};
 use crate::memory::lock;
 use cudarc::driver::{result, sys};
 use plimsoll_core::Bytes;
-use plimsoll_core::device::{DeviceError, SlotMemory, StepInputs};
+use plimsoll_core::budget::SlotMemory;
+use plimsoll_core::device::{DeviceError, StepInputs};
 use plimsoll_core::plan::{NUMBERS, Staging};
 use std::sync::Arc;
 
@@ -58,7 +59,8 @@ impl PinnedSlot {
     }
 }
 
-impl SlotMemory for PinnedSlot {
+// SAFETY: one pinned allocation, page aligned and zeroed, that is freed when the slot is dropped; the GPU only reads it.
+unsafe impl SlotMemory for PinnedSlot {
     fn bytes(&self) -> &[u8] {
         // SAFETY: so many bytes were pinned and zeroed, and nothing on the GPU writes to them.
         unsafe { std::slice::from_raw_parts(self.memory.start, self.size) }

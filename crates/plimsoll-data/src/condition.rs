@@ -1,10 +1,10 @@
 //! Conditions on rows that are written down instead of programmed, so that they can be read from a file, printed and compared.
 
 use crate::dataset::Dataset;
-use crate::padded::length_of;
+use crate::ragged::length_of;
 use crate::schema::Extent;
-use crate::stream::{Predicate, Row, Spec};
-use crate::{DataError, Schema};
+use crate::stream::{Predicate, Spec};
+use crate::{DataError, Row, Schema};
 use plimsoll_core::DType;
 use std::fmt;
 

@@ -3,12 +3,13 @@
 mod sources;
 
 use crate::cache::{Cache, Note};
+use crate::fault::Notes;
 use crate::mix::Mix;
 use crate::ops::Op;
 use crate::order::{self, Order, Reorder, Shuffle};
 use crate::recipe;
 use crate::source::{Source, Vocabulary};
-use crate::stream::{Notes, Spec};
+use crate::stream::Spec;
 use crate::{DataError, Schema};
 use plimsoll_core::Bytes;
 use std::fmt;

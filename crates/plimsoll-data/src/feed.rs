@@ -2,10 +2,12 @@
 
 use crate::block::BlockLayout;
 use crate::dataset::{Parallelism, Prefetch};
+use crate::fault::panic_message;
 use crate::memory::AlignedBuf;
 use crate::meter::{Meter, Spent};
 use crate::mix::Mixer;
-use crate::padded::{Padder, Padding};
+use crate::ops::Padding;
+use crate::padded::Padder;
 use crate::plan::{self, PRODUCER_STACK, PipelinePlan};
 use crate::recipe::Recipe;
 use crate::ring::{Claim, Crew, Fill, Ring, Schedule, Slot};
@@ -13,10 +15,9 @@ use crate::stream::SharedWork;
 use crate::tuner::Adapts;
 use crate::work::Work;
 use crate::{DataError, Dataset, Schema};
-use plimsoll_core::device::SlotMemory;
+use plimsoll_core::budget::SlotMemory;
 use plimsoll_core::{Bytes, Ledger, Reservation};
 use serde::{Deserialize, Serialize};
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, mpsc};
@@ -461,7 +462,7 @@ fn produce(number: usize, mut worker: Worker, seal: &Seal, meter: &Meter, ring: 
             Worker::Rows(work) => work.fill(&mut claim, || ring.stopping()),
             Worker::Stream(work) => work.fill(&mut claim, ring),
         }));
-        let whole = match made.unwrap_or_else(|panic| Err(DataError::Panic { message: message_of(panic) })) {
+        let whole = match made.unwrap_or_else(|panic| Err(DataError::Panic { message: panic_message(panic) })) {
             Ok(true) => ring.finish(claim, Ok(())),
             // The consumer has gone.
             Ok(false) => return,
@@ -471,12 +472,7 @@ fn produce(number: usize, mut worker: Worker, seal: &Seal, meter: &Meter, ring: 
             let start = Instant::now();
             let sealed = catch_unwind(AssertUnwindSafe(|| seal.run(&mut slot)));
             Meter::add(&meter.mix, start);
-            ring.seal(slot, sealed.map_err(|panic| DataError::Panic { message: message_of(panic) }));
+            ring.seal(slot, sealed.map_err(|panic| DataError::Panic { message: panic_message(panic) }));
         }
     }
-}
-
-pub(crate) fn message_of(panic: Box<dyn Any + Send>) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| text.to_string());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".into())
 }

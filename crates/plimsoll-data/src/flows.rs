@@ -2,9 +2,9 @@
 
 use crate::dataset::{Dataset, Stage};
 use crate::order::Shuffle;
-use crate::source::Tensor;
-use crate::stream::{Elements, Flow, Generator, Identity, Ignored, Make, Open, PerRow, Predicate, Row, Spec};
-use crate::{Cache, Column, DataError, Feed, Options, Schema};
+use crate::source::{Elements, Generator, SequentialSource, Tensor};
+use crate::stream::{Flow, Ignored, Predicate, Spec};
+use crate::{Cache, Column, DataError, Extent, Feed, Options, Row, Schema, Source};
 use plimsoll_core::{Bytes, DType, Ledger};
 use std::sync::Arc;
 
@@ -35,22 +35,14 @@ impl Dataset {
         F: Fn(u64) -> I + Send + Sync + 'static,
         I: Iterator<Item = Result<Vec<Tensor>, DataError>> + Send + 'static,
     {
-        let make: Make = Arc::new(move |epoch| -> Elements { Box::new(make(epoch)) });
-        // A row as it is given is beside the one that is written.
-        let (of, held) = (schema.clone(), held + schema.row_bytes());
-        Dataset::from_rows("generator".into(), schema, held, None, move || Generator::new(of.clone(), &make))
+        Dataset::from_sequential(Generator::source(schema, held, Arc::new(move |epoch| -> Elements { Box::new(make(epoch)) })))
     }
 
-    /// The rows of a source that has a name, one after the other; it may know what they depend on.
-    pub(crate) fn from_rows<R: PerRow + 'static>(
-        name: String,
-        schema: Schema,
-        held: Bytes,
-        identity: Identity,
-        open: impl Fn() -> R + Send + Sync + 'static,
-    ) -> Dataset {
-        let open: Open = Arc::new(move || Box::new(open()));
-        Dataset::flow(Spec::Generator { name, schema, held, identity, open })
+    /// The rows of a source that come one after the other.
+    pub(crate) fn from_sequential(source: SequentialSource) -> Dataset {
+        let rows = source.rows;
+        let data = Dataset::flow(Spec::Source(source));
+        rows.map_or(data.clone(), |rows| data.assert_cardinality(rows))
     }
 
     /// Keeps the rows that `keep` says yes to. Of pictures that are not yet of one size it sees the other columns, and only those it keeps are
@@ -146,8 +138,8 @@ impl Dataset {
     /// ```
     pub fn zip(inputs: impl IntoIterator<Item = Dataset>) -> Dataset {
         let inputs: Vec<Dataset> = inputs.into_iter().collect();
-        match crate::source::zipped(&inputs) {
-            Some(source) => source.map_or_else(Dataset::refused, Dataset::from_source),
+        match plain_sources(&inputs) {
+            Some(sources) => crate::source::zipped(sources).map_or_else(Dataset::refused, Dataset::from_source),
             None => Dataset::flow(Spec::Zip { inputs }),
         }
     }
@@ -155,7 +147,7 @@ impl Dataset {
     /// The rows of one data set after those of another.
     pub fn concatenate(inputs: impl IntoIterator<Item = Dataset>) -> Dataset {
         let inputs: Vec<Dataset> = inputs.into_iter().collect();
-        match crate::source::concatenated(&inputs) {
+        match plain_sources(&inputs).and_then(crate::source::concatenated) {
             Some(source) => Dataset::from_source(source),
             None => Dataset::flow(Spec::Concatenate { inputs }),
         }
@@ -268,4 +260,14 @@ impl Dataset {
         let nothing = Dataset::from_fn(schema, 0, |_, _| Ok(()));
         Dataset { broken: Some(error), ..nothing }
     }
+}
+
+/// The sources of data sets without stages, where there are several and rows can be joined by number.
+fn plain_sources(inputs: &[Dataset]) -> Option<Vec<Arc<dyn Source>>> {
+    let is_plain = |input: &Dataset| {
+        let joinable = input.source.schema().columns().iter().all(|column| matches!(column.extent, Extent::Fixed | Extent::Files));
+        input.stages.is_empty() && input.stream.is_none() && input.broken.is_none() && joinable
+    };
+    let enough = inputs.len() > 1 && inputs.iter().all(is_plain);
+    enough.then(|| inputs.iter().map(|input| Arc::clone(&input.source)).collect())
 }

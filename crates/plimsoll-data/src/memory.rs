@@ -1,6 +1,6 @@
 //! Memory that blocks of rows lie in: aligned, and resident from the moment it is counted.
 
-use plimsoll_core::device::SlotMemory;
+use plimsoll_core::budget::SlotMemory;
 use std::hint::black_box;
 
 /// The alignment of every buffer, and of each column in a block: a cache line, and the widest vector register.
@@ -40,7 +40,8 @@ impl AlignedBuf {
     }
 }
 
-impl SlotMemory for AlignedBuf {
+// SAFETY: the bytes are a vector's, initialised and never resized, so their address and length stay; `Line` is aligned to 64 bytes.
+unsafe impl SlotMemory for AlignedBuf {
     fn bytes(&self) -> &[u8] {
         // SAFETY: `Line` is `repr(C)` around 64 bytes with size 64 and so no padding; the vector's elements are
         // contiguous and initialised, bytes have no alignment of their own, and the borrow of `self` covers the slice.

@@ -3,6 +3,7 @@
 use crate::cache::{self, Cache, Fingerprint, KeptRows, Note, Store};
 use crate::dataset::{Dataset, Parallelism, Prefetch, Stage, common};
 use crate::decode_room::DecodeRoom;
+use crate::fault::Notes;
 use crate::geometry::{self, Geometry};
 use crate::item::{ItemCap, ItemKernel, ItemRecipe};
 use crate::meter::Meter;
@@ -12,7 +13,7 @@ use crate::order::{self, Reorder, Span};
 use crate::plan;
 use crate::schema::Extent;
 use crate::source::Source;
-use crate::stream::{Notes, Spec};
+use crate::stream::Spec;
 use crate::{Column, DataError, Schema};
 use plimsoll_core::{Bytes, DType};
 use std::hash::Hasher;

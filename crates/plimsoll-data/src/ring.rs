@@ -14,7 +14,7 @@ use crate::DataError;
 use crate::block::BlockLayout;
 use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard};
 use crate::tuner::{Adapts, Tuner};
-use plimsoll_core::device::SlotMemory;
+use plimsoll_core::budget::SlotMemory;
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::sync::Arc;

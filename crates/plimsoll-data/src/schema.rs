@@ -1,7 +1,7 @@
 //! What a row is made of: named columns, each with an element type and the shape of one row.
 
 use crate::DataError;
-use crate::padded::LENGTH;
+use crate::ragged::LENGTH_BYTES;
 use plimsoll_core::{Bytes, DType};
 use std::fmt;
 use std::sync::Arc;
@@ -100,7 +100,7 @@ impl Column {
         let whole = Bytes((self.elements() as u64).saturating_mul(self.dtype.size() as u64));
         match self.extent {
             Extent::Fixed => whole,
-            Extent::UpTo => whole.align_up(LENGTH as u64) + Bytes(LENGTH as u64),
+            Extent::UpTo => whole.align_up(LENGTH_BYTES as u64) + Bytes(LENGTH_BYTES as u64),
             Extent::Files | Extent::Images => Bytes::ZERO,
         }
     }

@@ -3,6 +3,7 @@
 use crate::block::{BlockMut, ColumnMut, Rows, recycle};
 use crate::cache::{Keeper, Store};
 use crate::decode_room::DecodeRoom;
+use crate::fault::{Fault, Notes, guarded};
 use crate::geometry::Geometry;
 use crate::item::ItemKernel;
 use crate::memory::AlignedBuf;
@@ -12,9 +13,8 @@ use crate::order::Order;
 use crate::recipe::{ColumnRecipe, Recipe};
 use crate::ring::Claim;
 use crate::source::{Gather, Source};
-use crate::stream::{Fault, Notes, guarded};
 use crate::{Column, DataError};
-use plimsoll_core::device::SlotMemory;
+use plimsoll_core::budget::SlotMemory;
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -4,8 +4,10 @@ mod bytes;
 mod heap;
 mod ledger;
 mod limits;
+mod slot;
 
 pub use bytes::{Bytes, ParseBytesError};
 pub use heap::{CountingAllocator, give_back_freed_memory};
 pub use ledger::{Ledger, LedgerError, Owner, Reservation};
 pub use limits::Budget;
+pub use slot::SlotMemory;

@@ -60,14 +60,16 @@ fn identify_spec(spec: &Spec, hash: &mut Fingerprint, left_out: bool) -> Result<
         code = identify(input, hash, left_out)?.or(code);
     }
     match spec {
-        Spec::Generator { identity: Some(identity), .. } => identity(hash)?,
+        Spec::Source(source) => match &source.identity {
+            Some(identity) => identity(hash)?,
+            None => code = Some(spec.name()),
+        },
         Spec::Pictures(pictures) => {
             pictures.identify(hash)?;
             if let Some(bytes) = pictures.max_item().filter(|_| left_out) {
                 hash.write(&bytes.0.to_le_bytes());
             }
         }
-        Spec::Generator { identity: None, .. } => code = Some(spec.name()),
         Spec::Filter { keep, .. } | Spec::TakeWhile { keep, .. } if keep.is_code() => code = Some(spec.name()),
         Spec::FlatMap { schema, .. } => {
             hash.write(schema.to_string().as_bytes());

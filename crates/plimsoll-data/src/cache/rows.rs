@@ -12,7 +12,7 @@ use crate::source::{Gather, Source};
 use crate::work::Path;
 use crate::{DataError, Schema};
 use plimsoll_core::Bytes;
-use plimsoll_core::device::SlotMemory;
+use plimsoll_core::budget::SlotMemory;
 use std::mem;
 use std::sync::Arc;
 use std::time::Instant;

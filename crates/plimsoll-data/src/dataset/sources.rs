@@ -2,8 +2,8 @@
 
 use super::Dataset;
 use crate::source::{
-    self, Counted, Csv, CsvSpec, Digits, Feature, Function, ImageFiles, ImageFolder, Npy, Random, RandomSpec, RowMut, Shapes, ShapesSpec,
-    Source, Split, Tensor, Tensors, Text, TfRecord, WebDataset,
+    self, Counted, Csv, CsvSpec, Digits, Feature, Function, ImageFiles, ImageFolder, Npy, Opened, ParquetSpec, Random, RandomSpec, RowMut,
+    Shapes, ShapesSpec, Source, Split, Tensor, Tensors, Text, TfRecord, WebDataset,
 };
 use crate::{DataError, Schema};
 use std::path::Path;
@@ -117,7 +117,10 @@ impl Dataset {
     /// Arrays of a `.npz` file: each column's name with that of its array. Saved with `numpy.savez` their rows have numbers; saved with
     /// `numpy.savez_compressed` they are unpacked on the way, and then it is a [stream](Dataset#streams).
     pub fn npz(path: impl AsRef<Path>, arrays: &[(&str, &str)]) -> Result<Dataset, DataError> {
-        Npy::open_npz(path.as_ref(), arrays)
+        Ok(match Npy::open_npz(path.as_ref(), arrays)? {
+            Opened::Indexed(source) => Dataset::from_source(source),
+            Opened::Sequential(source) => Dataset::from_sequential(source),
+        })
     }
 
     /// Examples in the TFRecord files that match a pattern; each feature is named by the column it becomes. Files that end in `.gz` or
@@ -147,6 +150,17 @@ impl Dataset {
     /// ```
     pub fn image_files(pattern: impl AsRef<Path>) -> Result<Dataset, DataError> {
         Ok(Dataset::from_source(Arc::new(ImageFiles::open(pattern.as_ref())?)))
+    }
+
+    /// Columns of numbers of a Parquet file, as a [stream](Dataset#streams): `x` f32, and `y` if there are targets.
+    ///
+    /// ```
+    /// use plimsoll_data::{Dataset, source::ParquetSpec};
+    /// let missing = Dataset::parquet("no/such.parquet", &ParquetSpec::new());
+    /// assert_eq!(missing.unwrap_err().to_string(), "cannot open no/such.parquet: No such file or directory (os error 2)");
+    /// ```
+    pub fn parquet(path: impl AsRef<Path>, spec: &ParquetSpec) -> Result<Dataset, DataError> {
+        spec.open(path.as_ref()).map(Dataset::from_sequential)
     }
 
     /// Samples of the WebDataset tar files that match a pattern: `x` the picture, `y` i32 its class. As an image folder, it needs

@@ -2,7 +2,7 @@
 
 use super::{Kernel, Op, refuse};
 use crate::block::Rows;
-use crate::feed::message_of;
+use crate::fault::panic_message;
 use crate::schema::Extent;
 use crate::{Column, DataError};
 use plimsoll_core::{Bytes, DType};
@@ -91,7 +91,7 @@ impl Kernel for ApplyKernel {
             read(self.dtype, &input[index * from..][..from], &mut self.from);
             self.to.fill(0.0);
             let called = catch_unwind(AssertUnwindSafe(|| (self.function)(row, &self.from, &mut self.to)));
-            let called = called.unwrap_or_else(|panic| Err(format!("it panicked: {}", message_of(panic))));
+            let called = called.unwrap_or_else(|panic| Err(format!("it panicked: {}", panic_message(panic))));
             called.map_err(|problem| DataError::Function { op: self.op.clone(), column: self.column.clone(), row, problem, at: None })?;
             let written = output[index * to..][..to].as_chunks_mut().0;
             written.iter_mut().zip(&self.to).for_each(|(out, value)| *out = value.to_ne_bytes());

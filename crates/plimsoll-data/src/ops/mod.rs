@@ -4,6 +4,7 @@ mod apply;
 mod colour;
 mod crop;
 mod decode;
+mod fill;
 mod finite;
 mod flip;
 mod one_hot;
@@ -21,6 +22,8 @@ pub use colour::{brightness, contrast, grey, hue, random_brightness, random_cont
 pub(crate) use crop::corner;
 pub use crop::{center_crop, random_crop};
 pub use decode::{Decode, decode};
+pub use fill::fill;
+pub(crate) use fill::{Padding, is_ragged};
 pub use finite::finite;
 pub use flip::{flip_left_right, flip_up_down};
 pub(crate) use flip::{flips, reverse};
@@ -33,8 +36,6 @@ pub use resized_crop::{Part, random_resized_crop};
 pub use rotate::{random_rotate, rotate};
 pub use standardize::standardize;
 pub use turn::{random_rot90, rot90};
-
-pub use crate::padded::fill;
 
 use crate::block::Rows;
 use crate::permutation::mix;

@@ -2,7 +2,7 @@
 
 use super::{Gather, Source};
 use crate::block::BlockMut;
-use crate::padded::write_length;
+use crate::ragged::write_length;
 use crate::{Column, DataError, Extent, Schema};
 use plimsoll_core::{Bytes, DType};
 

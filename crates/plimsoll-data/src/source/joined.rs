@@ -2,7 +2,6 @@
 
 use super::{Gather, Source};
 use crate::block::{BlockMut, ColumnMut};
-use crate::dataset::Dataset;
 use crate::{DataError, Extent, Schema};
 use plimsoll_core::Bytes;
 use std::hash::Hasher;
@@ -21,26 +20,14 @@ struct Concatenated {
     sources: Vec<Arc<dyn Source>>,
 }
 
-/// The sources of data sets that nothing was done to, whose rows are blocks or files.
-fn plain(inputs: &[Dataset]) -> Option<Vec<Arc<dyn Source>>> {
-    let is_plain = |input: &Dataset| {
-        let fixed = input.source.schema().columns().iter().all(|column| matches!(column.extent, Extent::Fixed | Extent::Files));
-        input.stages.is_empty() && input.stream.is_none() && input.broken.is_none() && fixed
-    };
-    let enough = inputs.len() > 1 && inputs.iter().all(is_plain);
-    enough.then(|| inputs.iter().map(|input| Arc::clone(&input.source)).collect())
+/// Side by side.
+pub(crate) fn zipped(sources: Vec<Arc<dyn Source>>) -> Result<Arc<dyn Source>, DataError> {
+    let schema = Schema::new(sources.iter().flat_map(|source| source.schema().columns().to_vec()).collect())?;
+    Ok(Arc::new(Zipped { sources, schema }))
 }
 
-/// Side by side, if their rows have numbers.
-pub(crate) fn zipped(inputs: &[Dataset]) -> Option<Result<Arc<dyn Source>, DataError>> {
-    let sources = plain(inputs)?;
-    let columns = sources.iter().flat_map(|source| source.schema().columns().to_vec()).collect();
-    Some(Schema::new(columns).map(|schema| Arc::new(Zipped { sources, schema }) as Arc<dyn Source>))
-}
-
-/// One after the other, if their rows have numbers and are alike.
-pub(crate) fn concatenated(inputs: &[Dataset]) -> Option<Arc<dyn Source>> {
-    let sources = plain(inputs)?;
+/// One after the other, if their rows are alike.
+pub(crate) fn concatenated(sources: Vec<Arc<dyn Source>>) -> Option<Arc<dyn Source>> {
     let alike = sources.iter().all(|source| source.schema() == sources[0].schema());
     alike.then(|| Arc::new(Concatenated { sources }) as Arc<dyn Source>)
 }

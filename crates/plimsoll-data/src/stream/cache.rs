@@ -3,11 +3,11 @@
 //! Whether an epoch is read or made again, it is the first of the input: nothing that comes out depends on how much memory there was, or
 //! on where a run was resumed.
 
-use super::fault::Fault;
 use super::input::Input;
 use super::station::Inlet;
 use super::{Room, Stream};
 use crate::cache::{Cache, EpochFile, EpochMemory, Note};
+use crate::fault::Fault;
 use crate::{DataError, Dataset};
 use plimsoll_core::{Bytes, Ledger};
 use std::sync::Arc;

@@ -1,8 +1,10 @@
 //! Streams with some of the rows of another.
 
-use super::fault::{Fault, Loss, guarded};
-use super::input::{Input, PerRow};
-use super::{Predicate, Row};
+use super::Predicate;
+use super::input::Input;
+use crate::Row;
+use crate::fault::{Fault, Loss, guarded};
+use crate::source::RowIterator;
 use crate::{DataError, Schema};
 
 /// The rows a predicate keeps.
@@ -20,7 +22,7 @@ impl Filter {
     }
 }
 
-impl PerRow for Filter {
+impl RowIterator for Filter {
     fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         self.seen = 0;
         self.input.begin(epoch)
@@ -58,7 +60,7 @@ impl TakeWhile {
     }
 }
 
-impl PerRow for TakeWhile {
+impl RowIterator for TakeWhile {
     fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         self.seen = 0;
         self.input.begin(epoch)
@@ -93,7 +95,7 @@ impl Take {
     }
 }
 
-impl PerRow for Take {
+impl RowIterator for Take {
     fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         self.left = self.rows;
         self.input.begin(epoch)
@@ -129,7 +131,7 @@ impl Every {
     }
 }
 
-impl PerRow for Every {
+impl RowIterator for Every {
     fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         let before = self.begun.filter(|(begun, _)| *begun == epoch).map_or(0, |(_, rows)| rows);
         self.over = self.first.saturating_add(before);
@@ -177,7 +179,7 @@ impl Repeat {
     }
 }
 
-impl PerRow for Repeat {
+impl RowIterator for Repeat {
     fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         (self.first, self.done, self.barren) = (epoch.wrapping_mul(self.times), 0, 1);
         if self.times > 0 { self.input.begin(self.first) } else { Ok(()) }
@@ -214,7 +216,7 @@ impl Enumerate {
     }
 }
 
-impl PerRow for Enumerate {
+impl RowIterator for Enumerate {
     fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         self.number = 0;
         self.input.begin(epoch)

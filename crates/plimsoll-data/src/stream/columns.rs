@@ -2,6 +2,7 @@
 
 use super::{Spec, reshape};
 use crate::recipe::MOST_THREADS;
+use crate::source::SequentialSource;
 use crate::{Column, DataError, Extent, Schema};
 use plimsoll_core::DType;
 
@@ -13,7 +14,7 @@ impl Spec {
             None => Err(DataError::Stage(format!("{} of no data sets has no rows; give it at least one", self.name()))),
         };
         match self {
-            Spec::Generator { schema, .. } | Spec::FlatMap { schema, .. } => Ok(schema.clone()),
+            Spec::Source(SequentialSource { schema, .. }) | Spec::FlatMap { schema, .. } => Ok(schema.clone()),
             Spec::Pictures(pictures) => pictures.schema(),
             Spec::Enumerate { column, .. } => {
                 let mut columns = vec![Column::new(column, DType::I32, [])];

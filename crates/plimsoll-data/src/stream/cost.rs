@@ -44,7 +44,7 @@ impl Spec {
             Spec::Window { input, size, stride, .. } => input.output_schema()?.row_bytes().0 * reshape::span(*size, *stride) as u64,
             Spec::Unbatch { input } => input.output_schema()?.row_bytes().0,
             Spec::FlatMap { limit, .. } => limit.0,
-            Spec::Generator { held, .. } => held.0,
+            Spec::Source(source) => source.held.0,
             Spec::Buckets { buckets, .. } => buckets.rows().saturating_mul(row.0),
             _ => 0,
         };

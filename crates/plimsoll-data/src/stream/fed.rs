@@ -1,9 +1,9 @@
 //! What a stage of a stream reads, made ahead by threads of their own.
 
 use super::cost::keeps_rows;
-use super::fault::Fault;
 use super::station::Inlet;
 use super::{Room, Stream};
+use crate::fault::Fault;
 use crate::plan::PipelinePlan;
 use crate::recipe::Recipe;
 use crate::{Dataset, Feed, Options};

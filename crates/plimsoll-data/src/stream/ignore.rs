@@ -1,8 +1,9 @@
 //! Rows that could not be made, left out: counted and named, up to a cap.
 
-use super::fault::Fault;
-use super::input::{Input, PerRow};
+use super::input::Input;
 use crate::DataError;
+use crate::fault::Fault;
+use crate::source::RowIterator;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -100,7 +101,7 @@ impl Ignore {
     }
 }
 
-impl PerRow for Ignore {
+impl RowIterator for Ignore {
     fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         (self.epoch, self.count, self.alike.1) = (epoch, 0, 0);
         self.alike.0.clear();

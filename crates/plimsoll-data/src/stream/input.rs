@@ -1,20 +1,21 @@
 //! What a stage of a stream reads: the rows of a data set, made here or by an inner feed.
 
-use super::fault::{Fault, Notes};
 use super::fed::{Epochs, Fed};
 use super::promised::Promised;
 use super::station::Inlet;
 use super::work::StreamWork;
 use super::{Room, Stream};
 use crate::dataset::{Dataset, Parallelism, Stage};
+use crate::fault::{Fault, Notes};
 use crate::geometry::{self, Geometry};
 use crate::memory::AlignedBuf;
 use crate::meter::Meter;
 use crate::plan::{self, Keep, PipelinePlan};
 use crate::recipe::Recipe;
+use crate::source::RowIterator;
 use crate::work::{Target, Work};
 use crate::{Cache, DataError, Schema};
-use plimsoll_core::device::SlotMemory;
+use plimsoll_core::budget::SlotMemory;
 use plimsoll_core::{Bytes, Ledger};
 use std::sync::Arc;
 use std::thread;
@@ -240,29 +241,6 @@ impl Input {
     }
 }
 
-/// A stage, or a source, that thinks in single rows.
-pub(crate) trait PerRow: Send {
-    fn begin(&mut self, epoch: u64) -> Result<(), Fault>;
-    /// Writes the next row; `false` when the epoch is over. After a [fault](Fault::goes_on) that something follows, it is asked again.
-    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault>;
-    /// No more rows are wanted until the next epoch is begun, so none of what it reads is either.
-    fn close(&mut self) {}
-}
-
-impl<T: PerRow + ?Sized> PerRow for Box<T> {
-    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
-        (**self).begin(epoch)
-    }
-
-    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
-        (**self).row(out)
-    }
-
-    fn close(&mut self) {
-        (**self).close();
-    }
-}
-
 struct RowByRow<T> {
     stage: T,
     row_bytes: usize,
@@ -271,11 +249,11 @@ struct RowByRow<T> {
     fault: Option<Fault>,
 }
 
-pub(super) fn row_by_row<T: PerRow + 'static>(row_bytes: usize, stage: T) -> Box<dyn Stream> {
+pub(super) fn row_by_row<T: RowIterator + 'static>(row_bytes: usize, stage: T) -> Box<dyn Stream> {
     Box::new(RowByRow { stage, row_bytes, over: true, fault: None })
 }
 
-impl<T: PerRow> Stream for RowByRow<T> {
+impl<T: RowIterator> Stream for RowByRow<T> {
     fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         (self.over, self.fault) = (false, None);
         self.stage.begin(epoch)

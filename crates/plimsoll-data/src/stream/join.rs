@@ -1,11 +1,13 @@
 //! Streams made of several.
 
 use super::columns::alike;
-use super::fault::{Fault, Loss, guarded};
-use super::input::{Input, PerRow};
+use super::input::Input;
 use super::station::Inlet;
-use super::{Expand, Room, Row};
+use super::{Expand, Room};
+use crate::Row;
+use crate::fault::{Fault, Loss, guarded};
 use crate::ops::draw;
+use crate::source::RowIterator;
 use crate::{DataError, Dataset, Schema};
 use plimsoll_core::{Bytes, Ledger};
 use std::sync::Arc;
@@ -22,7 +24,7 @@ impl Zip {
     }
 }
 
-impl PerRow for Zip {
+impl RowIterator for Zip {
     fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         self.inputs.iter_mut().try_for_each(|input| input.begin(epoch))
     }
@@ -65,7 +67,7 @@ impl Concatenate {
     }
 }
 
-impl PerRow for Concatenate {
+impl RowIterator for Concatenate {
     fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         (self.epoch, self.at) = (epoch, 0);
         self.inputs[0].begin(epoch)
@@ -104,7 +106,7 @@ impl Sample {
     }
 }
 
-impl PerRow for Sample {
+impl RowIterator for Sample {
     fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         (self.epoch, self.drawn) = (epoch, 0);
         self.left.clear();
@@ -200,7 +202,7 @@ impl Interleave {
     }
 }
 
-impl PerRow for Interleave {
+impl RowIterator for Interleave {
     fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         (self.epoch, self.begun, self.turn, self.in_block) = (epoch, 0, 0, 0);
         // Those of an epoch that was left before its end.
@@ -288,7 +290,7 @@ impl FlatMap {
     }
 }
 
-impl PerRow for FlatMap {
+impl RowIterator for FlatMap {
     fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         (self.inner, self.epoch, self.seen) = (None, epoch, 0);
         self.input.begin(epoch)

@@ -9,28 +9,21 @@ mod cache;
 mod choose;
 mod columns;
 mod cost;
-mod fault;
 mod fed;
 mod flow;
-mod generator;
 mod ignore;
 mod input;
 mod join;
 mod promised;
 mod reshape;
-mod row;
 mod shared;
 mod shuffle;
 mod station;
 mod work;
 
-pub(crate) use fault::{Fault, Loss, Notes, guarded};
 pub(crate) use flow::Flow;
-pub use generator::Elements;
-pub(crate) use generator::{Generator, Identity, Make, Open};
 pub(crate) use ignore::Ignored;
-pub(crate) use input::{Held, PerRow};
-pub use row::Row;
+pub(crate) use input::Held;
 pub(crate) use shared::SharedWork;
 pub(crate) use shuffle::Buckets;
 pub(crate) use station::Station;
@@ -38,8 +31,9 @@ pub(crate) use work::StreamWork;
 
 use crate::cache::{Cache, Note};
 use crate::dataset::{Dataset, Stage};
-use crate::source::{Pictures, REFERENCE_BYTES, without_reference};
-use crate::{Column, Condition, DataError, Schema};
+use crate::fault::Fault;
+use crate::source::{Pictures, REFERENCE_BYTES, SequentialSource, without_reference};
+use crate::{Column, Condition, DataError, Row, Schema};
 use input::Input;
 use plimsoll_core::{Bytes, Ledger};
 use std::sync::Arc;
@@ -123,13 +117,7 @@ type Begun = Option<(u64, u64)>;
 /// How a stream is made.
 #[derive(Clone)]
 pub(crate) enum Spec {
-    Generator {
-        name: String,
-        schema: Schema,
-        held: Bytes,
-        identity: Identity,
-        open: Open,
-    },
+    Source(SequentialSource),
     Pictures(Pictures),
     /// Rows that end with the number of one with files, to be opened behind it: columns of theirs, each with its place.
     Files {
@@ -222,7 +210,7 @@ impl Spec {
     /// The data sets it reads.
     pub fn inputs(&self) -> &[Dataset] {
         match self {
-            Spec::Generator { .. } | Spec::Pictures(_) => &[],
+            Spec::Source(_) | Spec::Pictures(_) => &[],
             Spec::Files { input, .. }
             | Spec::Filter { input, .. }
             | Spec::TakeWhile { input, .. }
@@ -245,7 +233,7 @@ impl Spec {
     /// The same, to be changed.
     pub fn inputs_mut(&mut self) -> &mut [Dataset] {
         match self {
-            Spec::Generator { .. } | Spec::Pictures(_) => &mut [],
+            Spec::Source(_) | Spec::Pictures(_) => &mut [],
             Spec::Files { input, .. }
             | Spec::Filter { input, .. }
             | Spec::TakeWhile { input, .. }
@@ -295,7 +283,7 @@ impl Spec {
         let of = |at: usize| self.inputs()[at].len();
         let known = self.size(false);
         known.unwrap_or_else(|| match self {
-            Spec::Generator { .. } | Spec::Pictures(_) | Spec::FlatMap { .. } => u64::MAX,
+            Spec::Source(_) | Spec::Pictures(_) | Spec::FlatMap { .. } => u64::MAX,
             Spec::Take { rows, .. } => of(0).min(*rows),
             Spec::Repeat { times, .. } => of(0).saturating_mul(*times),
             Spec::Zip { inputs } => inputs.iter().map(Dataset::len).min().unwrap_or(0),
@@ -317,7 +305,7 @@ impl Spec {
         match self {
             Spec::IgnoreErrors { .. } if readable => of(0),
             Spec::Files { .. } => of(0),
-            Spec::Generator { .. }
+            Spec::Source(_)
             | Spec::Pictures(_)
             | Spec::Filter { .. }
             | Spec::TakeWhile { .. }
@@ -345,7 +333,7 @@ impl Spec {
 
     pub fn name(&self) -> String {
         match self {
-            Spec::Generator { name, .. } => name.clone(),
+            Spec::Source(source) => source.name.clone(),
             Spec::Pictures(pictures) => pictures.name(),
             Spec::Files { .. } => "files".into(),
             Spec::Filter { keep, .. } => format!("filter{}", keep.words),
@@ -413,7 +401,7 @@ impl Spec {
         let schema = self.schema()?;
         let row = (schema.row_bytes() + self.reference_bytes()).get();
         Ok(match self {
-            Spec::Generator { open, .. } => input::row_by_row(row, open()),
+            Spec::Source(source) => input::row_by_row(row, (source.open)()),
             Spec::Pictures(pictures) => input::row_by_row(row, pictures.open(room)?),
             Spec::Files { .. } => input::row_by_row(row, choose::Take::new(one()?, u64::MAX)),
             Spec::Filter { keep, .. } => input::row_by_row(row, choose::Filter::new(one()?, without_reference(schema), keep)),

@@ -1,7 +1,7 @@
 //! How many rows an epoch was said to have, and whether it has them.
 
-use super::fault::Loss;
 use crate::DataError;
+use crate::fault::Loss;
 
 /// What [`assert_cardinality`](crate::Dataset::assert_cardinality) said, if anything. Stages before it and after it believe it, so it is
 /// checked wherever it stands.

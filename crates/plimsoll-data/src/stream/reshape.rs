@@ -1,7 +1,8 @@
 //! Streams whose rows are several rows of another, or parts of one.
 
-use super::fault::Fault;
-use super::input::{Input, PerRow};
+use super::input::Input;
+use crate::fault::Fault;
+use crate::source::RowIterator;
 use crate::{Column, DataError, Extent, Schema};
 
 /// The same schema if no column has rows that differ in length or size: such a row is neither a part nor made of parts.
@@ -49,7 +50,7 @@ impl Unbatch {
     }
 }
 
-impl PerRow for Unbatch {
+impl RowIterator for Unbatch {
     fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         self.at = self.each;
         self.input.begin(epoch)
@@ -107,7 +108,7 @@ impl Windows {
     }
 }
 
-impl PerRow for Windows {
+impl RowIterator for Windows {
     fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         (self.missing, self.unbroken) = (span(self.size, self.stride), 0);
         self.input.begin(epoch)

@@ -3,11 +3,11 @@
 //! Whoever has its turn takes a block of rows out of the stream, which is the next in order whoever it is, and lets the next one. What takes
 //! long is done after that: maps, and the decoding of a picture that came in a record.
 
-use super::fault::{Fault, Notes, guarded};
 use super::promised::Promised;
 use super::work::{Mapper, unmapped};
 use super::{Room, Spec, Station, Stream};
 use crate::DataError;
+use crate::fault::{Fault, Notes, guarded};
 use crate::geometry::Geometry;
 use crate::meter::Meter;
 use crate::recipe::Recipe;

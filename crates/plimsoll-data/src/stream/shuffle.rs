@@ -1,9 +1,10 @@
 //! Streams in another order, as far as a buffer reaches.
 
-use super::fault::Fault;
-use super::input::{Input, PerRow};
+use super::input::Input;
+use crate::fault::Fault;
 use crate::ops::draw;
-use crate::padded::length_of;
+use crate::ragged::length_of;
+use crate::source::RowIterator;
 use crate::{DataError, Dataset, Extent, Schema};
 use plimsoll_core::{Bytes, DType};
 use std::fmt;
@@ -34,7 +35,7 @@ impl Shuffled {
     }
 }
 
-impl PerRow for Shuffled {
+impl RowIterator for Shuffled {
     fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         (self.epoch, self.drawn, self.held, self.over) = (epoch, 0, 0, false);
         self.hole = None;
@@ -134,7 +135,7 @@ impl Bucketed {
     }
 }
 
-impl PerRow for Bucketed {
+impl RowIterator for Bucketed {
     fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         self.held.fill(0);
         (self.giving, self.over) = (None, false);
@@ -162,7 +163,7 @@ impl PerRow for Bucketed {
             match self.input.next()? {
                 None => self.over = true,
                 Some(next) => {
-                    let seen = super::Row::new(&self.schema, next);
+                    let seen = crate::Row::new(&self.schema, next);
                     let length = match self.ragged {
                         true => i64::from(length_of(seen.bytes(&self.buckets.column))),
                         false => seen.int(&self.buckets.column),

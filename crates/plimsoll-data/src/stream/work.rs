@@ -1,9 +1,9 @@
 //! From the rows of a stream to columns, mapped on the way by the thread that asks for them.
 
-use super::fault::{Fault, guarded};
 use super::{Room, Station, Stream};
 use crate::block::Rows;
 use crate::decode_room::DecodeRoom;
+use crate::fault::{Fault, guarded};
 use crate::geometry::Geometry;
 use crate::meter::Meter;
 use crate::recipe::{ColumnRecipe, Recipe};

@@ -5,9 +5,8 @@ mod header;
 mod packed;
 mod zip;
 
-use super::{Gather, Source, identify_open};
+use super::{Gather, Opened, Source, identify_open};
 use crate::block::BlockMut;
-use crate::dataset::Dataset;
 use crate::{Column, DataError, Schema};
 use convert::DoesNotFit;
 use header::{Element, Header};
@@ -18,6 +17,7 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// One or several `.npy` files whose first dimension is the row. Floats arrive as f32, whole numbers as i32 (checked),
 /// unsigned bytes as they are.
@@ -57,7 +57,7 @@ impl Npy {
     }
 
     /// Arrays of a `.npz` file: each column's name with that of its array. They are read where they lie, or unpacked as a stream.
-    pub(crate) fn open_npz(path: &Path, arrays: &[(&str, &str)]) -> Result<Dataset, DataError> {
+    pub(crate) fn open_npz(path: &Path, arrays: &[(&str, &str)]) -> Result<Opened, DataError> {
         let file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
         let members = zip::members(&file, path)?;
         let found = arrays.iter().map(|(name, array)| {
@@ -71,10 +71,10 @@ impl Npy {
         });
         let found = found.collect::<Result<Vec<(&str, zip::Member)>, DataError>>()?;
         if found.iter().any(|(_, member)| member.packed) {
-            return packed::stream(path, found);
+            return packed::stream(path, found).map(Opened::Sequential);
         }
         let opened = found.iter().map(|(name, member)| Ok((*name, Part::open(path, Some(member.start..member.start + member.bytes))?)));
-        Ok(Dataset::from(Npy::new(opened.collect::<Result<Vec<_>, DataError>>()?)?))
+        Ok(Opened::Indexed(Arc::new(Npy::new(opened.collect::<Result<Vec<_>, DataError>>()?)?)))
     }
 
     fn new(opened: Vec<(&str, (Part, Vec<usize>))>) -> Result<Npy, DataError> {

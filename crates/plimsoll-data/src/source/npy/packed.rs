@@ -3,9 +3,8 @@
 use super::convert::{self, DoesNotFit};
 use super::header::{Element, Header};
 use super::zip::Member;
-use crate::dataset::Dataset;
-use crate::source::identify_named;
-use crate::stream::{Fault, PerRow};
+use crate::fault::Fault;
+use crate::source::{RowIterator, SequentialSource, identify_named};
 use crate::{Column, DataError, Schema};
 use flate2::bufread::DeflateDecoder;
 use plimsoll_core::{Bytes, DType};
@@ -31,7 +30,7 @@ struct Array {
 }
 
 /// The rows of packed arrays, each with the name of its column.
-pub(super) fn stream(path: &Path, members: Vec<(&str, Member)>) -> Result<Dataset, DataError> {
+pub(super) fn stream(path: &Path, members: Vec<(&str, Member)>) -> Result<SequentialSource, DataError> {
     let arrays: Vec<Array> = members.into_iter().map(|(name, member)| Array::open(path, name, member)).collect::<Result<_, _>>()?;
     let Some(first) = arrays.first() else {
         return Err(DataError::Stage("a data set of arrays needs at least one; name one for each column".into()));
@@ -54,7 +53,7 @@ pub(super) fn stream(path: &Path, members: Vec<(&str, Member)>) -> Result<Datase
         known.first().map_or(Ok(()), |array| identify_named(&array.path, hash))
     };
     let open = move || Unpacked { arrays: Arc::clone(&arrays), readers: None, row: rows };
-    Ok(Dataset::from_rows(format!("npz {}", path.display()), schema, held, Some(Arc::new(identity)), open).assert_cardinality(rows))
+    Ok(SequentialSource::new(format!("npz {}", path.display()), schema, held, open).identified(identity).with_rows(rows))
 }
 
 impl Array {
@@ -150,7 +149,7 @@ impl Unpacked {
     }
 }
 
-impl PerRow for Unpacked {
+impl RowIterator for Unpacked {
     fn begin(&mut self, _epoch: u64) -> Result<(), Fault> {
         (self.readers, self.row) = (None, 0);
         Ok(())

@@ -7,9 +7,8 @@ mod footer;
 mod page;
 mod thrift;
 
-use super::identify_open;
-use crate::dataset::Dataset;
-use crate::stream::{Fault, Loss, PerRow};
+use super::{RowIterator, SequentialSource, identify_open};
+use crate::fault::{Fault, Loss};
 use crate::{Column, DataError, Schema};
 use footer::{Chunk, DATA, DICTIONARY, Footer, Head, NEWER_DATA};
 use page::{Number, Pages, make_room};
@@ -55,16 +54,10 @@ impl ParquetSpec {
     }
 }
 
-impl Dataset {
-    /// Columns of numbers of a Parquet file, as a [stream](Dataset#streams): `x` f32, and `y` if there are targets.
-    ///
-    /// ```
-    /// use plimsoll_data::{Dataset, source::ParquetSpec};
-    /// let missing = Dataset::parquet("no/such.parquet", &ParquetSpec::new());
-    /// assert_eq!(missing.unwrap_err().to_string(), "cannot open no/such.parquet: No such file or directory (os error 2)");
-    /// ```
-    pub fn parquet(path: impl AsRef<Path>, spec: &ParquetSpec) -> Result<Dataset, DataError> {
-        let table = Table::open(path.as_ref(), spec)?;
+impl ParquetSpec {
+    /// Opens a file: `x` f32, and `y` if there are targets.
+    pub(crate) fn open(&self, path: &Path) -> Result<SequentialSource, DataError> {
+        let table = Table::open(path, self)?;
         let x = Column::new("x", DType::F32, [table.features]);
         let schema = match &table.used[table.features..] {
             [] => vec![x],
@@ -74,13 +67,13 @@ impl Dataset {
         let (schema, rows, held) = (Schema::new(schema)?, table.rows, table.held);
         let name = format!("parquet {}", table.path.display());
         let table = Arc::new(table);
-        let (known, spec) = (Arc::clone(&table), format!("{spec:?}"));
+        let (known, spec) = (Arc::clone(&table), format!("{self:?}"));
         let identity = move |hash: &mut dyn Hasher| {
             hash.write(spec.as_bytes());
             identify_open(&known.path, &known.file, hash)
         };
         let open = move || Rows::new(Arc::clone(&table));
-        Ok(Dataset::from_rows(name, schema, held, Some(Arc::new(identity)), open).assert_cardinality(rows))
+        Ok(SequentialSource::new(name, schema, held, open).identified(identity).with_rows(rows))
     }
 }
 
@@ -365,7 +358,7 @@ impl Rows {
     }
 }
 
-impl PerRow for Rows {
+impl RowIterator for Rows {
     fn begin(&mut self, _epoch: u64) -> Result<(), Fault> {
         self.row = 0;
         self.go_to(0);

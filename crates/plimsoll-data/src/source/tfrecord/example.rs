@@ -3,7 +3,7 @@
 use super::{Feature, Kind, RecordFeature, RecordValues};
 use crate::Column;
 use crate::image;
-use crate::padded::write_length;
+use crate::ragged::write_length;
 use plimsoll_core::DType;
 
 /// Writes one feature of an example as a row of its column, or says what is wrong.

@@ -7,12 +7,13 @@ use super::frame::{self, FRAME, HEAD, Head};
 use super::{Feature, Kind, LONGEST_PACKED, broken, columns, cut, example, picture};
 use crate::dataset::{Dataset, Stage};
 use crate::decode_room::DecodeRoom;
+use crate::fault::{Fault, Loss};
 use crate::geometry::{item_bound, item_room};
 use crate::item::{Entered, ItemCap, ItemKernel};
 use crate::meter::Meter;
 use crate::ops::Op;
-use crate::source::{identify_named, named};
-use crate::stream::{Fault, Held, Loss, PerRow, Room, Spec};
+use crate::source::{RowIterator, SequentialSource, identify_named, named};
+use crate::stream::{Held, Room, Spec};
 use crate::{Column, DataError, Schema};
 use flate2::read::MultiGzDecoder;
 use plimsoll_core::Bytes;
@@ -53,7 +54,7 @@ pub(crate) fn gzipped(paths: &[PathBuf], features: &[(&str, Feature)]) -> Result
         reader: RecordReader::new(Arc::clone(&packed)),
         maker: RecordMaker { packed: Arc::clone(&packed), kernels: Vec::new() },
     };
-    Ok(Dataset::from_rows(name, schema, HOLDING, Some(Arc::new(identity)), open))
+    Ok(Dataset::from_sequential(SequentialSource::new(name, schema, HOLDING, open).identified(identity)))
 }
 
 impl Packed {
@@ -131,7 +132,7 @@ impl Pictures {
     }
 
     /// The records, and what makes rows of them.
-    pub fn open(&self, room: Room) -> Result<Box<dyn PerRow>, DataError> {
+    pub fn open(&self, room: Room) -> Result<Box<dyn RowIterator>, DataError> {
         let (reader, mut makers) = self.open_shared(room, 1, &Arc::default())?;
         let maker = makers.pop().expect("one was asked for");
         Ok(Box::new(Records { reader, maker }))
@@ -317,7 +318,7 @@ struct Records {
     maker: RecordMaker,
 }
 
-impl PerRow for Records {
+impl RowIterator for Records {
     fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         self.reader.begin();
         self.maker.set_epoch(epoch);

@@ -1,6 +1,6 @@
 //! A row by itself.
 
-use crate::padded::length_of;
+use crate::ragged::length_of;
 use crate::{Extent, Schema};
 use plimsoll_core::{Bytes, DType};
 
@@ -11,7 +11,7 @@ pub struct Row<'r> {
 }
 
 impl<'r> Row<'r> {
-    pub(super) fn new(schema: &'r Schema, bytes: &'r [u8]) -> Row<'r> {
+    pub(crate) fn new(schema: &'r Schema, bytes: &'r [u8]) -> Row<'r> {
         Row { schema, bytes }
     }
 

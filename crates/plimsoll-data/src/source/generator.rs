@@ -1,23 +1,17 @@
 //! Rows that user code gives one after the other.
 
-use super::fault::{Fault, guarded};
-use super::input::PerRow;
-use crate::source::Tensor;
+use super::Tensor;
+use super::sequential::{RowIterator, SequentialSource};
+use crate::fault::{Fault, guarded};
 use crate::{DataError, Schema};
-use std::hash::Hasher;
+use plimsoll_core::Bytes;
 use std::sync::Arc;
 
 /// What user code gives: a row is one tensor for each column.
 pub type Elements = Box<dyn Iterator<Item = Result<Vec<Tensor>, DataError>> + Send>;
 
-/// Feeds a hash with all that the rows depend on; nothing where user code makes them.
-pub(crate) type Identity = Option<Arc<dyn Fn(&mut dyn Hasher) -> Result<(), DataError> + Send + Sync>>;
-
 /// Makes the rows of an epoch.
 pub(crate) type Make = Arc<dyn Fn(u64) -> Elements + Send + Sync>;
-
-/// Opens a source of rows that come one after the other.
-pub(crate) type Open = Arc<dyn Fn() -> Box<dyn PerRow> + Send + Sync>;
 
 /// The rows of iterators, a new one each epoch.
 pub(crate) struct Generator {
@@ -29,8 +23,12 @@ pub(crate) struct Generator {
 }
 
 impl Generator {
-    pub fn new(schema: Schema, make: &Make) -> Generator {
-        Generator { schema, make: Arc::clone(make), rows: None, asked: 0 }
+    /// The source; `held` is what the iterators hold themselves.
+    pub fn source(schema: Schema, held: Bytes, make: Make) -> SequentialSource {
+        // A row as it is given is beside the one that is written.
+        let (of, held) = (schema.clone(), held + schema.row_bytes());
+        let open = move || Generator { schema: of.clone(), make: Arc::clone(&make), rows: None, asked: 0 };
+        SequentialSource::new("generator".into(), schema, held, open)
     }
 
     fn write(&self, row: &[Tensor], out: &mut [u8]) -> Result<(), DataError> {
@@ -49,7 +47,7 @@ impl Generator {
     }
 }
 
-impl PerRow for Generator {
+impl RowIterator for Generator {
     fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         // The old one first: what an iterator holds is planned once.
         (self.rows, self.asked) = (None, 0);

@@ -1,0 +1,17 @@
+//! Host memory of one slot of the staging ring.
+
+/// The memory of one slot of the staging ring, which the input pipeline fills with batches. A device that copies from pinned memory supplies
+/// its own.
+///
+/// # Safety
+/// Several threads write disjoint rows of a slot through the address that [`bytes_mut`](SlotMemory::bytes_mut) returned, so for as long as the
+/// value lives, wherever the value itself is moved:
+/// - both methods return the same initialised bytes: the same address, a multiple of 64, and the same length, at least as long as was asked for;
+/// - nothing else writes to these bytes, and nothing frees them.
+pub unsafe trait SlotMemory: Send {
+    /// All bytes.
+    fn bytes(&self) -> &[u8];
+
+    /// The same bytes, to be written.
+    fn bytes_mut(&mut self) -> &mut [u8];
+}
