@@ -3,8 +3,9 @@
 use crate::args::{CalibrateArgs, RunArgs};
 use crate::{print, say, whole};
 use anyhow::{Result, bail};
+use plimsoll::calibration::{calibrate, required_memory};
 use plimsoll::config::Config;
-use plimsoll::speed::{self, Speeds};
+use plimsoll::cost::{self, CostTable};
 use plimsoll::{Budget, Bytes, Device, Run, system};
 use serde_json::{Value, json};
 use std::process::{Command, Stdio};
@@ -34,22 +35,22 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
     args.set.iter().try_for_each(|assignment| config.set(assignment))?;
     let mut run = config.build()?;
     let device = run.open_device()?;
-    let mut speeds = speed::calibrate(device, LIMIT)?;
+    let mut costs = calibrate(device, LIMIT)?;
     let own = args.zoo.is_some() || args.config.is_some();
-    let timed = own.then(|| run.time_own_nodes(&mut speeds, LIMIT)).transpose()?;
-    let folder = speed::folder();
+    let timed = own.then(|| run.profile_own_step(&mut costs, LIMIT)).transpose()?;
+    let folder = cost::cache_dir();
     let Some(folder) = folder else { bail!("there is no folder to keep what was measured in; set HOME or XDG_CACHE_HOME") };
-    let kept = speed::keep(&folder, &speeds)?;
+    let kept = cost::save(&folder, &costs)?;
     let seconds = start.elapsed().as_secs_f64();
     if args.json {
-        let mut document = document(&speeds);
+        let mut document = document(&costs);
         document["seconds"] = json!(seconds);
         document["file"] = json!(kept);
         print(&document);
     } else if !args.quiet {
-        say(&table(&speeds));
+        say(&table(&costs));
         let own = timed.map_or(String::new(), |timed| format!(", {timed} of them of this run's own step"));
-        say(&format!("\n{} nodes timed{own}, in {seconds:.1} s; kept in {}\n", speeds.len(), kept.display()));
+        say(&format!("\n{} nodes timed{own}, in {seconds:.1} s; kept in {}\n", costs.len(), kept.display()));
     }
     Ok(())
 }
@@ -60,10 +61,10 @@ pub fn apply(run: &mut Run, args: &RunArgs) -> Result<()> {
     if args.no_calibrate || args.device_profile.is_some() || std::env::var_os(OFF).is_some_and(|value| !value.is_empty()) {
         return Ok(());
     }
-    let Some(folder) = speed::folder() else { return Ok(()) };
-    let key = run.speeds_key()?;
-    if let Some(speeds) = speed::known(&folder, &key) {
-        run.speeds(Arc::new(speeds));
+    let Some(folder) = cost::cache_dir() else { return Ok(()) };
+    let key = run.cost_key()?;
+    if let Some(costs) = cost::load(&folder, &key) {
+        run.cost_table(Arc::new(costs));
         return Ok(());
     }
     let device = run.open_device()?;
@@ -79,8 +80,8 @@ pub fn apply(run: &mut Run, args: &RunArgs) -> Result<()> {
         command.args(["--threads", &threads.to_string()]);
     }
     let output = command.output()?;
-    match speed::known(&folder, &key) {
-        Some(speeds) => run.speeds(Arc::new(speeds)),
+    match cost::load(&folder, &key) {
+        Some(costs) => run.cost_table(Arc::new(costs)),
         None => {
             let why = String::from_utf8_lossy(&output.stderr);
             note(args, &format!("times are predicted by built-in rates: {}", why.trim().trim_start_matches("error: ")));
@@ -91,7 +92,7 @@ pub fn apply(run: &mut Run, args: &RunArgs) -> Result<()> {
 
 /// What measuring a device would take more than there is, in words.
 fn too_little(device: &dyn Device, budget: Budget) -> Option<String> {
-    let needed = speed::needed(device);
+    let needed = required_memory(device);
     let host = needed.host + system::process_footprint();
     let over = |needed: Bytes, line: Option<Bytes>, free: Option<Bytes>, whose: &str| {
         let line = line.into_iter().chain(free).min()?;
@@ -107,8 +108,8 @@ fn note(args: &RunArgs, what: &str) {
     }
 }
 
-fn document(speeds: &Speeds) -> Value {
-    let rates: Vec<Value> = speeds
+fn document(costs: &CostTable) -> Value {
+    let rates: Vec<Value> = costs
         .rates()
         .iter()
         .map(|rate| {
@@ -120,17 +121,17 @@ fn document(speeds: &Speeds) -> Value {
             })
         })
         .collect();
-    json!({ "device": speeds.key, "nodes": speeds.len(), "transfers": speeds.transfers, "rates": rates })
+    json!({ "device": costs.key, "nodes": costs.len(), "transfers": costs.transfers, "rates": rates })
 }
 
-fn table(speeds: &Speeds) -> String {
-    let mut text = format!("{}\n\n{:<44} {:>6} {:>18} {:>18}\n", speeds.key, "kind of work", "nodes", "GFLOP/s, most", "GB/s, most");
-    for rate in speeds.rates() {
+fn table(costs: &CostTable) -> String {
+    let mut text = format!("{}\n\n{:<44} {:>6} {:>18} {:>18}\n", costs.key, "kind of work", "nodes", "GFLOP/s, most", "GB/s, most");
+    for rate in costs.rates() {
         let pair = |(median, most): (f64, f64)| format!("{:.1}, {:.1}", median * 1e-9, most * 1e-9);
         text += &format!("{:<44} {:>6} {:>18} {:>18}\n", rate.class, rate.nodes, pair(rate.flops_per_s), pair(rate.bytes_per_s));
     }
     let of = |rate: Option<f64>| rate.map_or("not known".to_string(), |rate| format!("{:.2} GB/s", rate * 1e-9));
-    let moved = &speeds.transfers;
+    let moved = &costs.transfers;
     text += &format!("\ncopies to the device {}, back {}", of(moved.to_device), of(moved.to_host));
     text + &format!(" · files written {}, read again {}\n", of(moved.to_file), of(moved.from_file))
 }

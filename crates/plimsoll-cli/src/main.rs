@@ -93,7 +93,7 @@ fn fail(error: &anyhow::Error, json: bool) -> ExitCode {
             }
             ExitCode::from(INFEASIBLE)
         }
-        Some(Error::OverLine(refusal)) => {
+        Some(Error::PipelineInfeasible(refusal)) => {
             if json {
                 print(&refusal.to_json());
             }

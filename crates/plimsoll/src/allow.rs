@@ -1,7 +1,6 @@
 //! What the planner may do to a run to make it fit.
 
-use crate::config::nearest;
-use crate::error::{Error, Result};
+use crate::suggest::nearest;
 use std::fmt;
 use std::str::FromStr;
 
@@ -86,20 +85,35 @@ impl Allow {
     }
 }
 
+/// A name in a list of permissions that is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownPermission {
+    /// The name.
+    pub name: String,
+}
+
+impl std::error::Error for UnknownPermission {}
+
+impl fmt::Display for UnknownPermission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = Permission::NAMES.map(|(name, _)| name);
+        let hint = match nearest(&self.name, &known) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("permissions are {}", known.join(", ")),
+        };
+        write!(f, "there is no permission `{}`; {hint}", self.name)
+    }
+}
+
 impl FromStr for Allow {
-    type Err = Error;
+    type Err = UnknownPermission;
 
     /// Names separated by commas; `none` for nothing.
-    fn from_str(text: &str) -> Result<Allow> {
+    fn from_str(text: &str) -> Result<Allow, UnknownPermission> {
         let mut allow = Allow::NOTHING;
         for name in text.split(',').map(str::trim).filter(|name| !name.is_empty() && *name != "none") {
             let Some((_, permission)) = Permission::NAMES.iter().find(|(known, _)| *known == name) else {
-                let known = Permission::NAMES.map(|(name, _)| name);
-                let hint = match nearest(name, &known) {
-                    Some(near) => format!("did you mean `{near}`?"),
-                    None => format!("there are {}", known.join(", ")),
-                };
-                return Err(Error::Config(format!("there is no permission `{name}`; {hint}")));
+                return Err(UnknownPermission { name: name.to_string() });
             };
             allow = allow.with(*permission);
         }

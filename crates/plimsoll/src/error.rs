@@ -1,7 +1,7 @@
 //! What can go wrong, for people: what happened, to what, and what to do.
 
-use crate::pipeline::OverLine;
-use crate::trainer::Infeasible;
+use crate::allow::UnknownPermission;
+use crate::infeasible::{Infeasible, PipelineInfeasible};
 use plimsoll_core::device::DeviceError;
 use plimsoll_core::plan::CheckError;
 use plimsoll_core::{GraphError, LedgerError};
@@ -20,12 +20,12 @@ pub enum Error {
     /// Data that cannot be read.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// The run does not fit under the line.
+    /// The run does not fit its memory budget.
     #[error(transparent)]
     Infeasible(#[from] Box<Infeasible>),
-    /// A pipeline alone does not fit under the line.
+    /// A pipeline by itself does not fit its memory budget.
     #[error(transparent)]
-    OverLine(#[from] Box<OverLine>),
+    PipelineInfeasible(#[from] Box<PipelineInfeasible>),
     /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -113,6 +113,12 @@ impl Error {
             row.origin = data.origin(row.epoch - 1, row.place);
         }
         self
+    }
+}
+
+impl From<UnknownPermission> for Error {
+    fn from(error: UnknownPermission) -> Error {
+        Error::Config(error.to_string())
     }
 }
 

@@ -4,36 +4,42 @@
 //! says the least that would work; [`Trainer::fit`] trains and stays under the line. See [`Trainer`] for a whole program.
 
 mod allow;
+pub mod calibration;
 mod checkpoint;
 pub mod config;
+pub mod cost;
 mod devices;
 mod error;
 mod generate;
+mod infeasible;
 mod loss;
 mod metrics;
 pub mod nn;
 mod offload_file;
 pub mod optim;
+mod output_loss;
 mod pipeline;
 mod plan_file;
 mod precision;
 mod run;
 mod schedule;
-pub mod speed;
+mod suggest;
 pub mod system;
 mod tensors;
 mod trained;
 mod trainer;
 pub mod zoo;
 
-pub use allow::{Allow, Permission};
+pub use allow::{Allow, Permission, UnknownPermission};
 pub use checkpoint::Checkpoints;
 pub use devices::{Choice, convolutions, open_device, open_each_way};
 pub use error::{BadRow, Error, Result};
 pub use generate::{Generator, Sampling};
-pub use loss::{Loss, Objective, Target};
+pub use infeasible::{Infeasible, PipelineInfeasible};
+pub use loss::{Loss, Objective};
 pub use metrics::{Metric, Scores};
-pub use pipeline::{Bench, BenchEpoch, Explain, ExplainedStage, Filled, OverLine, Pipeline, Sample};
+pub use output_loss::OutputLoss;
+pub use pipeline::{Bench, BenchEpoch, Explain, ExplainedStage, Filled, Pipeline, Sample};
 pub use plan_file::{Checked, check_plan_file};
 pub use plimsoll_core::budget::CountingAllocator;
 pub use plimsoll_core::loss_scale::LossScaling;
@@ -50,7 +56,7 @@ pub use schedule::{Plateau, Schedule, ScheduleState};
 pub use trained::{Rows, Trained};
 pub use trainer::{
     Batches, Callback, Count, CsvLog, CustomLoop, DeviceLine, EarlyStopping, Epoch, Event, FirstWeights, Fit, Flow, History, HostBatch,
-    InPieces, Infeasible, LargestBatch, Numbers, Predicted, Prediction, RunPlan, Sweep, SweepPoint, Taken, Trainer,
+    InPieces, LargestBatch, Numbers, Predicted, Prediction, RunPlan, Sweep, SweepPoint, Taken, Trainer,
 };
 
 /// Offsets for buffers with known lifetimes: the packing that plans are made with, by itself.
@@ -68,8 +74,8 @@ pub mod prelude {
     pub use crate::nn::{self, Activation, Dense, Model, Sequential};
     pub use crate::optim::{Adafactor, Adagrad, Adam, AdamW, Average, Clip, Lion, Nadam, RmsProp, Sgd};
     pub use crate::{
-        Budget, Bytes, Cache, Dataset, Event, Fit, Loss, Metric, Parallelism, Precision, Prefetch, RandomSpec, Schedule, Shuffle, Split,
-        Target,
+        Budget, Bytes, Cache, Dataset, Event, Fit, Loss, Metric, OutputLoss, Parallelism, Precision, Prefetch, RandomSpec, Schedule,
+        Shuffle, Split,
     };
     pub use crate::{Trainer, zoo};
     pub use plimsoll_data::ops::{

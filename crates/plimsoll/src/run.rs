@@ -2,15 +2,16 @@
 
 use crate::allow::Allow;
 use crate::checkpoint::Checkpoints;
+use crate::cost::CostTable;
 use crate::devices::Choice;
 use crate::error::{Error, Result};
-use crate::loss::{Loss, Targets};
+use crate::loss::Loss;
 use crate::metrics::{Metric, Scores};
 use crate::nn::Model;
 use crate::optim::{Adam, Average, Clip, Optimizer};
+use crate::output_loss::OutputLosses;
 use crate::precision::Precision;
 use crate::schedule::Schedule;
-use crate::speed::Speeds;
 use crate::trainer::{Count, CsvLog, EarlyStopping, Event, FirstWeights, Fit, History, LargestBatch, RunPlan, Sweep, Trainer};
 use plimsoll_core::Budget;
 use plimsoll_core::device::Device;
@@ -29,7 +30,7 @@ pub(crate) struct Settings {
     pub epochs: u64,
     pub seed: u64,
     pub threads: Option<usize>,
-    pub targets: Targets,
+    pub targets: OutputLosses,
     /// Whether the configuration names the loss.
     pub loss_given: bool,
     pub metrics: Option<Vec<Metric>>,
@@ -86,7 +87,7 @@ impl Default for Settings {
             epochs: 1,
             seed: 0,
             threads: None,
-            targets: Targets::Only(Loss::SoftmaxCrossEntropy.into()),
+            targets: OutputLosses::Only(Loss::SoftmaxCrossEntropy.into()),
             loss_given: false,
             metrics: None,
             optimizer: Arc::new(Adam::default()),
@@ -190,19 +191,19 @@ impl Run {
         self.trainer.open_device()
     }
 
-    /// Under which key the speeds of its device are kept.
-    pub fn speeds_key(&mut self) -> Result<String> {
-        Ok(crate::speed::key(&*self.open_device()?))
+    /// Under which key the costs of its device are kept.
+    pub fn cost_key(&mut self) -> Result<String> {
+        Ok(crate::cost::key(&*self.open_device()?))
     }
 
-    /// Predicts times by what was measured of the device; see [`Trainer::speeds`].
-    pub fn speeds(&mut self, speeds: Arc<Speeds>) {
-        self.trainer.set_speeds(speeds);
+    /// Predicts times by what was measured of the device; see [`Trainer::costs`].
+    pub fn cost_table(&mut self, costs: Arc<CostTable>) {
+        self.trainer.set_cost_table(costs);
     }
 
-    /// Times the nodes of its own step; see [`Trainer::time_own_nodes`].
-    pub fn time_own_nodes(&mut self, speeds: &mut Speeds, limit: Duration) -> Result<usize> {
-        self.trainer.time_own_nodes(speeds, limit)
+    /// Times the nodes of its own step; see [`Trainer::profile_own_step`].
+    pub fn profile_own_step(&mut self, costs: &mut CostTable, limit: Duration) -> Result<usize> {
+        self.trainer.profile_own_step(costs, limit)
     }
 
     /// The lines, as far as they were given.

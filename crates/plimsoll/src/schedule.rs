@@ -1,7 +1,7 @@
 //! Learning-rate schedules: what the learning rate is multiplied by at every step.
 
 use crate::error::{Error, Result};
-use crate::trainer::smaller_is_better;
+use crate::metrics::lower_is_better;
 use serde::{Deserialize, Serialize};
 
 /// How the learning rate changes over the steps of a run.
@@ -251,7 +251,7 @@ impl Schedule {
     /// Listens to the score of an epoch.
     pub fn observe(&self, state: &mut ScheduleState, score: f64) {
         let Some(plateau) = &self.plateau else { return };
-        let falls = smaller_is_better(&plateau.monitor);
+        let falls = lower_is_better(&plateau.monitor);
         let better = state.best.is_none_or(|best| if falls { score < best - plateau.min_delta } else { score > best + plateau.min_delta });
         if state.resting > 0 {
             state.resting -= 1;

@@ -57,7 +57,7 @@ fn activations_have_fewer_bits_only_where_that_is_allowed_and_needed() {
     assert!(chosen.taken[0].before.0 > chosen.taken[0].after.0);
     let enough = plan(&[MIXED, "budget.host=1GiB"]);
     assert!(enough.used.is_empty() && enough.results_unchanged && enough.precision.name() == "f32" && enough.taken.is_empty());
-    assert!(refusal(&[NONE, &between]).least > chosen.line);
+    assert!(refusal(&[NONE, &between]).minimum > chosen.line);
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn state_of_eight_bits_is_chosen_for_optimisers_that_have_it() {
     let chosen = plan(&[SMALL_STATE, &host(narrow.0 + (1 << 20))]);
     assert_eq!((&chosen.used[..], chosen.small_state, chosen.results_unchanged), (&[Permission::State8bit][..], true, false));
     let momentum = "train.optimizer={ type = \"sgd\", lr = 0.1, momentum = 0.9 }";
-    assert!(refusal(&[NONE, momentum, "budget.host=24MiB"]).least_with.iter().all(|(allow, _)| !allow.has(Permission::State8bit)));
+    assert!(refusal(&[NONE, momentum, "budget.host=24MiB"]).minimum_with.iter().all(|(allow, _)| !allow.has(Permission::State8bit)));
 }
 
 #[test]
@@ -103,12 +103,12 @@ fn all_choices_are_weighed_together_and_the_fastest_is_taken() {
 #[test]
 fn a_refusal_says_what_works_with_more_allowed_and_it_does() {
     let refusal = refusal(&[NONE, "budget.host=16MiB"]);
-    let with = |permission: Permission| refusal.least_with.iter().filter(move |(allow, _)| allow.has(permission)).count();
-    assert!(with(Permission::MixedPrecision) > 0 && with(Permission::State8bit) > 0, "{:?}", refusal.least_with);
-    for (allow, least) in &refusal.least_with {
-        assert!(*least < refusal.least);
+    let with = |permission: Permission| refusal.minimum_with.iter().filter(move |(allow, _)| allow.has(permission)).count();
+    assert!(with(Permission::MixedPrecision) > 0 && with(Permission::State8bit) > 0, "{:?}", refusal.minimum_with);
+    for (allow, least) in &refusal.minimum_with {
+        assert!(*least < refusal.minimum);
         let found = plan(&[&format!("budget.allow={allow}"), &host(least.0)]);
         assert!(found.total() <= *least, "{allow}: {} of {least}", found.total());
     }
-    assert_eq!(plan(&[NONE, &host(refusal.least.0)]).allow, Allow::NOTHING);
+    assert_eq!(plan(&[NONE, &host(refusal.minimum.0)]).allow, Allow::NOTHING);
 }

@@ -132,7 +132,7 @@ fn what_a_gpu_has_no_room_for_is_planned_in_pinned_memory() {
         Err(Error::Infeasible(refusal)) => refusal,
         other => panic!("{other:?}"),
     };
-    let (allow, least) = refusal.least_with.iter().find(|(allow, _)| allow.has(Permission::Offload)).expect("that would help");
+    let (allow, least) = refusal.minimum_with.iter().find(|(allow, _)| allow.has(Permission::Offload)).expect("that would help");
     let enough = Budget { device: Some(*least), ..budget };
     assert!(wide(&allow.to_string()).device_profile("h200").budget(enough).plan().is_ok(), "what is said to be enough is");
 }

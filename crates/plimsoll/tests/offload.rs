@@ -71,8 +71,8 @@ fn a_refusal_says_what_a_file_would_save_and_that_works() {
         Err(Error::Infeasible(refused)) => refused,
         other => panic!("{other:?}"),
     };
-    let (allow, least) = refused.least_with.iter().find(|(allow, _)| *allow == "offload".parse().unwrap()).expect("that would help");
-    assert!(*least < refused.least);
+    let (allow, least) = refused.minimum_with.iter().find(|(allow, _)| *allow == "offload".parse().unwrap()).expect("that would help");
+    assert!(*least < refused.minimum);
     let plan = wide(&allow.to_string()).budget(line(*least)).plan().unwrap();
     assert_eq!(plan.total(), *least, "what is said to be enough is");
     assert!(plan.memory.programs.iter().any(|program| !program.offloaded.is_empty()) || plan.offload_bytes() > Bytes::ZERO);

@@ -81,7 +81,7 @@ fn losses_metrics_and_weights_are_keras() {
 
     for micro_batch in [8, 3] {
         let mut trainer = Trainer::new(model.clone(), &data).optimizer(Sgd::new(0.2)).micro_batch(micro_batch).losses([
-            ("size", Target::new(Loss::MeanSquaredError).weight(0.3).metrics([Metric::MeanAbsoluteError])),
+            ("size", OutputLoss::new(Loss::MeanSquaredError).weight(0.3).metrics([Metric::MeanAbsoluteError])),
             ("kind", Loss::SoftmaxCrossEntropy.into()),
         ]);
         trainer.load_weights(&path).unwrap();
@@ -115,8 +115,8 @@ fn two_headed() -> Model {
     net.build_many([("few", few), ("many", many)])
 }
 
-fn two_losses() -> [(&'static str, Target); 2] {
-    let mse = || Target::new(Loss::MeanSquaredError);
+fn two_losses() -> [(&'static str, OutputLoss); 2] {
+    let mse = || OutputLoss::new(Loss::MeanSquaredError);
     [("few", mse().weight(0.4)), ("many", mse().weight(0.6).metrics([Metric::MeanAbsoluteError, Metric::R2]))]
 }
 
@@ -180,7 +180,7 @@ fn a_run_with_several_losses_is_resumed_exactly() {
     let folder = folder("resumed");
     let classes = || Dataset::random(RandomSpec::new(70).seed(5).floats("x", [6]).labels("few", 2).labels("many", 3)).unwrap().batch(10);
     let targets = || {
-        let counted = |metrics: &[Metric]| Target::new(Loss::SoftmaxCrossEntropy).metrics(metrics.to_vec());
+        let counted = |metrics: &[Metric]| OutputLoss::new(Loss::SoftmaxCrossEntropy).metrics(metrics.to_vec());
         [("few", counted(&[Metric::Accuracy, Metric::F1])), ("many", counted(&[Metric::Recall, Metric::TopK(2)]).weight(0.5))]
     };
     let finish = |resume: bool| {
@@ -209,7 +209,7 @@ fn a_run_with_several_losses_is_resumed_exactly() {
 fn what_does_not_match_is_refused() {
     let plan = |trainer: Trainer| trainer.refusal();
     let two = || Trainer::new(two_headed(), &measured(20));
-    let mse = || Target::new(Loss::MeanSquaredError);
+    let mse = || OutputLoss::new(Loss::MeanSquaredError);
     let errors = [
         plan(two().loss(Loss::MeanSquaredError)),
         plan(two().losses([("few", mse())])),
@@ -217,7 +217,7 @@ fn what_does_not_match_is_refused() {
         plan(two().losses([("few", mse()), ("few", mse())])),
         plan(two().losses([("few", mse().labels("some")), ("many", mse())])),
         plan(two().losses([("few", mse().weight(-1.0)), ("many", mse())])),
-        plan(two().losses([("few", mse()), ("many", Target::new(Loss::SoftmaxCrossEntropy.ignore_class(1)))])),
+        plan(two().losses([("few", mse()), ("many", OutputLoss::new(Loss::SoftmaxCrossEntropy.ignore_class(1)))])),
         plan(two().losses([("few", mse()), ("many", mse().labels("few"))])),
         plan(two().losses([("few", mse()), ("many", mse())]).metrics([Metric::R2])),
         plan(Trainer::new(two_headed(), &Dataset::digits(Split::Train).map("x", [scale(1.0)]).batch(9)).losses(two_losses())),
@@ -335,7 +335,7 @@ fn files_are_columns() {
 fn a_single_result_may_be_compared_with_any_column() {
     let data = measured(25);
     let model = || Sequential::new().add(Flatten).add(Dense::new(3));
-    let mut named = Trainer::new(model(), &data).loss(Target::new(Loss::MeanSquaredError).labels("many"));
+    let mut named = Trainer::new(model(), &data).loss(OutputLoss::new(Loss::MeanSquaredError).labels("many"));
     let history = named.fit(Fit::epochs(2)).unwrap();
     assert_eq!(history.epochs[0].score_names(), ["loss"]);
     assert!(Trainer::new(model(), &data).loss(Loss::MeanSquaredError).plan().is_err(), "two numbers are not three");

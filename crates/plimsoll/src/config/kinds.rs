@@ -1,8 +1,9 @@
 //! Layers by the names configurations use, with their numbers.
 
-use super::reader::{Reader, nearest};
+use super::reader::Reader;
 use crate::error::{Error, Result};
 use crate::nn::*;
+use crate::suggest::did_you_mean;
 use std::sync::Arc;
 
 /// Layer types that are not activations.
@@ -198,7 +199,7 @@ pub(super) fn layer(reader: &Reader<'_>) -> Result<Arc<dyn Layer>> {
             Some((_, activation)) => Arc::new(*activation),
             None => {
                 let known: Vec<&str> = TYPES.iter().copied().chain(Activation::NAMES.iter().map(|(name, _)| *name)).collect();
-                let hint = nearest(word, &known).map_or(String::new(), |near| format!("; did you mean \"{near}\"?"));
+                let hint = did_you_mean(word, &known);
                 let known = TYPES.join(", ");
                 let what = format!("`{}` is \"{word}\", but should be an activation or one of {known}{hint}", reader.name("type"));
                 return Err(Error::Config(what));

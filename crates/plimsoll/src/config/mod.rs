@@ -18,12 +18,11 @@ mod stages;
 mod training;
 
 use crate::error::{Error, Result};
-use crate::loss::Targets;
+use crate::output_loss::OutputLosses;
 use crate::pipeline::Pipeline;
 use crate::run::Run;
 use plimsoll_data::source::{RecordFeature, RecordValues, TfRecord};
 use reader::Reader;
-pub(crate) use reader::nearest;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
@@ -220,7 +219,7 @@ impl Config {
                     ));
                 };
                 if !settings.loss_given {
-                    settings.targets = Targets::Only(network.loss.into());
+                    settings.targets = OutputLosses::Only(network.loss.into());
                 }
                 (network.synthetic(rows.unwrap_or(1))?.batch(settings.batch.unwrap_or(32)), None)
             }

@@ -3,18 +3,19 @@
 use super::optimizers::{number, share};
 use super::reader::{Reader, choose};
 use crate::error::{Error, Result};
-use crate::loss::{Loss, Target, Targets};
+use crate::loss::Loss;
 use crate::metrics::Metric;
+use crate::output_loss::{OutputLoss, OutputLosses};
 use toml::Value;
 
 /// The loss by its name or as a table, or a table with one for each of the model's results.
-pub(super) fn targets(train: &Reader<'_>) -> Result<Option<Targets>> {
+pub(super) fn targets(train: &Reader<'_>) -> Result<Option<OutputLosses>> {
     let wanted = "a name, a table such as { type = \"huber\", delta = 1.0 }, or one loss for each result, such as { digit = \"mse\" }";
     let plain = beside(train)?;
     let target = match train.value("loss") {
         None if plain == Beside::default() => return Ok(None),
-        None => plain.onto(Target::new(Loss::SoftmaxCrossEntropy)),
-        Some(Value::String(word)) => plain.onto(Target::new(choose(&train.name("loss"), word, &Loss::NAMES)?)),
+        None => plain.onto(OutputLoss::new(Loss::SoftmaxCrossEntropy)),
+        Some(Value::String(word)) => plain.onto(OutputLoss::new(choose(&train.name("loss"), word, &Loss::NAMES)?)),
         Some(Value::Table(table)) => {
             let reader = train.section("loss")?.expect("just seen");
             let tables = table.values().all(|value| value.is_table() || value.is_str());
@@ -29,24 +30,24 @@ pub(super) fn targets(train: &Reader<'_>) -> Result<Option<Targets>> {
                 }
                 let named = reader.entries().map(|(name, value, inner)| {
                     let target = match (value, inner) {
-                        (Value::String(word), _) => Target::new(choose(&reader.name(name), word, &Loss::NAMES)?),
+                        (Value::String(word), _) => OutputLoss::new(choose(&reader.name(name), word, &Loss::NAMES)?),
                         (_, Some(inner)) => target(inner)?,
                         (other, None) => return Err(reader.wrong(name, other, wanted)),
                     };
                     Ok((name.to_string(), target))
                 });
-                return Ok(Some(Targets::Named(named.collect::<Result<_>>()?)));
+                return Ok(Some(OutputLosses::Named(named.collect::<Result<_>>()?)));
             }
         }
         Some(other) => return Err(train.wrong("loss", other, wanted)),
     };
-    Ok(Some(Targets::Only(target)))
+    Ok(Some(OutputLosses::Only(target)))
 }
 
 /// One loss as a table: its numbers, its weight, what it is compared with and what is counted.
-fn target(table: Reader<'_>) -> Result<Target> {
+fn target(table: Reader<'_>) -> Result<OutputLoss> {
     let Some(loss) = table.choice("type", &Loss::NAMES)? else { return Err(table.missing("type", "the name of a loss")) };
-    let mut target = beside(&table)?.onto(Target::new(with_numbers(loss, &table)?)).weight(number(&table, "weight", 1.0)?);
+    let mut target = beside(&table)?.onto(OutputLoss::new(with_numbers(loss, &table)?)).weight(number(&table, "weight", 1.0)?);
     if let Some(column) = table.text("labels")? {
         target = target.labels(column);
     }
@@ -66,7 +67,7 @@ struct Beside {
 }
 
 impl Beside {
-    fn onto(self, mut target: Target) -> Target {
+    fn onto(self, mut target: OutputLoss) -> OutputLoss {
         if self.smoothing != 0.0 {
             target.objective = target.objective.smoothing(self.smoothing);
         }

@@ -1,6 +1,7 @@
 //! Reading tables key by key: what is not asked for by the end is an error that names the nearest key that is.
 
 use crate::error::{Error, Result};
+use crate::suggest::{did_you_mean, nearest};
 use std::cell::RefCell;
 use toml::{Table, Value};
 
@@ -194,31 +195,6 @@ pub(super) fn choose<T: Copy>(key: &str, word: &str, names: &[(&'static str, T)]
         return Ok(*value);
     }
     let known: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
-    let hint = nearest(word, &known).map_or(String::new(), |near| format!("; did you mean \"{near}\"?"));
+    let hint = did_you_mean(word, &known);
     Err(Error::Config(format!("`{key}` is \"{word}\", but should be one of {}{hint}", known.join(", "))))
-}
-
-/// The known word that differs from this one by the fewest letters, if that is few.
-pub(crate) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
-    let (distance, near) = known.iter().map(|candidate| (distance(word, candidate), *candidate)).min()?;
-    (distance <= 2.max(word.len() / 3)).then_some(near)
-}
-
-/// Letters to insert, remove, replace or swap with their neighbour to get from one word to the other.
-fn distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    let mut rows = vec![(0..=b.len()).collect::<Vec<usize>>()];
-    for i in 1..=a.len() {
-        let mut row = vec![i];
-        for j in 1..=b.len() {
-            let replace = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            let mut best = replace.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                best = best.min(rows[i - 2][j - 2] + 1);
-            }
-            row.push(best);
-        }
-        rows.push(row);
-    }
-    rows[a.len()][b.len()]
 }

@@ -82,11 +82,11 @@ fn allow(budget: &Reader<'_>) -> Result<Allow> {
     let wanted = "a list, such as [\"recompute\", \"microbatch\"]";
     match budget.value("allow") {
         None => Ok(Allow::default()),
-        Some(Value::String(names)) => names.parse(),
+        Some(Value::String(names)) => Ok(names.parse()?),
         Some(value) => {
             let list = value.as_array().ok_or_else(|| budget.wrong("allow", value, wanted))?;
             let names = list.iter().map(|name| name.as_str().ok_or_else(|| budget.wrong("allow", value, wanted)));
-            names.collect::<Result<Vec<_>>>()?.join(",").parse()
+            Ok(names.collect::<Result<Vec<_>>>()?.join(",").parse()?)
         }
     }
 }

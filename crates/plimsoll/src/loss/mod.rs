@@ -2,7 +2,6 @@
 
 mod formulas;
 pub(crate) mod labels;
-mod target;
 
 use crate::nn::{Activation, Output};
 use labels::{Labels, answers_per_row, class_scores, constants, label_kind, like};
@@ -11,9 +10,6 @@ use plimsoll_core::ops::Reduction;
 use plimsoll_core::shape::{Dim, Shape};
 use plimsoll_core::{DType, Graph, GraphError, ValueId};
 use std::sync::Arc;
-
-pub use target::Target;
-pub(crate) use target::Targets;
 
 /// How wrong a prediction is, as one number per row; a batch's loss is their mean. The formulas are Keras'.
 ///

@@ -80,6 +80,13 @@ impl std::str::FromStr for Metric {
     }
 }
 
+/// Whether a monitored metric such as `val_loss` improves as it decreases, judged by its name.
+pub(crate) fn lower_is_better(monitor: &str) -> bool {
+    // With several outputs, the output's name and a `_` come first.
+    let name = monitor.rsplit('_').next().unwrap_or(monitor);
+    matches!(name, "loss" | "mae" | "mse" | "perplexity")
+}
+
 impl Loss {
     /// The metrics that are counted unless others are asked for.
     pub fn default_metrics(self) -> Vec<Metric> {

@@ -6,11 +6,10 @@ mod fill;
 mod inspect;
 
 use crate::error::{Error, Result};
+use crate::infeasible::PipelineInfeasible;
 use crate::system;
 use plimsoll_core::{Bytes, Ledger};
 use plimsoll_data::{DataError, Dataset, Feed, Options, PipelinePlan};
-use serde_json::{Map, Value, json};
-use std::fmt;
 
 pub use bench::{Bench, BenchEpoch};
 pub use explain::{Explain, ExplainedStage};
@@ -29,17 +28,6 @@ pub use inspect::Sample;
 pub struct Pipeline {
     data: Dataset,
     line: Option<Bytes>,
-}
-
-/// A pipeline that does not fit under its line.
-#[derive(Clone, Debug)]
-pub struct OverLine {
-    /// The line.
-    pub line: Bytes,
-    /// The smallest line that works.
-    pub least: Bytes,
-    /// What stands under the smallest line, by owner.
-    pub owners: Vec<(String, Bytes)>,
 }
 
 /// A pipeline's part of the line, and everybody else's.
@@ -68,7 +56,7 @@ impl Pipeline {
             Err(DataError::OverLimit { minimum, stages, .. }) => {
                 let mut owners = vec![("process".to_string(), process)];
                 owners.extend(stages);
-                Err(Error::OverLine(Box::new(OverLine { line, least: process + minimum, owners })))
+                Err(Error::PipelineInfeasible(Box::new(PipelineInfeasible { budget: line, minimum: process + minimum, owners })))
             }
             Err(error) => Err(error.into()),
         }
@@ -85,35 +73,5 @@ impl Planned {
         // The process is what it is; the books are for what is added to it.
         let _process = ledger.reserve("process", self.process)?;
         Ok(Feed::start(data, &self.plan, &ledger, Options { epochs: Some(epochs), ..Options::default() })?)
-    }
-}
-
-impl std::error::Error for OverLine {}
-
-impl fmt::Display for OverLine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let owners: Vec<String> = self.owners.iter().map(|(name, size)| format!("{name} {size}")).collect();
-        write!(
-            f,
-            "this pipeline does not fit into {} of host memory; the smallest line that works is {} ({} bytes): {}",
-            self.line,
-            self.least,
-            self.least.0,
-            owners.join(", ")
-        )
-    }
-}
-
-impl OverLine {
-    /// The refusal as one JSON object.
-    pub fn to_json(&self) -> Value {
-        let owners: Map<String, Value> = self.owners.iter().map(|(name, size)| (name.clone(), json!(size.0))).collect();
-        json!({
-            "feasible": false,
-            "error": self.to_string(),
-            "host_budget_bytes": self.line.0,
-            "min_bytes": self.least.0,
-            "by_owner": owners,
-        })
     }
 }

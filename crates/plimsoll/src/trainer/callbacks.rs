@@ -2,6 +2,7 @@
 
 use super::history::Epoch;
 use crate::error::{Error, Result};
+use crate::metrics::lower_is_better;
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
@@ -37,13 +38,6 @@ pub trait Callback {
     }
 }
 
-/// Whether a smaller score is a better one, judged by its name.
-pub(crate) fn smaller_is_better(score: &str) -> bool {
-    // Behind the name of a result and a `_`, if the model has several.
-    let name = score.rsplit('_').next().unwrap_or(score);
-    matches!(name, "loss" | "mae" | "mse" | "perplexity")
-}
-
 /// Follows one score and knows the best so far.
 #[derive(Clone, Debug)]
 pub(crate) struct Best {
@@ -62,7 +56,7 @@ impl Best {
             let known = epoch.score_names().join(", ");
             return Err(Error::Config(format!("there is no score `{}` to follow; this run has {known}", self.score)));
         };
-        let better = self.value.is_none_or(|best| if smaller_is_better(&self.score) { value < best - least } else { value > best + least });
+        let better = self.value.is_none_or(|best| if lower_is_better(&self.score) { value < best - least } else { value > best + least });
         if better {
             self.value = Some(value);
         }

@@ -1,6 +1,6 @@
 //! The plan as people read it: one screen, and one JSON object.
 
-use super::plan::{HOST, Infeasible, RunPlan, Taken};
+use super::plan::{RunPlan, Taken};
 use crate::allow::Permission;
 use plimsoll_core::plan::{Buffer, Place};
 use plimsoll_core::{Bytes, ValueId};
@@ -263,29 +263,6 @@ impl Taken {
             "used": self.permissions.iter().map(|permission| permission.name()).collect::<Vec<_>>(),
             "saved_bytes": bytes.0 as i64 - less.0 as i64,
             "added_step_s": longer - time,
-        })
-    }
-}
-
-impl Infeasible {
-    /// The refusal as one JSON object.
-    pub fn to_json(&self) -> Value {
-        let on_host = self.space == HOST;
-        json!({
-            "feasible": false,
-            "error": self.to_string(),
-            "batch": self.batch,
-            "space": self.space,
-            "host_budget_bytes": on_host.then_some(self.line.0),
-            "device_budget_bytes": (!on_host).then_some(self.line.0),
-            "min_bytes": self.least.0,
-            "micro_batch": self.micro_batch,
-            "accumulation_steps": self.batch.div_ceil(self.micro_batch),
-            "allow": self.allow.to_string(),
-            "min_bytes_with": Value::Object(self.least_with.iter().map(|(allow, least)| (allow.to_string(), json!(least.0))).collect()),
-            "peak_bytes": { "host": on_host.then_some(self.least.0), "device": if on_host { 0 } else { self.least.0 } },
-            "by_owner": object(&self.owners),
-            "plan_ms": self.plan_ms,
         })
     }
 }

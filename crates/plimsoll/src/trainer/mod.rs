@@ -19,15 +19,16 @@ mod track;
 mod variants;
 
 use crate::allow::Allow;
+use crate::cost::{Bandwidths, CostTable, profile_own_step};
 use crate::devices::{self, Choice, Opened};
 use crate::error::{Error, Result};
-use crate::loss::{Loss, Target, Targets};
+use crate::loss::Loss;
 use crate::metrics::Metric;
 use crate::nn::Model;
 use crate::optim::{Average, Clip, Optimizer};
+use crate::output_loss::{OutputLoss, OutputLosses};
 use crate::precision::Precision;
 use crate::schedule::{Schedule, ScheduleState};
-use crate::speed::{Speeds, Transfers, time_own_nodes};
 use crate::{system, tensors};
 use learning::Learning;
 use plan::{Request, largest_batch, plan_run, prove, sweep};
@@ -44,12 +45,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use variants::{Variant, Variants};
 
-pub(crate) use callbacks::smaller_is_better;
 pub use callbacks::{Callback, CsvLog, EarlyStopping, Flow};
 pub use custom::{Batches, CustomLoop, HostBatch, Numbers};
 pub use fit::{FirstWeights, Fit};
 pub use history::{Epoch, Event, History};
-pub use plan::{Count, DeviceLine, InPieces, Infeasible, LargestBatch, RunPlan, Sweep, SweepPoint, Taken};
+pub use plan::{Count, DeviceLine, InPieces, LargestBatch, RunPlan, Sweep, SweepPoint, Taken};
 pub use predict::{Predicted, Prediction};
 
 /// Trains a model on data under a line.
@@ -71,7 +71,7 @@ pub use predict::{Predicted, Prediction};
 pub struct Trainer {
     model: Model,
     data: Dataset,
-    targets: Targets,
+    targets: OutputLosses,
     metrics: Option<Vec<Metric>>,
     learning: Learning,
     budget: Budget,
@@ -82,7 +82,7 @@ pub struct Trainer {
     /// Whether that pace was measured.
     measured: bool,
     /// How fast bytes move, as far as that was measured.
-    transfers: Transfers,
+    transfers: Bandwidths,
     seed: u64,
     threads: Option<usize>,
     choice: Choice,
@@ -105,7 +105,7 @@ impl Trainer {
         Trainer {
             model: model.into(),
             data: data.clone(),
-            targets: Targets::Only(Loss::SoftmaxCrossEntropy.into()),
+            targets: OutputLosses::Only(Loss::SoftmaxCrossEntropy.into()),
             metrics: None,
             learning: Learning::default(),
             budget: Budget::default(),
@@ -114,7 +114,7 @@ impl Trainer {
             count: Count::default(),
             pace: Arc::new(Rates::default()),
             measured: false,
-            transfers: Transfers::default(),
+            transfers: Bandwidths::default(),
             seed: 0,
             threads: None,
             choice: Choice::default(),
@@ -130,8 +130,8 @@ impl Trainer {
     }
 
     /// With this loss, and what goes with it, for a model with one result.
-    pub fn loss(mut self, loss: impl Into<Target>) -> Trainer {
-        self.targets = Targets::Only(loss.into());
+    pub fn loss(mut self, loss: impl Into<OutputLoss>) -> Trainer {
+        self.targets = OutputLosses::Only(loss.into());
         self
     }
 
@@ -149,20 +149,20 @@ impl Trainer {
     /// let (digit, again) = (net.add(Dense::new(10), [hidden]), net.add(Dense::new(10), [flat]));
     /// let data = Dataset::digits(Split::Train).map("x", [scale(1.0 / 16.0)]).batch(32);
     /// let mut trainer = Trainer::new(net.build_many([("digit", digit), ("again", again)]), &data).losses([
-    ///     ("digit", Target::new(Loss::SoftmaxCrossEntropy).labels("y")),
-    ///     ("again", Target::new(Loss::SoftmaxCrossEntropy).labels("y").weight(0.3).metrics([])),
+    ///     ("digit", OutputLoss::new(Loss::SoftmaxCrossEntropy).labels("y")),
+    ///     ("again", OutputLoss::new(Loss::SoftmaxCrossEntropy).labels("y").weight(0.3).metrics([])),
     /// ]);
     /// let scores = trainer.fit(Fit::epochs(1))?.last().unwrap().training.clone();
     /// let names: Vec<&str> = scores.iter().map(|(name, _)| name).collect();
     /// assert_eq!(names, ["loss", "digit_loss", "again_loss", "digit_accuracy"]);
     /// # Ok::<(), plimsoll::Error>(())
     /// ```
-    pub fn losses<'n>(mut self, losses: impl IntoIterator<Item = (&'n str, Target)>) -> Trainer {
-        self.targets = Targets::Named(losses.into_iter().map(|(name, target)| (name.to_string(), target)).collect());
+    pub fn losses<'n>(mut self, losses: impl IntoIterator<Item = (&'n str, OutputLoss)>) -> Trainer {
+        self.targets = OutputLosses::Named(losses.into_iter().map(|(name, target)| (name.to_string(), target)).collect());
         self
     }
 
-    pub(crate) fn targets(mut self, targets: Targets) -> Trainer {
+    pub(crate) fn targets(mut self, targets: OutputLosses) -> Trainer {
         self.targets = targets;
         self
     }
@@ -294,14 +294,14 @@ impl Trainer {
 
     /// Predicts times, and chooses between ways to fit, by what was measured of the device. Without it, by rates that are the same
     /// everywhere, so that the same run is planned alike on every machine.
-    pub fn speeds(mut self, speeds: Arc<Speeds>) -> Trainer {
-        self.set_speeds(speeds);
+    pub fn cost_table(mut self, costs: Arc<CostTable>) -> Trainer {
+        self.set_cost_table(costs);
         self
     }
 
-    pub(crate) fn set_speeds(&mut self, speeds: Arc<Speeds>) {
-        self.transfers = speeds.transfers;
-        (self.pace, self.measured) = (speeds, true);
+    pub(crate) fn set_cost_table(&mut self, costs: Arc<CostTable>) {
+        self.transfers = costs.transfers;
+        (self.pace, self.measured) = (costs, true);
     }
 
     /// Plans with room for writing checkpoints.
@@ -376,10 +376,10 @@ impl Trainer {
         prove(&self.request(self.budget, None)?, certificate)
     }
 
-    /// Times the nodes of this run's own step that `speeds` does not know yet, and adds them. Gives how many were timed.
-    pub fn time_own_nodes(&mut self, speeds: &mut Speeds, limit: Duration) -> Result<usize> {
+    /// Times the nodes of this run's own step that `costs` does not know yet, and adds them. Gives how many were timed.
+    pub fn profile_own_step(&mut self, costs: &mut CostTable, limit: Duration) -> Result<usize> {
         let device = self.open_device()?;
-        self.with_step(|graph, rows| time_own_nodes(speeds, &*device, graph, rows, limit))?
+        self.with_step(|graph, rows| profile_own_step(costs, &*device, graph, rows, limit))?
     }
 
     /// Opens the device it computes on, unless that is done already.
@@ -490,15 +490,16 @@ impl Trainer {
     }
 
     /// The targets, with the metrics that were asked for apart from them.
-    fn targets_with_metrics(&self) -> Result<Targets> {
+    fn targets_with_metrics(&self) -> Result<OutputLosses> {
         let mut targets = self.targets.clone();
         let Some(metrics) = &self.metrics else { return Ok(targets) };
         match &mut targets {
-            Targets::Only(target) => target.metrics = Some(metrics.clone()),
-            Targets::Named(named) => match &mut named[..] {
+            OutputLosses::Only(target) => target.metrics = Some(metrics.clone()),
+            OutputLosses::Named(named) => match &mut named[..] {
                 [(_, target)] => target.metrics = Some(metrics.clone()),
                 _ => {
-                    let what = "the metrics of several results are said with their losses: `Target::metrics`, or `metrics` beside `type`";
+                    let what =
+                        "the metrics of several results are said with their losses: `OutputLoss::metrics`, or `metrics` beside `type`";
                     return Err(Error::Config(what.to_string()));
                 }
             },

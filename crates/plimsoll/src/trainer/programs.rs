@@ -1,9 +1,10 @@
 //! The graphs of a run: the training step in its variants, evaluation and prediction, from one model.
 
 use super::learning::Learning;
-use crate::loss::{Prediction, Target, Targets};
+use crate::loss::Prediction;
 use crate::metrics::{Board, Compared};
 use crate::nn::{Model, PIECE_SHARE};
+use crate::output_loss::{OutputLoss, OutputLosses};
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Graph, GraphError};
 use plimsoll_core::passes::{Columns, optimize, split_concats};
@@ -107,7 +108,7 @@ const SMALL: Bytes = Bytes::mib(2);
 pub(super) fn programs(
     model: &Model,
     schema: &Schema,
-    targets: &Targets,
+    targets: &OutputLosses,
     learning: &Learning,
     by_products: Columns,
 ) -> Result<Programs, GraphError> {
@@ -246,7 +247,7 @@ struct Read {
 
 /// The columns a model reads: `x` if it is named so, else the first; several are found by their names. Those of the labels: of a single
 /// result `y`, else the second; of several those named like the results, if nothing is said.
-fn columns(schema: &Schema, model: &Model, names: &[&str], targets: &[&Target]) -> Result<Read, GraphError> {
+fn columns(schema: &Schema, model: &Model, names: &[&str], targets: &[&OutputLoss]) -> Result<Read, GraphError> {
     let error = |what: String| GraphError { scope: String::new(), what };
     let features = match model.inputs() {
         [single] => vec![schema.index_of(single).or_else(|| schema.index_of("x")).unwrap_or(0)],

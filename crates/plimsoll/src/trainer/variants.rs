@@ -3,8 +3,8 @@
 use super::learning::Learning;
 use super::programs::{Programs, programs};
 use crate::allow::{Allow, Permission};
-use crate::loss::Targets;
 use crate::nn::Model;
+use crate::output_loss::OutputLosses;
 use crate::precision::Precision;
 use plimsoll_core::GraphError;
 use plimsoll_core::passes::Columns;
@@ -40,7 +40,7 @@ impl Variant {
 pub(super) struct Variants {
     model: Model,
     schema: Schema,
-    targets: Targets,
+    targets: OutputLosses,
     learning: Learning,
     columns: Columns,
     only_predicts: bool,
@@ -52,7 +52,7 @@ impl Variants {
     pub fn new(
         model: &Model,
         schema: Schema,
-        targets: Targets,
+        targets: OutputLosses,
         learning: &Learning,
         columns: Columns,
         only_predicts: bool,

@@ -33,6 +33,7 @@ pub use vgg::{vgg16, vgg19};
 
 use crate::error::{Error, Result};
 use crate::nn::Model;
+use crate::suggest::did_you_mean;
 use options::{Override, Setup};
 
 /// A network of the zoo.
@@ -65,7 +66,7 @@ pub struct Entry {
 pub fn find(name: &str) -> Result<&'static Entry> {
     ENTRIES.iter().find(|entry| entry.name == name).ok_or_else(|| {
         let known: Vec<&str> = ENTRIES.iter().map(|entry| entry.name).collect();
-        let hint = crate::config::nearest(name, &known).map_or(String::new(), |near| format!("; did you mean \"{near}\"?"));
+        let hint = did_you_mean(name, &known);
         Error::Config(format!("there is no network \"{name}\" in the zoo; it has {}{hint}", known.join(", ")))
     })
 }

@@ -3,9 +3,10 @@
 use super::candidate::{Candidate, Lines, candidate};
 use super::choose::{owners, sorted, variants, varied, ways, within};
 use super::pipelines::pipelines;
-use super::{HOST, Infeasible, Request, offload};
+use super::{Request, offload};
 use crate::allow::{Allow, Permission};
 use crate::error::Result;
+use crate::infeasible::{HOST, Infeasible};
 use plimsoll_core::Bytes;
 use plimsoll_core::plan::recompute::Effort;
 use std::time::Instant;
@@ -90,7 +91,7 @@ pub(super) fn infeasible(request: &Request<'_>, lines: Lines, least: Candidate, 
     let pipeline = pipelines(request, least.feed_rows, None)?;
     let on_host = least.least > lines.host || least.on_device.is_none();
     let own = |candidate: &Candidate| if on_host { candidate.least } else { candidate.device_total() };
-    let mut least_with = Vec::new();
+    let mut minimum_with = Vec::new();
     let more = [
         request.allow.with(Permission::Split),
         request.allow.with(Permission::Recompute),
@@ -111,12 +112,12 @@ pub(super) fn infeasible(request: &Request<'_>, lines: Lines, least: Candidate, 
         // Nor one beside another that already opens as much.
         let mixed = request.allow.with(Permission::MixedPrecision);
         let opens = opens && (!newly(Permission::State8bit) || variants(request, allow).len() > variants(request, mixed).len());
-        if opens && !least_with.iter().any(|(known, _)| *known == allow) {
+        if opens && !minimum_with.iter().any(|(known, _)| *known == allow) {
             // Hints need not be the very least.
             let request = Request { in_pieces: allow.has(Permission::Split), effort: GLANCE, ..request.clone() };
             let with = own(&smallest(&request, lines, allow)?);
             if with < own(&least) {
-                least_with.push((allow, with));
+                minimum_with.push((allow, with));
             }
         }
     }
@@ -126,14 +127,14 @@ pub(super) fn infeasible(request: &Request<'_>, lines: Lines, least: Candidate, 
     };
     Ok(Infeasible {
         space,
-        line,
-        least: own(&least),
+        budget: line,
+        minimum: own(&least),
         owners,
         micro_batch: least.micro_batch,
         batch: request.batch,
         micro_batch_asked: request.micro_batch.is_some(),
         allow: request.allow,
-        least_with,
+        minimum_with,
         plan_ms: start.elapsed().as_secs_f64() * 1e3,
     })
 }

@@ -19,7 +19,6 @@ use plimsoll_core::plan::recompute::{Again, Effort, Pace};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Budget, Bytes};
 use plimsoll_data::{Dataset, PipelinePlan};
-use std::fmt;
 use std::sync::Arc;
 
 pub use largest::LargestBatch;
@@ -33,9 +32,6 @@ pub(super) use sweep::sweep;
 
 /// The owner of what keeping tensors elsewhere takes of the host's memory.
 pub(super) const OFFLOAD: &str = "offload";
-
-/// The name of the host's memory in refusals.
-pub(super) const HOST: &str = "host memory";
 
 /// What a run will hold, by owner, and how it was made to fit. Prints as one screen.
 #[derive(Clone, Debug)]
@@ -142,66 +138,6 @@ impl DeviceLine {
     /// Everything under the line.
     pub fn total(&self) -> Bytes {
         self.owners.iter().map(|(_, size)| *size).sum()
-    }
-}
-
-/// A run that does not fit under its line: what it needs, who holds the most, and what would help.
-#[derive(Clone, Debug)]
-pub struct Infeasible {
-    /// Whose line: `host memory`, or `memory of cuda:0`.
-    pub space: String,
-    /// The line.
-    pub line: Bytes,
-    /// The smallest line that works.
-    pub least: Bytes,
-    /// What stands under the smallest line, by owner, largest first.
-    pub owners: Vec<(String, Bytes)>,
-    /// The micro-batch of the smallest plan.
-    pub micro_batch: usize,
-    /// The batch.
-    pub batch: usize,
-    /// Whether the user chose the micro-batch.
-    pub micro_batch_asked: bool,
-    /// What was allowed.
-    pub allow: Allow,
-    /// The smallest line that works if more were allowed, where that is smaller.
-    pub least_with: Vec<(Allow, Bytes)>,
-    /// Milliseconds planning took.
-    pub plan_ms: f64,
-}
-
-impl std::error::Error for Infeasible {}
-
-impl fmt::Display for Infeasible {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let owners: Vec<String> = self.owners.iter().take(4).map(|(name, size)| format!("{name} {size}")).collect();
-        let relax = match self.least_with.iter().min_by_key(|(_, least)| *least) {
-            Some((allow, least)) => format!("; {least} would do with --allow {allow}"),
-            None if self.micro_batch_asked && self.micro_batch > 1 => "; a smaller micro-batch may need less".to_string(),
-            None => String::new(),
-        };
-        let cuda = self.owners.iter().find(|(name, size)| name == "CUDA itself" && *size > self.line);
-        let cuda = match cuda {
-            Some((_, size)) if self.space == "host memory" => {
-                format!(
-                    "; CUDA's driver, libraries and compiler alone take {size} of the host's memory whatever the run: \
-                     give it --host-memory {} or more, or compute with --device cpu",
-                    self.least.0
-                )
-            }
-            _ => String::new(),
-        };
-        // The exact number of bytes works as a line; the rounded one may fall just short.
-        write!(
-            f,
-            "this run does not fit into {} of {}; the smallest line that works is {} ({} bytes), with micro-batches of {}: {}{relax}{cuda}",
-            self.line,
-            self.space,
-            self.least,
-            self.least.0,
-            self.micro_batch,
-            owners.join(", ")
-        )
     }
 }
 

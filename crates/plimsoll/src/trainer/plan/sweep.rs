@@ -38,9 +38,9 @@ pub(in crate::trainer) fn sweep(request: &Request<'_>) -> Result<Sweep> {
         match planned(request, on_device, Bytes(all.0 / 100 * share + all.0 % 100)) {
             Ok(point) => sweep.points.push(point),
             Err(Error::Infeasible(refusal)) => {
-                sweep.refused = Some((refusal.line, refusal.least));
+                sweep.refused = Some((refusal.budget, refusal.minimum));
                 // The end of the curve: the least that works, if the line that was refused asked for less than that.
-                match planned(request, on_device, refusal.least) {
+                match planned(request, on_device, refusal.minimum) {
                     Ok(point) if sweep.points.last().is_some_and(|last| point.line < last.line) => sweep.points.push(point),
                     Ok(_) | Err(Error::Infeasible(_)) => {}
                     Err(error) => return Err(error),

@@ -1,6 +1,6 @@
 //! What the results of a model are taught: a loss for each, with its weight, its column of labels and its metrics.
 
-use super::{Loss, Objective};
+use crate::loss::{Loss, Objective};
 use crate::metrics::Metric;
 use plimsoll_core::GraphError;
 use std::borrow::Cow;
@@ -8,37 +8,37 @@ use std::borrow::Cow;
 /// What one result of a model is taught: a loss and how much it counts, the column of labels, and what is counted beside it.
 ///
 /// ```
-/// use plimsoll::{Loss, Metric, Target};
-/// let plain: Target = Loss::SoftmaxCrossEntropy.into();
-/// let other = Target::new(Loss::MeanSquaredError).weight(0.3).labels("size").metrics([Metric::MeanAbsoluteError]);
+/// use plimsoll::{Loss, Metric, OutputLoss};
+/// let plain: OutputLoss = Loss::SoftmaxCrossEntropy.into();
+/// let other = OutputLoss::new(Loss::MeanSquaredError).weight(0.3).labels("size").metrics([Metric::MeanAbsoluteError]);
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-pub struct Target {
+pub struct OutputLoss {
     pub(crate) objective: Objective,
     pub(crate) weight: f32,
     pub(crate) labels: Option<String>,
     pub(crate) metrics: Option<Vec<Metric>>,
 }
 
-impl Target {
+impl OutputLoss {
     /// This loss, counted once, over the column that is named like the result.
-    pub fn new(loss: impl Into<Objective>) -> Target {
-        Target { objective: loss.into(), weight: 1.0, labels: None, metrics: None }
+    pub fn new(loss: impl Into<Objective>) -> OutputLoss {
+        OutputLoss { objective: loss.into(), weight: 1.0, labels: None, metrics: None }
     }
 
     /// Counts this much towards the total loss.
-    pub fn weight(self, weight: f32) -> Target {
-        Target { weight, ..self }
+    pub fn weight(self, weight: f32) -> OutputLoss {
+        OutputLoss { weight, ..self }
     }
 
     /// Is compared with this column of the data.
-    pub fn labels(self, column: &str) -> Target {
-        Target { labels: Some(column.to_string()), ..self }
+    pub fn labels(self, column: &str) -> OutputLoss {
+        OutputLoss { labels: Some(column.to_string()), ..self }
     }
 
     /// With these metrics instead of those usual for the loss.
-    pub fn metrics(self, metrics: impl IntoIterator<Item = Metric>) -> Target {
-        Target { metrics: Some(metrics.into_iter().collect()), ..self }
+    pub fn metrics(self, metrics: impl IntoIterator<Item = Metric>) -> OutputLoss {
+        OutputLoss { metrics: Some(metrics.into_iter().collect()), ..self }
     }
 
     pub(crate) fn counted(&self) -> Cow<'_, [Metric]> {
@@ -49,30 +49,30 @@ impl Target {
     }
 }
 
-impl From<Objective> for Target {
-    fn from(objective: Objective) -> Target {
-        Target::new(objective)
+impl From<Objective> for OutputLoss {
+    fn from(objective: Objective) -> OutputLoss {
+        OutputLoss::new(objective)
     }
 }
 
-impl From<Loss> for Target {
-    fn from(loss: Loss) -> Target {
-        Target::new(loss)
+impl From<Loss> for OutputLoss {
+    fn from(loss: Loss) -> OutputLoss {
+        OutputLoss::new(loss)
     }
 }
 
 /// What a model is taught.
 #[derive(Clone, Debug)]
-pub(crate) enum Targets {
+pub(crate) enum OutputLosses {
     /// Its only result.
-    Only(Target),
+    Only(OutputLoss),
     /// Each of its results, by name.
-    Named(Vec<(String, Target)>),
+    Named(Vec<(String, OutputLoss)>),
 }
 
-impl Targets {
+impl OutputLosses {
     /// The target of each result, in the order of the results. Every result has exactly one.
-    pub fn of<'a>(&'a self, outputs: &[&str]) -> Result<Vec<&'a Target>, GraphError> {
+    pub fn of<'a>(&'a self, outputs: &[&str]) -> Result<Vec<&'a OutputLoss>, GraphError> {
         let error = |what: String| Err(GraphError { scope: String::new(), what });
         let all = outputs.join(", ");
         for (i, name) in outputs.iter().enumerate() {
@@ -84,14 +84,14 @@ impl Targets {
             }
         }
         let targets = match self {
-            Targets::Only(target) if outputs.len() == 1 => vec![target],
-            Targets::Only(_) => {
+            OutputLosses::Only(target) if outputs.len() == 1 => vec![target],
+            OutputLosses::Only(_) => {
                 return error(format!(
                     "the model has {} results ({all}), but there is one loss; give one for each by its name",
                     outputs.len()
                 ));
             }
-            Targets::Named(named) => {
+            OutputLosses::Named(named) => {
                 if let Some((i, (name, _))) = named.iter().enumerate().find(|(i, (name, _))| named[..*i].iter().any(|(n, _)| n == name)) {
                     return error(format!("loss {} is for `{name}`, which has one already", i + 1));
                 }

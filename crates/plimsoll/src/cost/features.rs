@@ -10,7 +10,7 @@ pub(super) const NARROW: &str = " in 16 bits";
 
 /// A node reduced to what its time depends on. Nodes that are alike in all of this take equally long.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Kind {
+pub(super) struct Features {
     /// The op, and what makes a kernel of it another one.
     pub class: String,
     /// Logarithms of sizes, as many for all of a class.
@@ -24,7 +24,7 @@ pub(super) struct Kind {
 }
 
 /// What the node is over `rows` rows.
-pub(super) fn kind(graph: &Graph, node: &Node, rows: usize) -> Kind {
+pub(super) fn features(graph: &Graph, node: &Node, rows: usize) -> Features {
     let types = || node.inputs.iter().chain(&node.outputs).map(|value| graph.ty(*value));
     let bytes = graph.moved(node, rows);
     let narrow = types().any(|ty| matches!(ty.dtype, DType::F16 | DType::BF16));
@@ -91,7 +91,7 @@ pub(super) fn kind(graph: &Graph, node: &Node, rows: usize) -> Kind {
         Op::Conv2dGradFilter(op) => op.groups == 1,
         _ => false,
     };
-    Kind { class, sizes: sizes.into_iter().map(|size| size.max(1.0).ln()).collect(), work, bytes: bytes as f64, computes }
+    Features { class, sizes: sizes.into_iter().map(|size| size.max(1.0).ln()).collect(), work, bytes: bytes as f64, computes }
 }
 
 /// A convolution's kind: by how many pixels, channels in and out of a group, and how large the window is.

@@ -1,7 +1,7 @@
 //! All nodes of a step against the device's own clock, for devices that work while the host does something else.
 
-use super::kind::{Kind, kind};
-use super::measure::{Columns, fill, numbers};
+use super::features::{Features, features};
+use super::node_timer::{Columns, fill, numbers};
 use crate::error::Result;
 use plimsoll_core::device::{Device, StepInputs, StepMemory};
 use plimsoll_core::graph::Graph;
@@ -11,7 +11,7 @@ use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, DType};
 
 /// Seconds of every node of a training step. None if the step takes more memory of the device than this.
-pub(super) fn time_step(device: &dyn Device, graph: &Graph, rows: usize, most: Bytes) -> Result<Option<Vec<(Kind, f64)>>> {
+pub(super) fn time_step(device: &dyn Device, graph: &Graph, rows: usize, most: Bytes) -> Result<Option<Vec<(Features, f64)>>> {
     let plan = sketch(&[(Role::Step, graph.clone())], rows, device)?;
     if plan.total() > most {
         return Ok(None);
@@ -31,7 +31,7 @@ pub(super) fn time_step(device: &dyn Device, graph: &Graph, rows: usize, most: B
     let scalars = vec![SMALL; program.graph.scalars().len()];
     let random = StepRandom { seed: 0, step: 0, first_row: 0 };
     let times = loaded.node_seconds(&StepInputs { columns: &columns.slices(), scalars: &scalars, random })?;
-    Ok(Some(times.into_iter().map(|(node, seconds)| (kind(&program.graph, program.graph.node(node), rows), seconds)).collect()))
+    Ok(Some(times.into_iter().map(|(node, seconds)| (features(&program.graph, program.graph.node(node), rows), seconds)).collect()))
 }
 
 /// Bytes of the numbers that memory is filled with.

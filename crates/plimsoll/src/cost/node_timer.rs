@@ -1,6 +1,6 @@
 //! One node by itself against the host's clock.
 
-use super::Transfers;
+use super::Bandwidths;
 use crate::error::Result;
 use crate::system::Waiting;
 use plimsoll_core::device::{Device, Memory, StepInputs, StepMemory};
@@ -32,7 +32,7 @@ const LEAST: f64 = 5e-8;
 const COLD: u64 = 12 << 20;
 
 /// What is read in between to empty the caches.
-pub(super) const FLUSH: Bytes = Bytes::mib(40);
+pub(crate) const FLUSH: Bytes = Bytes::mib(40);
 
 /// Columns begin at a multiple of this.
 const ALIGNED: usize = 64;
@@ -41,7 +41,7 @@ const ALIGNED: usize = 64;
 const PIECE: usize = 4 << 20;
 
 /// Memory of a device in which nodes are timed one after another. The device has finished when a run returns.
-pub(super) struct Stopwatch<'a> {
+pub(crate) struct NodeTimer<'a> {
     device: &'a dyn Device,
     resident: Box<dyn Memory>,
     arena: Box<dyn Memory>,
@@ -54,20 +54,20 @@ pub(super) struct Stopwatch<'a> {
     flush: Vec<u64>,
 }
 
-impl<'a> Stopwatch<'a> {
+impl<'a> NodeTimer<'a> {
     /// For nodes that read, write and work in at most `most` bytes.
-    pub fn new(device: &'a dyn Device, most: Bytes) -> Result<Stopwatch<'a>> {
+    pub fn new(device: &'a dyn Device, most: Bytes) -> Result<NodeTimer<'a>> {
         let (mut resident, arena) = (device.allocate(most)?, device.allocate(most)?);
         let batch = numbers(most.get() + ALIGNED);
         fill(&mut *resident, &batch)?;
         // Not zeros, which would all be one page.
         let flush = vec![1; FLUSH.get() / size_of::<u64>()];
-        Ok(Stopwatch { device, resident, arena, batch, most, waiting: Waiting::of_this_thread(), flush })
+        Ok(NodeTimer { device, resident, arena, batch, most, waiting: Waiting::of_this_thread(), flush })
     }
 
     /// How fast bytes move to its memory, back, and to a file in the folder.
-    pub fn transfers(&mut self, folder: Option<&Path>) -> Transfers {
-        Transfers::measure(&mut *self.resident, folder)
+    pub fn bandwidths(&mut self, folder: Option<&Path>) -> Bandwidths {
+        Bandwidths::measure(&mut *self.resident, folder)
     }
 
     /// The least seconds a run of the node took; none if it needs more memory than there is, or the device cannot run it by itself.

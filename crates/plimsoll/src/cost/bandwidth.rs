@@ -17,7 +17,7 @@ const ROUNDS: usize = 3;
 
 /// Bytes a second; none if that was not measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Transfers {
+pub struct Bandwidths {
     /// From the host's memory to the device's; from pinned memory, where the device keeps what it does not need for a while there.
     pub to_device: Option<f64>,
     /// And back.
@@ -31,10 +31,10 @@ pub struct Transfers {
     pub file_work: Option<f64>,
 }
 
-impl Transfers {
+impl Bandwidths {
     /// Between a device and pinned memory of the host: into that, and out of it.
-    pub(super) fn pinned((to_host, to_device): (f64, f64)) -> Transfers {
-        Transfers { to_device: Some(to_device.round()), to_host: Some(to_host.round()), ..Transfers::default() }
+    pub(crate) fn pinned((to_host, to_device): (f64, f64)) -> Bandwidths {
+        Bandwidths { to_device: Some(to_device.round()), to_host: Some(to_host.round()), ..Bandwidths::default() }
     }
 
     /// How fast what a device does not need for a while goes and comes back: to a file from the CPU, to pinned memory from others. As the device says it where
@@ -52,7 +52,7 @@ impl Transfers {
     }
 
     /// Measures all of them; files in a folder that is made if need be, and left as it was.
-    pub(super) fn measure(memory: &mut dyn Memory, folder: Option<&Path>) -> Transfers {
+    pub(super) fn measure(memory: &mut dyn Memory, folder: Option<&Path>) -> Bandwidths {
         let mut bytes = vec![1; PIECE.min(memory.size().get())];
         let to_device = fastest(bytes.len(), || memory.write(Bytes::ZERO, &bytes).ok());
         let to_host = fastest(bytes.len(), || memory.read(Bytes::ZERO, &mut bytes).ok());
@@ -71,7 +71,7 @@ impl Transfers {
                 let _ = fs::remove_file(&path);
             }
         }
-        Transfers { to_device, to_host, to_file, from_file, file_work }
+        Bandwidths { to_device, to_host, to_file, from_file, file_work }
     }
 }
 

@@ -1,0 +1,136 @@
+//! Refusals: a run or a pipeline that does not fit its memory budget, with the minimum that works.
+
+use crate::allow::Allow;
+use plimsoll_core::Bytes;
+use serde_json::{Map, Value, json};
+use std::fmt;
+
+/// The name of the host's memory in refusals.
+pub(crate) const HOST: &str = "host memory";
+
+/// A run that does not fit its memory budget: the minimum it needs, its largest owners, and what would help.
+#[derive(Clone, Debug)]
+pub struct Infeasible {
+    /// Which memory: `host memory`, or `memory of cuda:0`.
+    pub space: String,
+    /// The budget.
+    pub budget: Bytes,
+    /// The smallest budget that works.
+    pub minimum: Bytes,
+    /// Bytes by owner at the minimum, largest first.
+    pub owners: Vec<(String, Bytes)>,
+    /// The micro-batch of the smallest plan.
+    pub micro_batch: usize,
+    /// The batch.
+    pub batch: usize,
+    /// Whether the user chose the micro-batch.
+    pub micro_batch_asked: bool,
+    /// What was allowed.
+    pub allow: Allow,
+    /// The minimum with more permissions, where that is smaller.
+    pub minimum_with: Vec<(Allow, Bytes)>,
+    /// Milliseconds planning took.
+    pub plan_ms: f64,
+}
+
+impl std::error::Error for Infeasible {}
+
+impl fmt::Display for Infeasible {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let owners: Vec<String> = self.owners.iter().take(4).map(|(name, size)| format!("{name} {size}")).collect();
+        let relax = match self.minimum_with.iter().min_by_key(|(_, minimum)| *minimum) {
+            Some((allow, minimum)) => format!("; {minimum} would do with --allow {allow}"),
+            None if self.micro_batch_asked && self.micro_batch > 1 => "; a smaller micro-batch may need less".to_string(),
+            None => String::new(),
+        };
+        let cuda = self.owners.iter().find(|(name, size)| name == "CUDA itself" && *size > self.budget);
+        let cuda = match cuda {
+            Some((_, size)) if self.space == HOST => {
+                format!(
+                    "; CUDA's driver, libraries and compiler alone take {size} of the host's memory whatever the run: \
+                     give it --host-memory {} or more, or compute with --device cpu",
+                    self.minimum.0
+                )
+            }
+            _ => String::new(),
+        };
+        // The exact number of bytes works as a budget; the rounded one may fall just short.
+        write!(
+            f,
+            "this run does not fit into {} of {}; the smallest line that works is {} ({} bytes), with micro-batches of {}: {}{relax}{cuda}",
+            self.budget,
+            self.space,
+            self.minimum,
+            self.minimum.0,
+            self.micro_batch,
+            owners.join(", ")
+        )
+    }
+}
+
+impl Infeasible {
+    /// As one JSON object.
+    pub fn to_json(&self) -> Value {
+        let on_host = self.space == HOST;
+        json!({
+            "feasible": false,
+            "error": self.to_string(),
+            "batch": self.batch,
+            "space": self.space,
+            "host_budget_bytes": on_host.then_some(self.budget.0),
+            "device_budget_bytes": (!on_host).then_some(self.budget.0),
+            "min_bytes": self.minimum.0,
+            "micro_batch": self.micro_batch,
+            "accumulation_steps": self.batch.div_ceil(self.micro_batch),
+            "allow": self.allow.to_string(),
+            "min_bytes_with": Value::Object(self.minimum_with.iter().map(|(allow, minimum)| (allow.to_string(), json!(minimum.0))).collect()),
+            "peak_bytes": { "host": on_host.then_some(self.minimum.0), "device": if on_host { 0 } else { self.minimum.0 } },
+            "by_owner": bytes_by_owner(&self.owners),
+            "plan_ms": self.plan_ms,
+        })
+    }
+}
+
+/// A pipeline that does not fit its memory budget.
+#[derive(Clone, Debug)]
+pub struct PipelineInfeasible {
+    /// The budget.
+    pub budget: Bytes,
+    /// The smallest budget that works.
+    pub minimum: Bytes,
+    /// Bytes by owner at the minimum.
+    pub owners: Vec<(String, Bytes)>,
+}
+
+impl std::error::Error for PipelineInfeasible {}
+
+impl fmt::Display for PipelineInfeasible {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let owners: Vec<String> = self.owners.iter().map(|(name, size)| format!("{name} {size}")).collect();
+        write!(
+            f,
+            "this pipeline does not fit into {} of host memory; the smallest line that works is {} ({} bytes): {}",
+            self.budget,
+            self.minimum,
+            self.minimum.0,
+            owners.join(", ")
+        )
+    }
+}
+
+impl PipelineInfeasible {
+    /// As one JSON object.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "feasible": false,
+            "error": self.to_string(),
+            "host_budget_bytes": self.budget.0,
+            "min_bytes": self.minimum.0,
+            "by_owner": bytes_by_owner(&self.owners),
+        })
+    }
+}
+
+fn bytes_by_owner(owners: &[(String, Bytes)]) -> Value {
+    Value::Object(owners.iter().map(|(name, size)| (name.clone(), json!(size.0))).collect::<Map<_, _>>())
+}
