@@ -6,20 +6,20 @@ use std::time::Instant;
 
 use plimsoll_core::DType;
 use plimsoll_core::ops::{Cell, RecurrentGradInputs, RecurrentInputs};
-use plimsoll_cpu::attention::{
+use plimsoll_cpu::kernels::attention::{
     self, AttentionShape, Backward, Forward, Heads, backward_workspace as attention_backward_workspace,
     forward_workspace as attention_workspace,
 };
-use plimsoll_cpu::conv::{
+use plimsoll_cpu::kernels::conv::{
     ConvShape, InHalves, Target, forward, forward_workspace, grad_filter, grad_filter_workspace, grad_input, grad_input_workspace,
 };
-use plimsoll_cpu::gather::{TableShape, gather, scatter_add};
-use plimsoll_cpu::gemm::{Matrix, Write, gemm, workspace_len};
-use plimsoll_cpu::pooling::{PoolShape, max_pool, max_pool_grad};
-use plimsoll_cpu::recurrent::{
+use plimsoll_cpu::kernels::gather::{TableShape, gather, scatter_add};
+use plimsoll_cpu::kernels::gemm::{Matrix, Write, gemm, workspace_len};
+use plimsoll_cpu::kernels::pooling::{PoolShape, max_pool, max_pool_grad};
+use plimsoll_cpu::kernels::recurrent::{
     Reals, Walk, WalkBack, WalkShape, backward, backward_workspace, forward as walk, forward_workspace as walk_workspace,
 };
-use plimsoll_cpu::threads::Pool;
+use plimsoll_cpu::runtime::threads::Pool;
 
 const ROUNDS: usize = 9;
 const ROUND_SECONDS: f64 = 0.02;

@@ -3,8 +3,8 @@
 use plimsoll_core::DType;
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::random::StepRandom;
-use plimsoll_cpu::pointwise::{Kernel, Sink, Source};
-use plimsoll_cpu::threads::Pool;
+use plimsoll_cpu::kernels::pointwise::{Kernel, Sink, Source};
+use plimsoll_cpu::runtime::threads::Pool;
 use std::time::Instant;
 
 /// The fastest of many runs: on a shared machine that is the one nobody disturbed.

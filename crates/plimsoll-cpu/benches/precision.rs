@@ -3,12 +3,12 @@
 //! time of each counts, so that other load on the machine matters little.
 
 use plimsoll_core::DType;
-use plimsoll_cpu::conv::{
+use plimsoll_cpu::kernels::conv::{
     ConvShape, InHalves, Target, forward, forward_workspace, grad_filter, grad_filter_workspace, grad_input, grad_input_workspace,
 };
-use plimsoll_cpu::gemm::{Block, Matrix, Write, blocks_workspace_len, gemm, gemm_blocks, workspace_len};
-use plimsoll_cpu::stored::Reals;
-use plimsoll_cpu::threads::Pool;
+use plimsoll_cpu::kernels::gemm::{Block, Matrix, Write, blocks_workspace_len, gemm, gemm_blocks, workspace_len};
+use plimsoll_cpu::runtime::threads::Pool;
+use plimsoll_cpu::simd::float_view::Reals;
 use std::time::Instant;
 
 const ROUNDS: usize = 100;

@@ -1,10 +1,10 @@
 //! The device that the rest of the system sees.
 
-use crate::copier::{self, Copier};
-use crate::memory::{Block, CpuMemory};
 use crate::program::{self, CpuProgram};
+use crate::runtime::copier::{self, Copier};
+use crate::runtime::memory::{Block, CpuMemory};
+use crate::runtime::threads::{Pool, STACK};
 use crate::simd::Isa;
-use crate::threads::{Pool, STACK};
 use plimsoll_core::device::{Device, DeviceError, Loaded, Memory, Piece, StepMemory};
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::ops::Put;

@@ -2,11 +2,11 @@
 //! every tile and chunk.
 
 use plimsoll_core::DType;
-use plimsoll_cpu::attention::{
+use plimsoll_cpu::kernels::attention::{
     AttentionShape, Backward, Forward, Heads, KeyMask, backward_with, backward_workspace, forward_with, forward_workspace,
 };
+use plimsoll_cpu::runtime::threads::Pool;
 use plimsoll_cpu::simd::Isa;
-use plimsoll_cpu::threads::Pool;
 
 /// Multiples of 1/32 between -1 and 1 from a counter, which every real type holds exactly.
 fn noise(len: usize, seed: u64) -> Vec<f32> {

@@ -3,14 +3,14 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use plimsoll_core::DType;
-use plimsoll_cpu::conv::{
+use plimsoll_cpu::kernels::conv::{
     ConvShape, InHalves, Target, forward_with, forward_workspace, grad_filter_with, grad_filter_workspace, grad_input_with,
     grad_input_workspace,
 };
-use plimsoll_cpu::gemm::{Block, Write};
+use plimsoll_cpu::kernels::gemm::{Block, Write};
+use plimsoll_cpu::runtime::threads::Pool;
 use plimsoll_cpu::simd::Isa;
-use plimsoll_cpu::stored::Reals;
-use plimsoll_cpu::threads::Pool;
+use plimsoll_cpu::simd::float_view::Reals;
 use proptest::prelude::*;
 
 /// Values in [-1, 1) from a counter: the same on every run.

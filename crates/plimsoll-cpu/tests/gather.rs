@@ -1,8 +1,8 @@
 //! Tables: rows taken and rows added, numbers that are no row, any number of threads.
 
 use plimsoll_core::DType;
-use plimsoll_cpu::gather::{TableShape, gather, scatter_add};
-use plimsoll_cpu::threads::Pool;
+use plimsoll_cpu::kernels::gather::{TableShape, gather, scatter_add};
+use plimsoll_cpu::runtime::threads::Pool;
 
 fn numbers(len: usize) -> Vec<f32> {
     (0..len).map(|i| (i * 37 % 101) as f32 / 7.0 - 6.0).collect()

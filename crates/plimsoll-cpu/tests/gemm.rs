@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use plimsoll_core::DType;
-use plimsoll_cpu::gemm::{Block, Matrix, Write, blocks_workspace_len, gemm_blocks_with, gemm_with, workspace_len};
+use plimsoll_cpu::kernels::gemm::{Block, Matrix, Write, blocks_workspace_len, gemm_blocks_with, gemm_with, workspace_len};
+use plimsoll_cpu::runtime::threads::Pool;
 use plimsoll_cpu::simd::Isa;
-use plimsoll_cpu::threads::Pool;
 use proptest::prelude::*;
 
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,7 @@
 //! Pooling and its gradients against plain loops, at any number of threads.
 
-use plimsoll_cpu::pooling::{NO_POSITION, PoolShape, average_pool, average_pool_grad, max_pool, max_pool_grad};
-use plimsoll_cpu::threads::Pool;
+use plimsoll_cpu::kernels::pooling::{NO_POSITION, PoolShape, average_pool, average_pool_grad, max_pool, max_pool_grad};
+use plimsoll_cpu::runtime::threads::Pool;
 use proptest::prelude::*;
 
 /// A few distinct values, so that ties and their order matter.

@@ -3,9 +3,11 @@
 use plimsoll_core::ops::{Activation, Cell, Recurrent, RecurrentGrad};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::{DType, Graph, Op, Shape, TensorType, ValueId, reference};
-use plimsoll_cpu::recurrent::{Reals, Walk, WalkBack, WalkShape, backward_with, backward_workspace, forward_with, forward_workspace};
+use plimsoll_cpu::kernels::recurrent::{
+    Reals, Walk, WalkBack, WalkShape, backward_with, backward_workspace, forward_with, forward_workspace,
+};
+use plimsoll_cpu::runtime::threads::Pool;
 use plimsoll_cpu::simd::Isa;
-use plimsoll_cpu::threads::Pool;
 
 const CELLS: [Cell; 4] = [Cell::Lstm, Cell::Gru, Cell::Simple(Activation::Tanh), Cell::Simple(Activation::Relu)];
 

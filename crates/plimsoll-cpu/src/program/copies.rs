@@ -3,7 +3,7 @@
 use super::instruction::Address;
 use super::lower::Lowering;
 use super::{DEVICE, unsupported};
-use crate::copier::{Copier, Job, Run};
+use crate::runtime::copier::{Copier, Job, Run};
 use plimsoll_core::device::{Backing, DeviceError};
 use plimsoll_core::plan::offload::{Direction, Overlap};
 use std::sync::Arc;

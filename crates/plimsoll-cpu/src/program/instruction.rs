@@ -1,17 +1,17 @@
 //! One instruction of a loaded program: a kernel with everything it needs but the addresses that change from run to run.
 
-use crate::attention::{self, AttentionShape, Backward, Forward};
-use crate::conv::{self, ConvShape, Target};
-use crate::gather::{self, TableShape};
-use crate::gemm::{self, Block, Matrix, Write};
-use crate::movement::{StridedCopy, pad_with_zeros};
-use crate::pointwise::Kernel;
-use crate::pooling::{self, PoolShape};
-use crate::recurrent::{self, Reals, Walk, WalkBack, WalkShape};
-use crate::reduce::Reducer;
+use crate::kernels::attention::{self, AttentionShape, Backward, Forward};
+use crate::kernels::conv::{self, ConvShape, Target};
+use crate::kernels::gather::{self, TableShape};
+use crate::kernels::gemm::{self, Block, Matrix, Write};
+use crate::kernels::movement::{StridedCopy, pad_with_zeros};
+use crate::kernels::pointwise::Kernel;
+use crate::kernels::pooling::{self, PoolShape};
+use crate::kernels::recurrent::{self, Reals, Walk, WalkBack, WalkShape};
+use crate::kernels::reduce::Reducer;
+use crate::runtime::threads::Pool;
 use crate::simd::Isa;
-use crate::stored::{Halves, Reals as Numbers};
-use crate::threads::Pool;
+use crate::simd::float_view::{Halves, Reals as Numbers};
 use plimsoll_core::DType;
 use plimsoll_core::device::StepInputs;
 use plimsoll_core::ops::{RecurrentGradInputs, RecurrentInputs, WeightDropout};

@@ -1,16 +1,16 @@
 //! From a node of a planned graph to an instruction, and how much workspace that will need.
 
 use super::instruction::{Address, AttentionWork, Floats, HeadsOf, Stored, Typed, Work, Zeros};
-use crate::attention::{self, AttentionShape};
-use crate::conv::{self, ConvShape, InHalves};
-use crate::gather::TableShape;
-use crate::gemm::{self, Write};
-use crate::memory::Block;
-use crate::movement::StridedCopy;
-use crate::pointwise::Source;
-use crate::pooling::PoolShape;
-use crate::recurrent::{self, WalkShape};
-use crate::reduce::{self, Reducer};
+use crate::kernels::attention::{self, AttentionShape};
+use crate::kernels::conv::{self, ConvShape, InHalves};
+use crate::kernels::gather::TableShape;
+use crate::kernels::gemm::{self, Write};
+use crate::kernels::movement::StridedCopy;
+use crate::kernels::pointwise::Source;
+use crate::kernels::pooling::PoolShape;
+use crate::kernels::recurrent::{self, WalkShape};
+use crate::kernels::reduce::{self, Reducer};
+use crate::runtime::memory::Block;
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::ops::{Attention, Cell, Recurrent, RecurrentGrad, Window};
 use plimsoll_core::plan::{Place, Program};

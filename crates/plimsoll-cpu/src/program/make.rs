@@ -2,8 +2,8 @@
 
 use super::instruction::{Address, Expression, Floats, Stored, Work};
 use super::lower::{Lowering, conv_shape, fixed, random_row};
-use crate::movement::StridedCopy;
-use crate::pointwise::{Kernel, Runs, Sink, Source};
+use crate::kernels::movement::StridedCopy;
+use crate::kernels::pointwise::{Kernel, Runs, Sink, Source};
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::Node;
 use plimsoll_core::ops::{Inlay, Put};

@@ -10,11 +10,11 @@ pub(crate) use lower::workspace;
 pub(crate) use make::makes_inlays;
 pub(crate) use pieces::cut_rows;
 
-use crate::copier::Copier;
-use crate::memory::{Block, CpuMemory};
-use crate::pointwise::Runs;
-use crate::pointwise::element::any_non_finite;
-use crate::threads::Pool;
+use crate::kernels::pointwise::Runs;
+use crate::runtime::copier::Copier;
+use crate::runtime::memory::{Block, CpuMemory};
+use crate::runtime::threads::Pool;
+use crate::simd::element::any_non_finite;
 use copies::Copies;
 use instruction::Work;
 use lower::{Lowering, fixed};

@@ -1,7 +1,7 @@
 //! Which nodes give the same bits if they get their rows in pieces.
 
 use super::lower::conv_shape;
-use crate::{conv, gemm, reduce};
+use crate::kernels::{conv, gemm, reduce};
 use plimsoll_core::device::Piece;
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::{DType, Op, Shape, ValueId};

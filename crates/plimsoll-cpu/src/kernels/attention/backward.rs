@@ -1,0 +1,212 @@
+//! The gradients of attention: the tiles are made again, and every product of the forward pass gives two.
+
+use super::dropout::{Dropped, Tile, apply, draw};
+use super::tiles::{Hidden, Left, Right, multiply};
+use super::weights::{Products, row_products, weigh_again};
+use super::{AttentionShape, Heads, KEYS, KeyMask, Parts, QUERIES, lines};
+use crate::kernels::gemm::{LINE, Out, aligned, run};
+use crate::runtime::threads::Pool;
+use crate::simd::Isa;
+use crate::simd::convert;
+use plimsoll_core::DType;
+use std::f32::consts::{LN_2, LOG2_E};
+
+/// What [`backward`] reads and writes.
+#[derive(Clone, Copy, Debug)]
+pub struct Backward {
+    /// As in the forward pass.
+    pub q: Heads,
+    /// As in the forward pass.
+    pub k: Heads,
+    /// As in the forward pass.
+    pub v: Heads,
+    /// As in the forward pass.
+    pub mask: Option<KeyMask>,
+    /// As in the forward pass.
+    pub dropped: Option<Dropped>,
+    /// Its result.
+    pub o: Heads,
+    /// Its logarithms.
+    pub lse: *const f32,
+    /// The gradient of the result.
+    pub d_o: Heads,
+    /// The gradient of the queries.
+    pub d_q: Heads,
+    /// The gradient of the keys.
+    pub d_k: Heads,
+    /// The gradient of the values.
+    pub d_v: Heads,
+}
+
+// SAFETY: a description of memory; `backward` demands its validity, and its tasks write disjoint parts.
+unsafe impl Send for Backward {}
+// SAFETY: as above.
+unsafe impl Sync for Backward {}
+
+/// The pieces of a worker's scratch, in floats. The gradient of the queries is summed up where it goes, if it goes there in single precision.
+fn pieces(shape: &AttentionShape, d_q: DType) -> [usize; 14] {
+    let (tile, depth, rows) = (shape.tile(), shape.depth, shape.queries.min(QUERIES));
+    let all = shape.group() * shape.queries;
+    let turned = Right::transposed_len(tile, depth);
+    let (block, sums) = (rows * depth, tile * depth);
+    [
+        block,
+        block,
+        sums,
+        turned,
+        turned,
+        sums,
+        sums,
+        rows * tile,
+        rows * tile,
+        all,
+        all,
+        tile,
+        if d_q == DType::F32 { 0 } else { all * depth },
+        if shape.drops { rows * tile } else { 0 },
+    ]
+}
+
+/// Floats of workspace that [`backward`] needs on a pool of `threads`, for a gradient of the queries in this type.
+pub fn backward_workspace(shape: &AttentionShape, d_q: DType, threads: usize) -> usize {
+    lines(&pieces(shape, d_q)) * threads.max(1) + LINE
+}
+
+/// The gradients of all heads of all sequences. The same bits at any number of threads.
+///
+/// # Safety
+/// Everything named by `tensors` is there over the extents of the shape, and what is written overlaps nothing else.
+///
+/// # Panics
+/// When the workspace is shorter than [`backward_workspace`] asks for.
+pub unsafe fn backward(pool: &Pool, shape: &AttentionShape, tensors: &Backward, workspace: &mut [f32]) {
+    // SAFETY: passed on to the caller.
+    unsafe { backward_with(Isa::best(), pool, shape, tensors, workspace) }
+}
+
+/// [`backward`] with chosen instructions.
+///
+/// # Safety
+/// As for [`backward`].
+///
+/// # Panics
+/// As [`backward`], and when the processor lacks `isa`.
+pub unsafe fn backward_with(isa: Isa, pool: &Pool, shape: &AttentionShape, tensors: &Backward, workspace: &mut [f32]) {
+    assert!(isa.supported(), "this processor has no {isa:?}");
+    assert!(workspace.len() >= backward_workspace(shape, tensors.d_q.dtype, pool.threads()), "the workspace of {shape:?}");
+    let own = lines(&pieces(shape, tensors.d_q.dtype));
+    let scratch = aligned(workspace);
+    run(pool, shape.is_worth_waking(), shape.batch * shape.kv_heads, &|task, worker| {
+        // SAFETY: the caller's promise; tasks write different heads, and workers have their own scratch.
+        unsafe { one_head(isa, shape, tensors, task / shape.kv_heads, task % shape.kv_heads, Out(scratch.add(worker * own))) };
+    });
+}
+
+/// One head of keys and all heads of queries that share it.
+///
+/// # Safety
+/// As for [`backward`]; the scratch is this task's alone.
+unsafe fn one_head(isa: Isa, shape: &AttentionShape, tensors: &Backward, b: usize, kv_head: usize, scratch: Out) {
+    let AttentionShape { queries, keys, depth, causal, .. } = *shape;
+    let group = shape.group();
+    let mut parts = Parts(scratch.0);
+    let pieces = pieces(shape, tensors.d_q.dtype).map(|piece| parts.take(piece));
+    let [q, d_o, rows, turned_keys, turned_values, d_k, d_v, weights, slopes, logarithms, deltas, mask, sums, factors] = pieces;
+    let stride = shape.tile();
+    let kv_number = kv_head * depth;
+    // SAFETY: the pieces of the scratch are as long as `pieces` says, and the operands are there by the caller's promise.
+    unsafe {
+        let logarithms = std::slice::from_raw_parts_mut(logarithms, group * queries);
+        let deltas = std::slice::from_raw_parts_mut(deltas, group * queries);
+        let mask = std::slice::from_raw_parts_mut(mask, stride);
+        for member in 0..group {
+            let head = kv_head * group + member;
+            let lse = std::slice::from_raw_parts(tensors.lse.add((b * shape.heads + head) * queries), queries);
+            let own = member * queries..(member + 1) * queries;
+            logarithms[own].iter_mut().zip(lse).for_each(|(to, lse)| *to = lse * LOG2_E);
+            for i in (0..queries).step_by(QUERIES) {
+                let count = QUERIES.min(queries - i);
+                tensors.o.load(isa, (b * queries + i, head * depth), (count, depth), 1.0, q);
+                tensors.d_o.load(isa, (b * queries + i, head * depth), (count, depth), 1.0, d_o);
+                let block = |start: *mut f32| std::slice::from_raw_parts(start.cast_const(), count * depth);
+                row_products(isa, block(q), block(d_o), depth, &mut deltas[member * queries + i..][..count]);
+            }
+        }
+        for key in (0..keys).step_by(KEYS) {
+            let columns = KEYS.min(keys - key);
+            tensors.v.load(isa, (b * keys + key, kv_number), (columns, depth), 1.0, rows);
+            let values = Right::transposed(isa, rows, columns, depth, turned_values);
+            tensors.k.load(isa, (b * keys + key, kv_number), (columns, depth), 1.0, rows);
+            let right = Right::transposed(isa, rows, columns, depth, turned_keys);
+            std::slice::from_raw_parts_mut(rows, columns * depth).iter_mut().for_each(|x| *x *= shape.scale);
+            let scaled_keys = Right::rows(isa, rows, depth);
+            if let Some(hidden) = tensors.mask {
+                hidden.load(isa, b * keys + key, &mut mask[..columns]);
+                mask[columns..].fill(0.0);
+            }
+            let (d_k, d_v) = (std::slice::from_raw_parts_mut(d_k, columns * depth), std::slice::from_raw_parts_mut(d_v, columns * depth));
+            d_k.fill(0.0);
+            d_v.fill(0.0);
+            // Queries before the block of keys see none of it.
+            let start = if causal { key / QUERIES * QUERIES } else { 0 };
+            for (member, i) in (0..group).flat_map(|member| (start..queries).step_by(QUERIES).map(move |i| (member, i))) {
+                let (head, count) = (kv_head * group + member, QUERIES.min(queries - i));
+                let place = b * queries + i;
+                tensors.q.load(isa, (place, head * depth), (count, depth), shape.scale * LOG2_E, q);
+                tensors.d_o.load(isa, (place, head * depth), (count, depth), 1.0, d_o);
+                let before = key as isize - i as isize;
+                let cut = causal && key + columns > i + 1;
+                let hide = |hidden: fn(isize) -> Hidden| if cut { hidden(before) } else { Hidden::Nothing };
+                let left = |start: *mut f32| Left { start, row: depth, step: 1 };
+                let turned = |start: *mut f32| Left { start, row: 1, step: stride };
+                multiply(isa, count, depth, left(q), right, (weights, stride), false, hide(Hidden::Columns));
+                multiply(isa, count, depth, left(d_o), values, (slopes, stride), false, hide(Hidden::Columns));
+                let products = Products {
+                    start: weights,
+                    stride,
+                    rows: count,
+                    columns,
+                    before: cut.then_some(before),
+                    mask: tensors.mask.is_some().then_some(&*mask),
+                };
+                let own = member * queries + i..member * queries + i + count;
+                let dropped = tensors.dropped.as_ref().map(|dropped| {
+                    let place = dropped.place((shape.heads, queries, keys), (b, head, i, key));
+                    (dropped, Tile { start: weights, stride, rows: count, columns, first: place, next: keys as u64 })
+                });
+                if let Some((dropped, tile)) = dropped {
+                    draw(isa, dropped, Tile { start: factors, ..tile });
+                    apply(isa, factors, Tile { start: slopes, ..tile });
+                }
+                weigh_again(isa, products, &logarithms[own.clone()], slopes, &deltas[own]);
+                if let Some((_, tile)) = dropped {
+                    apply(isa, factors, tile);
+                }
+                let d_o = Right::rows(isa, d_o, depth);
+                multiply(isa, columns, count, turned(weights), d_o, (d_v.as_mut_ptr(), depth), true, hide(Hidden::Starts));
+                let q = Right::rows(isa, q, depth);
+                multiply(isa, columns, count, turned(slopes), q, (d_k.as_mut_ptr(), depth), true, hide(Hidden::Starts));
+                let to = match tensors.d_q.dtype {
+                    DType::F32 => (tensors.d_q.at(place, head * depth).cast::<f32>(), tensors.d_q.row),
+                    _ => (sums.add((member * queries + i) * depth), depth),
+                };
+                // Every query sees the first block, if it sees any.
+                let slopes = Left { start: slopes, row: stride, step: 1 };
+                multiply(isa, count, columns, slopes, scaled_keys, to, key > 0, hide(Hidden::Ends));
+            }
+            for j in 0..columns {
+                let (place, own) = (b * keys + key + j, j * depth..(j + 1) * depth);
+                // The queries carry the logarithm of e to base two, which the gradient of the keys does not.
+                convert::store(isa, tensors.d_k.dtype, &d_k[own.clone()], LN_2, tensors.d_k.at(place, kv_number));
+                convert::store(isa, tensors.d_v.dtype, &d_v[own], 1.0, tensors.d_v.at(place, kv_number));
+            }
+        }
+        if tensors.d_q.dtype != DType::F32 {
+            for (member, i) in (0..group).flat_map(|member| (0..queries).map(move |i| (member, i))) {
+                let row = std::slice::from_raw_parts(sums.add((member * queries + i) * depth), depth);
+                let to = tensors.d_q.at(b * queries + i, (kv_head * group + member) * depth);
+                convert::store(isa, tensors.d_q.dtype, row, 1.0, to);
+            }
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Weights that are left out at random: drawn for a tile, never stored beyond it.
+
+use crate::kernels::pointwise::random_numbers;
+use crate::simd::{Isa, dispatch};
+use plimsoll_core::ops::WeightDropout;
+use plimsoll_core::random::StepRandom;
+
+/// Which weights of an attention are left out in a step.
+#[derive(Clone, Copy, Debug)]
+pub struct Dropped {
+    /// How many, and from which stream they are drawn.
+    pub dropout: WeightDropout,
+    /// Where the stream stands.
+    pub random: StepRandom,
+    /// Sequences of the batch before the first of this piece.
+    pub before: u64,
+}
+
+/// A tile of weights: `rows` queries by `columns` keys, rows `stride` floats apart, and the places of its first weight and of the next
+/// query's in the stream.
+#[derive(Clone, Copy)]
+pub(super) struct Tile {
+    pub start: *mut f32,
+    pub stride: usize,
+    pub rows: usize,
+    pub columns: usize,
+    pub first: u64,
+    pub next: u64,
+}
+
+impl Dropped {
+    /// The place in the stream of a weight: sequence, head, query and key of an attention of this many of each.
+    pub(super) fn place(&self, (heads, queries, keys): (usize, usize, usize), (b, head, i, j): (usize, usize, usize, usize)) -> u64 {
+        let row = ((self.before + b as u64) * heads as u64 + head as u64) * queries as u64 + i as u64;
+        row * keys as u64 + j as u64
+    }
+}
+
+/// Fills a tile with what its weights are multiplied by.
+///
+/// # Safety
+/// The processor has `isa`, and the tile is there and used by nobody else.
+pub(super) unsafe fn draw(isa: Isa, dropped: &Dropped, tile: Tile) {
+    dispatch!(isa, draw_rows(dropped: &Dropped = dropped, tile: Tile = tile));
+}
+
+#[inline(always)]
+fn draw_rows<const FMA: bool>(dropped: &Dropped, tile: Tile) {
+    let (rate, kept) = (dropped.dropout.rate(), dropped.dropout.kept());
+    for i in 0..tile.rows {
+        // SAFETY: the promise of `draw`.
+        let row = unsafe {
+            let row = tile.start.add(i * tile.stride);
+            random_numbers(row, tile.columns, &dropped.random, dropped.dropout.stream, tile.first + i as u64 * tile.next);
+            std::slice::from_raw_parts_mut(row, tile.columns)
+        };
+        row.iter_mut().for_each(|number| *number = if *number < rate { 0.0 } else { kept });
+    }
+}
+
+/// Multiplies the numbers of a tile by those of another that is laid out alike.
+///
+/// # Safety
+/// As for [`draw`], for both.
+pub(super) unsafe fn apply(isa: Isa, factors: *const f32, tile: Tile) {
+    dispatch!(isa, apply_rows(factors: *const f32 = factors, tile: Tile = tile));
+}
+
+#[inline(always)]
+fn apply_rows<const FMA: bool>(factors: *const f32, tile: Tile) {
+    for i in 0..tile.rows {
+        // SAFETY: the promise of `apply`.
+        let (row, factors) = unsafe {
+            let at = i * tile.stride;
+            (std::slice::from_raw_parts_mut(tile.start.add(at), tile.columns), std::slice::from_raw_parts(factors.add(at), tile.columns))
+        };
+        row.iter_mut().zip(factors).for_each(|(number, factor)| *number *= factor);
+    }
+}

@@ -1,0 +1,159 @@
+//! The result of attention and the logarithms of its sums.
+
+use super::dropout::{Dropped, Tile, apply, draw};
+use super::tiles::{Hidden, Left, Right, multiply};
+use super::weights::{Products, Running, weigh};
+use super::{AttentionShape, Heads, KeyMask, Parts, QUERIES, lines};
+use crate::kernels::gemm::{LINE, Out, aligned, run};
+use crate::runtime::threads::Pool;
+use crate::simd::Isa;
+use crate::simd::convert;
+use std::f32::consts::{LN_2, LOG2_E};
+
+/// Queries of one task: for so many the keys are brought into tiles once.
+const CHUNK: usize = 256;
+
+/// What [`forward`] reads and writes.
+#[derive(Clone, Copy, Debug)]
+pub struct Forward {
+    /// `queries` places a sequence.
+    pub q: Heads,
+    /// `keys` places a sequence.
+    pub k: Heads,
+    /// `keys` places a sequence.
+    pub v: Heads,
+    /// Which keys are visible.
+    pub mask: Option<KeyMask>,
+    /// Which weights are left out.
+    pub dropped: Option<Dropped>,
+    /// The result, `queries` places a sequence. May be where `q` is.
+    pub o: Heads,
+    /// The logarithms, `[batch, heads, queries]`.
+    pub lse: *mut f32,
+}
+
+// SAFETY: a description of memory; `forward` demands its validity, and its tasks write disjoint parts.
+unsafe impl Send for Forward {}
+// SAFETY: as above.
+unsafe impl Sync for Forward {}
+
+/// The pieces of a worker's scratch, in floats.
+fn pieces(shape: &AttentionShape) -> [usize; 9] {
+    let (chunk, tile, depth) = (shape.queries.min(CHUNK), shape.tile(), shape.depth);
+    let queries = shape.queries.min(QUERIES);
+    let factors = if shape.drops { queries * tile } else { 0 };
+    [chunk * depth, chunk * depth, chunk, chunk, tile * depth, Right::transposed_len(tile, depth), queries * tile, tile, factors]
+}
+
+/// Floats of workspace that [`forward`] needs on a pool of `threads`.
+pub fn forward_workspace(shape: &AttentionShape, threads: usize) -> usize {
+    lines(&pieces(shape)) * threads.max(1) + LINE
+}
+
+/// Attention of all heads of all sequences. The same bits at any number of threads.
+///
+/// # Safety
+/// Everything named by `tensors` is there over the extents of the shape, and only `o` and `q` may overlap, in the same places.
+///
+/// # Panics
+/// When the workspace is shorter than [`forward_workspace`] asks for.
+pub unsafe fn forward(pool: &Pool, shape: &AttentionShape, tensors: &Forward, workspace: &mut [f32]) {
+    // SAFETY: passed on to the caller.
+    unsafe { forward_with(Isa::best(), pool, shape, tensors, workspace) }
+}
+
+/// [`forward`] with chosen instructions.
+///
+/// # Safety
+/// As for [`forward`].
+///
+/// # Panics
+/// As [`forward`], and when the processor lacks `isa`.
+pub unsafe fn forward_with(isa: Isa, pool: &Pool, shape: &AttentionShape, tensors: &Forward, workspace: &mut [f32]) {
+    assert!(isa.supported(), "this processor has no {isa:?}");
+    assert!(workspace.len() >= forward_workspace(shape, pool.threads()), "the workspace of {shape:?}");
+    let own = lines(&pieces(shape));
+    let scratch = aligned(workspace);
+    let chunks = shape.queries.div_ceil(CHUNK);
+    run(pool, shape.is_worth_waking(), shape.batch * shape.heads * chunks, &|task, worker| {
+        let (head, chunk) = (task / chunks, task % chunks);
+        // SAFETY: the caller's promise; tasks write different queries of different heads, and workers have their own scratch.
+        unsafe { one_chunk(isa, shape, tensors, head / shape.heads, head % shape.heads, chunk * CHUNK, Out(scratch.add(worker * own))) };
+    });
+}
+
+/// The queries of one head from `first` on, as many as one task takes.
+///
+/// # Safety
+/// As for [`forward`]; the scratch is this task's alone.
+unsafe fn one_chunk(isa: Isa, shape: &AttentionShape, tensors: &Forward, b: usize, head: usize, first: usize, scratch: Out) {
+    let AttentionShape { queries, keys, depth, causal, .. } = *shape;
+    let count = CHUNK.min(queries - first);
+    let mut parts = Parts(scratch.0);
+    let [q, o, largest, sums, rows, turned, tile, mask, factors] = pieces(shape).map(|piece| parts.take(piece));
+    let stride = shape.tile();
+    let (number, kv_number) = (head * depth, head / shape.group() * depth);
+    // SAFETY: the pieces of the scratch are as long as `pieces` says, and the operands are there by the caller's promise.
+    unsafe {
+        tensors.q.load(isa, (b * queries + first, number), (count, depth), shape.scale * LOG2_E, q);
+        let o = std::slice::from_raw_parts_mut(o, count * depth);
+        let largest = std::slice::from_raw_parts_mut(largest, count);
+        let sums = std::slice::from_raw_parts_mut(sums, count);
+        o.fill(0.0);
+        largest.fill(f32::NEG_INFINITY);
+        sums.fill(0.0);
+        let mask = std::slice::from_raw_parts_mut(mask, stride);
+        let seen = if causal { keys.min(first + count) } else { keys };
+        for key in (0..seen).step_by(super::KEYS) {
+            let columns = super::KEYS.min(seen - key);
+            tensors.k.load(isa, (b * keys + key, kv_number), (columns, depth), 1.0, rows);
+            let right = Right::transposed(isa, rows, columns, depth, turned);
+            tensors.v.load(isa, (b * keys + key, kv_number), (columns, depth), 1.0, rows);
+            let values = Right::rows(isa, rows, depth);
+            if let Some(hidden) = tensors.mask {
+                hidden.load(isa, b * keys + key, &mut mask[..columns]);
+                mask[columns..].fill(0.0);
+            }
+            // Queries before the block of keys see none of it.
+            let start = if causal { key.saturating_sub(first) / QUERIES * QUERIES } else { 0 };
+            for i in (start..count).step_by(QUERIES) {
+                let rows = QUERIES.min(count - i);
+                let before = key as isize - (first + i) as isize;
+                let cut = causal && key + columns > first + i + 1;
+                let (across, along) =
+                    if cut { (Hidden::Columns(before), Hidden::Ends(before)) } else { (Hidden::Nothing, Hidden::Nothing) };
+                multiply(isa, rows, depth, Left { start: q.add(i * depth), row: depth, step: 1 }, right, (tile, stride), false, across);
+                let products = Products {
+                    start: tile,
+                    stride,
+                    rows,
+                    columns,
+                    before: cut.then_some(before),
+                    mask: tensors.mask.is_some().then_some(&*mask),
+                };
+                let running = Running {
+                    largest: &mut largest[i..i + rows],
+                    sums: &mut sums[i..i + rows],
+                    values: &mut o[i * depth..(i + rows) * depth],
+                    depth,
+                };
+                weigh(isa, products, running);
+                if let Some(dropped) = &tensors.dropped {
+                    // The sums are those of all weights.
+                    let place = dropped.place((shape.heads, queries, keys), (b, head, first + i, key));
+                    let weights = Tile { start: tile, stride, rows, columns, first: place, next: keys as u64 };
+                    draw(isa, dropped, Tile { start: factors, ..weights });
+                    apply(isa, factors, weights);
+                }
+                let to = o.as_mut_ptr().add(i * depth);
+                multiply(isa, rows, columns, Left { start: tile, row: stride, step: 1 }, values, (to, depth), true, along);
+            }
+        }
+        for i in 0..count {
+            // A query that sees no key has no sum.
+            let (share, logarithm) = if sums[i] == 0.0 { (0.0, 0.0) } else { (1.0 / sums[i], largest[i] * LN_2 + sums[i].ln()) };
+            convert::store(isa, tensors.o.dtype, &o[i * depth..(i + 1) * depth], share, tensors.o.at(b * queries + first + i, number));
+            *tensors.lse.add((b * shape.heads + head) * queries + first + i) = logarithm;
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! How the gradient of a filter is cut into chunks of pixels, and where it can stop and go on.
+
+use super::ConvShape;
+use crate::kernels::gemm::Write;
+use crate::kernels::gemm::sweep::DEPTH;
+use crate::kernels::gemm::tile::MAX_COLUMNS;
+use crate::kernels::reduce::power_of_two;
+use std::ops::Range;
+
+/// Most chunks that are taken side by side, and the pixels of a chunk, about.
+const CHUNKS: usize = 16;
+const CHUNK: usize = 2048;
+/// Most floats of partial gradients.
+const PARTIALS: usize = 1 << 19;
+/// Output rows walked at once when patches are read in place.
+pub(super) const SEGMENTS: usize = 32;
+
+/// How the rows of all output images are cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Chunks {
+    /// Rows in all, rows after which the cut begins anew, chunks between, and rows of a chunk.
+    rows: usize,
+    stretch: usize,
+    parts: usize,
+    each: usize,
+    /// Chunks in all.
+    count: usize,
+    /// Most that are taken side by side.
+    pub wave: usize,
+    /// Whether the first of them begins the gradient.
+    pub begins: bool,
+}
+
+impl Chunks {
+    pub fn new(shape: &ConvShape, write: Write) -> Chunks {
+        let rows = shape.batch * shape.out_h;
+        let begins = write == Write::Set;
+        let Some(wave) = side_by_side(shape) else {
+            return Chunks { rows, stretch: rows, parts: 1, each: rows, count: 1, wave: 1, begins };
+        };
+        let (images, parts) = unit(shape);
+        let stretch = images * shape.out_h;
+        Chunks { rows, stretch, parts, each: stretch.div_ceil(parts), count: rows.div_ceil(stretch) * parts, wave, begins }
+    }
+
+    pub fn range(&self, chunk: usize) -> Range<usize> {
+        let (start, part) = (chunk / self.parts * self.stretch, chunk % self.parts);
+        let end = (start + self.stretch).min(self.rows);
+        (start + part * self.each).min(end)..(start + (part + 1) * self.each).min(end)
+    }
+
+    /// Partial gradients that are held at once.
+    pub fn room(&self) -> usize {
+        if self.wave == 1 { 0 } else { (self.count - usize::from(self.begins)).min(self.wave - 1) }
+    }
+
+    /// What is taken side by side, chunk after chunk: the first may begin the gradient, all others leave partial ones.
+    pub fn waves(self) -> impl Iterator<Item = Range<usize>> {
+        let first = if self.begins { 1 + self.room() } else { self.room().max(1) };
+        let mut start = 0;
+        std::iter::from_fn(move || {
+            let end = self.count.min(start + if start == 0 { first } else { self.room() });
+            let wave = start..end;
+            start = end;
+            (!wave.is_empty()).then_some(wave)
+        })
+    }
+}
+
+/// How many chunks of a small filter are taken side by side. None for a large filter, which is not cut.
+fn side_by_side(shape: &ConvShape) -> Option<usize> {
+    Some(CHUNKS.min(PARTIALS / shape.filter_len())).filter(|chunks| *chunks > 1)
+}
+
+/// Images that a chunk takes, and how many chunks a single one is cut into.
+fn unit(shape: &ConvShape) -> (usize, usize) {
+    let pixels = shape.out_h * shape.out_w;
+    (power_of_two(CHUNK / pixels), (pixels / CHUNK).clamp(1, shape.out_h))
+}
+
+/// Whether the gradient can be taken in pieces of this many images, each going on from the sum so far, without a difference.
+pub(crate) fn sums_go_on(shape: &ConvShape, piece: usize) -> bool {
+    let pixels = shape.out_h * shape.out_w;
+    match side_by_side(shape) {
+        _ if shape.is_empty() || shape.pointwise() => false,
+        Some(_) => piece.is_multiple_of(unit(shape).0),
+        // Added up where it is, after so many pixels or rows.
+        None if shape.depthwise() => false,
+        None if in_place(shape) => (piece * shape.out_h).is_multiple_of(segments(shape)),
+        None => (piece * pixels).is_multiple_of(DEPTH),
+    }
+}
+
+/// Whether patches in single precision are read where they lie.
+pub(super) fn in_place(shape: &ConvShape) -> bool {
+    !shape.padded() && shape.group_out() <= MAX_COLUMNS
+}
+
+/// Output rows walked at once when they are.
+pub(super) fn segments(shape: &ConvShape) -> usize {
+    (2 * DEPTH / shape.out_w).clamp(1, SEGMENTS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{grad_filter, grad_filter_workspace};
+    use super::*;
+    use crate::runtime::threads::Pool;
+
+    fn noise(len: usize, seed: usize) -> Vec<f32> {
+        (0..len).map(|i| ((i * 7919 + seed * 104_729) % 10_007) as f32 / 5000.0 - 1.0).collect()
+    }
+
+    fn bits(numbers: &[f32]) -> Vec<u32> {
+        numbers.iter().map(|x| x.to_bits()).collect()
+    }
+
+    /// A gradient that stops where it may and goes on has the bits of one that did not stop, however many images there are.
+    #[test]
+    fn gradients_go_on_where_they_stopped() {
+        let same = |in_h: usize, stride: usize| (in_h.div_ceil(stride), 1);
+        // Image, channels, filters, window, stride, padded, groups, and the least images of a piece.
+        let cases = [
+            (16, 3, 16, 3, 1, true, 1, 8),
+            (64, 3, 16, 7, 2, true, 1, 2),
+            (70, 2, 5, 3, 1, true, 1, 1),
+            (9, 4, 6, 2, 1, false, 2, 32),
+            (12, 8, 8, 3, 1, true, 8, 8),
+            // Too large to be put aside: added up where it is.
+            (8, 192, 192, 3, 1, true, 1, 4),
+            (6, 4000, 16, 3, 1, false, 1, 8),
+        ];
+        for (in_h, in_c, out_c, k, stride, padded, groups, least) in cases {
+            let (out_h, pad) = if padded { same(in_h, stride) } else { ((in_h - k) / stride + 1, 0) };
+            let shape = |batch: usize| ConvShape {
+                batch,
+                in_h,
+                in_w: in_h,
+                in_c,
+                out_h,
+                out_w: out_h,
+                out_c,
+                k_h: k,
+                k_w: k,
+                stride: (stride, stride),
+                pad: (pad, pad),
+                dilation: (1, 1),
+                groups,
+            };
+            let one = shape(1);
+            let unit = (1..).find(|piece| sums_go_on(&one, *piece)).unwrap();
+            assert_eq!(unit, least, "{one:?}");
+            let (piece, total) = (unit, 2 * unit + unit.div_ceil(2));
+            let (input, gradient) = (noise(shape(total).input_len(), 1), noise(shape(total).output_len(), 2));
+            let pool = Pool::new(2);
+            let grad = |write: Write, images: Range<usize>, grad: &mut [f32]| {
+                let own = shape(images.len());
+                let mut workspace = vec![f32::NAN; grad_filter_workspace(&own, write, 2)];
+                let (x, dy) = (one.input_len(), one.output_len());
+                let (x, dy) = (&input[images.start * x..images.end * x], &gradient[images.start * dy..images.end * dy]);
+                grad_filter(&pool, &own, write, x.into(), dy.into(), grad, &mut workspace);
+            };
+            for total in [piece, piece + 1, 2 * piece, total] {
+                let (mut whole, mut sum) = (vec![f32::NAN; one.filter_len()], vec![f32::NAN; one.filter_len()]);
+                grad(Write::Set, 0..total, &mut whole);
+                for start in (0..total).step_by(piece) {
+                    let write = if start == 0 { Write::Set } else { Write::Add };
+                    grad(write, start..total.min(start + piece), &mut sum);
+                }
+                assert!(bits(&whole) == bits(&sum), "{total} images of {one:?}");
+            }
+        }
+    }
+}

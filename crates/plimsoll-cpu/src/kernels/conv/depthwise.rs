@@ -1,0 +1,384 @@
+//! Convolutions whose channels do not see each other: too few multiply-adds per value for a product, so all three passes walk whole pixels,
+//! vectorised over channels.
+//!
+//! Output and input gradient are the same loop: along a row, pixels that the same taps reach make a run, and some pixels of a run are summed
+//! at once in registers. Rows in two bytes are widened before. With a multiplier (several filters per channel) input pixels are first spread to the output's channels.
+
+use super::channels::{Meeting, Run, SUMS, Tap};
+use super::patches::InHalves;
+use super::target::Shared;
+use super::{ConvShape, SERIAL};
+use crate::kernels::gemm::{self, LINE, Out};
+use crate::runtime::threads::Pool;
+use crate::simd::Isa;
+use crate::simd::float_view::Reals;
+use std::ops::Range;
+
+/// Floats that a worker spreads `rows` rows of input pixels into; none if channels are the same on both sides.
+fn spread_len(shape: &ConvShape, rows: usize) -> usize {
+    if multiplied(shape) { (rows * shape.in_w * shape.out_c).next_multiple_of(LINE) } else { 0 }
+}
+
+/// What a worker of a pass has to itself: rows of spread pixels, then what is widened from two bytes, then a row that will be stored in two.
+#[derive(Clone, Copy)]
+pub(super) struct Room {
+    spread: usize,
+    /// A row of the operand that is read at several places, and how many of them there are.
+    source: (usize, usize),
+    filter: usize,
+    /// The row that is made.
+    result: usize,
+    halves: InHalves,
+}
+
+impl Room {
+    pub fn forward(shape: &ConvShape, halves: InHalves) -> Room {
+        let source = (shape.in_w * shape.in_c, shape.k_h);
+        Room { spread: spread_len(shape, shape.k_h), source, filter: shape.filter_len(), result: shape.out_w * shape.out_c, halves }
+    }
+
+    pub fn grad_input(shape: &ConvShape, halves: InHalves) -> Room {
+        let source = (shape.out_w * shape.out_c, shape.k_h);
+        Room { spread: spread_len(shape, 1), source, filter: shape.filter_len(), result: shape.in_w * shape.in_c, halves }
+    }
+
+    /// The filter's gradient: a row of the input, and one of the output's gradient in place of the filter. Its operands may always have two bytes.
+    pub fn grad_filter(shape: &ConvShape) -> Room {
+        let halves = InHalves { input: true, filter: true, output: false };
+        let source = (shape.in_w * shape.in_c, 1);
+        Room { spread: spread_len(shape, 1), source, filter: shape.out_w * shape.out_c, result: 0, halves }
+    }
+
+    /// Floats of one worker.
+    pub fn len(&self) -> usize {
+        self.offsets()[3]
+    }
+
+    /// Where widened sources, the widened filter and the result begin, and where the room ends.
+    fn offsets(&self) -> [usize; 4] {
+        let part = |needed: bool, len: usize| if needed { len.next_multiple_of(LINE) } else { 0 };
+        let filter = self.spread + part(self.halves.input, self.source.0.next_multiple_of(LINE) * self.source.1);
+        let result = filter + part(self.halves.filter, self.filter);
+        [self.spread, filter, result, result + part(self.halves.output, self.result)]
+    }
+
+    /// Row `row` of a tensor as floats: where it lies, or widened to the `place`-th row of the room at `scratch`.
+    ///
+    /// # Safety
+    /// The row is there, and the room was made for what has two bytes.
+    unsafe fn line(&self, isa: Isa, tensor: &Reals<'_>, row: usize, place: usize, scratch: *mut f32) -> *const f32 {
+        let to = scratch.wrapping_add(self.offsets()[0] + place * self.source.0.next_multiple_of(LINE));
+        // SAFETY: the caller's promise.
+        unsafe { tensor.fetch_to(isa, row * self.source.0, self.source.0, to) }
+    }
+
+    /// `len` floats of a tensor that takes the filter's place.
+    ///
+    /// # Safety
+    /// As for [`Room::line`].
+    unsafe fn filter(&self, isa: Isa, tensor: &Reals<'_>, start: usize, scratch: *mut f32) -> *const f32 {
+        // SAFETY: the caller's promise.
+        unsafe { tensor.fetch_to(isa, start, self.filter, scratch.wrapping_add(self.offsets()[1])) }
+    }
+
+    /// Where a line of the result that begins with this pixel is summed, and how far its pixels of so many channels are apart: where it belongs, or in the room.
+    ///
+    /// # Safety
+    /// The pixel is there.
+    unsafe fn result(&self, target: &Shared<'_>, pixel: usize, channels: usize, scratch: *mut f32) -> (*mut f32, usize) {
+        match target.floats() {
+            // SAFETY: the caller's promise.
+            Some(floats) => (unsafe { floats.row(pixel) }, floats.pitch),
+            None => (scratch.wrapping_add(self.offsets()[2]), channels),
+        }
+    }
+}
+
+/// Several filters for each channel.
+fn multiplied(shape: &ConvShape) -> bool {
+    shape.in_c != shape.out_c
+}
+
+/// `output = input ∗ filter`, one output row per task. `scratch` has a [`Room`] for every thread.
+#[allow(clippy::too_many_arguments)]
+pub(super) fn forward(
+    isa: Isa,
+    pool: &Pool,
+    shape: &ConvShape,
+    input: Reals<'_>,
+    filter: Reals<'_>,
+    target: Shared<'_>,
+    halves: InHalves,
+    scratch: Out,
+) {
+    let room = Room::forward(shape, halves);
+    let channels = shape.out_c;
+    let (down, across) = Axis::of(shape);
+    let task = |row: usize, worker: usize| {
+        let (image, y) = (row / shape.out_h, row % shape.out_h);
+        let rows = down.reached(y);
+        // SAFETY: rows are different parts of the output; the scratch is this worker's own; taps and runs stay inside the tensors.
+        unsafe {
+            let scratch = scratch.add(worker * room.len());
+            let filter = room.filter(isa, &filter, 0, scratch);
+            let (output, step) = room.result(&target, row * shape.out_w, channels, scratch);
+            // The row that a tap row reads as floats, and where `spread_row` leaves it: at the same place every time.
+            let spread = |ky: usize| scratch.wrapping_add(ky * shape.in_w * channels);
+            let place = |ky: usize| image * shape.in_h + down.source(y, ky);
+            for ky in rows.clone().filter(|_| multiplied(shape) || halves.input) {
+                let from = room.line(isa, &input, place(ky), ky, scratch);
+                if multiplied(shape) {
+                    spread_row(shape, from, spread(ky));
+                }
+            }
+            let widened = |ky: usize| scratch.wrapping_add(room.offsets()[0] + ky * room.source.0.next_multiple_of(LINE)).cast_const();
+            let line = |ky: usize| match (multiplied(shape), halves.input) {
+                (true, _) => spread(ky).cast_const(),
+                (false, true) => widened(ky),
+                (false, false) => input.at(place(ky) * room.source.0),
+            };
+            across.each_run(shape.out_w, |pixels, columns| {
+                let to = output.add(pixels.start * step);
+                let run = Run { pixels: pixels.len(), from_step: shape.stride.1 * channels, to, to_step: step, channels };
+                let taps = rows.clone().flat_map(|ky| {
+                    let (line, start) = (line(ky), pixels.start);
+                    columns.clone().map(move |kx| Tap {
+                        from: line.wrapping_add(across.source(start, kx) * channels),
+                        filter: filter.wrapping_add((ky * shape.k_w + kx) * channels),
+                    })
+                });
+                run.sum(isa, taps);
+            });
+            target.finish(row * shape.out_w..(row + 1) * shape.out_w, 0..channels, output, worker);
+        }
+    };
+    gemm::run(pool, shape.work() >= SERIAL / 8, shape.batch * shape.out_h, &task);
+}
+
+/// The gradient of the input, one input row per task. `scratch` has a [`Room`] for every thread.
+#[allow(clippy::too_many_arguments)]
+pub(super) fn grad_input(
+    isa: Isa,
+    pool: &Pool,
+    shape: &ConvShape,
+    grad_out: Reals<'_>,
+    filter: Reals<'_>,
+    target: Shared<'_>,
+    halves: InHalves,
+    scratch: Out,
+) {
+    let room = Room::grad_input(shape, halves);
+    let channels = shape.out_c;
+    let task = |row: usize, worker: usize| {
+        let (image, y) = (row / shape.in_h, row % shape.in_h);
+        // SAFETY: rows are different parts of the gradient; the scratch is this worker's own; taps and runs stay inside the tensors.
+        unsafe {
+            let scratch = scratch.add(worker * room.len());
+            let filter = room.filter(isa, &filter, 0, scratch);
+            let (own, apart) = room.result(&target, row * shape.in_w, shape.in_c, scratch);
+            let (to, step) = if multiplied(shape) { (scratch, channels) } else { (own, apart) };
+            let rows = Phase::new(y + shape.pad.0, shape.stride.0, shape.dilation.0, shape.k_h, shape.out_h);
+            let reached = rows.axis.reached(0);
+            let place = |ky: usize| image * shape.out_h + rows.axis.source(0, ky);
+            for ky in reached.clone().filter(|_| halves.input) {
+                room.line(isa, &grad_out, place(ky), ky, scratch);
+            }
+            let widened = |ky: usize| scratch.wrapping_add(room.offsets()[0] + ky * room.source.0.next_multiple_of(LINE)).cast_const();
+            let line = |ky: usize| if halves.input { widened(ky) } else { grad_out.at(place(ky) * room.source.0) };
+            for first in 0..shape.stride.1.min(shape.in_w) {
+                let columns = Phase::new(first + shape.pad.1, shape.stride.1, shape.dilation.1, shape.k_w, shape.out_w);
+                columns.axis.each_run((shape.in_w - first).div_ceil(shape.stride.1), |pixels, across| {
+                    let to = to.add((first + pixels.start * shape.stride.1) * step);
+                    let run = Run { pixels: pixels.len(), from_step: channels, to, to_step: shape.stride.1 * step, channels };
+                    let taps = reached.clone().flat_map(|ky| {
+                        let line = line(ky);
+                        let (columns, rows, start) = (&columns, &rows, pixels.start);
+                        across.clone().map(move |kx| Tap {
+                            from: line.wrapping_add(columns.axis.source(start, kx) * channels),
+                            filter: filter.wrapping_add((rows.tap(ky) * shape.k_w + columns.tap(kx)) * channels),
+                        })
+                    });
+                    run.sum(isa, taps);
+                });
+            }
+            if multiplied(shape) {
+                gather_row(shape, to, own, apart);
+            }
+            target.finish(row * shape.in_w..(row + 1) * shape.in_w, 0..shape.in_c, own, worker);
+        }
+    };
+    gemm::run(pool, shape.work() >= SERIAL / 8, shape.batch * shape.in_h, &task);
+}
+
+/// The gradient of the filter over a range of (flattened) output rows. `scratch` is a [`Room`].
+///
+/// # Safety
+/// The tensors have the extents of the shape; `to` is a filter gradient that nobody else uses.
+#[allow(clippy::too_many_arguments)]
+pub(super) unsafe fn grad_filter(
+    isa: Isa,
+    shape: &ConvShape,
+    rows: Range<usize>,
+    input: Reals<'_>,
+    grad_out: Reals<'_>,
+    to: *mut f32,
+    add: bool,
+    scratch: *mut f32,
+) {
+    let room = Room::grad_filter(shape);
+    let channels = shape.out_c;
+    let (down, across) = Axis::of(shape);
+    // SAFETY: the caller's promise; taps and runs stay inside the tensors.
+    unsafe {
+        if !add {
+            to.write_bytes(0, shape.filter_len());
+        }
+        for row in rows {
+            let (image, y) = (row / shape.out_h, row % shape.out_h);
+            let with = room.filter(isa, &grad_out, row * shape.out_w * channels, scratch);
+            for ky in down.reached(y) {
+                let line = room.line(isa, &input, image * shape.in_h + down.source(y, ky), 0, scratch);
+                let line = if multiplied(shape) {
+                    spread_row(shape, line, scratch);
+                    scratch.cast_const()
+                } else {
+                    line
+                };
+                across.each_run(shape.out_w, |pixels, columns| {
+                    for kx in columns.clone().step_by(SUMS) {
+                        let meeting = Meeting {
+                            pixels: pixels.len(),
+                            from: line.wrapping_add(across.source(pixels.start, kx) * channels),
+                            from_step: shape.stride.1 * channels,
+                            tap: shape.dilation.1 * channels,
+                            with: with.wrapping_add(pixels.start * channels),
+                            to: to.add((ky * shape.k_w + kx) * channels),
+                            channels,
+                        };
+                        meeting.add(isa, SUMS.min(columns.end - kx));
+                    }
+                });
+            }
+        }
+    }
+}
+
+/// Where the taps of output positions fall along one axis: tap `k` of position `p` reads source `p · step + from + k · tap`.
+#[derive(Clone, Copy)]
+struct Axis {
+    step: usize,
+    from: isize,
+    tap: isize,
+    taps: usize,
+    /// Sources that exist.
+    extent: usize,
+}
+
+impl Axis {
+    /// Down and across a convolution's input.
+    fn of(shape: &ConvShape) -> (Axis, Axis) {
+        let axis = |step: usize, pad: usize, dilation: usize, taps: usize, extent: usize| Axis {
+            step,
+            from: -(pad as isize),
+            tap: dilation as isize,
+            taps,
+            extent,
+        };
+        let down = axis(shape.stride.0, shape.pad.0, shape.dilation.0, shape.k_h, shape.in_h);
+        (down, axis(shape.stride.1, shape.pad.1, shape.dilation.1, shape.k_w, shape.in_w))
+    }
+
+    fn place(&self, position: usize, tap: usize) -> isize {
+        (position * self.step) as isize + self.from + tap as isize * self.tap
+    }
+
+    fn exists(&self, position: usize, tap: usize) -> bool {
+        (0..self.extent as isize).contains(&self.place(position, tap))
+    }
+
+    /// The source of a tap that exists.
+    fn source(&self, position: usize, tap: usize) -> usize {
+        self.place(position, tap) as usize
+    }
+
+    /// The taps whose sources exist: neighbours, for places rise or fall with the tap.
+    fn reached(&self, position: usize) -> Range<usize> {
+        let first = (0..self.taps).find(|tap| self.exists(position, *tap)).unwrap_or(0);
+        let count = (first..self.taps).take_while(|tap| self.exists(position, *tap)).count();
+        first..first + count
+    }
+
+    /// Cuts `count` positions into runs that the same taps reach.
+    fn each_run(&self, count: usize, mut visit: impl FnMut(Range<usize>, Range<usize>)) {
+        let mut start = 0;
+        while start < count {
+            let taps = self.reached(start);
+            // Between two positions that all taps reach, they reach all: only the edges are looked at one by one.
+            let mut end = start + 1;
+            if taps.len() == self.taps {
+                let most = (0..self.taps).map(|tap| (self.extent as isize - 1 - self.place(start, tap)) / self.step.max(1) as isize).min();
+                end = count.min(start + 1 + most.unwrap_or(0) as usize);
+            }
+            while end < count && self.reached(end) == taps {
+                end += 1;
+            }
+            visit(start..end, taps);
+            start = end;
+        }
+    }
+}
+
+/// The taps through which input pixels of one phase of a stride are read, and the outputs that read them.
+struct Phase {
+    axis: Axis,
+    first: usize,
+    every: usize,
+}
+
+impl Phase {
+    /// For the input pixels at `padded`, `padded + stride`, … in padded coordinates.
+    fn new(padded: usize, stride: usize, dilation: usize, taps: usize, extent: usize) -> Phase {
+        let meets = |tap: &usize| tap * dilation % stride == padded % stride;
+        let first = (0..taps).find(meets);
+        // The taps that meet a phase repeat.
+        let every = (1..=stride).find(|every| (every * dilation).is_multiple_of(stride)).unwrap_or(1);
+        let count = first.map_or(0, |first| (taps - first).div_ceil(every));
+        let first = first.unwrap_or(0);
+        let from = (padded as isize - (first * dilation) as isize).div_euclid(stride as isize);
+        Phase { axis: Axis { step: 1, from, tap: -((every * dilation / stride) as isize), taps: count, extent }, first, every }
+    }
+
+    /// The filter's tap.
+    fn tap(&self, tap: usize) -> usize {
+        self.first + tap * self.every
+    }
+}
+
+/// Copies an input row so that each channel stands as often as it has filters.
+///
+/// # Safety
+/// `from` is a row of the input, and `to` has room for a spread one.
+unsafe fn spread_row(shape: &ConvShape, from: *const f32, to: *mut f32) {
+    let many = shape.group_out();
+    for value in 0..shape.in_w * shape.in_c {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(to.add(value * many), many).fill(*from.add(value)) };
+    }
+}
+
+/// Sums the gradients of a row's spread channels, to pixels that are `apart` floats apart.
+///
+/// # Safety
+/// `from` is a spread row, and `to` has room for the pixels of one.
+unsafe fn gather_row(shape: &ConvShape, from: *const f32, to: *mut f32, apart: usize) {
+    let many = shape.group_out();
+    for pixel in 0..shape.in_w {
+        for channel in 0..shape.in_c {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let spread = from.add((pixel * shape.in_c + channel) * many);
+                *to.add(pixel * apart + channel) = std::slice::from_raw_parts(spread, many).iter().sum();
+            }
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! The gradient of a convolution with respect to its filter: rows of the product are filter elements, k runs over the output's pixels.
+//!
+//! Pixels are cut into chunks by the extents of an image, whatever their number; each chunk leaves a partial gradient, and these are added in order. So
+//! whoever stops where a chunk ends and goes on later makes the same additions in the same order. The gradient of a large filter is one chunk, added up where
+//! it is.
+
+use std::ops::Range;
+
+use super::chunks::{Chunks, SEGMENTS, in_place, segments};
+use super::depthwise::{self, Room};
+use super::patches;
+use super::{ConvShape, SERIAL};
+use crate::kernels::gemm::sweep::{DEPTH, SLIVERS, Sweep, for_each_part};
+use crate::kernels::gemm::tile::{MAX_COLUMNS, MAX_ROWS, Shape};
+use crate::kernels::gemm::{self, LINE, Matrix, Out, Write};
+use crate::runtime::threads::Pool;
+use crate::simd::Isa;
+use crate::simd::element::{Brain, Element, Half};
+use crate::simd::float_view::{Reals, load_one};
+use plimsoll_core::DType;
+
+/// Filter elements (rows of the product) of one task.
+const ROWS: usize = 128;
+/// Floats of workspace [`grad_filter`] needs on a pool of `threads`; it never falls when the batch grows. A gradient that is added to another needs room for it.
+pub fn grad_filter_workspace(shape: &ConvShape, write: Write, threads: usize) -> usize {
+    if shape.is_empty() {
+        0
+    } else if shape.pointwise() {
+        gemm::workspace_len(shape.in_c, shape.out_c, shape.pixels(), threads)
+    } else {
+        per_worker(shape) * threads.max(1) + Chunks::new(shape, write).room() * shape.filter_len() + LINE
+    }
+}
+
+fn per_worker(shape: &ConvShape) -> usize {
+    if shape.depthwise() { Room::grad_filter(shape).len() } else { PER_WORKER }
+}
+
+/// Packed columns of the output's gradient and packed patches.
+const PER_WORKER: usize = SLIVERS + ROWS * DEPTH;
+
+/// `grad_filter (=|+=) ` the gradient of the filter, given the input and the gradient of the output.
+///
+/// The result is bit-identical at any number of threads.
+///
+/// # Panics
+/// When a slice does not have the length the shape gives it, or `workspace` is shorter than [`grad_filter_workspace`] asks for.
+pub fn grad_filter(
+    pool: &Pool,
+    shape: &ConvShape,
+    write: Write,
+    input: Reals<'_>,
+    grad_out: Reals<'_>,
+    grad: &mut [f32],
+    workspace: &mut [f32],
+) {
+    grad_filter_with(Isa::best(), pool, shape, write, input, grad_out, grad, workspace);
+}
+
+/// [`grad_filter`] with chosen instructions.
+///
+/// # Panics
+/// As [`grad_filter`], and when the processor lacks `isa`.
+#[allow(clippy::too_many_arguments)]
+pub fn grad_filter_with(
+    isa: Isa,
+    pool: &Pool,
+    shape: &ConvShape,
+    write: Write,
+    input: Reals<'_>,
+    grad_out: Reals<'_>,
+    grad: &mut [f32],
+    workspace: &mut [f32],
+) {
+    assert!(isa.supported(), "this processor has no {isa:?}");
+    let operands = [
+        ("input", input.len, shape.input_len()),
+        ("output's gradient", grad_out.len, shape.output_len()),
+        ("filter's gradient", grad.len(), shape.filter_len()),
+    ];
+    shape.check(operands, workspace.len(), grad_filter_workspace(shape, write, pool.threads()));
+    if shape.is_empty() {
+        if write == Write::Set {
+            grad.fill(0.0);
+        }
+        return;
+    }
+    if shape.pointwise() {
+        let a = Matrix::of(&input, shape.pixels(), shape.in_c).transposed();
+        let b = Matrix::of(&grad_out, shape.pixels(), shape.out_c);
+        // SAFETY: the slices have the lengths of the matrices, and an exclusive one overlaps no other.
+        return unsafe { gemm::gemm_with(isa, pool, write, a, b, grad.as_mut_ptr(), shape.out_c, workspace, None) };
+    }
+
+    let pass = Pass { isa, shape, input, grad_out };
+    let scratch = gemm::aligned(workspace);
+    let grad = Out(grad.as_mut_ptr());
+    let len = shape.filter_len();
+    // SAFETY: the workspace is the workers' parts and then the partial gradients.
+    let partials = Out(unsafe { scratch.add(per_worker(shape) * pool.threads()) });
+    let chunks = Chunks::new(shape, write);
+    for wave in chunks.waves() {
+        // The first chunk of a new gradient begins it, and one that is not cut goes on where it is; all others are put aside.
+        let straight = usize::from(wave.start == 0 && (chunks.begins || chunks.wave == 1));
+        let chunk = |index: usize| {
+            // SAFETY: a wave has as many partial gradients of `len` as there is room for.
+            let to = if index < straight { grad } else { Out(unsafe { partials.add((index - straight) * len) }) };
+            (chunks.range(wave.start + index), to, index < straight && !chunks.begins)
+        };
+        pass.wave(pool, wave.len(), &chunk, scratch);
+        let aside = wave.len() - straight;
+        let sum = |task: usize, _: usize| {
+            let range = task * SUM..len.min((task + 1) * SUM);
+            for chunk in 0..aside {
+                // SAFETY: the range is this task's own, and the partial gradients are complete.
+                unsafe {
+                    let to = std::slice::from_raw_parts_mut(grad.add(range.start), range.len());
+                    let from = std::slice::from_raw_parts(partials.add(chunk * len + range.start), range.len());
+                    to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+                }
+            }
+        };
+        if aside > 0 {
+            gemm::run(pool, len * (aside + 1) > 8 * SUM, len.div_ceil(SUM), &sum);
+        }
+    }
+}
+
+/// Floats of the gradient that a task brings together.
+const SUM: usize = 1 << 12;
+
+struct Pass<'a> {
+    isa: Isa,
+    shape: &'a ConvShape,
+    input: Reals<'a>,
+    grad_out: Reals<'a>,
+}
+
+impl Pass<'_> {
+    /// Some chunks side by side: for each its rows, where its gradient goes, and whether it is added to what is there.
+    fn wave(&self, pool: &Pool, chunks: usize, chunk: &(dyn Fn(usize) -> (Range<usize>, Out, bool) + Sync), scratch: Out) {
+        let (shape, parallel) = (self.shape, self.shape.work() >= SERIAL);
+        if shape.depthwise() {
+            let task = |index: usize, worker: usize| {
+                let (rows, to, add) = chunk(index);
+                // SAFETY: each chunk has a gradient of its own, and the scratch is this worker's own.
+                unsafe {
+                    let scratch = scratch.add(worker * per_worker(shape));
+                    depthwise::grad_filter(self.isa, shape, rows, self.input, self.grad_out, to.0, add, scratch);
+                }
+            };
+            return gemm::run(pool, parallel, chunks, &task);
+        }
+        let elements = shape.taps() * shape.group_in();
+        let blocks = elements.div_ceil(ROWS);
+        let task = |task: usize, worker: usize| {
+            let (index, rest) = (task / (blocks * shape.groups), task % (blocks * shape.groups));
+            let (group, block) = (rest / blocks, rest % blocks);
+            let (rows, to, add) = chunk(index);
+            // SAFETY: the scratch is this worker's own; block, group and chunk select a part of the gradients that no other task writes.
+            unsafe {
+                let scratch = patches::part(scratch, worker, PER_WORKER);
+                self.block(group, block * ROWS..elements.min((block + 1) * ROWS), rows, to, add, scratch);
+            }
+        };
+        gemm::run(pool, parallel, chunks * blocks * shape.groups, &task);
+    }
+
+    /// The gradient of some filter elements of a group, over a range of (flattened) output rows.
+    ///
+    /// # Safety
+    /// The ranges lie inside the tensors, `to` is a whole filter gradient of which these elements may be written, and `scratch` has [`PER_WORKER`] floats.
+    unsafe fn block(&self, group: usize, elements: Range<usize>, rows: Range<usize>, to: Out, add: bool, scratch: *mut f32) {
+        let shape = self.shape;
+        // SAFETY: the group's columns lie inside the gradient.
+        let to = Out(unsafe { to.add(group * shape.group_out()) });
+        if rows.is_empty() {
+            if !add {
+                for element in elements {
+                    // SAFETY: the group's part of a row of the filter.
+                    unsafe { to.add(element * shape.out_c).write_bytes(0, shape.group_out()) };
+                }
+            }
+            return;
+        }
+        // SAFETY: passed on to the caller.
+        unsafe {
+            if !in_place(shape) || self.input.is_half() || self.grad_out.is_half() {
+                self.packed(group, elements, rows, to, add, scratch);
+            } else {
+                self.in_place(group, elements, rows, to, add);
+            }
+        }
+    }
+
+    /// Reads the patches where they lie: for few output channels, where a copy would not be used often enough.
+    ///
+    /// # Safety
+    /// As for [`Pass::block`]; the shape is not padded.
+    unsafe fn in_place(&self, group: usize, elements: Range<usize>, rows: Range<usize>, to: Out, add: bool) {
+        let shape = self.shape;
+        let mut table = [[std::ptr::null::<f32>(); MAX_ROWS]; SEGMENTS];
+        let mut outs = [std::ptr::null_mut::<f32>(); MAX_ROWS];
+        let most = segments(shape);
+        for first in rows.clone().step_by(most) {
+            let segments = most.min(rows.end - first);
+            let right = self.right(group, first * shape.out_w);
+            let sweep = Sweep {
+                isa: self.isa,
+                rows: elements.len(),
+                columns: 0..shape.group_out(),
+                segments,
+                length: shape.out_w,
+                accumulate: add || first > rows.start,
+                right: &|_| right,
+                packed: None,
+            };
+            // SAFETY: without padding every tap of every output lies inside the input.
+            unsafe {
+                sweep.run(|part, tile| {
+                    for (at, element) in part.enumerate() {
+                        let element = elements.start + element;
+                        let (ky, kx, channel) = self.element(element);
+                        let offset =
+                            (ky * shape.dilation.0 * shape.in_w + kx * shape.dilation.1) * shape.in_c + group * shape.group_in() + channel;
+                        for (segment, table) in table[..segments].iter_mut().enumerate() {
+                            let (image, y) = ((first + segment) / shape.out_h, (first + segment) % shape.out_h);
+                            table[at] = self.input.at((image * shape.in_h + y * shape.stride.0) * shape.in_w * shape.in_c + offset);
+                        }
+                        outs[at] = to.add(element * shape.out_c);
+                    }
+                    tile.a = table.as_ptr().cast();
+                    tile.a_table = MAX_ROWS;
+                    tile.a_step = (shape.stride.1 * shape.in_c) as isize;
+                    tile.c = outs.as_ptr();
+                });
+            }
+        }
+    }
+
+    /// Copies patches into k-major panels first.
+    ///
+    /// # Safety
+    /// As for [`Pass::block`].
+    unsafe fn packed(&self, group: usize, elements: Range<usize>, rows: Range<usize>, to: Out, add: bool, scratch: *mut f32) {
+        let shape = self.shape;
+        let tile_rows = Shape::of(self.isa).rows;
+        // SAFETY: `PER_WORKER` is the sum of both parts.
+        let panels = unsafe { scratch.add(SLIVERS) };
+        let mut table = [std::ptr::null::<f32>(); MAX_ROWS];
+        let mut outs = [std::ptr::null_mut::<f32>(); MAX_ROWS];
+        let pixels = rows.start * shape.out_w..rows.end * shape.out_w;
+        for first in pixels.clone().step_by(DEPTH) {
+            let depth = DEPTH.min(pixels.end - first);
+            for_each_part(0..elements.len(), tile_rows, 1, |part| {
+                // SAFETY: panels of at most `ROWS` rows in all, one after the other.
+                unsafe { self.panel(group, elements.start + part.start, part.len(), first..first + depth, panels.add(part.start * depth)) };
+            });
+            let right = self.right(group, first);
+            let sweep = Sweep {
+                isa: self.isa,
+                rows: elements.len(),
+                columns: 0..shape.group_out(),
+                segments: 1,
+                length: depth,
+                accumulate: add || first > pixels.start,
+                right: &|_| right,
+                packed: (shape.group_out() > MAX_COLUMNS || self.grad_out.is_half()).then_some(scratch),
+            };
+            // SAFETY: the panels are packed, and the rows of the gradient lie inside it.
+            unsafe {
+                sweep.run(|part, tile| {
+                    table = std::array::from_fn(|at| panels.cast_const().wrapping_add(part.start * depth + at));
+                    outs = std::array::from_fn(|at| to.0.wrapping_add((elements.start + part.start + at) * shape.out_c));
+                    tile.a = table.as_ptr();
+                    tile.a_step = part.len() as isize;
+                    tile.c = outs.as_ptr();
+                });
+            }
+        }
+    }
+
+    /// What `count` elements of the filter meet at each pixel: `to[pixel · count + element]`, zero in the padding.
+    ///
+    /// # Safety
+    /// Elements and pixels lie inside the tensors, and `to` has room for them.
+    unsafe fn panel(&self, group: usize, first: usize, count: usize, pixels: Range<usize>, mut to: *mut f32) {
+        let shape = self.shape;
+        let mut pixel = pixels.start;
+        while pixel < pixels.end {
+            let (row, x) = (pixel / shape.out_w, pixel % shape.out_w);
+            let (image, y) = (row / shape.out_h, row % shape.out_h);
+            let run = (shape.out_w - x).min(pixels.end - pixel);
+            let mut at = 0;
+            while at < count {
+                let (ky, kx, channel) = self.element(first + at);
+                let stretch = self.stretch(kx, channel).min(count - at);
+                let line = shape
+                    .in_row(y, ky)
+                    .map(|line| ((image * shape.in_h + line) * shape.in_w) * shape.in_c + group * shape.group_in() + channel);
+                // The taps of the stretch: those of some pixels may lie partly in the padding.
+                let taps = kx..kx + (channel + stretch).div_ceil(shape.in_c);
+                for step in 0..run {
+                    // SAFETY: what is read lies inside the input, and what is written inside the panel.
+                    unsafe {
+                        let to = to.add(step * count + at);
+                        let Some(line) = line else {
+                            to.write_bytes(0, stretch);
+                            continue;
+                        };
+                        if let (Some(column), Some(_)) = (shape.in_col(x + step, kx), shape.in_col(x + step, taps.end - 1)) {
+                            self.copy(line + column * shape.in_c, stretch, to);
+                            continue;
+                        }
+                        for i in 0..stretch {
+                            // Only a stretch over several taps gets here with some of them inside, and its channels are all of a pixel's.
+                            let (tap, channel_on) = ((channel + i) / shape.in_c, (channel + i) % shape.in_c);
+                            let from = shape.in_col(x + step, kx + tap).map(|column| line - channel + column * shape.in_c + channel_on);
+                            *to.add(i) = from.map_or(0.0, |from| load_one(self.input.dtype, self.input.at(from)));
+                        }
+                    }
+                }
+                at += stretch;
+            }
+            // SAFETY: inside the panel, or one past its end.
+            to = unsafe { to.add(run * count) };
+            pixel += run;
+        }
+    }
+
+    /// How many filter elements from this one on are neighbours in the input too: the channels of the tap, and the taps beside it.
+    fn stretch(&self, kx: usize, channel: usize) -> usize {
+        let shape = self.shape;
+        let taps = if shape.groups == 1 && shape.dilation.1 == 1 { shape.k_w - kx } else { 1 };
+        taps * shape.group_in() - channel
+    }
+
+    /// Copies up to eight neighbours of the input.
+    ///
+    /// # Safety
+    /// They lie inside it, and there is room for them.
+    #[inline(always)]
+    unsafe fn copy(&self, from: usize, count: usize, to: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match (self.input.dtype, count) {
+                (_, 8) => to.cast::<[f32; 8]>().write_unaligned(self.eight(from)),
+                (DType::F32, _) => {
+                    let mut from = self.input.at(from);
+                    let mut to = to;
+                    // By halves: a call that copies a few bytes costs more than they do.
+                    if count & 4 != 0 {
+                        to.cast::<[f32; 4]>().write_unaligned(from.cast::<[f32; 4]>().read_unaligned());
+                        (from, to) = (from.add(4), to.add(4));
+                    }
+                    if count & 2 != 0 {
+                        to.cast::<[f32; 2]>().write_unaligned(from.cast::<[f32; 2]>().read_unaligned());
+                        (from, to) = (from.add(2), to.add(2));
+                    }
+                    if count & 1 != 0 {
+                        *to = *from;
+                    }
+                }
+                _ => (0..count).for_each(|i| *to.add(i) = load_one(self.input.dtype, self.input.at(from + i))),
+            }
+        }
+    }
+
+    /// Eight numbers of the input.
+    ///
+    /// # Safety
+    /// They lie inside it.
+    #[inline(always)]
+    unsafe fn eight(&self, from: usize) -> [f32; 8] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let from = self.input.at(from);
+            match self.input.dtype {
+                DType::BF16 => from.cast::<[Brain; 8]>().read_unaligned().map(Brain::load),
+                DType::F16 => from.cast::<[Half; 8]>().read_unaligned().map(Half::load),
+                _ => from.cast::<[f32; 8]>().read_unaligned(),
+            }
+        }
+    }
+
+    /// Tap row, tap column and channel of a filter element of a group.
+    #[inline(always)]
+    fn element(&self, element: usize) -> (usize, usize, usize) {
+        let (tap, channel) = (element / self.shape.group_in(), element % self.shape.group_in());
+        (tap / self.shape.k_w, tap % self.shape.k_w, channel)
+    }
+
+    /// The output's gradient from a pixel on, for the channels of a group.
+    fn right(&self, group: usize, pixel: usize) -> Matrix {
+        let shape = self.shape;
+        // SAFETY: the pixel lies inside the output.
+        let ptr = unsafe { self.grad_out.at(pixel * shape.out_c + group * shape.group_out()) };
+        Matrix {
+            ptr,
+            dtype: self.grad_out.dtype,
+            rows: shape.pixels() - pixel,
+            cols: shape.group_out(),
+            row_stride: shape.out_c as isize,
+            col_stride: 1,
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! The gradient of a convolution with respect to its input: rows of the product are input pixels, each the sum over the outputs that read it.
+//!
+//! With a stride, input pixels fall into phases, and all pixels of a phase are read through the same few taps. A phase is a dense product of its own,
+//! so no multiply-add is spent on taps that cannot meet.
+
+use super::depthwise::{self, Room};
+use super::patches::{self, InHalves, PIXELS, Patches, Run};
+use super::target::{Shared, Target};
+use super::{ConvShape, SERIAL};
+use crate::kernels::gemm::{self, LINE, Matrix};
+use crate::runtime::threads::Pool;
+use crate::simd::Isa;
+use crate::simd::float_view::Reals;
+
+/// Floats of workspace [`grad_input`] needs on a pool of `threads`; it never falls when the batch grows.
+pub fn grad_input_workspace(shape: &ConvShape, halves: InHalves, threads: usize) -> usize {
+    if shape.is_empty() {
+        0
+    } else if shape.depthwise() {
+        Room::grad_input(shape, halves).len() * threads.max(1) + LINE
+    } else if shape.pointwise() && halves.output {
+        gemm::blocks_workspace_len(shape.pixels(), shape.in_c, shape.out_c, threads)
+    } else if shape.pointwise() {
+        gemm::workspace_len(shape.pixels(), shape.in_c, shape.out_c, threads)
+    } else {
+        per_worker(shape, halves).next_multiple_of(LINE) * threads.max(1) + LINE
+    }
+}
+
+fn per_worker(shape: &ConvShape, halves: InHalves) -> usize {
+    patches::per_worker(shape.taps(), shape.out_c, shape.in_c, halves)
+}
+
+/// The gradient of the input, given that of the output. The target has no epilogue; its rows are pixels.
+///
+/// The result is bit-identical at any number of threads.
+///
+/// # Panics
+/// When an operand does not have the length the shape gives it, or `workspace` is shorter than [`grad_input_workspace`] asks for.
+pub fn grad_input(pool: &Pool, shape: &ConvShape, grad_out: Reals<'_>, filter: Reals<'_>, target: Target<'_>, workspace: &mut [f32]) {
+    grad_input_with(Isa::best(), pool, shape, grad_out, filter, target, workspace);
+}
+
+/// [`grad_input`] with chosen instructions.
+///
+/// # Panics
+/// As [`grad_input`], and when the processor lacks `isa`.
+pub fn grad_input_with(
+    isa: Isa,
+    pool: &Pool,
+    shape: &ConvShape,
+    grad_out: Reals<'_>,
+    filter: Reals<'_>,
+    target: Target<'_>,
+    workspace: &mut [f32],
+) {
+    assert!(isa.supported(), "this processor has no {isa:?}");
+    let halves = InHalves { input: grad_out.is_half(), filter: filter.is_half(), output: target.is_blocks() };
+    let operands = [
+        ("output's gradient", grad_out.len, shape.output_len()),
+        ("filter", filter.len, shape.filter_len()),
+        ("input's gradient", target.len(shape.batch * shape.in_h * shape.in_w, shape.in_c), shape.input_len()),
+    ];
+    shape.check(operands, workspace.len(), grad_input_workspace(shape, halves, pool.threads()));
+    if shape.is_empty() {
+        return target.zeros(shape.batch * shape.in_h * shape.in_w, shape.in_c);
+    }
+    if shape.depthwise() {
+        return depthwise::grad_input(isa, pool, shape, grad_out, filter, target.shared(shape.in_c), halves, gemm::aligned(workspace));
+    }
+    if shape.pointwise() {
+        let a = Matrix::of(&grad_out, shape.pixels(), shape.out_c);
+        let b = Matrix::of(&filter, shape.in_c, shape.out_c).transposed();
+        // SAFETY: the operands have the lengths of the matrices, and what is exclusive overlaps nothing.
+        return unsafe { target.multiply(isa, pool, a, b, shape.in_c, workspace) };
+    }
+
+    let each = per_worker(shape, halves);
+    let scratch = gemm::aligned(workspace);
+    let pass = Pass { isa, shape, grad_out, filter, target: target.shared(shape.in_c) };
+    let rows = shape.batch * shape.in_h;
+    // Enough rows that a phase fills its table.
+    let block = (patches::block_of(rows * shape.in_w, shape.filter_len()) * shape.stride.0 * shape.stride.1).div_ceil(shape.in_w);
+    let task = |task: usize, worker: usize| {
+        // SAFETY: the workspace has room for every worker's tables, and rows of different tasks are different parts of the gradient.
+        unsafe {
+            let patches = Patches::new(patches::part(scratch, worker, each), shape.taps(), shape.out_c, shape.in_c, halves);
+            for phase_y in 0..shape.stride.0 {
+                for phase_x in 0..shape.stride.1 {
+                    pass.phase(&patches, (phase_y, phase_x), task * block..rows.min((task + 1) * block));
+                }
+            }
+        }
+    };
+    gemm::run(pool, shape.work() >= SERIAL, rows.div_ceil(block), &task);
+}
+
+struct Pass<'a> {
+    isa: Isa,
+    shape: &'a ConvShape,
+    grad_out: Reals<'a>,
+    filter: Reals<'a>,
+    target: Shared<'a>,
+}
+
+impl Pass<'_> {
+    /// The pixels of one phase in a range of (flattened) input rows.
+    ///
+    /// # Safety
+    /// The tables have room for all taps, and the rows lie inside the gradient and are written by nobody else.
+    unsafe fn phase(&self, patches: &Patches, phase: (usize, usize), rows: std::ops::Range<usize>) {
+        let shape = self.shape;
+        let mut pixels = 0;
+        for row in rows {
+            let (image, y) = (row / shape.in_h, row % shape.in_h);
+            if (y + shape.pad.0) % shape.stride.0 != phase.0 {
+                continue;
+            }
+            let first = (phase.1 + shape.stride.1 - shape.pad.1 % shape.stride.1) % shape.stride.1;
+            for x in (first..shape.in_w).step_by(shape.stride.1) {
+                // SAFETY: fewer than `PIXELS` entries are in the tables.
+                unsafe {
+                    self.taps(phase, |segment, ky, kx| {
+                        let oy = self.out(y + shape.pad.0, ky * shape.dilation.0, shape.stride.0, shape.out_h);
+                        let ox = self.out(x + shape.pad.1, kx * shape.dilation.1, shape.stride.1, shape.out_w);
+                        *patches.runs.add(segment * PIXELS + pixels) = match (oy, ox) {
+                            (Some(oy), Some(ox)) => self.grad_out.at(((image * shape.out_h + oy) * shape.out_w + ox) * shape.out_c),
+                            _ => patches.zeros,
+                        };
+                    });
+                    // Without floats to point at, the table holds the pixel's number.
+                    let pixel = row * shape.in_w + x;
+                    *patches.outs.add(pixels) = match self.target.floats() {
+                        Some(grad_in) => grad_in.row(pixel),
+                        None => std::ptr::without_provenance_mut(pixel),
+                    };
+                    pixels += 1;
+                    if pixels == PIXELS {
+                        self.flush(patches, phase, pixels);
+                        pixels = 0;
+                    }
+                }
+            }
+        }
+        if pixels > 0 {
+            // SAFETY: the first `pixels` entries are filled in.
+            unsafe { self.flush(patches, phase, pixels) };
+        }
+    }
+
+    /// The output coordinate that reads a padded input coordinate through a tap at this distance.
+    #[inline(always)]
+    fn out(&self, padded: usize, tap: usize, stride: usize, extent: usize) -> Option<usize> {
+        padded.checked_sub(tap).map(|distance| distance / stride).filter(|&out| out < extent)
+    }
+
+    /// Visits the taps that meet a phase, numbered in order; returns how many there are.
+    #[inline(always)]
+    fn taps(&self, phase: (usize, usize), mut visit: impl FnMut(usize, usize, usize)) -> usize {
+        let shape = self.shape;
+        let mut segment = 0;
+        for ky in (0..shape.k_h).filter(|ky| ky * shape.dilation.0 % shape.stride.0 == phase.0) {
+            for kx in (0..shape.k_w).filter(|kx| kx * shape.dilation.1 % shape.stride.1 == phase.1) {
+                visit(segment, ky, kx);
+                segment += 1;
+            }
+        }
+        segment
+    }
+
+    /// Computes the pixels in the tables.
+    ///
+    /// # Safety
+    /// The tables hold `pixels` pixels of this phase.
+    unsafe fn flush(&self, patches: &Patches, phase: (usize, usize), pixels: usize) {
+        let shape = self.shape;
+        let segments = self.taps(phase, |_, _, _| {});
+        if segments == 0 {
+            for pixel in 0..pixels {
+                let at = if self.target.floats().is_some() {
+                    // SAFETY: the table points at whole pixels of the gradient.
+                    unsafe { *patches.outs.add(pixel) }
+                } else {
+                    patches.block.wrapping_add(pixel * shape.in_c)
+                };
+                // SAFETY: as above, or a row of the block.
+                unsafe { at.write_bytes(0, shape.in_c) };
+            }
+            // SAFETY: the rows were just written.
+            return unsafe { self.hand_out(patches, pixels) };
+        }
+        let across = (0..shape.k_w).filter(|kx| kx * shape.dilation.1 % shape.stride.1 == phase.1).count();
+        let tap = |segment: usize| {
+            let ky = (0..shape.k_h).filter(|ky| ky * shape.dilation.0 % shape.stride.0 == phase.0).nth(segment / across);
+            let kx = (0..shape.k_w).filter(|kx| kx * shape.dilation.1 % shape.stride.1 == phase.1).nth(segment % across);
+            ky.zip(kx).map_or(0, |(ky, kx)| ky * shape.k_w + kx)
+        };
+        let run = Run { segments, length: shape.group_out() };
+        for group in 0..shape.groups {
+            let (to, from) = (group * shape.group_in(), group * shape.group_out());
+            // The filter of a tap, transposed: [out channels, in channels].
+            let right = |segment: usize| Matrix {
+                // SAFETY: the tap and the group lie inside the filter.
+                ptr: unsafe { self.filter.at(tap(segment) * shape.group_in() * shape.out_c + from) },
+                dtype: self.filter.dtype,
+                rows: run.length,
+                cols: shape.group_in(),
+                row_stride: 1,
+                col_stride: shape.out_c as isize,
+            };
+            // SAFETY: runs are pixels of the output's gradient or zeros, outs pixels of the input's.
+            unsafe {
+                let blocked = self.target.floats().is_none().then_some(shape.in_c);
+                patches.multiply(self.isa, (pixels, self.grad_out.dtype), blocked, run, (from, to), &right, false);
+            }
+        }
+        // SAFETY: all channels of these pixels are done.
+        unsafe { self.hand_out(patches, pixels) };
+    }
+
+    /// Hands the pixels of the tables out one by one, if they do not stand where they belong.
+    ///
+    /// # Safety
+    /// They are finished.
+    unsafe fn hand_out(&self, patches: &Patches, pixels: usize) {
+        if self.target.floats().is_some() {
+            return;
+        }
+        let channels = self.shape.in_c;
+        for at in 0..pixels {
+            // SAFETY: the caller's promise; the table holds numbers of pixels.
+            unsafe {
+                let pixel = (*patches.outs.add(at)).addr();
+                self.target.finish(pixel..pixel + 1, 0..channels, patches.block.add(at * channels), 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Convolution over NHWC tensors and its two gradients, as matrix products whose operands are never materialised.
+//!
+//! A filter is `[k_h, k_w, in_c / groups, out_c]`. The micro-kernel of [`crate::kernels::gemm`] takes one pointer per row and run of taps, so a patch is read where it
+//! lies in the input, or widened from two bytes where the product wants it; taps that fall into the padding point at zeros. Depthwise convolutions go channel by
+//! channel instead.
+
+mod channels;
+mod chunks;
+mod depthwise;
+mod forward;
+mod grad_filter;
+mod grad_input;
+mod patches;
+mod target;
+
+pub(crate) use chunks::sums_go_on;
+pub use forward::{forward, forward_with, forward_workspace};
+pub use grad_filter::{grad_filter, grad_filter_with, grad_filter_workspace};
+pub use grad_input::{grad_input, grad_input_with, grad_input_workspace};
+pub use patches::InHalves;
+pub use target::Target;
+
+use crate::kernels::gemm::rows_alone;
+
+/// The extents of a convolution. Pairs are `(height, width)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConvShape {
+    /// Images.
+    pub batch: usize,
+    /// Input height.
+    pub in_h: usize,
+    /// Input width.
+    pub in_w: usize,
+    /// Input channels.
+    pub in_c: usize,
+    /// Output height.
+    pub out_h: usize,
+    /// Output width.
+    pub out_w: usize,
+    /// Output channels.
+    pub out_c: usize,
+    /// Filter height.
+    pub k_h: usize,
+    /// Filter width.
+    pub k_w: usize,
+    /// Input pixels between neighbouring outputs.
+    pub stride: (usize, usize),
+    /// Zeros above and to the left of the input; those below and to the right follow from the output's extents.
+    pub pad: (usize, usize),
+    /// Input pixels between neighbouring taps.
+    pub dilation: (usize, usize),
+    /// Groups of channels that do not see each other.
+    pub groups: usize,
+}
+
+impl ConvShape {
+    /// Elements of the input.
+    pub fn input_len(&self) -> usize {
+        self.batch * self.in_h * self.in_w * self.in_c
+    }
+
+    /// Elements of the output.
+    pub fn output_len(&self) -> usize {
+        self.pixels() * self.out_c
+    }
+
+    /// Elements of the filter.
+    pub fn filter_len(&self) -> usize {
+        self.taps() * self.group_in() * self.out_c
+    }
+
+    fn pixels(&self) -> usize {
+        self.batch * self.out_h * self.out_w
+    }
+
+    fn taps(&self) -> usize {
+        self.k_h * self.k_w
+    }
+
+    fn group_in(&self) -> usize {
+        self.in_c / self.groups
+    }
+
+    fn group_out(&self) -> usize {
+        self.out_c / self.groups
+    }
+
+    /// Multiply-adds of one pass.
+    fn work(&self) -> usize {
+        self.output_len().saturating_mul(self.taps() * self.group_in())
+    }
+
+    /// Whether the convolution is a product of the pixels and the filter as they lie in memory.
+    fn pointwise(&self) -> bool {
+        self.taps() == 1
+            && self.stride == (1, 1)
+            && self.pad == (0, 0)
+            && self.groups == 1
+            && (self.in_h, self.in_w) == (self.out_h, self.out_w)
+    }
+
+    /// Every channel has filters of its own.
+    fn depthwise(&self) -> bool {
+        self.groups > 1 && self.groups == self.in_c
+    }
+
+    /// Whether some tap of some output falls outside of the input.
+    fn padded(&self) -> bool {
+        let reach = |out: usize, stride: usize, k: usize, dilation: usize| (out - 1) * stride + (k - 1) * dilation + 1;
+        self.pad != (0, 0)
+            || reach(self.out_h, self.stride.0, self.k_h, self.dilation.0) > self.in_h
+            || reach(self.out_w, self.stride.1, self.k_w, self.dilation.1) > self.in_w
+    }
+
+    /// The input row that tap row `k` of output row `out` reads, if it is not padding.
+    #[inline(always)]
+    fn in_row(&self, out: usize, k: usize) -> Option<usize> {
+        (out * self.stride.0 + k * self.dilation.0).checked_sub(self.pad.0).filter(|&row| row < self.in_h)
+    }
+
+    /// The input column that tap column `k` of output column `out` reads, if it is not padding.
+    #[inline(always)]
+    fn in_col(&self, out: usize, k: usize) -> Option<usize> {
+        (out * self.stride.1 + k * self.dilation.1).checked_sub(self.pad.1).filter(|&col| col < self.in_w)
+    }
+
+    fn check(&self, operands: [(&str, usize, usize); 3], workspace: usize, needed: usize) {
+        assert!(
+            self.groups > 0 && self.in_c.is_multiple_of(self.groups) && self.out_c.is_multiple_of(self.groups),
+            "groups divide channels: {self:?}"
+        );
+        assert!(
+            self.stride.0 > 0 && self.stride.1 > 0 && self.dilation.0 > 0 && self.dilation.1 > 0,
+            "strides and dilations are positive: {self:?}"
+        );
+        for (name, len, expected) in operands {
+            assert_eq!(len, expected, "the {name} of {self:?}");
+        }
+        assert!(workspace >= needed, "{self:?} needs {needed} floats of workspace, not {workspace}");
+    }
+
+    fn is_empty(&self) -> bool {
+        self.input_len() == 0 || self.output_len() == 0 || self.filter_len() == 0
+    }
+}
+
+/// Whether each image of a convolution is the same bits whatever others are beside it, if there are at least `least`.
+pub(crate) fn images_alone(shape: &ConvShape, least: usize) -> bool {
+    // Sums run over the taps of a pixel, in an order of their own, unless the pass is a plain product.
+    !shape.pointwise() || rows_alone(least * shape.out_h * shape.out_w, shape.out_c, shape.in_c)
+}
+
+/// [`images_alone`] for the gradient of the input.
+pub(crate) fn input_gradients_alone(shape: &ConvShape, least: usize) -> bool {
+    !shape.pointwise() || rows_alone(least * shape.out_h * shape.out_w, shape.in_c, shape.out_c)
+}
+
+/// Passes below this many multiply-adds run on the caller alone: waking a thread costs more.
+const SERIAL: usize = 1 << 19;

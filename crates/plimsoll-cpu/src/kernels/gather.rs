@@ -1,0 +1,127 @@
+//! Rows of a table by their numbers, and sums of rows into a table.
+
+use crate::kernels::gemm::run;
+use crate::runtime::threads::Pool;
+use crate::simd::Isa;
+use crate::simd::convert;
+use plimsoll_core::DType;
+
+/// A table and the numbers of some of its rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableShape {
+    /// Rows of the table.
+    pub rows: usize,
+    /// Numbers in a row.
+    pub width: usize,
+    /// How many rows are named.
+    pub count: usize,
+    /// The type of their names: `I32` or `U8`.
+    pub indices: DType,
+}
+
+/// Elements moved by one task, about.
+const GRAIN: usize = 1 << 14;
+/// Columns summed by one task: eight lines, so that the memory is read and written in runs.
+const COLUMNS: usize = 128;
+
+/// A pointer that may cross threads: tasks use disjoint parts of what it points to.
+#[derive(Clone, Copy)]
+struct Shared<T>(T);
+
+// SAFETY: tasks write disjoint rows or columns, and only read the rest.
+unsafe impl<T> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Shared<T> {}
+
+impl<T: Copy> Shared<T> {
+    fn get(&self) -> T {
+        self.0
+    }
+}
+
+impl TableShape {
+    /// The row that number `i` names, if it names one.
+    ///
+    /// # Safety
+    /// `indices` is readable for more than `i` numbers.
+    #[inline(always)]
+    unsafe fn row(&self, indices: *const u8, i: usize) -> Option<usize> {
+        // SAFETY: the caller's promise.
+        let row = unsafe {
+            match self.indices {
+                DType::U8 => usize::from(*indices.add(i)),
+                // A negative number is larger than any table.
+                _ => usize::try_from(*indices.cast::<i32>().add(i)).unwrap_or(usize::MAX),
+            }
+        };
+        (row < self.rows).then_some(row)
+    }
+}
+
+/// Writes the named rows one after the other; zeros for a number that names none.
+///
+/// # Safety
+/// The table has `rows · width` elements of `from`, `indices` has `count` numbers, `to` is writable for `count · width` elements of `into` and overlaps
+/// neither.
+pub unsafe fn gather(pool: &Pool, shape: &TableShape, (table, from): (*const u8, DType), indices: *const u8, (to, into): (*mut u8, DType)) {
+    let isa = Isa::best();
+    let TableShape { width, count, .. } = *shape;
+    let each = (GRAIN / width.max(1)).max(1);
+    let (table, indices, to) = (Shared(table), Shared(indices), Shared(to));
+    run(pool, count * width > 2 * GRAIN, count.div_ceil(each), &|task, _| {
+        let mut single = [0.0; COLUMNS];
+        for i in task * each..count.min((task + 1) * each) {
+            // SAFETY: the row lies inside the table, place `i` inside the result, and no other task writes there.
+            unsafe {
+                let to = to.get().add(i * width * into.size());
+                let Some(row) = shape.row(indices.get(), i) else {
+                    to.write_bytes(0, width * into.size());
+                    continue;
+                };
+                let row = table.get().add(row * width * from.size());
+                if from == into {
+                    std::ptr::copy_nonoverlapping(row, to, width * from.size());
+                    continue;
+                }
+                for start in (0..width).step_by(COLUMNS) {
+                    let part = &mut single[..COLUMNS.min(width - start)];
+                    convert::load(isa, from, row.add(start * from.size()), 1.0, part);
+                    convert::store(isa, into, part, 1.0, to.add(start * into.size()));
+                }
+            }
+        }
+    });
+}
+
+/// Sets the table to zeros and adds to its rows those that name them, in their order. A number that names no row adds nothing.
+///
+/// Tasks own columns of the table and walk over all numbers, so that sums are the same however many threads there are.
+///
+/// # Safety
+/// `indices` has `count` numbers, `rows` has `count · width` elements of the type, `table` is writable for `rows · width` floats and overlaps neither.
+pub unsafe fn scatter_add(pool: &Pool, shape: &TableShape, indices: *const u8, (rows, dtype): (*const u8, DType), table: *mut f32) {
+    let isa = Isa::best();
+    let TableShape { width, count, .. } = *shape;
+    let (indices, rows, table) = (Shared(indices), Shared(rows), Shared(table));
+    let total = shape.rows * width;
+    // Large pieces: the memory sets the pace.
+    let piece = 64 * GRAIN;
+    run(pool, total > 2 * piece, total.div_ceil(piece), &|task, _| {
+        let start = task * piece;
+        // SAFETY: pieces are disjoint parts of the table.
+        unsafe { table.get().add(start).write_bytes(0, piece.min(total - start)) };
+    });
+    run(pool, count * width > 2 * GRAIN, width.div_ceil(COLUMNS), &|task, _| {
+        let start = task * COLUMNS;
+        let columns = COLUMNS.min(width - start);
+        for i in 0..count {
+            // SAFETY: the row lies inside the table, its columns are this task's own, and place `i` lies inside the rows.
+            unsafe {
+                if let Some(row) = shape.row(indices.get(), i) {
+                    let to = std::slice::from_raw_parts_mut(table.get().add(row * width + start), columns);
+                    convert::add(isa, dtype, rows.get().add((i * width + start) * dtype.size()), to);
+                }
+            }
+        }
+    });
+}

@@ -1,0 +1,237 @@
+//! Products whose result is not stored in single precision: each finished block stands in its worker's scratch and is handed out from there, to be
+//! followed by an expression, rounded and stored by whoever takes it.
+
+use std::ops::Range;
+
+use super::block::{Product, per_worker};
+use super::plan::{self, COLUMNS, LEAST_ROWS, Plan, ROWS};
+use super::sweep::{DEPTH, Sweep};
+use super::tile::{MAX_COLUMNS, MAX_ROWS};
+use super::{LINE, Matrix, Out, SUM, aligned, run};
+use crate::runtime::threads::Pool;
+use crate::simd::Isa;
+
+/// A finished block of a result.
+pub struct Block {
+    /// Its rows in the result.
+    pub rows: Range<usize>,
+    /// Its columns there.
+    pub columns: Range<usize>,
+    values: *const f32,
+    stride: usize,
+}
+
+impl Block {
+    /// A block whose rows are `stride` floats apart.
+    ///
+    /// # Safety
+    /// The rows are readable for as long as it is used.
+    pub(crate) unsafe fn new(rows: Range<usize>, columns: Range<usize>, values: *const f32, stride: usize) -> Block {
+        Block { rows, columns, values, stride }
+    }
+
+    /// Where its first row is.
+    pub(crate) fn values(&self) -> *const f32 {
+        self.values
+    }
+
+    /// Whether its rows follow each other without gaps.
+    pub(crate) fn is_dense(&self) -> bool {
+        self.stride == self.columns.len()
+    }
+
+    /// A row, by its number in the result.
+    pub fn row(&self, row: usize) -> &[f32] {
+        debug_assert!(self.rows.contains(&row));
+        // SAFETY: the block was made with these rows and columns.
+        unsafe { std::slice::from_raw_parts(self.values.add((row - self.rows.start) * self.stride), self.columns.len()) }
+    }
+}
+
+/// Who takes the blocks. They are disjoint and cover the result, and several workers may hand them out at the same time.
+pub type Take<'a> = &'a (dyn Fn(&Block) + Sync + 'a);
+
+/// Floats of a worker's block.
+fn block_len(m: usize, n: usize) -> usize {
+    m.next_multiple_of(MAX_ROWS).min(ROWS) * n.min(COLUMNS + MAX_COLUMNS).next_multiple_of(LINE)
+}
+
+/// Most floats of B that tasks pack together and share (2 MiB); of a larger one each packs what it needs.
+const SHARED: usize = 1 << 19;
+
+/// Floats from the slivers of one k of a shared B to those of the next.
+fn shared_width(n: usize) -> usize {
+    n.min(COLUMNS + MAX_COLUMNS).next_multiple_of(MAX_COLUMNS)
+}
+
+/// Floats for a shared B: a bound that does not fall when `m` or `k` grows.
+fn shared_len(m: usize, n: usize, k: usize) -> usize {
+    if m > LEAST_ROWS { k.saturating_mul(shared_width(n)).min(SHARED) } else { 0 }
+}
+
+/// Floats of workspace [`gemm_blocks`] needs on a pool of `threads`, for any strides; it never falls when `m`, `k` or `threads` grows.
+pub fn blocks_workspace_len(m: usize, n: usize, k: usize, threads: usize) -> usize {
+    if n == 0 {
+        return 0;
+    }
+    (per_worker(m, k) + block_len(m, n)) * threads.max(1) + plan::all_partials(m, n, k).max(shared_len(m, n, k)) + LINE
+}
+
+/// `A · B`, block by block. The sums are bit-identical at any number of threads.
+///
+/// # Safety
+/// `a` and `b` are readable over their extents and do not overlap `workspace`.
+///
+/// # Panics
+/// When `a.cols != b.rows`, or `workspace` is shorter than [`blocks_workspace_len`] asks for.
+pub unsafe fn gemm_blocks(pool: &Pool, a: Matrix, b: Matrix, workspace: &mut [f32], take: Take<'_>) {
+    // SAFETY: passed on to the caller.
+    unsafe { gemm_blocks_with(Isa::best(), pool, a, b, workspace, take) }
+}
+
+/// [`gemm_blocks`] with chosen instructions.
+///
+/// # Safety
+/// As for [`gemm_blocks`].
+///
+/// # Panics
+/// As [`gemm_blocks`], and when the processor lacks `isa`.
+pub unsafe fn gemm_blocks_with(isa: Isa, pool: &Pool, a: Matrix, b: Matrix, workspace: &mut [f32], take: Take<'_>) {
+    assert!(isa.supported(), "this processor has no {isa:?}");
+    assert_eq!(a.cols, b.rows, "a product of [{}, {}] and [{}, {}]", a.rows, a.cols, b.rows, b.cols);
+    let (m, n, k) = (a.rows, b.cols, a.cols);
+    if m == 0 || n == 0 {
+        return;
+    }
+    if k == 0 {
+        return zeros(m, n, take);
+    }
+    let needed = blocks_workspace_len(m, n, k, pool.threads());
+    assert!(
+        workspace.len() >= needed,
+        "a product of [{m}, {k}] and [{k}, {n}] needs {needed} floats of workspace, not {}",
+        workspace.len()
+    );
+    let plan = Plan::new(m, n, k);
+    let product = Product::new(isa, a, b, n);
+    let (per_worker, block_len) = (per_worker(m, k), block_len(m, n));
+    let scratch = aligned(workspace);
+    // SAFETY: `blocks_workspace_len` is the sum of the workers' parts and of the larger of the partial sums and a shared B.
+    let partials = Out(unsafe { scratch.add((per_worker + block_len) * pool.threads()) });
+    let columns_of = |index: usize| {
+        let j = index % plan.column_blocks;
+        j * plan.columns..n.min((j + 1) * plan.columns)
+    };
+    let rows_of = |index: usize| {
+        let i = index / plan.column_blocks;
+        i * plan.rows..m.min((i + 1) * plan.rows)
+    };
+    if plan.chunks == 1 {
+        let whole = plan.row_blocks > 1 && product.pack_b && k * shared_width(n) <= SHARED;
+        let multiply = |rows: Range<usize>, columns: Range<usize>, worker: usize| {
+            let stride = columns.len();
+            for i0 in rows.clone().step_by(ROWS) {
+                let rows = i0..rows.end.min(i0 + ROWS);
+                // SAFETY: the scratch is this worker's own; the block's element (0, 0) stands at its beginning; a shared B has been packed.
+                unsafe {
+                    let scratch = scratch.add(worker * (per_worker + block_len));
+                    let block = scratch.add(per_worker);
+                    let origin = block.wrapping_sub(rows.start * stride + columns.start);
+                    if whole {
+                        for ks in steps(k) {
+                            let ready = partials.add(ks.start * shared_width(n)).cast_const();
+                            product.stretch(rows.clone(), columns.clone(), ks.clone(), origin, stride, ks.start > 0, scratch, Some(ready));
+                        }
+                    } else {
+                        product.block(rows.clone(), columns.clone(), 0..k, origin, stride, false, scratch);
+                    }
+                    take(&Block::new(rows, columns.clone(), block, stride));
+                }
+            }
+        };
+        if !whole {
+            return run(pool, plan.parallel, plan.blocks(), &|index, worker| multiply(rows_of(index), columns_of(index), worker));
+        }
+        for columns in (0..n).step_by(plan.columns).map(|start| start..n.min(start + plan.columns)) {
+            // SAFETY: the shared part of the workspace has room for these columns.
+            unsafe { pack(pool, &product, columns.clone(), k, partials) };
+            pool.run(plan.row_blocks, &|index, worker| {
+                multiply(index * plan.rows..m.min((index + 1) * plan.rows), columns.clone(), worker);
+            });
+        }
+        return;
+    }
+    let multiply = |task: usize, worker: usize| {
+        let (chunk, index) = (task / plan.blocks(), task % plan.blocks());
+        let ks = chunk * plan.depth..k.min((chunk + 1) * plan.depth);
+        // SAFETY: blocks are disjoint parts of this chunk's sums; the scratch is this worker's own.
+        unsafe {
+            let scratch = scratch.add(worker * (per_worker + block_len));
+            product.block(rows_of(index), columns_of(index), ks, partials.add(chunk * m * n), n, false, scratch);
+        }
+    };
+    run(pool, plan.parallel, plan.blocks() * plan.chunks, &multiply);
+    let rows_each = (SUM / n).max(1);
+    let sum = |task: usize, _: usize| {
+        let rows = task * rows_each..m.min((task + 1) * rows_each);
+        // SAFETY: the rows are this task's own, and all chunks' sums were written above.
+        unsafe {
+            let to = std::slice::from_raw_parts_mut(partials.add(rows.start * n), rows.len() * n);
+            for chunk in 1..plan.chunks {
+                let from = std::slice::from_raw_parts(partials.add((chunk * m + rows.start) * n), rows.len() * n);
+                to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+            }
+            take(&Block::new(rows, 0..n, to.as_ptr(), n));
+        }
+    };
+    run(pool, m * n * plan.chunks > 4 * SUM, m.div_ceil(rows_each), &sum);
+}
+
+/// The steps that k is taken in.
+fn steps(k: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..k).step_by(DEPTH).map(move |start| start..k.min(start + DEPTH))
+}
+
+/// Packs columns of B over all of k, step after step.
+///
+/// # Safety
+/// The columns lie inside B, and `to` has [`shared_width`] floats for each k.
+unsafe fn pack(pool: &Pool, product: &Product, columns: Range<usize>, k: usize, to: Out) {
+    let groups = |ks: &Range<usize>| {
+        let right = |_| product.b;
+        let sweep = sweep(product.isa, columns.clone(), ks.len(), &right);
+        let group = sweep.width() * sweep.group();
+        (group, columns.len().div_ceil(group))
+    };
+    let most = groups(&(0..k.min(DEPTH))).1.max(steps(k).last().map_or(0, |ks| groups(&ks).1));
+    pool.run(k.div_ceil(DEPTH) * most, &|task, _| {
+        let ks = task / most * DEPTH..k.min((task / most + 1) * DEPTH);
+        let (group, count) = groups(&ks);
+        if task % most >= count {
+            return;
+        }
+        let done = task % most * group;
+        let start = columns.start + done;
+        // SAFETY: each group of slivers of a step is one task's own, at its place.
+        unsafe {
+            let right = product.right(&ks);
+            let place = to.add(ks.start * shared_width(product.b.cols) + done * ks.len());
+            sweep(product.isa, columns.clone(), ks.len(), &|_| right).pack(start..columns.end.min(start + group), place);
+        }
+    });
+}
+
+fn sweep<'a>(isa: Isa, columns: Range<usize>, length: usize, right: &'a dyn Fn(usize) -> Matrix) -> Sweep<'a> {
+    Sweep { isa, rows: 0, columns, segments: 1, length, accumulate: false, right, packed: None }
+}
+
+/// Hands out zeros: the result of sums without terms.
+pub(crate) fn zeros(rows: usize, columns: usize, take: Take<'_>) {
+    static ZEROS: [f32; 64] = [0.0; 64];
+    for row in 0..rows {
+        for start in (0..columns).step_by(ZEROS.len()) {
+            // SAFETY: as many zeros are there as columns are named.
+            take(&unsafe { Block::new(row..row + 1, start..columns.min(start + ZEROS.len()), ZEROS.as_ptr(), 0) });
+        }
+    }
+}

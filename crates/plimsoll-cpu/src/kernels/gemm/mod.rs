@@ -1,0 +1,262 @@
+//! Single-precision matrix products, with a hook that finishes each block of the result while it is in cache.
+//!
+//! A product is cut into blocks of C by its shape alone (`plan`). A task packs what it needs of A and B into its worker's part of the workspace (`pack`) and
+//! sweeps the micro-kernel (`sweep`, `tile`) over it (`block`); where many tasks need the same of B, they pack it together and share it (`shared`).
+//! A product with a vector (`vector`) and one of a transposed A with few columns (`narrow`) read their matrix where it lies.
+//! Operands in two bytes are widened as they are packed; results that are stored so are handed out block by block (`blocks`).
+//! Small outputs with a long k (weight gradients) are cut along k as well: each chunk leaves a partial sum in the workspace, and the sums are
+//! added in chunk order.
+
+mod block;
+mod blocks;
+mod narrow;
+pub(crate) mod pack;
+mod plan;
+mod shared;
+pub(crate) mod sweep;
+pub(crate) mod tile;
+mod vector;
+
+pub(crate) use blocks::zeros;
+pub use blocks::{Block, Take, blocks_workspace_len, gemm_blocks, gemm_blocks_with};
+pub(crate) use plan::{rows_alone, sums_go_on};
+
+use std::ops::Range;
+
+use crate::runtime::threads::Pool;
+use crate::simd::Isa;
+use crate::simd::float_view::Reals;
+use block::{Product, per_worker};
+use plan::Plan;
+use plimsoll_core::DType;
+
+/// A read-only matrix somewhere in memory: element `(i, j)` is at `ptr + i · row_stride + j · col_stride`.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix {
+    /// Element `(0, 0)`; cast, if elements have two bytes.
+    pub ptr: *const f32,
+    /// Single precision, or a type of two bytes, which is widened when it is packed.
+    pub dtype: DType,
+    /// Number of rows.
+    pub rows: usize,
+    /// Number of columns.
+    pub cols: usize,
+    /// Elements from one row to the next.
+    pub row_stride: isize,
+    /// Elements from one column to the next.
+    pub col_stride: isize,
+}
+
+// SAFETY: a description of memory; the functions that read it demand its validity, on whatever thread they run.
+unsafe impl Send for Matrix {}
+// SAFETY: as above; nothing is written through it.
+unsafe impl Sync for Matrix {}
+
+impl Matrix {
+    /// A row-major matrix whose rows follow each other without gaps.
+    pub fn new(ptr: *const f32, rows: usize, cols: usize) -> Matrix {
+        Matrix { ptr, dtype: DType::F32, rows, cols, row_stride: cols as isize, col_stride: 1 }
+    }
+
+    /// [`Matrix::new`] of numbers in any type that kernels read.
+    pub fn of(reals: &Reals<'_>, rows: usize, cols: usize) -> Matrix {
+        Matrix { dtype: reals.dtype, ..Matrix::new(reals.ptr.cast(), rows, cols) }
+    }
+
+    /// The same memory read with rows and columns exchanged.
+    pub fn transposed(self) -> Matrix {
+        Matrix { rows: self.cols, cols: self.rows, row_stride: self.col_stride, col_stride: self.row_stride, ..self }
+    }
+
+    /// # Safety
+    /// The element lies inside the matrix, or one past the end of a row or column of it.
+    #[inline(always)]
+    pub(crate) unsafe fn at(&self, row: usize, col: usize) -> *const f32 {
+        let elements = row as isize * self.row_stride + col as isize * self.col_stride;
+        // SAFETY: the caller's promise.
+        unsafe { self.ptr.byte_offset(elements * self.dtype.size() as isize) }
+    }
+}
+
+/// What is done with a finished block of the result: called with its rows, its columns and the worker that finished it.
+///
+/// Blocks are disjoint and cover the result, so each element is seen exactly once, after its whole sum has been stored. Calls may run
+/// at the same time on several workers.
+pub type Epilogue<'a> = Option<&'a (dyn Fn(Range<usize>, Range<usize>, usize) + Sync + 'a)>;
+
+/// Whether a product overwrites the result or adds to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// `C = A · B`
+    Set,
+    /// `C += A · B`
+    Add,
+}
+
+/// A raw pointer that may cross threads: tasks write disjoint parts through it.
+#[derive(Clone, Copy)]
+pub(crate) struct Out(pub *mut f32);
+
+// SAFETY: whoever shares an `Out` sees to it that tasks write disjoint elements.
+unsafe impl Send for Out {}
+// SAFETY: as above.
+unsafe impl Sync for Out {}
+
+impl Out {
+    /// # Safety
+    /// As for [`pointer::add`].
+    #[inline(always)]
+    pub unsafe fn add(self, count: usize) -> *mut f32 {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.add(count) }
+    }
+}
+
+/// Floats of workspace a product of this shape needs on a pool of `threads`, for any strides; it never falls when `m`, `k` or `threads` grows.
+pub fn workspace_len(m: usize, n: usize, k: usize, threads: usize) -> usize {
+    if n == 0 {
+        return 0;
+    }
+    per_worker(m, k) * threads.max(1) + plan::partials(m, n, k).max(shared::panel(m, n, k)) + LINE
+}
+
+/// Floats in a cache line: workers' parts of a workspace begin on one, for packed vectors must not straddle two.
+pub(crate) const LINE: usize = 16;
+
+/// The first line boundary of a workspace that was given [`LINE`] floats too many.
+pub(crate) fn aligned(workspace: &mut [f32]) -> Out {
+    let start = workspace.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE);
+    Out(workspace[start..].as_mut_ptr())
+}
+
+/// `C (=|+=) A · B` for a row-major `c` whose rows are `ldc` floats apart.
+///
+/// The result is bit-identical at any number of threads. When B has at most 1024 columns, the blocks given to `epilogue` are whole rows of C; otherwise
+/// they are cut into runs of columns.
+///
+/// # Safety
+/// `a` and `b` are readable over their extents; `c` is valid for reads and writes of `a.rows` rows of `b.cols` floats, and overlaps neither of them, nor `workspace`.
+///
+/// # Panics
+/// When `a.cols != b.rows`, or `workspace` is shorter than [`workspace_len`] asks for.
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn gemm(pool: &Pool, write: Write, a: Matrix, b: Matrix, c: *mut f32, ldc: usize, workspace: &mut [f32], epilogue: Epilogue) {
+    // SAFETY: passed on to the caller.
+    unsafe { gemm_with(Isa::best(), pool, write, a, b, c, ldc, workspace, epilogue) }
+}
+
+/// [`gemm`] with chosen instructions.
+///
+/// # Safety
+/// As for [`gemm`].
+///
+/// # Panics
+/// As [`gemm`], and when the processor lacks `isa`.
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn gemm_with(
+    isa: Isa,
+    pool: &Pool,
+    write: Write,
+    a: Matrix,
+    b: Matrix,
+    c: *mut f32,
+    ldc: usize,
+    workspace: &mut [f32],
+    epilogue: Epilogue,
+) {
+    assert!(isa.supported(), "this processor has no {isa:?}");
+    assert_eq!(a.cols, b.rows, "a product of [{}, {}] and [{}, {}]", a.rows, a.cols, b.rows, b.cols);
+    let (m, n, k) = (a.rows, b.cols, a.cols);
+    if m == 0 || n == 0 {
+        return;
+    }
+    let c = Out(c);
+    if k == 0 {
+        if write == Write::Set {
+            // SAFETY: `c` has `m` rows of `n` floats.
+            (0..m).for_each(|i| unsafe { c.add(i * ldc).write_bytes(0, n) });
+        }
+        if let Some(finish) = epilogue {
+            finish(0..m, 0..n, 0);
+        }
+        return;
+    }
+    let needed = workspace_len(m, n, k, pool.threads());
+    assert!(
+        workspace.len() >= needed,
+        "a product of [{m}, {k}] and [{k}, {n}] needs {needed} floats of workspace, not {}",
+        workspace.len()
+    );
+
+    let plan = Plan::new(m, n, k);
+    let product = Product::new(isa, a, b, ldc);
+    let per_worker = per_worker(m, k);
+    let scratch = aligned(workspace);
+    // SAFETY: `workspace_len` is the sum of the workers' parts and of what they share.
+    let rest = Out(unsafe { scratch.add(per_worker * pool.threads()) });
+    if plan.chunks == 1 && plan.row_blocks > 1 && product.pack_b {
+        // SAFETY: passed on to the caller; a product of several row blocks has its panel in `workspace_len`.
+        return unsafe { shared::multiply(pool, &product, &plan, write, c, ldc, scratch, rest, epilogue) };
+    }
+    let partials = rest;
+
+    let block = |index: usize| {
+        let (i, j) = (index / plan.column_blocks, index % plan.column_blocks);
+        (i * plan.rows..m.min((i + 1) * plan.rows), j * plan.columns..n.min((j + 1) * plan.columns))
+    };
+    let multiply = |task: usize, worker: usize| {
+        let (chunk, index) = (task / plan.blocks(), task % plan.blocks());
+        let (rows, columns) = block(index);
+        let ks = chunk * plan.depth..k.min((chunk + 1) * plan.depth);
+        // SAFETY: blocks are disjoint parts of `c` or of this chunk's partial sum; the scratch is this worker's own.
+        unsafe {
+            let scratch = scratch.add(worker * per_worker);
+            if chunk == 0 {
+                product.block(rows.clone(), columns.clone(), ks, c.add(0), ldc, write == Write::Add, scratch);
+            } else {
+                product.block(rows.clone(), columns.clone(), ks, partials.add((chunk - 1) * m * n), n, false, scratch);
+            }
+        }
+        if plan.chunks == 1
+            && let Some(finish) = epilogue
+        {
+            finish(rows, columns, worker);
+        }
+    };
+    run(pool, plan.parallel, plan.blocks() * plan.chunks, &multiply);
+    if plan.chunks == 1 {
+        return;
+    }
+
+    // The blocks of a sum cut along k can be few and tall: rows are dealt out anew.
+    let rows_each = (SUM / n).max(1);
+    let sum = |task: usize, worker: usize| {
+        let rows = task * rows_each..m.min((task + 1) * rows_each);
+        for i in rows.clone() {
+            for chunk in 1..plan.chunks {
+                // SAFETY: row `i` is this task's own, and the partial sums were all written above.
+                unsafe {
+                    let to = std::slice::from_raw_parts_mut(c.add(i * ldc), n);
+                    let from = std::slice::from_raw_parts(partials.add(((chunk - 1) * m + i) * n), n);
+                    to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+                }
+            }
+        }
+        if let Some(finish) = epilogue {
+            finish(rows, 0..n, worker);
+        }
+    };
+    run(pool, m * n * plan.chunks > 4 * SUM, m.div_ceil(rows_each), &sum);
+}
+
+/// Output elements summed by one task.
+const SUM: usize = 1 << 13;
+
+/// Runs tasks on the pool when they are worth waking it, else on the caller, which then is worker 0.
+pub(crate) fn run(pool: &Pool, parallel: bool, tasks: usize, task: &(dyn Fn(usize, usize) + Sync)) {
+    if parallel {
+        pool.run(tasks, task);
+    } else {
+        (0..tasks).for_each(|index| task(index, 0));
+    }
+}

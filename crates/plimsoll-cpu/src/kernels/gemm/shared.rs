@@ -1,0 +1,75 @@
+//! Large products: B is packed once for each block of columns and k, and every task reads the one copy.
+
+use super::block::{Product, per_worker};
+use super::plan::{COLUMNS, LEAST_ROWS, Plan, ROWS};
+use super::sweep::{DEPTH, Sweep};
+use super::tile::MAX_COLUMNS;
+use super::{Epilogue, Out, Write};
+use crate::runtime::threads::Pool;
+
+/// Floats of workspace for the copy of B: a bound that does not fall when `m` or `k` grows.
+pub(super) fn panel(m: usize, n: usize, k: usize) -> usize {
+    if m > LEAST_ROWS { k.min(DEPTH) * n.min(COLUMNS + MAX_COLUMNS).next_multiple_of(MAX_COLUMNS) } else { 0 }
+}
+
+/// The product of a plan that is not cut along k.
+///
+/// # Safety
+/// As for [`super::gemm`]; `scratch` has [`per_worker`] floats for each thread and `panel` those of [`panel()`].
+#[allow(clippy::too_many_arguments)]
+pub(super) unsafe fn multiply(
+    pool: &Pool,
+    product: &Product,
+    plan: &Plan,
+    write: Write,
+    c: Out,
+    ldc: usize,
+    scratch: Out,
+    panel: Out,
+    epilogue: Epilogue,
+) {
+    let (m, n, k) = (product.a.rows, product.b.cols, product.a.cols);
+    let per_worker = per_worker(m, k);
+    for columns in (0..n).step_by(plan.columns).map(|start| start..n.min(start + plan.columns)) {
+        for ks in (0..k).step_by(DEPTH).map(|start| start..k.min(start + DEPTH)) {
+            // SAFETY: `ks` lies inside B.
+            let right = unsafe { product.right(&ks) };
+            let rows_of_b = |_| right;
+            // Made anew by each task: a sweep does not cross threads.
+            let sweep = || Sweep {
+                isa: product.isa,
+                rows: 0,
+                columns: columns.clone(),
+                segments: 1,
+                length: ks.len(),
+                accumulate: false,
+                right: &rows_of_b,
+                packed: None,
+            };
+            let group = sweep().width() * sweep().group();
+            pool.run(columns.len().div_ceil(group), &|index, _| {
+                let done = index * group;
+                let start = columns.start + done;
+                // SAFETY: each group of slivers is one task's own, at its place in the panel.
+                unsafe { sweep().pack(start..columns.end.min(start + group), panel.add(done * ks.len())) };
+            });
+            pool.run(plan.row_blocks, &|index, worker| {
+                let rows = index * plan.rows..m.min((index + 1) * plan.rows);
+                let accumulate = write == Write::Add || ks.start > 0;
+                for i0 in rows.clone().step_by(ROWS) {
+                    let rows = i0..rows.end.min(i0 + ROWS);
+                    // SAFETY: blocks are disjoint parts of `c`, the scratch is this worker's own, and the panel was packed above.
+                    unsafe {
+                        let (scratch, panel) = (scratch.add(worker * per_worker), panel.add(0));
+                        product.stretch(rows, columns.clone(), ks.clone(), c.add(0), ldc, accumulate, scratch, Some(panel));
+                    }
+                }
+                if ks.end == k
+                    && let Some(finish) = epilogue
+                {
+                    finish(rows, columns.clone(), worker);
+                }
+            });
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! Maximum and average pooling over NHWC tensors, and their gradients.
+//!
+//! In two bytes, a few channels at a time are widened, summed or compared in single precision, and rounded once.
+//! A maximum is remembered as one byte, its position in the window: the backward pass needs neither input nor output.
+
+use crate::kernels::gemm::run;
+use crate::runtime::threads::Pool;
+use crate::simd::float_view::{Halves, Reals};
+use crate::simd::{Isa, vectorised};
+
+/// The extents of a pooling. Pairs are `(height, width)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PoolShape {
+    /// Images.
+    pub batch: usize,
+    /// Input height.
+    pub in_h: usize,
+    /// Input width.
+    pub in_w: usize,
+    /// Channels of input and output.
+    pub channels: usize,
+    /// Output height.
+    pub out_h: usize,
+    /// Output width.
+    pub out_w: usize,
+    /// The window.
+    pub window: (usize, usize),
+    /// Input pixels between neighbouring windows.
+    pub stride: (usize, usize),
+    /// Padding above and to the left; that below and to the right follows from the output's extents.
+    pub pad: (usize, usize),
+}
+
+/// The index of a maximum over a window that lies wholly in the padding; its value is zero.
+pub const NO_POSITION: u8 = u8::MAX;
+
+/// Elements of output a task takes at least; fewer in all run on the caller alone.
+const GRAIN: usize = 1 << 13;
+
+impl PoolShape {
+    /// Elements of the input.
+    pub fn input_len(&self) -> usize {
+        self.batch * self.in_h * self.in_w * self.channels
+    }
+
+    /// Elements of the output, and of the positions of maxima.
+    pub fn output_len(&self) -> usize {
+        self.batch * self.out_h * self.out_w * self.channels
+    }
+
+    fn check(&self, input: usize, output: usize) {
+        assert!(self.stride.0 > 0 && self.stride.1 > 0, "strides are positive: {self:?}");
+        assert_eq!(input, self.input_len(), "the input of {self:?}");
+        assert_eq!(output, self.output_len(), "the output of {self:?}");
+    }
+
+    /// Visits the positions of a window that are not padding: number inside the window, and where the pixel begins in its image.
+    #[inline(always)]
+    fn for_each_position(&self, y: usize, x: usize, mut visit: impl FnMut(usize, usize)) {
+        for ky in 0..self.window.0 {
+            let Some(row) = (y * self.stride.0 + ky).checked_sub(self.pad.0).filter(|&row| row < self.in_h) else { continue };
+            for kx in 0..self.window.1 {
+                let Some(column) = (x * self.stride.1 + kx).checked_sub(self.pad.1).filter(|&column| column < self.in_w) else { continue };
+                visit(ky * self.window.1 + kx, (row * self.in_w + column) * self.channels);
+            }
+        }
+    }
+
+    /// Calls `pixel(image, y, x, output offset)` for all pixels, rows of the output being dealt out to the pool.
+    fn for_each_pixel(&self, pool: &Pool, pixel: impl Fn(usize, usize, usize, usize) + Sync) {
+        let rows = self.batch * self.out_h;
+        let each = GRAIN.div_ceil((self.out_w * self.channels).max(1));
+        run(pool, self.output_len() > 2 * GRAIN, rows.div_ceil(each), &|task, _| {
+            for row in task * each..rows.min((task + 1) * each) {
+                for x in 0..self.out_w {
+                    pixel(row / self.out_h, row % self.out_h, x, (row * self.out_w + x) * self.channels);
+                }
+            }
+        });
+    }
+
+    /// Calls `image(index, gradient of the image's input)` for all images; the windows of one image may overlap, so it is one task's.
+    fn for_each_image(&self, pool: &Pool, grad_in: &mut [f32], image: impl Fn(usize, &mut [f32]) + Sync) {
+        let len = self.in_h * self.in_w * self.channels;
+        let grad_in = Shared(grad_in.as_mut_ptr());
+        run(pool, self.output_len() > 2 * GRAIN, self.batch, &|index, _| {
+            // SAFETY: images are different parts of the gradient, whose length was checked.
+            image(index, unsafe { grad_in.slice(index * len, len) });
+        });
+    }
+
+    fn image_of<'a, T>(&self, tensor: &'a [T], image: usize) -> &'a [T] {
+        let len = tensor.len() / self.batch;
+        &tensor[image * len..(image + 1) * len]
+    }
+}
+
+/// A pointer through which tasks write disjoint parts.
+#[derive(Clone, Copy)]
+struct Shared<T>(*mut T);
+
+// SAFETY: users take disjoint slices, one task each.
+unsafe impl<T: Send> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    /// # Safety
+    /// The range lies inside the slice this was made of, and no other slice taken at the same time overlaps it.
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn slice(&self, start: usize, len: usize) -> &mut [T] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.0.add(start), len) }
+    }
+}
+
+/// Channels that are widened at a time.
+const CHANNELS: usize = 64;
+
+/// [`max_pool`] of numbers in two bytes.
+///
+/// # Panics
+/// As [`max_pool`].
+pub fn max_pool_halves(pool: &Pool, shape: &PoolShape, input: Reals<'_>, output: Halves<'_>, positions: &mut [u8]) {
+    shape.check(input.len, output.len);
+    assert_eq!(positions.len(), output.len, "the positions of {shape:?}");
+    assert!(shape.window.0 * shape.window.1 <= usize::from(NO_POSITION), "a window of at most 255 elements: {shape:?}");
+    let isa = Isa::best();
+    let positions = Shared(positions.as_mut_ptr());
+    let image_len = shape.in_h * shape.in_w * shape.channels;
+    shape.for_each_pixel(pool, |image, y, x, at| {
+        let (mut best, mut room) = ([0.0; CHANNELS], [0.0; CHANNELS]);
+        for start in (0..shape.channels).step_by(CHANNELS) {
+            let count = CHANNELS.min(shape.channels - start);
+            let best = &mut best[..count];
+            best.fill(0.0);
+            // SAFETY: every pixel is visited once, and lies inside the tensors.
+            unsafe {
+                let positions = positions.slice(at + start, count);
+                positions.fill(NO_POSITION);
+                shape.for_each_position(y, x, |position, from| {
+                    let values = input.fetch(isa, image * image_len + from + start, count, &mut room);
+                    larger(isa, best, positions, values, position as u8);
+                });
+                output.store(isa, at + start, best);
+            }
+        }
+    });
+}
+
+/// [`average_pool`] of numbers in two bytes.
+///
+/// # Panics
+/// As [`average_pool`].
+pub fn average_pool_halves(pool: &Pool, shape: &PoolShape, input: Reals<'_>, output: Halves<'_>) {
+    shape.check(input.len, output.len);
+    let isa = Isa::best();
+    let image_len = shape.in_h * shape.in_w * shape.channels;
+    shape.for_each_pixel(pool, |image, y, x, at| {
+        let (mut sum, mut room) = ([0.0; CHANNELS], [0.0; CHANNELS]);
+        for start in (0..shape.channels).step_by(CHANNELS) {
+            let count = CHANNELS.min(shape.channels - start);
+            let sum = &mut sum[..count];
+            sum.fill(0.0);
+            let mut members = 0.0f32;
+            // SAFETY: every pixel is visited once, and lies inside the tensors.
+            unsafe {
+                shape.for_each_position(y, x, |_, from| {
+                    members += 1.0;
+                    add_scaled(isa, sum, input.fetch(isa, image * image_len + from + start, count, &mut room), 1.0);
+                });
+                let scale = 1.0 / members.max(1.0);
+                sum.iter_mut().for_each(|sum| *sum *= scale);
+                output.store(isa, at + start, sum);
+            }
+        }
+    });
+}
+
+/// [`max_pool_grad`] in two bytes: every pixel gathers, so that sums are rounded once.
+///
+/// # Panics
+/// As [`max_pool_grad`].
+pub fn max_pool_grad_halves(pool: &Pool, shape: &PoolShape, grad_out: Reals<'_>, positions: &[u8], grad_in: Halves<'_>) {
+    shape.check(grad_in.len, grad_out.len);
+    assert_eq!(positions.len(), grad_out.len, "the positions of {shape:?}");
+    let isa = Isa::best();
+    gather(isa, pool, shape, grad_out, grad_in, |sum, position, values, at, _| {
+        scatter(isa, sum, values, &positions[at..at + values.len()], position as u8);
+    });
+}
+
+/// [`average_pool_grad`] in two bytes: every pixel gathers, so that sums are rounded once.
+///
+/// # Panics
+/// As [`average_pool_grad`].
+pub fn average_pool_grad_halves(pool: &Pool, shape: &PoolShape, grad_out: Reals<'_>, grad_in: Halves<'_>) {
+    shape.check(grad_in.len, grad_out.len);
+    let isa = Isa::best();
+    gather(isa, pool, shape, grad_out, grad_in, |sum, _, values, _, (y, x)| {
+        let mut members = 0.0f32;
+        shape.for_each_position(y, x, |_, _| members += 1.0);
+        add_scaled(isa, sum, values, 1.0 / members.max(1.0));
+    });
+}
+
+/// For every pixel of the input and the windows it is in, calls `add` with the sum so far, the pixel's place in the window, the window's gradients, where these
+/// stand, and the window's coordinates.
+fn gather(
+    isa: Isa,
+    pool: &Pool,
+    shape: &PoolShape,
+    grad_out: Reals<'_>,
+    grad_in: Halves<'_>,
+    add: impl Fn(&mut [f32], usize, &[f32], usize, (usize, usize)) + Sync,
+) {
+    // The window of coordinate `out` that a padded coordinate is in at this place.
+    let window = |padded: usize, place: usize, stride: usize, extent: usize| {
+        let distance = padded.checked_sub(place)?;
+        (distance.is_multiple_of(stride) && distance / stride < extent).then_some(distance / stride)
+    };
+    let rows = shape.batch * shape.in_h;
+    run(pool, shape.input_len() > 2 * GRAIN, rows, &|row, _| {
+        let (image, y) = (row / shape.in_h, row % shape.in_h);
+        let (mut sum, mut room) = ([0.0; CHANNELS], [0.0; CHANNELS]);
+        for x in 0..shape.in_w {
+            for start in (0..shape.channels).step_by(CHANNELS) {
+                let count = CHANNELS.min(shape.channels - start);
+                let sum = &mut sum[..count];
+                sum.fill(0.0);
+                for ky in 0..shape.window.0 {
+                    let Some(v) = window(y + shape.pad.0, ky, shape.stride.0, shape.out_h) else { continue };
+                    for kx in 0..shape.window.1 {
+                        let Some(u) = window(x + shape.pad.1, kx, shape.stride.1, shape.out_w) else { continue };
+                        let at = ((image * shape.out_h + v) * shape.out_w + u) * shape.channels + start;
+                        // SAFETY: channels of a pixel of the output.
+                        let values = unsafe { grad_out.fetch(isa, at, count, &mut room) };
+                        add(sum, ky * shape.window.1 + kx, values, at, (v, u));
+                    }
+                }
+                // SAFETY: every pixel of the input is one task's, once.
+                unsafe { grad_in.store(isa, (row * shape.in_w + x) * shape.channels + start, sum) };
+            }
+        }
+    });
+}
+
+/// The largest element of each window and its position in the window, row by row. Padding never wins, the first of equals does, and NaN beats all.
+///
+/// # Panics
+/// When a slice does not have the length the shape gives it, or the window has more than 255 elements.
+pub fn max_pool(pool: &Pool, shape: &PoolShape, input: &[f32], output: &mut [f32], positions: &mut [u8]) {
+    shape.check(input.len(), output.len());
+    assert_eq!(positions.len(), output.len(), "the positions of {shape:?}");
+    assert!(shape.window.0 * shape.window.1 <= usize::from(NO_POSITION), "a window of at most 255 elements: {shape:?}");
+    let isa = Isa::best();
+    let channels = shape.channels;
+    let (output, positions) = (Shared(output.as_mut_ptr()), Shared(positions.as_mut_ptr()));
+    shape.for_each_pixel(pool, |image, y, x, at| {
+        // SAFETY: every pixel is visited once.
+        let (best, positions) = unsafe { (output.slice(at, channels), positions.slice(at, channels)) };
+        let input = shape.image_of(input, image);
+        best.fill(0.0);
+        positions.fill(NO_POSITION);
+        shape.for_each_position(y, x, |position, from| larger(isa, best, positions, &input[from..from + channels], position as u8));
+    });
+}
+
+/// The gradient of [`max_pool`]: each output's goes to where its maximum was.
+///
+/// # Panics
+/// When a slice does not have the length the shape gives it.
+pub fn max_pool_grad(pool: &Pool, shape: &PoolShape, grad_out: &[f32], positions: &[u8], grad_in: &mut [f32]) {
+    shape.check(grad_in.len(), grad_out.len());
+    assert_eq!(positions.len(), grad_out.len(), "the positions of {shape:?}");
+    let isa = Isa::best();
+    let channels = shape.channels;
+    shape.for_each_image(pool, grad_in, |image, grad_in| {
+        let (grad_out, positions) = (shape.image_of(grad_out, image), shape.image_of(positions, image));
+        grad_in.fill(0.0);
+        for pixel in 0..shape.out_h * shape.out_w {
+            let range = pixel * channels..(pixel + 1) * channels;
+            shape.for_each_position(pixel / shape.out_w, pixel % shape.out_w, |position, to| {
+                scatter(isa, &mut grad_in[to..to + channels], &grad_out[range.clone()], &positions[range.clone()], position as u8);
+            });
+        }
+    });
+}
+
+/// The mean of each window over the elements that are not padding; zero where there are none.
+///
+/// # Panics
+/// When a slice does not have the length the shape gives it.
+pub fn average_pool(pool: &Pool, shape: &PoolShape, input: &[f32], output: &mut [f32]) {
+    shape.check(input.len(), output.len());
+    let isa = Isa::best();
+    let channels = shape.channels;
+    let output = Shared(output.as_mut_ptr());
+    shape.for_each_pixel(pool, |image, y, x, at| {
+        // SAFETY: every pixel is visited once.
+        let sum = unsafe { output.slice(at, channels) };
+        let input = shape.image_of(input, image);
+        let mut count = 0.0f32;
+        sum.fill(0.0);
+        shape.for_each_position(y, x, |_, from| {
+            count += 1.0;
+            add_scaled(isa, sum, &input[from..from + channels], 1.0);
+        });
+        let scale = 1.0 / count.max(1.0);
+        sum.iter_mut().for_each(|sum| *sum *= scale);
+    });
+}
+
+/// The gradient of [`average_pool`]: each output's is shared out over its window.
+///
+/// # Panics
+/// When a slice does not have the length the shape gives it.
+pub fn average_pool_grad(pool: &Pool, shape: &PoolShape, grad_out: &[f32], grad_in: &mut [f32]) {
+    shape.check(grad_in.len(), grad_out.len());
+    let isa = Isa::best();
+    let channels = shape.channels;
+    shape.for_each_image(pool, grad_in, |image, grad_in| {
+        let grad_out = shape.image_of(grad_out, image);
+        grad_in.fill(0.0);
+        for pixel in 0..shape.out_h * shape.out_w {
+            let (y, x) = (pixel / shape.out_w, pixel % shape.out_w);
+            let mut count = 0.0f32;
+            shape.for_each_position(y, x, |_, _| count += 1.0);
+            let scale = 1.0 / count.max(1.0);
+            let from = &grad_out[pixel * channels..(pixel + 1) * channels];
+            shape.for_each_position(y, x, |_, to| add_scaled(isa, &mut grad_in[to..to + channels], from, scale));
+        }
+    });
+}
+
+vectorised! {
+    /// Replaces what is beaten, or not yet set, by the values at a position.
+    fn larger(best: &mut [f32], positions: &mut [u8], values: &[f32], position: u8) {
+        for ((best, at), &value) in best.iter_mut().zip(positions).zip(values) {
+            // A NaN compares as not larger, but must get in, and must then stay.
+            let wins = (value > *best) | (value.is_nan() & !best.is_nan()) | (*at == NO_POSITION);
+            *best = if wins { value } else { *best };
+            *at = if wins { position } else { *at };
+        }
+    }
+}
+
+vectorised! {
+    /// Adds the gradients whose maximum was at a position.
+    fn scatter(to: &mut [f32], from: &[f32], positions: &[u8], position: u8) {
+        for ((to, &from), &at) in to.iter_mut().zip(from).zip(positions) {
+            *to += if at == position { from } else { 0.0 };
+        }
+    }
+}
+
+vectorised! {
+    /// `to += from · scale`
+    fn add_scaled(to: &mut [f32], from: &[f32], scale: f32) {
+        for (to, from) in to.iter_mut().zip(from) {
+            *to += from * scale;
+        }
+    }
+}

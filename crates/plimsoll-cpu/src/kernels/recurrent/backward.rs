@@ -1,0 +1,286 @@
+//! The walk back.
+
+use super::forward::in_single;
+use super::gates::{self, GruBack, LstmBack};
+use super::panel::Panel;
+use super::reals::Reals;
+use super::{MOST_ROWS, WalkShape, for_each_block, padded, rows_of};
+use crate::kernels::gemm::{self, LINE, Matrix, Out};
+use crate::runtime::threads::Pool;
+use crate::simd::Isa;
+use plimsoll_core::ops::{Cell, RecurrentGradInputs};
+
+/// A walk back and its tensors, as [`plimsoll_core::ops::RecurrentGrad`] describes them.
+#[derive(Clone, Copy, Debug)]
+pub struct WalkBack {
+    /// Extents.
+    pub shape: WalkShape,
+    /// What is read.
+    pub inputs: RecurrentGradInputs<Reals>,
+    /// Gradient of the projected input, possibly where the gates are, or where a simple cell's states or their gradients are.
+    pub d_x: Reals,
+    /// For a GRU, gradient of the products with the recurrent kernel.
+    pub d_recurrent: Option<Reals>,
+    /// Gradient of the first hidden state.
+    pub d_first: Option<Reals>,
+    /// Gradient of the first cell state.
+    pub d_state: Option<Reals>,
+}
+
+/// Floats of workspace [`backward`] needs on a pool of `threads`, whatever the types; it never falls when the batch grows.
+pub fn backward_workspace(shape: &WalkShape, threads: usize) -> usize {
+    if shape.batch == 0 {
+        return 0;
+    }
+    shared(shape) + per_worker(shape) * shape.slots(threads) + LINE
+}
+
+/// The packed kernels, one in single precision if it has another type, and the bias.
+fn shared(shape: &WalkShape) -> usize {
+    let (n, wide) = (shape.units, shape.wide());
+    Panel::len(wide, n) + Panel::len(n, n) + (n * wide).next_multiple_of(LINE) + padded(wide)
+}
+
+/// Four states of each row, its gates and products where the tensors have no room for them, and an LSTM's cell states of all steps.
+fn per_worker(shape: &WalkShape) -> usize {
+    let cells = if shape.cell == Cell::Lstm { shape.steps + 1 } else { 0 };
+    shape.rows() * ((4 + cells) * shape.stride() + 2 * padded(shape.wide()))
+}
+
+/// Walks back over all steps.
+///
+/// # Safety
+/// The tensors have the extents of the shape and their types, and overlap only where [`WalkBack`] says so; the ones that a cell has are there.
+///
+/// # Panics
+/// When `workspace` is shorter than [`backward_workspace`] asks for.
+pub unsafe fn backward(pool: &Pool, walk: &WalkBack, workspace: &mut [f32]) {
+    // SAFETY: passed on to the caller.
+    unsafe { backward_with(Isa::best(), pool, walk, workspace) }
+}
+
+/// [`backward`] with chosen instructions.
+///
+/// # Safety
+/// As for [`backward`].
+///
+/// # Panics
+/// As [`backward`], and when the processor lacks `isa`.
+pub unsafe fn backward_with(isa: Isa, pool: &Pool, walk: &WalkBack, workspace: &mut [f32]) {
+    assert!(isa.supported(), "this processor has no {isa:?}");
+    let shape = &walk.shape;
+    let needed = backward_workspace(shape, pool.threads());
+    assert!(workspace.len() >= needed, "{shape:?} needs {needed} floats of workspace, not {}", workspace.len());
+    if shape.batch == 0 || shape.units == 0 {
+        return;
+    }
+    let scratch = gemm::aligned(workspace);
+    let (n, wide) = (shape.units, shape.wide());
+    // SAFETY: the parts add up to `shared`; the tensors are there by the caller's promise.
+    unsafe {
+        let single = scratch.add(Panel::len(wide, n) + Panel::len(n, n));
+        let bias = single.add((n * wide).next_multiple_of(LINE));
+        if let Some(given) = walk.inputs.bias {
+            given.load(isa, 0, wide, bias);
+        }
+        let kernel = in_single(isa, walk.inputs.kernel, n, wide, single);
+        let turned = Panel::pack(isa, pool, kernel.transposed(), scratch.add(0));
+        let candidate = (shape.cell == Cell::Gru)
+            .then(|| Panel::pack(isa, pool, Matrix { ptr: kernel.at(0, 2 * n), cols: n, ..kernel }, scratch.add(Panel::len(wide, n))));
+        let pass = Pass { isa, walk, turned, candidate, bias: std::slice::from_raw_parts(bias, wide) };
+        let workers = Out(scratch.add(shared(shape)));
+        for_each_block(pool, shape, &|block, slot| pass.block(block, workers.add(slot * per_worker(shape))));
+    }
+}
+
+struct Pass<'a> {
+    isa: Isa,
+    walk: &'a WalkBack,
+    /// The kernel, transposed.
+    turned: Panel,
+    /// The part of the kernel that a GRU's candidate is made with.
+    candidate: Option<Panel>,
+    bias: &'a [f32],
+}
+
+/// A block's parts of the scratch, a row pointer each.
+struct Parts {
+    dh: [*mut f32; MOST_ROWS],
+    dc: [*mut f32; MOST_ROWS],
+    q: [*mut f32; MOST_ROWS],
+    /// A row of states in single precision, where the tensor has another type.
+    state: [*mut f32; MOST_ROWS],
+    gates: [*mut f32; MOST_ROWS],
+    inner: [*mut f32; MOST_ROWS],
+    /// Cell states before the first step and after each.
+    cells: *mut f32,
+}
+
+impl Pass<'_> {
+    /// Walks a block of rows back over all steps.
+    ///
+    /// # Safety
+    /// The tensors are as [`backward`] asks, and `scratch` has [`per_worker`] floats that nobody else uses.
+    unsafe fn block(&self, block: usize, scratch: *mut f32) {
+        let (isa, shape) = (self.isa, &self.walk.shape);
+        let WalkBack { inputs, d_x, d_recurrent, d_first, d_state, .. } = *self.walk;
+        let (n, wide, stride) = (shape.units, shape.wide(), shape.stride());
+        let rows = shape.block(block);
+        let count = rows.len();
+        let part = |which: usize| scratch.wrapping_add(which * shape.rows() * stride);
+        let parts = Parts {
+            dh: rows_of(part(0), stride),
+            dc: rows_of(part(1), stride),
+            q: rows_of(part(2), stride),
+            state: rows_of(part(3), stride),
+            gates: rows_of(part(4), padded(wide)),
+            inner: rows_of(part(4).wrapping_add(shape.rows() * padded(wide)), padded(wide)),
+            cells: part(4).wrapping_add(2 * shape.rows() * padded(wide)),
+        };
+        let floats = |from: *const f32, count: usize| {
+            // SAFETY: rows of scratch or of a tensor, as long as the step they are used in.
+            unsafe { std::slice::from_raw_parts(from, count) }
+        };
+        // SAFETY: rows and steps lie inside the tensors, rows of scratch inside their parts, and no two of them overlap.
+        unsafe {
+            for (i, row) in rows.clone().enumerate() {
+                parts.dh[i].write_bytes(0, n);
+                match inputs.d_state {
+                    Some(given) => given.load(isa, row * n, n, parts.dc[i]),
+                    None => parts.dc[i].write_bytes(0, n),
+                }
+            }
+            if shape.cell == Cell::Lstm {
+                self.cells(block, &parts);
+            }
+            for at in (0..shape.steps).rev() {
+                let step = shape.step(at);
+                let before = self.states_before(block, at, &parts);
+                if let Some(candidate) = self.candidate {
+                    candidate.multiply(count, &before, &parts.q, false);
+                }
+                let mut change = parts.gates.map(<*mut f32>::cast_const);
+                for (i, row) in rows.clone().enumerate() {
+                    let kept = inputs.mask.is_none_or(|mask| mask.is_set(row * shape.steps + step));
+                    let (here, there) = (shape.at(row, step, n), shape.at(row, step, wide));
+                    let dh = std::slice::from_raw_parts_mut(parts.dh[i], n);
+                    match inputs.d_hidden.single(here) {
+                        Some(from) => gates::add(isa, dh, floats(from, n)),
+                        // The row of gates is not in use yet.
+                        None => {
+                            inputs.d_hidden.load(isa, here, n, parts.gates[i]);
+                            gates::add(isa, dh, floats(parts.gates[i], n));
+                        }
+                    }
+                    let own = d_x.single(there).unwrap_or(parts.gates[i]);
+                    let inner = d_recurrent.and_then(|inner| inner.single(there)).unwrap_or(parts.inner[i]);
+                    if kept {
+                        inputs.gates.or(inputs.hidden).expect("every cell keeps one of them").load(isa, there, wide, own);
+                        let line = std::slice::from_raw_parts_mut(own, wide);
+                        match shape.cell {
+                            Cell::Lstm => {
+                                let cells = |at: usize| floats(parts.cells.add((at * shape.rows() + i) * stride), n);
+                                let dc = std::slice::from_raw_parts_mut(parts.dc[i], n);
+                                gates::lstm_back(isa, line, LstmBack { before: cells(at), after: cells(at + 1), dh, dc });
+                            }
+                            Cell::Gru => {
+                                let (h, q) = (floats(before[i], n), floats(parts.q[i], n));
+                                let inner = std::slice::from_raw_parts_mut(inner, wide);
+                                gates::gru_back(isa, line, GruBack { h, q, bias: self.bias, dh, inner });
+                            }
+                            Cell::Simple(activation) => gates::simple_back(isa, activation, line, dh),
+                        }
+                    } else {
+                        // Nothing of a skipped step reaches its input; the state's gradient goes on as it is.
+                        own.write_bytes(0, wide);
+                        if d_recurrent.is_some() {
+                            inner.write_bytes(0, wide);
+                        }
+                    }
+                    d_x.store(isa, there, wide, own);
+                    change[i] = own;
+                    if let Some(to) = d_recurrent {
+                        to.store(isa, there, wide, inner);
+                        change[i] = inner;
+                    }
+                }
+                self.turned.multiply(count, &change, &parts.dh, true);
+            }
+            for (i, row) in rows.enumerate() {
+                for (to, from) in [(d_first, parts.dh[i]), (d_state, parts.dc[i])] {
+                    if let Some(to) = to {
+                        to.store(isa, row * n, n, from);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The cell states of all steps, computed again from the gates.
+    ///
+    /// # Safety
+    /// As for [`Pass::block`], for an LSTM.
+    unsafe fn cells(&self, block: usize, parts: &Parts) {
+        let (isa, shape, inputs) = (self.isa, &self.walk.shape, &self.walk.inputs);
+        let (n, wide, stride) = (shape.units, shape.wide(), shape.stride());
+        let all = inputs.gates.expect("an LSTM keeps its gates");
+        for (i, row) in shape.block(block).enumerate() {
+            let cell = |at: usize| parts.cells.wrapping_add((at * shape.rows() + i) * stride);
+            // SAFETY: as in `block`; a cell state is read after it was written, and never written twice.
+            unsafe {
+                match inputs.before {
+                    Some(given) => given.load(isa, row * n, n, cell(0)),
+                    None => cell(0).write_bytes(0, n),
+                }
+                for at in 0..shape.steps {
+                    let step = shape.step(at);
+                    if inputs.mask.is_some_and(|mask| !mask.is_set(row * shape.steps + step)) {
+                        std::ptr::copy_nonoverlapping(cell(at), cell(at + 1), n);
+                        continue;
+                    }
+                    let there = shape.at(row, step, wide);
+                    let gates = all.single(there).unwrap_or(parts.gates[i]);
+                    // An output gate says nothing about the cell.
+                    all.load(isa, there, 3 * n, gates);
+                    let before = std::slice::from_raw_parts(cell(at), n);
+                    gates::lstm_cells(
+                        isa,
+                        std::slice::from_raw_parts(gates, 3 * n),
+                        before,
+                        std::slice::from_raw_parts_mut(cell(at + 1), n),
+                    );
+                }
+            }
+        }
+    }
+
+    /// The hidden states that the step which comes `at`-th found, for a GRU; elsewhere nobody asks.
+    ///
+    /// # Safety
+    /// As for [`Pass::block`].
+    unsafe fn states_before(&self, block: usize, at: usize, parts: &Parts) -> [*const f32; MOST_ROWS] {
+        let (shape, inputs) = (&self.walk.shape, &self.walk.inputs);
+        let mut before = parts.state.map(<*mut f32>::cast_const);
+        if shape.cell != Cell::Gru {
+            return before;
+        }
+        let n = shape.units;
+        for (i, row) in shape.block(block).enumerate() {
+            let (source, place) = match at.checked_sub(1) {
+                Some(earlier) => (inputs.hidden, shape.at(row, shape.step(earlier), n)),
+                None => (inputs.before, row * n),
+            };
+            // SAFETY: the row lies inside its tensor, or becomes zeros.
+            unsafe {
+                match source {
+                    Some(source) => match source.single(place) {
+                        Some(from) => before[i] = from,
+                        None => source.load(self.isa, place, n, parts.state[i]),
+                    },
+                    None => parts.state[i].write_bytes(0, n),
+                }
+            }
+        }
+        before
+    }
+}

@@ -1,0 +1,73 @@
+//! A kernel packed once, for one product with a few rows in every step.
+
+use super::MOST_ROWS;
+use crate::kernels::gemm::sweep::{DEPTH, Sweep};
+use crate::kernels::gemm::tile::MAX_COLUMNS;
+use crate::kernels::gemm::{Matrix, Out};
+use crate::runtime::threads::Pool;
+use crate::simd::Isa;
+
+/// A packed matrix: for each [`DEPTH`] of its rows, its columns sliver after sliver.
+#[derive(Clone, Copy)]
+pub(super) struct Panel {
+    isa: Isa,
+    k: usize,
+    n: usize,
+    slivers: Out,
+}
+
+impl Panel {
+    /// Floats of a packed `[k, n]`.
+    pub fn len(k: usize, n: usize) -> usize {
+        k * n.next_multiple_of(MAX_COLUMNS)
+    }
+
+    /// Packs a matrix to `to`.
+    ///
+    /// # Safety
+    /// The processor has `isa`, `matrix` is readable over its extents, and `to` has [`Panel::len`] floats that nobody else uses.
+    pub unsafe fn pack(isa: Isa, pool: &Pool, matrix: Matrix, to: *mut f32) -> Panel {
+        let panel = Panel { isa, k: matrix.rows, n: matrix.cols, slivers: Out(to) };
+        pool.run(panel.k.div_ceil(DEPTH), &|chunk, _| {
+            let start = chunk * DEPTH;
+            // SAFETY: the chunk lies inside the matrix and has its own part of the panel.
+            unsafe {
+                let part = Matrix { ptr: matrix.at(start, 0), rows: DEPTH.min(matrix.rows - start), ..matrix };
+                panel.sweep(0, start, false, &|_| part).pack(0..panel.n, panel.part(start));
+            }
+        });
+        panel
+    }
+
+    /// Where the slivers of the rows from `k` on begin, `k` being a multiple of [`DEPTH`].
+    ///
+    /// # Safety
+    /// The panel has that row.
+    unsafe fn part(&self, k: usize) -> *mut f32 {
+        // SAFETY: the parts before it take no more than this.
+        unsafe { self.slivers.add(k * self.n.next_multiple_of(MAX_COLUMNS)) }
+    }
+
+    fn sweep<'a>(&self, rows: usize, k: usize, accumulate: bool, right: &'a dyn Fn(usize) -> Matrix) -> Sweep<'a> {
+        let length = DEPTH.min(self.k - k);
+        Sweep { isa: self.isa, rows, columns: 0..self.n, segments: 1, length, accumulate, right, packed: None }
+    }
+
+    /// `to[row] (=|+=) from[row] · panel` for the first `rows` rows.
+    ///
+    /// # Safety
+    /// Rows are valid for as many floats as the panel has rows and columns, and none is both read and written.
+    pub unsafe fn multiply(&self, rows: usize, from: &[*const f32; MOST_ROWS], to: &[*mut f32; MOST_ROWS], add: bool) {
+        let packed = |_| unreachable!("the slivers are ready");
+        for k in (0..self.k).step_by(DEPTH) {
+            // SAFETY: the slivers of this part were packed for a sweep of the same shape; the rest is the caller's promise.
+            unsafe {
+                self.sweep(rows, k, add || k > 0, &packed).run_ready(self.part(k), |part, tile| {
+                    tile.a = from[part.clone()].as_ptr();
+                    tile.a_offset = k;
+                    tile.c = to[part].as_ptr();
+                });
+            }
+        }
+    }
+}

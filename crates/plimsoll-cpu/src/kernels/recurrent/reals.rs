@@ -1,0 +1,91 @@
+//! Tensors of real numbers in any type, read and written a row at a time.
+
+use crate::simd::element::{Element, with_element};
+use crate::simd::{Isa, vectorised};
+use plimsoll_core::DType;
+
+/// A tensor of real numbers (or a mask of bytes) somewhere in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Reals {
+    /// Its first element.
+    pub ptr: *mut u8,
+    /// Its element type.
+    pub dtype: DType,
+}
+
+// SAFETY: a description of memory; the functions that use it demand its validity, on whatever thread they run.
+unsafe impl Send for Reals {}
+// SAFETY: as above; tasks write disjoint rows.
+unsafe impl Sync for Reals {}
+
+impl Reals {
+    /// Element `at`, if single precision can be used where it lies.
+    pub(super) fn single(self, at: usize) -> Option<*mut f32> {
+        (self.dtype == DType::F32).then(|| self.ptr.cast::<f32>().wrapping_add(at))
+    }
+
+    /// Copies `count` elements from `at` on to `to`, which may be where they already are.
+    ///
+    /// # Safety
+    /// Both sides are valid for the elements and are the same or do not overlap.
+    pub(super) unsafe fn load(self, isa: Isa, at: usize, count: usize, to: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.single(at) {
+                Some(from) if from == to => {}
+                Some(from) => std::ptr::copy_nonoverlapping(from, to, count),
+                None => read(isa, self, at, std::slice::from_raw_parts_mut(to, count)),
+            }
+        }
+    }
+
+    /// Copies `count` elements from `from`, which may be where they are to go.
+    ///
+    /// # Safety
+    /// As for [`Reals::load`].
+    pub(super) unsafe fn store(self, isa: Isa, at: usize, count: usize, from: *const f32) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.single(at) {
+                Some(to) if to.cast_const() == from => {}
+                Some(to) => std::ptr::copy_nonoverlapping(from, to, count),
+                None => write(isa, self, at, std::slice::from_raw_parts(from, count)),
+            }
+        }
+    }
+
+    /// Whether an element is not zero.
+    ///
+    /// # Safety
+    /// The element is there.
+    pub(super) unsafe fn is_set(self, at: usize) -> bool {
+        // SAFETY: the caller's promise.
+        with_element!(self.dtype, E => unsafe { self.ptr.cast::<E>().add(at).read_unaligned() }.load() != 0.0)
+    }
+}
+
+vectorised! {
+    /// Reads as many elements as `to` has, from `at` on; they are there by the caller's promise.
+    fn read(from: Reals, at: usize, to: &mut [f32]) {
+        with_element!(from.dtype, E => {
+            let from = from.ptr.cast::<E>().wrapping_add(at);
+            for (i, to) in to.iter_mut().enumerate() {
+                // SAFETY: the caller's promise.
+                *to = unsafe { from.add(i).read_unaligned() }.load();
+            }
+        })
+    }
+}
+
+vectorised! {
+    /// Writes as many elements as `from` has, from `at` on; there is room by the caller's promise.
+    fn write(to: Reals, at: usize, from: &[f32]) {
+        with_element!(to.dtype, E => {
+            let to = to.ptr.cast::<E>().wrapping_add(at);
+            for (i, from) in from.iter().enumerate() {
+                // SAFETY: the caller's promise.
+                unsafe { to.add(i).write_unaligned(E::store(*from)) };
+            }
+        })
+    }
+}

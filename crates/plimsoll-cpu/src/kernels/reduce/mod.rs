@@ -1,0 +1,333 @@
+//! Reductions of an expression along axes.
+//!
+//! The shape becomes rows of neighbouring columns that are reduced together; rows and columns are cut by shape alone, so sums have the
+//! same bits at any number of threads. Many numbers are summed in many lanes, lanes are brought together by halves, and long lanes
+//! are cut, so that rounding errors grow slowly. Sums over a batch are cut by its rows, whose number does not matter (`cut.rs`).
+
+mod cut;
+mod fold;
+
+pub(crate) use cut::{power_of_two, sums_go_on};
+
+use crate::kernels::pointwise::stretch::{collapse, offset};
+use crate::kernels::pointwise::{Kernel, Source, Tile};
+use crate::runtime::threads::Pool;
+use crate::simd::Isa;
+use cut::Cut;
+use fold::{Lanes, WIDTH, finish, join, rows};
+use plimsoll_core::expr::Expr;
+use plimsoll_core::ops::Reduction;
+use plimsoll_core::random::StepRandom;
+use std::ops::Range;
+
+/// A reduction, ready to run.
+pub struct Reducer {
+    isa: Isa,
+    kind: Reduction,
+    kernel: Kernel,
+    layout: Layout,
+    cut: Cut,
+    output: *mut f32,
+    partials: *mut f32,
+    /// What a sum begins with, instead of with zero; often where the output is.
+    before: Option<*const f32>,
+}
+
+// SAFETY: the addresses are only used by `run`, whose caller vouches for them.
+unsafe impl Send for Reducer {}
+// SAFETY: as above.
+unsafe impl Sync for Reducer {}
+
+/// Most tasks a reduction is cut into when its results alone are too few to go around.
+const TASKS: usize = 64;
+/// Elements of a task, about.
+const CHUNK: usize = 64 << 10;
+/// Numbers a lane adds up before its sum is put aside.
+const BLOCK: usize = 128;
+/// The cost below which waking other threads takes longer than the work.
+const SERIAL: usize = 120_000;
+
+/// The shape as `[kept, reduced, columns]`, where the first two may be several dimensions woven into each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Layout {
+    /// Dimensions that stay, with the distance of their steps.
+    kept: (Vec<usize>, Vec<usize>),
+    /// Dimensions that are reduced, but for the innermost.
+    reduced: (Vec<usize>, Vec<usize>),
+    /// The innermost dimension that is reduced.
+    rows: usize,
+    /// The innermost dimension, if it stays.
+    columns: usize,
+}
+
+impl Layout {
+    fn new(dims: &[usize], axes: &[usize]) -> Layout {
+        let marks: Vec<bool> = (0..dims.len()).map(|axis| axes.contains(&axis)).collect();
+        let mut merged = collapse(dims, &marks, &[(dims, None)]);
+        let mut innermost = |reduced: bool| match merged.marks.last() {
+            Some(mark) if *mark == reduced => {
+                merged.marks.pop();
+                merged.strides[0].pop();
+                merged.dims.pop().expect("as long as the marks")
+            }
+            _ => 1,
+        };
+        let columns = innermost(false);
+        let rows = innermost(true);
+        let part = |reduced: bool| {
+            let own = (0..merged.dims.len()).filter(|i| merged.marks[*i] == reduced);
+            own.map(|i| (merged.dims[i], merged.strides[0][i])).unzip()
+        };
+        Layout { kept: part(false), reduced: part(true), rows, columns }
+    }
+
+    /// How often the columns are reduced.
+    fn groups(&self) -> usize {
+        self.kept.0.iter().product()
+    }
+
+    /// Rows that are reduced to one.
+    fn all_rows(&self) -> usize {
+        self.rows * self.reduced.0.iter().product::<usize>()
+    }
+
+    /// Where row `row` of group `group` begins.
+    fn start(&self, group: usize, row: usize) -> usize {
+        let inner = row % self.rows * self.columns;
+        offset(&self.kept.0, &self.kept.1, group) + offset(&self.reduced.0, &self.reduced.1, row / self.rows) + inner
+    }
+
+    fn column_blocks(&self) -> usize {
+        self.columns.div_ceil(WIDTH)
+    }
+}
+
+/// Floats of workspace a reduction needs; it never falls when a dimension grows.
+pub fn workspace_len(dims: &[usize], axes: &[usize], kind: Reduction) -> usize {
+    let layout = Layout::new(dims, axes);
+    let cut = Cut::new(&layout, dims, axes, kind);
+    if cut.in_order {
+        return cut.room(&layout);
+    }
+    let worth = layout.all_rows().saturating_mul(layout.columns) / CHUNK;
+    // Cut rows mean that there are at most `TASKS` tasks, each with the two states of its columns.
+    if worth > 1 { TASKS * 2 * layout.columns.min(WIDTH) } else { 0 }
+}
+
+/// Whether rows of results, each of `elements` for each of its innermost `columns`, are the same bits whatever their number, if they are at least `least`. A single
+/// row of single results is reduced in another way.
+pub(crate) fn results_alone(least: usize, elements: usize, columns: usize) -> bool {
+    (least > 1 || columns > 1) && (elements.saturating_mul(columns) < 2 * CHUNK || least >= TASKS)
+}
+
+impl Reducer {
+    /// Compiles the reduction of an expression over `dims` along `axes`.
+    ///
+    /// # Errors
+    /// When the expression is too large; see [`Kernel::new`].
+    pub fn new(expr: &Expr, dims: &[usize], axes: &[usize], kind: Reduction, sources: &[Source<'_>]) -> Result<Reducer, String> {
+        let layout = Layout::new(dims, axes);
+        let unit = if layout.columns > 1 { layout.columns } else { layout.rows };
+        let kernel = Kernel::with(Isa::best(), expr, dims, sources, &[], if unit <= WIDTH { unit } else { 1 })?;
+        let cut = Cut::new(&layout, dims, axes, kind);
+        let (output, partials) = (std::ptr::null_mut(), std::ptr::null_mut());
+        Ok(Reducer { isa: Isa::best(), kind, kernel, layout, cut, output, partials, before: None })
+    }
+
+    /// Says where input `i` is.
+    pub fn set_input(&mut self, i: usize, address: *const u8) {
+        self.kernel.set_input(i, address);
+    }
+
+    /// Says where the result goes, and where its workspace of [`workspace_len`] floats is.
+    pub fn set_output(&mut self, output: *mut u8, workspace: *mut f32) {
+        (self.output, self.partials) = (output.cast(), workspace);
+    }
+
+    /// Says where the sum is that this one goes on from: where the result goes, or apart from it.
+    ///
+    /// # Panics
+    /// When this is no sum over the first dimension.
+    pub fn set_before(&mut self, before: *const u8) {
+        assert!(self.cut.in_order, "only sums over the first dimension go on from others");
+        self.before = Some(before.cast());
+    }
+
+    /// Reduces.
+    ///
+    /// # Safety
+    /// Inputs, output and workspace have addresses valid over their extents, and do not overlap.
+    pub unsafe fn run(&mut self, pool: &Pool, random: StepRandom, first_random: u64) {
+        // SAFETY: the caller's promise.
+        unsafe { self.kernel.prepare(random, first_random) };
+        let this = &*self;
+        let parallel = pool.threads() > 1 && this.kernel.cost() >= SERIAL;
+        let run = |tasks: usize, task: &(dyn Fn(usize, usize) + Sync)| {
+            if parallel { pool.run(tasks, task) } else { (0..tasks).for_each(|index| task(index, 0)) }
+        };
+        let (layout, groups) = (&this.layout, this.layout.groups());
+        if this.has_short_rows() {
+            let each = (CHUNK / 4 / layout.rows).next_multiple_of(this.kernel.tile() / layout.rows);
+            // SAFETY: tasks write disjoint results.
+            run(groups.div_ceil(each), &|task, _| unsafe { this.short_rows(task * each, groups.min((task + 1) * each)) });
+            return;
+        }
+        let (blocks, chunks) = (layout.column_blocks(), this.cut.chunks);
+        if this.cut.in_order {
+            // SAFETY: the caller's promise.
+            return unsafe { this.in_order(&run) };
+        }
+        // SAFETY: tasks write disjoint results or partial results.
+        run(groups * blocks * chunks, &|task, _| unsafe { this.columns(task / chunks / blocks, task / chunks % blocks, task % chunks) });
+        if chunks > 1 {
+            // SAFETY: all partial results are there.
+            (0..groups * blocks).for_each(|task| unsafe { this.gather(task / blocks, task % blocks) });
+        }
+    }
+
+    /// Whether whole rows fit into tiles, and there is one result for each.
+    fn has_short_rows(&self) -> bool {
+        let Layout { kept, reduced, rows, columns } = &self.layout;
+        let woven = kept.0.len() != 1 || !reduced.0.is_empty() || *columns != 1;
+        !woven && *rows <= WIDTH / 2 && self.kernel.tile().is_multiple_of(*rows) && self.kernel.row().is_multiple_of(*rows)
+    }
+
+    /// # Safety
+    /// As for [`Reducer::run`]; the results are this call's own.
+    unsafe fn short_rows(&self, start: usize, end: usize) {
+        let length = self.layout.rows;
+        let reduce = |tile: Tile| {
+            let mut spread = [0.0; WIDTH];
+            // SAFETY: tiles consist of whole rows, whose results are this call's own; single values are spread first.
+            unsafe {
+                let numbers = tile.numbers(&mut spread);
+                let results = std::slice::from_raw_parts_mut(self.output.add(tile.start / length), tile.length / length);
+                rows(self.isa, self.kind, numbers, length, results);
+            }
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.kernel.range(start * length, end * length, reduce) };
+    }
+
+    /// Reduces one chunk of rows in one block of columns of one group.
+    ///
+    /// # Safety
+    /// As for [`Reducer::run`]; the results or partial results are this call's own.
+    unsafe fn columns(&self, group: usize, block: usize, chunk: usize) {
+        // SAFETY: the caller's promise; the results or partial results are this call's own.
+        unsafe {
+            let (lanes, left, width) = self.lanes(group, block, self.cut.rows(&self.layout, chunk));
+            if self.cut.chunks == 1 {
+                self.store(group, left, &lanes.first[..width], &lanes.second[..width]);
+            } else {
+                let (first, second) = self.partial(group, block, chunk, width);
+                first.copy_from_slice(&lanes.first[..width]);
+                second.copy_from_slice(&lanes.second[..width]);
+            }
+        }
+    }
+
+    /// The states of one block of columns of one group over some rows, the first column and how many there are.
+    ///
+    /// # Safety
+    /// As for [`Reducer::run`].
+    unsafe fn lanes(&self, group: usize, block: usize, rows: Range<usize>) -> (Lanes, usize, usize) {
+        let layout = &self.layout;
+        let (mut row, end) = (rows.start, rows.end);
+        let left = block * WIDTH;
+        let width = WIDTH.min(layout.columns - left);
+        // Narrow rows lie side by side in the lanes.
+        let narrow = layout.columns <= WIDTH;
+        let count = if narrow { WIDTH / width } else { 1 };
+
+        let mut lanes = Lanes::empty(self.kind);
+        let mut total: Option<Lanes> = None;
+        let mut added = 0;
+        while row < end {
+            let start = layout.start(group, row) + left;
+            // As many rows as follow each other in memory.
+            let together = if narrow { (layout.rows - row % layout.rows).min(end - row) } else { 1 };
+            let mut seen = 0;
+            let reduce = |tile: Tile| {
+                let mut spread = [0.0; WIDTH];
+                // SAFETY: a tile holds at most `WIDTH` numbers.
+                let mut numbers = unsafe { tile.numbers(&mut spread) };
+                while !numbers.is_empty() {
+                    let at = seen % (count * width);
+                    let first_row = (row + seen / width) as u32;
+                    // Indices need rows that begin at their lanes; all else may take what fits.
+                    let most = if self.kind == Reduction::ArgMax && width > 1 { width - at % width } else { count * width - at };
+                    let (now, later) = numbers.split_at(most.min(numbers.len()));
+                    lanes.add(self.isa, self.kind, at, now, first_row, u32::from(width == 1));
+                    (numbers, seen, added) = (later, seen + now.len(), added + now.len());
+                    if added >= BLOCK * count * width && self.kind == Reduction::Sum {
+                        let full = std::mem::replace(&mut lanes, Lanes::empty(self.kind));
+                        match &mut total {
+                            Some(total) => total.join(self.isa, self.kind, &full, WIDTH),
+                            None => total = Some(full),
+                        }
+                        added = 0;
+                    }
+                }
+            };
+            // SAFETY: the rows lie inside the shape.
+            unsafe { self.kernel.range(start, start + together * width, reduce) };
+            row += together;
+        }
+        if let Some(total) = total {
+            lanes.join(self.isa, self.kind, &total, WIDTH);
+        }
+        lanes.gather(self.isa, self.kind, width, count);
+        (lanes, left, width)
+    }
+
+    /// Brings the chunks of one block of columns together, by halves.
+    ///
+    /// # Safety
+    /// As for [`Reducer::run`]; all chunks are done.
+    unsafe fn gather(&self, group: usize, block: usize) {
+        let left = block * WIDTH;
+        let width = WIDTH.min(self.layout.columns - left);
+        let mut count = self.cut.chunks;
+        // SAFETY: the parts are different ones.
+        unsafe {
+            while count > 1 {
+                let kept = count.div_ceil(2);
+                for chunk in kept..count {
+                    let (first, second) = self.partial(group, block, chunk, width);
+                    join(self.isa, self.kind, self.partial(group, block, chunk - kept, width), (first, second));
+                }
+                count = kept;
+            }
+            let (first, second) = self.partial(group, block, 0, width);
+            self.store(group, left, first, second);
+        }
+    }
+
+    /// # Safety
+    /// Nobody else uses the results of these columns.
+    unsafe fn store(&self, group: usize, left: usize, first: &[f32], second: &[f32]) {
+        for (i, (first, second)) in first.iter().zip(second).enumerate() {
+            // SAFETY: the columns lie inside the result.
+            unsafe { *self.output.add(group * self.layout.columns + left + i) = finish(self.kind, *first, *second) };
+        }
+    }
+
+    /// The partial states of a task.
+    ///
+    /// # Safety
+    /// Nobody else uses that task's part of the workspace.
+    #[allow(clippy::mut_from_ref, reason = "the parts lie in the workspace, not in the reducer")]
+    unsafe fn partial(&self, group: usize, block: usize, chunk: usize, width: usize) -> (&mut [f32], &mut [f32]) {
+        let task = (group * self.layout.column_blocks() + block) * self.cut.chunks + chunk;
+        let pitch = self.layout.columns.min(WIDTH);
+        // SAFETY: the cut keeps the number of tasks at `TASKS`, for which `workspace_len` has room.
+        unsafe {
+            let start = self.partials.add(task * 2 * pitch);
+            (std::slice::from_raw_parts_mut(start, width), std::slice::from_raw_parts_mut(start.add(pitch), width))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
