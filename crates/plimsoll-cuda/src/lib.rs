@@ -1,26 +1,25 @@
-//! NVIDIA GPUs: plans run as CUDA graphs of generated kernels and matrix products, in one planned piece of memory.
+//! NVIDIA GPUs: plans run as CUDA graphs of generated kernels and library calls, in one planned piece of device memory.
 //!
-//! Everything CUDA is loaded at run time, so the crate builds and starts where there is none: [`probe`] says what was found. Kernels are written as
-//! text from the same expressions the CPU executes and compiled where they run; plans need no GPU at all ([`Profile`]).
+//! Every CUDA library is loaded at run time, so the crate builds and starts where there is none: [`probe`] reports what was found. Kernels are generated as
+//! text from the same expressions the CPU executes and compiled on the machine that runs them; planning needs no GPU at all ([`Profile`]).
+//!
+//! The modules are layers; each depends only on those above it in this list:
+//!
+//! 1. `kernels`: the text of every kernel, generated from ops and shapes;
+//! 2. `algorithms`: which implementation computes a matrix product or a convolution, and its workspace;
+//! 3. `libraries`: the driver, NVRTC, cuBLASLt and cuDNN as values that own their handles;
+//! 4. `runtime`: a GPU in use, its memory, staging and offload copies;
+//! 5. `program`: from a planned program to kernels and library calls with addresses, and their execution;
+//! 6. `device`: the [`Device`](plimsoll_core::Device)s themselves, and the profiles that plans are made from.
 
-mod cache;
-mod compile;
-mod convolutions;
-mod cudnn;
+mod algorithms;
 mod device;
-mod driver;
 mod kernels;
-mod lanes;
-mod memory;
-mod overhead;
-mod probe;
-mod products;
-mod profile;
+mod libraries;
 mod program;
-mod staging;
+mod runtime;
 
-pub use cache::KernelCache;
-pub use convolutions::Convolutions;
-pub use device::CudaDevice;
-pub use probe::{Found, Gpu, Probe, probe};
-pub use profile::{PlanOnly, Profile};
+pub use algorithms::convolution::Convolutions;
+pub use device::{CudaDevice, PlanOnly, Profile};
+pub use libraries::kernel_cache::KernelCache;
+pub use libraries::probe::{Found, Gpu, Probe, probe};

@@ -3,10 +3,10 @@
 //! Both are rules over shapes and types. They ask no library, so that plans need none, and measure nothing, so that every run goes the same way. What a library
 //! then refuses goes to the generated kernel after all, which fits into the same scratch.
 
+use super::{ALIGNMENT, matmul};
 use crate::kernels::{self, Conv};
-use crate::products;
-use crate::profile::ALIGNMENT;
-use plimsoll_core::DType;
+use plimsoll_core::graph::{Graph, Node};
+use plimsoll_core::{DType, Op, ValueId};
 
 /// What a convolution computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +54,19 @@ pub(crate) enum Way {
     Cudnn(DType),
 }
 
+/// What a node that is a convolution or a gradient of one computes, and the types of its image, filter and result or of their gradients.
+pub(crate) fn of_node(graph: &Graph, node: &Node, rows: usize) -> (Kind, Conv, [DType; 3]) {
+    let (kind, window, groups, [image, filter, result]) = match &node.op {
+        Op::Conv2d(op) => (Kind::Forward, op.window, op.groups, [node.inputs[0], node.inputs[1], node.outputs[0]]),
+        Op::Conv2dGradInput(op) => (Kind::GradInput, op.window, op.groups, [node.outputs[0], node.inputs[0], node.inputs[1]]),
+        Op::Conv2dGradFilter(op) => (Kind::GradFilter, op.window, op.groups, [node.inputs[0], node.outputs[0], node.inputs[1]]),
+        _ => unreachable!("only called for convolutions"),
+    };
+    let dims = |value: ValueId| <[usize; 4]>::try_from(graph.shape(value).bind(rows)).expect("images have four axes");
+    let conv = Conv { window, groups, image: dims(image), result: dims(result) };
+    (kind, conv, [image, filter, result].map(|value| graph.ty(value).dtype))
+}
+
 /// From this many multiplications on a library is worth its kernels beside the convolution: they move the filter, and apply what follows.
 const LARGE: usize = 1 << 27;
 /// With fewer taps than this the memory is the limit, and generated kernels write bias and ReLU with the result.
@@ -95,7 +108,7 @@ pub(crate) fn workspace(kind: Kind, conv: &Conv, types: [DType; 3], who: Convolu
         Way::Generated => 0,
         Way::Product(dtype) => {
             let (m, n, _) = extents(kind, conv);
-            products::workspace(m, n) + narrowed_bytes(kind, conv, types[1], dtype)
+            matmul::workspace(m, n) + narrowed_bytes(kind, conv, types[1], dtype)
         }
         Way::Cudnn(dtype) => filter_bytes(conv, dtype) + library_bytes(kind, conv, dtype),
     })
@@ -113,7 +126,7 @@ pub(crate) fn extents(kind: Kind, conv: &Conv) -> (usize, usize, usize) {
 
 /// Bytes of scratch for the filter as the product wants it.
 pub(crate) fn narrowed_bytes(kind: Kind, conv: &Conv, filter: DType, dtype: DType) -> u64 {
-    if kind == Kind::GradFilter { 0 } else { products::narrowed_bytes(filter, dtype, filter_elements(conv)) }
+    if kind == Kind::GradFilter { 0 } else { matmul::narrowed_bytes(filter, dtype, filter_elements(conv)) }
 }
 
 /// Bytes of scratch for the filter, or its gradient, in cuDNN's order.
@@ -233,7 +246,7 @@ mod tests {
         // The filter's gradient has at least what the generated kernels take.
         assert_eq!(at(Kind::GradFilter, MIXED), kernels::grad_filter_workspace(&wide).max(filter / 2 + PARTS));
         let product = conv(32, 56, (1, 1), 1, 256, 64);
-        assert_eq!(workspace(Kind::Forward, &product, MIXED, Convolutions::Auto), products::workspace(32 * 56 * 56, 64) + 256 * 64 * 2);
+        assert_eq!(workspace(Kind::Forward, &product, MIXED, Convolutions::Auto), matmul::workspace(32 * 56 * 56, 64) + 256 * 64 * 2);
         // Channels that are no multiple of eight are filled up in two bytes.
         let first = conv(4, 224, (7, 2), 1, 3, 64);
         let filled = (4 * 224 * 224 * 8 + 4 * 112 * 112 * 64 + 49 * 8 * 64) * 2;

@@ -1,18 +1,20 @@
-//! The device that the rest of the system sees.
+//! The GPU that programs run on.
 
-use crate::cache::KernelCache;
-use crate::compile::Compiler;
-use crate::convolutions::Convolutions;
-use crate::cudnn::Dnn;
-use crate::driver::{Context, Stream};
-use crate::lanes::PinnedStore;
-use crate::memory::{CudaMemory, Slab, lock};
-use crate::overhead::Before;
-use crate::probe;
-use crate::products::Library;
-use crate::profile::{ALIGNMENT, GpuPace, Profile, copy_rate, cudnn_overhead, host_staging, plan_overhead};
+use super::cost::GpuPace;
+use super::overhead::{Before, cudnn_overhead, host_staging, plan_overhead};
+use super::profile::{Profile, copy_rate};
+use crate::algorithms::ALIGNMENT;
+use crate::algorithms::convolution::Convolutions;
+use crate::libraries::cublaslt::Library;
+use crate::libraries::driver::{Context, Stream};
+use crate::libraries::kernel_cache::KernelCache;
+use crate::libraries::nvrtc::Compiler;
+use crate::libraries::probe;
 use crate::program::{self, CudaProgram};
-use crate::staging::PinnedSlot;
+use crate::runtime::memory::{CudaMemory, Slab};
+use crate::runtime::offload::PinnedStore;
+use crate::runtime::staging::PinnedSlot;
+use crate::runtime::state::DeviceState;
 use plimsoll_core::budget::SlotMemory;
 use plimsoll_core::device::{Backing, CopyRate, Device, DeviceError, Loaded, Memory, Overhead, StepMemory};
 use plimsoll_core::graph::{Graph, Node};
@@ -20,71 +22,11 @@ use plimsoll_core::ops::Put;
 use plimsoll_core::plan::recompute::{Pace, Rates};
 use plimsoll_core::plan::{Plan, Program};
 use plimsoll_core::{Bytes, Op, TensorType};
-use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-
-/// What everything on one GPU shares.
-pub(crate) struct Shared {
-    /// cuDNN, opened when the first program wants it; none if it is not there, or could not be opened. First, so that its stream outlives it.
-    dnn: OnceLock<Option<Arc<Dnn>>>,
-    /// Where steps are computed.
-    pub compute: Stream,
-    /// Where batches are copied.
-    pub copy: Stream,
-    pub products: Option<Arc<Library>>,
-    /// Who computes convolutions.
-    pub convolutions: Convolutions,
-    has_cudnn: bool,
-    /// How many convolutions went which way.
-    taken: Mutex<BTreeMap<String, usize>>,
-    pub compiler: Compiler,
-    /// Pinned memory that batches are made in, from where to where.
-    pub slots: Mutex<Vec<Range<usize>>>,
-    /// Last, so that it outlives what was made in it.
-    pub context: Arc<Context>,
-}
-
-impl Shared {
-    /// Makes the GPU this thread's.
-    pub fn bind(&self) -> Result<(), DeviceError> {
-        self.context.bind().map_err(|error| self.context.failed("choosing the GPU", error))
-    }
-
-    /// Whether bytes lie in pinned memory that batches are made in.
-    pub fn is_slot(&self, bytes: &[u8]) -> bool {
-        let given = bytes.as_ptr_range();
-        let holds = |range: &Range<usize>| range.start <= given.start as usize && given.end as usize <= range.end;
-        bytes.is_empty() || lock(&self.slots).iter().any(holds)
-    }
-
-    /// cuDNN on this GPU, if it is there; the context is current.
-    pub fn dnn(&self) -> Option<&Arc<Dnn>> {
-        let open = || match Dnn::open(&self.context, &self.compute) {
-            Ok(dnn) => Some(Arc::new(dnn)),
-            Err(refusal) => {
-                self.took(&refusal);
-                None
-            }
-        };
-        self.dnn.get_or_init(|| self.has_cudnn.then(open).flatten()).as_ref()
-    }
-
-    /// Counts a convolution that went this way.
-    pub fn took(&self, way: &str) {
-        *self.taken.lock().unwrap_or_else(PoisonError::into_inner).entry(way.to_string()).or_default() += 1;
-    }
-
-    /// Waits until nothing is under way.
-    pub fn settle(&self) -> Result<(), DeviceError> {
-        let waited = self.copy.wait().and_then(|()| self.compute.wait());
-        waited.map_err(|error| self.context.failed("computing", error))
-    }
-}
 
 /// An NVIDIA GPU.
 pub struct CudaDevice {
-    shared: Arc<Shared>,
+    shared: Arc<DeviceState>,
     model: String,
     total: Bytes,
     overhead: Overhead,
@@ -113,7 +55,7 @@ impl CudaDevice {
         context.bind().map_err(driver)?;
         let (model, total) = (context.model().map_err(driver)?, context.total().map_err(driver)?);
         let products = if probe::has_cublaslt(&libraries) { Some(Arc::new(Library::open(&context).map_err(refuse)?)) } else { None };
-        let shared = Shared {
+        let shared = DeviceState {
             compute: Stream::new(&context).map_err(driver)?,
             copy: Stream::new(&context).map_err(driver)?,
             products,

@@ -1,25 +1,16 @@
 //! From text to machine code with NVRTC, through the cache.
 
-use crate::cache::{KernelCache, key};
-use crate::program::AT_ONCE;
+use super::kernel_cache::{KernelCache, key};
 use cudarc::nvrtc::{result, sys};
-use plimsoll_core::Bytes;
-use plimsoll_core::graph::{Graph, Node};
-use plimsoll_core::plan::{Plan, Program};
-use std::collections::HashSet;
 use std::ffi::{CString, c_char};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Texts that are compiled at the same time.
-const THREADS: usize = 6;
+pub(crate) const THREADS: usize = 6;
 
-/// What the compiler takes for each of them beyond the first, ample: sixteen took 330 MiB, four with large kernels for attention 80.
-const PER_THREAD: Bytes = Bytes::mib(40);
-
-/// What stays of each text that was compiled, in the compiler and in the driver.
-const PER_TEXT: Bytes = Bytes::kib(512);
+/// Kernels that are compiled at a time: the compiler's memory grows with the text it is given, and has to be planned.
+pub(crate) const AT_ONCE: usize = 32;
 
 /// Compiles for one kind of GPU.
 pub(crate) struct Compiler {
@@ -92,26 +83,6 @@ impl Compiler {
         };
         Ok(code)
     }
-}
-
-/// What compiling and keeping the kernels of a plan takes of the host's memory beyond what a small one does.
-pub(crate) fn compiling(plan: &Plan) -> Bytes {
-    let texts = |program: &Program| distinct(&program.graph).div_ceil(AT_ONCE) as u64;
-    let most = plan.programs.iter().map(texts).max().unwrap_or(0).min(THREADS as u64);
-    let all: u64 = plan.programs.iter().map(texts).sum();
-    Bytes(most.saturating_sub(1) * PER_THREAD.0 + all.saturating_sub(1) * PER_TEXT.0)
-}
-
-/// How many kernels a graph needs, about: nodes that do the same with the same sizes share theirs.
-fn distinct(graph: &Graph) -> usize {
-    let work = graph.nodes().filter(|(_, node)| !node.op.is_leaf() && !node.op.define().is_view());
-    let kernel = |node: &Node| {
-        let mut hasher = DefaultHasher::new();
-        node.op.hash(&mut hasher);
-        node.inputs.iter().chain(&node.outputs).for_each(|value| graph.ty(*value).hash(&mut hasher));
-        hasher.finish()
-    };
-    work.map(|(_, node)| kernel(node)).collect::<HashSet<u64>>().len()
 }
 
 /// A program that is destroyed when it goes.

@@ -1,6 +1,6 @@
 //! What there is of CUDA on this machine. Looking never fails and never panics.
 
-use crate::{cudnn, driver};
+use super::{cudnn, driver};
 use cudarc::{cublaslt, driver as cuda, nvrtc};
 use plimsoll_core::Bytes;
 

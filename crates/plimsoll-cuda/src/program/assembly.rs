@@ -2,23 +2,20 @@
 
 use super::lower::{Address, Addresses, Convolving, Work};
 use super::{Step, resolve};
-use crate::cudnn::Convolution;
-use crate::device::Shared;
-use crate::driver::Module;
 use crate::kernels::{Argument, Kernel, PRELUDE};
-use crate::memory::lock;
-use crate::products::Product;
-use crate::staging::Stage;
+use crate::libraries::cublaslt::Product;
+use crate::libraries::cudnn::Convolution;
+use crate::libraries::driver::Module;
+use crate::libraries::nvrtc::AT_ONCE;
+use crate::runtime::staging::Stage;
+use crate::runtime::state::{DeviceState, lock};
 use plimsoll_core::{Bytes, ValueId};
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-/// Kernels that are compiled at a time: the compiler's memory grows with the text it is given, and has to be planned.
-pub(crate) const AT_ONCE: usize = 32;
-
 /// Collects the text of all kernels of a program, equal ones once.
 pub(super) struct Assembly<'a> {
-    pub shared: &'a Shared,
+    pub shared: &'a DeviceState,
     pub addresses: &'a Addresses<'a>,
     pub stage: &'a Mutex<Stage>,
     pub names: HashMap<String, usize>,

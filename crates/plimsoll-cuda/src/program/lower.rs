@@ -1,9 +1,9 @@
 //! From a node of a planned graph to kernels and products, and how much scratch those will need.
 
-use crate::convolutions::{self, Convolutions, Kind, Way};
-use crate::cudnn::Request;
+use crate::algorithms::convolution::{self, Convolutions, Kind, Way};
+use crate::algorithms::matmul;
 use crate::kernels::{self, Argument, Conv, Heads, Kernel, Operand, Runs, Site};
-use crate::products;
+use crate::libraries::cudnn::Request;
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Graph, Node, StateKind};
 use plimsoll_core::ops::{Attention, Conv2d, Inlay, MatMul};
@@ -69,11 +69,11 @@ pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, convolutions: C
         Op::Reduce(op) => kernels::reduce_workspace(&op.shape.bind(rows), &op.axes),
         Op::MatMul(op) => {
             let (m, n, _) = extents(op, graph, node, rows);
-            products::workspace(m, n) + narrowed(graph, node, rows).map_or(0, |(_, bytes, _)| bytes)
+            matmul::workspace(m, n) + narrowed(graph, node, rows).map_or(0, |(_, bytes, _)| bytes)
         }
         Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Conv2dGradFilter(_) => {
-            let (kind, conv, types) = convolution(graph, node, rows);
-            convolutions::workspace(kind, &conv, types, convolutions)
+            let (kind, conv, types) = convolution::of_node(graph, node, rows);
+            convolution::workspace(kind, &conv, types, convolutions)
         }
         Op::AttentionGrad(op) => {
             let [.., o, _, _] = node.inputs[..] else { unreachable!("checked when the node was added") };
@@ -97,18 +97,18 @@ fn extents(op: &MatMul, graph: &Graph, node: &Node, rows: usize) -> (usize, usiz
 /// Which operand of a product the library wants narrowed to the other's type, the bytes that takes, and that type.
 fn narrowed(graph: &Graph, node: &Node, rows: usize) -> Option<(usize, u64, DType)> {
     let [a, b, result] = [node.inputs[0], node.inputs[1], node.outputs[0]].map(|value| graph.ty(value).dtype);
-    let common = products::common_type(a, b, result)?;
+    let common = matmul::common_type(a, b, result)?;
     let operand = [a, b].iter().position(|dtype| *dtype != common)?;
     let elements = graph.shape(node.inputs[operand]).elements().bind(rows);
-    Some((operand, products::narrowed_bytes(DType::F32, common, elements), common))
+    Some((operand, matmul::narrowed_bytes(DType::F32, common, elements), common))
 }
 
 /// Whether cuDNN computes some of a program for at most `rows` rows, where it is found.
 pub(crate) fn wants_cudnn(program: &Program, rows: usize, convolutions: Convolutions) -> bool {
     let wanted = |node: &Node| {
         matches!(node.op, Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Conv2dGradFilter(_)) && {
-            let (kind, conv, types) = convolution(&program.graph, node, rows);
-            matches!(convolutions::way(kind, &conv, types, convolutions), Way::Cudnn(_))
+            let (kind, conv, types) = convolution::of_node(&program.graph, node, rows);
+            matches!(convolution::way(kind, &conv, types, convolutions), Way::Cudnn(_))
         }
     };
     convolutions != Convolutions::Generated && program.order.iter().any(|id| wanted(program.graph.node(*id)))
@@ -117,19 +117,6 @@ pub(crate) fn wants_cudnn(program: &Program, rows: usize, convolutions: Convolut
 /// Whether what an op makes is written between other results: generated kernels write an expression anywhere, libraries write by themselves.
 pub(crate) fn makes_inlays(maker: &Op) -> bool {
     matches!(maker, Op::Pointwise(_)) && Inlay::can_be_made_by(maker)
-}
-
-/// What a node that is a convolution or a gradient of one computes, and the types of its image, filter and result or of their gradients.
-pub(crate) fn convolution(graph: &Graph, node: &Node, rows: usize) -> (Kind, Conv, [DType; 3]) {
-    let (kind, window, groups, [image, filter, result]) = match &node.op {
-        Op::Conv2d(op) => (Kind::Forward, op.window, op.groups, [node.inputs[0], node.inputs[1], node.outputs[0]]),
-        Op::Conv2dGradInput(op) => (Kind::GradInput, op.window, op.groups, [node.outputs[0], node.inputs[0], node.inputs[1]]),
-        Op::Conv2dGradFilter(op) => (Kind::GradFilter, op.window, op.groups, [node.inputs[0], node.outputs[0], node.inputs[1]]),
-        _ => unreachable!("only called for convolutions"),
-    };
-    let dims = |value: ValueId| four(&graph.shape(value).bind(rows));
-    let conv = Conv { window, groups, image: dims(image), result: dims(result) };
-    (kind, conv, [image, filter, result].map(|value| graph.ty(value).dtype))
 }
 
 fn four(dims: &[usize]) -> [usize; 4] {
@@ -263,7 +250,7 @@ impl Lowering<'_> {
         let types = self.reals([inputs[0], inputs[1], output])?;
         let extents = extents(op, &self.program.graph, node, self.rows);
         let fallback = kernels::matmul(extents, op.transpose_a, op.transpose_b, types);
-        let mut works = match products::common_type(types[0], types[1], types[2]).filter(|_| self.library && !guarded) {
+        let mut works = match matmul::common_type(types[0], types[1], types[2]).filter(|_| self.library && !guarded) {
             Some(common) => {
                 let narrowed = narrowed(&self.program.graph, node, self.rows);
                 let copy = narrowed.map(|(operand, _, dtype)| {
@@ -291,11 +278,11 @@ impl Lowering<'_> {
     /// A convolution or a gradient of one, the way the rule says where that can be gone.
     fn convolution(&self, node: &Node, guarded: bool) -> Result<Vec<Work>, String> {
         let (inputs, output) = (&node.inputs[..], node.outputs[0]);
-        let (kind, conv, types) = convolution(&self.program.graph, node, self.rows);
+        let (kind, conv, types) = convolution::of_node(&self.program.graph, node, self.rows);
         self.reals([inputs[0], inputs[1], output])?;
         let fallback = self.generated(kind, &conv, types, node);
         let in_arena = matches!(self.program.places.get(output.0 as usize).copied().flatten(), Some(Place::Arena(_)));
-        match convolutions::way(kind, &conv, types, self.convolutions) {
+        match convolution::way(kind, &conv, types, self.convolutions) {
             _ if self.convolutions == Convolutions::Generated => {}
             Way::Generated => {}
             // A library cannot be told to leave a state alone; our own kernel can.
@@ -333,13 +320,13 @@ impl Lowering<'_> {
             Kind::GradFilter => ([0, 1], (true, false), None, types[1]),
         };
         let narrowed = filter.filter(|_| types[1] != dtype);
-        let bytes = convolutions::narrowed_bytes(kind, conv, types[1], dtype);
+        let bytes = convolution::narrowed_bytes(kind, conv, types[1], dtype);
         let copy = narrowed.map(|filter| {
             let elements = self.dims(node.inputs[filter]).iter().product();
             Work::Kernel(kernels::narrowed(filter, elements, dtype), node.inputs.clone())
         });
         let narrowed = narrowed.map(|filter| (filter, bytes));
-        let extents = convolutions::extents(kind, conv);
+        let extents = convolution::extents(kind, conv);
         // What follows the product is a kernel of its own, so what stands in for the product may not contain it.
         let plain = match &node.op {
             Op::Conv2d(op) if op.epilogue.is_some() => vec![kernels::forward(conv, types, None)],
@@ -364,7 +351,7 @@ impl Lowering<'_> {
             }
         };
         let request = Request { kind, conv: *conv, dtype };
-        let filter = convolutions::filter_bytes(conv, dtype);
+        let filter = convolution::filter_bytes(conv, dtype);
         Work::Convolution(Box::new(Convolving { request, tensors, filter, before, after, fallback }))
     }
 

@@ -4,20 +4,16 @@ mod assembly;
 mod lower;
 mod timing;
 
-pub(crate) use assembly::AT_ONCE;
-
-#[cfg(test)]
-pub(crate) use lower::convolution;
 pub(crate) use lower::{makes_inlays, wants_cudnn, workspace};
 
-use crate::cudnn::Convolution;
-use crate::device::Shared;
-use crate::driver::{Graph, Module, launch};
 use crate::kernels::Runs;
-use crate::lanes::Lanes;
-use crate::memory::{CudaMemory, Slab, lock};
-use crate::products::Product;
-use crate::staging::{RunId, Stage};
+use crate::libraries::cublaslt::Product;
+use crate::libraries::cudnn::Convolution;
+use crate::libraries::driver::{Graph, Module, launch};
+use crate::runtime::memory::{CudaMemory, Slab};
+use crate::runtime::offload::Lanes;
+use crate::runtime::staging::{RunId, Stage};
+use crate::runtime::state::{DeviceState, lock};
 use assembly::{Assembly, way_of};
 use cudarc::driver::{result, sys};
 use lower::{Address, Addresses, Lowering, guarding_loss, report};
@@ -31,7 +27,7 @@ use std::sync::{Arc, Mutex};
 
 /// A loaded program. It keeps its memories alive.
 pub(crate) struct CudaProgram {
-    shared: Arc<Shared>,
+    shared: Arc<DeviceState>,
     stage: Arc<Mutex<Stage>>,
     instructions: Vec<Instruction>,
     /// What is copied to the host's memory and back meanwhile.
@@ -107,7 +103,7 @@ impl CudaProgram {
     /// # Errors
     /// When an op is used in a way no kernel supports, a kernel does not compile, or the memories are not this device's or too small.
     pub fn load(
-        shared: &Arc<Shared>,
+        shared: &Arc<DeviceState>,
         plan: &Plan,
         program: &Program,
         rows: usize,

@@ -1,9 +1,9 @@
 //! How long each node of a program takes on the GPU's own clock.
 
 use super::{CudaProgram, Instruction, resolve};
-use crate::driver::{Event, Graph, Stream};
-use crate::memory::lock;
-use crate::staging::Stage;
+use crate::libraries::driver::{Event, Graph, Stream};
+use crate::runtime::staging::Stage;
+use crate::runtime::state::lock;
 use cudarc::driver::{DriverError, result};
 use plimsoll_core::NodeId;
 use plimsoll_core::device::{DeviceError, StepInputs};

@@ -1,25 +1,25 @@
 //! Pieces of the GPU's memory.
 
-use crate::device::Shared;
-use crate::staging::Stage;
+use super::staging::Stage;
+use super::state::DeviceState;
 use cudarc::driver::{result, sys};
 use plimsoll_core::Bytes;
 use plimsoll_core::device::{DeviceError, Memory};
 use plimsoll_core::plan::Staging;
 use std::any::Any;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Zeroed memory on the GPU, given back when nobody refers to it any more.
 pub(crate) struct Slab {
     pub start: sys::CUdeviceptr,
     pub size: u64,
-    shared: Arc<Shared>,
+    shared: Arc<DeviceState>,
     /// Where the host puts batches for programs that run in this memory; made when the first of them is loaded.
     stage: OnceLock<Arc<Mutex<Stage>>>,
 }
 
 impl Slab {
-    pub fn new(shared: &Arc<Shared>, size: Bytes) -> Result<Slab, DeviceError> {
+    pub fn new(shared: &Arc<DeviceState>, size: Bytes) -> Result<Slab, DeviceError> {
         let refused = |reason: String| DeviceError::OutOfMemory { device: shared.context.name(), size, reason };
         let bytes = usize::try_from(size.0).map_err(|_| refused("it is more than can be addressed".to_string()))?;
         let mut slab = Slab { start: 0, size: size.0, shared: Arc::clone(shared), stage: OnceLock::new() };
@@ -97,9 +97,4 @@ impl Memory for CudaMemory {
     fn as_any(&self) -> &dyn Any {
         self
     }
-}
-
-/// What is behind a lock. A panic under it leaves bytes behind, which are bytes all the same.
-pub(crate) fn lock<T>(behind: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    behind.lock().unwrap_or_else(PoisonError::into_inner)
 }

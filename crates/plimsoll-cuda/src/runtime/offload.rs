@@ -3,9 +3,9 @@
 //! Every run forks from the computing stream and joins it again before its end, so that a recording is whole and the next run finds everything
 //! in its place.
 
-use crate::device::Shared;
-use crate::driver::{Event, Pinned, Stream};
-use crate::memory::Slab;
+use super::memory::Slab;
+use super::state::DeviceState;
+use crate::libraries::driver::{Event, Pinned, Stream};
 use cudarc::driver::{DriverError, sys};
 use plimsoll_core::Bytes;
 use plimsoll_core::device::{Backing, DeviceError};
@@ -25,11 +25,11 @@ pub(crate) struct PinnedStore {
     size: u64,
     /// Kept for its bytes; locked by whoever on the host touches them.
     memory: Mutex<Pinned>,
-    shared: Arc<Shared>,
+    shared: Arc<DeviceState>,
 }
 
 impl PinnedStore {
-    pub fn new(shared: &Arc<Shared>, size: Bytes) -> Result<PinnedStore, DeviceError> {
+    pub fn new(shared: &Arc<DeviceState>, size: Bytes) -> Result<PinnedStore, DeviceError> {
         shared.bind()?;
         let refused = |error: DriverError| DeviceError::OutOfMemory {
             device: "the host".to_string(),
@@ -41,7 +41,7 @@ impl PinnedStore {
     }
 
     /// Bytes a second to such memory and back, by copies of [this much](PROBE), of which the fastest counts.
-    pub fn measure(shared: &Arc<Shared>) -> Result<(f64, f64), DeviceError> {
+    pub fn measure(shared: &Arc<DeviceState>) -> Result<(f64, f64), DeviceError> {
         let failed = |error| shared.context.failed("timing copies to the host", error);
         let (store, slab) = (PinnedStore::new(shared, PROBE)?, Slab::new(shared, PROBE)?);
         let (begin, end) = (Event::timed(&shared.context).map_err(failed)?, Event::timed(&shared.context).map_err(failed)?);
@@ -95,7 +95,7 @@ impl Backing for PinnedStore {
 
 /// The copies of a program, with their streams and events.
 pub(crate) struct Lanes {
-    shared: Arc<Shared>,
+    shared: Arc<DeviceState>,
     /// Kept for the copies.
     _store: Arc<dyn Backing>,
     out: Stream,
@@ -126,7 +126,7 @@ struct Lane {
 impl Lanes {
     /// The copies of a program, if it has any; `on_device` gives the address of each.
     pub fn new(
-        shared: &Arc<Shared>,
+        shared: &Arc<DeviceState>,
         overlap: &Overlap,
         store: Option<&Arc<dyn Backing>>,
         on_device: impl Fn(usize) -> Result<u64, String>,

@@ -1,9 +1,8 @@
 //! The way of a batch to the GPU: written into a pinned slot, copied on a stream of its own while the step before computes, and what a run's numbers
 //! come back in.
 
-use crate::device::Shared;
-use crate::driver::{Event, Pinned};
-use crate::memory::lock;
+use super::state::{DeviceState, lock};
+use crate::libraries::driver::{Event, Pinned};
 use cudarc::driver::{result, sys};
 use plimsoll_core::Bytes;
 use plimsoll_core::budget::SlotMemory;
@@ -21,7 +20,7 @@ pub(crate) fn pinned(staging: &Staging) -> Bytes {
 
 /// The slots, on both sides.
 pub(crate) struct Stage {
-    shared: Arc<Shared>,
+    shared: Arc<DeviceState>,
     pinned: Pinned,
     slots: Vec<Slot>,
     slot_size: usize,
@@ -46,11 +45,11 @@ struct Slot {
 pub(crate) struct PinnedSlot {
     memory: Pinned,
     size: usize,
-    shared: Arc<Shared>,
+    shared: Arc<DeviceState>,
 }
 
 impl PinnedSlot {
-    pub fn new(shared: &Arc<Shared>, size: Bytes) -> Result<PinnedSlot, DeviceError> {
+    pub fn new(shared: &Arc<DeviceState>, size: Bytes) -> Result<PinnedSlot, DeviceError> {
         shared.bind()?;
         let memory = pin(shared, size)?;
         let (start, size) = (memory.start as usize, size.get());
@@ -80,7 +79,7 @@ impl Drop for PinnedSlot {
 }
 
 /// Zeroed pinned memory; the context is current.
-fn pin(shared: &Shared, size: Bytes) -> Result<Pinned, DeviceError> {
+fn pin(shared: &DeviceState, size: Bytes) -> Result<Pinned, DeviceError> {
     Pinned::new(&shared.context, size.get().max(1)).map_err(|error| DeviceError::OutOfMemory {
         device: "the host".to_string(),
         size,
@@ -93,7 +92,7 @@ fn pin(shared: &Shared, size: Bytes) -> Result<Pinned, DeviceError> {
 pub(crate) struct RunId(u64);
 
 impl Stage {
-    pub fn new(shared: &Arc<Shared>, staging: &Staging, resident: u64) -> Result<Stage, DeviceError> {
+    pub fn new(shared: &Arc<DeviceState>, staging: &Staging, resident: u64) -> Result<Stage, DeviceError> {
         shared.bind()?;
         let size = pinned(staging);
         let context = &shared.context;

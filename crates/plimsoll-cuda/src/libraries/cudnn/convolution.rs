@@ -6,7 +6,7 @@
 use super::description::Description;
 use super::library::{Dnn, Functions, Raw};
 use super::numbers::{CORRELATION, HEURISTICS, attribute, kind, note, ty};
-use crate::convolutions::Kind;
+use crate::algorithms::convolution::Kind;
 use crate::kernels::Conv;
 use plimsoll_core::DType;
 use std::sync::Arc;
@@ -224,7 +224,7 @@ fn data_type(dtype: DType) -> i32 {
 mod tests {
     use super::super::library;
     use super::*;
-    use crate::convolutions::{self, Convolutions};
+    use crate::algorithms::convolution::{self, Convolutions};
     use plimsoll_core::ops::Window;
     use plimsoll_core::selftest;
 
@@ -296,13 +296,12 @@ mod tests {
             for dtype in [DType::F32, DType::F16, DType::BF16] {
                 for kind in [Kind::Forward, Kind::GradInput, Kind::GradFilter] {
                     let types = [dtype, DType::F32, dtype];
-                    let convolutions::Way::Cudnn(way) = convolutions::way(kind, &conv, types, Convolutions::Auto) else {
+                    let convolution::Way::Cudnn(way) = convolution::way(kind, &conv, types, Convolutions::Auto) else {
                         assert!(dtype == DType::F32, "{name}: in two bytes all of them are worth it");
                         continue;
                     };
                     assert_eq!(way, dtype, "{name}");
-                    let scratch =
-                        convolutions::workspace(kind, &conv, types, Convolutions::Auto) - convolutions::filter_bytes(&conv, dtype);
+                    let scratch = convolution::workspace(kind, &conv, types, Convolutions::Auto) - convolution::filter_bytes(&conv, dtype);
                     let found = has_way(functions, &device, &Request { kind, conv, dtype }, scratch);
                     assert!(found, "{name}, {dtype}, {kind:?}: in {scratch} bytes");
                 }
@@ -316,10 +315,9 @@ mod tests {
         let mut reached = std::collections::BTreeMap::<String, [usize; 2]>::new();
         for case in selftest::cases(0).iter().filter(|case| case.op.starts_with("conv2d")) {
             for (_, node) in case.graph.nodes().filter(|(_, node)| selftest::name_in_table(&node.op).starts_with("conv2d")) {
-                let (kind, conv, types) = crate::program::convolution(&case.graph, node, case.rows);
-                let convolutions::Way::Cudnn(dtype) = convolutions::way(kind, &conv, types, Convolutions::Libraries) else { continue };
-                let scratch =
-                    convolutions::workspace(kind, &conv, types, Convolutions::Libraries) - convolutions::filter_bytes(&conv, dtype);
+                let (kind, conv, types) = convolution::of_node(&case.graph, node, case.rows);
+                let convolution::Way::Cudnn(dtype) = convolution::way(kind, &conv, types, Convolutions::Libraries) else { continue };
+                let scratch = convolution::workspace(kind, &conv, types, Convolutions::Libraries) - convolution::filter_bytes(&conv, dtype);
                 let found = has_way(functions, &device, &Request { kind, conv, dtype }, scratch);
                 let window = conv.window;
                 let traits = [

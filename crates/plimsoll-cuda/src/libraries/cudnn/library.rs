@@ -1,6 +1,6 @@
 //! cuDNN as it is found on a machine: its functions, looked up one by one, and a handle on one GPU.
 
-use crate::driver::{Context, Stream};
+use crate::libraries::driver::{Context, Stream};
 use libloading::Library;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
