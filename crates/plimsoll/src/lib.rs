@@ -5,12 +5,16 @@
 
 mod allow;
 pub mod calibration;
+mod callbacks;
 mod checkpoint;
 pub mod config;
 pub mod cost;
 mod devices;
 mod error;
+mod fit;
 mod generate;
+mod graphs;
+mod history;
 mod infeasible;
 mod loss;
 mod metrics;
@@ -19,10 +23,12 @@ mod offload_file;
 pub mod optim;
 mod output_loss;
 mod pipeline;
+mod plan;
 mod plan_file;
 mod precision;
 mod run;
 mod schedule;
+mod session;
 mod suggest;
 pub mod system;
 mod tensors;
@@ -31,15 +37,19 @@ mod trainer;
 pub mod zoo;
 
 pub use allow::{Allow, Permission, UnknownPermission};
+pub use callbacks::{Callback, CsvLog, EarlyStopping, Flow};
 pub use checkpoint::Checkpoints;
 pub use devices::{Choice, convolutions, open_device, open_each_way};
 pub use error::{BadRow, Error, Result};
+pub use fit::{Event, FirstWeights, Fit};
 pub use generate::{Generator, Sampling};
+pub use history::{Epoch, History};
 pub use infeasible::{Infeasible, PipelineInfeasible};
 pub use loss::{Loss, Objective};
 pub use metrics::{Metric, Scores};
 pub use output_loss::OutputLoss;
 pub use pipeline::{Bench, BenchEpoch, Explain, ExplainedStage, Filled, Pipeline, Sample};
+pub use plan::{Count, DeviceLine, InPieces, LargestBatch, RunPlan, Sweep, SweepPoint, Taken};
 pub use plan_file::{Checked, check_plan_file};
 pub use plimsoll_core::budget::CountingAllocator;
 pub use plimsoll_core::loss_scale::LossScaling;
@@ -54,10 +64,7 @@ pub use precision::Precision;
 pub use run::{Run, RunFolder};
 pub use schedule::{Plateau, Schedule, ScheduleState};
 pub use trained::{Rows, Trained};
-pub use trainer::{
-    Batches, Callback, Count, CsvLog, CustomLoop, DeviceLine, EarlyStopping, Epoch, Event, FirstWeights, Fit, Flow, History, HostBatch,
-    InPieces, LargestBatch, Numbers, Predicted, Prediction, RunPlan, Sweep, SweepPoint, Taken, Trainer,
-};
+pub use trainer::{Batches, CustomLoop, HostBatch, Numbers, Predicted, Prediction, Trainer};
 
 /// Offsets for buffers with known lifetimes: the packing that plans are made with, by itself.
 pub mod arena {

@@ -5,8 +5,8 @@
 
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::plan::RunPlan;
 use crate::run::Run;
-use crate::trainer::RunPlan;
 use plimsoll_core::Bytes;
 use plimsoll_core::plan::Certificate;
 use serde_json::{Value, json};

@@ -1,18 +1,22 @@
 //! A run from a configuration: planned, trained, and left in a folder.
 
 use crate::allow::Allow;
+use crate::callbacks::{CsvLog, EarlyStopping};
 use crate::checkpoint::Checkpoints;
 use crate::cost::CostTable;
 use crate::devices::Choice;
 use crate::error::{Error, Result};
+use crate::fit::{Event, FirstWeights, Fit};
+use crate::history::History;
 use crate::loss::Loss;
 use crate::metrics::{Metric, Scores};
 use crate::nn::Model;
 use crate::optim::{Adam, Average, Clip, Optimizer};
 use crate::output_loss::OutputLosses;
+use crate::plan::{Count, LargestBatch, RunPlan, Sweep};
 use crate::precision::Precision;
 use crate::schedule::Schedule;
-use crate::trainer::{Count, CsvLog, EarlyStopping, Event, FirstWeights, Fit, History, LargestBatch, RunPlan, Sweep, Trainer};
+use crate::trainer::Trainer;
 use plimsoll_core::Budget;
 use plimsoll_core::device::Device;
 use plimsoll_data::Dataset;

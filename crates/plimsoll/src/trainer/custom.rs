@@ -1,12 +1,12 @@
 //! Loops of one's own: the planned run in hand, one step at a time.
 
-use super::fit::{epoch_rows, place_in_batch};
+use super::Trainer;
 use super::predict::{Predicted, Results};
-use super::session::{Rows, Session};
-use super::variants::Variants;
-use super::{RunPlan, Trainer, slots};
 use crate::error::{Error, Result};
+use crate::graphs::Variants;
 use crate::metrics::Scores;
+use crate::plan::{RunPlan, epoch_rows};
+use crate::session::{Rows, Session, feed, place_in_batch};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, DType, Reservation};
 use plimsoll_data::{Column, Feed, Options, Schema};
@@ -211,7 +211,7 @@ impl CustomLoop {
         let pipeline = self.plan.pipeline.clone();
         let session = self.session();
         let options = Options { first_epoch: session.epochs, epochs: Some(epochs), ..Options::default() };
-        Ok(Batches { feed: slots::start(&data, &pipeline, &session.ledger, options, session.executor.device())? })
+        Ok(Batches { feed: feed::start(&data, &pipeline, &session.ledger, options, session.executor.device())? })
     }
 
     /// Learns from the next batch of the training data; `None` at the end of an epoch.

@@ -1,37 +1,24 @@
 //! The trainer: a model, data, a loss and a line go in; a plan comes out, then a trained model.
 
 mod average;
-mod callbacks;
-mod clock;
 mod custom;
-mod explain;
-mod fit;
-mod held_out;
-mod history;
-mod learning;
-mod not_finite;
-mod plan;
 mod predict;
-mod programs;
-mod session;
-mod slots;
-mod track;
-mod variants;
 
 use crate::allow::Allow;
 use crate::cost::{Bandwidths, CostTable, profile_own_step};
 use crate::devices::{self, Choice, Opened};
 use crate::error::{Error, Result};
+use crate::graphs::{Learning, Variant, Variants};
 use crate::loss::Loss;
 use crate::metrics::Metric;
 use crate::nn::Model;
 use crate::optim::{Average, Clip, Optimizer};
 use crate::output_loss::{OutputLoss, OutputLosses};
+use crate::plan::{self, Count, LargestBatch, Request, RunPlan, Sweep, largest_batch, plan_run, prove, sweep};
 use crate::precision::Precision;
 use crate::schedule::{Schedule, ScheduleState};
+use crate::session::Session;
 use crate::{system, tensors};
-use learning::Learning;
-use plan::{Request, largest_batch, plan_run, prove, sweep};
 use plimsoll_core::device::Device;
 use plimsoll_core::loss_scale::LossScaling;
 use plimsoll_core::passes::Columns;
@@ -39,17 +26,11 @@ use plimsoll_core::plan::Certificate;
 use plimsoll_core::plan::recompute::{Pace, Rates};
 use plimsoll_core::{Budget, Graph};
 use plimsoll_data::{Dataset, Extent};
-use session::Session;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use variants::{Variant, Variants};
 
-pub use callbacks::{Callback, CsvLog, EarlyStopping, Flow};
 pub use custom::{Batches, CustomLoop, HostBatch, Numbers};
-pub use fit::{FirstWeights, Fit};
-pub use history::{Epoch, Event, History};
-pub use plan::{Count, DeviceLine, InPieces, LargestBatch, RunPlan, Sweep, SweepPoint, Taken};
 pub use predict::{Predicted, Prediction};
 
 /// Trains a model on data under a line.
@@ -69,13 +50,13 @@ pub use predict::{Predicted, Prediction};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Trainer {
-    model: Model,
-    data: Dataset,
-    targets: OutputLosses,
+    pub(crate) model: Model,
+    pub(crate) data: Dataset,
+    pub(crate) targets: OutputLosses,
     metrics: Option<Vec<Metric>>,
-    learning: Learning,
+    pub(crate) learning: Learning,
     budget: Budget,
-    micro_batch: Option<usize>,
+    pub(crate) micro_batch: Option<usize>,
     allow: Allow,
     count: Count,
     pace: Arc<dyn Pace>,
@@ -83,20 +64,20 @@ pub struct Trainer {
     measured: bool,
     /// How fast bytes move, as far as that was measured.
     transfers: Bandwidths,
-    seed: u64,
+    pub(crate) seed: u64,
     threads: Option<usize>,
     choice: Choice,
     profile: Option<String>,
-    device: Option<Opened>,
-    variants: Option<Variants>,
+    pub(crate) device: Option<Opened>,
+    pub(crate) variants: Option<Variants>,
     /// The variant that runs, once memory is laid out for it.
-    settled: Option<Variant>,
+    pub(crate) settled: Option<Variant>,
     /// Where tensors go that a plan keeps out of memory, on a device that shares the host's.
-    offload_folder: Option<PathBuf>,
+    pub(crate) offload_folder: Option<PathBuf>,
     /// Whether the run writes checkpoints, which takes memory too.
-    checkpointed: bool,
-    only_predicts: bool,
-    session: Option<Session>,
+    pub(crate) checkpointed: bool,
+    pub(crate) only_predicts: bool,
+    pub(crate) session: Option<Session>,
 }
 
 impl Trainer {
@@ -321,7 +302,7 @@ impl Trainer {
     }
 
     /// The plan for a run that starts now: if less is free than the plan would use, it is made again for what is there.
-    fn plan_to_run(&mut self, validation: Option<&Dataset>) -> Result<RunPlan> {
+    pub(crate) fn plan_to_run(&mut self, validation: Option<&Dataset>) -> Result<RunPlan> {
         self.count = Count::Everything;
         let plan = self.plan_with(validation)?;
         if self.session.is_some() {

@@ -1,10 +1,10 @@
 //! Predictions, a piece at a time, so that they never all have to be in memory.
 
 use super::Trainer;
-use super::held_out::HeldOut;
-use super::session::{Session, Tally};
-use super::variants::Variants;
 use crate::error::{Error, Result};
+use crate::fit::HeldOut;
+use crate::graphs::Variants;
+use crate::session::{Session, Tally};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Reservation};
 use plimsoll_data::Dataset;

@@ -7,12 +7,12 @@ use plimsoll_core::{Bytes, DType, Executor, Op};
 use plimsoll_data::Schema;
 
 /// A loss that is not finite.
-pub(super) fn in_words(loss: f32) -> String {
+pub(crate) fn in_words(loss: f32) -> String {
     if loss.is_nan() { "not a number (NaN)" } else { "infinite" }.to_string()
 }
 
 /// Names the first tensor that is not finite: a column of the batch, a weight, or the result of a layer.
-pub(super) fn first_non_finite(
+pub(crate) fn first_non_finite(
     executor: &mut Executor,
     role: Role,
     rows: usize,
@@ -68,6 +68,6 @@ fn not_finite(bytes: &[u8]) -> Option<usize> {
     bytes.chunks_exact(4).position(|b| !number(b).is_finite())
 }
 
-pub(super) fn number(bytes: &[u8]) -> f32 {
+pub(crate) fn number(bytes: &[u8]) -> f32 {
     f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }

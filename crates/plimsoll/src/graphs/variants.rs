@@ -13,7 +13,7 @@ use std::cell::OnceCell;
 
 /// What is kept in fewer bits than was asked for. The default is nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Variant {
+pub(crate) struct Variant {
     /// Activations in 16.
     pub activations: bool,
     /// What the optimiser knows about parameters in 8.
@@ -37,7 +37,7 @@ impl Variant {
 }
 
 /// A run's graphs in all variants, each written when it is first looked at.
-pub(super) struct Variants {
+pub(crate) struct Variants {
     model: Model,
     schema: Schema,
     targets: OutputLosses,

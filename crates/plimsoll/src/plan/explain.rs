@@ -1,6 +1,6 @@
 //! The plan as people read it: one screen, and one JSON object.
 
-use super::plan::{RunPlan, Taken};
+use super::{RunPlan, Taken};
 use crate::allow::Permission;
 use plimsoll_core::plan::{Buffer, Place};
 use plimsoll_core::{Bytes, ValueId};

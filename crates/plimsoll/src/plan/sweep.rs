@@ -29,7 +29,7 @@ pub struct Sweep {
 }
 
 /// Plans the run again under lower and lower lines, until one is refused.
-pub(in crate::trainer) fn sweep(request: &Request<'_>) -> Result<Sweep> {
+pub(crate) fn sweep(request: &Request<'_>) -> Result<Sweep> {
     let free = plan_run(request)?;
     let on_device = free.device_memory.is_some();
     let all = free.device_memory.as_ref().map_or_else(|| free.total(), |device| device.total());

@@ -1,7 +1,7 @@
 //! What can follow a run and end it: early stopping, a table of scores, closures.
 
-use super::history::Epoch;
 use crate::error::{Error, Result};
+use crate::history::Epoch;
 use crate::metrics::lower_is_better;
 use serde_json::{Value, json};
 use std::fs::File;
@@ -174,7 +174,7 @@ impl Callback for CsvLog {
 }
 
 /// A closure as a callback.
-pub(super) struct Each<F>(pub F);
+pub(crate) struct Each<F>(pub F);
 
 impl<F: FnMut(&Epoch) -> Flow> Callback for Each<F> {
     fn name(&self) -> &str {

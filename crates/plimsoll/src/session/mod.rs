@@ -1,14 +1,17 @@
 //! A run's memory and its position: the executor with its ledger, and how one piece of a batch is run.
 
-use super::clock::Clock;
-use super::learning::Learning;
-use super::not_finite::{first_non_finite, in_words, number};
-use super::plan::{OFFLOAD, RunPlan};
-use super::programs::{Classes, LOSS_WEIGHT, MOST_COLUMNS, Of, Programs, ROW_SHARE};
+mod clock;
+pub(crate) mod feed;
+mod not_finite;
+
 use crate::error::{BadRow, Error, Result};
+use crate::graphs::{Classes, LOSS_WEIGHT, Learning, MAX_COLUMNS, Of, Programs, ROW_SHARE};
 use crate::metrics::{Board, Scores};
 use crate::nn::PIECE_SHARE;
 use crate::offload_file::OffloadFile;
+use crate::plan::{OFFLOAD, RunPlan};
+use clock::Clock;
+use not_finite::{first_non_finite, in_words, number};
 use plimsoll_core::budget::give_back_freed_memory;
 use plimsoll_core::device::{Backing, Device, DeviceError, StepInputs};
 use plimsoll_core::graph::StateId;
@@ -24,7 +27,7 @@ use std::sync::Arc;
 /// Answers after which the counts of classes are brought to the host: single precision counts exactly to twice as many.
 const COUNTABLE: u64 = 1 << 23;
 
-pub(super) struct Session {
+pub(crate) struct Session {
     pub executor: Executor,
     pub ledger: Ledger,
     pub micro_batch: usize,
@@ -101,7 +104,7 @@ enum Scalar {
 
 /// Rows in host memory.
 #[derive(Clone, Copy)]
-pub(super) enum Rows<'a> {
+pub(crate) enum Rows<'a> {
     /// From a pipeline.
     Fed(&'a Batch<'a>),
     /// From somebody else: the bytes of each column, and the place of the first row.
@@ -126,7 +129,7 @@ impl<'a> Rows<'a> {
 }
 
 /// Some rows of a batch, as one program sees them.
-pub(super) struct Piece<'a> {
+pub(crate) struct Piece<'a> {
     pub batch: Rows<'a>,
     /// The first row within what was delivered.
     pub at: usize,
@@ -139,7 +142,7 @@ pub(super) struct Piece<'a> {
 
 /// Sums over rows.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
+pub(crate) struct Tally {
     pub loss: f64,
     /// What the loss is divided by: rows, or the parts of them that count.
     pub weight: f64,
@@ -346,7 +349,7 @@ impl Session {
                 Scalar::Rate(i) => self.rates[*i],
             };
         }
-        let mut columns: [&[u8]; MOST_COLUMNS] = [&[]; MOST_COLUMNS];
+        let mut columns: [&[u8]; MAX_COLUMNS] = [&[]; MAX_COLUMNS];
         for (column, index) in columns.iter_mut().zip(&prepared.columns) {
             let bytes = schema.columns()[*index].row_bytes().get();
             *column = &piece.batch.column(*index)[piece.at * bytes..(piece.at + piece.rows) * bytes];
@@ -485,4 +488,29 @@ fn prepare(executor: &Executor, role: Role, graph: &Graph, programs: &Programs, 
     let mut at = Numbers { loss: number("loss"), weight: number(LOSS_WEIGHT), ..Numbers::default() };
     at.sums.iter_mut().zip(programs.board.sums()).for_each(|(at, name)| *at = number(name));
     Prepared { role, scalars, numbers, columns, at }
+}
+
+/// The next piece of a block and its role: its first row is the block's row `at`, the block's first row the epoch's row `first`. The epoch has
+/// `length` rows, see [`epoch_rows`].
+pub(crate) fn place_in_batch<'a>(
+    micro_batch: usize,
+    batch: Rows<'a>,
+    at: usize,
+    first: u64,
+    block_rows: usize,
+    whole: u64,
+    length: Option<u64>,
+) -> (Role, Piece<'a>) {
+    let place = first + at as u64;
+    let first_row = place % whole;
+    // Where an epoch may end anywhere, a block is a batch.
+    let batch_rows = length.map_or(block_rows as u64, |length| whole.min(length - (place - first_row)));
+    let rows = micro_batch.min((batch_rows - first_row) as usize).min(block_rows - at);
+    let role = match (first_row == 0, first_row + rows as u64 == batch_rows) {
+        (true, true) => Role::Step,
+        (true, false) => Role::First,
+        (false, false) => Role::Middle,
+        (false, true) => Role::Last,
+    };
+    (role, Piece { batch, at, rows, first_row, batch_rows })
 }

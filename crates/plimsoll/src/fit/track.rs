@@ -1,12 +1,12 @@
 //! Where a run stands between two steps: taken up from a checkpoint, written into the next.
 
-use super::RunPlan;
-use super::callbacks::Best;
-use super::fit::Fit;
-use super::history::{Epoch, Event, History};
-use super::session::{Session, Tally};
+use super::{Event, Fit};
+use crate::callbacks::Best;
 use crate::checkpoint::{self, Checkpoints, Position, Record};
 use crate::error::{Error, Result};
+use crate::history::{Epoch, History};
+use crate::plan::RunPlan;
+use crate::session::{Session, Tally};
 use plimsoll_data::Dataset;
 use serde_json::{Map, Value};
 

@@ -2,6 +2,7 @@
 
 mod candidate;
 mod choose;
+mod explain;
 mod largest;
 mod least;
 mod offload;
@@ -9,9 +10,8 @@ mod pipelines;
 mod split;
 mod sweep;
 
-use super::programs::Programs;
-use super::variants::{Variant, Variants};
 use crate::allow::{Allow, Permission};
+use crate::graphs::{Programs, Variant, Variants};
 use crate::precision::Precision;
 use plimsoll_core::device::{CopyRate, Device};
 use plimsoll_core::plan::Plan;
@@ -25,13 +25,14 @@ pub use largest::LargestBatch;
 pub use split::InPieces;
 pub use sweep::{Sweep, SweepPoint};
 
-pub(super) use choose::{plan_run, prove};
-pub(super) use largest::largest_batch;
-pub(super) use least::THOROUGH;
-pub(super) use sweep::sweep;
+pub(crate) use choose::{plan_run, prove};
+pub(crate) use largest::largest_batch;
+pub(crate) use least::THOROUGH;
+pub(crate) use pipelines::epoch_rows;
+pub(crate) use sweep::sweep;
 
 /// The owner of what keeping tensors elsewhere takes of the host's memory.
-pub(super) const OFFLOAD: &str = "offload";
+pub(crate) const OFFLOAD: &str = "offload";
 
 /// What a run will hold, by owner, and how it was made to fit. Prints as one screen.
 #[derive(Clone, Debug)]
@@ -90,12 +91,12 @@ pub struct RunPlan {
     pub plan_ms: f64,
     /// The device's part.
     pub memory: Arc<Plan>,
-    pub(super) pipeline: PipelinePlan,
-    pub(super) validation: Option<PipelinePlan>,
+    pub(crate) pipeline: PipelinePlan,
+    pub(crate) validation: Option<PipelinePlan>,
     /// Rows the feed delivers at a time.
-    pub(super) feed_rows: usize,
+    pub(crate) feed_rows: usize,
     /// What is kept in fewer bits than was asked for.
-    pub(super) variant: Variant,
+    pub(crate) variant: Variant,
 }
 
 /// One thing that was done to make a run fit, and what it did to memory and time.
@@ -143,7 +144,7 @@ impl DeviceLine {
 
 /// What a plan is made of.
 #[derive(Clone)]
-pub(super) struct Request<'a> {
+pub(crate) struct Request<'a> {
     pub model: &'a str,
     /// The graphs of the variant to be planned.
     pub programs: &'a Programs,

@@ -16,7 +16,7 @@ use plimsoll_data::Schema;
 use std::cell::OnceCell;
 
 /// The name of the scalar by which each row counts: one over the rows of the whole batch.
-pub(super) const ROW_SHARE: &str = "row_share";
+pub(crate) const ROW_SHARE: &str = "row_share";
 
 /// The most columns a model reads.
 const MOST_INPUTS: usize = 8;
@@ -25,13 +25,13 @@ const MOST_INPUTS: usize = 8;
 const MOST_OUTPUTS: usize = 8;
 
 /// The most columns a step reads: features, labels and sample weights.
-pub(super) const MOST_COLUMNS: usize = MOST_INPUTS + MOST_OUTPUTS + 1;
+pub(crate) const MAX_COLUMNS: usize = MOST_INPUTS + MOST_OUTPUTS + 1;
 
 /// The output that is the share of answers that count, where some do not.
-pub(super) const LOSS_WEIGHT: &str = "loss_weight";
+pub(crate) const LOSS_WEIGHT: &str = "loss_weight";
 
 /// The improved graphs of a run, and what the host must know about them.
-pub(super) struct Programs {
+pub(crate) struct Programs {
     /// Without variants for micro-batches.
     pub whole: Vec<(Role, Graph)>,
     /// With them, if they were asked for.
@@ -53,7 +53,7 @@ pub(super) struct Programs {
 
 /// A column of numbers that must be below a bound.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) struct Classes {
+pub(crate) struct Classes {
     pub column: usize,
     /// How many classes or tokens there are.
     pub count: usize,
@@ -62,7 +62,7 @@ pub(super) struct Classes {
 
 /// What such numbers are.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Of {
+pub(crate) enum Of {
     /// Classes, and perhaps a number that is none and does not count.
     Labels(Option<i32>),
     /// Rows of a table.
@@ -105,7 +105,7 @@ impl Programs {
 const SMALL: Bytes = Bytes::mib(2);
 
 /// Writes and improves all graphs of a run.
-pub(super) fn programs(
+pub(crate) fn programs(
     model: &Model,
     schema: &Schema,
     targets: &OutputLosses,

@@ -30,3 +30,8 @@ pub(super) fn pipelines(request: &Request<'_>, feed_rows: usize, left: Option<By
     stages.extend(validation.iter().flat_map(|plan| name("validation ", plan.stages())));
     Ok(Pipelines { training, validation, stages, minimum: least })
 }
+
+/// Rows of an epoch as far as the pieces of a batch have to know them: none where an epoch may end anywhere.
+pub(crate) fn epoch_rows(data: &Dataset) -> Option<u64> {
+    data.size().or_else(|| data.drops_remainder().then(|| data.len()))
+}

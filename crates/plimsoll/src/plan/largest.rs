@@ -33,7 +33,7 @@ pub struct LargestBatch {
 
 /// Finds the largest batch that fits in one piece. Values may be computed again, if that is allowed, as long as it takes at most one more
 /// forward pass. None if not even one row fits.
-pub(in crate::trainer) fn largest_batch(request: &Request<'_>) -> Result<Option<LargestBatch>> {
+pub(crate) fn largest_batch(request: &Request<'_>) -> Result<Option<LargestBatch>> {
     let (start, lines) = (Instant::now(), Lines::of(request));
     let split = request.allow.has(Permission::Split);
     // The answer is the same on every machine: what was measured of this one only predicts the time.

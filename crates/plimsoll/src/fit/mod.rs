@@ -1,15 +1,18 @@
 //! Training: epochs of steps, validation after each, and what is reported meanwhile.
 
-use super::callbacks::{Callback, Each, Flow};
-use super::held_out::HeldOut;
-use super::history::{Epoch, Event, History};
-use super::learning::Learning;
-use super::session::{Piece, Rows, Session, Tally};
-use super::track::Track;
-use super::{RunPlan, Trainer, slots};
+mod event;
+mod track;
+mod validation;
+
+use crate::callbacks::{Callback, Each, Flow};
 use crate::checkpoint::{self, Checkpoints, Writer};
 use crate::error::{Error, Result};
+use crate::graphs::Learning;
+use crate::history::{Epoch, History};
 use crate::metrics::Scores;
+use crate::plan::{DeviceLine, RunPlan, epoch_rows};
+use crate::session::{Rows, Session, Tally, feed, place_in_batch};
+use crate::trainer::Trainer;
 use crate::{offload_file, system, tensors};
 use plimsoll_core::Bytes;
 use plimsoll_core::step::Role;
@@ -17,6 +20,10 @@ use plimsoll_data::{Dataset, Feed, Options, Schema};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use track::Track;
+
+pub use event::Event;
+pub(crate) use validation::HeldOut;
 
 /// Epochs a history keeps: what a run holds must not grow with its length. The log of a run folder has them all.
 const KEPT: usize = 1000;
@@ -34,12 +41,12 @@ pub struct Fit<'a> {
     epochs: u64,
     validation: Option<Dataset>,
     observer: Option<Observer<'a>>,
-    pub(super) callbacks: Vec<Box<dyn Callback + 'a>>,
-    pub(super) checkpoints: Option<Checkpoints>,
-    pub(super) resume: bool,
+    pub(crate) callbacks: Vec<Box<dyn Callback + 'a>>,
+    pub(crate) checkpoints: Option<Checkpoints>,
+    pub(crate) resume: bool,
     first: Option<FirstWeights>,
     restore_best: bool,
-    pub(super) config: String,
+    pub(crate) config: String,
 }
 
 /// Weights to begin with: a safetensors file, such as one an earlier run left.
@@ -140,7 +147,7 @@ impl<'a> Fit<'a> {
         self
     }
 
-    pub(super) fn tell(&mut self, event: &Event<'_>) {
+    pub(crate) fn tell(&mut self, event: &Event<'_>) {
         if let Some(observer) = &mut self.observer {
             observer(event);
         }
@@ -179,7 +186,7 @@ impl Trainer {
         let left = if track.stopped { 0 } else { last.saturating_sub(session.epochs) };
         let done = track.rows / plan.feed_rows as u64;
         let options = Options { first_epoch: session.epochs, first_batch: done, epochs: Some(left), ..Options::default() };
-        let mut feed = slots::start(&data, &plan.pipeline, &session.ledger, options, session.executor.device())?;
+        let mut feed = feed::start(&data, &plan.pipeline, &session.ledger, options, session.executor.device())?;
         let mut held_out = match (&validation, &plan.validation) {
             (Some(data), Some(pipeline)) => Some(HeldOut::start(Role::Evaluate, data, pipeline, session, left)?),
             _ => None,
@@ -192,7 +199,7 @@ impl Trainer {
             seconds: 0.0,
             planned: plan.total(),
             line: plan.line,
-            planned_on_device: plan.device_memory.as_ref().map(super::DeviceLine::total),
+            planned_on_device: plan.device_memory.as_ref().map(DeviceLine::total),
             in_use_on_device: None,
             measured: Bytes::ZERO,
             predicted_step_s: plan.predicted_s,
@@ -290,7 +297,7 @@ impl Trainer {
     }
 
     /// Takes the plan's memory and sets the first weights, unless that is done already.
-    pub(super) fn open(&mut self, plan: &RunPlan) -> Result<()> {
+    pub(crate) fn open(&mut self, plan: &RunPlan) -> Result<()> {
         if self.session.is_none() {
             let (Some(variants), Some(opened)) = (&mut self.variants, &self.device) else { unreachable!("planned before") };
             variants.settle_on(plan.variant);
@@ -307,7 +314,7 @@ impl Trainer {
         Ok(())
     }
 
-    pub(super) fn open_planned(&mut self) -> Result<()> {
+    pub(crate) fn open_planned(&mut self) -> Result<()> {
         if self.session.is_none() {
             let plan = self.plan_to_run(None)?;
             self.open(&plan)?;
@@ -382,34 +389,4 @@ fn train_epoch(
         return Err(Error::Config(format!("there is nothing to learn from: {rows} has no rows in epoch {epoch}")));
     }
     Ok(tally)
-}
-
-/// Rows of an epoch as far as the pieces of a batch have to know them: none where an epoch may end anywhere.
-pub(super) fn epoch_rows(data: &Dataset) -> Option<u64> {
-    data.size().or_else(|| data.drops_remainder().then(|| data.len()))
-}
-
-/// The next piece of a block and its role: its first row is the block's row `at`, the block's first row the epoch's row `first`. The epoch has
-/// `length` rows, see [`epoch_rows`].
-pub(super) fn place_in_batch<'a>(
-    micro_batch: usize,
-    batch: Rows<'a>,
-    at: usize,
-    first: u64,
-    block_rows: usize,
-    whole: u64,
-    length: Option<u64>,
-) -> (Role, Piece<'a>) {
-    let place = first + at as u64;
-    let first_row = place % whole;
-    // Where an epoch may end anywhere, a block is a batch.
-    let batch_rows = length.map_or(block_rows as u64, |length| whole.min(length - (place - first_row)));
-    let rows = micro_batch.min((batch_rows - first_row) as usize).min(block_rows - at);
-    let role = match (first_row == 0, first_row + rows as u64 == batch_rows) {
-        (true, true) => Role::Step,
-        (true, false) => Role::First,
-        (false, false) => Role::Middle,
-        (false, true) => Role::Last,
-    };
-    (role, Piece { batch, at, rows, first_row, batch_rows })
 }

@@ -29,7 +29,7 @@ const SAME_BITS: f64 = 1.1;
 const WORTH_CHANGING: f64 = 0.98;
 
 /// Finds the fastest plan that stays under the lines.
-pub(in crate::trainer) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
+pub(crate) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
     let (start, lines) = (Instant::now(), Lines::of(request));
     let mut chosen: Option<(Request<'_>, Candidate, Vec<Candidate>)> = None;
     let mut asked: Option<Candidate> = None;
@@ -220,7 +220,7 @@ pub(super) fn within(
 }
 
 /// Proves a certificate against the graphs it has to be a plan of.
-pub(in crate::trainer) fn prove(request: &Request<'_>, certificate: &Certificate) -> Result<()> {
+pub(crate) fn prove(request: &Request<'_>, certificate: &Certificate) -> Result<()> {
     let wrong = |what: String| Err(Error::Config(what));
     if certificate.rows == 0 || certificate.rows > request.batch {
         return wrong(format!("the plan does not hold: it is for {} rows of a batch of {}", certificate.rows, request.batch));

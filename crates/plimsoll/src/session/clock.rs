@@ -14,7 +14,7 @@ const WORTH_ASKING: f32 = 1e-3;
 const SKIPPED: u64 = 1;
 
 /// Times of whole batches, from the first piece of each to its last.
-pub(super) struct Clock {
+pub(crate) struct Clock {
     steps: u64,
     seconds: Vec<f32>,
     fastest: f32,

@@ -1,7 +1,7 @@
 //! How a trainer learns: optimiser, clipping, schedule, average of weights and precision, as one recipe.
 
-use super::history::Epoch;
 use crate::error::{Error, Result};
+use crate::history::Epoch;
 use crate::optim::{AVERAGE_KEEP, Adam, Average, Clip, Optimizer};
 use crate::precision::Precision;
 use crate::schedule::{Schedule, ScheduleState};
@@ -12,7 +12,7 @@ use plimsoll_core::step::{Role, Training, training_programs_with};
 use std::sync::Arc;
 
 #[derive(Clone)]
-pub(super) struct Learning {
+pub(crate) struct Learning {
     pub optimizer: Arc<dyn Optimizer>,
     pub clip: Option<Clip>,
     pub average: Option<Average>,

@@ -1,14 +1,13 @@
 //! Rows that are measured and not learnt from.
 
-use super::session::{Piece, Rows, Session, Tally};
-use super::slots;
 use crate::error::{Error, Result};
 use crate::metrics::Scores;
+use crate::session::{Piece, Rows, Session, Tally, feed};
 use plimsoll_core::step::Role;
 use plimsoll_data::{Dataset, Feed, Options, PipelinePlan, Schema};
 
 /// Such rows, read epoch by epoch.
-pub(super) struct HeldOut {
+pub(crate) struct HeldOut {
     data: Dataset,
     feed: Feed,
     schema: Schema,
@@ -17,7 +16,7 @@ pub(super) struct HeldOut {
 }
 
 impl HeldOut {
-    pub(super) fn start(role: Role, data: &Dataset, pipeline: &PipelinePlan, session: &Session, epochs: u64) -> Result<HeldOut> {
+    pub(crate) fn start(role: Role, data: &Dataset, pipeline: &PipelinePlan, session: &Session, epochs: u64) -> Result<HeldOut> {
         let (data, fed) = (data.clone(), data.clone().rebatch(session.feed_rows));
         if data.is_empty() {
             return Err(nothing_to_measure(&data));
@@ -25,12 +24,12 @@ impl HeldOut {
         session.check_schema(role, &data.output_schema()?)?;
         // Numbered like the epochs they follow, so that a resumed run adds up in the same order.
         let options = Options { first_epoch: session.epochs, epochs: Some(epochs), ..Options::default() };
-        let feed = slots::start(&fed, pipeline, &session.ledger, options, session.executor.device())?;
+        let feed = feed::start(&fed, pipeline, &session.ledger, options, session.executor.device())?;
         let whole = data.size().unwrap_or(session.micro_batch as u64);
         Ok(HeldOut { feed, schema: data.output_schema()?, whole, data })
     }
 
-    pub(super) fn evaluate(&mut self, session: &mut Session) -> Result<Scores> {
+    pub(crate) fn evaluate(&mut self, session: &mut Session) -> Result<Scores> {
         let mut tally = session.begin()?;
         self.each_piece(session, Role::Evaluate, &mut tally, |_, _| Ok(()))?;
         if !tally.loss.is_finite() {
@@ -41,7 +40,7 @@ impl HeldOut {
     }
 
     /// Runs a program over every row, a piece at a time.
-    pub(super) fn each_piece(
+    pub(crate) fn each_piece(
         &mut self,
         session: &mut Session,
         role: Role,

@@ -15,7 +15,7 @@ use std::time::Instant;
 const GLANCE: Effort = Effort(2_000_000);
 
 /// Searches for the least that works.
-pub(in crate::trainer) const THOROUGH: Effort = Effort(20_000_000);
+pub(crate) const THOROUGH: Effort = Effort(20_000_000);
 
 /// How often the distance to half of the smallest arena is halved.
 const HALVINGS: usize = 3;

@@ -6,7 +6,7 @@ use plimsoll_core::{Bytes, Ledger};
 use plimsoll_data::{AlignedBuf, DataError, Dataset, Feed, Options, PipelinePlan, SlotMemory};
 
 /// Starts a planned pipeline. Its slots are in the device's own kind of host memory if it has one, and count as much as any other.
-pub(super) fn start(data: &Dataset, plan: &PipelinePlan, ledger: &Ledger, options: Options, device: &dyn Device) -> Result<Feed> {
+pub(crate) fn start(data: &Dataset, plan: &PipelinePlan, ledger: &Ledger, options: Options, device: &dyn Device) -> Result<Feed> {
     let mut slot = |bytes: Bytes| -> Result<Box<dyn SlotMemory>, DataError> {
         let own = device.slot_memory(bytes).map_err(|error| DataError::Stage(error.to_string()))?;
         Ok(own.unwrap_or_else(|| Box::new(AlignedBuf::new(bytes.get()))))

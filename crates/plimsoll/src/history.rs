@@ -1,51 +1,8 @@
-//! What a run tells: events while it goes on, and a record of its epochs.
+//! The record of a run, epoch by epoch.
 
-use super::RunPlan;
 use crate::metrics::Scores;
 use plimsoll_core::Bytes;
 use serde_json::Value;
-
-/// What happens during a run.
-#[derive(Debug)]
-pub enum Event<'a> {
-    /// The run is planned and about to begin.
-    Planned {
-        /// Its plan.
-        plan: &'a RunPlan,
-        /// The number of the last epoch it will do.
-        epochs: u64,
-    },
-    /// Some steps of an epoch are done; at most ten times a second.
-    Progress {
-        /// The epoch, counted from 1.
-        epoch: u64,
-        /// Steps of it that are done.
-        step: u64,
-        /// Steps it has, where that is known before it is over.
-        steps: Option<u64>,
-        /// Loss and metrics over those steps.
-        scores: Scores,
-        /// The learning rate of the last of them.
-        learning_rate: f64,
-        /// Rows per second since the epoch began.
-        examples_per_s: f64,
-        /// Resident memory of the process now.
-        resident: Bytes,
-    },
-    /// An epoch is done.
-    EpochEnd(&'a Epoch),
-    /// A run goes on from a checkpoint.
-    Resumed {
-        /// Epochs done.
-        epoch: u64,
-        /// Steps done.
-        step: u64,
-        /// What is wrong with newer checkpoints that could not be used.
-        complaints: &'a [String],
-    },
-    /// Something went wrong that is no reason to stop.
-    Warning(&'a str),
-}
 
 /// One epoch.
 #[derive(Clone, Debug, PartialEq)]
@@ -82,7 +39,7 @@ impl Epoch {
     }
 
     /// From the object [`Epoch::to_json`] gives.
-    pub(super) fn from_json(object: &Value) -> Option<Epoch> {
+    pub(crate) fn from_json(object: &Value) -> Option<Epoch> {
         let scores = |prefix: &str| Scores::from_json(object, prefix);
         Some(Epoch {
             epoch: object["epoch"].as_u64()?,

@@ -1,13 +1,13 @@
 //! One way to run a batch: its memory laid out and checked, and everything else that the run holds put beside it.
 
 use super::choose::{graphs, variants};
+use super::pipelines::epoch_rows;
 use super::pipelines::pipelines;
 use super::split::planned_graphs;
 use super::{Count, OFFLOAD, Request, Variant};
 use crate::checkpoint::Checkpoints;
 use crate::error::Result;
 use crate::system;
-use crate::trainer::fit::epoch_rows;
 use plimsoll_core::plan::recompute::Again;
 use plimsoll_core::plan::{Plan, check, check_same, sketch, tighten};
 use plimsoll_core::step::Role;
