@@ -1,10 +1,10 @@
 //! The `[data]` table: a source and what is done to its rows.
 
-use super::reader::Reader;
 use super::short::Short;
 use super::sources::{Opened, SOURCES, Source};
 use super::stages::{self, Around, Stage};
 use crate::error::{Error, Result};
+use crate::reader::Reader;
 use plimsoll_core::{Bytes, DType};
 use plimsoll_data::ops::finite;
 use plimsoll_data::{Cache, Column, Dataset, Extent, Parallelism, Prefetch, Vocabulary};

@@ -1,10 +1,10 @@
 //! Sources that put the rows of others together: `parts = [{ source = … }, { source = … }]`, each with a `map` or `stages` of its own.
 
 use super::maps::maps;
-use super::reader::Reader;
 use super::sources::{Opened, SOURCES, Source};
 use super::stages::{self, Around};
 use crate::error::{Error, Result};
+use crate::reader::Reader;
 use plimsoll_data::Dataset;
 use std::path::Path;
 use std::sync::Arc;

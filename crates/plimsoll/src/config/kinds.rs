@@ -1,8 +1,8 @@
 //! Layers by the names configurations use, with their numbers.
 
-use super::reader::Reader;
 use crate::error::{Error, Result};
 use crate::nn::*;
+use crate::reader::Reader;
 use crate::suggest::did_you_mean;
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! Layers by name against Keras: results, gradients and moving statistics on committed vectors (see `tests/references/keras_layers.py`).
 
 use super::kinds::layer;
-use super::reader::Reader;
 use crate::nn::{Functional, PIECE_SHARE};
+use crate::reader::Reader;
 use plimsoll_core::autodiff::gradients;
 use plimsoll_core::graph::StateKind;
 use plimsoll_core::random::StepRandom;

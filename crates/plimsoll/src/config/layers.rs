@@ -1,9 +1,9 @@
 //! The `[model]` table: a network of the zoo, or a list of layers.
 
 use super::kinds::layer;
-use super::reader::{Reader, choose};
 use crate::error::{Error, Result};
 use crate::nn::{Functional, Model, Tensor};
+use crate::reader::{Reader, choose};
 use crate::zoo::{self, Network};
 
 /// The model.

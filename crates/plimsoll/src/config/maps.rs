@@ -1,7 +1,7 @@
 //! Operations on the rows of a column: the entries of `data.map`, and those of `data.stages` that are not stages themselves.
 
-use super::reader::{Reader, choose};
 use crate::error::{Error, Result};
+use crate::reader::{Reader, choose};
 use plimsoll_data::ops::{
     Decode, Method, Op, Part, brightness, cast_f32, center_crop, contrast, crop_or_pad, fill, finite, flip_left_right, flip_up_down, grey,
     hue, normalize, one_hot, pad, random_brightness, random_contrast, random_crop, random_hue, random_resized_crop, random_rot90,

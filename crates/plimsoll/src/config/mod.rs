@@ -9,7 +9,6 @@ mod layers;
 mod maps;
 mod objective;
 mod optimizers;
-mod reader;
 mod short;
 mod sources;
 #[cfg(test)]
@@ -20,9 +19,9 @@ mod training;
 use crate::error::{Error, Result};
 use crate::output_loss::OutputLosses;
 use crate::pipeline::Pipeline;
+use crate::reader::Reader;
 use crate::run::Run;
 use plimsoll_data::source::{RecordFeature, RecordValues, TfRecord};
-use reader::Reader;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 

@@ -1,11 +1,11 @@
 //! `train.loss`, or one for each of the model's results, what goes with it, and `train.metrics`.
 
 use super::optimizers::{number, share};
-use super::reader::{Reader, choose};
 use crate::error::{Error, Result};
 use crate::loss::Loss;
 use crate::metrics::Metric;
 use crate::output_loss::{OutputLoss, OutputLosses};
+use crate::reader::{Reader, choose};
 use toml::Value;
 
 /// The loss by its name or as a table, or a table with one for each of the model's results.

@@ -1,8 +1,8 @@
 //! `train.optimizer`, `train.clip`, `train.schedule` and `train.ema`.
 
-use super::reader::{Reader, choose};
 use crate::error::{Error, Result};
 use crate::optim::{Adafactor, Adagrad, Adam, AdamW, Average, Clip, Lion, Nadam, Optimizer, RmsProp, Sgd};
+use crate::reader::{Reader, choose};
 use crate::schedule::{Plateau, Schedule};
 use std::sync::Arc;
 use toml::{Table, Value};

@@ -2,8 +2,8 @@
 
 use super::data::{cache, parallelism, prefetch, size};
 use super::maps::maps;
-use super::reader::Reader;
 use crate::error::{Error, Result};
+use crate::reader::Reader;
 use plimsoll_core::Bytes;
 use plimsoll_data::ops::Op;
 use plimsoll_data::{Cache, Dataset, Mix, Parallelism, Prefetch, Shuffle};

@@ -1,7 +1,7 @@
 //! The sources that `data.source` may name, and what each takes of `[data]` and `[data.validation]`.
 
-use super::reader::Reader;
 use crate::error::{Error, Result};
+use crate::reader::Reader;
 use plimsoll_data::source::{Csv, CsvSpec, CsvType, Feature, ParquetSpec, ShapesSpec, Standardize, Text, Window};
 use plimsoll_data::{Dataset, RandomSpec, Split};
 use std::path::{Path, PathBuf};

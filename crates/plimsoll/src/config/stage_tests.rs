@@ -1,7 +1,7 @@
 //! Lists of stages: what each entry becomes, what is wrong with others, and that a list is the same calls made by hand.
 
 use super::data::datasets;
-use super::reader::Reader;
+use crate::reader::Reader;
 use plimsoll_core::{Bytes, Ledger};
 use plimsoll_data::ops::{cast_f32, normalize, one_hot, scale};
 use plimsoll_data::{Condition, DataError, Dataset, Feed, Options, PadTo, Parallelism, Prefetch, RandomSpec, Relation, Shuffle};

@@ -2,9 +2,9 @@
 
 use super::data::{CACHES, cache, parallelism, prefetch, size};
 use super::maps::{self, operation, operations};
-use super::reader::{Reader, choose};
 use super::short::{CUTMIX, MIXUP, mixed};
 use crate::error::{Error, Result};
+use crate::reader::{Reader, choose};
 use plimsoll_core::Bytes;
 use plimsoll_data::ops::Op;
 use plimsoll_data::{Cache, Condition, Dataset, Mix, PadTo, Parallelism, Prefetch, Relation, Shuffle};

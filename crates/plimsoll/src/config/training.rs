@@ -2,12 +2,12 @@
 
 use super::objective::{metrics, targets};
 use super::optimizers::{average, clip, optimizer, schedule};
-use super::reader::Reader;
 use crate::allow::Allow;
 use crate::callbacks::EarlyStopping;
 use crate::error::{Error, Result};
 use crate::fit::FirstWeights;
 use crate::precision::Precision;
+use crate::reader::Reader;
 use crate::run::{CheckpointSettings, Settings};
 use plimsoll_core::{Budget, Bytes};
 use std::path::Path;

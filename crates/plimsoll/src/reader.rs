@@ -1,24 +1,32 @@
-//! Reading tables key by key: what is not asked for by the end is an error that names the nearest key that is.
+//! Typed access to the tables of a configuration. Keys that nothing has read are errors, with the nearest known key as a suggestion.
 
 use crate::error::{Error, Result};
 use crate::suggest::{did_you_mean, nearest};
 use std::cell::RefCell;
 use toml::{Table, Value};
 
-/// One table of a configuration and the keys it was asked for.
-pub(super) struct Reader<'a> {
+/// One table of a configuration, and the keys that were read from it.
+pub(crate) struct Reader<'a> {
     path: String,
     table: &'a Table,
-    asked: RefCell<Vec<&'static str>>,
+    read: RefCell<Vec<Key>>,
+}
+
+/// A key that a table may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Key {
+    pub name: &'static str,
+    /// Its default as TOML, where it has one.
+    pub default: Option<String>,
 }
 
 impl<'a> Reader<'a> {
     pub fn root(table: &'a Table) -> Reader<'a> {
-        Reader { path: String::new(), table, asked: RefCell::default() }
+        Reader { path: String::new(), table, read: RefCell::default() }
     }
 
     fn within(path: String, table: &'a Table) -> Reader<'a> {
-        Reader { path, table, asked: RefCell::default() }
+        Reader { path, table, read: RefCell::default() }
     }
 
     /// The full name of a key.
@@ -32,8 +40,23 @@ impl<'a> Reader<'a> {
     }
 
     pub fn value(&self, key: &'static str) -> Option<&'a Value> {
-        self.asked.borrow_mut().push(key);
+        self.note(key, None);
         self.table.get(key)
+    }
+
+    /// Remembers that a key may be there.
+    fn note(&self, name: &'static str, default: Option<String>) {
+        let mut read = self.read.borrow_mut();
+        match read.iter_mut().find(|key| key.name == name) {
+            Some(key) => key.default = key.default.take().or(default),
+            None => read.push(Key { name, default }),
+        }
+    }
+
+    /// The keys that were read so far, in order.
+    #[cfg(test)]
+    pub fn keys(&self) -> Vec<Key> {
+        self.read.borrow().clone()
     }
 
     /// An error about a key's value.
@@ -164,33 +187,86 @@ impl<'a> Reader<'a> {
         Error::Config(format!("`{}` is missing: {what}", self.name(key)))
     }
 
-    /// Refuses keys nobody asked for.
+    /// A whole number of at least `min` that must be there.
+    pub fn required_count(&self, key: &'static str, min: u64, what: &str) -> Result<usize> {
+        self.count(key, min)?.map(|count| count as usize).ok_or_else(|| self.missing(key, what))
+    }
+
+    /// A whole number of at least 1, or the default.
+    pub fn count_or(&self, key: &'static str, default: usize) -> Result<usize> {
+        self.note(key, Some(default.to_string()));
+        Ok(self.count(key, 1)?.map_or(default, |count| count as usize))
+    }
+
+    /// A number, or the default.
+    pub fn number_or(&self, key: &'static str, default: f32) -> Result<f32> {
+        self.note(key, Some(float(default)));
+        Ok(self.number(key)?.map_or(default, |number| number as f32))
+    }
+
+    /// A number of at least 0, or the default.
+    pub fn non_negative_or(&self, key: &'static str, default: f32) -> Result<f32> {
+        self.within_or(key, default, f32::INFINITY, "a number of at least 0")
+    }
+
+    /// A number from 0 to below 1, or the default.
+    pub fn fraction_or(&self, key: &'static str, default: f32) -> Result<f32> {
+        self.within_or(key, default, 1.0, "a number from 0 to below 1")
+    }
+
+    /// A number from 0 to below `end`, checked as the single precision it becomes: 1e300 is finite, but not then.
+    fn within_or(&self, key: &'static str, default: f32, end: f32, wanted: &str) -> Result<f32> {
+        let number = self.number_or(key, default)?;
+        match number.is_finite() && (0.0..end).contains(&number) {
+            true => Ok(number),
+            false => Err(Error::Config(format!("`{}` is {number}, but should be {wanted}", self.name(key)))),
+        }
+    }
+
+    /// True or false, or the default.
+    pub fn flag_or(&self, key: &'static str, default: bool) -> Result<bool> {
+        self.note(key, Some(default.to_string()));
+        Ok(self.flag(key)?.unwrap_or(default))
+    }
+
+    /// A whole number for both axes or one for each, or the default for both.
+    pub fn pair_or(&self, key: &'static str, default: usize) -> Result<(usize, usize)> {
+        self.note(key, Some(default.to_string()));
+        Ok(self.pair(key)?.unwrap_or((default, default)))
+    }
+
+    /// One of several names, or that of the default.
+    pub fn choice_or<T: Copy>(&self, key: &'static str, names: &[(&'static str, T)], default: &'static str) -> Result<T> {
+        self.note(key, Some(format!("\"{default}\"")));
+        choose(&self.name(key), self.text(key)?.unwrap_or(default), names)
+    }
+
+    /// An error if the table has a key that nothing has read.
     pub fn finish(self) -> Result<()> {
         self.check_keys()
     }
 
-    /// Refuses keys nobody has asked for so far.
+    /// An error if the table has a key that nothing has read so far.
     pub fn check_keys(&self) -> Result<()> {
-        let mut asked = self.asked.borrow().clone();
-        let mut seen = Vec::new();
-        asked.retain(|key| {
-            !seen.contains(key) && {
-                seen.push(*key);
-                true
-            }
-        });
-        let Some(unknown) = self.table.keys().find(|key| !asked.contains(&key.as_str())) else { return Ok(()) };
-        let full = |key: &str| if self.path.is_empty() { key.to_string() } else { format!("{}.{key}", self.path) };
-        let hint = match nearest(unknown, &asked) {
-            Some(near) => format!("did you mean `{}`?", full(near)),
-            None => format!("the keys here are {}", asked.join(", ")),
+        let read = self.read.borrow();
+        let known: Vec<&str> = read.iter().map(|key| key.name).collect();
+        let Some(unknown) = self.table.keys().find(|key| !known.contains(&key.as_str())) else { return Ok(()) };
+        let hint = match nearest(unknown, &known) {
+            Some(near) => format!("did you mean `{}`?", self.name(near)),
+            None => format!("the keys here are {}", known.join(", ")),
         };
-        Err(Error::Config(format!("unknown key `{}`; {hint}", full(unknown))))
+        Err(Error::Config(format!("unknown key `{}`; {hint}", self.name(unknown))))
     }
 }
 
+/// A number as TOML writes it.
+fn float(number: f32) -> String {
+    let text = format!("{number:?}");
+    text.strip_suffix(".0").map_or(text.clone(), str::to_string)
+}
+
 /// One of several words, by its name.
-pub(super) fn choose<T: Copy>(key: &str, word: &str, names: &[(&'static str, T)]) -> Result<T> {
+pub(crate) fn choose<T: Copy>(key: &str, word: &str, names: &[(&'static str, T)]) -> Result<T> {
     if let Some((_, value)) = names.iter().find(|(name, _)| *name == word) {
         return Ok(*value);
     }
