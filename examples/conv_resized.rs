@@ -1,4 +1,4 @@
-//! Images that are resized while they are read, and a convolution over them, under a line.
+//! Images that are resized while they are read, and a convolution over them, within a budget.
 //!
 //! The other program behind many reports of running out of memory: 28×28 images become 64×64 in the pipeline, then
 //! Conv2D(32, 3×3, ReLU) → Flatten → Dense(10), Adam, mean squared error, batches of 32.
@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     run(rows).map(drop)
 }
 
-/// Trains on `rows` made-up images.
+/// Trains on `rows` synthetic images.
 pub fn run(rows: u64) -> Result<History, Box<dyn std::error::Error>> {
     let images = Dataset::random(RandomSpec::new(rows).floats("x", [28, 28, 1]).floats("y", [10]))?;
     let data = images.map("x", [resize(64, 64, Method::Bilinear)]).batch(32);

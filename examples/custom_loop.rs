@@ -1,7 +1,7 @@
-//! A training loop of one's own: the plan first, then steps by hand.
+//! A custom training loop: the plan first, then single steps.
 //!
-//! Learns the embedded digits from the pipeline, lowers the learning rate when the loss stops falling, and goes on with rows that the program
-//! makes itself, handed over as slices. All of it stays under the line that was stated before the first step.
+//! Trains on the embedded digits from the pipeline, lowers the learning rate when the loss stops falling, and continues with rows that the
+//! program generates, passed as slices. The whole run stays within the budget that was planned before the first step.
 //!
 //! ```text
 //! cargo run --release -p plimsoll --example custom_loop [-- EPOCHS]
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     run(epochs, &folder.join("custom_loop.safetensors")).map(drop)
 }
 
-/// Trains, writes the weights, and gives the loss of the first step and of its own rows at the end.
+/// Trains, writes the weights, and returns the loss of the first step and of the generated rows at the end.
 pub fn run(epochs: u64, weights: &Path) -> Result<(f64, f64), Box<dyn std::error::Error>> {
     let data = Dataset::digits(Split::Train).shuffle(Shuffle::seed(1)).map("x", [scale(1.0 / 16.0)]).batch(BATCH);
     let trainer = Trainer::new(zoo::mlp(10), &data).optimizer(Adam::new(2e-3)).budget(Budget::host("96MiB")?);
@@ -53,7 +53,7 @@ pub fn run(epochs: u64, weights: &Path) -> Result<(f64, f64), Box<dyn std::error
     Ok((first.unwrap_or(f64::NAN), last))
 }
 
-/// Learns from rows the program makes itself. Gives the loss of rows without noise.
+/// Trains on generated rows. Returns the loss of rows without noise.
 fn stripes(run: &mut CustomLoop) -> Result<f64, Box<dyn std::error::Error>> {
     let (pixels, labels) = one_batch();
     let mut noisy = pixels.clone();
@@ -70,7 +70,7 @@ fn stripes(run: &mut CustomLoop) -> Result<f64, Box<dyn std::error::Error>> {
     Ok(run.evaluate(&clean)?.loss)
 }
 
-/// Pictures with one row lit, whose number is the label.
+/// Images with one row lit, whose index is the label.
 fn one_batch() -> (Vec<f32>, Vec<i32>) {
     let labels: Vec<i32> = (0..BATCH as i32).map(|row| row % 8).collect();
     let pixels = labels.iter().flat_map(|label| (0..64).map(move |i| if i / 8 == *label { 1.0 } else { 0.0 })).collect();

@@ -1,7 +1,7 @@
 //! A dense layer over a million rows, in a few megabytes.
 //!
 //! The program behind many reports of running out of memory: 100 numbers in, 10 out, Adam, mean squared error, batches of 32,
-//! two passes over 1,000,000 rows. Here the rows are made up as they are read; give a folder with `x.npy` and `y.npy`
+//! two passes over 1,000,000 rows. Here the rows are synthetic; give a folder with `x.npy` and `y.npy`
 //! to read them from files instead.
 //!
 //! ```text
@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     run(rows, args.next().as_deref().map(Path::new)).map(drop)
 }
 
-/// Trains on `rows` made-up rows, or on the files of a folder.
+/// Trains on `rows` synthetic rows, or on the files of a folder.
 pub fn run(rows: u64, folder: Option<&Path>) -> Result<History, Box<dyn std::error::Error>> {
     let data = match folder {
         Some(folder) => Dataset::npy(&[("x", folder.join("x.npy")), ("y", folder.join("y.npy"))])?,
