@@ -38,7 +38,7 @@ fn document(sweep: &Sweep) -> Value {
             json!({
                 "budget_bytes": point.line.0,
                 "predicted_step_s": point.plan.predicted_s,
-                "recompute_flops_ratio": point.plan.again.flops_ratio(),
+                "recompute_flops_ratio": point.plan.recomputation.flops_ratio(),
                 "micro_batch": point.plan.micro_batch,
                 "arena_bytes": point.plan.memory.arena.0,
                 "used": point.plan.used.iter().map(|permission| permission.name()).collect::<Vec<_>>(),
@@ -80,8 +80,8 @@ fn table(sweep: &Sweep) -> String {
 
 /// What a plan does besides cutting the batch.
 fn done(plan: &RunPlan) -> String {
-    let again = plan.again.nodes.len();
-    let again = (again > 0).then(|| format!("{again} results computed again (+{:.1} % operations)", 100.0 * plan.again.flops_ratio()));
+    let again = plan.recomputation.nodes.len();
+    let again = (again > 0).then(|| format!("{again} results computed again (+{:.1} % operations)", 100.0 * plan.recomputation.flops_ratio()));
     let cut = plan.split.as_ref().map(|split| format!("{} layers in pieces", split.layers.len()));
     let elsewhere = (plan.offload_bytes() > Bytes::ZERO).then(|| format!("{} elsewhere", plan.offload_bytes()));
     let fewer_bits = plan.used.iter().filter(|used| matches!(used, Permission::MixedPrecision | Permission::State8bit));

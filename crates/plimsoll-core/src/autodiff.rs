@@ -61,7 +61,7 @@ pub fn gradients(graph: &mut Graph, loss: ValueId, wrt: &[ValueId]) -> Result<Ve
         let (op, scope, inputs, outputs) = (node.op.clone(), node.scope.clone(), node.inputs.clone(), node.outputs.clone());
         graph.within(&scope, Phase::Backward, |g| {
             let mut adjoint = Adjoint { graph: g, inputs: inputs.clone(), outputs, gradients, wants: wants.clone() };
-            let found = op.define().gradient(&mut adjoint)?;
+            let found = op.rules().gradient(&mut adjoint)?;
             for ((input, found), wanted) in inputs.iter().zip(found).zip(wants) {
                 let (true, Some(found)) = (wanted, found) else { continue };
                 // A gradient has its value's type. Sums are expressions, so those of several uses become one whose parts are never stored.

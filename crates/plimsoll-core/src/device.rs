@@ -3,8 +3,8 @@
 use crate::budget::SlotMemory;
 use crate::graph::{Graph, Node, NodeId};
 use crate::op::Op;
-use crate::ops::Put;
-use crate::plan::recompute::{Pace, Rates};
+use crate::ops::SliceWrite;
+use crate::plan::recompute::{CostModel, Rates};
 use crate::plan::{Plan, Program};
 use crate::random::StepRandom;
 use crate::shape::TensorType;
@@ -65,7 +65,7 @@ pub trait Device: Send + Sync {
     }
 
     /// How long nodes are thought to take where nobody has measured it.
-    fn pace(&self) -> Arc<dyn Pace> {
+    fn cost_model(&self) -> Arc<dyn CostModel> {
         Arc::new(self.rates())
     }
 
@@ -79,14 +79,14 @@ pub trait Device: Send + Sync {
         Ok(None)
     }
 
-    /// The plain rates behind [`pace`](Device::pace): what measured times are compared with before they are carried over to other sizes.
+    /// The plain rates behind [`cost_model`](Device::cost_model): what measured times are compared with before they are carried over to other sizes.
     fn rates(&self) -> Rates {
         Rates::default()
     }
 
     /// Takes a backing store. Unless the device says otherwise it is a piece of the host's memory.
-    fn backing(&self, size: Bytes) -> Result<Arc<dyn Backing>, DeviceError> {
-        Ok(Arc::new(InMemory::new(size)))
+    fn backing(&self, size: Bytes) -> Result<Arc<dyn BackingStore>, DeviceError> {
+        Ok(Arc::new(MemoryStore::new(size)))
     }
 
     /// The scratch a node's kernel needs for at most `rows` rows. Never less for more rows.
@@ -95,19 +95,19 @@ pub trait Device: Send + Sync {
     /// Whether a node that is given its rows (the first axis, a multiple of the batch) in pieces computes the same bits, for any batch of at most `rows`: each row as
     /// if all others were beside it, or, for what sums over the rows, each piece's sum onto that of the piece before ([`MatMul::onto`](crate::ops::MatMul::onto)) as
     /// if it had not stopped between them.
-    fn cut_rows(&self, graph: &Graph, node: &Node, piece: Piece, rows: usize) -> bool {
+    fn can_split_rows(&self, graph: &Graph, node: &Node, piece: RowSplit, rows: usize) -> bool {
         let _ = (graph, node, piece, rows);
         false
     }
 
-    /// Whether expressions and reductions read [strips](crate::ops::Strip) of tensors where they lie.
-    fn reads_strips(&self) -> bool {
+    /// Whether expressions and reductions read [strips](crate::ops::ChannelView) of tensors where they lie.
+    fn reads_channel_views(&self) -> bool {
         false
     }
 
-    /// Whether what `maker` makes can be written where it goes in a whole, in rows that lie as far apart as they do there ([`Inlay`](crate::ops::Inlay)), with the
+    /// Whether what `maker` makes can be written where it goes in a whole, in rows that lie as far apart as they do there ([`FusedSliceWrite`](crate::ops::FusedSliceWrite)), with the
     /// bits it would have by itself.
-    fn makes_inlays(&self, maker: &Op, part: &TensorType, place: &Put) -> bool {
+    fn fuses_slice_write(&self, maker: &Op, part: &TensorType, place: &SliceWrite) -> bool {
         let _ = (maker, part, place);
         false
     }
@@ -121,9 +121,9 @@ pub trait Device: Send + Sync {
 
 /// How rows are cut into pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Piece {
+pub enum RowSplit {
     /// Each has this many times the batch.
-    Times(usize),
+    Multiple(usize),
     /// Each has what belongs to this many rows of the batch. The last has what is left, which may be a single row; where the batch ends early, some have none.
     Rows(usize),
 }
@@ -153,18 +153,18 @@ pub struct CopyRate {
     /// Whether both ways go at once.
     pub both_ways: bool,
     /// Seconds by which every byte holds up what is computed meanwhile: what copying takes of the processors that compute.
-    pub held_up: f64,
+    pub compute_s_per_byte: f64,
 }
 
 impl Default for CopyRate {
     /// A file on a disk, copied to and from by a processor.
     fn default() -> CopyRate {
-        CopyRate { bytes_per_s: 1e9, both_ways: false, held_up: 6e-10 }
+        CopyRate { bytes_per_s: 1e9, both_ways: false, compute_s_per_byte: 6e-10 }
     }
 }
 
 /// Where tensors are that a device does not need for a while: pinned host memory, or a file.
-pub trait Backing: Send + Sync {
+pub trait BackingStore: Send + Sync {
     /// Its size.
     fn size(&self) -> Bytes;
 
@@ -179,16 +179,16 @@ pub trait Backing: Send + Sync {
 }
 
 /// A backing store in plain memory.
-pub struct InMemory(Mutex<Vec<u8>>);
+pub struct MemoryStore(Mutex<Vec<u8>>);
 
-impl InMemory {
+impl MemoryStore {
     /// One of this size, zeroed.
-    pub fn new(size: Bytes) -> InMemory {
-        InMemory(Mutex::new(vec![0; size.get()]))
+    pub fn new(size: Bytes) -> MemoryStore {
+        MemoryStore(Mutex::new(vec![0; size.get()]))
     }
 }
 
-impl Backing for InMemory {
+impl BackingStore for MemoryStore {
     fn size(&self) -> Bytes {
         Bytes(self.0.lock().unwrap_or_else(PoisonError::into_inner).len() as u64)
     }
@@ -215,7 +215,7 @@ pub struct StepMemory<'a> {
     /// Lives within a step.
     pub arena: &'a dyn Memory,
     /// Where tensors are that are not needed for a while, if the plan puts any there.
-    pub backing: Option<&'a Arc<dyn Backing>>,
+    pub backing: Option<&'a Arc<dyn BackingStore>>,
 }
 
 /// A piece of a device's memory.

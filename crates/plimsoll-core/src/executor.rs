@@ -1,6 +1,6 @@
 //! The executor: owns a plan's memory on a device and runs its programs. After a program's first run for a number of rows it allocates nothing.
 
-use crate::device::{Backing, Device, DeviceError, Loaded, Memory, StepInputs, StepMemory};
+use crate::device::{BackingStore, Device, DeviceError, Loaded, Memory, StepInputs, StepMemory};
 use crate::graph::{Init, State, StateId};
 use crate::plan::{Place, Plan, state_owner};
 use crate::random::{StepRandom, philox, uniform};
@@ -14,7 +14,7 @@ pub struct Executor {
     device: Arc<dyn Device>,
     resident: Box<dyn Memory>,
     arena: Box<dyn Memory>,
-    backing: Option<Arc<dyn Backing>>,
+    backing: Option<Arc<dyn BackingStore>>,
     loaded: Vec<Entry>,
     _reservations: Vec<Reservation>,
 }
@@ -47,7 +47,7 @@ impl Executor {
         device: Arc<dyn Device>,
         plan: Arc<Plan>,
         ledger: &Ledger,
-        backing: Option<Arc<dyn Backing>>,
+        backing: Option<Arc<dyn BackingStore>>,
     ) -> Result<Executor, DeviceError> {
         let given = backing.as_ref().map_or(Bytes::ZERO, |backing| backing.size());
         if given < plan.backing {
@@ -172,7 +172,7 @@ impl Executor {
         }
     }
 
-    fn elsewhere(&self) -> &dyn Backing {
+    fn elsewhere(&self) -> &dyn BackingStore {
         &**self.backing.as_ref().expect("a plan that keeps something elsewhere is given a backing store")
     }
 

@@ -2,8 +2,8 @@
 
 use crate::Bytes;
 use crate::op::Op;
-use crate::ops::Put;
-use crate::plan::Joining;
+use crate::ops::SliceWrite;
+use crate::plan::ConcatStrategy;
 use crate::shape::{Dim, Shape, TensorType};
 use std::fmt;
 
@@ -177,18 +177,18 @@ pub struct Graph {
     /// In how many pieces of its rows the planner cut a part of the graph; 0 if it cut nothing.
     pub(crate) pieces: usize,
     /// How the planner lets tensors that are joined come together.
-    pub(crate) joining: Joining,
+    pub(crate) joining: ConcatStrategy,
     /// The values of the graph before for which it does; all if none are named.
     pub(crate) joined: Vec<ValueId>,
     /// Whether parts that are put into wholes are made there, where the device can.
-    pub(crate) inlaid: bool,
+    pub(crate) concats_fused: bool,
     scope: Vec<String>,
     phase: Option<Phase>,
 }
 
 /// What a node does, apart from where its result goes: what a kernel, a stopwatch or a proof of it has to know.
 #[derive(Clone, Debug)]
-pub struct Doing<'a> {
+pub struct EffectiveOp<'a> {
     /// The op; of an inlay, the one that makes the part.
     pub op: &'a Op,
     /// What that reads.
@@ -196,13 +196,13 @@ pub struct Doing<'a> {
     /// What the node makes: the whole, if a part is written into one.
     pub outputs: &'a [ValueId],
     /// Where the part goes, and what it is, if it is written into a whole.
-    pub placed: Option<(&'a Put, TensorType)>,
+    pub slice: Option<(&'a SliceWrite, TensorType)>,
 }
 
-impl Doing<'_> {
+impl EffectiveOp<'_> {
     /// The type of what the op makes first; of an inlay, that of the part.
     pub fn result<'a>(&'a self, graph: &'a Graph) -> &'a TensorType {
-        self.placed.as_ref().map_or_else(|| graph.ty(self.outputs[0]), |(_, part)| part)
+        self.slice.as_ref().map_or_else(|| graph.ty(self.outputs[0]), |(_, part)| part)
     }
 }
 
@@ -218,7 +218,7 @@ impl Graph {
     /// Appends a node; its outputs' types follow from the op.
     pub fn add(&mut self, op: Op, inputs: &[ValueId]) -> Result<Vec<ValueId>, GraphError> {
         let types: Vec<&TensorType> = inputs.iter().map(|input| self.ty(*input)).collect();
-        let outputs = op.define().infer(self, &types).map_err(|what| self.error(what))?;
+        let outputs = op.rules().infer(self, &types).map_err(|what| self.error(what))?;
         outputs.iter().try_for_each(|ty| self.check_size(ty))?;
         Ok(self.push(op, inputs.to_vec(), outputs))
     }
@@ -331,7 +331,7 @@ impl Graph {
     /// The value over all of whose bytes this one lies: itself, but for a strip of something.
     pub fn spread(&self, value: ValueId) -> ValueId {
         let producer = self.producer(value);
-        if let Op::Strip(_) = producer.op { producer.inputs[0] } else { value }
+        if let Op::ChannelView(_) = producer.op { producer.inputs[0] } else { value }
     }
 
     /// A node.
@@ -409,7 +409,7 @@ impl Graph {
     }
 
     /// How tensors that are joined come together, as the planner wrote it.
-    pub fn joining(&self) -> Joining {
+    pub fn joining(&self) -> ConcatStrategy {
         self.joining
     }
 
@@ -419,26 +419,26 @@ impl Graph {
     }
 
     /// Whether parts that are put into wholes are made there, where the device can.
-    pub fn inlaid(&self) -> bool {
-        self.inlaid
+    pub fn concats_fused(&self) -> bool {
+        self.concats_fused
     }
 
     /// What a node does, apart from where its result goes.
-    pub fn doing<'a>(&self, node: &'a Node) -> Doing<'a> {
+    pub fn effective_op<'a>(&self, node: &'a Node) -> EffectiveOp<'a> {
         let (inputs, outputs) = (&node.inputs[..], &node.outputs[..]);
-        let Op::Inlay(op) = &node.op else { return Doing { op: &node.op, inputs, outputs, placed: None } };
+        let Op::FusedSliceWrite(op) = &node.op else { return EffectiveOp { op: &node.op, inputs, outputs, slice: None } };
         let types: Vec<&TensorType> = inputs.iter().map(|input| self.ty(*input)).collect();
         let part = op.part(self, &types).expect("checked when the node was added");
-        Doing { op: &op.maker, inputs: &inputs[op.before()..], outputs, placed: Some((&op.place, part)) }
+        EffectiveOp { op: &op.producer, inputs: &inputs[op.before()..], outputs, slice: Some((&op.slice, part)) }
     }
 
     /// The whole so far that a node writes into, if it is one that writes a part into a whole; and where the part goes.
-    pub(crate) fn writes_part<'a>(&self, node: &'a Node) -> Option<(Option<ValueId>, &'a Put, Dim)> {
+    pub(crate) fn slice_write<'a>(&self, node: &'a Node) -> Option<(Option<ValueId>, &'a SliceWrite, Dim)> {
         match &node.op {
-            Op::Put(op) => Some((node.inputs.get(1).copied(), op, self.shape(node.inputs[0]).dims()[op.axis])),
-            Op::Inlay(op) => {
-                let (_, part) = self.doing(node).placed?;
-                Some((node.inputs.first().copied().filter(|_| op.begun), &op.place, part.shape.dims()[op.place.axis]))
+            Op::SliceWrite(op) => Some((node.inputs.get(1).copied(), op, self.shape(node.inputs[0]).dims()[op.axis])),
+            Op::FusedSliceWrite(op) => {
+                let (_, part) = self.effective_op(node).slice?;
+                Some((node.inputs.first().copied().filter(|_| op.has_base), &op.slice, part.shape.dims()[op.slice.axis]))
             }
             _ => None,
         }
@@ -473,10 +473,10 @@ impl Graph {
     pub fn moved(&self, node: &Node, rows: usize) -> u64 {
         let bytes = |value: &ValueId| self.ty(*value).bytes(rows).0;
         match node.op {
-            Op::Put(_) => 2 * bytes(&node.inputs[0]),
-            Op::Inlay(_) => {
-                let doing = self.doing(node);
-                doing.inputs.iter().map(bytes).sum::<u64>() + doing.result(self).bytes(rows).0
+            Op::SliceWrite(_) => 2 * bytes(&node.inputs[0]),
+            Op::FusedSliceWrite(_) => {
+                let effective_op = self.effective_op(node);
+                effective_op.inputs.iter().map(bytes).sum::<u64>() + effective_op.result(self).bytes(rows).0
             }
             _ => node.inputs.iter().chain(&node.outputs).map(bytes).sum(),
         }
@@ -486,6 +486,6 @@ impl Graph {
     pub fn node_flops(&self, node: &Node, rows: usize) -> u64 {
         let inputs: Vec<&TensorType> = node.inputs.iter().map(|value| self.ty(*value)).collect();
         let outputs: Vec<&TensorType> = node.outputs.iter().map(|value| self.ty(*value)).collect();
-        node.op.define().flops(&inputs, &outputs, rows)
+        node.op.rules().flops(&inputs, &outputs, rows)
     }
 }

@@ -7,12 +7,12 @@ use crate::ops::{
     Attention, AttentionGrad, AvgPool, AvgPoolGrad, Concat, Conv2d, Conv2dGradFilter, Conv2dGradInput, MatMul, MaxPool, MaxPoolGrad,
 };
 use crate::ops::{
-    Gather, Inlay, Load, Pad, Pointwise, Put, Recurrent, RecurrentGrad, Reduce, Reshape, Rows, ScatterAdd, Slice, Store, Strip, Transpose,
+    Gather, FusedSliceWrite, Load, Pad, Pointwise, SliceWrite, Recurrent, RecurrentGrad, Reduce, Reshape, Rows, ScatterAdd, Slice, Store, ChannelView, Transpose,
 };
 use crate::shape::TensorType;
 
 /// All that is known about an op, in one place. Devices add kernels and nothing else.
-pub trait Define {
+pub trait OpRules {
     /// The name in print-outs.
     fn name(&self) -> &'static str;
 
@@ -87,11 +87,11 @@ pub enum Op {
     /// Tensors one after another along an axis.
     Concat(Concat),
     /// A part written into the whole it belongs to.
-    Put(Put),
+    SliceWrite(SliceWrite),
     /// A part made where it belongs in the whole.
-    Inlay(Inlay),
+    FusedSliceWrite(FusedSliceWrite),
     /// A part of a tensor, read where it lies.
-    Strip(Strip),
+    ChannelView(ChannelView),
     /// Zeros around a tensor along one axis.
     Pad(Pad),
     /// Rows of a table by their numbers.
@@ -110,7 +110,7 @@ pub enum Op {
 
 impl Op {
     /// All that is known about the op.
-    pub fn define(&self) -> &dyn Define {
+    pub fn rules(&self) -> &dyn OpRules {
         match self {
             Op::Input(id) => id,
             Op::State(id) => id,
@@ -132,9 +132,9 @@ impl Op {
             Op::Slice(op) => op,
             Op::Rows(op) => op,
             Op::Concat(op) => op,
-            Op::Put(op) => op,
-            Op::Inlay(op) => op,
-            Op::Strip(op) => op,
+            Op::SliceWrite(op) => op,
+            Op::FusedSliceWrite(op) => op,
+            Op::ChannelView(op) => op,
             Op::Pad(op) => op,
             Op::Gather(op) => op,
             Op::ScatterAdd(op) => op,

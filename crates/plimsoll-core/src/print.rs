@@ -8,12 +8,12 @@ impl fmt::Display for Graph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |values: &[ValueId]| values.iter().map(ValueId::to_string).collect::<Vec<_>>().join(", ");
         for node in &self.nodes {
-            let name = node.op.define().name();
+            let name = node.op.rules().name();
             let attributes = match &node.op {
                 Op::Input(id) => format!(" {:?}", self.inputs[id.0 as usize].name),
                 Op::State(id) => format!(" {:?}", self.states[id.0 as usize].name),
                 Op::Scalar(id) => format!(" {:?}", self.scalars[id.0 as usize]),
-                op => match op.define().attributes() {
+                op => match op.rules().attributes() {
                     text if text.is_empty() => text,
                     text => format!(" {{{text}}}"),
                 },

@@ -14,7 +14,7 @@ pub fn verify(graph: &Graph) -> Result<(), GraphError> {
     let mut begun = Begun::default();
     for (id, node) in graph.nodes() {
         let error = |what: String| {
-            Err(GraphError { scope: node.scope.clone(), what: format!("{} (node {}): {what}", node.op.define().name(), id.0) })
+            Err(GraphError { scope: node.scope.clone(), what: format!("{} (node {}): {what}", node.op.rules().name(), id.0) })
         };
         if let Some(input) = node.inputs.iter().find(|input| !made.get(input.index()).copied().unwrap_or(false)) {
             return error(format!("reads {input} before it is made"));
@@ -22,7 +22,7 @@ pub fn verify(graph: &Graph) -> Result<(), GraphError> {
         if let Err(what) = check_types(graph, node) {
             return error(what);
         }
-        if let Err(what) = begun.check(graph, node).and_then(|()| check_inlays(graph, node)).and_then(|()| check_strips(graph, node)) {
+        if let Err(what) = begun.check(graph, node).and_then(|()| check_fused_writes(graph, node)).and_then(|()| check_channel_views(graph, node)) {
             return error(what);
         }
         if matches!(node.op, Op::Rows(_)) && graph.pieces() == 1 {
@@ -45,7 +45,7 @@ pub fn verify(graph: &Graph) -> Result<(), GraphError> {
         return error(format!("output {name} is {value}, which nothing makes"));
     }
     let handed_over = graph.outputs.iter().map(|(_, value)| value).chain(graph.updates.iter().map(|(_, value)| value));
-    if let Some(value) = handed_over.into_iter().find(|value| begun.0.contains_key(value) || is_strip(graph, **value)) {
+    if let Some(value) = handed_over.into_iter().find(|value| begun.0.contains_key(value) || is_channel_view(graph, **value)) {
         return error(format!("{value} is handed over, but is a part of something or not all there"));
     }
     let mut changed = HashSet::new();
@@ -65,7 +65,7 @@ pub fn verify(graph: &Graph) -> Result<(), GraphError> {
 
 fn check_types(graph: &Graph, node: &Node) -> Result<(), String> {
     let inputs: Vec<&TensorType> = node.inputs.iter().map(|input| graph.ty(*input)).collect();
-    let expected = node.op.define().infer(graph, &inputs)?;
+    let expected = node.op.rules().infer(graph, &inputs)?;
     let actual: Vec<&TensorType> = node.outputs.iter().map(|output| graph.ty(*output)).collect();
     if expected.iter().collect::<Vec<_>>() == actual { Ok(()) } else { Err("its outputs have other types than its rule gives".to_string()) }
 }
@@ -79,13 +79,13 @@ impl Begun {
         for (i, input) in node.inputs.iter().enumerate() {
             let Some((axis, there)) = self.0.get(input) else { continue };
             match &node.op {
-                Op::Put(op) if i == 1 && op.axis == *axis => {}
-                Op::Inlay(op) if op.begun && i == 0 && op.place.axis == *axis => {}
-                Op::Strip(op) if axis + 1 == graph.shape(*input).rank() && covers(there, op.start, op.start + op.length) => {}
+                Op::SliceWrite(op) if i == 1 && op.axis == *axis => {}
+                Op::FusedSliceWrite(op) if op.has_base && i == 0 && op.slice.axis == *axis => {}
+                Op::ChannelView(op) if axis + 1 == graph.shape(*input).rank() && covers(there, op.start, op.start + op.length) => {}
                 _ => return Err(format!("reads {input}, which is not all there")),
             }
         }
-        let Some((base, op, part)) = graph.writes_part(node) else { return Ok(()) };
+        let Some((base, op, part)) = graph.slice_write(node) else { return Ok(()) };
         let known = base.map(|base| self.0.get(&base).map(|(_, there)| there.clone()));
         // Whatever is put into something complete leaves it so.
         let mut there = match known {
@@ -112,20 +112,20 @@ fn covers(spans: &[(usize, usize)], from: usize, to: usize) -> bool {
     reached >= to
 }
 
-fn is_strip(graph: &Graph, value: ValueId) -> bool {
-    matches!(graph.producer(value).op, Op::Strip(_))
+fn is_channel_view(graph: &Graph, value: ValueId) -> bool {
+    matches!(graph.producer(value).op, Op::ChannelView(_))
 }
 
 /// What makes a part in its place does not read the whole that it writes into: that would change while it is read.
-fn check_inlays(graph: &Graph, node: &Node) -> Result<(), String> {
-    let Op::Inlay(op) = &node.op else { return Ok(()) };
+fn check_fused_writes(graph: &Graph, node: &Node) -> Result<(), String> {
+    let Op::FusedSliceWrite(op) = &node.op else { return Ok(()) };
     let seen = |mut value: ValueId| {
-        while graph.producer(value).op.define().is_view() {
+        while graph.producer(value).op.rules().is_view() {
             value = graph.producer(value).inputs[0];
         }
         value
     };
-    let (base, read) = node.inputs.split_at(usize::from(op.begun));
+    let (base, read) = node.inputs.split_at(usize::from(op.has_base));
     match read.iter().find(|input| base.first().is_some_and(|base| seen(*base) == seen(**input))) {
         Some(input) => Err(format!("reads {input}, which it writes into")),
         None => Ok(()),
@@ -133,10 +133,10 @@ fn check_inlays(graph: &Graph, node: &Node) -> Result<(), String> {
 }
 
 /// Strips are read by expressions and reductions that run over exactly their shape, and that do not reduce them to nothing.
-fn check_strips(graph: &Graph, node: &Node) -> Result<(), String> {
-    let doing = graph.doing(node);
-    let read: Vec<&Shape> = node.inputs.iter().filter(|input| is_strip(graph, **input)).map(|input| graph.shape(*input)).collect();
-    let legal = |shape: &Shape| match doing.op {
+fn check_channel_views(graph: &Graph, node: &Node) -> Result<(), String> {
+    let effective_op = graph.effective_op(node);
+    let read: Vec<&Shape> = node.inputs.iter().filter(|input| is_channel_view(graph, **input)).map(|input| graph.shape(*input)).collect();
+    let legal = |shape: &Shape| match effective_op.op {
         Op::Pointwise(op) => op.shape == *shape,
         Op::Reduce(op) => op.shape == *shape && !op.axes.contains(&(shape.rank() - 1)),
         _ => false,

@@ -5,9 +5,9 @@ use crate::runtime::copier::{self, Copier};
 use crate::runtime::memory::{Block, CpuMemory};
 use crate::runtime::threads::{Pool, STACK};
 use crate::simd::Isa;
-use plimsoll_core::device::{Device, DeviceError, Loaded, Memory, Piece, StepMemory};
+use plimsoll_core::device::{Device, DeviceError, Loaded, Memory, RowSplit, StepMemory};
 use plimsoll_core::graph::{Graph, Node};
-use plimsoll_core::ops::Put;
+use plimsoll_core::ops::SliceWrite;
 use plimsoll_core::plan::{Plan, Program};
 use plimsoll_core::{Bytes, Op, TensorType};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -77,16 +77,16 @@ impl Device for CpuDevice {
         program::workspace(graph, node, rows, self.threads())
     }
 
-    fn cut_rows(&self, graph: &Graph, node: &Node, piece: Piece, rows: usize) -> bool {
-        program::cut_rows(graph, node, piece, rows)
+    fn can_split_rows(&self, graph: &Graph, node: &Node, piece: RowSplit, rows: usize) -> bool {
+        program::can_split_rows(graph, node, piece, rows)
     }
 
-    fn reads_strips(&self) -> bool {
+    fn reads_channel_views(&self) -> bool {
         true
     }
 
-    fn makes_inlays(&self, maker: &Op, part: &TensorType, place: &Put) -> bool {
-        program::makes_inlays(maker, part, place)
+    fn fuses_slice_write(&self, maker: &Op, part: &TensorType, place: &SliceWrite) -> bool {
+        program::fuses_slice_write(maker, part, place)
     }
 
     fn allocate(&self, size: Bytes) -> Result<Box<dyn Memory>, DeviceError> {

@@ -60,7 +60,7 @@ fn workspaces_never_shrink_with_the_rows() {
         let graph = case.with_gradients().unwrap().unwrap_or_else(|| case.graph.clone());
         for (_, node) in graph.nodes() {
             let sizes = [1, 2, 3, 7, 32, 33, 500, 4096, 100_000].map(|rows| planned().workspace(&graph, node, rows).0);
-            assert!(sizes.is_sorted(), "{} of {}: {sizes:?}", node.op.define().name(), case.name);
+            assert!(sizes.is_sorted(), "{} of {}: {sizes:?}", node.op.rules().name(), case.name);
         }
     }
 }
@@ -184,7 +184,7 @@ fn a_loss_that_is_not_finite_changes_nothing_and_is_found() {
     assert!(matches!(model.step(3), Err(DeviceError::NonFinite)));
     assert_eq!(model.states(), before);
     let found = model.executor.find_non_finite(Role::Step, ROWS, None).unwrap().expect("the batch is broken");
-    assert_eq!(model.executor.plan().program(Role::Step).unwrap().graph.node(found).op.define().name(), "input");
+    assert_eq!(model.executor.plan().program(Role::Step).unwrap().graph.node(found).op.rules().name(), "input");
     // With the batch mended, the run goes on.
     model.columns[0][5] = good;
     assert!(model.step(3).unwrap().is_finite());

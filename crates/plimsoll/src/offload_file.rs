@@ -1,7 +1,7 @@
 //! A backing store in a file: tensors that are not needed for a while, read and written where they are wanted, never mapped.
 
 use plimsoll_core::Bytes;
-use plimsoll_core::device::{Backing, DeviceError};
+use plimsoll_core::device::{BackingStore, DeviceError};
 use std::any::Any;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -54,7 +54,7 @@ fn failure(folder: &Path, size: Bytes, what: &str, error: &io::Error) -> DeviceE
     DeviceError::Failed { device: "cpu".to_string(), what }
 }
 
-impl Backing for OffloadFile {
+impl BackingStore for OffloadFile {
     fn size(&self) -> Bytes {
         self.size
     }

@@ -6,7 +6,7 @@
 use crate::DType;
 use crate::autodiff::Adjoint;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::{Define, Op, expect_real};
+use crate::op::{OpRules, Op, expect_real};
 use crate::shape::{Dim, Shape, TensorType};
 
 /// How queries, keys and values are handed over. Packed ones are read where a joint projection left them; nothing is copied.
@@ -235,7 +235,7 @@ impl AttentionShape {
     }
 }
 
-impl Define for Attention {
+impl OpRules for Attention {
     fn name(&self) -> &'static str {
         "attention"
     }
@@ -271,7 +271,7 @@ impl Define for Attention {
     }
 }
 
-impl Define for AttentionGrad {
+impl OpRules for AttentionGrad {
     fn name(&self) -> &'static str {
         "attention_grad"
     }

@@ -5,7 +5,7 @@ use crate::DType;
 use crate::autodiff::Adjoint;
 use crate::expr::Expr;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::{Define, Op, expect, expect_real, expect_real_result};
+use crate::op::{OpRules, Op, expect, expect_real, expect_real_result};
 use crate::shape::{Dim, Shape, TensorType};
 
 /// How a window walks over an image; also used by pooling. Pairs are (vertical, horizontal).
@@ -128,7 +128,7 @@ pub struct Conv2dGradFilter {
     /// The convolution's filter shape.
     pub filter: Shape,
     /// The sum begins with a third input, of the filter's type, instead of with zero; what a sum that is taken piece by piece goes on from.
-    /// Only the planner writes this: [`Device::cut_rows`](crate::Device::cut_rows) says where it changes no bit.
+    /// Only the planner writes this: [`Device::can_split_rows`](crate::Device::can_split_rows) says where it changes no bit.
     pub onto: bool,
 }
 
@@ -164,7 +164,7 @@ fn conv_flops(filter: &Shape, output: &Shape, rows: usize) -> u64 {
     2 * taps as u64 * output.elements().bind(rows) as u64
 }
 
-impl Define for Conv2d {
+impl OpRules for Conv2d {
     fn name(&self) -> &'static str {
         "conv2d"
     }
@@ -203,7 +203,7 @@ impl Define for Conv2d {
     }
 }
 
-impl Define for Conv2dGradInput {
+impl OpRules for Conv2dGradInput {
     fn name(&self) -> &'static str {
         "conv2d_grad_input"
     }
@@ -237,7 +237,7 @@ impl Define for Conv2dGradInput {
     }
 }
 
-impl Define for Conv2dGradFilter {
+impl OpRules for Conv2dGradFilter {
     fn name(&self) -> &'static str {
         "conv2d_grad_filter"
     }

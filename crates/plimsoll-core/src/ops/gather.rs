@@ -3,7 +3,7 @@
 use crate::DType;
 use crate::autodiff::Adjoint;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::{Define, Op, expect, expect_real};
+use crate::op::{OpRules, Op, expect, expect_real};
 use crate::shape::{Shape, TensorType};
 
 /// From a table `[n, c…]` and row numbers of any shape `s`, the rows: `s + [c…]`.
@@ -43,7 +43,7 @@ fn rows_of(indices: &Shape, table: &Shape) -> Result<Shape, String> {
     Ok(Shape::new(indices.dims().iter().copied().chain(row(table)?.dims().iter().copied())))
 }
 
-impl Define for Gather {
+impl OpRules for Gather {
     fn name(&self) -> &'static str {
         "gather"
     }
@@ -71,7 +71,7 @@ impl Define for Gather {
     }
 }
 
-impl Define for ScatterAdd {
+impl OpRules for ScatterAdd {
     fn name(&self) -> &'static str {
         "scatter_add"
     }

@@ -1,29 +1,29 @@
 //! The op that makes a part, writing between the results of others.
 
-use super::Put;
+use super::SliceWrite;
 use crate::autodiff::Adjoint;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::{Define, Op};
+use crate::op::{OpRules, Op};
 use crate::shape::TensorType;
 
-/// What `maker` makes of its inputs, written where [`Put`] would put it, and never held by itself. Its first input is the whole so far, if one is `begun`; it is
+/// What `maker` makes of its inputs, written where [`SliceWrite`] would put it, and never held by itself. Its first input is the whole so far, if one is `begun`; it is
 /// written in place where nobody reads the whole so far again. Only the planner writes this, for a maker that the device can
-/// ([`Device::makes_inlays`](crate::Device::makes_inlays)).
+/// ([`Device::fuses_slice_write`](crate::Device::fuses_slice_write)).
 ///
-/// What it computes, apart from where that goes, is [`Graph::doing`].
+/// What it computes, apart from where that goes, is [`Graph::effective_op`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Inlay {
+pub struct FusedSliceWrite {
     /// What makes the part: an expression with one result, a product, a convolution, or the gradient of one by its input.
-    pub maker: Box<Op>,
+    pub producer: Box<Op>,
     /// Where the part goes.
-    pub place: Put,
+    pub slice: SliceWrite,
     /// Whether the first input is the whole so far. If not, nothing of it is there yet.
-    pub begun: bool,
+    pub has_base: bool,
 }
 
-impl Inlay {
+impl FusedSliceWrite {
     /// Whether an op makes parts that can be inlays at all.
-    pub fn can_be_made_by(maker: &Op) -> bool {
+    pub fn can_fuse(maker: &Op) -> bool {
         match maker {
             Op::Pointwise(op) => op.dtypes.len() == 1,
             Op::MatMul(op) => !op.onto,
@@ -34,34 +34,34 @@ impl Inlay {
 
     /// How many inputs stand before those of the maker.
     pub(crate) fn before(&self) -> usize {
-        usize::from(self.begun)
+        usize::from(self.has_base)
     }
 
     /// The type of the part.
     pub(crate) fn part(&self, graph: &Graph, inputs: &[&TensorType]) -> Result<TensorType, String> {
-        if !Inlay::can_be_made_by(&self.maker) {
-            return Err(format!("what {} makes cannot be written between other results", self.maker.define().name()));
+        if !FusedSliceWrite::can_fuse(&self.producer) {
+            return Err(format!("what {} makes cannot be written between other results", self.producer.rules().name()));
         }
         let own = inputs.get(self.before()..).ok_or("goes on from a whole that is not there")?;
-        Ok(self.maker.define().infer(graph, own)?.remove(0))
+        Ok(self.producer.rules().infer(graph, own)?.remove(0))
     }
 }
 
-impl Define for Inlay {
+impl OpRules for FusedSliceWrite {
     fn name(&self) -> &'static str {
-        "inlay"
+        "fused_slice_write"
     }
 
     fn attributes(&self) -> String {
-        let maker = self.maker.define();
+        let maker = self.producer.rules();
         let what = [maker.name().to_string(), maker.attributes()].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(" ");
-        format!("{what}, along {}", self.place.attributes())
+        format!("{what}, along {}", self.slice.attributes())
     }
 
     fn infer(&self, graph: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let part = self.part(graph, inputs)?;
         let put: Vec<&TensorType> = [&part].into_iter().chain(inputs[..self.before()].iter().copied()).collect();
-        self.place.infer(graph, &put)
+        self.slice.infer(graph, &put)
     }
 
     fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
@@ -72,11 +72,11 @@ impl Define for Inlay {
     fn flops(&self, inputs: &[&TensorType], _: &[&TensorType], rows: usize) -> u64 {
         // None of the makers looks at the graph for its type.
         let part = self.part(&Graph::new(), inputs).expect("checked when the node was added");
-        self.maker.define().flops(&inputs[self.before()..], &[&part], rows)
+        self.producer.rules().flops(&inputs[self.before()..], &[&part], rows)
     }
 
     /// The whole may grow where it is.
     fn in_place(&self, input: usize, _: usize) -> bool {
-        self.begun && input == 0
+        self.has_base && input == 0
     }
 }

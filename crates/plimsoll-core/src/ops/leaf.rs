@@ -2,12 +2,12 @@
 
 use crate::autodiff::Adjoint;
 use crate::graph::{Graph, GraphError, InputId, ScalarId, StateId, ValueId};
-use crate::op::{Define, expect};
+use crate::op::{OpRules, expect};
 use crate::shape::{Shape, TensorType};
 
 macro_rules! leaf {
     ($id:ty, $name:literal, $ty:expr) => {
-        impl Define for $id {
+        impl OpRules for $id {
             fn name(&self) -> &'static str {
                 $name
             }

@@ -5,7 +5,7 @@ use crate::DType;
 use crate::autodiff::Adjoint;
 use crate::expr::Expr;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::{Define, Op, expect_real, expect_real_result};
+use crate::op::{OpRules, Op, expect_real, expect_real_result};
 use crate::shape::{Dim, Shape, TensorType};
 
 /// `A·B` of two matrices, each possibly transposed, followed by an expression while the result is hot.
@@ -18,7 +18,7 @@ pub struct MatMul {
     /// Applied to the product (its input 0) and any further inputs, which stretch to the product's shape.
     pub epilogue: Option<Expr>,
     /// The sum begins with a third input, of the result's type, instead of with zero; what a sum that is taken piece by piece goes on from.
-    /// Only the planner writes this: [`Device::cut_rows`](crate::Device::cut_rows) says where it changes no bit. There is then no epilogue.
+    /// Only the planner writes this: [`Device::can_split_rows`](crate::Device::can_split_rows) says where it changes no bit. There is then no epilogue.
     pub onto: bool,
     /// The element type of the result. Sums are single precision whatever the operands' types and this one.
     pub dtype: DType,
@@ -39,7 +39,7 @@ impl MatMul {
     }
 }
 
-impl Define for MatMul {
+impl OpRules for MatMul {
     fn name(&self) -> &'static str {
         "matmul"
     }

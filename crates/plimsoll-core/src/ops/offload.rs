@@ -2,7 +2,7 @@
 
 use crate::autodiff::Adjoint;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::{Define, expect};
+use crate::op::{OpRules, expect};
 use crate::shape::TensorType;
 
 /// Puts a tensor into the backing store. Its result is the same tensor, there.
@@ -16,7 +16,7 @@ pub struct Load;
 /// Gradients are written before the planner moves anything.
 const LATE: &str = "a copy to or from the backing store has no gradient: the planner writes it when all gradients are there";
 
-impl Define for Store {
+impl OpRules for Store {
     fn name(&self) -> &'static str {
         "store"
     }
@@ -35,7 +35,7 @@ impl Define for Store {
     }
 }
 
-impl Define for Load {
+impl OpRules for Load {
     fn name(&self) -> &'static str {
         "load"
     }

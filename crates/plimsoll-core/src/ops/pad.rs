@@ -3,7 +3,7 @@
 use super::Slice;
 use crate::autodiff::Adjoint;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::{Define, Op, expect};
+use crate::op::{OpRules, Op, expect};
 use crate::shape::TensorType;
 
 /// `before` zeros, the tensor, `after` zeros along `axis`, which is not the batch's.
@@ -17,7 +17,7 @@ pub struct Pad {
     pub after: usize,
 }
 
-impl Define for Pad {
+impl OpRules for Pad {
     fn name(&self) -> &'static str {
         "pad"
     }

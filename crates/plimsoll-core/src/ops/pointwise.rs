@@ -5,7 +5,7 @@ use crate::autodiff::Adjoint;
 use crate::expr::{Binary, Expr, Term};
 use crate::factor::factor;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::Define;
+use crate::op::OpRules;
 use crate::ops::Reduction;
 use crate::shape::{Shape, TensorType};
 
@@ -21,7 +21,7 @@ pub struct Pointwise {
     pub dtypes: Vec<DType>,
 }
 
-impl Define for Pointwise {
+impl OpRules for Pointwise {
     fn name(&self) -> &'static str {
         "pointwise"
     }

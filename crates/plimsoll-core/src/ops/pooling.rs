@@ -4,7 +4,7 @@ use super::conv::{Window, image_dims};
 use crate::DType;
 use crate::autodiff::Adjoint;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::{Define, Op, expect, expect_real};
+use crate::op::{OpRules, Op, expect, expect_real};
 use crate::shape::{Shape, TensorType};
 
 /// The largest element of every window, and its place inside the window as one byte: all that the gradient needs.
@@ -57,7 +57,7 @@ fn window_flops(window: &Window, output: &Shape, rows: usize) -> u64 {
     (window.size.0 * window.size.1) as u64 * output.elements().bind(rows) as u64
 }
 
-impl Define for MaxPool {
+impl OpRules for MaxPool {
     fn name(&self) -> &'static str {
         "max_pool"
     }
@@ -89,7 +89,7 @@ impl Define for MaxPool {
     }
 }
 
-impl Define for MaxPoolGrad {
+impl OpRules for MaxPoolGrad {
     fn name(&self) -> &'static str {
         "max_pool_grad"
     }
@@ -116,7 +116,7 @@ impl Define for MaxPoolGrad {
     }
 }
 
-impl Define for AvgPool {
+impl OpRules for AvgPool {
     fn name(&self) -> &'static str {
         "avg_pool"
     }
@@ -142,7 +142,7 @@ impl Define for AvgPool {
     }
 }
 
-impl Define for AvgPoolGrad {
+impl OpRules for AvgPoolGrad {
     fn name(&self) -> &'static str {
         "avg_pool_grad"
     }

@@ -2,7 +2,7 @@
 
 use crate::autodiff::Adjoint;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::Define;
+use crate::op::OpRules;
 use crate::shape::{Dim, TensorType};
 
 /// The whole so far (the second input) with the first input at `start` along `axis`; written in place where nobody reads the whole so far again. Without a second
@@ -12,7 +12,7 @@ use crate::shape::{Dim, TensorType};
 /// Along the batch, which the planner may have cut, the numbers count as in [`Slice`](super::Slice); of some rows of it, `start` is the first and `extent` is
 /// `usize::MAX`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Put {
+pub struct SliceWrite {
     /// The axis.
     pub axis: usize,
     /// Where the part begins.
@@ -21,7 +21,7 @@ pub struct Put {
     pub extent: usize,
 }
 
-impl Put {
+impl SliceWrite {
     /// How much of the axis a part of this type takes, and the type of the whole.
     fn whole(&self, graph: &Graph, part: &TensorType) -> Option<(usize, TensorType)> {
         let dim = *part.shape.dims().get(self.axis)?;
@@ -50,9 +50,9 @@ impl Put {
     }
 }
 
-impl Define for Put {
+impl OpRules for SliceWrite {
     fn name(&self) -> &'static str {
-        "put"
+        "slice_write"
     }
 
     fn attributes(&self) -> String {

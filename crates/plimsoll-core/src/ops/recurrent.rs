@@ -3,7 +3,7 @@
 
 use crate::autodiff::Adjoint;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::{Define, Op, expect_real};
+use crate::op::{OpRules, Op, expect_real};
 use crate::ops::{Concat, MatMul, Pad, Reduction, Slice};
 use crate::shape::{Dim, Shape, TensorType};
 use crate::{DType, ops::recurrent_grad::RecurrentGrad};
@@ -202,7 +202,7 @@ pub(super) fn text(cell: Cell, units: usize, reverse: bool, masked: bool, initia
     format!("{}, {units} units{reverse}{masked}{}", cell.name(), part(initial, ", from given states"))
 }
 
-impl Define for Recurrent {
+impl OpRules for Recurrent {
     fn name(&self) -> &'static str {
         "recurrent"
     }

@@ -3,7 +3,7 @@
 use super::recurrent::{Cell, POINTWISE, expect_mask, expect_shape, sequence_dims, text};
 use crate::autodiff::Adjoint;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::{Define, expect_real};
+use crate::op::{OpRules, expect_real};
 use crate::shape::{Shape, TensorType};
 
 /// The gradient of a [`Recurrent`](super::Recurrent) by its projected input and the states it starts from.
@@ -86,7 +86,7 @@ impl RecurrentGrad {
     }
 }
 
-impl Define for RecurrentGrad {
+impl OpRules for RecurrentGrad {
     fn name(&self) -> &'static str {
         "recurrent_grad"
     }

@@ -5,7 +5,7 @@ use crate::DType;
 use crate::autodiff::Adjoint;
 use crate::expr::{Binary, Expr, Unary};
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::Define;
+use crate::op::OpRules;
 use crate::shape::{Dim, Shape, TensorType};
 
 /// How elements are brought together.
@@ -33,11 +33,11 @@ pub struct Reduce {
     /// The axes that shrink to 1, ascending.
     pub axes: Vec<usize>,
     /// A sum begins with one more input behind the expression's, of the result's type, instead of with zero; what a sum that is taken piece by piece goes on
-    /// from. Only the planner writes this: [`Device::cut_rows`](crate::Device::cut_rows) says where it changes no bit.
+    /// from. Only the planner writes this: [`Device::can_split_rows`](crate::Device::can_split_rows) says where it changes no bit.
     pub onto: bool,
 }
 
-impl Define for Reduce {
+impl OpRules for Reduce {
     fn name(&self) -> &'static str {
         match self.kind {
             Reduction::Sum => "sum",

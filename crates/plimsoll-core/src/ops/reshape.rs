@@ -2,7 +2,7 @@
 
 use crate::autodiff::Adjoint;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::{Define, Op, expect};
+use crate::op::{OpRules, Op, expect};
 use crate::shape::{Shape, TensorType};
 
 /// The same elements, in the same order, under another shape.
@@ -12,7 +12,7 @@ pub struct Reshape {
     pub shape: Shape,
 }
 
-impl Define for Reshape {
+impl OpRules for Reshape {
     fn name(&self) -> &'static str {
         "reshape"
     }

@@ -2,7 +2,7 @@
 
 use crate::autodiff::Adjoint;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::{Define, expect};
+use crate::op::{OpRules, expect};
 use crate::shape::TensorType;
 
 /// What of a tensor belongs to the rows `from..to` of the batch, which is its first axis or what that is a multiple of; fewer or none where the batch
@@ -15,7 +15,7 @@ pub struct Rows {
     pub to: usize,
 }
 
-impl Define for Rows {
+impl OpRules for Rows {
     fn name(&self) -> &'static str {
         "rows"
     }

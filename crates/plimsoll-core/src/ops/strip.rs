@@ -2,23 +2,23 @@
 
 use crate::autodiff::Adjoint;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::{Define, expect};
+use crate::op::{OpRules, expect};
 use crate::shape::TensorType;
 
 /// Elements `start … start + length` along the last axis, as [`Slice`](super::Slice) takes them, but without a copy: rows lie as far apart as they do in the
-/// tensor. Expressions and reductions along other axes read it so, and nothing else ([`Device::reads_strips`](crate::Device::reads_strips)). Only the planner
+/// tensor. Expressions and reductions along other axes read it so, and nothing else ([`Device::reads_channel_views`](crate::Device::reads_channel_views)). Only the planner
 /// writes this, for what was put into a whole.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Strip {
+pub struct ChannelView {
     /// The first element.
     pub start: usize,
     /// How many there are.
     pub length: usize,
 }
 
-impl Define for Strip {
+impl OpRules for ChannelView {
     fn name(&self) -> &'static str {
-        "strip"
+        "channel_view"
     }
 
     fn attributes(&self) -> String {

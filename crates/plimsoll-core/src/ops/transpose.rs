@@ -2,7 +2,7 @@
 
 use crate::autodiff::Adjoint;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::{Define, Op, expect};
+use crate::op::{OpRules, Op, expect};
 use crate::shape::{Shape, TensorType};
 
 /// Output axis `i` is input axis `order[i]`.
@@ -12,7 +12,7 @@ pub struct Transpose {
     pub order: Vec<usize>,
 }
 
-impl Define for Transpose {
+impl OpRules for Transpose {
     fn name(&self) -> &'static str {
         "transpose"
     }

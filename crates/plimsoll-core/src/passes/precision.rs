@@ -43,9 +43,9 @@ pub fn treatment(op: &Op) -> Treatment {
         | Op::Slice(_)
         | Op::Rows(_)
         | Op::Concat(_)
-        | Op::Put(_)
-        | Op::Inlay(_)
-        | Op::Strip(_)
+        | Op::SliceWrite(_)
+        | Op::FusedSliceWrite(_)
+        | Op::ChannelView(_)
         | Op::Pad(_)
         | Op::Store(_)
         | Op::Load(_) => Treatment::Movement,

@@ -39,7 +39,7 @@ pub(crate) fn shell(old: &Graph) -> Graph {
     new.states = old.states.clone();
     new.scalars = old.scalars.clone();
     new.streams = old.streams;
-    (new.pieces, new.joining, new.joined, new.inlaid) = (old.pieces, old.joining, old.joined.clone(), old.inlaid);
+    (new.pieces, new.joining, new.joined, new.concats_fused) = (old.pieces, old.joining, old.joined.clone(), old.concats_fused);
     new
 }
 

@@ -1,6 +1,6 @@
 //! The plan as a document: what every step reads and writes, byte by byte, so that anyone can check it.
 
-use super::join::Joining;
+use super::join::ConcatStrategy;
 use super::{BufferKind, Place, Plan, Program, state_owner};
 use crate::Bytes;
 use crate::graph::{InputId, NodeId, ScalarId, ValueId};
@@ -79,14 +79,14 @@ pub struct Claim {
     #[serde(default = "in_one_piece", skip_serializing_if = "is_one_piece")]
     pub pieces: usize,
     /// How tensors that are joined come together.
-    #[serde(default, skip_serializing_if = "Joining::is_copying")]
-    pub joining: Joining,
+    #[serde(default, skip_serializing_if = "ConcatStrategy::is_copying")]
+    pub joining: ConcatStrategy,
     /// The values of the model's graph for which they do so; all if none are named.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub joined: Vec<u32>,
     /// Whether parts that are put into wholes are made there, where the device can.
     #[serde(default, skip_serializing_if = "is_false")]
-    pub inlaid: bool,
+    pub concats_fused: bool,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "asked for by serde")]
@@ -166,7 +166,7 @@ fn claim(program: &Program, rows: usize) -> Claim {
         let node = program.graph.node(*id);
         Step {
             node: id.0,
-            op: node.op.define().name().to_string(),
+            op: node.op.rules().name().to_string(),
             scope: node.scope.clone(),
             reads: node.inputs.iter().map(range).collect(),
             writes: node.outputs.iter().map(range).collect(),
@@ -179,12 +179,12 @@ fn claim(program: &Program, rows: usize) -> Claim {
         steps: program.order.iter().zip(&program.workspaces).map(step).collect(),
         outputs: program.graph.outputs().iter().map(|(name, value)| (name.clone(), range(value))).collect(),
         buffers: program.buffers.iter().map(|b| (b.owner.clone(), b.kind, b.offset, b.size, b.first, b.last)).collect(),
-        sequence: program.again.sequence.clone(),
+        sequence: program.recomputation.sequence.clone(),
         offloaded: program.offloaded.iter().map(|value| value.0).collect(),
         stored: program.stored.iter().map(|b| (b.owner.clone(), b.offset, b.size, b.first, b.last)).collect(),
         pieces: program.graph.pieces(),
         joining: program.graph.joining(),
         joined: program.graph.joined().iter().map(|value| value.0).collect(),
-        inlaid: program.graph.inlaid(),
+        concats_fused: program.graph.concats_fused(),
     }
 }

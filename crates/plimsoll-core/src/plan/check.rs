@@ -134,7 +134,7 @@ impl<'a> Player<'a> {
                     let offset = certificate.states[id.0 as usize].2;
                     player.put(Range { value: value.0, space: home(certificate, id.0 as usize), offset, size });
                 }
-                Op::Reshape(_) | Op::Strip(_) => player.origin[value.0 as usize] = player.origin[node.inputs[0].0 as usize],
+                Op::Reshape(_) | Op::ChannelView(_) => player.origin[value.0 as usize] = player.origin[node.inputs[0].0 as usize],
                 _ => {}
             }
         }
@@ -154,9 +154,9 @@ impl<'a> Player<'a> {
         let missing = self
             .graph
             .nodes()
-            .find(|(id, node)| !ran[id.0 as usize] && !node.op.is_leaf() && !matches!(node.op, Op::Reshape(_) | Op::Strip(_)));
+            .find(|(id, node)| !ran[id.0 as usize] && !node.op.is_leaf() && !matches!(node.op, Op::Reshape(_) | Op::ChannelView(_)));
         if let Some((_, node)) = missing {
-            return Err(self.fail(end, format!("a {} of layer `{}` never runs", node.op.define().name(), node.scope)));
+            return Err(self.fail(end, format!("a {} of layer `{}` never runs", node.op.rules().name(), node.scope)));
         }
         for ((name, range), (wanted, value)) in self.claim.outputs.iter().zip(self.graph.outputs()) {
             if name != wanted || range.value != value.0 {
@@ -205,7 +205,7 @@ impl<'a> Player<'a> {
                 // A strip lies elsewhere than it would by itself, unless it is all that there is.
                 let dense = self.graph.ty(ValueId(read.value)).bytes(self.certificate.rows) == read.size;
                 let exact = read.offset == write.offset && read.size == write.size && dense;
-                if !exact || !node.op.define().in_place(input, output) {
+                if !exact || !node.op.rules().in_place(input, output) {
                     return Err(format!("%{} is written over %{} while that is read", write.value, read.value));
                 }
             }
@@ -291,7 +291,7 @@ impl<'a> Player<'a> {
     /// The value over all of whose bytes this one lies: itself, but for a strip.
     fn spread(&self, value: u32) -> u32 {
         let producer = self.graph.producer(ValueId(value));
-        if let Op::Strip(_) = producer.op { producer.inputs[0].0 } else { value }
+        if let Op::ChannelView(_) = producer.op { producer.inputs[0].0 } else { value }
     }
 
     /// The size is what the graph says and the place is inside the memory and aligned.

@@ -8,17 +8,17 @@ use super::updates::root;
 use crate::device::Device;
 use crate::graph::{Graph, Node, ValueId};
 use crate::op::Op;
-use crate::ops::{Inlay, Put};
+use crate::ops::{FusedSliceWrite, SliceWrite};
 use crate::passes::rewrite::{append, finish, shell};
 
-/// A graph with every [`Put`] that can be one with what makes its part written as an [`Inlay`]; none if there are none. Computes the same bits, which
-/// [`check_same`](super::check_same) proves from the result.
+/// A graph with every [`SliceWrite`] that can be one with what makes its part written as an [`FusedSliceWrite`]; none if there are none. Computes the same bits, which
+/// [`check_equivalence`](super::check_equivalence) proves from the result.
 pub fn inlay(old: &Graph, device: &dyn Device) -> Option<Graph> {
     let counts = old.use_counts();
     let mut makers: Vec<bool> = vec![false; old.nodes.len()];
     let mut found = false;
     for node in &old.nodes {
-        if let Op::Put(place) = &node.op
+        if let Op::SliceWrite(place) = &node.op
             && can_be_made_there(old, node, place, &counts, device)
         {
             makers[old.values[node.inputs[0].index()].producer.index()] = true;
@@ -32,27 +32,27 @@ pub fn inlay(old: &Graph, device: &dyn Device) -> Option<Graph> {
 pub(super) fn has_parts_made_there(graph: &Graph, join: &Node, counts: &[u32], device: &dyn Device) -> bool {
     let Op::Concat(op) = &join.op else { return false };
     // Where exactly does not matter to a device.
-    let place = Put { axis: op.axis, start: 0, extent: usize::MAX };
+    let place = SliceWrite { axis: op.axis, start: 0, extent: usize::MAX };
     join.inputs.iter().any(|part| is_made_for(graph, *part, &place, counts, device))
 }
 
-fn can_be_made_there(graph: &Graph, put: &Node, place: &Put, counts: &[u32], device: &dyn Device) -> bool {
+fn can_be_made_there(graph: &Graph, put: &Node, place: &SliceWrite, counts: &[u32], device: &dyn Device) -> bool {
     let part = put.inputs[0];
     // What is read of the whole while it is written into would have to be kept beside it.
     let mut whole = put.inputs.get(1).copied();
     let mut so_far = Vec::new();
     while let Some(value) = whole {
         so_far.push(value);
-        whole = graph.writes_part(graph.producer(value)).and_then(|(base, ..)| base);
+        whole = graph.slice_write(graph.producer(value)).and_then(|(base, ..)| base);
     }
     let apart = graph.producer(part).inputs.iter().all(|input| !so_far.contains(&root(graph, *input)));
     apart && is_made_for(graph, part, place, counts, device)
 }
 
 /// Whether a part is read by its whole alone, and its maker can write it there.
-fn is_made_for(graph: &Graph, part: ValueId, place: &Put, counts: &[u32], device: &dyn Device) -> bool {
+fn is_made_for(graph: &Graph, part: ValueId, place: &SliceWrite, counts: &[u32], device: &dyn Device) -> bool {
     let maker = &graph.producer(part).op;
-    counts[part.index()] == 1 && Inlay::can_be_made_by(maker) && device.makes_inlays(maker, graph.ty(part), place)
+    counts[part.index()] == 1 && FusedSliceWrite::can_fuse(maker) && device.fuses_slice_write(maker, graph.ty(part), place)
 }
 
 /// Leaves out the makers, and lets the puts of what they make do their work.
@@ -68,19 +68,19 @@ fn write(old: &Graph, makers: &[bool]) -> Graph {
         };
         let part = node.inputs.first().map(|part| old.values[part.index()].producer).filter(|maker| makers[maker.index()]);
         let outputs = match (&node.op, part) {
-            (Op::Put(place), Some(maker)) => {
+            (Op::SliceWrite(place), Some(maker)) => {
                 let maker = old.node(maker);
-                let op = Inlay { maker: Box::new(maker.op.clone()), place: place.clone(), begun: node.inputs.len() > 1 };
+                let op = FusedSliceWrite { producer: Box::new(maker.op.clone()), slice: place.clone(), has_base: node.inputs.len() > 1 };
                 let inputs = rename(&[&node.inputs[1..], &maker.inputs].concat());
                 // It is a step of the layer that makes the part.
                 let named = Node { scope: maker.scope.clone(), phase: maker.phase, ..node.clone() };
-                append(&mut new, old, &named, Op::Inlay(op), inputs)
+                append(&mut new, old, &named, Op::FusedSliceWrite(op), inputs)
             }
             _ => append(&mut new, old, node, node.op.clone(), rename(&node.inputs)),
         };
         node.outputs.iter().zip(outputs).for_each(|(output, new)| renamed[output.index()] = Some(new));
     }
     finish(&mut new, old, &renamed);
-    new.inlaid = true;
+    new.concats_fused = true;
     new
 }

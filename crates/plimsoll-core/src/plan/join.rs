@@ -1,6 +1,6 @@
 //! Tensors that are joined, without holding all of them twice: each part is put into the whole as soon as it is made, and is gone then.
 //!
-//! Where the device reads [strips](crate::ops::Strip), what joins a whole and one more part to a larger whole needs no second whole either: all of them are
+//! Where the device reads [strips](crate::ops::ChannelView), what joins a whole and one more part to a larger whole needs no second whole either: all of them are
 //! one, which grows, and whoever reads a smaller one later reads a strip of the largest. So do gradients that read a part.
 //!
 //! A whole takes its room with its first part. Whether that is less at the fullest step depends on all else, so [`sequence`](super::sequence) looks at the
@@ -11,7 +11,7 @@ use super::updates::root;
 use crate::device::Device;
 use crate::graph::{Graph, Node, NodeId, Phase, ValueId};
 use crate::op::Op;
-use crate::ops::{Put, Strip};
+use crate::ops::{SliceWrite, ChannelView};
 use crate::passes::rewrite::{append, finish, shell};
 use crate::shape::TensorType;
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ use std::collections::HashMap;
 /// How tensors that are joined come together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Joining {
+pub enum ConcatStrategy {
     /// All are there, and are copied.
     #[default]
     Copying,
@@ -30,21 +30,21 @@ pub enum Joining {
     Sharing,
 }
 
-impl Joining {
+impl ConcatStrategy {
     /// Whether everything is copied.
     pub fn is_copying(&self) -> bool {
-        *self == Joining::Copying
+        *self == ConcatStrategy::Copying
     }
 }
 
 /// An improved graph with the joins that make these values written in another way, or all if none are named; none if that is not another graph. Computes the
-/// same bits, which [`check_same`](super::check_same) proves from the result.
-pub fn join(old: &Graph, how: Joining, only: &[ValueId], device: &dyn Device) -> Option<Graph> {
-    if how == Joining::Copying || !old.nodes.iter().any(|node| matches!(node.op, Op::Concat(_))) {
+/// same bits, which [`check_equivalence`](super::check_equivalence) proves from the result.
+pub fn join(old: &Graph, how: ConcatStrategy, only: &[ValueId], device: &dyn Device) -> Option<Graph> {
+    if how == ConcatStrategy::Copying || !old.nodes.iter().any(|node| matches!(node.op, Op::Concat(_))) {
         return None;
     }
-    let sharing = how == Joining::Sharing;
-    if sharing && !device.reads_strips() {
+    let sharing = how == ConcatStrategy::Sharing;
+    if sharing && !device.reads_channel_views() {
         return None;
     }
     let joins = Joins::of(old, sharing, only);
@@ -127,7 +127,7 @@ impl Joins {
                     && node.phase == Phase::Forward
                     && !kept[value.index()]
                     && node.inputs.iter().filter(|input| **input == value).count() == 1
-                    && others.all(|reader| last && reads_strips(graph, *reader, value));
+                    && others.all(|reader| last && reads_channel_views(graph, *reader, value));
             }
         }
         for (id, _) in graph.nodes().filter(|(_, node)| joined(node).is_some_and(|_| !joins.beginnings[node.outputs[0].index()])) {
@@ -210,7 +210,7 @@ impl Grown {
             let single = parts.iter().filter(|(other, ..)| other == part).count() == 1 && !kept[part.index()];
             let elsewhere = strips.keys().any(|(_, value)| value == part) || graph.producer(*part).op.is_leaf();
             let viewed = root(graph, *part) != *part;
-            if single && !elsewhere && !viewed && !others.is_empty() && others.iter().all(|reader| reads_strips(graph, *reader, *part)) {
+            if single && !elsewhere && !viewed && !others.is_empty() && others.iter().all(|reader| reads_channel_views(graph, *reader, *part)) {
                 freed.push((place, *part));
             }
         }
@@ -223,7 +223,7 @@ impl Grown {
             let start = parts[place].1;
             let strip = (start, start + extent(part));
             // If nothing in the forward part needs it as it is, it is gone as soon as it was put.
-            let alone = readers[part.index()].iter().all(|reader| joins(reader) || reads_strips(graph, *reader, part));
+            let alone = readers[part.index()].iter().all(|reader| joins(reader) || reads_channel_views(graph, *reader, part));
             for reader in readers[part.index()].iter().filter(|reader| !joins(reader) && (alone || later(reader))) {
                 strips.insert((*reader, part), Read { whole: number, strip, parts: if later(reader) { all } else { place + 1 } });
             }
@@ -238,7 +238,7 @@ fn made_at(graph: &Graph, part: ValueId) -> u32 {
 }
 
 /// Whether a node may read a value as a strip of another.
-fn reads_strips(graph: &Graph, reader: NodeId, value: ValueId) -> bool {
+fn reads_channel_views(graph: &Graph, reader: NodeId, value: ValueId) -> bool {
     let shape = graph.shape(value);
     match &graph.node(reader).op {
         Op::Pointwise(op) => op.shape == *shape,
@@ -307,7 +307,7 @@ impl<'a> Writer<'a> {
             let along_batch = self.old.shape(part).dims()[whole.axis].part().is_some();
             let extent = if along_batch { usize::MAX } else { whole.extent };
             let inputs = [Some(value), base].into_iter().flatten().collect();
-            let outputs = self.new.push(Op::Put(Put { axis: whole.axis, start, extent }), inputs, vec![whole.ty.clone()]);
+            let outputs = self.new.push(Op::SliceWrite(SliceWrite { axis: whole.axis, start, extent }), inputs, vec![whole.ty.clone()]);
             let (node, last) = (self.old.node(join), self.new.nodes.last_mut().expect("just pushed"));
             (last.scope, last.phase) = (node.scope.clone(), node.phase);
             self.grown[number].push(outputs[0]);
@@ -324,7 +324,7 @@ impl<'a> Writer<'a> {
             return Some(*known);
         }
         let node = self.old.node(reader);
-        let strip = Op::Strip(Strip { start, length: end - start });
+        let strip = Op::ChannelView(ChannelView { start, length: end - start });
         let value = self.new.within(&node.scope, node.phase, |new| new.add_one(strip, &[of])).ok()?;
         self.strips.insert((of, start, end), value);
         Some(value)

@@ -1,8 +1,8 @@
 //! Which joins of a graph are written in which way: the exact peaks decide, and where they leave a choice, time does.
 
 use super::inlay::{has_parts_made_there, inlay};
-use super::join::{Joining, copied, join};
-use super::{Block, Effort, Goal, InOrder, Sequenced, in_order, liveness, nearly, solve};
+use super::join::{ConcatStrategy, copied, join};
+use super::{Block, Effort, Goal, InOrder, ScheduledGraph, in_order, liveness, nearly, solve};
 use crate::Bytes;
 use crate::device::Device;
 use crate::graph::{Graph, GraphError, NodeId, ValueId};
@@ -15,7 +15,7 @@ const WORTH: u64 = 150;
 const MOST_JOINS: usize = 12;
 
 /// Finds an order for an improved graph in which nothing is computed twice, and lets joined tensors come together in the way that needs least.
-pub fn sequence(graph: &Graph, rows: usize, device: &dyn Device) -> Result<Sequenced, GraphError> {
+pub fn sequence(graph: &Graph, rows: usize, device: &dyn Device) -> Result<ScheduledGraph, GraphError> {
     let plain = in_order(graph, rows, device)?;
     if !graph.nodes.iter().any(|node| matches!(node.op, Op::Concat(_))) {
         return Ok(plain.sequenced);
@@ -28,14 +28,14 @@ pub fn sequence(graph: &Graph, rows: usize, device: &dyn Device) -> Result<Seque
         && let Some(value) = best.fullest.and_then(|id| copied(graph, &best.sequenced.graph, id))
     {
         put.push(value);
-        let Some(joined) = join(graph, Joining::Putting, &put, device) else { break };
+        let Some(joined) = join(graph, ConcatStrategy::Putting, &put, device) else { break };
         let found = least(&joined, rows, device)?;
         if found.peak >= best.peak {
             break;
         }
         best = found;
     }
-    if let Some(joined) = join(graph, Joining::Sharing, &[], device) {
+    if let Some(joined) = join(graph, ConcatStrategy::Sharing, &[], device) {
         let found = least(&joined, rows, device)?;
         if found.peak < best.peak {
             best = found;
@@ -48,8 +48,8 @@ pub fn sequence(graph: &Graph, rows: usize, device: &dyn Device) -> Result<Seque
 /// A graph with puts in an order of its own, with parts made in their places unless that holds more.
 fn least(joined: &Graph, rows: usize, device: &dyn Device) -> Result<InOrder, GraphError> {
     let put = in_order(joined, rows, device)?;
-    let Some(inlaid) = inlay(joined, device) else { return Ok(put) };
-    let made = in_order(&inlaid, rows, device)?;
+    let Some(concats_fused) = inlay(joined, device) else { return Ok(put) };
+    let made = in_order(&concats_fused, rows, device)?;
     Ok(if made.peak <= put.peak { made } else { put })
 }
 
@@ -57,7 +57,7 @@ fn least(joined: &Graph, rows: usize, device: &dyn Device) -> Result<InOrder, Gr
 /// parts is in the way of others, so this is taken only if the arena is packed as tightly without much of a search.
 fn without_copies(graph: &Graph, best: &InOrder, rows: usize, device: &dyn Device) -> Result<Option<InOrder>, GraphError> {
     let known = &best.sequenced.graph;
-    if known.joining() == Joining::Sharing {
+    if known.joining() == ConcatStrategy::Sharing {
         return Ok(None);
     }
     let counts = graph.use_counts();
@@ -67,14 +67,14 @@ fn without_copies(graph: &Graph, best: &InOrder, rows: usize, device: &dyn Devic
     if chosen.is_empty() {
         return Ok(None);
     }
-    let Some(made) = join(graph, Joining::Putting, &chosen, device).and_then(|joined| inlay(&joined, device)) else { return Ok(None) };
+    let Some(made) = join(graph, ConcatStrategy::Putting, &chosen, device).and_then(|joined| inlay(&joined, device)) else { return Ok(None) };
     let made = in_order(&made, rows, device)?;
     Ok((made.peak <= best.peak && packs(&made, rows, device)).then_some(made))
 }
 
 /// Whether buffers are soon placed with hardly a gap between them.
 fn packs(found: &InOrder, rows: usize, device: &dyn Device) -> bool {
-    let Sequenced { graph, order, .. } = &found.sequenced;
+    let ScheduledGraph { graph, order, .. } = &found.sequenced;
     let alignment = device.alignment();
     let workspace = |node: NodeId| device.workspace(graph, graph.node(node), rows).align_up(alignment.0);
     let live = liveness::buffers(graph, order, rows, alignment, &workspace);

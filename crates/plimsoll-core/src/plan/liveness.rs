@@ -93,7 +93,7 @@ pub(super) fn buffers(graph: &Graph, order: &[NodeId], rows: usize, alignment: B
         }));
     }
     // A view lives where its root does; roots of views may be states, inputs or buffers.
-    for node in graph.nodes.iter().filter(|node| node.op.define().is_view()) {
+    for node in graph.nodes.iter().filter(|node| node.op.rules().is_view()) {
         let home = live.homes[root(graph, node.outputs[0]).index()];
         live.homes[node.outputs[0].index()] = home;
         if let Some(Home::Buffer(buffer)) = home {
@@ -136,7 +136,7 @@ fn reusable(
         }
         match live.homes[source.index()] {
             Some(Home::Buffer(buffer))
-                if node.op.define().in_place(i, output)
+                if node.op.rules().in_place(i, output)
                     && last_use[source.index()] == Some(time)
                     && graph.ty(source).same_bytes(ty)
                     && !taken.contains(&buffer) =>

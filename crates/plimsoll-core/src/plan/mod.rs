@@ -11,7 +11,7 @@ pub mod offload;
 mod order;
 mod prove;
 pub mod recompute;
-mod same;
+mod equivalence;
 pub mod split;
 mod staging;
 mod updates;
@@ -30,11 +30,11 @@ pub use arena::{Block, Effort, Goal, Layout, Solution, assign, solve};
 pub use certificate::{Certificate, Claim, Range, Space, Step};
 pub use check::{CheckError, check};
 pub use inlay::inlay;
-pub use join::{Joining, join};
+pub use join::{ConcatStrategy, join};
 pub use joins::sequence;
 pub use prove::prove;
-pub use recompute::{Again, Sequenced};
-pub use same::check_same;
+pub use recompute::{Recomputation, ScheduledGraph};
+pub use equivalence::check_equivalence;
 pub use staging::{SLOT_HEADER, Staging};
 
 /// How many single numbers of a run are handed to the host by themselves.
@@ -120,7 +120,7 @@ pub struct Program {
     /// What this program needs of the arena.
     pub arena: Bytes,
     /// What it computes more than once.
-    pub again: Again,
+    pub recomputation: Recomputation,
     /// The pieces of the backing store that it uses within a run.
     pub stored: Vec<Buffer>,
     /// The values of the model's graph that are stored until a later part reads them.
@@ -192,8 +192,8 @@ pub fn tighten(mut plan: Plan, device: &dyn Device) -> Result<Plan, GraphError> 
     for program in &mut plan.programs {
         if program.arena > enough {
             let (graph, order) = (std::mem::take(&mut program.graph), std::mem::take(&mut program.order));
-            let (again, offloaded) = (std::mem::take(&mut program.again), std::mem::take(&mut program.offloaded));
-            let sequenced = Sequenced { graph, order, again, limit: None };
+            let (recomputation, offloaded) = (std::mem::take(&mut program.recomputation), std::mem::take(&mut program.offloaded));
+            let sequenced = ScheduledGraph { graph, order, recomputation, limit: None };
             let unbound = |blocks: &[Block]| tight(blocks, enough);
             *program = Program { offloaded, ..placed(program.role, sequenced, plan.rows, device, &plan.states, &unbound)? };
         }
@@ -205,12 +205,12 @@ pub fn tighten(mut plan: Plan, device: &dyn Device) -> Result<Plan, GraphError> 
 }
 
 /// Lays out graphs that have an order already, such as [`recompute::fit`] gives. The rows and the device are those the orders were made for.
-pub fn layout_sequenced(programs: Vec<(Role, Sequenced)>, rows: usize, device: &dyn Device) -> Result<Plan, GraphError> {
+pub fn layout_sequenced(programs: Vec<(Role, ScheduledGraph)>, rows: usize, device: &dyn Device) -> Result<Plan, GraphError> {
     laid_out(programs, rows, device, &nearly_tight)
 }
 
 fn laid_out(
-    programs: Vec<(Role, Sequenced)>,
+    programs: Vec<(Role, ScheduledGraph)>,
     rows: usize,
     device: &dyn Device,
     unbound: &dyn Fn(&[Block]) -> Layout,
@@ -231,14 +231,14 @@ fn laid_out(
 }
 
 /// Finds an order for an improved graph as it is written: what it joins is copied, unless it is [written](join()) in another way.
-pub fn as_written(graph: &Graph, rows: usize, device: &dyn Device) -> Result<Sequenced, GraphError> {
+pub fn as_written(graph: &Graph, rows: usize, device: &dyn Device) -> Result<ScheduledGraph, GraphError> {
     in_order(graph, rows, device).map(|found| found.sequenced)
 }
 
 /// A graph in an order of its own.
 #[derive(Clone)]
 struct InOrder {
-    sequenced: Sequenced,
+    sequenced: ScheduledGraph,
     /// The most bytes held at once.
     peak: Bytes,
     /// Who runs then, if anything does.
@@ -254,21 +254,21 @@ fn in_order(graph: &Graph, rows: usize, device: &dyn Device) -> Result<InOrder, 
     let order = order::order(&graph, rows, alignment, &workspace);
     let live = liveness::buffers(&graph, &order, rows, alignment, &workspace);
     let (step, peak) = liveness::fullest(live.buffers.iter().map(|b| (b.first, b.last, b.size)), order.len());
-    let again = Again { flops: graph.flops(rows), ..Again::default() };
+    let recomputation = Recomputation { flops: graph.flops(rows), ..Recomputation::default() };
     let fullest = order.get(step as usize).copied();
-    Ok(InOrder { sequenced: Sequenced { graph, order, again, limit: None }, peak, fullest })
+    Ok(InOrder { sequenced: ScheduledGraph { graph, order, recomputation, limit: None }, peak, fullest })
 }
 
 /// Gives everything in a sequenced graph its place: within the arena it was made for, or packed as `unbound` does it.
 fn placed(
     role: Role,
-    sequenced: Sequenced,
+    sequenced: ScheduledGraph,
     rows: usize,
     device: &dyn Device,
     states: &[Resident],
     unbound: &dyn Fn(&[Block]) -> Layout,
 ) -> Result<Program, GraphError> {
-    let Sequenced { graph, order, again, limit } = sequenced;
+    let ScheduledGraph { graph, order, recomputation, limit } = sequenced;
     verify(&graph)?;
     let alignment = device.alignment();
     let workspace = |node: NodeId| device.workspace(&graph, graph.node(node), rows).align_up(alignment.0);
@@ -300,7 +300,7 @@ fn placed(
         })
         .collect();
     let workspaces = live.workspaces.iter().map(|id| id.map_or((Bytes::ZERO, Bytes::ZERO), |id| (offsets[id], buffers[id].size))).collect();
-    Ok(Program { role, graph, order, places, workspaces, buffers, lower_bound, arena, again, stored, offloaded: Vec::new() })
+    Ok(Program { role, graph, order, places, workspaces, buffers, lower_bound, arena, recomputation, stored, offloaded: Vec::new() })
 }
 
 /// A layout as high as its fullest step, or hardly higher: where a short search leaves more than a thousandth, a longer one is worth its second.

@@ -6,10 +6,10 @@
 use super::certificate::{Certificate, Claim, Space};
 use super::check::{CheckError, check};
 use super::inlay::inlay;
-use super::join::{Joining, join};
+use super::join::{ConcatStrategy, join};
 use super::offload::offload;
 use super::recompute::write::write;
-use super::same::check_same;
+use super::equivalence::check_equivalence;
 use super::split::split;
 use super::updates::{legalise, root};
 use crate::device::Device;
@@ -36,7 +36,7 @@ pub fn prove(certificate: &Certificate, graphs: &[(Role, Graph)], device: &dyn D
     let mut planned = Vec::with_capacity(graphs.len());
     for (claim, (role, graph)) in certificate.programs.iter().zip(graphs) {
         let replayed = replay(graph, certificate, claim, device)?;
-        check_same(graph, &replayed, device, certificate.rows).map_err(|error| CheckError { at: role.name().to_string(), ..error })?;
+        check_equivalence(graph, &replayed, device, certificate.rows).map_err(|error| CheckError { at: role.name().to_string(), ..error })?;
         planned.push(replayed);
     }
     check(certificate, &planned.iter().collect::<Vec<_>>())?;
@@ -83,11 +83,11 @@ fn replay(graph: &Graph, certificate: &Certificate, claim: &Claim, device: &dyn 
     let graph = if states.is_empty() && values.is_empty() { graph } else { offload(&graph, &states, &values).map_err(wrong)? };
     let joined: Vec<ValueId> = claim.joined.iter().copied().map(ValueId).collect();
     let graph = match claim.joining {
-        Joining::Copying => graph,
+        ConcatStrategy::Copying => graph,
         how => join(&graph, how, &joined, device)
             .ok_or_else(|| fail("it states that parts are put into wholes, of which this graph has none".to_string()))?,
     };
-    let graph = match claim.inlaid {
+    let graph = match claim.concats_fused {
         false => graph,
         true => inlay(&graph, device)
             .ok_or_else(|| fail("it states that parts are made in wholes, of which this device makes none".to_string()))?,
@@ -103,11 +103,11 @@ fn replay(graph: &Graph, certificate: &Certificate, claim: &Claim, device: &dyn 
         node.outputs.iter().for_each(|output| made[output.index()] = true);
     }
     for (i, id) in claim.sequence.iter().enumerate() {
-        let Some(node) = graph.nodes.get(*id as usize).filter(|node| !node.op.is_leaf() && !node.op.define().is_view()) else {
+        let Some(node) = graph.nodes.get(*id as usize).filter(|node| !node.op.is_leaf() && !node.op.rules().is_view()) else {
             return Err(fail(format!("entry {i} of its sequence is {id}, which is nothing that runs")));
         };
         if let Some(read) = node.inputs.iter().find(|input| !made[root(&graph, **input).index()]) {
-            let (op, scope) = (node.op.define().name(), &node.scope);
+            let (op, scope) = (node.op.rules().name(), &node.scope);
             return Err(fail(format!("entry {i} of its sequence, {op} of `{scope}`, reads %{} before that is made", read.0)));
         }
         node.outputs.iter().for_each(|output| made[output.index()] = true);

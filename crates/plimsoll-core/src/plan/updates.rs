@@ -55,8 +55,8 @@ fn keep_outputs(graph: &mut Graph) -> Result<(), GraphError> {
 
 fn can_write_directly(graph: &Graph, old: Option<ValueId>, value: ValueId) -> bool {
     let producer = graph.producer(value);
-    let define = producer.op.define();
-    if producer.op.is_leaf() || define.is_view() {
+    let rules = producer.op.rules();
+    if producer.op.is_leaf() || rules.is_view() {
         return false;
     }
     let Some(old) = old else { return true };
@@ -65,7 +65,7 @@ fn can_write_directly(graph: &Graph, old: Option<ValueId>, value: ValueId) -> bo
         .inputs
         .iter()
         .enumerate()
-        .all(|(i, input)| root(graph, *input) != old || (define.in_place(i, output) && graph.ty(*input).same_bytes(graph.ty(value))))
+        .all(|(i, input)| root(graph, *input) != old || (rules.in_place(i, output) && graph.ty(*input).same_bytes(graph.ty(value))))
 }
 
 /// Who waits for whom: readers for what they read, and writers of states for all other readers of those states.
@@ -115,7 +115,7 @@ fn copy(graph: &mut Graph, state: StateId, value: ValueId, waits: &mut Waits) ->
 
 /// The value whose bytes this one is, looking through views.
 pub(super) fn root(graph: &Graph, mut value: ValueId) -> ValueId {
-    while graph.producer(value).op.define().is_view() {
+    while graph.producer(value).op.rules().is_view() {
         value = graph.producer(value).inputs[0];
     }
     value
@@ -142,5 +142,5 @@ pub(super) fn readers(graph: &Graph) -> HashMap<NodeId, Vec<NodeId>> {
 
 /// Whether a node is a step of the program: leaves and views are only names for bytes.
 pub(super) fn runs(node: &Node) -> bool {
-    !matches!(node.op, Op::Input(_) | Op::State(_) | Op::Scalar(_)) && !node.op.define().is_view()
+    !matches!(node.op, Op::Input(_) | Op::State(_) | Op::Scalar(_)) && !node.op.rules().is_view()
 }

@@ -159,21 +159,21 @@ fn compute(node: &Node, operands: &[&Tensor], setting: &Setting<'_>) -> Vec<Vec<
             vec![movement::rows(op, unit, operands[0])]
         }
         Op::Concat(op) => vec![movement::concat(op.axis, operands)],
-        Op::Put(op) => {
+        Op::SliceWrite(op) => {
             let (whole, part) = (setting.graph.shape(node.outputs[0]), setting.graph.shape(node.inputs[0]).dims()[op.axis]);
             vec![movement::put(op.axis, op.first(part, setting.rows), &whole.bind(setting.rows), operands)]
         }
-        Op::Inlay(op) => {
+        Op::FusedSliceWrite(op) => {
             let (base, read) = operands.split_at(op.before());
-            let (_, ty) = setting.graph.doing(node).placed.expect("an inlay has a place");
-            let maker = Node { op: (*op.maker).clone(), inputs: node.inputs[op.before()..].to_vec(), ..node.clone() };
+            let (_, ty) = setting.graph.effective_op(node).slice.expect("an inlay has a place");
+            let maker = Node { op: (*op.producer).clone(), inputs: node.inputs[op.before()..].to_vec(), ..node.clone() };
             let part = Tensor { dims: ty.shape.bind(setting.rows), elements: compute(&maker, read, setting).remove(0) };
-            let (place, whole) = (&op.place, setting.graph.shape(node.outputs[0]).bind(setting.rows));
+            let (place, whole) = (&op.slice, setting.graph.shape(node.outputs[0]).bind(setting.rows));
             let start = place.first(ty.shape.dims()[place.axis], setting.rows);
             let put: Vec<&Tensor> = [&part].into_iter().chain(base.iter().copied()).collect();
             vec![movement::put(place.axis, start, &whole, &put)]
         }
-        Op::Strip(op) => {
+        Op::ChannelView(op) => {
             let axis = operands[0].dims.len() - 1;
             vec![movement::slice(&Slice { axis, start: op.start, length: op.length }, 1, operands[0])]
         }

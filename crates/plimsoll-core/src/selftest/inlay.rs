@@ -9,7 +9,7 @@ use crate::DType;
 use crate::expr::{Binary, Expr, Unary};
 use crate::graph::{GraphError, ValueId};
 use crate::op::Op;
-use crate::ops::{Conv2d, Conv2dGradInput, Inlay, MatMul, Pointwise, Put, Rows, Window};
+use crate::ops::{Conv2d, Conv2dGradInput, FusedSliceWrite, MatMul, Pointwise, SliceWrite, Rows, Window};
 use crate::shape::{Dim, Shape};
 
 pub(super) fn cases(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
@@ -29,7 +29,7 @@ fn whole(s: &mut Stage<'_>, axis: usize, parts: Vec<Part>, order: &[usize]) -> R
     let mut types = Vec::new();
     for Part(op, inputs) in &parts {
         let inputs: Vec<_> = inputs.iter().map(|input| s.graph.ty(*input)).collect();
-        types.push(op.define().infer(&s.graph, &inputs).expect("the table's shapes go together").remove(0));
+        types.push(op.rules().infer(&s.graph, &inputs).expect("the table's shapes go together").remove(0));
     }
     let between = parts.len() / 2;
     let other = s.operand_in(types[0].dtype, types[0].shape.clone(), Domain::Any)?;
@@ -37,17 +37,17 @@ fn whole(s: &mut Stage<'_>, axis: usize, parts: Vec<Part>, order: &[usize]) -> R
     let starts: Vec<usize> =
         (0..parts.len()).map(|part| (0..part).map(extent).sum::<usize>() + if part >= between { extent(0) } else { 0 }).collect();
     let all: usize = (0..parts.len()).map(extent).sum::<usize>() + extent(0);
-    let place = |start: usize| Put { axis, start, extent: all };
+    let place = |start: usize| SliceWrite { axis, start, extent: all };
     let mut so_far: Option<ValueId> = None;
     for (turn, part) in order.iter().enumerate() {
         let Part(maker, inputs) = &parts[*part];
-        let inlay = Inlay { maker: Box::new(maker.clone()), place: place(starts[*part]), begun: so_far.is_some() };
+        let inlay = FusedSliceWrite { producer: Box::new(maker.clone()), slice: place(starts[*part]), has_base: so_far.is_some() };
         let inputs: Vec<ValueId> = so_far.into_iter().chain(inputs.iter().copied()).collect();
-        let made = s.graph.add_one(Op::Inlay(inlay), &inputs)?;
+        let made = s.graph.add_one(Op::FusedSliceWrite(inlay), &inputs)?;
         so_far = Some(made);
         if turn == 0 {
             let start = (0..between).map(extent).sum();
-            so_far = Some(s.graph.add_one(Op::Put(place(start)), &[other, made])?);
+            so_far = Some(s.graph.add_one(Op::SliceWrite(place(start)), &[other, made])?);
         }
     }
     Ok(so_far.expect("there are parts"))
@@ -103,11 +103,11 @@ fn expressions(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
         let shape = Shape::batch_of([5, 6]);
         let stream = stream(&mut s);
         let x = s.operand_in(DType::F32, shape.clone(), Domain::Any)?;
-        let place = |start: usize| Put { axis: 2, start, extent: 12 };
+        let place = |start: usize| SliceWrite { axis: 2, start, extent: 12 };
         let maker = Op::Pointwise(Pointwise { expr: write(stream), shape: shape.clone(), dtypes: vec![dtype] });
-        let begun = s.graph.add_one(Op::Inlay(Inlay { maker: Box::new(maker.clone()), place: place(6), begun: false }), &[x])?;
+        let begun = s.graph.add_one(Op::FusedSliceWrite(FusedSliceWrite { producer: Box::new(maker.clone()), slice: place(6), has_base: false }), &[x])?;
         let other = s.graph.pointwise_many(Expr::build(|e| e.unary(Unary::Floor, e.input(0))), &[x], shape, vec![dtype])?[0];
-        let y = s.graph.add_one(Op::Put(place(0)), &[other, begun])?;
+        let y = s.graph.add_one(Op::SliceWrite(place(0)), &[other, begun])?;
         cases.push(s.finish_forward(name, &[y])?);
     }
     // Of what is read again later a copy is made.
@@ -116,8 +116,8 @@ fn expressions(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     let (x, Part(maker, inputs)) =
         (s.operand_in(dtype, Shape::batch_of([5]), Domain::Any)?, expression(&mut s, &Shape::batch_of([2]), dtype)?);
     let y = s.graph.pointwise_many(Expr::build(|e| e.unary(Unary::Neg, e.input(0))), &[x], Shape::batch_of([5]), vec![dtype])?[0];
-    let inlay = Inlay { maker: Box::new(maker), place: Put { axis: 1, start: 2, extent: 5 }, begun: true };
-    let changed = s.graph.add_one(Op::Inlay(inlay), &[&[y], &inputs[..]].concat())?;
+    let inlay = FusedSliceWrite { producer: Box::new(maker), slice: SliceWrite { axis: 1, start: 2, extent: 5 }, has_base: true };
+    let changed = s.graph.add_one(Op::FusedSliceWrite(inlay), &[&[y], &inputs[..]].concat())?;
     let both = s.graph.binary(Binary::Add, y, changed)?;
     cases.push(s.finish_forward("into what is read again", &[both])?);
     Ok(cases)
@@ -225,10 +225,10 @@ fn rows(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
                     (Op::Conv2d(Conv2d { window, groups: 1, epilogue: None, dtype }), vec![part, filter])
                 }
             };
-            let place = Put { axis: 0, start: from, extent: usize::MAX };
-            let inlay = Inlay { maker: Box::new(maker), place, begun: so_far.is_some() };
+            let place = SliceWrite { axis: 0, start: from, extent: usize::MAX };
+            let inlay = FusedSliceWrite { producer: Box::new(maker), slice: place, has_base: so_far.is_some() };
             let inputs: Vec<ValueId> = so_far.into_iter().chain(inputs).collect();
-            so_far = Some(s.graph.add_one(Op::Inlay(inlay), &inputs)?);
+            so_far = Some(s.graph.add_one(Op::FusedSliceWrite(inlay), &inputs)?);
         }
         cases.push(s.finish_forward(format!("{maker} of rows"), &[so_far.expect("there are pieces")])?);
     }

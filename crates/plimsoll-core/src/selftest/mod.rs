@@ -103,8 +103,8 @@ impl Case {
     /// Whether the planner would ever give this to the device: parts are made in their places only where a device says that it does that.
     pub fn is_for(&self, device: &dyn Device) -> bool {
         self.graph.nodes().all(|(_, node)| {
-            let doing = self.graph.doing(node);
-            doing.placed.as_ref().is_none_or(|(place, part)| device.makes_inlays(doing.op, part, place))
+            let effective_op = self.graph.effective_op(node);
+            effective_op.slice.as_ref().is_none_or(|(place, part)| device.fuses_slice_write(effective_op.op, part, place))
         })
     }
 }
@@ -199,9 +199,9 @@ table! {
     Slice => "slice", movement::slice;
     Rows => "rows", movement::rows;
     Concat => "concat", movement::concat;
-    Put => "put", movement::put;
-    Inlay => "inlay", inlay::cases;
-    Strip => "strip", movement::strip;
+    SliceWrite => "slice_write", movement::slice_write;
+    FusedSliceWrite => "fused_slice_write", inlay::cases;
+    ChannelView => "channel_view", movement::channel_view;
     Pad => "pad", movement::pad;
     Gather => "gather", gather::gather;
     ScatterAdd => "scatter_add", gather::scatter_add;

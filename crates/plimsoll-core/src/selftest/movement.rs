@@ -7,7 +7,7 @@ use crate::DType;
 use crate::expr::{Expr, Unary};
 use crate::graph::GraphError;
 use crate::op::Op;
-use crate::ops::{Concat, Pad, Put, Reduce, Reduction, Rows, Slice, Strip, Transpose};
+use crate::ops::{Concat, Pad, SliceWrite, Reduce, Reduction, Rows, Slice, ChannelView, Transpose};
 use crate::shape::{Dim, Shape};
 
 pub(super) fn reshape(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
@@ -121,7 +121,7 @@ pub(super) fn concat(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
 }
 
 /// Only the planner writes this, behind gradients, so none is taken of it.
-pub(super) fn put(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
+pub(super) fn slice_write(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     let mut cases = Vec::new();
     for axis in [1, 2, 3] {
         for order in [&[0, 1][..], &[2, 0, 1], &[1, 2, 0]] {
@@ -134,7 +134,7 @@ pub(super) fn put(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
                 let value = s.operand_in(dtype, shape.with(axis, extents[*part].into()), Domain::Any)?;
                 let inputs: Vec<_> = [Some(value), whole].into_iter().flatten().collect();
                 let start = extents[..*part].iter().sum();
-                whole = Some(s.graph.add_one(Op::Put(Put { axis, start, extent }), &inputs)?);
+                whole = Some(s.graph.add_one(Op::SliceWrite(SliceWrite { axis, start, extent }), &inputs)?);
             }
             cases.push(s.finish_forward(format!("{order:?} along {axis}"), &[whole.expect("something was put")])?);
         }
@@ -143,7 +143,7 @@ pub(super) fn put(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     let mut s = Stage::new(draw);
     let (x, part) = (s.operand(Shape::batch_of([5]), Domain::Any)?, s.operand(Shape::batch_of([2]), Domain::Any)?);
     let y = s.graph.cast(x, s.graph.ty(part).dtype)?;
-    let changed = s.graph.add_one(Op::Put(Put { axis: 1, start: 2, extent: 5 }), &[part, y])?;
+    let changed = s.graph.add_one(Op::SliceWrite(SliceWrite { axis: 1, start: 2, extent: 5 }), &[part, y])?;
     let both = s.graph.plus(y, changed)?;
     cases.push(s.finish_forward("into what is read again", &[both])?);
     for (name, factor) in [("rows", 1), ("multiples of rows", 4)] {
@@ -154,7 +154,7 @@ pub(super) fn put(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
         for (from, to) in [(0, 2), (2, 64), (64, usize::MAX)] {
             let part = s.graph.add_one(Op::Rows(Rows { from, to }), &[x])?;
             let inputs: Vec<_> = [Some(part), whole].into_iter().flatten().collect();
-            whole = Some(s.graph.add_one(Op::Put(Put { axis: 0, start: from, extent: usize::MAX }), &inputs)?);
+            whole = Some(s.graph.add_one(Op::SliceWrite(SliceWrite { axis: 0, start: from, extent: usize::MAX }), &inputs)?);
         }
         cases.push(s.finish_forward(name, &[whole.expect("something was put")])?);
     }
@@ -162,13 +162,13 @@ pub(super) fn put(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
 }
 
 /// As [`put`], it has no gradient.
-pub(super) fn strip(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
+pub(super) fn channel_view(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     let mut cases = Vec::new();
     for (extent, start, length) in [(7, 0, 3), (7, 4, 3), (9, 2, 1), (300, 20, 270), (40, 8, 32), (5, 0, 5)] {
         let mut s = Stage::new(draw);
         let shape = Shape::batch_of([2, extent]);
         let x = s.operand(shape.clone(), Domain::Any)?;
-        let strip = s.graph.add_one(Op::Strip(Strip { start, length }), &[x])?;
+        let strip = s.graph.add_one(Op::ChannelView(ChannelView { start, length }), &[x])?;
         let beside = s.operand(Shape::fixed([length]), Domain::Any)?;
         let same = s.operand(shape.with(2, length.into()), Domain::Any)?;
         let (a, b) = (s.graph.times(strip, beside)?, s.graph.plus(strip, same)?);
@@ -184,10 +184,10 @@ pub(super) fn strip(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     let mut s = Stage::new(draw);
     let (a, b) =
         (s.operand_in(DType::F32, Shape::batch_of([3]), Domain::Any)?, s.operand_in(DType::F32, Shape::batch_of([2]), Domain::Any)?);
-    let begun = s.graph.add_one(Op::Put(Put { axis: 1, start: 2, extent: 5 }), &[a])?;
-    let strip = s.graph.add_one(Op::Strip(Strip { start: 2, length: 3 }), &[begun])?;
+    let begun = s.graph.add_one(Op::SliceWrite(SliceWrite { axis: 1, start: 2, extent: 5 }), &[a])?;
+    let strip = s.graph.add_one(Op::ChannelView(ChannelView { start: 2, length: 3 }), &[begun])?;
     let y = s.graph.unary(Unary::Neg, strip)?;
-    let whole = s.graph.add_one(Op::Put(Put { axis: 1, start: 0, extent: 5 }), &[b, begun])?;
+    let whole = s.graph.add_one(Op::SliceWrite(SliceWrite { axis: 1, start: 0, extent: 5 }), &[b, begun])?;
     cases.push(s.finish_forward("of what is begun", &[y, whole])?);
     Ok(cases)
 }

@@ -1,8 +1,8 @@
 //! The op table, the planner and the executor together, on a device that computes every step with the reference.
 
-use plimsoll_core::device::{Backing, Loaded, Memory, StepInputs, StepMemory};
+use plimsoll_core::device::{BackingStore, Loaded, Memory, StepInputs, StepMemory};
 use plimsoll_core::graph::Node;
-use plimsoll_core::ops::Put;
+use plimsoll_core::ops::SliceWrite;
 use plimsoll_core::plan::offload::{Direction, Overlap};
 use plimsoll_core::plan::{Place, Program};
 use plimsoll_core::selftest::{self, CaseReport};
@@ -55,7 +55,7 @@ struct SlowProgram {
     rows: usize,
     resident: Shared,
     arena: Shared,
-    backing: Option<Arc<dyn Backing>>,
+    backing: Option<Arc<dyn BackingStore>>,
     overlap: Overlap,
     copies: When,
     /// Which copies of this run are made.
@@ -85,11 +85,11 @@ impl Device for Slow {
         if matches!(node.op, Op::Pointwise(_)) { Bytes::ZERO } else { size.unwrap_or_default() }
     }
 
-    fn reads_strips(&self) -> bool {
+    fn reads_channel_views(&self) -> bool {
         true
     }
 
-    fn makes_inlays(&self, _: &Op, _: &TensorType, _: &Put) -> bool {
+    fn fuses_slice_write(&self, _: &Op, _: &TensorType, _: &SliceWrite) -> bool {
         true
     }
 
@@ -123,7 +123,7 @@ impl Device for Late {
         Slow { broken: None }.workspace(graph, node, rows)
     }
 
-    fn makes_inlays(&self, _: &Op, _: &TensorType, _: &Put) -> bool {
+    fn fuses_slice_write(&self, _: &Op, _: &TensorType, _: &SliceWrite) -> bool {
         true
     }
 
@@ -231,7 +231,7 @@ impl SlowProgram {
         for (output, result) in node.outputs.iter().zip(results) {
             let elements: Vec<f64> = outcome.value(result).iter().map(|x| x * off).collect();
             // Of a whole that is begun the rest is no number yet.
-            finite &= matches!(node.op, Op::Put(_) | Op::Inlay(_)) || elements.iter().all(|x| x.is_finite());
+            finite &= matches!(node.op, Op::SliceWrite(_) | Op::FusedSliceWrite(_)) || elements.iter().all(|x| x.is_finite());
             let dtype = graph.ty(*output).dtype;
             let bytes = selftest::encode(dtype, &elements.iter().map(|x| dtype.stored(*x)).collect::<Vec<_>>());
             match self.program.places[output.0 as usize] {
@@ -246,7 +246,7 @@ impl SlowProgram {
 
     fn read(&self, value: ValueId, inputs: &StepInputs<'_>) -> Result<Vec<f64>, DeviceError> {
         let producer = self.program.graph.producer(value);
-        if let Op::Strip(op) = &producer.op {
+        if let Op::ChannelView(op) = &producer.op {
             let pitch = self.program.graph.shape(producer.inputs[0]).last().expect("it has an axis").factor();
             let rows = self.read(producer.inputs[0], inputs)?;
             return Ok(rows.chunks_exact(pitch).flat_map(|row| row[op.start..op.start + op.length].to_vec()).collect());

@@ -3,8 +3,8 @@
 use crate::device::Slow;
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::graph::ValueId;
-use plimsoll_core::ops::{Concat, Inlay, Pointwise, Put, Strip};
-use plimsoll_core::plan::{Joining, as_written, check_same, inlay, join, layout, layout_sequenced, prove};
+use plimsoll_core::ops::{Concat, FusedSliceWrite, Pointwise, SliceWrite, ChannelView};
+use plimsoll_core::plan::{ConcatStrategy, as_written, check_equivalence, inlay, join, layout, layout_sequenced, prove};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, DType, Device, Graph, GraphError, Op, Shape, TensorType, verify};
 
@@ -12,7 +12,7 @@ const ROWS: usize = 3;
 
 fn put(g: &mut Graph, part: ValueId, base: Option<ValueId>, start: usize, extent: usize) -> Result<ValueId, GraphError> {
     let inputs: Vec<ValueId> = [Some(part), base].into_iter().flatten().collect();
-    g.add_one(Op::Put(Put { axis: 1, start, extent }), &inputs)
+    g.add_one(Op::SliceWrite(SliceWrite { axis: 1, start, extent }), &inputs)
 }
 
 /// Two parts of equal length, brought together by `bring` and read.
@@ -41,7 +41,7 @@ fn nothing_is_read_before_it_was_put_nor_put_twice() {
     let strip = |start: usize| {
         of_two(|g, a, b| {
             let begun = put(g, a, None, 4, 8)?;
-            let strip = g.add_one(Op::Strip(Strip { start, length: 4 }), &[begun])?;
+            let strip = g.add_one(Op::ChannelView(ChannelView { start, length: 4 }), &[begun])?;
             let seen = g.unary(Unary::Neg, strip)?;
             g.output("seen", seen);
             put(g, b, Some(begun), 0, 8)
@@ -50,7 +50,7 @@ fn nothing_is_read_before_it_was_put_nor_put_twice() {
     verify(&strip(4)).unwrap();
     insta::assert_snapshot!(refused(&strip(3)), @"strip (node 4): reads %3, which is not all there");
     let mut handed_over = of_two(|g, a, b| put(g, a, None, 0, 8).and_then(|begun| put(g, b, Some(begun), 4, 8)));
-    let begun = handed_over.nodes().find(|(_, node)| matches!(node.op, Op::Put(_))).expect("there are two").1.outputs[0];
+    let begun = handed_over.nodes().find(|(_, node)| matches!(node.op, Op::SliceWrite(_))).expect("there are two").1.outputs[0];
     handed_over.output("begun", begun);
     insta::assert_snapshot!(refused(&handed_over), @"%3 is handed over, but is a part of something or not all there");
 }
@@ -60,7 +60,7 @@ fn strips_are_read_only_by_what_can() {
     let mut g = Graph::new();
     let x = g.input("x", TensorType::f32(Shape::batch_of([6])));
     let y = g.unary(Unary::Neg, x).unwrap();
-    let strip = g.add_one(Op::Strip(Strip { start: 0, length: 3 }), &[y]).unwrap();
+    let strip = g.add_one(Op::ChannelView(ChannelView { start: 0, length: 3 }), &[y]).unwrap();
     let mut joined = g.clone();
     joined.add(Op::Concat(Concat { axis: 1 }), &[strip, strip]).unwrap();
     insta::assert_snapshot!(refused(&joined), @"concat (node 3): reads a strip, which it cannot");
@@ -74,7 +74,7 @@ fn strips_are_read_only_by_what_can() {
 #[test]
 fn parts_in_other_places_are_found_out() {
     let device = Slow { broken: None };
-    let same = |planned: &Graph| check_same(&of_two(|g, a, b| g.add_one(Op::Concat(Concat { axis: 1 }), &[a, b])), planned, &device, ROWS);
+    let same = |planned: &Graph| check_equivalence(&of_two(|g, a, b| g.add_one(Op::Concat(Concat { axis: 1 }), &[a, b])), planned, &device, ROWS);
     same(&of_two(|g, a, b| put(g, b, None, 4, 8).and_then(|begun| put(g, a, Some(begun), 0, 8)))).unwrap();
     same(&of_two(|g, a, b| put(g, b, None, 0, 8).and_then(|begun| put(g, a, Some(begun), 4, 8)))).unwrap_err();
     same(&of_two(|g, a, _| put(g, a, None, 0, 8).and_then(|begun| put(g, a, Some(begun), 4, 8)))).unwrap_err();
@@ -83,7 +83,7 @@ fn parts_in_other_places_are_found_out() {
         put(g, a, Some(whole), 4, 8)
     }))
     .unwrap_err();
-    // Joining what was joined is joining all at once; a strip is what lies under it, and nothing that lies elsewhere.
+    // ConcatStrategy what was joined is joining all at once; a strip is what lies under it, and nothing that lies elsewhere.
     let nested = |start: Option<usize>| {
         let mut g = Graph::new();
         let x = g.input("x", TensorType::f32(Shape::batch_of([4])));
@@ -97,7 +97,7 @@ fn parts_in_other_places_are_found_out() {
                 let begun = put(&mut g, a, None, 0, 12).unwrap();
                 let begun = put(&mut g, b, Some(begun), 4, 12).unwrap();
                 let all = put(&mut g, c, Some(begun), 8, 12).unwrap();
-                (g.add_one(Op::Strip(Strip { start, length: 8 }), &[all]).unwrap(), all)
+                (g.add_one(Op::ChannelView(ChannelView { start, length: 8 }), &[all]).unwrap(), all)
             }
         };
         let (first, all) = (g.unary(Unary::Abs, first).unwrap(), g.unary(Unary::Abs, all).unwrap());
@@ -105,9 +105,9 @@ fn parts_in_other_places_are_found_out() {
         g.output("all", all);
         g
     };
-    check_same(&nested(None), &nested(Some(0)), &device, ROWS).unwrap();
-    check_same(&nested(None), &nested(Some(4)), &device, ROWS).unwrap_err();
-    check_same(&nested(None), &nested(Some(2)), &device, ROWS).unwrap_err();
+    check_equivalence(&nested(None), &nested(Some(0)), &device, ROWS).unwrap();
+    check_equivalence(&nested(None), &nested(Some(4)), &device, ROWS).unwrap_err();
+    check_equivalence(&nested(None), &nested(Some(2)), &device, ROWS).unwrap_err();
 }
 
 /// Branches of one tensor that are joined, each by a product and ReLU, and several readers of what is joined.
@@ -139,25 +139,25 @@ fn a_part_is_gone_when_it_was_put() {
     let graph = plimsoll_core::passes::optimize(&branches()).unwrap();
     let copied = layout_sequenced(vec![(Role::Step, as_written(&graph, ROWS, &device).unwrap())], ROWS, &device).unwrap();
     let plan = layout(&[(Role::Step, graph.clone())], ROWS, &device).unwrap();
-    assert_eq!(plan.programs[0].graph.joining(), Joining::Putting);
+    assert_eq!(plan.programs[0].graph.joining(), ConcatStrategy::Putting);
     let size = |width: usize| Bytes((4 * ROWS * width) as u64).align_up(device.alignment().0);
     assert_eq!((copied.lower_bound, plan.lower_bound), (size(64) + size(64), size(64) + size(16)));
     prove(&plan.certificate(), &[(Role::Step, graph.clone())], &device).unwrap();
     // What the certificate says of its joins is part of the proof.
     let mut edited = plan.certificate();
-    edited.programs[0].joining = Joining::Copying;
+    edited.programs[0].joining = ConcatStrategy::Copying;
     prove(&edited, &[(Role::Step, graph.clone())], &device).unwrap_err();
     let mut edited = copied.certificate();
-    edited.programs[0].joining = Joining::Putting;
+    edited.programs[0].joining = ConcatStrategy::Putting;
     prove(&edited, &[(Role::Step, graph.clone())], &device).unwrap_err();
-    assert!(join(&graph, Joining::Copying, &[], &device).is_none());
-    assert!(join(&graph, Joining::Sharing, &[], &device).is_none(), "this device reads no strips");
+    assert!(join(&graph, ConcatStrategy::Copying, &[], &device).is_none());
+    assert!(join(&graph, ConcatStrategy::Sharing, &[], &device).is_none(), "this device reads no strips");
 }
 
-fn inlaid(g: &mut Graph, op: Unary, x: ValueId, base: Option<ValueId>, start: usize) -> Result<ValueId, GraphError> {
+fn fused_write(g: &mut Graph, op: Unary, x: ValueId, base: Option<ValueId>, start: usize) -> Result<ValueId, GraphError> {
     let maker = Pointwise { expr: Expr::build(|e| e.unary(op, e.input(0))), shape: g.shape(x).clone(), dtypes: vec![DType::F32] };
-    let inlay = Inlay { maker: Box::new(Op::Pointwise(maker)), place: Put { axis: 1, start, extent: 8 }, begun: base.is_some() };
-    g.add_one(Op::Inlay(inlay), &base.into_iter().chain([x]).collect::<Vec<_>>())
+    let inlay = FusedSliceWrite { producer: Box::new(Op::Pointwise(maker)), slice: SliceWrite { axis: 1, start, extent: 8 }, has_base: base.is_some() };
+    g.add_one(Op::FusedSliceWrite(inlay), &base.into_iter().chain([x]).collect::<Vec<_>>())
 }
 
 /// As [`of_two`], with parts made of the column.
@@ -176,7 +176,7 @@ fn made_of_two(bring: impl FnOnce(&mut Graph, ValueId) -> Result<ValueId, GraphE
 #[test]
 fn parts_are_made_where_nothing_is_and_read_when_all_are_there() {
     let (tanh, neg) = (Unary::Tanh, Unary::Neg);
-    let good = made_of_two(|g, x| inlaid(g, tanh, x, None, 4).and_then(|begun| inlaid(g, neg, x, Some(begun), 0)));
+    let good = made_of_two(|g, x| fused_write(g, tanh, x, None, 4).and_then(|begun| fused_write(g, neg, x, Some(begun), 0)));
     verify(&good).unwrap();
     insta::assert_snapshot!(good.to_string(), @r#"
     %0 = input "x" : f32[B, 4]
@@ -185,14 +185,14 @@ fn parts_are_made_where_nothing_is_and_read_when_all_are_there() {
     %3 = pointwise {exp(a)} %2 : f32[B, 8]
     output y = %3
     "#);
-    insta::assert_snapshot!(refused(&made_of_two(|g, x| inlaid(g, tanh, x, None, 0))), @"pointwise (node 2): reads %1, which is not all there");
-    let over = made_of_two(|g, x| inlaid(g, tanh, x, None, 4).and_then(|begun| inlaid(g, neg, x, Some(begun), 2)));
+    insta::assert_snapshot!(refused(&made_of_two(|g, x| fused_write(g, tanh, x, None, 0))), @"pointwise (node 2): reads %1, which is not all there");
+    let over = made_of_two(|g, x| fused_write(g, tanh, x, None, 4).and_then(|begun| fused_write(g, neg, x, Some(begun), 2)));
     insta::assert_snapshot!(refused(&over), @"inlay (node 2): puts something at 2 where something is");
     // What is written into is not read by what writes there, not even where nothing is written.
     let strip = made_of_two(|g, x| {
-        let begun = inlaid(g, tanh, x, None, 4)?;
-        let strip = g.add_one(Op::Strip(Strip { start: 4, length: 4 }), &[begun])?;
-        inlaid(g, neg, strip, Some(begun), 0)
+        let begun = fused_write(g, tanh, x, None, 4)?;
+        let strip = g.add_one(Op::ChannelView(ChannelView { start: 4, length: 4 }), &[begun])?;
+        fused_write(g, neg, strip, Some(begun), 0)
     });
     insta::assert_snapshot!(refused(&strip), @"inlay (node 3): reads %2, which it writes into");
     let mut handed_over = good.clone();
@@ -204,9 +204,9 @@ fn parts_are_made_where_nothing_is_and_read_when_all_are_there() {
 fn what_cannot_be_an_inlay_is_refused() {
     let mut g = Graph::new();
     let x = g.input("x", TensorType::f32(Shape::batch_of([4])));
-    let mut refusal = |maker: Op, start: usize, begun: bool, inputs: &[ValueId]| {
-        let inlay = Inlay { maker: Box::new(maker), place: Put { axis: 1, start, extent: 8 }, begun };
-        g.add_one(Op::Inlay(inlay), inputs).unwrap_err().to_string()
+    let mut refusal = |maker: Op, start: usize, has_base: bool, inputs: &[ValueId]| {
+        let inlay = FusedSliceWrite { producer: Box::new(maker), slice: SliceWrite { axis: 1, start, extent: 8 }, has_base };
+        g.add_one(Op::FusedSliceWrite(inlay), inputs).unwrap_err().to_string()
     };
     let expr = || Expr::build(|e| e.unary(Unary::Neg, e.input(0)));
     let neg = || Op::Pointwise(Pointwise { expr: expr(), shape: Shape::batch_of([4]), dtypes: vec![DType::F32] });
@@ -228,8 +228,8 @@ fn parts_made_in_other_places_are_found_out() {
     });
     let same = |first: (Unary, usize), second: (Unary, usize)| {
         let planned =
-            made_of_two(|g, x| inlaid(g, first.0, x, None, first.1).and_then(|begun| inlaid(g, second.0, x, Some(begun), second.1)));
-        check_same(&original, &planned, &device, ROWS)
+            made_of_two(|g, x| fused_write(g, first.0, x, None, first.1).and_then(|begun| fused_write(g, second.0, x, Some(begun), second.1)));
+        check_equivalence(&original, &planned, &device, ROWS)
     };
     let (tanh, neg) = (Unary::Tanh, Unary::Neg);
     same((tanh, 0), (neg, 4)).unwrap();
@@ -242,9 +242,9 @@ fn parts_made_in_other_places_are_found_out() {
         let planned = made_of_two(|g, x| {
             let b = g.unary(Unary::Neg, x)?;
             let begun = put(g, b, None, start, 8)?;
-            inlaid(g, Unary::Tanh, x, Some(begun), 4 - start)
+            fused_write(g, Unary::Tanh, x, Some(begun), 4 - start)
         });
-        check_same(&original, &planned, &device, ROWS)
+        check_equivalence(&original, &planned, &device, ROWS)
     };
     mixed(4).unwrap();
     mixed(0).unwrap_err();
@@ -252,9 +252,9 @@ fn parts_made_in_other_places_are_found_out() {
     let complete = made_of_two(|g, x| {
         let (a, b) = (g.unary(Unary::Tanh, x)?, g.unary(Unary::Neg, x)?);
         let whole = g.add_one(Op::Concat(Concat { axis: 1 }), &[a, b])?;
-        inlaid(g, Unary::Neg, x, Some(whole), 4)
+        fused_write(g, Unary::Neg, x, Some(whole), 4)
     });
-    check_same(&original, &complete, &device, ROWS).unwrap_err();
+    check_equivalence(&original, &complete, &device, ROWS).unwrap_err();
 }
 
 /// What is read by others, or is a column, a view, or handed over, stays a tensor of its own.
@@ -267,14 +267,14 @@ fn only_parts_that_nobody_else_reads_are_made_in_their_places() {
             let parts = bring(g, x)?;
             g.add_one(Op::Concat(Concat { axis: 1 }), &parts)
         });
-        let joined = join(&graph, Joining::Putting, &[], &device).expect("there is a join");
-        let inlaid = inlay(&joined, &device);
-        if let Some(inlaid) = &inlaid {
-            assert!(inlaid.inlaid() && !joined.inlaid());
-            verify(inlaid).unwrap();
-            check_same(&graph, inlaid, &device, ROWS).unwrap();
+        let joined = join(&graph, ConcatStrategy::Putting, &[], &device).expect("there is a join");
+        let concats_fused = inlay(&joined, &device);
+        if let Some(concats_fused) = &concats_fused {
+            assert!(concats_fused.concats_fused() && !joined.concats_fused());
+            verify(concats_fused).unwrap();
+            check_equivalence(&graph, concats_fused, &device, ROWS).unwrap();
         }
-        inlaid.map_or(0, |graph| graph.nodes().filter(|(_, node)| matches!(node.op, Op::Inlay(_))).count())
+        concats_fused.map_or(0, |graph| graph.nodes().filter(|(_, node)| matches!(node.op, Op::FusedSliceWrite(_))).count())
     };
     assert_eq!(made(&|g, x| Ok([g.unary(Unary::Tanh, x)?, g.unary(Unary::Neg, x)?])), 2);
     assert_eq!(made(&|g, x| Ok([g.unary(Unary::Tanh, x)?, x])), 1);
@@ -302,13 +302,13 @@ fn a_part_that_is_made_in_its_place_is_never_there_by_itself() {
     let graph = plimsoll_core::passes::optimize(&branches()).unwrap();
     let plan = layout(&[(Role::Step, graph.clone())], ROWS, &device).unwrap();
     let program = &plan.programs[0];
-    assert!(program.graph.inlaid());
+    assert!(program.graph.concats_fused());
     let whole = Bytes((4 * ROWS * 64) as u64);
     let held = |buffer: &&plimsoll_core::plan::Buffer| buffer.kind != plimsoll_core::plan::BufferKind::Workspace;
     assert!(program.buffers.iter().filter(held).all(|buffer| buffer.size == whole || buffer.size < Bytes((4 * ROWS * 16) as u64)));
     prove(&plan.certificate(), &[(Role::Step, graph.clone())], &device).unwrap();
     let mut edited = plan.certificate();
-    edited.programs[0].inlaid = false;
+    edited.programs[0].concats_fused = false;
     prove(&edited, &[(Role::Step, graph.clone())], &device).unwrap_err();
     // Nobody may claim it for a device that does not.
     let error =
@@ -316,7 +316,7 @@ fn a_part_that_is_made_in_its_place_is_never_there_by_itself() {
     insta::assert_snapshot!(error, @"the plan does not hold at step: it states that parts are made in wholes, of which this device makes none");
     // The bytes that a part is written to are not read by its maker, in any layout.
     let mut edited = plan.certificate();
-    let (at, inlay) = edited.programs[0].steps.iter().enumerate().rfind(|(_, step)| step.op == "inlay").expect("there are four");
+    let (at, inlay) = edited.programs[0].steps.iter().enumerate().rfind(|(_, step)| step.op == "fused_slice_write").expect("there are four");
     assert_eq!((inlay.reads[0].offset, inlay.reads[0].size), (inlay.writes[0].offset, inlay.writes[0].size), "it grows where it is");
     let elsewhere = inlay.writes[0].offset + plan.alignment;
     edited.programs[0].steps[at].writes[0].offset = elsewhere;

@@ -7,7 +7,7 @@ use plimsoll_core::device::{CopyRate, StepInputs};
 use plimsoll_core::graph::{NodeId, StateId, StateKind};
 use plimsoll_core::plan::offload::{Direction, Offloaded, Overlap, ahead, candidates, offload};
 use plimsoll_core::plan::recompute::{Effort, FitError, Rates, refit};
-use plimsoll_core::plan::{Certificate, Place, Program, Space, Step, check, check_same, layout, prove};
+use plimsoll_core::plan::{Certificate, Place, Program, Space, Step, check, check_equivalence, layout, prove};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Device, Executor, Graph, Ledger, Op, Plan, ValueId};
@@ -60,7 +60,7 @@ fn any_choice_is_planned_soundly_and_changes_no_bit() {
         let choice = draw(&graph, seed);
         let plan = planned(&graph, &choice, &Slow { broken: None });
         assert_sound(&plan);
-        check_same(&graph, &plan.programs[0].graph, &Slow { broken: None }, plan.rows).unwrap();
+        check_equivalence(&graph, &plan.programs[0].graph, &Slow { broken: None }, plan.rows).unwrap();
         prove(&plan.certificate(), &[(Role::Step, graph.clone())], &Slow { broken: None }).unwrap();
         let stored: Vec<bool> = plan.states.iter().map(|state| state.stored).collect();
         let read = |state: &StateId| graph.state_value(*state).is_some() || graph.updates().iter().any(|(changed, _)| changed == state);
@@ -119,7 +119,7 @@ fn fitted(graph: &Graph, choice: &Offloaded, per_cent: u64) -> Option<(Plan, Pla
     };
     assert_sound(&fitted);
     assert!(fitted.arena <= limit);
-    check_same(graph, &fitted.programs[0].graph, &device, fitted.rows).unwrap();
+    check_equivalence(graph, &fitted.programs[0].graph, &device, fitted.rows).unwrap();
     prove(&fitted.certificate(), &[(Role::Step, graph.clone())], &device).unwrap();
     assert!(after_steps(Arc::new(Late), plan.clone()) == after_steps(Arc::new(Late), fitted.clone()));
     Some((plan, fitted))
@@ -132,7 +132,7 @@ fn what_leaves_can_be_computed_again_beside_it() {
         let graph = step_graph(seed, 6 + seed as usize % 8);
         let mut choice = draw(&graph, seed);
         choice.values[0].truncate(1);
-        both += usize::from(fitted(&graph, &choice, 85).is_some_and(|(_, fitted)| !fitted.programs[0].again.nodes.is_empty()));
+        both += usize::from(fitted(&graph, &choice, 85).is_some_and(|(_, fitted)| !fitted.programs[0].recomputation.nodes.is_empty()));
     }
     assert!(both > 5, "{both} plans do both");
 }
@@ -147,7 +147,7 @@ fn what_left_is_loaded_again_where_it_would_be_in_the_way() {
         let Some((plan, fitted)) = fitted(&graph, &choice, 90) else { continue };
         let (before, after) = (&plan.programs[0], &fitted.programs[0]);
         let is_load = |program: &Program, id: NodeId| matches!(program.graph.node(id).op, Op::Load(_));
-        assert!(after.again.nodes.iter().all(|id| !is_load(after, *id)), "what is loaded is not computed");
+        assert!(after.recomputation.nodes.iter().all(|id| !is_load(after, *id)), "what is loaded is not computed");
         let loads = |program: &Program| program.order.iter().filter(|id| is_load(program, **id)).count();
         lower += 1;
         twice += usize::from(loads(after) > loads(before));
@@ -279,15 +279,15 @@ fn time_is_the_larger_of_computing_and_copying_where_they_overlap() {
     let (_, plan) = example();
     let program = &plan.programs[0];
     let overlap = Overlap::of(program, ROWS, 0);
-    let computing = overlap.seconds(program, ROWS, &RATES, CopyRate { bytes_per_s: 1e30, both_ways: true, held_up: 0.0 });
-    let slow = CopyRate { bytes_per_s: 1e3, both_ways: false, held_up: 0.0 };
+    let computing = overlap.seconds(program, ROWS, &RATES, CopyRate { bytes_per_s: 1e30, both_ways: true, compute_s_per_byte: 0.0 });
+    let slow = CopyRate { bytes_per_s: 1e3, both_ways: false, compute_s_per_byte: 0.0 };
     let copying = program.copied(ROWS).0 as f64 / slow.bytes_per_s;
     let both = overlap.seconds(program, ROWS, &RATES, slow);
     assert!(both >= copying && both <= copying + computing, "{both} of {copying} and {computing}");
     let two_ways = overlap.seconds(program, ROWS, &RATES, CopyRate { both_ways: true, ..slow });
     assert!(two_ways <= both && two_ways >= copying / 2.0);
     // However fast a copy is, what it takes of the processors is not there to compute with.
-    let taking = CopyRate { bytes_per_s: 1e30, both_ways: true, held_up: 1e-3 };
+    let taking = CopyRate { bytes_per_s: 1e30, both_ways: true, compute_s_per_byte: 1e-3 };
     let held_up = overlap.seconds(program, ROWS, &RATES, taking);
     let expected = computing + 1e-3 * program.copied(ROWS).0 as f64;
     assert!((held_up - expected).abs() < 1e-9 * expected, "{held_up} where {expected} are expected");

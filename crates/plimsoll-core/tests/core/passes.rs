@@ -246,7 +246,7 @@ fn joined_step(apart: bool) -> Result<Graph, GraphError> {
 #[test]
 fn convolutions_of_joined_channels_are_taken_apart_and_learn_the_same() {
     let (whole, apart) = (joined_step(false).unwrap(), joined_step(true).unwrap());
-    let named = |graph: &Graph, name: &str| graph.nodes().filter(|(_, node)| node.op.define().name() == name).count();
+    let named = |graph: &Graph, name: &str| graph.nodes().filter(|(_, node)| node.op.rules().name() == name).count();
     assert_eq!((named(&whole, "concat"), named(&whole, "conv2d")), (1, 2));
     assert_eq!((named(&apart, "concat"), named(&apart, "conv2d")), (0, 3), "{apart}");
     for graph in [&apart, &optimize(&apart).unwrap(), &optimize(&whole).unwrap()] {
@@ -260,7 +260,7 @@ fn convolutions_of_joined_channels_are_taken_apart_and_learn_the_same() {
 fn masks_are_read_off_what_is_kept_for_the_next_gradient_anyway() {
     let graph = simplify(&remove_dead(&fuse_pointwise(&remove_dead(&simplify(&joined_step(false).unwrap())))));
     let masks = |graph: &Graph| -> Vec<bool> {
-        let convolved: Vec<ValueId> = graph.nodes().filter(|(_, n)| n.op.define().name() == "conv2d").map(|(_, n)| n.outputs[0]).collect();
+        let convolved: Vec<ValueId> = graph.nodes().filter(|(_, n)| n.op.rules().name() == "conv2d").map(|(_, n)| n.outputs[0]).collect();
         let cut = graph.nodes().filter(|(_, n)| matches!(&n.op, Op::Pointwise(op) if format!("{op:?}").contains("Select")));
         cut.map(|(_, n)| n.inputs.iter().any(|input| convolved.contains(input))).collect()
     };

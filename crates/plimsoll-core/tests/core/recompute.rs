@@ -8,7 +8,7 @@ use plimsoll_core::graph::{Init, StateId, StateKind};
 use plimsoll_core::ops::Reduction;
 use plimsoll_core::passes::optimize;
 use plimsoll_core::plan::recompute::{Effort, FitError, Rates, fit};
-use plimsoll_core::plan::{Sequenced, check_same, layout, layout_sequenced, sequence};
+use plimsoll_core::plan::{ScheduledGraph, check_equivalence, layout, layout_sequenced, sequence};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::{Role, training_programs};
 use plimsoll_core::{Bytes, Device, Executor, Graph, GraphError, Ledger, Op, Plan, Shape, TensorType, ValueId};
@@ -87,7 +87,7 @@ impl Draw {
     }
 }
 
-fn fitted(graph: &Graph, device: &dyn Device, limit: Bytes) -> Result<(Sequenced, Plan), FitError> {
+fn fitted(graph: &Graph, device: &dyn Device, limit: Bytes) -> Result<(ScheduledGraph, Plan), FitError> {
     let found = fit(graph, ROWS, device, limit, &RATES, EFFORT)?;
     let plan = layout_sequenced(vec![(Role::Step, found.clone())], ROWS, device)?;
     Ok((found, plan))
@@ -106,10 +106,10 @@ fn every_limit_is_met_soundly_or_refused_with_the_least_that_works() {
                 Ok((found, plan)) => {
                     assert!(plan.arena <= limit, "{} where {limit} was asked for", plan.arena);
                     assert_sound(&plan);
-                    check_same(&graph, &plan.programs[0].graph, &device, ROWS).unwrap();
-                    assert!(percent < 100 || found.again.nodes.is_empty(), "nothing is repeated where nothing must be");
+                    check_equivalence(&graph, &plan.programs[0].graph, &device, ROWS).unwrap();
+                    assert!(percent < 100 || found.recomputation.nodes.is_empty(), "nothing is repeated where nothing must be");
                     met += 1;
-                    repeated += usize::from(!found.again.nodes.is_empty());
+                    repeated += usize::from(!found.recomputation.nodes.is_empty());
                 }
                 Err(FitError::TooSmall { least, .. }) => {
                     assert!(least > limit);
@@ -136,7 +136,7 @@ fn recomputation_changes_no_bit() {
             other => panic!("nothing fits into nothing: {other:?}"),
         };
         let (found, plan) = fitted(&graph, &*device, limit).unwrap();
-        repeated += usize::from(!found.again.nodes.is_empty());
+        repeated += usize::from(!found.recomputation.nodes.is_empty());
         assert_eq!(after_steps(&device, free), after_steps(&device, plan), "seed {seed}");
     }
     assert!(repeated > 25, "{repeated} of 40 repeat something");
@@ -182,7 +182,7 @@ fn small_plans_cost_little_more_than_the_cheapest_there_is() {
             if plan.arena > plan.lower_bound {
                 continue;
             }
-            let cost = found.again.seconds + found.again.extra_seconds;
+            let cost = found.recomputation.seconds + found.recomputation.extra_seconds;
             seen += 1;
             cheapest += usize::from(cost <= best * (1.0 + 1e-9));
             (found_sum, best_sum) = (found_sum + cost, best_sum + best);
@@ -216,8 +216,8 @@ struct Step {
 }
 
 impl Oracle {
-    fn of(plain: &Sequenced, device: &dyn Device) -> Oracle {
-        use plimsoll_core::plan::recompute::Pace;
+    fn of(plain: &ScheduledGraph, device: &dyn Device) -> Oracle {
+        use plimsoll_core::plan::recompute::CostModel;
         let graph = &plain.graph;
         let mut root: Vec<u32> = (0..graph.value_count() as u32).collect();
         for (_, node) in graph.nodes().filter(|(_, node)| matches!(node.op, Op::Reshape(_))) {

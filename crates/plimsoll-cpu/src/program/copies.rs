@@ -4,7 +4,7 @@ use super::instruction::Address;
 use super::lower::Lowering;
 use super::{DEVICE, unsupported};
 use crate::runtime::copier::{Copier, Job, Run};
-use plimsoll_core::device::{Backing, DeviceError};
+use plimsoll_core::device::{BackingStore, DeviceError};
 use plimsoll_core::plan::offload::{Direction, Overlap};
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ impl Copies {
         lowering: &Lowering<'_>,
         hold: usize,
         copier: Option<&Arc<Copier>>,
-        backing: Option<&Arc<dyn Backing>>,
+        backing: Option<&Arc<dyn BackingStore>>,
     ) -> Result<Option<Copies>, DeviceError> {
         let program = lowering.program;
         let overlap = Overlap::of(program, lowering.rows, hold);
@@ -40,7 +40,7 @@ impl Copies {
             let node = program.graph.node(program.order[copy.step]);
             let out = copy.direction == Direction::Out;
             let value = if out { node.inputs[0] } else { node.outputs[0] };
-            let named = |what: String| unsupported(format!("{} of `{}`: {what}", node.op.define().name(), node.scope));
+            let named = |what: String| unsupported(format!("{} of `{}`: {what}", node.op.rules().name(), node.scope));
             let Address::Fixed(address) = lowering.address(value).map_err(named)? else {
                 return Err(named("a column or a number of the host is not stored".to_string()));
             };

@@ -29,9 +29,9 @@ pub(super) struct Lowering<'a> {
 pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, threads: usize) -> Bytes {
     let dims = |value: ValueId| graph.shape(value).bind(rows);
     let half = |value: ValueId| graph.ty(value).dtype.is_half();
-    let doing = graph.doing(node);
-    let (inputs, made) = (doing.inputs, || doing.result(graph).shape.bind(rows));
-    let floats = match doing.op {
+    let effective_op = graph.effective_op(node);
+    let (inputs, made) = (effective_op.inputs, || effective_op.result(graph).shape.bind(rows));
+    let floats = match effective_op.op {
         Op::Reduce(op) => reduce::workspace_len(&op.shape.bind(rows), &op.axes, op.kind),
         Op::MatMul(op) => {
             let (m, n, k) = op.dims(graph.shape(inputs[0]), graph.shape(inputs[1])).expect("checked when the node was added");
@@ -136,7 +136,7 @@ impl Lowering<'_> {
             return Ok(Work::Move { copies: vec![], output: self.address(outputs[0])?, zeros: None });
         }
         Ok(match &node.op {
-            Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Reshape(_) | Op::Strip(_) | Op::Store(_) | Op::Load(_) => {
+            Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Reshape(_) | Op::ChannelView(_) | Op::Store(_) | Op::Load(_) => {
                 return Err("is planned as a step of the kernels, but does not run there".to_string());
             }
             Op::Pointwise(op) => {
@@ -144,7 +144,7 @@ impl Lowering<'_> {
                 Work::Pointwise(Box::new(self.expression(&op.expr, &op.shape, inputs, &to)?))
             }
             Op::MatMul(_) | Op::Conv2d(_) | Op::Conv2dGradInput(_) => self.make(&node.op, inputs, &self.own(outputs[0])?, workspace)?,
-            Op::Inlay(op) => self.inlay(op, node, workspace)?,
+            Op::FusedSliceWrite(op) => self.inlay(op, node, workspace)?,
             Op::Reduce(op) => {
                 let (inputs, before) = inputs.split_at(inputs.len() - usize::from(op.onto));
                 let dims: Vec<Vec<usize>> = inputs.iter().map(|input| self.dims(*input)).collect();
@@ -248,7 +248,7 @@ impl Lowering<'_> {
                 }
                 Work::Move { copies, output: self.address(outputs[0])?, zeros: None }
             }
-            Op::Put(op) => {
+            Op::SliceWrite(op) => {
                 let (whole, dims) = (self.dims(outputs[0]), self.dims(inputs[0]));
                 let start = op.first(self.program.graph.shape(inputs[0]).dims()[op.axis], self.rows);
                 let (element, own) = (self.size(inputs[0]), (dims[op.axis], 0));
@@ -331,7 +331,7 @@ impl Lowering<'_> {
     /// What a value is a strip of, and where it begins there, if it is one.
     fn strip(&self, value: ValueId) -> Option<(ValueId, usize)> {
         let producer = self.program.graph.producer(value);
-        if let Op::Strip(op) = &producer.op { Some((producer.inputs[0], op.start)) } else { None }
+        if let Op::ChannelView(op) = &producer.op { Some((producer.inputs[0], op.start)) } else { None }
     }
 
     /// Where a value is. What the plan places in a memory lies inside it.

@@ -6,7 +6,7 @@ use crate::kernels::movement::StridedCopy;
 use crate::kernels::pointwise::{Kernel, Runs, Sink, Source};
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::Node;
-use plimsoll_core::ops::{Inlay, Put};
+use plimsoll_core::ops::{FusedSliceWrite, SliceWrite};
 use plimsoll_core::{DType, Op, Shape, TensorType, ValueId};
 
 /// Where a kernel writes what it makes.
@@ -21,14 +21,14 @@ pub(super) struct Destination {
 
 /// Whether a kernel writes parts in rows that lie as far apart as they do in a whole, with the bits that they would have by themselves. Expressions write anything
 /// anywhere; the rows of products are those of the whole, or all of them are in one piece.
-pub(crate) fn makes_inlays(maker: &Op, part: &TensorType, place: &Put) -> bool {
+pub(crate) fn fuses_slice_write(maker: &Op, part: &TensorType, place: &SliceWrite) -> bool {
     // A product of one column takes another way where rows are apart.
     let rows_of_columns = || place.axis + 1 == part.shape.rank() && part.shape.last().and_then(|dim| dim.as_fixed()).is_some_and(|n| n > 1);
     let stored = part.dtype == DType::F32 || part.dtype.is_half();
     match maker {
-        Op::Pointwise(_) => Inlay::can_be_made_by(maker),
+        Op::Pointwise(_) => FusedSliceWrite::can_fuse(maker),
         Op::MatMul(_) | Op::Conv2d(_) | Op::Conv2dGradInput(_) => {
-            Inlay::can_be_made_by(maker) && stored && (place.axis == 0 || rows_of_columns())
+            FusedSliceWrite::can_fuse(maker) && stored && (place.axis == 0 || rows_of_columns())
         }
         _ => false,
     }
@@ -43,7 +43,7 @@ impl Lowering<'_> {
     /// What a node makes: a tensor of its own, or a part of the whole that it writes into.
     pub fn destination(&self, node: &Node) -> Result<Destination, String> {
         let own = self.own(node.outputs[0])?;
-        let Some((place, part)) = self.program.graph.doing(node).placed else { return Ok(own) };
+        let Some((place, part)) = self.program.graph.effective_op(node).slice else { return Ok(own) };
         let (dims, whole) = (part.shape.bind(self.rows), own.ty.shape.bind(self.rows));
         let (axis, inner) = (place.axis, dims[place.axis + 1..].iter().product::<usize>());
         let first = place.first(part.shape.dims()[axis], self.rows) * inner * part.dtype.size();
@@ -58,15 +58,15 @@ impl Lowering<'_> {
     }
 
     /// A part made in its place, behind a copy of the whole so far where that is read again.
-    pub fn inlay(&self, op: &Inlay, node: &Node, workspace: Floats) -> Result<Work, String> {
-        let (doing, output) = (self.program.graph.doing(node), self.address(node.outputs[0])?);
+    pub fn inlay(&self, op: &FusedSliceWrite, node: &Node, workspace: Floats) -> Result<Work, String> {
+        let (effective_op, output) = (self.program.graph.effective_op(node), self.address(node.outputs[0])?);
         let mut copies = Vec::new();
-        if op.begun
+        if op.has_base
             && let base = self.address(node.inputs[0])?
             && base != output
         {
-            let (whole, all) = (self.dims(node.outputs[0]), (self.dims(node.outputs[0])[op.place.axis], 0));
-            copies.push((StridedCopy::along(self.size(node.outputs[0]), &whole, op.place.axis, all, all), base));
+            let (whole, all) = (self.dims(node.outputs[0]), (self.dims(node.outputs[0])[op.slice.axis], 0));
+            copies.push((StridedCopy::along(self.size(node.outputs[0]), &whole, op.slice.axis, all, all), base));
         }
         let copied = Work::Move { copies, output, zeros: None };
         let to = self.destination(node)?;
@@ -74,7 +74,7 @@ impl Lowering<'_> {
             // A piece of a batch that ended before it.
             return Ok(copied);
         }
-        let made = self.make(doing.op, doing.inputs, &to, workspace)?;
+        let made = self.make(effective_op.op, effective_op.inputs, &to, workspace)?;
         Ok(if matches!(&copied, Work::Move { copies, .. } if copies.is_empty()) { made } else { Work::Both(Box::new([copied, made])) })
     }
 
@@ -114,7 +114,7 @@ impl Lowering<'_> {
                 pitch: to.pitch(),
                 workspace,
             },
-            op => return Err(format!("{} does not write between other results", op.define().name())),
+            op => return Err(format!("{} does not write between other results", op.rules().name())),
         })
     }
 

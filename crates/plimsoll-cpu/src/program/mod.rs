@@ -7,8 +7,8 @@ mod make;
 mod pieces;
 
 pub(crate) use lower::workspace;
-pub(crate) use make::makes_inlays;
-pub(crate) use pieces::cut_rows;
+pub(crate) use make::fuses_slice_write;
+pub(crate) use pieces::can_split_rows;
 
 use crate::kernels::pointwise::Runs;
 use crate::runtime::copier::Copier;
@@ -100,14 +100,14 @@ impl CpuProgram {
         for (step, id) in program.order.iter().enumerate() {
             let node = program.graph.node(*id);
             let named = |what: String| {
-                let op = node.op.define().name();
+                let op = node.op.rules().name();
                 unsupported(if node.scope.is_empty() { format!("{op}: {what}") } else { format!("{op} of `{}`: {what}", node.scope) })
             };
             let here = |value: &&ValueId| !matches!(program.places[value.0 as usize], Some(Place::Backing(_)));
             let outputs = match &node.op {
                 // What a whole holds beside a part is the business of whoever made that.
-                Op::Put(_) => vec![],
-                Op::Inlay(_) => vec![lowering.destination(node).and_then(|to| made(&to, rows)).map_err(named)?],
+                Op::SliceWrite(_) => vec![],
+                Op::FusedSliceWrite(_) => vec![lowering.destination(node).and_then(|to| made(&to, rows)).map_err(named)?],
                 _ => {
                     let outputs = node.outputs.iter().filter(here).map(|value| output(&lowering, *value));
                     outputs.collect::<Result<Vec<_>, _>>().map_err(named)?

@@ -2,18 +2,18 @@
 
 use super::lower::conv_shape;
 use crate::kernels::{conv, gemm, reduce};
-use plimsoll_core::device::Piece;
+use plimsoll_core::device::RowSplit;
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::{DType, Op, Shape, ValueId};
 
-/// Whether a node gives the same bits if it gets its rows in pieces; see [`plimsoll_core::Device::cut_rows`].
-pub(crate) fn cut_rows(graph: &Graph, node: &Node, piece: Piece, rows: usize) -> bool {
+/// Whether a node gives the same bits if it gets its rows in pieces; see [`plimsoll_core::Device::can_split_rows`].
+pub(crate) fn can_split_rows(graph: &Graph, node: &Node, piece: RowSplit, rows: usize) -> bool {
     let dims = |value: ValueId| graph.shape(value).bind(rows);
     let single = |value: ValueId| graph.ty(value).dtype == DType::F32;
     // Of a tensor's rows: what all pieces but the last have a multiple of, and the least that one has.
     let of = |shape: &Shape| match piece {
-        Piece::Times(count) => (count, count),
-        Piece::Rows(count) => (count * shape.dims()[0].factor(), shape.dims()[0].factor()),
+        RowSplit::Multiple(count) => (count, count),
+        RowSplit::Rows(count) => (count * shape.dims()[0].factor(), shape.dims()[0].factor()),
     };
     let of_input = |i: usize| of(graph.shape(node.inputs[i]));
     match &node.op {

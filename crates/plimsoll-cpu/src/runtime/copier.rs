@@ -4,7 +4,7 @@
 //! Copies are made one after another in the order of the list. Nothing is allocated.
 
 use plimsoll_core::Bytes;
-use plimsoll_core::device::{Backing, DeviceError};
+use plimsoll_core::device::{BackingStore, DeviceError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
@@ -13,7 +13,7 @@ pub(crate) const STACK: usize = 128 << 10;
 
 /// One copy between memory and the backing store.
 pub(crate) struct Job {
-    pub backing: Arc<dyn Backing>,
+    pub backing: Arc<dyn BackingStore>,
     pub offset: Bytes,
     pub address: *mut u8,
     pub size: usize,
@@ -197,11 +197,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_core::device::InMemory;
+    use plimsoll_core::device::MemoryStore;
 
     #[test]
     fn copies_are_made_in_order_and_waited_for() {
-        let backing: Arc<dyn Backing> = Arc::new(InMemory::new(Bytes(8)));
+        let backing: Arc<dyn BackingStore> = Arc::new(MemoryStore::new(Bytes(8)));
         let mut memory = [1u8, 2, 3, 4, 0, 0, 0, 0];
         let start = memory.as_mut_ptr();
         let job = |offset, at: usize, out| Job {
@@ -227,7 +227,7 @@ mod tests {
     /// A store that has no room.
     struct Full;
 
-    impl Backing for Full {
+    impl BackingStore for Full {
         fn size(&self) -> Bytes {
             Bytes(4)
         }

@@ -64,7 +64,7 @@ fn a_state_changed_before_the_loss_is_known_is_reported_at_the_end() {
         let device = CpuDevice::new(1);
         let mut plan = plan(vec![(Role::Step, g)], 2, &device).unwrap();
         let program = &mut plan.programs[0];
-        let writes = |id: &plimsoll_core::NodeId| program.graph.node(*id).op.define().name() == "pointwise";
+        let writes = |id: &plimsoll_core::NodeId| program.graph.node(*id).op.rules().name() == "pointwise";
         if writes(&program.order[0]) != change_first {
             program.order.reverse();
             program.workspaces.reverse();

@@ -4,7 +4,7 @@ use super::planned::{Draw, after_steps, alike, answer, learning};
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::graph::{Init, StateKind};
 use plimsoll_core::ops::{AvgPool, Conv2d, MaxPool, Reduction, Window};
-use plimsoll_core::plan::check_same;
+use plimsoll_core::plan::check_equivalence;
 use plimsoll_core::plan::split::{pieces, split};
 use plimsoll_core::{Bytes, DType, Device, Graph, GraphError, Op, Shape, TensorType, ValueId};
 use plimsoll_cpu::CpuDevice;
@@ -105,7 +105,7 @@ fn pieces_of_a_batch_learn_the_same_bits_in_fewer_bytes() {
         let asked = (2..=most).filter(|asked| split(&graph, rows, &*device, *asked).is_some()).nth(draw.below(2)).unwrap_or(most);
         let in_pieces = split(&graph, rows, &*device, asked).unwrap();
         plimsoll_core::verify(&in_pieces).unwrap();
-        check_same(&graph, &in_pieces, &*device, rows).unwrap();
+        check_equivalence(&graph, &in_pieces, &*device, rows).unwrap();
         cut += 1;
         let sums = |graph: &Graph| graph.nodes().filter(|(_, node)| matches!(&node.op, Op::Conv2d(_))).count();
         several += usize::from(sums(&in_pieces) > asked + sums(&graph));

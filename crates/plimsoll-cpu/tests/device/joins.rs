@@ -6,7 +6,7 @@ use plimsoll_core::device::StepInputs;
 use plimsoll_core::expr::{Binary, Unary};
 use plimsoll_core::ops::{Concat, Conv2d, Conv2dGradInput};
 use plimsoll_core::plan::split::{pieces, split};
-use plimsoll_core::plan::{Joining, as_written, check_same, inlay, join, layout, sequence};
+use plimsoll_core::plan::{ConcatStrategy, as_written, check_equivalence, inlay, join, layout, sequence};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, DType, Device, Dim, Executor, Graph, GraphError, Ledger, Op, Shape, TensorType, ValueId};
@@ -133,14 +133,14 @@ fn flat_joining_graph(seed: u32, dtype: Option<DType>) -> Graph {
 
 /// What makes the parts of a graph that are made in their places.
 fn makers(graph: &Graph) -> Vec<&'static str> {
-    graph.nodes().filter(|(_, node)| matches!(node.op, Op::Inlay(_))).map(|(_, node)| graph.doing(node).op.define().name()).collect()
+    graph.nodes().filter(|(_, node)| matches!(node.op, Op::FusedSliceWrite(_))).map(|(_, node)| graph.effective_op(node).op.rules().name()).collect()
 }
 
 #[test]
 fn however_they_are_joined_a_step_learns_the_same_bits() {
     let device: Arc<dyn Device> = Arc::new(CpuDevice::new(1));
     let several: Arc<dyn Device> = Arc::new(CpuDevice::new(3));
-    let (mut put, mut shared, mut smaller, mut inlaid) = (0, 0, 0, BTreeMap::new());
+    let (mut put, mut shared, mut smaller, mut concats_fused) = (0, 0, 0, BTreeMap::new());
     for seed in 0..90 {
         let graph = match seed % 6 {
             0..3 => joining_graph(seed, None),
@@ -153,22 +153,22 @@ fn however_they_are_joined_a_step_learns_the_same_bits() {
         let bound = copied.lower_bound;
         assert_sound(&copied, &graph, &*device);
         let wanted = after_steps(&device, copied);
-        for how in [Joining::Putting, Joining::Sharing] {
+        for how in [ConcatStrategy::Putting, ConcatStrategy::Sharing] {
             let Some(joined) = join(&graph, how, &[], &*device) else { continue };
-            check_same(&graph, &joined, &*device, rows).unwrap();
+            check_equivalence(&graph, &joined, &*device, rows).unwrap();
             let plan = placed(as_written(&joined, rows, &*device).unwrap(), rows, &*device);
             assert_eq!(plan.programs[0].graph.joining(), how);
             assert_sound(&plan, &graph, &*device);
             assert_eq!(after_steps(&device, plan), wanted, "seed {seed}, {how:?}");
-            if how == Joining::Sharing {
+            if how == ConcatStrategy::Sharing {
                 shared += 1
             } else {
                 put += 1
             }
             // Whatever the number of threads, a part that is made in its place is the part that was put there.
             let Some(made) = inlay(&joined, &*device) else { continue };
-            makers(&made).into_iter().for_each(|maker| *inlaid.entry(maker).or_insert(0) += 1);
-            check_same(&graph, &made, &*device, rows).unwrap();
+            makers(&made).into_iter().for_each(|maker| *concats_fused.entry(maker).or_insert(0) += 1);
+            check_equivalence(&graph, &made, &*device, rows).unwrap();
             for device in [&device, &several] {
                 let plan = placed(as_written(&made, rows, &**device).unwrap(), rows, &**device);
                 assert_sound(&plan, &graph, &**device);
@@ -182,8 +182,8 @@ fn however_they_are_joined_a_step_learns_the_same_bits() {
         assert_eq!(after_steps(&device, chosen), wanted, "seed {seed}");
     }
     assert!(put > 70 && shared > 40 && smaller > 20, "{put} put, {shared} shared, {smaller} smaller");
-    let often = |maker: &str| inlaid.get(maker).is_some_and(|count| *count > 20);
-    assert!(["pointwise", "matmul", "conv2d", "conv2d_grad_input"].into_iter().all(often), "{inlaid:?}");
+    let often = |maker: &str| concats_fused.get(maker).is_some_and(|count| *count > 20);
+    assert!(["pointwise", "matmul", "conv2d", "conv2d_grad_input"].into_iter().all(often), "{concats_fused:?}");
 }
 
 /// Pieces of a batch are joined along it, and made where they go.
@@ -195,12 +195,12 @@ fn pieces_of_a_batch_are_made_where_they_go() {
         let graph = joining_graph(seed, None);
         let rows = 40 + Draw::new(seed + 4_000_000).below(60);
         let Some(in_pieces) = pieces(&graph, rows, &*device, 8).and_then(|most| split(&graph, rows, &*device, most)) else { continue };
-        let Some(joined) = join(&in_pieces, Joining::Putting, &[], &*device) else { continue };
-        let Some(inlaid) = inlay(&joined, &*device) else { continue };
-        made += makers(&inlaid).len();
-        check_same(&graph, &inlaid, &*device, rows).unwrap();
+        let Some(joined) = join(&in_pieces, ConcatStrategy::Putting, &[], &*device) else { continue };
+        let Some(concats_fused) = inlay(&joined, &*device) else { continue };
+        made += makers(&concats_fused).len();
+        check_equivalence(&graph, &concats_fused, &*device, rows).unwrap();
         let wanted = after_steps(&device, placed(as_written(&graph, rows, &*device).unwrap(), rows, &*device));
-        let plan = placed(as_written(&inlaid, rows, &*device).unwrap(), rows, &*device);
+        let plan = placed(as_written(&concats_fused, rows, &*device).unwrap(), rows, &*device);
         assert_sound(&plan, &graph, &*device);
         assert_eq!(after_steps(&device, plan), wanted, "seed {seed}");
     }
@@ -226,7 +226,7 @@ fn a_broken_part_is_named_by_what_makes_it() {
     for broken in 0..3 {
         let device: Arc<dyn Device> = Arc::new(CpuDevice::new(1));
         let graph = build(broken).expect("legal shapes");
-        let joined = join(&graph, Joining::Putting, &[], &*device).and_then(|joined| inlay(&joined, &*device)).expect("there is a join");
+        let joined = join(&graph, ConcatStrategy::Putting, &[], &*device).and_then(|joined| inlay(&joined, &*device)).expect("there is a join");
         let plan = placed(as_written(&joined, 4, &*device).unwrap(), 4, &*device);
         let mut executor = Executor::new(device.clone(), Arc::new(plan), &Ledger::new("host", None)).unwrap();
         let column: Vec<u8> = (0..60).flat_map(|i| (1.0 + i as f32 / 60.0).to_ne_bytes()).collect();
@@ -263,7 +263,7 @@ fn wholes_that_grow_out_of_each_other_are_one() {
     let device = CpuDevice::new(1);
     let copied = placed(as_written(&graph, ROWS, &device).unwrap(), ROWS, &device);
     let plan = placed(sequence(&graph, ROWS, &device).unwrap(), ROWS, &device);
-    assert_eq!(plan.programs[0].graph.joining(), Joining::Sharing);
+    assert_eq!(plan.programs[0].graph.joining(), ConcatStrategy::Sharing);
     // What was joined before the last, and what it began with: 16, 24, … 72 channels.
     let before = Bytes((0..8).map(|i| 4 * ROWS as u64 * 16 * 16 * (16 + 8 * i)).sum());
     let saved = copied.lower_bound.saturating_sub(plan.lower_bound);

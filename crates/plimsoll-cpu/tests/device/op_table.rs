@@ -29,7 +29,7 @@ fn workspaces_never_shrink_with_the_rows() {
         let graph = case.with_gradients().unwrap().unwrap_or_else(|| case.graph.clone());
         for (_, node) in graph.nodes() {
             let sizes: Vec<u64> = [0, 1, 2, 3, 7, 32, 33, 500, 4096, 100_000].map(|rows| device.workspace(&graph, node, rows).0).to_vec();
-            assert!(sizes.is_sorted(), "{} of {}: {sizes:?}", node.op.define().name(), case.name);
+            assert!(sizes.is_sorted(), "{} of {}: {sizes:?}", node.op.rules().name(), case.name);
         }
     }
 }

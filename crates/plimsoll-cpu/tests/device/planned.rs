@@ -7,7 +7,7 @@ use plimsoll_core::ops::{Reduction, Slice};
 use plimsoll_core::passes::{mixed, optimize};
 use plimsoll_core::plan::recompute::{Effort, FitError, Rates, fit};
 use plimsoll_core::plan::split::{pieces, split};
-use plimsoll_core::plan::{Sequenced, check, check_same, layout, layout_sequenced, prove, sequence};
+use plimsoll_core::plan::{ScheduledGraph, check, check_equivalence, layout, layout_sequenced, prove, sequence};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::{Role, training_programs};
 use plimsoll_core::{Bytes, DType, Device, Executor, Graph, GraphError, Ledger, Op, Plan, Shape, TensorType, ValueId};
@@ -155,11 +155,11 @@ fn sequence_graph(seed: u32) -> Graph {
 pub(crate) fn assert_sound(plan: &Plan, graph: &Graph, device: &dyn Device) {
     let planned: Vec<&Graph> = plan.programs.iter().map(|program| &program.graph).collect();
     check(&plan.certificate(), &planned).unwrap();
-    check_same(graph, planned[0], device, plan.rows).unwrap();
+    check_equivalence(graph, planned[0], device, plan.rows).unwrap();
     prove(&plan.certificate(), &[(Role::Step, graph.clone())], device).unwrap();
 }
 
-pub(crate) fn placed(found: Sequenced, rows: usize, device: &dyn Device) -> Plan {
+pub(crate) fn placed(found: ScheduledGraph, rows: usize, device: &dyn Device) -> Plan {
     layout_sequenced(vec![(Role::Step, found)], rows, device).unwrap()
 }
 
@@ -238,7 +238,7 @@ fn whatever_the_limit_a_step_learns_the_same_bits() {
             let limit = Bytes(arena * (65 + draw.below(36) as u64) / 100);
             match answer(&graph, &graph, rows, &device, limit) {
                 Some(plan) => {
-                    again += usize::from(!plan.programs[0].again.nodes.is_empty());
+                    again += usize::from(!plan.programs[0].recomputation.nodes.is_empty());
                     assert_eq!(after_steps(&device, plan), wanted, "seed {seed}");
                     met += 1;
                 }
@@ -260,7 +260,7 @@ fn pieces_of_the_rows_learn_the_same_bits_in_fewer_bytes() {
         let Some(most) = pieces(&graph, rows, &*device, 16) else { continue };
         assert_eq!(most, 2, "sums are put aside every 256 rows");
         let in_pieces = split(&graph, rows, &*device, most).unwrap();
-        check_same(&graph, &in_pieces, &*device, rows).unwrap();
+        check_equivalence(&graph, &in_pieces, &*device, rows).unwrap();
         assert!(split(&graph, rows, &*device, 3).is_none(), "512 rows do not fall into 3 pieces");
         cut += 1;
         let (arena, less, wanted) = alike(&graph, &in_pieces, rows, &device, seed);
@@ -280,7 +280,7 @@ fn a_graph_that_is_cut_wrongly_is_found_out() {
     let device = CpuDevice::new(1);
     let graph = (0..).map(sequence_graph).find(|graph| pieces(graph, 1, &device, 16).is_some()).expect("most can be cut");
     let good = split(&graph, 1, &device, 2).unwrap();
-    check_same(&graph, &good, &device, 1).unwrap();
+    check_equivalence(&graph, &good, &device, 1).unwrap();
     // A device that vouches for nothing.
     struct Strict(CpuDevice);
     impl Device for Strict {
@@ -314,7 +314,7 @@ fn a_graph_that_is_cut_wrongly_is_found_out() {
     }
     let strict = Strict(CpuDevice::new(1));
     assert!(pieces(&graph, 1, &strict, 16).is_none());
-    assert!(check_same(&graph, &good, &strict, 1).is_err());
+    assert!(check_equivalence(&graph, &good, &strict, 1).is_err());
     // Another number of pieces than the plan was made with.
     let mut certificate = placed(sequence(&good, 1, &device).unwrap(), 1, &device).certificate();
     prove(&certificate, &[(Role::Step, graph.clone())], &device).unwrap();

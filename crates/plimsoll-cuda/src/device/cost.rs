@@ -1,7 +1,7 @@
 //! How long nodes take on a GPU, for the planner.
 
 use plimsoll_core::graph::{Graph, Node};
-use plimsoll_core::plan::recompute::{Pace, Rates};
+use plimsoll_core::plan::recompute::{CostModel, Rates};
 
 /// How long nodes take on a GPU, as steps of convolutional and language models on an H200 took it: products in two bytes run on tensor cores. What is recomputed and
 /// what leaves depends on the ratios, which other GPUs share.
@@ -12,7 +12,7 @@ impl GpuPace {
     const HALVES: Rates = Rates { flops_per_s: 2.5e14, ..GpuPace::SINGLE };
 }
 
-impl Pace for GpuPace {
+impl CostModel for GpuPace {
     fn seconds(&self, graph: &Graph, node: &Node, rows: usize) -> f64 {
         let halves = node.inputs.iter().any(|value| graph.ty(*value).dtype.is_half());
         let rates = if halves { GpuPace::HALVES } else { GpuPace::SINGLE };

@@ -16,10 +16,10 @@ use crate::runtime::offload::PinnedStore;
 use crate::runtime::staging::PinnedSlot;
 use crate::runtime::state::DeviceState;
 use plimsoll_core::budget::SlotMemory;
-use plimsoll_core::device::{Backing, CopyRate, Device, DeviceError, Loaded, Memory, Overhead, StepMemory};
+use plimsoll_core::device::{BackingStore, CopyRate, Device, DeviceError, Loaded, Memory, Overhead, StepMemory};
 use plimsoll_core::graph::{Graph, Node};
-use plimsoll_core::ops::Put;
-use plimsoll_core::plan::recompute::{Pace, Rates};
+use plimsoll_core::ops::SliceWrite;
+use plimsoll_core::plan::recompute::{CostModel, Rates};
 use plimsoll_core::plan::{Plan, Program};
 use plimsoll_core::{Bytes, Op, TensorType};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -110,7 +110,7 @@ impl Device for CudaDevice {
         self.overhead + cudnn_overhead(plan, self.shared.convolutions, cudnn) + plan_overhead(plan)
     }
 
-    fn pace(&self) -> Arc<dyn Pace> {
+    fn cost_model(&self) -> Arc<dyn CostModel> {
         Arc::new(GpuPace)
     }
 
@@ -148,16 +148,16 @@ impl Device for CudaDevice {
         copy_rate(&self.model)
     }
 
-    fn backing(&self, size: Bytes) -> Result<Arc<dyn Backing>, DeviceError> {
+    fn backing(&self, size: Bytes) -> Result<Arc<dyn BackingStore>, DeviceError> {
         Ok(Arc::new(PinnedStore::new(&self.shared, size)?))
     }
 
-    fn reads_strips(&self) -> bool {
+    fn reads_channel_views(&self) -> bool {
         true
     }
 
-    fn makes_inlays(&self, maker: &Op, _: &TensorType, _: &Put) -> bool {
-        program::makes_inlays(maker)
+    fn fuses_slice_write(&self, maker: &Op, _: &TensorType, _: &SliceWrite) -> bool {
+        program::fuses_slice_write(maker)
     }
 
     fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes {

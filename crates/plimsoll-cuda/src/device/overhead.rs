@@ -154,7 +154,7 @@ pub(crate) fn compiling(plan: &Plan) -> Bytes {
 
 /// How many kernels a graph needs, about: nodes that do the same with the same sizes share theirs.
 fn distinct(graph: &Graph) -> usize {
-    let work = graph.nodes().filter(|(_, node)| !node.op.is_leaf() && !node.op.define().is_view());
+    let work = graph.nodes().filter(|(_, node)| !node.op.is_leaf() && !node.op.rules().is_view());
     let kernel = |node: &Node| {
         let mut hasher = DefaultHasher::new();
         node.op.hash(&mut hasher);

@@ -8,8 +8,8 @@ use crate::algorithms::convolution::Convolutions;
 use crate::program;
 use plimsoll_core::device::{CopyRate, Device, DeviceError, Loaded, Memory, Overhead, StepMemory};
 use plimsoll_core::graph::{Graph, Node};
-use plimsoll_core::ops::Put;
-use plimsoll_core::plan::recompute::{Pace, Rates};
+use plimsoll_core::ops::SliceWrite;
+use plimsoll_core::plan::recompute::{CostModel, Rates};
 use plimsoll_core::plan::{Plan, Program};
 use plimsoll_core::{Bytes, Op, TensorType};
 use std::sync::Arc;
@@ -53,7 +53,7 @@ impl Device for PlanOnly {
         self.profile.overhead + cudnn_overhead(plan, Convolutions::Auto, self.profile.cudnn) + plan_overhead(plan)
     }
 
-    fn pace(&self) -> Arc<dyn Pace> {
+    fn cost_model(&self) -> Arc<dyn CostModel> {
         Arc::new(GpuPace)
     }
 
@@ -73,12 +73,12 @@ impl Device for PlanOnly {
         copy_rate(self.profile.model)
     }
 
-    fn reads_strips(&self) -> bool {
+    fn reads_channel_views(&self) -> bool {
         true
     }
 
-    fn makes_inlays(&self, maker: &Op, _: &TensorType, _: &Put) -> bool {
-        program::makes_inlays(maker)
+    fn fuses_slice_write(&self, maker: &Op, _: &TensorType, _: &SliceWrite) -> bool {
+        program::fuses_slice_write(maker)
     }
 
     fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes {

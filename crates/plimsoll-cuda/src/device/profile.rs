@@ -73,5 +73,5 @@ pub(crate) fn copy_rate(model: &str) -> CopyRate {
     let known = PROFILES.iter().find(|profile| profile.model == model);
     let bytes_per_s = 1e9 * f64::from(known.map_or(ANY_HOST_GB_PER_S, |profile| profile.host_gb_per_s));
     // Copied by engines of their own, beside what computes.
-    CopyRate { bytes_per_s, both_ways: true, held_up: 0.0 }
+    CopyRate { bytes_per_s, both_ways: true, compute_s_per_byte: 0.0 }
 }

@@ -158,7 +158,7 @@ pub(crate) fn grad_filter_workspace(conv: &Conv) -> u64 {
     }
 }
 
-/// Joining the chunks is a reduction, which may want scratch of its own.
+/// ConcatStrategy the chunks is a reduction, which may want scratch of its own.
 fn joining_workspace(conv: &Conv, chunks: usize) -> u64 {
     super::reduce_workspace(&[chunks, conv.taps() * conv.result[3]], &[0])
 }

@@ -24,7 +24,7 @@ pub(crate) use convolution::{Conv, forward, grad_filter, grad_filter_workspace, 
 pub(crate) use expression::{Operand, Site};
 pub(crate) use gather::{gather, scatter_add};
 pub(crate) use movement::{concat, pad, put, slice, transpose};
-pub(crate) use pointwise::{Runs, inlaid, pointwise};
+pub(crate) use pointwise::{Runs, concats_fused, pointwise};
 pub(crate) use pooling::{avg_pool, avg_pool_grad, max_pool, max_pool_grad};
 pub(crate) use product::{matmul, narrowed};
 pub(crate) use recurrent::{recurrent, recurrent_grad, recurrent_grad_workspace, recurrent_workspace};

@@ -24,7 +24,7 @@ pub(crate) fn pointwise(site: &Site<'_>, outputs: &[DType]) -> Kernel {
 }
 
 /// The expression over every element of its shape, its one result between the parts of a whole.
-pub(crate) fn inlaid(site: &Site<'_>, output: DType, Runs { start, length, pitch }: Runs) -> Kernel {
+pub(crate) fn concats_fused(site: &Site<'_>, output: DType, Runs { start, length, pitch }: Runs) -> Kernel {
     let at = format!("((unsigned long long)(i / {length}) * {pitch} + {start} + i % {length})");
     written(site, &[output], &at)
 }

@@ -38,11 +38,11 @@ fn strips_are_read_where_they_lie() {
 fn parts_are_written_where_they_go() {
     let expr = Expr::build(|e| e.binary(Binary::Max, e.add(e.input(0), e.input(1)), e.constant(0.0)));
     let operands = [floats(&[6, 5, 10]), floats(&[10])];
-    let narrow = inlaid(&site(&expr, &[6, 5, 10], &operands, 50), DType::BF16, Runs { start: 8, length: 10, pitch: 40 });
+    let narrow = concats_fused(&site(&expr, &[6, 5, 10], &operands, 50), DType::BF16, Runs { start: 8, length: 10, pitch: 40 });
     let identity = Expr::identity();
     let whole = [1 << 10, 1 << 11];
     let large =
-        inlaid(&site(&identity, &whole, &[floats(&whole)], 1 << 11), DType::F32, Runs { start: 0, length: 1 << 11, pitch: 1 << 12 });
+        concats_fused(&site(&identity, &whole, &[floats(&whole)], 1 << 11), DType::F32, Runs { start: 0, length: 1 << 11, pitch: 1 << 12 });
     insta::assert_snapshot!([&narrow, &large].map(text).concat());
 }
 

@@ -69,9 +69,9 @@ impl Context {
     }
 
     /// What the driver said, as the rest of the system says it.
-    pub fn failed(&self, doing: &str, error: DriverError) -> DeviceError {
+    pub fn failed(&self, effective_op: &str, error: DriverError) -> DeviceError {
         let text = error.error_string().map_or_else(|_| format!("{error:?}"), |text| text.to_string_lossy().into_owned());
-        DeviceError::Failed { device: self.name(), what: format!("{doing} failed: {text}") }
+        DeviceError::Failed { device: self.name(), what: format!("{effective_op} failed: {text}") }
     }
 }
 

@@ -6,7 +6,7 @@ use crate::kernels::{self, Argument, Conv, Heads, Kernel, Operand, Runs, Site};
 use crate::libraries::cudnn::Request;
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Graph, Node, StateKind};
-use plimsoll_core::ops::{Attention, Conv2d, Inlay, MatMul};
+use plimsoll_core::ops::{Attention, Conv2d, FusedSliceWrite, MatMul};
 use plimsoll_core::plan::{Place, Plan, Program};
 use plimsoll_core::{Bytes, DType, Op, Shape, ValueId};
 
@@ -115,8 +115,8 @@ pub(crate) fn wants_cudnn(program: &Program, rows: usize, convolutions: Convolut
 }
 
 /// Whether what an op makes is written between other results: generated kernels write an expression anywhere, libraries write by themselves.
-pub(crate) fn makes_inlays(maker: &Op) -> bool {
-    matches!(maker, Op::Pointwise(_)) && Inlay::can_be_made_by(maker)
+pub(crate) fn fuses_slice_write(maker: &Op) -> bool {
+    matches!(maker, Op::Pointwise(_)) && FusedSliceWrite::can_fuse(maker)
 }
 
 fn four(dims: &[usize]) -> [usize; 4] {
@@ -131,7 +131,7 @@ impl Lowering<'_> {
         let all = |list: Vec<Kernel>| list.into_iter().map(|kernel| Work::Kernel(kernel, inputs.to_vec())).collect::<Vec<_>>();
         let guarded = self.is_guarded(node);
         let mut works = match &node.op {
-            Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Reshape(_) | Op::Strip(_) => {
+            Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Reshape(_) | Op::ChannelView(_) => {
                 return Err("is planned as a step, but does not run".to_string());
             }
             // Copies have streams of their own.
@@ -199,22 +199,22 @@ impl Lowering<'_> {
                 let dims: Vec<Vec<usize>> = inputs.iter().map(|input| self.dims(*input)).collect();
                 one(kernels::concat(self.size(inputs[0]), &dims, &self.dims(outputs[0]), op.axis))
             }
-            Op::Put(op) => {
+            Op::SliceWrite(op) => {
                 let (size, part, whole) = (self.size(inputs[0]), self.dims(inputs[0]), self.dims(outputs[0]));
                 let start = op.first(self.program.graph.shape(inputs[0]).dims()[op.axis], self.rows);
                 let copied = self.copied(inputs.get(1).copied(), outputs[0]);
                 copied.into_iter().chain(one(kernels::put(size, &part, &whole, op.axis, start))).collect()
             }
-            Op::Inlay(op) => {
-                let doing = self.program.graph.doing(node);
-                let Op::Pointwise(maker) = doing.op else {
-                    return Err(format!("{} does not write between other results on a GPU", doing.op.define().name()));
+            Op::FusedSliceWrite(op) => {
+                let effective_op = self.program.graph.effective_op(node);
+                let Op::Pointwise(maker) = effective_op.op else {
+                    return Err(format!("{} does not write between other results on a GPU", effective_op.op.rules().name()));
                 };
                 let runs = self.runs(node).ok_or("has no place in a whole")?;
                 let dtype = self.dtype(outputs[0]);
-                let kernel = self.with_site(&maker.expr, &maker.shape, doing.inputs, &[], |site| kernels::inlaid(site, dtype, runs));
-                let copied = self.copied(inputs.first().copied().filter(|_| op.begun), outputs[0]);
-                copied.into_iter().chain([Work::Kernel(kernel, doing.inputs.to_vec())]).collect()
+                let kernel = self.with_site(&maker.expr, &maker.shape, effective_op.inputs, &[], |site| kernels::concats_fused(site, dtype, runs));
+                let copied = self.copied(inputs.first().copied().filter(|_| op.has_base), outputs[0]);
+                copied.into_iter().chain([Work::Kernel(kernel, effective_op.inputs.to_vec())]).collect()
             }
         };
         works.retain(|work| !matches!(work, Work::Kernel(kernel, _) if kernel.is_empty()));
@@ -234,7 +234,7 @@ impl Lowering<'_> {
 
     /// Where a part that is made in its place lies in the whole.
     pub fn runs(&self, node: &Node) -> Option<Runs> {
-        let (place, part) = self.program.graph.doing(node).placed?;
+        let (place, part) = self.program.graph.effective_op(node).slice?;
         let (dims, whole) = (part.shape.bind(self.rows), self.dims(node.outputs[0]));
         let inner: usize = dims[place.axis + 1..].iter().product();
         let start = place.first(part.shape.dims()[place.axis], self.rows) * inner;
@@ -413,7 +413,7 @@ impl Lowering<'_> {
     ) -> T {
         let dims: Vec<Vec<usize>> = inputs.iter().map(|input| self.dims(*input)).collect();
         let strip = |value: ValueId| match &self.program.graph.producer(value).op {
-            Op::Strip(op) => self.dims(self.program.graph.spread(value)).last().map(|pitch| (op.start, *pitch)),
+            Op::ChannelView(op) => self.dims(self.program.graph.spread(value)).last().map(|pitch| (op.start, *pitch)),
             _ => None,
         };
         let operands: Vec<Operand<'_>> =

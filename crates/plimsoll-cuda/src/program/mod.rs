@@ -4,7 +4,7 @@ mod assembly;
 mod lower;
 mod timing;
 
-pub(crate) use lower::{makes_inlays, wants_cudnn, workspace};
+pub(crate) use lower::{fuses_slice_write, wants_cudnn, workspace};
 
 use crate::kernels::Runs;
 use crate::libraries::cublaslt::Product;
@@ -154,7 +154,7 @@ impl CudaProgram {
         for (step, id) in program.order.iter().enumerate() {
             let node = graph.node(*id);
             let named = |what: String| {
-                let op = node.op.define().name();
+                let op = node.op.rules().name();
                 unsupported(if node.scope.is_empty() { format!("{op}: {what}") } else { format!("{op} of `{}`: {what}", node.scope) })
             };
             let works = lowering.lower(node, loss_known).map_err(named)?;
@@ -171,7 +171,7 @@ impl CudaProgram {
                 shared.took(way_of(&steps));
             }
             // What a whole holds beside a part that is put there is the business of whoever made that.
-            let looked_at = if matches!(node.op, Op::Put(_)) { vec![] } else { node.outputs.clone() };
+            let looked_at = if matches!(node.op, Op::SliceWrite(_)) { vec![] } else { node.outputs.clone() };
             pending.push((Some(*id), steps, looked_at, lowering.runs(node)));
             loss_known |= lowering.loss.is_some_and(|loss| node.outputs.contains(&root(program, loss)));
         }
@@ -411,7 +411,7 @@ fn resolve(address: Address, stage: &Stage, slot: usize) -> u64 {
 
 /// The value whose bytes this one is, looking through views.
 fn root(program: &Program, mut value: ValueId) -> ValueId {
-    while let Op::Reshape(_) | Op::Strip(_) = program.graph.producer(value).op {
+    while let Op::Reshape(_) | Op::ChannelView(_) = program.graph.producer(value).op {
         value = program.graph.producer(value).inputs[0];
     }
     value

@@ -8,7 +8,7 @@ use super::state::DeviceState;
 use crate::libraries::driver::{Event, Pinned, Stream};
 use cudarc::driver::{DriverError, sys};
 use plimsoll_core::Bytes;
-use plimsoll_core::device::{Backing, DeviceError};
+use plimsoll_core::device::{BackingStore, DeviceError};
 use plimsoll_core::plan::offload::{Direction, Overlap};
 use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -73,7 +73,7 @@ impl PinnedStore {
     }
 }
 
-impl Backing for PinnedStore {
+impl BackingStore for PinnedStore {
     fn size(&self) -> Bytes {
         Bytes(self.size)
     }
@@ -97,7 +97,7 @@ impl Backing for PinnedStore {
 pub(crate) struct Lanes {
     shared: Arc<DeviceState>,
     /// Kept for the copies.
-    _store: Arc<dyn Backing>,
+    _store: Arc<dyn BackingStore>,
     out: Stream,
     back: Stream,
     copies: Vec<Lane>,
@@ -128,7 +128,7 @@ impl Lanes {
     pub fn new(
         shared: &Arc<DeviceState>,
         overlap: &Overlap,
-        store: Option<&Arc<dyn Backing>>,
+        store: Option<&Arc<dyn BackingStore>>,
         on_device: impl Fn(usize) -> Result<u64, String>,
     ) -> Result<Option<Lanes>, DeviceError> {
         if overlap.copies.is_empty() {

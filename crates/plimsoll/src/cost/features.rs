@@ -29,7 +29,7 @@ pub(super) fn features(graph: &Graph, node: &Node, rows: usize) -> Features {
     let bytes = graph.moved(node, rows);
     let narrow = types().any(|ty| matches!(ty.dtype, DType::F16 | DType::BF16));
     // A part that is made where it goes takes as long as one that is made by itself.
-    let doing = graph.doing(node);
+    let doing = graph.effective_op(node);
     let input = |i: usize| graph.ty(doing.inputs[i]);
     let output = || doing.result(graph);
     let of = |ty: &TensorType| ty.shape.elements().bind(rows) as f64;
@@ -66,21 +66,21 @@ pub(super) fn features(graph: &Graph, node: &Node, rows: usize) -> Features {
             let elements = op.shape.elements().bind(rows) as f64;
             work = (per(&op.expr) + graph.node_flops(node, rows) as f64 / elements.max(1.0) - op.expr.flops() as f64) * elements;
             let inner = op.axes.last().is_some_and(|axis| axis + 1 == op.shape.rank());
-            let class = format!("{}{}", node.op.define().name(), if inner { " of rows" } else { "" });
+            let class = format!("{}{}", node.op.rules().name(), if inner { " of rows" } else { "" });
             (class, vec![elements, bytes as f64 / elements.max(1.0), 1.0 + per(&op.expr), of(output())])
         }
         Op::Attention(_) | Op::AttentionGrad(_) => {
             let last = |shape: &Shape| shape.last().map_or(1, |dim| dim.bind(rows)) as f64;
-            let name = node.op.define().name().to_string();
+            let name = node.op.rules().name().to_string();
             (name, vec![work, bytes as f64, last(&input(0).shape)])
         }
         Op::Recurrent(_) | Op::RecurrentGrad(_) => {
             let units = output().shape.last().map_or(1, |dim| dim.bind(rows)) as f64;
-            (node.op.define().name().to_string(), vec![work, bytes as f64, units, rows as f64])
+            (node.op.rules().name().to_string(), vec![work, bytes as f64, units, rows as f64])
         }
         op => {
             let last = output().shape.last().map_or(1, |dim| dim.bind(rows)) as f64;
-            (op.define().name().to_string(), vec![bytes as f64, last.min(256.0)])
+            (op.rules().name().to_string(), vec![bytes as f64, last.min(256.0)])
         }
     };
     let class = if narrow { class + NARROW } else { class };

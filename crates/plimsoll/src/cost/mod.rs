@@ -1,6 +1,6 @@
 //! How fast a device is: nodes of small training steps timed by themselves, and what that says about any other node.
 //!
-//! Planning asks a [`Pace`] how long a node takes. [`CostTable`] answers from what was measured: it looks for nodes of the same kind and the most
+//! Planning asks a [`CostModel`] how long a node takes. [`CostTable`] answers from what was measured: it looks for nodes of the same kind and the most
 //! similar sizes, and scales their times. Without measurements [`Rates`] answers from three numbers that are the same everywhere, so that
 //! plans are too.
 
@@ -14,7 +14,7 @@ mod step_timer;
 use features::{Features, features};
 use plimsoll_core::device::Device;
 use plimsoll_core::graph::{Graph, Node};
-use plimsoll_core::plan::recompute::{Pace, Rates};
+use plimsoll_core::plan::recompute::{CostModel, Rates};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -194,7 +194,7 @@ impl CostTable {
     }
 }
 
-impl Pace for CostTable {
+impl CostModel for CostTable {
     fn seconds(&self, graph: &Graph, node: &Node, rows: usize) -> f64 {
         let features = features(graph, node, rows);
         plain(&self.base, features.work, features.bytes) * self.factor(&features).unwrap_or(0.0).exp()

@@ -82,7 +82,7 @@ impl<'a> NodeTimer<'a> {
         }
         let mut alone = Graph::new();
         let mut inputs = Vec::new();
-        let doing = graph.doing(node);
+        let doing = graph.effective_op(node);
         for (i, value) in doing.inputs.iter().enumerate() {
             let ty: &TensorType = graph.ty(*value);
             let known = doing.inputs[..i].iter().position(|earlier| earlier == value);

@@ -57,7 +57,7 @@ pub(crate) fn profile_nodes(
     deadline: Instant,
 ) -> usize {
     let mut timed = 0;
-    for (_, node) in graph.nodes().filter(|(_, node)| !node.op.is_leaf() && !node.op.define().is_view()) {
+    for (_, node) in graph.nodes().filter(|(_, node)| !node.op.is_leaf() && !node.op.rules().is_view()) {
         let features = features(graph, node, rows);
         let wanted = match pass {
             Pass::New(distance) => !costs.has_sample_within(&features, distance),

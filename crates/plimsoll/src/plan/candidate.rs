@@ -8,8 +8,8 @@ use super::{Count, OFFLOAD, Request, Variant};
 use crate::checkpoint::Checkpoints;
 use crate::error::Result;
 use crate::system;
-use plimsoll_core::plan::recompute::Again;
-use plimsoll_core::plan::{Plan, check, check_same, sketch, tighten};
+use plimsoll_core::plan::recompute::Recomputation;
+use plimsoll_core::plan::{Plan, check, check_equivalence, sketch, tighten};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Graph};
 use std::borrow::Cow;
@@ -108,8 +108,8 @@ impl Candidate {
 
     /// Predicted seconds of a whole batch.
     pub fn seconds(&self, request: &Request<'_>) -> f64 {
-        let (pace, rate) = (request.pace, request.copy_rate);
-        let of = |role: Role, rows: usize| self.memory.program(role).map_or(0.0, |program| program.seconds(rows, pace, rate));
+        let (cost_model, rate) = (request.cost_model, request.copy_rate);
+        let of = |role: Role, rows: usize| self.memory.program(role).map_or(0.0, |program| program.seconds(rows, cost_model, rate));
         match request.batch.div_ceil(self.micro_batch) {
             1 => of(Role::Step, request.batch),
             pieces => {
@@ -121,7 +121,7 @@ impl Candidate {
 
     /// Whether nothing was done to the largest pieces.
     pub fn untouched(&self, whole: &Candidate) -> bool {
-        self.micro_batch == whole.micro_batch && self.again().nodes.is_empty() && self.memory.backing == Bytes::ZERO && !self.is_cut()
+        self.micro_batch == whole.micro_batch && self.recomputation().nodes.is_empty() && self.memory.backing == Bytes::ZERO && !self.is_cut()
     }
 
     /// Whether layers are computed in pieces of their rows.
@@ -130,8 +130,8 @@ impl Candidate {
     }
 
     /// What the program that computes most again computes again.
-    pub fn again(&self) -> Again {
-        let programs = self.memory.programs.iter().map(|program| &program.again);
+    pub fn recomputation(&self) -> Recomputation {
+        let programs = self.memory.programs.iter().map(|program| &program.recomputation);
         programs.max_by_key(|again| again.extra_flops).cloned().unwrap_or_default()
     }
 }
@@ -158,8 +158,8 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
     check(&memory.certificate(), &planned)?;
     // Where something is computed again or in pieces, or leaves, the graph is another one: it has to give the same results.
     for (program, (_, graph)) in memory.programs.iter().zip(graphs(request, micro_batch)?) {
-        if !program.again.nodes.is_empty() || program.graph.pieces() > 1 || memory.backing > Bytes::ZERO {
-            check_same(graph, &program.graph, request.device, micro_batch)?;
+        if !program.recomputation.nodes.is_empty() || program.graph.pieces() > 1 || memory.backing > Bytes::ZERO {
+            check_equivalence(graph, &program.graph, request.device, micro_batch)?;
         }
     }
     // A piece has to know how many rows its batch has, and where nobody knows when an epoch ends, only a whole batch says.

@@ -79,7 +79,7 @@ fn choices(request: &Request<'_>, chosen: &Candidate, on_the_way: Vec<Candidate>
     let mut way: Vec<(Vec<Permission>, Candidate)> =
         on_the_way.into_iter().map(|whole| (whole.variant.permissions().collect(), whole)).collect();
     let last = &way[way.len() - 1].1;
-    let again = (!chosen.again().nodes.is_empty()).then_some(Permission::Recompute);
+    let again = (!chosen.recomputation().nodes.is_empty()).then_some(Permission::Recompute);
     let elsewhere = (chosen.memory.backing > Bytes::ZERO).then_some(Permission::Offload);
     let cut = chosen.is_cut().then_some(Permission::Split);
     let more: Vec<Permission> = cut.into_iter().chain(again).chain(elsewhere).collect();
@@ -212,7 +212,7 @@ pub(super) fn within(
     from: Option<&Candidate>,
 ) -> Result<Result<Candidate, Option<Bytes>>> {
     let graphs = large.graphs(request)?;
-    match recompute::refit(&large.memory, graphs, request.device, limit, request.pace, effort, from.map(|from| &*from.memory)) {
+    match recompute::refit(&large.memory, graphs, request.device, limit, request.cost_model, effort, from.map(|from| &*from.memory)) {
         Ok(plan) => Ok(Ok(finish(request, large.micro_batch, plan)?.from(large.written.clone()))),
         Err(FitError::TooSmall { least, .. }) => Ok(Err(Some(least))),
         Err(FitError::Graph(error)) => Err(error.into()),
@@ -257,9 +257,9 @@ pub(super) fn run_plan(request: &Request<'_>, lines: Lines, candidate: Candidate
         Count::WeightsAndActivations => None,
     };
     let pipeline = pipelines(request, candidate.feed_rows, left)?;
-    let again = candidate.again();
+    let again = candidate.recomputation();
     let step = &candidate.memory.programs[0];
-    let flops = step.again.flops / candidate.micro_batch as u64 * request.batch as u64;
+    let flops = step.recomputation.flops / candidate.micro_batch as u64 * request.batch as u64;
     let pieces = request.batch.div_ceil(candidate.micro_batch);
     let mut used = Vec::new();
     if !again.nodes.is_empty() {
@@ -301,7 +301,7 @@ pub(super) fn run_plan(request: &Request<'_>, lines: Lines, candidate: Candidate
         predicted_s: candidate.seconds(request),
         by_measured_speeds: request.measured,
         split: None,
-        again,
+        recomputation: again,
         precision: request.precision,
         allow: request.allow,
         taken: Vec::new(),

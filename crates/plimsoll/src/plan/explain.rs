@@ -38,7 +38,7 @@ impl fmt::Display for RunPlan {
         for (i, taken) in self.taken.iter().enumerate() {
             writeln!(f, "  {:<12} {}", if i == 0 { "saved" } else { "" }, self.choice(taken))?;
         }
-        if self.taken.is_empty() && !self.again.nodes.is_empty() {
+        if self.taken.is_empty() && !self.recomputation.nodes.is_empty() {
             writeln!(f, "               {}", self.computed_again())?;
         }
         if self.taken.is_empty() && self.offload_bytes() > Bytes::ZERO {
@@ -167,7 +167,7 @@ impl RunPlan {
     }
 
     fn computed_again(&self) -> String {
-        format!("{} results computed again (+{:.1} % operations)", self.again.nodes.len(), 100.0 * self.again.flops_ratio())
+        format!("{} results computed again (+{:.1} % operations)", self.recomputation.nodes.len(), 100.0 * self.recomputation.flops_ratio())
     }
 
     /// What leaves the device's memory, in words.
@@ -195,14 +195,14 @@ impl RunPlan {
             program.buffers.iter().for_each(|buffer| homes.extend(buffer.values.iter().map(|value| (*value, buffer))));
             for (time, id) in program.order.iter().enumerate() {
                 let node = program.graph.node(*id);
-                let again = if program.again.nodes.contains(id) { " · again" } else { "" };
+                let again = if program.recomputation.nodes.contains(id) { " · again" } else { "" };
                 for output in &node.outputs {
                     let place = match (homes.get(output), program.places[output.0 as usize]) {
                         (Some(buffer), _) => format!("{} at {} until step {}", buffer.size, buffer.offset.0, buffer.last),
                         (None, Some(Place::Backing(offset))) => format!("offloaded to {} at {}", self.elsewhere(), offset.0),
                         (None, _) => "in place of its old value".to_string(),
                     };
-                    text += &format!("  {time:>5}  {:<18} {:<32} {place}{again}\n", node.op.define().name(), node.scope);
+                    text += &format!("  {time:>5}  {:<18} {:<32} {place}{again}\n", node.op.rules().name(), node.scope);
                 }
             }
         }
@@ -240,8 +240,8 @@ impl RunPlan {
             "allow": self.allow.to_string(),
             "used": self.used.iter().map(|permission| permission.name()).collect::<Vec<_>>(),
             "choices": self.taken.iter().map(Taken::to_json).collect::<Vec<_>>(),
-            "recompute_flops_ratio": self.again.flops_ratio(),
-            "recomputed": self.again.nodes.len(),
+            "recompute_flops_ratio": self.recomputation.flops_ratio(),
+            "recomputed": self.recomputation.nodes.len(),
             "split": self.split.as_ref().map(|split| json!({ "layers": split.layers, "pieces": split.pieces, "saved_bytes": split.saved.0 })),
             "offload_bytes": self.offload_bytes().0,
             "offload_copied_bytes": self.offload_copied().0,

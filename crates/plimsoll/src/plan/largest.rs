@@ -37,8 +37,8 @@ pub(crate) fn largest_batch(request: &Request<'_>) -> Result<Option<LargestBatch
     let (start, lines) = (Instant::now(), Lines::of(request));
     let split = request.allow.has(Permission::Split);
     // The answer is the same on every machine: what was measured of this one only predicts the time.
-    let pace = request.device.pace();
-    let whole = |batch: usize| Request { batch, micro_batch: Some(batch), in_pieces: split, pace: &*pace, ..request.clone() };
+    let cost_model = request.device.cost_model();
+    let whole = |batch: usize| Request { batch, micro_batch: Some(batch), in_pieces: split, cost_model: &*cost_model, ..request.clone() };
     let plain = |batch: usize| -> Result<Option<Candidate>> {
         let found = candidate(&whole(batch), batch, Some(lines))?;
         Ok(found.fits(lines).then_some(found))
@@ -52,7 +52,7 @@ pub(crate) fn largest_batch(request: &Request<'_>) -> Result<Option<LargestBatch
         best = more;
     }
     let batch = best.micro_batch;
-    let measured = Request { pace: request.pace, ..whole(batch) };
+    let measured = Request { cost_model: request.cost_model, ..whole(batch) };
     Ok(Some(LargestBatch { batch, plan: run_plan(&measured, lines, best, start)? }))
 }
 
@@ -106,10 +106,10 @@ fn one_more_forward(candidate: &Candidate) -> bool {
         let graph = &program.graph;
         let forward: u64 = graph
             .nodes()
-            .filter(|(id, node)| node.phase == Phase::Forward && !program.again.nodes.contains(id))
+            .filter(|(id, node)| node.phase == Phase::Forward && !program.recomputation.nodes.contains(id))
             .map(|(_, node)| graph.node_flops(node, candidate.micro_batch))
             .sum();
-        program.again.extra_flops <= forward
+        program.recomputation.extra_flops <= forward
     })
 }
 

@@ -15,7 +15,7 @@ use crate::graphs::{Programs, Variant, Variants};
 use crate::precision::Precision;
 use plimsoll_core::device::{CopyRate, Device};
 use plimsoll_core::plan::Plan;
-use plimsoll_core::plan::recompute::{Again, Effort, Pace};
+use plimsoll_core::plan::recompute::{Recomputation, Effort, CostModel};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Budget, Bytes};
 use plimsoll_data::{Dataset, PipelinePlan};
@@ -66,7 +66,7 @@ pub struct RunPlan {
     /// The step's floating-point operations for a whole batch, without what is computed again.
     pub flops: u64,
     /// What a program of the step computes again, and what that costs for one micro-batch.
-    pub again: Again,
+    pub recomputation: Recomputation,
     /// The layers that are computed in pieces of their rows, if some are.
     pub split: Option<InPieces>,
     /// Predicted seconds of a whole batch.
@@ -167,8 +167,8 @@ pub(crate) struct Request<'a> {
     pub in_pieces: bool,
     /// How long to search for the least that works.
     pub effort: Effort,
-    pub pace: &'a dyn Pace,
-    /// Whether the pace was measured.
+    pub cost_model: &'a dyn CostModel,
+    /// Whether the cost_model was measured.
     pub measured: bool,
     /// How fast tensors leave and come back.
     pub copy_rate: CopyRate,

@@ -160,7 +160,7 @@ fn fitted(request: &Request<'_>, plain: &Candidate, lines: Lines) -> Result<Opti
 /// The candidate with its copies moved away from what waits for them, where there is room.
 fn early(request: &Request<'_>, candidate: Candidate, lines: Lines) -> Result<Candidate> {
     let Some(limit) = candidate.arena_limit(lines) else { return Ok(candidate) };
-    let memory = ahead(&candidate.memory, request.device, limit, request.pace, request.copy_rate)?;
+    let memory = ahead(&candidate.memory, request.device, limit, request.cost_model, request.copy_rate)?;
     let moved = finish(request, candidate.micro_batch, memory)?.from(candidate.written.clone());
     Ok(if moved.fits(lines) { moved } else { candidate })
 }

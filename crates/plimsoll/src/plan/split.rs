@@ -60,7 +60,7 @@ pub(super) fn described(request: &Request<'_>, mut plan: RunPlan) -> Result<RunP
     for (_, node) in graph.nodes() {
         let cuts = match &node.op {
             Op::Slice(op) => graph.shape(node.inputs[0]).dims()[op.axis].is_batch(),
-            _ => graph.doing(node).result(graph).shape.dims().first().is_some_and(|dim| dim.part().is_some()),
+            _ => graph.effective_op(node).result(graph).shape.dims().first().is_some_and(|dim| dim.part().is_some()),
         };
         if cuts && !layers.contains(&node.scope) {
             layers.push(node.scope.clone());

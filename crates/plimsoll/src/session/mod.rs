@@ -13,7 +13,7 @@ use crate::plan::{OFFLOAD, RunPlan};
 use clock::Clock;
 use not_finite::{first_non_finite, in_words, number};
 use plimsoll_core::budget::give_back_freed_memory;
-use plimsoll_core::device::{Backing, Device, DeviceError, StepInputs};
+use plimsoll_core::device::{BackingStore, Device, DeviceError, StepInputs};
 use plimsoll_core::graph::StateId;
 use plimsoll_core::loss_scale::SKIPPED;
 use plimsoll_core::plan::NUMBERS;
@@ -202,7 +202,7 @@ impl Session {
             None => {
                 let file = match plan.memory.backing {
                     Bytes::ZERO => None,
-                    size => Some(Arc::new(OffloadFile::create(folder, size)?) as Arc<dyn Backing>),
+                    size => Some(Arc::new(OffloadFile::create(folder, size)?) as Arc<dyn BackingStore>),
                 };
                 Executor::with_backing(device, Arc::clone(&plan.memory), &ledger, file)?
             }

@@ -35,9 +35,9 @@ pub(crate) fn first_non_finite(
         Ok(Some(node)) => {
             let Some(graph) = executor.plan().program(role).map(|program| &program.graph) else { return String::new() };
             let node = graph.node(node);
-            match graph.doing(node).op {
+            match graph.effective_op(node).op {
                 Op::Input(id) => format!("the data, column `{}`", schema.columns()[columns[id.0 as usize]].name),
-                op => format!("the {} of layer `{}`", op.define().name(), node.scope),
+                op => format!("the {} of layer `{}`", op.rules().name(), node.scope),
             }
         }
         _ => "the loss itself".to_string(),

@@ -23,7 +23,7 @@ use plimsoll_core::device::Device;
 use plimsoll_core::loss_scale::LossScaling;
 use plimsoll_core::passes::Columns;
 use plimsoll_core::plan::Certificate;
-use plimsoll_core::plan::recompute::{Pace, Rates};
+use plimsoll_core::plan::recompute::{CostModel, Rates};
 use plimsoll_core::{Budget, Graph};
 use plimsoll_data::{Dataset, Extent};
 use std::path::{Path, PathBuf};
@@ -59,8 +59,8 @@ pub struct Trainer {
     pub(crate) micro_batch: Option<usize>,
     allow: Allow,
     count: Count,
-    pace: Arc<dyn Pace>,
-    /// Whether that pace was measured.
+    cost_model: Arc<dyn CostModel>,
+    /// Whether that cost model was measured.
     measured: bool,
     /// How fast bytes move, as far as that was measured.
     transfers: Bandwidths,
@@ -93,7 +93,7 @@ impl Trainer {
             micro_batch: None,
             allow: Allow::default(),
             count: Count::default(),
-            pace: Arc::new(Rates::default()),
+            cost_model: Arc::new(Rates::default()),
             measured: false,
             transfers: Bandwidths::default(),
             seed: 0,
@@ -282,7 +282,7 @@ impl Trainer {
 
     pub(crate) fn set_cost_table(&mut self, costs: Arc<CostTable>) {
         self.transfers = costs.transfers;
-        (self.pace, self.measured) = (costs, true);
+        (self.cost_model, self.measured) = (costs, true);
     }
 
     /// Plans with room for writing checkpoints.
@@ -370,7 +370,7 @@ impl Trainer {
             system::process_footprint();
             self.device = Some(devices::open(self.choice, self.threads, self.profile.as_deref())?);
             if !self.measured {
-                self.pace = self.device.as_ref().expect("opened above").device.pace();
+                self.cost_model = self.device.as_ref().expect("opened above").device.cost_model();
             }
         }
         Ok(Arc::clone(&self.device.as_ref().expect("opened above").device))
@@ -427,7 +427,7 @@ impl Trainer {
             precision: variants.learning(variant).precision,
             in_pieces: false,
             effort: plan::THOROUGH,
-            pace: &*self.pace,
+            cost_model: &*self.cost_model,
             measured: self.measured,
             copy_rate: self.transfers.offload(&**device),
         })

@@ -139,7 +139,7 @@ impl Network {
         let mut kept: HashSet<ValueId> = HashSet::new();
         for (_, node) in graph.nodes().filter(|(_, node)| node.phase == Phase::Backward) {
             for mut value in node.inputs.iter().copied() {
-                while graph.producer(value).op.define().is_view() {
+                while graph.producer(value).op.rules().is_view() {
                     value = graph.producer(value).inputs[0];
                 }
                 let producer = graph.producer(value);

@@ -1,7 +1,7 @@
 //! Copies that begin early enough and end late enough to run beside computation, where the arena has room for that.
 
-use super::super::recompute::Pace;
-use super::super::{Plan, Program, Sequenced, nearly_tight, placed};
+use super::super::recompute::CostModel;
+use super::super::{Plan, Program, ScheduledGraph, nearly_tight, placed};
 use super::Overlap;
 use crate::Bytes;
 use crate::device::{CopyRate, Device};
@@ -13,15 +13,15 @@ use std::collections::HashMap;
 const SHARES: [f64; 4] = [4.0, 2.0, 1.0, 0.5];
 
 /// The plan with its copies moved away from the steps that wait for them, as far as the arena stays within `limit` and that is faster.
-pub fn ahead(plan: &Plan, device: &dyn Device, limit: Bytes, pace: &dyn Pace, rate: CopyRate) -> Result<Plan, GraphError> {
+pub fn ahead(plan: &Plan, device: &dyn Device, limit: Bytes, cost_model: &dyn CostModel, rate: CopyRate) -> Result<Plan, GraphError> {
     let mut plan = plan.clone();
-    let predicted = |program: &Program, rows: usize| Overlap::of(program, rows, 0).seconds(program, rows, pace, rate);
+    let predicted = |program: &Program, rows: usize| Overlap::of(program, rows, 0).seconds(program, rows, cost_model, rate);
     for program in plan.programs.iter_mut().filter(|program| program.copied(plan.rows) > Bytes::ZERO) {
         let start = (program.order.clone(), program.offloaded.clone());
         let mut best = predicted(program, plan.rows);
         for share in SHARES {
-            let order = moved(program, &start.0, plan.rows, pace, &|bytes| share * bytes as f64 / rate.bytes_per_s);
-            let sequenced = Sequenced { graph: program.graph.clone(), order, again: program.again.clone(), limit: Some(limit) };
+            let order = moved(program, &start.0, plan.rows, cost_model, &|bytes| share * bytes as f64 / rate.bytes_per_s);
+            let sequenced = ScheduledGraph { graph: program.graph.clone(), order, recomputation: program.recomputation.clone(), limit: Some(limit) };
             let found = placed(program.role, sequenced, plan.rows, device, &plan.states, &nearly_tight)?;
             let seconds = predicted(&found, plan.rows);
             if found.arena <= limit && seconds < best {
@@ -37,13 +37,13 @@ pub fn ahead(plan: &Plan, device: &dyn Device, limit: Bytes, pace: &dyn Pace, ra
 }
 
 /// The order with every load early and every store late by the time that `ahead` gives for its bytes.
-fn moved(program: &Program, order: &[NodeId], rows: usize, pace: &dyn Pace, ahead: &dyn Fn(u64) -> f64) -> Vec<NodeId> {
+fn moved(program: &Program, order: &[NodeId], rows: usize, cost_model: &dyn CostModel, ahead: &dyn Fn(u64) -> f64) -> Vec<NodeId> {
     let graph = &program.graph;
     let seconds: Vec<f64> = order
         .iter()
         .map(|id| match graph.node(*id).op {
             Op::Load(_) | Op::Store(_) => 0.0,
-            _ => pace.seconds(graph, graph.node(*id), rows),
+            _ => cost_model.seconds(graph, graph.node(*id), rows),
         })
         .collect();
     let bytes = |value: ValueId| graph.ty(value).bytes(rows).0;

@@ -11,7 +11,7 @@ mod ahead;
 mod overlap;
 mod write;
 
-use super::recompute::{Pace, seconds};
+use super::recompute::{CostModel, seconds};
 use super::{Plan, Program, sketch};
 use crate::Bytes;
 use crate::device::{CopyRate, Device};
@@ -194,10 +194,10 @@ pub(super) fn tighten(graph: &Graph, order: Vec<NodeId>) -> Vec<NodeId> {
 
 impl Program {
     /// Predicted seconds of one run over `rows` rows: repetitions included, copies beside computation.
-    pub fn seconds(&self, rows: usize, pace: &dyn Pace, rate: CopyRate) -> f64 {
+    pub fn seconds(&self, rows: usize, cost_model: &dyn CostModel, rate: CopyRate) -> f64 {
         match self.copied(rows) {
-            Bytes::ZERO => seconds(self, rows, pace),
-            _ => Overlap::of(self, rows, 0).seconds(self, rows, pace, rate),
+            Bytes::ZERO => seconds(self, rows, cost_model),
+            _ => Overlap::of(self, rows, 0).seconds(self, rows, cost_model, rate),
         }
     }
 

@@ -8,7 +8,7 @@ use crate::Bytes;
 use crate::device::CopyRate;
 use crate::graph::ValueId;
 use crate::op::Op;
-use crate::plan::recompute::Pace;
+use crate::plan::recompute::CostModel;
 
 /// Which way a copy goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +107,7 @@ impl Overlap {
     }
 
     /// Predicted seconds of a run over `rows` rows, copies beside computation, which they hold up by what they take of its processors.
-    pub fn seconds(&self, program: &Program, rows: usize, pace: &dyn Pace, rate: CopyRate) -> f64 {
+    pub fn seconds(&self, program: &Program, rows: usize, cost_model: &dyn CostModel, rate: CopyRate) -> f64 {
         let mut waits: Vec<Vec<usize>> = vec![Vec::new(); program.order.len() + 1];
         self.copies.iter().enumerate().for_each(|(i, copy)| waits[copy.needed].push(i));
         // For every step, when all before it have ended.
@@ -122,9 +122,9 @@ impl Overlap {
                 let free = copy.after.map_or(0.0, |after| done[after]).max(ended[copy.begin]).max(queues[queue]);
                 done[i] = free + copy.size.0 as f64 / rate.bytes_per_s;
                 queues[queue] = done[i];
-                ended.push(now + copy.size.0 as f64 * rate.held_up);
+                ended.push(now + copy.size.0 as f64 * rate.compute_s_per_byte);
             } else {
-                ended.push(now + pace.seconds(&program.graph, program.graph.node(*id), rows));
+                ended.push(now + cost_model.seconds(&program.graph, program.graph.node(*id), rows));
             }
         }
         done.iter().fold(ended[program.order.len()], |end, done| end.max(*done))

@@ -50,7 +50,7 @@ impl Writer<'_> {
         for (i, (_, value)) in old.updates.iter().enumerate().filter(|(_, (state, _))| self.states.contains(state)) {
             becomes.entry(old.values[root(old, *value).index()].producer).or_default().push(i);
         }
-        for (id, node) in old.nodes().filter(|(_, node)| !node.op.define().is_view()) {
+        for (id, node) in old.nodes().filter(|(_, node)| !node.op.rules().is_view()) {
             let inputs = node.inputs.iter().map(|input| self.read(*input, node)).collect();
             let types = node.outputs.iter().map(|output| old.ty(*output).clone()).collect();
             let outputs = self.push(Node { inputs, outputs: Vec::new(), ..node.clone() }, types);
@@ -100,7 +100,7 @@ impl Writer<'_> {
     fn read(&mut self, value: ValueId, reader: &Node) -> ValueId {
         let old = self.old;
         let producer = old.producer(value);
-        if producer.op.define().is_view() {
+        if producer.op.rules().is_view() {
             let of = self.read(producer.inputs[0], reader);
             if let Some(view) = self.views.get(&(value, of)) {
                 return *view;

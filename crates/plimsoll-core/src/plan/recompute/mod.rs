@@ -21,7 +21,7 @@ use crate::step::Role;
 use problem::Problem;
 use rates::WithCopies;
 
-pub use rates::{Pace, Rates};
+pub use rates::{CostModel, Rates};
 
 /// How long to search, in steps played.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,20 +36,20 @@ impl Default for Effort {
 
 /// A graph in the order it is to be run, with what that order costs.
 #[derive(Clone, Debug)]
-pub struct Sequenced {
+pub struct ScheduledGraph {
     /// The graph; state changes are writes in place already.
     pub graph: Graph,
     /// The nodes that run, in order.
     pub order: Vec<NodeId>,
     /// What is computed again.
-    pub again: Again,
+    pub recomputation: Recomputation,
     /// The arena it was made for: within this, offsets may lie anywhere.
     pub limit: Option<Bytes>,
 }
 
 /// What a program computes more than once, and what that costs.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Again {
+pub struct Recomputation {
     /// The nodes that compute what an earlier one did. What is only loaded again is not among them.
     pub nodes: Vec<NodeId>,
     /// The numbers that the nodes had before repetitions were written out, in the order they run; empty if nothing is repeated.
@@ -64,7 +64,7 @@ pub struct Again {
     pub extra_seconds: f64,
 }
 
-impl Again {
+impl Recomputation {
     /// Operations of the repetitions as a share of the program's own.
     pub fn flops_ratio(&self) -> f64 {
         self.extra_flops as f64 / self.flops.max(1) as f64
@@ -110,12 +110,12 @@ const LOWER: [u64; 7] = [0, 10, 25, 50, 80, 120, 170];
 /// # use plimsoll_core::{Bytes, Device, Graph};
 /// # fn example(graph: &Graph, device: &dyn Device) -> Result<(), FitError> {
 /// let sequenced = fit(graph, 32, device, Bytes::mib(512), &Rates::default(), Effort::default())?;
-/// println!("{:.1} % more operations", 100.0 * sequenced.again.flops_ratio());
+/// println!("{:.1} % more operations", 100.0 * sequenced.recomputation.flops_ratio());
 /// # Ok(())
 /// # }
 /// ```
-pub fn fit(graph: &Graph, rows: usize, device: &dyn Device, limit: Bytes, pace: &dyn Pace, effort: Effort) -> Result<Sequenced, FitError> {
-    fit_from(graph, rows, device, limit, pace, effort, None)
+pub fn fit(graph: &Graph, rows: usize, device: &dyn Device, limit: Bytes, cost_model: &dyn CostModel, effort: Effort) -> Result<ScheduledGraph, FitError> {
+    fit_from(graph, rows, device, limit, cost_model, effort, None)
 }
 
 /// As [`fit`], with a sequence to start from that was found for other rows or another limit.
@@ -124,10 +124,10 @@ fn fit_from(
     rows: usize,
     device: &dyn Device,
     limit: Bytes,
-    pace: &dyn Pace,
+    cost_model: &dyn CostModel,
     effort: Effort,
     from: Option<&[u32]>,
-) -> Result<Sequenced, FitError> {
+) -> Result<ScheduledGraph, FitError> {
     let alignment = device.alignment();
     // Joins that hold less may be enough. What is computed again is read from what was joined as it is written: a whole that grew would have to grow again.
     let joined = sequence(graph, rows, device)?;
@@ -136,17 +136,17 @@ fn fit_from(
         let (states, _) = place_states([(Role::Step, &joined.graph)].into_iter(), alignment)?;
         let program = placed(Role::Step, joined, rows, device, &states, &nearly_tight)?;
         if program.arena <= limit {
-            return Ok(Sequenced { limit: None, ..program.within(limit) });
+            return Ok(ScheduledGraph { limit: None, ..program.within(limit) });
         }
         least_joined = Some(program.arena);
     }
-    let Sequenced { graph, order, .. } = as_written(graph, rows, device)?;
+    let ScheduledGraph { graph, order, .. } = as_written(graph, rows, device)?;
     let workspace = |node: NodeId| device.workspace(&graph, graph.node(node), rows).align_up(alignment.0);
-    let pace = &WithCopies { pace, bytes_per_s: device.copy_rate().bytes_per_s };
-    let problem = Problem::of(&graph, &order, rows, alignment, &workspace, pace);
+    let cost_model = &WithCopies { cost_model, bytes_per_s: device.copy_rate().bytes_per_s };
+    let problem = Problem::of(&graph, &order, rows, alignment, &workspace, cost_model);
     let (states, _) = place_states([(Role::Step, &graph)].into_iter(), alignment)?;
     let place = |found: &search::Found| -> Result<Program, GraphError> {
-        let program = placed(Role::Step, sequenced(&graph, &found.sequence, rows, limit, pace), rows, device, &states, &nearly_tight)?;
+        let program = placed(Role::Step, sequenced(&graph, &found.sequence, rows, limit, cost_model), rows, device, &states, &nearly_tight)?;
         debug_assert_eq!(program.lower_bound.0, found.outcome.peak, "the search and the liveness see the same bytes");
         Ok(program)
     };
@@ -183,7 +183,7 @@ fn fit_from(
     }
     // What is promised as the least must work when it is asked for: it is found without looking at the limit.
     let smallest = search::squeeze(&problem, effort.0 / 4);
-    let mut unbound = sequenced(&graph, &smallest.sequence, rows, limit, pace);
+    let mut unbound = sequenced(&graph, &smallest.sequence, rows, limit, cost_model);
     unbound.limit = None;
     let program = placed(Role::Step, unbound, rows, device, &states, &nearly_tight)?;
     if program.arena > limit {
@@ -197,12 +197,12 @@ fn fit_from(
         }
     }
     // Packed as it was when it was found to be small enough.
-    Ok(Sequenced { limit: None, ..program.within(limit) })
+    Ok(ScheduledGraph { limit: None, ..program.within(limit) })
 }
 
 impl Program {
-    fn within(self, limit: Bytes) -> Sequenced {
-        Sequenced { graph: self.graph, order: self.order, again: self.again, limit: Some(limit) }
+    fn within(self, limit: Bytes) -> ScheduledGraph {
+        ScheduledGraph { graph: self.graph, order: self.order, recomputation: self.recomputation, limit: Some(limit) }
     }
 }
 
@@ -213,7 +213,7 @@ pub fn refit(
     graphs: &[(Role, Graph)],
     device: &dyn Device,
     limit: Bytes,
-    pace: &dyn Pace,
+    cost_model: &dyn CostModel,
     effort: Effort,
     from: Option<&Plan>,
 ) -> Result<Plan, FitError> {
@@ -230,12 +230,12 @@ pub fn refit(
         }
         if matches!(role, Role::Evaluate | Role::Predict) {
             // Nothing is kept for a backward part, so there is nothing to give up.
-            let unbound = Sequenced { limit: None, ..program.clone().within(limit) };
+            let unbound = ScheduledGraph { limit: None, ..program.clone().within(limit) };
             let packed = placed(*role, unbound, plan.rows, device, &plan.states, &nearly_tight)?;
             return Err(FitError::TooSmall { limit, least: packed.arena });
         }
-        let known = from.and_then(|from| from.program(*role)).map(|program| &program.again.sequence[..]).filter(|known| !known.is_empty());
-        let sequenced = fit_from(graph, plan.rows, device, limit, pace, effort, known)?;
+        let known = from.and_then(|from| from.program(*role)).map(|program| &program.recomputation.sequence[..]).filter(|known| !known.is_empty());
+        let sequenced = fit_from(graph, plan.rows, device, limit, cost_model, effort, known)?;
         let offloaded = std::mem::take(&mut program.offloaded);
         *program = Program { offloaded, ..placed(*role, sequenced, plan.rows, device, &plan.states, &nearly_tight)? };
     }
@@ -246,11 +246,11 @@ pub fn refit(
 }
 
 /// Predicted seconds of one run of a program, repetitions included.
-pub fn seconds(program: &Program, rows: usize, pace: &dyn Pace) -> f64 {
-    program.order.iter().map(|id| pace.seconds(&program.graph, program.graph.node(*id), rows)).sum()
+pub fn seconds(program: &Program, rows: usize, cost_model: &dyn CostModel) -> f64 {
+    program.order.iter().map(|id| cost_model.seconds(&program.graph, program.graph.node(*id), rows)).sum()
 }
 
-fn sequenced(graph: &Graph, sequence: &[u32], rows: usize, limit: Bytes, pace: &dyn Pace) -> Sequenced {
+fn sequenced(graph: &Graph, sequence: &[u32], rows: usize, limit: Bytes, cost_model: &dyn CostModel) -> ScheduledGraph {
     let mut written = write::write(graph, sequence);
     // Another order alone needs no other graph: whoever reads the plan finds the nodes under the numbers they have in the model.
     if written.repeated.is_empty() {
@@ -258,9 +258,9 @@ fn sequenced(graph: &Graph, sequence: &[u32], rows: usize, limit: Bytes, pace: &
     }
     let new = &written.graph;
     let flops = |nodes: &[NodeId]| nodes.iter().map(|id| new.node_flops(new.node(*id), rows)).sum::<u64>();
-    let seconds = |nodes: &[NodeId]| nodes.iter().map(|id| pace.seconds(new, new.node(*id), rows)).sum::<f64>();
+    let seconds = |nodes: &[NodeId]| nodes.iter().map(|id| cost_model.seconds(new, new.node(*id), rows)).sum::<f64>();
     let (extra_flops, extra_seconds) = (flops(&written.repeated), seconds(&written.repeated));
-    let again = Again {
+    let recomputation = Recomputation {
         flops: flops(&written.order) - extra_flops,
         extra_flops,
         seconds: seconds(&written.order) - extra_seconds,
@@ -268,5 +268,5 @@ fn sequenced(graph: &Graph, sequence: &[u32], rows: usize, limit: Bytes, pace: &
         sequence: if written.repeated.is_empty() { Vec::new() } else { sequence.to_vec() },
         nodes: written.repeated.into_iter().filter(|id| !matches!(new.node(*id).op, Op::Load(_))).collect(),
     };
-    Sequenced { graph: written.graph, order: written.order, again, limit: Some(limit) }
+    ScheduledGraph { graph: written.graph, order: written.order, recomputation, limit: Some(limit) }
 }

@@ -2,7 +2,7 @@
 
 use super::super::offload::is_stored;
 use super::super::updates::{root, runs};
-use super::Pace;
+use super::CostModel;
 use crate::Bytes;
 use crate::graph::{Graph, NodeId, Phase, ValueId};
 use crate::op::Op;
@@ -71,7 +71,7 @@ impl Problem {
         rows: usize,
         alignment: Bytes,
         workspace: &dyn Fn(NodeId) -> Bytes,
-        pace: &dyn Pace,
+        cost_model: &dyn CostModel,
     ) -> Problem {
         let values = graph.values.len();
         let mut in_state = vec![false; values];
@@ -121,7 +121,7 @@ impl Problem {
                 for (i, input) in node.inputs.iter().enumerate() {
                     let source = root(graph, *input);
                     let held = runs(graph.producer(source)) && !in_state[source.index()];
-                    if held && node.op.define().in_place(i, place) && graph.ty(source).same_bytes(graph.ty(*output)) {
+                    if held && node.op.rules().in_place(i, place) && graph.ty(source).same_bytes(graph.ty(*output)) {
                         over.extend([output.0, source.0]);
                     }
                 }
@@ -135,7 +135,7 @@ impl Problem {
             problem.over.push(over);
             problem.makes.push(outputs.iter().map(|output| output.0));
             problem.scratch.push(if run { workspace(id).0 } else { 0 });
-            problem.seconds.push(if run { pace.seconds(graph, node, rows) } else { 0.0 });
+            problem.seconds.push(if run { cost_model.seconds(graph, node, rows) } else { 0.0 });
             problem.changes.push(changes);
             // What was stored can be loaded again. A state cannot: what is loaded of it becomes its new value.
             let once = match node.op {

@@ -5,7 +5,7 @@ use crate::op::Op;
 use serde::{Deserialize, Serialize};
 
 /// Predicts how long a node runs. A measured profile of a device is one; [`Rates`] is one made of three numbers.
-pub trait Pace {
+pub trait CostModel {
     /// Seconds of one run of the node over `rows` rows.
     fn seconds(&self, graph: &Graph, node: &Node, rows: usize) -> f64;
 }
@@ -13,7 +13,7 @@ pub trait Pace {
 /// A device as three numbers: whatever takes longest of computing and moving bytes decides, and every step costs a little by itself.
 ///
 /// ```
-/// use plimsoll_core::plan::recompute::{Pace, Rates};
+/// use plimsoll_core::plan::recompute::{CostModel, Rates};
 /// use plimsoll_core::{Graph, GraphError, Shape, TensorType, expr::Unary};
 /// let mut graph = Graph::new();
 /// let x = graph.input("x", TensorType::f32(Shape::batch_of([1000])));
@@ -39,7 +39,7 @@ impl Default for Rates {
     }
 }
 
-impl Pace for Rates {
+impl CostModel for Rates {
     fn seconds(&self, graph: &Graph, node: &Node, rows: usize) -> f64 {
         let bytes = graph.moved(node, rows);
         let computing = graph.node_flops(node, rows) as f64 / self.flops_per_s;
@@ -47,17 +47,17 @@ impl Pace for Rates {
     }
 }
 
-/// A pace at which what is loaded again is waited for.
+/// A cost_model at which what is loaded again is waited for.
 pub(super) struct WithCopies<'a> {
-    pub pace: &'a dyn Pace,
+    pub cost_model: &'a dyn CostModel,
     pub bytes_per_s: f64,
 }
 
-impl Pace for WithCopies<'_> {
+impl CostModel for WithCopies<'_> {
     fn seconds(&self, graph: &Graph, node: &Node, rows: usize) -> f64 {
         match node.op {
             Op::Load(_) => graph.ty(node.outputs[0]).bytes(rows).0 as f64 / self.bytes_per_s,
-            _ => self.pace.seconds(graph, node, rows),
+            _ => self.cost_model.seconds(graph, node, rows),
         }
     }
 }

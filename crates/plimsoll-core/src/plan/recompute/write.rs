@@ -32,7 +32,7 @@ pub(in crate::plan) fn write(old: &Graph, sequence: &[u32]) -> Written {
     let mut graph = Graph::new();
     (graph.nodes, graph.values, graph.outputs, graph.updates) = (nodes, values, outputs, updates);
     (graph.inputs, graph.states, graph.scalars, graph.streams) = (old.inputs.clone(), old.states.clone(), old.scalars.clone(), old.streams);
-    (graph.pieces, graph.joining, graph.joined, graph.inlaid) = (old.pieces, old.joining, old.joined.clone(), old.inlaid);
+    (graph.pieces, graph.joining, graph.joined, graph.concats_fused) = (old.pieces, old.joining, old.joined.clone(), old.concats_fused);
     Written { graph, order, repeated }
 }
 
@@ -48,7 +48,7 @@ impl Writer<'_> {
     /// The copy of a value that a node written now reads; views are written when they are asked for.
     fn latest(&mut self, value: ValueId) -> ValueId {
         let producer = self.old.values[value.index()].producer;
-        if !self.old.node(producer).op.define().is_view() {
+        if !self.old.node(producer).op.rules().is_view() {
             return self.latest[value.index()].expect("a legal sequence makes what it reads").0;
         }
         let seen = self.latest(self.old.node(producer).inputs[0]);

@@ -2,7 +2,7 @@
 //! convolutions), they are computed for a piece of the rows after another, so that only a piece of what they hold exists at a time.
 //!
 //! What may be cut is decided by the ops (`kind.rs`): whatever computes each row by itself, and sums over the rows, each piece onto
-//! the sum so far. Whether that leaves every bit as it was is for the [device](Device::cut_rows) to say; otherwise nothing is cut.
+//! the sum so far. Whether that leaves every bit as it was is for the [device](Device::can_split_rows) to say; otherwise nothing is cut.
 //!
 //! Rows are cut in one of two ways. Where a tensor has a multiple of the batch for rows, each piece has a part of that multiple, and everything that is cut
 //! runs in one pass (`around.rs`). Else the batch itself is cut, in as many passes as there are sums that something waits for (`passes.rs`).
@@ -13,7 +13,7 @@ mod passes;
 mod write;
 
 use super::updates::{root, runs};
-use crate::device::{Device, Piece};
+use crate::device::{Device, RowSplit};
 use crate::graph::{Graph, NodeId, ValueId};
 use crate::shape::Dim;
 use kind::Kind;
@@ -35,7 +35,7 @@ pub fn pieces(graph: &Graph, rows: usize, device: &dyn Device, most: usize) -> O
 
 /// The graph with its heaviest layers computed in this many pieces. None if that cannot be.
 ///
-/// Computes the same bits, which [`check_same`](super::check_same) proves from the result.
+/// Computes the same bits, which [`check_equivalence`](super::check_equivalence) proves from the result.
 pub fn split(graph: &Graph, rows: usize, device: &dyn Device, pieces: usize) -> Option<Graph> {
     seeds(graph, rows).find_map(|seed| Cut::around(graph, seed, rows, device, pieces)).map(|cut| cut.write(graph))
 }
@@ -107,10 +107,10 @@ impl Cut {
     /// Whether the device computes the same bits piece by piece.
     fn allows(&self, graph: &Graph, id: NodeId, rows: usize, device: &dyn Device) -> bool {
         let piece = match self.axis {
-            Axis::Times(_) => Piece::Times(self.length),
-            Axis::Batch => Piece::Rows(self.length),
+            Axis::Times(_) => RowSplit::Multiple(self.length),
+            Axis::Batch => RowSplit::Rows(self.length),
         };
-        !runs(graph.node(id)) || device.cut_rows(graph, graph.node(id), piece, rows)
+        !runs(graph.node(id)) || device.can_split_rows(graph, graph.node(id), piece, rows)
     }
 
     /// The rows of a piece as a dimension.

@@ -26,13 +26,13 @@ pub(super) struct Functions {
 
 impl Functions {
     /// What a status means, in the library's words.
-    pub fn check(&self, status: i32, doing: &str) -> Result<(), String> {
+    pub fn check(&self, status: i32, effective_op: &str) -> Result<(), String> {
         if status == 0 {
             return Ok(());
         }
         // SAFETY: takes any number and gives a text that lives as long as the library.
         let name = unsafe { CStr::from_ptr((self.name)(status)) };
-        Err(format!("{doing}: {}", name.to_string_lossy()))
+        Err(format!("{effective_op}: {}", name.to_string_lossy()))
     }
 }
 

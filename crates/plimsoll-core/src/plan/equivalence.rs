@@ -6,15 +6,15 @@
 //!
 //! A piece of a value's rows is what a slice of it is, or what an op that treats every row by itself makes of the same piece of what it reads.
 //! Pieces that follow each other make the whole; so do sums over them, each begun with the one before. The device vouches for
-//! the bits ([`Device::cut_rows`]).
+//! the bits ([`Device::can_split_rows`]).
 //!
-//! Parts that were put into a whole are what joining them is, as soon as none is missing; a strip of it is what joining those under it is. Joining what was joined
+//! Parts that were put into a whole are what joining them is, as soon as none is missing; a strip of it is what joining those under it is. ConcatStrategy what was joined
 //! is joining all of it at once.
 
 use super::check::CheckError;
-use crate::device::{Device, Piece};
+use crate::device::{Device, RowSplit};
 use crate::expr::{Expr, Term};
-use crate::graph::{Doing, Graph, NodeId, ValueId};
+use crate::graph::{EffectiveOp, Graph, NodeId, ValueId};
 use crate::op::Op;
 use crate::ops::{Concat, Reduction};
 use crate::shape::{Dim, Shape};
@@ -22,7 +22,7 @@ use std::collections::HashMap;
 
 /// Checks that both graphs have the same columns, scalars and states, and give the same outputs and the same changes of state, on the
 /// device and for up to `rows` rows.
-pub fn check_same(original: &Graph, planned: &Graph, device: &dyn Device, rows: usize) -> Result<(), CheckError> {
+pub fn check_equivalence(original: &Graph, planned: &Graph, device: &dyn Device, rows: usize) -> Result<(), CheckError> {
     let fail = |what: String| Err(CheckError { at: String::new(), what });
     if original.inputs() != planned.inputs() || original.scalars() != planned.scalars() || original.states() != planned.states() {
         return fail("the planned graph has other columns, scalars or states than the model".to_string());
@@ -63,15 +63,15 @@ impl Numbers {
         let mut numbers = vec![u32::MAX; graph.value_count()];
         for (id, node) in graph.nodes() {
             let inputs: Vec<u32> = node.inputs.iter().map(|input| numbers[input.0 as usize]).collect();
-            let doing = graph.doing(node);
-            let first = if is_copy(graph, &doing) { inputs[0] } else { self.number(&doing, inputs, Some(id)) };
+            let effective_op = graph.effective_op(node);
+            let first = if is_copy(graph, &effective_op) { inputs[0] } else { self.number(&effective_op, inputs, Some(id)) };
             node.outputs.iter().zip(first..).for_each(|(output, number)| numbers[output.0 as usize] = number);
         }
         numbers
     }
 
     /// The number of a node's first result.
-    fn number(&mut self, node: &Doing<'_>, inputs: Vec<u32>, id: Option<NodeId>) -> u32 {
+    fn number(&mut self, node: &EffectiveOp<'_>, inputs: Vec<u32>, id: Option<NodeId>) -> u32 {
         if let Op::Concat(op) = node.op {
             return self.number_of_join(op.axis, &inputs, id);
         }
@@ -148,12 +148,12 @@ impl Span {
         self.to == if self.of_batch { usize::MAX } else { total }
     }
 
-    fn piece(self) -> Piece {
+    fn piece(self) -> RowSplit {
         match (self.of_batch, self.to) {
-            (false, to) => Piece::Times(to - self.from),
+            (false, to) => RowSplit::Multiple(to - self.from),
             // What is before the last piece is a piece, too.
-            (true, usize::MAX) => Piece::Rows(self.from),
-            (true, to) => Piece::Rows(to - self.from),
+            (true, usize::MAX) => RowSplit::Rows(self.from),
+            (true, to) => RowSplit::Rows(to - self.from),
         }
     }
 }
@@ -178,11 +178,11 @@ impl Pieces<'_> {
         }
         let mut put: HashMap<ValueId, Vec<Part>> = HashMap::new();
         for (_, node) in self.planned.nodes() {
-            let doing = self.planned.doing(node);
-            let inputs: Vec<Meaning> = doing.inputs.iter().map(|input| meanings[input.0 as usize]).collect();
-            let first = if let Some((base, op, along)) = self.planned.writes_part(node) {
+            let effective_op = self.planned.effective_op(node);
+            let inputs: Vec<Meaning> = effective_op.inputs.iter().map(|input| meanings[input.0 as usize]).collect();
+            let first = if let Some((base, op, along)) = self.planned.slice_write(node) {
                 // A part that is made where it goes is one that is made and put there.
-                let meaning = if doing.placed.is_some() { self.meaning(&doing, &inputs, &rows) } else { inputs[0] };
+                let meaning = if effective_op.slice.is_some() { self.meaning(&effective_op, &inputs, &rows) } else { inputs[0] };
                 // Of something that is complete, the part that is written over would be another one.
                 let mut parts = base
                     .map_or(Some(Vec::new()), |base| put.get(&base).filter(|_| put_along(self.planned, base) == Some(op.axis)).cloned());
@@ -193,12 +193,12 @@ impl Pieces<'_> {
                     put.insert(node.outputs[0], parts.clone());
                 }
                 parts.and_then(|parts| self.of_parts(op.axis, &parts, 0, op.extent, &rows)).unwrap_or(Meaning::Other)
-            } else if let Op::Strip(op) = doing.op {
+            } else if let Op::ChannelView(op) = effective_op.op {
                 let axis = self.planned.shape(node.inputs[0]).rank() - 1;
                 let parts = put.get(&node.inputs[0]).filter(|_| put_along(self.planned, node.inputs[0]) == Some(axis));
                 parts.and_then(|parts| self.of_parts(axis, parts, op.start, op.start + op.length, &rows)).unwrap_or(Meaning::Other)
             } else {
-                self.meaning(&doing, &inputs, &rows)
+                self.meaning(&effective_op, &inputs, &rows)
             };
             for (i, output) in (0..).zip(&node.outputs) {
                 meanings[output.0 as usize] = match first {
@@ -212,7 +212,7 @@ impl Pieces<'_> {
     }
 
     /// What the first result of a node is.
-    fn meaning(&mut self, node: &Doing<'_>, inputs: &[Meaning], rows: &HashMap<u32, usize>) -> Meaning {
+    fn meaning(&mut self, node: &EffectiveOp<'_>, inputs: &[Meaning], rows: &HashMap<u32, usize>) -> Meaning {
         if matches!(node.op, Op::Store(_) | Op::Load(_)) {
             // What leaves and comes back is what it was, a piece too.
             return inputs[0];
@@ -260,7 +260,7 @@ impl Pieces<'_> {
     }
 
     /// What an op makes of a piece of the rows of some of what it reads.
-    fn of_piece(&self, node: &Doing<'_>, inputs: &[Meaning], rows: &HashMap<u32, usize>) -> Option<Meaning> {
+    fn of_piece(&self, node: &EffectiveOp<'_>, inputs: &[Meaning], rows: &HashMap<u32, usize>) -> Option<Meaning> {
         let (piece_of, span) =
             inputs.iter().find_map(|input| if let Meaning::Rows { of, span } = input { Some((*of, *span)) } else { None })?;
         let total = *rows.get(&piece_of)?;
@@ -278,7 +278,7 @@ impl Pieces<'_> {
         let (number, id) = self.numbers.known.get(&(whole, inputs[..read].iter().map(of).collect::<Vec<u32>>()))?;
         let asked = (*id)?;
         let runs = !matches!(node.op, Op::Reshape(_));
-        if runs && !self.device.cut_rows(self.original, self.original.node(asked), span.piece(), self.most) {
+        if runs && !self.device.can_split_rows(self.original, self.original.node(asked), span.piece(), self.most) {
             return None;
         }
         if !sums {
@@ -297,7 +297,7 @@ impl Pieces<'_> {
     }
 
     /// Whether an op sums over its rows, of which it has these, or else treats each by itself. None if it may do neither with them.
-    fn sums(&self, node: &Doing<'_>, read: usize, inputs: &[Meaning], span: Span) -> Option<bool> {
+    fn sums(&self, node: &EffectiveOp<'_>, read: usize, inputs: &[Meaning], span: Span) -> Option<bool> {
         // Every input is this piece of something, laid along the result's rows, or has no rows.
         let shape = |i: usize| self.planned.shape(node.inputs[i]);
         let piece = |i: usize| {
@@ -365,7 +365,7 @@ fn joined(inputs: &[Meaning], rows: &HashMap<u32, usize>) -> Option<Meaning> {
 
 /// The axis along which parts were put into a value.
 fn put_along(graph: &Graph, value: ValueId) -> Option<usize> {
-    graph.writes_part(graph.producer(value)).map(|(_, place, _)| place.axis)
+    graph.slice_write(graph.producer(value)).map(|(_, place, _)| place.axis)
 }
 
 /// What stands before the batch in a value's first axis.
@@ -379,7 +379,7 @@ fn is_drawn(expr: &Expr) -> bool {
 }
 
 /// Whether a node only puts a value somewhere else: planning adds such nodes where a state cannot be written straight away.
-fn is_copy(graph: &Graph, node: &Doing<'_>) -> bool {
+fn is_copy(graph: &Graph, node: &EffectiveOp<'_>) -> bool {
     match node.op {
         Op::Store(_) | Op::Load(_) => true,
         Op::Pointwise(op) => op.expr.is_identity() && graph.ty(node.inputs[0]) == node.result(graph),
