@@ -81,7 +81,8 @@ fn table(sweep: &Sweep) -> String {
 /// What a plan does besides cutting the batch.
 fn done(plan: &RunPlan) -> String {
     let again = plan.recomputation.nodes.len();
-    let again = (again > 0).then(|| format!("{again} results computed again (+{:.1} % operations)", 100.0 * plan.recomputation.flops_ratio()));
+    let again =
+        (again > 0).then(|| format!("{again} results computed again (+{:.1} % operations)", 100.0 * plan.recomputation.flops_ratio()));
     let cut = plan.split.as_ref().map(|split| format!("{} layers in pieces", split.layers.len()));
     let elsewhere = (plan.offload_bytes() > Bytes::ZERO).then(|| format!("{} elsewhere", plan.offload_bytes()));
     let fewer_bits = plan.used.iter().filter(|used| matches!(used, Permission::MixedPrecision | Permission::State8bit));

@@ -7,7 +7,8 @@ use crate::ops::{
     Attention, AttentionGrad, AvgPool, AvgPoolGrad, Concat, Conv2d, Conv2dGradFilter, Conv2dGradInput, MatMul, MaxPool, MaxPoolGrad,
 };
 use crate::ops::{
-    Gather, FusedSliceWrite, Load, Pad, Pointwise, SliceWrite, Recurrent, RecurrentGrad, Reduce, Reshape, Rows, ScatterAdd, Slice, Store, ChannelView, Transpose,
+    ChannelView, FusedSliceWrite, Gather, Load, Pad, Pointwise, Recurrent, RecurrentGrad, Reduce, Reshape, Rows, ScatterAdd, Slice,
+    SliceWrite, Store, Transpose,
 };
 use crate::shape::TensorType;
 

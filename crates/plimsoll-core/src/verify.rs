@@ -22,7 +22,9 @@ pub fn verify(graph: &Graph) -> Result<(), GraphError> {
         if let Err(what) = check_types(graph, node) {
             return error(what);
         }
-        if let Err(what) = begun.check(graph, node).and_then(|()| check_fused_writes(graph, node)).and_then(|()| check_channel_views(graph, node)) {
+        if let Err(what) =
+            begun.check(graph, node).and_then(|()| check_fused_writes(graph, node)).and_then(|()| check_channel_views(graph, node))
+        {
             return error(what);
         }
         if matches!(node.op, Op::Rows(_)) && graph.pieces() == 1 {

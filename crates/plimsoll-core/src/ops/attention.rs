@@ -6,7 +6,7 @@
 use crate::DType;
 use crate::autodiff::Adjoint;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::{OpRules, Op, expect_real};
+use crate::op::{Op, OpRules, expect_real};
 use crate::shape::{Dim, Shape, TensorType};
 
 /// How queries, keys and values are handed over. Packed ones are read where a joint projection left them; nothing is copied.

@@ -3,7 +3,7 @@
 use super::Slice;
 use crate::autodiff::Adjoint;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::{OpRules, Op};
+use crate::op::{Op, OpRules};
 use crate::shape::TensorType;
 
 /// All inputs one after another along `axis`, which is not the batch's but in graphs whose rows the planner cut. Rows of the batch are joined where

@@ -5,7 +5,7 @@ use crate::DType;
 use crate::autodiff::Adjoint;
 use crate::expr::Expr;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::{OpRules, Op, expect, expect_real, expect_real_result};
+use crate::op::{Op, OpRules, expect, expect_real, expect_real_result};
 use crate::shape::{Dim, Shape, TensorType};
 
 /// How a window walks over an image; also used by pooling. Pairs are (vertical, horizontal).

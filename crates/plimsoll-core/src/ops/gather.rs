@@ -3,7 +3,7 @@
 use crate::DType;
 use crate::autodiff::Adjoint;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::{OpRules, Op, expect, expect_real};
+use crate::op::{Op, OpRules, expect, expect_real};
 use crate::shape::{Shape, TensorType};
 
 /// From a table `[n, c…]` and row numbers of any shape `s`, the rows: `s + [c…]`.

@@ -3,7 +3,7 @@
 use super::SliceWrite;
 use crate::autodiff::Adjoint;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::{OpRules, Op};
+use crate::op::{Op, OpRules};
 use crate::shape::TensorType;
 
 /// What `maker` makes of its inputs, written where [`SliceWrite`] would put it, and never held by itself. Its first input is the whole so far, if one is `begun`; it is

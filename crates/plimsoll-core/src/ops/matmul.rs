@@ -5,7 +5,7 @@ use crate::DType;
 use crate::autodiff::Adjoint;
 use crate::expr::Expr;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::{OpRules, Op, expect_real, expect_real_result};
+use crate::op::{Op, OpRules, expect_real, expect_real_result};
 use crate::shape::{Dim, Shape, TensorType};
 
 /// `A·B` of two matrices, each possibly transposed, followed by an expression while the result is hot.

@@ -3,7 +3,7 @@
 use super::Slice;
 use crate::autodiff::Adjoint;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::{OpRules, Op, expect};
+use crate::op::{Op, OpRules, expect};
 use crate::shape::TensorType;
 
 /// `before` zeros, the tensor, `after` zeros along `axis`, which is not the batch's.

@@ -4,7 +4,7 @@ use super::conv::{Window, image_dims};
 use crate::DType;
 use crate::autodiff::Adjoint;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::{OpRules, Op, expect, expect_real};
+use crate::op::{Op, OpRules, expect, expect_real};
 use crate::shape::{Shape, TensorType};
 
 /// The largest element of every window, and its place inside the window as one byte: all that the gradient needs.

@@ -3,7 +3,7 @@
 
 use crate::autodiff::Adjoint;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::{OpRules, Op, expect_real};
+use crate::op::{Op, OpRules, expect_real};
 use crate::ops::{Concat, MatMul, Pad, Reduction, Slice};
 use crate::shape::{Dim, Shape, TensorType};
 use crate::{DType, ops::recurrent_grad::RecurrentGrad};

@@ -2,7 +2,7 @@
 
 use crate::autodiff::Adjoint;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::{OpRules, Op, expect};
+use crate::op::{Op, OpRules, expect};
 use crate::shape::{Shape, TensorType};
 
 /// The same elements, in the same order, under another shape.

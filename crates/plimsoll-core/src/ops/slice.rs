@@ -3,7 +3,7 @@
 use super::Pad;
 use crate::autodiff::Adjoint;
 use crate::graph::{Graph, GraphError, ValueId};
-use crate::op::{OpRules, Op, expect};
+use crate::op::{Op, OpRules, expect};
 use crate::shape::TensorType;
 
 /// Elements `start … start + length` along `axis`, which is not the batch's. In graphs whose rows the planner cut it may be: both numbers then

@@ -11,7 +11,7 @@ use super::updates::root;
 use crate::device::Device;
 use crate::graph::{Graph, Node, NodeId, Phase, ValueId};
 use crate::op::Op;
-use crate::ops::{SliceWrite, ChannelView};
+use crate::ops::{ChannelView, SliceWrite};
 use crate::passes::rewrite::{append, finish, shell};
 use crate::shape::TensorType;
 use serde::{Deserialize, Serialize};
@@ -210,7 +210,12 @@ impl Grown {
             let single = parts.iter().filter(|(other, ..)| other == part).count() == 1 && !kept[part.index()];
             let elsewhere = strips.keys().any(|(_, value)| value == part) || graph.producer(*part).op.is_leaf();
             let viewed = root(graph, *part) != *part;
-            if single && !elsewhere && !viewed && !others.is_empty() && others.iter().all(|reader| reads_channel_views(graph, *reader, *part)) {
+            if single
+                && !elsewhere
+                && !viewed
+                && !others.is_empty()
+                && others.iter().all(|reader| reads_channel_views(graph, *reader, *part))
+            {
                 freed.push((place, *part));
             }
         }

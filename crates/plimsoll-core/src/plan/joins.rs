@@ -67,7 +67,9 @@ fn without_copies(graph: &Graph, best: &InOrder, rows: usize, device: &dyn Devic
     if chosen.is_empty() {
         return Ok(None);
     }
-    let Some(made) = join(graph, ConcatStrategy::Putting, &chosen, device).and_then(|joined| inlay(&joined, device)) else { return Ok(None) };
+    let Some(made) = join(graph, ConcatStrategy::Putting, &chosen, device).and_then(|joined| inlay(&joined, device)) else {
+        return Ok(None);
+    };
     let made = in_order(&made, rows, device)?;
     Ok((made.peak <= best.peak && packs(&made, rows, device)).then_some(made))
 }

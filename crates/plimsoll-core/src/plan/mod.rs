@@ -3,6 +3,7 @@
 mod arena;
 mod certificate;
 mod check;
+mod equivalence;
 mod inlay;
 mod join;
 mod joins;
@@ -11,7 +12,6 @@ pub mod offload;
 mod order;
 mod prove;
 pub mod recompute;
-mod equivalence;
 pub mod split;
 mod staging;
 mod updates;
@@ -29,12 +29,12 @@ use std::collections::BTreeMap;
 pub use arena::{Block, Effort, Goal, Layout, Solution, assign, solve};
 pub use certificate::{Certificate, Claim, Range, Space, Step};
 pub use check::{CheckError, check};
+pub use equivalence::check_equivalence;
 pub use inlay::inlay;
 pub use join::{ConcatStrategy, join};
 pub use joins::sequence;
 pub use prove::prove;
 pub use recompute::{Recomputation, ScheduledGraph};
-pub use equivalence::check_equivalence;
 pub use staging::{SLOT_HEADER, Staging};
 
 /// How many single numbers of a run are handed to the host by themselves.

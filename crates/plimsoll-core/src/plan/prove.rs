@@ -5,11 +5,11 @@
 
 use super::certificate::{Certificate, Claim, Space};
 use super::check::{CheckError, check};
+use super::equivalence::check_equivalence;
 use super::inlay::inlay;
 use super::join::{ConcatStrategy, join};
 use super::offload::offload;
 use super::recompute::write::write;
-use super::equivalence::check_equivalence;
 use super::split::split;
 use super::updates::{legalise, root};
 use crate::device::Device;
@@ -36,7 +36,8 @@ pub fn prove(certificate: &Certificate, graphs: &[(Role, Graph)], device: &dyn D
     let mut planned = Vec::with_capacity(graphs.len());
     for (claim, (role, graph)) in certificate.programs.iter().zip(graphs) {
         let replayed = replay(graph, certificate, claim, device)?;
-        check_equivalence(graph, &replayed, device, certificate.rows).map_err(|error| CheckError { at: role.name().to_string(), ..error })?;
+        check_equivalence(graph, &replayed, device, certificate.rows)
+            .map_err(|error| CheckError { at: role.name().to_string(), ..error })?;
         planned.push(replayed);
     }
     check(certificate, &planned.iter().collect::<Vec<_>>())?;

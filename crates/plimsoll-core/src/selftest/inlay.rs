@@ -9,7 +9,7 @@ use crate::DType;
 use crate::expr::{Binary, Expr, Unary};
 use crate::graph::{GraphError, ValueId};
 use crate::op::Op;
-use crate::ops::{Conv2d, Conv2dGradInput, FusedSliceWrite, MatMul, Pointwise, SliceWrite, Rows, Window};
+use crate::ops::{Conv2d, Conv2dGradInput, FusedSliceWrite, MatMul, Pointwise, Rows, SliceWrite, Window};
 use crate::shape::{Dim, Shape};
 
 pub(super) fn cases(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
@@ -105,7 +105,9 @@ fn expressions(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
         let x = s.operand_in(DType::F32, shape.clone(), Domain::Any)?;
         let place = |start: usize| SliceWrite { axis: 2, start, extent: 12 };
         let maker = Op::Pointwise(Pointwise { expr: write(stream), shape: shape.clone(), dtypes: vec![dtype] });
-        let begun = s.graph.add_one(Op::FusedSliceWrite(FusedSliceWrite { producer: Box::new(maker.clone()), slice: place(6), has_base: false }), &[x])?;
+        let begun = s
+            .graph
+            .add_one(Op::FusedSliceWrite(FusedSliceWrite { producer: Box::new(maker.clone()), slice: place(6), has_base: false }), &[x])?;
         let other = s.graph.pointwise_many(Expr::build(|e| e.unary(Unary::Floor, e.input(0))), &[x], shape, vec![dtype])?[0];
         let y = s.graph.add_one(Op::SliceWrite(place(0)), &[other, begun])?;
         cases.push(s.finish_forward(name, &[y])?);

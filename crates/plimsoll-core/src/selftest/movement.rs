@@ -7,7 +7,7 @@ use crate::DType;
 use crate::expr::{Expr, Unary};
 use crate::graph::GraphError;
 use crate::op::Op;
-use crate::ops::{Concat, Pad, SliceWrite, Reduce, Reduction, Rows, Slice, ChannelView, Transpose};
+use crate::ops::{ChannelView, Concat, Pad, Reduce, Reduction, Rows, Slice, SliceWrite, Transpose};
 use crate::shape::{Dim, Shape};
 
 pub(super) fn reshape(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {

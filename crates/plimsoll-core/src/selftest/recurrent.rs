@@ -5,7 +5,7 @@ use super::draw::Draw;
 use super::stage::{Domain, Stage};
 use crate::DType;
 use crate::graph::{GraphError, ValueId};
-use crate::op::{OpRules, Op};
+use crate::op::{Op, OpRules};
 use crate::ops::{Activation, Cell, Recurrent, RecurrentGrad};
 use crate::shape::{Dim, Shape};
 

@@ -3,7 +3,7 @@
 use crate::device::Slow;
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::graph::ValueId;
-use plimsoll_core::ops::{Concat, FusedSliceWrite, Pointwise, SliceWrite, ChannelView};
+use plimsoll_core::ops::{ChannelView, Concat, FusedSliceWrite, Pointwise, SliceWrite};
 use plimsoll_core::plan::{ConcatStrategy, as_written, check_equivalence, inlay, join, layout, layout_sequenced, prove};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, DType, Device, Graph, GraphError, Op, Shape, TensorType, verify};
@@ -74,7 +74,8 @@ fn strips_are_read_only_by_what_can() {
 #[test]
 fn parts_in_other_places_are_found_out() {
     let device = Slow { broken: None };
-    let same = |planned: &Graph| check_equivalence(&of_two(|g, a, b| g.add_one(Op::Concat(Concat { axis: 1 }), &[a, b])), planned, &device, ROWS);
+    let same =
+        |planned: &Graph| check_equivalence(&of_two(|g, a, b| g.add_one(Op::Concat(Concat { axis: 1 }), &[a, b])), planned, &device, ROWS);
     same(&of_two(|g, a, b| put(g, b, None, 4, 8).and_then(|begun| put(g, a, Some(begun), 0, 8)))).unwrap();
     same(&of_two(|g, a, b| put(g, b, None, 0, 8).and_then(|begun| put(g, a, Some(begun), 4, 8)))).unwrap_err();
     same(&of_two(|g, a, _| put(g, a, None, 0, 8).and_then(|begun| put(g, a, Some(begun), 4, 8)))).unwrap_err();
@@ -156,7 +157,11 @@ fn a_part_is_gone_when_it_was_put() {
 
 fn fused_write(g: &mut Graph, op: Unary, x: ValueId, base: Option<ValueId>, start: usize) -> Result<ValueId, GraphError> {
     let maker = Pointwise { expr: Expr::build(|e| e.unary(op, e.input(0))), shape: g.shape(x).clone(), dtypes: vec![DType::F32] };
-    let inlay = FusedSliceWrite { producer: Box::new(Op::Pointwise(maker)), slice: SliceWrite { axis: 1, start, extent: 8 }, has_base: base.is_some() };
+    let inlay = FusedSliceWrite {
+        producer: Box::new(Op::Pointwise(maker)),
+        slice: SliceWrite { axis: 1, start, extent: 8 },
+        has_base: base.is_some(),
+    };
     g.add_one(Op::FusedSliceWrite(inlay), &base.into_iter().chain([x]).collect::<Vec<_>>())
 }
 
@@ -227,8 +232,9 @@ fn parts_made_in_other_places_are_found_out() {
         g.add_one(Op::Concat(Concat { axis: 1 }), &[a, b])
     });
     let same = |first: (Unary, usize), second: (Unary, usize)| {
-        let planned =
-            made_of_two(|g, x| fused_write(g, first.0, x, None, first.1).and_then(|begun| fused_write(g, second.0, x, Some(begun), second.1)));
+        let planned = made_of_two(|g, x| {
+            fused_write(g, first.0, x, None, first.1).and_then(|begun| fused_write(g, second.0, x, Some(begun), second.1))
+        });
         check_equivalence(&original, &planned, &device, ROWS)
     };
     let (tanh, neg) = (Unary::Tanh, Unary::Neg);
@@ -316,7 +322,8 @@ fn a_part_that_is_made_in_its_place_is_never_there_by_itself() {
     insta::assert_snapshot!(error, @"the plan does not hold at step: it states that parts are made in wholes, of which this device makes none");
     // The bytes that a part is written to are not read by its maker, in any layout.
     let mut edited = plan.certificate();
-    let (at, inlay) = edited.programs[0].steps.iter().enumerate().rfind(|(_, step)| step.op == "fused_slice_write").expect("there are four");
+    let (at, inlay) =
+        edited.programs[0].steps.iter().enumerate().rfind(|(_, step)| step.op == "fused_slice_write").expect("there are four");
     assert_eq!((inlay.reads[0].offset, inlay.reads[0].size), (inlay.writes[0].offset, inlay.writes[0].size), "it grows where it is");
     let elsewhere = inlay.writes[0].offset + plan.alignment;
     edited.programs[0].steps[at].writes[0].offset = elsewhere;

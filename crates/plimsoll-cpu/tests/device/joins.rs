@@ -133,7 +133,11 @@ fn flat_joining_graph(seed: u32, dtype: Option<DType>) -> Graph {
 
 /// What makes the parts of a graph that are made in their places.
 fn makers(graph: &Graph) -> Vec<&'static str> {
-    graph.nodes().filter(|(_, node)| matches!(node.op, Op::FusedSliceWrite(_))).map(|(_, node)| graph.effective_op(node).op.rules().name()).collect()
+    graph
+        .nodes()
+        .filter(|(_, node)| matches!(node.op, Op::FusedSliceWrite(_)))
+        .map(|(_, node)| graph.effective_op(node).op.rules().name())
+        .collect()
 }
 
 #[test]
@@ -226,7 +230,8 @@ fn a_broken_part_is_named_by_what_makes_it() {
     for broken in 0..3 {
         let device: Arc<dyn Device> = Arc::new(CpuDevice::new(1));
         let graph = build(broken).expect("legal shapes");
-        let joined = join(&graph, ConcatStrategy::Putting, &[], &*device).and_then(|joined| inlay(&joined, &*device)).expect("there is a join");
+        let joined =
+            join(&graph, ConcatStrategy::Putting, &[], &*device).and_then(|joined| inlay(&joined, &*device)).expect("there is a join");
         let plan = placed(as_written(&joined, 4, &*device).unwrap(), 4, &*device);
         let mut executor = Executor::new(device.clone(), Arc::new(plan), &Ledger::new("host", None)).unwrap();
         let column: Vec<u8> = (0..60).flat_map(|i| (1.0 + i as f32 / 60.0).to_ne_bytes()).collect();

@@ -212,7 +212,8 @@ impl Lowering<'_> {
                 };
                 let runs = self.runs(node).ok_or("has no place in a whole")?;
                 let dtype = self.dtype(outputs[0]);
-                let kernel = self.with_site(&maker.expr, &maker.shape, effective_op.inputs, &[], |site| kernels::concats_fused(site, dtype, runs));
+                let kernel =
+                    self.with_site(&maker.expr, &maker.shape, effective_op.inputs, &[], |site| kernels::concats_fused(site, dtype, runs));
                 let copied = self.copied(inputs.first().copied().filter(|_| op.has_base), outputs[0]);
                 copied.into_iter().chain([Work::Kernel(kernel, effective_op.inputs.to_vec())]).collect()
             }

@@ -48,7 +48,11 @@ impl Bandwidths {
             (self.to_host.zip(self.to_device).map(|(to, from)| to.min(from)), None)
         };
         // What is measured lies in the processor's caches, where a step's tensors do not: it is never taken to be less than is known.
-        CopyRate { bytes_per_s: measured.unwrap_or(known.bytes_per_s), compute_s_per_byte: work.unwrap_or(0.0).max(known.compute_s_per_byte), ..known }
+        CopyRate {
+            bytes_per_s: measured.unwrap_or(known.bytes_per_s),
+            compute_s_per_byte: work.unwrap_or(0.0).max(known.compute_s_per_byte),
+            ..known
+        }
     }
 
     /// Measures all of them; files in a folder that is made if need be, and left as it was.

@@ -121,7 +121,10 @@ impl Candidate {
 
     /// Whether nothing was done to the largest pieces.
     pub fn untouched(&self, whole: &Candidate) -> bool {
-        self.micro_batch == whole.micro_batch && self.recomputation().nodes.is_empty() && self.memory.backing == Bytes::ZERO && !self.is_cut()
+        self.micro_batch == whole.micro_batch
+            && self.recomputation().nodes.is_empty()
+            && self.memory.backing == Bytes::ZERO
+            && !self.is_cut()
     }
 
     /// Whether layers are computed in pieces of their rows.

@@ -15,7 +15,7 @@ use crate::graphs::{Programs, Variant, Variants};
 use crate::precision::Precision;
 use plimsoll_core::device::{CopyRate, Device};
 use plimsoll_core::plan::Plan;
-use plimsoll_core::plan::recompute::{Recomputation, Effort, CostModel};
+use plimsoll_core::plan::recompute::{CostModel, Effort, Recomputation};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Budget, Bytes};
 use plimsoll_data::{Dataset, PipelinePlan};

@@ -21,7 +21,8 @@ pub fn ahead(plan: &Plan, device: &dyn Device, limit: Bytes, cost_model: &dyn Co
         let mut best = predicted(program, plan.rows);
         for share in SHARES {
             let order = moved(program, &start.0, plan.rows, cost_model, &|bytes| share * bytes as f64 / rate.bytes_per_s);
-            let sequenced = ScheduledGraph { graph: program.graph.clone(), order, recomputation: program.recomputation.clone(), limit: Some(limit) };
+            let sequenced =
+                ScheduledGraph { graph: program.graph.clone(), order, recomputation: program.recomputation.clone(), limit: Some(limit) };
             let found = placed(program.role, sequenced, plan.rows, device, &plan.states, &nearly_tight)?;
             let seconds = predicted(&found, plan.rows);
             if found.arena <= limit && seconds < best {

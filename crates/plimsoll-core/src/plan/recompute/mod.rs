@@ -114,7 +114,14 @@ const LOWER: [u64; 7] = [0, 10, 25, 50, 80, 120, 170];
 /// # Ok(())
 /// # }
 /// ```
-pub fn fit(graph: &Graph, rows: usize, device: &dyn Device, limit: Bytes, cost_model: &dyn CostModel, effort: Effort) -> Result<ScheduledGraph, FitError> {
+pub fn fit(
+    graph: &Graph,
+    rows: usize,
+    device: &dyn Device,
+    limit: Bytes,
+    cost_model: &dyn CostModel,
+    effort: Effort,
+) -> Result<ScheduledGraph, FitError> {
     fit_from(graph, rows, device, limit, cost_model, effort, None)
 }
 
@@ -146,7 +153,8 @@ fn fit_from(
     let problem = Problem::of(&graph, &order, rows, alignment, &workspace, cost_model);
     let (states, _) = place_states([(Role::Step, &graph)].into_iter(), alignment)?;
     let place = |found: &search::Found| -> Result<Program, GraphError> {
-        let program = placed(Role::Step, sequenced(&graph, &found.sequence, rows, limit, cost_model), rows, device, &states, &nearly_tight)?;
+        let program =
+            placed(Role::Step, sequenced(&graph, &found.sequence, rows, limit, cost_model), rows, device, &states, &nearly_tight)?;
         debug_assert_eq!(program.lower_bound.0, found.outcome.peak, "the search and the liveness see the same bytes");
         Ok(program)
     };
@@ -234,7 +242,8 @@ pub fn refit(
             let packed = placed(*role, unbound, plan.rows, device, &plan.states, &nearly_tight)?;
             return Err(FitError::TooSmall { limit, least: packed.arena });
         }
-        let known = from.and_then(|from| from.program(*role)).map(|program| &program.recomputation.sequence[..]).filter(|known| !known.is_empty());
+        let known =
+            from.and_then(|from| from.program(*role)).map(|program| &program.recomputation.sequence[..]).filter(|known| !known.is_empty());
         let sequenced = fit_from(graph, plan.rows, device, limit, cost_model, effort, known)?;
         let offloaded = std::mem::take(&mut program.offloaded);
         *program = Program { offloaded, ..placed(*role, sequenced, plan.rows, device, &plan.states, &nearly_tight)? };
