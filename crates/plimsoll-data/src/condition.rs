@@ -1,11 +1,11 @@
 //! Conditions on rows that are written down instead of programmed, so that they can be read from a file, printed and compared.
 
 use crate::dataset::Dataset;
+use crate::number::{numbers, round_to};
 use crate::ragged::length_of;
 use crate::schema::Extent;
 use crate::stream::{Predicate, Spec};
 use crate::{DataError, Row, Schema};
-use plimsoll_core::DType;
 use std::fmt;
 
 /// What has to hold for the numbers of a column, or for how many of them there are. Of a column with several numbers a row, it has to hold
@@ -100,15 +100,18 @@ impl Condition {
     pub fn holds(&self, row: &Row<'_>) -> bool {
         let bytes = row.bytes(&self.column);
         let column = row.schema().index_of(&self.column).map(|index| &row.schema().columns()[index]).expect("its bytes were just found");
-        let numbers = match column.extent {
-            Extent::UpTo => &bytes[..length_of(bytes) as usize * (column.elements() / column.shape[0] * column.dtype.size())],
-            _ => bytes,
-        };
+        let dtype = column.dtype;
+        // A constant is rounded as the elements were: 0.1 is the nearest f32 in a column of f32.
+        let rounded = |value: &f64| round_to(dtype, *value);
+        let elements = || numbers(dtype, column.elements_of(bytes));
         self.tests.iter().all(|test| match test {
             Test::Length(relation, than) => relation.holds(u64::from(length_of(bytes)), *than),
-            Test::Is(values) => each(column.dtype, numbers, |number, as_kept| values.iter().any(|value| as_kept(*value) == number)),
-            Test::IsNot(values) => each(column.dtype, numbers, |number, as_kept| values.iter().all(|value| as_kept(*value) != number)),
-            Test::Number(relation, than) => each(column.dtype, numbers, |number, as_kept| relation.holds(number, as_kept(*than))),
+            Test::Is(values) => elements().all(|number| values.iter().any(|value| rounded(value) == number)),
+            Test::IsNot(values) => elements().all(|number| values.iter().all(|value| rounded(value) != number)),
+            Test::Number(relation, than) => {
+                let than = rounded(than);
+                elements().all(|number| relation.holds(number, than))
+            }
         })
     }
 
@@ -128,17 +131,6 @@ impl Condition {
             _ => Ok(()),
         }
     }
-}
-
-/// Whether something holds for every number of a row. What it is compared with is rounded as the number was: 0.1 is the single-precision
-/// number nearest to it where those are kept.
-fn each(dtype: DType, bytes: &[u8], holds: impl Fn(f64, fn(f64) -> f64) -> bool) -> bool {
-    bytes.chunks_exact(dtype.size()).all(|number| match (dtype, number) {
-        (DType::U8, [byte]) => holds(f64::from(*byte), |value| value),
-        (DType::I32, &[a, b, c, d]) => holds(f64::from(i32::from_ne_bytes([a, b, c, d])), |value| value),
-        (DType::F32, &[a, b, c, d]) => holds(f64::from(f32::from_ne_bytes([a, b, c, d])), |value| f64::from(value as f32)),
-        _ => false,
-    })
 }
 
 impl Dataset {

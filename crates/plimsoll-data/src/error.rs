@@ -1,7 +1,9 @@
 //! What can go wrong with data: one sentence that says what, to what, and what to do.
 
 use plimsoll_core::{Bytes, DType, LedgerError};
+use std::any::Any;
 use std::io;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -194,13 +196,15 @@ pub enum DataError {
         /// What is wrong with it and what to do.
         problem: String,
     },
-    /// A stage names a column that is not there.
-    #[error("there is no column `{name}` to map; the columns are {}", .have.join(", "))]
+    /// A stage, or a closure of the user's, names a column that is not there.
+    #[error("there is no column `{name}`{}; the columns are {}", if *.undecoded { " of decoded images" } else { "" }, .have.join(", "))]
     NoColumn {
         /// The name asked for.
         name: String,
         /// The names there are.
         have: Vec<String>,
+        /// Whether there are also columns of images that a later stage decodes.
+        undecoded: bool,
     },
     /// An operation that cannot be applied to a column.
     #[error("{op} cannot be applied to column `{column}`: {problem}")]
@@ -297,7 +301,7 @@ pub enum DataError {
         now: String,
     },
     /// Code of a source or an operation panicked.
-    #[error("reading data panicked: {message}; this is a bug in the source or operation at work, please report it")]
+    #[error("a source or an operation panicked: {message}; correct it if the code is yours, otherwise please report a bug")]
     Panic {
         /// What the panic said.
         message: String,
@@ -305,6 +309,19 @@ pub enum DataError {
 }
 
 impl DataError {
+    /// Unwinds out of a closure of the user's that cannot return an error; [`from_panic`](Self::from_panic) gives the error back.
+    pub(crate) fn unwind(self) -> ! {
+        resume_unwind(Box::new(self))
+    }
+
+    /// The error that code unwound with, or a panic's message.
+    pub(crate) fn from_panic(panic: Box<dyn Any + Send>) -> DataError {
+        match panic.downcast::<DataError>() {
+            Ok(error) => *error,
+            Err(panic) => DataError::Panic { message: panic_message(panic) },
+        }
+    }
+
     /// The same, with where in its file the row is.
     pub(crate) fn located(mut self, locate: impl FnOnce(u64) -> Option<(PathBuf, u64)>) -> DataError {
         if let DataError::NotFinite { row, at, .. } | DataError::Label { row, at, .. } | DataError::Function { row, at, .. } = &mut self {
@@ -328,6 +345,12 @@ impl DataError {
     pub(crate) fn image(path: &Path, problem: impl Into<String>) -> DataError {
         DataError::Image { path: path.to_path_buf(), problem: problem.into() }
     }
+}
+
+/// The message of a panic that was caught.
+pub(crate) fn panic_message(panic: Box<dyn Any + Send>) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| text.to_string());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".into())
 }
 
 fn place(at: &Option<(PathBuf, u64)>) -> String {

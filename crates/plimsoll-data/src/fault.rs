@@ -4,7 +4,6 @@
 //! however rows are cut into blocks. A stage that was told of one can be asked for the next row.
 
 use crate::DataError;
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -85,13 +84,7 @@ impl fmt::Display for Fault {
 
 /// Runs code that may panic: the fault of the row it was given.
 pub(crate) fn guarded<T>(code: impl FnOnce() -> T) -> Result<T, DataError> {
-    catch_unwind(AssertUnwindSafe(code)).map_err(|panic| DataError::Panic { message: panic_message(panic) })
-}
-
-/// What a panic said.
-pub(crate) fn panic_message(panic: Box<dyn Any + Send>) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| text.to_string());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".into())
+    catch_unwind(AssertUnwindSafe(code)).map_err(DataError::from_panic)
 }
 
 /// Faults that are kept at a time.

@@ -2,7 +2,6 @@
 
 use crate::block::BlockLayout;
 use crate::dataset::{Parallelism, Prefetch};
-use crate::fault::panic_message;
 use crate::memory::AlignedBuf;
 use crate::meter::{Meter, Spent};
 use crate::mix::Mixer;
@@ -462,7 +461,7 @@ fn produce(number: usize, mut worker: Worker, seal: &Seal, meter: &Meter, ring: 
             Worker::Rows(work) => work.fill(&mut claim, || ring.stopping()),
             Worker::Stream(work) => work.fill(&mut claim, ring),
         }));
-        let whole = match made.unwrap_or_else(|panic| Err(DataError::Panic { message: panic_message(panic) })) {
+        let whole = match made.unwrap_or_else(|panic| Err(DataError::from_panic(panic))) {
             Ok(true) => ring.finish(claim, Ok(())),
             // The consumer has gone.
             Ok(false) => return,
@@ -472,7 +471,7 @@ fn produce(number: usize, mut worker: Worker, seal: &Seal, meter: &Meter, ring: 
             let start = Instant::now();
             let sealed = catch_unwind(AssertUnwindSafe(|| seal.run(&mut slot)));
             Meter::add(&meter.mix, start);
-            ring.seal(slot, sealed.map_err(|panic| DataError::Panic { message: panic_message(panic) }));
+            ring.seal(slot, sealed.map_err(DataError::from_panic));
         }
     }
 }

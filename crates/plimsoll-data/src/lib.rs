@@ -50,6 +50,7 @@ mod mapped_pictures;
 mod memory;
 mod meter;
 mod mix;
+mod number;
 pub mod ops;
 mod order;
 mod padded;

@@ -330,6 +330,7 @@ impl Dataset {
                     let index = recipe.schema.index_of(name).ok_or_else(|| DataError::NoColumn {
                         name: name.clone(),
                         have: recipe.schema.columns().iter().map(|column| column.name.clone()).collect(),
+                        undecoded: false,
                     })?;
                     for op in ops {
                         recipe.map(index, op, &mut items[index])?;

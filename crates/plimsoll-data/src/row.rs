@@ -1,7 +1,7 @@
 //! A row by itself.
 
-use crate::ragged::length_of;
-use crate::{Extent, Schema};
+use crate::number::numbers;
+use crate::{Column, DataError, Schema};
 use plimsoll_core::{Bytes, DType};
 
 /// A row as user code sees it.
@@ -23,48 +23,56 @@ impl<'r> Row<'r> {
     /// The bytes of a column.
     ///
     /// # Panics
-    /// If there is no such column.
+    /// If there is no such column. The pipeline reports it as an error that names the columns there are.
     pub fn bytes(&self, name: &str) -> &'r [u8] {
-        let index = self.schema.index_of(name).unwrap_or_else(|| {
-            // What stands behind the columns is the number of a row with files.
-            let refers = self.bytes.len() > self.schema.row_bytes().get();
-            let decoded = if refers { " whose pictures are decoded by now" } else { "" };
-            panic!("there is no column `{name}`{decoded}; the columns are {}", self.schema)
-        });
-        let columns = self.schema.columns();
-        let before: Bytes = columns[..index].iter().map(|column| column.row_bytes()).sum();
-        &self.bytes[before.get()..][..columns[index].row_bytes().get()]
+        self.column(name).1
     }
 
-    /// The numbers of a column, as floats whatever their type.
+    /// The elements of a column as f64, whatever their type: exact for every type but i64 beyond 2⁵³. Of rows that
+    /// [differ in length](Column::up_to), only the elements there are.
     ///
     /// # Panics
-    /// If there is no such column.
-    pub fn numbers(&self, name: &str) -> impl Iterator<Item = f32> + 'r {
-        let bytes = self.bytes(name);
-        let column = &self.schema.columns()[self.schema.index_of(name).expect("just found")];
-        let dtype = column.dtype;
-        let bytes = match column.extent {
-            Extent::UpTo => &bytes[..length_of(bytes) as usize * (column.elements() / column.shape[0] * dtype.size())],
-            _ => bytes,
-        };
-        bytes.chunks_exact(dtype.size()).map(move |number| match (dtype, number) {
-            (DType::U8, [byte]) => f32::from(*byte),
-            (DType::I32, &[a, b, c, d]) => i32::from_ne_bytes([a, b, c, d]) as f32,
-            (_, &[a, b, c, d]) => f32::from_ne_bytes([a, b, c, d]),
-            _ => f32::NAN,
-        })
+    /// As [`bytes`](Self::bytes).
+    ///
+    /// ```
+    /// use plimsoll_data::{Dataset, Tensor};
+    /// let rows = Dataset::from_tensor_slices([("x", Tensor::i32([3], [16_777_217, 2, 3])?)])?;
+    /// assert_eq!(rows.filter(|row| row.numbers("x").all(|x| x == 16_777_217.0)).batch(1).count_rows()?, 1);
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn numbers(&self, name: &str) -> impl Iterator<Item = f64> + 'r {
+        let (column, bytes) = self.column(name);
+        numbers(column.dtype, column.elements_of(bytes))
     }
 
-    /// The first number of a column of whole numbers.
+    /// The first element of a column of integers.
     ///
     /// # Panics
-    /// If there is no such column.
+    /// As [`bytes`](Self::bytes), and if the column holds floats.
     pub fn int(&self, name: &str) -> i64 {
-        match *self.bytes(name) {
-            [byte] => i64::from(byte),
-            [a, b, c, d, ..] => i64::from(i32::from_ne_bytes([a, b, c, d])),
-            _ => 0,
+        let (column, bytes) = self.column(name);
+        let first = bytes.get(..column.dtype.size()).unwrap_or_default();
+        match (column.dtype, first) {
+            (DType::U8, &[byte]) => i64::from(byte),
+            (DType::I32, &[a, b, c, d]) => i64::from(i32::from_ne_bytes([a, b, c, d])),
+            (DType::I64, &[a, b, c, d, e, f, g, h]) => i64::from_ne_bytes([a, b, c, d, e, f, g, h]),
+            _ => {
+                let problem = format!("holds {} and is read as an integer; use Row::numbers", column.dtype);
+                DataError::Schema { column: name.into(), problem }.unwind()
+            }
         }
+    }
+
+    fn column(&self, name: &str) -> (&'r Column, &'r [u8]) {
+        let columns = self.schema.columns();
+        let Some(index) = self.schema.index_of(name) else {
+            // Behind the columns of a row whose images are not decoded yet stands the row's number.
+            let undecoded = self.bytes.len() > self.schema.row_bytes().get();
+            let have = columns.iter().map(|column| column.name.clone()).collect();
+            DataError::NoColumn { name: name.into(), have, undecoded }.unwind()
+        };
+        let before: Bytes = columns[..index].iter().map(|column| column.row_bytes()).sum();
+        let column = &columns[index];
+        (column, &self.bytes[before.get()..][..column.row_bytes().get()])
     }
 }

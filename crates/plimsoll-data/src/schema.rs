@@ -1,7 +1,7 @@
 //! What a row is made of: named columns, each with an element type and the shape of one row.
 
 use crate::DataError;
-use crate::ragged::LENGTH_BYTES;
+use crate::ragged::{LENGTH_BYTES, length_of};
 use plimsoll_core::{Bytes, DType};
 use std::fmt;
 use std::sync::Arc;
@@ -88,6 +88,14 @@ impl Column {
     pub fn with_classes(mut self, classes: impl Into<Arc<[String]>>) -> Column {
         self.classes = Some(classes.into());
         self
+    }
+
+    /// The elements of a row without padding, as bytes.
+    pub(crate) fn elements_of<'r>(&self, row: &'r [u8]) -> &'r [u8] {
+        match self.extent {
+            Extent::UpTo => &row[..length_of(row) as usize * (self.elements() / self.shape[0] * self.dtype.size())],
+            _ => row,
+        }
     }
 
     /// Elements in one row.

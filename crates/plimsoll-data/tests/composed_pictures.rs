@@ -249,7 +249,7 @@ impl Drawn {
         let n = usize::from(by);
         let in_file = self.cache.is_some() || self.stages[..at].iter().any(|(kind, by)| kind % 10 == 3 && by % 4 > 1);
         match kind % 10 {
-            0 => data.filter(move |row| !(row.numbers("x").sum::<f32>() as usize + n).is_multiple_of(4)),
+            0 => data.filter(move |row| !(row.numbers("x").sum::<f64>() as usize + n).is_multiple_of(4)),
             1 | 2 => data.ignore_errors(100),
             3 => self.keeping(data.filter(|_| true).version("1"), by, form, &format!("{at}.plc")),
             4 => data.filter(|_| true).shuffle_buffer(Shuffle::seed(u64::from(by)), Bytes(700 * u64::from(1 + by % 8))),

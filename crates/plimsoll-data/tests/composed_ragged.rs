@@ -101,7 +101,7 @@ impl Case {
             ),
             5 => match self.place_of("x") {
                 Some(x) => self.with(
-                    move |data| data.filter(move |row| row.numbers("x").sum::<f32>() as usize % 3 != n % 3),
+                    move |data| data.filter(move |row| row.numbers("x").sum::<f64>() as usize % 3 != n % 3),
                     move |all| {
                         let keeps = |row: &Cells| row[x].iter().sum::<i32>() as usize % 3 != n % 3;
                         all.into_iter().filter(|row| row.as_ref().is_none_or(keeps)).collect()

@@ -89,3 +89,107 @@ fn conditions_say_what_they_are_and_what_they_cannot_be_asked_of() {
     // What was wrong before is told first.
     assert!(problem(digits().shard(2, 2).filter_where(Condition::on("z").is([1.0]))).starts_with("shard(2, 2) is none of 2"));
 }
+
+/// Rows of two elements of a type that no file is read as, written as bytes.
+fn stored(dtype: DType, rows: [[Vec<u8>; 2]; 3]) -> Dataset {
+    let schema = Schema::new(vec![Column::new("x", dtype, [2])]).unwrap();
+    Dataset::from_fn(schema, 3, move |n, row| {
+        row.bytes(0).copy_from_slice(&rows[n as usize].concat());
+        Ok(())
+    })
+}
+
+#[test]
+fn elements_of_every_type_are_numbers() {
+    let values = [[0.5, -2.0], [3.0, 3.0], [1024.0, 0.25]];
+    let bytes = |dtype: DType| {
+        values.map(|row| {
+            row.map(|value: f64| match dtype {
+                DType::F64 => value.to_ne_bytes().to_vec(),
+                DType::F32 => (value as f32).to_ne_bytes().to_vec(),
+                DType::BF16 => (((value as f32).to_bits() >> 16) as u16).to_ne_bytes().to_vec(),
+                DType::F16 => match value {
+                    0.5 => 0x3800u16,
+                    -2.0 => 0xC000,
+                    3.0 => 0x4200,
+                    1024.0 => 0x6400,
+                    _ => 0x3400,
+                }
+                .to_ne_bytes()
+                .to_vec(),
+                DType::I64 => (value as i64).to_ne_bytes().to_vec(),
+                DType::I32 => (value as i32).to_ne_bytes().to_vec(),
+                DType::U8 => vec![value as u8],
+            })
+        })
+    };
+    for dtype in [DType::F64, DType::F32, DType::BF16, DType::F16, DType::I64, DType::I32, DType::U8] {
+        let held = move |value: f64| match dtype {
+            DType::U8 => f64::from(value as u8),
+            DType::I32 | DType::I64 => value.trunc(),
+            _ => value,
+        };
+        let data = stored(dtype, bytes(dtype));
+        let kept = |data: Dataset| data.batch(1).count_rows().unwrap();
+        for row in values {
+            let is = move |at: &Row<'_>| at.numbers("x").eq(row.map(held));
+            assert_eq!(kept(data.clone().filter(is)), 1, "{dtype} {row:?}");
+        }
+        assert_eq!(kept(data.clone().filter_where(Condition::on("x").is([3.0]))), 1, "{dtype}");
+        // 1024 as a byte is 255, which a cast of floats saturates to.
+        let at_most_3 = values.iter().filter(|row| row.iter().all(|value| held(*value) <= 3.0)).count() as u64;
+        assert_eq!(kept(data.clone().filter_where(Condition::on("x").number(Relation::AtMost, 3.0))), at_most_3, "{dtype}");
+        assert_eq!(kept(data.clone().filter_where(Condition::on("x").is_not([3.0, held(1024.0)]))), 1, "{dtype}");
+        let first = data.filter(|row| row.int("x") == 3).batch(1).count_rows();
+        match dtype.is_float() {
+            true => {
+                assert_eq!(first.unwrap_err().to_string(), format!("column `x` holds {dtype} and is read as an integer; use Row::numbers"))
+            }
+            false => assert_eq!(first.unwrap(), 1, "{dtype}"),
+        }
+    }
+}
+
+#[test]
+fn large_integers_are_read_exactly() {
+    let large = [i64::MAX, 1 << 40, (1 << 53) - 1];
+    let data = stored(DType::I64, large.map(|value| [value.to_ne_bytes().to_vec(), value.to_ne_bytes().to_vec()]));
+    for value in large {
+        assert_eq!(data.clone().filter(move |row| row.int("x") == value).batch(1).count_rows().unwrap(), 1);
+    }
+    assert_eq!(data.filter_where(Condition::on("x").is([9_007_199_254_740_991.0])).batch(1).count_rows().unwrap(), 1);
+}
+
+#[test]
+fn a_mistyped_column_is_named_with_the_columns_there_are() {
+    let digits = || Dataset::digits(Split::Test);
+    let schema = || Schema::new(vec![Column::new("x", DType::F32, [2])]).unwrap();
+    let one = |n: u64| Dataset::range(n as i32, n as i32 + 1, 1);
+    let number = Schema::new(vec![Column::new("x", DType::I32, [])]).unwrap();
+    let cases = [
+        digits().filter(|row| row.int("label") == 3),
+        digits().filter(|row| row.numbers("image").all(|pixel| pixel > 0.0)),
+        digits().take_while(|row| row.bytes("label").len() == 4),
+        digits().map("x", [plimsoll_data::ops::scale(0.5)]).filter(|row| row.int("x") == 3),
+        digits().flat_map(number, plimsoll_core::Bytes::mib(1), move |row| one(row.int("label") as u64)),
+        Dataset::from_fn(schema(), 3, |_, row| row.f32(1, &[0.0, 1.0])),
+        Dataset::from_fn(schema(), 3, |_, row| row.i32(0, &[0, 1])),
+        Dataset::from_fn(schema(), 3, |_, row| {
+            row.bytes(1).fill(0);
+            Ok(())
+        }),
+        Dataset::from_generator(schema(), |_| [Ok(vec![Tensor::i32([2], [1, 2]).unwrap()])].into_iter()),
+    ];
+    let errors = cases.map(|data| data.batch(4).count_rows().unwrap_err().to_string());
+    insta::assert_snapshot!(errors.join("\n"), @"
+    there is no column `label`; the columns are x, y
+    there is no column `image`; the columns are x, y
+    there is no column `label`; the columns are x, y
+    column `x` holds f32 and is read as an integer; use Row::numbers
+    there is no column `label`; the columns are x, y
+    column `1` is not there: the schema declares x: f32[2]
+    column `x` is declared as x: f32[2], and 2 values of i32 were written to it
+    column `1` is not there: the schema declares x: f32[2]
+    column `x` is declared as x: f32[2], and i32[2] was given for it
+    ");
+}

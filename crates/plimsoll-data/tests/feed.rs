@@ -211,7 +211,7 @@ fn an_error_comes_after_the_good_batches_and_stays() {
 fn a_panic_is_an_error() {
     let data = count(100, Some((50, Broken::Panics))).batch(100);
     let mut feed = start(&data, None, Options::default());
-    insta::assert_snapshot!(feed.next().err().unwrap(), @"reading data panicked: row 50 is rotten; this is a bug in the source or operation at work, please report it");
+    insta::assert_snapshot!(feed.next().err().unwrap(), @"a source or an operation panicked: row 50 is rotten; correct it if the code is yours, otherwise please report a bug");
 }
 
 #[test]

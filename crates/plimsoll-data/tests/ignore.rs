@@ -69,7 +69,7 @@ fn rows_of_a_generator_are_left_out_by_themselves_and_named_by_their_number() {
     assert_eq!(count, 4);
     insta::assert_snapshot!(names.join("\n"), @"
     row 1 of the generator: the comma is missing
-    row 3 of the generator: reading data panicked: out of bounds; this is a bug in the source or operation at work, please report it
+    row 3 of the generator: a source or an operation panicked: out of bounds; correct it if the code is yours, otherwise please report a bug
     row 4 of the generator: column `x` is declared as x: i32[], and f32[] was given for it
     row 6 of the generator: a generator gave 0 columns where 1 are declared (x: i32[])
     ");

@@ -83,7 +83,7 @@ fn a_function_that_fails_or_writes_the_wrong_thing_is_told() {
     column `x` is declared as x: f32[2], and 2 values of i32 were written to it
     column `1` is not there: the schema declares x: f32[2]
     row 6 is not in the data base
-    reading data panicked: row 6 is rotten; this is a bug in the source or operation at work, please report it
+    a source or an operation panicked: row 6 is rotten; correct it if the code is yours, otherwise please report a bug
     ");
 }
 

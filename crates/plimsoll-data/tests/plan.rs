@@ -94,7 +94,7 @@ fn refusals_say_what_to_do() {
     insta::assert_snapshot!(plan(digits().batch(0)), @"batch(0) holds nothing; ask for at least one row");
     insta::assert_snapshot!(plan(digits().batch(8).take(10)), @"take(10) stands after batch(8) but counts rows; put it before the batch");
     insta::assert_snapshot!(plan(digits().batch(8).batch(2)), @"batch(2) stands after batch(8); a data set is batched once");
-    insta::assert_snapshot!(plan(digits().map("z", [scale(1.0)]).batch(8)), @"there is no column `z` to map; the columns are x, y");
+    insta::assert_snapshot!(plan(digits().map("z", [scale(1.0)]).batch(8)), @"there is no column `z`; the columns are x, y");
     insta::assert_snapshot!(plan(digits().map("x", [scale(f32::NAN)]).batch(8)), @"scale(NaN) cannot be applied to column `x`: the factor must be a finite number");
     insta::assert_snapshot!(plan(digits().map("x", [normalize([0.5, 0.5], [1.0, 1.0])]).batch(8)), @"normalize([0.5, 0.5], [1.0, 1.0]) cannot be applied to column `x`: give one mean and one deviation, or 1 of each for its last dimension");
     insta::assert_snapshot!(plan(digits().map("x", [normalize([0.5], [0.0])]).batch(8)), @"normalize([0.5], [0.0]) cannot be applied to column `x`: means must be finite and deviations finite and not zero");

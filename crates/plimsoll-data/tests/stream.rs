@@ -395,7 +395,7 @@ fn generators_begin_anew_each_epoch_and_are_held_to_what_they_declare() {
     column `x` is declared as x: i32[], and i32[1] was given for it
     column `x` is declared as x: i32[], and f32[] was given for it
     the data base has gone
-    reading data panicked: the data base is on fire; this is a bug in the source or operation at work, please report it
+    a source or an operation panicked: the data base is on fire; correct it if the code is yours, otherwise please report a bug
     ");
 }
 
@@ -432,7 +432,7 @@ fn stages_that_make_no_sense_say_so() {
     interleave(0, 1) takes nothing; give numbers of at least 1
     epoch 0 has 5 rows where assert_cardinality(6) was said
     epoch 0 has more than 4 rows where assert_cardinality(4) was said
-    reading data panicked: there is no column `z`; the columns are x: i32[]; this is a bug in the source or operation at work, please report it
+    there is no column `z`; the columns are x
     ");
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Kernel, Op, refuse};
 use crate::block::Rows;
-use crate::fault::panic_message;
+use crate::error::panic_message;
 use crate::schema::Extent;
 use crate::{Column, DataError};
 use plimsoll_core::{Bytes, DType};

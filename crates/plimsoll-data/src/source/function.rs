@@ -16,8 +16,11 @@ pub struct RowMut<'r, 'a, 'm> {
 
 impl RowMut<'_, '_, '_> {
     /// The bytes of a column of this row.
+    ///
+    /// # Panics
+    /// If there is no such column. The pipeline reports it as an error that names the columns there are.
     pub fn bytes(&mut self, column: usize) -> &mut [u8] {
-        let row_bytes = self.schema.columns()[column].row_bytes().get();
+        let row_bytes = self.declared(column).unwrap_or_else(|error| error.unwind()).row_bytes().get();
         &mut self.block.column(column)[self.index * row_bytes..][..row_bytes]
     }
 
@@ -51,11 +54,15 @@ impl RowMut<'_, '_, '_> {
         Ok(&mut row[..count * dtype.size()])
     }
 
-    fn check(&self, column: usize, dtype: DType, count: usize) -> Result<(), DataError> {
-        let Some(declared) = self.schema.columns().get(column) else {
+    fn declared(&self, column: usize) -> Result<&Column, DataError> {
+        self.schema.columns().get(column).ok_or_else(|| {
             let problem = format!("is not there: the schema declares {}", self.schema);
-            return Err(DataError::Schema { column: column.to_string(), problem });
-        };
+            DataError::Schema { column: column.to_string(), problem }
+        })
+    }
+
+    fn check(&self, column: usize, dtype: DType, count: usize) -> Result<(), DataError> {
+        let declared = self.declared(column)?;
         let fits = match declared.extent {
             Extent::UpTo => count <= declared.elements() && count.is_multiple_of(each(declared)),
             _ => count == declared.elements(),

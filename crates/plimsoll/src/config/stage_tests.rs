@@ -310,7 +310,7 @@ fn what_is_wrong_with_a_list_is_told_with_its_place() {
     `data.stages[0].rows` is missing: how many rows are kept
     `data.stages[0].rows` is 0, but should be a whole number, 1 or more
     `data.stages[0].rows` is "all", but should be a whole number, 1 or more
-    `data.stages[0]` (scale): there is no column `z` to map; the columns are x, y
+    `data.stages[0]` (scale): there is no column `z`; the columns are x, y
     `data.stages[0].column` is missing: which column is looked at
     `data.stages[0].is` is missing: what has to hold for `y`: is, not, below, above, at_least, at_most, or the same of its length, such as length_below
     `data.stages[0].is` is missing: what has to hold for `y`: is, not, below, above, at_least, at_most, or the same of its length, such as length_below

@@ -3,6 +3,7 @@
 //! The loops go from arrays of bytes to arrays of bytes, so they need no alignment and compile to vector instructions.
 
 use super::header::Element;
+use crate::number::f16_to_f32;
 
 /// A whole number that does not fit an i32.
 #[derive(Debug, PartialEq, Eq)]
@@ -59,14 +60,6 @@ fn each_checked<const N: usize>(raw: &[u8], out: &mut [u8], value: impl Fn([u8; 
     let found = raw.iter().map(|raw| value(*raw)).enumerate().find(|&(_, value)| i32::try_from(value).is_err());
     let (index, value) = found.expect("one number did not fit");
     Err(DoesNotFit { index, value })
-}
-
-/// Exact. The exponent is moved by a multiplication, which handles subnormals without a branch.
-fn f16_to_f32(half: u16) -> f32 {
-    let magnitude = u32::from(half & 0x7FFF) << 13;
-    let finite = (f32::from_bits(magnitude) * f32::from_bits(0x7780_0000)).to_bits();
-    let unsigned = if magnitude >= 0x7C00 << 13 { magnitude | 0x7F80_0000 } else { finite };
-    f32::from_bits(unsigned | (u32::from(half & 0x8000) << 16))
 }
 
 #[cfg(test)]
