@@ -1,10 +1,8 @@
 //! Conditions on rows that are written down instead of programmed, so that they can be read from a file, printed and compared.
 
-use crate::dataset::Dataset;
 use crate::number::{numbers, round_to};
 use crate::ragged::length_of;
 use crate::schema::Extent;
-use crate::stream::{Predicate, Spec};
 use crate::{DataError, Row, Schema};
 use std::fmt;
 
@@ -116,7 +114,7 @@ impl Condition {
     }
 
     /// That rows of this kind can be asked.
-    fn check(&self, schema: &Schema) -> Result<(), DataError> {
+    pub(crate) fn check(&self, schema: &Schema) -> Result<(), DataError> {
         let Some(index) = schema.index_of(&self.column) else {
             let columns: Vec<&str> = schema.columns().iter().map(|column| column.name.as_str()).collect();
             let problem = format!("there is no column `{}` to look at; the columns are {}", self.column, columns.join(", "));
@@ -129,26 +127,6 @@ impl Condition {
             Extent::Files | Extent::Images => refuse("is to be asked for its numbers, and its rows are not of one size yet; map it first"),
             Extent::Fixed if asks_length => refuse("is to be asked for its length, and its rows are all of one; leave that out"),
             _ => Ok(()),
-        }
-    }
-}
-
-impl Dataset {
-    /// Keeps the rows for which a condition holds.
-    pub fn filter_where(self, condition: Condition) -> Dataset {
-        self.asked(condition, |input, keep| Spec::Filter { input, keep })
-    }
-
-    /// Keeps the rows before the first for which a condition does not hold.
-    pub fn take_while_where(self, condition: Condition) -> Dataset {
-        self.asked(condition, |input, keep| Spec::TakeWhile { input, keep })
-    }
-
-    fn asked(self, condition: Condition, spec: impl FnOnce(Dataset, Predicate) -> Spec) -> Dataset {
-        // What was wrong before is told first, by whoever looks at the stages.
-        match self.output_schema().map(|schema| condition.check(&schema)) {
-            Ok(Err(error)) => Dataset { broken: Some(error), ..self },
-            _ => self.before_files(|input| spec(input, Predicate::from(condition))),
         }
     }
 }

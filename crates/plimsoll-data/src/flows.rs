@@ -4,7 +4,7 @@ use crate::dataset::{Dataset, Stage};
 use crate::order::Shuffle;
 use crate::source::{Elements, Generator, SequentialSource, Tensor};
 use crate::stream::{Flow, Ignored, Predicate, Spec};
-use crate::{Cache, Column, DataError, Extent, Feed, Options, Row, Schema, Source};
+use crate::{Cache, Column, Condition, DataError, Extent, Feed, Options, Row, Schema, Source};
 use plimsoll_core::{Bytes, DType, Ledger};
 use std::sync::Arc;
 
@@ -61,6 +61,24 @@ impl Dataset {
     /// Keeps the rows before the first that `keep` says no to.
     pub fn take_while(self, keep: impl Fn(&Row<'_>) -> bool + Send + Sync + 'static) -> Dataset {
         self.before_files(|input| Spec::TakeWhile { input, keep: Predicate::new(keep) })
+    }
+
+    /// Keeps the rows for which a condition holds.
+    pub fn filter_where(self, condition: Condition) -> Dataset {
+        self.asked(condition, |input, keep| Spec::Filter { input, keep })
+    }
+
+    /// Keeps the rows before the first for which a condition does not hold.
+    pub fn take_while_where(self, condition: Condition) -> Dataset {
+        self.asked(condition, |input, keep| Spec::TakeWhile { input, keep })
+    }
+
+    fn asked(self, condition: Condition, spec: impl FnOnce(Dataset, Predicate) -> Spec) -> Dataset {
+        // What was wrong before is told first, by whoever looks at the stages.
+        match self.output_schema().map(|schema| condition.check(&schema)) {
+            Ok(Err(error)) => Dataset { broken: Some(error), ..self },
+            _ => self.before_files(|input| spec(input, Predicate::from(condition))),
+        }
     }
 
     /// A new order each epoch as far as a buffer of this size reaches: each row is drawn by lot from it and replaced by the next.

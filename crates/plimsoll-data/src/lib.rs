@@ -59,6 +59,7 @@ mod plan;
 mod ragged;
 mod recipe;
 mod ring;
+mod rng;
 mod row;
 mod schema;
 pub mod source;

@@ -3,8 +3,8 @@
 //! A batch is mixed where it lies, by the worker that completes its slot, before anyone else sees it. The first row goes with the last, the
 //! second with the last but one: in a shuffled batch that is as good as any pairing, and it needs no second batch.
 
-use crate::ops::{Salt, uniform};
 use crate::ring::Claim;
+use crate::rng::{Salt, uniform};
 use crate::{Column, DataError, Extent, Schema};
 use plimsoll_core::DType;
 use std::fmt;

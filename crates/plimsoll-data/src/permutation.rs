@@ -1,5 +1,7 @@
 //! A random order of `0..n` that is computed, not stored.
 
+use crate::rng::mix64;
+
 /// A pseudo-random permutation of `0..n`, chosen by a seed and an epoch. It takes no memory however large `n` is,
 /// and visits every number exactly once.
 ///
@@ -33,10 +35,10 @@ impl Permutation {
         if base * base < len {
             base += 1;
         }
-        let mut state = mix(seed ^ mix(epoch.wrapping_add(GOLDEN)));
+        let mut state = mix64(seed ^ mix64(epoch.wrapping_add(GOLDEN)));
         let keys = std::array::from_fn(|_| {
             state = state.wrapping_add(GOLDEN);
-            mix(state)
+            mix64(state)
         });
         Permutation { len, base, keys }
     }
@@ -75,7 +77,7 @@ impl Permutation {
         for key in self.keys {
             // The top half of the product is uniform over 0..base without a division. `base` is at most 2³², so the
             // product of it and a 32-bit hash fits.
-            let digit = ((mix(low ^ key) >> 32) * self.base) >> 32;
+            let digit = ((mix64(low ^ key) >> 32) * self.base) >> 32;
             let sum = high + digit;
             (high, low) = (low, if sum >= self.base { sum - self.base } else { sum });
         }
@@ -85,13 +87,6 @@ impl Permutation {
 }
 
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
-
-/// SplitMix64's finaliser: every input bit reaches every output bit.
-pub(crate) const fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ (x >> 31)
-}
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,6 @@
 //! A number that stands for everything a cache was made from.
 
-use crate::permutation::mix;
+use crate::rng::mix64;
 use std::hash::Hasher;
 
 /// 128 bits over all that was written: two hashes that differ in seed and in how they step.
@@ -29,8 +29,8 @@ impl Hasher for Fingerprint {
     fn write(&mut self, bytes: &[u8]) {
         // The length goes first, so that pieces cannot be cut differently to the same result.
         let mut step = |word: u64| {
-            self.state[0] = mix(self.state[0] ^ word);
-            self.state[1] = mix(self.state[1].rotate_left(23).wrapping_add(word));
+            self.state[0] = mix64(self.state[0] ^ word);
+            self.state[1] = mix64(self.state[1].rotate_left(23).wrapping_add(word));
         };
         step(bytes.len() as u64);
         for chunk in bytes.chunks(8) {

@@ -2,8 +2,8 @@
 //!
 //! Weights and one line of the input are written to memory of the caller, because how many there are depends on the image.
 
+use super::method::Method;
 use super::resample::{Element, From};
-use crate::ops::Method;
 
 /// Four bytes of the caller's memory: a number in a table, or an element of the line.
 pub(crate) type Word = [u8; 4];

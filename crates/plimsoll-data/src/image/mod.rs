@@ -3,6 +3,7 @@
 mod decode;
 pub(crate) mod filter;
 pub(crate) mod jpeg;
+mod method;
 mod orientation;
 mod probe;
 mod reader;
@@ -11,6 +12,7 @@ mod stored;
 mod windows;
 
 pub(crate) use decode::{Channels, decode};
+pub use method::Method;
 pub(crate) use orientation::{Orientation, transpose};
 pub(crate) use probe::{Probe, begins_like_one, probe};
 pub use reader::PictureReader;

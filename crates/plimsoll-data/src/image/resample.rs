@@ -1,8 +1,8 @@
 //! Resampling as `tf.image.resize` does: half-pixel centres, TensorFlow's order of float operations.
 
 use super::filter::{self, Job, Word};
+use super::method::Method;
 use super::windows::{GROUP, Level, Windows};
-use crate::ops::Method;
 use plimsoll_core::Bytes;
 
 /// Makes images of one size from images of any size. Its tables and lines are sized by what comes out.

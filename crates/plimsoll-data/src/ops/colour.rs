@@ -2,8 +2,9 @@
 //!
 //! Pixels of u8 are taken as 0 to 1 for the arithmetic and brought back as TensorFlow does it; those of f32 are taken as they are.
 
-use super::{Kernel, Op, Salt, image_shape, refuse, shape_of, uniform};
+use super::{Kernel, Op, image_shape, refuse, shape_of};
 use crate::block::Rows;
+use crate::rng::{Salt, uniform};
 use crate::{Column, DataError};
 use plimsoll_core::{Bytes, DType};
 use std::sync::Arc;

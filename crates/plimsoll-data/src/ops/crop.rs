@@ -1,7 +1,8 @@
 //! Cutting a part out of images.
 
-use super::{ItemStep, Kernel, Op, draw, refuse};
+use super::{ItemStep, Kernel, Op, refuse};
 use crate::block::Rows;
+use crate::rng::random_bits;
 use crate::schema::Extent;
 use crate::{Column, DataError};
 use plimsoll_core::Bytes;
@@ -94,10 +95,10 @@ impl Op for Crop {
 pub(crate) fn corner(from: (usize, usize), to: (usize, usize), seed: Option<u64>, epoch: u64, row: u64) -> (usize, usize) {
     let room = (from.0 - to.0, from.1 - to.1);
     let Some(seed) = seed else { return (room.0 / 2, room.1 / 2) };
-    let draw = draw(seed, epoch, row);
+    let bits = random_bits(seed, epoch, row);
     // The upper half of a product of 32-bit numbers is even over the range to within one in 2³².
     let pick = |bits: u64, room: usize| (((bits & 0xFFFF_FFFF) * (room as u64 + 1)) >> 32) as usize;
-    (pick(draw >> 32, room.0), pick(draw, room.1))
+    (pick(bits >> 32, room.0), pick(bits, room.1))
 }
 
 struct CropKernel {

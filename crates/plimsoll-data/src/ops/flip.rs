@@ -1,7 +1,8 @@
 //! Mirroring images by lot.
 
-use super::{ItemStep, Kernel, Op, draw, refuse};
+use super::{ItemStep, Kernel, Op, refuse};
 use crate::block::Rows;
+use crate::rng::random_bits;
 use crate::schema::Extent;
 use crate::{Column, DataError};
 use plimsoll_core::Bytes;
@@ -77,7 +78,7 @@ impl Op for Flip {
 
 /// Whether this row is one of those that are mirrored.
 pub(crate) fn flips(seed: u64, epoch: u64, row: u64) -> bool {
-    draw(seed, epoch, row) >> 63 == 1
+    random_bits(seed, epoch, row) >> 63 == 1
 }
 
 struct FlipKernel {

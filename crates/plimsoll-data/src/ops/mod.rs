@@ -30,15 +30,16 @@ pub(crate) use flip::{flips, reverse};
 pub use one_hot::one_hot;
 pub use pad::{Fit, crop_or_pad, pad};
 pub use pointwise::{cast_f32, normalize, scale};
-pub use resize::{Method, resize};
+pub use resize::resize;
 pub(crate) use resized_crop::Window;
 pub use resized_crop::{Part, random_resized_crop};
 pub use rotate::{random_rotate, rotate};
 pub use standardize::standardize;
 pub use turn::{random_rot90, rot90};
 
+pub use crate::image::Method;
+
 use crate::block::Rows;
-use crate::permutation::mix;
 use crate::schema::Extent;
 use crate::{Column, DataError};
 use plimsoll_core::Bytes;
@@ -151,34 +152,6 @@ pub trait Kernel: Send {
 
     /// The rows that follow are of this epoch; operations that draw lots do so by epoch and row.
     fn set_epoch(&mut self, _epoch: u64) {}
-}
-
-/// A number that looks random and is a function of all that it is given, so that no order of threads changes it.
-pub(crate) fn draw(seed: u64, epoch: u64, row: u64) -> u64 {
-    mix(seed ^ mix(epoch ^ mix(row ^ 0x706C_696D_736F_6C6C)))
-}
-
-/// Keeps operations with the same seed from drawing the same lots.
-#[derive(Clone, Copy)]
-pub(crate) enum Salt {
-    Part = 1,
-    Turn,
-    Rotate,
-    Brightness,
-    Contrast,
-    Saturation,
-    Hue,
-    Mix,
-}
-
-/// The same, for one kind of operation.
-pub(crate) fn draw_for(seed: u64, salt: Salt, epoch: u64, row: u64) -> u64 {
-    draw(seed ^ mix(salt as u64), epoch, row)
-}
-
-/// The same, from 0 to just below 1.
-pub(crate) fn uniform(seed: u64, salt: Salt, epoch: u64, row: u64) -> f64 {
-    (draw_for(seed, salt, epoch, row) >> 11) as f64 / (1u64 << 53) as f64
 }
 
 /// Height, width and channels of a column that an operation takes as images of one size.

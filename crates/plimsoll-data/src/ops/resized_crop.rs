@@ -1,8 +1,9 @@
 //! A part of each image, chosen by lot in place, size and proportions, and brought to one size.
 
-use super::{ItemStep, Kernel, Method, Op, Salt, refuse, resize, shape_of, uniform};
+use super::{ItemStep, Kernel, Method, Op, refuse, resize, shape_of};
 use crate::block::Rows;
 use crate::image::resample::{From, Resampler};
+use crate::rng::{Salt, uniform};
 use crate::{Column, DataError};
 use plimsoll_core::{Bytes, DType};
 use std::sync::Arc;
@@ -61,7 +62,7 @@ impl Part {
         let area = height as f64 * width as f64;
         let (narrow, broad) = (f64::from(self.ratio.0), f64::from(self.ratio.1));
         for lot in 0..TRIES {
-            let lots = |which: u64| uniform(self.seed, Salt::Part, epoch, row.wrapping_mul(TRIES * 4).wrapping_add(lot * 4 + which));
+            let lots = |which: u64| uniform(self.seed, Salt::Crop, epoch, row.wrapping_mul(TRIES * 4).wrapping_add(lot * 4 + which));
             let share = f64::from(self.share.0) + lots(0) * f64::from(self.share.1 - self.share.0);
             let ratio = (narrow.ln() + lots(1) * (broad.ln() - narrow.ln())).exp();
             let w = (area * share * ratio).sqrt().round() as usize;

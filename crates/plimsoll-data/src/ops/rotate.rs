@@ -1,7 +1,8 @@
 //! Rotating images by any angle.
 
-use super::{Kernel, Op, Salt, image_shape, refuse, shape_of, uniform};
+use super::{Kernel, Op, image_shape, refuse, shape_of};
 use crate::block::Rows;
+use crate::rng::{Salt, uniform};
 use crate::{Column, DataError};
 use plimsoll_core::{Bytes, DType};
 use std::sync::Arc;

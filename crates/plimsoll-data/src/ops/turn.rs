@@ -1,7 +1,8 @@
 //! Turning images by quarters.
 
-use super::{Kernel, Op, Salt, draw_for, image_shape, refuse, shape_of};
+use super::{Kernel, Op, image_shape, refuse, shape_of};
 use crate::block::Rows;
+use crate::rng::{Salt, salted_bits};
 use crate::{Column, DataError};
 use plimsoll_core::Bytes;
 use std::sync::Arc;
@@ -86,7 +87,7 @@ impl Kernel for TurnKernel {
         for (index, (image, out)) in input.chunks_exact(bytes).zip(output.chunks_exact_mut(bytes)).enumerate() {
             let quarters = match self.turn {
                 Turn::By(quarters) => quarters,
-                Turn::ByLot { seed } => (draw_for(seed, Salt::Turn, self.epoch, rows.row(index)) >> 62) as u32,
+                Turn::ByLot { seed } => (salted_bits(seed, Salt::Rot90, self.epoch, rows.row(index)) >> 62) as u32,
             };
             let across = if quarters % 2 == 1 { height } else { width };
             for (y, line) in out.chunks_exact_mut(across * pixel).enumerate() {

@@ -2,7 +2,7 @@
 
 use super::{Gather, Source};
 use crate::block::BlockMut;
-use crate::permutation::mix;
+use crate::rng::mix64;
 use crate::{Column, DataError, Schema};
 use plimsoll_core::{Bytes, DType};
 use std::hash::Hasher;
@@ -96,7 +96,7 @@ impl Random {
         for (index, values) in self.values.iter().enumerate() {
             let row_bytes = self.schema.columns()[index].row_bytes().get();
             for (row, place) in rows.clone().zip(out.column(index).chunks_exact_mut(row_bytes)) {
-                let key = mix(self.seed ^ mix(row ^ mix(index as u64 + 1)));
+                let key = mix64(self.seed ^ mix64(row ^ mix64(index as u64 + 1)));
                 match *values {
                     Values::UnitFloats => fill(key, place, |word| ((word >> 8) as f32 * (1.0 / (1 << 24) as f32)).to_ne_bytes()),
                     Values::AnyByte => fill(key, place, |word| [(word >> 24) as u8]),

@@ -2,7 +2,7 @@
 
 use super::{Gather, Source};
 use crate::block::BlockMut;
-use crate::permutation::mix;
+use crate::rng::mix64;
 use crate::{Column, DataError, Schema};
 use plimsoll_core::{Bytes, DType};
 use std::hash::Hasher;
@@ -69,13 +69,13 @@ impl Shapes {
     fn write(&self, rows: impl Iterator<Item = u64>, out: &mut BlockMut<'_, '_>) {
         let pixels = self.spec.height * self.spec.width;
         for (index, row) in rows.enumerate() {
-            let mut dice = Dice { state: mix(self.spec.seed ^ mix(row ^ 0x7368_6170_6573)) };
+            let mut dice = Dice { state: mix64(self.spec.seed ^ mix64(row ^ 0x7368_6170_6573)) };
             let ground: [u8; 3] = [0; 3].map(|_| dice.below(96) as u8);
             let noise = dice.next();
             let image = out.column(0)[index * pixels * 3..][..pixels * 3].as_chunks_mut::<3>().0;
             for (at, pixel) in image.iter_mut().enumerate() {
                 // A little unevenness, so that the ground is not told apart by being all alike.
-                let shade = (mix(noise ^ at as u64) >> 60) as u8;
+                let shade = (mix64(noise ^ at as u64) >> 60) as u8;
                 *pixel = ground.map(|channel| channel + shade);
             }
             out.column(1)[index * pixels * 4..][..pixels * 4].fill(0);
@@ -104,7 +104,7 @@ struct Dice {
 impl Dice {
     fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        mix(self.state)
+        mix64(self.state)
     }
 
     fn below(&mut self, end: u64) -> u64 {

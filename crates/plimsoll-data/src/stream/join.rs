@@ -6,7 +6,7 @@ use super::station::Inlet;
 use super::{Expand, Room};
 use crate::Row;
 use crate::fault::{Fault, Loss, guarded};
-use crate::ops::draw;
+use crate::rng::{random_bits, unit};
 use crate::source::RowIterator;
 use crate::{DataError, Dataset, Schema};
 use plimsoll_core::{Bytes, Ledger};
@@ -118,7 +118,7 @@ impl RowIterator for Sample {
         while !self.left.is_empty() {
             let all: f64 = self.left.iter().map(|&input| self.weights[input]).sum();
             // 53 bits are as many as a share can have.
-            let mut lot = (draw(self.seed, self.epoch, self.drawn) >> 11) as f64 / (1u64 << 53) as f64 * all;
+            let mut lot = unit(random_bits(self.seed, self.epoch, self.drawn)) * all;
             self.drawn += 1;
             let chosen = self.left.iter().position(|&input| {
                 lot -= self.weights[input];

@@ -2,8 +2,8 @@
 
 use super::input::Input;
 use crate::fault::Fault;
-use crate::ops::draw;
 use crate::ragged::length_of;
+use crate::rng::random_bits;
 use crate::source::RowIterator;
 use crate::{DataError, Dataset, Extent, Schema};
 use plimsoll_core::{Bytes, DType};
@@ -59,7 +59,7 @@ impl RowIterator for Shuffled {
         if self.held == 0 {
             return Ok(false);
         }
-        let lot = draw(self.seed, self.epoch, self.drawn);
+        let lot = random_bits(self.seed, self.epoch, self.drawn);
         self.drawn += 1;
         let chosen = ((u128::from(lot) * self.held as u128) >> 64) as usize;
         out.copy_from_slice(&self.buffer[chosen * row..][..row]);
