@@ -1,10 +1,10 @@
 //! The executor: owns a plan's memory on a device and runs its programs. After a program's first run for a number of rows it allocates nothing.
 
+use crate::base::random::{StepRandom, philox, uniform};
 use crate::device::{BackingStore, Device, DeviceError, Loaded, Memory, StepInputs, StepMemory};
-use crate::graph::{Init, State, StateId};
+use crate::ir::graph::{Init, State, StateId};
 use crate::plan::{Place, Plan, state_owner};
-use crate::random::{StepRandom, philox, uniform};
-use crate::step::Role;
+use crate::transform::step::Role;
 use crate::{Bytes, Ledger, NodeId, Reservation};
 use std::sync::Arc;
 
@@ -267,8 +267,8 @@ fn coprime(mut a: u64, mut b: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::StateKind;
-    use crate::shape::{Shape, TensorType};
+    use crate::base::shape::{Shape, TensorType};
+    use crate::ir::graph::StateKind;
 
     #[test]
     fn orthogonal_rows_are_orthogonal() {

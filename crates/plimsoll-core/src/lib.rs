@@ -1,37 +1,38 @@
 //! Graphs, plans and budgets: everything about a training step that can be known before it runs.
 //!
-//! The modules stand in the order in which a model passes through them: a [`Graph`] is built, differentiated
-//! ([`autodiff`]), improved ([`passes`]) and planned ([`plan`]); an [`Executor`] then runs the [`Plan`] on a [`Device`].
+//! The modules form layers. Each one depends only on those above it in this table, which is also the order in which a model passes through them:
+//!
+//! | layer | folder | contents |
+//! |---|---|---|
+//! | values | `base/` | [`dtype`], [`shape`], [`expr`], [`random`], [`budget`] |
+//! | graph | `ir/` | [`op`] and [`ops`] with their rules, [`graph`], [`verify`], the text form |
+//! | transformations | `transform/` | [`autodiff`], [`passes`], [`step`] variants, [`loss_scale`] |
+//! | planning | `plan/` | schedule, liveness, recomputation, offload, arena, certificate, checker |
+//! | devices | `device/` | what a device implements: memory and loaded programs |
+//! | execution | `executor.rs` | [`Executor`]: runs a plan on a [`Device`] |
+//! | oracle | `reference/` | every op in float64 |
+//! | op table | `selftest/` | cases that compare a device with the oracle |
+//!
 //! Nothing here reads files, starts threads or knows a device.
 
-pub mod autodiff;
-pub mod budget;
-mod build;
+mod base;
 pub mod device;
-pub mod dtype;
 mod executor;
-pub mod expr;
-mod factor;
-pub mod graph;
-pub mod loss_scale;
-pub mod op;
-pub mod ops;
-pub mod passes;
+mod ir;
 pub mod plan;
-mod print;
-pub mod random;
 pub mod reference;
 pub mod selftest;
-pub mod shape;
-pub mod step;
-mod verify;
+mod transform;
 
-pub use budget::{Budget, Bytes, Ledger, LedgerError, Reservation};
+pub use base::budget::{Budget, Bytes, Ledger, LedgerError, Reservation};
+pub use base::dtype::DType;
+pub use base::shape::{Dim, Shape, TensorType};
+pub use base::{budget, dtype, expr, random, shape};
 pub use device::{Device, DeviceError};
-pub use dtype::DType;
 pub use executor::{Executor, Ticket};
-pub use graph::{Graph, GraphError, NodeId, ValueId};
-pub use op::Op;
+pub use ir::graph::{Graph, GraphError, NodeId, ValueId};
+pub use ir::op::Op;
+pub use ir::verify::verify;
+pub use ir::{graph, op, ops};
 pub use plan::Plan;
-pub use shape::{Dim, Shape, TensorType};
-pub use verify::verify;
+pub use transform::{autodiff, loss_scale, passes, step};

@@ -1,10 +1,9 @@
 //! The plan as a document: what every step reads and writes, byte by byte, so that anyone can check it.
 
-use super::join::ConcatStrategy;
 use super::{BufferKind, Place, Plan, Program, state_owner};
 use crate::Bytes;
-use crate::graph::{InputId, NodeId, ScalarId, ValueId};
-use crate::step::Role;
+use crate::ir::graph::{ConcatStrategy, InputId, NodeId, ScalarId, ValueId};
+use crate::transform::step::Role;
 use serde::{Deserialize, Serialize};
 
 /// A memory a byte can be in.
@@ -79,7 +78,7 @@ pub struct Claim {
     #[serde(default = "in_one_piece", skip_serializing_if = "is_one_piece")]
     pub pieces: usize,
     /// How tensors that are joined come together.
-    #[serde(default, skip_serializing_if = "ConcatStrategy::is_copying")]
+    #[serde(default, skip_serializing_if = "ConcatStrategy::is_copy")]
     pub joining: ConcatStrategy,
     /// The values of the model's graph for which they do so; all if none are named.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -3,8 +3,8 @@
 
 use super::certificate::{Certificate, Claim, Range, Space, Step};
 use crate::Bytes;
-use crate::graph::{Graph, NodeId, ValueId};
-use crate::op::Op;
+use crate::ir::graph::{Graph, NodeId, ValueId};
+use crate::ir::op::Op;
 use std::collections::{BTreeMap, HashMap};
 
 /// A certificate that does not hold, and the step at which it fails.

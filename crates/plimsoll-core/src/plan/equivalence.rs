@@ -12,12 +12,12 @@
 //! is joining all of it at once.
 
 use super::check::CheckError;
+use crate::base::expr::{Expr, Term};
+use crate::base::shape::{Dim, Shape};
 use crate::device::{Device, RowSplit};
-use crate::expr::{Expr, Term};
-use crate::graph::{EffectiveOp, Graph, NodeId, ValueId};
-use crate::op::Op;
-use crate::ops::{Concat, Reduction};
-use crate::shape::{Dim, Shape};
+use crate::ir::graph::{EffectiveOp, Graph, NodeId, ValueId};
+use crate::ir::op::Op;
+use crate::ir::ops::{Concat, Reduction};
 use std::collections::HashMap;
 
 /// Checks that both graphs have the same columns, scalars and states, and give the same outputs and the same changes of state, on the
@@ -225,7 +225,7 @@ impl Pieces<'_> {
         {
             return Meaning::Rows { of: *of, span: Span { of_batch: false, from: op.start, to: op.start + op.length } };
         }
-        if let (Op::Rows(op), [Meaning::Whole(of)]) = (node.op, inputs) {
+        if let (Op::BatchSlice(op), [Meaning::Whole(of)]) = (node.op, inputs) {
             return Meaning::Rows { of: *of, span: Span { of_batch: true, from: op.from, to: op.to } };
         }
         match (node.op, wholes) {

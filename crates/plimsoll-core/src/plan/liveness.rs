@@ -4,8 +4,8 @@ use super::offload::{self, is_stored};
 use super::updates::{root, runs};
 use super::{Buffer, BufferKind};
 use crate::Bytes;
-use crate::graph::{Graph, InputId, Node, NodeId, Phase, ScalarId, StateId, ValueId};
-use crate::op::Op;
+use crate::ir::graph::{Graph, InputId, Node, NodeId, Phase, ScalarId, StateId, ValueId};
+use crate::ir::op::Op;
 use std::collections::HashMap;
 
 /// Where a value lives, before the arena has offsets.

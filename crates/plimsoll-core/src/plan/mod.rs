@@ -3,25 +3,23 @@
 mod arena;
 mod certificate;
 mod check;
+mod concat;
 mod equivalence;
-mod inlay;
-mod join;
-mod joins;
 mod liveness;
 pub mod offload;
 mod order;
 mod prove;
 pub mod recompute;
+mod reorder;
 pub mod split;
 mod staging;
 mod updates;
-mod windows;
 
+use crate::base::shape::{Dim, TensorType};
 use crate::device::Device;
-use crate::graph::{Graph, GraphError, InputId, NodeId, ScalarId, StateKind, ValueId};
-use crate::passes::optimize;
-use crate::shape::{Dim, TensorType};
-use crate::step::Role;
+use crate::ir::graph::{Graph, GraphError, InputId, NodeId, ScalarId, StateKind, ValueId};
+use crate::transform::passes::optimize;
+use crate::transform::step::Role;
 use crate::{Bytes, verify};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -29,10 +27,8 @@ use std::collections::BTreeMap;
 pub use arena::{Block, Effort, Goal, Layout, Solution, assign, solve};
 pub use certificate::{Certificate, Claim, Range, Space, Step};
 pub use check::{CheckError, check};
+pub use concat::{fuse_slice_writes, rewrite_concats, schedule};
 pub use equivalence::check_equivalence;
-pub use inlay::inlay;
-pub use join::{ConcatStrategy, join};
-pub use joins::sequence;
 pub use prove::prove;
 pub use recompute::{Recomputation, ScheduledGraph};
 pub use staging::{SLOT_HEADER, Staging};
@@ -181,7 +177,7 @@ pub fn layout(graphs: &[(Role, Graph)], rows: usize, device: &dyn Device) -> Res
 /// As [`layout`], but by greedy orders alone, which takes no search: the bound is the same, the arena may be somewhat larger.
 pub fn sketch(graphs: &[(Role, Graph)], rows: usize, device: &dyn Device) -> Result<Plan, GraphError> {
     let programs =
-        graphs.iter().map(|(role, graph)| Ok((*role, sequence(graph, rows, device)?))).collect::<Result<Vec<_>, GraphError>>()?;
+        graphs.iter().map(|(role, graph)| Ok((*role, schedule(graph, rows, device)?))).collect::<Result<Vec<_>, GraphError>>()?;
     let greedy = |blocks: &[Block]| solve(blocks, Goal::Smallest, Effort { work: 0, ..Effort::default() }).layout;
     laid_out(programs, rows, device, &greedy)
 }
@@ -230,7 +226,7 @@ fn laid_out(
     Ok(Plan { rows, programs, states, staging, resident, arena, lower_bound, alignment, backing })
 }
 
-/// Finds an order for an improved graph as it is written: what it joins is copied, unless it is [written](join()) in another way.
+/// Finds an order for an improved graph as it is written: what it joins is copied, unless it is [rewritten](rewrite_concats) in another way.
 pub fn as_written(graph: &Graph, rows: usize, device: &dyn Device) -> Result<ScheduledGraph, GraphError> {
     in_order(graph, rows, device).map(|found| found.sequenced)
 }

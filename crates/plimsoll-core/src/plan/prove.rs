@@ -5,16 +5,15 @@
 
 use super::certificate::{Certificate, Claim, Space};
 use super::check::{CheckError, check};
+use super::concat::{fuse_slice_writes, rewrite_concats};
 use super::equivalence::check_equivalence;
-use super::inlay::inlay;
-use super::join::{ConcatStrategy, join};
 use super::offload::offload;
 use super::recompute::write::write;
 use super::split::split;
 use super::updates::{legalise, root};
 use crate::device::Device;
-use crate::graph::{Graph, GraphError, NodeId, StateId, ValueId};
-use crate::step::Role;
+use crate::ir::graph::{ConcatStrategy, Graph, GraphError, NodeId, StateId, ValueId};
+use crate::transform::step::Role;
 use crate::{Bytes, verify};
 use std::collections::BTreeMap;
 
@@ -84,13 +83,13 @@ fn replay(graph: &Graph, certificate: &Certificate, claim: &Claim, device: &dyn 
     let graph = if states.is_empty() && values.is_empty() { graph } else { offload(&graph, &states, &values).map_err(wrong)? };
     let joined: Vec<ValueId> = claim.joined.iter().copied().map(ValueId).collect();
     let graph = match claim.joining {
-        ConcatStrategy::Copying => graph,
-        how => join(&graph, how, &joined, device)
+        ConcatStrategy::Copy => graph,
+        how => rewrite_concats(&graph, how, &joined, device)
             .ok_or_else(|| fail("it states that parts are put into wholes, of which this graph has none".to_string()))?,
     };
     let graph = match claim.concats_fused {
         false => graph,
-        true => inlay(&graph, device)
+        true => fuse_slice_writes(&graph, device)
             .ok_or_else(|| fail("it states that parts are made in wholes, of which this device makes none".to_string()))?,
     };
     let graph = legalise(&graph).map_err(wrong)?;

@@ -1,7 +1,7 @@
 //! Where what the host gives to a step goes, on a device that has a memory of its own.
 
 use crate::Bytes;
-use crate::graph::Graph;
+use crate::ir::graph::Graph;
 
 /// Before the scalars of a slot stand the seed, the first row and the step, padded.
 pub const SLOT_HEADER: Bytes = Bytes(32);
@@ -35,7 +35,7 @@ impl Staging {
     /// Where each column of a graph begins in a slot, for a plan of this many rows.
     pub fn columns(&self, graph: &Graph, rows: usize) -> Vec<Bytes> {
         let mut end = Bytes::ZERO;
-        let place = |input: &crate::graph::Input| {
+        let place = |input: &crate::ir::graph::Input| {
             let start = end;
             end += input.ty.bytes(rows).align_up(self.alignment.0);
             start

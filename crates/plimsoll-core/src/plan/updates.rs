@@ -1,8 +1,8 @@
 //! Making every state change a write in place, so that changing a state needs no second copy of it.
 
-use crate::expr::Expr;
-use crate::graph::{Graph, GraphError, Node, NodeId, Phase, StateId, ValueId};
-use crate::op::Op;
+use crate::base::expr::Expr;
+use crate::ir::graph::{Graph, GraphError, Node, NodeId, Phase, StateId, ValueId};
+use crate::ir::op::Op;
 use std::collections::{HashMap, HashSet};
 
 /// Inserts copies where the value a state takes cannot be written straight into the state's memory. Afterwards, for every update,

@@ -2,8 +2,8 @@
 
 use super::Setting;
 use super::tensor::Tensor;
-use crate::ops::{Attention, Packing};
-use crate::shape::Shape;
+use crate::base::shape::Shape;
+use crate::ir::ops::{Attention, Packing};
 
 /// The operands as the plain loops below want them: by sequence, place and head.
 struct Heads<'a> {

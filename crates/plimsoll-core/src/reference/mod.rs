@@ -7,12 +7,12 @@ mod tensor;
 mod windows;
 
 use crate::DType;
-use crate::expr::{Element, Expr};
-use crate::graph::{Graph, Node, ValueId};
-use crate::op::Op;
-use crate::ops::{MatMul, Reduce, Reduction, Slice};
-use crate::random::StepRandom;
-use crate::shape::Shape;
+use crate::base::expr::{Element, Expr};
+use crate::base::random::StepRandom;
+use crate::base::shape::Shape;
+use crate::ir::graph::{Graph, Node, ValueId};
+use crate::ir::op::Op;
+use crate::ir::ops::{MatMul, Reduce, Reduction, Slice};
 use std::collections::BTreeMap;
 use tensor::{Tensor, coordinates};
 
@@ -154,9 +154,9 @@ fn compute(node: &Node, operands: &[&Tensor], setting: &Setting<'_>) -> Vec<Vec<
             let rows = setting.graph.shape(node.inputs[0]).dims()[op.axis].is_batch();
             vec![movement::slice(op, if rows { setting.rows } else { 1 }, operands[0])]
         }
-        Op::Rows(op) => {
+        Op::BatchSlice(op) => {
             let unit = setting.graph.shape(node.inputs[0]).dims()[0].factor();
-            vec![movement::rows(op, unit, operands[0])]
+            vec![movement::batch_slice(op, unit, operands[0])]
         }
         Op::Concat(op) => vec![movement::concat(op.axis, operands)],
         Op::SliceWrite(op) => {

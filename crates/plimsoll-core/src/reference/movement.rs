@@ -1,7 +1,7 @@
 //! Ops that move elements and change none.
 
 use super::tensor::{Tensor, coordinates};
-use crate::ops::{Pad, Rows, Slice};
+use crate::ir::ops::{BatchSlice, Pad, Slice};
 
 pub(super) fn transpose(order: &[usize], x: &Tensor) -> Vec<f64> {
     let dims: Vec<usize> = order.iter().map(|axis| x.dims[*axis]).collect();
@@ -21,7 +21,7 @@ pub(super) fn slice(op: &Slice, unit: usize, x: &Tensor) -> Vec<f64> {
 }
 
 /// Rows of the batch, of which each is `unit` elements of the first axis.
-pub(super) fn rows(op: &Rows, unit: usize, x: &Tensor) -> Vec<f64> {
+pub(super) fn batch_slice(op: &BatchSlice, unit: usize, x: &Tensor) -> Vec<f64> {
     coordinates(&x.dims).filter(|at| (op.from..op.to).contains(&(at[0] / unit))).map(|at| x.at(&at)).collect()
 }
 

@@ -1,7 +1,7 @@
 //! Recurrent layers, one number at a time.
 
 use super::tensor::Tensor;
-use crate::ops::{Activation, Cell, Recurrent, RecurrentGrad};
+use crate::ir::ops::{Activation, Cell, Recurrent, RecurrentGrad};
 
 fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())

@@ -1,7 +1,7 @@
 //! Convolution and pooling. Images are `[n, h, w, c]`, filters `[kh, kw, c / groups, out]`.
 
 use super::tensor::{Tensor, coordinates};
-use crate::ops::Window;
+use crate::ir::ops::Window;
 
 /// The image row and column under place (`i`, `j`) of the window at position (`y`, `x`), unless that lies in the padding.
 fn under(window: &Window, image: &[usize], (y, x): (usize, usize), (i, j): (usize, usize)) -> Option<(usize, usize)> {

@@ -4,11 +4,11 @@ use super::Case;
 use super::draw::Draw;
 use super::stage::{Domain, Stage};
 use crate::DType;
-use crate::expr::Expr;
-use crate::graph::{GraphError, ValueId};
-use crate::op::Op;
-use crate::ops::{Attention, AttentionGrad, Packing, WeightDropout};
-use crate::shape::{Dim, Shape};
+use crate::base::expr::Expr;
+use crate::base::shape::{Dim, Shape};
+use crate::ir::graph::{GraphError, ValueId};
+use crate::ir::op::Op;
+use crate::ir::ops::{Attention, AttentionGrad, Packing, WeightDropout};
 
 /// Which keys are hidden.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -2,15 +2,15 @@
 
 use super::Case;
 use super::bytes::{decode, encode};
-use crate::autodiff::gradients;
+use crate::base::shape::TensorType;
 use crate::device::{Device, DeviceError, StepInputs};
-use crate::graph::{Graph, GraphError, StateId, ValueId};
-use crate::op::Op;
-use crate::passes::optimize;
+use crate::ir::graph::{Graph, GraphError, StateId, ValueId};
+use crate::ir::op::Op;
 use crate::plan::{CheckError, check, layout};
 use crate::reference::{self, Outcome};
-use crate::shape::TensorType;
-use crate::step::Role;
+use crate::transform::autodiff::gradients;
+use crate::transform::passes::optimize;
+use crate::transform::step::Role;
 use crate::{Executor, Ledger};
 use std::sync::Arc;
 

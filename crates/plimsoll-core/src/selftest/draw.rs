@@ -1,7 +1,7 @@
 //! Choices drawn from a seed: the same on every machine.
 
 use crate::DType;
-use crate::random::StepRandom;
+use crate::base::random::StepRandom;
 
 /// A sequence of choices.
 pub(super) struct Draw {

@@ -4,11 +4,11 @@ use super::Case;
 use super::draw::Draw;
 use super::stage::{Domain, Stage};
 use crate::DType;
-use crate::expr::Expr;
-use crate::graph::{GraphError, ValueId};
-use crate::op::Op;
-use crate::ops::{Gather, ScatterAdd};
-use crate::shape::{Dim, Shape};
+use crate::base::expr::Expr;
+use crate::base::shape::{Dim, Shape};
+use crate::ir::graph::{GraphError, ValueId};
+use crate::ir::op::Op;
+use crate::ir::ops::{Gather, ScatterAdd};
 
 /// Shapes of tables and of numbers, and what is special about them.
 fn pairs() -> Vec<(&'static str, Shape, Shape)> {
@@ -58,7 +58,7 @@ pub(super) fn gather(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
         // Tables do not depend on the batch: a sum over it is one, and exact in 16 bits for one row.
         s.rows = 1;
         let rows = exact(&mut s, Shape::batch_of([5, 19]), DType::F32)?;
-        let summed = s.graph.reduce(crate::ops::Reduction::Sum, rows, &[0])?;
+        let summed = s.graph.reduce(crate::ir::ops::Reduction::Sum, rows, &[0])?;
         let table = s.graph.reshape(summed, Shape::fixed([5, 19]))?;
         let table = s.graph.cast(table, from)?;
         let y = s.graph.add_one(Op::Gather(Gather { dtype: to }), &[table, numbers])?;

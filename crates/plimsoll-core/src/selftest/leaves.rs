@@ -4,9 +4,9 @@ use super::Case;
 use super::draw::Draw;
 use super::stage::{Domain, Stage};
 use crate::DType;
-use crate::expr::Expr;
-use crate::graph::{GraphError, StateId};
-use crate::shape::{Dim, Shape};
+use crate::base::expr::Expr;
+use crate::base::shape::{Dim, Shape};
+use crate::ir::graph::{GraphError, StateId};
 
 pub(super) fn input(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     let mut cases = Vec::new();

@@ -4,11 +4,11 @@ use super::Case;
 use super::draw::Draw;
 use super::stage::{Domain, Stage};
 use crate::DType;
-use crate::expr::{Expr, Unary};
-use crate::graph::GraphError;
-use crate::op::Op;
-use crate::ops::{ChannelView, Concat, Pad, Reduce, Reduction, Rows, Slice, SliceWrite, Transpose};
-use crate::shape::{Dim, Shape};
+use crate::base::expr::{Expr, Unary};
+use crate::base::shape::{Dim, Shape};
+use crate::ir::graph::GraphError;
+use crate::ir::op::Op;
+use crate::ir::ops::{BatchSlice, ChannelView, Concat, Pad, Reduce, Reduction, Slice, SliceWrite, Transpose};
 
 pub(super) fn reshape(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     let mut cases = Vec::new();
@@ -50,7 +50,7 @@ pub(super) fn transpose(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     Ok(cases)
 }
 
-pub(super) fn rows(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
+pub(super) fn batch_slice(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     let mut cases = Vec::new();
     for (name, factor, inner) in [("rows", 1, 3), ("multiples of rows", 4, 2), ("single numbers", 1, 1)] {
         let mut s = Stage::new(draw);
@@ -59,7 +59,7 @@ pub(super) fn rows(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
         let x = s.operand(Shape::new([Dim::times_batch(factor), inner.into()]), Domain::Any)?;
         let mut parts = Vec::new();
         for (from, to) in [(0, 2), (2, 64), (64, usize::MAX)] {
-            parts.push(s.graph.add_one(Op::Rows(Rows { from, to }), &[x])?);
+            parts.push(s.graph.add_one(Op::BatchSlice(BatchSlice { from, to }), &[x])?);
         }
         let y = s.graph.add_one(Op::Concat(Concat { axis: 0 }), &parts)?;
         cases.push(s.finish_forward(name, &[parts[0], y])?);
@@ -152,7 +152,7 @@ pub(super) fn slice_write(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
         let x = s.operand(Shape::new([Dim::times_batch(factor), 3.into()]), Domain::Any)?;
         let mut whole = None;
         for (from, to) in [(0, 2), (2, 64), (64, usize::MAX)] {
-            let part = s.graph.add_one(Op::Rows(Rows { from, to }), &[x])?;
+            let part = s.graph.add_one(Op::BatchSlice(BatchSlice { from, to }), &[x])?;
             let inputs: Vec<_> = [Some(part), whole].into_iter().flatten().collect();
             whole = Some(s.graph.add_one(Op::SliceWrite(SliceWrite { axis: 0, start: from, extent: usize::MAX }), &inputs)?);
         }

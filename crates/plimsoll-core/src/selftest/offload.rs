@@ -3,11 +3,11 @@
 use super::Case;
 use super::draw::Draw;
 use super::stage::{Domain, Stage};
-use crate::expr::Expr;
-use crate::graph::{GraphError, StateId};
-use crate::op::Op;
-use crate::ops::{Load, Store};
-use crate::shape::Shape;
+use crate::base::expr::Expr;
+use crate::base::shape::Shape;
+use crate::ir::graph::{GraphError, StateId};
+use crate::ir::op::Op;
+use crate::ir::ops::{Load, Store};
 
 pub(super) fn store(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     let mut cases = Vec::new();

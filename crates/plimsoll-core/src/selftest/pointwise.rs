@@ -4,9 +4,9 @@ use super::Case;
 use super::draw::Draw;
 use super::stage::{Domain, Stage};
 use crate::DType;
-use crate::expr::{Binary, Expr, Unary};
-use crate::graph::GraphError;
-use crate::shape::{Dim, Shape};
+use crate::base::expr::{Binary, Expr, Unary};
+use crate::base::shape::{Dim, Shape};
+use crate::ir::graph::GraphError;
 
 /// Writes a list of all functions once, as a list and as a `match`: a function without a case does not compile.
 macro_rules! every {

@@ -4,11 +4,11 @@ use super::Case;
 use super::draw::Draw;
 use super::stage::{Domain, Stage};
 use super::windows::{Walk, for_pooling};
-use crate::expr::Unary;
-use crate::graph::{GraphError, ValueId};
-use crate::op::Op;
-use crate::ops::{AvgPool, AvgPoolGrad, MaxPool, MaxPoolGrad};
-use crate::shape::{Dim, Shape};
+use crate::base::expr::Unary;
+use crate::base::shape::{Dim, Shape};
+use crate::ir::graph::{GraphError, ValueId};
+use crate::ir::op::Op;
+use crate::ir::ops::{AvgPool, AvgPoolGrad, MaxPool, MaxPoolGrad};
 
 /// One case per walk, with batch and channels drawn.
 fn over_walks(draw: &mut Draw, build: impl Fn(Stage<'_>, &Walk, Shape) -> Result<Case, GraphError>) -> Result<Vec<Case>, GraphError> {

@@ -4,11 +4,11 @@ use super::Case;
 use super::draw::Draw;
 use super::stage::{Domain, Stage};
 use super::windows::{Walk, for_convolution};
-use crate::expr::{Binary, Expr};
-use crate::graph::GraphError;
-use crate::op::Op;
-use crate::ops::{Conv2d, Conv2dGradFilter, Conv2dGradInput, MatMul, Window};
-use crate::shape::{Dim, Shape};
+use crate::base::expr::{Binary, Expr};
+use crate::base::shape::{Dim, Shape};
+use crate::ir::graph::GraphError;
+use crate::ir::op::Op;
+use crate::ir::ops::{Conv2d, Conv2dGradFilter, Conv2dGradInput, MatMul, Window};
 
 pub(super) fn matmul(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     let mut cases = Vec::new();

@@ -4,10 +4,10 @@ use super::Case;
 use super::draw::Draw;
 use super::stage::{Domain, Stage};
 use crate::DType;
-use crate::graph::{GraphError, ValueId};
-use crate::op::{Op, OpRules};
-use crate::ops::{Activation, Cell, Recurrent, RecurrentGrad};
-use crate::shape::{Dim, Shape};
+use crate::base::shape::{Dim, Shape};
+use crate::ir::graph::{GraphError, ValueId};
+use crate::ir::op::{Op, OpRules};
+use crate::ir::ops::{Activation, Cell, Recurrent, RecurrentGrad};
 
 const CELLS: [Cell; 4] = [Cell::Lstm, Cell::Gru, Cell::Simple(Activation::Tanh), Cell::Simple(Activation::Relu)];
 

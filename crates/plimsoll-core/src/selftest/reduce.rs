@@ -3,11 +3,11 @@
 use super::Case;
 use super::draw::Draw;
 use super::stage::{Domain, Stage};
-use crate::expr::{Binary, Expr};
-use crate::graph::GraphError;
-use crate::op::Op;
-use crate::ops::{Reduce, Reduction};
-use crate::shape::{Dim, Shape};
+use crate::base::expr::{Binary, Expr};
+use crate::base::shape::{Dim, Shape};
+use crate::ir::graph::GraphError;
+use crate::ir::op::Op;
+use crate::ir::ops::{Reduce, Reduction};
 
 fn name(kind: Reduction) -> &'static str {
     match kind {
@@ -96,7 +96,7 @@ fn ties(draw: &mut Draw) -> Result<Case, GraphError> {
     let mut s = Stage::new(draw);
     let shape = s.batch_shape(2).with(1, Dim::fixed(9));
     let x = s.operand(shape, Domain::Any)?;
-    let sign = s.graph.unary(crate::expr::Unary::Sign, x)?;
+    let sign = s.graph.unary(crate::base::expr::Unary::Sign, x)?;
     let y = s.graph.reduce(Reduction::ArgMax, sign, &[1])?;
     s.finish_forward("argmax among equals", &[y])
 }

@@ -3,11 +3,11 @@
 use super::Case;
 use super::draw::Draw;
 use crate::DType;
-use crate::expr::{Binary, Expr, Unary};
-use crate::graph::{Graph, GraphError, Init, StateKind, ValueId};
-use crate::op::Op;
-use crate::random::StepRandom;
-use crate::shape::{Dim, Shape, TensorType};
+use crate::base::expr::{Binary, Expr, Unary};
+use crate::base::random::StepRandom;
+use crate::base::shape::{Dim, Shape, TensorType};
+use crate::ir::graph::{Graph, GraphError, Init, StateKind, ValueId};
+use crate::ir::op::Op;
 
 /// Which numbers an operand has.
 #[derive(Clone, Copy, PartialEq)]

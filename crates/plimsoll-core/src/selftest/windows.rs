@@ -1,7 +1,7 @@
 //! Windows that walk over images in every way that has gone wrong somewhere.
 
 use super::draw::Draw;
-use crate::ops::Window;
+use crate::ir::ops::Window;
 
 /// A window, the image it walks over, and what is special about it.
 #[derive(Clone)]

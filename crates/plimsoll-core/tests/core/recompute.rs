@@ -8,7 +8,7 @@ use plimsoll_core::graph::{Init, StateId, StateKind};
 use plimsoll_core::ops::Reduction;
 use plimsoll_core::passes::optimize;
 use plimsoll_core::plan::recompute::{Effort, FitError, Rates, fit};
-use plimsoll_core::plan::{ScheduledGraph, check_equivalence, layout, layout_sequenced, sequence};
+use plimsoll_core::plan::{ScheduledGraph, check_equivalence, layout, layout_sequenced, schedule};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::{Role, training_programs};
 use plimsoll_core::{Bytes, Device, Executor, Graph, GraphError, Ledger, Op, Plan, Shape, TensorType, ValueId};
@@ -168,7 +168,7 @@ fn small_plans_cost_little_more_than_the_cheapest_there_is() {
     let (mut seen, mut cheapest, mut found_sum, mut best_sum) = (0, 0, 0.0, 0.0);
     for seed in 0..900 {
         let graph = step_graph(seed, 2 + seed as usize % 3);
-        let plain = sequence(&graph, ROWS, &device).unwrap();
+        let plain = schedule(&graph, ROWS, &device).unwrap();
         let oracle = Oracle::of(&plain, &device);
         if oracle.sizes.len() > 14 {
             continue;

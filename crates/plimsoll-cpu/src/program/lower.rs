@@ -229,7 +229,7 @@ impl Lowering<'_> {
                 let copy = StridedCopy::along(self.size(inputs[0]), &self.dims(outputs[0]), op.axis, from, (unit * op.length, 0));
                 Work::Move { copies: vec![(copy, self.address(inputs[0])?)], output: self.address(outputs[0])?, zeros: None }
             }
-            Op::Rows(op) => {
+            Op::BatchSlice(op) => {
                 let (dims, own) = (self.dims(inputs[0]), self.dims(outputs[0]));
                 let start = self.program.graph.shape(inputs[0]).dims()[0].factor() * op.from.min(self.rows);
                 let copy = StridedCopy::along(self.size(inputs[0]), &own, 0, (dims[0], start), (own[0], 0));

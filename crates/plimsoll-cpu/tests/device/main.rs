@@ -1,8 +1,8 @@
 //! The device as the rest of the system uses it: plans of whole graphs, run through the executor.
 
+mod concat;
 mod guard;
 mod images;
-mod joins;
 mod model;
 mod op_table;
 mod planned;

@@ -7,7 +7,7 @@ use plimsoll_core::ops::{Reduction, Slice};
 use plimsoll_core::passes::{mixed, optimize};
 use plimsoll_core::plan::recompute::{Effort, FitError, Rates, fit};
 use plimsoll_core::plan::split::{pieces, split};
-use plimsoll_core::plan::{ScheduledGraph, check, check_equivalence, layout, layout_sequenced, prove, sequence};
+use plimsoll_core::plan::{ScheduledGraph, check, check_equivalence, layout, layout_sequenced, prove, schedule};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::{Role, training_programs};
 use plimsoll_core::{Bytes, DType, Device, Executor, Graph, GraphError, Ledger, Op, Plan, Shape, TensorType, ValueId};
@@ -195,7 +195,7 @@ pub(crate) fn after_steps(device: &Arc<dyn Device>, plan: Plan) -> Left {
 /// A graph in pieces leaves what the whole one leaves. Gives its arena, whether that is the smaller one, and what both leave.
 pub(crate) fn alike(graph: &Graph, in_pieces: &Graph, rows: usize, device: &Arc<dyn Device>, seed: u32) -> (u64, bool, Left) {
     let free = layout(&[(Role::Step, graph.clone())], rows, &**device).unwrap();
-    let parts = placed(sequence(in_pieces, rows, &**device).unwrap(), rows, &**device);
+    let parts = placed(schedule(in_pieces, rows, &**device).unwrap(), rows, &**device);
     assert_sound(&parts, graph, &**device);
     let (arena, less) = (parts.arena.0, parts.arena < free.arena);
     let wanted = after_steps(device, free);
@@ -316,7 +316,7 @@ fn a_graph_that_is_cut_wrongly_is_found_out() {
     assert!(pieces(&graph, 1, &strict, 16).is_none());
     assert!(check_equivalence(&graph, &good, &strict, 1).is_err());
     // Another number of pieces than the plan was made with.
-    let mut certificate = placed(sequence(&good, 1, &device).unwrap(), 1, &device).certificate();
+    let mut certificate = placed(schedule(&good, 1, &device).unwrap(), 1, &device).certificate();
     prove(&certificate, &[(Role::Step, graph.clone())], &device).unwrap();
     certificate.programs[0].pieces = 4;
     let error = prove(&certificate, &[(Role::Step, graph.clone())], &device).unwrap_err();

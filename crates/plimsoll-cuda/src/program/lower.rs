@@ -175,7 +175,7 @@ impl Lowering<'_> {
                 let unit = if self.program.graph.shape(inputs[0]).dims()[op.axis].is_batch() { self.rows } else { 1 };
                 one(kernels::slice(self.size(inputs[0]), &self.dims(inputs[0]), &self.dims(outputs[0]), op.axis, unit * op.start))
             }
-            Op::Rows(op) => {
+            Op::BatchSlice(op) => {
                 let start = self.program.graph.shape(inputs[0]).dims()[0].factor() * op.from.min(self.rows);
                 one(kernels::slice(self.size(inputs[0]), &self.dims(inputs[0]), &self.dims(outputs[0]), 0, start))
             }

@@ -5,11 +5,11 @@
 //! restarts ([`restarts`], [`search`]), of the few great blocks first ([`strata`]).
 
 mod greedy;
+mod large_first;
 mod peaks;
 mod restarts;
 mod search;
 mod sections;
-mod strata;
 
 use super::liveness::fullest;
 use crate::Bytes;
@@ -191,7 +191,7 @@ fn attempt(packed: &mut Packed<'_>, wanted: u64, work: u64, budget: &mut Budget<
         return Outcome::Impossible;
     }
     let mut spent = 0;
-    for search in [peaks::search, strata::search] {
+    for search in [peaks::search, large_first::search] {
         let tried = search(packed.part, wanted, (work - spent) / 2, budget.go_on);
         spent += tried.work;
         budget.left = budget.left.saturating_sub(tried.work);

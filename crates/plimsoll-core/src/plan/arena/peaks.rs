@@ -3,9 +3,9 @@
 //! close by often brings it down: what stands out is looked at, and who keeps it from the room below.
 
 use super::greedy::{self, place_around};
+use super::large_first::Tried;
 use super::search::Outcome;
 use super::sections::{Part, Piece, totals};
-use super::strata::Tried;
 use std::cmp::Reverse;
 
 /// Orders that are within one part in so many of what is wanted are worth changing; what is farther off is not mended by moving a block.

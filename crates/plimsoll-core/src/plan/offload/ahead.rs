@@ -5,8 +5,8 @@ use super::super::{Plan, Program, ScheduledGraph, nearly_tight, placed};
 use super::Overlap;
 use crate::Bytes;
 use crate::device::{CopyRate, Device};
-use crate::graph::{GraphError, NodeId, ValueId};
-use crate::op::Op;
+use crate::ir::graph::{GraphError, NodeId, ValueId};
+use crate::ir::op::Op;
 use std::collections::HashMap;
 
 /// How much of a copy's own time is given to it before its result is needed, or before what it stores is written over.

@@ -15,9 +15,9 @@ use super::recompute::{CostModel, seconds};
 use super::{Plan, Program, sketch};
 use crate::Bytes;
 use crate::device::{CopyRate, Device};
-use crate::graph::{Graph, GraphError, NodeId, Phase, StateId, StateKind, ValueId};
-use crate::op::Op;
-use crate::step::Role;
+use crate::ir::graph::{Graph, GraphError, NodeId, Phase, StateId, StateKind, ValueId};
+use crate::ir::op::Op;
+use crate::transform::step::Role;
 use std::collections::{HashMap, HashSet};
 
 pub use ahead::ahead;

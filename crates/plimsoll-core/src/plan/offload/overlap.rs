@@ -6,8 +6,8 @@
 use super::super::{Place, Program};
 use crate::Bytes;
 use crate::device::CopyRate;
-use crate::graph::ValueId;
-use crate::op::Op;
+use crate::ir::graph::ValueId;
+use crate::ir::op::Op;
 use crate::plan::recompute::CostModel;
 
 /// Which way a copy goes.

@@ -1,9 +1,9 @@
 //! Copies to and from the backing store, written into a graph.
 
 use super::super::updates::root;
-use crate::graph::{Graph, GraphError, Node, NodeId, Phase, StateId, Value, ValueId};
-use crate::op::Op;
-use crate::ops::{Load, Store};
+use crate::ir::graph::{Graph, GraphError, Node, NodeId, Phase, StateId, Value, ValueId};
+use crate::ir::op::Op;
+use crate::ir::ops::{Load, Store};
 use std::collections::{HashMap, HashSet};
 
 /// The graph with these states kept in the backing store, and these values of the forward part stored there until a later part reads them.
@@ -130,7 +130,7 @@ impl Writer<'_> {
         self.push(Node { op, inputs: vec![of], outputs: Vec::new(), scope: scope.to_string(), phase }, vec![ty])[0]
     }
 
-    fn push(&mut self, mut node: Node, types: Vec<crate::shape::TensorType>) -> Vec<ValueId> {
+    fn push(&mut self, mut node: Node, types: Vec<crate::base::shape::TensorType>) -> Vec<ValueId> {
         let id = NodeId(self.nodes.len() as u32);
         for ty in types {
             node.outputs.push(ValueId(self.made.len() as u32));

@@ -12,12 +12,12 @@ pub(super) mod simulate;
 mod starts;
 pub(super) mod write;
 
-use super::{Plan, Program, as_written, backing, nearly_tight, place_states, placed, sequence};
+use super::{Plan, Program, as_written, backing, nearly_tight, place_states, placed, schedule};
 use crate::Bytes;
 use crate::device::Device;
-use crate::graph::{Graph, GraphError, NodeId};
-use crate::op::Op;
-use crate::step::Role;
+use crate::ir::graph::{Graph, GraphError, NodeId};
+use crate::ir::op::Op;
+use crate::transform::step::Role;
 use problem::Problem;
 use rates::WithCopies;
 
@@ -137,9 +137,9 @@ fn fit_from(
 ) -> Result<ScheduledGraph, FitError> {
     let alignment = device.alignment();
     // Joins that hold less may be enough. What is computed again is read from what was joined as it is written: a whole that grew would have to grow again.
-    let joined = sequence(graph, rows, device)?;
+    let joined = schedule(graph, rows, device)?;
     let mut least_joined = None;
-    if !joined.graph.joining().is_copying() {
+    if !joined.graph.joining().is_copy() {
         let (states, _) = place_states([(Role::Step, &joined.graph)].into_iter(), alignment)?;
         let program = placed(Role::Step, joined, rows, device, &states, &nearly_tight)?;
         if program.arena <= limit {

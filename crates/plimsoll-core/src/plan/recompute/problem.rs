@@ -4,8 +4,8 @@ use super::super::offload::is_stored;
 use super::super::updates::{root, runs};
 use super::CostModel;
 use crate::Bytes;
-use crate::graph::{Graph, NodeId, Phase, ValueId};
-use crate::op::Op;
+use crate::ir::graph::{Graph, NodeId, Phase, ValueId};
+use crate::ir::op::Op;
 
 /// No node makes this value: it is a column, a scalar or a state.
 pub(in crate::plan) const NOBODY: u32 = u32::MAX;

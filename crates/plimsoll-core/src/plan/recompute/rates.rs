@@ -1,7 +1,7 @@
 //! How long a node takes: what the search trades bytes against.
 
-use crate::graph::{Graph, Node};
-use crate::op::Op;
+use crate::ir::graph::{Graph, Node};
+use crate::ir::op::Op;
 use serde::{Deserialize, Serialize};
 
 /// Predicts how long a node runs. A measured profile of a device is one; [`Rates`] is one made of three numbers.

@@ -1,6 +1,6 @@
 //! From a sequence back to a graph: a node that runs twice becomes two nodes.
 
-use crate::graph::{Graph, Node, NodeId, Value, ValueId};
+use crate::ir::graph::{Graph, Node, NodeId, Value, ValueId};
 
 /// A graph whose nodes stand in the order of the sequence, with the steps of that order.
 pub(in crate::plan) struct Written {

@@ -1,22 +1,22 @@
 //! Splitting: where some layers hold far more than all others (the scores of a large vocabulary, and their gradient; the first images of a network of
 //! convolutions), they are computed for a piece of the rows after another, so that only a piece of what they hold exists at a time.
 //!
-//! What may be cut is decided by the ops (`kind.rs`): whatever computes each row by itself, and sums over the rows, each piece onto
+//! What may be cut is decided by the ops (`row_rules.rs`): whatever computes each row by itself, and sums over the rows, each piece onto
 //! the sum so far. Whether that leaves every bit as it was is for the [device](Device::can_split_rows) to say; otherwise nothing is cut.
 //!
 //! Rows are cut in one of two ways. Where a tensor has a multiple of the batch for rows, each piece has a part of that multiple, and everything that is cut
-//! runs in one pass (`around.rs`). Else the batch itself is cut, in as many passes as there are sums that something waits for (`passes.rs`).
+//! runs in one pass (`single_pass.rs`). Else the batch itself is cut, in as many passes as there are sums that something waits for (`multi_pass.rs`).
 
-mod around;
-mod kind;
-mod passes;
+mod multi_pass;
+mod row_rules;
+mod single_pass;
 mod write;
 
 use super::updates::{root, runs};
+use crate::base::shape::Dim;
 use crate::device::{Device, RowSplit};
-use crate::graph::{Graph, NodeId, ValueId};
-use crate::shape::Dim;
-use kind::Kind;
+use crate::ir::graph::{Graph, NodeId, ValueId};
+use row_rules::RowRule;
 
 /// Layers are looked at around this many of the largest tensors.
 const SEEDS: usize = 6;

@@ -1,11 +1,11 @@
 //! A cut graph written down: what does not need a pass, then its pieces one by one, then what needs them and the next pass, and so on.
 
-use super::kind::of_piece;
-use super::{Axis, Cut, Kind};
-use crate::graph::{Graph, Node, NodeId, ValueId};
-use crate::op::Op;
-use crate::ops::{Concat, Rows, Slice};
-use crate::shape::TensorType;
+use super::row_rules::of_piece;
+use super::{Axis, Cut, RowRule};
+use crate::base::shape::TensorType;
+use crate::ir::graph::{Graph, Node, NodeId, ValueId};
+use crate::ir::op::Op;
+use crate::ir::ops::{BatchSlice, Concat, Slice};
 use std::collections::{HashMap, HashSet};
 
 impl Cut {
@@ -68,7 +68,7 @@ impl Cut {
                     });
                 }
                 let op = |onto: bool| of_piece(&node.op, |dim| self.of_piece(dim, piece), onto);
-                if self.kind(old, node) == Some(Kind::Sum) {
+                if self.row_rule(old, node) == Some(RowRule::Sum) {
                     inputs.extend(sums.get(&node.outputs[0]));
                     let sum = writer.push(node, op(piece > 0), inputs, vec![old.ty(node.outputs[0]).clone()])[0];
                     sums.insert(node.outputs[0], sum);
@@ -101,7 +101,7 @@ impl Cut {
         let (from, to) = self.range(piece);
         match self.axis {
             Axis::Times(_) => Op::Slice(Slice { axis: 0, start: from, length: self.length }),
-            Axis::Batch => Op::Rows(Rows { from, to }),
+            Axis::Batch => Op::BatchSlice(BatchSlice { from, to }),
         }
     }
 }

@@ -1,0 +1,7 @@
+//! Values that everything else is built from: element types, shapes, expressions, random numbers, bytes and budgets.
+
+pub mod budget;
+pub mod dtype;
+pub mod expr;
+pub mod random;
+pub mod shape;

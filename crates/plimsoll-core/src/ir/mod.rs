@@ -1,0 +1,10 @@
+//! The intermediate representation: ops with their rules, the graph they form, and what makes a graph legal.
+
+pub(crate) mod adjoint;
+mod build;
+mod factor;
+pub mod graph;
+pub mod op;
+pub mod ops;
+mod print;
+pub(crate) mod verify;

@@ -1,0 +1,321 @@
+//! Attention without a table of all pairs: softmax(q·kᵀ·scale)·v for several heads, and its gradient.
+//!
+//! A device walks over the keys in tiles and keeps, of each query's row of weights, only the logarithm of their sum. The gradient makes the
+//! tiles again from that. So nothing grows with the product of the two lengths.
+
+use crate::DType;
+use crate::base::shape::{Dim, Shape, TensorType};
+use crate::ir::adjoint::Adjoint;
+use crate::ir::graph::{Graph, GraphError, ValueId};
+use crate::ir::op::{Op, OpRules, expect_real};
+
+/// How queries, keys and values are handed over. Packed ones are read where a joint projection left them; nothing is copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Packing {
+    /// `q [b, tq, heads·d]`, `k [b, tk, kv_heads·d]`, `v [b, tk, kv_heads·d]`.
+    Separate,
+    /// `q [b, tq, heads·d]`, `kv [b, tk, 2·kv_heads·d]`: at each place the keys of all heads, then the values.
+    KeysValues,
+    /// `qkv [b, t, (heads + 2·kv_heads)·d]`: at each place the queries of all heads, then the keys, then the values.
+    All,
+}
+
+impl Packing {
+    /// How many tensors that is.
+    pub const fn tensors(self) -> usize {
+        match self {
+            Packing::Separate => 3,
+            Packing::KeysValues => 2,
+            Packing::All => 1,
+        }
+    }
+}
+
+/// Attention of every head: from the tensors of [`Packing`] and perhaps a mask `[b, tk]` of the keys (any type; not zero is visible), the
+/// result `[b, tq, heads·d]` in the queries' type and the logarithms of the sums of the weights, `f32[b, heads, tq]`.
+///
+/// A query that sees no key gives zeros, and zero for the logarithm. The result's first operand may be overwritten by it: a
+/// device reads all of a query's row before it writes there.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Attention {
+    /// How the operands are handed over.
+    pub packing: Packing,
+    /// Heads of the queries.
+    pub heads: usize,
+    /// Heads of keys and values, of which each serves `heads / kv_heads` heads of queries, one after the other.
+    pub kv_heads: usize,
+    /// Whether query `i` sees only the keys up to its own place: `j ≤ i`.
+    pub causal: bool,
+    /// The bits of the `f32` that products of queries and keys are multiplied by.
+    pub scale: u32,
+    /// Which weights are left out, if some are.
+    pub dropout: Option<WeightDropout>,
+}
+
+/// Random weights of an attention that are set to zero; the others are scaled up, so that their sum stays on average. The logarithms are those of
+/// all weights. Nothing is stored: the numbers are drawn again for the gradient. The weight of key `j` for query `i` of a head draws element
+/// `((sequence·heads + head)·queries + i)·keys + j` of the stream, sequences counted from the first row of the batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WeightDropout {
+    /// The bits of the `f32` that is the share of weights left out.
+    pub rate: u32,
+    /// The stream the numbers are drawn from; see [`Graph::stream`].
+    pub stream: u32,
+}
+
+impl WeightDropout {
+    /// This share of the weights, in [0, 1), drawn from a stream.
+    pub fn new(rate: f32, stream: u32) -> WeightDropout {
+        WeightDropout { rate: rate.to_bits(), stream }
+    }
+
+    /// The share that is left out.
+    pub fn rate(&self) -> f32 {
+        f32::from_bits(self.rate)
+    }
+
+    /// What the others are multiplied by.
+    pub fn kept(&self) -> f32 {
+        1.0 / (1.0 - self.rate())
+    }
+
+    /// What a weight is multiplied by that drew this number.
+    pub fn factor(&self, drawn: f32) -> f32 {
+        if drawn < self.rate() { 0.0 } else { self.kept() }
+    }
+}
+
+/// The gradients of [`Attention`] with respect to each of the tensors of its packing, each in that tensor's type:
+/// from these tensors, the mask if there was one, the result, the logarithms, and the result's gradient.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AttentionGrad {
+    /// The attention.
+    pub attention: Attention,
+}
+
+/// The extents of an attention; those of the batch are found by binding it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionShape {
+    /// Sequences.
+    pub batch: Dim,
+    /// Queries in a sequence.
+    pub queries: usize,
+    /// Keys in a sequence.
+    pub keys: usize,
+    /// Numbers in a head.
+    pub depth: usize,
+}
+
+impl Attention {
+    /// As many heads of keys as of queries, every key visible, and the usual scale of one over the root of a head's depth.
+    ///
+    /// ```
+    /// use plimsoll_core::ops::{Attention, Packing};
+    /// let attention = Attention::new(Packing::All, 6, 64);
+    /// assert_eq!((attention.kv_heads, attention.causal, attention.scale()), (6, false, 0.125));
+    /// ```
+    pub fn new(packing: Packing, heads: usize, depth: usize) -> Attention {
+        let scale = (1.0 / (depth as f32).sqrt()).to_bits();
+        Attention { packing, heads, kv_heads: heads, causal: false, scale, dropout: None }
+    }
+
+    /// The number that products of queries and keys are multiplied by.
+    pub fn scale(&self) -> f32 {
+        f32::from_bits(self.scale)
+    }
+
+    /// Where queries, keys and values begin in each place of their tensors, and which tensors these are.
+    pub fn parts(&self, depth: usize) -> [(usize, usize); 3] {
+        let (q, kv) = (self.heads * depth, self.kv_heads * depth);
+        match self.packing {
+            Packing::Separate => [(0, 0), (1, 0), (2, 0)],
+            Packing::KeysValues => [(0, 0), (1, 0), (1, kv)],
+            Packing::All => [(0, 0), (0, q), (0, q + kv)],
+        }
+    }
+
+    /// The extents, or why the tensors do not go together.
+    pub fn shape(&self, tensors: &[&Shape]) -> Result<AttentionShape, String> {
+        let (heads, kv_heads) = (self.heads, self.kv_heads);
+        if heads == 0 || kv_heads == 0 || heads % kv_heads != 0 {
+            return Err(format!("cannot share {kv_heads} heads of keys among {heads} heads of queries"));
+        }
+        let sequence = |shape: &Shape, parts: usize| match *shape.dims() {
+            [batch, length, width] => match (length.as_fixed(), width.as_fixed()) {
+                (Some(length @ 1..), Some(width @ 1..)) if width % parts == 0 => Ok((batch, length, width / parts)),
+                _ => Err(format!("cannot cut the shape {shape} into {parts} parts of equal depth")),
+            },
+            _ => Err(format!("takes sequences [batch, length, width], but got the shape {shape}")),
+        };
+        let (batch, queries, depth, others) = match (self.packing, tensors) {
+            (Packing::Separate, [q, k, v]) => {
+                let (batch, queries, depth) = sequence(q, heads)?;
+                (batch, queries, depth, vec![sequence(k, kv_heads)?, sequence(v, kv_heads)?])
+            }
+            (Packing::KeysValues, [q, kv]) => {
+                let (batch, queries, depth) = sequence(q, heads)?;
+                (batch, queries, depth, vec![sequence(kv, 2 * kv_heads)?])
+            }
+            (Packing::All, [qkv]) => {
+                let (batch, queries, depth) = sequence(qkv, heads + 2 * kv_heads)?;
+                (batch, queries, depth, vec![(batch, queries, depth)])
+            }
+            (packing, _) => return Err(format!("takes {} sequences, but got {}", packing.tensors(), tensors.len())),
+        };
+        let keys = others[0].1;
+        if others.iter().any(|other| *other != (batch, keys, depth)) {
+            let shapes: Vec<String> = tensors.iter().map(|shape| shape.to_string()).collect();
+            return Err(format!("shapes {} do not go together ({heads} heads of queries, {kv_heads} of keys)", shapes.join(", ")));
+        }
+        Ok(AttentionShape { batch, queries, keys, depth })
+    }
+
+    fn text(&self) -> String {
+        let heads = match (self.heads, self.kv_heads) {
+            (1, 1) => "1 head".to_string(),
+            (heads, kv_heads) if heads == kv_heads => format!("{heads} heads"),
+            (heads, kv_heads) => format!("{heads} heads on {kv_heads}"),
+        };
+        let packing = match self.packing {
+            Packing::Separate => "",
+            Packing::KeysValues => ", kv packed",
+            Packing::All => ", qkv packed",
+        };
+        let dropout = self.dropout.map_or(String::new(), |dropout| format!(", dropout {} from #{}", dropout.rate(), dropout.stream));
+        format!("{heads}{packing}{}, scale {}{dropout}", if self.causal { ", causal" } else { "" }, self.scale())
+    }
+
+    /// The extents from an op's inputs, of which `behind` stand behind the operands and the mask.
+    fn checked(&self, inputs: &[&TensorType], behind: usize) -> Result<AttentionShape, String> {
+        let count = self.packing.tensors();
+        let masks = inputs.len().checked_sub(count + behind).filter(|masks| *masks <= 1);
+        let Some(masks) = masks else {
+            let (least, given) = (count + behind, inputs.len());
+            return Err(format!("takes {least} tensors, or {} with a mask of the keys, but got {given}", least + 1));
+        };
+        expect_real(&inputs[..count])?;
+        if let Some(dropout) = self.dropout.filter(|dropout| !(0.0..1.0).contains(&dropout.rate())) {
+            return Err(format!("drops a share of weights from 0 to below 1, but got {}", dropout.rate()));
+        }
+        let shape = self.shape(&inputs[..count].iter().map(|input| &input.shape).collect::<Vec<_>>())?;
+        if self.dropout.is_some() && shape.batch.as_fixed().is_some() {
+            return Err("drops weights of sequences that the batch has, but their number is fixed".to_string());
+        }
+        let visible = Shape::new([shape.batch, shape.keys.into()]);
+        match inputs[count..count + masks] {
+            [mask] if mask.shape != visible => Err(format!("takes a mask {visible} of the keys, but got {mask}")),
+            _ => Ok(shape),
+        }
+    }
+
+    /// Multiplications and additions of `products` matrix products, and of the softmax, over the pairs that are looked at.
+    fn cost(&self, inputs: &[&TensorType], rows: usize, products: u64, beside: u64) -> u64 {
+        let count = self.packing.tensors();
+        let tensors: Vec<&Shape> = inputs[..count].iter().map(|input| &input.shape).collect();
+        let shape = self.shape(&tensors).expect("checked when the node was added");
+        let (queries, keys) = (shape.queries as u64, shape.keys as u64);
+        let pairs = if self.causal {
+            // A triangle over the first keys, then whole rows.
+            let steps = queries.min(keys);
+            steps * (steps + 1) / 2 + (queries - steps) * keys
+        } else {
+            queries * keys
+        };
+        (shape.batch.bind(rows) * self.heads) as u64 * pairs * (2 * products * shape.depth as u64 + beside)
+    }
+}
+
+impl AttentionShape {
+    fn results(&self, attention: &Attention, dtype: DType) -> [TensorType; 2] {
+        let width = attention.heads * self.depth;
+        [
+            TensorType::new(dtype, Shape::new([self.batch, self.queries.into(), width.into()])),
+            TensorType::f32(Shape::new([self.batch, attention.heads.into(), self.queries.into()])),
+        ]
+    }
+}
+
+impl OpRules for Attention {
+    fn name(&self) -> &'static str {
+        "attention"
+    }
+
+    fn attributes(&self) -> String {
+        self.text()
+    }
+
+    fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let shape = self.checked(inputs, 0)?;
+        Ok(shape.results(self, inputs[0].dtype).into())
+    }
+
+    fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
+        if adjoint.gradients[1].is_some() {
+            return Err(adjoint.graph.error("the log-sum-exp of attention is a statistic; a loss cannot depend on it"));
+        }
+        let dy = adjoint.output_gradient(0)?;
+        let operands: Vec<ValueId> = adjoint.inputs.iter().chain(&adjoint.outputs).copied().chain([dy]).collect();
+        let found = adjoint.graph.add(Op::AttentionGrad(AttentionGrad { attention: self.clone() }), &operands)?;
+        let mut gradients: Vec<Option<ValueId>> = found.into_iter().map(Some).collect();
+        gradients.resize(adjoint.inputs.len(), None);
+        Ok(gradients)
+    }
+
+    fn flops(&self, inputs: &[&TensorType], _: &[&TensorType], rows: usize) -> u64 {
+        self.cost(inputs, rows, 2, 4)
+    }
+
+    /// The queries, where they stand alone.
+    fn in_place(&self, input: usize, output: usize) -> bool {
+        self.packing != Packing::All && input == 0 && output == 0
+    }
+}
+
+impl OpRules for AttentionGrad {
+    fn name(&self) -> &'static str {
+        "attention_grad"
+    }
+
+    fn attributes(&self) -> String {
+        self.attention.text()
+    }
+
+    fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let shape = self.attention.checked(inputs, 3)?;
+        let behind = &inputs[inputs.len() - 3..];
+        let [result, logarithms] = shape.results(&self.attention, inputs[0].dtype);
+        let [o, lse, dy] = behind else { unreachable!("three were counted") };
+        expect_real(&[dy])?;
+        if **o != result || **lse != logarithms || dy.shape != o.shape {
+            return Err(format!("result {o}, logarithms {lse} and gradient {dy} do not belong to this attention, which gives {result}"));
+        }
+        Ok(inputs[..self.attention.packing.tensors()].iter().map(|input| (*input).clone()).collect())
+    }
+
+    fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
+        Err(adjoint.graph.error("the gradient of attention cannot be differentiated again"))
+    }
+
+    fn flops(&self, inputs: &[&TensorType], _: &[&TensorType], rows: usize) -> u64 {
+        self.attention.cost(inputs, rows, 5, 6)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causality_halves_the_work() {
+        let cost = |queries: usize, keys: usize, causal: bool| {
+            let sequence = |length: usize| TensorType::f32(Shape::batch_of([length, 8]));
+            let (q, kv) = (sequence(queries), sequence(keys));
+            let op = Attention { causal, ..Attention::new(Packing::Separate, 2, 4) };
+            op.flops(&[&q, &kv, &kv], &[], 3)
+        };
+        // Three sequences of two heads, two products of depth four and the softmax.
+        let each = 3 * 2 * (2 * 2 * 4 + 4);
+        assert_eq!((cost(100, 100, false), cost(100, 100, true)), (each * 100 * 100, each * 5050));
+        assert_eq!((cost(10, 100, true), cost(100, 10, true)), (each * 55, each * (55 + 90 * 10)));
+    }
+}

@@ -1,0 +1,44 @@
+//! Some rows of the batch.
+
+use crate::base::shape::TensorType;
+use crate::ir::adjoint::Adjoint;
+use crate::ir::graph::{Graph, GraphError, ValueId};
+use crate::ir::op::{OpRules, expect};
+
+/// What of a tensor belongs to the rows `from..to` of the batch, which is its first axis or what that is a multiple of; fewer or none where the batch
+/// ends before. Only the planner cuts batches: anywhere else that would change what micro-batches compute.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct BatchSlice {
+    /// The first row.
+    pub from: usize,
+    /// The first row behind them; `usize::MAX` for all that are left.
+    pub to: usize,
+}
+
+impl OpRules for BatchSlice {
+    fn name(&self) -> &'static str {
+        "batch_slice"
+    }
+
+    fn attributes(&self) -> String {
+        if self.to == usize::MAX { format!("{}..", self.from) } else { format!("{}..{}", self.from, self.to) }
+    }
+
+    fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let [x] = expect(inputs)?;
+        match x.shape.dims().first() {
+            Some(first) if first.is_batch() && first.part().is_none() && self.from < self.to => {
+                Ok(vec![TensorType::new(x.dtype, x.shape.with(0, first.rows(self.from, self.to)))])
+            }
+            _ => Err(format!("cannot take the rows {} of {}", self.attributes(), x.shape)),
+        }
+    }
+
+    fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
+        Err(adjoint.graph.error("gradients are taken before batches are cut"))
+    }
+
+    fn flops(&self, _: &[&TensorType], _: &[&TensorType], _: usize) -> u64 {
+        0
+    }
+}

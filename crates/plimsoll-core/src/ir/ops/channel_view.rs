@@ -1,0 +1,49 @@
+//! A part of a tensor, read where it lies.
+
+use crate::base::shape::TensorType;
+use crate::ir::adjoint::Adjoint;
+use crate::ir::graph::{Graph, GraphError, ValueId};
+use crate::ir::op::{OpRules, expect};
+
+/// Elements `start … start + length` along the last axis, as [`Slice`](super::Slice) takes them, but without a copy: rows lie as far apart as they do in the
+/// tensor. Expressions and reductions along other axes read it so, and nothing else ([`Device::reads_channel_views`](crate::Device::reads_channel_views)). Only the planner
+/// writes this, for what was put into a whole.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ChannelView {
+    /// The first element.
+    pub start: usize,
+    /// How many there are.
+    pub length: usize,
+}
+
+impl OpRules for ChannelView {
+    fn name(&self) -> &'static str {
+        "channel_view"
+    }
+
+    fn attributes(&self) -> String {
+        format!("{}..{}", self.start, self.start + self.length)
+    }
+
+    fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let [x] = expect(inputs)?;
+        match x.shape.last().and_then(|dim| dim.as_fixed()) {
+            Some(extent) if self.start.checked_add(self.length).is_some_and(|end| end <= extent) => {
+                Ok(vec![TensorType::new(x.dtype, x.shape.with(x.shape.rank() - 1, self.length.into()))])
+            }
+            _ => Err(format!("cannot read {} along the last axis of {}", self.attributes(), x.shape)),
+        }
+    }
+
+    fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
+        Err(adjoint.graph.error("gradients are taken before the planner lets parts be read in wholes"))
+    }
+
+    fn flops(&self, _: &[&TensorType], _: &[&TensorType], _: usize) -> u64 {
+        0
+    }
+
+    fn is_view(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,99 @@
+//! Rows of a table by their numbers, and the sum that is its gradient.
+
+use crate::DType;
+use crate::base::shape::{Shape, TensorType};
+use crate::ir::adjoint::Adjoint;
+use crate::ir::graph::{Graph, GraphError, ValueId};
+use crate::ir::op::{Op, OpRules, expect, expect_real};
+
+/// From a table `[n, c…]` and row numbers of any shape `s`, the rows: `s + [c…]`.
+///
+/// A number that is no row of the table gives zeros, on every device: nothing outside the table is ever read.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Gather {
+    /// The element type of the rows.
+    pub dtype: DType,
+}
+
+/// From row numbers of shape `s` and rows `s + [c…]`, a table of zeros to each row of which those with its number are added.
+///
+/// A number that is no row of the table adds nothing, on every device: nothing outside the table is ever written.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ScatterAdd {
+    /// The table's shape `[n, c…]`.
+    pub table: Shape,
+}
+
+/// What stands behind the number of a row, or why the shape is no table's.
+fn row(table: &Shape) -> Result<Shape, String> {
+    match table.dims() {
+        [_, rest @ ..] if !table.has_batch() => Ok(Shape::new(rest.iter().copied())),
+        _ => Err(format!("takes a table [rows, …] that does not depend on the batch, but got the shape {table}")),
+    }
+}
+
+fn expect_whole(indices: &TensorType) -> Result<(), String> {
+    match indices.dtype {
+        DType::I32 | DType::U8 => Ok(()),
+        _ => Err(format!("takes row numbers in i32 or u8, but got {indices}; cast them first")),
+    }
+}
+
+fn rows_of(indices: &Shape, table: &Shape) -> Result<Shape, String> {
+    Ok(Shape::new(indices.dims().iter().copied().chain(row(table)?.dims().iter().copied())))
+}
+
+impl OpRules for Gather {
+    fn name(&self) -> &'static str {
+        "gather"
+    }
+
+    fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let [table, indices] = expect(inputs)?;
+        expect_real(&inputs[..1])?;
+        expect_whole(indices)?;
+        if !self.dtype.is_float() {
+            return Err(format!("gives real numbers, but is asked for {}", self.dtype));
+        }
+        Ok(vec![TensorType::new(self.dtype, rows_of(&indices.shape, &table.shape)?)])
+    }
+
+    fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
+        let (table, indices, dy) = (adjoint.inputs[0], adjoint.inputs[1], adjoint.output_gradient(0)?);
+        let g = &mut *adjoint.graph;
+        let ty = g.ty(table).clone();
+        let sum = g.add_one(Op::ScatterAdd(ScatterAdd { table: ty.shape }), &[indices, dy])?;
+        Ok(vec![Some(g.cast(sum, ty.dtype)?), None])
+    }
+
+    fn flops(&self, _: &[&TensorType], _: &[&TensorType], _: usize) -> u64 {
+        0
+    }
+}
+
+impl OpRules for ScatterAdd {
+    fn name(&self) -> &'static str {
+        "scatter_add"
+    }
+
+    fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let [indices, dy] = expect(inputs)?;
+        expect_whole(indices)?;
+        expect_real(&inputs[1..])?;
+        if dy.shape != rows_of(&indices.shape, &self.table)? {
+            return Err(format!("rows {} at {} do not belong to a table of {}", dy.shape, indices.shape, self.table));
+        }
+        Ok(vec![TensorType::f32(self.table.clone())])
+    }
+
+    /// Linear: its gradient takes the rows out again.
+    fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
+        let (indices, dy, table) = (adjoint.inputs[0], adjoint.inputs[1], adjoint.output_gradient(0)?);
+        let dtype = adjoint.graph.ty(dy).dtype;
+        Ok(vec![None, Some(adjoint.graph.add_one(Op::Gather(Gather { dtype }), &[table, indices])?)])
+    }
+
+    fn flops(&self, inputs: &[&TensorType], _: &[&TensorType], rows: usize) -> u64 {
+        inputs[1].shape.elements().bind(rows) as u64
+    }
+}

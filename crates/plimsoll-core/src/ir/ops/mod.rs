@@ -1,0 +1,42 @@
+//! The ops, one file each: shape rule, gradient rule, cost, and where they may write in place.
+
+mod attention;
+mod batch_slice;
+mod channel_view;
+mod concat;
+mod conv;
+mod fused_slice_write;
+mod gather;
+mod leaf;
+mod matmul;
+mod offload;
+mod pad;
+mod pointwise;
+mod pooling;
+mod recurrent;
+mod recurrent_grad;
+mod reduce;
+mod reshape;
+mod slice;
+mod slice_write;
+mod transpose;
+
+pub use attention::{Attention, AttentionGrad, AttentionShape, Packing, WeightDropout};
+pub use batch_slice::BatchSlice;
+pub use channel_view::ChannelView;
+pub use concat::Concat;
+pub use conv::{Conv2d, Conv2dGradFilter, Conv2dGradInput, Window};
+pub use fused_slice_write::FusedSliceWrite;
+pub use gather::{Gather, ScatterAdd};
+pub use matmul::MatMul;
+pub use offload::{Load, Store};
+pub use pad::Pad;
+pub use pointwise::Pointwise;
+pub use pooling::{AvgPool, AvgPoolGrad, MaxPool, MaxPoolGrad};
+pub use recurrent::{Activation, Cell, Recurrent, RecurrentInputs};
+pub use recurrent_grad::{RecurrentGrad, RecurrentGradInputs};
+pub use reduce::{Reduce, Reduction};
+pub use reshape::Reshape;
+pub use slice::Slice;
+pub use slice_write::SliceWrite;
+pub use transpose::Transpose;

@@ -1,0 +1,172 @@
+//! Maximum and mean over windows, and their gradients. Results have the type of what is pooled; sums are single precision.
+
+use super::conv::{Window, image_dims};
+use crate::DType;
+use crate::base::shape::{Shape, TensorType};
+use crate::ir::adjoint::Adjoint;
+use crate::ir::graph::{Graph, GraphError, ValueId};
+use crate::ir::op::{Op, OpRules, expect, expect_real};
+
+/// The largest element of every window, and its place inside the window as one byte: all that the gradient needs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct MaxPool {
+    /// How the window walks.
+    pub window: Window,
+}
+
+/// Hands every window's gradient to the element that won.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct MaxPoolGrad {
+    /// As in the pooling.
+    pub window: Window,
+    /// The pooling's input shape.
+    pub input: Shape,
+}
+
+/// The mean of every window, counting only elements inside the image.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AvgPool {
+    /// How the window walks.
+    pub window: Window,
+}
+
+/// Spreads every window's gradient evenly over its elements.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AvgPoolGrad {
+    /// As in the pooling.
+    pub window: Window,
+    /// The pooling's input shape.
+    pub input: Shape,
+}
+
+fn pooled(window: &Window, x: &Shape) -> Result<Shape, String> {
+    let (n, h, w, c) = image_dims(x)?;
+    if window.dilation != (1, 1) {
+        return Err("pooling windows have no dilation".to_string());
+    }
+    // A window that lies wholly in the padding would have no largest element and no mean.
+    let (rows, columns) = (window.pad_rows, window.pad_columns);
+    if rows.0.max(rows.1) >= window.size.0.max(1) || columns.0.max(columns.1) >= window.size.1.max(1) {
+        return Err(format!("the padding of the window {window} is as large as the window"));
+    }
+    let (oh, ow) = window.output((h, w))?;
+    Ok(Shape::new([n, oh.into(), ow.into(), c.into()]))
+}
+
+fn window_flops(window: &Window, output: &Shape, rows: usize) -> u64 {
+    (window.size.0 * window.size.1) as u64 * output.elements().bind(rows) as u64
+}
+
+impl OpRules for MaxPool {
+    fn name(&self) -> &'static str {
+        "max_pool"
+    }
+
+    fn attributes(&self) -> String {
+        self.window.to_string()
+    }
+
+    fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let [x] = expect(inputs)?;
+        expect_real(inputs)?;
+        let (h, w) = self.window.size;
+        // One byte, less the value that stands for "nowhere".
+        if h * w > 255 {
+            return Err(format!("a {h}×{w} window has more than 255 places"));
+        }
+        let shape = pooled(&self.window, &x.shape)?;
+        Ok(vec![TensorType::new(x.dtype, shape.clone()), TensorType::new(DType::U8, shape)])
+    }
+
+    fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
+        let dy = adjoint.output_gradient(0)?;
+        let op = MaxPoolGrad { window: self.window, input: adjoint.graph.shape(adjoint.inputs[0]).clone() };
+        Ok(vec![Some(adjoint.graph.add_one(Op::MaxPoolGrad(op), &[adjoint.outputs[1], dy])?)])
+    }
+
+    fn flops(&self, _: &[&TensorType], outputs: &[&TensorType], rows: usize) -> u64 {
+        window_flops(&self.window, &outputs[0].shape, rows)
+    }
+}
+
+impl OpRules for MaxPoolGrad {
+    fn name(&self) -> &'static str {
+        "max_pool_grad"
+    }
+
+    fn attributes(&self) -> String {
+        self.window.to_string()
+    }
+
+    fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let [places, dy] = expect(inputs)?;
+        expect_real(&inputs[1..])?;
+        if places.dtype != DType::U8 || places.shape != dy.shape || dy.shape != pooled(&self.window, &self.input)? {
+            return Err(format!("places {places} and gradient {dy} do not belong to an input of {}", self.input));
+        }
+        Ok(vec![TensorType::new(dy.dtype, self.input.clone())])
+    }
+
+    fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
+        Err(adjoint.graph.error("the gradient of max pooling cannot be differentiated again"))
+    }
+
+    fn flops(&self, inputs: &[&TensorType], _: &[&TensorType], rows: usize) -> u64 {
+        inputs[1].shape.elements().bind(rows) as u64
+    }
+}
+
+impl OpRules for AvgPool {
+    fn name(&self) -> &'static str {
+        "avg_pool"
+    }
+
+    fn attributes(&self) -> String {
+        self.window.to_string()
+    }
+
+    fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let [x] = expect(inputs)?;
+        expect_real(inputs)?;
+        Ok(vec![TensorType::new(x.dtype, pooled(&self.window, &x.shape)?)])
+    }
+
+    fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
+        let dy = adjoint.output_gradient(0)?;
+        let op = AvgPoolGrad { window: self.window, input: adjoint.graph.shape(adjoint.inputs[0]).clone() };
+        Ok(vec![Some(adjoint.graph.add_one(Op::AvgPoolGrad(op), &[dy])?)])
+    }
+
+    fn flops(&self, _: &[&TensorType], outputs: &[&TensorType], rows: usize) -> u64 {
+        window_flops(&self.window, &outputs[0].shape, rows)
+    }
+}
+
+impl OpRules for AvgPoolGrad {
+    fn name(&self) -> &'static str {
+        "avg_pool_grad"
+    }
+
+    fn attributes(&self) -> String {
+        self.window.to_string()
+    }
+
+    fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let [dy] = expect(inputs)?;
+        expect_real(inputs)?;
+        if dy.shape != pooled(&self.window, &self.input)? {
+            return Err(format!("a gradient of {} does not belong to an input of {}", dy.shape, self.input));
+        }
+        Ok(vec![TensorType::new(dy.dtype, self.input.clone())])
+    }
+
+    /// Linear: its gradient is the pooling itself.
+    fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
+        let dx = adjoint.output_gradient(0)?;
+        Ok(vec![Some(adjoint.graph.add_one(Op::AvgPool(AvgPool { window: self.window }), &[dx])?)])
+    }
+
+    fn flops(&self, inputs: &[&TensorType], _: &[&TensorType], rows: usize) -> u64 {
+        window_flops(&self.window, &inputs[0].shape, rows)
+    }
+}

@@ -1,0 +1,121 @@
+//! An expression reduced along axes: sums, maxima, log-sum-exp, the index of the largest.
+
+use super::pointwise::check_inputs;
+use crate::DType;
+use crate::base::expr::{Binary, Expr, Unary};
+use crate::base::shape::{Dim, Shape, TensorType};
+use crate::ir::adjoint::Adjoint;
+use crate::ir::graph::{Graph, GraphError, ValueId};
+use crate::ir::op::OpRules;
+
+/// How elements are brought together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reduction {
+    /// Their sum.
+    Sum,
+    /// The largest; NaN wins.
+    Max,
+    /// The logarithm of the sum of their exponentials, without overflow.
+    LogSumExp,
+    /// Along one axis, the index of the first largest.
+    ArgMax,
+}
+
+/// Evaluates an expression over `shape` and reduces it along `axes`, which stay as dimensions of 1.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Reduce {
+    /// What is computed per element before reducing.
+    pub expr: Expr,
+    /// The shape it runs over; every input stretches to it.
+    pub shape: Shape,
+    /// How elements are brought together.
+    pub kind: Reduction,
+    /// The axes that shrink to 1, ascending.
+    pub axes: Vec<usize>,
+    /// A sum begins with one more input behind the expression's, of the result's type, instead of with zero; what a sum that is taken piece by piece goes on
+    /// from. Only the planner writes this: [`Device::can_split_rows`](crate::Device::can_split_rows) says where it changes no bit.
+    pub onto: bool,
+}
+
+impl OpRules for Reduce {
+    fn name(&self) -> &'static str {
+        match self.kind {
+            Reduction::Sum => "sum",
+            Reduction::Max => "max",
+            Reduction::LogSumExp => "logsumexp",
+            Reduction::ArgMax => "argmax",
+        }
+    }
+
+    fn attributes(&self) -> String {
+        let axes: Vec<String> = self.axes.iter().map(usize::to_string).collect();
+        let over = format!("axes {} of {}", axes.join(","), self.shape);
+        let over = if self.onto { over + ", onto the last" } else { over };
+        if self.expr.is_identity() { over } else { format!("{}, {over}", self.expr) }
+    }
+
+    fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let (before, inputs) = match inputs {
+            [inputs @ .., before] if self.onto => (Some(*before), inputs),
+            _ => (None, inputs),
+        };
+        check_inputs(&self.expr, &self.shape, inputs)?;
+        if !self.axes.is_sorted_by(|a, b| a < b) || self.axes.last().is_some_and(|axis| *axis >= self.shape.rank()) {
+            return Err(format!("cannot reduce axes {:?} of the shape {}", self.axes, self.shape));
+        }
+        if self.kind == Reduction::ArgMax && self.axes.len() != 1 {
+            return Err("the index of the largest is taken along one axis".to_string());
+        }
+        let dims = self.shape.dims().iter().enumerate();
+        let shape = Shape::new(dims.map(|(axis, dim)| if self.axes.contains(&axis) { Dim::fixed(1) } else { *dim }));
+        let dtype = if self.kind == Reduction::ArgMax { DType::I32 } else { DType::F32 };
+        let result = TensorType::new(dtype, shape);
+        if self.onto && (self.kind != Reduction::Sum || before != Some(&result) || self.expr.arity() != inputs.len()) {
+            return Err(format!("only a sum goes on from another, of the type {result}"));
+        }
+        Ok(vec![result])
+    }
+
+    fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
+        assert!(self.expr.is_identity() && !self.onto, "gradients are taken before expressions are fused into reductions");
+        if self.kind == Reduction::ArgMax {
+            return Ok(vec![None]);
+        }
+        let (x, y, dy) = (adjoint.inputs[0], adjoint.outputs[0], adjoint.output_gradient(0)?);
+        let g = &mut *adjoint.graph;
+        let (dtype, target) = (g.ty(x).dtype, g.shape(x).clone());
+        // Where the operand was stretched its gradient is summed once more, which wants single precision.
+        let stored = if target == self.shape { dtype } else { DType::F32 };
+        let over = |g: &mut Graph, expr: Expr, inputs: &[ValueId], dtype: DType| {
+            g.pointwise_many(expr, inputs, self.shape.clone(), vec![dtype]).map(|outputs| outputs[0])
+        };
+        let dx = match self.kind {
+            Reduction::Sum => over(g, Expr::identity(), &[dy], stored)?,
+            Reduction::LogSumExp => {
+                let share = Expr::build(|e| e.mul(e.input(2), e.unary(Unary::Exp, e.sub(e.input(0), e.input(1)))));
+                over(g, share, &[x, y, dy], stored)?
+            }
+            Reduction::Max => {
+                // Ties share the gradient.
+                let equal = Expr::build(|e| e.binary(Binary::Equal, e.input(0), e.input(1)));
+                let winners = over(g, equal, &[x, y], dtype)?;
+                let count = g.reduce(Reduction::Sum, winners, &self.axes)?;
+                let share = Expr::build(|e| e.div(e.mul(e.input(0), e.input(2)), e.input(1)));
+                over(g, share, &[winners, count, dy], stored)?
+            }
+            Reduction::ArgMax => unreachable!("answered above"),
+        };
+        let dx = g.sum_to(dx, &target)?;
+        Ok(vec![Some(g.cast(dx, dtype)?)])
+    }
+
+    fn flops(&self, _: &[&TensorType], _: &[&TensorType], rows: usize) -> u64 {
+        let own = if self.kind == Reduction::LogSumExp { 4 } else { 1 };
+        (self.expr.flops() + own) * self.shape.elements().bind(rows) as u64
+    }
+
+    /// A sum may grow where it is.
+    fn in_place(&self, input: usize, _: usize) -> bool {
+        self.onto && input == self.expr.arity()
+    }
+}

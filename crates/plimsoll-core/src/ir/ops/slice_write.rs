@@ -1,0 +1,87 @@
+//! A part written into the whole it belongs to.
+
+use crate::base::shape::{Dim, TensorType};
+use crate::ir::adjoint::Adjoint;
+use crate::ir::graph::{Graph, GraphError, ValueId};
+use crate::ir::op::OpRules;
+
+/// The whole so far (the second input) with the first input at `start` along `axis`; written in place where nobody reads the whole so far again. Without a second
+/// input nothing else of the whole is there yet: [`verify`](crate::verify) sees that nothing is read before it was put. Only the planner writes this, in
+/// the place of a [`Concat`](super::Concat).
+///
+/// Along the batch, which the planner may have cut, the numbers count as in [`Slice`](super::Slice); of some rows of it, `start` is the first and `extent` is
+/// `usize::MAX`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SliceWrite {
+    /// The axis.
+    pub axis: usize,
+    /// Where the part begins.
+    pub start: usize,
+    /// How long the whole is.
+    pub extent: usize,
+}
+
+impl SliceWrite {
+    /// How much of the axis a part of this type takes, and the type of the whole.
+    fn whole(&self, graph: &Graph, part: &TensorType) -> Option<(usize, TensorType)> {
+        let dim = *part.shape.dims().get(self.axis)?;
+        let (own, whole) = match dim.part() {
+            Some((from, to)) if from == self.start && self.extent == usize::MAX => (to - from, dim.rows(0, usize::MAX)),
+            Some(_) => return None,
+            None => graph.extent(dim).map(|(own, unit)| (own, unit(self.extent)))?,
+        };
+        let fits = self.start.checked_add(own).is_some_and(|end| end <= self.extent);
+        fits.then(|| (own, TensorType::new(part.dtype, part.shape.with(self.axis, whole))))
+    }
+
+    /// Where along the axis a part with this dimension begins when there are `rows` rows, in elements.
+    pub fn first(&self, part: Dim, rows: usize) -> usize {
+        match part.part() {
+            Some((from, _)) => part.factor() * from.min(rows),
+            None if part.is_batch() => self.start * rows,
+            None => self.start,
+        }
+    }
+
+    /// The part of the whole's axis that a part with this dimension is put at.
+    pub(crate) fn span(&self, dim: Dim) -> (usize, usize) {
+        let own = dim.part().map_or(dim.factor(), |(from, to)| to - from);
+        (self.start, self.start + own)
+    }
+}
+
+impl OpRules for SliceWrite {
+    fn name(&self) -> &'static str {
+        "slice_write"
+    }
+
+    fn attributes(&self) -> String {
+        let of = if self.extent == usize::MAX { String::new() } else { format!(" of {}", self.extent) };
+        format!("axis {}, from {}{of}", self.axis, self.start)
+    }
+
+    fn infer(&self, graph: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let [part, base @ ..] = inputs else { return Err("needs a part".to_string()) };
+        let Some((_, whole)) = self.whole(graph, part) else {
+            return Err(format!("cannot put {part} at {} of {} along axis {}", self.start, self.extent, self.axis));
+        };
+        match base {
+            [] => Ok(vec![whole]),
+            [base] if **base == whole => Ok(vec![whole]),
+            _ => Err(format!("puts {part} into {whole}, and nothing else")),
+        }
+    }
+
+    fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
+        Err(adjoint.graph.error("gradients are taken before the planner writes parts into wholes"))
+    }
+
+    fn flops(&self, _: &[&TensorType], _: &[&TensorType], _: usize) -> u64 {
+        0
+    }
+
+    /// The whole may grow where it is.
+    fn in_place(&self, input: usize, _: usize) -> bool {
+        input == 1
+    }
+}

@@ -1,0 +1,316 @@
+//! Tensors that are joined, without holding all of them twice: each part is put into the whole as soon as it is made, and is gone then.
+//!
+//! Where the device reads [strips](crate::ir::ops::ChannelView), what joins a whole and one more part to a larger whole needs no second whole either: all of them are
+//! one, which grows, and whoever reads a smaller one later reads a strip of the largest. So do gradients that read a part.
+//!
+//! A whole takes its room with its first part. Whether that is less at the fullest step depends on all else, so [`schedule`](super::schedule) looks at the
+//! exact peaks: of putting parts where the fullest step is a join, one join after another, and of sharing wholes. The certificate says what it took, and
+//! [`prove`](crate::plan::prove()) writes it again.
+
+use crate::base::shape::TensorType;
+use crate::device::Device;
+use crate::ir::graph::{ConcatStrategy, Graph, Node, NodeId, Phase, ValueId};
+use crate::ir::op::Op;
+use crate::ir::ops::{ChannelView, SliceWrite};
+use crate::plan::updates::root;
+use crate::transform::passes::rewrite::{append, finish, shell};
+use std::collections::HashMap;
+
+/// An improved graph with the joins that make these values written in another way, or all if none are named; none if that is not another graph. Computes the
+/// same bits, which [`check_equivalence`](crate::plan::check_equivalence) proves from the result.
+pub fn rewrite_concats(old: &Graph, how: ConcatStrategy, only: &[ValueId], device: &dyn Device) -> Option<Graph> {
+    if how == ConcatStrategy::Copy || !old.nodes.iter().any(|node| matches!(node.op, Op::Concat(_))) {
+        return None;
+    }
+    let sharing = how == ConcatStrategy::SharedBuffer;
+    if sharing && !device.reads_channel_views() {
+        return None;
+    }
+    let joins = Joins::of(old, sharing, only);
+    if joins.wholes.is_empty() || (sharing && joins.strips.is_empty()) {
+        return None;
+    }
+    let mut new = Writer::new(old, &joins).write()?;
+    (new.joining, new.joined) = (how, only.to_vec());
+    Some(new)
+}
+
+/// The joined value of the old graph that the step `id` of a graph with some of its joins written in another way makes by copying.
+pub(super) fn copied(old: &Graph, new: &Graph, id: NodeId) -> Option<ValueId> {
+    let is_join = |node: &&Node| matches!(node.op, Op::Concat(_));
+    if !is_join(&new.node(id)) {
+        return None;
+    }
+    // Those that are left stand in the same order.
+    let before = new.nodes[..id.index()].iter().filter(is_join).count();
+    let left = old.nodes.iter().filter(is_join).map(|node| node.outputs[0]).filter(|value| !new.joined.contains(value));
+    left.into_iter().nth(before)
+}
+
+/// A tensor that grows part by part.
+struct Whole {
+    axis: usize,
+    ty: TensorType,
+    extent: usize,
+    /// What is put into it, in order: the value, where it begins, and the node that joined it.
+    parts: Vec<(ValueId, usize, NodeId)>,
+    /// The joined tensor.
+    result: ValueId,
+}
+
+/// What is read as a strip of a whole: which one, from where on, and how many parts have to be there.
+#[derive(Clone, Copy)]
+struct Read {
+    whole: usize,
+    strip: (usize, usize),
+    parts: usize,
+}
+
+/// All joins of a graph.
+struct Joins {
+    wholes: Vec<Whole>,
+    /// The joined values that exist as the beginning of another only.
+    beginnings: Vec<bool>,
+    /// What a node reads as a strip, instead of a value.
+    strips: HashMap<(NodeId, ValueId), Read>,
+}
+
+impl Joins {
+    fn of(graph: &Graph, sharing: bool, only: &[ValueId]) -> Joins {
+        let mut readers: Vec<Vec<NodeId>> = vec![Vec::new(); graph.values.len()];
+        for (id, node) in graph.nodes() {
+            for input in &node.inputs {
+                if readers[input.index()].last() != Some(&id) {
+                    readers[input.index()].push(id);
+                }
+            }
+        }
+        let mut kept = vec![false; graph.values.len()];
+        let handed_over = graph.outputs.iter().map(|(_, value)| value).chain(graph.updates.iter().map(|(_, value)| value));
+        handed_over.for_each(|value| kept[value.index()] = true);
+        let changes: Vec<ValueId> = graph.updates.iter().map(|(_, value)| *value).collect();
+        let joined = |node: &Node| match &node.op {
+            Op::Concat(_) if !only.is_empty() && !only.contains(&node.outputs[0]) => None,
+            Op::Concat(op) if node.inputs.len() > 1 && !changes.contains(&node.outputs[0]) => Some(op.axis),
+            _ => None,
+        };
+
+        let mut joins = Joins { wholes: Vec::new(), beginnings: vec![false; graph.values.len()], strips: HashMap::new() };
+        if sharing {
+            // What goes into one other join, as its beginning, and is else only read by what reads strips.
+            for (id, node) in graph.nodes().filter(|(_, node)| joined(node).is_some()) {
+                let value = node.inputs[0];
+                let last = joined(node) == graph.shape(value).rank().checked_sub(1);
+                let mut others = readers[value.index()].iter().filter(|reader| **reader != id);
+                joins.beginnings[value.index()] = joined(graph.producer(value)) == joined(node)
+                    && node.phase == Phase::Forward
+                    && !kept[value.index()]
+                    && node.inputs.iter().filter(|input| **input == value).count() == 1
+                    && others.all(|reader| last && reads_channel_views(graph, *reader, value));
+            }
+        }
+        for (id, _) in graph.nodes().filter(|(_, node)| joined(node).is_some_and(|_| !joins.beginnings[node.outputs[0].index()])) {
+            let grown = Grown::of(graph, id, &joins.beginnings);
+            if sharing {
+                grown.read_strips(graph, &readers, &kept, joins.wholes.len(), &mut joins.strips);
+            }
+            joins.wholes.push(grown.whole);
+        }
+        joins
+    }
+}
+
+/// A whole with those that it grew out of.
+struct Grown {
+    whole: Whole,
+    /// Joined values that are its beginning: how far each reaches, and how many parts that is.
+    beginnings: Vec<(ValueId, usize, usize)>,
+}
+
+impl Grown {
+    fn of(graph: &Graph, last: NodeId, known: &[bool]) -> Grown {
+        let mut nodes = vec![last];
+        while let Some(first) = graph.node(nodes[nodes.len() - 1]).inputs.first()
+            && known[first.index()]
+        {
+            nodes.push(graph.values[first.index()].producer);
+        }
+        nodes.reverse();
+        let result = graph.node(last).outputs[0];
+        let Op::Concat(op) = &graph.node(last).op else { unreachable!("asked for joins only") };
+        let dim = |value: ValueId| graph.shape(value).dims()[op.axis];
+        let (mut start, mut parts, mut beginnings) = (0, Vec::new(), Vec::new());
+        for (i, id) in nodes.iter().enumerate() {
+            let node = graph.node(*id);
+            let mut own = Vec::new();
+            for part in node.inputs.iter().skip(usize::from(i > 0)) {
+                own.push((*part, start, *id));
+                start = dim(*part).part().map_or(start + dim(*part).factor(), |(_, to)| to);
+            }
+            // As they are made; what is there from the start need not be put first.
+            own.sort_by_key(|(part, ..)| made_at(graph, *part));
+            parts.extend(own);
+            if *id != last {
+                beginnings.push((node.outputs[0], start, parts.len()));
+            }
+        }
+        let whole = Whole { axis: op.axis, ty: graph.ty(result).clone(), extent: start, parts, result };
+        Grown { whole, beginnings }
+    }
+
+    /// Notes who reads a strip: all readers of what is only a beginning, and gradients that read a part, if nothing is kept longer by that than what it frees.
+    fn read_strips(
+        &self,
+        graph: &Graph,
+        readers: &[Vec<NodeId>],
+        kept: &[bool],
+        number: usize,
+        strips: &mut HashMap<(NodeId, ValueId), Read>,
+    ) {
+        let Whole { axis, ty, parts, result, .. } = &self.whole;
+        let all = parts.len();
+        let later = |reader: &NodeId| graph.node(*reader).phase != Phase::Forward;
+        let joins = |reader: &NodeId| parts.iter().any(|(.., join)| join == reader);
+        let mut note = |value: ValueId, reader: NodeId, strip: (usize, usize), parts: usize| {
+            // What comes later sees the whole as it will be: then nothing but its end is kept.
+            let parts = if later(&reader) { all } else { parts };
+            strips.insert((reader, value), Read { whole: number, strip, parts });
+        };
+        for (value, end, count) in &self.beginnings {
+            readers[value.index()].iter().filter(|reader| !joins(reader)).for_each(|reader| note(*value, *reader, (0, *end), *count));
+        }
+        if graph.node(parts[0].2).phase != Phase::Forward || axis + 1 != ty.shape.rank() {
+            return;
+        }
+        // Parts that are kept for nobody else.
+        let mut freed: Vec<(usize, ValueId)> = Vec::new();
+        for (place, (part, ..)) in parts.iter().enumerate() {
+            let others: Vec<NodeId> = readers[part.index()].iter().copied().filter(later).collect();
+            let single = parts.iter().filter(|(other, ..)| other == part).count() == 1 && !kept[part.index()];
+            let elsewhere = strips.keys().any(|(_, value)| value == part) || graph.producer(*part).op.is_leaf();
+            let viewed = root(graph, *part) != *part;
+            if single
+                && !elsewhere
+                && !viewed
+                && !others.is_empty()
+                && others.iter().all(|reader| reads_channel_views(graph, *reader, *part))
+            {
+                freed.push((place, *part));
+            }
+        }
+        let extent = |value: ValueId| graph.shape(value).dims()[*axis].factor();
+        let held = !self.beginnings.is_empty() || readers[result.index()].iter().any(later) || kept[result.index()];
+        if !held && freed.iter().map(|(_, part)| extent(*part)).sum::<usize>() < self.whole.extent {
+            return;
+        }
+        for (place, part) in freed {
+            let start = parts[place].1;
+            let strip = (start, start + extent(part));
+            // If nothing in the forward part needs it as it is, it is gone as soon as it was put.
+            let alone = readers[part.index()].iter().all(|reader| joins(reader) || reads_channel_views(graph, *reader, part));
+            for reader in readers[part.index()].iter().filter(|reader| !joins(reader) && (alone || later(reader))) {
+                strips.insert((*reader, part), Read { whole: number, strip, parts: if later(reader) { all } else { place + 1 } });
+            }
+        }
+    }
+}
+
+/// When a part is there: what is there before the step comes last.
+fn made_at(graph: &Graph, part: ValueId) -> u32 {
+    let source = root(graph, part);
+    if graph.producer(source).op.is_leaf() { u32::MAX } else { graph.values[source.index()].producer.0 }
+}
+
+/// Whether a node may read a value as a strip of another.
+fn reads_channel_views(graph: &Graph, reader: NodeId, value: ValueId) -> bool {
+    let shape = graph.shape(value);
+    match &graph.node(reader).op {
+        Op::Pointwise(op) => op.shape == *shape,
+        Op::Reduce(op) => op.shape == *shape && !op.axes.contains(&(shape.rank() - 1)) && !op.onto,
+        _ => false,
+    }
+}
+
+/// Rebuilds a graph with its joins written as puts and strips.
+struct Writer<'a> {
+    old: &'a Graph,
+    joins: &'a Joins,
+    new: Graph,
+    renamed: Vec<Option<ValueId>>,
+    /// For each whole, what it is after each of its parts so far.
+    grown: Vec<Vec<ValueId>>,
+    /// For each value, the wholes it is put into.
+    part_of: HashMap<ValueId, Vec<usize>>,
+    strips: HashMap<(ValueId, usize, usize), ValueId>,
+}
+
+impl<'a> Writer<'a> {
+    fn new(old: &'a Graph, joins: &'a Joins) -> Writer<'a> {
+        let mut part_of: HashMap<ValueId, Vec<usize>> = HashMap::new();
+        for (i, whole) in joins.wholes.iter().enumerate() {
+            for (part, ..) in &whole.parts {
+                part_of.entry(*part).or_default().push(i);
+            }
+        }
+        let (renamed, grown) = (vec![None; old.values.len()], vec![Vec::new(); joins.wholes.len()]);
+        Writer { old, joins, new: shell(old), renamed, grown, part_of, strips: HashMap::new() }
+    }
+
+    /// None if something would be read before it is there.
+    fn write(mut self) -> Option<Graph> {
+        let by_result: HashMap<ValueId, usize> = (0..).zip(&self.joins.wholes).map(|(i, whole)| (whole.result, i)).collect();
+        for (id, node) in self.old.nodes() {
+            let joined = node.outputs.first().and_then(|output| by_result.get(output)).copied();
+            let begins = node.outputs.first().is_some_and(|output| self.joins.beginnings[output.index()]);
+            if let Some(whole) = joined {
+                self.put(whole, true);
+                let parts = self.joins.wholes[whole].parts.len();
+                self.renamed[node.outputs[0].index()] = Some(*self.grown[whole].get(parts - 1)?);
+            } else if !begins {
+                let inputs = node.inputs.iter().map(|input| self.read(id, *input)).collect::<Option<Vec<_>>>()?;
+                let outputs = append(&mut self.new, self.old, node, node.op.clone(), inputs);
+                node.outputs.iter().zip(outputs).for_each(|(output, new)| self.renamed[output.index()] = Some(new));
+            }
+            // What was just made goes where it belongs; what is there from the start waits for the end.
+            if !node.op.is_leaf() {
+                for output in &node.outputs {
+                    self.part_of.get(output).cloned().into_iter().flatten().for_each(|whole| self.put(whole, false));
+                }
+            }
+        }
+        finish(&mut self.new, self.old, &self.renamed);
+        Some(self.new)
+    }
+
+    /// Puts the next parts into a whole as far as they are there: all, where it is needed.
+    fn put(&mut self, number: usize, all: bool) {
+        let whole = &self.joins.wholes[number];
+        while let Some((part, start, join)) = whole.parts.get(self.grown[number].len()).copied() {
+            let Some(value) = self.renamed[part.index()].filter(|_| all || made_at(self.old, part) != u32::MAX) else { return };
+            let base = self.grown[number].last().copied();
+            let along_batch = self.old.shape(part).dims()[whole.axis].part().is_some();
+            let extent = if along_batch { usize::MAX } else { whole.extent };
+            let inputs = [Some(value), base].into_iter().flatten().collect();
+            let outputs = self.new.push(Op::SliceWrite(SliceWrite { axis: whole.axis, start, extent }), inputs, vec![whole.ty.clone()]);
+            let (node, last) = (self.old.node(join), self.new.nodes.last_mut().expect("just pushed"));
+            (last.scope, last.phase) = (node.scope.clone(), node.phase);
+            self.grown[number].push(outputs[0]);
+        }
+    }
+
+    /// What a node reads for an old value.
+    fn read(&mut self, reader: NodeId, value: ValueId) -> Option<ValueId> {
+        let Some(Read { whole, strip: (start, end), parts }) = self.joins.strips.get(&(reader, value)).copied() else {
+            return self.renamed[value.index()];
+        };
+        let of = *self.grown[whole].get(parts - 1)?;
+        if let Some(known) = self.strips.get(&(of, start, end)) {
+            return Some(*known);
+        }
+        let node = self.old.node(reader);
+        let strip = Op::ChannelView(ChannelView { start, length: end - start });
+        let value = self.new.within(&node.scope, node.phase, |new| new.add_one(strip, &[of])).ok()?;
+        self.strips.insert((of, start, end), value);
+        Some(value)
+    }
+}

@@ -1,0 +1,80 @@
+//! A batch in pieces, in several passes: a pass ends where something waits for a sum over the whole batch, as normalisation does for its statistics.
+//!
+//! The largest tensors are never there as a whole. Every pass that needs them makes them again, piece by piece, from what is there; what else comes out of a
+//! pass is put together.
+
+use super::{Cut, RowRule, root, row_count};
+use crate::device::Device;
+use crate::ir::graph::{Graph, NodeId, ValueId};
+use std::collections::HashSet;
+
+/// More passes than this would make the largest tensors again too often.
+const MOST_PASSES: usize = 8;
+
+impl Cut {
+    /// Everything that makes or reads a tensor of more than half the seed's size, if that does not have to be there as a whole.
+    pub(super) fn in_passes(mut self, graph: &Graph, seed: ValueId, rows: usize, device: &dyn Device) -> Option<Cut> {
+        let passing = self.passing(graph, seed, rows, device);
+        if !passing[seed.index()] {
+            return None;
+        }
+        let producer = |value: &ValueId| graph.values[value.index()].producer;
+        let mut inside = vec![false; graph.nodes.len()];
+        for (id, node) in graph.nodes() {
+            inside[id.index()] = node.inputs.iter().chain(&node.outputs).any(|value| passing[value.index()]);
+        }
+        // Behind how many passes everything runs: a piece of what passes is made in the pass that needs it, all else is there after its own.
+        let mut behind = vec![0; graph.nodes.len()];
+        for (id, node) in graph.nodes() {
+            let needs = |input: &ValueId| {
+                let made = producer(input).index();
+                behind[made] + usize::from(inside[made] && !passing[input.index()])
+            };
+            behind[id.index()] = node.inputs.iter().map(needs).max().unwrap_or(0);
+        }
+        let kept = |id: &NodeId| graph.node(*id).outputs.iter().any(|output| !passing[output.index()]);
+        let ends: Vec<NodeId> = graph.nodes().map(|(id, _)| id).filter(|id| inside[id.index()] && kept(id)).collect();
+        let passes = 1 + ends.iter().map(|id| behind[id.index()]).max()?;
+        if passes > MOST_PASSES {
+            return None;
+        }
+        self.passes = (0..passes)
+            .map(|pass| {
+                let mut needed = vec![false; graph.nodes.len()];
+                ends.iter().filter(|id| behind[id.index()] == pass).for_each(|id| needed[id.index()] = true);
+                let nodes: Vec<NodeId> = graph.nodes().map(|(id, _)| id).collect();
+                for id in nodes.iter().rev().filter(|id| inside[id.index()]) {
+                    if needed[id.index()] {
+                        let made_again = graph.node(*id).inputs.iter().filter(|input| passing[input.index()]);
+                        made_again.for_each(|input| needed[producer(input).index()] = true);
+                    }
+                }
+                nodes.into_iter().filter(|id| needed[id.index()]).collect()
+            })
+            .collect();
+        self.behind = behind;
+        Some(self)
+    }
+
+    /// The values that are never there as a whole: large ones whose maker and readers can all be cut.
+    fn passing(&self, graph: &Graph, seed: ValueId, rows: usize, device: &dyn Device) -> Vec<bool> {
+        let large = |value: ValueId| {
+            let made = !graph.producer(root(graph, value)).op.is_leaf();
+            made && row_count(graph, value) > 0 && 2 * graph.ty(value).bytes(rows).0 > graph.ty(seed).bytes(rows).0
+        };
+        let mut passing: Vec<bool> = (0..graph.values.len() as u32).map(|value| large(ValueId(value))).collect();
+        let given = graph.outputs.iter().map(|(_, value)| value).chain(graph.updates.iter().map(|(_, value)| value));
+        given.collect::<HashSet<_>>().into_iter().for_each(|value| passing[value.index()] = false);
+        for (id, node) in graph.nodes() {
+            let touched = node.inputs.iter().chain(&node.outputs).any(|value| passing[value.index()]);
+            let kind = if touched { self.row_rule(graph, node).filter(|_| self.allows(graph, id, rows, device)) } else { continue };
+            if kind.is_none() {
+                node.inputs.iter().for_each(|input| passing[input.index()] = false);
+            }
+            if kind != Some(RowRule::Rows) {
+                node.outputs.iter().for_each(|output| passing[output.index()] = false);
+            }
+        }
+        passing
+    }
+}

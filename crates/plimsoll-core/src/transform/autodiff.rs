@@ -1,0 +1,72 @@
+//! Gradients as a graph pass: walks the graph backwards and lets each op's rule add the nodes that make its inputs' gradients.
+
+use crate::base::expr::Expr;
+use crate::base::shape::Shape;
+pub use crate::ir::adjoint::Adjoint;
+use crate::ir::adjoint::zeros;
+use crate::ir::graph::{Graph, GraphError, NodeId, Phase, ValueId};
+
+/// Adds the nodes that compute the gradient of the single number `loss` with respect to each value of `wrt`.
+/// A value the loss does not depend on has a gradient of zeros.
+pub fn gradients(graph: &mut Graph, loss: ValueId, wrt: &[ValueId]) -> Result<Vec<ValueId>, GraphError> {
+    if *graph.shape(loss) != Shape::scalar() {
+        return Err(graph.error(format!("gradients are taken of a single number, but the loss has the shape {}", graph.shape(loss))));
+    }
+    let wanted = depends_on(graph, wrt);
+    let mut gradient: Vec<Option<ValueId>> = vec![None; graph.values.len()];
+    let last = graph.values[loss.index()].producer;
+    let scope = graph.node(last).scope.clone();
+    gradient[loss.index()] = Some(graph.within(&scope, Phase::Backward, |g| g.full(1.0, Shape::scalar()))?);
+
+    for id in (0..=last.0).rev().map(NodeId) {
+        let node = graph.node(id);
+        let gradients: Vec<Option<ValueId>> = node.outputs.iter().map(|output| gradient[output.index()]).collect();
+        let wants: Vec<bool> = node.inputs.iter().map(|input| wanted[input.index()]).collect();
+        if gradients.iter().all(Option::is_none) || !wants.contains(&true) {
+            continue;
+        }
+        let (op, scope, inputs, outputs) = (node.op.clone(), node.scope.clone(), node.inputs.clone(), node.outputs.clone());
+        graph.within(&scope, Phase::Backward, |g| {
+            let mut adjoint = Adjoint { graph: g, inputs: inputs.clone(), outputs, gradients, wants: wants.clone() };
+            let found = op.rules().gradient(&mut adjoint)?;
+            for ((input, found), wanted) in inputs.iter().zip(found).zip(wants) {
+                let (true, Some(found)) = (wanted, found) else { continue };
+                // A gradient has its value's type. Sums are expressions, so those of several uses become one whose parts are never stored.
+                let dtype = g.ty(*input).dtype;
+                let total = match gradient[input.index()] {
+                    Some(before) => {
+                        let sum = Expr::build(|e| e.add(e.input(0), e.input(1)));
+                        g.pointwise_many(sum, &[before, found], g.shape(*input).clone(), vec![dtype])?[0]
+                    }
+                    None => g.cast(found, dtype)?,
+                };
+                gradient[input.index()] = Some(total);
+            }
+            Ok(())
+        })?;
+    }
+    wrt.iter()
+        .map(|value| match gradient[value.index()] {
+            Some(gradient) => Ok(gradient),
+            None => {
+                let scope = graph.producer(*value).scope.clone();
+                graph.within(&scope, Phase::Backward, |g| zeros(g, *value))
+            }
+        })
+        .collect()
+}
+
+/// Which values depend on one of the given ones through real numbers.
+fn depends_on(graph: &Graph, roots: &[ValueId]) -> Vec<bool> {
+    let mut depends = vec![false; graph.values.len()];
+    roots.iter().for_each(|root| depends[root.index()] = true);
+    for node in &graph.nodes {
+        if node.inputs.iter().any(|input| depends[input.index()]) {
+            let passes = |output: &&ValueId| graph.ty(**output).dtype.is_float() && !graph.stopped.contains(output);
+            for output in node.outputs.iter().filter(passes) {
+                depends[output.index()] = true;
+            }
+        }
+    }
+    depends
+}

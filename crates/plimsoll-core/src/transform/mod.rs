@@ -1,0 +1,6 @@
+//! From a model's forward graph to the graphs of a training step: gradients, optimizer updates, loss scaling, optimization passes.
+
+pub mod autodiff;
+pub mod loss_scale;
+pub mod passes;
+pub mod step;

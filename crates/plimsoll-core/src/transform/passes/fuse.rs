@@ -1,0 +1,119 @@
+//! Pointwise fusion: chains of expressions become one, so that what stands between them never exists in memory. What is not stored in two
+//! bytes any more is not rounded to them either.
+
+use super::masks::Mask;
+use super::rewrite::{Rewrite, rewrite};
+use crate::DType;
+use crate::base::expr::Expr;
+use crate::base::shape::Shape;
+use crate::ir::graph::{Graph, Node, NodeId, Phase, ValueId};
+use crate::ir::op::Op;
+use crate::ir::ops::{Pointwise, Reduce};
+
+/// Beyond this an expression no longer fits the registers of a tile, and beyond that many inputs it is bound by their bytes.
+const MAX_TERMS: usize = 96;
+const MAX_INPUTS: usize = 12;
+
+/// Writes expressions with a single reader into that reader.
+pub fn fuse_pointwise(old: &Graph) -> Graph {
+    let uses = old.use_counts();
+    rewrite(old, |new, node, inputs| {
+        let (expr, shape) = match &node.op {
+            Op::Pointwise(op) => (&op.expr, &op.shape),
+            Op::Reduce(op) => (&op.expr, &op.shape),
+            _ => return Rewrite::Keep,
+        };
+        let fusible = |i: usize| uses[node.inputs[i].index()] == 1 && can_fuse(new, node, inputs[i], shape);
+        let (mut chosen, mut best) = (vec![false; inputs.len()], None);
+        for i in (0..inputs.len()).filter(|i| fusible(*i)) {
+            chosen[i] = true;
+            let (fused, reads) = merge(new, expr, inputs, &chosen);
+            if fused.terms().len() <= MAX_TERMS && reads.len() <= MAX_INPUTS {
+                best = Some((fused, reads));
+            } else {
+                chosen[i] = false;
+            }
+        }
+        match (best, &node.op) {
+            (Some((expr, reads)), Op::Pointwise(op)) => Rewrite::With(Op::Pointwise(Pointwise { expr, ..op.clone() }), reads),
+            (Some((expr, reads)), Op::Reduce(op)) => Rewrite::With(Op::Reduce(Reduce { expr, ..op.clone() }), reads),
+            _ => Rewrite::Keep,
+        }
+    })
+}
+
+/// Works masks out from what the next gradient reads anyway.
+///
+/// A gradient cut by ReLU's mask goes into the gradient of the normalisation before, which reads the normalisation's input. The mask can be
+/// worked out from that input as well, by the same arithmetic; then the result of the two is not kept for it, and need not be made again.
+pub fn read_what_is_kept(old: &Graph) -> Graph {
+    let mut read_by: Vec<Vec<NodeId>> = vec![Vec::new(); old.values.len()];
+    for (id, node) in old.nodes() {
+        node.inputs.iter().for_each(|input| read_by[input.index()].push(id));
+    }
+    rewrite(old, |new, node, inputs| {
+        let Op::Pointwise(op) = &node.op else { return Rewrite::Keep };
+        // Masks only: whoever compares for equality must see the very number that was stored.
+        let Some(mask) = Mask::of(op).filter(|_| node.phase == Phase::Backward) else { return Rewrite::Keep };
+        let kept_anyway = |value: ValueId| {
+            let full = |value: &ValueId| *old.shape(*value) == op.shape;
+            let producer = old.producer(value);
+            let Op::Pointwise(p) = &producer.op else { return false };
+            let mut sources = producer.inputs.iter().filter(|input| full(input));
+            let (Some(source), None) = (sources.next(), sources.next()) else { return false };
+            // Where rounding to two bytes would change the answer, the number before rounding gives the right one.
+            let real = |dtype: DType| dtype == DType::F32 || dtype.is_half();
+            let same = p.dtypes.len() == 1 && real(p.dtypes[0]) && real(old.ty(*source).dtype) && !p.expr.is_positional();
+            let reads_source = |reader: &NodeId| old.node(*reader).inputs.contains(source);
+            same && p.shape == op.shape
+                && producer.phase == Phase::Forward
+                && !node.inputs.contains(source)
+                && node.outputs.iter().any(|output| read_by[output.index()].iter().any(reads_source))
+        };
+        let chosen: Vec<bool> = (0..inputs.len()).map(|i| i == mask.looks_at as usize && kept_anyway(node.inputs[i])).collect();
+        if !chosen.contains(&true) {
+            return Rewrite::Keep;
+        }
+        let (expr, reads) = merge(new, &op.expr, inputs, &chosen);
+        if expr.terms().len() > MAX_TERMS || reads.len() > MAX_INPUTS {
+            return Rewrite::Keep;
+        }
+        Rewrite::With(Op::Pointwise(Pointwise { expr, ..op.clone() }), reads)
+    })
+}
+
+fn can_fuse(new: &Graph, reader: &Node, value: ValueId, shape: &Shape) -> bool {
+    let producer = new.producer(value);
+    let Op::Pointwise(p) = &producer.op else { return false };
+    let [dtype] = p.dtypes[..] else { return false };
+    if p.shape != *shape || !dtype.is_float() {
+        return false;
+    }
+    // Fusing a forward expression into a backward reader keeps its inputs alive instead of its result: only if that is not more.
+    let full: usize = producer.inputs.iter().filter(|input| new.shape(**input) == shape).map(|input| new.ty(*input).dtype.size()).sum();
+    full <= dtype.size() || producer.phase == reader.phase || reader.phase == Phase::Update
+}
+
+fn merge(new: &Graph, expr: &Expr, inputs: &[ValueId], chosen: &[bool]) -> (Expr, Vec<ValueId>) {
+    let mut reads: Vec<ValueId> = Vec::new();
+    let mut place = |value: ValueId| {
+        let known = reads.iter().position(|known| *known == value);
+        known.unwrap_or_else(|| {
+            reads.push(value);
+            reads.len() - 1
+        }) as u16
+    };
+    let fused = Expr::build_many(|e| {
+        expr.inline(e, &mut |i| {
+            let value = inputs[i as usize];
+            match &new.producer(value).op {
+                Op::Pointwise(p) if chosen[i as usize] => {
+                    let sources = &new.producer(value).inputs;
+                    p.expr.inline(e, &mut |j| e.input(place(sources[j as usize])))[0]
+                }
+                _ => e.input(place(value)),
+            }
+        })
+    });
+    (fused, reads)
+}

@@ -1,0 +1,44 @@
+//! Graph improvements that change no result (folding, common subexpressions, dead code, fusion), and the one change of types that does: mixed
+//! precision.
+
+mod dce;
+mod epilogue;
+mod fuse;
+mod masks;
+mod precision;
+pub(crate) mod rewrite;
+mod simplify;
+mod split;
+
+use crate::ir::graph::{Graph, GraphError};
+use crate::verify;
+
+pub use dce::remove_dead;
+pub use epilogue::fuse_epilogues;
+pub use fuse::{fuse_pointwise, read_what_is_kept};
+pub use masks::sink_masks;
+pub use precision::{Columns, Treatment, mixed, mixed_with, treatment};
+pub use simplify::simplify;
+pub use split::split_concats;
+
+/// Runs all passes in order, checking the graph after each.
+pub fn optimize(graph: &Graph) -> Result<Graph, GraphError> {
+    let mut graph = graph.clone();
+    verify(&graph)?;
+    for pass in [
+        simplify,
+        remove_dead,
+        fuse_pointwise,
+        remove_dead,
+        sink_masks,
+        remove_dead,
+        simplify,
+        read_what_is_kept,
+        fuse_epilogues,
+        remove_dead,
+    ] {
+        graph = pass(&graph);
+        verify(&graph)?;
+    }
+    Ok(graph)
+}
