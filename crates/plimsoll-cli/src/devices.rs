@@ -4,11 +4,11 @@ use plimsoll::{Convolutions, CpuDevice, Probe, convolutions, describe, probe, sy
 use serde_json::{Value, json};
 
 /// As people read it.
-pub fn text() -> String {
-    let cpu = CpuDevice::new(system::cores());
+pub fn text() -> plimsoll::Result<String> {
+    let cpu = CpuDevice::new(system::cores())?;
     let mut lines = vec![format!("cpu     {} · {} of {} available", describe(&cpu), system::available_memory(), system::total_memory())];
     lines.extend(cuda_lines(&probe(), convolutions().unwrap_or_default()));
-    lines.join("\n") + "\n"
+    Ok(lines.join("\n") + "\n")
 }
 
 fn cuda_lines(probe: &Probe, convolutions: Convolutions) -> Vec<String> {
@@ -37,8 +37,8 @@ fn cuda_lines(probe: &Probe, convolutions: Convolutions) -> Vec<String> {
 }
 
 /// As one JSON document.
-pub fn json() -> Value {
-    let (cpu, probe) = (CpuDevice::new(system::cores()), probe());
+pub fn json() -> plimsoll::Result<Value> {
+    let (cpu, probe) = (CpuDevice::new(system::cores())?, probe());
     let mut devices = vec![json!({
         "name": "cpu",
         "description": describe(&cpu),
@@ -60,7 +60,7 @@ pub fn json() -> Value {
         Convolutions::Generated => "generated",
         Convolutions::Libraries => "libraries",
     };
-    json!({ "devices": devices, "cuda": { "libraries": libraries, "convolutions": name, "obstacle": probe.obstacle() } })
+    Ok(json!({ "devices": devices, "cuda": { "libraries": libraries, "convolutions": name, "obstacle": probe.obstacle() } }))
 }
 
 #[cfg(test)]

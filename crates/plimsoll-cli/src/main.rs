@@ -62,14 +62,8 @@ fn main() -> ExitCode {
             Ok(false) => return ExitCode::from(INFEASIBLE),
             result => result.map(drop),
         },
-        Command::Devices { json } => {
-            if *json {
-                print(&devices::json());
-            } else {
-                say(&devices::text());
-            }
-            Ok(())
-        }
+        Command::Devices { json: true } => devices::json().map(|json| print(&json)).map_err(Into::into),
+        Command::Devices { json: false } => devices::text().map(|text| say(&text)).map_err(Into::into),
         Command::Selftest { device, seed, only } => {
             match device.parse().map_err(Into::into).and_then(|choice| selftest::run(choice, *seed, only)) {
                 Ok(false) => return ExitCode::FAILURE,

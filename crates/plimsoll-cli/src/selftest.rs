@@ -54,8 +54,11 @@ pub fn run(choice: Choice, seed: u64, only: &[String]) -> Result<bool> {
 /// Opens devices for so many threads, by all of them at once: one device each, or one for each way there is.
 fn open(threads: usize, open: impl Fn() -> plimsoll::Result<Vec<(&'static str, Arc<dyn Device>)>> + Sync) -> Result<Vec<Devices>> {
     let opened = std::thread::scope(|scope| {
-        let opening: Vec<_> = (0..threads).map(|_| scope.spawn(&open)).collect();
-        opening.into_iter().map(|thread| thread.join().expect("opening does not panic")).collect::<plimsoll::Result<Vec<_>>>()
+        // Where a thread cannot be started, this one opens the device.
+        let opening: Vec<_> =
+            (0..threads).map(|_| std::thread::Builder::new().spawn_scoped(scope, &open).or_else(|_| Err(open()))).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join().expect("opening does not panic");
+        opening.into_iter().map(|opened| opened.map_or_else(|here| here, join)).collect::<plimsoll::Result<Vec<_>>>()
     })?;
     let mut ways: Vec<Devices> = Vec::new();
     for (i, (name, device)) in opened.into_iter().flat_map(|devices| devices.into_iter().enumerate()) {
@@ -71,13 +74,17 @@ fn run_op(op: &'static str, cases: &[&Case], devices: &[Arc<dyn Device>]) -> Cas
     let (next, report) = (AtomicUsize::new(0), Mutex::new(CaseReport::new(op)));
     std::thread::scope(|scope| {
         for device in devices {
-            scope.spawn(|| {
+            let work = || {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let mut single = CaseReport::new(op);
                     single.run(case, device);
                     report.lock().expect("no check panics").join(single);
                 }
-            });
+            };
+            // Where a thread cannot be started, this one runs the cases.
+            if std::thread::Builder::new().spawn_scoped(scope, work).is_err() {
+                work();
+            }
         }
     });
     report.into_inner().expect("no check panics")

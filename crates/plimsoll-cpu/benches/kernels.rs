@@ -19,7 +19,7 @@ use plimsoll_cpu::kernels::pooling::{PoolShape, max_pool, max_pool_grad};
 use plimsoll_cpu::kernels::recurrent::{
     Reals, Walk, WalkBack, WalkShape, backward, backward_workspace, forward as walk, forward_workspace as walk_workspace,
 };
-use plimsoll_cpu::runtime::threads::Pool;
+use plimsoll_cpu::runtime::threads::ThreadPool;
 
 const ROUNDS: usize = 9;
 const ROUND_SECONDS: f64 = 0.02;
@@ -43,12 +43,12 @@ struct Table {
 
 impl Table {
     /// Measures `kernel` on one and on two threads and prints a row for each.
-    fn row(&self, name: &str, flops: usize, bytes: usize, mut kernel: impl FnMut(&Pool)) {
+    fn row(&self, name: &str, flops: usize, bytes: usize, mut kernel: impl FnMut(&ThreadPool)) {
         if !name.contains(&self.filter) {
             return;
         }
         for threads in [1, 2] {
-            let pool = Pool::new(threads);
+            let pool = ThreadPool::new(threads).unwrap();
             let once = Instant::now();
             kernel(&pool);
             let repeats = (ROUND_SECONDS / once.elapsed().as_secs_f64().max(1e-8)).clamp(1.0, 1e6) as usize;
@@ -207,12 +207,12 @@ fn attentions(table: &Table) {
         let mut workspace = vec![0.0; attention_workspace(&shape, 2)];
         let tensors = Forward { q, k, v, mask: None, dropped: None, o, lse: lse.as_mut_ptr() };
         // SAFETY: the heads describe the vectors above.
-        let forward = |pool: &Pool| unsafe { attention::forward(pool, &shape, &tensors, &mut workspace) };
+        let forward = |pool: &ThreadPool| unsafe { attention::forward(pool, &shape, &tensors, &mut workspace) };
         table.row(&name("forward"), 4 * pairs * depth, bytes, forward);
         let mut workspace = vec![0.0; attention_backward_workspace(&shape, DType::F32, 2)];
         let tensors = Backward { q, k, v, mask: None, dropped: None, o, lse: lse.as_ptr(), d_o, d_q, d_k, d_v };
         // SAFETY: as above.
-        let backward = |pool: &Pool| unsafe { attention::backward(pool, &shape, &tensors, &mut workspace) };
+        let backward = |pool: &ThreadPool| unsafe { attention::backward(pool, &shape, &tensors, &mut workspace) };
         table.row(&name("backward"), 10 * pairs * depth, 2 * bytes, backward);
     }
 }

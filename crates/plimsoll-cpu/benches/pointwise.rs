@@ -4,11 +4,11 @@ use plimsoll_core::DType;
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::random::StepRandom;
 use plimsoll_cpu::kernels::pointwise::{Kernel, Sink, Source};
-use plimsoll_cpu::runtime::threads::Pool;
+use plimsoll_cpu::runtime::threads::ThreadPool;
 use std::time::Instant;
 
 /// The fastest of many runs: on a shared machine that is the one nobody disturbed.
-fn measure(name: &str, pool: &Pool, expr: &Expr, dims: &[usize], inputs: &[&[usize]], in_place: bool) {
+fn measure(name: &str, pool: &ThreadPool, expr: &Expr, dims: &[usize], inputs: &[&[usize]], in_place: bool) {
     let sources: Vec<Source<'_>> = inputs.iter().map(|dims| Source { dims, dtype: DType::F32, pitch: None }).collect();
     let outputs = expr.roots().len();
     let over: Vec<usize> = (0..outputs).collect();
@@ -62,7 +62,7 @@ fn main() {
         vec![e.sub(p, step), m, v]
     });
     for threads in [1, 2] {
-        let pool = Pool::new(threads);
+        let pool = ThreadPool::new(threads).unwrap();
         println!("{threads} threads");
         measure("bias and relu [32, 10]", &pool, &relu, &[32, 10], &[&[32, 10], &[10]], true);
         measure("row constant [32, 10]", &pool, &relu, &[32, 10], &[&[32, 10], &[32, 1]], true);

@@ -7,7 +7,7 @@ use plimsoll_cpu::kernels::conv::{
     ConvShape, InHalves, Target, forward, forward_workspace, grad_filter, grad_filter_workspace, grad_input, grad_input_workspace,
 };
 use plimsoll_cpu::kernels::gemm::{Block, Matrix, Write, blocks_workspace_len, gemm, gemm_blocks, workspace_len};
-use plimsoll_cpu::runtime::threads::Pool;
+use plimsoll_cpu::runtime::threads::ThreadPool;
 use plimsoll_cpu::simd::float_view::Reals;
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ const ROUNDS: usize = 100;
 
 fn main() {
     println!("{:<52} {:>12} {:>12} {:>7}", "kernel, on one thread", "f32", "bf16 stored", "ratio");
-    let pool = Pool::new(1);
+    let pool = ThreadPool::new(1).unwrap();
     products(&pool);
     convolutions(&pool);
 }
@@ -59,7 +59,7 @@ fn keep(to: *mut u16, columns: usize) -> impl Fn(&Block) + Sync {
     }
 }
 
-fn products(pool: &Pool) {
+fn products(pool: &ThreadPool) {
     for (m, n, k) in [(256, 256, 256), (512, 512, 512), (64, 1024, 1024), (512, 10, 1024), (2048, 128, 128)] {
         let (a, b, mut c) = (values(m * k), values(k * n), vec![0.0; m * n]);
         let (a_bits, mut c_bits) = (bits(&a), vec![0u16; m * n]);
@@ -88,7 +88,7 @@ fn products(pool: &Pool) {
     }
 }
 
-fn convolutions(pool: &Pool) {
+fn convolutions(pool: &ThreadPool) {
     const HALVES: InHalves = InHalves { input: true, filter: false, output: true };
     const FLOATS: InHalves = InHalves { input: false, filter: false, output: false };
     for (batch, side, in_c, out_c, k, stride, pad, groups) in [

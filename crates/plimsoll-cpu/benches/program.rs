@@ -13,7 +13,7 @@ use std::time::Instant;
 
 fn main() {
     for threads in [1, 2] {
-        let device: Arc<dyn Device> = Arc::new(CpuDevice::new(threads));
+        let device: Arc<dyn Device> = Arc::new(CpuDevice::new(threads).unwrap());
         println!("{}", device.description());
         ten_tiny_ops(&device).unwrap();
         dense_adam(&device).unwrap();

@@ -3,7 +3,7 @@
 use crate::program::{self, CpuProgram};
 use crate::runtime::copier::{self, Copier};
 use crate::runtime::memory::{Block, CpuMemory};
-use crate::runtime::threads::{Pool, STACK};
+use crate::runtime::threads::{STACK, ThreadPool};
 use crate::simd::Isa;
 use plimsoll_core::device::{Device, DeviceError, Loaded, Memory, RowSplit, StepMemory};
 use plimsoll_core::graph::{Graph, Node};
@@ -18,13 +18,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// use plimsoll_core::{Bytes, Device};
 /// use plimsoll_cpu::CpuDevice;
 ///
-/// let device = CpuDevice::new(2);
+/// let device = CpuDevice::new(2)?;
 /// assert_eq!((device.name().as_str(), device.threads()), ("cpu", 2));
 /// assert_eq!(device.stacks(), Bytes::kib(512), "the caller brings its own stack");
 /// assert!(device.description().ends_with("2 threads"));
+/// # Ok::<(), plimsoll_core::DeviceError>(())
 /// ```
 pub struct CpuDevice {
-    pool: Arc<Pool>,
+    pool: Arc<ThreadPool>,
     /// Started by the first program that keeps something elsewhere.
     copier: Mutex<Option<Arc<Copier>>>,
 }
@@ -32,10 +33,10 @@ pub struct CpuDevice {
 impl CpuDevice {
     /// A device that computes on `threads` threads, the caller's included.
     ///
-    /// # Panics
+    /// # Errors
     /// When the operating system refuses to start a thread.
-    pub fn new(threads: usize) -> CpuDevice {
-        CpuDevice { pool: Arc::new(Pool::new(threads)), copier: Mutex::new(None) }
+    pub fn new(threads: usize) -> Result<CpuDevice, DeviceError> {
+        Ok(CpuDevice { pool: Arc::new(ThreadPool::new(threads)?), copier: Mutex::new(None) })
     }
 
     /// How many threads compute, the caller's included.

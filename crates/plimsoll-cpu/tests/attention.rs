@@ -5,7 +5,7 @@ use plimsoll_core::DType;
 use plimsoll_cpu::kernels::attention::{
     AttentionShape, Backward, Forward, Heads, KeyMask, backward_with, backward_workspace, forward_with, forward_workspace,
 };
-use plimsoll_cpu::runtime::threads::Pool;
+use plimsoll_cpu::runtime::threads::ThreadPool;
 use plimsoll_cpu::simd::Isa;
 
 /// Multiples of 1/32 between -1 and 1 from a counter, which every real type holds exactly.
@@ -78,7 +78,7 @@ impl Case {
     /// Forward and backward in memory that held something else before.
     fn run(&self, isa: Isa, threads: usize) -> [Vec<u8>; 3] {
         let AttentionShape { batch, queries, heads, kv_heads, depth, .. } = self.shape;
-        let (pool, size) = (Pool::new(threads), self.dtype.size());
+        let (pool, size) = (ThreadPool::new(threads).unwrap(), self.dtype.size());
         let (mut qkv, mut d_o) = (encode(self.dtype, &self.qkv), encode(self.dtype, &self.d_o));
         let (mut d_qkv, mut o, mut lse) = (vec![0xff; qkv.len()], vec![0xff; d_o.len()], vec![f32::NAN; batch * heads * queries]);
         let parts = [0, heads * depth, (heads + kv_heads) * depth];

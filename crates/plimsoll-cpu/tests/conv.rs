@@ -8,7 +8,7 @@ use plimsoll_cpu::kernels::conv::{
     grad_input_workspace,
 };
 use plimsoll_cpu::kernels::gemm::{Block, Write};
-use plimsoll_cpu::runtime::threads::Pool;
+use plimsoll_cpu::runtime::threads::ThreadPool;
 use plimsoll_cpu::simd::Isa;
 use plimsoll_cpu::simd::float_view::Reals;
 use proptest::prelude::*;
@@ -63,10 +63,10 @@ fn compare(what: &str, isa: Isa, shape: &ConvShape, got: &[f32], expected: &Refe
 }
 
 /// Runs a pass on pools of one, two and three threads; the results must agree to the bit.
-fn at_any_thread_count(what: &str, mut pass: impl FnMut(&Pool) -> Vec<f32>) -> Vec<f32> {
-    let first = pass(&Pool::new(1));
+fn at_any_thread_count(what: &str, mut pass: impl FnMut(&ThreadPool) -> Vec<f32>) -> Vec<f32> {
+    let first = pass(&ThreadPool::new(1).unwrap());
     for threads in [2, 3] {
-        let again = pass(&Pool::new(threads));
+        let again = pass(&ThreadPool::new(threads).unwrap());
         assert!(first.iter().zip(&again).all(|(a, b)| a.to_bits() == b.to_bits()), "{what} on {threads} threads");
     }
     first
@@ -123,7 +123,7 @@ fn check(shape: ConvShape) {
 
         let mut set = vec![f32::NAN; s.filter_len()];
         let mut workspace = vec![f32::NAN; grad_filter_workspace(s, Write::Set, 1)];
-        grad_filter_with(isa, &Pool::new(1), s, Write::Set, input[..].into(), grad_out[..].into(), &mut set, &mut workspace);
+        grad_filter_with(isa, &ThreadPool::new(1).unwrap(), s, Write::Set, input[..].into(), grad_out[..].into(), &mut set, &mut workspace);
         let fresh = grad_filter.iter().zip(&before).map(|(&(sum, scale), &b)| (sum - f64::from(b), scale)).collect();
         compare("grad_filter set", isa, s, &set, &fresh);
         check_halves(isa, s, [&input, &filter, &grad_out], [&output, &grad_in, &fresh]);

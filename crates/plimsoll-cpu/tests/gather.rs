@@ -2,7 +2,7 @@
 
 use plimsoll_core::DType;
 use plimsoll_cpu::kernels::gather::{TableShape, gather, scatter_add};
-use plimsoll_cpu::runtime::threads::Pool;
+use plimsoll_cpu::runtime::threads::ThreadPool;
 
 fn numbers(len: usize) -> Vec<f32> {
     (0..len).map(|i| (i * 37 % 101) as f32 / 7.0 - 6.0).collect()
@@ -36,7 +36,7 @@ fn rows_are_taken_and_strays_are_zeros() {
         let mut got = vec![f32::NAN; count * width];
         let (from, to) = ((table.as_ptr().cast(), DType::F32), (got.as_mut_ptr().cast(), DType::F32));
         // SAFETY: the shape describes the vectors above.
-        unsafe { gather(&Pool::new(3), &shape, from, names.as_ptr().cast(), to) };
+        unsafe { gather(&ThreadPool::new(3).unwrap(), &shape, from, names.as_ptr().cast(), to) };
         assert_eq!(got, want);
     }
 }
@@ -56,7 +56,13 @@ fn rows_are_added_in_their_order_on_any_number_of_threads() {
             let mut got = vec![f32::NAN; ROWS * width];
             // SAFETY: the shape describes the vectors above.
             unsafe {
-                scatter_add(&Pool::new(threads), &shape, names.as_ptr().cast(), (rows.as_ptr().cast(), DType::F32), got.as_mut_ptr())
+                scatter_add(
+                    &ThreadPool::new(threads).unwrap(),
+                    &shape,
+                    names.as_ptr().cast(),
+                    (rows.as_ptr().cast(), DType::F32),
+                    got.as_mut_ptr(),
+                )
             };
             assert_eq!(got, want, "{threads} threads");
         }

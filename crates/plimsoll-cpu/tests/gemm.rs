@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use plimsoll_core::DType;
 use plimsoll_cpu::kernels::gemm::{Block, Matrix, Write, blocks_workspace_len, gemm_blocks_with, gemm_with, workspace_len};
-use plimsoll_cpu::runtime::threads::Pool;
+use plimsoll_cpu::runtime::threads::ThreadPool;
 use plimsoll_cpu::simd::Isa;
 use proptest::prelude::*;
 
@@ -54,7 +54,7 @@ fn check(case: Case) {
     for isa in Isa::available() {
         let mut first: Option<Vec<f32>> = None;
         for threads in [1, 2, 3] {
-            let pool = Pool::new(threads);
+            let pool = ThreadPool::new(threads).unwrap();
             let mut c = before.clone();
             let len = workspace_len(m, n, k, threads);
             let mut workspace = vec![f32::NAN; len + 256];
@@ -122,7 +122,7 @@ fn check_halves(case: Case) {
         for (a, b) in [(half_a, half_b), (half_a, b), (a, half_b), (a, b)] {
             for blocks in [false, true] {
                 let run = |threads: usize| {
-                    let pool = Pool::new(threads);
+                    let pool = ThreadPool::new(threads).unwrap();
                     let len = if blocks { blocks_workspace_len(m, n, k, threads) } else { workspace_len(m, n, k, threads) };
                     let mut workspace = vec![f32::NAN; len + 256];
                     let mut c = vec![f32::NAN; m * n];
@@ -225,7 +225,7 @@ fn strides_beyond_row_and_column_major() {
         let mut c = vec![0.0; 9 * 13];
         let mut workspace = vec![0.0; workspace_len(9, 13, 20, 1)];
         // SAFETY: the largest offsets are 24 + 760 and 133 + 1800, inside `data`.
-        unsafe { gemm_with(isa, &Pool::new(1), Write::Set, a, b, c.as_mut_ptr(), 13, &mut workspace, None) };
+        unsafe { gemm_with(isa, &ThreadPool::new(1).unwrap(), Write::Set, a, b, c.as_mut_ptr(), 13, &mut workspace, None) };
         for i in 0..9 {
             for j in 0..13 {
                 let sum: f64 = (0..20).map(|l| at(&a, i, l) * at(&b, l, j)).sum();

@@ -1,7 +1,7 @@
 //! Pooling and its gradients against plain loops, at any number of threads.
 
 use plimsoll_cpu::kernels::pooling::{NO_POSITION, PoolShape, average_pool, average_pool_grad, max_pool, max_pool_grad};
-use plimsoll_cpu::runtime::threads::Pool;
+use plimsoll_cpu::runtime::threads::ThreadPool;
 use proptest::prelude::*;
 
 /// A few distinct values, so that ties and their order matter.
@@ -48,7 +48,7 @@ fn check(s: PoolShape) {
     }
     let close = |got: &[f32], expected: &[f64]| got.iter().zip(expected).all(|(g, e)| (f64::from(*g) - e).abs() <= 1e-4);
     for threads in [1, 2, 3] {
-        let pool = Pool::new(threads);
+        let pool = ThreadPool::new(threads).unwrap();
         let (mut output, mut found) = (vec![f32::NAN; s.output_len()], vec![7; s.output_len()]);
         max_pool(&pool, &s, &input, &mut output, &mut found);
         assert_eq!((&output, &found), (&best, &at), "{s:?}");
@@ -88,10 +88,10 @@ fn shapes_large_enough_for_threads() {
 fn nan_propagates_and_infinities_count() {
     let shape = PoolShape { batch: 1, in_h: 1, in_w: 4, channels: 1, out_h: 1, out_w: 2, window: (1, 2), stride: (1, 2), pad: (0, 0) };
     let (mut output, mut positions) = ([0.0; 2], [0; 2]);
-    max_pool(&Pool::new(1), &shape, &[1.0, f32::NAN, f32::NEG_INFINITY, f32::NEG_INFINITY], &mut output, &mut positions);
+    max_pool(&ThreadPool::new(1).unwrap(), &shape, &[1.0, f32::NAN, f32::NEG_INFINITY, f32::NEG_INFINITY], &mut output, &mut positions);
     assert!(output[0].is_nan());
     assert_eq!((output[1], positions), (f32::NEG_INFINITY, [1, 0]));
-    max_pool(&Pool::new(1), &shape, &[f32::NAN, 2.0, f32::NEG_INFINITY, 3.0], &mut output, &mut positions);
+    max_pool(&ThreadPool::new(1).unwrap(), &shape, &[f32::NAN, 2.0, f32::NEG_INFINITY, 3.0], &mut output, &mut positions);
     assert!(output[0].is_nan());
     assert_eq!((output[1], positions), (3.0, [0, 1]));
 }

@@ -6,7 +6,7 @@ use plimsoll_core::{DType, Graph, Op, Shape, TensorType, ValueId, reference};
 use plimsoll_cpu::kernels::recurrent::{
     Reals, Walk, WalkBack, WalkShape, backward_with, backward_workspace, forward_with, forward_workspace,
 };
-use plimsoll_cpu::runtime::threads::Pool;
+use plimsoll_cpu::runtime::threads::ThreadPool;
 use plimsoll_cpu::simd::Isa;
 
 const CELLS: [Cell; 4] = [Cell::Lstm, Cell::Gru, Cell::Simple(Activation::Tanh), Cell::Simple(Activation::Relu)];
@@ -109,7 +109,7 @@ fn setup(op: Op, shape: WalkShape, dtype: DType, shapes: &[(Vec<usize>, DType)])
 
 /// What the kernel makes, with result `in_place.1` written over input `in_place.0` if asked for.
 fn run(setup: &Setup, isa: Isa, threads: usize, in_place: Option<(usize, usize)>) -> Vec<Tensor> {
-    let pool = Pool::new(threads);
+    let pool = ThreadPool::new(threads).unwrap();
     let mut inputs = setup.inputs.clone();
     let mut outputs: Vec<Tensor> = setup.results.iter().map(|ty| Tensor::unset(ty.dtype, ty.shape.elements().bind(1))).collect();
     let given: Vec<Reals> = inputs.iter_mut().map(Tensor::reals).collect();

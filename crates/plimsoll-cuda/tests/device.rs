@@ -155,7 +155,7 @@ impl Model {
 #[test]
 fn losses_agree_with_the_cpu() {
     let Some((device, _turn)) = gpu() else { return };
-    let cpu: Arc<dyn Device> = Arc::new(CpuDevice::new(1));
+    let cpu: Arc<dyn Device> = Arc::new(CpuDevice::new(1).unwrap());
     let (mut here, mut there) = (Model::new(&device), Model::new(&cpu));
     for step in 0..20 {
         let (a, b) = (here.step(step).unwrap(), there.step(step).unwrap());
@@ -296,7 +296,7 @@ fn convolutions_agree_with_the_cpu_every_way() {
     if gpu().is_none() {
         return;
     }
-    let cpu: Arc<dyn Device> = Arc::new(CpuDevice::new(1));
+    let cpu: Arc<dyn Device> = Arc::new(CpuDevice::new(1).unwrap());
     for way in [Convolutions::Libraries, Convolutions::Generated, Convolutions::Auto] {
         let device: Arc<dyn Device> = Arc::new(CudaDevice::open(0, None).unwrap().with_convolutions(way));
         let run = |device: &Arc<dyn Device>| {

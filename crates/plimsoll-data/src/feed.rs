@@ -298,7 +298,7 @@ impl Feed {
                     drop(begun);
                     produce(number, work, &seal, &meter, &ring)
                 })
-                .map_err(|error| DataError::Stage(format!("a thread that makes batches could not be started: {error}")))?;
+                .map_err(|error| DataError::Stage(format!("a thread that prepares batches could not be started: {error}; set a smaller `parallelism`, or raise the limit on processes (`ulimit -u`)")))?;
             feed.workers.push(worker);
         }
         // A thread takes some memory of its own when it begins: that is over, however late the system lets it, before anyone relies on it.

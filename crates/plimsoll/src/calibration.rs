@@ -64,7 +64,7 @@ const NODE_DISTANCE: f64 = 0.6;
 /// ```no_run
 /// use plimsoll::{CpuDevice, calibration};
 /// use std::time::Duration;
-/// let costs = calibration::calibrate(std::sync::Arc::new(CpuDevice::new(1)), Duration::from_secs(20))?;
+/// let costs = calibration::calibrate(std::sync::Arc::new(CpuDevice::new(1)?), Duration::from_secs(20))?;
 /// assert!(!costs.is_empty());
 /// # Ok::<(), plimsoll::Error>(())
 /// ```

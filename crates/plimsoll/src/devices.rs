@@ -48,7 +48,7 @@ pub(crate) struct Opened {
 pub(crate) fn open(choice: Choice, threads: Option<usize>, profile: Option<&str>) -> Result<Opened> {
     match (choice, profile) {
         (Choice::Cpu, None) => {
-            let cpu = CpuDevice::new(threads.unwrap_or_else(system::cores));
+            let cpu = CpuDevice::new(threads.unwrap_or_else(system::cores))?;
             Ok(Opened { thread_stacks: cpu.stacks(), device: Arc::new(cpu) })
         }
         (Choice::Cpu, Some(name)) => Err(Error::Config(format!("the profile `{name}` is a GPU's; say `--device cuda:0` too"))),

@@ -1,7 +1,7 @@
 //! Rows of a table by their numbers, and sums of rows into a table.
 
 use crate::kernels::gemm::run;
-use crate::runtime::threads::Pool;
+use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
 use crate::simd::convert;
 use plimsoll_core::DType;
@@ -63,7 +63,13 @@ impl TableShape {
 /// # Safety
 /// The table has `rows · width` elements of `from`, `indices` has `count` numbers, `to` is writable for `count · width` elements of `into` and overlaps
 /// neither.
-pub unsafe fn gather(pool: &Pool, shape: &TableShape, (table, from): (*const u8, DType), indices: *const u8, (to, into): (*mut u8, DType)) {
+pub unsafe fn gather(
+    pool: &ThreadPool,
+    shape: &TableShape,
+    (table, from): (*const u8, DType),
+    indices: *const u8,
+    (to, into): (*mut u8, DType),
+) {
     let isa = Isa::best();
     let TableShape { width, count, .. } = *shape;
     let each = (GRAIN / width.max(1)).max(1);
@@ -99,7 +105,7 @@ pub unsafe fn gather(pool: &Pool, shape: &TableShape, (table, from): (*const u8,
 ///
 /// # Safety
 /// `indices` has `count` numbers, `rows` has `count · width` elements of the type, `table` is writable for `rows · width` floats and overlaps neither.
-pub unsafe fn scatter_add(pool: &Pool, shape: &TableShape, indices: *const u8, (rows, dtype): (*const u8, DType), table: *mut f32) {
+pub unsafe fn scatter_add(pool: &ThreadPool, shape: &TableShape, indices: *const u8, (rows, dtype): (*const u8, DType), table: *mut f32) {
     let isa = Isa::best();
     let TableShape { width, count, .. } = *shape;
     let (indices, rows, table) = (Shared(indices), Shared(rows), Shared(table));

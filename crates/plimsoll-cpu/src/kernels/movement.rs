@@ -1,7 +1,7 @@
 //! Moving elements without changing them: transposition, slices, concatenation and padding, all as strided copies.
 
 use crate::kernels::pointwise::stretch::offset;
-use crate::runtime::threads::Pool;
+use crate::runtime::threads::ThreadPool;
 
 /// A copy of a box of elements from one layout to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,7 +104,7 @@ impl StridedCopy {
     ///
     /// # Safety
     /// `from` is readable and `to` writable wherever the strides lead, and they do not overlap.
-    pub unsafe fn run(&self, pool: &Pool, from: *const u8, to: *mut u8) {
+    pub unsafe fn run(&self, pool: &ThreadPool, from: *const u8, to: *mut u8) {
         let to = Shared(to.wrapping_add(self.start.1));
         let from = Shared(from.cast_mut().wrapping_add(self.start.0));
         let parts = self.kernel.parts();
@@ -253,7 +253,7 @@ mod tests {
 
     fn run(copy: &StridedCopy, from: &[u8], to: &mut [u8]) {
         // SAFETY: the tests give copies that stay inside.
-        unsafe { copy.run(&Pool::new(2), from.as_ptr(), to.as_mut_ptr()) }
+        unsafe { copy.run(&ThreadPool::new(2).unwrap(), from.as_ptr(), to.as_mut_ptr()) }
     }
 
     fn check_transpose(element: usize, dims: &[usize], order: &[usize]) {

@@ -4,7 +4,7 @@
 //! A maximum is remembered as one byte, its position in the window: the backward pass needs neither input nor output.
 
 use crate::kernels::gemm::run;
-use crate::runtime::threads::Pool;
+use crate::runtime::threads::ThreadPool;
 use crate::simd::float_view::{Halves, Reals};
 use crate::simd::{Isa, vectorised};
 
@@ -67,7 +67,7 @@ impl PoolShape {
     }
 
     /// Calls `pixel(image, y, x, output offset)` for all pixels, rows of the output being dealt out to the pool.
-    fn for_each_pixel(&self, pool: &Pool, pixel: impl Fn(usize, usize, usize, usize) + Sync) {
+    fn for_each_pixel(&self, pool: &ThreadPool, pixel: impl Fn(usize, usize, usize, usize) + Sync) {
         let rows = self.batch * self.out_h;
         let each = GRAIN.div_ceil((self.out_w * self.channels).max(1));
         run(pool, self.output_len() > 2 * GRAIN, rows.div_ceil(each), &|task, _| {
@@ -80,7 +80,7 @@ impl PoolShape {
     }
 
     /// Calls `image(index, gradient of the image's input)` for all images; the windows of one image may overlap, so it is one task's.
-    fn for_each_image(&self, pool: &Pool, grad_in: &mut [f32], image: impl Fn(usize, &mut [f32]) + Sync) {
+    fn for_each_image(&self, pool: &ThreadPool, grad_in: &mut [f32], image: impl Fn(usize, &mut [f32]) + Sync) {
         let len = self.in_h * self.in_w * self.channels;
         let grad_in = Shared(grad_in.as_mut_ptr());
         run(pool, self.output_len() > 2 * GRAIN, self.batch, &|index, _| {
@@ -121,7 +121,7 @@ const CHANNELS: usize = 64;
 ///
 /// # Panics
 /// As [`max_pool`].
-pub fn max_pool_halves(pool: &Pool, shape: &PoolShape, input: Reals<'_>, output: Halves<'_>, positions: &mut [u8]) {
+pub fn max_pool_halves(pool: &ThreadPool, shape: &PoolShape, input: Reals<'_>, output: Halves<'_>, positions: &mut [u8]) {
     shape.check(input.len, output.len);
     assert_eq!(positions.len(), output.len, "the positions of {shape:?}");
     assert!(shape.window.0 * shape.window.1 <= usize::from(NO_POSITION), "a window of at most 255 elements: {shape:?}");
@@ -152,7 +152,7 @@ pub fn max_pool_halves(pool: &Pool, shape: &PoolShape, input: Reals<'_>, output:
 ///
 /// # Panics
 /// As [`average_pool`].
-pub fn average_pool_halves(pool: &Pool, shape: &PoolShape, input: Reals<'_>, output: Halves<'_>) {
+pub fn average_pool_halves(pool: &ThreadPool, shape: &PoolShape, input: Reals<'_>, output: Halves<'_>) {
     shape.check(input.len, output.len);
     let isa = Isa::best();
     let image_len = shape.in_h * shape.in_w * shape.channels;
@@ -181,7 +181,7 @@ pub fn average_pool_halves(pool: &Pool, shape: &PoolShape, input: Reals<'_>, out
 ///
 /// # Panics
 /// As [`max_pool_grad`].
-pub fn max_pool_grad_halves(pool: &Pool, shape: &PoolShape, grad_out: Reals<'_>, positions: &[u8], grad_in: Halves<'_>) {
+pub fn max_pool_grad_halves(pool: &ThreadPool, shape: &PoolShape, grad_out: Reals<'_>, positions: &[u8], grad_in: Halves<'_>) {
     shape.check(grad_in.len, grad_out.len);
     assert_eq!(positions.len(), grad_out.len, "the positions of {shape:?}");
     let isa = Isa::best();
@@ -194,7 +194,7 @@ pub fn max_pool_grad_halves(pool: &Pool, shape: &PoolShape, grad_out: Reals<'_>,
 ///
 /// # Panics
 /// As [`average_pool_grad`].
-pub fn average_pool_grad_halves(pool: &Pool, shape: &PoolShape, grad_out: Reals<'_>, grad_in: Halves<'_>) {
+pub fn average_pool_grad_halves(pool: &ThreadPool, shape: &PoolShape, grad_out: Reals<'_>, grad_in: Halves<'_>) {
     shape.check(grad_in.len, grad_out.len);
     let isa = Isa::best();
     gather(isa, pool, shape, grad_out, grad_in, |sum, _, values, _, (y, x)| {
@@ -208,7 +208,7 @@ pub fn average_pool_grad_halves(pool: &Pool, shape: &PoolShape, grad_out: Reals<
 /// stand, and the window's coordinates.
 fn gather(
     isa: Isa,
-    pool: &Pool,
+    pool: &ThreadPool,
     shape: &PoolShape,
     grad_out: Reals<'_>,
     grad_in: Halves<'_>,
@@ -249,7 +249,7 @@ fn gather(
 ///
 /// # Panics
 /// When a slice does not have the length the shape gives it, or the window has more than 255 elements.
-pub fn max_pool(pool: &Pool, shape: &PoolShape, input: &[f32], output: &mut [f32], positions: &mut [u8]) {
+pub fn max_pool(pool: &ThreadPool, shape: &PoolShape, input: &[f32], output: &mut [f32], positions: &mut [u8]) {
     shape.check(input.len(), output.len());
     assert_eq!(positions.len(), output.len(), "the positions of {shape:?}");
     assert!(shape.window.0 * shape.window.1 <= usize::from(NO_POSITION), "a window of at most 255 elements: {shape:?}");
@@ -270,7 +270,7 @@ pub fn max_pool(pool: &Pool, shape: &PoolShape, input: &[f32], output: &mut [f32
 ///
 /// # Panics
 /// When a slice does not have the length the shape gives it.
-pub fn max_pool_grad(pool: &Pool, shape: &PoolShape, grad_out: &[f32], positions: &[u8], grad_in: &mut [f32]) {
+pub fn max_pool_grad(pool: &ThreadPool, shape: &PoolShape, grad_out: &[f32], positions: &[u8], grad_in: &mut [f32]) {
     shape.check(grad_in.len(), grad_out.len());
     assert_eq!(positions.len(), grad_out.len(), "the positions of {shape:?}");
     let isa = Isa::best();
@@ -291,7 +291,7 @@ pub fn max_pool_grad(pool: &Pool, shape: &PoolShape, grad_out: &[f32], positions
 ///
 /// # Panics
 /// When a slice does not have the length the shape gives it.
-pub fn average_pool(pool: &Pool, shape: &PoolShape, input: &[f32], output: &mut [f32]) {
+pub fn average_pool(pool: &ThreadPool, shape: &PoolShape, input: &[f32], output: &mut [f32]) {
     shape.check(input.len(), output.len());
     let isa = Isa::best();
     let channels = shape.channels;
@@ -315,7 +315,7 @@ pub fn average_pool(pool: &Pool, shape: &PoolShape, input: &[f32], output: &mut 
 ///
 /// # Panics
 /// When a slice does not have the length the shape gives it.
-pub fn average_pool_grad(pool: &Pool, shape: &PoolShape, grad_out: &[f32], grad_in: &mut [f32]) {
+pub fn average_pool_grad(pool: &ThreadPool, shape: &PoolShape, grad_out: &[f32], grad_in: &mut [f32]) {
     shape.check(grad_in.len(), grad_out.len());
     let isa = Isa::best();
     let channels = shape.channels;

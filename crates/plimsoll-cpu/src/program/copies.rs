@@ -83,7 +83,7 @@ impl Copies {
     pub unsafe fn make(&self, step: usize) -> Result<(), DeviceError> {
         match self.steps.binary_search(&step) {
             // SAFETY: promised by the caller.
-            Ok(copy) => unsafe { self.jobs[copy].make() },
+            Ok(copy) => unsafe { self.jobs[copy].execute() },
             Err(_) => Ok(()),
         }
     }
@@ -101,7 +101,7 @@ impl Copying<'_> {
         let (begun, ended) = self.marks[step];
         let (already, known) = step.checked_sub(1).map_or((0, 0), |before| self.marks[before]);
         if begun > already {
-            self.run.begin(begun);
+            self.run.start(begun);
         }
         if ended > known { self.run.wait(ended) } else { Ok(()) }
     }

@@ -9,7 +9,7 @@ use crate::kernels::pointwise::Kernel;
 use crate::kernels::pooling::{self, PoolShape};
 use crate::kernels::recurrent::{self, Reals, Walk, WalkBack, WalkShape};
 use crate::kernels::reduce::Reducer;
-use crate::runtime::threads::Pool;
+use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
 use crate::simd::float_view::{Halves, Reals as Numbers};
 use plimsoll_core::DType;
@@ -346,7 +346,7 @@ impl Work {
     /// # Safety
     /// The columns and scalars are as the program's graph declares them; every fixed address lies in a memory whose lock is held, valid over the extent of
     /// its value; and values overlap only as the plan's certificate allows.
-    pub unsafe fn run(&mut self, pool: &Pool, inputs: &StepInputs<'_>) {
+    pub unsafe fn run(&mut self, pool: &ThreadPool, inputs: &StepInputs<'_>) {
         // SAFETY: the caller's promise, for every address below.
         unsafe {
             match self {

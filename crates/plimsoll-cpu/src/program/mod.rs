@@ -13,7 +13,7 @@ pub(crate) use pieces::can_split_rows;
 use crate::kernels::pointwise::Runs;
 use crate::runtime::copier::Copier;
 use crate::runtime::memory::{Block, CpuMemory};
-use crate::runtime::threads::Pool;
+use crate::runtime::threads::ThreadPool;
 use crate::simd::element::any_non_finite;
 use copies::Copies;
 use instruction::Work;
@@ -29,7 +29,7 @@ const DEVICE: &str = "cpu";
 
 /// A loaded program. It keeps its memories alive.
 pub(crate) struct CpuProgram {
-    pool: Arc<Pool>,
+    pool: Arc<ThreadPool>,
     resident: Arc<Block>,
     arena: Arc<Block>,
     instructions: Vec<Instruction>,
@@ -84,7 +84,7 @@ impl CpuProgram {
     /// # Errors
     /// When an op is used in a way no kernel supports, or the memories are not this device's or too small.
     pub fn load(
-        pool: &Arc<Pool>,
+        pool: &Arc<ThreadPool>,
         copier: Option<&Arc<Copier>>,
         program: &Program,
         rows: usize,

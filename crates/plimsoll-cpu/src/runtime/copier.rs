@@ -1,12 +1,14 @@
-//! The thread that moves tensors to and from the backing store while kernels compute.
+//! The thread that copies tensors to and from the backing store while kernels compute.
 //!
-//! A program hands over its list of copies once per run and then only two numbers: how many may have begun by now, and how many must have ended.
-//! Copies are made one after another in the order of the list. Nothing is allocated.
+//! A program hands over its list of copies once per run and then only two numbers: how many may have started by now, and how many must have finished.
+//! Copies are executed one after another in the order of the list. Nothing is allocated.
 
+use super::sync::{Condvar, JoinHandle, Mutex, MutexGuard, Spawn, ThreadSpec, lock, spawn};
 use plimsoll_core::Bytes;
 use plimsoll_core::device::{BackingStore, DeviceError};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError};
 
 /// Bytes of stack the thread is given; the planner counts them.
 pub(crate) const STACK: usize = 128 << 10;
@@ -17,21 +19,21 @@ pub(crate) struct Job {
     pub offset: Bytes,
     pub address: *mut u8,
     pub size: usize,
-    /// Into the backing store; else back from it.
+    /// To the backing store; otherwise from it.
     pub out: bool,
 }
 
-// SAFETY: the address is followed only while a program runs, which holds the locks of the memories it points into.
+// SAFETY: the address is dereferenced only by `execute`, whose caller vouches for it; the backing store is `Send` and `Sync` itself.
 unsafe impl Send for Job {}
 // SAFETY: as above.
 unsafe impl Sync for Job {}
 
 impl Job {
-    /// Makes the copy.
+    /// Executes the copy.
     ///
     /// # Safety
-    /// The bytes at the address are there, and nobody else writes them, nor reads them if the copy comes back.
-    pub unsafe fn make(&self) -> Result<(), DeviceError> {
+    /// `address` is valid for `size` bytes, which nothing else writes during the call, nor reads if the copy writes them. The bytes are initialised.
+    pub unsafe fn execute(&self) -> Result<(), DeviceError> {
         if self.size == 0 {
             return Ok(());
         }
@@ -45,28 +47,28 @@ impl Job {
     }
 }
 
-/// The thread.
+/// The copying thread.
 pub(crate) struct Copier {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    /// Held by the program that runs.
+    /// Held by the program that is running.
     users: Mutex<()>,
 }
 
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
-    /// More copies may begin, or the thread shall end.
+    /// More copies may start, or the thread is to stop.
     work: Condvar,
-    /// A copy has ended.
+    /// A copy has finished.
     progress: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     jobs: Jobs,
-    begun: usize,
-    ended: usize,
+    started: usize,
+    finished: usize,
     failed: Option<DeviceError>,
     stop: bool,
 }
@@ -80,19 +82,26 @@ impl Default for Jobs {
     }
 }
 
-// SAFETY: the list outlives the run that hands it over, and `Run` clears the pointer before it goes.
+// SAFETY: a pointer to `Job`s, which are `Sync`; `Run` borrows the list and clears the pointer when it is dropped.
 unsafe impl Send for Jobs {}
 
 impl Copier {
     /// # Errors
-    /// When the system refuses to start a thread.
+    /// When the operating system refuses to start a thread.
     pub fn new() -> Result<Copier, DeviceError> {
+        Copier::start(&mut spawn)
+    }
+
+    fn start(spawn: Spawn<'_>) -> Result<Copier, DeviceError> {
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
-        let thread = thread::Builder::new().name("offload".to_string()).stack_size(STACK).spawn(move || work(&theirs));
+        let thread = spawn(ThreadSpec { name: "offload".to_string(), stack: STACK, body: Box::new(move || work(&theirs)) });
         let thread = thread.map_err(|error| DeviceError::Failed {
             device: "cpu".to_string(),
-            what: format!("the thread that moves tensors to the backing store could not be started: {error}"),
+            what: format!(
+                "the thread that copies tensors to the backing store could not be started: {error}; set a smaller `threads`, or raise the limit on \
+                 processes (`ulimit -u`)"
+            ),
         })?;
         Ok(Copier { shared, thread: Some(thread), users: Mutex::new(()) })
     }
@@ -100,11 +109,12 @@ impl Copier {
     /// A run of a program with these copies.
     ///
     /// # Safety
-    /// Until the run is dropped, the bytes that the begun and not yet ended copies touch are touched by nobody else.
+    /// From [`Run::start`] of a copy until it has finished, or the run is dropped, [`Job::execute`]'s conditions hold for it: its bytes are valid and
+    /// accessed by nothing else.
     pub unsafe fn run<'a>(&'a self, jobs: &'a [Job]) -> Run<'a> {
         let alone = lock(&self.users);
         let mut state = lock(&self.shared.state);
-        (state.jobs, state.begun, state.ended, state.failed) = (Jobs(jobs.as_ptr()), 0, 0, None);
+        (state.jobs, state.started, state.finished, state.failed) = (Jobs(jobs.as_ptr()), 0, 0, None);
         drop(state);
         Run { shared: &self.shared, count: jobs.len(), _alone: alone }
     }
@@ -118,24 +128,24 @@ pub(crate) struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// The first `count` copies may begin.
-    pub fn begin(&self, count: usize) {
+    /// Allows the first `count` copies to start.
+    pub fn start(&self, count: usize) {
         assert!(count <= self.count, "there are only {} copies", self.count);
         let mut state = lock(&self.shared.state);
-        if count > state.begun {
-            state.begun = count;
+        if count > state.started {
+            state.started = count;
             drop(state);
             self.shared.work.notify_one();
         }
     }
 
-    /// Waits until the first `count` copies have ended; they have been allowed to begin.
+    /// Waits until the first `count` copies have finished; they have been allowed to start.
     ///
     /// # Errors
     /// When one of them, or any other so far, has failed.
     pub fn wait(&self, count: usize) -> Result<(), DeviceError> {
         let mut state = lock(&self.shared.state);
-        while state.ended < count && state.failed.is_none() {
+        while state.finished < count && state.failed.is_none() {
             state = self.shared.progress.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.failed.take().map_or(Ok(()), Err)
@@ -143,13 +153,13 @@ impl Run<'_> {
 }
 
 impl Drop for Run<'_> {
-    /// What has begun ends before the bytes belong to somebody else.
+    /// Waits for the copies that were started: after the run their bytes may be accessed again.
     fn drop(&mut self) {
         let mut state = lock(&self.shared.state);
-        while state.ended < state.begun {
+        while state.finished < state.started {
             state = self.shared.progress.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        (state.jobs, state.begun, state.ended, state.failed) = (Jobs::default(), 0, 0, None);
+        (state.jobs, state.started, state.finished, state.failed) = (Jobs::default(), 0, 0, None);
     }
 }
 
@@ -158,104 +168,58 @@ impl Drop for Copier {
         lock(&self.shared.state).stop = true;
         self.shared.work.notify_one();
         if let Some(thread) = self.thread.take() {
-            // It has nothing to say.
+            // The thread catches panics of the backing store, so joining it cannot fail.
             let _ = thread.join();
         }
     }
 }
 
+/// The thread's main loop.
 fn work(shared: &Shared) {
     let mut state = lock(&shared.state);
     loop {
         if state.stop {
             return;
         }
-        if state.ended == state.begun {
+        if state.finished == state.started {
             state = shared.work.wait(state).unwrap_or_else(PoisonError::into_inner);
             continue;
         }
-        // Behind a failure nothing is copied any more: the run ends with it.
+        // After a failure nothing more is copied: the run returns the error.
         if state.failed.is_none() {
-            // SAFETY: `Run` keeps the list until all that has begun has ended, and counts no further than it is long.
-            let job = unsafe { &*state.jobs.0.add(state.ended) };
+            // SAFETY: `Run` borrows the list until every started copy has finished, and starts no more than the list has.
+            let job = unsafe { &*state.jobs.0.add(state.finished) };
             drop(state);
-            // SAFETY: whoever started the run promised that nobody else touches these bytes.
-            let made = unsafe { job.make() };
+            // SAFETY: promised by the caller of `Copier::run`. A panic of the backing store leaves only its own state and the bytes of this copy behind;
+            // the run ends with an error, so nothing reads either.
+            let executed = catch_unwind(AssertUnwindSafe(|| unsafe { job.execute() }));
             state = lock(&shared.state);
-            state.failed = made.err();
+            state.failed = executed.unwrap_or_else(|payload| Err(panicked(job, payload))).err();
         }
-        state.ended += 1;
+        state.finished += 1;
         shared.progress.notify_one();
     }
 }
 
-/// A poisoned lock is taken all the same: what it guards is numbers.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// What a step reports when the backing store panics: without it the step would wait for the copy for ever.
+fn panicked(job: &Job, payload: Box<dyn Any + Send>) -> DeviceError {
+    let message = payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let access = if job.out { "writing" } else { "reading" };
+    let what = format!(
+        "the backing store panicked while {access} {} at byte {}: {}; fix its `BackingStore` implementation, or plan without offloading",
+        Bytes(job.size as u64),
+        job.offset.0,
+        message.unwrap_or("no message")
+    );
+    // Not dropped: a payload whose destructor panics would end this thread, and the step would wait for it.
+    std::mem::forget(payload);
+    DeviceError::Failed { device: "cpu".to_string(), what }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use plimsoll_core::device::MemoryStore;
+#[cfg(all(test, loom))]
+#[path = "copier_loom_tests.rs"]
+mod loom_tests;
 
-    #[test]
-    fn copies_are_made_in_order_and_waited_for() {
-        let backing: Arc<dyn BackingStore> = Arc::new(MemoryStore::new(Bytes(8)));
-        let mut memory = [1u8, 2, 3, 4, 0, 0, 0, 0];
-        let start = memory.as_mut_ptr();
-        let job = |offset, at: usize, out| Job {
-            backing: Arc::clone(&backing),
-            offset: Bytes(offset),
-            address: start.wrapping_add(at),
-            size: 4,
-            out,
-        };
-        let jobs = [job(4, 0, true), job(4, 4, false)];
-        let copier = Copier::new().unwrap();
-        for _ in 0..100 {
-            // SAFETY: nobody looks at the bytes before the run has ended.
-            let run = unsafe { copier.run(&jobs) };
-            run.begin(1);
-            run.wait(1).unwrap();
-            run.begin(2);
-            drop(run);
-        }
-        assert_eq!(memory, [1, 2, 3, 4, 1, 2, 3, 4]);
-    }
-
-    /// A store that has no room.
-    struct Full;
-
-    impl BackingStore for Full {
-        fn size(&self) -> Bytes {
-            Bytes(4)
-        }
-
-        fn read(&self, _: Bytes, _: &mut [u8]) -> Result<(), DeviceError> {
-            Ok(())
-        }
-
-        fn write(&self, _: Bytes, _: &[u8]) -> Result<(), DeviceError> {
-            Err(DeviceError::Failed { device: "cpu".to_string(), what: "the disk is full".to_string() })
-        }
-
-        fn as_any(&self) -> &dyn std::any::Any {
-            self
-        }
-    }
-
-    #[test]
-    fn a_failed_copy_reaches_whoever_waits() {
-        let mut memory = [0u8; 4];
-        let jobs: Vec<Job> =
-            (0..3).map(|_| Job { backing: Arc::new(Full), offset: Bytes(0), address: memory.as_mut_ptr(), size: 4, out: true }).collect();
-        let copier = Copier::new().unwrap();
-        for _ in 0..10 {
-            // SAFETY: nobody looks at the bytes before the run has ended.
-            let run = unsafe { copier.run(&jobs) };
-            run.begin(3);
-            assert_eq!(run.wait(2).unwrap_err().to_string(), "cpu: the disk is full");
-        }
-    }
-}
+#[cfg(all(test, not(loom)))]
+#[path = "copier_tests.rs"]
+mod tests;

@@ -2,4 +2,5 @@
 
 pub(crate) mod copier;
 pub(crate) mod memory;
+mod sync;
 pub mod threads;

@@ -1,45 +1,46 @@
 //! A fork-join pool for kernels: a caller and a few workers claim task indices from one counter.
 //!
-//! Kernels call [`Pool::run`] many times per training step, so a call allocates nothing and costs well under a microsecond
+//! Kernels call [`ThreadPool::run`] many times per training step, so a call allocates nothing and costs well under a microsecond
 //! when the workers are awake. Idle workers spin for a few microseconds and then park, because the cores they
 //! would burn belong to the input pipeline.
 //!
 //! ```
-//! use plimsoll_cpu::runtime::threads::Pool;
+//! use plimsoll_cpu::runtime::threads::ThreadPool;
 //! use std::sync::atomic::{AtomicUsize, Ordering};
 //!
-//! let pool = Pool::new(2);
+//! let pool = ThreadPool::new(2)?;
 //! let sum = AtomicUsize::new(0);
 //! pool.run(10, &|task, _worker| {
 //!     sum.fetch_add(task, Ordering::Relaxed);
 //! });
 //! assert_eq!(sum.into_inner(), 45);
+//! # Ok::<(), plimsoll_core::DeviceError>(())
 //! ```
 
+use super::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering, Spawn, ThreadSpec, UnsafeCell, lock, spawn, spin_loop};
+use super::sync::{JoinHandle, Mutex, Thread, thread, thread_local};
+use plimsoll_core::DeviceError;
 use std::any::Any;
-use std::cell::{Cell, UnsafeCell};
-use std::hint::spin_loop;
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::thread::{self, JoinHandle, Thread};
+use std::sync::Arc;
 
 /// Bytes of stack each worker thread is given; the planner counts them.
 pub const STACK: usize = 512 << 10;
 
-/// Spins before parking: about five microseconds on current x86 cores, where a `pause` takes 40 to 140 cycles.
-const SPINS: u32 = 200;
+/// Spins before parking: about five microseconds on current x86 cores, where a `pause` takes 40 to 140 cycles. A model parks at once.
+const SPINS: u32 = if cfg!(loom) { 0 } else { 200 };
 
 type Task<'a> = dyn Fn(usize, usize) + Sync + 'a;
 
 /// A fixed set of threads that run the tasks of one call at a time.
 ///
-/// Which worker runs which task is left to chance, so a kernel whose result must not depend on the number of threads
+/// Which worker runs which task is not deterministic, so a kernel whose result must not depend on the number of threads
 /// partitions its work by shape alone.
-pub struct Pool {
+pub struct ThreadPool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// Held for the length of a parallel run: the job slot has room for one.
+    /// Held for the length of a parallel run: there is one job slot.
     callers: Mutex<()>,
 }
 
@@ -54,6 +55,7 @@ struct Shared {
     stop: AtomicBool,
 }
 
+#[derive(Clone)]
 struct Job {
     task: *const Task<'static>,
     tasks: usize,
@@ -61,7 +63,7 @@ struct Job {
 }
 
 // SAFETY: `job` is the only field that is not already `Sync`, and the protocol written at `gate` orders every access to it: the caller
-// writes it before opening the gate (release) and after the last worker left (acquire).
+// writes it before opening the gate (release) and after the last worker left (acquire). The loom models check this.
 unsafe impl Sync for Shared {}
 // SAFETY: the raw task pointer is dereferenced only inside a run, whose caller keeps the closure alive and whose closure is `Sync`.
 unsafe impl Send for Shared {}
@@ -71,17 +73,28 @@ const INSIDE: u64 = 2;
 const COUNT: u64 = (1 << 32) - 2;
 const GENERATION: u64 = 1 << 32;
 
+/// The pool (by address) and the worker index whose task this thread is inside, if any.
+type InsideTask = Cell<Option<(usize, usize)>>;
+
+#[cfg(not(loom))]
 thread_local! {
-    /// The pool (by address) and the worker index whose task this thread is inside, if any.
-    static INSIDE_TASK: Cell<Option<(usize, usize)>> = const { Cell::new(None) };
+    static INSIDE_TASK: InsideTask = const { Cell::new(None) };
+}
+#[cfg(loom)]
+thread_local! {
+    static INSIDE_TASK: InsideTask = Cell::new(None);
 }
 
-impl Pool {
-    /// A pool of `threads` threads, the caller of [`Pool::run`] included; one thread (or zero) spawns none.
+impl ThreadPool {
+    /// A pool of `threads` threads, the caller of [`ThreadPool::run`] included; one thread (or zero) spawns none.
     ///
-    /// # Panics
-    /// When the operating system refuses to start a thread.
-    pub fn new(threads: usize) -> Pool {
+    /// # Errors
+    /// When the operating system refuses to start a thread; those already started are stopped.
+    pub fn new(threads: usize) -> Result<ThreadPool, DeviceError> {
+        ThreadPool::start(threads, &mut spawn)
+    }
+
+    fn start(threads: usize, spawn: Spawn<'_>) -> Result<ThreadPool, DeviceError> {
         let shared = Arc::new(Shared {
             gate: AtomicU64::new(0),
             job: UnsafeCell::new(Job { task: &|_, _| {}, tasks: 0, caller: None }),
@@ -89,24 +102,25 @@ impl Pool {
             panic: Mutex::new(None),
             stop: AtomicBool::new(false),
         });
-        let (begun, all_begun) = mpsc::channel::<()>();
-        let workers = (1..threads)
-            .map(|worker| {
-                let (shared, begun) = (Arc::clone(&shared), begun.clone());
-                thread::Builder::new()
-                    .name(format!("kernel-{worker}"))
-                    .stack_size(STACK)
-                    .spawn(move || {
-                        drop(begun);
-                        work(&shared, worker)
-                    })
-                    .expect("the operating system refused to start a kernel thread")
-            })
-            .collect();
-        // A thread takes some memory of its own when it begins. No run waits for one that is late, so that is waited for here.
-        drop(begun);
-        let _ = all_begun.recv();
-        Pool { shared, workers, callers: Mutex::new(()) }
+        let started = Started::default();
+        let mut pool = ThreadPool { shared, workers: Vec::with_capacity(threads.saturating_sub(1)), callers: Mutex::new(()) };
+        for worker in 1..threads {
+            let (shared, signal) = (Arc::clone(&pool.shared), started.signal());
+            let body = move || {
+                drop(signal);
+                work(&shared, worker)
+            };
+            let spec = ThreadSpec { name: format!("kernel-{worker}"), stack: STACK, body: Box::new(body) };
+            // Dropping the pool stops and joins the workers that could be started.
+            pool.workers.push(spawn(spec).map_err(|error| DeviceError::Failed {
+                device: "cpu".to_string(),
+                what: format!(
+                    "thread {worker} of {threads} could not be started: {error}; set a smaller `threads`, or raise the limit on processes (`ulimit -u`)"
+                ),
+            })?);
+        }
+        started.wait();
+        Ok(pool)
     }
 
     /// How many threads run tasks, the caller included.
@@ -116,26 +130,28 @@ impl Pool {
 
     /// Calls `task(index, worker)` once for each index below `tasks` and returns when all have returned.
     ///
-    /// `worker` is below [`Pool::threads`] and no two tasks that run at the same moment share it, so it can select a slice of a workspace.
-    /// The caller is worker 0. A run from inside a task of the same pool is executed serially by the worker that asked for it.
+    /// `worker` is below [`ThreadPool::threads`] and no two tasks that run at the same moment share it, so it can select a slice of a workspace.
+    /// The caller is worker 0. A run from inside a task of the same pool is executed serially by the worker that called it.
     ///
     /// # Panics
     /// With the payload of the first task that panicked; tasks not yet started are then skipped. The pool stays usable.
     pub fn run(&self, tasks: usize, task: &(dyn Fn(usize, usize) + Sync)) {
         let identity = Arc::as_ptr(&self.shared) as usize;
-        let nested = INSIDE_TASK.get().filter(|&(pool, _)| pool == identity);
+        let nested = INSIDE_TASK.with(Cell::get).filter(|&(pool, _)| pool == identity);
         if tasks <= 1 || self.workers.is_empty() || nested.is_some() {
             let worker = nested.map_or(0, |(_, worker)| worker);
             (0..tasks).for_each(|index| task(index, worker));
             return;
         }
 
-        let _one_caller = lock(&self.callers);
+        let one_caller = lock(&self.callers);
         let shared = &*self.shared;
-        // SAFETY: only the lifetime changes; the pointer is not used after the gate below has been closed and left by all.
+        // SAFETY: only the lifetime changes. The pointer is not used after this function returns or unwinds: `claim` catches the panics of tasks, and
+        // below the gate is closed and every worker inside has left before anything else can unwind.
         let task: *const Task<'static> = unsafe { std::mem::transmute(task as *const Task<'_>) };
-        // SAFETY: `callers` is held and the previous run left the gate closed and empty, so nobody reads the job now.
-        unsafe { *shared.job.get() = Job { task, tasks, caller: Some(thread::current()) } };
+        let job = Job { task, tasks, caller: Some(thread::current()) };
+        // SAFETY: `callers` is held and the previous run left the gate closed and empty, so no worker reads the job now.
+        shared.job.with_mut(|slot| unsafe { *slot = job });
         shared.next.store(0, Ordering::Relaxed);
         shared.gate.fetch_add(GENERATION | OPEN, Ordering::Release);
         for worker in self.workers.iter().take(tasks - 1) {
@@ -152,13 +168,14 @@ impl Pool {
             if spins < SPINS { spin_loop() } else { thread::park() }
         }
         let payload = lock(&shared.panic).take();
+        drop(one_caller);
         if let Some(payload) = payload {
             resume_unwind(payload);
         }
     }
 }
 
-impl Drop for Pool {
+impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         for worker in self.workers.drain(..) {
@@ -169,9 +186,51 @@ impl Drop for Pool {
     }
 }
 
-/// Runs unclaimed tasks until none is left.
+/// Waits until every thread of a new pool runs. A thread allocates a little when it starts; no run waits for a late one, so that allocation must not fall
+/// into a step.
+#[cfg(not(loom))]
+struct Started(std::sync::mpsc::Sender<()>, std::sync::mpsc::Receiver<()>);
+
+#[cfg(not(loom))]
+impl Default for Started {
+    fn default() -> Started {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        Started(sender, receiver)
+    }
+}
+
+#[cfg(not(loom))]
+impl Started {
+    /// Held by a thread until it runs.
+    fn signal(&self) -> std::sync::mpsc::Sender<()> {
+        self.0.clone()
+    }
+
+    fn wait(self) {
+        let Started(sender, receiver) = self;
+        drop(sender);
+        // Ends with an error once no thread holds a signal.
+        let _ = receiver.recv();
+    }
+}
+
+/// A model has no allocations to wait for.
+#[cfg(loom)]
+#[derive(Default)]
+struct Started;
+
+#[cfg(loom)]
+impl Started {
+    fn signal(&self) -> impl Send + use<> {
+        std::sync::Arc::new(())
+    }
+
+    fn wait(self) {}
+}
+
+/// Runs unclaimed tasks until none is left. Does not unwind.
 fn claim(shared: &Shared, task: *const Task<'static>, tasks: usize, worker: usize) {
-    let before = INSIDE_TASK.replace(Some((shared as *const Shared as usize, worker)));
+    let before = INSIDE_TASK.with(|inside| inside.replace(Some((shared as *const Shared as usize, worker))));
     loop {
         let index = shared.next.fetch_add(1, Ordering::Relaxed);
         if index >= tasks {
@@ -181,13 +240,18 @@ fn claim(shared: &Shared, task: *const Task<'static>, tasks: usize, worker: usiz
         let call = AssertUnwindSafe(|| unsafe { (*task)(index, worker) });
         if let Err(payload) = catch_unwind(call) {
             shared.next.store(tasks, Ordering::Relaxed);
-            lock(&shared.panic).get_or_insert(payload);
+            let mut first = lock(&shared.panic);
+            match *first {
+                None => *first = Some(payload),
+                // Not dropped: a payload whose destructor panics would unwind through a run that others are still inside.
+                Some(_) => std::mem::forget(payload),
+            }
         }
     }
-    INSIDE_TASK.set(before);
+    INSIDE_TASK.with(|inside| inside.set(before));
 }
 
-/// The life of a worker: join each open run once, otherwise spin a little, otherwise park.
+/// A worker's main loop: join each open run once, otherwise spin a little, otherwise park.
 fn work(shared: &Shared, worker: usize) {
     let mut joined = 0;
     let mut spins = 0;
@@ -210,10 +274,8 @@ fn work(shared: &Shared, worker: usize) {
         joined = generation;
         spins = 0;
         // SAFETY: this thread is inside the gate, so the job was published before and is not rewritten until it leaves.
-        let Job { task, tasks, caller } = unsafe { &*shared.job.get() };
-        claim(shared, *task, *tasks, worker);
-        // Cloned before leaving: afterwards the slot belongs to the caller again.
-        let caller = caller.clone();
+        let Job { task, tasks, caller } = shared.job.with(|job| unsafe { (*job).clone() });
+        claim(shared, task, tasks, worker);
         let left = shared.gate.fetch_sub(INSIDE, Ordering::AcqRel) - INSIDE;
         if left & (COUNT | OPEN) == 0
             && let Some(caller) = caller
@@ -223,70 +285,10 @@ fn work(shared: &Shared, worker: usize) {
     }
 }
 
-/// A poisoned lock is taken all the same: the data it guards is replaced as a whole.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+#[cfg(all(test, loom))]
+#[path = "threads_loom_tests.rs"]
+mod loom_tests;
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn counts(pool: &Pool, tasks: usize) -> Vec<usize> {
-        let seen: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
-        pool.run(tasks, &|index, worker| {
-            assert!(worker < pool.threads());
-            seen[index].fetch_add(1, Ordering::Relaxed);
-        });
-        seen.into_iter().map(AtomicUsize::into_inner).collect()
-    }
-
-    #[test]
-    fn every_task_runs_once() {
-        for threads in [0, 1, 2, 3, 5] {
-            let pool = Pool::new(threads);
-            assert_eq!(pool.threads(), threads.max(1));
-            for tasks in [0, 1, 2, 7, 1000] {
-                for _ in 0..50 {
-                    assert_eq!(counts(&pool, tasks), vec![1; tasks]);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_panic_reaches_the_caller_and_the_pool_survives() {
-        let pool = Pool::new(3);
-        for culprit in [0, 5, 19] {
-            let caught = catch_unwind(AssertUnwindSafe(|| {
-                pool.run(20, &|index, _| assert_ne!(index, culprit, "task {culprit}"));
-            }));
-            let message = *caught.unwrap_err().downcast::<String>().unwrap();
-            assert!(message.contains(&format!("task {culprit}")), "{message}");
-            assert_eq!(counts(&pool, 20), vec![1; 20]);
-        }
-    }
-
-    #[test]
-    fn a_nested_run_is_serial_on_the_worker_that_asked() {
-        let pool = Pool::new(3);
-        let inner = AtomicUsize::new(0);
-        pool.run(8, &|_, outer| {
-            pool.run(4, &|_, worker| {
-                assert_eq!(worker, outer);
-                inner.fetch_add(1, Ordering::Relaxed);
-            });
-        });
-        assert_eq!(inner.into_inner(), 32);
-    }
-
-    #[test]
-    fn callers_on_several_threads_take_turns() {
-        let pool = Pool::new(2);
-        thread::scope(|scope| {
-            for _ in 0..3 {
-                scope.spawn(|| (0..100).for_each(|_| assert_eq!(counts(&pool, 9), vec![1; 9])));
-            }
-        });
-    }
-}
+#[cfg(all(test, not(loom)))]
+#[path = "threads_tests.rs"]
+mod tests;

@@ -143,8 +143,8 @@ fn makers(graph: &Graph) -> Vec<&'static str> {
 
 #[test]
 fn however_they_are_joined_a_step_learns_the_same_bits() {
-    let device: Arc<dyn Device> = Arc::new(CpuDevice::new(1));
-    let several: Arc<dyn Device> = Arc::new(CpuDevice::new(3));
+    let device: Arc<dyn Device> = Arc::new(CpuDevice::new(1).unwrap());
+    let several: Arc<dyn Device> = Arc::new(CpuDevice::new(3).unwrap());
     let (mut put, mut shared, mut smaller, mut concats_fused) = (0, 0, 0, BTreeMap::new());
     for seed in 0..90 {
         let graph = match seed % 6 {
@@ -194,7 +194,7 @@ fn however_they_are_joined_a_step_learns_the_same_bits() {
 /// Pieces of a batch are joined along it, and made where they go.
 #[test]
 fn pieces_of_a_batch_are_made_where_they_go() {
-    let device: Arc<dyn Device> = Arc::new(CpuDevice::new(2));
+    let device: Arc<dyn Device> = Arc::new(CpuDevice::new(2).unwrap());
     let mut made = 0;
     for seed in 0..40 {
         let graph = joining_graph(seed, None);
@@ -229,7 +229,7 @@ fn a_broken_part_is_named_by_what_makes_it() {
         Ok(g)
     };
     for broken in 0..3 {
-        let device: Arc<dyn Device> = Arc::new(CpuDevice::new(1));
+        let device: Arc<dyn Device> = Arc::new(CpuDevice::new(1).unwrap());
         let graph = build(broken).expect("legal shapes");
         let joined = rewrite_concats(&graph, ConcatStrategy::SliceWrite, &[], &*device)
             .and_then(|joined| fuse_slice_writes(&joined, &*device))
@@ -267,7 +267,7 @@ fn wholes_that_grow_out_of_each_other_are_one() {
         learning(g, last)
     };
     let graph = build().expect("legal shapes");
-    let device = CpuDevice::new(1);
+    let device = CpuDevice::new(1).unwrap();
     let copied = placed(as_written(&graph, ROWS, &device).unwrap(), ROWS, &device);
     let plan = placed(schedule(&graph, ROWS, &device).unwrap(), ROWS, &device);
     assert_eq!(plan.programs[0].graph.joining(), ConcatStrategy::SharedBuffer);

@@ -61,7 +61,7 @@ fn a_state_changed_before_the_loss_is_known_is_reported_at_the_end() {
         g.update(StateId(0), half);
         let loss = g.sum(x).unwrap();
         g.output("loss", loss);
-        let device = CpuDevice::new(1);
+        let device = CpuDevice::new(1).unwrap();
         let mut plan = plan(vec![(Role::Step, g)], 2, &device).unwrap();
         let program = &mut plan.programs[0];
         let writes = |id: &plimsoll_core::NodeId| program.graph.node(*id).op.rules().name() == "pointwise";

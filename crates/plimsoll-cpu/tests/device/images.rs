@@ -95,7 +95,7 @@ fn image_graph(seed: u32) -> Graph {
 
 #[test]
 fn pieces_of_a_batch_learn_the_same_bits_in_fewer_bytes() {
-    let device: Arc<dyn Device> = Arc::new(CpuDevice::new(2));
+    let device: Arc<dyn Device> = Arc::new(CpuDevice::new(2).unwrap());
     let (mut cut, mut smaller, mut met, mut several) = (0, 0, 0, 0);
     for seed in 0..120 {
         let graph = image_graph(seed);

@@ -62,7 +62,7 @@ pub struct Model {
 
 impl Model {
     pub fn new(threads: usize) -> Model {
-        let device: Arc<dyn Device> = Arc::new(CpuDevice::new(threads));
+        let device: Arc<dyn Device> = Arc::new(CpuDevice::new(threads).unwrap());
         let (graph, loss) = forward().unwrap();
         let programs = training_programs(&graph, loss, false, &descend).unwrap();
         let plan: Plan = plan(programs, ROWS, &*device).unwrap();

@@ -6,7 +6,7 @@ use plimsoll_cpu::CpuDevice;
 use std::sync::Arc;
 
 fn every_case_holds(check: fn(&Case, &Arc<dyn Device>) -> Result<f64, Failure>) {
-    let device: Arc<dyn Device> = Arc::new(CpuDevice::new(2));
+    let device: Arc<dyn Device> = Arc::new(CpuDevice::new(2).unwrap());
     let failures: Vec<String> = (0..3).flat_map(cases).filter_map(|case| check(&case, &device).err()).map(|f| f.to_string()).collect();
     assert!(failures.is_empty(), "{} cases do not hold:\n{}", failures.len(), failures.join("\n"));
 }
@@ -24,7 +24,7 @@ fn gradients_match_the_reference() {
 /// A plan for more rows holds for fewer only if no kernel wants more scratch for fewer.
 #[test]
 fn workspaces_never_shrink_with_the_rows() {
-    let device = CpuDevice::new(3);
+    let device = CpuDevice::new(3).unwrap();
     for case in cases(0) {
         let graph = case.with_gradients().unwrap().unwrap_or_else(|| case.graph.clone());
         for (_, node) in graph.nodes() {

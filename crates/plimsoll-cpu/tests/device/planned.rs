@@ -224,7 +224,7 @@ pub(crate) fn answer(graph: &Graph, original: &Graph, rows: usize, device: &Arc<
 
 #[test]
 fn whatever_the_limit_a_step_learns_the_same_bits() {
-    let device: Arc<dyn Device> = Arc::new(CpuDevice::new(1));
+    let device: Arc<dyn Device> = Arc::new(CpuDevice::new(1).unwrap());
     let (mut met, mut again, mut refused) = (0, 0, 0);
     for seed in 0..700 {
         let graph = step_graph(seed);
@@ -251,7 +251,7 @@ fn whatever_the_limit_a_step_learns_the_same_bits() {
 
 #[test]
 fn pieces_of_the_rows_learn_the_same_bits_in_fewer_bytes() {
-    let device: Arc<dyn Device> = Arc::new(CpuDevice::new(1));
+    let device: Arc<dyn Device> = Arc::new(CpuDevice::new(1).unwrap());
     let (mut cut, mut smaller, mut met) = (0, 0, 0);
     for seed in 0..60 {
         let graph = sequence_graph(seed);
@@ -277,7 +277,7 @@ fn pieces_of_the_rows_learn_the_same_bits_in_fewer_bytes() {
 
 #[test]
 fn a_graph_that_is_cut_wrongly_is_found_out() {
-    let device = CpuDevice::new(1);
+    let device = CpuDevice::new(1).unwrap();
     let graph = (0..).map(sequence_graph).find(|graph| pieces(graph, 1, &device, 16).is_some()).expect("most can be cut");
     let good = split(&graph, 1, &device, 2).unwrap();
     check_equivalence(&graph, &good, &device, 1).unwrap();
@@ -312,7 +312,7 @@ fn a_graph_that_is_cut_wrongly_is_found_out() {
             self.0.load(plan, program, rows, memory)
         }
     }
-    let strict = Strict(CpuDevice::new(1));
+    let strict = Strict(CpuDevice::new(1).unwrap());
     assert!(pieces(&graph, 1, &strict, 16).is_none());
     assert!(check_equivalence(&graph, &good, &strict, 1).is_err());
     // Another number of pieces than the plan was made with.

@@ -143,7 +143,7 @@ fn planned(graph: &Graph, device: &CpuDevice) -> Plan {
 
 /// The losses of a few steps, and the states after them.
 fn train(graph: &Graph, columns: &[Vec<u8>], threads: usize) -> (Vec<f32>, Vec<Vec<u8>>) {
-    let device = CpuDevice::new(threads);
+    let device = CpuDevice::new(threads).unwrap();
     let plan = Arc::new(planned(graph, &device));
     let mut executor = Executor::new(Arc::new(device), Arc::clone(&plan), &Ledger::new("host", None)).unwrap();
     executor.initialize(7).unwrap();
@@ -196,7 +196,7 @@ fn a_network_of_convolutions_learns_the_same() {
 #[test]
 fn activations_take_half_the_room() {
     let (graph, _) = images().unwrap();
-    let device = CpuDevice::new(2);
+    let device = CpuDevice::new(2).unwrap();
     let activations = |graph: &Graph| {
         let plan = planned(graph, &device);
         let owner = plan.by_owner().into_iter().find(|(owner, _)| owner == "activations");
@@ -210,7 +210,7 @@ fn activations_take_half_the_room() {
 #[test]
 fn nothing_large_is_left_in_four_bytes() {
     let (graph, _) = images().unwrap();
-    let plan = planned(&mixed(&graph, DType::BF16).unwrap(), &CpuDevice::new(2));
+    let plan = planned(&mixed(&graph, DType::BF16).unwrap(), &CpuDevice::new(2).unwrap());
     let graph = &plan.programs[0].graph;
     let large: Vec<String> = graph
         .nodes()

@@ -42,7 +42,10 @@ impl Compiler {
         };
         let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get()).min(THREADS).min(sources.len());
         std::thread::scope(|scope| {
-            (1..threads).for_each(|_| drop(scope.spawn(work)));
+            for _ in 1..threads {
+                // A thread that cannot be started only costs time: this one compiles what is left.
+                drop(std::thread::Builder::new().name("nvrtc".to_string()).spawn_scoped(scope, work));
+            }
             work();
         });
         compiled.into_iter().map(|code| code.into_inner().expect("every text was taken by somebody")).collect()

@@ -5,7 +5,7 @@ use super::tiles::{Hidden, Left, Right, multiply};
 use super::weights::{Products, row_products, weigh_again};
 use super::{AttentionShape, Heads, KEYS, KeyMask, Parts, QUERIES, lines};
 use crate::kernels::gemm::{LINE, Out, aligned, run};
-use crate::runtime::threads::Pool;
+use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
 use crate::simd::convert;
 use plimsoll_core::DType;
@@ -79,7 +79,7 @@ pub fn backward_workspace(shape: &AttentionShape, d_q: DType, threads: usize) ->
 ///
 /// # Panics
 /// When the workspace is shorter than [`backward_workspace`] asks for.
-pub unsafe fn backward(pool: &Pool, shape: &AttentionShape, tensors: &Backward, workspace: &mut [f32]) {
+pub unsafe fn backward(pool: &ThreadPool, shape: &AttentionShape, tensors: &Backward, workspace: &mut [f32]) {
     // SAFETY: passed on to the caller.
     unsafe { backward_with(Isa::best(), pool, shape, tensors, workspace) }
 }
@@ -91,7 +91,7 @@ pub unsafe fn backward(pool: &Pool, shape: &AttentionShape, tensors: &Backward, 
 ///
 /// # Panics
 /// As [`backward`], and when the processor lacks `isa`.
-pub unsafe fn backward_with(isa: Isa, pool: &Pool, shape: &AttentionShape, tensors: &Backward, workspace: &mut [f32]) {
+pub unsafe fn backward_with(isa: Isa, pool: &ThreadPool, shape: &AttentionShape, tensors: &Backward, workspace: &mut [f32]) {
     assert!(isa.supported(), "this processor has no {isa:?}");
     assert!(workspace.len() >= backward_workspace(shape, tensors.d_q.dtype, pool.threads()), "the workspace of {shape:?}");
     let own = lines(&pieces(shape, tensors.d_q.dtype));

@@ -5,7 +5,7 @@ use super::tiles::{Hidden, Left, Right, multiply};
 use super::weights::{Products, Running, weigh};
 use super::{AttentionShape, Heads, KeyMask, Parts, QUERIES, lines};
 use crate::kernels::gemm::{LINE, Out, aligned, run};
-use crate::runtime::threads::Pool;
+use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
 use crate::simd::convert;
 use std::f32::consts::{LN_2, LOG2_E};
@@ -57,7 +57,7 @@ pub fn forward_workspace(shape: &AttentionShape, threads: usize) -> usize {
 ///
 /// # Panics
 /// When the workspace is shorter than [`forward_workspace`] asks for.
-pub unsafe fn forward(pool: &Pool, shape: &AttentionShape, tensors: &Forward, workspace: &mut [f32]) {
+pub unsafe fn forward(pool: &ThreadPool, shape: &AttentionShape, tensors: &Forward, workspace: &mut [f32]) {
     // SAFETY: passed on to the caller.
     unsafe { forward_with(Isa::best(), pool, shape, tensors, workspace) }
 }
@@ -69,7 +69,7 @@ pub unsafe fn forward(pool: &Pool, shape: &AttentionShape, tensors: &Forward, wo
 ///
 /// # Panics
 /// As [`forward`], and when the processor lacks `isa`.
-pub unsafe fn forward_with(isa: Isa, pool: &Pool, shape: &AttentionShape, tensors: &Forward, workspace: &mut [f32]) {
+pub unsafe fn forward_with(isa: Isa, pool: &ThreadPool, shape: &AttentionShape, tensors: &Forward, workspace: &mut [f32]) {
     assert!(isa.supported(), "this processor has no {isa:?}");
     assert!(workspace.len() >= forward_workspace(shape, pool.threads()), "the workspace of {shape:?}");
     let own = lines(&pieces(shape));

@@ -105,7 +105,7 @@ pub(super) fn segments(shape: &ConvShape) -> usize {
 mod tests {
     use super::super::{grad_filter, grad_filter_workspace};
     use super::*;
-    use crate::runtime::threads::Pool;
+    use crate::runtime::threads::ThreadPool;
 
     fn noise(len: usize, seed: usize) -> Vec<f32> {
         (0..len).map(|i| ((i * 7919 + seed * 104_729) % 10_007) as f32 / 5000.0 - 1.0).collect()
@@ -152,7 +152,7 @@ mod tests {
             assert_eq!(unit, least, "{one:?}");
             let (piece, total) = (unit, 2 * unit + unit.div_ceil(2));
             let (input, gradient) = (noise(shape(total).input_len(), 1), noise(shape(total).output_len(), 2));
-            let pool = Pool::new(2);
+            let pool = ThreadPool::new(2).unwrap();
             let grad = |write: Write, images: Range<usize>, grad: &mut [f32]| {
                 let own = shape(images.len());
                 let mut workspace = vec![f32::NAN; grad_filter_workspace(&own, write, 2)];

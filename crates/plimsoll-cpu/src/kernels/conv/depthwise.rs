@@ -9,7 +9,7 @@ use super::patches::InHalves;
 use super::target::Shared;
 use super::{ConvShape, SERIAL};
 use crate::kernels::gemm::{self, LINE, Out};
-use crate::runtime::threads::Pool;
+use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
 use crate::simd::float_view::Reals;
 use std::ops::Range;
@@ -103,7 +103,7 @@ fn multiplied(shape: &ConvShape) -> bool {
 #[allow(clippy::too_many_arguments)]
 pub(super) fn forward(
     isa: Isa,
-    pool: &Pool,
+    pool: &ThreadPool,
     shape: &ConvShape,
     input: Reals<'_>,
     filter: Reals<'_>,
@@ -159,7 +159,7 @@ pub(super) fn forward(
 #[allow(clippy::too_many_arguments)]
 pub(super) fn grad_input(
     isa: Isa,
-    pool: &Pool,
+    pool: &ThreadPool,
     shape: &ConvShape,
     grad_out: Reals<'_>,
     filter: Reals<'_>,

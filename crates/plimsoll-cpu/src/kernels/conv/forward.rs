@@ -7,7 +7,7 @@ use super::patches::{self, InHalves, PIXELS, Patches, Run};
 use super::target::Target;
 use super::{ConvShape, SERIAL};
 use crate::kernels::gemm::{self, LINE, Matrix};
-use crate::runtime::threads::Pool;
+use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
 use crate::simd::float_view::Reals;
 
@@ -62,7 +62,7 @@ fn runs(shape: &ConvShape) -> Run {
 ///
 /// # Panics
 /// When an operand does not have the length the shape gives it, or `workspace` is shorter than [`forward_workspace`] asks for.
-pub fn forward(pool: &Pool, shape: &ConvShape, input: Reals<'_>, filter: Reals<'_>, target: Target<'_>, workspace: &mut [f32]) {
+pub fn forward(pool: &ThreadPool, shape: &ConvShape, input: Reals<'_>, filter: Reals<'_>, target: Target<'_>, workspace: &mut [f32]) {
     forward_with(Isa::best(), pool, shape, input, filter, target, workspace);
 }
 
@@ -72,7 +72,7 @@ pub fn forward(pool: &Pool, shape: &ConvShape, input: Reals<'_>, filter: Reals<'
 /// As [`forward`], and when the processor lacks `isa`.
 pub fn forward_with(
     isa: Isa,
-    pool: &Pool,
+    pool: &ThreadPool,
     shape: &ConvShape,
     input: Reals<'_>,
     filter: Reals<'_>,

@@ -13,7 +13,7 @@ use super::{ConvShape, SERIAL};
 use crate::kernels::gemm::sweep::{DEPTH, SLIVERS, Sweep, for_each_part};
 use crate::kernels::gemm::tile::{MAX_COLUMNS, MAX_ROWS, Shape};
 use crate::kernels::gemm::{self, LINE, Matrix, Out, Write};
-use crate::runtime::threads::Pool;
+use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
 use crate::simd::element::{Brain, Element, Half};
 use crate::simd::float_view::{Reals, load_one};
@@ -46,7 +46,7 @@ const PER_WORKER: usize = SLIVERS + ROWS * DEPTH;
 /// # Panics
 /// When a slice does not have the length the shape gives it, or `workspace` is shorter than [`grad_filter_workspace`] asks for.
 pub fn grad_filter(
-    pool: &Pool,
+    pool: &ThreadPool,
     shape: &ConvShape,
     write: Write,
     input: Reals<'_>,
@@ -64,7 +64,7 @@ pub fn grad_filter(
 #[allow(clippy::too_many_arguments)]
 pub fn grad_filter_with(
     isa: Isa,
-    pool: &Pool,
+    pool: &ThreadPool,
     shape: &ConvShape,
     write: Write,
     input: Reals<'_>,
@@ -138,7 +138,7 @@ struct Pass<'a> {
 
 impl Pass<'_> {
     /// Some chunks side by side: for each its rows, where its gradient goes, and whether it is added to what is there.
-    fn wave(&self, pool: &Pool, chunks: usize, chunk: &(dyn Fn(usize) -> (Range<usize>, Out, bool) + Sync), scratch: Out) {
+    fn wave(&self, pool: &ThreadPool, chunks: usize, chunk: &(dyn Fn(usize) -> (Range<usize>, Out, bool) + Sync), scratch: Out) {
         let (shape, parallel) = (self.shape, self.shape.work() >= SERIAL);
         if shape.depthwise() {
             let task = |index: usize, worker: usize| {

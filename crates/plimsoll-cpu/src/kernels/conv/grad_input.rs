@@ -8,7 +8,7 @@ use super::patches::{self, InHalves, PIXELS, Patches, Run};
 use super::target::{Shared, Target};
 use super::{ConvShape, SERIAL};
 use crate::kernels::gemm::{self, LINE, Matrix};
-use crate::runtime::threads::Pool;
+use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
 use crate::simd::float_view::Reals;
 
@@ -37,7 +37,7 @@ fn per_worker(shape: &ConvShape, halves: InHalves) -> usize {
 ///
 /// # Panics
 /// When an operand does not have the length the shape gives it, or `workspace` is shorter than [`grad_input_workspace`] asks for.
-pub fn grad_input(pool: &Pool, shape: &ConvShape, grad_out: Reals<'_>, filter: Reals<'_>, target: Target<'_>, workspace: &mut [f32]) {
+pub fn grad_input(pool: &ThreadPool, shape: &ConvShape, grad_out: Reals<'_>, filter: Reals<'_>, target: Target<'_>, workspace: &mut [f32]) {
     grad_input_with(Isa::best(), pool, shape, grad_out, filter, target, workspace);
 }
 
@@ -47,7 +47,7 @@ pub fn grad_input(pool: &Pool, shape: &ConvShape, grad_out: Reals<'_>, filter: R
 /// As [`grad_input`], and when the processor lacks `isa`.
 pub fn grad_input_with(
     isa: Isa,
-    pool: &Pool,
+    pool: &ThreadPool,
     shape: &ConvShape,
     grad_out: Reals<'_>,
     filter: Reals<'_>,

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::kernels::gemm::{self, Block, Epilogue, Matrix, Out, Take, Write};
-use crate::runtime::threads::Pool;
+use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
 
 /// Where a result goes.
@@ -87,7 +87,7 @@ impl<'a> Target<'a> {
     ///
     /// # Safety
     /// As for [`gemm::gemm`].
-    pub(super) unsafe fn multiply(self, isa: Isa, pool: &Pool, a: Matrix, b: Matrix, columns: usize, workspace: &mut [f32]) {
+    pub(super) unsafe fn multiply(self, isa: Isa, pool: &ThreadPool, a: Matrix, b: Matrix, columns: usize, workspace: &mut [f32]) {
         // SAFETY: the caller's promise.
         unsafe {
             match self.shared(columns) {

@@ -8,7 +8,7 @@ use super::plan::{self, COLUMNS, LEAST_ROWS, Plan, ROWS};
 use super::sweep::{DEPTH, Sweep};
 use super::tile::{MAX_COLUMNS, MAX_ROWS};
 use super::{LINE, Matrix, Out, SUM, aligned, run};
-use crate::runtime::threads::Pool;
+use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
 
 /// A finished block of a result.
@@ -84,7 +84,7 @@ pub fn blocks_workspace_len(m: usize, n: usize, k: usize, threads: usize) -> usi
 ///
 /// # Panics
 /// When `a.cols != b.rows`, or `workspace` is shorter than [`blocks_workspace_len`] asks for.
-pub unsafe fn gemm_blocks(pool: &Pool, a: Matrix, b: Matrix, workspace: &mut [f32], take: Take<'_>) {
+pub unsafe fn gemm_blocks(pool: &ThreadPool, a: Matrix, b: Matrix, workspace: &mut [f32], take: Take<'_>) {
     // SAFETY: passed on to the caller.
     unsafe { gemm_blocks_with(Isa::best(), pool, a, b, workspace, take) }
 }
@@ -96,7 +96,7 @@ pub unsafe fn gemm_blocks(pool: &Pool, a: Matrix, b: Matrix, workspace: &mut [f3
 ///
 /// # Panics
 /// As [`gemm_blocks`], and when the processor lacks `isa`.
-pub unsafe fn gemm_blocks_with(isa: Isa, pool: &Pool, a: Matrix, b: Matrix, workspace: &mut [f32], take: Take<'_>) {
+pub unsafe fn gemm_blocks_with(isa: Isa, pool: &ThreadPool, a: Matrix, b: Matrix, workspace: &mut [f32], take: Take<'_>) {
     assert!(isa.supported(), "this processor has no {isa:?}");
     assert_eq!(a.cols, b.rows, "a product of [{}, {}] and [{}, {}]", a.rows, a.cols, b.rows, b.cols);
     let (m, n, k) = (a.rows, b.cols, a.cols);
@@ -196,7 +196,7 @@ fn steps(k: usize) -> impl Iterator<Item = Range<usize>> {
 ///
 /// # Safety
 /// The columns lie inside B, and `to` has [`shared_width`] floats for each k.
-unsafe fn pack(pool: &Pool, product: &Product, columns: Range<usize>, k: usize, to: Out) {
+unsafe fn pack(pool: &ThreadPool, product: &Product, columns: Range<usize>, k: usize, to: Out) {
     let groups = |ks: &Range<usize>| {
         let right = |_| product.b;
         let sweep = sweep(product.isa, columns.clone(), ks.len(), &right);

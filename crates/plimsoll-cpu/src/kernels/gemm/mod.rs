@@ -23,7 +23,7 @@ pub(crate) use plan::{rows_alone, sums_go_on};
 
 use std::ops::Range;
 
-use crate::runtime::threads::Pool;
+use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
 use crate::simd::float_view::Reals;
 use block::{Product, per_worker};
@@ -140,7 +140,16 @@ pub(crate) fn aligned(workspace: &mut [f32]) -> Out {
 /// # Panics
 /// When `a.cols != b.rows`, or `workspace` is shorter than [`workspace_len`] asks for.
 #[allow(clippy::too_many_arguments)]
-pub unsafe fn gemm(pool: &Pool, write: Write, a: Matrix, b: Matrix, c: *mut f32, ldc: usize, workspace: &mut [f32], epilogue: Epilogue) {
+pub unsafe fn gemm(
+    pool: &ThreadPool,
+    write: Write,
+    a: Matrix,
+    b: Matrix,
+    c: *mut f32,
+    ldc: usize,
+    workspace: &mut [f32],
+    epilogue: Epilogue,
+) {
     // SAFETY: passed on to the caller.
     unsafe { gemm_with(Isa::best(), pool, write, a, b, c, ldc, workspace, epilogue) }
 }
@@ -155,7 +164,7 @@ pub unsafe fn gemm(pool: &Pool, write: Write, a: Matrix, b: Matrix, c: *mut f32,
 #[allow(clippy::too_many_arguments)]
 pub unsafe fn gemm_with(
     isa: Isa,
-    pool: &Pool,
+    pool: &ThreadPool,
     write: Write,
     a: Matrix,
     b: Matrix,
@@ -253,7 +262,7 @@ pub unsafe fn gemm_with(
 const SUM: usize = 1 << 13;
 
 /// Runs tasks on the pool when they are worth waking it, else on the caller, which then is worker 0.
-pub(crate) fn run(pool: &Pool, parallel: bool, tasks: usize, task: &(dyn Fn(usize, usize) + Sync)) {
+pub(crate) fn run(pool: &ThreadPool, parallel: bool, tasks: usize, task: &(dyn Fn(usize, usize) + Sync)) {
     if parallel {
         pool.run(tasks, task);
     } else {

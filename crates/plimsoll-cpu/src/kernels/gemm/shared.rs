@@ -5,7 +5,7 @@ use super::plan::{COLUMNS, LEAST_ROWS, Plan, ROWS};
 use super::sweep::{DEPTH, Sweep};
 use super::tile::MAX_COLUMNS;
 use super::{Epilogue, Out, Write};
-use crate::runtime::threads::Pool;
+use crate::runtime::threads::ThreadPool;
 
 /// Floats of workspace for the copy of B: a bound that does not fall when `m` or `k` grows.
 pub(super) fn panel(m: usize, n: usize, k: usize) -> usize {
@@ -18,7 +18,7 @@ pub(super) fn panel(m: usize, n: usize, k: usize) -> usize {
 /// As for [`super::gemm`]; `scratch` has [`per_worker`] floats for each thread and `panel` those of [`panel()`].
 #[allow(clippy::too_many_arguments)]
 pub(super) unsafe fn multiply(
-    pool: &Pool,
+    pool: &ThreadPool,
     product: &Product,
     plan: &Plan,
     write: Write,

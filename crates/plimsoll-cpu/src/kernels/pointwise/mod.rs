@@ -13,7 +13,7 @@ pub(crate) use code::larger;
 pub(crate) use math::{exp, log, sigmoid, tanh};
 pub(crate) use philox::fill as random_numbers;
 
-use crate::runtime::threads::Pool;
+use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
 use crate::simd::element::{Element, with_element};
 use code::{Frame, LANES, execute};
@@ -205,7 +205,7 @@ impl Kernel {
     ///
     /// # Safety
     /// [`Kernel::prepare`] has been called; inputs and outputs have addresses valid over their extents, and overlap as their [`Sink`]s say.
-    pub unsafe fn run(&self, pool: &Pool) {
+    pub unsafe fn run(&self, pool: &ThreadPool) {
         if self.elements == 0 {
             return;
         }

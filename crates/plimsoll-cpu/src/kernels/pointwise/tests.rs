@@ -62,7 +62,7 @@ impl Tensor {
 /// Runs an expression; an output takes the place of an input where one is given beside its type.
 fn run(
     isa: Isa,
-    pool: &Pool,
+    pool: &ThreadPool,
     expr: &Expr,
     dims: &[usize],
     inputs: &[Tensor],
@@ -213,7 +213,7 @@ proptest! {
 
         let mut first: Option<Vec<Tensor>> = None;
         for isa in Isa::available() {
-            let outputs = run(isa, &Pool::new(1), &expr, &dims, &inputs, &outputs, random);
+            let outputs = run(isa, &ThreadPool::new(1).unwrap(), &expr, &dims, &inputs, &outputs, random);
             for i in 0..count {
                 let numbers: Vec<f32> = inputs.iter().map(|tensor| tensor.number(source_index(&dims, &tensor.dims, i))).collect();
                 let position = Position { random: &random, index: i as u64, coordinates: &coordinates(&dims, i) };
@@ -237,7 +237,7 @@ proptest! {
         // However the work is cut, the bits are the same.
         let first = first.expect("there is always an instruction set");
         for threads in [2, 3] {
-            let outputs = run(Isa::best(), &Pool::new(threads), &expr, &dims, &inputs, &outputs, random);
+            let outputs = run(Isa::best(), &ThreadPool::new(threads).unwrap(), &expr, &dims, &inputs, &outputs, random);
             for (a, b) in first.iter().zip(&outputs) {
                 prop_assert_eq!(&a.bytes, &b.bytes);
             }
@@ -255,7 +255,9 @@ fn large_kernels_give_the_same_bits_on_any_number_of_threads() {
     });
     let random = StepRandom { seed: 1, step: 2, first_row: 0 };
     let runs: Vec<Tensor> = [1, 2, 3]
-        .map(|threads| run(Isa::best(), &Pool::new(threads), &expr, &dims, &inputs, &[(DType::F32, Some(0))], random).remove(0))
+        .map(|threads| {
+            run(Isa::best(), &ThreadPool::new(threads).unwrap(), &expr, &dims, &inputs, &[(DType::F32, Some(0))], random).remove(0)
+        })
         .to_vec();
     assert!(runs.iter().all(|run| run.bytes == runs[0].bytes));
     let at = 123_456;
@@ -276,7 +278,8 @@ fn blocks_of_a_result_are_finished_like_the_whole() {
             let biased = e.add(e.input(0), e.input(1));
             e.mul(e.unary(Unary::Tanh, biased), e.input(2))
         });
-        let whole = run(Isa::best(), &Pool::new(1), &expr, &dims, &inputs, &[(DType::F32, Some(0))], StepRandom::default()).remove(0);
+        let whole = run(Isa::best(), &ThreadPool::new(1).unwrap(), &expr, &dims, &inputs, &[(DType::F32, Some(0))], StepRandom::default())
+            .remove(0);
         for cut in [1, 7, 10, 64, 333, 1024] {
             let mut result = inputs[0].clone();
             let sources: Vec<Source<'_>> =
@@ -307,7 +310,8 @@ fn a_result_in_runs_is_the_same_and_leaves_what_lies_between() {
             let inputs =
                 [Tensor::new(&dims, DType::F32, |i| (i as f32 * 0.37).sin()), Tensor::new(&[length], DType::F32, |i| i as f32 * 0.01)];
             for isa in [Isa::Portable, Isa::best()] {
-                let wanted = run(isa, &Pool::new(1), &expr, &dims, &inputs, &[(dtype, None)], StepRandom::default()).remove(0);
+                let wanted =
+                    run(isa, &ThreadPool::new(1).unwrap(), &expr, &dims, &inputs, &[(dtype, None)], StepRandom::default()).remove(0);
                 let (before, pitch, size) = (2, length + 5, dtype.size());
                 let sources: Vec<Source<'_>> =
                     inputs.iter().map(|tensor| Source { dims: &tensor.dims, dtype: tensor.dtype, pitch: None }).collect();
@@ -319,7 +323,7 @@ fn a_result_in_runs_is_the_same_and_leaves_what_lies_between() {
                 // SAFETY: all addresses are those of tensors of the right size, and the runs lie inside the whole.
                 unsafe {
                     kernel.prepare(StepRandom::default(), 0);
-                    kernel.run(&Pool::new(2));
+                    kernel.run(&ThreadPool::new(2).unwrap());
                 }
                 for (row, own) in whole.chunks_exact(pitch * size).zip(wanted.bytes.chunks_exact(length * size)) {
                     let (between, rest) = row.split_at(before * size);
@@ -337,8 +341,15 @@ fn a_broken_number_stays_broken() {
     let x = Tensor::new(&[3], DType::F32, |i| [f32::NAN, 1.0, -1.0][i]);
     for op in [Binary::Max, Binary::Min] {
         let expr = Expr::build_many(|e| vec![e.binary(op, e.input(0), e.constant(0.0)), e.binary(op, e.constant(0.0), e.input(0))]);
-        let outputs =
-            run(Isa::best(), &Pool::new(1), &expr, &[3], std::slice::from_ref(&x), &[(DType::F32, None); 2], StepRandom::default());
+        let outputs = run(
+            Isa::best(),
+            &ThreadPool::new(1).unwrap(),
+            &expr,
+            &[3],
+            std::slice::from_ref(&x),
+            &[(DType::F32, None); 2],
+            StepRandom::default(),
+        );
         assert!(outputs[0].number(0).is_nan() && outputs[1].number(0).is_nan());
         assert_eq!((outputs[0].number(1), outputs[1].number(2)), if op == Binary::Max { (1.0, 0.0) } else { (0.0, -1.0) });
     }

@@ -6,7 +6,7 @@ use super::panel::Panel;
 use super::reals::Reals;
 use super::{MOST_ROWS, WalkShape, for_each_block, padded, rows_of};
 use crate::kernels::gemm::{self, LINE, Matrix, Out};
-use crate::runtime::threads::Pool;
+use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
 use plimsoll_core::ops::{Cell, RecurrentGradInputs};
 
@@ -54,7 +54,7 @@ fn per_worker(shape: &WalkShape) -> usize {
 ///
 /// # Panics
 /// When `workspace` is shorter than [`backward_workspace`] asks for.
-pub unsafe fn backward(pool: &Pool, walk: &WalkBack, workspace: &mut [f32]) {
+pub unsafe fn backward(pool: &ThreadPool, walk: &WalkBack, workspace: &mut [f32]) {
     // SAFETY: passed on to the caller.
     unsafe { backward_with(Isa::best(), pool, walk, workspace) }
 }
@@ -66,7 +66,7 @@ pub unsafe fn backward(pool: &Pool, walk: &WalkBack, workspace: &mut [f32]) {
 ///
 /// # Panics
 /// As [`backward`], and when the processor lacks `isa`.
-pub unsafe fn backward_with(isa: Isa, pool: &Pool, walk: &WalkBack, workspace: &mut [f32]) {
+pub unsafe fn backward_with(isa: Isa, pool: &ThreadPool, walk: &WalkBack, workspace: &mut [f32]) {
     assert!(isa.supported(), "this processor has no {isa:?}");
     let shape = &walk.shape;
     let needed = backward_workspace(shape, pool.threads());

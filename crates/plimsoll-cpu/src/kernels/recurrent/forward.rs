@@ -4,7 +4,7 @@ use super::panel::Panel;
 use super::reals::Reals;
 use super::{MOST_ROWS, WalkShape, for_each_block, gates, padded, rows_of};
 use crate::kernels::gemm::{self, LINE, Matrix, Out};
-use crate::runtime::threads::Pool;
+use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
 use plimsoll_core::DType;
 use plimsoll_core::ops::{Cell, RecurrentInputs};
@@ -51,7 +51,7 @@ fn per_worker(shape: &WalkShape) -> usize {
 ///
 /// # Panics
 /// When `workspace` is shorter than [`forward_workspace`] asks for.
-pub unsafe fn forward(pool: &Pool, walk: &Walk, workspace: &mut [f32]) {
+pub unsafe fn forward(pool: &ThreadPool, walk: &Walk, workspace: &mut [f32]) {
     // SAFETY: passed on to the caller.
     unsafe { forward_with(Isa::best(), pool, walk, workspace) }
 }
@@ -63,7 +63,7 @@ pub unsafe fn forward(pool: &Pool, walk: &Walk, workspace: &mut [f32]) {
 ///
 /// # Panics
 /// As [`forward`], and when the processor lacks `isa`.
-pub unsafe fn forward_with(isa: Isa, pool: &Pool, walk: &Walk, workspace: &mut [f32]) {
+pub unsafe fn forward_with(isa: Isa, pool: &ThreadPool, walk: &Walk, workspace: &mut [f32]) {
     assert!(isa.supported(), "this processor has no {isa:?}");
     let shape = &walk.shape;
     let needed = forward_workspace(shape, pool.threads());

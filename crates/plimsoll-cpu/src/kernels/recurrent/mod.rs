@@ -15,7 +15,7 @@ pub use forward::{Walk, forward, forward_with, forward_workspace};
 pub use reals::Reals;
 
 use crate::kernels::gemm::{self, LINE};
-use crate::runtime::threads::Pool;
+use crate::runtime::threads::ThreadPool;
 use plimsoll_core::ops::Cell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -97,7 +97,7 @@ fn rows_of<const N: usize>(start: *mut f32, stride: usize) -> [*mut f32; N] {
 }
 
 /// Runs every block once, each with the number of a part of the workspace that is its own meanwhile.
-fn for_each_block(pool: &Pool, shape: &WalkShape, run: &(dyn Fn(usize, usize) + Sync)) {
+fn for_each_block(pool: &ThreadPool, shape: &WalkShape, run: &(dyn Fn(usize, usize) + Sync)) {
     let next = AtomicUsize::new(0);
     let task = |slot: usize, _: usize| {
         loop {

@@ -4,7 +4,7 @@ use super::MOST_ROWS;
 use crate::kernels::gemm::sweep::{DEPTH, Sweep};
 use crate::kernels::gemm::tile::MAX_COLUMNS;
 use crate::kernels::gemm::{Matrix, Out};
-use crate::runtime::threads::Pool;
+use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
 
 /// A packed matrix: for each [`DEPTH`] of its rows, its columns sliver after sliver.
@@ -26,7 +26,7 @@ impl Panel {
     ///
     /// # Safety
     /// The processor has `isa`, `matrix` is readable over its extents, and `to` has [`Panel::len`] floats that nobody else uses.
-    pub unsafe fn pack(isa: Isa, pool: &Pool, matrix: Matrix, to: *mut f32) -> Panel {
+    pub unsafe fn pack(isa: Isa, pool: &ThreadPool, matrix: Matrix, to: *mut f32) -> Panel {
         let panel = Panel { isa, k: matrix.rows, n: matrix.cols, slivers: Out(to) };
         pool.run(panel.k.div_ceil(DEPTH), &|chunk, _| {
             let start = chunk * DEPTH;

@@ -11,7 +11,7 @@ pub(crate) use cut::{power_of_two, sums_go_on};
 
 use crate::kernels::pointwise::stretch::{collapse, offset};
 use crate::kernels::pointwise::{Kernel, Source, Tile};
-use crate::runtime::threads::Pool;
+use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
 use cut::Cut;
 use fold::{Lanes, WIDTH, finish, join, rows};
@@ -157,7 +157,7 @@ impl Reducer {
     ///
     /// # Safety
     /// Inputs, output and workspace have addresses valid over their extents, and do not overlap.
-    pub unsafe fn run(&mut self, pool: &Pool, random: StepRandom, first_random: u64) {
+    pub unsafe fn run(&mut self, pool: &ThreadPool, random: StepRandom, first_random: u64) {
         // SAFETY: the caller's promise.
         unsafe { self.kernel.prepare(random, first_random) };
         let this = &*self;

@@ -5,7 +5,7 @@ use plimsoll_core::DType;
 use plimsoll_core::expr::Unary;
 use proptest::prelude::*;
 
-fn run(pool: &Pool, expr: &Expr, dims: &[usize], axes: &[usize], kind: Reduction, inputs: &[(&[usize], &[f32])]) -> Vec<f32> {
+fn run(pool: &ThreadPool, expr: &Expr, dims: &[usize], axes: &[usize], kind: Reduction, inputs: &[(&[usize], &[f32])]) -> Vec<f32> {
     let sources: Vec<Source<'_>> = inputs.iter().map(|(dims, _)| Source { dims, dtype: DType::F32, pitch: None }).collect();
     let mut reducer = Reducer::new(expr, dims, axes, kind, &sources).unwrap();
     let kept: usize = (0..dims.len()).filter(|axis| !axes.contains(axis)).map(|axis| dims[axis]).product();
@@ -36,7 +36,7 @@ fn groups(dims: &[usize], axes: &[usize], numbers: &[f64]) -> Vec<Vec<f64>> {
     groups
 }
 
-fn check(pool: &Pool, dims: &[usize], axes: &[usize], kind: Reduction, numbers: &[f32]) {
+fn check(pool: &ThreadPool, dims: &[usize], axes: &[usize], kind: Reduction, numbers: &[f32]) {
     let results = run(pool, &Expr::identity(), dims, axes, kind, &[(dims, numbers)]);
     let wide: Vec<f64> = numbers.iter().map(|x| f64::from(*x)).collect();
     for (i, group) in groups(dims, axes, &wide).iter().enumerate() {
@@ -85,7 +85,7 @@ fn reductions_of_all_layouts_match_a_plain_walk() {
         (&[4, 3, 5], &[0, 2]),
         (&[300, 4, 1030], &[0]),
     ];
-    let pool = Pool::new(2);
+    let pool = ThreadPool::new(2).unwrap();
     for (dims, axes) in cases {
         let numbers: Vec<f32> = (0..dims.iter().product()).map(|i: usize| ((i * 7919) % 1009) as f32 / 100.0 - 5.0).collect();
         for kind in KINDS.into_iter().filter(|kind| *kind != Reduction::ArgMax || axes.len() == 1) {
@@ -96,7 +96,7 @@ fn reductions_of_all_layouts_match_a_plain_walk() {
 
 #[test]
 fn long_sums_stay_accurate() {
-    let pool = Pool::new(2);
+    let pool = ThreadPool::new(2).unwrap();
     let numbers: Vec<f32> = (0..3_000_000).map(|i| 1.0 + (i % 7) as f32 * 0.1).collect();
     check(&pool, &[3_000_000], &[0], Reduction::Sum, &numbers);
     check(&pool, &[1_000_000, 3], &[0], Reduction::Sum, &numbers);
@@ -111,7 +111,7 @@ fn the_bits_do_not_depend_on_the_number_of_threads() {
         for kind in [Reduction::Sum, Reduction::LogSumExp] {
             let runs: Vec<Vec<u32>> = [1, 2, 3]
                 .map(|threads| {
-                    let results = run(&Pool::new(threads), &Expr::identity(), dims, axes, kind, &[(dims, &numbers)]);
+                    let results = run(&ThreadPool::new(threads).unwrap(), &Expr::identity(), dims, axes, kind, &[(dims, &numbers)]);
                     results.iter().map(|x| x.to_bits()).collect()
                 })
                 .to_vec();
@@ -123,7 +123,7 @@ fn the_bits_do_not_depend_on_the_number_of_threads() {
 #[test]
 fn infinities_and_broken_numbers_come_through() {
     let (inf, nan) = (f32::INFINITY, f32::NAN);
-    let pool = Pool::new(1);
+    let pool = ThreadPool::new(1).unwrap();
     let rows = [[-inf, -inf, -inf], [-inf, 1.0, -inf], [inf, 1.0, -inf], [nan, 1.0, 2.0], [5.0, nan, inf]];
     // Short rows, and columns of lanes, of the same numbers.
     let flat: Vec<f32> = rows.iter().flatten().copied().collect();
@@ -136,7 +136,7 @@ fn infinities_and_broken_numbers_come_through() {
 
 #[test]
 fn nothing_to_reduce_gives_the_neutral_number() {
-    let pool = Pool::new(1);
+    let pool = ThreadPool::new(1).unwrap();
     assert_eq!(run(&pool, &Expr::identity(), &[0, 3], &[0], Reduction::Sum, &[(&[0, 3], &[])]), [0.0; 3]);
     assert_eq!(run(&pool, &Expr::identity(), &[0, 3], &[0], Reduction::Max, &[(&[0, 3], &[])]), [f32::NEG_INFINITY; 3]);
 }
@@ -152,7 +152,7 @@ proptest! {
         let full: Vec<f32> = (0..dims.iter().product()).map(|i: usize| ((i * 31) % 97) as f32 / 50.0 - 1.0).collect();
         let part: Vec<f32> = (0..own.iter().product()).map(|i: usize| ((i * 17) % 23) as f32 / 9.0).collect();
         let expr = Expr::build(|e| e.mul(e.unary(Unary::Exp, e.input(0)), e.input(1)));
-        let ours = run(&Pool::new(1), &expr, &dims, &axes, KINDS[which], &[(&dims, &full), (&own, &part)]);
+        let ours = run(&ThreadPool::new(1).unwrap(), &expr, &dims, &axes, KINDS[which], &[(&dims, &full), (&own, &part)]);
         let stretched = collapse(&dims, &vec![false; dims.len()], &[(&own, None)]);
         let numbers: Vec<f64> = full.iter().enumerate().map(|(i, x)| {
             f64::from(*x).exp() * f64::from(part[offset(&stretched.dims, &stretched.strides[0], i)])
@@ -183,8 +183,8 @@ proptest! {
         let total = unit * pieces + rest.min(unit - 1);
         let dims = |images: usize| [vec![images], image.clone()].concat();
         let numbers: Vec<f32> = (0..total * each * results).map(|i| ((i * 7919) % 10_007) as f32 / 5000.0 - 1.0).collect();
-        let pool = Pool::new(threads);
-        let whole = run(&Pool::new(1), &Expr::identity(), &dims(total), &axes, Reduction::Sum, &[(&dims(total), &numbers)]);
+        let pool = ThreadPool::new(threads).unwrap();
+        let whole = run(&ThreadPool::new(1).unwrap(), &Expr::identity(), &dims(total), &axes, Reduction::Sum, &[(&dims(total), &numbers)]);
         let mut sum: Option<Vec<f32>> = None;
         for part in numbers.chunks(unit * each * results) {
             let dims = dims(part.len() / (each * results));

@@ -39,7 +39,7 @@ impl Bench {
             loss = g.plus(loss, sum).unwrap();
         }
         g.output("loss", loss);
-        let device: Arc<dyn Device> = Arc::new(CpuDevice::new(2));
+        let device: Arc<dyn Device> = Arc::new(CpuDevice::new(2).unwrap());
         let plan = plan(learning.programs(&g, loss, None, true).unwrap(), 1, &*device).unwrap();
         check(&plan.certificate(), &plan.programs.iter().map(|program| &program.graph).collect::<Vec<_>>()).unwrap();
         let mut executor = Executor::new(device, Arc::new(plan), &Ledger::new("host", None)).unwrap();
