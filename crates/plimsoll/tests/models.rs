@@ -1,6 +1,6 @@
 //! What models promise: weights that are shared, frozen or cost something; several inputs; statistics of ragged pieces.
 
-use plimsoll::nn::{Add, BatchNorm, Concatenate, Embedding, Flatten, Functional, MultiHeadAttention, Penalty, TakeStep};
+use plimsoll::nn::{Add, BatchNorm, Concatenate, Embedding, Flatten, Functional, MultiHeadAttention, Regularizer, TakeStep};
 use plimsoll::optim::Sgd;
 use plimsoll::prelude::*;
 use std::collections::BTreeMap;
@@ -58,8 +58,8 @@ fn frozen_layers_keep_their_weights_and_their_statistics() {
 #[test]
 fn what_weights_cost_is_in_the_loss_once_however_the_batch_is_cut() {
     for micro_batch in [6, 4, 1] {
-        let penalty = Penalty { l1: 0.25, l2: 0.5 };
-        let model: Model = Sequential::new().named("dense", Dense::new(1).bias(false).penalty(penalty)).into();
+        let regularizer = Regularizer { l1: 0.25, l2: 0.5 };
+        let model: Model = Sequential::new().named("dense", Dense::new(1).bias(false).regularizer(regularizer)).into();
         // Of features that are zero nothing is learnt: only what the weights cost changes them.
         let data = constant(6, 0.0, 3).batch(6);
         let mut trainer = Trainer::new(model, &data).loss(Loss::MeanSquaredError).optimizer(Sgd::new(0.1)).micro_batch(micro_batch);

@@ -1,7 +1,7 @@
 //! Models with several results: a loss, a target and metrics for each, one total.
 
 use plimsoll::config::Config;
-use plimsoll::nn::{Concatenate, Flatten, Functional, Model, Penalty};
+use plimsoll::nn::{Concatenate, Flatten, Functional, Model, Regularizer};
 use plimsoll::prelude::*;
 use plimsoll::{Checkpoints, Predicted, Scores, Tensor};
 use serde_json::Value;
@@ -67,7 +67,7 @@ fn losses_metrics_and_weights_are_keras() {
     let data = data.unwrap().batch(reference["batch"].as_u64().unwrap() as usize);
     let mut net = Functional::new("two");
     let x = net.input();
-    let hidden = net.named("hidden", Dense::new(4).activation(Activation::Tanh).penalty(Penalty { l1: 0.0, l2: 0.01 }), [x]);
+    let hidden = net.named("hidden", Dense::new(4).activation(Activation::Tanh).regularizer(Regularizer { l1: 0.0, l2: 0.01 }), [x]);
     let (kind, size) = (net.named("kind", Dense::new(3), [hidden]), net.named("size", Dense::new(2), [hidden]));
     let model = net.build_many([("kind", kind), ("size", size)]);
 

@@ -1,8 +1,7 @@
 //! The `[model]` table: a network of the zoo, or a list of layers.
 
-use super::kinds::layer;
 use crate::error::{Error, Result};
-use crate::nn::{Functional, Model, Tensor};
+use crate::nn::{Functional, Model, Tensor, layer_from_config};
 use crate::reader::{Reader, choose};
 use crate::zoo::{self, Network};
 
@@ -62,7 +61,7 @@ fn layered(layers: Vec<Reader<'_>>, inputs: &[String], table: &Reader<'_>) -> Re
     let first = named[0].1;
     let mut last = first;
     for reader in layers {
-        let layer = layer(&reader)?;
+        let layer = layer_from_config(&reader)?;
         let name = reader.text("name")?.map(str::to_string);
         if let Some(name) = name.as_deref()
             && (name.is_empty() || named.iter().any(|(known, _)| known == name))

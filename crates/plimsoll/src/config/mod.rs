@@ -2,9 +2,6 @@
 
 mod data;
 mod joined;
-mod kinds;
-#[cfg(test)]
-mod layer_tests;
 mod layers;
 mod maps;
 mod objective;

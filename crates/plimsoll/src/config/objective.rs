@@ -15,7 +15,7 @@ pub(super) fn targets(train: &Reader<'_>) -> Result<Option<OutputLosses>> {
     let target = match train.value("loss") {
         None if plain == Beside::default() => return Ok(None),
         None => plain.onto(OutputLoss::new(Loss::SoftmaxCrossEntropy)),
-        Some(Value::String(word)) => plain.onto(OutputLoss::new(choose(&train.name("loss"), word, &Loss::NAMES)?)),
+        Some(Value::String(word)) => plain.onto(OutputLoss::new(choose(&train.name("loss"), word, Loss::NAMES)?)),
         Some(Value::Table(table)) => {
             let reader = train.section("loss")?.expect("just seen");
             let tables = table.values().all(|value| value.is_table() || value.is_str());
@@ -30,7 +30,7 @@ pub(super) fn targets(train: &Reader<'_>) -> Result<Option<OutputLosses>> {
                 }
                 let named = reader.entries().map(|(name, value, inner)| {
                     let target = match (value, inner) {
-                        (Value::String(word), _) => OutputLoss::new(choose(&reader.name(name), word, &Loss::NAMES)?),
+                        (Value::String(word), _) => OutputLoss::new(choose(&reader.name(name), word, Loss::NAMES)?),
                         (_, Some(inner)) => target(inner)?,
                         (other, None) => return Err(reader.wrong(name, other, wanted)),
                     };
@@ -46,7 +46,7 @@ pub(super) fn targets(train: &Reader<'_>) -> Result<Option<OutputLosses>> {
 
 /// One loss as a table: its numbers, its weight, what it is compared with and what is counted.
 fn target(table: Reader<'_>) -> Result<OutputLoss> {
-    let Some(loss) = table.choice("type", &Loss::NAMES)? else { return Err(table.missing("type", "the name of a loss")) };
+    let Some(loss) = table.choice("type", Loss::NAMES)? else { return Err(table.missing("type", "the name of a loss")) };
     let mut target = beside(&table)?.onto(OutputLoss::new(with_numbers(loss, &table)?)).weight(number(&table, "weight", 1.0)?);
     if let Some(column) = table.text("labels")? {
         target = target.labels(column);
@@ -118,7 +118,7 @@ pub(super) fn metrics(train: &Reader<'_>) -> Result<Option<Vec<Metric>>> {
     let wrong = || train.wrong("metrics", value, "a list, such as [\"accuracy\", \"top5\"]");
     let metric = |item: &Value| {
         let word = item.as_str().ok_or_else(wrong)?;
-        word.parse().or_else(|()| choose(&train.name("metrics"), word, &Metric::NAMES))
+        word.parse().or_else(|()| choose(&train.name("metrics"), word, Metric::NAMES))
     };
     value.as_array().ok_or_else(wrong)?.iter().map(metric).collect::<Result<Vec<_>>>().map(Some)
 }

@@ -3,6 +3,7 @@
 mod formulas;
 pub(crate) mod labels;
 
+use crate::named::named;
 use crate::nn::{Activation, Output};
 use labels::{Labels, answers_per_row, class_scores, constants, label_kind, like};
 use plimsoll_core::expr::{Binary, Expr};
@@ -87,29 +88,22 @@ pub(crate) struct Sum {
     pub counted: Option<ValueId>,
 }
 
+named!(Loss {
+    "mse" => MeanSquaredError,
+    "mae" => MeanAbsoluteError,
+    "huber" => Huber { delta: 1.0 },
+    "log_cosh" => LogCosh,
+    "kl_divergence" => KlDivergence,
+    "softmax_cross_entropy" => SoftmaxCrossEntropy,
+    "binary_cross_entropy" => BinaryCrossEntropy,
+    "categorical_focal" => CategoricalFocal { alpha: 0.25, gamma: 2.0 },
+    "binary_focal" => BinaryFocal { alpha: None, gamma: 2.0 },
+    "dice" => Dice,
+    "hinge" => Hinge,
+    "poisson" => Poisson,
+});
+
 impl Loss {
-    /// All of them by the names configurations use, with Keras' numbers.
-    pub const NAMES: [(&'static str, Loss); 12] = [
-        ("mse", Loss::MeanSquaredError),
-        ("mae", Loss::MeanAbsoluteError),
-        ("huber", Loss::Huber { delta: 1.0 }),
-        ("log_cosh", Loss::LogCosh),
-        ("kl_divergence", Loss::KlDivergence),
-        ("softmax_cross_entropy", Loss::SoftmaxCrossEntropy),
-        ("binary_cross_entropy", Loss::BinaryCrossEntropy),
-        ("categorical_focal", Loss::CategoricalFocal { alpha: 0.25, gamma: 2.0 }),
-        ("binary_focal", Loss::BinaryFocal { alpha: None, gamma: 2.0 }),
-        ("dice", Loss::Dice),
-        ("hinge", Loss::Hinge),
-        ("poisson", Loss::Poisson),
-    ];
-
-    /// The name in configurations and reports.
-    pub fn name(self) -> &'static str {
-        let same = |other: &Loss| std::mem::discriminant(other) == std::mem::discriminant(&self);
-        Loss::NAMES.iter().find(|(_, loss)| same(loss)).map_or("", |(name, _)| name)
-    }
-
     /// Whether answers are classes, one of which is right.
     pub fn is_over_classes(self) -> bool {
         matches!(self, Loss::SoftmaxCrossEntropy | Loss::CategoricalFocal { .. } | Loss::KlDivergence)

@@ -5,6 +5,7 @@ mod counters;
 mod scores;
 
 use crate::loss::Loss;
+use crate::named::named;
 pub(crate) use board::{Board, Compared};
 pub use scores::Scores;
 
@@ -39,21 +40,20 @@ pub enum Metric {
     R2,
 }
 
-impl Metric {
-    /// The names of all of them, with the usual number of classes for the best few.
-    pub const NAMES: [(&'static str, Metric); 10] = [
-        ("accuracy", Metric::Accuracy),
-        ("top5", Metric::TopK(5)),
-        ("precision", Metric::Precision),
-        ("recall", Metric::Recall),
-        ("f1", Metric::F1),
-        ("iou", Metric::MeanIou),
-        ("perplexity", Metric::Perplexity),
-        ("mae", Metric::MeanAbsoluteError),
-        ("mse", Metric::MeanSquaredError),
-        ("r2", Metric::R2),
-    ];
+named!(Metric {
+    "accuracy" => Accuracy,
+    "top5" => TopK(5),
+    "precision" => Precision,
+    "recall" => Recall,
+    "f1" => F1,
+    "iou" => MeanIou,
+    "perplexity" => Perplexity,
+    "mae" => MeanAbsoluteError,
+    "mse" => MeanSquaredError,
+    "r2" => R2,
+});
 
+impl Metric {
     /// Whether it is a mean over classes, each of which is counted by itself.
     pub(crate) fn is_per_class(self) -> bool {
         matches!(self, Metric::Precision | Metric::Recall | Metric::F1 | Metric::MeanIou)
@@ -64,7 +64,7 @@ impl std::fmt::Display for Metric {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Metric::TopK(k) => f.pad(&format!("top{k}")),
-            other => f.pad(Metric::NAMES.iter().find(|(_, metric)| metric == other).map_or("", |(name, _)| name)),
+            other => f.pad(other.name()),
         }
     }
 }

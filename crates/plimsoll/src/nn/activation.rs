@@ -1,8 +1,8 @@
 //! Activation functions, as layers of their own or at the end of others. Formulas and names are Keras'.
 
 use super::{Layer, Lowering, only};
-use plimsoll_core::expr::{Binary, Expr, ExprBuilder, TermId, Unary};
-use plimsoll_core::graph::Init;
+use crate::named::named;
+use plimsoll_core::expr::{Binary, ExprBuilder, TermId, Unary};
 use plimsoll_core::ops::Reduction;
 use plimsoll_core::{Graph, GraphError, ValueId};
 
@@ -69,43 +69,37 @@ pub enum Activation {
 const SELU_SCALE: f32 = 1.050_701;
 const SELU_DEPTH: f32 = 1.673_263_2;
 
-impl Activation {
-    /// All of them by the names configurations use.
-    pub const NAMES: [(&'static str, Activation); 32] = [
-        ("linear", Activation::Linear),
-        ("relu", Activation::Relu),
-        ("relu6", Activation::Relu6),
-        ("leaky_relu", Activation::LeakyRelu),
-        ("elu", Activation::Elu),
-        ("celu", Activation::Elu),
-        ("selu", Activation::Selu),
-        ("gelu", Activation::Gelu),
-        ("gelu_tanh", Activation::GeluTanh),
-        ("silu", Activation::Silu),
-        ("swish", Activation::Silu),
-        ("mish", Activation::Mish),
-        ("softplus", Activation::Softplus),
-        ("softsign", Activation::Softsign),
-        ("sigmoid", Activation::Sigmoid),
-        ("log_sigmoid", Activation::LogSigmoid),
-        ("hard_sigmoid", Activation::HardSigmoid),
-        ("hard_swish", Activation::HardSwish),
-        ("hard_silu", Activation::HardSwish),
-        ("tanh", Activation::Tanh),
-        ("hard_tanh", Activation::HardTanh),
-        ("tanh_shrink", Activation::TanhShrink),
-        ("hard_shrink", Activation::HardShrink),
-        ("soft_shrink", Activation::SoftShrink),
-        ("squareplus", Activation::Squareplus),
-        ("sparse_plus", Activation::SparsePlus),
-        ("sparse_sigmoid", Activation::SparseSigmoid),
-        ("exponential", Activation::Exponential),
-        ("exp", Activation::Exponential),
-        ("softmax", Activation::Softmax),
-        ("log_softmax", Activation::LogSoftmax),
-        ("none", Activation::Linear),
-    ];
+named!(Activation {
+    Linear => "linear" | "none",
+    Relu => "relu",
+    Relu6 => "relu6",
+    LeakyRelu => "leaky_relu",
+    Elu => "elu" | "celu",
+    Selu => "selu",
+    Gelu => "gelu",
+    GeluTanh => "gelu_tanh",
+    Silu => "silu" | "swish",
+    Mish => "mish",
+    Softplus => "softplus",
+    Softsign => "softsign",
+    Sigmoid => "sigmoid",
+    LogSigmoid => "log_sigmoid",
+    HardSigmoid => "hard_sigmoid",
+    HardSwish => "hard_swish" | "hard_silu",
+    Tanh => "tanh",
+    HardTanh => "hard_tanh",
+    TanhShrink => "tanh_shrink",
+    HardShrink => "hard_shrink",
+    SoftShrink => "soft_shrink",
+    Squareplus => "squareplus",
+    SparsePlus => "sparse_plus",
+    SparseSigmoid => "sparse_sigmoid",
+    Exponential => "exponential" | "exp",
+    Softmax => "softmax",
+    LogSoftmax => "log_softmax",
+});
 
+impl Activation {
     /// Adds the function to a graph.
     pub fn apply(self, g: &mut Graph, x: ValueId) -> Result<ValueId, GraphError> {
         match self {
@@ -169,12 +163,12 @@ impl Activation {
 }
 
 /// `x` above zero, `slope·x` below.
-fn leaky(e: &ExprBuilder, x: TermId, slope: TermId) -> TermId {
+pub(super) fn leaky(e: &ExprBuilder, x: TermId, slope: TermId) -> TermId {
     e.select(e.binary(Binary::Less, x, e.constant(0.0)), e.mul(slope, x), x)
 }
 
 /// `x` above zero, `depth·(eˣ - 1)` below. The exponential never sees what is above, where it would overflow.
-fn elu(e: &ExprBuilder, x: TermId, depth: f32) -> TermId {
+pub(super) fn elu(e: &ExprBuilder, x: TermId, depth: f32) -> TermId {
     let zero = e.constant(0.0);
     let below = e.sub(e.unary(Unary::Exp, e.binary(Binary::Min, x, zero)), e.constant(1.0));
     e.add(e.binary(Binary::Max, x, zero), e.mul(e.constant(depth), below))
@@ -182,7 +176,7 @@ fn elu(e: &ExprBuilder, x: TermId, depth: f32) -> TermId {
 
 impl Layer for Activation {
     fn kind(&self) -> &'static str {
-        Activation::NAMES.iter().find(|(_, activation)| activation == self).map_or("activation", |(name, _)| name)
+        self.name()
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -192,100 +186,5 @@ impl Layer for Activation {
 
     fn last_activation(&self) -> Option<Activation> {
         Some(*self)
-    }
-}
-
-/// ReLU with a slope below zero of one's own choice.
-#[derive(Clone, Copy, Debug)]
-pub struct LeakyRelu {
-    slope: f32,
-}
-
-impl LeakyRelu {
-    /// With this slope below zero.
-    pub fn new(slope: f32) -> LeakyRelu {
-        LeakyRelu { slope }
-    }
-}
-
-impl Layer for LeakyRelu {
-    fn kind(&self) -> &'static str {
-        "leaky_relu"
-    }
-
-    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
-        lowering.graph.map(x, |e, x| leaky(e, x, e.constant(self.slope)))
-    }
-}
-
-/// ELU that ends at `-depth` far below zero.
-#[derive(Clone, Copy, Debug)]
-pub struct Elu {
-    depth: f32,
-}
-
-impl Elu {
-    /// With this depth.
-    pub fn new(depth: f32) -> Elu {
-        Elu { depth }
-    }
-}
-
-impl Layer for Elu {
-    fn kind(&self) -> &'static str {
-        "elu"
-    }
-
-    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
-        lowering.graph.map(x, |e, x| elu(e, x, self.depth))
-    }
-}
-
-/// ReLU whose slope below zero is learnt: one for every element of a row, as in Keras, or one per channel.
-#[derive(Clone, Copy, Debug)]
-pub struct PRelu {
-    start: f32,
-    per_channel: bool,
-}
-
-impl PRelu {
-    /// With a slope for every element, starting at zero.
-    pub fn new() -> PRelu {
-        PRelu { start: 0.0, per_channel: false }
-    }
-
-    /// With one slope for each element of the last axis.
-    pub fn per_channel(self) -> PRelu {
-        PRelu { per_channel: true, ..self }
-    }
-
-    /// With slopes that start at this number.
-    pub fn start(self, start: f32) -> PRelu {
-        PRelu { start, ..self }
-    }
-}
-
-impl Default for PRelu {
-    fn default() -> PRelu {
-        PRelu::new()
-    }
-}
-
-impl Layer for PRelu {
-    fn kind(&self) -> &'static str {
-        "prelu"
-    }
-
-    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
-        let shape = lowering.graph.shape(x).clone();
-        let from = if self.per_channel { shape.rank() - 1 } else { 1 };
-        let Some(dims) = shape.dims().get(from..).filter(|dims| !dims.is_empty() && dims.iter().all(|dim| !dim.is_batch())) else {
-            return Err(lowering.graph.error(format!("takes [batch, …, features], but got the shape {shape}")));
-        };
-        let alpha = lowering.parameter("alpha", dims.iter().map(|dim| dim.factor()), Init::Constant(self.start))?;
-        lowering.graph.pointwise(Expr::build(|e| leaky(e, e.input(0), e.input(1))), &[x, alpha])
     }
 }

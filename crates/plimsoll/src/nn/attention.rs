@@ -2,11 +2,12 @@
 
 use super::dropout::drops;
 use super::embedding::sequence;
-use super::{Initializer, Layer, Lowering};
+use super::{Initializer, Layer, LayerDef, Lowering};
 use plimsoll_core::graph::Init;
 use plimsoll_core::ops::{Attention, Packing, WeightDropout};
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{GraphError, Op, ValueId};
+use std::sync::Arc;
 
 /// Every element of a sequence looks at the others, or at those of a second sequence, and takes from them what it looks for.
 ///
@@ -115,9 +116,30 @@ impl MultiHeadAttention {
     }
 }
 
+/// `type = "multi_head_attention"`.
+pub(super) const MULTI_HEAD_ATTENTION: LayerDef = LayerDef {
+    name: "multi_head_attention",
+    about: "Multi-head self- or cross-attention; `dropout` of attention weights.",
+    example: "heads = 8",
+    from_config: |config| {
+        let heads = config.required_count("heads", 1, "the number of attention heads")?;
+        let mut layer = MultiHeadAttention::new(heads).bias(config.bias()?).initializer(config.initializer()?);
+        if let Some(depth) = config.count("depth", 1)? {
+            layer = layer.depth(depth as usize);
+        }
+        if let Some(heads) = config.count("kv_heads", 1)? {
+            layer = layer.kv_heads(heads as usize);
+        }
+        layer = layer.dropout(config.number_or("dropout", 0.0)?);
+        layer = if config.flag_or("causal", false)? { layer.causal() } else { layer };
+        layer = if config.flag_or("cross", false)? { layer.cross() } else { layer };
+        Ok(Arc::new(if config.flag_or("masked", false)? { layer.masked() } else { layer }))
+    },
+};
+
 impl Layer for MultiHeadAttention {
     fn kind(&self) -> &'static str {
-        "multi_head_attention"
+        MULTI_HEAD_ATTENTION.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

@@ -1,88 +1,12 @@
 //! Convolutional layers.
 
-use super::{Activation, Initializer, Layer, Lowering, Penalty, only};
+use super::window::SlidingWindow;
+use super::{Activation, Initializer, Layer, LayerDef, Lowering, Padding, Regularizer, only};
 use plimsoll_core::graph::Init;
-use plimsoll_core::ops::{Conv2d, Window};
+use plimsoll_core::ops::Conv2d;
 use plimsoll_core::shape::Shape;
-use plimsoll_core::{DType, Graph, GraphError, Op, ValueId};
-
-/// What is done at the edges of an image.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Padding {
-    /// Windows stay inside the image.
-    #[default]
-    Valid,
-    /// Zeros around the image, so that the output is the input divided by the stride.
-    Same,
-    /// Zeros above and below, left and right.
-    Explicit {
-        /// Above and below.
-        rows: (usize, usize),
-        /// Left and right.
-        columns: (usize, usize),
-    },
-}
-
-/// A walk of windows over an image.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Walk {
-    pub size: (usize, usize),
-    pub stride: (usize, usize),
-    pub dilation: (usize, usize),
-    pub padding: Padding,
-}
-
-impl Padding {
-    /// Those without numbers, by the names configurations use.
-    pub const NAMES: [(&'static str, Padding); 2] = [("valid", Padding::Valid), ("same", Padding::Same)];
-
-    /// The same number of zeros on all four sides.
-    pub fn all(zeros: usize) -> Padding {
-        Padding::Explicit { rows: (zeros, zeros), columns: (zeros, zeros) }
-    }
-}
-
-impl Walk {
-    pub fn new(size: usize, stride: usize) -> Walk {
-        Walk { size: (size, size), stride: (stride, stride), dilation: (1, 1), padding: Padding::Valid }
-    }
-
-    /// The window on images of this height and width.
-    pub fn on(&self, image: (usize, usize)) -> Window {
-        match self.padding {
-            Padding::Valid => Window { dilation: self.dilation, ..Window::valid(self.size, self.stride) },
-            Padding::Same => Window::same(self.size, self.stride, self.dilation, image),
-            Padding::Explicit { rows, columns } => {
-                Window { dilation: self.dilation, pad_rows: rows, pad_columns: columns, ..Window::valid(self.size, self.stride) }
-            }
-        }
-    }
-
-    /// The window on images of the value's shape, and their channels.
-    pub fn window(&self, g: &Graph, x: ValueId) -> Result<(Window, usize), GraphError> {
-        let (height, width, channels) = image(g, x)?;
-        let (size, stride) = (self.size, self.stride);
-        if size.0.min(size.1).min(stride.0).min(stride.1) == 0 || height.min(width) == 0 {
-            return Err(g.error(format!("a {}×{} window with stride {}×{} has no extent", size.0, size.1, stride.0, stride.1)));
-        }
-        Ok((self.on((height, width)), channels))
-    }
-
-    /// Places of the window.
-    pub fn taps(&self) -> usize {
-        self.size.0 * self.size.1
-    }
-}
-
-/// Height, width and channels of a batch of images.
-pub(super) fn image(g: &Graph, x: ValueId) -> Result<(usize, usize, usize), GraphError> {
-    let shape = g.shape(x);
-    let fixed = |i: usize| shape.dims().get(i).and_then(|dim| dim.as_fixed());
-    match (shape.rank(), fixed(1), fixed(2), fixed(3)) {
-        (4, Some(height), Some(width), Some(channels)) => Ok((height, width, channels)),
-        _ => Err(g.error(format!("takes images [batch, height, width, channels], but got the shape {shape}"))),
-    }
-}
+use plimsoll_core::{DType, GraphError, Op, ValueId};
+use std::sync::Arc;
 
 /// Slides filters over images `[batch, height, width, channels]`.
 ///
@@ -93,12 +17,12 @@ pub(super) fn image(g: &Graph, x: ValueId) -> Result<(usize, usize, usize), Grap
 #[derive(Clone, Debug)]
 pub struct Conv2D {
     pub(super) filters: usize,
-    pub(super) walk: Walk,
+    pub(super) window: SlidingWindow,
     pub(super) groups: usize,
     pub(super) activation: Activation,
     pub(super) bias: bool,
     pub(super) initializer: Initializer,
-    pub(super) penalty: Penalty,
+    pub(super) regularizer: Regularizer,
 }
 
 impl Conv2D {
@@ -106,30 +30,30 @@ impl Conv2D {
     pub fn new(filters: usize, size: usize) -> Conv2D {
         Conv2D {
             filters,
-            walk: Walk::new(size, 1),
+            window: SlidingWindow::new(size, 1),
             groups: 1,
             activation: Activation::Linear,
             bias: true,
             initializer: Initializer::default(),
-            penalty: Penalty::default(),
+            regularizer: Regularizer::default(),
         }
     }
 
     /// With filters of another height and width.
     pub fn size(mut self, height: usize, width: usize) -> Conv2D {
-        self.walk.size = (height, width);
+        self.window.size = (height, width);
         self
     }
 
     /// With another stride, down and across.
     pub fn stride(mut self, down: usize, across: usize) -> Conv2D {
-        self.walk.stride = (down, across);
+        self.window.stride = (down, across);
         self
     }
 
     /// With filters whose places lie this far apart, down and across.
     pub fn dilation(mut self, down: usize, across: usize) -> Conv2D {
-        self.walk.dilation = (down, across);
+        self.window.dilation = (down, across);
         self
     }
 
@@ -140,7 +64,7 @@ impl Conv2D {
 
     /// With other edges.
     pub fn padding(mut self, padding: Padding) -> Conv2D {
-        self.walk.padding = padding;
+        self.window.padding = padding;
         self
     }
 
@@ -165,19 +89,34 @@ impl Conv2D {
     }
 
     /// With filters that cost something for being large.
-    pub fn penalty(self, penalty: Penalty) -> Conv2D {
-        Conv2D { penalty, ..self }
+    pub fn regularizer(self, regularizer: Regularizer) -> Conv2D {
+        Conv2D { regularizer, ..self }
     }
 }
 
+/// `type = "conv2d"`.
+pub(super) const CONV2D: LayerDef = LayerDef {
+    name: "conv2d",
+    about: "2-D convolution over `[batch, height, width, channels]`.",
+    example: "filters = 32\nsize = 3",
+    from_config: |config| {
+        let ((height, width), (down, across)) = (config.size()?, config.pair_or("stride", 1)?);
+        let conv = Conv2D::new(config.filters()?, 1).size(height, width).stride(down, across);
+        let (down, across) = config.pair_or("dilation", 1)?;
+        let conv = conv.dilation(down, across).groups(config.count_or("groups", 1)?).padding(config.padding()?);
+        let conv = conv.activation(config.activation()?).bias(config.bias()?);
+        Ok(Arc::new(conv.initializer(config.initializer()?).regularizer(config.regularizer()?)))
+    },
+};
+
 impl Layer for Conv2D {
     fn kind(&self) -> &'static str {
-        "conv2d"
+        CONV2D.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let x = only(lowering, inputs)?;
-        let (window, channels) = self.walk.window(lowering.graph, x)?;
+        let (window, channels) = self.window.window(lowering.graph, x)?;
         if self.filters == 0 {
             return Err(lowering.graph.error("needs at least one filter"));
         }
@@ -186,10 +125,10 @@ impl Layer for Conv2D {
             let what = format!("{groups} groups do not divide {channels} channels and {} filters", self.filters);
             return Err(lowering.graph.error(what));
         }
-        let ((height, width), taps) = (self.walk.size, self.walk.taps());
+        let ((height, width), taps) = (self.window.size, self.window.taps());
         let init = self.initializer.init(taps * channels / groups, taps * self.filters / groups);
         let filter = lowering.parameter("kernel", [height, width, channels / groups, self.filters], init)?;
-        lowering.penalize(filter, self.penalty)?;
+        lowering.regularize(filter, self.regularizer)?;
         let y = lowering.graph.add_one(Op::Conv2d(Conv2d { window, groups, epilogue: None, dtype: DType::F32 }), &[x, filter])?;
         finish(lowering, y, self.filters, self.bias, self.activation)
     }
@@ -286,14 +225,30 @@ impl Conv1D {
     }
 
     /// With filters that cost something for being large.
-    pub fn penalty(self, penalty: Penalty) -> Conv1D {
-        self.with(|conv| conv.penalty(penalty))
+    pub fn regularizer(self, regularizer: Regularizer) -> Conv1D {
+        self.with(|conv| conv.regularizer(regularizer))
     }
 }
 
+/// `type = "conv1d"`.
+pub(super) const CONV1D: LayerDef = LayerDef {
+    name: "conv1d",
+    about: "1-D convolution over `[batch, time, channels]`; `padding = \"causal\"` too.",
+    example: "filters = 32\nsize = 3",
+    from_config: |config| {
+        let conv = Conv1D::new(config.filters()?, config.required_count("size", 1, "the kernel size in time steps")?);
+        let conv = conv.stride(config.count_or("stride", 1)?).dilation(config.count_or("dilation", 1)?);
+        let conv = conv.groups(config.count_or("groups", 1)?);
+        let causal = config.value("padding").and_then(|value| value.as_str()) == Some("causal");
+        let conv = if causal { conv.causal() } else { conv.padding(config.padding()?) };
+        let conv = conv.activation(config.activation()?).bias(config.bias()?);
+        Ok(Arc::new(conv.initializer(config.initializer()?).regularizer(config.regularizer()?)))
+    },
+};
+
 impl Layer for Conv1D {
     fn kind(&self) -> &'static str {
-        "conv1d"
+        CONV1D.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -305,8 +260,8 @@ impl Layer for Conv1D {
         let x = lowering.graph.reshape(x, Shape::new([batch, 1.into(), time, channels]))?;
         let mut conv = self.conv.clone();
         if self.causal {
-            let reach = (conv.walk.size.1.saturating_sub(1)) * conv.walk.dilation.1;
-            conv.walk.padding = Padding::Explicit { rows: (0, 0), columns: (reach, 0) };
+            let reach = (conv.window.size.1.saturating_sub(1)) * conv.window.dilation.1;
+            conv.window.padding = Padding::Explicit { rows: (0, 0), columns: (reach, 0) };
         }
         let y = conv.lower(lowering, &[x])?;
         let &[batch, _, time, channels] = lowering.graph.shape(y).dims() else { unreachable!("convolutions keep the rank") };

@@ -1,9 +1,10 @@
 //! The fully connected layer.
 
 use super::conv::finish;
-use super::{Activation, Initializer, Layer, Lowering, Penalty, only};
+use super::{Activation, Initializer, Layer, LayerDef, Lowering, Regularizer, only};
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{Dim, GraphError, ValueId};
+use std::sync::Arc;
 
 /// Every output sees every number of the last axis of the input.
 ///
@@ -17,13 +18,19 @@ pub struct Dense {
     activation: Activation,
     bias: bool,
     initializer: Initializer,
-    penalty: Penalty,
+    regularizer: Regularizer,
 }
 
 impl Dense {
     /// `units` outputs, with a bias and no activation.
     pub fn new(units: usize) -> Dense {
-        Dense { units, activation: Activation::Linear, bias: true, initializer: Initializer::default(), penalty: Penalty::default() }
+        Dense {
+            units,
+            activation: Activation::Linear,
+            bias: true,
+            initializer: Initializer::default(),
+            regularizer: Regularizer::default(),
+        }
     }
 
     /// With an activation.
@@ -47,14 +54,26 @@ impl Dense {
     }
 
     /// With weights that cost something for being large.
-    pub fn penalty(self, penalty: Penalty) -> Dense {
-        Dense { penalty, ..self }
+    pub fn regularizer(self, regularizer: Regularizer) -> Dense {
+        Dense { regularizer, ..self }
     }
 }
 
+/// `type = "dense"`.
+pub(super) const DENSE: LayerDef = LayerDef {
+    name: "dense",
+    about: "Fully connected layer over the last axis.",
+    example: "units = 64",
+    from_config: |config| {
+        let dense = Dense::new(config.required_count("units", 1, "the number of outputs")?);
+        let dense = dense.activation(config.activation()?).bias(config.bias()?);
+        Ok(Arc::new(dense.initializer(config.initializer()?).regularizer(config.regularizer()?)))
+    },
+};
+
 impl Layer for Dense {
     fn kind(&self) -> &'static str {
-        "dense"
+        DENSE.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -70,7 +89,7 @@ impl Layer for Dense {
         let leading = Shape::new(shape.dims()[..shape.rank() - 1].iter().copied()).elements();
         let x = lowering.graph.reshape(x, Shape::new([leading, Dim::fixed(width)]))?;
         let kernel = lowering.parameter("kernel", [width, self.units], self.initializer.init(width, self.units))?;
-        lowering.penalize(kernel, self.penalty)?;
+        lowering.regularize(kernel, self.regularizer)?;
         let y = lowering.graph.matmul(x, kernel)?;
         let y = finish(lowering, y, self.units, self.bias, Activation::Linear)?;
         let y = lowering.graph.reshape(y, shape.with(shape.rank() - 1, Dim::fixed(self.units)))?;

@@ -1,9 +1,12 @@
 //! Convolutions that look at every channel by itself.
 
-use super::conv::{Walk, finish};
-use super::{Activation, Initializer, Layer, Lowering, Padding, Penalty, only};
+use super::config::LayerConfig;
+use super::conv::finish;
+use super::window::SlidingWindow;
+use super::{Activation, Initializer, Layer, LayerDef, Lowering, Padding, Regularizer, only};
 use plimsoll_core::ops::{Conv2d, Window};
 use plimsoll_core::{DType, GraphError, Op, ValueId};
+use std::sync::Arc;
 
 /// Slides filters over every channel of images by itself.
 ///
@@ -13,48 +16,48 @@ use plimsoll_core::{DType, GraphError, Op, ValueId};
 /// ```
 #[derive(Clone, Debug)]
 pub struct DepthwiseConv2D {
-    walk: Walk,
+    window: SlidingWindow,
     multiplier: usize,
     activation: Activation,
     bias: bool,
     initializer: Initializer,
-    penalty: Penalty,
+    regularizer: Regularizer,
 }
 
 impl DepthwiseConv2D {
     /// One filter of `size`×`size` for every channel, with stride 1, no padding, a bias and no activation.
     pub fn new(size: usize) -> DepthwiseConv2D {
         DepthwiseConv2D {
-            walk: Walk::new(size, 1),
+            window: SlidingWindow::new(size, 1),
             multiplier: 1,
             activation: Activation::Linear,
             bias: true,
             initializer: Initializer::default(),
-            penalty: Penalty::default(),
+            regularizer: Regularizer::default(),
         }
     }
 
     /// With filters of another height and width.
     pub fn size(mut self, height: usize, width: usize) -> DepthwiseConv2D {
-        self.walk.size = (height, width);
+        self.window.size = (height, width);
         self
     }
 
     /// With another stride, down and across.
     pub fn stride(mut self, down: usize, across: usize) -> DepthwiseConv2D {
-        self.walk.stride = (down, across);
+        self.window.stride = (down, across);
         self
     }
 
     /// With filters whose places lie this far apart, down and across.
     pub fn dilation(mut self, down: usize, across: usize) -> DepthwiseConv2D {
-        self.walk.dilation = (down, across);
+        self.window.dilation = (down, across);
         self
     }
 
     /// With other edges.
     pub fn padding(mut self, padding: Padding) -> DepthwiseConv2D {
-        self.walk.padding = padding;
+        self.window.padding = padding;
         self
     }
 
@@ -79,29 +82,46 @@ impl DepthwiseConv2D {
     }
 
     /// With filters that cost something for being large.
-    pub fn penalty(self, penalty: Penalty) -> DepthwiseConv2D {
-        DepthwiseConv2D { penalty, ..self }
+    pub fn regularizer(self, regularizer: Regularizer) -> DepthwiseConv2D {
+        DepthwiseConv2D { regularizer, ..self }
     }
 
     /// The convolution, and how many channels come out.
     fn convolve(&self, lowering: &mut Lowering<'_>, x: ValueId, name: &str) -> Result<(ValueId, usize), GraphError> {
-        let (window, channels): (Window, usize) = self.walk.window(lowering.graph, x)?;
+        let (window, channels): (Window, usize) = self.window.window(lowering.graph, x)?;
         if self.multiplier == 0 {
             return Err(lowering.graph.error("needs at least one filter for every channel"));
         }
-        let ((height, width), taps) = (self.walk.size, self.walk.taps());
+        let ((height, width), taps) = (self.window.size, self.window.taps());
         let init = self.initializer.init(taps * channels, taps * self.multiplier);
         // The filters of a channel stand together, as its group's.
         let filter = lowering.parameter(name, [height, width, 1, channels * self.multiplier], init)?;
-        lowering.penalize(filter, self.penalty)?;
+        lowering.regularize(filter, self.regularizer)?;
         let y = lowering.graph.add_one(Op::Conv2d(Conv2d { window, groups: channels, epilogue: None, dtype: DType::F32 }), &[x, filter])?;
         Ok((y, channels * self.multiplier))
     }
 }
 
+/// The keys of a depthwise convolution.
+fn depthwise(config: &LayerConfig<'_, '_>) -> crate::error::Result<DepthwiseConv2D> {
+    let ((height, width), (down, across)) = (config.size()?, config.pair_or("stride", 1)?);
+    let conv = DepthwiseConv2D::new(1).size(height, width).stride(down, across).multiplier(config.count_or("multiplier", 1)?);
+    let (down, across) = config.pair_or("dilation", 1)?;
+    let conv = conv.dilation(down, across).padding(config.padding()?).activation(config.activation()?).bias(config.bias()?);
+    Ok(conv.initializer(config.initializer()?).regularizer(config.regularizer()?))
+}
+
+/// `type = "depthwise_conv2d"`.
+pub(super) const DEPTHWISE_CONV2D: LayerDef = LayerDef {
+    name: "depthwise_conv2d",
+    about: "Convolves every channel with filters of its own.",
+    example: "size = 3",
+    from_config: |config| Ok(Arc::new(depthwise(config)?)),
+};
+
 impl Layer for DepthwiseConv2D {
     fn kind(&self) -> &'static str {
-        "depthwise_conv2d"
+        DEPTHWISE_CONV2D.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -154,9 +174,21 @@ impl SeparableConv2D {
     }
 }
 
+/// `type = "separable_conv2d"`.
+pub(super) const SEPARABLE_CONV2D: LayerDef = LayerDef {
+    name: "separable_conv2d",
+    about: "Depthwise convolution followed by a 1×1 convolution that mixes the channels.",
+    example: "filters = 32\nsize = 3",
+    from_config: |config| {
+        let conv = SeparableConv2D::new(config.filters()?, 1);
+        let depthwise = depthwise(config)?;
+        Ok(Arc::new(conv.depthwise(|_| depthwise)))
+    },
+};
+
 impl Layer for SeparableConv2D {
     fn kind(&self) -> &'static str {
-        "separable_conv2d"
+        SEPARABLE_CONV2D.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -167,7 +199,7 @@ impl Layer for SeparableConv2D {
         let (y, channels) = self.depthwise.convolve(lowering, x, "depthwise_kernel")?;
         let init = self.depthwise.initializer.init(channels, self.filters);
         let mix = lowering.parameter("pointwise_kernel", [1, 1, channels, self.filters], init)?;
-        lowering.penalize(mix, self.depthwise.penalty)?;
+        lowering.regularize(mix, self.depthwise.regularizer)?;
         let conv = Conv2d { window: Window::valid((1, 1), (1, 1)), groups: 1, epilogue: None, dtype: DType::F32 };
         let y = lowering.graph.add_one(Op::Conv2d(conv), &[y, mix])?;
         finish(lowering, y, self.filters, self.depthwise.bias, self.depthwise.activation)

@@ -1,10 +1,11 @@
 //! Dropout: random zeros while learning, nothing otherwise. Masks are never stored: they are drawn again, bit for bit, wherever they are needed.
 
 use super::shape::row;
-use super::{Layer, Lowering, only};
+use super::{Layer, LayerDef, Lowering, only};
 use plimsoll_core::expr::{Binary, Expr};
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{Dim, GraphError, ValueId};
+use std::sync::Arc;
 
 /// Sets a random share of the elements to zero while learning and scales the rest up, so that the sum stays.
 #[derive(Clone, Debug)]
@@ -66,9 +67,17 @@ fn mask(lowering: &mut Lowering<'_>, x: ValueId, shape: Shape, rate: f32) -> Res
     g.times(x, mask)
 }
 
+/// `type = "dropout"`.
+pub(super) const DROPOUT: LayerDef = LayerDef {
+    name: "dropout",
+    about: "Dropout.",
+    example: "rate = 0.5",
+    from_config: |config| Ok(Arc::new(Dropout::new(config.rate()?))),
+};
+
 impl Layer for Dropout {
     fn kind(&self) -> &'static str {
-        "dropout"
+        DROPOUT.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -86,9 +95,17 @@ impl Layer for Dropout {
     }
 }
 
+/// `type = "spatial_dropout"`.
+pub(super) const SPATIAL_DROPOUT: LayerDef = LayerDef {
+    name: "spatial_dropout",
+    about: "Dropout of whole channels.",
+    example: "rate = 0.5",
+    from_config: |config| Ok(Arc::new(SpatialDropout::new(config.rate()?))),
+};
+
 impl Layer for SpatialDropout {
     fn kind(&self) -> &'static str {
-        "spatial_dropout"
+        SPATIAL_DROPOUT.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -104,9 +121,17 @@ impl Layer for SpatialDropout {
     }
 }
 
+/// `type = "stochastic_depth"`.
+pub(super) const STOCHASTIC_DEPTH: LayerDef = LayerDef {
+    name: "stochastic_depth",
+    about: "Drops the whole residual branch of an example.",
+    example: "rate = 0.5",
+    from_config: |config| Ok(Arc::new(StochasticDepth::new(config.rate()?))),
+};
+
 impl Layer for StochasticDepth {
     fn kind(&self) -> &'static str {
-        "stochastic_depth"
+        STOCHASTIC_DEPTH.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -123,9 +148,17 @@ impl Layer for StochasticDepth {
 /// What SELU gives far below zero.
 const SELU_LOWEST: f32 = -1.758_099_3;
 
+/// `type = "alpha_dropout"`.
+pub(super) const ALPHA_DROPOUT: LayerDef = LayerDef {
+    name: "alpha_dropout",
+    about: "Dropout that keeps mean and variance behind SELU.",
+    example: "rate = 0.5",
+    from_config: |config| Ok(Arc::new(AlphaDropout::new(config.rate()?))),
+};
+
 impl Layer for AlphaDropout {
     fn kind(&self) -> &'static str {
-        "alpha_dropout"
+        ALPHA_DROPOUT.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

@@ -1,9 +1,10 @@
 //! Vectors for tokens, and the way back.
 
-use super::{Initializer, Layer, Lowering, only};
+use super::{Initializer, Layer, LayerDef, Lowering, only};
 use plimsoll_core::ops::{Concat, Gather, MatMul, Slice};
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{DType, Dim, GraphError, Op, ValueId};
+use std::sync::Arc;
 
 /// A learnt vector for every token: `[batch, …]` of token numbers becomes `[batch, …, width]`.
 ///
@@ -61,9 +62,20 @@ impl TakeStep {
     }
 }
 
+/// `type = "embedding"`.
+pub(super) const EMBEDDING: LayerDef = LayerDef {
+    name: "embedding",
+    about: "Looks up a trainable vector for every token ID.",
+    example: "vocabulary = 10000\nwidth = 128",
+    from_config: |config| {
+        let layer = Embedding::new(config.vocabulary()?, config.required_count("width", 1, "the size of a token's vector")?);
+        Ok(Arc::new(layer.initializer(config.choice_or("initializer", Initializer::NAMES, "random_uniform")?)))
+    },
+};
+
 impl Layer for Embedding {
     fn kind(&self) -> &'static str {
-        "embedding"
+        EMBEDDING.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -89,9 +101,17 @@ impl Layer for Embedding {
     }
 }
 
+/// `type = "embedding_scores"`.
+pub(super) const EMBEDDING_SCORES: LayerDef = LayerDef {
+    name: "embedding_scores",
+    about: "Logits over the vocabulary; with `shares`, tied to an embedding.",
+    example: "vocabulary = 10000",
+    from_config: |config| Ok(Arc::new(Embedding::new(config.vocabulary()?, 1).scores())),
+};
+
 impl Layer for EmbeddingScores {
     fn kind(&self) -> &'static str {
-        "embedding_scores"
+        EMBEDDING_SCORES.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -119,9 +139,17 @@ pub(super) fn sequence(lowering: &Lowering<'_>, x: ValueId) -> Result<(Dim, usiz
     }
 }
 
+/// `type = "class_token"`.
+pub(super) const CLASS_TOKEN: LayerDef = LayerDef {
+    name: "class_token",
+    about: "Prepends a trainable class token to a sequence.",
+    example: "",
+    from_config: |_| Ok(Arc::new(ClassToken)),
+};
+
 impl Layer for ClassToken {
     fn kind(&self) -> &'static str {
-        "class_token"
+        CLASS_TOKEN.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -134,9 +162,20 @@ impl Layer for ClassToken {
     }
 }
 
+/// `type = "take_step"`.
+pub(super) const TAKE_STEP: LayerDef = LayerDef {
+    name: "take_step",
+    about: "Selects the `\"first\"` or `\"last\"` time step.",
+    example: "",
+    from_config: |config| {
+        let last = config.choice_or("which", &[("first", false), ("last", true)], "last")?;
+        Ok(Arc::new(if last { TakeStep::last() } else { TakeStep::first() }))
+    },
+};
+
 impl Layer for TakeStep {
     fn kind(&self) -> &'static str {
-        "take_step"
+        TAKE_STEP.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

@@ -1,5 +1,6 @@
 //! How weights start.
 
+use crate::named::named;
 use plimsoll_core::graph::Init;
 
 /// How the weights of a layer start, given how many numbers go in and out of one of its units.
@@ -31,21 +32,20 @@ pub enum Initializer {
 /// The standard deviation of a unit normal cut at two standard deviations.
 const CUT_NORMAL_STD: f32 = 0.879_625_7;
 
-impl Initializer {
-    /// Those without numbers of their own, or with Keras' usual ones, by the names configurations use.
-    pub const NAMES: [(&'static str, Initializer); 10] = [
-        ("glorot_uniform", Initializer::GlorotUniform),
-        ("glorot_normal", Initializer::GlorotNormal),
-        ("he_uniform", Initializer::HeUniform),
-        ("he_normal", Initializer::HeNormal),
-        ("lecun_uniform", Initializer::LecunUniform),
-        ("lecun_normal", Initializer::LecunNormal),
-        ("zeros", Initializer::Zeros),
-        ("ones", Initializer::Ones),
-        ("truncated_normal", Initializer::Normal(0.05)),
-        ("random_uniform", Initializer::Uniform(0.05)),
-    ];
+named!(Initializer {
+    "glorot_uniform" => GlorotUniform,
+    "glorot_normal" => GlorotNormal,
+    "he_uniform" => HeUniform,
+    "he_normal" => HeNormal,
+    "lecun_uniform" => LecunUniform,
+    "lecun_normal" => LecunNormal,
+    "zeros" => Zeros,
+    "ones" => Ones,
+    "truncated_normal" => Normal(0.05),
+    "random_uniform" => Uniform(0.05),
+});
 
+impl Initializer {
     pub(crate) fn init(self, fan_in: usize, fan_out: usize) -> Init {
         let glorot = 2.0 / (fan_in + fan_out).max(1) as f32;
         let lecun = 1.0 / fan_in.max(1) as f32;

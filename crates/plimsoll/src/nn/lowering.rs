@@ -26,7 +26,7 @@ pub struct Lowering<'a> {
 
 /// What large weights cost: `l1·Σ|w| + l2·Σw²`, added to the loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Penalty {
+pub struct Regularizer {
     /// The price of a weight's size.
     pub l1: f32,
     /// The price of its square.
@@ -72,15 +72,15 @@ impl Lowering<'_> {
     }
 
     /// Adds what a weight costs to the loss. Weights that are used again or frozen cost nothing more.
-    pub fn penalize(&mut self, weight: ValueId, penalty: Penalty) -> Result<(), GraphError> {
-        if penalty == Penalty::default() || self.again || !self.trainable {
+    pub fn regularize(&mut self, weight: ValueId, regularizer: Regularizer) -> Result<(), GraphError> {
+        if regularizer == Regularizer::default() || self.again || !self.trainable {
             return Ok(());
         }
         let cost = Expr::build(|e| {
             let w = e.input(0);
-            let size = e.mul(e.constant(penalty.l1), e.unary(Unary::Abs, w));
-            let square = e.mul(e.constant(penalty.l2), e.mul(w, w));
-            match (penalty.l1 == 0.0, penalty.l2 == 0.0) {
+            let size = e.mul(e.constant(regularizer.l1), e.unary(Unary::Abs, w));
+            let square = e.mul(e.constant(regularizer.l2), e.mul(w, w));
+            match (regularizer.l1 == 0.0, regularizer.l2 == 0.0) {
                 (true, _) => square,
                 (_, true) => size,
                 _ => e.add(size, square),

@@ -1,9 +1,10 @@
 //! Layers that bring branches together.
 
-use super::{Layer, Lowering};
+use super::{Layer, LayerDef, Lowering};
 use plimsoll_core::expr::Binary;
 use plimsoll_core::ops::Concat;
 use plimsoll_core::{GraphError, Op, ValueId};
+use std::sync::Arc;
 
 /// The sum of its inputs: residual connections.
 #[derive(Clone, Debug, Default)]
@@ -44,10 +45,10 @@ fn fold(lowering: &mut Lowering<'_>, inputs: &[ValueId], op: Binary, stretch: bo
 }
 
 macro_rules! folding {
-    ($layer:ident, $kind:literal, $op:expr, $stretch:literal) => {
+    ($layer:ident, $def:ident, $op:expr, $stretch:literal) => {
         impl Layer for $layer {
             fn kind(&self) -> &'static str {
-                $kind
+                $def.name
             }
 
             fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -57,13 +58,32 @@ macro_rules! folding {
     };
 }
 
-folding!(Add, "add", Binary::Add, false);
-folding!(Multiply, "multiply", Binary::Mul, true);
-folding!(Maximum, "maximum", Binary::Max, false);
+/// `type = "add"`.
+pub(super) const ADD: LayerDef = LayerDef { name: "add", about: "Sum of its inputs.", example: "", from_config: |_| Ok(Arc::new(Add)) };
+
+/// `type = "multiply"`.
+pub(super) const MULTIPLY: LayerDef = LayerDef {
+    name: "multiply",
+    about: "Elementwise product of its inputs, with broadcasting.",
+    example: "",
+    from_config: |_| Ok(Arc::new(Multiply)),
+};
+
+/// `type = "maximum"`.
+pub(super) const MAXIMUM: LayerDef =
+    LayerDef { name: "maximum", about: "Elementwise maximum of its inputs.", example: "", from_config: |_| Ok(Arc::new(Maximum)) };
+
+folding!(Add, ADD, Binary::Add, false);
+folding!(Multiply, MULTIPLY, Binary::Mul, true);
+folding!(Maximum, MAXIMUM, Binary::Max, false);
+
+/// `type = "subtract"`.
+pub(super) const SUBTRACT: LayerDef =
+    LayerDef { name: "subtract", about: "First input minus the second.", example: "", from_config: |_| Ok(Arc::new(Subtract)) };
 
 impl Layer for Subtract {
     fn kind(&self) -> &'static str {
-        "subtract"
+        SUBTRACT.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -74,9 +94,13 @@ impl Layer for Subtract {
     }
 }
 
+/// `type = "average"`.
+pub(super) const AVERAGE: LayerDef =
+    LayerDef { name: "average", about: "Elementwise mean of its inputs.", example: "", from_config: |_| Ok(Arc::new(Average)) };
+
 impl Layer for Average {
     fn kind(&self) -> &'static str {
-        "average"
+        AVERAGE.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -85,9 +109,17 @@ impl Layer for Average {
     }
 }
 
+/// `type = "concatenate"`.
+pub(super) const CONCATENATE: LayerDef = LayerDef {
+    name: "concatenate",
+    about: "Concatenates its inputs along the last axis.",
+    example: "",
+    from_config: |_| Ok(Arc::new(Concatenate)),
+};
+
 impl Layer for Concatenate {
     fn kind(&self) -> &'static str {
-        "concatenate"
+        CONCATENATE.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

@@ -1,14 +1,18 @@
 //! Layers and the two ways to put them together: one after another ([`Sequential`]) or as a graph ([`Functional`]).
 
 mod activation;
+mod advanced_activations;
 mod attention;
 mod build;
+mod config;
 mod conv;
 mod dense;
 mod depthwise;
 mod dropout;
 mod embedding;
 mod init;
+#[cfg(test)]
+mod keras_tests;
 mod lowering;
 mod merge;
 mod model;
@@ -20,21 +24,24 @@ mod recurrent;
 mod shape;
 mod summary;
 mod transposed;
+mod trigonometry;
 mod upsample;
-mod wave;
+mod window;
 
 use plimsoll_core::{GraphError, ValueId};
 
-pub use activation::{Activation, Elu, LeakyRelu, PRelu};
+pub use activation::Activation;
+pub use advanced_activations::{Elu, LeakyRelu, PRelu};
 pub use attention::MultiHeadAttention;
 pub use build::{Functional, Sequential, Tensor};
-pub use conv::{Conv1D, Conv2D, Padding};
+pub(crate) use config::{LayerDef, layer_from_config};
+pub use conv::{Conv1D, Conv2D};
 pub use dense::Dense;
 pub use depthwise::{DepthwiseConv2D, SeparableConv2D};
 pub use dropout::{AlphaDropout, Dropout, SpatialDropout, StochasticDepth};
 pub use embedding::{ClassToken, Embedding, EmbeddingScores, TakeStep};
 pub use init::Initializer;
-pub use lowering::{Lowering, PIECE_SHARE, Penalty};
+pub use lowering::{Lowering, PIECE_SHARE, Regularizer};
 pub use merge::{Add, Average, Concatenate, Maximum, Multiply, Subtract};
 pub use model::Model;
 pub(crate) use model::Output;
@@ -47,6 +54,7 @@ pub use shape::{Cropping2D, Flatten, Permute, Reshape, ZeroPadding2D};
 pub use summary::{Row, Summary};
 pub use transposed::Conv2DTranspose;
 pub use upsample::UpSampling2D;
+pub use window::Padding;
 
 /// A layer: how it writes itself into a graph, given the values it reads.
 pub trait Layer: std::fmt::Debug + Send + Sync {
@@ -84,3 +92,54 @@ fn only(lowering: &Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphErr
         _ => Err(lowering.graph.error(format!("reads one tensor, but is connected to {}", inputs.len()))),
     }
 }
+
+/// Every layer that a configuration can name, in the order of the docs. Activations are layers too, by their own names.
+pub(crate) const LAYERS: &[LayerDef] = &[
+    dense::DENSE,
+    conv::CONV2D,
+    conv::CONV1D,
+    depthwise::DEPTHWISE_CONV2D,
+    depthwise::SEPARABLE_CONV2D,
+    transposed::CONV2D_TRANSPOSE,
+    pool::MAX_POOL2D,
+    pool::AVERAGE_POOL2D,
+    pool::GLOBAL_AVERAGE_POOL,
+    pool::GLOBAL_MAX_POOL,
+    pool::MAX_UNPOOL2D,
+    upsample::UP_SAMPLING2D,
+    norm::BATCH_NORM,
+    norm::LAYER_NORM,
+    norm::GROUP_NORM,
+    norm::RMS_NORM,
+    shape::FLATTEN,
+    shape::RESHAPE,
+    shape::PERMUTE,
+    shape::ZERO_PADDING2D,
+    shape::CROPPING2D,
+    dropout::DROPOUT,
+    dropout::SPATIAL_DROPOUT,
+    dropout::ALPHA_DROPOUT,
+    noise::GAUSSIAN_DROPOUT,
+    noise::GAUSSIAN_NOISE,
+    dropout::STOCHASTIC_DEPTH,
+    merge::ADD,
+    merge::SUBTRACT,
+    merge::MULTIPLY,
+    merge::MAXIMUM,
+    merge::AVERAGE,
+    merge::CONCATENATE,
+    advanced_activations::PRELU,
+    advanced_activations::LEAKY_RELU,
+    advanced_activations::ELU,
+    embedding::EMBEDDING,
+    embedding::EMBEDDING_SCORES,
+    position::POSITION_EMBEDDING,
+    position::SINUSOIDAL_POSITIONS,
+    embedding::CLASS_TOKEN,
+    embedding::TAKE_STEP,
+    attention::MULTI_HEAD_ATTENTION,
+    recurrent::LSTM,
+    recurrent::GRU,
+    recurrent::SIMPLE_RNN,
+    recurrent::BIDIRECTIONAL,
+];

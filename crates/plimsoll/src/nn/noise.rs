@@ -1,9 +1,10 @@
 //! Gaussian noise while learning, nothing otherwise.
 
-use super::wave::cosine;
-use super::{Layer, Lowering, only};
+use super::trigonometry::cosine;
+use super::{Layer, LayerDef, Lowering, only};
 use plimsoll_core::expr::{Expr, ExprBuilder, TermId, Unary};
 use plimsoll_core::{GraphError, ValueId};
+use std::sync::Arc;
 
 /// Adds normal random numbers.
 #[derive(Clone, Debug)]
@@ -39,9 +40,17 @@ fn normal(e: &ExprBuilder, streams: (u32, u32)) -> TermId {
     e.mul(radius, cosine(e, e.random(streams.1)))
 }
 
+/// `type = "gaussian_noise"`.
+pub(super) const GAUSSIAN_NOISE: LayerDef = LayerDef {
+    name: "gaussian_noise",
+    about: "Adds zero-centred Gaussian noise.",
+    example: "deviation = 0.1",
+    from_config: |config| Ok(Arc::new(GaussianNoise::new(config.required_number("deviation", "the standard deviation of the noise")?))),
+};
+
 impl Layer for GaussianNoise {
     fn kind(&self) -> &'static str {
-        "gaussian_noise"
+        GAUSSIAN_NOISE.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -58,9 +67,17 @@ impl Layer for GaussianNoise {
     }
 }
 
+/// `type = "gaussian_dropout"`.
+pub(super) const GAUSSIAN_DROPOUT: LayerDef = LayerDef {
+    name: "gaussian_dropout",
+    about: "Multiplies by Gaussian noise centred at 1.",
+    example: "rate = 0.5",
+    from_config: |config| Ok(Arc::new(GaussianDropout::new(config.rate()?))),
+};
+
 impl Layer for GaussianDropout {
     fn kind(&self) -> &'static str {
-        "gaussian_dropout"
+        GAUSSIAN_DROPOUT.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

@@ -1,11 +1,12 @@
 //! Normalisation: over the batch, over a row's features, over groups of channels. Defaults are Keras'.
 
-use super::{Layer, Lowering, only};
+use super::{Layer, LayerDef, Lowering, only};
 use plimsoll_core::expr::{Expr, Unary};
 use plimsoll_core::graph::Init;
 use plimsoll_core::ops::Reduction;
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{GraphError, ValueId};
+use std::sync::Arc;
 
 /// Brings every channel to mean 0 and variance 1 over the rows that are computed together, then scales and shifts it.
 /// While learning it keeps moving averages of both, which it uses otherwise. Frozen, it always uses those.
@@ -124,9 +125,21 @@ fn squares(lowering: &mut Lowering<'_>, x: ValueId, mean: ValueId, axes: &[usize
     g.reduce(Reduction::Sum, squared, axes)
 }
 
+/// `type = "batch_norm"`.
+pub(super) const BATCH_NORM: LayerDef = LayerDef {
+    name: "batch_norm",
+    about: "Batch normalization; `unbiased` as in PyTorch.",
+    example: "",
+    from_config: |config| {
+        let norm = BatchNorm::new().momentum(config.number_or("momentum", 0.99)?).epsilon(config.number_or("epsilon", 1e-3)?);
+        let norm = norm.scale(config.flag_or("scale", true)?).center(config.flag_or("center", true)?);
+        Ok(Arc::new(norm.unbiased(config.flag_or("unbiased", false)?)))
+    },
+};
+
 impl Layer for BatchNorm {
     fn kind(&self) -> &'static str {
-        "batch_norm"
+        BATCH_NORM.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -237,9 +250,20 @@ fn moments(lowering: &mut Lowering<'_>, x: ValueId, axes: &[usize], count: usize
     Ok((mean, reciprocal_root(lowering, variance, epsilon)?))
 }
 
+/// `type = "layer_norm"`.
+pub(super) const LAYER_NORM: LayerDef = LayerDef {
+    name: "layer_norm",
+    about: "Layer normalization over the last axis.",
+    example: "",
+    from_config: |config| {
+        let norm = LayerNorm::new().epsilon(config.number_or("epsilon", 1e-3)?);
+        Ok(Arc::new(norm.scale(config.flag_or("scale", true)?).center(config.flag_or("center", true)?)))
+    },
+};
+
 impl Layer for LayerNorm {
     fn kind(&self) -> &'static str {
-        "layer_norm"
+        LAYER_NORM.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -283,9 +307,20 @@ impl GroupNorm {
     }
 }
 
+/// `type = "group_norm"`.
+pub(super) const GROUP_NORM: LayerDef = LayerDef {
+    name: "group_norm",
+    about: "Group normalization.",
+    example: "",
+    from_config: |config| {
+        let norm = GroupNorm::new(config.count_or("groups", 32)?).epsilon(config.number_or("epsilon", 1e-3)?);
+        Ok(Arc::new(norm.scale(config.flag_or("scale", true)?).center(config.flag_or("center", true)?)))
+    },
+};
+
 impl Layer for GroupNorm {
     fn kind(&self) -> &'static str {
-        "group_norm"
+        GROUP_NORM.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -337,9 +372,17 @@ impl Default for RmsNorm {
     }
 }
 
+/// `type = "rms_norm"`.
+pub(super) const RMS_NORM: LayerDef = LayerDef {
+    name: "rms_norm",
+    about: "Root-mean-square normalization over the last axis.",
+    example: "",
+    from_config: |config| Ok(Arc::new(RmsNorm::new().epsilon(config.number_or("epsilon", 1e-6)?))),
+};
+
 impl Layer for RmsNorm {
     fn kind(&self) -> &'static str {
-        "rms_norm"
+        RMS_NORM.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

@@ -1,22 +1,23 @@
 //! Pooling layers, and the way back.
 
-use super::conv::{Walk, image};
-use super::{Layer, Lowering, Padding, only};
+use super::window::{SlidingWindow, image};
+use super::{Layer, LayerDef, Lowering, Padding, only};
 use plimsoll_core::expr::{Binary, Expr};
 use plimsoll_core::ops::{AvgPool, MaxPool, Reduction};
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{GraphError, Op, ValueId};
+use std::sync::Arc;
 
 /// The largest element of every window.
 #[derive(Clone, Debug)]
 pub struct MaxPool2D {
-    walk: Walk,
+    window: SlidingWindow,
 }
 
 /// The mean of every window, counting only what lies inside the image.
 #[derive(Clone, Debug)]
 pub struct AveragePool2D {
-    walk: Walk,
+    window: SlidingWindow,
 }
 
 /// The mean over everything between batch and channels: `[batch, height, width, channels]` becomes `[batch, channels]`.
@@ -35,49 +36,73 @@ pub struct MaxUnpool2D {
 }
 
 macro_rules! pooling {
-    ($layer:ident, $kind:literal, $op:ident) => {
+    ($layer:ident, $def:ident, $op:ident) => {
         impl $layer {
             /// Windows of `size`×`size` side by side.
             pub fn new(size: usize) -> $layer {
-                $layer { walk: Walk::new(size, size) }
+                $layer { window: SlidingWindow::new(size, size) }
             }
 
             /// With windows of another height and width.
             pub fn size(mut self, height: usize, width: usize) -> $layer {
-                self.walk.size = (height, width);
+                self.window.size = (height, width);
                 self
             }
 
             /// With another stride, down and across.
             pub fn stride(mut self, down: usize, across: usize) -> $layer {
-                self.walk.stride = (down, across);
+                self.window.stride = (down, across);
                 self
             }
 
             /// With other edges.
             pub fn padding(mut self, padding: Padding) -> $layer {
-                self.walk.padding = padding;
+                self.window.padding = padding;
                 self
             }
         }
 
         impl Layer for $layer {
             fn kind(&self) -> &'static str {
-                $kind
+                $def.name
             }
 
             fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
                 let x = only(lowering, inputs)?;
                 let g = &mut *lowering.graph;
-                let (window, _) = self.walk.window(g, x)?;
+                let (window, _) = self.window.window(g, x)?;
                 g.add_one(Op::$op($op { window }), &[x])
             }
         }
     };
 }
 
-pooling!(MaxPool2D, "max_pool2d", MaxPool);
-pooling!(AveragePool2D, "average_pool2d", AvgPool);
+/// `type = "max_pool2d"`.
+pub(super) const MAX_POOL2D: LayerDef = LayerDef {
+    name: "max_pool2d",
+    about: "Maximum over windows; `stride` defaults to `size`.",
+    example: "size = 2",
+    from_config: |config| {
+        let (size, padding) = (config.size()?, config.padding()?);
+        let stride = config.pair("stride")?.unwrap_or(size);
+        Ok(Arc::new(MaxPool2D::new(1).size(size.0, size.1).stride(stride.0, stride.1).padding(padding)))
+    },
+};
+
+/// `type = "average_pool2d"`.
+pub(super) const AVERAGE_POOL2D: LayerDef = LayerDef {
+    name: "average_pool2d",
+    about: "Mean over windows, padding excluded; `stride` defaults to `size`.",
+    example: "size = 2",
+    from_config: |config| {
+        let (size, padding) = (config.size()?, config.padding()?);
+        let stride = config.pair("stride")?.unwrap_or(size);
+        Ok(Arc::new(AveragePool2D::new(1).size(size.0, size.1).stride(stride.0, stride.1).padding(padding)))
+    },
+};
+
+pooling!(MaxPool2D, MAX_POOL2D, MaxPool);
+pooling!(AveragePool2D, AVERAGE_POOL2D, AvgPool);
 
 /// Reduces everything between batch and channels; gives also how many elements were brought together.
 fn global(lowering: &mut Lowering<'_>, inputs: &[ValueId], kind: Reduction) -> Result<(ValueId, usize), GraphError> {
@@ -96,9 +121,17 @@ fn global(lowering: &mut Lowering<'_>, inputs: &[ValueId], kind: Reduction) -> R
     Ok((reduced, between.iter().map(|dim| dim.factor()).product()))
 }
 
+/// `type = "global_average_pool"`.
+pub(super) const GLOBAL_AVERAGE_POOL: LayerDef = LayerDef {
+    name: "global_average_pool",
+    about: "Mean over all axes between batch and channels.",
+    example: "",
+    from_config: |_| Ok(Arc::new(GlobalAveragePool)),
+};
+
 impl Layer for GlobalAveragePool {
     fn kind(&self) -> &'static str {
-        "global_average_pool"
+        GLOBAL_AVERAGE_POOL.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -107,9 +140,17 @@ impl Layer for GlobalAveragePool {
     }
 }
 
+/// `type = "global_max_pool"`.
+pub(super) const GLOBAL_MAX_POOL: LayerDef = LayerDef {
+    name: "global_max_pool",
+    about: "Maximum over all axes between batch and channels.",
+    example: "",
+    from_config: |_| Ok(Arc::new(GlobalMaxPool)),
+};
+
 impl Layer for GlobalMaxPool {
     fn kind(&self) -> &'static str {
-        "global_max_pool"
+        GLOBAL_MAX_POOL.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -124,9 +165,17 @@ impl MaxUnpool2D {
     }
 }
 
+/// `type = "max_unpool2d"`.
+pub(super) const MAX_UNPOOL2D: LayerDef = LayerDef {
+    name: "max_unpool2d",
+    about: "Inverse of `max_pool2d`; its second input is the input of the pooling.",
+    example: "size = 2",
+    from_config: |config| Ok(Arc::new(MaxUnpool2D::new(config.required_count("size", 1, "the window size of the pooling")?))),
+};
+
 impl Layer for MaxUnpool2D {
     fn kind(&self) -> &'static str {
-        "max_unpool2d"
+        MAX_UNPOOL2D.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -135,7 +184,7 @@ impl Layer for MaxUnpool2D {
         };
         let g = &mut *lowering.graph;
         let (height, width, _) = image(g, pooled)?;
-        let (window, _) = Walk::new(self.size, self.size).window(g, pooled)?;
+        let (window, _) = SlidingWindow::new(self.size, self.size).window(g, pooled)?;
         if !height.is_multiple_of(self.size) || !width.is_multiple_of(self.size) {
             return Err(g.error(format!("windows of {0}×{0} do not divide an image of {height}×{width}", self.size)));
         }

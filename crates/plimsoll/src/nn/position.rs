@@ -1,11 +1,12 @@
 //! Where an element stands in a sequence, added to what it is.
 
 use super::embedding::sequence;
-use super::wave::{cosine, sine};
-use super::{Initializer, Layer, Lowering, only};
+use super::trigonometry::{cosine, sine};
+use super::{Initializer, Layer, LayerDef, Lowering, only};
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::ops::Slice;
 use plimsoll_core::{GraphError, Op, ValueId};
+use std::sync::Arc;
 
 /// Adds a learnt vector for every place of `[batch, time, width]`.
 #[derive(Clone, Debug)]
@@ -30,9 +31,17 @@ impl PositionEmbedding {
     }
 }
 
+/// `type = "position_embedding"`.
+pub(super) const POSITION_EMBEDDING: LayerDef = LayerDef {
+    name: "position_embedding",
+    about: "Adds a trainable vector for every position.",
+    example: "context = 256",
+    from_config: |config| Ok(Arc::new(PositionEmbedding::new(config.required_count("context", 1, "the maximum sequence length")?))),
+};
+
 impl Layer for PositionEmbedding {
     fn kind(&self) -> &'static str {
-        "position_embedding"
+        POSITION_EMBEDDING.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -51,9 +60,17 @@ impl Layer for PositionEmbedding {
     }
 }
 
+/// `type = "sinusoidal_positions"`.
+pub(super) const SINUSOIDAL_POSITIONS: LayerDef = LayerDef {
+    name: "sinusoidal_positions",
+    about: "Adds sinusoidal position encodings.",
+    example: "",
+    from_config: |_| Ok(Arc::new(SinusoidalPositions)),
+};
+
 impl Layer for SinusoidalPositions {
     fn kind(&self) -> &'static str {
-        "sinusoidal_positions"
+        SINUSOIDAL_POSITIONS.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

@@ -1,16 +1,18 @@
 //! Recurrent layers: they walk over a sequence and remember. Formulas, weights and defaults are Keras'.
 
+use super::config::LayerConfig;
 use super::embedding::sequence;
-use super::{Initializer, Layer, Lowering};
+use super::{Initializer, Layer, LayerDef, Lowering};
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::Init;
 use plimsoll_core::ops::{Activation as RecurrentActivation, Cell, Concat, Recurrent, Slice};
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{DType, GraphError, Op, ValueId};
+use std::sync::Arc;
 
-/// A walk over a sequence.
+/// A recurrence over the time axis.
 #[derive(Clone, Debug)]
-struct Walk {
+struct Recurrence {
     cell: Cell,
     units: usize,
     sequence: bool,
@@ -26,27 +28,29 @@ struct Walk {
 /// let both_ways = Bidirectional::new(Lstm::new(64).sequence());
 /// ```
 #[derive(Clone, Debug)]
-pub struct Lstm(Walk);
+pub struct Lstm(Recurrence);
 
 /// Gated recurrent units, with the reset gate applied after the product.
 #[derive(Clone, Debug)]
-pub struct Gru(Walk);
+pub struct Gru(Recurrence);
 
 /// One activation over what is read and what was before.
 #[derive(Clone, Debug)]
-pub struct SimpleRnn(Walk);
+pub struct SimpleRnn(Recurrence);
 
 /// Two walks over the same sequence, one from each end, their results side by side. Given all of them, steps that are masked give zeros.
 #[derive(Clone, Debug)]
-pub struct Bidirectional(Walk);
+pub struct Bidirectional(Recurrence);
 
 macro_rules! recurrent {
-    ($layer:ident, $kind:literal, $cell:expr) => {
+    ($layer:ident, $def:ident, $cell:expr) => {
         impl $layer {
+            const CELL: Cell = $cell;
+
             /// A hidden state of `units` numbers; gives the last one.
             pub fn new(units: usize) -> $layer {
                 let initializer = Initializer::GlorotUniform;
-                $layer(Walk { cell: $cell, units, sequence: false, masked: false, reverse: false, initializer })
+                $layer(Recurrence { cell: $layer::CELL, units, sequence: false, masked: false, reverse: false, initializer })
             }
 
             /// Gives the hidden state of every step: `[batch, time, units]`.
@@ -82,7 +86,7 @@ macro_rules! recurrent {
 
         impl Layer for $layer {
             fn kind(&self) -> &'static str {
-                $kind
+                $def.name
             }
 
             fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -92,9 +96,37 @@ macro_rules! recurrent {
     };
 }
 
-recurrent!(Lstm, "lstm", Cell::Lstm);
-recurrent!(Gru, "gru", Cell::Gru);
-recurrent!(SimpleRnn, "simple_rnn", Cell::Simple(RecurrentActivation::Tanh));
+/// `type = "lstm"`.
+pub(super) const LSTM: LayerDef = LayerDef {
+    name: "lstm",
+    about: "Long short-term memory; `sequence` returns every hidden state.",
+    example: "units = 64",
+    from_config: |config| Ok(Arc::new(Lstm(Recurrence::from_config(config, Lstm::CELL)?))),
+};
+
+/// `type = "gru"`.
+pub(super) const GRU: LayerDef = LayerDef {
+    name: "gru",
+    about: "Gated recurrent unit, reset gate after the product.",
+    example: "units = 64",
+    from_config: |config| Ok(Arc::new(Gru(Recurrence::from_config(config, Gru::CELL)?))),
+};
+
+/// `type = "simple_rnn"`.
+pub(super) const SIMPLE_RNN: LayerDef = LayerDef {
+    name: "simple_rnn",
+    about: "Fully connected recurrence; `activation` is `\"tanh\"` or `\"relu\"`.",
+    example: "units = 64",
+    from_config: |config| {
+        let layer = SimpleRnn(Recurrence::from_config(config, SimpleRnn::CELL)?);
+        let relu = config.choice_or("activation", &[("tanh", false), ("relu", true)], "tanh")?;
+        Ok(Arc::new(if relu { layer.relu() } else { layer }))
+    },
+};
+
+recurrent!(Lstm, LSTM, Cell::Lstm);
+recurrent!(Gru, GRU, Cell::Gru);
+recurrent!(SimpleRnn, SIMPLE_RNN, Cell::Simple(RecurrentActivation::Tanh));
 
 impl SimpleRnn {
     /// With ReLU instead of the hyperbolic tangent.
@@ -111,9 +143,21 @@ impl Bidirectional {
     }
 }
 
+/// `type = "bidirectional"`.
+pub(super) const BIDIRECTIONAL: LayerDef = LayerDef {
+    name: "bidirectional",
+    about: "Runs a recurrent layer in both directions and concatenates; `cell` is `\"lstm\"`, `\"gru\"` or `\"simple_rnn\"`.",
+    example: "cell = \"lstm\"\nunits = 64",
+    from_config: |config| {
+        let cells = [("lstm", Lstm::CELL), ("gru", Gru::CELL), ("simple_rnn", SimpleRnn::CELL)];
+        let cell = config.choice("cell", &cells)?.ok_or_else(|| config.missing("cell", "lstm, gru or simple_rnn"))?;
+        Ok(Arc::new(Bidirectional(Recurrence::from_config(config, cell)?)))
+    },
+};
+
 impl Layer for Bidirectional {
     fn kind(&self) -> &'static str {
-        "bidirectional"
+        BIDIRECTIONAL.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -132,14 +176,25 @@ impl Layer for Bidirectional {
     }
 }
 
-impl Walk {
+impl Recurrence {
+    fn from_config(config: &LayerConfig<'_, '_>, cell: Cell) -> crate::error::Result<Recurrence> {
+        Ok(Recurrence {
+            cell,
+            units: config.required_count("units", 1, "the size of the hidden state")?,
+            sequence: config.flag_or("sequence", false)?,
+            masked: config.flag_or("masked", false)?,
+            reverse: config.flag_or("reverse", false)?,
+            initializer: Initializer::GlorotUniform,
+        })
+    }
+
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId], prefix: &str, reverse: bool) -> Result<ValueId, GraphError> {
         let wanted = 1 + usize::from(self.masked);
         if inputs.len() != wanted {
             let hint = if self.masked { " (the sequence and its mask)" } else { "" };
             return Err(lowering.graph.error(format!("reads {wanted} tensors{hint}, but is connected to {}", inputs.len())));
         }
-        let Walk { cell, units, masked, .. } = *self;
+        let Recurrence { cell, units, masked, .. } = *self;
         let (batch, time, features) = sequence(lowering, inputs[0])?;
         let wide = cell.gates() * units;
         if units == 0 {

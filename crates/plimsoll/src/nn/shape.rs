@@ -1,10 +1,11 @@
 //! Layers that only change shapes.
 
-use super::conv::image;
-use super::{Layer, Lowering, only};
+use super::window::image;
+use super::{Layer, LayerDef, Lowering, only};
 use plimsoll_core::ops::{Pad, Slice, Transpose};
 use plimsoll_core::shape::{Dim, Shape};
 use plimsoll_core::{GraphError, Op, ValueId};
+use std::sync::Arc;
 
 /// Everything behind the batch in one axis: `[batch, h, w, c]` becomes `[batch, h·w·c]`. Costs nothing.
 #[derive(Clone, Debug, Default)]
@@ -81,9 +82,13 @@ macro_rules! edges {
 edges!(ZeroPadding2D);
 edges!(Cropping2D);
 
+/// `type = "flatten"`.
+pub(super) const FLATTEN: LayerDef =
+    LayerDef { name: "flatten", about: "Flattens all axes but the batch.", example: "", from_config: |_| Ok(Arc::new(Flatten)) };
+
 impl Layer for Flatten {
     fn kind(&self) -> &'static str {
-        "flatten"
+        FLATTEN.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -92,9 +97,17 @@ impl Layer for Flatten {
     }
 }
 
+/// `type = "reshape"`.
+pub(super) const RESHAPE: LayerDef = LayerDef {
+    name: "reshape",
+    about: "Reshapes the axes behind the batch.",
+    example: "shape = [7, 7, 64]",
+    from_config: |config| Ok(Arc::new(Reshape::new(config.required_list("shape", "the new shape without the batch, such as [7, 7, 64]")?))),
+};
+
 impl Layer for Reshape {
     fn kind(&self) -> &'static str {
-        "reshape"
+        RESHAPE.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -103,9 +116,19 @@ impl Layer for Reshape {
     }
 }
 
+/// `type = "permute"`.
+pub(super) const PERMUTE: LayerDef = LayerDef {
+    name: "permute",
+    about: "Permutes the axes behind the batch, counted from 1.",
+    example: "order = [2, 1]",
+    from_config: |config| {
+        Ok(Arc::new(Permute::new(config.required_list("order", "the axes behind the batch in their new order, such as [2, 1]")?)))
+    },
+};
+
 impl Layer for Permute {
     fn kind(&self) -> &'static str {
-        "permute"
+        PERMUTE.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -115,9 +138,20 @@ impl Layer for Permute {
     }
 }
 
+/// `type = "zero_padding2d"`.
+pub(super) const ZERO_PADDING2D: LayerDef = LayerDef {
+    name: "zero_padding2d",
+    about: "Pads images with zeros.",
+    example: "padding = 1",
+    from_config: |config| {
+        let (rows, columns) = config.edges()?;
+        Ok(Arc::new(ZeroPadding2D::new(0).rows(rows.0, rows.1).columns(columns.0, columns.1)))
+    },
+};
+
 impl Layer for ZeroPadding2D {
     fn kind(&self) -> &'static str {
-        "zero_padding2d"
+        ZERO_PADDING2D.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -132,9 +166,20 @@ impl Layer for ZeroPadding2D {
     }
 }
 
+/// `type = "cropping2d"`.
+pub(super) const CROPPING2D: LayerDef = LayerDef {
+    name: "cropping2d",
+    about: "Crops the edges of images.",
+    example: "padding = 1",
+    from_config: |config| {
+        let (rows, columns) = config.edges()?;
+        Ok(Arc::new(Cropping2D::new(0).rows(rows.0, rows.1).columns(columns.0, columns.1)))
+    },
+};
+
 impl Layer for Cropping2D {
     fn kind(&self) -> &'static str {
-        "cropping2d"
+        CROPPING2D.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

@@ -1,9 +1,11 @@
 //! The transposed convolution, which makes images larger.
 
-use super::conv::{Walk, finish, image};
-use super::{Activation, Initializer, Layer, Lowering, Padding, Penalty, only};
+use super::conv::finish;
+use super::window::{SlidingWindow, image};
+use super::{Activation, Initializer, Layer, LayerDef, Lowering, Padding, Regularizer, only};
 use plimsoll_core::ops::Conv2dGradInput;
 use plimsoll_core::{DType, GraphError, Op, ValueId};
+use std::sync::Arc;
 
 /// What a convolution's gradient does to its input, as a layer: every pixel is spread over the places a filter covers.
 ///
@@ -12,12 +14,12 @@ use plimsoll_core::{DType, GraphError, Op, ValueId};
 #[derive(Clone, Debug)]
 pub struct Conv2DTranspose {
     filters: usize,
-    walk: Walk,
+    window: SlidingWindow,
     extra: (usize, usize),
     activation: Activation,
     bias: bool,
     initializer: Initializer,
-    penalty: Penalty,
+    regularizer: Regularizer,
 }
 
 impl Conv2DTranspose {
@@ -25,36 +27,36 @@ impl Conv2DTranspose {
     pub fn new(filters: usize, size: usize, stride: usize) -> Conv2DTranspose {
         Conv2DTranspose {
             filters,
-            walk: Walk::new(size, stride),
+            window: SlidingWindow::new(size, stride),
             extra: (0, 0),
             activation: Activation::Linear,
             bias: true,
             initializer: Initializer::default(),
-            penalty: Penalty::default(),
+            regularizer: Regularizer::default(),
         }
     }
 
     /// With filters of another height and width.
     pub fn size(mut self, height: usize, width: usize) -> Conv2DTranspose {
-        self.walk.size = (height, width);
+        self.window.size = (height, width);
         self
     }
 
     /// With another stride, down and across.
     pub fn stride(mut self, down: usize, across: usize) -> Conv2DTranspose {
-        self.walk.stride = (down, across);
+        self.window.stride = (down, across);
         self
     }
 
     /// With filters whose places lie this far apart, down and across.
     pub fn dilation(mut self, down: usize, across: usize) -> Conv2DTranspose {
-        self.walk.dilation = (down, across);
+        self.window.dilation = (down, across);
         self
     }
 
     /// With other edges.
     pub fn padding(mut self, padding: Padding) -> Conv2DTranspose {
-        self.walk.padding = padding;
+        self.window.padding = padding;
         self
     }
 
@@ -79,13 +81,13 @@ impl Conv2DTranspose {
     }
 
     /// With filters that cost something for being large.
-    pub fn penalty(self, penalty: Penalty) -> Conv2DTranspose {
-        Conv2DTranspose { penalty, ..self }
+    pub fn regularizer(self, regularizer: Regularizer) -> Conv2DTranspose {
+        Conv2DTranspose { regularizer, ..self }
     }
 
     /// The height and width of the result, if there is one.
     fn enlarged(&self, (height, width): (usize, usize)) -> Option<(usize, usize)> {
-        let Walk { size, stride, dilation, padding } = self.walk;
+        let SlidingWindow { size, stride, dilation, padding } = self.window;
         let along = |length: usize, size: usize, stride: usize, dilation: usize, pad: (usize, usize), extra: usize| {
             let reach = size.checked_sub(1)? * dilation + 1;
             match padding {
@@ -104,15 +106,29 @@ impl Conv2DTranspose {
     }
 }
 
+/// `type = "conv2d_transpose"`.
+pub(super) const CONV2D_TRANSPOSE: LayerDef = LayerDef {
+    name: "conv2d_transpose",
+    about: "Transposed 2-D convolution (deconvolution).",
+    example: "filters = 32\nsize = 3",
+    from_config: |config| {
+        let ((height, width), (down, across)) = (config.size()?, config.pair_or("stride", 1)?);
+        let conv = Conv2DTranspose::new(config.filters()?, 1, 1).size(height, width).stride(down, across);
+        let (down, across) = config.pair_or("dilation", 1)?;
+        let conv = conv.dilation(down, across).padding(config.padding()?).activation(config.activation()?).bias(config.bias()?);
+        Ok(Arc::new(conv.initializer(config.initializer()?).regularizer(config.regularizer()?)))
+    },
+};
+
 impl Layer for Conv2DTranspose {
     fn kind(&self) -> &'static str {
-        "conv2d_transpose"
+        CONV2D_TRANSPOSE.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let x = only(lowering, inputs)?;
         let (height, width, channels) = image(lowering.graph, x)?;
-        let (size, stride) = (self.walk.size, self.walk.stride);
+        let (size, stride) = (self.window.size, self.window.stride);
         let Some((tall, wide)) = self.enlarged((height, width)).filter(|_| self.filters > 0 && stride.0.min(stride.1) > 0) else {
             let what = format!(
                 "{} filters of {}×{} with stride {}×{} make no image out of {height}×{width}",
@@ -120,14 +136,14 @@ impl Layer for Conv2DTranspose {
             );
             return Err(lowering.graph.error(what));
         };
-        let taps = self.walk.taps();
+        let taps = self.window.taps();
         // As Keras counts them: the kernel is that of a convolution from the result back to the input.
         let init = self.initializer.init(taps * self.filters, taps * channels);
         let filter = lowering.parameter("kernel", [size.0, size.1, self.filters, channels], init)?;
-        lowering.penalize(filter, self.penalty)?;
+        lowering.regularize(filter, self.regularizer)?;
         let g = &mut *lowering.graph;
         let input = g.shape(x).with(1, tall.into()).with(2, wide.into()).with(3, self.filters.into());
-        let spread = Conv2dGradInput { window: self.walk.on((tall, wide)), groups: 1, input, dtype: DType::F32 };
+        let spread = Conv2dGradInput { window: self.window.on((tall, wide)), groups: 1, input, dtype: DType::F32 };
         let y = g.add_one(Op::Conv2dGradInput(spread), &[filter, x])?;
         finish(lowering, y, self.filters, self.bias, self.activation)
     }

@@ -1,11 +1,12 @@
 //! Larger images out of smaller ones, without weights.
 
-use super::conv::image;
-use super::{Layer, Lowering, only};
+use super::window::image;
+use super::{Layer, LayerDef, Lowering, only};
 use plimsoll_core::expr::{Binary, Expr};
 use plimsoll_core::ops::{Concat, Slice};
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{Graph, GraphError, Op, ValueId};
+use std::sync::Arc;
 
 /// Makes images `factor` times larger: every pixel repeated, or straight lines between pixels' middles.
 #[derive(Clone, Debug)]
@@ -31,9 +32,22 @@ impl UpSampling2D {
     }
 }
 
+/// `type = "up_sampling2d"`.
+pub(super) const UP_SAMPLING2D: LayerDef = LayerDef {
+    name: "up_sampling2d",
+    about: "Upsamples images; `method` is `\"nearest\"` or `\"bilinear\"`.",
+    example: "",
+    from_config: |config| {
+        let (down, across) = config.pair_or("factor", 2)?;
+        let layer = UpSampling2D::new(1).factor(down, across);
+        let bilinear = config.choice_or("method", &[("nearest", false), ("bilinear", true)], "nearest")?;
+        Ok(Arc::new(if bilinear { layer.bilinear() } else { layer }))
+    },
+};
+
 impl Layer for UpSampling2D {
     fn kind(&self) -> &'static str {
-        "up_sampling2d"
+        UP_SAMPLING2D.name
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

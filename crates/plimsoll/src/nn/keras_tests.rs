@@ -1,7 +1,6 @@
 //! Layers by name against Keras: results, gradients and moving statistics on committed vectors (see `tests/references/keras_layers.py`).
 
-use super::kinds::layer;
-use crate::nn::{Functional, PIECE_SHARE};
+use super::{Functional, PIECE_SHARE, layer_from_config};
 use crate::reader::Reader;
 use plimsoll_core::autodiff::gradients;
 use plimsoll_core::graph::StateKind;
@@ -38,7 +37,7 @@ fn layers_do_what_those_of_keras_do() {
         let name = case["name"].as_str().unwrap();
         let table = toml::Table::try_from(&case["layer"]).unwrap();
         let reader = Reader::root(&table);
-        let layer = layer(&reader).unwrap();
+        let layer = layer_from_config(&reader).unwrap();
         reader.finish().unwrap();
 
         let mut net = Functional::new("case");

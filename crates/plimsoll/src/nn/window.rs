@@ -1,0 +1,82 @@
+//! Sliding windows over images: kernel size, stride, dilation and padding.
+
+use plimsoll_core::ops::Window;
+use plimsoll_core::{Graph, GraphError, ValueId};
+
+/// What is done at the edges of an image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Padding {
+    /// Windows stay inside the image.
+    #[default]
+    Valid,
+    /// Zeros around the image, so that the output is the input divided by the stride.
+    Same,
+    /// Zeros above and below, left and right.
+    Explicit {
+        /// Above and below.
+        rows: (usize, usize),
+        /// Left and right.
+        columns: (usize, usize),
+    },
+}
+
+/// A walk of windows over an image.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SlidingWindow {
+    pub size: (usize, usize),
+    pub stride: (usize, usize),
+    pub dilation: (usize, usize),
+    pub padding: Padding,
+}
+
+impl Padding {
+    /// Those without numbers, by the names configurations use.
+    pub const NAMES: [(&'static str, Padding); 2] = [("valid", Padding::Valid), ("same", Padding::Same)];
+
+    /// The same number of zeros on all four sides.
+    pub fn all(zeros: usize) -> Padding {
+        Padding::Explicit { rows: (zeros, zeros), columns: (zeros, zeros) }
+    }
+}
+
+impl SlidingWindow {
+    pub fn new(size: usize, stride: usize) -> SlidingWindow {
+        SlidingWindow { size: (size, size), stride: (stride, stride), dilation: (1, 1), padding: Padding::Valid }
+    }
+
+    /// The window on images of this height and width.
+    pub fn on(&self, image: (usize, usize)) -> Window {
+        match self.padding {
+            Padding::Valid => Window { dilation: self.dilation, ..Window::valid(self.size, self.stride) },
+            Padding::Same => Window::same(self.size, self.stride, self.dilation, image),
+            Padding::Explicit { rows, columns } => {
+                Window { dilation: self.dilation, pad_rows: rows, pad_columns: columns, ..Window::valid(self.size, self.stride) }
+            }
+        }
+    }
+
+    /// The window on images of the value's shape, and their channels.
+    pub fn window(&self, g: &Graph, x: ValueId) -> Result<(Window, usize), GraphError> {
+        let (height, width, channels) = image(g, x)?;
+        let (size, stride) = (self.size, self.stride);
+        if size.0.min(size.1).min(stride.0).min(stride.1) == 0 || height.min(width) == 0 {
+            return Err(g.error(format!("a {}×{} window with stride {}×{} has no extent", size.0, size.1, stride.0, stride.1)));
+        }
+        Ok((self.on((height, width)), channels))
+    }
+
+    /// Places of the window.
+    pub fn taps(&self) -> usize {
+        self.size.0 * self.size.1
+    }
+}
+
+/// Height, width and channels of a batch of images.
+pub(super) fn image(g: &Graph, x: ValueId) -> Result<(usize, usize, usize), GraphError> {
+    let shape = g.shape(x);
+    let fixed = |i: usize| shape.dims().get(i).and_then(|dim| dim.as_fixed());
+    match (shape.rank(), fixed(1), fixed(2), fixed(3)) {
+        (4, Some(height), Some(width), Some(channels)) => Ok((height, width, channels)),
+        _ => Err(g.error(format!("takes images [batch, height, width, channels], but got the shape {shape}"))),
+    }
+}
