@@ -42,7 +42,7 @@ fn document(entry: &Entry, network: &Network) -> Result<Value> {
         "about": entry.about,
         "parameters": costs.parameters,
         "flops_per_example": costs.flops,
-        "memory_per_example_bytes": costs.kept.0,
+        "memory_per_example_bytes": costs.activations.0,
         "input": network.schema.columns()[0].shape,
     }))
 }
@@ -53,7 +53,7 @@ fn table() -> Result<String> {
     for entry in ENTRIES {
         let costs = entry.build(&Options::default())?.costs()?;
         let input: Vec<String> = entry.input.iter().map(usize::to_string).collect();
-        let (parameters, gigaflops, memory) = (thousands(costs.parameters as f64), costs.flops as f64 / 1e9, costs.kept.to_string());
+        let (parameters, gigaflops, memory) = (thousands(costs.parameters as f64), costs.flops as f64 / 1e9, costs.activations.to_string());
         text += &format!("{:<16} {parameters:>12} {gigaflops:>10.3} {memory:>11}  {:<13} {}\n", entry.name, input.join("×"), entry.about);
     }
     Ok(

@@ -64,7 +64,7 @@ pub use plimsoll_data::{
 };
 pub use precision::Precision;
 pub use run::{Run, RunFolder};
-pub use schedule::{Plateau, Schedule, ScheduleState};
+pub use schedule::{ReduceOnPlateau, Schedule, ScheduleState};
 pub use trained::{Rows, Trained};
 pub use trainer::{Batches, CustomLoop, HostBatch, Numbers, Predicted, Prediction, Trainer};
 

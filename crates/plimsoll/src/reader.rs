@@ -54,7 +54,6 @@ impl<'a> Reader<'a> {
     }
 
     /// The keys that were read so far, in order.
-    #[cfg(test)]
     pub fn keys(&self) -> Vec<Key> {
         self.read.borrow().clone()
     }
@@ -196,6 +195,12 @@ impl<'a> Reader<'a> {
     pub fn count_or(&self, key: &'static str, default: usize) -> Result<usize> {
         self.note(key, Some(default.to_string()));
         Ok(self.count(key, 1)?.map_or(default, |count| count as usize))
+    }
+
+    /// A whole number, or the default.
+    pub fn count_from_zero_or(&self, key: &'static str, default: u64) -> Result<u64> {
+        self.note(key, Some(default.to_string()));
+        Ok(self.count(key, 0)?.unwrap_or(default))
     }
 
     /// A number, or the default.

@@ -2,11 +2,12 @@
 
 use crate::error::{Error, Result};
 use crate::metrics::lower_is_better;
+use crate::reader::Reader;
 use serde::{Deserialize, Serialize};
 
 /// How the learning rate changes over the steps of a run.
 ///
-/// Every schedule but [`Plateau`] is a function of the step's number, so a run that is resumed goes on exactly. One that has an end is
+/// Every schedule but [`ReduceOnPlateau`] is a function of the step's number, so a run that is resumed goes on exactly. One that has an end is
 /// not carried on past it: training for more steps than it has is an error. Where nobody knows how many steps there will be, because the
 /// data is a stream of unknown length, the learning rate stays where the schedule ended, with a warning.
 ///
@@ -18,14 +19,14 @@ use serde::{Deserialize, Serialize};
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schedule {
-    shape: Shape,
+    decay: Decay,
     warm_up: u64,
-    plateau: Option<Plateau>,
+    plateau: Option<ReduceOnPlateau>,
 }
 
-/// What comes after the warm-up.
+/// The curve after the warm-up.
 #[derive(Clone, Debug, PartialEq)]
-enum Shape {
+enum Decay {
     Constant,
     Step { every: u64, factor: f64 },
     Cosine { steps: Option<u64>, floor: f64 },
@@ -36,7 +37,7 @@ enum Shape {
 
 /// Lowers the learning rate when a score has not improved for some epochs. The rule and its defaults are Keras' `ReduceLROnPlateau`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plateau {
+pub struct ReduceOnPlateau {
     /// What the learning rate is multiplied by.
     pub factor: f64,
     /// Epochs without improvement before that.
@@ -51,9 +52,9 @@ pub struct Plateau {
     pub monitor: String,
 }
 
-impl Default for Plateau {
-    fn default() -> Plateau {
-        Plateau { factor: 0.1, patience: 10, min_delta: 1e-4, cooldown: 0, floor: 0.0, monitor: "val_loss".to_string() }
+impl Default for ReduceOnPlateau {
+    fn default() -> ReduceOnPlateau {
+        ReduceOnPlateau { factor: 0.1, patience: 10, min_delta: 1e-4, cooldown: 0, floor: 0.0, monitor: "val_loss".to_string() }
     }
 }
 
@@ -77,48 +78,48 @@ impl Default for ScheduleState {
 }
 
 impl Schedule {
-    fn of(shape: Shape) -> Schedule {
-        Schedule { shape, warm_up: 0, plateau: None }
+    fn of(decay: Decay) -> Schedule {
+        Schedule { decay, warm_up: 0, plateau: None }
     }
 
     /// The same learning rate at every step.
     pub fn constant() -> Schedule {
-        Schedule::of(Shape::Constant)
+        Schedule::of(Decay::Constant)
     }
 
     /// Multiplied by `factor` once every `every` steps, as PyTorch's `StepLR`.
     pub fn step(every: u64, factor: f64) -> Schedule {
-        Schedule::of(Shape::Step { every: every.max(1), factor })
+        Schedule::of(Decay::Step { every: every.max(1), factor })
     }
 
     /// Half a cosine from the learning rate down to nothing, as Keras' `CosineDecay`.
     pub fn cosine(steps: u64) -> Schedule {
-        Schedule::of(Shape::Cosine { steps: Some(steps), floor: 0.0 })
+        Schedule::of(Decay::Cosine { steps: Some(steps), floor: 0.0 })
     }
 
     /// A power of the share of steps that are left, from the learning rate down to `end` times it, as Keras' `PolynomialDecay`.
     pub fn polynomial(steps: u64, end: f64, power: f64) -> Schedule {
-        Schedule::of(Shape::Polynomial { steps: Some(steps), end, power })
+        Schedule::of(Decay::Polynomial { steps: Some(steps), end, power })
     }
 
     /// Multiplied by `rate` over every `steps` steps, little by little, as Keras' `ExponentialDecay`.
     pub fn exponential(steps: u64, rate: f64) -> Schedule {
-        Schedule::of(Shape::Exponential { steps: steps.max(1), rate, staircase: false })
+        Schedule::of(Decay::Exponential { steps: steps.max(1), rate, staircase: false })
     }
 
     /// Up to the learning rate and down to almost nothing, both along cosines, as PyTorch's `OneCycleLR`.
     pub fn one_cycle(steps: u64) -> Schedule {
-        Schedule::of(Shape::OneCycle { steps: Some(steps), rising: 0.3, start: 1.0 / 25.0, end: 1e-4 / 25.0 })
+        Schedule::of(Decay::OneCycle { steps: Some(steps), rising: 0.3, start: 1.0 / 25.0, end: 1e-4 / 25.0 })
     }
 
     /// Constant until a score stops improving.
-    pub fn plateau(plateau: Plateau) -> Schedule {
+    pub fn plateau(plateau: ReduceOnPlateau) -> Schedule {
         Schedule { plateau: Some(plateau), ..Schedule::constant() }
     }
 
     /// For a cosine: down to this share of the learning rate instead of nothing.
     pub fn floor(mut self, share: f64) -> Schedule {
-        if let Shape::Cosine { floor, .. } = &mut self.shape {
+        if let Decay::Cosine { floor, .. } = &mut self.decay {
             *floor = share;
         }
         self
@@ -126,7 +127,7 @@ impl Schedule {
 
     /// For an exponential decay: all at once at the end of every stretch of steps.
     pub fn staircase(mut self) -> Schedule {
-        if let Shape::Exponential { staircase, .. } = &mut self.shape {
+        if let Decay::Exponential { staircase, .. } = &mut self.decay {
             *staircase = true;
         }
         self
@@ -134,7 +135,7 @@ impl Schedule {
 
     /// For one cycle: the share of steps on the way up, and the first and the last learning rate as shares of the highest.
     pub fn cycle(mut self, up: f64, first: f64, last: f64) -> Schedule {
-        if let Shape::OneCycle { rising, start, end, .. } = &mut self.shape {
+        if let Decay::OneCycle { rising, start, end, .. } = &mut self.decay {
             (*rising, *start, *end) = (up, first, last);
         }
         self
@@ -164,36 +165,36 @@ impl Schedule {
 
     /// Whether it is as long as the run turns out to be.
     pub(crate) fn is_open_ended(&self) -> bool {
-        let (Shape::Cosine { steps, .. } | Shape::Polynomial { steps, .. } | Shape::OneCycle { steps, .. }) = self.shape else {
+        let (Decay::Cosine { steps, .. } | Decay::Polynomial { steps, .. } | Decay::OneCycle { steps, .. }) = self.decay else {
             return false;
         };
         steps.is_none()
     }
 
     fn steps_mut(&mut self) -> Option<&mut Option<u64>> {
-        match &mut self.shape {
-            Shape::Cosine { steps, .. } | Shape::Polynomial { steps, .. } | Shape::OneCycle { steps, .. } => Some(steps),
+        match &mut self.decay {
+            Decay::Cosine { steps, .. } | Decay::Polynomial { steps, .. } | Decay::OneCycle { steps, .. } => Some(steps),
             _ => None,
         }
     }
 
     /// The name in configurations.
     pub fn name(&self) -> &'static str {
-        match self.shape {
-            Shape::Constant if self.plateau.is_some() => "plateau",
-            Shape::Constant => "constant",
-            Shape::Step { .. } => "step",
-            Shape::Cosine { .. } => "cosine",
-            Shape::Polynomial { .. } => "polynomial",
-            Shape::Exponential { .. } => "exponential",
-            Shape::OneCycle { .. } => "one_cycle",
+        match self.decay {
+            Decay::Constant if self.plateau.is_some() => PLATEAU,
+            Decay::Constant => CONSTANT,
+            Decay::Step { .. } => STEP,
+            Decay::Cosine { .. } => COSINE,
+            Decay::Polynomial { .. } => POLYNOMIAL,
+            Decay::Exponential { .. } => EXPONENTIAL,
+            Decay::OneCycle { .. } => ONE_CYCLE,
         }
     }
 
     /// How many steps it has; none if it never ends.
     pub fn length(&self) -> Option<u64> {
-        match self.shape {
-            Shape::Cosine { steps, .. } | Shape::Polynomial { steps, .. } | Shape::OneCycle { steps, .. } => {
+        match self.decay {
+            Decay::Cosine { steps, .. } | Decay::Polynomial { steps, .. } | Decay::OneCycle { steps, .. } => {
                 steps.map(|steps| steps + self.warm_up)
             }
             _ => None,
@@ -221,16 +222,16 @@ impl Schedule {
         // Where a step stands between the first and the end.
         let share = |steps: Option<u64>| (at as f64 / steps.unwrap_or(1).max(1) as f64).min(1.0);
         let falling = |share: f64| 0.5 * (1.0 + (std::f64::consts::PI * share).cos());
-        match self.shape {
-            Shape::Constant => 1.0,
-            Shape::Step { every, factor } => factor.powf((at / every) as f64),
-            Shape::Cosine { steps, floor } => floor + (1.0 - floor) * falling(share(steps)),
-            Shape::Polynomial { steps, end, power } => end + (1.0 - end) * (1.0 - share(steps)).powf(power),
-            Shape::Exponential { steps, rate, staircase } => {
+        match self.decay {
+            Decay::Constant => 1.0,
+            Decay::Step { every, factor } => factor.powf((at / every) as f64),
+            Decay::Cosine { steps, floor } => floor + (1.0 - floor) * falling(share(steps)),
+            Decay::Polynomial { steps, end, power } => end + (1.0 - end) * (1.0 - share(steps)).powf(power),
+            Decay::Exponential { steps, rate, staircase } => {
                 let stretches = at as f64 / steps as f64;
                 rate.powf(if staircase { stretches.floor() } else { stretches })
             }
-            Shape::OneCycle { steps, rising, start, end } => {
+            Decay::OneCycle { steps, rising, start, end } => {
                 let steps = steps.unwrap_or(1) as f64;
                 let (top, last) = (rising * steps - 1.0, steps - 1.0);
                 let at = (at as f64).min(last);
@@ -268,6 +269,108 @@ impl Schedule {
                 state.waited = 0;
             }
         }
+    }
+}
+
+/// How a configuration writes a schedule. The list of types, their keys and hints and the table in `docs/training.md` follow from it.
+#[derive(Clone, Copy)]
+pub(crate) struct ScheduleDef {
+    /// The `type`.
+    pub name: &'static str,
+    /// What it is, in one line.
+    pub about: &'static str,
+    /// The required keys with typical values, as TOML.
+    pub example: &'static str,
+    /// Builds the schedule from its table; every type takes `warm_up` too.
+    from_config: fn(&Reader<'_>) -> Result<Schedule>,
+}
+
+/// Every schedule that a configuration can name, in the order of the docs.
+pub(crate) const SCHEDULES: &[ScheduleDef] = &[
+    ScheduleDef { name: CONSTANT, about: "A constant learning rate", example: "", from_config: |_| Ok(Schedule::constant()) },
+    ScheduleDef {
+        name: STEP,
+        about: "PyTorch `StepLR`",
+        example: "every = 1000",
+        from_config: |config| {
+            let every = config.required_count("every", 1, "the number of steps between two decays")?;
+            Ok(Schedule::step(every as u64, f64::from(config.non_negative_or("factor", 0.1)?)))
+        },
+    },
+    ScheduleDef {
+        name: COSINE,
+        about: "Keras `CosineDecay`",
+        example: "",
+        from_config: |config| Ok(sized(config, Schedule::cosine)?.floor(f64::from(config.non_negative_or("floor", 0.0)?))),
+    },
+    ScheduleDef {
+        name: POLYNOMIAL,
+        about: "Keras `PolynomialDecay`",
+        example: "",
+        from_config: |config| {
+            let (end, power) = (f64::from(config.non_negative_or("end", 0.1)?), f64::from(config.non_negative_or("power", 1.0)?));
+            sized(config, |steps| Schedule::polynomial(steps, end, power))
+        },
+    },
+    ScheduleDef {
+        name: EXPONENTIAL,
+        about: "Keras `ExponentialDecay`",
+        example: "steps = 1000",
+        from_config: |config| {
+            let steps = config.required_count("steps", 1, "the number of steps of one decay by `rate`")?;
+            let schedule = Schedule::exponential(steps as u64, f64::from(config.non_negative_or("rate", 0.96)?));
+            Ok(if config.flag_or("staircase", false)? { schedule.staircase() } else { schedule })
+        },
+    },
+    ScheduleDef {
+        name: ONE_CYCLE,
+        about: "PyTorch `OneCycleLR`",
+        example: "",
+        from_config: |config| {
+            let number = |key: &'static str, default: f32| config.non_negative_or(key, default).map(f64::from);
+            Ok(sized(config, Schedule::one_cycle)?.cycle(number("rising", 0.3)?, number("first", 0.04)?, number("last", 4e-6)?))
+        },
+    },
+    ScheduleDef {
+        name: PLATEAU,
+        about: "Keras `ReduceLROnPlateau`",
+        example: "",
+        from_config: |config| {
+            let default = ReduceOnPlateau::default();
+            let number = |key: &'static str, default: f64| config.non_negative_or(key, default as f32).map(f64::from);
+            Ok(Schedule::plateau(ReduceOnPlateau {
+                factor: number("factor", default.factor)?,
+                patience: config.count_from_zero_or("patience", default.patience)?,
+                min_delta: number("min_delta", default.min_delta)?,
+                cooldown: config.count_from_zero_or("cooldown", default.cooldown)?,
+                floor: number("floor", default.floor)?,
+                monitor: config.text("monitor")?.map_or(default.monitor, str::to_string),
+            }))
+        },
+    },
+];
+
+const CONSTANT: &str = "constant";
+const STEP: &str = "step";
+const COSINE: &str = "cosine";
+const POLYNOMIAL: &str = "polynomial";
+const EXPONENTIAL: &str = "exponential";
+const ONE_CYCLE: &str = "one_cycle";
+const PLATEAU: &str = "plateau";
+
+/// A schedule of `steps` steps, or as long as the run.
+fn sized(config: &Reader<'_>, schedule: impl FnOnce(u64) -> Schedule) -> Result<Schedule> {
+    match config.count("steps", 1)? {
+        Some(steps) => Ok(schedule(steps)),
+        None => Ok(schedule(1).open_ended()),
+    }
+}
+
+impl ScheduleDef {
+    /// The schedule that a table describes.
+    pub fn build(&self, config: &Reader<'_>) -> Result<Schedule> {
+        let schedule = (self.from_config)(config)?;
+        Ok(schedule.warm_up(config.count_from_zero_or("warm_up", 0)?))
     }
 }
 
@@ -317,7 +420,8 @@ mod tests {
 
     #[test]
     fn a_plateau_lowers_the_rate_after_its_patience_and_rests() {
-        let schedule = Schedule::plateau(Plateau { factor: 0.5, patience: 2, cooldown: 1, floor: 0.2, ..Plateau::default() });
+        let schedule =
+            Schedule::plateau(ReduceOnPlateau { factor: 0.5, patience: 2, cooldown: 1, floor: 0.2, ..ReduceOnPlateau::default() });
         let mut state = ScheduleState::default();
         let factors: Vec<f64> = [1.0, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.5, 0.5, 0.5, 0.5, 0.5]
             .into_iter()

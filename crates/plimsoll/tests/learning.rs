@@ -3,7 +3,7 @@
 use plimsoll::config::Config;
 use plimsoll::nn::{Flatten, Model};
 use plimsoll::prelude::*;
-use plimsoll::{LossScaling, Plateau, Scores};
+use plimsoll::{LossScaling, ReduceOnPlateau, Scores};
 
 fn digits(split: Split, batch: usize) -> Dataset {
     let rows = match split {
@@ -149,11 +149,11 @@ fn schedules_move_the_learning_rate() {
     let error = trainer.fit(Fit::epochs(1)).unwrap_err().to_string();
     assert!(error.starts_with("the cosine schedule ends after 80 steps, but training goes on to step 90;"), "{error}");
 
-    let plateau = Plateau { patience: 1, factor: 0.5, monitor: "loss".to_string(), min_delta: 10.0, ..Plateau::default() };
+    let plateau = ReduceOnPlateau { patience: 1, factor: 0.5, monitor: "loss".to_string(), min_delta: 10.0, ..ReduceOnPlateau::default() };
     let mut trainer = Trainer::new(mlp(), &digits(Split::Train, 32)).schedule(Schedule::plateau(plateau.clone()));
     trainer.fit(Fit::epochs(4)).unwrap();
     assert_eq!(trainer.schedule_state().factor, 0.125, "three epochs without an improvement of ten");
-    let blind = Schedule::plateau(Plateau { monitor: "val_f1".to_string(), ..plateau });
+    let blind = Schedule::plateau(ReduceOnPlateau { monitor: "val_f1".to_string(), ..plateau });
     let error = Trainer::new(mlp(), &digits(Split::Train, 32)).schedule(blind).fit(Fit::epochs(1)).unwrap_err().to_string();
     assert_eq!(error, "the schedule watches `val_f1`, which this run does not report; it has loss, accuracy");
 }
@@ -254,7 +254,8 @@ fn a_resumed_run_is_the_run_that_was_never_stopped() {
     let folder = std::env::temp_dir().join(format!("plimsoll-learning-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&folder);
     let trainer = || {
-        let plateau = Plateau { patience: 1, factor: 0.7, monitor: "loss".to_string(), min_delta: 0.9, ..Plateau::default() };
+        let plateau =
+            ReduceOnPlateau { patience: 1, factor: 0.7, monitor: "loss".to_string(), min_delta: 0.9, ..ReduceOnPlateau::default() };
         Trainer::new(mlp(), &digits(Split::Train, 32))
             .optimizer(Adam::new(2e-3).eight_bit())
             .clip(Clip::GlobalNorm(1.0))

@@ -6,6 +6,7 @@ mod layers;
 mod maps;
 mod objective;
 mod optimizers;
+pub mod reference;
 mod short;
 mod sources;
 #[cfg(test)]

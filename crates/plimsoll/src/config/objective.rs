@@ -1,6 +1,5 @@
 //! `train.loss`, or one for each of the model's results, what goes with it, and `train.metrics`.
 
-use super::optimizers::{number, share};
 use crate::error::{Error, Result};
 use crate::loss::Loss;
 use crate::metrics::Metric;
@@ -47,7 +46,7 @@ pub(super) fn targets(train: &Reader<'_>) -> Result<Option<OutputLosses>> {
 /// One loss as a table: its numbers, its weight, what it is compared with and what is counted.
 fn target(table: Reader<'_>) -> Result<OutputLoss> {
     let Some(loss) = table.choice("type", Loss::NAMES)? else { return Err(table.missing("type", "the name of a loss")) };
-    let mut target = beside(&table)?.onto(OutputLoss::new(with_numbers(loss, &table)?)).weight(number(&table, "weight", 1.0)?);
+    let mut target = beside(&table)?.onto(OutputLoss::new(loss.from_config(&table)?)).weight(table.non_negative_or("weight", 1.0)?);
     if let Some(column) = table.text("labels")? {
         target = target.labels(column);
     }
@@ -83,7 +82,7 @@ impl Beside {
 
 /// Softened labels, weights of classes and a class that does not count.
 fn beside(table: &Reader<'_>) -> Result<Beside> {
-    let smoothing = share(table, "label_smoothing", 0.0)?;
+    let smoothing = table.fraction_or("label_smoothing", 0.0)?;
     let class_weights = table.numbers("class_weights")?;
     if let Some(wrong) = class_weights.iter().flatten().find(|weight| !weight.is_finite() || **weight < 0.0) {
         return Err(Error::Config(format!("`{}` has the number {wrong}, but weights are 0 or more", table.name("class_weights"))));
@@ -97,20 +96,6 @@ fn beside(table: &Reader<'_>) -> Result<Beside> {
         Some(other) => return Err(table.wrong("ignore_class", other, "a class number, such as 255 or -1")),
     };
     Ok(Beside { smoothing, class_weights, ignored })
-}
-
-fn with_numbers(loss: Loss, table: &Reader<'_>) -> Result<Loss> {
-    Ok(match loss {
-        Loss::Huber { delta } => Loss::Huber { delta: number(table, "delta", delta)? },
-        Loss::CategoricalFocal { alpha, gamma } => {
-            Loss::CategoricalFocal { alpha: number(table, "alpha", alpha)?, gamma: number(table, "gamma", gamma)? }
-        }
-        Loss::BinaryFocal { gamma, .. } => {
-            let alpha = table.number("alpha")?.map(|alpha| alpha as f32);
-            Loss::BinaryFocal { alpha, gamma: number(table, "gamma", gamma)? }
-        }
-        other => other,
-    })
 }
 
 pub(super) fn metrics(train: &Reader<'_>) -> Result<Option<Vec<Metric>>> {

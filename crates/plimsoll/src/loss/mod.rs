@@ -5,6 +5,7 @@ pub(crate) mod labels;
 
 use crate::named::named;
 use crate::nn::{Activation, Output};
+use crate::reader::Reader;
 use labels::{Labels, answers_per_row, class_scores, constants, label_kind, like};
 use plimsoll_core::expr::{Binary, Expr};
 use plimsoll_core::ops::Reduction;
@@ -104,6 +105,29 @@ named!(Loss {
 });
 
 impl Loss {
+    /// With the numbers that a table gives in place of the defaults.
+    pub(crate) fn from_config(self, config: &Reader<'_>) -> crate::error::Result<Loss> {
+        Ok(match self {
+            Loss::Huber { delta } => Loss::Huber { delta: config.non_negative_or("delta", delta)? },
+            Loss::CategoricalFocal { alpha, gamma } => {
+                Loss::CategoricalFocal { alpha: config.non_negative_or("alpha", alpha)?, gamma: config.non_negative_or("gamma", gamma)? }
+            }
+            Loss::BinaryFocal { gamma, .. } => Loss::BinaryFocal {
+                alpha: config.number("alpha")?.map(|alpha| alpha as f32),
+                gamma: config.non_negative_or("gamma", gamma)?,
+            },
+            Loss::MeanSquaredError
+            | Loss::MeanAbsoluteError
+            | Loss::LogCosh
+            | Loss::KlDivergence
+            | Loss::SoftmaxCrossEntropy
+            | Loss::BinaryCrossEntropy
+            | Loss::Dice
+            | Loss::Hinge
+            | Loss::Poisson => self,
+        })
+    }
+
     /// Whether answers are classes, one of which is right.
     pub fn is_over_classes(self) -> bool {
         matches!(self, Loss::SoftmaxCrossEntropy | Loss::CategoricalFocal { .. } | Loss::KlDivergence)

@@ -20,13 +20,20 @@ pub(crate) struct LayerDef {
     pub from_config: fn(&LayerConfig<'_, '_>) -> Result<Arc<dyn Layer>>,
 }
 
+impl LayerDef {
+    /// The layer that a table of this type describes.
+    pub fn build(&self, reader: &Reader<'_>) -> Result<Arc<dyn Layer>> {
+        (self.from_config)(&LayerConfig { reader })
+    }
+}
+
 /// The layer that a table describes: a type of [`LAYERS`], or an activation.
 pub(crate) fn layer_from_config(reader: &Reader<'_>) -> Result<Arc<dyn Layer>> {
     let Some(name) = reader.text("type")? else {
         return Err(reader.missing("type", "such as \"dense\", \"conv2d\", or an activation such as \"relu\""));
     };
     if let Some(def) = LAYERS.iter().find(|def| def.name == name) {
-        return (def.from_config)(&LayerConfig { reader });
+        return def.build(reader);
     }
     if let Some((_, activation)) = Activation::NAMES.iter().find(|(known, _)| *known == name) {
         return Ok(Arc::new(*activation));

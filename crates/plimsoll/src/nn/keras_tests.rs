@@ -30,7 +30,7 @@ fn near(what: &str, got: &[f64], wanted: &Value) {
 }
 
 #[test]
-fn layers_do_what_those_of_keras_do() {
+fn layers_match_keras() {
     let cases: Vec<Value> = serde_json::from_str(CASES).unwrap();
     assert!(cases.len() > 60);
     for case in &cases {

@@ -1,10 +1,12 @@
 //! Adafactor.
 
-use super::{Optimizer, current, exponent, remember, remember_as, root_mean_square, shrunk};
+use super::{Optimizer, OptimizerDef, current, exponent, remember, remember_as, root_mean_square, shrunk};
+use crate::error::Error;
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::graph::{Graph, GraphError, StateId};
 use plimsoll_core::ops::Reduction;
 use plimsoll_core::{DType, TensorType, ValueId};
+use std::sync::Arc;
 
 /// Adafactor (Shazeer and Stern): of the average of squares of a matrix only its rows' and columns' means are kept. The formulas and
 /// defaults are Keras'; with several axes the last two are factored.
@@ -46,9 +48,24 @@ impl Default for Adafactor {
     }
 }
 
+/// `type = "adafactor"`.
+pub(super) const ADAFACTOR: OptimizerDef = OptimizerDef {
+    name: "adafactor",
+    about: "Adafactor (Shazeer and Stern)",
+    state: "a row and a column per matrix",
+    from_config: |config| {
+        let decay = config.number_or("beta2_decay", -0.8)?;
+        if !(-10.0..0.0).contains(&decay) {
+            return Err(Error::Config(format!("`{}` is {decay}, but should be below 0, such as -0.8", config.name("beta2_decay"))));
+        }
+        let adafactor = Adafactor::new(config.non_negative_or("lr", 1e-3)?).beta2_decay(decay);
+        Ok(Arc::new(adafactor.clip_threshold(config.non_negative_or("clip_threshold", 1.0)?)))
+    },
+};
+
 impl Optimizer for Adafactor {
     fn name(&self) -> &'static str {
-        "adafactor"
+        ADAFACTOR.name
     }
 
     fn learning_rate(&self) -> f32 {

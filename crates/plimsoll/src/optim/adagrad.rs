@@ -1,9 +1,10 @@
 //! Adagrad.
 
-use super::{Optimizer, current, remember_as};
+use super::{Optimizer, OptimizerDef, current, remember_as};
 use plimsoll_core::expr::{Expr, Unary};
 use plimsoll_core::graph::{Graph, GraphError, StateId};
 use plimsoll_core::{DType, TensorType, ValueId};
+use std::sync::Arc;
 
 /// Adagrad (Duchi, Hazan and Singer). The formulas and defaults are Keras'.
 ///
@@ -42,9 +43,20 @@ impl Default for Adagrad {
     }
 }
 
+/// `type = "adagrad"`.
+pub(super) const ADAGRAD: OptimizerDef = OptimizerDef {
+    name: "adagrad",
+    about: "Adagrad (Duchi et al.)",
+    state: "4 bytes",
+    from_config: |config| {
+        let adagrad = Adagrad::new(config.non_negative_or("lr", 1e-3)?).first(config.non_negative_or("first", 0.1)?);
+        Ok(Arc::new(adagrad.epsilon(config.non_negative_or("epsilon", 1e-7)?)))
+    },
+};
+
 impl Optimizer for Adagrad {
     fn name(&self) -> &'static str {
-        "adagrad"
+        ADAGRAD.name
     }
 
     fn learning_rate(&self) -> f32 {

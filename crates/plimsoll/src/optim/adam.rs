@@ -1,6 +1,8 @@
 //! Adam and AdamW.
 
-use super::{Adam8bit, Optimizer, current, exponent, remember};
+use super::{Adam8bit, Optimizer, OptimizerDef, current, exponent, remember};
+use crate::error::Error;
+use crate::reader::Reader;
 use plimsoll_core::expr::{Expr, Unary};
 use plimsoll_core::graph::{Graph, GraphError, StateId};
 use plimsoll_core::{DType, ValueId};
@@ -112,9 +114,31 @@ impl Default for AdamW {
     }
 }
 
+/// Whether `state_bits` asks for moments of 8 bits.
+fn eight_bit_state(config: &Reader<'_>) -> crate::error::Result<bool> {
+    match config.count_or("state_bits", 32)? {
+        32 => Ok(false),
+        8 => Ok(true),
+        other => Err(Error::Config(format!("`{}` is {other}, but should be 8 or 32", config.name("state_bits")))),
+    }
+}
+
+/// `type = "adam"`.
+pub(super) const ADAM: OptimizerDef = OptimizerDef {
+    name: "adam",
+    about: "Adam (Kingma and Ba)",
+    state: "8 bytes; 2 with `state_bits = 8`",
+    from_config: |config| {
+        let adam = Adam::new(config.non_negative_or("lr", 1e-3)?);
+        let adam = adam.betas(config.fraction_or("beta1", 0.9)?, config.fraction_or("beta2", 0.999)?);
+        let adam = adam.epsilon(config.non_negative_or("epsilon", 1e-7)?);
+        Ok(if eight_bit_state(config)? { Arc::new(adam.eight_bit()) } else { Arc::new(adam) })
+    },
+};
+
 impl Optimizer for Adam {
     fn name(&self) -> &'static str {
-        "adam"
+        ADAM.name
     }
 
     fn scalar_names(&self) -> &'static [&'static str] {
@@ -138,9 +162,22 @@ impl Optimizer for Adam {
     }
 }
 
+/// `type = "adamw"`.
+pub(super) const ADAMW: OptimizerDef = OptimizerDef {
+    name: "adamw",
+    about: "Adam with decoupled weight decay (Loshchilov and Hutter)",
+    state: "8 bytes; 2 with `state_bits = 8`",
+    from_config: |config| {
+        let adam = AdamW::new(config.non_negative_or("lr", 1e-3)?, config.non_negative_or("weight_decay", 4e-3)?);
+        let adam = adam.betas(config.fraction_or("beta1", 0.9)?, config.fraction_or("beta2", 0.999)?);
+        let adam = adam.epsilon(config.non_negative_or("epsilon", 1e-7)?);
+        Ok(if eight_bit_state(config)? { Arc::new(adam.eight_bit()) } else { Arc::new(adam) })
+    },
+};
+
 impl Optimizer for AdamW {
     fn name(&self) -> &'static str {
-        "adamw"
+        ADAMW.name
     }
 
     fn scalar_names(&self) -> &'static [&'static str] {

@@ -1,9 +1,10 @@
 //! Lion.
 
-use super::{Optimizer, current, remember};
+use super::{Optimizer, OptimizerDef, current, remember};
 use plimsoll_core::expr::{Expr, Unary};
 use plimsoll_core::graph::{Graph, GraphError, StateId};
 use plimsoll_core::{DType, ValueId};
+use std::sync::Arc;
 
 /// Lion (Chen et al.): only the sign of an averaged gradient is used. The formulas are Keras'.
 ///
@@ -43,9 +44,21 @@ impl Default for Lion {
     }
 }
 
+/// `type = "lion"`.
+pub(super) const LION: OptimizerDef = OptimizerDef {
+    name: "lion",
+    about: "Lion (Chen et al.)",
+    state: "4 bytes",
+    from_config: |config| {
+        let lion = Lion::new(config.non_negative_or("lr", 1e-3)?);
+        let lion = lion.betas(config.fraction_or("beta1", 0.9)?, config.fraction_or("beta2", 0.99)?);
+        Ok(Arc::new(lion.weight_decay(config.non_negative_or("weight_decay", 0.0)?)))
+    },
+};
+
 impl Optimizer for Lion {
     fn name(&self) -> &'static str {
-        "lion"
+        LION.name
     }
 
     fn learning_rate(&self) -> f32 {

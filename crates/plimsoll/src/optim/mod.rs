@@ -11,6 +11,7 @@ mod nadam;
 mod rmsprop;
 mod sgd;
 
+use crate::reader::Reader;
 use plimsoll_core::graph::{Graph, GraphError, Init, StateId, StateKind};
 use plimsoll_core::{Shape, TensorType, ValueId};
 use std::sync::Arc;
@@ -54,6 +55,23 @@ pub trait Optimizer: std::fmt::Debug + Send + Sync {
     /// Adds the change of one parameter to a graph. The graph's scope is the parameter's name.
     fn update(&self, graph: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError>;
 }
+
+/// How a configuration writes an optimizer. The list of types, their keys and hints and the table in `docs/training.md` follow from it.
+#[derive(Clone, Copy)]
+pub(crate) struct OptimizerDef {
+    /// The `type`.
+    pub name: &'static str,
+    /// What it is, in one line.
+    pub about: &'static str,
+    /// Its state per parameter.
+    pub state: &'static str,
+    /// Builds the optimizer from its table.
+    pub from_config: fn(&Reader<'_>) -> crate::error::Result<Arc<dyn Optimizer>>,
+}
+
+/// Every optimizer that a configuration can name, in the order of the docs.
+pub(crate) const OPTIMIZERS: &[OptimizerDef] =
+    &[sgd::SGD, adam::ADAM, adam::ADAMW, nadam::NADAM, rmsprop::RMSPROP, adagrad::ADAGRAD, adafactor::ADAFACTOR, lion::LION];
 
 /// A tensor of the parameter's type that the optimiser keeps about it, starting at zero.
 fn remember(graph: &mut Graph, name: &str, parameter: StateId) -> Result<(StateId, ValueId), GraphError> {

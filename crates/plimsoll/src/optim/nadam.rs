@@ -1,9 +1,10 @@
 //! Nadam.
 
-use super::{Adam, Optimizer, current, exponent, remember};
+use super::{Adam, Optimizer, OptimizerDef, current, exponent, remember};
 use plimsoll_core::expr::{Expr, Unary};
 use plimsoll_core::graph::{Graph, GraphError, StateId};
 use plimsoll_core::{DType, ValueId};
+use std::sync::Arc;
 
 /// Adam with Nesterov's look ahead (Dozat). The formulas and defaults are Keras'.
 ///
@@ -47,9 +48,21 @@ impl Default for Nadam {
     }
 }
 
+/// `type = "nadam"`.
+pub(super) const NADAM: OptimizerDef = OptimizerDef {
+    name: "nadam",
+    about: "Adam with Nesterov momentum (Dozat)",
+    state: "8 bytes",
+    from_config: |config| {
+        let nadam = Nadam::new(config.non_negative_or("lr", 1e-3)?);
+        let nadam = nadam.betas(config.fraction_or("beta1", 0.9)?, config.fraction_or("beta2", 0.999)?);
+        Ok(Arc::new(nadam.epsilon(config.non_negative_or("epsilon", 1e-7)?)))
+    },
+};
+
 impl Optimizer for Nadam {
     fn name(&self) -> &'static str {
-        "nadam"
+        NADAM.name
     }
 
     fn learning_rate(&self) -> f32 {

@@ -1,9 +1,10 @@
 //! RMSprop.
 
-use super::{Optimizer, current, remember};
+use super::{Optimizer, OptimizerDef, current, remember};
 use plimsoll_core::expr::{Expr, Unary};
 use plimsoll_core::graph::{Graph, GraphError, StateId};
 use plimsoll_core::{DType, ValueId};
+use std::sync::Arc;
 
 /// RMSprop (Hinton), centred and with momentum if asked for. The formulas and defaults are Keras'.
 ///
@@ -54,9 +55,21 @@ impl Default for RmsProp {
     }
 }
 
+/// `type = "rmsprop"`.
+pub(super) const RMSPROP: OptimizerDef = OptimizerDef {
+    name: "rmsprop",
+    about: "RMSprop (Tieleman and Hinton)",
+    state: "4 to 12 bytes",
+    from_config: |config| {
+        let rmsprop = RmsProp::new(config.non_negative_or("lr", 1e-3)?).rho(config.fraction_or("rho", 0.9)?);
+        let rmsprop = rmsprop.momentum(config.fraction_or("momentum", 0.0)?).epsilon(config.non_negative_or("epsilon", 1e-7)?);
+        Ok(Arc::new(rmsprop.centered(config.flag_or("centered", false)?)))
+    },
+};
+
 impl Optimizer for RmsProp {
     fn name(&self) -> &'static str {
-        "rmsprop"
+        RMSPROP.name
     }
 
     fn learning_rate(&self) -> f32 {

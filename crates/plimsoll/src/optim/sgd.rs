@@ -1,9 +1,10 @@
 //! Stochastic gradient descent.
 
-use super::{Optimizer, current, remember};
+use super::{Optimizer, OptimizerDef, current, remember};
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Graph, GraphError, StateId};
 use plimsoll_core::{DType, ValueId};
+use std::sync::Arc;
 
 /// Gradient descent, with momentum if asked for. The formulas are Keras'.
 ///
@@ -42,9 +43,20 @@ impl Default for Sgd {
     }
 }
 
+/// `type = "sgd"`.
+pub(super) const SGD: OptimizerDef = OptimizerDef {
+    name: "sgd",
+    about: "Stochastic gradient descent, optionally with Nesterov momentum",
+    state: "0 or 4 bytes",
+    from_config: |config| {
+        let sgd = Sgd::new(config.non_negative_or("lr", 0.01)?).momentum(config.fraction_or("momentum", 0.0)?);
+        Ok(Arc::new(sgd.nesterov(config.flag_or("nesterov", false)?)))
+    },
+};
+
 impl Optimizer for Sgd {
     fn name(&self) -> &'static str {
-        "sgd"
+        SGD.name
     }
 
     fn learning_rate(&self) -> f32 {

@@ -1,14 +1,17 @@
 //! Densely connected networks (Huang and others, 2016), as in torchvision.
 
-use super::known;
+use super::blocks::{centred, conv_norm};
+use super::entry::{Entry, IMAGENET};
 use super::options::Setup;
-use super::parts::{centred, conv_norm};
 use crate::nn::{Activation, AveragePool2D, BatchNorm, Concatenate, Conv2D, Dense, Functional, GlobalAveragePool, Initializer, MaxPool2D};
 use crate::nn::{Model, Padding, Tensor};
 
+pub(super) const DENSENET121: Entry =
+    Entry::image_classifier("densenet121", "every layer reads all before it, 2016", IMAGENET, 1000, make121);
+
 /// DenseNet with 121 layers.
 pub fn densenet121(classes: usize) -> Model {
-    known("densenet121", classes)
+    DENSENET121.for_classes(classes)
 }
 
 /// Normalisation, ReLU, and then a convolution.
@@ -20,7 +23,7 @@ fn norm_conv(net: &mut Functional, name: &str, x: Tensor, conv: Conv2D) -> Tenso
     })
 }
 
-pub(super) fn make121(setup: &Setup) -> Model {
+fn make121(setup: &Setup) -> Model {
     let growth = setup.wide(32);
     let mut net = Functional::new("densenet121");
     let x = net.input();

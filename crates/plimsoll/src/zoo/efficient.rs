@@ -1,17 +1,20 @@
 //! EfficientNet (Tan and Le, 2019), as in torchvision.
 
-use super::known;
+use super::blocks::{centred, conv_norm};
+use super::entry::{Entry, IMAGENET};
 use super::mobile::depthwise;
 use super::options::Setup;
-use super::parts::{centred, conv_norm};
 use crate::nn::{
     Activation, Add, BatchNorm, Conv2D, Dense, DepthwiseConv2D, Dropout, Functional, GlobalAveragePool, Model, Multiply, Padding, Reshape,
 };
 use crate::nn::{StochasticDepth, Tensor};
 
+pub(super) const EFFICIENTNET_B0: Entry =
+    Entry::image_classifier("efficientnet-b0", "inverted residuals that weigh their channels, 2019", IMAGENET, 1000, make_b0);
+
 /// EfficientNet-B0.
 pub fn efficientnet_b0(classes: usize) -> Model {
-    known("efficientnet-b0", classes)
+    EFFICIENTNET_B0.for_classes(classes)
 }
 
 /// Expansion, filter size, first stride, channels and repetitions of the stages.
@@ -32,7 +35,7 @@ fn squeeze(net: &mut Functional, x: Tensor, channels: usize, squeezed: usize) ->
     })
 }
 
-pub(super) fn make_b0(setup: &Setup) -> Model {
+fn make_b0(setup: &Setup) -> Model {
     let mut net = Functional::new("efficientnet-b0");
     let silu = Activation::Silu;
     let x = net.input();

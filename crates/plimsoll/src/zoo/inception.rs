@@ -1,20 +1,26 @@
 //! Networks with branches of several filter sizes: GoogLeNet (Szegedy and others, 2014) and Inception v3 (2015), as in torchvision,
 //! without their auxiliary heads.
 
-use super::known;
+use super::blocks::{centred, conv_norm_by};
+use super::entry::{Entry, IMAGENET};
 use super::options::Setup;
-use super::parts::{centred, conv_norm_by};
 use crate::nn::{Activation, AveragePool2D, BatchNorm, Concatenate, Conv2D, Dense, Dropout, Functional, GlobalAveragePool, MaxPool2D};
 use crate::nn::{Model, Padding, Tensor};
 
+pub(super) const GOOGLENET: Entry =
+    Entry::image_classifier("googlenet", "branches of several filter sizes, 2014, without auxiliary heads", IMAGENET, 1000, make_googlenet);
+
 /// GoogLeNet with batch normalisation.
 pub fn googlenet(classes: usize) -> Model {
-    known("googlenet", classes)
+    GOOGLENET.for_classes(classes)
 }
+
+pub(super) const INCEPTION_V3: Entry =
+    Entry::image_classifier("inception-v3", "branches of factored filters, 2015, without auxiliary head", &[299, 299, 3], 1000, make_v3);
 
 /// Inception v3.
 pub fn inception_v3(classes: usize) -> Model {
-    known("inception-v3", classes)
+    INCEPTION_V3.for_classes(classes)
 }
 
 fn conv(net: &mut Functional, name: &str, x: Tensor, conv: Conv2D) -> Tensor {
@@ -40,7 +46,7 @@ const MODULES: [(&str, [usize; 6]); 9] = [
     ("5b", [384, 192, 384, 48, 128, 128]),
 ];
 
-pub(super) fn make_googlenet(setup: &Setup) -> Model {
+fn make_googlenet(setup: &Setup) -> Model {
     let mut net = Functional::new("googlenet");
     let x = net.input();
     let x = conv(&mut net, "conv1", x, centred(setup.wide(64), 7, 2));
@@ -101,7 +107,7 @@ fn halving(net: &mut Functional, name: &str, x: Tensor, setup: &Setup, filters: 
     conv(net, name, x, Conv2D::new(setup.wide(filters), 3).stride(2, 2))
 }
 
-pub(super) fn make_v3(setup: &Setup) -> Model {
+fn make_v3(setup: &Setup) -> Model {
     let mut net = Functional::new("inception-v3");
     let x = net.input();
     let x = conv(&mut net, "conv1", x, Conv2D::new(setup.wide(32), 3).stride(2, 2));

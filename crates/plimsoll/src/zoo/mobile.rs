@@ -1,19 +1,24 @@
 //! Networks for small devices: MobileNet (Howard and others, 2017) as in Keras, and MobileNetV2 (Sandler and others, 2018) as in torchvision.
 
-use super::known;
+use super::blocks::{centred, conv_norm, conv_norm_by};
+use super::entry::{Entry, IMAGENET};
 use super::options::Setup;
-use super::parts::{centred, conv_norm, conv_norm_by};
 use crate::nn::{Activation, Add, BatchNorm, Conv2D, Dense, DepthwiseConv2D, Dropout, Functional, GlobalAveragePool, Initializer};
 use crate::nn::{Model, Padding, Tensor};
 
+pub(super) const MOBILENET_V1: Entry =
+    Entry::image_classifier("mobilenet-v1", "depthwise convolutions of 2017, as in Keras", IMAGENET, 1000, make_v1);
+
 /// MobileNet.
 pub fn mobilenet_v1(classes: usize) -> Model {
-    known("mobilenet-v1", classes)
+    MOBILENET_V1.for_classes(classes)
 }
+
+pub(super) const MOBILENET_V2: Entry = Entry::image_classifier("mobilenet-v2", "inverted residuals of 2018", IMAGENET, 1000, make_v2);
 
 /// MobileNetV2.
 pub fn mobilenet_v2(classes: usize) -> Model {
-    known("mobilenet-v2", classes)
+    MOBILENET_V2.for_classes(classes)
 }
 
 /// A depthwise convolution without bias, normalised.
@@ -25,7 +30,7 @@ pub(super) fn depthwise(net: &mut Functional, x: Tensor, conv: DepthwiseConv2D, 
     })
 }
 
-pub(super) fn make_v1(setup: &Setup) -> Model {
+fn make_v1(setup: &Setup) -> Model {
     let mut net = Functional::new("mobilenet-v1");
     let x = net.input();
     let conv = |filters: usize, size: usize, stride: usize| Conv2D::new(filters, size).stride(stride, stride).padding(Padding::Same);
@@ -50,7 +55,7 @@ pub(super) fn make_v1(setup: &Setup) -> Model {
 const V2: [(usize, usize, usize, usize); 7] =
     [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)];
 
-pub(super) fn make_v2(setup: &Setup) -> Model {
+fn make_v2(setup: &Setup) -> Model {
     let mut net = Functional::new("mobilenet-v2");
     let relu6 = Activation::Relu6;
     let x = net.input();

@@ -1,7 +1,7 @@
-//! A network that is built: its model, what rows it reads, what it is trained for, and what it costs.
+//! A network of the zoo with its overrides applied: model, data schema, loss and costs.
 
 use super::options::Setup;
-use super::{Entry, Override};
+use super::task::Task;
 use crate::error::Result;
 use crate::loss::Loss;
 use crate::nn::{Model, Summary};
@@ -10,41 +10,6 @@ use plimsoll_core::shape::{Shape, TensorType};
 use plimsoll_core::{Bytes, DType, GraphError, Op, ValueId};
 use plimsoll_data::{Column, Dataset, RandomSpec, Schema};
 use std::collections::HashSet;
-
-/// What a network is for, and how many answers it tells apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Task {
-    /// One class for every row.
-    Classes(usize),
-    /// One class for every pixel.
-    Pixels(usize),
-    /// The row itself.
-    Itself,
-    /// One class for every text, whose tokens are this many.
-    Texts(usize, usize),
-    /// For every token, the next one.
-    NextToken(usize),
-    /// Numbers that follow a series.
-    Numbers(usize),
-}
-
-impl Task {
-    pub(super) fn answers(self) -> usize {
-        match self {
-            Task::Classes(answers) | Task::Pixels(answers) | Task::Texts(answers, _) => answers,
-            Task::NextToken(answers) | Task::Numbers(answers) => answers,
-            Task::Itself => 0,
-        }
-    }
-
-    /// How many tokens it reads.
-    pub(super) fn vocabulary(self) -> usize {
-        match self {
-            Task::Texts(_, vocabulary) | Task::NextToken(vocabulary) => vocabulary,
-            _ => 0,
-        }
-    }
-}
 
 /// A network of the zoo, built.
 #[derive(Clone, Debug)]
@@ -59,32 +24,34 @@ pub struct Network {
     vocabulary: usize,
 }
 
-/// What a network costs for one example.
+/// The costs of a network for one example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// Numbers that are learnt.
+    /// Trainable parameters.
     pub parameters: u64,
-    /// Floating-point operations of a prediction; a multiplication and an addition are two.
+    /// Floating-point operations of a forward pass; a multiply-add counts as two.
     pub flops: u64,
-    /// What learning keeps of one example until its gradient is known, if nothing is computed again.
-    pub kept: Bytes,
+    /// Activations that training saves for the backward pass, without recomputation.
+    pub activations: Bytes,
 }
 
 impl Network {
-    pub(super) fn new(entry: &Entry, model: Model, setup: Setup) -> Result<Network> {
+    pub(super) fn new(task: Task, model: Model, setup: Setup) -> Result<Network> {
         let stored = if setup.vocabulary > 0 { DType::I32 } else { DType::F32 };
         let x = Column::new("x", stored, setup.input.clone());
-        let (y, loss) = match (entry.task, &setup.input[..]) {
-            (Task::Pixels(_), [height, width, ..]) => (Column::new("y", DType::I32, [*height, *width]), Loss::SoftmaxCrossEntropy),
-            (Task::Itself, _) => (Column::new("y", DType::F32, setup.input.clone()), Loss::MeanSquaredError),
+        let (y, loss) = match (task, &setup.input[..]) {
+            (Task::Segmentation(_), [height, width, ..]) => (Column::new("y", DType::I32, [*height, *width]), Loss::SoftmaxCrossEntropy),
+            (Task::Reconstruction, _) => (Column::new("y", DType::F32, setup.input.clone()), Loss::MeanSquaredError),
             (Task::NextToken(_), _) => (Column::new("y", DType::I32, setup.input.clone()), Loss::SoftmaxCrossEntropy),
-            (Task::Numbers(_), _) => (Column::new("y", DType::F32, [setup.classes]), Loss::MeanSquaredError),
-            _ => (Column::new("y", DType::I32, []), Loss::SoftmaxCrossEntropy),
+            (Task::Forecast(_), _) => (Column::new("y", DType::F32, [setup.classes]), Loss::MeanSquaredError),
+            (Task::Segmentation(_) | Task::Classification(_) | Task::TextClassification(..), _) => {
+                (Column::new("y", DType::I32, []), Loss::SoftmaxCrossEntropy)
+            }
         };
         Ok(Network { model, schema: Schema::new(vec![x, y])?, loss, classes: setup.classes, vocabulary: setup.vocabulary })
     }
 
-    /// Made-up rows of the right kind, so that the network can be planned, or tried, without data.
+    /// Random rows of the network's schema, to plan or try it without data.
     pub fn synthetic(&self, rows: u64) -> Result<Dataset> {
         let mut spec = RandomSpec::new(rows);
         for (column, numbers) in self.schema.columns().iter().zip([self.vocabulary, self.classes]) {
@@ -108,19 +75,19 @@ impl Network {
         Ok(self.model.summary_for(&[self.input()])?)
     }
 
-    /// Numbers that are learnt.
+    /// Trainable parameters.
     pub fn parameters(&self) -> Result<u64> {
         Ok(parameters(&self.model.graph(&[self.input()], false)?.0))
     }
 
-    /// What it costs for one example.
+    /// Its costs for one example.
     pub fn costs(&self) -> Result<Costs> {
         let (prediction, _) = self.model.graph(&[self.input()], false)?;
-        Ok(Costs { parameters: parameters(&prediction), flops: prediction.flops(1), kept: self.kept()? })
+        Ok(Costs { parameters: parameters(&prediction), flops: prediction.flops(1), activations: self.activations()? })
     }
 
-    /// Bytes of the forward part that gradients read, for one row.
-    fn kept(&self) -> Result<Bytes, GraphError> {
+    /// Bytes that the backward pass reads of the forward pass, for one example.
+    fn activations(&self) -> Result<Bytes, GraphError> {
         let (mut graph, lowered) = self.model.graph(&[self.input()], true)?;
         let loss = graph.sum(lowered.outputs[0].value)?;
         let wanted = |graph: &Graph| -> Vec<ValueId> {
@@ -136,7 +103,7 @@ impl Network {
             graph.output(&format!("gradient {i}"), *gradient);
         }
         let graph = plimsoll_core::passes::optimize(&graph)?;
-        let mut kept: HashSet<ValueId> = HashSet::new();
+        let mut saved: HashSet<ValueId> = HashSet::new();
         for (_, node) in graph.nodes().filter(|(_, node)| node.phase == Phase::Backward) {
             for mut value in node.inputs.iter().copied() {
                 while graph.producer(value).op.rules().is_view() {
@@ -144,18 +111,15 @@ impl Network {
                 }
                 let producer = graph.producer(value);
                 if producer.phase == Phase::Forward && !producer.op.is_leaf() && graph.shape(value).has_batch() {
-                    kept.insert(value);
+                    saved.insert(value);
                 }
             }
         }
-        Ok(kept.iter().map(|value| graph.ty(*value).bytes(1)).sum())
+        Ok(saved.iter().map(|value| graph.ty(*value).bytes(1)).sum())
     }
 }
 
 fn parameters(graph: &Graph) -> u64 {
-    let learnt = graph.states().iter().filter(|state| state.kind == StateKind::Parameter);
-    learnt.map(|state| state.ty.shape.elements().factor() as u64).sum()
+    let trainable = graph.states().iter().filter(|state| state.kind == StateKind::Parameter);
+    trainable.map(|state| state.ty.shape.elements().factor() as u64).sum()
 }
-
-/// Overrides of networks that look at images.
-pub(super) const IMAGES: &[Override] = &[Override::Classes, Override::Input, Override::Width];

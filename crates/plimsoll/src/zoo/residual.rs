@@ -1,43 +1,53 @@
 //! Residual networks (He and others, 2015), with the stride in the 3×3 convolution of a bottleneck as in torchvision.
 
-use super::known;
+use super::blocks::{centred, conv_norm};
+use super::entry::{Entry, IMAGENET};
 use super::options::Setup;
-use super::parts::{centred, conv_norm};
 use crate::nn::{Activation, Add, Dense, Functional, GlobalAveragePool, MaxPool2D, Model, Padding, Tensor};
+
+pub(super) const RESNET18: Entry = Entry::image_classifier("resnet18", "residual network of 2015, 18 layers", IMAGENET, 1000, make18);
 
 /// ResNet with 18 layers.
 pub fn resnet18(classes: usize) -> Model {
-    known("resnet18", classes)
+    RESNET18.for_classes(classes)
 }
+
+pub(super) const RESNET34: Entry = Entry::image_classifier("resnet34", "residual network of 2015, 34 layers", IMAGENET, 1000, make34);
 
 /// ResNet with 34 layers.
 pub fn resnet34(classes: usize) -> Model {
-    known("resnet34", classes)
+    RESNET34.for_classes(classes)
 }
+
+pub(super) const RESNET50: Entry =
+    Entry::image_classifier("resnet50", "residual network of 2015, 50 layers with bottlenecks", IMAGENET, 1000, make50);
 
 /// ResNet with 50 layers.
 pub fn resnet50(classes: usize) -> Model {
-    known("resnet50", classes)
+    RESNET50.for_classes(classes)
 }
+
+pub(super) const RESNET101: Entry =
+    Entry::image_classifier("resnet101", "residual network of 2015, 101 layers with bottlenecks", IMAGENET, 1000, make101);
 
 /// ResNet with 101 layers.
 pub fn resnet101(classes: usize) -> Model {
-    known("resnet101", classes)
+    RESNET101.for_classes(classes)
 }
 
-pub(super) fn make18(setup: &Setup) -> Model {
+fn make18(setup: &Setup) -> Model {
     resnet(setup, [2, 2, 2, 2], false)
 }
 
-pub(super) fn make34(setup: &Setup) -> Model {
+fn make34(setup: &Setup) -> Model {
     resnet(setup, [3, 4, 6, 3], false)
 }
 
-pub(super) fn make50(setup: &Setup) -> Model {
+fn make50(setup: &Setup) -> Model {
     resnet(setup, [3, 4, 6, 3], true)
 }
 
-pub(super) fn make101(setup: &Setup) -> Model {
+fn make101(setup: &Setup) -> Model {
     resnet(setup, [3, 4, 23, 3], true)
 }
 

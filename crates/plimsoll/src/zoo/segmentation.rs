@@ -1,25 +1,31 @@
 //! Networks that give every pixel a class.
 
-use super::known;
+use super::blocks::{centred, conv_norm};
+use super::entry::Entry;
 use super::options::Setup;
-use super::parts::{centred, conv_norm};
 use super::vgg::{SIXTEEN, STAGES, stage};
 use crate::nn::{Activation, Add, Concatenate, Conv2D, Conv2DTranspose, Dropout, Functional, Initializer, MaxPool2D, MaxUnpool2D};
 use crate::nn::{Model, Padding, Tensor};
 
+pub(super) const UNET: Entry = Entry::segmentation("unet", "U-Net of 2015 with batch normalisation", 16, 2, make_unet);
+
 /// U-Net.
 pub fn unet(classes: usize) -> Model {
-    known("unet", classes)
+    UNET.for_classes(classes)
 }
+
+pub(super) const FCN8: Entry = Entry::segmentation("fcn8", "FCN-8s of 2015 on VGG16", 32, 21, make_fcn8);
 
 /// FCN-8s on VGG16.
 pub fn fcn8(classes: usize) -> Model {
-    known("fcn8", classes)
+    FCN8.for_classes(classes)
 }
+
+pub(super) const SEGNET: Entry = Entry::segmentation("segnet", "SegNet of 2015: VGG16 and back", 32, 12, make_segnet);
 
 /// SegNet.
 pub fn segnet(classes: usize) -> Model {
-    known("segnet", classes)
+    SEGNET.for_classes(classes)
 }
 
 fn twice(net: &mut Functional, x: Tensor, channels: usize) -> Tensor {
@@ -28,7 +34,7 @@ fn twice(net: &mut Functional, x: Tensor, channels: usize) -> Tensor {
 }
 
 /// U-Net (Ronneberger and others, 2015) with padded convolutions and batch normalisation, as it is used today.
-pub(super) fn make_unet(setup: &Setup) -> Model {
+fn make_unet(setup: &Setup) -> Model {
     let mut net = Functional::new("unet");
     let mut x = net.input();
     let mut skips = Vec::new();
@@ -52,7 +58,7 @@ pub(super) fn make_unet(setup: &Setup) -> Model {
 }
 
 /// FCN-8s (Long and others, 2015): VGG16 with its dense layers as convolutions, and scores of three stages brought together.
-pub(super) fn make_fcn8(setup: &Setup) -> Model {
+fn make_fcn8(setup: &Setup) -> Model {
     let mut net = Functional::new("fcn8");
     let mut x = net.input();
     let mut pools = Vec::new();
@@ -81,7 +87,7 @@ pub(super) fn make_fcn8(setup: &Setup) -> Model {
 }
 
 /// SegNet (Badrinarayanan and others, 2015): VGG16's convolutions, and the same backwards with the poolings undone.
-pub(super) fn make_segnet(setup: &Setup) -> Model {
+fn make_segnet(setup: &Setup) -> Model {
     let mut net = Functional::new("segnet");
     let mut x = net.input();
     let mut pooled = Vec::new();

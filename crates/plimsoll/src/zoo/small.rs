@@ -1,35 +1,57 @@
 //! Small networks, for small images and for trying things out.
 
-use super::known;
-use super::options::Setup;
+use super::entry::Entry;
+use super::options::{Override, Setup};
+use super::task::Task;
 use crate::nn::{Activation, AveragePool2D, Conv2D, Conv2DTranspose, Dense, Dropout, Flatten, MaxPool2D, Model, Padding, Sequential};
+
+pub(super) const DIGITS_CNN: Entry =
+    Entry::image_classifier("digits-cnn", "two small convolutions for 8×8 digits", &[8, 8, 1], 10, make_digits);
 
 /// A small network for the embedded digits: two convolutions, pooling, dropout, one dense layer.
 pub fn digits_cnn(classes: usize) -> Model {
-    known("digits-cnn", classes)
+    DIGITS_CNN.for_classes(classes)
 }
+
+pub(super) const LENET5: Entry =
+    Entry::image_classifier("lenet5", "LeCun's network of 1998 for 28×28 or 32×32 images", &[28, 28, 1], 10, make_lenet);
 
 /// LeNet-5: two convolutions with pooling and three dense layers.
 pub fn lenet5(classes: usize) -> Model {
-    known("lenet5", classes)
+    LENET5.for_classes(classes)
 }
+
+pub(super) const MLP: Entry = Entry::image_classifier("mlp", "two dense layers of 128", &[28, 28, 1], 10, make_mlp);
 
 /// Two dense layers of 128 and an output layer.
 pub fn mlp(classes: usize) -> Model {
-    known("mlp", classes)
+    MLP.for_classes(classes)
 }
+
+pub(super) const CIFAR_CNN: Entry =
+    Entry::image_classifier("cifar-cnn", "four convolutions for 32×32 images, as in Keras' example", &[32, 32, 3], 10, make_cifar);
 
 /// Four convolutions and two dense layers, as Keras' example for CIFAR-10.
 pub fn cifar_cnn(classes: usize) -> Model {
-    known("cifar-cnn", classes)
+    CIFAR_CNN.for_classes(classes)
 }
+
+pub(super) const AUTOENCODER: Entry = Entry {
+    name: "autoencoder",
+    about: "three convolutions down, three up",
+    input: &[32, 32, 3],
+    task: Task::Reconstruction,
+    takes: &[Override::Input, Override::Width],
+    multiple: 8,
+    make: make_autoencoder,
+};
 
 /// Three convolutions down and three up again, to learn what images have in common.
 pub fn autoencoder() -> Model {
-    known("autoencoder", 0)
+    AUTOENCODER.for_classes(0)
 }
 
-pub(super) fn make_digits(setup: &Setup) -> Model {
+fn make_digits(setup: &Setup) -> Model {
     Sequential::new()
         .add(Conv2D::new(setup.wide(16), 3).padding(Padding::Same).relu())
         .add(Conv2D::new(setup.wide(32), 3).padding(Padding::Same).relu())
@@ -41,7 +63,7 @@ pub(super) fn make_digits(setup: &Setup) -> Model {
         .into()
 }
 
-pub(super) fn make_lenet(setup: &Setup) -> Model {
+fn make_lenet(setup: &Setup) -> Model {
     Sequential::new()
         .add(Conv2D::new(setup.wide(6), 5).padding(Padding::Same).activation(Activation::Tanh))
         .add(AveragePool2D::new(2))
@@ -54,12 +76,12 @@ pub(super) fn make_lenet(setup: &Setup) -> Model {
         .into()
 }
 
-pub(super) fn make_mlp(setup: &Setup) -> Model {
+fn make_mlp(setup: &Setup) -> Model {
     let dense = || Dense::new(setup.wide(128)).relu();
     Sequential::new().add(Flatten).add(dense()).add(dense()).add(Dense::new(setup.classes)).into()
 }
 
-pub(super) fn make_cifar(setup: &Setup) -> Model {
+fn make_cifar(setup: &Setup) -> Model {
     let mut net = Sequential::new();
     for channels in [32, 64].map(|channels| setup.wide(channels)) {
         net = net.add(Conv2D::new(channels, 3).padding(Padding::Same).relu()).add(Conv2D::new(channels, 3).relu());
@@ -68,7 +90,7 @@ pub(super) fn make_cifar(setup: &Setup) -> Model {
     net.add(Flatten).add(Dense::new(setup.wide(512)).relu()).add(Dropout::new(0.5)).add(Dense::new(setup.classes)).into()
 }
 
-pub(super) fn make_autoencoder(setup: &Setup) -> Model {
+fn make_autoencoder(setup: &Setup) -> Model {
     let channels = setup.input.last().copied().unwrap_or(1);
     let mut net = Sequential::new();
     for (i, width) in [32, 64, 128].into_iter().enumerate() {

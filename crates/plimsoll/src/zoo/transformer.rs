@@ -1,46 +1,75 @@
 //! Transformers: language models (GPT-2, Radford and others, 2019), encoders (BERT, Devlin and others, 2018) and
 //! image classifiers (ViT, Dosovitskiy and others, 2020, as in torchvision and timm).
 
-use super::known;
-use super::options::Setup;
+use super::entry::Entry;
+use super::options::{Override, Setup};
+use super::task::Task;
 use crate::nn::{Activation, Add, ClassToken, Conv2D, Dense, Dropout, Embedding, Functional, Initializer, Layer, LayerNorm, Lowering};
 use crate::nn::{Model, MultiHeadAttention, PositionEmbedding, Reshape, TakeStep, Tensor};
 use plimsoll_core::ops::Slice;
 use plimsoll_core::{GraphError, Op, ValueId};
 
+pub(super) const VIT_TINY: Entry =
+    Entry::vision_transformer("vit-tiny", "transformer over patches of 16×16, 2020, width 192", make_vit_tiny);
+
 /// ViT with patches of 16×16, 12 layers of width 192.
 pub fn vit_tiny(classes: usize) -> Model {
-    known("vit-tiny", classes)
+    VIT_TINY.for_classes(classes)
 }
+
+pub(super) const VIT_SMALL: Entry =
+    Entry::vision_transformer("vit-small", "transformer over patches of 16×16, 2020, width 384", make_vit_small);
 
 /// ViT with patches of 16×16, 12 layers of width 384.
 pub fn vit_small(classes: usize) -> Model {
-    known("vit-small", classes)
+    VIT_SMALL.for_classes(classes)
 }
+
+pub(super) const VIT_BASE: Entry =
+    Entry::vision_transformer("vit-base", "transformer over patches of 16×16, 2020, width 768", make_vit_base);
 
 /// ViT with patches of 16×16, 12 layers of width 768.
 pub fn vit_base(classes: usize) -> Model {
-    known("vit-base", classes)
+    VIT_BASE.for_classes(classes)
 }
+
+pub(super) const GPT2_124M: Entry =
+    Entry::language_model("gpt2-124m", "language model of 2019, 12 layers of width 768", &[1024], 50_257, make_gpt2_124m);
 
 /// GPT-2 with 12 layers of width 768.
 pub fn gpt2_124m() -> Model {
-    known("gpt2-124m", 50_257)
+    GPT2_124M.for_classes(50_257)
 }
+
+pub(super) const GPT2_355M: Entry =
+    Entry::language_model("gpt2-355m", "language model of 2019, 24 layers of width 1024", &[1024], 50_257, make_gpt2_355m);
 
 /// GPT-2 with 24 layers of width 1024.
 pub fn gpt2_355m() -> Model {
-    known("gpt2-355m", 50_257)
+    GPT2_355M.for_classes(50_257)
 }
+
+pub(super) const CHAR_GPT: Entry =
+    Entry::language_model("char-gpt", "language model of characters, 6 layers of width 384", &[256], 65, make_char_gpt);
 
 /// A small GPT for characters: 6 layers of width 384, 256 characters at a time.
 pub fn char_gpt(vocabulary: usize) -> Model {
-    known("char-gpt", vocabulary)
+    CHAR_GPT.for_classes(vocabulary)
 }
+
+pub(super) const BERT_BASE: Entry = Entry {
+    name: "bert-base",
+    about: "transformer encoder of 2018, 12 layers of width 768, with a classifier",
+    input: &[512],
+    task: Task::TextClassification(2, 30_522),
+    takes: &[Override::Classes, Override::Context, Override::Vocabulary, Override::Width],
+    multiple: 1,
+    make: make_bert,
+};
 
 /// BERT's encoder of 12 layers of width 768, with a classifier on what it gathers.
 pub fn bert_base(classes: usize) -> Model {
-    known("bert-base", classes)
+    BERT_BASE.for_classes(classes)
 }
 
 /// What the blocks of a transformer have in common.
@@ -133,15 +162,15 @@ impl Blocks {
     }
 }
 
-pub(super) fn make_vit_tiny(setup: &Setup) -> Model {
+fn make_vit_tiny(setup: &Setup) -> Model {
     vit(setup, 3)
 }
 
-pub(super) fn make_vit_small(setup: &Setup) -> Model {
+fn make_vit_small(setup: &Setup) -> Model {
     vit(setup, 6)
 }
 
-pub(super) fn make_vit_base(setup: &Setup) -> Model {
+fn make_vit_base(setup: &Setup) -> Model {
     vit(setup, 12)
 }
 
@@ -165,15 +194,15 @@ fn vit(setup: &Setup, heads: usize) -> Model {
     net.build(scores)
 }
 
-pub(super) fn make_gpt2_124m(setup: &Setup) -> Model {
+fn make_gpt2_124m(setup: &Setup) -> Model {
     gpt(setup, 12, 12, 0.1)
 }
 
-pub(super) fn make_gpt2_355m(setup: &Setup) -> Model {
+fn make_gpt2_355m(setup: &Setup) -> Model {
     gpt(setup, 24, 16, 0.1)
 }
 
-pub(super) fn make_char_gpt(setup: &Setup) -> Model {
+fn make_char_gpt(setup: &Setup) -> Model {
     gpt(setup, 6, 6, 0.2)
 }
 
@@ -212,7 +241,7 @@ impl Layer for FirstSentence {
     }
 }
 
-pub(super) fn make_bert(setup: &Setup) -> Model {
+fn make_bert(setup: &Setup) -> Model {
     let initializer = Initializer::Normal(SPREAD);
     let blocks = Blocks { norm_first: false, epsilon: 1e-12, rate: 0.1, initializer, ..Blocks::new(setup, 12, 12) };
     let mut net = Functional::new("bert");

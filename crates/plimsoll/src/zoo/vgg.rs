@@ -1,6 +1,6 @@
 //! Very deep networks of 3×3 convolutions (Simonyan and Zisserman, 2014).
 
-use super::known;
+use super::entry::{Entry, IMAGENET};
 use super::options::Setup;
 use crate::nn::{Conv2D, Dense, Dropout, Flatten, Functional, Initializer, MaxPool2D, Model, Padding, Tensor};
 
@@ -11,21 +11,25 @@ const NINETEEN: [usize; 5] = [2, 2, 4, 4, 4];
 /// The channels of the five stages.
 pub(super) const STAGES: [usize; 5] = [64, 128, 256, 512, 512];
 
+pub(super) const VGG16: Entry = Entry::image_classifier("vgg16", "3×3 convolutions of 2014, 16 layers", IMAGENET, 1000, make16);
+
 /// VGG with 16 layers.
 pub fn vgg16(classes: usize) -> Model {
-    known("vgg16", classes)
+    VGG16.for_classes(classes)
 }
+
+pub(super) const VGG19: Entry = Entry::image_classifier("vgg19", "3×3 convolutions of 2014, 19 layers", IMAGENET, 1000, make19);
 
 /// VGG with 19 layers.
 pub fn vgg19(classes: usize) -> Model {
-    known("vgg19", classes)
+    VGG19.for_classes(classes)
 }
 
-pub(super) fn make16(setup: &Setup) -> Model {
+fn make16(setup: &Setup) -> Model {
     vgg(setup, SIXTEEN)
 }
 
-pub(super) fn make19(setup: &Setup) -> Model {
+fn make19(setup: &Setup) -> Model {
     vgg(setup, NINETEEN)
 }
 

@@ -1,0 +1,122 @@
+//! Reference tables in Markdown: what a configuration can name, with its keys and their defaults. They follow from the definitions that
+//! configurations are read by; the docs contain them.
+
+use crate::error::Result;
+use crate::loss::Loss;
+use crate::metrics::Metric;
+use crate::nn::{Activation, Initializer, LAYERS};
+use crate::optim::OPTIMIZERS;
+use crate::reader::Reader;
+use crate::schedule::SCHEDULES;
+use toml::Table;
+
+/// The layers of `[model] layers`.
+///
+/// ```
+/// let table = plimsoll::config::reference::layers();
+/// assert!(table.contains("| `layer_norm` | Layer normalization over the last axis. |"));
+/// ```
+pub fn layers() -> String {
+    let rows = LAYERS.iter().map(|def| {
+        let keys = keys(def.example, |reader| def.build(reader).map(drop));
+        format!("| `{}` | {} | {keys} |\n", def.name, def.about)
+    });
+    format!("| `type` | layer | keys with their defaults |\n|---|---|---|\n{}", rows.collect::<String>())
+}
+
+/// The optimizers of `train.optimizer`.
+pub fn optimizers() -> String {
+    let rows = OPTIMIZERS.iter().map(|def| {
+        let keys = keys("", |reader| (def.from_config)(reader).map(drop));
+        format!("| `{}` | {} | {keys} | {} |\n", def.name, def.about, def.state)
+    });
+    let head = "| `type` | optimizer | keys with their defaults | state per parameter |\n|---|---|---|---|\n";
+    format!("{head}{}", rows.collect::<String>())
+}
+
+/// The learning-rate schedules of `train.schedule`.
+pub fn schedules() -> String {
+    let rows = SCHEDULES.iter().map(|def| {
+        let keys = keys(def.example, |reader| def.build(reader).map(drop));
+        format!("| `{}` | {} | {keys} |\n", def.name, def.about)
+    });
+    format!("| `type` | schedule | keys with their defaults |\n|---|---|---|\n{}", rows.collect::<String>())
+}
+
+/// The losses of `train.loss`.
+pub fn losses() -> String {
+    let loss = |(name, loss): &(&str, Loss)| {
+        let keys = keys("", |reader| loss.from_config(reader).map(drop));
+        if keys.is_empty() { format!("`{name}`") } else { format!("`{name}` ({keys})") }
+    };
+    listed(Loss::NAMES.iter().map(loss))
+}
+
+/// The metrics of `train.metrics`.
+pub fn metrics() -> String {
+    listed(Metric::NAMES.iter().map(|(name, _)| format!("`{name}`")))
+}
+
+/// The activations, which are layers too.
+pub fn activations() -> String {
+    listed(Activation::NAMES.iter().map(|(name, _)| format!("`{name}`")))
+}
+
+/// The initializers of weights.
+pub fn initializers() -> String {
+    listed(Initializer::NAMES.iter().map(|(name, _)| format!("`{name}`")))
+}
+
+fn listed(items: impl Iterator<Item = String>) -> String {
+    items.collect::<Vec<_>>().join(" · ") + "\n"
+}
+
+/// The keys that building from a table reads, those of the example first; optional ones with their defaults.
+fn keys(example: &str, build: impl FnOnce(&Reader<'_>) -> Result<()>) -> String {
+    let table: Table = example.parse().expect("the example of a definition is TOML");
+    let reader = Reader::root(&table);
+    build(&reader).expect("the example of a definition has all that is required");
+    let keys = reader.keys().into_iter().map(|key| match key.default {
+        Some(default) if !table.contains_key(key.name) => format!("`{} = {default}`", key.name),
+        _ => format!("`{}`", key.name),
+    });
+    keys.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// Compares the text between `<!-- NAME -->` and `<!-- end of NAME -->` with a table; `UPDATE_DOCS=1` writes it instead.
+    fn check(file: &str, name: &str, table: &str) {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(file);
+        let text = std::fs::read_to_string(&path).unwrap();
+        let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- end of {name} -->"));
+        let (before, rest) = text.split_once(&begin).unwrap_or_else(|| panic!("docs/{file} has no line {begin}"));
+        let (found, after) = rest.split_once(&end).unwrap_or_else(|| panic!("docs/{file} has no line {end}"));
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(&path, format!("{before}{begin}{table}{end}{after}")).unwrap();
+            return;
+        }
+        assert_eq!(found, table, "docs/{file} does not match the definitions; run UPDATE_DOCS=1 cargo test -p plimsoll --lib reference");
+    }
+
+    #[test]
+    fn the_docs_contain_the_reference_tables() {
+        check("models.md", "layers", &layers());
+        check("models.md", "activations", &activations());
+        check("models.md", "initializers", &initializers());
+        check("training.md", "optimizers", &optimizers());
+        check("training.md", "schedules", &schedules());
+        check("training.md", "losses", &losses());
+        check("training.md", "metrics", &metrics());
+    }
+
+    #[test]
+    fn names_of_layers_are_unique() {
+        for (i, def) in LAYERS.iter().enumerate() {
+            assert!(LAYERS[..i].iter().all(|other| other.name != def.name), "{}", def.name);
+        }
+    }
+}
