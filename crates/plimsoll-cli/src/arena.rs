@@ -14,22 +14,22 @@ use std::time::Instant;
 
 #[derive(Args)]
 pub struct ArenaArgs {
-    /// A table with the columns id, lower, upper, size: each buffer's name, first moment, the moment after its last, and bytes
+    /// CSV with the columns id, lower, upper, size: name, first time step, end (exclusive) and bytes of each buffer
     file: PathBuf,
 
-    /// Find a layout within this size; without it, the smallest that is found in time
+    /// Arena size to fit into [default: the smallest found within the timeout]
     #[arg(long, value_name = "SIZE")]
     capacity: Option<Bytes>,
 
-    /// Check the result by separate code before it is written
+    /// Verify the offsets with separate code before they are written
     #[arg(long)]
     verify: bool,
 
-    /// Where the table with offsets goes; without it, to standard output
+    /// Output CSV with offsets [default: standard output]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 
-    /// Seconds to search; the best layout by then is the result
+    /// Search time in seconds; the best result by then is used
     #[arg(long, value_name = "S", default_value_t = 25.0, value_parser = seconds)]
     timeout: f64,
 

@@ -6,7 +6,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 use plimsoll::Bytes;
 use std::path::PathBuf;
 
-/// Train neural networks under a memory line that is known before the first step.
+/// Train neural networks within a memory budget that is planned before the first step.
 #[derive(Parser)]
 #[command(
     name = "plimsoll",
@@ -15,7 +15,7 @@ use std::path::PathBuf;
     after_help = "\
 Examples:
   plimsoll train                                 a small network on the embedded digits
-  plimsoll plan run.toml --host-memory 96MiB     what a run needs, before it runs
+  plimsoll plan run.toml --host-memory 96MiB     the memory of a run, before it runs
   plimsoll train run.toml --set train.loss=mse   any key of the configuration from the command line"
 )]
 pub struct Args {
@@ -27,49 +27,49 @@ pub struct Args {
 pub enum Command {
     /// Train a model: plan, run, report
     Train(RunArgs),
-    /// State what a run needs without running it
+    /// Plan the memory of a run without running it
     Plan(PlanArgs),
-    /// Measure how fast this machine computes, so that predicted times are its own; kept until done again
+    /// Measure the speed of this machine once, for predicted step times
     Calibrate(CalibrateArgs),
-    /// Prove a plan that `plan --out` wrote, without trusting the planner
+    /// Verify a plan written by `plan --out`, independently of the planner
     Check {
-        /// The file
+        /// Plan file
         plan: PathBuf,
 
         /// Print one JSON document
         #[arg(long)]
         json: bool,
     },
-    /// Look at a data pipeline, or measure it
+    /// Inspect, benchmark or cache an input pipeline
     #[command(subcommand)]
     Data(DataCommand),
-    /// Measure the model a run left in its folder
+    /// Evaluate the trained model of a run
     Evaluate(TrainedArgs),
-    /// Write down what the model a run left in its folder predicts
+    /// Write the predictions of the trained model of a run
     Predict(PredictArgs),
-    /// Let a trained character model write
+    /// Generate text with a trained character model
     Generate(GenerateArgs),
-    /// List the networks there are, or the layers of one
+    /// List the networks of the zoo, or the layers of one
     Zoo(ZooArgs),
-    /// Give offsets to buffers with known lifetimes, from a table
+    /// Assign offsets to buffers with known lifetimes, from a table
     Arena(ArenaArgs),
-    /// List the devices there are
+    /// List devices and the libraries found
     Devices {
         /// Print one JSON document
         #[arg(long)]
         json: bool,
     },
-    /// Check every op of a device against a float64 reference
+    /// Compare every op of a device with a float64 reference
     Selftest {
-        /// Where to compute (see `plimsoll devices`)
+        /// Device to run on (see `plimsoll devices`)
         #[arg(long, value_name = "NAME", default_value = "cpu")]
         device: String,
 
-        /// Chooses shapes and numbers
+        /// Seed of shapes and values
         #[arg(long, value_name = "N", default_value_t = 0)]
         seed: u64,
 
-        /// Only ops whose names begin with this; may be repeated
+        /// Only ops whose names start with this; may be repeated
         #[arg(long, value_name = "OP")]
         only: Vec<String>,
     },
@@ -97,22 +97,22 @@ impl Command {
 
 #[derive(ClapArgs)]
 pub struct TrainedArgs {
-    /// The folder of the run
+    /// Run folder
     pub run: PathBuf,
 
-    /// The rows: training or held-out; without it, those held out, or those learnt from if there are no others
+    /// Rows to use: training or held-out (validation) [default: held-out, or training if there are none]
     #[arg(long, value_name = "WHICH", value_parser = ["training", "held-out"])]
     pub rows: Option<String>,
 
-    /// The line for the whole process; without it, that of the run
+    /// Memory budget of the process [default: that of the run]
     #[arg(long, value_name = "SIZE")]
     pub host_memory: Option<Bytes>,
 
-    /// Where to compute; without it, where the run did
+    /// Device to run on [default: that of the run]
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
 
-    /// Set a key of the run's configuration, such as data.validation.path=FOLDER for other data; may be repeated
+    /// Override a key of the run's configuration, such as data.validation.path=FOLDER; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
 
@@ -126,59 +126,59 @@ pub struct PredictArgs {
     #[command(flatten)]
     pub trained: TrainedArgs,
 
-    /// The file: .npy for all numbers, .csv for a line per row
+    /// Output file: .npy for an array, .csv for one line per row
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
 }
 
 #[derive(ClapArgs)]
 pub struct GenerateArgs {
-    /// The folder of a run that learnt from text
+    /// Run folder of a model trained on text
     pub run: PathBuf,
 
-    /// What to go on from
+    /// Text to continue
     #[arg(long, value_name = "TEXT", default_value = "\n")]
     pub prompt: String,
 
-    /// How many characters to write
+    /// Number of characters to generate
     #[arg(long, value_name = "N", default_value_t = 500)]
     pub length: usize,
 
-    /// How freely: 0 always takes the likeliest, 1 draws as was learnt
+    /// Sampling temperature; 0 is greedy
     #[arg(long, value_name = "T", default_value_t = 0.8)]
     pub temperature: f32,
 
-    /// Draw only from this many of the likeliest characters
+    /// Sample only from the K most likely characters
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..))]
     pub top_k: Option<u64>,
 
-    /// Chooses the draws
+    /// Seed of the sampling
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
 }
 
 #[derive(ClapArgs)]
 pub struct ZooArgs {
-    /// The network; without it, all of them
+    /// Network [default: all]
     pub name: Option<String>,
 
-    /// Another size of its input, such as 416x608
+    /// Input size, such as 416x608
     #[arg(long, value_name = "SIZE", requires = "name")]
     pub input: Option<String>,
 
-    /// Another number of classes
+    /// Number of classes
     #[arg(long, value_name = "N", requires = "name")]
     pub classes: Option<usize>,
 
-    /// Layers this many times as wide
+    /// Width multiplier of all layers
     #[arg(long, value_name = "FACTOR", requires = "name")]
     pub width: Option<f64>,
 
-    /// Another longest sequence
+    /// Maximum sequence length
     #[arg(long, value_name = "TOKENS", requires = "name")]
     pub context: Option<usize>,
 
-    /// Another number of tokens known
+    /// Vocabulary size
     #[arg(long, value_name = "N", requires = "name")]
     pub vocabulary: Option<usize>,
 
@@ -192,45 +192,45 @@ pub struct PlanArgs {
     #[command(flatten)]
     pub run: RunArgs,
 
-    /// Find the largest batch that fits in one piece, computing at most one forward pass again
+    /// Find the largest batch that fits without micro-batches, recomputing at most one forward pass
     #[arg(long, conflicts_with_all = ["batch", "micro_batch"])]
     pub max_batch: bool,
 
-    /// Plan under lower and lower lines: what a step takes for every budget
+    /// Plan with smaller and smaller budgets: step time against memory
     #[arg(long, conflicts_with_all = ["max_batch", "log_placement"])]
     pub sweep: bool,
 
-    /// Draw what --sweep found as a picture (SVG)
+    /// Plot the result of --sweep as SVG
     #[arg(long, value_name = "FILE.svg", requires = "sweep")]
     pub plot: Option<PathBuf>,
 
-    /// What counts towards the line: everything, or weights+activations to compare with papers
+    /// What counts towards the budget: everything, or weights+activations to compare with papers
     #[arg(long, value_name = "WHAT", default_value = "everything", value_parser = ["everything", "weights+activations"])]
     pub count: String,
 
-    /// List every operation with its lifetime, place, and whether it is computed again
+    /// List every op with its lifetime, offset, and whether it is recomputed
     #[arg(long)]
     pub log_placement: bool,
 }
 
 #[derive(ClapArgs)]
 pub struct CalibrateArgs {
-    /// A run whose own operations are measured too (TOML)
+    /// Configuration (TOML) of a run whose ops are measured too
     pub config: Option<PathBuf>,
 
-    /// Or a network of the zoo
+    /// Network of the zoo instead of a configuration
     #[arg(long, value_name = "NAME", conflicts_with = "config")]
     pub zoo: Option<String>,
 
-    /// What to measure (see `plimsoll devices`)
+    /// Device to measure (see `plimsoll devices`)
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
 
-    /// Threads that compute; without it, one per core
+    /// Compute threads [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub threads: Option<u64>,
 
-    /// Set a key of the configuration, such as train.batch=64; may be repeated
+    /// Override a configuration key, such as train.batch=64; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
 
@@ -245,75 +245,75 @@ pub struct CalibrateArgs {
 
 #[derive(ClapArgs)]
 pub struct RunArgs {
-    /// The run's configuration (TOML); without it, the embedded digits
+    /// Configuration of the run (TOML) [default: the embedded digits]
     pub config: Option<PathBuf>,
 
-    /// A network of the zoo on made-up rows instead of a configuration (see `plimsoll zoo`)
+    /// Network of the zoo on synthetic data, instead of a configuration (see `plimsoll zoo`)
     #[arg(long, value_name = "NAME", conflicts_with = "config")]
     pub zoo: Option<String>,
 
-    /// Another size of its input, such as 416x608 or 416x608x3
+    /// Input size of the network, such as 416x608 or 416x608x3
     #[arg(long, value_name = "HxW", requires = "zoo")]
     pub input: Option<String>,
 
-    /// What the planner may do to make the run fit, separated by commas: recompute, split, microbatch, offload, mixed_precision,
-    /// state_8bit, microbatch_batchnorm, or none. Without it, all that leaves the result as it is
+    /// Strategies the planner may use to fit the budget, separated by commas: recompute, split, microbatch, offload, mixed_precision,
+    /// state_8bit, microbatch_batchnorm, or none [default: all that leave results unchanged]
     #[arg(long, value_name = "LIST")]
     pub allow: Option<String>,
 
-    /// The line for the whole process, such as 256MiB or 2GB; without it, what the system has
+    /// Memory budget of the process, such as 256MiB or 2GB [default: available memory]
     #[arg(long, value_name = "SIZE")]
     pub host_memory: Option<Bytes>,
 
-    /// The line for the device's own memory; without it, what is free there. The CPU has none: --host-memory is its line
+    /// Memory budget of the GPU [default: free device memory]; the CPU uses --host-memory
     #[arg(long, value_name = "SIZE")]
     pub device_memory: Option<Bytes>,
 
-    /// Where to compute (see `plimsoll devices`)
+    /// Device to run on (see `plimsoll devices`)
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
 
-    /// Plan for a GPU that is not here, by a stored profile such as h200
+    /// Plan for a GPU that is not present, with a stored profile such as h200
     #[arg(long, value_name = "NAME")]
     pub device_profile: Option<String>,
 
-    /// Rows of a batch
+    /// Batch size
     #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u64).range(1..))]
     pub batch: Option<u64>,
 
-    /// Rows computed at a time; gradients are summed to those of the whole batch. Without it, the most that divide the batch and fit
+    /// Micro-batch size for gradient accumulation [default: the largest that divides the batch and fits]
     #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u64).range(1..))]
     pub micro_batch: Option<u64>,
 
-    /// Passes over the data
+    /// Number of epochs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub epochs: Option<u64>,
 
-    /// Chooses the first weights and the order of rows
+    /// Seed of the initial weights and of shuffling
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// Begin with the weights of this safetensors file instead of random ones; a resumed run has its own
+    /// Initial weights, from a safetensors file; ignored when a run is resumed
     #[arg(long, value_name = "FILE")]
     pub weights: Option<PathBuf>,
 
-    /// Threads that compute; without it, one per core. The result is the same
+    /// Compute threads [default: one per core]; results do not depend on it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub threads: Option<u64>,
 
-    /// The folder a training run leaves its files in (without it, the next runs/NAME-N); for `plan`, a file for the certificate
+    /// Run folder [default: the next runs/NAME-N]; for `plan`, the file for plan and certificate
     #[arg(long, value_name = "PATH")]
     pub out: Option<PathBuf>,
 
-    /// Go on from the newest checkpoint of the run's folder, bit for bit as if it had never stopped; begins afresh if there is none yet
+    /// Resume from the newest checkpoint in the run folder, bit for bit; starts a new run if there is none
     #[arg(long)]
     pub resume: bool,
 
-    /// Set a key of the configuration, such as train.loss=mse (lists as a whole); may be repeated
+    /// Override a configuration key, such as train.loss=mse (a list as a whole); may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
 
-    /// Predict times by built-in rates, which are the same everywhere, instead of measured ones; so are plans then
+    /// Plan with built-in rates instead of measured ones, for the same plan on every machine
     #[arg(long)]
     pub no_calibrate: bool,
 

@@ -11,11 +11,11 @@ use std::path::PathBuf;
 
 #[derive(Subcommand)]
 pub enum DataCommand {
-    /// Read the data as fast as it goes: throughput, memory, where the time goes
+    /// Benchmark an input pipeline: throughput, memory, bottleneck
     Bench(BenchArgs),
-    /// Show columns, sizes and the first rows; pictures as one sheet with --out
+    /// Show columns, sizes and the first rows; images as a contact sheet with --out
     Inspect(InspectArgs),
-    /// Fill the file cache of a configuration (data.cache) ahead of training
+    /// Fill the cache file of a configuration (data.cache) ahead of training
     Cache(CacheArgs),
 }
 
@@ -34,7 +34,7 @@ pub struct BenchArgs {
     #[command(flatten)]
     source: SourceArgs,
 
-    /// Passes over the data
+    /// Number of epochs
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     epochs: u64,
 }
@@ -44,34 +44,34 @@ pub struct InspectArgs {
     #[command(flatten)]
     source: SourceArgs,
 
-    /// How many rows to look at; 0 reads none
+    /// Number of rows to show; 0 reads none
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(..=1024))]
     rows: u64,
 
-    /// Draw the pictures among them to this PNG file
+    /// Write the images among them to this PNG file
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
 
 #[derive(Args)]
 struct SourceArgs {
-    /// A configuration with a [data] table; a model is not needed
+    /// Configuration with a [data] table; no model is needed
     #[arg(required_unless_present = "source")]
     config: Option<PathBuf>,
 
-    /// A plain source instead of a configuration: image_folder, image_files, webdataset, npy, npz, csv, parquet, text, tfrecord
+    /// Source instead of a configuration: image_folder, image_files, webdataset, npy, npz, csv, parquet, text, tfrecord
     #[arg(long, value_name = "KIND", requires = "path", conflicts_with = "config")]
     source: Option<String>,
 
-    /// Where that source lies
+    /// Path of that source
     #[arg(long, value_name = "PATH", requires = "source")]
     path: Option<PathBuf>,
 
-    /// The line for the whole process, such as 64MiB; without it, what the system has
+    /// Memory budget of the process, such as 64MiB [default: available memory]
     #[arg(long, value_name = "SIZE")]
     host_memory: Option<Bytes>,
 
-    /// Set any key of the configuration, such as data.batch=64; may be repeated
+    /// Override a configuration key, such as data.batch=64; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
 

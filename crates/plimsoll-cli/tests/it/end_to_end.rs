@@ -176,24 +176,23 @@ fn a_log_that_cannot_be_written_does_not_cost_the_weights() {
 fn help_says_what_there_is() {
     let sandbox = Sandbox::new("help");
     insta::assert_snapshot!(sandbox.succeed(&["--help"]), @"
-    Train neural networks under a memory line that is known before the first step
+    Train neural networks within a memory budget that is planned before the first step
 
     Usage: plimsoll <COMMAND>
 
     Commands:
       train      Train a model: plan, run, report
-      plan       State what a run needs without running it
-      calibrate  Measure how fast this machine computes, so that predicted times are its own; kept until
-                 done again
-      check      Prove a plan that `plan --out` wrote, without trusting the planner
-      data       Look at a data pipeline, or measure it
-      evaluate   Measure the model a run left in its folder
-      predict    Write down what the model a run left in its folder predicts
-      generate   Let a trained character model write
-      zoo        List the networks there are, or the layers of one
-      arena      Give offsets to buffers with known lifetimes, from a table
-      devices    List the devices there are
-      selftest   Check every op of a device against a float64 reference
+      plan       Plan the memory of a run without running it
+      calibrate  Measure the speed of this machine once, for predicted step times
+      check      Verify a plan written by `plan --out`, independently of the planner
+      data       Inspect, benchmark or cache an input pipeline
+      evaluate   Evaluate the trained model of a run
+      predict    Write the predictions of the trained model of a run
+      generate   Generate text with a trained character model
+      zoo        List the networks of the zoo, or the layers of one
+      arena      Assign offsets to buffers with known lifetimes, from a table
+      devices    List devices and the libraries found
+      selftest   Compare every op of a device with a float64 reference
       help       Print this message or the help of the given subcommand(s)
 
     Options:
@@ -202,7 +201,7 @@ fn help_says_what_there_is() {
 
     Examples:
       plimsoll train                                 a small network on the embedded digits
-      plimsoll plan run.toml --host-memory 96MiB     what a run needs, before it runs
+      plimsoll plan run.toml --host-memory 96MiB     the memory of a run, before it runs
       plimsoll train run.toml --set train.loss=mse   any key of the configuration from the command line
     ");
     insta::assert_snapshot!(sandbox.succeed(&["train", "--help"]), @"
@@ -211,39 +210,39 @@ fn help_says_what_there_is() {
     Usage: plimsoll train [OPTIONS] [CONFIG]
 
     Arguments:
-      [CONFIG]  The run's configuration (TOML); without it, the embedded digits
+      [CONFIG]  Configuration of the run (TOML) [default: the embedded digits]
 
     Options:
-          --zoo <NAME>             A network of the zoo on made-up rows instead of a configuration (see
+          --zoo <NAME>             Network of the zoo on synthetic data, instead of a configuration (see
                                    `plimsoll zoo`)
-          --input <HxW>            Another size of its input, such as 416x608 or 416x608x3
-          --allow <LIST>           What the planner may do to make the run fit, separated by commas:
-                                   recompute, split, microbatch, offload, mixed_precision, state_8bit,
-                                   microbatch_batchnorm, or none. Without it, all that leaves the result
-                                   as it is
-          --host-memory <SIZE>     The line for the whole process, such as 256MiB or 2GB; without it,
-                                   what the system has
-          --device-memory <SIZE>   The line for the device's own memory; without it, what is free there.
-                                   The CPU has none: --host-memory is its line
-          --device <NAME>          Where to compute (see `plimsoll devices`)
-          --device-profile <NAME>  Plan for a GPU that is not here, by a stored profile such as h200
-          --batch <ROWS>           Rows of a batch
-          --micro-batch <ROWS>     Rows computed at a time; gradients are summed to those of the whole
-                                   batch. Without it, the most that divide the batch and fit
-          --epochs <N>             Passes over the data
-          --seed <N>               Chooses the first weights and the order of rows
-          --weights <FILE>         Begin with the weights of this safetensors file instead of random
-                                   ones; a resumed run has its own
-          --threads <N>            Threads that compute; without it, one per core. The result is the
-                                   same
-          --out <PATH>             The folder a training run leaves its files in (without it, the next
-                                   runs/NAME-N); for `plan`, a file for the certificate
-          --resume                 Go on from the newest checkpoint of the run's folder, bit for bit as
-                                   if it had never stopped; begins afresh if there is none yet
-          --set <KEY=VALUE>        Set a key of the configuration, such as train.loss=mse (lists as a
+          --input <HxW>            Input size of the network, such as 416x608 or 416x608x3
+          --allow <LIST>           Strategies the planner may use to fit the budget, separated by
+                                   commas: recompute, split, microbatch, offload, mixed_precision,
+                                   state_8bit, microbatch_batchnorm, or none [default: all that leave
+                                   results unchanged]
+          --host-memory <SIZE>     Memory budget of the process, such as 256MiB or 2GB [default:
+                                   available memory]
+          --device-memory <SIZE>   Memory budget of the GPU [default: free device memory]; the CPU uses
+                                   --host-memory
+          --device <NAME>          Device to run on (see `plimsoll devices`)
+          --device-profile <NAME>  Plan for a GPU that is not present, with a stored profile such as
+                                   h200
+          --batch <ROWS>           Batch size
+          --micro-batch <ROWS>     Micro-batch size for gradient accumulation [default: the largest that
+                                   divides the batch and fits]
+          --epochs <N>             Number of epochs
+          --seed <N>               Seed of the initial weights and of shuffling
+          --weights <FILE>         Initial weights, from a safetensors file; ignored when a run is
+                                   resumed
+          --threads <N>            Compute threads [default: one per core]; results do not depend on it
+          --out <PATH>             Run folder [default: the next runs/NAME-N]; for `plan`, the file for
+                                   plan and certificate
+          --resume                 Resume from the newest checkpoint in the run folder, bit for bit;
+                                   starts a new run if there is none
+          --set <KEY=VALUE>        Override a configuration key, such as train.loss=mse (a list as a
                                    whole); may be repeated
-          --no-calibrate           Predict times by built-in rates, which are the same everywhere,
-                                   instead of measured ones; so are plans then
+          --no-calibrate           Plan with built-in rates instead of measured ones, for the same plan
+                                   on every machine
           --json                   Print one JSON document on standard output, everything else on
                                    standard error
       -q, --quiet                  No plan, no progress, no summary
