@@ -271,3 +271,25 @@ fn workspace_never_shrinks_with_the_batch() {
         }
     }
 }
+
+/// Lengths that wrap around must not pass for those of the operands: the kernels would then write out of bounds.
+#[test]
+fn extents_that_overflow_are_refused() {
+    let shape = square((2, 4), (1, 1), [3, 1, 0], 1);
+    let huge = usize::MAX / 2 + 1;
+    for shape in [
+        ConvShape { batch: huge, ..shape },
+        ConvShape { in_c: huge, out_c: huge, ..shape },
+        ConvShape { k_h: huge, k_w: 2, ..shape },
+        ConvShape { stride: (1, huge), out_w: 3, ..shape },
+        ConvShape { pad: (0, usize::MAX), ..shape },
+    ] {
+        let refused = std::panic::catch_unwind(|| {
+            let pool = ThreadPool::new(1).unwrap();
+            let (input, filter) = ([0.0f32; 0], [0.0f32; 9]);
+            forward_with(Isa::Portable, &pool, &shape, input[..].into(), filter[..].into(), Target::Floats(&mut [], None), &mut []);
+        });
+        let message = *refused.unwrap_err().downcast::<String>().unwrap();
+        assert!(message.ends_with("exceed the address space"), "{message}");
+    }
+}

@@ -246,3 +246,18 @@ fn workspace_never_shrinks_with_the_batch() {
         }
     }
 }
+
+/// A block hands out its own rows only: a row of another block lies outside of its memory.
+#[test]
+fn a_block_refuses_rows_that_it_does_not_have() {
+    let (a, b) = (vec![1.0; 4], vec![1.0; 4]);
+    let (a, b) = (Matrix::new(a.as_ptr(), 2, 2), Matrix::new(b.as_ptr(), 2, 2));
+    let pool = ThreadPool::new(1).unwrap();
+    let mut workspace = vec![0.0; blocks_workspace_len(2, 2, 2, 1)];
+    let take = |block: &Block| {
+        let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| block.row(block.rows.end).len()));
+        assert_eq!(*refused.unwrap_err().downcast::<String>().unwrap(), "row 2 of a block of rows 0..2");
+    };
+    // SAFETY: the matrices describe vectors that outlive the call.
+    unsafe { gemm_blocks_with(Isa::best(), &pool, a, b, &mut workspace, &take) };
+}

@@ -95,3 +95,12 @@ fn nan_propagates_and_infinities_count() {
     assert!(output[0].is_nan());
     assert_eq!((output[1], positions), (3.0, [0, 1]));
 }
+
+/// Lengths that wrap around must not pass for those of the slices: the kernels would then write out of bounds.
+#[test]
+#[should_panic(expected = "exceed the address space")]
+fn extents_that_overflow_are_refused() {
+    let batch = usize::MAX / 2 + 1;
+    let shape = PoolShape { batch, in_h: 1, in_w: 2, channels: 1, out_h: 1, out_w: 2, window: (1, 1), stride: (1, 1), pad: (0, 0) };
+    average_pool(&ThreadPool::new(1).unwrap(), &shape, &[], &mut []);
+}

@@ -49,6 +49,11 @@ impl PoolShape {
     }
 
     fn check(&self, input: usize, output: usize) {
+        let product = |factors: [usize; 4]| factors.iter().try_fold(1usize, |product, factor| product.checked_mul(*factor));
+        // Lengths that wrapped around could equal those of the slices.
+        let fits = product([self.batch, self.in_h, self.in_w, self.channels]).is_some()
+            && product([self.batch, self.out_h, self.out_w, self.channels]).is_some();
+        assert!(fits, "the extents of {self:?} exceed the address space");
         assert!(self.stride.0 > 0 && self.stride.1 > 0, "strides are positive: {self:?}");
         assert_eq!(input, self.input_len(), "the input of {self:?}");
         assert_eq!(output, self.output_len(), "the output of {self:?}");

@@ -153,7 +153,7 @@ impl Expression {
 ///
 /// # Safety
 /// The block's place in the result may be written; as for [`Kernel::range`].
-unsafe fn store(isa: Isa, finish: Option<&Expression>, to: Halves<'_>, columns: usize, pitch: Option<usize>, block: &Block) {
+unsafe fn store(isa: Isa, finish: Option<&Expression>, to: &Halves<'_>, columns: usize, pitch: Option<usize>, block: &Block) {
     let Some(expression) = finish else {
         let pitch = pitch.unwrap_or(columns);
         // SAFETY: the caller's promise.
@@ -367,7 +367,7 @@ impl Work {
                     let finish = prepared(epilogue, inputs);
                     let workspace = workspace.write(inputs);
                     if let Some(to) = c.halves(inputs) {
-                        return gemm::gemm_blocks(pool, a, b, workspace, &|block| store(Isa::best(), finish, to, b.cols, *pitch, block));
+                        return gemm::gemm_blocks(pool, a, b, workspace, &|block| store(Isa::best(), finish, &to, b.cols, *pitch, block));
                     }
                     let apply = |rows: Range<usize>, part: Range<usize>, _: usize| {
                         if let Some(expression) = finish {
@@ -384,7 +384,7 @@ impl Work {
                     let columns = shape.out_c;
                     let (input, filter, workspace) = (input.read(inputs), filter.read(inputs), workspace.write(inputs));
                     if let Some(to) = output.halves(inputs) {
-                        let take = |block: &Block| store(Isa::best(), finish, to, columns, *pitch, block);
+                        let take = |block: &Block| store(Isa::best(), finish, &to, columns, *pitch, block);
                         return conv::forward(pool, shape, input, filter, Target::Blocks(&take), workspace);
                     }
                     let apply = |rows: Range<usize>, part: Range<usize>, _: usize| {
@@ -399,7 +399,7 @@ impl Work {
                     let (gradient, filter, workspace) = (gradient.read(inputs), filter.read(inputs), workspace.write(inputs));
                     match output.halves(inputs) {
                         Some(to) => {
-                            let take = |block: &Block| store(Isa::best(), None, to, shape.in_c, *pitch, block);
+                            let take = |block: &Block| store(Isa::best(), None, &to, shape.in_c, *pitch, block);
                             conv::grad_input(pool, shape, gradient, filter, Target::Blocks(&take), workspace);
                         }
                         None => conv::grad_input(pool, shape, gradient, filter, floats(output.floats(inputs), *pitch, None), workspace),

@@ -179,11 +179,13 @@ impl Loaded for CpuProgram {
                 copying.before(i)?;
             }
             let Some(work) = &mut instruction.work else { continue };
-            // SAFETY: the inputs were just checked, both locks are held, and addresses come from the plan for memories of its sizes.
+            // SAFETY: the inputs were just checked against the graph, and both locks are held. Every address was checked against its memory when the program
+            // was loaded; that values overlap only where they may is what the plan's checker verified.
             unsafe { work.run(&self.pool, inputs) };
             if let Some(guard) = guard
                 && guard.after == i
-                && guard.loss.is_broken()
+                // SAFETY: both locks are held.
+                && unsafe { guard.loss.is_non_finite() }
             {
                 return Err(DeviceError::NonFinite);
             }
@@ -214,7 +216,8 @@ impl Loaded for CpuProgram {
                 // SAFETY: as in `run`; nothing else runs meanwhile.
                 None => unsafe { self.copies.as_ref().map_or(Ok(()), |copies| copies.make(i)) }?,
             }
-            if instruction.outputs.iter().any(Output::is_broken) {
+            // SAFETY: both locks are held.
+            if instruction.outputs.iter().any(|output| unsafe { output.is_non_finite() }) {
                 return Ok(Some(instruction.node));
             }
         }
@@ -223,9 +226,12 @@ impl Loaded for CpuProgram {
 }
 
 impl Output {
-    /// Whether one of its numbers is not finite. Called while the program runs.
-    fn is_broken(&self) -> bool {
-        // SAFETY: the address was checked against the memory it lies in, whose lock is held while the program runs.
+    /// Whether one of its elements is not finite.
+    ///
+    /// # Safety
+    /// The locks of the program's memories are held.
+    unsafe fn is_non_finite(&self) -> bool {
+        // SAFETY: the address was checked against the memory it lies in, and the caller holds that memory's lock.
         unsafe {
             let Some(Runs { length, pitch }) = self.runs else { return any_non_finite(self.dtype, self.address, self.count) };
             let run = |i: usize| self.address.wrapping_add(i * pitch * self.dtype.size());

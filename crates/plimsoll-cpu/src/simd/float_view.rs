@@ -101,8 +101,8 @@ impl<'a> Reals<'a> {
     }
 }
 
-/// Where a kernel stores its results in two bytes.
-#[derive(Clone, Copy, Debug)]
+/// Where a kernel stores its results in two bytes. Not `Clone`: a copy would let safe code write the same elements from two kernels at once.
+#[derive(Debug)]
 pub struct Halves<'a> {
     ptr: *mut u8,
     dtype: DType,
@@ -110,9 +110,9 @@ pub struct Halves<'a> {
     memory: PhantomData<&'a mut [u8]>,
 }
 
-// SAFETY: whoever shares it sees to it that tasks write disjoint elements.
+// SAFETY: an exclusive borrow of plain bytes, which may move to another thread.
 unsafe impl Send for Halves<'_> {}
-// SAFETY: as above.
+// SAFETY: through a shared reference elements are only written by `store`, whose callers keep concurrent writes disjoint.
 unsafe impl Sync for Halves<'_> {}
 
 impl<'a> Halves<'a> {
@@ -131,7 +131,7 @@ impl<'a> Halves<'a> {
     /// Rounds and stores numbers from place `start` on.
     ///
     /// # Safety
-    /// The processor has `isa`, the places are there, and no copy of this uses them meanwhile.
+    /// The elements lie inside of the tensor, and no other call accesses them at the same time.
     #[inline(always)]
     pub(crate) unsafe fn store(&self, isa: Isa, start: usize, values: &[f32]) {
         debug_assert!(start + values.len() <= self.len);

@@ -10,14 +10,19 @@ pub(crate) use dispatch::dispatch;
 use element::{Brain, Element, Half};
 use std::sync::OnceLock;
 
-/// A family of vector instructions a kernel is compiled for.
+/// An instruction set a kernel is compiled for.
+///
+/// A value is proof that the processor has the instructions, and safe functions that take one rely on it: outside of this crate the variants of vector
+/// instruction sets cannot be constructed, and in it only [`Isa::available`] does, after detection.
 ///
 /// Results are bit-identical at any thread count for one `Isa`; two of them round differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Isa {
-    /// 16 lanes, fused multiply-add, masked loads and stores; the F, BW and VL parts, which desktop and server processors have together.
+    /// 16 lanes, fused multiply-add, masked loads and stores; the F, BW and VL subsets, which desktop and server processors have together.
+    #[non_exhaustive]
     Avx512,
     /// 8 lanes, fused multiply-add, conversions to and from half precision, which came to processors together.
+    #[non_exhaustive]
     Avx2,
     /// What the compiler makes of plain arrays of 8.
     Portable,
@@ -62,7 +67,7 @@ impl Isa {
     }
 }
 
-/// Compiles a plain loop for each instruction set; the function it makes takes the [`Isa`] to run as its first argument and must be given one that the processor has.
+/// Compiles a plain loop for each instruction set; the function it defines takes the [`Isa`] to run as its first argument.
 macro_rules! vectorised {
     ($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),*) $body:block) => {
         $(#[$doc])*
@@ -79,13 +84,45 @@ macro_rules! vectorised {
             fn avx512($($argument: $type),*) { plain($($argument),*) }
             debug_assert!(isa.supported());
             match isa {
-                // SAFETY: kernels take an `Isa` from detection or check it on entry, and AVX-512 stands for all three of its parts here.
+                // SAFETY: an `Isa` exists only where the processor has it; AVX-512 stands for all three of its subsets here.
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx512 => unsafe { avx512($($argument),*) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => unsafe { avx2($($argument),*) },
                 _ => plain($($argument),*),
+            }
+        }
+    };
+    ($(#[$doc:meta])* unsafe fn $name:ident($($argument:ident: $type:ty),*) $body:block) => {
+        $(#[$doc])*
+        #[inline(always)]
+        #[allow(clippy::too_many_arguments)]
+        unsafe fn $name(isa: Isa, $($argument: $type),*) {
+            #[inline(always)]
+            unsafe fn plain($($argument: $type),*) $body
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma")]
+            unsafe fn avx2($($argument: $type),*) {
+                // SAFETY: the caller's promise.
+                unsafe { plain($($argument),*) }
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+            unsafe fn avx512($($argument: $type),*) {
+                // SAFETY: the caller's promise.
+                unsafe { plain($($argument),*) }
+            }
+            debug_assert!(isa.supported());
+            // SAFETY: the caller's promise; an `Isa` exists only where the processor has it.
+            unsafe {
+                match isa {
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx512 => avx512($($argument),*),
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx2 => avx2($($argument),*),
+                    _ => plain($($argument),*),
+                }
             }
         }
     };

@@ -15,9 +15,10 @@ pub(crate) struct Context {
     pub ordinal: usize,
 }
 
-// SAFETY: contexts may be used from any thread that makes them current first, which every entry point does with `bind`.
+// SAFETY: a context handle belongs to the process, not to a thread; the driver's functions are thread-safe, and every entry point makes the context current on
+// its own thread with `bind`.
 unsafe impl Send for Context {}
-// SAFETY: as above; the driver locks for itself.
+// SAFETY: as above.
 unsafe impl Sync for Context {}
 
 impl Context {
@@ -88,7 +89,7 @@ pub(crate) struct Stream {
     context: Arc<Context>,
 }
 
-// SAFETY: the driver locks for itself, and the context is made current before use.
+// SAFETY: stream handles belong to the context, not to a thread, and the driver's functions on them are thread-safe.
 unsafe impl Send for Stream {}
 // SAFETY: as above.
 unsafe impl Sync for Stream {}
@@ -177,7 +178,7 @@ pub(crate) struct Pinned {
     context: Arc<Context>,
 }
 
-// SAFETY: plain bytes; who may touch them when is settled by `Staging`.
+// SAFETY: an owned allocation of plain bytes, reached only through the raw pointer, whose users synchronise their accesses.
 unsafe impl Send for Pinned {}
 
 impl Pinned {
@@ -211,8 +212,11 @@ unsafe impl Send for Module {}
 
 impl Module {
     /// Loads machine code; the context is current.
-    pub fn new(context: &Arc<Context>, code: &[u8]) -> Result<Module, DriverError> {
-        // SAFETY: the code is a whole image as the compiler wrote it; the driver checks its form.
+    ///
+    /// # Safety
+    /// The code is a whole image as NVRTC wrote it: the driver is not told its length.
+    pub unsafe fn new(context: &Arc<Context>, code: &[u8]) -> Result<Module, DriverError> {
+        // SAFETY: the caller's promise.
         let raw = unsafe { result::module::load_data(code.as_ptr().cast()) }?;
         Ok(Module { raw, context: Arc::clone(context) })
     }

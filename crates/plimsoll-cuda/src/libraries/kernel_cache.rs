@@ -15,12 +15,17 @@ impl KernelCache {
         KernelCache { folder: folder.into() }
     }
 
+    /// The compiled code, if the file is as it was written: the driver reads machine code without being told its length, so that a damaged file must not
+    /// reach it.
     pub(crate) fn get(&self, key: &str) -> Option<Vec<u8>> {
-        fs::read(self.file(key)).ok()
+        let mut code = fs::read(self.file(key)).ok()?;
+        let checksum = code.split_off(code.len().checked_sub(CHECKSUM)?);
+        (checksum == hash(&[&code]).to_le_bytes()).then_some(code)
     }
 
     /// Written whole or not at all: other processes may read the folder.
     pub(crate) fn put(&self, key: &str, code: &[u8]) {
+        let code = &[code, &hash(&[code]).to_le_bytes()].concat();
         let unfinished = self.folder.join(format!("{key}.{}", std::process::id()));
         let written = fs::create_dir_all(&self.folder).and_then(|()| fs::write(&unfinished, code));
         if written.and_then(|()| fs::rename(&unfinished, self.file(key))).is_err() {
@@ -33,14 +38,22 @@ impl KernelCache {
     }
 }
 
-/// A name for what a text becomes: 128 bits of FNV-1a.
+/// Bytes of the checksum at the end of a file.
+const CHECKSUM: usize = size_of::<u128>();
+
+/// The name of a file: a hash of everything the code depends on.
 pub(crate) fn key(parts: &[&str]) -> String {
+    format!("{:032x}", hash(&parts.iter().map(|part| part.as_bytes()).collect::<Vec<_>>()))
+}
+
+/// 128 bits of FNV-1a.
+fn hash(parts: &[&[u8]]) -> u128 {
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     let mut hash: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
-    for byte in parts.iter().flat_map(|part| part.bytes().chain([0xff])) {
+    for byte in parts.iter().flat_map(|part| part.iter().copied().chain([0xff])) {
         hash = (hash ^ u128::from(byte)).wrapping_mul(PRIME);
     }
-    format!("{hash:032x}")
+    hash
 }
 
 #[cfg(test)]
@@ -53,6 +66,25 @@ mod tests {
         let (one, other) = (key(&["source", "sm_90"]), key(&["source", "sm_80"]));
         cache.put(&one, b"code");
         assert_eq!((cache.get(&one).as_deref(), cache.get(&other)), (Some(&b"code"[..]), None));
+        fs::remove_dir_all(cache.folder).unwrap();
+    }
+
+    #[test]
+    fn a_damaged_file_is_not_used() {
+        let cache = KernelCache::new(std::env::temp_dir().join(format!("plimsoll-damaged-kernels-{}", std::process::id())));
+        cache.put("key", b"machine code");
+        assert_eq!(cache.get("key").as_deref(), Some(&b"machine code"[..]));
+        let whole = fs::read(cache.file("key")).unwrap();
+        for length in 0..whole.len() {
+            fs::write(cache.file("key"), &whole[..length]).unwrap();
+            assert_eq!(cache.get("key"), None, "{length} bytes of {}", whole.len());
+        }
+        for byte in 0..whole.len() {
+            let mut changed = whole.clone();
+            changed[byte] ^= 1;
+            fs::write(cache.file("key"), &changed).unwrap();
+            assert_eq!(cache.get("key"), None, "byte {byte} changed");
+        }
         fs::remove_dir_all(cache.folder).unwrap();
     }
 

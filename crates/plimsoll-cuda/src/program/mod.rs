@@ -182,7 +182,9 @@ impl CudaProgram {
         let refused = |log| unsupported(format!("a kernel does not compile: {log}"));
         let codes = shared.compiler.compile_all(&assembly.sources).map_err(refused)?;
         give_back_freed_memory();
-        let modules = codes.iter().map(|code| Module::new(&shared.context, code)).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        // SAFETY: the images come from NVRTC, or from the cache, which checks that they are as they were written.
+        let module = |code: &Vec<u8>| unsafe { Module::new(&shared.context, code) };
+        let modules = codes.iter().map(module).collect::<Result<Vec<_>, _>>().map_err(failed)?;
         let mut instructions = Vec::with_capacity(pending.len());
         for (node, steps, values, runs) in pending {
             let steps = steps.into_iter().map(|step| step.link(&modules)).collect::<Result<Vec<_>, _>>().map_err(failed)?;
@@ -286,6 +288,18 @@ impl CudaProgram {
         Ok(())
     }
 
+    /// Copies the inputs of a run and puts its work into the stream.
+    fn start(&self, stage: &mut Stage, inputs: &StepInputs<'_>) -> Result<RunId, DeviceError> {
+        let slot = stage.begin(inputs, &self.offsets, self.header)?;
+        match self.graphs.get(slot) {
+            Some(graph) => {
+                graph.launch(&self.shared.compute).map_err(|error| self.shared.context.failed("launching the step", error))?;
+            }
+            None => self.issue(stage, slot)?,
+        }
+        stage.end(slot)
+    }
+
     fn record(&mut self, stage: &Stage) -> Result<(), DeviceError> {
         let failed = |error| self.shared.context.failed("recording the step", error);
         let record = |slot| Graph::record(&self.shared.context, &self.shared.compute, failed, || self.issue(stage, slot));
@@ -318,14 +332,12 @@ impl Loaded for CudaProgram {
         if self.graphs.is_empty() && self.runs[0].is_some() {
             self.record(&stage)?;
         }
-        let slot = stage.begin(inputs, &self.offsets, self.header)?;
-        match self.graphs.get(slot) {
-            Some(graph) => {
-                graph.launch(&self.shared.compute).map_err(|error| self.shared.context.failed("launching the step", error))?;
-            }
-            None => self.issue(&stage, slot)?,
-        }
-        self.runs = [Some(stage.end(slot)?), self.runs[0]];
+        let run = self.start(&mut stage, inputs).inspect_err(|_| {
+            // A copy from the caller's columns may have been started, and the caller may write over them as soon as this returns. Nothing can be done about a
+            // device that has failed altogether.
+            let _ = self.shared.settle();
+        })?;
+        self.runs = [Some(run), self.runs[0]];
         Ok(())
     }
 

@@ -208,6 +208,13 @@ impl Lanes {
     }
 }
 
+impl Drop for Lanes {
+    /// A run that failed half-way may have left copies that its computing stream does not wait for; the store is freed after this.
+    fn drop(&mut self) {
+        let _ = self.out.wait().and_then(|()| self.back.wait());
+    }
+}
+
 impl Copying {
     /// # Safety
     /// Both sides are there, of this size, until the stream has run it.

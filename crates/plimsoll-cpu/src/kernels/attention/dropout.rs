@@ -41,14 +41,17 @@ impl Dropped {
 /// # Safety
 /// The processor has `isa`, and the tile is there and used by nobody else.
 pub(super) unsafe fn draw(isa: Isa, dropped: &Dropped, tile: Tile) {
-    dispatch!(isa, draw_rows(dropped: &Dropped = dropped, tile: Tile = tile));
+    // SAFETY: the caller's promise.
+    unsafe { dispatch!(isa, unsafe draw_rows(dropped: &Dropped = dropped, tile: Tile = tile)) }
 }
 
+/// # Safety
+/// As for [`draw`].
 #[inline(always)]
-fn draw_rows<const FMA: bool>(dropped: &Dropped, tile: Tile) {
+unsafe fn draw_rows<const FMA: bool>(dropped: &Dropped, tile: Tile) {
     let (rate, kept) = (dropped.dropout.rate(), dropped.dropout.kept());
     for i in 0..tile.rows {
-        // SAFETY: the promise of `draw`.
+        // SAFETY: the caller's promise.
         let row = unsafe {
             let row = tile.start.add(i * tile.stride);
             random_numbers(row, tile.columns, &dropped.random, dropped.dropout.stream, tile.first + i as u64 * tile.next);
@@ -63,13 +66,16 @@ fn draw_rows<const FMA: bool>(dropped: &Dropped, tile: Tile) {
 /// # Safety
 /// As for [`draw`], for both.
 pub(super) unsafe fn apply(isa: Isa, factors: *const f32, tile: Tile) {
-    dispatch!(isa, apply_rows(factors: *const f32 = factors, tile: Tile = tile));
+    // SAFETY: the caller's promise.
+    unsafe { dispatch!(isa, unsafe apply_rows(factors: *const f32 = factors, tile: Tile = tile)) }
 }
 
+/// # Safety
+/// As for [`apply`].
 #[inline(always)]
-fn apply_rows<const FMA: bool>(factors: *const f32, tile: Tile) {
+unsafe fn apply_rows<const FMA: bool>(factors: *const f32, tile: Tile) {
     for i in 0..tile.rows {
-        // SAFETY: the promise of `apply`.
+        // SAFETY: the caller's promise.
         let (row, factors) = unsafe {
             let at = i * tile.stride;
             (std::slice::from_raw_parts_mut(tile.start.add(at), tile.columns), std::slice::from_raw_parts(factors.add(at), tile.columns))

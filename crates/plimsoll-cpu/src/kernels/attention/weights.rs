@@ -66,14 +66,17 @@ pub(super) struct Running<'a> {
 /// # Safety
 /// The processor has `isa`, and the tile is there and used by nobody else.
 pub(super) unsafe fn weigh(isa: Isa, products: Products<'_>, running: Running<'_>) {
-    dispatch!(isa, weigh_rows(products: Products<'_> = products, running: Running<'_> = running));
+    // SAFETY: the caller's promise.
+    unsafe { dispatch!(isa, unsafe weigh_rows(products: Products<'_> = products, running: Running<'_> = running)) }
 }
 
+/// # Safety
+/// As for [`weigh`].
 #[inline(always)]
-fn weigh_rows<const FMA: bool>(products: Products<'_>, running: Running<'_>) {
+unsafe fn weigh_rows<const FMA: bool>(products: Products<'_>, running: Running<'_>) {
     let Running { largest, sums, values, depth } = running;
     for i in 0..products.rows {
-        // SAFETY: the promise of `weigh`.
+        // SAFETY: the caller's promise.
         let row = unsafe { products.row(i, f32::NEG_INFINITY) };
         let mut most = [f32::NEG_INFINITY; LANES];
         for line in &*row {
@@ -106,21 +109,26 @@ fn weigh_rows<const FMA: bool>(products: Products<'_>, running: Running<'_>) {
 /// # Safety
 /// As for [`weigh`]; `slopes` is a tile laid out like the products.
 pub(super) unsafe fn weigh_again(isa: Isa, products: Products<'_>, logarithms: &[f32], slopes: *mut f32, deltas: &[f32]) {
-    dispatch!(
-        isa,
-        weigh_rows_again(
-            products: Products<'_> = products,
-            logarithms: &[f32] = logarithms,
-            slopes: *mut f32 = slopes,
-            deltas: &[f32] = deltas
+    // SAFETY: the caller's promise.
+    unsafe {
+        dispatch!(
+            isa,
+            unsafe weigh_rows_again(
+                products: Products<'_> = products,
+                logarithms: &[f32] = logarithms,
+                slopes: *mut f32 = slopes,
+                deltas: &[f32] = deltas
+            )
         )
-    );
+    }
 }
 
+/// # Safety
+/// As for [`weigh_again`].
 #[inline(always)]
-fn weigh_rows_again<const FMA: bool>(products: Products<'_>, logarithms: &[f32], slopes: *mut f32, deltas: &[f32]) {
+unsafe fn weigh_rows_again<const FMA: bool>(products: Products<'_>, logarithms: &[f32], slopes: *mut f32, deltas: &[f32]) {
     for i in 0..products.rows {
-        // SAFETY: the promise of `weigh_again`. Slopes that were not computed are nothing, lest chance numbers meet a weight of zero.
+        // SAFETY: the caller's promise. Slopes that were not computed are nothing, lest chance numbers meet a weight of zero.
         let (row, slopes) = unsafe {
             let slopes = Products { start: slopes, mask: None, ..products };
             (products.row(i, f32::NEG_INFINITY), slopes.row(i, 0.0))

@@ -80,6 +80,7 @@ pub fn forward_with(
     workspace: &mut [f32],
 ) {
     assert!(isa.supported(), "this processor has no {isa:?}");
+    shape.check_extents();
     let halves = InHalves { input: input.is_half(), filter: filter.is_half(), output: target.is_blocks() };
     let operands = [
         ("input", input.len, shape.input_len()),

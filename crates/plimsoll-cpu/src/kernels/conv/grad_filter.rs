@@ -73,6 +73,7 @@ pub fn grad_filter_with(
     workspace: &mut [f32],
 ) {
     assert!(isa.supported(), "this processor has no {isa:?}");
+    shape.check_extents();
     let operands = [
         ("input", input.len, shape.input_len()),
         ("output's gradient", grad_out.len, shape.output_len()),

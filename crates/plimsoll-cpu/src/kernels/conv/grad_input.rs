@@ -55,6 +55,7 @@ pub fn grad_input_with(
     workspace: &mut [f32],
 ) {
     assert!(isa.supported(), "this processor has no {isa:?}");
+    shape.check_extents();
     let halves = InHalves { input: grad_out.is_half(), filter: filter.is_half(), output: target.is_blocks() };
     let operands = [
         ("output's gradient", grad_out.len, shape.output_len()),

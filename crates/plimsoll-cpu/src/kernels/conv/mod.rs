@@ -139,6 +139,20 @@ impl ConvShape {
         assert!(workspace >= needed, "{self:?} needs {needed} floats of workspace, not {workspace}");
     }
 
+    /// Panics when a length or a coordinate overflows: lengths that wrapped around could equal those of the operands. Called before any of them is computed.
+    fn check_extents(&self) {
+        let product = |factors: &[usize]| factors.iter().try_fold(1usize, |product, factor| product.checked_mul(*factor));
+        let reach = |out: usize, stride: usize, k: usize, dilation: usize, pad: usize, input: usize| {
+            out.checked_mul(stride)?.checked_add(k.checked_mul(dilation)?)?.checked_add(pad)?.checked_add(input)
+        };
+        let fits = product(&[self.batch, self.in_h, self.in_w, self.in_c]).is_some()
+            && product(&[self.batch, self.out_h, self.out_w, self.out_c]).is_some()
+            && product(&[self.k_h, self.k_w, self.in_c, self.out_c]).is_some()
+            && reach(self.out_h, self.stride.0, self.k_h, self.dilation.0, self.pad.0, self.in_h).is_some()
+            && reach(self.out_w, self.stride.1, self.k_w, self.dilation.1, self.pad.1, self.in_w).is_some();
+        assert!(fits, "the extents of {self:?} exceed the address space");
+    }
+
     fn is_empty(&self) -> bool {
         self.input_len() == 0 || self.output_len() == 0 || self.filter_len() == 0
     }

@@ -52,7 +52,9 @@ impl<'a> Target<'a> {
     pub(super) fn len(&self, rows: usize, columns: usize) -> usize {
         match self {
             Target::Floats(output, _) => output.len(),
-            Target::Spaced(output, pitch, _) if *pitch >= columns && rows.saturating_sub(1) * pitch + columns <= output.len() => {
+            Target::Spaced(output, pitch, _)
+                if *pitch >= columns && rows.saturating_sub(1).saturating_mul(*pitch).saturating_add(columns) <= output.len() =>
+            {
                 rows * columns
             }
             Target::Spaced(output, ..) => output.len(),

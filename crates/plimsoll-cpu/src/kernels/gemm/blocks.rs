@@ -40,10 +40,13 @@ impl Block {
         self.stride == self.columns.len()
     }
 
-    /// A row, by its number in the result.
+    /// A row, by its index in the result.
+    ///
+    /// # Panics
+    /// When the block does not have the row.
     pub fn row(&self, row: usize) -> &[f32] {
-        debug_assert!(self.rows.contains(&row));
-        // SAFETY: the block was made with these rows and columns.
+        assert!(self.rows.contains(&row), "row {row} of a block of rows {:?}", self.rows);
+        // SAFETY: the block was created with these rows and columns, which its creator keeps readable, and the row is one of them.
         unsafe { std::slice::from_raw_parts(self.values.add((row - self.rows.start) * self.stride), self.columns.len()) }
     }
 }

@@ -65,8 +65,11 @@ impl Reals {
 }
 
 vectorised! {
-    /// Reads as many elements as `to` has, from `at` on; they are there by the caller's promise.
-    fn read(from: Reals, at: usize, to: &mut [f32]) {
+    /// Reads as many elements as `to` has, from `at` on.
+    ///
+    /// # Safety
+    /// They are readable.
+    unsafe fn read(from: Reals, at: usize, to: &mut [f32]) {
         with_element!(from.dtype, E => {
             let from = from.ptr.cast::<E>().wrapping_add(at);
             for (i, to) in to.iter_mut().enumerate() {
@@ -78,8 +81,11 @@ vectorised! {
 }
 
 vectorised! {
-    /// Writes as many elements as `from` has, from `at` on; there is room by the caller's promise.
-    fn write(to: Reals, at: usize, from: &[f32]) {
+    /// Writes as many elements as `from` has, from `at` on.
+    ///
+    /// # Safety
+    /// They are writable.
+    unsafe fn write(to: Reals, at: usize, from: &[f32]) {
         with_element!(to.dtype, E => {
             let to = to.ptr.cast::<E>().wrapping_add(at);
             for (i, from) in from.iter().enumerate() {

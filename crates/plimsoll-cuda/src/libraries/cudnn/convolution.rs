@@ -91,8 +91,8 @@ impl Way {
     /// How an engine would compute it, if that is deterministic, precise and small enough.
     fn new(config: &Description, dtype: DType, workspace: usize, target: Target<'_>) -> Option<Way> {
         let engine = config.only_part(attribute::CONFIG_ENGINE, kind::ENGINE).ok()?;
-        let numerical = engine.read::<i32>(attribute::ENGINE_NUMERICAL_NOTES, ty::NUMERICAL_NOTE, NOTES);
-        let behaviour = engine.read::<i32>(attribute::ENGINE_BEHAVIOUR_NOTES, ty::BEHAVIOUR_NOTE, NOTES);
+        let numerical = engine.read_choices(attribute::ENGINE_NUMERICAL_NOTES, ty::NUMERICAL_NOTE, NOTES);
+        let behaviour = engine.read_choices(attribute::ENGINE_BEHAVIOUR_NOTES, ty::BEHAVIOUR_NOTE, NOTES);
         if !is_wanted(dtype, &numerical, &behaviour) {
             return None;
         }
@@ -102,7 +102,7 @@ impl Way {
             Some(device) => plan.part(attribute::PLAN_DEVICE, device),
         };
         let plan = plan.ok()?.fixed("planning").ok()?;
-        let needed = *plan.read::<i64>(attribute::PLAN_WORKSPACE, ty::INT64, 1).first()?;
+        let needed = *plan.read_integers(attribute::PLAN_WORKSPACE, 1).first()?;
         (usize::try_from(needed).ok()? <= workspace).then_some(Way { plan, _engine: engine })
     }
 

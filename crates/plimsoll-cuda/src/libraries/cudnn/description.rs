@@ -4,6 +4,9 @@ use super::library::{Functions, Raw};
 use super::numbers::ty;
 use std::ffi::c_void;
 
+/// The types of attributes that are enumerations.
+const ENUMERATIONS: [i32; 5] = [ty::DATA_TYPE, ty::MODE, ty::HEURISTICS_MODE, ty::NUMERICAL_NOTE, ty::BEHAVIOUR_NOTE];
+
 /// A description, given back when it goes.
 pub(super) struct Description {
     pub raw: Raw,
@@ -21,42 +24,52 @@ impl Description {
         Ok(Description { raw, functions })
     }
 
-    fn set<T>(self, attribute: i32, ty: i32, values: &[T]) -> Result<Description, String> {
-        // SAFETY: the description is held by this value; as many values as said, of the type that this attribute has.
+    /// # Safety
+    /// The library's values of type `ty` have the size of `T`.
+    unsafe fn set<T>(self, attribute: i32, ty: i32, values: &[T]) -> Result<Description, String> {
+        // SAFETY: the descriptor is held by this value, and the values are as many as stated. The library refuses an attribute of another type.
         let status = unsafe { (self.functions.set)(self.raw, attribute, ty, values.len() as i64, values.as_ptr().cast()) };
         self.functions.check(status, &format!("setting attribute {attribute}"))?;
         Ok(self)
     }
 
     pub fn numbers(self, attribute: i32, values: &[i64]) -> Result<Description, String> {
-        self.set(attribute, ty::INT64, values)
+        // SAFETY: 64-bit integers.
+        unsafe { self.set(attribute, ty::INT64, values) }
     }
 
     /// One of the library's enumerations.
     pub fn choice(self, attribute: i32, ty: i32, value: i32) -> Result<Description, String> {
-        self.set(attribute, ty, &[value])
+        assert!(ENUMERATIONS.contains(&ty), "{ty} is no enumeration");
+        // SAFETY: enumerations are 32-bit integers in C.
+        unsafe { self.set(attribute, ty, &[value]) }
     }
 
     pub fn factor(self, attribute: i32, value: f32) -> Result<Description, String> {
-        self.set(attribute, ty::FLOAT, &[value])
+        // SAFETY: single precision.
+        unsafe { self.set(attribute, ty::FLOAT, &[value]) }
     }
 
     #[cfg(test)]
     pub fn text(self, attribute: i32, text: &str) -> Result<Description, String> {
-        self.set(attribute, ty::CHARACTER, text.as_bytes())
+        // SAFETY: bytes.
+        unsafe { self.set(attribute, ty::CHARACTER, text.as_bytes()) }
     }
 
     pub fn handle(self, attribute: i32, handle: Raw) -> Result<Description, String> {
-        self.set(attribute, ty::HANDLE, &[handle])
+        // SAFETY: a handle is a pointer.
+        unsafe { self.set(attribute, ty::HANDLE, &[handle]) }
     }
 
     pub fn addresses(self, attribute: i32, addresses: &[u64]) -> Result<Description, String> {
-        self.set(attribute, ty::ADDRESS, addresses)
+        // SAFETY: device addresses are 64 bits, as pointers are.
+        unsafe { self.set(attribute, ty::ADDRESS, addresses) }
     }
 
     /// Other descriptions, which have to be kept as long as this one.
     pub fn part(self, attribute: i32, other: &Description) -> Result<Description, String> {
-        self.set(attribute, ty::DESCRIPTION, &[other.raw])
+        // SAFETY: a descriptor is a pointer.
+        unsafe { self.set(attribute, ty::DESCRIPTION, &[other.raw]) }
     }
 
     /// Fixes what was set; says whether the library takes it.
@@ -66,11 +79,25 @@ impl Description {
         Ok(self)
     }
 
-    /// Up to `most` numbers; unknown attributes are as good as empty ones.
-    pub fn read<T: Copy + Default>(&self, attribute: i32, ty: i32, most: usize) -> Vec<T> {
+    /// Up to `most` integers; an unknown attribute is read as an empty one.
+    pub fn read_integers(&self, attribute: i32, most: usize) -> Vec<i64> {
+        // SAFETY: the library writes 64-bit integers under this type.
+        unsafe { self.read(attribute, ty::INT64, most) }
+    }
+
+    /// Up to `most` values of one of the library's enumerations; an unknown attribute is read as an empty one.
+    pub fn read_choices(&self, attribute: i32, ty: i32, most: usize) -> Vec<i32> {
+        assert!(ENUMERATIONS.contains(&ty), "{ty} is no enumeration");
+        // SAFETY: enumerations are 32-bit integers in C.
+        unsafe { self.read(attribute, ty, most) }
+    }
+
+    /// # Safety
+    /// The library's values of type `ty` have the size of `T`, and every bit pattern is one of `T`.
+    unsafe fn read<T: Copy + Default>(&self, attribute: i32, ty: i32, most: usize) -> Vec<T> {
         let (mut values, mut count) = (vec![T::default(); most], 0);
         let into: *mut c_void = values.as_mut_ptr().cast();
-        // SAFETY: room for as many values as said, of the type that this attribute has.
+        // SAFETY: the descriptor is held by this value, and there is space for `most` values of the type. The library refuses an attribute of another type.
         let status = unsafe { (self.functions.get)(self.raw, attribute, ty, most as i64, &mut count, into) };
         values.truncate(if status == 0 { count.clamp(0, most as i64) as usize } else { 0 });
         values
