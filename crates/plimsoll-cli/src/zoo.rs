@@ -25,7 +25,7 @@ pub fn run(args: &ZooArgs) -> Result<()> {
             let network = entry.build(&options)?;
             let mut document = document(entry, &network)?;
             let layers = network.summary()?.rows.into_iter().map(|row| {
-                json!({ "layer": row.layer, "kind": row.kind, "output": row.output.to_string(), "parameters": row.parameters, "kept": row.kept })
+                json!({ "layer": row.layer, "kind": row.kind, "output": row.output.to_string(), "parameters": row.parameters, "kept": row.non_trainable })
             });
             document["layers"] = layers.collect();
             crate::print(&document);

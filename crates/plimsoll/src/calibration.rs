@@ -1,7 +1,7 @@
 //! Calibration of a device: times the nodes of a few small training steps of the zoo, which together cover every op at several sizes.
 
 use crate::config::Config;
-use crate::cost::{self, Bandwidths, CostTable, FLUSH, MAX_NODE_BYTES, MAX_STEP_BYTES, NodeTimer, Pass, profile_nodes, profile_step};
+use crate::cost::{self, Bandwidths, CostTable, FLUSH_BYTES, MAX_NODE_BYTES, MAX_STEP_BYTES, NodeTimer, Pass, profile_nodes, profile_step};
 use crate::devices::Opened;
 use crate::error::Result;
 use plimsoll_core::Bytes;
@@ -121,7 +121,7 @@ pub struct RequiredMemory {
 pub fn required_memory(device: &dyn Device) -> RequiredMemory {
     if device.shares_host_memory() {
         // The resident buffer, the arena, the batch, the buffer that flushes the caches, and the graphs.
-        return RequiredMemory { host: Bytes(3 * MAX_NODE_BYTES.0) + FLUSH + Bytes::mib(24), device: Bytes::ZERO };
+        return RequiredMemory { host: Bytes(3 * MAX_NODE_BYTES.0) + FLUSH_BYTES + Bytes::mib(24), device: Bytes::ZERO };
     }
     // The GPU libraries with all that they load, and as much for kernels and graphs.
     RequiredMemory { host: Bytes::mib(2048), device: MAX_STEP_BYTES + Bytes::mib(1024) }

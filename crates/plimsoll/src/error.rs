@@ -1,4 +1,4 @@
-//! What can go wrong, for people: what happened, to what, and what to do.
+//! The error type: what happened, to what, and what to do.
 
 use crate::allow::UnknownPermission;
 use crate::infeasible::{Infeasible, PipelineInfeasible};
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 /// An error of the library.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A configuration that cannot be understood.
+    /// An invalid configuration.
     #[error("{0}")]
     Config(String),
     /// A model that cannot be built.
@@ -29,19 +29,19 @@ pub enum Error {
     /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// A reservation over the line: the plan was wrong, which is a bug.
+    /// A reservation beyond the budget: the plan was wrong, which is a bug.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
     /// The plan did not pass the independent checker, which is a bug.
     #[error("{0}; this is a bug in the planner, please report it")]
     Plan(#[from] CheckError),
-    /// Training went out of bounds.
+    /// A loss that is not finite.
     #[error(
-        "the loss became {loss} in step {step} (epoch {epoch}); the first tensor that was not finite: {tensor}. \
-         Try a smaller learning rate, or look at the data"
+        "the loss became {loss} in step {step} (epoch {epoch}); the first non-finite tensor is {tensor}. \
+         Try a smaller learning rate, or check the data"
     )]
     NonFinite {
-        /// The loss, in words.
+        /// The loss, as text.
         loss: String,
         /// The step, counted from 1.
         step: u64,
@@ -50,18 +50,18 @@ pub enum Error {
         /// Which tensor.
         tensor: String,
     },
-    /// A label that names no class.
-    #[error("{row} has the label {value}, but the model tells {classes} classes apart (0 to {}); correct the data or give the model more outputs", .classes - 1)]
+    /// A label outside the classes of the model.
+    #[error("{row} has the label {value}, but the model has {classes} classes (0 to {}); correct the data or increase the number of outputs", .classes - 1)]
     Label {
         /// The row.
         row: BadRow,
         /// The label.
         value: i32,
-        /// How many classes there are.
+        /// The number of classes.
         classes: usize,
     },
-    /// A token that an embedding has no row for.
-    #[error("{row} has the number {value} in its column `{column}`, but the model's embedding has {known} rows (0 to {}); correct the data or raise the vocabulary", .known - 1)]
+    /// A token ID outside the vocabulary of an embedding.
+    #[error("{row} has the token ID {value} in its column `{column}`, but the embedding has a vocabulary of {known} (0 to {}); correct the data or increase the vocabulary", .known - 1)]
     Token {
         /// The row.
         row: BadRow,
@@ -69,29 +69,29 @@ pub enum Error {
         column: String,
         /// The token.
         value: i32,
-        /// How many there are.
+        /// The vocabulary size.
         known: usize,
     },
     /// A file or folder that cannot be used.
     #[error("cannot {action} {}: {source}", .path.display())]
     Io {
-        /// What was tried.
+        /// The failed operation.
         action: &'static str,
-        /// On which path.
+        /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         source: std::io::Error,
     },
 }
 
-/// A row that cannot be used.
+/// The row that an error is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadRow {
-    /// Its place in the epoch, counted from 0.
+    /// Its position in the epoch, counted from 0.
     pub place: u64,
     /// The epoch, counted from 1.
     pub epoch: u64,
-    /// Its number in the source, and the source, where rows have numbers.
+    /// Its index in the source and the source's name, for indexed sources.
     pub origin: Option<(u64, String)>,
 }
 
@@ -107,7 +107,7 @@ impl std::fmt::Display for BadRow {
 }
 
 impl Error {
-    /// The same error with where a row came from, if it is about a row of this data.
+    /// The same error with the origin of its row, if it is about a row of this data.
     pub(crate) fn located(mut self, data: &Dataset) -> Error {
         if let Error::Label { row, .. } | Error::Token { row, .. } = &mut self {
             row.origin = data.origin(row.epoch - 1, row.place);

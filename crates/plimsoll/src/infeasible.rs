@@ -39,7 +39,7 @@ impl fmt::Display for Infeasible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let owners: Vec<String> = self.owners.iter().take(4).map(|(name, size)| format!("{name} {size}")).collect();
         let relax = match self.minimum_with.iter().min_by_key(|(_, minimum)| *minimum) {
-            Some((allow, minimum)) => format!("; {minimum} would do with --allow {allow}"),
+            Some((allow, minimum)) => format!("; {minimum} is enough with --allow {allow}"),
             None if self.micro_batch_asked && self.micro_batch > 1 => "; a smaller micro-batch may need less".to_string(),
             None => String::new(),
         };
@@ -47,7 +47,7 @@ impl fmt::Display for Infeasible {
         let cuda = match cuda {
             Some((_, size)) if self.space == HOST => {
                 format!(
-                    "; CUDA's driver, libraries and compiler alone take {size} of the host's memory whatever the run: \
+                    "; CUDA's driver, libraries and compiler alone take {size} of the host's memory for any run: \
                      give it --host-memory {} or more, or compute with --device cpu",
                     self.minimum.0
                 )
@@ -57,7 +57,7 @@ impl fmt::Display for Infeasible {
         // The exact number of bytes works as a budget; the rounded one may fall just short.
         write!(
             f,
-            "this run does not fit into {} of {}; the smallest line that works is {} ({} bytes), with micro-batches of {}: {}{relax}{cuda}",
+            "this run does not fit into {} of {}; the minimum budget is {} ({} bytes), with micro-batches of {}: {}{relax}{cuda}",
             self.budget,
             self.space,
             self.minimum,
@@ -109,7 +109,7 @@ impl fmt::Display for PipelineInfeasible {
         let owners: Vec<String> = self.owners.iter().map(|(name, size)| format!("{name} {size}")).collect();
         write!(
             f,
-            "this pipeline does not fit into {} of host memory; the smallest line that works is {} ({} bytes): {}",
+            "this pipeline does not fit into {} of host memory; the minimum budget is {} ({} bytes): {}",
             self.budget,
             self.minimum,
             self.minimum.0,

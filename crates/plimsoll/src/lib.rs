@@ -81,7 +81,7 @@ pub fn describe(device: &dyn plimsoll_core::Device) -> String {
 /// What a training program usually needs.
 pub mod prelude {
     pub use crate::nn::{self, Activation, Dense, Model, Sequential};
-    pub use crate::optim::{Adafactor, Adagrad, Adam, AdamW, Average, Clip, Lion, Nadam, RmsProp, Sgd};
+    pub use crate::optim::{Adafactor, Adagrad, Adam, AdamW, Clip, Ema, Lion, Nadam, RmsProp, Sgd};
     pub use crate::{
         Budget, Bytes, Cache, Dataset, Event, Fit, Loss, Metric, OutputLoss, Parallelism, Precision, Prefetch, RandomSpec, Schedule,
         Shuffle, Split,

@@ -11,7 +11,7 @@ use crate::history::History;
 use crate::loss::Loss;
 use crate::metrics::{Metric, Scores};
 use crate::nn::Model;
-use crate::optim::{Adam, Average, Clip, Optimizer};
+use crate::optim::{Adam, Clip, Ema, Optimizer};
 use crate::output_loss::OutputLosses;
 use crate::plan::{Count, LargestBatch, RunPlan, Sweep};
 use crate::precision::Precision;
@@ -41,7 +41,7 @@ pub(crate) struct Settings {
     pub optimizer: Arc<dyn Optimizer>,
     pub clip: Option<Clip>,
     pub schedule: Schedule,
-    pub average: Option<Average>,
+    pub average: Option<Ema>,
     pub precision: Precision,
     pub device: Choice,
     pub device_profile: Option<String>,

@@ -1,15 +1,15 @@
-//! Learning-rate schedules: what the learning rate is multiplied by at every step.
+//! Learning-rate schedules.
 
 use crate::error::{Error, Result};
 use crate::metrics::lower_is_better;
 use crate::reader::Reader;
 use serde::{Deserialize, Serialize};
 
-/// How the learning rate changes over the steps of a run.
+/// A learning-rate schedule: the factor of the learning rate at every step.
 ///
-/// Every schedule but [`ReduceOnPlateau`] is a function of the step's number, so a run that is resumed goes on exactly. One that has an end is
-/// not carried on past it: training for more steps than it has is an error. Where nobody knows how many steps there will be, because the
-/// data is a stream of unknown length, the learning rate stays where the schedule ended, with a warning.
+/// Every schedule but [`ReduceOnPlateau`] is a function of the step, so a resumed run continues exactly. A schedule with a length
+/// cannot be exceeded: training for more steps is an error. Over a
+/// stream of unknown length, the learning rate stays at the final value, with a warning.
 ///
 /// ```
 /// use plimsoll::Schedule;
@@ -35,20 +35,20 @@ enum Decay {
     OneCycle { steps: Option<u64>, rising: f64, start: f64, end: f64 },
 }
 
-/// Lowers the learning rate when a score has not improved for some epochs. The rule and its defaults are Keras' `ReduceLROnPlateau`.
+/// Reduces the learning rate when a metric has stopped improving. The rule and its defaults are Keras' `ReduceLROnPlateau`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReduceOnPlateau {
-    /// What the learning rate is multiplied by.
+    /// The factor by which the learning rate is reduced.
     pub factor: f64,
-    /// Epochs without improvement before that.
+    /// Epochs without improvement before a reduction.
     pub patience: u64,
-    /// What counts as an improvement.
+    /// The minimum change that counts as an improvement.
     pub min_delta: f64,
-    /// Epochs to wait afterwards.
+    /// Epochs to wait after a reduction before counting again.
     pub cooldown: u64,
-    /// The least the learning rate is ever multiplied by.
+    /// The minimum factor.
     pub floor: f64,
-    /// The score that is watched, such as `val_loss`; scores other than losses and errors should grow.
+    /// The monitored metric, such as `val_loss`; metrics other than losses and errors improve as they increase.
     pub monitor: String,
 }
 
@@ -58,16 +58,16 @@ impl Default for ReduceOnPlateau {
     }
 }
 
-/// What a plateau remembers: all that a resumed run needs beside the number of its step.
+/// The state of [`ReduceOnPlateau`], saved in checkpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScheduleState {
-    /// What the learning rate is multiplied by now.
+    /// The current factor of the learning rate.
     pub factor: f64,
-    /// The best score so far.
+    /// The best value so far.
     pub best: Option<f64>,
     /// Epochs since then.
     pub waited: u64,
-    /// Epochs of rest that are left.
+    /// Remaining epochs of cooldown.
     pub resting: u64,
 }
 
@@ -82,42 +82,42 @@ impl Schedule {
         Schedule { decay, warm_up: 0, plateau: None }
     }
 
-    /// The same learning rate at every step.
+    /// A constant learning rate.
     pub fn constant() -> Schedule {
         Schedule::of(Decay::Constant)
     }
 
-    /// Multiplied by `factor` once every `every` steps, as PyTorch's `StepLR`.
+    /// Multiplies by `factor` every `every` steps, as PyTorch's `StepLR`.
     pub fn step(every: u64, factor: f64) -> Schedule {
         Schedule::of(Decay::Step { every: every.max(1), factor })
     }
 
-    /// Half a cosine from the learning rate down to nothing, as Keras' `CosineDecay`.
+    /// Cosine decay from the learning rate to zero, as Keras' `CosineDecay`.
     pub fn cosine(steps: u64) -> Schedule {
         Schedule::of(Decay::Cosine { steps: Some(steps), floor: 0.0 })
     }
 
-    /// A power of the share of steps that are left, from the learning rate down to `end` times it, as Keras' `PolynomialDecay`.
+    /// Polynomial decay from the learning rate to `end` times it, as Keras' `PolynomialDecay`.
     pub fn polynomial(steps: u64, end: f64, power: f64) -> Schedule {
         Schedule::of(Decay::Polynomial { steps: Some(steps), end, power })
     }
 
-    /// Multiplied by `rate` over every `steps` steps, little by little, as Keras' `ExponentialDecay`.
+    /// Exponential decay by `rate` per `steps` steps, as Keras' `ExponentialDecay`.
     pub fn exponential(steps: u64, rate: f64) -> Schedule {
         Schedule::of(Decay::Exponential { steps: steps.max(1), rate, staircase: false })
     }
 
-    /// Up to the learning rate and down to almost nothing, both along cosines, as PyTorch's `OneCycleLR`.
+    /// One cycle up to the learning rate and down again with cosine annealing, as PyTorch's `OneCycleLR`.
     pub fn one_cycle(steps: u64) -> Schedule {
         Schedule::of(Decay::OneCycle { steps: Some(steps), rising: 0.3, start: 1.0 / 25.0, end: 1e-4 / 25.0 })
     }
 
-    /// Constant until a score stops improving.
+    /// Constant until the monitored metric stops improving.
     pub fn plateau(plateau: ReduceOnPlateau) -> Schedule {
         Schedule { plateau: Some(plateau), ..Schedule::constant() }
     }
 
-    /// For a cosine: down to this share of the learning rate instead of nothing.
+    /// For cosine decay: the final learning rate as a fraction of the initial one.
     pub fn floor(mut self, share: f64) -> Schedule {
         if let Decay::Cosine { floor, .. } = &mut self.decay {
             *floor = share;
@@ -125,7 +125,7 @@ impl Schedule {
         self
     }
 
-    /// For an exponential decay: all at once at the end of every stretch of steps.
+    /// For exponential decay: decays at discrete intervals.
     pub fn staircase(mut self) -> Schedule {
         if let Decay::Exponential { staircase, .. } = &mut self.decay {
             *staircase = true;
@@ -133,7 +133,7 @@ impl Schedule {
         self
     }
 
-    /// For one cycle: the share of steps on the way up, and the first and the last learning rate as shares of the highest.
+    /// For one cycle: the fraction of steps with increasing rate, and the first and last rate as fractions of the maximum.
     pub fn cycle(mut self, up: f64, first: f64, last: f64) -> Schedule {
         if let Decay::OneCycle { rising, start, end, .. } = &mut self.decay {
             (*rising, *start, *end) = (up, first, last);
@@ -141,12 +141,12 @@ impl Schedule {
         self
     }
 
-    /// Before everything else, this many steps from nothing up to the learning rate, in a straight line.
+    /// Linear warm-up from zero over this many steps.
     pub fn warm_up(self, steps: u64) -> Schedule {
         Schedule { warm_up: steps, ..self }
     }
 
-    /// Without a length of its own: as long as the run turns out to be.
+    /// Without a length of its own: as long as the run.
     pub(crate) fn open_ended(mut self) -> Schedule {
         if let Some(steps) = self.steps_mut() {
             *steps = None;
@@ -154,7 +154,7 @@ impl Schedule {
         self
     }
 
-    /// The same, as long as a run of this many steps, where no length was given.
+    /// The same with the length of a run of this many steps, unless a length was given.
     pub(crate) fn fitted(mut self, run: u64) -> Schedule {
         let rest = run.saturating_sub(self.warm_up).max(1);
         if let Some(steps) = self.steps_mut().filter(|steps| steps.is_none()) {
@@ -163,7 +163,7 @@ impl Schedule {
         self
     }
 
-    /// Whether it is as long as the run turns out to be.
+    /// Whether its length is that of the run.
     pub(crate) fn is_open_ended(&self) -> bool {
         let (Decay::Cosine { steps, .. } | Decay::Polynomial { steps, .. } | Decay::OneCycle { steps, .. }) = self.decay else {
             return false;
@@ -191,7 +191,7 @@ impl Schedule {
         }
     }
 
-    /// How many steps it has; none if it never ends.
+    /// Its length in steps; none if it has no end.
     pub fn length(&self) -> Option<u64> {
         match self.decay {
             Decay::Cosine { steps, .. } | Decay::Polynomial { steps, .. } | Decay::OneCycle { steps, .. } => {
@@ -201,25 +201,25 @@ impl Schedule {
         }
     }
 
-    /// Refuses a run of more steps than it has.
+    /// An error if a run has more steps than the schedule.
     pub fn check(&self, steps: u64) -> Result<()> {
         match self.length() {
             Some(length) if length < steps => Err(Error::Config(format!(
-                "the {} schedule ends after {length} steps, but training goes on to step {steps}; give the schedule more steps \
-                 (`train.schedule.steps`, or leave them out to fit the run) or train for fewer epochs",
+                "the {} schedule ends after {length} steps, but training goes on to step {steps}; give it more steps \
+                 (`train.schedule.steps`; by default, the length of the run) or train for fewer epochs",
                 self.name()
             ))),
             _ => Ok(()),
         }
     }
 
-    /// What the learning rate is multiplied by at a step, counted from 0.
+    /// The factor of the learning rate at a step, counted from 0.
     pub fn factor(&self, step: u64) -> f64 {
         if step < self.warm_up {
             return step as f64 / self.warm_up as f64;
         }
         let at = step - self.warm_up;
-        // Where a step stands between the first and the end.
+        // The fraction of the schedule that is done.
         let share = |steps: Option<u64>| (at as f64 / steps.unwrap_or(1).max(1) as f64).min(1.0);
         let falling = |share: f64| 0.5 * (1.0 + (std::f64::consts::PI * share).cos());
         match self.decay {
@@ -244,12 +244,12 @@ impl Schedule {
         }
     }
 
-    /// The score an epoch must report, if the schedule listens to one.
+    /// The monitored metric, if any.
     pub fn monitor(&self) -> Option<&str> {
         self.plateau.as_ref().map(|plateau| plateau.monitor.as_str())
     }
 
-    /// Listens to the score of an epoch.
+    /// Updates the state with the metric of an epoch.
     pub fn observe(&self, state: &mut ScheduleState, score: f64) {
         let Some(plateau) = &self.plateau else { return };
         let falls = lower_is_better(&plateau.monitor);
@@ -410,8 +410,8 @@ mod tests {
         let error = Schedule::cosine(90).warm_up(10).check(101).unwrap_err().to_string();
         assert_eq!(
             error,
-            "the cosine schedule ends after 100 steps, but training goes on to step 101; give the schedule more steps \
-             (`train.schedule.steps`, or leave them out to fit the run) or train for fewer epochs"
+            "the cosine schedule ends after 100 steps, but training goes on to step 101; give it more steps \
+             (`train.schedule.steps`; by default, the length of the run) or train for fewer epochs"
         );
         assert!(Schedule::cosine(90).warm_up(10).check(100).is_ok());
         assert_eq!(Schedule::cosine(1).open_ended().warm_up(10).fitted(500).length(), Some(500));
@@ -426,7 +426,7 @@ mod tests {
         let factors: Vec<f64> = [1.0, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.5, 0.5, 0.5, 0.5, 0.5]
             .into_iter()
             .map(|loss| {
-                // As a resumed run would have it.
+                // Through JSON, as a resumed run does.
                 state = serde_json::from_value(serde_json::to_value(state).unwrap()).unwrap();
                 schedule.observe(&mut state, loss);
                 state.factor

@@ -95,7 +95,7 @@ fn a_loss_that_is_not_finite_names_its_step() {
 fn a_device_line_that_is_too_low_is_refused_by_name() {
     let mut trainer = digits(Choice::Cuda(0)).device_profile("h200").budget(Budget::host("4GiB").unwrap().device("1MiB").unwrap());
     let error = trainer.plan().unwrap_err().to_string();
-    assert!(error.starts_with("this run does not fit into 1.00 MiB of memory of cuda:0; the smallest line that works is "), "{error}");
+    assert!(error.starts_with("this run does not fit into 1.00 MiB of memory of cuda:0; the minimum budget is "), "{error}");
     assert!(error.contains("CUDA itself 348 MiB"), "{error}");
 }
 

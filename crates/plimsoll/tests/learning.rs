@@ -77,7 +77,7 @@ fn pieces_of_a_batch_are_clipped_scaled_averaged_and_weighted_as_the_whole() {
             .loss(loss)
             .optimizer(Sgd::new(0.5).momentum(0.9))
             .clip(Clip::GlobalNorm(0.05))
-            .average(Average::new(0.5))
+            .average(Ema::new(0.5))
             .loss_scaling(LossScaling { start: 1024.0, growth_steps: 3 })
             .micro_batch(micro_batch);
         let history = trainer.fit(Fit::epochs(2)).unwrap();
@@ -119,7 +119,7 @@ fn the_average_of_weights_is_there_when_asked_for() {
     let data = digits(Split::Train, 32);
     let held_out = digits(Split::Test, 32);
     let evaluate = |momentum: f32| {
-        let mut trainer = Trainer::new(mlp(), &data).average(Average::new(momentum));
+        let mut trainer = Trainer::new(mlp(), &data).average(Ema::new(momentum));
         trainer.fit(Fit::epochs(2)).unwrap();
         let plain = trainer.evaluate(&held_out).unwrap().loss;
         (plain, trainer.averaged(|trainer| trainer.evaluate(&held_out)).unwrap().loss)
@@ -259,7 +259,7 @@ fn a_resumed_run_is_the_run_that_was_never_stopped() {
         Trainer::new(mlp(), &digits(Split::Train, 32))
             .optimizer(Adam::new(2e-3).eight_bit())
             .clip(Clip::GlobalNorm(1.0))
-            .average(Average::new(0.9))
+            .average(Ema::new(0.9))
             .schedule(Schedule::plateau(plateau).warm_up(20))
             // So large that the first steps overflow and are skipped.
             .loss_scaling(LossScaling { start: 1e38, growth_steps: 10 })

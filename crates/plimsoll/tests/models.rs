@@ -78,7 +78,7 @@ fn a_layer_used_twice_has_one_set_of_weights() {
     let mut net = Functional::new("twice");
     let x = net.input();
     let once = net.named("shared", Dense::new(3).activation(Activation::Tanh), [x]);
-    let twice = net.again(once, [once]);
+    let twice = net.reuse(once, [once]);
     let last = net.named("head", Dense::new(1), [twice]);
     let model = net.build(last);
     assert_eq!(model.summary(&[3]).unwrap().parameters(), 12 + 4);
@@ -134,16 +134,16 @@ fn models_that_cannot_be_are_refused() {
     let used = net.add(Dense::new(2), [x]);
     net.named("loose", Dense::new(3), [x]);
     let error = net.build(used).summary(&[4]).unwrap_err();
-    assert_eq!(error.to_string(), "layer `loose`: does not reach the model's result; connect it or take it out");
+    assert_eq!(error.to_string(), "layer `loose`: does not reach an output of the model; connect or remove it");
 
     let mut net = Functional::new("normed twice");
     let x = net.input();
     let once = net.add(BatchNorm::new(), [x]);
-    let twice = net.again(once, [once]);
+    let twice = net.reuse(once, [once]);
     let sum = net.add(Add, [once, twice]);
     let data = constant(4, 1.0, 2).batch(4);
     let error = Trainer::new(net.build(sum), &data).loss(Loss::MeanSquaredError).plan().unwrap_err();
-    assert_eq!(error.to_string(), "layer `batch_norm`: cannot be used twice: its statistics would change twice in one step");
+    assert_eq!(error.to_string(), "layer `batch_norm`: cannot be shared: its moving statistics would be updated twice in one step");
 
     let mut net = Functional::new("tied");
     let tokens = net.input();
@@ -167,7 +167,7 @@ fn a_summary_is_a_table() {
     let summary = net.build(last).summary(&[4]).unwrap().to_string();
     let expected = "small\n  layer            kind        output  parameters\n  body/dense       dense       [B, 8]          40\n  \
                     body/batch_norm  batch_norm  [B, 8]          16\n  head             dense       [B, 2]          18\n  \
-                    74 parameters · 16 kept without learning";
+                    74 parameters · 16 non-trainable";
     assert_eq!(summary, expected);
 }
 

@@ -29,7 +29,7 @@ fn unknown_keys_name_the_nearest() {
     insta::assert_snapshot!(sandbox.fail(&["train", "--set", "trian.batch=3"]).1, @"error: unknown key `trian`; did you mean `train`?");
     insta::assert_snapshot!(sandbox.fail(&["plan", "--set", "model.zoo=lenet"]).1, @r#"error: `model.zoo` is "lenet", but should be one of digits-cnn, mlp, lenet5, cifar-cnn, vgg16, vgg19, resnet18, resnet34, resnet50, resnet101, mobilenet-v1, mobilenet-v2, densenet121, googlenet, inception-v3, efficientnet-b0, unet, fcn8, segnet, autoencoder, vit-tiny, vit-small, vit-base, gpt2-124m, gpt2-355m, char-gpt, bert-base, lstm, gru; did you mean "lenet5"?"#);
     rows(&sandbox);
-    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dense\", unit = 2 }]\n")), @"error: `model.layers[0].units` is missing: how many outputs");
+    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dense\", unit = 2 }]\n")), @"error: `model.layers[0].units` is missing: the number of outputs");
     insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dense\", units = 2, activaton = \"relu\" }]\n")), @"error: unknown key `model.layers[0].activaton`; did you mean `model.layers[0].activation`?");
     insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dens\", units = 2 }]\n")), @r#"error: `model.layers[0].type` is "dens", but should be an activation or one of dense, conv2d, conv1d, depthwise_conv2d, separable_conv2d, conv2d_transpose, max_pool2d, average_pool2d, global_average_pool, global_max_pool, max_unpool2d, up_sampling2d, batch_norm, layer_norm, group_norm, rms_norm, flatten, reshape, permute, zero_padding2d, cropping2d, dropout, spatial_dropout, alpha_dropout, gaussian_dropout, gaussian_noise, stochastic_depth, add, subtract, multiply, maximum, average, concatenate, prelu, leaky_relu, elu, embedding, embedding_scores, position_embedding, sinusoidal_positions, class_token, take_step, multi_head_attention, lstm, gru, simple_rnn, bidirectional; did you mean "dense"?"#);
 }
@@ -91,15 +91,15 @@ fn files_that_are_not_there_or_not_toml() {
 fn impossible_shapes_name_the_layer_and_both_shapes() {
     let sandbox = Sandbox::new("shapes");
     rows(&sandbox);
-    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"conv2d\", filters = 2, size = 3 }]\n")), @"error: layer `conv2d`: takes images [batch, height, width, channels], but got the shape [B, 3]");
-    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dense\", units = 5 }]\n[train]\nloss = \"mse\"\n")), @"error: layer `loss`: the loss compares predictions [B, 5] with labels [B, 2]; they need the same number of elements");
-    insta::assert_snapshot!(sandbox.fail(&["plan", "--set", "model.layers=[{type=\"conv2d\",filters=4,size=9}]", "--set", "model.zoo=x"]).1, @"error: `model.zoo` and `model.layers` exclude each other");
+    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"conv2d\", filters = 2, size = 3 }]\n")), @"error: layer `conv2d`: expects images of shape [batch, height, width, channels], but received [B, 3]");
+    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dense\", units = 5 }]\n[train]\nloss = \"mse\"\n")), @"error: layer `loss`: predictions [B, 5] and labels [B, 2] have different numbers of elements");
+    insta::assert_snapshot!(sandbox.fail(&["plan", "--set", "model.layers=[{type=\"conv2d\",filters=4,size=9}]", "--set", "model.zoo=x"]).1, @"error: `model.zoo` and `model.layers` are mutually exclusive");
     let branches = "[model]\nlayers = [{ type = \"dense\", units = 4, name = \"a\" }, { type = \"dense\", units = 5 }, \
                     { type = \"add\", inputs = [\"a\", \"b\"] }]\n";
-    insta::assert_snapshot!(refused(&sandbox, &config(branches)), @r#"error: `model.layers[2].inputs` names "b", but the named layers before it are input, a"#);
+    insta::assert_snapshot!(refused(&sandbox, &config(branches)), @r#"error: `model.layers[2].inputs` names "b", but the earlier named layers are input, a"#);
     let branches = "[model]\nlayers = [{ type = \"dense\", units = 4, name = \"a\" }, { type = \"dense\", units = 5, name = \"b\" }, \
                     { type = \"add\", inputs = [\"a\", \"b\"] }]\n[train]\nloss = \"mse\"\n";
-    insta::assert_snapshot!(refused(&sandbox, &config(branches)), @"error: layer `add`: shapes [B, 4] and [B, 5] do not go together");
+    insta::assert_snapshot!(refused(&sandbox, &config(branches)), @"error: layer `add`: expects inputs of equal shape, but received [B, 4] and [B, 5]");
 }
 
 #[test]
@@ -123,11 +123,11 @@ fn labels_out_of_range_name_row_and_value() {
     let labels: Vec<u8> = [0i32, 1, 7, 0].iter().flat_map(|label| label.to_le_bytes()).collect();
     sandbox.write("y.npy", npy("<i4", "(4,)", &labels));
     sandbox.write("y.npy", npy("|u1", "(4,)", &[0, 1, 2, 9]));
-    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dense\", units = 3 }]\n")), @"error: row 3 of npy x.npy, y.npy has the label 9, but the model tells 3 classes apart (0 to 2); correct the data or give the model more outputs");
+    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dense\", units = 3 }]\n")), @"error: row 3 of npy x.npy, y.npy has the label 9, but the model has 3 classes (0 to 2); correct the data or increase the number of outputs");
     let shuffled = "shuffle = true\n[model]\nlayers = [{ type = \"dense\", units = 3 }]\n[train]\nseed = 5\nbatch = 1\n";
-    insta::assert_snapshot!(refused(&sandbox, &config(shuffled)), @"error: row 3 of npy x.npy, y.npy (row 0 of epoch 1) has the label 9, but the model tells 3 classes apart (0 to 2); correct the data or give the model more outputs");
+    insta::assert_snapshot!(refused(&sandbox, &config(shuffled)), @"error: row 3 of npy x.npy, y.npy (row 0 of epoch 1) has the label 9, but the model has 3 classes (0 to 2); correct the data or increase the number of outputs");
     sandbox.write("y.npy", npy("<i4", "(4,)", &labels));
-    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dense\", units = 3 }]\n")), @"error: row 2 of npy x.npy, y.npy has the label 7, but the model tells 3 classes apart (0 to 2); correct the data or give the model more outputs");
+    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dense\", units = 3 }]\n")), @"error: row 2 of npy x.npy, y.npy has the label 7, but the model has 3 classes (0 to 2); correct the data or increase the number of outputs");
 }
 
 #[test]
@@ -136,16 +136,16 @@ fn tokens_and_sequences_that_the_model_does_not_know() {
     sandbox.write("t.txt", "to be or not to be, that is the question: ".repeat(9));
     let text = |layers: &str| format!("[data]\nsource = \"text\"\npath = \"t.txt\"\ncontext = 8\n[model]\nlayers = [{layers}]\n");
     let few = text("{ type = \"embedding\", vocabulary = 9, width = 4 }, { type = \"dense\", units = 99 }");
-    insta::assert_snapshot!(refused(&sandbox, &few), @"error: row 0 of text t.txt (characters 0 to 378, 8 at a time, every 8) has the number 13 in its column `x`, but the model's embedding has 9 rows (0 to 8); correct the data or raise the vocabulary");
+    insta::assert_snapshot!(refused(&sandbox, &few), @"error: row 0 of text t.txt (characters 0 to 378, 8 at a time, every 8) has the token ID 13 in its column `x`, but the embedding has a vocabulary of 9 (0 to 8); correct the data or increase the vocabulary");
     let long = "{ type = \"embedding\", vocabulary = 99, width = 4 }, { type = \"position_embedding\", context = 6 }, { type = \"dense\", units = 99 }";
-    insta::assert_snapshot!(refused(&sandbox, &text(long)), @"error: layer `position_embedding`: a sequence of 8 is longer than the model's context of 6; cut it or raise the context");
+    insta::assert_snapshot!(refused(&sandbox, &text(long)), @"error: layer `position_embedding`: the sequence length 8 exceeds the context of 6; shorten the sequences or raise `context`");
 }
 
 #[test]
 fn a_schedule_that_ends_before_training_is_refused_before_it() {
     let sandbox = Sandbox::new("schedule");
     let schedule = ["--set", "train.schedule={ type = \"cosine\", steps = 10 }", "--epochs", "2", "--quiet"];
-    insta::assert_snapshot!(sandbox.fail(&[&["train", "--out", "run"], &schedule[..]].concat()).1, @"error: the cosine schedule ends after 10 steps, but training goes on to step 90; give the schedule more steps (`train.schedule.steps`, or leave them out to fit the run) or train for fewer epochs");
+    insta::assert_snapshot!(sandbox.fail(&[&["train", "--out", "run"], &schedule[..]].concat()).1, @"error: the cosine schedule ends after 10 steps, but training goes on to step 90; give it more steps (`train.schedule.steps`; by default, the length of the run) or train for fewer epochs");
     assert!(!sandbox.path("run").exists(), "a run that cannot be leaves no folder behind");
 }
 
@@ -165,13 +165,13 @@ fn a_loss_that_is_not_finite_stops_and_names_the_tensor() {
     x[7] = f32::NAN;
     let bytes = |x: &[f32]| x.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
     sandbox.write("x.npy", npy("<f4", "(4, 3)", &bytes(&x)));
-    insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"error: the loss became not a number (NaN) in step 1 (epoch 1); the first tensor that was not finite: the data, column `x`, row 2 of the batch. Try a smaller learning rate, or look at the data");
+    insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"error: the loss became not a number (NaN) in step 1 (epoch 1); the first non-finite tensor is the data, column `x`, row 2 of the batch. Try a smaller learning rate, or check the data");
     sandbox.write("x.npy", npy("<f4", "(4, 3)", &bytes(&[1e30; 12])));
-    insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"error: the loss became infinite in step 1 (epoch 1); the first tensor that was not finite: the sum of layer `loss`. Try a smaller learning rate, or look at the data");
+    insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"error: the loss became infinite in step 1 (epoch 1); the first non-finite tensor is the sum of layer `loss`. Try a smaller learning rate, or check the data");
     // A learning rate far too high: the weights overflow after a few steps.
     sandbox.write("x.npy", npy("<f4", "(4, 3)", &bytes(&[1.0; 12])));
     let runaway = "[model]\nlayers = [{ type = \"dense\", units = 2 }]\n[train]\nloss = \"mse\"\nepochs = 100\noptimizer = { type = \"sgd\", lr = 1e9 }\n";
-    insta::assert_snapshot!(refused(&sandbox, &config(runaway)), @"error: the loss became infinite in step 4 (epoch 4); the first tensor that was not finite: the sum of layer `loss`. Try a smaller learning rate, or look at the data");
+    insta::assert_snapshot!(refused(&sandbox, &config(runaway)), @"error: the loss became infinite in step 4 (epoch 4); the first non-finite tensor is the sum of layer `loss`. Try a smaller learning rate, or check the data");
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn a_budget_too_small_says_the_least_that_works() {
     // The sizes depend on the program's own size, so only the form is pinned.
     let form: String = error.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).collect();
     let form = form.replace("####", "#").replace("###", "#").replace("##", "#").replace("##", "#");
-    insta::assert_snapshot!(form, @"error: this run does not fit into #.# MiB of host memory; the smallest line that works is #.# MiB (# bytes), with micro-batches of #: process #.# MiB, pipeline #.# MiB, workspace # KiB, thread stacks # KiB");
+    insta::assert_snapshot!(form, @"error: this run does not fit into #.# MiB of host memory; the minimum budget is #.# MiB (# bytes), with micro-batches of #: process #.# MiB, pipeline #.# MiB, workspace # KiB, thread stacks # KiB");
     assert!(!sandbox.path("out").exists(), "a run that cannot be leaves nothing behind");
 }
 

@@ -59,7 +59,7 @@ fn too_few_device_bytes_are_refused_with_the_least_that_works() {
     let document: Value = serde_json::from_slice(&refused.stdout).unwrap();
     assert_eq!((document["feasible"].as_bool(), document["space"].as_str()), (Some(false), Some("memory of cuda:0")));
     let error = document["error"].as_str().unwrap();
-    assert!(error.starts_with("this run does not fit into 100 MiB of memory of cuda:0; the smallest line that works is "), "{error}");
+    assert!(error.starts_with("this run does not fit into 100 MiB of memory of cuda:0; the minimum budget is "), "{error}");
     let least = document["min_bytes"].as_u64().unwrap();
     let exact = plan(&sandbox, &["--device-memory", &least.to_string()]);
     assert_eq!(exact["peak_bytes"]["device"].as_u64(), Some(least));

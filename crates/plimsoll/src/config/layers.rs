@@ -12,7 +12,7 @@ pub(super) fn model(root: &Reader<'_>) -> Result<(Model, Option<Network>)> {
     };
     let mut network = None;
     let model = match (table.text("zoo")?, table.sections("layers")?) {
-        (Some(_), Some(_)) => return Err(Error::Config("`model.zoo` and `model.layers` exclude each other".to_string())),
+        (Some(_), Some(_)) => return Err(Error::Config("`model.zoo` and `model.layers` are mutually exclusive".to_string())),
         (None, None) => return Err(table.missing("layers", "a list of layers, or zoo = \"NAME\" instead")),
         (Some(name), None) => {
             let names: Vec<(&'static str, usize)> = zoo::ENTRIES.iter().enumerate().map(|(i, entry)| (entry.name, i)).collect();
@@ -38,7 +38,7 @@ fn names(table: &Reader<'_>, key: &'static str, of: &str) -> Result<Vec<String>>
     names.flatten().filter(|names| !names.is_empty()).ok_or_else(|| table.wrong(key, value, &wanted))
 }
 
-/// What is said about a network of the zoo.
+/// The overrides of a network of the zoo.
 fn overrides(table: &Reader<'_>) -> Result<zoo::Options> {
     let count = |key: &'static str| table.count(key, 1).map(|count| count.map(|count| count as usize));
     Ok(zoo::Options {
@@ -50,8 +50,8 @@ fn overrides(table: &Reader<'_>) -> Result<zoo::Options> {
     })
 }
 
-/// Layers that read the one before them, unless `inputs` names others. The results are the layers that `outputs` of the model's table names,
-/// or else the last one.
+/// Every layer takes the output of the previous one, unless `inputs` names others. The outputs are those that `outputs` names,
+/// else the last layer's.
 fn layered(layers: Vec<Reader<'_>>, inputs: &[String], table: &Reader<'_>) -> Result<Model> {
     let mut net = Functional::new("layers");
     let mut named: Vec<(String, Tensor)> = inputs.iter().map(|name| (name.clone(), net.input_named(name))).collect();
@@ -66,8 +66,8 @@ fn layered(layers: Vec<Reader<'_>>, inputs: &[String], table: &Reader<'_>) -> Re
         if let Some(name) = name.as_deref()
             && (name.is_empty() || named.iter().any(|(known, _)| known == name))
         {
-            let what = if name.is_empty() { "is empty".to_string() } else { format!("is \"{name}\", which is taken") };
-            return Err(Error::Config(format!("`{}` {what}; every layer needs a name of its own", reader.name("name"))));
+            let what = if name.is_empty() { "is empty".to_string() } else { format!("is \"{name}\", which is already used") };
+            return Err(Error::Config(format!("`{}` {what}; layer names should be unique", reader.name("name"))));
         }
         let inputs = match reader.value("inputs") {
             None => vec![last],
@@ -78,7 +78,7 @@ fn layered(layers: Vec<Reader<'_>>, inputs: &[String], table: &Reader<'_>) -> Re
                     named.iter().find(|(name, _)| name == word).map(|(_, tensor)| *tensor).ok_or_else(|| {
                         let known: Vec<&str> = named.iter().map(|(name, _)| name.as_str()).collect();
                         Error::Config(format!(
-                            "`{}` names \"{word}\", but the named layers before it are {}",
+                            "`{}` names \"{word}\", but the earlier named layers are {}",
                             reader.name("inputs"),
                             known.join(", ")
                         ))
@@ -93,15 +93,15 @@ fn layered(layers: Vec<Reader<'_>>, inputs: &[String], table: &Reader<'_>) -> Re
             Some(word) => match named.iter().find(|(name, tensor)| name == word && net.is_layer(*tensor)) {
                 Some((_, tensor)) => Some(*tensor),
                 None => {
-                    let what = format!("`{}` names \"{word}\", which is no named layer before it", reader.name("shares"));
+                    let what = format!("`{}` names \"{word}\", which is not an earlier named layer", reader.name("shares"));
                     return Err(Error::Config(what));
                 }
             },
         };
         reader.finish()?;
         last = match shares {
-            Some(with) => net.tied_shared(with, layer, inputs),
-            None => net.add_shared(name.as_deref(), layer, inputs),
+            Some(with) => net.tie_layer(with, layer, inputs),
+            None => net.add_layer(name.as_deref(), layer, inputs),
         };
         if !trainable {
             net.freeze(last);

@@ -1,13 +1,13 @@
 //! `train.optimizer`, `train.clip`, `train.schedule` and `train.ema`.
 
 use crate::error::{Error, Result};
-use crate::optim::{Average, Clip, OPTIMIZERS, Optimizer, OptimizerDef};
+use crate::optim::{Clip, Ema, OPTIMIZERS, Optimizer, OptimizerDef};
 use crate::reader::{Reader, choose};
 use crate::schedule::{SCHEDULES, Schedule, ScheduleDef};
 use std::sync::Arc;
 use toml::{Table, Value};
 
-/// A name, or a table with a type and its numbers; `read` is given the type and the table.
+/// A name, or a table with a `type` and its keys.
 fn typed<K: Copy, T>(
     train: &Reader<'_>,
     key: &'static str,
@@ -62,9 +62,9 @@ pub(super) fn clip(train: &Reader<'_>) -> Result<Option<Clip>> {
     Ok(clip)
 }
 
-pub(super) fn average(train: &Reader<'_>) -> Result<Option<Average>> {
+pub(super) fn average(train: &Reader<'_>) -> Result<Option<Ema>> {
     match train.value("ema") {
         None => Ok(None),
-        Some(_) => train.fraction_or("ema", 0.99).map(|momentum| Some(Average::new(momentum))),
+        Some(_) => train.fraction_or("ema", 0.99).map(|momentum| Some(Ema::new(momentum))),
     }
 }

@@ -1,6 +1,6 @@
 //! The `[train]` and `[budget]` tables.
 
-use super::objective::{metrics, targets};
+use super::objective::{losses, metrics};
 use super::optimizers::{average, clip, optimizer, schedule};
 use crate::allow::Allow;
 use crate::callbacks::EarlyStopping;
@@ -35,7 +35,7 @@ pub(super) fn settings(root: &Reader<'_>, folder: &Path) -> Result<Settings> {
             }
             threads => threads.map(|threads| threads as usize),
         };
-        if let Some(targets) = targets(&train)? {
+        if let Some(targets) = losses(&train)? {
             (settings.targets, settings.loss_given) = (targets, true);
         }
         settings.metrics = metrics(&train)?;

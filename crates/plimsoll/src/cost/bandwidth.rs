@@ -1,4 +1,4 @@
-//! How fast bytes move: between host and device, and to and from files.
+//! Measured bandwidths between host and device, and to and from files.
 
 use crate::system::Running;
 use plimsoll_core::Bytes;
@@ -9,45 +9,45 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::time::Instant;
 
-/// What is moved at a time.
-const PIECE: usize = 8 << 20;
+/// Bytes per transfer.
+const CHUNK: usize = 8 << 20;
 
-/// How often; the fastest counts.
+/// Repetitions; the fastest counts.
 const ROUNDS: usize = 3;
 
-/// Bytes a second; none if that was not measured.
+/// Bytes per second; none if not measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bandwidths {
-    /// From the host's memory to the device's; from pinned memory, where the device keeps what it does not need for a while there.
+    /// From the host's memory to the device's; from pinned memory if the device offloads there.
     pub to_device: Option<f64>,
-    /// And back.
+    /// From the device's memory to the host's.
     pub to_host: Option<f64>,
-    /// Into a file, until it is on the disk.
+    /// To a file, including the sync to disk.
     pub to_file: Option<f64>,
-    /// Out of a file that was written just before, so from the system's memory where it has room.
+    /// From a file that was just written, so mostly from the page cache.
     pub from_file: Option<f64>,
-    /// Seconds of a processor that a byte takes on its way into a file or out of it.
+    /// CPU seconds per byte written to or read from a file.
     #[serde(default)]
     pub file_work: Option<f64>,
 }
 
 impl Bandwidths {
-    /// Between a device and pinned memory of the host: into that, and out of it.
+    /// Between a device and pinned host memory: device to host, host to device.
     pub(crate) fn pinned((to_host, to_device): (f64, f64)) -> Bandwidths {
         Bandwidths { to_device: Some(to_device.round()), to_host: Some(to_host.round()), ..Bandwidths::default() }
     }
 
-    /// How fast what a device does not need for a while goes and comes back: to a file from the CPU, to pinned memory from others. As the device says it where
-    /// that was not measured.
+    /// The cost of offloading: to a file on the CPU, to pinned memory on other devices. The device's own estimate where
+    /// nothing was measured.
     pub(crate) fn offload(&self, device: &dyn Device) -> CopyRate {
         let known = device.copy_rate();
         let (measured, work) = if device.shares_host_memory() {
-            // One after the other, as much is written as is read. Whoever copies takes a processor from those that compute, and they wait for each other.
+            // As much is written as read, one after the other. Copying takes CPU time from the computing threads.
             (self.to_file.zip(self.from_file).map(|(to, from)| 2.0 / (1.0 / to + 1.0 / from)), self.file_work)
         } else {
             (self.to_host.zip(self.to_device).map(|(to, from)| to.min(from)), None)
         };
-        // What is measured lies in the processor's caches, where a step's tensors do not: it is never taken to be less than is known.
+        // The measurement hits the CPU caches, which a step's tensors do not: never assume less than the known cost.
         CopyRate {
             bytes_per_s: measured.unwrap_or(known.bytes_per_s),
             compute_s_per_byte: work.unwrap_or(0.0).max(known.compute_s_per_byte),
@@ -55,9 +55,9 @@ impl Bandwidths {
         }
     }
 
-    /// Measures all of them; files in a folder that is made if need be, and left as it was.
+    /// Measures all bandwidths; those of files with a temporary file in the folder, which is created if needed.
     pub(super) fn measure(memory: &mut dyn Memory, folder: Option<&Path>) -> Bandwidths {
-        let mut bytes = vec![1; PIECE.min(memory.size().get())];
+        let mut bytes = vec![1; CHUNK.min(memory.size().get())];
         let to_device = fastest(bytes.len(), || memory.write(Bytes::ZERO, &bytes).ok());
         let to_host = fastest(bytes.len(), || memory.read(Bytes::ZERO, &mut bytes).ok());
         let (mut to_file, mut from_file, mut file_work) = (None, None, None);
@@ -79,7 +79,7 @@ impl Bandwidths {
     }
 }
 
-/// Bytes a second of the fastest round; none if one failed.
+/// Bytes per second of the fastest repetition; none if one failed.
 fn fastest(bytes: usize, mut move_them: impl FnMut() -> Option<()>) -> Option<f64> {
     let mut least = f64::INFINITY;
     for _ in 0..ROUNDS {

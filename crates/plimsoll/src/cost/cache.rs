@@ -1,22 +1,22 @@
-//! Measured costs from one run to the next: a file in the user's cache folder per device, number of threads and version.
+//! Cost tables on disk: a file in the user's cache folder per device, number of threads and version.
 
 use super::CostTable;
 use crate::error::{Error, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The user's cache folder for measured costs; none if the environment names neither it nor a home.
+/// The user's cache folder for cost tables; none if the environment names neither a cache nor a home folder.
 pub fn cache_dir() -> Option<PathBuf> {
     crate::devices::cache_folder().map(|cache| cache.join("speeds"))
 }
 
-/// The costs that were kept for a [key](super::key), if there are any and the file is whole.
+/// Loads the cost table of a [key](super::key), if there is an intact file.
 pub fn load(folder: &Path, key: &str) -> Option<CostTable> {
     let costs: CostTable = serde_json::from_str(&fs::read_to_string(file(folder, key)).ok()?).ok()?;
     (costs.key == key && !costs.is_empty()).then_some(costs)
 }
 
-/// Keeps costs, whole or not at all, and gives the file.
+/// Saves a cost table atomically and returns the file.
 pub fn save(folder: &Path, costs: &CostTable) -> Result<PathBuf> {
     let path = file(folder, &costs.key);
     let temporary = path.with_extension(format!("{}.tmp", std::process::id()));

@@ -1,34 +1,34 @@
-//! What a node is to a stopwatch: the kind of work, how much of it, and the sizes that decide how well a device does it.
+//! Features of a node for the cost model: its class, its amount of work, and its sizes.
 
 use plimsoll_core::expr::{Binary, Expr, Term, Unary};
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::shape::{Shape, TensorType};
 use plimsoll_core::{DType, Op};
 
-/// How the classes of nodes end that read or write 16-bit numbers.
-pub(super) const NARROW: &str = " in 16 bits";
+/// The suffix of classes that read or write 16-bit floats.
+pub(super) const HALF_PRECISION: &str = " in 16 bits";
 
-/// A node reduced to what its time depends on. Nodes that are alike in all of this take equally long.
+/// The features of a node that determine its run time.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Features {
-    /// The op, and what makes a kernel of it another one.
+    /// The op, and what selects a different kernel.
     pub class: String,
-    /// Logarithms of sizes, as many for all of a class.
+    /// Logarithms of sizes, the same number for all of a class.
     pub sizes: Vec<f64>,
-    /// Operations, costly functions counted as many.
+    /// Operations, transcendental functions weighted by their cost.
     pub work: f64,
     /// Bytes read and written.
     pub bytes: f64,
-    /// Whether it is a product of matrices, or as good as one.
-    pub computes: bool,
+    /// Whether it is compute-bound: a matrix product or a dense convolution.
+    pub compute_bound: bool,
 }
 
-/// What the node is over `rows` rows.
+/// The features of a node over `rows` rows.
 pub(super) fn features(graph: &Graph, node: &Node, rows: usize) -> Features {
     let types = || node.inputs.iter().chain(&node.outputs).map(|value| graph.ty(*value));
     let bytes = graph.moved(node, rows);
     let narrow = types().any(|ty| matches!(ty.dtype, DType::F16 | DType::BF16));
-    // A part that is made where it goes takes as long as one that is made by itself.
+    // A fused slice write takes as long as its op by itself.
     let doing = graph.effective_op(node);
     let input = |i: usize| graph.ty(doing.inputs[i]);
     let output = || doing.result(graph);
@@ -52,10 +52,12 @@ pub(super) fn features(graph: &Graph, node: &Node, rows: usize) -> Features {
         Op::Conv2d(op) => {
             let epilogue = op.epilogue.as_ref().map_or(0.0, per);
             work += epilogue * of(output());
-            windows("conv2d", &input(0).shape, &output().shape, op.window.size, op.groups, epilogue, rows)
+            convolution("conv2d", &input(0).shape, &output().shape, op.window.size, op.groups, epilogue, rows)
         }
-        Op::Conv2dGradInput(op) => windows("conv2d_grad_input", &op.input, &input(1).shape, op.window.size, op.groups, 0.0, rows),
-        Op::Conv2dGradFilter(op) => windows("conv2d_grad_filter", &input(0).shape, &input(1).shape, op.window.size, op.groups, 0.0, rows),
+        Op::Conv2dGradInput(op) => convolution("conv2d_grad_input", &op.input, &input(1).shape, op.window.size, op.groups, 0.0, rows),
+        Op::Conv2dGradFilter(op) => {
+            convolution("conv2d_grad_filter", &input(0).shape, &input(1).shape, op.window.size, op.groups, 0.0, rows)
+        }
         Op::Pointwise(op) => {
             let elements = op.shape.elements().bind(rows) as f64;
             work = per(&op.expr) * elements;
@@ -83,19 +85,19 @@ pub(super) fn features(graph: &Graph, node: &Node, rows: usize) -> Features {
             (op.rules().name().to_string(), vec![bytes as f64, last.min(256.0)])
         }
     };
-    let class = if narrow { class + NARROW } else { class };
-    let computes = match doing.op {
+    let class = if narrow { class + HALF_PRECISION } else { class };
+    let compute_bound = match doing.op {
         Op::MatMul(_) => true,
         Op::Conv2d(op) => op.groups == 1,
         Op::Conv2dGradInput(op) => op.groups == 1,
         Op::Conv2dGradFilter(op) => op.groups == 1,
         _ => false,
     };
-    Features { class, sizes: sizes.into_iter().map(|size| size.max(1.0).ln()).collect(), work, bytes: bytes as f64, computes }
+    Features { class, sizes: sizes.into_iter().map(|size| size.max(1.0).ln()).collect(), work, bytes: bytes as f64, compute_bound }
 }
 
-/// A convolution's kind: by how many pixels, channels in and out of a group, and how large the window is.
-fn windows(
+/// Class and sizes of a convolution: pixels, input and output channels per group, kernel size.
+fn convolution(
     name: &str,
     image: &Shape,
     result: &Shape,
@@ -107,7 +109,7 @@ fn windows(
     let (image, result) = (image.bind(rows), result.bind(rows));
     let (channels, filters) = (image[3] as f64, result[3] as f64);
     let (pixels, window) = ((result[0] * result[1] * result[2]) as f64, (size.0 * size.1) as f64);
-    // Where the window moves by more than one there are more pixels in than out.
+    // With strides there are more input than output pixels.
     let stride = (image[1] * image[2]) as f64 / (result[1] * result[2]).max(1) as f64;
     if groups > 1 {
         let grouped = if groups as f64 == channels { "by channel" } else { "in groups" };
@@ -117,7 +119,7 @@ fn windows(
     (format!("{name}{single}"), vec![pixels, channels, filters, window, stride, 1.0 + epilogue])
 }
 
-/// Operations of an expression for one element; functions that take many count as many.
+/// Operations of an expression per element, transcendental functions weighted by their cost.
 fn cost(expr: &Expr) -> f64 {
     let term = |term: &Term| match term {
         Term::Input(_) | Term::Const(_) => 0.0,

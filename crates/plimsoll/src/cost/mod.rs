@@ -1,8 +1,8 @@
-//! How fast a device is: nodes of small training steps timed by themselves, and what that says about any other node.
+//! Measured cost model: nodes of small training steps are timed, and other nodes are estimated from similar ones.
 //!
-//! Planning asks a [`CostModel`] how long a node takes. [`CostTable`] answers from what was measured: it looks for nodes of the same kind and the most
-//! similar sizes, and scales their times. Without measurements [`Rates`] answers from three numbers that are the same everywhere, so that
-//! plans are too.
+//! The planner asks a [`CostModel`] how long a node takes. [`CostTable`] answers from measurements: it looks up samples of the same class with the most
+//! similar sizes, and scales their times. Without measurements [`Rates`] answers from three built-in numbers, so that
+//! plans are reproducible.
 
 mod bandwidth;
 mod cache;
@@ -20,33 +20,33 @@ use std::collections::BTreeMap;
 
 pub use bandwidth::Bandwidths;
 pub use cache::{cache_dir, load, save};
-pub(crate) use node_timer::{FLUSH, NodeTimer};
+pub(crate) use node_timer::{FLUSH_BYTES, NodeTimer};
 pub(crate) use profile::{MAX_NODE_BYTES, MAX_STEP_BYTES, Pass, profile_nodes, profile_own_step, profile_step};
 
-/// How many of the most similar nodes are asked.
+/// The number of nearest neighbours.
 const NEIGHBOURS: usize = 6;
 
-/// Sizes nearer than this, as the square of the logarithm of a ratio, count alike: times are not known better.
-const NEAR: f64 = 0.1;
+/// Squared distances below this weigh alike: timings are no more precise.
+const SMOOTHING: f64 = 0.1;
 
-/// How far apart amounts count in products and convolutions: three times as many rows take three times as long, more surely than other channels take what their work says.
-/// What only moves bytes depends on how many there are, because of caches.
-const AMOUNT: f64 = 0.4;
+/// Weight of the batch-dependent size in the distance between matrix products or convolutions: time is proportional to rows more reliably than to channels.
+/// Memory-bound nodes depend on it fully, because of caches.
+const BATCH_SIZE_WEIGHT: f64 = 0.4;
 
-/// What a device was measured to take for its work.
+/// Measured run times of a device, as a cost model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CostTable {
-    /// Which device, with how many threads, by which version of this program.
+    /// The device, its number of threads and the version of this program.
     pub key: String,
-    /// How fast bytes go to it, back, and to and from files.
+    /// Measured bandwidths.
     pub transfers: Bandwidths,
-    /// What times are compared with before they are carried over to other sizes.
-    #[serde(default = "processor")]
+    /// Base rates: samples are stored relative to them.
+    #[serde(default = "cpu_rates")]
     base: Rates,
     samples: BTreeMap<String, Vec<Sample>>,
 }
 
-/// One node that was timed.
+/// One timed node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Sample {
     /// Logarithms of its sizes.
@@ -54,93 +54,95 @@ struct Sample {
     seconds: f32,
     work: f32,
     bytes: f32,
-    /// Whether it was timed at another time too.
+    /// Whether it was timed repeated.
     #[serde(default, skip)]
-    twice: bool,
+    repeated: bool,
 }
 
-/// The rates of one kind of work.
+/// The measured rates of one class of nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClassRates {
-    /// The features.
+    /// The class of nodes.
     pub class: String,
-    /// How many nodes of it were timed.
+    /// The number of samples.
     pub nodes: usize,
-    /// Operations a second: the median, and the most.
+    /// Operations per second: median and maximum.
     pub flops_per_s: (f64, f64),
-    /// Bytes a second: the median, and the most.
+    /// Bytes per second: median and maximum.
     pub bytes_per_s: (f64, f64),
 }
 
-/// What distinguishes one measured device from another: what it is, and the version of this program, whose kernels were measured.
+/// The key of a cost table: the device, and the version of this program, whose kernels were measured.
 pub fn key(device: &dyn Device) -> String {
     format!("{} · {} · {}", device.name(), device.description(), env!("CARGO_PKG_VERSION"))
 }
 
 impl Sample {
-    /// The square of how far its sizes are from those of a features.
+    /// The squared distance between its sizes and those of a node.
     fn distance(&self, features: &Features) -> f64 {
         self.sizes.iter().zip(&features.sizes).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum()
     }
 
-    /// The same, but that of what computes more than it moves it counts less how much there is: the first of the sizes, which grows with the batch.
+    /// The same, with less weight on the first size, which grows with the batch, for compute-bound nodes.
     fn weighted_distance(&self, features: &Features) -> f64 {
-        match (features.computes, self.sizes.first().zip(features.sizes.first())) {
-            (true, Some((own, other))) => self.distance(features) - (1.0 - AMOUNT * AMOUNT) * (f64::from(*own) - other).powi(2),
+        match (features.compute_bound, self.sizes.first().zip(features.sizes.first())) {
+            (true, Some((own, other))) => {
+                self.distance(features) - (1.0 - BATCH_SIZE_WEIGHT * BATCH_SIZE_WEIGHT) * (f64::from(*own) - other).powi(2)
+            }
             _ => self.distance(features),
         }
     }
 
-    /// What it took another time: the least counts.
+    /// Adds a second measurement; the minimum counts.
     fn repeat(&mut self, seconds: f64) {
-        (self.seconds, self.twice) = (self.seconds.min(short(seconds)), true);
+        (self.seconds, self.repeated) = (self.seconds.min(rounded(seconds)), true);
     }
 
-    /// The logarithm of how many times longer it took than at plain rates.
+    /// The logarithm of measured over base time.
     fn factor(&self, base: &Rates) -> f64 {
-        (f64::from(self.seconds) / plain(base, f64::from(self.work), f64::from(self.bytes))).ln()
+        (f64::from(self.seconds) / base_time(base, f64::from(self.work), f64::from(self.bytes))).ln()
     }
 }
 
-/// Four digits are more than times are good for, and keep the file small.
-fn short(x: f64) -> f32 {
+/// Four digits exceed the precision of the measurement and keep the file small.
+fn rounded(x: f64) -> f32 {
     format!("{x:.3e}").parse().unwrap_or(x as f32)
 }
 
-/// What work would take at plain rates.
-fn plain(base: &Rates, work: f64, bytes: f64) -> f64 {
+/// The time at base rates.
+fn base_time(base: &Rates, work: f64, bytes: f64) -> f64 {
     (work / base.flops_per_s).max(bytes / base.bytes_per_s) + base.step_s
 }
 
-/// The plain rates of a processor, where a node is started by a call.
-fn processor() -> Rates {
+/// The base rates of a CPU, where launching a node is a function call.
+fn cpu_rates() -> Rates {
     Rates { step_s: 2e-7, ..Rates::default() }
 }
 
 impl Default for CostTable {
     fn default() -> CostTable {
-        CostTable { key: String::new(), transfers: Bandwidths::default(), base: processor(), samples: BTreeMap::new() }
+        CostTable { key: String::new(), transfers: Bandwidths::default(), base: cpu_rates(), samples: BTreeMap::new() }
     }
 }
 
 impl CostTable {
-    /// Of a device, with nothing measured yet.
+    /// An empty table for a device.
     pub(crate) fn of(device: &dyn Device) -> CostTable {
-        let base = if device.shares_host_memory() { processor() } else { device.rates() };
+        let base = if device.shares_host_memory() { cpu_rates() } else { device.rates() };
         CostTable { key: key(device), base, ..CostTable::default() }
     }
 
-    /// How many nodes were timed.
+    /// The number of samples.
     pub fn len(&self) -> usize {
         self.samples.values().map(Vec::len).sum()
     }
 
-    /// Whether nothing was timed.
+    /// Whether there are no samples.
     pub fn is_empty(&self) -> bool {
         self.samples.is_empty()
     }
 
-    /// What was measured, by kind of work.
+    /// The measured rates by class of nodes.
     pub fn rates(&self) -> Vec<ClassRates> {
         let middle_and_most = |samples: &[Sample], amount: &dyn Fn(&Sample) -> f32| {
             let mut rates: Vec<f64> = samples.iter().map(|sample| f64::from(amount(sample) / sample.seconds)).collect();
@@ -156,27 +158,31 @@ impl CostTable {
         self.samples.iter().filter(|(_, samples)| !samples.is_empty()).map(rate).collect()
     }
 
-    /// Whether a node was timed whose sizes are at most this far away.
-    fn has_sample_within(&self, features: &Features, away: f64) -> bool {
-        self.samples.get(&features.class).is_some_and(|samples| samples.iter().any(|sample| sample.distance(features) <= away * away))
+    /// Whether there is a sample within a distance.
+    fn has_sample_within(&self, features: &Features, max_distance: f64) -> bool {
+        self.samples
+            .get(&features.class)
+            .is_some_and(|samples| samples.iter().any(|sample| sample.distance(features) <= max_distance * max_distance))
     }
 
-    /// The sample of a node that was timed only once and whose sizes are at most this far away.
-    fn sample_timed_once(&mut self, features: &Features, away: f64) -> Option<&mut Sample> {
+    /// The sample within a distance that was timed only once.
+    fn sample_timed_once(&mut self, features: &Features, max_distance: f64) -> Option<&mut Sample> {
         let samples = self.samples.get_mut(&features.class)?;
-        samples.iter_mut().find(|sample| sample.distance(features) <= away * away).filter(|sample| !sample.twice)
+        samples.iter_mut().find(|sample| sample.distance(features) <= max_distance * max_distance).filter(|sample| !sample.repeated)
     }
 
     fn add(&mut self, features: &Features, seconds: f64) {
-        let sizes = features.sizes.iter().map(|size| short(*size)).collect();
-        let sample = Sample { sizes, seconds: short(seconds), work: short(features.work), bytes: short(features.bytes), twice: false };
+        let sizes = features.sizes.iter().map(|size| rounded(*size)).collect();
+        let sample =
+            Sample { sizes, seconds: rounded(seconds), work: rounded(features.work), bytes: rounded(features.bytes), repeated: false };
         self.samples.entry(features.class.clone()).or_default().push(sample);
     }
 
-    /// The factor of a kind from those of the nearest ones, the nearer the weightier.
+    /// The correction factor by inverse-distance weighting of the nearest samples.
     fn factor(&self, features: &Features) -> Option<f64> {
-        // What was not timed in 16 bits is taken to be as fast as in 32.
-        let known = self.samples.get(&features.class).or_else(|| self.samples.get(features.class.trim_end_matches(features::NARROW)));
+        // Classes without 16-bit samples use those in 32 bits.
+        let known =
+            self.samples.get(&features.class).or_else(|| self.samples.get(features.class.trim_end_matches(features::HALF_PRECISION)));
         let mut nearest = [(f64::INFINITY, 0.0); NEIGHBOURS];
         for sample in known? {
             let distance = sample.weighted_distance(features);
@@ -187,7 +193,7 @@ impl CostTable {
         }
         let (sum, weight) =
             nearest.iter().filter(|(distance, _)| distance.is_finite()).fold((0.0, 0.0), |(sum, weight), (distance, factor)| {
-                let own = 1.0 / (distance + NEAR);
+                let own = 1.0 / (distance + SMOOTHING);
                 (sum + own * factor, weight + own)
             });
         (weight > 0.0).then(|| sum / weight)
@@ -197,7 +203,7 @@ impl CostTable {
 impl CostModel for CostTable {
     fn seconds(&self, graph: &Graph, node: &Node, rows: usize) -> f64 {
         let features = features(graph, node, rows);
-        plain(&self.base, features.work, features.bytes) * self.factor(&features).unwrap_or(0.0).exp()
+        base_time(&self.base, features.work, features.bytes) * self.factor(&features).unwrap_or(0.0).exp()
     }
 }
 
@@ -232,7 +238,7 @@ mod tests {
             let ratio = seconds(width) / (width as f64 * 1e-9);
             assert!((0.9..1.1).contains(&ratio), "{width}: {ratio}");
         }
-        // In between, and far beyond, times grow with the work.
+        // In between and beyond, times scale with the work.
         assert!(seconds(10_000) > 5.0 * seconds(1000) && seconds(10_000_000) > 50.0 * seconds(100_000));
     }
 
@@ -240,7 +246,7 @@ mod tests {
     fn what_was_never_timed_is_judged_by_plain_rates() {
         let (graph, features) = negation(1000);
         let node = graph.producer(graph.outputs()[0].1).clone();
-        assert_eq!(CostTable::default().seconds(&graph, &node, 1), plain(&processor(), features.work, features.bytes));
+        assert_eq!(CostTable::default().seconds(&graph, &node, 1), base_time(&cpu_rates(), features.work, features.bytes));
     }
 
     fn product(rows: usize, units: usize) -> (Graph, Features) {
@@ -257,12 +263,12 @@ mod tests {
     fn a_large_product_is_judged_by_its_like_with_fewer_rows() {
         let mut costs = CostTable::default();
         let (like, other) = (product(128, 512).1, product(512, 256).1);
-        let fast = plain(&processor(), like.work, like.bytes);
+        let fast = base_time(&cpu_rates(), like.work, like.bytes);
         costs.add(&like, fast);
-        costs.add(&other, 4.0 * plain(&processor(), other.work, other.bytes));
+        costs.add(&other, 4.0 * base_time(&cpu_rates(), other.work, other.bytes));
         let (graph, large) = product(512, 512);
         let node = graph.producer(graph.outputs()[0].1).clone();
-        let factor = costs.seconds(&graph, &node, 512) / plain(&processor(), large.work, large.bytes);
+        let factor = costs.seconds(&graph, &node, 512) / base_time(&cpu_rates(), large.work, large.bytes);
         assert!((1.0..1.9).contains(&factor), "{factor}");
     }
 
@@ -272,7 +278,7 @@ mod tests {
         let features = negation(5000).1;
         costs.add(&features, 3e-6);
         costs.sample_timed_once(&features, 0.02).expect("it was timed once").repeat(2e-6);
-        assert!(costs.sample_timed_once(&features, 0.02).is_none(), "it was timed twice");
+        assert!(costs.sample_timed_once(&features, 0.02).is_none(), "it was timed repeated");
         assert!((costs.samples[&features.class][0].seconds - 2e-6).abs() < 1e-9);
         costs.samples.get_mut(&features.class).unwrap()[0].repeat(5e-6);
         assert!((costs.samples[&features.class][0].seconds - 2e-6).abs() < 1e-9);

@@ -376,7 +376,7 @@ fn train_epoch(
                 epoch: session.epochs + 1,
                 step: tally.rows / batch,
                 steps,
-                scores: session.scores_so_far(&tally),
+                scores: session.running_scores(&tally),
                 learning_rate: session.rate,
                 examples_per_s: (tally.rows - before) as f64 / seconds,
                 resident: system::resident(),

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::history::Epoch;
-use crate::optim::{AVERAGE_KEEP, Adam, Average, Clip, Optimizer};
+use crate::optim::{Adam, Clip, EMA_MOMENTUM, Ema, Optimizer};
 use crate::precision::Precision;
 use crate::schedule::{Schedule, ScheduleState};
 use plimsoll_core::ValueId;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub(crate) struct Learning {
     pub optimizer: Arc<dyn Optimizer>,
     pub clip: Option<Clip>,
-    pub average: Option<Average>,
+    pub average: Option<Ema>,
     pub schedule: Schedule,
     pub state: ScheduleState,
     pub precision: Precision,
@@ -48,7 +48,7 @@ impl Learning {
 
     /// The numbers a step is given, by name.
     pub fn scalar_names(&self) -> Vec<&'static str> {
-        let average = self.average.map(|_| AVERAGE_KEEP);
+        let average = self.average.map(|_| EMA_MOMENTUM);
         self.optimizer.scalar_names().iter().copied().chain(average).collect()
     }
 

@@ -2,8 +2,8 @@
 
 use super::learning::Learning;
 use crate::loss::Prediction;
-use crate::metrics::{Board, Compared};
-use crate::nn::{Model, PIECE_SHARE};
+use crate::metrics::{LabelledOutput, ModelMetrics};
+use crate::nn::{MICRO_BATCH_RECIPROCAL, Model};
 use crate::output_loss::{OutputLoss, OutputLosses};
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Graph, GraphError};
@@ -46,7 +46,7 @@ pub(crate) struct Programs {
     /// The columns that hold class numbers or tokens.
     pub classes: Vec<Classes>,
     /// What is counted beside the loss.
-    pub board: Board,
+    pub model_metrics: ModelMetrics,
     /// The model's results: the name of each and the shape of one row of it.
     pub predictions: Vec<(String, Vec<usize>)>,
 }
@@ -115,7 +115,7 @@ pub(crate) fn programs(
     let names: Vec<&str> = model.outputs().collect();
     let targets = targets.of(&names)?;
     let read = columns(schema, model, &names, &targets)?;
-    let mut board = Board::default();
+    let mut model_metrics = ModelMetrics::default();
     let mut classes = Vec::new();
     let mut predictions = Vec::new();
     let mut forward = |training: bool, with_loss: bool| -> Result<Graph, GraphError> {
@@ -145,17 +145,19 @@ pub(crate) fn programs(
         for ((target, result), (value, at)) in targets.iter().zip(&results).zip(labels.iter().zip(&read.labels)) {
             let objective = &target.objective;
             let found = objective.classes(&g, *result, *value);
-            let found = found.map(|count| Classes { column: read.all[*at], count, of: Of::Labels(objective.ignored()) });
+            let found = found.map(|count| Classes { column: read.all[*at], count, of: Of::Labels(objective.ignored_class()) });
             classes.extend(found.filter(|found| !classes.contains(found)));
         }
         // Weights are for learning: held-out rows count alike, as in Keras.
         let weight = read.weight.filter(|_| training).map(|weight| input(&mut g, weight));
-        let objectives: Vec<_> =
-            targets.iter().map(|target| if training { target.objective.clone() } else { target.objective.clone().even() }).collect();
+        let objectives: Vec<_> = targets
+            .iter()
+            .map(|target| if training { target.objective.clone() } else { target.objective.clone().without_class_weights() })
+            .collect();
         let sums = g.in_scope("loss", |g| {
             let (mut row_share, mut total, mut counted, mut sums) = (None, None, None, Vec::new());
             for (i, objective) in objectives.iter().enumerate() {
-                let write = |g: &mut Graph| objective.sum_of_rows(g, results[i], labels[i], weight);
+                let write = |g: &mut Graph| objective.batch_loss(g, results[i], labels[i], weight);
                 let sum = if names.len() == 1 { write(g)? } else { g.in_scope(names[i], write)? };
                 sums.push(sum.loss);
                 let share = *row_share.get_or_insert_with(|| g.scalar(ROW_SHARE));
@@ -177,7 +179,7 @@ pub(crate) fn programs(
                 let part = match counted {
                     Some(counted) => counted,
                     None => {
-                        let piece = g.scalar(PIECE_SHARE);
+                        let piece = g.scalar(MICRO_BATCH_RECIPROCAL);
                         g.pointwise(Expr::build(|e| e.div(e.input(0), e.input(1))), &[share, piece])?
                     }
                 };
@@ -190,8 +192,8 @@ pub(crate) fn programs(
             Ok::<_, GraphError>(sums)
         })?;
         let metrics: Vec<_> = targets.iter().map(|target| target.counted()).collect();
-        let compared: Vec<Compared<'_>> = (0..names.len())
-            .map(|i| Compared {
+        let compared: Vec<LabelledOutput<'_>> = (0..names.len())
+            .map(|i| LabelledOutput {
                 name: names[i],
                 objective: &objectives[i],
                 metrics: &metrics[i],
@@ -200,7 +202,7 @@ pub(crate) fn programs(
                 loss: sums[i],
             })
             .collect();
-        board = g.in_scope("metrics", |g| Board::lower(g, &compared))?;
+        model_metrics = g.in_scope("metrics", |g| ModelMetrics::lower(g, &compared))?;
         learning.precision.apply(split_concats(&g), by_products)
     };
     let training = forward(true, true)?;
@@ -221,7 +223,7 @@ pub(crate) fn programs(
         batch_statistics: model.has_batch_statistics(),
         columns: read.all.into_iter().chain(read.weight).collect(),
         classes,
-        board,
+        model_metrics,
         predictions,
     })
 }
@@ -273,7 +275,7 @@ fn columns(schema: &Schema, model: &Model, names: &[&str], targets: &[&OutputLos
             (None, [_]) => only_labels(schema, &all)?,
             (None, _) => schema.index_of(name).ok_or_else(|| {
                 error(format!(
-                    "the model's result `{name}` is compared with the column of that name, but the data has only {schema}; \
+                    "the output `{name}` needs a label column of that name, but the data has only {schema}; \
                      name another with `labels`"
                 ))
             })?,

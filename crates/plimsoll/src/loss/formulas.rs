@@ -1,6 +1,6 @@
-//! What each loss computes for every element.
+//! The elementwise formulas of losses.
 
-use super::labels::{Labels, answers_per_row, class_scores, label_kind, like, per_row};
+use super::labels::{Labels, class_logits, label_format, labels_like, per_row, predictions_per_row};
 use super::{Loss, Objective, Prediction};
 use crate::nn::Activation;
 use plimsoll_core::expr::{Binary, Expr, ExprBuilder, TermId, Unary};
@@ -8,11 +8,11 @@ use plimsoll_core::ops::Reduction;
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{Graph, GraphError, ValueId};
 
-/// What keeps logarithms and divisions finite, as in Keras.
+/// Keeps logarithms and divisions finite, as in Keras.
 const EPSILON: f32 = 1e-7;
 
 impl Objective {
-    /// The loss of every element, such that the elements of a row add up to the row's loss.
+    /// The elementwise loss, scaled such that the elements of a row sum to the row's loss.
     pub(super) fn elements(&self, g: &mut Graph, prediction: Prediction, labels: ValueId) -> Result<ValueId, GraphError> {
         match self.loss {
             Loss::MeanSquaredError => mean(g, prediction.output, labels, |e, p, y| {
@@ -35,11 +35,11 @@ impl Objective {
             }
             Loss::BinaryCrossEntropy => {
                 let softened = self.softened_binary();
-                mean(g, prediction.scores(Activation::Sigmoid), labels, |e, z, y| binary_entropy(e, z, softened(e, y)))
+                mean(g, prediction.logits(Activation::Sigmoid), labels, |e, z, y| binary_entropy(e, z, softened(e, y)))
             }
             Loss::BinaryFocal { alpha, gamma } => {
                 let softened = self.softened_binary();
-                mean(g, prediction.scores(Activation::Sigmoid), labels, |e, z, y| {
+                mean(g, prediction.logits(Activation::Sigmoid), labels, |e, z, y| {
                     let (one, y) = (e.constant(1.0), softened(e, y));
                     let both = |yes: TermId, no: TermId| e.add(e.mul(y, yes), e.mul(e.sub(one, y), no));
                     let p = e.unary(Unary::Sigmoid, z);
@@ -59,13 +59,13 @@ impl Objective {
         }
     }
 
-    /// Labels that are less certain, for yes/no answers.
+    /// Label smoothing of binary labels.
     fn softened_binary(&self) -> impl Fn(&ExprBuilder, TermId) -> TermId + use<> {
         let smoothing = self.smoothing;
         move |e, y| e.add(e.mul(y, e.constant(1.0 - smoothing)), e.constant(0.5 * smoothing))
     }
 
-    /// A loss over classes: `body` is given the cross-entropy of one class and the logarithm of its share.
+    /// A categorical loss: `body` gets the cross-entropy of one class and its log-probability.
     fn over_classes(
         &self,
         g: &mut Graph,
@@ -73,13 +73,13 @@ impl Objective {
         labels: ValueId,
         body: impl Fn(&ExprBuilder, &dyn Fn(&ExprBuilder) -> TermId, TermId) -> TermId,
     ) -> Result<ValueId, GraphError> {
-        let (scores, classes) = class_scores(g, prediction.scores(Activation::Softmax))?;
-        let share = 1.0 / answers_per_row(g, scores) as f32;
+        let (scores, classes) = class_logits(g, prediction.logits(Activation::Softmax))?;
+        let share = 1.0 / predictions_per_row(g, scores) as f32;
         let log_sum = g.reduce(Reduction::LogSumExp, scores, &[1])?;
         let spread = self.smoothing / classes as f32;
-        let (labels, numbers) = match label_kind(g, labels, scores, classes)? {
-            Labels::Numbers(labels) => (labels, true),
-            Labels::Shares(labels) => (labels, false),
+        let (labels, numbers) = match label_format(g, labels, scores, classes)? {
+            Labels::ClassIds(labels) => (labels, true),
+            Labels::Probabilities(labels) => (labels, false),
         };
         let loss = Expr::build(|e| {
             let missing = e.sub(e.input(2), e.input(0));
@@ -88,7 +88,7 @@ impl Objective {
                 if numbers {
                     let here = e.binary(Binary::Equal, e.coordinate(1), e.input(1));
                     let sure = e.mul(missing, e.constant(1.0 - self.smoothing + spread));
-                    // Not `missing · 0`: scores that are not finite must not spoil the classes beside the right one.
+                    // A select, not a product with 0: logits that are not finite must not spread to other classes.
                     let rest = if spread > 0.0 { e.mul(missing, e.constant(spread)) } else { e.constant(0.0) };
                     e.select(here, sure, rest)
                 } else {
@@ -102,14 +102,14 @@ impl Objective {
     }
 }
 
-/// The mean over a row's elements of a function of prediction and label.
+/// The mean over a row of a function of prediction and label.
 fn mean(
     g: &mut Graph,
     prediction: ValueId,
     labels: ValueId,
     body: impl FnOnce(&ExprBuilder, TermId, TermId) -> TermId,
 ) -> Result<ValueId, GraphError> {
-    let labels = like(g, labels, prediction)?;
+    let labels = labels_like(g, labels, prediction)?;
     let share = 1.0 / per_row(g, prediction) as f32;
     let expr = Expr::build(|e| e.mul(body(e, e.input(0), e.input(1)), e.constant(share)));
     g.pointwise(expr, &[prediction, labels])
@@ -122,17 +122,17 @@ fn huber(e: &ExprBuilder, difference: TermId, delta: f32) -> TermId {
     e.select(e.binary(Binary::LessEq, size, e.constant(delta)), near, far)
 }
 
-/// The cross-entropy of a yes/no answer from its score.
+/// Binary cross-entropy from a logit.
 fn binary_entropy(e: &ExprBuilder, score: TermId, label: TermId) -> TermId {
     e.sub(e.unary(Unary::Softplus, score), e.mul(score, label))
 }
 
 fn kl_divergence(g: &mut Graph, prediction: Prediction, labels: ValueId) -> Result<ValueId, GraphError> {
     let from_scores = prediction.ends_in(Activation::Softmax);
-    let (scores, classes) = class_scores(g, prediction.scores(Activation::Softmax))?;
-    let share = 1.0 / answers_per_row(g, scores) as f32;
-    let Labels::Shares(labels) = label_kind(g, labels, scores, classes)? else {
-        return Err(g.error("the Kullback-Leibler divergence compares probabilities; give labels as a probability per class (one_hot)"));
+    let (scores, classes) = class_logits(g, prediction.logits(Activation::Softmax))?;
+    let share = 1.0 / predictions_per_row(g, scores) as f32;
+    let Labels::Probabilities(labels) = label_format(g, labels, scores, classes)? else {
+        return Err(g.error("KL divergence expects labels as a probability per class; apply one_hot to class IDs"));
     };
     let log_sum = g.reduce(Reduction::LogSumExp, scores, &[1])?;
     let loss = Expr::build(|e| {
@@ -149,12 +149,12 @@ fn dice(g: &mut Graph, prediction: Prediction, labels: ValueId) -> Result<ValueI
     let p = prediction.output;
     let same = g.shape(labels).elements() == g.shape(p).elements();
     let (p, y) = if same {
-        (p, like(g, labels, p)?)
+        (p, labels_like(g, labels, p)?)
     } else {
-        let (p, classes) = class_scores(g, p)?;
-        match label_kind(g, labels, p, classes)? {
-            Labels::Shares(labels) => (p, labels),
-            Labels::Numbers(labels) => {
+        let (p, classes) = class_logits(g, p)?;
+        match label_format(g, labels, p, classes)? {
+            Labels::Probabilities(labels) => (p, labels),
+            Labels::ClassIds(labels) => {
                 let shape = g.shape(p).clone();
                 let hot = Expr::build(|e| e.binary(Binary::Equal, e.coordinate(1), e.input(0)));
                 (p, g.pointwise_over(hot, &[labels], shape)?)

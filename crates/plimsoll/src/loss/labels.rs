@@ -1,4 +1,4 @@
-//! What labels are: numbers beside predictions, class numbers, or a probability per class.
+//! Labels: values, class IDs, or a probability per class.
 
 use plimsoll_core::expr::{Binary, Expr};
 use plimsoll_core::op::Op;
@@ -7,64 +7,64 @@ use plimsoll_core::shape::Shape;
 use plimsoll_core::{DType, Graph, GraphError, ValueId};
 
 pub(crate) enum Labels {
-    /// Class numbers, `[rows, 1]`.
-    Numbers(ValueId),
+    /// Class IDs, `[rows, 1]`.
+    ClassIds(ValueId),
     /// A probability per class, `[rows, classes]`.
-    Shares(ValueId),
+    Probabilities(ValueId),
 }
 
-/// How many numbers one row of a value has.
+/// Elements per row.
 pub(crate) fn per_row(g: &Graph, value: ValueId) -> usize {
     g.shape(value).elements().factor().max(1)
 }
 
-/// How many answers one row gives, when scores are rows of classes: one, or one per place of a sequence or image.
-pub(crate) fn answers_per_row(g: &Graph, scores: ValueId) -> usize {
+/// Predictions per row, when logits are rows of classes: one, or one per position of a sequence or image.
+pub(crate) fn predictions_per_row(g: &Graph, scores: ValueId) -> usize {
     g.shape(scores).dims()[0].factor().max(1)
 }
 
-/// The labels as numbers in the prediction's shape.
-pub(crate) fn like(g: &mut Graph, labels: ValueId, prediction: ValueId) -> Result<ValueId, GraphError> {
+/// Labels as floats in the shape of the predictions.
+pub(crate) fn labels_like(g: &mut Graph, labels: ValueId, prediction: ValueId) -> Result<ValueId, GraphError> {
     let (have, want) = (g.shape(labels).clone(), g.shape(prediction).clone());
     if have.elements() != want.elements() {
-        return Err(g.error(format!("the loss compares predictions {want} with labels {have}; they need the same number of elements")));
+        return Err(g.error(format!("predictions {want} and labels {have} have different numbers of elements")));
     }
     let labels = g.cast(labels, DType::F32)?;
     g.reshape(labels, want)
 }
 
-/// Scores as rows of classes, and how many classes there are.
-pub(crate) fn class_scores(g: &mut Graph, scores: ValueId) -> Result<(ValueId, usize), GraphError> {
+/// Logits as `[predictions, classes]`, and the number of classes.
+pub(crate) fn class_logits(g: &mut Graph, scores: ValueId) -> Result<(ValueId, usize), GraphError> {
     let shape = g.shape(scores).clone();
     let Some(classes) = shape.last().and_then(|dim| dim.as_fixed()).filter(|_| shape.rank() >= 2) else {
-        return Err(g.error(format!("a loss over classes takes predictions [batch, classes], but got the shape {shape}")));
+        return Err(g.error(format!("a categorical loss expects predictions of shape [batch, …, classes], but received {shape}")));
     };
     let rows = Shape::new(shape.dims()[..shape.rank() - 1].iter().copied()).elements();
     Ok((g.reshape(scores, Shape::new([rows, classes.into()]))?, classes))
 }
 
-pub(crate) fn label_kind(g: &mut Graph, labels: ValueId, scores: ValueId, classes: usize) -> Result<Labels, GraphError> {
+pub(crate) fn label_format(g: &mut Graph, labels: ValueId, scores: ValueId, classes: usize) -> Result<Labels, GraphError> {
     let answers = g.shape(scores).dims()[0];
     let ty = g.ty(labels).clone();
     let elements = ty.shape.elements();
     if ty.dtype == DType::I32 || ty.dtype == DType::U8 {
         if elements != answers {
-            let what = format!("class numbers {ty} do not go with predictions of {answers} answers; there must be one for each");
+            let what = format!("class IDs {ty} do not match {answers} predictions; there must be one ID for each");
             return Err(g.error(what));
         }
         let labels = g.reshape(labels, Shape::new([elements, 1.into()]))?;
-        return Ok(Labels::Numbers(labels));
+        return Ok(Labels::ClassIds(labels));
     }
     if ty.shape.last().and_then(|dim| dim.as_fixed()) != Some(classes) {
-        let what = format!("labels {ty} are neither whole class numbers nor a probability for each of {classes} classes");
+        let what = format!("labels {ty} are neither integer class IDs nor a probability for each of {classes} classes");
         return Err(g.error(what));
     }
     let rows = Shape::new(ty.shape.dims()[..ty.shape.rank() - 1].iter().copied()).elements();
     let labels = g.cast(labels, DType::F32)?;
-    Ok(Labels::Shares(g.reshape(labels, Shape::new([rows, classes.into()]))?))
+    Ok(Labels::Probabilities(g.reshape(labels, Shape::new([rows, classes.into()]))?))
 }
 
-/// A row of numbers, `[1, numbers]`. There are no tensors of constants: each stands in an expression beside its place.
+/// A constant row vector `[1, numbers]`, as an expression of the coordinate.
 pub(crate) fn constants(g: &mut Graph, numbers: &[f32]) -> Result<ValueId, GraphError> {
     const AT_ONCE: usize = 24;
     let mut parts = Vec::new();

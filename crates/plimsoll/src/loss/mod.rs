@@ -1,4 +1,4 @@
-//! Losses: how wrong a prediction is.
+//! Losses.
 
 mod formulas;
 pub(crate) mod labels;
@@ -6,16 +6,16 @@ pub(crate) mod labels;
 use crate::named::named;
 use crate::nn::{Activation, Output};
 use crate::reader::Reader;
-use labels::{Labels, answers_per_row, class_scores, constants, label_kind, like};
+use labels::{Labels, class_logits, constants, label_format, labels_like, predictions_per_row};
 use plimsoll_core::expr::{Binary, Expr};
 use plimsoll_core::ops::Reduction;
 use plimsoll_core::shape::{Dim, Shape};
 use plimsoll_core::{DType, Graph, GraphError, ValueId};
 use std::sync::Arc;
 
-/// How wrong a prediction is, as one number per row; a batch's loss is their mean. The formulas are Keras'.
+/// A loss. The loss of a batch is the mean over its rows. The formulas are those of Keras.
 ///
-/// What goes with a loss is said on it, which makes an [`Objective`]:
+/// Methods add label smoothing and weights, which makes an [`Objective`]:
 ///
 /// ```
 /// use plimsoll::{Loss, Objective};
@@ -24,48 +24,48 @@ use std::sync::Arc;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Loss {
-    /// The mean of squared differences.
+    /// Mean squared error.
     MeanSquaredError,
-    /// The mean of differences without their signs.
+    /// Mean absolute error.
     MeanAbsoluteError,
-    /// Squared where differences are small, straight where they are larger than `delta`.
+    /// Huber loss: quadratic up to `delta`, linear beyond.
     Huber {
-        /// Where the one becomes the other.
+        /// Where quadratic becomes linear.
         delta: f32,
     },
-    /// The mean of the logarithm of the hyperbolic cosine of differences.
+    /// Log-cosh loss.
     LogCosh,
-    /// How far the predicted shares of classes are from the labels' (Kullback and Leibler). Labels are a probability per class.
+    /// Kullback–Leibler divergence. Labels are a probability per class.
     KlDivergence,
-    /// Classes, one of which is right. Labels are class numbers (integers) or a probability per class. The model's result is scores;
-    /// if it ends in softmax, the scores before it are used.
+    /// Categorical cross-entropy. Labels are class IDs (integers) or a probability per class. Predictions are logits;
+    /// if the model ends in softmax, the logits before it are used.
     SoftmaxCrossEntropy,
-    /// Independent yes/no answers. Labels are 0 to 1. The model's result is scores; if it ends in sigmoid, the scores before it are used.
+    /// Binary cross-entropy. Labels are 0 to 1. Predictions are logits; if the model ends in sigmoid, the logits before it are used.
     BinaryCrossEntropy,
-    /// Cross-entropy over classes in which answers that are already good count less (Lin et al.).
+    /// Categorical focal cross-entropy (Lin et al.), which down-weights easy examples.
     CategoricalFocal {
-        /// What every class is weighted by.
+        /// The weight of every class.
         alpha: f32,
-        /// How much less.
+        /// The focusing parameter.
         gamma: f32,
     },
-    /// The same for yes/no answers.
+    /// Binary focal cross-entropy.
     BinaryFocal {
-        /// The weight of yes; that of no is the rest to one. None leaves both alone.
+        /// The weight of the positive class; that of the negative class is `1 - alpha`. None weights neither.
         alpha: Option<f32>,
-        /// How much less good answers count.
+        /// The focusing parameter.
         gamma: f32,
     },
-    /// One less twice the overlap over the sum of areas (Dice), row by row. The model's result is probabilities; labels are too, or class
-    /// numbers.
+    /// Dice loss per row. Predictions are probabilities; labels too, or class
+    /// IDs.
     Dice,
-    /// For answers with a sign: what is missing to being right by 1. Labels are yes above zero, else no.
+    /// Hinge loss. Labels above zero are +1, others -1.
     Hinge,
-    /// For counts: the model's result is the rate.
+    /// Poisson loss; the prediction is the rate.
     Poisson,
 }
 
-/// A loss and what goes with it: softened labels, weights of classes, a class that does not count.
+/// A loss with its label smoothing, class weights and ignored class.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Objective {
     pub(crate) loss: Loss,
@@ -74,18 +74,18 @@ pub struct Objective {
     ignored: Option<i32>,
 }
 
-/// A model's result, and what it was before its last activation.
+/// An output of a model, with its value before the final activation.
 #[derive(Clone, Copy)]
 pub(crate) struct Prediction {
     pub output: ValueId,
     pub before_activation: Option<(Activation, ValueId)>,
 }
 
-/// The loss of some rows, as values of a graph.
-pub(crate) struct Sum {
-    /// The sum over the rows of each row's loss.
+/// The loss of a micro-batch, as values of a graph.
+pub(crate) struct BatchLoss {
+    /// The sum of the rows' losses.
     pub loss: ValueId,
-    /// Over the rows, the share of each row's answers that count; none if all do. The batch's loss is divided by its mean.
+    /// The sum over rows of the fraction of predictions that count; none if all do. The batch's loss is divided by its mean.
     pub counted: Option<ValueId>,
 }
 
@@ -105,7 +105,7 @@ named!(Loss {
 });
 
 impl Loss {
-    /// With the numbers that a table gives in place of the defaults.
+    /// With the arguments of a table in place of the defaults.
     pub(crate) fn from_config(self, config: &Reader<'_>) -> crate::error::Result<Loss> {
         Ok(match self {
             Loss::Huber { delta } => Loss::Huber { delta: config.non_negative_or("delta", delta)? },
@@ -128,27 +128,27 @@ impl Loss {
         })
     }
 
-    /// Whether answers are classes, one of which is right.
-    pub fn is_over_classes(self) -> bool {
+    /// Whether predictions are over exclusive classes.
+    pub fn is_categorical(self) -> bool {
         matches!(self, Loss::SoftmaxCrossEntropy | Loss::CategoricalFocal { .. } | Loss::KlDivergence)
     }
 
-    /// Whether answers are yes or no.
+    /// Whether predictions are binary.
     pub fn is_binary(self) -> bool {
         matches!(self, Loss::BinaryCrossEntropy | Loss::BinaryFocal { .. } | Loss::Hinge)
     }
 
-    /// Softens labels: this much of the certainty is spread over all classes.
+    /// Sets label smoothing: this much probability is spread evenly over all classes.
     pub fn smoothing(self, smoothing: f32) -> Objective {
         Objective::from(self).smoothing(smoothing)
     }
 
-    /// Weights rows by the class of their label.
+    /// Sets class weights.
     pub fn class_weights(self, weights: impl IntoIterator<Item = f32>) -> Objective {
         Objective::from(self).class_weights(weights)
     }
 
-    /// Leaves answers out whose label is this number; the loss is the mean over the others of the batch.
+    /// Ignores predictions with this label; the loss is the mean over the others of the batch.
     pub fn ignore_class(self, class: i32) -> Objective {
         Objective::from(self).ignore_class(class)
     }
@@ -161,137 +161,137 @@ impl From<Loss> for Objective {
 }
 
 impl Objective {
-    /// Softens labels: this much of the certainty is spread over all classes.
+    /// Sets label smoothing: this much probability is spread evenly over all classes.
     pub fn smoothing(self, smoothing: f32) -> Objective {
         Objective { smoothing, ..self }
     }
 
-    /// Weights rows by the class of their label, as Keras' `class_weight`: the mean is over rows, not over weights.
+    /// Sets class weights, as Keras' `class_weight`: the mean is over rows, not over weights.
     pub fn class_weights(self, weights: impl IntoIterator<Item = f32>) -> Objective {
         Objective { class_weights: Some(weights.into_iter().collect()), ..self }
     }
 
-    /// Leaves answers out whose label is this number; the loss is the mean over the others of the batch.
+    /// Ignores predictions with this label; the loss is the mean over the others of the batch.
     pub fn ignore_class(self, class: i32) -> Objective {
         Objective { ignored: Some(class), ..self }
     }
 
-    /// The same without weights of classes.
-    pub(crate) fn even(self) -> Objective {
+    /// The same without class weights.
+    pub(crate) fn without_class_weights(self) -> Objective {
         Objective { class_weights: None, ..self }
     }
 
-    /// The loss it is about.
+    /// The loss.
     pub fn loss(&self) -> Loss {
         self.loss
     }
 
-    /// The label that does not count, if there is one.
-    pub fn ignored(&self) -> Option<i32> {
+    /// The ignored class, if any.
+    pub fn ignored_class(&self) -> Option<i32> {
         self.ignored
     }
 
-    /// The sum over the rows of each row's loss. `weights` is a number per row by which it counts.
-    pub(crate) fn sum_of_rows(
+    /// The sum of the rows' losses; `weights` are sample weights, one per row.
+    pub(crate) fn batch_loss(
         &self,
         g: &mut Graph,
         prediction: Prediction,
         labels: ValueId,
         weights: Option<ValueId>,
-    ) -> Result<Sum, GraphError> {
+    ) -> Result<BatchLoss, GraphError> {
         self.check(g)?;
         let mut elements = self.elements(g, prediction, labels)?;
         let mut counted = None;
         if self.class_weights.is_some() || self.ignored.is_some() {
-            let factor = self.factors(g, prediction, labels)?;
+            let factor = self.prediction_weights(g, prediction, labels)?;
             if self.ignored.is_some() {
-                let (here, share) = (self.counts(g, prediction, labels)?, 1.0 / self.answers(g, prediction)? as f32);
+                let (here, share) = (self.count_mask(g, prediction, labels)?, 1.0 / self.predictions(g, prediction)? as f32);
                 let shares = g.map(here, |e, here| e.mul(here, e.constant(share)))?;
                 counted = Some(g.sum(shares)?);
             }
-            // One factor per answer; elements are in the scores' shape or one per answer already.
+            // One weight per prediction; elements have the shape of the logits or one entry per prediction.
             let shape = g.shape(elements).clone();
             elements = match g.shape(factor).broadcasts_to(&shape) {
                 true => g.times(elements, factor)?,
-                false => return Err(g.error("weights of classes and classes that do not count go with losses over classes")),
+                false => return Err(g.error("class weights and ignore_class need a categorical loss")),
             };
         }
         if let Some(weights) = weights {
             let rows = by_rows(g, elements)?;
             let ty = g.ty(weights).clone();
             if ty.shape.elements() != Dim::BATCH {
-                return Err(g.error(format!("sample weights are one number per row, but the column is {ty}")));
+                return Err(g.error(format!("sample weights should be one number per row, but the column is {ty}")));
             }
             let weights = g.cast(weights, DType::F32)?;
             let weights = g.reshape(weights, Shape::batch_of([1]))?;
             elements = g.times(rows, weights)?;
         }
-        Ok(Sum { loss: sum_by_rows(g, elements)?, counted })
+        Ok(BatchLoss { loss: sum_by_rows(g, elements)?, counted })
     }
 
     fn check(&self, g: &Graph) -> Result<(), GraphError> {
         let (loss, name) = (self.loss, self.loss.name());
-        let soft = loss.is_over_classes() || matches!(loss, Loss::BinaryCrossEntropy | Loss::BinaryFocal { .. });
+        let soft = loss.is_categorical() || matches!(loss, Loss::BinaryCrossEntropy | Loss::BinaryFocal { .. });
         if self.smoothing != 0.0 && (!soft || loss == Loss::KlDivergence) {
-            return Err(g.error(format!("label smoothing goes with losses over classes and yes/no answers, not with {name}")));
+            return Err(g.error(format!("label smoothing needs a categorical or binary loss, but the loss is {name}")));
         }
         if !(0.0..1.0).contains(&self.smoothing) {
-            return Err(g.error(format!("label smoothing is {}, but should be from 0 to below 1", self.smoothing)));
+            return Err(g.error(format!("label smoothing should be from 0 to below 1, but is {}", self.smoothing)));
         }
-        let classes = loss.is_over_classes() || matches!(loss, Loss::BinaryCrossEntropy | Loss::BinaryFocal { .. });
+        let classes = loss.is_categorical() || matches!(loss, Loss::BinaryCrossEntropy | Loss::BinaryFocal { .. });
         if self.class_weights.is_some() && !classes {
-            return Err(g.error(format!("class weights go with losses over classes, not with {name}")));
+            return Err(g.error(format!("class weights need a categorical or binary loss, but the loss is {name}")));
         }
-        if self.ignored.is_some() && !loss.is_over_classes() {
-            return Err(g.error(format!("a class that does not count goes with losses over classes, not with {name}")));
+        if self.ignored.is_some() && !loss.is_categorical() {
+            return Err(g.error(format!("ignore_class needs a categorical loss, but the loss is {name}")));
         }
         Ok(())
     }
 
-    /// How many answers a row has.
-    pub(crate) fn answers(&self, g: &mut Graph, prediction: Prediction) -> Result<usize, GraphError> {
+    /// Predictions per row.
+    pub(crate) fn predictions(&self, g: &mut Graph, prediction: Prediction) -> Result<usize, GraphError> {
         if self.loss.is_binary() {
             return Ok(labels::per_row(g, prediction.output));
         }
-        let (scores, _) = class_scores(g, prediction.scores(Activation::Softmax))?;
-        Ok(answers_per_row(g, scores))
+        let (scores, _) = class_logits(g, prediction.logits(Activation::Softmax))?;
+        Ok(predictions_per_row(g, scores))
     }
 
-    /// Class numbers `[answers, 1]`, whatever the labels are.
-    pub(crate) fn numbers(&self, g: &mut Graph, prediction: Prediction, labels: ValueId) -> Result<ValueId, GraphError> {
-        let (scores, classes) = class_scores(g, prediction.scores(Activation::Softmax))?;
-        match label_kind(g, labels, scores, classes)? {
-            Labels::Numbers(labels) => Ok(labels),
-            Labels::Shares(labels) => g.reduce(Reduction::ArgMax, labels, &[1]),
+    /// Class IDs `[predictions, 1]`, for either kind of labels.
+    pub(crate) fn class_ids(&self, g: &mut Graph, prediction: Prediction, labels: ValueId) -> Result<ValueId, GraphError> {
+        let (scores, classes) = class_logits(g, prediction.logits(Activation::Softmax))?;
+        match label_format(g, labels, scores, classes)? {
+            Labels::ClassIds(labels) => Ok(labels),
+            Labels::Probabilities(labels) => g.reduce(Reduction::ArgMax, labels, &[1]),
         }
     }
 
-    /// One for every answer that counts, else zero, `[answers, 1]`.
-    pub(crate) fn counts(&self, g: &mut Graph, prediction: Prediction, labels: ValueId) -> Result<ValueId, GraphError> {
-        let numbers = self.numbers(g, prediction, labels)?;
+    /// A mask `[predictions, 1]`: zero where the label is the ignored class.
+    pub(crate) fn count_mask(&self, g: &mut Graph, prediction: Prediction, labels: ValueId) -> Result<ValueId, GraphError> {
+        let numbers = self.class_ids(g, prediction, labels)?;
         let ignored = self.ignored.map_or(f32::NAN, |class| class as f32);
         g.map(numbers, |e, label| e.sub(e.constant(1.0), e.binary(Binary::Equal, label, e.constant(ignored))))
     }
 
-    /// What every answer is multiplied by: the weight of its label's class, and zero where the label does not count.
-    fn factors(&self, g: &mut Graph, prediction: Prediction, labels: ValueId) -> Result<ValueId, GraphError> {
+    /// The weight of every prediction: its class weight, or zero for the ignored class.
+    fn prediction_weights(&self, g: &mut Graph, prediction: Prediction, labels: ValueId) -> Result<ValueId, GraphError> {
         if self.loss.is_binary() {
-            let scores = prediction.scores(Activation::Sigmoid);
-            let labels = like(g, labels, scores)?;
+            let scores = prediction.logits(Activation::Sigmoid);
+            let labels = labels_like(g, labels, scores)?;
             let Some([no, yes]) = self.class_weights.as_deref() else {
-                return Err(g.error("yes/no answers have two class weights, that of no and that of yes"));
+                return Err(g.error("a binary loss takes two class weights: negative, positive"));
             };
             let (no, yes) = (*no, *yes);
             return g.map(labels, |e, label| e.select(e.binary(Binary::Less, e.constant(0.5), label), e.constant(yes), e.constant(no)));
         }
-        let counts = self.counts(g, prediction, labels)?;
+        let counts = self.count_mask(g, prediction, labels)?;
         let Some(weights) = self.class_weights.as_deref() else { return Ok(counts) };
-        let (scores, classes) = class_scores(g, prediction.scores(Activation::Softmax))?;
+        let (scores, classes) = class_logits(g, prediction.logits(Activation::Softmax))?;
         if weights.len() != classes {
-            return Err(g.error(format!("there are {} class weights, but the model tells {classes} classes apart", weights.len())));
+            return Err(g.error(format!("there are {} class weights, but the model has {classes} classes", weights.len())));
         }
         let table = constants(g, weights)?;
-        let numbers = self.numbers(g, prediction, labels)?;
+        let numbers = self.class_ids(g, prediction, labels)?;
         let shape = g.shape(scores).clone();
         let own = Expr::build(|e| {
             let here = e.binary(Binary::Equal, e.coordinate(1), e.input(0));
@@ -302,12 +302,12 @@ impl Objective {
         if self.ignored.is_some() { g.times(weight, counts) } else { Ok(weight) }
     }
 
-    /// How many classes labels may name, if they are class numbers.
+    /// The number of classes, if labels are class IDs.
     pub(crate) fn classes(&self, g: &Graph, prediction: Prediction, labels: ValueId) -> Option<usize> {
         let classes = g.shape(prediction.output).last()?.as_fixed()?;
         let numbers = matches!(g.ty(labels).dtype, DType::I32 | DType::U8);
         let named =
-            self.loss.is_over_classes() || (self.loss == Loss::Dice && g.shape(labels).elements() != g.shape(prediction.output).elements());
+            self.loss.is_categorical() || (self.loss == Loss::Dice && g.shape(labels).elements() != g.shape(prediction.output).elements());
         (named && numbers).then_some(classes)
     }
 }
@@ -319,8 +319,8 @@ impl From<Output> for Prediction {
 }
 
 impl Prediction {
-    /// The result before `activation`, if that was the last one; else the result.
-    pub(crate) fn scores(&self, activation: Activation) -> ValueId {
+    /// The value before `activation`, if that is the final one; else the output.
+    pub(crate) fn logits(&self, activation: Activation) -> ValueId {
         match self.before_activation {
             Some((last, before)) if last == activation => before,
             _ => self.output,
@@ -336,13 +336,13 @@ impl Prediction {
 #[cfg(test)]
 mod tests;
 
-/// `[B, everything else]`.
+/// `[batch, elements]`.
 fn by_rows(g: &mut Graph, x: ValueId) -> Result<ValueId, GraphError> {
     let width = labels::per_row(g, x);
     g.reshape(x, Shape::batch_of([width]))
 }
 
-/// From this many elements on, a row's loss is summed by itself first: then rows can be computed some at a time, with the same result.
+/// From this many elements on, a row's loss is reduced by itself first, so that splitting the batch does not change the result.
 const WIDE: usize = 1024;
 
 /// The sum of all elements.

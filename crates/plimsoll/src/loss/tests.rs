@@ -1,4 +1,4 @@
-//! Every loss, evaluated in double precision, against Keras' value and gradient.
+//! Every loss, evaluated in double precision, compared with the value and gradient in Keras.
 
 use super::{Loss, Objective, Prediction};
 use crate::nn::Activation;
@@ -12,7 +12,7 @@ use serde_json::Value;
 const ROWS: usize = 5;
 const CLASSES: usize = 4;
 
-/// What the model ends in.
+/// The final activation of the model.
 #[derive(Clone, Copy, PartialEq)]
 enum End {
     Scores,
@@ -48,7 +48,7 @@ fn evaluate(objective: &Objective, end: End, case: &Value, labels: DType, shape:
         g.input("weight", TensorType::f32(Shape::batch_of([])))
     });
     let prediction = prediction(&mut g, scores, end)?;
-    let sum = objective.sum_of_rows(&mut g, prediction, target, weights)?;
+    let sum = objective.batch_loss(&mut g, prediction, target, weights)?;
     let mut loss = g.map(sum.loss, |e, sum| e.mul(sum, e.constant(1.0 / ROWS as f32)))?;
     if let Some(counted) = sum.counted {
         let share = g.map(counted, |e, sum| e.mul(sum, e.constant(1.0 / ROWS as f32)))?;
@@ -130,11 +130,11 @@ fn what_does_not_go_together_is_refused() {
     let error = |objective: Objective| evaluate(&objective, End::Scores, case, DType::F32, &[CLASSES]).unwrap_err().to_string();
     assert_eq!(
         error(Loss::Huber { delta: 1.0 }.smoothing(0.1)),
-        "label smoothing goes with losses over classes and yes/no answers, not with huber"
+        "label smoothing needs a categorical or binary loss, but the loss is huber"
     );
-    assert_eq!(error(Loss::SoftmaxCrossEntropy.smoothing(1.0)), "label smoothing is 1, but should be from 0 to below 1");
-    assert_eq!(error(Loss::MeanSquaredError.class_weights([1.0])), "class weights go with losses over classes, not with mse");
-    assert_eq!(error(Loss::SoftmaxCrossEntropy.class_weights([1.0])), "there are 1 class weights, but the model tells 4 classes apart");
-    assert_eq!(error(Loss::Dice.ignore_class(3)), "a class that does not count goes with losses over classes, not with dice");
-    assert_eq!(error(Loss::BinaryCrossEntropy.class_weights([1.0])), "yes/no answers have two class weights, that of no and that of yes");
+    assert_eq!(error(Loss::SoftmaxCrossEntropy.smoothing(1.0)), "label smoothing should be from 0 to below 1, but is 1");
+    assert_eq!(error(Loss::MeanSquaredError.class_weights([1.0])), "class weights need a categorical or binary loss, but the loss is mse");
+    assert_eq!(error(Loss::SoftmaxCrossEntropy.class_weights([1.0])), "there are 1 class weights, but the model has 4 classes");
+    assert_eq!(error(Loss::Dice.ignore_class(3)), "ignore_class needs a categorical loss, but the loss is dice");
+    assert_eq!(error(Loss::BinaryCrossEntropy.class_weights([1.0])), "a binary loss takes two class weights: negative, positive");
 }

@@ -1,15 +1,15 @@
-//! Metrics: what is counted beside the loss. Everything is kept as sums, so that pieces of any size add up to the whole.
+//! Metrics. They accumulate as sums, so that micro-batches of any size add up to the same result.
 
-mod board;
-mod counters;
+mod accumulators;
+mod model_metrics;
 mod scores;
 
 use crate::loss::Loss;
 use crate::named::named;
-pub(crate) use board::{Board, Compared};
+pub(crate) use model_metrics::{LabelledOutput, ModelMetrics};
 pub use scores::Scores;
 
-/// What is counted beside the loss.
+/// A metric.
 ///
 /// ```
 /// use plimsoll::Metric;
@@ -18,25 +18,25 @@ pub use scores::Scores;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metric {
-    /// The share of right answers.
+    /// The fraction of correct predictions.
     Accuracy,
-    /// The share of answers whose label is among the classes with the highest scores.
+    /// The fraction of predictions whose label is among the k highest logits.
     TopK(usize),
-    /// Of the answers that name a class, the share that is right; the mean over classes.
+    /// True positives over predictions; the mean over classes (macro average).
     Precision,
-    /// Of the labels that name a class, the share that is found; the mean over classes.
+    /// True positives over labels; the mean over classes (macro average).
     Recall,
-    /// The harmonic mean of both; the mean over classes.
+    /// The harmonic mean of precision and recall; the mean over classes (macro average).
     F1,
-    /// Of answers and labels that name a class, the share that both name; the mean over the classes that occur.
+    /// Intersection over union; the mean over classes that occur.
     MeanIou,
-    /// The exponential of the mean cross-entropy, of unsoftened and unweighted labels.
+    /// The exponential of the mean cross-entropy, without label smoothing and class weights.
     Perplexity,
-    /// The mean of differences without their signs.
+    /// Mean absolute error.
     MeanAbsoluteError,
-    /// The mean of squared differences.
+    /// Mean squared error.
     MeanSquaredError,
-    /// The share of the labels' variance that is explained, all outputs together.
+    /// The coefficient of determination, over all elements.
     R2,
 }
 
@@ -54,7 +54,7 @@ named!(Metric {
 });
 
 impl Metric {
-    /// Whether it is a mean over classes, each of which is counted by itself.
+    /// Whether it is a macro average with counts per class.
     pub(crate) fn is_per_class(self) -> bool {
         matches!(self, Metric::Precision | Metric::Recall | Metric::F1 | Metric::MeanIou)
     }
@@ -88,7 +88,7 @@ pub(crate) fn lower_is_better(monitor: &str) -> bool {
 }
 
 impl Loss {
-    /// The metrics that are counted unless others are asked for.
+    /// The default metrics of a loss.
     pub fn default_metrics(self) -> Vec<Metric> {
         match self {
             Loss::SoftmaxCrossEntropy | Loss::CategoricalFocal { .. } | Loss::BinaryCrossEntropy | Loss::BinaryFocal { .. } => {

@@ -1,4 +1,4 @@
-//! Loss and metrics as numbers with names.
+//! Values of loss and metrics by name.
 
 use serde_json::Value;
 
@@ -14,22 +14,22 @@ use serde_json::Value;
 pub struct Scores {
     /// The mean loss per row.
     pub loss: f64,
-    /// The share of right answers, if it is counted.
+    /// The accuracy, if it is among the metrics.
     pub accuracy: Option<f64>,
-    /// The other metrics that were asked for, in their order; known at the end of an epoch.
+    /// The other requested metrics, in order; known at the end of an epoch.
     pub more: Vec<(String, f64)>,
-    /// For metrics that are means over classes, the value of each class.
+    /// Per-class values of macro-averaged metrics.
     pub per_class: Vec<(String, Vec<f64>)>,
 }
 
 impl Scores {
-    /// All single numbers by name, the loss first.
+    /// All scalars by name, the loss first.
     pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
         let first = [("loss", self.loss)].into_iter().chain(self.accuracy.map(|accuracy| ("accuracy", accuracy)));
         first.chain(self.more.iter().map(|(name, value)| (name.as_str(), *value)))
     }
 
-    /// From the object that [`Epoch::to_json`](crate::Epoch::to_json) gives, where names have this prefix.
+    /// Parses the object of [`Epoch::to_json`](crate::Epoch::to_json), where names have this prefix.
     pub(crate) fn from_json(object: &Value, prefix: &str) -> Option<Scores> {
         let number = |name: &str| object[format!("{prefix}{name}")].as_f64();
         let mut scores = Scores { loss: number("loss")?, accuracy: number("accuracy"), ..Scores::default() };

@@ -1,6 +1,6 @@
-//! Activation functions, as layers of their own or at the end of others. Formulas and names are Keras'.
+//! Activation functions, as layers or as the last step of other layers. Formulas and names are those of Keras.
 
-use super::{Layer, Lowering, only};
+use super::{Layer, Lowering, single_input};
 use crate::named::named;
 use plimsoll_core::expr::{Binary, ExprBuilder, TermId, Unary};
 use plimsoll_core::ops::Reduction;
@@ -18,13 +18,13 @@ pub enum Activation {
     Relu6,
     /// `x` above zero, `0.2·x` below; see [`LeakyRelu`] for other slopes.
     LeakyRelu,
-    /// `x` above zero, `eˣ - 1` below; see [`Elu`] for other depths.
+    /// `x` above zero, `eˣ - 1` below; see [`Elu`] for other values of alpha.
     Elu,
-    /// ELU with the scale and depth that keep mean and variance.
+    /// Scaled ELU, which preserves mean and variance.
     Selu,
     /// `x · Φ(x)` with the exact normal distribution.
     Gelu,
-    /// GELU with the hyperbolic tangent in place of the normal distribution, as GPT-2 has it.
+    /// GELU in its tanh approximation, as in GPT-2.
     GeluTanh,
     /// `x · sigmoid(x)`.
     Silu,
@@ -44,23 +44,23 @@ pub enum Activation {
     HardSwish,
     /// Hyperbolic tangent.
     Tanh,
-    /// `x` between -1 and 1, and these beyond.
+    /// `min(max(x, -1), 1)`.
     HardTanh,
     /// `x - tanh(x)`.
     TanhShrink,
-    /// `x` without what lies within ½ of zero.
+    /// `x` where `|x| > ½`, else 0.
     HardShrink,
-    /// `x`, ½ nearer to zero.
+    /// `x - ½` above ½, `x + ½` below -½, else 0.
     SoftShrink,
     /// `(x + √(x² + 4)) / 2`.
     Squareplus,
-    /// Zero below -1, `x` above 1, a parabola between.
+    /// 0 below -1, `x` above 1, `(x + 1)² / 4` between.
     SparsePlus,
-    /// A straight line from 0 at -1 to 1 at 1.
+    /// `min(max((x + 1) / 2, 0), 1)`.
     SparseSigmoid,
     /// `eˣ`.
     Exponential,
-    /// Exponentials that sum to one along the last axis.
+    /// `eˣ / Σ eˣ` along the last axis.
     Softmax,
     /// The logarithm of softmax.
     LogSoftmax,
@@ -106,7 +106,7 @@ impl Activation {
             Activation::Linear => Ok(x),
             Activation::Softmax | Activation::LogSoftmax => {
                 let Some(last) = g.shape(x).rank().checked_sub(1) else {
-                    return Err(g.error("softmax needs at least one axis"));
+                    return Err(g.error("softmax expects at least one axis"));
                 };
                 let log_sum = g.reduce(Reduction::LogSumExp, x, &[last])?;
                 let shifted = g.binary(Binary::Sub, x, log_sum)?;
@@ -116,7 +116,7 @@ impl Activation {
         }
     }
 
-    /// The function of one number; softmax, which is none, is handed on.
+    /// The function of one element; softmax is not elementwise and returns `x`.
     fn term(self, e: &ExprBuilder, x: TermId) -> TermId {
         let number = |value: f32| e.constant(value);
         let clamp = |x: TermId, low: f32, high: f32| e.binary(Binary::Min, e.binary(Binary::Max, x, number(low)), number(high));
@@ -167,7 +167,7 @@ pub(super) fn leaky(e: &ExprBuilder, x: TermId, slope: TermId) -> TermId {
     e.select(e.binary(Binary::Less, x, e.constant(0.0)), e.mul(slope, x), x)
 }
 
-/// `x` above zero, `depth·(eˣ - 1)` below. The exponential never sees what is above, where it would overflow.
+/// `x` above zero, `depth·(eˣ - 1)` below. The exponential is taken of `min(x, 0)`, so that it cannot overflow.
 pub(super) fn elu(e: &ExprBuilder, x: TermId, depth: f32) -> TermId {
     let zero = e.constant(0.0);
     let below = e.sub(e.unary(Unary::Exp, e.binary(Binary::Min, x, zero)), e.constant(1.0));
@@ -180,7 +180,7 @@ impl Layer for Activation {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
+        let x = single_input(lowering, inputs)?;
         self.apply(lowering.graph, x)
     }
 

@@ -1,20 +1,20 @@
 //! Activations with parameters of their own, trainable or not.
 
 use super::activation::{elu, leaky};
-use super::{Layer, LayerDef, Lowering, only};
+use super::{Layer, LayerDef, Lowering, single_input};
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::Init;
 use plimsoll_core::{GraphError, ValueId};
 use std::sync::Arc;
 
-/// ReLU with a slope below zero of one's own choice.
+/// ReLU with a fixed slope below zero.
 #[derive(Clone, Copy, Debug)]
 pub struct LeakyRelu {
     slope: f32,
 }
 
 impl LeakyRelu {
-    /// With this slope below zero.
+    /// Sets the slope below zero.
     pub fn new(slope: f32) -> LeakyRelu {
         LeakyRelu { slope }
     }
@@ -34,19 +34,19 @@ impl Layer for LeakyRelu {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
+        let x = single_input(lowering, inputs)?;
         lowering.graph.map(x, |e, x| leaky(e, x, e.constant(self.slope)))
     }
 }
 
-/// ELU that ends at `-depth` far below zero.
+/// ELU with the limit `-depth` below zero; Keras calls `depth` alpha.
 #[derive(Clone, Copy, Debug)]
 pub struct Elu {
     depth: f32,
 }
 
 impl Elu {
-    /// With this depth.
+    /// Sets alpha, the magnitude of the limit below zero.
     pub fn new(depth: f32) -> Elu {
         Elu { depth }
     }
@@ -66,12 +66,12 @@ impl Layer for Elu {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
+        let x = single_input(lowering, inputs)?;
         lowering.graph.map(x, |e, x| elu(e, x, self.depth))
     }
 }
 
-/// ReLU whose slope below zero is learnt: one for every element of a row, as in Keras, or one per channel.
+/// ReLU with a trainable slope below zero: one per element, as in Keras, or one per channel.
 #[derive(Clone, Copy, Debug)]
 pub struct PRelu {
     start: f32,
@@ -79,17 +79,17 @@ pub struct PRelu {
 }
 
 impl PRelu {
-    /// With a slope for every element, starting at zero.
+    /// One slope per element, initially zero.
     pub fn new() -> PRelu {
         PRelu { start: 0.0, per_channel: false }
     }
 
-    /// With one slope for each element of the last axis.
+    /// One slope per element of the last axis.
     pub fn per_channel(self) -> PRelu {
         PRelu { per_channel: true, ..self }
     }
 
-    /// With slopes that start at this number.
+    /// Sets the initial slope.
     pub fn start(self, start: f32) -> PRelu {
         PRelu { start, ..self }
     }
@@ -118,11 +118,11 @@ impl Layer for PRelu {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
+        let x = single_input(lowering, inputs)?;
         let shape = lowering.graph.shape(x).clone();
         let from = if self.per_channel { shape.rank() - 1 } else { 1 };
         let Some(dims) = shape.dims().get(from..).filter(|dims| !dims.is_empty() && dims.iter().all(|dim| !dim.is_batch())) else {
-            return Err(lowering.graph.error(format!("takes [batch, …, features], but got the shape {shape}")));
+            return Err(lowering.graph.error(format!("expects an input of shape [batch, …, features], but received {shape}")));
         };
         let alpha = lowering.parameter("alpha", dims.iter().map(|dim| dim.factor()), Init::Constant(self.start))?;
         lowering.graph.pointwise(Expr::build(|e| leaky(e, e.input(0), e.input(1))), &[x, alpha])

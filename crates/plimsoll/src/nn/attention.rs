@@ -1,7 +1,7 @@
-//! Attention of several heads over sequences.
+//! Multi-head attention.
 
 use super::dropout::drops;
-use super::embedding::sequence;
+use super::embedding::sequence_dims;
 use super::{Initializer, Layer, LayerDef, Lowering};
 use plimsoll_core::graph::Init;
 use plimsoll_core::ops::{Attention, Packing, WeightDropout};
@@ -9,10 +9,10 @@ use plimsoll_core::shape::Shape;
 use plimsoll_core::{GraphError, Op, ValueId};
 use std::sync::Arc;
 
-/// Every element of a sequence looks at the others, or at those of a second sequence, and takes from them what it looks for.
+/// Multi-head self-attention, or cross-attention with a second sequence.
 ///
-/// Reads `[batch, time, width]`; with [`cross`](MultiHeadAttention::cross) also the second sequence; with
-/// [`masked`](MultiHeadAttention::masked) also a mask `[batch, time]` of what may be looked at. Memory grows with the length, not its square.
+/// The input is `[batch, time, width]`; with [`cross`](MultiHeadAttention::cross) also a second sequence; with
+/// [`masked`](MultiHeadAttention::masked) also a mask `[batch, time]` of the keys. Memory is linear in the sequence length.
 ///
 /// ```
 /// use plimsoll::nn::MultiHeadAttention;
@@ -33,7 +33,7 @@ pub struct MultiHeadAttention {
 }
 
 impl MultiHeadAttention {
-    /// This many heads, which share the width among them.
+    /// The number of heads; the size of a head is the width divided by it.
     pub fn new(heads: usize) -> MultiHeadAttention {
         MultiHeadAttention {
             heads,
@@ -49,52 +49,52 @@ impl MultiHeadAttention {
         }
     }
 
-    /// No element looks at a later one.
+    /// Causal attention: a query attends to no later key.
     pub fn causal(self) -> MultiHeadAttention {
         MultiHeadAttention { causal: true, ..self }
     }
 
-    /// The last tensor it reads is a mask of what may be looked at; zero hides.
+    /// The last input is a mask of the keys; zero hides a key.
     pub fn masked(self) -> MultiHeadAttention {
         MultiHeadAttention { masked: true, ..self }
     }
 
-    /// The second tensor it reads is the sequence that is looked at.
+    /// Cross-attention: the second input provides keys and values.
     pub fn cross(self) -> MultiHeadAttention {
         MultiHeadAttention { cross: true, ..self }
     }
 
-    /// With heads of this many numbers.
+    /// Sets the size of a head.
     pub fn depth(self, depth: usize) -> MultiHeadAttention {
         MultiHeadAttention { depth: Some(depth), ..self }
     }
 
-    /// With fewer heads to be looked at, each shared by several that look.
+    /// Grouped-query attention: the number of key/value heads, each shared by several query heads.
     pub fn kv_heads(self, heads: usize) -> MultiHeadAttention {
         MultiHeadAttention { kv_heads: Some(heads), ..self }
     }
 
-    /// With or without biases.
+    /// Whether to add biases to the projections.
     pub fn bias(self, bias: bool) -> MultiHeadAttention {
         MultiHeadAttention { bias, ..self }
     }
 
-    /// While learning, leaves this share of the attention weights out, in [0, 1), and scales the others up.
+    /// Sets the dropout rate of the attention weights during training, in [0, 1).
     pub fn dropout(self, rate: f32) -> MultiHeadAttention {
         MultiHeadAttention { dropout: rate, ..self }
     }
 
-    /// With weights that start otherwise.
+    /// Sets the kernel initializer.
     pub fn initializer(self, initializer: Initializer) -> MultiHeadAttention {
         MultiHeadAttention { initializer, ..self }
     }
 
-    /// With weights behind the heads that start otherwise still.
+    /// Sets the initializer of the output projection.
     pub fn output_initializer(self, initializer: Initializer) -> MultiHeadAttention {
         MultiHeadAttention { output_initializer: Some(initializer), ..self }
     }
 
-    /// A product of the last axis with weights of its own; `fan_out` is that of one of the parts it makes.
+    /// A linear projection of the last axis; `fan_out` is that of one of the projections it combines.
     fn project(
         &self,
         lowering: &mut Lowering<'_>,
@@ -103,7 +103,7 @@ impl MultiHeadAttention {
         (out, fan_out): (usize, usize),
         initializer: Initializer,
     ) -> Result<ValueId, GraphError> {
-        let (batch, time, width) = sequence(lowering, x)?;
+        let (batch, time, width) = sequence_dims(lowering, x)?;
         let kernel = lowering.parameter(&format!("{name}_kernel"), [width, out], initializer.init(width, fan_out))?;
         let rows = Shape::new([batch, time.into()]).elements();
         let x = lowering.graph.reshape(x, Shape::new([rows, width.into()]))?;
@@ -145,15 +145,15 @@ impl Layer for MultiHeadAttention {
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let wanted = 1 + usize::from(self.cross) + usize::from(self.masked);
         if inputs.len() != wanted {
-            return Err(lowering.graph.error(format!("reads {wanted} tensors, but is connected to {}", inputs.len())));
+            return Err(lowering.graph.error(format!("expects {wanted} inputs, but received {}", inputs.len())));
         }
         let x = inputs[0];
-        let (_, _, width) = sequence(lowering, x)?;
+        let (_, _, width) = sequence_dims(lowering, x)?;
         let (heads, kv_heads) = (self.heads, self.kv_heads.unwrap_or(self.heads));
         let depth = match self.depth {
             Some(depth) => depth,
             None if heads > 0 && width.is_multiple_of(heads) => width / heads,
-            None => return Err(lowering.graph.error(format!("{heads} heads cannot share a width of {width}"))),
+            None => return Err(lowering.graph.error(format!("the width {width} is not divisible by {heads} heads"))),
         };
         let (q, kv) = (heads * depth, kv_heads * depth);
         let (packing, mut operands) = if self.cross {

@@ -1,11 +1,11 @@
-//! Putting layers together, by name and by what they read.
+//! Builders of models: the functional API and sequential stacks.
 
 use super::Layer;
-use super::model::{Model, Placed};
+use super::model::{LayerCall, Model};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The result of a layer of a model, or one of its inputs.
+/// A symbolic tensor: the output of a layer, or an input of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tensor(pub(super) Source);
 
@@ -15,10 +15,10 @@ pub(super) enum Source {
     Layer(usize),
 }
 
-/// The name of an input that is given none: the column of features.
+/// The default input: the column of features.
 pub(super) const FEATURES: &str = "x";
 
-/// Layers one after another.
+/// A stack of layers, each with one input and one output.
 ///
 /// ```
 /// use plimsoll::nn::{Conv2D, Dense, Flatten, Model, Sequential};
@@ -31,7 +31,7 @@ pub struct Sequential {
     last: Tensor,
 }
 
-/// Layers connected freely: branches, residuals, several readers of one result, several inputs and outputs, weights used twice.
+/// The functional API: branches, residual connections, shared layers, several inputs and outputs.
 ///
 /// ```
 /// use plimsoll::nn::{Add, Conv2D, Functional, GlobalAveragePool, Padding};
@@ -40,7 +40,7 @@ pub struct Sequential {
 /// let stem = net.add(Conv2D::new(8, 3).padding(Padding::Same).relu(), [x]);
 /// let sum = net.block("body", |net| {
 ///     let branch = net.add(Conv2D::new(8, 3).padding(Padding::Same), [stem]);
-///     let twice = net.again(branch, [branch]);
+///     let twice = net.reuse(branch, [branch]);
 ///     net.add(Add, [stem, twice])
 /// });
 /// let pooled = net.named("head", GlobalAveragePool, [sum]);
@@ -51,9 +51,9 @@ pub struct Sequential {
 pub struct Functional {
     name: String,
     inputs: Vec<String>,
-    layers: Vec<Placed>,
+    layers: Vec<LayerCall>,
     scope: Vec<String>,
-    /// How many layers of each kind were numbered, by their full name.
+    /// The number of layers of each type so far, by full name.
     numbered: HashMap<String, usize>,
 }
 
@@ -63,12 +63,12 @@ impl Functional {
         Functional { name: name.to_string(), inputs: Vec::new(), layers: Vec::new(), scope: Vec::new(), numbered: HashMap::new() }
     }
 
-    /// The model's input, if it has one: the column of features.
+    /// The only input of the model: the column of features.
     pub fn input(&mut self) -> Tensor {
         self.input_named(FEATURES)
     }
 
-    /// One of several inputs: the column of this name. Asking twice gives the same one.
+    /// An input of the model: the column of this name. The same name gives the same tensor.
     pub fn input_named(&mut self, name: &str) -> Tensor {
         let known = self.inputs.iter().position(|known| known == name).unwrap_or_else(|| {
             self.inputs.push(name.to_string());
@@ -77,43 +77,43 @@ impl Functional {
         Tensor(Source::Input(known))
     }
 
-    /// Adds a layer that reads the given results, named after its kind and numbered.
+    /// Adds a layer on these inputs, named after its type with a number.
     pub fn add(&mut self, layer: impl Layer + 'static, inputs: impl IntoIterator<Item = Tensor>) -> Tensor {
-        self.add_shared(None, Arc::new(layer), inputs)
+        self.add_layer(None, Arc::new(layer), inputs)
     }
 
-    /// Adds a layer under a name of its own, which its weights carry and messages use.
+    /// Adds a layer under a name, which prefixes the names of its weights.
     pub fn named(&mut self, name: &str, layer: impl Layer + 'static, inputs: impl IntoIterator<Item = Tensor>) -> Tensor {
-        self.add_shared(Some(name), Arc::new(layer), inputs)
+        self.add_layer(Some(name), Arc::new(layer), inputs)
     }
 
-    /// Uses the layer that made `result` once more, with the same weights.
+    /// Calls the layer whose output is `result` again, with the same weights.
     ///
     /// # Panics
-    /// If `result` is an input, which no layer made.
-    pub fn again(&mut self, result: Tensor, inputs: impl IntoIterator<Item = Tensor>) -> Tensor {
+    /// If `result` is an input of the model.
+    pub fn reuse(&mut self, result: Tensor, inputs: impl IntoIterator<Item = Tensor>) -> Tensor {
         let layer = Arc::clone(&self.maker(result).layer);
-        self.place_again(result, layer, inputs)
+        self.call_shared(result, layer, inputs)
     }
 
-    /// Adds a layer that shares the weights of the layer that made `result`, as far as they are named alike.
+    /// Adds a layer that shares the weights of equal names with the layer whose output is `result`.
     ///
     /// # Panics
-    /// If `result` is an input, which no layer made.
+    /// If `result` is an input of the model.
     pub fn tied(&mut self, result: Tensor, layer: impl Layer + 'static, inputs: impl IntoIterator<Item = Tensor>) -> Tensor {
-        self.place_again(result, Arc::new(layer), inputs)
+        self.call_shared(result, Arc::new(layer), inputs)
     }
 
-    pub(crate) fn tied_shared(&mut self, result: Tensor, layer: Arc<dyn Layer>, inputs: impl IntoIterator<Item = Tensor>) -> Tensor {
-        self.place_again(result, layer, inputs)
+    pub(crate) fn tie_layer(&mut self, result: Tensor, layer: Arc<dyn Layer>, inputs: impl IntoIterator<Item = Tensor>) -> Tensor {
+        self.call_shared(result, layer, inputs)
     }
 
-    /// Whether a layer made it.
+    /// Whether it is the output of a layer.
     pub(crate) fn is_layer(&self, result: Tensor) -> bool {
         matches!(result.0, Source::Layer(_))
     }
 
-    /// Everything `body` adds gets names that begin with `name/`.
+    /// The layers that `body` adds have names that begin with `name/`.
     pub fn block<T>(&mut self, name: &str, body: impl FnOnce(&mut Functional) -> T) -> T {
         self.scope.push(name.to_string());
         let result = body(self);
@@ -121,34 +121,34 @@ impl Functional {
         result
     }
 
-    /// Keeps the weights of the layer that made `result` as they are.
+    /// Freezes the layer whose output is `result`.
     ///
     /// # Panics
-    /// If `result` is an input, which no layer made.
+    /// If `result` is an input of the model.
     pub fn freeze(&mut self, result: Tensor) {
         let name = self.maker(result).name.clone();
-        self.layers.iter_mut().filter(|placed| placed.name == name).for_each(|placed| placed.trainable = false);
+        self.layers.iter_mut().filter(|call| call.name == name).for_each(|call| call.trainable = false);
     }
 
-    pub(crate) fn add_shared(&mut self, name: Option<&str>, layer: Arc<dyn Layer>, inputs: impl IntoIterator<Item = Tensor>) -> Tensor {
+    pub(crate) fn add_layer(&mut self, name: Option<&str>, layer: Arc<dyn Layer>, inputs: impl IntoIterator<Item = Tensor>) -> Tensor {
         let name = match name {
             Some(name) => self.full_name(name),
             None => self.free_name(layer.kind()),
         };
-        self.place(Placed { name, layer, inputs: inputs.into_iter().collect(), trainable: true, again: false })
+        self.place(LayerCall { name, layer, inputs: inputs.into_iter().collect(), trainable: true, shared: false })
     }
 
-    fn place_again(&mut self, result: Tensor, layer: Arc<dyn Layer>, inputs: impl IntoIterator<Item = Tensor>) -> Tensor {
+    fn call_shared(&mut self, result: Tensor, layer: Arc<dyn Layer>, inputs: impl IntoIterator<Item = Tensor>) -> Tensor {
         let (name, trainable) = (self.maker(result).name.clone(), self.maker(result).trainable);
-        self.place(Placed { name, layer, inputs: inputs.into_iter().collect(), trainable, again: true })
+        self.place(LayerCall { name, layer, inputs: inputs.into_iter().collect(), trainable, shared: true })
     }
 
-    fn place(&mut self, placed: Placed) -> Tensor {
-        self.layers.push(placed);
+    fn place(&mut self, call: LayerCall) -> Tensor {
+        self.layers.push(call);
         Tensor(Source::Layer(self.layers.len() - 1))
     }
 
-    fn maker(&self, result: Tensor) -> &Placed {
+    fn maker(&self, result: Tensor) -> &LayerCall {
         match result.0 {
             Source::Layer(i) => &self.layers[i],
             Source::Input(i) => panic!("`{}` is an input of the model; no layer made it", self.inputs[i]),
@@ -165,18 +165,18 @@ impl Functional {
             let count = self.numbered.entry(kind.clone()).or_default();
             let name = if *count == 0 { kind.clone() } else { format!("{kind}_{count}") };
             *count += 1;
-            if !self.layers.iter().any(|placed| placed.name == name) {
+            if !self.layers.iter().any(|call| call.name == name) {
                 return name;
             }
         }
     }
 
-    /// The model that ends in `output`.
+    /// The model whose output is `output`.
     pub fn build(self, output: Tensor) -> Model {
         self.build_many([("prediction", output)])
     }
 
-    /// The model with several results, by name. Each is taught by a loss of its own; see [`Trainer::losses`](crate::Trainer::losses).
+    /// The model with several outputs, by name. Each has its own loss; see [`Trainer::losses`](crate::Trainer::losses).
     ///
     /// # Panics
     /// If there are none.
@@ -196,14 +196,14 @@ impl Sequential {
         Sequential { net, last }
     }
 
-    /// One more layer at the end.
+    /// Appends a layer.
     #[allow(clippy::should_implement_trait, reason = "the word everybody knows from Keras")]
     pub fn add(mut self, layer: impl Layer + 'static) -> Sequential {
         self.last = self.net.add(layer, [self.last]);
         self
     }
 
-    /// One more layer at the end, under a name of its own.
+    /// Appends a layer under a name.
     pub fn named(mut self, name: &str, layer: impl Layer + 'static) -> Sequential {
         self.last = self.net.named(name, layer, [self.last]);
         self

@@ -1,14 +1,14 @@
 //! Convolutional layers.
 
 use super::window::SlidingWindow;
-use super::{Activation, Initializer, Layer, LayerDef, Lowering, Padding, Regularizer, only};
+use super::{Activation, Initializer, Layer, LayerDef, Lowering, Padding, Regularizer, single_input};
 use plimsoll_core::graph::Init;
 use plimsoll_core::ops::Conv2d;
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{DType, GraphError, Op, ValueId};
 use std::sync::Arc;
 
-/// Slides filters over images `[batch, height, width, channels]`.
+/// 2-D convolution over images `[batch, height, width, channels]`.
 ///
 /// ```
 /// use plimsoll::nn::{Conv2D, Padding};
@@ -39,56 +39,56 @@ impl Conv2D {
         }
     }
 
-    /// With filters of another height and width.
+    /// Sets the kernel size.
     pub fn size(mut self, height: usize, width: usize) -> Conv2D {
         self.window.size = (height, width);
         self
     }
 
-    /// With another stride, down and across.
+    /// Sets the strides along height and width.
     pub fn stride(mut self, down: usize, across: usize) -> Conv2D {
         self.window.stride = (down, across);
         self
     }
 
-    /// With filters whose places lie this far apart, down and across.
+    /// Sets the dilation rates along height and width.
     pub fn dilation(mut self, down: usize, across: usize) -> Conv2D {
         self.window.dilation = (down, across);
         self
     }
 
-    /// With channels cut into groups that do not see each other.
+    /// Splits the channels into groups that are convolved separately.
     pub fn groups(self, groups: usize) -> Conv2D {
         Conv2D { groups, ..self }
     }
 
-    /// With other edges.
+    /// Sets the padding.
     pub fn padding(mut self, padding: Padding) -> Conv2D {
         self.window.padding = padding;
         self
     }
 
-    /// With an activation.
+    /// Sets the activation function.
     pub fn activation(self, activation: Activation) -> Conv2D {
         Conv2D { activation, ..self }
     }
 
-    /// With ReLU.
+    /// Sets the activation to ReLU.
     pub fn relu(self) -> Conv2D {
         self.activation(Activation::Relu)
     }
 
-    /// With or without a bias.
+    /// Whether to add a bias.
     pub fn bias(self, bias: bool) -> Conv2D {
         Conv2D { bias, ..self }
     }
 
-    /// With weights that start otherwise.
+    /// Sets the kernel initializer.
     pub fn initializer(self, initializer: Initializer) -> Conv2D {
         Conv2D { initializer, ..self }
     }
 
-    /// With filters that cost something for being large.
+    /// Sets the kernel regularizer.
     pub fn regularizer(self, regularizer: Regularizer) -> Conv2D {
         Conv2D { regularizer, ..self }
     }
@@ -115,22 +115,22 @@ impl Layer for Conv2D {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
+        let x = single_input(lowering, inputs)?;
         let (window, channels) = self.window.window(lowering.graph, x)?;
         if self.filters == 0 {
             return Err(lowering.graph.error("needs at least one filter"));
         }
         let groups = self.groups;
         if groups == 0 || !channels.is_multiple_of(groups) || !self.filters.is_multiple_of(groups) {
-            let what = format!("{groups} groups do not divide {channels} channels and {} filters", self.filters);
+            let what = format!("the channels ({channels}) and filters ({}) are not divisible by {groups} groups", self.filters);
             return Err(lowering.graph.error(what));
         }
-        let ((height, width), taps) = (self.window.size, self.window.taps());
-        let init = self.initializer.init(taps * channels / groups, taps * self.filters / groups);
+        let ((height, width), elements) = (self.window.size, self.window.elements());
+        let init = self.initializer.init(elements * channels / groups, elements * self.filters / groups);
         let filter = lowering.parameter("kernel", [height, width, channels / groups, self.filters], init)?;
         lowering.regularize(filter, self.regularizer)?;
         let y = lowering.graph.add_one(Op::Conv2d(Conv2d { window, groups, epilogue: None, dtype: DType::F32 }), &[x, filter])?;
-        finish(lowering, y, self.filters, self.bias, self.activation)
+        bias_and_activation(lowering, y, self.filters, self.bias, self.activation)
     }
 
     fn last_activation(&self) -> Option<Activation> {
@@ -139,7 +139,7 @@ impl Layer for Conv2D {
 }
 
 /// Bias and activation.
-pub(super) fn finish(
+pub(super) fn bias_and_activation(
     lowering: &mut Lowering<'_>,
     mut y: ValueId,
     channels: usize,
@@ -153,7 +153,7 @@ pub(super) fn finish(
     activation.apply(lowering.graph, y)
 }
 
-/// Slides filters over sequences `[batch, time, channels]`.
+/// 1-D convolution over sequences `[batch, time, channels]`.
 ///
 /// ```
 /// use plimsoll::nn::Conv1D;
@@ -166,7 +166,7 @@ pub struct Conv1D {
 }
 
 impl Conv1D {
-    /// `filters` filters of `size` steps, with stride 1, no padding, a bias and no activation.
+    /// `filters` filters over `size` time steps, with stride 1, no padding, a bias and no activation.
     pub fn new(filters: usize, size: usize) -> Conv1D {
         Conv1D { conv: Conv2D::new(filters, 1).size(1, size), causal: false }
     }
@@ -175,22 +175,22 @@ impl Conv1D {
         Conv1D { conv: change(self.conv), ..self }
     }
 
-    /// With another stride.
+    /// Sets the stride.
     pub fn stride(self, stride: usize) -> Conv1D {
         self.with(|conv| conv.stride(1, stride))
     }
 
-    /// With filters whose places lie this far apart.
+    /// Sets the dilation rate.
     pub fn dilation(self, dilation: usize) -> Conv1D {
         self.with(|conv| conv.dilation(1, dilation))
     }
 
-    /// With channels cut into groups that do not see each other.
+    /// Splits the channels into groups that are convolved separately.
     pub fn groups(self, groups: usize) -> Conv1D {
         self.with(|conv| conv.groups(groups))
     }
 
-    /// With other edges; explicit padding is that of the columns.
+    /// Sets the padding; explicit padding is that of the columns.
     pub fn padding(self, padding: Padding) -> Conv1D {
         let padding = match padding {
             Padding::Explicit { columns, .. } => Padding::Explicit { rows: (0, 0), columns },
@@ -199,32 +199,32 @@ impl Conv1D {
         Conv1D { causal: false, ..self.with(|conv| conv.padding(padding)) }
     }
 
-    /// Padded in front so that no step sees a later one.
+    /// Causal padding: the output at a step does not depend on later steps.
     pub fn causal(self) -> Conv1D {
         Conv1D { causal: true, ..self }
     }
 
-    /// With an activation.
+    /// Sets the activation function.
     pub fn activation(self, activation: Activation) -> Conv1D {
         self.with(|conv| conv.activation(activation))
     }
 
-    /// With ReLU.
+    /// Sets the activation to ReLU.
     pub fn relu(self) -> Conv1D {
         self.activation(Activation::Relu)
     }
 
-    /// With or without a bias.
+    /// Whether to add a bias.
     pub fn bias(self, bias: bool) -> Conv1D {
         self.with(|conv| conv.bias(bias))
     }
 
-    /// With weights that start otherwise.
+    /// Sets the kernel initializer.
     pub fn initializer(self, initializer: Initializer) -> Conv1D {
         self.with(|conv| conv.initializer(initializer))
     }
 
-    /// With filters that cost something for being large.
+    /// Sets the kernel regularizer.
     pub fn regularizer(self, regularizer: Regularizer) -> Conv1D {
         self.with(|conv| conv.regularizer(regularizer))
     }
@@ -252,10 +252,10 @@ impl Layer for Conv1D {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
+        let x = single_input(lowering, inputs)?;
         let shape = lowering.graph.shape(x).clone();
         let &[batch, time, channels] = shape.dims() else {
-            return Err(lowering.graph.error(format!("takes sequences [batch, time, channels], but got the shape {shape}")));
+            return Err(lowering.graph.error(format!("expects sequences of shape [batch, time, channels], but received {shape}")));
         };
         let x = lowering.graph.reshape(x, Shape::new([batch, 1.into(), time, channels]))?;
         let mut conv = self.conv.clone();

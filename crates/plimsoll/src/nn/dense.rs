@@ -1,12 +1,12 @@
 //! The fully connected layer.
 
-use super::conv::finish;
-use super::{Activation, Initializer, Layer, LayerDef, Lowering, Regularizer, only};
+use super::conv::bias_and_activation;
+use super::{Activation, Initializer, Layer, LayerDef, Lowering, Regularizer, single_input};
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{Dim, GraphError, ValueId};
 use std::sync::Arc;
 
-/// Every output sees every number of the last axis of the input.
+/// Fully connected layer over the last axis.
 ///
 /// ```
 /// use plimsoll::nn::{Dense, Sequential};
@@ -33,27 +33,27 @@ impl Dense {
         }
     }
 
-    /// With an activation.
+    /// Sets the activation function.
     pub fn activation(self, activation: Activation) -> Dense {
         Dense { activation, ..self }
     }
 
-    /// With ReLU.
+    /// Sets the activation to ReLU.
     pub fn relu(self) -> Dense {
         self.activation(Activation::Relu)
     }
 
-    /// With or without a bias.
+    /// Whether to add a bias.
     pub fn bias(self, bias: bool) -> Dense {
         Dense { bias, ..self }
     }
 
-    /// With weights that start otherwise.
+    /// Sets the kernel initializer.
     pub fn initializer(self, initializer: Initializer) -> Dense {
         Dense { initializer, ..self }
     }
 
-    /// With weights that cost something for being large.
+    /// Sets the kernel regularizer.
     pub fn regularizer(self, regularizer: Regularizer) -> Dense {
         Dense { regularizer, ..self }
     }
@@ -77,21 +77,21 @@ impl Layer for Dense {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
+        let x = single_input(lowering, inputs)?;
         let shape = lowering.graph.shape(x).clone();
         let Some(width) = shape.last().and_then(|dim| dim.as_fixed()).filter(|_| shape.rank() >= 2) else {
-            return Err(lowering.graph.error(format!("takes [batch, …, features], but got the shape {shape}")));
+            return Err(lowering.graph.error(format!("expects an input of shape [batch, …, features], but received {shape}")));
         };
         if self.units == 0 {
             return Err(lowering.graph.error("needs at least one unit"));
         }
-        // Everything in front of the features is rows of one matrix.
+        // All leading axes are the rows of one matrix.
         let leading = Shape::new(shape.dims()[..shape.rank() - 1].iter().copied()).elements();
         let x = lowering.graph.reshape(x, Shape::new([leading, Dim::fixed(width)]))?;
         let kernel = lowering.parameter("kernel", [width, self.units], self.initializer.init(width, self.units))?;
         lowering.regularize(kernel, self.regularizer)?;
         let y = lowering.graph.matmul(x, kernel)?;
-        let y = finish(lowering, y, self.units, self.bias, Activation::Linear)?;
+        let y = bias_and_activation(lowering, y, self.units, self.bias, Activation::Linear)?;
         let y = lowering.graph.reshape(y, shape.with(shape.rank() - 1, Dim::fixed(self.units)))?;
         self.activation.apply(lowering.graph, y)
     }

@@ -1,14 +1,14 @@
-//! Convolutions that look at every channel by itself.
+//! Depthwise and separable convolutions.
 
 use super::config::LayerConfig;
-use super::conv::finish;
+use super::conv::bias_and_activation;
 use super::window::SlidingWindow;
-use super::{Activation, Initializer, Layer, LayerDef, Lowering, Padding, Regularizer, only};
+use super::{Activation, Initializer, Layer, LayerDef, Lowering, Padding, Regularizer, single_input};
 use plimsoll_core::ops::{Conv2d, Window};
 use plimsoll_core::{DType, GraphError, Op, ValueId};
 use std::sync::Arc;
 
-/// Slides filters over every channel of images by itself.
+/// Depthwise 2-D convolution: every channel is convolved with kernels of its own.
 ///
 /// ```
 /// use plimsoll::nn::{DepthwiseConv2D, Padding};
@@ -25,7 +25,7 @@ pub struct DepthwiseConv2D {
 }
 
 impl DepthwiseConv2D {
-    /// One filter of `size`×`size` for every channel, with stride 1, no padding, a bias and no activation.
+    /// One kernel of `size`×`size` per channel, with stride 1, no padding, a bias and no activation.
     pub fn new(size: usize) -> DepthwiseConv2D {
         DepthwiseConv2D {
             window: SlidingWindow::new(size, 1),
@@ -37,64 +37,64 @@ impl DepthwiseConv2D {
         }
     }
 
-    /// With filters of another height and width.
+    /// Sets the kernel size.
     pub fn size(mut self, height: usize, width: usize) -> DepthwiseConv2D {
         self.window.size = (height, width);
         self
     }
 
-    /// With another stride, down and across.
+    /// Sets the strides along height and width.
     pub fn stride(mut self, down: usize, across: usize) -> DepthwiseConv2D {
         self.window.stride = (down, across);
         self
     }
 
-    /// With filters whose places lie this far apart, down and across.
+    /// Sets the dilation rates along height and width.
     pub fn dilation(mut self, down: usize, across: usize) -> DepthwiseConv2D {
         self.window.dilation = (down, across);
         self
     }
 
-    /// With other edges.
+    /// Sets the padding.
     pub fn padding(mut self, padding: Padding) -> DepthwiseConv2D {
         self.window.padding = padding;
         self
     }
 
-    /// With this many filters for every channel.
+    /// Sets the depth multiplier: output channels per input channel.
     pub fn multiplier(self, multiplier: usize) -> DepthwiseConv2D {
         DepthwiseConv2D { multiplier, ..self }
     }
 
-    /// With an activation.
+    /// Sets the activation function.
     pub fn activation(self, activation: Activation) -> DepthwiseConv2D {
         DepthwiseConv2D { activation, ..self }
     }
 
-    /// With or without a bias.
+    /// Whether to add a bias.
     pub fn bias(self, bias: bool) -> DepthwiseConv2D {
         DepthwiseConv2D { bias, ..self }
     }
 
-    /// With weights that start otherwise.
+    /// Sets the kernel initializer.
     pub fn initializer(self, initializer: Initializer) -> DepthwiseConv2D {
         DepthwiseConv2D { initializer, ..self }
     }
 
-    /// With filters that cost something for being large.
+    /// Sets the kernel regularizer.
     pub fn regularizer(self, regularizer: Regularizer) -> DepthwiseConv2D {
         DepthwiseConv2D { regularizer, ..self }
     }
 
-    /// The convolution, and how many channels come out.
+    /// The convolution, and the number of output channels.
     fn convolve(&self, lowering: &mut Lowering<'_>, x: ValueId, name: &str) -> Result<(ValueId, usize), GraphError> {
         let (window, channels): (Window, usize) = self.window.window(lowering.graph, x)?;
         if self.multiplier == 0 {
-            return Err(lowering.graph.error("needs at least one filter for every channel"));
+            return Err(lowering.graph.error("needs a depth multiplier of at least 1"));
         }
-        let ((height, width), taps) = (self.window.size, self.window.taps());
-        let init = self.initializer.init(taps * channels, taps * self.multiplier);
-        // The filters of a channel stand together, as its group's.
+        let ((height, width), elements) = (self.window.size, self.window.elements());
+        let init = self.initializer.init(elements * channels, elements * self.multiplier);
+        // The kernels of a channel are contiguous, as one group.
         let filter = lowering.parameter(name, [height, width, 1, channels * self.multiplier], init)?;
         lowering.regularize(filter, self.regularizer)?;
         let y = lowering.graph.add_one(Op::Conv2d(Conv2d { window, groups: channels, epilogue: None, dtype: DType::F32 }), &[x, filter])?;
@@ -125,9 +125,9 @@ impl Layer for DepthwiseConv2D {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
+        let x = single_input(lowering, inputs)?;
         let (y, channels) = self.convolve(lowering, x, "kernel")?;
-        finish(lowering, y, channels, self.bias, self.activation)
+        bias_and_activation(lowering, y, channels, self.bias, self.activation)
     }
 
     fn last_activation(&self) -> Option<Activation> {
@@ -135,7 +135,7 @@ impl Layer for DepthwiseConv2D {
     }
 }
 
-/// A depthwise convolution, then one of 1×1 that mixes the channels.
+/// Depthwise convolution followed by a 1×1 convolution that mixes the channels.
 #[derive(Clone, Debug)]
 pub struct SeparableConv2D {
     filters: usize,
@@ -143,32 +143,32 @@ pub struct SeparableConv2D {
 }
 
 impl SeparableConv2D {
-    /// `filters` results from filters of `size`×`size`, with stride 1, no padding, a bias and no activation.
+    /// `filters` output channels and kernels of `size`×`size`, with stride 1, no padding, a bias and no activation.
     pub fn new(filters: usize, size: usize) -> SeparableConv2D {
         SeparableConv2D { filters, depthwise: DepthwiseConv2D::new(size) }
     }
 
-    /// With another depthwise part; its bias and activation come last.
+    /// Changes the depthwise convolution; its bias and activation apply to the output.
     pub fn depthwise(self, change: impl FnOnce(DepthwiseConv2D) -> DepthwiseConv2D) -> SeparableConv2D {
         SeparableConv2D { depthwise: change(self.depthwise), ..self }
     }
 
-    /// With another stride, down and across.
+    /// Sets the strides along height and width.
     pub fn stride(self, down: usize, across: usize) -> SeparableConv2D {
         self.depthwise(|depthwise| depthwise.stride(down, across))
     }
 
-    /// With other edges.
+    /// Sets the padding.
     pub fn padding(self, padding: Padding) -> SeparableConv2D {
         self.depthwise(|depthwise| depthwise.padding(padding))
     }
 
-    /// With an activation.
+    /// Sets the activation function.
     pub fn activation(self, activation: Activation) -> SeparableConv2D {
         self.depthwise(|depthwise| depthwise.activation(activation))
     }
 
-    /// With or without a bias.
+    /// Whether to add a bias.
     pub fn bias(self, bias: bool) -> SeparableConv2D {
         self.depthwise(|depthwise| depthwise.bias(bias))
     }
@@ -192,7 +192,7 @@ impl Layer for SeparableConv2D {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
+        let x = single_input(lowering, inputs)?;
         if self.filters == 0 {
             return Err(lowering.graph.error("needs at least one filter"));
         }
@@ -202,7 +202,7 @@ impl Layer for SeparableConv2D {
         lowering.regularize(mix, self.depthwise.regularizer)?;
         let conv = Conv2d { window: Window::valid((1, 1), (1, 1)), groups: 1, epilogue: None, dtype: DType::F32 };
         let y = lowering.graph.add_one(Op::Conv2d(conv), &[y, mix])?;
-        finish(lowering, y, self.filters, self.depthwise.bias, self.depthwise.activation)
+        bias_and_activation(lowering, y, self.filters, self.depthwise.bias, self.depthwise.activation)
     }
 
     fn last_activation(&self) -> Option<Activation> {

@@ -1,31 +1,31 @@
-//! Dropout: random zeros while learning, nothing otherwise. Masks are never stored: they are drawn again, bit for bit, wherever they are needed.
+//! Dropout during training. Masks are not stored: the backward pass regenerates them from the same random stream.
 
-use super::shape::row;
-use super::{Layer, LayerDef, Lowering, only};
+use super::shape::row_shape;
+use super::{Layer, LayerDef, Lowering, single_input};
 use plimsoll_core::expr::{Binary, Expr};
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{Dim, GraphError, ValueId};
 use std::sync::Arc;
 
-/// Sets a random share of the elements to zero while learning and scales the rest up, so that the sum stays.
+/// Sets random elements to zero during training and scales the others by `1 / (1 - rate)`.
 #[derive(Clone, Debug)]
 pub struct Dropout {
     rate: f32,
 }
 
-/// Drops whole channels: all elements of a row that share their place in the last axis.
+/// Drops whole channels of an example.
 #[derive(Clone, Debug)]
 pub struct SpatialDropout {
     rate: f32,
 }
 
-/// Drops the whole row: in a residual branch, this skips a block for some examples. The rest is scaled up.
+/// Drops whole examples: in a residual branch, random examples skip the block. The others are scaled by `1 / (1 - rate)`.
 #[derive(Clone, Debug)]
 pub struct StochasticDepth {
     rate: f32,
 }
 
-/// Dropout that keeps mean and variance behind SELU: elements are set to its lowest value instead of zero.
+/// Dropout that keeps mean and variance behind SELU: elements are set to the limit of SELU below zero.
 #[derive(Clone, Debug)]
 pub struct AlphaDropout {
     rate: f32,
@@ -34,7 +34,7 @@ pub struct AlphaDropout {
 macro_rules! rated {
     ($layer:ident) => {
         impl $layer {
-            /// Drops this share, in [0, 1).
+            /// The fraction to drop, in [0, 1).
             pub fn new(rate: f32) -> $layer {
                 $layer { rate }
             }
@@ -47,15 +47,15 @@ rated!(SpatialDropout);
 rated!(StochasticDepth);
 rated!(AlphaDropout);
 
-/// Whether anything is dropped at all, or why that cannot be.
+/// Whether anything is dropped, or an error if the rate is out of range.
 pub(super) fn drops(lowering: &Lowering<'_>, rate: f32) -> Result<bool, GraphError> {
     if !(0.0..1.0).contains(&rate) {
-        return Err(lowering.graph.error(format!("the dropout rate is a share from 0 to below 1, but is {rate}")));
+        return Err(lowering.graph.error(format!("the dropout rate should be from 0 to below 1, but is {rate}")));
     }
     Ok(lowering.training && rate > 0.0)
 }
 
-/// Multiplies by a mask that has this shape, scaled so that the sum stays.
+/// Multiplies by a random mask of this shape, scaled by `1 / (1 - rate)`.
 fn mask(lowering: &mut Lowering<'_>, x: ValueId, shape: Shape, rate: f32) -> Result<ValueId, GraphError> {
     let g = &mut *lowering.graph;
     let stream = g.stream();
@@ -81,7 +81,7 @@ impl Layer for Dropout {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
+        let x = single_input(lowering, inputs)?;
         if !drops(lowering, self.rate)? {
             return Ok(x);
         }
@@ -109,11 +109,11 @@ impl Layer for SpatialDropout {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
+        let x = single_input(lowering, inputs)?;
         if !drops(lowering, self.rate)? {
             return Ok(x);
         }
-        let (batch, row) = row(lowering, x)?;
+        let (batch, row) = row_shape(lowering, x)?;
         let ones = row.iter().skip(1).map(|_| Dim::fixed(1));
         let channels = Dim::fixed(row.last().copied().unwrap_or(1));
         let shape = Shape::new(std::iter::once(batch).chain(ones).chain([channels]));
@@ -135,17 +135,17 @@ impl Layer for StochasticDepth {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
+        let x = single_input(lowering, inputs)?;
         if !drops(lowering, self.rate)? {
             return Ok(x);
         }
-        let (batch, row) = row(lowering, x)?;
+        let (batch, row) = row_shape(lowering, x)?;
         let shape = Shape::new(std::iter::once(batch).chain(row.iter().map(|_| Dim::fixed(1))));
         mask(lowering, x, shape, self.rate)
     }
 }
 
-/// What SELU gives far below zero.
+/// The limit of SELU below zero.
 const SELU_LOWEST: f32 = -1.758_099_3;
 
 /// `type = "alpha_dropout"`.
@@ -162,7 +162,7 @@ impl Layer for AlphaDropout {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
+        let x = single_input(lowering, inputs)?;
         if !drops(lowering, self.rate)? {
             return Ok(x);
         }

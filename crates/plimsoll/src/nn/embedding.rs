@@ -1,14 +1,14 @@
-//! Vectors for tokens, and the way back.
+//! Token embeddings, and logits that share them.
 
-use super::{Initializer, Layer, LayerDef, Lowering, only};
+use super::{Initializer, Layer, LayerDef, Lowering, single_input};
 use plimsoll_core::ops::{Concat, Gather, MatMul, Slice};
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{DType, Dim, GraphError, Op, ValueId};
 use std::sync::Arc;
 
-/// A learnt vector for every token: `[batch, …]` of token numbers becomes `[batch, …, width]`.
+/// A trainable vector per token: token IDs `[batch, …]` become `[batch, …, width]`.
 ///
-/// A number that is no token gives zeros.
+/// An ID out of range gives zeros.
 #[derive(Clone, Debug)]
 pub struct Embedding {
     vocabulary: usize,
@@ -16,47 +16,47 @@ pub struct Embedding {
     initializer: Initializer,
 }
 
-/// How well a vector goes with every token's: the product with the vectors of an [`Embedding`], which it shares.
+/// Logits over the vocabulary: the product with the vectors of an [`Embedding`], which it shares.
 /// Place it with [`Functional::tied`](super::Functional::tied).
 #[derive(Clone, Debug)]
 pub struct EmbeddingScores {
     vocabulary: usize,
 }
 
-/// Puts a learnt vector in front of a sequence, to gather what the whole of it is about.
+/// Prepends a trainable class token to a sequence.
 #[derive(Clone, Debug, Default)]
 pub struct ClassToken;
 
-/// One element of a sequence: `[batch, time, width]` becomes `[batch, width]`.
+/// Selects one time step: `[batch, time, width]` becomes `[batch, width]`.
 #[derive(Clone, Copy, Debug)]
 pub struct TakeStep {
     last: bool,
 }
 
 impl Embedding {
-    /// Vectors of `width` numbers for `vocabulary` tokens, uniform in ±0.05 at first.
+    /// Vectors of size `width` for `vocabulary` tokens, initialized uniformly in ±0.05.
     pub fn new(vocabulary: usize, width: usize) -> Embedding {
         Embedding { vocabulary, width, initializer: Initializer::Uniform(0.05) }
     }
 
-    /// With vectors that start otherwise.
+    /// Sets the embeddings initializer.
     pub fn initializer(self, initializer: Initializer) -> Embedding {
         Embedding { initializer, ..self }
     }
 
-    /// The layer that scores tokens by these vectors.
+    /// The layer that computes logits with the same vectors.
     pub fn scores(&self) -> EmbeddingScores {
         EmbeddingScores { vocabulary: self.vocabulary }
     }
 }
 
 impl TakeStep {
-    /// The first element.
+    /// The first time step.
     pub fn first() -> TakeStep {
         TakeStep { last: false }
     }
 
-    /// The last element.
+    /// The last time step.
     pub fn last() -> TakeStep {
         TakeStep { last: true }
     }
@@ -79,24 +79,24 @@ impl Layer for Embedding {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let tokens = only(lowering, inputs)?;
+        let tokens = single_input(lowering, inputs)?;
         if self.vocabulary == 0 || self.width == 0 {
-            return Err(lowering.graph.error("needs at least one token and one number for each"));
+            return Err(lowering.graph.error("needs a vocabulary and a width of at least 1"));
         }
         let ty = lowering.graph.ty(tokens).clone();
         if !matches!(ty.dtype, DType::I32 | DType::U8) {
-            return Err(lowering.graph.error(format!("reads token numbers, which are i32 or u8, but got {ty}")));
+            return Err(lowering.graph.error(format!("expects token IDs of type i32 or u8, but received {ty}")));
         }
         let init = self.initializer.init(self.vocabulary, self.width);
         let table = lowering.parameter("embeddings", [self.vocabulary, self.width], init)?;
         lowering.graph.add_one(Op::Gather(Gather { dtype: DType::F32 }), &[table, tokens])
     }
 
-    fn reads_stored(&self) -> bool {
+    fn reads_integers(&self) -> bool {
         true
     }
 
-    fn reads_below(&self) -> Option<usize> {
+    fn input_bound(&self) -> Option<usize> {
         Some(self.vocabulary)
     }
 }
@@ -115,10 +115,10 @@ impl Layer for EmbeddingScores {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
+        let x = single_input(lowering, inputs)?;
         let shape = lowering.graph.shape(x).clone();
         let Some(width) = shape.last().and_then(|dim| dim.as_fixed()).filter(|_| shape.rank() >= 2) else {
-            return Err(lowering.graph.error(format!("takes [batch, …, features], but got the shape {shape}")));
+            return Err(lowering.graph.error(format!("expects an input of shape [batch, …, features], but received {shape}")));
         };
         let init = Initializer::Uniform(0.05).init(self.vocabulary, width);
         let table = lowering.parameter("embeddings", [self.vocabulary, width], init)?;
@@ -130,12 +130,12 @@ impl Layer for EmbeddingScores {
     }
 }
 
-/// Length and width of `[batch, time, width]`, and the batch.
-pub(super) fn sequence(lowering: &Lowering<'_>, x: ValueId) -> Result<(Dim, usize, usize), GraphError> {
+/// Batch, length and width of `[batch, time, width]`.
+pub(super) fn sequence_dims(lowering: &Lowering<'_>, x: ValueId) -> Result<(Dim, usize, usize), GraphError> {
     let shape = lowering.graph.shape(x);
     match shape.dims() {
         &[batch, time, width] if !time.is_batch() && !width.is_batch() && time.factor() > 0 => Ok((batch, time.factor(), width.factor())),
-        _ => Err(lowering.graph.error(format!("takes sequences [batch, time, width], but got the shape {shape}"))),
+        _ => Err(lowering.graph.error(format!("expects sequences of shape [batch, time, width], but received {shape}"))),
     }
 }
 
@@ -153,8 +153,8 @@ impl Layer for ClassToken {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
-        let (batch, _, width) = sequence(lowering, x)?;
+        let x = single_input(lowering, inputs)?;
+        let (batch, _, width) = sequence_dims(lowering, x)?;
         let token = lowering.parameter("token", [width], Initializer::Zeros.init(1, width))?;
         let g = &mut *lowering.graph;
         let token = g.pointwise_over(plimsoll_core::expr::Expr::identity(), &[token], Shape::new([batch, 1.into(), width.into()]))?;
@@ -179,8 +179,8 @@ impl Layer for TakeStep {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
-        let (batch, time, width) = sequence(lowering, x)?;
+        let x = single_input(lowering, inputs)?;
+        let (batch, time, width) = sequence_dims(lowering, x)?;
         let start = if self.last { time - 1 } else { 0 };
         let step = lowering.graph.add_one(Op::Slice(Slice { axis: 1, start, length: 1 }), &[x])?;
         lowering.graph.reshape(step, Shape::new([batch, width.into()]))

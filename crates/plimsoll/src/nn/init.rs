@@ -1,35 +1,35 @@
-//! How weights start.
+//! Weight initializers.
 
 use crate::named::named;
 use plimsoll_core::graph::Init;
 
-/// How the weights of a layer start, given how many numbers go in and out of one of its units.
+/// The initializer of a layer's weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Initializer {
-    /// Uniform with variance `2 / (in + out)`: keeps the scale of linear and tanh layers.
+    /// Uniform with variance `2 / (fan_in + fan_out)`, for linear and tanh layers.
     #[default]
     GlorotUniform,
-    /// Normal with variance `2 / (in + out)`.
+    /// Normal with variance `2 / (fan_in + fan_out)`.
     GlorotNormal,
-    /// Uniform with variance `2 / in`: keeps the scale of ReLU layers.
+    /// Uniform with variance `2 / fan_in`, for ReLU layers.
     HeUniform,
-    /// Normal with variance `2 / in`.
+    /// Normal with variance `2 / fan_in`, for ReLU layers.
     HeNormal,
-    /// Uniform with variance `1 / in`.
+    /// Uniform with variance `1 / fan_in`.
     LecunUniform,
-    /// Normal with variance `1 / in`: keeps the scale of SELU layers.
+    /// Normal with variance `1 / fan_in`, for SELU layers.
     LecunNormal,
     /// All zero.
     Zeros,
     /// All one.
     Ones,
-    /// Normal with this standard deviation, cut at two of them.
+    /// Normal with this standard deviation, truncated at two of them.
     Normal(f32),
-    /// Uniform between minus this and this.
+    /// Uniform in `[-limit, limit]`.
     Uniform(f32),
 }
 
-/// The standard deviation of a unit normal cut at two standard deviations.
+/// The standard deviation of a unit normal truncated at two standard deviations.
 const CUT_NORMAL_STD: f32 = 0.879_625_7;
 
 named!(Initializer {

@@ -1,6 +1,6 @@
-//! Layers by name against Keras: results, gradients and moving statistics on committed vectors (see `tests/references/keras_layers.py`).
+//! Layers compared with Keras: outputs, gradients and moving statistics on committed vectors (see `tests/references/keras_layers.py`).
 
-use super::{Functional, PIECE_SHARE, layer_from_config};
+use super::{Functional, MICRO_BATCH_RECIPROCAL, layer_from_config};
 use crate::reader::Reader;
 use plimsoll_core::autodiff::gradients;
 use plimsoll_core::graph::StateKind;
@@ -43,7 +43,7 @@ fn layers_match_keras() {
         let mut net = Functional::new("case");
         let x = net.input();
         let mask = case.get("mask").map(|_| net.input_named("mask"));
-        let y = net.add_shared(Some("layer"), layer, [x].into_iter().chain(mask));
+        let y = net.add_layer(Some("layer"), layer, [x].into_iter().chain(mask));
         let model = net.build(y);
         let mut g = Graph::new();
         let ((rows, ty), (_, pulled)) = (rows_and_type(&case["x"]), rows_and_type(&case["pull"]));
@@ -63,7 +63,8 @@ fn layers_match_keras() {
 
         let own = |state: &str| state.strip_prefix("layer/").unwrap().to_string();
         let states: Vec<Vec<f64>> = g.states().iter().map(|state| numbers(&case["weights"][own(&state.name)])).collect();
-        let scalars: Vec<f64> = g.scalars().iter().map(|scalar| if scalar == PIECE_SHARE { 1.0 / rows as f64 } else { f64::NAN }).collect();
+        let scalars: Vec<f64> =
+            g.scalars().iter().map(|scalar| if scalar == MICRO_BATCH_RECIPROCAL { 1.0 / rows as f64 } else { f64::NAN }).collect();
         let inputs: Vec<Vec<f64>> = [case.get("x"), case.get("mask"), case.get("pull")].into_iter().flatten().map(numbers).collect();
         let outcome = reference::run(&g, rows, &inputs, &states, &scalars, &StepRandom::default());
         near(&format!("{name}, result"), outcome.value(lowered.outputs[0].value), &case["y"]);

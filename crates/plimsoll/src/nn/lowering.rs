@@ -1,59 +1,59 @@
-//! Where a layer writes itself: the graph, and what the layer may declare in it.
+//! What a layer adds itself to: a graph, with parameters and statistics.
 
 use plimsoll_core::expr::{Expr, Unary};
 use plimsoll_core::graph::{Init, StateId, StateKind};
 use plimsoll_core::shape::{Shape, TensorType};
 use plimsoll_core::{Graph, GraphError, ValueId};
 
-/// The name of the scalar by which statistics of a piece of a batch are taken: one over the rows of the piece.
-pub const PIECE_SHARE: &str = "piece_share";
+/// The scalar that batch statistics multiply by: one over the rows of the micro-batch.
+pub const MICRO_BATCH_RECIPROCAL: &str = "micro_batch_reciprocal";
 
-/// Where a layer writes itself.
+/// What a layer adds its nodes to.
 pub struct Lowering<'a> {
-    /// The graph being written; the scope is the layer's name.
+    /// The graph; its scope is the layer's name.
     pub graph: &'a mut Graph,
-    /// Whether the graph is for learning; dropout is only then there.
+    /// Whether the graph is for training; dropout is the identity otherwise.
     pub training: bool,
-    /// Whether this layer learns; a frozen one keeps its weights.
+    /// Whether the layer is trainable; a frozen layer keeps its weights.
     pub trainable: bool,
     /// The layer's full name.
     pub(super) name: &'a str,
-    /// Whether a layer of this name was written before, whose weights are used again.
-    pub(super) again: bool,
-    /// What weights cost, as single numbers.
+    /// Whether a layer of this name was lowered before, whose weights it shares.
+    pub(super) shared: bool,
+    /// Regularization losses, as scalars.
     pub(super) penalties: &'a mut Vec<ValueId>,
 }
 
-/// What large weights cost: `l1·Σ|w| + l2·Σw²`, added to the loss.
+/// L1 and L2 regularization: `l1·Σ|w| + l2·Σw²` is added to the loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Regularizer {
-    /// The price of a weight's size.
+    /// The factor of the sum of absolute values.
     pub l1: f32,
-    /// The price of its square.
+    /// The factor of the sum of squares.
     pub l2: f32,
 }
 
 impl Lowering<'_> {
-    /// Declares a tensor that is learnt. A layer that is used again finds the one it declared before.
+    /// Declares a trainable tensor. A shared layer gets the one it declared at its first call.
     pub fn parameter(&mut self, name: &str, shape: impl IntoIterator<Item = usize>, init: Init) -> Result<ValueId, GraphError> {
-        // A frozen parameter belongs to the model and is not trained by gradients, which is what a statistic is.
+        // A frozen parameter belongs to the model without being trained, as statistics do.
         let kind = if self.trainable { StateKind::Parameter } else { StateKind::Statistic };
         self.state(name, kind, shape, init)
     }
 
-    /// Declares a tensor that belongs to the model but is not learnt through gradients.
+    /// Declares a non-trainable tensor.
     pub fn statistic(&mut self, name: &str, shape: impl IntoIterator<Item = usize>, init: Init) -> Result<ValueId, GraphError> {
         self.state(name, StateKind::Statistic, shape, init)
     }
 
     fn state(&mut self, name: &str, kind: StateKind, shape: impl IntoIterator<Item = usize>, init: Init) -> Result<ValueId, GraphError> {
         let ty = TensorType::f32(Shape::fixed(shape));
-        if self.again {
+        if self.shared {
             let full = format!("{}/{name}", self.name);
             if let Some(known) = self.graph.states().iter().position(|state| state.name == full) {
                 let shared = &self.graph.states()[known].ty;
                 if *shared != ty {
-                    return Err(self.graph.error(format!("shares `{full}`, which is {shared}, but needs {ty}")));
+                    return Err(self.graph.error(format!("shares the weight `{full}` of type {shared}, but needs {ty}")));
                 }
                 return Ok(self.graph.state_value(StateId(known as u32)).expect("declared by reading it"));
             }
@@ -61,19 +61,19 @@ impl Lowering<'_> {
         self.graph.state(name, kind, ty, init)
     }
 
-    /// Says what a state is after the step.
+    /// Sets the value of a state after the step.
     pub fn update(&mut self, state: ValueId, value: ValueId) -> Result<(), GraphError> {
-        let id = self.graph.as_state(state).ok_or_else(|| self.graph.error("changes a tensor that is not kept"))?;
+        let id = self.graph.as_state(state).ok_or_else(|| self.graph.error("updates a tensor that is not a state"))?;
         if self.graph.updates().iter().any(|(known, _)| *known == id) {
-            return Err(self.graph.error("cannot be used twice: its statistics would change twice in one step"));
+            return Err(self.graph.error("cannot be shared: its moving statistics would be updated twice in one step"));
         }
         self.graph.update(id, value);
         Ok(())
     }
 
-    /// Adds what a weight costs to the loss. Weights that are used again or frozen cost nothing more.
+    /// Adds the regularization loss of a weight, unless it is shared or frozen.
     pub fn regularize(&mut self, weight: ValueId, regularizer: Regularizer) -> Result<(), GraphError> {
-        if regularizer == Regularizer::default() || self.again || !self.trainable {
+        if regularizer == Regularizer::default() || self.shared || !self.trainable {
             return Ok(());
         }
         let cost = Expr::build(|e| {
@@ -92,8 +92,8 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// One over the rows of the piece of the batch that is computed, as the host says.
-    pub fn piece_share(&mut self) -> ValueId {
-        self.graph.scalar(PIECE_SHARE)
+    /// One over the rows of the micro-batch, set by the host at every step.
+    pub fn micro_batch_reciprocal(&mut self) -> ValueId {
+        self.graph.scalar(MICRO_BATCH_RECIPROCAL)
     }
 }

@@ -1,4 +1,4 @@
-//! Layers that bring branches together.
+//! Layers that merge branches.
 
 use super::{Layer, LayerDef, Lowering};
 use plimsoll_core::expr::Binary;
@@ -6,19 +6,19 @@ use plimsoll_core::ops::Concat;
 use plimsoll_core::{GraphError, Op, ValueId};
 use std::sync::Arc;
 
-/// The sum of its inputs: residual connections.
+/// The sum of its inputs, as in residual connections.
 #[derive(Clone, Debug, Default)]
 pub struct Add;
 
-/// The product of its inputs, element by element; a dimension of 1 is stretched, as for gates.
+/// The elementwise product of its inputs, with broadcasting.
 #[derive(Clone, Debug, Default)]
 pub struct Multiply;
 
-/// Its first input less the second.
+/// The first input minus the second.
 #[derive(Clone, Debug, Default)]
 pub struct Subtract;
 
-/// The largest of its inputs, element by element.
+/// The elementwise maximum of its inputs.
 #[derive(Clone, Debug, Default)]
 pub struct Maximum;
 
@@ -26,18 +26,18 @@ pub struct Maximum;
 #[derive(Clone, Debug, Default)]
 pub struct Average;
 
-/// Its inputs one after another along the last axis.
+/// Concatenates its inputs along the last axis.
 #[derive(Clone, Debug, Default)]
 pub struct Concatenate;
 
-/// Brings all inputs together two by two. Shapes must be equal, or stretch where `stretch` says so.
-fn fold(lowering: &mut Lowering<'_>, inputs: &[ValueId], op: Binary, stretch: bool) -> Result<ValueId, GraphError> {
+/// Folds the inputs with an op. Shapes must be equal, or broadcast if `broadcast` is set.
+fn fold(lowering: &mut Lowering<'_>, inputs: &[ValueId], op: Binary, broadcast: bool) -> Result<ValueId, GraphError> {
     let g = &mut *lowering.graph;
-    let [first, rest @ ..] = inputs else { return Err(g.error("brings at least one tensor together")) };
+    let [first, rest @ ..] = inputs else { return Err(g.error("expects at least one input")) };
     let mut result = *first;
     for other in rest {
-        if !stretch && g.shape(result) != g.shape(*other) {
-            return Err(g.error(format!("shapes {} and {} do not go together", g.shape(result), g.shape(*other))));
+        if !broadcast && g.shape(result) != g.shape(*other) {
+            return Err(g.error(format!("expects inputs of equal shape, but received {} and {}", g.shape(result), g.shape(*other))));
         }
         result = g.binary(op, result, *other)?;
     }
@@ -45,14 +45,14 @@ fn fold(lowering: &mut Lowering<'_>, inputs: &[ValueId], op: Binary, stretch: bo
 }
 
 macro_rules! folding {
-    ($layer:ident, $def:ident, $op:expr, $stretch:literal) => {
+    ($layer:ident, $def:ident, $op:expr, $broadcast:literal) => {
         impl Layer for $layer {
             fn kind(&self) -> &'static str {
                 $def.name
             }
 
             fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-                fold(lowering, inputs, $op, $stretch)
+                fold(lowering, inputs, $op, $broadcast)
             }
         }
     };
@@ -88,7 +88,7 @@ impl Layer for Subtract {
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         if inputs.len() != 2 {
-            return Err(lowering.graph.error(format!("reads two tensors, but is connected to {}", inputs.len())));
+            return Err(lowering.graph.error(format!("expects two inputs, but received {}", inputs.len())));
         }
         fold(lowering, inputs, Binary::Sub, false)
     }

@@ -1,4 +1,4 @@
-//! Layers and the two ways to put them together: one after another ([`Sequential`]) or as a graph ([`Functional`]).
+//! Layers and models: stacks of layers ([`Sequential`]) and the functional API ([`Functional`]).
 
 mod activation;
 mod advanced_activations;
@@ -41,7 +41,7 @@ pub use depthwise::{DepthwiseConv2D, SeparableConv2D};
 pub use dropout::{AlphaDropout, Dropout, SpatialDropout, StochasticDepth};
 pub use embedding::{ClassToken, Embedding, EmbeddingScores, TakeStep};
 pub use init::Initializer;
-pub use lowering::{Lowering, PIECE_SHARE, Regularizer};
+pub use lowering::{Lowering, MICRO_BATCH_RECIPROCAL, Regularizer};
 pub use merge::{Add, Average, Concatenate, Maximum, Multiply, Subtract};
 pub use model::Model;
 pub(crate) use model::Output;
@@ -51,45 +51,45 @@ pub use pool::{AveragePool2D, GlobalAveragePool, GlobalMaxPool, MaxPool2D, MaxUn
 pub use position::{PositionEmbedding, SinusoidalPositions};
 pub use recurrent::{Bidirectional, Gru, Lstm, SimpleRnn};
 pub use shape::{Cropping2D, Flatten, Permute, Reshape, ZeroPadding2D};
-pub use summary::{Row, Summary};
+pub use summary::{LayerSummary, Summary};
 pub use transposed::Conv2DTranspose;
 pub use upsample::UpSampling2D;
 pub use window::Padding;
 
-/// A layer: how it writes itself into a graph, given the values it reads.
+/// A layer: adds its nodes to a graph, given its inputs.
 pub trait Layer: std::fmt::Debug + Send + Sync {
-    /// The name it gets if it is given none, such as `dense`.
+    /// The type, which is also the default name, such as `dense`.
     fn kind(&self) -> &'static str;
 
-    /// Adds its nodes and gives its result.
+    /// Adds its nodes and returns its output.
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError>;
 
-    /// The activation its result went through last, so that a loss may go back to before it.
+    /// The final activation, so that a loss can use the logits before it.
     fn last_activation(&self) -> Option<Activation> {
         None
     }
 
-    /// Whether what it computes while learning depends on which rows are computed together, as in batch normalisation.
+    /// Whether its training pass depends on which rows are computed together, as in batch normalization.
     fn uses_batch_statistics(&self) -> bool {
         false
     }
 
-    /// Whether it reads a column as it is stored, such as token numbers, rather than as real numbers.
-    fn reads_stored(&self) -> bool {
+    /// Whether it reads a column as stored, such as token IDs, instead of cast to float.
+    fn reads_integers(&self) -> bool {
         false
     }
 
-    /// The number that all it reads are below, if it looks them up in a table.
-    fn reads_below(&self) -> Option<usize> {
+    /// The exclusive upper bound of its integer inputs, if it looks them up in a table.
+    fn input_bound(&self) -> Option<usize> {
         None
     }
 }
 
-/// The single value a layer reads.
-fn only(lowering: &Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+/// The only input of a layer.
+fn single_input(lowering: &Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
     match inputs {
         [input] => Ok(*input),
-        _ => Err(lowering.graph.error(format!("reads one tensor, but is connected to {}", inputs.len()))),
+        _ => Err(lowering.graph.error(format!("expects one input, but received {}", inputs.len()))),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Models: layers and how they are connected. Shapes are found when the data is known.
+//! Models: layers and their connections. Shapes are inferred when the inputs are known.
 
 use super::build::{Source, Tensor};
 use super::{Activation, Layer, Lowering};
@@ -6,50 +6,50 @@ use plimsoll_core::shape::TensorType;
 use plimsoll_core::{DType, Graph, GraphError, ValueId};
 use std::sync::Arc;
 
-/// A model: layers in an order in which they can run, each with the results it reads.
+/// A model: layers in execution order, each with its inputs.
 #[derive(Clone, Debug)]
 pub struct Model {
     name: String,
     inputs: Vec<String>,
-    layers: Vec<Placed>,
+    layers: Vec<LayerCall>,
     outputs: Vec<(String, Tensor)>,
 }
 
-/// A layer in its place.
+/// A call of a layer.
 #[derive(Clone, Debug)]
-pub(super) struct Placed {
+pub(super) struct LayerCall {
     pub name: String,
     pub layer: Arc<dyn Layer>,
     pub inputs: Vec<Tensor>,
     pub trainable: bool,
     /// Whether a layer of the same name comes before, whose weights it shares.
-    pub again: bool,
+    pub shared: bool,
 }
 
-/// One of a model's results in a graph.
+/// An output of a model in a graph.
 #[derive(Clone, Copy)]
 pub(crate) struct Output {
     pub value: ValueId,
-    /// What it was before its last activation, if that was one.
+    /// Its value before the final activation, if that can be undone.
     pub before_activation: Option<(Activation, ValueId)>,
 }
 
-/// What a model writes into a graph.
+/// A model in a graph.
 pub(crate) struct Lowered {
-    /// The model's results, in their order.
+    /// The outputs, in order.
     pub outputs: Vec<Output>,
-    /// What the weights cost, to be added to the loss as if every row carried its share of it.
+    /// The regularization loss, to be added to the loss of a batch.
     pub penalty: Option<ValueId>,
-    /// The result of each layer, in order.
+    /// The output of each layer, in order.
     pub results: Vec<ValueId>,
 }
 
 impl Model {
-    pub(super) fn new(name: String, inputs: Vec<String>, layers: Vec<Placed>, outputs: Vec<(String, Tensor)>) -> Model {
+    pub(super) fn new(name: String, inputs: Vec<String>, layers: Vec<LayerCall>, outputs: Vec<(String, Tensor)>) -> Model {
         Model { name, inputs, layers, outputs }
     }
 
-    /// Another name, for reports.
+    /// Sets the name, for reports.
     pub fn name(self, name: &str) -> Model {
         Model { name: name.to_string(), ..self }
     }
@@ -64,21 +64,21 @@ impl Model {
         &self.inputs
     }
 
-    /// The names of its results.
+    /// The names of its outputs.
     pub fn outputs(&self) -> impl ExactSizeIterator<Item = &str> {
         self.outputs.iter().map(|(name, _)| name.as_str())
     }
 
-    /// The layers' names in the order they run. A layer that is used twice is there twice.
+    /// The names of the layers in execution order. A shared layer occurs once per call.
     pub fn layer_names(&self) -> Vec<&str> {
-        self.layers.iter().map(|placed| placed.name.as_str()).collect()
+        self.layers.iter().map(|call| call.name.as_str()).collect()
     }
 
-    /// The inputs whose numbers a layer looks up in a table, and how many rows that has.
+    /// The integer inputs that a layer looks up in a table, with the number of its rows.
     pub(crate) fn bounded_inputs(&self) -> impl Iterator<Item = (usize, usize)> {
-        self.layers.iter().flat_map(|placed| {
-            let bound = placed.layer.reads_below();
-            let inputs = placed.inputs.iter().filter_map(|tensor| match tensor.0 {
+        self.layers.iter().flat_map(|call| {
+            let bound = call.layer.input_bound();
+            let inputs = call.inputs.iter().filter_map(|tensor| match tensor.0 {
                 Source::Input(i) => Some(i),
                 Source::Layer(_) => None,
             });
@@ -86,16 +86,16 @@ impl Model {
         })
     }
 
-    pub(super) fn layers(&self) -> &[Placed] {
+    pub(super) fn layers(&self) -> &[LayerCall] {
         &self.layers
     }
 
-    /// Whether what it learns depends on which rows are computed together, so that cutting batches into pieces changes the result.
+    /// Whether training depends on which rows are computed together, so that micro-batches change the result.
     pub fn has_batch_statistics(&self) -> bool {
-        self.layers.iter().any(|placed| placed.trainable && placed.layer.uses_batch_statistics())
+        self.layers.iter().any(|call| call.trainable && call.layer.uses_batch_statistics())
     }
 
-    /// Lets the layers of a name, or of a block, learn or keep their weights.
+    /// Freezes or unfreezes the layers of a name or block.
     ///
     /// ```
     /// use plimsoll::nn::{Dense, Model, Sequential};
@@ -108,38 +108,38 @@ impl Model {
     pub fn trainable(mut self, name: &str, trainable: bool) -> Result<Model, GraphError> {
         let inside = |layer: &str| layer.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
         let mut found = false;
-        for placed in self.layers.iter_mut().filter(|placed| inside(&placed.name)) {
-            placed.trainable = trainable;
+        for call in self.layers.iter_mut().filter(|call| inside(&call.name)) {
+            call.trainable = trainable;
             found = true;
         }
         if found {
             return Ok(self);
         }
-        let mut known: Vec<&str> = self.layers.iter().map(|placed| placed.name.split('/').next().unwrap_or_default()).collect();
+        let mut known: Vec<&str> = self.layers.iter().map(|call| call.name.split('/').next().unwrap_or_default()).collect();
         known.dedup();
         let what = format!("there is no layer or block `{name}`; the model has {}", known.join(", "));
         Err(GraphError { scope: String::new(), what })
     }
 
-    /// Writes the model into a graph; `inputs` are its inputs in order.
+    /// Adds the model's nodes to a graph; `inputs` are its inputs in order.
     pub(crate) fn lower(&self, graph: &mut Graph, inputs: &[ValueId], training: bool) -> Result<Lowered, GraphError> {
         self.check_connected()?;
         let mut converted: Vec<Option<ValueId>> = vec![None; inputs.len()];
         let mut results: Vec<ValueId> = Vec::with_capacity(self.layers.len());
         let mut penalties = Vec::new();
-        for placed in &self.layers {
-            let mut read = Vec::with_capacity(placed.inputs.len());
-            for tensor in &placed.inputs {
+        for call in &self.layers {
+            let mut read = Vec::with_capacity(call.inputs.len());
+            for tensor in &call.inputs {
                 read.push(match tensor.0 {
                     Source::Layer(i) => results[i],
-                    Source::Input(i) if placed.layer.reads_stored() => inputs[i],
+                    Source::Input(i) if call.layer.reads_integers() => inputs[i],
                     Source::Input(i) => real(graph, inputs, &mut converted, i)?,
                 });
             }
-            let result = graph.in_scope(&placed.name, |graph| {
-                let Placed { name, layer, trainable, again, .. } = placed;
-                let (trainable, again) = (*trainable, *again);
-                layer.lower(&mut Lowering { graph, training, trainable, name, again, penalties: &mut penalties }, &read)
+            let result = graph.in_scope(&call.name, |graph| {
+                let LayerCall { name, layer, trainable, shared, .. } = call;
+                let (trainable, shared) = (*trainable, *shared);
+                layer.lower(&mut Lowering { graph, training, trainable, name, shared, penalties: &mut penalties }, &read)
             })?;
             results.push(result);
         }
@@ -162,7 +162,7 @@ impl Model {
         Ok(Lowered { outputs, penalty: total, results })
     }
 
-    /// Refuses layers whose results nobody reads.
+    /// An error if a layer does not reach an output.
     fn check_connected(&self) -> Result<(), GraphError> {
         let mut reaches = vec![false; self.layers.len()];
         let mut open: Vec<Tensor> = self.outputs.iter().map(|(_, tensor)| *tensor).collect();
@@ -176,7 +176,7 @@ impl Model {
         match reaches.iter().position(|reaches| !reaches) {
             None => Ok(()),
             Some(i) => {
-                let what = "does not reach the model's result; connect it or take it out".to_string();
+                let what = "does not reach an output of the model; connect or remove it".to_string();
                 Err(GraphError { scope: self.layers[i].name.clone(), what })
             }
         }
@@ -193,10 +193,11 @@ impl Model {
         Ok(graph.states().iter().map(|state| (state.name.clone(), state.ty.clone())).collect())
     }
 
-    /// The model alone, as a graph.
+    /// The model by itself, as a graph.
     pub(crate) fn graph(&self, inputs: &[TensorType], training: bool) -> Result<(Graph, Lowered), GraphError> {
         if inputs.len() != self.inputs.len() {
-            let what = format!("the model reads {} ({}), but got {}", self.inputs.len(), self.inputs.join(", "), inputs.len());
+            let what =
+                format!("the model expects {} inputs ({}), but received {}", self.inputs.len(), self.inputs.join(", "), inputs.len());
             return Err(GraphError { scope: String::new(), what });
         }
         let mut graph = Graph::new();
@@ -206,7 +207,7 @@ impl Model {
     }
 }
 
-/// Pixels and labels arrive as they are stored; arithmetic begins here.
+/// Casts an input from its stored type to float, once.
 fn real(graph: &mut Graph, inputs: &[ValueId], converted: &mut [Option<ValueId>], i: usize) -> Result<ValueId, GraphError> {
     if let Some(known) = converted[i] {
         return Ok(known);

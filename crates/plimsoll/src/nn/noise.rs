@@ -1,38 +1,38 @@
-//! Gaussian noise while learning, nothing otherwise.
+//! Gaussian noise during training.
 
 use super::trigonometry::cosine;
-use super::{Layer, LayerDef, Lowering, only};
+use super::{Layer, LayerDef, Lowering, single_input};
 use plimsoll_core::expr::{Expr, ExprBuilder, TermId, Unary};
 use plimsoll_core::{GraphError, ValueId};
 use std::sync::Arc;
 
-/// Adds normal random numbers.
+/// Adds zero-centred Gaussian noise during training.
 #[derive(Clone, Debug)]
 pub struct GaussianNoise {
     deviation: f32,
 }
 
-/// Multiplies by normal random numbers around one, with the variance that dropout of the same rate has.
+/// Multiplies by Gaussian noise centred at 1, with the variance of dropout at the same rate.
 #[derive(Clone, Debug)]
 pub struct GaussianDropout {
     rate: f32,
 }
 
 impl GaussianNoise {
-    /// With this standard deviation.
+    /// Sets the standard deviation.
     pub fn new(deviation: f32) -> GaussianNoise {
         GaussianNoise { deviation }
     }
 }
 
 impl GaussianDropout {
-    /// As dropout of this rate, in [0, 1).
+    /// With the variance of dropout at this rate, in [0, 1).
     pub fn new(rate: f32) -> GaussianDropout {
         GaussianDropout { rate }
     }
 }
 
-/// A normal random number from two uniform ones (Box and Muller's way).
+/// A normal random number by the Box–Muller transform.
 fn normal(e: &ExprBuilder, streams: (u32, u32)) -> TermId {
     // One minus a number below one is never zero.
     let open = e.sub(e.constant(1.0), e.random(streams.0));
@@ -54,9 +54,9 @@ impl Layer for GaussianNoise {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
+        let x = single_input(lowering, inputs)?;
         if !(self.deviation.is_finite() && self.deviation >= 0.0) {
-            return Err(lowering.graph.error(format!("a standard deviation is at least 0, but is {}", self.deviation)));
+            return Err(lowering.graph.error(format!("the standard deviation should be at least 0, but is {}", self.deviation)));
         }
         if !lowering.training || self.deviation == 0.0 {
             return Ok(x);
@@ -81,9 +81,9 @@ impl Layer for GaussianDropout {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
+        let x = single_input(lowering, inputs)?;
         if !(0.0..1.0).contains(&self.rate) {
-            return Err(lowering.graph.error(format!("the dropout rate is a share from 0 to below 1, but is {}", self.rate)));
+            return Err(lowering.graph.error(format!("the dropout rate should be from 0 to below 1, but is {}", self.rate)));
         }
         if !lowering.training || self.rate == 0.0 {
             return Ok(x);

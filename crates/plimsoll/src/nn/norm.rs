@@ -1,6 +1,6 @@
-//! Normalisation: over the batch, over a row's features, over groups of channels. Defaults are Keras'.
+//! Normalization over the batch, over features, over groups of channels. Defaults are those of Keras.
 
-use super::{Layer, LayerDef, Lowering, only};
+use super::{Layer, LayerDef, Lowering, single_input};
 use plimsoll_core::expr::{Expr, Unary};
 use plimsoll_core::graph::Init;
 use plimsoll_core::ops::Reduction;
@@ -8,10 +8,10 @@ use plimsoll_core::shape::Shape;
 use plimsoll_core::{GraphError, ValueId};
 use std::sync::Arc;
 
-/// Brings every channel to mean 0 and variance 1 over the rows that are computed together, then scales and shifts it.
-/// While learning it keeps moving averages of both, which it uses otherwise. Frozen, it always uses those.
+/// Batch normalization: normalizes every channel with the mean and variance of the micro-batch, then scales and shifts it.
+/// Training updates moving averages of both; inference and frozen layers use those.
 ///
-/// The statistics are those of a piece of a batch, so cutting batches into pieces changes what is learnt; see
+/// Statistics are over a micro-batch, so micro-batches change the result of training; see
 /// [`Model::has_batch_statistics`](super::Model::has_batch_statistics).
 #[derive(Clone, Debug)]
 pub struct BatchNorm {
@@ -23,37 +23,37 @@ pub struct BatchNorm {
 }
 
 impl BatchNorm {
-    /// Momentum 0.99, epsilon 0.001, with scale and shift.
+    /// Momentum 0.99, epsilon 0.001, with scale and offset.
     pub fn new() -> BatchNorm {
         BatchNorm { momentum: 0.99, epsilon: 1e-3, scale: true, center: true, unbiased: false }
     }
 
-    /// As PyTorch has it: momentum 0.9 (there called 0.1), epsilon 1e-5, and an unbiased moving variance.
+    /// PyTorch's defaults: momentum 0.9 (0.1 in its convention), epsilon 1e-5, and an unbiased moving variance.
     pub fn torch() -> BatchNorm {
         BatchNorm { momentum: 0.9, epsilon: 1e-5, unbiased: true, ..BatchNorm::new() }
     }
 
-    /// With averages that keep this share of their last value.
+    /// Sets the momentum of the moving averages.
     pub fn momentum(self, momentum: f32) -> BatchNorm {
         BatchNorm { momentum, ..self }
     }
 
-    /// With another number added to the variance.
+    /// Sets the number that is added to the variance.
     pub fn epsilon(self, epsilon: f32) -> BatchNorm {
         BatchNorm { epsilon, ..self }
     }
 
-    /// With or without a learnt scale.
+    /// Whether to multiply by the trainable scale `gamma`.
     pub fn scale(self, scale: bool) -> BatchNorm {
         BatchNorm { scale, ..self }
     }
 
-    /// With or without a learnt shift.
+    /// Whether to add the trainable offset `beta`.
     pub fn center(self, center: bool) -> BatchNorm {
         BatchNorm { center, ..self }
     }
 
-    /// Whether the moving variance is of `n - 1` rather than `n` numbers.
+    /// Whether the moving variance divides by `n - 1` instead of `n`.
     pub fn unbiased(self, unbiased: bool) -> BatchNorm {
         BatchNorm { unbiased, ..self }
     }
@@ -65,16 +65,16 @@ impl Default for BatchNorm {
     }
 }
 
-/// The channels of a value.
+/// The size of the last axis.
 fn channels(lowering: &Lowering<'_>, x: ValueId) -> Result<usize, GraphError> {
     let shape = lowering.graph.shape(x);
     match shape.last().and_then(|dim| dim.as_fixed()).filter(|n| *n > 0 && shape.rank() >= 2) {
         Some(channels) => Ok(channels),
-        None => Err(lowering.graph.error(format!("takes [batch, …, features], but got the shape {shape}"))),
+        None => Err(lowering.graph.error(format!("expects an input of shape [batch, …, features], but received {shape}"))),
     }
 }
 
-/// The learnt scale and shift of every channel, as far as wanted.
+/// The trainable scale and offset per channel, if any.
 struct Affine {
     gamma: Option<ValueId>,
     beta: Option<ValueId>,
@@ -87,7 +87,7 @@ impl Affine {
         Ok(Affine { gamma, beta })
     }
 
-    /// `(x - mean) · scale · gamma + beta`, where `scale` may have taken gamma in already.
+    /// `(x - mean) · scale · gamma + beta`, where `scale` may already include gamma.
     fn apply(&self, lowering: &mut Lowering<'_>, x: ValueId, mean: Option<ValueId>, scale: ValueId) -> Result<ValueId, GraphError> {
         let mut inputs = vec![x, scale];
         let mut place = |value: Option<ValueId>| {
@@ -113,7 +113,7 @@ fn reciprocal_root(lowering: &mut Lowering<'_>, variance: ValueId, epsilon: f32)
     lowering.graph.map(variance, |e, x| e.unary(Unary::Recip, e.unary(Unary::Sqrt, e.add(x, e.constant(epsilon)))))
 }
 
-/// The variance along axes, times the numbers it is taken of. That the mean is the one of the same numbers is known: through it no gradient flows.
+/// The sum of squared deviations along axes. The gradient through the mean is zero, so it is stopped.
 fn squares(lowering: &mut Lowering<'_>, x: ValueId, mean: ValueId, axes: &[usize]) -> Result<ValueId, GraphError> {
     let g = &mut *lowering.graph;
     let mean = g.stop_gradient(mean)?;
@@ -143,7 +143,7 @@ impl Layer for BatchNorm {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
+        let x = single_input(lowering, inputs)?;
         let channels = channels(lowering, x)?;
         let affine = Affine::declare(lowering, channels, self.scale, self.center)?;
         let moving_mean = lowering.statistic("moving_mean", [channels], Init::Constant(0.0))?;
@@ -154,8 +154,8 @@ impl Layer for BatchNorm {
         }
         let shape = lowering.graph.shape(x).clone();
         let axes: Vec<usize> = (0..shape.rank() - 1).collect();
-        // One over the numbers a statistic is taken of; the rows of the piece are the host's to say.
-        let rows = lowering.piece_share();
+        // One over the number of elements per channel; the host sets the rows of the micro-batch.
+        let rows = lowering.micro_batch_reciprocal();
         let places = (shape.elements().factor() / channels) as f32;
         let share = lowering.graph.map(rows, |e, x| e.mul(x, e.constant(1.0 / places)))?;
         let sum = lowering.graph.reduce(Reduction::Sum, x, &axes)?;
@@ -167,8 +167,8 @@ impl Layer for BatchNorm {
             scale = lowering.graph.times(scale, gamma)?;
         }
         let y = Affine { gamma: None, beta: affine.beta }.apply(lowering, x, Some(mean), scale)?;
-        self.follow(lowering, (moving_mean, mean), share, false)?;
-        self.follow(lowering, (moving_variance, variance), share, self.unbiased)?;
+        self.update_moving_average(lowering, (moving_mean, mean), share, false)?;
+        self.update_moving_average(lowering, (moving_variance, variance), share, self.unbiased)?;
         Ok(y)
     }
 
@@ -178,8 +178,8 @@ impl Layer for BatchNorm {
 }
 
 impl BatchNorm {
-    /// Moves an average towards the statistic of this piece.
-    fn follow(
+    /// Updates a moving average with the statistic of this micro-batch.
+    fn update_moving_average(
         &self,
         lowering: &mut Lowering<'_>,
         (kept, now): (ValueId, ValueId),
@@ -193,7 +193,7 @@ impl BatchNorm {
             let momentum = self.momentum;
             let mut now = e.input(1);
             if unbiased {
-                // n / (n - 1); of a single number the variance is zero either way.
+                // n / (n - 1); the variance of a single number is zero either way.
                 let left = e.binary(plimsoll_core::expr::Binary::Max, e.sub(e.constant(1.0), e.input(2)), e.constant(1e-12));
                 now = e.div(now, left);
             }
@@ -204,7 +204,7 @@ impl BatchNorm {
     }
 }
 
-/// Brings the last axis of every row to mean 0 and variance 1, then scales and shifts it.
+/// Layer normalization over the last axis.
 #[derive(Clone, Debug)]
 pub struct LayerNorm {
     epsilon: f32,
@@ -213,22 +213,22 @@ pub struct LayerNorm {
 }
 
 impl LayerNorm {
-    /// Epsilon 0.001, with scale and shift.
+    /// Epsilon 0.001, with scale and offset.
     pub fn new() -> LayerNorm {
         LayerNorm { epsilon: 1e-3, scale: true, center: true }
     }
 
-    /// With another number added to the variance.
+    /// Sets the number that is added to the variance.
     pub fn epsilon(self, epsilon: f32) -> LayerNorm {
         LayerNorm { epsilon, ..self }
     }
 
-    /// With or without a learnt scale.
+    /// Whether to multiply by the trainable scale `gamma`.
     pub fn scale(self, scale: bool) -> LayerNorm {
         LayerNorm { scale, ..self }
     }
 
-    /// With or without a learnt shift.
+    /// Whether to add the trainable offset `beta`.
     pub fn center(self, center: bool) -> LayerNorm {
         LayerNorm { center, ..self }
     }
@@ -267,7 +267,7 @@ impl Layer for LayerNorm {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
+        let x = single_input(lowering, inputs)?;
         let channels = channels(lowering, x)?;
         let affine = Affine::declare(lowering, channels, self.scale, self.center)?;
         let last = lowering.graph.shape(x).rank() - 1;
@@ -276,7 +276,7 @@ impl Layer for LayerNorm {
     }
 }
 
-/// Brings groups of channels of every row to mean 0 and variance 1, then scales and shifts the channels.
+/// Group normalization.
 #[derive(Clone, Debug)]
 pub struct GroupNorm {
     groups: usize,
@@ -286,22 +286,22 @@ pub struct GroupNorm {
 }
 
 impl GroupNorm {
-    /// This many groups; epsilon 0.001, with scale and shift.
+    /// The number of groups; epsilon 0.001, with scale and offset.
     pub fn new(groups: usize) -> GroupNorm {
         GroupNorm { groups, epsilon: 1e-3, scale: true, center: true }
     }
 
-    /// With another number added to the variance.
+    /// Sets the number that is added to the variance.
     pub fn epsilon(self, epsilon: f32) -> GroupNorm {
         GroupNorm { epsilon, ..self }
     }
 
-    /// With or without a learnt scale.
+    /// Whether to multiply by the trainable scale `gamma`.
     pub fn scale(self, scale: bool) -> GroupNorm {
         GroupNorm { scale, ..self }
     }
 
-    /// With or without a learnt shift.
+    /// Whether to add the trainable offset `beta`.
     pub fn center(self, center: bool) -> GroupNorm {
         GroupNorm { center, ..self }
     }
@@ -324,14 +324,14 @@ impl Layer for GroupNorm {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
+        let x = single_input(lowering, inputs)?;
         let channels = channels(lowering, x)?;
         let shape = lowering.graph.shape(x).clone();
         if self.groups == 0 || !channels.is_multiple_of(self.groups) {
-            return Err(lowering.graph.error(format!("{} groups do not divide {channels} channels", self.groups)));
+            return Err(lowering.graph.error(format!("the channels ({channels}) are not divisible by {} groups", self.groups)));
         }
         if shape.dims()[1..].iter().any(|dim| dim.is_batch()) {
-            return Err(lowering.graph.error(format!("takes [batch, …, channels], but got the shape {shape}")));
+            return Err(lowering.graph.error(format!("expects an input of shape [batch, …, channels], but received {shape}")));
         }
         let affine = Affine::declare(lowering, channels, self.scale, self.center)?;
         let each = channels / self.groups;
@@ -348,7 +348,7 @@ impl Layer for GroupNorm {
     }
 }
 
-/// Divides the last axis of every row by its root mean square, then scales it.
+/// Root-mean-square normalization over the last axis.
 #[derive(Clone, Debug)]
 pub struct RmsNorm {
     epsilon: f32,
@@ -360,7 +360,7 @@ impl RmsNorm {
         RmsNorm { epsilon: 1e-6 }
     }
 
-    /// With another number added to the mean square.
+    /// Sets the number that is added to the mean square.
     pub fn epsilon(self, epsilon: f32) -> RmsNorm {
         RmsNorm { epsilon }
     }
@@ -386,7 +386,7 @@ impl Layer for RmsNorm {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
+        let x = single_input(lowering, inputs)?;
         let channels = channels(lowering, x)?;
         let affine = Affine::declare(lowering, channels, true, false)?;
         let g = &mut *lowering.graph;
@@ -407,7 +407,7 @@ mod tests {
     use plimsoll_core::shape::TensorType;
     use plimsoll_core::{Op, autodiff, passes};
 
-    /// How many sums the gradients of a layer take, and how many values of a row they need from the forward part.
+    /// The reductions in a layer's backward pass, and the activations that it reads.
     fn backward(layer: impl Layer + 'static) -> (usize, usize) {
         let model: Model = Sequential::new().add(Dense::new(6).bias(false)).add(layer).into();
         let (mut g, lowered) = model.graph(&[TensorType::f32(Shape::batch_of([4, 5]))], true).unwrap();
@@ -420,7 +420,7 @@ mod tests {
         }
         let g = passes::optimize(&g).unwrap();
         let later = || g.nodes().map(|(_, node)| node).filter(|node| node.phase == Phase::Backward);
-        // Those over the rows; sums of what is there once per channel cost nothing.
+        // Reductions over the batch only; those per channel are cheap.
         let sums = later().filter(|node| matches!(&node.op, Op::Reduce(sum) if sum.shape.has_batch())).count();
         let mut kept: Vec<ValueId> = later().flat_map(|node| node.inputs.iter().copied()).collect();
         kept.sort_unstable();

@@ -1,35 +1,35 @@
-//! Pooling layers, and the way back.
+//! Pooling and unpooling layers.
 
-use super::window::{SlidingWindow, image};
-use super::{Layer, LayerDef, Lowering, Padding, only};
+use super::window::{SlidingWindow, image_dims};
+use super::{Layer, LayerDef, Lowering, Padding, single_input};
 use plimsoll_core::expr::{Binary, Expr};
 use plimsoll_core::ops::{AvgPool, MaxPool, Reduction};
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{GraphError, Op, ValueId};
 use std::sync::Arc;
 
-/// The largest element of every window.
+/// The maximum of every window.
 #[derive(Clone, Debug)]
 pub struct MaxPool2D {
     window: SlidingWindow,
 }
 
-/// The mean of every window, counting only what lies inside the image.
+/// The mean of every window; padding does not count.
 #[derive(Clone, Debug)]
 pub struct AveragePool2D {
     window: SlidingWindow,
 }
 
-/// The mean over everything between batch and channels: `[batch, height, width, channels]` becomes `[batch, channels]`.
+/// The mean over all axes between batch and channels: `[batch, height, width, channels]` becomes `[batch, channels]`.
 #[derive(Clone, Debug, Default)]
 pub struct GlobalAveragePool;
 
-/// The largest over everything between batch and channels.
+/// The maximum over all axes between batch and channels.
 #[derive(Clone, Debug, Default)]
 pub struct GlobalMaxPool;
 
-/// Puts every element back where a max pooling with windows side by side found its own, and zeros elsewhere.
-/// Reads the smaller image, then what the pooling read.
+/// Inverse of a max pooling without overlap: every element goes back to the position of its maximum, zeros elsewhere.
+/// Inputs: the pooled image, then the input of the pooling.
 #[derive(Clone, Debug)]
 pub struct MaxUnpool2D {
     size: usize,
@@ -38,24 +38,24 @@ pub struct MaxUnpool2D {
 macro_rules! pooling {
     ($layer:ident, $def:ident, $op:ident) => {
         impl $layer {
-            /// Windows of `size`×`size` side by side.
+            /// Windows of `size`×`size` without overlap.
             pub fn new(size: usize) -> $layer {
                 $layer { window: SlidingWindow::new(size, size) }
             }
 
-            /// With windows of another height and width.
+            /// Sets the window size.
             pub fn size(mut self, height: usize, width: usize) -> $layer {
                 self.window.size = (height, width);
                 self
             }
 
-            /// With another stride, down and across.
+            /// Sets the strides along height and width.
             pub fn stride(mut self, down: usize, across: usize) -> $layer {
                 self.window.stride = (down, across);
                 self
             }
 
-            /// With other edges.
+            /// Sets the padding.
             pub fn padding(mut self, padding: Padding) -> $layer {
                 self.window.padding = padding;
                 self
@@ -68,7 +68,7 @@ macro_rules! pooling {
             }
 
             fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-                let x = only(lowering, inputs)?;
+                let x = single_input(lowering, inputs)?;
                 let g = &mut *lowering.graph;
                 let (window, _) = self.window.window(g, x)?;
                 g.add_one(Op::$op($op { window }), &[x])
@@ -104,16 +104,16 @@ pub(super) const AVERAGE_POOL2D: LayerDef = LayerDef {
 pooling!(MaxPool2D, MAX_POOL2D, MaxPool);
 pooling!(AveragePool2D, AVERAGE_POOL2D, AvgPool);
 
-/// Reduces everything between batch and channels; gives also how many elements were brought together.
+/// Reduces all axes between batch and channels; also returns the number of elements per output.
 fn global(lowering: &mut Lowering<'_>, inputs: &[ValueId], kind: Reduction) -> Result<(ValueId, usize), GraphError> {
-    let x = only(lowering, inputs)?;
+    let x = single_input(lowering, inputs)?;
     let g = &mut *lowering.graph;
     let shape = g.shape(x).clone();
     let [batch, between @ .., channels] = shape.dims() else {
-        return Err(g.error(format!("takes [batch, …, channels], but got the shape {shape}")));
+        return Err(g.error(format!("expects an input of shape [batch, …, channels], but received {shape}")));
     };
     if between.is_empty() || between.iter().any(|dim| dim.is_batch() || dim.factor() == 0) {
-        return Err(g.error(format!("takes [batch, …, channels], but got the shape {shape}")));
+        return Err(g.error(format!("expects an input of shape [batch, …, channels], but received {shape}")));
     }
     let axes: Vec<usize> = (1..shape.rank() - 1).collect();
     let reduced = g.reduce(kind, x, &axes)?;
@@ -159,7 +159,7 @@ impl Layer for GlobalMaxPool {
 }
 
 impl MaxUnpool2D {
-    /// For a pooling with windows of `size`×`size` side by side.
+    /// For a pooling with windows of `size`×`size` without overlap.
     pub fn new(size: usize) -> MaxUnpool2D {
         MaxUnpool2D { size }
     }
@@ -180,18 +180,18 @@ impl Layer for MaxUnpool2D {
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let &[x, pooled] = inputs else {
-            return Err(lowering.graph.error("reads two tensors: what to put back, and what the pooling read"));
+            return Err(lowering.graph.error("expects two inputs: the values to unpool, and the input of the pooling"));
         };
         let g = &mut *lowering.graph;
-        let (height, width, _) = image(g, pooled)?;
+        let (height, width, _) = image_dims(g, pooled)?;
         let (window, _) = SlidingWindow::new(self.size, self.size).window(g, pooled)?;
         if !height.is_multiple_of(self.size) || !width.is_multiple_of(self.size) {
-            return Err(g.error(format!("windows of {0}×{0} do not divide an image of {height}×{width}", self.size)));
+            return Err(g.error(format!("the window size {0}×{0} does not divide the image size {height}×{width}", self.size)));
         }
-        // The same pooling as the one before, which is computed once.
+        // Common-subexpression elimination merges this with the pooling before it.
         let places = g.add(Op::MaxPool(MaxPool { window }), &[pooled])?[1];
         if g.shape(places) != g.shape(x) {
-            return Err(g.error(format!("{} cannot be put back where {} was pooled", g.shape(x), g.shape(pooled))));
+            return Err(g.error(format!("values of shape {} do not match the pooling of {}", g.shape(x), g.shape(pooled))));
         }
         let &[batch, rows, columns, channels] = g.shape(x).dims() else { unreachable!("images have four dimensions") };
         let apart = Shape::new([batch, rows, 1.into(), columns, 1.into(), channels]);

@@ -1,31 +1,31 @@
-//! Where an element stands in a sequence, added to what it is.
+//! Position encodings.
 
-use super::embedding::sequence;
+use super::embedding::sequence_dims;
 use super::trigonometry::{cosine, sine};
-use super::{Initializer, Layer, LayerDef, Lowering, only};
+use super::{Initializer, Layer, LayerDef, Lowering, single_input};
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::ops::Slice;
 use plimsoll_core::{GraphError, Op, ValueId};
 use std::sync::Arc;
 
-/// Adds a learnt vector for every place of `[batch, time, width]`.
+/// Adds a trainable vector for every position of `[batch, time, width]`.
 #[derive(Clone, Debug)]
 pub struct PositionEmbedding {
     context: usize,
     initializer: Initializer,
 }
 
-/// Adds waves of many lengths, so that places can be told apart: even features are sines, odd ones cosines.
+/// Adds sinusoidal position encodings: even features are sines, odd ones cosines.
 #[derive(Clone, Debug, Default)]
 pub struct SinusoidalPositions;
 
 impl PositionEmbedding {
-    /// For sequences of at most `context` elements.
+    /// For sequences of at most `context` steps.
     pub fn new(context: usize) -> PositionEmbedding {
         PositionEmbedding { context, initializer: Initializer::Normal(0.02) }
     }
 
-    /// With vectors that start otherwise.
+    /// Sets the embeddings initializer.
     pub fn initializer(self, initializer: Initializer) -> PositionEmbedding {
         PositionEmbedding { initializer, ..self }
     }
@@ -45,10 +45,11 @@ impl Layer for PositionEmbedding {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
-        let (_, time, width) = sequence(lowering, x)?;
+        let x = single_input(lowering, inputs)?;
+        let (_, time, width) = sequence_dims(lowering, x)?;
         if time > self.context {
-            let what = format!("a sequence of {time} is longer than the model's context of {}; cut it or raise the context", self.context);
+            let what =
+                format!("the sequence length {time} exceeds the context of {}; shorten the sequences or raise `context`", self.context);
             return Err(lowering.graph.error(what));
         }
         let init = self.initializer.init(self.context, width);
@@ -74,12 +75,12 @@ impl Layer for SinusoidalPositions {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
-        let (_, _, width) = sequence(lowering, x)?;
+        let x = single_input(lowering, inputs)?;
+        let (_, _, width) = sequence_dims(lowering, x)?;
         let waves = Expr::build(|e| {
             let (place, feature) = (e.coordinate(1), e.coordinate(2));
             let pair = e.unary(Unary::Floor, e.mul(feature, e.constant(0.5)));
-            // Wave lengths grow from one to ten thousand times 2π.
+            // Wavelengths grow geometrically from 2π to 10,000·2π.
             let rate = e.unary(Unary::Exp, e.mul(pair, e.constant(-2.0 * 10_000f32.ln() / width as f32)));
             let turns = e.mul(e.mul(place, rate), e.constant(std::f32::consts::TAU.recip()));
             let odd = e.binary(Binary::Less, e.add(pair, pair), feature);

@@ -1,7 +1,7 @@
-//! Recurrent layers: they walk over a sequence and remember. Formulas, weights and defaults are Keras'.
+//! Recurrent layers. Formulas, weights and defaults are those of Keras.
 
 use super::config::LayerConfig;
-use super::embedding::sequence;
+use super::embedding::sequence_dims;
 use super::{Initializer, Layer, LayerDef, Lowering};
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::Init;
@@ -21,7 +21,7 @@ struct Recurrence {
     initializer: Initializer,
 }
 
-/// Long short-term memory: `[batch, time, features]` becomes the last hidden state `[batch, units]`, or all of them.
+/// Long short-term memory: `[batch, time, features]` becomes the last hidden state `[batch, units]`, or every one.
 ///
 /// ```
 /// use plimsoll::nn::{Bidirectional, Lstm};
@@ -30,15 +30,15 @@ struct Recurrence {
 #[derive(Clone, Debug)]
 pub struct Lstm(Recurrence);
 
-/// Gated recurrent units, with the reset gate applied after the product.
+/// Gated recurrent unit, with the reset gate applied after the matrix product.
 #[derive(Clone, Debug)]
 pub struct Gru(Recurrence);
 
-/// One activation over what is read and what was before.
+/// Fully connected recurrence: the activation of the projected input and previous hidden state.
 #[derive(Clone, Debug)]
 pub struct SimpleRnn(Recurrence);
 
-/// Two walks over the same sequence, one from each end, their results side by side. Given all of them, steps that are masked give zeros.
+/// Runs a recurrent layer in both directions and concatenates the outputs. With `sequence`, masked steps are zero.
 #[derive(Clone, Debug)]
 pub struct Bidirectional(Recurrence);
 
@@ -47,31 +47,31 @@ macro_rules! recurrent {
         impl $layer {
             const CELL: Cell = $cell;
 
-            /// A hidden state of `units` numbers; gives the last one.
+            /// A hidden state of size `units`; returns the last one.
             pub fn new(units: usize) -> $layer {
                 let initializer = Initializer::GlorotUniform;
                 $layer(Recurrence { cell: $layer::CELL, units, sequence: false, masked: false, reverse: false, initializer })
             }
 
-            /// Gives the hidden state of every step: `[batch, time, units]`.
+            /// Returns the hidden state of every step: `[batch, time, units]`.
             pub fn sequence(mut self) -> $layer {
                 self.0.sequence = true;
                 self
             }
 
-            /// Reads a mask `[batch, time]` beside the sequence; steps where it is zero are skipped.
+            /// The second input is a mask `[batch, time]`; steps where it is zero are skipped.
             pub fn masked(mut self) -> $layer {
                 self.0.masked = true;
                 self
             }
 
-            /// Walks from the last step to the first.
+            /// Processes the sequence backwards.
             pub fn reverse(mut self) -> $layer {
                 self.0.reverse = true;
                 self
             }
 
-            /// With weights of the input that start otherwise.
+            /// Sets the initializer of the input kernel.
             pub fn initializer(mut self, initializer: Initializer) -> $layer {
                 self.0.initializer = initializer;
                 self
@@ -129,7 +129,7 @@ recurrent!(Gru, GRU, Cell::Gru);
 recurrent!(SimpleRnn, SIMPLE_RNN, Cell::Simple(RecurrentActivation::Tanh));
 
 impl SimpleRnn {
-    /// With ReLU instead of the hyperbolic tangent.
+    /// Sets the activation to ReLU instead of tanh.
     pub fn relu(mut self) -> SimpleRnn {
         self.0.cell = Cell::Simple(RecurrentActivation::Relu);
         self
@@ -137,7 +137,7 @@ impl SimpleRnn {
 }
 
 impl Bidirectional {
-    /// The given layer from the first step on, and one like it from the last.
+    /// Wraps a recurrent layer; the backward direction has the same hyperparameters.
     pub fn new(layer: impl Into<Bidirectional>) -> Bidirectional {
         layer.into()
     }
@@ -168,8 +168,8 @@ impl Layer for Bidirectional {
         if !(self.0.masked && self.0.sequence) {
             return Ok(both);
         }
-        // What one way repeats in a gap is not what the other does, so both give nothing there.
-        let (batch, time, _) = sequence(lowering, both)?;
+        // The two directions carry different states over masked steps, so both are zeroed there.
+        let (batch, time, _) = sequence_dims(lowering, both)?;
         let g = &mut *lowering.graph;
         let mask = g.reshape(inputs[1], Shape::new([batch, time.into(), 1.into()]))?;
         g.pointwise(Expr::build(|e| e.select(e.input(1), e.input(0), e.constant(0.0))), &[both, mask])
@@ -192,10 +192,10 @@ impl Recurrence {
         let wanted = 1 + usize::from(self.masked);
         if inputs.len() != wanted {
             let hint = if self.masked { " (the sequence and its mask)" } else { "" };
-            return Err(lowering.graph.error(format!("reads {wanted} tensors{hint}, but is connected to {}", inputs.len())));
+            return Err(lowering.graph.error(format!("expects {wanted} inputs{hint}, but received {}", inputs.len())));
         }
         let Recurrence { cell, units, masked, .. } = *self;
-        let (batch, time, features) = sequence(lowering, inputs[0])?;
+        let (batch, time, features) = sequence_dims(lowering, inputs[0])?;
         let wide = cell.gates() * units;
         if units == 0 {
             return Err(lowering.graph.error("needs at least one unit"));
@@ -204,7 +204,7 @@ impl Recurrence {
         let kernel = lowering.parameter(&name("kernel"), [features, wide], self.initializer.init(features, wide))?;
         let recurrent = lowering.parameter(&name("recurrent_kernel"), [units, wide], Init::Orthogonal)?;
         let bias = match cell {
-            // What is remembered is kept until the net learns to forget.
+            // A forget-gate bias of one, as in Keras.
             Cell::Lstm => Init::Stretch { value: 1.0, from: units, to: 2 * units },
             _ => Init::Constant(0.0),
         };
@@ -230,7 +230,7 @@ impl Recurrence {
     }
 }
 
-/// A mask in a type that kernels read.
+/// A mask in the type that kernels expect.
 fn mask(g: &mut plimsoll_core::Graph, mask: ValueId) -> Result<ValueId, GraphError> {
     if g.ty(mask).dtype == DType::U8 { Ok(mask) } else { g.cast(mask, DType::F32) }
 }

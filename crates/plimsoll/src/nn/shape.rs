@@ -1,41 +1,41 @@
-//! Layers that only change shapes.
+//! Layers that change shapes.
 
-use super::window::image;
-use super::{Layer, LayerDef, Lowering, only};
+use super::window::image_dims;
+use super::{Layer, LayerDef, Lowering, single_input};
 use plimsoll_core::ops::{Pad, Slice, Transpose};
 use plimsoll_core::shape::{Dim, Shape};
 use plimsoll_core::{GraphError, Op, ValueId};
 use std::sync::Arc;
 
-/// Everything behind the batch in one axis: `[batch, h, w, c]` becomes `[batch, h·w·c]`. Costs nothing.
+/// Flattens all axes but the batch: `[batch, h, w, c]` becomes `[batch, h·w·c]`; a view.
 #[derive(Clone, Debug, Default)]
 pub struct Flatten;
 
-/// Rows under another shape. Costs nothing.
+/// Reshapes the axes behind the batch; a view.
 #[derive(Clone, Debug)]
 pub struct Reshape {
     row: Vec<usize>,
 }
 
-/// The axes behind the batch in another order, counted from 1 as in Keras.
+/// Permutes the axes behind the batch, counted from 1 as in Keras.
 #[derive(Clone, Debug)]
 pub struct Permute {
     order: Vec<usize>,
 }
 
-/// Zeros around images.
+/// Pads images with zeros.
 #[derive(Clone, Debug)]
 pub struct ZeroPadding2D {
     edges: Edges,
 }
 
-/// Images without their edges.
+/// Crops the edges of images.
 #[derive(Clone, Debug)]
 pub struct Cropping2D {
     edges: Edges,
 }
 
-/// How much above and below, left and right.
+/// Rows at the top and bottom, columns at the left and right.
 #[derive(Clone, Copy, Debug)]
 struct Edges {
     rows: (usize, usize),
@@ -43,14 +43,14 @@ struct Edges {
 }
 
 impl Reshape {
-    /// Rows become this shape.
+    /// The new shape, without the batch.
     pub fn new(row: impl Into<Vec<usize>>) -> Reshape {
         Reshape { row: row.into() }
     }
 }
 
 impl Permute {
-    /// `order[i]` is the axis that comes to place `i + 1`; the batch, axis 0, stays.
+    /// Axis `i + 1` of the output is axis `order[i]` of the input; the batch, axis 0, stays.
     pub fn new(order: impl Into<Vec<usize>>) -> Permute {
         Permute { order: order.into() }
     }
@@ -59,18 +59,18 @@ impl Permute {
 macro_rules! edges {
     ($layer:ident) => {
         impl $layer {
-            /// As much on all four sides.
+            /// The same number on all four sides.
             pub fn new(all: usize) -> $layer {
                 $layer { edges: Edges { rows: (all, all), columns: (all, all) } }
             }
 
-            /// Above and below.
+            /// Rows at the top and bottom.
             pub fn rows(mut self, above: usize, below: usize) -> $layer {
                 self.edges.rows = (above, below);
                 self
             }
 
-            /// Left and right.
+            /// Columns at the left and right.
             pub fn columns(mut self, left: usize, right: usize) -> $layer {
                 self.edges.columns = (left, right);
                 self
@@ -92,7 +92,7 @@ impl Layer for Flatten {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
+        let x = single_input(lowering, inputs)?;
         lowering.graph.flatten(x)
     }
 }
@@ -111,7 +111,7 @@ impl Layer for Reshape {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
+        let x = single_input(lowering, inputs)?;
         lowering.graph.reshape(x, Shape::batch_of(self.row.iter().copied()))
     }
 }
@@ -132,7 +132,7 @@ impl Layer for Permute {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
+        let x = single_input(lowering, inputs)?;
         let order: Vec<usize> = std::iter::once(0).chain(self.order.iter().copied()).collect();
         lowering.graph.add_one(Op::Transpose(Transpose { order }), &[x])
     }
@@ -155,8 +155,8 @@ impl Layer for ZeroPadding2D {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let mut x = only(lowering, inputs)?;
-        image(lowering.graph, x)?;
+        let mut x = single_input(lowering, inputs)?;
+        image_dims(lowering.graph, x)?;
         for (axis, (before, after)) in [(1, self.edges.rows), (2, self.edges.columns)] {
             if before + after > 0 {
                 x = lowering.graph.add_one(Op::Pad(Pad { axis, before, after }), &[x])?;
@@ -183,11 +183,11 @@ impl Layer for Cropping2D {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let mut x = only(lowering, inputs)?;
-        let (height, width, _) = image(lowering.graph, x)?;
+        let mut x = single_input(lowering, inputs)?;
+        let (height, width, _) = image_dims(lowering.graph, x)?;
         for (axis, extent, (before, after)) in [(1, height, self.edges.rows), (2, width, self.edges.columns)] {
             let Some(length) = extent.checked_sub(before + after).filter(|length| *length > 0) else {
-                return Err(lowering.graph.error(format!("nothing is left of {height}×{width} without {before} and {after}")));
+                return Err(lowering.graph.error(format!("cropping {before} and {after} leaves nothing of an image of {height}×{width}")));
             };
             if length < extent {
                 x = lowering.graph.add_one(Op::Slice(Slice { axis, start: before, length }), &[x])?;
@@ -197,11 +197,11 @@ impl Layer for Cropping2D {
     }
 }
 
-/// The shape of one row, as dimensions behind the batch that are numbers.
-pub(super) fn row(lowering: &Lowering<'_>, x: ValueId) -> Result<(Dim, Vec<usize>), GraphError> {
+/// The batch dimension, and the shape without it.
+pub(super) fn row_shape(lowering: &Lowering<'_>, x: ValueId) -> Result<(Dim, Vec<usize>), GraphError> {
     let shape = lowering.graph.shape(x);
     match shape.dims() {
         [batch, row @ ..] if row.iter().all(|dim| !dim.is_batch()) => Ok((*batch, row.iter().map(|dim| dim.factor()).collect())),
-        _ => Err(lowering.graph.error(format!("takes [batch, …], but got the shape {shape}"))),
+        _ => Err(lowering.graph.error(format!("expects an input of shape [batch, …], but received {shape}"))),
     }
 }

@@ -1,4 +1,4 @@
-//! A model as a table: what each layer makes and how much it learns.
+//! A model as a table: the output shape and parameters of each layer.
 
 use super::Model;
 use plimsoll_core::graph::StateKind;
@@ -8,30 +8,30 @@ use std::fmt;
 
 /// One layer of a summary.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct LayerSummary {
     /// The layer's name.
     pub layer: String,
-    /// What kind it is.
+    /// Its type.
     pub kind: &'static str,
-    /// The shape of its result, `B` being the batch.
+    /// Its output shape; `B` is the batch.
     pub output: Shape,
-    /// Numbers it learns; those of a layer that is used again are counted where it was used first.
+    /// Trainable parameters; those of a shared layer are counted at its first call.
     pub parameters: u64,
-    /// Numbers it keeps without learning them.
-    pub kept: u64,
+    /// Non-trainable parameters.
+    pub non_trainable: u64,
 }
 
-/// A model as a table. Prints as one.
+/// A model as a table, printed by `Display`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// The model's name.
     pub model: String,
-    /// The layers in the order they run.
-    pub rows: Vec<Row>,
+    /// The layers in execution order.
+    pub rows: Vec<LayerSummary>,
 }
 
 impl Model {
-    /// A table of its layers for rows of the given shape in single precision.
+    /// A table of its layers for float inputs of this shape, without the batch.
     ///
     /// ```
     /// use plimsoll::nn::{Dense, Model, Sequential};
@@ -43,23 +43,23 @@ impl Model {
         self.summary_for(&[TensorType::new(DType::F32, Shape::batch_of(row.iter().copied()))])
     }
 
-    /// The same for inputs of the given types.
+    /// As [`summary`](Model::summary), for inputs of the given types.
     pub fn summary_for(&self, inputs: &[TensorType]) -> Result<Summary, GraphError> {
         let (graph, lowered) = self.graph(inputs, false)?;
-        let mut rows: Vec<Row> = Vec::new();
-        for (placed, result) in self.layers().iter().zip(&lowered.results) {
-            let (layer, kind, output) = (placed.name.clone(), placed.layer.kind(), graph.shape(*result).clone());
-            rows.push(Row { layer, kind, output, parameters: 0, kept: 0 });
+        let mut rows: Vec<LayerSummary> = Vec::new();
+        for (call, result) in self.layers().iter().zip(&lowered.results) {
+            let (layer, kind, output) = (call.name.clone(), call.layer.kind(), graph.shape(*result).clone());
+            rows.push(LayerSummary { layer, kind, output, parameters: 0, non_trainable: 0 });
         }
         for state in graph.states() {
             let count = state.ty.shape.elements().factor() as u64;
-            let owner = |row: &&mut Row| state.name.strip_prefix(&row.layer).is_some_and(|rest| rest.starts_with('/'));
-            // The innermost layer of that name, where it was used first.
+            let owner = |row: &&mut LayerSummary| state.name.strip_prefix(&row.layer).is_some_and(|rest| rest.starts_with('/'));
+            // The innermost layer of that name, at its first call.
             let row = rows.iter_mut().filter(owner).min_by_key(|row| std::cmp::Reverse(row.layer.len()));
             if let Some(row) = row {
                 match state.kind {
                     StateKind::Parameter => row.parameters += count,
-                    _ => row.kept += count,
+                    _ => row.non_trainable += count,
                 }
             }
         }
@@ -68,14 +68,14 @@ impl Model {
 }
 
 impl Summary {
-    /// Numbers that are learnt.
+    /// Trainable parameters.
     pub fn parameters(&self) -> u64 {
         self.rows.iter().map(|row| row.parameters).sum()
     }
 
-    /// Numbers that are kept without being learnt: moving statistics and frozen weights.
-    pub fn kept(&self) -> u64 {
-        self.rows.iter().map(|row| row.kept).sum()
+    /// Non-trainable parameters: moving statistics and frozen weights.
+    pub fn non_trainable(&self) -> u64 {
+        self.rows.iter().map(|row| row.non_trainable).sum()
     }
 }
 
@@ -94,12 +94,12 @@ impl fmt::Display for Summary {
             let [a, b, c, d] = widths;
             writeln!(f, "  {layer:<a$}  {kind:<b$}  {output:<c$}  {parameters:>d$}")?;
         }
-        let kept = if self.kept() == 0 { String::new() } else { format!(" · {} kept without learning", thousands(self.kept())) };
+        let kept = if self.non_trainable() == 0 { String::new() } else { format!(" · {} non-trainable", thousands(self.non_trainable())) };
         write!(f, "  {} parameters{kept}", thousands(self.parameters()))
     }
 }
 
-/// A whole number with its thousands apart.
+/// A whole number with thousands separators.
 pub(crate) fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

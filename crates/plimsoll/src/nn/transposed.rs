@@ -1,16 +1,16 @@
-//! The transposed convolution, which makes images larger.
+//! Transposed convolution.
 
-use super::conv::finish;
-use super::window::{SlidingWindow, image};
-use super::{Activation, Initializer, Layer, LayerDef, Lowering, Padding, Regularizer, only};
+use super::conv::bias_and_activation;
+use super::window::{SlidingWindow, image_dims};
+use super::{Activation, Initializer, Layer, LayerDef, Lowering, Padding, Regularizer, single_input};
 use plimsoll_core::ops::Conv2dGradInput;
 use plimsoll_core::{DType, GraphError, Op, ValueId};
 use std::sync::Arc;
 
-/// What a convolution's gradient does to its input, as a layer: every pixel is spread over the places a filter covers.
+/// Transposed 2-D convolution (deconvolution): the gradient of a convolution with respect to its input, as a layer.
 ///
-/// Sizes are Keras': `input·stride` with [`Padding::Same`]; `input·stride + max(reach - stride, 0)` with [`Padding::Valid`], a filter reaching
-/// over `dilation·(size - 1) + 1` places. Explicit padding is cut off the full result, as in PyTorch.
+/// Output sizes are those of Keras: `input·stride` with [`Padding::Same`]; `input·stride + max(extent - stride, 0)` with [`Padding::Valid`], where `extent` is
+/// `dilation·(size - 1) + 1`. Explicit padding is cropped from the full output, as in PyTorch.
 #[derive(Clone, Debug)]
 pub struct Conv2DTranspose {
     filters: usize,
@@ -23,7 +23,7 @@ pub struct Conv2DTranspose {
 }
 
 impl Conv2DTranspose {
-    /// `filters` filters of `size`×`size` that move the result by `stride`, without padding, with a bias and no activation.
+    /// `filters` filters of `size`×`size` with this stride, no padding, a bias and no activation.
     pub fn new(filters: usize, size: usize, stride: usize) -> Conv2DTranspose {
         Conv2DTranspose {
             filters,
@@ -36,56 +36,56 @@ impl Conv2DTranspose {
         }
     }
 
-    /// With filters of another height and width.
+    /// Sets the kernel size.
     pub fn size(mut self, height: usize, width: usize) -> Conv2DTranspose {
         self.window.size = (height, width);
         self
     }
 
-    /// With another stride, down and across.
+    /// Sets the strides along height and width.
     pub fn stride(mut self, down: usize, across: usize) -> Conv2DTranspose {
         self.window.stride = (down, across);
         self
     }
 
-    /// With filters whose places lie this far apart, down and across.
+    /// Sets the dilation rates along height and width.
     pub fn dilation(mut self, down: usize, across: usize) -> Conv2DTranspose {
         self.window.dilation = (down, across);
         self
     }
 
-    /// With other edges.
+    /// Sets the padding.
     pub fn padding(mut self, padding: Padding) -> Conv2DTranspose {
         self.window.padding = padding;
         self
     }
 
-    /// With explicit padding, this many rows and columns more at the end.
+    /// With explicit padding, extra rows and columns at the end of the output.
     pub fn output_padding(self, rows: usize, columns: usize) -> Conv2DTranspose {
         Conv2DTranspose { extra: (rows, columns), ..self }
     }
 
-    /// With an activation.
+    /// Sets the activation function.
     pub fn activation(self, activation: Activation) -> Conv2DTranspose {
         Conv2DTranspose { activation, ..self }
     }
 
-    /// With or without a bias.
+    /// Whether to add a bias.
     pub fn bias(self, bias: bool) -> Conv2DTranspose {
         Conv2DTranspose { bias, ..self }
     }
 
-    /// With weights that start otherwise.
+    /// Sets the kernel initializer.
     pub fn initializer(self, initializer: Initializer) -> Conv2DTranspose {
         Conv2DTranspose { initializer, ..self }
     }
 
-    /// With filters that cost something for being large.
+    /// Sets the kernel regularizer.
     pub fn regularizer(self, regularizer: Regularizer) -> Conv2DTranspose {
         Conv2DTranspose { regularizer, ..self }
     }
 
-    /// The height and width of the result, if there is one.
+    /// The output height and width, if they are positive.
     fn enlarged(&self, (height, width): (usize, usize)) -> Option<(usize, usize)> {
         let SlidingWindow { size, stride, dilation, padding } = self.window;
         let along = |length: usize, size: usize, stride: usize, dilation: usize, pad: (usize, usize), extra: usize| {
@@ -126,26 +126,26 @@ impl Layer for Conv2DTranspose {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
-        let (height, width, channels) = image(lowering.graph, x)?;
+        let x = single_input(lowering, inputs)?;
+        let (height, width, channels) = image_dims(lowering.graph, x)?;
         let (size, stride) = (self.window.size, self.window.stride);
         let Some((tall, wide)) = self.enlarged((height, width)).filter(|_| self.filters > 0 && stride.0.min(stride.1) > 0) else {
             let what = format!(
-                "{} filters of {}×{} with stride {}×{} make no image out of {height}×{width}",
+                "{} filters of {}×{} with stride {}×{} give an empty output for an image of {height}×{width}",
                 self.filters, size.0, size.1, stride.0, stride.1
             );
             return Err(lowering.graph.error(what));
         };
-        let taps = self.window.taps();
-        // As Keras counts them: the kernel is that of a convolution from the result back to the input.
-        let init = self.initializer.init(taps * self.filters, taps * channels);
+        let elements = self.window.elements();
+        // Fans as in Keras: the kernel is that of the convolution from the output to the input.
+        let init = self.initializer.init(elements * self.filters, elements * channels);
         let filter = lowering.parameter("kernel", [size.0, size.1, self.filters, channels], init)?;
         lowering.regularize(filter, self.regularizer)?;
         let g = &mut *lowering.graph;
         let input = g.shape(x).with(1, tall.into()).with(2, wide.into()).with(3, self.filters.into());
         let spread = Conv2dGradInput { window: self.window.on((tall, wide)), groups: 1, input, dtype: DType::F32 };
         let y = g.add_one(Op::Conv2dGradInput(spread), &[filter, x])?;
-        finish(lowering, y, self.filters, self.bias, self.activation)
+        bias_and_activation(lowering, y, self.filters, self.bias, self.activation)
     }
 
     fn last_activation(&self) -> Option<Activation> {

@@ -15,9 +15,9 @@ const COSINE: [f64; 9] = {
     series
 };
 
-/// The cosine of an angle given in whole turns.
+/// The cosine of an angle in turns.
 pub(super) fn cosine(e: &ExprBuilder, turns: TermId) -> TermId {
-    // To the nearest whole turn, then the series; a whole turn changes nothing.
+    // Reduce to the nearest whole turn, then evaluate the series.
     let nearest = e.unary(Unary::Floor, e.add(turns, e.constant(0.5)));
     let v = e.sub(turns, nearest);
     // Cosine is even and its middle lies at a quarter turn: cos(2πv) = -cos(2π(½ - |v|)), so that |v| ≤ ¼ suffices.
@@ -29,7 +29,7 @@ pub(super) fn cosine(e: &ExprBuilder, turns: TermId) -> TermId {
     e.select(far, e.unary(Unary::Neg, series), series)
 }
 
-/// The sine of an angle given in whole turns: the cosine a quarter turn earlier.
+/// The sine of an angle in turns: the cosine a quarter turn earlier.
 pub(super) fn sine(e: &ExprBuilder, turns: TermId) -> TermId {
     cosine(e, e.sub(turns, e.constant(0.25)))
 }

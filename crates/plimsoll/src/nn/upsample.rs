@@ -1,14 +1,14 @@
-//! Larger images out of smaller ones, without weights.
+//! Upsampling.
 
-use super::window::image;
-use super::{Layer, LayerDef, Lowering, only};
+use super::window::image_dims;
+use super::{Layer, LayerDef, Lowering, single_input};
 use plimsoll_core::expr::{Binary, Expr};
 use plimsoll_core::ops::{Concat, Slice};
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{Graph, GraphError, Op, ValueId};
 use std::sync::Arc;
 
-/// Makes images `factor` times larger: every pixel repeated, or straight lines between pixels' middles.
+/// Upsamples images by a factor, by repetition or bilinear interpolation.
 #[derive(Clone, Debug)]
 pub struct UpSampling2D {
     factor: (usize, usize),
@@ -16,17 +16,17 @@ pub struct UpSampling2D {
 }
 
 impl UpSampling2D {
-    /// Every pixel becomes `factor`×`factor` equal ones.
+    /// Nearest-neighbour upsampling by `factor` along both axes.
     pub fn new(factor: usize) -> UpSampling2D {
         UpSampling2D { factor: (factor, factor), bilinear: false }
     }
 
-    /// With another factor down and across.
+    /// Sets the factors along height and width.
     pub fn factor(self, down: usize, across: usize) -> UpSampling2D {
         UpSampling2D { factor: (down, across), ..self }
     }
 
-    /// With straight lines between the middles of pixels; beyond the outermost middles the edge goes on.
+    /// Bilinear interpolation with half-pixel centres; edge pixels are replicated.
     pub fn bilinear(self) -> UpSampling2D {
         UpSampling2D { bilinear: true, ..self }
     }
@@ -51,12 +51,12 @@ impl Layer for UpSampling2D {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let x = only(lowering, inputs)?;
+        let x = single_input(lowering, inputs)?;
         let g = &mut *lowering.graph;
-        let (height, width, _) = image(g, x)?;
+        let (height, width, _) = image_dims(g, x)?;
         let (down, across) = self.factor;
         if down.min(across).min(height).min(width) == 0 {
-            return Err(g.error(format!("an image of {height}×{width} cannot become {down}×{across} times larger")));
+            return Err(g.error(format!("cannot upsample an image of {height}×{width} by {down}×{across}")));
         }
         if self.bilinear {
             let taller = interpolate(g, x, 1, down)?;
@@ -69,15 +69,15 @@ impl Layer for UpSampling2D {
     }
 }
 
-/// Straight lines between neighbours along an axis. Of the `factor` results of a pixel, those left of its middle lie
-/// between it and its left neighbour, the others between it and its right one.
+/// Linear interpolation along an axis. Of the `factor` outputs of a pixel, those left of its centre lie
+/// between it and its left neighbour, the others between it and its right neighbour.
 fn interpolate(g: &mut Graph, x: ValueId, axis: usize, factor: usize) -> Result<ValueId, GraphError> {
     if factor == 1 {
         return Ok(x);
     }
     let shape = g.shape(x).clone();
     let extent = shape.dims()[axis].factor();
-    // The pixels one place to the right and to the left; at the edge, the pixel itself.
+    // The image shifted by one pixel to the right and to the left, edge pixels replicated.
     let mut shifted = |edge: usize, start: usize| -> Result<ValueId, GraphError> {
         let edge = g.add_one(Op::Slice(Slice { axis, start: edge, length: 1 }), &[x])?;
         if extent == 1 {
@@ -88,7 +88,7 @@ fn interpolate(g: &mut Graph, x: ValueId, axis: usize, factor: usize) -> Result<
         g.add_one(Op::Concat(Concat { axis }), &order)
     };
     let (left, right) = (shifted(0, 0)?, shifted(extent - 1, 1)?);
-    // Every pixel with an axis of its own for what becomes of it.
+    // Every pixel gets an axis for its outputs.
     let split = |new: usize| {
         let mut dims = shape.dims().to_vec();
         dims.insert(axis + 1, new.into());

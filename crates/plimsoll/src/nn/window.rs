@@ -3,24 +3,24 @@
 use plimsoll_core::ops::Window;
 use plimsoll_core::{Graph, GraphError, ValueId};
 
-/// What is done at the edges of an image.
+/// Padding of images before windows slide over them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Padding {
-    /// Windows stay inside the image.
+    /// No padding.
     #[default]
     Valid,
-    /// Zeros around the image, so that the output is the input divided by the stride.
+    /// Zeros on all sides, so that the output size is the input size divided by the stride.
     Same,
-    /// Zeros above and below, left and right.
+    /// This many zeros on each side.
     Explicit {
-        /// Above and below.
+        /// Rows at the top and bottom.
         rows: (usize, usize),
-        /// Left and right.
+        /// Columns at the left and right.
         columns: (usize, usize),
     },
 }
 
-/// A walk of windows over an image.
+/// A window that slides over images.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SlidingWindow {
     pub size: (usize, usize),
@@ -30,7 +30,7 @@ pub(super) struct SlidingWindow {
 }
 
 impl Padding {
-    /// Those without numbers, by the names configurations use.
+    /// The variants without fields, by name.
     pub const NAMES: [(&'static str, Padding); 2] = [("valid", Padding::Valid), ("same", Padding::Same)];
 
     /// The same number of zeros on all four sides.
@@ -57,26 +57,29 @@ impl SlidingWindow {
 
     /// The window on images of the value's shape, and their channels.
     pub fn window(&self, g: &Graph, x: ValueId) -> Result<(Window, usize), GraphError> {
-        let (height, width, channels) = image(g, x)?;
+        let (height, width, channels) = image_dims(g, x)?;
         let (size, stride) = (self.size, self.stride);
         if size.0.min(size.1).min(stride.0).min(stride.1) == 0 || height.min(width) == 0 {
-            return Err(g.error(format!("a {}×{} window with stride {}×{} has no extent", size.0, size.1, stride.0, stride.1)));
+            return Err(g.error(format!(
+                "the kernel size {}×{} and the stride {}×{} should be positive, and so should the image",
+                size.0, size.1, stride.0, stride.1
+            )));
         }
         Ok((self.on((height, width)), channels))
     }
 
-    /// Places of the window.
-    pub fn taps(&self) -> usize {
+    /// Elements of the window.
+    pub fn elements(&self) -> usize {
         self.size.0 * self.size.1
     }
 }
 
 /// Height, width and channels of a batch of images.
-pub(super) fn image(g: &Graph, x: ValueId) -> Result<(usize, usize, usize), GraphError> {
+pub(super) fn image_dims(g: &Graph, x: ValueId) -> Result<(usize, usize, usize), GraphError> {
     let shape = g.shape(x);
     let fixed = |i: usize| shape.dims().get(i).and_then(|dim| dim.as_fixed());
     match (shape.rank(), fixed(1), fixed(2), fixed(3)) {
         (4, Some(height), Some(width), Some(channels)) => Ok((height, width, channels)),
-        _ => Err(g.error(format!("takes images [batch, height, width, channels], but got the shape {shape}"))),
+        _ => Err(g.error(format!("expects images of shape [batch, height, width, channels], but received {shape}"))),
     }
 }

@@ -1,6 +1,6 @@
 //! Adafactor.
 
-use super::{Optimizer, OptimizerDef, current, exponent, remember, remember_as, root_mean_square, shrunk};
+use super::{Optimizer, OptimizerDef, exponent, root_mean_square, shrunk, slot, slot_of_type, value_of};
 use crate::error::Error;
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::graph::{Graph, GraphError, StateId};
@@ -8,7 +8,7 @@ use plimsoll_core::ops::Reduction;
 use plimsoll_core::{DType, TensorType, ValueId};
 use std::sync::Arc;
 
-/// Adafactor (Shazeer and Stern): of the average of squares of a matrix only its rows' and columns' means are kept. The formulas and
+/// Adafactor (Shazeer and Stern): the second moment of a matrix is factored into row and column means. The formulas and
 /// defaults are Keras'; with several axes the last two are factored.
 ///
 /// ```
@@ -26,17 +26,17 @@ pub struct Adafactor {
 }
 
 impl Adafactor {
-    /// With a learning rate, relative to the size of each parameter and at most one over the root of the step's number.
+    /// With a learning rate, relative to the RMS of each parameter and at most `1 / √step`.
     pub fn new(lr: f32) -> Adafactor {
         Adafactor { lr, decay: -0.8, epsilon: 1e-30, least_scale: 1e-3, threshold: 1.0 }
     }
 
-    /// The exponent by which the average of squares comes to rest; negative.
+    /// Sets the exponent of the second moment's decay rate; negative.
     pub fn beta2_decay(self, decay: f32) -> Adafactor {
         Adafactor { decay, ..self }
     }
 
-    /// Changes whose root mean square is above this are scaled down to it.
+    /// Updates whose root mean square is above this are scaled down to it.
     pub fn clip_threshold(self, threshold: f32) -> Adafactor {
         Adafactor { threshold, ..self }
     }
@@ -83,7 +83,7 @@ impl Optimizer for Adafactor {
     }
 
     fn update(&self, g: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {
-        let (p, lr, keep) = (current(g, parameter), g.scalar("lr"), g.scalar("adafactor_keep"));
+        let (p, lr, keep) = (value_of(g, parameter), g.scalar("lr"), g.scalar("adafactor_keep"));
         let shape = g.shape(p).clone();
         let rank = shape.rank();
         let average = |old: usize| {
@@ -98,7 +98,7 @@ impl Optimizer for Adafactor {
                 let share = 1.0 / shape.dims()[axis].factor() as f32;
                 let squares = g.map(gradient, |e, x| e.mul(e.add(e.mul(x, x), e.constant(self.epsilon)), e.constant(share)))?;
                 let mean = g.reduce(Reduction::Sum, squares, &[axis])?;
-                let (state, old) = remember_as(g, name, TensorType::f32(shrunk(&shape, axis)), 0.0)?;
+                let (state, old) = slot_of_type(g, name, TensorType::f32(shrunk(&shape, axis)), 0.0)?;
                 let new = g.pointwise(average(1), &[keep, old, mean])?;
                 g.update(state, new);
                 Ok(new)
@@ -108,14 +108,14 @@ impl Optimizer for Adafactor {
             let share = 1.0 / shape.dims()[rank - 2].factor() as f32;
             let shares = g.map(rows, |e, x| e.mul(x, e.constant(share)))?;
             let mean_of_rows = g.reduce(Reduction::Sum, shares, &[rank - 2])?;
-            // Two roots instead of one of the product, which leaves single precision sooner.
+            // Two square roots instead of one of the product, which overflows single precision sooner.
             let divide = Expr::build(|e| {
                 let row = e.unary(Unary::Sqrt, e.div(e.input(1), e.input(2)));
                 e.div(e.input(0), e.mul(row, e.unary(Unary::Sqrt, e.input(3))))
             });
             g.pointwise_over(divide, &[gradient, rows, mean_of_rows, columns], shape.clone())?
         } else {
-            let (state, old) = remember(g, "square", parameter)?;
+            let (state, old) = slot(g, "square", parameter)?;
             let both = Expr::build_many(|e| {
                 let (keep, old, x) = (e.input(0), e.input(1), e.input(2));
                 let square = e.add(e.mul(x, x), e.constant(self.epsilon));

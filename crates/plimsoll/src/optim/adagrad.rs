@@ -1,6 +1,6 @@
 //! Adagrad.
 
-use super::{Optimizer, OptimizerDef, current, remember_as};
+use super::{Optimizer, OptimizerDef, slot_of_type, value_of};
 use plimsoll_core::expr::{Expr, Unary};
 use plimsoll_core::graph::{Graph, GraphError, StateId};
 use plimsoll_core::{DType, TensorType, ValueId};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// ```
 /// use plimsoll::optim::Adagrad;
 /// let usual = Adagrad::default();
-/// let bold = Adagrad::new(0.05).first(0.0);
+/// let bold = Adagrad::new(0.05).initial_accumulator(0.0);
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adagrad {
@@ -26,12 +26,12 @@ impl Adagrad {
         Adagrad { lr, first: 0.1, epsilon: 1e-7 }
     }
 
-    /// What the sums of squares begin at.
-    pub fn first(self, first: f32) -> Adagrad {
+    /// Sets the initial value of the accumulators.
+    pub fn initial_accumulator(self, first: f32) -> Adagrad {
         Adagrad { first, ..self }
     }
 
-    /// What keeps the division finite.
+    /// Sets the small constant that is added to the denominator.
     pub fn epsilon(self, epsilon: f32) -> Adagrad {
         Adagrad { epsilon, ..self }
     }
@@ -49,7 +49,7 @@ pub(super) const ADAGRAD: OptimizerDef = OptimizerDef {
     about: "Adagrad (Duchi et al.)",
     state: "4 bytes",
     from_config: |config| {
-        let adagrad = Adagrad::new(config.non_negative_or("lr", 1e-3)?).first(config.non_negative_or("first", 0.1)?);
+        let adagrad = Adagrad::new(config.non_negative_or("lr", 1e-3)?).initial_accumulator(config.non_negative_or("first", 0.1)?);
         Ok(Arc::new(adagrad.epsilon(config.non_negative_or("epsilon", 1e-7)?)))
     },
 };
@@ -64,9 +64,9 @@ impl Optimizer for Adagrad {
     }
 
     fn update(&self, g: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {
-        let (p, lr) = (current(g, parameter), g.scalar("lr"));
+        let (p, lr) = (value_of(g, parameter), g.scalar("lr"));
         let shape = g.shape(p).clone();
-        let (sum_state, sum) = remember_as(g, "sum", TensorType::f32(shape.clone()), self.first)?;
+        let (sum_state, sum) = slot_of_type(g, "sum", TensorType::f32(shape.clone()), self.first)?;
         let step = Expr::build_many(|e| {
             let (p, g, lr) = (e.input(0), e.input(1), e.input(2));
             let sum = e.add(e.input(3), e.mul(g, g));

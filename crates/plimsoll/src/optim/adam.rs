@@ -1,6 +1,6 @@
 //! Adam and AdamW.
 
-use super::{Adam8bit, Optimizer, OptimizerDef, current, exponent, remember};
+use super::{Adam8bit, Optimizer, OptimizerDef, exponent, slot, value_of};
 use crate::error::Error;
 use crate::reader::Reader;
 use plimsoll_core::expr::{Expr, Unary};
@@ -23,7 +23,7 @@ pub struct Adam {
     pub(super) epsilon: f32,
 }
 
-/// Adam with weight decay apart from the gradient (Loshchilov and Hutter).
+/// Adam with decoupled weight decay (Loshchilov and Hutter).
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdamW {
     adam: Adam,
@@ -36,17 +36,17 @@ impl Adam {
         Adam { lr, beta1: 0.9, beta2: 0.999, epsilon: 1e-7 }
     }
 
-    /// How slowly the two averages forget.
+    /// Sets the decay rates of the first and second moment.
     pub fn betas(self, beta1: f32, beta2: f32) -> Adam {
         Adam { beta1, beta2, ..self }
     }
 
-    /// What keeps the division finite.
+    /// Sets the small constant that is added to the denominator.
     pub fn epsilon(self, epsilon: f32) -> Adam {
         Adam { epsilon, ..self }
     }
 
-    /// With averages of eight bits instead of thirty-two: a quarter of the memory.
+    /// With 8-bit moments: a quarter of the memory.
     pub fn eight_bit(self) -> Adam8bit {
         Adam8bit::new(self, 0.0)
     }
@@ -56,11 +56,11 @@ impl Adam {
         numbers[0] = (lr * forgotten(self.beta2).sqrt() / forgotten(self.beta1)) as f32;
     }
 
-    /// `decay` is the scalar by which a parameter shrinks at every step, if it does.
+    /// `decay` is the scalar of the weight decay, if any.
     pub(super) fn update(&self, g: &mut Graph, parameter: StateId, gradient: ValueId, decay: Option<ValueId>) -> Result<(), GraphError> {
-        let (p, rate) = (current(g, parameter), g.scalar("adam_rate"));
-        let (mean_state, mean) = remember(g, "mean", parameter)?;
-        let (square_state, square) = remember(g, "square", parameter)?;
+        let (p, rate) = (value_of(g, parameter), g.scalar("adam_rate"));
+        let (mean_state, mean) = slot(g, "mean", parameter)?;
+        let (square_state, square) = slot(g, "square", parameter)?;
         let shape = g.shape(p).clone();
         let step = Expr::build_many(|e| {
             let (p, gradient, rate) = (e.input(0), e.input(1), e.input(2));
@@ -87,22 +87,22 @@ impl Default for Adam {
 }
 
 impl AdamW {
-    /// With a learning rate and a decay per unit of learning rate.
+    /// With a learning rate and a weight decay per unit of learning rate.
     pub fn new(lr: f32, decay: f32) -> AdamW {
         AdamW { adam: Adam::new(lr), decay }
     }
 
-    /// How slowly the two averages forget.
+    /// Sets the decay rates of the first and second moment.
     pub fn betas(self, beta1: f32, beta2: f32) -> AdamW {
         AdamW { adam: self.adam.betas(beta1, beta2), ..self }
     }
 
-    /// What keeps the division finite.
+    /// Sets the small constant that is added to the denominator.
     pub fn epsilon(self, epsilon: f32) -> AdamW {
         AdamW { adam: self.adam.epsilon(epsilon), ..self }
     }
 
-    /// With averages of eight bits instead of thirty-two: a quarter of the memory.
+    /// With 8-bit moments: a quarter of the memory.
     pub fn eight_bit(self) -> Adam8bit {
         Adam8bit::new(self.adam, self.decay)
     }

@@ -1,18 +1,18 @@
-//! Adam whose averages take eight bits each.
+//! Adam with 8-bit moments.
 
-use super::{Adam, Optimizer, current, elements, remember_as};
+use super::{Adam, Optimizer, elements, slot_of_type, value_of};
 use plimsoll_core::expr::{Binary, Expr, ExprBuilder, TermId, Unary};
 use plimsoll_core::graph::{Graph, GraphError, StateId};
 use plimsoll_core::op::Op;
 use plimsoll_core::ops::{Pad, Reduce, Reduction, Slice};
 use plimsoll_core::{DType, Shape, TensorType, ValueId};
 
-/// Adam or AdamW whose two averages are kept as bytes: blocks of 2,048 numbers share one scale, the largest of them. Parameters of fewer
-/// than 4,096 numbers keep averages of 32 bits.
+/// Adam or AdamW with both moments in 8 bits: blocks of 2,048 elements share one scale, their maximum. Parameters of fewer
+/// than 4,096 elements keep 32-bit moments.
 ///
-/// A byte is a logarithm: numbers down to a millionth of the largest (squares: of its square) are kept with the same relative error of a
-/// few per cent, so that small gradients beside large ones still count. The average of squares moves by a thousandth at a time, which
-/// rounding to the nearest would lose; it is rounded up or down at random, as likely as it is near.
+/// Codes are logarithmic: numbers down to a millionth of the largest (second moment: of its square) have the same relative error of a
+/// few per cent. The second moment moves by a thousandth per step, which
+/// rounding to nearest would lose, so it is rounded stochastically.
 ///
 /// ```
 /// use plimsoll::optim::{Adam, AdamW};
@@ -25,16 +25,16 @@ pub struct Adam8bit {
     decay: f32,
 }
 
-/// Numbers that share a scale.
+/// Elements per scale.
 const BLOCK: usize = 2048;
 
-/// Parameters with fewer numbers are not worth it.
+/// Smaller parameters keep 32-bit moments.
 const LEAST: usize = 4096;
 
-/// The logarithm of what one code is more than the one below: 20 factors of two over the 126 steps between a mean's magnitudes.
+/// The logarithmic step between codes of the first moment: 20 octaves over 126 steps.
 const MEAN_STEP: f32 = 20.0 * std::f32::consts::LN_2 / 126.0;
 
-/// The same for squares: 40 factors of two over 254 steps.
+/// The logarithmic step between codes of the second moment: 40 octaves over 254 steps.
 const SQUARE_STEP: f32 = 40.0 * std::f32::consts::LN_2 / 254.0;
 
 impl Adam8bit {
@@ -42,13 +42,13 @@ impl Adam8bit {
         Adam8bit { adam, decay }
     }
 
-    /// The mean after this step, from the places of gradient, codes and scale among the inputs.
+    /// The first moment after this step, from the indices of gradient, codes and scale among the inputs.
     fn mean(&self, e: &ExprBuilder, [gradient, codes, scale]: [u16; 3]) -> TermId {
         let mean = e.mul(mean_of(e, e.input(codes)), e.input(scale));
         e.add(mean, e.mul(e.sub(e.input(gradient), mean), e.constant(1.0 - self.adam.beta1)))
     }
 
-    /// The square after this step, likewise.
+    /// The second moment after this step, likewise.
     fn square(&self, e: &ExprBuilder, [gradient, codes, scale]: [u16; 3]) -> TermId {
         let (g, square) = (e.input(gradient), e.mul(square_of(e, e.input(codes)), e.input(scale)));
         e.add(square, e.mul(e.sub(e.mul(g, g), square), e.constant(1.0 - self.adam.beta2)))
@@ -74,7 +74,7 @@ impl Optimizer for Adam8bit {
     }
 
     fn update(&self, g: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {
-        let p = current(g, parameter);
+        let p = value_of(g, parameter);
         let count = elements(g, p);
         let (rate, decay) = (g.scalar("adam_rate"), g.scalar("adam_decay"));
         if count < LEAST {
@@ -91,15 +91,15 @@ impl Optimizer for Adam8bit {
 
         let codes = || TensorType::new(DType::U8, cut.clone());
         let scales = || TensorType::f32(Shape::fixed([blocks, 1]));
-        // Zero bytes and zero scales are averages of zero.
+        // Zero codes and zero scales decode to zero moments.
         let kept = [
-            remember_as(g, "mean_codes", codes(), 0.0)?,
-            remember_as(g, "mean_scales", scales(), 0.0)?,
-            remember_as(g, "square_codes", codes(), 0.0)?,
-            remember_as(g, "square_scales", scales(), 0.0)?,
+            slot_of_type(g, "mean_codes", codes(), 0.0)?,
+            slot_of_type(g, "mean_scales", scales(), 0.0)?,
+            slot_of_type(g, "square_codes", codes(), 0.0)?,
+            slot_of_type(g, "square_scales", scales(), 0.0)?,
         ];
         let known: Vec<ValueId> = [gradient].into_iter().chain(kept.iter().map(|(_, value)| *value)).collect();
-        // The averages are computed twice, for the largest and for the rest, so that they are never in memory at full width.
+        // The moments are computed twice, for the scale and for the codes, so that they are never stored in 32 bits.
         let mut largest = |of: &dyn Fn(&ExprBuilder) -> TermId, reads: [ValueId; 3]| {
             let expr = Expr::build(of);
             g.add_one(Op::Reduce(Reduce { expr, shape: cut.clone(), kind: Reduction::Max, axes: vec![1], onto: false }), &reads)
@@ -131,7 +131,7 @@ impl Optimizer for Adam8bit {
     }
 }
 
-/// A code of a mean as a share of the scale: 0 is zero, 1 to 127 are positive, 129 to 255 negative.
+/// Decodes a first moment relative to the scale: 0 is zero, 1 to 127 are positive, 129 to 255 negative.
 fn mean_of(e: &ExprBuilder, code: TermId) -> TermId {
     let negative = e.binary(Binary::Less, e.constant(127.5), code);
     let level = e.sub(code, e.mul(negative, e.constant(128.0)));
@@ -148,17 +148,17 @@ fn mean_code(e: &ExprBuilder, mean: TermId, scale: TermId) -> TermId {
     let level = e.binary(Binary::Min, e.binary(Binary::Max, level, e.constant(0.0)), e.constant(127.0));
     let level = e.select(size, level, e.constant(0.0));
     let negative = e.mul(e.binary(Binary::Less, mean, e.constant(0.0)), e.constant(128.0));
-    // Nothing is negative zero: it would be read as a level of none with a sign.
+    // There is no negative zero: its code would mean a sign without a magnitude.
     e.select(level, e.add(level, negative), e.constant(0.0))
 }
 
-/// A code of a square as a share of the scale; 0 is zero.
+/// Decodes a second moment relative to the scale; 0 is zero.
 fn square_of(e: &ExprBuilder, code: TermId) -> TermId {
     let size = e.unary(Unary::Exp, e.mul(e.sub(code, e.constant(255.0)), e.constant(SQUARE_STEP)));
     e.select(code, size, e.constant(0.0))
 }
 
-/// One of the two nearest codes of a square, by chance. What is not zero never becomes zero, which would be a division by almost nothing.
+/// Stochastic rounding of a second moment to one of the two nearest codes. Non-zero values never round to zero, which would divide by epsilon.
 fn square_code(e: &ExprBuilder, square: TermId, scale: TermId, chance: TermId) -> TermId {
     let steps = e.mul(e.unary(Unary::Log, e.div(square, scale)), e.constant(1.0 / SQUARE_STEP));
     let level = e.unary(Unary::Floor, e.add(e.add(steps, e.constant(255.0)), chance));

@@ -4,7 +4,7 @@ use plimsoll_core::ValueId;
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::graph::{Graph, GraphError};
 
-/// How gradients are kept small before they change anything. With micro-batches it is the completed sums that are clipped.
+/// Gradient clipping. With micro-batches the accumulated gradients are clipped.
 ///
 /// The formulas are Keras' `clipvalue`, `clipnorm` and `global_clipnorm`.
 ///
@@ -14,11 +14,11 @@ use plimsoll_core::graph::{Graph, GraphError};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Clip {
-    /// Every element lies between minus and plus this.
+    /// Clips every element to `[-bound, bound]`.
     Value(f32),
-    /// The gradient of each parameter has at most this length.
+    /// Bounds the L2 norm of each gradient.
     Norm(f32),
-    /// All gradients together have at most this length. No parameter can change before every gradient is known.
+    /// Bounds the L2 norm of all gradients together; every update waits for the last gradient.
     GlobalNorm(f32),
 }
 
@@ -30,12 +30,12 @@ impl Clip {
         }
     }
 
-    /// Whether one gradient can be clipped without knowing the others.
+    /// Whether gradients are clipped independently.
     pub(crate) fn is_local(self) -> bool {
         !matches!(self, Clip::GlobalNorm(_))
     }
 
-    /// One gradient, clipped by itself.
+    /// Clips one gradient.
     pub(crate) fn one(self, g: &mut Graph, gradient: ValueId) -> Result<ValueId, GraphError> {
         match self {
             Clip::Value(most) => g.map(gradient, |e, x| {
@@ -69,7 +69,7 @@ fn square_length(g: &mut Graph, gradient: ValueId) -> Result<ValueId, GraphError
     g.sum(squares)
 }
 
-/// The gradient times what brings a length, whose square is given, to at most `most`.
+/// Scales a gradient so that a norm, given by its square, is at most `bound`.
 fn shortened(g: &mut Graph, gradient: ValueId, square: ValueId, most: f32) -> Result<ValueId, GraphError> {
     let shape = g.shape(gradient).clone();
     let factor = g.map(square, |e, square| {

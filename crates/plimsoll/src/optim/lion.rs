@@ -1,12 +1,12 @@
 //! Lion.
 
-use super::{Optimizer, OptimizerDef, current, remember};
+use super::{Optimizer, OptimizerDef, slot, value_of};
 use plimsoll_core::expr::{Expr, Unary};
 use plimsoll_core::graph::{Graph, GraphError, StateId};
 use plimsoll_core::{DType, ValueId};
 use std::sync::Arc;
 
-/// Lion (Chen et al.): only the sign of an averaged gradient is used. The formulas are Keras'.
+/// Lion (Chen et al.): updates by the sign of the momentum. The formulas are Keras'.
 ///
 /// ```
 /// use plimsoll::optim::Lion;
@@ -27,12 +27,12 @@ impl Lion {
         Lion { lr, beta1: 0.9, beta2: 0.99, decay: 0.0 }
     }
 
-    /// How much of the average is in a step, and how slowly it forgets.
+    /// Sets the decay rates of the update's interpolation and of the momentum.
     pub fn betas(self, beta1: f32, beta2: f32) -> Lion {
         Lion { beta1, beta2, ..self }
     }
 
-    /// Shrinks parameters, per unit of learning rate.
+    /// Sets the weight decay, per unit of learning rate.
     pub fn weight_decay(self, decay: f32) -> Lion {
         Lion { decay, ..self }
     }
@@ -66,9 +66,9 @@ impl Optimizer for Lion {
     }
 
     fn update(&self, g: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {
-        let (p, lr) = (current(g, parameter), g.scalar("lr"));
+        let (p, lr) = (value_of(g, parameter), g.scalar("lr"));
         let shape = g.shape(p).clone();
-        let (mean_state, mean) = remember(g, "mean", parameter)?;
+        let (mean_state, mean) = slot(g, "mean", parameter)?;
         let step = Expr::build_many(|e| {
             let (p, g, lr, mean) = (e.input(0), e.input(1), e.input(2), e.input(3));
             let average = |beta: f32| e.add(e.mul(mean, e.constant(beta)), e.mul(g, e.constant(1.0 - beta)));

@@ -1,11 +1,11 @@
-//! Optimisers: how a parameter changes with its gradient.
+//! Optimizers.
 
 mod adafactor;
 mod adagrad;
 mod adam;
 mod adam8;
-mod average;
 mod clip;
+mod ema;
 mod lion;
 mod nadam;
 mod rmsprop;
@@ -20,39 +20,39 @@ pub use adafactor::Adafactor;
 pub use adagrad::Adagrad;
 pub use adam::{Adam, AdamW};
 pub use adam8::Adam8bit;
-pub use average::Average;
-pub(crate) use average::{KEEP as AVERAGE_KEEP, NAME as AVERAGE_NAME};
 pub use clip::Clip;
+pub use ema::Ema;
+pub(crate) use ema::{MOMENTUM as EMA_MOMENTUM, NAME as EMA_NAME};
 pub use lion::Lion;
 pub use nadam::Nadam;
 pub use rmsprop::RmsProp;
 pub use sgd::Sgd;
 
-/// How a parameter changes with its gradient.
+/// An optimizer: updates a parameter from its gradient.
 pub trait Optimizer: std::fmt::Debug + Send + Sync {
     /// The name in reports.
     fn name(&self) -> &'static str;
 
-    /// The learning rate it was made with, which a schedule varies.
+    /// The base learning rate, which a schedule multiplies.
     fn learning_rate(&self) -> f32;
 
-    /// The numbers it gives to every step, by name. The first is the learning rate, and for most it is the only one.
+    /// The scalars it sets at every step, by name; the first is the learning rate.
     fn scalar_names(&self) -> &'static [&'static str] {
         &["lr"]
     }
 
-    /// Those numbers for step `step`, counted from 1, at the learning rate `lr`.
+    /// The scalars of step `step`, counted from 1, at the learning rate `lr`.
     fn scalars(&self, step: u64, lr: f64, numbers: &mut [f32]) {
         let _ = step;
         numbers[0] = lr as f32;
     }
 
-    /// The same optimiser with what it knows about parameters in 8 bits, if there is such a one.
+    /// The same optimizer with 8-bit state, if there is one.
     fn eight_bit_state(&self) -> Option<Arc<dyn Optimizer>> {
         None
     }
 
-    /// Adds the change of one parameter to a graph. The graph's scope is the parameter's name.
+    /// Adds the update of one parameter to a graph. The graph's scope is the parameter's name.
     fn update(&self, graph: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError>;
 }
 
@@ -73,29 +73,29 @@ pub(crate) struct OptimizerDef {
 pub(crate) const OPTIMIZERS: &[OptimizerDef] =
     &[sgd::SGD, adam::ADAM, adam::ADAMW, nadam::NADAM, rmsprop::RMSPROP, adagrad::ADAGRAD, adafactor::ADAFACTOR, lion::LION];
 
-/// A tensor of the parameter's type that the optimiser keeps about it, starting at zero.
-fn remember(graph: &mut Graph, name: &str, parameter: StateId) -> Result<(StateId, ValueId), GraphError> {
+/// A slot variable of the parameter's type, initialized with zeros.
+fn slot(graph: &mut Graph, name: &str, parameter: StateId) -> Result<(StateId, ValueId), GraphError> {
     let shape = graph.states()[parameter.0 as usize].ty.shape.clone();
-    remember_as(graph, name, TensorType::f32(shape), 0.0)
+    slot_of_type(graph, name, TensorType::f32(shape), 0.0)
 }
 
-/// A tensor of any type that the optimiser keeps, starting at one number.
-fn remember_as(graph: &mut Graph, name: &str, ty: TensorType, first: f32) -> Result<(StateId, ValueId), GraphError> {
+/// A slot variable of any type, initialized with a constant.
+fn slot_of_type(graph: &mut Graph, name: &str, ty: TensorType, first: f32) -> Result<(StateId, ValueId), GraphError> {
     let value = graph.state(name, StateKind::Optimizer, ty, Init::Constant(first))?;
     Ok((graph.as_state(value).expect("just declared"), value))
 }
 
-/// The parameter as the step finds it.
-fn current(graph: &Graph, parameter: StateId) -> ValueId {
+/// The parameter before the update.
+fn value_of(graph: &Graph, parameter: StateId) -> ValueId {
     graph.state_value(parameter).expect("a parameter with a gradient is read by the step")
 }
 
-/// How many numbers a value without rows has.
+/// The number of elements of a value without a batch axis.
 fn elements(graph: &Graph, value: ValueId) -> usize {
     graph.shape(value).elements().factor()
 }
 
-/// The square root of the mean of squares, as a single number.
+/// The root mean square, as a scalar.
 fn root_mean_square(graph: &mut Graph, value: ValueId) -> Result<ValueId, GraphError> {
     let share = 1.0 / elements(graph, value).max(1) as f32;
     let squares = graph.map(value, |e, x| e.mul(e.mul(x, x), e.constant(share)))?;
@@ -103,12 +103,12 @@ fn root_mean_square(graph: &mut Graph, value: ValueId) -> Result<ValueId, GraphE
     graph.unary(plimsoll_core::expr::Unary::Sqrt, mean)
 }
 
-/// Steps as an exponent.
+/// The step as an exponent.
 fn exponent(step: u64) -> i32 {
     step.min(i32::MAX as u64) as i32
 }
 
-/// A shape without rows, with one axis shrunk to 1.
+/// A shape with one axis reduced to 1.
 fn shrunk(shape: &Shape, axis: usize) -> Shape {
     Shape::fixed(shape.dims().iter().enumerate().map(|(i, dim)| if i == axis { 1 } else { dim.factor() }))
 }

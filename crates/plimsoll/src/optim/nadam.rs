@@ -1,12 +1,12 @@
 //! Nadam.
 
-use super::{Adam, Optimizer, OptimizerDef, current, exponent, remember};
+use super::{Adam, Optimizer, OptimizerDef, exponent, slot, value_of};
 use plimsoll_core::expr::{Expr, Unary};
 use plimsoll_core::graph::{Graph, GraphError, StateId};
 use plimsoll_core::{DType, ValueId};
 use std::sync::Arc;
 
-/// Adam with Nesterov's look ahead (Dozat). The formulas and defaults are Keras'.
+/// Adam with Nesterov momentum (Dozat). The formulas and defaults are Keras'.
 ///
 /// ```
 /// use plimsoll::optim::Nadam;
@@ -17,7 +17,7 @@ pub struct Nadam {
     adam: Adam,
 }
 
-/// After this many steps the momentum has warmed up to the last bit: 0.96 to this power is below a double's resolution.
+/// After this many steps the momentum schedule is constant: 0.96 to this power is below the resolution of f64.
 const WARM: u64 = 1000;
 
 impl Nadam {
@@ -26,12 +26,12 @@ impl Nadam {
         Nadam { adam: Adam::new(lr) }
     }
 
-    /// How slowly the two averages forget.
+    /// Sets the decay rates of the first and second moment.
     pub fn betas(self, beta1: f32, beta2: f32) -> Nadam {
         Nadam { adam: self.adam.betas(beta1, beta2) }
     }
 
-    /// What keeps the division finite.
+    /// Sets the small constant that is added to the denominator.
     pub fn epsilon(self, epsilon: f32) -> Nadam {
         Nadam { adam: self.adam.epsilon(epsilon) }
     }
@@ -73,7 +73,7 @@ impl Optimizer for Nadam {
         &["nadam_ahead", "nadam_now", "nadam_square"]
     }
 
-    /// The weight of the average and of the gradient, and what the average of squares is multiplied by.
+    /// The coefficients of first moment, gradient and second moment.
     fn scalars(&self, step: u64, lr: f64, numbers: &mut [f32]) {
         let warm: f64 = (1..=step.min(WARM)).map(|step| self.momentum(step)).product();
         let rest = exponent(step.saturating_sub(WARM));
@@ -85,11 +85,11 @@ impl Optimizer for Nadam {
     }
 
     fn update(&self, g: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {
-        let p = current(g, parameter);
+        let p = value_of(g, parameter);
         let scalars = [g.scalar("nadam_ahead"), g.scalar("nadam_now"), g.scalar("nadam_square")];
         let shape = g.shape(p).clone();
-        let (mean_state, mean) = remember(g, "mean", parameter)?;
-        let (square_state, square) = remember(g, "square", parameter)?;
+        let (mean_state, mean) = slot(g, "mean", parameter)?;
+        let (square_state, square) = slot(g, "square", parameter)?;
         let Adam { beta1, beta2, epsilon, .. } = self.adam;
         let step = Expr::build_many(|e| {
             let (p, g, mean, square) = (e.input(0), e.input(1), e.input(2), e.input(3));

@@ -1,12 +1,12 @@
 //! RMSprop.
 
-use super::{Optimizer, OptimizerDef, current, remember};
+use super::{Optimizer, OptimizerDef, slot, value_of};
 use plimsoll_core::expr::{Expr, Unary};
 use plimsoll_core::graph::{Graph, GraphError, StateId};
 use plimsoll_core::{DType, ValueId};
 use std::sync::Arc;
 
-/// RMSprop (Hinton), centred and with momentum if asked for. The formulas and defaults are Keras'.
+/// RMSprop (Tieleman and Hinton), optionally centered and with momentum. The formulas and defaults are Keras'.
 ///
 /// ```
 /// use plimsoll::optim::RmsProp;
@@ -28,22 +28,22 @@ impl RmsProp {
         RmsProp { lr, rho: 0.9, momentum: 0.0, epsilon: 1e-7, centered: false }
     }
 
-    /// How slowly the averages forget.
+    /// Sets the decay rate of the moving averages.
     pub fn rho(self, rho: f32) -> RmsProp {
         RmsProp { rho, ..self }
     }
 
-    /// With this share of the last change carried on.
+    /// Sets the momentum.
     pub fn momentum(self, momentum: f32) -> RmsProp {
         RmsProp { momentum, ..self }
     }
 
-    /// What keeps the division finite.
+    /// Sets the small constant that is added to the denominator.
     pub fn epsilon(self, epsilon: f32) -> RmsProp {
         RmsProp { epsilon, ..self }
     }
 
-    /// Divides by the variance of the gradient instead of its square.
+    /// Divides by an estimate of the gradient's variance instead of its second moment.
     pub fn centered(self, centered: bool) -> RmsProp {
         RmsProp { centered, ..self }
     }
@@ -77,11 +77,11 @@ impl Optimizer for RmsProp {
     }
 
     fn update(&self, g: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {
-        let (p, lr) = (current(g, parameter), g.scalar("lr"));
+        let (p, lr) = (value_of(g, parameter), g.scalar("lr"));
         let shape = g.shape(p).clone();
-        let square = remember(g, "square", parameter)?;
-        let mean = self.centered.then(|| remember(g, "mean", parameter)).transpose()?;
-        let velocity = (self.momentum > 0.0).then(|| remember(g, "velocity", parameter)).transpose()?;
+        let square = slot(g, "square", parameter)?;
+        let mean = self.centered.then(|| slot(g, "mean", parameter)).transpose()?;
+        let velocity = (self.momentum > 0.0).then(|| slot(g, "velocity", parameter)).transpose()?;
         let kept: Vec<(StateId, ValueId)> = [Some(square), mean, velocity].into_iter().flatten().collect();
         let step = Expr::build_many(|e| {
             let (p, g, lr, square) = (e.input(0), e.input(1), e.input(2), e.input(3));

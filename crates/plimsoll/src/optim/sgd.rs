@@ -1,12 +1,12 @@
 //! Stochastic gradient descent.
 
-use super::{Optimizer, OptimizerDef, current, remember};
+use super::{Optimizer, OptimizerDef, slot, value_of};
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Graph, GraphError, StateId};
 use plimsoll_core::{DType, ValueId};
 use std::sync::Arc;
 
-/// Gradient descent, with momentum if asked for. The formulas are Keras'.
+/// Stochastic gradient descent, optionally with Nesterov momentum. The formulas are Keras'.
 ///
 /// ```
 /// use plimsoll::optim::Sgd;
@@ -26,12 +26,12 @@ impl Sgd {
         Sgd { lr, momentum: 0.0, nesterov: false }
     }
 
-    /// With this share of the last change carried on.
+    /// Sets the momentum.
     pub fn momentum(self, momentum: f32) -> Sgd {
         Sgd { momentum, ..self }
     }
 
-    /// Looks ahead along the momentum.
+    /// Whether to use Nesterov momentum.
     pub fn nesterov(self, nesterov: bool) -> Sgd {
         Sgd { nesterov, ..self }
     }
@@ -64,7 +64,7 @@ impl Optimizer for Sgd {
     }
 
     fn update(&self, g: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {
-        let (p, lr) = (current(g, parameter), g.scalar("lr"));
+        let (p, lr) = (value_of(g, parameter), g.scalar("lr"));
         let shape = g.shape(p).clone();
         if self.momentum == 0.0 {
             let descend = Expr::build(|e| e.sub(e.input(0), e.mul(e.input(2), e.input(1))));
@@ -72,7 +72,7 @@ impl Optimizer for Sgd {
             g.update(parameter, new);
             return Ok(());
         }
-        let (velocity_state, velocity) = remember(g, "velocity", parameter)?;
+        let (velocity_state, velocity) = slot(g, "velocity", parameter)?;
         let descend = Expr::build_many(|e| {
             let (p, g, lr, momentum) = (e.input(0), e.input(1), e.input(2), e.constant(self.momentum));
             let down = e.mul(lr, g);

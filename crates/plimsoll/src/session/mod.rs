@@ -6,8 +6,8 @@ mod not_finite;
 
 use crate::error::{BadRow, Error, Result};
 use crate::graphs::{Classes, LOSS_WEIGHT, Learning, MAX_COLUMNS, Of, Programs, ROW_SHARE};
-use crate::metrics::{Board, Scores};
-use crate::nn::PIECE_SHARE;
+use crate::metrics::{ModelMetrics, Scores};
+use crate::nn::MICRO_BATCH_RECIPROCAL;
 use crate::offload_file::OffloadFile;
 use crate::plan::{OFFLOAD, RunPlan};
 use clock::Clock;
@@ -38,7 +38,7 @@ pub(crate) struct Session {
     pub epochs: u64,
     roles: Vec<Prepared>,
     classes: Vec<Classes>,
-    board: Board,
+    model_metrics: ModelMetrics,
     /// Class by class: right answers, answers and labels; and the states where the device counts them, with the classes of each.
     counts: Vec<f64>,
     count_states: Vec<(StateId, usize)>,
@@ -217,7 +217,7 @@ impl Session {
         let rates = vec![0.0; learning.scalar_names().len()];
         let state = |name: &str| plan.memory.states.iter().position(|state| state.name == name).map(|i| StateId(i as u32));
         let count_states: Vec<(StateId, usize)> =
-            programs.board.states().filter_map(|(name, classes)| Some((state(&name)?, classes))).collect();
+            programs.model_metrics.states().filter_map(|(name, classes)| Some((state(&name)?, classes))).collect();
         Ok(Session {
             executor,
             ledger,
@@ -227,7 +227,7 @@ impl Session {
             epochs: 0,
             roles,
             classes: programs.classes.clone(),
-            board: programs.board.clone(),
+            model_metrics: programs.model_metrics.clone(),
             counts: vec![0.0; count_states.iter().map(|(_, classes)| classes).sum()],
             count_states,
             uncollected: 0,
@@ -293,13 +293,13 @@ impl Session {
     }
 
     /// Losses and accuracies so far.
-    pub fn scores_so_far(&self, tally: &Tally) -> Scores {
-        self.board.scores_so_far(tally.mean_loss(), &tally.sums, tally.rows)
+    pub fn running_scores(&self, tally: &Tally) -> Scores {
+        self.model_metrics.running_scores(tally.mean_loss(), &tally.sums, tally.rows)
     }
 
     /// Loss and all metrics of what was settled since [`Session::begin`].
     pub fn scores(&self, tally: &Tally) -> Scores {
-        self.board.scores(tally.mean_loss(), &tally.sums, tally.rows, &self.counts)
+        self.model_metrics.scores(tally.mean_loss(), &tally.sums, tally.rows, &self.counts)
     }
 
     /// Steps that changed the parameters.
@@ -372,7 +372,7 @@ impl Session {
         let run = Pending { ticket, role, rows: piece.rows, batch_rows: piece.batch_rows, at, step, epoch };
         let known = if self.lags { self.pending.replace(run) } else { Some(run) };
         known.map_or(Ok(()), |run| self.look_at(&run, schema, tally))?;
-        self.uncollected += piece.rows as u64 * self.board.answers();
+        self.uncollected += piece.rows as u64 * self.model_metrics.answers();
         if self.uncollected >= COUNTABLE && !self.count_states.is_empty() {
             self.settle(schema, tally)?;
         }
@@ -474,7 +474,7 @@ fn prepare(executor: &Executor, role: Role, graph: &Graph, programs: &Programs, 
         .iter()
         .map(|name| match names.iter().position(|own| own == name) {
             Some(index) => Scalar::Rate(index),
-            None if name == PIECE_SHARE => Scalar::PieceShare,
+            None if name == MICRO_BATCH_RECIPROCAL => Scalar::PieceShare,
             None => {
                 assert_eq!(name, ROW_SHARE, "every scalar is the optimiser's or the trainer's");
                 Scalar::RowShare
@@ -486,7 +486,7 @@ fn prepare(executor: &Executor, role: Role, graph: &Graph, programs: &Programs, 
     let program = executor.plan().program(role).expect("it is being prepared");
     let number = |wanted: &str| program.numbers().position(|(name, _)| name == wanted);
     let mut at = Numbers { loss: number("loss"), weight: number(LOSS_WEIGHT), ..Numbers::default() };
-    at.sums.iter_mut().zip(programs.board.sums()).for_each(|(at, name)| *at = number(name));
+    at.sums.iter_mut().zip(programs.model_metrics.sums()).for_each(|(at, name)| *at = number(name));
     Prepared { role, scalars, numbers, columns, at }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Trainer;
 use crate::error::{Error, Result};
-use crate::optim::AVERAGE_NAME;
+use crate::optim::EMA_NAME;
 use plimsoll_core::Bytes;
 use plimsoll_core::graph::{StateId, StateKind};
 
@@ -32,7 +32,7 @@ impl Trainer {
         let place = |name: &str| states.iter().position(|state| state.name == name);
         let (mut a, mut b) = ([0; 4096], [0; 4096]);
         for (i, parameter) in states.iter().enumerate().filter(|(_, state)| state.kind == StateKind::Parameter) {
-            let Some(average) = place(&format!("{}/{AVERAGE_NAME}", parameter.name)) else { continue };
+            let Some(average) = place(&format!("{}/{EMA_NAME}", parameter.name)) else { continue };
             let mut done = Bytes::ZERO;
             while done < parameter.size {
                 let length = (parameter.size - done).get().min(a.len());

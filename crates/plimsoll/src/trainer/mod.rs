@@ -12,7 +12,7 @@ use crate::graphs::{Learning, Variant, Variants};
 use crate::loss::Loss;
 use crate::metrics::Metric;
 use crate::nn::Model;
-use crate::optim::{Average, Clip, Optimizer};
+use crate::optim::{Clip, Ema, Optimizer};
 use crate::output_loss::{OutputLoss, OutputLosses};
 use crate::plan::{self, Count, LargestBatch, Request, RunPlan, Sweep, largest_batch, plan_run, prove, sweep};
 use crate::precision::Precision;
@@ -178,7 +178,7 @@ impl Trainer {
     }
 
     /// Keeps a slow average of the weights beside them; see [`Trainer::averaged`].
-    pub fn average(mut self, average: Average) -> Trainer {
+    pub fn average(mut self, average: Ema) -> Trainer {
         self.learning.average = Some(average);
         self
     }
@@ -479,8 +479,7 @@ impl Trainer {
             OutputLosses::Named(named) => match &mut named[..] {
                 [(_, target)] => target.metrics = Some(metrics.clone()),
                 _ => {
-                    let what =
-                        "the metrics of several results are said with their losses: `OutputLoss::metrics`, or `metrics` beside `type`";
+                    let what = "with several outputs, metrics belong to their losses: `OutputLoss::metrics`, or `metrics` beside `type`";
                     return Err(Error::Config(what.to_string()));
                 }
             },

@@ -1,13 +1,13 @@
-//! Parts that several networks are made of.
+//! Building blocks that several networks share.
 
 use crate::nn::{Activation, BatchNorm, Conv2D, Functional, Initializer, Padding, Tensor};
 
-/// A convolution without bias, batch normalisation as PyTorch has it, and an activation, in a block of their own.
+/// A block of a convolution without bias, PyTorch's batch normalization, and an activation.
 pub(super) fn conv_norm(net: &mut Functional, name: &str, x: Tensor, conv: Conv2D, activation: Activation) -> Tensor {
     conv_norm_by(net, name, x, conv, BatchNorm::torch(), activation)
 }
 
-/// The same with another normalisation.
+/// The same with any batch normalization.
 pub(super) fn conv_norm_by(net: &mut Functional, name: &str, x: Tensor, conv: Conv2D, norm: BatchNorm, activation: Activation) -> Tensor {
     net.block(name, |net| {
         let x = net.named("conv", conv.bias(false).initializer(Initializer::HeNormal), [x]);

@@ -14,7 +14,7 @@ pub fn densenet121(classes: usize) -> Model {
     DENSENET121.for_classes(classes)
 }
 
-/// Normalisation, ReLU, and then a convolution.
+/// Normalization, ReLU, then a convolution.
 fn norm_conv(net: &mut Functional, name: &str, x: Tensor, conv: Conv2D) -> Tensor {
     net.block(name, |net| {
         let x = net.named("norm", BatchNorm::torch(), [x]);

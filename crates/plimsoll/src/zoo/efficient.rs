@@ -21,10 +21,10 @@ pub fn efficientnet_b0(classes: usize) -> Model {
 const B0: [(usize, usize, usize, usize, usize); 7] =
     [(1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3), (6, 5, 1, 112, 3), (6, 5, 2, 192, 4), (6, 3, 1, 320, 1)];
 
-/// The last block is skipped with this probability, the others with a share of it that grows from the first.
+/// The drop rate of the last block; it grows linearly from the first.
 const DEPTH_RATE: f32 = 0.2;
 
-/// Weighs channels by what is in all of the image.
+/// Squeeze-and-excitation: weights channels by a gate over the global average.
 fn squeeze(net: &mut Functional, x: Tensor, channels: usize, squeezed: usize) -> Tensor {
     net.block("squeeze", |net| {
         let y = net.add(GlobalAveragePool, [x]);

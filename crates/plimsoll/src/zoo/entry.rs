@@ -9,7 +9,7 @@ use crate::nn::Model;
 /// The definition of a network of the zoo.
 #[derive(Clone, Copy)]
 pub struct Entry {
-    /// The name configurations use.
+    /// The name in configurations.
     pub name: &'static str,
     /// What it is, in one line.
     pub about: &'static str,

@@ -10,7 +10,7 @@ use crate::nn::{Model, Padding, Tensor};
 pub(super) const GOOGLENET: Entry =
     Entry::image_classifier("googlenet", "branches of several filter sizes, 2014, without auxiliary heads", IMAGENET, 1000, make_googlenet);
 
-/// GoogLeNet with batch normalisation.
+/// GoogLeNet with batch normalization.
 pub fn googlenet(classes: usize) -> Model {
     GOOGLENET.for_classes(classes)
 }
@@ -27,7 +27,7 @@ fn conv(net: &mut Functional, name: &str, x: Tensor, conv: Conv2D) -> Tensor {
     conv_norm_by(net, name, x, conv, BatchNorm::torch().epsilon(1e-3), Activation::Relu)
 }
 
-/// A pooling of 3×3 with stride 2 whose last window may reach over the edge.
+/// A 3×3 pooling with stride 2 in ceil mode.
 fn pool_over_edge(size: usize) -> MaxPool2D {
     let over = Padding::Explicit { rows: (0, 1), columns: (0, 1) };
     MaxPool2D::new(size).stride(2, 2).padding(over)
@@ -82,13 +82,13 @@ fn head(mut net: Functional, x: Tensor, setup: &Setup, rate: f32) -> Model {
     net.build(scores)
 }
 
-/// A convolution of its own height and width, padded by half of them.
+/// A convolution of any kernel size, padded by half of it.
 fn sized(filters: usize, height: usize, width: usize) -> Conv2D {
     let (rows, columns) = (height / 2, width / 2);
     Conv2D::new(filters, 1).size(height, width).padding(Padding::Explicit { rows: (rows, rows), columns: (columns, columns) })
 }
 
-/// Convolutions one after another: filters, height, width.
+/// A sequence of convolutions: filters, height, width.
 fn chain(net: &mut Functional, name: &str, x: Tensor, setup: &Setup, sizes: &[(usize, usize, usize)]) -> Tensor {
     net.block(name, |net| {
         sizes.iter().enumerate().fold(x, |x, (i, (filters, height, width))| {
@@ -102,7 +102,7 @@ fn pooled(net: &mut Functional, x: Tensor, setup: &Setup, filters: usize) -> Ten
     conv(net, "pool/project", x, centred(setup.wide(filters), 1, 1))
 }
 
-/// A convolution of 3×3 that halves the image.
+/// A 3×3 convolution with stride 2.
 fn halving(net: &mut Functional, name: &str, x: Tensor, setup: &Setup, filters: usize) -> Tensor {
     conv(net, name, x, Conv2D::new(setup.wide(filters), 3).stride(2, 2))
 }

@@ -21,7 +21,7 @@ pub fn mobilenet_v2(classes: usize) -> Model {
     MOBILENET_V2.for_classes(classes)
 }
 
-/// A depthwise convolution without bias, normalised.
+/// A depthwise convolution without bias, with normalization.
 pub(super) fn depthwise(net: &mut Functional, x: Tensor, conv: DepthwiseConv2D, norm: BatchNorm, activation: Activation) -> Tensor {
     net.block("depthwise", |net| {
         let x = net.named("conv", conv.bias(false).initializer(Initializer::HeNormal), [x]);
@@ -80,7 +80,7 @@ fn make_v2(setup: &Setup) -> Model {
             channels = out;
         }
     }
-    // The last layer grows with the width but does not shrink with it.
+    // The last layer is widened but never narrowed.
     let last = setup.wide_by_eight(1280).max(1280);
     let x = conv_norm(&mut net, "last", x, centred(last, 1, 1), relu6);
     let x = net.add(GlobalAveragePool, [x]);

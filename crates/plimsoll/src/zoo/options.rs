@@ -60,7 +60,7 @@ impl Setup {
         ((channels as f64 * self.width).round() as usize).max(1)
     }
 
-    /// A layer's width as the mobile networks round it: to a multiple of eight, and never more than a tenth below.
+    /// A layer's width rounded as in MobileNet: to a multiple of 8, and at most 10 % below.
     pub fn wide_by_eight(&self, channels: usize) -> usize {
         let exact = channels as f64 * self.width;
         let rounded = (((exact + 4.0) as usize / 8) * 8).max(8);

@@ -1,4 +1,4 @@
-//! Networks that give every pixel a class.
+//! Networks for semantic segmentation.
 
 use super::blocks::{centred, conv_norm};
 use super::entry::Entry;
@@ -7,7 +7,7 @@ use super::vgg::{SIXTEEN, STAGES, stage};
 use crate::nn::{Activation, Add, Concatenate, Conv2D, Conv2DTranspose, Dropout, Functional, Initializer, MaxPool2D, MaxUnpool2D};
 use crate::nn::{Model, Padding, Tensor};
 
-pub(super) const UNET: Entry = Entry::segmentation("unet", "U-Net of 2015 with batch normalisation", 16, 2, make_unet);
+pub(super) const UNET: Entry = Entry::segmentation("unet", "U-Net of 2015 with batch normalization", 16, 2, make_unet);
 
 /// U-Net.
 pub fn unet(classes: usize) -> Model {
@@ -33,7 +33,7 @@ fn twice(net: &mut Functional, x: Tensor, channels: usize) -> Tensor {
     conv_norm(net, "second", x, centred(channels, 3, 1), Activation::Relu)
 }
 
-/// U-Net (Ronneberger and others, 2015) with padded convolutions and batch normalisation, as it is used today.
+/// U-Net (Ronneberger and others, 2015) with padded convolutions and batch normalization.
 fn make_unet(setup: &Setup) -> Model {
     let mut net = Functional::new("unet");
     let mut x = net.input();
@@ -57,7 +57,7 @@ fn make_unet(setup: &Setup) -> Model {
     net.build(scores)
 }
 
-/// FCN-8s (Long and others, 2015): VGG16 with its dense layers as convolutions, and scores of three stages brought together.
+/// FCN-8s (Long and others, 2015): VGG16 with its dense layers as convolutions, and the logits of three stages summed.
 fn make_fcn8(setup: &Setup) -> Model {
     let mut net = Functional::new("fcn8");
     let mut x = net.input();
@@ -86,7 +86,7 @@ fn make_fcn8(setup: &Setup) -> Model {
     net.build(scores)
 }
 
-/// SegNet (Badrinarayanan and others, 2015): VGG16's convolutions, and the same backwards with the poolings undone.
+/// SegNet (Badrinarayanan and others, 2015): VGG16's convolutions as encoder, and a decoder with max unpooling.
 fn make_segnet(setup: &Setup) -> Model {
     let mut net = Functional::new("segnet");
     let mut x = net.input();
@@ -101,7 +101,7 @@ fn make_segnet(setup: &Setup) -> Model {
     for i in (0..5).rev() {
         x = net.block(&format!("decoder{}", i + 1), |net| {
             let x = net.named("unpool", MaxUnpool2D::new(2), [x, pooled[i]]);
-            // The last convolution of a stage goes over to the channels of the next; the very last gives the scores.
+            // The last convolution of a stage has the channels of the next; the very last gives the logits.
             let layers = if i == 0 { 1 } else { SIXTEEN[i] };
             (1..=layers).fold(x, |x, n| {
                 let channels = if n == layers && i > 0 { STAGES[i - 1] } else { STAGES[i] };

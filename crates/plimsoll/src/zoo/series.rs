@@ -1,4 +1,4 @@
-//! Forecasters of series: they read some steps and say the numbers that follow.
+//! Time-series forecasters.
 
 use super::entry::Entry;
 use super::options::Setup;
@@ -6,14 +6,14 @@ use crate::nn::{Dense, Gru, Lstm, Model, Sequential};
 
 pub(super) const LSTM: Entry = Entry::forecaster("lstm", "two LSTM layers of 64 that forecast a series", make_lstm);
 
-/// Two LSTM layers of 64 and a dense one, for this many numbers to forecast.
+/// Two LSTM layers of 64 and a dense layer that forecasts this many values.
 pub fn lstm(numbers: usize) -> Model {
     LSTM.for_classes(numbers)
 }
 
 pub(super) const GRU: Entry = Entry::forecaster("gru", "two GRU layers of 64 that forecast a series", make_gru);
 
-/// Two GRU layers of 64 and a dense one, for this many numbers to forecast.
+/// Two GRU layers of 64 and a dense layer that forecasts this many values.
 pub fn gru(numbers: usize) -> Model {
     GRU.for_classes(numbers)
 }

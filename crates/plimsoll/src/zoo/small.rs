@@ -1,4 +1,4 @@
-//! Small networks, for small images and for trying things out.
+//! Small networks for small images.
 
 use super::entry::Entry;
 use super::options::{Override, Setup};
@@ -46,7 +46,7 @@ pub(super) const AUTOENCODER: Entry = Entry {
     make: make_autoencoder,
 };
 
-/// Three convolutions down and three up again, to learn what images have in common.
+/// A convolutional autoencoder: three convolutions down, three up.
 pub fn autoencoder() -> Model {
     AUTOENCODER.for_classes(0)
 }

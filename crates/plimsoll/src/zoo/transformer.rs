@@ -67,19 +67,19 @@ pub(super) const BERT_BASE: Entry = Entry {
     make: make_bert,
 };
 
-/// BERT's encoder of 12 layers of width 768, with a classifier on what it gathers.
+/// BERT's encoder of 12 layers of width 768, with a classifier on the pooled output.
 pub fn bert_base(classes: usize) -> Model {
     BERT_BASE.for_classes(classes)
 }
 
-/// What the blocks of a transformer have in common.
+/// Hyperparameters of transformer blocks.
 #[derive(Clone, Copy)]
 struct Blocks {
     layers: usize,
     heads: usize,
     width: usize,
     causal: bool,
-    /// Whether normalisation comes before attention and perceptron rather than behind them.
+    /// Whether normalization comes before attention and MLP (pre-norm).
     norm_first: bool,
     epsilon: f32,
     activation: Activation,
@@ -87,14 +87,14 @@ struct Blocks {
     initializer: Initializer,
 }
 
-/// Numbers of a head.
+/// The size of a head.
 const DEPTH: usize = 64;
 
-/// Standard deviation of first weights, in all three papers.
+/// Standard deviation of the initial weights, in all three papers.
 const SPREAD: f32 = 0.02;
 
 impl Blocks {
-    /// Heads and with them the width grow by the setup's factor.
+    /// The width multiplier scales the number of heads.
     fn new(setup: &Setup, layers: usize, heads: usize) -> Blocks {
         let heads = setup.wide(heads);
         Blocks {
@@ -130,7 +130,7 @@ impl Blocks {
         self.dropout(net, y)
     }
 
-    /// Weights in front of a sum start smaller the more sums there are, as in GPT-2.
+    /// Residual projections are initialized smaller with depth, as in GPT-2.
     fn last(&self) -> Initializer {
         match self.initializer {
             Initializer::Normal(std) if self.causal => Initializer::Normal(std / (2.0 * self.layers as f32).sqrt()),
@@ -223,7 +223,7 @@ fn gpt(setup: &Setup, layers: usize, heads: usize, rate: f32) -> Model {
     net.build(scores)
 }
 
-/// Adds the vector of the first of two kinds of sentences; rows are one sentence each.
+/// Adds the segment embedding of the first segment.
 #[derive(Clone, Debug)]
 struct FirstSentence;
 

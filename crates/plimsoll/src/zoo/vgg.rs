@@ -4,7 +4,7 @@ use super::entry::{Entry, IMAGENET};
 use super::options::Setup;
 use crate::nn::{Conv2D, Dense, Dropout, Flatten, Functional, Initializer, MaxPool2D, Model, Padding, Tensor};
 
-/// How many convolutions stand between two poolings.
+/// Convolutions per stage.
 pub(super) const SIXTEEN: [usize; 5] = [2, 2, 3, 3, 3];
 const NINETEEN: [usize; 5] = [2, 2, 4, 4, 4];
 

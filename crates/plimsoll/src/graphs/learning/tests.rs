@@ -1,7 +1,7 @@
 //! Optimisers, clipping, averages and loss scaling on the CPU, step by step, against what Keras does.
 
 use super::Learning;
-use crate::optim::{Adafactor, Adagrad, Adam, AdamW, Average, Clip, Lion, Nadam, Optimizer, RmsProp, Sgd};
+use crate::optim::{Adafactor, Adagrad, Adam, AdamW, Clip, Ema, Lion, Nadam, Optimizer, RmsProp, Sgd};
 use plimsoll_core::device::StepInputs;
 use plimsoll_core::graph::{Init, StateId, StateKind};
 use plimsoll_core::loss_scale::{LossScaling, SCALE, SKIPPED};
@@ -184,7 +184,7 @@ fn clipping_is_keras() {
 
 #[test]
 fn the_average_of_weights_is_keras() {
-    let learning = Learning { average: Some(Average::new(0.8)), ..with(Adam::new(0.01)) };
+    let learning = Learning { average: Some(Ema::new(0.8)), ..with(Adam::new(0.01)) };
     let averages = |bench: &Bench| (0..2).map(|i| bench.state(&format!("p{i}/average")).unwrap()).collect();
     check_steps("average", &learning, &reference()["average"], averages);
 }
@@ -196,7 +196,7 @@ fn a_skipped_step_changes_nothing() {
         with(Adam::new(0.01)),
         with(Adafactor::new(0.02)),
         with(RmsProp::new(0.01).centered(true).momentum(0.5)),
-        Learning { clip: Some(Clip::GlobalNorm(1.0)), average: Some(Average::new(0.9)), ..with(Adam::new(0.01).eight_bit()) },
+        Learning { clip: Some(Clip::GlobalNorm(1.0)), average: Some(Ema::new(0.9)), ..with(Adam::new(0.01).eight_bit()) },
     ];
     for learning in learnings {
         let scaling = LossScaling { start: 32768.0, growth_steps: 3 };

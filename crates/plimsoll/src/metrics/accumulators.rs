@@ -1,7 +1,7 @@
-//! The sums a metric is made of, as values of a graph, and the metric from the sums.
+//! Accumulators of metrics: their nodes in a graph, and the metrics computed from them.
 
 use super::{Metric, Scores};
-use crate::loss::labels::{Labels, answers_per_row, class_scores, label_kind, like, per_row};
+use crate::loss::labels::{Labels, class_logits, label_format, labels_like, per_row, predictions_per_row};
 use crate::loss::{Objective, Prediction};
 use crate::nn::Activation;
 use plimsoll_core::expr::{Binary, Expr, Unary};
@@ -9,34 +9,34 @@ use plimsoll_core::graph::{Init, StateKind};
 use plimsoll_core::ops::Reduction;
 use plimsoll_core::{Graph, GraphError, Shape, TensorType, ValueId};
 
-/// The states that count classes: right answers, answers, labels.
+/// Counts per class: true positives, predictions, labels.
 const PER_CLASS: [&str; 3] = ["right", "answered", "labelled"];
 
-/// What is counted of one result of a model.
+/// The accumulators of one output's metrics.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct Accumulators {
     metrics: Vec<Metric>,
-    /// The numbers a program hands to the host for them, by name.
+    /// The scalar outputs that accumulate it, by name.
     pub sums: Vec<String>,
-    /// Answers a row has.
+    /// Predictions per row.
     answers: usize,
-    /// Numbers a row's prediction has.
+    /// Elements of the output per row.
     width: usize,
-    /// How many classes are counted one by one.
+    /// Classes with counts of their own.
     pub classes: usize,
-    /// What stands before the names of its sums.
+    /// The prefix of the names of its sums.
     prefix: String,
-    /// What stands before the names of the states that count classes.
+    /// The scope of its states.
     pub scope: String,
 }
 
-impl Counters {
-    /// The states that count classes, by name.
+impl Accumulators {
+    /// The states with counts per class, by name.
     pub fn states(&self) -> impl Iterator<Item = String> {
         PER_CLASS.iter().filter(|_| self.classes > 0).map(|name| format!("metrics/{}{name}", self.scope))
     }
 
-    /// Answers that a row adds to the counts of classes.
+    /// Predictions per row.
     pub fn answers(&self) -> u64 {
         self.answers as u64
     }
@@ -45,17 +45,17 @@ impl Counters {
         self.sums.iter().position(|own| own.strip_prefix(&self.prefix) == Some(name)).map(|i| sums[i])
     }
 
-    /// The accuracy, if it is counted.
+    /// The accuracy, if it is among the metrics.
     pub fn accuracy(&self, sums: &[f64], rows: u64) -> Option<f64> {
         self.sum(sums, "right").filter(|_| self.metrics.contains(&Metric::Accuracy)).map(|right| right / self.counted(sums, rows))
     }
 
-    /// Answers that count.
+    /// Predictions that count.
     fn counted(&self, sums: &[f64], rows: u64) -> f64 {
         self.sum(sums, "answers").unwrap_or(rows as f64 * self.answers as f64).max(1.0)
     }
 
-    /// All metrics from the sums over some rows and, class by class, the counts of right answers, answers and labels.
+    /// All metrics from the sums over some rows and the counts per class.
     pub fn scores(&self, loss: f64, sums: &[f64], rows: u64, counts: &[f64]) -> Scores {
         let sum = |name: &str| self.sum(sums, name).unwrap_or(0.0);
         let (answers, numbers) = (self.counted(sums, rows), (rows as f64 * self.width as f64).max(1.0));
@@ -80,7 +80,7 @@ impl Counters {
                     };
                     let class = |c: usize| of(counts[c], counts[self.classes + c], counts[2 * self.classes + c]);
                     let each: Vec<f64> = (0..self.classes).map(class).collect();
-                    // A class that never occurs has no overlap to speak of; a class that is never named has no precision, which is none.
+                    // IoU is the mean over classes that occur; precision of a class that is never predicted is 0.
                     let known: Vec<f64> = each.iter().copied().filter(|value| *per_class != Metric::MeanIou || !value.is_nan()).collect();
                     let mean = known.iter().map(|value| if value.is_nan() { 0.0 } else { *value }).sum::<f64>() / known.len().max(1) as f64;
                     scores
@@ -95,7 +95,7 @@ impl Counters {
     }
 }
 
-/// Adds to a graph what the metrics of a result need: outputs that are single numbers, and states that count classes.
+/// Adds the accumulators of an output's metrics to a graph: scalar outputs, and states with counts per class.
 pub(crate) fn lower(
     metrics: &[Metric],
     g: &mut Graph,
@@ -103,13 +103,13 @@ pub(crate) fn lower(
     prediction: Prediction,
     labels: ValueId,
     prefix: &str,
-) -> Result<Counters, GraphError> {
-    let mut counters = Counters {
+) -> Result<Accumulators, GraphError> {
+    let mut accumulators = Accumulators {
         metrics: metrics.to_vec(),
         answers: 1,
         width: per_row(g, prediction.output),
         prefix: prefix.to_string(),
-        ..Counters::default()
+        ..Accumulators::default()
     };
     let has = |wanted: Metric| metrics.contains(&wanted);
     let binary = objective.loss().is_binary();
@@ -118,13 +118,13 @@ pub(crate) fn lower(
     let mut put = |g: &mut Graph, name: &str, value: ValueId| {
         let name = format!("{prefix}{name}");
         g.output(&name, value);
-        counters.sums.push(name);
+        accumulators.sums.push(name);
     };
     if over_answers && !binary {
-        let (scores, classes) = class_scores(g, prediction.scores(Activation::Softmax))?;
-        let answers = answers_per_row(g, scores);
-        let numbers = objective.numbers(g, prediction, labels)?;
-        let counts = objective.ignored().map(|_| objective.counts(g, prediction, labels)).transpose()?;
+        let (scores, classes) = class_logits(g, prediction.logits(Activation::Softmax))?;
+        let answers = predictions_per_row(g, scores);
+        let numbers = objective.class_ids(g, prediction, labels)?;
+        let counts = objective.ignored_class().map(|_| objective.count_mask(g, prediction, labels)).transpose()?;
         let counting = |g: &mut Graph, value: ValueId| counts.map_or(Ok(value), |counts| g.times(value, counts));
         let chosen = g.reduce(Reduction::ArgMax, scores, &[1])?;
         if let Some(counts) = counts {
@@ -151,15 +151,15 @@ pub(crate) fn lower(
         }
         if has(Metric::Perplexity) {
             let log_sum = g.reduce(Reduction::LogSumExp, scores, &[1])?;
-            let entropy = match label_kind(g, labels, scores, classes)? {
-                Labels::Numbers(labels) => {
+            let entropy = match label_format(g, labels, scores, classes)? {
+                Labels::ClassIds(labels) => {
                     let own = Expr::build(|e| {
                         let here = e.binary(Binary::Equal, e.coordinate(1), e.input(1));
                         e.select(here, e.sub(e.input(2), e.input(0)), e.constant(0.0))
                     });
                     g.pointwise(own, &[scores, labels, log_sum])?
                 }
-                Labels::Shares(labels) => {
+                Labels::Probabilities(labels) => {
                     g.pointwise(Expr::build(|e| e.mul(e.input(1), e.sub(e.input(2), e.input(0)))), &[scores, labels, log_sum])?
                 }
             };
@@ -175,21 +175,21 @@ pub(crate) fn lower(
             };
             let (answered, labelled) = (hot(g, chosen)?, hot(g, numbers)?);
             count_classes(g, answered, labelled, classes)?;
-            counters.classes = classes;
+            accumulators.classes = classes;
         }
-        counters.answers = answers;
+        accumulators.answers = answers;
     } else if over_answers {
         if let Some(metric) = metrics.iter().find(|metric| matches!(metric, Metric::TopK(_) | Metric::Perplexity)) {
             return Err(
-                g.error(format!("the metric {metric} is about classes, but the loss {} is about yes or no", objective.loss().name()))
+                g.error(format!("the metric {metric} needs a categorical loss, but the loss {} is binary", objective.loss().name()))
             );
         }
-        let scores = prediction.scores(Activation::Sigmoid);
-        let labels = like(g, labels, scores)?;
-        // Above zero is yes: a model that ends in sigmoid is read before it.
+        let scores = prediction.logits(Activation::Sigmoid);
+        let labels = labels_like(g, labels, scores)?;
+        // A logit above zero is positive.
         let yes = g.map(scores, |e, score| e.binary(Binary::Less, e.constant(0.0), score))?;
         let wanted = g.map(labels, |e, label| e.binary(Binary::Less, e.constant(0.5), label))?;
-        counters.answers = per_row(g, scores);
+        accumulators.answers = per_row(g, scores);
         if has(Metric::Accuracy) {
             let equal = g.binary(Binary::Equal, yes, wanted)?;
             let right = g.sum(equal)?;
@@ -200,11 +200,11 @@ pub(crate) fn lower(
             let rows = Shape::batch_of([width]);
             let (answered, labelled) = (g.reshape(yes, rows.clone())?, g.reshape(wanted, rows)?);
             count_classes(g, answered, labelled, width)?;
-            counters.classes = width;
+            accumulators.classes = width;
         }
     }
     if has(Metric::MeanAbsoluteError) || has(Metric::MeanSquaredError) || has(Metric::R2) {
-        let labels = like(g, labels, prediction.output)?;
+        let labels = labels_like(g, labels, prediction.output)?;
         let difference = |g: &mut Graph| g.binary(Binary::Sub, prediction.output, labels);
         if has(Metric::MeanAbsoluteError) {
             let sizes = difference(g)?;
@@ -227,10 +227,10 @@ pub(crate) fn lower(
             put(g, "labels_squared", sum);
         }
     }
-    Ok(counters)
+    Ok(accumulators)
 }
 
-/// Adds up how often each class is answered rightly, answered, and right.
+/// Accumulates true positives, predictions and labels per class.
 fn count_classes(g: &mut Graph, answered: ValueId, labelled: ValueId, classes: usize) -> Result<(), GraphError> {
     let both = g.times(answered, labelled)?;
     for (name, counted) in PER_CLASS.iter().zip([both, answered, labelled]) {

@@ -1,39 +1,39 @@
 //! Exponential moving averages of the parameters.
 
-use super::remember;
+use super::slot;
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Graph, GraphError, StateId};
 
-/// A slow average of every parameter beside it: often better to predict with than the last step's. The formula is Keras' `use_ema`: the
-/// average begins as what the parameter is after the first step.
+/// Exponential moving average of the weights, often better for prediction than the last step's. The formula is Keras' `use_ema`: the
+/// average starts as the parameter after the first step.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Average {
+pub struct Ema {
     momentum: f32,
 }
 
-/// What of the average is kept at a step.
-pub(crate) const KEEP: &str = "average_keep";
+/// The momentum at a step.
+pub(crate) const MOMENTUM: &str = "average_keep";
 
-/// The last part of the name of a parameter's average.
+/// The last component of the name of a parameter's average.
 pub(crate) const NAME: &str = "average";
 
-impl Average {
-    /// An average that keeps this share of itself at every step, such as 0.999.
-    pub fn new(momentum: f32) -> Average {
-        Average { momentum }
+impl Ema {
+    /// With this momentum, such as 0.999.
+    pub fn new(momentum: f32) -> Ema {
+        Ema { momentum }
     }
 
-    /// What of the average is kept at step `step`, counted from 1.
+    /// The momentum at step `step`, counted from 1.
     pub(crate) fn keep(self, step: u64) -> f32 {
         if step <= 1 { 0.0 } else { self.momentum }
     }
 
-    /// Adds the average of a parameter whose change is already in the graph.
+    /// Adds the update of a parameter's average, after that of the parameter.
     pub(crate) fn follow(self, g: &mut Graph, parameter: StateId) -> Result<(), GraphError> {
         let new = g.updates().iter().rev().find(|(state, _)| *state == parameter).map(|(_, value)| *value);
         let Some(new) = new else { return Ok(()) };
-        let keep = g.scalar(KEEP);
-        let (state, average) = remember(g, NAME, parameter)?;
+        let keep = g.scalar(MOMENTUM);
+        let (state, average) = slot(g, NAME, parameter)?;
         let mixed = Expr::build(|e| {
             let keep = e.input(0);
             e.add(e.mul(keep, e.input(1)), e.mul(e.sub(e.constant(1.0), keep), e.input(2)))
@@ -44,8 +44,8 @@ impl Average {
     }
 }
 
-impl Default for Average {
-    fn default() -> Average {
-        Average::new(0.99)
+impl Default for Ema {
+    fn default() -> Ema {
+        Ema::new(0.99)
     }
 }
