@@ -97,7 +97,7 @@ struct Pending {
 #[derive(Clone, Copy)]
 enum Scalar {
     RowShare,
-    PieceShare,
+    MicroBatchReciprocal,
     /// An index into the numbers of the step.
     Rate(usize),
 }
@@ -345,7 +345,7 @@ impl Session {
         for (number, scalar) in prepared.numbers.iter_mut().zip(&prepared.scalars) {
             *number = match scalar {
                 Scalar::RowShare => 1.0 / piece.batch_rows as f32,
-                Scalar::PieceShare => 1.0 / piece.rows as f32,
+                Scalar::MicroBatchReciprocal => 1.0 / piece.rows as f32,
                 Scalar::Rate(i) => self.rates[*i],
             };
         }
@@ -474,7 +474,7 @@ fn prepare(executor: &Executor, role: Role, graph: &Graph, programs: &Programs, 
         .iter()
         .map(|name| match names.iter().position(|own| own == name) {
             Some(index) => Scalar::Rate(index),
-            None if name == MICRO_BATCH_RECIPROCAL => Scalar::PieceShare,
+            None if name == MICRO_BATCH_RECIPROCAL => Scalar::MicroBatchReciprocal,
             None => {
                 assert_eq!(name, ROW_SHARE, "every scalar is the optimiser's or the trainer's");
                 Scalar::RowShare
