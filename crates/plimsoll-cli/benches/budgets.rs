@@ -8,8 +8,8 @@
 //! all rounds counts, because a busy machine only ever adds to it. On one that is very busy, `--threads 1` gives steadier numbers: what a
 //! thread waits for its processor can be left out of its time, what threads wait for each other cannot.
 
-#[path = "../tests/it/group.rs"]
-mod group;
+#[path = "../tests/it/cgroup.rs"]
+mod cgroup;
 
 use serde_json::Value;
 use std::path::Path;
@@ -73,7 +73,7 @@ fn network(name: &str, common: &[String], rounds: u64, folder: &Path) {
             let (line, out) = (all * share / 100, folder.join("run"));
             let text = line.to_string();
             let arguments = [&["train", "--quiet", "--out", "run", "--host-memory", &text], &common[..]].concat();
-            let output = group::run_within(line, &format!("{name}{share}"), program, &arguments, folder, &[]);
+            let output = cgroup::run_within(line, &format!("{name}{share}"), program, &arguments, folder, &[]);
             if !output.status.success() {
                 println!("{name:<14} {share:>3} %  {}", String::from_utf8_lossy(&output.stderr).trim());
                 continue;

@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn schedules_are_those_of_keras_and_pytorch() {
+    fn schedules_match_keras_and_pytorch() {
         let keras = serde_json::from_str(include_str!("../tests/references/schedules_keras.json")).unwrap();
         check("cosine", &Schedule::cosine(20).floor(0.1), &keras);
         check("cosine_warm_up", &Schedule::cosine(15).warm_up(5), &keras);
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schedule_that_ends_too_early_is_refused() {
+    fn a_schedule_shorter_than_the_run_is_refused() {
         let error = Schedule::cosine(90).warm_up(10).check(101).unwrap_err().to_string();
         assert_eq!(
             error,
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plateau_lowers_the_rate_after_its_patience_and_rests() {
+    fn reduce_on_plateau_waits_for_patience_and_cooldown() {
         let schedule =
             Schedule::plateau(ReduceOnPlateau { factor: 0.5, patience: 2, cooldown: 1, floor: 0.2, ..ReduceOnPlateau::default() });
         let mut state = ScheduleState::default();

@@ -1,4 +1,4 @@
-//! The trainer on a GPU against the trainer on the CPU. Where there is no GPU each test says so and checks that the refusal is clear.
+//! Training on a GPU compared with the CPU. Without a GPU each test reports so and checks the error.
 
 use plimsoll::prelude::*;
 use plimsoll::{Allow, Choice, Error, History, Permission, RunPlan, probe};
@@ -39,7 +39,7 @@ fn assert_alike(here: &(History, Vec<f32>), there: &(History, Vec<f32>), allowed
 }
 
 #[test]
-fn a_gpu_learns_what_the_cpu_learns() {
+fn training_on_gpu_matches_cpu() {
     if has_gpu() {
         assert_alike(&train(digits(Choice::Cuda(0))), &train(digits(Choice::Cpu)), 1e-3);
     }
@@ -47,7 +47,7 @@ fn a_gpu_learns_what_the_cpu_learns() {
 
 /// An epoch of one batch, so that the losses of epochs are those of steps; every epoch takes other rows.
 #[test]
-fn the_first_twenty_losses_agree_step_by_step() {
+fn the_first_twenty_losses_match_the_cpu() {
     if !has_gpu() {
         return;
     }
@@ -67,7 +67,7 @@ fn the_first_twenty_losses_agree_step_by_step() {
 }
 
 #[test]
-fn micro_batches_change_nothing_on_a_gpu() {
+fn micro_batches_match_the_full_batch_on_gpu() {
     if has_gpu() {
         assert_alike(&train(digits(Choice::Cuda(0)).micro_batch(12)), &train(digits(Choice::Cuda(0))), 1e-3);
     }
@@ -75,7 +75,7 @@ fn micro_batches_change_nothing_on_a_gpu() {
 
 /// The loss is looked at while the next step computes; the error still names the step that broke, and the weights are those before it.
 #[test]
-fn a_loss_that_is_not_finite_names_its_step() {
+fn a_non_finite_loss_reports_its_step() {
     if !has_gpu() {
         return;
     }
@@ -92,7 +92,7 @@ fn a_loss_that_is_not_finite_names_its_step() {
 }
 
 #[test]
-fn a_device_line_that_is_too_low_is_refused_by_name() {
+fn a_device_budget_below_the_minimum_is_refused() {
     let mut trainer = digits(Choice::Cuda(0)).device_profile("h200").budget(Budget::host("4GiB").unwrap().device("1MiB").unwrap());
     let error = trainer.plan().unwrap_err().to_string();
     assert!(error.starts_with("this run does not fit into 1.00 MiB of memory of cuda:0; the minimum budget is "), "{error}");
@@ -116,7 +116,7 @@ fn scarce(free: &RunPlan) -> Budget {
 }
 
 #[test]
-fn what_a_gpu_has_no_room_for_is_planned_in_pinned_memory() {
+fn tensors_beyond_the_device_budget_are_offloaded_to_pinned_memory() {
     let free = wide("offload").device_profile("h200").budget(Budget::host("4GiB").unwrap()).plan().unwrap();
     assert_eq!(free.offload_bytes(), Bytes::ZERO, "nothing leaves where everything fits");
     let budget = scarce(&free);
@@ -139,7 +139,7 @@ fn what_a_gpu_has_no_room_for_is_planned_in_pinned_memory() {
 
 /// The same kernels in the same order: not one bit differs, launched one by one or recorded.
 #[test]
-fn what_leaves_a_gpu_comes_back_unchanged() {
+fn offloaded_tensors_come_back_bit_identical() {
     if !has_gpu() {
         return;
     }
@@ -160,7 +160,7 @@ fn what_leaves_a_gpu_comes_back_unchanged() {
 
 /// A step whose loss is broken stores the optimiser's state as it was.
 #[test]
-fn a_broken_step_leaves_what_is_kept_elsewhere() {
+fn a_failed_step_leaves_offloaded_state_unchanged() {
     if !has_gpu() {
         return;
     }

@@ -1,4 +1,4 @@
-//! Steps by hand are the steps of `fit`, and what does not fit the plan is refused by name.
+//! Custom training loops take the steps of `fit`, and refuse batches that do not match the plan.
 
 use plimsoll::nn::{BatchNorm, Dropout, Flatten, Model};
 use plimsoll::prelude::*;
@@ -36,7 +36,7 @@ fn weights(save: impl FnOnce(&std::path::Path), name: &str) -> Vec<u8> {
 
 /// In one piece, in pieces that divide the batch, and in others.
 #[test]
-fn steps_by_hand_are_those_of_fit() {
+fn custom_loop_steps_match_fit() {
     for micro_batch in [BATCH, 5, 7] {
         let mut fitted = trainer().micro_batch(micro_batch);
         let history = fitted.fit(Fit::epochs(2)).unwrap();
@@ -72,7 +72,7 @@ fn steps_by_hand_are_those_of_fit() {
 }
 
 #[test]
-fn evaluating_and_predicting_by_hand_is_what_the_trainer_does() {
+fn custom_loop_evaluate_and_predict_match_the_trainer() {
     let mut plain = trainer();
     let (scores, predictions) = (plain.evaluate(&data()).unwrap(), plain.predict(&data()).unwrap());
     let mut run = trainer().micro_batch(6).custom_loop().unwrap();
@@ -91,7 +91,7 @@ fn evaluating_and_predicting_by_hand_is_what_the_trainer_does() {
 }
 
 #[test]
-fn the_learning_rate_is_the_schedules_until_it_is_set() {
+fn the_learning_rate_follows_the_schedule_until_set() {
     let (x, y) = rows();
     let batch = HostBatch::new(BATCH).column("x", &x[..6 * BATCH]).column("y", &y[..BATCH]);
     let mut run = trainer().schedule(Schedule::step(1, 0.5)).custom_loop().unwrap();
@@ -113,7 +113,7 @@ fn the_learning_rate_is_the_schedules_until_it_is_set() {
 }
 
 #[test]
-fn what_the_plan_does_not_have_is_refused() {
+fn batches_that_do_not_match_the_plan_are_refused() {
     let mut run = trainer().custom_loop().unwrap();
     let (x, mut y) = rows();
     let narrow: Vec<u8> = vec![0; 6 * BATCH];
@@ -136,7 +136,7 @@ fn what_the_plan_does_not_have_is_refused() {
 }
 
 #[test]
-fn a_loop_becomes_a_trainer_again() {
+fn a_custom_loop_converts_back_into_a_trainer() {
     let data = Dataset::digits(Split::Train).map("x", [scale(1.0 / 16.0)]).batch(32);
     let model = Sequential::new().add(Flatten).add(BatchNorm::default()).add(Dense::new(10));
     let mut run = Trainer::new(model, &data).budget(Budget::host("96MiB").unwrap()).custom_loop().unwrap();

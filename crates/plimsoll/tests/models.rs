@@ -1,4 +1,4 @@
-//! What models promise: weights that are shared, frozen or cost something; several inputs; statistics of ragged pieces.
+//! Models: shared, frozen and regularized weights; several inputs; batch statistics of partial micro-batches.
 
 use plimsoll::nn::{Add, BatchNorm, Concatenate, Embedding, Flatten, Functional, MultiHeadAttention, Regularizer, TakeStep};
 use plimsoll::optim::Sgd;
@@ -27,7 +27,7 @@ fn constant(rows: u64, number: f32, features: usize) -> Dataset {
 }
 
 #[test]
-fn statistics_of_ragged_pieces_are_those_of_their_rows() {
+fn batch_statistics_of_a_partial_micro_batch() {
     let model: Model = Sequential::new().named("norm", BatchNorm::new().momentum(0.5)).add(Dense::new(1)).into();
     assert!(model.has_batch_statistics());
     let data = constant(10, 3.0, 2).batch(10);
@@ -40,7 +40,7 @@ fn statistics_of_ragged_pieces_are_those_of_their_rows() {
 }
 
 #[test]
-fn frozen_layers_keep_their_weights_and_their_statistics() {
+fn frozen_layers_keep_weights_and_statistics() {
     let model: Model =
         Sequential::new().named("norm", BatchNorm::new()).named("body", Dense::new(4).relu()).named("head", Dense::new(1)).into();
     let model = model.trainable("norm", false).unwrap().trainable("body", false).unwrap();
@@ -56,7 +56,7 @@ fn frozen_layers_keep_their_weights_and_their_statistics() {
 }
 
 #[test]
-fn what_weights_cost_is_in_the_loss_once_however_the_batch_is_cut() {
+fn regularization_is_added_once_for_any_micro_batch() {
     for micro_batch in [6, 4, 1] {
         let regularizer = Regularizer { l1: 0.25, l2: 0.5 };
         let model: Model = Sequential::new().named("dense", Dense::new(1).bias(false).regularizer(regularizer)).into();
@@ -74,7 +74,7 @@ fn what_weights_cost_is_in_the_loss_once_however_the_batch_is_cut() {
 }
 
 #[test]
-fn a_layer_used_twice_has_one_set_of_weights() {
+fn a_shared_layer_has_one_set_of_weights() {
     let mut net = Functional::new("twice");
     let x = net.input();
     let once = net.named("shared", Dense::new(3).activation(Activation::Tanh), [x]);
@@ -90,7 +90,7 @@ fn a_layer_used_twice_has_one_set_of_weights() {
 }
 
 #[test]
-fn embeddings_tied_to_scores_are_one_tensor() {
+fn tied_embeddings_are_one_tensor() {
     let mut net = Functional::new("echo");
     let tokens = net.input();
     let embedding = Embedding::new(5, 8);
@@ -109,7 +109,7 @@ fn embeddings_tied_to_scores_are_one_tensor() {
 }
 
 #[test]
-fn several_inputs_are_columns_by_their_names() {
+fn model_inputs_are_columns_by_name() {
     let mut net = Functional::new("two");
     let (a, b) = (net.input_named("a"), net.input_named("b"));
     let (left, right) = (net.add(Dense::new(4).relu(), [a]), net.add(Dense::new(4).relu(), [b]));
@@ -128,7 +128,7 @@ fn several_inputs_are_columns_by_their_names() {
 }
 
 #[test]
-fn models_that_cannot_be_are_refused() {
+fn invalid_models_are_refused() {
     let mut net = Functional::new("loose");
     let x = net.input();
     let used = net.add(Dense::new(2), [x]);
@@ -156,7 +156,7 @@ fn models_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn a_summary_is_a_table() {
+fn the_summary_lists_layers_shapes_and_parameters() {
     let mut net = Functional::new("small");
     let x = net.input();
     let x = net.block("body", |net| {
@@ -173,7 +173,7 @@ fn a_summary_is_a_table() {
 
 /// Which weights are dropped depends on the row's place in the batch and not on how the batch is cut; predictions drop none.
 #[test]
-fn attention_drops_weights_while_learning_and_as_the_whole_batch_would() {
+fn attention_dropout_is_independent_of_micro_batches() {
     let data = || Dataset::random(RandomSpec::new(60).seed(2).floats("x", [9, 8]).floats("y", [2])).unwrap().batch(20);
     let train = |dropout: f32, micro_batch: usize, threads: usize| {
         let attention = MultiHeadAttention::new(2).causal().dropout(dropout);

@@ -1,4 +1,4 @@
-//! Tensors that leave memory on the CPU: runs that only fit so, under their line, bit for bit as if everything had stayed.
+//! Offloading to a file on the CPU: runs that need it stay within their budget and are bit-identical.
 
 use plimsoll::prelude::*;
 use plimsoll::{Allow, Checkpoints, Error, Permission};
@@ -40,7 +40,7 @@ fn learnt(mut trainer: Trainer, fit: Fit<'_>) -> (Vec<u64>, Vec<u32>) {
 }
 
 #[test]
-fn what_only_fits_with_a_file_runs_and_changes_no_bit() {
+fn a_run_that_needs_offloading_is_bit_identical() {
     let budget = scarce(wide("offload"));
     let plan = wide("offload").budget(budget).plan().unwrap();
     assert!(plan.total() <= budget.host.unwrap() && plan.results_unchanged, "{plan}");
@@ -53,7 +53,7 @@ fn what_only_fits_with_a_file_runs_and_changes_no_bit() {
 }
 
 #[test]
-fn a_file_is_used_only_where_nothing_else_fits() {
+fn offloading_is_the_last_resort() {
     let mut cut = wide("microbatch,offload");
     let free = cut.plan().unwrap();
     let single = wide("microbatch,offload").micro_batch(1).plan().unwrap();
@@ -66,7 +66,7 @@ fn a_file_is_used_only_where_nothing_else_fits() {
 }
 
 #[test]
-fn a_refusal_says_what_a_file_would_save_and_that_works() {
+fn an_infeasible_run_reports_the_minimum_with_offloading() {
     let refused = match wide("none").budget(line(Bytes::mib(18))).plan() {
         Err(Error::Infeasible(refused)) => refused,
         other => panic!("{other:?}"),
@@ -82,7 +82,7 @@ fn a_refusal_says_what_a_file_would_save_and_that_works() {
 }
 
 #[test]
-fn sums_of_gradients_leave_too_where_batches_are_cut() {
+fn accumulated_gradients_are_offloaded_with_micro_batches() {
     let cut = || wide("offload").micro_batch(2);
     let free = cut().plan().unwrap();
     let owner = |name: &str| free.owners.iter().find(|(owner, _)| owner == name).unwrap().1;
@@ -95,7 +95,7 @@ fn sums_of_gradients_leave_too_where_batches_are_cut() {
 }
 
 #[test]
-fn a_run_goes_on_from_a_checkpoint_wherever_its_state_was() {
+fn a_checkpoint_restores_offloaded_state() {
     let whole = learnt(wide("offload"), Fit::epochs(4));
     // Checkpoints take some memory too.
     let budget = line(scarce(wide("offload")).host.unwrap() + Bytes::kib(400));
@@ -116,7 +116,7 @@ fn a_run_goes_on_from_a_checkpoint_wherever_its_state_was() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_to_is_named() {
+fn an_unwritable_offload_folder_is_reported() {
     let budget = scarce(wide("offload"));
     let error = wide("offload").budget(budget).offload_folder("/no/such/folder").fit(Fit::epochs(1)).unwrap_err().to_string();
     assert!(error.starts_with("cpu: the file of ") && error.contains(" in /no/such/folder, could not be begun: "), "{error}");
@@ -124,7 +124,7 @@ fn a_folder_that_cannot_be_written_to_is_named() {
 }
 
 #[test]
-fn a_loss_that_is_not_finite_leaves_what_is_kept_in_the_file() {
+fn a_non_finite_loss_leaves_offloaded_state_unchanged() {
     let budget = scarce(wide("offload"));
     let run = |budget: Budget| {
         let trainer = Trainer::new(layers(), &data()).loss(Loss::MeanSquaredError).optimizer(Adam::new(1e18)).seed(3).threads(2);

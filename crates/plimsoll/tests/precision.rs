@@ -1,4 +1,4 @@
-//! Mixed precision over whole networks: what the plan holds, that they learn, and how the loss is scaled.
+//! Mixed precision over whole networks: planned memory, convergence, and loss scaling.
 
 use plimsoll::Checkpoints;
 use plimsoll::config::Config;
@@ -42,7 +42,7 @@ fn activations(name: &str, batch: usize, settings: &[&str], precision: &str) -> 
 }
 
 #[test]
-fn activations_take_half_the_room() {
+fn activations_take_half_the_memory() {
     for (name, batch, settings) in NETWORKS {
         let wide = activations(name, batch, settings, "f32");
         let narrow = activations(name, batch, settings, "mixed_bf16");
@@ -88,7 +88,7 @@ fn rows(rows: u64, around: f32) -> Dataset {
 }
 
 #[test]
-fn the_scale_starts_at_two_to_the_fifteenth_and_doubles_after_two_thousand_clean_steps() {
+fn the_loss_scale_starts_at_32768_and_doubles_after_2000_clean_steps() {
     let before = scaled("before", &rows(1999, 0.0), 1, Sgd::new(0.01)).0;
     assert_eq!((before["loss_scale/scale"][0], before["loss_scale/skipped"][0]), (32_768.0, 0.0));
     let after = scaled("after", &rows(2000, 0.0), 1, Sgd::new(0.01)).0;
@@ -97,7 +97,7 @@ fn the_scale_starts_at_two_to_the_fifteenth_and_doubles_after_two_thousand_clean
 
 /// Labels so large that the gradients of the first steps are more than half precision holds.
 #[test]
-fn steps_that_overflow_halve_the_scale_and_change_nothing() {
+fn overflowing_steps_halve_the_loss_scale_and_are_skipped() {
     let (one, _) = scaled("first", &rows(1, 3000.0), 1, Sgd::new(1e-4));
     assert_eq!((one["loss_scale/scale"][0], one["loss_scale/skipped"][0]), (16_384.0, 1.0));
     let (none, _) = scaled("nothing", &rows(1, 3000.0), 1, Sgd::new(0.0));
@@ -110,7 +110,7 @@ fn steps_that_overflow_halve_the_scale_and_change_nothing() {
 }
 
 #[test]
-fn networks_learn_in_two_bytes_as_they_do_in_four() {
+fn mixed_precision_converges_like_f32() {
     let digits = || Dataset::digits(Split::Train).shuffle(Shuffle::seed(7)).map("x", [scale(1.0 / 16.0)]).batch(32);
     let text = || Dataset::random(RandomSpec::new(320).seed(8).classes("x", vec![12], 9).labels("y", 3)).unwrap().batch(32);
     let series = || Dataset::random(RandomSpec::new(320).seed(9).floats("x", [12, 4]).floats("y", [2])).unwrap().batch(32);

@@ -1,4 +1,4 @@
-//! What training promises: it learns, it is exact when cut into pieces, and it is the same at any number of threads.
+//! Training: it converges, micro-batches match the full batch, and the number of threads does not matter.
 
 use plimsoll::nn::{Add, AveragePool2D, Conv2D, Dropout, Flatten, Functional, GlobalAveragePool, MaxPool2D, Model, Padding};
 use plimsoll::prelude::*;
@@ -50,7 +50,7 @@ fn branching() -> Model {
 }
 
 #[test]
-fn a_small_network_learns_the_digits() {
+fn a_small_network_classifies_the_digits() {
     let mut trainer = Trainer::new(zoo::digits_cnn(10), &digits(Split::Train, 32)).optimizer(Adam::new(2e-3));
     let history = trainer.fit(Fit::epochs(6).validate(&digits(Split::Test, 32))).unwrap();
     let held_out = history.last().unwrap().validation.clone().unwrap();
@@ -63,7 +63,7 @@ fn a_small_network_learns_the_digits() {
 }
 
 #[test]
-fn pieces_of_a_batch_give_the_whole_batchs_result() {
+fn micro_batches_match_the_full_batch() {
     // 1,438 rows in batches of 50 end with a batch of 38; pieces of 16 end with pieces of 2 and 6.
     let train = |micro_batch: Option<usize>, name: &str| {
         let trainer = Trainer::new(branching(), &digits(Split::Train, 50)).optimizer(Sgd::new(0.05).momentum(0.9)).seed(3);
@@ -82,13 +82,13 @@ fn pieces_of_a_batch_give_the_whole_batchs_result() {
 }
 
 #[test]
-fn a_micro_batch_that_is_the_batch_changes_no_bit() {
+fn a_micro_batch_of_the_full_batch_is_bit_identical() {
     let trainer = || Trainer::new(branching(), &digits(Split::Train, 50)).seed(3);
     assert!(weights(trainer(), 1, "plain") == weights(trainer().micro_batch(50), 1, "said"));
 }
 
 #[test]
-fn any_number_of_threads_gives_the_same_weights() {
+fn weights_are_independent_of_the_number_of_threads() {
     let train = |threads: usize| {
         let trainer = Trainer::new(zoo::digits_cnn(10), &digits(Split::Train, 64)).threads(threads).seed(11);
         weights(trainer, 2, &format!("threads-{threads}"))
@@ -99,14 +99,14 @@ fn any_number_of_threads_gives_the_same_weights() {
 }
 
 #[test]
-fn the_seed_chooses_the_result() {
+fn the_seed_determines_the_weights() {
     let train = |seed: u64, name: &str| weights(Trainer::new(zoo::mlp(10), &digits(Split::Train, 64)).seed(seed), 1, name);
     assert!(train(1, "a") == train(1, "b"));
     assert!(train(1, "c") != train(2, "d"));
 }
 
 #[test]
-fn every_loss_and_optimiser_learns() {
+fn every_loss_and_optimizer_trains() {
     let one_hot_digits = || Dataset::digits(Split::Train).map("x", [scale(1.0 / 16.0)]).map("y", [one_hot(10)]).batch(32);
     let head = |activation| Sequential::new().add(Flatten).add(Dense::new(32).relu()).add(Dense::new(10).activation(activation));
     let first_and_last = |trainer: Trainer| {
@@ -138,7 +138,7 @@ fn every_loss_and_optimiser_learns() {
 }
 
 #[test]
-fn softmax_at_the_end_changes_predictions_and_not_the_training() {
+fn a_final_softmax_changes_predictions_but_not_training() {
     let train = |activation: Activation, name: &str| {
         let model = Sequential::new().add(Flatten).add(Dense::new(10).activation(activation));
         weights(Trainer::new(model, &digits(Split::Train, 32)).seed(5), 1, name)
@@ -155,7 +155,7 @@ fn softmax_at_the_end_changes_predictions_and_not_the_training() {
 }
 
 #[test]
-fn weights_come_back_from_their_file() {
+fn weights_round_trip_through_a_file() {
     let path = temporary("saved");
     let model = || Sequential::new().add(GlobalAveragePool).add(Dense::new(10));
     let mut trained = Trainer::new(model(), &digits(Split::Train, 32)).seed(1);
@@ -174,7 +174,7 @@ fn weights_come_back_from_their_file() {
 }
 
 #[test]
-fn training_goes_on_where_it_stopped() {
+fn a_second_fit_continues_training() {
     let mut trainer = Trainer::new(zoo::mlp(10), &digits(Split::Train, 32));
     let first = trainer.fit(Fit::epochs(1)).unwrap();
     let second = trainer.fit(Fit::epochs(1).validate(&digits(Split::Test, 32))).unwrap();
@@ -183,7 +183,7 @@ fn training_goes_on_where_it_stopped() {
 }
 
 #[test]
-fn other_data_than_the_model_was_trained_on_is_refused() {
+fn evaluation_data_of_another_schema_is_refused() {
     let mut trainer = Trainer::new(zoo::mlp(10), &digits(Split::Train, 32));
     trainer.fit(Fit::epochs(1)).unwrap();
     let wider = Dataset::random(RandomSpec::new(5).floats("x", [9, 9, 1]).labels("y", 10)).unwrap().batch(5);
@@ -197,7 +197,7 @@ fn other_data_than_the_model_was_trained_on_is_refused() {
 }
 
 #[test]
-fn sequences_of_answers_are_counted_one_by_one() {
+fn accuracy_of_sequences_counts_every_position() {
     // Three answers a row; a model that cannot tell anything apart is right as often as chance, never more than always.
     let data = Dataset::random(RandomSpec::new(64).floats("x", [3, 5]).bytes("y", [3])).unwrap().batch(16);
     let model = || Sequential::new().add(Dense::new(256));
@@ -212,7 +212,7 @@ fn sequences_of_answers_are_counted_one_by_one() {
 }
 
 #[test]
-fn nothing_to_validate_on_is_refused() {
+fn empty_validation_data_is_refused() {
     let mut trainer = Trainer::new(zoo::mlp(10), &digits(Split::Train, 32));
     let error = trainer.evaluate(&Dataset::digits(Split::Test).take(0).map("x", [scale(1.0)]).batch(4)).unwrap_err().to_string();
     assert!(error.starts_with("there is nothing to measure"), "{error}");

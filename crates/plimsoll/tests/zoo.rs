@@ -1,4 +1,4 @@
-//! The zoo: published sizes, overrides, and that every network learns.
+//! The model zoo: published parameter counts, overrides, and that every network trains.
 
 use plimsoll::optim::Adam;
 use plimsoll::zoo::{self, Options};
@@ -34,7 +34,7 @@ const PUBLISHED: &[(&str, u64)] = &[
 ];
 
 #[test]
-fn networks_have_the_published_number_of_parameters() {
+fn networks_have_the_published_parameter_counts() {
     for (name, published) in PUBLISHED {
         let network = zoo::find(name).unwrap().build(&Options::default()).unwrap();
         assert_eq!(network.parameters().unwrap(), *published, "{name}");
@@ -42,7 +42,7 @@ fn networks_have_the_published_number_of_parameters() {
 }
 
 #[test]
-fn every_network_says_what_it_costs() {
+fn every_network_reports_its_costs() {
     for entry in zoo::ENTRIES {
         let network = entry.build(&Options::default()).unwrap();
         let costs = network.costs().unwrap();
@@ -80,21 +80,21 @@ fn learns(name: &str, precision: Precision) {
 }
 
 #[test]
-fn every_network_learns() {
+fn every_network_trains() {
     for entry in zoo::ENTRIES {
         learns(entry.name, Precision::F32);
     }
 }
 
 #[test]
-fn networks_of_every_kind_learn_in_mixed_precision() {
+fn networks_of_every_family_train_in_mixed_precision() {
     for name in ["resnet18", "mobilenet-v2", "unet", "segnet", "vit-tiny", "char-gpt", "bert-base", "lstm", "gru"] {
         learns(name, Precision::MixedBf16);
     }
 }
 
 #[test]
-fn overrides_that_make_no_sense_are_refused() {
+fn invalid_overrides_are_refused() {
     let refuse = |name: &str, options: Options| match zoo::find(name).unwrap().build(&options) {
         Err(Error::Config(what)) => what,
         other => panic!("{name}: {other:?}"),

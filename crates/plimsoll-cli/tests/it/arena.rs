@@ -1,4 +1,4 @@
-//! `plimsoll arena`: tables in, offsets out, and a verdict.
+//! `plimsoll arena`: buffers in, offsets out.
 
 use super::Sandbox;
 
@@ -17,7 +17,7 @@ fn offsets(table: &str) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn a_table_gets_the_smallest_arena() {
+fn a_table_of_buffers_gets_the_smallest_arena() {
     let sandbox = Sandbox::new("arena");
     sandbox.write("in.csv", TABLE);
     let output = sandbox.run(&["arena", "in.csv", "--verify"]);
@@ -36,7 +36,7 @@ fn a_table_gets_the_smallest_arena() {
 }
 
 #[test]
-fn what_cannot_fit_is_said_to_be_impossible_and_leaves_no_file() {
+fn an_infeasible_capacity_is_proven_and_writes_no_file() {
     let sandbox = Sandbox::new("arena-impossible");
     sandbox.write("in.csv", TABLE);
     let (code, said) = sandbox.fail(&["arena", "in.csv", "--capacity", "159", "--out", "out.csv"]);
@@ -46,7 +46,7 @@ fn what_cannot_fit_is_said_to_be_impossible_and_leaves_no_file() {
 }
 
 #[test]
-fn bad_tables_name_the_line() {
+fn malformed_tables_report_the_line() {
     let sandbox = Sandbox::new("arena-bad");
     let expected = "the first line names the columns id, lower, upper, size";
     let cases = [

@@ -1,4 +1,4 @@
-//! Measuring the machine: once, by itself, kept where the user's caches are, and left out when asked to.
+//! Calibration: once per machine, saved in the user's cache folder, skipped on request.
 
 use super::{Sandbox, program};
 use serde_json::Value;
@@ -15,7 +15,7 @@ fn plan(sandbox: &Sandbox, arguments: &[&str]) -> (Value, String) {
 }
 
 #[test]
-fn a_machine_is_measured_once_and_only_if_that_is_wanted_and_fits() {
+fn calibration_runs_once_unless_disabled_or_too_large() {
     let sandbox = Sandbox::new("calibrate");
     let (document, said) = plan(&sandbox, &["--no-calibrate"]);
     assert_eq!((&document["predicted_by"], said.as_str()), (&Value::from("built-in rates"), ""));

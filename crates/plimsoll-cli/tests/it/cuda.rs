@@ -1,4 +1,4 @@
-//! Plans for a GPU, which need none, and runs on one, which say so where there is none.
+//! Plans for a GPU, which need none, and runs on one, which report its absence.
 
 use super::{Sandbox, example};
 use plimsoll::probe;
@@ -11,7 +11,7 @@ fn plan(sandbox: &Sandbox, arguments: &[&str]) -> Value {
 }
 
 #[test]
-fn a_run_on_a_gpu_trains_or_says_what_is_missing() {
+fn a_gpu_run_trains_or_reports_what_is_missing() {
     let sandbox = Sandbox::new("gpu");
     let arguments = ["train", "--device", "cuda:0", "--epochs", "4", "--seed", "1", "--out", "out"];
     if let Some(obstacle) = probe().obstacle() {
@@ -26,7 +26,7 @@ fn a_run_on_a_gpu_trains_or_says_what_is_missing() {
 }
 
 #[test]
-fn a_plan_for_a_gpu_states_both_lines() {
+fn a_gpu_plan_reports_both_budgets() {
     let sandbox = Sandbox::new("gpu-plan");
     let document = plan(&sandbox, &["--device-memory", "1GiB", "--host-memory", "1GiB"]);
     let sum = |owners: &Value| owners.as_object().unwrap().values().map(|size| size.as_u64().unwrap()).sum::<u64>();
@@ -42,7 +42,7 @@ fn a_plan_for_a_gpu_states_both_lines() {
 }
 
 #[test]
-fn a_device_line_that_the_batch_does_not_fit_is_met_with_micro_batches() {
+fn a_small_device_budget_is_met_with_micro_batches() {
     let (sandbox, config) = (Sandbox::new("gpu-micro"), example("conv_resized.toml"));
     let wide = plan(&sandbox, &[&config, "--host-memory", "1GiB", "--device-memory", "1GiB"]);
     assert_eq!(wide["accumulation_steps"], 1);
@@ -52,7 +52,7 @@ fn a_device_line_that_the_batch_does_not_fit_is_met_with_micro_batches() {
 }
 
 #[test]
-fn too_few_device_bytes_are_refused_with_the_least_that_works() {
+fn an_infeasible_device_budget_reports_the_minimum() {
     let sandbox = Sandbox::new("gpu-refused");
     let refused = sandbox.run(&[&["plan", "--json", "--device-memory", "100MiB"], &PROFILE[..]].concat());
     assert_eq!(refused.status.code(), Some(3));
@@ -69,7 +69,7 @@ fn too_few_device_bytes_are_refused_with_the_least_that_works() {
 
 /// The examples' own lines are for the CPU: CUDA takes more of the host's memory than they allow. The refusal says so, and its line works.
 #[test]
-fn a_host_line_below_what_cuda_takes_is_refused_with_one_that_works() {
+fn a_host_budget_below_the_cuda_context_reports_the_minimum() {
     let (sandbox, config) = (Sandbox::new("gpu-host-line"), example("dense_million.toml"));
     let (code, error) = sandbox.fail(&[&["plan", &config], &PROFILE[..]].concat());
     assert_eq!(code, 3);
@@ -80,7 +80,7 @@ fn a_host_line_below_what_cuda_takes_is_refused_with_one_that_works() {
 }
 
 #[test]
-fn names_that_do_not_go_together_are_refused() {
+fn incompatible_devices_and_profiles_are_refused() {
     let sandbox = Sandbox::new("gpu-names");
     let refused = |arguments: &[&str]| sandbox.fail(arguments).1;
     insta::assert_snapshot!(refused(&["plan", "--device", "tpu"]), @"error: there is no device `tpu`; there are `cpu` and `cuda:0`, `cuda:1`, …");
@@ -90,7 +90,7 @@ fn names_that_do_not_go_together_are_refused() {
 }
 
 #[test]
-fn the_selftest_says_what_holds() {
+fn the_selftest_reports_each_check() {
     let sandbox = Sandbox::new("selftest");
     let text = sandbox.succeed(&["selftest", "--seed", "1"]);
     assert!(text.starts_with("selftest · cpu (") && text.contains("matmul "), "{text}");
@@ -98,7 +98,7 @@ fn the_selftest_says_what_holds() {
 }
 
 #[test]
-fn devices_lists_what_was_looked_for() {
+fn devices_lists_the_libraries_it_searched() {
     let document = Sandbox::new("gpu-devices").json(&["devices", "--json"]);
     let libraries = document["cuda"]["libraries"].as_array().unwrap();
     let names: Vec<&str> = libraries.iter().map(|library| library["name"].as_str().unwrap()).collect();

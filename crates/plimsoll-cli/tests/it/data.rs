@@ -1,4 +1,4 @@
-//! `plimsoll data`, and training from a folder of pictures.
+//! `plimsoll data`, and training from a folder of images.
 
 use super::Sandbox;
 
@@ -32,7 +32,7 @@ pub fn pictures(name: &str) -> Sandbox {
 }
 
 #[test]
-fn a_bench_states_speed_and_memory_and_keeps_its_word() {
+fn a_benchmark_reports_throughput_and_stays_within_planned_memory() {
     let sandbox = pictures("bench");
     let document = sandbox.json(&["data", "bench", "data.toml", "--epochs", "3", "--host-memory", "64MiB", "--json"]);
     let epochs = document["epochs"].as_array().unwrap();
@@ -51,7 +51,7 @@ fn a_bench_states_speed_and_memory_and_keeps_its_word() {
 }
 
 #[test]
-fn rows_that_are_left_out_are_counted_and_named() {
+fn skipped_rows_are_counted_and_reported() {
     let sandbox = pictures("bench-left-out");
     sandbox.write("pictures/dark/3.png", "");
     let error = sandbox.fail(&["data", "bench", "data.toml"]).1;
@@ -78,7 +78,7 @@ fn rows_that_are_left_out_are_counted_and_named() {
 
 /// Rows without numbers: those of a table that is read page by page, and pictures in packed records.
 #[test]
-fn rows_of_a_stream_that_are_left_out_are_counted_and_named() {
+fn skipped_rows_of_a_stream_are_counted_and_reported() {
     let sandbox = Sandbox::new("bench-stream-left-out");
     let reference = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../plimsoll-data/tests/reference");
     std::fs::copy(reference.join("holes.parquet"), sandbox.path("holes.parquet")).unwrap();
@@ -111,7 +111,7 @@ batch = 1
 }
 
 #[test]
-fn a_line_too_small_says_the_least_that_works() {
+fn an_infeasible_pipeline_budget_reports_the_minimum() {
     let sandbox = pictures("bench-line");
     let output = sandbox.run(&["data", "bench", "data.toml", "--host-memory", "4MiB", "--json"]);
     assert_eq!(output.status.code(), Some(3));
@@ -122,7 +122,7 @@ fn a_line_too_small_says_the_least_that_works() {
 }
 
 #[test]
-fn the_second_epoch_comes_from_the_cache() {
+fn the_second_epoch_reads_the_cache() {
     let sandbox = pictures("bench-cache");
     for cache in ["data.cache=\"memory\"", "data.cache={ file = \"kept.plc\" }"] {
         let document = sandbox.json(&["data", "bench", "data.toml", "--epochs", "2", "--set", cache, "--json"]);
@@ -132,7 +132,7 @@ fn the_second_epoch_comes_from_the_cache() {
 }
 
 #[test]
-fn an_inspection_shows_rows_and_draws_pictures() {
+fn inspect_prints_rows_and_writes_images() {
     let sandbox = pictures("inspect");
     let shown = sandbox.succeed(&["data", "inspect", "data.toml", "--rows", "2", "--set", "data.shuffle=false", "--out", "sheet.png"]);
     insta::assert_snapshot!(shown, @"
@@ -161,7 +161,7 @@ fn an_inspection_shows_rows_and_draws_pictures() {
 }
 
 #[test]
-fn a_folder_of_pictures_can_be_learnt_from() {
+fn training_from_a_folder_of_images() {
     let sandbox = pictures("learn");
     let rest = "[model]\nlayers = [{ type = \"flatten\" }, { type = \"dense\", units = 2 }]\n[train]\nepochs = 20\noptimizer = { type = \"adam\", lr = 1e-2 }\n[budget]\nhost = \"64MiB\"\n";
     sandbox.write("run.toml", format!("{PICTURES}cache = \"memory\"\n{rest}"));
@@ -171,7 +171,7 @@ fn a_folder_of_pictures_can_be_learnt_from() {
 }
 
 #[test]
-fn bad_pictures_and_keys_are_named() {
+fn corrupt_images_and_unknown_keys_are_reported() {
     let sandbox = pictures("bad-pictures");
     let error = |arguments: &[&str]| {
         let (code, error) = sandbox.fail(&[&["data", "bench", "data.toml"], arguments].concat());
@@ -189,7 +189,7 @@ fn bad_pictures_and_keys_are_named() {
 }
 
 #[test]
-fn a_plain_source_needs_no_configuration() {
+fn data_commands_accept_a_source_without_configuration() {
     let sandbox = pictures("plain");
     let shown =
         sandbox.succeed(&["data", "inspect", "--source", "image_folder", "--path", "pictures", "--rows", "1", "--out", "sheet.png"]);
@@ -236,7 +236,7 @@ fn a_plain_source_needs_no_configuration() {
 }
 
 #[test]
-fn a_bench_says_what_limits() {
+fn a_benchmark_reports_the_bottleneck() {
     let sandbox = pictures("limits");
     let shown = sandbox.succeed(&["data", "bench", "data.toml", "--epochs", "2"]);
     for word in ["stage", "holds", "a row", "busy", "threads", "decode (", "staging ring", "waiting", "in use", "limit"] {
@@ -249,7 +249,7 @@ fn a_bench_says_what_limits() {
 }
 
 #[test]
-fn a_cache_is_filled_ahead_and_found_again() {
+fn a_cache_is_prefilled_and_reused() {
     let sandbox = pictures("fill");
     let arguments = ["data", "cache", "data.toml", "--set", "data.cache={ file = \"kept.plc\" }"];
     let size = |name: &str| std::fs::metadata(sandbox.path(name)).unwrap().len();
@@ -279,7 +279,7 @@ fn without_room(sandbox: &Sandbox, arguments: &[&str]) -> std::process::Output {
 }
 
 #[test]
-fn without_room_for_the_cache_a_run_stops_or_goes_on_as_configured() {
+fn a_full_cache_disk_stops_the_run_or_not_as_configured() {
     let sandbox = pictures("no-room");
     let left = || {
         std::fs::read_dir(&sandbox.folder)
@@ -330,7 +330,7 @@ fn tables(name: &str) -> Sandbox {
 }
 
 #[test]
-fn rows_of_tables_and_streams_are_cached_ahead_and_found_again() {
+fn caches_of_tables_and_streams_are_prefilled_and_reused() {
     let sandbox = tables("fill-tables");
     let fill = |config: &str| sandbox.succeed(&["data", "cache", config, "--set", "data.cache={ file = \"kept.plc\" }", "--quiet"]);
     insta::assert_snapshot!(fill("csv.toml"), @"kept.plc filled: 200 rows, 7.12 KiB");
@@ -358,7 +358,7 @@ fn rows_of_tables_and_streams_are_cached_ahead_and_found_again() {
 }
 
 #[test]
-fn without_room_for_them_a_run_over_tables_and_streams_stops_or_goes_on_as_configured() {
+fn a_full_cache_disk_over_tables_and_streams_stops_the_run_or_not_as_configured() {
     let sandbox = tables("no-room-tables");
     for config in ["csv.toml", "parquet.toml"] {
         let bench = |on_full: &str| {
@@ -379,7 +379,7 @@ fn without_room_for_them_a_run_over_tables_and_streams_stops_or_goes_on_as_confi
 }
 
 #[test]
-fn pictures_are_changed_as_configured() {
+fn image_augmentation_follows_the_configuration() {
     let sandbox = pictures("augment");
     let map = "data.map=[{ op = \"decode\" }, { op = \"random_resized_crop\", size = [8, 8], share = [0.5, 1.0], method = \"area\" }, \
                { op = \"random_brightness\", by = 0.1 }, { op = \"random_contrast\", by = [0.8, 1.2] }, { op = \"random_saturation\", by = [0.8, 1.2] }, \

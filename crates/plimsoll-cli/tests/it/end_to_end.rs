@@ -1,9 +1,9 @@
-//! Whole runs through the command.
+//! End-to-end runs of the command.
 
 use super::{Sandbox, example, npy};
 
 #[test]
-fn training_the_digits_reports_and_leaves_its_files() {
+fn training_the_digits_reports_and_writes_its_files() {
     let sandbox = Sandbox::new("digits");
     let document = sandbox.json(&["train", "--json", "--epochs", "4", "--seed", "1", "--host-memory", "64MiB"]);
     let epochs = document["epochs"].as_array().unwrap();
@@ -21,7 +21,7 @@ fn training_the_digits_reports_and_leaves_its_files() {
 }
 
 #[test]
-fn a_plain_run_says_what_it_does_in_plain_lines() {
+fn progress_is_plain_lines_without_a_terminal() {
     let sandbox = Sandbox::new("plain");
     let output = sandbox.run(&["train", "--epochs", "2", "--out", "here", "--host-memory", "64MiB"]);
     let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
@@ -37,7 +37,7 @@ fn a_plain_run_says_what_it_does_in_plain_lines() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_file_at_any_number_of_threads() {
+fn weights_files_are_identical_for_any_number_of_threads() {
     let sandbox = Sandbox::new("threads");
     for threads in ["1", "2"] {
         sandbox.succeed(&["train", "--epochs", "1", "--threads", threads, "--out", threads, "--quiet"]);
@@ -47,7 +47,7 @@ fn the_same_seed_gives_the_same_file_at_any_number_of_threads() {
 }
 
 #[test]
-fn a_plan_states_everything_and_its_least_works() {
+fn a_plan_is_complete_and_its_minimum_is_feasible() {
     let sandbox = Sandbox::new("plan");
     let plan = sandbox.json(&["plan", "--json", "--host-memory", "64MiB"]);
     for key in ["feasible", "arena_bytes", "lower_bound_bytes", "micro_batch", "accumulation_steps", "precision", "by_owner", "plan_ms"] {
@@ -67,7 +67,7 @@ fn a_plan_states_everything_and_its_least_works() {
 }
 
 #[test]
-fn the_least_line_is_enough_to_train_under() {
+fn training_succeeds_at_the_minimum_budget() {
     let sandbox = Sandbox::new("least");
     let refused = sandbox.run(&["plan", "--json", "--host-memory", "1MiB"]);
     let document: serde_json::Value = serde_json::from_slice(&refused.stdout).unwrap();
@@ -77,7 +77,7 @@ fn the_least_line_is_enough_to_train_under() {
 }
 
 #[test]
-fn a_certificate_is_written_on_request() {
+fn plan_out_writes_a_plan_file() {
     let sandbox = Sandbox::new("certificate");
     sandbox.succeed(&["plan", "--out", "plan.json"]);
     let document: serde_json::Value = serde_json::from_slice(&std::fs::read(sandbox.path("plan.json")).unwrap()).unwrap();
@@ -85,7 +85,7 @@ fn a_certificate_is_written_on_request() {
 }
 
 #[test]
-fn rows_from_npy_files_train() {
+fn training_from_npy_files() {
     let sandbox = Sandbox::new("npy");
     let x: Vec<u8> = (0..300).flat_map(|i| f64::from(i % 7).to_le_bytes()).collect();
     let y: Vec<u8> = (0..100).flat_map(|i: i64| (i % 3).to_le_bytes()).collect();
@@ -102,7 +102,7 @@ fn rows_from_npy_files_train() {
 }
 
 #[test]
-fn flags_and_set_change_the_configuration() {
+fn flags_and_set_override_the_configuration() {
     let sandbox = Sandbox::new("flags");
     let plan = sandbox.json(&["plan", "--json", "--batch", "48", "--micro-batch", "20"]);
     assert_eq!((plan["batch"].as_u64(), plan["micro_batch"].as_u64(), plan["accumulation_steps"].as_u64()), (Some(48), Some(20), Some(3)));
@@ -111,7 +111,7 @@ fn flags_and_set_change_the_configuration() {
 }
 
 #[test]
-fn a_line_that_the_batch_does_not_fit_is_met_with_micro_batches() {
+fn a_small_host_budget_is_met_with_micro_batches() {
     let sandbox = Sandbox::new("micro");
     let config = example("conv_resized.toml");
     let free = sandbox.json(&["plan", &config, "--json", "--host-memory", "1GiB"]);
@@ -139,7 +139,7 @@ fn small_run(sandbox: &Sandbox) {
 }
 
 #[test]
-fn the_configuration_a_run_leaves_can_be_run_from_anywhere() {
+fn a_saved_configuration_runs_from_any_folder() {
     let sandbox = Sandbox::new("again");
     small_run(&sandbox);
     sandbox.succeed(&["train", "conf/run.toml", "--quiet", "--out", "first"]);
@@ -149,7 +149,7 @@ fn the_configuration_a_run_leaves_can_be_run_from_anywhere() {
 }
 
 #[test]
-fn a_run_that_fails_leaves_nothing_of_an_earlier_one_as_its_own() {
+fn a_failed_run_removes_files_of_an_earlier_run() {
     let sandbox = Sandbox::new("stale");
     small_run(&sandbox);
     sandbox.succeed(&["train", "conf/run.toml", "--quiet", "--out", "out"]);
@@ -162,7 +162,7 @@ fn a_run_that_fails_leaves_nothing_of_an_earlier_one_as_its_own() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_log_that_cannot_be_written_does_not_cost_the_weights() {
+fn an_unwritable_log_does_not_lose_the_weights() {
     let sandbox = Sandbox::new("log");
     small_run(&sandbox);
     std::fs::create_dir(sandbox.path("out")).unwrap();
@@ -173,7 +173,7 @@ fn a_log_that_cannot_be_written_does_not_cost_the_weights() {
 }
 
 #[test]
-fn help_says_what_there_is() {
+fn help_texts() {
     let sandbox = Sandbox::new("help");
     insta::assert_snapshot!(sandbox.succeed(&["--help"]), @"
     Train neural networks within a memory budget that is planned before the first step
@@ -251,7 +251,7 @@ fn help_says_what_there_is() {
 }
 
 #[test]
-fn a_run_begins_with_the_weights_it_is_given() {
+fn a_run_starts_from_pretrained_weights() {
     let sandbox = Sandbox::new("weights");
     sandbox.succeed(&["train", "--epochs", "3", "--seed", "1", "--quiet", "--out", "first"]);
     let learnt = sandbox.json(&["train", "--json", "--epochs", "1", "--seed", "2", "--weights", "first/weights.safetensors"]);

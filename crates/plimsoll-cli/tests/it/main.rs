@@ -1,18 +1,18 @@
-//! The command from outside: what it prints, what it leaves, how it fails, and that it stays under its line.
+//! The command from outside: its output, its files, its errors, and that it stays within its budget.
 
 mod arena;
-mod bad_input;
 mod calibrate;
+mod cgroup;
 mod cuda;
 mod data;
 mod end_to_end;
-mod group;
-mod limits;
+mod error_messages;
+mod evaluate_and_predict;
+mod memory_limits;
 mod offload;
-mod plans;
+mod plan_files;
 mod resume;
-mod stages;
-mod trained;
+mod stream_stages;
 mod zoo;
 
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
-//! Runs whose optimiser state is in a file: planned, proven, inside the system's limit, killed, resumed, and on a disk that is full.
+//! Runs with offloaded optimizer state: planned, verified, within a hard limit, killed, resumed, and on a full disk.
 
-use super::limits::within;
+use super::memory_limits::within;
 use super::resume::{kill_after, weights};
 use super::{Sandbox, program};
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ fn tight<'a>(line: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn a_run_that_only_fits_with_a_file_stays_inside_a_hard_limit_and_ends_the_same() {
+fn an_offloaded_run_stays_within_a_cgroup_limit_and_is_bit_identical() {
     let sandbox = Sandbox::new("offload");
     let line = wide(&sandbox);
     sandbox.succeed(&["train", "wide.toml", "--out", "free", "--quiet"]);
@@ -42,7 +42,7 @@ fn a_run_that_only_fits_with_a_file_stays_inside_a_hard_limit_and_ends_the_same(
 }
 
 #[test]
-fn killed_with_its_state_in_a_file_it_goes_on_to_the_same_end() {
+fn a_killed_offloaded_run_resumes_bit_identically() {
     let sandbox = Sandbox::new("offload-killed");
     let line = wide(&sandbox);
     sandbox.succeed(&tight(&line, &["--out", "whole"]));
@@ -62,7 +62,7 @@ fn killed_with_its_state_in_a_file_it_goes_on_to_the_same_end() {
 }
 
 #[test]
-fn a_disk_without_room_is_an_error_with_a_way_out() {
+fn a_full_offload_disk_is_an_error_with_a_remedy() {
     let sandbox = Sandbox::new("offload-full");
     let line = wide(&sandbox);
     // Files may grow to a mebibyte; the state takes more.
@@ -81,7 +81,7 @@ fn a_disk_without_room_is_an_error_with_a_way_out() {
 }
 
 #[test]
-fn a_written_plan_is_proven_and_an_edited_one_refused() {
+fn an_offload_plan_file_is_verified_and_an_edited_one_refused() {
     let sandbox = Sandbox::new("offload-check");
     let line = wide(&sandbox);
     let plan = ["plan", "wide.toml", "--host-memory", &line, "--allow", "offload", "--out", "plan.json", "--json"];

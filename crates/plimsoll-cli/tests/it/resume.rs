@@ -1,4 +1,4 @@
-//! Runs that are interrupted and go on: the same files to the last bit, whatever happened in between.
+//! Interrupted and resumed runs: bit-identical files.
 
 use super::{Sandbox, command};
 use std::path::PathBuf;
@@ -52,7 +52,7 @@ pub fn kill_after(sandbox: &Sandbox, arguments: &[&str], milliseconds: u64) -> b
 }
 
 #[test]
-fn killed_at_any_moment_it_goes_on_to_the_same_end() {
+fn a_killed_run_resumes_bit_identically() {
     let sandbox = Sandbox::new("killed");
     sandbox.succeed(&with(&["--out", "whole"]));
     let mut random = 0x9E37_79B9_7F4A_7C15u64;
@@ -79,7 +79,7 @@ fn killed_at_any_moment_it_goes_on_to_the_same_end() {
 }
 
 #[test]
-fn a_longer_run_goes_on_where_a_shorter_one_ended() {
+fn more_epochs_continue_a_finished_run() {
     let sandbox = Sandbox::new("longer");
     sandbox.succeed(&with(&["--out", "whole"]));
     sandbox.succeed(&["train", "--epochs", "2", "--seed", "3", "--quiet", "--out", "cut"]);
@@ -90,7 +90,7 @@ fn a_longer_run_goes_on_where_a_shorter_one_ended() {
 }
 
 #[test]
-fn a_damaged_checkpoint_is_named_and_the_one_before_is_used() {
+fn a_damaged_checkpoint_falls_back_to_the_previous_one() {
     let sandbox = Sandbox::new("damaged");
     sandbox.succeed(&with(&["--out", "run"]));
     let expected = weights(&sandbox, "run");
@@ -113,7 +113,7 @@ fn a_damaged_checkpoint_is_named_and_the_one_before_is_used() {
 }
 
 #[test]
-fn checkpoints_that_do_not_belong_to_the_run_are_refused() {
+fn checkpoints_of_another_run_are_refused() {
     let sandbox = Sandbox::new("other");
     sandbox.succeed(&with(&["--out", "run"]));
     let refused = |more: &[&str]| {
@@ -140,7 +140,7 @@ fn checkpoints_that_do_not_belong_to_the_run_are_refused() {
 }
 
 #[test]
-fn a_run_that_begins_again_forgets_the_checkpoints_before() {
+fn a_new_run_removes_old_checkpoints() {
     let sandbox = Sandbox::new("again");
     sandbox.succeed(&with(&["--out", "run"]));
     sandbox.succeed(&["train", "--epochs", "1", "--seed", "5", "--quiet", "--out", "run"]);
@@ -152,7 +152,7 @@ fn a_run_that_begins_again_forgets_the_checkpoints_before() {
 }
 
 #[test]
-fn early_stopping_ends_a_run_and_the_best_epoch_is_kept() {
+fn early_stopping_restores_the_best_epoch() {
     let sandbox = Sandbox::new("early");
     let stopping = [
         "--set",

@@ -1,9 +1,9 @@
-//! `plimsoll zoo`: what it lists, and what it refuses.
+//! `plimsoll zoo`: its list and its errors.
 
 use crate::Sandbox;
 
 #[test]
-fn networks_are_listed_with_their_published_sizes() {
+fn zoo_lists_networks_with_parameter_counts() {
     let sandbox = Sandbox::new("zoo-list");
     let list: serde_json::Value = serde_json::from_str(&sandbox.succeed(&["zoo", "--json"])).unwrap();
     let network = |name: &str| list.as_array().unwrap().iter().find(|network| network["name"] == name).unwrap().clone();
@@ -16,7 +16,7 @@ fn networks_are_listed_with_their_published_sizes() {
 }
 
 #[test]
-fn one_network_is_shown_layer_by_layer() {
+fn zoo_shows_the_layers_of_a_network() {
     let sandbox = Sandbox::new("zoo-one");
     insta::assert_snapshot!(sandbox.succeed(&["zoo", "mlp", "--classes", "3", "--width", "0.25", "--input", "4x4"]), @"
     mlp

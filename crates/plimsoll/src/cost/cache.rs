@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_whole_files_of_the_same_device_are_known() {
+    fn only_intact_cost_tables_of_the_same_device_are_loaded() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("not/there/yet");
         assert_eq!(load(&folder, "cpu · 2 threads"), None);

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_takes_what_was_measured_and_likes_of_it_in_proportion() {
+    fn measured_nodes_take_their_time_and_similar_ones_scale() {
         let mut costs = CostTable::default();
         for width in [1000, 100_000] {
             costs.add(&negation(width).1, width as f64 * 1e-9);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_timed_is_judged_by_plain_rates() {
+    fn classes_without_samples_use_base_rates() {
         let (graph, features) = negation(1000);
         let node = graph.producer(graph.outputs()[0].1).clone();
         assert_eq!(CostTable::default().seconds(&graph, &node, 1), base_time(&cpu_rates(), features.work, features.bytes));
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_product_is_judged_by_its_like_with_fewer_rows() {
+    fn a_large_product_is_estimated_from_one_with_fewer_rows() {
         let mut costs = CostTable::default();
         let (like, other) = (product(128, 512).1, product(512, 256).1);
         let fast = base_time(&cpu_rates(), like.work, like.bytes);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_times_of_a_node_the_least_counts() {
+    fn the_minimum_of_two_measurements_counts() {
         let mut costs = CostTable::default();
         let features = negation(5000).1;
         costs.add(&features, 3e-6);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn measured_speeds_survive_their_file() {
+    fn a_cost_table_round_trips_through_json() {
         let mut costs = CostTable { key: "a device".to_string(), ..CostTable::default() };
         costs.add(&negation(1234).1, 1.5e-6);
         let text = serde_json::to_string(&costs).unwrap();

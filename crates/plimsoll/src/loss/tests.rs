@@ -62,7 +62,7 @@ fn evaluate(objective: &Objective, end: End, case: &Value, labels: DType, shape:
 }
 
 #[test]
-fn every_loss_is_keras_loss() {
+fn every_loss_matches_keras() {
     let references: Value = serde_json::from_str(include_str!("../../tests/references/losses.json")).unwrap();
     let (real, class) = (DType::F32, DType::I32);
     let soft = |loss: Loss| loss.smoothing(0.2);
@@ -104,7 +104,7 @@ fn every_loss_is_keras_loss() {
 }
 
 #[test]
-fn class_numbers_and_one_hot_labels_are_the_same() {
+fn class_ids_and_one_hot_labels_give_equal_losses() {
     let references: Value = serde_json::from_str(include_str!("../../tests/references/losses.json")).unwrap();
     let mut case = references["cases"]["softmax_cross_entropy_smoothing"].clone();
     let hot: Vec<f64> = case["labels"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect();
@@ -124,7 +124,7 @@ fn class_numbers_and_one_hot_labels_are_the_same() {
 }
 
 #[test]
-fn what_does_not_go_together_is_refused() {
+fn incompatible_loss_arguments_are_refused() {
     let references: Value = serde_json::from_str(include_str!("../../tests/references/losses.json")).unwrap();
     let case = &references["cases"]["mse"];
     let error = |objective: Objective| evaluate(&objective, End::Scores, case, DType::F32, &[CLASSES]).unwrap_err().to_string();

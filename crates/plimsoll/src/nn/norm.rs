@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn gradients_take_few_sums_and_keep_only_what_went_in() {
+    fn backward_passes_of_normalization_save_only_their_inputs() {
         assert_eq!(backward(BatchNorm::new()), (2, 1), "of the gradient, and of it times what went in");
         assert_eq!(backward(LayerNorm::new()), (4, 1), "the same along the rows and, for scale and shift, along the batch");
         assert_eq!(backward(RmsNorm::new()), (2, 1));

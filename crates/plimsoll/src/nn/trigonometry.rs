@@ -41,7 +41,7 @@ mod tests {
     use plimsoll_core::random::StepRandom;
 
     #[test]
-    fn waves_match_the_library() {
+    fn sine_and_cosine_match_the_standard_library() {
         let expr = Expr::build_many(|e| vec![sine(e, e.input(0)), cosine(e, e.input(0))]);
         let random = StepRandom { seed: 0, step: 0, first_row: 0 };
         for i in -4000..4000 {

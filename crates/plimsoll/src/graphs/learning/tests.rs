@@ -137,7 +137,7 @@ fn check_steps(name: &str, learning: &Learning, expected: &Value, read: impl Fn(
 }
 
 #[test]
-fn every_optimiser_steps_as_keras_does() {
+fn every_optimizer_matches_keras() {
     let reference = reference();
     let cases: [(&str, Learning); 12] = [
         ("sgd", with(Sgd::new(0.05))),

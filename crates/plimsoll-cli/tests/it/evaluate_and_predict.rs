@@ -1,4 +1,4 @@
-//! What a run left, measured and used.
+//! `plimsoll evaluate` and `plimsoll predict` on a finished run.
 
 use super::Sandbox;
 
@@ -8,7 +8,7 @@ fn run(sandbox: &Sandbox) -> serde_json::Value {
 }
 
 #[test]
-fn a_run_is_measured_again_to_the_same_scores() {
+fn evaluate_reproduces_the_scores_of_a_run() {
     let sandbox = Sandbox::new("evaluate");
     let last = run(&sandbox);
     let scores = sandbox.json(&["evaluate", "run", "--json"]);
@@ -26,7 +26,7 @@ fn a_run_is_measured_again_to_the_same_scores() {
 }
 
 #[test]
-fn predictions_are_written_row_by_row() {
+fn predict_writes_one_line_per_row() {
     let sandbox = Sandbox::new("predict");
     let last = run(&sandbox);
     let said = sandbox.json(&["predict", "run", "--out", "p.npy", "--json"]);
@@ -52,7 +52,7 @@ fn predictions_are_written_row_by_row() {
 }
 
 #[test]
-fn every_result_has_a_file_of_its_own() {
+fn predict_writes_one_file_per_output() {
     let sandbox = Sandbox::new("results");
     let config = r#"
 [data]

@@ -1,4 +1,4 @@
-//! Models with several results: a loss, a target and metrics for each, one total.
+//! Models with several outputs: a loss, a label column and metrics for each, one total loss.
 
 use plimsoll::config::Config;
 use plimsoll::nn::{Concatenate, Flatten, Functional, Model, Regularizer};
@@ -55,7 +55,7 @@ fn near(what: &str, got: &[f32], want: &[f32], within: f32) {
 }
 
 #[test]
-fn losses_metrics_and_weights_are_keras() {
+fn losses_metrics_and_weights_match_keras() {
     let reference: Value = serde_json::from_str(REFERENCE).unwrap();
     let rows = reference["rows"].as_u64().unwrap() as usize;
     let kinds: Vec<i32> = numbers(&reference["kind"]).iter().map(|kind| *kind as i32).collect();
@@ -121,7 +121,7 @@ fn two_losses() -> [(&'static str, OutputLoss); 2] {
 }
 
 #[test]
-fn the_weighted_sum_is_the_loss_of_a_model_that_joins_its_results() {
+fn the_weighted_sum_matches_a_model_with_concatenated_outputs() {
     // The mean over five numbers is two fifths of the mean over two and three fifths of that over three.
     let ledger = plimsoll_core::Ledger::new("host", None);
     let apart = measured(50);
@@ -162,7 +162,7 @@ fn the_weighted_sum_is_the_loss_of_a_model_that_joins_its_results() {
 }
 
 #[test]
-fn all_results_are_predicted() {
+fn predict_returns_every_output() {
     let mut trainer = Trainer::new(two_headed(), &measured(20)).losses(two_losses());
     let all = trainer.predict_all(&measured(20)).unwrap();
     let shapes: Vec<(&str, &[usize], usize)> =
@@ -176,7 +176,7 @@ fn all_results_are_predicted() {
 }
 
 #[test]
-fn a_run_with_several_losses_is_resumed_exactly() {
+fn a_run_with_several_losses_resumes_exactly() {
     let folder = folder("resumed");
     let classes = || Dataset::random(RandomSpec::new(70).seed(5).floats("x", [6]).labels("few", 2).labels("many", 3)).unwrap().batch(10);
     let targets = || {
@@ -206,7 +206,7 @@ fn a_run_with_several_losses_is_resumed_exactly() {
 }
 
 #[test]
-fn what_does_not_match_is_refused() {
+fn mismatched_losses_and_outputs_are_refused() {
     let plan = |trainer: Trainer| trainer.refusal();
     let two = || Trainer::new(two_headed(), &measured(20));
     let mse = || OutputLoss::new(Loss::MeanSquaredError);
@@ -253,7 +253,7 @@ loss = { digit = { type = "softmax_cross_entropy", labels = "y" }, odd = { type 
 "#;
 
 #[test]
-fn configurations_name_a_loss_for_each_result() {
+fn configurations_set_a_loss_per_output() {
     let folder = folder("config");
     let mut run = Config::from_text(TWO_HEADS).unwrap().build().unwrap();
     run.train(&plimsoll::RunFolder::open(&folder).unwrap(), false, |_| ()).unwrap();
@@ -296,7 +296,7 @@ fn configurations_name_a_loss_for_each_result() {
 
 /// Rows from several files, one column each.
 #[test]
-fn files_are_columns() {
+fn npy_files_are_columns() {
     let folder = folder("files");
     let npy = |name: &str, descr: &str, shape: &str, bytes: &[u8]| {
         let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
@@ -332,7 +332,7 @@ fn files_are_columns() {
 }
 
 #[test]
-fn a_single_result_may_be_compared_with_any_column() {
+fn a_single_output_takes_any_label_column() {
     let data = measured(25);
     let model = || Sequential::new().add(Flatten).add(Dense::new(3));
     let mut named = Trainer::new(model(), &data).loss(OutputLoss::new(Loss::MeanSquaredError).labels("many"));

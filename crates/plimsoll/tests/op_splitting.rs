@@ -1,5 +1,4 @@
-//! Layers in pieces of their rows: a language model whose scores do not fit learns the same bits as one whose scores do; and so does a network of convolutions
-//! whose first images do not.
+//! Op splitting: large layers computed in slices train bit-identically, for a language model and a convolutional network.
 
 use plimsoll::nn::{Activation, BatchNorm, Conv2D, Dense, Flatten, MaxPool2D, Padding, Sequential};
 use plimsoll::optim::Adam;
@@ -27,7 +26,7 @@ fn learnt(mut trainer: Trainer, name: &str) -> (RunPlan, Vec<f64>, Vec<u8>) {
 }
 
 #[test]
-fn a_language_model_with_its_head_in_pieces_learns_the_same_bits() {
+fn splitting_a_language_model_head_is_bit_identical() {
     let none = Allow::of([]);
     let (whole, losses, weights) = learnt(trainer(none, None), "whole");
     assert!(whole.split.is_none() && whole.used.is_empty());
@@ -60,7 +59,7 @@ fn convolutions(allow: Allow, line: Option<Bytes>) -> Trainer {
 }
 
 #[test]
-fn a_network_with_its_first_convolution_in_pieces_learns_the_same_bits() {
+fn splitting_the_first_convolution_is_bit_identical() {
     let none = Allow::of([]);
     let (whole, losses, weights) = learnt(convolutions(none, None), "whole");
     assert!(whole.split.is_none() && whole.used.is_empty());

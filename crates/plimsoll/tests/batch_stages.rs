@@ -1,4 +1,4 @@
-//! Stages that work on whole batches, and batches that are run in pieces: under another line a run learns the same.
+//! Batch-level pipeline stages with micro-batches: another budget trains the same weights.
 
 use plimsoll::nn::{Flatten, Model};
 use plimsoll::prelude::*;
@@ -28,7 +28,7 @@ fn learnt(data: &Dataset, held_out: &Dataset, micro_batch: usize) -> (Vec<f32>, 
 }
 
 #[test]
-fn pieces_of_a_batch_learn_what_the_whole_batch_does() {
+fn micro_batches_match_the_full_batch_after_batch_level_stages() {
     let rows = || digits(Split::Train).shuffle(Shuffle::seed(7));
     let numbered = || Dataset::digits(Split::Train).take(300).enumerate("n").map("x", [scale(1.0 / 16.0)]).map("y", [one_hot(10)]);
     let plain = rows().batch(32);
@@ -58,7 +58,7 @@ fn pieces_of_a_batch_learn_what_the_whole_batch_does() {
 
 /// A mixed batch is handed over as a whole, and its plan says so.
 #[test]
-fn the_plan_has_room_for_a_mixed_batch() {
+fn the_plan_reserves_memory_for_a_mixed_batch() {
     let ring = |data: &Dataset| {
         let plan = Trainer::new(model(), data).micro_batch(8).plan().unwrap();
         plan.pipeline_stages.iter().find(|(name, _)| name == "staging ring").unwrap().1
@@ -70,7 +70,7 @@ fn the_plan_has_room_for_a_mixed_batch() {
 }
 
 #[test]
-fn batches_that_overtake_each_other_are_saved_at_the_end_of_an_epoch_only() {
+fn unordered_batches_are_checkpointed_at_epoch_ends_only() {
     let steps_saved = |data: &Dataset| {
         let folder = tempfile::tempdir().unwrap();
         let checkpoints = Checkpoints::new(folder.path()).keep(50).every_steps(1);

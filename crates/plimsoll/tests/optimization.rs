@@ -1,4 +1,4 @@
-//! What learning promises beside the plain step: clipping, scaling, averages, schedules, weights and metrics, exact when a batch is cut into pieces.
+//! Optimizers, clipping, loss scaling, weight averages, schedules, sample weights and metrics, all independent of micro-batches.
 
 use plimsoll::config::Config;
 use plimsoll::nn::{Flatten, Model};
@@ -28,7 +28,7 @@ fn predictions(mut trainer: Trainer) -> Vec<f32> {
 }
 
 #[test]
-fn every_optimiser_learns() {
+fn every_optimizer_trains() {
     let train = |trainer: Trainer| {
         let mut trainer = trainer;
         let history = trainer.fit(Fit::epochs(3)).unwrap();
@@ -53,7 +53,7 @@ fn every_optimiser_learns() {
 }
 
 #[test]
-fn eight_bit_adam_trains_as_adam_does() {
+fn eight_bit_adam_converges_like_adam() {
     let train = |seed: u64, eight_bit: bool| {
         let trainer = Trainer::new(mlp(), &digits(Split::Train, 32)).seed(seed);
         let trainer = if eight_bit { trainer.optimizer(Adam::default().eight_bit()) } else { trainer.optimizer(Adam::default()) };
@@ -65,7 +65,7 @@ fn eight_bit_adam_trains_as_adam_does() {
 }
 
 #[test]
-fn pieces_of_a_batch_are_clipped_scaled_averaged_and_weighted_as_the_whole() {
+fn clipping_scaling_ema_and_weights_are_independent_of_micro_batches() {
     let labelled = || {
         let spec = RandomSpec::new(90).seed(5).floats("x", [6, 7]).bytes("y", [6]).floats("weight", []);
         Dataset::random(spec).unwrap().batch(20)
@@ -98,7 +98,7 @@ fn pieces_of_a_batch_are_clipped_scaled_averaged_and_weighted_as_the_whole() {
 }
 
 #[test]
-fn mixed_precision_is_planned_in_two_bytes_with_a_scale_for_half_precision() {
+fn mixed_precision_plans_two_bytes_and_scales_the_loss_in_f16() {
     let plan = |precision: Precision| Trainer::new(mlp(), &digits(Split::Train, 512)).precision(precision).plan().unwrap();
     let activations = |precision: Precision| {
         let owners = plan(precision).memory.by_owner();
@@ -115,7 +115,7 @@ fn mixed_precision_is_planned_in_two_bytes_with_a_scale_for_half_precision() {
 }
 
 #[test]
-fn the_average_of_weights_is_there_when_asked_for() {
+fn weight_ema_is_saved_when_enabled() {
     let data = digits(Split::Train, 32);
     let held_out = digits(Split::Test, 32);
     let evaluate = |momentum: f32| {
@@ -134,7 +134,7 @@ fn the_average_of_weights_is_there_when_asked_for() {
 }
 
 #[test]
-fn schedules_move_the_learning_rate() {
+fn schedules_set_the_learning_rate() {
     let train =
         |schedule: Schedule| predictions(Trainer::new(mlp(), &digits(Split::Train, 32)).optimizer(Sgd::new(0.1)).schedule(schedule));
     let constant = train(Schedule::constant());
@@ -188,7 +188,7 @@ fn by_hand(scores: &[f32], labels: &[usize], classes: usize) -> Vec<(&'static st
 }
 
 #[test]
-fn metrics_are_what_they_are_by_hand() {
+fn classification_metrics_match_a_direct_computation() {
     let metrics = ["accuracy", "top3", "perplexity", "precision", "recall", "f1", "iou"].map(|name| name.parse::<Metric>().unwrap());
     let measure = |micro_batch: usize| -> (Scores, Scores, Vec<f32>) {
         let mut trainer = Trainer::new(mlp(), &digits(Split::Train, 48)).metrics(metrics).micro_batch(micro_batch);
@@ -227,7 +227,7 @@ fn held_out_labels() -> Vec<usize> {
 }
 
 #[test]
-fn numbers_have_metrics_too() {
+fn regression_metrics_match_a_direct_computation() {
     let data = Dataset::random(RandomSpec::new(64).floats("x", [3]).floats("y", [2])).unwrap().batch(16);
     let metrics = [Metric::MeanAbsoluteError, Metric::MeanSquaredError, Metric::R2];
     let mut trainer = Trainer::new(Sequential::new().add(Dense::new(2)), &data).loss(Loss::MeanSquaredError).metrics(metrics);
@@ -239,7 +239,7 @@ fn numbers_have_metrics_too() {
 }
 
 #[test]
-fn yes_and_no_have_precision_and_recall() {
+fn binary_precision_and_recall() {
     let data = Dataset::digits(Split::Train).map("x", [scale(1.0 / 16.0)]).map("y", [one_hot(10)]).batch(32);
     let mut trainer =
         Trainer::new(mlp(), &data).loss(Loss::BinaryCrossEntropy).metrics([Metric::Accuracy, Metric::Precision, Metric::Recall]);
@@ -250,7 +250,7 @@ fn yes_and_no_have_precision_and_recall() {
 
 /// Everything that a run remembers comes back from a checkpoint in the middle of an epoch.
 #[test]
-fn a_resumed_run_is_the_run_that_was_never_stopped() {
+fn a_resumed_run_is_bit_identical() {
     let folder = std::env::temp_dir().join(format!("plimsoll-learning-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&folder);
     let trainer = || {
@@ -286,7 +286,7 @@ fn a_resumed_run_is_the_run_that_was_never_stopped() {
 }
 
 #[test]
-fn configurations_say_all_of_it() {
+fn configurations_cover_losses_metrics_and_schedules() {
     let build = |settings: &[&str]| {
         let mut config = Config::digits();
         settings.iter().try_for_each(|setting| config.set(setting))?;
@@ -336,7 +336,7 @@ fn configurations_say_all_of_it() {
 }
 
 #[test]
-fn a_configured_schedule_fits_the_run_or_is_refused() {
+fn a_schedule_takes_the_length_of_the_run_or_is_refused() {
     let train = |schedule: &str| {
         let mut config = Config::digits();
         config.set("train.epochs=1").unwrap();

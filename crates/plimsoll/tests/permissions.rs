@@ -1,4 +1,4 @@
-//! What the planner chooses where it may keep numbers in fewer bits, and that a run then does what its plan says.
+//! Mixed precision, 8-bit state and other permissions: what the planner chooses, and that a run does what its plan states.
 
 use plimsoll::config::Config;
 use plimsoll::{Allow, Bytes, Error, Fit, Infeasible, Permission, RunPlan, Trainer};
@@ -45,7 +45,7 @@ const MIXED: &str = "budget.allow=mixed_precision";
 const SMALL_STATE: &str = "budget.allow=state_8bit";
 
 #[test]
-fn activations_have_fewer_bits_only_where_that_is_allowed_and_needed() {
+fn mixed_precision_is_chosen_only_where_allowed_and_needed() {
     let (wide, narrow) = (plan(&[NONE]).least, plan(&[NONE, "train.precision=mixed_bf16"]).least);
     assert!(narrow < wide);
     let between = host((narrow.0 + wide.0) / 2);
@@ -61,7 +61,7 @@ fn activations_have_fewer_bits_only_where_that_is_allowed_and_needed() {
 }
 
 #[test]
-fn a_run_learns_in_the_bits_its_plan_says() {
+fn training_uses_the_planned_precision() {
     let (wide, narrow) = (plan(&[NONE]).least, plan(&[NONE, "train.precision=mixed_bf16"]).least);
     let chosen = learnt(&[MIXED, &host((narrow.0 + wide.0) / 2)]);
     assert!(chosen == learnt(&[NONE, "train.precision=mixed_bf16"]) && chosen != learnt(&[NONE]));
@@ -72,7 +72,7 @@ fn a_run_learns_in_the_bits_its_plan_says() {
 }
 
 #[test]
-fn state_of_eight_bits_is_chosen_for_optimisers_that_have_it() {
+fn eight_bit_state_is_chosen_for_optimizers_that_support_it() {
     let small = "train.optimizer={ type = \"adam\", lr = 1e-3, state_bits = 8 }";
     let (wide, narrow) = (plan(&[NONE]).least, plan(&[NONE, small]).least);
     assert!(narrow + Bytes::mib(4) < wide, "{narrow} {wide}");
@@ -83,7 +83,7 @@ fn state_of_eight_bits_is_chosen_for_optimisers_that_have_it() {
 }
 
 #[test]
-fn all_choices_are_weighed_together_and_the_fastest_is_taken() {
+fn the_fastest_combination_of_permissions_is_chosen() {
     let all = "budget.allow=recompute,microbatch,mixed_precision,state_8bit";
     let line = host(plan(&[NONE]).least.0 * 8 / 10);
     let chosen = plan(&[all, &line]);
@@ -101,7 +101,7 @@ fn all_choices_are_weighed_together_and_the_fastest_is_taken() {
 }
 
 #[test]
-fn a_refusal_says_what_works_with_more_allowed_and_it_does() {
+fn an_infeasible_run_reports_minimums_with_more_permissions() {
     let refusal = refusal(&[NONE, "budget.host=16MiB"]);
     let with = |permission: Permission| refusal.minimum_with.iter().filter(move |(allow, _)| allow.has(permission)).count();
     assert!(with(Permission::MixedPrecision) > 0 && with(Permission::State8bit) > 0, "{:?}", refusal.minimum_with);

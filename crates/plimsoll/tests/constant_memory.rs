@@ -1,5 +1,5 @@
-//! Memory does not grow: steps allocate nothing and resident memory is flat. Alone in its process, so that the counters are its own; also
-//! without the threads of a test harness, which take memory whenever they are let: to name the test that has ended, or one that takes long.
+//! Memory does not grow: steps allocate nothing and resident memory is flat. Alone in its process, so that the counters are its own, and
+//! without a test harness, whose threads allocate.
 
 use plimsoll::nn::{Conv2D, Dropout, Flatten, MaxPool2D};
 use plimsoll::prelude::*;

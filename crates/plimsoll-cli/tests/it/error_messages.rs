@@ -1,4 +1,4 @@
-//! Bad input: one clear error each, and never a panic.
+//! Invalid input gives one clear error each, and never a panic.
 
 use super::{Sandbox, npy};
 
@@ -23,7 +23,7 @@ fn refused(sandbox: &Sandbox, text: &str) -> String {
 }
 
 #[test]
-fn unknown_keys_name_the_nearest() {
+fn unknown_keys_suggest_the_nearest() {
     let sandbox = Sandbox::new("keys");
     insta::assert_snapshot!(sandbox.fail(&["train", "--set", "train.bacth=3"]).1, @"error: unknown key `train.bacth`; did you mean `train.batch`?");
     insta::assert_snapshot!(sandbox.fail(&["train", "--set", "trian.batch=3"]).1, @"error: unknown key `trian`; did you mean `train`?");
@@ -35,7 +35,7 @@ fn unknown_keys_name_the_nearest() {
 }
 
 #[test]
-fn wrong_values_say_what_would_be_right() {
+fn wrong_values_report_what_is_expected() {
     let sandbox = Sandbox::new("values");
     insta::assert_snapshot!(sandbox.fail(&["train", "--set", "train.batch=0"]).1, @"error: `train.batch` is 0, but should be a whole number, 1 or more");
     insta::assert_snapshot!(sandbox.fail(&["train", "--set", "train.epochs=many"]).1, @r#"error: `train.epochs` is "many", but should be a whole number, 1 or more"#);
@@ -50,7 +50,7 @@ fn wrong_values_say_what_would_be_right() {
 }
 
 #[test]
-fn numbers_that_cannot_be_meant() {
+fn out_of_range_numbers_are_refused() {
     let sandbox = Sandbox::new("numbers");
     rows(&sandbox);
     let set = |assignment: &str| sandbox.fail(&["plan", "--set", assignment]).1;
@@ -66,7 +66,7 @@ fn numbers_that_cannot_be_meant() {
 }
 
 #[test]
-fn listeners_that_leave_do_not_end_a_run() {
+fn a_closed_stdout_does_not_end_a_run() {
     let sandbox = Sandbox::new("pipe");
     let program = super::program().display();
     let script = format!("{program} train --epochs 2 --out run 2>&1 | head -1; {program} plan > /dev/full; {program} devices | true");
@@ -76,7 +76,7 @@ fn listeners_that_leave_do_not_end_a_run() {
 }
 
 #[test]
-fn files_that_are_not_there_or_not_toml() {
+fn missing_and_malformed_configuration_files() {
     let sandbox = Sandbox::new("files");
     insta::assert_snapshot!(sandbox.fail(&["train", "missing.toml"]).1, @"error: cannot read missing.toml: No such file or directory (os error 2)");
     sandbox.write("broken.toml", "[train]\nbatch = = 3\n");
@@ -88,7 +88,7 @@ fn files_that_are_not_there_or_not_toml() {
 }
 
 #[test]
-fn impossible_shapes_name_the_layer_and_both_shapes() {
+fn shape_mismatches_report_the_layer_and_both_shapes() {
     let sandbox = Sandbox::new("shapes");
     rows(&sandbox);
     insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"conv2d\", filters = 2, size = 3 }]\n")), @"error: layer `conv2d`: expects images of shape [batch, height, width, channels], but received [B, 3]");
@@ -103,7 +103,7 @@ fn impossible_shapes_name_the_layer_and_both_shapes() {
 }
 
 #[test]
-fn broken_data_files() {
+fn malformed_data_files() {
     let sandbox = Sandbox::new("data");
     rows(&sandbox);
     sandbox.write("x.npy", npy("<f4", "(4, 3)", &[0; 40]));
@@ -117,7 +117,7 @@ fn broken_data_files() {
 }
 
 #[test]
-fn labels_out_of_range_name_row_and_value() {
+fn labels_out_of_range_report_row_and_value() {
     let sandbox = Sandbox::new("labels");
     rows(&sandbox);
     let labels: Vec<u8> = [0i32, 1, 7, 0].iter().flat_map(|label| label.to_le_bytes()).collect();
@@ -131,7 +131,7 @@ fn labels_out_of_range_name_row_and_value() {
 }
 
 #[test]
-fn tokens_and_sequences_that_the_model_does_not_know() {
+fn token_ids_and_sequence_lengths_out_of_range() {
     let sandbox = Sandbox::new("tokens");
     sandbox.write("t.txt", "to be or not to be, that is the question: ".repeat(9));
     let text = |layers: &str| format!("[data]\nsource = \"text\"\npath = \"t.txt\"\ncontext = 8\n[model]\nlayers = [{layers}]\n");
@@ -142,7 +142,7 @@ fn tokens_and_sequences_that_the_model_does_not_know() {
 }
 
 #[test]
-fn a_schedule_that_ends_before_training_is_refused_before_it() {
+fn a_schedule_shorter_than_training_is_refused_before_the_run() {
     let sandbox = Sandbox::new("schedule");
     let schedule = ["--set", "train.schedule={ type = \"cosine\", steps = 10 }", "--epochs", "2", "--quiet"];
     insta::assert_snapshot!(sandbox.fail(&[&["train", "--out", "run"], &schedule[..]].concat()).1, @"error: the cosine schedule ends after 10 steps, but training goes on to step 90; give it more steps (`train.schedule.steps`; by default, the length of the run) or train for fewer epochs");
@@ -150,7 +150,7 @@ fn a_schedule_that_ends_before_training_is_refused_before_it() {
 }
 
 #[test]
-fn a_class_without_pictures_is_named() {
+fn a_class_folder_without_images_is_reported() {
     let sandbox = Sandbox::new("classes");
     std::fs::create_dir_all(sandbox.path("pictures/ant")).unwrap();
     sandbox.write("run.toml", "[data]\nsource = \"image_folder\"\npath = \"pictures\"\n[model]\nzoo = \"lenet5\"\n");
@@ -158,7 +158,7 @@ fn a_class_without_pictures_is_named() {
 }
 
 #[test]
-fn a_loss_that_is_not_finite_stops_and_names_the_tensor() {
+fn a_non_finite_loss_stops_the_run_and_reports_the_tensor() {
     let sandbox = Sandbox::new("finite");
     rows(&sandbox);
     let mut x: Vec<f32> = vec![1.0; 12];
@@ -175,7 +175,7 @@ fn a_loss_that_is_not_finite_stops_and_names_the_tensor() {
 }
 
 #[test]
-fn a_budget_too_small_says_the_least_that_works() {
+fn an_infeasible_budget_reports_the_minimum() {
     let sandbox = Sandbox::new("budget");
     let (code, error) = sandbox.fail(&["train", "--host-memory", "1MiB", "--out", "out"]);
     assert_eq!(code, 3);
@@ -187,7 +187,7 @@ fn a_budget_too_small_says_the_least_that_works() {
 }
 
 #[test]
-fn with_json_an_error_is_a_document_too() {
+fn errors_are_json_documents_with_json() {
     let sandbox = Sandbox::new("json-error");
     for arguments in
         [&["plan", "missing.toml", "--json"][..], &["plan", "--zoo", "resnet19", "--json"], &["data", "bench", "no.toml", "--json"]]

@@ -1,4 +1,4 @@
-//! Plans as files and as curves: `plan --out` with `check`, and `plan --sweep`.
+//! Plan files and sweeps: `plan --out` with `check`, and `plan --sweep`.
 
 use super::Sandbox;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ fn tight(sandbox: &Sandbox, out: &str) -> Value {
 }
 
 #[test]
-fn a_plan_that_was_written_is_proven_from_its_file_alone() {
+fn a_plan_file_is_verified_by_itself() {
     let sandbox = Sandbox::new("check");
     sandbox.succeed(&["plan", "--batch", "64", "--out", "plan.json", "--quiet"]);
     assert!(sandbox.succeed(&["check", "plan.json"]).starts_with("holds: "));
@@ -26,7 +26,7 @@ fn a_plan_that_was_written_is_proven_from_its_file_alone() {
 }
 
 #[test]
-fn a_plan_with_layers_in_pieces_says_so_and_is_proven_from_its_file() {
+fn a_plan_with_split_layers_reports_them_and_is_verified() {
     let sandbox = Sandbox::new("check-split");
     let network = ["plan", "--zoo", "gpt2-124m", "--batch", "4", "--allow", "split", "--count", "weights+activations", "--json"];
     let free = sandbox.json(&[&network[..], &["--host-memory", "100GB"]].concat());
@@ -47,7 +47,7 @@ fn a_plan_with_layers_in_pieces_says_so_and_is_proven_from_its_file() {
 
 /// What the fullest step held while joined tensors were copied, and the share of it that is enough. Most of a dense block is one tensor that grows.
 #[test]
-fn networks_that_join_hold_less_than_copying_does_and_are_proven_from_their_files() {
+fn concat_outputs_are_written_in_place_and_verified() {
     let sandbox = Sandbox::new("check-joins");
     for (network, copying, per_cent, how) in [
         ("googlenet", 810_359_104, 99.5, "\"putting\""),
@@ -85,7 +85,7 @@ fn networks_that_join_hold_less_than_copying_does_and_are_proven_from_their_file
 
 /// Networks and batches whose many sizes leave gaps in every plain greedy order.
 #[test]
-fn arenas_are_within_a_thousandth_of_what_is_held_at_once() {
+fn arenas_are_within_a_thousandth_of_the_lower_bound() {
     let sandbox = Sandbox::new("packed");
     for (network, batch) in [("googlenet", "4"), ("googlenet", "8"), ("mobilenet-v2", "4"), ("resnet50", "4"), ("gpt2-124m", "4")] {
         let plan = sandbox.json(&["plan", "--zoo", network, "--batch", batch, "--allow", "none", "--host-memory", "100GB", "--json"]);
@@ -95,7 +95,7 @@ fn arenas_are_within_a_thousandth_of_what_is_held_at_once() {
 }
 
 #[test]
-fn a_plan_that_was_edited_is_refused_with_what_is_wrong() {
+fn edited_plan_files_are_refused_with_the_violation() {
     let sandbox = Sandbox::new("check-edited");
     tight(&sandbox, "plan.json");
     let good: Value = serde_json::from_str(&std::fs::read_to_string(sandbox.path("plan.json")).unwrap()).unwrap();
@@ -133,7 +133,7 @@ fn a_plan_that_was_edited_is_refused_with_what_is_wrong() {
 }
 
 #[test]
-fn a_plan_of_another_model_and_what_is_no_plan_are_refused() {
+fn plan_files_of_another_model_and_other_files_are_refused() {
     let sandbox = Sandbox::new("check-other");
     sandbox.succeed(&["plan", "--batch", "64", "--out", "plan.json", "--quiet"]);
     let mut document: Value = serde_json::from_str(&std::fs::read_to_string(sandbox.path("plan.json")).unwrap()).unwrap();
@@ -154,7 +154,7 @@ fn a_plan_of_another_model_and_what_is_no_plan_are_refused() {
 }
 
 #[test]
-fn a_sweep_shows_what_bytes_buy() {
+fn a_sweep_reports_step_time_by_budget() {
     let sandbox = Sandbox::new("sweep");
     let network = ["plan", "--zoo", "mobilenet-v1", "--input", "64x64", "--batch", "4", "--allow", "recompute", "--sweep"];
     let counted = ["--count", "weights+activations", "--host-memory", "100GB", "--json", "--out", "curve.svg"];

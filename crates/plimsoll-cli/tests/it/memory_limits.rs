@@ -1,6 +1,6 @@
-//! Runs inside a hard limit of the operating system.
+//! Runs within a hard memory limit of the operating system.
 
-use super::group::{Group, run_within};
+use super::cgroup::{Group, run_within};
 use super::{BUILT_IN, Sandbox, example, program};
 use std::process::Output;
 
@@ -19,28 +19,28 @@ fn check(name: &str, config: &str, line: &str, bytes: u64, rows: &str) {
 }
 
 #[test]
-fn the_dense_example_runs_inside_a_hard_limit() {
+fn the_dense_example_runs_within_a_cgroup_limit() {
     check("dense", &example("dense_million.toml"), "96MiB", 96 << 20, "data.rows=50000");
 }
 
 #[test]
-fn the_dense_example_runs_inside_a_limit_barely_above_its_least() {
+fn the_dense_example_runs_within_a_cgroup_limit_just_above_its_minimum() {
     check("dense-tight", &example("dense_million.toml"), "24MiB", 24 << 20, "data.rows=20000");
 }
 
 #[test]
-fn the_convolution_example_runs_inside_a_hard_limit() {
+fn the_convolution_example_runs_within_a_cgroup_limit() {
     check("conv", &example("conv_resized.toml"), "120MiB", 120 << 20, "data.rows=640");
 }
 
 #[test]
-fn the_convolution_example_runs_inside_a_limit_that_needs_micro_batches() {
+fn the_convolution_example_runs_within_a_cgroup_limit_with_micro_batches() {
     check("conv-tight", &example("conv_resized.toml"), "64MiB", 64 << 20, "data.rows=320");
 }
 
 /// The line promises more than the system will give; the run is planned again for what is there.
 #[test]
-fn a_promise_that_is_not_kept_is_planned_around() {
+fn a_budget_above_free_memory_is_replanned() {
     let (sandbox, bytes) = (Sandbox::new("promise"), 48 << 20);
     let config = example("conv_resized.toml");
     let arguments = ["train", &config, "--host-memory", "1TiB", "--set", "data.rows=320", "--out", "out"];
@@ -56,7 +56,7 @@ fn a_promise_that_is_not_kept_is_planned_around() {
 
 /// Another process holds most of what the line promises; the run is planned for the rest, says so, and learns the same.
 #[test]
-fn memory_that_another_process_took_is_planned_around() {
+fn memory_taken_by_another_process_is_replanned() {
     let (sandbox, bytes, taken) = (Sandbox::new("taken"), 160u64 << 20, 100u64 << 20);
     let config = example("conv_resized.toml");
     let arguments = ["train", &config, "--host-memory", "150MiB", "--set", "data.rows=320", "--out", "out"];
@@ -83,7 +83,7 @@ fn memory_that_another_process_took_is_planned_around() {
 
 /// What a process holds besides tensors grows with the model; that too is planned.
 #[test]
-fn a_deep_model_stays_under_its_least_line() {
+fn a_deep_model_stays_within_its_minimum_budget() {
     let sandbox = Sandbox::new("deep");
     let layers = vec!["{ type = \"dense\", units = 8, activation = \"tanh\" }"; 150].join(", ");
     let data = "[data]\nsource = \"random\"\nrows = 64\nx = [8]\ny = [8]\n";
@@ -137,21 +137,21 @@ fn in_shares(name: &str, network: &[&str], shares: &[u64]) -> Vec<String> {
 }
 
 #[test]
-fn a_network_that_normalises_by_batches_learns_the_same_bits_in_less_memory() {
+fn a_batch_normalized_network_trains_bit_identically_in_less_memory() {
     let network = ["--zoo", "mobilenet-v1", "--input", "64x64", "--batch", "96", "--set", "data.rows=96", "--set", "model.width=0.25"];
     let used = in_shares("shares-mobilenet", &network, &[60, 40]);
     assert!(used.iter().all(|used| used == "[\"recompute\"]"), "{used:?}");
 }
 
 #[test]
-fn a_network_without_batch_statistics_learns_the_same_in_a_quarter_of_the_memory() {
+fn a_network_without_batch_statistics_trains_the_same_in_a_quarter_of_the_memory() {
     let used = in_shares("shares-cifar", &["--zoo", "cifar-cnn", "--batch", "448", "--set", "data.rows=896"], &[60, 25]);
     assert!(used.iter().any(|used| used.contains("microbatch")), "{used:?}");
 }
 
 /// Many small layers: graphs, and the search for a plan of them, take more than tensors save.
 #[test]
-fn a_network_of_many_layers_stays_under_its_line_while_it_is_planned_too() {
+fn planning_a_deep_network_stays_within_its_budget() {
     let network = ["--zoo", "vit-tiny", "--input", "64x64", "--batch", "72", "--set", "data.rows=72", "--set", "model.width=0.34"];
     let network = [&network[..], &["--allow", "recompute"]].concat();
     let used = in_shares("shares-vit", &network, &[60]);

@@ -1,4 +1,4 @@
-//! Training on rows of which nobody knows how many there are: the same steps as if it were known, and clear words where it matters.
+//! Training on streams of unknown length: the same steps as with a known length, and clear errors.
 
 use plimsoll::nn::{Dropout, Flatten, Model};
 use plimsoll::prelude::*;
@@ -44,7 +44,7 @@ fn refused(result: Result<plimsoll::History, plimsoll::Error>) -> String {
 
 /// In one piece, in pieces that divide the batch, and in others.
 #[test]
-fn whether_the_number_of_rows_is_known_changes_no_bit() {
+fn unknown_length_trains_bit_identically() {
     let (unknown, known) = (digits().batch(32), digits().assert_cardinality(1302).batch(32));
     assert_eq!((unknown.size(), known.size()), (None, Some(1302)));
     for micro_batch in [32, 8, 7] {
@@ -69,7 +69,7 @@ fn whether_the_number_of_rows_is_known_changes_no_bit() {
 }
 
 #[test]
-fn a_loop_by_hand_takes_the_same_steps() {
+fn a_custom_loop_over_a_stream_takes_the_same_steps() {
     let data = digits().batch(32);
     let mut fitted = trainer(&data, 8);
     fitted.fit(Fit::epochs(2)).unwrap();
@@ -89,7 +89,7 @@ fn a_loop_by_hand_takes_the_same_steps() {
 
 /// Stopped after each of its steps in turn, also the last of an epoch, a run goes on to the same weights.
 #[test]
-fn a_run_is_taken_up_after_any_step() {
+fn a_stream_run_resumes_after_any_step() {
     let data = digits().take(100).shuffle_buffer(Shuffle::seed(2), Bytes::kib(4)).batch(32);
     let folder = temporary("resumed");
     let mut whole = trainer(&data, 16);
@@ -123,7 +123,7 @@ fn a_run_is_taken_up_after_any_step() {
 }
 
 #[test]
-fn progress_has_no_total_where_nobody_knows_one() {
+fn progress_has_no_total_for_unknown_length() {
     let slow = digits().map("x", [apply_slowly()]).take(64).batch(32);
     for (data, total) in [(slow.clone(), None), (slow.rebatch(32).assert_cardinality(64), Some(2))] {
         let mut totals = Vec::new();
@@ -148,7 +148,7 @@ fn apply_slowly() -> Arc<dyn Op> {
 }
 
 #[test]
-fn an_epoch_without_rows_or_with_others_than_were_said_is_an_error() {
+fn an_epoch_with_a_wrong_number_of_rows_is_an_error() {
     let none = digits().filter_where(Condition::on("y").number(Relation::Above, 20.0)).batch(32);
     let words = "digits (train) → filter(y is not 7) → map(x: scale(0.0625)) → filter(y above 20) → batch(32)";
     assert_eq!(refused(trainer(&none, 32).fit(Fit::epochs(1))), format!("there is nothing to learn from: {words} has no rows in epoch 1"));
@@ -167,7 +167,7 @@ fn an_epoch_without_rows_or_with_others_than_were_said_is_an_error() {
 }
 
 #[test]
-fn a_schedule_stays_at_its_end_and_says_so() {
+fn a_schedule_beyond_its_end_stays_constant_with_a_warning() {
     let data = digits().take(100).batch(32);
     for (schedule, end) in [(Schedule::cosine(6).floor(0.25), 0.25), (Schedule::one_cycle(6), 1e-4 / 25.0)] {
         let mut warnings = Vec::new();
@@ -188,7 +188,7 @@ fn a_schedule_stays_at_its_end_and_says_so() {
 
 /// Rows of differing length learn as if they had been padded by hand; padded batch by batch, they cannot.
 #[test]
-fn rows_of_differing_length_are_padded_to_what_was_declared() {
+fn variable_length_rows_are_padded_to_the_declared_shape() {
     let schema = Schema::new(vec![Column::up_to("x", DType::F32, [6]), Column::new("y", DType::I32, [])]).unwrap();
     let length = |n: usize| 1 + n * 5 % 6;
     let ragged = Dataset::from_generator(schema, move |_| {

@@ -1,4 +1,4 @@
-//! Pipelines that a configuration writes out stage by stage, over rows of which nobody knows how many there are.
+//! Pipelines with a list of stages over streams of unknown length.
 
 use super::data::pictures;
 use super::resume::{kill_after, weights};
@@ -37,7 +37,7 @@ fn table(name: &str) -> Sandbox {
 }
 
 #[test]
-fn killed_at_any_moment_a_stream_goes_on_to_the_same_end() {
+fn a_killed_stream_run_resumes_bit_identically() {
     let sandbox = table("stream-killed");
     sandbox.succeed(&["train", "conf/run.toml", "--quiet", "--out", "whole"]);
     let mut killed = 0;
@@ -82,7 +82,7 @@ fn killed_at_any_moment_a_stream_goes_on_to_the_same_end() {
 }
 
 #[test]
-fn a_stream_is_planned_looked_at_measured_and_predicted() {
+fn plan_inspect_bench_and_predict_over_a_stream() {
     let sandbox = table("stream-used");
     let said = sandbox.succeed(&["data", "inspect", "conf/run.toml", "--rows", "1"]);
     let stages = "filter(y is not 2) → shuffle(seed 3, 4.00 KiB) → map(x: scale(0.1)) → batch(16) → prefetch(2)";
@@ -117,7 +117,7 @@ fn a_stream_is_planned_looked_at_measured_and_predicted() {
 }
 
 #[test]
-fn what_a_stream_cannot_do_is_said_in_one_line() {
+fn unsupported_stream_operations_are_refused() {
     let sandbox = table("stream-wrong");
     let fail = |more: &[&str]| sandbox.fail(&[&["train", "conf/run.toml", "--quiet", "--out", "out"], more].concat()).1;
     let schedule = fail(&["--set", "train.schedule={ type = \"cosine\" }"]);
@@ -156,7 +156,7 @@ fn what_a_stream_cannot_do_is_said_in_one_line() {
 }
 
 #[test]
-fn the_example_that_writes_its_stages_out_learns_under_its_line() {
+fn the_stages_example_trains_within_its_budget() {
     let sandbox = Sandbox::new("stages-example");
     let trained = sandbox.json(&["train", &example("stages.toml"), "--json", "--quiet", "--out", "run"]);
     assert!(trained["epochs"][5]["val_accuracy"].as_f64().unwrap() > 0.95, "{trained}");
@@ -165,7 +165,7 @@ fn the_example_that_writes_its_stages_out_learns_under_its_line() {
 
 /// The same pictures by short keys and by a list: what is kept, counted and learnt is the same.
 #[test]
-fn a_list_that_says_what_short_keys_say_learns_the_same() {
+fn a_stage_list_equals_the_shorthand_keys() {
     let sandbox = pictures("list-and-keys");
     sandbox.write("pictures/dark/3.png", "");
     let rest = "[model]\nlayers = [{ type = \"flatten\" }, { type = \"dense\", units = 2 }]\n[train]\nbatch = 4\nepochs = 2\n";
@@ -195,7 +195,7 @@ fn a_list_that_says_what_short_keys_say_learns_the_same() {
 }
 
 #[test]
-fn rows_of_differing_length_are_looked_at_as_they_are_padded() {
+fn inspect_shows_padded_rows() {
     let sandbox = Sandbox::new("ragged");
     let records = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../plimsoll-data/tests/reference/examples.tfrecord");
     std::fs::copy(records, sandbox.path("a.tfrecord")).unwrap();
