@@ -93,7 +93,7 @@ fn run_op(op: &'static str, cases: &[&Case], devices: &[Arc<dyn Device>]) -> Cas
 /// How many convolutions went which way so far.
 fn taken(devices: &[Arc<dyn Device>]) -> BTreeMap<String, usize> {
     let mut all = BTreeMap::new();
-    for (way, count) in devices.iter().flat_map(|device| device.taken()) {
+    for (way, count) in devices.iter().filter_map(|device| device.diagnostics()).flat_map(|device| device.convolution_algorithms()) {
         *all.entry(way).or_default() += count;
     }
     all

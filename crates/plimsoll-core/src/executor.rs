@@ -3,14 +3,14 @@
 use crate::base::random::{StepRandom, philox, uniform};
 use crate::device::{BackingStore, Device, DeviceError, Loaded, Memory, StepInputs, StepMemory};
 use crate::ir::graph::{Init, State, StateId};
-use crate::plan::{Place, Plan, state_owner};
+use crate::plan::{CheckedPlan, Place, Plan, state_owner};
 use crate::transform::step::Role;
 use crate::{Bytes, Ledger, NodeId, Reservation};
 use std::sync::Arc;
 
 /// Runs the programs of one plan.
 pub struct Executor {
-    plan: Arc<Plan>,
+    plan: CheckedPlan,
     device: Arc<dyn Device>,
     resident: Box<dyn Memory>,
     arena: Box<dyn Memory>,
@@ -37,15 +37,15 @@ pub struct Ticket {
 impl Executor {
     /// Takes the plan's memory from the device, booked in the ledger under its owners' names before it exists.
     /// What the plan keeps elsewhere goes into the device's own backing store.
-    pub fn new(device: Arc<dyn Device>, plan: Arc<Plan>, ledger: &Ledger) -> Result<Executor, DeviceError> {
-        let backing = if plan.backing > Bytes::ZERO { Some(device.backing(plan.backing)?) } else { None };
+    pub fn new(device: Arc<dyn Device>, plan: CheckedPlan, ledger: &Ledger) -> Result<Executor, DeviceError> {
+        let backing = if plan.backing > Bytes::ZERO { Some(device.backing_store(plan.backing)?) } else { None };
         Executor::with_backing(device, plan, ledger, backing)
     }
 
     /// The same with a given backing store, at least as large as the plan's.
     pub fn with_backing(
         device: Arc<dyn Device>,
-        plan: Arc<Plan>,
+        plan: CheckedPlan,
         ledger: &Ledger,
         backing: Option<Arc<dyn BackingStore>>,
     ) -> Result<Executor, DeviceError> {
@@ -74,7 +74,7 @@ impl Executor {
 
     /// Sets every state to its first value, drawn from the seed. A state's numbers depend on the seed and its own number only.
     pub fn initialize(&mut self, seed: u64) -> Result<(), DeviceError> {
-        let plan = Arc::clone(&self.plan);
+        let plan = self.plan.clone();
         let Some(program) = plan.programs.iter().max_by_key(|program| program.graph.states().len()) else { return Ok(()) };
         for (i, state) in program.graph.states().iter().enumerate() {
             let mut draw = Draw { seed, state: i as u32, next: 0 };
@@ -180,10 +180,9 @@ impl Executor {
         if let Some(known) = self.loaded.iter().position(|entry| entry.role == role && entry.rows == rows) {
             return Ok(known);
         }
-        let program = self.plan.program(role).expect("programs are asked for by the roles they were planned for");
         assert!(rows <= self.plan.rows, "{rows} rows were asked for, but the plan holds for {}", self.plan.rows);
         let memory = StepMemory { resident: &*self.resident, arena: &*self.arena, backing: self.backing.as_ref() };
-        let program = self.device.load(&self.plan, program, rows, &memory)?;
+        let program = self.device.load(&self.plan, role, rows, &memory)?;
         self.loaded.push(Entry { role, rows, program, runs: 0 });
         Ok(self.loaded.len() - 1)
     }

@@ -1,5 +1,6 @@
 //! What a step costs beside its arithmetic: `cargo bench -p plimsoll-cpu --bench program`.
 
+use plimsoll_core::plan::CheckedPlan;
 use plimsoll_core::device::StepInputs;
 use plimsoll_core::expr::{Expr, Unary};
 use plimsoll_core::graph::{Graph, GraphError, Init, StateId, StateKind, ValueId};
@@ -80,7 +81,7 @@ fn adam(g: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), Grap
 fn measure(name: &str, device: &Arc<dyn Device>, plan: Plan, role: Role, rows: usize, columns: &[usize], scalars: usize) {
     let ledger = Ledger::new("host", None);
     let steps = plan.program(role).expect("just planned").order.len();
-    let mut executor = Executor::new(Arc::clone(device), Arc::new(plan), &ledger).unwrap();
+    let mut executor = Executor::new(Arc::clone(device), CheckedPlan::new(plan).unwrap(), &ledger).unwrap();
     executor.initialize(1).unwrap();
     let columns: Vec<Vec<f32>> = columns.iter().map(|count| vec![0.5; *count]).collect();
     // SAFETY: every byte of a float is a byte.

@@ -5,17 +5,18 @@ use crate::runtime::copier::{self, Copier};
 use crate::runtime::memory::{Block, CpuMemory};
 use crate::runtime::threads::{STACK, ThreadPool};
 use crate::simd::Isa;
-use plimsoll_core::device::{Device, DeviceError, Loaded, Memory, RowSplit, StepMemory};
+use plimsoll_core::device::{Device, DeviceError, Loaded, Memory, StepMemory};
+use plimsoll_core::plan::{Capabilities, CheckedPlan, Footprint, Plan, RowSplit, Target};
+use plimsoll_core::step::Role;
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::ops::SliceWrite;
-use plimsoll_core::plan::{Plan, Program};
 use plimsoll_core::{Bytes, Op, TensorType};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The CPU: kernels on a pool of threads, in host memory.
 ///
 /// ```
-/// use plimsoll_core::{Bytes, Device};
+/// use plimsoll_core::{Bytes, plan::Target};
 /// use plimsoll_cpu::CpuDevice;
 ///
 /// let device = CpuDevice::new(2)?;
@@ -50,7 +51,7 @@ impl CpuDevice {
     }
 }
 
-impl Device for CpuDevice {
+impl Target for CpuDevice {
     fn name(&self) -> String {
         "cpu".to_string()
     }
@@ -65,46 +66,41 @@ impl Device for CpuDevice {
         format!("{}, {instructions}, {threads} thread{}", model(), if threads == 1 { "" } else { "s" })
     }
 
-    fn shares_host_memory(&self) -> bool {
-        true
-    }
-
-    /// A cache line, and the widest vector.
-    fn alignment(&self) -> Bytes {
-        Bytes(64)
+    fn capabilities(&self) -> Capabilities {
+        // A cache line, and the widest vector.
+        Capabilities { reads_channel_views: true, ..Capabilities::host(Bytes(64)) }
     }
 
     fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes {
         program::workspace(graph, node, rows, self.threads())
     }
 
-    fn can_split_rows(&self, graph: &Graph, node: &Node, piece: RowSplit, rows: usize) -> bool {
-        program::can_split_rows(graph, node, piece, rows)
-    }
-
-    fn reads_channel_views(&self) -> bool {
-        true
+    fn can_split_rows(&self, graph: &Graph, node: &Node, split: RowSplit, rows: usize) -> bool {
+        program::can_split_rows(graph, node, split, rows)
     }
 
     fn fuses_slice_write(&self, maker: &Op, part: &TensorType, place: &SliceWrite) -> bool {
         program::fuses_slice_write(maker, part, place)
     }
 
+    /// The backing store is a file: only the thread that copies takes memory.
+    fn footprint(&self, plan: &Plan) -> Footprint {
+        let host_backing = if plan.backing > Bytes::ZERO { Bytes(copier::STACK as u64) } else { Bytes::ZERO };
+        Footprint { host_backing, ..Footprint::default() }
+    }
+}
+
+impl Device for CpuDevice {
     fn allocate(&self, size: Bytes) -> Result<Box<dyn Memory>, DeviceError> {
         Ok(Box::new(CpuMemory(Arc::new(Block::new(&self.name(), size)?))))
     }
 
-    /// What is kept elsewhere is in a file: only the thread that copies takes memory.
-    fn host_backing(&self, plan: &Plan) -> Bytes {
-        if plan.backing > Bytes::ZERO { Bytes(copier::STACK as u64) } else { Bytes::ZERO }
-    }
-
-    fn load(&self, _: &Plan, program: &Program, rows: usize, memory: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError> {
+    fn load(&self, plan: &CheckedPlan, role: Role, rows: usize, memory: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError> {
         let mut copier = self.copier.lock().unwrap_or_else(PoisonError::into_inner);
         if copier.is_none() && memory.backing.is_some() {
             *copier = Some(Arc::new(Copier::new()?));
         }
-        Ok(Box::new(CpuProgram::load(&self.pool, copier.as_ref(), program, rows, memory)?))
+        Ok(Box::new(CpuProgram::load(&self.pool, copier.as_ref(), plan.expect_program(role), rows, memory)?))
     }
 }
 

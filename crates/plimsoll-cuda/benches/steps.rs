@@ -1,6 +1,7 @@
 //! What steps of the two examples cost on a GPU without their pipelines, and what they take there:
 //! `cargo bench -p plimsoll-cuda`. Where there is no GPU it says so.
 
+use plimsoll_core::plan::CheckedPlan;
 use plimsoll_core::device::StepInputs;
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::graph::{Graph, GraphError, Init, Input, StateId, StateKind, ValueId};
@@ -132,7 +133,7 @@ fn measure(
     let columns: Vec<&[u8]> = columns.iter().map(|(memory, length)| &memory.bytes()[..*length]).collect();
     let plan = plan(training_programs(&graph, loss, false, &adam)?, rows, &**device)?;
     let size = plan.total();
-    let mut executor = Executor::new(Arc::clone(device), Arc::new(plan), &Ledger::new("device", None)).unwrap();
+    let mut executor = Executor::new(Arc::clone(device), CheckedPlan::new(plan).unwrap(), &Ledger::new("device", None)).unwrap();
     executor.initialize(1).unwrap();
     let inputs = StepInputs { columns: &columns, scalars: &[1e-4], random: StepRandom::default() };
     let mut steps = |count: usize| {

@@ -1,5 +1,6 @@
 //! The device as the rest of the system sees it. Where there is no GPU the tests that need one say so and check that opening it is refused well.
 
+use plimsoll_core::plan::{CheckedPlan, Target};
 use plimsoll_core::device::{DeviceError, StepInputs, StepMemory};
 use plimsoll_core::expr::{Binary, Expr};
 use plimsoll_core::graph::{Graph, GraphError, Init, StateId, StateKind, ValueId};
@@ -121,7 +122,7 @@ impl Model {
         let loss = graph.outputs()[0].1;
         let plan = plan(training_programs(&graph, loss, false, &descend).unwrap(), ROWS, &**device).unwrap();
         check(&plan.certificate(), &[&plan.programs[0].graph]).unwrap();
-        let mut executor = Executor::new(Arc::clone(device), Arc::new(plan), &Ledger::new("test", None)).unwrap();
+        let mut executor = Executor::new(Arc::clone(device), CheckedPlan::new(plan).unwrap(), &Ledger::new("test", None)).unwrap();
         executor.initialize(7).unwrap();
         let x: Vec<f32> = (0..ROWS * 9).map(|i| (i as f32 * 0.7).sin()).collect();
         let y = (0..ROWS * 3).map(|i| x[i / 3 * 9 + i % 3] - 0.5 * x[i / 3 * 9 + 8 - i % 3]).collect();
@@ -198,16 +199,17 @@ fn nodes_are_timed_by_the_clock_of_the_gpu() {
     let graph = network().unwrap();
     let loss = graph.outputs()[0].1;
     let plan = plan(training_programs(&graph, loss, false, &descend).unwrap(), ROWS, &*device).unwrap();
+    let plan = CheckedPlan::new(plan).unwrap();
     let (resident, arena) = (device.allocate(plan.resident).unwrap(), device.allocate(plan.arena).unwrap());
     let memory = StepMemory { resident: &*resident, arena: &*arena, backing: None };
     let program = &plan.programs[0];
-    let mut loaded = device.load(&plan, program, ROWS, &memory).unwrap();
+    let mut loaded = device.load(&plan, program.role, ROWS, &memory).unwrap();
     let columns = [vec![0u8; ROWS * 9 * 4], vec![0xFF; ROWS * 3 * 4]];
     let random = StepRandom { seed: 3, step: 0, first_row: 0 };
     let times = loaded.node_seconds(&StepInputs { columns: &[&columns[0], &columns[1]], scalars: &[0.2], random }).unwrap();
     assert_eq!(times.iter().map(|(node, _)| *node).collect::<Vec<_>>(), program.order);
     assert!(times.iter().all(|(_, seconds)| *seconds > 0.0 && seconds.is_finite()), "{times:?}");
-    let (to_host, back) = device.measure_copies().unwrap().expect("a GPU measures them");
+    let (to_host, back) = device.diagnostics().expect("a GPU measures them").measure_copies().unwrap();
     assert!(to_host > 1e6 && back > 1e6, "{to_host} and {back} bytes a second");
 }
 
@@ -239,15 +241,15 @@ fn batches_in_slots_of_the_gpu_give_the_same_bits() {
 #[test]
 fn memory_stays_as_it_is_and_is_given_back() {
     let Some((device, _turn)) = gpu() else { return };
-    let before = device.available().unwrap();
+    let before = device.memory_info().unwrap().available;
     let mut model = Model::new(&device);
     (0..10).for_each(|step| assert!(model.step(step).is_ok()));
-    let early = device.available().unwrap();
+    let early = device.memory_info().unwrap().available;
     (10..1000).for_each(|step| assert!(model.step(step).is_ok()));
-    assert_eq!(device.available().unwrap(), early);
+    assert_eq!(device.memory_info().unwrap().available, early);
     drop(model);
     // Modules may leave a page or two with the driver.
-    assert!(before.saturating_sub(device.available().unwrap()) <= Bytes::mib(2));
+    assert!(before.saturating_sub(device.memory_info().unwrap().available) <= Bytes::mib(2));
 }
 
 #[test]
@@ -309,7 +311,7 @@ fn convolutions_agree_with_the_cpu_every_way() {
             assert!((a - b).abs() <= 1e-5 * b.abs(), "{way:?}: {a} instead of {b}");
         }
         assert_eq!(here, run(&device), "{way:?}");
-        let taken = device.taken();
+        let taken = device.diagnostics().expect("a GPU counts them").convolution_algorithms();
         println!("{way:?}: {taken:?}");
         let by = |name: &str| taken.iter().any(|(way, _)| way == name);
         let found = |name: &str| probe().libraries.iter().any(|library| library.name == name && library.found);

@@ -71,12 +71,12 @@ const NODE_DISTANCE: f64 = 0.6;
 pub fn calibrate(device: Arc<dyn Device>, limit: Duration) -> Result<CostTable> {
     let deadline = Instant::now() + limit;
     let mut costs = CostTable::of(&*device);
-    let own_timers = !device.shares_host_memory();
+    let own_timers = !device.capabilities().shares_host_memory;
     let networks: &[(&str, usize, &[&str])] = if own_timers { &DISCRETE_NETWORKS } else { &NETWORKS };
     let mut timer = if own_timers { None } else { Some(NodeTimer::new(&*device, MAX_NODE_BYTES)?) };
     costs.transfers = match &mut timer {
         Some(timer) => timer.bandwidths(cost::cache_dir().as_deref()),
-        None => device.measure_copies()?.map_or_else(Bandwidths::default, Bandwidths::pinned),
+        None => device.diagnostics().map_or(Ok(Bandwidths::default()), |device| device.measure_copies().map(Bandwidths::pinned))?,
     };
     let steps = |precision: &'static str| networks.iter().map(move |network| (network, precision));
     let mut steps: Vec<_> = steps("f32").chain(steps("mixed_bf16")).collect();
@@ -119,7 +119,7 @@ pub struct RequiredMemory {
 
 /// The peak memory that calibrating a device takes.
 pub fn required_memory(device: &dyn Device) -> RequiredMemory {
-    if device.shares_host_memory() {
+    if device.capabilities().shares_host_memory {
         // The resident buffer, the arena, the batch, the buffer that flushes the caches, and the graphs.
         return RequiredMemory { host: Bytes(3 * MAX_NODE_BYTES.0) + FLUSH_BYTES + Bytes::mib(24), device: Bytes::ZERO };
     }

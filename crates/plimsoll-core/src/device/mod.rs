@@ -1,166 +1,60 @@
-//! What a device is to the rest of the system: memory, workspaces, and programs turned into something that runs.
+//! What a device implements: memory, backing stores, and programs that are ready to run.
 
 use crate::base::budget::SlotMemory;
 use crate::base::random::StepRandom;
-use crate::base::shape::TensorType;
-use crate::ir::graph::{Graph, Node, NodeId};
-use crate::ir::op::Op;
-use crate::ir::ops::SliceWrite;
-use crate::plan::recompute::{CostModel, Rates};
-use crate::plan::{Plan, Program};
+use crate::ir::graph::NodeId;
+use crate::plan::{CheckedPlan, Target};
+use crate::transform::step::Role;
 use crate::{Bytes, LedgerError};
 use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A device: a value behind one object-safe trait, so that nothing else is generic over it.
-pub trait Device: Send + Sync {
-    /// The name people choose it by, such as `cpu` or `cuda:0`.
-    fn name(&self) -> String;
-
-    /// What it is, in words.
-    fn description(&self) -> String;
-
-    /// Whether its memory is the host's, so that both lines are one.
-    fn shares_host_memory(&self) -> bool;
-
-    /// What every offset must be a multiple of; a power of two.
-    fn alignment(&self) -> Bytes;
-
-    /// What the device's own software takes besides what a plan places, if it is to run this one.
-    fn overhead(&self, plan: &Plan) -> Overhead {
-        let _ = plan;
-        Overhead::default()
-    }
-
-    /// How many convolutions of the programs loaded so far went which way, by name, where there is more than one.
-    fn taken(&self) -> Vec<(String, usize)> {
-        Vec::new()
-    }
-
-    /// Bytes of its own memory that are free, its own software's included; none if it shares the host's.
-    fn available(&self) -> Option<Bytes> {
+/// A device: a value behind one object-safe trait, so that nothing else is generic over it. What the planner needs to know about it is its [`Target`].
+pub trait Device: Target {
+    /// The device's own memory now; none if it shares the host's.
+    fn memory_info(&self) -> Option<MemoryInfo> {
         None
     }
 
-    /// Bytes of its own memory that are in use now, by everybody; none if it shares the host's.
-    fn in_use(&self) -> Option<Bytes> {
-        None
-    }
-
-    /// Host memory that the device needs to run a plan: what batches are handed over in.
-    fn host_staging(&self, plan: &Plan) -> Bytes {
-        let _ = plan;
-        Bytes::ZERO
-    }
-
-    /// Host memory that batches are best made in: columns that lie in it reach the device without the host's help. None where any memory does as well.
+    /// Host memory from which the device copies batches without the host's help, such as pinned memory. None where any memory does as well.
     fn slot_memory(&self, size: Bytes) -> Result<Option<Box<dyn SlotMemory>>, DeviceError> {
         let _ = size;
         Ok(None)
     }
 
-    /// Host memory that the device needs for a plan's backing store.
-    fn host_backing(&self, plan: &Plan) -> Bytes {
-        plan.backing
-    }
+    /// Allocates zeroed memory on the device.
+    fn allocate(&self, size: Bytes) -> Result<Box<dyn Memory>, DeviceError>;
 
-    /// How long nodes are thought to take where nobody has measured it.
-    fn cost_model(&self) -> Arc<dyn CostModel> {
-        Arc::new(self.rates())
-    }
-
-    /// How fast tensors go to the backing store and come back.
-    fn copy_rate(&self) -> CopyRate {
-        CopyRate::default()
-    }
-
-    /// Measures [`copy_rate`](Device::copy_rate): bytes a second into the backing store, and out of it. Devices that leave that to others say nothing.
-    fn measure_copies(&self) -> Result<Option<(f64, f64)>, DeviceError> {
-        Ok(None)
-    }
-
-    /// The plain rates behind [`cost_model`](Device::cost_model): what measured times are compared with before they are carried over to other sizes.
-    fn rates(&self) -> Rates {
-        Rates::default()
-    }
-
-    /// Takes a backing store. Unless the device says otherwise it is a piece of the host's memory.
-    fn backing(&self, size: Bytes) -> Result<Arc<dyn BackingStore>, DeviceError> {
+    /// Allocates a backing store; host memory unless the device overrides it.
+    fn backing_store(&self, size: Bytes) -> Result<Arc<dyn BackingStore>, DeviceError> {
         Ok(Arc::new(MemoryStore::new(size)))
     }
 
-    /// The scratch a node's kernel needs for at most `rows` rows. Never less for more rows.
-    fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes;
+    /// Resolves the plan's program of this role for exactly `rows` rows into something that runs in the given memory.
+    fn load(&self, plan: &CheckedPlan, role: Role, rows: usize, memory: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError>;
 
-    /// Whether a node that is given its rows (the first axis, a multiple of the batch) in pieces computes the same bits, for any batch of at most `rows`: each row as
-    /// if all others were beside it, or, for what sums over the rows, each piece's sum onto that of the piece before ([`MatMul::onto`](crate::ir::ops::MatMul::onto)) as
-    /// if it had not stopped between them.
-    fn can_split_rows(&self, graph: &Graph, node: &Node, piece: RowSplit, rows: usize) -> bool {
-        let _ = (graph, node, piece, rows);
-        false
+    /// Measurements of the device's libraries, which neither planning nor running needs.
+    fn diagnostics(&self) -> Option<&dyn Diagnostics> {
+        None
     }
-
-    /// Whether expressions and reductions read [strips](crate::ir::ops::ChannelView) of tensors where they lie.
-    fn reads_channel_views(&self) -> bool {
-        false
-    }
-
-    /// Whether what `maker` makes can be written where it goes in a whole, in rows that lie as far apart as they do there ([`FusedSliceWrite`](crate::ir::ops::FusedSliceWrite)), with the
-    /// bits it would have by itself.
-    fn fuses_slice_write(&self, maker: &Op, part: &TensorType, place: &SliceWrite) -> bool {
-        let _ = (maker, part, place);
-        false
-    }
-
-    /// Takes memory from the device, zeroed.
-    fn allocate(&self, size: Bytes) -> Result<Box<dyn Memory>, DeviceError>;
-
-    /// Resolves a program for exactly `rows` rows into something that runs in the given memory.
-    fn load(&self, plan: &Plan, program: &Program, rows: usize, memory: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError>;
 }
 
-/// How rows are cut into pieces.
+/// What some devices can say about themselves beside running programs.
+pub trait Diagnostics {
+    /// Measures copies: bytes per second into the backing store, and out of it.
+    fn measure_copies(&self) -> Result<(f64, f64), DeviceError>;
+
+    /// How many convolutions of the programs loaded so far each library or kernel computes, by name.
+    fn convolution_algorithms(&self) -> Vec<(String, usize)>;
+}
+
+/// The state of a device's own memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowSplit {
-    /// Each has this many times the batch.
-    Multiple(usize),
-    /// Each has what belongs to this many rows of the batch. The last has what is left, which may be a single row; where the batch ends early, some have none.
-    Rows(usize),
-}
-
-/// What a device's own software takes besides any plan.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Overhead {
-    /// On the device.
-    pub device: Bytes,
-    /// On the host.
-    pub host: Bytes,
-}
-
-impl std::ops::Add for Overhead {
-    type Output = Overhead;
-
-    fn add(self, other: Overhead) -> Overhead {
-        Overhead { device: self.device + other.device, host: self.host + other.host }
-    }
-}
-
-/// How fast tensors go to a backing store and come back.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CopyRate {
-    /// Bytes a second, one way.
-    pub bytes_per_s: f64,
-    /// Whether both ways go at once.
-    pub both_ways: bool,
-    /// Seconds by which every byte holds up what is computed meanwhile: what copying takes of the processors that compute.
-    pub compute_s_per_byte: f64,
-}
-
-impl Default for CopyRate {
-    /// A file on a disk, copied to and from by a processor.
-    fn default() -> CopyRate {
-        CopyRate { bytes_per_s: 1e9, both_ways: false, compute_s_per_byte: 6e-10 }
-    }
+pub struct MemoryInfo {
+    /// Bytes that a run may take, the device's own software included.
+    pub available: Bytes,
+    /// Bytes in use by all processes.
+    pub in_use: Bytes,
 }
 
 /// Where tensors are that a device does not need for a while: pinned host memory, or a file.

@@ -1,11 +1,14 @@
 //! The independent checker. It shares no code with the planner: it plays a certificate step by step, keeping a map of which value
 //! every byte holds, and looks whether each read finds what the graph says it should.
 
+use super::Plan;
 use super::certificate::{Certificate, Claim, Range, Space, Step};
 use crate::Bytes;
 use crate::ir::graph::{Graph, NodeId, ValueId};
 use crate::ir::op::Op;
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Deref;
+use std::sync::Arc;
 
 /// A certificate that does not hold, and the step at which it fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -15,6 +18,34 @@ pub struct CheckError {
     pub at: String,
     /// What is wrong.
     pub what: String,
+}
+
+/// A plan whose certificate holds. Only the checker makes one, and only it can be loaded and run: no plan, no run.
+///
+/// Cheap to clone; reads as the [`Plan`] it holds.
+#[derive(Clone, Debug)]
+pub struct CheckedPlan(Arc<Plan>);
+
+impl CheckedPlan {
+    /// Checks the plan's certificate against the graphs of its programs.
+    pub fn new(plan: Plan) -> Result<CheckedPlan, CheckError> {
+        let graphs: Vec<&Graph> = plan.programs.iter().map(|program| &program.graph).collect();
+        check(&plan.certificate(), &graphs)?;
+        Ok(CheckedPlan(Arc::new(plan)))
+    }
+
+    /// The plan, to change it; it has to be checked again before it runs.
+    pub fn into_plan(self) -> Plan {
+        Arc::unwrap_or_clone(self.0)
+    }
+}
+
+impl Deref for CheckedPlan {
+    type Target = Plan;
+
+    fn deref(&self) -> &Plan {
+        &self.0
+    }
 }
 
 /// Checks that a certificate is a sound way to run `graphs`: one graph per program, in the same order.

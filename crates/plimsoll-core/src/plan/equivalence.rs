@@ -14,7 +14,7 @@
 use super::check::CheckError;
 use crate::base::expr::{Expr, Term};
 use crate::base::shape::{Dim, Shape};
-use crate::device::{Device, RowSplit};
+use crate::plan::{RowSplit, Target};
 use crate::ir::graph::{EffectiveOp, Graph, NodeId, ValueId};
 use crate::ir::op::Op;
 use crate::ir::ops::{Concat, Reduction};
@@ -22,7 +22,7 @@ use std::collections::HashMap;
 
 /// Checks that both graphs have the same columns, scalars and states, and give the same outputs and the same changes of state, on the
 /// device and for up to `rows` rows.
-pub fn check_equivalence(original: &Graph, planned: &Graph, device: &dyn Device, rows: usize) -> Result<(), CheckError> {
+pub fn check_equivalence(original: &Graph, planned: &Graph, device: &dyn Target, rows: usize) -> Result<(), CheckError> {
     let fail = |what: String| Err(CheckError { at: String::new(), what });
     if original.inputs() != planned.inputs() || original.scalars() != planned.scalars() || original.states() != planned.states() {
         return fail("the planned graph has other columns, scalars or states than the model".to_string());
@@ -161,7 +161,7 @@ impl Span {
 struct Pieces<'a> {
     original: &'a Graph,
     planned: &'a Graph,
-    device: &'a dyn Device,
+    device: &'a dyn Target,
     most: usize,
     numbers: &'a mut Numbers,
     /// The number of each value of the original.

@@ -4,6 +4,7 @@ mod arena;
 mod certificate;
 mod check;
 mod concat;
+mod cost_model;
 mod equivalence;
 mod liveness;
 pub mod offload;
@@ -13,10 +14,10 @@ pub mod recompute;
 mod reorder;
 pub mod split;
 mod staging;
+mod target;
 mod updates;
 
 use crate::base::shape::{Dim, TensorType};
-use crate::device::Device;
 use crate::ir::graph::{Graph, GraphError, InputId, NodeId, ScalarId, StateKind, ValueId};
 use crate::transform::passes::optimize;
 use crate::transform::step::Role;
@@ -26,12 +27,14 @@ use std::collections::BTreeMap;
 
 pub use arena::{Block, Effort, Goal, Layout, Solution, assign, solve};
 pub use certificate::{Certificate, Claim, Range, Space, Step};
-pub use check::{CheckError, check};
+pub use check::{CheckError, CheckedPlan, check};
 pub use concat::{fuse_slice_writes, rewrite_concats, schedule};
+pub use cost_model::{CopyRate, CostModel, Rates};
 pub use equivalence::check_equivalence;
 pub use prove::prove;
 pub use recompute::{Recomputation, ScheduledGraph};
 pub use staging::{SLOT_HEADER, Staging};
+pub use target::{Capabilities, Footprint, Overhead, RowSplit, RuntimeInfo, Target};
 
 /// How many single numbers of a run are handed to the host by themselves.
 pub const NUMBERS: usize = 31;
@@ -164,18 +167,18 @@ pub struct Plan {
 }
 
 /// Improves the graphs and lays them out for at most `rows` rows on the device.
-pub fn plan(graphs: Vec<(Role, Graph)>, rows: usize, device: &dyn Device) -> Result<Plan, GraphError> {
+pub fn plan(graphs: Vec<(Role, Graph)>, rows: usize, device: &dyn Target) -> Result<Plan, GraphError> {
     let graphs = graphs.into_iter().map(|(role, graph)| Ok((role, optimize(&graph)?))).collect::<Result<Vec<_>, GraphError>>()?;
     layout(&graphs, rows, device)
 }
 
 /// Lays out graphs that are improved already. The same graphs can be laid out for many numbers of rows.
-pub fn layout(graphs: &[(Role, Graph)], rows: usize, device: &dyn Device) -> Result<Plan, GraphError> {
+pub fn layout(graphs: &[(Role, Graph)], rows: usize, device: &dyn Target) -> Result<Plan, GraphError> {
     tighten(sketch(graphs, rows, device)?, device)
 }
 
 /// As [`layout`], but by greedy orders alone, which takes no search: the bound is the same, the arena may be somewhat larger.
-pub fn sketch(graphs: &[(Role, Graph)], rows: usize, device: &dyn Device) -> Result<Plan, GraphError> {
+pub fn sketch(graphs: &[(Role, Graph)], rows: usize, device: &dyn Target) -> Result<Plan, GraphError> {
     let programs =
         graphs.iter().map(|(role, graph)| Ok((*role, schedule(graph, rows, device)?))).collect::<Result<Vec<_>, GraphError>>()?;
     let greedy = |blocks: &[Block]| solve(blocks, Goal::Smallest, Effort { work: 0, ..Effort::default() }).layout;
@@ -183,7 +186,7 @@ pub fn sketch(graphs: &[(Role, Graph)], rows: usize, device: &dyn Device) -> Res
 }
 
 /// The same plan with its arena as near to the bound as a search brings it. Programs that need less than that, or than another does, stay as they are.
-pub fn tighten(mut plan: Plan, device: &dyn Device) -> Result<Plan, GraphError> {
+pub fn tighten(mut plan: Plan, device: &dyn Target) -> Result<Plan, GraphError> {
     let mut enough = nearly(plan.lower_bound);
     for program in &mut plan.programs {
         if program.arena > enough {
@@ -201,20 +204,20 @@ pub fn tighten(mut plan: Plan, device: &dyn Device) -> Result<Plan, GraphError> 
 }
 
 /// Lays out graphs that have an order already, such as [`recompute::fit`] gives. The rows and the device are those the orders were made for.
-pub fn layout_sequenced(programs: Vec<(Role, ScheduledGraph)>, rows: usize, device: &dyn Device) -> Result<Plan, GraphError> {
+pub fn layout_sequenced(programs: Vec<(Role, ScheduledGraph)>, rows: usize, device: &dyn Target) -> Result<Plan, GraphError> {
     laid_out(programs, rows, device, &nearly_tight)
 }
 
 fn laid_out(
     programs: Vec<(Role, ScheduledGraph)>,
     rows: usize,
-    device: &dyn Device,
+    device: &dyn Target,
     unbound: &dyn Fn(&[Block]) -> Layout,
 ) -> Result<Plan, GraphError> {
-    let alignment = device.alignment();
+    let alignment = device.capabilities().alignment;
     let (states, kept) = place_states(programs.iter().map(|(role, sequenced)| (*role, &sequenced.graph)), alignment)?;
     let graphs = programs.iter().map(|(_, sequenced)| &sequenced.graph);
-    let staging = (!device.shares_host_memory()).then(|| Staging::new(graphs, rows, alignment, kept));
+    let staging = (!device.capabilities().shares_host_memory).then(|| Staging::new(graphs, rows, alignment, kept));
     let resident = kept + staging.map_or(Bytes::ZERO, |staging| staging.size());
     let programs: Vec<Program> = programs
         .into_iter()
@@ -227,7 +230,7 @@ fn laid_out(
 }
 
 /// Finds an order for an improved graph as it is written: what it joins is copied, unless it is [rewritten](rewrite_concats) in another way.
-pub fn as_written(graph: &Graph, rows: usize, device: &dyn Device) -> Result<ScheduledGraph, GraphError> {
+pub fn as_written(graph: &Graph, rows: usize, device: &dyn Target) -> Result<ScheduledGraph, GraphError> {
     in_order(graph, rows, device).map(|found| found.sequenced)
 }
 
@@ -242,10 +245,10 @@ struct InOrder {
 }
 
 /// The graph as it is, in an order of its own.
-fn in_order(graph: &Graph, rows: usize, device: &dyn Device) -> Result<InOrder, GraphError> {
+fn in_order(graph: &Graph, rows: usize, device: &dyn Target) -> Result<InOrder, GraphError> {
     let graph = updates::legalise(graph)?;
     verify(&graph)?;
-    let alignment = device.alignment();
+    let alignment = device.capabilities().alignment;
     let workspace = |node: NodeId| device.workspace(&graph, graph.node(node), rows).align_up(alignment.0);
     let order = order::order(&graph, rows, alignment, &workspace);
     let live = liveness::buffers(&graph, &order, rows, alignment, &workspace);
@@ -260,13 +263,13 @@ fn placed(
     role: Role,
     sequenced: ScheduledGraph,
     rows: usize,
-    device: &dyn Device,
+    device: &dyn Target,
     states: &[Resident],
     unbound: &dyn Fn(&[Block]) -> Layout,
 ) -> Result<Program, GraphError> {
     let ScheduledGraph { graph, order, recomputation, limit } = sequenced;
     verify(&graph)?;
-    let alignment = device.alignment();
+    let alignment = device.capabilities().alignment;
     let workspace = |node: NodeId| device.workspace(&graph, graph.node(node), rows).align_up(alignment.0);
     let live = liveness::buffers(&graph, &order, rows, alignment, &workspace);
     let blocks: Vec<Block> = live.buffers.iter().map(|b| Block { first: b.first, last: b.last, size: b.size }).collect();
@@ -370,6 +373,14 @@ impl Plan {
     /// The program for a role.
     pub fn program(&self, role: Role) -> Option<&Program> {
         self.programs.iter().find(|program| program.role == role)
+    }
+
+    /// The program for a role that the plan was made for.
+    ///
+    /// # Panics
+    /// Where there is none.
+    pub fn expect_program(&self, role: Role) -> &Program {
+        self.program(role).expect("programs are asked for by the roles they were planned for")
     }
 
     /// Everything the run holds on the device.

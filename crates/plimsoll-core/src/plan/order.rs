@@ -2,7 +2,7 @@
 
 use super::liveness::{buffers, fullest};
 use super::offload::{is_stored, tighten};
-use super::recompute::Rates;
+use super::cost_model::Rates;
 use super::recompute::problem::Problem;
 use super::reorder::improve;
 use super::updates::{readers, root, runs};

@@ -11,14 +11,14 @@ use super::offload::offload;
 use super::recompute::write::write;
 use super::split::split;
 use super::updates::{legalise, root};
-use crate::device::Device;
+use crate::plan::Target;
 use crate::ir::graph::{ConcatStrategy, Graph, GraphError, NodeId, StateId, ValueId};
 use crate::transform::step::Role;
 use crate::{Bytes, verify};
 use std::collections::BTreeMap;
 
 /// Proves that a certificate is an exact plan of these graphs (improved already, one per program, in order) on this device.
-pub fn prove(certificate: &Certificate, graphs: &[(Role, Graph)], device: &dyn Device) -> Result<(), CheckError> {
+pub fn prove(certificate: &Certificate, graphs: &[(Role, Graph)], device: &dyn Target) -> Result<(), CheckError> {
     let fail = |at: String, what: String| Err(CheckError { at, what });
     let roles = |roles: Vec<Role>| roles.into_iter().map(Role::name).collect::<Vec<_>>().join(", ");
     let (claimed, wanted) =
@@ -26,10 +26,10 @@ pub fn prove(certificate: &Certificate, graphs: &[(Role, Graph)], device: &dyn D
     if claimed != wanted {
         return fail(String::new(), format!("it has the programs {claimed}, but the model has {wanted}"));
     }
-    if certificate.alignment != device.alignment() {
+    if certificate.alignment != device.capabilities().alignment {
         return fail(
             String::new(),
-            format!("its offsets are multiples of {}, but the device asks for {}", certificate.alignment, device.alignment()),
+            format!("its offsets are multiples of {}, but the device asks for {}", certificate.alignment, device.capabilities().alignment),
         );
     }
     let mut planned = Vec::with_capacity(graphs.len());
@@ -68,7 +68,7 @@ pub fn prove(certificate: &Certificate, graphs: &[(Role, Graph)], device: &dyn D
 
 /// The graph that a claim speaks of: the model's own, with everything written out that the claim says is computed twice or in pieces, or leaves and comes
 /// back.
-fn replay(graph: &Graph, certificate: &Certificate, claim: &Claim, device: &dyn Device) -> Result<Graph, CheckError> {
+fn replay(graph: &Graph, certificate: &Certificate, claim: &Claim, device: &dyn Target) -> Result<Graph, CheckError> {
     let fail = |what: String| CheckError { at: claim.role.name().to_string(), what };
     let wrong = |error: GraphError| fail(error.to_string());
     let states: Vec<StateId> = certificate.stored.iter().copied().map(StateId).collect();
@@ -122,7 +122,7 @@ fn replay(graph: &Graph, certificate: &Certificate, claim: &Claim, device: &dyn 
 }
 
 /// Every kernel gets the scratch it asks for.
-fn scratch_is_enough(certificate: &Certificate, claim: &Claim, graph: &Graph, device: &dyn Device) -> Result<(), CheckError> {
+fn scratch_is_enough(certificate: &Certificate, claim: &Claim, graph: &Graph, device: &dyn Target) -> Result<(), CheckError> {
     for (time, step) in claim.steps.iter().enumerate() {
         let asked = device.workspace(graph, graph.node(NodeId(step.node)), certificate.rows).align_up(certificate.alignment.0);
         if asked != step.workspace_size {

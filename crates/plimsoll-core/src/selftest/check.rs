@@ -6,7 +6,7 @@ use crate::base::shape::TensorType;
 use crate::device::{Device, DeviceError, StepInputs};
 use crate::ir::graph::{Graph, GraphError, StateId, ValueId};
 use crate::ir::op::Op;
-use crate::plan::{CheckError, check, layout};
+use crate::plan::{CheckedPlan, CheckError, layout};
 use crate::reference::{self, Outcome};
 use crate::transform::autodiff::gradients;
 use crate::transform::passes::optimize;
@@ -204,8 +204,7 @@ fn allowed(graph: &Graph) -> f64 {
 fn compare_on_device(case: &Case, graph: &Graph, device: &Arc<dyn Device>) -> Result<f64, Why> {
     let (want, allowed) = (case.reference_stored(graph), allowed(graph));
     let plan = layout(&[(Role::Step, graph.clone())], case.rows, &**device)?;
-    check(&plan.certificate(), &[&plan.programs[0].graph])?;
-    let mut executor = Executor::new(Arc::clone(device), Arc::new(plan), &Ledger::new("selftest", None))?;
+    let mut executor = Executor::new(Arc::clone(device), CheckedPlan::new(plan)?, &Ledger::new("selftest", None))?;
     for (i, (state, elements)) in graph.states().iter().zip(&case.states).enumerate() {
         executor.write_state(StateId(i as u32), &encode(state.ty.dtype, elements))?;
     }

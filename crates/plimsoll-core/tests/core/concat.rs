@@ -4,9 +4,9 @@ use crate::device::Slow;
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::graph::{ConcatStrategy, ValueId};
 use plimsoll_core::ops::{ChannelView, Concat, FusedSliceWrite, Pointwise, SliceWrite};
-use plimsoll_core::plan::{as_written, check_equivalence, fuse_slice_writes, layout, layout_sequenced, prove, rewrite_concats};
+use plimsoll_core::plan::{as_written, check_equivalence, fuse_slice_writes, layout, layout_sequenced, prove, rewrite_concats, Target};
 use plimsoll_core::step::Role;
-use plimsoll_core::{Bytes, DType, Device, Graph, GraphError, Op, Shape, TensorType, verify};
+use plimsoll_core::{Bytes, DType, Graph, GraphError, Op, Shape, TensorType, verify};
 
 const ROWS: usize = 3;
 
@@ -141,7 +141,7 @@ fn a_part_is_gone_when_it_was_put() {
     let copied = layout_sequenced(vec![(Role::Step, as_written(&graph, ROWS, &device).unwrap())], ROWS, &device).unwrap();
     let plan = layout(&[(Role::Step, graph.clone())], ROWS, &device).unwrap();
     assert_eq!(plan.programs[0].graph.joining(), ConcatStrategy::SliceWrite);
-    let size = |width: usize| Bytes((4 * ROWS * width) as u64).align_up(device.alignment().0);
+    let size = |width: usize| Bytes((4 * ROWS * width) as u64).align_up(device.capabilities().alignment.0);
     assert_eq!((copied.lower_bound, plan.lower_bound), (size(64) + size(64), size(64) + size(16)));
     prove(&plan.certificate(), &[(Role::Step, graph.clone())], &device).unwrap();
     // What the certificate says of its joins is part of the proof.

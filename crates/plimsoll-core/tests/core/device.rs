@@ -4,9 +4,10 @@ use plimsoll_core::device::{BackingStore, Loaded, Memory, StepInputs, StepMemory
 use plimsoll_core::graph::Node;
 use plimsoll_core::ops::SliceWrite;
 use plimsoll_core::plan::offload::{Direction, Overlap};
-use plimsoll_core::plan::{Place, Program};
+use plimsoll_core::plan::{Capabilities, CheckedPlan, Place, Program, Target};
+use plimsoll_core::step::Role;
 use plimsoll_core::selftest::{self, CaseReport};
-use plimsoll_core::{Bytes, Device, DeviceError, Graph, NodeId, Op, Plan, TensorType, ValueId, reference};
+use plimsoll_core::{Bytes, Device, DeviceError, Graph, NodeId, Op, TensorType, ValueId, reference};
 use std::any::Any;
 use std::sync::{Arc, Mutex};
 
@@ -63,7 +64,7 @@ struct SlowProgram {
     broken: Option<&'static str>,
 }
 
-impl Device for Slow {
+impl Target for Slow {
     fn name(&self) -> String {
         "slow".to_string()
     }
@@ -72,12 +73,8 @@ impl Device for Slow {
         "the reference, in planned memory".to_string()
     }
 
-    fn shares_host_memory(&self) -> bool {
-        true
-    }
-
-    fn alignment(&self) -> Bytes {
-        Bytes(16)
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { reads_channel_views: true, ..Capabilities::host(Bytes(16)) }
     }
 
     fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes {
@@ -85,24 +82,22 @@ impl Device for Slow {
         if matches!(node.op, Op::Pointwise(_)) { Bytes::ZERO } else { size.unwrap_or_default() }
     }
 
-    fn reads_channel_views(&self) -> bool {
-        true
-    }
-
     fn fuses_slice_write(&self, _: &Op, _: &TensorType, _: &SliceWrite) -> bool {
         true
     }
+}
 
+impl Device for Slow {
     fn allocate(&self, size: Bytes) -> Result<Box<dyn Memory>, DeviceError> {
         Ok(Box::new(Shared(Arc::new(Mutex::new(vec![0; size.get()])))))
     }
 
-    fn load(&self, _: &Plan, program: &Program, rows: usize, memory: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError> {
-        Ok(Box::new(SlowProgram::load(program, rows, memory, When::Early, self.broken)))
+    fn load(&self, plan: &CheckedPlan, role: Role, rows: usize, memory: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError> {
+        Ok(Box::new(SlowProgram::load(plan.expect_program(role), rows, memory, When::Early, self.broken)))
     }
 }
 
-impl Device for Late {
+impl Target for Late {
     fn name(&self) -> String {
         "late".to_string()
     }
@@ -111,12 +106,8 @@ impl Device for Late {
         "the reference, in planned memory, with late copies".to_string()
     }
 
-    fn shares_host_memory(&self) -> bool {
-        true
-    }
-
-    fn alignment(&self) -> Bytes {
-        Bytes(16)
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::host(Bytes(16))
     }
 
     fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes {
@@ -126,13 +117,15 @@ impl Device for Late {
     fn fuses_slice_write(&self, _: &Op, _: &TensorType, _: &SliceWrite) -> bool {
         true
     }
+}
 
+impl Device for Late {
     fn allocate(&self, size: Bytes) -> Result<Box<dyn Memory>, DeviceError> {
         Slow { broken: None }.allocate(size)
     }
 
-    fn load(&self, _: &Plan, program: &Program, rows: usize, memory: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError> {
-        Ok(Box::new(SlowProgram::load(program, rows, memory, When::Late, None)))
+    fn load(&self, plan: &CheckedPlan, role: Role, rows: usize, memory: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError> {
+        Ok(Box::new(SlowProgram::load(plan.expect_program(role), rows, memory, When::Late, None)))
     }
 }
 

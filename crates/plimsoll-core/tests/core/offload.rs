@@ -3,10 +3,13 @@
 use crate::device::{Late, Slow};
 use crate::recompute::step_graph;
 use crate::support::{PAPER, assert_sound, numbers};
-use plimsoll_core::device::{CopyRate, StepInputs};
+use plimsoll_core::plan::{CheckedPlan, Target};
+use plimsoll_core::device::{StepInputs};
+use plimsoll_core::plan::{CopyRate};
 use plimsoll_core::graph::{NodeId, StateId, StateKind};
 use plimsoll_core::plan::offload::{Direction, Offloaded, Overlap, ahead, candidates, offload};
-use plimsoll_core::plan::recompute::{Effort, FitError, Rates, refit};
+use plimsoll_core::plan::recompute::{Effort, FitError, refit};
+use plimsoll_core::plan::{Rates};
 use plimsoll_core::plan::{Certificate, Place, Program, Space, Step, check, check_equivalence, layout, prove};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::Role;
@@ -25,7 +28,7 @@ fn draw(graph: &Graph, seed: u32) -> Offloaded {
     Offloaded { states, values: vec![values] }
 }
 
-fn planned(graph: &Graph, choice: &Offloaded, device: &dyn Device) -> Plan {
+fn planned(graph: &Graph, choice: &Offloaded, device: &dyn Target) -> Plan {
     let written = choice.write(&[(Role::Step, graph.clone())]).unwrap();
     choice.layout(&written, ROWS, device).unwrap()
 }
@@ -33,7 +36,7 @@ fn planned(graph: &Graph, choice: &Offloaded, device: &dyn Device) -> Plan {
 /// The bytes of all states after three steps that start from numbers other than zero.
 fn after_steps(device: Arc<dyn Device>, plan: Plan) -> Vec<Vec<u8>> {
     let ledger = Ledger::new("host", Some(plan.total()));
-    let mut executor = Executor::new(device, Arc::new(plan), &ledger).unwrap();
+    let mut executor = Executor::new(device, CheckedPlan::new(plan).unwrap(), &ledger).unwrap();
     let sizes: Vec<usize> = executor.plan().states.iter().map(|state| state.size.get()).collect();
     for (i, size) in sizes.iter().enumerate() {
         let bytes: Vec<u8> = numbers(size / 4, 40 + i as u32).iter().flat_map(|x| (*x as f32).to_ne_bytes()).collect();
@@ -85,13 +88,13 @@ fn copies_are_moved_ahead_only_where_there_is_room_and_change_no_bit() {
         let plan = planned(&graph, &draw(&graph, seed), &device);
         for room in [0, 25, 400] {
             let limit = Bytes(plan.arena.0 + plan.arena.0 * room / 100);
-            let better = ahead(&plan, &device, limit, &RATES, device.copy_rate()).unwrap();
+            let better = ahead(&plan, &device, limit, &RATES, device.capabilities().copy_rate).unwrap();
             assert!(better.arena <= limit);
             assert_sound(&better);
             prove(&better.certificate(), &[(Role::Step, graph.clone())], &device).unwrap();
             let seconds = |plan: &Plan| {
                 let program = &plan.programs[0];
-                Overlap::of(program, ROWS, 0).seconds(program, ROWS, &RATES, device.copy_rate())
+                Overlap::of(program, ROWS, 0).seconds(program, ROWS, &RATES, device.capabilities().copy_rate)
             };
             assert!(seconds(&better) <= seconds(&plan));
             if better.programs[0].order == plan.programs[0].order {

@@ -5,9 +5,9 @@ use crate::support::{PAPER, Paper, assert_sound, graph_from, recipes};
 use plimsoll_core::expr::Unary;
 use plimsoll_core::graph::{Node, NodeId};
 use plimsoll_core::passes::{optimize, remove_dead};
-use plimsoll_core::plan::{Block, Program, layout};
+use plimsoll_core::plan::{Block, Program, Target, layout};
 use plimsoll_core::step::Role;
-use plimsoll_core::{Bytes, Device, Graph, GraphError, Op, Plan, Shape, TensorType, ValueId};
+use plimsoll_core::{Bytes, Graph, GraphError, Op, Plan, Shape, TensorType, ValueId};
 use std::collections::{BTreeSet, HashMap};
 
 const ROWS: usize = 5;

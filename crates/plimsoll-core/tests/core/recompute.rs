@@ -2,12 +2,14 @@
 
 use crate::device::Slow;
 use crate::support::{assert_sound, numbers, parameter};
+use plimsoll_core::plan::CheckedPlan;
 use plimsoll_core::device::StepInputs;
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::graph::{Init, StateId, StateKind};
 use plimsoll_core::ops::Reduction;
 use plimsoll_core::passes::optimize;
-use plimsoll_core::plan::recompute::{Effort, FitError, Rates, fit};
+use plimsoll_core::plan::recompute::{Effort, FitError, fit};
+use plimsoll_core::plan::{Rates};
 use plimsoll_core::plan::{ScheduledGraph, check_equivalence, layout, layout_sequenced, schedule};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::{Role, training_programs};
@@ -145,7 +147,7 @@ fn recomputation_changes_no_bit() {
 /// The bytes of all states after three steps.
 fn after_steps(device: &Arc<dyn Device>, plan: Plan) -> Vec<Vec<u8>> {
     let ledger = Ledger::new("host", None);
-    let mut executor = Executor::new(device.clone(), Arc::new(plan), &ledger).unwrap();
+    let mut executor = Executor::new(device.clone(), CheckedPlan::new(plan).unwrap(), &ledger).unwrap();
     executor.initialize(3).unwrap();
     let column: Vec<u8> = numbers(8 * ROWS, 1).iter().flat_map(|x| (*x as f32).to_ne_bytes()).collect();
     for step in 0..3 {
@@ -217,7 +219,7 @@ struct Step {
 
 impl Oracle {
     fn of(plain: &ScheduledGraph, device: &dyn Device) -> Oracle {
-        use plimsoll_core::plan::recompute::CostModel;
+        use plimsoll_core::plan::CostModel;
         let graph = &plain.graph;
         let mut root: Vec<u32> = (0..graph.value_count() as u32).collect();
         for (_, node) in graph.nodes().filter(|(_, node)| matches!(node.op, Op::Reshape(_))) {
@@ -229,7 +231,7 @@ impl Oracle {
         for id in &plain.order {
             for output in graph.node(*id).outputs.iter().filter(|output| !in_state(output.0)) {
                 bits.insert(output.0, sizes.len());
-                sizes.push(graph.ty(*output).bytes(ROWS).align_up(device.alignment().0).0);
+                sizes.push(graph.ty(*output).bytes(ROWS).align_up(device.capabilities().alignment.0).0);
             }
         }
         let bit = |value: &ValueId| bits.get(&root[value.0 as usize]).map_or(0, |bit| 1u32 << (bit % 32));
@@ -242,7 +244,7 @@ impl Oracle {
             Step {
                 reads: node.inputs.iter().map(&bit).fold(0, |a, b| a | b),
                 makes,
-                scratch: device.workspace(graph, node, ROWS).align_up(device.alignment().0).0,
+                scratch: device.workspace(graph, node, ROWS).align_up(device.capabilities().alignment.0).0,
                 seconds: RATES.seconds(graph, node, ROWS),
                 repeats: spoils == 0 && makes & wanted == 0,
                 spoils,

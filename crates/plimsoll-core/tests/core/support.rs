@@ -1,12 +1,11 @@
 //! What several modules need: a device without kernels, and random graphs.
 
-use plimsoll_core::device::{Loaded, Memory, StepMemory};
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::graph::{Init, Node, StateId, StateKind};
 use plimsoll_core::ops::{MatMul, Reduction, Transpose};
-use plimsoll_core::plan::{Program, check};
+use plimsoll_core::plan::{Capabilities, Target, check};
 use plimsoll_core::random::StepRandom;
-use plimsoll_core::{Bytes, Device, DeviceError, Graph, GraphError, Op, Plan, Shape, TensorType, ValueId};
+use plimsoll_core::{Bytes, Graph, GraphError, Op, Plan, Shape, TensorType, ValueId};
 
 /// A device that can be planned for and nothing else.
 pub struct Paper {
@@ -17,7 +16,7 @@ pub struct Paper {
 
 pub const PAPER: Paper = Paper { alignment: 64, scratch: true };
 
-impl Device for Paper {
+impl Target for Paper {
     fn name(&self) -> String {
         "paper".to_string()
     }
@@ -26,12 +25,8 @@ impl Device for Paper {
         "a device without kernels".to_string()
     }
 
-    fn shares_host_memory(&self) -> bool {
-        true
-    }
-
-    fn alignment(&self) -> Bytes {
-        Bytes(self.alignment)
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::host(Bytes(self.alignment))
     }
 
     fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes {
@@ -39,14 +34,6 @@ impl Device for Paper {
             Op::MatMul(_) if self.scratch => node.inputs.iter().map(|input| graph.ty(*input).bytes(rows)).sum(),
             _ => Bytes::ZERO,
         }
-    }
-
-    fn allocate(&self, size: Bytes) -> Result<Box<dyn Memory>, DeviceError> {
-        Err(DeviceError::OutOfMemory { device: self.name(), size, reason: "it is made of paper".to_string() })
-    }
-
-    fn load(&self, _: &Plan, _: &Program, _: usize, _: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError> {
-        Err(DeviceError::Unsupported { device: self.name(), what: "it is made of paper".to_string() })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::lower::conv_shape;
 use crate::kernels::{conv, gemm, reduce};
-use plimsoll_core::device::RowSplit;
+use plimsoll_core::plan::RowSplit;
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::{DType, Op, Shape, ValueId};
 

@@ -2,6 +2,7 @@
 
 use super::images::{convolution, normalised};
 use super::planned::{Draw, after_steps, assert_sound, learning, learning_in, placed};
+use plimsoll_core::plan::CheckedPlan;
 use plimsoll_core::device::StepInputs;
 use plimsoll_core::expr::{Binary, Unary};
 use plimsoll_core::graph::ConcatStrategy;
@@ -235,7 +236,7 @@ fn a_broken_part_is_named_by_what_makes_it() {
             .and_then(|joined| fuse_slice_writes(&joined, &*device))
             .expect("there is a join");
         let plan = placed(as_written(&joined, 4, &*device).unwrap(), 4, &*device);
-        let mut executor = Executor::new(device.clone(), Arc::new(plan), &Ledger::new("host", None)).unwrap();
+        let mut executor = Executor::new(device.clone(), CheckedPlan::new(plan).unwrap(), &Ledger::new("host", None)).unwrap();
         let column: Vec<u8> = (0..60).flat_map(|i| (1.0 + i as f32 / 60.0).to_ne_bytes()).collect();
         let inputs = StepInputs { columns: &[&column], scalars: &[], random: StepRandom::default() };
         let node = executor.find_non_finite(Role::Step, 4, Some(&inputs)).unwrap().expect("something is not finite");

@@ -1,6 +1,7 @@
 //! What must not run does not, and changes nothing.
 
 use crate::model::{Model, ROWS, bytes};
+use plimsoll_core::plan::CheckedPlan;
 use plimsoll_core::device::{DeviceError, StepInputs};
 use plimsoll_core::graph::{Graph, Init, StateId, StateKind};
 use plimsoll_core::plan::plan;
@@ -69,7 +70,7 @@ fn a_state_changed_before_the_loss_is_known_is_reported_at_the_end() {
             program.order.reverse();
             program.workspaces.reverse();
         }
-        let mut executor = Executor::new(Arc::new(device), Arc::new(plan), &Ledger::new("host", None)).unwrap();
+        let mut executor = Executor::new(Arc::new(device), CheckedPlan::new(plan).unwrap(), &Ledger::new("host", None)).unwrap();
         executor.initialize(0).unwrap();
         let inputs = StepInputs { columns: &[bytes(&[1.0, f32::NAN])], scalars: &[], random: StepRandom::default() };
         assert!(matches!(executor.run(Role::Step, 2, &inputs), Err(DeviceError::NonFinite)));

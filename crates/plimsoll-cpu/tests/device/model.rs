@@ -1,5 +1,6 @@
 //! A small network, planned, and its batch.
 
+use plimsoll_core::plan::CheckedPlan;
 use plimsoll_core::device::{DeviceError, StepInputs};
 use plimsoll_core::expr::{Binary, Expr};
 use plimsoll_core::graph::{Graph, GraphError, Init, StateId, StateKind, ValueId};
@@ -68,7 +69,7 @@ impl Model {
         let plan: Plan = plan(programs, ROWS, &*device).unwrap();
         check(&plan.certificate(), &plan.programs.iter().map(|program| &program.graph).collect::<Vec<_>>()).unwrap();
         let ledger = Ledger::new("host", Some(Bytes::mib(16)));
-        let mut executor = Executor::new(device, Arc::new(plan), &ledger).unwrap();
+        let mut executor = Executor::new(device, CheckedPlan::new(plan).unwrap(), &ledger).unwrap();
         executor.initialize(7).unwrap();
         // The network can learn this: every output follows from two inputs.
         let x: Vec<f32> = (0..ROWS * INPUTS).map(|i| (i as f32 * 0.7).sin()).collect();

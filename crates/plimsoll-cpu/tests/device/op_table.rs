@@ -1,6 +1,7 @@
 //! Every op of the table, forward and backward, against the reference.
 
 use plimsoll_core::Device;
+use plimsoll_core::plan::Target;
 use plimsoll_core::selftest::{Case, Failure, cases, check_device_gradient, check_forward};
 use plimsoll_cpu::CpuDevice;
 use std::sync::Arc;

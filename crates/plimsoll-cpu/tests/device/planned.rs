@@ -1,11 +1,13 @@
 //! Steps drawn at random under limits drawn at random: a sound plan or an honest refusal, and not a bit of difference in what is learnt.
 
+use plimsoll_core::plan::{Capabilities, CheckedPlan, Target};
 use plimsoll_core::device::StepInputs;
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::graph::{Init, StateId, StateKind};
 use plimsoll_core::ops::{Reduction, Slice};
 use plimsoll_core::passes::{mixed, optimize};
-use plimsoll_core::plan::recompute::{Effort, FitError, Rates, fit};
+use plimsoll_core::plan::recompute::{Effort, FitError, fit};
+use plimsoll_core::plan::{Rates};
 use plimsoll_core::plan::split::{pieces, split};
 use plimsoll_core::plan::{ScheduledGraph, check, check_equivalence, layout, layout_sequenced, prove, schedule};
 use plimsoll_core::random::StepRandom;
@@ -170,7 +172,7 @@ pub(crate) type Left = (Vec<u8>, Vec<Vec<u8>>);
 pub(crate) fn after_steps(device: &Arc<dyn Device>, plan: Plan) -> Left {
     let ledger = Ledger::new("host", None);
     let rows = plan.rows;
-    let mut executor = Executor::new(device.clone(), Arc::new(plan), &ledger).unwrap();
+    let mut executor = Executor::new(device.clone(), CheckedPlan::new(plan).unwrap(), &ledger).unwrap();
     executor.initialize(3).unwrap();
     let length = executor.plan().programs[0].graph.inputs()[0].ty.bytes(1).0 as usize / 4;
     let mut losses = Vec::new();
@@ -283,33 +285,18 @@ fn a_graph_that_is_cut_wrongly_is_found_out() {
     check_equivalence(&graph, &good, &device, 1).unwrap();
     // A device that vouches for nothing.
     struct Strict(CpuDevice);
-    impl Device for Strict {
+    impl Target for Strict {
         fn name(&self) -> String {
             self.0.name()
         }
         fn description(&self) -> String {
             self.0.description()
         }
-        fn shares_host_memory(&self) -> bool {
-            true
-        }
-        fn alignment(&self) -> Bytes {
-            self.0.alignment()
+        fn capabilities(&self) -> Capabilities {
+            Capabilities::host(self.0.capabilities().alignment)
         }
         fn workspace(&self, graph: &Graph, node: &plimsoll_core::graph::Node, rows: usize) -> Bytes {
             self.0.workspace(graph, node, rows)
-        }
-        fn allocate(&self, size: Bytes) -> Result<Box<dyn plimsoll_core::device::Memory>, plimsoll_core::DeviceError> {
-            self.0.allocate(size)
-        }
-        fn load(
-            &self,
-            plan: &Plan,
-            program: &plimsoll_core::plan::Program,
-            rows: usize,
-            memory: &plimsoll_core::device::StepMemory<'_>,
-        ) -> Result<Box<dyn plimsoll_core::device::Loaded>, plimsoll_core::DeviceError> {
-            self.0.load(plan, program, rows, memory)
         }
     }
     let strict = Strict(CpuDevice::new(1).unwrap());

@@ -6,10 +6,10 @@ use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::graph::{Graph, GraphError, Init, StateId, StateKind, ValueId};
 use plimsoll_core::ops::{AvgPool, Conv2d, MaxPool, Reduction, Window};
 use plimsoll_core::passes::mixed;
-use plimsoll_core::plan::{check, plan};
+use plimsoll_core::plan::{CheckedPlan, plan};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::{Role, training_programs};
-use plimsoll_core::{Bytes, DType, Dim, Executor, Ledger, Op, Plan, Shape, TensorType};
+use plimsoll_core::{Bytes, DType, Dim, Executor, Ledger, Op, Shape, TensorType};
 use plimsoll_cpu::CpuDevice;
 use std::sync::Arc;
 
@@ -134,18 +134,16 @@ fn descend(g: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), G
     Ok(())
 }
 
-fn planned(graph: &Graph, device: &CpuDevice) -> Plan {
+fn planned(graph: &Graph, device: &CpuDevice) -> CheckedPlan {
     let programs = training_programs(graph, loss_of(graph), false, &descend).unwrap();
-    let plan = plan(programs, ROWS, device).unwrap();
-    check(&plan.certificate(), &[&plan.programs[0].graph]).unwrap();
-    plan
+    CheckedPlan::new(plan(programs, ROWS, device).unwrap()).unwrap()
 }
 
 /// The losses of a few steps, and the states after them.
 fn train(graph: &Graph, columns: &[Vec<u8>], threads: usize) -> (Vec<f32>, Vec<Vec<u8>>) {
     let device = CpuDevice::new(threads).unwrap();
-    let plan = Arc::new(planned(graph, &device));
-    let mut executor = Executor::new(Arc::new(device), Arc::clone(&plan), &Ledger::new("host", None)).unwrap();
+    let plan = planned(graph, &device);
+    let mut executor = Executor::new(Arc::new(device), plan.clone(), &Ledger::new("host", None)).unwrap();
     executor.initialize(7).unwrap();
     let columns: Vec<&[u8]> = columns.iter().map(Vec::as_slice).collect();
     let losses = (0..20)

@@ -1,7 +1,7 @@
 //! How long nodes take on a GPU, for the planner.
 
 use plimsoll_core::graph::{Graph, Node};
-use plimsoll_core::plan::recompute::{CostModel, Rates};
+use plimsoll_core::plan::{CostModel, Rates};
 
 /// How long nodes take on a GPU, as steps of convolutional and language models on an H200 took it: products in two bytes run on tensor cores. What is recomputed and
 /// what leaves depends on the ratios, which other GPUs share.

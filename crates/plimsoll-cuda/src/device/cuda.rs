@@ -2,8 +2,7 @@
 
 use super::cost::GpuPace;
 use super::overhead::{Before, cudnn_overhead, host_staging, plan_overhead};
-use super::profile::{Profile, copy_rate};
-use crate::algorithms::ALIGNMENT;
+use super::profile::{Profile, capabilities};
 use crate::algorithms::convolution::Convolutions;
 use crate::libraries::cublaslt::Library;
 use crate::libraries::driver::{Context, Stream};
@@ -16,11 +15,11 @@ use crate::runtime::offload::PinnedStore;
 use crate::runtime::staging::PinnedSlot;
 use crate::runtime::state::DeviceState;
 use plimsoll_core::budget::SlotMemory;
-use plimsoll_core::device::{BackingStore, CopyRate, Device, DeviceError, Loaded, Memory, Overhead, StepMemory};
+use plimsoll_core::device::{BackingStore, Device, DeviceError, Diagnostics, Loaded, Memory, MemoryInfo, StepMemory};
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::ops::SliceWrite;
-use plimsoll_core::plan::recompute::{CostModel, Rates};
-use plimsoll_core::plan::{Plan, Program};
+use plimsoll_core::plan::{Capabilities, CheckedPlan, CostModel, Footprint, Overhead, Plan, Target};
+use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Op, TensorType};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -62,7 +61,7 @@ impl CudaDevice {
             convolutions: Convolutions::Auto,
             dnn: OnceLock::new(),
             has_cudnn: probe::has_cudnn(&libraries),
-            taken: Mutex::default(),
+            convolution_algorithms: Mutex::default(),
             compiler: Compiler::new(context.capability().map_err(driver)?, cache),
             slots: Mutex::default(),
             context,
@@ -88,7 +87,7 @@ impl CudaDevice {
     }
 }
 
-impl Device for CudaDevice {
+impl Target for CudaDevice {
     fn name(&self) -> String {
         self.shared.context.name()
     }
@@ -97,63 +96,18 @@ impl Device for CudaDevice {
         self.model.clone()
     }
 
-    fn shares_host_memory(&self) -> bool {
-        false
+    fn capabilities(&self) -> Capabilities {
+        capabilities(&self.model)
     }
 
-    fn alignment(&self) -> Bytes {
-        ALIGNMENT
-    }
-
-    fn overhead(&self, plan: &Plan) -> Overhead {
+    fn footprint(&self, plan: &Plan) -> Footprint {
         let cudnn = if self.shared.has_cudnn { Profile::cudnn_of(&self.model) } else { Overhead::default() };
-        self.overhead + cudnn_overhead(plan, self.shared.convolutions, cudnn) + plan_overhead(plan)
+        let runtime = self.overhead + cudnn_overhead(plan, self.shared.convolutions, cudnn) + plan_overhead(plan);
+        Footprint { runtime, host_staging: host_staging(plan), host_backing: plan.backing }
     }
 
     fn cost_model(&self) -> Arc<dyn CostModel> {
         Arc::new(GpuPace)
-    }
-
-    fn rates(&self) -> Rates {
-        GpuPace::SINGLE
-    }
-
-    fn measure_copies(&self) -> Result<Option<(f64, f64)>, DeviceError> {
-        PinnedStore::measure(&self.shared).map(Some)
-    }
-
-    fn taken(&self) -> Vec<(String, usize)> {
-        let taken = self.shared.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        taken.iter().map(|(way, count)| (way.clone(), *count)).collect()
-    }
-
-    /// The context is open, so what it took is counted as free again: a plan states it as an owner of its own.
-    fn available(&self) -> Option<Bytes> {
-        self.shared.context.free().ok().map(|free| (free + self.overhead.device).min(self.total))
-    }
-
-    fn in_use(&self) -> Option<Bytes> {
-        self.shared.context.free().ok().map(|free| self.total.saturating_sub(free))
-    }
-
-    fn host_staging(&self, plan: &Plan) -> Bytes {
-        host_staging(plan)
-    }
-
-    fn slot_memory(&self, size: Bytes) -> Result<Option<Box<dyn SlotMemory>>, DeviceError> {
-        Ok(Some(Box::new(PinnedSlot::new(&self.shared, size)?)))
-    }
-
-    fn copy_rate(&self) -> CopyRate {
-        copy_rate(&self.model)
-    }
-
-    fn backing(&self, size: Bytes) -> Result<Arc<dyn BackingStore>, DeviceError> {
-        Ok(Arc::new(PinnedStore::new(&self.shared, size)?))
-    }
-
-    fn reads_channel_views(&self) -> bool {
-        true
     }
 
     fn fuses_slice_write(&self, maker: &Op, _: &TensorType, _: &SliceWrite) -> bool {
@@ -163,12 +117,43 @@ impl Device for CudaDevice {
     fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes {
         program::workspace(graph, node, rows, self.shared.convolutions)
     }
+}
+
+impl Device for CudaDevice {
+    /// The context is open, so its memory counts as available again: a plan states it as an owner of its own.
+    fn memory_info(&self) -> Option<MemoryInfo> {
+        let free = self.shared.context.free().ok()?;
+        Some(MemoryInfo { available: (free + self.overhead.device).min(self.total), in_use: self.total.saturating_sub(free) })
+    }
+
+    fn slot_memory(&self, size: Bytes) -> Result<Option<Box<dyn SlotMemory>>, DeviceError> {
+        Ok(Some(Box::new(PinnedSlot::new(&self.shared, size)?)))
+    }
+
+    fn backing_store(&self, size: Bytes) -> Result<Arc<dyn BackingStore>, DeviceError> {
+        Ok(Arc::new(PinnedStore::new(&self.shared, size)?))
+    }
+
+    fn diagnostics(&self) -> Option<&dyn Diagnostics> {
+        Some(self)
+    }
 
     fn allocate(&self, size: Bytes) -> Result<Box<dyn Memory>, DeviceError> {
         Ok(Box::new(CudaMemory(Arc::new(Slab::new(&self.shared, size)?))))
     }
 
-    fn load(&self, plan: &Plan, program: &Program, rows: usize, memory: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError> {
-        Ok(Box::new(CudaProgram::load(&self.shared, plan, program, rows, memory)?))
+    fn load(&self, plan: &CheckedPlan, role: Role, rows: usize, memory: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError> {
+        Ok(Box::new(CudaProgram::load(&self.shared, plan, plan.expect_program(role), rows, memory)?))
+    }
+}
+
+impl Diagnostics for CudaDevice {
+    fn measure_copies(&self) -> Result<(f64, f64), DeviceError> {
+        PinnedStore::measure(&self.shared)
+    }
+
+    fn convolution_algorithms(&self) -> Vec<(String, usize)> {
+        let counts = self.shared.convolution_algorithms.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.iter().map(|(algorithm, count)| (algorithm.clone(), *count)).collect()
     }
 }

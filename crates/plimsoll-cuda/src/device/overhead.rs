@@ -10,7 +10,7 @@ use crate::runtime::staging::pinned;
 use cudarc::driver::sys;
 use libloading::{Library, Symbol};
 use plimsoll_core::Bytes;
-use plimsoll_core::device::Overhead;
+use plimsoll_core::plan::Overhead;
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::plan::{Plan, Program};
 use std::collections::{BTreeMap, HashSet};

@@ -2,15 +2,14 @@
 
 use super::cost::GpuPace;
 use super::overhead::{cudnn_overhead, host_staging, plan_overhead};
-use super::profile::{Profile, copy_rate};
-use crate::algorithms::ALIGNMENT;
+use super::profile::{Profile, capabilities};
 use crate::algorithms::convolution::Convolutions;
 use crate::program;
-use plimsoll_core::device::{CopyRate, Device, DeviceError, Loaded, Memory, Overhead, StepMemory};
+use plimsoll_core::device::{Device, DeviceError, Loaded, Memory, MemoryInfo, StepMemory};
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::ops::SliceWrite;
-use plimsoll_core::plan::recompute::{CostModel, Rates};
-use plimsoll_core::plan::{Plan, Program};
+use plimsoll_core::plan::{Capabilities, CheckedPlan, CostModel, Footprint, Plan, Target};
+use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Op, TensorType};
 use std::sync::Arc;
 
@@ -32,7 +31,7 @@ impl PlanOnly {
     }
 }
 
-impl Device for PlanOnly {
+impl Target for PlanOnly {
     fn name(&self) -> String {
         format!("cuda:{}", self.ordinal)
     }
@@ -41,40 +40,17 @@ impl Device for PlanOnly {
         format!("{}, from its profile", self.profile.model)
     }
 
-    fn shares_host_memory(&self) -> bool {
-        false
+    fn capabilities(&self) -> Capabilities {
+        capabilities(self.profile.model)
     }
 
-    fn alignment(&self) -> Bytes {
-        ALIGNMENT
-    }
-
-    fn overhead(&self, plan: &Plan) -> Overhead {
-        self.profile.overhead + cudnn_overhead(plan, Convolutions::Auto, self.profile.cudnn) + plan_overhead(plan)
+    fn footprint(&self, plan: &Plan) -> Footprint {
+        let runtime = self.profile.overhead + cudnn_overhead(plan, Convolutions::Auto, self.profile.cudnn) + plan_overhead(plan);
+        Footprint { runtime, host_staging: host_staging(plan), host_backing: plan.backing }
     }
 
     fn cost_model(&self) -> Arc<dyn CostModel> {
         Arc::new(GpuPace)
-    }
-
-    fn rates(&self) -> Rates {
-        GpuPace::SINGLE
-    }
-
-    fn available(&self) -> Option<Bytes> {
-        Some(self.profile.total)
-    }
-
-    fn host_staging(&self, plan: &Plan) -> Bytes {
-        host_staging(plan)
-    }
-
-    fn copy_rate(&self) -> CopyRate {
-        copy_rate(self.profile.model)
-    }
-
-    fn reads_channel_views(&self) -> bool {
-        true
     }
 
     fn fuses_slice_write(&self, maker: &Op, _: &TensorType, _: &SliceWrite) -> bool {
@@ -85,11 +61,18 @@ impl Device for PlanOnly {
         program::workspace(graph, node, rows, Convolutions::Auto)
     }
 
+}
+
+impl Device for PlanOnly {
+    fn memory_info(&self) -> Option<MemoryInfo> {
+        Some(MemoryInfo { available: self.profile.total, in_use: Bytes::ZERO })
+    }
+
     fn allocate(&self, _: Bytes) -> Result<Box<dyn Memory>, DeviceError> {
         Err(self.absent())
     }
 
-    fn load(&self, _: &Plan, _: &Program, _: usize, _: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError> {
+    fn load(&self, _: &CheckedPlan, _: Role, _: usize, _: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError> {
         Err(self.absent())
     }
 }

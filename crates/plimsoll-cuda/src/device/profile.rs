@@ -1,7 +1,9 @@
 //! What is known of a GPU without having it: enough to make plans for it on any machine.
 
+use super::cost::GpuPace;
+use crate::algorithms::ALIGNMENT;
 use plimsoll_core::Bytes;
-use plimsoll_core::device::{CopyRate, Overhead};
+use plimsoll_core::plan::{Capabilities, CopyRate, Overhead, RuntimeInfo};
 
 /// What plans need to know of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,8 +70,20 @@ impl Profile {
 /// For GPUs nobody has measured: sixteen lanes of PCIe 3.
 const ANY_HOST_GB_PER_S: u32 = 12;
 
+/// What the planner has to know about a GPU that calls itself `model`.
+pub(crate) fn capabilities(model: &str) -> Capabilities {
+    Capabilities {
+        shares_host_memory: false,
+        alignment: ALIGNMENT,
+        reads_channel_views: true,
+        rates: GpuPace::SINGLE,
+        copy_rate: copy_rate(model),
+        runtime: Some(RuntimeInfo { owner: "CUDA itself", description: "CUDA's driver, libraries and compiler" }),
+    }
+}
+
 /// How fast a GPU that calls itself `model` reaches the host's memory.
-pub(crate) fn copy_rate(model: &str) -> CopyRate {
+fn copy_rate(model: &str) -> CopyRate {
     let known = PROFILES.iter().find(|profile| profile.model == model);
     let bytes_per_s = 1e9 * f64::from(known.map_or(ANY_HOST_GB_PER_S, |profile| profile.host_gb_per_s));
     // Copied by engines of their own, beside what computes.

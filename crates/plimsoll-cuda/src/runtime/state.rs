@@ -23,7 +23,7 @@ pub(crate) struct DeviceState {
     pub convolutions: Convolutions,
     pub has_cudnn: bool,
     /// How many convolutions went which way.
-    pub taken: Mutex<BTreeMap<String, usize>>,
+    pub convolution_algorithms: Mutex<BTreeMap<String, usize>>,
     pub compiler: Compiler,
     /// Pinned memory that batches are made in, from where to where.
     pub slots: Mutex<Vec<Range<usize>>>,
@@ -58,7 +58,7 @@ impl DeviceState {
 
     /// Counts a convolution that went this way.
     pub fn took(&self, way: &str) {
-        *self.taken.lock().unwrap_or_else(PoisonError::into_inner).entry(way.to_string()).or_default() += 1;
+        *self.convolution_algorithms.lock().unwrap_or_else(PoisonError::into_inner).entry(way.to_string()).or_default() += 1;
     }
 
     /// Waits until nothing is under way.

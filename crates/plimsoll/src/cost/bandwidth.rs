@@ -2,7 +2,8 @@
 
 use crate::system::Running;
 use plimsoll_core::Bytes;
-use plimsoll_core::device::{CopyRate, Device, Memory};
+use plimsoll_core::device::{Device, Memory};
+use plimsoll_core::plan::{CopyRate};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -40,8 +41,8 @@ impl Bandwidths {
     /// The cost of offloading: to a file on the CPU, to pinned memory on other devices. The device's own estimate where
     /// nothing was measured.
     pub(crate) fn offload(&self, device: &dyn Device) -> CopyRate {
-        let known = device.copy_rate();
-        let (measured, work) = if device.shares_host_memory() {
+        let known = device.capabilities().copy_rate;
+        let (measured, work) = if device.capabilities().shares_host_memory {
             // As much is written as read, one after the other. Copying takes CPU time from the computing threads.
             (self.to_file.zip(self.from_file).map(|(to, from)| 2.0 / (1.0 / to + 1.0 / from)), self.file_work)
         } else {

@@ -14,7 +14,7 @@ mod step_timer;
 use features::{Features, features};
 use plimsoll_core::device::Device;
 use plimsoll_core::graph::{Graph, Node};
-use plimsoll_core::plan::recompute::{CostModel, Rates};
+use plimsoll_core::plan::{CostModel, Rates};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -128,7 +128,7 @@ impl Default for CostTable {
 impl CostTable {
     /// An empty table for a device.
     pub(crate) fn of(device: &dyn Device) -> CostTable {
-        let base = if device.shares_host_memory() { cpu_rates() } else { device.rates() };
+        let base = if device.capabilities().shares_host_memory { cpu_rates() } else { device.capabilities().rates };
         CostTable { key: key(device), base, ..CostTable::default() }
     }
 

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::system::Waiting;
 use plimsoll_core::device::{Device, Memory, StepInputs, StepMemory};
 use plimsoll_core::graph::{Graph, Init, Node, StateKind};
-use plimsoll_core::plan::{Plan, layout};
+use plimsoll_core::plan::{CheckedPlan, layout};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, DType, Op, TensorType};
@@ -76,7 +76,7 @@ impl<'a> NodeTimer<'a> {
     }
 
     /// A program of a single node; a fused slice write runs as its op by itself.
-    fn program(&self, graph: &Graph, node: &Node, rows: usize) -> Option<Plan> {
+    fn program(&self, graph: &Graph, node: &Node, rows: usize) -> Option<CheckedPlan> {
         if graph.moved(node, rows) > self.most.0 {
             return None;
         }
@@ -96,14 +96,14 @@ impl<'a> NodeTimer<'a> {
         }
         let outputs = alone.add(doing.op.clone(), &inputs).ok()?;
         outputs.iter().enumerate().for_each(|(i, output)| alone.output(&format!("output{i}"), *output));
-        let plan = layout(&[(Role::Predict, alone)], rows, self.device).ok()?;
+        let plan = CheckedPlan::new(layout(&[(Role::Predict, alone)], rows, self.device).ok()?).ok()?;
         (plan.resident <= self.most && plan.arena <= self.most).then_some(plan)
     }
 
-    fn run(&self, plan: &Plan, rows: usize) -> Option<f64> {
+    fn run(&self, plan: &CheckedPlan, rows: usize) -> Option<f64> {
         let program = &plan.programs[0];
         let memory = StepMemory { resident: &*self.resident, arena: &*self.arena, backing: None };
-        let mut loaded = self.device.load(plan, program, rows, &memory).ok()?;
+        let mut loaded = self.device.load(plan, program.role, rows, &memory).ok()?;
         let columns = Columns::of(&program.graph, rows, &self.batch, 1);
         let columns = columns.slices();
         let scalars = vec![0.5; program.graph.scalars().len()];

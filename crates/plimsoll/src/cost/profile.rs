@@ -29,7 +29,7 @@ pub(crate) enum Pass {
 
 /// Times the nodes of a run's own step that the table has no sample of. Returns how many were added.
 pub(crate) fn profile_own_step(costs: &mut CostTable, device: &dyn Device, graph: &Graph, rows: usize, limit: Duration) -> Result<usize> {
-    if device.shares_host_memory() {
+    if device.capabilities().shares_host_memory {
         let timer = NodeTimer::new(device, MAX_NODE_BYTES)?;
         return Ok(profile_nodes(costs, &timer, graph, rows, Pass::New(SAME), Instant::now() + limit));
     }

@@ -5,14 +5,14 @@ use super::node_timer::{Columns, fill, pattern};
 use crate::error::Result;
 use plimsoll_core::device::{Device, StepInputs, StepMemory};
 use plimsoll_core::graph::Graph;
-use plimsoll_core::plan::sketch;
+use plimsoll_core::plan::{CheckedPlan, sketch};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, DType};
 
 /// Seconds per node of a training step; none if the step takes more device memory than `most`.
 pub(super) fn time_step(device: &dyn Device, graph: &Graph, rows: usize, most: Bytes) -> Result<Option<Vec<(Features, f64)>>> {
-    let plan = sketch(&[(Role::Step, graph.clone())], rows, device)?;
+    let plan = CheckedPlan::new(sketch(&[(Role::Step, graph.clone())], rows, device)?)?;
     if plan.total() > most {
         return Ok(None);
     }
@@ -26,7 +26,7 @@ pub(super) fn time_step(device: &dyn Device, graph: &Graph, rows: usize, most: B
         resident.write(state.0.offset, &vec![0; state.0.size.get()])?;
     }
     let memory = StepMemory { resident: &*resident, arena: &*arena, backing: None };
-    let mut loaded = device.load(&plan, program, rows, &memory)?;
+    let mut loaded = device.load(&plan, program.role, rows, &memory)?;
     let columns = Columns::of(&program.graph, rows, &numbers, INDEX_BOUND);
     let scalars = vec![SMALL_SCALAR; program.graph.scalars().len()];
     let random = StepRandom { seed: 0, step: 0, first_row: 0 };

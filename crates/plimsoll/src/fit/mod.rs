@@ -280,7 +280,7 @@ impl Trainer {
         history.examples_per_s = learnt_rows as f64 / learning.as_secs_f64().max(1e-9);
         history.measured = system::peak_resident();
         history.measured_step_s = session.clock.measured();
-        history.in_use_on_device = self.device.as_ref().and_then(|opened| opened.device.in_use());
+        history.in_use_on_device = self.device.as_ref().and_then(|opened| opened.device.memory_info()).map(|memory| memory.in_use);
         Ok(history)
     }
 

@@ -9,7 +9,7 @@ use crate::checkpoint::Checkpoints;
 use crate::error::Result;
 use crate::system;
 use plimsoll_core::plan::recompute::Recomputation;
-use plimsoll_core::plan::{Plan, check, check_equivalence, sketch, tighten};
+use plimsoll_core::plan::{CheckedPlan, Plan, check_equivalence, sketch, tighten};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Graph};
 use std::borrow::Cow;
@@ -24,7 +24,7 @@ pub(super) struct Candidate {
     pub micro_batch: usize,
     pub variant: Variant,
     pub feed_rows: usize,
-    pub memory: Arc<Plan>,
+    pub memory: CheckedPlan,
     /// The smallest total this way can have.
     pub least: Bytes,
     pub fixed: Vec<(String, Bytes)>,
@@ -48,7 +48,7 @@ impl Lines {
     pub fn of(request: &Request<'_>) -> Lines {
         Lines {
             host: request.budget.host.unwrap_or_else(system::available_memory),
-            device: request.budget.device.or_else(|| request.device.available()).unwrap_or_default(),
+            device: request.budget.device.or_else(|| request.device.memory_info().map(|memory| memory.available)).unwrap_or_default(),
         }
     }
 }
@@ -74,7 +74,7 @@ impl Candidate {
     /// The same with its arena laid out well.
     pub fn tightened(self, request: &Request<'_>) -> Result<Candidate> {
         let Candidate { micro_batch, memory, written, .. } = self;
-        Ok(finish(request, micro_batch, tighten(Arc::unwrap_or_clone(memory), request.device)?)?.from(written))
+        Ok(finish(request, micro_batch, tighten(memory.into_plan(), request.device)?)?.from(written))
     }
 
     /// By how much it is over its line.
@@ -157,8 +157,7 @@ pub(super) fn weighed(request: &Request<'_>, micro_batch: usize, sketch: Plan, l
 
 /// Checks a layout and puts everything else that the run holds beside it.
 pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) -> Result<Candidate> {
-    let planned: Vec<&Graph> = memory.programs.iter().map(|program| &program.graph).collect();
-    check(&memory.certificate(), &planned)?;
+    let memory = CheckedPlan::new(memory)?;
     // Where something is computed again or in pieces, or leaves, the graph is another one: it has to give the same results.
     for (program, (_, graph)) in memory.programs.iter().zip(graphs(request, micro_batch)?) {
         if !program.recomputation.nodes.is_empty() || program.graph.pieces() > 1 || memory.backing > Bytes::ZERO {
@@ -176,24 +175,23 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
             micro_batch,
             variant: request.variant,
             feed_rows,
-            memory: Arc::new(memory),
+            memory,
             least,
             fixed,
             on_device: None,
             written: None,
         });
     }
-    let overhead = request.device.overhead(&memory);
-    let (mut fixed, on_device) = if request.device.shares_host_memory() {
+    let footprint = request.device.footprint(&memory);
+    let (mut fixed, on_device) = if request.device.capabilities().shares_host_memory {
         (memory.by_owner(), None)
     } else {
         let mut on_device = memory.by_owner();
-        on_device.push(("CUDA itself".to_string(), overhead.device));
-        let staging = request.device.host_staging(&memory);
-        (vec![("CUDA itself".to_string(), overhead.host), ("pinned staging".to_string(), staging)], Some(on_device))
+        on_device.push(("CUDA itself".to_string(), footprint.runtime.device));
+        (vec![("CUDA itself".to_string(), footprint.runtime.host), ("pinned staging".to_string(), footprint.host_staging)], Some(on_device))
     };
     if memory.backing > Bytes::ZERO {
-        fixed.push((OFFLOAD.to_string(), request.device.host_backing(&memory)));
+        fixed.push((OFFLOAD.to_string(), footprint.host_backing));
     }
     fixed.push(("process".to_string(), system::process_footprint()));
     fixed.push(("thread stacks".to_string(), request.thread_stacks));
@@ -212,5 +210,5 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
         fixed.push(("planning".to_string(), planning - least));
         least = planning;
     }
-    Ok(Candidate { micro_batch, variant: request.variant, feed_rows, memory: Arc::new(memory), least, fixed, on_device, written: None })
+    Ok(Candidate { micro_batch, variant: request.variant, feed_rows, memory, least, fixed, on_device, written: None })
 }

@@ -13,13 +13,14 @@ mod sweep;
 use crate::allow::{Allow, Permission};
 use crate::graphs::{Programs, Variant, Variants};
 use crate::precision::Precision;
-use plimsoll_core::device::{CopyRate, Device};
-use plimsoll_core::plan::Plan;
-use plimsoll_core::plan::recompute::{CostModel, Effort, Recomputation};
+use plimsoll_core::device::{Device};
+use plimsoll_core::plan::{CopyRate};
+use plimsoll_core::plan::CheckedPlan;
+use plimsoll_core::plan::recompute::{Effort, Recomputation};
+use plimsoll_core::plan::{CostModel};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Budget, Bytes};
 use plimsoll_data::{Dataset, PipelinePlan};
-use std::sync::Arc;
 
 pub use largest::LargestBatch;
 pub use split::InPieces;
@@ -90,7 +91,7 @@ pub struct RunPlan {
     /// Milliseconds planning took.
     pub plan_ms: f64,
     /// The device's part.
-    pub memory: Arc<Plan>,
+    pub memory: CheckedPlan,
     pub(crate) pipeline: PipelinePlan,
     pub(crate) validation: Option<PipelinePlan>,
     /// Rows the feed delivers at a time.

@@ -24,7 +24,7 @@ const SHARES: usize = 16;
 /// Whether letting tensors leave is worth looking at. A disk is slow and not always there, so a file is used only where nothing else fits.
 pub(super) fn considered(request: &Request<'_>, fits_otherwise: bool) -> bool {
     let possible = request.allow.has(Permission::Offload) && request.count == Count::Everything;
-    possible && !(fits_otherwise && request.device.shares_host_memory())
+    possible && !(fits_otherwise && request.device.capabilities().shares_host_memory)
 }
 
 /// All that may leave.
@@ -53,7 +53,7 @@ impl Leaving {
             candidates(graph, plain.micro_batch).into_iter().filter(large).map(|(value, _)| value).collect()
         });
         let mut leaving = Leaving { values: values.collect(), states };
-        if !request.device.shares_host_memory() {
+        if !request.device.capabilities().shares_host_memory {
             leaving.keep_what_is_made_elsewhere(request, plain)?;
         }
         Ok(leaving)
@@ -107,7 +107,7 @@ fn reaching(sizes: impl Iterator<Item = Bytes>, bytes: Bytes) -> usize {
 
 /// The fastest of the largest pieces that fit in this way: the first that do on a device of its own, of two on one that pays with a file for all.
 pub(super) fn fastest(request: &Request<'_>, too_large: &[usize], lines: Lines) -> Result<Option<Candidate>> {
-    let compared = if request.device.shares_host_memory() { 2 } else { 1 };
+    let compared = if request.device.capabilities().shares_host_memory { 2 } else { 1 };
     let mut found: Vec<Candidate> = Vec::new();
     for rows in too_large {
         found.extend(fitted(request, &candidate(request, *rows, Some(lines))?, lines)?);
@@ -131,7 +131,7 @@ fn fitted(request: &Request<'_>, plain: &Candidate, lines: Lines) -> Result<Opti
         let guess = leaving.share_of(request, plain, more)?;
         found.extend(fewest(SHARES, guess, lines, |share| leaving.plan(request, plain, all, share, Some(lines)))?);
     }
-    if !request.device.shares_host_memory() {
+    if !request.device.capabilities().shares_host_memory {
         let guess = leaving.share_of(request, plain, excess)?;
         found.extend(fewest(SHARES, guess, lines, |share| leaving.plan(request, plain, 0, share, Some(lines)))?);
     }

@@ -197,18 +197,18 @@ impl Session {
             matches!(name.0.as_str(), "process" | "thread stacks" | "graphs" | "checkpoint" | "CUDA itself" | "pinned staging" | OFFLOAD)
         };
         let process = plan.owners.iter().filter(own).map(|(name, size)| ledger.reserve(name, *size)).collect::<Result<Vec<_>, _>>()?;
-        let lags = !device.shares_host_memory();
+        let lags = !device.capabilities().shares_host_memory;
         let mut executor = match &plan.device_memory {
             None => {
                 let file = match plan.memory.backing {
                     Bytes::ZERO => None,
                     size => Some(Arc::new(OffloadFile::create(folder, size)?) as Arc<dyn BackingStore>),
                 };
-                Executor::with_backing(device, Arc::clone(&plan.memory), &ledger, file)?
+                Executor::with_backing(device, plan.memory.clone(), &ledger, file)?
             }
             Some(on_device) => {
-                let device_ledger = Ledger::new(device.name(), Some(on_device.line - device.overhead(&plan.memory).device));
-                Executor::new(device, Arc::clone(&plan.memory), &device_ledger)?
+                let device_ledger = Ledger::new(device.name(), Some(on_device.line - device.footprint(&plan.memory).runtime.device));
+                Executor::new(device, plan.memory.clone(), &device_ledger)?
             }
         };
         executor.initialize(seed)?;

@@ -23,7 +23,7 @@ use plimsoll_core::device::Device;
 use plimsoll_core::loss_scale::LossScaling;
 use plimsoll_core::passes::Columns;
 use plimsoll_core::plan::Certificate;
-use plimsoll_core::plan::recompute::{CostModel, Rates};
+use plimsoll_core::plan::{CostModel, Rates};
 use plimsoll_core::{Budget, Graph};
 use plimsoll_data::{Dataset, Extent};
 use std::path::{Path, PathBuf};
@@ -309,7 +309,7 @@ impl Trainer {
             return Ok(plan);
         }
         let free = system::available_memory();
-        let on_device = self.device.as_ref().and_then(|opened| opened.device.available());
+        let on_device = self.device.as_ref().and_then(|opened| opened.device.memory_info()).map(|memory| memory.available);
         let host_short = plan.total() > free;
         let device_short = plan.device_memory.as_ref().zip(on_device).is_some_and(|(planned, free)| planned.total() > free);
         if !host_short && !device_short {
@@ -463,7 +463,7 @@ impl Trainer {
             }
             let targets = self.targets_with_metrics()?;
             // The CPU's products read any types; on a GPU the library wants one.
-            let shared = self.device.as_ref().is_some_and(|opened| opened.device.shares_host_memory());
+            let shared = self.device.as_ref().is_some_and(|opened| opened.device.capabilities().shares_host_memory);
             let columns = if shared { Columns::AsTheyAre } else { Columns::Narrowed };
             self.variants = Some(Variants::new(&self.model, schema, targets, &self.learning, columns, self.only_predicts)?);
         }

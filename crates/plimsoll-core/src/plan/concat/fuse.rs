@@ -4,7 +4,7 @@
 //! That saves the part's bytes and the time of copying them. It can also hold more, because the whole is there while its first part is made, which may be before
 //! what that part is made of has gone; so [`schedule`](super::schedule) compares the exact peaks here too.
 
-use crate::device::Device;
+use crate::plan::Target;
 use crate::ir::graph::{Graph, Node, ValueId};
 use crate::ir::op::Op;
 use crate::ir::ops::{FusedSliceWrite, SliceWrite};
@@ -13,7 +13,7 @@ use crate::transform::passes::rewrite::{append, finish, shell};
 
 /// A graph with every [`SliceWrite`] that can be one with what makes its part written as an [`FusedSliceWrite`]; none if there are none. Computes the same bits, which
 /// [`check_equivalence`](crate::plan::check_equivalence) proves from the result.
-pub fn fuse_slice_writes(old: &Graph, device: &dyn Device) -> Option<Graph> {
+pub fn fuse_slice_writes(old: &Graph, device: &dyn Target) -> Option<Graph> {
     let counts = old.use_counts();
     let mut makers: Vec<bool> = vec![false; old.nodes.len()];
     let mut found = false;
@@ -29,14 +29,14 @@ pub fn fuse_slice_writes(old: &Graph, device: &dyn Device) -> Option<Graph> {
 }
 
 /// Whether some part of a join could be made in its place.
-pub(super) fn has_parts_made_there(graph: &Graph, join: &Node, counts: &[u32], device: &dyn Device) -> bool {
+pub(super) fn has_parts_made_there(graph: &Graph, join: &Node, counts: &[u32], device: &dyn Target) -> bool {
     let Op::Concat(op) = &join.op else { return false };
     // Where exactly does not matter to a device.
     let place = SliceWrite { axis: op.axis, start: 0, extent: usize::MAX };
     join.inputs.iter().any(|part| is_made_for(graph, *part, &place, counts, device))
 }
 
-fn can_be_made_there(graph: &Graph, put: &Node, place: &SliceWrite, counts: &[u32], device: &dyn Device) -> bool {
+fn can_be_made_there(graph: &Graph, put: &Node, place: &SliceWrite, counts: &[u32], device: &dyn Target) -> bool {
     let part = put.inputs[0];
     // What is read of the whole while it is written into would have to be kept beside it.
     let mut whole = put.inputs.get(1).copied();
@@ -50,7 +50,7 @@ fn can_be_made_there(graph: &Graph, put: &Node, place: &SliceWrite, counts: &[u3
 }
 
 /// Whether a part is read by its whole alone, and its maker can write it there.
-fn is_made_for(graph: &Graph, part: ValueId, place: &SliceWrite, counts: &[u32], device: &dyn Device) -> bool {
+fn is_made_for(graph: &Graph, part: ValueId, place: &SliceWrite, counts: &[u32], device: &dyn Target) -> bool {
     let maker = &graph.producer(part).op;
     counts[part.index()] == 1 && FusedSliceWrite::can_fuse(maker) && device.fuses_slice_write(maker, graph.ty(part), place)
 }

@@ -5,7 +5,7 @@ mod rewrite;
 
 use super::{Block, Effort, Goal, InOrder, ScheduledGraph, in_order, liveness, nearly, solve};
 use crate::Bytes;
-use crate::device::Device;
+use crate::plan::Target;
 use crate::ir::graph::{ConcatStrategy, Graph, GraphError, NodeId, ValueId};
 use crate::ir::op::Op;
 use fuse::has_parts_made_there;
@@ -21,7 +21,7 @@ const WORTH: u64 = 150;
 const MOST_JOINS: usize = 12;
 
 /// Finds an order for an improved graph in which nothing is computed twice, and lets joined tensors come together in the way that needs least.
-pub fn schedule(graph: &Graph, rows: usize, device: &dyn Device) -> Result<ScheduledGraph, GraphError> {
+pub fn schedule(graph: &Graph, rows: usize, device: &dyn Target) -> Result<ScheduledGraph, GraphError> {
     let plain = in_order(graph, rows, device)?;
     if !graph.nodes.iter().any(|node| matches!(node.op, Op::Concat(_))) {
         return Ok(plain.sequenced);
@@ -52,7 +52,7 @@ pub fn schedule(graph: &Graph, rows: usize, device: &dyn Device) -> Result<Sched
 }
 
 /// A graph with puts in an order of its own, with parts made in their places unless that holds more.
-fn least(joined: &Graph, rows: usize, device: &dyn Device) -> Result<InOrder, GraphError> {
+fn least(joined: &Graph, rows: usize, device: &dyn Target) -> Result<InOrder, GraphError> {
     let put = in_order(joined, rows, device)?;
     let Some(concats_fused) = fuse_slice_writes(joined, device) else { return Ok(put) };
     let made = in_order(&concats_fused, rows, device)?;
@@ -61,7 +61,7 @@ fn least(joined: &Graph, rows: usize, device: &dyn Device) -> Result<InOrder, Gr
 
 /// What holds no more than `best` and copies less: also joins that are not where most is held have their parts made in their places. A whole that waits for its
 /// parts is in the way of others, so this is taken only if the arena is packed as tightly without much of a search.
-fn without_copies(graph: &Graph, best: &InOrder, rows: usize, device: &dyn Device) -> Result<Option<InOrder>, GraphError> {
+fn without_copies(graph: &Graph, best: &InOrder, rows: usize, device: &dyn Target) -> Result<Option<InOrder>, GraphError> {
     let known = &best.sequenced.graph;
     if known.joining() == ConcatStrategy::SharedBuffer {
         return Ok(None);
@@ -83,9 +83,9 @@ fn without_copies(graph: &Graph, best: &InOrder, rows: usize, device: &dyn Devic
 }
 
 /// Whether buffers are soon placed with hardly a gap between them.
-fn packs(found: &InOrder, rows: usize, device: &dyn Device) -> bool {
+fn packs(found: &InOrder, rows: usize, device: &dyn Target) -> bool {
     let ScheduledGraph { graph, order, .. } = &found.sequenced;
-    let alignment = device.alignment();
+    let alignment = device.capabilities().alignment;
     let workspace = |node: NodeId| device.workspace(graph, graph.node(node), rows).align_up(alignment.0);
     let live = liveness::buffers(graph, order, rows, alignment, &workspace);
     let blocks: Vec<Block> = live.buffers.iter().map(|b| Block { first: b.first, last: b.last, size: b.size }).collect();

@@ -8,7 +8,7 @@
 //! [`prove`](crate::plan::prove()) writes it again.
 
 use crate::base::shape::TensorType;
-use crate::device::Device;
+use crate::plan::Target;
 use crate::ir::graph::{ConcatStrategy, Graph, Node, NodeId, Phase, ValueId};
 use crate::ir::op::Op;
 use crate::ir::ops::{ChannelView, SliceWrite};
@@ -18,12 +18,12 @@ use std::collections::HashMap;
 
 /// An improved graph with the joins that make these values written in another way, or all if none are named; none if that is not another graph. Computes the
 /// same bits, which [`check_equivalence`](crate::plan::check_equivalence) proves from the result.
-pub fn rewrite_concats(old: &Graph, how: ConcatStrategy, only: &[ValueId], device: &dyn Device) -> Option<Graph> {
+pub fn rewrite_concats(old: &Graph, how: ConcatStrategy, only: &[ValueId], device: &dyn Target) -> Option<Graph> {
     if how == ConcatStrategy::Copy || !old.nodes.iter().any(|node| matches!(node.op, Op::Concat(_))) {
         return None;
     }
     let sharing = how == ConcatStrategy::SharedBuffer;
-    if sharing && !device.reads_channel_views() {
+    if sharing && !device.capabilities().reads_channel_views {
         return None;
     }
     let joins = Joins::of(old, sharing, only);

@@ -1,10 +1,9 @@
 //! Copies that begin early enough and end late enough to run beside computation, where the arena has room for that.
 
-use super::super::recompute::CostModel;
 use super::super::{Plan, Program, ScheduledGraph, nearly_tight, placed};
 use super::Overlap;
 use crate::Bytes;
-use crate::device::{CopyRate, Device};
+use crate::plan::{CopyRate, CostModel, Target};
 use crate::ir::graph::{GraphError, NodeId, ValueId};
 use crate::ir::op::Op;
 use std::collections::HashMap;
@@ -13,7 +12,7 @@ use std::collections::HashMap;
 const SHARES: [f64; 4] = [4.0, 2.0, 1.0, 0.5];
 
 /// The plan with its copies moved away from the steps that wait for them, as far as the arena stays within `limit` and that is faster.
-pub fn ahead(plan: &Plan, device: &dyn Device, limit: Bytes, cost_model: &dyn CostModel, rate: CopyRate) -> Result<Plan, GraphError> {
+pub fn ahead(plan: &Plan, device: &dyn Target, limit: Bytes, cost_model: &dyn CostModel, rate: CopyRate) -> Result<Plan, GraphError> {
     let mut plan = plan.clone();
     let predicted = |program: &Program, rows: usize| Overlap::of(program, rows, 0).seconds(program, rows, cost_model, rate);
     for program in plan.programs.iter_mut().filter(|program| program.copied(plan.rows) > Bytes::ZERO) {

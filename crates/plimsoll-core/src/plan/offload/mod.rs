@@ -11,10 +11,10 @@ mod ahead;
 mod overlap;
 mod write;
 
-use super::recompute::{CostModel, seconds};
+use super::recompute::seconds;
 use super::{Plan, Program, sketch};
 use crate::Bytes;
-use crate::device::{CopyRate, Device};
+use crate::plan::{CopyRate, CostModel, Target};
 use crate::ir::graph::{Graph, GraphError, NodeId, Phase, StateId, StateKind, ValueId};
 use crate::ir::op::Op;
 use crate::transform::step::Role;
@@ -48,12 +48,12 @@ impl Offloaded {
     }
 
     /// Lays out graphs that [`Offloaded::write`] gave.
-    pub fn layout(&self, written: &[(Role, Graph)], rows: usize, device: &dyn Device) -> Result<Plan, GraphError> {
+    pub fn layout(&self, written: &[(Role, Graph)], rows: usize, device: &dyn Target) -> Result<Plan, GraphError> {
         super::tighten(self.sketch(written, rows, device)?, device)
     }
 
     /// [Sketches](sketch) graphs that [`Offloaded::write`] gave.
-    pub fn sketch(&self, written: &[(Role, Graph)], rows: usize, device: &dyn Device) -> Result<Plan, GraphError> {
+    pub fn sketch(&self, written: &[(Role, Graph)], rows: usize, device: &dyn Target) -> Result<Plan, GraphError> {
         let mut plan = sketch(written, rows, device)?;
         for (program, values) in plan.programs.iter_mut().zip(&self.values) {
             program.offloaded = values.clone();

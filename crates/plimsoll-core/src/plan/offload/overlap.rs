@@ -5,10 +5,9 @@
 
 use super::super::{Place, Program};
 use crate::Bytes;
-use crate::device::CopyRate;
 use crate::ir::graph::ValueId;
 use crate::ir::op::Op;
-use crate::plan::recompute::CostModel;
+use crate::plan::{CopyRate, CostModel};
 
 /// Which way a copy goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,6 @@
 
 mod moves;
 pub(super) mod problem;
-mod rates;
 mod search;
 pub(super) mod simulate;
 mod starts;
@@ -14,14 +13,12 @@ pub(super) mod write;
 
 use super::{Plan, Program, as_written, backing, nearly_tight, place_states, placed, schedule};
 use crate::Bytes;
-use crate::device::Device;
+use crate::plan::cost_model::{CostModel, WithCopies};
+use crate::plan::target::Target;
 use crate::ir::graph::{Graph, GraphError, NodeId};
 use crate::ir::op::Op;
 use crate::transform::step::Role;
 use problem::Problem;
-use rates::WithCopies;
-
-pub use rates::{CostModel, Rates};
 
 /// How long to search, in steps played.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,9 +103,10 @@ const LOWER: [u64; 7] = [0, 10, 25, 50, 80, 120, 170];
 /// Sequences an improved graph so that its arena takes at most `limit` bytes for `rows` rows on the device, with the least predicted time.
 ///
 /// ```
-/// use plimsoll_core::plan::recompute::{Effort, FitError, Rates, fit};
+/// use plimsoll_core::plan::Rates;
+/// use plimsoll_core::plan::recompute::{Effort, FitError, fit};
 /// # use plimsoll_core::{Bytes, Device, Graph};
-/// # fn example(graph: &Graph, device: &dyn Device) -> Result<(), FitError> {
+/// # fn example(graph: &Graph, device: &dyn Target) -> Result<(), FitError> {
 /// let sequenced = fit(graph, 32, device, Bytes::mib(512), &Rates::default(), Effort::default())?;
 /// println!("{:.1} % more operations", 100.0 * sequenced.recomputation.flops_ratio());
 /// # Ok(())
@@ -117,7 +115,7 @@ const LOWER: [u64; 7] = [0, 10, 25, 50, 80, 120, 170];
 pub fn fit(
     graph: &Graph,
     rows: usize,
-    device: &dyn Device,
+    device: &dyn Target,
     limit: Bytes,
     cost_model: &dyn CostModel,
     effort: Effort,
@@ -129,13 +127,13 @@ pub fn fit(
 fn fit_from(
     graph: &Graph,
     rows: usize,
-    device: &dyn Device,
+    device: &dyn Target,
     limit: Bytes,
     cost_model: &dyn CostModel,
     effort: Effort,
     from: Option<&[u32]>,
 ) -> Result<ScheduledGraph, FitError> {
-    let alignment = device.alignment();
+    let alignment = device.capabilities().alignment;
     // Joins that hold less may be enough. What is computed again is read from what was joined as it is written: a whole that grew would have to grow again.
     let joined = schedule(graph, rows, device)?;
     let mut least_joined = None;
@@ -149,7 +147,7 @@ fn fit_from(
     }
     let ScheduledGraph { graph, order, .. } = as_written(graph, rows, device)?;
     let workspace = |node: NodeId| device.workspace(&graph, graph.node(node), rows).align_up(alignment.0);
-    let cost_model = &WithCopies { cost_model, bytes_per_s: device.copy_rate().bytes_per_s };
+    let cost_model = &WithCopies { cost_model, bytes_per_s: device.capabilities().copy_rate.bytes_per_s };
     let problem = Problem::of(&graph, &order, rows, alignment, &workspace, cost_model);
     let (states, _) = place_states([(Role::Step, &graph)].into_iter(), alignment)?;
     let place = |found: &search::Found| -> Result<Program, GraphError> {
@@ -219,7 +217,7 @@ impl Program {
 pub fn refit(
     plan: &Plan,
     graphs: &[(Role, Graph)],
-    device: &dyn Device,
+    device: &dyn Target,
     limit: Bytes,
     cost_model: &dyn CostModel,
     effort: Effort,

@@ -14,7 +14,7 @@ mod write;
 
 use super::updates::{root, runs};
 use crate::base::shape::Dim;
-use crate::device::{Device, RowSplit};
+use crate::plan::{RowSplit, Target};
 use crate::ir::graph::{Graph, NodeId, ValueId};
 use row_rules::RowRule;
 
@@ -26,7 +26,7 @@ const MOST_OF_BATCH: usize = 8;
 
 /// The largest number of pieces, of at most `most`, that the heaviest layers of an improved graph can be computed in on the device.
 /// None if nothing can be cut.
-pub fn pieces(graph: &Graph, rows: usize, device: &dyn Device, most: usize) -> Option<usize> {
+pub fn pieces(graph: &Graph, rows: usize, device: &dyn Target, most: usize) -> Option<usize> {
     seeds(graph, rows).find_map(|seed| {
         let most = if row_count(graph, seed) > 1 { most } else { most.min(MOST_OF_BATCH) }.min(extent(graph, seed, rows));
         (2..=most).rev().find(|pieces| Cut::around(graph, seed, rows, device, *pieces).is_some())
@@ -36,7 +36,7 @@ pub fn pieces(graph: &Graph, rows: usize, device: &dyn Device, most: usize) -> O
 /// The graph with its heaviest layers computed in this many pieces. None if that cannot be.
 ///
 /// Computes the same bits, which [`check_equivalence`](super::check_equivalence) proves from the result.
-pub fn split(graph: &Graph, rows: usize, device: &dyn Device, pieces: usize) -> Option<Graph> {
+pub fn split(graph: &Graph, rows: usize, device: &dyn Target, pieces: usize) -> Option<Graph> {
     seeds(graph, rows).find_map(|seed| Cut::around(graph, seed, rows, device, pieces)).map(|cut| cut.write(graph))
 }
 
@@ -79,7 +79,7 @@ struct Cut {
 
 impl Cut {
     /// The layers around a large tensor in this many pieces.
-    fn around(graph: &Graph, seed: ValueId, rows: usize, device: &dyn Device, pieces: usize) -> Option<Cut> {
+    fn around(graph: &Graph, seed: ValueId, rows: usize, device: &dyn Target, pieces: usize) -> Option<Cut> {
         let (count, extent) = (row_count(graph, seed), extent(graph, seed, rows));
         let axis = if count > 1 { Axis::Times(count) } else { Axis::Batch };
         if pieces < 2 || pieces > extent {
@@ -105,7 +105,7 @@ impl Cut {
     }
 
     /// Whether the device computes the same bits piece by piece.
-    fn allows(&self, graph: &Graph, id: NodeId, rows: usize, device: &dyn Device) -> bool {
+    fn allows(&self, graph: &Graph, id: NodeId, rows: usize, device: &dyn Target) -> bool {
         let piece = match self.axis {
             Axis::Times(_) => RowSplit::Multiple(self.length),
             Axis::Batch => RowSplit::Rows(self.length),

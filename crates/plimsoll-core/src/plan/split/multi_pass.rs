@@ -4,7 +4,7 @@
 //! pass is put together.
 
 use super::{Cut, RowRule, root, row_count};
-use crate::device::Device;
+use crate::plan::Target;
 use crate::ir::graph::{Graph, NodeId, ValueId};
 use std::collections::HashSet;
 
@@ -13,7 +13,7 @@ const MOST_PASSES: usize = 8;
 
 impl Cut {
     /// Everything that makes or reads a tensor of more than half the seed's size, if that does not have to be there as a whole.
-    pub(super) fn in_passes(mut self, graph: &Graph, seed: ValueId, rows: usize, device: &dyn Device) -> Option<Cut> {
+    pub(super) fn in_passes(mut self, graph: &Graph, seed: ValueId, rows: usize, device: &dyn Target) -> Option<Cut> {
         let passing = self.passing(graph, seed, rows, device);
         if !passing[seed.index()] {
             return None;
@@ -57,7 +57,7 @@ impl Cut {
     }
 
     /// The values that are never there as a whole: large ones whose maker and readers can all be cut.
-    fn passing(&self, graph: &Graph, seed: ValueId, rows: usize, device: &dyn Device) -> Vec<bool> {
+    fn passing(&self, graph: &Graph, seed: ValueId, rows: usize, device: &dyn Target) -> Vec<bool> {
         let large = |value: ValueId| {
             let made = !graph.producer(root(graph, value)).op.is_leaf();
             made && row_count(graph, value) > 0 && 2 * graph.ty(value).bytes(rows).0 > graph.ty(seed).bytes(rows).0

@@ -1,7 +1,7 @@
 //! Everything that is cut in a single pass: what hangs together with a large tensor, and all between.
 
 use super::{Cut, RowRule, row_count};
-use crate::device::Device;
+use crate::plan::Target;
 use crate::ir::graph::{Graph, Node, NodeId, ValueId};
 
 /// A tensor is cut along with the largest if it is at least that over this.
@@ -9,7 +9,7 @@ const SHARE: u64 = 4;
 
 impl Cut {
     /// Best with the layers before and after that hold much too; if those cannot be cut, without.
-    pub(super) fn in_one_pass(mut self, graph: &Graph, seed: ValueId, rows: usize, device: &dyn Device) -> Option<Cut> {
+    pub(super) fn in_one_pass(mut self, graph: &Graph, seed: ValueId, rows: usize, device: &dyn Target) -> Option<Cut> {
         let least = graph.ty(seed).bytes(rows).0 / SHARE;
         let nodes =
             self.hanging_together(graph, seed, least, rows, true).or_else(|| self.hanging_together(graph, seed, least, rows, false))?;

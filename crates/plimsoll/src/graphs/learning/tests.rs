@@ -3,6 +3,7 @@
 use super::Learning;
 use crate::optim::{Adafactor, Adagrad, Adam, AdamW, Clip, Ema, Lion, Nadam, Optimizer, RmsProp, Sgd};
 use plimsoll_core::device::StepInputs;
+use plimsoll_core::plan::CheckedPlan;
 use plimsoll_core::graph::{Init, StateId, StateKind};
 use plimsoll_core::loss_scale::{LossScaling, SCALE, SKIPPED};
 use plimsoll_core::plan::{check, plan};
@@ -42,7 +43,7 @@ impl Bench {
         let device: Arc<dyn Device> = Arc::new(CpuDevice::new(2).unwrap());
         let plan = plan(learning.programs(&g, loss, None, true).unwrap(), 1, &*device).unwrap();
         check(&plan.certificate(), &plan.programs.iter().map(|program| &program.graph).collect::<Vec<_>>()).unwrap();
-        let mut executor = Executor::new(device, Arc::new(plan), &Ledger::new("host", None)).unwrap();
+        let mut executor = Executor::new(device, CheckedPlan::new(plan).unwrap(), &Ledger::new("host", None)).unwrap();
         executor.initialize(1).unwrap();
         Bench { executor, learning, sizes, step: 0, drawn: 0 }
     }

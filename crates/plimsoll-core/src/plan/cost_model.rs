@@ -1,11 +1,11 @@
-//! How long a node takes: what the search trades bytes against.
+//! Predicted times of nodes and copies, which the planner trades against bytes.
 
 use crate::ir::graph::{Graph, Node};
 use crate::ir::op::Op;
 use serde::{Deserialize, Serialize};
 
 /// Predicts how long a node runs. A measured profile of a device is one; [`Rates`] is one made of three numbers.
-pub trait CostModel {
+pub trait CostModel: Send + Sync {
     /// Seconds of one run of the node over `rows` rows.
     fn seconds(&self, graph: &Graph, node: &Node, rows: usize) -> f64;
 }
@@ -13,7 +13,7 @@ pub trait CostModel {
 /// A device as three numbers: whatever takes longest of computing and moving bytes decides, and every step costs a little by itself.
 ///
 /// ```
-/// use plimsoll_core::plan::recompute::{CostModel, Rates};
+/// use plimsoll_core::plan::{CostModel, Rates};
 /// use plimsoll_core::{Graph, GraphError, Shape, TensorType, expr::Unary};
 /// let mut graph = Graph::new();
 /// let x = graph.input("x", TensorType::f32(Shape::batch_of([1000])));
@@ -47,7 +47,7 @@ impl CostModel for Rates {
     }
 }
 
-/// A cost_model at which what is loaded again is waited for.
+/// A cost model in which loads from the backing store block.
 pub(super) struct WithCopies<'a> {
     pub cost_model: &'a dyn CostModel,
     pub bytes_per_s: f64,
@@ -59,5 +59,23 @@ impl CostModel for WithCopies<'_> {
             Op::Load(_) => graph.ty(node.outputs[0]).bytes(rows).0 as f64 / self.bytes_per_s,
             _ => self.cost_model.seconds(graph, node, rows),
         }
+    }
+}
+
+/// How fast tensors go to a backing store and come back.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CopyRate {
+    /// Bytes a second, one way.
+    pub bytes_per_s: f64,
+    /// Whether both ways go at once.
+    pub both_ways: bool,
+    /// Seconds by which every byte holds up what is computed meanwhile: what copying takes of the processors that compute.
+    pub compute_s_per_byte: f64,
+}
+
+impl Default for CopyRate {
+    /// A file on a disk, copied to and from by a processor.
+    fn default() -> CopyRate {
+        CopyRate { bytes_per_s: 1e9, both_ways: false, compute_s_per_byte: 6e-10 }
     }
 }
