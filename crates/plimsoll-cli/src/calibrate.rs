@@ -98,7 +98,11 @@ fn too_little(device: &dyn Device, budget: Budget) -> Option<String> {
         let line = line.into_iter().chain(free).min()?;
         (line < needed).then(|| format!("{needed} of the {whose}'s memory, where there is {line}"))
     };
-    let own = if device.capabilities().shares_host_memory { None } else { over(needed.device, budget.device, device.memory_info().map(|memory| memory.available), "device") };
+    let own = if device.capabilities().shares_host_memory {
+        None
+    } else {
+        over(needed.device, budget.device, device.memory_info().map(|memory| memory.available), "device")
+    };
     own.or_else(|| over(host, budget.host, Some(system::available_memory()), "host"))
 }
 

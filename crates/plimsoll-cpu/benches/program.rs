@@ -1,9 +1,9 @@
 //! What a step costs beside its arithmetic: `cargo bench -p plimsoll-cpu --bench program`.
 
-use plimsoll_core::plan::CheckedPlan;
 use plimsoll_core::device::StepInputs;
 use plimsoll_core::expr::{Expr, Unary};
 use plimsoll_core::graph::{Graph, GraphError, Init, StateId, StateKind, ValueId};
+use plimsoll_core::plan::CheckedPlan;
 use plimsoll_core::plan::{layout, plan};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::{Role, training_programs};

@@ -6,10 +6,10 @@ use crate::runtime::memory::{Block, CpuMemory};
 use crate::runtime::threads::{STACK, ThreadPool};
 use crate::simd::Isa;
 use plimsoll_core::device::{Device, DeviceError, Loaded, Memory, StepMemory};
-use plimsoll_core::plan::{Capabilities, CheckedPlan, Footprint, Plan, RowSplit, Target};
-use plimsoll_core::step::Role;
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::ops::SliceWrite;
+use plimsoll_core::plan::{Capabilities, CheckedPlan, Footprint, Plan, RowSplit, Target};
+use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Op, TensorType};
 use std::sync::{Arc, Mutex, PoisonError};
 

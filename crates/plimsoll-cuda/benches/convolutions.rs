@@ -1,11 +1,11 @@
 //! Layers of a residual network, there and back, in generated kernels and through the libraries, beside each other: `cargo bench -p plimsoll-cuda --bench
 //! convolutions`. Each layer stands between the same few kernels both times, so that it has an image's gradient too; where there is no GPU it says so.
 
-use plimsoll_core::plan::CheckedPlan;
 use plimsoll_core::device::StepInputs;
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Graph, GraphError, Init, StateId, StateKind, ValueId};
 use plimsoll_core::ops::{Conv2d, Window};
+use plimsoll_core::plan::CheckedPlan;
 use plimsoll_core::plan::plan;
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::{Role, training_programs};
@@ -56,7 +56,14 @@ fn main() {
                 times[times.len() / 2] * 1e6
             };
             let (a, b) = (median(0), median(1));
-            let ways: Vec<String> = libraries.device.diagnostics().expect("a GPU counts them").convolution_algorithms().iter().map(|(way, count)| format!("{way} {count}")).collect();
+            let ways: Vec<String> = libraries
+                .device
+                .diagnostics()
+                .expect("a GPU counts them")
+                .convolution_algorithms()
+                .iter()
+                .map(|(way, count)| format!("{way} {count}"))
+                .collect();
             println!("{:<36} {a:>9.1} µs {b:>9.1} µs {:>6.2}×   {}, {}", name(*layer, dtype), a / b, libraries.planned, ways.join(" · "));
         }
     }
@@ -82,7 +89,8 @@ impl Measured {
         let (graph, loss) = graph(layer, dtype).expect("layers are legal");
         let plan = plan(training_programs(&graph, loss, false, &keep).expect("layers are legal"), BATCH, &*device).expect("layers fit");
         let planned = plan.total();
-        let mut executor = Executor::new(Arc::clone(&device), CheckedPlan::new(plan).unwrap(), &Ledger::new("device", None)).expect("layers fit");
+        let mut executor =
+            Executor::new(Arc::clone(&device), CheckedPlan::new(plan).unwrap(), &Ledger::new("device", None)).expect("layers fit");
         executor.initialize(1).expect("there is memory");
         let mut measured = Measured { device, executor, planned };
         (0..2).for_each(|_| assert!(measured.time() > 0.0));

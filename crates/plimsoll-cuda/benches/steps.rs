@@ -1,11 +1,11 @@
 //! What steps of the two examples cost on a GPU without their pipelines, and what they take there:
 //! `cargo bench -p plimsoll-cuda`. Where there is no GPU it says so.
 
-use plimsoll_core::plan::CheckedPlan;
 use plimsoll_core::device::StepInputs;
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::graph::{Graph, GraphError, Init, Input, StateId, StateKind, ValueId};
 use plimsoll_core::ops::{Conv2d, Window};
+use plimsoll_core::plan::CheckedPlan;
 use plimsoll_core::plan::plan;
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::{Role, training_programs};

@@ -1,10 +1,10 @@
 //! The device as the rest of the system sees it. Where there is no GPU the tests that need one say so and check that opening it is refused well.
 
-use plimsoll_core::plan::{CheckedPlan, Target};
 use plimsoll_core::device::{DeviceError, StepInputs, StepMemory};
 use plimsoll_core::expr::{Binary, Expr};
 use plimsoll_core::graph::{Graph, GraphError, Init, StateId, StateKind, ValueId};
 use plimsoll_core::ops::{Conv2d, Window};
+use plimsoll_core::plan::{CheckedPlan, Target};
 use plimsoll_core::plan::{check, layout, plan};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::selftest::{cases, check_device_gradient, check_forward};

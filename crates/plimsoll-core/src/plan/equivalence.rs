@@ -14,10 +14,10 @@
 use super::check::CheckError;
 use crate::base::expr::{Expr, Term};
 use crate::base::shape::{Dim, Shape};
-use crate::plan::{RowSplit, Target};
 use crate::ir::graph::{EffectiveOp, Graph, NodeId, ValueId};
 use crate::ir::op::Op;
 use crate::ir::ops::{Concat, Reduction};
+use crate::plan::{RowSplit, Target};
 use std::collections::HashMap;
 
 /// Checks that both graphs have the same columns, scalars and states, and give the same outputs and the same changes of state, on the

@@ -1,8 +1,8 @@
 //! In which order to run: several candidate orders, each measured exactly, the smallest peak kept and then lowered step by step.
 
+use super::cost_model::Rates;
 use super::liveness::{buffers, fullest};
 use super::offload::{is_stored, tighten};
-use super::cost_model::Rates;
 use super::recompute::problem::Problem;
 use super::reorder::improve;
 use super::updates::{readers, root, runs};

@@ -1,7 +1,7 @@
 //! What the planner has to know about a device. Needs no hardware, so plans for a device can be made anywhere.
 
-use super::cost_model::{CopyRate, CostModel, Rates};
 use super::Plan;
+use super::cost_model::{CopyRate, CostModel, Rates};
 use crate::Bytes;
 use crate::base::shape::TensorType;
 use crate::ir::graph::{Graph, Node};

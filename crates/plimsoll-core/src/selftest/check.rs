@@ -6,7 +6,7 @@ use crate::base::shape::TensorType;
 use crate::device::{Device, DeviceError, StepInputs};
 use crate::ir::graph::{Graph, GraphError, StateId, ValueId};
 use crate::ir::op::Op;
-use crate::plan::{CheckedPlan, CheckError, layout};
+use crate::plan::{CheckError, CheckedPlan, layout};
 use crate::reference::{self, Outcome};
 use crate::transform::autodiff::gradients;
 use crate::transform::passes::optimize;

@@ -4,7 +4,7 @@ use crate::device::Slow;
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::graph::{ConcatStrategy, ValueId};
 use plimsoll_core::ops::{ChannelView, Concat, FusedSliceWrite, Pointwise, SliceWrite};
-use plimsoll_core::plan::{as_written, check_equivalence, fuse_slice_writes, layout, layout_sequenced, prove, rewrite_concats, Target};
+use plimsoll_core::plan::{Target, as_written, check_equivalence, fuse_slice_writes, layout, layout_sequenced, prove, rewrite_concats};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, DType, Graph, GraphError, Op, Shape, TensorType, verify};
 

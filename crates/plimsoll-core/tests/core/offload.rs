@@ -3,14 +3,14 @@
 use crate::device::{Late, Slow};
 use crate::recompute::step_graph;
 use crate::support::{PAPER, assert_sound, numbers};
-use plimsoll_core::plan::{CheckedPlan, Target};
-use plimsoll_core::device::{StepInputs};
-use plimsoll_core::plan::{CopyRate};
+use plimsoll_core::device::StepInputs;
 use plimsoll_core::graph::{NodeId, StateId, StateKind};
+use plimsoll_core::plan::CopyRate;
+use plimsoll_core::plan::Rates;
 use plimsoll_core::plan::offload::{Direction, Offloaded, Overlap, ahead, candidates, offload};
 use plimsoll_core::plan::recompute::{Effort, FitError, refit};
-use plimsoll_core::plan::{Rates};
 use plimsoll_core::plan::{Certificate, Place, Program, Space, Step, check, check_equivalence, layout, prove};
+use plimsoll_core::plan::{CheckedPlan, Target};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Device, Executor, Graph, Ledger, Op, Plan, ValueId};

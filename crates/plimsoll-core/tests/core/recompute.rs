@@ -2,14 +2,14 @@
 
 use crate::device::Slow;
 use crate::support::{assert_sound, numbers, parameter};
-use plimsoll_core::plan::CheckedPlan;
 use plimsoll_core::device::StepInputs;
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::graph::{Init, StateId, StateKind};
 use plimsoll_core::ops::Reduction;
 use plimsoll_core::passes::optimize;
+use plimsoll_core::plan::CheckedPlan;
+use plimsoll_core::plan::Rates;
 use plimsoll_core::plan::recompute::{Effort, FitError, fit};
-use plimsoll_core::plan::{Rates};
 use plimsoll_core::plan::{ScheduledGraph, check_equivalence, layout, layout_sequenced, schedule};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::{Role, training_programs};

@@ -2,8 +2,8 @@
 
 use super::lower::conv_shape;
 use crate::kernels::{conv, gemm, reduce};
-use plimsoll_core::plan::RowSplit;
 use plimsoll_core::graph::{Graph, Node};
+use plimsoll_core::plan::RowSplit;
 use plimsoll_core::{DType, Op, Shape, ValueId};
 
 /// Whether a node gives the same bits if it gets its rows in pieces; see [`plimsoll_core::Device::can_split_rows`].

@@ -2,11 +2,11 @@
 
 use super::images::{convolution, normalised};
 use super::planned::{Draw, after_steps, assert_sound, learning, learning_in, placed};
-use plimsoll_core::plan::CheckedPlan;
 use plimsoll_core::device::StepInputs;
 use plimsoll_core::expr::{Binary, Unary};
 use plimsoll_core::graph::ConcatStrategy;
 use plimsoll_core::ops::{Concat, Conv2d, Conv2dGradInput};
+use plimsoll_core::plan::CheckedPlan;
 use plimsoll_core::plan::split::{pieces, split};
 use plimsoll_core::plan::{as_written, check_equivalence, fuse_slice_writes, layout, rewrite_concats, schedule};
 use plimsoll_core::random::StepRandom;

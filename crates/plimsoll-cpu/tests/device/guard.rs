@@ -1,9 +1,9 @@
 //! What must not run does not, and changes nothing.
 
 use crate::model::{Model, ROWS, bytes};
-use plimsoll_core::plan::CheckedPlan;
 use plimsoll_core::device::{DeviceError, StepInputs};
 use plimsoll_core::graph::{Graph, Init, StateId, StateKind};
+use plimsoll_core::plan::CheckedPlan;
 use plimsoll_core::plan::plan;
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::Role;

@@ -1,9 +1,9 @@
 //! A small network, planned, and its batch.
 
-use plimsoll_core::plan::CheckedPlan;
 use plimsoll_core::device::{DeviceError, StepInputs};
 use plimsoll_core::expr::{Binary, Expr};
 use plimsoll_core::graph::{Graph, GraphError, Init, StateId, StateKind, ValueId};
+use plimsoll_core::plan::CheckedPlan;
 use plimsoll_core::plan::{check, plan};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::{Role, training_programs};

@@ -1,14 +1,14 @@
 //! Steps drawn at random under limits drawn at random: a sound plan or an honest refusal, and not a bit of difference in what is learnt.
 
-use plimsoll_core::plan::{Capabilities, CheckedPlan, Target};
 use plimsoll_core::device::StepInputs;
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::graph::{Init, StateId, StateKind};
 use plimsoll_core::ops::{Reduction, Slice};
 use plimsoll_core::passes::{mixed, optimize};
+use plimsoll_core::plan::Rates;
 use plimsoll_core::plan::recompute::{Effort, FitError, fit};
-use plimsoll_core::plan::{Rates};
 use plimsoll_core::plan::split::{pieces, split};
+use plimsoll_core::plan::{Capabilities, CheckedPlan, Target};
 use plimsoll_core::plan::{ScheduledGraph, check, check_equivalence, layout, layout_sequenced, prove, schedule};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::{Role, training_programs};

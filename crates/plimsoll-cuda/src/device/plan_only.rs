@@ -60,7 +60,6 @@ impl Target for PlanOnly {
     fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes {
         program::workspace(graph, node, rows, Convolutions::Auto)
     }
-
 }
 
 impl Device for PlanOnly {

@@ -3,7 +3,7 @@
 use crate::system::Running;
 use plimsoll_core::Bytes;
 use plimsoll_core::device::{Device, Memory};
-use plimsoll_core::plan::{CopyRate};
+use plimsoll_core::plan::CopyRate;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{Read, Write};

@@ -171,16 +171,7 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
         let mut fixed = memory.by_owner();
         fixed.retain(|(name, _)| !matches!(name.as_str(), "optimiser" | "gradient sums" | "staging"));
         let least = fixed.iter().map(|(_, size)| *size).sum();
-        return Ok(Candidate {
-            micro_batch,
-            variant: request.variant,
-            feed_rows,
-            memory,
-            least,
-            fixed,
-            on_device: None,
-            written: None,
-        });
+        return Ok(Candidate { micro_batch, variant: request.variant, feed_rows, memory, least, fixed, on_device: None, written: None });
     }
     let footprint = request.device.footprint(&memory);
     let (mut fixed, on_device) = if request.device.capabilities().shares_host_memory {

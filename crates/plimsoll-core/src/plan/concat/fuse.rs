@@ -4,10 +4,10 @@
 //! That saves the part's bytes and the time of copying them. It can also hold more, because the whole is there while its first part is made, which may be before
 //! what that part is made of has gone; so [`schedule`](super::schedule) compares the exact peaks here too.
 
-use crate::plan::Target;
 use crate::ir::graph::{Graph, Node, ValueId};
 use crate::ir::op::Op;
 use crate::ir::ops::{FusedSliceWrite, SliceWrite};
+use crate::plan::Target;
 use crate::plan::updates::root;
 use crate::transform::passes::rewrite::{append, finish, shell};
 

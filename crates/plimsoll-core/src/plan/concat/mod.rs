@@ -5,9 +5,9 @@ mod rewrite;
 
 use super::{Block, Effort, Goal, InOrder, ScheduledGraph, in_order, liveness, nearly, solve};
 use crate::Bytes;
-use crate::plan::Target;
 use crate::ir::graph::{ConcatStrategy, Graph, GraphError, NodeId, ValueId};
 use crate::ir::op::Op;
+use crate::plan::Target;
 use fuse::has_parts_made_there;
 use rewrite::copied;
 

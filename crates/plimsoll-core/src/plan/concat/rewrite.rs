@@ -8,10 +8,10 @@
 //! [`prove`](crate::plan::prove()) writes it again.
 
 use crate::base::shape::TensorType;
-use crate::plan::Target;
 use crate::ir::graph::{ConcatStrategy, Graph, Node, NodeId, Phase, ValueId};
 use crate::ir::op::Op;
 use crate::ir::ops::{ChannelView, SliceWrite};
+use crate::plan::Target;
 use crate::plan::updates::root;
 use crate::transform::passes::rewrite::{append, finish, shell};
 use std::collections::HashMap;

@@ -3,9 +3,9 @@
 use super::super::{Plan, Program, ScheduledGraph, nearly_tight, placed};
 use super::Overlap;
 use crate::Bytes;
-use crate::plan::{CopyRate, CostModel, Target};
 use crate::ir::graph::{GraphError, NodeId, ValueId};
 use crate::ir::op::Op;
+use crate::plan::{CopyRate, CostModel, Target};
 use std::collections::HashMap;
 
 /// How much of a copy's own time is given to it before its result is needed, or before what it stores is written over.

@@ -14,9 +14,9 @@ mod write;
 use super::recompute::seconds;
 use super::{Plan, Program, sketch};
 use crate::Bytes;
-use crate::plan::{CopyRate, CostModel, Target};
 use crate::ir::graph::{Graph, GraphError, NodeId, Phase, StateId, StateKind, ValueId};
 use crate::ir::op::Op;
+use crate::plan::{CopyRate, CostModel, Target};
 use crate::transform::step::Role;
 use std::collections::{HashMap, HashSet};
 

@@ -13,10 +13,10 @@ pub(super) mod write;
 
 use super::{Plan, Program, as_written, backing, nearly_tight, place_states, placed, schedule};
 use crate::Bytes;
-use crate::plan::cost_model::{CostModel, WithCopies};
-use crate::plan::target::Target;
 use crate::ir::graph::{Graph, GraphError, NodeId};
 use crate::ir::op::Op;
+use crate::plan::cost_model::{CostModel, WithCopies};
+use crate::plan::target::Target;
 use crate::transform::step::Role;
 use problem::Problem;
 

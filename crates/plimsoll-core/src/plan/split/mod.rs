@@ -14,8 +14,8 @@ mod write;
 
 use super::updates::{root, runs};
 use crate::base::shape::Dim;
-use crate::plan::{RowSplit, Target};
 use crate::ir::graph::{Graph, NodeId, ValueId};
+use crate::plan::{RowSplit, Target};
 use row_rules::RowRule;
 
 /// Layers are looked at around this many of the largest tensors.

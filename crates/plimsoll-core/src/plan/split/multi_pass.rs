@@ -4,8 +4,8 @@
 //! pass is put together.
 
 use super::{Cut, RowRule, root, row_count};
-use crate::plan::Target;
 use crate::ir::graph::{Graph, NodeId, ValueId};
+use crate::plan::Target;
 use std::collections::HashSet;
 
 /// More passes than this would make the largest tensors again too often.

@@ -1,8 +1,8 @@
 //! Everything that is cut in a single pass: what hangs together with a large tensor, and all between.
 
 use super::{Cut, RowRule, row_count};
-use crate::plan::Target;
 use crate::ir::graph::{Graph, Node, NodeId, ValueId};
+use crate::plan::Target;
 
 /// A tensor is cut along with the largest if it is at least that over this.
 const SHARE: u64 = 4;

@@ -3,9 +3,9 @@
 use super::Learning;
 use crate::optim::{Adafactor, Adagrad, Adam, AdamW, Clip, Ema, Lion, Nadam, Optimizer, RmsProp, Sgd};
 use plimsoll_core::device::StepInputs;
-use plimsoll_core::plan::CheckedPlan;
 use plimsoll_core::graph::{Init, StateId, StateKind};
 use plimsoll_core::loss_scale::{LossScaling, SCALE, SKIPPED};
+use plimsoll_core::plan::CheckedPlan;
 use plimsoll_core::plan::{check, plan};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::Role;
