@@ -3,7 +3,7 @@
 use crate::print;
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use plimsoll::config::Config;
+use plimsoll::config::{Config, path_sources};
 use plimsoll::{Bytes, Pipeline};
 use serde_json::json;
 use std::io::{IsTerminal, Write, stderr};
@@ -59,8 +59,7 @@ struct SourceArgs {
     #[arg(required_unless_present = "source")]
     config: Option<PathBuf>,
 
-    /// Source instead of a configuration: image_folder, image_files, webdataset, npy, npz, csv, parquet, text, tfrecord
-    #[arg(long, value_name = "KIND", requires = "path", conflicts_with = "config")]
+    #[arg(long, value_name = "KIND", requires = "path", conflicts_with = "config", help = source_help())]
     source: Option<String>,
 
     /// Path of that source
@@ -78,6 +77,10 @@ struct SourceArgs {
     /// Print one JSON document on standard output
     #[arg(long)]
     json: bool,
+}
+
+fn source_help() -> String {
+    format!("Source instead of a configuration: {}", path_sources().join(", "))
 }
 
 impl DataCommand {

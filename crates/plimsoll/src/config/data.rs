@@ -1,7 +1,7 @@
 //! The `[data]` table: a source and what is done to its rows.
 
 use super::short::Short;
-use super::sources::{Opened, SOURCES, Source};
+use super::sources::{Opened, SourceKind};
 use super::stages::{self, Around, Stage};
 use crate::error::{Error, Result};
 use crate::reader::Reader;
@@ -10,9 +10,6 @@ use plimsoll_data::ops::finite;
 use plimsoll_data::{Cache, Column, Dataset, Extent, Parallelism, Prefetch, Vocabulary};
 use std::path::Path;
 use toml::Value;
-
-/// The keys whose text is a path, or whose texts are.
-pub(super) const PATHS: [&str; 6] = ["x", "y", "path", "file", "files", "classes"];
 
 /// How many rows to make up for a network of the zoo, if the source is `synthetic`.
 pub(super) fn synthetic_rows(root: &Reader<'_>) -> Result<Option<u64>> {
@@ -25,28 +22,26 @@ pub(super) fn synthetic_rows(root: &Reader<'_>) -> Result<Option<u64>> {
     Ok(Some(rows))
 }
 
-/// The characters and the context of the text that is learnt from.
+/// The vocabulary and the context length of the text that is trained on.
 pub(super) fn text(root: &Reader<'_>, folder: &Path) -> Result<(Vocabulary, usize)> {
-    let data = root.section("data")?;
-    let kind = data.as_ref().map(|data| data.choice("source", &SOURCES)).transpose()?.flatten();
-    match (data, kind) {
-        (Some(data), Some(kind @ Source::Text)) => match Opened::new(&data, kind, folder, false)? {
-            Opened::Text { whole, .. } => Ok((whole.vocabulary().clone(), whole.context())),
-            _ => unreachable!("a text was opened"),
-        },
-        _ => Err(Error::Config("this run did not learn from text (`data.source` is not \"text\"), so it cannot write any".to_string())),
+    let opened = match root.section("data")? {
+        Some(data) => SourceKind::of(&data)?.map(|kind| kind.open(&data, folder, false)).transpose()?,
+        None => None,
+    };
+    match opened.and_then(|opened| opened.text) {
+        Some(text) => Ok((text.vocabulary().clone(), text.context())),
+        None => {
+            Err(Error::Config("this run was not trained on text (`data.source` is not \"text\"), so it cannot generate any".to_string()))
+        }
     }
 }
 
-/// The rows to learn from and those to validate on.
+/// The rows to train on and those to validate on.
 pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, seed: u64) -> Result<(Dataset, Option<Dataset>)> {
     let Some(data) = root.section("data")? else {
-        return Err(root.missing("data", "a table that says what to learn from, such as source = \"digits\""));
+        return Err(root.missing("data", "a table that says what to train on, such as source = \"digits\""));
     };
-    let Some(kind) = data.choice("source", &SOURCES)? else {
-        let known: Vec<&str> = SOURCES.iter().map(|(name, _)| *name).collect();
-        return Err(data.missing("source", &format!("one of {}", known.join(", "))));
-    };
+    let kind = SourceKind::required(&data)?;
     let beside = data.count("batch", 1)?.map(|rows| rows as usize);
     let around = Around { folder, seed, batch, beside, usual: 32 };
     let holdout = data.number("holdout")?;
@@ -61,10 +56,10 @@ pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, s
         None => None,
     };
 
-    let opened = Opened::new(&data, kind, folder, data.value("ignore_errors").is_some())?;
+    let opened = kind.open(&data, folder, data.value("ignore_errors").is_some())?;
     data.finish()?;
     let (training, held_out) = split(&opened, kind, own_validation, holdout, folder)?;
-    let checked = |rows: Dataset| if kind.holds_numbers() && has_float_labels(&rows) { rows.map("y", [finite()]) } else { rows };
+    let checked = |rows: Dataset| if kind.unchecked_floats && has_float_labels(&rows) { rows.map("y", [finite()]) } else { rows };
     let held_out = held_out.map(|rows| match (&own_stages, &done) {
         (Some(list), _) => in_order(list, checked(rows), around.rows()),
         (None, Done::InOrder(list)) => in_order(&stages::for_validation(list), checked(rows), around.rows()),
@@ -92,22 +87,22 @@ fn in_order(list: &[Stage], rows: Dataset, batch: usize) -> Result<Dataset> {
 /// The rows that are learnt from and those that are held out, as they come from their sources.
 fn split(
     opened: &Opened,
-    kind: Source,
+    kind: &SourceKind,
     own: Option<Reader<'_>>,
     holdout: Option<f64>,
     folder: &Path,
 ) -> Result<(Dataset, Option<Dataset>)> {
-    let whole = opened.rows();
+    let whole = opened.training.clone();
     // A table that only says what is done to them leaves open which rows are held out.
     let says_which = own.as_ref().is_some_and(|table| table.entries().any(|(key, ..)| key != "stages"));
     match (own, holdout) {
         (Some(_), Some(_)) if says_which => Err(Error::Config("`data.holdout` and `data.validation` exclude each other".to_string())),
         (Some(table), None) => {
-            let rows = opened.validation(&table, kind, folder)?;
+            let rows = kind.validation(opened, Some(&table), folder)?;
             table.finish()?;
-            Ok((whole, Some(rows)))
+            Ok((whole, rows))
         }
-        (_, Some(_)) if opened.entangled() => {
+        (_, Some(_)) if opened.overlapping => {
             let what =
                 "`data.holdout` would hold out rows that have values in common with those learnt from; use `data.split`, such as 0.9";
             Err(Error::Config(what.to_string()))
@@ -130,7 +125,7 @@ fn split(
             let kept = rows - held;
             Ok((whole.clone().take(kept), (held > 0).then(|| whole.skip(kept))))
         }
-        (None, None) => Ok((whole, opened.held_out()?)),
+        (None, None) => Ok((whole, kind.validation(opened, None, folder)?)),
     }
 }
 
@@ -290,10 +285,10 @@ mod tests {
           held out: text b.txt (characters 0 to 8, 4 at a time, every 4)
         strange.txt cannot be read as text: 'X' in line 1 (byte 6) is not in the vocabulary; take the vocabulary from this file too
         `data.validation.path` is missing: the text to validate on; or set `data.split`, such as 0.9
-        `data.split` is 1, but should be the share to learn from, such as 0.9
+        `data.split` is 1, but should be the fraction to train on, such as 0.9
         `data.holdout` would hold out rows that have values in common with those learnt from; use `data.split`, such as 0.9
         unknown key `data.strid`; did you mean `data.stride`?
-        `data.context` is missing: how many characters are seen at once
+        `data.context` is missing: the number of characters in a window
         csv t.csv (rows 0 to 20, t, u → class)
         csv t.csv (rows 0 to 20, t, u → class) → take(15)
           held out: csv t.csv (rows 0 to 20, t, u → class) → skip(15)
@@ -307,7 +302,7 @@ mod tests {
         t.csv, line 1: it has no rows 0 to 40; it has 20
         `data.rows` is 7, but should be the first row and the one after the last, such as [0, 8640]
         `data.types.class` is "flaot", but should be "float" or "int"
-        `data.window.horizon` is missing: how many rows are to be foretold
+        `data.window.horizon` is missing: the number of rows to predict
         unknown key `data.window.strde`; did you mean `data.window.stride`?
         `data.standardize` is 3, but should be true, false or "features"
         unknown key `data.targets`; did you mean `data.target`?
@@ -318,7 +313,7 @@ mod tests {
         empty is no folder of classes: its class empty/ant holds no .jpg, .jpeg, .png, .webp or .gif files; put some there or remove it
         10 pictures of shapes (16 × 24, seed 0)
           held out: 5 pictures of shapes (16 × 24, seed 9)
-        `data.source` is "shape", but should be one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset, parquet, image_files, range, concatenate, sample_from, interleave, zip; did you mean "shapes"?
+        `data.source` is "shape", but should be one of npy, npz, image_folder, image_files, csv, parquet, text, webdataset, tfrecord, shapes, random, range, concatenate, zip, sample_from, interleave, digits; did you mean "shapes"?
         cannot open none.npz: No such file or directory (os error 2)
         `data.arrays` is ["a"], but should be two names, such as ["images", "labels"]
         a.txt, the record at byte 0: its length does not match its checksum; the file is damaged or no TFRecord file
@@ -329,12 +324,12 @@ mod tests {
         image_folder train → map(x: decode()) → map(x: resize(4, 4, bilinear)) → parallelism(auto) → ignore_errors(9) → batch(8) → prefetch(auto)
         `data.shard` is [4, 4], but should be how many parts there are and which this is, such as [4, 0]
         unknown key `data.ignore_erors`; did you mean `data.ignore_errors`?
-        `data.source` is missing: one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset, parquet, image_files, range, concatenate, sample_from, interleave, zip
+        `data.source` is missing: one of npy, npz, image_folder, image_files, csv, parquet, text, webdataset, tfrecord, shapes, random, range, concatenate, zip, sample_from, interleave, digits
         concatenate(image_folder train | image_folder test) → map(x: decode())
         sample_from(0.25 : 1, seed 3)(csv t.csv (rows 0 to 20, t, class → u) | csv t.csv (rows 0 to 20, t, class → u) → map(x: scale(2)))
         interleave_parallel(2, 1)(5 numbers from 0 by 1 | 2 numbers from 5 by 2)
         unknown key `data.parts[1].featurs`; did you mean `data.parts[1].features`?
-        `data.parts[0].source` is missing: one of digits, random, npy, image_folder, text, csv, shapes, npz, tfrecord, webdataset, parquet, image_files, range, concatenate, sample_from, interleave, zip
+        `data.parts[0].source` is missing: one of npy, npz, image_folder, image_files, csv, parquet, text, webdataset, tfrecord, shapes, random, range, concatenate, zip, sample_from, interleave, digits
         `data.parts` is missing: a list of tables, such as [{ source = "npy", x = "a.npy" }, { source = "npy", x = "b.npy" }]
         `data.stop` is "x", but should be a whole number of 32 bits
         image_files t*/*/*.png
@@ -382,11 +377,11 @@ mod tests {
         interleave_parallel(2, 1)(tfrecord a-1.tfrecord | tfrecord a-2.tfrecord)
         unknown key `data.interleave.cycel`; did you mean `data.interleave.cycle`?
         tfrecord a-1.tfrecord, a-2.tfrecord → map(y: finite())
-        `data.input.padded` is "no", but should be true, or the number that stands where a record has no value
+        `data.input.padded` is "no", but should be true, or the value to use where a record has none
         `data.cache` is "disk", but should be "memory", "auto" or a table such as { file = "cache.plc" } or { memory = "256MiB" }
         parquet t.parquet → assert_cardinality(180) → shuffle(seed 1, 16.0 MiB)
         parquet t.parquet → assert_cardinality(300) → map(y: finite())
-        `data.row_groups` is 3, but should be the first group of rows and the one after the last, such as [0, 8]
+        `data.row_groups` is 3, but should be the first row group and the one after the last, such as [0, 8]
         parquet t.parquet → assert_cardinality(300) → shuffle(seed 1, 16.0 MiB) → parallelism(auto) → ignore_errors(5) → batch(8) → prefetch(auto)
         tfrecord p.tfrecord.gz → map(x: decode()) → map(x: resize(4, 4, bilinear)) → shuffle(seed 1, 16.0 MiB) → parallelism(auto) → ignore_errors(1) → batch(8) → prefetch(auto)
         "#);

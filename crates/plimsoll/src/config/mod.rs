@@ -1,12 +1,11 @@
 //! Configurations: the TOML text of a run, read with errors that name the key, the nearest one that exists, and what it may be.
 
 mod data;
-mod joined;
 mod layers;
-mod maps;
 mod objective;
 mod optimizers;
 pub mod reference;
+mod row_ops;
 mod short;
 mod sources;
 #[cfg(test)]
@@ -14,12 +13,13 @@ mod stage_tests;
 mod stages;
 mod training;
 
+pub use sources::path_sources;
+
 use crate::error::{Error, Result};
 use crate::output_loss::OutputLosses;
 use crate::pipeline::Pipeline;
 use crate::reader::Reader;
 use crate::run::Run;
-use plimsoll_data::source::{RecordFeature, RecordValues, TfRecord};
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
@@ -77,7 +77,8 @@ impl Config {
         Ok(Config { table, folder: PathBuf::new(), title: "run".to_string() })
     }
 
-    /// The data of a plain source: pictures are decoded and brought to 224 × 224, texts are windows of 64 characters.
+    /// The data at a path, read with a source of [these](path_sources): images are decoded and resized to 224 × 224, texts are windows of 64
+    /// characters.
     ///
     /// ```
     /// use plimsoll::config::Config;
@@ -86,56 +87,10 @@ impl Config {
     /// # Ok::<(), plimsoll::Error>(())
     /// ```
     pub fn source(kind: &str, path: &Path) -> Result<Config> {
-        let mut config = Config { title: kind.to_string(), ..Config::from_text("[data]\nbatch = 64\n")? };
-        config.set_value("data.source", kind)?;
-        config.set_value(if kind == "npy" { "data.x" } else { "data.path" }, path.to_string_lossy().into_owned())?;
-        match kind {
-            "image_folder" | "webdataset" => {
-                config.set("data.map=[{ op = \"decode\" }, { op = \"resize\", size = [224, 224] }]")?;
-            }
-            "image_files" => config.set("data.map=[{ op = \"decode\" }, { op = \"resize\", size = [224, 224] }]")?,
-            "text" => config.set("data.context=64")?,
-            "tfrecord" => config.set_features(path)?,
-            _ => {}
-        }
-        Ok(config)
-    }
-
-    /// Chooses the features of records by what the first one has: a picture, or else the most numbers; and a single whole number as its
-    /// label.
-    fn set_features(&mut self, path: &Path) -> Result<()> {
-        let found = TfRecord::features(path)?;
-        let label = |feature: &&RecordFeature| feature.values == RecordValues::Ints && feature.count == 1;
-        let named = |feature: &&RecordFeature| label(feature) && ["label", "class"].iter().any(|word| feature.name.contains(word));
-        let label = found.iter().find(named).or_else(|| found.iter().find(label));
-        // Pictures in packed files cannot be read.
-        let packed = path.extension().is_some_and(|extension| extension == "gz" || extension == "gzip");
-        let inputs = || found.iter().filter(|feature| Some(*feature) != label && !(packed && feature.is_picture));
-        let Some(input) = inputs().find(|feature| feature.is_picture).or_else(|| inputs().max_by_key(|feature| feature.count)) else {
-            return Err(Error::Config(format!("{}: its first record has no features to show", path.display())));
-        };
-        let described = |feature: &RecordFeature| {
-            let dtype = match feature.values {
-                RecordValues::Bytes if feature.is_picture => "image",
-                RecordValues::Bytes => "u8",
-                RecordValues::Floats => "f32",
-                RecordValues::Ints => "i32",
-            };
-            let mut table =
-                Table::from_iter([("name", feature.name.as_str()), ("dtype", dtype)].map(|(key, word)| (key.into(), word.into())));
-            if Some(feature) != label && dtype != "image" {
-                table.insert("shape".to_string(), Value::Array(vec![Value::Integer(feature.count as i64)]));
-            }
-            Value::Table(table)
-        };
-        self.set_value("data.input", described(input))?;
-        if let Some(label) = label {
-            self.set_value("data.label", described(label))?;
-        }
-        if input.is_picture {
-            self.set("data.map=[{ op = \"decode\" }, { op = \"resize\", size = [224, 224] }]")?;
-        }
-        Ok(())
+        let mut data = sources::from_path(kind, path)?;
+        data.insert("batch".to_string(), Value::Integer(64));
+        let table = Table::from_iter([("data".to_string(), Value::Table(data))]);
+        Ok(Config { table, folder: PathBuf::new(), title: kind.to_string() })
     }
 
     /// Sets one key from `section.key=value`. The value is TOML, or a plain word.
@@ -254,7 +209,7 @@ impl Config {
 /// The paths of a source, of the parts it is made of, and of what its stages keep.
 fn anchor_all(table: &mut Table, folder: &Path) {
     for (key, value) in table.iter_mut() {
-        if data::PATHS.contains(&key.as_str()) {
+        if key == "file" || sources::is_path(key) {
             let several = value.as_table_mut().into_iter().flat_map(|files| files.iter_mut().map(|(_, file)| file));
             several.for_each(|file| anchor(file, folder));
             anchor(value, folder);

@@ -24,6 +24,16 @@ pub fn layers() -> String {
     format!("| `type` | layer | keys with their defaults |\n|---|---|---|\n{}", rows.collect::<String>())
 }
 
+/// The sources of `data.source`.
+pub fn sources() -> String {
+    super::sources::reference()
+}
+
+/// The operations of `data.map`.
+pub fn row_operations() -> String {
+    super::row_ops::reference()
+}
+
 /// The optimizers of `train.optimizer`.
 pub fn optimizers() -> String {
     let rows = OPTIMIZERS.iter().map(|def| {
@@ -107,6 +117,8 @@ mod tests {
         check("models.md", "layers", &layers());
         check("models.md", "activations", &activations());
         check("models.md", "initializers", &initializers());
+        check("data.md", "sources", &sources());
+        check("images.md", "operations", &row_operations());
         check("training.md", "optimizers", &optimizers());
         check("training.md", "schedules", &schedules());
         check("training.md", "losses", &losses());

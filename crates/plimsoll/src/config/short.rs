@@ -1,7 +1,7 @@
 //! The keys of `[data]` that say in short what is done to rows, each at its usual place: which rows, in which order, mapped, kept, batched, mixed.
 
 use super::data::{cache, parallelism, prefetch, size};
-use super::maps::maps;
+use super::row_ops::maps;
 use crate::error::{Error, Result};
 use crate::reader::Reader;
 use plimsoll_core::Bytes;

@@ -295,8 +295,8 @@ fn what_is_wrong_with_a_list_is_told_with_its_place() {
         format!("[data]\nsource = 'tfrecord'\npath = 'a.tfrecord'\n{words}"),
     ];
     insta::assert_snapshot!(cases.map(|case| read(folder.path(), None, &case)).join("\n"), @r#"
-    `data.stages[0].op` is "shufle", but should be one of map, filter, take_while, shuffle, skip, take, shard, repeat, enumerate, window, unbatch, bucket_by_length, ignore_errors, cache, cardinality, batch, padded_batch, rebatch, mixup, cutmix, prefetch, parallelism, max_item, deterministic, cast, scale, normalize, resize, one_hot, decode, center_crop, random_crop, flip_left_right, flip_up_down, random_resized_crop, pad, crop_or_pad, rot90, random_rot90, rotate, random_rotate, brightness, random_brightness, contrast, random_contrast, saturation, random_saturation, hue, random_hue, grey, standardize, finite, fill; did you mean "shuffle"?
-    `data.stages[1].op` is "scal", but should be one of map, filter, take_while, shuffle, skip, take, shard, repeat, enumerate, window, unbatch, bucket_by_length, ignore_errors, cache, cardinality, batch, padded_batch, rebatch, mixup, cutmix, prefetch, parallelism, max_item, deterministic, cast, scale, normalize, resize, one_hot, decode, center_crop, random_crop, flip_left_right, flip_up_down, random_resized_crop, pad, crop_or_pad, rot90, random_rot90, rotate, random_rotate, brightness, random_brightness, contrast, random_contrast, saturation, random_saturation, hue, random_hue, grey, standardize, finite, fill; did you mean "scale"?
+    `data.stages[0].op` is "shufle", but should be one of map, filter, take_while, shuffle, skip, take, shard, repeat, enumerate, window, unbatch, bucket_by_length, ignore_errors, cache, cardinality, batch, padded_batch, rebatch, mixup, cutmix, prefetch, parallelism, max_item, deterministic, decode, resize, center_crop, random_crop, random_resized_crop, pad, crop_or_pad, flip_left_right, flip_up_down, rot90, random_rot90, rotate, random_rotate, brightness, random_brightness, contrast, random_contrast, saturation, random_saturation, hue, random_hue, grey, standardize, scale, normalize, cast, one_hot, finite, fill; did you mean "shuffle"?
+    `data.stages[1].op` is "scal", but should be one of map, filter, take_while, shuffle, skip, take, shard, repeat, enumerate, window, unbatch, bucket_by_length, ignore_errors, cache, cardinality, batch, padded_batch, rebatch, mixup, cutmix, prefetch, parallelism, max_item, deterministic, decode, resize, center_crop, random_crop, random_resized_crop, pad, crop_or_pad, flip_left_right, flip_up_down, rot90, random_rot90, rotate, random_rotate, brightness, random_brightness, contrast, random_contrast, saturation, random_saturation, hue, random_hue, grey, standardize, scale, normalize, cast, one_hot, finite, fill; did you mean "scale"?
     `data.stages[0].op` is missing: which stage, such as "shuffle"
     `data.stages[0].op` is "flat_map", which needs a program: `Dataset::flat_map` is given code that makes rows of a row
     `data.stages[0].op` is "zip", which puts several sources together: make it the `source`, with `parts` that have stages of their own
@@ -339,7 +339,7 @@ fn what_is_wrong_with_a_list_is_told_with_its_place() {
     `data.stages[0]` (mixup): mixup(0.2, seed 1) cannot be done: column y: i32[] holds no share per class; map it with one_hot before
     unknown key `data.stages[0].ops[0].column`; the keys here are op, by
     `data.stages[0].ops` is missing: a list of operations, such as [{ op = "cast" }, { op = "scale", by = 0.5 }]
-    `data.stages[0].ops[0].op` is "shuffle", but should be one of cast, scale, normalize, resize, one_hot, decode, center_crop, random_crop, flip_left_right, flip_up_down, random_resized_crop, pad, crop_or_pad, rot90, random_rot90, rotate, random_rotate, brightness, random_brightness, contrast, random_contrast, saturation, random_saturation, hue, random_hue, grey, standardize, finite, fill
+    `data.stages[0].ops[0].op` is "shuffle", but should be one of decode, resize, center_crop, random_crop, random_resized_crop, pad, crop_or_pad, flip_left_right, flip_up_down, rot90, random_rot90, rotate, random_rotate, brightness, random_brightness, contrast, random_contrast, saturation, random_saturation, hue, random_hue, grey, standardize, scale, normalize, cast, one_hot, finite, fill
     `data.stages[0].in` is missing: "memory", "auto" or a table such as { file = "cache.plc" } or { memory = "256MiB" }
     `data.stages[0].in` is "disk", but should be "memory", "auto" or a table such as { file = "cache.plc" } or { memory = "256MiB" }
     unknown key `data.stages[0].at`; did you mean `data.stages[0].in`?
@@ -366,7 +366,7 @@ fn what_is_wrong_with_a_list_is_told_with_its_place() {
     `data.stages[0]` (filter): column `x` is to be asked for its numbers, and its rows are not of one size yet; map it first
     `data.stages[1]` (ignore_errors): column `x` has rows that differ in size, which ignore_errors(3) cannot hold; put decode and resize before it
     `data.stages[0]` (window): column `x` has rows that differ in size, and window puts rows together that are all of one size; put decode and resize before it
-    `data.parts[0].stages` ends in batches, and parts are put together row by row; leave the batch out
+    `data.parts[0].stages` ends in batches, and parts are composed row by row; leave the batch out
     `data.parts[0].map` has no place beside `data.parts[0].stages`: write its operations into the list instead
     `data.parts[0].stages[0].rows` is missing: how many rows are kept
     `data.holdout` is a share of the rows, and how many 9 numbers from 0 by 1 → filter(x is 3) → zip has is not known before they have come; name others as `data.validation`

@@ -1,7 +1,7 @@
 //! `stages = [{ op = "filter", … }, { op = "shuffle" }, …]`: what is done to rows, in the order it is written.
 
 use super::data::{CACHES, cache, parallelism, prefetch, size};
-use super::maps::{self, operation, operations};
+use super::row_ops::{self, RowOp, operations};
 use super::short::{CUTMIX, MIXUP, mixed};
 use crate::error::{Error, Result};
 use crate::reader::{Reader, choose};
@@ -72,7 +72,7 @@ enum Name {
     Parallelism,
     MaxItem,
     Deterministic,
-    Row(maps::Name),
+    Row(&'static RowOp),
 }
 
 const STAGES: [(&str, Name); 24] = [
@@ -182,7 +182,7 @@ fn named<'a>(entry: &Reader<'a>) -> Result<(Name, &'a str)> {
         }
         _ => {}
     }
-    let rows = maps::KNOWN.into_iter().map(|(name, row)| (name, Name::Row(row)));
+    let rows = row_ops::names().map(|(name, row)| (name, Name::Row(row)));
     let names: Vec<(&'static str, Name)> = STAGES.into_iter().chain(rows).collect();
     Ok((choose(&entry.name("op"), op, &names)?, op))
 }
@@ -198,8 +198,8 @@ fn stage(entry: &Reader<'_>, kind: Name, around: Around<'_>) -> Result<What> {
     let needed = |key: &'static str, least: u64, what: &str| entry.count(key, least)?.ok_or_else(|| entry.missing(key, what));
     Ok(match kind {
         Name::Row(row) => {
-            let (usual, op) = operation(entry, row, around.seed)?;
-            What::Map { column: entry.text("column")?.unwrap_or(usual).to_string(), ops: vec![op] }
+            let (column, op) = row.read(entry, around.seed)?;
+            What::Map { column, ops: vec![op] }
         }
         Name::Map => {
             let column = entry.text("column")?.unwrap_or("x").to_string();

@@ -1,0 +1,163 @@
+//! The sources that `data.source` may name. A source is one [`SourceKind`]: configurations, the command's `--source` and the table in
+//! `docs/data.md` follow from it.
+
+mod arrays;
+mod composed;
+mod images;
+mod records;
+mod synthetic;
+mod tables;
+mod text;
+
+use super::stages;
+use crate::error::Result;
+use crate::reader::{Reader, choose};
+use plimsoll_data::Dataset;
+use plimsoll_data::source::Text;
+use std::path::{Path, PathBuf};
+use toml::{Table, Value};
+
+/// All that is known of a source beside its files.
+pub(super) struct SourceKind {
+    /// As configurations write it.
+    pub name: &'static str,
+    /// Its keys, as the documentation lists them.
+    pub keys: &'static str,
+    /// Its rows, as the documentation describes them.
+    pub rows: &'static str,
+    /// The keys whose text is a path, or a table of paths.
+    pub paths: &'static [&'static str],
+    /// Whether its floats are read from a file as they are, so that labels may be NaN or infinite.
+    pub unchecked_floats: bool,
+    pub open: fn(&SourceArgs<'_>) -> Result<Opened>,
+    /// The keys of `[data]` that read a path without a configuration, for `--source`; `None` where a path is not enough.
+    pub from_path: Option<fn(&Path) -> Result<Table>>,
+}
+
+/// What a source is opened with.
+pub(super) struct SourceArgs<'a> {
+    /// `[data]`, `[data.validation]` or an entry of `parts`.
+    pub table: &'a Reader<'a>,
+    /// What relative paths are relative to.
+    pub folder: &'a Path,
+    /// Whether a later stage skips bad rows, so that they are no error when a file is opened.
+    pub lenient: bool,
+}
+
+/// The source kinds, in the order in which the documentation and error messages list them.
+const SOURCES: [&SourceKind; 17] = [
+    &arrays::NPY,
+    &arrays::NPZ,
+    &images::IMAGE_FOLDER,
+    &images::IMAGE_FILES,
+    &tables::CSV,
+    &tables::PARQUET,
+    &text::TEXT,
+    &images::WEBDATASET,
+    &records::TFRECORD,
+    &synthetic::SHAPES,
+    &synthetic::RANDOM,
+    &synthetic::RANGE,
+    &composed::CONCATENATE,
+    &composed::ZIP,
+    &composed::SAMPLE_FROM,
+    &composed::INTERLEAVE,
+    &synthetic::DIGITS,
+];
+
+/// A source that was opened.
+pub(super) struct Opened {
+    /// The rows to train on.
+    pub training: Dataset,
+    /// Whether rows share values, such as windows of a text, so that the last of them cannot simply be held out.
+    pub overlapping: bool,
+    /// The text, where the source is one.
+    pub text: Option<Text>,
+    validation: Option<Validation>,
+}
+
+/// The rows of `[data.validation]`, or without such a table those that the source holds out itself.
+type Validation = Box<dyn Fn(Option<&Reader<'_>>) -> Result<Option<Dataset>>>;
+
+impl Opened {
+    fn new(training: Dataset) -> Opened {
+        Opened { training, overlapping: false, text: None, validation: None }
+    }
+
+    fn with_validation(self, validation: impl Fn(Option<&Reader<'_>>) -> Result<Option<Dataset>> + 'static) -> Opened {
+        Opened { validation: Some(Box::new(validation)), ..self }
+    }
+}
+
+impl SourceKind {
+    /// The source that the key `source` of a table names.
+    pub fn of(table: &Reader<'_>) -> Result<Option<&'static SourceKind>> {
+        table.choice("source", &named())
+    }
+
+    /// The same where there must be one.
+    pub fn required(table: &Reader<'_>) -> Result<&'static SourceKind> {
+        SourceKind::of(table)?.ok_or_else(|| table.missing("source", &format!("one of {}", SOURCES.map(|kind| kind.name).join(", "))))
+    }
+
+    /// Opens what a table describes; `lenient` if bad rows are skipped by a later stage.
+    pub fn open(&self, table: &Reader<'_>, folder: &Path, lenient: bool) -> Result<Opened> {
+        (self.open)(&SourceArgs { table, folder, lenient: lenient || stages::leave_out_errors(table) })
+    }
+
+    /// The rows to validate on, of this kind unless the table names another; what has to be the same, such as classes, is taken over.
+    pub fn validation(&self, opened: &Opened, table: Option<&Reader<'_>>, folder: &Path) -> Result<Option<Dataset>> {
+        let other = table.map(SourceKind::of).transpose()?.flatten().filter(|other| other.name != self.name);
+        match (table, other, &opened.validation) {
+            (Some(table), Some(other), _) => Ok(Some(other.open(table, folder, false)?.training)),
+            (_, None, Some(validation)) => validation(table),
+            (Some(table), None, None) => Ok(Some(self.open(table, folder, false)?.training)),
+            (None, ..) => Ok(None),
+        }
+    }
+}
+
+fn named() -> Vec<(&'static str, &'static SourceKind)> {
+    SOURCES.iter().map(|kind| (kind.name, *kind)).collect()
+}
+
+/// The names of sources that a path is enough for, as `--source` takes them.
+pub fn path_sources() -> Vec<&'static str> {
+    SOURCES.iter().filter(|kind| kind.from_path.is_some()).map(|kind| kind.name).collect()
+}
+
+/// The `[data]` table that reads a path with a source of this name.
+pub(super) fn from_path(name: &str, path: &Path) -> Result<Table> {
+    let readable: Vec<_> = SOURCES.iter().filter_map(|kind| Some((kind.name, (*kind, kind.from_path?)))).collect();
+    let (kind, keys) = choose("data.source", name, &readable)?;
+    let mut table = keys(path)?;
+    table.insert("source".into(), kind.name.into());
+    Ok(table)
+}
+
+/// The table of sources in the documentation.
+pub(super) fn reference() -> String {
+    let rows = SOURCES.map(|kind| format!("| `{}` | {} | {} |\n", kind.name, kind.keys, kind.rows));
+    format!("| source | keys | rows |\n|---|---|---|\n{}", rows.concat())
+}
+
+/// Whether the text of a key is a path in some source.
+pub(super) fn is_path(key: &str) -> bool {
+    SOURCES.iter().any(|kind| kind.paths.contains(&key))
+}
+
+/// `path = PATH`, and nothing else.
+fn only_path(path: &Path) -> Result<Table> {
+    Ok(with_path("path", path))
+}
+
+fn with_path(key: &str, path: &Path) -> Table {
+    Table::from_iter([(key.to_string(), Value::String(path.to_string_lossy().into_owned()))])
+}
+
+impl SourceArgs<'_> {
+    /// A path that has to be there.
+    fn path(&self, key: &'static str, what: &str) -> Result<PathBuf> {
+        Ok(self.folder.join(self.table.text(key)?.ok_or_else(|| self.table.missing(key, what))?))
+    }
+}
