@@ -7,8 +7,8 @@ cd "$(dirname "$0")/.."
 target="$(rustc -vV | sed -n 's/^host: //p')"
 export RUSTC_BOOTSTRAP=1
 export RUSTFLAGS="${RUSTFLAGS:-} -Zsanitizer=address -Copt-level=1"
-# Whatever a test leaks on purpose (payloads of panics, tables that live as long as the process) is not an error of memory access.
-export ASAN_OPTIONS="${ASAN_OPTIONS:-detect_leaks=0:detect_stack_use_after_return=1}"
+# A test asks for more memory than there is and expects an error. Whatever a test leaks on purpose (payloads of panics, tables that live as long as the process) is not an error of memory access.
+export ASAN_OPTIONS="${ASAN_OPTIONS:-detect_leaks=0:detect_stack_use_after_return=1:allocator_may_return_null=1}"
 # The flags change every crate, so these builds get a folder of their own.
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/asan"
 if [ $# -eq 0 ]; then

@@ -4,7 +4,7 @@
 //! driver. What comes later is reserved: compiled kernels and recorded steps on the GPU, the compiler on the host.
 
 use crate::algorithms::convolution::Convolutions;
-use crate::libraries::nvrtc::{AT_ONCE, THREADS};
+use crate::libraries::nvrtc::{KERNELS_PER_MODULE, THREADS};
 use crate::program;
 use crate::runtime::staging::pinned;
 use cudarc::driver::sys;
@@ -146,7 +146,7 @@ const PER_TEXT: Bytes = Bytes::kib(512);
 
 /// What compiling and keeping the kernels of a plan takes of the host's memory beyond what a small one does.
 pub(crate) fn compiling(plan: &Plan) -> Bytes {
-    let texts = |program: &Program| distinct(&program.graph).div_ceil(AT_ONCE) as u64;
+    let texts = |program: &Program| distinct(&program.graph).div_ceil(KERNELS_PER_MODULE) as u64;
     let most = plan.programs.iter().map(texts).max().unwrap_or(0).min(THREADS as u64);
     let all: u64 = plan.programs.iter().map(texts).sum();
     Bytes(most.saturating_sub(1) * PER_THREAD.0 + all.saturating_sub(1) * PER_TEXT.0)

@@ -3,7 +3,7 @@
 //! The gradient of the queries is one kernel, with a block per tile of queries; that of keys and values another, with a block per tile of keys. So every
 //! number is summed by one thread in a fixed order.
 
-use super::{Argument, Kernel, THREADS, index_type, parameter, pieces};
+use super::{Argument, Kernel, THREADS, block_count, index_type, parameter};
 use plimsoll_core::DType;
 use plimsoll_core::ops::Attention;
 use std::fmt::Write;
@@ -43,8 +43,8 @@ pub(crate) fn attention(heads: &Heads<'_>) -> Kernel {
     let mut parameters = heads.operands();
     parameters.push(parameter(heads.types[0], "o", Argument::Output(0)));
     parameters.push(parameter(DType::F32, "lse", Argument::Output(1)));
-    let blocks = [(heads.batch * heads.op.heads) as u32, pieces(heads.queries, 16 * down), 1];
-    heads.kernel("attention", parameters, (down, across), include_str!("attention.cu"), blocks)
+    let grid = [(heads.batch * heads.op.heads) as u32, block_count(heads.queries, 16 * down), 1];
+    heads.kernel(("attention", "attention"), parameters, (down, across), include_str!("attention.cu"), grid)
 }
 
 /// The gradients of the packing's tensors; `dy` is the type of the result's.
@@ -55,7 +55,13 @@ pub(crate) fn attention_grad(heads: &Heads<'_>, dy: DType) -> Vec<Kernel> {
     let rows = heads.batch * heads.op.heads * heads.queries;
     let parameters =
         vec![parameter(heads.types[0], "o", Argument::Input(first)), gradient.clone(), parameter(DType::F32, "delta", Argument::Workspace)];
-    let delta = heads.kernel("results by their gradients", parameters, tile, include_str!("attention_delta.cu"), [pieces(rows, 8), 1, 1]);
+    let delta = heads.kernel(
+        ("attention_grad_delta", "results by their gradients"),
+        parameters,
+        tile,
+        include_str!("attention_delta.cu"),
+        [block_count(rows, 8), 1, 1],
+    );
 
     let mut shared = heads.operands();
     shared.push(parameter(DType::F32, "lse", Argument::Input(first + 1)));
@@ -66,11 +72,23 @@ pub(crate) fn attention_grad(heads: &Heads<'_>, dy: DType) -> Vec<Kernel> {
         let output = wanted.iter().map(|(part, name)| parameter(heads.types[parts[*part].0], name, Argument::Output(parts[*part].0)));
         shared.iter().cloned().chain(output).collect::<Vec<_>>()
     };
-    let blocks = [(heads.batch * heads.op.heads) as u32, pieces(heads.queries, 16 * tile.0), 1];
-    let queries = heads.kernel("gradient of queries", outputs(&[(0, "dq")]), tile, include_str!("attention_grad_queries.cu"), blocks);
-    let blocks = [(heads.batch * heads.op.kv_heads) as u32, pieces(heads.keys, 16 * tile.1), 1];
+    let grid = [(heads.batch * heads.op.heads) as u32, block_count(heads.queries, 16 * tile.0), 1];
+    let queries = heads.kernel(
+        ("attention_grad_query", "gradient of queries"),
+        outputs(&[(0, "dq")]),
+        tile,
+        include_str!("attention_grad_queries.cu"),
+        grid,
+    );
+    let grid = [(heads.batch * heads.op.kv_heads) as u32, block_count(heads.keys, 16 * tile.1), 1];
     let wanted = outputs(&[(1, "dk"), (2, "dv")]);
-    let keys = heads.kernel("gradient of keys and values", wanted, tile, include_str!("attention_grad_keys.cu"), blocks);
+    let keys = heads.kernel(
+        ("attention_grad_key_value", "gradient of keys and values"),
+        wanted,
+        tile,
+        include_str!("attention_grad_keys.cu"),
+        grid,
+    );
     vec![delta, queries, keys]
 }
 
@@ -92,7 +110,14 @@ impl Heads<'_> {
         parameters
     }
 
-    fn kernel(&self, what: &str, parameters: Vec<(String, Argument)>, tile: (usize, usize), text: &str, blocks: [u32; 3]) -> Kernel {
+    fn kernel(
+        &self,
+        (name, what): (&'static str, &str),
+        parameters: Vec<(String, Argument)>,
+        tile: (usize, usize),
+        text: &str,
+        grid: [u32; 3],
+    ) -> Kernel {
         let Heads { op, batch, queries, keys, depth, .. } = *self;
         let chunk = depth.next_multiple_of(4).min(CHUNK);
         let [q, k, v] = op.parts(depth);
@@ -116,10 +141,11 @@ impl Heads<'_> {
         let causal = if op.causal { ", causal" } else { "" };
         let dropout = op.dropout.map_or(String::new(), |dropout| format!(", dropout {}", dropout.rate()));
         Kernel {
+            name,
             what: format!("{what}: {batch} × {} heads on {}, {queries} × {keys} × {depth}{causal}{dropout}", op.heads, op.kv_heads),
             parameters,
             body: body + text,
-            blocks,
+            grid,
             threads: THREADS as u32,
         }
     }

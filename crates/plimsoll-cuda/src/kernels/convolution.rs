@@ -89,6 +89,7 @@ pub(crate) fn forward(conv: &Conv, types: [DType; 3], epilogue: Option<&Site<'_>
     }
     parameters.push(parameter(types[2], "result", Argument::Output(0)));
     Product {
+        name: "conv2d",
         what: conv.text("convolution"),
         rows: conv.pixels(),
         columns: out,
@@ -123,6 +124,7 @@ pub(crate) fn grad_input(conv: &Conv, types: [DType; 3]) -> Kernel {
         format!("down >= 0 && right >= 0 && y < {oh} && x < {ow} && down % {} == 0 && right % {} == 0", window.stride.0, window.stride.1);
     let _ = writeln!(left, "if ({fits}) value = load(gradient[((m / {} * {oh} + y) * {ow} + x) * {all} + g * {out} + channel]);", h * w);
     Product {
+        name: "conv2d_grad_input",
         what: conv.text("gradient by the image of"),
         rows: n * h * w,
         columns: inner,
@@ -158,7 +160,7 @@ pub(crate) fn grad_filter_workspace(conv: &Conv) -> u64 {
     }
 }
 
-/// ConcatStrategy the chunks is a reduction, which may want scratch of its own.
+/// Adding up the chunks is a reduction, which may want scratch of its own.
 fn joining_workspace(conv: &Conv, chunks: usize) -> u64 {
     super::reduce_workspace(&[chunks, conv.taps() * conv.result[3]], &[0])
 }
@@ -170,6 +172,7 @@ pub(crate) fn grad_filter(conv: &Conv, types: [DType; 2]) -> Vec<Kernel> {
     let size = conv.taps() * all;
     let target = if chunks == 1 { Argument::Output(0) } else { Argument::Workspace };
     let product = Product {
+        name: "conv2d_grad_filter",
         what: conv.text("gradient by the filter of"),
         rows: conv.taps(),
         columns: out,
@@ -201,6 +204,7 @@ pub(crate) fn grad_filter(conv: &Conv, types: [DType; 2]) -> Vec<Kernel> {
     let mut joining = reduce(&Site { expr: &expr, dims: &dims, operands: &operands, row: 0, at_hand: &[] }, &[0], Reduction::Sum);
     // What is joined lies at the beginning of the scratch; a reduction's own scratch, if any, behind it.
     for kernel in &mut joining {
+        kernel.name = "conv2d_grad_filter_sum";
         for (_, argument) in &mut kernel.parameters {
             *argument = match *argument {
                 Argument::Input(0) => Argument::Workspace,

@@ -2,7 +2,7 @@
 //!
 //! Sums need no atomics: a block owns some rows and columns of the table, looks through all numbers in order, and adds what is its own.
 
-use super::{Argument, Kernel, THREADS, index_type, parameter, pieces};
+use super::{Argument, Kernel, THREADS, block_count, index_type, parameter};
 use plimsoll_core::DType;
 use std::fmt::Write;
 
@@ -20,6 +20,7 @@ pub(crate) fn gather(count: usize, rows: usize, width: usize, [table, numbers, r
     let _ = writeln!(body, "const bool is_row = number >= 0 && number < {rows};");
     let _ = writeln!(body, "store(out + e, is_row ? load(table[({index})number * {width} + e % {width}]) : 0.0f);");
     Kernel {
+        name: "gather",
         what: format!("{count} rows of a table {rows}×{width}"),
         parameters: vec![
             parameter(table, "table", Argument::Input(0)),
@@ -27,7 +28,7 @@ pub(crate) fn gather(count: usize, rows: usize, width: usize, [table, numbers, r
             parameter(result, "out", Argument::Output(0)),
         ],
         body,
-        blocks: [pieces(n, THREADS), 1, 1],
+        grid: [block_count(n, THREADS), 1, 1],
         threads: THREADS as u32,
     }
 }
@@ -43,6 +44,7 @@ pub(crate) fn scatter_add(count: usize, rows: usize, width: usize, [numbers, giv
     let _ = writeln!(body, "constexpr int OWNED = {owned}, COLUMNS = {columns}, LANES = {};", THREADS / columns);
     let _ = writeln!(body, "using Index = {index};");
     Kernel {
+        name: "scatter_add",
         what: format!("{count} rows added to a table {rows}×{width}"),
         parameters: vec![
             parameter(numbers, "numbers", Argument::Input(0)),
@@ -50,7 +52,7 @@ pub(crate) fn scatter_add(count: usize, rows: usize, width: usize, [numbers, giv
             ("float* out".to_string(), Argument::Output(0)),
         ],
         body: body + include_str!("scatter_add.cu"),
-        blocks: [pieces(rows, owned), across as u32, 1],
+        grid: [block_count(rows, owned), across as u32, 1],
         threads: THREADS as u32,
     }
 }

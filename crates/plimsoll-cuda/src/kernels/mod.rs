@@ -60,15 +60,17 @@ pub(crate) enum Argument {
     Numbers,
 }
 
-/// One kernel: its text without a name, how it is launched, and what its parameters are.
+/// One kernel: its text but for its name, its launch configuration, and what its parameters stand for.
 #[derive(Clone, Debug)]
 pub(crate) struct Kernel {
-    /// For whoever reads the text.
+    /// The first part of its name in the compiled module, before the scope of the node: what it computes.
+    pub name: &'static str,
+    /// Its extents and expression, as a comment before its text.
     pub what: String,
     /// Parameters with their types, all of them addresses.
     pub parameters: Vec<(String, Argument)>,
     pub body: String,
-    pub blocks: [u32; 3],
+    pub grid: [u32; 3],
     pub threads: u32,
 }
 
@@ -84,7 +86,7 @@ impl Kernel {
 
     /// Whether there is anything to do: a grid of no blocks cannot be launched.
     pub fn is_empty(&self) -> bool {
-        self.blocks.contains(&0)
+        self.grid.contains(&0)
     }
 
     /// Makes it do nothing once a loss was not finite, so that what it would change stays good. `loss` says that this step's loss is known before it.
@@ -137,7 +139,7 @@ fn index_type(n: usize) -> &'static str {
     if n < 1 << 31 { "unsigned" } else { "unsigned long long" }
 }
 
-/// As many pieces of `size` as cover `n`.
-fn pieces(n: usize, size: usize) -> u32 {
+/// As many block_count of `size` as cover `n`.
+fn block_count(n: usize, size: usize) -> u32 {
     u32::try_from(n.div_ceil(size)).expect("a tensor that a device can hold needs fewer blocks than there are")
 }

@@ -1,7 +1,7 @@
 //! Elements in another order or place. One thread per element of the result looks up where that comes from; bytes are moved as they are.
 
 use super::index::{coordinates, strides};
-use super::{Argument, Kernel, THREADS, index_type, pieces};
+use super::{Argument, Kernel, THREADS, block_count, index_type};
 use std::fmt::Write;
 
 /// An element of this many bytes.
@@ -15,7 +15,7 @@ fn word(size: usize) -> &'static str {
 }
 
 /// One thread per element of `dims`, with coordinates `c0`, `c1`, …; `body` moves it.
-fn per_element(what: String, size: usize, sources: usize, dims: &[usize], extent: usize, body: &str) -> Kernel {
+fn per_element(name: &'static str, what: String, size: usize, sources: usize, dims: &[usize], extent: usize, body: &str) -> Kernel {
     let (n, index) = (dims.iter().product::<usize>(), index_type(extent));
     let mut parameters: Vec<(String, Argument)> =
         (0..sources).map(|i| (format!("const {}* in{i}", word(size)), Argument::Input(i))).collect();
@@ -23,7 +23,7 @@ fn per_element(what: String, size: usize, sources: usize, dims: &[usize], extent
     let mut text = String::new();
     let _ = writeln!(text, "const {index} e = ({index})blockIdx.x * {THREADS} + threadIdx.x;\nif (e >= {n}) return;");
     coordinates(&mut text, index, "c", "e", dims, |_| true);
-    Kernel { what, parameters, body: text + body, blocks: [pieces(n, THREADS), 1, 1], threads: THREADS as u32 }
+    Kernel { name, what, parameters, body: text + body, grid: [block_count(n, THREADS), 1, 1], threads: THREADS as u32 }
 }
 
 /// The place of the coordinates in a tensor, where those along `axis` are reckoned as `along`.
@@ -43,21 +43,21 @@ pub(crate) fn transpose(size: usize, input: &[usize], order: &[usize]) -> Kernel
     let terms: Vec<String> = order.iter().enumerate().map(|(to, from)| format!("c{to} * {}", strides[*from])).collect();
     let from = if terms.is_empty() { "0".to_string() } else { terms.join(" + ") };
     let n = input.iter().product();
-    per_element(format!("transpose {input:?} as {order:?}"), size, 1, &dims, n, &format!("out[e] = in0[{from}];\n"))
+    per_element("transpose", format!("transpose {input:?} as {order:?}"), size, 1, &dims, n, &format!("out[e] = in0[{from}];\n"))
 }
 
 /// `length` elements from `start` on along an axis; `dims` are the result's.
 pub(crate) fn slice(size: usize, input: &[usize], dims: &[usize], axis: usize, start: usize) -> Kernel {
     let from = place(input, axis, &format!("c{axis} + {start}"));
     let n = input.iter().product();
-    per_element(format!("slice {input:?} to {dims:?} along {axis}"), size, 1, dims, n, &format!("out[e] = in0[{from}];\n"))
+    per_element("slice", format!("slice {input:?} to {dims:?} along {axis}"), size, 1, dims, n, &format!("out[e] = in0[{from}];\n"))
 }
 
 /// A part from `start` on along an axis of a whole of `dims`, of which nothing else is touched.
 pub(crate) fn put(size: usize, part: &[usize], dims: &[usize], axis: usize, start: usize) -> Kernel {
     let to = place(dims, axis, &format!("c{axis} + {start}"));
     let n = dims.iter().product();
-    per_element(format!("put {part:?} into {dims:?} along {axis}"), size, 1, part, n, &format!("out[{to}] = in0[e];\n"))
+    per_element("slice_write", format!("write {part:?} into {dims:?} along {axis}"), size, 1, part, n, &format!("out[{to}] = in0[e];\n"))
 }
 
 /// Zeros before and after along an axis; `dims` are the result's.
@@ -66,7 +66,7 @@ pub(crate) fn pad(size: usize, input: &[usize], dims: &[usize], axis: usize, bef
     let (first, end) = (before, before + input[axis]);
     let body = format!("out[e] = c{axis} >= {first} && c{axis} < {end} ? in0[{from}] : 0;\n");
     let n = dims.iter().product();
-    per_element(format!("pad {input:?} to {dims:?} along {axis}"), size, 1, dims, n, &body)
+    per_element("pad", format!("pad {input:?} to {dims:?} along {axis}"), size, 1, dims, n, &body)
 }
 
 /// All inputs one after another along an axis; `dims` are the result's.
@@ -79,5 +79,5 @@ pub(crate) fn concat(size: usize, inputs: &[Vec<usize>], dims: &[usize], axis: u
         start = end;
     }
     let n = dims.iter().product();
-    per_element(format!("concat to {dims:?} along {axis}"), size, inputs.len(), dims, n, &body)
+    per_element("concat", format!("concat to {dims:?} along {axis}"), size, inputs.len(), dims, n, &body)
 }

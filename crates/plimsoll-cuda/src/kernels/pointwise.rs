@@ -1,7 +1,7 @@
 //! An expression over every element, one thread per element (several for large tensors, so that more loads are under way).
 
 use super::expression::Site;
-use super::{Argument, Kernel, THREADS, indented, index_type, pieces, type_name};
+use super::{Argument, Kernel, THREADS, block_count, indented, index_type, type_name};
 use plimsoll_core::DType;
 use std::fmt::Write;
 
@@ -20,17 +20,17 @@ pub(crate) struct Runs {
 
 /// The expression over every element of its shape. An output may be written over an input: a thread reads all it needs before it writes.
 pub(crate) fn pointwise(site: &Site<'_>, outputs: &[DType]) -> Kernel {
-    written(site, outputs, "i")
+    written("pointwise", site, outputs, "i")
 }
 
 /// The expression over every element of its shape, its one result between the parts of a whole.
 pub(crate) fn concats_fused(site: &Site<'_>, output: DType, Runs { start, length, pitch }: Runs) -> Kernel {
     let at = format!("((unsigned long long)(i / {length}) * {pitch} + {start} + i % {length})");
-    written(site, &[output], &at)
+    written("pointwise_slice_write", site, &[output], &at)
 }
 
 /// The expression over every element `i`, with each result at the place `at` of its tensor.
-fn written(site: &Site<'_>, outputs: &[DType], at: &str) -> Kernel {
+fn written(name: &'static str, site: &Site<'_>, outputs: &[DType], at: &str) -> Kernel {
     let n: usize = site.dims.iter().product();
     let kind = index_type(n);
     let mut parameters = site.parameters(0);
@@ -53,10 +53,11 @@ fn written(site: &Site<'_>, outputs: &[DType], at: &str) -> Kernel {
         body += "}\n";
     }
     Kernel {
+        name,
         what: format!("pointwise {:?}: {}", site.dims, site.expr),
         parameters,
         body,
-        blocks: [pieces(n, THREADS * each), 1, 1],
+        grid: [block_count(n, THREADS * each), 1, 1],
         threads: THREADS as u32,
     }
 }

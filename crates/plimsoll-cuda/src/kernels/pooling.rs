@@ -1,19 +1,26 @@
 //! Pooling over windows. The gradients gather: every pixel looks at the windows it was in, so nothing is added twice in an unknown order.
 
-use super::{Argument, Kernel, THREADS, index_type, parameter, pieces};
+use super::{Argument, Kernel, THREADS, block_count, index_type, parameter};
 use plimsoll_core::DType;
 use plimsoll_core::ops::Window;
 use std::fmt::Write;
 
 /// One thread per element of `dims`, with its coordinates `n`, `y`, `x`, `c`.
-fn per_element(what: String, dims: [usize; 4], extent: usize, parameters: Vec<(String, Argument)>, body: &str) -> Kernel {
+fn per_element(
+    name: &'static str,
+    what: String,
+    dims: [usize; 4],
+    extent: usize,
+    parameters: Vec<(String, Argument)>,
+    body: &str,
+) -> Kernel {
     let (n, index) = (dims.iter().product::<usize>(), index_type(extent));
     let [_, h, w, c] = dims;
     let mut text = String::new();
     let _ = writeln!(text, "const {index} e = ({index})blockIdx.x * {THREADS} + threadIdx.x;\nif (e >= {n}) return;");
     let _ = writeln!(text, "const {index} c = e % {c}, n = e / {};", h * w * c);
     let _ = writeln!(text, "const int x = e / {c} % {w}, y = e / {} % {h};", w * c);
-    Kernel { what, parameters, body: text + body, blocks: [pieces(n, THREADS), 1, 1], threads: THREADS as u32 }
+    Kernel { name, what, parameters, body: text + body, grid: [block_count(n, THREADS), 1, 1], threads: THREADS as u32 }
 }
 
 /// Goes over the elements of a window that lie inside the image, as `row` and `line` at place (`i`, `j`).
@@ -63,7 +70,7 @@ pub(crate) fn max_pool(window: &Window, image: [usize; 4], result: [usize; 4], d
         parameter(dtype, "out", Argument::Output(0)),
         ("unsigned char* places".to_string(), Argument::Output(1)),
     ];
-    per_element(format!("max pool {window} of {image:?}"), result, extent(image, result), parameters, &body)
+    per_element("max_pool", format!("max pool {window} of {image:?}"), result, extent(image, result), parameters, &body)
 }
 
 /// Every pixel gathers the gradients of the windows it won.
@@ -80,7 +87,7 @@ pub(crate) fn max_pool_grad(window: &Window, image: [usize; 4], result: [usize; 
         parameter(dtype, "gradient", Argument::Input(1)),
         parameter(dtype, "out", Argument::Output(0)),
     ];
-    per_element(format!("gradient of max pool {window} of {image:?}"), image, extent(image, result), parameters, &body)
+    per_element("max_pool_grad", format!("gradient of max pool {window} of {image:?}"), image, extent(image, result), parameters, &body)
 }
 
 /// The mean of every window over the elements inside the image.
@@ -88,7 +95,7 @@ pub(crate) fn avg_pool(window: &Window, image: [usize; 4], result: [usize; 4], d
     let take = format!("sum += load(image[{}]);\n    count++;", place(image, "row", "line"));
     let body = format!("float sum = 0.0f;\nint count = 0;\n{}store(out + e, sum / count);\n", over_window(window, image, &take));
     let parameters = vec![parameter(dtype, "image", Argument::Input(0)), parameter(dtype, "out", Argument::Output(0))];
-    per_element(format!("mean pool {window} of {image:?}"), result, extent(image, result), parameters, &body)
+    per_element("avg_pool", format!("average pool {window} of {image:?}"), result, extent(image, result), parameters, &body)
 }
 
 /// Every pixel gathers its share of the gradients of the windows it is in.
@@ -105,5 +112,5 @@ pub(crate) fn avg_pool_grad(window: &Window, image: [usize; 4], result: [usize; 
     );
     let body = format!("float sum = 0.0f;\n{}store(out + e, sum);\n", over_windows(window, result, &take));
     let parameters = vec![parameter(dtype, "gradient", Argument::Input(0)), parameter(dtype, "out", Argument::Output(0))];
-    per_element(format!("gradient of mean pool {window} of {image:?}"), image, extent(image, result), parameters, &body)
+    per_element("avg_pool_grad", format!("gradient of average pool {window} of {image:?}"), image, extent(image, result), parameters, &body)
 }

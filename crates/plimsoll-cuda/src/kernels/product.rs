@@ -3,12 +3,13 @@
 //! An operand is a piece of text that says how one of its elements is read, so matrix products and convolutions (whose matrices never
 //! exist) are the same kernel.
 
-use super::{Argument, Kernel, THREADS, indented, index_type, parameter, pieces};
+use super::{Argument, Kernel, THREADS, block_count, indented, index_type, parameter};
 use plimsoll_core::DType;
 use std::fmt::Write;
 
 /// A product: `rows × columns` results, each a sum of `depth` products, for each of `groups` independent groups (`g`).
 pub(super) struct Product {
+    pub name: &'static str,
     pub what: String,
     pub rows: usize,
     pub columns: usize,
@@ -103,10 +104,11 @@ impl Product {
         indented(&mut body, 1, &self.store);
         body += "}\n";
         Kernel {
+            name: self.name,
             what: self.what,
             parameters: self.parameters,
             body,
-            blocks: [pieces(rows, tile_rows), pieces(columns, tile_columns), (groups * chunks) as u32],
+            grid: [block_count(rows, tile_rows), block_count(columns, tile_columns), (groups * chunks) as u32],
             threads: threads as u32,
         }
     }
@@ -138,6 +140,7 @@ fn load(
 pub(crate) fn matmul((m, n, k): (usize, usize, usize), transpose_a: bool, transpose_b: bool, types: [DType; 3]) -> Kernel {
     let at = |name: &str, row: &str, column: &str, width: usize| format!("value = load({name}[{row} * {width} + {column}]);\n");
     Product {
+        name: "matmul",
         what: format!("matrix product {m}×{k} · {k}×{n}"),
         rows: m,
         columns: n,
@@ -166,10 +169,11 @@ pub(crate) fn narrowed(operand: usize, elements: usize, dtype: DType) -> Kernel 
     let _ = writeln!(body, "const {index} i = ({index})blockIdx.x * {THREADS} + threadIdx.x;\nif (i >= {elements}) return;");
     body += "store(to + i, from[i]);\n";
     Kernel {
+        name: "cast",
         what: format!("{elements} weights as {dtype}"),
         parameters: vec![parameter(DType::F32, "from", Argument::Input(operand)), parameter(dtype, "to", Argument::Workspace)],
         body,
-        blocks: [pieces(elements, THREADS), 1, 1],
+        grid: [block_count(elements, THREADS), 1, 1],
         threads: THREADS as u32,
     }
 }

@@ -2,7 +2,7 @@
 //! in scratch; sums are cut by shapes and joined in a fixed order.
 
 use super::product::Product;
-use super::{Argument, Kernel, THREADS, index_type, parameter, pieces};
+use super::{Argument, Kernel, THREADS, block_count, index_type, parameter};
 use plimsoll_core::DType;
 use plimsoll_core::ops::{Activation, Cell, Recurrent, RecurrentGrad};
 use std::fmt::Write;
@@ -56,7 +56,7 @@ pub(crate) fn recurrent(op: &Recurrent, batch: usize, steps: usize, inputs: &[us
         names.take_if(true, out, "hidden", Argument::OutputAt(0, step * op.units * out.size()));
         names.take_if(!matches!(op.cell, Cell::Simple(_)), out, "gates", Argument::OutputAt(1, step * wide * out.size()));
         let flags = format!("constexpr bool MASKED = {}, BIASED = {};\n", operands.mask.is_some(), operands.bias.is_some());
-        kernels.push(walk.kernel("a step of", names, &flags, include_str!("recurrent.cu")));
+        kernels.push(walk.kernel(("recurrent_step", "a step of"), names, &flags, include_str!("recurrent.cu")));
     }
     if op.cell == Cell::Lstm {
         kernels.push(walk.finish(2 * state, out));
@@ -88,7 +88,10 @@ pub(crate) fn recurrent_grad(
         names.take("float* cells", Argument::WorkspaceBehind(scratch.sequence));
         let flags = format!("constexpr bool MASKED = {masked}, STARTED = {}, REVERSE = {};\n", operands.before.is_some(), op.reverse);
         let text = include_str!("recurrent_cells.cu");
-        kernels.push(Kernel { blocks: [pieces(batch * units, THREADS), 1, 1], ..walk.kernel("cell states of", names, &flags, text) });
+        kernels.push(Kernel {
+            grid: [block_count(batch * units, THREADS), 1, 1],
+            ..walk.kernel(("recurrent_cell_states", "cell states of"), names, &flags, text)
+        });
     }
     if gru {
         kernels.push(walk.inner(operands.map(|i| (i, dtype(i))), scratch.sequence));
@@ -126,7 +129,7 @@ pub(crate) fn recurrent_grad(
             number == 0,
             at.is_none()
         );
-        kernels.push(walk.kernel("a step back of", names, &flags, include_str!("recurrent_grad.cu")));
+        kernels.push(walk.kernel(("recurrent_grad_step", "a backward step of"), names, &flags, include_str!("recurrent_grad.cu")));
     }
     kernels
 }
@@ -195,11 +198,11 @@ impl Walk {
         (0..steps).map(move |step| if reverse { steps - 1 - step } else { step })
     }
 
-    fn kernel(&self, what: &str, names: Names, flags: &str, text: &str) -> Kernel {
+    fn kernel(&self, (name, what): (&'static str, &str), names: Names, flags: &str, text: &str) -> Kernel {
         let Walk { cell, batch, steps, units, .. } = *self;
         let rows = batch.clamp(1, ROWS);
         let mut body = String::from("enum { LSTM, GRU, TANH, RELU };\n");
-        let name = match cell {
+        let cell_name = match cell {
             Cell::Lstm => "LSTM",
             Cell::Gru => "GRU",
             Cell::Simple(Activation::Tanh) => "TANH",
@@ -207,7 +210,7 @@ impl Walk {
         };
         let _ = writeln!(
             body,
-            "constexpr int CELL = {name}, GATES = {}, BATCH = {batch}, STEPS = {steps}, UNITS = {units}, ROWS = {rows};",
+            "constexpr int CELL = {cell_name}, GATES = {}, BATCH = {batch}, STEPS = {steps}, UNITS = {units}, ROWS = {rows};",
             cell.gates()
         );
         let _ = writeln!(body, "using Index = {};", index_type(batch * steps * self.wide().max(self.wide() * units / steps.max(1))));
@@ -216,10 +219,11 @@ impl Walk {
             let _ = writeln!(body, "float* const {absent} = nullptr;");
         }
         Kernel {
+            name,
             what: format!("{what} {}: {batch} × {steps} × {units}", cell.name()),
             parameters: names.parameters,
             body: body + text,
-            blocks: [pieces(units, UNITS), pieces(batch, rows), 1],
+            grid: [block_count(units, UNITS), block_count(batch, rows), 1],
             threads: THREADS as u32,
         }
     }
@@ -230,14 +234,14 @@ impl Walk {
         let from = given.map(|(input, dtype)| parameter(dtype, "from", Argument::Input(input)));
         let value = if given.is_some() { "load(from[i])" } else { "0.0f" };
         let parameters = from.into_iter().chain([("float* to".to_string(), to)]).collect();
-        per_element("a state to start from", n, parameters, &format!("to[i] = {value};\n"))
+        per_element(("recurrent_initial_state", "the initial state"), n, parameters, &format!("to[i] = {value};\n"))
     }
 
     /// The last cell state.
     fn finish(&self, from: usize, dtype: DType) -> Kernel {
         let parameters =
             vec![("const float* from".to_string(), Argument::WorkspaceBehind(from)), parameter(dtype, "to", Argument::Output(2))];
-        per_element("the last state", self.batch * self.units, parameters, "store(to + i, from[i]);\n")
+        per_element(("recurrent_final_state", "the final state"), self.batch * self.units, parameters, "store(to + i, from[i]);\n")
     }
 
     /// What the reset gate of a GRU multiplies, for all steps at once: the hidden state before each by the candidate's kernel, and the bias.
@@ -258,6 +262,7 @@ impl Walk {
             let _ = writeln!(left, "else value = load(started[m / {steps} * {units} + k]);");
         }
         Product {
+            name: "gru_candidate_matmul",
             what: format!("states by the candidate's kernel: {batch} × {steps} × {units}"),
             rows: batch * steps,
             columns: units,
@@ -277,8 +282,15 @@ impl Walk {
 }
 
 /// One thread per element `i`.
-fn per_element(what: &str, n: usize, parameters: Vec<(String, Argument)>, body: &str) -> Kernel {
+fn per_element((name, what): (&'static str, &str), n: usize, parameters: Vec<(String, Argument)>, body: &str) -> Kernel {
     let index = index_type(n);
     let head = format!("const {index} i = ({index})blockIdx.x * {THREADS} + threadIdx.x;\nif (i >= {n}) return;\n");
-    Kernel { what: format!("{what} of {n}"), parameters, body: head + body, blocks: [pieces(n, THREADS), 1, 1], threads: THREADS as u32 }
+    Kernel {
+        name,
+        what: format!("{what} of {n}"),
+        parameters,
+        body: head + body,
+        grid: [block_count(n, THREADS), 1, 1],
+        threads: THREADS as u32,
+    }
 }

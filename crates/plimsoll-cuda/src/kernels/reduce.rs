@@ -3,7 +3,7 @@
 
 use super::expression::Site;
 use super::index::strides;
-use super::{Argument, Kernel, THREADS, indented, index_type, pieces};
+use super::{Argument, Kernel, THREADS, block_count, indented, index_type};
 use plimsoll_core::ops::Reduction;
 use std::fmt::Write;
 
@@ -76,7 +76,14 @@ pub(crate) fn reduce(site: &Site<'_>, axes: &[usize], kind: Reduction) -> Vec<Ke
     if cut.chunks == 1 {
         parameters.push(output);
         let body = body(&cut, kind, &elements(site, axes, &cut, kind), &store(finished, "position"));
-        return vec![Kernel { what, parameters, body, blocks: [pieces(cut.kept, cut.per_block()), 1, 1], threads: THREADS as u32 }];
+        return vec![Kernel {
+            name: "reduce",
+            what,
+            parameters,
+            body,
+            grid: [block_count(cut.kept, cut.per_block()), 1, 1],
+            threads: THREADS as u32,
+        }];
     }
     let partials = ("float2* partial".to_string(), Argument::Workspace);
     parameters.push(partials.clone());
@@ -91,10 +98,11 @@ pub(crate) fn reduce(site: &Site<'_>, axes: &[usize], kind: Reduction) -> Vec<Ke
         }
     );
     let first = Kernel {
+        name: "reduce_partial",
         what: format!("{what}, in {} chunks", cut.chunks),
         parameters,
         body: body(&cut, kind, &elements(site, axes, &cut, kind), &keep),
-        blocks: [pieces(cut.kept, cut.per_block()), cut.chunks as u32, 1],
+        grid: [block_count(cut.kept, cut.per_block()), cut.chunks as u32, 1],
         threads: THREADS as u32,
     };
     let columns = cut.kept >= 8;
@@ -103,10 +111,11 @@ pub(crate) fn reduce(site: &Site<'_>, axes: &[usize], kind: Reduction) -> Vec<Ke
     let take =
         format!("const float2 part = partial[({})r * {} + o];\n", index_type(cut.kept * cut.chunks), cut.kept) + kind_text(kind).join_part;
     let second = Kernel {
+        name: "reduce_combine",
         what: format!("{what}, joining the chunks"),
         parameters: vec![partials, output],
         body: body(&joint, kind, &take, &store(finished, "position")),
-        blocks: [pieces(joint.kept, joint.per_block()), 1, 1],
+        grid: [block_count(joint.kept, joint.per_block()), 1, 1],
         threads: THREADS as u32,
     };
     vec![first, second]

@@ -1,4 +1,4 @@
-//! What the host is told of a run.
+//! The results of a run that the host reads.
 
 use super::{Argument, Kernel};
 use std::fmt::Write;
@@ -18,5 +18,5 @@ pub(crate) fn report(numbers: usize, guarded: bool) -> Kernel {
         body += "if (!is_finite(*loss)) *alarm = 1;\n";
     }
     body += "numbers[0] = *alarm ? 1.0f : 0.0f;\n";
-    Kernel { what: "what the host is told".to_string(), parameters, body, blocks: [1, 1, 1], threads: 1 }
+    Kernel { name: "report", what: "results for the host".to_string(), parameters, body, grid: [1, 1, 1], threads: 1 }
 }

@@ -14,8 +14,8 @@ fn floats(dims: &[usize]) -> Operand<'_> {
 
 /// The launch and the text.
 fn text(kernel: &Kernel) -> String {
-    let Kernel { blocks: [x, y, z], threads, .. } = kernel;
-    format!("{x}×{y}×{z} blocks of {threads} threads\n{}", kernel.source("k0"))
+    let Kernel { grid: [x, y, z], threads, .. } = kernel;
+    format!("{x}×{y}×{z} blocks of {threads} threads\n{}", kernel.source(kernel.name))
 }
 
 #[test]

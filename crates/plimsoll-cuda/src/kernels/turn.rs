@@ -1,6 +1,6 @@
 //! A matrix turned: rows become columns, in another type if need be. A tile goes through shared memory, so that both sides are read and written along rows.
 
-use super::{Argument, Kernel, THREADS, index_type, parameter, pieces};
+use super::{Argument, Kernel, THREADS, block_count, index_type, parameter};
 use plimsoll_core::DType;
 use std::fmt::Write;
 
@@ -25,10 +25,11 @@ pub(crate) fn turned((rows, columns): (usize, usize), from: (DType, Argument), t
         "    if (column + y + i < {columns} && row + x < {rows}) store(to + (column + y + i) * {rows} + row + x, tile[x][y + i]);\n}}"
     );
     Kernel {
+        name: "transpose_matrix",
         what: format!("turn {rows}×{columns}, {} to {}", from.0, to.0),
         parameters: vec![(format!("const {}* from", super::type_name(from.0)), from.1), parameter(to.0, "to", to.1)],
         body,
-        blocks: [pieces(rows, TILE), pieces(columns, TILE), 1],
+        grid: [block_count(rows, TILE), block_count(columns, TILE), 1],
         threads: THREADS as u32,
     }
 }

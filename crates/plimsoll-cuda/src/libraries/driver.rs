@@ -292,13 +292,13 @@ impl Drop for Graph {
 /// The function's module is loaded, the addresses are what the kernel takes, and stay valid until the stream has run it.
 pub(crate) unsafe fn launch(
     function: sys::CUfunction,
-    blocks: [u32; 3],
+    grid: [u32; 3],
     threads: u32,
     addresses: &mut [u64],
     stream: &Stream,
 ) -> Result<(), DriverError> {
     let mut parameters: Vec<*mut c_void> = addresses.iter_mut().map(|address| std::ptr::from_mut(address).cast()).collect();
-    let [x, y, z] = blocks;
+    let [x, y, z] = grid;
     // SAFETY: the caller's promise; the driver copies the parameters before it returns.
     unsafe { result::launch_kernel(function, (x, y, z), (threads, 1, 1), 0, stream.raw, &mut parameters) }
 }

@@ -1,18 +1,28 @@
 //! From text to machine code with NVRTC, through the cache.
 
-use super::kernel_cache::{KernelCache, key};
+use super::kernel_cache::{Compiled, KernelCache, key};
 use cudarc::nvrtc::{result, sys};
 use std::ffi::{CString, c_char};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Texts that are compiled at the same time.
+/// Modules that are compiled at the same time.
 pub(crate) const THREADS: usize = 6;
 
-/// Kernels that are compiled at a time: the compiler's memory grows with the text it is given, and has to be planned.
-pub(crate) const AT_ONCE: usize = 32;
+/// Kernels of a module: the compiler's memory grows with the text it is given, and has to be planned.
+pub(crate) const KERNELS_PER_MODULE: usize = 32;
 
-/// Compiles for one kind of GPU.
+/// The text of a module of up to [`KERNELS_PER_MODULE`] kernels.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ModuleSource {
+    pub text: String,
+    /// The names of the kernels, in the order of the text.
+    pub names: Vec<String>,
+    /// The text without names: what the compiled code depends on.
+    pub unnamed: String,
+}
+
+/// Compiles for one GPU architecture.
 pub(crate) struct Compiler {
     /// Such as `sm_90`.
     architecture: String,
@@ -29,8 +39,8 @@ impl Compiler {
         Compiler { architecture: format!("sm_{major}{minor}"), version: format!("{first}.{second}"), cache }
     }
 
-    /// Machine code for all the texts, some of which are compiled at the same time, or what the compiler has against the first that it refuses.
-    pub fn compile_all(&self, sources: &[String]) -> Result<Vec<Vec<u8>>, String> {
+    /// Machine code for all modules, some of which are compiled at the same time, or the compiler's log for the first that it refuses.
+    pub fn compile_all(&self, sources: &[ModuleSource]) -> Result<Vec<Compiled>, String> {
         let next = AtomicUsize::new(0);
         let compiled: Vec<_> = sources.iter().map(|_| OnceLock::new()).collect();
         let work = || {
@@ -48,20 +58,21 @@ impl Compiler {
             }
             work();
         });
-        compiled.into_iter().map(|code| code.into_inner().expect("every text was taken by somebody")).collect()
+        compiled.into_iter().map(|code| code.into_inner().expect("the threads took every module")).collect()
     }
 
-    /// Machine code for the text, or what the compiler has against it.
-    fn compile(&self, source: &str) -> Result<Vec<u8>, String> {
-        let key = key(&[source, &self.architecture, &self.version]);
-        if let Some(code) = self.cache.as_ref().and_then(|cache| cache.get(&key)) {
-            return Ok(code);
+    /// Machine code for a module, or the compiler's log. A module whose kernels compute the same is found in the cache whatever its kernels are called.
+    fn compile(&self, source: &ModuleSource) -> Result<Compiled, String> {
+        let key = key(&[&source.unnamed, &self.architecture, &self.version]);
+        let cached = self.cache.as_ref().and_then(|cache| cache.get(&key));
+        if let Some(compiled) = cached.filter(|compiled| compiled.names.len() == source.names.len()) {
+            return Ok(compiled);
         }
-        let code = self.compile_now(source)?;
+        let compiled = Compiled { code: self.compile_now(&source.text)?, names: source.names.clone() };
         if let Some(cache) = &self.cache {
-            cache.put(&key, &code);
+            cache.put(&key, &compiled);
         }
-        Ok(code)
+        Ok(compiled)
     }
 
     fn compile_now(&self, source: &str) -> Result<Vec<u8>, String> {

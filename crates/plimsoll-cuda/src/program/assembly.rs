@@ -6,11 +6,12 @@ use crate::kernels::{Argument, Kernel, PRELUDE};
 use crate::libraries::cublaslt::Product;
 use crate::libraries::cudnn::Convolution;
 use crate::libraries::driver::Module;
-use crate::libraries::nvrtc::AT_ONCE;
+use crate::libraries::kernel_cache::Compiled;
+use crate::libraries::nvrtc::{KERNELS_PER_MODULE, ModuleSource};
 use crate::runtime::staging::Stage;
 use crate::runtime::state::{DeviceState, lock};
 use plimsoll_core::{Bytes, ValueId};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 
 /// Collects the text of all kernels of a program, equal ones once.
@@ -18,14 +19,19 @@ pub(super) struct Assembly<'a> {
     pub shared: &'a DeviceState,
     pub addresses: &'a Addresses<'a>,
     pub stage: &'a Mutex<Stage>,
-    pub names: HashMap<String, usize>,
-    /// The texts to compile, each with [`AT_ONCE`] kernels.
-    pub sources: Vec<String>,
+    /// The scope of the node whose work is resolved, for the names of its kernels.
+    pub scope: &'a str,
+    /// The kernels so far, by their text without a name.
+    pub kernels: HashMap<String, usize>,
+    /// Their names.
+    pub names: HashSet<String>,
+    /// The modules to compile.
+    pub sources: Vec<ModuleSource>,
 }
 
 /// A step whose kernel has a name, but no address yet.
 pub(super) enum Unlinked {
-    Launch { number: usize, blocks: [u32; 3], threads: u32, arguments: Vec<Address> },
+    Launch { number: usize, grid: [u32; 3], threads: u32, arguments: Vec<Address> },
     Ready(Step),
 }
 
@@ -116,36 +122,78 @@ impl Assembly<'_> {
     fn launch(&mut self, kernel: &Kernel, inputs: &[ValueId], outputs: &[ValueId], offset: Bytes) -> Result<Unlinked, String> {
         let arguments = kernel.parameters.iter().map(|(_, argument)| self.addresses.argument(*argument, inputs, outputs, offset));
         let arguments = arguments.collect::<Result<Vec<_>, _>>()?;
-        let next = self.names.len();
+        let next = self.kernels.len();
         let text = kernel.source("");
-        let number = match self.names.get(&text) {
+        let number = match self.kernels.get(&text) {
             Some(number) => *number,
             None => {
-                if next.is_multiple_of(AT_ONCE) {
-                    self.sources.push(PRELUDE.to_string());
+                if next.is_multiple_of(KERNELS_PER_MODULE) {
+                    self.sources.push(ModuleSource { text: PRELUDE.to_string(), unnamed: PRELUDE.to_string(), names: vec![] });
                 }
-                let source = self.sources.last_mut().expect("the first kernel begins a text");
-                *source += &format!("\n{}", kernel.source(&kernel_name(next)));
-                self.names.insert(text, next);
+                let name = unique(kernel_name(kernel.name, self.scope), &mut self.names);
+                let source = self.sources.last_mut().expect("the first kernel begins a module");
+                source.text += &format!("\n{}", kernel.source(&name));
+                source.unnamed += &format!("\n{text}");
+                source.names.push(name);
+                self.kernels.insert(text, next);
                 next
             }
         };
-        Ok(Unlinked::Launch { number, blocks: kernel.blocks, threads: kernel.threads, arguments })
+        Ok(Unlinked::Launch { number, grid: kernel.grid, threads: kernel.threads, arguments })
     }
 }
 
-fn kernel_name(number: usize) -> String {
-    format!("k{}", number % AT_ONCE)
+/// The longest name, so that profilers show it whole.
+const LONGEST: usize = 64;
+
+/// The name of a kernel that computes `op` for a node of this scope, as profilers show it: `conv2d__encoder_block3_conv1`. Of a long scope the innermost part
+/// is left, which differs from layer to layer.
+fn kernel_name(op: &str, scope: &str) -> String {
+    let scope: Vec<char> = scope.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    let length = scope.len().min(LONGEST.saturating_sub(op.len() + 2));
+    if length == 0 { op.to_string() } else { format!("{op}__{}", scope[scope.len() - length..].iter().collect::<String>()) }
+}
+
+/// The name, with a number behind it if another kernel has it already.
+fn unique(name: String, taken: &mut HashSet<String>) -> String {
+    let numbered = (2..).map(|number| format!("{name}_{number}"));
+    let free =
+        std::iter::once(name.clone()).chain(numbered).find(|name| !taken.contains(name)).expect("there are more numbers than kernels");
+    taken.insert(free.clone());
+    free
 }
 
 impl Unlinked {
-    pub fn link(self, modules: &[Module]) -> Result<Step, cudarc::driver::DriverError> {
+    /// `modules` are loaded from `compiled`.
+    pub fn link(self, modules: &[Module], compiled: &[Compiled]) -> Result<Step, cudarc::driver::DriverError> {
         match self {
-            Unlinked::Launch { number, blocks, threads, arguments } => {
-                let function = modules[number / AT_ONCE].function(&kernel_name(number))?;
-                Ok(Step::Launch { function, blocks, threads, arguments })
+            Unlinked::Launch { number, grid, threads, arguments } => {
+                let (module, kernel) = (number / KERNELS_PER_MODULE, number % KERNELS_PER_MODULE);
+                let function = modules[module].function(&compiled[module].names[kernel])?;
+                Ok(Step::Launch { function, grid, threads, arguments })
             }
             Unlinked::Ready(step) => Ok(step),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_are_named_after_what_they_compute_and_the_scope() {
+        assert_eq!(kernel_name("conv2d", "encoder/block3/conv1"), "conv2d__encoder_block3_conv1");
+        assert_eq!(kernel_name("pointwise", ""), "pointwise");
+        assert_eq!(kernel_name("matmul", "Überschrift.0"), "matmul___berschrift_0");
+        let long = kernel_name("attention_grad_key_value", &"transformer/layers/".repeat(20));
+        assert_eq!((long.len(), long.starts_with("attention_grad_key_value__"), long.ends_with("_layers_")), (64, true, true));
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut taken = HashSet::new();
+        let names = ["cast__a", "cast__a", "cast__a_2", "cast__a"].map(|name| unique(name.to_string(), &mut taken));
+        assert_eq!(names, ["cast__a", "cast__a_2", "cast__a_2_2", "cast__a_3"]);
     }
 }

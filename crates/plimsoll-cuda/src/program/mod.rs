@@ -10,6 +10,7 @@ use crate::kernels::Runs;
 use crate::libraries::cublaslt::Product;
 use crate::libraries::cudnn::Convolution;
 use crate::libraries::driver::{Graph, Module, launch};
+use crate::libraries::kernel_cache::Compiled;
 use crate::runtime::memory::{CudaMemory, Slab};
 use crate::runtime::offload::Lanes;
 use crate::runtime::staging::{RunId, Stage};
@@ -22,7 +23,7 @@ use plimsoll_core::device::{DeviceError, Loaded, Memory, StepInputs, StepMemory}
 use plimsoll_core::plan::offload::{Overlap, renewed_in_place};
 use plimsoll_core::plan::{Place, Plan, Program};
 use plimsoll_core::{Bytes, DType, NodeId, Op, ValueId};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 /// A loaded program. It keeps its memories alive.
@@ -60,7 +61,7 @@ struct Instruction {
 enum Step {
     Launch {
         function: sys::CUfunction,
-        blocks: [u32; 3],
+        grid: [u32; 3],
         threads: u32,
         arguments: Vec<Address>,
     },
@@ -148,7 +149,15 @@ impl CudaProgram {
             scalars: staging.scalars(graph, plan.rows).get(),
             alarm: lock(&stage).alarm,
         };
-        let mut assembly = Assembly { shared, addresses: &addresses, stage: &stage, names: HashMap::new(), sources: Vec::new() };
+        let mut assembly = Assembly {
+            shared,
+            addresses: &addresses,
+            stage: &stage,
+            scope: "",
+            kernels: HashMap::new(),
+            names: HashSet::new(),
+            sources: Vec::new(),
+        };
         let mut pending = Vec::new();
         let mut loss_known = false;
         for (step, id) in program.order.iter().enumerate() {
@@ -164,6 +173,7 @@ impl CudaProgram {
                 return Err(named(format!("needs {needed} of workspace, but the plan gives it {size}")));
             }
             let mut steps = Vec::new();
+            assembly.scope = &node.scope;
             for work in works {
                 steps.extend(assembly.resolve(work, &node.inputs, &node.outputs, offset, needed).map_err(named)?);
             }
@@ -175,19 +185,20 @@ impl CudaProgram {
             pending.push((Some(*id), steps, looked_at, lowering.runs(node)));
             loss_known |= lowering.loss.is_some_and(|loss| node.outputs.contains(&root(program, loss)));
         }
+        assembly.scope = "";
         let last = assembly.resolve(report(program, lowering.loss), &[], &[], Bytes::ZERO, Bytes::ZERO).map_err(unsupported)?;
         pending.push((None, last, vec![], None));
 
         let failed = |error| shared.context.failed("loading the kernels", error);
         let refused = |log| unsupported(format!("a kernel does not compile: {log}"));
-        let codes = shared.compiler.compile_all(&assembly.sources).map_err(refused)?;
+        let compiled = shared.compiler.compile_all(&assembly.sources).map_err(refused)?;
         give_back_freed_memory();
         // SAFETY: the images come from NVRTC, or from the cache, which checks that they are as they were written.
-        let module = |code: &Vec<u8>| unsafe { Module::new(&shared.context, code) };
-        let modules = codes.iter().map(module).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        let module = |compiled: &Compiled| unsafe { Module::new(&shared.context, &compiled.code) };
+        let modules = compiled.iter().map(module).collect::<Result<Vec<_>, _>>().map_err(failed)?;
         let mut instructions = Vec::with_capacity(pending.len());
         for (node, steps, values, runs) in pending {
-            let steps = steps.into_iter().map(|step| step.link(&modules)).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+            let steps = steps.into_iter().map(|step| step.link(&modules, &compiled)).collect::<Result<Vec<_>, _>>().map_err(failed)?;
             let output = |value: &ValueId| -> Result<Output, String> {
                 let ty = graph.ty(*value);
                 Ok(Output { dtype: ty.dtype, address: addresses.value(*value)?, bytes: ty.bytes(rows).get(), runs })
@@ -266,11 +277,11 @@ impl CudaProgram {
         let stream = &self.shared.compute;
         for step in &instruction.steps {
             match step {
-                Step::Launch { function, blocks, threads, arguments } => {
+                Step::Launch { function, grid, threads, arguments } => {
                     let mut arguments: Vec<u64> = arguments.iter().map(|address| at(*address)).collect();
                     // SAFETY: the kernel was written for these arguments, whose places the plan made and `load` checked; module and memories are
                     // kept until the program goes, which waits for the stream.
-                    unsafe { launch(*function, *blocks, *threads, &mut arguments, stream) }
+                    unsafe { launch(*function, *grid, *threads, &mut arguments, stream) }
                         .map_err(|error| self.shared.context.failed("launching a kernel", error))?;
                 }
                 Step::Product { product, a, b, c, workspace } => {
