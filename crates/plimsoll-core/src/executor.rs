@@ -1,5 +1,6 @@
 //! The executor: owns a plan's memory on a device and runs its programs. After a program's first run for a number of rows it allocates nothing.
 
+use crate::base::budget::Owner;
 use crate::base::random::{StepRandom, philox, uniform};
 use crate::device::{BackingStore, Device, DeviceError, Loaded, Memory, StepInputs, StepMemory};
 use crate::ir::graph::{Init, State, StateId};
@@ -59,9 +60,9 @@ impl Executor {
             reservations.push(ledger.reserve(state_owner(state.kind), state.size.align_up(plan.alignment.0))?);
         }
         if let Some(staging) = &plan.staging {
-            reservations.push(ledger.reserve("staging", staging.size())?);
+            reservations.push(ledger.reserve(Owner::Staging, staging.size())?);
         }
-        reservations.push(ledger.reserve("arena", plan.arena)?);
+        reservations.push(ledger.reserve(Owner::Arena, plan.arena)?);
         let resident = device.allocate(plan.resident)?;
         let arena = device.allocate(plan.arena)?;
         Ok(Executor { plan, device, resident, arena, backing, loaded: Vec::new(), _reservations: reservations })

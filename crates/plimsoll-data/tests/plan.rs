@@ -79,7 +79,7 @@ fn the_books_hold_exactly_what_was_planned() {
             while feed.next().unwrap().is_some() {}
             assert_eq!(ledger.peak(), plan.total());
             for ((name, bytes), owner) in plan.stages().iter().zip(ledger.owners()) {
-                assert_eq!((format!("data: {name}"), *bytes), (owner.name, owner.peak));
+                assert_eq!((format!("data: {name}"), *bytes), (owner.owner.to_string(), owner.peak));
             }
         }
     }

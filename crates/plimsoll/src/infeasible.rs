@@ -1,6 +1,7 @@
 //! Refusals: a run or a pipeline that does not fit its memory budget, with the minimum that works.
 
 use crate::allow::Allow;
+use plimsoll_core::budget::Owner;
 use plimsoll_core::Bytes;
 use serde_json::{Map, Value, json};
 use std::fmt;
@@ -18,7 +19,7 @@ pub struct Infeasible {
     /// The smallest budget that works.
     pub minimum: Bytes,
     /// Bytes by owner at the minimum, largest first.
-    pub owners: Vec<(String, Bytes)>,
+    pub owners: Vec<(Owner, Bytes)>,
     /// The micro-batch of the smallest plan.
     pub micro_batch: usize,
     /// The batch.
@@ -37,17 +38,20 @@ impl std::error::Error for Infeasible {}
 
 impl fmt::Display for Infeasible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let owners: Vec<String> = self.owners.iter().take(4).map(|(name, size)| format!("{name} {size}")).collect();
+        let owners: Vec<String> = self.owners.iter().take(4).map(|(owner, size)| format!("{owner} {size}")).collect();
         let relax = match self.minimum_with.iter().min_by_key(|(_, minimum)| *minimum) {
             Some((allow, minimum)) => format!("; {minimum} is enough with --allow {allow}"),
             None if self.micro_batch_asked && self.micro_batch > 1 => "; a smaller micro-batch may need less".to_string(),
             None => String::new(),
         };
-        let cuda = self.owners.iter().find(|(name, size)| name == "CUDA itself" && *size > self.budget);
-        let cuda = match cuda {
-            Some((_, size)) if self.space == HOST => {
+        let runtime = self.owners.iter().find_map(|(owner, size)| match owner {
+            Owner::DeviceRuntime(runtime) if *size > self.budget => Some((runtime.parts, size)),
+            _ => None,
+        });
+        let runtime = match runtime {
+            Some((parts, size)) if self.space == HOST => {
                 format!(
-                    "; CUDA's driver, libraries and compiler alone take {size} of the host's memory for any run: \
+                    "; {parts} alone take {size} of the host's memory for any run: \
                      give it --host-memory {} or more, or compute with --device cpu",
                     self.minimum.0
                 )
@@ -57,7 +61,7 @@ impl fmt::Display for Infeasible {
         // The exact number of bytes works as a budget; the rounded one may fall just short.
         write!(
             f,
-            "this run does not fit into {} of {}; the minimum budget is {} ({} bytes), with micro-batches of {}: {}{relax}{cuda}",
+            "this run does not fit into {} of {}; the minimum budget is {} ({} bytes), with micro-batches of {}: {}{relax}{runtime}",
             self.budget,
             self.space,
             self.minimum,
@@ -99,14 +103,14 @@ pub struct PipelineInfeasible {
     /// The smallest budget that works.
     pub minimum: Bytes,
     /// Bytes by owner at the minimum.
-    pub owners: Vec<(String, Bytes)>,
+    pub owners: Vec<(Owner, Bytes)>,
 }
 
 impl std::error::Error for PipelineInfeasible {}
 
 impl fmt::Display for PipelineInfeasible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let owners: Vec<String> = self.owners.iter().map(|(name, size)| format!("{name} {size}")).collect();
+        let owners: Vec<String> = self.owners.iter().map(|(owner, size)| format!("{owner} {size}")).collect();
         write!(
             f,
             "this pipeline does not fit into {} of host memory; the minimum budget is {} ({} bytes): {}",
@@ -131,6 +135,6 @@ impl PipelineInfeasible {
     }
 }
 
-fn bytes_by_owner(owners: &[(String, Bytes)]) -> Value {
-    Value::Object(owners.iter().map(|(name, size)| (name.clone(), json!(size.0))).collect::<Map<_, _>>())
+fn bytes_by_owner(owners: &[(Owner, Bytes)]) -> Value {
+    Value::Object(owners.iter().map(|(name, size)| (name.to_string(), json!(size.0))).collect::<Map<_, _>>())
 }

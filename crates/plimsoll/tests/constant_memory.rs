@@ -1,6 +1,7 @@
 //! Memory does not grow: steps allocate nothing and resident memory is flat. Alone in its process, so that the counters are its own, and
 //! without a test harness, whose threads allocate.
 
+use plimsoll_core::budget::Owner;
 use plimsoll::nn::{Conv2D, Dropout, Flatten, MaxPool2D};
 use plimsoll::prelude::*;
 use plimsoll::{CountingAllocator, system};
@@ -47,7 +48,7 @@ fn copies_to_and_from_a_file_take_no_memory() {
         trainer.allow("offload".parse().unwrap()).budget(Budget::host(budget).unwrap())
     };
     let free = build("1GiB").plan().unwrap();
-    let optimiser = free.owners.iter().find(|(name, _)| name == "optimiser").unwrap().1;
+    let optimiser = free.owners.iter().find(|(name, _)| *name == Owner::Optimizer).unwrap().1;
     let mut seen: Vec<(u64, u64)> = Vec::with_capacity(32);
     let mut trainer = build(&(free.total().0 - optimiser.0 / 2).to_string());
     assert!(trainer.plan().unwrap().offload_bytes() > Bytes::ZERO);

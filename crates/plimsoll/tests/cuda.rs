@@ -1,5 +1,6 @@
 //! Training on a GPU compared with the CPU. Without a GPU each test reports so and checks the error.
 
+use plimsoll_core::budget::Owner;
 use plimsoll::prelude::*;
 use plimsoll::{Allow, Choice, Error, History, Permission, RunPlan, probe};
 use plimsoll_core::Bytes;
@@ -111,7 +112,7 @@ fn wide(allow: &str) -> Trainer {
 /// A line that leaves no room for a quarter of the optimiser's state.
 fn scarce(free: &RunPlan) -> Budget {
     let device = free.device_memory.as_ref().unwrap();
-    let optimiser = device.owners.iter().find(|(name, _)| name == "optimiser").unwrap().1;
+    let optimiser = device.owners.iter().find(|(name, _)| *name == Owner::Optimizer).unwrap().1;
     Budget::host("4GiB").unwrap().device(&(device.total().0 - optimiser.0 / 4).to_string()).unwrap()
 }
 
@@ -124,7 +125,7 @@ fn tensors_beyond_the_device_budget_are_offloaded_to_pinned_memory() {
     assert_eq!(plan.used, [Permission::Offload]);
     assert!(plan.results_unchanged && plan.offload_bytes() > Bytes::ZERO);
     assert!(plan.device_memory.as_ref().unwrap().total() <= budget.device.unwrap());
-    assert!(plan.owners.contains(&("offload".to_string(), plan.offload_bytes())), "{:?}", plan.owners);
+    assert!(plan.owners.contains(&(Owner::Offload, plan.offload_bytes())), "{:?}", plan.owners);
     assert!(plan.to_string().contains("kept in pinned host memory"), "{plan}");
     assert!(plan.placement().contains("offloaded to pinned host memory"), "{}", plan.placement());
     // Without leave to do so it is refused, and told what would help.

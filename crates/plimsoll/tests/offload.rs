@@ -1,5 +1,6 @@
 //! Offloading to a file on the CPU: runs that need it stay within their budget and are bit-identical.
 
+use plimsoll_core::budget::Owner;
 use plimsoll::prelude::*;
 use plimsoll::{Allow, Checkpoints, Error, Permission};
 use plimsoll_core::graph::StateKind;
@@ -27,7 +28,7 @@ fn line(bytes: Bytes) -> Budget {
 fn scarce(mut trainer: Trainer) -> Budget {
     let free = trainer.plan().unwrap();
     assert_eq!((free.offload_bytes(), free.used.contains(&Permission::Offload)), (Bytes::ZERO, false), "nothing leaves where all fits");
-    let optimiser = free.owners.iter().find(|(name, _)| name == "optimiser").unwrap().1;
+    let optimiser = free.owners.iter().find(|(name, _)| *name == Owner::Optimizer).unwrap().1;
     assert!(free.memory.arena < optimiser);
     line(free.total() - Bytes(optimiser.0 / 2))
 }
@@ -48,7 +49,7 @@ fn a_run_that_needs_offloading_is_bit_identical() {
     assert_eq!(plan.to_json()["offload_bytes"], plan.offload_bytes().0);
     assert!(plan.to_string().contains("kept in a file: "), "{plan}");
     assert!(plan.placement().contains("offloaded to a file at "), "{}", plan.placement());
-    assert!(plan.owners.iter().any(|(name, _)| name == "offload"), "the thread that copies is counted: {:?}", plan.owners);
+    assert!(plan.owners.iter().any(|(name, _)| *name == Owner::Offload), "the thread that copies is counted: {:?}", plan.owners);
     assert!(learnt(wide("offload"), Fit::epochs(3)) == learnt(wide("offload").budget(budget), Fit::epochs(3)), "{plan}");
 }
 
@@ -85,8 +86,8 @@ fn an_infeasible_run_reports_the_minimum_with_offloading() {
 fn accumulated_gradients_are_offloaded_with_micro_batches() {
     let cut = || wide("offload").micro_batch(2);
     let free = cut().plan().unwrap();
-    let owner = |name: &str| free.owners.iter().find(|(owner, _)| owner == name).unwrap().1;
-    let budget = line(free.total() - owner("optimiser") - Bytes(owner("gradient sums").0 / 4));
+    let size = |wanted: Owner| free.owners.iter().find(|(owner, _)| *owner == wanted).unwrap().1;
+    let budget = line(free.total() - size(Owner::Optimizer) - Bytes(size(Owner::GradientSums).0 / 4));
     let plan = cut().budget(budget).plan().unwrap();
     assert_eq!(plan.accumulation_steps(), 4);
     let gone = plan.memory.states.iter().filter(|state| state.stored && state.kind == StateKind::Accumulator).count();

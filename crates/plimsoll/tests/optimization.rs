@@ -1,5 +1,6 @@
 //! Optimizers, clipping, loss scaling, weight averages, schedules, sample weights and metrics, all independent of micro-batches.
 
+use plimsoll_core::budget::Owner;
 use plimsoll::config::Config;
 use plimsoll::nn::{Flatten, Model};
 use plimsoll::prelude::*;
@@ -102,7 +103,7 @@ fn mixed_precision_plans_two_bytes_and_scales_the_loss_in_f16() {
     let plan = |precision: Precision| Trainer::new(mlp(), &digits(Split::Train, 512)).precision(precision).plan().unwrap();
     let activations = |precision: Precision| {
         let owners = plan(precision).memory.by_owner();
-        owners.iter().find(|(owner, _)| owner == "activations").map_or(0, |(_, size)| size.0)
+        owners.iter().find(|(owner, _)| *owner == Owner::Activations).map_or(0, |(_, size)| size.0)
     };
     let scaled = |precision: Precision| plan(precision).memory.states.iter().any(|state| state.name == "loss_scale/scale");
     let single = activations(Precision::F32);

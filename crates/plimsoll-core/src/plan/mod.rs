@@ -17,6 +17,7 @@ mod staging;
 mod target;
 mod updates;
 
+use crate::base::budget::Owner;
 use crate::base::shape::{Dim, TensorType};
 use crate::ir::graph::{Graph, GraphError, InputId, NodeId, ScalarId, StateKind, ValueId};
 use crate::transform::passes::optimize;
@@ -34,7 +35,7 @@ pub use equivalence::check_equivalence;
 pub use prove::prove;
 pub use recompute::{Recomputation, ScheduledGraph};
 pub use staging::{SLOT_HEADER, Staging};
-pub use target::{Capabilities, Footprint, Overhead, RowSplit, RuntimeInfo, Target};
+pub use target::{Capabilities, Footprint, Overhead, RowSplit, Target};
 
 /// How many single numbers of a run are handed to the host by themselves.
 pub const NUMBERS: usize = 31;
@@ -389,42 +390,41 @@ impl Plan {
     }
 
     /// Who holds the bytes: states by kind, and the arena by what is in it at its fullest moment. Adds up to [`Plan::total`].
-    pub fn by_owner(&self) -> Vec<(String, Bytes)> {
-        let mut owners: BTreeMap<&str, Bytes> = BTreeMap::new();
+    pub fn by_owner(&self) -> Vec<(Owner, Bytes)> {
+        let mut owners: BTreeMap<Owner, Bytes> = BTreeMap::new();
         for state in self.states.iter().filter(|state| !state.stored) {
             *owners.entry(state_owner(state.kind)).or_default() += state.size.align_up(self.alignment.0);
         }
         if let Some(staging) = &self.staging {
-            owners.insert("staging", staging.size());
+            owners.insert(Owner::Staging, staging.size());
         }
         let mut in_arena = Bytes::ZERO;
         if let Some(program) = self.programs.iter().max_by_key(|program| program.lower_bound) {
             for buffer in program.at_peak() {
                 let owner = match buffer.kind {
-                    BufferKind::Activation => "activations",
-                    BufferKind::Gradient => "gradients",
-                    BufferKind::Loaded => "loaded",
-                    BufferKind::Workspace => "workspace",
+                    BufferKind::Activation => Owner::Activations,
+                    BufferKind::Gradient => Owner::Gradients,
+                    BufferKind::Loaded => Owner::Loaded,
+                    BufferKind::Workspace => Owner::Workspace,
                 };
                 *owners.entry(owner).or_default() += buffer.size;
                 in_arena += buffer.size;
             }
         }
-        *owners.entry("fragmentation").or_default() += self.arena - in_arena;
-        let mut owners: Vec<(String, Bytes)> =
-            owners.into_iter().filter(|(_, size)| *size > Bytes::ZERO).map(|(name, size)| (name.to_string(), size)).collect();
-        owners.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
+        *owners.entry(Owner::Fragmentation).or_default() += self.arena - in_arena;
+        let mut owners: Vec<(Owner, Bytes)> = owners.into_iter().filter(|(_, size)| *size > Bytes::ZERO).collect();
+        owners.sort_by_cached_key(|(owner, size)| (std::cmp::Reverse(*size), owner.to_string()));
         owners
     }
 }
 
-/// Under which name a state's bytes stand in the ledger.
-pub fn state_owner(kind: StateKind) -> &'static str {
+/// The owner of a state's bytes.
+pub fn state_owner(kind: StateKind) -> Owner {
     match kind {
-        StateKind::Parameter | StateKind::Statistic => "weights",
-        StateKind::Optimizer => "optimiser",
-        StateKind::Accumulator => "gradient sums",
-        StateKind::Metric => "metrics",
+        StateKind::Parameter | StateKind::Statistic => Owner::Weights,
+        StateKind::Optimizer => Owner::Optimizer,
+        StateKind::Accumulator => Owner::GradientSums,
+        StateKind::Metric => Owner::Metrics,
     }
 }
 

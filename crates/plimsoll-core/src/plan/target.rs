@@ -3,6 +3,7 @@
 use super::Plan;
 use super::cost_model::{CopyRate, CostModel, Rates};
 use crate::Bytes;
+use crate::base::budget::DeviceRuntime;
 use crate::base::shape::TensorType;
 use crate::ir::graph::{Graph, Node};
 use crate::ir::op::Op;
@@ -62,7 +63,7 @@ pub struct Capabilities {
     /// How fast tensors move to the backing store and back.
     pub copy_rate: CopyRate,
     /// The device's own software, where it takes memory beside any plan.
-    pub runtime: Option<RuntimeInfo>,
+    pub runtime: Option<DeviceRuntime>,
 }
 
 impl Capabilities {
@@ -71,15 +72,6 @@ impl Capabilities {
         let (rates, copy_rate) = (Rates::default(), CopyRate::default());
         Capabilities { shares_host_memory: true, alignment, reads_channel_views: false, rates, copy_rate, runtime: None }
     }
-}
-
-/// The device's own software as an owner of memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RuntimeInfo {
-    /// The owner's name in plans.
-    pub owner: &'static str,
-    /// What it consists of, as the subject of a sentence in errors.
-    pub description: &'static str,
 }
 
 /// Memory that running a plan takes beside what the plan places.

@@ -1,6 +1,7 @@
 //! Networks whose activations are stored in two bytes learn what those in four learn, in about half the room.
 
 use crate::model::bytes;
+use plimsoll_core::budget::Owner;
 use plimsoll_core::device::StepInputs;
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::graph::{Graph, GraphError, Init, StateId, StateKind, ValueId};
@@ -197,7 +198,7 @@ fn activations_take_half_the_room() {
     let device = CpuDevice::new(2).unwrap();
     let activations = |graph: &Graph| {
         let plan = planned(graph, &device);
-        let owner = plan.by_owner().into_iter().find(|(owner, _)| owner == "activations");
+        let owner = plan.by_owner().into_iter().find(|(owner, _)| *owner == Owner::Activations);
         owner.expect("a network has activations").1
     };
     let (single, narrow) = (activations(&graph), activations(&mixed(&graph, DType::BF16).unwrap()));

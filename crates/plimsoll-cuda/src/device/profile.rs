@@ -3,7 +3,8 @@
 use super::cost::GpuPace;
 use crate::algorithms::ALIGNMENT;
 use plimsoll_core::Bytes;
-use plimsoll_core::plan::{Capabilities, CopyRate, Overhead, RuntimeInfo};
+use plimsoll_core::budget::DeviceRuntime;
+use plimsoll_core::plan::{Capabilities, CopyRate, Overhead};
 
 /// What plans need to know of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +79,7 @@ pub(crate) fn capabilities(model: &str) -> Capabilities {
         reads_channel_views: true,
         rates: GpuPace::SINGLE,
         copy_rate: copy_rate(model),
-        runtime: Some(RuntimeInfo { owner: "CUDA itself", description: "CUDA's driver, libraries and compiler" }),
+        runtime: Some(DeviceRuntime { name: "CUDA itself", parts: "CUDA's driver, libraries and compiler" }),
     }
 }
 

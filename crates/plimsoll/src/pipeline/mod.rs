@@ -8,6 +8,7 @@ mod inspect;
 use crate::error::{Error, Result};
 use crate::infeasible::PipelineInfeasible;
 use crate::system;
+use plimsoll_core::budget::Owner;
 use plimsoll_core::{Bytes, Ledger};
 use plimsoll_data::{DataError, Dataset, Feed, Options, PipelinePlan};
 
@@ -54,8 +55,8 @@ impl Pipeline {
         match data.plan(Some(line.saturating_sub(process))) {
             Ok(plan) => Ok(Planned { plan, process, line }),
             Err(DataError::OverLimit { minimum, stages, .. }) => {
-                let mut owners = vec![("process".to_string(), process)];
-                owners.extend(stages);
+                let mut owners = vec![(Owner::Process, process)];
+                owners.extend(stages.into_iter().map(|(stage, size)| (Owner::Stage(stage), size)));
                 Err(Error::PipelineInfeasible(Box::new(PipelineInfeasible { budget: line, minimum: process + minimum, owners })))
             }
             Err(error) => Err(error.into()),
@@ -71,7 +72,7 @@ impl Planned {
     fn start(&self, data: &Dataset, epochs: u64) -> Result<Feed> {
         let ledger = Ledger::new("host", Some(self.line));
         // The process is what it is; the books are for what is added to it.
-        let _process = ledger.reserve("process", self.process)?;
+        let _process = ledger.reserve(Owner::Process, self.process)?;
         Ok(Feed::start(data, &self.plan, &ledger, Options { epochs: Some(epochs), ..Options::default() })?)
     }
 }

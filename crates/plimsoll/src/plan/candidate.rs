@@ -4,10 +4,11 @@ use super::choose::{graphs, variants};
 use super::pipelines::epoch_rows;
 use super::pipelines::pipelines;
 use super::split::planned_graphs;
-use super::{Count, OFFLOAD, Request, Variant};
+use super::{Count, Request, Variant};
 use crate::checkpoint::Checkpoints;
 use crate::error::Result;
 use crate::system;
+use plimsoll_core::budget::Owner;
 use plimsoll_core::plan::recompute::Recomputation;
 use plimsoll_core::plan::{CheckedPlan, Plan, check_equivalence, sketch, tighten};
 use plimsoll_core::step::Role;
@@ -27,9 +28,9 @@ pub(super) struct Candidate {
     pub memory: CheckedPlan,
     /// The smallest total this way can have.
     pub least: Bytes,
-    pub fixed: Vec<(String, Bytes)>,
+    pub fixed: Vec<(Owner, Bytes)>,
     /// What stands under the device's own line, if it has one.
-    pub on_device: Option<Vec<(String, Bytes)>>,
+    pub on_device: Option<Vec<(Owner, Bytes)>>,
     /// The graphs it was laid out from, if they are not the model's own: with layers in pieces, or copies to and from elsewhere in them.
     pub written: Option<Arc<Vec<(Role, Graph)>>>,
 }
@@ -169,7 +170,7 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
     let feed_rows = if in_pieces { micro_batch } else { request.batch };
     if request.count == Count::WeightsAndActivations {
         let mut fixed = memory.by_owner();
-        fixed.retain(|(name, _)| !matches!(name.as_str(), "optimiser" | "gradient sums" | "staging"));
+        fixed.retain(|(owner, _)| !matches!(owner, Owner::Optimizer | Owner::GradientSums | Owner::Staging));
         let least = fixed.iter().map(|(_, size)| *size).sum();
         return Ok(Candidate { micro_batch, variant: request.variant, feed_rows, memory, least, fixed, on_device: None, written: None });
     }
@@ -177,28 +178,30 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
     let (mut fixed, on_device) = if request.device.capabilities().shares_host_memory {
         (memory.by_owner(), None)
     } else {
+        let runtime = request.device.capabilities().runtime.map(Owner::DeviceRuntime);
         let mut on_device = memory.by_owner();
-        on_device.push(("CUDA itself".to_string(), footprint.runtime.device));
-        (vec![("CUDA itself".to_string(), footprint.runtime.host), ("pinned staging".to_string(), footprint.host_staging)], Some(on_device))
+        on_device.extend(runtime.clone().map(|owner| (owner, footprint.runtime.device)));
+        let on_host = runtime.map(|owner| (owner, footprint.runtime.host)).into_iter().chain([(Owner::PinnedStaging, footprint.host_staging)]);
+        (on_host.collect(), Some(on_device))
     };
     if memory.backing > Bytes::ZERO {
-        fixed.push((OFFLOAD.to_string(), footprint.host_backing));
+        fixed.push((Owner::Offload, footprint.host_backing));
     }
-    fixed.push(("process".to_string(), system::process_footprint()));
-    fixed.push(("thread stacks".to_string(), request.thread_stacks));
+    fixed.push((Owner::Process, system::process_footprint()));
+    fixed.push((Owner::ThreadStacks, request.thread_stacks));
     // Planning looks at the graphs of every variant that is allowed.
     let looked_at = variants(request, request.allow).len() as u64;
     let graphs = request.programs.footprint(&memory, looked_at);
-    fixed.push(("graphs".to_string(), graphs));
+    fixed.push((Owner::Graphs, graphs));
     if request.checkpointed {
-        fixed.push(("checkpoint".to_string(), Checkpoints::footprint(memory.states.len())));
+        fixed.push((Owner::Checkpoint, Checkpoints::footprint(memory.states.len())));
     }
     let pipeline = pipelines(request, feed_rows, None)?;
     let mut least = fixed.iter().map(|(_, size)| *size).sum::<Bytes>() + pipeline.minimum;
     // Planning is over before the run takes its memory; it counts only where the run takes less.
     let planning = system::process_footprint() + Bytes(PLANNING * graphs.0);
     if planning > least {
-        fixed.push(("planning".to_string(), planning - least));
+        fixed.push((Owner::Planning, planning - least));
         least = planning;
     }
     Ok(Candidate { micro_batch, variant: request.variant, feed_rows, memory, least, fixed, on_device, written: None })

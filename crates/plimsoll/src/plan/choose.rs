@@ -9,6 +9,7 @@ use super::split::{described, planned_graphs};
 use super::{Count, DeviceLine, Request, RunPlan, Taken, Variant};
 use crate::allow::{Allow, Permission};
 use crate::error::{Error, Result};
+use plimsoll_core::budget::Owner;
 use plimsoll_core::plan::recompute::{self, Effort, FitError};
 use plimsoll_core::plan::{self, Certificate};
 use plimsoll_core::step::Role;
@@ -337,16 +338,16 @@ fn divisors(number: usize) -> Vec<usize> {
     all
 }
 
-pub(super) fn owners(request: &Request<'_>, candidate: &Candidate, pipeline: &Pipelines) -> Vec<(String, Bytes)> {
+pub(super) fn owners(request: &Request<'_>, candidate: &Candidate, pipeline: &Pipelines) -> Vec<(Owner, Bytes)> {
     let mut owners = candidate.fixed.clone();
     if request.count == Count::Everything {
-        owners.push(("pipeline".to_string(), pipeline.stages.iter().map(|(_, size)| *size).sum()));
+        owners.push((Owner::Pipeline, pipeline.stages.iter().map(|(_, size)| *size).sum()));
     }
     sorted(&owners)
 }
 
 /// Those that hold something, largest first.
-pub(super) fn sorted(owners: &[(String, Bytes)]) -> Vec<(String, Bytes)> {
+pub(super) fn sorted(owners: &[(Owner, Bytes)]) -> Vec<(Owner, Bytes)> {
     let mut owners = owners.to_vec();
     owners.retain(|(_, size)| *size > Bytes::ZERO);
     owners.sort_by_key(|(_, size)| std::cmp::Reverse(*size));

@@ -2,6 +2,7 @@
 
 use super::{RunPlan, Taken};
 use crate::allow::Permission;
+use plimsoll_core::budget::Owner;
 use plimsoll_core::plan::{Buffer, Place};
 use plimsoll_core::{Bytes, ValueId};
 use serde_json::{Map, Value, json};
@@ -94,7 +95,7 @@ fn origin(promised: Option<Bytes>, given: bool, otherwise: &str) -> String {
 }
 
 /// A line with its bar, and below it who stands under it.
-fn line(f: &mut fmt::Formatter<'_>, name: &str, line: Bytes, total: Bytes, origin: &str, owners: &[(String, Bytes)]) -> fmt::Result {
+fn line(f: &mut fmt::Formatter<'_>, name: &str, line: Bytes, total: Bytes, origin: &str, owners: &[(Owner, Bytes)]) -> fmt::Result {
     writeln!(f, "  {name:<12} {line}  {}  {total} planned{origin}", bar(total, line))?;
     wrapped(owners).iter().try_for_each(|owners| writeln!(f, "     {owners}"))
 }
@@ -110,7 +111,7 @@ fn bar(used: Bytes, line: Bytes) -> String {
 }
 
 /// Owners and sizes, joined into lines that fit a terminal.
-fn wrapped(owners: &[(String, Bytes)]) -> Vec<String> {
+fn wrapped(owners: &[(Owner, Bytes)]) -> Vec<String> {
     let mut lines = vec![String::new()];
     for (name, size) in owners {
         let item = format!("{name} {size}");
@@ -210,8 +211,8 @@ impl RunPlan {
     }
 }
 
-fn object(pairs: &[(String, Bytes)]) -> Value {
-    Value::Object(pairs.iter().map(|(name, size)| (name.clone(), json!(size.0))).collect::<Map<_, _>>())
+fn object(pairs: &[(impl fmt::Display, Bytes)]) -> Value {
+    Value::Object(pairs.iter().map(|(name, size)| (name.to_string(), json!(size.0))).collect::<Map<_, _>>())
 }
 
 impl RunPlan {

@@ -13,6 +13,7 @@ mod sweep;
 use crate::allow::{Allow, Permission};
 use crate::graphs::{Programs, Variant, Variants};
 use crate::precision::Precision;
+use plimsoll_core::budget::Owner;
 use plimsoll_core::device::Device;
 use plimsoll_core::plan::CheckedPlan;
 use plimsoll_core::plan::CopyRate;
@@ -31,9 +32,6 @@ pub(crate) use largest::largest_batch;
 pub(crate) use least::THOROUGH;
 pub(crate) use pipelines::epoch_rows;
 pub(crate) use sweep::sweep;
-
-/// The owner of what keeping tensors elsewhere takes of the host's memory.
-pub(crate) const OFFLOAD: &str = "offload";
 
 /// What a run will hold, by owner, and how it was made to fit. Prints as one screen.
 #[derive(Clone, Debug)]
@@ -55,7 +53,7 @@ pub struct RunPlan {
     /// The line that was given, if less than that was free when the run was about to start.
     pub promised: Option<Bytes>,
     /// Everything that stands under the line, by owner, largest first.
-    pub owners: Vec<(String, Bytes)>,
+    pub owners: Vec<(Owner, Bytes)>,
     /// The pipeline's part, stage by stage.
     pub pipeline_stages: Vec<(String, Bytes)>,
     /// The smallest line that works with what is allowed, if nothing is computed again.
@@ -131,7 +129,7 @@ pub struct DeviceLine {
     /// The line that was given, if less than that was free when the run was about to start.
     pub promised: Option<Bytes>,
     /// Everything under it, by owner, largest first.
-    pub owners: Vec<(String, Bytes)>,
+    pub owners: Vec<(Owner, Bytes)>,
     /// The smallest line that works with what is allowed.
     pub least: Bytes,
 }

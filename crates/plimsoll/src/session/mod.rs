@@ -9,10 +9,10 @@ use crate::graphs::{Classes, LOSS_WEIGHT, Learning, MAX_COLUMNS, Of, Programs, R
 use crate::metrics::{ModelMetrics, Scores};
 use crate::nn::MICRO_BATCH_RECIPROCAL;
 use crate::offload_file::OffloadFile;
-use crate::plan::{OFFLOAD, RunPlan};
+use crate::plan::RunPlan;
 use clock::Clock;
 use not_finite::{first_non_finite, in_words, number};
-use plimsoll_core::budget::give_back_freed_memory;
+use plimsoll_core::budget::{give_back_freed_memory, Owner};
 use plimsoll_core::device::{BackingStore, Device, DeviceError, StepInputs};
 use plimsoll_core::graph::StateId;
 use plimsoll_core::loss_scale::SKIPPED;
@@ -193,10 +193,11 @@ impl Session {
         give_back_freed_memory();
         let ledger = Ledger::new("host", Some(plan.line));
         // What is not the pipeline's, which books for itself, nor the plan's, for which the executor does.
-        let own = |name: &&(String, _)| {
-            matches!(name.0.as_str(), "process" | "thread stacks" | "graphs" | "checkpoint" | "CUDA itself" | "pinned staging" | OFFLOAD)
+        let own = |owner: &&(Owner, _)| {
+            let process = matches!(owner.0, Owner::Process | Owner::ThreadStacks | Owner::Graphs | Owner::Checkpoint);
+            process || matches!(owner.0, Owner::DeviceRuntime(_) | Owner::PinnedStaging | Owner::Offload)
         };
-        let process = plan.owners.iter().filter(own).map(|(name, size)| ledger.reserve(name, *size)).collect::<Result<Vec<_>, _>>()?;
+        let process = plan.owners.iter().filter(own).map(|(owner, size)| ledger.reserve(owner.clone(), *size)).collect::<Result<Vec<_>, _>>()?;
         let lags = !device.capabilities().shares_host_memory;
         let mut executor = match &plan.device_memory {
             None => {

@@ -7,6 +7,7 @@ use crate::graphs::Variants;
 use crate::metrics::Scores;
 use crate::plan::{RunPlan, epoch_rows};
 use crate::session::{Rows, Session, feed, place_in_batch};
+use plimsoll_core::budget::Owner;
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, DType, Reservation};
 use plimsoll_data::{Column, Feed, Options, Schema};
@@ -151,7 +152,7 @@ impl Given {
         let used = session.columns_of(Role::Step);
         let size = |i: usize| if used.contains(&i) { session.micro_batch * schema.columns()[i].row_bytes().get() } else { 0 };
         let sizes: Vec<usize> = (0..schema.columns().len()).map(size).collect();
-        let room = session.ledger.reserve("rows", Bytes(sizes.iter().sum::<usize>() as u64))?;
+        let room = session.ledger.reserve(Owner::Rows, Bytes(sizes.iter().sum::<usize>() as u64))?;
         Ok(Given { columns: sizes.into_iter().map(|size| vec![0; size]).collect(), _room: room })
     }
 }

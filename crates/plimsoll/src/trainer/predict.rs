@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::fit::HeldOut;
 use crate::graphs::Variants;
 use crate::session::{Session, Tally};
+use plimsoll_core::budget::Owner;
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Reservation};
 use plimsoll_data::Dataset;
@@ -50,7 +51,7 @@ pub(super) struct Results {
 impl Results {
     pub fn new(session: &Session, predictions: &[(String, Vec<usize>)], rows: usize) -> Result<Results> {
         let per_row: usize = predictions.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
-        let room = session.ledger.reserve("predictions", Bytes((rows * per_row * 4) as u64))?;
+        let room = session.ledger.reserve(Owner::Predictions, Bytes((rows * per_row * 4) as u64))?;
         let make = |(name, shape): &(String, Vec<usize>)| Predicted {
             name: name.clone(),
             shape: shape.clone(),

@@ -1,20 +1,20 @@
 //! The ledger: one per memory space, in which every byte has a named owner.
 
-use super::Bytes;
+use super::{Bytes, Owner};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The books of one memory space. Bytes are reserved under an owner's name *before* they exist and given back when the
+/// The books of one memory space. Bytes are reserved for an owner *before* they exist and given back when the
 /// [`Reservation`] is dropped. Clones are handles on the same books.
 ///
 /// ```
-/// use plimsoll_core::{Bytes, Ledger};
+/// use plimsoll_core::{Bytes, Ledger, budget::Owner};
 /// let ledger = Ledger::new("host", Some(Bytes::mib(64)));
-/// let weights = ledger.reserve("weights", Bytes::mib(40)).unwrap();
-/// let refused = ledger.reserve("shuffle", Bytes::mib(30)).unwrap_err();
+/// let weights = ledger.reserve(Owner::Weights, Bytes::mib(40)).unwrap();
+/// let refused = ledger.reserve(Owner::Stage("shuffle".into()), Bytes::mib(30)).unwrap_err();
 /// assert!(refused.to_string().contains("weights 40.0 MiB"));
 /// drop(weights);
-/// assert!(ledger.reserve("shuffle", Bytes::mib(30)).is_ok());
+/// assert!(ledger.reserve(Owner::Stage("shuffle".into()), Bytes::mib(30)).is_ok());
 /// ```
 #[derive(Clone)]
 pub struct Ledger {
@@ -26,21 +26,21 @@ struct Books {
     limit: Option<Bytes>,
     used: Bytes,
     peak: Bytes,
-    owners: Vec<Owner>,
+    owners: Vec<OwnerUsage>,
 }
 
 /// What one owner holds and has held at most.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Owner {
-    /// The name reservations were made under.
-    pub name: String,
+pub struct OwnerUsage {
+    /// The owner that reservations were made for.
+    pub owner: Owner,
     /// Bytes held now.
     pub held: Bytes,
     /// The most bytes this owner ever held at once.
     pub peak: Bytes,
 }
 
-/// Bytes held under an owner's name; dropping it gives them back.
+/// Bytes held for an owner; dropping it gives them back.
 pub struct Reservation {
     books: Arc<Mutex<Books>>,
     owner: usize,
@@ -54,7 +54,7 @@ pub struct LedgerError {
     /// Which memory space refused.
     pub space: String,
     /// Who asked.
-    pub owner: String,
+    pub owner: Owner,
     /// How much was asked for.
     pub asked: Bytes,
     /// What was held at that moment.
@@ -62,14 +62,14 @@ pub struct LedgerError {
     /// The line.
     pub limit: Bytes,
     /// The largest holders, largest first.
-    pub holders: Vec<Owner>,
+    pub holders: Vec<OwnerUsage>,
 }
 
-fn top_owners(owners: &[Owner]) -> String {
+fn top_owners(owners: &[OwnerUsage]) -> String {
     if owners.is_empty() {
         return "nobody".to_string();
     }
-    owners.iter().map(|owner| format!("{} {}", owner.name, owner.held)).collect::<Vec<_>>().join(", ")
+    owners.iter().map(|usage| format!("{} {}", usage.owner, usage.held)).collect::<Vec<_>>().join(", ")
 }
 
 impl Ledger {
@@ -79,8 +79,8 @@ impl Ledger {
         Ledger { books: Arc::new(Mutex::new(books)) }
     }
 
-    /// Takes `size` bytes under the name `owner`, or refuses and says who holds the most.
-    pub fn reserve(&self, owner: &str, size: Bytes) -> Result<Reservation, LedgerError> {
+    /// Takes `size` bytes for `owner`, or refuses and says who holds the most.
+    pub fn reserve(&self, owner: Owner, size: Bytes) -> Result<Reservation, LedgerError> {
         let mut books = lock(&self.books);
         let index = books.owner(owner);
         books.take(index, size)?;
@@ -109,7 +109,7 @@ impl Ledger {
     }
 
     /// All owners in the order they first appeared.
-    pub fn owners(&self) -> Vec<Owner> {
+    pub fn owners(&self) -> Vec<OwnerUsage> {
         lock(&self.books).owners.clone()
     }
 }
@@ -164,11 +164,11 @@ fn lock(books: &Mutex<Books>) -> MutexGuard<'_, Books> {
 }
 
 impl Books {
-    fn owner(&mut self, name: &str) -> usize {
-        if let Some(index) = self.owners.iter().position(|owner| owner.name == name) {
+    fn owner(&mut self, owner: Owner) -> usize {
+        if let Some(index) = self.owners.iter().position(|known| known.owner == owner) {
             return index;
         }
-        self.owners.push(Owner { name: name.to_string(), held: Bytes::ZERO, peak: Bytes::ZERO });
+        self.owners.push(OwnerUsage { owner, held: Bytes::ZERO, peak: Bytes::ZERO });
         self.owners.len() - 1
     }
 
@@ -193,10 +193,10 @@ impl Books {
     }
 
     fn refuse(&self, owner: usize, asked: Bytes, limit: Bytes) -> LedgerError {
-        let mut holders: Vec<Owner> = self.owners.iter().filter(|owner| owner.held > Bytes::ZERO).cloned().collect();
-        holders.sort_by(|a, b| b.held.cmp(&a.held).then_with(|| a.name.cmp(&b.name)));
+        let mut holders: Vec<OwnerUsage> = self.owners.iter().filter(|owner| owner.held > Bytes::ZERO).cloned().collect();
+        holders.sort_by(|a, b| b.held.cmp(&a.held).then_with(|| a.owner.to_string().cmp(&b.owner.to_string())));
         holders.truncate(3);
-        LedgerError { space: self.space.clone(), owner: self.owners[owner].name.clone(), asked, used: self.used, limit, holders }
+        LedgerError { space: self.space.clone(), owner: self.owners[owner].owner.clone(), asked, used: self.used, limit, holders }
     }
 }
 
@@ -207,8 +207,8 @@ mod tests {
     #[test]
     fn reservations_come_and_go_and_the_peak_stays() {
         let ledger = Ledger::new("host", Some(Bytes(100)));
-        let mut a = ledger.reserve("a", Bytes(30)).unwrap();
-        let b = ledger.reserve("b", Bytes(50)).unwrap();
+        let mut a = ledger.reserve(Owner::Stage("a".into()), Bytes(30)).unwrap();
+        let b = ledger.reserve(Owner::Stage("b".into()), Bytes(50)).unwrap();
         a.try_grow(Bytes(20)).unwrap();
         assert_eq!((ledger.used(), ledger.available()), (Bytes(100), Some(Bytes::ZERO)));
         drop(b);
@@ -216,14 +216,14 @@ mod tests {
         assert_eq!((ledger.used(), ledger.peak(), a.size()), (Bytes(40), Bytes(100), Bytes(40)));
         drop(a);
         assert_eq!(ledger.used(), Bytes::ZERO);
-        assert_eq!(ledger.owners()[1], Owner { name: "b".into(), held: Bytes::ZERO, peak: Bytes(50) });
+        assert_eq!(ledger.owners()[1], OwnerUsage { owner: Owner::Stage("b".into()), held: Bytes::ZERO, peak: Bytes(50) });
     }
 
     #[test]
     fn a_refusal_changes_nothing_and_names_the_holders() {
         let ledger = Ledger::new("host", Some(Bytes::mib(10)));
-        let mut held = ledger.reserve("arena", Bytes::mib(6)).unwrap();
-        let _cache = ledger.reserve("cache", Bytes::mib(3)).unwrap();
+        let mut held = ledger.reserve(Owner::Arena, Bytes::mib(6)).unwrap();
+        let _cache = ledger.reserve(Owner::Stage("cache".into()), Bytes::mib(3)).unwrap();
         let error = held.try_grow(Bytes::mib(2)).unwrap_err();
         insta::assert_snapshot!(error, @"arena asked for 2.00 MiB of host memory, but 9.00 MiB of the 10.0 MiB line is taken; most is held by arena 6.00 MiB, cache 3.00 MiB");
         assert_eq!((held.size(), ledger.used()), (Bytes::mib(6), Bytes::mib(9)));
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn an_absurd_request_is_refused_not_wrapped() {
         let ledger = Ledger::new("host", Some(Bytes(10)));
-        let _one = ledger.reserve("a", Bytes(1)).unwrap();
-        assert!(ledger.reserve("b", Bytes(u64::MAX)).is_err());
+        let _one = ledger.reserve(Owner::Stage("a".into()), Bytes(1)).unwrap();
+        assert!(ledger.reserve(Owner::Stage("b".into()), Bytes(u64::MAX)).is_err());
     }
 }

@@ -4,10 +4,12 @@ mod bytes;
 mod heap;
 mod ledger;
 mod limits;
+mod owner;
 mod slot;
 
 pub use bytes::{Bytes, ParseBytesError};
 pub use heap::{CountingAllocator, give_back_freed_memory};
-pub use ledger::{Ledger, LedgerError, Owner, Reservation};
+pub use ledger::{Ledger, LedgerError, OwnerUsage, Reservation};
 pub use limits::Budget;
+pub use owner::{DeviceRuntime, Owner};
 pub use slot::SlotMemory;

@@ -1,0 +1,93 @@
+//! Who memory belongs to, in plans and in ledgers.
+
+use std::fmt;
+
+/// An owner of bytes. Prints as the name that plans, reports and errors show.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Owner {
+    /// Parameters and statistics of the model.
+    Weights,
+    /// What the optimizer remembers.
+    Optimizer,
+    /// Gradients summed over micro-batches.
+    GradientSums,
+    /// Counts of metrics.
+    Metrics,
+    /// Values of the forward pass.
+    Activations,
+    /// Values of the backward pass and the update.
+    Gradients,
+    /// Values loaded back from the backing store.
+    Loaded,
+    /// Workspaces of kernels.
+    Workspace,
+    /// Gaps between buffers of the arena.
+    Fragmentation,
+    /// The arena as a whole.
+    Arena,
+    /// Batches on a device with its own memory.
+    Staging,
+    /// Host memory in which batches are handed to such a device.
+    PinnedStaging,
+    /// Host memory of the backing store.
+    Offload,
+    /// The process before a run: code, stacks, untracked heap.
+    Process,
+    /// Stacks of the computing threads.
+    ThreadStacks,
+    /// Graphs, plans and loaded programs.
+    Graphs,
+    /// Buffers for writing checkpoints.
+    Checkpoint,
+    /// What planning takes beyond the run.
+    Planning,
+    /// All stages of the input pipeline.
+    Pipeline,
+    /// One stage of the input pipeline, by name.
+    Stage(String),
+    /// Rows of a batch given by the caller.
+    Rows,
+    /// Predictions collected for the caller.
+    Predictions,
+    /// A device's own software.
+    DeviceRuntime(DeviceRuntime),
+}
+
+/// A device's own software as an owner of memory, as the device describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DeviceRuntime {
+    /// The owner's name.
+    pub name: &'static str,
+    /// What it consists of; the plural subject of a sentence in errors.
+    pub parts: &'static str,
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Owner::Weights => "weights",
+            Owner::Optimizer => "optimiser",
+            Owner::GradientSums => "gradient sums",
+            Owner::Metrics => "metrics",
+            Owner::Activations => "activations",
+            Owner::Gradients => "gradients",
+            Owner::Loaded => "loaded",
+            Owner::Workspace => "workspace",
+            Owner::Fragmentation => "fragmentation",
+            Owner::Arena => "arena",
+            Owner::Staging => "staging",
+            Owner::PinnedStaging => "pinned staging",
+            Owner::Offload => "offload",
+            Owner::Process => "process",
+            Owner::ThreadStacks => "thread stacks",
+            Owner::Graphs => "graphs",
+            Owner::Checkpoint => "checkpoint",
+            Owner::Planning => "planning",
+            Owner::Pipeline => "pipeline",
+            Owner::Stage(name) => name,
+            Owner::Rows => "rows",
+            Owner::Predictions => "predictions",
+            Owner::DeviceRuntime(runtime) => runtime.name,
+        })
+    }
+}
