@@ -14,7 +14,7 @@ use crate::stream::SharedWork;
 use crate::tuner::Adapts;
 use crate::work::Work;
 use crate::{DataError, Dataset, Schema};
-use plimsoll_core::budget::{SlotMemory, Owner};
+use plimsoll_core::budget::{Owner, SlotMemory};
 use plimsoll_core::{Bytes, Ledger, Reservation};
 use serde::{Deserialize, Serialize};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -218,7 +218,8 @@ impl Feed {
         }
         // What inner feeds hold they reserve themselves.
         let here = plan::holdings(&recipe, plan.geometry)?.into_iter().filter(|held| !held.elsewhere);
-        let reserved = here.map(|held| ledger.reserve(Owner::Stage(format!("data: {}", held.name)), held.bytes)).collect::<Result<Vec<_>, _>>()?;
+        let reserved =
+            here.map(|held| ledger.reserve(Owner::Stage(format!("data: {}", held.name)), held.bytes)).collect::<Result<Vec<_>, _>>()?;
         if plan.geometry.resident {
             let start = Instant::now();
             recipe.source = recipe.source.resident()?;

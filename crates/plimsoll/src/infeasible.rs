@@ -1,8 +1,8 @@
 //! Refusals: a run or a pipeline that does not fit its memory budget, with the minimum that works.
 
 use crate::allow::Allow;
-use plimsoll_core::budget::Owner;
 use plimsoll_core::Bytes;
+use plimsoll_core::budget::Owner;
 use serde_json::{Map, Value, json};
 use std::fmt;
 

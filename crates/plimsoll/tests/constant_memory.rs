@@ -1,10 +1,10 @@
 //! Memory does not grow: steps allocate nothing and resident memory is flat. Alone in its process, so that the counters are its own, and
 //! without a test harness, whose threads allocate.
 
-use plimsoll_core::budget::Owner;
 use plimsoll::nn::{Conv2D, Dropout, Flatten, MaxPool2D};
 use plimsoll::prelude::*;
 use plimsoll::{CountingAllocator, system};
+use plimsoll_core::budget::Owner;
 
 #[global_allocator]
 static HEAP: CountingAllocator = CountingAllocator::new();

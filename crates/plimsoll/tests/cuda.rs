@@ -1,9 +1,9 @@
 //! Training on a GPU compared with the CPU. Without a GPU each test reports so and checks the error.
 
-use plimsoll_core::budget::Owner;
 use plimsoll::prelude::*;
 use plimsoll::{Allow, Choice, Error, History, Permission, RunPlan, probe};
 use plimsoll_core::Bytes;
+use plimsoll_core::budget::Owner;
 
 /// Whether there is a GPU; if not, says so after checking what a trainer says.
 fn has_gpu() -> bool {

@@ -1,8 +1,8 @@
 //! Offloading to a file on the CPU: runs that need it stay within their budget and are bit-identical.
 
-use plimsoll_core::budget::Owner;
 use plimsoll::prelude::*;
 use plimsoll::{Allow, Checkpoints, Error, Permission};
+use plimsoll_core::budget::Owner;
 use plimsoll_core::graph::StateKind;
 use std::path::Path;
 

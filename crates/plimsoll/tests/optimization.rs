@@ -1,10 +1,10 @@
 //! Optimizers, clipping, loss scaling, weight averages, schedules, sample weights and metrics, all independent of micro-batches.
 
-use plimsoll_core::budget::Owner;
 use plimsoll::config::Config;
 use plimsoll::nn::{Flatten, Model};
 use plimsoll::prelude::*;
 use plimsoll::{LossScaling, ReduceOnPlateau, Scores};
+use plimsoll_core::budget::Owner;
 
 fn digits(split: Split, batch: usize) -> Dataset {
     let rows = match split {

@@ -181,7 +181,8 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
         let runtime = request.device.capabilities().runtime.map(Owner::DeviceRuntime);
         let mut on_device = memory.by_owner();
         on_device.extend(runtime.clone().map(|owner| (owner, footprint.runtime.device)));
-        let on_host = runtime.map(|owner| (owner, footprint.runtime.host)).into_iter().chain([(Owner::PinnedStaging, footprint.host_staging)]);
+        let on_host =
+            runtime.map(|owner| (owner, footprint.runtime.host)).into_iter().chain([(Owner::PinnedStaging, footprint.host_staging)]);
         (on_host.collect(), Some(on_device))
     };
     if memory.backing > Bytes::ZERO {

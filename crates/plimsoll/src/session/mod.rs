@@ -12,7 +12,7 @@ use crate::offload_file::OffloadFile;
 use crate::plan::RunPlan;
 use clock::Clock;
 use not_finite::{first_non_finite, in_words, number};
-use plimsoll_core::budget::{give_back_freed_memory, Owner};
+use plimsoll_core::budget::{Owner, give_back_freed_memory};
 use plimsoll_core::device::{BackingStore, Device, DeviceError, StepInputs};
 use plimsoll_core::graph::StateId;
 use plimsoll_core::loss_scale::SKIPPED;
@@ -197,7 +197,8 @@ impl Session {
             let process = matches!(owner.0, Owner::Process | Owner::ThreadStacks | Owner::Graphs | Owner::Checkpoint);
             process || matches!(owner.0, Owner::DeviceRuntime(_) | Owner::PinnedStaging | Owner::Offload)
         };
-        let process = plan.owners.iter().filter(own).map(|(owner, size)| ledger.reserve(owner.clone(), *size)).collect::<Result<Vec<_>, _>>()?;
+        let process =
+            plan.owners.iter().filter(own).map(|(owner, size)| ledger.reserve(owner.clone(), *size)).collect::<Result<Vec<_>, _>>()?;
         let lags = !device.capabilities().shares_host_memory;
         let mut executor = match &plan.device_memory {
             None => {
