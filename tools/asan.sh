@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 target="$(rustc -vV | sed -n 's/^host: //p')"
 export RUSTC_BOOTSTRAP=1
-export RUSTFLAGS="${RUSTFLAGS:-} -Zsanitizer=address -Copt-level=1"
+export RUSTFLAGS="${RUSTFLAGS:-} -Zsanitizer=address -Copt-level=2"
 # A test asks for more memory than there is and expects an error. Whatever a test leaks on purpose (payloads of panics, tables that live as long as the process) is not an error of memory access.
 export ASAN_OPTIONS="${ASAN_OPTIONS:-detect_leaks=0:detect_stack_use_after_return=1:allocator_may_return_null=1}"
 # The flags change every crate, so these builds get a folder of their own.

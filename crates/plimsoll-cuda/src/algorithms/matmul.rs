@@ -26,6 +26,6 @@ pub(crate) fn common_type(a: DType, b: DType, result: DType) -> Option<DType> {
 }
 
 /// Bytes of scratch for an operand of this type as another one, so that what follows is aligned.
-pub(crate) fn narrowed_bytes(from: DType, to: DType, elements: usize) -> u64 {
+pub(crate) fn cast_bytes(from: DType, to: DType, elements: usize) -> u64 {
     if from == to { 0 } else { ((elements * to.size()) as u64).next_multiple_of(ALIGNMENT.0) }
 }

@@ -1,16 +1,16 @@
 //! The GPU that programs run on.
 
 use super::cost::GpuPace;
-use super::overhead::{Before, cudnn_overhead, host_staging, plan_overhead};
+use super::overhead::{MemoryBaseline, cudnn_overhead, host_staging, plan_overhead};
 use super::profile::{Profile, capabilities};
 use crate::algorithms::convolution::Convolutions;
-use crate::libraries::cublaslt::Library;
+use crate::libraries::cublaslt::CublasLt;
 use crate::libraries::driver::{Context, Stream};
 use crate::libraries::kernel_cache::KernelCache;
 use crate::libraries::nvrtc::Compiler;
 use crate::libraries::probe;
 use crate::program::{self, CudaProgram};
-use crate::runtime::memory::{CudaMemory, Slab};
+use crate::runtime::memory::{CudaMemory, DeviceBuffer};
 use crate::runtime::offload::PinnedStore;
 use crate::runtime::staging::PinnedSlot;
 use crate::runtime::state::DeviceState;
@@ -49,17 +49,17 @@ impl CudaDevice {
             return Err(refuse(format!("there is no such GPU; this machine has {}", known.join(", "))));
         }
         let driver = |error: cudarc::driver::DriverError| refuse(format!("the GPU could not be opened: {error:?}"));
-        let before = Before::look(ordinal);
+        let before = MemoryBaseline::measure(ordinal);
         let context = Arc::new(Context::open(ordinal).map_err(driver)?);
         context.bind().map_err(driver)?;
         let (model, total) = (context.model().map_err(driver)?, context.total().map_err(driver)?);
-        let products = if probe::has_cublaslt(&libraries) { Some(Arc::new(Library::open(&context).map_err(refuse)?)) } else { None };
+        let products = if probe::has_cublaslt(&libraries) { Some(Arc::new(CublasLt::open(&context).map_err(refuse)?)) } else { None };
         let shared = DeviceState {
             compute: Stream::new(&context).map_err(driver)?,
             copy: Stream::new(&context).map_err(driver)?,
             products,
             convolutions: Convolutions::Auto,
-            dnn: OnceLock::new(),
+            cudnn: OnceLock::new(),
             has_cudnn: probe::has_cudnn(&libraries),
             convolution_algorithms: Mutex::default(),
             compiler: Compiler::new(context.capability().map_err(driver)?, cache),
@@ -139,7 +139,7 @@ impl Device for CudaDevice {
     }
 
     fn allocate(&self, size: Bytes) -> Result<Box<dyn Memory>, DeviceError> {
-        Ok(Box::new(CudaMemory(Arc::new(Slab::new(&self.shared, size)?))))
+        Ok(Box::new(CudaMemory(Arc::new(DeviceBuffer::new(&self.shared, size)?))))
     }
 
     fn load(&self, plan: &CheckedPlan, role: Role, rows: usize, memory: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError> {

@@ -19,26 +19,26 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, PoisonError};
 
 /// What kernels, recorded steps and parts of libraries that are loaded at their first use take on the GPU.
-pub(crate) const LATER_ON_DEVICE: Bytes = Bytes::mib(16);
+pub(crate) const DEVICE_RESERVE: Bytes = Bytes::mib(16);
 /// What the compiler takes for the texts it is given at a time, and what the driver keeps for programs. A first start, which compiles everything, took up to 320 MiB.
-pub(crate) const LATER_ON_HOST: Bytes = Bytes::mib(336);
+pub(crate) const HOST_RESERVE: Bytes = Bytes::mib(336);
 
 /// Found when a GPU was first opened by this process: when it is opened again, most is already there.
 static FOUND: Mutex<BTreeMap<usize, Overhead>> = Mutex::new(BTreeMap::new());
 
 /// What was in use before a GPU was opened.
-pub(crate) struct Before {
+pub(crate) struct MemoryBaseline {
     ordinal: usize,
     bus: Option<CString>,
     device: Option<Bytes>,
     host: Option<Bytes>,
 }
 
-impl Before {
+impl MemoryBaseline {
     /// Looks at a GPU that is about to be opened; the driver is initialised.
-    pub fn look(ordinal: usize) -> Before {
+    pub fn measure(ordinal: usize) -> MemoryBaseline {
         let bus = bus_name(ordinal).filter(|_| !is_open(ordinal));
-        Before { ordinal, device: bus.as_ref().and_then(in_use), bus, host: resident() }
+        MemoryBaseline { ordinal, device: bus.as_ref().and_then(in_use), bus, host: resident() }
     }
 
     /// What was taken since, and what will be; none where it cannot be measured.
@@ -48,7 +48,7 @@ impl Before {
             let device = in_use(self.bus.as_ref()?)?.0.checked_sub(self.device?.0)?;
             let host = resident()?.saturating_sub(self.host?);
             let whole = |bytes: Bytes| bytes.align_up(1 << 20);
-            Some(Overhead { device: whole(Bytes(device) + LATER_ON_DEVICE), host: whole(host + LATER_ON_HOST) })
+            Some(Overhead { device: whole(Bytes(device) + DEVICE_RESERVE), host: whole(host + HOST_RESERVE) })
         };
         if let Some(measured) = measure() {
             found.insert(self.ordinal, measured);
@@ -129,7 +129,7 @@ pub(crate) fn cudnn_overhead(plan: &Plan, convolutions: Convolutions, cudnn: Ove
 pub(crate) fn plan_overhead(plan: &Plan) -> Overhead {
     let steps: usize = plan.programs.iter().map(|program| program.order.len()).sum();
     let pinning = if plan.backing == Bytes::ZERO { Bytes::ZERO } else { Bytes(plan.backing.0 / 96) };
-    Overhead { device: (pinning + Bytes(steps.saturating_sub(SMALL) as u64 * PER_STEP.0)).align_up(1 << 20), host: compiling(plan) }
+    Overhead { device: (pinning + Bytes(steps.saturating_sub(SMALL) as u64 * PER_STEP.0)).align_up(1 << 20), host: compile_memory(plan) }
 }
 
 /// What a step of a program takes on the GPU: 3,800 took 27 MiB, of which 16 are reserved anyhow.
@@ -142,18 +142,18 @@ const SMALL: usize = 1024;
 const PER_THREAD: Bytes = Bytes::mib(40);
 
 /// What stays of each text that was compiled, in the compiler and in the driver.
-const PER_TEXT: Bytes = Bytes::kib(512);
+const PER_MODULE: Bytes = Bytes::kib(512);
 
 /// What compiling and keeping the kernels of a plan takes of the host's memory beyond what a small one does.
-pub(crate) fn compiling(plan: &Plan) -> Bytes {
-    let texts = |program: &Program| distinct(&program.graph).div_ceil(KERNELS_PER_MODULE) as u64;
+pub(crate) fn compile_memory(plan: &Plan) -> Bytes {
+    let texts = |program: &Program| distinct_kernels(&program.graph).div_ceil(KERNELS_PER_MODULE) as u64;
     let most = plan.programs.iter().map(texts).max().unwrap_or(0).min(THREADS as u64);
     let all: u64 = plan.programs.iter().map(texts).sum();
-    Bytes(most.saturating_sub(1) * PER_THREAD.0 + all.saturating_sub(1) * PER_TEXT.0)
+    Bytes(most.saturating_sub(1) * PER_THREAD.0 + all.saturating_sub(1) * PER_MODULE.0)
 }
 
 /// How many kernels a graph needs, about: nodes that do the same with the same sizes share theirs.
-fn distinct(graph: &Graph) -> usize {
+fn distinct_kernels(graph: &Graph) -> usize {
     let work = graph.nodes().filter(|(_, node)| !node.op.is_leaf() && !node.op.rules().is_view());
     let kernel = |node: &Node| {
         let mut hasher = DefaultHasher::new();

@@ -10,7 +10,7 @@ use std::fmt::Write;
 
 /// An attention with everything the kernels are written for.
 #[derive(Clone, Debug)]
-pub(crate) struct Heads<'a> {
+pub(crate) struct AttentionShape<'a> {
     pub op: &'a Attention,
     pub batch: usize,
     pub queries: usize,
@@ -27,8 +27,8 @@ pub(crate) struct Heads<'a> {
 /// The most of a head's depth that is in shared memory at a time.
 const CHUNK: usize = 64;
 
-/// Rows of a tile, in sixteens.
-fn sixteens(length: usize, most: usize) -> usize {
+/// Rows of a tile, in tile_sixteenths.
+fn tile_sixteenths(length: usize, most: usize) -> usize {
     length.div_ceil(16).next_power_of_two().min(most)
 }
 
@@ -38,8 +38,8 @@ pub(crate) fn attention_grad_workspace(batch: usize, heads: usize, queries: usiz
 }
 
 /// The result and the logarithms of the sums of the weights.
-pub(crate) fn attention(heads: &Heads<'_>) -> Kernel {
-    let (down, across) = (sixteens(heads.queries, 4), sixteens(heads.keys, 2));
+pub(crate) fn attention(heads: &AttentionShape<'_>) -> Kernel {
+    let (down, across) = (tile_sixteenths(heads.queries, 4), tile_sixteenths(heads.keys, 2));
     let mut parameters = heads.operands();
     parameters.push(parameter(heads.types[0], "o", Argument::Output(0)));
     parameters.push(parameter(DType::F32, "lse", Argument::Output(1)));
@@ -48,10 +48,10 @@ pub(crate) fn attention(heads: &Heads<'_>) -> Kernel {
 }
 
 /// The gradients of the packing's tensors; `dy` is the type of the result's.
-pub(crate) fn attention_grad(heads: &Heads<'_>, dy: DType) -> Vec<Kernel> {
+pub(crate) fn attention_grad(heads: &AttentionShape<'_>, dy: DType) -> Vec<Kernel> {
     let first = heads.types.len() + usize::from(heads.mask.is_some());
     let gradient = parameter(dy, "dy", Argument::Input(first + 2));
-    let tile = (sixteens(heads.queries, 2), sixteens(heads.keys, 2));
+    let tile = (tile_sixteenths(heads.queries, 2), tile_sixteenths(heads.keys, 2));
     let rows = heads.batch * heads.op.heads * heads.queries;
     let parameters =
         vec![parameter(heads.types[0], "o", Argument::Input(first)), gradient.clone(), parameter(DType::F32, "delta", Argument::Workspace)];
@@ -92,7 +92,7 @@ pub(crate) fn attention_grad(heads: &Heads<'_>, dy: DType) -> Vec<Kernel> {
     vec![delta, queries, keys]
 }
 
-impl Heads<'_> {
+impl AttentionShape<'_> {
     /// Queries, keys, values and the mask.
     fn operands(&self) -> Vec<(String, Argument)> {
         let parts = self.op.parts(self.depth);
@@ -118,7 +118,7 @@ impl Heads<'_> {
         text: &str,
         grid: [u32; 3],
     ) -> Kernel {
-        let Heads { op, batch, queries, keys, depth, .. } = *self;
+        let AttentionShape { op, batch, queries, keys, depth, .. } = *self;
         let chunk = depth.next_multiple_of(4).min(CHUNK);
         let [q, k, v] = op.parts(depth);
         let widths = self.widths();
@@ -134,7 +134,7 @@ impl Heads<'_> {
         }
         // What only multiplies results by their gradients knows no weights.
         if self.op.dropout.is_none() || parameters.iter().any(|(_, argument)| *argument == Argument::Header) {
-            body += &self.kept();
+            body += &self.dropout_factor();
         }
         let extent = batch * (queries.max(keys)) * widths.iter().max().expect("there is a tensor");
         let _ = writeln!(body, "const float SCALE = number({:#x});\nusing Index = {};", op.scale, index_type(extent));
@@ -151,7 +151,7 @@ impl Heads<'_> {
     }
 
     /// What dropout multiplies the weight of key `j` by in a row, which is a query of a head of a sequence, counted over all of them.
-    fn kept(&self) -> String {
+    fn dropout_factor(&self) -> String {
         let Some(dropout) = self.op.dropout else { return "const auto kept = [](unsigned long long, int) { return 1.0f; };\n".to_string() };
         let before = self.sequences * self.op.heads * self.queries;
         let drawn = format!("uniform(header, {}, (header->first_row * {before} + row) * KEYS + j)", dropout.stream);

@@ -1,9 +1,9 @@
 //! Convolution and its two gradients as products whose matrices never exist: an element is read where it lies in the image.
 //! Images are `[n, h, w, c]`, filters `[kh, kw, c / groups, out]`.
 
-use super::expression::Site;
-use super::product::{Product, Tile};
+use super::expression::FusedExpr;
 use super::reduce::reduce;
+use super::tiled_matmul::{Tile, TiledMatmul};
 use super::{Argument, Kernel, index_type, parameter};
 use plimsoll_core::DType;
 use plimsoll_core::expr::Expr;
@@ -12,7 +12,7 @@ use std::fmt::Write;
 
 /// The extents of a convolution.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Conv {
+pub(crate) struct ConvShape {
     pub window: Window,
     pub groups: usize,
     /// `[n, h, w, c]`.
@@ -26,7 +26,7 @@ const CHUNK: usize = 256;
 /// … and into no more than make this many blocks.
 const BLOCKS: usize = 1024;
 
-impl Conv {
+impl ConvShape {
     fn inner(&self) -> usize {
         self.image[3] / self.groups
     }
@@ -54,7 +54,7 @@ impl Conv {
 
     /// Sets `value` to the element of the image under tap `tap` of the window at pixel `pixel`, zero in the padding.
     fn image_element(&self, pixel: &str, tap: &str) -> String {
-        let Conv { window, image: [_, h, w, c], result: [_, oh, ow, _], .. } = self;
+        let ConvShape { window, image: [_, h, w, c], result: [_, oh, ow, _], .. } = self;
         let (inner, (_, kw)) = (self.inner(), window.size);
         let mut text = String::new();
         let _ = writeln!(text, "const int x = {pixel} % {ow}, y = {pixel} / {ow} % {oh};");
@@ -73,7 +73,7 @@ impl Conv {
 
 /// The convolution, and an expression over its results if there is one (input 0 of which is the result; the others follow the filter). `types` are those of the
 /// image, the filter and the result.
-pub(crate) fn forward(conv: &Conv, types: [DType; 3], epilogue: Option<&Site<'_>>) -> Kernel {
+pub(crate) fn forward(conv: &ConvShape, types: [DType; 3], epilogue: Option<&FusedExpr<'_>>) -> Kernel {
     let (out, all) = (conv.out(), conv.result[3]);
     let mut parameters = vec![parameter(types[0], "image", Argument::Input(0)), parameter(types[1], "filter", Argument::Input(1))];
     let index = index_type(conv.extent());
@@ -88,7 +88,7 @@ pub(crate) fn forward(conv: &Conv, types: [DType; 3], epilogue: Option<&Site<'_>
         }
     }
     parameters.push(parameter(types[2], "result", Argument::Output(0)));
-    Product {
+    TiledMatmul {
         name: "conv2d",
         what: conv.text("convolution"),
         rows: conv.pixels(),
@@ -108,8 +108,8 @@ pub(crate) fn forward(conv: &Conv, types: [DType; 3], epilogue: Option<&Site<'_>
 }
 
 /// The gradient by the image: every pixel gathers from the windows it was under. `types` are those of the filter, the gradient and the result.
-pub(crate) fn grad_input(conv: &Conv, types: [DType; 3]) -> Kernel {
-    let Conv { window, image: [n, h, w, c], result: [_, oh, ow, all], groups } = *conv;
+pub(crate) fn grad_input(conv: &ConvShape, types: [DType; 3]) -> Kernel {
+    let ConvShape { window, image: [n, h, w, c], result: [_, oh, ow, all], groups } = *conv;
     let (inner, out, (kh, kw)) = (conv.inner(), conv.out(), window.size);
     let mut left = String::new();
     let _ = writeln!(left, "const int line = m % {w}, row = m / {w} % {h};");
@@ -123,7 +123,7 @@ pub(crate) fn grad_input(conv: &Conv, types: [DType; 3]) -> Kernel {
     let fits =
         format!("down >= 0 && right >= 0 && y < {oh} && x < {ow} && down % {} == 0 && right % {} == 0", window.stride.0, window.stride.1);
     let _ = writeln!(left, "if ({fits}) value = load(gradient[((m / {} * {oh} + y) * {ow} + x) * {all} + g * {out} + channel]);", h * w);
-    Product {
+    TiledMatmul {
         name: "conv2d_grad_input",
         what: conv.text("gradient by the image of"),
         rows: n * h * w,
@@ -147,13 +147,13 @@ pub(crate) fn grad_input(conv: &Conv, types: [DType; 3]) -> Kernel {
 }
 
 /// Chunks that the sums of a filter's gradient are cut into; never fewer for more rows.
-fn chunks(conv: &Conv) -> usize {
+fn chunks(conv: &ConvShape) -> usize {
     let tiles = Tile::new(conv.taps(), conv.out()).count(conv.taps(), conv.out()) * conv.groups;
     conv.pixels().div_ceil(CHUNK).min(BLOCKS / tiles).max(1)
 }
 
 /// Bytes of scratch for the gradient by the filter.
-pub(crate) fn grad_filter_workspace(conv: &Conv) -> u64 {
+pub(crate) fn grad_filter_workspace(conv: &ConvShape) -> u64 {
     match chunks(conv) {
         1 => 0,
         chunks => (4 * chunks * conv.taps() * conv.result[3]) as u64 + joining_workspace(conv, chunks),
@@ -161,17 +161,17 @@ pub(crate) fn grad_filter_workspace(conv: &Conv) -> u64 {
 }
 
 /// Adding up the chunks is a reduction, which may want scratch of its own.
-fn joining_workspace(conv: &Conv, chunks: usize) -> u64 {
+fn joining_workspace(conv: &ConvShape, chunks: usize) -> u64 {
     super::reduce_workspace(&[chunks, conv.taps() * conv.result[3]], &[0])
 }
 
 /// The gradient by the filter: sums over all pixels, cut into chunks that are then joined in order. `types` are those of the image and the gradient; filters
 /// are single precision.
-pub(crate) fn grad_filter(conv: &Conv, types: [DType; 2]) -> Vec<Kernel> {
+pub(crate) fn grad_filter(conv: &ConvShape, types: [DType; 2]) -> Vec<Kernel> {
     let (out, all, chunks) = (conv.out(), conv.result[3], chunks(conv));
     let size = conv.taps() * all;
     let target = if chunks == 1 { Argument::Output(0) } else { Argument::Workspace };
-    let product = Product {
+    let product = TiledMatmul {
         name: "conv2d_grad_filter",
         what: conv.text("gradient by the filter of"),
         rows: conv.taps(),
@@ -201,14 +201,14 @@ pub(crate) fn grad_filter(conv: &Conv, types: [DType; 2]) -> Vec<Kernel> {
     let expr = Expr::identity();
     let dims = [chunks, size];
     let operands = [super::Operand { dtype: DType::F32, dims: &dims, strip: None }];
-    let mut joining = reduce(&Site { expr: &expr, dims: &dims, operands: &operands, row: 0, at_hand: &[] }, &[0], Reduction::Sum);
+    let mut joining = reduce(&FusedExpr { expr: &expr, dims: &dims, operands: &operands, row: 0, in_registers: &[] }, &[0], Reduction::Sum);
     // What is joined lies at the beginning of the scratch; a reduction's own scratch, if any, behind it.
     for kernel in &mut joining {
         kernel.name = "conv2d_grad_filter_sum";
         for (_, argument) in &mut kernel.parameters {
             *argument = match *argument {
                 Argument::Input(0) => Argument::Workspace,
-                Argument::Workspace => Argument::WorkspaceBehind(4 * chunks * size),
+                Argument::Workspace => Argument::WorkspaceAt(4 * chunks * size),
                 other => other,
             };
         }

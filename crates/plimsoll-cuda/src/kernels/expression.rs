@@ -1,6 +1,6 @@
 //! Expressions in text: one line per term.
 
-use super::index::{coordinates, needed_axes, stretched};
+use super::index::{broadcast_index, coordinates, needed_axes};
 use super::{Argument, type_name};
 use plimsoll_core::DType;
 use plimsoll_core::expr::{Binary, Expr, Term, Unary};
@@ -15,21 +15,21 @@ pub(crate) struct Operand<'a> {
     pub strip: Option<(usize, usize)>,
 }
 
-/// Where an expression runs: over a shape, with operands stretched to it.
-pub(crate) struct Site<'a> {
+/// Where an expression runs: over a shape, with operands broadcast_index to it.
+pub(crate) struct FusedExpr<'a> {
     pub expr: &'a Expr,
     pub dims: &'a [usize],
     pub operands: &'a [Operand<'a>],
     /// How many elements a row of the batch has, if the shape has rows: random numbers are counted from the batch's first row.
     pub row: u64,
     /// Inputs that are at hand under a name instead of in memory.
-    pub at_hand: &'a [(usize, &'a str)],
+    pub in_registers: &'a [(usize, &'a str)],
 }
 
-impl Site<'_> {
+impl FusedExpr<'_> {
     /// The parameters for everything that is read from memory; input `i` of the expression is input `first + i` of the node.
     pub fn parameters(&self, first: usize) -> Vec<(String, Argument)> {
-        let read = (0..self.operands.len()).filter(|i| self.expr.reads(*i) && !self.is_at_hand(*i));
+        let read = (0..self.operands.len()).filter(|i| self.expr.reads(*i) && !self.is_in_register(*i));
         let mut all: Vec<(String, Argument)> =
             read.map(|i| (format!("const {}* in{i}", type_name(self.operands[i].dtype)), Argument::Input(first + i))).collect();
         if self.draws() {
@@ -52,8 +52,8 @@ impl Site<'_> {
         format!("t{}", self.expr.roots()[result])
     }
 
-    fn is_at_hand(&self, input: usize) -> bool {
-        self.at_hand.iter().any(|(i, _)| *i == input)
+    fn is_in_register(&self, input: usize) -> bool {
+        self.in_registers.iter().any(|(i, _)| *i == input)
     }
 
     fn draws(&self) -> bool {
@@ -65,7 +65,7 @@ impl Site<'_> {
         for term in self.expr.terms() {
             match *term {
                 Term::Coordinate(axis) => wanted.push(usize::from(axis)),
-                Term::Input(i) if !self.is_at_hand(usize::from(i)) && self.operands[usize::from(i)].strip.is_none() => {
+                Term::Input(i) if !self.is_in_register(usize::from(i)) && self.operands[usize::from(i)].strip.is_none() => {
                     wanted.extend(needed_axes(self.operands[usize::from(i)].dims, self.dims))
                 }
                 _ => {}
@@ -79,13 +79,13 @@ impl Site<'_> {
         let row = self.dims.last().copied().unwrap_or(1);
         match operand.strip {
             Some((start, pitch)) => format!("(unsigned long long)({index} / {row}) * {pitch} + {start} + {index} % {row}"),
-            None => stretched(operand.dims, self.dims, index, "c"),
+            None => broadcast_index(operand.dims, self.dims, index, "c"),
         }
     }
 
     fn term(&self, term: &Term, index: &str) -> String {
         match *term {
-            Term::Input(i) => match self.at_hand.iter().find(|(known, _)| *known == usize::from(i)) {
+            Term::Input(i) => match self.in_registers.iter().find(|(known, _)| *known == usize::from(i)) {
                 Some((_, name)) => name.to_string(),
                 None => format!("load(in{i}[{}])", self.place(&self.operands[usize::from(i)], index)),
             },

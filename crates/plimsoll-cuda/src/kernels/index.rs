@@ -28,21 +28,21 @@ pub(super) fn coordinates(text: &mut String, kind: &str, prefix: &str, index: &s
 }
 
 /// The place of an element in an operand that stretches to `dims`: `index` where the two agree, else a sum over coordinates.
-pub(super) fn stretched(operand: &[usize], dims: &[usize], index: &str, prefix: &str) -> String {
+pub(super) fn broadcast_index(operand: &[usize], dims: &[usize], index: &str, prefix: &str) -> String {
     if operand.iter().product::<usize>() == 1 {
         return "0".to_string();
     }
     if operand.iter().product::<usize>() == dims.iter().product::<usize>() {
         return index.to_string();
     }
-    let terms: Vec<String> = moving_axes(operand, dims)
+    let terms: Vec<String> = strided_axes(operand, dims)
         .map(|(axis, stride)| if stride == 1 { format!("{prefix}{axis}") } else { format!("{prefix}{axis} * {stride}") })
         .collect();
     terms.join(" + ")
 }
 
-/// The axes of `dims` along which a stretched operand moves, and by how much.
-pub(super) fn moving_axes(operand: &[usize], dims: &[usize]) -> impl Iterator<Item = (usize, usize)> {
+/// The axes of `dims` along which a broadcast_index operand moves, and by how much.
+pub(super) fn strided_axes(operand: &[usize], dims: &[usize]) -> impl Iterator<Item = (usize, usize)> {
     let (missing, strides) = (dims.len() - operand.len(), strides(operand));
     let axes: Vec<(usize, usize)> =
         operand.iter().enumerate().filter(|(_, dim)| **dim > 1).map(|(i, _)| (i + missing, strides[i])).collect();
@@ -52,5 +52,5 @@ pub(super) fn moving_axes(operand: &[usize], dims: &[usize]) -> impl Iterator<It
 /// The axes whose coordinates an operand needs.
 pub(super) fn needed_axes(operand: &[usize], dims: &[usize]) -> Vec<usize> {
     let whole = operand.iter().product::<usize>() == dims.iter().product::<usize>();
-    if whole { vec![] } else { moving_axes(operand, dims).map(|(axis, _)| axis).collect() }
+    if whole { vec![] } else { strided_axes(operand, dims).map(|(axis, _)| axis).collect() }
 }

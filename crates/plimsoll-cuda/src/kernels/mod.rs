@@ -8,29 +8,29 @@ mod convolution;
 mod expression;
 mod gather;
 mod index;
+mod matrix_transpose;
 mod movement;
 mod pointwise;
 mod pooling;
-mod product;
 mod recurrent;
 mod reduce;
 mod report;
 #[cfg(test)]
 mod tests;
-mod turn;
+mod tiled_matmul;
 
-pub(crate) use attention::{Heads, attention, attention_grad, attention_grad_workspace};
-pub(crate) use convolution::{Conv, forward, grad_filter, grad_filter_workspace, grad_input};
-pub(crate) use expression::{Operand, Site};
+pub(crate) use attention::{AttentionShape, attention, attention_grad, attention_grad_workspace};
+pub(crate) use convolution::{ConvShape, forward, grad_filter, grad_filter_workspace, grad_input};
+pub(crate) use expression::{FusedExpr, Operand};
 pub(crate) use gather::{gather, scatter_add};
-pub(crate) use movement::{concat, pad, put, slice, transpose};
-pub(crate) use pointwise::{Runs, concats_fused, pointwise};
+pub(crate) use matrix_transpose::transpose_matrix;
+pub(crate) use movement::{concat, pad, slice, slice_write, transpose};
+pub(crate) use pointwise::{PitchedRows, fused_slice_write, pointwise};
 pub(crate) use pooling::{avg_pool, avg_pool_grad, max_pool, max_pool_grad};
-pub(crate) use product::{matmul, narrowed};
 pub(crate) use recurrent::{recurrent, recurrent_grad, recurrent_grad_workspace, recurrent_workspace};
 pub(crate) use reduce::{reduce, reduce_workspace};
 pub(crate) use report::report;
-pub(crate) use turn::turned;
+pub(crate) use tiled_matmul::{cast, matmul};
 
 use plimsoll_core::DType;
 use std::fmt::Write;
@@ -49,15 +49,15 @@ pub(crate) enum Argument {
     /// The node's scratch.
     Workspace,
     /// The node's scratch, from this byte on.
-    WorkspaceBehind(usize),
+    WorkspaceAt(usize),
     /// The header of the batch's slot: seed, first row, step.
     Header,
     /// Where it is remembered that a loss was not finite.
-    Alarm,
+    NonFiniteFlag,
     /// The loss of this step.
     Loss,
     /// Where the host reads a run's numbers.
-    Numbers,
+    Results,
 }
 
 /// One kernel: its text but for its name, its launch configuration, and what its parameters stand for.
@@ -91,7 +91,7 @@ impl Kernel {
 
     /// Makes it do nothing once a loss was not finite, so that what it would change stays good. `loss` says that this step's loss is known before it.
     pub fn guarded(mut self, loss: bool) -> Kernel {
-        self.parameters.push(("const int* alarm".to_string(), Argument::Alarm));
+        self.parameters.push(("const int* alarm".to_string(), Argument::NonFiniteFlag));
         let mut test = "*alarm".to_string();
         if loss {
             self.parameters.push(("const float* loss".to_string(), Argument::Loss));

@@ -54,7 +54,7 @@ pub(crate) fn slice(size: usize, input: &[usize], dims: &[usize], axis: usize, s
 }
 
 /// A part from `start` on along an axis of a whole of `dims`, of which nothing else is touched.
-pub(crate) fn put(size: usize, part: &[usize], dims: &[usize], axis: usize, start: usize) -> Kernel {
+pub(crate) fn slice_write(size: usize, part: &[usize], dims: &[usize], axis: usize, start: usize) -> Kernel {
     let to = place(dims, axis, &format!("c{axis} + {start}"));
     let n = dims.iter().product();
     per_element("slice_write", format!("write {part:?} into {dims:?} along {axis}"), size, 1, part, n, &format!("out[{to}] = in0[e];\n"))

@@ -1,6 +1,6 @@
 //! An expression over every element, one thread per element (several for large tensors, so that more loads are under way).
 
-use super::expression::Site;
+use super::expression::FusedExpr;
 use super::{Argument, Kernel, THREADS, block_count, indented, index_type, type_name};
 use plimsoll_core::DType;
 use std::fmt::Write;
@@ -12,25 +12,25 @@ const EACH: usize = 4;
 
 /// Where a part lies in a whole, in elements: from `start` on, in runs of `length` that begin `pitch` apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Runs {
+pub(crate) struct PitchedRows {
     pub start: usize,
     pub length: usize,
     pub pitch: usize,
 }
 
 /// The expression over every element of its shape. An output may be written over an input: a thread reads all it needs before it writes.
-pub(crate) fn pointwise(site: &Site<'_>, outputs: &[DType]) -> Kernel {
+pub(crate) fn pointwise(site: &FusedExpr<'_>, outputs: &[DType]) -> Kernel {
     written("pointwise", site, outputs, "i")
 }
 
 /// The expression over every element of its shape, its one result between the parts of a whole.
-pub(crate) fn concats_fused(site: &Site<'_>, output: DType, Runs { start, length, pitch }: Runs) -> Kernel {
+pub(crate) fn fused_slice_write(site: &FusedExpr<'_>, output: DType, PitchedRows { start, length, pitch }: PitchedRows) -> Kernel {
     let at = format!("((unsigned long long)(i / {length}) * {pitch} + {start} + i % {length})");
     written("pointwise_slice_write", site, &[output], &at)
 }
 
 /// The expression over every element `i`, with each result at the place `at` of its tensor.
-fn written(name: &'static str, site: &Site<'_>, outputs: &[DType], at: &str) -> Kernel {
+fn written(name: &'static str, site: &FusedExpr<'_>, outputs: &[DType], at: &str) -> Kernel {
     let n: usize = site.dims.iter().product();
     let kind = index_type(n);
     let mut parameters = site.parameters(0);

@@ -1,7 +1,7 @@
 //! Recurrent layers: one launch per step, which multiplies by the recurrent kernel and goes through the gates. States stay in single precision between steps,
 //! in scratch; sums are cut by shapes and joined in a fixed order.
 
-use super::product::Product;
+use super::tiled_matmul::TiledMatmul;
 use super::{Argument, Kernel, THREADS, block_count, index_type, parameter};
 use plimsoll_core::DType;
 use plimsoll_core::ops::{Activation, Cell, Recurrent, RecurrentGrad};
@@ -11,9 +11,9 @@ use std::fmt::Write;
 const UNITS: usize = 32;
 const ROWS: usize = 8;
 
-/// A walk over a sequence, there or back.
+/// A shape over a sequence, there or back.
 #[derive(Clone, Copy, Debug)]
-struct Walk {
+struct RecurrentShape {
     cell: Cell,
     batch: usize,
     steps: usize,
@@ -27,44 +27,44 @@ pub(crate) fn recurrent_workspace(op: &Recurrent, batch: usize) -> u64 {
     state * if op.cell == Cell::Lstm { 3 } else { 2 }
 }
 
-/// Bytes of scratch for the walk back, as [`Scratch`] lays it out.
+/// Bytes of scratch for the shape back, as [`Scratch`] lays it out.
 pub(crate) fn recurrent_grad_workspace(op: &RecurrentGrad, batch: usize, steps: usize) -> u64 {
-    Scratch::new(&Walk { cell: op.cell, batch, steps, units: op.units, reverse: op.reverse }).size as u64
+    Scratch::new(&RecurrentShape { cell: op.cell, batch, steps, units: op.units, reverse: op.reverse }).size as u64
 }
 
 /// A layer's kernels in their order. `dtype` tells the type of an input.
 pub(crate) fn recurrent(op: &Recurrent, batch: usize, steps: usize, inputs: &[usize], dtype: impl Fn(usize) -> DType) -> Vec<Kernel> {
-    let walk = Walk { cell: op.cell, batch, steps, units: op.units, reverse: op.reverse };
+    let shape = RecurrentShape { cell: op.cell, batch, steps, units: op.units, reverse: op.reverse };
     let operands = op.operands(inputs).expect("checked when the node was added");
     let (x, out) = (operands.x, dtype(operands.x));
     let state = 4 * batch * op.units;
-    let hidden = |parity: usize| Argument::WorkspaceBehind(parity % 2 * state);
-    let mut kernels = vec![walk.start(operands.hidden.map(|i| (i, dtype(i))), hidden(0))];
+    let hidden = |parity: usize| Argument::WorkspaceAt(parity % 2 * state);
+    let mut kernels = vec![shape.start(operands.hidden.map(|i| (i, dtype(i))), hidden(0))];
     if op.cell == Cell::Lstm {
-        kernels.push(walk.start(operands.state.map(|i| (i, dtype(i))), Argument::WorkspaceBehind(2 * state)));
+        kernels.push(shape.start(operands.state.map(|i| (i, dtype(i))), Argument::WorkspaceAt(2 * state)));
     }
-    let wide = walk.wide();
-    for (number, step) in walk.order().enumerate() {
-        let mut names = Names::default();
+    let wide = shape.wide();
+    for (number, step) in shape.order().enumerate() {
+        let mut names = Parameters::default();
         names.read(Some(x), "x", &dtype, step * wide);
         names.read(Some(operands.kernel), "kernel", &dtype, 0);
         names.read(operands.bias, "bias", &dtype, 0);
         names.read(operands.mask, "mask", &dtype, step);
         names.take("const float* h_before", hidden(number));
         names.take("float* h_after", hidden(number + 1));
-        names.take_if(op.cell == Cell::Lstm, DType::F32, "state", Argument::WorkspaceBehind(2 * state));
+        names.take_if(op.cell == Cell::Lstm, DType::F32, "state", Argument::WorkspaceAt(2 * state));
         names.take_if(true, out, "hidden", Argument::OutputAt(0, step * op.units * out.size()));
         names.take_if(!matches!(op.cell, Cell::Simple(_)), out, "gates", Argument::OutputAt(1, step * wide * out.size()));
         let flags = format!("constexpr bool MASKED = {}, BIASED = {};\n", operands.mask.is_some(), operands.bias.is_some());
-        kernels.push(walk.kernel(("recurrent_step", "a step of"), names, &flags, include_str!("recurrent.cu")));
+        kernels.push(shape.kernel(("recurrent_step", "a step of"), names, &flags, include_str!("recurrent.cu")));
     }
     if op.cell == Cell::Lstm {
-        kernels.push(walk.finish(2 * state, out));
+        kernels.push(shape.finish(2 * state, out));
     }
     kernels
 }
 
-/// The kernels of a walk back in their order. `dtype` tells the type of an input, `out` that of the gradients by sequences.
+/// The kernels of a shape back in their order. `dtype` tells the type of an input, `out` that of the gradients by sequences.
 pub(crate) fn recurrent_grad(
     op: &RecurrentGrad,
     batch: usize,
@@ -73,36 +73,36 @@ pub(crate) fn recurrent_grad(
     dtype: impl Fn(usize) -> DType,
     out: DType,
 ) -> Vec<Kernel> {
-    let walk = Walk { cell: op.cell, batch, steps, units: op.units, reverse: op.reverse };
+    let shape = RecurrentShape { cell: op.cell, batch, steps, units: op.units, reverse: op.reverse };
     let operands = op.operands(inputs).expect("checked when the node was added");
-    let (wide, units, scratch) = (walk.wide(), op.units, Scratch::new(&walk));
+    let (wide, units, scratch) = (shape.wide(), op.units, Scratch::new(&shape));
     let (lstm, gru) = (op.cell == Cell::Lstm, op.cell == Cell::Gru);
     let mut kernels = Vec::new();
     let masked = operands.mask.is_some();
     if lstm {
-        kernels.push(walk.start(operands.d_state.map(|i| (i, dtype(i))), Argument::WorkspaceBehind(scratch.state)));
-        let mut names = Names::default();
+        kernels.push(shape.start(operands.d_state.map(|i| (i, dtype(i))), Argument::WorkspaceAt(scratch.state)));
+        let mut names = Parameters::default();
         names.read(operands.gates, "gates", &dtype, 0);
         names.read(operands.mask, "mask", &dtype, 0);
         names.read(operands.before, "started", &dtype, 0);
-        names.take("float* cells", Argument::WorkspaceBehind(scratch.sequence));
+        names.take("float* cells", Argument::WorkspaceAt(scratch.sequence));
         let flags = format!("constexpr bool MASKED = {masked}, STARTED = {}, REVERSE = {};\n", operands.before.is_some(), op.reverse);
         let text = include_str!("recurrent_cells.cu");
         kernels.push(Kernel {
             grid: [block_count(batch * units, THREADS), 1, 1],
-            ..walk.kernel(("recurrent_cell_states", "cell states of"), names, &flags, text)
+            ..shape.kernel(("recurrent_cell_states", "cell states of"), names, &flags, text)
         });
     }
     if gru {
-        kernels.push(walk.inner(operands.map(|i| (i, dtype(i))), scratch.sequence));
+        kernels.push(shape.inner(operands.map(|i| (i, dtype(i))), scratch.sequence));
     }
-    let order: Vec<usize> = walk.order().collect();
-    // The step behind all steps of the walk back only brings the changes of the first step to the states it started from.
+    let order: Vec<usize> = shape.order().collect();
+    // The step behind all steps of the shape back only brings the changes of the first step to the states it started from.
     let behind = op.initial.then_some(None);
     for (number, at) in (0..steps).rev().map(Some).chain(behind).enumerate() {
         let step = at.map_or(0, |at| order[at]);
         let before = at.and_then(|at| at.checked_sub(1)).map(|at| order[at]);
-        let mut names = Names::default();
+        let mut names = Parameters::default();
         names.read(Some(operands.kernel), "kernel", &dtype, 0);
         names.read(operands.gates, "gates", &dtype, step * wide);
         names.read(operands.hidden, "hidden", &dtype, step * units);
@@ -110,13 +110,13 @@ pub(crate) fn recurrent_grad(
         names.read(operands.mask, "mask", &dtype, step);
         names.read(operands.before, "started", &dtype, 0);
         names.read(Some(operands.d_hidden), "d_hidden", &dtype, step * units);
-        names.take_if(lstm, DType::F32, "cells", Argument::WorkspaceBehind(scratch.sequence + 4 * step * units));
-        names.take_if(lstm, DType::F32, "cells_before", Argument::WorkspaceBehind(scratch.sequence + 4 * before.unwrap_or(0) * units));
-        names.take_if(gru, DType::F32, "inner", Argument::WorkspaceBehind(scratch.sequence + 4 * step * units));
-        names.take("float* carry", Argument::WorkspaceBehind(scratch.carry));
-        names.take_if(lstm, DType::F32, "d_state", Argument::WorkspaceBehind(scratch.state));
-        names.take("const float* change_after", Argument::WorkspaceBehind(scratch.changes[(number + 1) % 2]));
-        names.take("float* change_now", Argument::WorkspaceBehind(scratch.changes[number % 2]));
+        names.take_if(lstm, DType::F32, "cells", Argument::WorkspaceAt(scratch.sequence + 4 * step * units));
+        names.take_if(lstm, DType::F32, "cells_before", Argument::WorkspaceAt(scratch.sequence + 4 * before.unwrap_or(0) * units));
+        names.take_if(gru, DType::F32, "inner", Argument::WorkspaceAt(scratch.sequence + 4 * step * units));
+        names.take("float* carry", Argument::WorkspaceAt(scratch.carry));
+        names.take_if(lstm, DType::F32, "d_state", Argument::WorkspaceAt(scratch.state));
+        names.take("const float* change_after", Argument::WorkspaceAt(scratch.changes[(number + 1) % 2]));
+        names.take("float* change_now", Argument::WorkspaceAt(scratch.changes[number % 2]));
         names.take_if(true, out, "d_x", Argument::OutputAt(0, step * wide * out.size()));
         names.take_if(gru, out, "d_recurrent", Argument::OutputAt(1, step * wide * out.size()));
         let states = 1 + usize::from(gru);
@@ -129,12 +129,12 @@ pub(crate) fn recurrent_grad(
             number == 0,
             at.is_none()
         );
-        kernels.push(walk.kernel(("recurrent_grad_step", "a backward step of"), names, &flags, include_str!("recurrent_grad.cu")));
+        kernels.push(shape.kernel(("recurrent_grad_step", "a backward step of"), names, &flags, include_str!("recurrent_grad.cu")));
     }
     kernels
 }
 
-/// The scratch of a walk back: where things begin, in bytes.
+/// The scratch of a shape back: where things begin, in bytes.
 struct Scratch {
     /// What changes behind the product, in this step and in the one after it.
     changes: [usize; 2],
@@ -148,24 +148,24 @@ struct Scratch {
 }
 
 impl Scratch {
-    fn new(walk: &Walk) -> Scratch {
-        let state = 4 * walk.batch * walk.units;
-        let change = walk.cell.gates() * state;
-        let own = if walk.cell == Cell::Lstm { state } else { 0 };
+    fn new(shape: &RecurrentShape) -> Scratch {
+        let state = 4 * shape.batch * shape.units;
+        let change = shape.cell.gates() * state;
+        let own = if shape.cell == Cell::Lstm { state } else { 0 };
         let sequence = 2 * change + state + own;
-        let all = if matches!(walk.cell, Cell::Simple(_)) { 0 } else { walk.steps * state };
+        let all = if matches!(shape.cell, Cell::Simple(_)) { 0 } else { shape.steps * state };
         Scratch { changes: [0, change], carry: 2 * change, state: 2 * change + state, sequence, size: sequence + all }
     }
 }
 
-/// The names that a kernel's text uses: parameters, and those that this walk does not have.
+/// The names that a kernel's text uses: parameters, and those that this shape does not have.
 #[derive(Default)]
-struct Names {
+struct Parameters {
     parameters: Vec<(String, Argument)>,
     absent: Vec<String>,
 }
 
-impl Names {
+impl Parameters {
     /// An input from this element on, if there is one.
     fn read(&mut self, input: Option<usize>, name: &str, dtype: &impl Fn(usize) -> DType, element: usize) {
         let argument = |input: usize| Argument::InputAt(input, element * dtype(input).size());
@@ -187,19 +187,19 @@ impl Names {
     }
 }
 
-impl Walk {
+impl RecurrentShape {
     fn wide(&self) -> usize {
         self.cell.gates() * self.units
     }
 
     /// The steps in the order they are walked.
     fn order(&self) -> impl Iterator<Item = usize> {
-        let Walk { steps, reverse, .. } = *self;
+        let RecurrentShape { steps, reverse, .. } = *self;
         (0..steps).map(move |step| if reverse { steps - 1 - step } else { step })
     }
 
-    fn kernel(&self, (name, what): (&'static str, &str), names: Names, flags: &str, text: &str) -> Kernel {
-        let Walk { cell, batch, steps, units, .. } = *self;
+    fn kernel(&self, (name, what): (&'static str, &str), names: Parameters, flags: &str, text: &str) -> Kernel {
+        let RecurrentShape { cell, batch, steps, units, .. } = *self;
         let rows = batch.clamp(1, ROWS);
         let mut body = String::from("enum { LSTM, GRU, TANH, RELU };\n");
         let cell_name = match cell {
@@ -239,14 +239,13 @@ impl Walk {
 
     /// The last cell state.
     fn finish(&self, from: usize, dtype: DType) -> Kernel {
-        let parameters =
-            vec![("const float* from".to_string(), Argument::WorkspaceBehind(from)), parameter(dtype, "to", Argument::Output(2))];
+        let parameters = vec![("const float* from".to_string(), Argument::WorkspaceAt(from)), parameter(dtype, "to", Argument::Output(2))];
         per_element(("recurrent_final_state", "the final state"), self.batch * self.units, parameters, "store(to + i, from[i]);\n")
     }
 
     /// What the reset gate of a GRU multiplies, for all steps at once: the hidden state before each by the candidate's kernel, and the bias.
     fn inner(&self, operands: plimsoll_core::ops::RecurrentGradInputs<(usize, DType)>, to: usize) -> Kernel {
-        let Walk { batch, steps, units, reverse, .. } = *self;
+        let RecurrentShape { batch, steps, units, reverse, .. } = *self;
         let (first, before) = if reverse { (steps - 1, "m + 1") } else { (0, "m - 1") };
         let ((kernel, kernel_type), (bias, bias_type)) = (operands.kernel, operands.bias.expect("a GRU has one"));
         let (hidden, hidden_type) = operands.hidden.expect("a GRU keeps its states");
@@ -254,14 +253,14 @@ impl Walk {
             parameter(hidden_type, "hidden", Argument::Input(hidden)),
             parameter(kernel_type, "kernel", Argument::Input(kernel)),
             parameter(bias_type, "bias", Argument::Input(bias)),
-            ("float* inner".to_string(), Argument::WorkspaceBehind(to)),
+            ("float* inner".to_string(), Argument::WorkspaceAt(to)),
         ];
         let mut left = format!("if (m % {steps} != {first}) value = load(hidden[({before}) * {units} + k]);\n");
         if let Some((started, dtype)) = operands.before {
             parameters.push(parameter(dtype, "started", Argument::Input(started)));
             let _ = writeln!(left, "else value = load(started[m / {steps} * {units} + k]);");
         }
-        Product {
+        TiledMatmul {
             name: "gru_candidate_matmul",
             what: format!("states by the candidate's kernel: {batch} × {steps} × {units}"),
             rows: batch * steps,

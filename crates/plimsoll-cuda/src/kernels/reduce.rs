@@ -1,7 +1,7 @@
 //! An expression brought together along axes. Lanes of threads each go over a part of what is summed, in order; a tree in shared memory joins the
 //! lanes. Long sums of few results are cut into chunks first, whose results a second kernel joins the same way.
 
-use super::expression::Site;
+use super::expression::FusedExpr;
 use super::index::strides;
 use super::{Argument, Kernel, THREADS, block_count, indented, index_type};
 use plimsoll_core::ops::Reduction;
@@ -63,7 +63,7 @@ pub(crate) fn reduce_workspace(dims: &[usize], axes: &[usize]) -> u64 {
 }
 
 /// The kernels of a reduction: one, or two when the sums are cut into chunks.
-pub(crate) fn reduce(site: &Site<'_>, axes: &[usize], kind: Reduction) -> Vec<Kernel> {
+pub(crate) fn reduce(site: &FusedExpr<'_>, axes: &[usize], kind: Reduction) -> Vec<Kernel> {
     let cut = Cut::new(site.dims, axes);
     let store = |value: &str, position: &str| match kind {
         Reduction::ArgMax => format!("static_cast<int*>(out)[o] = {position};\n"),
@@ -122,7 +122,7 @@ pub(crate) fn reduce(site: &Site<'_>, axes: &[usize], kind: Reduction) -> Vec<Ke
 }
 
 /// The text that takes element `r` of result `o` into a lane.
-fn elements(site: &Site<'_>, axes: &[usize], cut: &Cut, kind: Reduction) -> String {
+fn elements(site: &FusedExpr<'_>, axes: &[usize], cut: &Cut, kind: Reduction) -> String {
     let index = index_type(cut.kept * cut.reduced);
     let mut text = format!("const {index} i = {};\n", place(site.dims, axes));
     site.write(&mut text, index, "i");

@@ -7,8 +7,8 @@ use std::fmt::Write;
 /// `guarded` says that the loss must be finite.
 pub(crate) fn report(numbers: usize, guarded: bool) -> Kernel {
     let mut parameters: Vec<(String, Argument)> = (0..numbers).map(|i| (format!("const float* in{i}"), Argument::Input(i))).collect();
-    parameters.push(("float* numbers".to_string(), Argument::Numbers));
-    parameters.push(("int* alarm".to_string(), Argument::Alarm));
+    parameters.push(("float* numbers".to_string(), Argument::Results));
+    parameters.push(("int* alarm".to_string(), Argument::NonFiniteFlag));
     let mut body = String::new();
     for i in 0..numbers {
         let _ = writeln!(body, "numbers[{}] = *in{i};", i + 1);

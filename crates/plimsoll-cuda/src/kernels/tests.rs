@@ -4,8 +4,8 @@ use super::*;
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::ops::{Activation, Attention, Cell, Packing, Recurrent, RecurrentGrad, Reduction, WeightDropout, Window};
 
-fn site<'a>(expr: &'a Expr, dims: &'a [usize], operands: &'a [Operand<'a>], row: u64) -> Site<'a> {
-    Site { expr, dims, operands, row, at_hand: &[] }
+fn site<'a>(expr: &'a Expr, dims: &'a [usize], operands: &'a [Operand<'a>], row: u64) -> FusedExpr<'a> {
+    FusedExpr { expr, dims, operands, row, in_registers: &[] }
 }
 
 fn floats(dims: &[usize]) -> Operand<'_> {
@@ -38,11 +38,14 @@ fn strips_are_read_where_they_lie() {
 fn parts_are_written_where_they_go() {
     let expr = Expr::build(|e| e.binary(Binary::Max, e.add(e.input(0), e.input(1)), e.constant(0.0)));
     let operands = [floats(&[6, 5, 10]), floats(&[10])];
-    let narrow = concats_fused(&site(&expr, &[6, 5, 10], &operands, 50), DType::BF16, Runs { start: 8, length: 10, pitch: 40 });
+    let narrow = fused_slice_write(&site(&expr, &[6, 5, 10], &operands, 50), DType::BF16, PitchedRows { start: 8, length: 10, pitch: 40 });
     let identity = Expr::identity();
     let whole = [1 << 10, 1 << 11];
-    let large =
-        concats_fused(&site(&identity, &whole, &[floats(&whole)], 1 << 11), DType::F32, Runs { start: 0, length: 1 << 11, pitch: 1 << 12 });
+    let large = fused_slice_write(
+        &site(&identity, &whole, &[floats(&whole)], 1 << 11),
+        DType::F32,
+        PitchedRows { start: 0, length: 1 << 11, pitch: 1 << 12 },
+    );
     insta::assert_snapshot!([&narrow, &large].map(text).concat());
 }
 
@@ -92,9 +95,9 @@ fn short_rows_are_one_threads_work() {
 #[test]
 fn a_convolution_with_its_epilogue() {
     let relu = Expr::build(|e| e.binary(Binary::Max, e.add(e.input(0), e.input(1)), e.constant(0.0)));
-    let conv = Conv { window: Window::same((3, 3), (2, 2), (1, 1), (9, 9)), groups: 1, image: [2, 9, 9, 3], result: [2, 5, 5, 8] };
+    let conv = ConvShape { window: Window::same((3, 3), (2, 2), (1, 1), (9, 9)), groups: 1, image: [2, 9, 9, 3], result: [2, 5, 5, 8] };
     let operands = [floats(&[2, 5, 5, 8]), floats(&[8])];
-    let site = Site { expr: &relu, dims: &[2, 5, 5, 8], operands: &operands, row: 200, at_hand: &[(0, "value")] };
+    let site = FusedExpr { expr: &relu, dims: &[2, 5, 5, 8], operands: &operands, row: 200, in_registers: &[(0, "value")] };
     insta::assert_snapshot!(text(&forward(&conv, [DType::F32; 3], Some(&site))));
 }
 
@@ -108,9 +111,9 @@ fn pools_gather() {
 #[test]
 fn two_bytes_beside_four() {
     let (window, image, result) = (Window::valid((2, 2), (2, 2)), [1, 4, 4, 3], [1, 2, 2, 3]);
-    let conv = Conv { window, groups: 1, image, result };
+    let conv = ConvShape { window, groups: 1, image, result };
     let product = matmul((5, 3, 7), false, true, [DType::BF16, DType::F32, DType::F16]);
-    let mut kernels = vec![product, narrowed(1, 21, DType::BF16), max_pool(&window, image, result, DType::BF16)];
+    let mut kernels = vec![product, cast(1, 21, DType::BF16), max_pool(&window, image, result, DType::BF16)];
     kernels.push(grad_input(&conv, [DType::F32, DType::BF16, DType::BF16]));
     kernels.extend(grad_filter(&conv, [DType::F16, DType::F16]));
     insta::assert_snapshot!(kernels.iter().map(text).collect::<String>());
@@ -122,7 +125,7 @@ fn elements_in_another_place() {
         transpose(4, &[2, 3, 5], &[2, 0, 1]),
         pad(1, &[2, 3], &[2, 6], 1, 2),
         concat(2, &[vec![2, 3], vec![2, 4]], &[2, 7], 1),
-        put(4, &[2, 3, 2], &[2, 7, 2], 1, 4),
+        slice_write(4, &[2, 3, 2], &[2, 7, 2], 1, 4),
     ];
     insta::assert_snapshot!(kernels.iter().map(text).collect::<String>());
 }
@@ -130,8 +133,8 @@ fn elements_in_another_place() {
 /// A filter of 3×3×5 by 40 channels to cuDNN's order in two bytes, and its gradient back.
 #[test]
 fn filters_in_another_order() {
-    let there = turned((45, 40), (DType::F32, Argument::Input(1)), (DType::BF16, Argument::Workspace));
-    let back = turned((40, 45), (DType::BF16, Argument::Workspace), (DType::F32, Argument::Output(0))).guarded(false);
+    let there = transpose_matrix((45, 40), (DType::F32, Argument::Input(1)), (DType::BF16, Argument::Workspace));
+    let back = transpose_matrix((40, 45), (DType::BF16, Argument::Workspace), (DType::F32, Argument::Output(0))).guarded(false);
     insta::assert_snapshot!([there, back].iter().map(text).collect::<String>());
 }
 
@@ -161,18 +164,19 @@ fn rows_of_a_table_and_their_sum() {
 fn attention_in_tiles() {
     let plain = Attention::new(Packing::All, 12, 64);
     let causal = Attention { causal: true, ..plain };
-    let all = Heads { op: &causal, batch: 2, queries: 100, keys: 100, depth: 64, types: vec![DType::BF16], mask: None, sequences: 1 };
+    let all =
+        AttentionShape { op: &causal, batch: 2, queries: 100, keys: 100, depth: 64, types: vec![DType::BF16], mask: None, sequences: 1 };
     insta::assert_snapshot!("attention", text(&attention(&all)));
     insta::assert_snapshot!("attention_grad", attention_grad(&all, DType::F32).iter().map(text).collect::<String>());
     // What is not in these texts: tensors of their own, shared heads, a mask, and a head deeper than a tile.
     let shared = Attention { kv_heads: 2, ..Attention::new(Packing::Separate, 4, 67) };
     let types = vec![DType::F32, DType::F16, DType::BF16];
-    let apart = Heads { op: &shared, batch: 3, queries: 5, keys: 40, depth: 67, types, mask: Some(DType::U8), sequences: 1 };
+    let apart = AttentionShape { op: &shared, batch: 3, queries: 5, keys: 40, depth: 67, types, mask: Some(DType::U8), sequences: 1 };
     let heads: Vec<String> =
         [vec![attention(&apart)], attention_grad(&apart, DType::F16)].concat().iter().map(|kernel| beginning(kernel, 13)).collect();
     insta::assert_snapshot!("attention_of_separate_tensors", heads.join("\n"));
     let dropping = Attention { dropout: Some(WeightDropout::new(0.25, 3)), ..causal.clone() };
-    let all = Heads { op: &dropping, sequences: 2, ..all };
+    let all = AttentionShape { op: &dropping, sequences: 2, ..all };
     let heads: Vec<String> =
         [vec![attention(&all)], attention_grad(&all, DType::F32)].concat().iter().map(|kernel| beginning(kernel, 13)).collect();
     insta::assert_snapshot!("attention_with_dropout", heads.join("\n"));

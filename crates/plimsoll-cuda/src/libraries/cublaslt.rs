@@ -15,25 +15,25 @@ fn data_type(dtype: DType) -> sys::cudaDataType_t {
 }
 
 /// The library.
-pub(crate) struct Library {
+pub(crate) struct CublasLt {
     handle: sys::cublasLtHandle_t,
     context: Arc<Context>,
 }
 
 // SAFETY: a handle may be used from any thread while the context is current.
-unsafe impl Send for Library {}
+unsafe impl Send for CublasLt {}
 // SAFETY: cuBLASLt handles hold no state that calls change.
-unsafe impl Sync for Library {}
+unsafe impl Sync for CublasLt {}
 
-impl Library {
+impl CublasLt {
     /// Opens it; it must be there and the context current.
-    pub fn open(context: &Arc<Context>) -> Result<Library, String> {
+    pub fn open(context: &Arc<Context>) -> Result<CublasLt, String> {
         let handle = result::create_handle().map_err(|error| format!("cuBLASLt could not be opened: {error:?}"))?;
-        Ok(Library { handle, context: Arc::clone(context) })
+        Ok(CublasLt { handle, context: Arc::clone(context) })
     }
 }
 
-impl Drop for Library {
+impl Drop for CublasLt {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
             // SAFETY: created in `open` and destroyed once.
@@ -43,8 +43,8 @@ impl Drop for Library {
 }
 
 /// One product, with the way it is computed.
-pub(crate) struct Product {
-    library: Arc<Library>,
+pub(crate) struct Matmul {
+    library: Arc<CublasLt>,
     description: sys::cublasLtMatmulDesc_t,
     layouts: [sys::cublasLtMatrixLayout_t; 3],
     algorithm: sys::cublasLtMatmulAlgo_t,
@@ -52,19 +52,19 @@ pub(crate) struct Product {
 }
 
 // SAFETY: descriptions are plain data that only this value refers to.
-unsafe impl Send for Product {}
+unsafe impl Send for Matmul {}
 
-impl Product {
+impl Matmul {
     /// `A·B` with `m × n` results and sums of `k`, everything row by row, either operand possibly transposed, in at most `workspace` bytes of
     /// scratch. The types are those of both operands and of the result. None if the library knows no way.
     pub fn new(
-        library: &Arc<Library>,
+        library: &Arc<CublasLt>,
         (m, n, k): (usize, usize, usize),
         (operands, results): (DType, DType),
         transpose_a: bool,
         transpose_b: bool,
         workspace: usize,
-    ) -> Option<Product> {
+    ) -> Option<Matmul> {
         // The library thinks in columns: a matrix that lies row by row is its transpose there, and (A·B)ᵀ = Bᵀ·Aᵀ.
         let layout = |dtype: DType, rows: usize, columns: usize| {
             result::create_matrix_layout(data_type(dtype), rows as u64, columns as u64, rows as i64).ok()
@@ -72,22 +72,22 @@ impl Product {
         let left = if transpose_b { layout(operands, k, n)? } else { layout(operands, n, k)? };
         let right = if transpose_a { layout(operands, m, k)? } else { layout(operands, k, m)? };
         let description = result::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, sys::cudaDataType_t::CUDA_R_32F).ok()?;
-        let mut product = Product {
+        let mut product = Matmul {
             library: Arc::clone(library),
             description,
             layouts: [left, right, layout(results, n, m)?],
             algorithm: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
             workspace,
         };
-        product.choose(transpose_a, transpose_b)?;
+        product.select_algorithm(transpose_a, transpose_b)?;
         Some(product)
     }
 
-    fn choose(&mut self, transpose_a: bool, transpose_b: bool) -> Option<()> {
+    fn select_algorithm(&mut self, transpose_a: bool, transpose_b: bool) -> Option<()> {
         use sys::cublasLtMatmulDescAttributes_t::{CUBLASLT_MATMUL_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSB};
-        for (attribute, turned) in [(CUBLASLT_MATMUL_DESC_TRANSA, transpose_b), (CUBLASLT_MATMUL_DESC_TRANSB, transpose_a)] {
+        for (attribute, transposed) in [(CUBLASLT_MATMUL_DESC_TRANSA, transpose_b), (CUBLASLT_MATMUL_DESC_TRANSB, transpose_a)] {
             // 0 is as it stands and 1 transposed.
-            let value = i32::from(turned);
+            let value = i32::from(transposed);
             // SAFETY: the description is held by this value, and the attribute is a 32-bit number.
             unsafe { result::set_matmul_desc_attribute(self.description, attribute, (&raw const value).cast(), size_of_val(&value)) }
                 .ok()?;
@@ -141,7 +141,7 @@ impl Product {
     }
 }
 
-impl Drop for Product {
+impl Drop for Matmul {
     fn drop(&mut self) {
         // SAFETY: created in `new` and destroyed once.
         unsafe {

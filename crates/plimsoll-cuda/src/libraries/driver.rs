@@ -173,26 +173,26 @@ impl Drop for Event {
 }
 
 /// Host memory that the GPU reaches by itself, under the same address.
-pub(crate) struct Pinned {
+pub(crate) struct PinnedBuffer {
     pub start: *mut u8,
     context: Arc<Context>,
 }
 
 // SAFETY: an owned allocation of plain bytes, reached only through the raw pointer, whose users synchronise their accesses.
-unsafe impl Send for Pinned {}
+unsafe impl Send for PinnedBuffer {}
 
-impl Pinned {
+impl PinnedBuffer {
     /// Zeroed memory of at least one byte; the context is current.
-    pub fn new(context: &Arc<Context>, size: usize) -> Result<Pinned, DriverError> {
+    pub fn new(context: &Arc<Context>, size: usize) -> Result<PinnedBuffer, DriverError> {
         // SAFETY: the memory is zeroed below before anybody reads it.
         let start = unsafe { result::malloc_host(size, sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP) }?.cast::<u8>();
         // SAFETY: just given, of this size.
         unsafe { start.write_bytes(0, size) };
-        Ok(Pinned { start, context: Arc::clone(context) })
+        Ok(PinnedBuffer { start, context: Arc::clone(context) })
     }
 }
 
-impl Drop for Pinned {
+impl Drop for PinnedBuffer {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
             // SAFETY: given by `malloc_host` and freed once.
@@ -239,22 +239,22 @@ impl Drop for Module {
 }
 
 /// A recorded step, ready to be replayed.
-pub(crate) struct Graph {
+pub(crate) struct CudaGraph {
     raw: sys::CUgraphExec,
     context: Arc<Context>,
 }
 
 // SAFETY: as for streams.
-unsafe impl Send for Graph {}
+unsafe impl Send for CudaGraph {}
 
-impl Graph {
+impl CudaGraph {
     /// Records what `work` puts into the stream instead of running it; the context is current.
     pub fn record<E>(
         context: &Arc<Context>,
         stream: &Stream,
         failed: impl Fn(DriverError) -> E,
         work: impl FnOnce() -> Result<(), E>,
-    ) -> Result<Graph, E> {
+    ) -> Result<CudaGraph, E> {
         // SAFETY: the stream is held by its value.
         unsafe { result::stream::begin_capture(stream.raw, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED) }.map_err(&failed)?;
         let done = work();
@@ -268,7 +268,7 @@ impl Graph {
             let _ = result::graph::destroy(graph);
             executable
         };
-        Ok(Graph { raw: raw.map_err(&failed)?, context: Arc::clone(context) })
+        Ok(CudaGraph { raw: raw.map_err(&failed)?, context: Arc::clone(context) })
     }
 
     pub fn launch(&self, stream: &Stream) -> Result<(), DriverError> {
@@ -277,7 +277,7 @@ impl Graph {
     }
 }
 
-impl Drop for Graph {
+impl Drop for CudaGraph {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
             // SAFETY: instantiated in `record` and destroyed once.

@@ -78,7 +78,7 @@ impl Compiler {
     fn compile_now(&self, source: &str) -> Result<Vec<u8>, String> {
         let source = CString::new(source).map_err(|_| "the text has a zero in it".to_string())?;
         let program = result::create_program(&source, Some(c"plimsoll.cu")).map_err(|error| format!("{error:?}"))?;
-        let program = Owned(program);
+        let program = NvrtcProgram(program);
         let options = [format!("--gpu-architecture={}", self.architecture), "--std=c++17".to_string()];
         // SAFETY: the program was just created and is destroyed when `program` goes.
         if let Err(error) = unsafe { result::compile_program(program.0, &options) } {
@@ -100,9 +100,9 @@ impl Compiler {
 }
 
 /// A program that is destroyed when it goes.
-struct Owned(sys::nvrtcProgram);
+struct NvrtcProgram(sys::nvrtcProgram);
 
-impl Drop for Owned {
+impl Drop for NvrtcProgram {
     fn drop(&mut self) {
         // SAFETY: created once, destroyed once.
         let _ = unsafe { result::destroy_program(self.0) };

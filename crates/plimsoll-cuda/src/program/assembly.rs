@@ -1,14 +1,14 @@
 //! From pieces of work to steps with addresses: libraries are asked for their ways, and the texts of kernels collected.
 
-use super::lower::{Address, Addresses, Convolving, Work};
-use super::{Step, resolve};
+use super::lower::{Address, Addresses, CudnnConvOp, LoweredOp};
+use super::{StreamOp, resolve};
 use crate::kernels::{Argument, Kernel, PRELUDE};
-use crate::libraries::cublaslt::Product;
+use crate::libraries::cublaslt::Matmul;
 use crate::libraries::cudnn::Convolution;
 use crate::libraries::driver::Module;
 use crate::libraries::kernel_cache::Compiled;
 use crate::libraries::nvrtc::{KERNELS_PER_MODULE, ModuleSource};
-use crate::runtime::staging::Stage;
+use crate::runtime::staging::StagingRing;
 use crate::runtime::state::{DeviceState, lock};
 use plimsoll_core::{Bytes, ValueId};
 use std::collections::{HashMap, HashSet};
@@ -18,7 +18,7 @@ use std::sync::Mutex;
 pub(super) struct Assembly<'a> {
     pub shared: &'a DeviceState,
     pub addresses: &'a Addresses<'a>,
-    pub stage: &'a Mutex<Stage>,
+    pub staging_ring: &'a Mutex<StagingRing>,
     /// The scope of the node whose work is resolved, for the names of its kernels.
     pub scope: &'a str,
     /// The kernels so far, by their text without a name.
@@ -30,17 +30,17 @@ pub(super) struct Assembly<'a> {
 }
 
 /// A step whose kernel has a name, but no address yet.
-pub(super) enum Unlinked {
+pub(super) enum UnlinkedOp {
     Launch { number: usize, grid: [u32; 3], threads: u32, arguments: Vec<Address> },
-    Ready(Step),
+    Ready(StreamOp),
 }
 
 /// Who computes a convolution that has become these steps.
-pub(super) fn way_of(steps: &[Unlinked]) -> &'static str {
-    let any = |is: fn(&Step) -> bool| steps.iter().any(|step| matches!(step, Unlinked::Ready(step) if is(step)));
+pub(super) fn algorithm_of(steps: &[UnlinkedOp]) -> &'static str {
+    let any = |is: fn(&StreamOp) -> bool| steps.iter().any(|step| matches!(step, UnlinkedOp::Ready(step) if is(step)));
     match () {
-        () if any(|step| matches!(step, Step::Convolution { .. })) => "cuDNN",
-        () if any(|step| matches!(step, Step::Product { .. })) => "cuBLASLt",
+        () if any(|step| matches!(step, StreamOp::Convolution { .. })) => "cuDNN",
+        () if any(|step| matches!(step, StreamOp::Matmul { .. })) => "cuBLASLt",
         () => "generated",
     }
 }
@@ -48,41 +48,41 @@ pub(super) fn way_of(steps: &[Unlinked]) -> &'static str {
 impl Assembly<'_> {
     pub fn resolve(
         &mut self,
-        work: Work,
+        work: LoweredOp,
         inputs: &[ValueId],
         outputs: &[ValueId],
         offset: Bytes,
         workspace: Bytes,
-    ) -> Result<Vec<Unlinked>, String> {
+    ) -> Result<Vec<UnlinkedOp>, String> {
         match work {
-            Work::Kernel(kernel, inputs) => Ok(vec![self.launch(&kernel, &inputs, outputs, offset)?]),
-            Work::Product { extents, transpose: (a, b), operands, types, narrowed, fallback } => {
+            LoweredOp::Kernel(kernel, inputs) => Ok(vec![self.launch(&kernel, &inputs, outputs, offset)?]),
+            LoweredOp::Matmul { extents, transpose: (a, b), operands, types, cast, fallback } => {
                 let library = self.shared.products.as_ref().expect("products are only made where the library is");
-                let taken = narrowed.map_or(0, |(_, bytes)| bytes);
+                let taken = cast.map_or(0, |(_, bytes)| bytes);
                 let scratch = self.addresses.arena.0 + offset.0;
-                match Product::new(library, extents, types, a, b, workspace.get() - taken as usize) {
+                match Matmul::new(library, extents, types, a, b, workspace.get() - taken as usize) {
                     None => self.launch_all(&fallback, inputs, outputs, offset),
-                    Some(product) => Ok(vec![Unlinked::Ready(Step::Product {
+                    Some(product) => Ok(vec![UnlinkedOp::Ready(StreamOp::Matmul {
                         product: Box::new(product),
-                        a: self.operand(operands[0], narrowed, inputs, scratch)?,
-                        b: self.operand(operands[1], narrowed, inputs, scratch)?,
+                        a: self.operand(operands[0], cast, inputs, scratch)?,
+                        b: self.operand(operands[1], cast, inputs, scratch)?,
                         c: self.addresses.value(outputs[0])?,
                         workspace: Address::Fixed(scratch + taken),
                     })]),
                 }
             }
-            Work::Convolution(work) => {
-                let Convolving { request, tensors, filter, before, after, fallback } = *work;
-                let dnn = self.shared.dnn().expect("convolutions go to cuDNN only where it is");
+            LoweredOp::Convolution(work) => {
+                let CudnnConvOp { request, tensors, filter, before, after, fallback } = *work;
+                let dnn = self.shared.cudnn().expect("convolutions go to cuDNN only where it is");
                 let [image, kernel, result] = tensors;
-                let behind = Argument::WorkspaceBehind(filter as usize);
-                let mut addresses = [Address::Answer; 4];
+                let behind = Argument::WorkspaceAt(filter as usize);
+                let mut addresses = [Address::Results; 4];
                 for (address, argument) in addresses.iter_mut().zip([image, kernel, result, behind]) {
                     *address = self.addresses.argument(argument, inputs, outputs, offset)?;
                 }
                 let now = {
-                    let stage = lock(self.stage);
-                    addresses.map(|address| resolve(address, &stage, 0))
+                    let staging_ring = lock(self.staging_ring);
+                    addresses.map(|address| resolve(address, &staging_ring, 0))
                 };
                 // SAFETY: the places are the plan's, inside of memories that this program keeps. Nothing but steps writes into the arena, and what one step left
                 // there is lost when the next begins.
@@ -96,7 +96,7 @@ impl Assembly<'_> {
                         if let Some(kernel) = before {
                             steps.push(self.launch(&kernel, inputs, outputs, offset)?);
                         }
-                        steps.push(Unlinked::Ready(Step::Convolution { convolution: Box::new(convolution), addresses }));
+                        steps.push(UnlinkedOp::Ready(StreamOp::Convolution { convolution: Box::new(convolution), addresses }));
                         for (kernel, seen) in &after {
                             steps.push(self.launch(kernel, seen, outputs, offset)?);
                         }
@@ -107,19 +107,25 @@ impl Assembly<'_> {
         }
     }
 
-    fn launch_all(&mut self, kernels: &[Kernel], inputs: &[ValueId], outputs: &[ValueId], offset: Bytes) -> Result<Vec<Unlinked>, String> {
+    fn launch_all(
+        &mut self,
+        kernels: &[Kernel],
+        inputs: &[ValueId],
+        outputs: &[ValueId],
+        offset: Bytes,
+    ) -> Result<Vec<UnlinkedOp>, String> {
         kernels.iter().map(|kernel| self.launch(kernel, inputs, outputs, offset)).collect()
     }
 
-    /// Where an operand of a product is: in the scratch, if it was narrowed.
-    fn operand(&self, i: usize, narrowed: Option<(usize, u64)>, inputs: &[ValueId], scratch: u64) -> Result<Address, String> {
-        match narrowed {
+    /// Where an operand of a product is: in the scratch, if it was cast.
+    fn operand(&self, i: usize, cast: Option<(usize, u64)>, inputs: &[ValueId], scratch: u64) -> Result<Address, String> {
+        match cast {
             Some((operand, _)) if operand == i => Ok(Address::Fixed(scratch)),
             _ => self.addresses.value(inputs[i]),
         }
     }
 
-    fn launch(&mut self, kernel: &Kernel, inputs: &[ValueId], outputs: &[ValueId], offset: Bytes) -> Result<Unlinked, String> {
+    fn launch(&mut self, kernel: &Kernel, inputs: &[ValueId], outputs: &[ValueId], offset: Bytes) -> Result<UnlinkedOp, String> {
         let arguments = kernel.parameters.iter().map(|(_, argument)| self.addresses.argument(*argument, inputs, outputs, offset));
         let arguments = arguments.collect::<Result<Vec<_>, _>>()?;
         let next = self.kernels.len();
@@ -139,7 +145,7 @@ impl Assembly<'_> {
                 next
             }
         };
-        Ok(Unlinked::Launch { number, grid: kernel.grid, threads: kernel.threads, arguments })
+        Ok(UnlinkedOp::Launch { number, grid: kernel.grid, threads: kernel.threads, arguments })
     }
 }
 
@@ -163,16 +169,16 @@ fn unique(name: String, taken: &mut HashSet<String>) -> String {
     free
 }
 
-impl Unlinked {
+impl UnlinkedOp {
     /// `modules` are loaded from `compiled`.
-    pub fn link(self, modules: &[Module], compiled: &[Compiled]) -> Result<Step, cudarc::driver::DriverError> {
+    pub fn link(self, modules: &[Module], compiled: &[Compiled]) -> Result<StreamOp, cudarc::driver::DriverError> {
         match self {
-            Unlinked::Launch { number, grid, threads, arguments } => {
+            UnlinkedOp::Launch { number, grid, threads, arguments } => {
                 let (module, kernel) = (number / KERNELS_PER_MODULE, number % KERNELS_PER_MODULE);
                 let function = modules[module].function(&compiled[module].names[kernel])?;
-                Ok(Step::Launch { function, grid, threads, arguments })
+                Ok(StreamOp::Launch { function, grid, threads, arguments })
             }
-            Unlinked::Ready(step) => Ok(step),
+            UnlinkedOp::Ready(step) => Ok(step),
         }
     }
 }

@@ -1,9 +1,9 @@
 //! From a node of a planned graph to kernels and products, and how much scratch those will need.
 
-use crate::algorithms::convolution::{self, Convolutions, Kind, Way};
+use crate::algorithms::convolution::{self, ConvAlgorithm, ConvPass, Convolutions};
 use crate::algorithms::matmul;
-use crate::kernels::{self, Argument, Conv, Heads, Kernel, Operand, Runs, Site};
-use crate::libraries::cudnn::Request;
+use crate::kernels::{self, Argument, AttentionShape, ConvShape, FusedExpr, Kernel, Operand, PitchedRows};
+use crate::libraries::cudnn::ConvRequest;
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Graph, Node, StateKind};
 use plimsoll_core::ops::{Attention, Conv2d, FusedSliceWrite, MatMul};
@@ -29,28 +29,28 @@ pub(super) struct Lowering<'a> {
 }
 
 /// One piece of a node's work.
-pub(super) enum Work {
+pub(super) enum LoweredOp {
     /// A kernel, and the values that its inputs are.
     Kernel(Kernel, Vec<ValueId>),
     /// A matrix product through the library: rows, columns, length of the sums, and which operands are transposed.
-    Product {
+    Matmul {
         extents: (usize, usize, usize),
         transpose: (bool, bool),
         /// Which inputs of the node its operands are.
         operands: [usize; 2],
         /// Of both operands and of the result.
         types: (DType, DType),
-        /// The input that was narrowed to the beginning of the scratch, and how many bytes of that it takes.
-        narrowed: Option<(usize, u64)>,
+        /// The input that was cast to the beginning of the scratch, and how many bytes of that it takes.
+        cast: Option<(usize, u64)>,
         fallback: Vec<Kernel>,
     },
     /// A convolution through cuDNN.
-    Convolution(Box<Convolving>),
+    Convolution(Box<CudnnConvOp>),
 }
 
 /// A convolution through cuDNN, with what belongs to it.
-pub(super) struct Convolving {
-    pub request: Request,
+pub(super) struct CudnnConvOp {
+    pub request: ConvRequest,
     /// Image, filter and result.
     pub tensors: [Argument; 3],
     /// How many bytes at the beginning of the scratch the filter takes.
@@ -69,7 +69,7 @@ pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, convolutions: C
         Op::Reduce(op) => kernels::reduce_workspace(&op.shape.bind(rows), &op.axes),
         Op::MatMul(op) => {
             let (m, n, _) = extents(op, graph, node, rows);
-            matmul::workspace(m, n) + narrowed(graph, node, rows).map_or(0, |(_, bytes, _)| bytes)
+            matmul::workspace(m, n) + cast(graph, node, rows).map_or(0, |(_, bytes, _)| bytes)
         }
         Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Conv2dGradFilter(_) => {
             let (kind, conv, types) = convolution::of_node(graph, node, rows);
@@ -94,13 +94,13 @@ fn extents(op: &MatMul, graph: &Graph, node: &Node, rows: usize) -> (usize, usiz
     (m.bind(rows), n.bind(rows), k.bind(rows))
 }
 
-/// Which operand of a product the library wants narrowed to the other's type, the bytes that takes, and that type.
-fn narrowed(graph: &Graph, node: &Node, rows: usize) -> Option<(usize, u64, DType)> {
+/// Which operand of a product the library wants cast to the other's type, the bytes that takes, and that type.
+fn cast(graph: &Graph, node: &Node, rows: usize) -> Option<(usize, u64, DType)> {
     let [a, b, result] = [node.inputs[0], node.inputs[1], node.outputs[0]].map(|value| graph.ty(value).dtype);
     let common = matmul::common_type(a, b, result)?;
     let operand = [a, b].iter().position(|dtype| *dtype != common)?;
     let elements = graph.shape(node.inputs[operand]).elements().bind(rows);
-    Some((operand, matmul::narrowed_bytes(DType::F32, common, elements), common))
+    Some((operand, matmul::cast_bytes(DType::F32, common, elements), common))
 }
 
 /// Whether cuDNN computes some of a program for at most `rows` rows, where it is found.
@@ -108,7 +108,7 @@ pub(crate) fn wants_cudnn(program: &Program, rows: usize, convolutions: Convolut
     let wanted = |node: &Node| {
         matches!(node.op, Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Conv2dGradFilter(_)) && {
             let (kind, conv, types) = convolution::of_node(&program.graph, node, rows);
-            matches!(convolution::way(kind, &conv, types, convolutions), Way::Cudnn(_))
+            matches!(convolution::select(kind, &conv, types, convolutions), ConvAlgorithm::Cudnn(_))
         }
     };
     convolutions != Convolutions::Generated && program.order.iter().any(|id| wanted(program.graph.node(*id)))
@@ -119,16 +119,16 @@ pub(crate) fn fuses_slice_write(maker: &Op) -> bool {
     matches!(maker, Op::Pointwise(_)) && FusedSliceWrite::can_fuse(maker)
 }
 
-fn four(dims: &[usize]) -> [usize; 4] {
+fn nhwc(dims: &[usize]) -> [usize; 4] {
     dims.try_into().expect("images have four axes")
 }
 
 impl Lowering<'_> {
     /// What a node does. `after_loss` says that this step's loss is known before it.
-    pub fn lower(&self, node: &Node, after_loss: bool) -> Result<Vec<Work>, String> {
+    pub fn lower(&self, node: &Node, after_loss: bool) -> Result<Vec<LoweredOp>, String> {
         let (inputs, outputs) = (&node.inputs[..], &node.outputs[..]);
-        let one = |kernel: Kernel| vec![Work::Kernel(kernel, inputs.to_vec())];
-        let all = |list: Vec<Kernel>| list.into_iter().map(|kernel| Work::Kernel(kernel, inputs.to_vec())).collect::<Vec<_>>();
+        let one = |kernel: Kernel| vec![LoweredOp::Kernel(kernel, inputs.to_vec())];
+        let all = |list: Vec<Kernel>| list.into_iter().map(|kernel| LoweredOp::Kernel(kernel, inputs.to_vec())).collect::<Vec<_>>();
         let guarded = self.is_guarded(node);
         let mut works = match &node.op {
             Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Reshape(_) | Op::ChannelView(_) => {
@@ -138,11 +138,11 @@ impl Lowering<'_> {
             Op::Store(_) | Op::Load(_) => vec![],
             Op::Pointwise(op) => {
                 let dtypes: Vec<DType> = outputs.iter().map(|output| self.dtype(*output)).collect();
-                one(self.with_site(&op.expr, &op.shape, inputs, &[], |site| kernels::pointwise(site, &dtypes)))
+                one(self.with_expr(&op.expr, &op.shape, inputs, &[], |site| kernels::pointwise(site, &dtypes)))
             }
             Op::Reduce(op) if op.onto => return Err(ONTO.to_string()),
             Op::Conv2dGradFilter(op) if op.onto => return Err(ONTO.to_string()),
-            Op::Reduce(op) => all(self.with_site(&op.expr, &op.shape, inputs, &[], |site| kernels::reduce(site, &op.axes, op.kind))),
+            Op::Reduce(op) => all(self.with_expr(&op.expr, &op.shape, inputs, &[], |site| kernels::reduce(site, &op.axes, op.kind))),
             Op::MatMul(op) => self.matmul(op, node, guarded)?,
             Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Conv2dGradFilter(_) => self.convolution(node, guarded)?,
             Op::Recurrent(op) => {
@@ -155,20 +155,20 @@ impl Lowering<'_> {
                 all(kernels::recurrent_grad(op, sequence[0], sequence[1], &numbers, dtype, out))
             }
             Op::MaxPool(op) => {
-                let [dtype] = self.reals([outputs[0]])?;
-                one(kernels::max_pool(&op.window, four(&self.dims(inputs[0])), four(&self.dims(outputs[0])), dtype))
+                let [dtype] = self.float_dtypes([outputs[0]])?;
+                one(kernels::max_pool(&op.window, nhwc(&self.dims(inputs[0])), nhwc(&self.dims(outputs[0])), dtype))
             }
             Op::MaxPoolGrad(op) => {
-                let [dtype] = self.reals([outputs[0]])?;
-                one(kernels::max_pool_grad(&op.window, four(&self.dims(outputs[0])), four(&self.dims(inputs[1])), dtype))
+                let [dtype] = self.float_dtypes([outputs[0]])?;
+                one(kernels::max_pool_grad(&op.window, nhwc(&self.dims(outputs[0])), nhwc(&self.dims(inputs[1])), dtype))
             }
             Op::AvgPool(op) => {
-                let [dtype] = self.reals([outputs[0]])?;
-                one(kernels::avg_pool(&op.window, four(&self.dims(inputs[0])), four(&self.dims(outputs[0])), dtype))
+                let [dtype] = self.float_dtypes([outputs[0]])?;
+                one(kernels::avg_pool(&op.window, nhwc(&self.dims(inputs[0])), nhwc(&self.dims(outputs[0])), dtype))
             }
             Op::AvgPoolGrad(op) => {
-                let [dtype] = self.reals([outputs[0]])?;
-                one(kernels::avg_pool_grad(&op.window, four(&self.dims(outputs[0])), four(&self.dims(inputs[0])), dtype))
+                let [dtype] = self.float_dtypes([outputs[0]])?;
+                one(kernels::avg_pool_grad(&op.window, nhwc(&self.dims(outputs[0])), nhwc(&self.dims(inputs[0])), dtype))
             }
             Op::Transpose(op) => one(kernels::transpose(self.size(inputs[0]), &self.dims(inputs[0]), &op.order)),
             Op::Slice(op) => {
@@ -202,8 +202,8 @@ impl Lowering<'_> {
             Op::SliceWrite(op) => {
                 let (size, part, whole) = (self.size(inputs[0]), self.dims(inputs[0]), self.dims(outputs[0]));
                 let start = op.first(self.program.graph.shape(inputs[0]).dims()[op.axis], self.rows);
-                let copied = self.copied(inputs.get(1).copied(), outputs[0]);
-                copied.into_iter().chain(one(kernels::put(size, &part, &whole, op.axis, start))).collect()
+                let copied = self.copy_of_base(inputs.get(1).copied(), outputs[0]);
+                copied.into_iter().chain(one(kernels::slice_write(size, &part, &whole, op.axis, start))).collect()
             }
             Op::FusedSliceWrite(op) => {
                 let effective_op = self.program.graph.effective_op(node);
@@ -212,13 +212,13 @@ impl Lowering<'_> {
                 };
                 let runs = self.runs(node).ok_or("has no place in a whole")?;
                 let dtype = self.dtype(outputs[0]);
-                let kernel =
-                    self.with_site(&maker.expr, &maker.shape, effective_op.inputs, &[], |site| kernels::concats_fused(site, dtype, runs));
-                let copied = self.copied(inputs.first().copied().filter(|_| op.has_base), outputs[0]);
-                copied.into_iter().chain([Work::Kernel(kernel, effective_op.inputs.to_vec())]).collect()
+                let kernel = self
+                    .with_expr(&maker.expr, &maker.shape, effective_op.inputs, &[], |site| kernels::fused_slice_write(site, dtype, runs));
+                let copied = self.copy_of_base(inputs.first().copied().filter(|_| op.has_base), outputs[0]);
+                copied.into_iter().chain([LoweredOp::Kernel(kernel, effective_op.inputs.to_vec())]).collect()
             }
         };
-        works.retain(|work| !matches!(work, Work::Kernel(kernel, _) if kernel.is_empty()));
+        works.retain(|work| !matches!(work, LoweredOp::Kernel(kernel, _) if kernel.is_empty()));
         if guarded {
             works = works.into_iter().map(|work| work.guarded(after_loss)).collect();
         }
@@ -226,134 +226,152 @@ impl Lowering<'_> {
     }
 
     /// A copy of the whole so far, where a part is not written into that itself because it is read again.
-    fn copied(&self, base: Option<ValueId>, output: ValueId) -> Option<Work> {
+    fn copy_of_base(&self, base: Option<ValueId>, output: ValueId) -> Option<LoweredOp> {
         let place = |value: ValueId| self.program.places[value.0 as usize];
         let base = base.filter(|base| place(*base) != place(output))?;
         let whole = self.dims(output);
-        Some(Work::Kernel(kernels::slice(self.size(output), &whole, &whole, 0, 0), vec![base]))
+        Some(LoweredOp::Kernel(kernels::slice(self.size(output), &whole, &whole, 0, 0), vec![base]))
     }
 
     /// Where a part that is made in its place lies in the whole.
-    pub fn runs(&self, node: &Node) -> Option<Runs> {
+    pub fn runs(&self, node: &Node) -> Option<PitchedRows> {
         let (place, part) = self.program.graph.effective_op(node).slice?;
         let (dims, whole) = (part.shape.bind(self.rows), self.dims(node.outputs[0]));
         let inner: usize = dims[place.axis + 1..].iter().product();
         let start = place.first(part.shape.dims()[place.axis], self.rows) * inner;
         // Of a piece without rows there is nothing to place.
-        Some(Runs { start, length: (dims[place.axis] * inner).max(1), pitch: whole[place.axis] * inner })
+        Some(PitchedRows { start, length: (dims[place.axis] * inner).max(1), pitch: whole[place.axis] * inner })
     }
 
-    fn matmul(&self, op: &MatMul, node: &Node, guarded: bool) -> Result<Vec<Work>, String> {
+    fn matmul(&self, op: &MatMul, node: &Node, guarded: bool) -> Result<Vec<LoweredOp>, String> {
         let (inputs, output) = (&node.inputs[..], node.outputs[0]);
         if op.onto {
             return Err(ONTO.to_string());
         }
-        let types = self.reals([inputs[0], inputs[1], output])?;
+        let types = self.float_dtypes([inputs[0], inputs[1], output])?;
         let extents = extents(op, &self.program.graph, node, self.rows);
         let fallback = kernels::matmul(extents, op.transpose_a, op.transpose_b, types);
         let mut works = match matmul::common_type(types[0], types[1], types[2]).filter(|_| self.library && !guarded) {
             Some(common) => {
-                let narrowed = narrowed(&self.program.graph, node, self.rows);
-                let copy = narrowed.map(|(operand, _, dtype)| {
+                let cast = cast(&self.program.graph, node, self.rows);
+                let copy = cast.map(|(operand, _, dtype)| {
                     let elements = self.dims(inputs[operand]).iter().product();
-                    Work::Kernel(kernels::narrowed(operand, elements, dtype), inputs.to_vec())
+                    LoweredOp::Kernel(kernels::cast(operand, elements, dtype), inputs.to_vec())
                 });
-                let narrowed = narrowed.map(|(operand, bytes, _)| (operand, bytes));
+                let cast = cast.map(|(operand, bytes, _)| (operand, bytes));
                 let transpose = (op.transpose_a, op.transpose_b);
                 let fallback = vec![fallback];
-                let product = Work::Product { extents, transpose, operands: [0, 1], types: (common, types[2]), narrowed, fallback };
+                let product = LoweredOp::Matmul { extents, transpose, operands: [0, 1], types: (common, types[2]), cast, fallback };
                 copy.into_iter().chain([product]).collect()
             }
             // The library cannot be told to leave a state alone; our own kernel can.
-            None => vec![Work::Kernel(fallback, inputs.to_vec())],
+            None => vec![LoweredOp::Kernel(fallback, inputs.to_vec())],
         };
         if let Some(expr) = &op.epilogue {
             let seen: Vec<ValueId> = [&[output], &inputs[2..]].concat();
             let shape = self.program.graph.shape(output);
-            let kernel = self.with_site(expr, shape, &seen, &[], |site| kernels::pointwise(site, &types[2..]));
-            works.push(Work::Kernel(kernel, seen));
+            let kernel = self.with_expr(expr, shape, &seen, &[], |site| kernels::pointwise(site, &types[2..]));
+            works.push(LoweredOp::Kernel(kernel, seen));
         }
         Ok(works)
     }
 
     /// A convolution or a gradient of one, the way the rule says where that can be gone.
-    fn convolution(&self, node: &Node, guarded: bool) -> Result<Vec<Work>, String> {
+    fn convolution(&self, node: &Node, guarded: bool) -> Result<Vec<LoweredOp>, String> {
         let (inputs, output) = (&node.inputs[..], node.outputs[0]);
         let (kind, conv, types) = convolution::of_node(&self.program.graph, node, self.rows);
-        self.reals([inputs[0], inputs[1], output])?;
+        self.float_dtypes([inputs[0], inputs[1], output])?;
         let fallback = self.generated(kind, &conv, types, node);
         let in_arena = matches!(self.program.places.get(output.0 as usize).copied().flatten(), Some(Place::Arena(_)));
-        match convolution::way(kind, &conv, types, self.convolutions) {
+        match convolution::select(kind, &conv, types, self.convolutions) {
             _ if self.convolutions == Convolutions::Generated => {}
-            Way::Generated => {}
+            ConvAlgorithm::Generated => {}
             // A library cannot be told to leave a state alone; our own kernel can.
-            Way::Product(dtype) if self.library && !guarded => return Ok(self.product(kind, &conv, types, dtype, node, fallback)),
-            // The filter's gradient is brought into its place by a kernel of ours. Else a result must be what may be lost while the library is tried.
-            Way::Cudnn(dtype) if self.cudnn && (kind == Kind::GradFilter || in_arena && !guarded) => {
-                return Ok(vec![self.through_cudnn(kind, &conv, types, dtype, node, fallback)]);
+            ConvAlgorithm::Matmul(dtype) if self.library && !guarded => {
+                return Ok(self.conv_as_matmul(kind, &conv, types, dtype, node, fallback));
             }
-            Way::Product(_) | Way::Cudnn(_) => {}
+            // The filter's gradient is brought into its place by a kernel of ours. Else a result must be what may be lost while the library is tried.
+            ConvAlgorithm::Cudnn(dtype) if self.cudnn && (kind == ConvPass::GradFilter || in_arena && !guarded) => {
+                return Ok(vec![self.conv_with_cudnn(kind, &conv, types, dtype, node, fallback)]);
+            }
+            ConvAlgorithm::Matmul(_) | ConvAlgorithm::Cudnn(_) => {}
         }
-        Ok(fallback.into_iter().map(|kernel| Work::Kernel(kernel, inputs.to_vec())).collect())
+        Ok(fallback.into_iter().map(|kernel| LoweredOp::Kernel(kernel, inputs.to_vec())).collect())
     }
 
     /// A convolution in generated kernels.
-    fn generated(&self, kind: Kind, conv: &Conv, [image, filter, result]: [DType; 3], node: &Node) -> Vec<Kernel> {
+    fn generated(&self, kind: ConvPass, conv: &ConvShape, [image, filter, result]: [DType; 3], node: &Node) -> Vec<Kernel> {
         match (kind, &node.op) {
-            (Kind::GradInput, _) => vec![kernels::grad_input(conv, [filter, result, image])],
-            (Kind::GradFilter, _) => kernels::grad_filter(conv, [image, result]),
-            (Kind::Forward, Op::Conv2d(Conv2d { epilogue: Some(expr), .. })) => {
+            (ConvPass::GradInput, _) => vec![kernels::grad_input(conv, [filter, result, image])],
+            (ConvPass::GradFilter, _) => kernels::grad_filter(conv, [image, result]),
+            (ConvPass::Forward, Op::Conv2d(Conv2d { epilogue: Some(expr), .. })) => {
                 let seen: Vec<ValueId> = [&node.outputs[..1], &node.inputs[2..]].concat();
                 let shape = self.program.graph.shape(node.outputs[0]);
-                let write = |site: &Site<'_>| kernels::forward(conv, [image, filter, result], Some(site));
-                vec![self.with_site(expr, shape, &seen, &[(0, "value")], write)]
+                let write = |site: &FusedExpr<'_>| kernels::forward(conv, [image, filter, result], Some(site));
+                vec![self.with_expr(expr, shape, &seen, &[(0, "value")], write)]
             }
-            (Kind::Forward, _) => vec![kernels::forward(conv, [image, filter, result], None)],
+            (ConvPass::Forward, _) => vec![kernels::forward(conv, [image, filter, result], None)],
         }
     }
 
     /// A convolution whose window is one pixel as the product that it is.
-    fn product(&self, kind: Kind, conv: &Conv, types: [DType; 3], dtype: DType, node: &Node, fallback: Vec<Kernel>) -> Vec<Work> {
+    fn conv_as_matmul(
+        &self,
+        kind: ConvPass,
+        conv: &ConvShape,
+        types: [DType; 3],
+        dtype: DType,
+        node: &Node,
+        fallback: Vec<Kernel>,
+    ) -> Vec<LoweredOp> {
         // Filters lie as matrices of input channels × output channels.
         let (operands, transpose, filter, result) = match kind {
-            Kind::Forward => ([0, 1], (false, false), Some(1), types[2]),
-            Kind::GradInput => ([1, 0], (false, true), Some(0), types[0]),
-            Kind::GradFilter => ([0, 1], (true, false), None, types[1]),
+            ConvPass::Forward => ([0, 1], (false, false), Some(1), types[2]),
+            ConvPass::GradInput => ([1, 0], (false, true), Some(0), types[0]),
+            ConvPass::GradFilter => ([0, 1], (true, false), None, types[1]),
         };
-        let narrowed = filter.filter(|_| types[1] != dtype);
-        let bytes = convolution::narrowed_bytes(kind, conv, types[1], dtype);
-        let copy = narrowed.map(|filter| {
+        let cast = filter.filter(|_| types[1] != dtype);
+        let bytes = convolution::cast_bytes(kind, conv, types[1], dtype);
+        let copy = cast.map(|filter| {
             let elements = self.dims(node.inputs[filter]).iter().product();
-            Work::Kernel(kernels::narrowed(filter, elements, dtype), node.inputs.clone())
+            LoweredOp::Kernel(kernels::cast(filter, elements, dtype), node.inputs.clone())
         });
-        let narrowed = narrowed.map(|filter| (filter, bytes));
-        let extents = convolution::extents(kind, conv);
+        let cast = cast.map(|filter| (filter, bytes));
+        let extents = convolution::matmul_extents(kind, conv);
         // What follows the product is a kernel of its own, so what stands in for the product may not contain it.
         let plain = match &node.op {
             Op::Conv2d(op) if op.epilogue.is_some() => vec![kernels::forward(conv, types, None)],
             _ => fallback,
         };
-        let product = Work::Product { extents, transpose, operands, types: (dtype, result), narrowed, fallback: plain };
-        let after = self.epilogue(node).into_iter().map(|(kernel, seen)| Work::Kernel(kernel, seen));
+        let product = LoweredOp::Matmul { extents, transpose, operands, types: (dtype, result), cast, fallback: plain };
+        let after = self.epilogue(node).into_iter().map(|(kernel, seen)| LoweredOp::Kernel(kernel, seen));
         copy.into_iter().chain([product]).chain(after).collect()
     }
 
     /// A convolution through cuDNN, which wants filters in its own order and one type for everything.
-    fn through_cudnn(&self, kind: Kind, conv: &Conv, types: [DType; 3], dtype: DType, node: &Node, fallback: Vec<Kernel>) -> Work {
+    fn conv_with_cudnn(
+        &self,
+        kind: ConvPass,
+        conv: &ConvShape,
+        types: [DType; 3],
+        dtype: DType,
+        node: &Node,
+        fallback: Vec<Kernel>,
+    ) -> LoweredOp {
         let (taps, out) = (conv.taps(), conv.result[3]);
         let (filter, inputs) = (Argument::Workspace, node.inputs.clone());
-        let brought = |operand: usize| kernels::turned((taps, out), (types[1], Argument::Input(operand)), (dtype, filter));
+        let brought = |operand: usize| kernels::transpose_matrix((taps, out), (types[1], Argument::Input(operand)), (dtype, filter));
         let (tensors, before, after) = match kind {
-            Kind::Forward => ([Argument::Input(0), filter, Argument::Output(0)], Some(brought(1)), self.epilogue(node)),
-            Kind::GradInput => ([Argument::Output(0), filter, Argument::Input(1)], Some(brought(0)), vec![]),
-            Kind::GradFilter => {
-                let back = kernels::turned((out, taps), (dtype, filter), (types[1], Argument::Output(0)));
+            ConvPass::Forward => ([Argument::Input(0), filter, Argument::Output(0)], Some(brought(1)), self.epilogue(node)),
+            ConvPass::GradInput => ([Argument::Output(0), filter, Argument::Input(1)], Some(brought(0)), vec![]),
+            ConvPass::GradFilter => {
+                let back = kernels::transpose_matrix((out, taps), (dtype, filter), (types[1], Argument::Output(0)));
                 ([Argument::Input(0), filter, Argument::Input(1)], None, vec![(back, inputs)])
             }
         };
-        let request = Request { kind, conv: *conv, dtype };
+        let request = ConvRequest { kind, conv: *conv, dtype };
         let filter = convolution::filter_bytes(conv, dtype);
-        Work::Convolution(Box::new(Convolving { request, tensors, filter, before, after, fallback }))
+        LoweredOp::Convolution(Box::new(CudnnConvOp { request, tensors, filter, before, after, fallback }))
     }
 
     /// The expression behind a convolution as a kernel of its own, over results that are in memory.
@@ -361,17 +379,17 @@ impl Lowering<'_> {
         let (Op::Conv2d(Conv2d { epilogue: Some(expr), .. }), output) = (&node.op, node.outputs[0]) else { return vec![] };
         let seen: Vec<ValueId> = [&[output], &node.inputs[2..]].concat();
         let dtypes = [self.dtype(output)];
-        let kernel = self.with_site(expr, self.program.graph.shape(output), &seen, &[], |site| kernels::pointwise(site, &dtypes));
+        let kernel = self.with_expr(expr, self.program.graph.shape(output), &seen, &[], |site| kernels::pointwise(site, &dtypes));
         vec![(kernel, seen)]
     }
 
     /// An attention whose inputs are the packing's tensors, perhaps a mask, and some more behind.
-    fn heads<'a>(&self, op: &'a Attention, inputs: &[ValueId], behind: usize) -> Heads<'a> {
+    fn heads<'a>(&self, op: &'a Attention, inputs: &[ValueId], behind: usize) -> AttentionShape<'a> {
         let tensors = &inputs[..op.packing.tensors()];
         let shapes: Vec<&Shape> = tensors.iter().map(|tensor| self.program.graph.shape(*tensor)).collect();
         let shape = op.shape(&shapes).expect("checked when the node was added");
         let mask = inputs[tensors.len()..inputs.len() - behind].first();
-        Heads {
+        AttentionShape {
             op,
             batch: shape.batch.bind(self.rows),
             queries: shape.queries,
@@ -389,13 +407,14 @@ impl Lowering<'_> {
             self.plan.states.iter().any(|state| !state.stored && state.offset == offset && state.kind != StateKind::Accumulator)
         };
         let place = |value: &ValueId| self.program.places[value.0 as usize];
-        let changes = |value: &ValueId| matches!(place(value), Some(Place::Resident(offset)) if kept(offset)) || self.renews(*value);
+        let changes =
+            |value: &ValueId| matches!(place(value), Some(Place::Resident(offset)) if kept(offset)) || self.updates_stored_state(*value);
         self.loss.is_some() && node.outputs.iter().any(changes)
     }
 
     /// Whether a value is stored as the new value of a state that must stay good. It is made where the old one was loaded, so that a kernel that
     /// leaves it alone leaves the old one to be stored.
-    fn renews(&self, value: ValueId) -> bool {
+    fn updates_stored_state(&self, value: ValueId) -> bool {
         let graph = &self.program.graph;
         graph.updates().iter().any(|(state, stored)| {
             let store = graph.producer(*stored);
@@ -404,13 +423,13 @@ impl Lowering<'_> {
         })
     }
 
-    fn with_site<T>(
+    fn with_expr<T>(
         &self,
         expr: &Expr,
         shape: &Shape,
         inputs: &[ValueId],
-        at_hand: &[(usize, &str)],
-        write: impl FnOnce(&Site<'_>) -> T,
+        in_registers: &[(usize, &str)],
+        write: impl FnOnce(&FusedExpr<'_>) -> T,
     ) -> T {
         let dims: Vec<Vec<usize>> = inputs.iter().map(|input| self.dims(*input)).collect();
         let strip = |value: ValueId| match &self.program.graph.producer(value).op {
@@ -420,11 +439,11 @@ impl Lowering<'_> {
         let operands: Vec<Operand<'_>> =
             inputs.iter().zip(&dims).map(|(input, dims)| Operand { dtype: self.dtype(*input), dims, strip: strip(*input) }).collect();
         let row = if shape.has_batch() { shape.elements().factor() as u64 } else { 0 };
-        write(&Site { expr, dims: &shape.bind(self.rows), operands: &operands, row, at_hand })
+        write(&FusedExpr { expr, dims: &shape.bind(self.rows), operands: &operands, row, in_registers })
     }
 
     /// The types of values that products, convolutions and pools compute with: in single precision, whatever they are stored in.
-    fn reals<const N: usize>(&self, values: [ValueId; N]) -> Result<[DType; N], String> {
+    fn float_dtypes<const N: usize>(&self, values: [ValueId; N]) -> Result<[DType; N], String> {
         match values.iter().find(|value| self.dtype(**value) != DType::F32 && !self.dtype(**value).is_half()) {
             Some(value) => Err(format!("computes with f32, f16 and bf16, but {value} is {}; cast it first", self.program.graph.ty(*value))),
             None => Ok(values.map(|value| self.dtype(value))),
@@ -444,16 +463,16 @@ impl Lowering<'_> {
     }
 }
 
-impl Work {
-    fn guarded(self, after_loss: bool) -> Work {
+impl LoweredOp {
+    fn guarded(self, after_loss: bool) -> LoweredOp {
         match self {
-            Work::Kernel(kernel, inputs) => Work::Kernel(kernel.guarded(after_loss), inputs),
-            product @ Work::Product { .. } => product,
-            Work::Convolution(mut work) => {
+            LoweredOp::Kernel(kernel, inputs) => LoweredOp::Kernel(kernel.guarded(after_loss), inputs),
+            product @ LoweredOp::Matmul { .. } => product,
+            LoweredOp::Convolution(mut work) => {
                 let guard = |kernel: Kernel| kernel.guarded(after_loss);
                 work.after = work.after.into_iter().map(|(kernel, seen)| (guard(kernel), seen)).collect();
                 work.fallback = work.fallback.into_iter().map(guard).collect();
-                Work::Convolution(work)
+                LoweredOp::Convolution(work)
             }
         }
     }
@@ -467,9 +486,9 @@ pub(super) fn guarding_loss(graph: &Graph) -> Option<ValueId> {
 }
 
 /// The report at the end of a program.
-pub(super) fn report(program: &Program, loss: Option<ValueId>) -> Work {
+pub(super) fn report(program: &Program, loss: Option<ValueId>) -> LoweredOp {
     let numbers: Vec<ValueId> = program.numbers().map(|(_, value)| value).collect();
-    Work::Kernel(kernels::report(numbers.len(), loss.is_some()), numbers)
+    LoweredOp::Kernel(kernels::report(numbers.len(), loss.is_some()), numbers)
 }
 
 /// Where an argument of a kernel is.
@@ -480,7 +499,7 @@ pub(super) enum Address {
     /// At this byte of the run's slot.
     Slot(u64),
     /// Where the run's answer goes.
-    Answer,
+    Results,
 }
 
 /// Turns arguments into addresses.
@@ -491,7 +510,7 @@ pub(super) struct Addresses<'a> {
     pub columns: &'a [usize],
     pub header: usize,
     pub scalars: usize,
-    pub alarm: u64,
+    pub non_finite_flag: u64,
 }
 
 impl Addresses<'_> {
@@ -521,7 +540,7 @@ impl Addresses<'_> {
             Argument::InputAt(i, bytes) => Ok(match self.value(inputs[i])? {
                 Address::Fixed(address) => Address::Fixed(address + bytes as u64),
                 Address::Slot(offset) => Address::Slot(offset + bytes as u64),
-                Address::Answer => unreachable!("no value is an answer"),
+                Address::Results => unreachable!("no value is an answer"),
             }),
             Argument::Output(i) => self.argument(Argument::OutputAt(i, 0), inputs, outputs, workspace),
             Argument::OutputAt(i, bytes) => match self.value(outputs[i])? {
@@ -529,11 +548,11 @@ impl Addresses<'_> {
                 _ => Err("is planned to write where only the host writes".to_string()),
             },
             Argument::Workspace => Ok(Address::Fixed(self.arena.0 + workspace.0)),
-            Argument::WorkspaceBehind(bytes) => Ok(Address::Fixed(self.arena.0 + workspace.0 + bytes as u64)),
+            Argument::WorkspaceAt(bytes) => Ok(Address::Fixed(self.arena.0 + workspace.0 + bytes as u64)),
             Argument::Header => Ok(Address::Slot(self.header as u64)),
-            Argument::Alarm => Ok(Address::Fixed(self.alarm)),
+            Argument::NonFiniteFlag => Ok(Address::Fixed(self.non_finite_flag)),
             Argument::Loss => self.value(self.lowering.loss.expect("only programs with a loss have guards")),
-            Argument::Numbers => Ok(Address::Answer),
+            Argument::Results => Ok(Address::Results),
         }
     }
 }

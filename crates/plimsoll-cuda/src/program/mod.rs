@@ -6,16 +6,16 @@ mod timing;
 
 pub(crate) use lower::{fuses_slice_write, wants_cudnn, workspace};
 
-use crate::kernels::Runs;
-use crate::libraries::cublaslt::Product;
+use crate::kernels::PitchedRows;
+use crate::libraries::cublaslt::Matmul;
 use crate::libraries::cudnn::Convolution;
-use crate::libraries::driver::{Graph, Module, launch};
+use crate::libraries::driver::{CudaGraph, Module, launch};
 use crate::libraries::kernel_cache::Compiled;
-use crate::runtime::memory::{CudaMemory, Slab};
-use crate::runtime::offload::Lanes;
-use crate::runtime::staging::{RunId, Stage};
+use crate::runtime::memory::{CudaMemory, DeviceBuffer};
+use crate::runtime::offload::OffloadCopies;
+use crate::runtime::staging::{RunId, StagingRing};
 use crate::runtime::state::{DeviceState, lock};
-use assembly::{Assembly, way_of};
+use assembly::{Assembly, algorithm_of};
 use cudarc::driver::{result, sys};
 use lower::{Address, Addresses, Lowering, guarding_loss, report};
 use plimsoll_core::budget::give_back_freed_memory;
@@ -29,12 +29,12 @@ use std::sync::{Arc, Mutex};
 /// A loaded program. It keeps its memories alive.
 pub(crate) struct CudaProgram {
     shared: Arc<DeviceState>,
-    stage: Arc<Mutex<Stage>>,
+    staging_ring: Arc<Mutex<StagingRing>>,
     instructions: Vec<Instruction>,
     /// What is copied to the host's memory and back meanwhile.
-    lanes: Option<Lanes>,
+    copies: Option<OffloadCopies>,
     /// One recording per slot, made before the second run: what runs once need not be recorded.
-    graphs: Vec<Graph>,
+    graphs: Vec<CudaGraph>,
     columns: Vec<Column>,
     offsets: Vec<usize>,
     header: usize,
@@ -47,26 +47,26 @@ pub(crate) struct CudaProgram {
     broken: Option<usize>,
     /// Dropped last: what the rest refers to.
     _modules: Vec<Module>,
-    _memories: [Arc<Slab>; 2],
+    _memories: [Arc<DeviceBuffer>; 2],
 }
 
 struct Instruction {
     /// The node; none for the report.
     node: Option<NodeId>,
-    steps: Vec<Step>,
+    steps: Vec<StreamOp>,
     outputs: Vec<Output>,
     writes_state: bool,
 }
 
-enum Step {
+enum StreamOp {
     Launch {
         function: sys::CUfunction,
         grid: [u32; 3],
         threads: u32,
         arguments: Vec<Address>,
     },
-    Product {
-        product: Box<Product>,
+    Matmul {
+        product: Box<Matmul>,
         a: Address,
         b: Address,
         c: Address,
@@ -80,14 +80,14 @@ enum Step {
 }
 
 // SAFETY: functions belong to the module that the program keeps; they may be launched from any thread.
-unsafe impl Send for Step {}
+unsafe impl Send for StreamOp {}
 
 struct Output {
     dtype: DType,
     address: Address,
     bytes: usize,
     /// Which of it is this node's, if that is a part.
-    runs: Option<Runs>,
+    runs: Option<PitchedRows>,
 }
 
 /// What a column must look like.
@@ -134,10 +134,10 @@ impl CudaProgram {
             rows,
             loss: guarding_loss(graph),
             library: shared.products.is_some(),
-            cudnn: wants_cudnn(program, rows, shared.convolutions) && shared.dnn().is_some(),
+            cudnn: wants_cudnn(program, rows, shared.convolutions) && shared.cudnn().is_some(),
             convolutions: shared.convolutions,
         };
-        let stage = resident.stage(&staging)?;
+        let staging_ring = resident.staging_ring(&staging)?;
         let offsets: Vec<usize> = staging.columns(graph, plan.rows).iter().map(|offset| offset.get()).collect();
         let header = staging.header(graph, plan.rows).get();
         let addresses = Addresses {
@@ -147,12 +147,12 @@ impl CudaProgram {
             columns: &offsets,
             header,
             scalars: staging.scalars(graph, plan.rows).get(),
-            alarm: lock(&stage).alarm,
+            non_finite_flag: lock(&staging_ring).non_finite_flag,
         };
         let mut assembly = Assembly {
             shared,
             addresses: &addresses,
-            stage: &stage,
+            staging_ring: &staging_ring,
             scope: "",
             kernels: HashMap::new(),
             names: HashSet::new(),
@@ -178,7 +178,7 @@ impl CudaProgram {
                 steps.extend(assembly.resolve(work, &node.inputs, &node.outputs, offset, needed).map_err(named)?);
             }
             if matches!(node.op, Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Conv2dGradFilter(_)) {
-                shared.took(way_of(&steps));
+                shared.took(algorithm_of(&steps));
             }
             // What a whole holds beside a part that is put there is the business of whoever made that.
             let looked_at = if matches!(node.op, Op::SliceWrite(_)) { vec![] } else { node.outputs.clone() };
@@ -218,7 +218,7 @@ impl CudaProgram {
                 _ => Err(format!("{value} is a column or a number of the host, which is not stored")),
             }
         };
-        let lanes = Lanes::new(shared, &Overlap::of(program, rows, 0), memory.backing, on_device)?;
+        let copies = OffloadCopies::new(shared, &Overlap::of(program, rows, 0), memory.backing, on_device)?;
         let column = |(i, input): (usize, &plimsoll_core::graph::Input)| Column {
             name: input.name.clone(),
             node: graph.nodes().find(|(_, node)| matches!(node.op, Op::Input(id) if id.0 as usize == i)).map(|(id, _)| id),
@@ -231,9 +231,9 @@ impl CudaProgram {
             columns: graph.inputs().iter().enumerate().map(column).collect(),
             scalars: graph.scalars().len(),
             shared: Arc::clone(shared),
-            stage,
+            staging_ring,
             instructions,
-            lanes,
+            copies,
             graphs: Vec::new(),
             offsets,
             header,
@@ -261,35 +261,35 @@ impl CudaProgram {
     }
 
     /// Puts everything into the computing stream, for a slot.
-    fn issue(&self, stage: &Stage, slot: usize) -> Result<(), DeviceError> {
+    fn enqueue(&self, staging_ring: &StagingRing, slot: usize) -> Result<(), DeviceError> {
         for (i, instruction) in self.instructions.iter().enumerate() {
             // The report is the last instruction: what is left of the copies ends before it.
-            if let Some(lanes) = &self.lanes {
-                lanes.before(i)?;
+            if let Some(copies) = &self.copies {
+                copies.start_before(i)?;
             }
-            self.issue_one(instruction, stage, slot)?;
+            self.enqueue_instruction(instruction, staging_ring, slot)?;
         }
         Ok(())
     }
 
-    fn issue_one(&self, instruction: &Instruction, stage: &Stage, slot: usize) -> Result<(), DeviceError> {
-        let at = |address: Address| resolve(address, stage, slot);
+    fn enqueue_instruction(&self, instruction: &Instruction, staging_ring: &StagingRing, slot: usize) -> Result<(), DeviceError> {
+        let at = |address: Address| resolve(address, staging_ring, slot);
         let stream = &self.shared.compute;
         for step in &instruction.steps {
             match step {
-                Step::Launch { function, grid, threads, arguments } => {
+                StreamOp::Launch { function, grid, threads, arguments } => {
                     let mut arguments: Vec<u64> = arguments.iter().map(|address| at(*address)).collect();
                     // SAFETY: the kernel was written for these arguments, whose places the plan made and `load` checked; module and memories are
                     // kept until the program goes, which waits for the stream.
                     unsafe { launch(*function, *grid, *threads, &mut arguments, stream) }
                         .map_err(|error| self.shared.context.failed("launching a kernel", error))?;
                 }
-                Step::Product { product, a, b, c, workspace } => {
+                StreamOp::Matmul { product, a, b, c, workspace } => {
                     // SAFETY: as above; the plan gives the product the scratch it was made for.
                     unsafe { product.run(at(*a), at(*b), at(*c), at(*workspace), stream) }
                         .map_err(|what| DeviceError::Failed { device: self.shared.context.name(), what })?;
                 }
-                Step::Convolution { convolution, addresses } => {
+                StreamOp::Convolution { convolution, addresses } => {
                     // SAFETY: as above; the library's stream is this one.
                     unsafe { convolution.run(addresses.map(at)) }
                         .map_err(|what| DeviceError::Failed { device: self.shared.context.name(), what })?;
@@ -300,26 +300,26 @@ impl CudaProgram {
     }
 
     /// Copies the inputs of a run and puts its work into the stream.
-    fn start(&self, stage: &mut Stage, inputs: &StepInputs<'_>) -> Result<RunId, DeviceError> {
-        let slot = stage.begin(inputs, &self.offsets, self.header)?;
+    fn start(&self, staging_ring: &mut StagingRing, inputs: &StepInputs<'_>) -> Result<RunId, DeviceError> {
+        let slot = staging_ring.begin(inputs, &self.offsets, self.header)?;
         match self.graphs.get(slot) {
             Some(graph) => {
                 graph.launch(&self.shared.compute).map_err(|error| self.shared.context.failed("launching the step", error))?;
             }
-            None => self.issue(stage, slot)?,
+            None => self.enqueue(staging_ring, slot)?,
         }
-        stage.end(slot)
+        staging_ring.end(slot)
     }
 
-    fn record(&mut self, stage: &Stage) -> Result<(), DeviceError> {
+    fn record(&mut self, staging_ring: &StagingRing) -> Result<(), DeviceError> {
         let failed = |error| self.shared.context.failed("recording the step", error);
-        let record = |slot| Graph::record(&self.shared.context, &self.shared.compute, failed, || self.issue(stage, slot));
-        self.graphs = (0..stage.slots()).map(record).collect::<Result<Vec<_>, _>>()?;
+        let record = |slot| CudaGraph::record(&self.shared.context, &self.shared.compute, failed, || self.enqueue(staging_ring, slot));
+        self.graphs = (0..staging_ring.slots()).map(record).collect::<Result<Vec<_>, _>>()?;
         Ok(())
     }
 
     /// Whether some bytes on the GPU are real numbers one of which is not finite. Nothing may be under way.
-    fn is_broken(&self, dtype: DType, address: u64, bytes: usize, runs: Option<Runs>) -> Result<bool, DeviceError> {
+    fn is_non_finite(&self, dtype: DType, address: u64, bytes: usize, runs: Option<PitchedRows>) -> Result<bool, DeviceError> {
         let mut piece = [0u8; 4096];
         for start in (0..bytes).step_by(piece.len()) {
             let piece = &mut piece[..(bytes - start).min(4096)];
@@ -338,15 +338,15 @@ impl Loaded for CudaProgram {
     fn run(&mut self, inputs: &StepInputs<'_>) -> Result<(), DeviceError> {
         self.check(inputs)?;
         self.shared.bind()?;
-        let stage = Arc::clone(&self.stage);
-        let mut stage = lock(&stage);
+        let staging_ring = Arc::clone(&self.staging_ring);
+        let mut staging_ring = lock(&staging_ring);
         if self.graphs.is_empty() && self.runs[0].is_some() {
-            self.record(&stage)?;
+            self.record(&staging_ring)?;
         }
-        let run = self.start(&mut stage, inputs).inspect_err(|_| {
+        let run = self.start(&mut staging_ring, inputs).inspect_err(|_| {
             // A copy from the caller's columns may have been started, and the caller may write over them as soon as this returns. Nothing can be done about a
             // device that has failed altogether.
-            let _ = self.shared.settle();
+            let _ = self.shared.synchronize();
         })?;
         self.runs = [Some(run), self.runs[0]];
         Ok(())
@@ -354,12 +354,12 @@ impl Loaded for CudaProgram {
 
     fn outcome(&mut self, back: u64, numbers: &mut [f32]) -> Result<(), DeviceError> {
         self.shared.bind()?;
-        let stage = Arc::clone(&self.stage);
-        let mut stage = lock(&stage);
-        let slot = self.runs.get(back as usize).copied().flatten().and_then(|run| stage.slot_of(run)).ok_or_else(|| {
+        let staging_ring = Arc::clone(&self.staging_ring);
+        let mut staging_ring = lock(&staging_ring);
+        let slot = self.runs.get(back as usize).copied().flatten().and_then(|run| staging_ring.slot_of(run)).ok_or_else(|| {
             DeviceError::Unsupported { device: self.shared.context.name(), what: "that run is too long ago to be asked for".to_string() }
         })?;
-        let answer = stage.answer_of(slot, numbers);
+        let answer = staging_ring.results_of(slot, numbers);
         if matches!(answer, Err(DeviceError::NonFinite)) {
             self.broken = Some(slot);
         }
@@ -368,30 +368,30 @@ impl Loaded for CudaProgram {
 
     fn find_non_finite(&mut self, inputs: Option<&StepInputs<'_>>) -> Result<Option<NodeId>, DeviceError> {
         self.shared.bind()?;
-        let stage = Arc::clone(&self.stage);
-        let mut stage = lock(&stage);
+        let staging_ring = Arc::clone(&self.staging_ring);
+        let mut staging_ring = lock(&staging_ring);
         let slot = match (inputs, self.broken) {
             (Some(inputs), _) => {
                 self.check(inputs)?;
-                let slot = stage.begin(inputs, &self.offsets, self.header)?;
-                stage.end(slot)?;
+                let slot = staging_ring.begin(inputs, &self.offsets, self.header)?;
+                staging_ring.end(slot)?;
                 slot
             }
             (None, Some(slot)) => slot,
             (None, None) => return Ok(None),
         };
-        self.shared.settle()?;
+        self.shared.synchronize()?;
         for (column, offset) in self.columns.iter().zip(&self.offsets) {
-            if self.is_broken(column.dtype, stage.on_device(slot) + *offset as u64, column.bytes, None)? {
+            if self.is_non_finite(column.dtype, staging_ring.on_device(slot) + *offset as u64, column.bytes, None)? {
                 return Ok(column.node);
             }
         }
         for (i, instruction) in self.instructions.iter().enumerate().take_while(|(_, instruction)| !instruction.writes_state) {
-            self.lanes.as_ref().map_or(Ok(()), |lanes| lanes.make(i))?;
-            self.issue_one(instruction, &stage, slot)?;
-            self.shared.settle()?;
+            self.copies.as_ref().map_or(Ok(()), |copies| copies.copy_now(i))?;
+            self.enqueue_instruction(instruction, &staging_ring, slot)?;
+            self.shared.synchronize()?;
             for output in &instruction.outputs {
-                if self.is_broken(output.dtype, resolve(output.address, &stage, slot), output.bytes, output.runs)? {
+                if self.is_non_finite(output.dtype, resolve(output.address, &staging_ring, slot), output.bytes, output.runs)? {
                     return Ok(instruction.node);
                 }
             }
@@ -407,12 +407,12 @@ impl Loaded for CudaProgram {
 impl Drop for CudaProgram {
     fn drop(&mut self) {
         // Kernels and recordings may not go while they run. Nothing can be done about a device that has failed.
-        let _ = self.shared.settle();
+        let _ = self.shared.synchronize();
     }
 }
 
 /// The bytes of a piece of a tensor, from byte `start` on, that belong to a part of it; all, if it is no part.
-fn own(runs: Option<Runs>, dtype: DType, start: usize, length: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+fn own(runs: Option<PitchedRows>, dtype: DType, start: usize, length: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     let size = dtype.size();
     let (first, run, pitch) = runs.map_or((0, usize::MAX, usize::MAX), |runs| (runs.start * size, runs.length * size, runs.pitch * size));
     let end = start + length;
@@ -424,11 +424,11 @@ fn own(runs: Option<Runs>, dtype: DType, start: usize, length: usize) -> impl It
     })
 }
 
-fn resolve(address: Address, stage: &Stage, slot: usize) -> u64 {
+fn resolve(address: Address, staging_ring: &StagingRing, slot: usize) -> u64 {
     match address {
         Address::Fixed(address) => address,
-        Address::Slot(offset) => stage.on_device(slot) + offset,
-        Address::Answer => stage.answer(slot),
+        Address::Slot(offset) => staging_ring.on_device(slot) + offset,
+        Address::Results => staging_ring.results(slot),
     }
 }
 

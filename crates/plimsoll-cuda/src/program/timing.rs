@@ -1,8 +1,8 @@
 //! How long each node of a program takes on the GPU's own clock.
 
 use super::{CudaProgram, Instruction, resolve};
-use crate::libraries::driver::{Event, Graph, Stream};
-use crate::runtime::staging::Stage;
+use crate::libraries::driver::{CudaGraph, Event, Stream};
+use crate::runtime::staging::StagingRing;
 use crate::runtime::state::lock;
 use cudarc::driver::{DriverError, result};
 use plimsoll_core::NodeId;
@@ -22,28 +22,28 @@ const ROUNDS: usize = 2;
 const MOST_SLOWED: f64 = 2.0;
 
 impl CudaProgram {
-    /// Runs the nodes one after another, each several times in a row as recorded steps run them, and says how long each took.
+    /// PitchedRows the nodes one after another, each several times in a row as recorded steps run them, and says how long each took.
     pub(super) fn time_nodes(&mut self, inputs: &StepInputs<'_>) -> Result<Vec<(NodeId, f64)>, DeviceError> {
         self.check(inputs)?;
         self.shared.bind()?;
-        let stage = Arc::clone(&self.stage);
-        let mut stage = lock(&stage);
-        let slot = stage.begin(inputs, &self.offsets, self.header)?;
-        stage.end(slot)?;
-        self.shared.settle()?;
+        let staging_ring = Arc::clone(&self.staging_ring);
+        let mut staging_ring = lock(&staging_ring);
+        let slot = staging_ring.begin(inputs, &self.offsets, self.header)?;
+        staging_ring.end(slot)?;
+        self.shared.synchronize()?;
         let failed = |error| self.shared.context.failed("timing a node", error);
         let clock =
             Clock { begin: Event::timed(&self.shared.context).map_err(failed)?, end: Event::timed(&self.shared.context).map_err(failed)? };
-        let whole = self.time_whole(&stage, slot, &clock)?;
+        let whole = self.time_step(&staging_ring, slot, &clock)?;
         let mut times: Vec<(NodeId, f64)> = Vec::with_capacity(self.instructions.len());
         for (i, instruction) in self.instructions.iter().enumerate() {
             let Some(node) = instruction.node else { continue };
-            self.lanes.as_ref().map_or(Ok(()), |lanes| lanes.make(i))?;
+            self.copies.as_ref().map_or(Ok(()), |copies| copies.copy_now(i))?;
             if instruction.steps.is_empty() {
                 continue;
             }
-            self.allow_changes(&stage, slot).map_err(failed)?;
-            times.push((node, self.time_one(instruction, &stage, slot, &clock)?));
+            self.clear_non_finite(&staging_ring, slot).map_err(failed)?;
+            times.push((node, self.time_instruction(instruction, &staging_ring, slot, &clock)?));
         }
         // By itself a node finds its code and its operands near; in a step it takes its share of the whole.
         let sum: f64 = times.iter().map(|(_, seconds)| seconds).sum();
@@ -53,36 +53,42 @@ impl CudaProgram {
     }
 
     /// Seconds of a recorded step.
-    fn time_whole(&self, stage: &Stage, slot: usize, clock: &Clock) -> Result<f64, DeviceError> {
+    fn time_step(&self, staging_ring: &StagingRing, slot: usize, clock: &Clock) -> Result<f64, DeviceError> {
         let failed = |error| self.shared.context.failed("timing a step", error);
         let stream = &self.shared.compute;
         // The first run of a kernel loads it.
-        self.issue(stage, slot)?;
-        let graph = Graph::record(&self.shared.context, stream, failed, || self.issue(stage, slot))?;
+        self.enqueue(staging_ring, slot)?;
+        let graph = CudaGraph::record(&self.shared.context, stream, failed, || self.enqueue(staging_ring, slot))?;
         let mut least = f64::INFINITY;
         for _ in 0..=ROUNDS {
-            self.shared.settle()?;
-            self.allow_changes(stage, slot).map_err(failed)?;
+            self.shared.synchronize()?;
+            self.clear_non_finite(staging_ring, slot).map_err(failed)?;
             least = least.min(clock.time(stream, failed, || graph.launch(stream).map_err(failed))?);
         }
         Ok(least)
     }
 
     /// What was computed several times over need not be finite; states are changed all the same.
-    fn allow_changes(&self, stage: &Stage, slot: usize) -> Result<(), DriverError> {
+    fn clear_non_finite(&self, staging_ring: &StagingRing, slot: usize) -> Result<(), DriverError> {
         let Some(loss) = self.loss else { return Ok(()) };
         // SAFETY: alarm and loss are four bytes each in memories that the program keeps, and nothing is under way.
         unsafe {
-            result::memset_d8_sync(stage.alarm, 0, 4)?;
-            result::memcpy_htod_sync(resolve(loss, stage, slot), &[1.0f32])
+            result::memset_d8_sync(staging_ring.non_finite_flag, 0, 4)?;
+            result::memcpy_htod_sync(resolve(loss, staging_ring, slot), &[1.0f32])
         }
     }
 
-    fn time_one(&self, instruction: &Instruction, stage: &Stage, slot: usize, clock: &Clock) -> Result<f64, DeviceError> {
+    fn time_instruction(
+        &self,
+        instruction: &Instruction,
+        staging_ring: &StagingRing,
+        slot: usize,
+        clock: &Clock,
+    ) -> Result<f64, DeviceError> {
         let failed = |error| self.shared.context.failed("timing a node", error);
         let stream = &self.shared.compute;
         let timed = |work: &dyn Fn() -> Result<(), DeviceError>| clock.time(stream, failed, work);
-        let once = || self.issue_one(instruction, stage, slot);
+        let once = || self.enqueue_instruction(instruction, staging_ring, slot);
         // The first run of a kernel loads it.
         timed(&once)?;
         let plain = timed(&once)?;
@@ -91,7 +97,7 @@ impl CudaProgram {
             return Ok(timed(&once)?.min(plain));
         }
         let repeated = || (0..copies).try_for_each(|_| once());
-        let graph = Graph::record(&self.shared.context, stream, failed, repeated)?;
+        let graph = CudaGraph::record(&self.shared.context, stream, failed, repeated)?;
         let launch = || graph.launch(stream).map_err(failed);
         timed(&launch)?;
         let mut least = f64::INFINITY;

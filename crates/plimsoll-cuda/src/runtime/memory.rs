@@ -1,6 +1,6 @@
 //! Pieces of the GPU's memory.
 
-use super::staging::Stage;
+use super::staging::StagingRing;
 use super::state::DeviceState;
 use cudarc::driver::{result, sys};
 use plimsoll_core::Bytes;
@@ -10,19 +10,19 @@ use std::any::Any;
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// Zeroed memory on the GPU, given back when nobody refers to it any more.
-pub(crate) struct Slab {
+pub(crate) struct DeviceBuffer {
     pub start: sys::CUdeviceptr,
     pub size: u64,
     shared: Arc<DeviceState>,
     /// Where the host puts batches for programs that run in this memory; made when the first of them is loaded.
-    stage: OnceLock<Arc<Mutex<Stage>>>,
+    staging_ring: OnceLock<Arc<Mutex<StagingRing>>>,
 }
 
-impl Slab {
-    pub fn new(shared: &Arc<DeviceState>, size: Bytes) -> Result<Slab, DeviceError> {
+impl DeviceBuffer {
+    pub fn new(shared: &Arc<DeviceState>, size: Bytes) -> Result<DeviceBuffer, DeviceError> {
         let refused = |reason: String| DeviceError::OutOfMemory { device: shared.context.name(), size, reason };
         let bytes = usize::try_from(size.0).map_err(|_| refused("it is more than can be addressed".to_string()))?;
-        let mut slab = Slab { start: 0, size: size.0, shared: Arc::clone(shared), stage: OnceLock::new() };
+        let mut slab = DeviceBuffer { start: 0, size: size.0, shared: Arc::clone(shared), staging_ring: OnceLock::new() };
         if bytes > 0 {
             shared.bind()?;
             let reason = |error: cudarc::driver::DriverError| {
@@ -39,26 +39,26 @@ impl Slab {
     }
 
     /// The stage of the programs that run in this memory.
-    pub fn stage(&self, staging: &Staging) -> Result<Arc<Mutex<Stage>>, DeviceError> {
-        if let Some(stage) = self.stage.get() {
+    pub fn staging_ring(&self, staging: &Staging) -> Result<Arc<Mutex<StagingRing>>, DeviceError> {
+        if let Some(stage) = self.staging_ring.get() {
             return Ok(Arc::clone(stage));
         }
-        let stage = Stage::new(&self.shared, staging, self.start)?;
-        Ok(Arc::clone(self.stage.get_or_init(|| Arc::new(Mutex::new(stage)))))
+        let stage = StagingRing::new(&self.shared, staging, self.start)?;
+        Ok(Arc::clone(self.staging_ring.get_or_init(|| Arc::new(Mutex::new(stage)))))
     }
 }
 
-impl Drop for Slab {
+impl Drop for DeviceBuffer {
     fn drop(&mut self) {
-        if self.start != 0 && self.shared.settle().is_ok() {
+        if self.start != 0 && self.shared.synchronize().is_ok() {
             // SAFETY: taken in `new`, freed once, and nothing is under way any more.
             let _ = unsafe { result::free_sync(self.start) };
         }
     }
 }
 
-/// A [`Slab`] as the rest of the system sees it. Programs loaded into it keep it alive.
-pub(crate) struct CudaMemory(pub Arc<Slab>);
+/// A [`DeviceBuffer`] as the rest of the system sees it. Programs loaded into it keep it alive.
+pub(crate) struct CudaMemory(pub Arc<DeviceBuffer>);
 
 impl CudaMemory {
     fn address(&self, offset: Bytes, length: usize, what: &str) -> Result<u64, DeviceError> {
@@ -66,7 +66,7 @@ impl CudaMemory {
             let what = format!("cannot {what} {length} bytes at byte {} of a memory of {}", offset.0, self.0.size);
             return Err(DeviceError::Unsupported { device: self.0.shared.context.name(), what });
         }
-        self.0.shared.settle()?;
+        self.0.shared.synchronize()?;
         Ok(self.0.start + offset.0)
     }
 }
@@ -82,7 +82,7 @@ impl Memory for CudaMemory {
             return Ok(());
         }
         // SAFETY: the range lies inside the slab, and nothing is under way.
-        unsafe { result::memcpy_htod_sync(to, bytes) }.map_err(|error| self.0.shared.context.failed("copying to the GPU", error))
+        unsafe { result::memcpy_htod_sync(to, bytes) }.map_err(|error| self.0.shared.context.failed("transfer to the GPU", error))
     }
 
     fn read(&self, offset: Bytes, bytes: &mut [u8]) -> Result<(), DeviceError> {
@@ -91,7 +91,7 @@ impl Memory for CudaMemory {
             return Ok(());
         }
         // SAFETY: as above.
-        unsafe { result::memcpy_dtoh_sync(bytes, from) }.map_err(|error| self.0.shared.context.failed("copying from the GPU", error))
+        unsafe { result::memcpy_dtoh_sync(bytes, from) }.map_err(|error| self.0.shared.context.failed("transfer from the GPU", error))
     }
 
     fn as_any(&self) -> &dyn Any {

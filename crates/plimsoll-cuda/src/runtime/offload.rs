@@ -3,9 +3,9 @@
 //! Every run forks from the computing stream and joins it again before its end, so that a recording is whole and the next run finds everything
 //! in its place.
 
-use super::memory::Slab;
+use super::memory::DeviceBuffer;
 use super::state::DeviceState;
-use crate::libraries::driver::{Event, Pinned, Stream};
+use crate::libraries::driver::{Event, PinnedBuffer, Stream};
 use cudarc::driver::{DriverError, sys};
 use plimsoll_core::Bytes;
 use plimsoll_core::device::{BackingStore, DeviceError};
@@ -19,12 +19,12 @@ const PROBE: Bytes = Bytes::mib(64);
 /// How often.
 const ROUNDS: usize = 4;
 
-/// Pinned host memory in which tensors wait until they are needed again.
+/// PinnedBuffer host memory in which tensors wait until they are needed again.
 pub(crate) struct PinnedStore {
     start: u64,
     size: u64,
     /// Kept for its bytes; locked by whoever on the host touches them.
-    memory: Mutex<Pinned>,
+    memory: Mutex<PinnedBuffer>,
     shared: Arc<DeviceState>,
 }
 
@@ -36,17 +36,17 @@ impl PinnedStore {
             size,
             reason: format!("pinned for what leaves {}: {error:?}", shared.context.name()),
         };
-        let memory = Pinned::new(&shared.context, size.get().max(1)).map_err(refused)?;
+        let memory = PinnedBuffer::new(&shared.context, size.get().max(1)).map_err(refused)?;
         Ok(PinnedStore { start: memory.start as u64, size: size.0, memory: Mutex::new(memory), shared: Arc::clone(shared) })
     }
 
     /// Bytes a second to such memory and back, by copies of [this much](PROBE), of which the fastest counts.
     pub fn measure(shared: &Arc<DeviceState>) -> Result<(f64, f64), DeviceError> {
         let failed = |error| shared.context.failed("timing copies to the host", error);
-        let (store, slab) = (PinnedStore::new(shared, PROBE)?, Slab::new(shared, PROBE)?);
+        let (store, slab) = (PinnedStore::new(shared, PROBE)?, DeviceBuffer::new(shared, PROBE)?);
         let (begin, end) = (Event::timed(&shared.context).map_err(failed)?, Event::timed(&shared.context).map_err(failed)?);
         let rate = |direction| {
-            let copy = Copying { direction, on_device: slab.start, on_host: store.start, bytes: PROBE.get() };
+            let copy = Transfer { direction, on_device: slab.start, on_host: store.start, bytes: PROBE.get() };
             let mut least = f64::INFINITY;
             for _ in 0..ROUNDS {
                 begin.record(&shared.copy)?;
@@ -67,7 +67,7 @@ impl PinnedStore {
             let what = format!("cannot touch {length} bytes at byte {} of a backing store of {}", offset.0, self.size);
             return Err(DeviceError::Unsupported { device: self.shared.context.name(), what });
         }
-        self.shared.settle()?;
+        self.shared.synchronize()?;
         let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(touch(memory.start.wrapping_add(offset.get())))
     }
@@ -94,19 +94,19 @@ impl BackingStore for PinnedStore {
 }
 
 /// The copies of a program, with their streams and events.
-pub(crate) struct Lanes {
+pub(crate) struct OffloadCopies {
     shared: Arc<DeviceState>,
     /// Kept for the copies.
     _store: Arc<dyn BackingStore>,
     out: Stream,
     back: Stream,
-    copies: Vec<Lane>,
+    copies: Vec<OffloadCopy>,
     /// Where the computation is when copies begin.
     forks: Vec<Event>,
 }
 
 /// Bytes that go from one memory to the other.
-struct Copying {
+struct Transfer {
     direction: Direction,
     on_device: u64,
     on_host: u64,
@@ -114,23 +114,23 @@ struct Copying {
 }
 
 /// One copy of a program.
-struct Lane {
+struct OffloadCopy {
     step: usize,
-    copying: Copying,
+    transfer: Transfer,
     begin: usize,
     needed: usize,
     after: Option<usize>,
     done: Event,
 }
 
-impl Lanes {
+impl OffloadCopies {
     /// The copies of a program, if it has any; `on_device` gives the address of each.
     pub fn new(
         shared: &Arc<DeviceState>,
         overlap: &Overlap,
         store: Option<&Arc<dyn BackingStore>>,
         on_device: impl Fn(usize) -> Result<u64, String>,
-    ) -> Result<Option<Lanes>, DeviceError> {
+    ) -> Result<Option<OffloadCopies>, DeviceError> {
         if overlap.copies.is_empty() {
             return Ok(None);
         }
@@ -144,9 +144,9 @@ impl Lanes {
             if copy.backing.0 + copy.size.0 > pinned.size {
                 return Err(unsupported("a tensor is planned outside of the backing store".to_string()));
             }
-            copies.push(Lane {
+            copies.push(OffloadCopy {
                 step: copy.step,
-                copying: Copying {
+                transfer: Transfer {
                     direction: copy.direction,
                     on_device: on_device(copy.step).map_err(unsupported)?,
                     on_host: pinned.start + copy.backing.0,
@@ -160,14 +160,14 @@ impl Lanes {
         }
         let forks = copies.iter().map(|_| Event::new(&shared.context)).collect::<Result<Vec<_>, _>>().map_err(failed)?;
         let stream = || Stream::new(&shared.context).map_err(failed);
-        Ok(Some(Lanes { shared: Arc::clone(shared), _store: Arc::clone(store), out: stream()?, back: stream()?, copies, forks }))
+        Ok(Some(OffloadCopies { shared: Arc::clone(shared), _store: Arc::clone(store), out: stream()?, back: stream()?, copies, forks }))
     }
 
     /// Begins the copies that may run beside this step, and lets it wait for those it needs; behind the last step, for all that are left.
-    pub fn before(&self, step: usize) -> Result<(), DeviceError> {
-        let failed = |error| self.shared.context.failed("copying to or from the host", error);
+    pub fn start_before(&self, step: usize) -> Result<(), DeviceError> {
+        let failed = |error| self.shared.context.failed("transfer to or from the host", error);
         let mut fork: Option<&Event> = None;
-        for (i, copy) in self.copies.iter().enumerate().filter(|(_, copy)| copy.begin == step && copy.copying.bytes > 0) {
+        for (i, copy) in self.copies.iter().enumerate().filter(|(_, copy)| copy.begin == step && copy.transfer.bytes > 0) {
             let fork = match fork {
                 Some(fork) => fork,
                 None => {
@@ -175,32 +175,32 @@ impl Lanes {
                     *fork.insert(&self.forks[i])
                 }
             };
-            let lane = self.lane(copy.copying.direction);
-            lane.wait_for(fork).map_err(failed)?;
-            if let Some(after) = copy.after.map(|after| &self.copies[after]).filter(|after| after.copying.bytes > 0) {
-                lane.wait_for(&after.done).map_err(failed)?;
+            let stream = self.stream(copy.transfer.direction);
+            stream.wait_for(fork).map_err(failed)?;
+            if let Some(after) = copy.after.map(|after| &self.copies[after]).filter(|after| after.transfer.bytes > 0) {
+                stream.wait_for(&after.done).map_err(failed)?;
             }
             // SAFETY: both sides lie inside their memories, which are kept until the program goes, and the plan's overlap says that nobody else
             // touches them meanwhile.
-            unsafe { copy.copying.start(lane) }.and_then(|()| copy.done.record(lane)).map_err(failed)?;
+            unsafe { copy.transfer.start(stream) }.and_then(|()| copy.done.record(stream)).map_err(failed)?;
         }
-        for copy in self.copies.iter().filter(|copy| copy.needed == step && copy.copying.bytes > 0) {
+        for copy in self.copies.iter().filter(|copy| copy.needed == step && copy.transfer.bytes > 0) {
             self.shared.compute.wait_for(&copy.done).map_err(failed)?;
         }
         Ok(())
     }
 
     /// Makes the copy of a step at once; nothing is under way.
-    pub fn make(&self, step: usize) -> Result<(), DeviceError> {
-        let failed = |error| self.shared.context.failed("copying to or from the host", error);
-        match self.copies.iter().find(|copy| copy.step == step && copy.copying.bytes > 0) {
+    pub fn copy_now(&self, step: usize) -> Result<(), DeviceError> {
+        let failed = |error| self.shared.context.failed("transfer to or from the host", error);
+        match self.copies.iter().find(|copy| copy.step == step && copy.transfer.bytes > 0) {
             // SAFETY: as in `before`; nothing else runs.
-            Some(copy) => unsafe { copy.copying.start(&self.shared.compute) }.and_then(|()| self.shared.compute.wait()).map_err(failed),
+            Some(copy) => unsafe { copy.transfer.start(&self.shared.compute) }.and_then(|()| self.shared.compute.wait()).map_err(failed),
             None => Ok(()),
         }
     }
 
-    fn lane(&self, direction: Direction) -> &Stream {
+    fn stream(&self, direction: Direction) -> &Stream {
         match direction {
             Direction::Out => &self.out,
             Direction::In => &self.back,
@@ -208,14 +208,14 @@ impl Lanes {
     }
 }
 
-impl Drop for Lanes {
+impl Drop for OffloadCopies {
     /// A run that failed half-way may have left copies that its computing stream does not wait for; the store is freed after this.
     fn drop(&mut self) {
         let _ = self.out.wait().and_then(|()| self.back.wait());
     }
 }
 
-impl Copying {
+impl Transfer {
     /// # Safety
     /// Both sides are there, of this size, until the stream has run it.
     unsafe fn start(&self, stream: &Stream) -> Result<(), DriverError> {

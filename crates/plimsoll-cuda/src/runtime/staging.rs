@@ -2,7 +2,7 @@
 //! come back in.
 
 use super::state::{DeviceState, lock};
-use crate::libraries::driver::{Event, Pinned};
+use crate::libraries::driver::{Event, PinnedBuffer};
 use cudarc::driver::{result, sys};
 use plimsoll_core::Bytes;
 use plimsoll_core::budget::SlotMemory;
@@ -11,23 +11,23 @@ use plimsoll_core::plan::{NUMBERS, Staging};
 use std::sync::Arc;
 
 /// Bytes in which a run's numbers come back, whether all went well before them.
-const ANSWER: usize = 4 * (NUMBERS + 1);
+const RESULTS: usize = 4 * (NUMBERS + 1);
 
-/// Pinned host memory for a plan with this staging.
+/// PinnedBuffer host memory for a plan with this staging.
 pub(crate) fn pinned(staging: &Staging) -> Bytes {
-    Bytes(staging.slots as u64 * (staging.slot.0 + ANSWER as u64)).align_up(4096)
+    Bytes(staging.slots as u64 * (staging.slot.0 + RESULTS as u64)).align_up(4096)
 }
 
 /// The slots, on both sides.
-pub(crate) struct Stage {
+pub(crate) struct StagingRing {
     shared: Arc<DeviceState>,
-    pinned: Pinned,
+    pinned: PinnedBuffer,
     slots: Vec<Slot>,
     slot_size: usize,
     /// The first slot on the GPU.
     start: u64,
     /// Where the GPU remembers that a loss was not finite.
-    pub alarm: u64,
+    pub non_finite_flag: u64,
     /// Runs begun.
     runs: u64,
     /// Whether the batch of the last one is copied from where it was made.
@@ -41,9 +41,9 @@ struct Slot {
     done: Event,
 }
 
-/// Pinned memory in which a pipeline makes batches.
+/// PinnedBuffer memory in which a pipeline makes batches.
 pub(crate) struct PinnedSlot {
-    memory: Pinned,
+    memory: PinnedBuffer,
     size: usize,
     shared: Arc<DeviceState>,
 }
@@ -79,8 +79,8 @@ impl Drop for PinnedSlot {
 }
 
 /// Zeroed pinned memory; the context is current.
-fn pin(shared: &DeviceState, size: Bytes) -> Result<Pinned, DeviceError> {
-    Pinned::new(&shared.context, size.get().max(1)).map_err(|error| DeviceError::OutOfMemory {
+fn pin(shared: &DeviceState, size: Bytes) -> Result<PinnedBuffer, DeviceError> {
+    PinnedBuffer::new(&shared.context, size.get().max(1)).map_err(|error| DeviceError::OutOfMemory {
         device: "the host".to_string(),
         size,
         reason: format!("pinned for {}: {error:?}", shared.context.name()),
@@ -91,20 +91,20 @@ fn pin(shared: &DeviceState, size: Bytes) -> Result<Pinned, DeviceError> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RunId(u64);
 
-impl Stage {
-    pub fn new(shared: &Arc<DeviceState>, staging: &Staging, resident: u64) -> Result<Stage, DeviceError> {
+impl StagingRing {
+    pub fn new(shared: &Arc<DeviceState>, staging: &Staging, resident: u64) -> Result<StagingRing, DeviceError> {
         shared.bind()?;
         let size = pinned(staging);
         let context = &shared.context;
         let pinned = pin(shared, size)?;
         let slot = |_| -> Result<Slot, _> { Ok(Slot { copied: Event::new(context)?, done: Event::new(context)? }) };
         let slots = (0..staging.slots).map(slot).collect::<Result<Vec<_>, _>>();
-        Ok(Stage {
+        Ok(StagingRing {
             pinned,
             slots: slots.map_err(|error| context.failed("making events", error))?,
             slot_size: staging.slot.get(),
             start: resident + staging.offset.0,
-            alarm: resident + staging.alarm().0,
+            non_finite_flag: resident + staging.alarm().0,
             runs: 0,
             direct: false,
             shared: Arc::clone(shared),
@@ -122,19 +122,19 @@ impl Stage {
     }
 
     /// Where the GPU writes the answer of the run in a slot: host memory that it reaches under the same address.
-    pub fn answer(&self, slot: usize) -> u64 {
-        self.pinned.start as u64 + self.answer_offset(slot) as u64
+    pub fn results(&self, slot: usize) -> u64 {
+        self.pinned.start as u64 + self.results_offset(slot) as u64
     }
 
-    fn answer_offset(&self, slot: usize) -> usize {
-        self.slots.len() * self.slot_size + slot * ANSWER
+    fn results_offset(&self, slot: usize) -> usize {
+        self.slots.len() * self.slot_size + slot * RESULTS
     }
 
     /// Brings the inputs of a run into the next slot and lets the computing stream wait for them. `columns` says where each column begins in a slot,
     /// `header` where the header does.
     pub fn begin(&mut self, inputs: &StepInputs<'_>, columns: &[usize], header: usize) -> Result<usize, DeviceError> {
         let slot = (self.runs % self.slots.len() as u64) as usize;
-        let failed = |error| self.shared.context.failed("copying the batch", error);
+        let failed = |error| self.shared.context.failed("transfer the batch", error);
         // Until the run that had the slot before is done, the host may not write into it.
         self.slots[slot].done.wait().map_err(failed)?;
         self.direct = inputs.columns.iter().all(|column| self.shared.is_slot(column));
@@ -182,7 +182,7 @@ impl Stage {
         self.runs += 1;
         if self.direct {
             // The caller may write over its columns now.
-            self.slots[slot].copied.wait().map_err(|error| self.shared.context.failed("copying the batch", error))?;
+            self.slots[slot].copied.wait().map_err(|error| self.shared.context.failed("transfer the batch", error))?;
         }
         Ok(RunId(self.runs - 1))
     }
@@ -193,18 +193,18 @@ impl Stage {
         (self.runs - run.0 <= slots).then_some((run.0 % slots) as usize)
     }
 
-    /// Waits for a run and gives its numbers. Once it is told that a loss was not finite, the alarm is off for runs that begin later.
-    pub fn answer_of(&mut self, slot: usize, numbers: &mut [f32]) -> Result<(), DeviceError> {
+    /// Waits for a run and gives its numbers. Once it is told that a loss was not finite, the non_finite_flag is off for runs that begin later.
+    pub fn results_of(&mut self, slot: usize, numbers: &mut [f32]) -> Result<(), DeviceError> {
         let failed = |error| self.shared.context.failed("computing a step", error);
         self.slots[slot].done.wait().map_err(failed)?;
-        let answer = self.pinned.start.wrapping_add(self.answer_offset(slot)).cast::<f32>();
+        let answer = self.pinned.start.wrapping_add(self.results_offset(slot)).cast::<f32>();
         // SAFETY: an answer is this many numbers; the GPU has finished writing them and does not begin again before the slot is taken anew.
         let answer = unsafe { std::slice::from_raw_parts(answer, NUMBERS + 1) };
         numbers.iter_mut().zip(&answer[1..]).for_each(|(number, told)| *number = *told);
         if answer[0] != 0.0 {
-            self.shared.settle()?;
-            // SAFETY: the alarm is four bytes of the resident memory, and nothing is under way.
-            unsafe { result::memset_d8_sync(self.alarm, 0, 4) }.and_then(|()| result::ctx::synchronize()).map_err(failed)?;
+            self.shared.synchronize()?;
+            // SAFETY: the non_finite_flag is four bytes of the resident memory, and nothing is under way.
+            unsafe { result::memset_d8_sync(self.non_finite_flag, 0, 4) }.and_then(|()| result::ctx::synchronize()).map_err(failed)?;
             return Err(DeviceError::NonFinite);
         }
         Ok(())

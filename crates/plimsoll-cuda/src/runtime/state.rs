@@ -1,8 +1,8 @@
 //! What everything on one GPU shares: its context, streams, library handles and compiler.
 
 use crate::algorithms::convolution::Convolutions;
-use crate::libraries::cublaslt::Library;
-use crate::libraries::cudnn::Dnn;
+use crate::libraries::cublaslt::CublasLt;
+use crate::libraries::cudnn::Cudnn;
 use crate::libraries::driver::{Context, Stream};
 use crate::libraries::nvrtc::Compiler;
 use plimsoll_core::device::DeviceError;
@@ -13,19 +13,19 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// What everything on one GPU shares.
 pub(crate) struct DeviceState {
     /// cuDNN, opened when the first program wants it; none if it is not there, or could not be opened. First, so that its stream outlives it.
-    pub dnn: OnceLock<Option<Arc<Dnn>>>,
+    pub cudnn: OnceLock<Option<Arc<Cudnn>>>,
     /// Where steps are computed.
     pub compute: Stream,
     /// Where batches are copied.
     pub copy: Stream,
-    pub products: Option<Arc<Library>>,
+    pub products: Option<Arc<CublasLt>>,
     /// Who computes convolutions.
     pub convolutions: Convolutions,
     pub has_cudnn: bool,
     /// How many convolutions went which way.
     pub convolution_algorithms: Mutex<BTreeMap<String, usize>>,
     pub compiler: Compiler,
-    /// Pinned memory that batches are made in, from where to where.
+    /// PinnedBuffer memory that batches are made in, from where to where.
     pub slots: Mutex<Vec<Range<usize>>>,
     /// Last, so that it outlives what was made in it.
     pub context: Arc<Context>,
@@ -45,15 +45,15 @@ impl DeviceState {
     }
 
     /// cuDNN on this GPU, if it is there; the context is current.
-    pub fn dnn(&self) -> Option<&Arc<Dnn>> {
-        let open = || match Dnn::open(&self.context, &self.compute) {
-            Ok(dnn) => Some(Arc::new(dnn)),
+    pub fn cudnn(&self) -> Option<&Arc<Cudnn>> {
+        let open = || match Cudnn::open(&self.context, &self.compute) {
+            Ok(cudnn) => Some(Arc::new(cudnn)),
             Err(refusal) => {
                 self.took(&refusal);
                 None
             }
         };
-        self.dnn.get_or_init(|| self.has_cudnn.then(open).flatten()).as_ref()
+        self.cudnn.get_or_init(|| self.has_cudnn.then(open).flatten()).as_ref()
     }
 
     /// Counts a convolution that went this way.
@@ -62,7 +62,7 @@ impl DeviceState {
     }
 
     /// Waits until nothing is under way.
-    pub fn settle(&self) -> Result<(), DeviceError> {
+    pub fn synchronize(&self) -> Result<(), DeviceError> {
         let waited = self.copy.wait().and_then(|()| self.compute.wait());
         waited.map_err(|error| self.context.failed("computing", error))
     }

@@ -3,11 +3,11 @@
 //! The library's graph interface takes images as they lie and padding that differs from side to side. Only the filter has another order there: output channels
 //! outermost (`[out, kh, kw, in]`), which kernels of ours write and read.
 
-use super::description::Description;
-use super::library::{Dnn, Functions, Raw};
-use super::numbers::{CORRELATION, HEURISTICS, attribute, kind, note, ty};
-use crate::algorithms::convolution::Kind;
-use crate::kernels::Conv;
+use super::constants::{CORRELATION, HEURISTICS, attribute, kind, note, ty};
+use super::descriptor::Descriptor;
+use super::library::{Cudnn, Functions, Raw};
+use crate::algorithms::convolution::ConvPass;
+use crate::kernels::ConvShape;
 use plimsoll_core::DType;
 use std::sync::Arc;
 
@@ -20,30 +20,30 @@ const NOTES: usize = 32;
 
 /// What is asked of the library: image, filter and result are all of one type, and sums are single precision.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Request {
-    pub kind: Kind,
-    pub conv: Conv,
+pub(crate) struct ConvRequest {
+    pub kind: ConvPass,
+    pub conv: ConvShape,
     pub dtype: DType,
 }
 
 /// A convolution and how it is computed.
 pub(crate) struct Convolution {
-    dnn: Arc<Dnn>,
-    way: Way,
-    _asked: Asked,
+    handle: Arc<Cudnn>,
+    way: ExecutionPlan,
+    _asked: EngineQuery,
 }
 
 /// A way that the library knows.
-struct Way {
-    plan: Description,
-    _engine: Description,
+struct ExecutionPlan {
+    plan: Descriptor,
+    _engine: Descriptor,
 }
 
 /// Who the ways are for: a GPU that is open, or one that is only described, so that what the library would do can be asked without a GPU.
 #[derive(Clone, Copy)]
 struct Target<'a> {
     handle: Raw,
-    described: Option<&'a Description>,
+    described: Option<&'a Descriptor>,
 }
 
 impl Target<'_> {
@@ -58,18 +58,20 @@ impl Convolution {
     ///
     /// # Safety
     /// As for [`run`](Convolution::run). What the tensors hold does not matter, and what is written to is lost.
-    pub unsafe fn find(dnn: &Arc<Dnn>, request: &Request, workspace: usize, addresses: [u64; 4]) -> Result<Convolution, String> {
+    pub unsafe fn find(dnn: &Arc<Cudnn>, request: &ConvRequest, workspace: usize, addresses: [u64; 4]) -> Result<Convolution, String> {
         if addresses.iter().any(|address| !address.is_multiple_of(ALIGNMENT)) {
             return Err("wants addresses of another alignment".to_string());
         }
         let mut refusal = "knows no way that fits".to_string();
         for heuristics in HEURISTICS {
-            let asked = dnn.with(|handle| Asked::new(dnn.functions, request, heuristics, Target::open(handle)))?;
+            let asked = dnn.with(|handle| EngineQuery::new(dnn.functions, request, heuristics, Target::open(handle)))?;
             for config in &asked.configs {
-                let Some(way) = dnn.with(|handle| Way::new(config, request.dtype, workspace, Target::open(handle))) else { continue };
+                let Some(way) = dnn.with(|handle| ExecutionPlan::new(config, request.dtype, workspace, Target::open(handle))) else {
+                    continue;
+                };
                 // SAFETY: the caller's promise.
                 match unsafe { way.execute(dnn, addresses) } {
-                    Ok(()) => return Ok(Convolution { dnn: Arc::clone(dnn), way, _asked: asked }),
+                    Ok(()) => return Ok(Convolution { handle: Arc::clone(dnn), way, _asked: asked }),
                     Err(error) => refusal = error,
                 }
             }
@@ -83,38 +85,38 @@ impl Convolution {
     /// The addresses are tensors of the extents and scratch of the size it was made for, until the stream has run it.
     pub unsafe fn run(&self, addresses: [u64; 4]) -> Result<(), String> {
         // SAFETY: the caller's promise.
-        unsafe { self.way.execute(&self.dnn, addresses) }
+        unsafe { self.way.execute(&self.handle, addresses) }
     }
 }
 
-impl Way {
+impl ExecutionPlan {
     /// How an engine would compute it, if that is deterministic, precise and small enough.
-    fn new(config: &Description, dtype: DType, workspace: usize, target: Target<'_>) -> Option<Way> {
-        let engine = config.only_part(attribute::CONFIG_ENGINE, kind::ENGINE).ok()?;
-        let numerical = engine.read_choices(attribute::ENGINE_NUMERICAL_NOTES, ty::NUMERICAL_NOTE, NOTES);
-        let behaviour = engine.read_choices(attribute::ENGINE_BEHAVIOUR_NOTES, ty::BEHAVIOUR_NOTE, NOTES);
+    fn new(config: &Descriptor, dtype: DType, workspace: usize, target: Target<'_>) -> Option<ExecutionPlan> {
+        let engine = config.get_descriptor(attribute::CONFIG_ENGINE, kind::ENGINE).ok()?;
+        let numerical = engine.get_enums(attribute::ENGINE_NUMERICAL_NOTES, ty::NUMERICAL_NOTE, NOTES);
+        let behaviour = engine.get_enums(attribute::ENGINE_BEHAVIOUR_NOTES, ty::BEHAVIOUR_NOTE, NOTES);
         if !is_wanted(dtype, &numerical, &behaviour) {
             return None;
         }
-        let plan = Description::new(config.functions, kind::PLAN).ok()?.part(attribute::PLAN_CONFIG, config).ok()?;
+        let plan = Descriptor::new(config.functions, kind::PLAN).ok()?.set_descriptor(attribute::PLAN_CONFIG, config).ok()?;
         let plan = match target.described {
-            None => plan.handle(attribute::PLAN_HANDLE, target.handle),
-            Some(device) => plan.part(attribute::PLAN_DEVICE, device),
+            None => plan.set_handle(attribute::PLAN_HANDLE, target.handle),
+            Some(device) => plan.set_descriptor(attribute::PLAN_DEVICE, device),
         };
-        let plan = plan.ok()?.fixed("planning").ok()?;
-        let needed = *plan.read_integers(attribute::PLAN_WORKSPACE, 1).first()?;
-        (usize::try_from(needed).ok()? <= workspace).then_some(Way { plan, _engine: engine })
+        let plan = plan.ok()?.finalize("planning").ok()?;
+        let needed = *plan.get_integers(attribute::PLAN_WORKSPACE, 1).first()?;
+        (usize::try_from(needed).ok()? <= workspace).then_some(ExecutionPlan { plan, _engine: engine })
     }
 
     /// # Safety
     /// As for [`Convolution::run`].
-    unsafe fn execute(&self, dnn: &Dnn, [image, filter, result, workspace]: [u64; 4]) -> Result<(), String> {
+    unsafe fn execute(&self, dnn: &Cudnn, [image, filter, result, workspace]: [u64; 4]) -> Result<(), String> {
         let functions = dnn.functions;
-        let addresses = Description::new(functions, kind::ADDRESSES)?
-            .numbers(attribute::ADDRESSES_IDS, &IDS)?
-            .addresses(attribute::ADDRESSES_DATA, &[image, filter, result])?
-            .addresses(attribute::ADDRESSES_WORKSPACE, &[workspace])?
-            .fixed("naming addresses")?;
+        let addresses = Descriptor::new(functions, kind::ADDRESSES)?
+            .set_integers(attribute::ADDRESSES_IDS, &IDS)?
+            .set_addresses(attribute::ADDRESSES_DATA, &[image, filter, result])?
+            .set_addresses(attribute::ADDRESSES_WORKSPACE, &[workspace])?
+            .finalize("naming addresses")?;
         // SAFETY: the caller's promise; the plan was made for this handle.
         let status = dnn.with(|handle| unsafe { (functions.execute)(handle, self.plan.raw, addresses.raw) });
         functions.check(status, "a convolution by cuDNN failed")
@@ -131,15 +133,15 @@ fn is_wanted(dtype: DType, numerical: &[i32], behaviour: &[i32]) -> bool {
 }
 
 /// A convolution as the library sees it, and the engines that it would use, the fastest first.
-struct Asked {
-    configs: Vec<Description>,
+struct EngineQuery {
+    configs: Vec<Descriptor>,
     /// What the configurations were made from.
-    _parts: Vec<Description>,
+    _parts: Vec<Descriptor>,
 }
 
-impl Asked {
-    fn new(functions: &'static Functions, request: &Request, heuristics: i32, target: Target<'_>) -> Result<Asked, String> {
-        let Request { kind, conv, dtype } = *request;
+impl EngineQuery {
+    fn new(functions: &'static Functions, request: &ConvRequest, heuristics: i32, target: Target<'_>) -> Result<EngineQuery, String> {
+        let ConvRequest { kind, conv, dtype } = *request;
         let number = |n: usize| n as i64;
         let (window, [n, h, w, c], [_, oh, ow, out]) = (conv.window, conv.image.map(number), conv.result.map(number));
         let (inner, kh, kw) = (c / number(conv.groups), number(window.size.0), number(window.size.1));
@@ -147,41 +149,42 @@ impl Asked {
         let filter = tensor(functions, IDS[1], [out, inner, kh, kw], dtype)?;
         let result = tensor(functions, IDS[2], [n, out, oh, ow], dtype)?;
         let pair = |(rows, columns): (usize, usize)| [number(rows), number(columns)];
-        let walk = Description::new(functions, kind::CONVOLUTION)?
-            .choice(attribute::CONVOLUTION_SUMS, ty::DATA_TYPE, data_type(DType::F32))?
-            .choice(attribute::CONVOLUTION_MODE, ty::MODE, CORRELATION)?
-            .numbers(attribute::CONVOLUTION_AXES, &[2])?
-            .numbers(attribute::CONVOLUTION_PADS_BEFORE, &pair((window.pad_rows.0, window.pad_columns.0)))?
-            .numbers(attribute::CONVOLUTION_PADS_AFTER, &pair((window.pad_rows.1, window.pad_columns.1)))?
-            .numbers(attribute::CONVOLUTION_DILATIONS, &pair(window.dilation))?
-            .numbers(attribute::CONVOLUTION_STRIDES, &pair(window.stride))?
-            .fixed("describing the window")?;
+        let walk = Descriptor::new(functions, kind::CONVOLUTION)?
+            .set_enum(attribute::CONVOLUTION_SUMS, ty::DATA_TYPE, data_type(DType::F32))?
+            .set_enum(attribute::CONVOLUTION_MODE, ty::MODE, CORRELATION)?
+            .set_integers(attribute::CONVOLUTION_AXES, &[2])?
+            .set_integers(attribute::CONVOLUTION_PADS_BEFORE, &pair((window.pad_rows.0, window.pad_columns.0)))?
+            .set_integers(attribute::CONVOLUTION_PADS_AFTER, &pair((window.pad_rows.1, window.pad_columns.1)))?
+            .set_integers(attribute::CONVOLUTION_DILATIONS, &pair(window.dilation))?
+            .set_integers(attribute::CONVOLUTION_STRIDES, &pair(window.stride))?
+            .finalize("describing the window")?;
         let Operation { kind, first } = operation(kind);
         // The attributes of each operation stand in the same order; only which tensors are named first differs.
         let [factor, old, walking, tensors @ ..] = first;
-        let mut operation = Description::new(functions, kind)?.factor(factor, 1.0)?.factor(old, 0.0)?.part(walking, &walk)?;
+        let mut operation =
+            Descriptor::new(functions, kind)?.set_float(factor, 1.0)?.set_float(old, 0.0)?.set_descriptor(walking, &walk)?;
         for (attribute, tensor) in tensors.into_iter().zip([&image, &filter, &result]) {
-            operation = operation.part(attribute, tensor)?;
+            operation = operation.set_descriptor(attribute, tensor)?;
         }
-        let operation = operation.fixed("describing the convolution")?;
-        let graph = Description::new(functions, kind::GRAPH)?.part(attribute::GRAPH_OPERATIONS, &operation)?;
+        let operation = operation.finalize("describing the convolution")?;
+        let graph = Descriptor::new(functions, kind::GRAPH)?.set_descriptor(attribute::GRAPH_OPERATIONS, &operation)?;
         let graph = match target.described {
-            None => graph.handle(attribute::GRAPH_HANDLE, target.handle)?,
+            None => graph.set_handle(attribute::GRAPH_HANDLE, target.handle)?,
             Some(_) => graph,
         };
-        let graph = graph.fixed("describing the graph")?;
-        let ordered = Description::new(functions, kind::HEURISTICS)?.part(attribute::HEURISTICS_GRAPH, &graph)?.choice(
+        let graph = graph.finalize("describing the graph")?;
+        let ordered = Descriptor::new(functions, kind::HEURISTICS)?.set_descriptor(attribute::HEURISTICS_GRAPH, &graph)?.set_enum(
             attribute::HEURISTICS_MODE,
             ty::HEURISTICS_MODE,
             heuristics,
         )?;
         let ordered = match target.described {
             None => ordered,
-            Some(device) => ordered.part(attribute::HEURISTICS_DEVICE, device)?,
+            Some(device) => ordered.set_descriptor(attribute::HEURISTICS_DEVICE, device)?,
         };
-        let ordered = ordered.fixed("asking for engines")?;
-        let configs = ordered.parts(attribute::HEURISTICS_RESULTS, kind::ENGINE_CONFIG)?;
-        Ok(Asked { configs, _parts: vec![image, filter, result, walk, operation, graph, ordered] })
+        let ordered = ordered.finalize("asking for engines")?;
+        let configs = ordered.get_descriptors(attribute::HEURISTICS_RESULTS, kind::ENGINE_CONFIG)?;
+        Ok(EngineQuery { configs, _parts: vec![image, filter, result, walk, operation, graph, ordered] })
     }
 }
 
@@ -192,24 +195,24 @@ struct Operation {
     first: [i32; 6],
 }
 
-fn operation(kind: Kind) -> Operation {
+fn operation(kind: ConvPass) -> Operation {
     match kind {
-        Kind::Forward => Operation { kind: kind::FORWARD, first: [700, 701, 702, 704, 703, 705] },
-        Kind::GradInput => Operation { kind: kind::GRAD_INPUT, first: [706, 707, 708, 710, 709, 711] },
-        Kind::GradFilter => Operation { kind: kind::GRAD_FILTER, first: [712, 713, 714, 716, 715, 717] },
+        ConvPass::Forward => Operation { kind: kind::FORWARD, first: [700, 701, 702, 704, 703, 705] },
+        ConvPass::GradInput => Operation { kind: kind::GRAD_INPUT, first: [706, 707, 708, 710, 709, 711] },
+        ConvPass::GradFilter => Operation { kind: kind::GRAD_FILTER, first: [712, 713, 714, 716, 715, 717] },
     }
 }
 
 /// A tensor whose channels lie side by side. `extents` are in the library's order: images or filters, channels, rows, columns.
-fn tensor(functions: &'static Functions, id: i64, extents: [i64; 4], dtype: DType) -> Result<Description, String> {
+fn tensor(functions: &'static Functions, id: i64, extents: [i64; 4], dtype: DType) -> Result<Descriptor, String> {
     let [_, c, h, w] = extents;
-    Description::new(functions, kind::TENSOR)?
-        .choice(attribute::TENSOR_TYPE, ty::DATA_TYPE, data_type(dtype))?
-        .numbers(attribute::TENSOR_EXTENTS, &extents)?
-        .numbers(attribute::TENSOR_STRIDES, &[h * w * c, 1, w * c, c])?
-        .numbers(attribute::TENSOR_ID, &[id])?
-        .numbers(attribute::TENSOR_ALIGNMENT, &[ALIGNMENT as i64])?
-        .fixed("describing a tensor")
+    Descriptor::new(functions, kind::TENSOR)?
+        .set_enum(attribute::TENSOR_TYPE, ty::DATA_TYPE, data_type(dtype))?
+        .set_integers(attribute::TENSOR_EXTENTS, &extents)?
+        .set_integers(attribute::TENSOR_STRIDES, &[h * w * c, 1, w * c, c])?
+        .set_integers(attribute::TENSOR_ID, &[id])?
+        .set_integers(attribute::TENSOR_ALIGNMENT, &[ALIGNMENT as i64])?
+        .finalize("describing a tensor")
 }
 
 fn data_type(dtype: DType) -> i32 {
@@ -256,25 +259,27 @@ mod tests {
         "isTccDriver":0,"supportCoopLaunch":1,"smClockRateKHz":1980000,"memClockRateKHz":3201000,"l2CacheSize":62914560,"deviceName":"NVIDIA H200",
         "totalGlobalMem":150110011392,"smVersion":900}"#;
 
-    fn conv(side: usize, channels: usize, filters: usize, window: Window) -> Conv {
+    fn conv(side: usize, channels: usize, filters: usize, window: Window) -> ConvShape {
         let (h, w) = window.output((side, side)).unwrap();
-        Conv { window, groups: 1, image: [32, side, side, channels], result: [32, h, w, filters] }
+        ConvShape { window, groups: 1, image: [32, side, side, channels], result: [32, h, w, filters] }
     }
 
     /// An H200 that is described to the library, if that is installed and can be asked so.
-    fn described() -> Option<(&'static Functions, Description)> {
+    fn described() -> Option<(&'static Functions, Descriptor)> {
         let functions = library::functions()?;
-        let device = Description::new(functions, kind::DEVICE).and_then(|device| device.text(attribute::DEVICE_JSON, H200)?.fixed("a GPU"));
+        let device =
+            Descriptor::new(functions, kind::DEVICE).and_then(|device| device.set_text(attribute::DEVICE_JSON, H200)?.finalize("a GPU"));
         device.ok().map(|device| (functions, device))
     }
 
     /// Whether the library has a way in this much scratch.
-    fn has_way(functions: &'static Functions, device: &Description, request: &Request, scratch: u64) -> bool {
+    fn has_way(functions: &'static Functions, device: &Descriptor, request: &ConvRequest, scratch: u64) -> bool {
         let target = Target { handle: std::ptr::null_mut(), described: Some(device) };
         HEURISTICS.into_iter().any(|heuristics| {
-            let configs = Asked::new(functions, request, heuristics, target);
-            configs
-                .is_ok_and(|asked| asked.configs.iter().any(|config| Way::new(config, request.dtype, scratch as usize, target).is_some()))
+            let configs = EngineQuery::new(functions, request, heuristics, target);
+            configs.is_ok_and(|asked| {
+                asked.configs.iter().any(|config| ExecutionPlan::new(config, request.dtype, scratch as usize, target).is_some())
+            })
         })
     }
 
@@ -294,15 +299,15 @@ mod tests {
         ];
         for (name, conv) in layers {
             for dtype in [DType::F32, DType::F16, DType::BF16] {
-                for kind in [Kind::Forward, Kind::GradInput, Kind::GradFilter] {
+                for kind in [ConvPass::Forward, ConvPass::GradInput, ConvPass::GradFilter] {
                     let types = [dtype, DType::F32, dtype];
-                    let convolution::Way::Cudnn(way) = convolution::way(kind, &conv, types, Convolutions::Auto) else {
+                    let convolution::ConvAlgorithm::Cudnn(way) = convolution::select(kind, &conv, types, Convolutions::Auto) else {
                         assert!(dtype == DType::F32, "{name}: in two bytes all of them are worth it");
                         continue;
                     };
                     assert_eq!(way, dtype, "{name}");
                     let scratch = convolution::workspace(kind, &conv, types, Convolutions::Auto) - convolution::filter_bytes(&conv, dtype);
-                    let found = has_way(functions, &device, &Request { kind, conv, dtype }, scratch);
+                    let found = has_way(functions, &device, &ConvRequest { kind, conv, dtype }, scratch);
                     assert!(found, "{name}, {dtype}, {kind:?}: in {scratch} bytes");
                 }
             }
@@ -316,9 +321,11 @@ mod tests {
         for case in selftest::cases(0).iter().filter(|case| case.op.starts_with("conv2d")) {
             for (_, node) in case.graph.nodes().filter(|(_, node)| selftest::name_in_table(&node.op).starts_with("conv2d")) {
                 let (kind, conv, types) = convolution::of_node(&case.graph, node, case.rows);
-                let convolution::Way::Cudnn(dtype) = convolution::way(kind, &conv, types, Convolutions::Libraries) else { continue };
+                let convolution::ConvAlgorithm::Cudnn(dtype) = convolution::select(kind, &conv, types, Convolutions::Libraries) else {
+                    continue;
+                };
                 let scratch = convolution::workspace(kind, &conv, types, Convolutions::Libraries) - convolution::filter_bytes(&conv, dtype);
-                let found = has_way(functions, &device, &Request { kind, conv, dtype }, scratch);
+                let found = has_way(functions, &device, &ConvRequest { kind, conv, dtype }, scratch);
                 let window = conv.window;
                 let traits = [
                     ("", true),

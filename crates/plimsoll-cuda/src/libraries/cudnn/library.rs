@@ -14,8 +14,8 @@ pub(super) struct Functions {
     pub destroy: unsafe extern "C" fn(Raw) -> i32,
     pub set_stream: unsafe extern "C" fn(Raw, Raw) -> i32,
     pub name: unsafe extern "C" fn(i32) -> *const c_char,
-    pub make: unsafe extern "C" fn(i32, *mut Raw) -> i32,
-    pub forget: unsafe extern "C" fn(Raw) -> i32,
+    pub create_descriptor: unsafe extern "C" fn(i32, *mut Raw) -> i32,
+    pub destroy_descriptor: unsafe extern "C" fn(Raw) -> i32,
     pub set: unsafe extern "C" fn(Raw, i32, i32, i64, *const c_void) -> i32,
     pub get: unsafe extern "C" fn(Raw, i32, i32, i64, *mut i64, *mut c_void) -> i32,
     pub finalize: unsafe extern "C" fn(Raw) -> i32,
@@ -70,8 +70,8 @@ fn load() -> Option<Functions> {
             destroy: *library.get(b"cudnnDestroy\0").ok()?,
             set_stream: *library.get(b"cudnnSetStream\0").ok()?,
             name: *library.get(b"cudnnGetErrorString\0").ok()?,
-            make: *library.get(b"cudnnBackendCreateDescriptor\0").ok()?,
-            forget: *library.get(b"cudnnBackendDestroyDescriptor\0").ok()?,
+            create_descriptor: *library.get(b"cudnnBackendCreateDescriptor\0").ok()?,
+            destroy_descriptor: *library.get(b"cudnnBackendDestroyDescriptor\0").ok()?,
             set: *library.get(b"cudnnBackendSetAttribute\0").ok()?,
             get: *library.get(b"cudnnBackendGetAttribute\0").ok()?,
             finalize: *library.get(b"cudnnBackendFinalize\0").ok()?,
@@ -88,7 +88,7 @@ fn products_for(runtime: usize) -> [String; 2] {
 }
 
 /// The library on one GPU, for one stream.
-pub(crate) struct Dnn {
+pub(crate) struct Cudnn {
     pub(super) functions: &'static Functions,
     handle: Mutex<Owned>,
     context: Arc<Context>,
@@ -99,14 +99,14 @@ struct Owned(Raw);
 // SAFETY: a handle may be used from any thread, by one at a time: it is behind a lock.
 unsafe impl Send for Owned {}
 
-impl Dnn {
+impl Cudnn {
     /// Opens it for work in this stream; the context is current. The library must be [present](is_present).
-    pub fn open(context: &Arc<Context>, stream: &Stream) -> Result<Dnn, String> {
+    pub fn open(context: &Arc<Context>, stream: &Stream) -> Result<Cudnn, String> {
         let functions = functions().ok_or("cuDNN is not there")?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: a place to write the handle to.
         functions.check(unsafe { (functions.create)(&mut handle) }, "cuDNN could not be opened")?;
-        let dnn = Dnn { functions, handle: Mutex::new(Owned(handle)), context: Arc::clone(context) };
+        let dnn = Cudnn { functions, handle: Mutex::new(Owned(handle)), context: Arc::clone(context) };
         // SAFETY: the handle was just made; the stream outlives it (both belong to what a GPU's programs share), and the types are the same pointer.
         functions.check(unsafe { (functions.set_stream)(handle, stream.raw.cast()) }, "cuDNN did not take the stream")?;
         Ok(dnn)
@@ -118,7 +118,7 @@ impl Dnn {
     }
 }
 
-impl Drop for Dnn {
+impl Drop for Cudnn {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
             // SAFETY: made in `open` and destroyed once.

@@ -1,9 +1,9 @@
 //! Convolutions through cuDNN where it is found: in planned scratch, by deterministic ways only. Nothing of it is needed to build, to plan or to run.
 
+mod constants;
 mod convolution;
-mod description;
+mod descriptor;
 mod library;
-mod numbers;
 
-pub(crate) use convolution::{Convolution, Request};
-pub(crate) use library::{Dnn, is_present};
+pub(crate) use convolution::{ConvRequest, Convolution};
+pub(crate) use library::{Cudnn, is_present};

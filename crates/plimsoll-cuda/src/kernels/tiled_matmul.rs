@@ -8,7 +8,7 @@ use plimsoll_core::DType;
 use std::fmt::Write;
 
 /// A product: `rows × columns` results, each a sum of `depth` products, for each of `groups` independent groups (`g`).
-pub(super) struct Product {
+pub(super) struct TiledMatmul {
     pub name: &'static str,
     pub what: String,
     pub rows: usize,
@@ -68,9 +68,9 @@ impl Tile {
     }
 }
 
-impl Product {
+impl TiledMatmul {
     pub fn kernel(self) -> Kernel {
-        let Product { rows, columns, depth, groups, chunks, .. } = self;
+        let TiledMatmul { rows, columns, depth, groups, chunks, .. } = self;
         let tile = Tile::new(rows, columns);
         let Tile { rows: tile_rows, columns: tile_columns, each } = tile;
         let (threads, deep) = (tile.threads(), depth.clamp(1, 16));
@@ -139,7 +139,7 @@ fn load(
 /// operands and the result.
 pub(crate) fn matmul((m, n, k): (usize, usize, usize), transpose_a: bool, transpose_b: bool, types: [DType; 3]) -> Kernel {
     let at = |name: &str, row: &str, column: &str, width: usize| format!("value = load({name}[{row} * {width} + {column}]);\n");
-    Product {
+    TiledMatmul {
         name: "matmul",
         what: format!("matrix product {m}×{k} · {k}×{n}"),
         rows: m,
@@ -163,7 +163,7 @@ pub(crate) fn matmul((m, n, k): (usize, usize, usize), transpose_a: bool, transp
 }
 
 /// Copies a matrix of single precision into scratch, in a type of two bytes: the library multiplies operands of one type only.
-pub(crate) fn narrowed(operand: usize, elements: usize, dtype: DType) -> Kernel {
+pub(crate) fn cast(operand: usize, elements: usize, dtype: DType) -> Kernel {
     let index = index_type(elements);
     let mut body = String::new();
     let _ = writeln!(body, "const {index} i = ({index})blockIdx.x * {THREADS} + threadIdx.x;\nif (i >= {elements}) return;");

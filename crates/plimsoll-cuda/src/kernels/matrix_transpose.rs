@@ -8,7 +8,7 @@ use std::fmt::Write;
 const TILE: usize = 32;
 
 /// Turns a matrix of `rows × columns`; each side has a type and a place.
-pub(crate) fn turned((rows, columns): (usize, usize), from: (DType, Argument), to: (DType, Argument)) -> Kernel {
+pub(crate) fn transpose_matrix((rows, columns): (usize, usize), from: (DType, Argument), to: (DType, Argument)) -> Kernel {
     let (index, step) = (index_type(rows * columns), THREADS / TILE);
     let mut body = String::new();
     let _ = writeln!(body, "__shared__ float tile[{TILE}][{}];", TILE + 1);

@@ -27,7 +27,7 @@ pub(super) mod ty {
     pub const MODE: i32 = 7;
     pub const HEURISTICS_MODE: i32 = 8;
     pub const NUMERICAL_NOTE: i32 = 11;
-    pub const DESCRIPTION: i32 = 15;
+    pub const DESCRIPTOR: i32 = 15;
     pub const BEHAVIOUR_NOTE: i32 = 19;
     #[cfg(test)]
     pub const CHARACTER: i32 = 24;
