@@ -152,7 +152,7 @@ fn invalid_models_are_refused() {
     let spec = RandomSpec::new(4).classes("x", [3], 5).classes("y", [3], 5);
     let data = Dataset::random(spec).unwrap().batch(4);
     let error = Trainer::new(net.build(scores), &data).plan().unwrap_err();
-    assert_eq!(error.to_string(), "layer `tokens`: shares `tokens/embeddings`, which is f32[5, 8], but needs f32[6, 8]");
+    assert_eq!(error.to_string(), "layer `tokens`: shares the weight `tokens/embeddings` of type f32[5, 8], but needs f32[6, 8]");
 }
 
 #[test]
@@ -195,5 +195,5 @@ fn attention_dropout_is_independent_of_micro_batches() {
     }
     let model = Sequential::new().add(MultiHeadAttention::new(2).dropout(1.0)).add(Flatten).add(Dense::new(2));
     let error = Trainer::new(model, &data()).loss(Loss::MeanSquaredError).plan().unwrap_err().to_string();
-    assert_eq!(error, "layer `multi_head_attention`: the dropout rate is a share from 0 to below 1, but is 1");
+    assert_eq!(error, "layer `multi_head_attention`: the dropout rate should be from 0 to below 1, but is 1");
 }

@@ -208,7 +208,7 @@ fn accuracy_of_sequences_counts_every_position() {
 
     let one_label = Dataset::random(RandomSpec::new(64).floats("x", [3, 5]).labels("y", 256)).unwrap().batch(16);
     let error = Trainer::new(model(), &one_label).plan().unwrap_err().to_string();
-    assert_eq!(error, "layer `loss`: class numbers i32[B] do not go with predictions of 3B answers; there must be one for each");
+    assert_eq!(error, "layer `loss`: class IDs i32[B] do not match 3B predictions; there must be one ID for each");
 }
 
 #[test]

@@ -29,13 +29,13 @@ pub(super) fn features(graph: &Graph, node: &Node, rows: usize) -> Features {
     let bytes = graph.moved(node, rows);
     let narrow = types().any(|ty| matches!(ty.dtype, DType::F16 | DType::BF16));
     // A fused slice write takes as long as its op by itself.
-    let doing = graph.effective_op(node);
-    let input = |i: usize| graph.ty(doing.inputs[i]);
-    let output = || doing.result(graph);
+    let effective = graph.effective_op(node);
+    let input = |i: usize| graph.ty(effective.inputs[i]);
+    let output = || effective.result(graph);
     let of = |ty: &TensorType| ty.shape.elements().bind(rows) as f64;
     let per = |expr: &Expr| cost(expr);
     let mut work = graph.node_flops(node, rows) as f64;
-    let (class, sizes) = match doing.op {
+    let (class, sizes, compute_bound) = match effective.op {
         Op::MatMul(op) => {
             let (m, n, k) =
                 op.dims(&input(0).shape, &input(1).shape).map_or((1, 1, 1), |(m, n, k)| (m.bind(rows), n.bind(rows), k.bind(rows)));
@@ -47,7 +47,7 @@ pub(super) fn features(graph: &Graph, node: &Node, rows: usize) -> Features {
                 (false, true) => "matmul bᵀ",
                 (true, true) => "matmul aᵀbᵀ",
             };
-            (class.to_string(), vec![m as f64, n as f64, k as f64, 1.0 + epilogue])
+            (class.to_string(), vec![m as f64, n as f64, k as f64, 1.0 + epilogue], true)
         }
         Op::Conv2d(op) => {
             let epilogue = op.epilogue.as_ref().map_or(0.0, per);
@@ -62,37 +62,51 @@ pub(super) fn features(graph: &Graph, node: &Node, rows: usize) -> Features {
             let elements = op.shape.elements().bind(rows) as f64;
             work = per(&op.expr) * elements;
             let last = op.shape.last().map_or(1, |dim| dim.bind(rows)) as f64;
-            ("pointwise".to_string(), vec![elements, bytes as f64 / elements.max(1.0), 1.0 + per(&op.expr), last.min(64.0)])
+            let sizes = vec![elements, bytes as f64 / elements.max(1.0), 1.0 + per(&op.expr), last.min(64.0)];
+            ("pointwise".to_string(), sizes, false)
         }
         Op::Reduce(op) => {
             let elements = op.shape.elements().bind(rows) as f64;
             work = (per(&op.expr) + graph.node_flops(node, rows) as f64 / elements.max(1.0) - op.expr.flops() as f64) * elements;
             let inner = op.axes.last().is_some_and(|axis| axis + 1 == op.shape.rank());
             let class = format!("{}{}", node.op.rules().name(), if inner { " of rows" } else { "" });
-            (class, vec![elements, bytes as f64 / elements.max(1.0), 1.0 + per(&op.expr), of(output())])
+            (class, vec![elements, bytes as f64 / elements.max(1.0), 1.0 + per(&op.expr), of(output())], false)
         }
         Op::Attention(_) | Op::AttentionGrad(_) => {
             let last = |shape: &Shape| shape.last().map_or(1, |dim| dim.bind(rows)) as f64;
             let name = node.op.rules().name().to_string();
-            (name, vec![work, bytes as f64, last(&input(0).shape)])
+            (name, vec![work, bytes as f64, last(&input(0).shape)], false)
         }
         Op::Recurrent(_) | Op::RecurrentGrad(_) => {
             let units = output().shape.last().map_or(1, |dim| dim.bind(rows)) as f64;
-            (node.op.rules().name().to_string(), vec![work, bytes as f64, units, rows as f64])
+            (node.op.rules().name().to_string(), vec![work, bytes as f64, units, rows as f64], false)
         }
-        op => {
+        // Bound by the bytes they move.
+        op @ (Op::Input(_)
+        | Op::State(_)
+        | Op::Scalar(_)
+        | Op::MaxPool(_)
+        | Op::MaxPoolGrad(_)
+        | Op::AvgPool(_)
+        | Op::AvgPoolGrad(_)
+        | Op::Reshape(_)
+        | Op::Transpose(_)
+        | Op::Slice(_)
+        | Op::BatchSlice(_)
+        | Op::Concat(_)
+        | Op::SliceWrite(_)
+        | Op::FusedSliceWrite(_)
+        | Op::ChannelView(_)
+        | Op::Pad(_)
+        | Op::Gather(_)
+        | Op::ScatterAdd(_)
+        | Op::Store(_)
+        | Op::Load(_)) => {
             let last = output().shape.last().map_or(1, |dim| dim.bind(rows)) as f64;
-            (op.rules().name().to_string(), vec![bytes as f64, last.min(256.0)])
+            (op.rules().name().to_string(), vec![bytes as f64, last.min(256.0)], false)
         }
     };
     let class = if narrow { class + HALF_PRECISION } else { class };
-    let compute_bound = match doing.op {
-        Op::MatMul(_) => true,
-        Op::Conv2d(op) => op.groups == 1,
-        Op::Conv2dGradInput(op) => op.groups == 1,
-        Op::Conv2dGradFilter(op) => op.groups == 1,
-        _ => false,
-    };
     Features { class, sizes: sizes.into_iter().map(|size| size.max(1.0).ln()).collect(), work, bytes: bytes as f64, compute_bound }
 }
 
@@ -105,18 +119,18 @@ fn convolution(
     groups: usize,
     epilogue: f64,
     rows: usize,
-) -> (String, Vec<f64>) {
+) -> (String, Vec<f64>, bool) {
     let (image, result) = (image.bind(rows), result.bind(rows));
     let (channels, filters) = (image[3] as f64, result[3] as f64);
     let (pixels, window) = ((result[0] * result[1] * result[2]) as f64, (size.0 * size.1) as f64);
     // With strides there are more input than output pixels.
     let stride = (image[1] * image[2]) as f64 / (result[1] * result[2]).max(1) as f64;
     if groups > 1 {
-        let grouped = if groups as f64 == channels { "by channel" } else { "in groups" };
-        return (format!("{name} {grouped}"), vec![pixels, filters, window, stride, 1.0 + epilogue]);
+        let grouped = if groups as f64 == channels { "depthwise" } else { "grouped" };
+        return (format!("{name} {grouped}"), vec![pixels, filters, window, stride, 1.0 + epilogue], false);
     }
     let single = if window == 1.0 { " 1×1" } else { "" };
-    (format!("{name}{single}"), vec![pixels, channels, filters, window, stride, 1.0 + epilogue])
+    (format!("{name}{single}"), vec![pixels, channels, filters, window, stride, 1.0 + epilogue], true)
 }
 
 /// Operations of an expression per element, transcendental functions weighted by their cost.

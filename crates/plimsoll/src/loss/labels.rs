@@ -44,12 +44,12 @@ pub(crate) fn class_logits(g: &mut Graph, scores: ValueId) -> Result<(ValueId, u
 }
 
 pub(crate) fn label_format(g: &mut Graph, labels: ValueId, scores: ValueId, classes: usize) -> Result<Labels, GraphError> {
-    let answers = g.shape(scores).dims()[0];
+    let predictions = g.shape(scores).dims()[0];
     let ty = g.ty(labels).clone();
     let elements = ty.shape.elements();
     if ty.dtype == DType::I32 || ty.dtype == DType::U8 {
-        if elements != answers {
-            let what = format!("class IDs {ty} do not match {answers} predictions; there must be one ID for each");
+        if elements != predictions {
+            let what = format!("class IDs {ty} do not match {predictions} predictions; there must be one ID for each");
             return Err(g.error(what));
         }
         let labels = g.reshape(labels, Shape::new([elements, 1.into()]))?;

@@ -65,6 +65,20 @@ pub enum Loss {
     Poisson,
 }
 
+/// What the predictions of a loss are.
+enum Family {
+    /// Classes, compared by cross-entropy.
+    CategoricalCrossEntropy,
+    /// Classes.
+    Categorical,
+    /// Independent binary predictions, compared by cross-entropy.
+    BinaryCrossEntropy,
+    /// Independent binary predictions.
+    Binary,
+    /// Values.
+    Elementwise,
+}
+
 /// A loss with its label smoothing, class weights and ignored class.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Objective {
@@ -130,12 +144,29 @@ impl Loss {
 
     /// Whether predictions are over exclusive classes.
     pub fn is_categorical(self) -> bool {
-        matches!(self, Loss::SoftmaxCrossEntropy | Loss::CategoricalFocal { .. } | Loss::KlDivergence)
+        matches!(self.family(), Family::CategoricalCrossEntropy | Family::Categorical)
     }
 
     /// Whether predictions are binary.
     pub fn is_binary(self) -> bool {
-        matches!(self, Loss::BinaryCrossEntropy | Loss::BinaryFocal { .. } | Loss::Hinge)
+        matches!(self.family(), Family::BinaryCrossEntropy | Family::Binary)
+    }
+
+    /// Whether it is a cross-entropy, which takes label smoothing and has the accuracy as default metric.
+    pub(crate) fn is_cross_entropy(self) -> bool {
+        matches!(self.family(), Family::CategoricalCrossEntropy | Family::BinaryCrossEntropy)
+    }
+
+    fn family(self) -> Family {
+        match self {
+            Loss::SoftmaxCrossEntropy | Loss::CategoricalFocal { .. } => Family::CategoricalCrossEntropy,
+            Loss::KlDivergence => Family::Categorical,
+            Loss::BinaryCrossEntropy | Loss::BinaryFocal { .. } => Family::BinaryCrossEntropy,
+            Loss::Hinge => Family::Binary,
+            Loss::MeanSquaredError | Loss::MeanAbsoluteError | Loss::Huber { .. } | Loss::LogCosh | Loss::Dice | Loss::Poisson => {
+                Family::Elementwise
+            }
+        }
     }
 
     /// Sets label smoothing: this much probability is spread evenly over all classes.
@@ -231,15 +262,13 @@ impl Objective {
 
     fn check(&self, g: &Graph) -> Result<(), GraphError> {
         let (loss, name) = (self.loss, self.loss.name());
-        let soft = loss.is_categorical() || matches!(loss, Loss::BinaryCrossEntropy | Loss::BinaryFocal { .. });
-        if self.smoothing != 0.0 && (!soft || loss == Loss::KlDivergence) {
+        if self.smoothing != 0.0 && !loss.is_cross_entropy() {
             return Err(g.error(format!("label smoothing needs a categorical or binary loss, but the loss is {name}")));
         }
         if !(0.0..1.0).contains(&self.smoothing) {
             return Err(g.error(format!("label smoothing should be from 0 to below 1, but is {}", self.smoothing)));
         }
-        let classes = loss.is_categorical() || matches!(loss, Loss::BinaryCrossEntropy | Loss::BinaryFocal { .. });
-        if self.class_weights.is_some() && !classes {
+        if self.class_weights.is_some() && !(loss.is_categorical() || loss.is_cross_entropy()) {
             return Err(g.error(format!("class weights need a categorical or binary loss, but the loss is {name}")));
         }
         if self.ignored.is_some() && !loss.is_categorical() {

@@ -10,7 +10,7 @@ use plimsoll_core::ops::Reduction;
 use plimsoll_core::{Graph, GraphError, Shape, TensorType, ValueId};
 
 /// Counts per class: true positives, predictions, labels.
-const PER_CLASS: [&str; 3] = ["right", "answered", "labelled"];
+const PER_CLASS: [&str; 3] = ["true_positives", "predicted", "labelled"];
 
 /// The accumulators of one output's metrics.
 #[derive(Clone, Debug, Default)]
@@ -19,7 +19,7 @@ pub(crate) struct Accumulators {
     /// The scalar outputs that accumulate it, by name.
     pub sums: Vec<String>,
     /// Predictions per row.
-    answers: usize,
+    predictions: usize,
     /// Elements of the output per row.
     width: usize,
     /// Classes with counts of their own.
@@ -37,8 +37,8 @@ impl Accumulators {
     }
 
     /// Predictions per row.
-    pub fn answers(&self) -> u64 {
-        self.answers as u64
+    pub fn predictions(&self) -> u64 {
+        self.predictions as u64
     }
 
     fn sum(&self, sums: &[f64], name: &str) -> Option<f64> {
@@ -47,36 +47,36 @@ impl Accumulators {
 
     /// The accuracy, if it is among the metrics.
     pub fn accuracy(&self, sums: &[f64], rows: u64) -> Option<f64> {
-        self.sum(sums, "right").filter(|_| self.metrics.contains(&Metric::Accuracy)).map(|right| right / self.counted(sums, rows))
+        self.sum(sums, "correct").filter(|_| self.metrics.contains(&Metric::Accuracy)).map(|correct| correct / self.counted(sums, rows))
     }
 
     /// Predictions that count.
     fn counted(&self, sums: &[f64], rows: u64) -> f64 {
-        self.sum(sums, "answers").unwrap_or(rows as f64 * self.answers as f64).max(1.0)
+        self.sum(sums, "predictions").unwrap_or(rows as f64 * self.predictions as f64).max(1.0)
     }
 
     /// All metrics from the sums over some rows and the counts per class.
     pub fn scores(&self, loss: f64, sums: &[f64], rows: u64, counts: &[f64]) -> Scores {
         let sum = |name: &str| self.sum(sums, name).unwrap_or(0.0);
-        let (answers, numbers) = (self.counted(sums, rows), (rows as f64 * self.width as f64).max(1.0));
+        let (predictions, numbers) = (self.counted(sums, rows), (rows as f64 * self.width as f64).max(1.0));
         let mut scores = Scores { loss, accuracy: self.accuracy(sums, rows), ..Scores::default() };
         for metric in &self.metrics {
             let value = match metric {
                 Metric::Accuracy => continue,
-                Metric::TopK(_) => sum(&metric.to_string()) / answers,
-                Metric::Perplexity => (sum("entropy") / answers).exp(),
-                Metric::MeanAbsoluteError => sum("absolute") / numbers,
-                Metric::MeanSquaredError => sum("squared") / numbers,
+                Metric::TopK(_) => sum(&metric.to_string()) / predictions,
+                Metric::Perplexity => (sum("entropy") / predictions).exp(),
+                Metric::MeanAbsoluteError => sum("absolute_error") / numbers,
+                Metric::MeanSquaredError => sum("squared_error") / numbers,
                 Metric::R2 => {
                     let spread = sum("labels_squared") - sum("labels") * sum("labels") / numbers;
-                    1.0 - sum("squared") / spread
+                    1.0 - sum("squared_error") / spread
                 }
                 per_class => {
-                    let of = |right: f64, answered: f64, labelled: f64| match per_class {
-                        Metric::Precision => right / answered,
-                        Metric::Recall => right / labelled,
-                        Metric::F1 => 2.0 * right / (answered + labelled),
-                        _ => right / (answered + labelled - right),
+                    let of = |correct: f64, predicted: f64, labelled: f64| match per_class {
+                        Metric::Precision => correct / predicted,
+                        Metric::Recall => correct / labelled,
+                        Metric::F1 => 2.0 * correct / (predicted + labelled),
+                        _ => correct / (predicted + labelled - correct),
                     };
                     let class = |c: usize| of(counts[c], counts[self.classes + c], counts[2 * self.classes + c]);
                     let each: Vec<f64> = (0..self.classes).map(class).collect();
@@ -106,7 +106,7 @@ pub(crate) fn lower(
 ) -> Result<Accumulators, GraphError> {
     let mut accumulators = Accumulators {
         metrics: metrics.to_vec(),
-        answers: 1,
+        predictions: 1,
         width: per_row(g, prediction.output),
         prefix: prefix.to_string(),
         ..Accumulators::default()
@@ -122,20 +122,20 @@ pub(crate) fn lower(
     };
     if over_answers && !binary {
         let (scores, classes) = class_logits(g, prediction.logits(Activation::Softmax))?;
-        let answers = predictions_per_row(g, scores);
+        let predictions = predictions_per_row(g, scores);
         let numbers = objective.class_ids(g, prediction, labels)?;
         let counts = objective.ignored_class().map(|_| objective.count_mask(g, prediction, labels)).transpose()?;
         let counting = |g: &mut Graph, value: ValueId| counts.map_or(Ok(value), |counts| g.times(value, counts));
         let chosen = g.reduce(Reduction::ArgMax, scores, &[1])?;
         if let Some(counts) = counts {
             let all = g.sum(counts)?;
-            put(g, "answers", all);
+            put(g, "predictions", all);
         }
         if has(Metric::Accuracy) {
             let equal = g.binary(Binary::Equal, chosen, numbers)?;
             let equal = counting(g, equal)?;
-            let right = g.sum(equal)?;
-            put(g, "right", right);
+            let correct = g.sum(equal)?;
+            put(g, "correct", correct);
         }
         let here = || Expr::build(|e| e.select(e.binary(Binary::Equal, e.coordinate(1), e.input(1)), e.input(0), e.constant(0.0)));
         for metric in metrics {
@@ -173,11 +173,11 @@ pub(crate) fn lower(
                 let hot = g.pointwise_over(Expr::build(|e| e.binary(Binary::Equal, e.coordinate(1), e.input(0))), &[number], shape)?;
                 counting(g, hot)
             };
-            let (answered, labelled) = (hot(g, chosen)?, hot(g, numbers)?);
-            count_classes(g, answered, labelled, classes)?;
+            let (predicted, labelled) = (hot(g, chosen)?, hot(g, numbers)?);
+            count_classes(g, predicted, labelled, classes)?;
             accumulators.classes = classes;
         }
-        accumulators.answers = answers;
+        accumulators.predictions = predictions;
     } else if over_answers {
         if let Some(metric) = metrics.iter().find(|metric| matches!(metric, Metric::TopK(_) | Metric::Perplexity)) {
             return Err(
@@ -189,17 +189,17 @@ pub(crate) fn lower(
         // A logit above zero is positive.
         let yes = g.map(scores, |e, score| e.binary(Binary::Less, e.constant(0.0), score))?;
         let wanted = g.map(labels, |e, label| e.binary(Binary::Less, e.constant(0.5), label))?;
-        accumulators.answers = per_row(g, scores);
+        accumulators.predictions = per_row(g, scores);
         if has(Metric::Accuracy) {
             let equal = g.binary(Binary::Equal, yes, wanted)?;
-            let right = g.sum(equal)?;
-            put(g, "right", right);
+            let correct = g.sum(equal)?;
+            put(g, "correct", correct);
         }
         if metrics.iter().any(|metric| metric.is_per_class()) {
             let width = per_row(g, scores);
             let rows = Shape::batch_of([width]);
-            let (answered, labelled) = (g.reshape(yes, rows.clone())?, g.reshape(wanted, rows)?);
-            count_classes(g, answered, labelled, width)?;
+            let (predicted, labelled) = (g.reshape(yes, rows.clone())?, g.reshape(wanted, rows)?);
+            count_classes(g, predicted, labelled, width)?;
             accumulators.classes = width;
         }
     }
@@ -210,13 +210,13 @@ pub(crate) fn lower(
             let sizes = difference(g)?;
             let sizes = g.unary(Unary::Abs, sizes)?;
             let sum = g.sum(sizes)?;
-            put(g, "absolute", sum);
+            put(g, "absolute_error", sum);
         }
         if has(Metric::MeanSquaredError) || has(Metric::R2) {
             let squares = difference(g)?;
             let squares = g.times(squares, squares)?;
             let sum = g.sum(squares)?;
-            put(g, "squared", sum);
+            put(g, "squared_error", sum);
         }
         if has(Metric::R2) {
             let copied = g.map(labels, |_, x| x)?;
@@ -231,9 +231,9 @@ pub(crate) fn lower(
 }
 
 /// Accumulates true positives, predictions and labels per class.
-fn count_classes(g: &mut Graph, answered: ValueId, labelled: ValueId, classes: usize) -> Result<(), GraphError> {
-    let both = g.times(answered, labelled)?;
-    for (name, counted) in PER_CLASS.iter().zip([both, answered, labelled]) {
+fn count_classes(g: &mut Graph, predicted: ValueId, labelled: ValueId, classes: usize) -> Result<(), GraphError> {
+    let both = g.times(predicted, labelled)?;
+    for (name, counted) in PER_CLASS.iter().zip([both, predicted, labelled]) {
         let here = g.reduce(Reduction::Sum, counted, &[0])?;
         let before = g.state(name, StateKind::Metric, TensorType::f32(Shape::fixed([1, classes])), Init::Constant(0.0))?;
         let after = g.plus(before, here)?;

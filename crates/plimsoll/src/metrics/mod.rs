@@ -54,6 +54,14 @@ named!(Metric {
 });
 
 impl Metric {
+    /// Whether it improves as it decreases.
+    fn lower_is_better(self) -> bool {
+        match self {
+            Metric::Perplexity | Metric::MeanAbsoluteError | Metric::MeanSquaredError => true,
+            Metric::Accuracy | Metric::TopK(_) | Metric::Precision | Metric::Recall | Metric::F1 | Metric::MeanIou | Metric::R2 => false,
+        }
+    }
+
     /// Whether it is a macro average with counts per class.
     pub(crate) fn is_per_class(self) -> bool {
         matches!(self, Metric::Precision | Metric::Recall | Metric::F1 | Metric::MeanIou)
@@ -84,17 +92,12 @@ impl std::str::FromStr for Metric {
 pub(crate) fn lower_is_better(monitor: &str) -> bool {
     // With several outputs, the output's name and a `_` come first.
     let name = monitor.rsplit('_').next().unwrap_or(monitor);
-    matches!(name, "loss" | "mae" | "mse" | "perplexity")
+    name == "loss" || name.parse().is_ok_and(Metric::lower_is_better)
 }
 
 impl Loss {
     /// The default metrics of a loss.
     pub fn default_metrics(self) -> Vec<Metric> {
-        match self {
-            Loss::SoftmaxCrossEntropy | Loss::CategoricalFocal { .. } | Loss::BinaryCrossEntropy | Loss::BinaryFocal { .. } => {
-                vec![Metric::Accuracy]
-            }
-            _ => vec![],
-        }
+        if self.is_cross_entropy() { vec![Metric::Accuracy] } else { vec![] }
     }
 }

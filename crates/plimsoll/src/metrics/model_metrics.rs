@@ -70,8 +70,8 @@ impl ModelMetrics {
     }
 
     /// The maximum number of predictions per row.
-    pub fn answers(&self) -> u64 {
-        self.outputs.iter().map(|output| output.accumulators.answers()).max().unwrap_or(0)
+    pub fn predictions(&self) -> u64 {
+        self.outputs.iter().map(|output| output.accumulators.predictions()).max().unwrap_or(0)
     }
 
     /// The losses and accuracies so far, which are cheap at any time.

@@ -71,7 +71,7 @@ pub(crate) struct OptimizerDef {
 
 /// Every optimizer that a configuration can name, in the order of the docs.
 pub(crate) const OPTIMIZERS: &[OptimizerDef] =
-    &[sgd::SGD, adam::ADAM, adam::ADAMW, nadam::NADAM, rmsprop::RMSPROP, adagrad::ADAGRAD, adafactor::ADAFACTOR, lion::LION];
+    &[sgd::SGD, adam::ADAM, adam::ADAMW, rmsprop::RMSPROP, adagrad::ADAGRAD, adafactor::ADAFACTOR, lion::LION, nadam::NADAM];
 
 /// A slot variable of the parameter's type, initialized with zeros.
 fn slot(graph: &mut Graph, name: &str, parameter: StateId) -> Result<(StateId, ValueId), GraphError> {

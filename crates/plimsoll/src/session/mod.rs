@@ -374,7 +374,7 @@ impl Session {
         let run = Pending { ticket, role, rows: piece.rows, batch_rows: piece.batch_rows, at, step, epoch };
         let known = if self.lags { self.pending.replace(run) } else { Some(run) };
         known.map_or(Ok(()), |run| self.look_at(&run, schema, tally))?;
-        self.uncollected += piece.rows as u64 * self.model_metrics.answers();
+        self.uncollected += piece.rows as u64 * self.model_metrics.predictions();
         if self.uncollected >= COUNTABLE && !self.count_states.is_empty() {
             self.settle(schema, tally)?;
         }

@@ -7,7 +7,7 @@ use crate::nn::{Activation, AveragePool2D, BatchNorm, Concatenate, Conv2D, Dense
 use crate::nn::{Model, Padding, Tensor};
 
 pub(super) const DENSENET121: Entry =
-    Entry::image_classifier("densenet121", "every layer reads all before it, 2016", IMAGENET, 1000, make121);
+    Entry::image_classifier("densenet121", "densely connected convolutions, 2016", IMAGENET, 1000, make121);
 
 /// DenseNet with 121 layers.
 pub fn densenet121(classes: usize) -> Model {

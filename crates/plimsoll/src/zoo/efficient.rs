@@ -10,7 +10,7 @@ use crate::nn::{
 use crate::nn::{StochasticDepth, Tensor};
 
 pub(super) const EFFICIENTNET_B0: Entry =
-    Entry::image_classifier("efficientnet-b0", "inverted residuals that weigh their channels, 2019", IMAGENET, 1000, make_b0);
+    Entry::image_classifier("efficientnet-b0", "inverted residuals with squeeze-and-excitation, 2019", IMAGENET, 1000, make_b0);
 
 /// EfficientNet-B0.
 pub fn efficientnet_b0(classes: usize) -> Model {

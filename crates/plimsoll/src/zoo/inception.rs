@@ -8,7 +8,7 @@ use crate::nn::{Activation, AveragePool2D, BatchNorm, Concatenate, Conv2D, Dense
 use crate::nn::{Model, Padding, Tensor};
 
 pub(super) const GOOGLENET: Entry =
-    Entry::image_classifier("googlenet", "branches of several filter sizes, 2014, without auxiliary heads", IMAGENET, 1000, make_googlenet);
+    Entry::image_classifier("googlenet", "Inception modules of 2014, without auxiliary heads", IMAGENET, 1000, make_googlenet);
 
 /// GoogLeNet with batch normalization.
 pub fn googlenet(classes: usize) -> Model {
@@ -16,7 +16,7 @@ pub fn googlenet(classes: usize) -> Model {
 }
 
 pub(super) const INCEPTION_V3: Entry =
-    Entry::image_classifier("inception-v3", "branches of factored filters, 2015, without auxiliary head", &[299, 299, 3], 1000, make_v3);
+    Entry::image_classifier("inception-v3", "factorized Inception modules of 2015, without auxiliary head", &[299, 299, 3], 1000, make_v3);
 
 /// Inception v3.
 pub fn inception_v3(classes: usize) -> Model {

@@ -21,7 +21,7 @@ pub fn fcn8(classes: usize) -> Model {
     FCN8.for_classes(classes)
 }
 
-pub(super) const SEGNET: Entry = Entry::segmentation("segnet", "SegNet of 2015: VGG16 and back", 32, 12, make_segnet);
+pub(super) const SEGNET: Entry = Entry::segmentation("segnet", "SegNet of 2015: VGG16 encoder and decoder", 32, 12, make_segnet);
 
 /// SegNet.
 pub fn segnet(classes: usize) -> Model {

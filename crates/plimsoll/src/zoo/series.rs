@@ -4,14 +4,14 @@ use super::entry::Entry;
 use super::options::Setup;
 use crate::nn::{Dense, Gru, Lstm, Model, Sequential};
 
-pub(super) const LSTM: Entry = Entry::forecaster("lstm", "two LSTM layers of 64 that forecast a series", make_lstm);
+pub(super) const LSTM: Entry = Entry::forecaster("lstm", "time-series forecaster with two LSTM layers of 64", make_lstm);
 
 /// Two LSTM layers of 64 and a dense layer that forecasts this many values.
 pub fn lstm(numbers: usize) -> Model {
     LSTM.for_classes(numbers)
 }
 
-pub(super) const GRU: Entry = Entry::forecaster("gru", "two GRU layers of 64 that forecast a series", make_gru);
+pub(super) const GRU: Entry = Entry::forecaster("gru", "time-series forecaster with two GRU layers of 64", make_gru);
 
 /// Two GRU layers of 64 and a dense layer that forecasts this many values.
 pub fn gru(numbers: usize) -> Model {

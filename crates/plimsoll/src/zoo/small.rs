@@ -38,7 +38,7 @@ pub fn cifar_cnn(classes: usize) -> Model {
 
 pub(super) const AUTOENCODER: Entry = Entry {
     name: "autoencoder",
-    about: "three convolutions down, three up",
+    about: "convolutional autoencoder: three convolutions down, three up",
     input: &[32, 32, 3],
     task: Task::Reconstruction,
     takes: &[Override::Input, Override::Width],

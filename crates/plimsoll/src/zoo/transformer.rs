@@ -50,7 +50,7 @@ pub fn gpt2_355m() -> Model {
 }
 
 pub(super) const CHAR_GPT: Entry =
-    Entry::language_model("char-gpt", "language model of characters, 6 layers of width 384", &[256], 65, make_char_gpt);
+    Entry::language_model("char-gpt", "character language model, 6 layers of width 384", &[256], 65, make_char_gpt);
 
 /// A small GPT for characters: 6 layers of width 384, 256 characters at a time.
 pub fn char_gpt(vocabulary: usize) -> Model {
