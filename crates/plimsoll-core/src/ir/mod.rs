@@ -7,4 +7,5 @@ pub mod graph;
 pub mod op;
 pub mod ops;
 mod print;
+pub(crate) mod rules;
 pub(crate) mod verify;

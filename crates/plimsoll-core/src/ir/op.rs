@@ -1,9 +1,10 @@
 //! What an op is: the closed list devices write kernels for, and the one trait that holds all that is known about each.
 
 use crate::DType;
-use crate::base::shape::TensorType;
+use crate::base::shape::{Shape, TensorType};
 use crate::ir::adjoint::Adjoint;
 use crate::ir::graph::{Graph, GraphError, InputId, ScalarId, StateId, ValueId};
+pub use crate::ir::rules::{Precision, RowContext, RowRule};
 use crate::ir::ops::{
     Attention, AttentionGrad, AvgPool, AvgPoolGrad, Concat, Conv2d, Conv2dGradFilter, Conv2dGradInput, MatMul, MaxPool, MaxPoolGrad,
 };
@@ -16,6 +17,19 @@ use crate::ir::ops::{
 pub trait OpRules {
     /// The name in print-outs.
     fn name(&self) -> &'static str;
+
+    /// How mixed precision treats the op.
+    fn precision(&self) -> Precision;
+
+    /// What splitting the rows of a node does to it; none if they cannot be split.
+    fn split_rows(&self, rows: &RowContext<'_>) -> Option<RowRule>;
+
+    /// The op over some of its rows, where `part` gives the shape of those from a shape of all, and a sum starts from the one before if `onto`. None for an op
+    /// that is the same for any rows.
+    fn with_rows(&self, part: &dyn Fn(&Shape) -> Shape, onto: bool) -> Option<Op> {
+        let _ = (part, onto);
+        None
+    }
 
     /// What distinguishes this use of the op, for print-outs; empty if nothing does.
     fn attributes(&self) -> String {

@@ -165,7 +165,7 @@ impl<'a> Player<'a> {
                     let offset = certificate.states[id.0 as usize].2;
                     player.put(Range { value: value.0, space: home(certificate, id.0 as usize), offset, size });
                 }
-                Op::Reshape(_) | Op::ChannelView(_) => player.origin[value.0 as usize] = player.origin[node.inputs[0].0 as usize],
+                _ if node.op.rules().is_view() => player.origin[value.0 as usize] = player.origin[node.inputs[0].0 as usize],
                 _ => {}
             }
         }

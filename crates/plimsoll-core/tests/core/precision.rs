@@ -3,7 +3,7 @@
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::graph::{Init, StateKind};
 use plimsoll_core::ops::Reduction;
-use plimsoll_core::passes::{mixed, optimize, treatment};
+use plimsoll_core::passes::{mixed, optimize};
 use plimsoll_core::selftest::{cases, name_in_table};
 use plimsoll_core::{DType, Graph, GraphError, Op, Shape, TensorType, ValueId};
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ fn the_table_in_the_documentation_is_the_one_in_the_code() {
     let mut table = BTreeMap::new();
     for case in cases(0) {
         for (_, node) in case.graph.nodes() {
-            table.insert(name_in_table(&node.op), treatment(&node.op));
+            table.insert(name_in_table(&node.op), node.op.rules().precision());
         }
     }
     for (op, treatment) in table {

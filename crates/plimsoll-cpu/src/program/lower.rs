@@ -65,7 +65,10 @@ pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, threads: usize)
             let shape = attention_shape(&op.attention, graph, node, rows);
             attention::backward_workspace(&shape, graph.ty(node.outputs[0]).dtype, threads)
         }
-        _ => 0,
+        Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Pointwise(_) | Op::Store(_) | Op::Load(_) => 0,
+        Op::MaxPool(_) | Op::MaxPoolGrad(_) | Op::AvgPool(_) | Op::AvgPoolGrad(_) | Op::Gather(_) | Op::ScatterAdd(_) => 0,
+        Op::Reshape(_) | Op::Transpose(_) | Op::Slice(_) | Op::BatchSlice(_) | Op::Concat(_) | Op::Pad(_) | Op::ChannelView(_) => 0,
+        Op::SliceWrite(_) | Op::FusedSliceWrite(_) => 0,
     };
     Bytes((floats * size_of::<f32>()) as u64)
 }

@@ -25,13 +25,8 @@ pub(crate) fn fuses_slice_write(maker: &Op, part: &TensorType, place: &SliceWrit
     // A product of one column takes another way where rows are apart.
     let rows_of_columns = || place.axis + 1 == part.shape.rank() && part.shape.last().and_then(|dim| dim.as_fixed()).is_some_and(|n| n > 1);
     let stored = part.dtype == DType::F32 || part.dtype.is_half();
-    match maker {
-        Op::Pointwise(_) => FusedSliceWrite::can_fuse(maker),
-        Op::MatMul(_) | Op::Conv2d(_) | Op::Conv2dGradInput(_) => {
-            FusedSliceWrite::can_fuse(maker) && stored && (place.axis == 0 || rows_of_columns())
-        }
-        _ => false,
-    }
+    let anywhere = matches!(maker, Op::Pointwise(_));
+    FusedSliceWrite::can_fuse(maker) && (anywhere || stored && (place.axis == 0 || rows_of_columns()))
 }
 
 impl Lowering<'_> {

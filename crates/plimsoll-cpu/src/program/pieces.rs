@@ -49,6 +49,9 @@ pub(crate) fn can_split_rows(graph: &Graph, node: &Node, piece: RowSplit, rows: 
             let shape = conv_shape(&op.window, op.groups, &dims(node.inputs[0]), &dims(node.inputs[1]));
             single(node.inputs[0]) && single(node.inputs[1]) && conv::sums_go_on(&shape, of_input(0).0)
         }
-        _ => false,
+        // No device is asked: the planner does not split the rows of these.
+        Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Reshape(_) | Op::Transpose(_) | Op::Slice(_) | Op::BatchSlice(_) => false,
+        Op::Concat(_) | Op::SliceWrite(_) | Op::FusedSliceWrite(_) | Op::ChannelView(_) | Op::Pad(_) | Op::Store(_) | Op::Load(_) => false,
+        Op::Gather(_) | Op::ScatterAdd(_) | Op::Attention(_) | Op::AttentionGrad(_) | Op::Recurrent(_) | Op::RecurrentGrad(_) => false,
     }
 }

@@ -85,7 +85,10 @@ pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, convolutions: C
             let sequence = dims(node.outputs[0]);
             kernels::recurrent_grad_workspace(op, sequence[0], sequence[1])
         }
-        _ => 0,
+        Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Pointwise(_) | Op::Attention(_) | Op::Store(_) | Op::Load(_) => 0,
+        Op::MaxPool(_) | Op::MaxPoolGrad(_) | Op::AvgPool(_) | Op::AvgPoolGrad(_) | Op::Gather(_) | Op::ScatterAdd(_) => 0,
+        Op::Reshape(_) | Op::Transpose(_) | Op::Slice(_) | Op::BatchSlice(_) | Op::Concat(_) | Op::Pad(_) | Op::ChannelView(_) => 0,
+        Op::SliceWrite(_) | Op::FusedSliceWrite(_) => 0,
     })
 }
 

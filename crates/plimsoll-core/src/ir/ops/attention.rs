@@ -8,6 +8,7 @@ use crate::base::shape::{Dim, Shape, TensorType};
 use crate::ir::adjoint::Adjoint;
 use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{Op, OpRules, expect_real};
+use crate::ir::rules::{Precision, RowContext, RowRule};
 
 /// How queries, keys and values are handed over. Packed ones are read where a joint projection left them; nothing is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -240,6 +241,14 @@ impl OpRules for Attention {
         "attention"
     }
 
+    fn precision(&self) -> Precision {
+        Precision::Window
+    }
+
+    fn split_rows(&self, _: &RowContext<'_>) -> Option<RowRule> {
+        None
+    }
+
     fn attributes(&self) -> String {
         self.text()
     }
@@ -274,6 +283,14 @@ impl OpRules for Attention {
 impl OpRules for AttentionGrad {
     fn name(&self) -> &'static str {
         "attention_grad"
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Window
+    }
+
+    fn split_rows(&self, _: &RowContext<'_>) -> Option<RowRule> {
+        None
     }
 
     fn attributes(&self) -> String {

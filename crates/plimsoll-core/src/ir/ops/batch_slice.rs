@@ -4,6 +4,7 @@ use crate::base::shape::TensorType;
 use crate::ir::adjoint::Adjoint;
 use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{OpRules, expect};
+use crate::ir::rules::{Precision, RowContext, RowRule};
 
 /// What of a tensor belongs to the rows `from..to` of the batch, which is its first axis or what that is a multiple of; fewer or none where the batch
 /// ends before. Only the planner cuts batches: anywhere else that would change what micro-batches compute.
@@ -18,6 +19,14 @@ pub struct BatchSlice {
 impl OpRules for BatchSlice {
     fn name(&self) -> &'static str {
         "batch_slice"
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Movement
+    }
+
+    fn split_rows(&self, _: &RowContext<'_>) -> Option<RowRule> {
+        None
     }
 
     fn attributes(&self) -> String {

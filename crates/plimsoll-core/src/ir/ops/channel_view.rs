@@ -4,6 +4,7 @@ use crate::base::shape::TensorType;
 use crate::ir::adjoint::Adjoint;
 use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{OpRules, expect};
+use crate::ir::rules::{Precision, RowContext, RowRule};
 
 /// Elements `start … start + length` along the last axis, as [`Slice`](super::Slice) takes them, but without a copy: rows lie as far apart as they do in the
 /// tensor. Expressions and reductions along other axes read it so, and nothing else ([`Device::reads_channel_views`](crate::Device::reads_channel_views)). Only the planner
@@ -19,6 +20,14 @@ pub struct ChannelView {
 impl OpRules for ChannelView {
     fn name(&self) -> &'static str {
         "channel_view"
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Movement
+    }
+
+    fn split_rows(&self, _: &RowContext<'_>) -> Option<RowRule> {
+        None
     }
 
     fn attributes(&self) -> String {

@@ -5,6 +5,7 @@ use crate::base::shape::TensorType;
 use crate::ir::adjoint::Adjoint;
 use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{Op, OpRules};
+use crate::ir::rules::{Precision, RowContext, RowRule};
 
 /// All inputs one after another along `axis`, which is not the batch's but in graphs whose rows the planner cut. Rows of the batch are joined where
 /// those of one input go on from those of the one before.
@@ -17,6 +18,14 @@ pub struct Concat {
 impl OpRules for Concat {
     fn name(&self) -> &'static str {
         "concat"
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Movement
+    }
+
+    fn split_rows(&self, _: &RowContext<'_>) -> Option<RowRule> {
+        None
     }
 
     fn attributes(&self) -> String {

@@ -7,6 +7,7 @@ use crate::base::shape::{Dim, Shape, TensorType};
 use crate::ir::adjoint::Adjoint;
 use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{Op, OpRules, expect, expect_real, expect_real_result};
+use crate::ir::rules::{Precision, RowContext, RowRule};
 
 /// How a window walks over an image; also used by pooling. Pairs are (vertical, horizontal).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -169,6 +170,14 @@ impl OpRules for Conv2d {
         "conv2d"
     }
 
+    fn precision(&self) -> Precision {
+        Precision::Product
+    }
+
+    fn split_rows(&self, rows: &RowContext<'_>) -> Option<RowRule> {
+        (rows.input(0) && rows.is_fixed(1) && rows.aligned(rows.result(), 2)).then_some(RowRule::Independent)
+    }
+
     fn attributes(&self) -> String {
         let epilogue = self.epilogue.as_ref().map_or(String::new(), |expr| format!(", then {expr}"));
         text(&self.window, self.groups) + &epilogue
@@ -208,6 +217,18 @@ impl OpRules for Conv2dGradInput {
         "conv2d_grad_input"
     }
 
+    fn precision(&self) -> Precision {
+        Precision::Product
+    }
+
+    fn split_rows(&self, rows: &RowContext<'_>) -> Option<RowRule> {
+        (rows.is_fixed(0) && rows.input(1)).then_some(RowRule::Independent)
+    }
+
+    fn with_rows(&self, part: &dyn Fn(&Shape) -> Shape, _: bool) -> Option<Op> {
+        Some(Op::Conv2dGradInput(Conv2dGradInput { input: part(&self.input), ..self.clone() }))
+    }
+
     fn attributes(&self) -> String {
         text(&self.window, self.groups)
     }
@@ -240,6 +261,18 @@ impl OpRules for Conv2dGradInput {
 impl OpRules for Conv2dGradFilter {
     fn name(&self) -> &'static str {
         "conv2d_grad_filter"
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Statistic
+    }
+
+    fn split_rows(&self, rows: &RowContext<'_>) -> Option<RowRule> {
+        (!self.onto && rows.input(0) && rows.input(1)).then_some(RowRule::Sum)
+    }
+
+    fn with_rows(&self, _: &dyn Fn(&Shape) -> Shape, onto: bool) -> Option<Op> {
+        Some(Op::Conv2dGradFilter(Conv2dGradFilter { onto, ..self.clone() }))
     }
 
     fn attributes(&self) -> String {

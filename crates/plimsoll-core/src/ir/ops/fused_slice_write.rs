@@ -5,6 +5,7 @@ use crate::base::shape::TensorType;
 use crate::ir::adjoint::Adjoint;
 use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{Op, OpRules};
+use crate::ir::rules::{Precision, RowContext, RowRule};
 
 /// What `maker` makes of its inputs, written where [`SliceWrite`] would put it, and never held by itself. Its first input is the whole so far, if one is `begun`; it is
 /// written in place where nobody reads the whole so far again. Only the planner writes this, for a maker that the device can
@@ -50,6 +51,14 @@ impl FusedSliceWrite {
 impl OpRules for FusedSliceWrite {
     fn name(&self) -> &'static str {
         "fused_slice_write"
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Movement
+    }
+
+    fn split_rows(&self, _: &RowContext<'_>) -> Option<RowRule> {
+        None
     }
 
     fn attributes(&self) -> String {

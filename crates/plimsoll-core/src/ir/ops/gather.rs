@@ -5,6 +5,7 @@ use crate::base::shape::{Shape, TensorType};
 use crate::ir::adjoint::Adjoint;
 use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{Op, OpRules, expect, expect_real};
+use crate::ir::rules::{Precision, RowContext, RowRule};
 
 /// From a table `[n, c…]` and row numbers of any shape `s`, the rows: `s + [c…]`.
 ///
@@ -48,6 +49,14 @@ impl OpRules for Gather {
         "gather"
     }
 
+    fn precision(&self) -> Precision {
+        Precision::Product
+    }
+
+    fn split_rows(&self, _: &RowContext<'_>) -> Option<RowRule> {
+        None
+    }
+
     fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let [table, indices] = expect(inputs)?;
         expect_real(&inputs[..1])?;
@@ -74,6 +83,14 @@ impl OpRules for Gather {
 impl OpRules for ScatterAdd {
     fn name(&self) -> &'static str {
         "scatter_add"
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Statistic
+    }
+
+    fn split_rows(&self, _: &RowContext<'_>) -> Option<RowRule> {
+        None
     }
 
     fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {

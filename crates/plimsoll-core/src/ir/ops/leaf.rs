@@ -4,12 +4,21 @@ use crate::base::shape::{Shape, TensorType};
 use crate::ir::adjoint::Adjoint;
 use crate::ir::graph::{Graph, GraphError, InputId, ScalarId, StateId, ValueId};
 use crate::ir::op::{OpRules, expect};
+use crate::ir::rules::{Precision, RowContext, RowRule};
 
 macro_rules! leaf {
     ($id:ty, $name:literal, $ty:expr) => {
         impl OpRules for $id {
             fn name(&self) -> &'static str {
                 $name
+            }
+
+            fn precision(&self) -> Precision {
+                Precision::Leaf
+            }
+
+            fn split_rows(&self, _: &RowContext<'_>) -> Option<RowRule> {
+                None
             }
 
             fn attributes(&self) -> String {

@@ -7,6 +7,7 @@ use crate::base::shape::{Dim, Shape, TensorType};
 use crate::ir::adjoint::Adjoint;
 use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{Op, OpRules, expect_real, expect_real_result};
+use crate::ir::rules::{Precision, RowContext, RowRule};
 
 /// `A·B` of two matrices, each possibly transposed, followed by an expression while the result is hot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -42,6 +43,25 @@ impl MatMul {
 impl OpRules for MatMul {
     fn name(&self) -> &'static str {
         "matmul"
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Product
+    }
+
+    fn split_rows(&self, rows: &RowContext<'_>) -> Option<RowRule> {
+        if self.onto {
+            return None;
+        }
+        if self.transpose_a {
+            let sums = rows.input(0) && rows.input(1) && !self.transpose_b && self.epilogue.is_none();
+            return sums.then_some(RowRule::Sum);
+        }
+        (rows.input(0) && rows.is_fixed(1) && rows.aligned(rows.result(), 2)).then_some(RowRule::Independent)
+    }
+
+    fn with_rows(&self, _: &dyn Fn(&Shape) -> Shape, onto: bool) -> Option<Op> {
+        Some(Op::MatMul(MatMul { onto, ..self.clone() }))
     }
 
     fn attributes(&self) -> String {

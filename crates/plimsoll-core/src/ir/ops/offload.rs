@@ -4,6 +4,7 @@ use crate::base::shape::TensorType;
 use crate::ir::adjoint::Adjoint;
 use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{OpRules, expect};
+use crate::ir::rules::{Precision, RowContext, RowRule};
 
 /// Puts a tensor into the backing store. Its result is the same tensor, there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,6 +20,14 @@ const LATE: &str = "a copy to or from the backing store has no gradient: the pla
 impl OpRules for Store {
     fn name(&self) -> &'static str {
         "store"
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Movement
+    }
+
+    fn split_rows(&self, _: &RowContext<'_>) -> Option<RowRule> {
+        None
     }
 
     fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
@@ -38,6 +47,14 @@ impl OpRules for Store {
 impl OpRules for Load {
     fn name(&self) -> &'static str {
         "load"
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Movement
+    }
+
+    fn split_rows(&self, _: &RowContext<'_>) -> Option<RowRule> {
+        None
     }
 
     fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {

@@ -5,6 +5,7 @@ use crate::base::shape::TensorType;
 use crate::ir::adjoint::Adjoint;
 use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{Op, OpRules, expect};
+use crate::ir::rules::{Precision, RowContext, RowRule};
 
 /// `before` zeros, the tensor, `after` zeros along `axis`, which is not the batch's.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -20,6 +21,14 @@ pub struct Pad {
 impl OpRules for Pad {
     fn name(&self) -> &'static str {
         "pad"
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Movement
+    }
+
+    fn split_rows(&self, _: &RowContext<'_>) -> Option<RowRule> {
+        None
     }
 
     fn attributes(&self) -> String {

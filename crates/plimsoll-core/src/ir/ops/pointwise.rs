@@ -6,7 +6,8 @@ use crate::base::shape::{Shape, TensorType};
 use crate::ir::adjoint::Adjoint;
 use crate::ir::factor::factor;
 use crate::ir::graph::{Graph, GraphError, ValueId};
-use crate::ir::op::OpRules;
+use crate::ir::op::{OpRules, Op};
+use crate::ir::rules::{Precision, RowContext, RowRule, is_random};
 use crate::ir::ops::Reduction;
 
 /// Applies an expression to every element of `shape`. Arithmetic is single precision whatever the types read and written,
@@ -24,6 +25,18 @@ pub struct Pointwise {
 impl OpRules for Pointwise {
     fn name(&self) -> &'static str {
         "pointwise"
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Expression
+    }
+
+    fn split_rows(&self, rows: &RowContext<'_>) -> Option<RowRule> {
+        (rows.aligned(&self.shape, 0) && !is_random(&self.expr)).then_some(RowRule::Independent)
+    }
+
+    fn with_rows(&self, part: &dyn Fn(&Shape) -> Shape, _: bool) -> Option<Op> {
+        Some(Op::Pointwise(Pointwise { shape: part(&self.shape), ..self.clone() }))
     }
 
     fn attributes(&self) -> String {

@@ -6,6 +6,7 @@ use crate::base::shape::{Shape, TensorType};
 use crate::ir::adjoint::Adjoint;
 use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{Op, OpRules, expect, expect_real};
+use crate::ir::rules::{Precision, RowContext, RowRule};
 
 /// The largest element of every window, and its place inside the window as one byte: all that the gradient needs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -62,6 +63,14 @@ impl OpRules for MaxPool {
         "max_pool"
     }
 
+    fn precision(&self) -> Precision {
+        Precision::Window
+    }
+
+    fn split_rows(&self, rows: &RowContext<'_>) -> Option<RowRule> {
+        rows.input(0).then_some(RowRule::Independent)
+    }
+
     fn attributes(&self) -> String {
         self.window.to_string()
     }
@@ -94,6 +103,18 @@ impl OpRules for MaxPoolGrad {
         "max_pool_grad"
     }
 
+    fn precision(&self) -> Precision {
+        Precision::Window
+    }
+
+    fn split_rows(&self, rows: &RowContext<'_>) -> Option<RowRule> {
+        (rows.input(0) && rows.input(1)).then_some(RowRule::Independent)
+    }
+
+    fn with_rows(&self, part: &dyn Fn(&Shape) -> Shape, _: bool) -> Option<Op> {
+        Some(Op::MaxPoolGrad(MaxPoolGrad { input: part(&self.input), ..self.clone() }))
+    }
+
     fn attributes(&self) -> String {
         self.window.to_string()
     }
@@ -121,6 +142,14 @@ impl OpRules for AvgPool {
         "avg_pool"
     }
 
+    fn precision(&self) -> Precision {
+        Precision::Window
+    }
+
+    fn split_rows(&self, rows: &RowContext<'_>) -> Option<RowRule> {
+        rows.input(0).then_some(RowRule::Independent)
+    }
+
     fn attributes(&self) -> String {
         self.window.to_string()
     }
@@ -145,6 +174,18 @@ impl OpRules for AvgPool {
 impl OpRules for AvgPoolGrad {
     fn name(&self) -> &'static str {
         "avg_pool_grad"
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Window
+    }
+
+    fn split_rows(&self, rows: &RowContext<'_>) -> Option<RowRule> {
+        rows.input(0).then_some(RowRule::Independent)
+    }
+
+    fn with_rows(&self, part: &dyn Fn(&Shape) -> Shape, _: bool) -> Option<Op> {
+        Some(Op::AvgPoolGrad(AvgPoolGrad { input: part(&self.input), ..self.clone() }))
     }
 
     fn attributes(&self) -> String {

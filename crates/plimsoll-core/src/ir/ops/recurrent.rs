@@ -5,6 +5,7 @@ use crate::base::shape::{Dim, Shape, TensorType};
 use crate::ir::adjoint::Adjoint;
 use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{Op, OpRules, expect_real};
+use crate::ir::rules::{Precision, RowContext, RowRule};
 use crate::ir::ops::{Concat, MatMul, Pad, Reduction, Slice};
 use crate::{DType, ops::recurrent_grad::RecurrentGrad};
 
@@ -205,6 +206,14 @@ pub(super) fn text(cell: Cell, units: usize, reverse: bool, masked: bool, initia
 impl OpRules for Recurrent {
     fn name(&self) -> &'static str {
         "recurrent"
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Window
+    }
+
+    fn split_rows(&self, _: &RowContext<'_>) -> Option<RowRule> {
+        None
     }
 
     fn attributes(&self) -> String {

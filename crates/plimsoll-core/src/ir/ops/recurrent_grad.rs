@@ -5,6 +5,7 @@ use crate::base::shape::{Shape, TensorType};
 use crate::ir::adjoint::Adjoint;
 use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{OpRules, expect_real};
+use crate::ir::rules::{Precision, RowContext, RowRule};
 
 /// The gradient of a [`Recurrent`](super::Recurrent) by its projected input and the states it starts from.
 ///
@@ -89,6 +90,14 @@ impl RecurrentGrad {
 impl OpRules for RecurrentGrad {
     fn name(&self) -> &'static str {
         "recurrent_grad"
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Window
+    }
+
+    fn split_rows(&self, _: &RowContext<'_>) -> Option<RowRule> {
+        None
     }
 
     fn attributes(&self) -> String {

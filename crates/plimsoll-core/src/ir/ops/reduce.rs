@@ -6,7 +6,8 @@ use crate::base::expr::{Binary, Expr, Unary};
 use crate::base::shape::{Dim, Shape, TensorType};
 use crate::ir::adjoint::Adjoint;
 use crate::ir::graph::{Graph, GraphError, ValueId};
-use crate::ir::op::OpRules;
+use crate::ir::op::{OpRules, Op};
+use crate::ir::rules::{Precision, RowContext, RowRule, is_random};
 
 /// How elements are brought together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,6 +46,24 @@ impl OpRules for Reduce {
             Reduction::LogSumExp => "logsumexp",
             Reduction::ArgMax => "argmax",
         }
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Statistic
+    }
+
+    fn split_rows(&self, rows: &RowContext<'_>) -> Option<RowRule> {
+        if self.onto || !rows.aligned(&self.shape, 0) || is_random(&self.expr) {
+            return None;
+        }
+        if !self.axes.contains(&0) {
+            return Some(RowRule::Independent);
+        }
+        (self.kind == Reduction::Sum && self.expr.arity() == rows.inputs()).then_some(RowRule::Sum)
+    }
+
+    fn with_rows(&self, part: &dyn Fn(&Shape) -> Shape, onto: bool) -> Option<Op> {
+        Some(Op::Reduce(Reduce { shape: part(&self.shape), onto, ..self.clone() }))
     }
 
     fn attributes(&self) -> String {

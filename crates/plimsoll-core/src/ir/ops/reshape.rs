@@ -4,6 +4,7 @@ use crate::base::shape::{Shape, TensorType};
 use crate::ir::adjoint::Adjoint;
 use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{Op, OpRules, expect};
+use crate::ir::rules::{Precision, RowContext, RowRule};
 
 /// The same elements, in the same order, under another shape.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -15,6 +16,18 @@ pub struct Reshape {
 impl OpRules for Reshape {
     fn name(&self) -> &'static str {
         "reshape"
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Movement
+    }
+
+    fn split_rows(&self, rows: &RowContext<'_>) -> Option<RowRule> {
+        (rows.are_split(&self.shape) && rows.input(0)).then_some(RowRule::Independent)
+    }
+
+    fn with_rows(&self, part: &dyn Fn(&Shape) -> Shape, _: bool) -> Option<Op> {
+        Some(Op::Reshape(Reshape { shape: part(&self.shape) }))
     }
 
     fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {

@@ -5,6 +5,7 @@ use crate::base::shape::TensorType;
 use crate::ir::adjoint::Adjoint;
 use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{Op, OpRules, expect};
+use crate::ir::rules::{Precision, RowContext, RowRule};
 
 /// Elements `start … start + length` along `axis`, which is not the batch's. In graphs whose rows the planner cut it may be: both numbers then
 /// count as many rows as the batch has, as the extent does.
@@ -21,6 +22,14 @@ pub struct Slice {
 impl OpRules for Slice {
     fn name(&self) -> &'static str {
         "slice"
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Movement
+    }
+
+    fn split_rows(&self, _: &RowContext<'_>) -> Option<RowRule> {
+        None
     }
 
     fn attributes(&self) -> String {

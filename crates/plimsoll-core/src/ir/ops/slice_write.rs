@@ -3,7 +3,8 @@
 use crate::base::shape::{Dim, TensorType};
 use crate::ir::adjoint::Adjoint;
 use crate::ir::graph::{Graph, GraphError, ValueId};
-use crate::ir::op::OpRules;
+use crate::ir::op::{OpRules};
+use crate::ir::rules::{Precision, RowContext, RowRule};
 
 /// The whole so far (the second input) with the first input at `start` along `axis`; written in place where nobody reads the whole so far again. Without a second
 /// input nothing else of the whole is there yet: [`verify`](crate::verify) sees that nothing is read before it was put. Only the planner writes this, in
@@ -53,6 +54,14 @@ impl SliceWrite {
 impl OpRules for SliceWrite {
     fn name(&self) -> &'static str {
         "slice_write"
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Movement
+    }
+
+    fn split_rows(&self, _: &RowContext<'_>) -> Option<RowRule> {
+        None
     }
 
     fn attributes(&self) -> String {

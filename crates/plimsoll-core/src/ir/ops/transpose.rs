@@ -4,6 +4,7 @@ use crate::base::shape::{Shape, TensorType};
 use crate::ir::adjoint::Adjoint;
 use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{Op, OpRules, expect};
+use crate::ir::rules::{Precision, RowContext, RowRule};
 
 /// Output axis `i` is input axis `order[i]`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -15,6 +16,14 @@ pub struct Transpose {
 impl OpRules for Transpose {
     fn name(&self) -> &'static str {
         "transpose"
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Movement
+    }
+
+    fn split_rows(&self, _: &RowContext<'_>) -> Option<RowRule> {
+        None
     }
 
     fn attributes(&self) -> String {

@@ -1,22 +1,21 @@
 //! Splitting: where some layers hold far more than all others (the scores of a large vocabulary, and their gradient; the first images of a network of
 //! convolutions), they are computed for a piece of the rows after another, so that only a piece of what they hold exists at a time.
 //!
-//! What may be cut is decided by the ops (`row_rules.rs`): whatever computes each row by itself, and sums over the rows, each piece onto
+//! What may be cut is decided by the ops ([`OpRules::split_rows`](crate::op::OpRules::split_rows)): whatever computes each row by itself, and sums over the rows, each piece onto
 //! the sum so far. Whether that leaves every bit as it was is for the [device](Device::can_split_rows) to say; otherwise nothing is cut.
 //!
 //! Rows are cut in one of two ways. Where a tensor has a multiple of the batch for rows, each piece has a part of that multiple, and everything that is cut
 //! runs in one pass (`single_pass.rs`). Else the batch itself is cut, in as many passes as there are sums that something waits for (`multi_pass.rs`).
 
 mod multi_pass;
-mod row_rules;
 mod single_pass;
 mod write;
 
 use super::updates::{root, runs};
 use crate::base::shape::Dim;
-use crate::ir::graph::{Graph, NodeId, ValueId};
+use crate::ir::graph::{Graph, Node, NodeId, ValueId};
+use crate::ir::rules::{RowContext, RowRule};
 use crate::plan::{RowSplit, Target};
-use row_rules::RowRule;
 
 /// Layers are looked at around this many of the largest tensors.
 const SEEDS: usize = 6;
@@ -102,6 +101,15 @@ impl Cut {
             Axis::Times(count) => row_count(graph, value) == count,
             Axis::Batch => row_count(graph, value) > 0,
         }
+    }
+
+    /// What splitting does to a node; none if its rows cannot be split.
+    fn row_rule(&self, graph: &Graph, node: &Node) -> Option<RowRule> {
+        let multiple = match self.axis {
+            Axis::Times(count) => Some(count),
+            Axis::Batch => None,
+        };
+        node.op.rules().split_rows(&RowContext { graph, node, multiple })
     }
 
     /// Whether the device computes the same bits piece by piece.

@@ -71,7 +71,7 @@ impl Cut {
             if kind.is_none() {
                 node.inputs.iter().for_each(|input| passing[input.index()] = false);
             }
-            if kind != Some(RowRule::Rows) {
+            if kind != Some(RowRule::Independent) {
                 node.outputs.iter().for_each(|output| passing[output.index()] = false);
             }
         }

@@ -1,8 +1,7 @@
 //! A cut graph written down: what does not need a pass, then its pieces one by one, then what needs them and the next pass, and so on.
 
-use super::row_rules::of_piece;
 use super::{Axis, Cut, RowRule};
-use crate::base::shape::TensorType;
+use crate::base::shape::{Shape, TensorType};
 use crate::ir::graph::{Graph, Node, NodeId, ValueId};
 use crate::ir::op::Op;
 use crate::ir::ops::{BatchSlice, Concat, Slice};
@@ -67,7 +66,8 @@ impl Cut {
                         }
                     });
                 }
-                let op = |onto: bool| of_piece(&node.op, |dim| self.of_piece(dim, piece), onto);
+                let part = |shape: &Shape| shape.with(0, self.of_piece(shape.dims()[0], piece));
+                let op = |onto: bool| node.op.rules().with_rows(&part, onto).unwrap_or_else(|| node.op.clone());
                 if self.row_rule(old, node) == Some(RowRule::Sum) {
                     inputs.extend(sums.get(&node.outputs[0]));
                     let sum = writer.push(node, op(piece > 0), inputs, vec![old.ty(node.outputs[0]).clone()])[0];

@@ -17,7 +17,7 @@ pub use dce::remove_dead;
 pub use epilogue::fuse_epilogues;
 pub use fuse::{fuse_pointwise, read_what_is_kept};
 pub use masks::sink_masks;
-pub use precision::{Columns, Treatment, mixed, mixed_with, treatment};
+pub use precision::{Columns, mixed, mixed_with};
 pub use simplify::simplify;
 pub use split::split_concats;
 

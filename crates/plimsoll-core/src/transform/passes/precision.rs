@@ -9,63 +9,10 @@ use crate::DType;
 use crate::base::expr::{Binary, Expr, Term};
 use crate::ir::graph::{Graph, GraphError, Node, ValueId};
 use crate::ir::op::Op;
+use crate::ir::rules::Precision;
 use crate::ir::ops::{Conv2d, Conv2dGradInput, Gather, MatMul, Pointwise};
 use crate::verify;
 use std::collections::HashMap;
-use std::fmt;
-
-/// How mixed precision treats an op.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Treatment {
-    /// Comes from outside, in its own type.
-    Leaf,
-    /// Operands that grow with the batch are read in two bytes, and so the result is stored.
-    Product,
-    /// The result has the type of the operand, which is read in two bytes if it grows with the batch.
-    Window,
-    /// The result has the type of the operand, whatever that is.
-    Movement,
-    /// The result is stored in two bytes if anything reads it so, or if it is what a layer makes of its products.
-    Expression,
-    /// Reads any type; the result is single precision.
-    Statistic,
-}
-
-/// The treatment of an op: the whole policy, op by op.
-pub fn treatment(op: &Op) -> Treatment {
-    match op {
-        Op::Input(_) | Op::State(_) | Op::Scalar(_) => Treatment::Leaf,
-        Op::MatMul(_) | Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Gather(_) => Treatment::Product,
-        Op::MaxPool(_) | Op::MaxPoolGrad(_) | Op::AvgPool(_) | Op::AvgPoolGrad(_) => Treatment::Window,
-        Op::Attention(_) | Op::AttentionGrad(_) | Op::Recurrent(_) | Op::RecurrentGrad(_) => Treatment::Window,
-        Op::Reshape(_)
-        | Op::Transpose(_)
-        | Op::Slice(_)
-        | Op::BatchSlice(_)
-        | Op::Concat(_)
-        | Op::SliceWrite(_)
-        | Op::FusedSliceWrite(_)
-        | Op::ChannelView(_)
-        | Op::Pad(_)
-        | Op::Store(_)
-        | Op::Load(_) => Treatment::Movement,
-        Op::Pointwise(_) => Treatment::Expression,
-        Op::Reduce(_) | Op::Conv2dGradFilter(_) | Op::ScatterAdd(_) => Treatment::Statistic,
-    }
-}
-
-impl fmt::Display for Treatment {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Treatment::Leaf => "its own type; parameters stay f32",
-            Treatment::Product => "batch operands 16-bit, parameters f32; sums f32; result 16-bit",
-            Treatment::Window => "16-bit in, sums f32, 16-bit out",
-            Treatment::Movement => "the operand's type",
-            Treatment::Expression => "arithmetic f32; result 16-bit, but f32 for losses, softmax and what only reductions read",
-            Treatment::Statistic => "any type in, sums f32, result f32",
-        })
-    }
-}
 
 /// The graph with activations stored in `dtype`, which has two bytes. What has no batch dimension (parameters, moving statistics) and what the host
 /// reads keeps its type. Values get new numbers; outputs keep their names.
@@ -125,7 +72,7 @@ pub fn mixed_with(old: &Graph, dtype: DType, columns: Columns) -> Result<Graph, 
             let half = |g: &Graph, value: ValueId| g.ty(value).dtype == DType::F32 && g.shape(value).has_batch();
             let all = match &node.op {
                 Op::Concat(_) => inputs.iter().any(|input| new.ty(*input).dtype.is_half()),
-                op => matches!(treatment(op), Treatment::Product | Treatment::Window),
+                op => matches!(op.rules().precision(), Precision::Product | Precision::Window),
             };
             let reads_columns = columns == Columns::AsTheyAre && matches!(node.op, Op::MatMul(_) | Op::Conv2d(_));
             for input in inputs.iter_mut().filter(|_| all) {
@@ -206,21 +153,21 @@ fn narrowed(graph: &Graph) -> Vec<bool> {
         for output in &node.outputs {
             let ty = graph.ty(*output);
             let readers = &readers[output.index()];
-            wanted[output.index()] = readers.iter().any(|reader| match treatment(&reader.op) {
-                Treatment::Product | Treatment::Window => true,
-                Treatment::Movement | Treatment::Expression => {
+            wanted[output.index()] = readers.iter().any(|reader| match reader.op.rules().precision() {
+                Precision::Product | Precision::Window => true,
+                Precision::Movement | Precision::Expression => {
                     reader.outputs.iter().any(|made| narrow[made.index()] || wanted[made.index()])
                 }
-                Treatment::Statistic | Treatment::Leaf => false,
+                Precision::Statistic | Precision::Leaf => false,
             });
             let grows = ty.dtype == DType::F32 && ty.shape.has_batch();
             narrow[output.index()] = grows
                 && match &node.op {
                     Op::Pointwise(op) => {
-                        let only_reduced = readers.iter().all(|reader| treatment(&reader.op) == Treatment::Statistic);
+                        let only_reduced = readers.iter().all(|reader| reader.op.rules().precision() == Precision::Statistic);
                         wanted[output.index()] || (!host[output.index()] && !only_reduced && ends_layer(graph, node, &op.expr))
                     }
-                    op => treatment(op) == Treatment::Product,
+                    op => op.rules().precision() == Precision::Product,
                 };
         }
     }
@@ -238,7 +185,7 @@ fn ends_layer(graph: &Graph, node: &Node, expr: &Expr) -> bool {
         while let Op::Reshape(_) = graph.producer(value).op {
             value = graph.producer(value).inputs[0];
         }
-        matches!(treatment(&graph.producer(value).op), Treatment::Product | Treatment::Window)
+        matches!(graph.producer(value).op.rules().precision(), Precision::Product | Precision::Window)
     };
     let parameter = |value: &&ValueId| matches!(graph.producer(**value).op, Op::State(_));
     let mut others = node.inputs.iter().filter(|input| !parameter(input));
