@@ -4,7 +4,6 @@ use crate::DType;
 use crate::base::shape::{Shape, TensorType};
 use crate::ir::adjoint::Adjoint;
 use crate::ir::graph::{Graph, GraphError, InputId, ScalarId, StateId, ValueId};
-pub use crate::ir::rules::{Precision, RowContext, RowRule};
 use crate::ir::ops::{
     Attention, AttentionGrad, AvgPool, AvgPoolGrad, Concat, Conv2d, Conv2dGradFilter, Conv2dGradInput, MatMul, MaxPool, MaxPoolGrad,
 };
@@ -12,6 +11,7 @@ use crate::ir::ops::{
     BatchSlice, ChannelView, FusedSliceWrite, Gather, Load, Pad, Pointwise, Recurrent, RecurrentGrad, Reduce, Reshape, ScatterAdd, Slice,
     SliceWrite, Store, Transpose,
 };
+pub use crate::ir::rules::{Precision, RowContext, RowRule};
 
 /// All that is known about an op, in one place. Devices add kernels and nothing else.
 pub trait OpRules {

@@ -326,7 +326,9 @@ impl Pieces<'_> {
             Op::MaxPool(_) | Op::AvgPool(_) | Op::AvgPoolGrad(_) => (piece(0), false),
             Op::MaxPoolGrad(_) => (piece(0) && piece(1), false),
             Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Recurrent(_) | Op::RecurrentGrad(_) => return None,
-            Op::Transpose(_) | Op::Slice(_) | Op::BatchSlice(_) | Op::Concat(_) | Op::Pad(_) | Op::Gather(_) | Op::ScatterAdd(_) => return None,
+            Op::Transpose(_) | Op::Slice(_) | Op::BatchSlice(_) | Op::Concat(_) | Op::Pad(_) | Op::Gather(_) | Op::ScatterAdd(_) => {
+                return None;
+            }
             Op::SliceWrite(_) | Op::FusedSliceWrite(_) | Op::ChannelView(_) | Op::Store(_) | Op::Load(_) => return None,
             Op::Attention(_) | Op::AttentionGrad(_) => return None,
         };
@@ -349,7 +351,9 @@ fn whole(op: &Op, grown: impl Fn(&Shape) -> Option<Shape>) -> Option<(Op, bool)>
         Op::AvgPoolGrad(op) => op.input = grown(&op.input)?,
         Op::Conv2d(_) | Op::MaxPool(_) | Op::AvgPool(_) => {}
         Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Recurrent(_) | Op::RecurrentGrad(_) => return None,
-        Op::Transpose(_) | Op::Slice(_) | Op::BatchSlice(_) | Op::Concat(_) | Op::Pad(_) | Op::Gather(_) | Op::ScatterAdd(_) => return None,
+        Op::Transpose(_) | Op::Slice(_) | Op::BatchSlice(_) | Op::Concat(_) | Op::Pad(_) | Op::Gather(_) | Op::ScatterAdd(_) => {
+            return None;
+        }
         Op::SliceWrite(_) | Op::FusedSliceWrite(_) | Op::ChannelView(_) | Op::Store(_) | Op::Load(_) => return None,
         Op::Attention(_) | Op::AttentionGrad(_) => return None,
     }

@@ -6,9 +6,9 @@ use crate::base::shape::{Shape, TensorType};
 use crate::ir::adjoint::Adjoint;
 use crate::ir::factor::factor;
 use crate::ir::graph::{Graph, GraphError, ValueId};
-use crate::ir::op::{OpRules, Op};
-use crate::ir::rules::{Precision, RowContext, RowRule, is_random};
+use crate::ir::op::{Op, OpRules};
 use crate::ir::ops::Reduction;
+use crate::ir::rules::{Precision, RowContext, RowRule, is_random};
 
 /// Applies an expression to every element of `shape`. Arithmetic is single precision whatever the types read and written,
 /// so this op is also every cast and every broadcast.

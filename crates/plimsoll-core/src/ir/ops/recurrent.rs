@@ -5,8 +5,8 @@ use crate::base::shape::{Dim, Shape, TensorType};
 use crate::ir::adjoint::Adjoint;
 use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{Op, OpRules, expect_real};
-use crate::ir::rules::{Precision, RowContext, RowRule};
 use crate::ir::ops::{Concat, MatMul, Pad, Reduction, Slice};
+use crate::ir::rules::{Precision, RowContext, RowRule};
 use crate::{DType, ops::recurrent_grad::RecurrentGrad};
 
 /// What happens in a step, given the projected input `x` and the hidden state `h` of the step before; `U` is the recurrent kernel.

@@ -6,7 +6,7 @@ use crate::base::expr::{Binary, Expr, Unary};
 use crate::base::shape::{Dim, Shape, TensorType};
 use crate::ir::adjoint::Adjoint;
 use crate::ir::graph::{Graph, GraphError, ValueId};
-use crate::ir::op::{OpRules, Op};
+use crate::ir::op::{Op, OpRules};
 use crate::ir::rules::{Precision, RowContext, RowRule, is_random};
 
 /// How elements are brought together.

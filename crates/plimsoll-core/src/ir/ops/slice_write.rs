@@ -3,7 +3,7 @@
 use crate::base::shape::{Dim, TensorType};
 use crate::ir::adjoint::Adjoint;
 use crate::ir::graph::{Graph, GraphError, ValueId};
-use crate::ir::op::{OpRules};
+use crate::ir::op::OpRules;
 use crate::ir::rules::{Precision, RowContext, RowRule};
 
 /// The whole so far (the second input) with the first input at `start` along `axis`; written in place where nobody reads the whole so far again. Without a second

@@ -9,8 +9,8 @@ use crate::DType;
 use crate::base::expr::{Binary, Expr, Term};
 use crate::ir::graph::{Graph, GraphError, Node, ValueId};
 use crate::ir::op::Op;
-use crate::ir::rules::Precision;
 use crate::ir::ops::{Conv2d, Conv2dGradInput, Gather, MatMul, Pointwise};
+use crate::ir::rules::Precision;
 use crate::verify;
 use std::collections::HashMap;
 
