@@ -23,7 +23,7 @@ pub fn run(rows: u64) -> Result<History, Box<dyn std::error::Error>> {
     let data = images.map("x", [resize(64, 64, Method::Bilinear)]).batch(32);
     let model = Sequential::new().add(Conv2D::new(32, 3).relu()).add(Flatten).add(Dense::new(10));
     let mut trainer = Trainer::new(model, &data).loss(Loss::MeanSquaredError).optimizer(Adam::default()).budget(Budget::host("120MiB")?);
-    println!("{}\n", trainer.plan()?);
+    println!("{}\n", trainer.plan(&Fit::epochs(1))?);
 
     let history = trainer.fit(Fit::epochs(1))?;
     let per_step = 1e3 * history.seconds / history.steps as f64;

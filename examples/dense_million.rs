@@ -28,7 +28,7 @@ pub fn run(rows: u64, folder: Option<&Path>) -> Result<History, Box<dyn std::err
         .loss(Loss::MeanSquaredError)
         .optimizer(Adam::default())
         .budget(Budget::host("96MiB")?);
-    println!("{}\n", trainer.plan()?);
+    println!("{}\n", trainer.plan(&Fit::epochs(1))?);
 
     let history = trainer.fit(Fit::epochs(2))?;
     for epoch in &history.epochs {

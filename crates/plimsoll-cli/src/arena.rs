@@ -1,6 +1,7 @@
 //! `plimsoll arena`: offsets for buffers with known lifetimes, from a table to a table.
 
-use crate::{print, say};
+use crate::output::{print, say};
+use crate::{Command, INFEASIBLE};
 use anyhow::{Result, anyhow, bail, ensure};
 use clap::Args;
 use plimsoll::Bytes;
@@ -10,10 +11,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Instant;
 
+/// Assign offsets to buffers with known lifetimes, from a table
 #[derive(Args)]
-pub struct ArenaArgs {
+pub struct Arena {
     /// CSV with the columns id, lower, upper, size: name, first time step, end (exclusive) and bytes of each buffer
     file: PathBuf,
 
@@ -35,7 +38,19 @@ pub struct ArenaArgs {
 
     /// Print one JSON document on standard output instead of the table
     #[arg(long)]
-    pub json: bool,
+    json: bool,
+}
+
+impl Command for Arena {
+    const NAME: &'static str = "arena";
+
+    fn run(&self) -> Result<ExitCode> {
+        Ok(if run(self)? { ExitCode::SUCCESS } else { ExitCode::from(INFEASIBLE) })
+    }
+
+    fn json(&self) -> bool {
+        self.json
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -52,7 +67,7 @@ struct Row {
 }
 
 /// Whether the layout fits.
-pub fn run(args: &ArenaArgs) -> Result<bool> {
+fn run(args: &Arena) -> Result<bool> {
     let text = std::fs::read_to_string(&args.file).map_err(|error| anyhow!("cannot read {}: {error}", args.file.display()))?;
     let rows = parse(&text).map_err(|what| anyhow!("{}{what}", args.file.display()))?;
     let blocks = blocks(&rows).map_err(|what| anyhow!("{}{what}", args.file.display()))?;
@@ -165,7 +180,7 @@ fn table(rows: &[Row], solution: &Solution) -> String {
     text
 }
 
-fn summary(solution: &Solution, args: &ArenaArgs, fits: bool, took: f64) -> String {
+fn summary(solution: &Solution, args: &Arena, fits: bool, took: f64) -> String {
     let (size, bound) = (solution.layout.size.0, solution.layout.lower_bound.0);
     let verified = if args.verify { ", verified" } else { "" };
     let verdict = match (args.capacity, fits, solution.proven) {
@@ -180,7 +195,7 @@ fn summary(solution: &Solution, args: &ArenaArgs, fits: bool, took: f64) -> Stri
     format!("bound {bound} · result {size} · {verdict}{verified} · {took:.3} s, {} restarts", solution.restarts)
 }
 
-fn document(rows: &[Row], solution: &Solution, args: &ArenaArgs, fits: bool, took: f64) -> Value {
+fn document(rows: &[Row], solution: &Solution, args: &Arena, fits: bool, took: f64) -> Value {
     let offsets: Vec<Value> =
         rows.iter().zip(&solution.layout.offsets).map(|(row, offset)| json!({ "id": row.id, "offset": offset.0 })).collect();
     json!({

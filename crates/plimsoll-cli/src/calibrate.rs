@@ -1,14 +1,17 @@
 //! `plimsoll calibrate`, and what `train` and `plan` do about it by themselves.
 
-use crate::args::{CalibrateArgs, RunArgs};
-use crate::{print, say, whole};
+use crate::Command;
+use crate::output::{print, say};
+use crate::run_args::{RunArgs, whole};
 use anyhow::{Result, bail};
+use clap::Args;
 use plimsoll::calibration::{calibrate, required_memory};
 use plimsoll::config::Config;
 use plimsoll::cost::{self, CostTable};
-use plimsoll::{Budget, Bytes, Device, Run, system};
+use plimsoll::{Budget, Bytes, Device, Trainer, system};
 use serde_json::{Value, json};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
+use std::process::{self, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,76 +21,111 @@ const OFF: &str = "PLIMSOLL_NO_CALIBRATE";
 /// A calibration ends after this long with what it has by then. It takes a few seconds unless the machine is busy.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Measures the device, and with a configuration also the nodes of its own step; keeps and prints what came out.
-pub fn run(args: &CalibrateArgs) -> Result<()> {
-    let start = Instant::now();
-    let mut config = match (&args.zoo, &args.config) {
-        (Some(name), _) => Config::zoo(name)?,
-        (None, Some(path)) => Config::read(path)?,
-        (None, None) => Config::digits(),
-    };
-    if let Some(device) = &args.device {
-        config.set_value("train.device", device.as_str())?;
-    }
-    if let Some(threads) = args.threads {
-        config.set_value("train.threads", whole("train.threads", threads)?)?;
-    }
-    args.set.iter().try_for_each(|assignment| config.set(assignment))?;
-    let mut run = config.build()?;
-    let device = run.open_device()?;
-    let mut costs = calibrate(device, LIMIT)?;
-    let own = args.zoo.is_some() || args.config.is_some();
-    let timed = own.then(|| run.profile_own_step(&mut costs, LIMIT)).transpose()?;
-    let folder = cost::cache_dir();
-    let Some(folder) = folder else { bail!("there is no folder to keep what was measured in; set HOME or XDG_CACHE_HOME") };
-    let kept = cost::save(&folder, &costs)?;
-    let seconds = start.elapsed().as_secs_f64();
-    if args.json {
-        let mut document = document(&costs);
-        document["seconds"] = json!(seconds);
-        document["file"] = json!(kept);
-        print(&document);
-    } else if !args.quiet {
-        say(&table(&costs));
-        let own = timed.map_or(String::new(), |timed| format!(", {timed} of them of this run's own step"));
-        say(&format!("\n{} nodes timed{own}, in {seconds:.1} s; kept in {}\n", costs.len(), kept.display()));
-    }
-    Ok(())
+/// Measure the speed of this machine once, for predicted step times
+#[derive(Args)]
+pub struct Calibrate {
+    /// Configuration (TOML) of a run whose ops are measured too
+    config: Option<PathBuf>,
+
+    /// Network of the zoo instead of a configuration
+    #[arg(long, value_name = "NAME", conflicts_with = "config")]
+    zoo: Option<String>,
+
+    /// Device to measure (see `plimsoll devices`)
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+
+    /// Compute threads [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    threads: Option<u64>,
+
+    /// Override a configuration key, such as train.batch=64; may be repeated
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+
+    /// Print nothing
+    #[arg(long, short)]
+    quiet: bool,
 }
 
-/// Lets a run be planned by what was measured of its device. If nothing was yet, it is measured now, by a process of its own, so that what
-/// that takes is not held by this one.
-pub fn apply(run: &mut Run, args: &RunArgs) -> Result<()> {
+impl Command for Calibrate {
+    const NAME: &'static str = "calibrate";
+
+    /// Measures the device, and with a configuration also the nodes of its own step.
+    fn run(&self) -> Result<ExitCode> {
+        let start = Instant::now();
+        let mut config = match (&self.zoo, &self.config) {
+            (Some(name), _) => Config::zoo(name)?,
+            (None, Some(path)) => Config::read(path)?,
+            (None, None) => Config::digits(),
+        };
+        if let Some(device) = &self.device {
+            config.set_value("train.device", device.as_str())?;
+        }
+        if let Some(threads) = self.threads {
+            config.set_value("train.threads", whole("train.threads", threads)?)?;
+        }
+        self.set.iter().try_for_each(|assignment| config.set(assignment))?;
+        let trainer = Trainer::from(config.build()?);
+        let mut costs = calibrate(trainer.device_in_use()?, LIMIT)?;
+        let own = self.zoo.is_some() || self.config.is_some();
+        let timed = own.then(|| trainer.profile_own_step(&mut costs, LIMIT)).transpose()?;
+        let folder = cost::cache_dir();
+        let Some(folder) = folder else { bail!("there is no folder to keep what was measured in; set HOME or XDG_CACHE_HOME") };
+        let kept = cost::save(&folder, &costs)?;
+        let seconds = start.elapsed().as_secs_f64();
+        if self.json {
+            let mut document = document(&costs);
+            document["seconds"] = json!(seconds);
+            document["file"] = json!(kept);
+            print(&document);
+        } else if !self.quiet {
+            say(&table(&costs));
+            let own = timed.map_or(String::new(), |timed| format!(", {timed} of them of this run's own step"));
+            say(&format!("\n{} nodes timed{own}, in {seconds:.1} s; kept in {}\n", costs.len(), kept.display()));
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn json(&self) -> bool {
+        self.json
+    }
+}
+
+/// The trainer with measured costs of its device. If there are none yet, they are measured now, by a process of its own, so that this one
+/// does not hold the memory of that.
+pub fn apply(trainer: Trainer, args: &RunArgs) -> Result<Trainer> {
     if args.no_calibrate || args.device_profile.is_some() || std::env::var_os(OFF).is_some_and(|value| !value.is_empty()) {
-        return Ok(());
+        return Ok(trainer);
     }
-    let Some(folder) = cost::cache_dir() else { return Ok(()) };
-    let key = run.cost_key()?;
+    let Some(folder) = cost::cache_dir() else { return Ok(trainer) };
+    let device = trainer.device_in_use()?;
+    let key = cost::key(&*device);
     if let Some(costs) = cost::load(&folder, &key) {
-        run.cost_table(Arc::new(costs));
-        return Ok(());
+        return Ok(trainer.cost_table(Arc::new(costs)));
     }
-    let device = run.open_device()?;
-    if let Some(why) = too_little(&*device, run.lines()) {
+    if let Some(why) = too_little(&*device, trainer.spec().budget) {
         note(args, &format!("times are predicted by built-in rates: measuring {} would take {why}", device.name()));
-        return Ok(());
+        return Ok(trainer);
     }
     note(args, &format!("measuring {} once, which takes some seconds (--no-calibrate does without)", device.name()));
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = process::Command::new(std::env::current_exe()?);
     command.args(["calibrate", "--quiet"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     command.args(["--device", &device.name()]);
-    if let Some(threads) = run.threads() {
+    if let Some(threads) = trainer.spec().threads {
         command.args(["--threads", &threads.to_string()]);
     }
     let output = command.output()?;
-    match cost::load(&folder, &key) {
-        Some(costs) => run.cost_table(Arc::new(costs)),
-        None => {
-            let why = String::from_utf8_lossy(&output.stderr);
-            note(args, &format!("times are predicted by built-in rates: {}", why.trim().trim_start_matches("error: ")));
-        }
-    }
-    Ok(())
+    let Some(costs) = cost::load(&folder, &key) else {
+        let why = String::from_utf8_lossy(&output.stderr);
+        note(args, &format!("times are predicted by built-in rates: {}", why.trim().trim_start_matches("error: ")));
+        return Ok(trainer);
+    };
+    Ok(trainer.cost_table(Arc::new(costs)))
 }
 
 /// What measuring a device would take more than there is, in words.

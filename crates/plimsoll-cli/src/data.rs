@@ -1,6 +1,7 @@
 //! `plimsoll data`: a configuration's pipeline by itself.
 
-use crate::print;
+use crate::Command;
+use crate::output::{print, say};
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use plimsoll::config::{Config, path_sources};
@@ -8,9 +9,29 @@ use plimsoll::{Bytes, Pipeline};
 use serde_json::json;
 use std::io::{IsTerminal, Write, stderr};
 use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Inspect, benchmark or cache an input pipeline
+#[derive(Args)]
+pub struct Data {
+    #[command(subcommand)]
+    command: DataCommand,
+}
+
+impl Command for Data {
+    const NAME: &'static str = "data";
+
+    fn run(&self) -> Result<ExitCode> {
+        run(&self.command).map(|()| ExitCode::SUCCESS)
+    }
+
+    fn json(&self) -> bool {
+        self.command.json()
+    }
+}
 
 #[derive(Subcommand)]
-pub enum DataCommand {
+enum DataCommand {
     /// Benchmark an input pipeline: throughput, memory, bottleneck
     Bench(BenchArgs),
     /// Show columns, sizes and the first rows; images as a contact sheet with --out
@@ -20,7 +41,7 @@ pub enum DataCommand {
 }
 
 #[derive(Args)]
-pub struct CacheArgs {
+struct CacheArgs {
     #[command(flatten)]
     source: SourceArgs,
 
@@ -30,7 +51,7 @@ pub struct CacheArgs {
 }
 
 #[derive(Args)]
-pub struct BenchArgs {
+struct BenchArgs {
     #[command(flatten)]
     source: SourceArgs,
 
@@ -40,7 +61,7 @@ pub struct BenchArgs {
 }
 
 #[derive(Args)]
-pub struct InspectArgs {
+struct InspectArgs {
     #[command(flatten)]
     source: SourceArgs,
 
@@ -84,7 +105,7 @@ fn source_help() -> String {
 }
 
 impl DataCommand {
-    pub fn json(&self) -> bool {
+    fn json(&self) -> bool {
         match self {
             DataCommand::Bench(bench) => bench.source.json,
             DataCommand::Inspect(inspect) => inspect.source.json,
@@ -93,14 +114,14 @@ impl DataCommand {
     }
 }
 
-pub fn run(command: &DataCommand) -> Result<()> {
+fn run(command: &DataCommand) -> Result<()> {
     match command {
         DataCommand::Bench(args) => {
             let bench = args.source.pipeline()?.bench(args.epochs)?;
             if args.source.json {
                 print(&bench.to_json());
             } else {
-                crate::say(&format!("{bench}\n"));
+                say(&format!("{bench}\n"));
             }
         }
         DataCommand::Inspect(args) => {
@@ -111,7 +132,7 @@ pub fn run(command: &DataCommand) -> Result<()> {
             if args.source.json {
                 print(&sample.to_json());
             } else {
-                crate::say(&format!("{sample}\n"));
+                say(&format!("{sample}\n"));
             }
         }
         DataCommand::Cache(args) => {
@@ -121,7 +142,7 @@ pub fn run(command: &DataCommand) -> Result<()> {
                 print(&json!({ "path": path.to_string(), "rows": rows, "bytes": size.0, "found": filled.found }));
             } else {
                 let how = if filled.found { "was whole already" } else { "filled" };
-                crate::say(&format!("{path} {how}: {rows} rows, {size}\n"));
+                say(&format!("{path} {how}: {rows} rows, {size}\n"));
             }
         }
     }

@@ -1,10 +1,40 @@
 //! `plimsoll devices`: where one can compute, and what is missing for more.
 
+use crate::Command;
+use crate::output::{print, say};
+use anyhow::Result;
+use clap::Args;
 use plimsoll::{Convolutions, CpuDevice, Probe, convolutions, describe, probe, system};
 use serde_json::{Value, json};
+use std::process::ExitCode;
 
-/// As people read it.
-pub fn text() -> plimsoll::Result<String> {
+/// List devices and the libraries found
+#[derive(Args)]
+pub struct Devices {
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+impl Command for Devices {
+    const NAME: &'static str = "devices";
+
+    fn run(&self) -> Result<ExitCode> {
+        if self.json {
+            print(&json()?);
+        } else {
+            say(&text()?);
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn json(&self) -> bool {
+        self.json
+    }
+}
+
+/// The devices as text.
+fn text() -> plimsoll::Result<String> {
     let cpu = CpuDevice::new(system::cores())?;
     let mut lines = vec![format!("cpu     {} · {} of {} available", describe(&cpu), system::available_memory(), system::total_memory())];
     lines.extend(cuda_lines(&probe(), convolutions().unwrap_or_default()));
@@ -37,7 +67,7 @@ fn cuda_lines(probe: &Probe, convolutions: Convolutions) -> Vec<String> {
 }
 
 /// As one JSON document.
-pub fn json() -> plimsoll::Result<Value> {
+fn json() -> plimsoll::Result<Value> {
     let (cpu, probe) = (CpuDevice::new(system::cores())?, probe());
     let mut devices = vec![json!({
         "name": "cpu",

@@ -23,6 +23,7 @@ impl Progress {
     pub fn show(&mut self, event: &Event<'_>) {
         // What went wrong is said even to those who asked for quiet.
         match event {
+            Event::Replanned { reason, .. } => return say(&format!("warning: {reason}; planned again for what is free\n")),
             Event::Warning(what) => return say(&format!("warning: {what}\n")),
             Event::Resumed { complaints, .. } => {
                 complaints.iter().for_each(|complaint| say(&format!("warning: {complaint}; an older checkpoint is used\n")));
@@ -34,7 +35,7 @@ impl Progress {
         }
         match event {
             Event::Planned { plan, epochs } => {
-                self.line = plan.line;
+                self.line = plan.host_budget;
                 self.epochs = Some(*epochs);
                 say(&format!("{plan}\n\n"));
             }
@@ -57,7 +58,7 @@ impl Progress {
             }
             Event::Progress { .. } => {}
             Event::Resumed { epoch, step, .. } => say(&format!("resumed after step {step}, {epoch} epochs done\n\n")),
-            Event::Warning(_) => {}
+            Event::Replanned { .. } | Event::Warning(_) => {}
             Event::EpochEnd(epoch) => self.end(epoch),
         }
     }

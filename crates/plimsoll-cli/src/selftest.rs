@@ -1,28 +1,55 @@
 //! `plimsoll selftest`: every op of the table on a device, against a float64 reference.
 
+use crate::Command;
 use anyhow::{Result, bail};
+use clap::Args;
 use plimsoll::selftest::{Case, CaseReport};
-use plimsoll::{Choice, Device, describe, open_device, open_each_way, selftest};
+use plimsoll::{Device, DeviceSpec, describe, open_device, open_each_way, selftest};
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+
+/// Compare every op of a device with a float64 reference
+#[derive(Args)]
+pub struct Selftest {
+    /// Device to run on (see `plimsoll devices`)
+    #[arg(long, value_name = "NAME", default_value = "cpu")]
+    device: String,
+
+    /// Seed of shapes and values
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+
+    /// Only ops whose names start with this; may be repeated
+    #[arg(long, value_name = "OP")]
+    only: Vec<String>,
+}
+
+impl Command for Selftest {
+    const NAME: &'static str = "selftest";
+
+    fn run(&self) -> Result<ExitCode> {
+        Ok(if run(self.device.parse()?, self.seed, &self.only)? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
 
 /// One device per thread, and what is special about them.
 type Devices = (&'static str, Vec<Arc<dyn Device>>);
 
 /// Prints one line per op and a summary; gives whether everything holds. Only ops whose names begin with one of `only` are run, if there are any.
-pub fn run(choice: Choice, seed: u64, only: &[String]) -> Result<bool> {
+fn run(device: DeviceSpec, seed: u64, only: &[String]) -> Result<bool> {
     let ops: Vec<&str> = selftest::ops().filter(|op| only.is_empty() || only.iter().any(|name| op.starts_with(name.as_str()))).collect();
     if ops.is_empty() {
         bail!("no op begins with `{}`; there are: {}", only.join("`, `"), selftest::ops().collect::<Vec<_>>().join(", "));
     }
     // A GPU waits for the compiler of its kernels, so each thread opens it for itself; the CPU device has threads of its own.
-    let threads = if choice == Choice::Cpu { 1 } else { std::thread::available_parallelism().map_or(1, usize::from) };
+    let threads = if device == DeviceSpec::Cpu { 1 } else { std::thread::available_parallelism().map_or(1, usize::from) };
     // Convolutions are checked every way they can go.
     let is_convolution = |op: &str| op.starts_with("conv2d");
-    let usual = if ops.iter().all(|op| is_convolution(op)) { vec![] } else { open(threads, || Ok(vec![("", open_device(choice)?)]))? };
-    let each_way = if ops.iter().any(|op| is_convolution(op)) { open(threads, || open_each_way(choice))? } else { vec![] };
+    let usual = if ops.iter().all(|op| is_convolution(op)) { vec![] } else { open(threads, || Ok(vec![("", open_device(device)?)]))? };
+    let each_way = if ops.iter().any(|op| is_convolution(op)) { open(threads, || open_each_way(device))? } else { vec![] };
     let mut out = std::io::stdout().lock();
     let first = &usual.iter().chain(&each_way).next().expect("there is an op").1[0];
     writeln!(out, "selftest · {} ({}) · seed {seed}\n", first.name(), describe(&**first))?;

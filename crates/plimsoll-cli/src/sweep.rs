@@ -1,19 +1,19 @@
 //! `plimsoll plan --sweep`: budget against time, as a table, a document and a picture.
 
-use crate::args::PlanArgs;
+use crate::output::{print, say};
+use crate::plan::Plan;
 use crate::text::seconds;
-use crate::{print, say};
 use anyhow::{Result, bail};
-use plimsoll::{Bytes, Permission, Run, RunPlan, Sweep};
+use plimsoll::{Bytes, Permission, RunPlan, Sweep, Trainer};
 use serde_json::{Value, json};
 
 /// Plans under lower and lower lines and shows what came out.
-pub fn run(run: &mut Run, args: &PlanArgs) -> Result<()> {
+pub fn run(trainer: &Trainer, args: &Plan) -> Result<()> {
     let path = args.plot.as_ref().or(args.run.out.as_ref());
     if let Some(path) = path.filter(|path| path.extension().is_none_or(|extension| extension != "svg")) {
         bail!("a plot is a picture in SVG; name it so, such as {}", path.with_extension("svg").display());
     }
-    let sweep = run.sweep()?;
+    let sweep = trainer.sweep()?;
     if let Some(path) = path {
         let fail = |error: std::io::Error| anyhow::anyhow!("cannot write {}: {error}", path.display());
         std::fs::write(path, svg(&sweep)).map_err(fail)?;

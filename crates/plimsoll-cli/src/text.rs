@@ -59,7 +59,7 @@ pub fn summary(history: &History, folder: &Path) -> String {
         lines.push(format!("  {what:<11} {}", scores(last)));
     }
     lines.push(format!("  throughput  {} examples/s", thousands(history.examples_per_s)));
-    lines.push(format!("  memory      {} planned, {} measured at most, line {}", history.planned, history.measured, history.line));
+    lines.push(format!("  memory      {} planned, {} measured at most, line {}", history.planned, history.measured, history.host_budget));
     if let (Some(planned), Some(in_use)) = (history.planned_on_device, history.in_use_on_device) {
         lines.push(format!("  device      {planned} planned, {in_use} in use on it at the end"));
     }
@@ -67,7 +67,7 @@ pub fn summary(history: &History, folder: &Path) -> String {
         let (predicted, ratio) = (history.predicted_step_s, median / history.predicted_step_s);
         lines.push(format!("  step        {} predicted, {} measured (ratio {ratio:.2})", seconds(predicted), seconds(median)));
     }
-    if history.measured > history.line {
+    if history.measured > history.host_budget {
         lines.push("  ABOVE THE LINE: the process held more than it was given; this is a bug, please report it with plan.json".to_string());
     }
     lines.push(format!("  folder      {} (weights.safetensors, report.json, log.jsonl, plan.json, config.toml)", folder.display()));

@@ -1,13 +1,84 @@
 //! `evaluate` and `predict`: what a run learnt, used.
 
-use crate::args::{PredictArgs, TrainedArgs};
-use crate::{print, say, text, whole};
+use crate::output::{print, say};
+use crate::run_args::whole;
+use crate::{Command, text};
 use anyhow::{Context, Result, bail};
-use plimsoll::{Predicted, Rows, Trained};
+use clap::Args;
+use plimsoll::{Bytes, Predicted, Rows, Trained};
 use serde_json::{Map, Value, json};
 use std::fs::File;
 use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+#[derive(Args)]
+struct TrainedArgs {
+    /// Run folder
+    run: PathBuf,
+
+    /// Rows to use: training or held-out (validation) [default: held-out, or training if there are none]
+    #[arg(long, value_name = "WHICH", value_parser = ["training", "held-out"])]
+    rows: Option<String>,
+
+    /// Memory budget of the process [default: that of the run]
+    #[arg(long, value_name = "SIZE")]
+    host_memory: Option<Bytes>,
+
+    /// Device to run on [default: that of the run]
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+
+    /// Override a key of the run's configuration, such as data.validation.path=FOLDER; may be repeated
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+/// Evaluate the trained model of a run
+#[derive(Args)]
+pub struct Evaluate {
+    #[command(flatten)]
+    trained: TrainedArgs,
+}
+
+/// Write the predictions of the trained model of a run
+#[derive(Args)]
+pub struct Predict {
+    #[command(flatten)]
+    trained: TrainedArgs,
+
+    /// Output file: .npy for an array, .csv for one line per row
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+}
+
+impl Command for Evaluate {
+    const NAME: &'static str = "evaluate";
+
+    fn run(&self) -> Result<ExitCode> {
+        evaluate(&self.trained).map(|()| ExitCode::SUCCESS)
+    }
+
+    fn json(&self) -> bool {
+        self.trained.json
+    }
+}
+
+impl Command for Predict {
+    const NAME: &'static str = "predict";
+
+    fn run(&self) -> Result<ExitCode> {
+        predict(self).map(|()| ExitCode::SUCCESS)
+    }
+
+    fn json(&self) -> bool {
+        self.trained.json
+    }
+}
 
 fn open(args: &TrainedArgs) -> Result<Trained> {
     let rows = args.rows.as_deref().map(|rows| if rows == "training" { Rows::Training } else { Rows::HeldOut });
@@ -32,7 +103,7 @@ fn name(rows: Rows) -> &'static str {
 }
 
 /// Loss and metrics of the run's rows.
-pub fn evaluate(args: &TrainedArgs) -> Result<()> {
+fn evaluate(args: &TrainedArgs) -> Result<()> {
     let mut trained = open(args)?;
     let scores = trained.evaluate()?;
     if args.json {
@@ -46,7 +117,7 @@ pub fn evaluate(args: &TrainedArgs) -> Result<()> {
 }
 
 /// The predictions in a file, written as they come.
-pub fn predict(args: &PredictArgs) -> Result<()> {
+fn predict(args: &Predict) -> Result<()> {
     let path = &args.out;
     let table = match path.extension().and_then(|extension| extension.to_str()) {
         Some("npy") => false,
@@ -77,7 +148,7 @@ pub fn predict(args: &PredictArgs) -> Result<()> {
     Ok(())
 }
 
-fn report(args: &PredictArgs, rows: Rows, outs: &[Out]) {
+fn report(args: &Predict, rows: Rows, outs: &[Out]) {
     if args.trained.json {
         let outputs: Vec<Value> =
             outs.iter().map(|out| json!({ "out": out.path, "name": out.name, "count": out.rows, "shape": out.shape })).collect();

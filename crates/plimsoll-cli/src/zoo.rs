@@ -1,38 +1,80 @@
 //! `plimsoll zoo`: the networks there are, and what each costs.
 
-use crate::args::ZooArgs;
+use crate::Command;
+use crate::output::{print, say};
 use crate::text::thousands;
 use anyhow::Result;
+use clap::Args;
 use plimsoll::zoo::{ENTRIES, Entry, Network, Options, find};
 use serde_json::{Value, json};
+use std::process::ExitCode;
 
-pub fn run(args: &ZooArgs) -> Result<()> {
-    let options = Options {
-        classes: args.classes,
-        input: args.input.as_deref().map(Options::parse_input).transpose()?,
-        width: args.width,
-        context: args.context,
-        vocabulary: args.vocabulary,
-    };
-    match (&args.name, args.json) {
-        (None, true) => {
-            let all = ENTRIES.iter().map(|entry| document(entry, &entry.build(&options)?)).collect::<Result<Vec<_>>>()?;
-            crate::print(&Value::Array(all));
+/// List the networks of the zoo, or the layers of one
+#[derive(Args)]
+pub struct Zoo {
+    /// Network [default: all]
+    name: Option<String>,
+
+    /// Input size, such as 416x608
+    #[arg(long, value_name = "SIZE", requires = "name")]
+    input: Option<String>,
+
+    /// Number of classes
+    #[arg(long, value_name = "N", requires = "name")]
+    classes: Option<usize>,
+
+    /// Width multiplier of all layers
+    #[arg(long, value_name = "FACTOR", requires = "name")]
+    width: Option<f64>,
+
+    /// Maximum sequence length
+    #[arg(long, value_name = "TOKENS", requires = "name")]
+    context: Option<usize>,
+
+    /// Vocabulary size
+    #[arg(long, value_name = "N", requires = "name")]
+    vocabulary: Option<usize>,
+
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+impl Command for Zoo {
+    const NAME: &'static str = "zoo";
+
+    fn run(&self) -> Result<ExitCode> {
+        let options = Options {
+            classes: self.classes,
+            input: self.input.as_deref().map(Options::parse_input).transpose()?,
+            width: self.width,
+            context: self.context,
+            vocabulary: self.vocabulary,
+        };
+        match (&self.name, self.json) {
+            (None, true) => {
+                let all = ENTRIES.iter().map(|entry| document(entry, &entry.build(&options)?)).collect::<Result<Vec<_>>>()?;
+                print(&Value::Array(all));
+            }
+            (None, false) => say(&table()?),
+            (Some(name), true) => {
+                let entry = find(name)?;
+                let network = entry.build(&options)?;
+                let mut document = document(entry, &network)?;
+                let layers = network.summary()?.rows.into_iter().map(|row| {
+                    json!({ "layer": row.layer, "kind": row.kind, "output": row.output.to_string(), "parameters": row.parameters, "kept": row.non_trainable })
+                });
+                document["layers"] = layers.collect();
+                print(&document);
+            }
+            (Some(name), false) => say(&format!("{}\n", find(name)?.build(&options)?.summary()?)),
         }
-        (None, false) => crate::say(&table()?),
-        (Some(name), true) => {
-            let entry = find(name)?;
-            let network = entry.build(&options)?;
-            let mut document = document(entry, &network)?;
-            let layers = network.summary()?.rows.into_iter().map(|row| {
-                json!({ "layer": row.layer, "kind": row.kind, "output": row.output.to_string(), "parameters": row.parameters, "kept": row.non_trainable })
-            });
-            document["layers"] = layers.collect();
-            crate::print(&document);
-        }
-        (Some(name), false) => crate::say(&format!("{}\n", find(name)?.build(&options)?.summary()?)),
+        Ok(ExitCode::SUCCESS)
     }
-    Ok(())
+
+    fn json(&self) -> bool {
+        self.json
+    }
 }
 
 fn document(entry: &Entry, network: &Network) -> Result<Value> {

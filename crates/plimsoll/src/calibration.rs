@@ -2,8 +2,9 @@
 
 use crate::config::Config;
 use crate::cost::{self, Bandwidths, CostTable, FLUSH_BYTES, MAX_NODE_BYTES, MAX_STEP_BYTES, NodeTimer, Pass, profile_nodes, profile_step};
-use crate::devices::Opened;
+use crate::devices::OpenDevice;
 use crate::error::Result;
+use crate::trainer::Trainer;
 use plimsoll_core::Bytes;
 use plimsoll_core::device::Device;
 use std::sync::Arc;
@@ -97,8 +98,8 @@ pub fn calibrate(device: Arc<dyn Device>, limit: Duration) -> Result<CostTable> 
         config.set_value("data.rows", *rows as i64)?;
         config.set_value("train.precision", precision)?;
         changes.iter().try_for_each(|change| config.set(change))?;
-        let mut trainer = config.build()?.into_trainer();
-        trainer.use_device(Opened { device: Arc::clone(&device), thread_stacks: Bytes::ZERO });
+        let opened = OpenDevice { device: Arc::clone(&device), thread_stacks: Bytes::ZERO };
+        let trainer = Trainer::from(config.build()?).on_device(opened);
         let pass = if i < first_pass { Pass::New(NODE_DISTANCE) } else { Pass::Repeat };
         trainer.with_step(|graph, rows| match &timer {
             Some(timer) => Ok(profile_nodes(&mut costs, timer, graph, rows, pass, deadline)),

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 /// Whether a run goes on after an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flow {
+pub enum TrainingControl {
     /// With the next epoch.
     Continue,
     /// It ends here, as if this had been the last epoch.
@@ -24,7 +24,7 @@ pub trait Callback {
     fn name(&self) -> &str;
 
     /// After an epoch and its validation.
-    fn epoch_end(&mut self, epoch: &Epoch) -> Result<Flow>;
+    fn epoch_end(&mut self, epoch: &Epoch) -> Result<TrainingControl>;
 
     /// What it remembers.
     fn memory(&self) -> Value {
@@ -100,9 +100,9 @@ impl Callback for EarlyStopping {
         "early_stopping"
     }
 
-    fn epoch_end(&mut self, epoch: &Epoch) -> Result<Flow> {
+    fn epoch_end(&mut self, epoch: &Epoch) -> Result<TrainingControl> {
         self.waited = if self.best.improves(epoch, self.min_delta)? { 0 } else { self.waited + 1 };
-        Ok(if self.waited > self.patience { Flow::Stop } else { Flow::Continue })
+        Ok(if self.waited > self.patience { TrainingControl::Stop } else { TrainingControl::Continue })
     }
 
     fn memory(&self) -> Value {
@@ -140,7 +140,7 @@ impl Callback for CsvLog {
         "csv_log"
     }
 
-    fn epoch_end(&mut self, epoch: &Epoch) -> Result<Flow> {
+    fn epoch_end(&mut self, epoch: &Epoch) -> Result<TrainingControl> {
         let (names, mut line) = (epoch.score_names(), String::new());
         if self.length == 0 {
             line = format!("epoch,seconds,learning_rate,{}\n", names.join(","));
@@ -150,7 +150,7 @@ impl Callback for CsvLog {
         let written = self.file.as_mut().map_or(Ok(()), |file| file.write_all(line.as_bytes()));
         written.map_err(|source| self.error(source))?;
         self.length += line.len() as u64;
-        Ok(Flow::Continue)
+        Ok(TrainingControl::Continue)
     }
 
     fn memory(&self) -> Value {
@@ -174,14 +174,14 @@ impl Callback for CsvLog {
 }
 
 /// A closure as a callback.
-pub(crate) struct Each<F>(pub F);
+pub(crate) struct EpochCallback<F>(pub F);
 
-impl<F: FnMut(&Epoch) -> Flow> Callback for Each<F> {
+impl<F: FnMut(&Epoch) -> TrainingControl> Callback for EpochCallback<F> {
     fn name(&self) -> &str {
         "closure"
     }
 
-    fn epoch_end(&mut self, epoch: &Epoch) -> Result<Flow> {
+    fn epoch_end(&mut self, epoch: &Epoch) -> Result<TrainingControl> {
         Ok((self.0)(epoch))
     }
 }

@@ -80,7 +80,17 @@ impl Checkpoints {
 
     /// What writing them takes beside the run's own memory: a thread, and a document about `states` tensors.
     pub(crate) fn footprint(states: usize) -> Bytes {
-        (STACK + Bytes::kib(64) + Bytes(states as u64 * 1024)).align_up(4096)
+        (STACK + Checkpoints::document(states)).align_up(4096)
+    }
+
+    /// What the document about `states` tensors takes, or the header of a file of them.
+    pub(crate) fn document(states: usize) -> Bytes {
+        (Bytes::kib(64) + Bytes(states as u64 * 1024)).align_up(4096)
+    }
+
+    /// The same in a folder, unless the path of its own is absolute.
+    pub(crate) fn in_folder(&self, folder: &Path) -> Checkpoints {
+        Checkpoints { folder: folder.join(&self.folder), ..self.clone() }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The devices there are, by the names people choose them by.
+//! Devices by name, and how they are opened.
 
 use crate::error::{Error, Result};
 use crate::system;
@@ -8,16 +8,16 @@ use plimsoll_cuda::{Convolutions, CudaDevice, KernelCache, PlanOnly, Profile};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A device that was chosen by its name, or a profile that stands for it.
+/// Which device to compute on, by name.
 ///
 /// ```
-/// use plimsoll::Choice;
-/// assert_eq!("cuda:1".parse::<Choice>()?, Choice::Cuda(1));
-/// assert_eq!("tpu".parse::<Choice>().unwrap_err().to_string(), "there is no device `tpu`; there are `cpu` and `cuda:0`, `cuda:1`, …");
+/// use plimsoll::DeviceSpec;
+/// assert_eq!("cuda:1".parse::<DeviceSpec>()?, DeviceSpec::Cuda(1));
+/// assert_eq!("tpu".parse::<DeviceSpec>().unwrap_err().to_string(), "there is no device `tpu`; there are `cpu` and `cuda:0`, `cuda:1`, …");
 /// # Ok::<(), plimsoll::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Choice {
+pub enum DeviceSpec {
     /// The CPU.
     #[default]
     Cpu,
@@ -25,56 +25,56 @@ pub enum Choice {
     Cuda(usize),
 }
 
-impl std::str::FromStr for Choice {
+impl std::str::FromStr for DeviceSpec {
     type Err = Error;
 
-    fn from_str(name: &str) -> Result<Choice> {
+    fn from_str(name: &str) -> Result<DeviceSpec> {
         let number = name.strip_prefix("cuda").map(|rest| rest.strip_prefix(':').unwrap_or(if rest.is_empty() { "0" } else { rest }));
         match (name, number.and_then(|number| number.parse().ok())) {
-            ("cpu", _) => Ok(Choice::Cpu),
-            (_, Some(ordinal)) => Ok(Choice::Cuda(ordinal)),
+            ("cpu", _) => Ok(DeviceSpec::Cpu),
+            (_, Some(ordinal)) => Ok(DeviceSpec::Cuda(ordinal)),
             _ => Err(Error::Config(format!("there is no device `{name}`; there are `cpu` and `cuda:0`, `cuda:1`, …"))),
         }
     }
 }
 
-/// A device and what its threads take.
-pub(crate) struct Opened {
+/// An open device, and the stacks of its threads.
+pub(crate) struct OpenDevice {
     pub device: Arc<dyn Device>,
     pub thread_stacks: Bytes,
 }
 
 /// Opens a device. With a profile no GPU is needed, and only plans can be made.
-pub(crate) fn open(choice: Choice, threads: Option<usize>, profile: Option<&str>) -> Result<Opened> {
-    match (choice, profile) {
-        (Choice::Cpu, None) => {
+pub(crate) fn open(spec: DeviceSpec, threads: Option<usize>, profile: Option<&str>) -> Result<OpenDevice> {
+    match (spec, profile) {
+        (DeviceSpec::Cpu, None) => {
             let cpu = CpuDevice::new(threads.unwrap_or_else(system::cores))?;
-            Ok(Opened { thread_stacks: cpu.stacks(), device: Arc::new(cpu) })
+            Ok(OpenDevice { thread_stacks: cpu.stacks(), device: Arc::new(cpu) })
         }
-        (Choice::Cpu, Some(name)) => Err(Error::Config(format!("the profile `{name}` is a GPU's; say `--device cuda:0` too"))),
-        (Choice::Cuda(ordinal), Some(name)) => {
+        (DeviceSpec::Cpu, Some(name)) => Err(Error::Config(format!("the profile `{name}` is a GPU's; say `--device cuda:0` too"))),
+        (DeviceSpec::Cuda(ordinal), Some(name)) => {
             let unknown = || Error::Config(format!("there is no profile `{name}`; there are: {}", Profile::names().join(", ")));
             let device = PlanOnly::new(Profile::named(name).ok_or_else(unknown)?, ordinal);
-            Ok(Opened { device: Arc::new(device), thread_stacks: Bytes::ZERO })
+            Ok(OpenDevice { device: Arc::new(device), thread_stacks: Bytes::ZERO })
         }
-        (Choice::Cuda(ordinal), None) => {
+        (DeviceSpec::Cuda(ordinal), None) => {
             let device = open_gpu(ordinal, convolutions()?)?;
-            Ok(Opened { device, thread_stacks: Bytes::ZERO })
+            Ok(OpenDevice { device, thread_stacks: Bytes::ZERO })
         }
     }
 }
 
 /// Opens a device to compute on: `cpu`, or `cuda:N`.
-pub fn open_device(choice: Choice) -> Result<Arc<dyn Device>> {
-    open(choice, None, None).map(|opened| opened.device)
+pub fn open_device(spec: DeviceSpec) -> Result<Arc<dyn Device>> {
+    open(spec, None, None).map(|opened| opened.device)
 }
 
 /// Opens the same GPU once for each way that convolutions can go, with what that is called: by libraries wherever they can, and in generated kernels. The CPU has
 /// one way only.
-pub fn open_each_way(choice: Choice) -> Result<Vec<(&'static str, Arc<dyn Device>)>> {
-    match choice {
-        Choice::Cpu => Ok(vec![("", open_device(choice)?)]),
-        Choice::Cuda(ordinal) => {
+pub fn open_each_way(spec: DeviceSpec) -> Result<Vec<(&'static str, Arc<dyn Device>)>> {
+    match spec {
+        DeviceSpec::Cpu => Ok(vec![("", open_device(spec)?)]),
+        DeviceSpec::Cuda(ordinal) => {
             let ways = [("libraries", Convolutions::Libraries), ("generated", Convolutions::Generated)];
             ways.into_iter().map(|(name, way)| Ok((name, open_gpu(ordinal, way)?))).collect()
         }

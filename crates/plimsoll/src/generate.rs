@@ -43,7 +43,7 @@ impl Generator {
         let (vocabulary, context) = config.text()?;
         config.set_value("train.batch", 1)?;
         config.set_value("train.micro_batch", 1)?;
-        let mut trainer = config.build()?.into_trainer().for_prediction();
+        let mut trainer = Trainer::from(config.build()?).for_prediction();
         if !weights.exists() {
             return Err(Error::Config(format!("{} has no weights.safetensors yet; train the run to its end", folder.display())));
         }

@@ -2,7 +2,7 @@
 
 use crate::metrics::Scores;
 use plimsoll_core::Bytes;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// One epoch.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,8 +66,8 @@ pub struct History {
     pub seconds: f64,
     /// What the plan stated for the host.
     pub planned: Bytes,
-    /// The line.
-    pub line: Bytes,
+    /// The host memory budget.
+    pub host_budget: Bytes,
     /// What the plan stated for the device, if it has a memory of its own.
     pub planned_on_device: Option<Bytes>,
     /// What was in use on the device at the end of the run, by everybody.
@@ -85,5 +85,61 @@ impl History {
     /// The last epoch.
     pub fn last(&self) -> Option<&Epoch> {
         self.epochs.last()
+    }
+}
+
+impl Epoch {
+    /// The epoch as one JSON object.
+    pub fn to_json(&self) -> Value {
+        let mut object = json!({
+            "epoch": self.epoch,
+            "loss": self.training.loss,
+            "learning_rate": self.learning_rate,
+            "seconds": self.seconds,
+            "examples_per_s": self.examples_per_s,
+        });
+        if self.left_out > 0 {
+            object["left_out"] = json!(self.left_out);
+        }
+        put_scores(&mut object, "", &self.training);
+        if !self.training.more.is_empty() {
+            // So that the others can be told from the rest of the object.
+            object["metrics"] = self.training.more.iter().map(|(name, _)| name.as_str()).collect();
+        }
+        if let Some(scores) = &self.validation {
+            put_scores(&mut object, "val_", scores);
+        }
+        object
+    }
+}
+
+impl History {
+    /// The run's record as one JSON object.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "epochs": self.epochs.iter().map(Epoch::to_json).collect::<Vec<_>>(),
+            "steps": self.steps,
+            "seconds": self.seconds,
+            "examples_per_s": self.examples_per_s,
+            "planned_bytes": self.planned.0,
+            "measured_peak_rss_bytes": self.measured.0,
+            "host_budget_bytes": self.host_budget.0,
+            "planned_device_bytes": self.planned_on_device.map(|bytes| bytes.0),
+            "device_in_use_bytes": self.in_use_on_device.map(|bytes| bytes.0),
+            "predicted_step_s": self.predicted_step_s,
+            "measured_step_s": self.measured_step_s.map(|(median, _)| median),
+            "fastest_step_s": self.measured_step_s.map(|(_, fastest)| fastest),
+            "measured_over_predicted": self.measured_step_s.map(|(median, _)| median / self.predicted_step_s),
+        })
+    }
+}
+
+/// Adds all scores to an object, with a prefix before their names.
+fn put_scores(object: &mut Value, prefix: &str, scores: &Scores) {
+    for (name, value) in scores.iter() {
+        object[format!("{prefix}{name}")] = json!(value);
+    }
+    for (name, values) in &scores.per_class {
+        object[format!("{prefix}{name}_per_class")] = json!(values);
     }
 }

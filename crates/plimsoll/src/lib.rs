@@ -28,9 +28,10 @@ mod plan;
 mod plan_file;
 mod precision;
 mod reader;
-mod run;
+mod run_folder;
 mod schedule;
 mod session;
+mod spec;
 mod suggest;
 pub mod system;
 mod tensors;
@@ -39,20 +40,22 @@ mod trainer;
 pub mod zoo;
 
 pub use allow::{Allow, Permission, UnknownPermission};
-pub use callbacks::{Callback, CsvLog, EarlyStopping, Flow};
+pub use callbacks::{Callback, CsvLog, EarlyStopping, TrainingControl};
 pub use checkpoint::Checkpoints;
-pub use devices::{Choice, convolutions, open_device, open_each_way};
+pub use devices::{DeviceSpec, convolutions, open_device, open_each_way};
 pub use error::{BadRow, Error, Result};
-pub use fit::{Event, FirstWeights, Fit};
+pub use fit::{Event, Fit};
 pub use generate::{Generator, Sampling};
 pub use history::{Epoch, History};
 pub use infeasible::{Infeasible, PipelineInfeasible};
 pub use loss::{Loss, Objective};
 pub use metrics::{Metric, Scores};
-pub use output_loss::OutputLoss;
+pub use output_loss::{OutputLoss, OutputLosses};
 pub use pipeline::{Bench, BenchEpoch, Explain, ExplainedStage, Filled, Pipeline, Sample};
-pub use plan::{Count, DeviceLine, InPieces, LargestBatch, RunPlan, Sweep, SweepPoint, Taken};
-pub use plan_file::{Checked, check_plan_file};
+pub use plan::{
+    AppliedStrategy, DataSummary, DatasetSummary, DeviceBudget, LargestBatch, Machine, RunPlan, SplitLayers, Sweep, SweepPoint,
+};
+pub use plan_file::{Checked, check_plan_file, plan_file};
 pub use plimsoll_core::budget::CountingAllocator;
 pub use plimsoll_core::loss_scale::LossScaling;
 pub use plimsoll_core::selftest;
@@ -63,8 +66,9 @@ pub use plimsoll_data::{
     Cache, Condition, Dataset, Parallelism, Prefetch, RandomSpec, Relation, Shuffle, Split, Tensor, Vocabulary, source,
 };
 pub use precision::Precision;
-pub use run::{Run, RunFolder};
+pub use run_folder::RunFolder;
 pub use schedule::{ReduceOnPlateau, Schedule, ScheduleState};
+pub use spec::{Count, FitSpec, InitialWeights, Optimization, RunSpec};
 pub use trained::{Rows, Trained};
 pub use trainer::{Batches, CustomLoop, HostBatch, Numbers, Predicted, Prediction, Trainer};
 

@@ -63,7 +63,7 @@ impl From<Loss> for OutputLoss {
 
 /// The losses of a model's outputs.
 #[derive(Clone, Debug)]
-pub(crate) enum OutputLosses {
+pub enum OutputLosses {
     /// The only output.
     Only(OutputLoss),
     /// One per output, by name.
@@ -72,7 +72,7 @@ pub(crate) enum OutputLosses {
 
 impl OutputLosses {
     /// The loss of each output, in order. Every output has exactly one.
-    pub fn of<'a>(&'a self, outputs: &[&str]) -> Result<Vec<&'a OutputLoss>, GraphError> {
+    pub(crate) fn of<'a>(&'a self, outputs: &[&str]) -> Result<Vec<&'a OutputLoss>, GraphError> {
         let error = |what: String| Err(GraphError { scope: String::new(), what });
         let all = outputs.join(", ");
         for (i, name) in outputs.iter().enumerate() {

@@ -6,7 +6,8 @@
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::plan::RunPlan;
-use crate::run::Run;
+use crate::spec::RunSpec;
+use crate::trainer::Trainer;
 use plimsoll_core::Bytes;
 use plimsoll_core::plan::Certificate;
 use serde_json::{Value, json};
@@ -26,14 +27,12 @@ pub struct Checked {
     pub repeated: usize,
 }
 
-impl Run {
-    /// A plan of this run as a document that can be checked by itself.
-    pub fn plan_file(&self, plan: &RunPlan) -> Value {
-        json!({ "plan": plan.to_json(), "configuration": self.configuration(), "certificate": plan.memory.certificate() })
-    }
+/// A plan of a run from a configuration, as a document that can be checked by itself.
+pub fn plan_file(spec: &RunSpec, plan: &RunPlan) -> Value {
+    json!({ "plan": plan.to_json(), "configuration": spec.config, "certificate": plan.memory.certificate() })
 }
 
-/// Proves what [`Run::plan_file`] wrote: that its certificate is an exact plan of the model that its configuration describes. Names the first
+/// Proves what [`plan_file`] wrote: that its certificate is an exact plan of the model that its configuration describes. Names the first
 /// thing that is wrong.
 pub fn check_plan_file(text: &str) -> Result<Checked> {
     let wrong = |what: String| Error::Config(format!("this is not a plan that `plimsoll plan --out` wrote: {what}"));
@@ -58,7 +57,7 @@ pub fn check_plan_file(text: &str) -> Result<Checked> {
     }
     let mut config = Config::from_text(configuration)?;
     config.set_value("train.batch", batch)?;
-    config.build()?.into_trainer().prove(&certificate)?;
+    Trainer::from(config.build()?).prove(&certificate)?;
     Ok(Checked {
         rows: certificate.rows,
         arena: certificate.arena,

@@ -41,16 +41,16 @@ impl Trained {
             return Err(Error::Config(format!("{} has no weights.safetensors yet; train the run to its end", folder.display())));
         }
         change(&mut config)?;
-        let run = config.build()?;
-        match (run.validation().cloned(), rows) {
-            (Some(data), None | Some(Rows::HeldOut)) => Ok(Trained { trainer: run.into_trainer(), data, rows: Rows::HeldOut, weights }),
+        let spec = config.build()?;
+        match (spec.fit.validation.clone(), rows) {
+            (Some(data), None | Some(Rows::HeldOut)) => Ok(Trained { trainer: spec.into(), data, rows: Rows::HeldOut, weights }),
             (None, Some(Rows::HeldOut)) => {
                 Err(Error::Config("the run holds no rows out: name them as `data.validation`, or take those it learnt from".to_string()))
             }
             (_, None | Some(Rows::Training)) => {
                 // Predictions belong to rows, so they come in the order of the rows.
                 config.set_source_order()?;
-                let trainer = config.build()?.into_trainer();
+                let trainer = Trainer::from(config.build()?);
                 Ok(Trained { data: trainer.data().clone(), trainer, rows: Rows::Training, weights })
             }
         }

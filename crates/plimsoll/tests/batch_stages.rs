@@ -60,7 +60,7 @@ fn micro_batches_match_the_full_batch_after_batch_level_stages() {
 #[test]
 fn the_plan_reserves_memory_for_a_mixed_batch() {
     let ring = |data: &Dataset| {
-        let plan = Trainer::new(model(), data).micro_batch(8).plan().unwrap();
+        let plan = Trainer::new(model(), data).micro_batch(8).plan(&Fit::epochs(1)).unwrap();
         plan.pipeline_stages.iter().find(|(name, _)| name == "staging ring").unwrap().1
     };
     let one = digits(Split::Train).batch(256).prefetch(Prefetch::Batches(0));

@@ -1,20 +1,20 @@
 //! Training on a GPU compared with the CPU. Without a GPU each test reports so and checks the error.
 
 use plimsoll::prelude::*;
-use plimsoll::{Allow, Choice, Error, History, Permission, RunPlan, probe};
+use plimsoll::{Allow, DeviceSpec, Error, History, Permission, RunPlan, probe};
 use plimsoll_core::Bytes;
 use plimsoll_core::budget::Owner;
 
 /// Whether there is a GPU; if not, says so after checking what a trainer says.
 fn has_gpu() -> bool {
     let Some(obstacle) = probe().obstacle() else { return true };
-    let error = digits(Choice::Cuda(0)).plan().unwrap_err().to_string();
+    let error = digits(DeviceSpec::Cuda(0)).plan(&Fit::epochs(1)).unwrap_err().to_string();
     assert_eq!(error, format!("cuda:0: {obstacle}"));
     println!("not run on a GPU: {error}");
     false
 }
 
-fn digits(choice: Choice) -> Trainer {
+fn digits(choice: DeviceSpec) -> Trainer {
     let data = Dataset::digits(Split::Train).shuffle(Shuffle::seed(7)).map("x", [scale(1.0 / 16.0)]).batch(32);
     Trainer::new(zoo::digits_cnn(10), &data).loss(Loss::SoftmaxCrossEntropy).optimizer(Adam::default()).seed(1).device(choice)
 }
@@ -42,7 +42,7 @@ fn assert_alike(here: &(History, Vec<f32>), there: &(History, Vec<f32>), allowed
 #[test]
 fn training_on_gpu_matches_cpu() {
     if has_gpu() {
-        assert_alike(&train(digits(Choice::Cuda(0))), &train(digits(Choice::Cpu)), 1e-3);
+        assert_alike(&train(digits(DeviceSpec::Cuda(0))), &train(digits(DeviceSpec::Cpu)), 1e-3);
     }
 }
 
@@ -52,14 +52,14 @@ fn the_first_twenty_losses_match_the_cpu() {
     if !has_gpu() {
         return;
     }
-    let losses = |choice: Choice| -> Vec<f64> {
+    let losses = |choice: DeviceSpec| -> Vec<f64> {
         let data = Dataset::digits(Split::Train).shuffle(Shuffle::seed(7)).take(32).map("x", [scale(1.0 / 16.0)]).batch(32);
         let trainer = Trainer::new(zoo::digits_cnn(10), &data).loss(Loss::SoftmaxCrossEntropy).optimizer(Adam::default());
         let history = trainer.seed(1).device(choice).fit(Fit::epochs(20)).unwrap();
         assert_eq!((history.steps, history.epochs.len()), (20, 20));
         history.epochs.iter().map(|epoch| epoch.training.loss).collect()
     };
-    let (there, here) = (losses(Choice::Cuda(0)), losses(Choice::Cpu));
+    let (there, here) = (losses(DeviceSpec::Cuda(0)), losses(DeviceSpec::Cpu));
     println!("cuda:0 {there:.5?}\ncpu    {here:.5?}");
     assert!(here[19] < 0.9 * here[0], "these twenty steps learn nothing: {here:?}");
     for (step, (there, here)) in there.iter().zip(&here).enumerate() {
@@ -70,7 +70,7 @@ fn the_first_twenty_losses_match_the_cpu() {
 #[test]
 fn micro_batches_match_the_full_batch_on_gpu() {
     if has_gpu() {
-        assert_alike(&train(digits(Choice::Cuda(0)).micro_batch(12)), &train(digits(Choice::Cuda(0))), 1e-3);
+        assert_alike(&train(digits(DeviceSpec::Cuda(0)).micro_batch(12)), &train(digits(DeviceSpec::Cuda(0))), 1e-3);
     }
 }
 
@@ -80,7 +80,7 @@ fn a_non_finite_loss_reports_its_step() {
     if !has_gpu() {
         return;
     }
-    let run = |choice: Choice| {
+    let run = |choice: DeviceSpec| {
         let data = Dataset::random(RandomSpec::new(320).floats("x", [5]).floats("y", [2])).unwrap().batch(32);
         let model = Sequential::new().add(Dense::new(2));
         let mut trainer = Trainer::new(model, &data).loss(Loss::MeanSquaredError).optimizer(Sgd::new(1e9)).device(choice);
@@ -89,13 +89,13 @@ fn a_non_finite_loss_reports_its_step() {
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(run(Choice::Cuda(0)), run(Choice::Cpu));
+    assert_eq!(run(DeviceSpec::Cuda(0)), run(DeviceSpec::Cpu));
 }
 
 #[test]
 fn a_device_budget_below_the_minimum_is_refused() {
-    let mut trainer = digits(Choice::Cuda(0)).device_profile("h200").budget(Budget::host("4GiB").unwrap().device("1MiB").unwrap());
-    let error = trainer.plan().unwrap_err().to_string();
+    let trainer = digits(DeviceSpec::Cuda(0)).device_profile("h200").budget(Budget::host("4GiB").unwrap().device("1MiB").unwrap());
+    let error = trainer.plan(&Fit::epochs(1)).unwrap_err().to_string();
     assert!(error.starts_with("this run does not fit into 1.00 MiB of memory of cuda:0; the minimum budget is "), "{error}");
     assert!(error.contains("CUDA itself 348 MiB"), "{error}");
 }
@@ -105,7 +105,7 @@ fn wide(allow: &str) -> Trainer {
     let data = Dataset::random(RandomSpec::new(256).floats("x", [64]).floats("y", [8])).unwrap().batch(32);
     let layer = || Dense::new(256).activation(Activation::Relu);
     let model = Sequential::new().add(layer()).add(layer()).add(layer()).add(layer()).add(Dense::new(8));
-    let trainer = Trainer::new(model, &data).loss(Loss::MeanSquaredError).optimizer(Adam::default()).seed(3).device(Choice::Cuda(0));
+    let trainer = Trainer::new(model, &data).loss(Loss::MeanSquaredError).optimizer(Adam::default()).seed(3).device(DeviceSpec::Cuda(0));
     trainer.allow(allow.parse::<Allow>().unwrap())
 }
 
@@ -118,10 +118,10 @@ fn scarce(free: &RunPlan) -> Budget {
 
 #[test]
 fn tensors_beyond_the_device_budget_are_offloaded_to_pinned_memory() {
-    let free = wide("offload").device_profile("h200").budget(Budget::host("4GiB").unwrap()).plan().unwrap();
+    let free = wide("offload").device_profile("h200").budget(Budget::host("4GiB").unwrap()).plan(&Fit::epochs(1)).unwrap();
     assert_eq!(free.offload_bytes(), Bytes::ZERO, "nothing leaves where everything fits");
     let budget = scarce(&free);
-    let plan = wide("offload").device_profile("h200").budget(budget).plan().unwrap();
+    let plan = wide("offload").device_profile("h200").budget(budget).plan(&Fit::epochs(1)).unwrap();
     assert_eq!(plan.used, [Permission::Offload]);
     assert!(plan.results_unchanged && plan.offload_bytes() > Bytes::ZERO);
     assert!(plan.device_memory.as_ref().unwrap().total() <= budget.device.unwrap());
@@ -129,13 +129,13 @@ fn tensors_beyond_the_device_budget_are_offloaded_to_pinned_memory() {
     assert!(plan.to_string().contains("kept in pinned host memory"), "{plan}");
     assert!(plan.placement().contains("offloaded to pinned host memory"), "{}", plan.placement());
     // Without leave to do so it is refused, and told what would help.
-    let refusal = match wide("none").device_profile("h200").budget(budget).plan() {
+    let refusal = match wide("none").device_profile("h200").budget(budget).plan(&Fit::epochs(1)) {
         Err(Error::Infeasible(refusal)) => refusal,
         other => panic!("{other:?}"),
     };
     let (allow, least) = refusal.minimum_with.iter().find(|(allow, _)| allow.has(Permission::Offload)).expect("that would help");
     let enough = Budget { device: Some(*least), ..budget };
-    assert!(wide(&allow.to_string()).device_profile("h200").budget(enough).plan().is_ok(), "what is said to be enough is");
+    assert!(wide(&allow.to_string()).device_profile("h200").budget(enough).plan(&Fit::epochs(1)).is_ok(), "what is said to be enough is");
 }
 
 /// The same kernels in the same order: not one bit differs, launched one by one or recorded.
@@ -150,9 +150,9 @@ fn offloaded_tensors_come_back_bit_identical() {
         let losses: Vec<u64> = history.epochs.iter().map(|epoch| epoch.training.loss.to_bits()).collect();
         (losses, trainer.predict(&data).unwrap())
     };
-    let free = wide("offload").budget(Budget::host("4GiB").unwrap()).plan().unwrap();
+    let free = wide("offload").budget(Budget::host("4GiB").unwrap()).plan(&Fit::epochs(1)).unwrap();
     let budget = scarce(&free);
-    let plan = wide("offload").budget(budget).plan().unwrap();
+    let plan = wide("offload").budget(budget).plan(&Fit::epochs(1)).unwrap();
     assert_eq!(plan.used, [Permission::Offload]);
     println!("{plan}");
     let (here, there) = (run(wide("offload").budget(Budget::host("4GiB").unwrap())), run(wide("offload").budget(budget)));
@@ -165,13 +165,13 @@ fn a_failed_step_leaves_offloaded_state_unchanged() {
     if !has_gpu() {
         return;
     }
-    let budget = scarce(&wide("offload").budget(Budget::host("4GiB").unwrap()).plan().unwrap());
+    let budget = scarce(&wide("offload").budget(Budget::host("4GiB").unwrap()).plan(&Fit::epochs(1)).unwrap());
     let run = |budget: Budget| {
         let data = Dataset::random(RandomSpec::new(320).floats("x", [64]).floats("y", [8])).unwrap().batch(32);
         let layer = || Dense::new(256).activation(Activation::Relu);
         let model = Sequential::new().add(layer()).add(layer()).add(layer()).add(layer()).add(Dense::new(8));
         let trainer = Trainer::new(model, &data).loss(Loss::MeanSquaredError).optimizer(Adam::new(1e18)).seed(3);
-        let mut trainer = trainer.device(Choice::Cuda(0)).allow("offload".parse().unwrap()).budget(budget);
+        let mut trainer = trainer.device(DeviceSpec::Cuda(0)).allow("offload".parse().unwrap()).budget(budget);
         let error = trainer.fit(Fit::epochs(3)).unwrap_err().to_string();
         (error, trainer.predict(&data).unwrap().iter().map(|x| x.to_bits()).collect::<Vec<_>>())
     };

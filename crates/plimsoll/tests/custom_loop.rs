@@ -140,7 +140,7 @@ fn a_custom_loop_converts_back_into_a_trainer() {
     let data = Dataset::digits(Split::Train).map("x", [scale(1.0 / 16.0)]).batch(32);
     let model = Sequential::new().add(Flatten).add(BatchNorm::default()).add(Dense::new(10));
     let mut run = Trainer::new(model, &data).budget(Budget::host("96MiB").unwrap()).custom_loop().unwrap();
-    assert!(run.plan().total() <= run.plan().line);
+    assert!(run.plan().total() <= run.plan().host_budget);
     let mut batches = run.batches(1).unwrap();
     while run.step_from(&mut batches).unwrap().is_some() {}
     drop(batches);

@@ -17,7 +17,7 @@ fn the_dense_example_trains_within_its_budget() {
     let history = dense_million::run(20_000, None).unwrap();
     assert_eq!(history.steps, 2 * 625);
     assert!(history.epochs[1].training.loss < history.epochs[0].training.loss);
-    assert!(history.planned <= history.line);
+    assert!(history.planned <= history.host_budget);
 }
 
 #[test]
@@ -25,7 +25,7 @@ fn the_convolution_example_trains_within_its_budget() {
     let history = conv_resized::run(200).unwrap();
     assert_eq!(history.steps, 7, "the ragged last batch counts");
     assert!(history.epochs[0].training.loss.is_finite());
-    assert!(history.planned <= history.line);
+    assert!(history.planned <= history.host_budget);
 }
 
 #[test]

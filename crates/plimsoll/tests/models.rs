@@ -123,7 +123,7 @@ fn model_inputs_are_columns_by_name() {
     assert_eq!(weights(&mut trainer, "two")["dense/kernel"].len(), 12);
 
     let poorer = Dataset::random(RandomSpec::new(16).floats("b", [2]).floats("y", [1])).unwrap().batch(8);
-    let error = Trainer::new(model, &poorer).loss(Loss::MeanSquaredError).plan().unwrap_err();
+    let error = Trainer::new(model, &poorer).loss(Loss::MeanSquaredError).plan(&Fit::epochs(1)).unwrap_err();
     assert_eq!(error.to_string(), "the model reads a column `a`, but the data has only b: f32[2], y: f32[1]");
 }
 
@@ -142,7 +142,7 @@ fn invalid_models_are_refused() {
     let twice = net.reuse(once, [once]);
     let sum = net.add(Add, [once, twice]);
     let data = constant(4, 1.0, 2).batch(4);
-    let error = Trainer::new(net.build(sum), &data).loss(Loss::MeanSquaredError).plan().unwrap_err();
+    let error = Trainer::new(net.build(sum), &data).loss(Loss::MeanSquaredError).plan(&Fit::epochs(1)).unwrap_err();
     assert_eq!(error.to_string(), "layer `batch_norm`: cannot be shared: its moving statistics would be updated twice in one step");
 
     let mut net = Functional::new("tied");
@@ -151,7 +151,7 @@ fn invalid_models_are_refused() {
     let scores = net.tied(vectors, Embedding::new(6, 8).scores(), [vectors]);
     let spec = RandomSpec::new(4).classes("x", [3], 5).classes("y", [3], 5);
     let data = Dataset::random(spec).unwrap().batch(4);
-    let error = Trainer::new(net.build(scores), &data).plan().unwrap_err();
+    let error = Trainer::new(net.build(scores), &data).plan(&Fit::epochs(1)).unwrap_err();
     assert_eq!(error.to_string(), "layer `tokens`: shares the weight `tokens/embeddings` of type f32[5, 8], but needs f32[6, 8]");
 }
 
@@ -194,6 +194,6 @@ fn attention_dropout_is_independent_of_micro_batches() {
         assert!(worst < 1e-5, "pieces of {micro_batch}: {worst}");
     }
     let model = Sequential::new().add(MultiHeadAttention::new(2).dropout(1.0)).add(Flatten).add(Dense::new(2));
-    let error = Trainer::new(model, &data()).loss(Loss::MeanSquaredError).plan().unwrap_err().to_string();
+    let error = Trainer::new(model, &data()).loss(Loss::MeanSquaredError).plan(&Fit::epochs(1)).unwrap_err().to_string();
     assert_eq!(error, "layer `multi_head_attention`: the dropout rate should be from 0 to below 1, but is 1");
 }

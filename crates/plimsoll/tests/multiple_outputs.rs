@@ -230,8 +230,8 @@ trait Refusal {
 }
 
 impl Refusal for Trainer {
-    fn refusal(mut self) -> String {
-        self.plan().unwrap_err().to_string()
+    fn refusal(self) -> String {
+        self.plan(&Fit::epochs(1)).unwrap_err().to_string()
     }
 }
 
@@ -252,11 +252,17 @@ csv_log = true
 loss = { digit = { type = "softmax_cross_entropy", labels = "y" }, odd = { type = "categorical_focal", gamma = 1.0, labels = "y", weight = 0.3, metrics = ["top3"], label_smoothing = 0.1 } }
 "#;
 
+/// Plans and trains the run of a configuration, and writes its folder.
+fn train_in(folder: &std::path::Path, config: &Config) -> plimsoll::Result<plimsoll::History> {
+    let trainer = Trainer::from(config.build()?);
+    let plan = trainer.plan(&trainer.described_fit())?;
+    plimsoll::RunFolder::open(folder)?.train(trainer, plan, false, |_| ())
+}
+
 #[test]
 fn configurations_set_a_loss_per_output() {
     let folder = folder("config");
-    let mut run = Config::from_text(TWO_HEADS).unwrap().build().unwrap();
-    run.train(&plimsoll::RunFolder::open(&folder).unwrap(), false, |_| ()).unwrap();
+    train_in(&folder, &Config::from_text(TWO_HEADS).unwrap()).unwrap();
     let log = std::fs::read_to_string(folder.join("log.csv")).unwrap();
     let header = log.lines().next().unwrap();
     assert!(
@@ -275,7 +281,7 @@ fn configurations_set_a_loss_per_output() {
     let error = |setting: &str| {
         let mut config = Config::from_text(TWO_HEADS).unwrap();
         config.set(setting).unwrap();
-        config.build().and_then(|mut run| run.plan()).map(drop).unwrap_err().to_string()
+        config.build().and_then(|spec| Trainer::from(spec).plan(&Fit::epochs(1))).map(drop).unwrap_err().to_string()
     };
     let errors = [
         error("train.loss=mse"),
@@ -324,10 +330,10 @@ fn npy_files_are_columns() {
         loss = { kind = "softmax_cross_entropy", size = "mse" }
     "#;
     std::fs::write(folder.join("run.toml"), text).unwrap();
-    let mut run = Config::read(&folder.join("run.toml")).unwrap().build().unwrap();
-    let anchored = folder.join("a.npy");
-    assert!(run.configuration().contains(&*anchored.to_string_lossy()), "{}", run.configuration());
-    run.train(&plimsoll::RunFolder::open(&folder.join("run")).unwrap(), false, |_| ()).unwrap();
+    let config = Config::read(&folder.join("run.toml")).unwrap();
+    let (anchored, text) = (folder.join("a.npy"), config.build().unwrap().config);
+    assert!(text.contains(&*anchored.to_string_lossy()), "{text}");
+    train_in(&folder.join("run"), &config).unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
@@ -338,5 +344,5 @@ fn a_single_output_takes_any_label_column() {
     let mut named = Trainer::new(model(), &data).loss(OutputLoss::new(Loss::MeanSquaredError).labels("many"));
     let history = named.fit(Fit::epochs(2)).unwrap();
     assert_eq!(history.epochs[0].score_names(), ["loss"]);
-    assert!(Trainer::new(model(), &data).loss(Loss::MeanSquaredError).plan().is_err(), "two numbers are not three");
+    assert!(Trainer::new(model(), &data).loss(Loss::MeanSquaredError).plan(&Fit::epochs(1)).is_err(), "two numbers are not three");
 }

@@ -25,8 +25,8 @@ fn line(bytes: Bytes) -> Budget {
 }
 
 /// A line so low that some of the optimiser's state has no room, whatever is done about the rest.
-fn scarce(mut trainer: Trainer) -> Budget {
-    let free = trainer.plan().unwrap();
+fn scarce(trainer: Trainer) -> Budget {
+    let free = trainer.plan(&Fit::epochs(1)).unwrap();
     assert_eq!((free.offload_bytes(), free.used.contains(&Permission::Offload)), (Bytes::ZERO, false), "nothing leaves where all fits");
     let optimiser = free.owners.iter().find(|(name, _)| *name == Owner::Optimizer).unwrap().1;
     assert!(free.memory.arena < optimiser);
@@ -43,7 +43,7 @@ fn learnt(mut trainer: Trainer, fit: Fit<'_>) -> (Vec<u64>, Vec<u32>) {
 #[test]
 fn a_run_that_needs_offloading_is_bit_identical() {
     let budget = scarce(wide("offload"));
-    let plan = wide("offload").budget(budget).plan().unwrap();
+    let plan = wide("offload").budget(budget).plan(&Fit::epochs(1)).unwrap();
     assert!(plan.total() <= budget.host.unwrap() && plan.results_unchanged, "{plan}");
     assert_eq!(plan.used, [Permission::Offload]);
     assert_eq!(plan.to_json()["offload_bytes"], plan.offload_bytes().0);
@@ -55,26 +55,26 @@ fn a_run_that_needs_offloading_is_bit_identical() {
 
 #[test]
 fn offloading_is_the_last_resort() {
-    let mut cut = wide("microbatch,offload");
-    let free = cut.plan().unwrap();
-    let single = wide("microbatch,offload").micro_batch(1).plan().unwrap();
+    let cut = wide("microbatch,offload");
+    let free = cut.plan(&Fit::epochs(1)).unwrap();
+    let single = wide("microbatch,offload").micro_batch(1).plan(&Fit::epochs(1)).unwrap();
     assert!(single.memory.arena < free.memory.arena);
     // Room for sums of gradients, but not for the whole batch, or for less than either.
-    let enough = wide("microbatch,offload").budget(line(free.total().max(single.total()))).plan().unwrap();
+    let enough = wide("microbatch,offload").budget(line(free.total().max(single.total()))).plan(&Fit::epochs(1)).unwrap();
     assert!(!enough.used.contains(&Permission::Offload), "{enough}");
-    let scarce = wide("microbatch,offload").budget(line(free.least.min(single.total()) - Bytes(4096))).plan().unwrap();
+    let scarce = wide("microbatch,offload").budget(line(free.minimum.min(single.total()) - Bytes(4096))).plan(&Fit::epochs(1)).unwrap();
     assert!(scarce.used.contains(&Permission::Offload) && scarce.offload_bytes() > Bytes::ZERO, "{scarce}");
 }
 
 #[test]
 fn an_infeasible_run_reports_the_minimum_with_offloading() {
-    let refused = match wide("none").budget(line(Bytes::mib(18))).plan() {
+    let refused = match wide("none").budget(line(Bytes::mib(18))).plan(&Fit::epochs(1)) {
         Err(Error::Infeasible(refused)) => refused,
         other => panic!("{other:?}"),
     };
     let (allow, least) = refused.minimum_with.iter().find(|(allow, _)| *allow == "offload".parse().unwrap()).expect("that would help");
     assert!(*least < refused.minimum);
-    let plan = wide(&allow.to_string()).budget(line(*least)).plan().unwrap();
+    let plan = wide(&allow.to_string()).budget(line(*least)).plan(&Fit::epochs(1)).unwrap();
     assert_eq!(plan.total(), *least, "what is said to be enough is");
     assert!(plan.memory.programs.iter().any(|program| !program.offloaded.is_empty()) || plan.offload_bytes() > Bytes::ZERO);
     // A little more, so that there is also room for the rows that are predicted.
@@ -85,10 +85,10 @@ fn an_infeasible_run_reports_the_minimum_with_offloading() {
 #[test]
 fn accumulated_gradients_are_offloaded_with_micro_batches() {
     let cut = || wide("offload").micro_batch(2);
-    let free = cut().plan().unwrap();
+    let free = cut().plan(&Fit::epochs(1)).unwrap();
     let size = |wanted: Owner| free.owners.iter().find(|(owner, _)| *owner == wanted).unwrap().1;
     let budget = line(free.total() - size(Owner::Optimizer) - Bytes(size(Owner::GradientSums).0 / 4));
-    let plan = cut().budget(budget).plan().unwrap();
+    let plan = cut().budget(budget).plan(&Fit::epochs(1)).unwrap();
     assert_eq!(plan.accumulation_steps(), 4);
     let gone = plan.memory.states.iter().filter(|state| state.stored && state.kind == StateKind::Accumulator).count();
     assert!(gone > 0, "{plan}");

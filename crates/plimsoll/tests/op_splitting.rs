@@ -16,7 +16,7 @@ fn trainer(allow: Allow, line: Option<Bytes>) -> Trainer {
 }
 
 fn learnt(mut trainer: Trainer, name: &str) -> (RunPlan, Vec<f64>, Vec<u8>) {
-    let plan = trainer.plan().unwrap();
+    let plan = trainer.plan(&Fit::epochs(1)).unwrap();
     let history = trainer.fit(Fit::epochs(1)).unwrap();
     let losses = history.epochs.iter().map(|epoch| epoch.training.loss).collect();
     let folder = tempfile::tempdir().unwrap();
@@ -31,7 +31,7 @@ fn splitting_a_language_model_head_is_bit_identical() {
     let (whole, losses, weights) = learnt(trainer(none, None), "whole");
     assert!(whole.split.is_none() && whole.used.is_empty());
     // Sixteen megabytes of scores for each row of two, of which half are enough at a time.
-    let line = Bytes(whole.least.0 - (8 << 20));
+    let line = Bytes(whole.minimum.0 - (8 << 20));
     let (cut, cut_losses, cut_weights) = learnt(trainer(Allow::of([Permission::Split]), Some(line)), "cut");
     let split = cut.split.as_ref().expect("it was cut");
     assert_eq!((&cut.used[..], split.pieces, cut.results_unchanged), (&[Permission::Split][..], 2, true));
@@ -65,8 +65,8 @@ fn splitting_the_first_convolution_is_bit_identical() {
     assert!(whole.split.is_none() && whole.used.is_empty());
     let others = Allow::of([Permission::Microbatch]);
     // Six megabytes of images, their rectified ones and their gradients, of which an eighth is there at a time.
-    let line = Bytes(whole.least.0 - (8 << 20));
-    let refused = convolutions(others, Some(line)).plan().unwrap_err().to_string();
+    let line = Bytes(whole.minimum.0 - (8 << 20));
+    let refused = convolutions(others, Some(line)).plan(&Fit::epochs(1)).unwrap_err().to_string();
     assert!(refused.contains("does not fit"), "micro-batches would change the statistics: {refused}");
     let (cut, cut_losses, cut_weights) = learnt(convolutions(Allow::of([Permission::Split]), Some(line)), "cut");
     let split = cut.split.as_ref().expect("it was cut");

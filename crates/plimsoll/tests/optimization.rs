@@ -100,7 +100,7 @@ fn clipping_scaling_ema_and_weights_are_independent_of_micro_batches() {
 
 #[test]
 fn mixed_precision_plans_two_bytes_and_scales_the_loss_in_f16() {
-    let plan = |precision: Precision| Trainer::new(mlp(), &digits(Split::Train, 512)).precision(precision).plan().unwrap();
+    let plan = |precision: Precision| Trainer::new(mlp(), &digits(Split::Train, 512)).precision(precision).plan(&Fit::epochs(1)).unwrap();
     let activations = |precision: Precision| {
         let owners = plan(precision).memory.by_owner();
         owners.iter().find(|(owner, _)| *owner == Owner::Activations).map_or(0, |(_, size)| size.0)
@@ -291,7 +291,7 @@ fn configurations_cover_losses_metrics_and_schedules() {
     let build = |settings: &[&str]| {
         let mut config = Config::digits();
         settings.iter().try_for_each(|setting| config.set(setting))?;
-        config.build().and_then(|mut run| run.plan()).map(drop)
+        config.build().and_then(|spec| Trainer::from(spec).plan(&Fit::epochs(1))).map(drop)
     };
     for settings in [
         &["train.optimizer={ type = \"rmsprop\", lr = 1e-3, rho = 0.95, momentum = 0.9, centered = true }"][..],
@@ -336,6 +336,13 @@ fn configurations_cover_losses_metrics_and_schedules() {
     insta::assert_snapshot!(errors.join("\n"));
 }
 
+/// Plans and trains the run of a configuration, and writes its folder.
+fn train_in(folder: &std::path::Path, config: &Config) -> plimsoll::Result<plimsoll::History> {
+    let trainer = Trainer::from(config.build()?);
+    let plan = trainer.plan(&trainer.described_fit())?;
+    plimsoll::RunFolder::open(folder)?.train(trainer, plan, false, |_| ())
+}
+
 #[test]
 fn a_schedule_takes_the_length_of_the_run_or_is_refused() {
     let train = |schedule: &str| {
@@ -343,7 +350,7 @@ fn a_schedule_takes_the_length_of_the_run_or_is_refused() {
         config.set("train.epochs=1").unwrap();
         config.set(&format!("train.schedule={schedule}")).unwrap();
         let folder = std::env::temp_dir().join(format!("plimsoll-schedule-{}", std::process::id()));
-        let result = config.build().unwrap().train(&plimsoll::RunFolder::open(&folder).unwrap(), false, |_| ());
+        let result = train_in(&folder, &config);
         let _ = std::fs::remove_dir_all(&folder);
         result.map(drop).map_err(|error| error.to_string())
     };

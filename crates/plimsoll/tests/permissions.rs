@@ -11,15 +11,15 @@ fn trainer(settings: &[&str]) -> Trainer {
     {
         config.set(setting).unwrap();
     }
-    config.build().unwrap().into_trainer()
+    Trainer::from(config.build().unwrap())
 }
 
 fn plan(settings: &[&str]) -> RunPlan {
-    trainer(settings).plan().unwrap()
+    trainer(settings).plan(&Fit::epochs(1)).unwrap()
 }
 
 fn refusal(settings: &[&str]) -> Infeasible {
-    match trainer(settings).plan() {
+    match trainer(settings).plan(&Fit::epochs(1)) {
         Err(Error::Infeasible(refusal)) => *refusal,
         Err(error) => panic!("{error}"),
         Ok(plan) => panic!("there is a plan:\n{plan}"),
@@ -46,27 +46,27 @@ const SMALL_STATE: &str = "budget.allow=state_8bit";
 
 #[test]
 fn mixed_precision_is_chosen_only_where_allowed_and_needed() {
-    let (wide, narrow) = (plan(&[NONE]).least, plan(&[NONE, "train.precision=mixed_bf16"]).least);
+    let (wide, narrow) = (plan(&[NONE]).minimum, plan(&[NONE, "train.precision=mixed_bf16"]).minimum);
     assert!(narrow < wide);
     let between = host((narrow.0 + wide.0) / 2);
     let chosen = plan(&[MIXED, &between]);
     assert_eq!(chosen.used, [Permission::MixedPrecision]);
     assert!(!chosen.results_unchanged && chosen.precision.name() == "mixed_bf16" && chosen.total().0 <= (narrow.0 + wide.0) / 2);
     assert!(chosen.to_string().contains("results      changed: activations are rounded to 16 bits, as was allowed"), "{chosen}");
-    assert_eq!(chosen.taken.len(), 1);
-    assert!(chosen.taken[0].before.0 > chosen.taken[0].after.0);
+    assert_eq!(chosen.strategies.len(), 1);
+    assert!(chosen.strategies[0].before.0 > chosen.strategies[0].after.0);
     let enough = plan(&[MIXED, "budget.host=1GiB"]);
-    assert!(enough.used.is_empty() && enough.results_unchanged && enough.precision.name() == "f32" && enough.taken.is_empty());
-    assert!(refusal(&[NONE, &between]).minimum > chosen.line);
+    assert!(enough.used.is_empty() && enough.results_unchanged && enough.precision.name() == "f32" && enough.strategies.is_empty());
+    assert!(refusal(&[NONE, &between]).minimum > chosen.host_budget);
 }
 
 #[test]
 fn training_uses_the_planned_precision() {
-    let (wide, narrow) = (plan(&[NONE]).least, plan(&[NONE, "train.precision=mixed_bf16"]).least);
+    let (wide, narrow) = (plan(&[NONE]).minimum, plan(&[NONE, "train.precision=mixed_bf16"]).minimum);
     let chosen = learnt(&[MIXED, &host((narrow.0 + wide.0) / 2)]);
     assert!(chosen == learnt(&[NONE, "train.precision=mixed_bf16"]) && chosen != learnt(&[NONE]));
     let small = "train.optimizer={ type = \"adam\", lr = 1e-3, state_bits = 8 }";
-    let line = host(plan(&[NONE, small]).least.0 + (1 << 20));
+    let line = host(plan(&[NONE, small]).minimum.0 + (1 << 20));
     let chosen = learnt(&[SMALL_STATE, &line]);
     assert!(chosen == learnt(&[NONE, small]) && chosen != learnt(&[NONE]));
 }
@@ -74,10 +74,10 @@ fn training_uses_the_planned_precision() {
 #[test]
 fn eight_bit_state_is_chosen_for_optimizers_that_support_it() {
     let small = "train.optimizer={ type = \"adam\", lr = 1e-3, state_bits = 8 }";
-    let (wide, narrow) = (plan(&[NONE]).least, plan(&[NONE, small]).least);
+    let (wide, narrow) = (plan(&[NONE]).minimum, plan(&[NONE, small]).minimum);
     assert!(narrow + Bytes::mib(4) < wide, "{narrow} {wide}");
     let chosen = plan(&[SMALL_STATE, &host(narrow.0 + (1 << 20))]);
-    assert_eq!((&chosen.used[..], chosen.small_state, chosen.results_unchanged), (&[Permission::State8bit][..], true, false));
+    assert_eq!((&chosen.used[..], chosen.eight_bit_state, chosen.results_unchanged), (&[Permission::State8bit][..], true, false));
     let momentum = "train.optimizer={ type = \"sgd\", lr = 0.1, momentum = 0.9 }";
     assert!(refusal(&[NONE, momentum, "budget.host=24MiB"]).minimum_with.iter().all(|(allow, _)| !allow.has(Permission::State8bit)));
 }
@@ -85,11 +85,11 @@ fn eight_bit_state_is_chosen_for_optimizers_that_support_it() {
 #[test]
 fn the_fastest_combination_of_permissions_is_chosen() {
     let all = "budget.allow=recompute,microbatch,mixed_precision,state_8bit";
-    let line = host(plan(&[NONE]).least.0 * 8 / 10);
+    let line = host(plan(&[NONE]).minimum.0 * 8 / 10);
     let chosen = plan(&[all, &line]);
-    assert!(!chosen.used.is_empty() && chosen.total() <= chosen.line);
+    assert!(!chosen.used.is_empty() && chosen.total() <= chosen.host_budget);
     for less in ["budget.allow=recompute,microbatch", MIXED, "budget.allow=recompute,microbatch,mixed_precision"] {
-        if let Ok(other) = trainer(&[less, &line]).plan() {
+        if let Ok(other) = trainer(&[less, &line]).plan(&Fit::epochs(1)) {
             assert!(
                 chosen.predicted_s <= other.predicted_s * 1.021,
                 "{less}: {} s, but {} s with more allowed",

@@ -33,7 +33,7 @@ fn activations(name: &str, batch: usize, settings: &[&str], precision: &str) -> 
     settings.iter().for_each(|setting| config.set(setting).unwrap());
     config.set(&format!("train.batch={batch}")).unwrap();
     config.set(&format!("train.precision={precision}")).unwrap();
-    let plan = config.build().unwrap().plan().unwrap();
+    let plan = Trainer::from(config.build().unwrap()).plan(&Fit::epochs(1)).unwrap();
     let program = plan.memory.program(Role::Step).expect("it learns");
     let grows = |buffer: &&Buffer| buffer.values.iter().any(|value| program.graph.shape(*value).has_batch());
     let grown: Vec<&Buffer> = program.buffers.iter().filter(grows).collect();

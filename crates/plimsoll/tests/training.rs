@@ -207,7 +207,7 @@ fn accuracy_of_sequences_counts_every_position() {
     assert!((epoch.training.loss - 256f64.ln()).abs() < 1.0, "the mean over the answers, as for a single one: {epoch:?}");
 
     let one_label = Dataset::random(RandomSpec::new(64).floats("x", [3, 5]).labels("y", 256)).unwrap().batch(16);
-    let error = Trainer::new(model(), &one_label).plan().unwrap_err().to_string();
+    let error = Trainer::new(model(), &one_label).plan(&Fit::epochs(1)).unwrap_err().to_string();
     assert_eq!(error, "layer `loss`: class IDs i32[B] do not match 3B predictions; there must be one ID for each");
 }
 
@@ -215,5 +215,5 @@ fn accuracy_of_sequences_counts_every_position() {
 fn empty_validation_data_is_refused() {
     let mut trainer = Trainer::new(zoo::mlp(10), &digits(Split::Train, 32));
     let error = trainer.evaluate(&Dataset::digits(Split::Test).take(0).map("x", [scale(1.0)]).batch(4)).unwrap_err().to_string();
-    assert!(error.starts_with("there is nothing to measure"), "{error}");
+    assert!(error.starts_with("there is nothing to evaluate"), "{error}");
 }

@@ -2,7 +2,7 @@
 
 use plimsoll::nn::{Dropout, Flatten, Model};
 use plimsoll::prelude::*;
-use plimsoll::{Checkpoints, Condition, Flow, Relation, Tensor};
+use plimsoll::{Checkpoints, Condition, Relation, Tensor, TrainingControl};
 use plimsoll_core::DType;
 use plimsoll_data::ops::{Op, apply};
 use plimsoll_data::{Column, PadTo, Schema};
@@ -151,10 +151,10 @@ fn apply_slowly() -> Arc<dyn Op> {
 fn an_epoch_with_a_wrong_number_of_rows_is_an_error() {
     let none = digits().filter_where(Condition::on("y").number(Relation::Above, 20.0)).batch(32);
     let words = "digits (train) → filter(y is not 7) → map(x: scale(0.0625)) → filter(y above 20) → batch(32)";
-    assert_eq!(refused(trainer(&none, 32).fit(Fit::epochs(1))), format!("there is nothing to learn from: {words} has no rows in epoch 1"));
+    assert_eq!(refused(trainer(&none, 32).fit(Fit::epochs(1))), format!("there is nothing to train on: {words} has no rows in epoch 1"));
     let error = refused(trainer(&digits().batch(32), 32).fit(Fit::epochs(1).validate(&none)));
-    assert_eq!(error, format!("there is nothing to measure: {words} has no rows"));
-    assert!(trainer(&none, 32).predict(&none).unwrap_err().to_string().starts_with("there is nothing to measure: "));
+    assert_eq!(error, format!("there is nothing to evaluate: {words} has no rows"));
+    assert!(trainer(&none, 32).predict(&none).unwrap_err().to_string().starts_with("there is nothing to evaluate: "));
 
     // Said of rows that pass another stage afterwards, it is looked at when they have come.
     let said =
@@ -172,7 +172,7 @@ fn a_schedule_beyond_its_end_stays_constant_with_a_warning() {
     for (schedule, end) in [(Schedule::cosine(6).floor(0.25), 0.25), (Schedule::one_cycle(6), 1e-4 / 25.0)] {
         let mut warnings = Vec::new();
         let mut trainer = trainer(&data, 32).schedule(schedule);
-        let fit = Fit::epochs(3).on_epoch(|_| Flow::Continue).on_event(|event| {
+        let fit = Fit::epochs(3).on_epoch(|_| TrainingControl::Continue).on_event(|event| {
             if let Event::Warning(what) = event {
                 warnings.push(what.to_string());
             }

@@ -25,6 +25,23 @@ fn a_plan_file_is_verified_by_itself() {
     assert!(checked["recomputed"].as_u64().unwrap() > 0, "nothing was computed again: {plan}");
 }
 
+/// With validation and checkpoints, which the embedded digits have.
+#[test]
+fn the_printed_plan_is_the_plan_that_runs() {
+    let sandbox = Sandbox::new("printed-plan");
+    let arguments = ["--host-memory", "64MiB", "--threads", "1", "--epochs", "1"];
+    let printed = sandbox.succeed(&[&["plan"], &arguments[..]].concat());
+    let planned = sandbox.json(&[&["plan", "--json", "--out", "plan.json"], &arguments[..]].concat());
+    let output = sandbox.run(&[&["train", "--out", "run"], &arguments[..]].concat());
+    let shown = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && shown.starts_with(&printed), "{printed}\n{shown}");
+    let mut executed: Value = serde_json::from_slice(&std::fs::read(sandbox.path("run/plan.json")).unwrap()).unwrap();
+    // Every process measures its own planning time.
+    executed["plan_ms"] = planned["plan_ms"].clone();
+    assert_eq!(executed, planned);
+    assert!(planned["by_owner"]["checkpoint"].is_u64() && planned["pipeline"].to_string().contains("validation "), "{planned}");
+}
+
 #[test]
 fn a_plan_with_split_layers_reports_them_and_is_verified() {
     let sandbox = Sandbox::new("check-split");

@@ -127,7 +127,7 @@ fn unsupported_stream_operations_are_refused() {
         "{schedule}"
     );
     let nothing = fail(&["--set", "data.stages=[{ op = \"filter\", column = \"y\", is = 9 }]"]);
-    assert!(nothing.starts_with("error: there is nothing to learn from: ") && nothing.ends_with("has no rows in epoch 1"), "{nothing}");
+    assert!(nothing.starts_with("error: there is nothing to train on: ") && nothing.ends_with("has no rows in epoch 1"), "{nothing}");
     let unknown = fail(&["--set", "data.stages=[{ op = \"shufle\" }]"]);
     assert!(unknown.starts_with("error: `data.stages[0].op` is \"shufle\", but should be one of map, filter,"), "{unknown}");
     assert!(unknown.ends_with("did you mean \"shuffle\"?"), "{unknown}");

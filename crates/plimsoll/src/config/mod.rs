@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::output_loss::OutputLosses;
 use crate::pipeline::Pipeline;
 use crate::reader::Reader;
-use crate::run::Run;
+use crate::spec::RunSpec;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
@@ -152,13 +152,14 @@ impl Config {
         config
     }
 
-    /// The run it describes, or what is wrong with it.
-    pub fn build(&self) -> Result<Run> {
+    /// The description of the run, or what is wrong with it.
+    pub fn build(&self) -> Result<RunSpec> {
         let root = Reader::root(&self.table);
-        let mut settings = training::settings(&root, &self.folder)?;
+        let mut spec = RunSpec { name: self.title.clone(), config: self.anchored().to_toml(), ..RunSpec::default() };
+        let keys = training::read(&root, &self.folder, &mut spec)?;
         let synthetic = data::synthetic_rows(&root)?;
         let given = match synthetic {
-            None => Some(data::datasets(&root, &self.folder, settings.batch, settings.seed)?),
+            None => Some(data::datasets(&root, &self.folder, keys.batch, spec.seed)?),
             Some(_) => None,
         };
         let (model, network) = layers::model(&root)?;
@@ -170,21 +171,27 @@ impl Config {
                         "`data.source` is \"synthetic\", which makes up rows for a network of the zoo; name one as `model.zoo`".to_string(),
                     ));
                 };
-                if !settings.loss_given {
-                    settings.targets = OutputLosses::Only(network.loss.into());
+                if !keys.loss_given {
+                    spec.losses = OutputLosses::Only(network.loss.into());
                 }
-                (network.synthetic(rows.unwrap_or(1))?.batch(settings.batch.unwrap_or(32)), None)
+                (network.synthetic(rows.unwrap_or(1))?.batch(keys.batch.unwrap_or(32)), None)
             }
         };
         root.finish()?;
-        if settings.schedule.is_open_ended() && data.size_if_readable().is_none() {
-            let (name, rows) = (settings.schedule.name(), data.describe());
+        let schedule = &spec.optimization.schedule;
+        if schedule.is_open_ended() && data.size_if_readable().is_none() {
+            let (name, rows) = (schedule.name(), data.describe());
             return Err(Error::Config(format!(
                 "the {name} schedule is as long as the run, and how many rows {rows} has is known only when they have come; give it \
                  `train.schedule.steps`, or say how many rows there are with {{ op = \"cardinality\", rows = … }}"
             )));
         }
-        Ok(Run::new(settings, model, data, validation, self.anchored().to_toml(), self.title.clone()))
+        // A schedule without a length of its own is as long as the run.
+        let rows = data.size_if_readable().unwrap_or(0);
+        let steps = data.batch_size().map_or(0, |batch| rows.div_ceil(batch.max(1) as u64).saturating_mul(spec.fit.epochs));
+        spec.optimization.schedule = spec.optimization.schedule.fitted(steps);
+        (spec.model, spec.data, spec.fit.validation) = (model, data, validation);
+        Ok(spec)
     }
 }
 
@@ -198,11 +205,12 @@ impl Config {
     /// Only its data, and the line: the model may be missing.
     pub fn pipeline(&self) -> Result<Pipeline> {
         let root = Reader::root(&self.table);
-        let settings = training::settings(&root, &self.folder)?;
-        let (data, _) = data::datasets(&root, &self.folder, settings.batch, settings.seed)?;
+        let mut spec = RunSpec::default();
+        let keys = training::read(&root, &self.folder, &mut spec)?;
+        let (data, _) = data::datasets(&root, &self.folder, keys.batch, spec.seed)?;
         root.value("model");
         root.finish()?;
-        Ok(Pipeline::new(data, settings.budget.host))
+        Ok(Pipeline::new(data, spec.budget.host))
     }
 }
 

@@ -4,75 +4,85 @@ use super::objective::{losses, metrics};
 use super::optimizers::{average, clip, optimizer, schedule};
 use crate::allow::Allow;
 use crate::callbacks::EarlyStopping;
+use crate::checkpoint::Checkpoints;
 use crate::error::{Error, Result};
-use crate::fit::FirstWeights;
 use crate::precision::Precision;
 use crate::reader::Reader;
-use crate::run::{CheckpointSettings, Settings};
+use crate::spec::{InitialWeights, RunSpec};
 use plimsoll_core::{Budget, Bytes};
 use std::path::Path;
+use std::time::Duration;
 use toml::Value;
 
 /// More threads than any machine has cores for.
 const MOST_THREADS: u64 = 1024;
 
-/// How to train, and under which lines.
-pub(super) fn settings(root: &Reader<'_>, folder: &Path) -> Result<Settings> {
-    let mut settings = Settings::default();
+/// Keys of `[train]` that other tables depend on.
+#[derive(Default)]
+pub(super) struct TrainKeys {
+    /// The batch size, unless the data has one.
+    pub batch: Option<usize>,
+    /// Whether the loss is named; a network of the zoo has one of its own.
+    pub loss_given: bool,
+}
+
+/// Reads the `[train]`, `[checkpoint]` and `[budget]` tables into the description of a run.
+pub(super) fn read(root: &Reader<'_>, folder: &Path, spec: &mut RunSpec) -> Result<TrainKeys> {
+    let mut keys = TrainKeys::default();
     if let Some(train) = root.section("train")? {
-        settings.batch = train.count("batch", 1)?.map(|rows| rows as usize);
-        settings.micro_batch = match train.value("micro_batch") {
+        keys.batch = train.count("batch", 1)?.map(|rows| rows as usize);
+        spec.micro_batch = match train.value("micro_batch") {
             None => None,
             Some(Value::String(word)) if word == "auto" => None,
             Some(Value::Integer(rows)) if *rows >= 1 => Some(*rows as usize),
             Some(other) => return Err(train.wrong("micro_batch", other, "\"auto\" or a whole number of 1 or more")),
         };
-        settings.epochs = train.count("epochs", 1)?.unwrap_or(settings.epochs);
-        settings.seed = train.count("seed", 0)?.unwrap_or(settings.seed);
-        settings.threads = match train.count("threads", 1)? {
+        spec.fit.epochs = train.count("epochs", 1)?.unwrap_or(spec.fit.epochs);
+        spec.seed = train.count("seed", 0)?.unwrap_or(spec.seed);
+        spec.threads = match train.count("threads", 1)? {
             Some(threads) if threads > MOST_THREADS => {
                 return Err(Error::Config(format!("`train.threads` is {threads}, but should be at most {MOST_THREADS}")));
             }
             threads => threads.map(|threads| threads as usize),
         };
-        if let Some(targets) = losses(&train)? {
-            (settings.targets, settings.loss_given) = (targets, true);
+        if let Some(losses) = losses(&train)? {
+            (spec.losses, keys.loss_given) = (losses, true);
         }
-        settings.metrics = metrics(&train)?;
-        settings.clip = clip(&train)?;
-        settings.schedule = schedule(&train)?.unwrap_or_default();
-        settings.average = average(&train)?;
-        settings.precision = train.choice("precision", &Precision::NAMES)?.unwrap_or_default();
+        spec.metrics = metrics(&train)?;
+        spec.optimization.clip = clip(&train)?;
+        spec.optimization.schedule = schedule(&train)?.unwrap_or_default();
+        spec.optimization.average = average(&train)?;
+        spec.optimization.precision = train.choice("precision", &Precision::NAMES)?.unwrap_or_default();
         if let Some(optimizer) = optimizer(&train)? {
-            settings.optimizer = optimizer;
+            spec.optimization.optimizer = optimizer;
         }
-        settings.early_stopping = early_stopping(&train)?;
-        settings.csv_log = train.flag("csv_log")?.unwrap_or(false);
-        settings.first = first_weights(&train, folder)?;
-        settings.device = train.text("device")?.unwrap_or("cpu").parse()?;
-        settings.device_profile = train.text("device_profile")?.map(str::to_string);
+        spec.fit.early_stopping = early_stopping(&train)?;
+        spec.fit.csv_log = train.flag("csv_log")?.unwrap_or(false).then(|| "log.csv".into());
+        spec.fit.initial_weights = initial_weights(&train, folder)?;
+        spec.device = train.text("device")?.unwrap_or("cpu").parse()?;
+        spec.device_profile = train.text("device_profile")?.map(str::to_string);
         train.finish()?;
     }
-    settings.checkpoint = checkpoint(root)?;
+    checkpoint(root, spec)?;
     if let Some(budget) = root.section("budget")? {
-        settings.budget = Budget { host: size(&budget, "host")?, device: size(&budget, "device")? };
-        settings.allow = allow(&budget)?;
+        spec.budget = Budget { host: size(&budget, "host")?, device: size(&budget, "device")? };
+        spec.allow = allow(&budget)?;
         budget.finish()?;
     }
-    Ok(settings)
+    Ok(keys)
 }
 
-/// Weights to begin with: a file, or a table that says more.
-fn first_weights(train: &Reader<'_>, folder: &Path) -> Result<Option<FirstWeights>> {
+/// Weights to start from: a file, or a table with more keys.
+fn initial_weights(train: &Reader<'_>, folder: &Path) -> Result<Option<InitialWeights>> {
     match train.value("weights") {
         None => Ok(None),
-        Some(Value::String(path)) => Ok(Some(FirstWeights::new(folder.join(path)))),
+        Some(Value::String(path)) => Ok(Some(InitialWeights::new(folder.join(path)))),
         Some(Value::Table(_)) => {
             let Some(table) = train.section("weights")? else { unreachable!("it is a table") };
             let Some(path) = table.text("path")? else { return Err(table.missing("path", "a safetensors file")) };
             let partial = table.flag("partial")?.unwrap_or(false);
             table.finish()?;
-            Ok(Some(FirstWeights::new(folder.join(path)).partial(partial)))
+            Ok(Some(InitialWeights::new(folder.join(path)).partial(partial)))
         }
         Some(other) => Err(train.wrong("weights", other, "a safetensors file, or { path = \"FILE\", partial = true }")),
     }
@@ -92,23 +102,32 @@ fn allow(budget: &Reader<'_>) -> Result<Allow> {
     }
 }
 
-/// When checkpoints are written and which are kept.
-fn checkpoint(root: &Reader<'_>) -> Result<CheckpointSettings> {
-    let usual = CheckpointSettings::default();
-    let Some(table) = root.section("checkpoint")? else { return Ok(usual) };
-    let settings = CheckpointSettings {
-        enabled: table.flag("enabled")?.unwrap_or(usual.enabled),
-        keep: table.count("keep", 1)?.map_or(usual.keep, |keep| keep as usize),
-        seconds: table.count("every_seconds", 1)?.unwrap_or(usual.seconds),
-        steps: table.count("every_steps", 1)?,
-        best: table.text("best")?.map(str::to_string),
-        restore_best: table.flag("restore_best")?.unwrap_or(false),
-    };
-    if settings.restore_best && settings.best.is_none() {
-        return Err(table.missing("best", "the score to restore the best epoch of, such as \"val_loss\""));
+/// When checkpoints are written and which are kept. Their folder is inside that of the run.
+fn checkpoint(root: &Reader<'_>, spec: &mut RunSpec) -> Result<()> {
+    let mut checkpoints = Checkpoints::new("checkpoints");
+    let mut enabled = true;
+    if let Some(table) = root.section("checkpoint")? {
+        enabled = table.flag("enabled")?.unwrap_or(enabled);
+        if let Some(keep) = table.count("keep", 1)? {
+            checkpoints = checkpoints.keep(keep as usize);
+        }
+        if let Some(seconds) = table.count("every_seconds", 1)? {
+            checkpoints = checkpoints.every(Duration::from_secs(seconds));
+        }
+        if let Some(steps) = table.count("every_steps", 1)? {
+            checkpoints = checkpoints.every_steps(steps);
+        }
+        if let Some(score) = table.text("best")? {
+            checkpoints = checkpoints.best(score);
+        }
+        spec.fit.restore_best = table.flag("restore_best")?.unwrap_or(false);
+        if spec.fit.restore_best && checkpoints.best_score().is_none() {
+            return Err(table.missing("best", "the score to restore the best epoch of, such as \"val_loss\""));
+        }
+        table.finish()?;
     }
-    table.finish()?;
-    Ok(settings)
+    spec.fit.checkpoints = enabled.then_some(checkpoints);
+    Ok(())
 }
 
 /// A table with the score to follow.

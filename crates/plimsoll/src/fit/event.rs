@@ -15,6 +15,13 @@ pub enum Event<'a> {
         /// The number of the last epoch it will do.
         epochs: u64,
     },
+    /// Less memory is free than was planned for: the run was planned again, and a [`Planned`](Event::Planned) event follows.
+    Replanned {
+        /// The plan that no longer fits.
+        before: &'a RunPlan,
+        /// What is short, and by how much.
+        reason: &'a str,
+    },
     /// Some steps of an epoch are done; at most ten times a second.
     Progress {
         /// The epoch, counted from 1.

@@ -1,4 +1,4 @@
-//! Rows that are measured and not learnt from.
+//! Evaluation of a dataset: loss and metrics, or predictions, without training.
 
 use crate::error::{Error, Result};
 use crate::metrics::Scores;
@@ -6,34 +6,34 @@ use crate::session::{Piece, Rows, Session, Tally, feed};
 use plimsoll_core::step::Role;
 use plimsoll_data::{Dataset, Feed, Options, PipelinePlan, Schema};
 
-/// Such rows, read epoch by epoch.
-pub(crate) struct HeldOut {
+/// A dataset that is evaluated epoch by epoch.
+pub(crate) struct Validation {
     data: Dataset,
     feed: Feed,
     schema: Schema,
-    /// What shares of the loss are counted in: all rows, or where nobody knows how many, those of a piece.
+    /// The rows that the loss is divided by: all of them, or those of a micro-batch where their number is not known.
     whole: u64,
 }
 
-impl HeldOut {
-    pub(crate) fn start(role: Role, data: &Dataset, pipeline: &PipelinePlan, session: &Session, epochs: u64) -> Result<HeldOut> {
-        let (data, fed) = (data.clone(), data.clone().rebatch(session.feed_rows));
+impl Validation {
+    pub(crate) fn start(role: Role, data: &Dataset, pipeline: &PipelinePlan, session: &Session, epochs: u64) -> Result<Validation> {
+        let (data, fed) = (data.clone(), data.clone().rebatch(session.plan.feed_rows));
         if data.is_empty() {
-            return Err(nothing_to_measure(&data));
+            return Err(no_rows(&data));
         }
         session.check_schema(role, &data.output_schema()?)?;
         // Numbered like the epochs they follow, so that a resumed run adds up in the same order.
         let options = Options { first_epoch: session.epochs, epochs: Some(epochs), ..Options::default() };
         let feed = feed::start(&fed, pipeline, &session.ledger, options, session.executor.device())?;
-        let whole = data.size().unwrap_or(session.micro_batch as u64);
-        Ok(HeldOut { feed, schema: data.output_schema()?, whole, data })
+        let whole = data.size().unwrap_or(session.plan.micro_batch as u64);
+        Ok(Validation { feed, schema: data.output_schema()?, whole, data })
     }
 
     pub(crate) fn evaluate(&mut self, session: &mut Session) -> Result<Scores> {
         let mut tally = session.begin()?;
         self.each_piece(session, Role::Evaluate, &mut tally, |_, _| Ok(()))?;
         if !tally.loss.is_finite() {
-            let what = "the loss over the held-out rows is not a finite number; look at those rows, or try a smaller learning rate";
+            let what = "the validation loss is not finite; check the validation data, or try a smaller learning rate";
             return Err(Error::Config(what.to_string()));
         }
         Ok(session.scores(&tally))
@@ -52,7 +52,7 @@ impl HeldOut {
             came = true;
             let mut at = 0;
             while at < block.rows {
-                let rows = session.micro_batch.min(block.rows - at);
+                let rows = session.plan.micro_batch.min(block.rows - at);
                 let first_row = block.first_row + at as u64;
                 let batch = Rows::Fed(&block);
                 let piece = Piece { batch, at, rows, first_row, batch_rows: self.whole };
@@ -62,10 +62,10 @@ impl HeldOut {
             }
         }
         session.settle(&self.schema, tally)?;
-        if came { Ok(()) } else { Err(nothing_to_measure(&self.data)) }
+        if came { Ok(()) } else { Err(no_rows(&self.data)) }
     }
 }
 
-fn nothing_to_measure(data: &Dataset) -> Error {
-    Error::Config(format!("there is nothing to measure: {} has no rows", data.describe()))
+fn no_rows(data: &Dataset) -> Error {
+    Error::Config(format!("there is nothing to evaluate: {} has no rows", data.describe()))
 }

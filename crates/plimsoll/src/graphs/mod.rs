@@ -1,9 +1,10 @@
 //! The graphs of a run: the training step in its variants, evaluation and prediction, from one model.
 
-mod learning;
 mod programs;
+mod training;
+#[cfg(test)]
+mod update_tests;
 mod variants;
 
-pub(crate) use learning::Learning;
-pub(crate) use programs::{Classes, LOSS_WEIGHT, MAX_COLUMNS, Of, Programs, ROW_SHARE};
+pub(crate) use programs::{LOSS_WEIGHT, MAX_COLUMNS, ProgramInterface, Programs, ROW_SHARE, ValueKind};
 pub(crate) use variants::{Variant, Variants};

@@ -1,10 +1,11 @@
 //! The graphs of a run: the training step in its variants, evaluation and prediction, from one model.
 
-use super::learning::Learning;
+use super::training::training_programs;
 use crate::loss::Prediction;
 use crate::metrics::{LabelledOutput, ModelMetrics};
 use crate::nn::{MICRO_BATCH_RECIPROCAL, Model};
 use crate::output_loss::{OutputLoss, OutputLosses};
+use crate::spec::Optimization;
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Graph, GraphError};
 use plimsoll_core::passes::{Columns, optimize, split_concats};
@@ -14,6 +15,7 @@ use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, DType, ValueId};
 use plimsoll_data::Schema;
 use std::cell::OnceCell;
+use std::sync::Arc;
 
 /// The name of the scalar by which each row counts: one over the rows of the whole batch.
 pub(crate) const ROW_SHARE: &str = "row_share";
@@ -36,36 +38,42 @@ pub(crate) struct Programs {
     pub whole: Vec<(Role, Graph)>,
     /// With them, if they were asked for.
     accumulating: OnceCell<Vec<(Role, Graph)>>,
-    /// The forward part that is learnt from, its loss, and the share of answers that count.
+    /// The training graph's forward part, its loss, and the fraction of labels that are not ignored.
     training: (Graph, ValueId, Option<ValueId>),
-    learning: Learning,
-    /// Whether pieces of a batch are normalised by other statistics than the whole.
+    pub optimization: Optimization,
+    /// Whether batch normalization sees other statistics in a micro-batch than in the whole batch.
     pub batch_statistics: bool,
+    pub interface: Arc<ProgramInterface>,
+}
+
+/// What the host must know to feed the programs and to read their results.
+#[derive(Clone, Debug)]
+pub(crate) struct ProgramInterface {
     /// Which column of the batch each input is.
     pub columns: Vec<usize>,
-    /// The columns that hold class numbers or tokens.
-    pub classes: Vec<Classes>,
-    /// What is counted beside the loss.
+    /// The columns that hold class numbers or tokens, with their ranges.
+    pub ranges: Vec<ValueRange>,
+    /// The metrics computed beside the loss.
     pub model_metrics: ModelMetrics,
-    /// The model's results: the name of each and the shape of one row of it.
-    pub predictions: Vec<(String, Vec<usize>)>,
+    /// The model's outputs: the name of each and the shape of one row of it.
+    pub outputs: Vec<(String, Vec<usize>)>,
 }
 
-/// A column of numbers that must be below a bound.
-#[derive(Clone, Copy, PartialEq)]
-pub(crate) struct Classes {
+/// A column whose integers must be below a bound.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct ValueRange {
     pub column: usize,
-    /// How many classes or tokens there are.
+    /// The number of classes or tokens.
     pub count: usize,
-    pub of: Of,
+    pub kind: ValueKind,
 }
 
-/// What such numbers are.
-#[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Of {
-    /// Classes, and perhaps a number that is none and does not count.
+/// What such integers are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum ValueKind {
+    /// Class labels, and perhaps an ignored label.
     Labels(Option<i32>),
-    /// Rows of a table.
+    /// Rows of an embedding.
     Tokens,
 }
 
@@ -82,8 +90,8 @@ impl Programs {
         Bytes(((1 + variants) * nodes * PER_NODE).saturating_sub(SMALL.0)).align_up(4096)
     }
 
-    /// Drops all that learns or measures.
-    pub fn only_predict(&mut self) {
+    /// Drops the training and evaluation programs.
+    pub fn keep_predictions_only(&mut self) {
         self.whole.retain(|(role, _)| *role == Role::Predict);
     }
 
@@ -91,7 +99,7 @@ impl Programs {
     pub fn accumulating(&self) -> Result<&[(Role, Graph)], GraphError> {
         if self.accumulating.get().is_none() {
             let (training, loss, counted) = &self.training;
-            let mut graphs = self.learning.programs(training, *loss, *counted, true)?;
+            let mut graphs = training_programs(&self.optimization, training, *loss, *counted, true)?;
             graphs = graphs.into_iter().map(|(role, graph)| Ok((role, optimize(&graph)?))).collect::<Result<_, GraphError>>()?;
             // The rest does not learn, and stays as it is.
             graphs.extend(self.whole.iter().filter(|(role, _)| matches!(role, Role::Evaluate | Role::Predict)).cloned());
@@ -109,15 +117,15 @@ pub(crate) fn programs(
     model: &Model,
     schema: &Schema,
     targets: &OutputLosses,
-    learning: &Learning,
+    optimization: Optimization,
     by_products: Columns,
 ) -> Result<Programs, GraphError> {
     let names: Vec<&str> = model.outputs().collect();
     let targets = targets.of(&names)?;
     let read = columns(schema, model, &names, &targets)?;
     let mut model_metrics = ModelMetrics::default();
-    let mut classes = Vec::new();
-    let mut predictions = Vec::new();
+    let mut ranges = Vec::new();
+    let mut outputs = Vec::new();
     let mut forward = |training: bool, with_loss: bool| -> Result<Graph, GraphError> {
         let mut g = Graph::new();
         let input = |g: &mut Graph, i: usize| {
@@ -128,25 +136,25 @@ pub(crate) fn programs(
         let lowered = model.lower(&mut g, &columns, training)?;
         let results: Vec<Prediction> = lowered.outputs.iter().map(|output| (*output).into()).collect();
         let shape = |value: ValueId| g.shape(value).dims()[1..].iter().map(|dim| dim.factor()).collect();
-        predictions = names.iter().zip(&results).map(|(name, result)| (name.to_string(), shape(result.output))).collect();
+        outputs = names.iter().zip(&results).map(|(name, result)| (name.to_string(), shape(result.output))).collect();
         if !with_loss {
             for (name, result) in names.iter().zip(&results) {
                 // A copy if the model is empty: outputs are made by the step.
                 let output = g.map(result.output, |_, x| x)?;
                 g.output(name, output);
             }
-            return learning.precision.apply(split_concats(&g), by_products);
+            return optimization.precision.apply(split_concats(&g), by_products);
         }
         for i in &read.all[read.features..] {
             columns.push(input(&mut g, *i));
         }
         let labels: Vec<ValueId> = read.labels.iter().map(|at| columns[*at]).collect();
-        classes = tokens(model, schema, &read.all);
+        ranges = tokens(model, schema, &read.all);
         for ((target, result), (value, at)) in targets.iter().zip(&results).zip(labels.iter().zip(&read.labels)) {
             let objective = &target.objective;
             let found = objective.classes(&g, *result, *value);
-            let found = found.map(|count| Classes { column: read.all[*at], count, of: Of::Labels(objective.ignored_class()) });
-            classes.extend(found.filter(|found| !classes.contains(found)));
+            let found = found.map(|count| ValueRange { column: read.all[*at], count, kind: ValueKind::Labels(objective.ignored_class()) });
+            ranges.extend(found.filter(|found| !ranges.contains(found)));
         }
         // Weights are for learning: held-out rows count alike, as in Keras.
         let weight = read.weight.filter(|_| training).map(|weight| input(&mut g, weight));
@@ -203,7 +211,7 @@ pub(crate) fn programs(
             })
             .collect();
         model_metrics = g.in_scope("metrics", |g| ModelMetrics::lower(g, &compared))?;
-        learning.precision.apply(split_concats(&g), by_products)
+        optimization.precision.apply(split_concats(&g), by_products)
     };
     let training = forward(true, true)?;
     let evaluation = forward(false, true)?;
@@ -211,7 +219,7 @@ pub(crate) fn programs(
     let output = |name: &str| training.outputs().iter().find(|(known, _)| known == name).map(|(_, value)| *value);
     let loss: ValueId = output("loss").expect("written above");
     let counted = output(LOSS_WEIGHT);
-    let mut whole = learning.programs(&training, loss, counted, false)?;
+    let mut whole = training_programs(&optimization, &training, loss, counted, false)?;
     whole.push((Role::Evaluate, evaluation));
     whole.push((Role::Predict, prediction));
     let whole = whole.into_iter().map(|(role, graph)| Ok((role, optimize(&graph)?))).collect::<Result<_, GraphError>>()?;
@@ -219,20 +227,22 @@ pub(crate) fn programs(
         whole,
         accumulating: OnceCell::new(),
         training: (training, loss, counted),
-        learning: learning.clone(),
+        optimization,
         batch_statistics: model.has_batch_statistics(),
-        columns: read.all.into_iter().chain(read.weight).collect(),
-        classes,
-        model_metrics,
-        predictions,
+        interface: Arc::new(ProgramInterface {
+            columns: read.all.into_iter().chain(read.weight).collect(),
+            ranges,
+            model_metrics,
+            outputs,
+        }),
     })
 }
 
 /// The columns that embeddings look up; the first of those that are read are the model's inputs.
-fn tokens(model: &Model, schema: &Schema, read: &[usize]) -> Vec<Classes> {
+fn tokens(model: &Model, schema: &Schema, read: &[usize]) -> Vec<ValueRange> {
     let whole = |column: usize| matches!(schema.columns()[column].dtype, DType::I32 | DType::U8);
-    let bound = |(input, count): (usize, usize)| Classes { column: read[input], count, of: Of::Tokens };
-    model.bounded_inputs().map(bound).filter(|classes| whole(classes.column)).collect()
+    let bound = |(input, count): (usize, usize)| ValueRange { column: read[input], count, kind: ValueKind::Tokens };
+    model.bounded_inputs().map(bound).filter(|range| whole(range.column)).collect()
 }
 
 /// The columns of the data that a run reads.

@@ -1,13 +1,13 @@
 //! One way to run a batch: its memory laid out and checked, and everything else that the run holds put beside it.
 
 use super::choose::{graphs, variants};
-use super::pipelines::epoch_rows;
 use super::pipelines::pipelines;
 use super::split::planned_graphs;
-use super::{Count, Request, Variant};
+use super::{Budgets, Request};
 use crate::checkpoint::Checkpoints;
 use crate::error::Result;
-use crate::system;
+use crate::graphs::Variant;
+use crate::spec::{Count, RunSpec};
 use plimsoll_core::budget::Owner;
 use plimsoll_core::plan::recompute::Recomputation;
 use plimsoll_core::plan::{CheckedPlan, Plan, check_equivalence, sketch, tighten};
@@ -16,8 +16,8 @@ use plimsoll_core::{Bytes, Graph};
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// What the search for a plan holds at most, in graphs' own bytes: 2.9 were measured for a network of 2,000 nodes in many micro-batches.
-const PLANNING: u64 = 4;
+/// Peak memory of the search, in multiples of the graphs: 2.9 were measured for a network of 2,000 nodes in many micro-batches.
+const SEARCH_FACTOR: u64 = 4;
 
 /// One way to cut the batch, laid out and checked.
 #[derive(Clone)]
@@ -35,54 +35,35 @@ pub(super) struct Candidate {
     pub written: Option<Arc<Vec<(Role, Graph)>>>,
 }
 
-/// The lines of a run.
-#[derive(Clone, Copy)]
-pub(super) struct Lines {
-    pub host: Bytes,
-    pub device: Bytes,
-}
-
-impl Lines {
-    /// Nothing fits under these.
-    pub const NONE: Lines = Lines { host: Bytes::ZERO, device: Bytes::ZERO };
-
-    pub fn of(request: &Request<'_>) -> Lines {
-        Lines {
-            host: request.budget.host.unwrap_or_else(system::available_memory),
-            device: request.budget.device.or_else(|| request.device.memory_info().map(|memory| memory.available)).unwrap_or_default(),
-        }
-    }
-}
-
 impl Candidate {
     pub fn device_total(&self) -> Bytes {
         self.on_device.iter().flatten().map(|(_, size)| *size).sum()
     }
 
-    pub fn fits(&self, lines: Lines) -> bool {
-        self.least <= lines.host && self.device_total() <= lines.device
+    pub fn fits(&self, budgets: Budgets) -> bool {
+        self.least <= budgets.host && self.device_total() <= budgets.device
     }
 
     /// Whether it fits if its arena can be laid out without gaps.
-    fn might_fit(&self, lines: Lines) -> bool {
+    fn might_fit(&self, budgets: Budgets) -> bool {
         let gaps = self.memory.arena - self.memory.lower_bound;
         match &self.on_device {
-            Some(_) => self.least <= lines.host && self.device_total() - gaps <= lines.device,
-            None => self.least - gaps <= lines.host,
+            Some(_) => self.least <= budgets.host && self.device_total() - gaps <= budgets.device,
+            None => self.least - gaps <= budgets.host,
         }
     }
 
     /// The same with its arena laid out well.
     pub fn tightened(self, request: &Request<'_>) -> Result<Candidate> {
         let Candidate { micro_batch, memory, written, .. } = self;
-        Ok(finish(request, micro_batch, tighten(memory.into_plan(), request.device)?)?.from(written))
+        Ok(finish(request, micro_batch, tighten(memory.into_plan(), request.device())?)?.from(written))
     }
 
     /// By how much it is over its line.
-    pub fn excess(&self, lines: Lines) -> Bytes {
+    pub fn excess(&self, budgets: Budgets) -> Bytes {
         match &self.on_device {
-            Some(_) => self.device_total().saturating_sub(lines.device),
-            None => self.least.saturating_sub(lines.host),
+            Some(_) => self.device_total().saturating_sub(budgets.device),
+            None => self.least.saturating_sub(budgets.host),
         }
     }
 
@@ -97,11 +78,11 @@ impl Candidate {
     }
 
     /// What the arena may take at most, if everything else fits.
-    pub fn arena_limit(&self, lines: Lines) -> Option<Bytes> {
+    pub fn arena_limit(&self, budgets: Budgets) -> Option<Bytes> {
         let (own, line) = match &self.on_device {
-            Some(_) if self.least > lines.host => return None,
-            Some(_) => (self.device_total(), lines.device),
-            None => (self.least, lines.host),
+            Some(_) if self.least > budgets.host => return None,
+            Some(_) => (self.device_total(), budgets.device),
+            None => (self.least, budgets.host),
         };
         let others = Bytes(own.0 - self.memory.arena.0);
         (others < line).then(|| Bytes((line.0 - others.0) / self.memory.alignment.0 * self.memory.alignment.0))
@@ -109,7 +90,7 @@ impl Candidate {
 
     /// Predicted seconds of a whole batch.
     pub fn seconds(&self, request: &Request<'_>) -> f64 {
-        let (cost_model, rate) = (request.cost_model, request.copy_rate);
+        let (cost_model, rate) = (request.cost_model, request.machine.copy_rate);
         let of = |role: Role, rows: usize| self.memory.program(role).map_or(0.0, |program| program.seconds(rows, cost_model, rate));
         match request.batch.div_ceil(self.micro_batch) {
             1 => of(Role::Step, request.batch),
@@ -140,20 +121,20 @@ impl Candidate {
     }
 }
 
-/// The batch in pieces of this size, everything kept that is needed again. Where that cannot be within the lines, it is only sketched.
-pub(super) fn candidate(request: &Request<'_>, micro_batch: usize, lines: Option<Lines>) -> Result<Candidate> {
+/// The batch in pieces of this size, everything kept that is needed again. Where that cannot be within the budgets, it is only sketched.
+pub(super) fn candidate(request: &Request<'_>, micro_batch: usize, budgets: Option<Budgets>) -> Result<Candidate> {
     let graphs = planned_graphs(request, micro_batch)?;
-    let plain = weighed(request, micro_batch, sketch(&graphs, micro_batch, request.device)?, lines)?;
+    let plain = weighed(request, micro_batch, sketch(&graphs, micro_batch, request.device())?, budgets)?;
     Ok(match graphs {
         Cow::Borrowed(_) => plain,
         Cow::Owned(written) => plain.from(Some(Arc::new(written))),
     })
 }
 
-/// A sketched layout with everything else beside it; laid out well if that can bring it within the lines, or there are none.
-pub(super) fn weighed(request: &Request<'_>, micro_batch: usize, sketch: Plan, lines: Option<Lines>) -> Result<Candidate> {
+/// A sketched layout with everything else beside it; laid out well if that can bring it within the budgets, or there are none.
+pub(super) fn weighed(request: &Request<'_>, micro_batch: usize, sketch: Plan, budgets: Option<Budgets>) -> Result<Candidate> {
     let rough = finish(request, micro_batch, sketch)?;
-    if lines.is_some_and(|lines| !rough.might_fit(lines)) { Ok(rough) } else { rough.tightened(request) }
+    if budgets.is_some_and(|budgets| !rough.might_fit(budgets)) { Ok(rough) } else { rough.tightened(request) }
 }
 
 /// Checks a layout and puts everything else that the run holds beside it.
@@ -162,48 +143,55 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
     // Where something is computed again or in pieces, or leaves, the graph is another one: it has to give the same results.
     for (program, (_, graph)) in memory.programs.iter().zip(graphs(request, micro_batch)?) {
         if !program.recomputation.nodes.is_empty() || program.graph.pieces() > 1 || memory.backing > Bytes::ZERO {
-            check_equivalence(graph, &program.graph, request.device, micro_batch)?;
+            check_equivalence(graph, &program.graph, request.device(), micro_batch)?;
         }
     }
     // A piece has to know how many rows its batch has, and where nobody knows when an epoch ends, only a whole batch says.
-    let in_pieces = epoch_rows(request.data).is_some() && request.batch.is_multiple_of(micro_batch);
+    let in_pieces = request.data.training.epoch_rows.is_some() && request.batch.is_multiple_of(micro_batch);
     let feed_rows = if in_pieces { micro_batch } else { request.batch };
-    if request.count == Count::WeightsAndActivations {
+    if request.spec.count == Count::WeightsAndActivations {
         let mut fixed = memory.by_owner();
         fixed.retain(|(owner, _)| !matches!(owner, Owner::Optimizer | Owner::GradientSums | Owner::Staging));
         let least = fixed.iter().map(|(_, size)| *size).sum();
         return Ok(Candidate { micro_batch, variant: request.variant, feed_rows, memory, least, fixed, on_device: None, written: None });
     }
-    let footprint = request.device.footprint(&memory);
-    let (mut fixed, on_device) = if request.device.capabilities().shares_host_memory {
+    let footprint = request.device().footprint(&memory);
+    let (mut fixed, on_device) = if request.device().capabilities().shares_host_memory {
         (memory.by_owner(), None)
     } else {
-        let runtime = request.device.capabilities().runtime.map(Owner::DeviceRuntime);
         let mut on_device = memory.by_owner();
+        let runtime = request.device().capabilities().runtime.map(Owner::DeviceRuntime);
         on_device.extend(runtime.clone().map(|owner| (owner, footprint.runtime.device)));
-        let on_host =
-            runtime.map(|owner| (owner, footprint.runtime.host)).into_iter().chain([(Owner::PinnedStaging, footprint.host_staging)]);
-        (on_host.collect(), Some(on_device))
+        let on_host = runtime.map(|owner| (owner, footprint.runtime.host)).into_iter();
+        (on_host.chain([(Owner::PinnedStaging, footprint.host_staging)]).collect(), Some(on_device))
     };
     if memory.backing > Bytes::ZERO {
         fixed.push((Owner::Offload, footprint.host_backing));
     }
-    fixed.push((Owner::Process, system::process_footprint()));
-    fixed.push((Owner::ThreadStacks, request.thread_stacks));
+    fixed.push((Owner::Process, request.machine.process));
+    fixed.push((Owner::ThreadStacks, request.machine.thread_stacks));
     // Planning looks at the graphs of every variant that is allowed.
     let looked_at = variants(request, request.allow).len() as u64;
     let graphs = request.programs.footprint(&memory, looked_at);
     fixed.push((Owner::Graphs, graphs));
-    if request.checkpointed {
-        fixed.push((Owner::Checkpoint, Checkpoints::footprint(memory.states.len())));
-    }
-    let pipeline = pipelines(request, feed_rows, None)?;
+    fixed.extend(checkpoint_owner(request.spec, memory.states.len()));
+    let pipeline = pipelines(request.data, feed_rows, None)?;
     let mut least = fixed.iter().map(|(_, size)| *size).sum::<Bytes>() + pipeline.minimum;
     // Planning is over before the run takes its memory; it counts only where the run takes less.
-    let planning = system::process_footprint() + Bytes(PLANNING * graphs.0);
+    let planning = request.machine.process + Bytes(SEARCH_FACTOR * graphs.0);
     if planning > least {
         fixed.push((Owner::Planning, planning - least));
         least = planning;
     }
     Ok(Candidate { micro_batch, variant: request.variant, feed_rows, memory, least, fixed, on_device, written: None })
+}
+
+/// What writing checkpoints takes, or reading the state or the weights that a run starts from.
+pub(super) fn checkpoint_owner(spec: &RunSpec, states: usize) -> Option<(Owner, Bytes)> {
+    let size = match (&spec.fit.checkpoints, &spec.fit.initial_weights) {
+        (Some(_), _) => Checkpoints::footprint(states),
+        (None, Some(_)) => Checkpoints::document(states),
+        (None, None) => return None,
+    };
+    Some((Owner::Checkpoint, size))
 }

@@ -1,21 +1,23 @@
 //! The search for the fastest way to fit: whole batches if they fit, else pieces, or values computed again, or both; whatever is
 //! predicted to take the least time.
 
-use super::candidate::{Candidate, Lines, candidate, finish};
+use super::candidate::{Candidate, candidate, finish};
 use super::least::{infeasible, smallest};
 use super::offload;
 use super::pipelines::{Pipelines, pipelines};
 use super::split::{described, planned_graphs};
-use super::{Count, DeviceLine, Request, RunPlan, Taken, Variant};
+use super::{AppliedStrategy, Budgets, DeviceBudget, Request, RunPlan};
 use crate::allow::{Allow, Permission};
 use crate::error::{Error, Result};
+use crate::graphs::Variant;
+use crate::spec::Count;
 use plimsoll_core::budget::Owner;
 use plimsoll_core::plan::recompute::{self, Effort, FitError};
 use plimsoll_core::plan::{self, Certificate};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Graph};
 use std::borrow::Cow;
-use std::time::Instant;
+use std::sync::Arc;
 
 /// How many ways of computing again are compared before the fastest is taken.
 const COMPARED: usize = 2;
@@ -29,14 +31,14 @@ const SAME_BITS: f64 = 1.1;
 /// Two predictions that differ by less than this do not decide whether the result may change.
 const WORTH_CHANGING: f64 = 0.98;
 
-/// Finds the fastest plan that stays under the lines.
+/// Finds the fastest plan that stays under the budgets.
 pub(crate) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
-    let (start, lines) = (Instant::now(), Lines::of(request));
+    let budgets = request.machine.budgets(request.budget);
     let mut chosen: Option<(Request<'_>, Candidate, Vec<Candidate>)> = None;
     let mut asked: Option<Candidate> = None;
     for variant in variants(request, request.allow) {
         let request = varied(request, variant)?;
-        let (whole, found) = fastest(&request, lines)?;
+        let (whole, found) = fastest(&request, budgets)?;
         let asked = &*asked.get_or_insert_with(|| whole.clone());
         // What was asked for and fits as it is stays as it is.
         let done = variant == Variant::default() && found.as_ref().is_some_and(|found| found.untouched(&whole));
@@ -59,24 +61,24 @@ pub(crate) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
                 whole.tightened(&varied(&request, variant)?)
             };
             let on_the_way = on_the_way.into_iter().map(tightened).collect::<Result<Vec<_>>>()?;
-            let taken = choices(&request, &candidate, on_the_way)?;
-            described(&request, RunPlan { taken, ..run_plan(&request, lines, candidate, start)? })
+            let strategies = strategies(&request, &candidate, on_the_way)?;
+            described(&request, RunPlan { strategies, ..run_plan(&request, budgets, candidate)? })
         }
         None => {
             // What would be said to be the least is taken if it is enough.
-            let request = &Request { in_pieces: request.allow.has(Permission::Split), ..request.clone() };
-            let least = smallest(request, lines, request.allow)?;
-            if least.fits(lines) {
+            let request = &Request { split: request.allow.has(Permission::Split), ..request.clone() };
+            let least = smallest(request, budgets, request.allow)?;
+            if least.fits(budgets) {
                 let request = varied(request, least.variant)?;
-                return described(&request, run_plan(&request, lines, least, start)?);
+                return described(&request, run_plan(&request, budgets, least)?);
             }
-            Err(Error::Infeasible(Box::new(infeasible(request, lines, least, start)?)))
+            Err(Error::Infeasible(Box::new(infeasible(request, budgets, least)?)))
         }
     }
 }
 
 /// What each choice saved and cost, from what was asked for on: fewer bits, then smaller pieces, then layers in pieces, computing again and leaving.
-fn choices(request: &Request<'_>, chosen: &Candidate, on_the_way: Vec<Candidate>) -> Result<Vec<Taken>> {
+fn strategies(request: &Request<'_>, chosen: &Candidate, on_the_way: Vec<Candidate>) -> Result<Vec<AppliedStrategy>> {
     let mut way: Vec<(Vec<Permission>, Candidate)> =
         on_the_way.into_iter().map(|whole| (whole.variant.permissions().collect(), whole)).collect();
     let last = &way[way.len() - 1].1;
@@ -98,33 +100,32 @@ fn choices(request: &Request<'_>, chosen: &Candidate, on_the_way: Vec<Candidate>
     let weighed = way.iter().map(|(permissions, candidate)| Ok((permissions, weigh(candidate)?))).collect::<Result<Vec<_>>>()?;
     let step = |pair: &[(&Vec<Permission>, (Bytes, f64))]| {
         let ((_, before), (permissions, after)) = (&pair[0], &pair[1]);
-        Taken { permissions: permissions.to_vec(), before: *before, after: *after }
+        AppliedStrategy { permissions: permissions.to_vec(), before: *before, after: *after }
     };
     Ok(weighed.windows(2).map(step).collect())
 }
 
 /// The variants that may be chosen under some permissions.
 pub(super) fn variants(request: &Request<'_>, allow: Allow) -> Vec<Variant> {
-    if request.settled { vec![request.variant] } else { request.variants.allowed(allow).collect() }
+    request.variants.allowed(allow).collect()
 }
 
 /// The same run in another variant.
 pub(super) fn varied<'a>(request: &Request<'a>, variant: Variant) -> Result<Request<'a>> {
-    let (programs, precision) = (request.variants.programs(variant)?, request.variants.learning(variant).precision);
-    Ok(Request { programs, variant, precision, ..request.clone() })
+    Ok(Request { programs: request.variants.programs(variant)?, variant, ..request.clone() })
 }
 
-/// The largest pieces of one variant as they are, and its fastest plan that stays under the lines: with its heaviest layers in pieces of their rows, or with
+/// The largest pieces of one variant as they are, and its fastest plan that stays under the budgets: with its heaviest layers in pieces of their rows, or with
 /// tensors that leave, where that is allowed and faster.
-fn fastest(request: &Request<'_>, lines: Lines) -> Result<(Candidate, Option<Candidate>)> {
-    let (whole, plain, too_large) = fastest_as_written(request, lines)?;
+fn fastest(request: &Request<'_>, budgets: Budgets) -> Result<(Candidate, Option<Candidate>)> {
+    let (whole, plain, too_large) = fastest_as_written(request, budgets)?;
     if plain.as_ref().is_some_and(|found| found.untouched(&whole)) {
         return Ok((whole, plain));
     }
-    let in_pieces = Request { in_pieces: true, ..request.clone() };
+    let in_pieces = Request { split: true, ..request.clone() };
     let can_be_cut = || Ok::<bool, Error>(matches!(planned_graphs(&in_pieces, request.batch)?, Cow::Owned(_)));
     let (cut, too_large_cut) = if request.allow.has(Permission::Split) && can_be_cut()? {
-        let (_, cut, too_large) = fastest_as_written(&in_pieces, lines)?;
+        let (_, cut, too_large) = fastest_as_written(&in_pieces, budgets)?;
         (cut, too_large)
     } else {
         (None, Vec::new())
@@ -135,9 +136,9 @@ fn fastest(request: &Request<'_>, lines: Lines) -> Result<(Candidate, Option<Can
     };
     let mut found = faster(plain, cut);
     if offload::considered(request, found.is_some()) {
-        let mut elsewhere = offload::fastest(request, &too_large, lines)?;
+        let mut elsewhere = offload::fastest(request, &too_large, budgets)?;
         if elsewhere.is_none() && !too_large_cut.is_empty() {
-            elsewhere = offload::fastest(&in_pieces, &too_large_cut, lines)?;
+            elsewhere = offload::fastest(&in_pieces, &too_large_cut, budgets)?;
         }
         found = faster(found, elsewhere);
     }
@@ -146,13 +147,13 @@ fn fastest(request: &Request<'_>, lines: Lines) -> Result<(Candidate, Option<Can
 
 /// The largest pieces as they are; the fastest plan in which nothing leaves, with the layers as the request has them; and the pieces that are too large as
 /// they are. Of those only the sizes are kept: what planning itself holds is under the line too.
-fn fastest_as_written(request: &Request<'_>, lines: Lines) -> Result<(Candidate, Option<Candidate>, Vec<usize>)> {
+fn fastest_as_written(request: &Request<'_>, budgets: Budgets) -> Result<(Candidate, Option<Candidate>, Vec<usize>)> {
     let mut too_large: Vec<usize> = Vec::new();
     let mut whole: Option<Candidate> = None;
     let mut chosen: Option<Candidate> = None;
     for micro_batch in ways(request, request.allow) {
-        let candidate = candidate(request, micro_batch, Some(lines))?;
-        let fits = candidate.fits(lines);
+        let candidate = candidate(request, micro_batch, Some(budgets))?;
+        let fits = candidate.fits(budgets);
         let whole = whole.get_or_insert_with(|| candidate.clone());
         if fits {
             chosen = Some(if candidate.micro_batch == whole.micro_batch { whole.clone() } else { candidate });
@@ -164,8 +165,8 @@ fn fastest_as_written(request: &Request<'_>, lines: Lines) -> Result<(Candidate,
     if request.allow.has(Permission::Recompute) {
         let mut compared = 0;
         for micro_batch in &too_large {
-            let large = if *micro_batch == whole.micro_batch { whole.clone() } else { candidate(request, *micro_batch, Some(lines))? };
-            if let Ok(again) = computed_again(request, &large, lines, Effort::default(), None)? {
+            let large = if *micro_batch == whole.micro_batch { whole.clone() } else { candidate(request, *micro_batch, Some(budgets))? };
+            if let Ok(again) = computed_again(request, &large, budgets, Effort::default(), None)? {
                 let faster = chosen.as_ref().is_none_or(|chosen| {
                     let worth = if again.micro_batch == request.batch { SAME_BITS } else { 1.0 };
                     again.seconds(request) < worth * chosen.seconds(request)
@@ -185,16 +186,16 @@ fn fastest_as_written(request: &Request<'_>, lines: Lines) -> Result<(Candidate,
 pub(super) fn computed_again(
     request: &Request<'_>,
     large: &Candidate,
-    lines: Lines,
+    budgets: Budgets,
     effort: Effort,
     from: Option<&Candidate>,
 ) -> Result<Result<Candidate, Option<Bytes>>> {
-    let Some(mut limit) = large.arena_limit(lines) else { return Ok(Err(None)) };
+    let Some(mut limit) = large.arena_limit(budgets) else { return Ok(Err(None)) };
     for _ in 0..ADJUSTMENTS {
         let found = within(request, large, limit, effort, from)?;
         match &found {
             // Repetitions are nodes too, which take heap: what that is more than before comes off the arena.
-            Ok(again) if !again.fits(lines) => match again.arena_limit(lines) {
+            Ok(again) if !again.fits(budgets) => match again.arena_limit(budgets) {
                 Some(less) if less < limit => limit = less,
                 _ => return Ok(Err(None)),
             },
@@ -213,7 +214,7 @@ pub(super) fn within(
     from: Option<&Candidate>,
 ) -> Result<Result<Candidate, Option<Bytes>>> {
     let graphs = large.graphs(request)?;
-    match recompute::refit(&large.memory, graphs, request.device, limit, request.cost_model, effort, from.map(|from| &*from.memory)) {
+    match recompute::refit(&large.memory, graphs, request.device(), limit, request.cost_model, effort, from.map(|from| &*from.memory)) {
         Ok(plan) => Ok(Ok(finish(request, large.micro_batch, plan)?.from(large.written.clone()))),
         Err(FitError::TooSmall { least, .. }) => Ok(Err(Some(least))),
         Err(FitError::Graph(error)) => Err(error.into()),
@@ -230,7 +231,7 @@ pub(crate) fn prove(request: &Request<'_>, certificate: &Certificate) -> Result<
     let mut first = None;
     for variant in variants(request, request.allow) {
         let request = varied(request, variant)?;
-        match plan::prove(certificate, graphs(&request, certificate.rows)?, request.device) {
+        match plan::prove(certificate, graphs(&request, certificate.rows)?, request.device()) {
             Ok(()) => return Ok(()),
             Err(error) => first = first.or(Some(error.to_string())),
         }
@@ -243,7 +244,7 @@ pub(super) fn graphs<'a>(request: &Request<'a>, micro_batch: usize) -> Result<&'
     if micro_batch == request.batch { Ok(&request.programs.whole) } else { Ok(request.programs.accumulating()?) }
 }
 
-pub(super) fn run_plan(request: &Request<'_>, lines: Lines, candidate: Candidate, start: Instant) -> Result<RunPlan> {
+pub(super) fn run_plan(request: &Request<'_>, budgets: Budgets, candidate: Candidate) -> Result<RunPlan> {
     // Buffers only shrink with the rows, so nothing between the chosen pieces and single rows needs less than both.
     let (least, least_on_device) = match ways(request, request.allow).last() {
         Some(rows) if *rows < candidate.micro_batch => {
@@ -253,11 +254,11 @@ pub(super) fn run_plan(request: &Request<'_>, lines: Lines, candidate: Candidate
         _ => (candidate.least, candidate.device_total()),
     };
     let fixed: Bytes = candidate.fixed.iter().map(|(_, size)| *size).sum();
-    let left = match request.count {
-        Count::Everything => Some(lines.host - fixed),
+    let left = match request.spec.count {
+        Count::Everything => Some(budgets.host - fixed),
         Count::WeightsAndActivations => None,
     };
-    let pipeline = pipelines(request, candidate.feed_rows, left)?;
+    let pipeline = pipelines(request.data, candidate.feed_rows, left)?;
     let again = candidate.recomputation();
     let step = &candidate.memory.programs[0];
     let flops = step.recomputation.flops / candidate.micro_batch as u64 * request.batch as u64;
@@ -280,43 +281,44 @@ pub(super) fn run_plan(request: &Request<'_>, lines: Lines, candidate: Candidate
     }
     used.extend(candidate.variant.permissions());
     Ok(RunPlan {
-        model: request.model.to_string(),
-        device: (request.device.name(), request.device.description()),
+        model: request.spec.model.title().to_string(),
+        device: (request.device().name(), request.device().description()),
         batch: request.batch,
         micro_batch: candidate.micro_batch,
-        micro_batch_asked: request.micro_batch.is_some(),
-        line: lines.host,
-        line_given: request.budget.host.is_some(),
-        promised: None,
+        micro_batch_given: request.micro_batch.is_some(),
+        host_budget: budgets.host,
+        host_budget_given: request.budget.host.is_some(),
+        requested_host_budget: None,
         owners: owners(request, &candidate, &pipeline),
-        least,
-        may_cut: ways(request, request.allow).len() > 1,
-        device_memory: candidate.on_device.as_ref().map(|owners| DeviceLine {
-            line: lines.device,
+        minimum: least,
+        may_micro_batch: ways(request, request.allow).len() > 1,
+        device_memory: candidate.on_device.as_ref().map(|owners| DeviceBudget {
+            budget: budgets.device,
             given: request.budget.device.is_some(),
-            promised: None,
+            requested: None,
             owners: sorted(owners),
-            least: least_on_device,
+            minimum: least_on_device,
         }),
         flops,
         predicted_s: candidate.seconds(request),
-        by_measured_speeds: request.measured,
+        measured_costs: request.machine.measured,
         split: None,
         recomputation: again,
-        precision: request.precision,
+        precision: request.programs.optimization.precision,
         allow: request.allow,
-        taken: Vec::new(),
-        small_state: candidate.variant.state,
-        variant: candidate.variant,
+        strategies: Vec::new(),
+        eight_bit_state: candidate.variant.state,
         results_unchanged: !used.iter().any(|permission| permission.changes_results()),
         used,
-        count: request.count,
-        plan_ms: start.elapsed().as_secs_f64() * 1e3,
+        count: request.spec.count,
+        plan_ms: 0.0,
         memory: candidate.memory,
         pipeline_stages: pipeline.stages,
         pipeline: pipeline.training,
         validation: pipeline.validation,
         feed_rows: candidate.feed_rows,
+        interface: Arc::clone(&request.programs.interface),
+        optimization: request.programs.optimization.clone(),
     })
 }
 
@@ -340,8 +342,8 @@ fn divisors(number: usize) -> Vec<usize> {
 
 pub(super) fn owners(request: &Request<'_>, candidate: &Candidate, pipeline: &Pipelines) -> Vec<(Owner, Bytes)> {
     let mut owners = candidate.fixed.clone();
-    if request.count == Count::Everything {
-        owners.push((Owner::Pipeline, pipeline.stages.iter().map(|(_, size)| *size).sum()));
+    if request.spec.count == Count::Everything {
+        owners.push((Owner::Pipeline, pipeline.total()));
     }
     sorted(&owners)
 }

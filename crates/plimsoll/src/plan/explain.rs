@@ -1,6 +1,6 @@
 //! The plan as people read it: one screen, and one JSON object.
 
-use super::{RunPlan, Taken};
+use super::{AppliedStrategy, RunPlan};
 use crate::allow::Permission;
 use plimsoll_core::budget::Owner;
 use plimsoll_core::plan::{Buffer, Place};
@@ -21,28 +21,29 @@ impl fmt::Display for RunPlan {
         writeln!(f, "plan · {} · batch {} · {name} ({description})", self.model, self.batch)?;
         writeln!(f)?;
         if let Some(device) = &self.device_memory {
-            let origin = origin(device.promised, device.given, "what is free there");
-            line(f, "device line", device.line, device.total(), &origin, &device.owners)?;
+            let origin = origin(device.requested, device.given, "what is free there");
+            line(f, "device line", device.budget, device.total(), &origin, &device.owners)?;
         }
-        line(f, "host line", self.line, self.total(), &origin(self.promised, self.line_given, "what the system has"), &self.owners)?;
+        let origin = origin(self.requested_host_budget, self.host_budget_given, "what the system has");
+        line(f, "host line", self.host_budget, self.total(), &origin, &self.owners)?;
         writeln!(f)?;
-        let asked = if self.micro_batch_asked { " (asked for)" } else { "" };
+        let asked = if self.micro_batch_given { " (asked for)" } else { "" };
         let pieces = match self.accumulation_steps() {
             1 => "whole batches".to_string(),
             n => format!("{n} micro-batches of {}", self.micro_batch),
         };
-        let precision = format!("{}{}", self.precision.name(), if self.small_state { " · optimiser state in 8 bits" } else { "" });
+        let precision = format!("{}{}", self.precision.name(), if self.eight_bit_state { " · optimiser state in 8 bits" } else { "" });
         writeln!(f, "  chosen       {pieces}{asked} · {precision} · arena {}, lower bound {}", self.memory.arena, self.memory.lower_bound)?;
         if let Some(holders) = self.at_peak() {
             writeln!(f, "  at the peak  {holders}")?;
         }
-        for (i, taken) in self.taken.iter().enumerate() {
+        for (i, taken) in self.strategies.iter().enumerate() {
             writeln!(f, "  {:<12} {}", if i == 0 { "saved" } else { "" }, self.choice(taken))?;
         }
-        if self.taken.is_empty() && !self.recomputation.nodes.is_empty() {
+        if self.strategies.is_empty() && !self.recomputation.nodes.is_empty() {
             writeln!(f, "               {}", self.computed_again())?;
         }
-        if self.taken.is_empty() && self.offload_bytes() > Bytes::ZERO {
+        if self.strategies.is_empty() && self.offload_bytes() > Bytes::ZERO {
             writeln!(f, "               {}", self.offloaded())?;
         }
         if let Some(split) = &self.split {
@@ -62,16 +63,16 @@ impl fmt::Display for RunPlan {
             false => format!("changed: {}, as was allowed", changes.join("; ")),
         };
         writeln!(f, "  results      {results}")?;
-        let by = if self.by_measured_speeds { "" } else { ", by built-in rates" };
-        let without = self.taken.first().map_or(String::new(), |first| {
+        let by = if self.measured_costs { "" } else { ", by built-in rates" };
+        let without = self.strategies.first().map_or(String::new(), |first| {
             let (bytes, time) = first.before;
             format!(", {} in {bytes} without these choices", seconds(time))
         });
         writeln!(f, "  predicted    {} a batch{by}{without}", seconds(self.predicted_s))?;
-        let cut = if self.may_cut { ", cut into single rows if need be" } else { "" };
+        let cut = if self.may_micro_batch { ", cut into single rows if need be" } else { "" };
         match &self.device_memory {
-            Some(device) => write!(f, "  least        {} there and {} on the host work too{cut}", device.least, self.least),
-            None => write!(f, "  least        {} works too{cut}", self.least),
+            Some(device) => write!(f, "  least        {} there and {} on the host work too{cut}", device.minimum, self.minimum),
+            None => write!(f, "  least        {} works too{cut}", self.minimum),
         }
     }
 }
@@ -110,21 +111,21 @@ fn bar(used: Bytes, line: Bytes) -> String {
     format!("{}{part}{}", "█".repeat(full), "·".repeat(empty))
 }
 
-/// Owners and sizes, joined into lines that fit a terminal.
+/// Owners and sizes, joined into budgets that fit a terminal.
 fn wrapped(owners: &[(Owner, Bytes)]) -> Vec<String> {
-    let mut lines = vec![String::new()];
+    let mut budgets = vec![String::new()];
     for (name, size) in owners {
         let item = format!("{name} {size}");
-        let last = lines.last_mut().expect("there is always a line");
+        let last = budgets.last_mut().expect("there is always a line");
         if last.is_empty() {
             *last = item;
         } else if last.chars().count() + item.chars().count() < 96 {
             *last += &format!(" · {item}");
         } else {
-            lines.push(item);
+            budgets.push(item);
         }
     }
-    lines
+    budgets
 }
 
 impl RunPlan {
@@ -148,7 +149,7 @@ impl RunPlan {
     }
 
     /// What a choice was, what it saved and what it cost.
-    fn choice(&self, taken: &Taken) -> String {
+    fn choice(&self, taken: &AppliedStrategy) -> String {
         let each = |permission: &Permission| match permission {
             Permission::Microbatch => format!("{} micro-batches of {}", self.accumulation_steps(), self.micro_batch),
             Permission::Recompute => self.computed_again(),
@@ -224,40 +225,40 @@ impl RunPlan {
             "device": self.device.0,
             "batch": self.batch,
             "peak_bytes": { "host": self.total().0, "device": self.device_memory.as_ref().map_or(0, |device| device.total().0) },
-            "host_budget_bytes": self.line.0,
-            "device_budget_bytes": self.device_memory.as_ref().map(|device| device.line.0),
-            "device_promised_bytes": self.device_memory.as_ref().and_then(|device| device.promised).map(|bytes| bytes.0),
+            "host_budget_bytes": self.host_budget.0,
+            "device_budget_bytes": self.device_memory.as_ref().map(|device| device.budget.0),
+            "device_promised_bytes": self.device_memory.as_ref().and_then(|device| device.requested).map(|bytes| bytes.0),
             "device_by_owner": self.device_memory.as_ref().map(|device| object(&device.owners)),
-            "min_device_bytes": self.device_memory.as_ref().map(|device| device.least.0),
-            "promised_bytes": self.promised.map(|bytes| bytes.0),
+            "min_device_bytes": self.device_memory.as_ref().map(|device| device.minimum.0),
+            "promised_bytes": self.requested_host_budget.map(|bytes| bytes.0),
             "arena_bytes": self.memory.arena.0,
             "lower_bound_bytes": self.memory.lower_bound.0,
             "resident_bytes": self.memory.resident.0,
             "micro_batch": self.micro_batch,
             "accumulation_steps": self.accumulation_steps(),
             "precision": self.precision.name(),
-            "optimizer_state_bits": if self.small_state { 8 } else { 32 },
+            "optimizer_state_bits": if self.eight_bit_state { 8 } else { 32 },
             "results_unchanged": self.results_unchanged,
             "allow": self.allow.to_string(),
             "used": self.used.iter().map(|permission| permission.name()).collect::<Vec<_>>(),
-            "choices": self.taken.iter().map(Taken::to_json).collect::<Vec<_>>(),
+            "choices": self.strategies.iter().map(AppliedStrategy::to_json).collect::<Vec<_>>(),
             "recompute_flops_ratio": self.recomputation.flops_ratio(),
             "recomputed": self.recomputation.nodes.len(),
             "split": self.split.as_ref().map(|split| json!({ "layers": split.layers, "pieces": split.pieces, "saved_bytes": split.saved.0 })),
             "offload_bytes": self.offload_bytes().0,
             "offload_copied_bytes": self.offload_copied().0,
             "predicted_step_s": self.predicted_s,
-            "predicted_by": if self.by_measured_speeds { "measured speeds" } else { "built-in rates" },
+            "predicted_by": if self.measured_costs { "measured speeds" } else { "built-in rates" },
             "by_owner": object(&self.owners),
             "pipeline": object(&self.pipeline_stages),
-            "min_bytes": self.least.0,
+            "min_bytes": self.minimum.0,
             "flops_per_step": self.flops,
             "plan_ms": self.plan_ms,
         })
     }
 }
 
-impl Taken {
+impl AppliedStrategy {
     fn to_json(&self) -> Value {
         let ((bytes, time), (less, longer)) = (self.before, self.after);
         json!({

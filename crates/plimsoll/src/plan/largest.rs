@@ -1,14 +1,13 @@
 //! The largest batch that fits, answered by the planner instead of by a crash.
 
-use super::candidate::{Candidate, Lines, candidate};
+use super::candidate::{Candidate, candidate};
 use super::choose::{computed_again, run_plan, within};
-use super::{Request, RunPlan};
+use super::{Budgets, Request, RunPlan};
 use crate::allow::Permission;
 use crate::error::Result;
 use plimsoll_core::Bytes;
 use plimsoll_core::graph::Phase;
 use plimsoll_core::plan::recompute::Effort;
-use std::time::Instant;
 
 /// No batch is larger than this.
 const MOST: usize = 1 << 24;
@@ -33,39 +32,39 @@ pub struct LargestBatch {
 
 /// Finds the largest batch that fits in one piece. Values may be computed again, if that is allowed, as long as it takes at most one more
 /// forward pass. None if not even one row fits.
-pub(crate) fn largest_batch(request: &Request<'_>) -> Result<Option<LargestBatch>> {
-    let (start, lines) = (Instant::now(), Lines::of(request));
+pub(super) fn largest_batch(request: &Request<'_>) -> Result<Option<LargestBatch>> {
+    let budgets = request.machine.budgets(request.budget);
     let split = request.allow.has(Permission::Split);
     // The answer is the same on every machine: what was measured of this one only predicts the time.
-    let cost_model = request.device.cost_model();
-    let whole = |batch: usize| Request { batch, micro_batch: Some(batch), in_pieces: split, cost_model: &*cost_model, ..request.clone() };
+    let built_in = request.device().cost_model();
+    let whole = |batch: usize| Request { batch, micro_batch: Some(batch), split, cost_model: &*built_in, ..request.clone() };
     let plain = |batch: usize| -> Result<Option<Candidate>> {
-        let found = candidate(&whole(batch), batch, Some(lines))?;
-        Ok(found.fits(lines).then_some(found))
+        let found = candidate(&whole(batch), batch, Some(budgets))?;
+        Ok(found.fits(budgets).then_some(found))
     };
     let Some(mut best) = grow(1, MOST, &plain)? else {
         return Ok(None);
     };
     if request.allow.has(Permission::Recompute)
-        && let Some(more) = largest_again(&best, lines, &whole)?
+        && let Some(more) = largest_again(&best, budgets, &whole)?
     {
         best = more;
     }
     let batch = best.micro_batch;
     let measured = Request { cost_model: request.cost_model, ..whole(batch) };
-    Ok(Some(LargestBatch { batch, plan: run_plan(&measured, lines, best, start)? }))
+    Ok(Some(LargestBatch { batch, plan: run_plan(&measured, budgets, best)? }))
 }
 
 /// The largest batch above one that fits as it is, if values are computed again. Every probe is a search of its own, so where to look comes
 /// from one more: the smallest arena of a known batch says how many rows the limit has room for at most, since buffers grow with the rows.
-fn largest_again<'a>(plain: &Candidate, lines: Lines, whole: &dyn Fn(usize) -> Request<'a>) -> Result<Option<Candidate>> {
+fn largest_again<'a>(plain: &Candidate, budgets: Budgets, whole: &dyn Fn(usize) -> Request<'a>) -> Result<Option<Candidate>> {
     let again = |batch: usize, from: Option<&Candidate>| -> Result<Option<Candidate>> {
         let request = whole(batch);
-        let large = candidate(&request, batch, Some(lines))?;
-        Ok(computed_again(&request, &large, lines, PROBE, from)?.ok().filter(one_more_forward))
+        let large = candidate(&request, batch, Some(budgets))?;
+        Ok(computed_again(&request, &large, budgets, PROBE, from)?.ok().filter(one_more_forward))
     };
     let known = plain.micro_batch;
-    let room = match (plain.arena_limit(lines), within(&whole(known), plain, Bytes::ZERO, PROBE, None)?) {
+    let room = match (plain.arena_limit(budgets), within(&whole(known), plain, Bytes::ZERO, PROBE, None)?) {
         (Some(limit), Err(Some(least))) => limit.0 as f64 / least.0.max(1) as f64,
         _ => return Ok(None),
     };

@@ -1,28 +1,27 @@
 //! The least that works, and the answer where a line is below it.
 
-use super::candidate::{Candidate, Lines, candidate};
+use super::candidate::{Candidate, candidate};
 use super::choose::{owners, sorted, variants, varied, ways, within};
 use super::pipelines::pipelines;
-use super::{Request, offload};
+use super::{Budgets, Request, offload};
 use crate::allow::{Allow, Permission};
 use crate::error::Result;
 use crate::infeasible::{HOST, Infeasible};
 use plimsoll_core::Bytes;
 use plimsoll_core::plan::recompute::Effort;
-use std::time::Instant;
 
 /// Searches for what is only a hint.
 const GLANCE: Effort = Effort(2_000_000);
 
 /// Searches for the least that works.
-pub(crate) const THOROUGH: Effort = Effort(20_000_000);
+pub(super) const THOROUGH: Effort = Effort(20_000_000);
 
 /// How often the distance to half of the smallest arena is halved.
 const HALVINGS: usize = 3;
 
 /// The smallest plan under some permissions, found by search and laid out. Of the variants that are allowed, the one with the fewest bits is the smallest; of the ways
 /// to cut the batch, that into the fewest rows, or none, which needs no sums of gradients.
-pub(super) fn smallest(request: &Request<'_>, lines: Lines, allow: Allow) -> Result<Candidate> {
+pub(super) fn smallest(request: &Request<'_>, budgets: Budgets, allow: Allow) -> Result<Candidate> {
     let mut ways = ways(request, allow);
     ways.drain(1..ways.len().max(2) - 1);
     let fewest = variants(request, allow).pop().unwrap_or_default();
@@ -30,7 +29,7 @@ pub(super) fn smallest(request: &Request<'_>, lines: Lines, allow: Allow) -> Res
     let mut best: Option<Candidate> = None;
     // What leaves a device is on the host: as long as that has room, only the device counts.
     let size = |candidate: &Candidate| match candidate.on_device {
-        Some(_) => (candidate.least.saturating_sub(lines.host), candidate.device_total(), candidate.least),
+        Some(_) => (candidate.least.saturating_sub(budgets.host), candidate.device_total(), candidate.least),
         None => (Bytes::ZERO, Bytes::ZERO, candidate.least),
     };
     let keep = |found: Candidate, best: &mut Option<Candidate>| {
@@ -39,14 +38,14 @@ pub(super) fn smallest(request: &Request<'_>, lines: Lines, allow: Allow) -> Res
         }
     };
     for rows in &ways {
-        let plain = candidate(request, *rows, Some(Lines::NONE))?;
+        let plain = candidate(request, *rows, Some(Budgets::NONE))?;
         keep(if allow.has(Permission::Recompute) { least_again(request, plain)? } else { plain.tightened(request)? }, &mut best);
     }
     if offload::considered(request, false) {
         let mut ends: Vec<usize> = best.iter().map(|best| best.micro_batch).chain(ways.last().copied()).collect();
         ends.dedup();
         for rows in ends {
-            offload::smallest(request, allow, &candidate(request, rows, Some(Lines::NONE))?)?
+            offload::smallest(request, allow, &candidate(request, rows, Some(Budgets::NONE))?)?
                 .into_iter()
                 .for_each(|found| keep(found, &mut best));
         }
@@ -87,9 +86,9 @@ fn with_less_loaded(request: &Request<'_>, plain: &Candidate, mut found: Candida
 }
 
 /// Why there is no plan, and what would do.
-pub(super) fn infeasible(request: &Request<'_>, lines: Lines, least: Candidate, start: Instant) -> Result<Infeasible> {
-    let pipeline = pipelines(request, least.feed_rows, None)?;
-    let on_host = least.least > lines.host || least.on_device.is_none();
+pub(super) fn infeasible(request: &Request<'_>, budgets: Budgets, least: Candidate) -> Result<Infeasible> {
+    let pipeline = pipelines(request.data, least.feed_rows, None)?;
+    let on_host = least.least > budgets.host || least.on_device.is_none();
     let own = |candidate: &Candidate| if on_host { candidate.least } else { candidate.device_total() };
     let mut minimum_with = Vec::new();
     let more = [
@@ -114,16 +113,16 @@ pub(super) fn infeasible(request: &Request<'_>, lines: Lines, least: Candidate, 
         let opens = opens && (!newly(Permission::State8bit) || variants(request, allow).len() > variants(request, mixed).len());
         if opens && !minimum_with.iter().any(|(known, _)| *known == allow) {
             // Hints need not be the very least.
-            let request = Request { in_pieces: allow.has(Permission::Split), effort: GLANCE, ..request.clone() };
-            let with = own(&smallest(&request, lines, allow)?);
+            let request = Request { split: allow.has(Permission::Split), effort: GLANCE, ..request.clone() };
+            let with = own(&smallest(&request, budgets, allow)?);
             if with < own(&least) {
                 minimum_with.push((allow, with));
             }
         }
     }
     let (space, line, owners) = match &least.on_device {
-        Some(owners) if !on_host => (format!("memory of {}", request.device.name()), lines.device, sorted(owners)),
-        _ => (HOST.to_string(), lines.host, owners(request, &least, &pipeline)),
+        Some(owners) if !on_host => (format!("memory of {}", request.device().name()), budgets.device, sorted(owners)),
+        _ => (HOST.to_string(), budgets.host, owners(request, &least, &pipeline)),
     };
     Ok(Infeasible {
         space,
@@ -135,6 +134,6 @@ pub(super) fn infeasible(request: &Request<'_>, lines: Lines, least: Candidate, 
         micro_batch_asked: request.micro_batch.is_some(),
         allow: request.allow,
         minimum_with,
-        plan_ms: start.elapsed().as_secs_f64() * 1e3,
+        plan_ms: 0.0,
     })
 }

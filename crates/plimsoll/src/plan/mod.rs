@@ -1,180 +1,236 @@
-//! The plan of a whole run: device and pipeline, process and threads under their lines, and how it was made to fit.
+//! Planning: what a run will hold, byte by byte, and how it is made to fit its budgets. A pure function of the run's description, the machine
+//! and the data.
 
 mod candidate;
 mod choose;
+mod data;
 mod explain;
 mod largest;
 mod least;
+mod machine;
 mod offload;
 mod pipelines;
+mod replan;
 mod split;
 mod sweep;
 
 use crate::allow::{Allow, Permission};
-use crate::graphs::{Programs, Variant, Variants};
+use crate::error::Result;
+use crate::graphs::{ProgramInterface, Programs, Variant, Variants};
 use crate::precision::Precision;
+use crate::spec::{Count, Optimization, RunSpec};
+use choose::plan_run;
 use plimsoll_core::budget::Owner;
 use plimsoll_core::device::Device;
-use plimsoll_core::plan::CheckedPlan;
-use plimsoll_core::plan::CopyRate;
-use plimsoll_core::plan::CostModel;
+use plimsoll_core::passes::Columns;
 use plimsoll_core::plan::recompute::{Effort, Recomputation};
+use plimsoll_core::plan::{Certificate, CheckedPlan, CostModel};
 use plimsoll_core::step::Role;
-use plimsoll_core::{Budget, Bytes};
-use plimsoll_data::{Dataset, PipelinePlan};
+use plimsoll_core::{Budget, Bytes, Graph};
+use plimsoll_data::PipelinePlan;
+use std::sync::Arc;
 
+pub use data::{DataSummary, DatasetSummary};
 pub use largest::LargestBatch;
-pub use split::InPieces;
+pub use machine::Machine;
+pub use split::SplitLayers;
 pub use sweep::{Sweep, SweepPoint};
 
-pub(crate) use choose::{plan_run, prove};
-pub(crate) use largest::largest_batch;
-pub(crate) use least::THOROUGH;
-pub(crate) use pipelines::epoch_rows;
-pub(crate) use sweep::sweep;
+pub(crate) use data::epoch_rows;
+pub(crate) use machine::Budgets;
 
-/// What a run will hold, by owner, and how it was made to fit. Prints as one screen.
+/// What a run will hold, by owner, and how it is made to fit. Covers training, validation, checkpoints and restored state. Prints as one
+/// screen; [`Trainer::run`](crate::Trainer::run) executes it.
 #[derive(Clone, Debug)]
 pub struct RunPlan {
     /// The model's name.
     pub model: String,
-    /// The device's name and what it is.
+    /// The device's name and description.
     pub device: (String, String),
     /// Rows of a batch.
     pub batch: usize,
     /// Rows of a micro-batch.
     pub micro_batch: usize,
     /// Whether the user chose the micro-batch.
-    pub micro_batch_asked: bool,
-    /// The line for host memory.
-    pub line: Bytes,
-    /// Whether the line was given or is what the system has.
-    pub line_given: bool,
-    /// The line that was given, if less than that was free when the run was about to start.
-    pub promised: Option<Bytes>,
-    /// Everything that stands under the line, by owner, largest first.
+    pub micro_batch_given: bool,
+    /// The host memory budget.
+    pub host_budget: Bytes,
+    /// Whether that was given, or is what is free.
+    pub host_budget_given: bool,
+    /// The host budget that was given, if less than that was free when the run started.
+    pub requested_host_budget: Option<Bytes>,
+    /// Everything within the host budget, by owner, largest first.
     pub owners: Vec<(Owner, Bytes)>,
-    /// The pipeline's part, stage by stage.
+    /// The pipelines' part, stage by stage.
     pub pipeline_stages: Vec<(String, Bytes)>,
-    /// The smallest line that works with what is allowed, if nothing is computed again.
-    pub least: Bytes,
-    /// Whether the planner may cut batches into pieces.
-    pub may_cut: bool,
-    /// What stands under the device's own line; none if it shares the host's memory.
-    pub device_memory: Option<DeviceLine>,
-    /// The step's floating-point operations for a whole batch, without what is computed again.
+    /// The smallest host budget that works with the same permissions, without recomputation.
+    pub minimum: Bytes,
+    /// Whether the planner may use micro-batches.
+    pub may_micro_batch: bool,
+    /// The device's own budget; none if it shares host memory.
+    pub device_memory: Option<DeviceBudget>,
+    /// Floating-point operations of a whole batch, without recomputation.
     pub flops: u64,
-    /// What a program of the step computes again, and what that costs for one micro-batch.
+    /// What the step recomputes, and what that costs per micro-batch.
     pub recomputation: Recomputation,
-    /// The layers that are computed in pieces of their rows, if some are.
-    pub split: Option<InPieces>,
+    /// The layers that are computed in slices of their rows, if any.
+    pub split: Option<SplitLayers>,
     /// Predicted seconds of a whole batch.
     pub predicted_s: f64,
     /// Whether that comes from measurements of the device, or from built-in rates.
-    pub by_measured_speeds: bool,
-    /// In how many bits activations are kept.
+    pub measured_costs: bool,
+    /// The data type of activations.
     pub precision: Precision,
-    /// Whether the optimiser's state is kept in 8 bits because that was allowed.
-    pub small_state: bool,
+    /// Whether optimizer state is stored in 8 bits because that was allowed.
+    pub eight_bit_state: bool,
     /// What the planner was allowed.
     pub allow: Allow,
-    /// What each choice saved and cost, from the run as it was asked for on; empty if nothing had to be done.
-    pub taken: Vec<Taken>,
-    /// What of that it made use of.
+    /// What was done to fit, in order, with what each step saved and cost; empty if the run fits as specified.
+    pub strategies: Vec<AppliedStrategy>,
+    /// The permissions that were used.
     pub used: Vec<Permission>,
-    /// Whether the memory choices leave the result as it is.
+    /// Whether results are those of a run without a budget.
     pub results_unchanged: bool,
-    /// What stands under the line.
+    /// What counts towards the budget.
     pub count: Count,
-    /// Milliseconds planning took.
+    /// Milliseconds planning took; measured by the caller, since planning reads no clock.
     pub plan_ms: f64,
-    /// The device's part.
+    /// The device's memory plan.
     pub memory: CheckedPlan,
     pub(crate) pipeline: PipelinePlan,
     pub(crate) validation: Option<PipelinePlan>,
-    /// Rows the feed delivers at a time.
+    /// Rows the pipeline delivers at a time.
     pub(crate) feed_rows: usize,
-    /// What is kept in fewer bits than was asked for.
-    pub(crate) variant: Variant,
+    /// How the programs are fed and read.
+    pub(crate) interface: Arc<ProgramInterface>,
+    /// How parameters are updated, with fewer bits where the plan uses them.
+    pub(crate) optimization: Optimization,
 }
 
 /// One thing that was done to make a run fit, and what it did to memory and time.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Taken {
-    /// What was made use of.
+pub struct AppliedStrategy {
+    /// The permissions it uses.
     pub permissions: Vec<Permission>,
-    /// The least line and the predicted seconds of a batch before.
+    /// The minimum budget and the predicted seconds of a batch before.
     pub before: (Bytes, f64),
     /// And after.
     pub after: (Bytes, f64),
 }
 
-/// What counts towards the line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Count {
-    /// All that the process holds.
-    #[default]
-    Everything,
-    /// Only the model's weights and the arena of activations, gradients and workspace, as papers count.
-    WeightsAndActivations,
-}
-
-/// The line of a device with a memory of its own, and what stands under it.
+/// The budget of a device with memory of its own, and what is within it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceLine {
-    /// The line.
-    pub line: Bytes,
-    /// Whether it was given or is what is free.
+pub struct DeviceBudget {
+    /// The budget.
+    pub budget: Bytes,
+    /// Whether it was given, or is what is free.
     pub given: bool,
-    /// The line that was given, if less than that was free when the run was about to start.
-    pub promised: Option<Bytes>,
-    /// Everything under it, by owner, largest first.
+    /// The budget that was given, if less than that was free when the run started.
+    pub requested: Option<Bytes>,
+    /// Everything within it, by owner, largest first.
     pub owners: Vec<(Owner, Bytes)>,
-    /// The smallest line that works with what is allowed.
-    pub least: Bytes,
+    /// The smallest budget that works with the same permissions.
+    pub minimum: Bytes,
 }
 
-impl DeviceLine {
-    /// Everything under the line.
+impl DeviceBudget {
+    /// The peak: everything within the budget.
     pub fn total(&self) -> Bytes {
         self.owners.iter().map(|(_, size)| *size).sum()
     }
 }
 
-/// What a plan is made of.
+/// One search for a plan: the run, the machine and the data as they are, and what the search varies.
 #[derive(Clone)]
 pub(crate) struct Request<'a> {
-    pub model: &'a str,
-    /// The graphs of the variant to be planned.
-    pub programs: &'a Programs,
-    pub variants: &'a Variants,
+    pub spec: &'a RunSpec,
+    pub machine: &'a Machine,
+    pub data: &'a DataSummary,
+    pub variants: &'a Variants<'a>,
+    /// The variant to plan, and its graphs.
     pub variant: Variant,
-    /// Whether the variant runs already, and cannot be chosen any more.
-    pub settled: bool,
-    pub device: &'a dyn Device,
-    pub data: &'a Dataset,
-    pub validation: Option<&'a Dataset>,
+    pub programs: &'a Programs,
     pub batch: usize,
     pub micro_batch: Option<usize>,
     pub budget: Budget,
-    pub thread_stacks: Bytes,
-    pub checkpointed: bool,
     pub allow: Allow,
-    pub count: Count,
-    pub precision: Precision,
-    /// Whether the heaviest layers are computed in pieces of their rows, where they can be.
-    pub in_pieces: bool,
-    /// How long to search for the least that works.
+    /// Whether the largest layers are computed in slices of their rows, where they can be.
+    pub split: bool,
+    /// How long to search for the minimum.
     pub effort: Effort,
     pub cost_model: &'a dyn CostModel,
-    /// Whether the cost_model was measured.
-    pub measured: bool,
-    /// How fast tensors leave and come back.
-    pub copy_rate: CopyRate,
+}
+
+impl<'a> Request<'a> {
+    pub fn device(&self) -> &'a dyn Device {
+        &*self.machine.device
+    }
+}
+
+impl RunSpec {
+    /// The plan of the run: the fastest that stays within the budgets. A pure function: the same values give the same plan.
+    ///
+    /// # Errors
+    /// When the run does not fit, with the minimum that does ([`Error::Infeasible`](crate::Error::Infeasible)); or when its parts do not go
+    /// together.
+    pub fn plan(&self, machine: &Machine, data: &DataSummary) -> Result<RunPlan> {
+        self.search(machine, data, plan_run)
+    }
+
+    /// The largest batch that runs without micro-batches; none if not even one row fits.
+    ///
+    /// # Errors
+    /// When the parts of the run do not go together.
+    pub fn largest_batch(&self, machine: &Machine, data: &DataSummary) -> Result<Option<LargestBatch>> {
+        self.search(machine, data, largest::largest_batch)
+    }
+
+    /// The predicted step time under smaller and smaller budgets, down to the minimum.
+    ///
+    /// # Errors
+    /// When the run does not fit, or its parts do not go together.
+    pub fn sweep(&self, machine: &Machine, data: &DataSummary) -> Result<Sweep> {
+        self.search(machine, data, sweep::sweep)
+    }
+
+    /// Proves that a certificate is an exact plan of this run's graphs on the device of the machine.
+    ///
+    /// # Errors
+    /// With the first thing that is wrong about a plan of something else, or one that was edited.
+    pub fn prove(&self, machine: &Machine, data: &DataSummary, certificate: &Certificate) -> Result<()> {
+        self.search(machine, data, |request| choose::prove(request, certificate))
+    }
+
+    /// Shows the training graph of a whole batch, and the rows of that.
+    pub(crate) fn with_step<T>(&self, machine: &Machine, data: &DataSummary, look: impl FnOnce(&Graph, usize) -> T) -> Result<T> {
+        self.search(machine, data, |request| Ok(look(&request.programs.whole[0].1, request.batch)))
+    }
+
+    fn search<T>(&self, machine: &Machine, data: &DataSummary, run: impl FnOnce(&Request<'_>) -> Result<T>) -> Result<T> {
+        data.training.check_fixed_shapes()?;
+        // Matrix products on the CPU read any types; GPU libraries want one.
+        let columns = if machine.device.capabilities().shares_host_memory { Columns::AsTheyAre } else { Columns::Narrowed };
+        let variants = Variants::new(self, &data.training.schema, columns)?;
+        run(&Request {
+            spec: self,
+            machine,
+            data,
+            variant: Variant::default(),
+            programs: variants.programs(Variant::default())?,
+            variants: &variants,
+            batch: data.training.batch_rows()?,
+            micro_batch: self.micro_batch,
+            budget: self.budget,
+            allow: self.allow,
+            split: false,
+            effort: least::THOROUGH,
+            cost_model: &*machine.cost_model,
+        })
+    }
 }
 
 impl RunPlan {
-    /// Everything under the line.
+    /// The peak of host memory: everything within the budget.
     pub fn total(&self) -> Bytes {
         self.owners.iter().map(|(_, size)| *size).sum()
     }
@@ -192,12 +248,12 @@ impl RunPlan {
         format!("{}x{}-{:08x}", self.batch, self.micro_batch, sum.finalize())
     }
 
-    /// Bytes that are kept out of the device's memory: in the host's, or in a file on a device that shares that.
+    /// Bytes that are offloaded: to host memory, or to a file on a device that shares host memory.
     pub fn offload_bytes(&self) -> Bytes {
         self.memory.backing
     }
 
-    /// Bytes that go there and come back in a whole batch.
+    /// Bytes that are copied there and back in a whole batch.
     pub fn offload_copied(&self) -> Bytes {
         let of = |role| self.memory.program(role).map_or(0, |program| program.copied(self.micro_batch).0);
         Bytes(match self.accumulation_steps() as u64 {

@@ -1,12 +1,13 @@
 //! Ways to fit in which tensors leave the device's memory between uses: optimiser state first, then values of the forward part, to the host's
 //! pinned memory or, on a device that shares that, to a file.
 
-use super::candidate::{Candidate, Lines, candidate, finish, weighed};
+use super::candidate::{Candidate, candidate, finish, weighed};
 use super::choose::computed_again;
 use super::least::least_again;
-use super::{Count, Request};
+use super::{Budgets, Request};
 use crate::allow::{Allow, Permission};
 use crate::error::Result;
+use crate::spec::Count;
 use plimsoll_core::Bytes;
 use plimsoll_core::graph::{StateId, StateKind, ValueId};
 use plimsoll_core::plan::offload::{Offloaded, ahead, candidates, renewed_in_place};
@@ -23,8 +24,8 @@ const SHARES: usize = 16;
 
 /// Whether letting tensors leave is worth looking at. A disk is slow and not always there, so a file is used only where nothing else fits.
 pub(super) fn considered(request: &Request<'_>, fits_otherwise: bool) -> bool {
-    let possible = request.allow.has(Permission::Offload) && request.count == Count::Everything;
-    possible && !(fits_otherwise && request.device.capabilities().shares_host_memory)
+    let possible = request.allow.has(Permission::Offload) && request.spec.count == Count::Everything;
+    possible && !(fits_otherwise && request.device().capabilities().shares_host_memory)
 }
 
 /// All that may leave.
@@ -53,7 +54,7 @@ impl Leaving {
             candidates(graph, plain.micro_batch).into_iter().filter(large).map(|(value, _)| value).collect()
         });
         let mut leaving = Leaving { values: values.collect(), states };
-        if !request.device.capabilities().shares_host_memory {
+        if !request.device().capabilities().shares_host_memory {
             leaving.keep_what_is_made_elsewhere(request, plain)?;
         }
         Ok(leaving)
@@ -85,12 +86,12 @@ impl Leaving {
     }
 
     /// The same pieces with the first of the states and a share of the values elsewhere.
-    fn plan(&self, request: &Request<'_>, plain: &Candidate, states: usize, share: usize, lines: Option<Lines>) -> Result<Candidate> {
+    fn plan(&self, request: &Request<'_>, plain: &Candidate, states: usize, share: usize, budgets: Option<Budgets>) -> Result<Candidate> {
         let some = |values: &Vec<ValueId>| values[..(values.len() * share).div_ceil(SHARES)].to_vec();
         let choice = Offloaded { states: self.states[..states].to_vec(), values: self.values.iter().map(some).collect() };
         let written = choice.write(plain.graphs(request)?)?;
-        let sketch = choice.sketch(&written, plain.micro_batch, request.device)?;
-        Ok(weighed(request, plain.micro_batch, sketch, lines)?.from(Some(Arc::new(written))))
+        let sketch = choice.sketch(&written, plain.micro_batch, request.device())?;
+        Ok(weighed(request, plain.micro_batch, sketch, budgets)?.from(Some(Arc::new(written))))
     }
 }
 
@@ -106,11 +107,11 @@ fn reaching(sizes: impl Iterator<Item = Bytes>, bytes: Bytes) -> usize {
 }
 
 /// The fastest of the largest pieces that fit in this way: the first that do on a device of its own, of two on one that pays with a file for all.
-pub(super) fn fastest(request: &Request<'_>, too_large: &[usize], lines: Lines) -> Result<Option<Candidate>> {
-    let compared = if request.device.capabilities().shares_host_memory { 2 } else { 1 };
+pub(super) fn fastest(request: &Request<'_>, too_large: &[usize], budgets: Budgets) -> Result<Option<Candidate>> {
+    let compared = if request.device().capabilities().shares_host_memory { 2 } else { 1 };
     let mut found: Vec<Candidate> = Vec::new();
     for rows in too_large {
-        found.extend(fitted(request, &candidate(request, *rows, Some(lines))?, lines)?);
+        found.extend(fitted(request, &candidate(request, *rows, Some(budgets))?, budgets)?);
         if found.len() == compared {
             break;
         }
@@ -120,26 +121,27 @@ pub(super) fn fastest(request: &Request<'_>, too_large: &[usize], lines: Lines) 
 
 /// The same pieces with as little as possible elsewhere, and the rest computed again if that is allowed and faster. None if not even all of it
 /// makes them fit.
-fn fitted(request: &Request<'_>, plain: &Candidate, lines: Lines) -> Result<Option<Candidate>> {
+fn fitted(request: &Request<'_>, plain: &Candidate, budgets: Budgets) -> Result<Option<Candidate>> {
     let leaving = Leaving::of(request, plain)?;
     let all = leaving.states.len();
-    let excess = plain.excess(lines);
-    let by_states = fewest(all, leaving.states_of(plain, excess), lines, |states| leaving.plan(request, plain, states, 0, Some(lines)))?;
+    let excess = plain.excess(budgets);
+    let by_states =
+        fewest(all, leaving.states_of(plain, excess), budgets, |states| leaving.plan(request, plain, states, 0, Some(budgets)))?;
     let mut found: Vec<Candidate> = Vec::new();
     if by_states.is_none() {
         let more = excess.saturating_sub(leaving.states.iter().map(|state| plain.memory.states[state.0 as usize].size).sum());
         let guess = leaving.share_of(request, plain, more)?;
-        found.extend(fewest(SHARES, guess, lines, |share| leaving.plan(request, plain, all, share, Some(lines)))?);
+        found.extend(fewest(SHARES, guess, budgets, |share| leaving.plan(request, plain, all, share, Some(budgets)))?);
     }
-    if !request.device.capabilities().shares_host_memory {
+    if !request.device().capabilities().shares_host_memory {
         let guess = leaving.share_of(request, plain, excess)?;
-        found.extend(fewest(SHARES, guess, lines, |share| leaving.plan(request, plain, 0, share, Some(lines)))?);
+        found.extend(fewest(SHARES, guess, budgets, |share| leaving.plan(request, plain, 0, share, Some(budgets)))?);
     }
     if by_states.is_none() && request.allow.has(Permission::Recompute) {
         let shares: &[usize] = if found.is_empty() { &[0, SHARES] } else { &[0] };
         for share in shares {
-            let large = leaving.plan(request, plain, all, *share, Some(lines))?;
-            if let Ok(again) = computed_again(request, &large, lines, Effort::default(), None)? {
+            let large = leaving.plan(request, plain, all, *share, Some(budgets))?;
+            if let Ok(again) = computed_again(request, &large, budgets, Effort::default(), None)? {
                 found.push(again);
                 break;
             }
@@ -148,7 +150,7 @@ fn fitted(request: &Request<'_>, plain: &Candidate, lines: Lines) -> Result<Opti
     found.extend(by_states);
     let mut best: Option<(f64, Candidate)> = None;
     for candidate in found {
-        let candidate = early(request, candidate, lines)?;
+        let candidate = early(request, candidate, budgets)?;
         let seconds = candidate.seconds(request);
         if best.as_ref().is_none_or(|(least, _)| seconds < *least) {
             best = Some((seconds, candidate));
@@ -158,22 +160,22 @@ fn fitted(request: &Request<'_>, plain: &Candidate, lines: Lines) -> Result<Opti
 }
 
 /// The candidate with its copies moved away from what waits for them, where there is room.
-fn early(request: &Request<'_>, candidate: Candidate, lines: Lines) -> Result<Candidate> {
-    let Some(limit) = candidate.arena_limit(lines) else { return Ok(candidate) };
-    let memory = ahead(&candidate.memory, request.device, limit, request.cost_model, request.copy_rate)?;
+fn early(request: &Request<'_>, candidate: Candidate, budgets: Budgets) -> Result<Candidate> {
+    let Some(limit) = candidate.arena_limit(budgets) else { return Ok(candidate) };
+    let memory = ahead(&candidate.memory, request.device(), limit, request.cost_model, request.machine.copy_rate)?;
     let moved = finish(request, candidate.micro_batch, memory)?.from(candidate.written.clone());
-    Ok(if moved.fits(lines) { moved } else { candidate })
+    Ok(if moved.fits(budgets) { moved } else { candidate })
 }
 
 /// The plan with the first number up to `most` that fits, from the number that should be enough by its bytes.
-fn fewest(most: usize, guess: usize, lines: Lines, plan: impl Fn(usize) -> Result<Candidate>) -> Result<Option<Candidate>> {
+fn fewest(most: usize, guess: usize, budgets: Budgets, plan: impl Fn(usize) -> Result<Candidate>) -> Result<Option<Candidate>> {
     let guess = guess.clamp(1.min(most), most);
     let mut tried = 0;
     for quarters in [0, 1, 2, 4] {
         let number = guess + (most - guess) * quarters / 4;
         if number > tried {
             let candidate = plan(number)?;
-            if candidate.fits(lines) {
+            if candidate.fits(budgets) {
                 return Ok(Some(candidate));
             }
             tried = number;
@@ -187,7 +189,7 @@ pub(super) fn smallest(request: &Request<'_>, allow: Allow, plain: &Candidate) -
     let leaving = Leaving::of(request, plain)?;
     let mut found = Vec::new();
     for share in [0, SHARES] {
-        let candidate = leaving.plan(request, plain, leaving.states.len(), share, Some(Lines::NONE))?;
+        let candidate = leaving.plan(request, plain, leaving.states.len(), share, Some(Budgets::NONE))?;
         found.push(if allow.has(Permission::Recompute) { least_again(request, candidate)? } else { candidate.tightened(request)? });
     }
     Ok(found)

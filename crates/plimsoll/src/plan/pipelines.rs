@@ -1,6 +1,6 @@
 //! The pipelines' part of a plan.
 
-use super::Request;
+use super::DataSummary;
 use plimsoll_core::Bytes;
 use plimsoll_data::{DataError, Dataset, PipelinePlan};
 
@@ -11,10 +11,16 @@ pub(super) struct Pipelines {
     pub minimum: Bytes,
 }
 
+impl Pipelines {
+    pub fn total(&self) -> Bytes {
+        self.stages.iter().map(|(_, size)| *size).sum()
+    }
+}
+
 /// The pipelines in what is left under the line; without a limit, their smallest arrangement.
-pub(super) fn pipelines(request: &Request<'_>, feed_rows: usize, left: Option<Bytes>) -> Result<Pipelines, DataError> {
-    let training = request.data.clone().rebatch(feed_rows);
-    let validation = request.validation.map(|data| data.clone().rebatch(feed_rows));
+pub(super) fn pipelines(data: &DataSummary, feed_rows: usize, left: Option<Bytes>) -> Result<Pipelines, DataError> {
+    let training = data.training.dataset.clone().rebatch(feed_rows);
+    let validation = data.validation.as_ref().map(|data| data.dataset.clone().rebatch(feed_rows));
     let minimum = |data: &Dataset| data.plan(None).map(|plan| plan.minimum());
     let for_validation = validation.as_ref().map(&minimum).transpose()?;
     let least = minimum(&training)? + for_validation.unwrap_or_default();
@@ -29,9 +35,4 @@ pub(super) fn pipelines(request: &Request<'_>, feed_rows: usize, left: Option<By
     let mut stages = name("", training.stages());
     stages.extend(validation.iter().flat_map(|plan| name("validation ", plan.stages())));
     Ok(Pipelines { training, validation, stages, minimum: least })
-}
-
-/// Rows of an epoch as far as the pieces of a batch have to know them: none where an epoch may end anywhere.
-pub(crate) fn epoch_rows(data: &Dataset) -> Option<u64> {
-    data.size().or_else(|| data.drops_remainder().then(|| data.len()))
 }

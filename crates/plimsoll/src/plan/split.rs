@@ -15,7 +15,7 @@ const MOST_PIECES: usize = 16;
 
 /// Layers that are computed a piece of their rows after another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InPieces {
+pub struct SplitLayers {
     /// The layers.
     pub layers: Vec<String>,
     /// In how many pieces.
@@ -28,13 +28,13 @@ pub struct InPieces {
 /// them would save nothing: there they have to show that they do.
 pub(super) fn planned_graphs<'a>(request: &Request<'a>, micro_batch: usize) -> Result<Cow<'a, [(Role, Graph)]>> {
     let graphs = graphs(request, micro_batch)?;
-    if !request.in_pieces {
+    if !request.split {
         return Ok(Cow::Borrowed(graphs));
     }
-    let arena = |role: Role, graph: &Graph| sketch(&[(role, graph.clone())], micro_batch, request.device).map(|plan| plan.arena);
+    let arena = |role: Role, graph: &Graph| sketch(&[(role, graph.clone())], micro_batch, request.device()).map(|plan| plan.arena);
     let in_pieces = |(role, graph): &(Role, Graph)| -> Result<Option<Graph>> {
-        let pieces = split::pieces(graph, micro_batch, request.device, MOST_PIECES);
-        let cut = pieces.and_then(|pieces| split::split(graph, micro_batch, request.device, pieces));
+        let pieces = split::pieces(graph, micro_batch, request.device(), MOST_PIECES);
+        let cut = pieces.and_then(|pieces| split::split(graph, micro_batch, request.device(), pieces));
         Ok(match cut {
             Some(cut) if *role == Role::Predict && arena(*role, &cut)? >= arena(*role, graph)? => None,
             cut => cut,
@@ -53,9 +53,9 @@ pub(super) fn described(request: &Request<'_>, mut plan: RunPlan) -> Result<RunP
     let Some(graph) = plan.memory.programs.iter().map(|program| &program.graph).find(|graph| graph.pieces() > 1) else {
         return Ok(plan);
     };
-    let request = &Request { in_pieces: true, ..request.clone() };
-    let whole = layout(graphs(request, plan.micro_batch)?, plan.micro_batch, request.device)?;
-    let parts = layout(&planned_graphs(request, plan.micro_batch)?, plan.micro_batch, request.device)?;
+    let request = &Request { split: true, ..request.clone() };
+    let whole = layout(graphs(request, plan.micro_batch)?, plan.micro_batch, request.device())?;
+    let parts = layout(&planned_graphs(request, plan.micro_batch)?, plan.micro_batch, request.device())?;
     let (mut layers, pieces): (Vec<String>, usize) = (Vec::new(), graph.pieces());
     for (_, node) in graph.nodes() {
         let cuts = match &node.op {
@@ -66,6 +66,6 @@ pub(super) fn described(request: &Request<'_>, mut plan: RunPlan) -> Result<RunP
             layers.push(node.scope.clone());
         }
     }
-    plan.split = Some(InPieces { layers, pieces, saved: whole.arena.saturating_sub(parts.arena) });
+    plan.split = Some(SplitLayers { layers, pieces, saved: whole.arena.saturating_sub(parts.arena) });
     Ok(plan)
 }

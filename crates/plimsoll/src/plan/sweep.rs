@@ -1,11 +1,11 @@
-//! What every byte buys: the predicted time of a step under lower and lower lines.
+//! What every byte buys: the predicted time of a step under lower and lower budgets.
 
 use super::choose::plan_run;
 use super::{Request, RunPlan};
 use crate::error::{Error, Result};
 use plimsoll_core::{Budget, Bytes};
 
-/// The lines of a sweep, in hundredths of what a run takes that nothing is asked of.
+/// The budgets of a sweep, in hundredths of what a run takes that nothing is asked of.
 const SHARES: [u64; 14] = [100, 90, 80, 70, 60, 50, 45, 40, 35, 30, 25, 20, 15, 10];
 
 /// A line, and the fastest plan that stays under it.
@@ -17,19 +17,19 @@ pub struct SweepPoint {
     pub plan: RunPlan,
 }
 
-/// Lines from what a run takes freely down to the least that works.
+/// Budgets from what a run takes freely down to the least that works.
 #[derive(Clone, Debug)]
 pub struct Sweep {
     /// Whether the device's own memory was made scarce; else it was the host's.
     pub on_device: bool,
-    /// The lines that work, highest first.
+    /// The budgets that work, highest first.
     pub points: Vec<SweepPoint>,
     /// The first line that did not, and the least the planner then found to work.
     pub refused: Option<(Bytes, Bytes)>,
 }
 
-/// Plans the run again under lower and lower lines, until one is refused.
-pub(crate) fn sweep(request: &Request<'_>) -> Result<Sweep> {
+/// Plans the run again under lower and lower budgets, until one is refused.
+pub(super) fn sweep(request: &Request<'_>) -> Result<Sweep> {
     let free = plan_run(request)?;
     let on_device = free.device_memory.is_some();
     let all = free.device_memory.as_ref().map_or_else(|| free.total(), |device| device.total());

@@ -2,15 +2,18 @@
 
 mod clock;
 pub(crate) mod feed;
+mod learning_rate;
 mod not_finite;
 
 use crate::error::{BadRow, Error, Result};
-use crate::graphs::{Classes, LOSS_WEIGHT, Learning, MAX_COLUMNS, Of, Programs, ROW_SHARE};
-use crate::metrics::{ModelMetrics, Scores};
+use crate::graphs::{LOSS_WEIGHT, MAX_COLUMNS, ProgramInterface, ROW_SHARE, ValueKind};
+use crate::metrics::Scores;
 use crate::nn::MICRO_BATCH_RECIPROCAL;
-use crate::offload_file::OffloadFile;
+use crate::offload_file::{self, OffloadFile};
 use crate::plan::RunPlan;
+use crate::spec::{Optimization, RunSpec};
 use clock::Clock;
+use learning_rate::LearningRate;
 use not_finite::{first_non_finite, in_words, number};
 use plimsoll_core::budget::{Owner, give_back_freed_memory};
 use plimsoll_core::device::{BackingStore, Device, DeviceError, StepInputs};
@@ -21,7 +24,6 @@ use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Executor, Graph, Ledger, Reservation, Ticket};
 use plimsoll_data::{Batch, Schema};
-use std::path::Path;
 use std::sync::Arc;
 
 /// Answers after which the counts of classes are brought to the host: single precision counts exactly to twice as many.
@@ -30,15 +32,13 @@ const COUNTABLE: u64 = 1 << 23;
 pub(crate) struct Session {
     pub executor: Executor,
     pub ledger: Ledger,
-    pub micro_batch: usize,
-    pub feed_rows: usize,
+    /// The plan it runs.
+    pub plan: RunPlan,
     /// Optimiser steps done.
     pub step: u64,
     /// Epochs done.
     pub epochs: u64,
     roles: Vec<Prepared>,
-    classes: Vec<Classes>,
-    model_metrics: ModelMetrics,
     /// Class by class: right answers, answers and labels; and the states where the device counts them, with the classes of each.
     counts: Vec<f64>,
     count_states: Vec<(StateId, usize)>,
@@ -47,8 +47,8 @@ pub(crate) struct Session {
     seed: u64,
     /// The training data's columns.
     schema: Schema,
-    /// How it learns, with what a schedule remembers.
-    pub learning: Learning,
+    /// The learning rate as the run goes on.
+    pub learning_rate: LearningRate,
     /// The state that counts skipped steps, if steps may be.
     skipped: Option<StateId>,
     /// The numbers of the current step.
@@ -180,21 +180,14 @@ impl Tally {
 }
 
 impl Session {
-    pub fn new(
-        device: Arc<dyn Device>,
-        plan: &RunPlan,
-        programs: &Programs,
-        learning: Learning,
-        seed: u64,
-        schema: Schema,
-        folder: &Path,
-    ) -> Result<Session> {
+    /// Allocates the memory of a plan and initializes the weights.
+    pub fn open(device: Arc<dyn Device>, plan: &RunPlan, spec: &RunSpec, schema: Schema) -> Result<Session> {
         // What planning took and the run needs now are not to be held at the same time.
         give_back_freed_memory();
-        let ledger = Ledger::new("host", Some(plan.line));
+        let ledger = Ledger::new("host", Some(plan.host_budget));
         // What is not the pipeline's, which books for itself, nor the plan's, for which the executor does.
         let own = |owner: &&(Owner, _)| {
-            let process = matches!(owner.0, Owner::Process | Owner::ThreadStacks | Owner::Graphs | Owner::Checkpoint);
+            let process = matches!(owner.0, Owner::Process | Owner::ThreadStacks | Owner::Graphs);
             process || matches!(owner.0, Owner::DeviceRuntime(_) | Owner::PinnedStaging | Owner::Offload)
         };
         let process =
@@ -204,38 +197,42 @@ impl Session {
             None => {
                 let file = match plan.memory.backing {
                     Bytes::ZERO => None,
-                    size => Some(Arc::new(OffloadFile::create(folder, size)?) as Arc<dyn BackingStore>),
+                    size => {
+                        let folder = spec.offload_folder.clone().unwrap_or_else(offload_file::default_folder);
+                        Some(Arc::new(OffloadFile::create(&folder, size)?) as Arc<dyn BackingStore>)
+                    }
                 };
                 Executor::with_backing(device, plan.memory.clone(), &ledger, file)?
             }
             Some(on_device) => {
-                let device_ledger = Ledger::new(device.name(), Some(on_device.line - device.footprint(&plan.memory).runtime.device));
+                let device_ledger = Ledger::new(device.name(), Some(on_device.budget - device.footprint(&plan.memory).runtime.device));
                 Executor::new(device, plan.memory.clone(), &device_ledger)?
             }
         };
-        executor.initialize(seed)?;
-        let roles = plan.memory.programs.iter().map(|program| prepare(&executor, program.role, &program.graph, programs, &learning));
+        executor.initialize(spec.seed)?;
+        let roles = plan
+            .memory
+            .programs
+            .iter()
+            .map(|program| prepare(&executor, program.role, &program.graph, &plan.interface, &plan.optimization));
         let roles = roles.collect();
-        let rates = vec![0.0; learning.scalar_names().len()];
+        let rates = vec![0.0; plan.optimization.scalar_names().len()];
         let state = |name: &str| plan.memory.states.iter().position(|state| state.name == name).map(|i| StateId(i as u32));
         let count_states: Vec<(StateId, usize)> =
-            programs.model_metrics.states().filter_map(|(name, classes)| Some((state(&name)?, classes))).collect();
+            plan.interface.model_metrics.states().filter_map(|(name, classes)| Some((state(&name)?, classes))).collect();
         Ok(Session {
             executor,
             ledger,
-            micro_batch: plan.micro_batch,
-            feed_rows: plan.feed_rows,
+            plan: plan.clone(),
             step: 0,
             epochs: 0,
             roles,
-            classes: programs.classes.clone(),
-            model_metrics: programs.model_metrics.clone(),
             counts: vec![0.0; count_states.iter().map(|(_, classes)| classes).sum()],
             count_states,
             uncollected: 0,
-            seed,
+            seed: spec.seed,
             schema,
-            learning,
+            learning_rate: LearningRate::default(),
             skipped: state(SKIPPED),
             rates,
             rate: 0.0,
@@ -296,12 +293,12 @@ impl Session {
 
     /// Losses and accuracies so far.
     pub fn running_scores(&self, tally: &Tally) -> Scores {
-        self.model_metrics.running_scores(tally.mean_loss(), &tally.sums, tally.rows)
+        self.plan.interface.model_metrics.running_scores(tally.mean_loss(), &tally.sums, tally.rows)
     }
 
     /// Loss and all metrics of what was settled since [`Session::begin`].
     pub fn scores(&self, tally: &Tally) -> Scores {
-        self.model_metrics.scores(tally.mean_loss(), &tally.sums, tally.rows, &self.counts)
+        self.plan.interface.model_metrics.scores(tally.mean_loss(), &tally.sums, tally.rows, &self.counts)
     }
 
     /// Steps that changed the parameters.
@@ -340,8 +337,8 @@ impl Session {
                 self.settle(schema, tally)?;
             }
             let step = self.applied()? + 1;
-            self.rate = self.learning.rate(step);
-            self.learning.scalars(step, &mut self.rates);
+            self.rate = self.learning_rate.at(step, &self.plan.optimization);
+            self.plan.optimization.scalars(step, self.rate, &mut self.rates);
         }
         let prepared = self.roles.iter_mut().find(|prepared| prepared.role == role).expect("every role is planned");
         for (number, scalar) in prepared.numbers.iter_mut().zip(&prepared.scalars) {
@@ -374,7 +371,7 @@ impl Session {
         let run = Pending { ticket, role, rows: piece.rows, batch_rows: piece.batch_rows, at, step, epoch };
         let known = if self.lags { self.pending.replace(run) } else { Some(run) };
         known.map_or(Ok(()), |run| self.look_at(&run, schema, tally))?;
-        self.uncollected += piece.rows as u64 * self.model_metrics.predictions();
+        self.uncollected += piece.rows as u64 * self.plan.interface.model_metrics.predictions();
         if self.uncollected >= COUNTABLE && !self.count_states.is_empty() {
             self.settle(schema, tally)?;
         }
@@ -445,22 +442,23 @@ impl Session {
 
     /// That labels name classes and tokens have a row in their table.
     fn check_classes(&self, role: Role, piece: &Piece<'_>) -> Result<()> {
-        for classes in self.classes.iter().filter(|classes| classes.of == Of::Tokens || role != Role::Predict) {
-            let column = &self.schema.columns()[classes.column];
+        let checked = |kind: ValueKind| kind == ValueKind::Tokens || role != Role::Predict;
+        for range in self.plan.interface.ranges.iter().filter(|range| checked(range.kind)) {
+            let column = &self.schema.columns()[range.column];
             let (row_bytes, size) = (column.row_bytes().get(), column.dtype.size());
-            let numbers = &piece.batch.column(classes.column)[piece.at * row_bytes..(piece.at + piece.rows) * row_bytes];
+            let numbers = &piece.batch.column(range.column)[piece.at * row_bytes..(piece.at + piece.rows) * row_bytes];
             for (i, bytes) in numbers.chunks_exact(size).enumerate() {
                 let value = match *bytes {
                     [byte] => i32::from(byte),
                     [a, b, c, d] => i32::from_ne_bytes([a, b, c, d]),
                     _ => unreachable!("class numbers are bytes or 32-bit integers"),
                 };
-                if (value < 0 || value as usize >= classes.count) && classes.of != Of::Labels(Some(value)) {
+                if (value < 0 || value as usize >= range.count) && range.kind != ValueKind::Labels(Some(value)) {
                     let place = piece.batch.first_row() + (piece.at + i / column.elements().max(1)) as u64;
                     let row = BadRow { place, epoch: self.epochs + 1, origin: None };
-                    return Err(match classes.of {
-                        Of::Labels(_) => Error::Label { row, value, classes: classes.count },
-                        Of::Tokens => Error::Token { row, column: column.name.clone(), value, known: classes.count },
+                    return Err(match range.kind {
+                        ValueKind::Labels(_) => Error::Label { row, value, classes: range.count },
+                        ValueKind::Tokens => Error::Token { row, column: column.name.clone(), value, known: range.count },
                     });
                 }
             }
@@ -469,8 +467,8 @@ impl Session {
     }
 }
 
-fn prepare(executor: &Executor, role: Role, graph: &Graph, programs: &Programs, learning: &Learning) -> Prepared {
-    let names = learning.scalar_names();
+fn prepare(executor: &Executor, role: Role, graph: &Graph, interface: &ProgramInterface, optimization: &Optimization) -> Prepared {
+    let names = optimization.scalar_names();
     let scalars: Vec<Scalar> = graph
         .scalars()
         .iter()
@@ -483,12 +481,12 @@ fn prepare(executor: &Executor, role: Role, graph: &Graph, programs: &Programs, 
             }
         })
         .collect();
-    let columns = programs.columns[..graph.inputs().len()].to_vec();
+    let columns = interface.columns[..graph.inputs().len()].to_vec();
     let numbers = vec![0.0; scalars.len()];
     let program = executor.plan().program(role).expect("it is being prepared");
     let number = |wanted: &str| program.numbers().position(|(name, _)| name == wanted);
     let mut at = Numbers { loss: number("loss"), weight: number(LOSS_WEIGHT), ..Numbers::default() };
-    at.sums.iter_mut().zip(programs.model_metrics.sums()).for_each(|(at, name)| *at = number(name));
+    at.sums.iter_mut().zip(interface.model_metrics.sums()).for_each(|(at, name)| *at = number(name));
     Prepared { role, scalars, numbers, columns, at }
 }
 

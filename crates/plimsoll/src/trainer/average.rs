@@ -9,12 +9,12 @@ use plimsoll_core::graph::{StateId, StateKind};
 impl Trainer {
     /// Does something with the averaged weights in place of the last step's, such as evaluating or saving them, and puts those back.
     pub fn averaged<T>(&mut self, body: impl FnOnce(&mut Trainer) -> Result<T>) -> Result<T> {
-        if self.learning.average.is_none() {
+        if self.spec.optimization.average.is_none() {
             return Err(Error::Config(
                 "the run keeps no average of its weights; ask for one with `.average(…)` or `train.ema`".to_string(),
             ));
         }
-        self.open_planned()?;
+        self.opened()?;
         self.swap_average()?;
         let result = body(self);
         self.swap_average()?;
@@ -23,7 +23,7 @@ impl Trainer {
 
     /// Exchanges parameters and their averages, a piece at a time: a second copy is not planned for.
     fn swap_average(&mut self) -> Result<()> {
-        let Some(session) = &mut self.session else { unreachable!("opened before") };
+        let session = self.session_mut();
         if session.applied()? == 0 {
             // Nothing has been averaged yet: the average is what the weights are.
             return Ok(());

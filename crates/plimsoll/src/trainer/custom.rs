@@ -3,7 +3,6 @@
 use super::Trainer;
 use super::predict::{Predicted, Results};
 use crate::error::{Error, Result};
-use crate::graphs::Variants;
 use crate::metrics::Scores;
 use crate::plan::{RunPlan, epoch_rows};
 use crate::session::{Rows, Session, feed, place_in_batch};
@@ -150,7 +149,7 @@ struct Given {
 impl Given {
     fn new(session: &Session, schema: &Schema) -> Result<Given> {
         let used = session.columns_of(Role::Step);
-        let size = |i: usize| if used.contains(&i) { session.micro_batch * schema.columns()[i].row_bytes().get() } else { 0 };
+        let size = |i: usize| if used.contains(&i) { session.plan.micro_batch * schema.columns()[i].row_bytes().get() } else { 0 };
         let sizes: Vec<usize> = (0..schema.columns().len()).map(size).collect();
         let room = session.ledger.reserve(Owner::Rows, Bytes(sizes.iter().sum::<usize>() as u64))?;
         Ok(Given { columns: sizes.into_iter().map(|size| vec![0; size]).collect(), _room: room })
@@ -160,12 +159,11 @@ impl Given {
 impl Trainer {
     /// Plans the run, takes its memory, and hands over the steps.
     pub fn custom_loop(mut self) -> Result<CustomLoop> {
-        if self.only_predicts {
-            return Err(Error::Config("this trainer was made for predictions only; it cannot learn".to_string()));
+        if self.spec.inference_only {
+            return Err(Error::Config("this trainer is for predictions only; it cannot train".to_string()));
         }
-        let plan = self.plan_to_run(None)?;
-        self.open(&plan)?;
-        let schema = self.data.output_schema()?;
+        let plan = self.opened()?.plan.clone();
+        let schema = self.spec.data.output_schema()?;
         Ok(CustomLoop { trainer: self, plan, schema, given: None, results: None })
     }
 }
@@ -193,12 +191,7 @@ impl CustomLoop {
     pub fn forward(&mut self, batch: &HostBatch<'_>) -> Result<&[Predicted]> {
         let mut results = match self.results.take() {
             Some(results) => results,
-            None => {
-                let (Some(session), Some(programs)) = (&self.trainer.session, self.trainer.variants.as_ref().map(Variants::asked)) else {
-                    unreachable!("opened before")
-                };
-                Results::new(session, &programs.predictions, self.plan.batch)?
-            }
+            None => Results::new(self.trainer.session_mut(), self.plan.batch)?,
         };
         results.clear();
         let done = self.run(Role::Predict, batch, |session, rows| results.take(session, rows));
@@ -208,7 +201,7 @@ impl CustomLoop {
 
     /// The training data's batches over some epochs, for [`CustomLoop::step_from`].
     pub fn batches(&mut self, epochs: u64) -> Result<Batches> {
-        let data = self.trainer.data.clone().rebatch(self.plan.feed_rows);
+        let data = self.trainer.spec.data.clone().rebatch(self.plan.feed_rows);
         let pipeline = self.plan.pipeline.clone();
         let session = self.session();
         let options = Options { first_epoch: session.epochs, epochs: Some(epochs), ..Options::default() };
@@ -218,7 +211,7 @@ impl CustomLoop {
     /// Learns from the next batch of the training data; `None` at the end of an epoch.
     pub fn step_from(&mut self, batches: &mut Batches) -> Result<Option<Scores>> {
         self.check_schedule()?;
-        let (batch, length) = (self.plan.batch as u64, epoch_rows(&self.trainer.data));
+        let (batch, length) = (self.plan.batch as u64, epoch_rows(&self.trainer.spec.data));
         let Some(session) = &mut self.trainer.session else { unreachable!("opened before") };
         let mut tally = session.begin()?;
         loop {
@@ -228,8 +221,9 @@ impl CustomLoop {
             };
             let mut at = 0;
             while at < block.rows {
-                let (role, piece) = place_in_batch(session.micro_batch, Rows::Fed(&block), at, block.first_row, block.rows, batch, length);
-                let data = &self.trainer.data;
+                let (role, piece) =
+                    place_in_batch(session.plan.micro_batch, Rows::Fed(&block), at, block.first_row, block.rows, batch, length);
+                let data = &self.trainer.spec.data;
                 session.run(role, &piece, &self.schema, &mut tally).map_err(|error| error.located(data))?;
                 at += piece.rows;
                 if matches!(role, Role::Step | Role::Last) {
@@ -245,7 +239,7 @@ impl CustomLoop {
     /// The learning rate of the next step.
     pub fn learning_rate(&mut self) -> Result<f64> {
         let session = self.session();
-        Ok(session.learning.rate(session.applied()? + 1))
+        Ok(session.learning_rate.at(session.applied()? + 1, &session.plan.optimization))
     }
 
     /// Learns at this rate from now on, whatever the schedule says.
@@ -253,7 +247,7 @@ impl CustomLoop {
         if !(rate.is_finite() && rate >= 0.0) {
             return Err(Error::Config(format!("a learning rate of {rate} cannot be; it is a number of 0 or more")));
         }
-        self.session().learning.fixed = Some(rate);
+        self.session().learning_rate.manual = Some(rate);
         Ok(())
     }
 
@@ -278,12 +272,12 @@ impl CustomLoop {
     }
 
     fn session(&mut self) -> &mut Session {
-        self.trainer.session.as_mut().expect("opened when the loop was made")
+        self.trainer.session_mut()
     }
 
     fn check_schedule(&mut self) -> Result<()> {
         let session = self.session();
-        if session.learning.fixed.is_some() { Ok(()) } else { session.learning.schedule.check(session.step + 1) }
+        if session.learning_rate.manual.is_some() { Ok(()) } else { session.plan.optimization.schedule.check(session.step + 1) }
     }
 
     /// Runs a batch, piece by piece.
@@ -297,7 +291,7 @@ impl CustomLoop {
         let mut tally = session.begin()?;
         let mut at = 0;
         while at < batch.rows {
-            let rows = session.micro_batch.min(batch.rows - at);
+            let rows = session.plan.micro_batch.min(batch.rows - at);
             for (name, numbers) in &batch.columns {
                 let column = self.schema.index_of(name).expect("checked above");
                 let elements = self.schema.columns()[column].elements();
@@ -309,7 +303,7 @@ impl CustomLoop {
             }
             let whole = batch.rows as u64;
             let (role, piece) =
-                place_in_batch(session.micro_batch, Rows::Given(&given.columns, at as u64), 0, at as u64, rows, whole, Some(whole));
+                place_in_batch(session.plan.micro_batch, Rows::Given(&given.columns, at as u64), 0, at as u64, rows, whole, Some(whole));
             let role = if wanted == Role::Step { role } else { wanted };
             session.run(role, &piece, &self.schema, &mut tally)?;
             after(session, rows)?;

@@ -2,8 +2,7 @@
 
 use super::Trainer;
 use crate::error::{Error, Result};
-use crate::fit::HeldOut;
-use crate::graphs::Variants;
+use crate::fit::Validation;
 use crate::session::{Session, Tally};
 use plimsoll_core::budget::Owner;
 use plimsoll_core::step::Role;
@@ -49,15 +48,16 @@ pub(super) struct Results {
 }
 
 impl Results {
-    pub fn new(session: &Session, predictions: &[(String, Vec<usize>)], rows: usize) -> Result<Results> {
-        let per_row: usize = predictions.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
+    pub fn new(session: &Session, rows: usize) -> Result<Results> {
+        let outputs = &session.plan.interface.outputs;
+        let per_row: usize = outputs.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
         let room = session.ledger.reserve(Owner::Predictions, Bytes((rows * per_row * 4) as u64))?;
         let make = |(name, shape): &(String, Vec<usize>)| Predicted {
             name: name.clone(),
             shape: shape.clone(),
             values: Vec::with_capacity(rows * shape.iter().product::<usize>()),
         };
-        Ok(Results { outputs: predictions.iter().map(make).collect(), _room: room })
+        Ok(Results { outputs: outputs.iter().map(make).collect(), _room: room })
     }
 
     pub fn clear(&mut self) {
@@ -82,14 +82,11 @@ impl Results {
 impl Trainer {
     /// Hands the predictions for all rows to `sink`, piece by piece. Memory does not grow with the number of rows.
     pub fn predict_with(&mut self, data: &Dataset, mut sink: impl FnMut(&Prediction<'_>)) -> Result<()> {
-        self.open_planned()?;
-        let (Some(session), Some(programs)) = (&mut self.session, self.variants.as_ref().map(Variants::asked)) else {
-            unreachable!("opened above")
-        };
-        let mut results = Results::new(session, &programs.predictions, session.micro_batch)?;
-        let pipeline = data.clone().rebatch(session.feed_rows).plan(session.ledger.available())?;
+        let session = self.opened()?;
+        let mut results = Results::new(session, session.plan.micro_batch)?;
+        let pipeline = data.clone().rebatch(session.plan.feed_rows).plan(session.ledger.available())?;
         let mut rows_before = 0;
-        let mut pieces = HeldOut::start(Role::Predict, data, &pipeline, session, 1)?;
+        let mut pieces = Validation::start(Role::Predict, data, &pipeline, session, 1)?;
         pieces.each_piece(session, Role::Predict, &mut Tally::default(), |session, rows| {
             results.clear();
             results.take(session, rows)?;
@@ -100,32 +97,23 @@ impl Trainer {
         })
     }
 
-    /// Plans for predictions only: nothing is held for learning.
-    pub fn for_prediction(mut self) -> Trainer {
-        self.only_predicts = true;
-        self
-    }
-
     /// The shape of one row's prediction, of a model with one result.
     pub fn prediction_shape(&mut self) -> Result<&[usize]> {
-        self.prepare()?;
-        self.only_result()?;
-        Ok(&self.variants.as_ref().expect("prepared above").asked().predictions[0].1)
+        self.only_output()?;
+        Ok(&self.opened()?.plan.interface.outputs[0].1)
     }
 
     /// The prediction for one row of a model with one input and one result, given as the bytes of its column.
     pub fn predict_row(&mut self, row: &[u8], prediction: &mut [f32]) -> Result<()> {
-        self.open_planned()?;
-        let name = self.only_result()?.to_string();
-        let Some(session) = &mut self.session else { unreachable!("opened above") };
+        let name = self.only_output()?;
+        let session = self.opened()?;
         session.predict_row(row)?;
         session.read_predictions(&name, prediction)
     }
 
     /// The predictions of a model with one result for all rows, row after row, in one vector.
     pub fn predict(&mut self, data: &Dataset) -> Result<Vec<f32>> {
-        self.prepare()?;
-        self.only_result()?;
+        self.only_output()?;
         let mut all = Vec::new();
         self.predict_with(data, |piece| all.extend_from_slice(piece.values))?;
         Ok(all)
@@ -144,16 +132,14 @@ impl Trainer {
         Ok(all)
     }
 
-    /// The name of the model's result, if it has one only; the graphs are there.
-    fn only_result(&self) -> Result<&str> {
-        match &self.variants.as_ref().expect("prepared before").asked().predictions[..] {
-            [(name, _)] => Ok(name),
-            several => {
-                let names: Vec<&str> = several.iter().map(|(name, _)| name.as_str()).collect();
-                let what =
-                    format!("the model has the results {}; ask for all of them with `predict_all` or `predict_with`", names.join(", "));
-                Err(Error::Config(what))
-            }
+    /// The name of the model's output, if it has one only.
+    fn only_output(&self) -> Result<String> {
+        match &self.spec.model.outputs().collect::<Vec<_>>()[..] {
+            [name] => Ok(name.to_string()),
+            several => Err(Error::Config(format!(
+                "the model has the outputs {}; use `predict_all` or `predict_with` to get all of them",
+                several.join(", ")
+            ))),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Where a run stands between two steps: taken up from a checkpoint, written into the next.
+//! The progress of a fit between two steps: restored from a checkpoint, saved in the next.
 
 use super::{Event, Fit};
 use crate::callbacks::Best;
@@ -7,22 +7,23 @@ use crate::error::{Error, Result};
 use crate::history::{Epoch, History};
 use crate::plan::RunPlan;
 use crate::session::{Session, Tally};
+use crate::spec::RunSpec;
 use plimsoll_data::Dataset;
 use serde_json::{Map, Value};
 
-/// Where a run stands beside its tensors, and what it began with.
-pub(super) struct Track {
-    /// Rows of this epoch that were learnt from.
+/// Everything about the progress of a fit that is not a tensor.
+pub(super) struct Progress {
+    /// Rows of this epoch that were trained on.
     pub rows: u64,
     /// Sums over those rows.
     pub tally: Tally,
-    /// What was counted class by class in those rows.
+    /// Per-class counts over those rows.
     pub counts: Vec<f64>,
     /// Epochs done before this fit, if it is resumed.
     pub epochs: Vec<Epoch>,
-    /// What is wrong with newer checkpoints; none if nothing is resumed.
+    /// What is wrong with newer checkpoints; none if the run is not resumed.
     pub resumed: Option<Vec<String>>,
-    /// A callback ended the run.
+    /// Whether a callback ended the run.
     pub stopped: bool,
     pub best: Option<Best>,
     epoch_rows: u64,
@@ -32,50 +33,50 @@ pub(super) struct Track {
     model: String,
 }
 
-impl Track {
-    /// From the beginning, or from the newest checkpoint if that is asked for and there is one.
-    pub fn begin(fit: &mut Fit<'_>, session: &mut Session, data: &Dataset, plan: &RunPlan) -> Result<Track> {
-        let mut track = Track {
+impl Progress {
+    /// From the beginning, or from the newest checkpoint if the fit resumes and there is one.
+    pub fn start(fit: &mut Fit<'_>, session: &mut Session, data: &Dataset, plan: &RunPlan) -> Result<Progress> {
+        let mut progress = Progress {
             rows: 0,
             tally: Tally::default(),
             counts: vec![],
             epochs: vec![],
             resumed: None,
             stopped: false,
-            best: fit.checkpoints.as_ref().and_then(Checkpoints::best_score).map(Best::new),
+            best: fit.spec.checkpoints.as_ref().and_then(Checkpoints::best_score).map(Best::new),
             epoch_rows: data.len(),
             order: data.order()?,
             batch: plan.batch,
             digest: plan.digest(),
             model: plan.model.clone(),
         };
-        let found = match fit.checkpoints.as_ref().filter(|_| fit.resume) {
+        let found = match fit.spec.checkpoints.as_ref().filter(|_| fit.spec.resume) {
             Some(checkpoints) => checkpoint::load_newest(checkpoints.folder(), &mut session.executor)?,
             None => None,
         };
         let Some((record, complaints)) = found else {
             fit.callbacks.iter_mut().try_for_each(|callback| callback.restore(&Value::Null))?;
-            return Ok(track);
+            return Ok(progress);
         };
-        track.check(&record, session.seed())?;
+        progress.check(&record, session.seed())?;
         (session.step, session.epochs) = (record.step, record.epoch);
-        track.rows = record.data.rows;
-        track.tally.restore(&record.sums);
+        progress.rows = record.data.rows;
+        progress.tally.restore(&record.sums);
         let bits = record.memories.get("class_counts").and_then(Value::as_array);
-        track.counts = bits.into_iter().flatten().filter_map(Value::as_f64).collect();
+        progress.counts = bits.into_iter().flatten().filter_map(Value::as_f64).collect();
         let schedule = record.memories.get("schedule").cloned().and_then(|state| serde_json::from_value(state).ok());
-        session.learning.state = schedule.unwrap_or_default();
-        track.epochs = record.epochs.iter().filter_map(Epoch::from_json).collect();
-        track.stopped = record.memories.get("stopped").is_some_and(|stopped| *stopped == Value::Bool(true));
-        if let Some(best) = &mut track.best {
+        session.learning_rate.state = schedule.unwrap_or_default();
+        progress.epochs = record.epochs.iter().filter_map(Epoch::from_json).collect();
+        progress.stopped = record.memories.get("stopped").is_some_and(|stopped| *stopped == Value::Bool(true));
+        if let Some(best) = &mut progress.best {
             best.value = record.memories.get("best").and_then(Value::as_f64);
         }
         for callback in &mut fit.callbacks {
             let memory = record.memories.get(callback.name()).cloned().unwrap_or_default();
             callback.restore(&memory)?;
         }
-        track.resumed = Some(complaints);
-        Ok(track)
+        progress.resumed = Some(complaints);
+        Ok(progress)
     }
 
     /// That a checkpoint's remaining steps are this run's.
@@ -93,18 +94,18 @@ impl Track {
         compare("the row order", record.data.order.clone(), self.order.clone())
     }
 
-    pub fn tell(&self, fit: &mut Fit<'_>, session: &Session) {
+    pub fn report(&self, fit: &mut Fit<'_>, session: &Session) {
         if let Some(complaints) = &self.resumed {
-            fit.tell(&Event::Resumed { epoch: session.epochs, step: session.step, complaints });
+            fit.report(&Event::Resumed { epoch: session.epochs, step: session.step, complaints });
         }
     }
 
     /// The run as it stands between two steps.
-    pub fn record(&self, fit: &Fit<'_>, session: &Session, history: &History) -> Record {
+    pub fn record(&self, spec: &RunSpec, fit: &Fit<'_>, session: &Session, history: &History) -> Record {
         let mut memories: Map<String, Value> =
             fit.callbacks.iter().map(|callback| (callback.name().to_string(), callback.memory())).collect();
         memories.insert("stopped".to_string(), self.stopped.into());
-        memories.insert("schedule".to_string(), serde_json::json!(session.learning.state));
+        memories.insert("schedule".to_string(), serde_json::json!(session.learning_rate.state));
         if self.rows > 0 {
             memories.insert("class_counts".to_string(), session.counts().into());
         }
@@ -121,7 +122,7 @@ impl Track {
             sums: self.tally.save(),
             epochs: history.epochs.iter().map(Epoch::to_json).collect(),
             memories,
-            config: fit.config.clone(),
+            config: spec.config.clone(),
             plan: self.digest.clone(),
             ..Record::empty()
         }

@@ -1,7 +1,8 @@
 //! Optimisers, clipping, averages and loss scaling on the CPU, step by step, against what Keras does.
 
-use super::Learning;
+use super::training::training_programs;
 use crate::optim::{Adafactor, Adagrad, Adam, AdamW, Clip, Ema, Lion, Nadam, Optimizer, RmsProp, Sgd};
+use crate::spec::Optimization;
 use plimsoll_core::device::StepInputs;
 use plimsoll_core::graph::{Init, StateId, StateKind};
 use plimsoll_core::loss_scale::{LossScaling, SCALE, SKIPPED};
@@ -17,7 +18,7 @@ use std::sync::Arc;
 /// Parameters whose gradients are given: the loss is the sum of their products.
 struct Bench {
     executor: Executor,
-    learning: Learning,
+    optimization: Optimization,
     sizes: Vec<usize>,
     step: u64,
     /// Added to the step's number where random numbers are drawn.
@@ -25,7 +26,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(learning: Learning, shapes: &[Vec<usize>]) -> Bench {
+    fn new(optimization: Optimization, shapes: &[Vec<usize>]) -> Bench {
         let mut g = Graph::new();
         let sizes: Vec<usize> = shapes.iter().map(|shape| shape.iter().product()).collect();
         let columns: Vec<_> =
@@ -41,11 +42,11 @@ impl Bench {
         }
         g.output("loss", loss);
         let device: Arc<dyn Device> = Arc::new(CpuDevice::new(2).unwrap());
-        let plan = plan(learning.programs(&g, loss, None, true).unwrap(), 1, &*device).unwrap();
+        let plan = plan(training_programs(&optimization, &g, loss, None, true).unwrap(), 1, &*device).unwrap();
         check(&plan.certificate(), &plan.programs.iter().map(|program| &program.graph).collect::<Vec<_>>()).unwrap();
         let mut executor = Executor::new(device, CheckedPlan::new(plan).unwrap(), &Ledger::new("host", None)).unwrap();
         executor.initialize(1).unwrap();
-        Bench { executor, learning, sizes, step: 0, drawn: 0 }
+        Bench { executor, optimization, sizes, step: 0, drawn: 0 }
     }
 
     fn set(&mut self, values: &[Vec<f32>]) {
@@ -81,9 +82,10 @@ impl Bench {
     fn step(&mut self, gradients: &[Vec<f32>], halves: bool) {
         let skipped = self.state(SKIPPED).map_or(0, |skipped| skipped[0] as u64);
         self.step += 1;
-        let names = self.learning.scalar_names();
+        let names = self.optimization.scalar_names();
         let mut numbers = vec![0.0; names.len()];
-        self.learning.scalars(self.step - skipped, &mut numbers);
+        let step = self.step - skipped;
+        self.optimization.scalars(step, rate(&self.optimization, step), &mut numbers);
         let (roles, share): (&[Role], f32) = if halves { (&[Role::First, Role::Last], 0.5) } else { (&[Role::Step], 1.0) };
         for role in roles {
             let scalars: Vec<f32> = {
@@ -100,8 +102,12 @@ impl Bench {
     }
 }
 
+fn rate(optimization: &Optimization, step: u64) -> f64 {
+    f64::from(optimization.optimizer.learning_rate()) * optimization.schedule.factor(step - 1)
+}
+
 fn reference() -> Value {
-    serde_json::from_str(include_str!("../../../tests/references/optimizers.json")).unwrap()
+    serde_json::from_str(include_str!("../../tests/references/optimizers.json")).unwrap()
 }
 
 fn numbers(value: &Value) -> Vec<f32> {
@@ -112,17 +118,17 @@ fn lists(value: &Value) -> Vec<Vec<f32>> {
     value.as_array().unwrap().iter().map(numbers).collect()
 }
 
-fn with(optimizer: impl Optimizer + 'static) -> Learning {
-    Learning { optimizer: Arc::new(optimizer), ..Learning::default() }
+fn with(optimizer: impl Optimizer + 'static) -> Optimization {
+    Optimization { optimizer: Arc::new(optimizer), ..Optimization::default() }
 }
 
 /// Compares every step with the reference, whole and in pieces.
-fn check_steps(name: &str, learning: &Learning, expected: &Value, read: impl Fn(&Bench) -> Vec<Vec<f32>>) {
+fn check_steps(name: &str, optimization: &Optimization, expected: &Value, read: impl Fn(&Bench) -> Vec<Vec<f32>>) {
     let reference = reference();
     let shapes: Vec<Vec<usize>> =
         reference["shapes"].as_array().unwrap().iter().map(|s| numbers(s).iter().map(|n| *n as usize).collect()).collect();
     for halves in [false, true] {
-        let mut bench = Bench::new(learning.clone(), &shapes);
+        let mut bench = Bench::new(optimization.clone(), &shapes);
         bench.set(&lists(&reference["first"]));
         for (step, gradients) in reference["gradients"].as_array().unwrap().iter().enumerate() {
             bench.step(&lists(gradients), halves);
@@ -140,7 +146,7 @@ fn check_steps(name: &str, learning: &Learning, expected: &Value, read: impl Fn(
 #[test]
 fn every_optimizer_matches_keras() {
     let reference = reference();
-    let cases: [(&str, Learning); 12] = [
+    let cases: [(&str, Optimization); 12] = [
         ("sgd", with(Sgd::new(0.05))),
         ("momentum", with(Sgd::new(0.05).momentum(0.9))),
         ("nesterov", with(Sgd::new(0.05).momentum(0.9).nesterov(true))),
@@ -154,8 +160,8 @@ fn every_optimizer_matches_keras() {
         ("lion_decay", with(Lion::new(0.01).weight_decay(0.1))),
         ("nadam", with(Nadam::new(0.01))),
     ];
-    for (name, learning) in &cases {
-        check_steps(name, learning, &reference["after"][name], Bench::parameters);
+    for (name, optimization) in &cases {
+        check_steps(name, optimization, &reference["after"][name], Bench::parameters);
     }
 }
 
@@ -169,37 +175,37 @@ fn small_parameters_of_eight_bit_adam_are_adams() {
 #[test]
 fn clipping_is_keras() {
     let reference = reference();
-    let cases: [(&str, Learning); 4] = [
-        ("clip_value", Learning { clip: Some(Clip::Value(0.4)), ..with(Sgd::new(0.05)) }),
-        ("clip_norm", Learning { clip: Some(Clip::Norm(1.5)), ..with(Sgd::new(0.05)) }),
-        ("clip_global_norm", Learning { clip: Some(Clip::GlobalNorm(2.0)), ..with(Sgd::new(0.05)) }),
-        ("clip_global_norm_adam", Learning { clip: Some(Clip::GlobalNorm(2.0)), ..with(Adam::new(0.01)) }),
+    let cases: [(&str, Optimization); 4] = [
+        ("clip_value", Optimization { clip: Some(Clip::Value(0.4)), ..with(Sgd::new(0.05)) }),
+        ("clip_norm", Optimization { clip: Some(Clip::Norm(1.5)), ..with(Sgd::new(0.05)) }),
+        ("clip_global_norm", Optimization { clip: Some(Clip::GlobalNorm(2.0)), ..with(Sgd::new(0.05)) }),
+        ("clip_global_norm_adam", Optimization { clip: Some(Clip::GlobalNorm(2.0)), ..with(Adam::new(0.01)) }),
     ];
-    for (name, learning) in &cases {
-        check_steps(name, learning, &reference["after"][name], Bench::parameters);
+    for (name, optimization) in &cases {
+        check_steps(name, optimization, &reference["after"][name], Bench::parameters);
         // A scale of the loss that never overflows changes nothing of it.
-        let scaled = Learning { scaling: Some(LossScaling::default()), ..learning.clone() };
+        let scaled = Optimization { loss_scaling: Some(LossScaling::default()), ..optimization.clone() };
         check_steps(name, &scaled, &reference["after"][name], Bench::parameters);
     }
 }
 
 #[test]
 fn the_average_of_weights_is_keras() {
-    let learning = Learning { average: Some(Ema::new(0.8)), ..with(Adam::new(0.01)) };
+    let optimization = Optimization { average: Some(Ema::new(0.8)), ..with(Adam::new(0.01)) };
     let averages = |bench: &Bench| (0..2).map(|i| bench.state(&format!("p{i}/average")).unwrap()).collect();
-    check_steps("average", &learning, &reference()["average"], averages);
+    check_steps("average", &optimization, &reference()["average"], averages);
 }
 
 /// A gradient that overflows because of the scale skips the step: nothing at all changes but the scale.
 #[test]
 fn a_skipped_step_changes_nothing() {
-    let learnings = [
+    let optimizations = [
         with(Adam::new(0.01)),
         with(Adafactor::new(0.02)),
         with(RmsProp::new(0.01).centered(true).momentum(0.5)),
-        Learning { clip: Some(Clip::GlobalNorm(1.0)), average: Some(Ema::new(0.9)), ..with(Adam::new(0.01).eight_bit()) },
+        Optimization { clip: Some(Clip::GlobalNorm(1.0)), average: Some(Ema::new(0.9)), ..with(Adam::new(0.01).eight_bit()) },
     ];
-    for learning in learnings {
+    for optimization in optimizations {
         let scaling = LossScaling { start: 32768.0, growth_steps: 3 };
         let shapes = [vec![70, 80], vec![5]];
         let first: Vec<Vec<f32>> = vec![(0..5600).map(|i| (i as f32 * 0.37).sin() * 1e-3).collect(), vec![0.5, -0.5, 1.0, 2.0, 0.0]];
@@ -207,8 +213,8 @@ fn a_skipped_step_changes_nothing() {
         let mut huge = mild.clone();
         huge[1][4] = 1e35;
         for halves in [false, true] {
-            let mut scaled = Bench::new(Learning { scaling: Some(scaling), ..learning.clone() }, &shapes);
-            let mut plain = Bench::new(learning.clone(), &shapes);
+            let mut scaled = Bench::new(Optimization { loss_scaling: Some(scaling), ..optimization.clone() }, &shapes);
+            let mut plain = Bench::new(optimization.clone(), &shapes);
             scaled.set(&first);
             plain.set(&first);
             let scale = |bench: &Bench| bench.state(SCALE).unwrap()[0];
@@ -220,10 +226,10 @@ fn a_skipped_step_changes_nothing() {
             plain.step(&mild, halves);
             assert_eq!(kept(&scaled), kept(&plain), "a power of two changes no bit");
             let before = kept(&scaled);
-            assert_ne!(before[0].1, Bench::new(learning.clone(), &shapes).everything()[0].1);
+            assert_ne!(before[0].1, Bench::new(optimization.clone(), &shapes).everything()[0].1);
 
             scaled.step(&huge, halves);
-            assert_eq!(kept(&scaled), before, "{:?}: the step is skipped", learning.optimizer);
+            assert_eq!(kept(&scaled), before, "{:?}: the step is skipped", optimization.optimizer);
             assert_eq!((scale(&scaled), scaled.state(SKIPPED).unwrap()[0]), (16384.0, 1.0));
 
             // The steps that count are numbered as if there had been no other.
@@ -234,12 +240,12 @@ fn a_skipped_step_changes_nothing() {
             scaled.step(&huge, halves);
             assert_eq!(scale(&scaled), 16384.0);
             // The eight-bit averages are rounded by chance, and chance goes by the number of all steps.
-            let offset = u32::from(learning.optimizer.name() == "adam8bit");
+            let offset = u32::from(optimization.optimizer.name() == "adam8bit");
             plain.drawn += offset;
             for _ in 0..3 {
                 plain.step(&mild, halves);
             }
-            assert_eq!(kept(&scaled), kept(&plain), "{:?}", learning.optimizer);
+            assert_eq!(kept(&scaled), kept(&plain), "{:?}", optimization.optimizer);
         }
     }
 }

@@ -1,0 +1,90 @@
+//! `plimsoll plan`: the memory of a run, without running it.
+
+use crate::output::{print, say};
+use crate::run_args::RunArgs;
+use crate::{Command, calibrate, sweep};
+use anyhow::Result;
+use clap::Args;
+use plimsoll::{Count, RunPlan, Trainer, plan_file};
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Plan the memory of a run without running it
+#[derive(Args)]
+pub struct Plan {
+    #[command(flatten)]
+    pub run: RunArgs,
+
+    /// Find the largest batch that fits without micro-batches, recomputing at most one forward pass
+    #[arg(long, conflicts_with_all = ["batch", "micro_batch"])]
+    pub max_batch: bool,
+
+    /// Plan with smaller and smaller budgets: step time against memory
+    #[arg(long, conflicts_with_all = ["max_batch", "log_placement"])]
+    pub sweep: bool,
+
+    /// Plot the result of --sweep as SVG
+    #[arg(long, value_name = "FILE.svg", requires = "sweep")]
+    pub plot: Option<PathBuf>,
+
+    /// What counts towards the budget: everything, or weights+activations to compare with papers
+    #[arg(long, value_name = "WHAT", default_value = "everything", value_parser = ["everything", "weights+activations"])]
+    pub count: String,
+
+    /// List every op with its lifetime, offset, and whether it is recomputed
+    #[arg(long)]
+    pub log_placement: bool,
+}
+
+impl Command for Plan {
+    const NAME: &'static str = "plan";
+
+    fn run(&self) -> Result<ExitCode> {
+        let mut trainer = calibrate::apply(self.run.config()?.build()?.into(), &self.run)?;
+        if self.count == "weights+activations" {
+            trainer = trainer.count(Count::WeightsAndActivations);
+        }
+        if self.sweep {
+            sweep::run(&trainer, self)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let (plan, largest) = match self.max_batch {
+            false => (trainer.plan(&trainer.described_fit())?, None),
+            true => match trainer.largest_batch()? {
+                Some(largest) => (largest.plan, Some(largest.batch)),
+                // Not even one row: the refusal of a single row says why.
+                None => (single_row(&self.run)?, None),
+            },
+        };
+        if let Some(path) = &self.run.out {
+            let document = plan_file(trainer.spec(), &plan);
+            std::fs::write(path, format!("{document:#}\n")).map_err(|error| anyhow::anyhow!("cannot write {}: {error}", path.display()))?;
+        }
+        if self.run.json {
+            let mut document = plan.to_json();
+            if self.max_batch {
+                document["max_batch"] = json!(largest);
+            }
+            print(&document);
+        } else if !self.run.quiet {
+            say(&format!("{plan}\n"));
+            if self.log_placement {
+                say(&format!("\n{}", plan.placement()));
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn json(&self) -> bool {
+        self.run.json
+    }
+}
+
+/// The plan of a batch of one row.
+fn single_row(args: &RunArgs) -> Result<RunPlan> {
+    let mut config = args.config()?;
+    config.set_value("train.batch", 1)?;
+    let trainer = Trainer::from(config.build()?);
+    Ok(trainer.plan(&trainer.described_fit())?)
+}

@@ -1,0 +1,26 @@
+//! The training programs of a forward graph: backward pass, gradient clipping, optimizer update and weight average.
+
+use crate::spec::Optimization;
+use plimsoll_core::ValueId;
+use plimsoll_core::graph::{Graph, GraphError, StateId};
+use plimsoll_core::step::{GradientsRule, Role, Training, training_programs_with};
+
+/// The training programs of a forward graph, with or without the variants that accumulate gradients over micro-batches.
+pub(crate) fn training_programs(
+    optimization: &Optimization,
+    forward: &Graph,
+    loss: ValueId,
+    divisor: Option<ValueId>,
+    accumulate: bool,
+) -> Result<Vec<(Role, Graph)>, GraphError> {
+    let local = optimization.clip.filter(|clip| clip.is_local());
+    let rule = |g: &mut Graph, parameter: StateId, gradient: ValueId| {
+        let gradient = local.map_or(Ok(gradient), |clip| clip.one(g, gradient))?;
+        optimization.optimizer.update(g, parameter, gradient)?;
+        optimization.average.map_or(Ok(()), |average| average.follow(g, parameter))
+    };
+    let global = optimization.clip.filter(|clip| !clip.is_local()).map(|clip| move |g: &mut Graph, all: &[ValueId]| clip.all(g, all));
+    let gradients = global.as_ref().map(|rule| rule as &GradientsRule<'_>);
+    let training = Training { rule: &rule, gradients, divisor, scaling: optimization.loss_scaling() };
+    training_programs_with(forward, loss, accumulate, &training)
+}

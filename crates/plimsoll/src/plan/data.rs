@@ -1,0 +1,78 @@
+//! The data of a run, summarized once before planning.
+
+use crate::error::{Error, Result};
+use crate::spec::RunSpec;
+use plimsoll_core::Bytes;
+use plimsoll_data::{Dataset, Extent, Schema};
+
+/// What planning knows about the data of a run: rows, types and sizes. A value: planning opens and reads no file.
+#[derive(Clone)]
+pub struct DataSummary {
+    /// The training data.
+    pub training: DatasetSummary,
+    /// The validation data, if the run validates.
+    pub validation: Option<DatasetSummary>,
+}
+
+/// One dataset.
+#[derive(Clone)]
+pub struct DatasetSummary {
+    /// The dataset, whose files are open.
+    pub(crate) dataset: Dataset,
+    /// Columns and their types.
+    pub schema: Schema,
+    /// Bytes of one row, all columns together; of the largest row where rows differ.
+    pub row_bytes: Bytes,
+    /// Rows of an epoch at most.
+    pub max_rows: u64,
+    /// Rows of an epoch as far as micro-batches depend on them; none where an epoch may end anywhere.
+    pub epoch_rows: Option<u64>,
+    /// Rows of a batch, if the dataset has a batch size.
+    pub batch: Option<usize>,
+}
+
+impl DataSummary {
+    /// Reads what planning needs about the datasets of a run.
+    pub fn read(spec: &RunSpec) -> Result<DataSummary> {
+        let training = DatasetSummary::read(&spec.data)?;
+        Ok(DataSummary { training, validation: spec.fit.validation.as_ref().map(DatasetSummary::read).transpose()? })
+    }
+}
+
+impl DatasetSummary {
+    fn read(dataset: &Dataset) -> Result<DatasetSummary> {
+        let schema = dataset.output_schema()?;
+        Ok(DatasetSummary {
+            row_bytes: schema.columns().iter().map(|column| column.row_bytes()).sum(),
+            max_rows: dataset.len(),
+            epoch_rows: epoch_rows(dataset),
+            batch: dataset.batch_size(),
+            schema,
+            dataset: dataset.clone(),
+        })
+    }
+
+    /// That a step can be planned for its rows.
+    pub(crate) fn check_fixed_shapes(&self) -> Result<()> {
+        let Some(column) = self.schema.columns().iter().find(|column| column.extent != Extent::Fixed) else { return Ok(()) };
+        Err(Error::Config(format!(
+            "a step is planned for rows of one shape, and those of `{column}` differ; pad them to the longest that was declared (`padded_batch`)"
+        )))
+    }
+
+    /// Rows of the batch the optimizer sees.
+    pub(crate) fn batch_rows(&self) -> Result<usize> {
+        let Some(rows) = self.batch else {
+            return Err(Error::Config("the data has no batch size; add `.batch(32)` or set `train.batch`".to_string()));
+        };
+        if self.max_rows == 0 {
+            return Err(Error::Config(format!("there is nothing to train on: {} has no rows", self.dataset.describe())));
+        }
+        Ok(rows.min(usize::try_from(self.max_rows).unwrap_or(usize::MAX)))
+    }
+}
+
+/// Rows of an epoch as far as micro-batches depend on them: none where an epoch may end anywhere.
+pub(crate) fn epoch_rows(data: &Dataset) -> Option<u64> {
+    data.size().or_else(|| data.drops_remainder().then(|| data.len()))
+}

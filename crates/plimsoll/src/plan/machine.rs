@@ -1,0 +1,71 @@
+//! The machine a run is planned for, read once before planning.
+
+use crate::cost::{Bandwidths, CostTable};
+use crate::devices::{self, OpenDevice};
+use crate::error::Result;
+use crate::spec::RunSpec;
+use crate::system;
+use plimsoll_core::device::Device;
+use plimsoll_core::plan::{CopyRate, CostModel};
+use plimsoll_core::{Budget, Bytes};
+use std::sync::Arc;
+
+/// The machine as the planner sees it: an opened device, what is free, and how fast it computes. A value: planning reads nothing else.
+#[derive(Clone)]
+pub struct Machine {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) cost_model: Arc<dyn CostModel>,
+    pub(crate) copy_rate: CopyRate,
+    /// Whether times are predicted from measurements of the device, or from built-in rates.
+    pub measured: bool,
+    /// Host memory this process can have in all.
+    pub free_host: Bytes,
+    /// Free memory of the device, if it has memory of its own.
+    pub free_device: Option<Bytes>,
+    /// What the process holds before it has done anything: code, libraries, stack and untracked heap.
+    pub process: Bytes,
+    /// Stacks of the device's threads.
+    pub thread_stacks: Bytes,
+}
+
+impl Machine {
+    /// Opens the device of a run and reads what is free.
+    pub fn open(spec: &RunSpec) -> Result<Machine> {
+        // Before libraries are loaded, whose size is not the program's own.
+        system::process_footprint();
+        Ok(Machine::read(&devices::open(spec.device, spec.threads, spec.device_profile.as_deref())?, spec.costs.as_ref()))
+    }
+
+    /// Reads what is free for a device that is open.
+    pub(crate) fn read(opened: &OpenDevice, costs: Option<&Arc<CostTable>>) -> Machine {
+        let device = Arc::clone(&opened.device);
+        let bandwidths = costs.map_or_else(Bandwidths::default, |costs| costs.transfers);
+        Machine {
+            cost_model: costs.map_or_else(|| device.cost_model(), |costs| Arc::clone(costs) as Arc<dyn CostModel>),
+            copy_rate: bandwidths.offload(&*device),
+            measured: costs.is_some(),
+            free_host: system::available_memory(),
+            free_device: device.memory_info().map(|memory| memory.available),
+            process: system::process_footprint(),
+            thread_stacks: opened.thread_stacks,
+            device,
+        }
+    }
+
+    /// The budgets of a run: those given, else what is free.
+    pub(crate) fn budgets(&self, given: Budget) -> Budgets {
+        Budgets { host: given.host.unwrap_or(self.free_host), device: given.device.or(self.free_device).unwrap_or_default() }
+    }
+}
+
+/// The memory budgets of a run, resolved.
+#[derive(Clone, Copy)]
+pub(crate) struct Budgets {
+    pub host: Bytes,
+    pub device: Bytes,
+}
+
+impl Budgets {
+    /// Nothing fits these.
+    pub const NONE: Budgets = Budgets { host: Bytes::ZERO, device: Bytes::ZERO };
+}

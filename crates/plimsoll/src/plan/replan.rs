@@ -1,0 +1,109 @@
+//! Plans that follow another: for less memory than was planned for, and for a fit that continues with memory that is in use already.
+
+use super::candidate::checkpoint_owner;
+use super::choose::sorted;
+use super::pipelines::pipelines;
+use super::{DataSummary, Machine, RunPlan};
+use crate::error::{Error, Result};
+use crate::infeasible::{HOST, Infeasible};
+use crate::spec::{Count, RunSpec};
+use plimsoll_core::budget::Owner;
+use plimsoll_core::{Budget, Bytes};
+
+impl RunPlan {
+    /// If the machine has less free memory than this plan takes: the budget that it does have, and the reason in words.
+    pub(crate) fn shortage(&self, spec: &RunSpec, machine: &Machine) -> Option<(Budget, String)> {
+        let host = (self.total() > machine.free_host).then_some(machine.free_host);
+        let planned = self.device_memory.as_ref().map(|device| device.total());
+        let device = planned.zip(machine.free_device).filter(|(planned, free)| planned > free);
+        let reason = |planned: Bytes, space: &str, free: Bytes| format!("the plan takes {planned} of {space}, but only {free} is free now");
+        let reasons: Vec<String> = host
+            .map(|free| reason(self.total(), HOST, free))
+            .into_iter()
+            .chain(device.map(|(planned, free)| reason(planned, &format!("memory of {}", self.device.0), free)))
+            .collect();
+        if reasons.is_empty() {
+            return None;
+        }
+        let budget = Budget { host: host.or(spec.budget.host), device: device.map(|(_, free)| free).or(spec.budget.device) };
+        Some((budget, reasons.join("; ")))
+    }
+
+    /// The same run planned for a smaller budget, remembering the budget it was planned for before.
+    pub(crate) fn replanned(&self, spec: &RunSpec, budget: Budget, machine: &Machine, data: &DataSummary) -> Result<RunPlan> {
+        let mut plan = RunSpec { budget, ..spec.clone() }.plan(machine, data)?;
+        plan.requested_host_budget = (budget.host != spec.budget.host).then_some(self.host_budget);
+        if let (true, Some(now), Some(before)) = (budget.device != spec.budget.device, &mut plan.device_memory, &self.device_memory) {
+            now.requested = Some(before.budget);
+        }
+        Ok(plan)
+    }
+
+    /// That the plan covers what a run does. A plan is made for one fit: validation and checkpoints take memory too.
+    pub(crate) fn check_covers(&self, spec: &RunSpec) -> Result<()> {
+        let wrong = |what: &str| Err(Error::Config(format!("this plan {what}; plan with the same `Fit` that runs: `trainer.plan(&fit)`")));
+        if self.count != Count::Everything {
+            return wrong("counts weights and activations only, and cannot run");
+        }
+        if self.validation.is_some() != spec.fit.validation.is_some() {
+            return wrong(if self.validation.is_some() {
+                "includes validation, which the fit has not"
+            } else {
+                "does not cover the fit's validation"
+            });
+        }
+        if self.checkpoint_memory() != checkpoint_owner(spec, self.memory.states.len()).map_or(Bytes::ZERO, |(_, size)| size) {
+            return wrong("does not cover the checkpoints or initial weights of the fit");
+        }
+        if self.model != spec.model.title() {
+            return wrong(&format!("is one of `{}`, and this is `{}`", self.model, spec.model.title()));
+        }
+        Ok(())
+    }
+
+    /// What checkpoints take.
+    pub(crate) fn checkpoint_memory(&self) -> Bytes {
+        self.owners.iter().filter(|(owner, _)| *owner == Owner::Checkpoint).map(|(_, size)| *size).sum()
+    }
+
+    /// That another plan runs in the memory of this one.
+    pub(crate) fn check_same_memory(&self, other: &RunPlan) -> Result<()> {
+        if self.digest() == other.digest() && self.feed_rows == other.feed_rows {
+            return Ok(());
+        }
+        Err(Error::Config("the trainer has allocated the memory of another plan; plan again with `trainer.plan(&fit)`".to_string()))
+    }
+
+    /// The plan of a fit that continues in the memory of this plan: its programs and arena stay, the pipelines share what is left.
+    pub(crate) fn continued(&self, spec: &RunSpec, data: &DataSummary) -> Result<RunPlan> {
+        let stays = |(owner, _): &&(Owner, Bytes)| !matches!(owner, Owner::Pipeline | Owner::Checkpoint | Owner::Planning);
+        let mut owners: Vec<(Owner, Bytes)> = self.owners.iter().filter(stays).cloned().collect();
+        owners.extend(checkpoint_owner(spec, self.memory.states.len()));
+        let fixed: Bytes = owners.iter().map(|(_, size)| *size).sum();
+        let minimum = fixed + pipelines(data, self.feed_rows, None)?.minimum;
+        if minimum > self.host_budget {
+            return Err(Error::Infeasible(Box::new(Infeasible {
+                space: HOST.to_string(),
+                budget: self.host_budget,
+                minimum,
+                owners: sorted(&owners),
+                micro_batch: self.micro_batch,
+                batch: self.batch,
+                micro_batch_asked: true,
+                allow: self.allow,
+                minimum_with: Vec::new(),
+                plan_ms: 0.0,
+            })));
+        }
+        let pipelines = pipelines(data, self.feed_rows, Some(self.host_budget - fixed))?;
+        owners.push((Owner::Pipeline, pipelines.total()));
+        Ok(RunPlan {
+            owners: sorted(&owners),
+            pipeline_stages: pipelines.stages,
+            pipeline: pipelines.training,
+            validation: pipelines.validation,
+            minimum: self.minimum.max(minimum),
+            ..self.clone()
+        })
+    }
+}

@@ -1,0 +1,145 @@
+//! The description of a run, as plain data. A configuration file, the builder methods of [`Trainer`](crate::Trainer) and [`Fit`](crate::Fit),
+//! and every other front end produce a [`RunSpec`]; planning and training read nothing else about what the user wants.
+
+mod fit;
+mod optimization;
+
+use crate::allow::Allow;
+use crate::cost::CostTable;
+use crate::devices::DeviceSpec;
+use crate::error::{Error, Result};
+use crate::loss::Loss;
+use crate::metrics::Metric;
+use crate::nn::{Model, Sequential};
+use crate::output_loss::OutputLosses;
+use plimsoll_core::Budget;
+use plimsoll_data::{Dataset, Split};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+pub use fit::{FitSpec, InitialWeights};
+pub use optimization::Optimization;
+
+/// Everything that describes a run.
+///
+/// ```
+/// use plimsoll::prelude::*;
+/// use plimsoll::{DataSummary, Machine, RunSpec};
+///
+/// let data = Dataset::digits(Split::Train).map("x", [scale(1.0 / 16.0)]).batch(32);
+/// let spec = RunSpec { seed: 7, ..RunSpec::new(zoo::mlp(10), &data) };
+/// // All I/O comes first; planning is a pure function of what was read.
+/// let (machine, summary) = (Machine::open(&spec)?, DataSummary::read(&spec)?);
+/// let plan = spec.plan(&machine, &summary)?;
+/// assert_eq!(plan.to_string(), spec.plan(&machine, &summary)?.to_string());
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct RunSpec {
+    /// The name of the run, after which its folder is called.
+    pub name: String,
+    /// The model.
+    pub model: Model,
+    /// The training data, with its batch size.
+    pub data: Dataset,
+    /// The losses of the model's outputs.
+    pub losses: OutputLosses,
+    /// Metrics of a model with one output, instead of the usual ones of its loss.
+    pub metrics: Option<Vec<Metric>>,
+    /// How parameters are updated.
+    pub optimization: Optimization,
+    /// The memory budgets; one that is not given is what is free.
+    pub budget: Budget,
+    /// What the planner may do to make the run fit.
+    pub allow: Allow,
+    /// Rows of a micro-batch; without it, the planner picks them.
+    pub micro_batch: Option<usize>,
+    /// What counts towards the budget.
+    pub count: Count,
+    /// The seed of initial weights and every random number.
+    pub seed: u64,
+    /// Threads that compute, instead of one per core.
+    pub threads: Option<usize>,
+    /// The device to compute on.
+    pub device: DeviceSpec,
+    /// A stored device profile to plan for, such as `h200`, instead of a device that is present.
+    pub device_profile: Option<String>,
+    /// Measured costs of the device; without them, built-in rates that are the same on every machine predict times.
+    pub costs: Option<Arc<CostTable>>,
+    /// The folder of the offload file, on a device that shares host memory.
+    pub offload_folder: Option<PathBuf>,
+    /// Whether only predictions are computed: nothing is held for training.
+    pub inference_only: bool,
+    /// Epochs, validation, checkpoints and callbacks.
+    pub fit: FitSpec,
+    /// The configuration file's text, if the run comes from one; checkpoints store it.
+    pub config: String,
+}
+
+/// What counts towards the budget.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Count {
+    /// All memory of the process.
+    #[default]
+    Everything,
+    /// Only the model's weights and the arena of activations, gradients and workspace, as papers count.
+    WeightsAndActivations,
+}
+
+impl Default for RunSpec {
+    /// An empty model on the embedded digits, with softmax cross-entropy, Adam, all free memory as budget, seed 0 and one epoch.
+    fn default() -> RunSpec {
+        RunSpec {
+            name: "run".to_string(),
+            model: Sequential::new().into(),
+            data: Dataset::digits(Split::Train),
+            losses: OutputLosses::Only(Loss::SoftmaxCrossEntropy.into()),
+            metrics: None,
+            optimization: Optimization::default(),
+            budget: Budget::default(),
+            allow: Allow::default(),
+            micro_batch: None,
+            count: Count::default(),
+            seed: 0,
+            threads: None,
+            device: DeviceSpec::default(),
+            device_profile: None,
+            costs: None,
+            offload_folder: None,
+            inference_only: false,
+            fit: FitSpec::default(),
+            config: String::new(),
+        }
+    }
+}
+
+impl RunSpec {
+    /// A run of this model on this data, the rest by default.
+    pub fn new(model: impl Into<Model>, data: &Dataset) -> RunSpec {
+        let model = model.into();
+        RunSpec { name: model.title().to_string(), model, data: data.clone(), ..RunSpec::default() }
+    }
+
+    /// The losses of the outputs, with the metrics that were given apart from them.
+    pub(crate) fn losses_with_metrics(&self) -> Result<OutputLosses> {
+        let mut losses = self.losses.clone();
+        let Some(metrics) = &self.metrics else { return Ok(losses) };
+        match &mut losses {
+            OutputLosses::Only(loss) => loss.metrics = Some(metrics.clone()),
+            OutputLosses::Named(named) => match &mut named[..] {
+                [(_, loss)] => loss.metrics = Some(metrics.clone()),
+                _ => {
+                    let what = "with several outputs, metrics belong to their losses: `OutputLoss::metrics`, or `metrics` beside `type`";
+                    return Err(Error::Config(what.to_string()));
+                }
+            },
+        }
+        Ok(losses)
+    }
+
+    /// That the schedule covers all epochs, as far as their number of steps is known.
+    pub(crate) fn check_schedule(&self, batch: usize) -> Result<()> {
+        let Some(rows) = self.data.size_if_readable() else { return Ok(()) };
+        self.optimization.schedule.check(self.fit.epochs.saturating_mul(rows.div_ceil(batch.max(1) as u64)))
+    }
+}

@@ -1,0 +1,107 @@
+//! What a run holds, against its plan.
+
+use super::Trainer;
+use crate::checkpoint::Checkpoints;
+use crate::fit::{Event, Fit};
+use crate::plan::{DataSummary, RunPlan};
+use crate::spec::RunSpec;
+use crate::zoo;
+use plimsoll_core::budget::Owner;
+use plimsoll_core::{Budget, Bytes};
+use plimsoll_data::ops::scale;
+use plimsoll_data::{Dataset, Split};
+
+fn digits(split: Split) -> Dataset {
+    Dataset::digits(split).map("x", [scale(1.0 / 16.0)]).batch(32)
+}
+
+fn trainer(budget: &str) -> Trainer {
+    Trainer::new(zoo::mlp(10), &digits(Split::Train)).threads(1).budget(Budget::host(budget).unwrap())
+}
+
+#[test]
+fn the_ledger_of_a_run_has_the_owners_of_its_plan() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut trainer = trainer("96MiB");
+    let fit = || Fit::epochs(2).validate(&digits(Split::Test)).checkpoints(Checkpoints::new(folder.path()));
+    let plan = trainer.plan(&fit()).unwrap();
+    trainer.run(plan.clone(), fit()).unwrap();
+    let ledger = &trainer.session.as_ref().unwrap().ledger;
+    assert!(ledger.peak() <= plan.total(), "{} held, {} planned", ledger.peak(), plan.total());
+    // The executor reserves the arena and what stays resident as a whole; the plan names what is in them.
+    let device = plan.memory.arena + plan.memory.resident;
+    let named: Bytes = plan.memory.by_owner().iter().map(|(_, size)| *size).sum();
+    assert_eq!(device, named);
+    let planned = |owner: &Owner| plan.owners.iter().find(|(known, _)| known == owner).map(|(_, size)| *size);
+    let of_device = |owner: &Owner| *owner == Owner::Arena || plan.memory.by_owner().iter().any(|(known, _)| known == owner);
+    let (mut on_device, mut own, mut in_pipelines) = (Bytes::ZERO, Bytes::ZERO, Bytes::ZERO);
+    for usage in ledger.owners() {
+        match planned(&usage.owner) {
+            _ if of_device(&usage.owner) => on_device += usage.peak,
+            None => in_pipelines += usage.peak,
+            Some(size) => {
+                assert_eq!(usage.peak, size, "{}", usage.owner);
+                own += size;
+            }
+        }
+    }
+    assert_eq!(on_device, device);
+    let pipeline = plan.pipeline_stages.iter().map(|(_, size)| *size).sum::<Bytes>();
+    assert!(in_pipelines <= pipeline, "{in_pipelines} held, {pipeline} planned");
+    let planning = planned(&Owner::Planning).unwrap_or_default();
+    assert_eq!(own + device + pipeline + planning, plan.total(), "every planned byte is reserved");
+}
+
+#[test]
+fn a_plan_is_a_function_of_its_values_only() {
+    let trainer = trainer("96MiB");
+    let (machine, data) = (trainer.machine().unwrap(), DataSummary::read(&trainer.spec).unwrap());
+    let plan = |spec: &RunSpec| spec.plan(&machine, &data).unwrap();
+    let (first, second) = (plan(&trainer.spec), plan(&trainer.spec));
+    assert_eq!(first.to_string(), second.to_string());
+    assert_eq!(first.to_json(), second.to_json());
+    assert_eq!((first.plan_ms, first.memory.certificate()), (0.0, second.memory.certificate()));
+}
+
+#[test]
+fn a_run_with_less_free_memory_is_planned_again_and_says_why() {
+    let trainer = trainer("1TiB");
+    let fit = Fit::epochs(1).validate(&digits(Split::Test));
+    let spec = trainer.spec_of(&fit);
+    let (mut machine, data) = (trainer.machine().unwrap(), DataSummary::read(&spec).unwrap());
+    let plan = spec.plan(&machine, &data).unwrap();
+    machine.free_host = plan.minimum + Bytes::mib(1);
+    let (budget, reason) = plan.shortage(&spec, &machine).unwrap();
+    assert_eq!(reason, format!("the plan takes {} of host memory, but only {} is free now", plan.total(), machine.free_host));
+    let smaller = plan.replanned(&spec, budget, &machine, &data).unwrap();
+    assert_eq!((smaller.host_budget, smaller.requested_host_budget), (machine.free_host, Some(plan.host_budget)));
+    assert!(smaller.total() <= machine.free_host && smaller.validation.is_some());
+    assert!(smaller.shortage(&spec, &machine).is_none());
+}
+
+#[test]
+fn a_plan_runs_only_the_fit_it_was_made_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut trainer = trainer("96MiB");
+    let plan: RunPlan = trainer.plan(&Fit::epochs(1)).unwrap();
+    let error = trainer.run(plan.clone(), Fit::epochs(1).validate(&digits(Split::Test))).unwrap_err().to_string();
+    assert!(error.starts_with("this plan does not cover the fit's validation; plan with the same `Fit`"), "{error}");
+    let error = trainer.run(plan.clone(), Fit::epochs(1).checkpoints(Checkpoints::new(folder.path()))).unwrap_err().to_string();
+    assert!(error.starts_with("this plan does not cover the checkpoints"), "{error}");
+    trainer.run(plan, Fit::epochs(1)).unwrap();
+    // A later fit continues in the same memory, with pipelines of its own.
+    let fit = Fit::epochs(1).validate(&digits(Split::Test));
+    let plan = trainer.plan(&fit).unwrap();
+    let mut epochs = Vec::new();
+    trainer
+        .run(
+            plan,
+            fit.on_event(|event| {
+                if let Event::EpochEnd(epoch) = event {
+                    epochs.push(epoch.epoch)
+                }
+            }),
+        )
+        .unwrap();
+    assert_eq!(epochs, [2]);
+}
