@@ -7,17 +7,18 @@ use std::time::Instant;
 use plimsoll_core::DType;
 use plimsoll_core::ops::{Cell, RecurrentGradInputs, RecurrentInputs};
 use plimsoll_cpu::kernels::attention::{
-    self, AttentionShape, Backward, Forward, Heads, backward_workspace as attention_backward_workspace,
+    self, AttentionShape, Backward, Forward, HeadsPtr, backward_workspace as attention_backward_workspace,
     forward_workspace as attention_workspace,
 };
 use plimsoll_cpu::kernels::conv::{
-    ConvShape, InHalves, Target, forward, forward_workspace, grad_filter, grad_filter_workspace, grad_input, grad_input_workspace,
+    ConvOutput, ConvShape, HalfOperands, forward, forward_workspace, grad_filter, grad_filter_workspace, grad_input, grad_input_workspace,
 };
 use plimsoll_cpu::kernels::gather::{TableShape, gather, scatter_add};
-use plimsoll_cpu::kernels::gemm::{Matrix, Write, gemm, workspace_len};
+use plimsoll_cpu::kernels::gemm::{Matrix, WriteMode, gemm, workspace_len};
 use plimsoll_cpu::kernels::pooling::{PoolShape, max_pool, max_pool_grad};
 use plimsoll_cpu::kernels::recurrent::{
-    Reals, Walk, WalkBack, WalkShape, backward, backward_workspace, forward as walk, forward_workspace as walk_workspace,
+    BackwardArgs, ForwardArgs, RecurrentShape, TensorPtr, backward, backward_workspace, forward as walk,
+    forward_workspace as walk_workspace,
 };
 use plimsoll_cpu::runtime::threads::ThreadPool;
 
@@ -105,7 +106,7 @@ fn products(table: &Table) {
         let name = format!("gemm [{m}, {k}]{} [{k}, {n}]{}", mark(a_transposed), mark(b_transposed));
         table.row(&name, 2 * m * n * k, 4 * (m * k + k * n + m * n), |pool| {
             // SAFETY: the matrices describe the vectors above.
-            unsafe { gemm(pool, Write::Set, left, right, c.as_mut_ptr(), n, &mut workspace, None) };
+            unsafe { gemm(pool, WriteMode::Set, left, right, c.as_mut_ptr(), n, &mut workspace, None) };
         });
     }
 }
@@ -149,17 +150,17 @@ fn convolutions(table: &Table) {
         let bytes = 4 * (input.len() + filter.len() + output.len());
         let kind = if groups == 1 { "conv" } else { "depthwise" };
         let name = |pass: &str| format!("{kind} {pass} [{batch},{side},{side},{in_c}] {k}x{k}/{stride} {out_c}");
-        let mut workspace = vec![0.0; forward_workspace(&shape, InHalves::default(), 2)];
+        let mut workspace = vec![0.0; forward_workspace(&shape, HalfOperands::default(), 2)];
         table.row(&name("forward"), flops, bytes, |pool| {
-            forward(pool, &shape, input[..].into(), filter[..].into(), Target::Floats(&mut output, None), &mut workspace);
+            forward(pool, &shape, input[..].into(), filter[..].into(), ConvOutput::Floats(&mut output, None), &mut workspace);
         });
-        let mut workspace = vec![0.0; grad_filter_workspace(&shape, Write::Set, 2)];
+        let mut workspace = vec![0.0; grad_filter_workspace(&shape, WriteMode::Set, 2)];
         table.row(&name("grad_filter"), flops, bytes, |pool| {
-            grad_filter(pool, &shape, Write::Set, input[..].into(), output[..].into(), &mut filter, &mut workspace);
+            grad_filter(pool, &shape, WriteMode::Set, input[..].into(), output[..].into(), &mut filter, &mut workspace);
         });
-        let mut workspace = vec![0.0; grad_input_workspace(&shape, InHalves::default(), 2)];
+        let mut workspace = vec![0.0; grad_input_workspace(&shape, HalfOperands::default(), 2)];
         table.row(&name("grad_input"), flops, bytes, |pool| {
-            grad_input(pool, &shape, output[..].into(), filter[..].into(), Target::Floats(&mut input, None), &mut workspace);
+            grad_input(pool, &shape, output[..].into(), filter[..].into(), ConvOutput::Floats(&mut input, None), &mut workspace);
         });
     }
 }
@@ -193,7 +194,7 @@ fn attentions(table: &Table) {
         let (mut qkv, mut o) = (values(3 * batch * length * width), vec![0.0f32; batch * length * width]);
         let (mut d_qkv, mut d_o) = (vec![0.0f32; qkv.len()], values(o.len()));
         let mut lse = vec![0.0f32; batch * heads * length];
-        let part = |tensor: &mut Vec<f32>, part: usize, row: usize| Heads {
+        let part = |tensor: &mut Vec<f32>, part: usize, row: usize| HeadsPtr {
             start: tensor[part * width..].as_mut_ptr().cast(),
             dtype: DType::F32,
             row,
@@ -205,12 +206,12 @@ fn attentions(table: &Table) {
         let name = |pass: &str| format!("attention {pass} [{batch},{heads},{length},{depth}]{}", if causal { " causal" } else { "" });
         let bytes = 16 * batch * length * width;
         let mut workspace = vec![0.0; attention_workspace(&shape, 2)];
-        let tensors = Forward { q, k, v, mask: None, dropped: None, o, lse: lse.as_mut_ptr() };
+        let tensors = Forward { q, k, v, mask: None, dropout_mask: None, o, lse: lse.as_mut_ptr() };
         // SAFETY: the heads describe the vectors above.
         let forward = |pool: &ThreadPool| unsafe { attention::forward(pool, &shape, &tensors, &mut workspace) };
         table.row(&name("forward"), 4 * pairs * depth, bytes, forward);
         let mut workspace = vec![0.0; attention_backward_workspace(&shape, DType::F32, 2)];
-        let tensors = Backward { q, k, v, mask: None, dropped: None, o, lse: lse.as_ptr(), d_o, d_q, d_k, d_v };
+        let tensors = Backward { q, k, v, mask: None, dropout_mask: None, o, lse: lse.as_ptr(), d_o, d_q, d_k, d_v };
         // SAFETY: as above.
         let backward = |pool: &ThreadPool| unsafe { attention::backward(pool, &shape, &tensors, &mut workspace) };
         table.row(&name("backward"), 10 * pairs * depth, 2 * bytes, backward);
@@ -247,7 +248,7 @@ fn walks(table: &Table) {
         (Cell::Gru, "gru", 32, 96, 7, 256),
     ] {
         let (wide, rows) = (cell.gates() * units, batch * steps);
-        let shape = WalkShape { cell, batch, steps, units, reverse: false };
+        let shape = RecurrentShape { cell, batch, steps, units, reverse: false };
         let (x, kernel, recurrent) = (values(rows * features), values(features * wide), values(units * wide));
         let mut gates = values(rows * wide);
         let (mut hidden, mut last, mut change, bias) = (values(rows * units), values(batch * units), values(rows * wide), values(wide));
@@ -260,9 +261,9 @@ fn walks(table: &Table) {
             workspace_len(features, wide, rows, 2),
         ];
         let mut workspace = vec![0.0; most.into_iter().max().unwrap_or(0)];
-        let real = |values: &[f32]| Reals { ptr: values.as_ptr().cast_mut().cast(), dtype: DType::F32 };
+        let real = |values: &[f32]| TensorPtr { ptr: values.as_ptr().cast_mut().cast(), dtype: DType::F32 };
         let gru = cell == Cell::Gru;
-        let steps_of = |gates: &mut [f32], hidden: &mut [f32], last: &mut [f32]| Walk {
+        let steps_of = |gates: &mut [f32], hidden: &mut [f32], last: &mut [f32]| ForwardArgs {
             shape,
             inputs: RecurrentInputs {
                 x: real(gates),
@@ -283,7 +284,7 @@ fn walks(table: &Table) {
             // SAFETY: matrices and tensors describe the vectors above; the gates stand where the projected input did.
             unsafe {
                 let (a, b) = (Matrix::new(x.as_ptr(), rows, features), Matrix::new(kernel.as_ptr(), features, wide));
-                gemm(pool, Write::Set, a, b, gates.as_mut_ptr(), wide, &mut workspace, None);
+                gemm(pool, WriteMode::Set, a, b, gates.as_mut_ptr(), wide, &mut workspace, None);
                 walk(pool, &steps_of(&mut gates, &mut hidden, &mut last), &mut workspace);
             }
         });
@@ -291,9 +292,9 @@ fn walks(table: &Table) {
             // SAFETY: as above. The hidden states stand in for the ones shifted by a step, which are as many.
             unsafe {
                 let (a, b) = (Matrix::new(x.as_ptr(), rows, features), Matrix::new(kernel.as_ptr(), features, wide));
-                gemm(pool, Write::Set, a, b, gates.as_mut_ptr(), wide, &mut workspace, None);
+                gemm(pool, WriteMode::Set, a, b, gates.as_mut_ptr(), wide, &mut workspace, None);
                 walk(pool, &steps_of(&mut gates, &mut hidden, &mut last), &mut workspace);
-                let back = WalkBack {
+                let back = BackwardArgs {
                     shape,
                     inputs: RecurrentGradInputs {
                         kernel: real(&recurrent),
@@ -313,9 +314,9 @@ fn walks(table: &Table) {
                 backward(pool, &back, &mut workspace);
                 let change = Matrix::new(if gru { change.as_mut_ptr() } else { gates.as_mut_ptr() }, rows, wide);
                 let states = Matrix::new(hidden.as_ptr(), rows, units).transposed();
-                gemm(pool, Write::Set, states, change, d_recurrent.as_mut_ptr(), wide, &mut workspace, None);
+                gemm(pool, WriteMode::Set, states, change, d_recurrent.as_mut_ptr(), wide, &mut workspace, None);
                 let own = Matrix::new(gates.as_ptr(), rows, wide);
-                gemm(pool, Write::Set, a.transposed(), own, d_kernel.as_mut_ptr(), wide, &mut workspace, None);
+                gemm(pool, WriteMode::Set, a.transposed(), own, d_kernel.as_mut_ptr(), wide, &mut workspace, None);
             }
         });
     }

@@ -3,17 +3,17 @@
 use plimsoll_core::DType;
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::random::StepRandom;
-use plimsoll_cpu::kernels::pointwise::{Kernel, Sink, Source};
+use plimsoll_cpu::kernels::pointwise::{InputSpec, Kernel, OutputSpec};
 use plimsoll_cpu::runtime::threads::ThreadPool;
 use std::time::Instant;
 
 /// The fastest of many runs: on a shared machine that is the one nobody disturbed.
 fn measure(name: &str, pool: &ThreadPool, expr: &Expr, dims: &[usize], inputs: &[&[usize]], in_place: bool) {
-    let sources: Vec<Source<'_>> = inputs.iter().map(|dims| Source { dims, dtype: DType::F32, pitch: None }).collect();
+    let sources: Vec<InputSpec<'_>> = inputs.iter().map(|dims| InputSpec { dims, dtype: DType::F32, pitch: None }).collect();
     let outputs = expr.roots().len();
     let over: Vec<usize> = (0..outputs).collect();
-    let sinks: Vec<Sink<'_>> =
-        over.chunks(1).map(|over| Sink { dtype: DType::F32, over: if in_place { over } else { &[] }, runs: None }).collect();
+    let sinks: Vec<OutputSpec<'_>> =
+        over.chunks(1).map(|over| OutputSpec { dtype: DType::F32, over: if in_place { over } else { &[] }, runs: None }).collect();
     let elements: usize = dims.iter().product();
     let mut kernel = Kernel::new(expr, dims, &sources, &sinks).unwrap();
     let mut tensors: Vec<Vec<f32>> = inputs.iter().map(|dims| vec![0.5; dims.iter().product()]).collect();

@@ -4,11 +4,11 @@
 
 use plimsoll_core::DType;
 use plimsoll_cpu::kernels::conv::{
-    ConvShape, InHalves, Target, forward, forward_workspace, grad_filter, grad_filter_workspace, grad_input, grad_input_workspace,
+    ConvOutput, ConvShape, HalfOperands, forward, forward_workspace, grad_filter, grad_filter_workspace, grad_input, grad_input_workspace,
 };
-use plimsoll_cpu::kernels::gemm::{Block, Matrix, Write, blocks_workspace_len, gemm, gemm_blocks, workspace_len};
+use plimsoll_cpu::kernels::gemm::{Matrix, OutputBlock, WriteMode, blocks_workspace_len, gemm, gemm_blocks, workspace_len};
 use plimsoll_cpu::runtime::threads::ThreadPool;
-use plimsoll_cpu::simd::float_view::Reals;
+use plimsoll_cpu::simd::float_view::FloatView;
 use std::time::Instant;
 
 const ROUNDS: usize = 100;
@@ -43,7 +43,7 @@ fn bits(floats: &[f32]) -> Vec<u16> {
 }
 
 /// Somewhere to put blocks, as a program would.
-fn keep(to: *mut u16, columns: usize) -> impl Fn(&Block) + Sync {
+fn keep(to: *mut u16, columns: usize) -> impl Fn(&OutputBlock) + Sync {
     struct To(*mut u16);
     // SAFETY: blocks are disjoint.
     unsafe impl Sync for To {}
@@ -64,33 +64,33 @@ fn products(pool: &ThreadPool) {
         let (a, b, mut c) = (values(m * k), values(k * n), vec![0.0; m * n]);
         let (a_bits, mut c_bits) = (bits(&a), vec![0u16; m * n]);
         let (left, right) = (Matrix::new(a.as_ptr(), m, k), Matrix::new(b.as_ptr(), k, n));
-        let narrow = Matrix::of(&Reals::of_bits(&a_bits, DType::BF16), m, k);
+        let narrow = Matrix::of(&FloatView::of_bits(&a_bits, DType::BF16), m, k);
         let (mut work, mut blocks) = (vec![0.0; workspace_len(m, n, k, 2)], vec![0.0; blocks_workspace_len(m, n, k, 2)]);
         let take = keep(c_bits.as_mut_ptr(), n);
         // SAFETY: the matrices describe the vectors above.
         row(
             &format!("forward [{m}, {k}] · [{k}, {n}]"),
-            || unsafe { gemm(pool, Write::Set, left, right, c.as_mut_ptr(), n, &mut work, None) },
+            || unsafe { gemm(pool, WriteMode::Set, left, right, c.as_mut_ptr(), n, &mut work, None) },
             || unsafe { gemm_blocks(pool, narrow, right, &mut blocks, &take) },
         );
         let (dy, mut dw) = (values(m * n), vec![0.0; k * n]);
         let dy_bits = bits(&dy);
-        let (gradient, narrow_gradient) = (Matrix::new(dy.as_ptr(), m, n), Matrix::of(&Reals::of_bits(&dy_bits, DType::BF16), m, n));
+        let (gradient, narrow_gradient) = (Matrix::new(dy.as_ptr(), m, n), Matrix::of(&FloatView::of_bits(&dy_bits, DType::BF16), m, n));
         let mut work = vec![0.0; workspace_len(k, n, m, 2)];
         let mut work_too = work.clone();
         let mut dw_too = dw.clone();
         // SAFETY: as above.
         row(
             &format!("weight gradient [{m}, {k}]ᵀ · [{m}, {n}]"),
-            || unsafe { gemm(pool, Write::Set, left.transposed(), gradient, dw.as_mut_ptr(), n, &mut work, None) },
-            || unsafe { gemm(pool, Write::Set, narrow.transposed(), narrow_gradient, dw_too.as_mut_ptr(), n, &mut work_too, None) },
+            || unsafe { gemm(pool, WriteMode::Set, left.transposed(), gradient, dw.as_mut_ptr(), n, &mut work, None) },
+            || unsafe { gemm(pool, WriteMode::Set, narrow.transposed(), narrow_gradient, dw_too.as_mut_ptr(), n, &mut work_too, None) },
         );
     }
 }
 
 fn convolutions(pool: &ThreadPool) {
-    const HALVES: InHalves = InHalves { input: true, filter: false, output: true };
-    const FLOATS: InHalves = InHalves { input: false, filter: false, output: false };
+    const HALVES: HalfOperands = HalfOperands { input: true, filter: false, output: true };
+    const FLOATS: HalfOperands = HalfOperands { input: false, filter: false, output: false };
     for (batch, side, in_c, out_c, k, stride, pad, groups) in [
         (1, 56, 3, 64, 7, 2, 3, 1),
         (1, 28, 64, 64, 3, 1, 1, 1),
@@ -116,7 +116,7 @@ fn convolutions(pool: &ThreadPool) {
         };
         let (x, filter, dy) = (values(shape.input_len()), values(shape.filter_len()), values(shape.output_len()));
         let (x_bits, dy_bits) = (bits(&x), bits(&dy));
-        let (narrow_x, narrow_dy) = (Reals::of_bits(&x_bits, DType::BF16), Reals::of_bits(&dy_bits, DType::BF16));
+        let (narrow_x, narrow_dy) = (FloatView::of_bits(&x_bits, DType::BF16), FloatView::of_bits(&dy_bits, DType::BF16));
         let (mut y, mut y_bits) = (vec![0.0; dy.len()], vec![0u16; dy.len()]);
         let (mut dx, mut dx_bits) = (vec![0.0; x.len()], vec![0u16; x.len()]);
         let (mut d_filter, mut d_filter_too) = (filter.clone(), filter.clone());
@@ -126,23 +126,23 @@ fn convolutions(pool: &ThreadPool) {
         let mut work_too = vec![0.0; forward_workspace(&shape, HALVES, 2)];
         row(
             &name("conv"),
-            || forward(pool, &shape, x[..].into(), filter[..].into(), Target::Floats(&mut y, None), &mut work),
-            || forward(pool, &shape, narrow_x, filter[..].into(), Target::Blocks(&take), &mut work_too),
+            || forward(pool, &shape, x[..].into(), filter[..].into(), ConvOutput::Floats(&mut y, None), &mut work),
+            || forward(pool, &shape, narrow_x, filter[..].into(), ConvOutput::Blocks(&take), &mut work_too),
         );
         let take = keep(dx_bits.as_mut_ptr(), in_c);
         let mut work = vec![0.0; grad_input_workspace(&shape, FLOATS, 2)];
         let mut work_too = vec![0.0; grad_input_workspace(&shape, HALVES, 2)];
         row(
             &name("conv, gradient by the image"),
-            || grad_input(pool, &shape, dy[..].into(), filter[..].into(), Target::Floats(&mut dx, None), &mut work),
-            || grad_input(pool, &shape, narrow_dy, filter[..].into(), Target::Blocks(&take), &mut work_too),
+            || grad_input(pool, &shape, dy[..].into(), filter[..].into(), ConvOutput::Floats(&mut dx, None), &mut work),
+            || grad_input(pool, &shape, narrow_dy, filter[..].into(), ConvOutput::Blocks(&take), &mut work_too),
         );
-        let mut work = vec![0.0; grad_filter_workspace(&shape, Write::Set, 2)];
+        let mut work = vec![0.0; grad_filter_workspace(&shape, WriteMode::Set, 2)];
         let mut work_too = work.clone();
         row(
             &name("conv, gradient by the filter"),
-            || grad_filter(pool, &shape, Write::Set, x[..].into(), dy[..].into(), &mut d_filter, &mut work),
-            || grad_filter(pool, &shape, Write::Set, narrow_x, narrow_dy, &mut d_filter_too, &mut work_too),
+            || grad_filter(pool, &shape, WriteMode::Set, x[..].into(), dy[..].into(), &mut d_filter, &mut work),
+            || grad_filter(pool, &shape, WriteMode::Set, narrow_x, narrow_dy, &mut d_filter_too, &mut work_too),
         );
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::program::{self, CpuProgram};
 use crate::runtime::copier::{self, Copier};
-use crate::runtime::memory::{Block, CpuMemory};
+use crate::runtime::memory::{CpuMemory, HostBuffer};
 use crate::runtime::threads::{STACK, ThreadPool};
 use crate::simd::Isa;
 use plimsoll_core::device::{Device, DeviceError, Loaded, Memory, StepMemory};
@@ -92,7 +92,7 @@ impl Target for CpuDevice {
 
 impl Device for CpuDevice {
     fn allocate(&self, size: Bytes) -> Result<Box<dyn Memory>, DeviceError> {
-        Ok(Box::new(CpuMemory(Arc::new(Block::new(&self.name(), size)?))))
+        Ok(Box::new(CpuMemory(Arc::new(HostBuffer::new(&self.name(), size)?))))
     }
 
     fn load(&self, plan: &CheckedPlan, role: Role, rows: usize, memory: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError> {

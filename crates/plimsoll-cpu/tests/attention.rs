@@ -3,7 +3,7 @@
 
 use plimsoll_core::DType;
 use plimsoll_cpu::kernels::attention::{
-    AttentionShape, Backward, Forward, Heads, KeyMask, backward_with, backward_workspace, forward_with, forward_workspace,
+    AttentionShape, Backward, Forward, HeadsPtr, KeyMask, backward_with, backward_workspace, forward_with, forward_workspace,
 };
 use plimsoll_cpu::runtime::threads::ThreadPool;
 use plimsoll_cpu::simd::Isa;
@@ -82,18 +82,21 @@ impl Case {
         let (mut qkv, mut d_o) = (encode(self.dtype, &self.qkv), encode(self.dtype, &self.d_o));
         let (mut d_qkv, mut o, mut lse) = (vec![0xff; qkv.len()], vec![0xff; d_o.len()], vec![f32::NAN; batch * heads * queries]);
         let parts = [0, heads * depth, (heads + kv_heads) * depth];
-        let part =
-            |tensor: &mut Vec<u8>, start: usize, row: usize| Heads { start: tensor[start * size..].as_mut_ptr(), dtype: self.dtype, row };
+        let part = |tensor: &mut Vec<u8>, start: usize, row: usize| HeadsPtr {
+            start: tensor[start * size..].as_mut_ptr(),
+            dtype: self.dtype,
+            row,
+        };
         let [q, k, v] = parts.map(|start| part(&mut qkv, start, self.width()));
         let [d_q, d_k, d_v] = parts.map(|start| part(&mut d_qkv, start, self.width()));
         let (to, d_o) = (part(&mut o, 0, heads * depth), part(&mut d_o, 0, heads * depth));
         let mask = self.mask.as_ref().map(|mask| KeyMask { start: mask.as_ptr(), dtype: DType::U8 });
         let mut workspace = vec![f32::NAN; forward_workspace(&self.shape, threads)];
-        let tensors = Forward { q, k, v, mask, dropped: None, o: to, lse: lse.as_mut_ptr() };
+        let tensors = Forward { q, k, v, mask, dropout_mask: None, o: to, lse: lse.as_mut_ptr() };
         // SAFETY: the heads describe the vectors above, which live to the end.
         unsafe { forward_with(isa, &pool, &self.shape, &tensors, &mut workspace) };
         let mut workspace = vec![f32::NAN; backward_workspace(&self.shape, self.dtype, threads)];
-        let tensors = Backward { q, k, v, mask, dropped: None, o: to, lse: lse.as_ptr(), d_o, d_q, d_k, d_v };
+        let tensors = Backward { q, k, v, mask, dropout_mask: None, o: to, lse: lse.as_ptr(), d_o, d_q, d_k, d_v };
         // SAFETY: as above.
         unsafe { backward_with(isa, &pool, &self.shape, &tensors, &mut workspace) };
         [o, encode(DType::F32, &lse), d_qkv]

@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use plimsoll_core::DType;
 use plimsoll_cpu::kernels::conv::{
-    ConvShape, InHalves, Target, forward_with, forward_workspace, grad_filter_with, grad_filter_workspace, grad_input_with,
+    ConvOutput, ConvShape, HalfOperands, forward_with, forward_workspace, grad_filter_with, grad_filter_workspace, grad_input_with,
     grad_input_workspace,
 };
-use plimsoll_cpu::kernels::gemm::{Block, Write};
+use plimsoll_cpu::kernels::gemm::{OutputBlock, WriteMode};
 use plimsoll_cpu::runtime::threads::ThreadPool;
 use plimsoll_cpu::simd::Isa;
-use plimsoll_cpu::simd::float_view::Reals;
+use plimsoll_cpu::simd::float_view::FloatView;
 use proptest::prelude::*;
 
 /// Values in [-1, 1) from a counter: the same on every run.
@@ -62,7 +62,7 @@ fn compare(what: &str, isa: Isa, shape: &ConvShape, got: &[f32], expected: &Refe
     }
 }
 
-/// Runs a pass on pools of one, two and three threads; the results must agree to the bit.
+/// PitchedRows a pass on pools of one, two and three threads; the results must agree to the bit.
 fn at_any_thread_count(what: &str, mut pass: impl FnMut(&ThreadPool) -> Vec<f32>) -> Vec<f32> {
     let first = pass(&ThreadPool::new(1).unwrap());
     for threads in [2, 3] {
@@ -97,7 +97,7 @@ fn check(shape: ConvShape) {
                     v.fetch_add(1, Ordering::Relaxed);
                 });
             };
-            let target = Target::Floats(&mut output, Some(&count));
+            let target = ConvOutput::Floats(&mut output, Some(&count));
             forward_with(isa, pool, s, input[..].into(), filter[..].into(), target, &mut workspace);
             assert!(visits.iter().all(|v| v.load(Ordering::Relaxed) == 1), "{s:?}: each element finished once");
             output
@@ -107,7 +107,7 @@ fn check(shape: ConvShape) {
         let got = at_any_thread_count("grad_input", |pool| {
             let mut grad_in = vec![f32::NAN; s.input_len()];
             let mut workspace = vec![f32::NAN; grad_input_workspace(s, FLOATS, pool.threads())];
-            let target = Target::Floats(&mut grad_in, None);
+            let target = ConvOutput::Floats(&mut grad_in, None);
             grad_input_with(isa, pool, s, grad_out[..].into(), filter[..].into(), target, &mut workspace);
             grad_in
         });
@@ -115,15 +115,24 @@ fn check(shape: ConvShape) {
 
         let got = at_any_thread_count("grad_filter", |pool| {
             let mut grad = before.clone();
-            let mut workspace = vec![f32::NAN; grad_filter_workspace(s, Write::Add, pool.threads())];
-            grad_filter_with(isa, pool, s, Write::Add, input[..].into(), grad_out[..].into(), &mut grad, &mut workspace);
+            let mut workspace = vec![f32::NAN; grad_filter_workspace(s, WriteMode::Add, pool.threads())];
+            grad_filter_with(isa, pool, s, WriteMode::Add, input[..].into(), grad_out[..].into(), &mut grad, &mut workspace);
             grad
         });
         compare("grad_filter", isa, s, &got, &grad_filter);
 
         let mut set = vec![f32::NAN; s.filter_len()];
-        let mut workspace = vec![f32::NAN; grad_filter_workspace(s, Write::Set, 1)];
-        grad_filter_with(isa, &ThreadPool::new(1).unwrap(), s, Write::Set, input[..].into(), grad_out[..].into(), &mut set, &mut workspace);
+        let mut workspace = vec![f32::NAN; grad_filter_workspace(s, WriteMode::Set, 1)];
+        grad_filter_with(
+            isa,
+            &ThreadPool::new(1).unwrap(),
+            s,
+            WriteMode::Set,
+            input[..].into(),
+            grad_out[..].into(),
+            &mut set,
+            &mut workspace,
+        );
         let fresh = grad_filter.iter().zip(&before).map(|(&(sum, scale), &b)| (sum - f64::from(b), scale)).collect();
         compare("grad_filter set", isa, s, &set, &fresh);
         check_halves(isa, s, [&input, &filter, &grad_out], [&output, &grad_in, &fresh]);
@@ -133,17 +142,17 @@ fn check(shape: ConvShape) {
 /// All three passes over operands in two bytes, and results taken in blocks.
 fn check_halves(isa: Isa, s: &ConvShape, [input, filter, grad_out]: [&[f32]; 3], [output, grad_in, grad_filter]: [&Reference; 3]) {
     let (input, narrow_filter, grad_out) = (bits(input), bits(filter), bits(grad_out));
-    let [input, narrow_filter, grad_out] = [&input, &narrow_filter, &grad_out].map(|bits| Reals::of_bits(bits, DType::BF16));
-    for (filter, blocks) in [(Reals::from(filter), true), (narrow_filter, false), (narrow_filter, true)] {
-        let halves = InHalves { input: true, filter: filter.is_half(), output: blocks };
-        let pass = |len: usize, columns: usize, run: &dyn Fn(Target<'_>)| {
+    let [input, narrow_filter, grad_out] = [&input, &narrow_filter, &grad_out].map(|bits| FloatView::of_bits(bits, DType::BF16));
+    for (filter, blocks) in [(FloatView::from(filter), true), (narrow_filter, false), (narrow_filter, true)] {
+        let halves = HalfOperands { input: true, filter: filter.is_half(), output: blocks };
+        let pass = |len: usize, columns: usize, run: &dyn Fn(ConvOutput<'_>)| {
             let mut floats = vec![f32::NAN; len];
             if !blocks {
-                run(Target::Floats(&mut floats, None));
+                run(ConvOutput::Floats(&mut floats, None));
                 return floats;
             }
             let taken: Vec<AtomicU32> = floats.iter().map(|x| AtomicU32::new(x.to_bits())).collect();
-            run(Target::Blocks(&|block: &Block| {
+            run(ConvOutput::Blocks(&|block: &OutputBlock| {
                 for row in block.rows.clone() {
                     for (value, taken) in block.row(row).iter().zip(&taken[row * columns + block.columns.start..]) {
                         assert!(f32::from_bits(taken.swap(value.to_bits(), Ordering::Relaxed)).is_nan(), "{s:?}: each element taken once");
@@ -169,15 +178,15 @@ fn check_halves(isa: Isa, s: &ConvShape, [input, filter, grad_out]: [&[f32]; 3],
     }
     let got = at_any_thread_count("grad_filter in halves", |pool| {
         let mut grad = vec![f32::NAN; s.filter_len()];
-        let mut workspace = vec![f32::NAN; grad_filter_workspace(s, Write::Set, pool.threads())];
-        grad_filter_with(isa, pool, s, Write::Set, input, grad_out, &mut grad, &mut workspace);
+        let mut workspace = vec![f32::NAN; grad_filter_workspace(s, WriteMode::Set, pool.threads())];
+        grad_filter_with(isa, pool, s, WriteMode::Set, input, grad_out, &mut grad, &mut workspace);
         grad
     });
     compare("grad_filter in halves", isa, s, &got, grad_filter);
 }
 
-const FLOATS: InHalves = InHalves { input: false, filter: false, output: false };
-const HALVES: InHalves = InHalves { input: true, filter: true, output: true };
+const FLOATS: HalfOperands = HalfOperands { input: false, filter: false, output: false };
+const HALVES: HalfOperands = HalfOperands { input: true, filter: true, output: true };
 
 /// Noise that bf16 holds exactly.
 fn coarse(len: usize, seed: u64) -> Vec<f32> {
@@ -263,8 +272,8 @@ fn workspace_never_shrinks_with_the_batch() {
     ] {
         let forward = |shape: &ConvShape, threads| [FLOATS, HALVES].map(|halves| forward_workspace(shape, halves, threads)).iter().sum();
         let input = |shape: &ConvShape, threads| [FLOATS, HALVES].map(|halves| grad_input_workspace(shape, halves, threads)).iter().sum();
-        let set = |shape: &ConvShape, threads| grad_filter_workspace(shape, Write::Set, threads);
-        let add = |shape: &ConvShape, threads| grad_filter_workspace(shape, Write::Add, threads);
+        let set = |shape: &ConvShape, threads| grad_filter_workspace(shape, WriteMode::Set, threads);
+        let add = |shape: &ConvShape, threads| grad_filter_workspace(shape, WriteMode::Add, threads);
         for measure in [&forward as &dyn Fn(&ConvShape, usize) -> usize, &input, &set, &add] {
             let lens: Vec<usize> = (0..600).map(|batch| measure(&ConvShape { batch, ..shape }, 3)).collect();
             assert!(lens.is_sorted(), "{shape:?}");
@@ -287,7 +296,7 @@ fn extents_that_overflow_are_refused() {
         let refused = std::panic::catch_unwind(|| {
             let pool = ThreadPool::new(1).unwrap();
             let (input, filter) = ([0.0f32; 0], [0.0f32; 9]);
-            forward_with(Isa::Portable, &pool, &shape, input[..].into(), filter[..].into(), Target::Floats(&mut [], None), &mut []);
+            forward_with(Isa::Portable, &pool, &shape, input[..].into(), filter[..].into(), ConvOutput::Floats(&mut [], None), &mut []);
         });
         let message = *refused.unwrap_err().downcast::<String>().unwrap();
         assert!(message.ends_with("exceed the address space"), "{message}");

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use plimsoll_core::DType;
-use plimsoll_cpu::kernels::gemm::{Block, Matrix, Write, blocks_workspace_len, gemm_blocks_with, gemm_with, workspace_len};
+use plimsoll_cpu::kernels::gemm::{Matrix, OutputBlock, WriteMode, blocks_workspace_len, gemm_blocks_with, gemm_with, workspace_len};
 use plimsoll_cpu::runtime::threads::ThreadPool;
 use plimsoll_cpu::simd::Isa;
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ struct Case {
     a: (bool, usize),
     b: (bool, usize),
     c_gap: usize,
-    write: Write,
+    write: WriteMode,
 }
 
 /// Values in [-1, 1) from a counter: the same on every run.
@@ -43,7 +43,7 @@ fn at(matrix: &Matrix, i: usize, j: usize) -> f64 {
     f64::from(unsafe { *matrix.ptr.offset(i as isize * matrix.row_stride + j as isize * matrix.col_stride) })
 }
 
-/// Runs the case on each instruction set and each pool size, compares all of them and counts the epilogue's visits.
+/// PitchedRows the case on each instruction set and each pool size, compares all of them and counts the epilogue's visits.
 fn check(case: Case) {
     let Case { m, n, k, .. } = case;
     let (_a, a) = operand(m, k, case.a, 1);
@@ -82,7 +82,7 @@ fn check(case: Case) {
         let c = first.unwrap();
         for i in 0..m {
             for j in 0..n {
-                let start = if case.write == Write::Add { f64::from(before[i * ldc + j]) } else { 0.0 };
+                let start = if case.write == WriteMode::Add { f64::from(before[i * ldc + j]) } else { 0.0 };
                 let (mut sum, mut scale) = (start, start.abs());
                 for l in 0..k {
                     let product = at(&a, i, l) * at(&b, l, j);
@@ -127,7 +127,7 @@ fn check_halves(case: Case) {
                     let mut workspace = vec![f32::NAN; len + 256];
                     let mut c = vec![f32::NAN; m * n];
                     let taken: Vec<AtomicU32> = c.iter().map(|x| AtomicU32::new(x.to_bits())).collect();
-                    let take = |block: &Block| {
+                    let take = |block: &OutputBlock| {
                         for row in block.rows.clone() {
                             for (value, taken) in block.row(row).iter().zip(&taken[row * n + block.columns.start..]) {
                                 assert!(f32::from_bits(taken.swap(value.to_bits(), Ordering::Relaxed)).is_nan(), "{case:?}: taken once");
@@ -140,7 +140,7 @@ fn check_halves(case: Case) {
                             gemm_blocks_with(isa, &pool, a, b, &mut workspace[..len], &take);
                             c = taken.iter().map(|bits| f32::from_bits(bits.load(Ordering::Relaxed))).collect();
                         } else {
-                            gemm_with(isa, &pool, Write::Set, a, b, c.as_mut_ptr(), n, &mut workspace[..len], None);
+                            gemm_with(isa, &pool, WriteMode::Set, a, b, c.as_mut_ptr(), n, &mut workspace[..len], None);
                         }
                     }
                     assert!(workspace[len..].iter().all(|x| x.is_nan()), "{isa:?} {case:?}: the workspace suffices");
@@ -162,7 +162,7 @@ fn layout() -> impl Strategy<Value = (bool, usize)> {
 }
 
 fn case(m: impl Strategy<Value = usize>, n: impl Strategy<Value = usize>, k: impl Strategy<Value = usize>) -> impl Strategy<Value = Case> {
-    (m, n, k, layout(), layout(), 0usize..4, prop_oneof![Just(Write::Set), Just(Write::Add)])
+    (m, n, k, layout(), layout(), 0usize..4, prop_oneof![Just(WriteMode::Set), Just(WriteMode::Add)])
         .prop_map(|(m, n, k, a, b, c_gap, write)| Case { m, n, k, a, b, c_gap, write })
 }
 
@@ -211,8 +211,8 @@ fn shapes_from_models() {
         (1, 1, 600_000, false, false),
         (300, 70, 700, false, false),
     ] {
-        check(Case { m, n, k, a: (a, 0), b: (b, 0), c_gap: 0, write: Write::Set });
-        check_halves(Case { m, n, k, a: (a, 0), b: (b, 0), c_gap: 0, write: Write::Set });
+        check(Case { m, n, k, a: (a, 0), b: (b, 0), c_gap: 0, write: WriteMode::Set });
+        check_halves(Case { m, n, k, a: (a, 0), b: (b, 0), c_gap: 0, write: WriteMode::Set });
     }
 }
 
@@ -225,7 +225,7 @@ fn strides_beyond_row_and_column_major() {
         let mut c = vec![0.0; 9 * 13];
         let mut workspace = vec![0.0; workspace_len(9, 13, 20, 1)];
         // SAFETY: the largest offsets are 24 + 760 and 133 + 1800, inside `data`.
-        unsafe { gemm_with(isa, &ThreadPool::new(1).unwrap(), Write::Set, a, b, c.as_mut_ptr(), 13, &mut workspace, None) };
+        unsafe { gemm_with(isa, &ThreadPool::new(1).unwrap(), WriteMode::Set, a, b, c.as_mut_ptr(), 13, &mut workspace, None) };
         for i in 0..9 {
             for j in 0..13 {
                 let sum: f64 = (0..20).map(|l| at(&a, i, l) * at(&b, l, j)).sum();
@@ -254,7 +254,7 @@ fn a_block_refuses_rows_that_it_does_not_have() {
     let (a, b) = (Matrix::new(a.as_ptr(), 2, 2), Matrix::new(b.as_ptr(), 2, 2));
     let pool = ThreadPool::new(1).unwrap();
     let mut workspace = vec![0.0; blocks_workspace_len(2, 2, 2, 1)];
-    let take = |block: &Block| {
+    let take = |block: &OutputBlock| {
         let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| block.row(block.rows.end).len()));
         assert_eq!(*refused.unwrap_err().downcast::<String>().unwrap(), "row 2 of a block of rows 0..2");
     };

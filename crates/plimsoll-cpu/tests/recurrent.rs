@@ -4,7 +4,7 @@ use plimsoll_core::ops::{Activation, Cell, Recurrent, RecurrentGrad};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::{DType, Graph, Op, Shape, TensorType, ValueId, reference};
 use plimsoll_cpu::kernels::recurrent::{
-    Reals, Walk, WalkBack, WalkShape, backward_with, backward_workspace, forward_with, forward_workspace,
+    BackwardArgs, ForwardArgs, RecurrentShape, TensorPtr, backward_with, backward_workspace, forward_with, forward_workspace,
 };
 use plimsoll_cpu::runtime::threads::ThreadPool;
 use plimsoll_cpu::simd::Isa;
@@ -56,8 +56,8 @@ impl Tensor {
         self.bytes.chunks_exact(self.dtype.size()).map(decode).collect()
     }
 
-    fn reals(&mut self) -> Reals {
-        Reals { ptr: self.bytes.as_mut_ptr(), dtype: self.dtype }
+    fn reals(&mut self) -> TensorPtr {
+        TensorPtr { ptr: self.bytes.as_mut_ptr(), dtype: self.dtype }
     }
 
     /// How far results of this type may be off, relative to the largest.
@@ -82,14 +82,14 @@ fn drawn(count: usize, seed: &mut u64) -> Vec<f64> {
 
 /// An op over leaves of the given shapes and what they hold.
 struct Setup {
-    shape: WalkShape,
+    shape: RecurrentShape,
     op: Op,
     inputs: Vec<Tensor>,
     results: Vec<TensorType>,
     want: Vec<Vec<f64>>,
 }
 
-fn setup(op: Op, shape: WalkShape, dtype: DType, shapes: &[(Vec<usize>, DType)]) -> Setup {
+fn setup(op: Op, shape: RecurrentShape, dtype: DType, shapes: &[(Vec<usize>, DType)]) -> Setup {
     let mut seed = 7;
     let mut graph = Graph::new();
     let mut numbers = Vec::new();
@@ -112,8 +112,8 @@ fn run(setup: &Setup, isa: Isa, threads: usize, in_place: Option<(usize, usize)>
     let pool = ThreadPool::new(threads).unwrap();
     let mut inputs = setup.inputs.clone();
     let mut outputs: Vec<Tensor> = setup.results.iter().map(|ty| Tensor::unset(ty.dtype, ty.shape.elements().bind(1))).collect();
-    let given: Vec<Reals> = inputs.iter_mut().map(Tensor::reals).collect();
-    let mut made: Vec<Reals> = outputs.iter_mut().map(Tensor::reals).collect();
+    let given: Vec<TensorPtr> = inputs.iter_mut().map(Tensor::reals).collect();
+    let mut made: Vec<TensorPtr> = outputs.iter_mut().map(Tensor::reals).collect();
     if let Some((input, output)) = in_place {
         made[output] = given[input];
     }
@@ -121,20 +121,21 @@ fn run(setup: &Setup, isa: Isa, threads: usize, in_place: Option<(usize, usize)>
     match &setup.op {
         Op::Recurrent(op) => {
             let inputs = op.operands(&given).unwrap();
-            let walk = Walk { shape: setup.shape, inputs, hidden: made[0], gates: result(1), last: result(2) };
+            let args = ForwardArgs { shape: setup.shape, inputs, hidden: made[0], gates: result(1), last: result(2) };
             let mut workspace = vec![f32::NAN; forward_workspace(&setup.shape, threads)];
             // SAFETY: the tensors have the types and extents that the graph found for them.
-            unsafe { forward_with(isa, &pool, &walk, &mut workspace) };
+            unsafe { forward_with(isa, &pool, &args, &mut workspace) };
         }
         Op::RecurrentGrad(op) => {
             let inputs = op.operands(&given).unwrap();
             let gru = op.cell == Cell::Gru;
             let next = 1 + usize::from(gru);
             let d_recurrent = if gru { result(1) } else { None };
-            let walk = WalkBack { shape: setup.shape, inputs, d_x: made[0], d_recurrent, d_first: result(next), d_state: result(next + 1) };
+            let args =
+                BackwardArgs { shape: setup.shape, inputs, d_x: made[0], d_recurrent, d_first: result(next), d_state: result(next + 1) };
             let mut workspace = vec![f32::NAN; backward_workspace(&setup.shape, threads)];
             // SAFETY: as above.
-            unsafe { backward_with(isa, &pool, &walk, &mut workspace) };
+            unsafe { backward_with(isa, &pool, &args, &mut workspace) };
         }
         _ => unreachable!("only recurrent layers are tested here"),
     }
@@ -160,13 +161,13 @@ fn check(setup: &Setup, in_place: (usize, usize)) {
     }
 }
 
-fn each_setting(mut visit: impl FnMut(WalkShape, DType, bool, bool)) {
+fn each_setting(mut visit: impl FnMut(RecurrentShape, DType, bool, bool)) {
     for cell in CELLS {
         for (dtype, batch, steps, units) in
             [(DType::F32, 21, 9, 33), (DType::F32, 1, 1, 3), (DType::BF16, 5, 4, 20), (DType::F16, 9, 3, 17)]
         {
             for (reverse, masked, initial) in [(false, false, false), (true, true, true)] {
-                visit(WalkShape { cell, batch, steps, units, reverse }, dtype, masked, initial);
+                visit(RecurrentShape { cell, batch, steps, units, reverse }, dtype, masked, initial);
             }
         }
     }
@@ -175,7 +176,7 @@ fn each_setting(mut visit: impl FnMut(WalkShape, DType, bool, bool)) {
 #[test]
 fn walks_match_the_reference() {
     each_setting(|shape, dtype, masked, initial| {
-        let WalkShape { cell, batch, steps, units, reverse } = shape;
+        let RecurrentShape { cell, batch, steps, units, reverse } = shape;
         let wide = cell.gates() * units;
         let mut shapes = vec![(vec![batch, steps, wide], dtype), (vec![units, wide], dtype)];
         shapes.extend((cell == Cell::Gru).then(|| (vec![wide], DType::F32)));
@@ -191,7 +192,7 @@ fn walks_match_the_reference() {
 #[test]
 fn walks_back_match_the_reference() {
     each_setting(|shape, dtype, masked, initial| {
-        let WalkShape { cell, batch, steps, units, reverse } = shape;
+        let RecurrentShape { cell, batch, steps, units, reverse } = shape;
         let wide = cell.gates() * units;
         let simple = matches!(cell, Cell::Simple(_));
         let mut shapes = vec![(vec![units, wide], dtype)];
@@ -214,8 +215,8 @@ fn workspaces_never_shrink_with_the_batch() {
     for cell in CELLS {
         for units in [3, 64, 400] {
             for measure in [forward_workspace, backward_workspace] {
-                let shape = WalkShape { cell, batch: 0, steps: 5, units, reverse: false };
-                let lens: Vec<usize> = (0..200).map(|batch| measure(&WalkShape { batch, ..shape }, 4)).collect();
+                let shape = RecurrentShape { cell, batch: 0, steps: 5, units, reverse: false };
+                let lens: Vec<usize> = (0..200).map(|batch| measure(&RecurrentShape { batch, ..shape }, 4)).collect();
                 assert!(lens.is_sorted(), "{shape:?}");
             }
         }

@@ -1,6 +1,6 @@
 //! Moving elements without changing them: transposition, slices, concatenation and padding, all as strided copies.
 
-use crate::kernels::pointwise::stretch::offset;
+use crate::kernels::pointwise::broadcast::offset;
 use crate::runtime::threads::ThreadPool;
 
 /// A copy of a box of elements from one layout to another.

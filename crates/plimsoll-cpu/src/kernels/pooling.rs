@@ -5,7 +5,7 @@
 
 use crate::kernels::gemm::run;
 use crate::runtime::threads::ThreadPool;
-use crate::simd::float_view::{Halves, Reals};
+use crate::simd::float_view::{FloatView, HalfViewMut};
 use crate::simd::{Isa, vectorised};
 
 /// The extents of a pooling. Pairs are `(height, width)`.
@@ -126,7 +126,7 @@ const CHANNELS: usize = 64;
 ///
 /// # Panics
 /// As [`max_pool`].
-pub fn max_pool_halves(pool: &ThreadPool, shape: &PoolShape, input: Reals<'_>, output: Halves<'_>, positions: &mut [u8]) {
+pub fn max_pool_halves(pool: &ThreadPool, shape: &PoolShape, input: FloatView<'_>, output: HalfViewMut<'_>, positions: &mut [u8]) {
     shape.check(input.len, output.len);
     assert_eq!(positions.len(), output.len, "the positions of {shape:?}");
     assert!(shape.window.0 * shape.window.1 <= usize::from(NO_POSITION), "a window of at most 255 elements: {shape:?}");
@@ -157,7 +157,7 @@ pub fn max_pool_halves(pool: &ThreadPool, shape: &PoolShape, input: Reals<'_>, o
 ///
 /// # Panics
 /// As [`average_pool`].
-pub fn average_pool_halves(pool: &ThreadPool, shape: &PoolShape, input: Reals<'_>, output: Halves<'_>) {
+pub fn average_pool_halves(pool: &ThreadPool, shape: &PoolShape, input: FloatView<'_>, output: HalfViewMut<'_>) {
     shape.check(input.len, output.len);
     let isa = Isa::best();
     let image_len = shape.in_h * shape.in_w * shape.channels;
@@ -186,7 +186,7 @@ pub fn average_pool_halves(pool: &ThreadPool, shape: &PoolShape, input: Reals<'_
 ///
 /// # Panics
 /// As [`max_pool_grad`].
-pub fn max_pool_grad_halves(pool: &ThreadPool, shape: &PoolShape, grad_out: Reals<'_>, positions: &[u8], grad_in: Halves<'_>) {
+pub fn max_pool_grad_halves(pool: &ThreadPool, shape: &PoolShape, grad_out: FloatView<'_>, positions: &[u8], grad_in: HalfViewMut<'_>) {
     shape.check(grad_in.len, grad_out.len);
     assert_eq!(positions.len(), grad_out.len, "the positions of {shape:?}");
     let isa = Isa::best();
@@ -199,7 +199,7 @@ pub fn max_pool_grad_halves(pool: &ThreadPool, shape: &PoolShape, grad_out: Real
 ///
 /// # Panics
 /// As [`average_pool_grad`].
-pub fn average_pool_grad_halves(pool: &ThreadPool, shape: &PoolShape, grad_out: Reals<'_>, grad_in: Halves<'_>) {
+pub fn average_pool_grad_halves(pool: &ThreadPool, shape: &PoolShape, grad_out: FloatView<'_>, grad_in: HalfViewMut<'_>) {
     shape.check(grad_in.len, grad_out.len);
     let isa = Isa::best();
     gather(isa, pool, shape, grad_out, grad_in, |sum, _, values, _, (y, x)| {
@@ -215,8 +215,8 @@ fn gather(
     isa: Isa,
     pool: &ThreadPool,
     shape: &PoolShape,
-    grad_out: Reals<'_>,
-    grad_in: Halves<'_>,
+    grad_out: FloatView<'_>,
+    grad_in: HalfViewMut<'_>,
     add: impl Fn(&mut [f32], usize, &[f32], usize, (usize, usize)) + Sync,
 ) {
     // The window of coordinate `out` that a padded coordinate is in at this place.

@@ -1,17 +1,17 @@
 //! One instruction of a loaded program: a kernel with everything it needs but the addresses that change from run to run.
 
 use crate::kernels::attention::{self, AttentionShape, Backward, Forward};
-use crate::kernels::conv::{self, ConvShape, Target};
+use crate::kernels::conv::{self, ConvOutput, ConvShape};
 use crate::kernels::gather::{self, TableShape};
-use crate::kernels::gemm::{self, Block, Matrix, Write};
+use crate::kernels::gemm::{self, Matrix, OutputBlock, WriteMode};
 use crate::kernels::movement::{StridedCopy, pad_with_zeros};
 use crate::kernels::pointwise::Kernel;
 use crate::kernels::pooling::{self, PoolShape};
-use crate::kernels::recurrent::{self, Reals, Walk, WalkBack, WalkShape};
+use crate::kernels::recurrent::{self, BackwardArgs, ForwardArgs, RecurrentShape, TensorPtr};
 use crate::kernels::reduce::Reducer;
 use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
-use crate::simd::float_view::{Halves, Reals as Numbers};
+use crate::simd::float_view::{FloatView, HalfViewMut};
 use plimsoll_core::DType;
 use plimsoll_core::device::StepInputs;
 use plimsoll_core::ops::{RecurrentGradInputs, RecurrentInputs, WeightDropout};
@@ -45,34 +45,34 @@ impl Address {
 
 /// A tensor of single precision.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Floats {
+pub(super) struct F32Tensor {
     pub address: Address,
     pub count: usize,
 }
 
 /// A tensor of real numbers in single precision or two bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stored {
+pub(super) struct FloatTensor {
     pub address: Address,
     pub dtype: DType,
     pub count: usize,
 }
 
-impl Stored {
+impl FloatTensor {
     /// # Safety
     /// The numbers are there in this run, and nobody writes them meanwhile.
-    unsafe fn read<'a>(self, inputs: &StepInputs<'a>) -> Numbers<'a> {
+    unsafe fn read<'a>(self, inputs: &StepInputs<'a>) -> FloatView<'a> {
         // SAFETY: the caller's promise.
-        unsafe { Numbers::new(self.address.resolve(inputs), self.dtype, self.count) }
+        unsafe { FloatView::new(self.address.resolve(inputs), self.dtype, self.count) }
     }
 
     /// Where results of two bytes go; none if they are floats.
     ///
     /// # Safety
     /// There is room for them in this run, and nobody else uses it meanwhile.
-    unsafe fn halves<'a>(self, inputs: &StepInputs<'a>) -> Option<Halves<'a>> {
+    unsafe fn halves<'a>(self, inputs: &StepInputs<'a>) -> Option<HalfViewMut<'a>> {
         // SAFETY: the caller's promise.
-        self.dtype.is_half().then(|| unsafe { Halves::new(self.address.resolve(inputs), self.dtype, self.count) })
+        self.dtype.is_half().then(|| unsafe { HalfViewMut::new(self.address.resolve(inputs), self.dtype, self.count) })
     }
 
     /// # Safety
@@ -88,11 +88,11 @@ impl Stored {
     unsafe fn floats<'a>(self, inputs: &StepInputs<'a>) -> &'a mut [f32] {
         debug_assert_eq!(self.dtype, DType::F32);
         // SAFETY: the caller's promise.
-        unsafe { Floats { address: self.address, count: self.count }.write(inputs) }
+        unsafe { F32Tensor { address: self.address, count: self.count }.write(inputs) }
     }
 }
 
-impl Floats {
+impl F32Tensor {
     /// # Safety
     /// The floats are there in this run, and nobody else uses them meanwhile.
     unsafe fn write<'a>(self, inputs: &StepInputs<'a>) -> &'a mut [f32] {
@@ -103,14 +103,14 @@ impl Floats {
 
 /// A tensor of real numbers in any type.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Typed {
+pub(super) struct TypedTensor {
     pub address: Address,
     pub dtype: DType,
 }
 
-impl Typed {
-    fn resolve(self, inputs: &StepInputs<'_>) -> Reals {
-        Reals { ptr: self.address.resolve(inputs), dtype: self.dtype }
+impl TypedTensor {
+    fn resolve(self, inputs: &StepInputs<'_>) -> TensorPtr {
+        TensorPtr { ptr: self.address.resolve(inputs), dtype: self.dtype }
     }
 }
 
@@ -153,7 +153,7 @@ impl Expression {
 ///
 /// # Safety
 /// The block's place in the result may be written; as for [`Kernel::range`].
-unsafe fn store(isa: Isa, finish: Option<&Expression>, to: &Halves<'_>, columns: usize, pitch: Option<usize>, block: &Block) {
+unsafe fn store(isa: Isa, finish: Option<&Expression>, to: &HalfViewMut<'_>, columns: usize, pitch: Option<usize>, block: &OutputBlock) {
     let Some(expression) = finish else {
         let pitch = pitch.unwrap_or(columns);
         // SAFETY: the caller's promise.
@@ -179,7 +179,7 @@ fn first_random(random: &StepRandom, row: u64) -> u64 {
 }
 
 /// What is done. Kernels with many numbers are boxed, so that the list stays compact.
-pub(super) enum Work {
+pub(super) enum KernelCall {
     Pointwise(Box<Expression>),
     Reduce {
         reducer: Box<Reducer>,
@@ -187,82 +187,82 @@ pub(super) enum Work {
         row: u64,
     },
     MatMul {
-        a: (Stored, [usize; 2], bool),
-        b: (Stored, [usize; 2], bool),
-        c: Stored,
+        a: (FloatTensor, [usize; 2], bool),
+        b: (FloatTensor, [usize; 2], bool),
+        c: FloatTensor,
         /// How far its rows are apart, if others stand between them.
         pitch: Option<usize>,
         /// The sum that it goes on from; often where `c` is.
-        onto: Option<Floats>,
-        workspace: Floats,
+        onto: Option<F32Tensor>,
+        workspace: F32Tensor,
         epilogue: Option<Box<Expression>>,
     },
     Conv {
         shape: Box<ConvShape>,
-        input: Stored,
-        filter: Stored,
-        output: Stored,
+        input: FloatTensor,
+        filter: FloatTensor,
+        output: FloatTensor,
         /// How far its pixels are apart, if others stand between them.
         pitch: Option<usize>,
-        workspace: Floats,
+        workspace: F32Tensor,
         epilogue: Option<Box<Expression>>,
     },
     ConvGradInput {
         shape: Box<ConvShape>,
-        filter: Stored,
-        gradient: Stored,
-        output: Stored,
+        filter: FloatTensor,
+        gradient: FloatTensor,
+        output: FloatTensor,
         /// How far its pixels are apart, if others stand between them.
         pitch: Option<usize>,
-        workspace: Floats,
+        workspace: F32Tensor,
     },
     ConvGradFilter {
         shape: Box<ConvShape>,
-        input: Stored,
-        gradient: Stored,
+        input: FloatTensor,
+        gradient: FloatTensor,
         /// The sum that it goes on from; often where the output is.
-        onto: Option<Floats>,
-        output: Floats,
-        workspace: Floats,
+        onto: Option<F32Tensor>,
+        output: F32Tensor,
+        workspace: F32Tensor,
     },
     MaxPool {
         shape: Box<PoolShape>,
-        input: Stored,
-        output: Stored,
+        input: FloatTensor,
+        output: FloatTensor,
         places: Address,
     },
     MaxPoolGrad {
         shape: Box<PoolShape>,
         places: Address,
-        gradient: Stored,
-        output: Stored,
+        gradient: FloatTensor,
+        output: FloatTensor,
     },
     AvgPool {
         shape: Box<PoolShape>,
-        input: Stored,
-        output: Stored,
+        input: FloatTensor,
+        output: FloatTensor,
     },
     AvgPoolGrad {
         shape: Box<PoolShape>,
-        gradient: Stored,
-        output: Stored,
+        gradient: FloatTensor,
+        output: FloatTensor,
     },
     Recurrent {
-        shape: Box<WalkShape>,
-        operands: Box<RecurrentInputs<Typed>>,
-        hidden: Typed,
-        gates: Option<Typed>,
-        last: Option<Typed>,
-        workspace: Floats,
+        shape: Box<RecurrentShape>,
+        operands: Box<RecurrentInputs<TypedTensor>>,
+        hidden: TypedTensor,
+        gates: Option<TypedTensor>,
+        last: Option<TypedTensor>,
+        workspace: F32Tensor,
     },
     RecurrentGrad {
-        shape: Box<WalkShape>,
-        operands: Box<RecurrentGradInputs<Typed>>,
-        d_x: Typed,
-        d_recurrent: Option<Typed>,
-        d_first: Option<Typed>,
-        d_state: Option<Typed>,
-        workspace: Floats,
+        shape: Box<RecurrentShape>,
+        operands: Box<RecurrentGradInputs<TypedTensor>>,
+        d_x: TypedTensor,
+        d_recurrent: Option<TypedTensor>,
+        d_first: Option<TypedTensor>,
+        d_state: Option<TypedTensor>,
+        workspace: F32Tensor,
     },
     Gather {
         shape: TableShape,
@@ -274,19 +274,19 @@ pub(super) enum Work {
         shape: TableShape,
         indices: Address,
         rows: (Address, DType),
-        output: Floats,
+        output: F32Tensor,
     },
     Attention(Box<AttentionWork>),
     AttentionGrad {
         forward: Box<AttentionWork>,
-        gradient: HeadsOf,
+        gradient: HeadsTensor,
         /// Of queries, keys and values.
-        outputs: [HeadsOf; 3],
+        outputs: [HeadsTensor; 3],
     },
     /// One after the other.
-    Both(Box<[Work; 2]>),
-    /// Copies from each source, after writing zeros where none of them reaches.
-    Move {
+    Sequence(Box<[KernelCall; 2]>),
+    /// OffloadCopies from each source, after writing zeros where none of them reaches.
+    Copy {
         copies: Vec<(StridedCopy, Address)>,
         output: Address,
         zeros: Option<Zeros>,
@@ -295,7 +295,7 @@ pub(super) enum Work {
 
 /// Heads of a tensor, wherever that is.
 #[derive(Clone, Copy)]
-pub(super) struct HeadsOf {
+pub(super) struct HeadsTensor {
     pub address: Address,
     /// Bytes before the first head.
     pub start: usize,
@@ -303,10 +303,10 @@ pub(super) struct HeadsOf {
     pub row: usize,
 }
 
-impl HeadsOf {
-    fn resolve(self, inputs: &StepInputs<'_>) -> attention::Heads {
-        let HeadsOf { address, start, dtype, row } = self;
-        attention::Heads { start: address.resolve(inputs).wrapping_add(start), dtype, row }
+impl HeadsTensor {
+    fn resolve(self, inputs: &StepInputs<'_>) -> attention::HeadsPtr {
+        let HeadsTensor { address, start, dtype, row } = self;
+        attention::HeadsPtr { start: address.resolve(inputs).wrapping_add(start), dtype, row }
     }
 }
 
@@ -314,12 +314,12 @@ impl HeadsOf {
 pub(super) struct AttentionWork {
     pub shape: AttentionShape,
     /// Queries, keys, values, and the result.
-    pub heads: [HeadsOf; 4],
+    pub heads: [HeadsTensor; 4],
     pub mask: Option<(Address, DType)>,
     /// Which weights are left out, and how many sequences a row of the batch has.
     pub dropout: Option<(WeightDropout, usize)>,
-    pub lse: Floats,
-    pub workspace: Floats,
+    pub lse: F32Tensor,
+    pub workspace: F32Tensor,
 }
 
 impl AttentionWork {
@@ -327,9 +327,9 @@ impl AttentionWork {
         self.mask.map(|(address, dtype)| attention::KeyMask { start: address.resolve(inputs), dtype })
     }
 
-    fn dropped(&self, inputs: &StepInputs<'_>) -> Option<attention::Dropped> {
+    fn dropout_mask(&self, inputs: &StepInputs<'_>) -> Option<attention::DropoutMask> {
         let random = inputs.random;
-        self.dropout.map(|(dropout, sequences)| attention::Dropped { dropout, random, before: random.first_row * sequences as u64 })
+        self.dropout.map(|(dropout, sequences)| attention::DropoutMask { dropout, random, before: random.first_row * sequences as u64 })
     }
 }
 
@@ -342,7 +342,7 @@ pub(super) struct Zeros {
     pub after: usize,
 }
 
-impl Work {
+impl KernelCall {
     /// # Safety
     /// The columns and scalars are as the program's graph declares them; every fixed address lies in a memory whose lock is held, valid over the extent of
     /// its value; and values overlap only as the plan's certificate allows.
@@ -350,16 +350,16 @@ impl Work {
         // SAFETY: the caller's promise, for every address below.
         unsafe {
             match self {
-                Work::Pointwise(expression) => {
+                KernelCall::Pointwise(expression) => {
                     expression.prepare(inputs);
                     expression.kernel.run(pool);
                 }
-                Work::Reduce { reducer, moving, row } => {
+                KernelCall::Reduce { reducer, moving, row } => {
                     moving.iter().for_each(|(i, address)| reducer.set_input(*i, address.resolve(inputs)));
                     reducer.run(pool, inputs.random, first_random(&inputs.random, *row));
                 }
-                Work::MatMul { a, b, c, pitch, onto, workspace, epilogue } => {
-                    let matrix = |(stored, [rows, columns], turned): &(Stored, [usize; 2], bool)| {
+                KernelCall::MatMul { a, b, c, pitch, onto, workspace, epilogue } => {
+                    let matrix = |(stored, [rows, columns], turned): &(FloatTensor, [usize; 2], bool)| {
                         let matrix = Matrix::of(&stored.read(inputs), *rows, *columns);
                         if *turned { matrix.transposed() } else { matrix }
                     };
@@ -379,13 +379,13 @@ impl Work {
                     let write = goes_on(onto.as_ref(), to, inputs);
                     gemm::gemm(pool, write, a, b, to, pitch.unwrap_or(b.cols), workspace, epilogue);
                 }
-                Work::Conv { shape, input, filter, output, pitch, workspace, epilogue } => {
+                KernelCall::Conv { shape, input, filter, output, pitch, workspace, epilogue } => {
                     let finish = prepared(epilogue, inputs);
                     let columns = shape.out_c;
                     let (input, filter, workspace) = (input.read(inputs), filter.read(inputs), workspace.write(inputs));
                     if let Some(to) = output.halves(inputs) {
-                        let take = |block: &Block| store(Isa::best(), finish, &to, columns, *pitch, block);
-                        return conv::forward(pool, shape, input, filter, Target::Blocks(&take), workspace);
+                        let take = |block: &OutputBlock| store(Isa::best(), finish, &to, columns, *pitch, block);
+                        return conv::forward(pool, shape, input, filter, ConvOutput::Blocks(&take), workspace);
                     }
                     let apply = |rows: Range<usize>, part: Range<usize>, _: usize| {
                         if let Some(expression) = finish {
@@ -395,81 +395,81 @@ impl Work {
                     let epilogue: gemm::Epilogue = if finish.is_some() { Some(&apply) } else { None };
                     conv::forward(pool, shape, input, filter, floats(output.floats(inputs), *pitch, epilogue), workspace);
                 }
-                Work::ConvGradInput { shape, filter, gradient, output, pitch, workspace } => {
+                KernelCall::ConvGradInput { shape, filter, gradient, output, pitch, workspace } => {
                     let (gradient, filter, workspace) = (gradient.read(inputs), filter.read(inputs), workspace.write(inputs));
                     match output.halves(inputs) {
                         Some(to) => {
-                            let take = |block: &Block| store(Isa::best(), None, &to, shape.in_c, *pitch, block);
-                            conv::grad_input(pool, shape, gradient, filter, Target::Blocks(&take), workspace);
+                            let take = |block: &OutputBlock| store(Isa::best(), None, &to, shape.in_c, *pitch, block);
+                            conv::grad_input(pool, shape, gradient, filter, ConvOutput::Blocks(&take), workspace);
                         }
                         None => conv::grad_input(pool, shape, gradient, filter, floats(output.floats(inputs), *pitch, None), workspace),
                     }
                 }
-                Work::ConvGradFilter { shape, input, gradient, onto, output, workspace } => {
+                KernelCall::ConvGradFilter { shape, input, gradient, onto, output, workspace } => {
                     let (input, gradient) = (input.read(inputs), gradient.read(inputs));
                     let to: *mut f32 = output.address.resolve(inputs).cast();
                     let write = goes_on(onto.as_ref(), to, inputs);
                     conv::grad_filter(pool, shape, write, input, gradient, output.write(inputs), workspace.write(inputs));
                 }
-                Work::MaxPool { shape, input, output, places } => {
+                KernelCall::MaxPool { shape, input, output, places } => {
                     let places = std::slice::from_raw_parts_mut(places.resolve(inputs), output.count);
                     match output.halves(inputs) {
                         Some(to) => pooling::max_pool_halves(pool, shape, input.read(inputs), to, places),
                         None => pooling::max_pool(pool, shape, input.slice(inputs), output.floats(inputs), places),
                     }
                 }
-                Work::MaxPoolGrad { shape, places, gradient, output } => {
+                KernelCall::MaxPoolGrad { shape, places, gradient, output } => {
                     let places = std::slice::from_raw_parts(places.resolve(inputs), gradient.count);
                     match output.halves(inputs) {
                         Some(to) => pooling::max_pool_grad_halves(pool, shape, gradient.read(inputs), places, to),
                         None => pooling::max_pool_grad(pool, shape, gradient.slice(inputs), places, output.floats(inputs)),
                     }
                 }
-                Work::AvgPool { shape, input, output } => match output.halves(inputs) {
+                KernelCall::AvgPool { shape, input, output } => match output.halves(inputs) {
                     Some(to) => pooling::average_pool_halves(pool, shape, input.read(inputs), to),
                     None => pooling::average_pool(pool, shape, input.slice(inputs), output.floats(inputs)),
                 },
-                Work::AvgPoolGrad { shape, gradient, output } => match output.halves(inputs) {
+                KernelCall::AvgPoolGrad { shape, gradient, output } => match output.halves(inputs) {
                     Some(to) => pooling::average_pool_grad_halves(pool, shape, gradient.read(inputs), to),
                     None => pooling::average_pool_grad(pool, shape, gradient.slice(inputs), output.floats(inputs)),
                 },
-                Work::Recurrent { shape, operands, hidden, gates, last, workspace } => {
-                    let real = |tensor: Typed| tensor.resolve(inputs);
+                KernelCall::Recurrent { shape, operands, hidden, gates, last, workspace } => {
+                    let real = |tensor: TypedTensor| tensor.resolve(inputs);
                     let (hidden, gates, last) = (real(*hidden), gates.map(real), last.map(real));
-                    let walk = Walk { shape: **shape, inputs: operands.map(real), hidden, gates, last };
-                    recurrent::forward(pool, &walk, workspace.write(inputs));
+                    let args = ForwardArgs { shape: **shape, inputs: operands.map(real), hidden, gates, last };
+                    recurrent::forward(pool, &args, workspace.write(inputs));
                 }
-                Work::RecurrentGrad { shape, operands, d_x, d_recurrent, d_first, d_state, workspace } => {
-                    let real = |tensor: Typed| tensor.resolve(inputs);
+                KernelCall::RecurrentGrad { shape, operands, d_x, d_recurrent, d_first, d_state, workspace } => {
+                    let real = |tensor: TypedTensor| tensor.resolve(inputs);
                     let (d_x, d_recurrent) = (real(*d_x), d_recurrent.map(real));
                     let (d_first, d_state) = (d_first.map(real), d_state.map(real));
-                    let walk = WalkBack { shape: **shape, inputs: operands.map(real), d_x, d_recurrent, d_first, d_state };
-                    recurrent::backward(pool, &walk, workspace.write(inputs));
+                    let args = BackwardArgs { shape: **shape, inputs: operands.map(real), d_x, d_recurrent, d_first, d_state };
+                    recurrent::backward(pool, &args, workspace.write(inputs));
                 }
-                Work::Gather { shape, table, indices, output } => {
+                KernelCall::Gather { shape, table, indices, output } => {
                     let (table, output) = ((table.0.resolve(inputs), table.1), (output.0.resolve(inputs), output.1));
                     gather::gather(pool, shape, (table.0.cast_const(), table.1), indices.resolve(inputs), output);
                 }
-                Work::ScatterAdd { shape, indices, rows, output } => {
+                KernelCall::ScatterAdd { shape, indices, rows, output } => {
                     let rows = (rows.0.resolve(inputs).cast_const(), rows.1);
                     gather::scatter_add(pool, shape, indices.resolve(inputs), rows, output.write(inputs).as_mut_ptr());
                 }
-                Work::Attention(work) => {
+                KernelCall::Attention(work) => {
                     let [q, k, v, o] = work.heads.map(|heads| heads.resolve(inputs));
                     let lse = work.lse.address.resolve(inputs).cast();
-                    let tensors = Forward { q, k, v, mask: work.mask(inputs), dropped: work.dropped(inputs), o, lse };
+                    let tensors = Forward { q, k, v, mask: work.mask(inputs), dropout_mask: work.dropout_mask(inputs), o, lse };
                     attention::forward(pool, &work.shape, &tensors, work.workspace.write(inputs));
                 }
-                Work::AttentionGrad { forward: work, gradient, outputs } => {
+                KernelCall::AttentionGrad { forward: work, gradient, outputs } => {
                     let [q, k, v, o] = work.heads.map(|heads| heads.resolve(inputs));
                     let [d_q, d_k, d_v] = outputs.map(|heads| heads.resolve(inputs));
                     let (lse, d_o) = (work.lse.address.resolve(inputs).cast_const().cast(), gradient.resolve(inputs));
-                    let dropped = work.dropped(inputs);
-                    let tensors = Backward { q, k, v, mask: work.mask(inputs), dropped, o, lse, d_o, d_q, d_k, d_v };
+                    let dropout_mask = work.dropout_mask(inputs);
+                    let tensors = Backward { q, k, v, mask: work.mask(inputs), dropout_mask, o, lse, d_o, d_q, d_k, d_v };
                     attention::backward(pool, &work.shape, &tensors, work.workspace.write(inputs));
                 }
-                Work::Both(works) => works.iter_mut().for_each(|work| work.run(pool, inputs)),
-                Work::Move { copies, output, zeros } => {
+                KernelCall::Sequence(works) => works.iter_mut().for_each(|work| work.run(pool, inputs)),
+                KernelCall::Copy { copies, output, zeros } => {
                     let to = output.resolve(inputs);
                     if let Some(Zeros { element, dims, axis, before, after }) = zeros {
                         pad_with_zeros(*element, dims, *axis, *before, *after, to);
@@ -481,20 +481,20 @@ impl Work {
     }
 }
 
-/// Floats that a convolution writes, with others between its pixels if these are apart.
-fn floats<'a>(output: &'a mut [f32], pitch: Option<usize>, epilogue: gemm::Epilogue<'a>) -> Target<'a> {
+/// F32Tensor that a convolution writes, with others between its pixels if these are apart.
+fn floats<'a>(output: &'a mut [f32], pitch: Option<usize>, epilogue: gemm::Epilogue<'a>) -> ConvOutput<'a> {
     match pitch {
-        Some(pitch) => Target::Spaced(output, pitch, epilogue),
-        None => Target::Floats(output, epilogue),
+        Some(pitch) => ConvOutput::Spaced(output, pitch, epilogue),
+        None => ConvOutput::Floats(output, epilogue),
     }
 }
 
 /// Brings the sum that a result goes on from to its place; says whether there is one.
 ///
 /// # Safety
-/// Both are there.
-unsafe fn goes_on(before: Option<&Floats>, to: *mut f32, inputs: &StepInputs<'_>) -> Write {
-    let Some(before) = before else { return Write::Set };
+/// Sequence are there.
+unsafe fn goes_on(before: Option<&F32Tensor>, to: *mut f32, inputs: &StepInputs<'_>) -> WriteMode {
+    let Some(before) = before else { return WriteMode::Set };
     // SAFETY: the caller's promise; the plan lays them at the same place or at places apart.
     unsafe {
         let from: *const f32 = before.address.resolve(inputs).cast();
@@ -502,7 +502,7 @@ unsafe fn goes_on(before: Option<&Floats>, to: *mut f32, inputs: &StepInputs<'_>
             to.copy_from_nonoverlapping(from, before.count);
         }
     }
-    Write::Add
+    WriteMode::Add
 }
 
 /// # Safety

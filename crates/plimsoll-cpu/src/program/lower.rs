@@ -1,16 +1,16 @@
 //! From a node of a planned graph to an instruction, and how much workspace that will need.
 
-use super::instruction::{Address, AttentionWork, Floats, HeadsOf, Stored, Typed, Work, Zeros};
+use super::instruction::{Address, AttentionWork, F32Tensor, FloatTensor, HeadsTensor, KernelCall, TypedTensor, Zeros};
 use crate::kernels::attention::{self, AttentionShape};
-use crate::kernels::conv::{self, ConvShape, InHalves};
+use crate::kernels::conv::{self, ConvShape, HalfOperands};
 use crate::kernels::gather::TableShape;
-use crate::kernels::gemm::{self, Write};
+use crate::kernels::gemm::{self, WriteMode};
 use crate::kernels::movement::StridedCopy;
-use crate::kernels::pointwise::Source;
+use crate::kernels::pointwise::InputSpec;
 use crate::kernels::pooling::PoolShape;
-use crate::kernels::recurrent::{self, WalkShape};
+use crate::kernels::recurrent::{self, RecurrentShape};
 use crate::kernels::reduce::{self, Reducer};
-use crate::runtime::memory::Block;
+use crate::runtime::memory::HostBuffer;
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::ops::{Attention, Cell, Recurrent, RecurrentGrad, Window};
 use plimsoll_core::plan::{Place, Program};
@@ -21,8 +21,8 @@ pub(super) struct Lowering<'a> {
     pub program: &'a Program,
     pub rows: usize,
     pub threads: usize,
-    pub resident: &'a Block,
-    pub arena: &'a Block,
+    pub resident: &'a HostBuffer,
+    pub arena: &'a HostBuffer,
 }
 
 /// The workspace of a node's kernel for at most `rows` rows on `threads` threads.
@@ -42,7 +42,7 @@ pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, threads: usize)
             let shape = conv_shape(&op.window, op.groups, &dims(inputs[0]), &made());
             conv::forward_workspace(
                 &shape,
-                InHalves { input: half(inputs[0]), filter: half(inputs[1]), output: half(node.outputs[0]) },
+                HalfOperands { input: half(inputs[0]), filter: half(inputs[1]), output: half(node.outputs[0]) },
                 threads,
             )
         }
@@ -50,13 +50,13 @@ pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, threads: usize)
             let shape = conv_shape(&op.window, op.groups, &made(), &dims(inputs[1]));
             conv::grad_input_workspace(
                 &shape,
-                InHalves { input: half(inputs[1]), filter: half(inputs[0]), output: half(node.outputs[0]) },
+                HalfOperands { input: half(inputs[1]), filter: half(inputs[0]), output: half(node.outputs[0]) },
                 threads,
             )
         }
         Op::Conv2dGradFilter(op) => {
             let shape = conv_shape(&op.window, op.groups, &dims(node.inputs[0]), &dims(node.inputs[1]));
-            conv::grad_filter_workspace(&shape, if op.onto { Write::Add } else { Write::Set }, threads)
+            conv::grad_filter_workspace(&shape, if op.onto { WriteMode::Add } else { WriteMode::Set }, threads)
         }
         Op::Recurrent(op) => recurrent::forward_workspace(&walk_shape(op, &dims(node.inputs[0])), threads),
         Op::RecurrentGrad(op) => recurrent::backward_workspace(&walk_back_shape(op, &dims(node.outputs[0])), threads),
@@ -107,12 +107,12 @@ pub(super) fn conv_shape(window: &Window, groups: usize, input: &[usize], output
     }
 }
 
-fn walk_shape(op: &Recurrent, x: &[usize]) -> WalkShape {
-    WalkShape { cell: op.cell, batch: x[0], steps: x[1], units: op.units, reverse: op.reverse }
+fn walk_shape(op: &Recurrent, x: &[usize]) -> RecurrentShape {
+    RecurrentShape { cell: op.cell, batch: x[0], steps: x[1], units: op.units, reverse: op.reverse }
 }
 
-fn walk_back_shape(op: &RecurrentGrad, d_x: &[usize]) -> WalkShape {
-    WalkShape { cell: op.cell, batch: d_x[0], steps: d_x[1], units: op.units, reverse: op.reverse }
+fn walk_back_shape(op: &RecurrentGrad, d_x: &[usize]) -> RecurrentShape {
+    RecurrentShape { cell: op.cell, batch: d_x[0], steps: d_x[1], units: op.units, reverse: op.reverse }
 }
 
 fn pool_shape(window: &Window, input: &[usize], output: &[usize]) -> Box<PoolShape> {
@@ -131,12 +131,12 @@ fn pool_shape(window: &Window, input: &[usize], output: &[usize]) -> Box<PoolSha
 
 impl Lowering<'_> {
     /// The instruction for a node whose workspace is at this offset of the arena and has this size.
-    pub fn lower(&self, node: &Node, workspace: (Bytes, Bytes)) -> Result<Work, String> {
+    pub fn lower(&self, node: &Node, workspace: (Bytes, Bytes)) -> Result<KernelCall, String> {
         let (inputs, outputs) = (&node.inputs[..], &node.outputs[..]);
         let workspace = self.workspace(node, workspace)?;
         if !outputs.is_empty() && outputs.iter().all(|output| self.dims(*output).contains(&0)) {
             // A piece of a batch that ended before it.
-            return Ok(Work::Move { copies: vec![], output: self.address(outputs[0])?, zeros: None });
+            return Ok(KernelCall::Copy { copies: vec![], output: self.address(outputs[0])?, zeros: None });
         }
         Ok(match &node.op {
             Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Reshape(_) | Op::ChannelView(_) | Op::Store(_) | Op::Load(_) => {
@@ -144,7 +144,7 @@ impl Lowering<'_> {
             }
             Op::Pointwise(op) => {
                 let to = outputs.iter().map(|output| self.own(*output)).collect::<Result<Vec<_>, _>>()?;
-                Work::Pointwise(Box::new(self.expression(&op.expr, &op.shape, inputs, &to)?))
+                KernelCall::Pointwise(Box::new(self.expression(&op.expr, &op.shape, inputs, &to)?))
             }
             Op::MatMul(_) | Op::Conv2d(_) | Op::Conv2dGradInput(_) => self.make(&node.op, inputs, &self.own(outputs[0])?, workspace)?,
             Op::FusedSliceWrite(op) => self.inlay(op, node, workspace)?,
@@ -155,11 +155,11 @@ impl Lowering<'_> {
                 let moving = self.bind(inputs, |i, address| reducer.set_input(i, address))?;
                 reducer.set_output(self.written(outputs[0])?, fixed(workspace.address)?.cast());
                 if let Some(before) = before.first() {
-                    reducer.set_before(fixed(self.address(*before)?)?);
+                    reducer.set_initial(fixed(self.address(*before)?)?);
                 }
-                Work::Reduce { reducer: Box::new(reducer), moving, row: random_row(&op.shape) }
+                KernelCall::Reduce { reducer: Box::new(reducer), moving, row: random_row(&op.shape) }
             }
-            Op::Conv2dGradFilter(op) => Work::ConvGradFilter {
+            Op::Conv2dGradFilter(op) => KernelCall::ConvGradFilter {
                 shape: Box::new(conv_shape(&op.window, op.groups, &self.dims(inputs[0]), &self.dims(inputs[1]))),
                 input: self.stored(inputs[0])?,
                 gradient: self.stored(inputs[1])?,
@@ -172,25 +172,25 @@ impl Lowering<'_> {
                 if op.window.size.0 * op.window.size.1 > 255 {
                     return Err(format!("a window of {}×{} has more than 255 places", op.window.size.0, op.window.size.1));
                 }
-                Work::MaxPool {
+                KernelCall::MaxPool {
                     shape: pool_shape(&op.window, &self.dims(inputs[0]), &self.dims(outputs[0])),
                     input: self.stored(inputs[0])?,
                     output: self.stored(outputs[0])?,
                     places: self.address(outputs[1])?,
                 }
             }
-            Op::MaxPoolGrad(op) => Work::MaxPoolGrad {
+            Op::MaxPoolGrad(op) => KernelCall::MaxPoolGrad {
                 shape: pool_shape(&op.window, &self.dims(outputs[0]), &self.dims(inputs[1])),
                 places: self.address(inputs[0])?,
                 gradient: self.stored(inputs[1])?,
                 output: self.stored(outputs[0])?,
             },
-            Op::AvgPool(op) => Work::AvgPool {
+            Op::AvgPool(op) => KernelCall::AvgPool {
                 shape: pool_shape(&op.window, &self.dims(inputs[0]), &self.dims(outputs[0])),
                 input: self.stored(inputs[0])?,
                 output: self.stored(outputs[0])?,
             },
-            Op::AvgPoolGrad(op) => Work::AvgPoolGrad {
+            Op::AvgPoolGrad(op) => KernelCall::AvgPoolGrad {
                 shape: pool_shape(&op.window, &self.dims(outputs[0]), &self.dims(inputs[0])),
                 gradient: self.stored(inputs[0])?,
                 output: self.stored(outputs[0])?,
@@ -198,7 +198,7 @@ impl Lowering<'_> {
             Op::Recurrent(op) => {
                 let operands = op.operands(&self.typed_all(inputs)?).ok_or("has inputs too many or too few")?;
                 let results = self.typed_all(outputs)?;
-                Work::Recurrent {
+                KernelCall::Recurrent {
                     shape: Box::new(walk_shape(op, &self.dims(inputs[0]))),
                     operands: Box::new(operands),
                     hidden: results[0],
@@ -212,7 +212,7 @@ impl Lowering<'_> {
                 let mut results = self.typed_all(outputs)?.into_iter();
                 let d_x = results.next().ok_or("has no result")?;
                 let d_recurrent = if op.cell == Cell::Gru { results.next() } else { None };
-                Work::RecurrentGrad {
+                KernelCall::RecurrentGrad {
                     shape: Box::new(walk_back_shape(op, &self.dims(outputs[0]))),
                     operands: Box::new(operands),
                     d_x,
@@ -224,19 +224,19 @@ impl Lowering<'_> {
             }
             Op::Transpose(op) => {
                 let copy = StridedCopy::transpose(self.size(inputs[0]), &self.dims(inputs[0]), &op.order);
-                Work::Move { copies: vec![(copy, self.address(inputs[0])?)], output: self.address(outputs[0])?, zeros: None }
+                KernelCall::Copy { copies: vec![(copy, self.address(inputs[0])?)], output: self.address(outputs[0])?, zeros: None }
             }
             Op::Slice(op) => {
                 let unit = if self.program.graph.shape(inputs[0]).dims()[op.axis].is_batch() { self.rows } else { 1 };
                 let from = (self.dims(inputs[0])[op.axis], unit * op.start);
                 let copy = StridedCopy::along(self.size(inputs[0]), &self.dims(outputs[0]), op.axis, from, (unit * op.length, 0));
-                Work::Move { copies: vec![(copy, self.address(inputs[0])?)], output: self.address(outputs[0])?, zeros: None }
+                KernelCall::Copy { copies: vec![(copy, self.address(inputs[0])?)], output: self.address(outputs[0])?, zeros: None }
             }
             Op::BatchSlice(op) => {
                 let (dims, own) = (self.dims(inputs[0]), self.dims(outputs[0]));
                 let start = self.program.graph.shape(inputs[0]).dims()[0].factor() * op.from.min(self.rows);
                 let copy = StridedCopy::along(self.size(inputs[0]), &own, 0, (dims[0], start), (own[0], 0));
-                Work::Move { copies: vec![(copy, self.address(inputs[0])?)], output: self.address(outputs[0])?, zeros: None }
+                KernelCall::Copy { copies: vec![(copy, self.address(inputs[0])?)], output: self.address(outputs[0])?, zeros: None }
             }
             Op::Concat(op) => {
                 let total = self.dims(outputs[0])[op.axis];
@@ -249,7 +249,7 @@ impl Lowering<'_> {
                     copies.push((copy, self.address(*input)?));
                     start += own;
                 }
-                Work::Move { copies, output: self.address(outputs[0])?, zeros: None }
+                KernelCall::Copy { copies, output: self.address(outputs[0])?, zeros: None }
             }
             Op::SliceWrite(op) => {
                 let (whole, dims) = (self.dims(outputs[0]), self.dims(inputs[0]));
@@ -264,34 +264,34 @@ impl Lowering<'_> {
                     copies.push((StridedCopy::along(element, &whole, op.axis, all, all), self.address(*base)?));
                 }
                 copies.push((part, self.address(inputs[0])?));
-                Work::Move { copies, output: self.address(outputs[0])?, zeros: None }
+                KernelCall::Copy { copies, output: self.address(outputs[0])?, zeros: None }
             }
             Op::Pad(op) => {
                 let (dims, element) = (self.dims(inputs[0]), self.size(inputs[0]));
                 let own = dims[op.axis];
                 let copy = StridedCopy::along(element, &dims, op.axis, (own, 0), (op.before + own + op.after, op.before));
                 let zeros = Zeros { element, dims, axis: op.axis, before: op.before, after: op.after };
-                Work::Move { copies: vec![(copy, self.address(inputs[0])?)], output: self.address(outputs[0])?, zeros: Some(zeros) }
+                KernelCall::Copy { copies: vec![(copy, self.address(inputs[0])?)], output: self.address(outputs[0])?, zeros: Some(zeros) }
             }
-            Op::Gather(_) => Work::Gather {
+            Op::Gather(_) => KernelCall::Gather {
                 shape: self.table(inputs[0], inputs[1]),
                 table: self.typed(inputs[0])?,
                 indices: self.address(inputs[1])?,
                 output: self.typed(outputs[0])?,
             },
-            Op::ScatterAdd(_) => Work::ScatterAdd {
+            Op::ScatterAdd(_) => KernelCall::ScatterAdd {
                 shape: self.table(outputs[0], inputs[0]),
                 indices: self.address(inputs[0])?,
                 rows: self.typed(inputs[1])?,
                 output: self.floats(outputs[0])?,
             },
-            Op::Attention(op) => Work::Attention(Box::new(self.attention(op, node, (outputs[0], outputs[1]), 0, workspace)?)),
+            Op::Attention(op) => KernelCall::Attention(Box::new(self.attention(op, node, (outputs[0], outputs[1]), 0, workspace)?)),
             Op::AttentionGrad(op) => {
                 let op = &op.attention;
                 let [.., o, lse, d_o] = inputs else { return Err("has too few inputs".to_string()) };
                 let forward = self.attention(op, node, (*o, *lse), 3, workspace)?;
                 let [d_q, d_k, d_v] = op.parts(forward.shape.depth).map(|(tensor, start)| self.heads(outputs[tensor], start));
-                Work::AttentionGrad { forward: Box::new(forward), gradient: self.heads(*d_o, 0)?, outputs: [d_q?, d_k?, d_v?] }
+                KernelCall::AttentionGrad { forward: Box::new(forward), gradient: self.heads(*d_o, 0)?, outputs: [d_q?, d_k?, d_v?] }
             }
         })
     }
@@ -303,7 +303,7 @@ impl Lowering<'_> {
         node: &Node,
         (o, lse): (ValueId, ValueId),
         behind: usize,
-        workspace: Floats,
+        workspace: F32Tensor,
     ) -> Result<AttentionWork, String> {
         let shape = attention_shape(op, &self.program.graph, node, self.rows);
         let [q, k, v] = op.parts(shape.depth).map(|(tensor, start)| self.heads(node.inputs[tensor], start));
@@ -315,9 +315,9 @@ impl Lowering<'_> {
     }
 
     /// Heads that begin at number `start` of each place of a tensor `[batch, length, width]`.
-    fn heads(&self, value: ValueId, start: usize) -> Result<HeadsOf, String> {
+    fn heads(&self, value: ValueId, start: usize) -> Result<HeadsTensor, String> {
         let (address, dtype) = self.typed(value)?;
-        Ok(HeadsOf { address, start: start * dtype.size(), dtype, row: self.dims(value)[2] })
+        Ok(HeadsTensor { address, start: start * dtype.size(), dtype, row: self.dims(value)[2] })
     }
 
     fn table(&self, table: ValueId, indices: ValueId) -> TableShape {
@@ -343,7 +343,7 @@ impl Lowering<'_> {
             let first = fixed(self.address(whole)?)?;
             return Ok(Address::Fixed(first.wrapping_add(start * self.size(value))));
         }
-        let within = |block: &Block, offset: Bytes| {
+        let within = |block: &HostBuffer, offset: Bytes| {
             let end = offset.0.checked_add(self.program.graph.ty(value).bytes(self.rows).0);
             if end.is_none_or(|end| end > block.size() as u64) {
                 return Err(format!("{value} is planned outside of its memory"));
@@ -365,38 +365,38 @@ impl Lowering<'_> {
     }
 
     /// A value that a kernel reads or writes as real numbers, in single precision or two bytes.
-    pub fn stored(&self, value: ValueId) -> Result<Stored, String> {
+    pub fn stored(&self, value: ValueId) -> Result<FloatTensor, String> {
         let ty = self.program.graph.ty(value);
         if ty.dtype != DType::F32 && !ty.dtype.is_half() {
             return Err(format!("computes with f32, f16 and bf16, but {value} is {ty}; cast it first"));
         }
-        Ok(Stored { address: self.address(value)?, dtype: ty.dtype, count: ty.shape.elements().bind(self.rows) })
+        Ok(FloatTensor { address: self.address(value)?, dtype: ty.dtype, count: ty.shape.elements().bind(self.rows) })
     }
 
     /// A value that a kernel reads or writes as single precision.
-    pub fn floats(&self, value: ValueId) -> Result<Floats, String> {
+    pub fn floats(&self, value: ValueId) -> Result<F32Tensor, String> {
         let ty = self.program.graph.ty(value);
         if ty.dtype != DType::F32 {
             return Err(format!("is computed in f32, but {value} is {ty}; cast it first"));
         }
-        Ok(Floats { address: self.address(value)?, count: ty.shape.elements().bind(self.rows) })
+        Ok(F32Tensor { address: self.address(value)?, count: ty.shape.elements().bind(self.rows) })
     }
 
     /// Values that a kernel reads or writes in their own types.
-    fn typed_all(&self, values: &[ValueId]) -> Result<Vec<Typed>, String> {
-        let typed = |value: &ValueId| Ok(Typed { address: self.address(*value)?, dtype: self.program.graph.ty(*value).dtype });
+    fn typed_all(&self, values: &[ValueId]) -> Result<Vec<TypedTensor>, String> {
+        let typed = |value: &ValueId| Ok(TypedTensor { address: self.address(*value)?, dtype: self.program.graph.ty(*value).dtype });
         values.iter().map(typed).collect()
     }
 
     /// The planned scratch, as long as the kernel asks for with these rows.
-    fn workspace(&self, node: &Node, (offset, size): (Bytes, Bytes)) -> Result<Floats, String> {
+    fn workspace(&self, node: &Node, (offset, size): (Bytes, Bytes)) -> Result<F32Tensor, String> {
         let needed = workspace(&self.program.graph, node, self.rows, self.threads);
         let end = offset.0.checked_add(needed.0);
         if needed > size || end.is_none_or(|end| end > self.arena.size() as u64) {
             return Err(format!("needs {needed} of workspace, but the plan gives it {size}"));
         }
         let address = Address::Fixed(self.arena.start().wrapping_add(offset.0 as usize));
-        Ok(Floats { address, count: needed.0 as usize / size_of::<f32>() })
+        Ok(F32Tensor { address, count: needed.0 as usize / size_of::<f32>() })
     }
 
     pub fn dims(&self, value: ValueId) -> Vec<usize> {
@@ -407,10 +407,10 @@ impl Lowering<'_> {
         self.program.graph.ty(value).dtype.size()
     }
 
-    pub fn sources<'d>(&self, inputs: &[ValueId], dims: &'d [Vec<usize>]) -> Vec<Source<'d>> {
+    pub fn sources<'d>(&self, inputs: &[ValueId], dims: &'d [Vec<usize>]) -> Vec<InputSpec<'d>> {
         let graph = &self.program.graph;
         let pitch = |input: ValueId| self.strip(input).and_then(|(whole, _)| graph.shape(whole).last()).map(|dim| dim.bind(self.rows));
-        let source = |(input, dims): (&ValueId, &'d Vec<usize>)| Source { dims, dtype: graph.ty(*input).dtype, pitch: pitch(*input) };
+        let source = |(input, dims): (&ValueId, &'d Vec<usize>)| InputSpec { dims, dtype: graph.ty(*input).dtype, pitch: pitch(*input) };
         inputs.iter().zip(dims).map(source).collect()
     }
 

@@ -1,24 +1,24 @@
 //! A program resolved for a number of rows: a flat list of instructions, and a loop over them that allocates nothing.
 
-mod copies;
+mod destination;
 mod instruction;
 mod lower;
-mod make;
-mod pieces;
+mod offload;
+mod row_split;
 
+pub(crate) use destination::fuses_slice_write;
 pub(crate) use lower::workspace;
-pub(crate) use make::fuses_slice_write;
-pub(crate) use pieces::can_split_rows;
+pub(crate) use row_split::can_split_rows;
 
-use crate::kernels::pointwise::Runs;
+use crate::kernels::pointwise::PitchedRows;
 use crate::runtime::copier::Copier;
-use crate::runtime::memory::{Block, CpuMemory};
+use crate::runtime::memory::{CpuMemory, HostBuffer};
 use crate::runtime::threads::ThreadPool;
 use crate::simd::element::any_non_finite;
-use copies::Copies;
-use instruction::Work;
+use destination::Destination;
+use instruction::KernelCall;
 use lower::{Lowering, fixed};
-use make::Destination;
+use offload::OffloadCopies;
 use plimsoll_core::device::{DeviceError, Loaded, StepInputs, StepMemory};
 use plimsoll_core::plan::{Place, Program};
 use plimsoll_core::{DType, NodeId, Op, ValueId};
@@ -30,11 +30,11 @@ const DEVICE: &str = "cpu";
 /// A loaded program. It keeps its memories alive.
 pub(crate) struct CpuProgram {
     pool: Arc<ThreadPool>,
-    resident: Arc<Block>,
-    arena: Arc<Block>,
+    resident: Arc<HostBuffer>,
+    arena: Arc<HostBuffer>,
     instructions: Vec<Instruction>,
     /// What runs beside the instructions, to and from the backing store.
-    copies: Option<Copies>,
+    copies: Option<OffloadCopies>,
     columns: Vec<Column>,
     scalars: usize,
     /// The outputs that are a single real number.
@@ -45,7 +45,7 @@ pub(crate) struct CpuProgram {
 struct Instruction {
     node: NodeId,
     /// None for a copy, which another thread makes.
-    work: Option<Work>,
+    work: Option<KernelCall>,
     /// What it makes.
     outputs: Vec<Output>,
     writes_state: bool,
@@ -56,7 +56,7 @@ struct Output {
     address: *mut u8,
     count: usize,
     /// How it lies between others, if it is not all in one piece.
-    runs: Option<Runs>,
+    runs: Option<PitchedRows>,
 }
 
 // SAFETY: an address is only followed while a program runs, which holds the locks of the memories it points into.
@@ -131,7 +131,7 @@ impl CpuProgram {
         });
         let guard = guard(&lowering, &instructions).map_err(unsupported)?;
         let hold = guard.as_ref().map_or(0, |guard| guard.after + 1);
-        let copies = Copies::of(&lowering, hold, copier, memory.backing)?;
+        let copies = OffloadCopies::of(&lowering, hold, copier, memory.backing)?;
         let numbers = program.numbers().map(|(_, value)| output(&lowering, value)).collect::<Result<Vec<_>, _>>().map_err(unsupported)?;
         Ok(CpuProgram {
             pool: Arc::clone(pool),
@@ -233,7 +233,7 @@ impl Output {
     unsafe fn is_non_finite(&self) -> bool {
         // SAFETY: the address was checked against the memory it lies in, and the caller holds that memory's lock.
         unsafe {
-            let Some(Runs { length, pitch }) = self.runs else { return any_non_finite(self.dtype, self.address, self.count) };
+            let Some(PitchedRows { length, pitch }) = self.runs else { return any_non_finite(self.dtype, self.address, self.count) };
             let run = |i: usize| self.address.wrapping_add(i * pitch * self.dtype.size());
             (0..self.count / length.max(1)).any(|i| any_non_finite(self.dtype, run(i), length))
         }

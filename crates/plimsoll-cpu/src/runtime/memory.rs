@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 struct Page;
 
 /// Zeroed memory, given back when nobody refers to it any more.
-pub(crate) struct Block {
+pub(crate) struct HostBuffer {
     start: NonNull<u8>,
     layout: Layout,
     /// Held by whoever reads or writes the bytes: a program while it runs, or a copy to or from the host.
@@ -20,14 +20,14 @@ pub(crate) struct Block {
 }
 
 // SAFETY: the bytes are read and written only under the lock, and plain bytes belong to no thread.
-unsafe impl Send for Block {}
+unsafe impl Send for HostBuffer {}
 // SAFETY: as above.
-unsafe impl Sync for Block {}
+unsafe impl Sync for HostBuffer {}
 
-impl Block {
+impl HostBuffer {
     /// # Errors
     /// When the system does not give the memory.
-    pub fn new(device: &str, size: Bytes) -> Result<Block, DeviceError> {
+    pub fn new(device: &str, size: Bytes) -> Result<HostBuffer, DeviceError> {
         let refused = |reason: &str| DeviceError::OutOfMemory { device: device.to_string(), size, reason: reason.to_string() };
         let bytes = usize::try_from(size.0).map_err(|_| refused("it is more than can be addressed"))?;
         let layout = Layout::from_size_align(bytes, align_of::<Page>()).map_err(|_| refused("it is more than can be addressed"))?;
@@ -37,10 +37,10 @@ impl Block {
             // SAFETY: the size is not zero.
             NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(|| refused("the system has no such piece left"))?
         };
-        Ok(Block { start, layout, users: Mutex::new(()) })
+        Ok(HostBuffer { start, layout, users: Mutex::new(()) })
     }
 
-    /// The first byte. Reading or writing needs [`Block::lock`].
+    /// The first byte. Reading or writing needs [`HostBuffer::lock`].
     pub fn start(&self) -> *mut u8 {
         self.start.as_ptr()
     }
@@ -55,7 +55,7 @@ impl Block {
     }
 }
 
-impl Drop for Block {
+impl Drop for HostBuffer {
     fn drop(&mut self) {
         if self.layout.size() > 0 {
             // SAFETY: the memory was taken with this layout, and nobody refers to it any more.
@@ -64,8 +64,8 @@ impl Drop for Block {
     }
 }
 
-/// A [`Block`] as the rest of the system sees it. Programs loaded into it keep it alive.
-pub(crate) struct CpuMemory(pub Arc<Block>);
+/// A [`HostBuffer`] as the rest of the system sees it. Programs loaded into it keep it alive.
+pub(crate) struct CpuMemory(pub Arc<HostBuffer>);
 
 impl CpuMemory {
     fn range(&self, offset: Bytes, length: usize, what: &str) -> Result<*mut u8, DeviceError> {
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn memory_is_zeroed_and_keeps_its_bounds() {
-        let mut memory = CpuMemory(Arc::new(Block::new("cpu", Bytes(100)).unwrap()));
+        let mut memory = CpuMemory(Arc::new(HostBuffer::new("cpu", Bytes(100)).unwrap()));
         memory.write(Bytes(97), &[1, 2, 3]).unwrap();
         let mut bytes = [9; 4];
         memory.read(Bytes(96), &mut bytes).unwrap();
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_had_is_an_error() {
-        let error = Block::new("cpu", Bytes(1 << 62)).err().expect("nobody has that much");
+        let error = HostBuffer::new("cpu", Bytes(1 << 62)).err().expect("nobody has that much");
         assert_eq!(error.to_string(), "cpu could not give 4194304 TiB of memory: the system has no such piece left");
     }
 }

@@ -3,7 +3,7 @@
 use plimsoll_core::DType;
 
 /// An element as it lies in memory. Arithmetic is single precision whatever the types read and written.
-pub(crate) trait Element: Copy {
+pub(crate) unsafe trait Element: Copy {
     fn load(self) -> f32;
     /// Rounds to nearest; integers are cut towards zero and held at the ends of their range.
     fn store(value: f32) -> Self;
@@ -12,16 +12,16 @@ pub(crate) trait Element: Copy {
 /// The bits of a half-precision number.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(crate) struct Half(pub u16);
+pub(crate) struct F16(pub u16);
 
 /// The bits of a bfloat16 number.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(crate) struct Brain(pub u16);
+pub(crate) struct Bf16(pub u16);
 
 macro_rules! cast {
     ($($ty:ty),*) => {$(
-        impl Element for $ty {
+        unsafe impl Element for $ty {
             #[inline(always)]
             fn load(self) -> f32 {
                 self as f32
@@ -35,7 +35,7 @@ macro_rules! cast {
 }
 cast!(f32, f64, i32, i64, u8);
 
-impl Element for Half {
+unsafe impl Element for F16 {
     #[inline(always)]
     fn load(self) -> f32 {
         let body = u32::from(self.0 & 0x7fff) << 13;
@@ -46,7 +46,7 @@ impl Element for Half {
     }
 
     #[inline(always)]
-    fn store(value: f32) -> Half {
+    fn store(value: f32) -> F16 {
         let bits = value.to_bits();
         let body = bits & 0x7fff_ffff;
         // Adding a half puts the last bit of a subnormal result at the end of the mantissa, and rounds it.
@@ -55,31 +55,31 @@ impl Element for Half {
         let special = if body > 0x7f80_0000 { 0x7e00 } else { 0x7c00 };
         let finite = if body < 0x3880_0000 { subnormal } else { normal };
         let half = if body >= 0x4780_0000 { special } else { finite };
-        Half((half | bits >> 16 & 0x8000) as u16)
+        F16((half | bits >> 16 & 0x8000) as u16)
     }
 }
 
-impl Element for Brain {
+unsafe impl Element for Bf16 {
     #[inline(always)]
     fn load(self) -> f32 {
         f32::from_bits(u32::from(self.0) << 16)
     }
 
     #[inline(always)]
-    fn store(value: f32) -> Brain {
+    fn store(value: f32) -> Bf16 {
         let bits = value.to_bits();
         let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
         // Rounding could carry a NaN over into infinity.
         let quiet = bits >> 16 | 0x40;
-        Brain(if value.is_nan() { quiet as u16 } else { rounded as u16 })
+        Bf16(if value.is_nan() { quiet as u16 } else { rounded as u16 })
     }
 }
 
-/// Runs a body with `$element` standing for the type in memory.
+/// PitchedRows a body with `$element` standing for the type in memory.
 macro_rules! with_element {
     ($dtype:expr, $element:ident => $body:expr) => {{
         use plimsoll_core::DType;
-        use $crate::simd::element::{Brain, Half};
+        use $crate::simd::element::{Bf16, F16};
         match $dtype {
             DType::F32 => {
                 type $element = f32;
@@ -90,11 +90,11 @@ macro_rules! with_element {
                 $body
             }
             DType::F16 => {
-                type $element = Half;
+                type $element = F16;
                 $body
             }
             DType::BF16 => {
-                type $element = Brain;
+                type $element = Bf16;
                 $body
             }
             DType::I32 => {
@@ -133,28 +133,28 @@ mod tests {
     #[test]
     fn every_half_comes_back() {
         for bits in 0..=u16::MAX {
-            let value = Half(bits).load();
-            assert!(value.is_nan() || Half::store(value).0 == bits, "{bits:#x}");
-            let value = Brain(bits).load();
-            assert!(value.is_nan() || Brain::store(value).0 == bits, "{bits:#x}");
+            let value = F16(bits).load();
+            assert!(value.is_nan() || F16::store(value).0 == bits, "{bits:#x}");
+            let value = Bf16(bits).load();
+            assert!(value.is_nan() || Bf16::store(value).0 == bits, "{bits:#x}");
         }
-        assert!(Half::store(f32::NAN).load().is_nan() && Brain::store(f32::NAN).load().is_nan());
+        assert!(F16::store(f32::NAN).load().is_nan() && Bf16::store(f32::NAN).load().is_nan());
     }
 
     #[test]
     fn halves_round_to_nearest_even() {
         for (value, bits) in [(1.0, 0x3c00), (65_504.0, 0x7bff), (65_519.9, 0x7bff), (65_520.0, 0x7c00), (1e9, 0x7c00), (-0.0, 0x8000)] {
-            assert_eq!(Half::store(value).0, bits, "{value}");
+            assert_eq!(F16::store(value).0, bits, "{value}");
         }
         // Halfway between two neighbours the even one is taken; the smallest subnormal is 2⁻²⁴.
         let step = 2f32.powi(-10);
-        assert_eq!(Half::store(1.0 + step / 2.0).0, 0x3c00);
-        assert_eq!(Half::store(1.0 + 1.5 * step).0, 0x3c02);
-        assert_eq!(Half::store(2f32.powi(-24)).0, 1);
-        assert_eq!(Half::store(2f32.powi(-25)).0, 0);
-        assert_eq!(Half::store(2f32.powi(-25) * 1.001).0, 1);
-        assert_eq!(Brain::store(f32::from_bits(0x3f80_8000)).0, 0x3f80);
-        assert_eq!(Brain::store(f32::from_bits(0x3f81_8000)).0, 0x3f82);
+        assert_eq!(F16::store(1.0 + step / 2.0).0, 0x3c00);
+        assert_eq!(F16::store(1.0 + 1.5 * step).0, 0x3c02);
+        assert_eq!(F16::store(2f32.powi(-24)).0, 1);
+        assert_eq!(F16::store(2f32.powi(-25)).0, 0);
+        assert_eq!(F16::store(2f32.powi(-25) * 1.001).0, 1);
+        assert_eq!(Bf16::store(f32::from_bits(0x3f80_8000)).0, 0x3f80);
+        assert_eq!(Bf16::store(f32::from_bits(0x3f81_8000)).0, 0x3f82);
     }
 
     #[test]

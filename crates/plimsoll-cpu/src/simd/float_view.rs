@@ -1,14 +1,14 @@
 //! Real numbers as they are stored, in four bytes or two, and how they get into single precision and back. Kernels convert what they pack anyway,
 //! or a few channels at a time; no tensor is ever converted as a whole.
 
-use crate::simd::element::{Brain, Element, Half};
-use crate::simd::{Isa, Lanes, Vector};
+use crate::simd::element::{Bf16, Element, F16};
+use crate::simd::{Isa, PortableVector, Vector};
 use plimsoll_core::DType;
 use std::marker::PhantomData;
 
 /// A tensor of real numbers that a kernel reads: single precision or two bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Reals<'a> {
+pub struct FloatView<'a> {
     pub(crate) ptr: *const u8,
     pub(crate) dtype: DType,
     pub(crate) len: usize,
@@ -16,24 +16,24 @@ pub struct Reals<'a> {
 }
 
 // SAFETY: a description of memory; the functions that read it demand its validity, on whatever thread they run.
-unsafe impl Send for Reals<'_> {}
+unsafe impl Send for FloatView<'_> {}
 // SAFETY: as above; nothing is written through it.
-unsafe impl Sync for Reals<'_> {}
+unsafe impl Sync for FloatView<'_> {}
 
-impl<'a> From<&'a [f32]> for Reals<'a> {
-    fn from(floats: &'a [f32]) -> Reals<'a> {
-        Reals { ptr: floats.as_ptr().cast(), dtype: DType::F32, len: floats.len(), memory: PhantomData }
+impl<'a> From<&'a [f32]> for FloatView<'a> {
+    fn from(floats: &'a [f32]) -> FloatView<'a> {
+        FloatView { ptr: floats.as_ptr().cast(), dtype: DType::F32, len: floats.len(), memory: PhantomData }
     }
 }
 
-impl<'a> Reals<'a> {
+impl<'a> FloatView<'a> {
     /// The bits of numbers of two bytes.
     ///
     /// # Panics
     /// When the type is neither f16 nor bf16.
-    pub fn of_bits(bits: &'a [u16], dtype: DType) -> Reals<'a> {
+    pub fn of_bits(bits: &'a [u16], dtype: DType) -> FloatView<'a> {
         assert!(dtype.is_half(), "{dtype} has not two bytes");
-        Reals { ptr: bits.as_ptr().cast(), dtype, len: bits.len(), memory: PhantomData }
+        FloatView { ptr: bits.as_ptr().cast(), dtype, len: bits.len(), memory: PhantomData }
     }
 
     /// `len` numbers of a type.
@@ -43,9 +43,9 @@ impl<'a> Reals<'a> {
     ///
     /// # Panics
     /// When the type is none of f32, f16 and bf16.
-    pub unsafe fn new(ptr: *const u8, dtype: DType, len: usize) -> Reals<'a> {
+    pub unsafe fn new(ptr: *const u8, dtype: DType, len: usize) -> FloatView<'a> {
         assert!(dtype == DType::F32 || dtype.is_half(), "kernels read f32, f16 and bf16, not {dtype}");
-        Reals { ptr, dtype, len, memory: PhantomData }
+        FloatView { ptr, dtype, len, memory: PhantomData }
     }
 
     /// Whether they have two bytes each.
@@ -103,7 +103,7 @@ impl<'a> Reals<'a> {
 
 /// Where a kernel stores its results in two bytes. Not `Clone`: a copy would let safe code write the same elements from two kernels at once.
 #[derive(Debug)]
-pub struct Halves<'a> {
+pub struct HalfViewMut<'a> {
     ptr: *mut u8,
     dtype: DType,
     pub(crate) len: usize,
@@ -111,11 +111,11 @@ pub struct Halves<'a> {
 }
 
 // SAFETY: an exclusive borrow of plain bytes, which may move to another thread.
-unsafe impl Send for Halves<'_> {}
+unsafe impl Send for HalfViewMut<'_> {}
 // SAFETY: through a shared reference elements are only written by `store`, whose callers keep concurrent writes disjoint.
-unsafe impl Sync for Halves<'_> {}
+unsafe impl Sync for HalfViewMut<'_> {}
 
-impl<'a> Halves<'a> {
+impl<'a> HalfViewMut<'a> {
     /// Room for `len` results of a type of two bytes.
     ///
     /// # Safety
@@ -123,9 +123,9 @@ impl<'a> Halves<'a> {
     ///
     /// # Panics
     /// When the type is neither f16 nor bf16.
-    pub unsafe fn new(ptr: *mut u8, dtype: DType, len: usize) -> Halves<'a> {
+    pub unsafe fn new(ptr: *mut u8, dtype: DType, len: usize) -> HalfViewMut<'a> {
         assert!(dtype.is_half(), "{dtype} has not two bytes");
-        Halves { ptr, dtype, len, memory: PhantomData }
+        HalfViewMut { ptr, dtype, len, memory: PhantomData }
     }
 
     /// Rounds and stores numbers from place `start` on.
@@ -149,8 +149,8 @@ pub(crate) unsafe fn load_one(dtype: DType, from: *const f32) -> f32 {
     // SAFETY: the caller's promise.
     unsafe {
         match dtype {
-            DType::F16 => from.cast::<Half>().read_unaligned().load(),
-            DType::BF16 => from.cast::<Brain>().read_unaligned().load(),
+            DType::F16 => from.cast::<F16>().read_unaligned().load(),
+            DType::BF16 => from.cast::<Bf16>().read_unaligned().load(),
             _ => *from,
         }
     }
@@ -165,16 +165,16 @@ macro_rules! for_each_vector {
             #[cfg(target_arch = "x86_64")]
             #[allow(clippy::too_many_arguments)]
             #[target_feature(enable = "avx512f")]
-            unsafe fn avx512<const BRAIN: bool>($($argument: $ty),*) {
+            unsafe fn avx512<const BF16: bool>($($argument: $ty),*) {
                 // SAFETY: the caller's promise.
-                unsafe { $body::<crate::simd::Zmm, BRAIN>($($argument),*) }
+                unsafe { $body::<crate::simd::Zmm, BF16>($($argument),*) }
             }
             #[cfg(target_arch = "x86_64")]
             #[allow(clippy::too_many_arguments)]
             #[target_feature(enable = "avx2,fma,f16c")]
-            unsafe fn avx2<const BRAIN: bool>($($argument: $ty),*) {
+            unsafe fn avx2<const BF16: bool>($($argument: $ty),*) {
                 // SAFETY: the caller's promise.
-                unsafe { $body::<crate::simd::Ymm, BRAIN>($($argument),*) }
+                unsafe { $body::<crate::simd::Ymm, BF16>($($argument),*) }
             }
             // SAFETY: the caller's promise.
             unsafe {
@@ -187,8 +187,8 @@ macro_rules! for_each_vector {
                     (Isa::Avx2, true) => avx2::<true>($($argument),*),
                     #[cfg(target_arch = "x86_64")]
                     (Isa::Avx2, false) => avx2::<false>($($argument),*),
-                    (_, true) => $body::<Lanes, true>($($argument),*),
-                    (_, false) => $body::<Lanes, false>($($argument),*),
+                    (_, true) => $body::<PortableVector, true>($($argument),*),
+                    (_, false) => $body::<PortableVector, false>($($argument),*),
                 }
             }
         }
@@ -215,15 +215,15 @@ for_each_vector! {
 /// # Safety
 /// As for [`widen`].
 #[inline(always)]
-pub(crate) unsafe fn widen_run<V: Vector, const BRAIN: bool>(from: *const f32, to: *mut f32, len: usize) {
+pub(crate) unsafe fn widen_run<V: Vector, const BF16: bool>(from: *const f32, to: *mut f32, len: usize) {
     let from = from.cast::<u16>();
-    let dtype = if BRAIN { DType::BF16 } else { DType::F16 };
+    let dtype = if BF16 { DType::BF16 } else { DType::F16 };
     let whole = len - len % V::LANES;
     let mut i = 0;
     // SAFETY: the caller's promise.
     unsafe {
         while i < whole {
-            V::load_half(from.add(i), BRAIN).store(to.add(i));
+            V::load_half(from.add(i), BF16).store(to.add(i));
             i += V::LANES;
         }
         while i < len {
@@ -236,18 +236,18 @@ pub(crate) unsafe fn widen_run<V: Vector, const BRAIN: bool>(from: *const f32, t
 /// # Safety
 /// As for [`narrow`].
 #[inline(always)]
-unsafe fn narrow_run<V: Vector, const BRAIN: bool>(from: *const f32, to: *mut u16, len: usize) {
+unsafe fn narrow_run<V: Vector, const BF16: bool>(from: *const f32, to: *mut u16, len: usize) {
     let whole = len - len % V::LANES;
     let mut i = 0;
     // SAFETY: the caller's promise.
     unsafe {
         while i < whole {
-            V::load(from.add(i)).store_half(to.add(i), BRAIN);
+            V::load(from.add(i)).store_half(to.add(i), BF16);
             i += V::LANES;
         }
         while i < len {
             let x = *from.add(i);
-            to.add(i).write_unaligned(if BRAIN { Brain::store(x).0 } else { Half::store(x).0 });
+            to.add(i).write_unaligned(if BF16 { Bf16::store(x).0 } else { F16::store(x).0 });
             i += 1;
         }
     }
@@ -277,7 +277,7 @@ mod tests {
                     // SAFETY: both are as long as is said.
                     unsafe { narrow(isa, dtype, numbers.as_ptr(), back.as_mut_ptr(), back.len()) };
                     for (number, back) in numbers.iter().zip(&back) {
-                        let one = if dtype == DType::BF16 { Brain::store(*number).0 } else { Half::store(*number).0 };
+                        let one = if dtype == DType::BF16 { Bf16::store(*number).0 } else { F16::store(*number).0 };
                         // SAFETY: one number of two bytes.
                         let (one_back, back) =
                             unsafe { (load_one(dtype, (&raw const one).cast()), load_one(dtype, (&raw const *back).cast())) };

@@ -7,7 +7,7 @@ pub mod float_view;
 
 pub(crate) use dispatch::dispatch;
 
-use element::{Brain, Element, Half};
+use element::{Bf16, Element, F16};
 use std::sync::OnceLock;
 
 /// An instruction set a kernel is compiled for.
@@ -142,7 +142,7 @@ pub(crate) trait Vector: Copy {
     /// Selects the first `lanes` lanes, at least one and at most `LANES`.
     unsafe fn mask(lanes: usize) -> Self::Mask;
     unsafe fn load(from: *const f32) -> Self;
-    /// Lanes outside the mask are zero and not read.
+    /// PortableVector outside the mask are zero and not read.
     unsafe fn load_masked(from: *const f32, mask: Self::Mask) -> Self;
     unsafe fn store(self, to: *mut f32);
     unsafe fn store_masked(self, to: *mut f32, mask: Self::Mask);
@@ -157,15 +157,15 @@ pub(crate) trait Vector: Copy {
 
 /// Plain lanes, for processors without the instructions below.
 #[derive(Clone, Copy)]
-pub(crate) struct Lanes([f32; 8]);
+pub(crate) struct PortableVector([f32; 8]);
 
-impl Vector for Lanes {
+impl Vector for PortableVector {
     const LANES: usize = 8;
     type Mask = usize;
 
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
-        Lanes([value; 8])
+        PortableVector([value; 8])
     }
     #[inline(always)]
     unsafe fn mask(lanes: usize) -> usize {
@@ -174,12 +174,12 @@ impl Vector for Lanes {
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self {
         // SAFETY: the caller promises eight readable floats; the read is unaligned.
-        Lanes(unsafe { from.cast::<[f32; 8]>().read_unaligned() })
+        PortableVector(unsafe { from.cast::<[f32; 8]>().read_unaligned() })
     }
     #[inline(always)]
     unsafe fn load_masked(from: *const f32, mask: usize) -> Self {
         // SAFETY: only the first `mask` floats are read, which the caller promises.
-        Lanes(std::array::from_fn(|lane| if lane < mask { unsafe { *from.add(lane) } } else { 0.0 }))
+        PortableVector(std::array::from_fn(|lane| if lane < mask { unsafe { *from.add(lane) } } else { 0.0 }))
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
@@ -195,21 +195,21 @@ impl Vector for Lanes {
     }
     #[inline(always)]
     unsafe fn add_product(self, a: Self, b: Self) -> Self {
-        Lanes(std::array::from_fn(|lane| self.0[lane] + a.0[lane] * b.0[lane]))
+        PortableVector(std::array::from_fn(|lane| self.0[lane] + a.0[lane] * b.0[lane]))
     }
     #[inline(always)]
     unsafe fn add(self, other: Self) -> Self {
-        Lanes(std::array::from_fn(|lane| self.0[lane] + other.0[lane]))
+        PortableVector(std::array::from_fn(|lane| self.0[lane] + other.0[lane]))
     }
     #[inline(always)]
     unsafe fn load_half(from: *const u16, brain: bool) -> Self {
         // SAFETY: the caller promises eight readable numbers; the read is unaligned.
         let bits = unsafe { from.cast::<[u16; 8]>().read_unaligned() };
-        Lanes(if brain { bits.map(|bits| Brain(bits).load()) } else { bits.map(|bits| Half(bits).load()) })
+        PortableVector(if brain { bits.map(|bits| Bf16(bits).load()) } else { bits.map(|bits| F16(bits).load()) })
     }
     #[inline(always)]
     unsafe fn store_half(self, to: *mut u16, brain: bool) {
-        let bits = if brain { self.0.map(|x| Brain::store(x).0) } else { self.0.map(|x| Half::store(x).0) };
+        let bits = if brain { self.0.map(|x| Bf16::store(x).0) } else { self.0.map(|x| F16::store(x).0) };
         // SAFETY: the caller promises room for eight numbers; the write is unaligned.
         unsafe { to.cast::<[u16; 8]>().write_unaligned(bits) }
     }

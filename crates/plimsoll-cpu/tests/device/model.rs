@@ -83,7 +83,7 @@ impl Model {
         self.columns[0][5] = f32::INFINITY;
     }
 
-    /// Runs something with this step's inputs.
+    /// PitchedRows something with this step's inputs.
     pub fn with_inputs<T>(&mut self, step: u32, body: impl FnOnce(&mut Executor, &StepInputs<'_>) -> T) -> T {
         let bytes = self.columns.each_ref().map(|column| bytes(column));
         let inputs = StepInputs { columns: &bytes, scalars: &[self.rate], random: StepRandom { seed: 1, step, first_row: 0 } };

@@ -1,9 +1,9 @@
 //! The gradients of attention: the tiles are made again, and every product of the forward pass gives two.
 
-use super::dropout::{Dropped, Tile, apply, draw};
+use super::dropout::{DropoutMask, Tile, apply, draw};
 use super::tiles::{Hidden, Left, Right, multiply};
-use super::weights::{Products, row_products, weigh_again};
-use super::{AttentionShape, Heads, KEYS, KeyMask, Parts, QUERIES, lines};
+use super::weights::{Products, row_products, softmax_from_logsumexp};
+use super::{AttentionShape, HeadsPtr, KEYS, KeyMask, QUERIES, WorkspaceParts, lines};
 use crate::kernels::gemm::{LINE, Out, aligned, run};
 use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
@@ -15,27 +15,27 @@ use std::f32::consts::{LN_2, LOG2_E};
 #[derive(Clone, Copy, Debug)]
 pub struct Backward {
     /// As in the forward pass.
-    pub q: Heads,
+    pub q: HeadsPtr,
     /// As in the forward pass.
-    pub k: Heads,
+    pub k: HeadsPtr,
     /// As in the forward pass.
-    pub v: Heads,
+    pub v: HeadsPtr,
     /// As in the forward pass.
     pub mask: Option<KeyMask>,
     /// As in the forward pass.
-    pub dropped: Option<Dropped>,
+    pub dropout_mask: Option<DropoutMask>,
     /// Its result.
-    pub o: Heads,
+    pub o: HeadsPtr,
     /// Its logarithms.
     pub lse: *const f32,
     /// The gradient of the result.
-    pub d_o: Heads,
+    pub d_o: HeadsPtr,
     /// The gradient of the queries.
-    pub d_q: Heads,
+    pub d_q: HeadsPtr,
     /// The gradient of the keys.
-    pub d_k: Heads,
+    pub d_k: HeadsPtr,
     /// The gradient of the values.
-    pub d_v: Heads,
+    pub d_v: HeadsPtr,
 }
 
 // SAFETY: a description of memory; `backward` demands its validity, and its tasks write disjoint parts.
@@ -109,7 +109,7 @@ pub unsafe fn backward_with(isa: Isa, pool: &ThreadPool, shape: &AttentionShape,
 unsafe fn one_head(isa: Isa, shape: &AttentionShape, tensors: &Backward, b: usize, kv_head: usize, scratch: Out) {
     let AttentionShape { queries, keys, depth, causal, .. } = *shape;
     let group = shape.group();
-    let mut parts = Parts(scratch.0);
+    let mut parts = WorkspaceParts(scratch.0);
     let pieces = pieces(shape, tensors.d_q.dtype).map(|piece| parts.take(piece));
     let [q, d_o, rows, turned_keys, turned_values, d_k, d_v, weights, slopes, logarithms, deltas, mask, sums, factors] = pieces;
     let stride = shape.tile();
@@ -170,16 +170,16 @@ unsafe fn one_head(isa: Isa, shape: &AttentionShape, tensors: &Backward, b: usiz
                     mask: tensors.mask.is_some().then_some(&*mask),
                 };
                 let own = member * queries + i..member * queries + i + count;
-                let dropped = tensors.dropped.as_ref().map(|dropped| {
-                    let place = dropped.place((shape.heads, queries, keys), (b, head, i, key));
-                    (dropped, Tile { start: weights, stride, rows: count, columns, first: place, next: keys as u64 })
+                let dropout_mask = tensors.dropout_mask.as_ref().map(|dropout_mask| {
+                    let place = dropout_mask.place((shape.heads, queries, keys), (b, head, i, key));
+                    (dropout_mask, Tile { start: weights, stride, rows: count, columns, first: place, next: keys as u64 })
                 });
-                if let Some((dropped, tile)) = dropped {
-                    draw(isa, dropped, Tile { start: factors, ..tile });
+                if let Some((dropout_mask, tile)) = dropout_mask {
+                    draw(isa, dropout_mask, Tile { start: factors, ..tile });
                     apply(isa, factors, Tile { start: slopes, ..tile });
                 }
-                weigh_again(isa, products, &logarithms[own.clone()], slopes, &deltas[own]);
-                if let Some((_, tile)) = dropped {
+                softmax_from_logsumexp(isa, products, &logarithms[own.clone()], slopes, &deltas[own]);
+                if let Some((_, tile)) = dropout_mask {
                     apply(isa, factors, tile);
                 }
                 let d_o = Right::rows(isa, d_o, depth);

@@ -7,7 +7,7 @@ use plimsoll_core::random::StepRandom;
 
 /// Which weights of an attention are left out in a step.
 #[derive(Clone, Copy, Debug)]
-pub struct Dropped {
+pub struct DropoutMask {
     /// How many, and from which stream they are drawn.
     pub dropout: WeightDropout,
     /// Where the stream stands.
@@ -28,7 +28,7 @@ pub(super) struct Tile {
     pub next: u64,
 }
 
-impl Dropped {
+impl DropoutMask {
     /// The place in the stream of a weight: sequence, head, query and key of an attention of this many of each.
     pub(super) fn place(&self, (heads, queries, keys): (usize, usize, usize), (b, head, i, j): (usize, usize, usize, usize)) -> u64 {
         let row = ((self.before + b as u64) * heads as u64 + head as u64) * queries as u64 + i as u64;
@@ -40,21 +40,21 @@ impl Dropped {
 ///
 /// # Safety
 /// The processor has `isa`, and the tile is there and used by nobody else.
-pub(super) unsafe fn draw(isa: Isa, dropped: &Dropped, tile: Tile) {
+pub(super) unsafe fn draw(isa: Isa, dropout_mask: &DropoutMask, tile: Tile) {
     // SAFETY: the caller's promise.
-    unsafe { dispatch!(isa, unsafe draw_rows(dropped: &Dropped = dropped, tile: Tile = tile)) }
+    unsafe { dispatch!(isa, unsafe draw_rows(dropout_mask: &DropoutMask = dropout_mask, tile: Tile = tile)) }
 }
 
 /// # Safety
 /// As for [`draw`].
 #[inline(always)]
-unsafe fn draw_rows<const FMA: bool>(dropped: &Dropped, tile: Tile) {
-    let (rate, kept) = (dropped.dropout.rate(), dropped.dropout.kept());
+unsafe fn draw_rows<const FMA: bool>(dropout_mask: &DropoutMask, tile: Tile) {
+    let (rate, kept) = (dropout_mask.dropout.rate(), dropout_mask.dropout.kept());
     for i in 0..tile.rows {
         // SAFETY: the caller's promise.
         let row = unsafe {
             let row = tile.start.add(i * tile.stride);
-            random_numbers(row, tile.columns, &dropped.random, dropped.dropout.stream, tile.first + i as u64 * tile.next);
+            random_numbers(row, tile.columns, &dropout_mask.random, dropout_mask.dropout.stream, tile.first + i as u64 * tile.next);
             std::slice::from_raw_parts_mut(row, tile.columns)
         };
         row.iter_mut().for_each(|number| *number = if *number < rate { 0.0 } else { kept });

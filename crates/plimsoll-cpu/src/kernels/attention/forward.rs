@@ -1,9 +1,9 @@
 //! The result of attention and the logarithms of its sums.
 
-use super::dropout::{Dropped, Tile, apply, draw};
+use super::dropout::{DropoutMask, Tile, apply, draw};
 use super::tiles::{Hidden, Left, Right, multiply};
-use super::weights::{Products, Running, weigh};
-use super::{AttentionShape, Heads, KeyMask, Parts, QUERIES, lines};
+use super::weights::{Products, Running, online_softmax};
+use super::{AttentionShape, HeadsPtr, KeyMask, QUERIES, WorkspaceParts, lines};
 use crate::kernels::gemm::{LINE, Out, aligned, run};
 use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
@@ -17,17 +17,17 @@ const CHUNK: usize = 256;
 #[derive(Clone, Copy, Debug)]
 pub struct Forward {
     /// `queries` places a sequence.
-    pub q: Heads,
+    pub q: HeadsPtr,
     /// `keys` places a sequence.
-    pub k: Heads,
+    pub k: HeadsPtr,
     /// `keys` places a sequence.
-    pub v: Heads,
+    pub v: HeadsPtr,
     /// Which keys are visible.
     pub mask: Option<KeyMask>,
     /// Which weights are left out.
-    pub dropped: Option<Dropped>,
+    pub dropout_mask: Option<DropoutMask>,
     /// The result, `queries` places a sequence. May be where `q` is.
-    pub o: Heads,
+    pub o: HeadsPtr,
     /// The logarithms, `[batch, heads, queries]`.
     pub lse: *mut f32,
 }
@@ -89,7 +89,7 @@ pub unsafe fn forward_with(isa: Isa, pool: &ThreadPool, shape: &AttentionShape, 
 unsafe fn one_chunk(isa: Isa, shape: &AttentionShape, tensors: &Forward, b: usize, head: usize, first: usize, scratch: Out) {
     let AttentionShape { queries, keys, depth, causal, .. } = *shape;
     let count = CHUNK.min(queries - first);
-    let mut parts = Parts(scratch.0);
+    let mut parts = WorkspaceParts(scratch.0);
     let [q, o, largest, sums, rows, turned, tile, mask, factors] = pieces(shape).map(|piece| parts.take(piece));
     let stride = shape.tile();
     let (number, kv_number) = (head * depth, head / shape.group() * depth);
@@ -137,12 +137,12 @@ unsafe fn one_chunk(isa: Isa, shape: &AttentionShape, tensors: &Forward, b: usiz
                     values: &mut o[i * depth..(i + rows) * depth],
                     depth,
                 };
-                weigh(isa, products, running);
-                if let Some(dropped) = &tensors.dropped {
+                online_softmax(isa, products, running);
+                if let Some(dropout_mask) = &tensors.dropout_mask {
                     // The sums are those of all weights.
-                    let place = dropped.place((shape.heads, queries, keys), (b, head, first + i, key));
+                    let place = dropout_mask.place((shape.heads, queries, keys), (b, head, first + i, key));
                     let weights = Tile { start: tile, stride, rows, columns, first: place, next: keys as u64 };
-                    draw(isa, dropped, Tile { start: factors, ..weights });
+                    draw(isa, dropout_mask, Tile { start: factors, ..weights });
                     apply(isa, factors, weights);
                 }
                 let to = o.as_mut_ptr().add(i * depth);

@@ -11,11 +11,11 @@ mod tiles;
 mod weights;
 
 pub use backward::{Backward, backward, backward_with, backward_workspace};
-pub use dropout::Dropped;
+pub use dropout::DropoutMask;
 pub use forward::{Forward, forward, forward_with, forward_workspace};
 
 use crate::kernels::gemm::LINE;
-use crate::kernels::gemm::tile::MAX_COLUMNS;
+use crate::kernels::gemm::micro_kernel::MAX_COLUMNS;
 use crate::simd::Isa;
 use crate::simd::convert;
 use plimsoll_core::DType;
@@ -36,9 +36,9 @@ pub struct AttentionShape {
     pub queries: usize,
     /// Keys in a sequence.
     pub keys: usize,
-    /// Heads of queries.
+    /// HeadsPtr of queries.
     pub heads: usize,
-    /// Heads of keys and values; divides `heads`.
+    /// HeadsPtr of keys and values; divides `heads`.
     pub kv_heads: usize,
     /// Numbers in a head.
     pub depth: usize,
@@ -46,12 +46,12 @@ pub struct AttentionShape {
     pub causal: bool,
     /// What products are multiplied by.
     pub scale: f32,
-    /// Whether weights are dropped, which takes some scratch.
+    /// Whether weights are dropout_mask, which takes some scratch.
     pub drops: bool,
 }
 
 impl AttentionShape {
-    /// Heads of queries that share a head of keys.
+    /// HeadsPtr of queries that share a head of keys.
     fn group(&self) -> usize {
         self.heads / self.kv_heads
     }
@@ -69,7 +69,7 @@ impl AttentionShape {
 
 /// Sequences of heads somewhere in memory: numbers of any type, places `row` elements apart, sequences one after the other.
 #[derive(Clone, Copy, Debug)]
-pub struct Heads {
+pub struct HeadsPtr {
     /// The first number of the first head at the first place.
     pub start: *mut u8,
     /// Their type.
@@ -79,11 +79,11 @@ pub struct Heads {
 }
 
 // SAFETY: a description of memory; the functions that use it demand its validity, on whatever thread they run.
-unsafe impl Send for Heads {}
+unsafe impl Send for HeadsPtr {}
 // SAFETY: as above; tasks write disjoint heads.
-unsafe impl Sync for Heads {}
+unsafe impl Sync for HeadsPtr {}
 
-impl Heads {
+impl HeadsPtr {
     /// The numbers of a head at a place, counted over all sequences.
     fn at(&self, place: usize, number: usize) -> *mut u8 {
         self.start.wrapping_add((place * self.row + number) * self.dtype.size())
@@ -131,9 +131,9 @@ impl KeyMask {
 }
 
 /// Deals a worker's part of a workspace out, in whole lines.
-struct Parts(*mut f32);
+struct WorkspaceParts(*mut f32);
 
-impl Parts {
+impl WorkspaceParts {
     fn take(&mut self, floats: usize) -> *mut f32 {
         let part = self.0;
         self.0 = part.wrapping_add(floats.next_multiple_of(LINE));
@@ -141,7 +141,7 @@ impl Parts {
     }
 }
 
-/// Floats that [`Parts`] deals out for pieces of these lengths.
+/// Floats that [`WorkspaceParts`] deals out for pieces of these lengths.
 fn lines(parts: &[usize]) -> usize {
     parts.iter().map(|floats| floats.next_multiple_of(LINE)).sum()
 }

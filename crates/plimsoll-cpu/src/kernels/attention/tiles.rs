@@ -1,8 +1,8 @@
 //! Matrix products of blocks that lie in a worker's scratch, leaving out what causality hides.
 
+use crate::kernels::gemm::micro_kernel::{MAX_ROWS, Shape, Tile};
 use crate::kernels::gemm::pack;
-use crate::kernels::gemm::sweep::for_each_part;
-use crate::kernels::gemm::tile::{MAX_ROWS, Shape, Tile};
+use crate::kernels::gemm::panel::for_each_part;
 use crate::simd::Isa;
 
 /// The left operand: row `i`, k `j` at `start + i · row + j · step`.
@@ -50,7 +50,7 @@ impl Right {
 
     /// Floats that the transpose of `columns` rows takes on any instruction set.
     pub fn transposed_len(columns: usize, depth: usize) -> usize {
-        columns.next_multiple_of(crate::kernels::gemm::tile::MAX_COLUMNS) * depth
+        columns.next_multiple_of(crate::kernels::gemm::micro_kernel::MAX_COLUMNS) * depth
     }
 }
 

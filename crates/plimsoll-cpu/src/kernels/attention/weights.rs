@@ -65,15 +65,15 @@ pub(super) struct Running<'a> {
 ///
 /// # Safety
 /// The processor has `isa`, and the tile is there and used by nobody else.
-pub(super) unsafe fn weigh(isa: Isa, products: Products<'_>, running: Running<'_>) {
+pub(super) unsafe fn online_softmax(isa: Isa, products: Products<'_>, running: Running<'_>) {
     // SAFETY: the caller's promise.
-    unsafe { dispatch!(isa, unsafe weigh_rows(products: Products<'_> = products, running: Running<'_> = running)) }
+    unsafe { dispatch!(isa, unsafe online_softmax_rows(products: Products<'_> = products, running: Running<'_> = running)) }
 }
 
 /// # Safety
-/// As for [`weigh`].
+/// As for [`online_softmax`].
 #[inline(always)]
-unsafe fn weigh_rows<const FMA: bool>(products: Products<'_>, running: Running<'_>) {
+unsafe fn online_softmax_rows<const FMA: bool>(products: Products<'_>, running: Running<'_>) {
     let Running { largest, sums, values, depth } = running;
     for i in 0..products.rows {
         // SAFETY: the caller's promise.
@@ -107,13 +107,13 @@ unsafe fn weigh_rows<const FMA: bool>(products: Products<'_>, running: Running<'
 /// Turns products into weights, given the logarithm to base two of each row's sum, and slopes by weights into slopes by products.
 ///
 /// # Safety
-/// As for [`weigh`]; `slopes` is a tile laid out like the products.
-pub(super) unsafe fn weigh_again(isa: Isa, products: Products<'_>, logarithms: &[f32], slopes: *mut f32, deltas: &[f32]) {
+/// As for [`online_softmax`]; `slopes` is a tile laid out like the products.
+pub(super) unsafe fn softmax_from_logsumexp(isa: Isa, products: Products<'_>, logarithms: &[f32], slopes: *mut f32, deltas: &[f32]) {
     // SAFETY: the caller's promise.
     unsafe {
         dispatch!(
             isa,
-            unsafe weigh_rows_again(
+            unsafe softmax_rows_from_logsumexp(
                 products: Products<'_> = products,
                 logarithms: &[f32] = logarithms,
                 slopes: *mut f32 = slopes,
@@ -124,9 +124,9 @@ pub(super) unsafe fn weigh_again(isa: Isa, products: Products<'_>, logarithms: &
 }
 
 /// # Safety
-/// As for [`weigh_again`].
+/// As for [`softmax_from_logsumexp`].
 #[inline(always)]
-unsafe fn weigh_rows_again<const FMA: bool>(products: Products<'_>, logarithms: &[f32], slopes: *mut f32, deltas: &[f32]) {
+unsafe fn softmax_rows_from_logsumexp<const FMA: bool>(products: Products<'_>, logarithms: &[f32], slopes: *mut f32, deltas: &[f32]) {
     for i in 0..products.rows {
         // SAFETY: the caller's promise. Slopes that were not computed are nothing, lest chance numbers meet a weight of zero.
         let (row, slopes) = unsafe {

@@ -1,6 +1,6 @@
 //! The two loops of a depthwise convolution along a run of pixels, for every instruction set: sums over taps, and sums over pixels.
 
-use crate::simd::{Isa, Lanes, Vector};
+use crate::simd::{Isa, PortableVector, Vector};
 
 /// Taps that are summed in one pass over a run.
 const TAPS: usize = 32;
@@ -56,7 +56,7 @@ impl Run {
                 Isa::Avx512 => sum_avx512(self, taps, add),
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => sum_avx2(self, taps, add),
-                _ => sum::<Lanes>(self, taps, add),
+                _ => sum::<PortableVector>(self, taps, add),
             }
         }
     }
@@ -167,7 +167,7 @@ impl Meeting {
                 Isa::Avx512 => meet_avx512(self, taps),
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => meet_avx2(self, taps),
-                _ => meet::<Lanes>(self, taps),
+                _ => meet::<PortableVector>(self, taps),
             }
         }
     }

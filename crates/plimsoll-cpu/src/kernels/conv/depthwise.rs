@@ -2,16 +2,16 @@
 //! vectorised over channels.
 //!
 //! Output and input gradient are the same loop: along a row, pixels that the same taps reach make a run, and some pixels of a run are summed
-//! at once in registers. Rows in two bytes are widened before. With a multiplier (several filters per channel) input pixels are first spread to the output's channels.
+//! at once in registers. OutputRows in two bytes are widened before. With a multiplier (several filters per channel) input pixels are first spread to the output's channels.
 
 use super::channels::{Meeting, Run, SUMS, Tap};
-use super::patches::InHalves;
-use super::target::Shared;
+use super::output::SharedOutput;
+use super::patches::HalfOperands;
 use super::{ConvShape, SERIAL};
 use crate::kernels::gemm::{self, LINE, Out};
 use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
-use crate::simd::float_view::Reals;
+use crate::simd::float_view::FloatView;
 use std::ops::Range;
 
 /// Floats that a worker spreads `rows` rows of input pixels into; none if channels are the same on both sides.
@@ -21,32 +21,32 @@ fn spread_len(shape: &ConvShape, rows: usize) -> usize {
 
 /// What a worker of a pass has to itself: rows of spread pixels, then what is widened from two bytes, then a row that will be stored in two.
 #[derive(Clone, Copy)]
-pub(super) struct Room {
+pub(super) struct Scratch {
     spread: usize,
     /// A row of the operand that is read at several places, and how many of them there are.
     source: (usize, usize),
     filter: usize,
     /// The row that is made.
     result: usize,
-    halves: InHalves,
+    halves: HalfOperands,
 }
 
-impl Room {
-    pub fn forward(shape: &ConvShape, halves: InHalves) -> Room {
+impl Scratch {
+    pub fn forward(shape: &ConvShape, halves: HalfOperands) -> Scratch {
         let source = (shape.in_w * shape.in_c, shape.k_h);
-        Room { spread: spread_len(shape, shape.k_h), source, filter: shape.filter_len(), result: shape.out_w * shape.out_c, halves }
+        Scratch { spread: spread_len(shape, shape.k_h), source, filter: shape.filter_len(), result: shape.out_w * shape.out_c, halves }
     }
 
-    pub fn grad_input(shape: &ConvShape, halves: InHalves) -> Room {
+    pub fn grad_input(shape: &ConvShape, halves: HalfOperands) -> Scratch {
         let source = (shape.out_w * shape.out_c, shape.k_h);
-        Room { spread: spread_len(shape, 1), source, filter: shape.filter_len(), result: shape.in_w * shape.in_c, halves }
+        Scratch { spread: spread_len(shape, 1), source, filter: shape.filter_len(), result: shape.in_w * shape.in_c, halves }
     }
 
     /// The filter's gradient: a row of the input, and one of the output's gradient in place of the filter. Its operands may always have two bytes.
-    pub fn grad_filter(shape: &ConvShape) -> Room {
-        let halves = InHalves { input: true, filter: true, output: false };
+    pub fn grad_filter(shape: &ConvShape) -> Scratch {
+        let halves = HalfOperands { input: true, filter: true, output: false };
         let source = (shape.in_w * shape.in_c, 1);
-        Room { spread: spread_len(shape, 1), source, filter: shape.out_w * shape.out_c, result: 0, halves }
+        Scratch { spread: spread_len(shape, 1), source, filter: shape.out_w * shape.out_c, result: 0, halves }
     }
 
     /// Floats of one worker.
@@ -66,7 +66,7 @@ impl Room {
     ///
     /// # Safety
     /// The row is there, and the room was made for what has two bytes.
-    unsafe fn line(&self, isa: Isa, tensor: &Reals<'_>, row: usize, place: usize, scratch: *mut f32) -> *const f32 {
+    unsafe fn line(&self, isa: Isa, tensor: &FloatView<'_>, row: usize, place: usize, scratch: *mut f32) -> *const f32 {
         let to = scratch.wrapping_add(self.offsets()[0] + place * self.source.0.next_multiple_of(LINE));
         // SAFETY: the caller's promise.
         unsafe { tensor.fetch_to(isa, row * self.source.0, self.source.0, to) }
@@ -75,8 +75,8 @@ impl Room {
     /// `len` floats of a tensor that takes the filter's place.
     ///
     /// # Safety
-    /// As for [`Room::line`].
-    unsafe fn filter(&self, isa: Isa, tensor: &Reals<'_>, start: usize, scratch: *mut f32) -> *const f32 {
+    /// As for [`Scratch::line`].
+    unsafe fn filter(&self, isa: Isa, tensor: &FloatView<'_>, start: usize, scratch: *mut f32) -> *const f32 {
         // SAFETY: the caller's promise.
         unsafe { tensor.fetch_to(isa, start, self.filter, scratch.wrapping_add(self.offsets()[1])) }
     }
@@ -85,7 +85,7 @@ impl Room {
     ///
     /// # Safety
     /// The pixel is there.
-    unsafe fn result(&self, target: &Shared<'_>, pixel: usize, channels: usize, scratch: *mut f32) -> (*mut f32, usize) {
+    unsafe fn result(&self, target: &SharedOutput<'_>, pixel: usize, channels: usize, scratch: *mut f32) -> (*mut f32, usize) {
         match target.floats() {
             // SAFETY: the caller's promise.
             Some(floats) => (unsafe { floats.row(pixel) }, floats.pitch),
@@ -99,19 +99,19 @@ fn multiplied(shape: &ConvShape) -> bool {
     shape.in_c != shape.out_c
 }
 
-/// `output = input ∗ filter`, one output row per task. `scratch` has a [`Room`] for every thread.
+/// `output = input ∗ filter`, one output row per task. `scratch` has a [`Scratch`] for every thread.
 #[allow(clippy::too_many_arguments)]
 pub(super) fn forward(
     isa: Isa,
     pool: &ThreadPool,
     shape: &ConvShape,
-    input: Reals<'_>,
-    filter: Reals<'_>,
-    target: Shared<'_>,
-    halves: InHalves,
+    input: FloatView<'_>,
+    filter: FloatView<'_>,
+    target: SharedOutput<'_>,
+    halves: HalfOperands,
     scratch: Out,
 ) {
-    let room = Room::forward(shape, halves);
+    let room = Scratch::forward(shape, halves);
     let channels = shape.out_c;
     let (down, across) = Axis::of(shape);
     let task = |row: usize, worker: usize| {
@@ -155,19 +155,19 @@ pub(super) fn forward(
     gemm::run(pool, shape.work() >= SERIAL / 8, shape.batch * shape.out_h, &task);
 }
 
-/// The gradient of the input, one input row per task. `scratch` has a [`Room`] for every thread.
+/// The gradient of the input, one input row per task. `scratch` has a [`Scratch`] for every thread.
 #[allow(clippy::too_many_arguments)]
 pub(super) fn grad_input(
     isa: Isa,
     pool: &ThreadPool,
     shape: &ConvShape,
-    grad_out: Reals<'_>,
-    filter: Reals<'_>,
-    target: Shared<'_>,
-    halves: InHalves,
+    grad_out: FloatView<'_>,
+    filter: FloatView<'_>,
+    target: SharedOutput<'_>,
+    halves: HalfOperands,
     scratch: Out,
 ) {
-    let room = Room::grad_input(shape, halves);
+    let room = Scratch::grad_input(shape, halves);
     let channels = shape.out_c;
     let task = |row: usize, worker: usize| {
         let (image, y) = (row / shape.in_h, row % shape.in_h);
@@ -210,7 +210,7 @@ pub(super) fn grad_input(
     gemm::run(pool, shape.work() >= SERIAL / 8, shape.batch * shape.in_h, &task);
 }
 
-/// The gradient of the filter over a range of (flattened) output rows. `scratch` is a [`Room`].
+/// The gradient of the filter over a range of (flattened) output rows. `scratch` is a [`Scratch`].
 ///
 /// # Safety
 /// The tensors have the extents of the shape; `to` is a filter gradient that nobody else uses.
@@ -219,13 +219,13 @@ pub(super) unsafe fn grad_filter(
     isa: Isa,
     shape: &ConvShape,
     rows: Range<usize>,
-    input: Reals<'_>,
-    grad_out: Reals<'_>,
+    input: FloatView<'_>,
+    grad_out: FloatView<'_>,
     to: *mut f32,
     add: bool,
     scratch: *mut f32,
 ) {
-    let room = Room::grad_filter(shape);
+    let room = Scratch::grad_filter(shape);
     let channels = shape.out_c;
     let (down, across) = Axis::of(shape);
     // SAFETY: the caller's promise; taps and runs stay inside the tensors.

@@ -2,21 +2,21 @@
 
 use std::ops::Range;
 
-use super::depthwise::{self, Room};
-use super::patches::{self, InHalves, PIXELS, Patches, Run};
-use super::target::Target;
+use super::depthwise::{self, Scratch};
+use super::output::ConvOutput;
+use super::patches::{self, HalfOperands, PIXELS, Patches, Run};
 use super::{ConvShape, SERIAL};
 use crate::kernels::gemm::{self, LINE, Matrix};
 use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
-use crate::simd::float_view::Reals;
+use crate::simd::float_view::FloatView;
 
 /// Floats of workspace [`forward`] needs on a pool of `threads`; it never falls when the batch grows.
-pub fn forward_workspace(shape: &ConvShape, halves: InHalves, threads: usize) -> usize {
+pub fn forward_workspace(shape: &ConvShape, halves: HalfOperands, threads: usize) -> usize {
     if shape.is_empty() {
         0
     } else if shape.depthwise() {
-        Room::forward(shape, halves).len() * threads.max(1) + LINE
+        Scratch::forward(shape, halves).len() * threads.max(1) + LINE
     } else if shape.pointwise() && halves.output {
         gemm::blocks_workspace_len(shape.pixels(), shape.out_c, shape.in_c, threads)
     } else if shape.pointwise() {
@@ -26,7 +26,7 @@ pub fn forward_workspace(shape: &ConvShape, halves: InHalves, threads: usize) ->
     }
 }
 
-fn per_worker(shape: &ConvShape, halves: InHalves) -> usize {
+fn per_worker(shape: &ConvShape, halves: HalfOperands) -> usize {
     let run = runs(shape);
     let edges = if over_edges(shape) { PIXELS * run.segments * run.length } else { 0 };
     patches::per_worker(run.segments, zeros(shape, run), shape.out_c, halves) + edges
@@ -62,7 +62,14 @@ fn runs(shape: &ConvShape) -> Run {
 ///
 /// # Panics
 /// When an operand does not have the length the shape gives it, or `workspace` is shorter than [`forward_workspace`] asks for.
-pub fn forward(pool: &ThreadPool, shape: &ConvShape, input: Reals<'_>, filter: Reals<'_>, target: Target<'_>, workspace: &mut [f32]) {
+pub fn forward(
+    pool: &ThreadPool,
+    shape: &ConvShape,
+    input: FloatView<'_>,
+    filter: FloatView<'_>,
+    target: ConvOutput<'_>,
+    workspace: &mut [f32],
+) {
     forward_with(Isa::best(), pool, shape, input, filter, target, workspace);
 }
 
@@ -74,14 +81,14 @@ pub fn forward_with(
     isa: Isa,
     pool: &ThreadPool,
     shape: &ConvShape,
-    input: Reals<'_>,
-    filter: Reals<'_>,
-    target: Target<'_>,
+    input: FloatView<'_>,
+    filter: FloatView<'_>,
+    target: ConvOutput<'_>,
     workspace: &mut [f32],
 ) {
     assert!(isa.supported(), "this processor has no {isa:?}");
     shape.check_extents();
-    let halves = InHalves { input: input.is_half(), filter: filter.is_half(), output: target.is_blocks() };
+    let halves = HalfOperands { input: input.is_half(), filter: filter.is_half(), output: target.is_blocks() };
     let operands = [
         ("input", input.len, shape.input_len()),
         ("filter", filter.len, shape.filter_len()),
@@ -145,7 +152,7 @@ pub fn forward_with(
 ///
 /// # Safety
 /// The table has room for the range, and `input` is the input of `shape`.
-unsafe fn fill(shape: &ConvShape, run: Run, patches: &Patches, range: Range<usize>, input: Reals<'_>) {
+unsafe fn fill(shape: &ConvShape, run: Run, patches: &Patches, range: Range<usize>, input: FloatView<'_>) {
     let run_columns = run.segments / shape.k_h;
     let mut pixel = range.start;
     while pixel < range.end {
@@ -187,7 +194,7 @@ unsafe fn fill_row(
     line: Option<usize>,
     (x, count): (usize, usize),
     first: usize,
-    input: Reals<'_>,
+    input: FloatView<'_>,
 ) {
     let size = input.dtype.size();
     for step in 0..count {

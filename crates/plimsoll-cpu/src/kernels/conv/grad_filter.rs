@@ -6,34 +6,34 @@
 
 use std::ops::Range;
 
-use super::chunks::{Chunks, SEGMENTS, in_place, segments};
-use super::depthwise::{self, Room};
+use super::depthwise::{self, Scratch};
 use super::patches;
+use super::split_k::{SEGMENTS, SplitK, in_place, segments};
 use super::{ConvShape, SERIAL};
-use crate::kernels::gemm::sweep::{DEPTH, SLIVERS, Sweep, for_each_part};
-use crate::kernels::gemm::tile::{MAX_COLUMNS, MAX_ROWS, Shape};
-use crate::kernels::gemm::{self, LINE, Matrix, Out, Write};
+use crate::kernels::gemm::micro_kernel::{MAX_COLUMNS, MAX_ROWS, Shape};
+use crate::kernels::gemm::panel::{DEPTH, PanelProduct, SLIVERS, for_each_part};
+use crate::kernels::gemm::{self, LINE, Matrix, Out, WriteMode};
 use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
-use crate::simd::element::{Brain, Element, Half};
-use crate::simd::float_view::{Reals, load_one};
+use crate::simd::element::{Bf16, Element, F16};
+use crate::simd::float_view::{FloatView, load_one};
 use plimsoll_core::DType;
 
 /// Filter elements (rows of the product) of one task.
 const ROWS: usize = 128;
 /// Floats of workspace [`grad_filter`] needs on a pool of `threads`; it never falls when the batch grows. A gradient that is added to another needs room for it.
-pub fn grad_filter_workspace(shape: &ConvShape, write: Write, threads: usize) -> usize {
+pub fn grad_filter_workspace(shape: &ConvShape, write: WriteMode, threads: usize) -> usize {
     if shape.is_empty() {
         0
     } else if shape.pointwise() {
         gemm::workspace_len(shape.in_c, shape.out_c, shape.pixels(), threads)
     } else {
-        per_worker(shape) * threads.max(1) + Chunks::new(shape, write).room() * shape.filter_len() + LINE
+        per_worker(shape) * threads.max(1) + SplitK::new(shape, write).room() * shape.filter_len() + LINE
     }
 }
 
 fn per_worker(shape: &ConvShape) -> usize {
-    if shape.depthwise() { Room::grad_filter(shape).len() } else { PER_WORKER }
+    if shape.depthwise() { Scratch::grad_filter(shape).len() } else { PER_WORKER }
 }
 
 /// Packed columns of the output's gradient and packed patches.
@@ -48,9 +48,9 @@ const PER_WORKER: usize = SLIVERS + ROWS * DEPTH;
 pub fn grad_filter(
     pool: &ThreadPool,
     shape: &ConvShape,
-    write: Write,
-    input: Reals<'_>,
-    grad_out: Reals<'_>,
+    write: WriteMode,
+    input: FloatView<'_>,
+    grad_out: FloatView<'_>,
     grad: &mut [f32],
     workspace: &mut [f32],
 ) {
@@ -66,9 +66,9 @@ pub fn grad_filter_with(
     isa: Isa,
     pool: &ThreadPool,
     shape: &ConvShape,
-    write: Write,
-    input: Reals<'_>,
-    grad_out: Reals<'_>,
+    write: WriteMode,
+    input: FloatView<'_>,
+    grad_out: FloatView<'_>,
     grad: &mut [f32],
     workspace: &mut [f32],
 ) {
@@ -81,7 +81,7 @@ pub fn grad_filter_with(
     ];
     shape.check(operands, workspace.len(), grad_filter_workspace(shape, write, pool.threads()));
     if shape.is_empty() {
-        if write == Write::Set {
+        if write == WriteMode::Set {
             grad.fill(0.0);
         }
         return;
@@ -99,7 +99,7 @@ pub fn grad_filter_with(
     let len = shape.filter_len();
     // SAFETY: the workspace is the workers' parts and then the partial gradients.
     let partials = Out(unsafe { scratch.add(per_worker(shape) * pool.threads()) });
-    let chunks = Chunks::new(shape, write);
+    let chunks = SplitK::new(shape, write);
     for wave in chunks.waves() {
         // The first chunk of a new gradient begins it, and one that is not cut goes on where it is; all others are put aside.
         let straight = usize::from(wave.start == 0 && (chunks.begins || chunks.wave == 1));
@@ -133,8 +133,8 @@ const SUM: usize = 1 << 12;
 struct Pass<'a> {
     isa: Isa,
     shape: &'a ConvShape,
-    input: Reals<'a>,
-    grad_out: Reals<'a>,
+    input: FloatView<'a>,
+    grad_out: FloatView<'a>,
 }
 
 impl Pass<'_> {
@@ -206,7 +206,7 @@ impl Pass<'_> {
         for first in rows.clone().step_by(most) {
             let segments = most.min(rows.end - first);
             let right = self.right(group, first * shape.out_w);
-            let sweep = Sweep {
+            let sweep = PanelProduct {
                 isa: self.isa,
                 rows: elements.len(),
                 columns: 0..shape.group_out(),
@@ -258,7 +258,7 @@ impl Pass<'_> {
                 unsafe { self.panel(group, elements.start + part.start, part.len(), first..first + depth, panels.add(part.start * depth)) };
             });
             let right = self.right(group, first);
-            let sweep = Sweep {
+            let sweep = PanelProduct {
                 isa: self.isa,
                 rows: elements.len(),
                 columns: 0..shape.group_out(),
@@ -377,8 +377,8 @@ impl Pass<'_> {
         unsafe {
             let from = self.input.at(from);
             match self.input.dtype {
-                DType::BF16 => from.cast::<[Brain; 8]>().read_unaligned().map(Brain::load),
-                DType::F16 => from.cast::<[Half; 8]>().read_unaligned().map(Half::load),
+                DType::BF16 => from.cast::<[Bf16; 8]>().read_unaligned().map(Bf16::load),
+                DType::F16 => from.cast::<[F16; 8]>().read_unaligned().map(F16::load),
                 _ => from.cast::<[f32; 8]>().read_unaligned(),
             }
         }

@@ -3,21 +3,21 @@
 //! With a stride, input pixels fall into phases, and all pixels of a phase are read through the same few taps. A phase is a dense product of its own,
 //! so no multiply-add is spent on taps that cannot meet.
 
-use super::depthwise::{self, Room};
-use super::patches::{self, InHalves, PIXELS, Patches, Run};
-use super::target::{Shared, Target};
+use super::depthwise::{self, Scratch};
+use super::output::{ConvOutput, SharedOutput};
+use super::patches::{self, HalfOperands, PIXELS, Patches, Run};
 use super::{ConvShape, SERIAL};
 use crate::kernels::gemm::{self, LINE, Matrix};
 use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
-use crate::simd::float_view::Reals;
+use crate::simd::float_view::FloatView;
 
 /// Floats of workspace [`grad_input`] needs on a pool of `threads`; it never falls when the batch grows.
-pub fn grad_input_workspace(shape: &ConvShape, halves: InHalves, threads: usize) -> usize {
+pub fn grad_input_workspace(shape: &ConvShape, halves: HalfOperands, threads: usize) -> usize {
     if shape.is_empty() {
         0
     } else if shape.depthwise() {
-        Room::grad_input(shape, halves).len() * threads.max(1) + LINE
+        Scratch::grad_input(shape, halves).len() * threads.max(1) + LINE
     } else if shape.pointwise() && halves.output {
         gemm::blocks_workspace_len(shape.pixels(), shape.in_c, shape.out_c, threads)
     } else if shape.pointwise() {
@@ -27,7 +27,7 @@ pub fn grad_input_workspace(shape: &ConvShape, halves: InHalves, threads: usize)
     }
 }
 
-fn per_worker(shape: &ConvShape, halves: InHalves) -> usize {
+fn per_worker(shape: &ConvShape, halves: HalfOperands) -> usize {
     patches::per_worker(shape.taps(), shape.out_c, shape.in_c, halves)
 }
 
@@ -37,7 +37,14 @@ fn per_worker(shape: &ConvShape, halves: InHalves) -> usize {
 ///
 /// # Panics
 /// When an operand does not have the length the shape gives it, or `workspace` is shorter than [`grad_input_workspace`] asks for.
-pub fn grad_input(pool: &ThreadPool, shape: &ConvShape, grad_out: Reals<'_>, filter: Reals<'_>, target: Target<'_>, workspace: &mut [f32]) {
+pub fn grad_input(
+    pool: &ThreadPool,
+    shape: &ConvShape,
+    grad_out: FloatView<'_>,
+    filter: FloatView<'_>,
+    target: ConvOutput<'_>,
+    workspace: &mut [f32],
+) {
     grad_input_with(Isa::best(), pool, shape, grad_out, filter, target, workspace);
 }
 
@@ -49,14 +56,14 @@ pub fn grad_input_with(
     isa: Isa,
     pool: &ThreadPool,
     shape: &ConvShape,
-    grad_out: Reals<'_>,
-    filter: Reals<'_>,
-    target: Target<'_>,
+    grad_out: FloatView<'_>,
+    filter: FloatView<'_>,
+    target: ConvOutput<'_>,
     workspace: &mut [f32],
 ) {
     assert!(isa.supported(), "this processor has no {isa:?}");
     shape.check_extents();
-    let halves = InHalves { input: grad_out.is_half(), filter: filter.is_half(), output: target.is_blocks() };
+    let halves = HalfOperands { input: grad_out.is_half(), filter: filter.is_half(), output: target.is_blocks() };
     let operands = [
         ("output's gradient", grad_out.len, shape.output_len()),
         ("filter", filter.len, shape.filter_len()),
@@ -99,9 +106,9 @@ pub fn grad_input_with(
 struct Pass<'a> {
     isa: Isa,
     shape: &'a ConvShape,
-    grad_out: Reals<'a>,
-    filter: Reals<'a>,
-    target: Shared<'a>,
+    grad_out: FloatView<'a>,
+    filter: FloatView<'a>,
+    target: SharedOutput<'a>,
 }
 
 impl Pass<'_> {

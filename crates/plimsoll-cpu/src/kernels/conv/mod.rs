@@ -5,22 +5,22 @@
 //! channel instead.
 
 mod channels;
-mod chunks;
 mod depthwise;
 mod forward;
 mod grad_filter;
 mod grad_input;
+mod output;
 mod patches;
-mod target;
+mod split_k;
 
-pub(crate) use chunks::sums_go_on;
 pub use forward::{forward, forward_with, forward_workspace};
 pub use grad_filter::{grad_filter, grad_filter_with, grad_filter_workspace};
 pub use grad_input::{grad_input, grad_input_with, grad_input_workspace};
-pub use patches::InHalves;
-pub use target::Target;
+pub use output::ConvOutput;
+pub use patches::HalfOperands;
+pub(crate) use split_k::sums_resume;
 
-use crate::kernels::gemm::rows_alone;
+use crate::kernels::gemm::rows_are_independent;
 
 /// The extents of a convolution. Pairs are `(height, width)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -159,14 +159,14 @@ impl ConvShape {
 }
 
 /// Whether each image of a convolution is the same bits whatever others are beside it, if there are at least `least`.
-pub(crate) fn images_alone(shape: &ConvShape, least: usize) -> bool {
+pub(crate) fn images_are_independent(shape: &ConvShape, least: usize) -> bool {
     // Sums run over the taps of a pixel, in an order of their own, unless the pass is a plain product.
-    !shape.pointwise() || rows_alone(least * shape.out_h * shape.out_w, shape.out_c, shape.in_c)
+    !shape.pointwise() || rows_are_independent(least * shape.out_h * shape.out_w, shape.out_c, shape.in_c)
 }
 
-/// [`images_alone`] for the gradient of the input.
-pub(crate) fn input_gradients_alone(shape: &ConvShape, least: usize) -> bool {
-    !shape.pointwise() || rows_alone(least * shape.out_h * shape.out_w, shape.in_c, shape.out_c)
+/// [`images_are_independent`] for the gradient of the input.
+pub(crate) fn input_gradients_are_independent(shape: &ConvShape, least: usize) -> bool {
+    !shape.pointwise() || rows_are_independent(least * shape.out_h * shape.out_w, shape.in_c, shape.out_c)
 }
 
 /// Passes below this many multiply-adds run on the caller alone: waking a thread costs more.

@@ -1,10 +1,10 @@
 //! The tables that let the micro-kernel read patches in place: a pointer for each pixel and run of taps.
 
-use crate::kernels::gemm::sweep::{DEPTH, SLIVERS, Sweep};
-use crate::kernels::gemm::tile::{MAX_COLUMNS, MAX_ROWS};
+use crate::kernels::gemm::micro_kernel::{MAX_COLUMNS, MAX_ROWS};
+use crate::kernels::gemm::panel::{DEPTH, PanelProduct, SLIVERS};
 use crate::kernels::gemm::{LINE, Matrix, Out};
 use crate::simd::float_view::{for_each_vector, widen_run};
-use crate::simd::{Isa, Lanes, Vector};
+use crate::simd::{Isa, PortableVector, Vector};
 use plimsoll_core::DType;
 
 /// Most pixels of a table: rows of the product that share one packed filter.
@@ -30,7 +30,7 @@ pub(super) struct Patches {
 
 /// What of a convolution is stored in two bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct InHalves {
+pub struct HalfOperands {
     /// The operand that patches are taken of.
     pub input: bool,
     /// The filter.
@@ -44,12 +44,12 @@ const WIDENED: usize = DEPTH + LINE;
 
 /// Floats of one worker's tables, for `segments` runs per patch, zeros for runs inside pixels of `channels`, and results of `width`; copies of runs
 /// that reach over an edge come behind them.
-pub(super) fn per_worker(segments: usize, channels: usize, width: usize, halves: InHalves) -> usize {
+pub(super) fn per_worker(segments: usize, channels: usize, width: usize, halves: HalfOperands) -> usize {
     SLIVERS + channels.next_multiple_of(LINE) + (POINTER * PIXELS * (segments + 1)).next_multiple_of(LINE) + conversions(width, halves)
 }
 
 /// Floats of the panel and the block.
-fn conversions(width: usize, halves: InHalves) -> usize {
+fn conversions(width: usize, halves: HalfOperands) -> usize {
     let panel = if halves.input { PIXELS * WIDENED } else { 0 };
     let block = if halves.output { PIXELS * width } else { 0 };
     panel + block
@@ -60,7 +60,7 @@ impl Patches {
     ///
     /// # Safety
     /// `scratch` begins on a cache line and has [`per_worker`] floats for these arguments, of which nobody else makes use.
-    pub unsafe fn new(scratch: *mut f32, segments: usize, channels: usize, width: usize, halves: InHalves) -> Patches {
+    pub unsafe fn new(scratch: *mut f32, segments: usize, channels: usize, width: usize, halves: HalfOperands) -> Patches {
         // SAFETY: the parts add up to `per_worker`; the pointer tables begin on a cache line, which is aligned enough for them.
         unsafe {
             let zeros = scratch.add(SLIVERS);
@@ -100,7 +100,7 @@ impl Patches {
             let segments = most_segments.min(run.segments - first);
             for start in (0..run.length).step_by(DEPTH) {
                 let length = DEPTH.min(run.length - start);
-                let sweep = Sweep {
+                let sweep = PanelProduct {
                     isa,
                     rows: pixels,
                     columns: 0..columns,
@@ -156,7 +156,7 @@ for_each_vector! {
 /// # Safety
 /// As for [`widen_patches`].
 #[inline(always)]
-unsafe fn widen_patches_run<V: Vector, const BRAIN: bool>(
+unsafe fn widen_patches_run<V: Vector, const BF16: bool>(
     runs: *const *const f32,
     pixels: usize,
     segments: usize,
@@ -169,7 +169,7 @@ unsafe fn widen_patches_run<V: Vector, const BRAIN: bool>(
             // SAFETY: the caller's promise.
             unsafe {
                 let run = (*runs.add(segment * PIXELS + pixel)).cast::<u16>().add(offset);
-                widen_run::<V, BRAIN>(run.cast(), to.add(pixel * WIDENED + segment * length), length);
+                widen_run::<V, BF16>(run.cast(), to.add(pixel * WIDENED + segment * length), length);
             }
         }
     }

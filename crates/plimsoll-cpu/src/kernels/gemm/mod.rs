@@ -7,27 +7,27 @@
 //! Small outputs with a long k (weight gradients) are cut along k as well: each chunk leaves a partial sum in the workspace, and the sums are
 //! added in chunk order.
 
-mod block;
-mod blocks;
-mod narrow;
+mod block_output;
+mod blocking;
+mod gemv;
+mod macro_kernel;
+pub(crate) mod micro_kernel;
 pub(crate) mod pack;
-mod plan;
-mod shared;
-pub(crate) mod sweep;
-pub(crate) mod tile;
-mod vector;
+pub(crate) mod panel;
+mod shared_panel;
+mod tall_skinny;
 
-pub(crate) use blocks::zeros;
-pub use blocks::{Block, Take, blocks_workspace_len, gemm_blocks, gemm_blocks_with};
-pub(crate) use plan::{rows_alone, sums_go_on};
+pub(crate) use block_output::zeros;
+pub use block_output::{BlockConsumer, OutputBlock, blocks_workspace_len, gemm_blocks, gemm_blocks_with};
+pub(crate) use blocking::{rows_are_independent, sums_resume};
 
 use std::ops::Range;
 
 use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
-use crate::simd::float_view::Reals;
-use block::{Product, per_worker};
-use plan::Plan;
+use crate::simd::float_view::FloatView;
+use blocking::Blocking;
+use macro_kernel::{Product, per_worker};
 use plimsoll_core::DType;
 
 /// A read-only matrix somewhere in memory: element `(i, j)` is at `ptr + i · row_stride + j · col_stride`.
@@ -59,7 +59,7 @@ impl Matrix {
     }
 
     /// [`Matrix::new`] of numbers in any type that kernels read.
-    pub fn of(reals: &Reals<'_>, rows: usize, cols: usize) -> Matrix {
+    pub fn of(reals: &FloatView<'_>, rows: usize, cols: usize) -> Matrix {
         Matrix { dtype: reals.dtype, ..Matrix::new(reals.ptr.cast(), rows, cols) }
     }
 
@@ -86,7 +86,7 @@ pub type Epilogue<'a> = Option<&'a (dyn Fn(Range<usize>, Range<usize>, usize) + 
 
 /// Whether a product overwrites the result or adds to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Write {
+pub enum WriteMode {
     /// `C = A · B`
     Set,
     /// `C += A · B`
@@ -117,7 +117,7 @@ pub fn workspace_len(m: usize, n: usize, k: usize, threads: usize) -> usize {
     if n == 0 {
         return 0;
     }
-    per_worker(m, k) * threads.max(1) + plan::partials(m, n, k).max(shared::panel(m, n, k)) + LINE
+    per_worker(m, k) * threads.max(1) + blocking::partials(m, n, k).max(shared_panel::panel(m, n, k)) + LINE
 }
 
 /// Floats in a cache line: workers' parts of a workspace begin on one, for packed vectors must not straddle two.
@@ -142,7 +142,7 @@ pub(crate) fn aligned(workspace: &mut [f32]) -> Out {
 #[allow(clippy::too_many_arguments)]
 pub unsafe fn gemm(
     pool: &ThreadPool,
-    write: Write,
+    write: WriteMode,
     a: Matrix,
     b: Matrix,
     c: *mut f32,
@@ -165,7 +165,7 @@ pub unsafe fn gemm(
 pub unsafe fn gemm_with(
     isa: Isa,
     pool: &ThreadPool,
-    write: Write,
+    write: WriteMode,
     a: Matrix,
     b: Matrix,
     c: *mut f32,
@@ -181,7 +181,7 @@ pub unsafe fn gemm_with(
     }
     let c = Out(c);
     if k == 0 {
-        if write == Write::Set {
+        if write == WriteMode::Set {
             // SAFETY: `c` has `m` rows of `n` floats.
             (0..m).for_each(|i| unsafe { c.add(i * ldc).write_bytes(0, n) });
         }
@@ -197,7 +197,7 @@ pub unsafe fn gemm_with(
         workspace.len()
     );
 
-    let plan = Plan::new(m, n, k);
+    let plan = Blocking::new(m, n, k);
     let product = Product::new(isa, a, b, ldc);
     let per_worker = per_worker(m, k);
     let scratch = aligned(workspace);
@@ -205,7 +205,7 @@ pub unsafe fn gemm_with(
     let rest = Out(unsafe { scratch.add(per_worker * pool.threads()) });
     if plan.chunks == 1 && plan.row_blocks > 1 && product.pack_b {
         // SAFETY: passed on to the caller; a product of several row blocks has its panel in `workspace_len`.
-        return unsafe { shared::multiply(pool, &product, &plan, write, c, ldc, scratch, rest, epilogue) };
+        return unsafe { shared_panel::multiply(pool, &product, &plan, write, c, ldc, scratch, rest, epilogue) };
     }
     let partials = rest;
 
@@ -221,7 +221,7 @@ pub unsafe fn gemm_with(
         unsafe {
             let scratch = scratch.add(worker * per_worker);
             if chunk == 0 {
-                product.block(rows.clone(), columns.clone(), ks, c.add(0), ldc, write == Write::Add, scratch);
+                product.block(rows.clone(), columns.clone(), ks, c.add(0), ldc, write == WriteMode::Add, scratch);
             } else {
                 product.block(rows.clone(), columns.clone(), ks, partials.add((chunk - 1) * m * n), n, false, scratch);
             }
@@ -261,7 +261,7 @@ pub unsafe fn gemm_with(
 /// Output elements summed by one task.
 const SUM: usize = 1 << 13;
 
-/// Runs tasks on the pool when they are worth waking it, else on the caller, which then is worker 0.
+/// PitchedRows tasks on the pool when they are worth waking it, else on the caller, which then is worker 0.
 pub(crate) fn run(pool: &ThreadPool, parallel: bool, tasks: usize, task: &(dyn Fn(usize, usize) + Sync)) {
     if parallel {
         pool.run(tasks, task);

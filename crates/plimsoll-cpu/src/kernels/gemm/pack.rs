@@ -2,7 +2,7 @@
 
 use super::Matrix;
 use crate::simd::float_view::{for_each_vector, load_one, widen, widen_run};
-use crate::simd::{Isa, Lanes, Vector};
+use crate::simd::{Isa, PortableVector, Vector};
 use plimsoll_core::DType;
 
 /// Copies `len` floats: a call into the C library costs more than a few vectors.
@@ -84,7 +84,7 @@ for_each_vector! {
 /// # Safety
 /// As for [`panels_of_eight`].
 #[inline(always)]
-unsafe fn widen_panels_run<V: Vector, const BRAIN: bool>(
+unsafe fn widen_panels_run<V: Vector, const BF16: bool>(
     from: *const f32,
     step: isize,
     rows: usize,
@@ -101,9 +101,9 @@ unsafe fn widen_panels_run<V: Vector, const BRAIN: bool>(
                 let mut lanes = [0f32; 16];
                 let count = if rows - i >= V::LANES { V::LANES } else { 8 };
                 if count == V::LANES {
-                    V::load_half(from.add(i), BRAIN).store(lanes.as_mut_ptr());
+                    V::load_half(from.add(i), BF16).store(lanes.as_mut_ptr());
                 } else {
-                    widen_run::<V, BRAIN>(from.add(i).cast(), lanes.as_mut_ptr(), count);
+                    widen_run::<V, BF16>(from.add(i).cast(), lanes.as_mut_ptr(), count);
                 }
                 for at in (0..count).step_by(8) {
                     let eight: [f32; 8] = std::array::from_fn(|lane| lanes[at + lane]);
@@ -130,7 +130,7 @@ for_each_vector! {
 /// As for [`widen_slivers`].
 #[allow(clippy::too_many_arguments)]
 #[inline(always)]
-unsafe fn widen_slivers_run<V: Vector, const BRAIN: bool>(
+unsafe fn widen_slivers_run<V: Vector, const BF16: bool>(
     from: *const f32,
     step: isize,
     rows: usize,
@@ -148,7 +148,7 @@ unsafe fn widen_slivers_run<V: Vector, const BRAIN: bool>(
             while column < columns {
                 let here = width.min(columns - column);
                 let stride = (here + lanes - 1) & !(lanes - 1);
-                widen_run::<V, BRAIN>(from.add(column).cast(), start.wrapping_add(k * stride), here);
+                widen_run::<V, BF16>(from.add(column).cast(), start.wrapping_add(k * stride), here);
                 column += here;
                 start = start.wrapping_add(pitch);
             }

@@ -2,8 +2,8 @@
 //!
 //! Every instruction is a loop over groups of lanes, written once and compiled for each family of vector instructions.
 
-use super::stretch::offset;
-use super::{Runs, math, philox};
+use super::broadcast::offset;
+use super::{PitchedRows, math, philox};
 use crate::simd::Isa;
 use crate::simd::element::{Element, with_element};
 use plimsoll_core::DType;
@@ -52,7 +52,7 @@ pub(super) enum Op {
 pub(super) struct Placed {
     pub output: u16,
     pub dtype: DType,
-    pub runs: Runs,
+    pub runs: PitchedRows,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -308,7 +308,7 @@ impl Resolved {
     /// The instruction for each run of an output that lies between others.
     #[inline(always)]
     fn each_run(&self, placed: &Placed, frame: &Frame<'_>, mut each: impl FnMut(&Resolved)) {
-        let (Runs { length, pitch }, base) = (placed.runs, frame.bases[placed.output as usize]);
+        let (PitchedRows { length, pitch }, base) = (placed.runs, frame.bases[placed.output as usize]);
         runs(frame.start, self.n, length, |row, column, done, n| {
             let to = base.wrapping_add((row * pitch + column) * placed.dtype.size()).cast();
             let from = |operand: *const f32, i: usize| operand.wrapping_add(if self.single[i] { 0 } else { done });

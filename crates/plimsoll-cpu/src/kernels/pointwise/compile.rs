@@ -3,9 +3,9 @@
 //! What is the same for all elements is computed once per run. Inputs that lie in memory as the loops read them are read there;
 //! all others are fetched into registers first. Registers are handed out by last use.
 
+use super::broadcast::{Stretched, collapse};
 use super::code::{Instruction, LANES, Load, Op, Operand, Place, Placed};
-use super::stretch::{Stretched, collapse};
-use super::{Sink, Source};
+use super::{InputSpec, OutputSpec};
 use plimsoll_core::DType;
 use plimsoll_core::expr::{Binary, Expr, Term, TermId, Unary};
 
@@ -23,7 +23,7 @@ pub(super) const SLOTS: usize = 64;
 /// The result of compiling: everything but addresses.
 #[derive(Debug)]
 pub(super) struct Code {
-    pub stretched: Stretched,
+    pub broadcast_dims: Stretched,
     /// Elements of a row: tiles do not reach over its end.
     pub row: usize,
     pub tile: usize,
@@ -50,7 +50,13 @@ pub(super) struct Code {
     pub cost: usize,
 }
 
-pub(super) fn compile(expr: &Expr, dims: &[usize], sources: &[Source<'_>], sinks: &[Sink<'_>], multiple: usize) -> Result<Code, String> {
+pub(super) fn compile(
+    expr: &Expr,
+    dims: &[usize],
+    sources: &[InputSpec<'_>],
+    sinks: &[OutputSpec<'_>],
+    multiple: usize,
+) -> Result<Code, String> {
     let mut most = TILE;
     loop {
         let code = Compiler::new(expr, dims, sources, sinks, multiple, most).compile()?;
@@ -67,8 +73,8 @@ pub(super) fn compile(expr: &Expr, dims: &[usize], sources: &[Source<'_>], sinks
 struct Compiler<'a> {
     expr: &'a Expr,
     dims: &'a [usize],
-    sources: &'a [Source<'a>],
-    sinks: &'a [Sink<'a>],
+    sources: &'a [InputSpec<'a>],
+    sinks: &'a [OutputSpec<'a>],
     code: Code,
     values: Vec<Operand>,
     /// For every term, the last that reads it; results are read at the end.
@@ -80,18 +86,18 @@ impl<'a> Compiler<'a> {
     fn new(
         expr: &'a Expr,
         dims: &'a [usize],
-        sources: &'a [Source<'a>],
-        sinks: &'a [Sink<'a>],
+        sources: &'a [InputSpec<'a>],
+        sinks: &'a [OutputSpec<'a>],
         multiple: usize,
         most: usize,
     ) -> Compiler<'a> {
         let read: Vec<(&[usize], Option<usize>)> = sources.iter().map(|source| (source.dims, source.pitch)).collect();
-        let stretched = collapse(dims, &vec![false; dims.len()], &read);
+        let broadcast_dims = collapse(dims, &vec![false; dims.len()], &read);
         let elements: usize = dims.iter().product();
-        let innermost = stretched.dims.last().copied().unwrap_or(1);
-        let long = innermost >= LONG_ROW || stretched.dims.len() <= 1;
+        let innermost = broadcast_dims.dims.last().copied().unwrap_or(1);
+        let long = innermost >= LONG_ROW || broadcast_dims.dims.len() <= 1;
         let row = if long { innermost } else { elements }.max(1);
-        let period = if long { 1 } else { period(&stretched, most) };
+        let period = if long { 1 } else { period(&broadcast_dims, most) };
         let tile = tile(row, period, multiple, most);
         let period = if tile.is_multiple_of(period) || row <= tile { period } else { 1 };
         let mut last_use = vec![0; expr.terms().len()];
@@ -100,7 +106,7 @@ impl<'a> Compiler<'a> {
         }
         expr.roots().iter().for_each(|root| last_use[*root as usize] = usize::MAX);
         let code = Code {
-            stretched,
+            broadcast_dims,
             row,
             tile,
             period,
@@ -144,7 +150,7 @@ impl<'a> Compiler<'a> {
     }
 
     fn input(&mut self, i: u16) -> Result<Operand, String> {
-        let strides = &self.code.stretched.strides[i as usize];
+        let strides = &self.code.broadcast_dims.strides[i as usize];
         let dtype = self.sources[i as usize].dtype;
         // What an output is written over may be made after the run has begun (by the product whose epilogue this is), so it is never read ahead.
         let written_over = self.sinks.iter().any(|sink| sink.over.contains(&(i as usize)));
@@ -155,7 +161,7 @@ impl<'a> Compiler<'a> {
             return Ok(value);
         }
         let single = strides.last() == Some(&0);
-        let whole = self.code.row == self.code.stretched.dims.last().copied().unwrap_or(1);
+        let whole = self.code.row == self.code.broadcast_dims.dims.last().copied().unwrap_or(1);
         // A strip of one element is read step by step.
         let steps = strides.last().is_some_and(|stride| *stride > 1);
         if !steps && (whole || self.is_contiguous(i)) {
@@ -170,7 +176,7 @@ impl<'a> Compiler<'a> {
                 _ => Operand { single, ..self.fetch(Load::Convert { slot, dtype, single }, 2) },
             });
         }
-        let (dims, strides) = (&self.code.stretched.dims, strides.clone());
+        let (dims, strides) = (&self.code.broadcast_dims.dims, strides.clone());
         let outer = dims.len() - 1;
         let own_period: usize = dims.iter().zip(&strides).skip_while(|(_, stride)| **stride == 0).map(|(dim, _)| dim).product();
         let load = Load::Stretched {
@@ -193,9 +199,9 @@ impl<'a> Compiler<'a> {
     }
 
     fn is_contiguous(&self, i: u16) -> bool {
-        let stretched = &self.code.stretched;
+        let broadcast_dims = &self.code.broadcast_dims;
         let mut step = 1;
-        stretched.dims.iter().zip(&stretched.strides[i as usize]).rev().all(|(dim, stride)| {
+        broadcast_dims.dims.iter().zip(&broadcast_dims.strides[i as usize]).rev().all(|(dim, stride)| {
             let same = *stride == step;
             step *= dim;
             same
@@ -340,12 +346,11 @@ fn tile(row: usize, period: usize, multiple: usize, most: usize) -> usize {
 }
 
 /// The longest stretch, if any fits a tile, after which an input that does not follow the rows begins anew.
-fn period(stretched: &Stretched, most: usize) -> usize {
-    let elements: usize = stretched.dims.iter().product();
-    let periods = stretched
-        .strides
-        .iter()
-        .map(|strides| stretched.dims.iter().zip(strides).skip_while(|(_, stride)| **stride == 0).map(|(dim, _)| dim).product::<usize>());
+fn period(broadcast_dims: &Stretched, most: usize) -> usize {
+    let elements: usize = broadcast_dims.dims.iter().product();
+    let periods = broadcast_dims.strides.iter().map(|strides| {
+        broadcast_dims.dims.iter().zip(strides).skip_while(|(_, stride)| **stride == 0).map(|(dim, _)| dim).product::<usize>()
+    });
     periods.filter(|period| *period > 1 && *period < elements && *period <= most / 2).max().unwrap_or(1)
 }
 

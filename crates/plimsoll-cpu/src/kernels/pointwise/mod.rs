@@ -3,11 +3,11 @@
 //! A tile of every input is read before a tile of any output is written, so an output may stand exactly where an input does. Elements
 //! do not depend on how the work is cut, so results are the same at any number of threads.
 
+pub(crate) mod broadcast;
 mod code;
 mod compile;
 mod math;
 mod philox;
-pub(crate) mod stretch;
 
 pub(crate) use code::larger;
 pub(crate) use math::{exp, log, sigmoid, tanh};
@@ -16,17 +16,17 @@ pub(crate) use philox::fill as random_numbers;
 use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
 use crate::simd::element::{Element, with_element};
+use broadcast::offset;
 use code::{Frame, LANES, execute};
 use compile::{Code, FILE, SLOTS, compile};
 use plimsoll_core::DType;
 use plimsoll_core::expr::Expr;
 use plimsoll_core::random::StepRandom;
 use std::mem::MaybeUninit;
-use stretch::offset;
 
 /// An input of an expression, before it has an address.
 #[derive(Clone, Copy, Debug)]
-pub struct Source<'a> {
+pub struct InputSpec<'a> {
     /// Its own dimensions, which stretch to those of the expression.
     pub dims: &'a [usize],
     /// Its element type.
@@ -37,19 +37,19 @@ pub struct Source<'a> {
 
 /// A result of an expression, before it has an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sink<'a> {
+pub struct OutputSpec<'a> {
     /// Its element type.
     pub dtype: DType,
     /// The inputs whose memory it is written over, which have as many bytes as it has and over which no other output is written; also an input that is
     /// only there once the kernel runs.
     pub over: &'a [usize],
     /// How it lies between the parts of something wider, if it does.
-    pub runs: Option<Runs>,
+    pub runs: Option<PitchedRows>,
 }
 
 /// A tensor that lies between the parts of something wider: its elements in runs of this length, which begin this far apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Runs {
+pub struct PitchedRows {
     /// Elements of a run.
     pub length: usize,
     /// Elements from where one begins to where the next does.
@@ -117,7 +117,7 @@ impl Kernel {
     ///
     /// # Errors
     /// When the expression reads more tensors or holds more numbers at once than there is room for.
-    pub fn new(expr: &Expr, dims: &[usize], sources: &[Source<'_>], sinks: &[Sink<'_>]) -> Result<Kernel, String> {
+    pub fn new(expr: &Expr, dims: &[usize], sources: &[InputSpec<'_>], sinks: &[OutputSpec<'_>]) -> Result<Kernel, String> {
         Kernel::with(Isa::best(), expr, dims, sources, sinks, 1)
     }
 
@@ -126,8 +126,8 @@ impl Kernel {
         isa: Isa,
         expr: &Expr,
         dims: &[usize],
-        sources: &[Source<'_>],
-        sinks: &[Sink<'_>],
+        sources: &[InputSpec<'_>],
+        sinks: &[OutputSpec<'_>],
         multiple: usize,
     ) -> Result<Kernel, String> {
         assert!(isa.supported(), "this processor has no {isa:?}");
@@ -201,10 +201,10 @@ impl Kernel {
         unsafe { execute(self.isa, &self.code.prologue, &frame, 1) };
     }
 
-    /// Runs over all elements, on the pool if that is worth it.
+    /// PitchedRows over all elements, on the pool if that is worth it.
     ///
     /// # Safety
-    /// [`Kernel::prepare`] has been called; inputs and outputs have addresses valid over their extents, and overlap as their [`Sink`]s say.
+    /// [`Kernel::prepare`] has been called; inputs and outputs have addresses valid over their extents, and overlap as their [`OutputSpec`]s say.
     pub unsafe fn run(&self, pool: &ThreadPool) {
         if self.elements == 0 {
             return;
@@ -223,7 +223,7 @@ impl Kernel {
         });
     }
 
-    /// Runs over elements `start … end`, handing the first result of each tile to `sink`.
+    /// PitchedRows over elements `start … end`, handing the first result of each tile to `sink`.
     ///
     /// # Safety
     /// As for [`Kernel::run`]; ranges that run at the same time are disjoint.
@@ -233,7 +233,7 @@ impl Kernel {
         unsafe { self.range_of(self.inputs.first().copied().unwrap_or(std::ptr::null()), start, end, sink) }
     }
 
-    /// [`Kernel::range`] with another address for the first input, which has the expression's own shape and is in an output's [`Sink::over`].
+    /// [`Kernel::range`] with another address for the first input, which has the expression's own shape and is in an output's [`OutputSpec::over`].
     ///
     /// # Safety
     /// As for [`Kernel::range`]; the first input need only be valid over the range.
@@ -266,14 +266,14 @@ impl Kernel {
                 code.hoisted.iter().for_each(|load| repeat(frame.at(load.to), code.period, code.tile));
             }
         }
-        let outer = code.stretched.dims.len().saturating_sub(1);
+        let outer = code.broadcast_dims.dims.len().saturating_sub(1);
         let (mut row, mut column) = (start / code.row, start % code.row);
         while frame.start < end {
             let length = code.tile.min(code.row - column).min(end - frame.start);
             for (slot, input) in slots.iter_mut().zip(&code.slots) {
-                let strides = &code.stretched.strides[*input as usize];
+                let strides = &code.broadcast_dims.strides[*input as usize];
                 // A kernel whose row is the whole shape reads through slots only what lies like the shape itself.
-                let across = if row == 0 { 0 } else { offset(&code.stretched.dims[..outer], &strides[..outer], row) };
+                let across = if row == 0 { 0 } else { offset(&code.broadcast_dims.dims[..outer], &strides[..outer], row) };
                 let element = across + if strides.last() == Some(&0) { 0 } else { column };
                 let base = if *input == 0 { first } else { self.inputs[*input as usize] };
                 slot.write(base.wrapping_add(element * self.sizes.0[*input as usize]));

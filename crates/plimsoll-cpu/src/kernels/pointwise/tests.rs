@@ -1,9 +1,9 @@
 //! Kernels against the expression's own evaluation in double precision.
 
 use super::*;
+use broadcast::{collapse, offset};
 use plimsoll_core::expr::{Binary, Element as Position, ExprBuilder, TermId, Unary};
 use proptest::prelude::*;
-use stretch::{collapse, offset};
 
 const DTYPES: [DType; 7] = [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I32, DType::I64, DType::U8];
 const UNARY: [Unary; 12] = [
@@ -59,7 +59,7 @@ impl Tensor {
     }
 }
 
-/// Runs an expression; an output takes the place of an input where one is given beside its type.
+/// PitchedRows an expression; an output takes the place of an input where one is given beside its type.
 fn run(
     isa: Isa,
     pool: &ThreadPool,
@@ -72,8 +72,9 @@ fn run(
     let mut inputs = inputs.to_vec();
     let mut outputs: Vec<Tensor> = results.iter().map(|(dtype, _)| Tensor::new(dims, *dtype, |_| 99.0)).collect();
     let shapes: Vec<(Vec<usize>, DType)> = inputs.iter().map(|tensor| (tensor.dims.clone(), tensor.dtype)).collect();
-    let sources: Vec<Source<'_>> = shapes.iter().map(|(dims, dtype)| Source { dims, dtype: *dtype, pitch: None }).collect();
-    let sinks: Vec<Sink<'_>> = results.iter().map(|(dtype, over)| Sink { dtype: *dtype, over: over.as_slice(), runs: None }).collect();
+    let sources: Vec<InputSpec<'_>> = shapes.iter().map(|(dims, dtype)| InputSpec { dims, dtype: *dtype, pitch: None }).collect();
+    let sinks: Vec<OutputSpec<'_>> =
+        results.iter().map(|(dtype, over)| OutputSpec { dtype: *dtype, over: over.as_slice(), runs: None }).collect();
     let mut kernel = Kernel::with(isa, expr, dims, &sources, &sinks, 1).unwrap();
     inputs.iter().enumerate().for_each(|(i, tensor)| kernel.set_input(i, tensor.bytes.as_ptr()));
     for (i, (_, over)) in results.iter().enumerate() {
@@ -152,8 +153,8 @@ fn single(expr: &Expr, inputs: &[f32], position: &Position<'_>) -> Vec<f32> {
 
 /// Where element `i` of the shape finds its number in a tensor that stretches to it.
 fn source_index(dims: &[usize], own: &[usize], i: usize) -> usize {
-    let stretched = collapse(dims, &vec![false; dims.len()], &[(own, None)]);
-    offset(&stretched.dims, &stretched.strides[0], i)
+    let broadcast_dims = collapse(dims, &vec![false; dims.len()], &[(own, None)]);
+    offset(&broadcast_dims.dims, &broadcast_dims.strides[0], i)
 }
 
 fn coordinates(dims: &[usize], mut i: usize) -> Vec<usize> {
@@ -282,9 +283,9 @@ fn blocks_of_a_result_are_finished_like_the_whole() {
             .remove(0);
         for cut in [1, 7, 10, 64, 333, 1024] {
             let mut result = inputs[0].clone();
-            let sources: Vec<Source<'_>> =
-                inputs.iter().map(|tensor| Source { dims: &tensor.dims, dtype: tensor.dtype, pitch: None }).collect();
-            let mut kernel = Kernel::new(&expr, &dims, &sources, &[Sink { dtype: DType::F32, over: &[0], runs: None }]).unwrap();
+            let sources: Vec<InputSpec<'_>> =
+                inputs.iter().map(|tensor| InputSpec { dims: &tensor.dims, dtype: tensor.dtype, pitch: None }).collect();
+            let mut kernel = Kernel::new(&expr, &dims, &sources, &[OutputSpec { dtype: DType::F32, over: &[0], runs: None }]).unwrap();
             inputs.iter().enumerate().skip(1).for_each(|(i, tensor)| kernel.set_input(i, tensor.bytes.as_ptr()));
             let address = result.bytes.as_mut_ptr();
             kernel.set_input(0, address);
@@ -313,9 +314,9 @@ fn a_result_in_runs_is_the_same_and_leaves_what_lies_between() {
                 let wanted =
                     run(isa, &ThreadPool::new(1).unwrap(), &expr, &dims, &inputs, &[(dtype, None)], StepRandom::default()).remove(0);
                 let (before, pitch, size) = (2, length + 5, dtype.size());
-                let sources: Vec<Source<'_>> =
-                    inputs.iter().map(|tensor| Source { dims: &tensor.dims, dtype: tensor.dtype, pitch: None }).collect();
-                let sink = Sink { dtype, over: &[], runs: Some(Runs { length, pitch }) };
+                let sources: Vec<InputSpec<'_>> =
+                    inputs.iter().map(|tensor| InputSpec { dims: &tensor.dims, dtype: tensor.dtype, pitch: None }).collect();
+                let sink = OutputSpec { dtype, over: &[], runs: Some(PitchedRows { length, pitch }) };
                 let mut kernel = Kernel::with(isa, &expr, &dims, &sources, &[sink], 1).unwrap();
                 let mut whole = vec![0xA5u8; rows * pitch * size];
                 inputs.iter().enumerate().for_each(|(i, tensor)| kernel.set_input(i, tensor.bytes.as_ptr()));
@@ -358,7 +359,7 @@ fn a_broken_number_stays_broken() {
 #[test]
 fn too_many_inputs_are_an_error_and_not_a_crash() {
     let expr = Expr::build(|e| (1..100).fold(e.input(0), |sum, i| e.add(sum, e.input(i))));
-    let sources = vec![Source { dims: &[4], dtype: DType::F32, pitch: None }; 100];
-    let error = Kernel::new(&expr, &[4], &sources, &[Sink { dtype: DType::F32, over: &[], runs: None }]).err();
+    let sources = vec![InputSpec { dims: &[4], dtype: DType::F32, pitch: None }; 100];
+    let error = Kernel::new(&expr, &[4], &sources, &[OutputSpec { dtype: DType::F32, over: &[], runs: None }]).err();
     assert_eq!(error.as_deref(), Some("an expression reads more than 64 tensors"));
 }

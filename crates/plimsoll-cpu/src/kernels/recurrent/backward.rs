@@ -1,34 +1,34 @@
-//! The walk back.
+//! The args back.
 
 use super::forward::in_single;
 use super::gates::{self, GruBack, LstmBack};
 use super::panel::Panel;
-use super::reals::Reals;
-use super::{MOST_ROWS, WalkShape, for_each_block, padded, rows_of};
+use super::tensor_ptr::TensorPtr;
+use super::{MOST_ROWS, RecurrentShape, for_each_block, padded, rows_of};
 use crate::kernels::gemm::{self, LINE, Matrix, Out};
 use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
 use plimsoll_core::ops::{Cell, RecurrentGradInputs};
 
-/// A walk back and its tensors, as [`plimsoll_core::ops::RecurrentGrad`] describes them.
+/// A args back and its tensors, as [`plimsoll_core::ops::RecurrentGrad`] describes them.
 #[derive(Clone, Copy, Debug)]
-pub struct WalkBack {
+pub struct BackwardArgs {
     /// Extents.
-    pub shape: WalkShape,
+    pub shape: RecurrentShape,
     /// What is read.
-    pub inputs: RecurrentGradInputs<Reals>,
+    pub inputs: RecurrentGradInputs<TensorPtr>,
     /// Gradient of the projected input, possibly where the gates are, or where a simple cell's states or their gradients are.
-    pub d_x: Reals,
+    pub d_x: TensorPtr,
     /// For a GRU, gradient of the products with the recurrent kernel.
-    pub d_recurrent: Option<Reals>,
+    pub d_recurrent: Option<TensorPtr>,
     /// Gradient of the first hidden state.
-    pub d_first: Option<Reals>,
+    pub d_first: Option<TensorPtr>,
     /// Gradient of the first cell state.
-    pub d_state: Option<Reals>,
+    pub d_state: Option<TensorPtr>,
 }
 
 /// Floats of workspace [`backward`] needs on a pool of `threads`, whatever the types; it never falls when the batch grows.
-pub fn backward_workspace(shape: &WalkShape, threads: usize) -> usize {
+pub fn backward_workspace(shape: &RecurrentShape, threads: usize) -> usize {
     if shape.batch == 0 {
         return 0;
     }
@@ -36,13 +36,13 @@ pub fn backward_workspace(shape: &WalkShape, threads: usize) -> usize {
 }
 
 /// The packed kernels, one in single precision if it has another type, and the bias.
-fn shared(shape: &WalkShape) -> usize {
+fn shared(shape: &RecurrentShape) -> usize {
     let (n, wide) = (shape.units, shape.wide());
     Panel::len(wide, n) + Panel::len(n, n) + (n * wide).next_multiple_of(LINE) + padded(wide)
 }
 
 /// Four states of each row, its gates and products where the tensors have no room for them, and an LSTM's cell states of all steps.
-fn per_worker(shape: &WalkShape) -> usize {
+fn per_worker(shape: &RecurrentShape) -> usize {
     let cells = if shape.cell == Cell::Lstm { shape.steps + 1 } else { 0 };
     shape.rows() * ((4 + cells) * shape.stride() + 2 * padded(shape.wide()))
 }
@@ -50,13 +50,13 @@ fn per_worker(shape: &WalkShape) -> usize {
 /// Walks back over all steps.
 ///
 /// # Safety
-/// The tensors have the extents of the shape and their types, and overlap only where [`WalkBack`] says so; the ones that a cell has are there.
+/// The tensors have the extents of the shape and their types, and overlap only where [`BackwardArgs`] says so; the ones that a cell has are there.
 ///
 /// # Panics
 /// When `workspace` is shorter than [`backward_workspace`] asks for.
-pub unsafe fn backward(pool: &ThreadPool, walk: &WalkBack, workspace: &mut [f32]) {
+pub unsafe fn backward(pool: &ThreadPool, args: &BackwardArgs, workspace: &mut [f32]) {
     // SAFETY: passed on to the caller.
-    unsafe { backward_with(Isa::best(), pool, walk, workspace) }
+    unsafe { backward_with(Isa::best(), pool, args, workspace) }
 }
 
 /// [`backward`] with chosen instructions.
@@ -66,9 +66,9 @@ pub unsafe fn backward(pool: &ThreadPool, walk: &WalkBack, workspace: &mut [f32]
 ///
 /// # Panics
 /// As [`backward`], and when the processor lacks `isa`.
-pub unsafe fn backward_with(isa: Isa, pool: &ThreadPool, walk: &WalkBack, workspace: &mut [f32]) {
+pub unsafe fn backward_with(isa: Isa, pool: &ThreadPool, args: &BackwardArgs, workspace: &mut [f32]) {
     assert!(isa.supported(), "this processor has no {isa:?}");
-    let shape = &walk.shape;
+    let shape = &args.shape;
     let needed = backward_workspace(shape, pool.threads());
     assert!(workspace.len() >= needed, "{shape:?} needs {needed} floats of workspace, not {}", workspace.len());
     if shape.batch == 0 || shape.units == 0 {
@@ -80,14 +80,14 @@ pub unsafe fn backward_with(isa: Isa, pool: &ThreadPool, walk: &WalkBack, worksp
     unsafe {
         let single = scratch.add(Panel::len(wide, n) + Panel::len(n, n));
         let bias = single.add((n * wide).next_multiple_of(LINE));
-        if let Some(given) = walk.inputs.bias {
+        if let Some(given) = args.inputs.bias {
             given.load(isa, 0, wide, bias);
         }
-        let kernel = in_single(isa, walk.inputs.kernel, n, wide, single);
+        let kernel = in_single(isa, args.inputs.kernel, n, wide, single);
         let turned = Panel::pack(isa, pool, kernel.transposed(), scratch.add(0));
         let candidate = (shape.cell == Cell::Gru)
             .then(|| Panel::pack(isa, pool, Matrix { ptr: kernel.at(0, 2 * n), cols: n, ..kernel }, scratch.add(Panel::len(wide, n))));
-        let pass = Pass { isa, walk, turned, candidate, bias: std::slice::from_raw_parts(bias, wide) };
+        let pass = Pass { isa, args, turned, candidate, bias: std::slice::from_raw_parts(bias, wide) };
         let workers = Out(scratch.add(shared(shape)));
         for_each_block(pool, shape, &|block, slot| pass.block(block, workers.add(slot * per_worker(shape))));
     }
@@ -95,7 +95,7 @@ pub unsafe fn backward_with(isa: Isa, pool: &ThreadPool, walk: &WalkBack, worksp
 
 struct Pass<'a> {
     isa: Isa,
-    walk: &'a WalkBack,
+    args: &'a BackwardArgs,
     /// The kernel, transposed.
     turned: Panel,
     /// The part of the kernel that a GRU's candidate is made with.
@@ -122,8 +122,8 @@ impl Pass<'_> {
     /// # Safety
     /// The tensors are as [`backward`] asks, and `scratch` has [`per_worker`] floats that nobody else uses.
     unsafe fn block(&self, block: usize, scratch: *mut f32) {
-        let (isa, shape) = (self.isa, &self.walk.shape);
-        let WalkBack { inputs, d_x, d_recurrent, d_first, d_state, .. } = *self.walk;
+        let (isa, shape) = (self.isa, &self.args.shape);
+        let BackwardArgs { inputs, d_x, d_recurrent, d_first, d_state, .. } = *self.args;
         let (n, wide, stride) = (shape.units, shape.wide(), shape.stride());
         let rows = shape.block(block);
         let count = rows.len();
@@ -221,7 +221,7 @@ impl Pass<'_> {
     /// # Safety
     /// As for [`Pass::block`], for an LSTM.
     unsafe fn cells(&self, block: usize, parts: &Parts) {
-        let (isa, shape, inputs) = (self.isa, &self.walk.shape, &self.walk.inputs);
+        let (isa, shape, inputs) = (self.isa, &self.args.shape, &self.args.inputs);
         let (n, wide, stride) = (shape.units, shape.wide(), shape.stride());
         let all = inputs.gates.expect("an LSTM keeps its gates");
         for (i, row) in shape.block(block).enumerate() {
@@ -259,7 +259,7 @@ impl Pass<'_> {
     /// # Safety
     /// As for [`Pass::block`].
     unsafe fn states_before(&self, block: usize, at: usize, parts: &Parts) -> [*const f32; MOST_ROWS] {
-        let (shape, inputs) = (&self.walk.shape, &self.walk.inputs);
+        let (shape, inputs) = (&self.args.shape, &self.args.inputs);
         let mut before = parts.state.map(<*mut f32>::cast_const);
         if shape.cell != Cell::Gru {
             return before;

@@ -1,31 +1,31 @@
-//! The walk over all steps.
+//! The args over all steps.
 
 use super::panel::Panel;
-use super::reals::Reals;
-use super::{MOST_ROWS, WalkShape, for_each_block, gates, padded, rows_of};
+use super::tensor_ptr::TensorPtr;
+use super::{MOST_ROWS, RecurrentShape, for_each_block, gates, padded, rows_of};
 use crate::kernels::gemm::{self, LINE, Matrix, Out};
 use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
 use plimsoll_core::DType;
 use plimsoll_core::ops::{Cell, RecurrentInputs};
 
-/// A walk and its tensors, as [`plimsoll_core::ops::Recurrent`] describes them.
+/// A args and its tensors, as [`plimsoll_core::ops::Recurrent`] describes them.
 #[derive(Clone, Copy, Debug)]
-pub struct Walk {
+pub struct ForwardArgs {
     /// Extents.
-    pub shape: WalkShape,
+    pub shape: RecurrentShape,
     /// What is read.
-    pub inputs: RecurrentInputs<Reals>,
+    pub inputs: RecurrentInputs<TensorPtr>,
     /// Hidden states.
-    pub hidden: Reals,
+    pub hidden: TensorPtr,
     /// Activated gates of an LSTM or a GRU, possibly where the projected input is.
-    pub gates: Option<Reals>,
+    pub gates: Option<TensorPtr>,
     /// The last cell state of an LSTM.
-    pub last: Option<Reals>,
+    pub last: Option<TensorPtr>,
 }
 
 /// Floats of workspace [`forward`] needs on a pool of `threads`, whatever the types; it never falls when the batch grows.
-pub fn forward_workspace(shape: &WalkShape, threads: usize) -> usize {
+pub fn forward_workspace(shape: &RecurrentShape, threads: usize) -> usize {
     if shape.batch == 0 {
         return 0;
     }
@@ -33,27 +33,27 @@ pub fn forward_workspace(shape: &WalkShape, threads: usize) -> usize {
 }
 
 /// The packed kernel, one in single precision if it has another type, and the bias.
-fn shared(shape: &WalkShape) -> usize {
+fn shared(shape: &RecurrentShape) -> usize {
     let (n, wide) = (shape.units, shape.wide());
     // A GRU's is packed in two parts.
     Panel::len(n, wide) + Panel::len(n, n) + (n * wide).next_multiple_of(LINE) + padded(wide)
 }
 
 /// Two states and a product of each row, and its sums where the tensors have no room for them.
-fn per_worker(shape: &WalkShape) -> usize {
+fn per_worker(shape: &RecurrentShape) -> usize {
     shape.rows() * (3 * shape.stride() + padded(shape.wide()))
 }
 
 /// Walks over all steps.
 ///
 /// # Safety
-/// The tensors have the extents of the shape and their types, and overlap only where [`Walk`] says so; the ones that a cell has are there.
+/// The tensors have the extents of the shape and their types, and overlap only where [`ForwardArgs`] says so; the ones that a cell has are there.
 ///
 /// # Panics
 /// When `workspace` is shorter than [`forward_workspace`] asks for.
-pub unsafe fn forward(pool: &ThreadPool, walk: &Walk, workspace: &mut [f32]) {
+pub unsafe fn forward(pool: &ThreadPool, args: &ForwardArgs, workspace: &mut [f32]) {
     // SAFETY: passed on to the caller.
-    unsafe { forward_with(Isa::best(), pool, walk, workspace) }
+    unsafe { forward_with(Isa::best(), pool, args, workspace) }
 }
 
 /// [`forward`] with chosen instructions.
@@ -63,9 +63,9 @@ pub unsafe fn forward(pool: &ThreadPool, walk: &Walk, workspace: &mut [f32]) {
 ///
 /// # Panics
 /// As [`forward`], and when the processor lacks `isa`.
-pub unsafe fn forward_with(isa: Isa, pool: &ThreadPool, walk: &Walk, workspace: &mut [f32]) {
+pub unsafe fn forward_with(isa: Isa, pool: &ThreadPool, args: &ForwardArgs, workspace: &mut [f32]) {
     assert!(isa.supported(), "this processor has no {isa:?}");
-    let shape = &walk.shape;
+    let shape = &args.shape;
     let needed = forward_workspace(shape, pool.threads());
     assert!(workspace.len() >= needed, "{shape:?} needs {needed} floats of workspace, not {}", workspace.len());
     if shape.batch == 0 || shape.units == 0 {
@@ -77,16 +77,16 @@ pub unsafe fn forward_with(isa: Isa, pool: &ThreadPool, walk: &Walk, workspace: 
     unsafe {
         let single = scratch.add(Panel::len(n, wide) + Panel::len(n, n));
         let bias = single.add((n * wide).next_multiple_of(LINE));
-        if let Some(given) = walk.inputs.bias {
+        if let Some(given) = args.inputs.bias {
             given.load(isa, 0, wide, bias);
         }
-        let kernel = in_single(isa, walk.inputs.kernel, n, wide, single);
+        let kernel = in_single(isa, args.inputs.kernel, n, wide, single);
         // The candidate of a GRU has a product of its own.
         let first = if shape.cell == Cell::Gru { 2 * n } else { wide };
         let sums = Panel::pack(isa, pool, Matrix { cols: first, ..kernel }, scratch.add(0));
         let candidate = (shape.cell == Cell::Gru)
             .then(|| Panel::pack(isa, pool, Matrix { ptr: kernel.at(0, first), cols: n, ..kernel }, scratch.add(Panel::len(n, wide))));
-        let pass = Pass { isa, walk, sums, candidate, bias: std::slice::from_raw_parts(bias, wide) };
+        let pass = Pass { isa, args, sums, candidate, bias: std::slice::from_raw_parts(bias, wide) };
         let workers = Out(scratch.add(shared(shape)));
         for_each_block(pool, shape, &|block, slot| pass.block(block, workers.add(slot * per_worker(shape))));
     }
@@ -96,7 +96,7 @@ pub unsafe fn forward_with(isa: Isa, pool: &ThreadPool, walk: &Walk, workspace: 
 ///
 /// # Safety
 /// The kernel is `[rows, columns]`, and `to` has room for it.
-pub(super) unsafe fn in_single(isa: Isa, kernel: Reals, rows: usize, columns: usize, to: *mut f32) -> Matrix {
+pub(super) unsafe fn in_single(isa: Isa, kernel: TensorPtr, rows: usize, columns: usize, to: *mut f32) -> Matrix {
     // SAFETY: the caller's promise.
     unsafe {
         if kernel.dtype != DType::F32 {
@@ -108,7 +108,7 @@ pub(super) unsafe fn in_single(isa: Isa, kernel: Reals, rows: usize, columns: us
 
 struct Pass<'a> {
     isa: Isa,
-    walk: &'a Walk,
+    args: &'a ForwardArgs,
     sums: Panel,
     candidate: Option<Panel>,
     bias: &'a [f32],
@@ -120,8 +120,8 @@ impl Pass<'_> {
     /// # Safety
     /// The tensors are as [`forward`] asks, and `scratch` has [`per_worker`] floats that nobody else uses.
     unsafe fn block(&self, block: usize, scratch: *mut f32) {
-        let (isa, shape) = (self.isa, &self.walk.shape);
-        let Walk { inputs, hidden, gates, last, .. } = *self.walk;
+        let (isa, shape) = (self.isa, &self.args.shape);
+        let ForwardArgs { inputs, hidden, gates, last, .. } = *self.args;
         let (n, wide, stride) = (shape.units, shape.wide(), shape.stride());
         let rows = shape.block(block);
         let count = rows.len();

@@ -76,7 +76,7 @@ fn cells_row<const FMA: bool>(row: &[f32], before: &[f32], after: &mut [f32]) {
     }
 }
 
-/// What the walk back over a row of an LSTM reads and changes besides the row of gates, which become their sums' gradients.
+/// What the args back over a row of an LSTM reads and changes besides the row of gates, which become their sums' gradients.
 pub(super) struct LstmBack<'a> {
     pub before: &'a [f32],
     pub after: &'a [f32],
@@ -107,7 +107,7 @@ fn lstm_back_row<const FMA: bool>(row: &mut [f32], states: LstmBack<'_>) {
     }
 }
 
-/// What the walk back over a row of a GRU reads and changes besides the row of gates.
+/// What the args back over a row of a GRU reads and changes besides the row of gates.
 pub(super) struct GruBack<'a> {
     /// The state before the step.
     pub h: &'a [f32],

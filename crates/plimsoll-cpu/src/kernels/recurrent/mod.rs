@@ -8,11 +8,11 @@ mod backward;
 mod forward;
 mod gates;
 mod panel;
-mod reals;
+mod tensor_ptr;
 
-pub use backward::{WalkBack, backward, backward_with, backward_workspace};
-pub use forward::{Walk, forward, forward_with, forward_workspace};
-pub use reals::Reals;
+pub use backward::{BackwardArgs, backward, backward_with, backward_workspace};
+pub use forward::{ForwardArgs, forward, forward_with, forward_workspace};
+pub use tensor_ptr::TensorPtr;
 
 use crate::kernels::gemm::{self, LINE};
 use crate::runtime::threads::ThreadPool;
@@ -20,9 +20,9 @@ use plimsoll_core::ops::Cell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The extents of a walk.
+/// The extents of a args.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WalkShape {
+pub struct RecurrentShape {
     /// What happens in a step.
     pub cell: Cell,
     /// Sequences.
@@ -41,7 +41,7 @@ const MOST_ROWS: usize = 16;
 /// Floats of a packed kernel above which a block takes twice as many rows, to read it half as often: it no longer fits a core's own cache.
 const LARGE: usize = 1 << 18;
 
-impl WalkShape {
+impl RecurrentShape {
     /// Features of a projected input.
     fn wide(&self) -> usize {
         self.cell.gates() * self.units
@@ -96,8 +96,8 @@ fn rows_of<const N: usize>(start: *mut f32, stride: usize) -> [*mut f32; N] {
     std::array::from_fn(|row| start.wrapping_add(row * stride))
 }
 
-/// Runs every block once, each with the number of a part of the workspace that is its own meanwhile.
-fn for_each_block(pool: &ThreadPool, shape: &WalkShape, run: &(dyn Fn(usize, usize) + Sync)) {
+/// PitchedRows every block once, each with the number of a part of the workspace that is its own meanwhile.
+fn for_each_block(pool: &ThreadPool, shape: &RecurrentShape, run: &(dyn Fn(usize, usize) + Sync)) {
     let next = AtomicUsize::new(0);
     let task = |slot: usize, _: usize| {
         loop {

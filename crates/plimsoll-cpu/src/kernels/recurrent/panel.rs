@@ -1,8 +1,8 @@
 //! A kernel packed once, for one product with a few rows in every step.
 
 use super::MOST_ROWS;
-use crate::kernels::gemm::sweep::{DEPTH, Sweep};
-use crate::kernels::gemm::tile::MAX_COLUMNS;
+use crate::kernels::gemm::micro_kernel::MAX_COLUMNS;
+use crate::kernels::gemm::panel::{DEPTH, PanelProduct};
 use crate::kernels::gemm::{Matrix, Out};
 use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
@@ -48,9 +48,9 @@ impl Panel {
         unsafe { self.slivers.add(k * self.n.next_multiple_of(MAX_COLUMNS)) }
     }
 
-    fn sweep<'a>(&self, rows: usize, k: usize, accumulate: bool, right: &'a dyn Fn(usize) -> Matrix) -> Sweep<'a> {
+    fn sweep<'a>(&self, rows: usize, k: usize, accumulate: bool, right: &'a dyn Fn(usize) -> Matrix) -> PanelProduct<'a> {
         let length = DEPTH.min(self.k - k);
-        Sweep { isa: self.isa, rows, columns: 0..self.n, segments: 1, length, accumulate, right, packed: None }
+        PanelProduct { isa: self.isa, rows, columns: 0..self.n, segments: 1, length, accumulate, right, packed: None }
     }
 
     /// `to[row] (=|+=) from[row] · panel` for the first `rows` rows.

@@ -4,17 +4,17 @@
 //! same bits at any number of threads. Many numbers are summed in many lanes, lanes are brought together by halves, and long lanes
 //! are cut, so that rounding errors grow slowly. Sums over a batch are cut by its rows, whose number does not matter (`cut.rs`).
 
-mod cut;
-mod fold;
+mod accumulate;
+mod partition;
 
-pub(crate) use cut::{power_of_two, sums_go_on};
+pub(crate) use partition::{power_of_two, sums_resume};
 
-use crate::kernels::pointwise::stretch::{collapse, offset};
-use crate::kernels::pointwise::{Kernel, Source, Tile};
+use crate::kernels::pointwise::broadcast::{collapse, offset};
+use crate::kernels::pointwise::{InputSpec, Kernel, Tile};
 use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
-use cut::Cut;
-use fold::{Lanes, WIDTH, finish, join, rows};
+use accumulate::{Accumulators, WIDTH, finish, join, rows};
+use partition::Partition;
 use plimsoll_core::expr::Expr;
 use plimsoll_core::ops::Reduction;
 use plimsoll_core::random::StepRandom;
@@ -26,11 +26,11 @@ pub struct Reducer {
     kind: Reduction,
     kernel: Kernel,
     layout: Layout,
-    cut: Cut,
+    partition: Partition,
     output: *mut f32,
     partials: *mut f32,
     /// What a sum begins with, instead of with zero; often where the output is.
-    before: Option<*const f32>,
+    initial: Option<*const f32>,
 }
 
 // SAFETY: the addresses are only used by `run`, whose caller vouches for them.
@@ -105,12 +105,12 @@ impl Layout {
 /// Floats of workspace a reduction needs; it never falls when a dimension grows.
 pub fn workspace_len(dims: &[usize], axes: &[usize], kind: Reduction) -> usize {
     let layout = Layout::new(dims, axes);
-    let cut = Cut::new(&layout, dims, axes, kind);
-    if cut.in_order {
-        return cut.room(&layout);
+    let partition = Partition::new(&layout, dims, axes, kind);
+    if partition.in_order {
+        return partition.room(&layout);
     }
     let worth = layout.all_rows().saturating_mul(layout.columns) / CHUNK;
-    // Cut rows mean that there are at most `TASKS` tasks, each with the two states of its columns.
+    // Partition rows mean that there are at most `TASKS` tasks, each with the two states of its columns.
     if worth > 1 { TASKS * 2 * layout.columns.min(WIDTH) } else { 0 }
 }
 
@@ -125,13 +125,13 @@ impl Reducer {
     ///
     /// # Errors
     /// When the expression is too large; see [`Kernel::new`].
-    pub fn new(expr: &Expr, dims: &[usize], axes: &[usize], kind: Reduction, sources: &[Source<'_>]) -> Result<Reducer, String> {
+    pub fn new(expr: &Expr, dims: &[usize], axes: &[usize], kind: Reduction, sources: &[InputSpec<'_>]) -> Result<Reducer, String> {
         let layout = Layout::new(dims, axes);
         let unit = if layout.columns > 1 { layout.columns } else { layout.rows };
         let kernel = Kernel::with(Isa::best(), expr, dims, sources, &[], if unit <= WIDTH { unit } else { 1 })?;
-        let cut = Cut::new(&layout, dims, axes, kind);
+        let partition = Partition::new(&layout, dims, axes, kind);
         let (output, partials) = (std::ptr::null_mut(), std::ptr::null_mut());
-        Ok(Reducer { isa: Isa::best(), kind, kernel, layout, cut, output, partials, before: None })
+        Ok(Reducer { isa: Isa::best(), kind, kernel, layout, partition, output, partials, initial: None })
     }
 
     /// Says where input `i` is.
@@ -148,9 +148,9 @@ impl Reducer {
     ///
     /// # Panics
     /// When this is no sum over the first dimension.
-    pub fn set_before(&mut self, before: *const u8) {
-        assert!(self.cut.in_order, "only sums over the first dimension go on from others");
-        self.before = Some(before.cast());
+    pub fn set_initial(&mut self, before: *const u8) {
+        assert!(self.partition.in_order, "only sums over the first dimension go on from others");
+        self.initial = Some(before.cast());
     }
 
     /// Reduces.
@@ -172,8 +172,8 @@ impl Reducer {
             run(groups.div_ceil(each), &|task, _| unsafe { this.short_rows(task * each, groups.min((task + 1) * each)) });
             return;
         }
-        let (blocks, chunks) = (layout.column_blocks(), this.cut.chunks);
-        if this.cut.in_order {
+        let (blocks, chunks) = (layout.column_blocks(), this.partition.chunks);
+        if this.partition.in_order {
             // SAFETY: the caller's promise.
             return unsafe { this.in_order(&run) };
         }
@@ -216,8 +216,8 @@ impl Reducer {
     unsafe fn columns(&self, group: usize, block: usize, chunk: usize) {
         // SAFETY: the caller's promise; the results or partial results are this call's own.
         unsafe {
-            let (lanes, left, width) = self.lanes(group, block, self.cut.rows(&self.layout, chunk));
-            if self.cut.chunks == 1 {
+            let (lanes, left, width) = self.lanes(group, block, self.partition.rows(&self.layout, chunk));
+            if self.partition.chunks == 1 {
                 self.store(group, left, &lanes.first[..width], &lanes.second[..width]);
             } else {
                 let (first, second) = self.partial(group, block, chunk, width);
@@ -231,7 +231,7 @@ impl Reducer {
     ///
     /// # Safety
     /// As for [`Reducer::run`].
-    unsafe fn lanes(&self, group: usize, block: usize, rows: Range<usize>) -> (Lanes, usize, usize) {
+    unsafe fn lanes(&self, group: usize, block: usize, rows: Range<usize>) -> (Accumulators, usize, usize) {
         let layout = &self.layout;
         let (mut row, end) = (rows.start, rows.end);
         let left = block * WIDTH;
@@ -240,8 +240,8 @@ impl Reducer {
         let narrow = layout.columns <= WIDTH;
         let count = if narrow { WIDTH / width } else { 1 };
 
-        let mut lanes = Lanes::empty(self.kind);
-        let mut total: Option<Lanes> = None;
+        let mut lanes = Accumulators::empty(self.kind);
+        let mut total: Option<Accumulators> = None;
         let mut added = 0;
         while row < end {
             let start = layout.start(group, row) + left;
@@ -261,7 +261,7 @@ impl Reducer {
                     lanes.add(self.isa, self.kind, at, now, first_row, u32::from(width == 1));
                     (numbers, seen, added) = (later, seen + now.len(), added + now.len());
                     if added >= BLOCK * count * width && self.kind == Reduction::Sum {
-                        let full = std::mem::replace(&mut lanes, Lanes::empty(self.kind));
+                        let full = std::mem::replace(&mut lanes, Accumulators::empty(self.kind));
                         match &mut total {
                             Some(total) => total.join(self.isa, self.kind, &full, WIDTH),
                             None => total = Some(full),
@@ -288,7 +288,7 @@ impl Reducer {
     unsafe fn gather(&self, group: usize, block: usize) {
         let left = block * WIDTH;
         let width = WIDTH.min(self.layout.columns - left);
-        let mut count = self.cut.chunks;
+        let mut count = self.partition.chunks;
         // SAFETY: the parts are different ones.
         unsafe {
             while count > 1 {
@@ -319,7 +319,7 @@ impl Reducer {
     /// Nobody else uses that task's part of the workspace.
     #[allow(clippy::mut_from_ref, reason = "the parts lie in the workspace, not in the reducer")]
     unsafe fn partial(&self, group: usize, block: usize, chunk: usize, width: usize) -> (&mut [f32], &mut [f32]) {
-        let task = (group * self.layout.column_blocks() + block) * self.cut.chunks + chunk;
+        let task = (group * self.layout.column_blocks() + block) * self.partition.chunks + chunk;
         let pitch = self.layout.columns.min(WIDTH);
         // SAFETY: the cut keeps the number of tasks at `TASKS`, for which `workspace_len` has room.
         unsafe {

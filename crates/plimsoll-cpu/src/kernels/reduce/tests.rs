@@ -6,7 +6,7 @@ use plimsoll_core::expr::Unary;
 use proptest::prelude::*;
 
 fn run(pool: &ThreadPool, expr: &Expr, dims: &[usize], axes: &[usize], kind: Reduction, inputs: &[(&[usize], &[f32])]) -> Vec<f32> {
-    let sources: Vec<Source<'_>> = inputs.iter().map(|(dims, _)| Source { dims, dtype: DType::F32, pitch: None }).collect();
+    let sources: Vec<InputSpec<'_>> = inputs.iter().map(|(dims, _)| InputSpec { dims, dtype: DType::F32, pitch: None }).collect();
     let mut reducer = Reducer::new(expr, dims, axes, kind, &sources).unwrap();
     let kept: usize = (0..dims.len()).filter(|axis| !axes.contains(axis)).map(|axis| dims[axis]).product();
     let mut output = vec![99.0f32; kept];
@@ -177,9 +177,9 @@ proptest! {
         let axes: Vec<usize> = (0..=(image.len() - 1).saturating_sub(kept)).collect();
         let each: usize = image[..axes.len() - 1].iter().product();
         let results: usize = image[axes.len() - 1..].iter().product();
-        let unit = (1..=CHUNK).find(|piece| sums_go_on(each, results, *piece)).unwrap();
+        let unit = (1..=CHUNK).find(|piece| sums_resume(each, results, *piece)).unwrap();
         // At most some millions of numbers.
-        prop_assume!(unit * each * results <= CHUNK && sums_go_on(each, results, 2 * unit));
+        prop_assume!(unit * each * results <= CHUNK && sums_resume(each, results, 2 * unit));
         let total = unit * pieces + rest.min(unit - 1);
         let dims = |images: usize| [vec![images], image.clone()].concat();
         let numbers: Vec<f32> = (0..total * each * results).map(|i| ((i * 7919) % 10_007) as f32 / 5000.0 - 1.0).collect();
@@ -189,14 +189,14 @@ proptest! {
         for part in numbers.chunks(unit * each * results) {
             let dims = dims(part.len() / (each * results));
             let mut reducer =
-                Reducer::new(&Expr::identity(), &dims, &axes, Reduction::Sum, &[Source { dims: &dims, dtype: DType::F32, pitch: None }]).unwrap();
+                Reducer::new(&Expr::identity(), &dims, &axes, Reduction::Sum, &[InputSpec { dims: &dims, dtype: DType::F32, pitch: None }]).unwrap();
             let mut workspace = vec![f32::NAN; workspace_len(&dims, &axes, Reduction::Sum)];
             let mut output = sum.clone().unwrap_or_else(|| vec![99.0; results]);
             reducer.set_input(0, part.as_ptr().cast());
             reducer.set_output(output.as_mut_ptr().cast(), workspace.as_mut_ptr());
             if let Some(sum) = &sum {
                 // In place, or from elsewhere.
-                reducer.set_before(if rest == 0 { output.as_ptr().cast() } else { sum.as_ptr().cast() });
+                reducer.set_initial(if rest == 0 { output.as_ptr().cast() } else { sum.as_ptr().cast() });
             }
             // SAFETY: all addresses are those of vectors of the right size.
             unsafe { reducer.run(&pool, StepRandom::default(), 0) };

@@ -5,8 +5,8 @@
 
 use std::ops::Range;
 
-use super::sweep::{DEPTH, SLIVERS, Sweep};
-use super::tile::{MAX_COLUMNS, MAX_ROWS, Tile};
+use super::micro_kernel::{MAX_COLUMNS, MAX_ROWS, Tile};
+use super::panel::{DEPTH, PanelProduct, SLIVERS};
 use super::{Matrix, pack};
 use crate::simd::Isa;
 
@@ -65,11 +65,19 @@ pub(super) unsafe fn multiply(
                 let depth = step.min(ks.end - k0);
                 let accumulate = add || k0 > ks.start;
                 let right = Matrix { ptr: a.at(i0, k0), rows: depth, cols: strip, row_stride: a.col_stride, col_stride: 1, ..*a };
-                let sweep =
-                    Sweep { isa, rows: n, columns: 0..strip, segments: 1, length: depth, accumulate, right: &|_| right, packed: None };
+                let panel_product = PanelProduct {
+                    isa,
+                    rows: n,
+                    columns: 0..strip,
+                    segments: 1,
+                    length: depth,
+                    accumulate,
+                    right: &|_| right,
+                    packed: None,
+                };
                 let mut a_rows = [std::ptr::null(); MAX_ROWS];
                 let mut c_rows = [std::ptr::null_mut(); MAX_ROWS];
-                sweep.run(|part: Range<usize>, tile: &mut Tile| {
+                panel_product.run(|part: Range<usize>, tile: &mut Tile| {
                     a_rows = std::array::from_fn(|j| b.at(k0, 0).wrapping_offset((part.start + j) as isize * b.col_stride));
                     c_rows = std::array::from_fn(|j| sums.wrapping_add((part.start + j) * STRIP));
                     tile.a = a_rows.as_ptr();

@@ -1,12 +1,12 @@
-//! One block of the result over one range of k, by one task: what it packs, and the sweep over it.
+//! One block of the result over one range of k, by one task: what it packs, and the panel_product over it.
 
 use std::ops::Range;
 
-use super::plan::ROWS;
-use super::sweep::{DEPTH, SLIVERS, Sweep, for_each_part};
-use super::tile::{MAX_COLUMNS, MAX_ROWS, Shape, Tile};
-use super::vector::MatVec;
-use super::{LINE, Matrix, narrow, pack};
+use super::blocking::ROWS;
+use super::gemv::MatVec;
+use super::micro_kernel::{MAX_COLUMNS, MAX_ROWS, Shape, Tile};
+use super::panel::{DEPTH, PanelProduct, SLIVERS, for_each_part};
+use super::{LINE, Matrix, pack, tall_skinny};
 use crate::simd::Isa;
 
 /// A product and how its operands are read.
@@ -28,7 +28,7 @@ impl Product {
         let wide = !a.dtype.is_half() && !b.dtype.is_half();
         let vector = wide
             && ((b.cols == 1 && MatVec::fits(&a, b.row_stride, ldc)) || (a.rows == 1 && MatVec::fits(&b.transposed(), a.col_stride, 1)));
-        let narrow = wide && !vector && narrow::fits(&a, &b);
+        let narrow = wide && !vector && tall_skinny::fits(&a, &b);
         Product {
             isa,
             a,
@@ -61,14 +61,14 @@ impl Product {
         }
         if self.narrow {
             // SAFETY: the caller's promise, and the operands were found to fit.
-            return unsafe { narrow::multiply(self.isa, &self.a, &self.b, rows, ks, c, ldc, add, scratch) };
+            return unsafe { tall_skinny::multiply(self.isa, &self.a, &self.b, rows, ks, c, ldc, add, scratch) };
         }
         for k0 in ks.clone().step_by(DEPTH) {
             let depth = DEPTH.min(ks.end - k0);
             for i0 in rows.clone().step_by(ROWS) {
                 let rows = i0..rows.end.min(i0 + ROWS);
                 // SAFETY: the caller's promise, for a part of the block.
-                unsafe { self.stretch(rows, columns.clone(), k0..k0 + depth, c, ldc, add || k0 > ks.start, scratch, None) };
+                unsafe { self.rank_k_update(rows, columns.clone(), k0..k0 + depth, c, ldc, add || k0 > ks.start, scratch, None) };
             }
         }
     }
@@ -93,12 +93,12 @@ impl Product {
         }
     }
 
-    /// At most [`ROWS`] rows over at most [`DEPTH`] k, with B in place, packed here, or `ready`: packed before, as [`Sweep::run_ready`] asks.
+    /// At most [`ROWS`] rows over at most [`DEPTH`] k, with B in place, packed here, or `ready`: packed before, as [`PanelProduct::run_ready`] asks.
     ///
     /// # Safety
     /// As for [`Product::block`].
     #[allow(clippy::too_many_arguments)]
-    pub unsafe fn stretch(
+    pub unsafe fn rank_k_update(
         &self,
         rows: Range<usize>,
         columns: Range<usize>,
@@ -132,7 +132,7 @@ impl Product {
         // SAFETY: rows, columns and k lie inside the operands, and C may be written.
         unsafe {
             let right = self.right(&ks);
-            let sweep = Sweep {
+            let panel_product = PanelProduct {
                 isa: self.isa,
                 rows: rows.len(),
                 columns,
@@ -143,8 +143,8 @@ impl Product {
                 packed: self.pack_b.then_some(scratch),
             };
             match ready {
-                Some(slivers) => sweep.run_ready(slivers, fill),
-                None => sweep.run(fill),
+                Some(slivers) => panel_product.run_ready(slivers, fill),
+                None => panel_product.run(fill),
             }
         }
     }

@@ -25,7 +25,7 @@ pub(crate) fn can_split_rows(graph: &Graph, node: &Node, piece: RowSplit, rows: 
                 // Only leading axes: then the rows of a batch lie one after the other.
                 let leading = op.axes.iter().copied().eq(0..op.axes.len());
                 let (row, columns) = (extents[1..op.axes.len()].iter().product(), extents[op.axes.len()..].iter().product());
-                return leading && reduce::sums_go_on(row, columns, all);
+                return leading && reduce::sums_resume(row, columns, all);
             }
             let behind = op.axes.last().map_or(0, |axis| axis + 1);
             reduce::results_alone(least, op.axes.iter().map(|axis| extents[*axis]).product(), extents[behind..].iter().product())
@@ -34,20 +34,20 @@ pub(crate) fn can_split_rows(graph: &Graph, node: &Node, piece: RowSplit, rows: 
             let (m, n, k) = op.dims(graph.shape(node.inputs[0]), graph.shape(node.inputs[1])).expect("checked when the node was added");
             let (m, n, k) = (m.bind(rows), n.bind(rows), k.bind(rows));
             let (all, least) = of_input(0);
-            let alone = if op.transpose_a { gemm::sums_go_on(m, n, k, all) } else { gemm::rows_alone(least, n, k) };
+            let alone = if op.transpose_a { gemm::sums_resume(m, n, k, all) } else { gemm::rows_are_independent(least, n, k) };
             !graph.ty(node.outputs[0]).dtype.is_half() && alone
         }
         Op::Conv2d(op) => {
             let shape = conv_shape(&op.window, op.groups, &dims(node.inputs[0]), &dims(node.outputs[0]));
-            single(node.inputs[0]) && single(node.outputs[0]) && conv::images_alone(&shape, of_input(0).1)
+            single(node.inputs[0]) && single(node.outputs[0]) && conv::images_are_independent(&shape, of_input(0).1)
         }
         Op::Conv2dGradInput(op) => {
             let shape = conv_shape(&op.window, op.groups, &dims(node.outputs[0]), &dims(node.inputs[1]));
-            single(node.inputs[1]) && single(node.outputs[0]) && conv::input_gradients_alone(&shape, of_input(1).1)
+            single(node.inputs[1]) && single(node.outputs[0]) && conv::input_gradients_are_independent(&shape, of_input(1).1)
         }
         Op::Conv2dGradFilter(op) => {
             let shape = conv_shape(&op.window, op.groups, &dims(node.inputs[0]), &dims(node.inputs[1]));
-            single(node.inputs[0]) && single(node.inputs[1]) && conv::sums_go_on(&shape, of_input(0).0)
+            single(node.inputs[0]) && single(node.inputs[1]) && conv::sums_resume(&shape, of_input(0).0)
         }
         // No device is asked: the planner does not split the rows of these.
         Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Reshape(_) | Op::Transpose(_) | Op::Slice(_) | Op::BatchSlice(_) => false,

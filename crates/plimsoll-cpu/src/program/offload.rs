@@ -8,7 +8,7 @@ use plimsoll_core::device::{BackingStore, DeviceError};
 use plimsoll_core::plan::offload::{Direction, Overlap};
 use std::sync::Arc;
 
-pub(super) struct Copies {
+pub(super) struct OffloadCopies {
     copier: Arc<Copier>,
     jobs: Vec<Job>,
     /// The step of each copy.
@@ -17,14 +17,14 @@ pub(super) struct Copies {
     marks: Vec<(usize, usize)>,
 }
 
-impl Copies {
+impl OffloadCopies {
     /// The copies of a program, if it has any. No state is stored before the step `hold`.
     pub fn of(
         lowering: &Lowering<'_>,
         hold: usize,
         copier: Option<&Arc<Copier>>,
         backing: Option<&Arc<dyn BackingStore>>,
-    ) -> Result<Option<Copies>, DeviceError> {
+    ) -> Result<Option<OffloadCopies>, DeviceError> {
         let program = lowering.program;
         let overlap = Overlap::of(program, lowering.rows, hold);
         if overlap.copies.is_empty() {
@@ -64,16 +64,16 @@ impl Copies {
             *mark = so_far;
         }
         let steps = overlap.copies.iter().map(|copy| copy.step).collect();
-        Ok(Some(Copies { copier: Arc::clone(copier), jobs, steps, marks }))
+        Ok(Some(OffloadCopies { copier: Arc::clone(copier), jobs, steps, marks }))
     }
 
     /// Begins a run.
     ///
     /// # Safety
-    /// The locks of the memories are held until it is dropped, and instructions run only behind [`Copying::before`] of their number.
-    pub unsafe fn run(&self) -> Copying<'_> {
+    /// The locks of the memories are held until it is dropout_mask, and instructions run only behind [`RunningCopies::before`] of their number.
+    pub unsafe fn run(&self) -> RunningCopies<'_> {
         // SAFETY: the overlap says which copies may run beside which instructions without touching the same bytes.
-        Copying { run: unsafe { self.copier.run(&self.jobs) }, marks: &self.marks }
+        RunningCopies { run: unsafe { self.copier.run(&self.jobs) }, marks: &self.marks }
     }
 
     /// Makes the copy of a step at once.
@@ -90,12 +90,12 @@ impl Copies {
 }
 
 /// The copies of a run under way.
-pub(super) struct Copying<'a> {
+pub(super) struct RunningCopies<'a> {
     run: Run<'a>,
     marks: &'a [(usize, usize)],
 }
 
-impl Copying<'_> {
+impl RunningCopies<'_> {
     /// Begins what may run beside this instruction and waits for what it needs; behind the last one, for everything.
     pub fn before(&self, step: usize) -> Result<(), DeviceError> {
         let (begun, ended) = self.marks[step];

@@ -5,7 +5,7 @@
 //! Eight rows keep every pointer in a general register, and no more than the eight ways of an L1 set are in use when rows lie
 //! a power of two apart.
 
-use crate::simd::{Isa, Lanes, Vector};
+use crate::simd::{Isa, PortableVector, Vector};
 
 /// Most vectors across a tile; with the rows of [`Shape`] this is what fits the register file.
 pub(crate) const VECTORS: usize = 3;
@@ -92,7 +92,7 @@ static AVX512: [[Kernel; VECTORS]; 8] = table!(avx512: 1 2 3 4 5 6 7 8);
 
 unsafe fn portable<const M: usize, const N: usize>(tile: &Tile) {
     // SAFETY: the contract of `Tile::run`.
-    unsafe { multiply::<Lanes, M, N>(tile) }
+    unsafe { multiply::<PortableVector, M, N>(tile) }
 }
 
 #[cfg(target_arch = "x86_64")]

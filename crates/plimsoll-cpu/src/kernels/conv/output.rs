@@ -2,29 +2,29 @@
 
 use std::ops::Range;
 
-use crate::kernels::gemm::{self, Block, Epilogue, Matrix, Out, Take, Write};
+use crate::kernels::gemm::{self, BlockConsumer, Epilogue, Matrix, Out, OutputBlock, WriteMode};
 use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
 
 /// Where a result goes.
-pub enum Target<'a> {
+pub enum ConvOutput<'a> {
     /// Into floats, and then through an epilogue.
     Floats(&'a mut [f32], Epilogue<'a>),
     /// So, with what others made between its rows: their beginnings are this far apart.
     Spaced(&'a mut [f32], usize, Epilogue<'a>),
     /// To whoever takes its blocks.
-    Blocks(Take<'a>),
+    Blocks(BlockConsumer<'a>),
 }
 
-/// Rows of floats, each without gaps.
+/// OutputRows of floats, each without gaps.
 #[derive(Clone, Copy)]
-pub(super) struct Rows {
+pub(super) struct OutputRows {
     first: Out,
     /// Floats from the beginning of one to that of the next.
     pub pitch: usize,
 }
 
-impl Rows {
+impl OutputRows {
     /// Where a row begins.
     ///
     /// # Safety
@@ -38,50 +38,54 @@ impl Rows {
 
 /// A target that tasks share, each for rows of its own.
 #[derive(Clone, Copy)]
-pub(super) enum Shared<'a> {
-    Floats(Rows, Epilogue<'a>),
-    Blocks(Take<'a>),
+pub(super) enum SharedOutput<'a> {
+    Floats(OutputRows, Epilogue<'a>),
+    Blocks(BlockConsumer<'a>),
 }
 
-impl<'a> Target<'a> {
+impl<'a> ConvOutput<'a> {
     pub(super) fn is_blocks(&self) -> bool {
-        matches!(self, Target::Blocks(_))
+        matches!(self, ConvOutput::Blocks(_))
     }
 
     /// Elements there is room for, if there are to be so many rows and columns.
     pub(super) fn len(&self, rows: usize, columns: usize) -> usize {
         match self {
-            Target::Floats(output, _) => output.len(),
-            Target::Spaced(output, pitch, _)
+            ConvOutput::Floats(output, _) => output.len(),
+            ConvOutput::Spaced(output, pitch, _)
                 if *pitch >= columns && rows.saturating_sub(1).saturating_mul(*pitch).saturating_add(columns) <= output.len() =>
             {
                 rows * columns
             }
-            Target::Spaced(output, ..) => output.len(),
-            Target::Blocks(_) => rows * columns,
+            ConvOutput::Spaced(output, ..) => output.len(),
+            ConvOutput::Blocks(_) => rows * columns,
         }
     }
 
     /// For tasks that write rows of so many columns.
-    pub(super) fn shared(self, columns: usize) -> Shared<'a> {
+    pub(super) fn shared(self, columns: usize) -> SharedOutput<'a> {
         match self {
-            Target::Floats(output, epilogue) => Shared::Floats(Rows { first: Out(output.as_mut_ptr()), pitch: columns }, epilogue),
-            Target::Spaced(output, pitch, epilogue) => Shared::Floats(Rows { first: Out(output.as_mut_ptr()), pitch }, epilogue),
-            Target::Blocks(take) => Shared::Blocks(take),
+            ConvOutput::Floats(output, epilogue) => {
+                SharedOutput::Floats(OutputRows { first: Out(output.as_mut_ptr()), pitch: columns }, epilogue)
+            }
+            ConvOutput::Spaced(output, pitch, epilogue) => {
+                SharedOutput::Floats(OutputRows { first: Out(output.as_mut_ptr()), pitch }, epilogue)
+            }
+            ConvOutput::Blocks(take) => SharedOutput::Blocks(take),
         }
     }
 
     /// The result of sums without terms.
     pub(super) fn zeros(self, rows: usize, columns: usize) {
         match self.shared(columns) {
-            Shared::Floats(output, epilogue) => {
+            SharedOutput::Floats(output, epilogue) => {
                 // SAFETY: the target has room for the rows.
                 (0..rows).for_each(|row| unsafe { output.row(row).write_bytes(0, columns) });
                 if let Some(finish) = epilogue {
                     finish(0..rows, 0..columns, 0);
                 }
             }
-            Shared::Blocks(take) => gemm::zeros(rows, columns, take),
+            SharedOutput::Blocks(take) => gemm::zeros(rows, columns, take),
         }
     }
 
@@ -93,21 +97,21 @@ impl<'a> Target<'a> {
         // SAFETY: the caller's promise.
         unsafe {
             match self.shared(columns) {
-                Shared::Floats(output, epilogue) => {
-                    gemm::gemm_with(isa, pool, Write::Set, a, b, output.row(0), output.pitch, workspace, epilogue);
+                SharedOutput::Floats(output, epilogue) => {
+                    gemm::gemm_with(isa, pool, WriteMode::Set, a, b, output.row(0), output.pitch, workspace, epilogue);
                 }
-                Shared::Blocks(take) => gemm::gemm_blocks_with(isa, pool, a, b, workspace, take),
+                SharedOutput::Blocks(take) => gemm::gemm_blocks_with(isa, pool, a, b, workspace, take),
             }
         }
     }
 }
 
-impl Shared<'_> {
+impl SharedOutput<'_> {
     /// The floats, if it goes there.
-    pub fn floats(&self) -> Option<Rows> {
+    pub fn floats(&self) -> Option<OutputRows> {
         match self {
-            Shared::Floats(output, _) => Some(*output),
-            Shared::Blocks(_) => None,
+            SharedOutput::Floats(output, _) => Some(*output),
+            SharedOutput::Blocks(_) => None,
         }
     }
 
@@ -117,12 +121,12 @@ impl Shared<'_> {
     /// They do.
     pub unsafe fn finish(&self, rows: Range<usize>, columns: Range<usize>, block: *const f32, worker: usize) {
         match self {
-            Shared::Floats(_, Some(finish)) => finish(rows, columns, worker),
-            Shared::Floats(_, None) => {}
-            Shared::Blocks(take) => {
+            SharedOutput::Floats(_, Some(finish)) => finish(rows, columns, worker),
+            SharedOutput::Floats(_, None) => {}
+            SharedOutput::Blocks(take) => {
                 let stride = columns.len();
                 // SAFETY: the caller's promise.
-                take(&unsafe { Block::new(rows, columns, block, stride) });
+                take(&unsafe { OutputBlock::new(rows, columns, block, stride) });
             }
         }
     }

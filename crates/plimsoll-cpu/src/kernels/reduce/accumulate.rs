@@ -11,16 +11,16 @@ use plimsoll_core::ops::Reduction;
 pub(super) const WIDTH: usize = 512;
 
 /// The states of up to [`WIDTH`] lanes.
-pub(super) struct Lanes {
+pub(super) struct Accumulators {
     pub first: [f32; WIDTH],
     pub second: [f32; WIDTH],
 }
 
-impl Lanes {
-    /// Lanes that have seen nothing.
-    pub fn empty(kind: Reduction) -> Lanes {
+impl Accumulators {
+    /// Accumulators that have seen nothing.
+    pub fn empty(kind: Reduction) -> Accumulators {
         let first = if kind == Reduction::Sum { 0.0 } else { f32::NEG_INFINITY };
-        Lanes { first: [first; WIDTH], second: [0.0; WIDTH] }
+        Accumulators { first: [first; WIDTH], second: [0.0; WIDTH] }
     }
 
     /// Shows lanes `at … at + numbers.len()` one number each. Lane `at` is at index `row`, each following one `step` further.
@@ -32,7 +32,7 @@ impl Lanes {
     }
 
     /// Brings the first `width` lanes of another into these.
-    pub fn join(&mut self, isa: Isa, kind: Reduction, other: &Lanes, width: usize) {
+    pub fn join(&mut self, isa: Isa, kind: Reduction, other: &Accumulators, width: usize) {
         join(isa, kind, (&mut self.first[..width], &mut self.second[..width]), (&other.first[..width], &other.second[..width]));
     }
 
@@ -127,7 +127,7 @@ fn join_loop<const FMA: bool>(kind: Reduction, a: &mut [f32], b: &mut [f32], c: 
     }
 }
 
-/// Lanes a longer row is summed in.
+/// Accumulators a longer row is summed in.
 const GROUP: usize = 16;
 
 /// The sum of a row: sixteen lanes side by side, then the lanes by halves.

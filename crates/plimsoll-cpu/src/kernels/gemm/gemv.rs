@@ -3,7 +3,7 @@
 //! A matrix with contiguous rows is multiplied by dot products, one with contiguous columns by adding multiples of these to the result.
 
 use super::Matrix;
-use crate::simd::{Isa, Lanes, Vector};
+use crate::simd::{Isa, PortableVector, Vector};
 
 /// `y (=|+=) matrix · x`, both vectors strided.
 #[derive(Clone, Copy)]
@@ -35,7 +35,7 @@ impl MatVec {
                 Isa::Avx512 => avx512(self),
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => avx2(self),
-                _ => multiply::<Lanes>(self),
+                _ => multiply::<PortableVector>(self),
             }
         }
     }
@@ -138,7 +138,7 @@ unsafe fn total<V: Vector, const U: usize>(sums: [V; U]) -> f32 {
         sums[1..].iter().for_each(|&other| sum = sum.add(other));
         sum.store(lanes.as_mut_ptr());
     }
-    // Halves onto each other, which the compiler does in registers.
+    // HalfViewMut onto each other, which the compiler does in registers.
     for half in [8, 4, 2, 1] {
         for lane in 0..half {
             lanes[lane] += lanes[lane + half];

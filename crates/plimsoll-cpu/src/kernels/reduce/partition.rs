@@ -3,7 +3,7 @@
 //! A sum over the first dimension is cut by what one of its rows holds, never by how many there are: chunk after chunk is added to the sum so far. So
 //! whoever stops where a chunk ends and goes on later makes the same additions in the same order.
 
-use super::fold::WIDTH;
+use super::accumulate::WIDTH;
 use super::{CHUNK, Layout, Reducer, TASKS};
 use plimsoll_core::ops::Reduction;
 use std::ops::Range;
@@ -13,7 +13,7 @@ const WAVE: usize = 4 * TASKS;
 
 /// How the rows that are reduced to one are cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Cut {
+pub(super) struct Partition {
     /// Rows after which the cut begins anew.
     stretch: usize,
     /// Chunks of a stretch, and rows of a chunk.
@@ -25,18 +25,18 @@ pub(super) struct Cut {
     pub in_order: bool,
 }
 
-impl Cut {
-    pub fn new(layout: &Layout, dims: &[usize], axes: &[usize], kind: Reduction) -> Cut {
+impl Partition {
+    pub fn new(layout: &Layout, dims: &[usize], axes: &[usize], kind: Reduction) -> Partition {
         let rows = layout.all_rows();
         if kind == Reduction::Sum && axes.first() == Some(&0) {
             let (images, parts) = unit(rows / dims[0].max(1), layout.columns);
             let stretch = (images * (rows / dims[0].max(1))).max(1);
-            return Cut { stretch, parts, each: stretch.div_ceil(parts), chunks: rows.div_ceil(stretch) * parts, in_order: true };
+            return Partition { stretch, parts, each: stretch.div_ceil(parts), chunks: rows.div_ceil(stretch) * parts, in_order: true };
         }
         let tasks = (layout.groups() * layout.column_blocks()).max(1);
         let worth = rows.saturating_mul(layout.columns) / CHUNK;
         let chunks = worth.min(TASKS / tasks).min(rows).max(1);
-        Cut { stretch: rows.max(1), parts: chunks, each: rows.div_ceil(chunks), chunks, in_order: false }
+        Partition { stretch: rows.max(1), parts: chunks, each: rows.div_ceil(chunks), chunks, in_order: false }
     }
 
     /// The rows of a chunk.
@@ -76,7 +76,7 @@ pub(crate) fn power_of_two(most: usize) -> usize {
 
 /// Whether a sum over leading axes, of which each row of the batch has `rows` with `columns`, can be taken in pieces of this many rows of the batch, each going
 /// on from the sum so far, without a difference.
-pub(crate) fn sums_go_on(rows: usize, columns: usize, piece: usize) -> bool {
+pub(crate) fn sums_resume(rows: usize, columns: usize, piece: usize) -> bool {
     piece.is_multiple_of(unit(rows, columns).0)
 }
 
@@ -89,12 +89,12 @@ impl Reducer {
     /// # Safety
     /// As for [`Reducer::run`].
     pub(super) unsafe fn in_order(&self, run: &dyn for<'a> Fn(usize, &'a Task<'a>)) {
-        let (layout, chunks) = (&self.layout, self.cut.chunks);
+        let (layout, chunks) = (&self.layout, self.partition.chunks);
         let (groups, blocks, columns) = (layout.groups(), layout.column_blocks(), layout.columns);
         let results = groups * columns;
         // SAFETY: the results are this call's own; what they go on from lies at the same place or apart.
         unsafe {
-            match self.before {
+            match self.initial {
                 Some(before) if before != self.output.cast_const() => self.output.copy_from_nonoverlapping(before, results),
                 None if chunks == 0 => self.output.write_bytes(0, results),
                 _ => {}
@@ -105,12 +105,12 @@ impl Reducer {
             let to = unsafe { std::slice::from_raw_parts_mut(self.output.add(at), sums.len()) };
             if first { to.copy_from_slice(sums) } else { to.iter_mut().zip(sums).for_each(|(to, sum)| *to += sum) }
         };
-        let begins = |chunk: usize| chunk == 0 && self.before.is_none();
-        let Some(wave) = self.cut.side_by_side(layout) else {
+        let begins = |chunk: usize| chunk == 0 && self.initial.is_none();
+        let Some(wave) = self.partition.side_by_side(layout) else {
             run(groups * blocks, &|task, _| {
                 for chunk in 0..chunks {
                     // SAFETY: the caller's promise.
-                    let (lanes, left, width) = unsafe { self.lanes(task / blocks, task % blocks, self.cut.rows(layout, chunk)) };
+                    let (lanes, left, width) = unsafe { self.lanes(task / blocks, task % blocks, self.partition.rows(layout, chunk)) };
                     put(task / blocks * columns + left, &lanes.first[..width], begins(chunk));
                 }
             });
@@ -126,7 +126,7 @@ impl Reducer {
                 let (chunk, task) = (task / (groups * blocks), task % (groups * blocks));
                 // SAFETY: the caller's promise.
                 unsafe {
-                    let (lanes, _, width) = self.lanes(task / blocks, task % blocks, self.cut.rows(layout, start + chunk));
+                    let (lanes, _, width) = self.lanes(task / blocks, task % blocks, self.partition.rows(layout, start + chunk));
                     partial(task / blocks, task % blocks, chunk).copy_from_nonoverlapping(lanes.first.as_ptr(), width);
                 }
             });

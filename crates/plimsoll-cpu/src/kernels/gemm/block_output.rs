@@ -3,16 +3,16 @@
 
 use std::ops::Range;
 
-use super::block::{Product, per_worker};
-use super::plan::{self, COLUMNS, LEAST_ROWS, Plan, ROWS};
-use super::sweep::{DEPTH, Sweep};
-use super::tile::{MAX_COLUMNS, MAX_ROWS};
+use super::blocking::{self, Blocking, COLUMNS, LEAST_ROWS, ROWS};
+use super::macro_kernel::{Product, per_worker};
+use super::micro_kernel::{MAX_COLUMNS, MAX_ROWS};
+use super::panel::{DEPTH, PanelProduct};
 use super::{LINE, Matrix, Out, SUM, aligned, run};
 use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
 
 /// A finished block of a result.
-pub struct Block {
+pub struct OutputBlock {
     /// Its rows in the result.
     pub rows: Range<usize>,
     /// Its columns there.
@@ -21,13 +21,13 @@ pub struct Block {
     stride: usize,
 }
 
-impl Block {
+impl OutputBlock {
     /// A block whose rows are `stride` floats apart.
     ///
     /// # Safety
     /// The rows are readable for as long as it is used.
-    pub(crate) unsafe fn new(rows: Range<usize>, columns: Range<usize>, values: *const f32, stride: usize) -> Block {
-        Block { rows, columns, values, stride }
+    pub(crate) unsafe fn new(rows: Range<usize>, columns: Range<usize>, values: *const f32, stride: usize) -> OutputBlock {
+        OutputBlock { rows, columns, values, stride }
     }
 
     /// Where its first row is.
@@ -52,7 +52,7 @@ impl Block {
 }
 
 /// Who takes the blocks. They are disjoint and cover the result, and several workers may hand them out at the same time.
-pub type Take<'a> = &'a (dyn Fn(&Block) + Sync + 'a);
+pub type BlockConsumer<'a> = &'a (dyn Fn(&OutputBlock) + Sync + 'a);
 
 /// Floats of a worker's block.
 fn block_len(m: usize, n: usize) -> usize {
@@ -77,7 +77,7 @@ pub fn blocks_workspace_len(m: usize, n: usize, k: usize, threads: usize) -> usi
     if n == 0 {
         return 0;
     }
-    (per_worker(m, k) + block_len(m, n)) * threads.max(1) + plan::all_partials(m, n, k).max(shared_len(m, n, k)) + LINE
+    (per_worker(m, k) + block_len(m, n)) * threads.max(1) + blocking::all_partials(m, n, k).max(shared_len(m, n, k)) + LINE
 }
 
 /// `A · B`, block by block. The sums are bit-identical at any number of threads.
@@ -87,7 +87,7 @@ pub fn blocks_workspace_len(m: usize, n: usize, k: usize, threads: usize) -> usi
 ///
 /// # Panics
 /// When `a.cols != b.rows`, or `workspace` is shorter than [`blocks_workspace_len`] asks for.
-pub unsafe fn gemm_blocks(pool: &ThreadPool, a: Matrix, b: Matrix, workspace: &mut [f32], take: Take<'_>) {
+pub unsafe fn gemm_blocks(pool: &ThreadPool, a: Matrix, b: Matrix, workspace: &mut [f32], take: BlockConsumer<'_>) {
     // SAFETY: passed on to the caller.
     unsafe { gemm_blocks_with(Isa::best(), pool, a, b, workspace, take) }
 }
@@ -99,7 +99,7 @@ pub unsafe fn gemm_blocks(pool: &ThreadPool, a: Matrix, b: Matrix, workspace: &m
 ///
 /// # Panics
 /// As [`gemm_blocks`], and when the processor lacks `isa`.
-pub unsafe fn gemm_blocks_with(isa: Isa, pool: &ThreadPool, a: Matrix, b: Matrix, workspace: &mut [f32], take: Take<'_>) {
+pub unsafe fn gemm_blocks_with(isa: Isa, pool: &ThreadPool, a: Matrix, b: Matrix, workspace: &mut [f32], take: BlockConsumer<'_>) {
     assert!(isa.supported(), "this processor has no {isa:?}");
     assert_eq!(a.cols, b.rows, "a product of [{}, {}] and [{}, {}]", a.rows, a.cols, b.rows, b.cols);
     let (m, n, k) = (a.rows, b.cols, a.cols);
@@ -115,7 +115,7 @@ pub unsafe fn gemm_blocks_with(isa: Isa, pool: &ThreadPool, a: Matrix, b: Matrix
         "a product of [{m}, {k}] and [{k}, {n}] needs {needed} floats of workspace, not {}",
         workspace.len()
     );
-    let plan = Plan::new(m, n, k);
+    let plan = Blocking::new(m, n, k);
     let product = Product::new(isa, a, b, n);
     let (per_worker, block_len) = (per_worker(m, k), block_len(m, n));
     let scratch = aligned(workspace);
@@ -143,12 +143,21 @@ pub unsafe fn gemm_blocks_with(isa: Isa, pool: &ThreadPool, a: Matrix, b: Matrix
                     if whole {
                         for ks in steps(k) {
                             let ready = partials.add(ks.start * shared_width(n)).cast_const();
-                            product.stretch(rows.clone(), columns.clone(), ks.clone(), origin, stride, ks.start > 0, scratch, Some(ready));
+                            product.rank_k_update(
+                                rows.clone(),
+                                columns.clone(),
+                                ks.clone(),
+                                origin,
+                                stride,
+                                ks.start > 0,
+                                scratch,
+                                Some(ready),
+                            );
                         }
                     } else {
                         product.block(rows.clone(), columns.clone(), 0..k, origin, stride, false, scratch);
                     }
-                    take(&Block::new(rows, columns.clone(), block, stride));
+                    take(&OutputBlock::new(rows, columns.clone(), block, stride));
                 }
             }
         };
@@ -184,7 +193,7 @@ pub unsafe fn gemm_blocks_with(isa: Isa, pool: &ThreadPool, a: Matrix, b: Matrix
                 let from = std::slice::from_raw_parts(partials.add((chunk * m + rows.start) * n), rows.len() * n);
                 to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
             }
-            take(&Block::new(rows, 0..n, to.as_ptr(), n));
+            take(&OutputBlock::new(rows, 0..n, to.as_ptr(), n));
         }
     };
     run(pool, m * n * plan.chunks > 4 * SUM, m.div_ceil(rows_each), &sum);
@@ -202,8 +211,8 @@ fn steps(k: usize) -> impl Iterator<Item = Range<usize>> {
 unsafe fn pack(pool: &ThreadPool, product: &Product, columns: Range<usize>, k: usize, to: Out) {
     let groups = |ks: &Range<usize>| {
         let right = |_| product.b;
-        let sweep = sweep(product.isa, columns.clone(), ks.len(), &right);
-        let group = sweep.width() * sweep.group();
+        let panel_product = panel_product(product.isa, columns.clone(), ks.len(), &right);
+        let group = panel_product.width() * panel_product.group();
         (group, columns.len().div_ceil(group))
     };
     let most = groups(&(0..k.min(DEPTH))).1.max(steps(k).last().map_or(0, |ks| groups(&ks).1));
@@ -219,22 +228,22 @@ unsafe fn pack(pool: &ThreadPool, product: &Product, columns: Range<usize>, k: u
         unsafe {
             let right = product.right(&ks);
             let place = to.add(ks.start * shared_width(product.b.cols) + done * ks.len());
-            sweep(product.isa, columns.clone(), ks.len(), &|_| right).pack(start..columns.end.min(start + group), place);
+            panel_product(product.isa, columns.clone(), ks.len(), &|_| right).pack(start..columns.end.min(start + group), place);
         }
     });
 }
 
-fn sweep<'a>(isa: Isa, columns: Range<usize>, length: usize, right: &'a dyn Fn(usize) -> Matrix) -> Sweep<'a> {
-    Sweep { isa, rows: 0, columns, segments: 1, length, accumulate: false, right, packed: None }
+fn panel_product<'a>(isa: Isa, columns: Range<usize>, length: usize, right: &'a dyn Fn(usize) -> Matrix) -> PanelProduct<'a> {
+    PanelProduct { isa, rows: 0, columns, segments: 1, length, accumulate: false, right, packed: None }
 }
 
 /// Hands out zeros: the result of sums without terms.
-pub(crate) fn zeros(rows: usize, columns: usize, take: Take<'_>) {
+pub(crate) fn zeros(rows: usize, columns: usize, take: BlockConsumer<'_>) {
     static ZEROS: [f32; 64] = [0.0; 64];
     for row in 0..rows {
         for start in (0..columns).step_by(ZEROS.len()) {
             // SAFETY: as many zeros are there as columns are named.
-            take(&unsafe { Block::new(row..row + 1, start..columns.min(start + ZEROS.len()), ZEROS.as_ptr(), 0) });
+            take(&unsafe { OutputBlock::new(row..row + 1, start..columns.min(start + ZEROS.len()), ZEROS.as_ptr(), 0) });
         }
     }
 }

@@ -1,9 +1,9 @@
 //! How the gradient of a filter is cut into chunks of pixels, and where it can stop and go on.
 
 use super::ConvShape;
-use crate::kernels::gemm::Write;
-use crate::kernels::gemm::sweep::DEPTH;
-use crate::kernels::gemm::tile::MAX_COLUMNS;
+use crate::kernels::gemm::WriteMode;
+use crate::kernels::gemm::micro_kernel::MAX_COLUMNS;
+use crate::kernels::gemm::panel::DEPTH;
 use crate::kernels::reduce::power_of_two;
 use std::ops::Range;
 
@@ -17,13 +17,13 @@ pub(super) const SEGMENTS: usize = 32;
 
 /// How the rows of all output images are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Chunks {
-    /// Rows in all, rows after which the cut begins anew, chunks between, and rows of a chunk.
+pub(super) struct SplitK {
+    /// OutputRows in all, rows after which the cut begins anew, chunks between, and rows of a chunk.
     rows: usize,
     stretch: usize,
     parts: usize,
     each: usize,
-    /// Chunks in all.
+    /// SplitK in all.
     count: usize,
     /// Most that are taken side by side.
     pub wave: usize,
@@ -31,16 +31,16 @@ pub(super) struct Chunks {
     pub begins: bool,
 }
 
-impl Chunks {
-    pub fn new(shape: &ConvShape, write: Write) -> Chunks {
+impl SplitK {
+    pub fn new(shape: &ConvShape, write: WriteMode) -> SplitK {
         let rows = shape.batch * shape.out_h;
-        let begins = write == Write::Set;
+        let begins = write == WriteMode::Set;
         let Some(wave) = side_by_side(shape) else {
-            return Chunks { rows, stretch: rows, parts: 1, each: rows, count: 1, wave: 1, begins };
+            return SplitK { rows, stretch: rows, parts: 1, each: rows, count: 1, wave: 1, begins };
         };
         let (images, parts) = unit(shape);
         let stretch = images * shape.out_h;
-        Chunks { rows, stretch, parts, each: stretch.div_ceil(parts), count: rows.div_ceil(stretch) * parts, wave, begins }
+        SplitK { rows, stretch, parts, each: stretch.div_ceil(parts), count: rows.div_ceil(stretch) * parts, wave, begins }
     }
 
     pub fn range(&self, chunk: usize) -> Range<usize> {
@@ -79,7 +79,7 @@ fn unit(shape: &ConvShape) -> (usize, usize) {
 }
 
 /// Whether the gradient can be taken in pieces of this many images, each going on from the sum so far, without a difference.
-pub(crate) fn sums_go_on(shape: &ConvShape, piece: usize) -> bool {
+pub(crate) fn sums_resume(shape: &ConvShape, piece: usize) -> bool {
     let pixels = shape.out_h * shape.out_w;
     match side_by_side(shape) {
         _ if shape.is_empty() || shape.pointwise() => false,
@@ -148,12 +148,12 @@ mod tests {
                 groups,
             };
             let one = shape(1);
-            let unit = (1..).find(|piece| sums_go_on(&one, *piece)).unwrap();
+            let unit = (1..).find(|piece| sums_resume(&one, *piece)).unwrap();
             assert_eq!(unit, least, "{one:?}");
             let (piece, total) = (unit, 2 * unit + unit.div_ceil(2));
             let (input, gradient) = (noise(shape(total).input_len(), 1), noise(shape(total).output_len(), 2));
             let pool = ThreadPool::new(2).unwrap();
-            let grad = |write: Write, images: Range<usize>, grad: &mut [f32]| {
+            let grad = |write: WriteMode, images: Range<usize>, grad: &mut [f32]| {
                 let own = shape(images.len());
                 let mut workspace = vec![f32::NAN; grad_filter_workspace(&own, write, 2)];
                 let (x, dy) = (one.input_len(), one.output_len());
@@ -162,9 +162,9 @@ mod tests {
             };
             for total in [piece, piece + 1, 2 * piece, total] {
                 let (mut whole, mut sum) = (vec![f32::NAN; one.filter_len()], vec![f32::NAN; one.filter_len()]);
-                grad(Write::Set, 0..total, &mut whole);
+                grad(WriteMode::Set, 0..total, &mut whole);
                 for start in (0..total).step_by(piece) {
-                    let write = if start == 0 { Write::Set } else { Write::Add };
+                    let write = if start == 0 { WriteMode::Set } else { WriteMode::Add };
                     grad(write, start..total.min(start + piece), &mut sum);
                 }
                 assert!(bits(&whole) == bits(&sum), "{total} images of {one:?}");

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::Matrix;
+use super::micro_kernel::{MAX_COLUMNS, Shape, Tile};
 use super::pack;
-use super::tile::{MAX_COLUMNS, Shape, Tile};
 use crate::simd::Isa;
 
 /// Most k in a sweep whose B is packed: a row panel of A and a column sliver of B of this depth stay in L1 and L2.
@@ -18,7 +18,7 @@ const GROUP: usize = 4;
 pub(crate) const SLIVERS: usize = GROUP * DEPTH * MAX_COLUMNS;
 
 /// `C[rows, columns] (=|+=) A · B` over `segments` runs of `length` k each.
-pub(crate) struct Sweep<'a> {
+pub(crate) struct PanelProduct<'a> {
     pub isa: Isa,
     pub rows: usize,
     pub columns: Range<usize>,
@@ -31,8 +31,8 @@ pub(crate) struct Sweep<'a> {
     pub packed: Option<*mut f32>,
 }
 
-impl Sweep<'_> {
-    /// Runs every tile; `left` is told the rows of a tile and fills in the fields of A and C.
+impl PanelProduct<'_> {
+    /// PitchedRows every tile; `left` is told the rows of a tile and fills in the fields of A and C.
     ///
     /// # Safety
     /// The processor has `isa`. What `left` fills in and what `right` returns is valid as [`Tile::run`] asks, over the rows, columns and k of this
@@ -52,10 +52,10 @@ impl Sweep<'_> {
         }
     }
 
-    /// [`Sweep::run`] over slivers of B that [`Sweep::pack`] has left at `slivers`, all of this sweep's columns.
+    /// [`PanelProduct::run`] over slivers of B that [`PanelProduct::pack`] has left at `slivers`, all of this sweep's columns.
     ///
     /// # Safety
-    /// As for [`Sweep::run`].
+    /// As for [`PanelProduct::run`].
     #[inline]
     pub unsafe fn run_ready(&self, slivers: *const f32, mut left: impl FnMut(Range<usize>, &mut Tile)) {
         let group = self.width() * self.group();
@@ -85,7 +85,7 @@ impl Sweep<'_> {
     /// All tiles of a group of columns, with its slivers packed at `packed` or B read in place.
     ///
     /// # Safety
-    /// As for [`Sweep::run`].
+    /// As for [`PanelProduct::run`].
     #[inline(always)]
     unsafe fn tiles(&self, group: Range<usize>, packed: Option<*const f32>, left: &mut impl FnMut(Range<usize>, &mut Tile)) {
         let shape = Shape::of(self.isa);
@@ -130,7 +130,7 @@ impl Sweep<'_> {
     /// Packs the columns of a group, sliver after sliver, the last as wide as the lanes it needs.
     ///
     /// # Safety
-    /// As for [`Sweep::run`]; `to` has room for the group.
+    /// As for [`PanelProduct::run`]; `to` has room for the group.
     pub unsafe fn pack(&self, group: Range<usize>, to: *mut f32) {
         let (depth, width, lanes) = (self.depth(), self.width(), Shape::of(self.isa).lanes);
         for segment in 0..self.segments {

@@ -1,7 +1,7 @@
 //! How a product is cut into tasks and blocks: by its shape alone, so that results do not depend on the number of threads.
 
-use super::sweep::DEPTH;
-use super::tile::{MAX_COLUMNS, MAX_ROWS};
+use super::micro_kernel::{MAX_COLUMNS, MAX_ROWS};
+use super::panel::DEPTH;
 
 /// Rows of A packed at once: with [`DEPTH`] an eighth of a mebibyte, which leaves most of L2 to B and C.
 pub(super) const ROWS: usize = 128;
@@ -23,7 +23,7 @@ const NARROW: usize = PARTIALS / TASKS;
 
 /// The cut of one product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(super) struct Blocking {
     pub rows: usize,
     pub row_blocks: usize,
     pub columns: usize,
@@ -33,14 +33,14 @@ pub(super) struct Plan {
     pub parallel: bool,
 }
 
-impl Plan {
+impl Blocking {
     /// For non-zero `m`, `n` and `k`.
-    pub fn new(m: usize, n: usize, k: usize) -> Plan {
+    pub fn new(m: usize, n: usize, k: usize) -> Blocking {
         let parallel = m.saturating_mul(n).saturating_mul(k) >= SERIAL;
         let column_blocks = n.div_ceil(COLUMNS);
         let columns = n.div_ceil(column_blocks).next_multiple_of(MAX_COLUMNS).min(n);
         let column_blocks = n.div_ceil(columns);
-        let whole = Plan { rows: m, row_blocks: 1, columns, column_blocks, depth: k, chunks: 1, parallel };
+        let whole = Blocking { rows: m, row_blocks: 1, columns, column_blocks, depth: k, chunks: 1, parallel };
         if !parallel {
             return whole;
         }
@@ -54,12 +54,12 @@ impl Plan {
         let row_blocks = m.div_ceil(rows);
         let blocks = row_blocks * column_blocks;
         let chunks = if blocks < TASKS / 4 { most_chunks.min(TASKS / blocks) } else { 1 };
-        Plan { rows, row_blocks, ..whole }.chunked(k, chunks)
+        Blocking { rows, row_blocks, ..whole }.chunked(k, chunks)
     }
 
-    fn chunked(self, k: usize, chunks: usize) -> Plan {
+    fn chunked(self, k: usize, chunks: usize) -> Blocking {
         let depth = k.div_ceil(chunks).next_multiple_of(DEPTH.min(k));
-        Plan { depth, chunks: k.div_ceil(depth), ..self }
+        Blocking { depth, chunks: k.div_ceil(depth), ..self }
     }
 
     pub fn blocks(&self) -> usize {
@@ -69,17 +69,17 @@ impl Plan {
 
 /// Whether a product of `n` columns over `k` adds up every element in the same order whatever its rows, if they are at least `least`: it is
 /// never cut along k. From so many rows on there are blocks enough without that.
-pub(crate) fn rows_alone(least: usize, n: usize, k: usize) -> bool {
+pub(crate) fn rows_are_independent(least: usize, n: usize, k: usize) -> bool {
     const MANY: usize = ROWS * (TASKS / 4);
     let long_runs = n.saturating_mul(k) < SERIAL / ROWS || MANY.saturating_mul(n) <= NARROW;
-    least > 1 && n > 1 && (k < 2 * CHUNK || (!long_runs && (least..MANY).all(|m| Plan::new(m, n, k).chunks == 1)))
+    least > 1 && n > 1 && (k < 2 * CHUNK || (!long_runs && (least..MANY).all(|m| Blocking::new(m, n, k).chunks == 1)))
 }
 
 /// Whether a product of a transposed A over at most `k` can be taken in pieces of this many k, each added to the result so far, without a
 /// difference: sums are put aside every [`DEPTH`] k, and chunks are not summed by themselves.
-pub(crate) fn sums_go_on(m: usize, n: usize, k: usize, piece: usize) -> bool {
+pub(crate) fn sums_resume(m: usize, n: usize, k: usize, piece: usize) -> bool {
     let in_one_chunk = m.saturating_mul(n) > PARTIALS || m.saturating_mul(n).saturating_mul(k) < SERIAL;
-    m > 1 && n > super::narrow::COLUMNS && piece.is_multiple_of(DEPTH) && in_one_chunk
+    m > 1 && n > super::tall_skinny::COLUMNS && piece.is_multiple_of(DEPTH) && in_one_chunk
 }
 
 /// Floats for the partial sums of any product of at most `m` rows: a bound that does not fall when `m` or `k` grows.
@@ -102,7 +102,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_cut_covers_the_product_within_its_bounds(m in 1usize..3000, n in 1usize..3000, k in 1usize..200_000) {
-            let plan = Plan::new(m, n, k);
+            let plan = Blocking::new(m, n, k);
             prop_assert!(plan.rows * plan.row_blocks >= m && plan.rows * (plan.row_blocks - 1) < m);
             prop_assert!(plan.columns * plan.column_blocks >= n && plan.columns * (plan.column_blocks - 1) < n);
             prop_assert!(plan.depth * plan.chunks >= k && plan.depth * (plan.chunks - 1) < k);
@@ -112,14 +112,14 @@ mod tests {
 
         #[test]
         fn rows_that_are_said_to_be_alone_are(least in 2usize..600, more in 0usize..5000, n in 2usize..3000, k in 1usize..60_000) {
-            prop_assert!(!rows_alone(least, n, k) || Plan::new(least + more, n, k).chunks == 1);
+            prop_assert!(!rows_are_independent(least, n, k) || Blocking::new(least + more, n, k).chunks == 1);
         }
 
         #[test]
         fn sums_that_are_said_to_go_on_are_in_one_chunk(m in 2usize..9000, n in 17usize..900, pieces in 1usize..40, piece in 1usize..4) {
             let (piece, k) = (piece * DEPTH, pieces * piece * DEPTH);
-            if sums_go_on(m, n, k, piece) {
-                prop_assert!((1..=pieces).all(|pieces| Plan::new(m, n, pieces * piece).chunks == 1));
+            if sums_resume(m, n, k, piece) {
+                prop_assert!((1..=pieces).all(|pieces| Blocking::new(m, n, pieces * piece).chunks == 1));
             }
         }
 

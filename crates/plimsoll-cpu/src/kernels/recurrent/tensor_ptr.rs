@@ -6,7 +6,7 @@ use plimsoll_core::DType;
 
 /// A tensor of real numbers (or a mask of bytes) somewhere in memory.
 #[derive(Clone, Copy, Debug)]
-pub struct Reals {
+pub struct TensorPtr {
     /// Its first element.
     pub ptr: *mut u8,
     /// Its element type.
@@ -14,11 +14,11 @@ pub struct Reals {
 }
 
 // SAFETY: a description of memory; the functions that use it demand its validity, on whatever thread they run.
-unsafe impl Send for Reals {}
+unsafe impl Send for TensorPtr {}
 // SAFETY: as above; tasks write disjoint rows.
-unsafe impl Sync for Reals {}
+unsafe impl Sync for TensorPtr {}
 
-impl Reals {
+impl TensorPtr {
     /// Element `at`, if single precision can be used where it lies.
     pub(super) fn single(self, at: usize) -> Option<*mut f32> {
         (self.dtype == DType::F32).then(|| self.ptr.cast::<f32>().wrapping_add(at))
@@ -42,7 +42,7 @@ impl Reals {
     /// Copies `count` elements from `from`, which may be where they are to go.
     ///
     /// # Safety
-    /// As for [`Reals::load`].
+    /// As for [`TensorPtr::load`].
     pub(super) unsafe fn store(self, isa: Isa, at: usize, count: usize, from: *const f32) {
         // SAFETY: the caller's promise.
         unsafe {
@@ -69,7 +69,7 @@ vectorised! {
     ///
     /// # Safety
     /// They are readable.
-    unsafe fn read(from: Reals, at: usize, to: &mut [f32]) {
+    unsafe fn read(from: TensorPtr, at: usize, to: &mut [f32]) {
         with_element!(from.dtype, E => {
             let from = from.ptr.cast::<E>().wrapping_add(at);
             for (i, to) in to.iter_mut().enumerate() {
@@ -85,7 +85,7 @@ vectorised! {
     ///
     /// # Safety
     /// They are writable.
-    unsafe fn write(to: Reals, at: usize, from: &[f32]) {
+    unsafe fn write(to: TensorPtr, at: usize, from: &[f32]) {
         with_element!(to.dtype, E => {
             let to = to.ptr.cast::<E>().wrapping_add(at);
             for (i, from) in from.iter().enumerate() {

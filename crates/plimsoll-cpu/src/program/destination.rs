@@ -1,9 +1,9 @@
 //! What expressions, products and convolutions write to: a tensor of its own, or a part between others of a whole.
 
-use super::instruction::{Address, Expression, Floats, Stored, Work};
+use super::instruction::{Address, Expression, F32Tensor, FloatTensor, KernelCall};
 use super::lower::{Lowering, conv_shape, fixed, random_row};
 use crate::kernels::movement::StridedCopy;
-use crate::kernels::pointwise::{Kernel, Runs, Sink, Source};
+use crate::kernels::pointwise::{InputSpec, Kernel, OutputSpec, PitchedRows};
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::Node;
 use plimsoll_core::ops::{FusedSliceWrite, SliceWrite};
@@ -16,7 +16,7 @@ pub(super) struct Destination {
     ty: TensorType,
     pub address: Address,
     /// How it lies between the parts of the whole, if it is not all in one piece.
-    pub runs: Option<Runs>,
+    pub runs: Option<PitchedRows>,
 }
 
 /// Whether a kernel writes parts in rows that lie as far apart as they do in a whole, with the bits that they would have by themselves. Expressions write anything
@@ -42,7 +42,7 @@ impl Lowering<'_> {
         let (dims, whole) = (part.shape.bind(self.rows), own.ty.shape.bind(self.rows));
         let (axis, inner) = (place.axis, dims[place.axis + 1..].iter().product::<usize>());
         let first = place.first(part.shape.dims()[axis], self.rows) * inner * part.dtype.size();
-        let runs = Runs { length: dims[axis] * inner, pitch: whole[axis] * inner };
+        let runs = PitchedRows { length: dims[axis] * inner, pitch: whole[axis] * inner };
         let in_pieces = dims[..axis].iter().product::<usize>() > 1;
         Ok(Destination {
             address: Address::Fixed(fixed(own.address)?.wrapping_add(first)),
@@ -53,7 +53,7 @@ impl Lowering<'_> {
     }
 
     /// A part made in its place, behind a copy of the whole so far where that is read again.
-    pub fn inlay(&self, op: &FusedSliceWrite, node: &Node, workspace: Floats) -> Result<Work, String> {
+    pub fn inlay(&self, op: &FusedSliceWrite, node: &Node, workspace: F32Tensor) -> Result<KernelCall, String> {
         let (effective_op, output) = (self.program.graph.effective_op(node), self.address(node.outputs[0])?);
         let mut copies = Vec::new();
         if op.has_base
@@ -63,26 +63,30 @@ impl Lowering<'_> {
             let (whole, all) = (self.dims(node.outputs[0]), (self.dims(node.outputs[0])[op.slice.axis], 0));
             copies.push((StridedCopy::along(self.size(node.outputs[0]), &whole, op.slice.axis, all, all), base));
         }
-        let copied = Work::Move { copies, output, zeros: None };
+        let copied = KernelCall::Copy { copies, output, zeros: None };
         let to = self.destination(node)?;
         if to.dims(self.rows).contains(&0) {
             // A piece of a batch that ended before it.
             return Ok(copied);
         }
         let made = self.make(effective_op.op, effective_op.inputs, &to, workspace)?;
-        Ok(if matches!(&copied, Work::Move { copies, .. } if copies.is_empty()) { made } else { Work::Both(Box::new([copied, made])) })
+        Ok(if matches!(&copied, KernelCall::Copy { copies, .. } if copies.is_empty()) {
+            made
+        } else {
+            KernelCall::Sequence(Box::new([copied, made]))
+        })
     }
 
     /// The instruction for an expression with one result, a product, a convolution or the gradient of one by its input.
-    pub fn make(&self, op: &Op, inputs: &[ValueId], to: &Destination, workspace: Floats) -> Result<Work, String> {
+    pub fn make(&self, op: &Op, inputs: &[ValueId], to: &Destination, workspace: F32Tensor) -> Result<KernelCall, String> {
         Ok(match op {
-            Op::Pointwise(op) => Work::Pointwise(Box::new(self.expression(&op.expr, &op.shape, inputs, std::slice::from_ref(to))?)),
+            Op::Pointwise(op) => KernelCall::Pointwise(Box::new(self.expression(&op.expr, &op.shape, inputs, std::slice::from_ref(to))?)),
             Op::MatMul(op) => {
                 let matrix = |value: ValueId, turned: bool| -> Result<_, String> {
                     let dims = self.dims(value);
                     Ok((self.stored(value)?, [dims[0], dims[1]], turned))
                 };
-                Work::MatMul {
+                KernelCall::MatMul {
                     a: matrix(inputs[0], op.transpose_a)?,
                     b: matrix(inputs[1], op.transpose_b)?,
                     c: to.stored(self.rows)?,
@@ -92,7 +96,7 @@ impl Lowering<'_> {
                     epilogue: self.epilogue(op.epilogue.as_ref(), &inputs[2..], to)?,
                 }
             }
-            Op::Conv2d(op) => Work::Conv {
+            Op::Conv2d(op) => KernelCall::Conv {
                 shape: Box::new(conv_shape(&op.window, op.groups, &self.dims(inputs[0]), &to.dims(self.rows))),
                 input: self.stored(inputs[0])?,
                 filter: self.stored(inputs[1])?,
@@ -101,7 +105,7 @@ impl Lowering<'_> {
                 workspace,
                 epilogue: self.epilogue(op.epilogue.as_ref(), &inputs[2..], to)?,
             },
-            Op::Conv2dGradInput(op) => Work::ConvGradInput {
+            Op::Conv2dGradInput(op) => KernelCall::ConvGradInput {
                 shape: Box::new(conv_shape(&op.window, op.groups, &to.dims(self.rows), &self.dims(inputs[1]))),
                 filter: self.stored(inputs[0])?,
                 gradient: self.stored(inputs[1])?,
@@ -117,7 +121,8 @@ impl Lowering<'_> {
     pub fn expression(&self, expr: &Expr, shape: &Shape, inputs: &[ValueId], to: &[Destination]) -> Result<Expression, String> {
         let dims: Vec<Vec<usize>> = inputs.iter().map(|input| self.dims(*input)).collect();
         let over: Vec<Vec<usize>> = to.iter().map(|to| self.overlaps(inputs, to)).collect::<Result<_, _>>()?;
-        let sinks: Vec<Sink<'_>> = to.iter().zip(&over).map(|(to, over)| Sink { dtype: to.ty.dtype, over, runs: to.runs }).collect();
+        let sinks: Vec<OutputSpec<'_>> =
+            to.iter().zip(&over).map(|(to, over)| OutputSpec { dtype: to.ty.dtype, over, runs: to.runs }).collect();
         let mut kernel = Kernel::new(expr, &shape.bind(self.rows), &self.sources(inputs, &dims), &sinks)?;
         let moving = self.bind(inputs, |i, address| kernel.set_input(i, address))?;
         for (i, to) in to.iter().enumerate() {
@@ -132,10 +137,10 @@ impl Lowering<'_> {
         let Some(expr) = expr else { return Ok(None) };
         let (own, dims): (_, Vec<Vec<usize>>) = (to.dims(self.rows), rest.iter().map(|input| self.dims(*input)).collect());
         let pitch = to.pitch().filter(|_| !to.ty.dtype.is_half());
-        let sources: Vec<Source<'_>> =
-            [Source { dims: &own, dtype: DType::F32, pitch }].into_iter().chain(self.sources(rest, &dims)).collect();
+        let sources: Vec<InputSpec<'_>> =
+            [InputSpec { dims: &own, dtype: DType::F32, pitch }].into_iter().chain(self.sources(rest, &dims)).collect();
         let over: Vec<usize> = [0].into_iter().chain(self.overlaps(rest, to)?.into_iter().map(|i| i + 1)).collect();
-        let mut kernel = Kernel::new(expr, &own, &sources, &[Sink { dtype: to.ty.dtype, over: &over, runs: to.runs }])?;
+        let mut kernel = Kernel::new(expr, &own, &sources, &[OutputSpec { dtype: to.ty.dtype, over: &over, runs: to.runs }])?;
         kernel.set_input(0, fixed(to.address)?);
         let mut moving = self.bind(rest, |i, address| kernel.set_input(i + 1, address))?;
         moving.iter_mut().for_each(|(i, _)| *i += 1);
@@ -191,7 +196,7 @@ impl Destination {
     }
 
     /// As what a kernel writes real numbers to, in single precision or two bytes: up to its last element, with what others made in between.
-    fn stored(&self, rows: usize) -> Result<Stored, String> {
+    fn stored(&self, rows: usize) -> Result<FloatTensor, String> {
         if self.ty.dtype != DType::F32 && !self.ty.dtype.is_half() {
             return Err(format!("computes with f32, f16 and bf16, but {} is {}; cast it first", self.value, self.ty));
         }
@@ -200,6 +205,6 @@ impl Destination {
             Some(runs) if all > 0 => (all / runs.length - 1) * runs.pitch + runs.length,
             _ => all,
         };
-        Ok(Stored { address: self.address, dtype: self.ty.dtype, count })
+        Ok(FloatTensor { address: self.address, dtype: self.ty.dtype, count })
     }
 }

@@ -1,10 +1,10 @@
 //! Large products: B is packed once for each block of columns and k, and every task reads the one copy.
 
-use super::block::{Product, per_worker};
-use super::plan::{COLUMNS, LEAST_ROWS, Plan, ROWS};
-use super::sweep::{DEPTH, Sweep};
-use super::tile::MAX_COLUMNS;
-use super::{Epilogue, Out, Write};
+use super::blocking::{Blocking, COLUMNS, LEAST_ROWS, ROWS};
+use super::macro_kernel::{Product, per_worker};
+use super::micro_kernel::MAX_COLUMNS;
+use super::panel::{DEPTH, PanelProduct};
+use super::{Epilogue, Out, WriteMode};
 use crate::runtime::threads::ThreadPool;
 
 /// Floats of workspace for the copy of B: a bound that does not fall when `m` or `k` grows.
@@ -20,8 +20,8 @@ pub(super) fn panel(m: usize, n: usize, k: usize) -> usize {
 pub(super) unsafe fn multiply(
     pool: &ThreadPool,
     product: &Product,
-    plan: &Plan,
-    write: Write,
+    plan: &Blocking,
+    write: WriteMode,
     c: Out,
     ldc: usize,
     scratch: Out,
@@ -35,8 +35,8 @@ pub(super) unsafe fn multiply(
             // SAFETY: `ks` lies inside B.
             let right = unsafe { product.right(&ks) };
             let rows_of_b = |_| right;
-            // Made anew by each task: a sweep does not cross threads.
-            let sweep = || Sweep {
+            // Made anew by each task: a panel_product does not cross threads.
+            let panel_product = || PanelProduct {
                 isa: product.isa,
                 rows: 0,
                 columns: columns.clone(),
@@ -46,22 +46,22 @@ pub(super) unsafe fn multiply(
                 right: &rows_of_b,
                 packed: None,
             };
-            let group = sweep().width() * sweep().group();
+            let group = panel_product().width() * panel_product().group();
             pool.run(columns.len().div_ceil(group), &|index, _| {
                 let done = index * group;
                 let start = columns.start + done;
                 // SAFETY: each group of slivers is one task's own, at its place in the panel.
-                unsafe { sweep().pack(start..columns.end.min(start + group), panel.add(done * ks.len())) };
+                unsafe { panel_product().pack(start..columns.end.min(start + group), panel.add(done * ks.len())) };
             });
             pool.run(plan.row_blocks, &|index, worker| {
                 let rows = index * plan.rows..m.min((index + 1) * plan.rows);
-                let accumulate = write == Write::Add || ks.start > 0;
+                let accumulate = write == WriteMode::Add || ks.start > 0;
                 for i0 in rows.clone().step_by(ROWS) {
                     let rows = i0..rows.end.min(i0 + ROWS);
                     // SAFETY: blocks are disjoint parts of `c`, the scratch is this worker's own, and the panel was packed above.
                     unsafe {
                         let (scratch, panel) = (scratch.add(worker * per_worker), panel.add(0));
-                        product.stretch(rows, columns.clone(), ks.clone(), c.add(0), ldc, accumulate, scratch, Some(panel));
+                        product.rank_k_update(rows, columns.clone(), ks.clone(), c.add(0), ldc, accumulate, scratch, Some(panel));
                     }
                 }
                 if ks.end == k
