@@ -4,6 +4,11 @@ use crate::memory::ALIGNMENT;
 use crate::schema::Schema;
 use plimsoll_core::Bytes;
 
+/// Bytes of the columns of a block, each in a buffer of its own.
+pub(crate) fn column_bytes(schema: &Schema, rows: usize) -> Bytes {
+    schema.columns().iter().map(|column| (column.row_bytes() * rows as u64).align_up(ALIGNMENT as u64)).sum()
+}
+
 /// Where the columns of a block of `rows` rows lie in one piece of memory: one after the other, each from a multiple
 /// of [`ALIGNMENT`].
 #[derive(Clone, Debug, PartialEq, Eq)]

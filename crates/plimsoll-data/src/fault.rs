@@ -49,8 +49,8 @@ impl Fault {
         Fault { row: (!of_row && !of_file).then_some((row, whose)), ..self }
     }
 
-    /// The same in other words.
-    pub fn told_as(self, words: impl FnOnce(&DataError) -> DataError) -> Fault {
+    /// The same with another error.
+    pub fn with_error(self, words: impl FnOnce(&DataError) -> DataError) -> Fault {
         Fault { error: Box::new(words(&self.error)), ..self }
     }
 
@@ -91,20 +91,20 @@ pub(crate) fn guarded<T>(code: impl FnOnce() -> T) -> Result<T, DataError> {
 const MOST: usize = 128;
 
 /// Faults of rows that come through a ring, by epoch and place: there the rows are only marked.
-pub(crate) struct Notes {
+pub(crate) struct RowErrors {
     faults: Mutex<BTreeMap<(u64, u64), Fault>>,
     /// Whether someone leaves such rows out, so that those after them are wanted.
-    pub left_out: bool,
+    pub ignored: bool,
 }
 
-impl Notes {
-    pub fn new(left_out: bool) -> Notes {
-        Notes { faults: Mutex::default(), left_out }
+impl RowErrors {
+    pub fn new(ignored: bool) -> RowErrors {
+        RowErrors { faults: Mutex::default(), ignored }
     }
 
     /// Worker: a row could not be made. A ring may have any number of rows, and all of them may be bad: of the later ones it is not kept what
     /// was wrong.
-    pub fn note(&self, epoch: u64, place: u64, fault: Fault) {
+    pub fn record(&self, epoch: u64, place: u64, fault: Fault) {
         let mut faults = self.lock();
         faults.insert((epoch, place), fault);
         if faults.len() > MOST

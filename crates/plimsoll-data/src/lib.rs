@@ -1,15 +1,18 @@
 //! The input pipeline: rows from a source, reordered, mapped and batched straight into the slots of a staging ring.
 //!
-//! | station | where | what comes out |
+//! Modules depend only on those above them:
+//!
+//! | layer | module | what |
 //! |---|---|---|
-//! | source | [`source`] | blocks of rows, any rows asked for |
-//! | order | [`Shuffle`], [`Permutation`] | which row stands where in an epoch, computed on the fly |
-//! | streams | [`Dataset`](Dataset#streams) | rows that user code keeps, makes or puts together, one after the other |
-//! | map | [`ops`] | rows of another type or shape, written where they are needed |
-//! | plan | [`PipelinePlan`] | the bytes of each stage, before anything runs |
-//! | decode | [`ops::decode`] | files as rows of one size, straight where the row goes |
-//! | cache | [`Cache`] | rows again, from memory or a file |
-//! | feed | [`Feed`] | batches, from a ring filled by one or more threads ahead of the consumer |
+//! | values | `error`, `fault`, `sync`, `memory`, `meter`, `rng`, `permutation`, `number`, `ragged`, `span` | errors, buffers, times, random numbers |
+//! | rows | `schema`, `block`, `row`, `condition` | columns, blocks of rows, single rows and conditions on them |
+//! | maps | `image`, [`ops`] | rows of another type or shape, written where they are needed |
+//! | sources | [`source`] | rows of files, by number or one after the other |
+//! | storage | `cache`, `decode` | stores of cached rows; memory and kernels that make rows of image files |
+//! | pipeline | `dataset` | [`Dataset`]: a source and stages, and what is known of its rows |
+//! | stages | `stages` | one file per stage: [`STAGES`] |
+//! | plan | `plan` | [`PipelinePlan`]: the bytes of each stage, before anything runs |
+//! | run | `run` | [`Feed`]: batches, from a ring filled by one or more threads ahead of the consumer |
 //!
 //! What is deliberately absent: whole files in memory, shuffle buffers where rows have numbers, copies between the last operation and the batch.
 //!
@@ -38,51 +41,40 @@ mod block;
 mod cache;
 mod condition;
 mod dataset;
-mod decode_room;
+mod decode;
 mod error;
 mod fault;
-mod feed;
-mod flows;
-mod geometry;
 mod image;
-mod item;
-mod mapped_pictures;
 mod memory;
 mod meter;
-mod mix;
 mod number;
 pub mod ops;
-mod order;
-mod padded;
 mod permutation;
 mod plan;
 mod ragged;
-mod recipe;
-mod ring;
 mod rng;
 mod row;
+mod run;
 mod schema;
 pub mod source;
-mod stream;
+mod span;
+mod stages;
 mod sync;
-mod tuner;
-mod work;
 
 pub use block::{BlockLayout, BlockMut, ColumnMut, Rows};
 pub use cache::{Cache, CacheFile};
 pub use condition::{Condition, Relation};
 pub use dataset::{Dataset, Parallelism, Prefetch};
 pub use error::DataError;
-pub use feed::{Activity, Batch, Feed, FeedState, Options};
 pub use image::PictureReader;
 pub use memory::{ALIGNMENT, AlignedBuf};
 pub use meter::Spent;
-pub use mix::Mix;
-pub use order::Shuffle;
-pub use padded::PadTo;
+pub use ops::Mix;
 pub use permutation::Permutation;
 pub use plan::{PRODUCER_STACK, PipelinePlan};
 pub use plimsoll_core::budget::SlotMemory;
 pub use row::Row;
+pub use run::{Activity, Batch, Feed, FeedState, Options};
 pub use schema::{Column, Extent, Schema};
 pub use source::{Elements, RandomSpec, Source, Split, Tensor, Vocabulary};
+pub use stages::{Arg, Key, KeyKind, Need, PadTo, STAGES, Shuffle, StageArgs, StageKind, Validation};

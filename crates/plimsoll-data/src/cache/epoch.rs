@@ -4,9 +4,8 @@
 //! they have come, so the header is written last, and the file gets its name after that.
 
 use super::file::OnFull;
-use super::{Cache, CacheFile, Note, Unfinished, identity, open_cache};
+use super::{Cache, CacheBypass, CacheFile, Unfinished, open_cache};
 use crate::DataError;
-use crate::dataset::Dataset;
 use plimsoll_core::Bytes;
 use std::fs::File;
 use std::io;
@@ -29,43 +28,6 @@ const BLOCK: usize = 64 << 10;
 
 /// Memory is taken in pieces, so that it never exists twice.
 const PIECE: usize = 1 << 20;
-
-/// Past this a number of bytes is a mistake.
-const ABSURD: Bytes = Bytes(1 << 50);
-
-impl Cache {
-    /// What it may hold in memory behind a stream with such rows, at most.
-    pub(crate) fn bound(&self, data: &Dataset, row: Bytes) -> Result<Bytes, DataError> {
-        let known = Some(data.len()).filter(|rows| *rows < u64::MAX).and_then(|rows| rows.checked_mul(row.0)).map(Bytes);
-        let bound = match (self.most(), known) {
-            (Some(most), known) => Some(known.map_or(most, |known| known.min(most))),
-            (None, known) => known,
-        };
-        match bound {
-            Some(bound) if bound > ABSURD => {
-                Err(DataError::Stage(format!("a cache behind {} would take up to {bound} of memory; ask for less", data.describe())))
-            }
-            Some(bound) => Ok(bound),
-            None => Err(DataError::Stage(format!(
-                "how many rows come out of {} is not known beforehand, so a cache in memory behind it needs a limit: say how much it may hold \
-                 (Cache::MemoryUpTo, in a configuration {{ memory = \"256MiB\" }}) or how many rows there are (assert_cardinality), or keep it in a file",
-                data.describe()
-            ))),
-        }
-    }
-
-    /// Whether it can stand behind a stream.
-    pub(crate) fn check(&self, data: &Dataset) -> Result<(), DataError> {
-        if let Some((op, column)) = identity::drawn_by_lot(data) {
-            let problem = "it differs from epoch to epoch and stands before the cache; put it after".into();
-            return Err(DataError::Op { op, column, problem });
-        }
-        match self.path() {
-            Some(_) => Ok(()),
-            None => self.bound(data, data.output_schema()?.row_bytes()).map(|_| ()),
-        }
-    }
-}
 
 /// An epoch in memory.
 pub(crate) struct EpochMemory {
@@ -140,18 +102,16 @@ impl EpochFile {
         Bytes((block_rows(row.get()) * row.get() + CHECK) as u64)
     }
 
-    /// What is known of the cache of a data set without reading its rows.
-    pub(super) fn look(path: &Path, data: &Dataset) -> Result<CacheFile, DataError> {
-        let row = data.output_schema()?.row_bytes().get();
-        let found = find(path, identity::fingerprint(data)?, row)?.map(|(_, rows)| rows);
-        let rows = found.or_else(|| data.size());
+    /// What is known of a file without reading its rows; `rows` are those of an epoch, where that is known.
+    pub fn inspect(path: &Path, fingerprint: [u8; 16], row: usize, rows: Option<u64>) -> Result<CacheFile, DataError> {
+        let found = find(path, fingerprint, row)?.map(|(_, rows)| rows);
+        let rows = found.or(rows);
         let bytes = rows.and_then(|rows| length(rows, row)).map(Bytes);
         Ok(CacheFile { path: path.to_path_buf(), rows, bytes, whole: found.is_some() })
     }
 
-    /// Finds the cache of a data set, or begins a new one in its place.
-    pub fn open(path: &Path, data: &Dataset, cache: &Cache, row: usize) -> Result<EpochFile, DataError> {
-        let fingerprint = identity::fingerprint(data)?;
+    /// Finds the epoch with this fingerprint, or begins a new one in its place.
+    pub fn open(path: &Path, fingerprint: [u8; 16], cache: &Cache, row: usize) -> Result<EpochFile, DataError> {
         let (file, unfinished, rows) = match find(path, fingerprint, row)? {
             Some((file, rows)) => (file, None, rows),
             None => {
@@ -183,18 +143,18 @@ impl EpochFile {
     }
 
     /// Writes whole rows after those before; `false` where there is no room and that is no reason to stop.
-    pub fn append(&mut self, rows: &[u8], note: &Note) -> Result<bool, DataError> {
+    pub fn append(&mut self, rows: &[u8], bypass: &CacheBypass) -> Result<bool, DataError> {
         let written = self.try_append(rows);
-        self.judge(written, note)
+        self.judge(written, bypass)
     }
 
     /// All rows have come: from now on they are read.
-    pub fn finish(&mut self, note: &Note) -> Result<bool, DataError> {
+    pub fn finish(&mut self, bypass: &CacheBypass) -> Result<bool, DataError> {
         let finished = self.try_finish();
-        self.judge(finished, note)
+        self.judge(finished, bypass)
     }
 
-    fn judge(&mut self, outcome: io::Result<()>, note: &Note) -> Result<bool, DataError> {
+    fn judge(&mut self, outcome: io::Result<()>, bypass: &CacheBypass) -> Result<bool, DataError> {
         let (Err(error), rows) = (outcome, self.rows) else { return Ok(true) };
         match self.on_full {
             OnFull::Stop => Err(DataError::Cache {
@@ -204,7 +164,7 @@ impl EpochFile {
                 ),
             }),
             OnFull::Continue => {
-                note.say(format!("row {rows} cannot be written to {} ({error}), so rows are made each time", self.path.display()));
+                bypass.set(format!("row {rows} cannot be written to {} ({error}), so rows are made each time", self.path.display()));
                 // Others may need the room more; the file of this name is never read.
                 let _ = self.file.set_len(0);
                 Ok(false)
@@ -327,12 +287,11 @@ fn find(path: &Path, fingerprint: [u8; 16], row: usize) -> Result<Option<(File, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dataset::Dataset;
     use std::fs;
 
     /// A stream of rows of four bytes, and the file of its cache.
     fn open(path: &Path, cache: &Cache) -> EpochFile {
-        EpochFile::open(path, &Dataset::range(0, 9, 1).unwrap().enumerate("n").skip(0), cache, 4).unwrap()
+        EpochFile::open(path, [7; 16], cache, 4).unwrap()
     }
 
     fn rows(range: std::ops::Range<u32>) -> Vec<u8> {
@@ -349,15 +308,15 @@ mod tests {
             let mut file = open(&path, &Cache::File(path.clone()));
             let mut memory = EpochMemory::new(Bytes(all.len() as u64), 4);
             // An epoch that is left before its end.
-            assert!(file.append(&all[..4 * 20_000], &Note::default()).unwrap() && memory.append(&all[..400]));
+            assert!(file.append(&all[..4 * 20_000], &CacheBypass::default()).unwrap() && memory.append(&all[..400]));
             file.restart();
             memory.clear();
             for piece in all.chunks(size) {
-                assert!(memory.append(piece) && file.append(piece, &Note::default()).unwrap());
+                assert!(memory.append(piece) && file.append(piece, &CacheBypass::default()).unwrap());
             }
             assert!(!memory.append(&[0; 4]), "there is no room for more");
             assert!(!file.is_whole() && !path.exists());
-            assert!(file.finish(&Note::default()).unwrap() && file.is_whole());
+            assert!(file.finish(&CacheBypass::default()).unwrap() && file.is_whole());
             assert_eq!(fs::metadata(&path).unwrap().len(), length(700_001, 4).unwrap());
             let mut found = open(&path, &Cache::File(path.clone()));
             assert!(found.is_whole());
@@ -380,15 +339,15 @@ mod tests {
         let path = folder.path().join("rows.plc");
         for (cache, goes_on) in [(Cache::File(path.clone()), false), (Cache::FileIfRoom(path.clone()), true)] {
             for finishes in [false, true] {
-                let (mut file, note) = (open(&path, &cache), Note::default());
-                assert!(file.append(&rows(0..20_000), &note).unwrap());
+                let (mut file, bypass) = (open(&path, &cache), CacheBypass::default());
+                assert!(file.append(&rows(0..20_000), &bypass).unwrap());
                 // As on a full disk.
                 file.file = File::open(file.unfinished.as_ref().unwrap().path()).unwrap();
-                let full = if finishes { file.finish(&note) } else { file.append(&rows(0..20_000), &note) };
+                let full = if finishes { file.finish(&bypass) } else { file.append(&rows(0..20_000), &bypass) };
                 match goes_on {
                     true => {
                         assert!(!full.unwrap());
-                        assert!(note.said().unwrap().ends_with("so rows are made each time"), "{:?}", note.said());
+                        assert!(bypass.reason().unwrap().ends_with("so rows are made each time"), "{:?}", bypass.reason());
                     }
                     false => {
                         let error = full.unwrap_err().to_string();
@@ -396,7 +355,7 @@ mod tests {
                             error.contains("rows.plc cannot be used as a cache: row ") && error.contains("cannot be written ("),
                             "{error}"
                         );
-                        assert_eq!(note.said(), None);
+                        assert_eq!(bypass.reason(), None);
                     }
                 }
                 drop(file);

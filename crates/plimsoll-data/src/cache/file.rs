@@ -1,8 +1,8 @@
 //! Rows kept in a file. It is written under another name and renamed when it is whole, so that a half cache is never read.
 
-use super::{Note, Unfinished, open_cache};
+use super::{CacheBypass, Unfinished, open_cache};
 use crate::DataError;
-use crate::order::Span;
+use crate::span::Span;
 use plimsoll_core::Bytes;
 use std::fs::File;
 use std::io;
@@ -26,7 +26,7 @@ pub(crate) struct FileStore {
     on_full: OnFull,
     /// Set before the file is emptied, so that whoever reads afterwards what is no longer there finds it set.
     given_up: AtomicBool,
-    note: Arc<Note>,
+    bypass: Arc<CacheBypass>,
 }
 
 /// What happens when a row cannot be written.
@@ -42,10 +42,10 @@ pub(super) const MAGIC: &[u8; 16] = b"plimsoll-cache1\n";
 const HEADER: usize = 48;
 
 /// Bytes of a checksum.
-pub(super) const CHECK: usize = size_of::<u32>();
+pub(crate) const CHECK: usize = size_of::<u32>();
 
 /// What stands behind the bytes of a row.
-pub(super) fn checksum(row: &[u8]) -> [u8; CHECK] {
+pub(crate) fn checksum(row: &[u8]) -> [u8; CHECK] {
     crc32c::crc32c(row).to_le_bytes()
 }
 
@@ -60,7 +60,7 @@ impl FileStore {
         span: Span,
         row_bytes: usize,
         on_full: OnFull,
-        note: Arc<Note>,
+        bypass: Arc<CacheBypass>,
     ) -> Result<FileStore, DataError> {
         let rows = span.rows;
         let header = header(fingerprint, rows, row_bytes);
@@ -85,7 +85,7 @@ impl FileStore {
             whole: AtomicBool::new(whole),
             on_full,
             given_up: AtomicBool::new(false),
-            note,
+            bypass,
         };
         if rows == 0 && !whole {
             store.file.set_len(DATA).and_then(|()| store.complete()).map_err(|error| DataError::io("make the cache", path, error))?;
@@ -105,12 +105,12 @@ impl FileStore {
 
     /// Where a row is among those of the file, if it is there.
     pub fn place(&self, row: u64) -> Option<u64> {
-        self.span.place(row).filter(|&place| self.present[place as usize].load(Ordering::Acquire))
+        self.span.position(row).filter(|&place| self.present[place as usize].load(Ordering::Acquire))
     }
 
     /// The same, whether or not it is there.
     pub fn place_for(&self, row: u64) -> Option<u64> {
-        self.span.place(row)
+        self.span.position(row)
     }
 
     /// Bytes of a row here, with its checksum.
@@ -193,7 +193,7 @@ impl FileStore {
     /// Gives the room back at once: others may need it more than a cache that cannot become whole.
     fn give_up(&self, row: u64, error: &io::Error) {
         if !self.given_up.swap(true, Ordering::SeqCst) {
-            self.note.say(format!("row {row} cannot be written to {} ({error}), so rows are made each time", self.path.display()));
+            self.bypass.set(format!("row {row} cannot be written to {} ({error}), so rows are made each time", self.path.display()));
             // Whatever becomes of it, the file of this name is never read.
             let _ = self.file.set_len(0);
             self.unfinished.iter().for_each(Unfinished::remove);
@@ -265,18 +265,18 @@ mod tests {
     }
 
     /// Four rows of three bytes from the tenth on.
-    fn open(path: &Path, on_full: OnFull) -> (FileStore, Arc<Note>) {
-        let note = Arc::new(Note::default());
+    fn open(path: &Path, on_full: OnFull) -> (FileStore, Arc<CacheBypass>) {
+        let bypass = Arc::new(CacheBypass::default());
         let span = Span { first: 10, step: 1, rows: 4 };
-        (FileStore::open(path, [7; 16], span, 3 + CHECK, on_full, Arc::clone(&note)).unwrap(), note)
+        (FileStore::open(path, [7; 16], span, 3 + CHECK, on_full, Arc::clone(&bypass)).unwrap(), bypass)
     }
 
     /// The same, whose rows can no longer be written, as on a full disk, after the first.
-    fn full(path: &Path, on_full: OnFull) -> (FileStore, Arc<Note>) {
-        let (mut store, note) = open(path, on_full);
+    fn full(path: &Path, on_full: OnFull) -> (FileStore, Arc<CacheBypass>) {
+        let (mut store, bypass) = open(path, on_full);
         store.write(10, b"abc").unwrap();
         store.file = File::open(store.unfinished.as_ref().unwrap().path()).unwrap();
-        (store, note)
+        (store, bypass)
     }
 
     #[test]
@@ -293,9 +293,9 @@ mod tests {
         drop(store);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 
-        let (store, note) = full(&path, OnFull::Continue);
+        let (store, bypass) = full(&path, OnFull::Continue);
         store.write(11, b"def").unwrap();
-        assert!(note.said().unwrap().contains("row 11 cannot be written"), "{:?}", note.said());
+        assert!(bypass.reason().unwrap().contains("row 11 cannot be written"), "{:?}", bypass.reason());
         for row_number in 10..14 {
             store.write(row_number, b"xyz").unwrap();
             assert!(!store.read(row_number, &mut row).unwrap(), "nothing is served any more");

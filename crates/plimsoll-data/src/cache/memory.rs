@@ -1,7 +1,7 @@
 //! Rows kept in memory.
 
 use crate::block::Rows;
-use crate::order::Span;
+use crate::span::Span;
 use std::sync::{Mutex, MutexGuard};
 
 /// Some rows; which of them are there is filled in as they are made.
@@ -116,7 +116,7 @@ impl MemoryStore {
 
     /// The shard of a row, and its place there.
     fn place(&self, row: u64) -> Option<(usize, usize)> {
-        let place = self.span.place(row)? as usize;
+        let place = self.span.position(row)? as usize;
         Some((place / self.shard_rows, place % self.shard_rows))
     }
 

@@ -4,7 +4,7 @@ use super::{Kernel, Op};
 use crate::block::Rows;
 use crate::ragged::{length_of, write_length};
 use crate::schema::Extent;
-use crate::{Column, DataError};
+use crate::{Column, DataError, Schema};
 use plimsoll_core::{Bytes, DType};
 use std::sync::Arc;
 
@@ -129,5 +129,33 @@ impl Kernel for Padding {
             self.pad(&mut out[bytes..]);
         }
         Ok(())
+    }
+}
+
+/// The columns of a schema that are padded batch by batch.
+pub(crate) struct Padder {
+    columns: Vec<Option<Padding>>,
+    batch: usize,
+}
+
+impl Padder {
+    /// Nothing where there is nothing to pad.
+    pub fn new(schema: &Schema, value: Option<f32>, batch: usize) -> Option<Padder> {
+        let value = value?;
+        let columns = schema.columns().iter().map(|column| is_ragged(column).then(|| Padding::new(column, value)));
+        let columns: Vec<Option<Padding>> = columns.collect();
+        columns.iter().any(Option::is_some).then_some(Padder { columns, batch })
+    }
+
+    /// Pads all batches of some rows.
+    pub fn run<'c>(&self, columns: impl Iterator<Item = &'c mut [u8]>) {
+        for (column, padding) in columns.zip(&self.columns) {
+            let Some(padding) = padding else { continue };
+            column.chunks_mut(self.batch.saturating_mul(padding.row_bytes())).for_each(|batch| padding.pad_batch(batch));
+        }
+    }
+
+    pub fn padding(&self, column: usize) -> Option<&Padding> {
+        self.columns[column].as_ref()
     }
 }

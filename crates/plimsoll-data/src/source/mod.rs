@@ -1,6 +1,7 @@
 //! Where rows come from. An indexed source knows how many rows it has and gives any of them, in blocks.
 
 mod csv;
+mod deferred;
 mod digits;
 mod folder;
 mod function;
@@ -11,7 +12,6 @@ mod npy;
 mod parquet;
 mod random;
 mod range;
-mod referring;
 mod sequential;
 mod shapes;
 mod tensors;
@@ -20,6 +20,7 @@ mod tfrecord;
 mod webdataset;
 
 pub use csv::{Csv, CsvSpec, CsvType, Standardize, Window};
+pub(crate) use deferred::{DeferredDecode, REFERENCE_BYTES, referenced_row, without_reference};
 pub use digits::{Digits, Split};
 pub use folder::ImageFolder;
 pub use function::{Function, RowMut};
@@ -31,13 +32,13 @@ pub use npy::Npy;
 pub use parquet::ParquetSpec;
 pub use random::{Random, RandomSpec};
 pub use range::Counted;
-pub(crate) use referring::{REFERENCE_BYTES, Referring, referred, without_reference};
+
 pub(crate) use sequential::{Opened, RowIterator, SequentialSource};
 pub use shapes::{Shapes, ShapesSpec};
 pub use tensors::{Tensor, Tensors};
 pub use text::{Text, Vocabulary};
-pub(crate) use tfrecord::{BegunRecord, Pictures, RecordMaker, RecordReader, gzipped, is_packed};
 pub use tfrecord::{Feature, RecordFeature, RecordValues, TfRecord};
+pub(crate) use tfrecord::{PackedRecords, RecordPosition, RecordReader, is_packed};
 pub use webdataset::WebDataset;
 
 use crate::block::BlockMut;

@@ -5,7 +5,7 @@ mod frame;
 mod packed;
 mod picture;
 
-pub(crate) use packed::{BegunRecord, Pictures, RecordMaker, RecordReader, gzipped};
+pub(crate) use packed::{PackedRecords, RecordPosition, RecordReader};
 
 use super::{Gather, Source, identify_open, named};
 use crate::block::BlockMut;

@@ -1,0 +1,71 @@
+//! What the rows of a data set depend on, so that a cache in a file is served to no other data.
+
+use super::{Dataset, Node};
+use crate::DataError;
+use crate::cache::{Cache, Fingerprint, unversioned};
+use std::hash::Hasher;
+
+/// The fingerprint of the rows of a data set, whole and in order.
+pub(crate) fn fingerprint(data: &Dataset) -> Result<[u8; 16], DataError> {
+    let mut hash = Fingerprint::new();
+    match identify(data, &mut hash, false)? {
+        Some(code) => Err(unversioned(&code)),
+        None => Ok(hash.bytes()),
+    }
+}
+
+/// Feeds `hash` with a data set, where a later stage may leave out rows with errors; returns user code whose version was not said.
+fn identify(data: &Dataset, hash: &mut Fingerprint, ignores_errors: bool) -> Result<Option<String>, DataError> {
+    let mut code = match &data.node {
+        Some(node) => identify_node(node, hash, ignores_errors)?,
+        None => (!data.source.fingerprint(0..data.source.len(), hash)?).then(|| data.source.describe()),
+    };
+    hash.write(data.source.schema().to_string().as_bytes());
+    for stage in &data.stages {
+        match stage.cache() {
+            // Images are rounded where they are cached; it makes no difference where that is.
+            Some((Cache::Auto, _)) => continue,
+            Some(_) => {
+                hash.write(b"cache");
+                continue;
+            }
+            None => {}
+        }
+        if let Some((_, ops)) = stage.mapped() {
+            code = ops.iter().rfind(|op| op.is_code()).map(|op| op.describe()).or(code);
+        }
+        if stage.sets_version() {
+            code = None;
+        }
+        if stage.changes_rows(ignores_errors) {
+            hash.write(stage.describe().as_bytes());
+        }
+    }
+    Ok(code)
+}
+
+fn identify_node(node: &Node, hash: &mut Fingerprint, ignores_errors: bool) -> Result<Option<String>, DataError> {
+    let ignores_errors = ignores_errors || node.stage.ignores_errors();
+    hash.write(node.stage.describe().as_bytes());
+    hash.write(&node.inputs.len().to_le_bytes());
+    let mut code = None;
+    for input in &node.inputs {
+        code = identify(input, hash, ignores_errors)?.or(code);
+    }
+    Ok(node.stage.identify(hash, ignores_errors)?.or(code))
+}
+
+/// The first random operation of a data set, and its column.
+pub(crate) fn random_op(data: &Dataset) -> Option<(String, String)> {
+    let is_random = |(column, ops): (&str, &[_])| find_random(column, ops);
+    let here = data.stages.iter().find_map(|stage| stage.mapped().and_then(is_random));
+    here.or_else(|| {
+        let node = data.node.as_deref()?;
+        node.stage.random_op().or_else(|| node.inputs.iter().find_map(random_op))
+    })
+}
+
+/// The first random one of some operations, and the column they map.
+pub(crate) fn find_random(column: &str, ops: &[std::sync::Arc<dyn crate::ops::Op>]) -> Option<(String, String)> {
+    ops.iter().find(|op| op.is_random()).map(|op| (op.describe(), column.to_string()))
+}

@@ -1,0 +1,290 @@
+//! The pipeline as it was written: a source and the stages behind it, and what is known of its rows before anything runs.
+//!
+//! | file | what |
+//! |---|---|
+//! | `stage` | what the pipeline asks of a stage |
+//! | `node` | a stage and its inputs, where rows come one after the other |
+//! | `deferred` | files that are opened behind the stages that choose rows |
+//! | `order` | rows chosen and reordered by arithmetic on their numbers |
+//! | `recipe` | the stages of one pass over rows, checked and put together |
+//! | `settings` | what stages say about batches and threads |
+//! | `budget` | what sequential stages may hold |
+//! | `input` | the rows of an input, as a sequential stage reads them |
+//! | `cardinality` | whether an epoch has as many rows as it should |
+//! | `identity` | what rows depend on, for caches in files |
+
+mod budget;
+mod cardinality;
+mod deferred;
+mod identity;
+mod input;
+mod node;
+mod order;
+mod recipe;
+mod settings;
+mod stage;
+
+pub(crate) use budget::{Holding, StreamBudget};
+pub(crate) use cardinality::ExpectedRows;
+pub(crate) use deferred::is_image;
+pub(crate) use identity::{find_random, fingerprint, random_op};
+pub(crate) use input::{BlockIterator, Input};
+pub(crate) use node::Node;
+pub(crate) use order::{Consumed, IndexStep, Order};
+pub(crate) use recipe::{CachedRows, ColumnRecipe, MAX_THREADS, Recipe};
+pub use settings::{Parallelism, Prefetch};
+pub(crate) use settings::{Settings, empty_batch};
+pub(crate) use stage::{OpenInput, Opening, Stage, first_schema};
+
+use crate::cache::Cache;
+use crate::source::{Source, Vocabulary};
+use crate::{Column, DataError, Schema};
+use node::NodeSource;
+use plimsoll_core::DType;
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+/// A source and the stages its rows pass. Building one reads nothing but headers; a clone shares the source.
+///
+/// # Streams
+/// Rows of a source have numbers, so that any order of them is arithmetic and any number of threads can make them. What user code keeps,
+/// makes or puts together ([`filter`](Dataset::filter), [`from_generator`](Dataset::from_generator), [`zip`](Dataset::zip) …) is a stream:
+/// its rows come one after the other, always in the same order. Several threads may still make what is before such a stage, and map what comes
+/// out of it.
+///
+/// ```
+/// use plimsoll_data::{Dataset, Prefetch, Shuffle, Split, ops::{one_hot, scale}};
+/// let data = Dataset::digits(Split::Train)
+///     .shuffle(Shuffle::seed(7))
+///     .map("x", [scale(1.0 / 16.0)])
+///     .map("y", [one_hot(10)])
+///     .batch(32)
+///     .prefetch(Prefetch::Auto);
+/// assert_eq!((data.len(), data.batches()), (1438, 45));
+/// assert_eq!(data.output_schema()?.to_string(), "x: f32[8, 8, 1], y: f32[10]");
+/// # Ok::<(), plimsoll_data::DataError>(())
+/// ```
+#[derive(Clone)]
+pub struct Dataset {
+    pub(crate) source: Arc<dyn Source>,
+    /// Where rows come one after the other; the source then only has their schema.
+    pub(crate) node: Option<Arc<Node>>,
+    /// The stages of the pass that reads rows.
+    pub(crate) stages: Vec<Arc<dyn Stage>>,
+    /// What is wrong with a stage that had to know its columns.
+    pub(crate) error: Option<DataError>,
+}
+
+impl Dataset {
+    /// Any source.
+    pub fn from_source(source: Arc<dyn Source>) -> Dataset {
+        Dataset { source, node: None, stages: Vec::new(), error: None }
+    }
+
+    /// The rows of a stage that pulls those of its inputs.
+    pub(crate) fn from_stage(stage: impl Stage, inputs: Vec<Dataset>) -> Dataset {
+        Dataset::from_node(Node { stage: Arc::new(stage), inputs })
+    }
+
+    pub(crate) fn from_node(mut node: Node) -> Dataset {
+        // Rows that come one after the other are read from no cache by number: where the choice is free, there is none.
+        let is_free = |stage: &Arc<dyn Stage>| stage.cache().is_some_and(|(cache, _)| *cache == Cache::Auto);
+        node.inputs.iter_mut().for_each(|input| input.stages.retain(|stage| !is_free(stage)));
+        // The first error is the one to report.
+        let error = node.inputs.iter().find_map(|input| input.error.clone());
+        match error.map_or_else(|| node.schema(), Err) {
+            Ok(schema) => {
+                let node = Arc::new(node);
+                let source = Arc::new(NodeSource { node: Arc::clone(&node), schema });
+                Dataset { source, node: Some(node), stages: Vec::new(), error: None }
+            }
+            Err(error) => Dataset::invalid(error),
+        }
+    }
+
+    /// A data set that only reports an error.
+    pub(crate) fn invalid(error: DataError) -> Dataset {
+        let schema = Schema::new(vec![Column::new("x", DType::U8, [])]).expect("one column");
+        let nothing = crate::source::Function::new(schema, 0, |_, _| Ok(()));
+        Dataset { error: Some(error), ..Dataset::from(nothing) }
+    }
+
+    /// Puts a stage behind the pipeline: into the pass that reads rows where it can run there, else pulling rows one after the other.
+    pub(crate) fn then(self, stage: impl Stage) -> Dataset {
+        if stage.is_inline() || self.node.is_none() && stage.index_step().is_some() {
+            return self.push(Arc::new(stage));
+        }
+        match stage.defers_decoding() {
+            true => self.before_decoding(stage),
+            false => Dataset::from_stage(stage, vec![self]),
+        }
+    }
+
+    /// Adds a stage to the pass that reads rows.
+    pub(crate) fn push(mut self, stage: Arc<dyn Stage>) -> Dataset {
+        self.stages.push(stage);
+        self
+    }
+
+    /// The same with an error, which is reported when the stages are checked.
+    pub(crate) fn with_error(self, error: DataError) -> Dataset {
+        Dataset { error: Some(self.error.unwrap_or(error)), ..self }
+    }
+
+    /// The last stage that pulls rows, if it is of this kind.
+    pub(crate) fn last_node<S: Stage>(&self) -> Option<&S> {
+        (&*self.node.as_ref()?.stage as &dyn Any).downcast_ref()
+    }
+
+    /// What the stages set; a stage that cannot be where it is sets nothing.
+    pub(crate) fn settings(&self) -> Settings {
+        let mut settings = Settings::default();
+        self.stages.iter().for_each(|stage| _ = stage.set(&mut settings));
+        settings
+    }
+
+    fn index_steps(&self) -> Vec<IndexStep> {
+        self.stages.iter().filter_map(|stage| stage.index_step()).collect()
+    }
+
+    /// Whether batches come in the order of their rows, see [`deterministic`](Dataset::deterministic).
+    pub fn is_deterministic(&self) -> bool {
+        self.settings().is_ordered()
+    }
+
+    /// What the labels 0, 1, 2 … stand for, if the source knows.
+    pub fn class_names(&self) -> Vec<String> {
+        self.source.class_names()
+    }
+
+    /// What lies among the files of the source and is none of its rows, in words, if there is any: such as files in a folder of images
+    /// whose names are not those of images.
+    pub fn passed_over(&self) -> Option<String> {
+        self.source.passed_over()
+    }
+
+    /// The characters that numbers stand for, if the source is a text.
+    pub fn vocabulary(&self) -> Option<&Vocabulary> {
+        self.source.vocabulary()
+    }
+
+    /// How rows are reordered, seeds included: what has to be the same for a saved position to mean the same.
+    pub fn order(&self) -> Result<String, DataError> {
+        let recipe = self.recipe()?;
+        Ok(self.node.as_ref().map_or_else(|| recipe.order(), |node| node.order()))
+    }
+
+    /// Rows in one epoch; of a [stream](Dataset#streams) that does not know, the most it can have, which may be `u64::MAX`.
+    pub fn len(&self) -> u64 {
+        let rows = self.rows_before_stages(false);
+        self.rows_after_stages(rows.unwrap_or_else(|| self.node.as_ref().map_or(u64::MAX, |node| node.max_rows())))
+    }
+
+    /// Rows in one epoch, where that is known beforehand.
+    pub fn size(&self) -> Option<u64> {
+        self.rows_before_stages(false).map(|rows| self.rows_after_stages(rows))
+    }
+
+    /// The same if every row can be read: with those that [`ignore_errors`](Dataset::ignore_errors) may leave out.
+    ///
+    /// ```
+    /// use plimsoll_data::Dataset;
+    /// let data = Dataset::range(0, 10, 1)?.ignore_errors(3);
+    /// assert_eq!((data.size(), data.size_if_readable()), (None, Some(10)));
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn size_if_readable(&self) -> Option<u64> {
+        self.rows_before_stages(true).map(|rows| self.rows_after_stages(rows))
+    }
+
+    fn rows_before_stages(&self, readable: bool) -> Option<u64> {
+        match &self.node {
+            Some(node) => self.settings().cardinality.or_else(|| node.rows(readable)),
+            None => Some(self.source.len()),
+        }
+    }
+
+    fn rows_after_stages(&self, rows: u64) -> u64 {
+        let rows = order::rows_after(rows, &self.index_steps());
+        self.settings().whole_batches().map_or(rows, |batch| rows - rows % batch.max(1) as u64)
+    }
+
+    /// Whether every batch is whole, because of [`drop_remainder`](Dataset::drop_remainder).
+    pub fn drops_remainder(&self) -> bool {
+        self.settings().whole_batches().is_some()
+    }
+
+    /// Whether an epoch has no rows.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Rows in a batch, if it was said.
+    pub fn batch_size(&self) -> Option<usize> {
+        self.settings().batch
+    }
+
+    /// Batches in one epoch, the ragged last one included; single rows if no batch size was said.
+    pub fn batches(&self) -> u64 {
+        self.len().div_ceil(self.batch_size().unwrap_or(1).max(1) as u64)
+    }
+
+    /// The columns of a batch, or what is wrong with the stages.
+    pub fn output_schema(&self) -> Result<Schema, DataError> {
+        Ok(self.recipe()?.schema)
+    }
+
+    /// Where the row at a place of an epoch, both counted from 0, comes from: its number in the source, and what the source is. None where
+    /// rows have no numbers.
+    ///
+    /// ```
+    /// use plimsoll_data::{Dataset, Shuffle, Split};
+    /// let data = Dataset::digits(Split::Test).skip(100).take(1).shuffle(Shuffle::seed(7)).batch(32);
+    /// assert_eq!(data.origin(3, 0), Some((100, "digits (test)".to_string())));
+    /// ```
+    pub fn origin(&self, epoch: u64, place: u64) -> Option<(u64, String)> {
+        let recipe = self.recipe().ok()?;
+        if recipe.node.is_some() || recipe.settings.row_errors.is_some() || place >= recipe.rows {
+            return None;
+        }
+        let mut order = Order::new(recipe.source.len(), &recipe.index_steps, recipe.consumed);
+        order.set_epoch(epoch);
+        Some((order.row(place), self.source.describe()))
+    }
+
+    /// The source and the stages in one line.
+    ///
+    /// ```
+    /// use plimsoll_data::{Dataset, Shuffle, Split, ops::scale};
+    /// let data = Dataset::digits(Split::Test).shuffle(Shuffle::seed(7)).take(100).map("x", [scale(0.0625)]).batch(32);
+    /// assert_eq!(data.describe(), "digits (test) → shuffle(seed 7) → take(100) → map(x: scale(0.0625)) → batch(32)");
+    /// ```
+    pub fn describe(&self) -> String {
+        let stages = self.stages.iter().filter(|stage| !stage.is_implicit());
+        stages.fold(self.source.describe(), |text, stage| text + " → " + &stage.describe())
+    }
+
+    /// What [`ignore_errors`](Dataset::ignore_errors) left out so far of the epoch that is being read, and what was wrong with the first hundred.
+    pub fn ignored(&self) -> (u64, Vec<String>) {
+        self.node.as_ref().map(|node| node.ignored(None)).unwrap_or_default()
+    }
+
+    /// What [`ignore_errors`](Dataset::ignore_errors) left out of an epoch, counted from 0. Once a later one has begun, which may be long before
+    /// its first batch is asked for, only the first row is still named, and after some hundred epochs nothing is known any more.
+    pub fn ignored_in(&self, epoch: u64) -> (u64, Vec<String>) {
+        self.node.as_ref().map(|node| node.ignored(Some(epoch))).unwrap_or_default()
+    }
+}
+
+impl<S: Source + 'static> From<S> for Dataset {
+    fn from(source: S) -> Dataset {
+        Dataset::from_source(Arc::new(source))
+    }
+}
+
+impl fmt::Debug for Dataset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Dataset({})", self.describe())
+    }
+}

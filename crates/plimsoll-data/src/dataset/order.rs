@@ -1,0 +1,177 @@
+//! Which row of an indexed source comes at which position of an epoch: the stages that choose or reorder rows, composed, in constant memory.
+
+use crate::Permutation;
+use crate::span::Span;
+
+/// What a stage does to the rows of an indexed source, as arithmetic on their numbers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum IndexStep {
+    /// The first so many.
+    Truncate(u64),
+    /// All but the first so many.
+    Offset(u64),
+    /// Every `count`th, from row `index` on.
+    Shard { count: u64, index: u64 },
+    /// All of them so many times; each time is an epoch of its own to what comes before.
+    Repeat(u64),
+    /// A new random order each epoch.
+    Permute { seed: u64 },
+}
+
+impl IndexStep {
+    /// Rows left, of `rows`.
+    pub fn rows(self, rows: u64) -> u64 {
+        match self {
+            IndexStep::Truncate(most) => rows.min(most),
+            IndexStep::Offset(first) => rows.saturating_sub(first),
+            IndexStep::Shard { count, index } => rows.saturating_sub(index).div_ceil(count.max(1)),
+            IndexStep::Repeat(times) => rows.saturating_mul(times),
+            IndexStep::Permute { .. } => rows,
+        }
+    }
+
+    /// Whether adjacent rows stay adjacent.
+    fn is_contiguous(&self) -> bool {
+        matches!(self, IndexStep::Truncate(_) | IndexStep::Offset(_))
+    }
+}
+
+/// Whether an epoch is one run of adjacent rows.
+pub(crate) fn is_contiguous(steps: &[IndexStep]) -> bool {
+    steps.iter().all(IndexStep::is_contiguous)
+}
+
+/// Rows left after all steps, of `rows`.
+pub(crate) fn rows_after(rows: u64, steps: &[IndexStep]) -> u64 {
+    steps.iter().fold(rows, |rows, step| step.rows(rows))
+}
+
+/// An epoch, and how many of its rows another number of shards has consumed: the last shard begins after them.
+pub(crate) type Consumed = Option<(u64, u64)>;
+
+/// The rows of one epoch in order.
+pub(crate) struct Order {
+    /// From the consumer's end to the source's.
+    steps: Vec<Step>,
+    epoch: u64,
+    consumed: Consumed,
+}
+
+enum Step {
+    Offset(u64),
+    Shard {
+        count: u64,
+        index: u64,
+    },
+    Repeat {
+        times: u64,
+        /// Rows of one repetition.
+        rows: u64,
+    },
+    /// The permutation is the epoch's; repetitions need others.
+    Permute {
+        seed: u64,
+        permutation: Permutation,
+    },
+}
+
+/// The rows of the source that can come up in some epoch; all of them once something else than their position decides which are taken.
+pub(crate) fn span(rows: u64, steps: &[IndexStep]) -> Span {
+    let mut span = Span { first: 0, step: 1, rows };
+    for step in steps {
+        let left = step.rows(span.rows);
+        let (first, stride) = match *step {
+            IndexStep::Truncate(_) => (0, 1),
+            IndexStep::Offset(first) => (first, 1),
+            IndexStep::Shard { count, index } => (index, count),
+            IndexStep::Repeat(_) | IndexStep::Permute { .. } => break,
+        };
+        span = match left {
+            0 => Span { rows: 0, ..span },
+            // Where a row is left, the rows skipped lie before it.
+            _ => Span { first: span.first + first * span.step, step: span.step.saturating_mul(stride), rows: left },
+        };
+    }
+    span
+}
+
+impl Order {
+    /// The order of epoch 0 of a source of `rows` rows.
+    pub fn new(rows: u64, steps: &[IndexStep], consumed: Consumed) -> Order {
+        let mut left = rows;
+        let mut composed = Vec::new();
+        for step in steps {
+            match *step {
+                IndexStep::Truncate(_) => {}
+                IndexStep::Offset(first) => composed.push(Step::Offset(first)),
+                IndexStep::Shard { count, index } => composed.push(Step::Shard { count, index }),
+                IndexStep::Repeat(times) => composed.push(Step::Repeat { times, rows: left }),
+                IndexStep::Permute { seed } => composed.push(Step::Permute { seed, permutation: Permutation::new(left, seed, 0) }),
+            }
+            left = step.rows(left);
+        }
+        composed.reverse();
+        Order { steps: composed, epoch: 0, consumed }
+    }
+
+    pub fn set_epoch(&mut self, epoch: u64) {
+        self.epoch = epoch;
+        for step in &mut self.steps {
+            if let Step::Permute { seed, permutation } = step {
+                *permutation = Permutation::new(permutation.len(), *seed, epoch);
+            }
+        }
+    }
+
+    /// The row at position `place`.
+    pub fn row(&self, place: u64) -> u64 {
+        let (mut place, mut epoch) = (place, self.epoch);
+        let mut consumed = self.consumed.filter(|(consumed, _)| *consumed == epoch).map_or(0, |(_, rows)| rows);
+        for step in &self.steps {
+            match *step {
+                Step::Offset(first) => place += first,
+                Step::Shard { count, index } => place = place * count + index + std::mem::take(&mut consumed),
+                Step::Repeat { times, rows } => {
+                    epoch = epoch.wrapping_mul(times).wrapping_add(place / rows);
+                    place %= rows;
+                }
+                Step::Permute { ref permutation, .. } if epoch == self.epoch => place = permutation.at(place),
+                Step::Permute { seed, ref permutation } => place = Permutation::new(permutation.len(), seed, epoch).at(place),
+            }
+        }
+        place
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_has_the_rows_of_every_epoch() {
+        let shard = |count, index| IndexStep::Shard { count, index };
+        let shuffle = IndexStep::Permute { seed: 1 };
+        let steps =
+            [IndexStep::Offset(3), IndexStep::Truncate(11), shard(3, 1), shard(2, 0), IndexStep::Offset(40), shuffle, IndexStep::Repeat(2)];
+        for (a, b, c) in (0..7).flat_map(|a| (0..7).flat_map(move |b| (0..7).map(move |c| (a, b, c)))) {
+            let chosen = [steps[a], steps[b], steps[c]];
+            let span = span(50, &chosen);
+            let places: Vec<u64> = (0..60).filter_map(|row| span.position(row)).collect();
+            assert_eq!(places, (0..span.rows).collect::<Vec<_>>(), "{chosen:?}");
+            assert!((0..60).all(|row| span.position(row).is_none() || span.range().contains(&row)));
+            let mut order = Order::new(50, &chosen, None);
+            let mut seen = vec![false; span.rows as usize];
+            for epoch in 0..40 {
+                order.set_epoch(epoch);
+                let rows = rows_after(50, &chosen);
+                (0..rows).for_each(|place| seen[span.position(order.row(place)).unwrap() as usize] = true);
+                if rows == 0 {
+                    seen.fill(true);
+                }
+            }
+            // Which rows are left of a shuffle or a repetition is not known.
+            let exact = chosen[..2].iter().all(|step| !matches!(step, IndexStep::Repeat(_) | IndexStep::Permute { .. }));
+            assert!(!exact || seen.iter().all(|seen| *seen), "{chosen:?}");
+        }
+    }
+}

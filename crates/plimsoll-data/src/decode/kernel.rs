@@ -1,0 +1,335 @@
+//! Rows that are files: read, decoded and brought to one size, straight to where the row goes.
+
+use super::pool::{DecodeMemory, DecodePool, item_bytes};
+use crate::image::resample::{From, Resampler};
+use crate::image::{self, Probe};
+use crate::meter::Meter;
+use crate::ops::{self, Decode, Fit, ItemStep, Method, Part};
+use crate::source::Source;
+use crate::{Column, DataError};
+use plimsoll_core::{Bytes, DType};
+use std::fs::File;
+use std::mem;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The way from a file to a row of a block.
+#[derive(Clone)]
+pub(crate) struct DecodeRecipe {
+    pub decode: Decode,
+    /// Left and right (or top and bottom) exchanged by lot, and the seed.
+    pub flips: Vec<(bool, u64)>,
+    pub end: End,
+    /// What comes out: u8 where it is cached or only cropped, else f32.
+    pub output: Column,
+    /// Multiplied on the way out.
+    pub factor: Option<f32>,
+}
+
+/// What makes all images alike in size.
+#[derive(Clone, Copy)]
+pub(crate) enum End {
+    Resize { height: usize, width: usize, method: Method },
+    Crop { height: usize, width: usize, seed: Option<u64> },
+    ResizedCrop { height: usize, width: usize, part: Part },
+    Fit(Fit),
+}
+
+impl End {
+    /// The size and the way of a resize, if it is one.
+    fn resize(&self) -> Option<(usize, usize, Method)> {
+        match *self {
+            End::Resize { height, width, method } => Some((height, width, method)),
+            End::ResizedCrop { height, width, part } => Some((height, width, part.method)),
+            End::Crop { .. } | End::Fit(_) => None,
+        }
+    }
+}
+
+impl DecodeRecipe {
+    /// Puts the steps of one column together; `output` is the column after the last.
+    pub fn new(steps: &[ItemStep], output: Column) -> Option<DecodeRecipe> {
+        let (&ItemStep::Decode(decode), rest) = steps.split_first()? else { return None };
+        let (&last, flips) = rest.split_last()?;
+        let end = match last {
+            ItemStep::Resize { height, width, method } => End::Resize { height, width, method },
+            ItemStep::Crop { height, width, seed } => End::Crop { height, width, seed },
+            ItemStep::ResizedCrop { height, width, part } => End::ResizedCrop { height, width, part },
+            ItemStep::Fit(fit) => End::Fit(fit),
+            ItemStep::Decode(_) | ItemStep::Flip { .. } => return None,
+        };
+        let flips = flips.iter().map(|step| match *step {
+            ItemStep::Flip { left_right, seed } => Some((left_right, seed)),
+            _ => None,
+        });
+        Some(DecodeRecipe { decode, flips: flips.collect::<Option<_>>()?, end, output, factor: None })
+    }
+
+    /// The tables of a kernel, and the name of its file.
+    pub fn kernel_bytes(&self) -> Bytes {
+        let bytes = |(height, width, method)| Resampler::bytes(method, height, width, self.decode.channels.count());
+        self.end.resize().map_or(Bytes::ZERO, bytes) + Bytes((image::jpeg::Decoder::BYTES + PATH) as u64)
+    }
+}
+
+/// What one thread needs to make such rows.
+pub(crate) struct DecodeKernel {
+    source: Arc<dyn Source>,
+    recipe: DecodeRecipe,
+    resampler: Option<Resampler>,
+    baseline: image::jpeg::Decoder,
+    /// Where files and their pixels have their memory, and where rows are kept.
+    pool: Arc<DecodePool>,
+    meter: Arc<Meter>,
+    path: PathBuf,
+    /// What a single file may take.
+    cap: ItemCap,
+    epoch: u64,
+}
+
+/// What a single file may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ItemCap {
+    /// Under any limit: what was said, or what is usual. A picture above it is a bad row.
+    pub stated: Bytes,
+    /// In the room there is here.
+    pub here: Bytes,
+}
+
+/// Where the bytes of a picture are.
+enum Encoded<'b> {
+    /// In this part of a file.
+    File(&'b File, Range<u64>),
+    /// In memory that somebody else soon uses again.
+    Held(&'b [u8]),
+}
+
+/// A picture that was let into the room, with its bytes.
+pub(crate) struct StartedImage {
+    probe: Probe,
+    transposed: bool,
+    parts: Parts,
+    memory: DecodeMemory,
+    /// What it takes.
+    needed: u128,
+}
+
+/// Longer than any path the system opens.
+const PATH: usize = 4096;
+
+impl DecodeKernel {
+    pub fn new(source: Arc<dyn Source>, recipe: DecodeRecipe, cap: ItemCap, pool: Arc<DecodePool>, meter: Arc<Meter>) -> DecodeKernel {
+        let channels = recipe.decode.channels.count();
+        let resampler = recipe.end.resize().map(|(height, width, method)| Resampler::new(method, height, width, channels));
+        let (baseline, path) = (image::jpeg::Decoder::new(), PathBuf::with_capacity(PATH));
+        DecodeKernel { source, recipe, resampler, baseline, pool, meter, path, cap, epoch: 0 }
+    }
+
+    pub fn set_epoch(&mut self, epoch: u64) {
+        self.epoch = epoch;
+    }
+
+    /// Writes one row.
+    pub fn run(&mut self, row: u64, out: &mut [u8]) -> Result<(), DataError> {
+        if self.pool.store().is_none() {
+            return self.make(row, out).map(|_| ());
+        }
+        let start = Instant::now();
+        let found = self.pool.find(row, out)?;
+        Meter::add(&self.meter.cache, start);
+        if !found {
+            let dear = self.make(row, out)?;
+            self.pool.keep(row, out, dear)?;
+        }
+        Ok(())
+    }
+
+    /// Says whether it is a giant.
+    fn make(&mut self, row: u64, out: &mut [u8]) -> Result<bool, DataError> {
+        self.source.file(row, &mut self.path);
+        let part = self.source.file_part(row)?;
+        let made = self.make_from(row, part.clone(), out);
+        // A file with many pictures in it is no help without the place.
+        made.map_err(|error| match (error, part) {
+            (DataError::Image { path, problem }, Some(part)) => {
+                DataError::Image { path, problem: format!("the picture at byte {}: {problem}", part.start) }
+            }
+            (error, _) => error,
+        })
+    }
+
+    fn make_from(&mut self, row: u64, part: Option<Range<u64>>, out: &mut [u8]) -> Result<bool, DataError> {
+        let start = Instant::now();
+        let path = mem::take(&mut self.path);
+        let file = File::open(&path).map_err(|error| DataError::io("open", &path, error));
+        let made = file.and_then(|file| {
+            let length = || file.metadata().map(|metadata| metadata.len());
+            let part = part.map_or_else(|| length().map(|length| 0..length), Ok);
+            let part = part.map_err(|error| DataError::io("examine", &path, error))?;
+            let started = self.start_with(&path, Encoded::File(&file, part), start)?;
+            self.finish(row, &path, started, out)
+        });
+        self.path = path;
+        made
+    }
+
+    /// Makes room for a picture whose bytes are held, and copies them there. Errors name `path`.
+    pub fn start(&self, path: &Path, encoded: &[u8]) -> Result<StartedImage, DataError> {
+        self.start_with(path, Encoded::Held(encoded), Instant::now())
+    }
+
+    fn start_with(&self, path: &Path, from: Encoded<'_>, start: Instant) -> Result<StartedImage, DataError> {
+        let probe = match &from {
+            Encoded::File(file, part) => image::probe(*file, path, part.clone())?,
+            Encoded::Held(bytes) => image::probe(bytes, path, 0..bytes.len() as u64)?,
+        };
+        let transposed = self.recipe.decode.orient && probe.orientation.is_transposed();
+        let parts = Parts::new(&probe, self.recipe.decode.channels.count(), transposed, self.recipe.end);
+        let needed = item_bytes(parts.total(), probe.work);
+        if needed > u128::from(self.cap.here.min(self.cap.stated).0) {
+            let (path, Probe { width, height, .. }, ItemCap { stated, here }) = (path.to_path_buf(), probe, self.cap);
+            let needed = Bytes(u64::try_from(needed).unwrap_or(u64::MAX));
+            return Err(match needed > stated {
+                true => DataError::TooLarge { path, width, height, needed, cap: stated },
+                false => DataError::NoRoom { path, width, height, needed, cap: here },
+            });
+        }
+        let mut start = self.meter.lap_read(start);
+        let (mut memory, waited) = self.pool.acquire(parts.total() as usize, probe.work);
+        if waited {
+            start = self.meter.lap_pool(start);
+        }
+        let encoded = &mut memory.region[..parts.file as usize];
+        match from {
+            Encoded::File(file, part) => {
+                file.read_exact_at(encoded, part.start).map_err(|error| DataError::io("read", path, error))?;
+            }
+            Encoded::Held(bytes) => encoded.copy_from_slice(bytes),
+        }
+        self.meter.lap_read(start);
+        Ok(StartedImage { probe, transposed, parts, memory, needed })
+    }
+
+    /// Writes the row of a picture that was let in. Says whether it is a giant.
+    pub fn finish(&mut self, row: u64, path: &Path, started: StartedImage, out: &mut [u8]) -> Result<bool, DataError> {
+        let StartedImage { probe, transposed, parts, mut memory, needed } = started;
+        let (channels, start) = (self.recipe.decode.channels, Instant::now());
+        let (encoded, rest) = memory.region.split_at_mut(parts.file as usize);
+        let (pixels, rest) = rest.split_at_mut(parts.pixels as usize);
+        let (turned, rest) = rest.split_at_mut(parts.turned as usize);
+        let (weights, lines) = rest.split_at_mut(parts.weights as usize);
+        image::decode(&probe, path, encoded, channels, &mut self.baseline, lines, pixels)?;
+        let (mut height, mut width) = (probe.height, probe.width);
+        let mut image = &pixels[..height * width * channels.count()];
+        if transposed {
+            let turned = &mut turned[..image.len()];
+            image::transpose(image, height, width, channels.count(), turned);
+            (height, width, image) = (width, height, turned);
+        }
+        let start = self.meter.lap_decode(start);
+
+        let (mut mirrored, mut upside_down) = if self.recipe.decode.orient { probe.orientation.flips() } else { (false, false) };
+        for &(left_right, seed) in &self.recipe.flips {
+            let flips = ops::flips(seed, self.epoch, row);
+            mirrored ^= left_right && flips;
+            upside_down ^= !left_right && flips;
+        }
+        let from = From { height, width, line: width, mirrored, upside_down };
+        match self.recipe.end {
+            End::Resize { .. } | End::ResizedCrop { .. } => {
+                let (from, first) = match self.recipe.end {
+                    End::ResizedCrop { part, .. } => within(from, part.window(height, width, self.epoch, row)),
+                    _ => (from, 0),
+                };
+                let image = &image[first * channels.count()..];
+                let weights = weights.as_chunks_mut().0;
+                let resampler = self.resampler.as_mut().expect("made with the kernel");
+                resampler.aim(from);
+                match (self.recipe.output.dtype, self.recipe.factor) {
+                    // Half a step is added because a cast cuts off.
+                    (DType::U8, _) => resampler.run(image, weights, out, |value| (value + 0.5) as u8),
+                    (_, Some(factor)) => resampler.run(image, weights, out.as_chunks_mut().0, |value| (value * factor).to_ne_bytes()),
+                    (_, None) => resampler.run(image, weights, out.as_chunks_mut().0, f32::to_ne_bytes),
+                }
+            }
+            End::Crop { height: crop_height, width: crop_width, seed } => {
+                if crop_height > height || crop_width > width {
+                    return Err(DataError::TooSmall { path: path.to_path_buf(), width, height, crop_width, crop_height });
+                }
+                let corner = ops::corner((height, width), (crop_height, crop_width), seed, self.epoch, row);
+                crop(image, from, corner, crop_width, channels.count(), out);
+            }
+            End::Fit(fit) => {
+                if !fit.cuts && (height > fit.height || width > fit.width) {
+                    let (path, frame_height, frame_width) = (path.to_path_buf(), fit.height, fit.width);
+                    return Err(DataError::TooBig { path, width, height, frame_width, frame_height });
+                }
+                let count = channels.count();
+                let image = &mut (if transposed { turned } else { pixels })[..height * width * count];
+                if mirrored {
+                    // Lines are copied whole, so they are turned round first.
+                    image.chunks_exact_mut(width * count).for_each(|line| ops::reverse(line, count));
+                }
+                let line = |y: usize| &image[(if upside_down { height - 1 - y } else { y }) * width * count..][..width * count];
+                fit.run((height, width), count, &[fit.value as u8], line, out);
+            }
+        }
+        self.meter.lap_resize(start);
+        Ok(self.pool.is_giant(needed))
+    }
+}
+
+/// The memory of one item, in wide numbers because a header may promise anything.
+struct Parts {
+    file: u128,
+    pixels: u128,
+    turned: u128,
+    /// What a resize weighs pixels with.
+    weights: u128,
+    /// What the decoder asks for.
+    lines: u128,
+}
+
+impl Parts {
+    fn new(probe: &Probe, channels: usize, transposed: bool, end: End) -> Parts {
+        let size = if transposed { (probe.width, probe.height) } else { (probe.height, probe.width) };
+        let words = end.resize().map_or(0, |(height, width, method)| Resampler::words(method, size, (height, width), channels));
+        let area = probe.width as u128 * probe.height as u128;
+        Parts {
+            file: u128::from(probe.file.0),
+            pixels: area * probe.channels.max(channels) as u128,
+            turned: if transposed { area * channels as u128 } else { 0 },
+            weights: 4 * words,
+            lines: probe.lines as u128,
+        }
+    }
+
+    fn total(&self) -> u128 {
+        self.file + self.pixels + self.turned + self.weights + self.lines
+    }
+}
+
+/// A window of what is seen of an image: what it is like, and which of the stored pixels is its first.
+fn within(from: From, window: ops::Window) -> (From, usize) {
+    let left = if from.mirrored { from.width - window.left - window.width } else { window.left };
+    let top = if from.upside_down { from.height - window.top - window.height } else { window.top };
+    (From { height: window.height, width: window.width, ..from }, top * from.line + left)
+}
+
+/// Copies the part of an image that begins at `corner` of what is seen.
+fn crop(image: &[u8], from: From, corner: (usize, usize), width: usize, channels: usize, out: &mut [u8]) {
+    for (y, out) in out.chunks_exact_mut(width * channels).enumerate() {
+        let y = corner.0 + y;
+        let line = &image[(if from.upside_down { from.height - 1 - y } else { y }) * from.width * channels..][..from.width * channels];
+        if from.mirrored {
+            for (x, pixel) in out.chunks_exact_mut(channels).enumerate() {
+                pixel.copy_from_slice(&line[(from.width - 1 - corner.1 - x) * channels..][..channels]);
+            }
+        } else {
+            out.copy_from_slice(&line[corner.1 * channels..][..width * channels]);
+        }
+    }
+}

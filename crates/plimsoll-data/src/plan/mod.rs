@@ -1,0 +1,309 @@
+//! What a pipeline will hold, stage by stage, before it runs.
+
+mod geometry;
+mod stream;
+
+pub(crate) use geometry::{Geometry, cached_bytes};
+pub(crate) use stream::{InputPlan, Route, block_rows, input_holdings};
+
+use crate::block::{BlockLayout, column_bytes};
+use crate::cache::{CHECK, Cache};
+use crate::dataset::{CachedRows, Dataset, Holding, Node, Recipe, StreamBudget};
+use crate::memory::ALIGNMENT;
+use crate::stages::PackedImages;
+use crate::{DataError, Schema};
+use plimsoll_core::Bytes;
+use std::any::Any;
+use std::fmt;
+
+/// The stack of a thread that makes rows. Sources and operations work in planned buffers and call no deeper than this.
+pub const PRODUCER_STACK: Bytes = Bytes::kib(512);
+
+/// How a pipeline uses memory, exactly: a [`Feed`](crate::Feed) started with it reserves these bytes and no others.
+///
+/// ```
+/// use plimsoll_data::{Dataset, Split};
+/// let plan = Dataset::digits(Split::Train).batch(32).plan(None)?;
+/// assert_eq!(plan.total(), plan.stages().iter().map(|(_, bytes)| *bytes).sum());
+/// assert!(plan.minimum() <= plan.total());
+/// # Ok::<(), plimsoll_data::DataError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PipelinePlan {
+    stages: Vec<(String, Bytes)>,
+    total: Bytes,
+    minimum: Bytes,
+    pub(crate) geometry: Geometry,
+    pub(crate) batch: usize,
+    /// Rows that belong into one slot, of which there are as many as the geometry says.
+    pub(crate) group: usize,
+}
+
+impl PipelinePlan {
+    /// Each stage and what it holds.
+    pub fn stages(&self) -> &[(String, Bytes)] {
+        &self.stages
+    }
+
+    /// All stages together.
+    pub fn total(&self) -> Bytes {
+        self.total
+    }
+
+    /// The smallest limit this data set can be planned in.
+    pub fn minimum(&self) -> Bytes {
+        self.minimum
+    }
+
+    /// How many slots the staging ring has.
+    pub fn slots(&self) -> usize {
+        self.geometry.slots
+    }
+
+    /// How many batches a slot holds.
+    pub fn batches_per_slot(&self) -> usize {
+        self.geometry.groups_per_slot * (self.group / self.batch)
+    }
+
+    /// How many threads make rows.
+    pub fn workers(&self) -> usize {
+        self.geometry.workers
+    }
+
+    /// How many rows of the data set have a place in its cache.
+    pub fn cached_rows(&self) -> u64 {
+        self.geometry.cache_rows
+    }
+
+    /// Batches that can be ready while the consumer holds one slot.
+    pub fn batches_ahead(&self) -> usize {
+        (self.geometry.slots - 1) * self.batches_per_slot()
+    }
+}
+
+impl fmt::Display for PipelinePlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.stages.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0).max("total".len());
+        for (name, bytes) in &self.stages {
+            writeln!(f, "{name:width$}  {bytes:>9}")?;
+        }
+        let (slots, batches) = (self.geometry.slots, self.batches_per_slot());
+        write!(f, "{:width$}  {:>9}  ({slots} slots of {batches} × {} rows; ", "total", self.total, self.batch)?;
+        write!(f, "least that works: {})", self.minimum)
+    }
+}
+
+impl Dataset {
+    /// Chooses how the pipeline uses memory: sized for speed without a limit, and as close to that as fits with one.
+    /// The same data set and limit always give the same plan.
+    ///
+    /// ```
+    /// use plimsoll_core::Bytes;
+    /// use plimsoll_data::{Dataset, Split};
+    /// let data = Dataset::digits(Split::Train).batch(256);
+    /// assert_eq!(
+    ///     data.plan(Some(Bytes::kib(500))).unwrap_err().to_string(),
+    ///     "the input pipeline cannot run in 500 KiB: it needs at least 529 KiB (producer stack 512 KiB, \
+    ///      staging ring 17.0 KiB); raise the limit or lower the batch size"
+    /// );
+    /// ```
+    pub fn plan(&self, limit: Option<Bytes>) -> Result<PipelinePlan, DataError> {
+        self.plan_keeping(limit, Keep::Rest, None)
+    }
+
+    /// The same, with how much caches in memory may hold, and decoding a picture may take if that was decided.
+    pub(crate) fn plan_keeping(&self, limit: Option<Bytes>, keep: Keep, item: Option<Bytes>) -> Result<PipelinePlan, DataError> {
+        let recipe = self.recipe()?;
+        recipe.check_padded()?;
+        let (batch, group) = (recipe.batch()?, recipe.group()?);
+        let mut geometry = geometry::for_speed(&recipe, group)?;
+        (geometry.budget.limit, geometry.budget.item) = (limit, item);
+        let mut costs = Costs { recipe: &recipe, streams: Vec::new() };
+        let smallest = costs.of(geometry::smallest(&recipe, group))?;
+        let minimum = total(&smallest);
+        let mut stages = costs.of(geometry)?;
+        if let Some(limit) = limit {
+            if minimum > limit {
+                return Err(DataError::OverLimit { limit, minimum, stages: smallest });
+            }
+            while total(&stages) > limit {
+                geometry = geometry::shrink(&recipe, group, geometry);
+                stages = costs.of(geometry)?;
+            }
+        }
+        // What nothing else has a use for.
+        let left = limit.map(|limit| limit - total(&stages));
+        geometry.resident = geometry::resident(&recipe, left);
+        let left = match keep {
+            Keep::Rest => left.map(|left| if geometry.resident { left - recipe.source.resident_bytes() } else { left }),
+            Keep::UpTo(bytes) => bytes,
+        };
+        geometry = geometry::with_cache(&recipe, geometry, |leaner| Some(left? + saved(&recipe, geometry, leaner)));
+        geometry.budget.cache = share(&mut costs, geometry, left)?;
+        stages = costs.of(geometry)?;
+        Ok(PipelinePlan { total: total(&stages), stages, minimum, geometry, batch, group })
+    }
+}
+
+/// What caches in memory may hold.
+pub(crate) enum Keep {
+    /// What is left under the limit.
+    Rest,
+    /// This much beside it, or anything.
+    UpTo(Option<Bytes>),
+}
+
+/// What each cache of a stream may hold, if all of them together may hold so much: the most with which they do.
+fn share(costs: &mut Costs<'_>, geometry: Geometry, left: Option<Bytes>) -> Result<Option<Bytes>, DataError> {
+    let Some(node) = &costs.recipe.node else { return Ok(None) };
+    let all = node.memory_caches();
+    if all == 0 {
+        return Ok(geometry.budget.cache);
+    }
+    let Some(left) = left else { return Ok(None) };
+    if all > 1 {
+        let without = total(&costs.of(geometry)?);
+        for caches in 1..all {
+            let each = Some(Bytes(left.0 / caches as u64));
+            let with = Geometry { budget: StreamBudget { cache: each, ..geometry.budget }, ..geometry };
+            if total(&costs.of(with)?) <= without + left {
+                return Ok(each);
+            }
+        }
+    }
+    Ok(Some(Bytes(left.0 / all as u64)))
+}
+
+/// What geometries cost. The stages of a stream are planned for a room, each with all before it, and most of the many steps in which a
+/// geometry shrinks leave the room as it is: so what was found out is remembered.
+struct Costs<'r> {
+    recipe: &'r Recipe,
+    streams: Vec<(StreamBudget, Vec<Holding>)>,
+}
+
+impl Costs<'_> {
+    fn of(&mut self, geometry: Geometry) -> Result<Vec<(String, Bytes)>, DataError> {
+        let stream = match (&self.recipe.node, self.streams.iter().find(|(budget, _)| *budget == geometry.budget)) {
+            (None, _) => Vec::new(),
+            (Some(_), Some((_, known))) => known.clone(),
+            (Some(node), None) => {
+                let held = stream::node_holdings(node, geometry.budget)?;
+                self.streams.push((geometry.budget, held.clone()));
+                held
+            }
+        };
+        Ok(named(holdings_with(self.recipe, geometry, stream)?))
+    }
+}
+
+/// What each stage holds in this geometry. The feed allocates by the same rules.
+pub(crate) fn cost(recipe: &Recipe, geometry: Geometry) -> Result<Vec<(String, Bytes)>, DataError> {
+    Ok(named(holdings(recipe, geometry)?))
+}
+
+fn named(all: Vec<Holding>) -> Vec<(String, Bytes)> {
+    all.into_iter().map(|held| (held.name, held.bytes)).collect()
+}
+
+/// The same, with who reserves it.
+pub(crate) fn holdings(recipe: &Recipe, geometry: Geometry) -> Result<Vec<Holding>, DataError> {
+    let stream = recipe.node.as_ref().map(|node| stream::node_holdings(node, geometry.budget)).transpose()?;
+    holdings_with(recipe, geometry, stream.unwrap_or_default())
+}
+
+/// The same, where it is known what the stages of its stream hold.
+fn holdings_with(recipe: &Recipe, geometry: Geometry, stream: Vec<Holding>) -> Result<Vec<Holding>, DataError> {
+    let Geometry { slots, slot_rows, chunk_rows, workers, decode, max_item, cache_rows, resident, .. } = geometry;
+    let each = workers as u64;
+    let stacks = if workers == 1 { "producer stack".to_string() } else { format!("{workers} worker stacks") };
+    let mut stages = vec![Holding::here(stacks, PRODUCER_STACK * each)];
+    if let Some(node) = &recipe.node {
+        stages.extend(stream);
+        stages.push(Holding::here("stream", recipe.stream_row_bytes() * chunk_rows as u64 * each));
+        if let Some(images) = packed_images(node)
+            && workers > 1
+        {
+            stages.push(Holding::here("decode on other threads", images.decoder_bytes()? * (each - 1)));
+        }
+    }
+    let mut hold = |name: String, bytes: Bytes| {
+        if bytes > Bytes::ZERO {
+            stages.push(Holding::here(name, bytes));
+        }
+    };
+    hold(recipe.source.held_name().into(), recipe.source.held_bytes());
+    if resident {
+        hold("rows in memory".into(), recipe.source.resident_bytes());
+    }
+    hold("read".into(), padded(recipe.source.scratch_bytes(chunk_rows)) * each);
+    if recipe.is_gathered() {
+        let per_row = size_of::<u64>() + if recipe.source.wants_ascending() { size_of::<u32>() } else { 0 };
+        hold("shuffle".into(), Bytes((chunk_rows * per_row) as u64) * each);
+    }
+    if recipe.item().is_some() {
+        hold(format!("decode (each ≤ {max_item})"), decode);
+    }
+    if let (Some(kept), Some(cache)) = (&recipe.cached_rows, &recipe.cache) {
+        for (map, column) in kept.maps.iter().zip(kept.schema.columns()) {
+            hold(format!("map {} (kept)", column.name), map.bytes(chunk_rows) * each);
+        }
+        hold("rows made to be kept".into(), row_cache_bytes(recipe, kept, cache, chunk_rows) * each);
+    }
+    let cache = recipe.cached_row().map(|(cache, row)| cache.row_bytes(row) * cache_rows).unwrap_or_default();
+    let name = format!("cache ({cache_rows} of {} rows)", recipe.span.rows);
+    if recipe.cached_rows.is_some() {
+        hold(name.clone(), cache);
+    }
+    for (map, column) in recipe.maps.iter().zip(recipe.schema.columns()) {
+        hold(format!("map {}", column.name), map.bytes(chunk_rows) * each);
+    }
+    // Pictures are kept as they come out of the first part of their map.
+    if recipe.cached_rows.is_none() {
+        hold(name, cache);
+    }
+    hold("staging ring".into(), slot_bytes(&recipe.schema, slot_rows) * slots as u64);
+    Ok(stages)
+}
+
+/// What the second holds less than the first, in its ring and for decoding.
+fn saved(recipe: &Recipe, geometry: Geometry, leaner: Geometry) -> Bytes {
+    let ring = slot_bytes(&recipe.schema, geometry.slot_rows) * (geometry.slots - leaner.slots) as u64;
+    ring + (geometry.decode - leaner.decode)
+}
+
+pub(crate) fn total(stages: &[(String, Bytes)]) -> Bytes {
+    stages.iter().map(|(_, bytes)| *bytes).sum()
+}
+
+pub(crate) fn padded(bytes: Bytes) -> Bytes {
+    bytes.align_up(ALIGNMENT as u64)
+}
+
+pub(crate) fn slot_bytes(schema: &Schema, rows: usize) -> Bytes {
+    BlockLayout::new(schema, rows).bytes()
+}
+
+/// The packed records that a node reads, where it reads some.
+pub(crate) fn packed_images(node: &Node) -> Option<&PackedImages> {
+    (&*node.stage as &dyn Any).downcast_ref()
+}
+
+/// What one thread holds to cache whole rows, apart from the buffers of maps.
+fn row_cache_bytes(recipe: &Recipe, cached: &CachedRows, cache: &Cache, rows: usize) -> Bytes {
+    let in_file = cache.path().is_some();
+    let lists = size_of::<u64>()
+        + size_of::<u32>()
+        + if recipe.source.wants_ascending() { size_of::<u32>() } else { 0 }
+        + if in_file { size_of::<(u64, u32)>() } else { 0 };
+    let window = row_cache_window(cached.schema.row_bytes().get(), in_file);
+    column_bytes(&cached.schema, rows) + Bytes((rows * lists + window) as u64)
+}
+
+/// What is read or written with one call, unless a row is larger.
+const WINDOW: usize = 64 << 10;
+
+/// The buffer for some rows with their checksums, or for one on its way to memory.
+pub(crate) fn row_cache_window(row: usize, in_file: bool) -> usize {
+    let record = row + CHECK;
+    if in_file { (WINDOW / record).max(1) * record } else { row }
+}

@@ -1,0 +1,195 @@
+//! What a sequential stage and all before it hold, and how it gets the rows of its inputs.
+
+use super::geometry::{self, Geometry};
+use super::{Keep, PipelinePlan};
+use crate::block::column_bytes;
+use crate::dataset::{Dataset, Holding, Node, Parallelism, Recipe, Settings, Stage, StreamBudget};
+use crate::fault::RowErrors;
+use crate::{Cache, DataError};
+use plimsoll_core::Bytes;
+use std::sync::Arc;
+use std::thread;
+
+/// What a node and all before it hold.
+pub(crate) fn node_holdings(node: &Node, budget: StreamBudget) -> Result<Vec<Holding>, DataError> {
+    let mut holdings = Vec::new();
+    let (mut here, mut ahead) = (Vec::new(), Vec::new());
+    for input in &node.inputs {
+        let closes = node.closes(input);
+        let is_ahead = |holding: &Holding| holding.reserved_elsewhere && (closes || node.stage.reads_ahead());
+        let (elsewhere, own): (Vec<Holding>, Vec<Holding>) =
+            input_holdings(input, node.input_budget(budget))?.into_iter().partition(is_ahead);
+        ahead.push(elsewhere.iter().map(|holding| holding.bytes).sum());
+        match closes {
+            true => here.push(own.iter().map(|holding| holding.bytes).sum()),
+            false => holdings.extend(own),
+        }
+    }
+    // Only so many are open at a time; which, is not known.
+    let largest = |mut each: Vec<Bytes>| {
+        each.sort_unstable_by(|a, b| b.cmp(a));
+        each.into_iter().take(node.open_inputs()).sum::<Bytes>()
+    };
+    let name = node.stage.describe();
+    for (name, bytes, reserved_elsewhere) in [(name.clone(), largest(here), false), (format!("{name} ahead"), largest(ahead), true)] {
+        if bytes > Bytes::ZERO {
+            holdings.push(Holding { name, bytes, reserved_elsewhere });
+        }
+    }
+    holdings.extend(node.stage.holdings(&node.inputs, node.schema()?.row_bytes(), budget)?);
+    Ok(holdings)
+}
+
+/// Bytes of the rows that are passed from stage to stage at a time.
+const BLOCK: Bytes = Bytes::kib(64);
+
+/// Rows that are passed from stage to stage at a time.
+pub(crate) fn block_rows(row: Bytes, budget: StreamBudget) -> usize {
+    if budget.minimal { 1 } else { (BLOCK.0 / row.0.max(1)).clamp(1, 1024) as usize }
+}
+
+/// How a sequential stage gets the rows of an input.
+pub(crate) struct InputPlan {
+    pub recipe: Recipe,
+    pub route: Route,
+    /// The errors of rows that are marked in their last byte, where another thread or a whole block of rows at a time makes them.
+    pub errors: Option<Arc<RowErrors>>,
+}
+
+/// Who makes the rows of an input.
+pub(crate) enum Route {
+    /// Another stage, and the maps behind it.
+    Stage,
+    /// The thread that wants them, by their numbers.
+    Indexed(Geometry),
+    /// Threads of their own, ahead of who wants them.
+    ReadAhead(Box<Dataset>, PipelinePlan),
+}
+
+impl InputPlan {
+    pub fn new(data: &Dataset, budget: StreamBudget) -> Result<InputPlan, DataError> {
+        let recipe = data.recipe()?;
+        // Rows are made ahead of those that are wanted: an error of one is reported at its own position, which may never be asked for.
+        let errors = Arc::new(RowErrors::new(budget.ignores_errors));
+        let marked = data.clone().then(MarkErrors(Arc::clone(&errors)));
+        let with_marks = marked.recipe()?;
+        match route(&marked, &with_marks, budget)? {
+            // A stage reports errors at once.
+            Route::Stage => Ok(InputPlan { recipe, route: Route::Stage, errors: None }),
+            route => Ok(InputPlan { recipe: with_marks, route, errors: Some(errors) }),
+        }
+    }
+}
+
+/// Rows with errors are marked in a last column.
+struct MarkErrors(Arc<RowErrors>);
+
+impl Stage for MarkErrors {
+    fn describe(&self) -> String {
+        "mark_errors".into()
+    }
+
+    fn is_implicit(&self) -> bool {
+        true
+    }
+
+    fn is_inline(&self) -> bool {
+        true
+    }
+
+    fn set(&self, settings: &mut Settings) -> Result<(), DataError> {
+        settings.row_errors = Some(Arc::clone(&self.0));
+        Ok(())
+    }
+}
+
+/// Batches of an inner feed: each row comes, and in its place.
+struct InnerBatch {
+    rows: usize,
+}
+
+impl Stage for InnerBatch {
+    fn describe(&self) -> String {
+        format!("batch({})", self.rows)
+    }
+
+    fn is_inline(&self) -> bool {
+        true
+    }
+
+    fn set(&self, settings: &mut Settings) -> Result<(), DataError> {
+        (settings.batch, settings.drop_remainder, settings.deterministic) = (Some(self.rows), None, None);
+        Ok(())
+    }
+}
+
+fn route(data: &Dataset, recipe: &Recipe, budget: StreamBudget) -> Result<Route, DataError> {
+    recipe.check_fixed()?;
+    if let Some(batch) = recipe.settings.batch {
+        return Err(DataError::Stage(format!("rows are counted after batch({batch}) in {}; put the batch last", data.describe())));
+    }
+    if let Some((mix, _)) = &recipe.settings.mix {
+        return Err(DataError::Stage(format!("{mix} works on batches, and a stage that takes single rows stands after it; put it last")));
+    }
+    let in_memory = |cache: &Cache| cache.path().is_none();
+    if recipe.item().is_some() && recipe.cache.as_ref().is_some_and(in_memory) {
+        let what = "its images are cached in memory by their number, and the stage that follows takes them one after the other";
+        let problem = format!("{}: {what}; put the cache behind that stage, or keep them in a file", data.describe());
+        return Err(DataError::Stage(problem));
+    }
+    let (rows, parallelism) = (block_rows(recipe.schema.row_bytes(), budget), recipe.settings.parallelism);
+    let threads = match parallelism {
+        Parallelism::Threads(threads) => threads > 1 && (recipe.node.is_none() || recipe.is_mapped()),
+        Parallelism::Auto => recipe.takes_long() && thread::available_parallelism().is_ok_and(|cores| cores.get() > 1),
+    };
+    let ahead = budget.parallel_inputs > 0 || threads || recipe.item().is_some();
+    if ahead && !budget.minimal {
+        let batched = data.clone().then(InnerBatch { rows: rows.min(16) });
+        let one_each = budget.parallel_inputs > 0 && parallelism == Parallelism::Auto;
+        let batched = if one_each { batched.parallelism(Parallelism::Threads(1)) } else { batched };
+        // Half of what there is: the rest is for the stages that follow.
+        let limit = budget.limit.map(|limit| Bytes(limit.0 / 2 / budget.parallel_inputs.max(1) as u64));
+        // An image that the thread that wants it can decode may be as large on another thread, unless there are many at a time.
+        let decodes = budget.parallel_inputs == 0 && recipe.node.as_ref().is_some_and(|node| node.decodes_within_limit());
+        let item = decodes.then(|| budget.item_bytes(None));
+        if let Ok(plan) = batched.plan_keeping(limit, Keep::UpTo(budget.cache), item)
+            && !(decodes && plan.geometry.budget.minimal)
+        {
+            return Ok(Route::ReadAhead(Box::new(batched), plan));
+        }
+    }
+    if recipe.node.is_some() {
+        return Ok(Route::Stage);
+    }
+    let geometry = if budget.minimal { geometry::smallest(recipe, 1) } else { geometry::for_speed(recipe, rows)?.alone(recipe) };
+    let geometry = Geometry { slots: 0, chunk_rows: geometry.chunk_rows.min(rows), ..geometry };
+    Ok(Route::Indexed(geometry::with_cache(recipe, geometry, |_| budget.cache)))
+}
+
+/// What the rows of an input hold on their way to a stage.
+pub(crate) fn input_holdings(data: &Dataset, budget: StreamBudget) -> Result<Vec<Holding>, DataError> {
+    let InputPlan { recipe, route, .. } = InputPlan::new(data, budget)?;
+    let row = recipe.schema.row_bytes();
+    let mut holdings = match route {
+        Route::Stage => {
+            let rows = block_rows(row, budget);
+            let mut holdings = super::holdings(&recipe, Geometry::of_block(&recipe, rows, budget))?;
+            // It has no thread of its own; those that make rows ahead further up do.
+            holdings.retain(|holding| holding.reserved_elsewhere || !holding.name.ends_with("stack"));
+            holdings.push(Holding::here("columns", column_bytes(&recipe.schema, rows)));
+            holdings
+        }
+        Route::Indexed(geometry) => {
+            let stages = super::cost(&recipe, geometry)?.into_iter().filter(|(name, _)| !name.ends_with("stack"));
+            let mut holdings: Vec<Holding> = stages.map(|(name, bytes)| Holding::here(name, bytes)).collect();
+            holdings.push(Holding::here("columns", column_bytes(&recipe.schema, geometry.chunk_rows)));
+            holdings
+        }
+        Route::ReadAhead(_, plan) => {
+            let stages = plan.stages().iter();
+            stages.map(|(name, bytes)| Holding { name: name.clone(), bytes: *bytes, reserved_elsewhere: true }).collect()
+        }
+    };
+    holdings.push(Holding::here("block", row * block_rows(row, budget) as u64));
+    Ok(holdings)
+}

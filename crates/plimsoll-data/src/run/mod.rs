@@ -1,0 +1,26 @@
+//! Running a plan: threads that make rows, the staging ring they write batches to, and the feed that hands these out.
+//!
+//! | file | what |
+//! |---|---|
+//! | `tuner` | how many threads and slots are in use |
+//! | `ring` | slots that workers fill and the consumer empties |
+//! | `path` | the operations on one column |
+//! | `row_cache` | whole rows from a cache, or made and cached |
+//! | `work` | rows of an indexed source, made by one thread |
+//! | `stream_work` | rows of a sequential stage, mapped by the thread that asks for them |
+//! | `shared` | a sequential stage that several threads take rows from |
+//! | `input`, `read_ahead` | the inputs of sequential stages |
+//! | `feed` | batches |
+
+mod feed;
+mod input;
+mod path;
+mod read_ahead;
+mod ring;
+mod row_cache;
+mod shared;
+mod stream_work;
+mod tuner;
+mod work;
+
+pub use feed::{Activity, Batch, Feed, FeedState, Options};

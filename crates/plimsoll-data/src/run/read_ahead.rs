@@ -1,0 +1,133 @@
+//! What a stage of a stream reads, made ahead by threads of their own.
+
+use super::feed::{Feed, Options};
+use crate::dataset::{BlockIterator, Dataset, Recipe, StreamBudget};
+use crate::fault::Fault;
+use crate::meter::InputTimer;
+use crate::plan::PipelinePlan;
+use plimsoll_core::Ledger;
+use std::sync::Arc;
+
+/// Rows of a data set, made ahead by a feed.
+pub(super) struct ReadAhead {
+    data: Dataset,
+    plan: PipelinePlan,
+    ledger: Ledger,
+    feed: Option<Feed>,
+    /// Rows of the batch that were handed out, and that there are.
+    from: usize,
+    to: usize,
+    over: bool,
+    row_bytes: usize,
+    epochs: Epochs,
+    /// The epoch that was asked for last.
+    asked: Option<u64>,
+    /// Whether rows are kept on the way, which go with the feed.
+    keeps: bool,
+    timer: Arc<InputTimer>,
+}
+
+/// How a feed that makes rows ahead goes from one epoch to the next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Epochs {
+    /// It makes rows of the next before that is asked for.
+    Ahead,
+    /// It waits, since beginning one may mean something to user code.
+    Asked,
+    /// It is closed after each, and what it holds is given back.
+    Closed,
+}
+
+impl Epochs {
+    pub fn of(recipe: &Recipe, budget: StreamBudget) -> Epochs {
+        match recipe.node {
+            _ if budget.parallel_inputs > 0 => Epochs::Closed,
+            Some(_) => Epochs::Asked,
+            None => Epochs::Ahead,
+        }
+    }
+}
+
+impl ReadAhead {
+    pub fn new(data: Dataset, plan: PipelinePlan, ledger: &Ledger, row_bytes: usize, epochs: Epochs, timer: &Arc<InputTimer>) -> ReadAhead {
+        let (ledger, timer) = (ledger.clone(), Arc::clone(timer));
+        let keeps = epochs != Epochs::Closed && data.caches_rows();
+        ReadAhead { data, plan, ledger, feed: None, from: 0, to: 0, over: true, row_bytes, epochs, asked: None, keeps, timer }
+    }
+
+    /// Threads and what they hold are given back.
+    fn end(&mut self) {
+        if self.feed.take().is_some() {
+            self.timer.end(self.plan.workers());
+        }
+    }
+}
+
+impl Drop for ReadAhead {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl BlockIterator for ReadAhead {
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+        // After a whole epoch the feed stands where the next begins; else it is started anew, the old one given back first.
+        match &mut self.feed {
+            Some(feed) if feed.stands() == (epoch, 0) && self.epochs != Epochs::Closed => {
+                // Unless it was, and nothing of it was wanted.
+                if self.epochs == Epochs::Asked && self.asked != Some(epoch) {
+                    feed.another_epoch();
+                }
+            }
+            _ => {
+                self.end();
+                let epochs = (self.epochs != Epochs::Ahead).then_some(1);
+                let options = Options { first_epoch: epoch, epochs, ..Options::default() };
+                self.feed = Some(Feed::start_inside(&self.data, &self.plan, &self.ledger, options, &self.timer.meter)?);
+                self.timer.begin(self.plan.workers());
+            }
+        }
+        (self.from, self.to, self.over, self.asked) = (0, 0, false, Some(epoch));
+        Ok(())
+    }
+
+    fn close(&mut self) {
+        // What keeps rows has them the next time, and is planned to stay open.
+        if !self.keeps || !self.over {
+            self.end();
+        }
+        self.over = true;
+    }
+
+    fn fill(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
+        let (mut done, room) = (0, out.len() / self.row_bytes);
+        while done < room && !self.over {
+            let feed = self.feed.as_mut().expect("an epoch was begun");
+            if self.from == self.to {
+                match feed.next() {
+                    Ok(Some(batch)) => (self.from, self.to) = (0, batch.rows),
+                    Ok(None) => {
+                        self.over = true;
+                        break;
+                    }
+                    // It says so again after the rows that came before.
+                    Err(_) if done > 0 => break,
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            let batch = feed.last().expect("one was handed out");
+            let rows = (room - done).min(self.to - self.from);
+            let (out, mut at) = (&mut out[done * self.row_bytes..], 0);
+            for index in 0..batch.columns() {
+                let column = batch.column(index);
+                let bytes = column.len() / batch.rows;
+                for (row, out) in column.chunks_exact(bytes).skip(self.from).zip(out.chunks_exact_mut(self.row_bytes)).take(rows) {
+                    out[at..at + bytes].copy_from_slice(row);
+                }
+                at += bytes;
+            }
+            (self.from, done) = (self.from + rows, done + rows);
+        }
+        Ok(done)
+    }
+}

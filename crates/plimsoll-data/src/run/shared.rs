@@ -1,0 +1,284 @@
+//! A stream that several threads take rows from in turn, to map them side by side.
+//!
+//! Whoever has its turn takes a block of rows out of the stream, which is the next in order whoever it is, and lets the next one. What takes
+//! long is done after that: maps, and the decoding of a picture that came in a record.
+
+use super::path::{decode_pool, mark};
+use super::ring::{Claim, Ring};
+use super::stream_work::{Mapper, unmapped};
+use crate::DataError;
+use crate::dataset::{BlockIterator, ExpectedRows, Node, OpenInput, Recipe, StreamBudget};
+use crate::fault::{Fault, RowErrors, guarded};
+use crate::meter::{Meter, StageTimer};
+use crate::plan::{Geometry, packed_images};
+use crate::source::RecordReader;
+use crate::stages::{RecordDecoder, StartedRecord};
+use plimsoll_core::Ledger;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+/// Where rows come from.
+enum Origin {
+    Stream(Box<dyn BlockIterator>),
+    Records(Box<RecordReader>),
+}
+
+/// A stream and where it stands.
+struct Shared {
+    origin: Origin,
+    timer: Arc<StageTimer>,
+    epoch: Option<u64>,
+    /// Rows of the first epoch that were consumed before.
+    pass_over: u64,
+    /// Rows of the epoch that have come.
+    came: u64,
+    expected: ExpectedRows,
+    /// The epoch of which others consumed some.
+    consumed: Option<u64>,
+}
+
+/// What one thread needs to make the rows of a stream.
+pub(crate) struct SharedWork {
+    shared: Arc<Mutex<Shared>>,
+    mapper: Mapper,
+    /// What makes rows of records, and the picture that is still to be decoded.
+    decoder: Option<RecordDecoder>,
+    started: Option<StartedRecord>,
+    epoch: Option<u64>,
+    /// What counts the time of writing rows: maps, if there are any.
+    counter: fn(&Meter) -> &AtomicU64,
+    /// Who is told of rows that cannot be made, where that is no error.
+    row_errors: Option<Arc<RowErrors>>,
+    meter: Arc<Meter>,
+}
+
+/// What was taken out of a stream.
+enum Taken {
+    /// So many rows, none when the epoch is over; and what is wrong after them, if more came than were promised.
+    Rows(usize, Result<(), DataError>),
+    /// A row that could not be made.
+    Bad(Fault),
+    /// The consumer has gone.
+    Stopped,
+}
+
+impl SharedWork {
+    /// For each of the threads, after `pass_over` rows of the first epoch. Allocates what is counted.
+    pub fn new(
+        recipe: &Recipe,
+        geometry: Geometry,
+        pass_over: u64,
+        ledger: &Ledger,
+        meter: &Arc<Meter>,
+        opener: &'static dyn OpenInput,
+    ) -> Result<Vec<SharedWork>, DataError> {
+        let node = recipe.node.as_ref().expect("only for streams");
+        // Images are not decoded where they are taken out of their records, and that is reported by itself.
+        let timer = meter.stage.get_or_init(|| {
+            let name = packed_images(node).map_or_else(|| node.stage.describe(), |images| images.name());
+            node.timer(name)
+        });
+        let timer = Arc::clone(timer);
+        let Geometry { workers, budget, .. } = geometry;
+        let (origin, mut decoders) = Origin::open(node, budget, workers, ledger, &timer, meter, opener)?;
+        let files = decode_pool(recipe, geometry)?;
+        let shared = Arc::new(Mutex::new(Shared {
+            origin,
+            timer,
+            epoch: None,
+            pass_over,
+            came: 0,
+            expected: ExpectedRows::new(recipe.settings.cardinality),
+            consumed: recipe.consumed.map(|(epoch, _)| epoch),
+        }));
+        let work = |_| SharedWork {
+            shared: Arc::clone(&shared),
+            mapper: Mapper::new(recipe, geometry, files.as_ref(), meter),
+            decoder: decoders.pop(),
+            started: None,
+            epoch: None,
+            counter: match recipe.maps.iter().any(|map| !map.steps.is_empty()) {
+                true => |meter| &meter.map,
+                false => |meter| &meter.stream,
+            },
+            row_errors: recipe.settings.row_errors.clone(),
+            meter: Arc::clone(meter),
+        };
+        Ok((0..workers).map(work).collect())
+    }
+
+    /// Takes as many of the claimed rows as there are, says how many those are, and writes them. `false` if the consumer has gone.
+    pub fn fill(&mut self, claim: &mut Claim<'_>, ring: &Ring) -> Result<bool, DataError> {
+        if self.epoch != Some(claim.epoch) {
+            self.epoch = Some(claim.epoch);
+            self.mapper.set_epoch(claim.epoch);
+            self.decoder.iter_mut().for_each(|decoder| decoder.set_epoch(claim.epoch));
+        }
+        let shared = Arc::clone(&self.shared);
+        // Only one has its turn, so nobody waits here; and a panic in there is told, after which nobody comes.
+        let taken = shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take(self, claim, || ring.stopping())?;
+        match taken {
+            Taken::Stopped => Ok(false),
+            Taken::Rows(0, _) => {
+                ring.settle(claim, 0, true);
+                Ok(true)
+            }
+            Taken::Rows(rows, as_promised) => {
+                ring.settle(claim, rows, false);
+                self.meter.rows.fetch_add(rows as u64, Relaxed);
+                self.make(claim)?;
+                as_promised.map(|()| true)
+            }
+            Taken::Bad(fault) => {
+                ring.settle(claim, 1, !fault.goes_on());
+                self.meter.rows.fetch_add(1, Relaxed);
+                self.give_up(claim, 0, fault)?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Writes the rows of the block.
+    fn make(&mut self, claim: &mut Claim<'_>) -> Result<(), DataError> {
+        let rows = claim.rows;
+        if let (Some(started), Some(decoder)) = (self.started.take(), &mut self.decoder) {
+            let row = &mut self.mapper.rows_block[..self.mapper.row_bytes];
+            if let Err(fault) = guarded(|| decoder.finish(started, row)).map_err(Fault::row).flatten() {
+                return self.give_up(claim, 0, fault);
+            }
+        }
+        let start = Instant::now();
+        let written = self.mapper.try_write(0, claim.place, claim, 0, rows);
+        if written.is_ok() && self.row_errors.is_some() {
+            mark(claim, 0, rows, 0);
+        }
+        if written.is_err() {
+            // One of them cannot be mapped: the others are tried by themselves.
+            for row in 0..rows {
+                let place = claim.place + row as u64;
+                match self.mapper.try_write(row, place, claim, row, 1) {
+                    Ok(()) if self.row_errors.is_some() => mark(claim, row, 1, 0),
+                    Ok(()) => {}
+                    Err(error) => self.give_up(claim, row, unmapped(place, error))?,
+                }
+            }
+        }
+        // Files keep their own times.
+        let time = start.elapsed().saturating_sub(std::mem::take(&mut self.mapper.opened));
+        (self.counter)(&self.meter).fetch_add(time.as_nanos() as u64, Relaxed);
+        Ok(())
+    }
+
+    /// A row of a claim cannot be made: where it may never be wanted, it is marked, and those before it are handed on.
+    fn give_up(&self, claim: &mut Claim<'_>, row: usize, fault: Fault) -> Result<(), DataError> {
+        match &self.row_errors {
+            Some(errors) => {
+                mark(claim, row, 1, 1);
+                errors.record(claim.epoch, claim.place + row as u64, fault);
+                Ok(())
+            }
+            None => Err(fault.into()),
+        }
+    }
+}
+
+impl Origin {
+    /// The stream, and what makes rows on each of some threads of what it gives, if it gives less than rows.
+    fn open(
+        node: &Node,
+        budget: StreamBudget,
+        threads: usize,
+        ledger: &Ledger,
+        timer: &StageTimer,
+        meter: &Arc<Meter>,
+        opener: &'static dyn OpenInput,
+    ) -> Result<(Origin, Vec<RecordDecoder>), DataError> {
+        if let Some(images) = packed_images(node) {
+            let (reader, decoders) = images.open_shared(budget, threads, meter)?;
+            return Ok((Origin::Records(Box::new(reader)), decoders));
+        }
+        Ok((Origin::Stream(node.open(budget, ledger, timer, opener)?), Vec::new()))
+    }
+
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+        match self {
+            Origin::Stream(stream) => stream.begin(epoch),
+            Origin::Records(reader) => {
+                reader.begin();
+                Ok(())
+            }
+        }
+    }
+
+    /// Brings up to `rows` rows to the block of one thread; none only when the epoch is over.
+    fn fill(&mut self, work: &mut SharedWork, rows: usize) -> Result<usize, Fault> {
+        match self {
+            Origin::Stream(stream) => stream.fill(work.mapper.block(rows)),
+            // One at a time: the others are for other threads.
+            Origin::Records(reader) => {
+                if !reader.next()? {
+                    return Ok(0);
+                }
+                let decoder = work.decoder.as_mut().expect("there is one for each thread");
+                work.started = decoder.start(reader, work.mapper.block(1))?;
+                Ok(1)
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn take(&mut self, work: &mut SharedWork, claim: &Claim<'_>, stopping: impl Fn() -> bool) -> Result<Taken, DataError> {
+        if self.epoch != Some(claim.epoch) {
+            self.epoch = Some(claim.epoch);
+            self.expected.begin();
+            let start = Instant::now();
+            let begun = self.origin.begin(claim.epoch);
+            self.timer.add(0, start);
+            begun?;
+            self.came = std::mem::take(&mut self.pass_over);
+            self.pass_over(work, self.came, &stopping)?;
+        }
+        if stopping() {
+            return Ok(Taken::Stopped);
+        }
+        let start = Instant::now();
+        let filled = self.origin.fill(work, claim.rows);
+        self.timer.add(*filled.as_ref().unwrap_or(&0), start);
+        let rows = match filled {
+            Ok(rows) => rows,
+            Err(fault) if work.row_errors.is_some() => {
+                self.expected.lost(fault.loss);
+                self.came += 1;
+                return Ok(Taken::Bad(fault));
+            }
+            Err(fault) => return Err(fault.into()),
+        };
+        let before = self.came;
+        self.came += rows as u64;
+        // How many are left of an epoch that others have begun was not said. Where rows are marked, whoever takes them counts them.
+        if self.consumed == Some(claim.epoch) || work.row_errors.is_some() {
+            return Ok(Taken::Rows(rows, Ok(())));
+        }
+        let as_promised = self.expected.check(claim.epoch, self.came, rows == 0);
+        // Those that were promised come first, and so does what is wrong with them.
+        match self.expected.of(before, rows) {
+            0 => as_promised.map(|()| Taken::Rows(0, Ok(()))),
+            promised => Ok(Taken::Rows(promised, as_promised)),
+        }
+    }
+
+    /// Passes over rows that were consumed before; fewer only when the epoch is over.
+    fn pass_over(&mut self, work: &mut SharedWork, mut rows: u64, stopping: impl Fn() -> bool) -> Result<(), Fault> {
+        while rows > 0 && !stopping() {
+            let came = self.origin.fill(work, usize::try_from(rows).unwrap_or(usize::MAX))? as u64;
+            work.started = None;
+            rows -= came;
+            if came == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+}

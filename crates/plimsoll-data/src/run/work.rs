@@ -1,0 +1,194 @@
+//! Making rows: chosen, read, mapped, and written where the consumer will find them.
+
+use super::path::{Path, Target, decode_kernel, mark};
+use super::ring::Claim;
+use super::row_cache::RowCache;
+use crate::block::{BlockMut, ColumnMut, Rows, recycle};
+use crate::cache::Store;
+use crate::dataset::{ColumnRecipe, Order, Recipe};
+use crate::decode::DecodePool;
+use crate::fault::{Fault, RowErrors, guarded};
+use crate::memory::AlignedBuf;
+use crate::meter::Meter;
+use crate::plan::Geometry;
+use crate::source::{Gather, Source};
+use crate::{Column, DataError};
+use plimsoll_core::budget::SlotMemory;
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+/// All that a thread making rows owns: fixed buffers, and nothing that grows beyond what was counted.
+pub(crate) struct Work {
+    source: Arc<dyn Source>,
+    order: Order,
+    epoch: Option<u64>,
+    meter: Arc<Meter>,
+    scratch: AlignedBuf,
+    chunk_rows: usize,
+    /// The rows of a chunk and their ascending order; `None` where rows follow each other anyway.
+    gathered: Option<Gathered>,
+    /// Where whole rows are kept: it has them, or makes them.
+    row_cache: Option<RowCache>,
+    paths: Vec<Path>,
+    /// Kept only for its capacity.
+    columns: Vec<ColumnMut<'static>>,
+    /// Who is told of rows that cannot be made, where that is no error.
+    row_errors: Option<Arc<RowErrors>>,
+}
+
+struct Gathered {
+    rows: Vec<u64>,
+    /// Empty where the source has no use for it.
+    ascending: Vec<u32>,
+}
+
+impl Work {
+    /// Allocates what [`cost`](crate::plan::cost) counts for one worker, apart from its stack.
+    pub fn new(
+        recipe: &Recipe,
+        geometry: Geometry,
+        pool: Option<&Arc<DecodePool>>,
+        store: Option<&Arc<Store>>,
+        meter: &Arc<Meter>,
+    ) -> Work {
+        let rows = geometry.chunk_rows;
+        // Which of the rows have to be read is not known before, where some are kept.
+        let sorted = recipe.source.wants_ascending() && recipe.cached_rows.is_none();
+        let gathered = || Gathered { rows: vec![0; rows], ascending: vec![0; if sorted { rows } else { 0 }] };
+        let columns = recipe.cached_rows.as_ref().map_or(recipe.source.schema(), |cached| &cached.schema).columns();
+        let path = |(map, column): (&ColumnRecipe, &Column)| {
+            let item = map.item.as_ref().zip(pool).map(|(item, pool)| decode_kernel(recipe, item, geometry, pool, meter));
+            Path::new(map, column, rows, item)
+        };
+        Work {
+            source: Arc::clone(&recipe.source),
+            order: Order::new(recipe.source.len(), &recipe.index_steps, recipe.consumed),
+            epoch: None,
+            meter: Arc::clone(meter),
+            scratch: AlignedBuf::new(recipe.source.scratch_bytes(rows).get()),
+            chunk_rows: rows,
+            gathered: recipe.is_gathered().then(gathered),
+            row_cache: RowCache::new(recipe, rows, store),
+            paths: recipe.maps.iter().zip(columns).map(path).collect(),
+            columns: Vec::with_capacity(recipe.maps.len()),
+            row_errors: recipe.settings.row_errors.clone(),
+        }
+    }
+
+    /// Writes the rows of a claim. Stops early, and says so by `false`, when `stopping` does.
+    pub fn fill(&mut self, claim: &mut Claim<'_>, stopping: impl Fn() -> bool) -> Result<bool, DataError> {
+        self.set_epoch(claim.epoch);
+        let mut done = 0;
+        while done < claim.rows {
+            if stopping() {
+                return Ok(false);
+            }
+            let chunk = self.chunk_rows.min(claim.rows - done);
+            self.chunk(claim.place + done as u64, claim, done, chunk)?;
+            done += chunk;
+        }
+        Ok(true)
+    }
+
+    /// The rows that follow are of this epoch.
+    pub fn set_epoch(&mut self, epoch: u64) {
+        if self.epoch != Some(epoch) {
+            self.epoch = Some(epoch);
+            self.order.set_epoch(epoch);
+            self.paths.iter_mut().for_each(|path| path.set_epoch(epoch));
+            self.row_cache.iter_mut().for_each(|cache| cache.set_epoch(epoch));
+        }
+    }
+
+    /// How many rows are made at a time.
+    pub fn chunk_rows(&self) -> usize {
+        self.chunk_rows
+    }
+
+    /// Writes the rows from `place` on to the target's rows from `at` on; at most as many as are made at a time.
+    pub fn chunk(&mut self, place: u64, claim: &mut impl Target, at: usize, rows: usize) -> Result<(), DataError> {
+        if self.row_errors.is_none() {
+            return self.make(place, claim, at, rows);
+        }
+        // The last column says which rows there are; where a block fails, its rows are tried one by one.
+        if self.make_or_panic(place, claim, at, rows).is_ok() {
+            mark(claim, at, rows, 0);
+            return Ok(());
+        }
+        for row in 0..rows {
+            let made = self.make_or_panic(place + row as u64, claim, at + row, 1);
+            // A cache that cannot be written is no fault of the row.
+            if let Err(DataError::Cache { .. }) = made {
+                return made;
+            }
+            mark(claim, at + row, 1, u8::from(made.is_err()));
+            if let (Err(error), Some(errors)) = (made, &self.row_errors) {
+                errors.record(self.epoch.unwrap_or(0), place + row as u64, Fault::row(error));
+            }
+        }
+        Ok(())
+    }
+
+    /// A panic of user code or of a decoder is the fault of the row, too.
+    fn make_or_panic(&mut self, place: u64, claim: &mut impl Target, at: usize, rows: usize) -> Result<(), DataError> {
+        guarded(|| self.make(place, claim, at, rows)).flatten()
+    }
+
+    fn make(&mut self, place: u64, claim: &mut impl Target, at: usize, rows: usize) -> Result<(), DataError> {
+        let mut columns = recycle(mem::take(&mut self.columns));
+        for (path, region) in self.paths.iter_mut().zip(claim.columns(at, rows)) {
+            columns.push(ColumnMut::new(path.block(rows, region)));
+        }
+        let scratch = self.scratch.bytes_mut();
+        let start = Instant::now();
+        let gather = self.gathered.as_mut().map(|gathered| gathered.choose(&self.order, place, rows));
+        let which = gather.map_or_else(|| Rows::From(self.order.row(place)), |gather| Rows::At(gather.rows));
+        let mut mapped = match &mut self.row_cache {
+            Some(cache) => {
+                // It keeps its own times.
+                cache.rows(which, rows, scratch, &mut columns, &self.meter)?;
+                Instant::now()
+            }
+            None => {
+                let mut block = BlockMut::new(self.source.schema(), rows, &mut columns);
+                match (gather, which) {
+                    (Some(gather), _) => self.source.gather(gather, scratch, &mut block)?,
+                    (None, which) => self.source.read(which.row(0), scratch, &mut block)?,
+                }
+                self.meter.lap_read(start)
+            }
+        };
+        self.columns = recycle(columns);
+        self.meter.rows.fetch_add(rows as u64, Relaxed);
+        for (column, (path, region)) in self.paths.iter_mut().zip(claim.columns(at, rows)).enumerate() {
+            if path.has_items() {
+                // It keeps its own times.
+                path.make_items(|index| which.row(index), rows, region)?;
+                mapped = Instant::now();
+            }
+            if path.has_steps() {
+                path.run(which, rows, region).map_err(|error| error.located(|row| self.source.locate(row, column)))?;
+                mapped = self.meter.lap_map(mapped);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Gathered {
+    fn choose(&mut self, order: &Order, place: u64, count: usize) -> Gather<'_> {
+        let rows = &mut self.rows[..count];
+        for (index, row) in rows.iter_mut().enumerate() {
+            *row = order.row(place + index as u64);
+        }
+        let wanted = count.min(self.ascending.len());
+        let ascending = &mut self.ascending[..wanted];
+        for (index, at) in ascending.iter_mut().enumerate() {
+            *at = index as u32;
+        }
+        ascending.sort_unstable_by_key(|&at| rows[at as usize]);
+        Gather { rows, ascending }
+    }
+}

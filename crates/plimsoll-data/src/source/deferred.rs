@@ -1,0 +1,136 @@
+//! Rows that say which they are, in the place of files that nobody has opened yet.
+
+use super::{Gather, Source};
+use crate::block::{BlockMut, ColumnMut};
+use crate::schema::Extent;
+use crate::{Column, DataError, Schema};
+use plimsoll_core::{Bytes, DType};
+use std::hash::Hasher;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// The column that says which row it is; no user's column is called so.
+const REFERENCE: &str = "\0row";
+
+/// What the number of a row takes.
+pub(crate) const REFERENCE_BYTES: usize = size_of::<u64>();
+
+/// So many columns that a list of them needs no memory of its own.
+const MOST_COLUMNS: usize = 32;
+
+/// The rows of a source without its files, and with their numbers as a last column.
+pub(crate) struct DeferredDecode {
+    source: Arc<dyn Source>,
+    schema: Schema,
+}
+
+impl DeferredDecode {
+    /// The same rows, and the columns of files that are left out with their places, if there are any.
+    pub fn of(source: &Arc<dyn Source>) -> Option<(DeferredDecode, Vec<(usize, Column)>)> {
+        let all = source.schema().columns();
+        let is_file = |column: &Column| column.extent == Extent::Files;
+        if !all.iter().any(is_file) || all.len() > MOST_COLUMNS {
+            return None;
+        }
+        let mut columns: Vec<Column> = all.iter().filter(|column| !is_file(column)).cloned().collect();
+        columns.push(Column::new(REFERENCE, DType::I32, [REFERENCE_BYTES / DType::I32.size()]));
+        let schema = Schema::new(columns).ok()?;
+        let files = all.iter().enumerate().filter(|(_, column)| is_file(column)).map(|(at, column)| (at, column.clone()));
+        Some((DeferredDecode { source: Arc::clone(source), schema }, files.collect()))
+    }
+
+    /// Has the source write to all columns but the last, and numbers to that.
+    fn fill(
+        &self,
+        out: &mut BlockMut<'_, '_>,
+        numbers: impl Iterator<Item = u64>,
+        write: impl FnOnce(&mut BlockMut<'_, '_>) -> Result<(), DataError>,
+    ) -> Result<(), DataError> {
+        let (rows, all) = (out.rows(), self.source.schema().columns());
+        let (references, given) = out.columns().split_last_mut().expect("the reference is the last column");
+        for (out, number) in references.bytes().as_chunks_mut().0.iter_mut().zip(numbers) {
+            *out = number.to_ne_bytes();
+        }
+        let mut columns: [ColumnMut<'_>; MOST_COLUMNS] = std::array::from_fn(|_| ColumnMut::new(&mut []));
+        let fixed = columns.iter_mut().zip(all).filter(|(_, column)| column.extent != Extent::Files).map(|(memory, _)| memory);
+        for (memory, given) in fixed.zip(given) {
+            *memory = ColumnMut::new(given.bytes());
+        }
+        write(&mut BlockMut::new(self.source.schema(), rows, &mut columns[..all.len()]))
+    }
+}
+
+/// The columns that user code sees of such rows: the number is the last, so the others are where they were.
+pub(crate) fn without_reference(schema: Schema) -> Schema {
+    let seen = schema.columns().iter().filter(|column| column.name != REFERENCE).cloned().collect();
+    Schema::new(seen).unwrap_or(schema)
+}
+
+/// The number at the end of a row.
+pub(crate) fn referenced_row(row: &[u8]) -> u64 {
+    u64::from_ne_bytes(*row.last_chunk().expect("a row that refers to another ends with its number"))
+}
+
+impl Source for DeferredDecode {
+    fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    fn len(&self) -> u64 {
+        self.source.len()
+    }
+
+    fn scratch_bytes(&self, rows: usize) -> Bytes {
+        self.source.scratch_bytes(rows)
+    }
+
+    fn read(&self, first_row: u64, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        self.fill(out, first_row.., |block| self.source.read(first_row, scratch, block))
+    }
+
+    fn gather(&self, rows: Gather<'_>, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        self.fill(out, rows.rows.iter().copied(), |block| self.source.gather(rows, scratch, block))
+    }
+
+    fn wants_ascending(&self) -> bool {
+        self.source.wants_ascending()
+    }
+
+    fn held_bytes(&self) -> Bytes {
+        self.source.held_bytes()
+    }
+
+    fn held_name(&self) -> &'static str {
+        self.source.held_name()
+    }
+
+    fn file(&self, row: u64, path: &mut PathBuf) {
+        self.source.file(row, path);
+    }
+
+    fn file_part(&self, row: u64) -> Result<Option<Range<u64>>, DataError> {
+        self.source.file_part(row)
+    }
+
+    fn locate(&self, row: u64, column: usize) -> Option<(PathBuf, u64)> {
+        let mut fixed = self.source.schema().columns().iter().enumerate().filter(|(_, column)| column.extent != Extent::Files);
+        self.source.locate(row, fixed.nth(column)?.0)
+    }
+
+    fn fingerprint(&self, rows: Range<u64>, hash: &mut dyn Hasher) -> Result<bool, DataError> {
+        self.source.fingerprint(rows, hash)
+    }
+
+    fn class_names(&self) -> Vec<String> {
+        self.source.class_names()
+    }
+
+    fn passed_over(&self) -> Option<String> {
+        self.source.passed_over()
+    }
+
+    fn describe(&self) -> String {
+        self.source.describe()
+    }
+}

@@ -1,0 +1,46 @@
+//! `assert_cardinality`: how many rows an epoch has.
+
+use super::kind::{Key, KeyKind, StageKind, Validation};
+use crate::DataError;
+use crate::dataset::{Dataset, Recipe, Settings, Stage};
+
+struct AssertCardinality {
+    rows: u64,
+}
+
+pub(super) const KIND: StageKind = StageKind {
+    name: "cardinality",
+    summary: "Says how many rows an epoch has; another number is an error.",
+    keys: &[Key::required("rows", KeyKind::Count(0), "how many rows an epoch has")],
+    validation: Validation::Omitted,
+    build: |data, args| Ok(data.assert_cardinality(args.rows("rows"))),
+    ..StageKind::DEFAULT
+};
+
+impl Dataset {
+    /// Says how many rows an epoch of a stream has. An epoch with more or fewer is an error, also if other stages follow; where rows have
+    /// numbers, another number is one at once.
+    pub fn assert_cardinality(self, rows: u64) -> Dataset {
+        self.then(AssertCardinality { rows })
+    }
+}
+
+impl Stage for AssertCardinality {
+    fn describe(&self) -> String {
+        format!("assert_cardinality({})", self.rows)
+    }
+
+    fn is_inline(&self) -> bool {
+        true
+    }
+
+    fn set(&self, settings: &mut Settings) -> Result<(), DataError> {
+        settings.cardinality = Some(self.rows);
+        Ok(())
+    }
+
+    fn compile(&self, recipe: &mut Recipe) -> Result<(), DataError> {
+        recipe.check_rows(self.rows)?;
+        self.set(&mut recipe.settings)
+    }
+}

@@ -1,0 +1,195 @@
+//! `batch`, `padded_batch`, `rebatch` and `drop_remainder`: rows handed out together.
+
+use super::kind::{Key, KeyKind, StageArgs, StageKind, Validation};
+use crate::DataError;
+use crate::dataset::{Dataset, Settings, Stage, empty_batch};
+use crate::ops::{fill, is_ragged};
+
+struct Batch {
+    rows: usize,
+}
+
+/// Rows that differ in length are padded to the longest of their batch.
+struct Pad {
+    value: f32,
+}
+
+struct DropRemainder;
+
+struct Rebatch {
+    rows: usize,
+}
+
+/// How far rows are padded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PadTo {
+    /// To the longest row of the batch: batches differ in shape, see [`Batch::shape`](crate::Batch::shape).
+    Longest,
+    /// To the longest that was declared: all batches are alike, as training asks for.
+    Declared,
+}
+
+const ROWS: Key = Key::optional("rows", KeyKind::BatchRows);
+const DROP: Key = Key::optional("drop_remainder", KeyKind::Flag);
+/// All rows are evaluated.
+const WHOLE: Validation = Validation::Changed(|args| args.remove("drop_remainder"));
+
+pub(super) const BATCH: StageKind = StageKind {
+    name: "batch",
+    summary: "Hands out several rows at a time.",
+    keys: &[ROWS, DROP],
+    validation: WHOLE,
+    build: |data, args| Ok(drop_remainder(data.batch(args.rows_at_once("rows")), args)),
+    ..StageKind::DEFAULT
+};
+
+pub(super) const PADDED_BATCH: StageKind = StageKind {
+    name: "padded_batch",
+    summary: "Batches rows that differ in length, padded to the longest declared or the longest of the batch.",
+    keys: &[ROWS, DROP, Key::optional("to", KeyKind::Choice(&["declared", "longest"])), Key::optional("value", KeyKind::Number)],
+    validation: WHOLE,
+    build: |data, args| {
+        let to = if args.text("to").as_deref() == Some("longest") { PadTo::Longest } else { PadTo::Declared };
+        let value = args.number("value").unwrap_or(0.0) as f32;
+        Ok(drop_remainder(data.padded_batch(args.rows_at_once("rows"), to, value), args))
+    },
+    ..StageKind::DEFAULT
+};
+
+pub(super) const REBATCH: StageKind = StageKind {
+    name: "rebatch",
+    summary: "Hands out the same rows in batches of another size.",
+    keys: &[ROWS],
+    build: |data, args| Ok(data.rebatch(args.rows_at_once("rows"))),
+    ..StageKind::DEFAULT
+};
+
+fn drop_remainder(data: Dataset, args: &StageArgs) -> Dataset {
+    if args.flag("drop_remainder") == Some(true) { data.drop_remainder() } else { data }
+}
+
+impl Dataset {
+    /// Hands out `rows` rows at a time; the last batch of an epoch has what is left.
+    pub fn batch(self, rows: usize) -> Dataset {
+        self.then(Batch { rows })
+    }
+
+    /// Hands out `rows` rows at a time, and pads columns whose rows [differ in length](Column::up_to) with `value`.
+    ///
+    /// ```
+    /// use plimsoll_core::{DType, Ledger};
+    /// use plimsoll_data::{Column, Dataset, Feed, Options, PadTo, Schema, Tensor};
+    /// let schema = Schema::new(vec![Column::up_to("x", DType::I32, [100])])?;
+    /// let words = Dataset::from_generator(schema, |_epoch| {
+    ///     [vec![1, 2, 3], vec![4], vec![5, 6]].into_iter().map(|word| Ok(vec![Tensor::i32([word.len()], word)?]))
+    /// });
+    /// let data = words.padded_batch(2, PadTo::Longest, -1.0);
+    /// let mut feed = Feed::start(&data, &data.plan(None)?, &Ledger::new("host", None), Options::default())?;
+    /// let batch = feed.next()?.unwrap();
+    /// assert_eq!(batch.shape(0), [2, 3]);
+    /// let numbers: Vec<i32> = batch.column(0).as_chunks().0.iter().map(|four| i32::from_ne_bytes(*four)).collect();
+    /// assert_eq!(numbers, [1, 2, 3, 4, -1, -1]);
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn padded_batch(self, rows: usize, to: PadTo, value: f32) -> Dataset {
+        let data = match to {
+            PadTo::Longest => self.then(Pad { value }),
+            PadTo::Declared => {
+                let ragged: Vec<String> = match self.output_schema() {
+                    Ok(schema) => schema.columns().iter().filter(|column| is_ragged(column)).map(|column| column.name.clone()).collect(),
+                    // Reported when the stages are checked.
+                    Err(_) => Vec::new(),
+                };
+                ragged.iter().fold(self, |data, name| data.map(name, [fill(value)]))
+            }
+        };
+        data.batch(rows)
+    }
+
+    /// Leaves out the last batch of an epoch if it is not whole.
+    pub fn drop_remainder(self) -> Dataset {
+        self.then(DropRemainder)
+    }
+
+    /// The same rows in the same order, handed out `rows` at a time whatever was said before. What was said of whole batches goes on being
+    /// true of the batches there were: those are dropped if they are not whole, mixed, or overtaken.
+    ///
+    /// ```
+    /// use plimsoll_core::Ledger;
+    /// use plimsoll_data::{Dataset, DataError, Feed, Mix, Options, Split, ops::{one_hot, scale}};
+    /// let digits = Dataset::digits(Split::Test).map("x", [scale(1.0 / 16.0)]).map("y", [one_hot(10)]).batch(32).mix(Mix::up(0.2));
+    /// let first = |data: &Dataset, bytes: usize| {
+    ///     let mut feed = Feed::start(data, &data.plan(None)?, &Ledger::new("host", None), Options::default())?;
+    ///     Ok::<_, DataError>(feed.next()?.unwrap().column(0)[..bytes].to_vec())
+    /// };
+    /// let eight_rows = 8 * 64 * 4;
+    /// assert_eq!(first(&digits, eight_rows)?, first(&digits.clone().rebatch(8), eight_rows)?);
+    /// # Ok::<(), DataError>(())
+    /// ```
+    pub fn rebatch(self, rows: usize) -> Dataset {
+        self.then(Rebatch { rows })
+    }
+}
+
+impl Stage for Batch {
+    fn describe(&self) -> String {
+        format!("batch({})", self.rows)
+    }
+
+    fn is_inline(&self) -> bool {
+        true
+    }
+
+    fn set(&self, settings: &mut Settings) -> Result<(), DataError> {
+        if let Some(batch) = settings.batch {
+            let problem = format!("batch({}) stands after batch({batch}); a data set is batched once", self.rows);
+            return Err(DataError::Stage(problem));
+        }
+        settings.batch = Some(self.rows);
+        if self.rows == 0 { Err(empty_batch()) } else { Ok(()) }
+    }
+}
+
+impl Stage for Pad {
+    fn describe(&self) -> String {
+        format!("pad({})", self.value)
+    }
+
+    fn is_inline(&self) -> bool {
+        true
+    }
+
+    fn set(&self, settings: &mut Settings) -> Result<(), DataError> {
+        settings.pad = Some(self.value);
+        Ok(())
+    }
+}
+
+impl Stage for DropRemainder {
+    fn describe(&self) -> String {
+        "drop_remainder".into()
+    }
+
+    fn is_inline(&self) -> bool {
+        true
+    }
+
+    fn set(&self, settings: &mut Settings) -> Result<(), DataError> {
+        settings.drop_remainder.get_or_insert(None);
+        Ok(())
+    }
+}
+
+impl Stage for Rebatch {
+    fn describe(&self) -> String {
+        format!("rebatch({})", self.rows)
+    }
+
+    fn is_inline(&self) -> bool {
+        true
+    }
+
+    fn set(&self, settings: &mut Settings) -> Result<(), DataError> {
+        settings.rebatch(self.rows)
+    }
+}

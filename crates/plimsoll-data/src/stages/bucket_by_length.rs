@@ -1,0 +1,175 @@
+//! `bucket_by_length`: rows of like length together.
+
+use super::filter::of_one_size;
+use super::kind::{Key, KeyKind, StageKind, Validation};
+use crate::dataset::{BlockIterator, Dataset, Holding, Input, Opening, Stage, StreamBudget};
+use crate::fault::Fault;
+use crate::ragged::length_of;
+use crate::source::RowIterator;
+use crate::{DataError, Extent, Row, Schema};
+use plimsoll_core::{Bytes, DType};
+
+/// Rows gathered by the number in one of their columns, or by how long it is: each batch has rows of one bucket.
+#[derive(Clone, Debug)]
+struct Buckets {
+    column: String,
+    boundaries: Vec<i64>,
+    batch: usize,
+}
+
+impl Buckets {
+    /// Whether rows can be gathered so, and if, whether it is by how long they are.
+    fn check(&self, schema: &Schema) -> Result<bool, DataError> {
+        let refuse = |problem: &str| Err(DataError::Stage(format!("{} {problem}", self.describe())));
+        let Some(column) = schema.index_of(&self.column) else {
+            let columns: Vec<&str> = schema.columns().iter().map(|column| column.name.as_str()).collect();
+            let problem = format!("there is no column `{}` to look at; the columns are {}", self.column, columns.join(", "));
+            return Err(DataError::Stage(problem));
+        };
+        let column = &schema.columns()[column];
+        let ragged = column.extent == Extent::UpTo;
+        if !ragged && (column.elements() != 1 || !matches!(column.dtype, DType::I32 | DType::U8)) {
+            return refuse("needs a column whose rows differ in length, or one with one whole number a row");
+        }
+        if self.batch == 0 || !self.boundaries.is_sorted_by(|a, b| a < b) {
+            return refuse("needs boundaries that grow and batches of at least one row");
+        }
+        Ok(ragged)
+    }
+
+    /// Rows that wait until their bucket is full.
+    fn buffered_rows(&self) -> u64 {
+        (self.boundaries.len() as u64 + 1).saturating_mul(self.batch as u64)
+    }
+}
+
+pub(super) const KIND: StageKind = StageKind {
+    name: "bucket_by_length",
+    summary: "Gathers rows of like length, so that batches need little padding.",
+    keys: &[
+        Key::required("column", KeyKind::Text, "which column is looked at"),
+        Key::required("bounds", KeyKind::Counts, "the lengths at which a bucket begins, such as [16, 32, 64]"),
+        Key::optional("rows", KeyKind::BatchRows),
+    ],
+    counts_rows: true,
+    reorders: true,
+    validation: Validation::Omitted,
+    build: |data, args| {
+        let bounds = args.counts("bounds").unwrap_or_default();
+        let bounds: Vec<i64> = bounds.into_iter().map(|bound| bound as i64).collect();
+        Ok(data.bucket_by_length(args.name("column"), bounds, args.rows_at_once("rows")))
+    },
+    ..StageKind::DEFAULT
+};
+
+impl Dataset {
+    /// Gathers rows by the whole number in `column`, or by how long its rows are if they [differ in length](Column::up_to): `batch` rows that
+    /// follow each other are always on the same side of every boundary, but for the last of an epoch. Batch them by as many.
+    ///
+    /// ```
+    /// use plimsoll_core::{DType, Ledger};
+    /// use plimsoll_data::{Column, Dataset, Feed, Options, PadTo, Schema, Tensor};
+    /// let schema = Schema::new(vec![Column::up_to("x", DType::I32, [100])])?;
+    /// let words = Dataset::from_generator(schema, |_epoch| [1, 90, 2, 80].map(|long| Ok(vec![Tensor::i32([long], vec![7; long])?])).into_iter());
+    /// let data = words.bucket_by_length("x", [50], 2).padded_batch(2, PadTo::Longest, 0.0);
+    /// let mut feed = Feed::start(&data, &data.plan(None)?, &Ledger::new("host", None), Options::default())?;
+    /// assert_eq!(feed.next()?.unwrap().shape(0), [2, 2]);
+    /// assert_eq!(feed.next()?.unwrap().shape(0), [2, 90]);
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn bucket_by_length(self, column: impl Into<String>, boundaries: impl Into<Vec<i64>>, batch: usize) -> Dataset {
+        self.then(Buckets { column: column.into(), boundaries: boundaries.into(), batch })
+    }
+}
+
+impl Stage for Buckets {
+    fn describe(&self) -> String {
+        format!("bucket_by_length({}, {:?}, {})", self.column, self.boundaries, self.batch)
+    }
+
+    fn schema(&self, inputs: &[Dataset]) -> Result<Schema, DataError> {
+        let schema = of_one_size(inputs, &self.describe())?;
+        self.check(&schema)?;
+        Ok(schema)
+    }
+
+    fn holdings(&self, _inputs: &[Dataset], row: Bytes, _budget: StreamBudget) -> Result<Vec<Holding>, DataError> {
+        Ok(vec![Holding::here(self.describe(), Bytes(self.buffered_rows().saturating_mul(row.0)))])
+    }
+
+    fn open(&self, inputs: &Opening<'_>) -> Result<Box<dyn BlockIterator>, DataError> {
+        inputs.rows(Bucketing::new(inputs.input(0)?, &inputs.node.schema()?, self)?)
+    }
+}
+
+struct Bucketing {
+    input: Input,
+    buckets: Buckets,
+    schema: Schema,
+    /// Whether the column's rows differ in length, and it is that what counts.
+    ragged: bool,
+    /// A batch of rows for each bucket, and how many there are.
+    buffer: Vec<u8>,
+    held: Vec<usize>,
+    /// The bucket that is being handed out, and how many of its rows were.
+    giving: Option<(usize, usize)>,
+    over: bool,
+}
+
+impl Bucketing {
+    fn new(input: Input, schema: &Schema, buckets: &Buckets) -> Result<Bucketing, DataError> {
+        let ragged = buckets.check(schema)?;
+        let held = vec![0; buckets.boundaries.len() + 1];
+        let buffer = vec![0; buckets.buffered_rows() as usize * input.row_bytes()];
+        Ok(Bucketing { input, buckets: buckets.clone(), schema: schema.clone(), ragged, buffer, held, giving: None, over: false })
+    }
+}
+
+impl RowIterator for Bucketing {
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+        self.held.fill(0);
+        (self.giving, self.over) = (None, false);
+        self.input.begin(epoch)
+    }
+
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
+        let (row, batch) = (self.input.row_bytes(), self.buckets.batch);
+        loop {
+            if let Some((bucket, given)) = self.giving {
+                if given < self.held[bucket] {
+                    out.copy_from_slice(&self.buffer[(bucket * batch + given) * row..][..row]);
+                    self.giving = Some((bucket, given + 1));
+                    return Ok(true);
+                }
+                self.held[bucket] = 0;
+                self.giving = None;
+            }
+            if self.over {
+                // What is left comes last, the shortest first.
+                let Some(bucket) = self.held.iter().position(|held| *held > 0) else { return Ok(false) };
+                self.giving = Some((bucket, 0));
+                continue;
+            }
+            match self.input.next()? {
+                None => self.over = true,
+                Some(next) => {
+                    let seen = Row::new(&self.schema, next);
+                    let length = match self.ragged {
+                        true => i64::from(length_of(seen.bytes(&self.buckets.column))),
+                        false => seen.int(&self.buckets.column),
+                    };
+                    let bucket = self.buckets.boundaries.partition_point(|&boundary| boundary <= length);
+                    self.buffer[(bucket * batch + self.held[bucket]) * row..][..row].copy_from_slice(next);
+                    self.held[bucket] += 1;
+                    if self.held[bucket] == batch {
+                        self.giving = Some((bucket, 0));
+                    }
+                }
+            }
+        }
+    }
+
+    fn close(&mut self) {
+        self.input.close();
+    }
+}

@@ -1,0 +1,367 @@
+//! `cache`: rows kept for later epochs. Rows with numbers are cached one by one, in the pass that reads them; of others, the first epoch is cached
+//! whole.
+//!
+//! Whether an epoch of a stream is read from the cache or made again, it is the first of the input: nothing that comes out depends on how much
+//! memory there was, or on where a run was resumed.
+
+use super::filter::of_one_size;
+use super::kind::{Arg, Key, KeyKind, StageKind, Validation};
+use crate::cache::{Cache, CacheBypass, CacheFile, EpochFile, EpochMemory};
+use crate::dataset::{BlockIterator, Dataset, Holding, Input, Opening, Recipe, Stage, StreamBudget, fingerprint, random_op};
+use crate::fault::Fault;
+use crate::{DataError, Schema};
+use plimsoll_core::Bytes;
+use std::sync::Arc;
+
+/// Of rows with numbers, in the pass that reads them.
+struct CacheRows(CacheStage);
+
+/// Of rows that come one after the other.
+struct CacheEpoch(CacheStage);
+
+struct CacheStage {
+    cache: Cache,
+    bypass: Arc<CacheBypass>,
+}
+
+pub(super) const KIND: StageKind = StageKind {
+    name: "cache",
+    summary: "Keeps rows for later epochs, in memory or in a file.",
+    keys: &[Key::required(
+        "in",
+        KeyKind::Cache,
+        "\"memory\", \"auto\" or a table such as { file = \"cache.plc\" } or { memory = \"256MiB\" }",
+    )],
+    has_short_form: true,
+    // The file has the rows of the training data.
+    validation: Validation::Changed(|args| {
+        if args.cache("in") != Some(Cache::Auto) {
+            args.insert("in", Arg::Cache(Cache::Memory));
+        }
+    }),
+    build: |data, args| Ok(data.cache(args.cache("in").unwrap_or(Cache::Auto))),
+    ..StageKind::DEFAULT
+};
+
+impl Dataset {
+    /// Keeps rows for the epochs that follow, as they are where this stands: what is done before is done once, what follows each time.
+    ///
+    /// - Rows with numbers are kept by their number, so that a shuffle before or after makes no difference: the order is another each
+    ///   epoch. In memory there may be a part of them, and the others are made each time; a file is whole once every row was made. Take a
+    ///   [`shard`](Dataset::shard) before a shuffle, or a part never sees all rows that its file is to have.
+    /// - Pictures are kept after they were decoded and brought to size, wherever it is said. They are kept as u8, and so that every epoch is
+    ///   the same, `resize` then rounds to whole numbers also where a row is not in the cache.
+    /// - Of a [stream](Dataset#streams) a whole epoch is kept or nothing. Every epoch behind it is the first of what is before, kept or not,
+    ///   so put shuffles after it.
+    ///
+    /// What draws lots each epoch cannot stand before. No result depends on how much was kept. A file is served only to the same files,
+    /// columns, stages and version of this library, and is found again by later runs; behind user code it needs a
+    /// [`version`](Dataset::version). With [`ignore_errors`](Dataset::ignore_errors), rows that are left out are not kept, and a file of
+    /// rows with numbers does not become whole.
+    ///
+    /// ```
+    /// use plimsoll_core::Bytes;
+    /// use plimsoll_data::{Cache, Dataset, Shuffle, Split, ops::scale};
+    /// let data = Dataset::digits(Split::Train).map("x", [scale(0.0625)]).cache(Cache::Memory).shuffle(Shuffle::seed(7)).batch(32);
+    /// assert_eq!(data.plan(None)?.cached_rows(), 1438);
+    /// let sevens = Dataset::digits(Split::Train).filter(|row| row.int("y") == 7).cache(Cache::MemoryUpTo(Bytes::kib(16))).batch(32);
+    /// assert!(sevens.plan(None)?.to_string().contains("cache (≤ 16.0 KiB)"));
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn cache(self, cache: Cache) -> Dataset {
+        let stage = CacheStage { cache, bypass: Arc::default() };
+        match &self.node {
+            None => self.then(CacheRows(stage)),
+            // An epoch of a stream is cached only where someone asked for it.
+            Some(_) if stage.cache == Cache::Auto => self,
+            Some(_) => self.then(CacheEpoch(stage)),
+        }
+    }
+
+    /// The file this data set, or what it is made of, is cached in, if there is one; the last, if there are several.
+    ///
+    /// ```
+    /// use plimsoll_data::{Dataset, Split};
+    /// assert_eq!(Dataset::digits(Split::Test).cache_file()?, None);
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn cache_file(&self) -> Result<Option<CacheFile>, DataError> {
+        if let Some(node) = &self.node {
+            if let Some(CacheEpoch(CacheStage { cache, .. })) = self.last_node()
+                && let Some(path) = cache.path()
+            {
+                let data = &node.inputs[0];
+                let row = data.output_schema()?.row_bytes().get();
+                return EpochFile::inspect(path, fingerprint(data)?, row, data.size()).map(Some);
+            }
+            let mut files = node.inputs.iter().map(Dataset::cache_file);
+            return files.find(|file| !matches!(file, Ok(None))).unwrap_or(Ok(None));
+        }
+        let recipe = self.recipe()?;
+        let Some((path, row)) = recipe.cached_row().and_then(|(cache, row)| Some((cache.path()?, row))) else { return Ok(None) };
+        CacheFile::of_rows(path, recipe.fingerprint()?, recipe.span.rows, row).map(Some)
+    }
+}
+
+impl Stage for CacheRows {
+    fn describe(&self) -> String {
+        self.0.cache.to_string()
+    }
+
+    fn is_inline(&self) -> bool {
+        true
+    }
+
+    fn compile(&self, recipe: &mut Recipe) -> Result<(), DataError> {
+        recipe.cache_here()
+    }
+
+    fn cache(&self) -> Option<(&Cache, &Arc<CacheBypass>)> {
+        Some((&self.0.cache, &self.0.bypass))
+    }
+}
+
+impl Stage for CacheEpoch {
+    /// Where it is cached makes no difference to rows, nor to a position among them.
+    fn describe(&self) -> String {
+        "cache".into()
+    }
+
+    fn cache(&self) -> Option<(&Cache, &Arc<CacheBypass>)> {
+        Some((&self.0.cache, &self.0.bypass))
+    }
+
+    fn schema(&self, inputs: &[Dataset]) -> Result<Schema, DataError> {
+        let (schema, cache) = (of_one_size(inputs, "cache")?, &self.0.cache);
+        if let Some((op, column)) = random_op(&inputs[0]) {
+            let problem = "it differs from epoch to epoch and stands before the cache; put it after".into();
+            return Err(DataError::Op { op, column, problem });
+        }
+        if cache.path().is_none() {
+            max_bytes(cache, &inputs[0], schema.row_bytes())?;
+        }
+        Ok(schema)
+    }
+
+    /// Every epoch behind it is the first.
+    fn input_epochs(&self, _epoch: u64) -> Vec<u64> {
+        vec![0]
+    }
+
+    fn holdings(&self, inputs: &[Dataset], row: Bytes, budget: StreamBudget) -> Result<Vec<Holding>, DataError> {
+        let cache = &self.0.cache;
+        if cache.path().is_some() {
+            return Ok(vec![Holding::here("cache (file)", EpochFile::bytes(row))]);
+        }
+        let most = max_bytes(cache, &inputs[0], row)?;
+        Ok(vec![match budget.can_cache(most) {
+            true => Holding::here(format!("cache (≤ {most})"), most),
+            false => Holding::here(format!("cache (no room for {most})"), Bytes::ZERO),
+        }])
+    }
+
+    fn open(&self, inputs: &Opening<'_>) -> Result<Box<dyn BlockIterator>, DataError> {
+        Ok(Box::new(Caching::open(&self.0, inputs)?))
+    }
+}
+
+/// Past this a number of bytes is a mistake.
+const ABSURD: Bytes = Bytes(1 << 50);
+
+/// The most that a cache in memory may hold of a stream with rows of so many bytes.
+fn max_bytes(cache: &Cache, data: &Dataset, row: Bytes) -> Result<Bytes, DataError> {
+    let known = Some(data.len()).filter(|rows| *rows < u64::MAX).and_then(|rows| rows.checked_mul(row.0)).map(Bytes);
+    let bound = match (cache.most(), known) {
+        (Some(most), known) => Some(known.map_or(most, |known| known.min(most))),
+        (None, known) => known,
+    };
+    match bound {
+        Some(bound) if bound > ABSURD => {
+            Err(DataError::Stage(format!("a cache behind {} would take up to {bound} of memory; ask for less", data.describe())))
+        }
+        Some(bound) => Ok(bound),
+        None => Err(DataError::Stage(format!(
+            "how many rows come out of {} is not known beforehand, so a cache in memory behind it needs a limit: say how much it may hold \
+                 (Cache::MemoryUpTo, in a configuration {{ memory = \"256MiB\" }}) or how many rows there are (assert_cardinality), or keep it in a file",
+            data.describe()
+        ))),
+    }
+}
+
+/// A stream whose first epoch is cached, and is every epoch.
+struct Caching {
+    /// The input, in words.
+    data: String,
+    bypass: Arc<CacheBypass>,
+    row: usize,
+    store: Store,
+    /// Opened only where rows have to be made.
+    input: Option<Input>,
+    /// The next row of the epoch.
+    at: u64,
+    over: bool,
+    /// A row of the epoch could not be made, so that it is not kept.
+    spoilt: bool,
+    /// What came after the rows that were handed on last.
+    fault: Option<Fault>,
+}
+
+enum Store {
+    Nothing,
+    /// Being filled, until it is whole.
+    Memory {
+        epoch: EpochMemory,
+        most: Bytes,
+        whole: bool,
+    },
+    File(Box<EpochFile>),
+}
+
+impl Caching {
+    fn open(stage: &CacheStage, inputs: &Opening<'_>) -> Result<Caching, DataError> {
+        let CacheStage { cache, bypass } = stage;
+        let data = &inputs.node.inputs[0];
+        bypass.clear();
+        let row = data.output_schema()?.row_bytes();
+        let store = match cache.path() {
+            Some(path) => Store::File(Box::new(EpochFile::open(path, fingerprint(data)?, cache, row.get())?)),
+            None => {
+                let most = max_bytes(cache, data, row)?;
+                if inputs.budget.can_cache(most) {
+                    Store::Memory { epoch: EpochMemory::new(most, row.get()), most, whole: false }
+                } else {
+                    bypass.set(format!("the limit leaves no room for the {most} that a cache of {} may take", data.describe()));
+                    Store::Nothing
+                }
+            }
+        };
+        let bypass = Arc::clone(bypass);
+        let mut caching =
+            Caching { data: data.describe(), bypass, row: row.get(), store, input: None, at: 0, over: true, spoilt: false, fault: None };
+        // Errors of the input are reported at the start, if it is read at all.
+        if !caching.is_whole() {
+            caching.input = Some(inputs.input(0)?);
+        }
+        Ok(caching)
+    }
+
+    fn is_whole(&self) -> bool {
+        match &self.store {
+            Store::Nothing => false,
+            Store::Memory { whole, .. } => *whole,
+            Store::File(file) => file.is_whole(),
+        }
+    }
+
+    /// Keeps rows that were made.
+    fn keep(&mut self, rows: &[u8]) -> Result<(), DataError> {
+        let kept = match &mut self.store {
+            _ if self.spoilt => true,
+            Store::Nothing => true,
+            Store::Memory { epoch, most, .. } => {
+                let fits = epoch.append(rows);
+                if !fits {
+                    let what = &self.data;
+                    self.bypass.set(format!("an epoch of {what} takes more than the {most} of its cache, so rows are made each time"));
+                }
+                fits
+            }
+            Store::File(file) => file.append(rows, &self.bypass)?,
+        };
+        if !kept {
+            self.store = Store::Nothing;
+        }
+        Ok(())
+    }
+
+    /// An epoch without all of its rows is not kept: whoever leaves the others out has to be told of them each time.
+    fn spoil(&mut self, fault: &Fault) {
+        if !self.spoilt && !matches!(self.store, Store::Nothing) {
+            self.bypass
+                .set(format!("not every row of an epoch could be made, so it is not kept; put ignore_errors before the cache ({fault})"));
+        }
+        self.spoilt = true;
+    }
+
+    /// The last row has been made.
+    fn finish(&mut self) -> Result<(), DataError> {
+        let kept = match &mut self.store {
+            _ if self.spoilt => true,
+            Store::Nothing => true,
+            Store::Memory { whole, .. } => {
+                *whole = true;
+                true
+            }
+            Store::File(file) => file.finish(&self.bypass)?,
+        };
+        if !kept {
+            self.store = Store::Nothing;
+        }
+        if self.is_whole() {
+            // Nobody asks for it any more.
+            self.input = None;
+        }
+        Ok(())
+    }
+}
+
+impl BlockIterator for Caching {
+    fn begin(&mut self, _epoch: u64) -> Result<(), Fault> {
+        (self.at, self.over, self.spoilt, self.fault) = (0, false, false, None);
+        if self.is_whole() {
+            return Ok(());
+        }
+        match &mut self.store {
+            Store::Nothing => {}
+            Store::Memory { epoch, .. } => epoch.clear(),
+            Store::File(file) => file.restart(),
+        }
+        self.input.as_mut().expect("opened, as the cache is not whole").begin(0)
+    }
+
+    fn fill(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
+        if let Some(fault) = self.fault.take() {
+            return Err(fault);
+        }
+        if self.over {
+            return Ok(0);
+        }
+        let wanted = out.len() / self.row;
+        let out = &mut out[..wanted * self.row];
+        let rows = match (&mut self.store, self.input.as_mut()) {
+            (Store::Memory { epoch, whole: true, .. }, _) => epoch.read(self.at * self.row as u64, out) / self.row,
+            (Store::File(file), _) if file.is_whole() => file.read(self.at, out)?,
+            (_, Some(input)) => {
+                let (mut rows, mut fault) = (0, None);
+                while rows < wanted && !self.over && fault.is_none() {
+                    match input.copy(&mut out[rows * self.row..][..self.row]) {
+                        Ok(true) => rows += 1,
+                        Ok(false) => self.over = true,
+                        Err(came) => fault = Some(came),
+                    }
+                }
+                self.keep(&out[..rows * self.row])?;
+                if let Some(fault) = fault {
+                    self.spoil(&fault);
+                    if rows == 0 {
+                        return Err(fault);
+                    }
+                    self.fault = Some(fault);
+                }
+                if self.over {
+                    self.finish()?;
+                }
+                rows
+            }
+            (_, None) => unreachable!("opened, as the cache is not whole"),
+        };
+        self.at += rows as u64;
+        self.over |= rows == 0;
+        Ok(rows)
+    }
+
+    fn close(&mut self) {
+        self.over = true;
+        self.input.iter_mut().for_each(Input::close);
+    }
+}

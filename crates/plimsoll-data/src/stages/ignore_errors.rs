@@ -1,0 +1,185 @@
+//! `ignore_errors`: rows with errors left out, counted and named, up to a cap.
+
+use super::filter::of_one_size;
+use super::kind::{Key, KeyKind, StageKind, Validation};
+use crate::dataset::{BlockIterator, Dataset, Input, Opening, Stage};
+use crate::fault::Fault;
+use crate::source::RowIterator;
+use crate::{DataError, Schema};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+struct IgnoreErrors {
+    ignored: Arc<Ignored>,
+}
+
+pub(super) const KIND: StageKind = StageKind {
+    name: "ignore_errors",
+    summary: "Leaves out rows that cannot be read, up to a cap.",
+    keys: &[Key::required("cap", KeyKind::Count(0), "how many rows of an epoch may be left out")],
+    counts_rows: true,
+    has_short_form: true,
+    validation: Validation::Omitted,
+    build: |data, args| Ok(data.ignore_errors(args.rows("cap"))),
+    ..StageKind::DEFAULT
+};
+
+impl Dataset {
+    /// Leaves out rows that cannot be read or mapped, or that user code fails on, up to `cap` of them in an epoch; then it is an error after
+    /// all. What was left out is counted and named: [`Dataset::ignored`]. The rest of a file that cannot be read on counts once, and the next
+    /// file, or group of rows, follows.
+    ///
+    /// ```
+    /// use plimsoll_core::DType;
+    /// use plimsoll_data::{Column, DataError, Dataset, Schema, Tensor};
+    /// let schema = Schema::new(vec![Column::new("x", DType::I32, [])])?;
+    /// let rows = Dataset::from_generator(schema, |_epoch| (0..10).map(|n| match n {
+    ///     3 => Err(DataError::Stage("a comma is missing".into())),
+    ///     n => Ok(vec![Tensor::i32([], [n])?]),
+    /// }));
+    /// let data = rows.ignore_errors(5);
+    /// assert_eq!(data.clone().batch(4).count_rows()?, 9);
+    /// assert_eq!(data.ignored(), (1, vec!["row 3 of the generator: a comma is missing".to_string()]));
+    /// # Ok::<(), DataError>(())
+    /// ```
+    pub fn ignore_errors(self, cap: u64) -> Dataset {
+        self.then(IgnoreErrors { ignored: Arc::new(Ignored::new(cap)) })
+    }
+}
+
+impl Stage for IgnoreErrors {
+    fn describe(&self) -> String {
+        format!("ignore_errors({})", self.ignored.cap)
+    }
+
+    fn schema(&self, inputs: &[Dataset]) -> Result<Schema, DataError> {
+        of_one_size(inputs, &self.describe())
+    }
+
+    fn ignores_errors(&self) -> bool {
+        true
+    }
+
+    fn ignored(&self, epoch: Option<u64>) -> (u64, Vec<String>) {
+        self.ignored.left_out(epoch)
+    }
+
+    fn open(&self, inputs: &Opening<'_>) -> Result<Box<dyn BlockIterator>, DataError> {
+        inputs.rows(Ignoring::new(inputs.input(0)?, &self.ignored))
+    }
+}
+
+/// What could not be read and was left out.
+struct Ignored {
+    cap: u64,
+    /// How many were left out of an epoch, and the first of them in order. Streams run ahead, so there are several.
+    epochs: Mutex<BTreeMap<u64, (u64, Vec<String>)>>,
+}
+
+/// The rows of an epoch that are remembered in words.
+const TOLD: usize = 100;
+
+/// The epochs that are remembered; of those that are over, the first row in words.
+const EPOCHS: usize = 256;
+
+/// So many failures in a row that all say the same are no bad rows: whoever makes them makes no headway.
+const ALIKE: u64 = 1000;
+
+impl Ignored {
+    fn new(cap: u64) -> Ignored {
+        Ignored { cap, epochs: Mutex::default() }
+    }
+
+    /// How many were left out of an epoch, or of the latest, and the first of them.
+    fn left_out(&self, epoch: Option<u64>) -> (u64, Vec<String>) {
+        let epochs = lock(&self.epochs);
+        let found = epoch.map_or_else(|| epochs.values().next_back(), |epoch| epochs.get(&epoch));
+        found.cloned().unwrap_or_default()
+    }
+
+    fn begin(&self, epoch: u64) {
+        let mut epochs = lock(&self.epochs);
+        epochs.values_mut().for_each(|(_, told)| told.truncate(1));
+        // One that is read again keeps what is known of it: rows are the same, and the reader is ahead of who asks.
+        epochs.entry(epoch).or_default();
+        if epochs.len() > EPOCHS {
+            epochs.pop_first();
+        }
+    }
+
+    /// The `count`th of an epoch is left out. Set and not added, so that two that read the same epoch do not count it twice.
+    fn tell(&self, epoch: u64, count: u64, name: String) {
+        let mut epochs = lock(&self.epochs);
+        let (known, told) = epochs.entry(epoch).or_default();
+        *known = count.max(*known);
+        if told.len() < TOLD && told.len() as u64 + 1 == count {
+            told.push(name);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// The rows that could be made.
+struct Ignoring {
+    input: Input,
+    ignored: Arc<Ignored>,
+    epoch: u64,
+    /// Left out of this epoch.
+    count: u64,
+    /// What the last failures said, and how many there were without a row between them.
+    alike: (String, u64),
+}
+
+impl Ignoring {
+    fn new(input: Input, ignored: &Arc<Ignored>) -> Ignoring {
+        Ignoring { input, ignored: Arc::clone(ignored), epoch: 0, count: 0, alike: (String::new(), 0) }
+    }
+
+    fn leave_out(&mut self, fault: Fault) -> Result<(), Fault> {
+        let (said, name) = (fault.error.to_string(), fault.to_string());
+        self.count += 1;
+        let cap = self.ignored.cap;
+        if self.count > cap {
+            let problem = format!("more than {cap} rows of epoch {} could not be read; the last: {name}", self.epoch);
+            return Err(DataError::Stage(problem).into());
+        }
+        match &mut self.alike {
+            (last, times) if *last == said => *times += 1,
+            alike => *alike = (said, 1),
+        }
+        if self.alike.1 == ALIKE {
+            let problem = format!("{ALIKE} failures of epoch {} one after the other are the same, and no row comes: {name}", self.epoch);
+            return Err(DataError::Stage(problem).into());
+        }
+        self.ignored.tell(self.epoch, self.count, name);
+        Ok(())
+    }
+}
+
+impl RowIterator for Ignoring {
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+        (self.epoch, self.count, self.alike.1) = (epoch, 0, 0);
+        self.alike.0.clear();
+        self.ignored.begin(epoch);
+        self.input.begin(epoch)
+    }
+
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
+        loop {
+            match self.input.copy(out) {
+                Err(fault) if fault.goes_on() => self.leave_out(fault)?,
+                come => {
+                    self.alike.1 = 0;
+                    return come;
+                }
+            }
+        }
+    }
+
+    fn close(&mut self) {
+        self.input.close();
+    }
+}

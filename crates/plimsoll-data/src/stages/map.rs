@@ -1,0 +1,80 @@
+//! `map`: operations on a column.
+
+use super::kind::{Key, KeyKind, StageKind};
+use crate::DataError;
+use crate::dataset::{Dataset, Node, Recipe, Stage, is_image};
+use crate::ops::Op;
+use std::sync::Arc;
+
+struct Map {
+    column: String,
+    ops: Vec<Arc<dyn Op>>,
+}
+
+pub(super) const KIND: StageKind = StageKind {
+    name: "map",
+    summary: "Applies operations to a column.",
+    keys: &[Key::optional("column", KeyKind::Text), Key::required("ops", KeyKind::Ops, "what is done to the column")],
+    has_short_form: true,
+    build: |data, args| Ok(data.map(&args.text("column").unwrap_or("x".into()), args.ops("ops").unwrap_or_default())),
+    ..StageKind::DEFAULT
+};
+
+impl Stage for Map {
+    fn describe(&self) -> String {
+        let ops: Vec<String> = self.ops.iter().map(|op| op.describe()).collect();
+        format!("map({}: {})", self.column, ops.join(", "))
+    }
+
+    fn is_inline(&self) -> bool {
+        true
+    }
+
+    fn compile(&self, recipe: &mut Recipe) -> Result<(), DataError> {
+        self.ops.iter().try_for_each(|op| recipe.map(&self.column, op))
+    }
+
+    fn mapped(&self) -> Option<(&str, &[Arc<dyn Op>])> {
+        Some((&self.column, &self.ops))
+    }
+}
+
+impl Dataset {
+    /// Applies the [operations](crate::ops) to a column, one after the other.
+    pub fn map(self, column: &str, ops: impl IntoIterator<Item = Arc<dyn Op>>) -> Dataset {
+        let (mut data, mut ops) = (self, ops.into_iter().peekable());
+        // Images in records are decoded where those are read: up to the operation that brings them to one size, and no further.
+        while data.has_images_in(column)
+            && let Some(op) = ops.peek()
+            && let Some(mapped) = data.map_records(column, op)
+        {
+            data = mapped;
+            ops.next();
+            if ops.peek().is_none() {
+                return data;
+            }
+        }
+        data.then(Map { column: column.to_string(), ops: ops.collect() })
+    }
+
+    /// Whether a column holds images that are not of one size yet.
+    fn has_images_in(&self, column: &str) -> bool {
+        let Ok(schema) = self.output_schema() else { return false };
+        schema.columns().iter().any(|of| of.name == column && is_image(of))
+    }
+
+    /// The same with an operation applied where images are decoded, if that is in records that a stage reads.
+    fn map_records(&self, column: &str, op: &Arc<dyn Op>) -> Option<Dataset> {
+        let node = self.node.as_ref()?;
+        let stage = match node.stage.with_op(column, op) {
+            Some(stage) => Node { stage, inputs: Vec::new() },
+            None if node.stage.ignores_values() => {
+                let has = |input: &Dataset| input.output_schema().is_ok_and(|schema| schema.index_of(column).is_some());
+                let map = |input: &Dataset| if has(input) { input.clone().map(column, [Arc::clone(op)]) } else { input.clone() };
+                Node { stage: Arc::clone(&node.stage), inputs: node.inputs.iter().map(map).collect() }
+            }
+            None => return None,
+        };
+        Some(Dataset { stages: self.stages.clone(), ..Dataset::from_node(stage) })
+    }
+}

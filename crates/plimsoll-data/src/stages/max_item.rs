@@ -1,0 +1,81 @@
+//! `max_item`: the most that one file may take.
+
+use super::kind::{Key, KeyKind, StageKind};
+use crate::DataError;
+use crate::dataset::{Dataset, Node, Settings, Stage};
+use plimsoll_core::Bytes;
+use std::sync::Arc;
+
+struct MaxItem {
+    bytes: Bytes,
+}
+
+pub(super) const KIND: StageKind = StageKind {
+    name: "max_item",
+    summary: "The most memory that reading and decoding one file may take.",
+    keys: &[Key::required("bytes", KeyKind::Size, "a size such as \"64MiB\"")],
+    has_short_form: true,
+    build: |data, args| Ok(data.max_item(args.size("bytes").unwrap_or_default())),
+    ..StageKind::DEFAULT
+};
+
+impl Stage for MaxItem {
+    fn describe(&self) -> String {
+        format!("max_item({})", self.bytes)
+    }
+
+    fn is_inline(&self) -> bool {
+        true
+    }
+
+    fn set(&self, settings: &mut Settings) -> Result<(), DataError> {
+        settings.max_item = Some(self.bytes);
+        Ok(())
+    }
+
+    fn concerns_decoding(&self) -> bool {
+        true
+    }
+
+    /// Which images are too large.
+    fn changes_rows(&self, ignores_errors: bool) -> bool {
+        ignores_errors
+    }
+}
+
+impl Dataset {
+    /// The most memory that reading and decoding a single file may take on each thread. Unless said, 128 MiB, or less where a limit asks
+    /// for it. A file that needs more is an error that names it.
+    pub fn max_item(self, bytes: Bytes) -> Dataset {
+        match self.limit_records(bytes) {
+            Some(limited) => limited,
+            None => self.then(MaxItem { bytes }),
+        }
+    }
+
+    /// The same with the most that decoding an image may take said to the stages that decode, if there are any.
+    fn limit_records(&self, bytes: Bytes) -> Option<Dataset> {
+        let node = self.node.as_ref()?;
+        let stage = match node.stage.with_max_item(bytes) {
+            Some(stage) => Node { stage, inputs: Vec::new() },
+            // They are decoded behind it.
+            None if node.stage.reference_bytes() > 0 || !node.has_images() => return None,
+            None => {
+                let limit = |input: &Dataset| input.clone().max_item(bytes);
+                Node { stage: Arc::clone(&node.stage), inputs: node.inputs.iter().map(limit).collect() }
+            }
+        };
+        Some(Dataset { stages: self.stages.clone(), ..Dataset::from_node(stage) })
+    }
+}
+
+impl Node {
+    /// Whether images are decoded here or before, or are still to be.
+    fn has_images(&self) -> bool {
+        let inside = |input: &Dataset| match &input.node {
+            Some(node) => node.has_images(),
+            None => input.recipe().is_ok_and(|recipe| recipe.item().is_some() || recipe.check_fixed().is_err()),
+        };
+        self.stage.decodes().is_some() || self.stage.reference_bytes() > 0 || self.inputs.iter().any(inside)
+    }
+}

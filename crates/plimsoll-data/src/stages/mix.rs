@@ -1,0 +1,66 @@
+//! `mixup` and `cutmix`: rows of a batch mixed in pairs.
+
+use super::kind::{Key, KeyKind, StageArgs, StageKind, Validation};
+use crate::DataError;
+use crate::dataset::{Dataset, Settings, Stage};
+use crate::ops::Mix;
+
+struct MixBatch(Mix);
+
+const KEYS: &[Key] = &[
+    Key::optional("alpha", KeyKind::Number),
+    Key::optional("seed", KeyKind::Seed),
+    Key::optional("images", KeyKind::Text),
+    Key::optional("labels", KeyKind::Text),
+];
+
+pub(super) const MIXUP: StageKind = StageKind {
+    name: "mixup",
+    summary: "Replaces rows of a batch by weighted means of two (mixup).",
+    keys: KEYS,
+    has_short_form: true,
+    validation: Validation::Omitted,
+    build: |data, args| Ok(data.mix(mix(args, Mix::up, 0.2))),
+    ..StageKind::DEFAULT
+};
+
+pub(super) const CUTMIX: StageKind = StageKind {
+    name: "cutmix",
+    summary: "Exchanges rectangles between images of a batch (cutmix).",
+    keys: KEYS,
+    has_short_form: true,
+    validation: Validation::Omitted,
+    build: |data, args| Ok(data.mix(mix(args, Mix::cut, 1.0))),
+    ..StageKind::DEFAULT
+};
+
+fn mix(args: &StageArgs, of_alpha: fn(f32) -> Mix, usual: f32) -> Mix {
+    let mix = of_alpha(args.number("alpha").map_or(usual, |alpha| alpha as f32)).seed(args.rows("seed"));
+    let column = |key, usual: &str| args.text(key).unwrap_or(usual.into());
+    mix.columns(&column("images", "x"), &column("labels", "y"))
+}
+
+impl Dataset {
+    /// Mixes the rows of each batch in pairs: see [`Mix`]. It takes no memory.
+    pub fn mix(self, mix: Mix) -> Dataset {
+        self.then(MixBatch(mix))
+    }
+}
+
+impl Stage for MixBatch {
+    fn describe(&self) -> String {
+        self.0.to_string()
+    }
+
+    fn is_inline(&self) -> bool {
+        true
+    }
+
+    fn set(&self, settings: &mut Settings) -> Result<(), DataError> {
+        if settings.mix.is_some() {
+            return Err(DataError::Stage("rows of a batch are mixed once; leave one of mixup and cutmix out".into()));
+        }
+        settings.mix = Some((self.0.clone(), None));
+        Ok(())
+    }
+}

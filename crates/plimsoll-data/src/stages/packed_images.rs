@@ -1,0 +1,209 @@
+//! Packed records with images in them: these are decoded where records are unpacked, as nothing else holds images of differing size.
+
+use crate::dataset::{BlockIterator, Dataset, Holding, Opening, Recipe, Stage, StreamBudget, find_random};
+use crate::decode::{DecodeKernel, DecodePool, ItemCap, StartedImage, stated_item_bytes};
+use crate::fault::Fault;
+use crate::meter::Meter;
+use crate::ops::Op;
+use crate::source::{PackedRecords, RecordPosition, RecordReader, RowIterator};
+use crate::{DataError, Schema};
+use plimsoll_core::Bytes;
+use std::hash::Hasher;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The records, and what is done to their images until they are of one size.
+#[derive(Clone)]
+pub(crate) struct PackedImages {
+    records: Arc<PackedRecords>,
+    /// Has no rows: it only knows what becomes of the columns.
+    columns: Dataset,
+    max_item: Option<Bytes>,
+}
+
+impl PackedImages {
+    pub fn new(records: Arc<PackedRecords>, schema: Schema) -> PackedImages {
+        PackedImages { records, columns: Dataset::from_fn(schema, 0, |_, _| Ok(())), max_item: None }
+    }
+
+    /// The files.
+    pub fn name(&self) -> String {
+        self.records.name()
+    }
+
+    /// What each further thread that decodes holds.
+    pub fn decoder_bytes(&self) -> Result<Bytes, DataError> {
+        Ok(self.columns.recipe()?.maps.iter().filter_map(|map| Some(map.item.as_ref()?.kernel_bytes())).sum())
+    }
+
+    /// The records, and what makes rows of them on each of some threads. Allocates what is counted, and memory for decoding as images need it.
+    pub fn open_shared(
+        &self,
+        budget: StreamBudget,
+        threads: usize,
+        meter: &Arc<Meter>,
+    ) -> Result<(RecordReader, Vec<RecordDecoder>), DataError> {
+        let (recipe, here) = (self.columns.recipe()?, budget.item_bytes(self.max_item));
+        let pool = Arc::new(DecodePool::new(here, Bytes::ZERO, threads, None));
+        let cap = ItemCap { stated: stated_item_bytes(self.max_item), here };
+        let decoder = |_| RecordDecoder::new(&self.records, &recipe, cap, &pool, meter);
+        Ok((RecordReader::new(Arc::clone(&self.records)), (0..threads).map(decoder).collect()))
+    }
+}
+
+impl Stage for PackedImages {
+    fn describe(&self) -> String {
+        self.columns.stages.iter().fold(self.name(), |name, stage| format!("{name} → {}", stage.describe()))
+    }
+
+    fn rows(&self, _inputs: &[Dataset], _of: &dyn Fn(&Dataset) -> Option<u64>) -> Option<u64> {
+        None
+    }
+
+    fn schema(&self, _inputs: &[Dataset]) -> Result<Schema, DataError> {
+        self.columns.output_schema()
+    }
+
+    /// What is done to the images is part of the description.
+    fn identify(&self, hash: &mut dyn Hasher, ignores_errors: bool) -> Result<Option<String>, DataError> {
+        self.records.identify(hash)?;
+        if let Some(bytes) = self.max_item.filter(|_| ignores_errors) {
+            hash.write(&bytes.0.to_le_bytes());
+        }
+        Ok(None)
+    }
+
+    fn holdings(&self, _inputs: &[Dataset], _row: Bytes, budget: StreamBudget) -> Result<Vec<Holding>, DataError> {
+        let decode = budget.item_bytes(self.max_item);
+        Ok(vec![
+            Holding::here(format!("packed records (each ≤ {})", PackedRecords::LONGEST), PackedRecords::HELD),
+            Holding::here(format!("decode (each ≤ {decode})"), decode + self.decoder_bytes()?),
+        ])
+    }
+
+    fn open(&self, inputs: &Opening<'_>) -> Result<Box<dyn BlockIterator>, DataError> {
+        let (reader, mut decoders) = self.open_shared(inputs.budget, 1, &Arc::default())?;
+        let decoder = decoders.pop().expect("one was asked for");
+        inputs.rows(DecodedRecords { reader, decoder })
+    }
+
+    fn with_op(&self, column: &str, op: &Arc<dyn Op>) -> Option<Arc<dyn Stage>> {
+        Some(Arc::new(PackedImages { columns: self.columns.clone().map(column, [Arc::clone(op)]), ..self.clone() }))
+    }
+
+    fn with_max_item(&self, bytes: Bytes) -> Option<Arc<dyn Stage>> {
+        Some(Arc::new(PackedImages { max_item: Some(bytes), ..self.clone() }))
+    }
+
+    fn random_op(&self) -> Option<(String, String)> {
+        self.columns.stages.iter().find_map(|stage| stage.mapped().and_then(|(column, ops)| find_random(column, ops)))
+    }
+
+    fn decodes(&self) -> Option<Option<Bytes>> {
+        Some(self.max_item)
+    }
+}
+
+/// Makes rows of records on one thread.
+pub(crate) struct RecordDecoder {
+    records: Arc<PackedRecords>,
+    columns: Vec<RecordColumn>,
+}
+
+struct RecordColumn {
+    /// Where the column is in its row.
+    at: Range<usize>,
+    /// What decodes its images, where it has some.
+    kernel: Option<DecodeKernel>,
+}
+
+/// A row whose last image is still to be decoded; its record may be read over.
+pub(crate) struct StartedRecord {
+    image: StartedImage,
+    column: usize,
+    position: RecordPosition,
+}
+
+impl RecordDecoder {
+    fn new(records: &Arc<PackedRecords>, recipe: &Recipe, cap: ItemCap, pool: &Arc<DecodePool>, meter: &Arc<Meter>) -> RecordDecoder {
+        let mut at = 0;
+        let columns = recipe.maps.iter().zip(recipe.schema.columns()).map(|(map, column)| {
+            let start = at;
+            at += column.row_bytes().get();
+            let kernel = |item| DecodeKernel::new(Arc::clone(&recipe.source), item, cap, Arc::clone(pool), Arc::clone(meter));
+            RecordColumn { at: start..at, kernel: map.item.clone().map(kernel) }
+        });
+        RecordDecoder { records: Arc::clone(records), columns: columns.collect() }
+    }
+
+    pub fn set_epoch(&mut self, epoch: u64) {
+        self.columns.iter_mut().filter_map(|column| column.kernel.as_mut()).for_each(|kernel| kernel.set_epoch(epoch));
+    }
+
+    /// Writes the record that was read last as a row, but for its last image, which is given memory: the record is not needed any more.
+    pub fn start(&mut self, reader: &RecordReader, out: &mut [u8]) -> Result<Option<StartedRecord>, Fault> {
+        let (records, record) = (Arc::clone(&self.records), reader.record()?);
+        let position = record.position;
+        let mut started = None;
+        for column in 0..self.columns.len() {
+            // Nobody waits for memory while holding some.
+            if self.columns[column].kernel.is_some()
+                && let Some(before) = started.take()
+            {
+                self.finish(before, out)?;
+            }
+            let RecordColumn { at, kernel } = &self.columns[column];
+            let Some(kernel) = kernel else {
+                records.write(record, column, &mut out[at.clone()])?;
+                continue;
+            };
+            let encoded = records.image(record, column)?;
+            let image = kernel.start(records.path(position), encoded).map_err(|error| in_record(&records, position, error))?;
+            started = Some(StartedRecord { image, column, position });
+        }
+        Ok(started)
+    }
+
+    /// Writes the image of a row.
+    pub fn finish(&mut self, started: StartedRecord, out: &mut [u8]) -> Result<(), Fault> {
+        let StartedRecord { image, column, position } = started;
+        let RecordColumn { at, kernel } = &mut self.columns[column];
+        let kernel = kernel.as_mut().expect("it started the image");
+        let decoded = kernel.finish(position.row, self.records.path(position), image, &mut out[at.clone()]);
+        decoded.map(|_| ()).map_err(|error| in_record(&self.records, position, error))
+    }
+}
+
+/// What is wrong with an image, with its record instead of a file of its own.
+fn in_record(records: &PackedRecords, position: RecordPosition, error: DataError) -> Fault {
+    Fault::row(error).with_error(|error| {
+        if let DataError::Image { problem, .. } = error {
+            return records.damaged(position, format!("its picture cannot be decoded: {problem}"));
+        }
+        let text = error.to_string();
+        let rest = text.strip_prefix(&records.path(position).display().to_string()).map_or(format!(": {text}"), str::to_string);
+        records.damaged(position, format!("its picture{rest}"))
+    })
+}
+
+/// The records of one epoch as rows, made by one thread.
+struct DecodedRecords {
+    reader: RecordReader,
+    decoder: RecordDecoder,
+}
+
+impl RowIterator for DecodedRecords {
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+        self.reader.begin();
+        self.decoder.set_epoch(epoch);
+        Ok(())
+    }
+
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
+        if !self.reader.next()? {
+            return Ok(false);
+        }
+        let started = self.decoder.start(&self.reader, out)?;
+        started.map_or(Ok(()), |record| self.decoder.finish(record, out)).map(|()| true)
+    }
+}

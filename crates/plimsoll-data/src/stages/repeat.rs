@@ -1,0 +1,97 @@
+//! `repeat`: all rows several times in one epoch.
+
+use super::kind::{Key, KeyKind, StageKind, Validation};
+use crate::DataError;
+use crate::dataset::{BlockIterator, Dataset, IndexStep, Input, Opening, Stage};
+use crate::fault::Fault;
+use crate::source::RowIterator;
+
+struct Repeat {
+    times: u64,
+}
+
+pub(super) const KIND: StageKind = StageKind {
+    name: "repeat",
+    summary: "Repeats all rows several times in one epoch.",
+    keys: &[Key::required("times", KeyKind::Count(1), "how often an epoch has each row")],
+    counts_rows: true,
+    has_short_form: true,
+    validation: Validation::Omitted,
+    build: |data, args| Ok(data.repeat(args.rows("times"))),
+    ..StageKind::DEFAULT
+};
+
+impl Dataset {
+    /// All rows `times` times in one epoch. Rows shuffled before are in another order each time.
+    pub fn repeat(self, times: u64) -> Dataset {
+        self.then(Repeat { times })
+    }
+}
+
+impl Stage for Repeat {
+    fn describe(&self) -> String {
+        format!("repeat({})", self.times)
+    }
+
+    fn index_step(&self) -> Option<IndexStep> {
+        Some(IndexStep::Repeat(self.times))
+    }
+
+    fn max_rows(&self, inputs: &[Dataset]) -> u64 {
+        inputs[0].len().saturating_mul(self.times)
+    }
+
+    fn defers_decoding(&self) -> bool {
+        true
+    }
+
+    fn ignores_values(&self) -> bool {
+        true
+    }
+
+    /// Each repetition is an epoch to the stages before; of very many only the first are told apart.
+    fn input_epochs(&self, epoch: u64) -> Vec<u64> {
+        (0..self.times).take(256).map(|time| epoch.wrapping_mul(self.times).wrapping_add(time)).collect()
+    }
+
+    fn open(&self, inputs: &Opening<'_>) -> Result<Box<dyn BlockIterator>, DataError> {
+        inputs.rows(Repeating { input: inputs.input(0)?, times: self.times, first: 0, done: 0, empty: 0 })
+    }
+}
+
+struct Repeating {
+    input: Input,
+    times: u64,
+    first: u64,
+    done: u64,
+    /// Repetitions without a row, since the last that had one.
+    empty: u64,
+}
+
+/// After so many repetitions without a row none will have one: asking as often as there are numbers would never end.
+const MAX_EMPTY: u64 = 1000;
+
+impl RowIterator for Repeating {
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+        (self.first, self.done, self.empty) = (epoch.wrapping_mul(self.times), 0, 1);
+        if self.times > 0 { self.input.begin(self.first) } else { Ok(()) }
+    }
+
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
+        while self.done < self.times && self.empty <= MAX_EMPTY {
+            if self.input.copy(out)? {
+                self.empty = 0;
+                return Ok(true);
+            }
+            (self.done, self.empty) = (self.done + 1, self.empty + 1);
+            if self.done < self.times {
+                self.input.begin(self.first.wrapping_add(self.done))?;
+            }
+        }
+        Ok(false)
+    }
+
+    fn close(&mut self) {
+        self.input.close();
+    }
+}

@@ -1,0 +1,108 @@
+//! `sample_from`: rows of several data sets at random.
+
+use super::concatenate::{all_rows, common_schema};
+use crate::dataset::{BlockIterator, Dataset, Input, Opening, Stage};
+use crate::fault::Fault;
+use crate::rng::{random_bits, unit};
+use crate::source::RowIterator;
+use crate::{DataError, Schema};
+use std::hash::Hasher;
+
+struct Sample {
+    weights: Vec<f64>,
+    seed: u64,
+}
+
+impl Dataset {
+    /// Each row from a data set that is chosen at random, in proportion to these weights, until all are used up.
+    pub fn sample_from(inputs: impl IntoIterator<Item = (Dataset, f64)>, seed: u64) -> Dataset {
+        let (inputs, weights): (Vec<Dataset>, Vec<f64>) = inputs.into_iter().unzip();
+        Dataset::from_stage(Sample { weights, seed }, inputs)
+    }
+}
+
+impl Stage for Sample {
+    fn describe(&self) -> String {
+        let weights: Vec<String> = self.weights.iter().map(f64::to_string).collect();
+        format!("sample_from({}, seed {})", weights.join(" : "), self.seed)
+    }
+
+    fn rows(&self, inputs: &[Dataset], of: &dyn Fn(&Dataset) -> Option<u64>) -> Option<u64> {
+        all_rows(inputs, of)
+    }
+
+    fn max_rows(&self, inputs: &[Dataset]) -> u64 {
+        all_rows(inputs, &|input| Some(input.len())).unwrap_or(u64::MAX)
+    }
+
+    fn schema(&self, inputs: &[Dataset]) -> Result<Schema, DataError> {
+        if !self.weights.iter().all(|weight| weight.is_finite() && *weight > 0.0) {
+            let (count, weights) = (inputs.len(), &self.weights);
+            let problem = format!("sample_from has {count} data sets and the weights {weights:?}; give each one above 0");
+            return Err(DataError::Stage(problem));
+        }
+        common_schema(inputs, &self.describe())
+    }
+
+    fn ignores_values(&self) -> bool {
+        true
+    }
+
+    fn identify(&self, hash: &mut dyn Hasher, _ignores_errors: bool) -> Result<Option<String>, DataError> {
+        self.weights.iter().for_each(|weight| hash.write(&weight.to_bits().to_le_bytes()));
+        Ok(None)
+    }
+
+    fn open(&self, inputs: &Opening<'_>) -> Result<Box<dyn BlockIterator>, DataError> {
+        inputs.rows(Sampling::new(inputs.inputs()?, &self.weights, self.seed))
+    }
+}
+
+/// Each row from one that is chosen at random, until all are used up.
+struct Sampling {
+    inputs: Vec<Input>,
+    weights: Vec<f64>,
+    /// Those not used up.
+    left: Vec<usize>,
+    seed: u64,
+    epoch: u64,
+    drawn: u64,
+}
+
+impl Sampling {
+    fn new(inputs: Vec<Input>, weights: &[f64], seed: u64) -> Sampling {
+        Sampling { inputs, weights: weights.to_vec(), left: Vec::new(), seed, epoch: 0, drawn: 0 }
+    }
+}
+
+impl RowIterator for Sampling {
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+        (self.epoch, self.drawn) = (epoch, 0);
+        self.left.clear();
+        self.left.extend(0..self.inputs.len());
+        self.inputs.iter_mut().try_for_each(|input| input.begin(epoch))
+    }
+
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
+        while !self.left.is_empty() {
+            let all: f64 = self.left.iter().map(|&input| self.weights[input]).sum();
+            // 53 bits are as many as a share can have.
+            let mut share = unit(random_bits(self.seed, self.epoch, self.drawn)) * all;
+            self.drawn += 1;
+            let chosen = self.left.iter().position(|&input| {
+                share -= self.weights[input];
+                share < 0.0
+            });
+            let chosen = chosen.unwrap_or(self.left.len() - 1);
+            if self.inputs[self.left[chosen]].copy(out)? {
+                return Ok(true);
+            }
+            self.left.remove(chosen);
+        }
+        Ok(false)
+    }
+
+    fn close(&mut self) {
+        self.inputs.iter_mut().for_each(Input::close);
+    }
+}

@@ -1,0 +1,121 @@
+//! `shard`: one row of each so many, for training on several machines.
+
+use super::kind::{Key, KeyKind, StageKind, Validation};
+use crate::DataError;
+use crate::dataset::{BlockIterator, Consumed, Dataset, IndexStep, Input, Opening, Stage};
+use crate::fault::{Fault, Loss};
+use crate::source::RowIterator;
+use std::sync::Arc;
+
+struct Shard {
+    count: u64,
+    index: u64,
+    consumed: Consumed,
+}
+
+pub(super) const KIND: StageKind = StageKind {
+    name: "shard",
+    summary: "Keeps one row of each `count`, beginning with row `index`.",
+    keys: &[
+        Key::required("count", KeyKind::Count(1), "how many parts there are"),
+        Key::required("index", KeyKind::Count(0), "which part this is, counted from 0"),
+    ],
+    counts_rows: true,
+    has_short_form: true,
+    validation: Validation::Omitted,
+    build: |data, args| Ok(data.shard(args.rows("count"), args.rows("index"))),
+    ..StageKind::DEFAULT
+};
+
+impl Dataset {
+    /// Keeps one row of each `count`, beginning with row `index`: the part of one of `count` machines.
+    ///
+    /// ```
+    /// use plimsoll_data::Dataset;
+    /// let shards: Vec<u64> = (0..3).map(|index| Ok(Dataset::range(0, 10, 1)?.shard(3, index).len())).collect::<Result<_, plimsoll_data::DataError>>()?;
+    /// assert_eq!(shards, [4, 3, 3]);
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn shard(self, count: u64, index: u64) -> Dataset {
+        if index >= count {
+            let problem = format!("shard({count}, {index}) is none of {count}; number them from 0");
+            return self.with_error(DataError::Stage(problem));
+        }
+        self.then(Shard { count, index, consumed: None })
+    }
+}
+
+impl Stage for Shard {
+    fn describe(&self) -> String {
+        format!("shard({}, {})", self.count, self.index)
+    }
+
+    fn index_step(&self) -> Option<IndexStep> {
+        Some(IndexStep::Shard { count: self.count, index: self.index })
+    }
+
+    fn defers_decoding(&self) -> bool {
+        true
+    }
+
+    fn ignores_values(&self) -> bool {
+        true
+    }
+
+    fn shard(&self) -> Option<(u64, u64)> {
+        Some((self.count, self.index))
+    }
+
+    fn after(&self, consumed: Consumed) -> Option<Arc<dyn Stage>> {
+        Some(Arc::new(Shard { consumed, ..*self }))
+    }
+
+    fn open(&self, inputs: &Opening<'_>) -> Result<Box<dyn BlockIterator>, DataError> {
+        inputs.rows(EveryNth::new(inputs.input(0)?, self.index, self.count, self.consumed))
+    }
+}
+
+/// One row of each so many, from some row on. A row with an error counts, and is not reported where it is none of these.
+pub(super) struct EveryNth {
+    input: Input,
+    first: u64,
+    step: u64,
+    consumed: Consumed,
+    /// Rows to skip before the next.
+    skip: u64,
+}
+
+impl EveryNth {
+    pub fn new(input: Input, first: u64, step: u64, consumed: Consumed) -> EveryNth {
+        EveryNth { input, first, step, consumed, skip: 0 }
+    }
+}
+
+impl RowIterator for EveryNth {
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+        let consumed = self.consumed.filter(|(consumed, _)| *consumed == epoch).map_or(0, |(_, rows)| rows);
+        self.skip = self.first.saturating_add(consumed);
+        self.input.begin(epoch)
+    }
+
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
+        while self.skip > 0 {
+            match self.input.next() {
+                Ok(None) => return Ok(false),
+                Ok(Some(_)) => self.skip -= 1,
+                Err(fault) => {
+                    self.skip -= 1;
+                    if fault.loss != Loss::Row {
+                        return Err(fault);
+                    }
+                }
+            }
+        }
+        self.skip = self.step - 1;
+        self.input.copy(out)
+    }
+
+    fn close(&mut self) {
+        self.input.close();
+    }
+}

@@ -1,0 +1,178 @@
+//! Where rows come from: every source as a data set without stages.
+
+use super::packed_images::PackedImages;
+use crate::Dataset;
+use crate::source::{
+    self, Counted, Csv, CsvSpec, Digits, Feature, Function, ImageFiles, ImageFolder, Npy, Opened, PackedRecords, ParquetSpec, Random,
+    RandomSpec, RowMut, Shapes, ShapesSpec, Split, Tensor, Tensors, Text, TfRecord, WebDataset,
+};
+use crate::{DataError, Schema};
+use std::path::Path;
+use std::sync::Arc;
+
+impl Dataset {
+    /// The embedded [digits](Digits): `x` u8 `[8, 8, 1]` from 0 to 16, `y` i32.
+    pub fn digits(split: Split) -> Dataset {
+        Dataset::from_source(Arc::new(Digits::new(split)))
+    }
+
+    /// Made-up rows.
+    pub fn random(spec: RandomSpec) -> Result<Dataset, DataError> {
+        Ok(Dataset::from_source(Arc::new(Random::new(spec)?)))
+    }
+
+    /// Columns from `.npy` files, each named by what stands beside its path.
+    ///
+    /// ```
+    /// use plimsoll_data::Dataset;
+    /// let missing = Dataset::npy(&[("x", "no/such/x.npy"), ("y", "no/such/y.npy")]);
+    /// assert_eq!(missing.unwrap_err().to_string(), "cannot open no/such/x.npy: No such file or directory (os error 2)");
+    /// ```
+    pub fn npy<P: AsRef<Path>>(files: &[(&str, P)]) -> Result<Dataset, DataError> {
+        Ok(Dataset::from_source(Arc::new(Npy::open(files)?)))
+    }
+
+    /// The pictures in the folders of a folder, one class per folder: `x` the file, `y` i32 the number of its class.
+    /// Needs [`decode`](crate::ops::decode) and then [`resize`](crate::ops::resize()) or a crop before it can be batched.
+    ///
+    /// ```
+    /// use plimsoll_data::Dataset;
+    /// let missing = Dataset::image_folder("no/such/folder");
+    /// assert_eq!(missing.unwrap_err().to_string(), "cannot list no/such/folder: No such file or directory (os error 2)");
+    /// ```
+    pub fn image_folder(path: impl AsRef<Path>) -> Result<Dataset, DataError> {
+        Ok(Dataset::from_source(Arc::new(ImageFolder::open(path.as_ref())?)))
+    }
+
+    /// The same with the classes of another folder, numbered as they are there; a class that is not among them is an error.
+    pub fn image_folder_with(path: impl AsRef<Path>, classes: &[String]) -> Result<Dataset, DataError> {
+        Ok(Dataset::from_source(Arc::new(ImageFolder::open_with(path.as_ref(), Some(classes))?)))
+    }
+
+    /// A text file as windows of `context` characters; for parts, steps and the characters of another file, see [`Text`].
+    pub fn text(path: impl AsRef<Path>, context: usize) -> Result<Dataset, DataError> {
+        Ok(Dataset::from(Text::open(path.as_ref(), context)?))
+    }
+
+    /// Columns of a CSV file as rows or as windows over time.
+    ///
+    /// ```
+    /// use plimsoll_data::{Dataset, source::CsvSpec};
+    /// let missing = Dataset::csv("no/such.csv", &CsvSpec::new());
+    /// assert_eq!(missing.unwrap_err().to_string(), "cannot open no/such.csv: No such file or directory (os error 2)");
+    /// ```
+    pub fn csv(path: impl AsRef<Path>, spec: &CsvSpec) -> Result<Dataset, DataError> {
+        Ok(Dataset::from(Csv::open(path.as_ref(), spec)?))
+    }
+
+    /// Rows of tensors that are in memory; they are shared, not copied.
+    ///
+    /// ```
+    /// use plimsoll_data::{Dataset, Tensor};
+    /// let x = Tensor::f32([3, 2], vec![0.0, 1.0, 2.0, 3.0, 4.0, 5.0])?;
+    /// let data = Dataset::from_tensor_slices([("x", x), ("y", Tensor::i32([3], [0, 1, 0])?)])?;
+    /// assert_eq!((data.len(), data.output_schema()?.to_string()), (3, "x: f32[2], y: i32[]".to_string()));
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn from_tensor_slices<S: Into<String>>(columns: impl IntoIterator<Item = (S, Tensor)>) -> Result<Dataset, DataError> {
+        Ok(Dataset::from(Tensors::new(columns)?))
+    }
+
+    /// Numbers from `start` by `step` up to, but without, `stop`: the i32 column `x`.
+    ///
+    /// ```
+    /// use plimsoll_data::Dataset;
+    /// assert_eq!((Dataset::range(0, 10, 3)?.len(), Dataset::range(5, 0, -1)?.len(), Dataset::range(5, 0, 1)?.len()), (4, 5, 0));
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn range(start: i32, stop: i32, step: i32) -> Result<Dataset, DataError> {
+        Ok(Dataset::from(Counted::new(start, stop, step)?))
+    }
+
+    /// Rows that a closure makes: row `n` is what `make(n, row)` writes. It is called by any thread in any order, so it should depend on
+    /// nothing but `n`.
+    ///
+    /// ```
+    /// use plimsoll_core::DType;
+    /// use plimsoll_data::{Column, Dataset, Schema};
+    /// let schema = Schema::new(vec![Column::new("x", DType::F32, [2]), Column::new("y", DType::I32, [])])?;
+    /// let data = Dataset::from_fn(schema, 1000, |n, row| {
+    ///     row.f32(0, &[n as f32, 1.0])?;
+    ///     row.i32(1, &[n as i32 % 2])
+    /// });
+    /// assert_eq!(data.len(), 1000);
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn from_fn<F>(schema: Schema, rows: u64, make: F) -> Dataset
+    where
+        F: Fn(u64, &mut RowMut<'_, '_, '_>) -> Result<(), DataError> + Send + Sync + 'static,
+    {
+        Dataset::from(Function::new(schema, rows, make))
+    }
+
+    /// Made-up pictures of circles, rectangles and triangles, with a mask for each.
+    pub fn shapes(spec: ShapesSpec) -> Result<Dataset, DataError> {
+        Ok(Dataset::from(Shapes::new(spec)?))
+    }
+
+    /// Arrays of a `.npz` file: each column's name with that of its array. Saved with `numpy.savez` their rows have numbers; saved with
+    /// `numpy.savez_compressed` they are unpacked on the way, and then it is a [stream](Dataset#streams).
+    pub fn npz(path: impl AsRef<Path>, arrays: &[(&str, &str)]) -> Result<Dataset, DataError> {
+        Ok(match Npy::open_npz(path.as_ref(), arrays)? {
+            Opened::Indexed(source) => Dataset::from_source(source),
+            Opened::Sequential(source) => Dataset::from_sequential(source),
+        })
+    }
+
+    /// Examples in the TFRecord files that match a pattern; each feature is named by the column it becomes. Files that end in `.gz` or
+    /// `.gzip` are unpacked on the way, and then it is a [stream](Dataset#streams) of records of up to 4 MiB. What brings pictures to one size
+    /// is done where records are unpacked, also if it is written after stages that only reorder rows.
+    ///
+    /// ```no_run
+    /// use plimsoll_data::{Dataset, source::Feature};
+    /// let data = Dataset::tfrecord("train-*.tfrecord", &[("x", Feature::f32("pixels", [28, 28, 1])), ("y", Feature::i32("label", []))])?;
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn tfrecord(pattern: impl AsRef<Path>, features: &[(&str, Feature)]) -> Result<Dataset, DataError> {
+        let files = source::files(pattern)?;
+        match files.iter().any(|path| source::is_packed(path)) {
+            true if files.iter().all(|path| source::is_packed(path)) => {
+                let (schema, records) = PackedRecords::open(&files, features)?;
+                Ok(match records.has_images() {
+                    true => Dataset::from_stage(PackedImages::new(records, schema), Vec::new()),
+                    false => Dataset::from_sequential(records.source(schema)),
+                })
+            }
+            true => Err(DataError::Stage("some of the TFRecord files are packed and some are not; read them apart".into())),
+            false => Ok(Dataset::from(TfRecord::open(&files, features)?)),
+        }
+    }
+
+    /// The pictures that match a pattern with `*`, `?`, `[abc]` and `**`, sorted by name: `x` the picture. As an image folder, it needs
+    /// [`decode`](crate::ops::decode).
+    ///
+    /// ```
+    /// let none = plimsoll_data::Dataset::image_files("no/such/**/*.jpg");
+    /// assert_eq!(none.unwrap_err().to_string(), "no file matches no/such/**/*.jpg; correct the path or the pattern");
+    /// ```
+    pub fn image_files(pattern: impl AsRef<Path>) -> Result<Dataset, DataError> {
+        Ok(Dataset::from_source(Arc::new(ImageFiles::open(pattern.as_ref())?)))
+    }
+
+    /// Columns of numbers of a Parquet file, as a [stream](Dataset#streams): `x` f32, and `y` if there are targets.
+    ///
+    /// ```
+    /// use plimsoll_data::{Dataset, source::ParquetSpec};
+    /// let missing = Dataset::parquet("no/such.parquet", &ParquetSpec::new());
+    /// assert_eq!(missing.unwrap_err().to_string(), "cannot open no/such.parquet: No such file or directory (os error 2)");
+    /// ```
+    pub fn parquet(path: impl AsRef<Path>, spec: &ParquetSpec) -> Result<Dataset, DataError> {
+        spec.open(path.as_ref()).map(Dataset::from_sequential)
+    }
+
+    /// Samples of the WebDataset tar files that match a pattern: `x` the picture, `y` i32 its class. As an image folder, it needs
+    /// [`decode`](crate::ops::decode).
+    pub fn webdataset(pattern: impl AsRef<Path>) -> Result<Dataset, DataError> {
+        Ok(Dataset::from(WebDataset::open(&source::files(pattern)?)?))
+    }
+}

@@ -1,0 +1,80 @@
+//! `take`: keeps the first rows.
+
+use super::kind::{Key, KeyKind, StageKind, Validation};
+use crate::DataError;
+use crate::dataset::{BlockIterator, Dataset, IndexStep, Input, Opening, Stage};
+use crate::fault::Fault;
+use crate::source::RowIterator;
+
+struct Take {
+    rows: u64,
+}
+
+pub(super) const KIND: StageKind = StageKind {
+    name: "take",
+    summary: "Keeps the first rows of an epoch.",
+    keys: &[Key::required("rows", KeyKind::Count(1), "how many rows are kept")],
+    counts_rows: true,
+    has_short_form: true,
+    validation: Validation::Omitted,
+    build: |data, args| Ok(data.take(args.rows("rows"))),
+    ..StageKind::DEFAULT
+};
+
+impl Dataset {
+    /// Keeps the first `rows` rows.
+    pub fn take(self, rows: u64) -> Dataset {
+        self.then(Take { rows })
+    }
+}
+
+impl Stage for Take {
+    fn describe(&self) -> String {
+        format!("take({})", self.rows)
+    }
+
+    fn index_step(&self) -> Option<IndexStep> {
+        Some(IndexStep::Truncate(self.rows))
+    }
+
+    fn max_rows(&self, inputs: &[Dataset]) -> u64 {
+        inputs[0].len().min(self.rows)
+    }
+
+    fn defers_decoding(&self) -> bool {
+        true
+    }
+
+    fn ignores_values(&self) -> bool {
+        true
+    }
+
+    fn open(&self, inputs: &Opening<'_>) -> Result<Box<dyn BlockIterator>, DataError> {
+        inputs.rows(Taking { input: inputs.input(0)?, rows: self.rows, left: 0 })
+    }
+}
+
+struct Taking {
+    input: Input,
+    rows: u64,
+    left: u64,
+}
+
+impl RowIterator for Taking {
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+        self.left = self.rows;
+        self.input.begin(epoch)
+    }
+
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
+        if self.left == 0 {
+            return Ok(false);
+        }
+        self.left -= 1;
+        self.input.copy(out)
+    }
+
+    fn close(&mut self) {
+        self.input.close();
+    }
+}

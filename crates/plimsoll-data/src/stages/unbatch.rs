@@ -1,0 +1,137 @@
+//! `unbatch`: rows taken apart along their first dimension.
+
+use super::kind::StageKind;
+use super::window::of_one_length;
+use crate::dataset::{BlockIterator, Dataset, Holding, Input, Opening, Settings, Stage, StreamBudget, first_schema};
+use crate::fault::Fault;
+use crate::source::RowIterator;
+use crate::{Column, DataError, Schema};
+use plimsoll_core::Bytes;
+
+/// Of single rows.
+struct Unbatch;
+
+/// Of batches: they are not made.
+struct UndoBatch;
+
+pub(super) const KIND: StageKind = StageKind {
+    name: "unbatch",
+    summary: "Takes rows apart along their first dimension; behind a batch, takes that back.",
+    build: |data, _| Ok(data.unbatch()),
+    ..StageKind::DEFAULT
+};
+
+impl Dataset {
+    /// Takes rows apart along their first dimension, which all columns must share; after [`batch`](Dataset::batch) or a
+    /// [`padded_batch`](Dataset::padded_batch) to the longest row, takes that back.
+    pub fn unbatch(self) -> Dataset {
+        if self.batch_size().is_some() { self.then(UndoBatch) } else { self.then(Unbatch) }
+    }
+}
+
+impl Stage for UndoBatch {
+    fn describe(&self) -> String {
+        "unbatch".into()
+    }
+
+    fn is_inline(&self) -> bool {
+        true
+    }
+
+    fn set(&self, settings: &mut Settings) -> Result<(), DataError> {
+        (settings.batch, settings.drop_remainder, settings.pad) = (None, None, None);
+        Ok(())
+    }
+}
+
+/// Rows in each row of this data set.
+fn rows_in_each(input: &Dataset) -> Option<u64> {
+    input.output_schema().ok()?.columns().first()?.shape.first().map(|rows| *rows as u64)
+}
+
+impl Stage for Unbatch {
+    fn describe(&self) -> String {
+        "unbatch".into()
+    }
+
+    fn rows(&self, inputs: &[Dataset], of: &dyn Fn(&Dataset) -> Option<u64>) -> Option<u64> {
+        Some(of(&inputs[0])?.saturating_mul(rows_in_each(&inputs[0])?))
+    }
+
+    fn max_rows(&self, inputs: &[Dataset]) -> u64 {
+        inputs[0].len().saturating_mul(rows_in_each(&inputs[0]).unwrap_or(1))
+    }
+
+    fn schema(&self, inputs: &[Dataset]) -> Result<Schema, DataError> {
+        unbatched(&of_one_length(first_schema(inputs, "unbatch")?, "unbatch takes rows apart")?)
+    }
+
+    /// A whole row, while it is taken apart.
+    fn holdings(&self, inputs: &[Dataset], _row: Bytes, _budget: StreamBudget) -> Result<Vec<Holding>, DataError> {
+        Ok(vec![Holding::here(self.describe(), inputs[0].output_schema()?.row_bytes())])
+    }
+
+    fn open(&self, inputs: &Opening<'_>) -> Result<Box<dyn BlockIterator>, DataError> {
+        inputs.rows(Unbatching::new(inputs.input(0)?, &inputs.node.inputs[0].output_schema()?))
+    }
+}
+
+/// The columns of rows without their first dimension, which all must share.
+fn unbatched(schema: &Schema) -> Result<Schema, DataError> {
+    let each = schema.columns().first().and_then(|column| column.shape.first().copied());
+    let narrow = |column: &Column| match column.shape.split_first() {
+        Some((first, shape)) if Some(*first) == each => Ok(Column { shape: shape.to_vec(), ..column.clone() }),
+        _ => {
+            let problem = format!("has rows of shape {:?}, and unbatch takes rows apart that all begin with one dimension", column.shape);
+            Err(DataError::Schema { column: column.name.clone(), problem })
+        }
+    };
+    Schema::new(schema.columns().iter().map(narrow).collect::<Result<Vec<_>, _>>()?)
+}
+
+/// Rows taken apart along their first dimension.
+struct Unbatching {
+    input: Input,
+    /// Bytes of each column of a whole row.
+    columns: Vec<usize>,
+    each: usize,
+    row: Vec<u8>,
+    at: usize,
+}
+
+impl Unbatching {
+    fn new(input: Input, schema: &Schema) -> Unbatching {
+        let each = schema.columns()[0].shape[0];
+        let columns = schema.columns().iter().map(|column| column.row_bytes().get()).collect();
+        Unbatching { row: vec![0; input.row_bytes()], input, columns, each, at: each }
+    }
+}
+
+impl RowIterator for Unbatching {
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+        self.at = self.each;
+        self.input.begin(epoch)
+    }
+
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
+        if self.at == self.each {
+            if !self.input.copy(&mut self.row)? {
+                return Ok(false);
+            }
+            self.at = 0;
+        }
+        let (mut from, mut to) = (0, 0);
+        for &bytes in &self.columns {
+            let part = bytes / self.each;
+            out[to..to + part].copy_from_slice(&self.row[from + self.at * part..][..part]);
+            from += bytes;
+            to += part;
+        }
+        self.at += 1;
+        Ok(true)
+    }
+
+    fn close(&mut self) {
+        self.input.close();
+    }
+}

@@ -1,0 +1,160 @@
+//! `window`: several rows as one.
+
+use super::kind::{Key, KeyKind, StageKind};
+use crate::dataset::{BlockIterator, Dataset, Holding, Input, Opening, Stage, StreamBudget, first_schema};
+use crate::fault::Fault;
+use crate::source::RowIterator;
+use crate::{Column, DataError, Extent, Schema};
+use plimsoll_core::Bytes;
+
+#[derive(Clone, Copy)]
+struct Window {
+    size: usize,
+    shift: usize,
+    stride: usize,
+}
+
+pub(super) const KIND: StageKind = StageKind {
+    name: "window",
+    summary: "Puts `size` rows together as one, beginning every `shift` rows.",
+    keys: &[
+        Key::required("size", KeyKind::RowsAtOnce, "how many rows become one"),
+        Key::optional("shift", KeyKind::RowsAtOnce),
+        Key::optional("stride", KeyKind::RowsAtOnce),
+    ],
+    counts_rows: true,
+    build: |data, args| {
+        let size = args.rows_at_once("size");
+        let or = |key, otherwise| if args.contains(key) { args.rows_at_once(key) } else { otherwise };
+        Ok(data.window(size, or("shift", size), or("stride", 1)))
+    },
+    ..StageKind::DEFAULT
+};
+
+impl Dataset {
+    /// `size` rows that are `stride` apart as one, beginning every `shift` rows; columns get a first dimension of `size`. Rows left over at
+    /// the end of an epoch are no window.
+    pub fn window(self, size: usize, shift: usize, stride: usize) -> Dataset {
+        self.then(Window { size, shift, stride })
+    }
+}
+
+impl Window {
+    /// Rows that a window reaches over.
+    fn span(&self) -> usize {
+        (self.size - 1) * self.stride + 1
+    }
+}
+
+impl Stage for Window {
+    fn describe(&self) -> String {
+        format!("window({}, {}, {})", self.size, self.shift, self.stride)
+    }
+
+    fn rows(&self, inputs: &[Dataset], of: &dyn Fn(&Dataset) -> Option<u64>) -> Option<u64> {
+        let span = self.span() as u64;
+        of(&inputs[0]).map(|rows| if rows < span { 0 } else { (rows - span) / self.shift as u64 + 1 })
+    }
+
+    fn schema(&self, inputs: &[Dataset]) -> Result<Schema, DataError> {
+        let first = of_one_length(first_schema(inputs, "window")?, "window puts rows together")?;
+        if self.size == 0 || self.shift == 0 || self.stride == 0 {
+            return Err(DataError::Stage(format!("{} holds nothing; give numbers of at least 1", self.describe())));
+        }
+        if (self.size as u128 * self.stride as u128).saturating_mul(u128::from(first.row_bytes().0)) > 1 << 48 {
+            return Err(DataError::Stage(format!("{} reaches over more rows than can be held; ask for fewer", self.describe())));
+        }
+        let widen = |column: &Column| {
+            let mut column = column.clone();
+            column.shape.insert(0, self.size);
+            column
+        };
+        Schema::new(first.columns().iter().map(widen).collect())
+    }
+
+    /// The rows that a window is cut out of.
+    fn holdings(&self, inputs: &[Dataset], _row: Bytes, _budget: StreamBudget) -> Result<Vec<Holding>, DataError> {
+        Ok(vec![Holding::here(self.describe(), inputs[0].output_schema()?.row_bytes() * self.span() as u64)])
+    }
+
+    fn open(&self, inputs: &Opening<'_>) -> Result<Box<dyn BlockIterator>, DataError> {
+        let schema = inputs.node.inputs[0].output_schema()?;
+        let columns = schema.columns().iter().map(|column| column.row_bytes().get()).collect();
+        let (input, span) = (inputs.input(0)?, self.span());
+        inputs.rows(Windows { window: *self, rows: vec![0; span * input.row_bytes()], missing: span, unbroken: 0, input, columns })
+    }
+}
+
+/// The same schema if no column has rows that differ in length or size: such a row is neither a part nor made of parts.
+pub(super) fn of_one_length(schema: Schema, what: &str) -> Result<Schema, DataError> {
+    for column in schema.columns() {
+        let (kind, remedy) = match column.extent {
+            Extent::Fixed => continue,
+            Extent::UpTo => ("length", "fill"),
+            Extent::Files | Extent::Images => ("size", "decode and resize"),
+        };
+        let problem = format!("has rows that differ in {kind}, and {what} that are all of one {kind}; put {remedy} before it");
+        return Err(DataError::Schema { column: column.name.clone(), problem });
+    }
+    Ok(schema)
+}
+
+/// Rows that follow each other, as one row; what is left at the end of an epoch is no window, and neither is what a row is missing from.
+struct Windows {
+    input: Input,
+    /// Bytes of each column of a single row.
+    columns: Vec<usize>,
+    window: Window,
+    /// The last rows, the oldest first; a window is cut out of them.
+    rows: Vec<u8>,
+    /// Rows to come before the next window is whole.
+    missing: usize,
+    /// Rows that came since the last that could not be made.
+    unbroken: usize,
+}
+
+impl RowIterator for Windows {
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+        (self.missing, self.unbroken) = (self.window.span(), 0);
+        self.input.begin(epoch)
+    }
+
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
+        let row = self.input.row_bytes();
+        loop {
+            while self.missing > 0 {
+                let next = match self.input.next() {
+                    Ok(Some(next)) => next,
+                    Ok(None) => return Ok(false),
+                    Err(fault) => {
+                        // It keeps its place.
+                        (self.missing, self.unbroken) = (self.missing - 1, 0);
+                        return Err(fault);
+                    }
+                };
+                self.rows.copy_within(row.., 0);
+                let last = self.rows.len() - row;
+                self.rows[last..].copy_from_slice(next);
+                self.missing -= 1;
+                self.unbroken = self.unbroken.saturating_add(1);
+            }
+            self.missing = self.window.shift;
+            if self.unbroken >= self.window.span() {
+                break;
+            }
+        }
+        let (mut from, mut to) = (0, 0);
+        for &bytes in &self.columns {
+            for index in 0..self.window.size {
+                out[to..to + bytes].copy_from_slice(&self.rows[index * self.window.stride * row + from..][..bytes]);
+                to += bytes;
+            }
+            from += bytes;
+        }
+        Ok(true)
+    }
+
+    fn close(&mut self) {
+        self.input.close();
+    }
+}
