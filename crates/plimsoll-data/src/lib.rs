@@ -77,4 +77,4 @@ pub use row::Row;
 pub use run::{Activity, Batch, Feed, FeedState, Options};
 pub use schema::{Column, Extent, Schema};
 pub use source::{Elements, RandomSpec, Source, Split, Tensor, Vocabulary};
-pub use stages::{Arg, Key, KeyKind, Need, PadTo, STAGES, Shuffle, StageArgs, StageKind, Validation};
+pub use stages::{Arg, Batches, Key, KeyKind, MAX_ROWS_AT_ONCE, Need, PadTo, STAGES, Shuffle, StageArgs, StageKind, Validation};

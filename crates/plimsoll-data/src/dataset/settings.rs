@@ -1,5 +1,7 @@
 //! What stages say about batches and threads, as opposed to rows.
 
+use super::Dataset;
+use super::stage::Stage;
 use crate::DataError;
 use crate::fault::RowErrors;
 use crate::ops::Mix;
@@ -46,6 +48,49 @@ pub(crate) struct Settings {
     pub deterministic: Option<(bool, Option<usize>)>,
     /// Where errors of rows are recorded; such rows are marked in a last column.
     pub row_errors: Option<Arc<RowErrors>>,
+}
+
+/// A stage that only changes settings.
+struct Setting<F> {
+    description: String,
+    set: F,
+    concerns_decoding: bool,
+}
+
+impl<F: Fn(&mut Settings) -> Result<(), DataError> + Send + Sync + 'static> Stage for Setting<F> {
+    fn describe(&self) -> String {
+        self.description.clone()
+    }
+
+    fn is_inline(&self) -> bool {
+        true
+    }
+
+    fn set(&self, settings: &mut Settings) -> Result<(), DataError> {
+        (self.set)(settings)
+    }
+
+    fn concerns_decoding(&self) -> bool {
+        self.concerns_decoding
+    }
+}
+
+impl Dataset {
+    /// Adds a stage that only changes settings.
+    pub(crate) fn with_setting<F>(self, description: impl Into<String>, set: F) -> Dataset
+    where
+        F: Fn(&mut Settings) -> Result<(), DataError> + Send + Sync + 'static,
+    {
+        self.then(Setting { description: description.into(), set, concerns_decoding: false })
+    }
+
+    /// The same of a setting that is about how files are decoded.
+    pub(crate) fn with_decode_setting<F>(self, description: impl Into<String>, set: F) -> Dataset
+    where
+        F: Fn(&mut Settings) -> Result<(), DataError> + Send + Sync + 'static,
+    {
+        self.then(Setting { description: description.into(), set, concerns_decoding: true })
+    }
 }
 
 impl Default for Settings {

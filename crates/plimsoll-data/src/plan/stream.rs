@@ -103,26 +103,6 @@ impl Stage for MarkErrors {
     }
 }
 
-/// Batches of an inner feed: each row comes, and in its place.
-struct InnerBatch {
-    rows: usize,
-}
-
-impl Stage for InnerBatch {
-    fn describe(&self) -> String {
-        format!("batch({})", self.rows)
-    }
-
-    fn is_inline(&self) -> bool {
-        true
-    }
-
-    fn set(&self, settings: &mut Settings) -> Result<(), DataError> {
-        (settings.batch, settings.drop_remainder, settings.deterministic) = (Some(self.rows), None, None);
-        Ok(())
-    }
-}
-
 fn route(data: &Dataset, recipe: &Recipe, budget: StreamBudget) -> Result<Route, DataError> {
     recipe.check_fixed()?;
     if let Some(batch) = recipe.settings.batch {
@@ -144,7 +124,12 @@ fn route(data: &Dataset, recipe: &Recipe, budget: StreamBudget) -> Result<Route,
     };
     let ahead = budget.parallel_inputs > 0 || threads || recipe.item().is_some();
     if ahead && !budget.minimal {
-        let batched = data.clone().then(InnerBatch { rows: rows.min(16) });
+        let rows = rows.min(16);
+        // Each row comes, and in its place.
+        let batched = data.clone().with_setting(format!("batch({rows})"), move |settings| {
+            (settings.batch, settings.drop_remainder, settings.deterministic) = (Some(rows), None, None);
+            Ok(())
+        });
         let one_each = budget.parallel_inputs > 0 && parallelism == Parallelism::Auto;
         let batched = if one_each { batched.parallelism(Parallelism::Threads(1)) } else { batched };
         // Half of what there is: the rest is for the stages that follow.

@@ -1,24 +1,9 @@
 //! `batch`, `padded_batch`, `rebatch` and `drop_remainder`: rows handed out together.
 
-use super::kind::{Key, KeyKind, StageArgs, StageKind, Validation};
+use super::kind::{Batches, Key, KeyKind, StageArgs, StageKind, Validation};
 use crate::DataError;
-use crate::dataset::{Dataset, Settings, Stage, empty_batch};
+use crate::dataset::{Dataset, empty_batch};
 use crate::ops::{fill, is_ragged};
-
-struct Batch {
-    rows: usize,
-}
-
-/// Rows that differ in length are padded to the longest of their batch.
-struct Pad {
-    value: f32,
-}
-
-struct DropRemainder;
-
-struct Rebatch {
-    rows: usize,
-}
 
 /// How far rows are padded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +14,7 @@ pub enum PadTo {
     Declared,
 }
 
-const ROWS: Key = Key::optional("rows", KeyKind::BatchRows);
+const ROWS: Key = Key::optional("rows", KeyKind::BatchRows(u64::MAX));
 const DROP: Key = Key::optional("drop_remainder", KeyKind::Flag);
 /// All rows are evaluated.
 const WHOLE: Validation = Validation::Changed(|args| args.remove("drop_remainder"));
@@ -37,6 +22,7 @@ const WHOLE: Validation = Validation::Changed(|args| args.remove("drop_remainder
 pub(super) const BATCH: StageKind = StageKind {
     name: "batch",
     summary: "Hands out several rows at a time.",
+    batches: Batches::Makes,
     keys: &[ROWS, DROP],
     validation: WHOLE,
     build: |data, args| Ok(drop_remainder(data.batch(args.rows_at_once("rows")), args)),
@@ -46,6 +32,7 @@ pub(super) const BATCH: StageKind = StageKind {
 pub(super) const PADDED_BATCH: StageKind = StageKind {
     name: "padded_batch",
     summary: "Batches rows that differ in length, padded to the longest declared or the longest of the batch.",
+    batches: Batches::Makes,
     keys: &[ROWS, DROP, Key::optional("to", KeyKind::Choice(&["declared", "longest"])), Key::optional("value", KeyKind::Number)],
     validation: WHOLE,
     build: |data, args| {
@@ -59,6 +46,7 @@ pub(super) const PADDED_BATCH: StageKind = StageKind {
 pub(super) const REBATCH: StageKind = StageKind {
     name: "rebatch",
     summary: "Hands out the same rows in batches of another size.",
+    batches: Batches::Makes,
     keys: &[ROWS],
     build: |data, args| Ok(data.rebatch(args.rows_at_once("rows"))),
     ..StageKind::DEFAULT
@@ -71,7 +59,13 @@ fn drop_remainder(data: Dataset, args: &StageArgs) -> Dataset {
 impl Dataset {
     /// Hands out `rows` rows at a time; the last batch of an epoch has what is left.
     pub fn batch(self, rows: usize) -> Dataset {
-        self.then(Batch { rows })
+        self.with_setting(format!("batch({rows})"), move |settings| {
+            if let Some(batch) = settings.batch {
+                return Err(DataError::Stage(format!("batch({rows}) stands after batch({batch}); a data set is batched once")));
+            }
+            settings.batch = Some(rows);
+            if rows == 0 { Err(empty_batch()) } else { Ok(()) }
+        })
     }
 
     /// Hands out `rows` rows at a time, and pads columns whose rows [differ in length](Column::up_to) with `value`.
@@ -93,7 +87,10 @@ impl Dataset {
     /// ```
     pub fn padded_batch(self, rows: usize, to: PadTo, value: f32) -> Dataset {
         let data = match to {
-            PadTo::Longest => self.then(Pad { value }),
+            PadTo::Longest => self.with_setting(format!("pad({value})"), move |settings| {
+                settings.pad = Some(value);
+                Ok(())
+            }),
             PadTo::Declared => {
                 let ragged: Vec<String> = match self.output_schema() {
                     Ok(schema) => schema.columns().iter().filter(|column| is_ragged(column)).map(|column| column.name.clone()).collect(),
@@ -108,7 +105,10 @@ impl Dataset {
 
     /// Leaves out the last batch of an epoch if it is not whole.
     pub fn drop_remainder(self) -> Dataset {
-        self.then(DropRemainder)
+        self.with_setting("drop_remainder", |settings| {
+            settings.drop_remainder.get_or_insert(None);
+            Ok(())
+        })
     }
 
     /// The same rows in the same order, handed out `rows` at a time whatever was said before. What was said of whole batches goes on being
@@ -127,69 +127,6 @@ impl Dataset {
     /// # Ok::<(), DataError>(())
     /// ```
     pub fn rebatch(self, rows: usize) -> Dataset {
-        self.then(Rebatch { rows })
-    }
-}
-
-impl Stage for Batch {
-    fn describe(&self) -> String {
-        format!("batch({})", self.rows)
-    }
-
-    fn is_inline(&self) -> bool {
-        true
-    }
-
-    fn set(&self, settings: &mut Settings) -> Result<(), DataError> {
-        if let Some(batch) = settings.batch {
-            let problem = format!("batch({}) stands after batch({batch}); a data set is batched once", self.rows);
-            return Err(DataError::Stage(problem));
-        }
-        settings.batch = Some(self.rows);
-        if self.rows == 0 { Err(empty_batch()) } else { Ok(()) }
-    }
-}
-
-impl Stage for Pad {
-    fn describe(&self) -> String {
-        format!("pad({})", self.value)
-    }
-
-    fn is_inline(&self) -> bool {
-        true
-    }
-
-    fn set(&self, settings: &mut Settings) -> Result<(), DataError> {
-        settings.pad = Some(self.value);
-        Ok(())
-    }
-}
-
-impl Stage for DropRemainder {
-    fn describe(&self) -> String {
-        "drop_remainder".into()
-    }
-
-    fn is_inline(&self) -> bool {
-        true
-    }
-
-    fn set(&self, settings: &mut Settings) -> Result<(), DataError> {
-        settings.drop_remainder.get_or_insert(None);
-        Ok(())
-    }
-}
-
-impl Stage for Rebatch {
-    fn describe(&self) -> String {
-        format!("rebatch({})", self.rows)
-    }
-
-    fn is_inline(&self) -> bool {
-        true
-    }
-
-    fn set(&self, settings: &mut Settings) -> Result<(), DataError> {
-        settings.rebatch(self.rows)
+        self.with_setting(format!("rebatch({rows})"), move |settings| settings.rebatch(rows))
     }
 }

@@ -1,7 +1,7 @@
 //! `bucket_by_length`: rows of like length together.
 
 use super::filter::of_one_size;
-use super::kind::{Key, KeyKind, StageKind, Validation};
+use super::kind::{Batches, Key, KeyKind, MAX_ROWS_AT_ONCE, StageKind, Validation};
 use crate::dataset::{BlockIterator, Dataset, Holding, Input, Opening, Stage, StreamBudget};
 use crate::fault::Fault;
 use crate::ragged::length_of;
@@ -49,9 +49,10 @@ pub(super) const KIND: StageKind = StageKind {
     keys: &[
         Key::required("column", KeyKind::Text, "which column is looked at"),
         Key::required("bounds", KeyKind::Counts, "the lengths at which a bucket begins, such as [16, 32, 64]"),
-        Key::optional("rows", KeyKind::BatchRows),
+        Key::optional("rows", KeyKind::BatchRows(MAX_ROWS_AT_ONCE)),
     ],
     counts_rows: true,
+    batches: Batches::GathersFor,
     reorders: true,
     validation: Validation::Omitted,
     build: |data, args| {

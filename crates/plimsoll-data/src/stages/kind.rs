@@ -18,6 +18,8 @@ pub struct StageKind {
     pub keys: &'static [Key],
     /// Whether it counts rows, of which there are none behind a batch.
     pub counts_rows: bool,
+    /// What it does to batches.
+    pub batches: Batches,
     /// Whether it changes the order of rows.
     pub reorders: bool,
     /// Whether it has a key of its own beside the list of stages.
@@ -27,6 +29,19 @@ pub struct StageKind {
     /// The key that is missing where none of several is given, and what it says then.
     pub needs_one_of: Option<(&'static str, &'static str)>,
     pub(crate) build: fn(Dataset, &StageArgs) -> Result<Dataset, String>,
+}
+
+/// What a stage does to batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Batches {
+    /// Nothing.
+    None,
+    /// It makes them.
+    Makes,
+    /// It takes them apart.
+    Undoes,
+    /// It gathers rows for the batches that follow, of as many rows.
+    GathersFor,
 }
 
 /// An argument of a stage.
@@ -39,15 +54,18 @@ pub struct Key {
     pub need: Need,
 }
 
+/// The most rows that a stage holds at once. More are a mistake; below it, bytes can be multiplied without a thought.
+pub const MAX_ROWS_AT_ONCE: u64 = 1 << 24;
+
 /// What an argument can be.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum KeyKind {
     /// A whole number of at least this.
     Count(u64),
-    /// A number of rows that are held at once, at least 1.
+    /// A number of rows that are held at once, from 1 to [`MAX_ROWS_AT_ONCE`].
     RowsAtOnce,
-    /// Rows of a batch; if not given, those of the run.
-    BatchRows,
+    /// Rows of a batch, at most this many; if not given, those of the run.
+    BatchRows(u64),
     /// What random numbers are drawn with; if not given, that of the run.
     Seed,
     /// Any number.
@@ -147,6 +165,7 @@ impl StageKind {
         summary: "",
         keys: &[],
         counts_rows: false,
+        batches: Batches::None,
         reorders: false,
         has_short_form: false,
         validation: Validation::Same,

@@ -2,10 +2,8 @@
 
 use super::kind::{Key, KeyKind, StageArgs, StageKind, Validation};
 use crate::DataError;
-use crate::dataset::{Dataset, Settings, Stage};
+use crate::dataset::Dataset;
 use crate::ops::Mix;
-
-struct MixBatch(Mix);
 
 const KEYS: &[Key] = &[
     Key::optional("alpha", KeyKind::Number),
@@ -43,24 +41,12 @@ fn mix(args: &StageArgs, of_alpha: fn(f32) -> Mix, usual: f32) -> Mix {
 impl Dataset {
     /// Mixes the rows of each batch in pairs: see [`Mix`]. It takes no memory.
     pub fn mix(self, mix: Mix) -> Dataset {
-        self.then(MixBatch(mix))
-    }
-}
-
-impl Stage for MixBatch {
-    fn describe(&self) -> String {
-        self.0.to_string()
-    }
-
-    fn is_inline(&self) -> bool {
-        true
-    }
-
-    fn set(&self, settings: &mut Settings) -> Result<(), DataError> {
-        if settings.mix.is_some() {
-            return Err(DataError::Stage("rows of a batch are mixed once; leave one of mixup and cutmix out".into()));
-        }
-        settings.mix = Some((self.0.clone(), None));
-        Ok(())
+        self.with_setting(mix.to_string(), move |settings| {
+            if settings.mix.is_some() {
+                return Err(DataError::Stage("rows of a batch are mixed once; leave one of mixup and cutmix out".into()));
+            }
+            settings.mix = Some((mix.clone(), None));
+            Ok(())
+        })
     }
 }

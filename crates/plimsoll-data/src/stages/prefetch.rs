@@ -2,13 +2,7 @@
 
 use super::kind::{Key, KeyKind, StageKind, Validation};
 use crate::DataError;
-use crate::dataset::{Dataset, MAX_THREADS, Parallelism, Prefetch, Settings, Stage};
-
-struct SetPrefetch(Prefetch);
-
-struct SetParallelism(Parallelism);
-
-struct Deterministic(bool);
+use crate::dataset::{Dataset, MAX_THREADS, Parallelism, Prefetch};
 
 pub(super) const PREFETCH: StageKind = StageKind {
     name: "prefetch",
@@ -42,81 +36,43 @@ pub(super) const DETERMINISTIC: StageKind = StageKind {
 impl Dataset {
     /// How far ahead batches are made; [`Prefetch::Auto`] unless said.
     pub fn prefetch(self, prefetch: Prefetch) -> Dataset {
-        self.then(SetPrefetch(prefetch))
+        let description = match prefetch {
+            Prefetch::Auto => "prefetch(auto)".into(),
+            Prefetch::Batches(batches) => format!("prefetch({batches})"),
+        };
+        self.with_setting(description, move |settings| {
+            settings.prefetch = prefetch;
+            Ok(())
+        })
     }
 
     /// How many threads make rows; [`Parallelism::Auto`] unless said. What comes out is the same. It is about rows as far as the next stage
     /// that gives a [stream](Dataset#streams), and behind one about the maps up to the next: threads take turns to take rows out of a stream,
     /// and map them side by side.
     pub fn parallelism(self, parallelism: Parallelism) -> Dataset {
-        self.then(SetParallelism(parallelism))
+        let description = match parallelism {
+            Parallelism::Auto => "parallelism(auto)".into(),
+            Parallelism::Threads(threads) => format!("parallelism({threads})"),
+        };
+        self.with_decode_setting(description, move |settings| {
+            match parallelism {
+                Parallelism::Threads(0) => return Err(DataError::Stage("parallelism(0) makes no rows; ask for at least one thread".into())),
+                Parallelism::Threads(threads) if threads > MAX_THREADS => {
+                    let problem = format!("parallelism({threads}) is more threads than do any good; ask for at most {MAX_THREADS}");
+                    return Err(DataError::Stage(problem));
+                }
+                parallelism => settings.parallelism = parallelism,
+            }
+            Ok(())
+        })
     }
 
     /// Whether batches come in the order of their rows, as they do unless said. If not, a batch with a row that takes long is overtaken by
     /// those after it within an epoch; each has the same rows as before. A position inside such an epoch cannot be resumed from.
     pub fn deterministic(self, deterministic: bool) -> Dataset {
-        self.then(Deterministic(deterministic))
-    }
-}
-
-impl Stage for SetPrefetch {
-    fn describe(&self) -> String {
-        match self.0 {
-            Prefetch::Auto => "prefetch(auto)".into(),
-            Prefetch::Batches(batches) => format!("prefetch({batches})"),
-        }
-    }
-
-    fn is_inline(&self) -> bool {
-        true
-    }
-
-    fn set(&self, settings: &mut Settings) -> Result<(), DataError> {
-        settings.prefetch = self.0;
-        Ok(())
-    }
-}
-
-impl Stage for SetParallelism {
-    fn describe(&self) -> String {
-        match self.0 {
-            Parallelism::Auto => "parallelism(auto)".into(),
-            Parallelism::Threads(threads) => format!("parallelism({threads})"),
-        }
-    }
-
-    fn is_inline(&self) -> bool {
-        true
-    }
-
-    fn concerns_decoding(&self) -> bool {
-        true
-    }
-
-    fn set(&self, settings: &mut Settings) -> Result<(), DataError> {
-        match self.0 {
-            Parallelism::Threads(0) => return Err(DataError::Stage("parallelism(0) makes no rows; ask for at least one thread".into())),
-            Parallelism::Threads(threads) if threads > MAX_THREADS => {
-                let problem = format!("parallelism({threads}) is more threads than do any good; ask for at most {MAX_THREADS}");
-                return Err(DataError::Stage(problem));
-            }
-            parallelism => settings.parallelism = parallelism,
-        }
-        Ok(())
-    }
-}
-
-impl Stage for Deterministic {
-    fn describe(&self) -> String {
-        format!("deterministic({})", self.0)
-    }
-
-    fn is_inline(&self) -> bool {
-        true
-    }
-
-    fn set(&self, settings: &mut Settings) -> Result<(), DataError> {
-        settings.deterministic = Some((self.0, None));
-        Ok(())
+        self.with_setting(format!("deterministic({deterministic})"), move |settings| {
+            settings.deterministic = Some((deterministic, None));
+            Ok(())
+        })
     }
 }

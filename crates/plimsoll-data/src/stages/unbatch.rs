@@ -1,22 +1,20 @@
 //! `unbatch`: rows taken apart along their first dimension.
 
-use super::kind::StageKind;
+use super::kind::{Batches, StageKind};
 use super::window::of_one_length;
-use crate::dataset::{BlockIterator, Dataset, Holding, Input, Opening, Settings, Stage, StreamBudget, first_schema};
+use crate::dataset::{BlockIterator, Dataset, Holding, Input, Opening, Stage, StreamBudget, first_schema};
 use crate::fault::Fault;
 use crate::source::RowIterator;
 use crate::{Column, DataError, Schema};
 use plimsoll_core::Bytes;
 
-/// Of single rows.
+/// Of single rows; batches are only not made.
 struct Unbatch;
-
-/// Of batches: they are not made.
-struct UndoBatch;
 
 pub(super) const KIND: StageKind = StageKind {
     name: "unbatch",
     summary: "Takes rows apart along their first dimension; behind a batch, takes that back.",
+    batches: Batches::Undoes,
     build: |data, _| Ok(data.unbatch()),
     ..StageKind::DEFAULT
 };
@@ -25,22 +23,13 @@ impl Dataset {
     /// Takes rows apart along their first dimension, which all columns must share; after [`batch`](Dataset::batch) or a
     /// [`padded_batch`](Dataset::padded_batch) to the longest row, takes that back.
     pub fn unbatch(self) -> Dataset {
-        if self.batch_size().is_some() { self.then(UndoBatch) } else { self.then(Unbatch) }
-    }
-}
-
-impl Stage for UndoBatch {
-    fn describe(&self) -> String {
-        "unbatch".into()
-    }
-
-    fn is_inline(&self) -> bool {
-        true
-    }
-
-    fn set(&self, settings: &mut Settings) -> Result<(), DataError> {
-        (settings.batch, settings.drop_remainder, settings.pad) = (None, None, None);
-        Ok(())
+        if self.batch_size().is_none() {
+            return self.then(Unbatch);
+        }
+        self.with_setting("unbatch", |settings| {
+            (settings.batch, settings.drop_remainder, settings.pad) = (None, None, None);
+            Ok(())
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::short::Short;
 use super::sources::{Opened, SourceKind};
-use super::stages::{self, Around, Stage};
+use super::stages::{self, Defaults, Stage};
 use crate::error::{Error, Result};
 use crate::reader::Reader;
 use plimsoll_core::{Bytes, DType};
@@ -42,17 +42,17 @@ pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, s
         return Err(root.missing("data", "a table that says what to train on, such as source = \"digits\""));
     };
     let kind = SourceKind::required(&data)?;
-    let beside = data.count("batch", 1)?.map(|rows| rows as usize);
-    let around = Around { folder, seed, batch, beside, usual: 32 };
+    let batch_of_data = data.count("batch", 1)?.map(|rows| rows as usize);
+    let defaults = Defaults { folder, seed, batch_of_run: batch, batch_of_data, batch: 32 };
     let holdout = data.number("holdout")?;
     let own_validation = data.section("validation")?;
-    let done = match stages::read(&data, around)? {
+    let done = match stages::read(&data, defaults)? {
         Some(list) => Done::InOrder(list),
-        None => Done::Short(Box::new(Short::read(&data, folder, around.rows(), seed)?)),
+        None => Done::Short(Box::new(Short::read(&data, defaults)?)),
     };
     // Rows that are measured are batched as those that are learnt from, unless their own list says how many at a time.
     let own_stages = match &own_validation {
-        Some(table) => stages::read(table, Around { batch: None, beside: None, usual: around.rows(), ..around })?,
+        Some(table) => stages::read(table, Defaults { batch_of_run: None, batch_of_data: None, batch: defaults.rows(), ..defaults })?,
         None => None,
     };
 
@@ -61,13 +61,13 @@ pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, s
     let (training, held_out) = split(&opened, kind, own_validation, holdout, folder)?;
     let checked = |rows: Dataset| if kind.unchecked_floats && has_float_labels(&rows) { rows.map("y", [finite()]) } else { rows };
     let held_out = held_out.map(|rows| match (&own_stages, &done) {
-        (Some(list), _) => in_order(list, checked(rows), around.rows()),
-        (None, Done::InOrder(list)) => in_order(&stages::for_validation(list), checked(rows), around.rows()),
-        (None, Done::Short(short)) => Ok(short.held_out(rows, checked)),
+        (Some(list), _) => in_order(list, checked(rows), defaults.rows()),
+        (None, Done::InOrder(list)) => in_order(&stages::for_validation(list), checked(rows), defaults.rows()),
+        (None, Done::Short(short)) => short.held_out(rows, checked),
     });
     let training = match &done {
-        Done::InOrder(list) => in_order(list, checked(training), around.rows())?,
-        Done::Short(short) => short.training(training, checked),
+        Done::InOrder(list) => in_order(list, checked(training), defaults.rows())?,
+        Done::Short(short) => short.training(training, checked)?,
     };
     Ok((training, held_out.transpose()?))
 }

@@ -2,7 +2,7 @@
 
 use super::{Opened, SourceArgs, SourceKind};
 use crate::config::row_ops::maps;
-use crate::config::stages::{self, Around};
+use crate::config::stages::{self, Defaults};
 use crate::error::{Error, Result};
 use plimsoll_data::Dataset;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ fn weighted_parts(args: &SourceArgs<'_>, weighted: bool) -> Result<(Vec<Dataset>
     let (mut parts, mut weights) = (Vec::new(), Vec::new());
     for table in tables {
         let rows = SourceKind::required(&table)?.open(&table, folder, lenient)?.training;
-        let rows = match stages::read(&table, Around { folder, seed: 0, batch: None, beside: None, usual: 32 })? {
+        let rows = match stages::read(&table, Defaults { folder, seed: 0, batch_of_run: None, batch_of_data: None, batch: 32 })? {
             Some(list) => stages::apply(&list, rows)?,
             None => maps(&table, 0)?.iter().fold(rows, |rows, (column, op)| rows.map(column, [Arc::clone(op)])),
         };
