@@ -225,7 +225,7 @@ fn refusals_say_what_to_do() {
     insta::assert_snapshot!(refused(by_lot, Cache::Memory), @"random_crop(4, 4, seed 1) cannot be applied to column `x`: it differs from epoch to epoch and stands before what is cached; put it after the resize");
     let sized = || folder.data().map("x", [decode(), resize(4, 4, Method::Area)]);
     let taken = folder.text(sized().cache(Cache::Memory).filter(|_| true).batch(5).plan(None).unwrap_err());
-    insta::assert_snapshot!(taken, @"image_folder FOLDER/data → map(x: decode(), resize(4, 4, area)) → cache(memory): its pictures are kept in memory by their number, and the stage that follows takes them one after the other; put the cache behind that stage, or keep them in a file");
+    insta::assert_snapshot!(taken, @"image_folder FOLDER/data → map(x: decode(), resize(4, 4, area)) → cache(memory): its images are cached in memory by their number, and the stage that follows takes them one after the other; put the cache behind that stage, or keep them in a file");
     assert!(sized().filter(|_| true).cache(Cache::Memory).batch(5).plan(None).is_ok());
     let missing = folder.path().join("no/such/folder/images.plc");
     let error = refused(build(&folder), Cache::File(missing));

@@ -255,7 +255,7 @@ fn refusals_say_what_to_do() {
     let turned = || Dataset::digits(Split::Test).map("x", [flip_left_right(1)]);
     insta::assert_snapshot!(refused(turned().cache(Cache::Memory)), @"flip_left_right(seed 1) cannot be applied to column `x`: it differs from epoch to epoch and stands before the cache; put it after");
     insta::assert_snapshot!(refused(turned().enumerate("n").cache(Cache::Memory)), @"flip_left_right(seed 1) cannot be applied to column `x`: it differs from epoch to epoch and stands before the cache; put it after");
-    insta::assert_snapshot!(refused(range().cache(Cache::Memory).cache(Cache::Memory)), @"rows are kept once; leave one cache out");
+    insta::assert_snapshot!(refused(range().cache(Cache::Memory).cache(Cache::Memory)), @"rows are cached once; leave one cache out");
     insta::assert_snapshot!(refused(range().filter(|_| true).batch(2).cache(Cache::Memory)), @"rows are counted after batch(2) in 9 numbers from 0 by 1 → filter → batch(2); put the batch last");
     let endless = Dataset::from_fn(range().output_schema().unwrap(), 1 << 60, |_, _| Ok(()));
     insta::assert_snapshot!(refused(endless.clone().cache(Cache::Memory)), @"a cache of 1152921504606846976 rows would take more than 1024 TiB; ask for less");

@@ -2,12 +2,12 @@
 //! it hands on are read and decoded.
 
 use super::Dataset;
-use super::input::BlockIterator;
+use super::input::{BlockIterator, Input, RowStage};
 use super::stage::{Opening, Stage, first_schema};
 use crate::cache::Cache;
 use crate::fault::Fault;
 use crate::schema::Extent;
-use crate::source::{DeferredDecode, REFERENCE_BYTES, RowIterator};
+use crate::source::{DeferredDecode, REFERENCE_BYTES};
 use crate::{Column, DataError, Schema};
 use std::sync::Arc;
 
@@ -38,26 +38,16 @@ impl Stage for OpenFiles {
     }
 
     fn open(&self, inputs: &Opening<'_>) -> Result<Box<dyn BlockIterator>, DataError> {
-        inputs.rows(AllRows { input: inputs.input(0)? })
+        inputs.map_rows(AllRows)
     }
 }
 
 /// The rows of an input as they are.
-struct AllRows {
-    input: super::Input,
-}
+struct AllRows;
 
-impl RowIterator for AllRows {
-    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
-        self.input.begin(epoch)
-    }
-
-    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
-        self.input.copy(out)
-    }
-
-    fn close(&mut self) {
-        self.input.close();
+impl RowStage for AllRows {
+    fn row(&mut self, input: &mut Input, out: &mut [u8]) -> Result<bool, Fault> {
+        input.copy(out)
     }
 }
 

@@ -161,3 +161,33 @@ impl<T: RowIterator> BlockIterator for PerRow<T> {
         self.stage.close();
     }
 }
+
+/// A stage that makes its rows of those of one input.
+pub(crate) trait RowStage: Send {
+    /// An epoch begins, here and in the input.
+    fn begin(&mut self, _epoch: u64) {}
+
+    /// Writes the next row; `false` at the end of the epoch.
+    fn row(&mut self, input: &mut Input, out: &mut [u8]) -> Result<bool, Fault>;
+}
+
+/// Such a stage and its input.
+pub(super) struct OneInput<S> {
+    pub input: Input,
+    pub stage: S,
+}
+
+impl<S: RowStage> RowIterator for OneInput<S> {
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+        self.stage.begin(epoch);
+        self.input.begin(epoch)
+    }
+
+    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
+        self.stage.row(&mut self.input, out)
+    }
+
+    fn close(&mut self) {
+        self.input.close();
+    }
+}

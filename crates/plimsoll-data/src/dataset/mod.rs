@@ -28,7 +28,7 @@ pub(crate) use budget::{Holding, StreamBudget};
 pub(crate) use cardinality::ExpectedRows;
 pub(crate) use deferred::is_image;
 pub(crate) use identity::{find_random, fingerprint, random_op};
-pub(crate) use input::{BlockIterator, Input};
+pub(crate) use input::{BlockIterator, Input, RowStage};
 pub(crate) use node::Node;
 pub(crate) use order::{Consumed, IndexStep, Order};
 pub(crate) use recipe::{CachedRows, ColumnRecipe, MAX_THREADS, Recipe};

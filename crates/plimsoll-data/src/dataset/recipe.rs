@@ -253,7 +253,7 @@ impl Dataset {
             code: None,
             versioned: false,
         };
-        self.stages.iter().try_for_each(|stage| stage.compile(&mut recipe))?;
+        self.stages.iter().try_for_each(|stage| stage.compile(&mut recipe, self))?;
         if recipe.settings.row_errors.is_some() {
             let mut columns = recipe.schema.columns().to_vec();
             columns.push(Column::new(ERROR_MARK, DType::U8, []));
@@ -280,10 +280,10 @@ impl Recipe {
     }
 
     /// Rows that have numbers must be so many where this stands.
-    pub fn check_rows(&self, rows: u64) -> Result<(), DataError> {
+    pub fn check_rows(&self, rows: u64, data: &Dataset) -> Result<(), DataError> {
         let there = order::rows_after(self.source.len(), &self.index_steps);
         if self.node.is_none() && there != rows {
-            let problem = format!("{there} rows come where assert_cardinality({rows}) was said in {}", self.source.describe());
+            let problem = format!("{there} rows come where assert_cardinality({rows}) was said in {}", data.describe());
             return Err(DataError::Stage(problem));
         }
         Ok(())

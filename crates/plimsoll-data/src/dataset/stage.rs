@@ -1,7 +1,7 @@
 //! What the pipeline asks of a stage.
 
 use super::budget::{Holding, StreamBudget};
-use super::input::{BlockIterator, Input, per_row};
+use super::input::{BlockIterator, Input, OneInput, RowStage, per_row};
 use super::order::{Consumed, IndexStep};
 use super::recipe::Recipe;
 use super::settings::Settings;
@@ -47,8 +47,8 @@ pub(crate) trait Stage: Any + Send + Sync {
         Ok(())
     }
 
-    /// Adds what it does to rows to the pass that reads them.
-    fn compile(&self, recipe: &mut Recipe) -> Result<(), DataError> {
+    /// Adds what it does to rows to the pass that reads those of a data set.
+    fn compile(&self, recipe: &mut Recipe, _data: &Dataset) -> Result<(), DataError> {
         match self.index_step() {
             Some(step) => recipe.add_index_step(step, self.describe()),
             None => self.set(&mut recipe.settings),
@@ -230,6 +230,11 @@ impl Opening<'_> {
     /// Bytes of a row of the stage.
     pub fn row_bytes(&self) -> Result<usize, DataError> {
         Ok(self.node.schema()?.row_bytes().get() + self.node.stage.reference_bytes())
+    }
+
+    /// The rows that a stage makes of those of its only input.
+    pub fn map_rows<S: RowStage + 'static>(&self, stage: S) -> Result<Box<dyn BlockIterator>, DataError> {
+        self.rows(OneInput { input: self.input(0)?, stage })
     }
 
     /// Rows that come one at a time, in blocks.

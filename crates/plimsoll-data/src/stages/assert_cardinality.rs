@@ -39,8 +39,8 @@ impl Stage for AssertCardinality {
         Ok(())
     }
 
-    fn compile(&self, recipe: &mut Recipe) -> Result<(), DataError> {
-        recipe.check_rows(self.rows)?;
+    fn compile(&self, recipe: &mut Recipe, data: &Dataset) -> Result<(), DataError> {
+        recipe.check_rows(self.rows, data)?;
         self.set(&mut recipe.settings)
     }
 }

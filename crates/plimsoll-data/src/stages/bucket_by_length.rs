@@ -2,10 +2,9 @@
 
 use super::filter::of_one_size;
 use super::kind::{Batches, Key, KeyKind, MAX_ROWS_AT_ONCE, StageKind, Validation};
-use crate::dataset::{BlockIterator, Dataset, Holding, Input, Opening, Stage, StreamBudget};
+use crate::dataset::{BlockIterator, Dataset, Holding, Input, Opening, RowStage, Stage, StreamBudget};
 use crate::fault::Fault;
 use crate::ragged::length_of;
-use crate::source::RowIterator;
 use crate::{DataError, Extent, Row, Schema};
 use plimsoll_core::{Bytes, DType};
 
@@ -99,12 +98,11 @@ impl Stage for Buckets {
     }
 
     fn open(&self, inputs: &Opening<'_>) -> Result<Box<dyn BlockIterator>, DataError> {
-        inputs.rows(Bucketing::new(inputs.input(0)?, &inputs.node.schema()?, self)?)
+        inputs.map_rows(Bucketing::new(&inputs.node.schema()?, self)?)
     }
 }
 
 struct Bucketing {
-    input: Input,
     buckets: Buckets,
     schema: Schema,
     /// Whether the column's rows differ in length, and it is that what counts.
@@ -118,23 +116,22 @@ struct Bucketing {
 }
 
 impl Bucketing {
-    fn new(input: Input, schema: &Schema, buckets: &Buckets) -> Result<Bucketing, DataError> {
+    fn new(schema: &Schema, buckets: &Buckets) -> Result<Bucketing, DataError> {
         let ragged = buckets.check(schema)?;
         let held = vec![0; buckets.boundaries.len() + 1];
-        let buffer = vec![0; buckets.buffered_rows() as usize * input.row_bytes()];
-        Ok(Bucketing { input, buckets: buckets.clone(), schema: schema.clone(), ragged, buffer, held, giving: None, over: false })
+        let buffer = vec![0; buckets.buffered_rows() as usize * schema.row_bytes().get()];
+        Ok(Bucketing { buckets: buckets.clone(), schema: schema.clone(), ragged, buffer, held, giving: None, over: false })
     }
 }
 
-impl RowIterator for Bucketing {
-    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+impl RowStage for Bucketing {
+    fn begin(&mut self, _epoch: u64) {
         self.held.fill(0);
         (self.giving, self.over) = (None, false);
-        self.input.begin(epoch)
     }
 
-    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
-        let (row, batch) = (self.input.row_bytes(), self.buckets.batch);
+    fn row(&mut self, input: &mut Input, out: &mut [u8]) -> Result<bool, Fault> {
+        let (row, batch) = (input.row_bytes(), self.buckets.batch);
         loop {
             if let Some((bucket, given)) = self.giving {
                 if given < self.held[bucket] {
@@ -151,7 +148,7 @@ impl RowIterator for Bucketing {
                 self.giving = Some((bucket, 0));
                 continue;
             }
-            match self.input.next()? {
+            match input.next()? {
                 None => self.over = true,
                 Some(next) => {
                     let seen = Row::new(&self.schema, next);
@@ -168,9 +165,5 @@ impl RowIterator for Bucketing {
                 }
             }
         }
-    }
-
-    fn close(&mut self) {
-        self.input.close();
     }
 }

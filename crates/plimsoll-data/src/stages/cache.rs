@@ -112,7 +112,7 @@ impl Stage for CacheRows {
         true
     }
 
-    fn compile(&self, recipe: &mut Recipe) -> Result<(), DataError> {
+    fn compile(&self, recipe: &mut Recipe, _data: &Dataset) -> Result<(), DataError> {
         recipe.cache_here()
     }
 

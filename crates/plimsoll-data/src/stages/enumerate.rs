@@ -1,9 +1,8 @@
 //! `enumerate`: the number of each row as a column.
 
 use super::kind::{Key, KeyKind, StageKind};
-use crate::dataset::{BlockIterator, Dataset, Input, Opening, Stage, first_schema};
+use crate::dataset::{BlockIterator, Dataset, Input, Opening, RowStage, Stage, first_schema};
 use crate::fault::Fault;
-use crate::source::RowIterator;
 use crate::{Column, DataError, Schema};
 use plimsoll_core::DType;
 
@@ -43,29 +42,23 @@ impl Stage for Enumerate {
     }
 
     fn open(&self, inputs: &Opening<'_>) -> Result<Box<dyn BlockIterator>, DataError> {
-        inputs.rows(Enumerating { input: inputs.input(0)?, number: 0 })
+        inputs.map_rows(Enumerating { number: 0 })
     }
 }
 
 struct Enumerating {
-    input: Input,
     number: i32,
 }
 
-impl RowIterator for Enumerating {
-    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+impl RowStage for Enumerating {
+    fn begin(&mut self, _epoch: u64) {
         self.number = 0;
-        self.input.begin(epoch)
     }
 
-    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
+    fn row(&mut self, input: &mut Input, out: &mut [u8]) -> Result<bool, Fault> {
         let (number, rest) = out.split_at_mut(size_of::<i32>());
         number.copy_from_slice(&self.number.to_ne_bytes());
         self.number = self.number.checked_add(1).ok_or_else(|| DataError::Stage("an epoch has more rows than an i32 can count".into()))?;
-        self.input.copy(rest)
-    }
-
-    fn close(&mut self) {
-        self.input.close();
+        input.copy(rest)
     }
 }

@@ -1,9 +1,9 @@
 //! `filter` and `take_while`: rows chosen by what is in them.
 
 use super::kind::{Key, KeyKind, StageArgs, StageKind, Validation};
-use crate::dataset::{BlockIterator, Dataset, Input, Opening, Stage, first_schema, is_image};
+use crate::dataset::{BlockIterator, Dataset, Input, Opening, RowStage, Stage, first_schema, is_image};
 use crate::fault::{Fault, guarded};
-use crate::source::{RowIterator, without_reference};
+use crate::source::without_reference;
 use crate::{Condition, DataError, Relation, Row, Schema};
 use std::hash::Hasher;
 use std::sync::Arc;
@@ -164,7 +164,7 @@ impl Stage for Filter {
     fn open(&self, inputs: &Opening<'_>) -> Result<Box<dyn BlockIterator>, DataError> {
         let schema = without_reference(inputs.node.schema()?);
         let given = if self.ends { "that take_while was given" } else { "that filter was given" };
-        inputs.rows(Filtering { input: inputs.input(0)?, schema, keep: self.keep.clone(), ends: self.ends, given, seen: 0 })
+        inputs.map_rows(Filtering { schema, keep: self.keep.clone(), ends: self.ends, given, seen: 0 })
     }
 }
 
@@ -181,7 +181,6 @@ pub(super) fn of_one_size(inputs: &[Dataset], stage: &str) -> Result<Schema, Dat
 }
 
 struct Filtering {
-    input: Input,
     schema: Schema,
     keep: Predicate,
     ends: bool,
@@ -191,14 +190,13 @@ struct Filtering {
     seen: u64,
 }
 
-impl RowIterator for Filtering {
-    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+impl RowStage for Filtering {
+    fn begin(&mut self, _epoch: u64) {
         self.seen = 0;
-        self.input.begin(epoch)
     }
 
-    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
-        while let Some(row) = self.input.next()? {
+    fn row(&mut self, input: &mut Input, out: &mut [u8]) -> Result<bool, Fault> {
+        while let Some(row) = input.next()? {
             self.seen += 1;
             let holds = guarded(|| (self.keep.holds)(&Row::new(&self.schema, row)));
             if holds.map_err(|error| Fault::row(error).numbered(self.seen - 1, self.given))? {
@@ -210,9 +208,5 @@ impl RowIterator for Filtering {
             }
         }
         Ok(false)
-    }
-
-    fn close(&mut self) {
-        self.input.close();
     }
 }

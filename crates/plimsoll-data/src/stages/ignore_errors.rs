@@ -2,9 +2,8 @@
 
 use super::filter::of_one_size;
 use super::kind::{Key, KeyKind, StageKind, Validation};
-use crate::dataset::{BlockIterator, Dataset, Input, Opening, Stage};
+use crate::dataset::{BlockIterator, Dataset, Input, Opening, RowStage, Stage};
 use crate::fault::Fault;
-use crate::source::RowIterator;
 use crate::{DataError, Schema};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -65,7 +64,7 @@ impl Stage for IgnoreErrors {
     }
 
     fn open(&self, inputs: &Opening<'_>) -> Result<Box<dyn BlockIterator>, DataError> {
-        inputs.rows(Ignoring::new(inputs.input(0)?, &self.ignored))
+        inputs.map_rows(Ignoring::new(&self.ignored))
     }
 }
 
@@ -124,7 +123,6 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 /// The rows that could be made.
 struct Ignoring {
-    input: Input,
     ignored: Arc<Ignored>,
     epoch: u64,
     /// Left out of this epoch.
@@ -134,8 +132,8 @@ struct Ignoring {
 }
 
 impl Ignoring {
-    fn new(input: Input, ignored: &Arc<Ignored>) -> Ignoring {
-        Ignoring { input, ignored: Arc::clone(ignored), epoch: 0, count: 0, alike: (String::new(), 0) }
+    fn new(ignored: &Arc<Ignored>) -> Ignoring {
+        Ignoring { ignored: Arc::clone(ignored), epoch: 0, count: 0, alike: (String::new(), 0) }
     }
 
     fn leave_out(&mut self, fault: Fault) -> Result<(), Fault> {
@@ -159,17 +157,16 @@ impl Ignoring {
     }
 }
 
-impl RowIterator for Ignoring {
-    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+impl RowStage for Ignoring {
+    fn begin(&mut self, epoch: u64) {
         (self.epoch, self.count, self.alike.1) = (epoch, 0, 0);
         self.alike.0.clear();
         self.ignored.begin(epoch);
-        self.input.begin(epoch)
     }
 
-    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
+    fn row(&mut self, input: &mut Input, out: &mut [u8]) -> Result<bool, Fault> {
         loop {
-            match self.input.copy(out) {
+            match input.copy(out) {
                 Err(fault) if fault.goes_on() => self.leave_out(fault)?,
                 come => {
                     self.alike.1 = 0;
@@ -177,9 +174,5 @@ impl RowIterator for Ignoring {
                 }
             }
         }
-    }
-
-    fn close(&mut self) {
-        self.input.close();
     }
 }

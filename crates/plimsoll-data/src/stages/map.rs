@@ -30,7 +30,7 @@ impl Stage for Map {
         true
     }
 
-    fn compile(&self, recipe: &mut Recipe) -> Result<(), DataError> {
+    fn compile(&self, recipe: &mut Recipe, _data: &Dataset) -> Result<(), DataError> {
         self.ops.iter().try_for_each(|op| recipe.map(&self.column, op))
     }
 

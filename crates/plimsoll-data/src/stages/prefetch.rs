@@ -56,7 +56,9 @@ impl Dataset {
         };
         self.with_decode_setting(description, move |settings| {
             match parallelism {
-                Parallelism::Threads(0) => return Err(DataError::Stage("parallelism(0) makes no rows; ask for at least one thread".into())),
+                Parallelism::Threads(0) => {
+                    return Err(DataError::Stage("parallelism(0) makes no rows; ask for at least one thread".into()));
+                }
                 Parallelism::Threads(threads) if threads > MAX_THREADS => {
                     let problem = format!("parallelism({threads}) is more threads than do any good; ask for at most {MAX_THREADS}");
                     return Err(DataError::Stage(problem));

@@ -2,9 +2,8 @@
 
 use super::kind::{Key, KeyKind, StageKind, Validation};
 use crate::DataError;
-use crate::dataset::{BlockIterator, Consumed, Dataset, IndexStep, Input, Opening, Stage};
+use crate::dataset::{BlockIterator, Consumed, Dataset, IndexStep, Input, Opening, RowStage, Stage};
 use crate::fault::{Fault, Loss};
-use crate::source::RowIterator;
 use std::sync::Arc;
 
 struct Shard {
@@ -71,36 +70,28 @@ impl Stage for Shard {
     }
 
     fn open(&self, inputs: &Opening<'_>) -> Result<Box<dyn BlockIterator>, DataError> {
-        inputs.rows(EveryNth::new(inputs.input(0)?, self.index, self.count, self.consumed))
+        inputs.map_rows(EveryNth { first: self.index, step: self.count, consumed: self.consumed, skip: 0 })
     }
 }
 
 /// One row of each so many, from some row on. A row with an error counts, and is not reported where it is none of these.
 pub(super) struct EveryNth {
-    input: Input,
-    first: u64,
-    step: u64,
-    consumed: Consumed,
+    pub first: u64,
+    pub step: u64,
+    pub consumed: Consumed,
     /// Rows to skip before the next.
-    skip: u64,
+    pub skip: u64,
 }
 
-impl EveryNth {
-    pub fn new(input: Input, first: u64, step: u64, consumed: Consumed) -> EveryNth {
-        EveryNth { input, first, step, consumed, skip: 0 }
-    }
-}
-
-impl RowIterator for EveryNth {
-    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+impl RowStage for EveryNth {
+    fn begin(&mut self, epoch: u64) {
         let consumed = self.consumed.filter(|(consumed, _)| *consumed == epoch).map_or(0, |(_, rows)| rows);
         self.skip = self.first.saturating_add(consumed);
-        self.input.begin(epoch)
     }
 
-    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
+    fn row(&mut self, input: &mut Input, out: &mut [u8]) -> Result<bool, Fault> {
         while self.skip > 0 {
-            match self.input.next() {
+            match input.next() {
                 Ok(None) => return Ok(false),
                 Ok(Some(_)) => self.skip -= 1,
                 Err(fault) => {
@@ -112,10 +103,6 @@ impl RowIterator for EveryNth {
             }
         }
         self.skip = self.step - 1;
-        self.input.copy(out)
-    }
-
-    fn close(&mut self) {
-        self.input.close();
+        input.copy(out)
     }
 }

@@ -2,10 +2,9 @@
 
 use super::kind::{Key, KeyKind, StageKind, Validation};
 use crate::DataError;
-use crate::dataset::{BlockIterator, Dataset, Holding, IndexStep, Input, Opening, Stage, StreamBudget};
+use crate::dataset::{BlockIterator, Dataset, Holding, IndexStep, Input, Opening, RowStage, Stage, StreamBudget};
 use crate::fault::Fault;
 use crate::rng::random_bits;
-use crate::source::RowIterator;
 use plimsoll_core::Bytes;
 use std::hash::Hasher;
 
@@ -103,13 +102,12 @@ impl Stage for ShuffleRows {
     fn open(&self, inputs: &Opening<'_>) -> Result<Box<dyn BlockIterator>, DataError> {
         let row = inputs.row_bytes()?;
         let rows = self.buffer_rows(Bytes(row as u64), &inputs.node.inputs[0]);
-        inputs.rows(Shuffling::new(inputs.input(0)?, self.seed, rows as usize, row))
+        inputs.map_rows(Shuffling::new(self.seed, rows as usize, row))
     }
 }
 
 /// Each row drawn by lot from a buffer, and replaced by the next.
 struct Shuffling {
-    input: Input,
     seed: u64,
     epoch: u64,
     drawn: u64,
@@ -123,24 +121,23 @@ struct Shuffling {
 }
 
 impl Shuffling {
-    fn new(input: Input, seed: u64, rows: usize, row: usize) -> Shuffling {
-        Shuffling { input, seed, epoch: 0, drawn: 0, buffer: vec![0; rows * row], row, held: 0, hole: None, over: false }
+    fn new(seed: u64, rows: usize, row: usize) -> Shuffling {
+        Shuffling { seed, epoch: 0, drawn: 0, buffer: vec![0; rows * row], row, held: 0, hole: None, over: false }
     }
 }
 
-impl RowIterator for Shuffling {
-    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+impl RowStage for Shuffling {
+    fn begin(&mut self, epoch: u64) {
         (self.epoch, self.drawn, self.held, self.over) = (epoch, 0, 0, false);
         self.hole = None;
-        self.input.begin(epoch)
     }
 
-    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
+    fn row(&mut self, input: &mut Input, out: &mut [u8]) -> Result<bool, Fault> {
         let row = self.row;
         // In single steps: what is told instead of a row comes between two of them.
         while !self.over && (self.held + 1) * row <= self.buffer.len() {
             let place = self.hole.unwrap_or(self.held);
-            match self.input.copy(&mut self.buffer[place * row..][..row])? {
+            match input.copy(&mut self.buffer[place * row..][..row])? {
                 true => (self.held, self.hole) = (self.held + 1, None),
                 false => self.over = true,
             }
@@ -158,9 +155,5 @@ impl RowIterator for Shuffling {
         out.copy_from_slice(&self.buffer[chosen * row..][..row]);
         (self.held, self.hole) = (self.held - 1, Some(chosen));
         Ok(true)
-    }
-
-    fn close(&mut self) {
-        self.input.close();
     }
 }

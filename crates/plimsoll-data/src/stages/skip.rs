@@ -45,6 +45,6 @@ impl Stage for Skip {
     }
 
     fn open(&self, inputs: &Opening<'_>) -> Result<Box<dyn BlockIterator>, DataError> {
-        inputs.rows(EveryNth::new(inputs.input(0)?, self.rows, 1, None))
+        inputs.map_rows(EveryNth { first: self.rows, step: 1, consumed: None, skip: 0 })
     }
 }

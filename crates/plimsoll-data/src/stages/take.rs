@@ -2,9 +2,8 @@
 
 use super::kind::{Key, KeyKind, StageKind, Validation};
 use crate::DataError;
-use crate::dataset::{BlockIterator, Dataset, IndexStep, Input, Opening, Stage};
+use crate::dataset::{BlockIterator, Dataset, IndexStep, Input, Opening, RowStage, Stage};
 use crate::fault::Fault;
-use crate::source::RowIterator;
 
 struct Take {
     rows: u64,
@@ -50,31 +49,25 @@ impl Stage for Take {
     }
 
     fn open(&self, inputs: &Opening<'_>) -> Result<Box<dyn BlockIterator>, DataError> {
-        inputs.rows(Taking { input: inputs.input(0)?, rows: self.rows, left: 0 })
+        inputs.map_rows(Taking { rows: self.rows, left: 0 })
     }
 }
 
 struct Taking {
-    input: Input,
     rows: u64,
     left: u64,
 }
 
-impl RowIterator for Taking {
-    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+impl RowStage for Taking {
+    fn begin(&mut self, _epoch: u64) {
         self.left = self.rows;
-        self.input.begin(epoch)
     }
 
-    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
+    fn row(&mut self, input: &mut Input, out: &mut [u8]) -> Result<bool, Fault> {
         if self.left == 0 {
             return Ok(false);
         }
         self.left -= 1;
-        self.input.copy(out)
-    }
-
-    fn close(&mut self) {
-        self.input.close();
+        input.copy(out)
     }
 }

@@ -2,9 +2,8 @@
 
 use super::kind::{Batches, StageKind};
 use super::window::of_one_length;
-use crate::dataset::{BlockIterator, Dataset, Holding, Input, Opening, Stage, StreamBudget, first_schema};
+use crate::dataset::{BlockIterator, Dataset, Holding, Input, Opening, RowStage, Stage, StreamBudget, first_schema};
 use crate::fault::Fault;
-use crate::source::RowIterator;
 use crate::{Column, DataError, Schema};
 use plimsoll_core::Bytes;
 
@@ -61,7 +60,7 @@ impl Stage for Unbatch {
     }
 
     fn open(&self, inputs: &Opening<'_>) -> Result<Box<dyn BlockIterator>, DataError> {
-        inputs.rows(Unbatching::new(inputs.input(0)?, &inputs.node.inputs[0].output_schema()?))
+        inputs.map_rows(Unbatching::new(&inputs.node.inputs[0].output_schema()?))
     }
 }
 
@@ -80,7 +79,6 @@ fn unbatched(schema: &Schema) -> Result<Schema, DataError> {
 
 /// Rows taken apart along their first dimension.
 struct Unbatching {
-    input: Input,
     /// Bytes of each column of a whole row.
     columns: Vec<usize>,
     each: usize,
@@ -89,22 +87,21 @@ struct Unbatching {
 }
 
 impl Unbatching {
-    fn new(input: Input, schema: &Schema) -> Unbatching {
+    fn new(schema: &Schema) -> Unbatching {
         let each = schema.columns()[0].shape[0];
         let columns = schema.columns().iter().map(|column| column.row_bytes().get()).collect();
-        Unbatching { row: vec![0; input.row_bytes()], input, columns, each, at: each }
+        Unbatching { row: vec![0; schema.row_bytes().get()], columns, each, at: each }
     }
 }
 
-impl RowIterator for Unbatching {
-    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+impl RowStage for Unbatching {
+    fn begin(&mut self, _epoch: u64) {
         self.at = self.each;
-        self.input.begin(epoch)
     }
 
-    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
+    fn row(&mut self, input: &mut Input, out: &mut [u8]) -> Result<bool, Fault> {
         if self.at == self.each {
-            if !self.input.copy(&mut self.row)? {
+            if !input.copy(&mut self.row)? {
                 return Ok(false);
             }
             self.at = 0;
@@ -118,9 +115,5 @@ impl RowIterator for Unbatching {
         }
         self.at += 1;
         Ok(true)
-    }
-
-    fn close(&mut self) {
-        self.input.close();
     }
 }

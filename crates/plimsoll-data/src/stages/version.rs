@@ -37,7 +37,7 @@ impl Stage for Version {
         true
     }
 
-    fn compile(&self, recipe: &mut Recipe) -> Result<(), DataError> {
+    fn compile(&self, recipe: &mut Recipe, _data: &Dataset) -> Result<(), DataError> {
         recipe.set_version(&self.version);
         Ok(())
     }

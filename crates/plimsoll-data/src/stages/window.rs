@@ -1,9 +1,8 @@
 //! `window`: several rows as one.
 
 use super::kind::{Key, KeyKind, StageKind};
-use crate::dataset::{BlockIterator, Dataset, Holding, Input, Opening, Stage, StreamBudget, first_schema};
+use crate::dataset::{BlockIterator, Dataset, Holding, Input, Opening, RowStage, Stage, StreamBudget, first_schema};
 use crate::fault::Fault;
-use crate::source::RowIterator;
 use crate::{Column, DataError, Extent, Schema};
 use plimsoll_core::Bytes;
 
@@ -80,8 +79,8 @@ impl Stage for Window {
     fn open(&self, inputs: &Opening<'_>) -> Result<Box<dyn BlockIterator>, DataError> {
         let schema = inputs.node.inputs[0].output_schema()?;
         let columns = schema.columns().iter().map(|column| column.row_bytes().get()).collect();
-        let (input, span) = (inputs.input(0)?, self.span());
-        inputs.rows(Windows { window: *self, rows: vec![0; span * input.row_bytes()], missing: span, unbroken: 0, input, columns })
+        let span = self.span();
+        inputs.map_rows(Windows { window: *self, rows: vec![0; span * schema.row_bytes().get()], missing: span, unbroken: 0, columns })
     }
 }
 
@@ -101,7 +100,6 @@ pub(super) fn of_one_length(schema: Schema, what: &str) -> Result<Schema, DataEr
 
 /// Rows that follow each other, as one row; what is left at the end of an epoch is no window, and neither is what a row is missing from.
 struct Windows {
-    input: Input,
     /// Bytes of each column of a single row.
     columns: Vec<usize>,
     window: Window,
@@ -113,17 +111,16 @@ struct Windows {
     unbroken: usize,
 }
 
-impl RowIterator for Windows {
-    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+impl RowStage for Windows {
+    fn begin(&mut self, _epoch: u64) {
         (self.missing, self.unbroken) = (self.window.span(), 0);
-        self.input.begin(epoch)
     }
 
-    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
-        let row = self.input.row_bytes();
+    fn row(&mut self, input: &mut Input, out: &mut [u8]) -> Result<bool, Fault> {
+        let row = input.row_bytes();
         loop {
             while self.missing > 0 {
-                let next = match self.input.next() {
+                let next = match input.next() {
                     Ok(Some(next)) => next,
                     Ok(None) => return Ok(false),
                     Err(fault) => {
@@ -152,9 +149,5 @@ impl RowIterator for Windows {
             from += bytes;
         }
         Ok(true)
-    }
-
-    fn close(&mut self) {
-        self.input.close();
     }
 }

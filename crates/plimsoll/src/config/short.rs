@@ -82,13 +82,7 @@ impl Short {
     }
 
     /// Rows mapped, and cached if there is a cache: what is the same in each epoch is cached, so their order, and random operations, come after.
-    fn mapped(
-        &self,
-        rows: Dataset,
-        checked: impl FnOnce(Dataset) -> Dataset,
-        order: &[&str],
-        cache: Option<Cache>,
-    ) -> Result<Dataset> {
+    fn mapped(&self, rows: Dataset, checked: impl FnOnce(Dataset) -> Dataset, order: &[&str], cache: Option<Cache>) -> Result<Dataset> {
         let map =
             |rows: Dataset, maps: &[(String, Arc<dyn Op>)]| maps.iter().fold(rows, |rows, (column, op)| rows.map(column, [Arc::clone(op)]));
         let limited = |rows: Dataset| self.then(rows, &["max_item", "parallelism"]);

@@ -135,11 +135,11 @@ pub(crate) struct RecordReader {
     /// The file after the one that is open.
     next: usize,
     open: Option<BufReader<MultiGzDecoder<BufReader<File>>>>,
-    /// Where the record begins in what is unrecords, and where the next.
+    /// Where the record begins in what is unpacked, and where the next.
     start: u64,
     at: u64,
     record: Vec<u8>,
-    /// The number of the record, as if all files were unrecords, and of the next.
+    /// The number of the record, as if all files were unpacked, and of the next.
     row: u64,
     next_row: u64,
 }
@@ -194,7 +194,7 @@ impl RecordReader {
         let reader = self.open.as_mut().expect("a file is open");
         let unpack = |error: io::Error| match error.kind() {
             ErrorKind::UnexpectedEof => Fault::part(cut(path, at)),
-            _ => Fault::part(broken(path, at, format!("it cannot be unrecords ({error}); write the file again"))),
+            _ => Fault::part(broken(path, at, format!("it cannot be unpacked ({error}); write the file again"))),
         };
         let mut head = [0; HEAD];
         // Nothing at all is the end of the file; a part of a head is a file that was cut off.
