@@ -1,5 +1,5 @@
 //! `cargo bench -p plimsoll-cpu --bench precision` prints how long products and convolutions take when activations are stored in bf16, relative to single
-//! precision: parameters in f32, sums in f32. Both are measured in turns, in short runs on one thread, and the least
+//! precision: parameters in f32, sums in f32. Both are measured in turns, in short runs on one thread, and the minimum
 //! time of each counts, so that other load on the machine matters little.
 
 use plimsoll_core::DType;
@@ -20,7 +20,7 @@ fn main() {
     convolutions(&pool);
 }
 
-/// The least time of each in turns.
+/// The lowest time of each in turns.
 fn row(name: &str, mut single: impl FnMut(), mut narrow: impl FnMut()) {
     let time = |kernel: &mut dyn FnMut()| {
         let start = Instant::now();
@@ -52,7 +52,7 @@ fn keep(to: *mut u16, columns: usize) -> impl Fn(&OutputBlock) + Sync {
         let to = &to;
         for row in block.rows.clone() {
             for (i, x) in block.row(row).iter().enumerate() {
-                // SAFETY: the caller's vector has room for the whole result.
+                // SAFETY: the caller's vector has space for the whole result.
                 unsafe { to.0.add(row * columns + block.columns.start + i).write((x.to_bits() >> 16) as u16) };
             }
         }

@@ -97,7 +97,7 @@ fn a_device_budget_below_the_minimum_is_refused() {
     let trainer = digits(DeviceSpec::Cuda(0)).device_profile("h200").budget(Budget::host("4GiB").unwrap().device("1MiB").unwrap());
     let error = trainer.plan(&Fit::epochs(1)).unwrap_err().to_string();
     assert!(error.starts_with("this run does not fit into 1.00 MiB of memory of cuda:0; the minimum budget is "), "{error}");
-    assert!(error.contains("CUDA itself 348 MiB"), "{error}");
+    assert!(error.contains("CUDA context 348 MiB"), "{error}");
 }
 
 /// Layers whose optimiser state is most of what a run holds.

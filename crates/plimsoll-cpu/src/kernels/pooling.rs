@@ -134,7 +134,7 @@ pub fn max_pool_halves(pool: &ThreadPool, shape: &PoolShape, input: FloatView<'_
     let positions = Shared(positions.as_mut_ptr());
     let image_len = shape.in_h * shape.in_w * shape.channels;
     shape.for_each_pixel(pool, |image, y, x, at| {
-        let (mut best, mut room) = ([0.0; CHANNELS], [0.0; CHANNELS]);
+        let (mut best, mut buffer) = ([0.0; CHANNELS], [0.0; CHANNELS]);
         for start in (0..shape.channels).step_by(CHANNELS) {
             let count = CHANNELS.min(shape.channels - start);
             let best = &mut best[..count];
@@ -144,7 +144,7 @@ pub fn max_pool_halves(pool: &ThreadPool, shape: &PoolShape, input: FloatView<'_
                 let positions = positions.slice(at + start, count);
                 positions.fill(NO_POSITION);
                 shape.for_each_position(y, x, |position, from| {
-                    let values = input.fetch(isa, image * image_len + from + start, count, &mut room);
+                    let values = input.fetch(isa, image * image_len + from + start, count, &mut buffer);
                     larger(isa, best, positions, values, position as u8);
                 });
                 output.store(isa, at + start, best);
@@ -162,7 +162,7 @@ pub fn average_pool_halves(pool: &ThreadPool, shape: &PoolShape, input: FloatVie
     let isa = Isa::best();
     let image_len = shape.in_h * shape.in_w * shape.channels;
     shape.for_each_pixel(pool, |image, y, x, at| {
-        let (mut sum, mut room) = ([0.0; CHANNELS], [0.0; CHANNELS]);
+        let (mut sum, mut buffer) = ([0.0; CHANNELS], [0.0; CHANNELS]);
         for start in (0..shape.channels).step_by(CHANNELS) {
             let count = CHANNELS.min(shape.channels - start);
             let sum = &mut sum[..count];
@@ -172,7 +172,7 @@ pub fn average_pool_halves(pool: &ThreadPool, shape: &PoolShape, input: FloatVie
             unsafe {
                 shape.for_each_position(y, x, |_, from| {
                     members += 1.0;
-                    add_scaled(isa, sum, input.fetch(isa, image * image_len + from + start, count, &mut room), 1.0);
+                    add_scaled(isa, sum, input.fetch(isa, image * image_len + from + start, count, &mut buffer), 1.0);
                 });
                 let scale = 1.0 / members.max(1.0);
                 sum.iter_mut().for_each(|sum| *sum *= scale);
@@ -227,7 +227,7 @@ fn gather(
     let rows = shape.batch * shape.in_h;
     run(pool, shape.input_len() > 2 * GRAIN, rows, &|row, _| {
         let (image, y) = (row / shape.in_h, row % shape.in_h);
-        let (mut sum, mut room) = ([0.0; CHANNELS], [0.0; CHANNELS]);
+        let (mut sum, mut buffer) = ([0.0; CHANNELS], [0.0; CHANNELS]);
         for x in 0..shape.in_w {
             for start in (0..shape.channels).step_by(CHANNELS) {
                 let count = CHANNELS.min(shape.channels - start);
@@ -239,7 +239,7 @@ fn gather(
                         let Some(u) = window(x + shape.pad.1, kx, shape.stride.1, shape.out_w) else { continue };
                         let at = ((image * shape.out_h + v) * shape.out_w + u) * shape.channels + start;
                         // SAFETY: channels of a pixel of the output.
-                        let values = unsafe { grad_out.fetch(isa, at, count, &mut room) };
+                        let values = unsafe { grad_out.fetch(isa, at, count, &mut buffer) };
                         add(sum, ky * shape.window.1 + kx, values, at, (v, u));
                     }
                 }

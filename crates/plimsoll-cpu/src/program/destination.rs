@@ -15,11 +15,11 @@ pub(super) struct Destination {
     value: ValueId,
     ty: TensorType,
     pub address: Address,
-    /// How it lies between the parts of the whole, if it is not all in one piece.
+    /// How it lies between the slices of the concat output, if it is not all in one piece.
     pub runs: Option<PitchedRows>,
 }
 
-/// Whether a kernel writes parts in rows that lie as far apart as they do in a whole, with the bits that they would have by themselves. Expressions write anything
+/// Whether a kernel writes parts in rows that lie as far apart as they do in a concat output, with the bits that they would have by themselves. Expressions write anything
 /// anywhere; the rows of products are those of the whole, or all of them are in one piece.
 pub(crate) fn fuses_slice_write(maker: &Op, part: &TensorType, place: &SliceWrite) -> bool {
     // A product of one column takes another way where rows are apart.
@@ -35,7 +35,7 @@ impl Lowering<'_> {
         Ok(Destination { value, ty: self.program.graph.ty(value).clone(), address: self.address(value)?, runs: None })
     }
 
-    /// What a node makes: a tensor of its own, or a part of the whole that it writes into.
+    /// What a node makes: a tensor of its own, or a slice of the concat output that it writes into.
     pub fn destination(&self, node: &Node) -> Result<Destination, String> {
         let own = self.own(node.outputs[0])?;
         let Some((place, part)) = self.program.graph.effective_op(node).slice else { return Ok(own) };
@@ -52,8 +52,8 @@ impl Lowering<'_> {
         })
     }
 
-    /// A part made in its place, behind a copy of the whole so far where that is read again.
-    pub fn inlay(&self, op: &FusedSliceWrite, node: &Node, workspace: F32Tensor) -> Result<KernelCall, String> {
+    /// A part written in place, behind a copy of the concat output so far where that is read again.
+    pub fn fused_slice_write(&self, op: &FusedSliceWrite, node: &Node, workspace: F32Tensor) -> Result<KernelCall, String> {
         let (effective_op, output) = (self.program.graph.effective_op(node), self.address(node.outputs[0])?);
         let mut copies = Vec::new();
         if op.has_base

@@ -69,7 +69,7 @@ impl FloatTensor {
     /// Where results of two bytes go; none if they are floats.
     ///
     /// # Safety
-    /// There is room for them in this run, and nobody else uses it meanwhile.
+    /// There is space for them in this run, and nobody else uses it meanwhile.
     unsafe fn halves<'a>(self, inputs: &StepInputs<'a>) -> Option<HalfViewMut<'a>> {
         // SAFETY: the caller's promise.
         self.dtype.is_half().then(|| unsafe { HalfViewMut::new(self.address.resolve(inputs), self.dtype, self.count) })
@@ -192,7 +192,7 @@ pub(super) enum KernelCall {
         c: FloatTensor,
         /// How far its rows are apart, if others stand between them.
         pitch: Option<usize>,
-        /// The sum that it goes on from; often where `c` is.
+        /// The sum that it continues from; often where `c` is.
         onto: Option<F32Tensor>,
         workspace: F32Tensor,
         epilogue: Option<Box<Expression>>,
@@ -220,7 +220,7 @@ pub(super) enum KernelCall {
         shape: Box<ConvShape>,
         input: FloatTensor,
         gradient: FloatTensor,
-        /// The sum that it goes on from; often where the output is.
+        /// The sum that it continues from; often where the output is.
         onto: Option<F32Tensor>,
         output: F32Tensor,
         workspace: F32Tensor,
@@ -489,7 +489,7 @@ fn floats<'a>(output: &'a mut [f32], pitch: Option<usize>, epilogue: gemm::Epilo
     }
 }
 
-/// Brings the sum that a result goes on from to its place; says whether there is one.
+/// Brings the sum that a result continues from to its place; says whether there is one.
 ///
 /// # Safety
 /// Sequence are there.

@@ -147,7 +147,7 @@ impl Lowering<'_> {
                 KernelCall::Pointwise(Box::new(self.expression(&op.expr, &op.shape, inputs, &to)?))
             }
             Op::MatMul(_) | Op::Conv2d(_) | Op::Conv2dGradInput(_) => self.make(&node.op, inputs, &self.own(outputs[0])?, workspace)?,
-            Op::FusedSliceWrite(op) => self.inlay(op, node, workspace)?,
+            Op::FusedSliceWrite(op) => self.fused_slice_write(op, node, workspace)?,
             Op::Reduce(op) => {
                 let (inputs, before) = inputs.split_at(inputs.len() - usize::from(op.onto));
                 let dims: Vec<Vec<usize>> = inputs.iter().map(|input| self.dims(*input)).collect();
@@ -331,7 +331,7 @@ impl Lowering<'_> {
         Ok((self.address(value)?, self.program.graph.ty(value).dtype))
     }
 
-    /// What a value is a strip of, and where it begins there, if it is one.
+    /// What a value is a channel view of, and where it begins there, if it is one.
     fn strip(&self, value: ValueId) -> Option<(ValueId, usize)> {
         let producer = self.program.graph.producer(value);
         if let Op::ChannelView(op) = &producer.op { Some((producer.inputs[0], op.start)) } else { None }

@@ -105,7 +105,7 @@ impl CpuProgram {
             };
             let here = |value: &&ValueId| !matches!(program.places[value.0 as usize], Some(Place::Backing(_)));
             let outputs = match &node.op {
-                // What a whole holds beside a part is the business of whoever made that.
+                // What a concat output holds beside a slice belongs to the op that wrote it.
                 Op::SliceWrite(_) => vec![],
                 Op::FusedSliceWrite(_) => vec![lowering.destination(node).and_then(|to| made(&to, rows)).map_err(named)?],
                 _ => {

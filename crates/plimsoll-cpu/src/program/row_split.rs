@@ -10,7 +10,7 @@ use plimsoll_core::{DType, Op, Shape, ValueId};
 pub(crate) fn can_split_rows(graph: &Graph, node: &Node, piece: RowSplit, rows: usize) -> bool {
     let dims = |value: ValueId| graph.shape(value).bind(rows);
     let single = |value: ValueId| graph.ty(value).dtype == DType::F32;
-    // Of a tensor's rows: what all pieces but the last have a multiple of, and the least that one has.
+    // Of a tensor's rows: what all pieces but the last have a multiple of, and the minimum that one has.
     let of = |shape: &Shape| match piece {
         RowSplit::Multiple(count) => (count, count),
         RowSplit::Rows(count) => (count * shape.dims()[0].factor(), shape.dims()[0].factor()),

@@ -15,7 +15,7 @@ struct Page;
 pub(crate) struct HostBuffer {
     start: NonNull<u8>,
     layout: Layout,
-    /// Held by whoever reads or writes the bytes: a program while it runs, or a copy to or from the host.
+    /// Locked while the bytes are read or written: a program while it runs, or a copy to or from the host.
     users: Mutex<()>,
 }
 

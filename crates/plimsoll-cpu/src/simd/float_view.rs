@@ -63,7 +63,7 @@ impl<'a> FloatView<'a> {
         unsafe { self.ptr.add(i * self.dtype.size()) }.cast()
     }
 
-    /// `len` numbers from `start` on: where they lie, or widened to `to`.
+    /// `len` numbers from `start` on: in place, or widened to `to`.
     ///
     /// # Safety
     /// The processor has `isa`, the numbers are there, and `to` is writable for them if they have two bytes.
@@ -80,12 +80,12 @@ impl<'a> FloatView<'a> {
         to
     }
 
-    /// `len` numbers from `start` on: where they lie, or widened into `room`.
+    /// `len` numbers from `start` on: in place, or widened into `buffer`.
     ///
     /// # Safety
-    /// The processor has `isa`, the numbers are there, and `room` is long enough.
+    /// The processor has `isa`, the numbers are there, and `buffer` is long enough.
     #[inline(always)]
-    pub(crate) unsafe fn fetch<'b>(&self, isa: Isa, start: usize, len: usize, room: &'b mut [f32]) -> &'b [f32]
+    pub(crate) unsafe fn fetch<'b>(&self, isa: Isa, start: usize, len: usize, buffer: &'b mut [f32]) -> &'b [f32]
     where
         'a: 'b,
     {
@@ -95,9 +95,9 @@ impl<'a> FloatView<'a> {
             if !self.is_half() {
                 return std::slice::from_raw_parts(self.at(start), len);
             }
-            widen(isa, self.dtype, self.at(start), room[..len].as_mut_ptr(), len);
+            widen(isa, self.dtype, self.at(start), buffer[..len].as_mut_ptr(), len);
         }
-        &room[..len]
+        &buffer[..len]
     }
 }
 
@@ -116,10 +116,10 @@ unsafe impl Send for HalfViewMut<'_> {}
 unsafe impl Sync for HalfViewMut<'_> {}
 
 impl<'a> HalfViewMut<'a> {
-    /// Room for `len` results of a type of two bytes.
+    /// Space for `len` results of a type of two bytes.
     ///
     /// # Safety
-    /// The room is there for as long as this lives, and nobody else uses it.
+    /// The space is there for as long as this lives, and nobody else uses it.
     ///
     /// # Panics
     /// When the type is neither f16 nor bf16.

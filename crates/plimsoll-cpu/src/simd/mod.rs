@@ -210,7 +210,7 @@ impl Vector for PortableVector {
     #[inline(always)]
     unsafe fn store_half(self, to: *mut u16, brain: bool) {
         let bits = if brain { self.0.map(|x| Bf16::store(x).0) } else { self.0.map(|x| F16::store(x).0) };
-        // SAFETY: the caller promises room for eight numbers; the write is unaligned.
+        // SAFETY: the caller promises space for eight numbers; the write is unaligned.
         unsafe { to.cast::<[u16; 8]>().write_unaligned(bits) }
     }
 }

@@ -1,4 +1,4 @@
-//! Steps drawn at random under limits drawn at random: a sound plan or an honest refusal, and not a bit of difference in what is learnt.
+//! Steps drawn at random under limits drawn at random: a sound plan or an honest refusal, and not a bit of difference in what is trained.
 
 use plimsoll_core::device::StepInputs;
 use plimsoll_core::expr::{Binary, Expr, Unary};
@@ -216,7 +216,7 @@ pub(crate) fn answer(graph: &Graph, original: &Graph, rows: usize, device: &Arc<
         }
         Err(FitError::TooSmall { least, .. }) => {
             assert!(least > limit, "{least} was said to be needed where there were {limit}");
-            let plan = placed(fit(graph, rows, &**device, least, &RATES, EFFORT).expect("the least that works does work"), rows, &**device);
+            let plan = placed(fit(graph, rows, &**device, least, &RATES, EFFORT).expect("the minimum does work"), rows, &**device);
             assert!(plan.arena <= least);
             None
         }
@@ -248,7 +248,7 @@ fn whatever_the_limit_a_step_learns_the_same_bits() {
             }
         }
     }
-    assert!(met > 500 && again > 400 && refused > 300, "{met} met, {again} by computing again, {refused} refused");
+    assert!(met > 500 && again > 400 && refused > 300, "{met} met, {again} by recomputation, {refused} refused");
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn pieces_of_the_rows_learn_the_same_bits_in_fewer_bytes() {
         let limit = Bytes(arena * (40 + draw.below(60) as u64) / 100);
         if let Some(plan) = answer(&in_pieces, &graph, rows, &device, limit) {
             assert_eq!(plan.certificate().programs[0].pieces, most);
-            assert_eq!(after_steps(&device, plan), wanted, "seed {seed}, with values computed again");
+            assert_eq!(after_steps(&device, plan), wanted, "seed {seed}, with values recomputed");
             met += 1;
         }
     }

@@ -1,4 +1,4 @@
-//! Networks whose activations are stored in two bytes learn what those in four learn, in about half the room.
+//! Networks whose activations are stored in two bytes learn what those in four learn, in about half the space.
 
 use crate::model::bytes;
 use plimsoll_core::budget::Owner;
@@ -193,7 +193,7 @@ fn a_network_of_convolutions_learns_the_same() {
 }
 
 #[test]
-fn activations_take_half_the_room() {
+fn activations_take_half_the_memory() {
     let (graph, _) = images().unwrap();
     let device = CpuDevice::new(2).unwrap();
     let activations = |graph: &Graph| {

@@ -19,7 +19,7 @@ pub(crate) enum ConvPass {
     GradFilter,
 }
 
-/// Who computes convolutions.
+/// What computes convolutions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Convolutions {
     /// cuBLASLt and cuDNN where they are found and expected to be faster, generated kernels elsewhere.
@@ -44,7 +44,7 @@ impl std::str::FromStr for Convolutions {
     }
 }
 
-/// Who computes one convolution.
+/// What computes one convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConvAlgorithm {
     Generated,
@@ -71,7 +71,7 @@ pub(crate) fn of_node(graph: &Graph, node: &Node, rows: usize) -> (ConvPass, Con
 const LARGE: usize = 1 << 27;
 /// With fewer taps than this the memory is the limit, and generated kernels write bias and ReLU with the result.
 const TAPS: usize = 32;
-/// The least channels of a layer that is worth copying in single precision.
+/// The minimum channels of a layer that is worth copying in single precision.
 const WIDE: usize = 128;
 /// The most scratch that is given to cuDNN.
 const MOST: u64 = 64 << 20;

@@ -1,4 +1,4 @@
-// Threads stand as in the forward kernel. The weights are made again from the logarithms of their sums.
+// Threads stand as in the forward kernel. The weights are recomputed from the logarithms of their sums.
 constexpr int PITCH = CHUNK + 4, BQ = 16 * RQ, BK = 16 * RK;
 __shared__ __align__(16) float q_tile[BQ * PITCH], dy_tile[BQ * PITCH], k_tile[BK * PITCH], v_tile[BK * PITCH], changes[BQ * (BK + 4)];
 const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;

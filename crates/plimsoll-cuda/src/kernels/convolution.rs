@@ -1,4 +1,4 @@
-//! Convolution and its two gradients as products whose matrices never exist: an element is read where it lies in the image.
+//! Convolution and its two gradients as products whose matrices never exist: an element is read in place in the image.
 //! Images are `[n, h, w, c]`, filters `[kh, kw, c / groups, out]`.
 
 use super::expression::FusedExpr;

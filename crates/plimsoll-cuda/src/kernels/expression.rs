@@ -11,7 +11,7 @@ use std::fmt::Write;
 pub(crate) struct Operand<'a> {
     pub dtype: DType,
     pub dims: &'a [usize],
-    /// Where its rows begin and how far they are apart, if it is a strip of something wider; it then has the shape of the expression.
+    /// Where its rows begin and how far they are apart, if it is a channel view of something wider; it then has the shape of the expression.
     pub strip: Option<(usize, usize)>,
 }
 

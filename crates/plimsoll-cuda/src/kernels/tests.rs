@@ -26,7 +26,7 @@ fn a_bias_and_a_relu() {
 }
 
 #[test]
-fn strips_are_read_where_they_lie() {
+fn channel_views_are_read_in_place() {
     let expr = Expr::build(|e| e.add(e.input(0), e.input(1)));
     let strip = Operand { strip: Some((8, 40)), ..floats(&[6, 5, 10]) };
     let kernel = pointwise(&site(&expr, &[6, 5, 10], &[strip, floats(&[10])], 50), &[DType::F32]);
@@ -139,7 +139,7 @@ fn filters_in_another_order() {
 }
 
 #[test]
-fn what_the_host_is_told() {
+fn outcome_reported_to_the_host() {
     insta::assert_snapshot!(text(&report(2, true)));
 }
 

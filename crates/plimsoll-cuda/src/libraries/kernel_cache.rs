@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_made_costs_only_the_cache() {
+    fn a_folder_that_cannot_be_created_costs_only_the_cache() {
         let cache = KernelCache::new("/dev/null/kernels");
         cache.put("key", &Compiled { code: b"code".to_vec(), names: vec![] });
         assert_eq!(cache.get("key"), None);

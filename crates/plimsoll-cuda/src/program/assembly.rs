@@ -35,7 +35,7 @@ pub(super) enum UnlinkedOp {
     Ready(StreamOp),
 }
 
-/// Who computes a convolution that has become these steps.
+/// What computes a convolution that has become these steps.
 pub(super) fn algorithm_of(steps: &[UnlinkedOp]) -> &'static str {
     let any = |is: fn(&StreamOp) -> bool| steps.iter().any(|step| matches!(step, UnlinkedOp::Ready(step) if is(step)));
     match () {

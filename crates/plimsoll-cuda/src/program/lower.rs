@@ -11,7 +11,7 @@ use plimsoll_core::plan::{Place, Plan, Program};
 use plimsoll_core::{Bytes, DType, Op, Shape, ValueId};
 
 /// Why a sum cannot begin with another.
-const ONTO: &str = "goes on from a sum, which is not done on a GPU: nothing is cut there";
+const ONTO: &str = "continues from a sum, which is not done on a GPU: nothing is cut there";
 
 /// A program on its way to becoming kernels.
 pub(super) struct Lowering<'a> {
@@ -24,7 +24,7 @@ pub(super) struct Lowering<'a> {
     pub library: bool,
     /// Whether convolutions can go through cuDNN.
     pub cudnn: bool,
-    /// Who computes convolutions.
+    /// What computes convolutions.
     pub convolutions: Convolutions,
 }
 
@@ -228,7 +228,7 @@ impl Lowering<'_> {
         Ok(works)
     }
 
-    /// A copy of the whole so far, where a part is not written into that itself because it is read again.
+    /// A copy of the concat output so far, where a part is not written into that itself because it is read again.
     fn copy_of_base(&self, base: Option<ValueId>, output: ValueId) -> Option<LoweredOp> {
         let place = |value: ValueId| self.program.places[value.0 as usize];
         let base = base.filter(|base| place(*base) != place(output))?;
@@ -236,7 +236,7 @@ impl Lowering<'_> {
         Some(LoweredOp::Kernel(kernels::slice(self.size(output), &whole, &whole, 0, 0), vec![base]))
     }
 
-    /// Where a part that is made in its place lies in the whole.
+    /// Where a part that is written in place lies in the concat output.
     pub fn runs(&self, node: &Node) -> Option<PitchedRows> {
         let (place, part) = self.program.graph.effective_op(node).slice?;
         let (dims, whole) = (part.shape.bind(self.rows), self.dims(node.outputs[0]));
@@ -267,7 +267,7 @@ impl Lowering<'_> {
                 let product = LoweredOp::Matmul { extents, transpose, operands: [0, 1], types: (common, types[2]), cast, fallback };
                 copy.into_iter().chain([product]).collect()
             }
-            // The library cannot be told to leave a state alone; our own kernel can.
+            // The library cannot be asked to leave a state alone; our own kernel can.
             None => vec![LoweredOp::Kernel(fallback, inputs.to_vec())],
         };
         if let Some(expr) = &op.epilogue {
@@ -289,7 +289,7 @@ impl Lowering<'_> {
         match convolution::select(kind, &conv, types, self.convolutions) {
             _ if self.convolutions == Convolutions::Generated => {}
             ConvAlgorithm::Generated => {}
-            // A library cannot be told to leave a state alone; our own kernel can.
+            // A library cannot be asked to leave a state alone; our own kernel can.
             ConvAlgorithm::Matmul(dtype) if self.library && !guarded => {
                 return Ok(self.conv_as_matmul(kind, &conv, types, dtype, node, fallback));
             }
@@ -404,7 +404,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Whether the node changes a state that must stay good when the loss is not finite. Sums of gradients begin anew with the next batch.
+    /// Whether the node changes a state that must stay good when the loss is not finite. Sums of gradients start over with the next batch.
     fn is_guarded(&self, node: &Node) -> bool {
         let kept = |offset: Bytes| {
             self.plan.states.iter().any(|state| !state.stored && state.offset == offset && state.kind != StateKind::Accumulator)

@@ -116,7 +116,7 @@ impl CudaProgram {
             None => Err(unsupported("the memory was made by another device".to_string())),
         };
         let (resident, arena) = (slab(memory.resident)?, slab(memory.arena)?);
-        let staging = plan.staging.ok_or_else(|| unsupported("the plan has no room for the batch".to_string()))?;
+        let staging = plan.staging.ok_or_else(|| unsupported("the plan has no space for the batch".to_string()))?;
         if staging.offset.0 + staging.size().0 > resident.size {
             return Err(unsupported("the batch is planned outside of its memory".to_string()));
         }
@@ -180,7 +180,7 @@ impl CudaProgram {
             if matches!(node.op, Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Conv2dGradFilter(_)) {
                 shared.took(algorithm_of(&steps));
             }
-            // What a whole holds beside a part that is put there is the business of whoever made that.
+            // What a concat output holds beside a slice that is put there belongs to the op that wrote it.
             let looked_at = if matches!(node.op, Op::SliceWrite(_)) { vec![] } else { node.outputs.clone() };
             pending.push((Some(*id), steps, looked_at, lowering.runs(node)));
             loss_known |= lowering.loss.is_some_and(|loss| node.outputs.contains(&root(program, loss)));

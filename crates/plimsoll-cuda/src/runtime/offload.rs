@@ -23,7 +23,7 @@ const ROUNDS: usize = 4;
 pub(crate) struct PinnedStore {
     start: u64,
     size: u64,
-    /// Kept for its bytes; locked by whoever on the host touches them.
+    /// Kept for its bytes; locked while the host touches them.
     memory: Mutex<PinnedBuffer>,
     shared: Arc<DeviceState>,
 }

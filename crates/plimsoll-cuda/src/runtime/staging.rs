@@ -61,12 +61,12 @@ impl PinnedSlot {
 // SAFETY: one pinned allocation, page aligned and zeroed, that is freed when the slot is dropped; the GPU only reads it.
 unsafe impl SlotMemory for PinnedSlot {
     fn bytes(&self) -> &[u8] {
-        // SAFETY: so many bytes were pinned and zeroed, and nothing on the GPU writes to them.
+        // SAFETY: this many bytes were pinned and zeroed, and nothing on the GPU writes to them.
         unsafe { std::slice::from_raw_parts(self.memory.start, self.size) }
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above; what the GPU reads of them is waited for before whoever gave it to a run has them back.
+        // SAFETY: as above; what the GPU reads of them is waited for before the caller of the run has them back.
         unsafe { std::slice::from_raw_parts_mut(self.memory.start, self.size) }
     }
 }
@@ -193,12 +193,12 @@ impl StagingRing {
         (self.runs - run.0 <= slots).then_some((run.0 % slots) as usize)
     }
 
-    /// Waits for a run and gives its numbers. Once it is told that a loss was not finite, the non_finite_flag is off for runs that begin later.
+    /// Waits for a run and gives its numbers. Once it is reported that a loss was not finite, the non_finite_flag is off for runs that begin later.
     pub fn results_of(&mut self, slot: usize, numbers: &mut [f32]) -> Result<(), DeviceError> {
         let failed = |error| self.shared.context.failed("computing a step", error);
         self.slots[slot].done.wait().map_err(failed)?;
         let answer = self.pinned.start.wrapping_add(self.results_offset(slot)).cast::<f32>();
-        // SAFETY: an answer is this many numbers; the GPU has finished writing them and does not begin again before the slot is taken anew.
+        // SAFETY: an answer is this many numbers; the GPU has finished writing them and does not begin again before the slot is taken the next time.
         let answer = unsafe { std::slice::from_raw_parts(answer, NUMBERS + 1) };
         numbers.iter_mut().zip(&answer[1..]).for_each(|(number, told)| *number = *told);
         if answer[0] != 0.0 {

@@ -19,7 +19,7 @@ pub(crate) struct DeviceState {
     /// Where batches are copied.
     pub copy: Stream,
     pub products: Option<Arc<CublasLt>>,
-    /// Who computes convolutions.
+    /// What computes convolutions.
     pub convolutions: Convolutions,
     pub has_cudnn: bool,
     /// How many convolutions went which way.

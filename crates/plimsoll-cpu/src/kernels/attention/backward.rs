@@ -1,4 +1,4 @@
-//! The gradients of attention: the tiles are made again, and every product of the forward pass gives two.
+//! The gradients of attention: the tiles are recomputed, and every product of the forward pass gives two.
 
 use super::dropout::{DropoutMask, Tile, apply, draw};
 use super::tiles::{Hidden, Left, Right, multiply};

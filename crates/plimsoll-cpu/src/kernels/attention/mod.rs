@@ -92,7 +92,7 @@ impl HeadsPtr {
     /// Brings `count` places of the head that begins at a number of each to single precision, times `scale`, row after row.
     ///
     /// # Safety
-    /// They are readable, and `to` has room for `count · depth` floats.
+    /// They are readable, and `to` has space for `count · depth` floats.
     unsafe fn load(&self, isa: Isa, (place, number): (usize, usize), (count, depth): (usize, usize), scale: f32, to: *mut f32) {
         for i in 0..count {
             // SAFETY: the caller's promise.

@@ -26,7 +26,7 @@ pub(super) struct Right {
 }
 
 impl Right {
-    /// A row-major block of `columns` columns without gaps, read where it lies.
+    /// A row-major block of `columns` columns without gaps, read in place.
     pub fn rows(isa: Isa, start: *const f32, columns: usize) -> Right {
         let shape = Shape::of(isa);
         let slivers = columns.div_ceil(shape.columns).max(1);
@@ -37,7 +37,7 @@ impl Right {
     /// The transpose of a row-major block of `columns` rows of `depth` floats, written to `to` in slivers.
     ///
     /// # Safety
-    /// `from` is readable over the block, and `to` has room for [`Right::transposed_len`] floats.
+    /// `from` is readable over the block, and `to` has space for [`Right::transposed_len`] floats.
     pub unsafe fn transposed(isa: Isa, from: *const f32, columns: usize, depth: usize, to: *mut f32) -> Right {
         let width = Shape::of(isa).columns;
         for (sliver, column) in (0..columns).step_by(width).enumerate() {

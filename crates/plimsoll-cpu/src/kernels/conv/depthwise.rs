@@ -54,7 +54,7 @@ impl Scratch {
         self.offsets()[3]
     }
 
-    /// Where widened sources, the widened filter and the result begin, and where the room ends.
+    /// Where widened sources, the widened filter and the result begin, and where the space ends.
     fn offsets(&self) -> [usize; 4] {
         let part = |needed: bool, len: usize| if needed { len.next_multiple_of(LINE) } else { 0 };
         let filter = self.spread + part(self.halves.input, self.source.0.next_multiple_of(LINE) * self.source.1);
@@ -62,10 +62,10 @@ impl Scratch {
         [self.spread, filter, result, result + part(self.halves.output, self.result)]
     }
 
-    /// Row `row` of a tensor as floats: where it lies, or widened to the `place`-th row of the room at `scratch`.
+    /// Row `row` of a tensor as floats: in place, or widened to the `place`-th row of the space at `scratch`.
     ///
     /// # Safety
-    /// The row is there, and the room was made for what has two bytes.
+    /// The row is there, and the space was made for what has two bytes.
     unsafe fn line(&self, isa: Isa, tensor: &FloatView<'_>, row: usize, place: usize, scratch: *mut f32) -> *const f32 {
         let to = scratch.wrapping_add(self.offsets()[0] + place * self.source.0.next_multiple_of(LINE));
         // SAFETY: the caller's promise.
@@ -81,7 +81,7 @@ impl Scratch {
         unsafe { tensor.fetch_to(isa, start, self.filter, scratch.wrapping_add(self.offsets()[1])) }
     }
 
-    /// Where a line of the result that begins with this pixel is summed, and how far its pixels of so many channels are apart: where it belongs, or in the room.
+    /// Where a line of the result that begins with this pixel is summed, and how far its pixels of so many channels are apart: where it belongs, or in the space.
     ///
     /// # Safety
     /// The pixel is there.
@@ -313,7 +313,7 @@ impl Axis {
         let mut start = 0;
         while start < count {
             let taps = self.reached(start);
-            // Between two positions that all taps reach, they reach all: only the edges are looked at one by one.
+            // Between two positions that all taps reach, they reach all: only the edges are inspected one by one.
             let mut end = start + 1;
             if taps.len() == self.taps {
                 let most = (0..self.taps).map(|tap| (self.extent as isize - 1 - self.place(start, tap)) / self.step.max(1) as isize).min();
@@ -357,7 +357,7 @@ impl Phase {
 /// Copies an input row so that each channel stands as often as it has filters.
 ///
 /// # Safety
-/// `from` is a row of the input, and `to` has room for a spread one.
+/// `from` is a row of the input, and `to` has space for a spread one.
 unsafe fn spread_row(shape: &ConvShape, from: *const f32, to: *mut f32) {
     let many = shape.group_out();
     for value in 0..shape.in_w * shape.in_c {
@@ -369,7 +369,7 @@ unsafe fn spread_row(shape: &ConvShape, from: *const f32, to: *mut f32) {
 /// Sums the gradients of a row's spread channels, to pixels that are `apart` floats apart.
 ///
 /// # Safety
-/// `from` is a spread row, and `to` has room for the pixels of one.
+/// `from` is a spread row, and `to` has space for the pixels of one.
 unsafe fn gather_row(shape: &ConvShape, from: *const f32, to: *mut f32, apart: usize) {
     let many = shape.group_out();
     for pixel in 0..shape.in_w {

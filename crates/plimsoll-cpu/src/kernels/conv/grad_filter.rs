@@ -1,7 +1,7 @@
 //! The gradient of a convolution with respect to its filter: rows of the product are filter elements, k runs over the output's pixels.
 //!
 //! Pixels are cut into chunks by the extents of an image, whatever their number; each chunk leaves a partial gradient, and these are added in order. So
-//! whoever stops where a chunk ends and goes on later makes the same additions in the same order. The gradient of a large filter is one chunk, added up where
+//! a sum that stops where a chunk ends and resumes later makes the same additions in the same order. The gradient of a large filter is one chunk, added up where
 //! it is.
 
 use std::ops::Range;
@@ -21,14 +21,14 @@ use plimsoll_core::DType;
 
 /// Filter elements (rows of the product) of one task.
 const ROWS: usize = 128;
-/// Floats of workspace [`grad_filter`] needs on a pool of `threads`; it never falls when the batch grows. A gradient that is added to another needs room for it.
+/// Floats of workspace [`grad_filter`] needs on a pool of `threads`; it never falls when the batch grows. A gradient that is added to another needs space for it.
 pub fn grad_filter_workspace(shape: &ConvShape, write: WriteMode, threads: usize) -> usize {
     if shape.is_empty() {
         0
     } else if shape.pointwise() {
         gemm::workspace_len(shape.in_c, shape.out_c, shape.pixels(), threads)
     } else {
-        per_worker(shape) * threads.max(1) + SplitK::new(shape, write).room() * shape.filter_len() + LINE
+        per_worker(shape) * threads.max(1) + SplitK::new(shape, write).partial_gradients() * shape.filter_len() + LINE
     }
 }
 
@@ -104,7 +104,7 @@ pub fn grad_filter_with(
         // The first chunk of a new gradient begins it, and one that is not cut goes on where it is; all others are put aside.
         let straight = usize::from(wave.start == 0 && (chunks.begins || chunks.wave == 1));
         let chunk = |index: usize| {
-            // SAFETY: a wave has as many partial gradients of `len` as there is room for.
+            // SAFETY: a wave has as many partial gradients of `len` as there is space for.
             let to = if index < straight { grad } else { Out(unsafe { partials.add((index - straight) * len) }) };
             (chunks.range(wave.start + index), to, index < straight && !chunks.begins)
         };
@@ -194,7 +194,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Reads the patches where they lie: for few output channels, where a copy would not be used often enough.
+    /// Reads the patches in place: for few output channels, where a copy would not be used often enough.
     ///
     /// # Safety
     /// As for [`Pass::block`]; the shape is not padded.
@@ -284,7 +284,7 @@ impl Pass<'_> {
     /// What `count` elements of the filter meet at each pixel: `to[pixel · count + element]`, zero in the padding.
     ///
     /// # Safety
-    /// Elements and pixels lie inside the tensors, and `to` has room for them.
+    /// Elements and pixels lie inside the tensors, and `to` has space for them.
     unsafe fn panel(&self, group: usize, first: usize, count: usize, pixels: Range<usize>, mut to: *mut f32) {
         let shape = self.shape;
         let mut pixel = pixels.start;
@@ -339,7 +339,7 @@ impl Pass<'_> {
     /// Copies up to eight neighbours of the input.
     ///
     /// # Safety
-    /// They lie inside it, and there is room for them.
+    /// They lie inside it, and there is space for them.
     #[inline(always)]
     unsafe fn copy(&self, from: usize, count: usize, to: *mut f32) {
         // SAFETY: the caller's promise.

@@ -1,7 +1,7 @@
 //! Convolution over NHWC tensors and its two gradients, as matrix products whose operands are never materialised.
 //!
-//! A filter is `[k_h, k_w, in_c / groups, out_c]`. The micro-kernel of [`crate::kernels::gemm`] takes one pointer per row and run of taps, so a patch is read where it
-//! lies in the input, or widened from two bytes where the product wants it; taps that fall into the padding point at zeros. Depthwise convolutions go channel by
+//! A filter is `[k_h, k_w, in_c / groups, out_c]`. The micro-kernel of [`crate::kernels::gemm`] takes one pointer per row and run of taps, so a patch is read in
+//! place in the input, or widened from two bytes where the product wants it; taps that fall into the padding point at zeros. Depthwise convolutions go channel by
 //! channel instead.
 
 mod channels;

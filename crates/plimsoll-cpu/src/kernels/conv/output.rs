@@ -1,4 +1,4 @@
-//! Where the result of a convolution goes: into floats, where an epilogue may follow, or block by block to whoever stores it in two bytes.
+//! Where the result of a convolution goes: into floats, where an epilogue may follow, or block by block to the code that stores it in two bytes.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ pub enum ConvOutput<'a> {
     Floats(&'a mut [f32], Epilogue<'a>),
     /// So, with what others made between its rows: their beginnings are this far apart.
     Spaced(&'a mut [f32], usize, Epilogue<'a>),
-    /// To whoever takes its blocks.
+    /// To a consumer of its blocks.
     Blocks(BlockConsumer<'a>),
 }
 
@@ -48,7 +48,7 @@ impl<'a> ConvOutput<'a> {
         matches!(self, ConvOutput::Blocks(_))
     }
 
-    /// Elements there is room for, if there are to be so many rows and columns.
+    /// Elements there is space for, if there are to be this many rows and columns.
     pub(super) fn len(&self, rows: usize, columns: usize) -> usize {
         match self {
             ConvOutput::Floats(output, _) => output.len(),
@@ -79,7 +79,7 @@ impl<'a> ConvOutput<'a> {
     pub(super) fn zeros(self, rows: usize, columns: usize) {
         match self.shared(columns) {
             SharedOutput::Floats(output, epilogue) => {
-                // SAFETY: the target has room for the rows.
+                // SAFETY: the target has space for the rows.
                 (0..rows).for_each(|row| unsafe { output.row(row).write_bytes(0, columns) });
                 if let Some(finish) = epilogue {
                     finish(0..rows, 0..columns, 0);

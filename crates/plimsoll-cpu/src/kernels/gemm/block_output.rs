@@ -1,5 +1,5 @@
 //! Products whose result is not stored in single precision: each finished block stands in its worker's scratch and is handed out from there, to be
-//! followed by an expression, rounded and stored by whoever takes it.
+//! followed by an expression, rounded and stored by its consumer.
 
 use std::ops::Range;
 
@@ -165,7 +165,7 @@ pub unsafe fn gemm_blocks_with(isa: Isa, pool: &ThreadPool, a: Matrix, b: Matrix
             return run(pool, plan.parallel, plan.blocks(), &|index, worker| multiply(rows_of(index), columns_of(index), worker));
         }
         for columns in (0..n).step_by(plan.columns).map(|start| start..n.min(start + plan.columns)) {
-            // SAFETY: the shared part of the workspace has room for these columns.
+            // SAFETY: the shared part of the workspace has space for these columns.
             unsafe { pack(pool, &product, columns.clone(), k, partials) };
             pool.run(plan.row_blocks, &|index, worker| {
                 multiply(index * plan.rows..m.min((index + 1) * plan.rows), columns.clone(), worker);

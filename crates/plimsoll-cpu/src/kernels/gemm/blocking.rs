@@ -68,7 +68,7 @@ impl Blocking {
 }
 
 /// Whether a product of `n` columns over `k` adds up every element in the same order whatever its rows, if they are at least `least`: it is
-/// never cut along k. From so many rows on there are blocks enough without that.
+/// never cut along k. From this many rows on there are blocks enough without that.
 pub(crate) fn rows_are_independent(least: usize, n: usize, k: usize) -> bool {
     const MANY: usize = ROWS * (TASKS / 4);
     let long_runs = n.saturating_mul(k) < SERIAL / ROWS || MANY.saturating_mul(n) <= NARROW;
@@ -88,7 +88,7 @@ pub(super) fn partials(m: usize, n: usize, k: usize) -> usize {
     (chunks - 1).saturating_mul(m.saturating_mul(n)).min(if chunks > 1 { PARTIALS } else { 0 })
 }
 
-/// [`partials`] with room for the first chunk's sums too.
+/// [`partials`] with space for the first chunk's sums too.
 pub(super) fn all_partials(m: usize, n: usize, k: usize) -> usize {
     let first = if k / CHUNK > 1 { m.saturating_mul(n).min(PARTIALS) } else { 0 };
     partials(m, n, k) + first

@@ -181,7 +181,7 @@ impl Left {
     /// Copies a block of A to `to`, row by row if its k are contiguous, else panel by panel.
     ///
     /// # Safety
-    /// The block lies inside `a`, and `to` has room for its rows at `depth.next_multiple_of(LINE) + LINE` floats each.
+    /// The block lies inside `a`, and `to` has space for its rows at `depth.next_multiple_of(LINE) + LINE` floats each.
     unsafe fn pack(isa: Isa, a: &Matrix, rows: Range<usize>, k: usize, depth: usize, tile: usize, to: *mut f32) -> Left {
         if a.col_stride == 1 {
             let stride = depth.next_multiple_of(LINE) + LINE;
@@ -224,7 +224,7 @@ fn pack_b(b: &Matrix, m: usize) -> bool {
     b.col_stride != 1 || (b.row_stride.unsigned_abs() > MAX_COLUMNS && m > FEW_ROWS && b.rows > 16 && b.rows * b.cols > IN_L1)
 }
 
-/// Rows of A for which copying B costs more than reading it where it lies.
+/// Rows of A for which copying B costs more than reading it in place.
 const FEW_ROWS: usize = 64;
 
 /// Floats of B that may stay where they are.

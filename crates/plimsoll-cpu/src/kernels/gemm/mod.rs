@@ -2,7 +2,7 @@
 //!
 //! A product is cut into blocks of C by its shape alone (`plan`). A task packs what it needs of A and B into its worker's part of the workspace (`pack`) and
 //! sweeps the micro-kernel (`sweep`, `tile`) over it (`block`); where many tasks need the same of B, they pack it together and share it (`shared`).
-//! A product with a vector (`vector`) and one of a transposed A with few columns (`narrow`) read their matrix where it lies.
+//! A product with a vector (`vector`) and one of a transposed A with few columns (`narrow`) read their matrix in place.
 //! Operands in two bytes are widened as they are packed; results that are stored so are handed out block by block (`blocks`).
 //! Small outputs with a long k (weight gradients) are cut along k as well: each chunk leaves a partial sum in the workspace, and the sums are
 //! added in chunk order.
@@ -97,7 +97,7 @@ pub enum WriteMode {
 #[derive(Clone, Copy)]
 pub(crate) struct Out(pub *mut f32);
 
-// SAFETY: whoever shares an `Out` sees to it that tasks write disjoint elements.
+// SAFETY: whatever shares an `Out` sees to it that tasks write disjoint elements.
 unsafe impl Send for Out {}
 // SAFETY: as above.
 unsafe impl Sync for Out {}
@@ -237,7 +237,7 @@ pub unsafe fn gemm_with(
         return;
     }
 
-    // The blocks of a sum cut along k can be few and tall: rows are dealt out anew.
+    // The blocks of a sum cut along k can be few and tall: rows are dealt out from scratch.
     let rows_each = (SUM / n).max(1);
     let sum = |task: usize, worker: usize| {
         let rows = task * rows_each..m.min((task + 1) * rows_each);

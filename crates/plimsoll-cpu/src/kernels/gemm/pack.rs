@@ -29,7 +29,7 @@ pub(super) unsafe fn copy(from: *const f32, to: *mut f32, len: usize) {
 #[allow(clippy::too_many_arguments)]
 pub(super) unsafe fn rows_of_a(isa: Isa, a: &Matrix, row: usize, rows: usize, k: usize, depth: usize, to: *mut f32, stride: usize) {
     for i in 0..rows {
-        // SAFETY: row `row + i` of `a` holds `depth` contiguous numbers from `k` on, and `to` has room for them.
+        // SAFETY: row `row + i` of `a` holds `depth` contiguous numbers from `k` on, and `to` has space for them.
         unsafe {
             match a.dtype.is_half() {
                 true => widen(isa, a.dtype, a.at(row + i, k), to.add(i * stride), depth),
@@ -46,7 +46,7 @@ pub(super) unsafe fn rows_of_a(isa: Isa, a: &Matrix, row: usize, rows: usize, k:
 pub(super) unsafe fn panel_of_a(a: &Matrix, row: usize, rows: usize, k: usize, depth: usize, to: *mut f32) {
     for j in 0..depth {
         for i in 0..rows {
-            // SAFETY: the block lies inside `a` by the caller's promise, and `to` has room for it.
+            // SAFETY: the block lies inside `a` by the caller's promise, and `to` has space for it.
             unsafe { *to.add(j * rows + i) = load_one(a.dtype, a.at(row + i, k + j)) };
         }
     }
@@ -173,7 +173,7 @@ pub(super) unsafe fn transpose_halves(
     width: usize,
 ) {
     const SIDE: usize = 16;
-    let mut room = [0f32; SIDE * SIDE];
+    let mut buffer = [0f32; SIDE * SIDE];
     let from = from.cast::<u16>();
     for i in (0..columns).step_by(SIDE) {
         for j in (0..depth).step_by(SIDE) {
@@ -183,12 +183,12 @@ pub(super) unsafe fn transpose_halves(
                 for column in 0..wide {
                     let from = from.offset((i + column) as isize * outer + j as isize * inner);
                     if inner == 1 {
-                        widen(isa, dtype, from.cast(), room[column * SIDE..].as_mut_ptr(), deep);
+                        widen(isa, dtype, from.cast(), buffer[column * SIDE..].as_mut_ptr(), deep);
                     } else {
-                        (0..deep).for_each(|k| room[column * SIDE + k] = load_one(dtype, from.offset(k as isize * inner).cast()));
+                        (0..deep).for_each(|k| buffer[column * SIDE + k] = load_one(dtype, from.offset(k as isize * inner).cast()));
                     }
                 }
-                transpose(room.as_ptr(), SIDE as isize, 1, wide, deep, to.add(j * width + i), width);
+                transpose(buffer.as_ptr(), SIDE as isize, 1, wide, deep, to.add(j * width + i), width);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Products of a transposed A with few columns: the result is computed transposed, so that A's contiguous rows fill the vectors.
 //!
-//! The weight gradient of a wide layer with few outputs has this shape, and reading A is most of its cost: it is read once, where it lies, a
+//! The weight gradient of a wide layer with few outputs has this shape, and reading A is most of its cost: it is read once, in place, a
 //! few long runs side by side, for the memory serves many short ones at a fraction of its speed.
 
 use std::ops::Range;
@@ -55,7 +55,7 @@ pub(super) unsafe fn multiply(
     let step = if a.rows * a.cols <= CACHED { DEPTH } else { STREAMS };
     for i0 in rows.clone().step_by(STRIP) {
         let strip = STRIP.min(rows.end - i0);
-        // SAFETY: the strip lies inside A, its rows inside C, and `sums` holds `n` rows of `STRIP` floats.
+        // SAFETY: the panel lies inside A, its rows inside C, and `sums` holds `n` rows of `STRIP` floats.
         unsafe {
             let to = c.wrapping_add(i0 * ldc);
             if add {

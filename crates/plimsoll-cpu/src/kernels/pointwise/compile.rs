@@ -64,7 +64,7 @@ pub(super) fn compile(
             return Ok(code);
         }
         if most <= LANES {
-            return Err(format!("an expression needs {} numbers at once, which is more than there is room for", code.registers));
+            return Err(format!("an expression needs {} numbers at once, which is more than there is space for", code.registers));
         }
         most /= 2;
     }
@@ -162,7 +162,7 @@ impl<'a> Compiler<'a> {
         }
         let single = strides.last() == Some(&0);
         let whole = self.code.row == self.code.broadcast_dims.dims.last().copied().unwrap_or(1);
-        // A strip of one element is read step by step.
+        // A run of one element is read step by step.
         let steps = strides.last().is_some_and(|stride| *stride > 1);
         if !steps && (whole || self.is_contiguous(i)) {
             if self.code.slots.len() == SLOTS {
@@ -345,7 +345,7 @@ fn tile(row: usize, period: usize, multiple: usize, most: usize) -> usize {
     }
 }
 
-/// The longest stretch, if any fits a tile, after which an input that does not follow the rows begins anew.
+/// The longest stretch, if any fits a tile, after which an input that does not follow the rows starts over.
 fn period(broadcast_dims: &Stretched, most: usize) -> usize {
     let elements: usize = broadcast_dims.dims.iter().product();
     let periods = broadcast_dims.strides.iter().map(|strides| {

@@ -31,7 +31,7 @@ pub struct InputSpec<'a> {
     pub dims: &'a [usize],
     /// Its element type.
     pub dtype: DType,
-    /// How many elements one row of the innermost dimension is from the next, if it is a strip of something wider.
+    /// How many elements one row of the innermost dimension is from the next, if it is a channel view of something wider.
     pub pitch: Option<usize>,
 }
 
@@ -74,7 +74,7 @@ unsafe impl Send for Kernel {}
 // SAFETY: as above; shared use reads the kernel and writes only through output addresses, to ranges the caller keeps apart.
 unsafe impl Sync for Kernel {}
 
-/// The registers of one run of tiles, on the stack of whoever runs it.
+/// The registers of one run of tiles, on the stack of the thread that runs it.
 #[repr(align(64))]
 struct File(MaybeUninit<[f32; FILE]>);
 
@@ -91,15 +91,15 @@ pub(crate) struct Tile {
 }
 
 impl Tile {
-    /// The numbers, spread into `room` if there is only one.
+    /// The numbers, spread into `buffer` if there is only one.
     ///
     /// # Safety
-    /// The tile was just handed out, and `room` is as long as a tile can be.
-    pub unsafe fn numbers<'a>(&self, room: &'a mut [f32]) -> &'a [f32] {
+    /// The tile was just handed out, and `buffer` is as long as a tile can be.
+    pub unsafe fn numbers<'a>(&self, buffer: &'a mut [f32]) -> &'a [f32] {
         if self.single {
             // SAFETY: there is one value.
-            room[..self.length].fill(unsafe { *self.values });
-            return &room[..self.length];
+            buffer[..self.length].fill(unsafe { *self.values });
+            return &buffer[..self.length];
         }
         // SAFETY: the values stay until the next tile.
         unsafe { std::slice::from_raw_parts(self.values, self.length) }
@@ -116,12 +116,12 @@ impl Kernel {
     /// Compiles an expression over `dims`. A kernel without `sinks` stores nothing; it serves reductions.
     ///
     /// # Errors
-    /// When the expression reads more tensors or holds more numbers at once than there is room for.
+    /// When the expression reads more tensors or holds more numbers at once than there is space for.
     pub fn new(expr: &Expr, dims: &[usize], sources: &[InputSpec<'_>], sinks: &[OutputSpec<'_>]) -> Result<Kernel, String> {
         Kernel::with(Isa::best(), expr, dims, sources, sinks, 1)
     }
 
-    /// [`Kernel::new`] with chosen instructions, and tiles that hold a whole number of `multiple` elements where that is possible.
+    /// [`Kernel::new`] with chosen instructions, and tiles that hold a multiple of `multiple` elements where that is possible.
     pub(crate) fn with(
         isa: Isa,
         expr: &Expr,
@@ -159,7 +159,7 @@ impl Kernel {
         self.code.tile
     }
 
-    /// Elements after which tiles begin anew.
+    /// Elements after which tiles start over.
     pub(crate) fn row(&self) -> usize {
         self.code.row
     }
@@ -260,7 +260,7 @@ impl Kernel {
         };
         let hoist = start.is_multiple_of(code.period);
         if hoist && !code.hoisted.is_empty() {
-            // SAFETY: registers have room for a tile, and the inputs are readable; one period of them is fetched and then repeated.
+            // SAFETY: registers have space for a tile, and the inputs are readable; one period of them is fetched and then repeated.
             unsafe {
                 execute(self.isa, &code.hoisted, &frame, code.period);
                 code.hoisted.iter().for_each(|load| repeat(frame.at(load.to), code.period, code.tile));
@@ -283,7 +283,7 @@ impl Kernel {
             }
             frame.slots = slots.as_ptr().cast();
             frame.outputs = outputs.as_ptr().cast();
-            // SAFETY: the slots and outputs the code names were just written and point at this tile, which lies inside their tensors; registers have room for it.
+            // SAFETY: the slots and outputs the code names were just written and point at this tile, which lies inside their tensors; registers have space for it.
             unsafe {
                 if !hoist {
                     execute(self.isa, &code.hoisted, &frame, length);

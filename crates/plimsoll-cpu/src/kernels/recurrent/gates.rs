@@ -62,7 +62,7 @@ fn tanh_row<const FMA: bool>(row: &mut [f32]) {
     row.iter_mut().for_each(|y| *y = tanh::<FMA>(*y));
 }
 
-/// The cell states after a step of an LSTM, computed again from its gates.
+/// The cell states after a step of an LSTM, recomputed from its gates.
 pub(super) fn lstm_cells(isa: Isa, row: &[f32], before: &[f32], after: &mut [f32]) {
     dispatch!(isa, cells_row(row: &[f32] = row, before: &[f32] = before, after: &mut [f32] = after));
 }

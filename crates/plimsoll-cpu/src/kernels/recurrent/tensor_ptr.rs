@@ -19,7 +19,7 @@ unsafe impl Send for TensorPtr {}
 unsafe impl Sync for TensorPtr {}
 
 impl TensorPtr {
-    /// Element `at`, if single precision can be used where it lies.
+    /// Element `at`, if single precision can be used in place.
     pub(super) fn single(self, at: usize) -> Option<*mut f32> {
         (self.dtype == DType::F32).then(|| self.ptr.cast::<f32>().wrapping_add(at))
     }

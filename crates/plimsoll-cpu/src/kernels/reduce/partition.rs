@@ -1,7 +1,7 @@
 //! How rows are cut into chunks, and sums over a batch, which are taken chunk after chunk.
 //!
 //! A sum over the first dimension is cut by what one of its rows holds, never by how many there are: chunk after chunk is added to the sum so far. So
-//! whoever stops where a chunk ends and goes on later makes the same additions in the same order.
+//! a sum that stops where a chunk ends and resumes later makes the same additions in the same order.
 
 use super::accumulate::WIDTH;
 use super::{CHUNK, Layout, Reducer, TASKS};
@@ -14,7 +14,7 @@ const WAVE: usize = 4 * TASKS;
 /// How the rows that are reduced to one are cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Partition {
-    /// Rows after which the cut begins anew.
+    /// Rows after which the cut starts over.
     stretch: usize,
     /// Chunks of a stretch, and rows of a chunk.
     parts: usize,
@@ -53,7 +53,7 @@ impl Partition {
     }
 
     /// Floats for the sums of chunks taken side by side, or a bound that does not fall where there are other results for more columns.
-    pub fn room(&self, layout: &Layout) -> usize {
+    pub fn workspace_len(&self, layout: &Layout) -> usize {
         let results = layout.groups() * layout.columns;
         match self.chunks {
             0 | 1 => 0,
@@ -74,8 +74,8 @@ pub(crate) fn power_of_two(most: usize) -> usize {
     1 << most.max(1).ilog2()
 }
 
-/// Whether a sum over leading axes, of which each row of the batch has `rows` with `columns`, can be taken in pieces of this many rows of the batch, each going
-/// on from the sum so far, without a difference.
+/// Whether a sum over leading axes, of which each row of the batch has `rows` with `columns`, can be taken in pieces of this many rows of the batch, each continuing
+/// from the sum so far, without a difference.
 pub(crate) fn sums_resume(rows: usize, columns: usize, piece: usize) -> bool {
     piece.is_multiple_of(unit(rows, columns).0)
 }
@@ -92,7 +92,7 @@ impl Reducer {
         let (layout, chunks) = (&self.layout, self.partition.chunks);
         let (groups, blocks, columns) = (layout.groups(), layout.column_blocks(), layout.columns);
         let results = groups * columns;
-        // SAFETY: the results are this call's own; what they go on from lies at the same place or apart.
+        // SAFETY: the results are this call's own; what they continue from lies at the same place or apart.
         unsafe {
             match self.initial {
                 Some(before) if before != self.output.cast_const() => self.output.copy_from_nonoverlapping(before, results),
@@ -119,7 +119,7 @@ impl Reducer {
         for start in (0..chunks).step_by(wave) {
             let count = wave.min(chunks - start);
             let partial = |group: usize, block: usize, chunk: usize| {
-                // SAFETY: a wave has room for all columns of its chunks, which are different parts of the workspace.
+                // SAFETY: a wave has space for all columns of its chunks, which are different parts of the workspace.
                 unsafe { self.partials.add((chunk * groups + group) * columns + block * WIDTH) }
             };
             run(groups * blocks * count, &|task, _| {
