@@ -74,8 +74,8 @@ fn a_host_budget_below_the_cuda_context_reports_the_minimum() {
     let (code, error) = sandbox.fail(&[&["plan", &config], &PROFILE[..]].concat());
     assert_eq!(code, 3);
     assert!(error.contains("does not fit into 96.0 MiB of host memory"), "{error}");
-    let told = error.split("whatever the run: give it --host-memory ").nth(1).unwrap_or_else(|| panic!("{error}"));
-    let line = told.split(' ').next().unwrap();
+    let hint = error.split("for any run: give it --host-memory ").nth(1).unwrap_or_else(|| panic!("{error}"));
+    let line = hint.split(' ').next().unwrap();
     plan(&sandbox, &[&config, "--host-memory", line]);
 }
 
