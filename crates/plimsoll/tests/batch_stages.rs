@@ -9,12 +9,12 @@ fn model() -> Model {
     Sequential::new().add(Flatten).add(Dense::new(24).relu()).add(Dense::new(10).activation(Activation::Softmax)).into()
 }
 
-/// 300 rows with shares per class, which end with a batch of 12.
+/// 300 rows with a probability per class; the last batch has 12.
 fn digits(split: Split) -> Dataset {
     Dataset::digits(split).take(300).map("x", [scale(1.0 / 16.0)]).map("y", [one_hot(10)])
 }
 
-/// The weights after two epochs, and how the rows that are held out then fare.
+/// The weights after two epochs, and the validation scores.
 fn learnt(data: &Dataset, held_out: &Dataset, micro_batch: usize) -> (Vec<f32>, Scores) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("weights");
@@ -44,7 +44,7 @@ fn micro_batches_match_the_full_batch_after_batch_level_stages() {
     ];
     for (name, data) in cases {
         let held_out = digits(Split::Test).batch(20).mix(Mix::up(0.4));
-        // The columns stand where they stood in training.
+        // The columns have the same order as in training.
         let held_out = if name.starts_with("bucket") { numbered().batch(20) } else { held_out };
         let (whole, scores) = learnt(&data, &held_out, 32);
         for micro_batch in [1, 8, 7] {
@@ -56,7 +56,7 @@ fn micro_batches_match_the_full_batch_after_batch_level_stages() {
     }
 }
 
-/// A mixed batch is handed over as a whole, and its plan says so.
+/// MixUp needs the whole batch, and the plan accounts for it.
 #[test]
 fn the_plan_reserves_memory_for_a_mixed_batch() {
     let ring = |data: &Dataset| {

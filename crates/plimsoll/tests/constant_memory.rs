@@ -29,7 +29,7 @@ fn fifty_epochs_take_what_two_take() {
     let history = trainer.fit(fit).unwrap();
     assert_eq!(seen.len(), 50);
 
-    // The first epoch meets every size of piece; after that nothing asks for memory, on any thread.
+    // The first epoch has every micro-batch size; after that no thread allocates.
     let per_epoch: Vec<u64> = seen.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
     assert!(per_epoch.iter().all(|allocations| *allocations == 0), "allocations per epoch: {per_epoch:?}");
 
@@ -38,7 +38,7 @@ fn fifty_epochs_take_what_two_take() {
     assert!(history.measured <= history.planned, "{} measured, {} planned", history.measured, history.planned);
 }
 
-/// The same where the optimiser's state comes from a file and goes back there in every step.
+/// The same with optimizer state that is offloaded to a file in every step.
 fn copies_to_and_from_a_file_take_no_memory() {
     let data = Dataset::random(RandomSpec::new(128).floats("x", [64]).floats("y", [8])).unwrap().batch(32);
     let build = |budget: &str| {

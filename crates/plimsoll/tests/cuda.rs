@@ -5,7 +5,7 @@ use plimsoll::{Allow, DeviceSpec, Error, History, Permission, RunPlan, probe};
 use plimsoll_core::Bytes;
 use plimsoll_core::budget::Owner;
 
-/// Whether there is a GPU; if not, says so after checking what a trainer says.
+/// Whether there is a GPU; if not, checks the error of a trainer and reports it.
 fn has_gpu() -> bool {
     let Some(obstacle) = probe().obstacle() else { return true };
     let error = digits(DeviceSpec::Cuda(0)).plan(&Fit::epochs(1)).unwrap_err().to_string();
@@ -46,7 +46,7 @@ fn training_on_gpu_matches_cpu() {
     }
 }
 
-/// An epoch of one batch, so that the losses of epochs are those of steps; every epoch takes other rows.
+/// Epochs of one batch, so that the loss of an epoch is that of a step; every epoch has different rows.
 #[test]
 fn the_first_twenty_losses_match_the_cpu() {
     if !has_gpu() {
@@ -74,7 +74,7 @@ fn micro_batches_match_the_full_batch_on_gpu() {
     }
 }
 
-/// The loss is looked at while the next step computes; the error still names the step that broke, and the weights are those before it.
+/// The loss is read while the next step runs; the error still names the failing step, and the weights are those before it.
 #[test]
 fn a_non_finite_loss_reports_its_step() {
     if !has_gpu() {
@@ -100,7 +100,7 @@ fn a_device_budget_below_the_minimum_is_refused() {
     assert!(error.contains("CUDA context 348 MiB"), "{error}");
 }
 
-/// Layers whose optimiser state is most of what a run holds.
+/// Layers whose optimizer state is most of the memory of a run.
 fn wide(allow: &str) -> Trainer {
     let data = Dataset::random(RandomSpec::new(256).floats("x", [64]).floats("y", [8])).unwrap().batch(32);
     let layer = || Dense::new(256).activation(Activation::Relu);
@@ -109,7 +109,7 @@ fn wide(allow: &str) -> Trainer {
     trainer.allow(allow.parse::<Allow>().unwrap())
 }
 
-/// A line that leaves no room for a quarter of the optimiser's state.
+/// A budget that is too small for a quarter of the optimizer state.
 fn scarce(free: &RunPlan) -> Budget {
     let device = free.device_memory.as_ref().unwrap();
     let optimiser = device.owners.iter().find(|(name, _)| *name == Owner::Optimizer).unwrap().1;
@@ -128,7 +128,7 @@ fn tensors_beyond_the_device_budget_are_offloaded_to_pinned_memory() {
     assert!(plan.owners.contains(&(Owner::Offload, plan.offload_bytes())), "{:?}", plan.owners);
     assert!(plan.to_string().contains("kept in pinned host memory"), "{plan}");
     assert!(plan.placement().contains("offloaded to pinned host memory"), "{}", plan.placement());
-    // Without leave to do so it is refused, and told what would help.
+    // Without the permission it is refused, with the permission that would help.
     let refusal = match wide("none").device_profile("h200").budget(budget).plan(&Fit::epochs(1)) {
         Err(Error::Infeasible(refusal)) => refusal,
         other => panic!("{other:?}"),
@@ -138,7 +138,7 @@ fn tensors_beyond_the_device_budget_are_offloaded_to_pinned_memory() {
     assert!(wide(&allow.to_string()).device_profile("h200").budget(enough).plan(&Fit::epochs(1)).is_ok(), "what is said to be enough is");
 }
 
-/// The same kernels in the same order: not one bit differs, launched one by one or recorded.
+/// The same kernels in the same order are bit-identical, launched one by one or as a CUDA graph.
 #[test]
 fn offloaded_tensors_come_back_bit_identical() {
     if !has_gpu() {
@@ -159,7 +159,7 @@ fn offloaded_tensors_come_back_bit_identical() {
     assert!(here == there, "{:?} and {:?}", here.0, there.0);
 }
 
-/// A step whose loss is broken stores the optimiser's state as it was.
+/// A step with a non-finite loss leaves the optimizer state unchanged.
 #[test]
 fn a_failed_step_leaves_offloaded_state_unchanged() {
     if !has_gpu() {

@@ -34,7 +34,7 @@ fn weights(save: impl FnOnce(&std::path::Path), name: &str) -> Vec<u8> {
     bytes
 }
 
-/// In one piece, in pieces that divide the batch, and in others.
+/// The full batch, micro-batches that divide it, and others.
 #[test]
 fn custom_loop_steps_match_fit() {
     for micro_batch in [BATCH, 5, 7] {

@@ -20,7 +20,7 @@ fn weights(trainer: &mut Trainer, name: &str) -> BTreeMap<String, Vec<f32>> {
     tensors.collect()
 }
 
-/// Rows whose features are all this number, with labels beside them.
+/// Rows whose features are all this number, with labels.
 fn constant(rows: u64, number: f32, features: usize) -> Dataset {
     let spec = RandomSpec::new(rows).seed(1).floats("x", [features]).floats("y", [1]);
     Dataset::random(spec).unwrap().map("x", [scale(0.0), normalize([-number], [1.0])])
@@ -33,7 +33,7 @@ fn batch_statistics_of_a_partial_micro_batch() {
     let data = constant(10, 3.0, 2).batch(10);
     let mut trainer = Trainer::new(model, &data).loss(Loss::MeanSquaredError).micro_batch(4);
     trainer.fit(Fit::epochs(1)).unwrap();
-    // Pieces of 4, 4 and 2 rows; the mean of each is 3 and its variance 0.
+    // Micro-batches of 4, 4 and 2 rows; the mean of each is 3 and its variance 0.
     let after = weights(&mut trainer, "ragged");
     assert_eq!(after["norm/moving_mean"], [2.625, 2.625]);
     assert_eq!(after["norm/moving_variance"], [0.125, 0.125]);
@@ -60,7 +60,7 @@ fn regularization_is_added_once_for_any_micro_batch() {
     for micro_batch in [6, 4, 1] {
         let regularizer = Regularizer { l1: 0.25, l2: 0.5 };
         let model: Model = Sequential::new().named("dense", Dense::new(1).bias(false).regularizer(regularizer)).into();
-        // Of features that are zero nothing is learnt: only what the weights cost changes them.
+        // With zero features only the regularization changes the weights.
         let data = constant(6, 0.0, 3).batch(6);
         let mut trainer = Trainer::new(model, &data).loss(Loss::MeanSquaredError).optimizer(Sgd::new(0.1)).micro_batch(micro_batch);
         let before = weights(&mut trainer, &format!("cost-before-{micro_batch}"));
@@ -171,7 +171,7 @@ fn the_summary_lists_layers_shapes_and_parameters() {
     assert_eq!(summary, expected);
 }
 
-/// Which weights are dropped depends on the row's place in the batch and not on how the batch is cut; predictions drop none.
+/// The dropout mask depends on the row's position in the batch, not on micro-batches; predictions have no dropout.
 #[test]
 fn attention_dropout_is_independent_of_micro_batches() {
     let data = || Dataset::random(RandomSpec::new(60).seed(2).floats("x", [9, 8]).floats("y", [2])).unwrap().batch(20);

@@ -102,7 +102,7 @@ fn losses_metrics_and_weights_match_keras() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Two numbers and three, apart or as five.
+/// Outputs of two and three numbers, or of five.
 fn measured(batch: usize) -> Dataset {
     Dataset::random(RandomSpec::new(50).seed(3).floats("x", [6]).floats("few", [2]).floats("many", [3])).unwrap().batch(batch)
 }
@@ -122,7 +122,7 @@ fn two_losses() -> [(&'static str, OutputLoss); 2] {
 
 #[test]
 fn the_weighted_sum_matches_a_model_with_concatenated_outputs() {
-    // The mean over five numbers is two fifths of the mean over two and three fifths of that over three.
+    // The mean over five numbers is 2/5 of the mean over two plus 3/5 of the mean over three.
     let ledger = plimsoll_core::Ledger::new("host", None);
     let apart = measured(50);
     let options = plimsoll_data::Options { epochs: Some(1), ..Default::default() };

@@ -10,7 +10,7 @@ fn data() -> Dataset {
     Dataset::random(RandomSpec::new(24).floats("x", [64]).floats("y", [8])).unwrap().shuffle(Shuffle::seed(5)).batch(8)
 }
 
-/// Layers whose optimiser state is most of what a run holds, and each of which is a small part of it.
+/// Many small layers whose optimizer state is most of the memory of a run.
 fn layers() -> Sequential {
     (0..8).fold(Sequential::new(), |model, _| model.add(Dense::new(192).activation(Activation::Relu))).add(Dense::new(8))
 }
@@ -24,7 +24,7 @@ fn line(bytes: Bytes) -> Budget {
     Budget { host: Some(bytes), ..Budget::default() }
 }
 
-/// A line so low that some of the optimiser's state has no room, whatever is done about the rest.
+/// A budget so small that some of the optimizer state does not fit, whatever happens to the rest.
 fn scarce(trainer: Trainer) -> Budget {
     let free = trainer.plan(&Fit::epochs(1)).unwrap();
     assert_eq!((free.offload_bytes(), free.used.contains(&Permission::Offload)), (Bytes::ZERO, false), "nothing leaves where all fits");
@@ -59,7 +59,7 @@ fn offloading_is_the_last_resort() {
     let free = cut.plan(&Fit::epochs(1)).unwrap();
     let single = wide("microbatch,offload").micro_batch(1).plan(&Fit::epochs(1)).unwrap();
     assert!(single.memory.arena < free.memory.arena);
-    // Room for sums of gradients, but not for the whole batch, or for less than either.
+    // Enough for accumulated gradients but not for the full batch, or for neither.
     let enough = wide("microbatch,offload").budget(line(free.total().max(single.total()))).plan(&Fit::epochs(1)).unwrap();
     assert!(!enough.used.contains(&Permission::Offload), "{enough}");
     let scarce = wide("microbatch,offload").budget(line(free.minimum.min(single.total()) - Bytes(4096))).plan(&Fit::epochs(1)).unwrap();
@@ -77,7 +77,7 @@ fn an_infeasible_run_reports_the_minimum_with_offloading() {
     let plan = wide(&allow.to_string()).budget(line(*least)).plan(&Fit::epochs(1)).unwrap();
     assert_eq!(plan.total(), *least, "what is said to be enough is");
     assert!(plan.memory.programs.iter().any(|program| !program.offloaded.is_empty()) || plan.offload_bytes() > Bytes::ZERO);
-    // A little more, so that there is also room for the rows that are predicted.
+    // A little more, for the batches of predict.
     let budget = line(*least + Bytes::kib(64));
     assert!(learnt(wide("none"), Fit::epochs(2)) == learnt(wide("offload").budget(budget), Fit::epochs(2)));
 }

@@ -5,11 +5,11 @@ use plimsoll::optim::Adam;
 use plimsoll::zoo::{self, Options};
 use plimsoll::{Allow, Budget, Bytes, Dataset, Fit, Loss, Permission, RandomSpec, RunPlan, Trainer};
 
-/// A small GPT with a vocabulary that outweighs all else.
+/// A small GPT whose vocabulary dominates the memory.
 fn trainer(allow: Allow, line: Option<Bytes>) -> Trainer {
     let options = Options { width: Some(0.5), context: Some(512), vocabulary: Some(8_000), ..Options::default() };
     let network = zoo::find("char-gpt").unwrap().build(&options).unwrap();
-    // Three batches, the last with a row less.
+    // Three batches, the last one row shorter.
     let data = network.synthetic(5).unwrap().batch(2);
     let budget = Budget { host: line, ..Budget::default() };
     Trainer::new(network.model.clone(), &data).loss(network.loss).optimizer(Adam::new(1e-3)).seed(5).threads(2).budget(budget).allow(allow)
@@ -30,7 +30,7 @@ fn splitting_a_language_model_head_is_bit_identical() {
     let none = Allow::of([]);
     let (whole, losses, weights) = learnt(trainer(none, None), "whole");
     assert!(whole.split.is_none() && whole.used.is_empty());
-    // Sixteen megabytes of scores for each row of two, of which half are enough at a time.
+    // 16 MB of logits for each of two rows, of which half are enough at a time.
     let line = Bytes(whole.minimum.0 - (8 << 20));
     let (cut, cut_losses, cut_weights) = learnt(trainer(Allow::of([Permission::Split]), Some(line)), "cut");
     let split = cut.split.as_ref().expect("it was cut");
@@ -41,7 +41,7 @@ fn splitting_a_language_model_head_is_bit_identical() {
     assert!(weights == cut_weights, "the weights differ");
 }
 
-/// Pictures through a first convolution that outweighs all else, with batch statistics, so that micro-batches are no way out.
+/// Images through a first convolution that dominates the memory, with batch statistics that rule out micro-batches.
 fn convolutions(allow: Allow, line: Option<Bytes>) -> Trainer {
     let model = Sequential::new()
         .named("first", Conv2D::new(16, 3).padding(Padding::Same).bias(false))
@@ -64,7 +64,7 @@ fn splitting_the_first_convolution_is_bit_identical() {
     let (whole, losses, weights) = learnt(convolutions(none, None), "whole");
     assert!(whole.split.is_none() && whole.used.is_empty());
     let others = Allow::of([Permission::Microbatch]);
-    // Six megabytes of images, their rectified ones and their gradients, of which an eighth is there at a time.
+    // 6 MB of feature maps, their activations and gradients, of which an eighth is live at a time.
     let line = Bytes(whole.minimum.0 - (8 << 20));
     let refused = convolutions(others, Some(line)).plan(&Fit::epochs(1)).unwrap_err().to_string();
     assert!(refused.contains("does not fit"), "micro-batches would change the statistics: {refused}");

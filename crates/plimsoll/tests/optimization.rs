@@ -72,7 +72,7 @@ fn clipping_scaling_ema_and_weights_are_independent_of_micro_batches() {
         Dataset::random(spec).unwrap().batch(20)
     };
     let train = |micro_batch: usize| {
-        // Labels of 0 to 255, of which the class 7 does not count: pieces differ in how many of their answers do.
+        // Labels of 0 to 255 with class 7 ignored: micro-batches differ in how many predictions count.
         let loss = Loss::SoftmaxCrossEntropy.ignore_class(7).smoothing(0.1);
         let mut trainer = Trainer::new(Sequential::new().add(Dense::new(256)), &labelled())
             .loss(loss)
@@ -143,7 +143,7 @@ fn schedules_set_the_learning_rate() {
     assert_ne!(constant, train(Schedule::cosine(45)));
     let mut trainer = Trainer::new(mlp(), &digits(Split::Train, 32)).schedule(Schedule::cosine(80));
     let epoch = trainer.fit(Fit::epochs(1)).unwrap().epochs[0].clone();
-    // 45 steps, the last at the number 44 counted from 0.
+    // 45 steps; the last has index 44.
     let last = 1e-3 * 0.5 * (1.0 + (std::f64::consts::PI * 44.0 / 80.0).cos());
     assert!((epoch.learning_rate - last).abs() < 1e-9, "{} instead of {last}", epoch.learning_rate);
     assert_eq!(epoch.to_json()["learning_rate"], epoch.learning_rate);
@@ -159,7 +159,7 @@ fn schedules_set_the_learning_rate() {
     assert_eq!(error, "the schedule watches `val_f1`, which this run does not report; it has loss, accuracy");
 }
 
-/// All metrics from predictions and labels, the plain way.
+/// All metrics computed directly from predictions and labels.
 fn by_hand(scores: &[f32], labels: &[usize], classes: usize) -> Vec<(&'static str, f64)> {
     let (mut right, mut top, mut entropy) = (0.0, 0.0, 0.0);
     let mut confusion = vec![vec![0.0; classes]; classes];
@@ -249,7 +249,7 @@ fn binary_precision_and_recall() {
     assert!(scores.accuracy.unwrap() > 0.96 && scores.get("precision").unwrap() > 0.9 && scores.get("recall").unwrap() > 0.7, "{scores:?}");
 }
 
-/// Everything that a run remembers comes back from a checkpoint in the middle of an epoch.
+/// A checkpoint in the middle of an epoch restores the whole state of a run.
 #[test]
 fn a_resumed_run_is_bit_identical() {
     let folder = std::env::temp_dir().join(format!("plimsoll-learning-{}", std::process::id()));

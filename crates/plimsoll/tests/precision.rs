@@ -27,7 +27,7 @@ const NETWORKS: [(&str, usize, &[&str]); 14] = [
     ("bert-base", 2, &["model.context=32", "model.vocabulary=100", "model.width=0.25"]),
 ];
 
-/// The most bytes of tensors that grow with the batch, activations and their gradients, that a step holds at once.
+/// The peak of activations and their gradients in a step.
 fn activations(name: &str, batch: usize, settings: &[&str], precision: &str) -> u64 {
     let mut config = Config::zoo(name).unwrap();
     settings.iter().for_each(|setting| config.set(setting).unwrap());
@@ -69,7 +69,7 @@ fn tensors(folder: &Path) -> BTreeMap<String, Vec<f32>> {
     tensors.collect()
 }
 
-/// Trains in half precision and gives the tensors and the losses of all epochs.
+/// Trains in half precision; returns the tensors and the losses of all epochs.
 fn scaled(name: &str, data: &Dataset, epochs: u64, optimizer: Sgd) -> (BTreeMap<String, Vec<f32>>, Vec<f64>) {
     let folder = std::env::temp_dir().join(format!("plimsoll-precision-{name}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&folder);
@@ -81,7 +81,7 @@ fn scaled(name: &str, data: &Dataset, epochs: u64, optimizer: Sgd) -> (BTreeMap<
     result
 }
 
-/// A row a step, with labels around some number.
+/// One row per step, with labels around some number.
 fn rows(rows: u64, around: f32) -> Dataset {
     let data = Dataset::random(RandomSpec::new(rows).seed(6).floats("x", [3]).floats("y", [1])).unwrap();
     data.map("y", [scale(0.1), normalize([-around], [1.0])]).batch(1)
@@ -95,7 +95,7 @@ fn the_loss_scale_starts_at_32768_and_doubles_after_2000_clean_steps() {
     assert_eq!((after["loss_scale/scale"][0], after["loss_scale/skipped"][0]), (65_536.0, 0.0));
 }
 
-/// Labels so large that the gradients of the first steps are more than half precision holds.
+/// Labels so large that the gradients of the first steps overflow half precision.
 #[test]
 fn overflowing_steps_halve_the_loss_scale_and_are_skipped() {
     let (one, _) = scaled("first", &rows(1, 3000.0), 1, Sgd::new(1e-4));

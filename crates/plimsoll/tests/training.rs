@@ -12,7 +12,7 @@ fn digits(split: Split, batch: usize) -> Dataset {
     rows.map("x", [scale(1.0 / 16.0)]).batch(batch)
 }
 
-/// A file name nobody else uses.
+/// A unique file name.
 fn temporary(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("plimsoll-{}-{name}", std::process::id()))
 }
@@ -27,13 +27,13 @@ fn weights(mut trainer: Trainer, epochs: u64, name: &str) -> Vec<u8> {
     bytes
 }
 
-/// The numbers behind a weight file's header.
+/// The numbers after the header of a weight file.
 fn numbers(file: &[u8]) -> Vec<f32> {
     let header = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
     file[8 + header..].chunks_exact(4).map(|b| f32::from_ne_bytes(b.try_into().unwrap())).collect()
 }
 
-/// A branching model with everything that could tell pieces of a batch from the whole: dropout, pooling, residuals.
+/// A branching model with dropout, pooling and residual connections, which could distinguish micro-batches from the full batch.
 fn branching() -> Model {
     let mut net = Functional::new("branching");
     let x = net.input();
@@ -64,7 +64,7 @@ fn a_small_network_classifies_the_digits() {
 
 #[test]
 fn micro_batches_match_the_full_batch() {
-    // 1,438 rows in batches of 50 end with a batch of 38; pieces of 16 end with pieces of 2 and 6.
+    // 1,438 rows in batches of 50 end with a batch of 38; micro-batches of 16 end with 2 and 6 rows.
     let train = |micro_batch: Option<usize>, name: &str| {
         let trainer = Trainer::new(branching(), &digits(Split::Train, 50)).optimizer(Sgd::new(0.05).momentum(0.9)).seed(3);
         let trainer = match micro_batch {
@@ -198,7 +198,7 @@ fn evaluation_data_of_another_schema_is_refused() {
 
 #[test]
 fn accuracy_of_sequences_counts_every_position() {
-    // Three answers a row; a model that cannot tell anything apart is right as often as chance, never more than always.
+    // Three predictions per row; an untrained model is right by chance, and the accuracy never exceeds 1.
     let data = Dataset::random(RandomSpec::new(64).floats("x", [3, 5]).bytes("y", [3])).unwrap().batch(16);
     let model = || Sequential::new().add(Dense::new(256));
     let mut trainer = Trainer::new(model(), &data).optimizer(Sgd::new(0.0));

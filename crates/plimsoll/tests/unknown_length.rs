@@ -9,7 +9,7 @@ use plimsoll_data::{Column, PadTo, Schema};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The digits that are not sevens: 1,302 rows, which end with a batch of 22.
+/// The digits without sevens: 1,302 rows; the last batch has 22.
 fn digits() -> Dataset {
     rows(Split::Train)
 }
@@ -42,7 +42,7 @@ fn refused(result: Result<plimsoll::History, plimsoll::Error>) -> String {
     result.expect_err("this should be refused").to_string()
 }
 
-/// In one piece, in pieces that divide the batch, and in others.
+/// The full batch, micro-batches that divide it, and others.
 #[test]
 fn unknown_length_trains_bit_identically() {
     let (unknown, known) = (digits().batch(32), digits().assert_cardinality(1302).batch(32));
@@ -58,7 +58,7 @@ fn unknown_length_trains_bit_identically() {
         assert_eq!((&runs[0].1, runs[0].2), (&runs[1].1, 2 * 41), "the last batch of an epoch is learnt from too");
         assert_eq!(runs[0].1[1].0.accuracy.map(|accuracy| accuracy > 0.3), Some(true));
 
-        // Measured and predicted, it makes as little difference.
+        // Evaluation and prediction do not differ either.
         let [(.., a), (.., b)] = &mut runs;
         let (held_out, counted) = (rows(Split::Test).batch(32), rows(Split::Test).assert_cardinality(316).batch(32));
         let (x, y) = (a.evaluate(&held_out).unwrap(), b.evaluate(&counted).unwrap());
@@ -87,7 +87,7 @@ fn a_custom_loop_over_a_stream_takes_the_same_steps() {
     assert!(steps == weights(&mut fitted, "fitted"));
 }
 
-/// Stopped after each of its steps in turn, also the last of an epoch, a run goes on to the same weights.
+/// Stopped after any step, also the last of an epoch, a run resumes to the same weights.
 #[test]
 fn a_stream_run_resumes_after_any_step() {
     let data = digits().take(100).shuffle_buffer(Shuffle::seed(2), Bytes::kib(4)).batch(32);
@@ -99,7 +99,7 @@ fn a_stream_run_resumes_after_any_step() {
         let _ = std::fs::remove_dir_all(&folder);
         let checkpoints = || Checkpoints::new(&folder).keep(20).every_steps(1);
         trainer(&data, 16).fit(Fit::epochs(3).checkpoints(checkpoints())).unwrap();
-        // As if it had been killed before anything later was written.
+        // As if killed before anything later was written.
         for entry in std::fs::read_dir(&folder).unwrap() {
             let path = entry.unwrap().path();
             let step: u64 = path.file_name().unwrap().to_str().unwrap()[5..17].parse().unwrap();
@@ -137,7 +137,7 @@ fn progress_has_no_total_for_unknown_length() {
     }
 }
 
-/// Takes long enough for progress to be told.
+/// Takes long enough for progress events.
 fn apply_slowly() -> Arc<dyn Op> {
     apply("slowly", [8, 8, 1], |_row, x, out| {
         let start = std::time::Instant::now();

@@ -72,7 +72,7 @@ impl Drop for Sandbox {
     }
 }
 
-/// Lets the command plan by built-in rates, so that what it does is the same on every machine.
+/// Plans with built-in rates, so that results are the same on every machine.
 const BUILT_IN: (&str, &str) = ("PLIMSOLL_NO_CALIBRATE", "1");
 
 fn command() -> Command {

@@ -38,14 +38,14 @@ fn the_convolution_example_runs_within_a_cgroup_limit_with_micro_batches() {
     check("conv-tight", &example("conv_resized.toml"), "64MiB", 64 << 20, "data.rows=320");
 }
 
-/// The line promises more than the system will give; the run is planned again for what is there.
+/// The budget exceeds free memory; the run is replanned for what is free.
 #[test]
 fn a_budget_above_free_memory_is_replanned() {
     let (sandbox, bytes) = (Sandbox::new("promise"), 48 << 20);
     let config = example("conv_resized.toml");
     let arguments = ["train", &config, "--host-memory", "1TiB", "--set", "data.rows=320", "--out", "out"];
     if Group::new("probe", bytes).is_none() {
-        // Without a control group nothing makes less free than there is; the promise is then met.
+        // Without a control group memory cannot be limited here; the budget is then met.
         return sandbox.succeed(&arguments).clear();
     }
     let output = within(bytes, "promise", &arguments, &sandbox);
@@ -54,18 +54,18 @@ fn a_budget_above_free_memory_is_replanned() {
     assert!(error.contains("(1.00 TiB was promised, but only this is free)") && error.contains("micro-batches of"), "{error}");
 }
 
-/// Another process holds most of what the line promises; the run is planned for the rest, says so, and learns the same.
+/// Another process holds most of the budget; the run is replanned for the rest, reports it, and trains the same weights.
 #[test]
 fn memory_taken_by_another_process_is_replanned() {
     let (sandbox, bytes, taken) = (Sandbox::new("taken"), 160u64 << 20, 100u64 << 20);
     let config = example("conv_resized.toml");
     let arguments = ["train", &config, "--host-memory", "150MiB", "--set", "data.rows=320", "--out", "out"];
     let Some(group) = Group::new("taken", bytes) else {
-        // Without a control group nothing can be made scarce here; the promise is then met.
+        // Without a control group memory cannot be limited here; the budget is then met.
         sandbox.succeed(&arguments);
         return;
     };
-    // Keeps the last bytes that it was given, until its input ends.
+    // Holds the memory until its input ends.
     let hold =
         format!("echo $$ > {}/cgroup.procs; (head -c {taken} /dev/zero; exec sleep 600) | exec tail -c {taken}", group.path().display());
     let mut holder = std::process::Command::new("sh").args(["-c", &hold]).stdout(std::process::Stdio::null()).spawn().unwrap();
@@ -81,7 +81,7 @@ fn memory_taken_by_another_process_is_replanned() {
     assert!(error.contains("(150 MiB was promised, but only this is free)") && error.contains("micro-batches of"), "{error}");
 }
 
-/// What a process holds besides tensors grows with the model; that too is planned.
+/// Memory besides tensors grows with the model, and the plan covers it.
 #[test]
 fn a_deep_model_stays_within_its_minimum_budget() {
     let sandbox = Sandbox::new("deep");
@@ -96,14 +96,14 @@ fn a_deep_model_stays_within_its_minimum_budget() {
     assert!(measured <= least, "{measured} bytes measured under a line of {least}");
 }
 
-/// The weights that a run left.
+/// The weights of a run.
 fn weights(sandbox: &Sandbox, out: &str) -> Vec<f32> {
     let bytes = std::fs::read(sandbox.path(out).join("weights.safetensors")).unwrap();
     let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     bytes[header..].chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }
 
-/// Trains a network with all the memory it likes, then in shares of what that took, each enforced by the system. Gives what was used.
+/// Trains a network without a limit, then within fractions of that memory, enforced by the system. Returns the permissions used.
 fn in_shares(name: &str, network: &[&str], shares: &[u64]) -> Vec<String> {
     let sandbox = Sandbox::new(name);
     let free = sandbox.json(&[&["train", "--json", "--quiet", "--out", "free", "--host-memory", "64GiB"], network].concat());
@@ -126,7 +126,7 @@ fn in_shares(name: &str, network: &[&str], shares: &[u64]) -> Vec<String> {
         if plan["micro_batch"] == plan["batch"] {
             assert!(found == expected, "{share} %: computing again changed a bit");
         } else {
-            // The same sums in another order.
+            // Sums in another order.
             let largest = expected.iter().fold(0.0f32, |most, x| most.max(x.abs()));
             let apart = found.iter().zip(&expected).fold(0.0f32, |most, (a, b)| most.max((a - b).abs()));
             assert!(found.len() == expected.len() && apart <= 1e-4 * largest, "{share} %: {apart} apart");
@@ -149,7 +149,7 @@ fn a_network_without_batch_statistics_trains_the_same_in_a_quarter_of_the_memory
     assert!(used.iter().any(|used| used.contains("microbatch")), "{used:?}");
 }
 
-/// Many small layers: graphs, and the search for a plan of them, take more than tensors save.
+/// Many small layers: the graphs and the planner take more memory than the tensors.
 #[test]
 fn planning_a_deep_network_stays_within_its_budget() {
     let network = ["--zoo", "vit-tiny", "--input", "64x64", "--batch", "72", "--set", "data.rows=72", "--set", "model.width=0.34"];

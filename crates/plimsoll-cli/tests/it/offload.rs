@@ -6,7 +6,7 @@ use super::{Sandbox, program};
 use serde_json::{Value, json};
 use std::process::Command;
 
-/// A run whose optimiser state is most of what it holds, and a line that only a file for a half of that can meet.
+/// A run dominated by optimizer state, with a budget that needs half of it offloaded to a file.
 fn wide(sandbox: &Sandbox) -> String {
     let layers = ["{ type = \"dense\", units = 384, activation = \"relu\" }"; 6].join(", ");
     let data = "[data]\nsource = \"random\"\nrows = 192\nx = [64]\ny = [8]\n";
@@ -65,7 +65,7 @@ fn a_killed_offloaded_run_resumes_bit_identically() {
 fn a_full_offload_disk_is_an_error_with_a_remedy() {
     let sandbox = Sandbox::new("offload-full");
     let line = wide(&sandbox);
-    // Files may grow to a mebibyte; the state takes more.
+    // Files are limited to 1 MiB; the state takes more.
     let script = "trap '' XFSZ; ulimit -f 2048; exec \"$0\" \"$@\"";
     let arguments = tight(&line, &["--out", "run"]);
     let mut shell = Command::new("sh");

@@ -3,7 +3,7 @@
 use super::Sandbox;
 use serde_json::{Value, json};
 
-/// A small network of the zoo under a line that makes it compute things again.
+/// A small network of the zoo with a budget that needs recomputation.
 fn tight(sandbox: &Sandbox, out: &str) -> Value {
     let network = ["plan", "--zoo", "mobilenet-v1", "--input", "64x64", "--batch", "8", "--allow", "recompute", "--json"];
     let counted = ["--count", "weights+activations"];
@@ -62,7 +62,7 @@ fn a_plan_with_split_layers_reports_them_and_is_verified() {
     assert_eq!(sandbox.fail(&["check", "edited.json"]).0, 1);
 }
 
-/// What the fullest step held while joined tensors were copied, and the share of it that is enough. Most of a dense block is one tensor that grows.
+/// The peak with copied concat inputs, and the fraction that is enough with in-place writes. Most of a dense block is one growing tensor.
 #[test]
 fn concat_outputs_are_written_in_place_and_verified() {
     let sandbox = Sandbox::new("check-joins");
@@ -100,7 +100,7 @@ fn concat_outputs_are_written_in_place_and_verified() {
     }
 }
 
-/// Networks and batches whose many sizes leave gaps in every plain greedy order.
+/// Networks and batches whose buffer sizes leave gaps in every greedy order.
 #[test]
 fn arenas_are_within_a_thousandth_of_the_lower_bound() {
     let sandbox = Sandbox::new("packed");
@@ -134,7 +134,7 @@ fn edited_plan_files_are_refused_with_the_violation() {
     assert!(said.contains("the plan does not hold at step step "), "{said}");
     let said = refusal(&|plan| add(plan, &format!("{step}/writes/0/size"), -4));
     assert!(said.contains("the plan does not hold at step step "), "{said}");
-    // The first buffer held longer, the last made larger: sound perhaps, but not what was planned.
+    // The first buffer live longer, the last one larger: perhaps valid, but not the plan.
     let said = refusal(&|plan| add(plan, "/certificate/programs/2/buffers/0/5", 1));
     assert!(said.contains("the plan does not hold at predict"), "{said}");
     let said = refusal(&|plan| add(plan, "/certificate/programs/2/buffers/0/3", 64));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const RUN: [&str; 6] = ["train", "--epochs", "4", "--seed", "3", "--quiet"];
 
-/// Checkpoints inside epochs too, so that most of them are taken in the middle of one.
+/// Checkpoints within epochs, so that most are in the middle of one.
 const OFTEN: [&str; 2] = ["--set", "checkpoint.every_steps=7"];
 
 fn with<'a>(more: &[&'a str]) -> Vec<&'a str> {
@@ -36,7 +36,7 @@ pub fn weights(sandbox: &Sandbox, folder: &str) -> Vec<u8> {
     std::fs::read(sandbox.path(folder).join("weights.safetensors")).unwrap()
 }
 
-/// Kills a run after so many milliseconds; says whether it was still running.
+/// Kills a run after some milliseconds; returns whether it was still running.
 pub fn kill_after(sandbox: &Sandbox, arguments: &[&str], milliseconds: u64) -> bool {
     let mut child = command().args(arguments).current_dir(&sandbox.folder).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let start = std::time::Instant::now();
@@ -83,7 +83,7 @@ fn more_epochs_continue_a_finished_run() {
     let sandbox = Sandbox::new("longer");
     sandbox.succeed(&with(&["--out", "whole"]));
     sandbox.succeed(&["train", "--epochs", "2", "--seed", "3", "--quiet", "--out", "cut"]);
-    // Without a configuration, that of the run's folder is taken, flags on top.
+    // Without a configuration, that of the run's folder is used, with flags on top.
     sandbox.succeed(&["train", "--epochs", "4", "--quiet", "--out", "cut", "--resume"]);
     assert!(weights(&sandbox, "whole") == weights(&sandbox, "cut"));
     assert_eq!(scores(&sandbox, "whole"), scores(&sandbox, "cut"));
@@ -127,7 +127,7 @@ fn checkpoints_of_another_run_are_refused() {
     assert_eq!(seed, "error: the checkpoint belongs to a run with the seed 3, but this one has 4; resume with the same");
     let batch = refused(&["--batch", "16"]);
     assert_eq!(batch, "error: the checkpoint belongs to a run with a batch of 32, but this one has 16; resume with the same");
-    // A refused attempt changes nothing about the run.
+    // A refused resume leaves the run unchanged.
     sandbox.succeed(&["train", "--quiet", "--out", "run", "--resume"]);
 
     for entry in std::fs::read_dir(sandbox.path("run/checkpoints")).unwrap() {
@@ -180,7 +180,7 @@ fn early_stopping_restores_the_best_epoch() {
     assert!(csv.starts_with("epoch,seconds,learning_rate,loss,accuracy,val_loss,val_accuracy\n1,"), "{csv}");
     assert_eq!(csv.lines().count(), losses.len() + 1);
 
-    // Resumed, it knows that it had stopped.
+    // A resumed run stays stopped.
     arguments.push("--resume");
     let again = sandbox.json(&arguments);
     assert_eq!(again["epochs"].as_array().unwrap().len(), losses.len());

@@ -4,7 +4,7 @@ use super::data::pictures;
 use super::resume::{kill_after, weights};
 use super::{Sandbox, example};
 
-/// A table in a folder of its own, so that its path is not one from here.
+/// A table in its own folder, so that its path is not relative to the working directory.
 const CONFIG: &str = r#"[data]
 source = "csv"
 path = "rows.csv"
@@ -43,7 +43,7 @@ fn a_killed_stream_run_resumes_bit_identically() {
     let mut killed = 0;
     for attempt in 0..12 {
         let mut arguments = vec!["train", "--quiet", "--out", "cut"];
-        // Gone on with, the configuration is that of the run's folder, whose paths are others.
+        // On resume the configuration is that of the run's folder, with other relative paths.
         if attempt == 0 {
             arguments.push("conf/run.toml")
         } else {
@@ -95,7 +95,7 @@ fn plan_inspect_bench_and_predict_over_a_stream() {
     assert!(bench["epochs"].as_array().unwrap().iter().all(|epoch| epoch["examples"] == 1334), "{bench}");
     assert!(bench["pipeline"].as_str().unwrap().ends_with(stages));
 
-    // The least that works works, and nothing less is tried.
+    // The reported minimum is feasible.
     let refused = sandbox.run(&["plan", "conf/run.toml", "--host-memory", "1MiB", "--json"]);
     let least = serde_json::from_slice::<serde_json::Value>(&refused.stdout).unwrap()["min_bytes"].as_u64().unwrap();
     let trained = sandbox.json(&["train", "conf/run.toml", "--host-memory", &least.to_string(), "--json", "--quiet", "--out", "run"]);
@@ -107,11 +107,11 @@ fn plan_inspect_bench_and_predict_over_a_stream() {
     assert_eq!((&scores["loss"], &scores["accuracy"]), (&last["val_loss"], &last["val_accuracy"]));
     let learnt = sandbox.json(&["evaluate", "run", "--rows", "training", "--json"]);
     assert!(learnt["loss"].as_f64().unwrap() > 0.0);
-    // Predictions stand where the rows of the source do: shuffling is left out, what is filtered stays out.
+    // Predictions are in source order: without shuffling, with filters.
     let predicted = sandbox.json(&["predict", "run", "--rows", "training", "--out", "p.npy", "--json"]);
     assert_eq!(predicted["outputs"][0]["count"], 1334);
     let predictions = std::fs::read(sandbox.path("p.npy")).unwrap();
-    // Rows 0 and 255 of the table are alike, and no row of theirs is left out by itself: 255 rows are 170 that are kept.
+    // Rows 0 and 255 of the table are equal; the filter keeps 170 of 255 rows.
     let row = |place: usize| &predictions[128 + place * 12..][..12];
     assert!(row(0) == row(170) && row(0) != row(1));
 }
@@ -133,7 +133,7 @@ fn unsupported_stream_operations_are_refused() {
     assert!(unknown.ends_with("did you mean \"shuffle\"?"), "{unknown}");
     let beside = fail(&["--set", "data.shuffle=true"]);
     assert_eq!(beside, "error: `data.shuffle` has no place beside `data.stages`: write { op = \"shuffle\" } into the list instead");
-    // With a length of its own a schedule ends where it ends, and says so; told how many rows there are, it fits the run.
+    // A schedule with its own length ends with a warning; with a known cardinality it takes the length of the run.
     let steps = ["--set", "train.schedule={ type = \"cosine\", steps = 100 }"];
     let ended = sandbox.run(&[&["train", "conf/run.toml", "--quiet", "--out", "ended"], &steps[..]].concat());
     let told = String::from_utf8(ended.stderr).unwrap();
@@ -163,7 +163,7 @@ fn the_stages_example_trains_within_its_budget() {
     assert!(trained["measured_peak_rss_bytes"].as_u64() <= trained["planned_bytes"].as_u64(), "{trained}");
 }
 
-/// The same pictures by short keys and by a list: what is kept, counted and learnt is the same.
+/// The same images by shorthand keys and by a stage list give the same cache, counts and weights.
 #[test]
 fn a_stage_list_equals_the_shorthand_keys() {
     let sandbox = pictures("list-and-keys");
@@ -183,7 +183,7 @@ fn a_stage_list_equals_the_shorthand_keys() {
         assert!(bench["epochs"][0]["examples"] == 19 && bench["epochs"][0]["left_out"] == 1, "{bench}");
         let trained = sandbox.json(&["train", &format!("{name}.toml"), "--json", "--quiet", "--out", name]);
         assert_eq!(trained["steps"], 2 * 5, "the last three of 19 rows are a batch too");
-        // The run's folder knows where the pictures lie.
+        // The run's folder has the path of the images.
         sandbox.succeed(&["evaluate", name]);
     }
     assert!(weights(&sandbox, "keys") == weights(&sandbox, "list"));
@@ -215,7 +215,7 @@ fn inspect_shows_padded_rows() {
         let looked = sandbox.json(&["data", "inspect", "run.toml", "--json", "--rows", "3"]);
         let samples = looked["samples"].as_array().unwrap();
         assert_eq!(samples.len(), 3, "{looked}");
-        // Only rows that are padded have what they are padded with.
+        // Only padded rows contain the padding value.
         let padded = samples.iter().filter(|sample| sample["x"]["min"] == -5.0).count();
         assert_eq!(padded == 3, declared, "{looked}");
         assert!(sandbox.succeed(&["data", "inspect", "run.toml"]).contains("  rows      at most "));

@@ -9,7 +9,7 @@ fn zoo_lists_networks_with_parameter_counts() {
     let network = |name: &str| list.as_array().unwrap().iter().find(|network| network["name"] == name).unwrap().clone();
     let resnet = network("resnet50");
     assert_eq!((resnet["parameters"].as_u64(), &resnet["input"]), (Some(25_557_032), &serde_json::json!([224, 224, 3])));
-    // Twice the four billion multiplications that are published, and what stands between them.
+    // Twice the published four billion multiply-adds, plus the other layers.
     assert!((8.1e9..8.5e9).contains(&resnet["flops_per_example"].as_f64().unwrap()));
     assert_eq!(network("gpt2-124m")["parameters"], 124_439_808);
     assert!(sandbox.succeed(&["zoo"]).lines().any(|line| line.starts_with("resnet50") && line.contains("25,557,032")));
