@@ -91,9 +91,9 @@ fn concat_outputs_are_written_in_place_and_verified() {
         assert!(held as f64 <= copying as f64 * per_cent / 100.0, "{network}: {held} of {copying}");
         assert_eq!(sandbox.json(&["check", "plan.json", "--json"])["holds"], true);
         let written = std::fs::read_to_string(sandbox.path("plan.json")).unwrap();
-        assert_eq!(written.contains("\"joining\""), written.contains("\"inlaid\": true"), "{network}");
+        assert_eq!(written.contains("\"joining\""), written.contains("\"concats_fused\": true"), "{network}");
         assert!(written.contains(&format!("\"joining\": {how}")), "{network}");
-        for edited in [written.replace(how, "\"copying\""), written.replace("\"inlaid\": true", "\"inlaid\": false")] {
+        for edited in [written.replace(how, "\"copying\""), written.replace("\"concats_fused\": true", "\"concats_fused\": false")] {
             sandbox.write("edited.json", edited);
             assert_eq!(sandbox.fail(&["check", "edited.json"]).0, 1, "{network}");
         }
