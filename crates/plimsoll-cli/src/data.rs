@@ -127,7 +127,7 @@ fn run(command: &DataCommand) -> Result<()> {
         DataCommand::Inspect(args) => {
             let sample = args.source.pipeline()?.sample(args.rows as usize)?;
             if let Some(path) = &args.out {
-                sample.write_sheet(path)?;
+                sample.write_contact_sheet(path)?;
             }
             if args.source.json {
                 print(&sample.to_json());
@@ -141,7 +141,7 @@ fn run(command: &DataCommand) -> Result<()> {
             if args.source.json {
                 print(&json!({ "path": path.to_string(), "rows": rows, "bytes": size.0, "found": filled.found }));
             } else {
-                let how = if filled.found { "was whole already" } else { "filled" };
+                let how = if filled.found { "was complete already" } else { "filled" };
                 say(&format!("{path} {how}: {rows} rows, {size}\n"));
             }
         }

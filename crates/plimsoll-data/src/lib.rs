@@ -69,6 +69,7 @@ pub use error::DataError;
 pub use image::PictureReader;
 pub use memory::{ALIGNMENT, AlignedBuf};
 pub use meter::Spent;
+pub use number::numbers;
 pub use ops::Mix;
 pub use permutation::Permutation;
 pub use plan::{PRODUCER_STACK, PipelinePlan};

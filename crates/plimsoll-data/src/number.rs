@@ -3,7 +3,13 @@
 use plimsoll_core::DType;
 
 /// The elements of a column as f64: exact for every type but i64 beyond 2⁵³.
-pub(crate) fn numbers(dtype: DType, bytes: &[u8]) -> impl Iterator<Item = f64> + '_ {
+///
+/// ```
+/// use plimsoll_core::DType;
+/// let halves = [0x3C00u16, 0xC000].map(u16::to_ne_bytes).concat();
+/// assert_eq!(plimsoll_data::numbers(DType::F16, &halves).collect::<Vec<_>>(), [1.0, -2.0]);
+/// ```
+pub fn numbers(dtype: DType, bytes: &[u8]) -> impl Iterator<Item = f64> + '_ {
     bytes.chunks_exact(dtype.size()).map(move |element| number(dtype, element))
 }
 

@@ -51,7 +51,7 @@ pub use infeasible::{Infeasible, PipelineInfeasible};
 pub use loss::{Loss, Objective};
 pub use metrics::{Metric, Scores};
 pub use output_loss::{OutputLoss, OutputLosses};
-pub use pipeline::{Bench, BenchEpoch, Explain, ExplainedStage, Filled, Pipeline, Sample};
+pub use pipeline::{Bench, BenchEpoch, Explain, ExplainedStage, FilledCache, Pipeline, Sample};
 pub use plan::{
     AppliedStrategy, DataSummary, DatasetSummary, DeviceBudget, LargestBatch, Machine, RunPlan, SplitLayers, Sweep, SweepPoint,
 };

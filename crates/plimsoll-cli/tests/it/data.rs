@@ -61,7 +61,7 @@ fn skipped_rows_are_counted_and_reported() {
     assert!(document["epochs"].as_array().unwrap().iter().all(|epoch| epoch["left_out"] == 1), "{document}");
     let named = document["left_out"].as_array().unwrap();
     assert!(named.len() == 1 && named[0].as_str().unwrap().contains("3.png"), "{document}");
-    assert!(sandbox.succeed(&[&["data", "bench", "data.toml"], &lenient[..]].concat()).contains("left out  1 row of an epoch:"));
+    assert!(sandbox.succeed(&[&["data", "bench", "data.toml"], &lenient[..]].concat()).contains("skipped   1 row of an epoch:"));
 
     sandbox.write(
         "train.toml",

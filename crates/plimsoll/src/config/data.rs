@@ -1,4 +1,4 @@
-//! The `[data]` table: a source and what is done to its rows.
+//! The `[data]` table: a source and the stages behind it.
 
 use super::short::Short;
 use super::sources::{Opened, SourceKind};
@@ -11,7 +11,7 @@ use plimsoll_data::{Cache, Column, Dataset, Extent, Parallelism, Prefetch, Vocab
 use std::path::Path;
 use toml::Value;
 
-/// How many rows to make up for a network of the zoo, if the source is `synthetic`.
+/// The number of rows to generate for a network of the zoo, if the source is `synthetic`.
 pub(super) fn synthetic_rows(root: &Reader<'_>) -> Result<Option<u64>> {
     let Some(data) = root.section("data")? else { return Ok(None) };
     if data.value("source").and_then(Value::as_str) != Some("synthetic") {
@@ -46,11 +46,11 @@ pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, s
     let defaults = Defaults { folder, seed, batch_of_run: batch, batch_of_data, batch: 32 };
     let holdout = data.number("holdout")?;
     let own_validation = data.section("validation")?;
-    let done = match stages::read(&data, defaults)? {
-        Some(list) => Done::InOrder(list),
-        None => Done::Short(Box::new(Short::read(&data, defaults)?)),
+    let stages = match stages::read(&data, defaults)? {
+        Some(list) => Stages::Listed(list),
+        None => Stages::Short(Box::new(Short::read(&data, defaults)?)),
     };
-    // Rows that are measured are batched as those that are learnt from, unless their own list says how many at a time.
+    // Validation rows are batched as training rows are, unless their own list has a batch size.
     let own_stages = match &own_validation {
         Some(table) => stages::read(table, Defaults { batch_of_run: None, batch_of_data: None, batch: defaults.rows(), ..defaults })?,
         None => None,
@@ -60,31 +60,31 @@ pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, s
     data.finish()?;
     let (training, held_out) = split(&opened, kind, own_validation, holdout, folder)?;
     let checked = |rows: Dataset| if kind.unchecked_floats && has_float_labels(&rows) { rows.map("y", [finite()]) } else { rows };
-    let held_out = held_out.map(|rows| match (&own_stages, &done) {
-        (Some(list), _) => in_order(list, checked(rows), defaults.rows()),
-        (None, Done::InOrder(list)) => in_order(&stages::for_validation(list), checked(rows), defaults.rows()),
-        (None, Done::Short(short)) => short.held_out(rows, checked),
+    let held_out = held_out.map(|rows| match (&own_stages, &stages) {
+        (Some(list), _) => apply_listed(list, checked(rows), defaults.rows()),
+        (None, Stages::Listed(list)) => apply_listed(&stages::for_validation(list), checked(rows), defaults.rows()),
+        (None, Stages::Short(short)) => short.held_out(rows, checked),
     });
-    let training = match &done {
-        Done::InOrder(list) => in_order(list, checked(training), defaults.rows())?,
-        Done::Short(short) => short.training(training, checked)?,
+    let training = match &stages {
+        Stages::Listed(list) => apply_listed(list, checked(training), defaults.rows())?,
+        Stages::Short(short) => short.training(training, checked)?,
     };
     Ok((training, held_out.transpose()?))
 }
 
-/// What is done to rows: as a list says, or as short keys say, each at its usual place.
-enum Done {
-    InOrder(Vec<Stage>),
+/// The stages of a table: a list, or short keys that each have a default place.
+enum Stages {
+    Listed(Vec<Stage>),
     Short(Box<Short>),
 }
 
-/// Rows through a list, in batches of `batch` rows if it makes none itself.
-fn in_order(list: &[Stage], rows: Dataset, batch: usize) -> Result<Dataset> {
+/// Applies a list, with batches of `batch` rows if it has none itself.
+fn apply_listed(list: &[Stage], rows: Dataset, batch: usize) -> Result<Dataset> {
     let rows = stages::apply(list, rows)?;
     Ok(if rows.batch_size().is_some() { rows } else { rows.batch(batch) })
 }
 
-/// The rows that are learnt from and those that are held out, as they come from their sources.
+/// The rows to train on and those to validate on, before any stage.
 fn split(
     opened: &Opened,
     kind: &SourceKind,
@@ -93,43 +93,42 @@ fn split(
     folder: &Path,
 ) -> Result<(Dataset, Option<Dataset>)> {
     let whole = opened.training.clone();
-    // A table that only says what is done to them leaves open which rows are held out.
-    let says_which = own.as_ref().is_some_and(|table| table.entries().any(|(key, ..)| key != "stages"));
+    // A table with nothing but stages does not say which rows are held out.
+    let has_source = own.as_ref().is_some_and(|table| table.entries().any(|(key, ..)| key != "stages"));
     match (own, holdout) {
-        (Some(_), Some(_)) if says_which => Err(Error::Config("`data.holdout` and `data.validation` exclude each other".to_string())),
+        (Some(_), Some(_)) if has_source => Err(Error::Config("`data.holdout` and `data.validation` exclude each other".to_string())),
         (Some(table), None) => {
             let rows = kind.validation(opened, Some(&table), folder)?;
             table.finish()?;
             Ok((whole, rows))
         }
         (_, Some(_)) if opened.overlapping => {
-            let what =
-                "`data.holdout` would hold out rows that have values in common with those learnt from; use `data.split`, such as 0.9";
+            let what = "`data.holdout` would hold out rows that share values with training rows; use `data.split`, such as 0.9";
             Err(Error::Config(what.to_string()))
         }
         (_, Some(share)) => {
             let Some(rows) = whole.size() else {
                 let what = format!(
-                    "`data.holdout` is a share of the rows, and how many {} has is not known before they have come",
+                    "`data.holdout` is a fraction of the rows, and the number of rows of {} is not known beforehand",
                     whole.describe()
                 );
-                return Err(Error::Config(format!("{what}; name others as `data.validation`")));
+                return Err(Error::Config(format!("{what}; use `data.validation` instead")));
             };
             let held = (rows as f64 * share).round() as u64;
             if !(0.0..1.0).contains(&share) || (held == 0 && share > 0.0) || held >= rows {
                 let what = format!(
-                    "`data.holdout` is {share}, but should be a share of the {rows} rows that leaves some to learn from and some to hold out"
+                    "`data.holdout` is {share}, but should be a fraction of the {rows} rows that leaves some to train on and some to hold out"
                 );
                 return Err(Error::Config(what));
             }
-            let kept = rows - held;
-            Ok((whole.clone().take(kept), (held > 0).then(|| whole.skip(kept))))
+            let trained = rows - held;
+            Ok((whole.clone().take(trained), (held > 0).then(|| whole.skip(trained))))
         }
         (None, None) => Ok((whole, kind.validation(opened, None, folder)?)),
     }
 }
 
-/// A label that is no number would spoil everything learnt after it, and show only as a loss that is none: it is looked for in floats.
+/// A NaN label would turn the loss and then all weights into NaN, so float labels are checked.
 fn has_float_labels(rows: &Dataset) -> bool {
     let is_float = |column: &Column| column.name == "y" && column.dtype == DType::F32 && column.extent == Extent::Fixed;
     rows.output_schema().is_ok_and(|schema| schema.columns().iter().any(is_float))
@@ -153,10 +152,10 @@ pub(super) fn parallelism(data: &Reader<'_>, key: &'static str) -> Result<Parall
     }
 }
 
-/// What a cache may be.
+/// The values of a cache, for error messages.
 pub(super) const CACHES: &str = "\"memory\", \"auto\" or a table such as { file = \"cache.plc\" } or { memory = \"256MiB\" }";
 
-/// Where rows are kept: such as the key `cache` of a table.
+/// A cache, such as the key `cache` of a table.
 pub(super) fn cache(data: &Reader<'_>, key: &'static str, folder: &Path) -> Result<Option<Cache>> {
     match data.value(key) {
         None => Ok(None),
@@ -164,17 +163,17 @@ pub(super) fn cache(data: &Reader<'_>, key: &'static str, folder: &Path) -> Resu
         Some(Value::String(word)) if word == "auto" => Ok(Some(Cache::Auto)),
         Some(Value::Table(_)) => {
             let table = data.section(key)?.expect("just seen");
-            let (most, file) = (size(&table, "memory")?, table.text("file")?);
+            let (max, file) = (size(&table, "memory")?, table.text("file")?);
             let on_full = table.choice("on_full", &[("stop", false), ("continue", true)])?;
             table.check_keys()?;
-            match (most, file.map(|file| folder.join(file)), on_full) {
-                (Some(most), None, None) => Ok(Some(Cache::MemoryUpTo(most))),
+            match (max, file.map(|file| folder.join(file)), on_full) {
+                (Some(max), None, None) => Ok(Some(Cache::MemoryUpTo(max))),
                 (None, Some(file), Some(true)) => Ok(Some(Cache::FileIfRoom(file))),
                 (None, Some(file), _) => Ok(Some(Cache::File(file))),
-                (None, None, _) => Err(table.missing("file", "where to keep it; or `memory`, how much of it to use")),
+                (None, None, _) => Err(table.missing("file", "the path of the cache; or `memory`, the most memory to use")),
                 (Some(_), ..) => {
                     let key = data.name(key);
-                    Err(Error::Config(format!("`{key}.memory` stands beside keys of a cache in a file; keep rows in one of the two")))
+                    Err(Error::Config(format!("`{key}.memory` excludes the keys of a cache file; use one of the two")))
                 }
             }
         }
@@ -286,7 +285,7 @@ mod tests {
         strange.txt cannot be read as text: 'X' in line 1 (byte 6) is not in the vocabulary; take the vocabulary from this file too
         `data.validation.path` is missing: the text to validate on; or set `data.split`, such as 0.9
         `data.split` is 1, but should be the fraction to train on, such as 0.9
-        `data.holdout` would hold out rows that have values in common with those learnt from; use `data.split`, such as 0.9
+        `data.holdout` would hold out rows that share values with training rows; use `data.split`, such as 0.9
         unknown key `data.strid`; did you mean `data.stride`?
         `data.context` is missing: the number of characters in a window
         csv t.csv (rows 0 to 20, t, u → class)
@@ -337,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_pictures_threads_of_their_own_and_caches_that_choose() {
+    fn tfrecords_parquet_and_automatic_caches() {
         let folder = tempfile::tempdir().unwrap();
         let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plimsoll-data/tests/reference");
         for (from, to) in [
@@ -388,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_any_source_are_kept_before_their_order_and_lots_are_drawn() {
+    fn caches_come_before_shuffling_and_random_operations() {
         let folder = tempfile::tempdir().unwrap();
         let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plimsoll-data/tests/reference");
         fs::copy(reference.join("snappy.parquet"), folder.path().join("t.parquet")).unwrap();
@@ -417,8 +416,8 @@ mod tests {
         parquet t.parquet → assert_cardinality(300) → take(150) → parallelism(auto) → shuffle(seed 1, 16.0 MiB) → batch(8) → prefetch(auto)
           held out: parquet t.parquet → assert_cardinality(300) → skip(150)
         `data.cache.memory`: `lots` is not a size; write a number and a unit, such as 256MiB, 2GB or 1048576 (units: B, KiB, MiB, GiB, TiB, kB, MB, GB, TB)
-        `data.cache.memory` stands beside keys of a cache in a file; keep rows in one of the two
-        `data.cache.file` is missing: where to keep it; or `memory`, how much of it to use
+        `data.cache.memory` excludes the keys of a cache file; use one of the two
+        `data.cache.file` is missing: the path of the cache; or `memory`, the most memory to use
         "#);
     }
 }

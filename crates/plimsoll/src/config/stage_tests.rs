@@ -344,9 +344,9 @@ fn what_is_wrong_with_a_list_is_told_with_its_place() {
     `data.stages[0].in` is "disk", but should be "memory", "auto" or a table such as { file = "cache.plc" } or { memory = "256MiB" }
     unknown key `data.stages[0].at`; did you mean `data.stages[0].in`?
     unknown key `data.stages[0].in.fil`; did you mean `data.stages[0].in.file`?
-    `data.stages[0].in.file` is missing: where to keep it; or `memory`, how much of it to use
-    `data.stages[0].in.memory` stands beside keys of a cache in a file; keep rows in one of the two
-    `data.stages[0].in.memory` stands beside keys of a cache in a file; keep rows in one of the two
+    `data.stages[0].in.file` is missing: the path of the cache; or `memory`, the most memory to use
+    `data.stages[0].in.memory` excludes the keys of a cache file; use one of the two
+    `data.stages[0].in.memory` excludes the keys of a cache file; use one of the two
     `data.stages[0].threads` is 0, but should be "auto" or a number of threads
     `data.stages[0]` (parallelism): parallelism(100000) is more threads than do any good; ask for at most 1024
     `data.stages[0].batches` is "all", but should be "auto" or a number of batches
@@ -369,7 +369,7 @@ fn what_is_wrong_with_a_list_is_told_with_its_place() {
     `data.parts[0].stages` ends in batches, and parts are composed row by row; leave the batch out
     `data.parts[0].map` has no place beside `data.parts[0].stages`: write its operations into the list instead
     `data.parts[0].stages[0].rows` is missing: how many rows are kept
-    `data.holdout` is a share of the rows, and how many 9 numbers from 0 by 1 → filter(x is 3) → zip has is not known before they have come; name others as `data.validation`
+    `data.holdout` is a fraction of the rows, and the number of rows of 9 numbers from 0 by 1 → filter(x is 3) → zip is not known beforehand; use `data.validation` instead
     `data.input.padded` and `data.input.up_to` exclude each other: rows are padded when they are read, or batch by batch
     "#);
 }

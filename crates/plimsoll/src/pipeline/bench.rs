@@ -1,4 +1,4 @@
-//! How fast a pipeline is when nothing holds it up, and what it holds meanwhile.
+//! The throughput of a pipeline whose consumer does nothing, and its memory.
 
 use super::{Explain, Pipeline};
 use crate::error::Result;
@@ -8,50 +8,50 @@ use serde_json::{Value, json};
 use std::fmt;
 use std::time::Instant;
 
-/// What came of reading a data set as fast as it goes.
+/// The result of reading a dataset as fast as possible.
 #[derive(Clone, Debug)]
 pub struct Bench {
     /// The pipeline in words.
     pub pipeline: String,
     /// Its epochs.
     pub epochs: Vec<BenchEpoch>,
-    /// Seconds that all of them took, from when threads began to make rows.
+    /// Seconds of all epochs, from the start of the threads.
     pub seconds: f64,
-    /// The most resident memory the process had, as the system counts it.
+    /// The peak resident memory of the process, as the system counts it.
     pub peak: Bytes,
-    /// What was stated for the whole process before it ran.
+    /// The planned memory of the whole process.
     pub planned: Bytes,
-    /// The line.
-    pub line: Bytes,
-    /// The smallest line that works.
-    pub least: Bytes,
-    /// Threads that made rows.
+    /// The budget.
+    pub budget: Bytes,
+    /// The smallest budget that works.
+    pub minimum: Bytes,
+    /// Threads that produce rows.
     pub workers: usize,
-    /// What each stage holds, the process itself included.
+    /// The memory of each stage, including the process itself.
     pub stages: Vec<(String, Bytes)>,
-    /// Seconds until the first epoch could begin: files listed, memory taken, threads started.
+    /// Seconds before the first epoch: listing files, allocating memory, starting threads.
     pub start_seconds: f64,
-    /// Rows that were left out and why, a hundred at most.
-    pub left_out: Vec<String>,
-    /// Where the time of those threads went, and what held them up.
+    /// Skipped rows and why they were skipped, at most a hundred.
+    pub skipped: Vec<String>,
+    /// The time of each stage, and the bottleneck.
     pub explain: Explain,
 }
 
-/// Of an epoch that takes less, a part or all is made before it is read, and its own time says little.
-const SHORT: f64 = 0.05;
+/// Shorter epochs are mostly prefetched before they begin, so their own time says little.
+const SHORT_EPOCH: f64 = 0.05;
 
-/// So many rows that were left out are named.
-const TOLD: usize = 100;
+/// Skipped rows that are named.
+const MAX_NAMED: usize = 100;
 
 /// One pass over the data.
 #[derive(Clone, Copy, Debug)]
 pub struct BenchEpoch {
-    /// Rows that came out.
+    /// Rows it had.
     pub examples: u64,
     /// Seconds it took.
     pub seconds: f64,
-    /// Rows that could not be read and were left out.
-    pub left_out: u64,
+    /// Rows that could not be read and were skipped.
+    pub skipped: u64,
 }
 
 impl BenchEpoch {
@@ -74,12 +74,12 @@ impl Pipeline {
             seconds: 0.0,
             peak: Bytes::ZERO,
             planned: planned.total(),
-            line: planned.line,
-            least: planned.process + planned.plan.minimum(),
+            budget: planned.budget,
+            minimum: planned.process + planned.plan.minimum(),
             workers: planned.plan.workers(),
             stages: [("process".to_string(), planned.process)].into_iter().chain(planned.plan.stages().iter().cloned()).collect(),
             start_seconds: begun.elapsed().as_secs_f64(),
-            left_out: Vec::new(),
+            skipped: Vec::new(),
             explain: Explain::default(),
         };
         for epoch in 0..epochs {
@@ -87,11 +87,11 @@ impl Pipeline {
             while let Some(batch) = feed.next()? {
                 examples += batch.rows as u64;
             }
-            let (left_out, names) = self.data.ignored_in(epoch);
-            let new = names.into_iter().filter(|name| !bench.left_out.contains(name)).take(TOLD.saturating_sub(bench.left_out.len()));
+            let (skipped, names) = self.data.ignored_in(epoch);
+            let new = names.into_iter().filter(|name| !bench.skipped.contains(name)).take(MAX_NAMED.saturating_sub(bench.skipped.len()));
             let new: Vec<String> = new.collect();
-            bench.left_out.extend(new);
-            bench.epochs.push(BenchEpoch { examples, seconds: start.elapsed().as_secs_f64(), left_out });
+            bench.skipped.extend(new);
+            bench.epochs.push(BenchEpoch { examples, seconds: start.elapsed().as_secs_f64(), skipped });
         }
         bench.seconds = started.elapsed().as_secs_f64();
         bench.explain = Explain::new(&bench.stages, planned.plan.slots(), &feed.activity());
@@ -101,7 +101,7 @@ impl Pipeline {
 }
 
 impl Pipeline {
-    /// Reads the data once and says what each stage takes, what it holds, and what limits the pipeline.
+    /// Reads the data once and reports the time and memory of each stage, and the bottleneck.
     ///
     /// ```
     /// let explained = plimsoll::config::Config::digits().pipeline()?.explain()?;
@@ -126,13 +126,13 @@ impl Bench {
             .epochs
             .iter()
             .map(|epoch| {
-                let (rate, left_out) = (epoch.examples_per_s(), epoch.left_out);
-                json!({ "examples": epoch.examples, "seconds": epoch.seconds, "examples_per_s": rate, "left_out": left_out })
+                let (rate, skipped) = (epoch.examples_per_s(), epoch.skipped);
+                json!({ "examples": epoch.examples, "seconds": epoch.seconds, "examples_per_s": rate, "left_out": skipped })
             })
             .collect();
         let held = self.stages.iter().map(|(name, bytes)| json!({ "name": name, "bytes": bytes.0 }));
         let times = self.explain.stages.iter().filter_map(|stage| Some((stage, stage.per_row?, stage.share?)));
-        let busy = times.map(|(stage, time, share)| {
+        let timed = times.map(|(stage, time, share)| {
             json!({ "name": stage.time, "us_per_example": time.as_secs_f64() * 1e6, "utilisation": share, "threads": stage.threads })
         });
         json!({
@@ -141,16 +141,16 @@ impl Bench {
             "examples_per_s": self.examples_per_s(),
             "peak_rss_bytes": self.peak.0,
             "planned_bytes": self.planned.0,
-            "host_budget_bytes": self.line.0,
-            "min_bytes": self.least.0,
+            "host_budget_bytes": self.budget.0,
+            "min_bytes": self.minimum.0,
             "workers": self.workers,
             "active_workers": self.explain.active_workers,
             "consumer_waited": self.explain.consumer_waited,
             "limit": self.explain.limit,
             "note": self.explain.note,
-            "left_out": self.left_out,
+            "left_out": self.skipped,
             "start_s": self.start_seconds,
-            "stages": held.chain(busy).collect::<Vec<_>>(),
+            "stages": held.chain(timed).collect::<Vec<_>>(),
         })
     }
 }
@@ -162,15 +162,15 @@ impl fmt::Display for Bench {
             let (rows, seconds) = (epoch.examples, epoch.seconds);
             writeln!(f, "  epoch {:<3} {:>12.0} examples/s  ({rows} in {seconds:.2} s)", index + 1, epoch.examples_per_s())?;
         }
-        if self.epochs.iter().any(|epoch| epoch.seconds < SHORT) {
+        if self.epochs.iter().any(|epoch| epoch.seconds < SHORT_EPOCH) {
             let rate = self.examples_per_s();
-            writeln!(f, "  together  {rate:>12.0} examples/s  (from when threads began: epochs this short are made ahead)")?;
+            writeln!(f, "  overall   {rate:>12.0} examples/s  (from the start of the threads: epochs this short are prefetched)")?;
         }
-        if let Some(most) = self.epochs.iter().map(|epoch| epoch.left_out).max().filter(|most| *most > 0) {
-            writeln!(f, "  left out  {most} {} of an epoch:", if most == 1 { "row" } else { "rows" })?;
-            self.left_out.iter().try_for_each(|name| writeln!(f, "    {name}"))?;
+        if let Some(most) = self.epochs.iter().map(|epoch| epoch.skipped).max().filter(|most| *most > 0) {
+            writeln!(f, "  skipped   {most} {} of an epoch:", if most == 1 { "row" } else { "rows" })?;
+            self.skipped.iter().try_for_each(|name| writeln!(f, "    {name}"))?;
         }
-        writeln!(f, "  memory    {} planned, {} measured at most, line {}", self.planned, self.peak, self.line)?;
+        writeln!(f, "  memory    {} planned, {} measured peak, budget {}", self.planned, self.peak, self.budget)?;
         write!(f, "{}", self.explain)
     }
 }

@@ -1,55 +1,55 @@
-//! Where the time of a pipeline goes, what its stages hold, and what limits it: one screen.
+//! The time and memory of each stage of a pipeline, and its bottleneck, on one screen.
 
 use plimsoll_core::Bytes;
 use plimsoll_data::Activity;
 use std::fmt;
 use std::time::Duration;
 
-/// A pipeline that has run, stage by stage.
+/// A profile of a pipeline that has run, stage by stage.
 #[derive(Clone, Debug, Default)]
 pub struct Explain {
-    /// The stages in order, those that only hold memory included.
+    /// The stages in order, including those that only hold memory.
     pub stages: Vec<ExplainedStage>,
-    /// Threads that make rows, and how many of them are enough for this consumer.
+    /// Threads that produce rows.
     pub workers: usize,
-    /// See there.
+    /// As many of them as this consumer needs.
     pub active_workers: usize,
-    /// Slots of the ring, and how many of them are in use.
+    /// Slots of the ring.
     pub slots: usize,
-    /// See there.
+    /// As many of them as are in use.
     pub slots_in_use: usize,
-    /// The share of the time that the consumer waited for a batch.
+    /// The fraction of the time that the consumer waited for a batch.
     pub consumer_waited: f64,
-    /// The share of their time that threads waited for a free slot.
+    /// The fraction of their time that threads waited for a free slot.
     pub workers_waited: f64,
-    /// What limits the pipeline, in words.
+    /// The bottleneck, in words.
     pub limit: String,
-    /// What went wrong without stopping it.
+    /// A problem that did not stop it.
     pub note: Option<String>,
 }
 
-/// One line of the screen.
+/// One stage.
 #[derive(Clone, Debug)]
 pub struct ExplainedStage {
-    /// As the plan has it.
+    /// Its name in the plan.
     pub name: String,
-    /// What it does, where it takes time.
+    /// Its name where its time is measured; empty where it takes none.
     pub time: String,
-    /// The time of a row, on one thread.
+    /// Time per row, on one thread.
     pub per_row: Option<Duration>,
-    /// Its share of the time of the threads that do it.
+    /// The fraction of the time of its threads that it takes.
     pub share: Option<f64>,
-    /// How many those are; none where it takes no time.
+    /// The threads that run it; none where it takes no time.
     pub threads: usize,
-    /// What it holds.
+    /// The memory it holds.
     pub bytes: Option<Bytes>,
 }
 
-/// What is done to rows with numbers; all else that takes time is a stage of a stream.
-const OF_ROWS: [&str; 7] = ["read", "waiting for room", "decode", "resize", "cache", "map", "mix"];
+/// Stages of indexed rows; all others that take time are stages of a stream.
+const INDEXED_STAGES: [&str; 7] = ["read", "waiting for room", "decode", "resize", "cache", "map", "mix"];
 
-/// A consumer that waits less than this is not waiting for the pipeline.
-const WAITS: f64 = 0.05;
+/// A consumer that waits for a smaller fraction of the time is the bottleneck itself.
+const BLOCKED: f64 = 0.05;
 
 impl Explain {
     pub(super) fn new(held: &[(String, Bytes)], slots: usize, activity: &Activity) -> Explain {
@@ -65,8 +65,8 @@ impl Explain {
         };
         let mut stages: Vec<ExplainedStage> = held.iter().map(only_holds).collect();
         let is_for = |stage: &ExplainedStage, time: &str| stage.name == time || stage.name.split(' ').next() == Some(time);
-        // What only takes time stands where it comes in the order of things: before the first that also holds something, or after the last. A
-        // stage of a stream stands after all that is held for rows on their way to it, and before what holds those that come out of it.
+        // A stage that only takes time is listed in processing order: before the first later stage that also holds memory, or last. A stage of
+        // a stream is listed after the buffers of its input and before those of its output.
         let is_stream = |stage: &ExplainedStage| stage.name == "stream";
         let takes_time = |stage: &ExplainedStage| is_stream(stage) || activity.times.iter().any(|spent| is_for(stage, &spent.name));
         let mut next = stages.iter().position(takes_time).unwrap_or(stages.len().saturating_sub(1));
@@ -75,7 +75,7 @@ impl Explain {
             let is_later = |at: usize| activity.times[index..].iter().any(|later| is_for(&stages[at], &later.name));
             let followed = |at: &usize| is_stream(&stages[*at]) || is_later(*at);
             let at = match found {
-                None if !OF_ROWS.contains(&spent.name.as_str()) => (next..stages.len()).find(followed).unwrap_or(next),
+                None if !INDEXED_STAGES.contains(&spent.name.as_str()) => (next..stages.len()).find(followed).unwrap_or(next),
                 found => found.unwrap_or(next),
             };
             if found.is_none() {
@@ -99,23 +99,23 @@ impl Explain {
             limit: String::new(),
             note: activity.cache_given_up.clone(),
         };
-        explain.limit = explain.limits();
+        explain.limit = explain.bottleneck();
         explain
     }
 
-    fn limits(&self) -> String {
+    fn bottleneck(&self) -> String {
         let slowest = self
             .stages
             .iter()
             .filter(|stage| stage.share.is_some())
             .max_by(|a, b| a.share.unwrap_or(0.0).total_cmp(&b.share.unwrap_or(0.0)));
         match slowest {
-            _ if self.consumer_waited < WAITS => "the consumer: batches were ready when it came".to_string(),
+            _ if self.consumer_waited < BLOCKED => "the consumer: batches were ready before it asked for them".to_string(),
             Some(stage) => {
                 let share = 100.0 * stage.share.unwrap_or(0.0);
                 format!("{}: {share:.0} % of the time of {}, and the consumer waited", stage.time, threads(stage.threads))
             }
-            None => "nothing that was measured".to_string(),
+            None => "no stage that was measured".to_string(),
         }
     }
 }
@@ -124,7 +124,7 @@ fn threads(count: usize) -> String {
     if count == 1 { "1 thread".to_string() } else { format!("{count} threads") }
 }
 
-/// A time in three digits or so.
+/// A duration in about three digits.
 fn short(time: Duration) -> String {
     match time.as_nanos() {
         nanos @ 0..1000 => format!("{nanos} ns"),
@@ -136,7 +136,7 @@ fn short(time: Duration) -> String {
 impl fmt::Display for Explain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.stages.iter().map(|stage| stage.name.chars().count()).max().unwrap_or(0).max("stage".len());
-        writeln!(f, "    {:width$}  {:>9}  {:>9}  {:>5}  {:>7}", "stage", "holds", "a row", "busy", "threads")?;
+        writeln!(f, "    {:width$}  {:>9}  {:>9}  {:>5}  {:>7}", "stage", "memory", "time/row", "busy", "threads")?;
         for stage in &self.stages {
             let bytes = stage.bytes.map_or(String::new(), |bytes| bytes.to_string());
             let per_row = stage.per_row.map_or(String::new(), short);
@@ -181,9 +181,9 @@ mod tests {
         held.into_iter().map(|(name, mib)| (name.to_string(), Bytes::mib(mib))).collect()
     }
 
-    /// Pictures are decoded by two threads ahead of a filter that one thread asks.
+    /// Two threads decode images ahead of a filter that runs on one thread.
     #[test]
-    fn stages_of_a_stream_stand_one_by_one() {
+    fn stages_of_a_stream_are_listed_one_by_one() {
         let held = [
             "producer stack",
             "2 worker stacks",
@@ -215,9 +215,9 @@ mod tests {
         assert_eq!(explain.limit, "decode: 95 % of the time of 2 threads, and the consumer waited");
     }
 
-    /// Two threads take turns at a filter, and map what comes out of it.
+    /// Two threads take turns at a filter, and map its output.
     #[test]
-    fn what_holds_rows_that_come_out_of_a_stream_stands_behind_it() {
+    fn output_buffers_are_listed_after_their_stream() {
         let held = ["2 worker stacks", "columns", "block", "stream", "map x", "staging ring"].map(|name| (name.to_string(), Bytes::mib(1)));
         let mut activity = activity(900, 0);
         let spent =
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn one_screen_says_what_each_stage_takes_and_what_limits() {
+    fn one_screen_shows_time_memory_and_the_bottleneck() {
         let shown = Explain::new(&held(), 3, &activity(900, 60)).to_string();
         let order = ["process", "read", "decode (each", "resize", "map x", "mix", "staging ring", "waiting", "in use", "limit"];
         let places: Vec<usize> =
@@ -250,7 +250,7 @@ mod tests {
         slow.cache_given_up = Some("row 7 cannot be written".into());
         let shown = Explain::new(&held(), 3, &slow).to_string();
         assert!(
-            shown.ends_with("  note      row 7 cannot be written\n  limit     the consumer: batches were ready when it came"),
+            shown.ends_with("  note      row 7 cannot be written\n  limit     the consumer: batches were ready before it asked for them"),
             "{shown}"
         );
     }

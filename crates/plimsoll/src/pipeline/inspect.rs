@@ -1,9 +1,9 @@
-//! A look at what comes out of a pipeline: a few rows in numbers, and pictures on one sheet.
+//! The first rows of a pipeline, as numbers and as a contact sheet of images.
 
 use super::Pipeline;
 use crate::error::{Error, Result};
 use plimsoll_core::DType;
-use plimsoll_data::{Column, Extent, Schema};
+use plimsoll_data::{Column, Extent, Schema, numbers};
 use serde_json::{Value, json};
 use std::fmt;
 use std::fs::File;
@@ -17,40 +17,42 @@ pub struct Sample {
     pub pipeline: String,
     /// The columns of a batch.
     pub schema: Schema,
-    /// Rows and batches of an epoch, where that is known before they have come.
+    /// Rows of an epoch, where that is known beforehand.
     pub rows: Option<u64>,
-    /// See there.
+    /// Batches of an epoch, where that is known beforehand.
     pub batches: Option<u64>,
-    /// Rows an epoch has at most, where anything is known.
+    /// An upper bound of the rows of an epoch, where there is one.
     pub at_most: Option<u64>,
-    /// What labels stand for, if the source knows.
+    /// The names of the classes, if the source knows them.
     pub classes: Vec<String>,
-    /// What lies among the files of the source and is none of its rows, in words.
-    pub passed_over: Option<String>,
-    /// For each column, the values of the rows that were looked at, as numbers.
+    /// Files beside those of the source that are not read, in words.
+    pub skipped_files: Option<String>,
+    /// The elements of the sampled rows, column by column.
     values: Vec<Vec<f32>>,
-    looked_at: usize,
+    sampled: usize,
 }
 
-/// The side of a picture on the sheet at most, and pictures in a line of it.
+/// The largest side of an image on the contact sheet.
 const TILE: usize = 128;
+
+/// Images side by side on it.
 const ACROSS: usize = 4;
 
-/// Classes that are named in words; JSON has them all.
-const CLASSES: usize = 20;
+/// Classes that are named on the screen; JSON has them all.
+const MAX_CLASSES: usize = 20;
 
 impl Pipeline {
-    /// Reads the first `count` rows; with none, only what is known without reading any.
+    /// Reads the first `count` rows; 0 reads none and describes the columns.
     pub fn sample(&self, count: usize) -> Result<Sample> {
         let data = self.data.clone().rebatch(count.max(1));
         let schema = data.output_schema()?;
-        let (mut values, mut looked_at) = (vec![Vec::new(); schema.columns().len()], 0);
+        let (mut values, mut sampled) = (vec![Vec::new(); schema.columns().len()], 0);
         if count > 0 {
             let mut feed = self.plan(&data)?.start(&data, 1)?;
             if let Some(batch) = feed.next()? {
-                looked_at = batch.rows;
+                sampled = batch.rows;
                 for (index, column) in schema.columns().iter().enumerate() {
-                    values[index] = numbers(column, batch.column(index));
+                    values[index] = numbers(column.dtype, batch.column(index)).map(|number| number as f32).collect();
                 }
             }
         }
@@ -61,29 +63,21 @@ impl Pipeline {
             batches: self.data.size().map(|_| self.data.batches()),
             at_most: Some(self.data.len()).filter(|rows| *rows < u64::MAX),
             classes: self.data.class_names(),
-            passed_over: self.data.passed_over(),
+            skipped_files: self.data.passed_over(),
             values,
-            looked_at,
+            sampled,
         })
     }
 }
 
-fn numbers(column: &Column, bytes: &[u8]) -> Vec<f32> {
-    match column.dtype {
-        DType::U8 => bytes.iter().map(|byte| f32::from(*byte)).collect(),
-        DType::I32 => bytes.as_chunks().0.iter().map(|bytes| i32::from_ne_bytes(*bytes) as f32).collect(),
-        _ => bytes.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect(),
-    }
-}
-
 impl Sample {
-    /// Padded to the longest of the batch, rows are shorter than was declared.
+    /// The elements of one row. Rows padded to the longest of the batch are shorter than the declared shape.
     fn row(&self, column: usize, row: usize) -> &[f32] {
-        let elements = self.values[column].len() / self.looked_at.max(1);
+        let elements = self.values[column].len() / self.sampled.max(1);
         &self.values[column][row * elements..][..elements]
     }
 
-    /// One value of a row in words: the number itself, or the range of many.
+    /// A row of one column in words: the number itself, or the range of several.
     fn cell(&self, column: usize, row: usize) -> String {
         let values = self.row(column, row);
         match values {
@@ -92,11 +86,11 @@ impl Sample {
                 None => format!("{label}"),
             },
             [value] => format!("{value}"),
-            [] => "nothing".to_string(),
+            [] => "empty".to_string(),
             many => {
-                let (least, most) = range(many);
+                let (min, max) = range(many);
                 let mean = many.iter().map(|value| f64::from(*value)).sum::<f64>() / many.len() as f64;
-                format!("{least:.3} … {most:.3}, mean {mean:.3}")
+                format!("{min:.3} … {max:.3}, mean {mean:.3}")
             }
         }
     }
@@ -107,10 +101,10 @@ impl Sample {
             self.schema.columns().iter().map(
                 |column| json!({ "name": column.name, "dtype": column.dtype, "shape": column.shape, "row_bytes": column.row_bytes().0 }),
             );
-        let samples = (0..self.looked_at).map(|row| {
+        let samples = (0..self.sampled).map(|row| {
             let cells = self.schema.columns().iter().enumerate().map(|(index, column)| {
-                let (least, most) = range(self.row(index, row));
-                (column.name.clone(), json!({ "min": least, "max": most }))
+                let (min, max) = range(self.row(index, row));
+                (column.name.clone(), json!({ "min": min, "max": max }))
             });
             Value::Object(cells.collect())
         });
@@ -122,27 +116,27 @@ impl Sample {
             "row_bytes": self.schema.row_bytes().0,
             "columns": columns.collect::<Vec<_>>(),
             "classes": self.classes,
-            "passed_over": self.passed_over,
+            "passed_over": self.skipped_files,
             "samples": samples.collect::<Vec<_>>(),
         })
     }
 
-    /// Draws the pictures of the first column that has any as one PNG.
-    pub fn write_sheet(&self, path: &Path) -> Result<()> {
-        let picture = |column: &Column| column.extent == Extent::Fixed && matches!(column.shape[..], [_, _, 1 | 3]);
-        let Some(index) = self.schema.columns().iter().position(picture).filter(|_| self.looked_at > 0) else {
-            return Err(Error::Config("there are no pictures in it (columns of shape [height, width, 1 or 3]) to draw".to_string()));
+    /// Writes the images of the first image column as one PNG.
+    pub fn write_contact_sheet(&self, path: &Path) -> Result<()> {
+        let is_image = |column: &Column| column.extent == Extent::Fixed && matches!(column.shape[..], [_, _, 1 | 3]);
+        let Some(index) = self.schema.columns().iter().position(is_image).filter(|_| self.sampled > 0) else {
+            return Err(Error::Config("there are no images to draw (columns of shape [height, width, 1 or 3])".to_string()));
         };
         let shape = &self.schema.columns()[index].shape;
         let (height, width, channels) = (shape[0], shape[1], shape[2]);
         let (tile_height, tile_width) = (height.min(TILE), width.min(TILE));
-        let down = self.looked_at.div_ceil(ACROSS);
-        let across = self.looked_at.min(ACROSS);
+        let down = self.sampled.div_ceil(ACROSS);
+        let across = self.sampled.min(ACROSS);
         let mut sheet = vec![255u8; down * tile_height * across * tile_width * 3];
-        // Whatever they were scaled to, the darkest value is black and the brightest white.
-        let (least, most) = range(&self.values[index]);
-        let span = (most - least).max(f32::MIN_POSITIVE);
-        for tile in 0..self.looked_at {
+        // Whatever the scale of the images, the smallest value is black and the largest white.
+        let (min, max) = range(&self.values[index]);
+        let span = (max - min).max(f32::MIN_POSITIVE);
+        for tile in 0..self.sampled {
             let image = self.row(index, tile);
             for y in 0..tile_height {
                 let from = (y * height / tile_height) * width;
@@ -150,7 +144,7 @@ impl Sample {
                 for x in 0..tile_width {
                     let pixel = &image[(from + x * width / tile_width) * channels..][..channels];
                     for channel in 0..3 {
-                        let value = (pixel[channel % channels] - least) / span;
+                        let value = (pixel[channel % channels] - min) / span;
                         sheet[(to + x) * 3 + channel] = (value * 255.0).round() as u8;
                     }
                 }
@@ -167,7 +161,7 @@ impl Sample {
 }
 
 fn range(values: &[f32]) -> (f32, f32) {
-    values.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(least, most), &value| (least.min(value), most.max(value)))
+    values.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(min, max), &value| (min.min(value), max.max(value)))
 }
 
 impl fmt::Display for Sample {
@@ -175,26 +169,26 @@ impl fmt::Display for Sample {
         writeln!(f, "{}", self.pipeline)?;
         let rows = match (self.rows.zip(self.batches), self.at_most) {
             (Some((rows, batches)), _) => format!("{rows} in {batches} batches"),
-            (None, Some(most)) => format!("at most {most}"),
-            (None, None) => "as many as come".to_string(),
+            (None, Some(max)) => format!("at most {max}"),
+            (None, None) => "unknown".to_string(),
         };
         writeln!(f, "  rows      {rows}, {} each", self.schema.row_bytes())?;
         writeln!(f, "  columns   {}", self.schema)?;
         if !self.classes.is_empty() {
-            let named = self.classes.len().min(CLASSES);
+            let named = self.classes.len().min(MAX_CLASSES);
             let more = match self.classes.len() - named {
                 0 => String::new(),
                 more => format!(" and {more} more"),
             };
             writeln!(f, "  classes   {}{more}", self.classes[..named].join(", "))?;
         }
-        if let Some(others) = &self.passed_over {
+        if let Some(others) = &self.skipped_files {
             writeln!(f, "  not read  {others}")?;
         }
-        if self.looked_at > 0 {
+        if self.sampled > 0 {
             write!(f, "  first rows")?;
         }
-        for row in 0..self.looked_at {
+        for row in 0..self.sampled {
             let cells =
                 self.schema.columns().iter().enumerate().map(|(index, column)| format!("{}: {}", column.name, self.cell(index, row)));
             write!(f, "\n    {}", cells.collect::<Vec<_>>().join(" · "))?;
@@ -210,15 +204,15 @@ mod tests {
     #[test]
     fn a_thousand_classes_stay_on_one_screen() {
         let sample = |classes: usize| Sample {
-            pipeline: "pictures".to_string(),
+            pipeline: "images".to_string(),
             schema: Schema::new(vec![Column::new("y", DType::I32, [])]).expect("one column"),
             rows: Some(classes as u64),
             batches: Some(1),
             at_most: Some(classes as u64),
             classes: (0..classes).map(|class| format!("c{class}")).collect(),
             values: Vec::new(),
-            passed_over: None,
-            looked_at: 0,
+            skipped_files: None,
+            sampled: 0,
         };
         let line = |classes| sample(classes).to_string().lines().find_map(|line| line.strip_prefix("  classes   ").map(str::to_string));
         assert_eq!(line(3).as_deref(), Some("c0, c1, c2"));

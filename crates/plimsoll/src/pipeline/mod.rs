@@ -1,8 +1,8 @@
-//! A data pipeline by itself: what it needs, how fast it is, and what comes out of it.
+//! An input pipeline without a model: its memory, its throughput and its first rows.
 
 mod bench;
 mod explain;
-mod fill;
+mod fill_cache;
 mod inspect;
 
 use crate::error::{Error, Result};
@@ -14,10 +14,10 @@ use plimsoll_data::{DataError, Dataset, Feed, Options, PipelinePlan};
 
 pub use bench::{Bench, BenchEpoch};
 pub use explain::{Explain, ExplainedStage};
-pub use fill::Filled;
+pub use fill_cache::FilledCache;
 pub use inspect::Sample;
 
-/// The data of a configuration, and the line it is to stay under.
+/// The data of a configuration, and the budget of the process that reads it.
 ///
 /// ```
 /// use plimsoll::config::Config;
@@ -28,20 +28,20 @@ pub use inspect::Sample;
 /// ```
 pub struct Pipeline {
     data: Dataset,
-    line: Option<Bytes>,
+    budget: Option<Bytes>,
 }
 
-/// A pipeline's part of the line, and everybody else's.
+/// A pipeline's plan beside the rest of the process, under one budget.
 struct Planned {
     plan: PipelinePlan,
     process: Bytes,
-    line: Bytes,
+    budget: Bytes,
 }
 
 impl Pipeline {
-    /// The pipeline of a data set under a line; without one, the line is what the system has.
-    pub fn new(data: Dataset, line: Option<Bytes>) -> Pipeline {
-        Pipeline { data, line }
+    /// The pipeline of a dataset under a budget; the default is the memory that is available.
+    pub fn new(data: Dataset, budget: Option<Bytes>) -> Pipeline {
+        Pipeline { data, budget }
     }
 
     /// Its data.
@@ -50,14 +50,14 @@ impl Pipeline {
     }
 
     fn plan(&self, data: &Dataset) -> Result<Planned> {
-        let line = self.line.unwrap_or_else(system::available_memory);
+        let budget = self.budget.unwrap_or_else(system::available_memory);
         let process = system::process_footprint();
-        match data.plan(Some(line.saturating_sub(process))) {
-            Ok(plan) => Ok(Planned { plan, process, line }),
+        match data.plan(Some(budget.saturating_sub(process))) {
+            Ok(plan) => Ok(Planned { plan, process, budget }),
             Err(DataError::OverLimit { minimum, stages, .. }) => {
                 let mut owners = vec![(Owner::Process, process)];
                 owners.extend(stages.into_iter().map(|(stage, size)| (Owner::Stage(stage), size)));
-                Err(Error::PipelineInfeasible(Box::new(PipelineInfeasible { budget: line, minimum: process + minimum, owners })))
+                Err(Error::PipelineInfeasible(Box::new(PipelineInfeasible { budget, minimum: process + minimum, owners })))
             }
             Err(error) => Err(error.into()),
         }
@@ -70,8 +70,8 @@ impl Planned {
     }
 
     fn start(&self, data: &Dataset, epochs: u64) -> Result<Feed> {
-        let ledger = Ledger::new("host", Some(self.line));
-        // The process is what it is; the books are for what is added to it.
+        let ledger = Ledger::new("host", Some(self.budget));
+        // The process is resident already; the ledger counts what the pipeline adds to it.
         let _process = ledger.reserve(Owner::Process, self.process)?;
         Ok(Feed::start(data, &self.plan, &ledger, Options { epochs: Some(epochs), ..Options::default() })?)
     }

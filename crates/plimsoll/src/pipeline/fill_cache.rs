@@ -1,29 +1,29 @@
-//! Filling the file cache ahead of training.
+//! Filling the cache file before training.
 
 use super::Pipeline;
 use crate::error::{Error, Result};
 use plimsoll_core::Bytes;
 use std::path::PathBuf;
 
-/// A cache that is whole.
+/// A complete cache file.
 #[derive(Clone, Debug)]
-pub struct Filled {
+pub struct FilledCache {
     /// The file.
     pub path: PathBuf,
     /// Rows in it.
     pub rows: u64,
     /// Its size.
     pub bytes: Bytes,
-    /// Whether it was whole before.
+    /// Whether it was complete already.
     pub found: bool,
 }
 
 impl Pipeline {
-    /// Reads the data once so that all of it is in its file cache; `progress` is told how many rows of how many are done, `u64::MAX` where
-    /// nobody knows how many there are. Stopped half-way it leaves nothing, and begins again the next time; a whole cache of this data is left as it is.
-    pub fn fill_cache(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<Filled> {
+    /// Reads the data once to fill its cache file; `progress` gets the rows done and the rows there are, `u64::MAX` where that is unknown. An
+    /// interrupted run leaves no file, and the next starts from the beginning; a complete cache of this data is left as it is.
+    pub fn fill_cache(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<FilledCache> {
         let state = || {
-            let missing = "there is no file cache to fill; say where with `data.cache`, such as { file = \"cache.plc\" }";
+            let missing = "there is no cache file to fill; name one with `data.cache`, such as { file = \"cache.plc\" }";
             self.data.cache_file()?.ok_or_else(|| Error::Config(missing.to_string()))
         };
         let mut now = state()?;
@@ -48,6 +48,6 @@ impl Pipeline {
                 return Err(Error::Config(format!("{path} could not be filled: {why}")));
             }
         }
-        Ok(Filled { path: now.path, rows: now.rows.unwrap_or_default(), bytes: now.bytes.unwrap_or_default(), found })
+        Ok(FilledCache { path: now.path, rows: now.rows.unwrap_or_default(), bytes: now.bytes.unwrap_or_default(), found })
     }
 }
