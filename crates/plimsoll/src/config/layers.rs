@@ -1,7 +1,7 @@
 //! The `[model]` table: a network of the zoo, or a list of layers.
 
 use crate::error::{Error, Result};
-use crate::nn::{Functional, Model, Tensor, layer_from_config};
+use crate::nn::{Functional, Model, SymbolicTensor, layer_from_config};
 use crate::reader::{Reader, choose};
 use crate::zoo::{self, Network};
 
@@ -54,7 +54,7 @@ fn overrides(table: &Reader<'_>) -> Result<zoo::Options> {
 /// else the last layer's.
 fn layered(layers: Vec<Reader<'_>>, inputs: &[String], table: &Reader<'_>) -> Result<Model> {
     let mut net = Functional::new("layers");
-    let mut named: Vec<(String, Tensor)> = inputs.iter().map(|name| (name.clone(), net.input_named(name))).collect();
+    let mut named: Vec<(String, SymbolicTensor)> = inputs.iter().map(|name| (name.clone(), net.input_named(name))).collect();
     if named.is_empty() {
         named.push(("input".to_string(), net.input()));
     }

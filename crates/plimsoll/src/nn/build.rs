@@ -2,18 +2,9 @@
 
 use super::Layer;
 use super::model::{LayerCall, Model};
+use super::tensor::{Source, SymbolicTensor};
 use std::collections::HashMap;
 use std::sync::Arc;
-
-/// A symbolic tensor: the output of a layer, or an input of the model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tensor(pub(super) Source);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
-    Input(usize),
-    Layer(usize),
-}
 
 /// The default input: the column of features.
 pub(super) const FEATURES: &str = "x";
@@ -28,7 +19,7 @@ pub(super) const FEATURES: &str = "x";
 #[derive(Clone, Debug)]
 pub struct Sequential {
     net: Functional,
-    last: Tensor,
+    last: SymbolicTensor,
 }
 
 /// The functional API: branches, residual connections, shared layers, several inputs and outputs.
@@ -64,26 +55,26 @@ impl Functional {
     }
 
     /// The only input of the model: the column of features.
-    pub fn input(&mut self) -> Tensor {
+    pub fn input(&mut self) -> SymbolicTensor {
         self.input_named(FEATURES)
     }
 
     /// An input of the model: the column of this name. The same name gives the same tensor.
-    pub fn input_named(&mut self, name: &str) -> Tensor {
+    pub fn input_named(&mut self, name: &str) -> SymbolicTensor {
         let known = self.inputs.iter().position(|known| known == name).unwrap_or_else(|| {
             self.inputs.push(name.to_string());
             self.inputs.len() - 1
         });
-        Tensor(Source::Input(known))
+        SymbolicTensor(Source::Input(known))
     }
 
     /// Adds a layer on these inputs, named after its type with a number.
-    pub fn add(&mut self, layer: impl Layer + 'static, inputs: impl IntoIterator<Item = Tensor>) -> Tensor {
+    pub fn add(&mut self, layer: impl Layer + 'static, inputs: impl IntoIterator<Item = SymbolicTensor>) -> SymbolicTensor {
         self.add_layer(None, Arc::new(layer), inputs)
     }
 
     /// Adds a layer under a name, which prefixes the names of its weights.
-    pub fn named(&mut self, name: &str, layer: impl Layer + 'static, inputs: impl IntoIterator<Item = Tensor>) -> Tensor {
+    pub fn named(&mut self, name: &str, layer: impl Layer + 'static, inputs: impl IntoIterator<Item = SymbolicTensor>) -> SymbolicTensor {
         self.add_layer(Some(name), Arc::new(layer), inputs)
     }
 
@@ -91,7 +82,7 @@ impl Functional {
     ///
     /// # Panics
     /// If `result` is an input of the model.
-    pub fn reuse(&mut self, result: Tensor, inputs: impl IntoIterator<Item = Tensor>) -> Tensor {
+    pub fn reuse(&mut self, result: SymbolicTensor, inputs: impl IntoIterator<Item = SymbolicTensor>) -> SymbolicTensor {
         let layer = Arc::clone(&self.maker(result).layer);
         self.call_shared(result, layer, inputs)
     }
@@ -100,16 +91,26 @@ impl Functional {
     ///
     /// # Panics
     /// If `result` is an input of the model.
-    pub fn tied(&mut self, result: Tensor, layer: impl Layer + 'static, inputs: impl IntoIterator<Item = Tensor>) -> Tensor {
+    pub fn tied(
+        &mut self,
+        result: SymbolicTensor,
+        layer: impl Layer + 'static,
+        inputs: impl IntoIterator<Item = SymbolicTensor>,
+    ) -> SymbolicTensor {
         self.call_shared(result, Arc::new(layer), inputs)
     }
 
-    pub(crate) fn tie_layer(&mut self, result: Tensor, layer: Arc<dyn Layer>, inputs: impl IntoIterator<Item = Tensor>) -> Tensor {
+    pub(crate) fn tie_layer(
+        &mut self,
+        result: SymbolicTensor,
+        layer: Arc<dyn Layer>,
+        inputs: impl IntoIterator<Item = SymbolicTensor>,
+    ) -> SymbolicTensor {
         self.call_shared(result, layer, inputs)
     }
 
     /// Whether it is the output of a layer.
-    pub(crate) fn is_layer(&self, result: Tensor) -> bool {
+    pub(crate) fn is_layer(&self, result: SymbolicTensor) -> bool {
         matches!(result.0, Source::Layer(_))
     }
 
@@ -125,12 +126,17 @@ impl Functional {
     ///
     /// # Panics
     /// If `result` is an input of the model.
-    pub fn freeze(&mut self, result: Tensor) {
+    pub fn freeze(&mut self, result: SymbolicTensor) {
         let name = self.maker(result).name.clone();
         self.layers.iter_mut().filter(|call| call.name == name).for_each(|call| call.trainable = false);
     }
 
-    pub(crate) fn add_layer(&mut self, name: Option<&str>, layer: Arc<dyn Layer>, inputs: impl IntoIterator<Item = Tensor>) -> Tensor {
+    pub(crate) fn add_layer(
+        &mut self,
+        name: Option<&str>,
+        layer: Arc<dyn Layer>,
+        inputs: impl IntoIterator<Item = SymbolicTensor>,
+    ) -> SymbolicTensor {
         let name = match name {
             Some(name) => self.full_name(name),
             None => self.free_name(layer.kind()),
@@ -138,17 +144,22 @@ impl Functional {
         self.place(LayerCall { name, layer, inputs: inputs.into_iter().collect(), trainable: true, shared: false })
     }
 
-    fn call_shared(&mut self, result: Tensor, layer: Arc<dyn Layer>, inputs: impl IntoIterator<Item = Tensor>) -> Tensor {
+    fn call_shared(
+        &mut self,
+        result: SymbolicTensor,
+        layer: Arc<dyn Layer>,
+        inputs: impl IntoIterator<Item = SymbolicTensor>,
+    ) -> SymbolicTensor {
         let (name, trainable) = (self.maker(result).name.clone(), self.maker(result).trainable);
         self.place(LayerCall { name, layer, inputs: inputs.into_iter().collect(), trainable, shared: true })
     }
 
-    fn place(&mut self, call: LayerCall) -> Tensor {
+    fn place(&mut self, call: LayerCall) -> SymbolicTensor {
         self.layers.push(call);
-        Tensor(Source::Layer(self.layers.len() - 1))
+        SymbolicTensor(Source::Layer(self.layers.len() - 1))
     }
 
-    fn maker(&self, result: Tensor) -> &LayerCall {
+    fn maker(&self, result: SymbolicTensor) -> &LayerCall {
         match result.0 {
             Source::Layer(i) => &self.layers[i],
             Source::Input(i) => panic!("`{}` is an input of the model; no layer made it", self.inputs[i]),
@@ -172,7 +183,7 @@ impl Functional {
     }
 
     /// The model whose output is `output`.
-    pub fn build(self, output: Tensor) -> Model {
+    pub fn build(self, output: SymbolicTensor) -> Model {
         self.build_many([("prediction", output)])
     }
 
@@ -180,8 +191,8 @@ impl Functional {
     ///
     /// # Panics
     /// If there are none.
-    pub fn build_many<'n>(self, outputs: impl IntoIterator<Item = (&'n str, Tensor)>) -> Model {
-        let outputs: Vec<(String, Tensor)> = outputs.into_iter().map(|(name, tensor)| (name.to_string(), tensor)).collect();
+    pub fn build_many<'n>(self, outputs: impl IntoIterator<Item = (&'n str, SymbolicTensor)>) -> Model {
+        let outputs: Vec<(String, SymbolicTensor)> = outputs.into_iter().map(|(name, tensor)| (name.to_string(), tensor)).collect();
         assert!(!outputs.is_empty(), "a model has at least one result");
         let inputs = if self.inputs.is_empty() { vec![FEATURES.to_string()] } else { self.inputs };
         Model::new(self.name, inputs, self.layers, outputs)

@@ -1,6 +1,6 @@
 //! Models: layers and their connections. Shapes are inferred when the inputs are known.
 
-use super::build::{Source, Tensor};
+use super::tensor::{Source, SymbolicTensor};
 use super::{Activation, Layer, Lowering};
 use plimsoll_core::shape::TensorType;
 use plimsoll_core::{DType, Graph, GraphError, ValueId};
@@ -12,7 +12,7 @@ pub struct Model {
     name: String,
     inputs: Vec<String>,
     layers: Vec<LayerCall>,
-    outputs: Vec<(String, Tensor)>,
+    outputs: Vec<(String, SymbolicTensor)>,
 }
 
 /// A call of a layer.
@@ -20,7 +20,7 @@ pub struct Model {
 pub(super) struct LayerCall {
     pub name: String,
     pub layer: Arc<dyn Layer>,
-    pub inputs: Vec<Tensor>,
+    pub inputs: Vec<SymbolicTensor>,
     pub trainable: bool,
     /// Whether a layer of the same name comes before, whose weights it shares.
     pub shared: bool,
@@ -45,7 +45,7 @@ pub(crate) struct Lowered {
 }
 
 impl Model {
-    pub(super) fn new(name: String, inputs: Vec<String>, layers: Vec<LayerCall>, outputs: Vec<(String, Tensor)>) -> Model {
+    pub(super) fn new(name: String, inputs: Vec<String>, layers: Vec<LayerCall>, outputs: Vec<(String, SymbolicTensor)>) -> Model {
         Model { name, inputs, layers, outputs }
     }
 
@@ -165,7 +165,7 @@ impl Model {
     /// An error if a layer does not reach an output.
     fn check_connected(&self) -> Result<(), GraphError> {
         let mut reaches = vec![false; self.layers.len()];
-        let mut open: Vec<Tensor> = self.outputs.iter().map(|(_, tensor)| *tensor).collect();
+        let mut open: Vec<SymbolicTensor> = self.outputs.iter().map(|(_, tensor)| *tensor).collect();
         while let Some(tensor) = open.pop() {
             if let Source::Layer(i) = tensor.0
                 && !std::mem::replace(&mut reaches[i], true)

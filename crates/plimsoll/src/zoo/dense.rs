@@ -4,7 +4,7 @@ use super::blocks::{centred, conv_norm};
 use super::entry::{Entry, IMAGENET};
 use super::options::Setup;
 use crate::nn::{Activation, AveragePool2D, BatchNorm, Concatenate, Conv2D, Dense, Functional, GlobalAveragePool, Initializer, MaxPool2D};
-use crate::nn::{Model, Padding, Tensor};
+use crate::nn::{Model, Padding, SymbolicTensor};
 
 pub(super) const DENSENET121: Entry =
     Entry::image_classifier("densenet121", "densely connected convolutions, 2016", IMAGENET, 1000, make121);
@@ -15,7 +15,7 @@ pub fn densenet121(classes: usize) -> Model {
 }
 
 /// Normalization, ReLU, then a convolution.
-fn norm_conv(net: &mut Functional, name: &str, x: Tensor, conv: Conv2D) -> Tensor {
+fn norm_conv(net: &mut Functional, name: &str, x: SymbolicTensor, conv: Conv2D) -> SymbolicTensor {
     net.block(name, |net| {
         let x = net.named("norm", BatchNorm::torch(), [x]);
         let x = net.add(Activation::Relu, [x]);

@@ -7,7 +7,7 @@ use super::options::Setup;
 use crate::nn::{
     Activation, Add, BatchNorm, Conv2D, Dense, DepthwiseConv2D, Dropout, Functional, GlobalAveragePool, Model, Multiply, Padding, Reshape,
 };
-use crate::nn::{StochasticDepth, Tensor};
+use crate::nn::{StochasticDepth, SymbolicTensor};
 
 pub(super) const EFFICIENTNET_B0: Entry =
     Entry::image_classifier("efficientnet-b0", "inverted residuals with squeeze-and-excitation, 2019", IMAGENET, 1000, make_b0);
@@ -25,7 +25,7 @@ const B0: [(usize, usize, usize, usize, usize); 7] =
 const DEPTH_RATE: f32 = 0.2;
 
 /// Squeeze-and-excitation: weights channels by a gate over the global average.
-fn squeeze(net: &mut Functional, x: Tensor, channels: usize, squeezed: usize) -> Tensor {
+fn squeeze(net: &mut Functional, x: SymbolicTensor, channels: usize, squeezed: usize) -> SymbolicTensor {
     net.block("squeeze", |net| {
         let y = net.add(GlobalAveragePool, [x]);
         let y = net.add(Reshape::new([1, 1, channels]), [y]);

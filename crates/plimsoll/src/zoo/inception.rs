@@ -5,7 +5,7 @@ use super::blocks::{centred, conv_norm_by};
 use super::entry::{Entry, IMAGENET};
 use super::options::Setup;
 use crate::nn::{Activation, AveragePool2D, BatchNorm, Concatenate, Conv2D, Dense, Dropout, Functional, GlobalAveragePool, MaxPool2D};
-use crate::nn::{Model, Padding, Tensor};
+use crate::nn::{Model, Padding, SymbolicTensor};
 
 pub(super) const GOOGLENET: Entry =
     Entry::image_classifier("googlenet", "Inception modules of 2014, without auxiliary heads", IMAGENET, 1000, make_googlenet);
@@ -23,7 +23,7 @@ pub fn inception_v3(classes: usize) -> Model {
     INCEPTION_V3.for_classes(classes)
 }
 
-fn conv(net: &mut Functional, name: &str, x: Tensor, conv: Conv2D) -> Tensor {
+fn conv(net: &mut Functional, name: &str, x: SymbolicTensor, conv: Conv2D) -> SymbolicTensor {
     conv_norm_by(net, name, x, conv, BatchNorm::torch().epsilon(1e-3), Activation::Relu)
 }
 
@@ -75,7 +75,7 @@ fn make_googlenet(setup: &Setup) -> Model {
     head(net, x, setup, 0.2)
 }
 
-fn head(mut net: Functional, x: Tensor, setup: &Setup, rate: f32) -> Model {
+fn head(mut net: Functional, x: SymbolicTensor, setup: &Setup, rate: f32) -> Model {
     let x = net.add(GlobalAveragePool, [x]);
     let x = net.add(Dropout::new(rate), [x]);
     let scores = net.named("scores", Dense::new(setup.classes), [x]);
@@ -89,7 +89,7 @@ fn sized(filters: usize, height: usize, width: usize) -> Conv2D {
 }
 
 /// A sequence of convolutions: filters, height, width.
-fn chain(net: &mut Functional, name: &str, x: Tensor, setup: &Setup, sizes: &[(usize, usize, usize)]) -> Tensor {
+fn chain(net: &mut Functional, name: &str, x: SymbolicTensor, setup: &Setup, sizes: &[(usize, usize, usize)]) -> SymbolicTensor {
     net.block(name, |net| {
         sizes.iter().enumerate().fold(x, |x, (i, (filters, height, width))| {
             conv(net, &format!("conv{}", i + 1), x, sized(setup.wide(*filters), *height, *width))
@@ -97,13 +97,13 @@ fn chain(net: &mut Functional, name: &str, x: Tensor, setup: &Setup, sizes: &[(u
     })
 }
 
-fn pooled(net: &mut Functional, x: Tensor, setup: &Setup, filters: usize) -> Tensor {
+fn pooled(net: &mut Functional, x: SymbolicTensor, setup: &Setup, filters: usize) -> SymbolicTensor {
     let x = net.named("pool/pool", AveragePool2D::new(3).stride(1, 1).padding(Padding::all(1)), [x]);
     conv(net, "pool/project", x, centred(setup.wide(filters), 1, 1))
 }
 
 /// A 3×3 convolution with stride 2.
-fn halving(net: &mut Functional, name: &str, x: Tensor, setup: &Setup, filters: usize) -> Tensor {
+fn halving(net: &mut Functional, name: &str, x: SymbolicTensor, setup: &Setup, filters: usize) -> SymbolicTensor {
     conv(net, name, x, Conv2D::new(setup.wide(filters), 3).stride(2, 2))
 }
 

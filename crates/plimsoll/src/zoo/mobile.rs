@@ -4,7 +4,7 @@ use super::blocks::{centred, conv_norm, conv_norm_by};
 use super::entry::{Entry, IMAGENET};
 use super::options::Setup;
 use crate::nn::{Activation, Add, BatchNorm, Conv2D, Dense, DepthwiseConv2D, Dropout, Functional, GlobalAveragePool, Initializer};
-use crate::nn::{Model, Padding, Tensor};
+use crate::nn::{Model, Padding, SymbolicTensor};
 
 pub(super) const MOBILENET_V1: Entry =
     Entry::image_classifier("mobilenet-v1", "depthwise convolutions of 2017, as in Keras", IMAGENET, 1000, make_v1);
@@ -22,7 +22,13 @@ pub fn mobilenet_v2(classes: usize) -> Model {
 }
 
 /// A depthwise convolution without bias, with normalization.
-pub(super) fn depthwise(net: &mut Functional, x: Tensor, conv: DepthwiseConv2D, norm: BatchNorm, activation: Activation) -> Tensor {
+pub(super) fn depthwise(
+    net: &mut Functional,
+    x: SymbolicTensor,
+    conv: DepthwiseConv2D,
+    norm: BatchNorm,
+    activation: Activation,
+) -> SymbolicTensor {
     net.block("depthwise", |net| {
         let x = net.named("conv", conv.bias(false).initializer(Initializer::HeNormal), [x]);
         let x = net.named("norm", norm, [x]);

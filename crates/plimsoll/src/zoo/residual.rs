@@ -3,7 +3,7 @@
 use super::blocks::{centred, conv_norm};
 use super::entry::{Entry, IMAGENET};
 use super::options::Setup;
-use crate::nn::{Activation, Add, Dense, Functional, GlobalAveragePool, MaxPool2D, Model, Padding, Tensor};
+use crate::nn::{Activation, Add, Dense, Functional, GlobalAveragePool, MaxPool2D, Model, Padding, SymbolicTensor};
 
 pub(super) const RESNET18: Entry = Entry::image_classifier("resnet18", "residual network of 2015, 18 layers", IMAGENET, 1000, make18);
 
@@ -72,7 +72,7 @@ fn resnet(setup: &Setup, stages: [usize; 4], bottleneck: bool) -> Model {
     net.build(scores)
 }
 
-fn residual(net: &mut Functional, x: Tensor, width: usize, stride: usize, bottleneck: bool, project: bool) -> Tensor {
+fn residual(net: &mut Functional, x: SymbolicTensor, width: usize, stride: usize, bottleneck: bool, project: bool) -> SymbolicTensor {
     let (relu, none) = (Activation::Relu, Activation::Linear);
     let (branch, out) = if bottleneck {
         let y = conv_norm(net, "reduce", x, centred(width, 1, 1), relu);

@@ -5,7 +5,7 @@ use super::entry::Entry;
 use super::options::Setup;
 use super::vgg::{SIXTEEN, STAGES, stage};
 use crate::nn::{Activation, Add, Concatenate, Conv2D, Conv2DTranspose, Dropout, Functional, Initializer, MaxPool2D, MaxUnpool2D};
-use crate::nn::{Model, Padding, Tensor};
+use crate::nn::{Model, Padding, SymbolicTensor};
 
 pub(super) const UNET: Entry = Entry::segmentation("unet", "U-Net of 2015 with batch normalization", 16, 2, make_unet);
 
@@ -28,7 +28,7 @@ pub fn segnet(classes: usize) -> Model {
     SEGNET.for_classes(classes)
 }
 
-fn twice(net: &mut Functional, x: Tensor, channels: usize) -> Tensor {
+fn twice(net: &mut Functional, x: SymbolicTensor, channels: usize) -> SymbolicTensor {
     let x = conv_norm(net, "first", x, centred(channels, 3, 1), Activation::Relu);
     conv_norm(net, "second", x, centred(channels, 3, 1), Activation::Relu)
 }

@@ -5,7 +5,7 @@ use super::entry::Entry;
 use super::options::{Override, Setup};
 use super::task::Task;
 use crate::nn::{Activation, Add, ClassToken, Conv2D, Dense, Dropout, Embedding, Functional, Initializer, Layer, LayerNorm, Lowering};
-use crate::nn::{Model, MultiHeadAttention, PositionEmbedding, Reshape, TakeStep, Tensor};
+use crate::nn::{Model, MultiHeadAttention, PositionEmbedding, Reshape, SymbolicTensor, TakeStep};
 use plimsoll_core::ops::Slice;
 use plimsoll_core::{GraphError, Op, ValueId};
 
@@ -114,17 +114,17 @@ impl Blocks {
         LayerNorm::new().epsilon(self.epsilon)
     }
 
-    fn dropout(&self, net: &mut Functional, x: Tensor) -> Tensor {
+    fn dropout(&self, net: &mut Functional, x: SymbolicTensor) -> SymbolicTensor {
         if self.rate > 0.0 { net.add(Dropout::new(self.rate), [x]) } else { x }
     }
 
-    fn attend(&self, net: &mut Functional, x: Tensor) -> Tensor {
+    fn attend(&self, net: &mut Functional, x: SymbolicTensor) -> SymbolicTensor {
         let attention = MultiHeadAttention::new(self.heads).initializer(self.initializer).output_initializer(self.last());
         let y = net.named("attention", if self.causal { attention.causal() } else { attention }, [x]);
         self.dropout(net, y)
     }
 
-    fn perceive(&self, net: &mut Functional, x: Tensor) -> Tensor {
+    fn perceive(&self, net: &mut Functional, x: SymbolicTensor) -> SymbolicTensor {
         let y = net.named("mlp/expand", Dense::new(4 * self.width).activation(self.activation).initializer(self.initializer), [x]);
         let y = net.named("mlp/project", Dense::new(self.width).initializer(self.last()), [y]);
         self.dropout(net, y)
@@ -138,7 +138,7 @@ impl Blocks {
         }
     }
 
-    fn build(&self, net: &mut Functional, mut x: Tensor) -> Tensor {
+    fn build(&self, net: &mut Functional, mut x: SymbolicTensor) -> SymbolicTensor {
         for i in 1..=self.layers {
             x = net.block(&format!("block{i}"), |net| {
                 if self.norm_first {

@@ -2,7 +2,7 @@
 
 use super::entry::{Entry, IMAGENET};
 use super::options::Setup;
-use crate::nn::{Conv2D, Dense, Dropout, Flatten, Functional, Initializer, MaxPool2D, Model, Padding, Tensor};
+use crate::nn::{Conv2D, Dense, Dropout, Flatten, Functional, Initializer, MaxPool2D, Model, Padding, SymbolicTensor};
 
 /// Convolutions per stage.
 pub(super) const SIXTEEN: [usize; 5] = [2, 2, 3, 3, 3];
@@ -34,7 +34,7 @@ fn make19(setup: &Setup) -> Model {
 }
 
 /// The convolutions of a stage.
-pub(super) fn stage(net: &mut Functional, mut x: Tensor, layers: usize, channels: usize) -> Tensor {
+pub(super) fn stage(net: &mut Functional, mut x: SymbolicTensor, layers: usize, channels: usize) -> SymbolicTensor {
     for i in 1..=layers {
         let conv = Conv2D::new(channels, 3).padding(Padding::Same).initializer(Initializer::HeNormal).relu();
         x = net.named(&format!("conv{i}"), conv, [x]);
