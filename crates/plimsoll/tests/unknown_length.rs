@@ -156,7 +156,7 @@ fn an_epoch_with_a_wrong_number_of_rows_is_an_error() {
     assert_eq!(error, format!("there is nothing to evaluate: {words} has no rows"));
     assert!(trainer(&none, 32).predict(&none).unwrap_err().to_string().starts_with("there is nothing to evaluate: "));
 
-    // Said of rows that pass another stage afterwards, it is looked at when they have come.
+    // A cardinality before another stage is checked when the rows have been read.
     let said =
         |rows: u64| Dataset::digits(Split::Train).take(100).filter(|_| true).assert_cardinality(rows).shuffle(Shuffle::seed(1)).batch(32);
     let error = refused(trainer(&said(90), 32).fit(Fit::epochs(1)));
@@ -186,7 +186,7 @@ fn a_schedule_beyond_its_end_stays_constant_with_a_warning() {
     }
 }
 
-/// Rows of differing length learn as if they had been padded by hand; padded batch by batch, they cannot.
+/// Variable-length rows train as if padded by hand; padded per batch, they are refused.
 #[test]
 fn variable_length_rows_are_padded_to_the_declared_shape() {
     let schema = Schema::new(vec![Column::up_to("x", DType::F32, [6]), Column::new("y", DType::I32, [])]).unwrap();

@@ -4,7 +4,7 @@ use plimsoll::optim::Adam;
 use plimsoll::zoo::{self, Options};
 use plimsoll::{Error, Fit, Precision, Trainer};
 
-/// Numbers that are learnt, as published; where the source counts moving statistics too, they are taken off.
+/// Trainable parameters as published, without moving statistics.
 const PUBLISHED: &[(&str, u64)] = &[
     ("mlp", 118_282),
     ("lenet5", 61_706),
@@ -53,7 +53,7 @@ fn every_network_reports_its_costs() {
     }
 }
 
-/// A network made so small that it learns in a moment.
+/// A network scaled down to train in a moment.
 fn tiny(name: &str) -> zoo::Network {
     let entry = zoo::find(name).unwrap();
     let input = match entry.input {
@@ -75,7 +75,7 @@ fn learns(name: &str, precision: Precision) {
     let mut trainer = Trainer::new(network.model.clone(), &data).loss(network.loss).precision(precision).optimizer(Adam::new(5e-4)).seed(3);
     let history = trainer.fit(Fit::epochs(16)).unwrap_or_else(|error| panic!("{name}: {error}"));
     let losses: Vec<f64> = history.epochs.iter().map(|epoch| epoch.training.loss).collect();
-    // Dropped elements and blocks make single losses jump.
+    // Dropout and stochastic depth make single losses noisy.
     assert!(losses[12..].iter().sum::<f64>() < losses[..4].iter().sum::<f64>(), "{name}: {losses:?}");
 }
 

@@ -2,7 +2,7 @@
 
 use super::Sandbox;
 
-/// Three buffers of which any two live together once, and a fourth that fits above any of them.
+/// Three buffers that pairwise overlap in time, and a fourth that fits above any of them.
 const TABLE: &str = "id,lower,upper,size\na,0,2,64\nb,1,3,64\nc,2,4,64\nd,0,4,32\n";
 
 /// Offsets by name.

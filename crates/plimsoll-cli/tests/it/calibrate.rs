@@ -4,7 +4,7 @@ use super::{Sandbox, program};
 use serde_json::Value;
 use std::process::Command;
 
-/// Plans with the sandbox as the user's cache, and tells what was said beside the plan.
+/// Plans with the sandbox as the user's cache folder; returns the plan and standard error.
 fn plan(sandbox: &Sandbox, arguments: &[&str]) -> (Value, String) {
     let mut command = Command::new(program());
     command.args(["plan", "--threads", "1", "--json"]).args(arguments).current_dir(&sandbox.folder);
@@ -30,7 +30,7 @@ fn calibration_runs_once_unless_disabled_or_too_large() {
     assert_eq!(kept.len(), 1, "{kept:?}");
     let (again, said) = plan(&sandbox, &[]);
     assert_eq!((&again["predicted_step_s"], said.as_str()), (&document["predicted_step_s"], ""), "what is kept stays as it is");
-    // A file that is not whole is as good as none.
+    // A truncated file counts as none.
     std::fs::write(&kept[0], "{").unwrap();
     assert_eq!(plan(&sandbox, &["--host-memory", "48MiB"]).0["predicted_by"], "built-in rates");
 }

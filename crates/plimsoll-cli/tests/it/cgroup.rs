@@ -10,7 +10,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// Makes one under either version of the interface, if this process may.
+    /// Creates one in cgroup v1 or v2, if permitted.
     pub fn new(name: &str, bytes: u64) -> Option<Group> {
         let roots = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
         roots.iter().find_map(|(root, file)| {
@@ -18,7 +18,7 @@ impl Group {
             fs::create_dir(&path).ok()?;
             let group = Group { path };
             let limited = group.path.join(file).exists() && fs::write(group.path.join(file), bytes.to_string()).is_ok();
-            // Without swap the limit is hard; where there is no such file there is no swap accounting to get around it.
+            // Disable swap to make the limit hard, where swap is accounted.
             let _ = fs::write(group.path.join("memory.swap.max"), "0");
             limited.then_some(group)
         })
@@ -31,13 +31,13 @@ impl Group {
         &self.path
     }
 
-    /// Bytes that its processes hold now.
+    /// Memory usage in bytes.
     pub fn usage(&self) -> u64 {
         let read = |file: &str| fs::read_to_string(self.path.join(file)).ok()?.trim().parse().ok();
         read("memory.usage_in_bytes").or_else(|| read("memory.current")).unwrap_or(0)
     }
 
-    /// Ends the processes in it.
+    /// Kills its processes.
     pub fn end_all(&self) {
         let listed = fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();
         let _ = Command::new("kill").args(listed.lines()).status();
@@ -56,7 +56,7 @@ impl Drop for Group {
     }
 }
 
-/// Runs the command in a folder so that the system kills it, or refuses it memory, above `bytes`.
+/// Runs the command with a hard memory limit of `bytes`.
 pub fn run_within(bytes: u64, name: &str, program: &Path, arguments: &[&str], folder: &Path, variables: &[(&str, &str)]) -> Output {
     match Group::new(name, bytes) {
         Some(group) => group.run(program, arguments, folder, variables),

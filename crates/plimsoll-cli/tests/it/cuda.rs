@@ -67,7 +67,7 @@ fn an_infeasible_device_budget_reports_the_minimum() {
     assert_eq!(sandbox.fail(&[&["plan", "--device-memory", &short], &PROFILE[..]].concat()).0, 3, "one byte less does not");
 }
 
-/// The examples' own lines are for the CPU: CUDA takes more of the host's memory than they allow. The refusal says so, and its line works.
+/// The examples' budgets are for the CPU: CUDA takes more host memory. The refusal states the minimum, and it works.
 #[test]
 fn a_host_budget_below_the_cuda_context_reports_the_minimum() {
     let (sandbox, config) = (Sandbox::new("gpu-host-line"), example("dense_million.toml"));

@@ -11,7 +11,7 @@ batch = 4
 prefetch = "auto"
 "#;
 
-/// A folder of two classes of pictures: dark ones and bright ones.
+/// A folder of two classes of images: dark and bright.
 pub fn pictures(name: &str) -> Sandbox {
     let sandbox = Sandbox::new(name);
     for (class, bright) in [("dark", 20u8), ("bright", 220)] {
@@ -42,7 +42,7 @@ fn a_benchmark_reports_throughput_and_stays_within_planned_memory() {
     assert!(bytes("peak_rss_bytes") <= bytes("planned_bytes") && bytes("planned_bytes") <= 64 << 20, "{document}");
     let held: u64 = document["stages"].as_array().unwrap().iter().filter_map(|stage| stage["bytes"].as_u64()).sum();
     assert_eq!(held, bytes("planned_bytes"));
-    // Rows are counted from when they are begun to be made, which the first may be before anyone asks.
+    // Rows are counted from when their production starts, possibly before the first is requested.
     let (rows, together) = (60.0, document["examples_per_s"].as_f64().unwrap());
     let seconds: f64 = epochs.iter().map(|epoch| epoch["seconds"].as_f64().unwrap()).sum();
     assert!(together > 0.0 && together <= rows / seconds, "{document}");
@@ -76,7 +76,7 @@ fn skipped_rows_are_counted_and_reported() {
     assert!(log.lines().all(|line| line.contains("\"left_out\":1")), "{log}");
 }
 
-/// Rows without numbers: those of a table that is read page by page, and pictures in packed records.
+/// Rows without indices: those of a Parquet table, and images in TFRecords.
 #[test]
 fn skipped_rows_of_a_stream_are_counted_and_reported() {
     let sandbox = Sandbox::new("bench-stream-left-out");
@@ -150,7 +150,7 @@ fn inspect_prints_rows_and_writes_images() {
     let document = sandbox.json(&["data", "inspect", "data.toml", "--json"]);
     assert_eq!((document["rows"].as_u64(), document["classes"][0].as_str()), (Some(20), Some("bright")));
     assert!(document["passed_over"].is_null());
-    // What is no picture by its name is not read, but is not passed over in silence either.
+    // Files without an image extension are not read, but reported.
     sandbox.write("pictures/dark/old.bmp", "BM");
     sandbox.write("pictures/dark/.hidden", "");
     let shown = sandbox.succeed(&["data", "inspect", "data.toml", "--rows", "0"]);
@@ -202,7 +202,7 @@ fn data_commands_accept_a_source_without_configuration() {
         x: 220.000 … 220.000, mean 220.000 · y: 0 (bright)
     ");
     assert!(sandbox.path("sheet.png").exists());
-    // Without rows nothing is read.
+    // With `--rows 0` nothing is read.
     sandbox.write("pictures/dark/5.png", "broken");
     let shown = sandbox.succeed(&["data", "inspect", "--source", "image_folder", "--path", "pictures", "--rows", "0"]);
     assert!(shown.contains("rows      20 in 1 batches") && !shown.contains("first rows"), "{shown}");
@@ -258,10 +258,10 @@ fn a_cache_is_prefilled_and_reused() {
     insta::assert_snapshot!(sandbox.succeed(&arguments), @"kept.plc was whole already: 20 rows, 7.83 KiB");
     let document = sandbox.json(&[&arguments[..], &["--json"]].concat());
     assert_eq!((document["found"].as_bool(), document["bytes"].as_u64()), (Some(true), Some(size("kept.plc"))));
-    // Rows that an epoch leaves out would be missing for ever.
+    // Skipped rows would be missing from the cache for good.
     let part = ["--set", "data.cache={ file = \"part.plc\" }", "--set", "data.batch=3", "--quiet", "--set"];
     insta::assert_snapshot!(sandbox.fail(&[&arguments[..3], &part, &["data.drop_remainder=true"]].concat()).1, @"error: part.plc could not be filled: an epoch has 18 rows and the cache of all rows 20; leave out take, drop_remainder and ignore_errors");
-    // A part is a cache of its own.
+    // A partial cache is a cache of its own.
     insta::assert_snapshot!(sandbox.succeed(&[&arguments[..3], &part, &["data.shard=[2, 0]"]].concat()), @"part.plc filled: 10 rows, 5.91 KiB");
     insta::assert_snapshot!(sandbox.fail(&["data", "cache", "data.toml"]).1, @r#"error: there is no file cache to fill; say where with `data.cache`, such as { file = "cache.plc" }"#);
 }

@@ -259,7 +259,7 @@ fn a_run_starts_from_pretrained_weights() {
     let accuracy = |run: &serde_json::Value| run["epochs"][0]["accuracy"].as_f64().unwrap();
     assert!(accuracy(&learnt) > 0.9 && accuracy(&afresh) < 0.8, "{} and {}", accuracy(&learnt), accuracy(&afresh));
 
-    // Another head: the file does not fit, unless it is said that a part is enough.
+    // Another head: the file does not match, unless `partial` is set.
     let other = ["train", "--epochs", "1", "--set", "model.classes=12", "--out", "other", "--set"];
     let (code, error) = sandbox.fail(&[&other[..], &["train.weights=first/weights.safetensors", "--quiet"]].concat());
     assert_eq!(code, 1);

@@ -162,7 +162,7 @@ impl Functional {
     fn maker(&self, result: SymbolicTensor) -> &LayerCall {
         match result.0 {
             Source::Layer(i) => &self.layers[i],
-            Source::Input(i) => panic!("`{}` is an input of the model; no layer made it", self.inputs[i]),
+            Source::Input(i) => panic!("`{}` is an input of the model; it has no layer", self.inputs[i]),
         }
     }
 

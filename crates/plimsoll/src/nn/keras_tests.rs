@@ -54,11 +54,11 @@ fn layers_match_keras() {
         let pull = g.input("pull", pulled);
         let product = g.times(lowered.outputs[0].value, pull).unwrap();
         let loss = g.sum(product).unwrap();
-        let learnt: Vec<(String, ValueId)> = (0..g.states().len())
+        let trainable: Vec<(String, ValueId)> = (0..g.states().len())
             .filter(|i| g.states()[*i].kind == StateKind::Parameter)
             .map(|i| (g.states()[i].name.clone(), g.state_value(plimsoll_core::graph::StateId(i as u32)).unwrap()))
             .collect();
-        let wanted: Vec<ValueId> = learnt.iter().map(|(_, value)| *value).chain([x]).collect();
+        let wanted: Vec<ValueId> = trainable.iter().map(|(_, value)| *value).chain([x]).collect();
         let found = gradients(&mut g, loss, &wanted).unwrap();
 
         let own = |state: &str| state.strip_prefix("layer/").unwrap().to_string();
@@ -69,7 +69,7 @@ fn layers_match_keras() {
         let outcome = reference::run(&g, rows, &inputs, &states, &scalars, &StepRandom::default());
         near(&format!("{name}, result"), outcome.value(lowered.outputs[0].value), &case["y"]);
         near(&format!("{name}, gradient of the input"), outcome.value(*found.last().unwrap()), &case["dx"]);
-        for ((state, _), gradient) in learnt.iter().zip(&found) {
+        for ((state, _), gradient) in trainable.iter().zip(&found) {
             near(&format!("{name}, gradient of {state}"), outcome.value(*gradient), &case["gradients"][own(state)]);
         }
         for (state, after) in g.states().iter().zip(outcome.states()) {

@@ -182,12 +182,12 @@ impl BatchNorm {
     fn update_moving_average(
         &self,
         lowering: &mut Lowering<'_>,
-        (kept, now): (ValueId, ValueId),
+        (statistic, now): (ValueId, ValueId),
         share: ValueId,
         unbiased: bool,
     ) -> Result<(), GraphError> {
         let g = &mut *lowering.graph;
-        let shape = g.shape(kept).clone();
+        let shape = g.shape(statistic).clone();
         let now = g.reshape(now, shape.clone())?;
         let moved = Expr::build(|e| {
             let momentum = self.momentum;
@@ -199,8 +199,8 @@ impl BatchNorm {
             }
             e.add(e.mul(e.constant(momentum), e.input(0)), e.mul(e.constant(1.0 - momentum), now))
         });
-        let moved = g.pointwise_over(moved, &[kept, now, share], shape)?;
-        lowering.update(kept, moved)
+        let moved = g.pointwise_over(moved, &[statistic, now, share], shape)?;
+        lowering.update(statistic, moved)
     }
 }
 

@@ -94,8 +94,9 @@ impl fmt::Display for Summary {
             let [a, b, c, d] = widths;
             writeln!(f, "  {layer:<a$}  {kind:<b$}  {output:<c$}  {parameters:>d$}")?;
         }
-        let kept = if self.non_trainable() == 0 { String::new() } else { format!(" · {} non-trainable", thousands(self.non_trainable())) };
-        write!(f, "  {} parameters{kept}", thousands(self.parameters()))
+        let frozen =
+            if self.non_trainable() == 0 { String::new() } else { format!(" · {} non-trainable", thousands(self.non_trainable())) };
+        write!(f, "  {} parameters{frozen}", thousands(self.parameters()))
     }
 }
 

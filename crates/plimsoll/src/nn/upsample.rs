@@ -101,8 +101,8 @@ fn interpolate(g: &mut Graph, x: ValueId, axis: usize, factor: usize) -> Result<
         let away = e.sub(e.mul(place, e.constant(1.0 / factor as f32)), e.constant(0.5));
         let before = e.binary(Binary::Less, away, e.constant(0.0));
         let neighbour = e.select(before, e.input(1), e.input(2));
-        let share = e.unary(plimsoll_core::expr::Unary::Abs, away);
-        e.add(e.input(0), e.mul(share, e.sub(neighbour, e.input(0))))
+        let weight = e.unary(plimsoll_core::expr::Unary::Abs, away);
+        e.add(e.input(0), e.mul(weight, e.sub(neighbour, e.input(0))))
     });
     let y = g.pointwise_over(expr, &[x?, left?, right?], split(factor))?;
     g.reshape(y, shape.with(axis, (extent * factor).into()))

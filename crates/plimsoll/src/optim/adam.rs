@@ -68,8 +68,8 @@ impl Adam {
             let mean = e.add(mean, e.mul(e.sub(gradient, mean), e.constant(1.0 - self.beta1)));
             let square = e.add(square, e.mul(e.sub(e.mul(gradient, gradient), square), e.constant(1.0 - self.beta2)));
             let change = e.div(e.mul(mean, rate), e.add(e.unary(Unary::Sqrt, square), e.constant(self.epsilon)));
-            let kept = if decay.is_some() { e.sub(p, e.mul(p, e.input(5))) } else { p };
-            vec![e.sub(kept, change), mean, square]
+            let decayed = if decay.is_some() { e.sub(p, e.mul(p, e.input(5))) } else { p };
+            vec![e.sub(decayed, change), mean, square]
         });
         let inputs: Vec<ValueId> = [p, gradient, rate, mean, square].into_iter().chain(decay).collect();
         let new = g.pointwise_many(step, &inputs, shape, vec![DType::F32; 3])?;

@@ -92,13 +92,13 @@ impl Optimizer for Adam8bit {
         let codes = || TensorType::new(DType::U8, cut.clone());
         let scales = || TensorType::f32(Shape::fixed([blocks, 1]));
         // Zero codes and zero scales decode to zero moments.
-        let kept = [
+        let slots = [
             slot_of_type(g, "mean_codes", codes(), 0.0)?,
             slot_of_type(g, "mean_scales", scales(), 0.0)?,
             slot_of_type(g, "square_codes", codes(), 0.0)?,
             slot_of_type(g, "square_scales", scales(), 0.0)?,
         ];
-        let known: Vec<ValueId> = [gradient].into_iter().chain(kept.iter().map(|(_, value)| *value)).collect();
+        let known: Vec<ValueId> = [gradient].into_iter().chain(slots.iter().map(|(_, value)| *value)).collect();
         // The moments are computed twice, for the scale and for the codes, so that they are never stored in 32 bits.
         let mut largest = |of: &dyn Fn(&ExprBuilder) -> TermId, reads: [ValueId; 3]| {
             let expr = Expr::build(of);
@@ -124,7 +124,7 @@ impl Optimizer for Adam8bit {
         let descend = Expr::build(|e| e.sub(e.sub(e.input(0), e.mul(e.input(0), e.input(2))), e.input(1)));
         let descended = g.pointwise(descend, &[p, change, decay])?;
         g.update(parameter, descended);
-        for ((state, _), new) in kept.into_iter().zip([new[1], mean_scale, new[2], square_scale]) {
+        for ((state, _), new) in slots.into_iter().zip([new[1], mean_scale, new[2], square_scale]) {
             g.update(state, new);
         }
         Ok(())

@@ -72,8 +72,8 @@ impl Optimizer for Lion {
         let step = Expr::build_many(|e| {
             let (p, g, lr, mean) = (e.input(0), e.input(1), e.input(2), e.input(3));
             let average = |beta: f32| e.add(e.mul(mean, e.constant(beta)), e.mul(g, e.constant(1.0 - beta)));
-            let kept = if self.decay > 0.0 { e.sub(p, e.mul(p, e.mul(lr, e.constant(self.decay)))) } else { p };
-            vec![e.sub(kept, e.mul(lr, e.unary(Unary::Sign, average(self.beta1)))), average(self.beta2)]
+            let decayed = if self.decay > 0.0 { e.sub(p, e.mul(p, e.mul(lr, e.constant(self.decay)))) } else { p };
+            vec![e.sub(decayed, e.mul(lr, e.unary(Unary::Sign, average(self.beta1)))), average(self.beta2)]
         });
         let new = g.pointwise_many(step, &[p, gradient, lr, mean], shape, vec![DType::F32; 2])?;
         g.update(parameter, new[0]);

@@ -82,7 +82,7 @@ impl Optimizer for RmsProp {
         let square = slot(g, "square", parameter)?;
         let mean = self.centered.then(|| slot(g, "mean", parameter)).transpose()?;
         let velocity = (self.momentum > 0.0).then(|| slot(g, "velocity", parameter)).transpose()?;
-        let kept: Vec<(StateId, ValueId)> = [Some(square), mean, velocity].into_iter().flatten().collect();
+        let slots: Vec<(StateId, ValueId)> = [Some(square), mean, velocity].into_iter().flatten().collect();
         let step = Expr::build_many(|e| {
             let (p, g, lr, square) = (e.input(0), e.input(1), e.input(2), e.input(3));
             let average = |old, new| e.add(e.mul(e.constant(self.rho), old), e.mul(e.constant(1.0 - self.rho), new));
@@ -108,9 +108,9 @@ impl Optimizer for RmsProp {
             results[0] = e.sub(p, change);
             results
         });
-        let inputs: Vec<ValueId> = [p, gradient, lr].into_iter().chain(kept.iter().map(|(_, value)| *value)).collect();
-        let new = g.pointwise_many(step, &inputs, shape, vec![DType::F32; 1 + kept.len()])?;
-        let states = [parameter].into_iter().chain(kept.iter().map(|(state, _)| *state));
+        let inputs: Vec<ValueId> = [p, gradient, lr].into_iter().chain(slots.iter().map(|(_, value)| *value)).collect();
+        let new = g.pointwise_many(step, &inputs, shape, vec![DType::F32; 1 + slots.len()])?;
+        let states = [parameter].into_iter().chain(slots.iter().map(|(state, _)| *state));
         states.zip(new).for_each(|(state, new)| g.update(state, new));
         Ok(())
     }
