@@ -5,7 +5,7 @@ use crate::{Command, INFEASIBLE};
 use anyhow::{Result, anyhow, bail, ensure};
 use clap::Args;
 use plimsoll::Bytes;
-use plimsoll::arena::{Block, Effort, Goal, Solution, solve};
+use plimsoll::arena::{Block, PackingEffort, Goal, Solution, solve};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -73,7 +73,7 @@ fn run(args: &Arena) -> Result<bool> {
     let blocks = blocks(&rows).map_err(|what| anyhow!("{}{what}", args.file.display()))?;
     let start = Instant::now();
     let goal = args.capacity.map_or(Goal::Smallest, Goal::Within);
-    let solution = solve(&blocks, goal, Effort { work: u64::MAX, go_on: &|| start.elapsed().as_secs_f64() < args.timeout });
+    let solution = solve(&blocks, goal, PackingEffort { work: u64::MAX, keep_going: &|| start.elapsed().as_secs_f64() < args.timeout });
     let took = start.elapsed().as_secs_f64();
     if args.verify {
         verify(&rows, &solution)?;

@@ -78,7 +78,7 @@ impl Executor {
         let plan = self.plan.clone();
         let Some(program) = plan.programs.iter().max_by_key(|program| program.graph.states().len()) else { return Ok(()) };
         for (i, state) in program.graph.states().iter().enumerate() {
-            let mut draw = Draw { seed, state: i as u32, next: 0 };
+            let mut draw = InitialValues { seed, state: i as u32, next: 0 };
             // In pieces, so that starting a run never needs a second copy of a tensor.
             let mut piece = [0u8; 4096];
             let size = plan.states[i].size.0;
@@ -190,13 +190,13 @@ impl Executor {
 }
 
 /// The sequence of a state's first numbers.
-struct Draw {
+struct InitialValues {
     seed: u64,
     state: u32,
     next: u64,
 }
 
-impl Draw {
+impl InitialValues {
     /// Streams above this are for first values; steps draw from those below.
     const STREAM: u32 = 0x8000_0000;
 
@@ -229,7 +229,7 @@ impl Draw {
         let (row, column) = (index / columns, index % columns);
         let (wave, place, length) = if rows <= columns { (row, column, columns) } else { (column, row, rows) };
         let random = StepRandom { seed: self.seed, step: u32::MAX, first_row: 0 };
-        let draw = |index: u64| random.uniform(Draw::STREAM + self.state, index);
+        let draw = |index: u64| random.uniform(InitialValues::STREAM + self.state, index);
         // A step without a factor in common with the length visits every wave once.
         let step = (0..).map(|i| 1 + (f64::from(draw(length)) * length as f64) as u64 + i).find(|step| coprime(*step, length));
         let first = (f64::from(draw(length + 1)) * length as f64) as u64;
@@ -243,12 +243,12 @@ impl Draw {
     fn uniform(&mut self) -> f32 {
         let random = StepRandom { seed: self.seed, step: u32::MAX, first_row: 0 };
         self.next += 1;
-        random.uniform(Draw::STREAM + self.state, self.next - 1)
+        random.uniform(InitialValues::STREAM + self.state, self.next - 1)
     }
 
     /// Box–Muller over two words of one block.
     fn normal(&mut self) -> f64 {
-        let counter = [self.next as u32, (self.next >> 32) as u32, u32::MAX, Draw::STREAM + self.state];
+        let counter = [self.next as u32, (self.next >> 32) as u32, u32::MAX, InitialValues::STREAM + self.state];
         let words = philox(counter, [self.seed as u32, (self.seed >> 32) as u32]);
         self.next += 1;
         let radius = (-2.0 * (1.0 - f64::from(uniform(words[0]))).ln()).sqrt();
@@ -275,7 +275,7 @@ mod tests {
         for (rows, columns) in [(3, 12), (5, 5), (7, 2), (1, 1)] {
             let ty = TensorType::f32(Shape::fixed([rows, columns]));
             let state = State { name: "u".to_string(), kind: StateKind::Parameter, ty, init: Init::Orthogonal };
-            let mut draw = Draw { seed: 5, state: 2, next: 0 };
+            let mut draw = InitialValues { seed: 5, state: 2, next: 0 };
             let matrix: Vec<f32> = (0..rows * columns).map(|_| draw.number(&state)).collect();
             let at = |wave: usize, place: usize| {
                 f64::from(if rows <= columns { matrix[wave * columns + place] } else { matrix[place * columns + wave] })

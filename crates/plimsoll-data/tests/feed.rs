@@ -257,7 +257,7 @@ fn a_ledger_without_room_refuses_before_anything_is_made() {
     let plan = data.plan(None).unwrap();
     let ledger = Ledger::new("host", Some(Bytes::kib(600)));
     let refused = Feed::start(&data, &plan, &ledger, Options::default()).err().unwrap();
-    insta::assert_snapshot!(refused, @"the input pipeline's memory was refused: data: staging ring asked for 286 KiB of host memory, but 512 KiB of the 600 KiB line is taken; most is held by data: producer stack 512 KiB");
+    insta::assert_snapshot!(refused, @"the input pipeline's memory was refused: data: staging ring asked for 286 KiB of host memory, but 512 KiB of the 600 KiB budget is in use; the largest owners are data: producer stack 512 KiB");
     assert_eq!(ledger.used(), Bytes::ZERO);
 }
 

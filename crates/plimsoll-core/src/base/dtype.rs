@@ -44,7 +44,7 @@ impl DType {
         matches!(self, DType::F16 | DType::BF16)
     }
 
-    /// The distance from one to the next larger number, for types of real numbers; whole numbers are told apart exactly.
+    /// The distance from one to the next larger number, for types of real numbers; integers are exact.
     pub fn epsilon(self) -> f64 {
         match self {
             DType::F64 => f64::EPSILON,
@@ -55,7 +55,7 @@ impl DType {
         }
     }
 
-    /// What a number becomes when it is stored in the type: the nearest one it holds, the even one of two as near. Whole numbers are cut
+    /// What a number becomes when it is stored in the type: the nearest one it holds, the even one of two as near. Integers are cut
     /// towards zero and held at the ends of their range.
     ///
     /// ```

@@ -56,7 +56,7 @@ impl Graph {
         self.pointwise_many(Expr::identity(), &[x], shape, vec![dtype]).map(|outputs| outputs[0])
     }
 
-    /// The same value, but constant to gradients: nothing is learnt through it.
+    /// The same value, treated as a constant by gradients.
     pub fn stop_gradient(&mut self, x: ValueId) -> Built {
         let ty = self.ty(x).clone();
         let stopped = self.pointwise_many(Expr::identity(), &[x], ty.shape, vec![ty.dtype])?[0];

@@ -181,7 +181,7 @@ impl ConcatStrategy {
     }
 }
 
-/// A program over tensors. Nodes stand in an order in which they can run; every value is made once.
+/// A program over tensors in single-assignment form. Nodes are in an order in which they can run.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
     pub(crate) nodes: Vec<Node>,
@@ -196,33 +196,33 @@ pub struct Graph {
     pub(crate) streams: u32,
     /// Values that gradients do not pass.
     pub(crate) stopped: Vec<ValueId>,
-    /// In how many pieces of its rows the planner cut a part of the graph; 0 if it cut nothing.
+    /// Into how many row splits the planner cut part of the graph; 0 if it split nothing.
     pub(crate) pieces: usize,
-    /// How the planner lets tensors that are joined come together.
+    /// How the planner wrote concats.
     pub(crate) joining: ConcatStrategy,
-    /// The values of the graph before for which it does; all if none are named.
+    /// The concat outputs it rewrote, by their ids before; all if empty.
     pub(crate) joined: Vec<ValueId>,
-    /// Whether parts that are put into wholes are made there, where the device can.
+    /// Whether slice writes are fused with their producers, where the device can.
     pub(crate) concats_fused: bool,
     scope: Vec<String>,
     phase: Option<Phase>,
 }
 
-/// What a node does, apart from where its result goes: what a kernel, a stopwatch or a proof of it has to know.
+/// What a node computes, apart from where its result is written: what kernels, timers and proofs need.
 #[derive(Clone, Debug)]
 pub struct EffectiveOp<'a> {
-    /// The op; of an inlay, the one that makes the part.
+    /// The op; of a fused slice write, its producer.
     pub op: &'a Op,
-    /// What that reads.
+    /// The inputs of that op.
     pub inputs: &'a [ValueId],
-    /// What the node makes: the whole, if a part is written into one.
+    /// The outputs of the node: for a slice write, the larger tensor.
     pub outputs: &'a [ValueId],
-    /// Where the part goes, and what it is, if it is written into a whole.
+    /// The slice that is written, and its type, if the result goes into a larger tensor.
     pub slice: Option<(&'a SliceWrite, TensorType)>,
 }
 
 impl EffectiveOp<'_> {
-    /// The type of what the op makes first; of an inlay, that of the part.
+    /// The type of the first result; of a fused slice write, that of the slice.
     pub fn result<'a>(&'a self, graph: &'a Graph) -> &'a TensorType {
         self.slice.as_ref().map_or_else(|| graph.ty(self.outputs[0]), |(_, part)| part)
     }
@@ -350,7 +350,7 @@ impl Graph {
         &self.values[value.index()].ty.shape
     }
 
-    /// The value over all of whose bytes this one lies: itself, but for a strip of something.
+    /// The value whose bytes this one is spread over: itself, except for a channel view.
     pub fn spread(&self, value: ValueId) -> ValueId {
         let producer = self.producer(value);
         if let Op::ChannelView(_) = producer.op { producer.inputs[0] } else { value }
@@ -425,27 +425,27 @@ impl Graph {
         values
     }
 
-    /// In how many pieces of their rows some layers are computed, because the planner cut them; 1 if it cut nothing.
+    /// Into how many row splits the planner cut some layers; 1 if it split nothing.
     pub fn pieces(&self) -> usize {
         self.pieces.max(1)
     }
 
-    /// How tensors that are joined come together, as the planner wrote it.
+    /// How the planner wrote concats.
     pub fn joining(&self) -> ConcatStrategy {
         self.joining
     }
 
-    /// The values for which they come together so, by the numbers they had before the planner wrote it; all if there are none.
+    /// The concat outputs that were rewritten, by their ids before; all if empty.
     pub fn joined(&self) -> &[ValueId] {
         &self.joined
     }
 
-    /// Whether parts that are put into wholes are made there, where the device can.
+    /// Whether slice writes are fused with their producers, where the device can.
     pub fn concats_fused(&self) -> bool {
         self.concats_fused
     }
 
-    /// What a node does, apart from where its result goes.
+    /// What a node computes, apart from where its result is written.
     pub fn effective_op<'a>(&self, node: &'a Node) -> EffectiveOp<'a> {
         let (inputs, outputs) = (&node.inputs[..], &node.outputs[..]);
         let Op::FusedSliceWrite(op) = &node.op else { return EffectiveOp { op: &node.op, inputs, outputs, slice: None } };
@@ -454,7 +454,7 @@ impl Graph {
         EffectiveOp { op: &op.producer, inputs: &inputs[op.before()..], outputs, slice: Some((&op.slice, part)) }
     }
 
-    /// The whole so far that a node writes into, if it is one that writes a part into a whole; and where the part goes.
+    /// For a (fused) slice write: the concat buffer it continues, if any, and the slice.
     pub(crate) fn slice_write<'a>(&self, node: &'a Node) -> Option<(Option<ValueId>, &'a SliceWrite, Dim)> {
         match &node.op {
             Op::SliceWrite(op) => Some((node.inputs.get(1).copied(), op, self.shape(node.inputs[0]).dims()[op.axis])),
@@ -491,7 +491,7 @@ impl Graph {
         self.nodes.iter().map(|node| self.node_flops(node, rows)).sum()
     }
 
-    /// Bytes that one node reads and writes over `rows` rows. Of a whole that a part is put into, that is the part.
+    /// Bytes that one node reads and writes over `rows` rows. A slice write counts its slice only.
     pub fn moved(&self, node: &Node, rows: usize) -> u64 {
         let bytes = |value: &ValueId| self.ty(*value).bytes(rows).0;
         match node.op {

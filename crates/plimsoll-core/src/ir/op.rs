@@ -1,4 +1,4 @@
-//! What an op is: the closed list devices write kernels for, and the one trait that holds all that is known about each.
+//! The closed list of ops that devices write kernels for, and the trait with the rules of each.
 
 use crate::DType;
 use crate::base::shape::{Shape, TensorType};
@@ -13,7 +13,7 @@ use crate::ir::ops::{
 };
 pub use crate::ir::rules::{Precision, RowContext, RowRule};
 
-/// All that is known about an op, in one place. Devices add kernels and nothing else.
+/// The rules of an op, in one place. Devices add kernels and nothing else.
 pub trait OpRules {
     /// The name in print-outs.
     fn name(&self) -> &'static str;
@@ -46,7 +46,7 @@ pub trait OpRules {
     /// Floating-point operations over `rows` rows.
     fn flops(&self, inputs: &[&TensorType], outputs: &[&TensorType], rows: usize) -> u64;
 
-    /// Whether output `output` may be written over input `input`, when both take the same bytes and nobody else reads the input later.
+    /// Whether output `output` may be written over input `input`, if both have the same size and the input is not read later.
     fn in_place(&self, input: usize, output: usize) -> bool {
         let _ = (input, output);
         false
@@ -101,11 +101,11 @@ pub enum Op {
     BatchSlice(BatchSlice),
     /// Tensors one after another along an axis.
     Concat(Concat),
-    /// A part written into the whole it belongs to.
+    /// A tensor written into a slice of another.
     SliceWrite(SliceWrite),
-    /// A part made where it belongs in the whole.
+    /// An op whose result is written straight into a slice of another tensor.
     FusedSliceWrite(FusedSliceWrite),
-    /// A part of a tensor, read where it lies.
+    /// Some channels of a tensor, read without a copy.
     ChannelView(ChannelView),
     /// Zeros around a tensor along one axis.
     Pad(Pad),
@@ -117,14 +117,14 @@ pub enum Op {
     Attention(Attention),
     /// Its gradient.
     AttentionGrad(AttentionGrad),
-    /// A tensor on its way into the backing store.
+    /// A copy into the backing store.
     Store(Store),
-    /// A tensor on its way back.
+    /// A copy back from the backing store.
     Load(Load),
 }
 
 impl Op {
-    /// All that is known about the op.
+    /// The rules of the op.
     pub fn rules(&self) -> &dyn OpRules {
         match self {
             Op::Input(id) => id,

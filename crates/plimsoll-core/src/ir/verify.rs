@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 /// Checks every rule a graph must keep:
 /// every value is made once, before it is read; types are what the ops say; shapes have at most one batch dimension;
-/// outputs exist; a state is changed at most once, by a value of its own type. Nothing of a whole is read before it was put there, and strips are read only by what
+/// outputs exist; a state is changed at most once, by a value of its own type. No slice is read before it is written, and channel views are read only by what
 /// can.
 pub fn verify(graph: &Graph) -> Result<(), GraphError> {
     let mut made = vec![false; graph.values.len()];
@@ -48,7 +48,7 @@ pub fn verify(graph: &Graph) -> Result<(), GraphError> {
     }
     let handed_over = graph.outputs.iter().map(|(_, value)| value).chain(graph.updates.iter().map(|(_, value)| value));
     if let Some(value) = handed_over.into_iter().find(|value| begun.0.contains_key(value) || is_channel_view(graph, **value)) {
-        return error(format!("{value} is handed over, but is a part of something or not all there"));
+        return error(format!("{value} is handed over, but is a channel view or not completely written"));
     }
     let mut changed = HashSet::new();
     for (state, value) in &graph.updates {
@@ -72,7 +72,7 @@ fn check_types(graph: &Graph, node: &Node) -> Result<(), String> {
     if expected.iter().collect::<Vec<_>>() == actual { Ok(()) } else { Err("its outputs have other types than its rule gives".to_string()) }
 }
 
-/// The wholes that are not all there yet: the axis along which they grow, and what of it was put so far, in order.
+/// Partly written concat outputs: the axis, and which ranges of it are written so far, in order.
 #[derive(Default)]
 struct Begun(HashMap<ValueId, (usize, Vec<(usize, usize)>)>);
 
@@ -84,7 +84,7 @@ impl Begun {
                 Op::SliceWrite(op) if i == 1 && op.axis == *axis => {}
                 Op::FusedSliceWrite(op) if op.has_base && i == 0 && op.slice.axis == *axis => {}
                 Op::ChannelView(op) if axis + 1 == graph.shape(*input).rank() && covers(there, op.start, op.start + op.length) => {}
-                _ => return Err(format!("reads {input}, which is not all there")),
+                _ => return Err(format!("reads {input}, which is not completely written")),
             }
         }
         let Some((base, op, part)) = graph.slice_write(node) else { return Ok(()) };
@@ -97,7 +97,7 @@ impl Begun {
         };
         let (from, to) = op.span(part);
         if there.iter().any(|(start, end)| from < *end && *start < to) {
-            return Err(format!("puts something at {from} where something is"));
+            return Err(format!("writes at {from}, which is written already"));
         }
         there.push((from, to));
         there.sort_unstable();
@@ -134,7 +134,7 @@ fn check_fused_writes(graph: &Graph, node: &Node) -> Result<(), String> {
     }
 }
 
-/// Strips are read by expressions and reductions that run over exactly their shape, and that do not reduce them to nothing.
+/// Channel views are read by pointwise ops and reductions over exactly their shape that do not reduce the channels.
 fn check_channel_views(graph: &Graph, node: &Node) -> Result<(), String> {
     let effective_op = graph.effective_op(node);
     let read: Vec<&Shape> = node.inputs.iter().filter(|input| is_channel_view(graph, **input)).map(|input| graph.shape(*input)).collect();
@@ -143,5 +143,5 @@ fn check_channel_views(graph: &Graph, node: &Node) -> Result<(), String> {
         Op::Reduce(op) => op.shape == *shape && !op.axes.contains(&(shape.rank() - 1)),
         _ => false,
     };
-    if read.into_iter().all(legal) { Ok(()) } else { Err("reads a strip, which it cannot".to_string()) }
+    if read.into_iter().all(legal) { Ok(()) } else { Err("reads a channel view, which it cannot".to_string()) }
 }

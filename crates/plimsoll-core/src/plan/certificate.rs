@@ -83,7 +83,7 @@ pub struct Claim {
     /// The values of the model's graph for which they do so; all if none are named.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub joined: Vec<u32>,
-    /// Whether parts that are put into wholes are made there, where the device can.
+    /// Whether slice writes are fused with their producers, where the device can.
     #[serde(default, skip_serializing_if = "is_false")]
     pub concats_fused: bool,
 }
@@ -115,7 +115,7 @@ pub struct Certificate {
     pub lower_bound: Bytes,
     /// The size of what lives from step to step.
     pub resident: Bytes,
-    /// Every state, then the room for the batch if there is any: name, owner, offset, size.
+    /// Every state, then the staging slots for batches if there are any: name, owner, offset, size.
     pub states: Vec<(String, String, Bytes, Bytes)>,
     /// The size of the backing store.
     #[serde(default, skip_serializing_if = "Bytes::is_zero")]
@@ -136,7 +136,7 @@ impl Plan {
             arena: self.arena,
             lower_bound: self.lower_bound,
             resident: self.resident,
-            // Room for the batch follows the states, so that the checker sees that the two do not overlap.
+            // Staging slots follow the states, so that the checker sees that the two do not overlap.
             states: self
                 .states
                 .iter()

@@ -233,7 +233,7 @@ impl<'a> Player<'a> {
                 return Err(format!("%{} is written to the backing store by what is no store, or the other way round", write.value));
             }
             for (input, read) in step.reads.iter().enumerate().filter(|(_, read)| overlap(write, read)) {
-                // A strip lies elsewhere than it would by itself, unless it is all that there is.
+                // A channel view has a stride of its own, unless it covers all channels.
                 let dense = self.graph.ty(ValueId(read.value)).bytes(self.certificate.rows) == read.size;
                 let exact = read.offset == write.offset && read.size == write.size && dense;
                 if !exact || !node.op.rules().in_place(input, output) {
@@ -319,7 +319,7 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
-    /// The value over all of whose bytes this one lies: itself, but for a strip.
+    /// The value whose bytes this one is spread over: itself, except for a channel view.
     fn spread(&self, value: u32) -> u32 {
         let producer = self.graph.producer(ValueId(value));
         if let Op::ChannelView(_) = producer.op { producer.inputs[0].0 } else { value }
@@ -369,7 +369,7 @@ impl<'a> Player<'a> {
     fn clear(&mut self, space: Space, offset: Bytes, size: Bytes) {
         let (from, to) = (offset.0, offset.0 + size.0);
         let memory = self.contents.entry(space).or_default();
-        // What is held is disjoint, so whoever begins lower also ends lower.
+        // What is held is disjoint, so a range that begins lower also ends lower.
         let touched: Vec<(u64, (u64, u32))> =
             memory.range(..to).rev().take_while(|(_, (end, _))| *end > from).map(|(start, held)| (*start, *held)).collect();
         for (start, (end, value)) in touched {
@@ -393,7 +393,7 @@ fn overlap(a: &Range, b: &Range) -> bool {
     a.space == b.space && meet((a.offset, a.size), (b.offset, b.size))
 }
 
-/// Whether two pieces (offset and size) share a byte. Whoever wrote the certificate may have written numbers that overflow.
+/// Whether two pieces (offset and size) share a byte. A certificate may contain numbers that overflow.
 fn meet(a: (Bytes, Bytes), b: (Bytes, Bytes)) -> bool {
     a.0.0 < b.0.0.saturating_add(b.1.0) && b.0.0 < a.0.0.saturating_add(a.1.0)
 }

@@ -8,7 +8,7 @@
 //! Pieces that follow each other make the whole; so do sums over them, each begun with the one before. The device vouches for
 //! the bits ([`Device::can_split_rows`]).
 //!
-//! Parts that were put into a whole are what joining them is, as soon as none is missing; a strip of it is what joining those under it is. ConcatStrategy what was joined
+//! A buffer whose slices are all written is the concat of them; a channel view of it is the concat of the slices it covers. A concat of concats
 //! is joining all of it at once.
 
 use super::check::CheckError;
@@ -31,7 +31,7 @@ pub fn check_equivalence(original: &Graph, planned: &Graph, device: &dyn Target,
     let before = numbers.of_original(original);
     let after = Pieces { original, planned, device, most: rows, numbers: &mut numbers, before: &before }.meanings();
     // What is only a piece is nothing that a model gives.
-    let whole = |meaning: &Meaning| if let Meaning::Whole(number) = meaning { *number } else { u32::MAX };
+    let whole = |meaning: &ValueNumber| if let ValueNumber::Whole(number) = meaning { *number } else { u32::MAX };
     let wanted: Vec<(String, u32)> = original.outputs().iter().map(|(name, value)| (name.clone(), before[value.0 as usize])).collect();
     let given: Vec<(String, u32)> = planned.outputs().iter().map(|(name, value)| (name.clone(), whole(&after[value.0 as usize]))).collect();
     if let Some((name, _)) = wanted.iter().find(|output| !given.contains(output)) {
@@ -103,7 +103,7 @@ impl Numbers {
 
 /// What a value of the planned graph is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Meaning {
+enum ValueNumber {
     /// The value with this number.
     Whole(u32),
     /// These rows of it.
@@ -114,12 +114,12 @@ enum Meaning {
     Other,
 }
 
-/// What was put into a whole, and where.
+/// The slices written into a concat buffer, and where.
 #[derive(Clone, Copy)]
-struct Part {
+struct WrittenSlice {
     from: usize,
     to: usize,
-    meaning: Meaning,
+    meaning: ValueNumber,
 }
 
 /// Some of the rows of a value.
@@ -169,41 +169,41 @@ struct Pieces<'a> {
 }
 
 impl Pieces<'_> {
-    fn meanings(mut self) -> Vec<Meaning> {
-        let mut meanings = vec![Meaning::Other; self.planned.value_count()];
+    fn meanings(mut self) -> Vec<ValueNumber> {
+        let mut meanings = vec![ValueNumber::Other; self.planned.value_count()];
         // For a number, what stands before the batch in its rows.
         let mut rows: HashMap<u32, usize> = HashMap::new();
         for (value, number) in self.before.iter().enumerate() {
             rows.insert(*number, row_count(self.original, ValueId(value as u32)).unwrap_or(0));
         }
-        let mut put: HashMap<ValueId, Vec<Part>> = HashMap::new();
+        let mut put: HashMap<ValueId, Vec<WrittenSlice>> = HashMap::new();
         for (_, node) in self.planned.nodes() {
             let effective_op = self.planned.effective_op(node);
-            let inputs: Vec<Meaning> = effective_op.inputs.iter().map(|input| meanings[input.0 as usize]).collect();
+            let inputs: Vec<ValueNumber> = effective_op.inputs.iter().map(|input| meanings[input.0 as usize]).collect();
             let first = if let Some((base, op, along)) = self.planned.slice_write(node) {
-                // A part that is made where it goes is one that is made and put there.
+                // A fused slice write is its producer followed by a slice write.
                 let meaning = if effective_op.slice.is_some() { self.meaning(&effective_op, &inputs, &rows) } else { inputs[0] };
                 // Of something that is complete, the part that is written over would be another one.
                 let mut parts = base
                     .map_or(Some(Vec::new()), |base| put.get(&base).filter(|_| put_along(self.planned, base) == Some(op.axis)).cloned());
                 if let Some(parts) = &mut parts {
                     let (from, to) = op.span(along);
-                    parts.push(Part { from, to, meaning });
+                    parts.push(WrittenSlice { from, to, meaning });
                     parts.sort_by_key(|part| part.from);
                     put.insert(node.outputs[0], parts.clone());
                 }
-                parts.and_then(|parts| self.of_parts(op.axis, &parts, 0, op.extent, &rows)).unwrap_or(Meaning::Other)
+                parts.and_then(|parts| self.of_parts(op.axis, &parts, 0, op.extent, &rows)).unwrap_or(ValueNumber::Other)
             } else if let Op::ChannelView(op) = effective_op.op {
                 let axis = self.planned.shape(node.inputs[0]).rank() - 1;
                 let parts = put.get(&node.inputs[0]).filter(|_| put_along(self.planned, node.inputs[0]) == Some(axis));
-                parts.and_then(|parts| self.of_parts(axis, parts, op.start, op.start + op.length, &rows)).unwrap_or(Meaning::Other)
+                parts.and_then(|parts| self.of_parts(axis, parts, op.start, op.start + op.length, &rows)).unwrap_or(ValueNumber::Other)
             } else {
                 self.meaning(&effective_op, &inputs, &rows)
             };
             for (i, output) in (0..).zip(&node.outputs) {
                 meanings[output.0 as usize] = match first {
-                    Meaning::Whole(number) => Meaning::Whole(number + i),
-                    Meaning::Rows { of, span } => Meaning::Rows { of: of + i, span },
+                    ValueNumber::Whole(number) => ValueNumber::Whole(number + i),
+                    ValueNumber::Rows { of, span } => ValueNumber::Rows { of: of + i, span },
                     other => other,
                 };
             }
@@ -212,33 +212,33 @@ impl Pieces<'_> {
     }
 
     /// What the first result of a node is.
-    fn meaning(&mut self, node: &EffectiveOp<'_>, inputs: &[Meaning], rows: &HashMap<u32, usize>) -> Meaning {
+    fn meaning(&mut self, node: &EffectiveOp<'_>, inputs: &[ValueNumber], rows: &HashMap<u32, usize>) -> ValueNumber {
         if matches!(node.op, Op::Store(_) | Op::Load(_)) {
             // What leaves and comes back is what it was, a piece too.
             return inputs[0];
         }
         let wholes: Option<Vec<u32>> =
-            inputs.iter().map(|input| if let Meaning::Whole(number) = input { Some(*number) } else { None }).collect();
-        if let (Op::Slice(op), [Meaning::Whole(of)]) = (node.op, inputs)
+            inputs.iter().map(|input| if let ValueNumber::Whole(number) = input { Some(*number) } else { None }).collect();
+        if let (Op::Slice(op), [ValueNumber::Whole(of)]) = (node.op, inputs)
             && op.axis == 0
             && row_count(self.planned, node.inputs[0]).is_some()
         {
-            return Meaning::Rows { of: *of, span: Span { of_batch: false, from: op.start, to: op.start + op.length } };
+            return ValueNumber::Rows { of: *of, span: Span { of_batch: false, from: op.start, to: op.start + op.length } };
         }
-        if let (Op::BatchSlice(op), [Meaning::Whole(of)]) = (node.op, inputs) {
-            return Meaning::Rows { of: *of, span: Span { of_batch: true, from: op.from, to: op.to } };
+        if let (Op::BatchSlice(op), [ValueNumber::Whole(of)]) = (node.op, inputs) {
+            return ValueNumber::Rows { of: *of, span: Span { of_batch: true, from: op.from, to: op.to } };
         }
         match (node.op, wholes) {
-            (_, Some(wholes)) if is_copy(self.planned, node) => Meaning::Whole(wholes[0]),
-            (_, Some(wholes)) => Meaning::Whole(self.numbers.number(node, wholes, None)),
-            (Op::Concat(op), None) if op.axis == 0 => joined(inputs, rows).unwrap_or(Meaning::Other),
-            (_, None) => self.of_piece(node, inputs, rows).unwrap_or(Meaning::Other),
+            (_, Some(wholes)) if is_copy(self.planned, node) => ValueNumber::Whole(wholes[0]),
+            (_, Some(wholes)) => ValueNumber::Whole(self.numbers.number(node, wholes, None)),
+            (Op::Concat(op), None) if op.axis == 0 => joined(inputs, rows).unwrap_or(ValueNumber::Other),
+            (_, None) => self.of_piece(node, inputs, rows).unwrap_or(ValueNumber::Other),
         }
     }
 
     /// What the parts from one place to another are when they are joined, if they leave no gap and do not reach beyond.
-    fn of_parts(&mut self, axis: usize, parts: &[Part], from: usize, to: usize, rows: &HashMap<u32, usize>) -> Option<Meaning> {
-        let within: Vec<&Part> = parts.iter().filter(|part| part.from < to && part.to > from).collect();
+    fn of_parts(&mut self, axis: usize, parts: &[WrittenSlice], from: usize, to: usize, rows: &HashMap<u32, usize>) -> Option<ValueNumber> {
+        let within: Vec<&WrittenSlice> = parts.iter().filter(|part| part.from < to && part.to > from).collect();
         let mut end = from;
         for part in &within {
             if part.from != end {
@@ -249,20 +249,20 @@ impl Pieces<'_> {
         if end != to {
             return None;
         }
-        let meanings: Vec<Meaning> = within.iter().map(|part| part.meaning).collect();
+        let meanings: Vec<ValueNumber> = within.iter().map(|part| part.meaning).collect();
         let wholes: Option<Vec<u32>> =
-            meanings.iter().map(|meaning| if let Meaning::Whole(number) = meaning { Some(*number) } else { None }).collect();
+            meanings.iter().map(|meaning| if let ValueNumber::Whole(number) = meaning { Some(*number) } else { None }).collect();
         match wholes {
-            Some(wholes) => Some(Meaning::Whole(self.numbers.number_of_join(axis, &wholes, None))),
+            Some(wholes) => Some(ValueNumber::Whole(self.numbers.number_of_join(axis, &wholes, None))),
             None if axis == 0 => joined(&meanings, rows),
             None => None,
         }
     }
 
     /// What an op makes of a piece of the rows of some of what it reads.
-    fn of_piece(&self, node: &EffectiveOp<'_>, inputs: &[Meaning], rows: &HashMap<u32, usize>) -> Option<Meaning> {
+    fn of_piece(&self, node: &EffectiveOp<'_>, inputs: &[ValueNumber], rows: &HashMap<u32, usize>) -> Option<ValueNumber> {
         let (piece_of, span) =
-            inputs.iter().find_map(|input| if let Meaning::Rows { of, span } = input { Some((*of, *span)) } else { None })?;
+            inputs.iter().find_map(|input| if let ValueNumber::Rows { of, span } = input { Some((*of, *span)) } else { None })?;
         let total = *rows.get(&piece_of)?;
         // A sum begins with nothing, or with what comes last; `read` is all else.
         let (whole, goes_on) = whole(node.op, |shape| Some(shape.with(0, span.grown(*shape.dims().first()?, total))))?;
@@ -271,9 +271,9 @@ impl Pieces<'_> {
         if goes_on && !sums {
             return None;
         }
-        let of = |input: &Meaning| match input {
-            Meaning::Whole(of) | Meaning::Rows { of, .. } => *of,
-            Meaning::Sum { .. } | Meaning::Other => u32::MAX,
+        let of = |input: &ValueNumber| match input {
+            ValueNumber::Whole(of) | ValueNumber::Rows { of, .. } => *of,
+            ValueNumber::Sum { .. } | ValueNumber::Other => u32::MAX,
         };
         let (number, id) = self.numbers.known.get(&(whole, inputs[..read].iter().map(of).collect::<Vec<u32>>()))?;
         let asked = (*id)?;
@@ -282,29 +282,29 @@ impl Pieces<'_> {
             return None;
         }
         if !sums {
-            return Some(Meaning::Rows { of: *number, span });
+            return Some(ValueNumber::Rows { of: *number, span });
         }
         let begun = match inputs.get(read) {
             None => span.from == 0,
-            Some(Meaning::Sum { of, span: before }) => (*of, before.of_batch, before.to) == (*number, span.of_batch, span.from),
+            Some(ValueNumber::Sum { of, span: before }) => (*of, before.of_batch, before.to) == (*number, span.of_batch, span.from),
             Some(_) => false,
         };
         match begun {
-            true if span.is_last(total) => Some(Meaning::Whole(*number)),
-            true => Some(Meaning::Sum { of: *number, span }),
+            true if span.is_last(total) => Some(ValueNumber::Whole(*number)),
+            true => Some(ValueNumber::Sum { of: *number, span }),
             false => None,
         }
     }
 
     /// Whether an op sums over its rows, of which it has these, or else treats each by itself. None if it may do neither with them.
-    fn sums(&self, node: &EffectiveOp<'_>, read: usize, inputs: &[Meaning], span: Span) -> Option<bool> {
+    fn sums(&self, node: &EffectiveOp<'_>, read: usize, inputs: &[ValueNumber], span: Span) -> Option<bool> {
         // Every input is this piece of something, laid along the result's rows, or has no rows.
         let shape = |i: usize| self.planned.shape(node.inputs[i]);
         let piece = |i: usize| {
             let first = shape(i).dims().first();
-            matches!(inputs[i], Meaning::Rows { span: own, .. } if own == span) && first.is_some_and(|first| span.is(*first))
+            matches!(inputs[i], ValueNumber::Rows { span: own, .. } if own == span) && first.is_some_and(|first| span.is(*first))
         };
-        let none = |i: usize| matches!(inputs[i], Meaning::Whole(_)) && !shape(i).has_batch();
+        let none = |i: usize| matches!(inputs[i], ValueNumber::Whole(_)) && !shape(i).has_batch();
         let beside = |over: &Shape, i: usize| {
             none(i) || (piece(i) && shape(i).rank() == over.rank() && shape(i).dims().first() == over.dims().first())
         };
@@ -336,7 +336,7 @@ impl Pieces<'_> {
     }
 }
 
-/// The op over all rows that this one is over a piece of, where `grown` makes the shape of all from that of the piece; and whether it goes on from a sum.
+/// The op over all rows that this one is over a piece of, where `grown` makes the shape of all from that of the piece; and whether it accumulates onto a sum.
 fn whole(op: &Op, grown: impl Fn(&Shape) -> Option<Shape>) -> Option<(Op, bool)> {
     let mut op = op.clone();
     let mut goes_on = false;
@@ -361,17 +361,17 @@ fn whole(op: &Op, grown: impl Fn(&Shape) -> Option<Shape>) -> Option<(Op, bool)>
 }
 
 /// All rows of a value, one piece after another.
-fn joined(inputs: &[Meaning], rows: &HashMap<u32, usize>) -> Option<Meaning> {
+fn joined(inputs: &[ValueNumber], rows: &HashMap<u32, usize>) -> Option<ValueNumber> {
     let (mut before, mut end): (Option<(u32, Span)>, usize) = (None, 0);
     for input in inputs {
-        let Meaning::Rows { of, span } = input else { return None };
+        let ValueNumber::Rows { of, span } = input else { return None };
         if span.from != end || before.is_some_and(|(value, before)| (value, before.of_batch) != (*of, span.of_batch)) {
             return None;
         }
         (before, end) = (Some((*of, *span)), span.to);
     }
     let (value, last) = before?;
-    last.is_last(*rows.get(&value)?).then_some(Meaning::Whole(value))
+    last.is_last(*rows.get(&value)?).then_some(ValueNumber::Whole(value))
 }
 
 /// The axis along which parts were put into a value.

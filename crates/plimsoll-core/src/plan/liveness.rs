@@ -1,4 +1,4 @@
-//! Who lives when: buffers with their lifetimes for a given order, with views and in-place reuse.
+//! Liveness: buffers with their lifetimes for a given order, with views and in-place reuse.
 
 use super::offload::{self, is_stored};
 use super::updates::{root, runs};
@@ -162,7 +162,7 @@ fn last_uses(graph: &Graph, order: &[NodeId]) -> Vec<Option<u32>> {
     last
 }
 
-/// The fullest step and the bytes held then.
+/// The step at the peak, and its bytes.
 pub(super) fn fullest(lifetimes: impl Iterator<Item = (u32, u32, Bytes)>, steps: usize) -> (u32, Bytes) {
     let mut change = vec![0i128; steps + 1];
     for (first, last, size) in lifetimes {

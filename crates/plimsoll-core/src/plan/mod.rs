@@ -26,7 +26,7 @@ use crate::{Bytes, verify};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-pub use arena::{Block, Effort, Goal, Layout, Solution, assign, solve};
+pub use arena::{Block, PackingEffort, Goal, Layout, Solution, assign, solve};
 pub use certificate::{Certificate, Claim, Range, Space, Step};
 pub use check::{CheckError, CheckedPlan, check};
 pub use concat::{fuse_slice_writes, rewrite_concats, schedule};
@@ -153,7 +153,7 @@ pub struct Plan {
     pub programs: Vec<Program>,
     /// The states, in their order.
     pub states: Vec<Resident>,
-    /// Room for the batch on a device that does not share the host's memory; part of `resident`.
+    /// Slots for the batch on a device that does not share the host's memory; part of `resident`.
     pub staging: Option<Staging>,
     /// Bytes that live from step to step.
     pub resident: Bytes,
@@ -182,7 +182,7 @@ pub fn layout(graphs: &[(Role, Graph)], rows: usize, device: &dyn Target) -> Res
 pub fn sketch(graphs: &[(Role, Graph)], rows: usize, device: &dyn Target) -> Result<Plan, GraphError> {
     let programs =
         graphs.iter().map(|(role, graph)| Ok((*role, schedule(graph, rows, device)?))).collect::<Result<Vec<_>, GraphError>>()?;
-    let greedy = |blocks: &[Block]| solve(blocks, Goal::Smallest, Effort { work: 0, ..Effort::default() }).layout;
+    let greedy = |blocks: &[Block]| solve(blocks, Goal::Smallest, PackingEffort { work: 0, ..PackingEffort::default() }).layout;
     laid_out(programs, rows, device, &greedy)
 }
 
@@ -275,7 +275,7 @@ fn placed(
     let live = liveness::buffers(&graph, &order, rows, alignment, &workspace);
     let blocks: Vec<Block> = live.buffers.iter().map(|b| Block { first: b.first, last: b.last, size: b.size }).collect();
     let Layout { offsets, size: arena, lower_bound } = match limit {
-        Some(limit) => solve(&blocks, Goal::Within(limit), Effort::default()).layout,
+        Some(limit) => solve(&blocks, Goal::Within(limit), PackingEffort::default()).layout,
         None => unbound(&blocks),
     };
 
@@ -303,7 +303,7 @@ fn placed(
     Ok(Program { role, graph, order, places, workspaces, buffers, lower_bound, arena, recomputation, stored, offloaded: Vec::new() })
 }
 
-/// A layout as high as its fullest step, or hardly higher: where a short search leaves more than a thousandth, a longer one is worth its second.
+/// A layout as high as its peak, or hardly higher: where a short search leaves a gap of more than a thousandth, a longer one is worth a second.
 fn nearly_tight(blocks: &[Block]) -> Layout {
     tight(blocks, Bytes::ZERO)
 }
@@ -315,7 +315,7 @@ fn tight(blocks: &[Block], enough: Bytes) -> Layout {
     if short.size <= near {
         return short;
     }
-    let long = solve(blocks, Goal::Within(near), Effort { work: 60_000_000, ..Effort::default() }).layout;
+    let long = solve(blocks, Goal::Within(near), PackingEffort { work: 60_000_000, ..PackingEffort::default() }).layout;
     if long.size < short.size { long } else { short }
 }
 
@@ -389,7 +389,7 @@ impl Plan {
         self.resident + self.arena
     }
 
-    /// Who holds the bytes: states by kind, and the arena by what is in it at its fullest moment. Adds up to [`Plan::total`].
+    /// Bytes by owner: states by kind, and the arena by its contents at the peak. Adds up to [`Plan::total`].
     pub fn by_owner(&self) -> Vec<(Owner, Bytes)> {
         let mut owners: BTreeMap<Owner, Bytes> = BTreeMap::new();
         for state in self.states.iter().filter(|state| !state.stored) {
@@ -436,7 +436,7 @@ impl Program {
         outputs.filter(move |(_, value)| single(value) && self.graph.shape(*value).elements() == Dim::fixed(1)).take(NUMBERS)
     }
 
-    /// The buffers that are held at the fullest moment.
+    /// The buffers that are live at the peak.
     pub fn at_peak(&self) -> impl Iterator<Item = &Buffer> {
         let peak = liveness::fullest(self.buffers.iter().map(|b| (b.first, b.last, b.size)), self.order.len()).0;
         self.buffers.iter().filter(move |buffer| buffer.first <= peak && peak <= buffer.last)

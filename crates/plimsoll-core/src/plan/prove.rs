@@ -85,12 +85,12 @@ fn replay(graph: &Graph, certificate: &Certificate, claim: &Claim, device: &dyn 
     let graph = match claim.joining {
         ConcatStrategy::Copy => graph,
         how => rewrite_concats(&graph, how, &joined, device)
-            .ok_or_else(|| fail("it states that parts are put into wholes, of which this graph has none".to_string()))?,
+            .ok_or_else(|| fail("it states that concats are written slice by slice, but this graph has none".to_string()))?,
     };
     let graph = match claim.concats_fused {
         false => graph,
         true => fuse_slice_writes(&graph, device)
-            .ok_or_else(|| fail("it states that parts are made in wholes, of which this device makes none".to_string()))?,
+            .ok_or_else(|| fail("it states that slice writes are fused, but this device fuses none".to_string()))?,
     };
     let graph = legalise(&graph).map_err(wrong)?;
     verify(&graph).map_err(wrong)?;

@@ -1,4 +1,4 @@
-//! Local improvement of an order: the steps around the fullest one are put into the best order there is for them, until none is better.
+//! Local improvement of an order: the steps around the peak are reordered optimally, until nothing improves.
 //!
 //! What a step holds depends only on which steps came before it, not on their order; so of all orders of a few steps the best is found by
 //! going through sets of steps instead of orders.
@@ -8,10 +8,10 @@ use super::recompute::simulate::Simulation;
 use crate::ir::graph::NodeId;
 use std::collections::HashMap;
 
-/// Steps that are ordered anew at once.
+/// Steps that are reordered at once.
 const STEPS: usize = 16;
 
-/// Sets of steps that are looked at for one window before it is given up.
+/// Sets of steps that are visited for one window before it is given up.
 const SETS: usize = 4_000;
 
 /// How often a window is replaced by a better one.
@@ -33,7 +33,7 @@ pub(super) fn improve(problem: &Problem, successors: &[Vec<NodeId>], order: &mut
 }
 
 /// A value that some step of a window makes or reads.
-struct Touched {
+struct NodeAccess {
     size: u64,
     /// It is there when the window begins.
     before: bool,
@@ -49,7 +49,7 @@ struct StepWindow<'a> {
     nodes: Vec<u32>,
     /// For each step, those that must come before it.
     waits: Vec<u32>,
-    touched: Vec<Touched>,
+    touched: Vec<NodeAccess>,
     index: HashMap<u32, usize>,
     /// Bytes that are held all the time by what the window does not touch.
     held: u64,
@@ -66,7 +66,7 @@ impl<'a> StepWindow<'a> {
         }
         let mut after = problem.wanted.clone();
         order[end..].iter().flat_map(|node| problem.reads.of(*node)).for_each(|read| after[*read as usize] = true);
-        let (mut touched, mut index): (Vec<Touched>, HashMap<u32, usize>) = (Vec::new(), HashMap::new());
+        let (mut touched, mut index): (Vec<NodeAccess>, HashMap<u32, usize>) = (Vec::new(), HashMap::new());
         for (i, node) in nodes.iter().enumerate() {
             let made = problem.makes.of(*node).iter().map(|value| (*value, true));
             let read = problem.reads.of(*node).iter().map(|value| (*value, false));
@@ -74,7 +74,7 @@ impl<'a> StepWindow<'a> {
                 let known = *index.entry(value).or_insert_with(|| {
                     let maker = problem.maker[value as usize];
                     let before = maker != NOBODY && !place.contains_key(&maker);
-                    touched.push(Touched { size: problem.size[value as usize], before, after: after[value as usize], made: 0, read: 0 });
+                    touched.push(NodeAccess { size: problem.size[value as usize], before, after: after[value as usize], made: 0, read: 0 });
                     touched.len() - 1
                 });
                 if makes {
@@ -92,7 +92,7 @@ impl<'a> StepWindow<'a> {
 
     /// The bytes held between steps when these have run.
     fn held_after(&self, done: u32) -> u64 {
-        let there = |value: &&Touched| (value.before || value.made & done != 0) && (value.after || value.read & !done != 0);
+        let there = |value: &&NodeAccess| (value.before || value.made & done != 0) && (value.after || value.read & !done != 0);
         self.held + self.touched.iter().filter(there).map(|value| value.size).sum::<u64>()
     }
 

@@ -9,7 +9,7 @@ pub const SLOT_HEADER: Bytes = Bytes(32);
 /// While one slot is computed on, the other is filled.
 const SLOTS: usize = 2;
 
-/// Room for the inputs of the steps under way, at the end of the memory that lives from step to step.
+/// Slots for the inputs of the steps in flight, at the end of the resident memory.
 ///
 /// A slot holds the columns one after another, then the header and the scalars. Behind the slots stands one aligned piece by which the
 /// device remembers that a loss was not finite.
@@ -25,7 +25,7 @@ pub struct Staging {
 }
 
 impl Staging {
-    /// Room for the inputs of any of the graphs, beginning at `offset`.
+    /// Slots for the inputs of any of the graphs, from `offset` on.
     pub(super) fn new<'a>(graphs: impl Iterator<Item = &'a Graph>, rows: usize, alignment: Bytes, offset: Bytes) -> Staging {
         let empty = Staging { offset, slots: SLOTS, slot: Bytes::ZERO, alignment };
         let needs = |graph: &Graph| (empty.scalars(graph, rows) + Bytes(4 * graph.scalars().len() as u64)).align_up(alignment.0);

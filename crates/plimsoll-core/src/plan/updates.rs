@@ -68,7 +68,7 @@ fn can_write_directly(graph: &Graph, old: Option<ValueId>, value: ValueId) -> bo
         .all(|(i, input)| root(graph, *input) != old || (rules.in_place(i, output) && graph.ty(*input).same_bytes(graph.ty(value))))
 }
 
-/// Who waits for whom: readers for what they read, and writers of states for all other readers of those states.
+/// Dependencies: readers on what they read, and writers of states on all other readers of those states.
 struct Waits {
     /// For every root value, the nodes that read it.
     readers: Vec<Vec<NodeId>>,

@@ -19,7 +19,7 @@ struct Heads<'a> {
 
 /// Which of the three a number belongs to.
 #[derive(Clone, Copy)]
-enum Part {
+enum Operand {
     Query,
     Key,
     Value,
@@ -36,21 +36,21 @@ impl<'a> Heads<'a> {
     }
 
     /// The tensor and the place in it of number `c` of a head.
-    fn place(&self, part: Part, b: usize, t: usize, head: usize, c: usize) -> (usize, [usize; 3]) {
+    fn place(&self, part: Operand, b: usize, t: usize, head: usize, c: usize) -> (usize, [usize; 3]) {
         let (q, kv) = (self.op.heads * self.depth, self.op.kv_heads * self.depth);
         let (tensor, start) = match (self.op.packing, part) {
-            (_, Part::Query) => (0, 0),
-            (Packing::Separate, Part::Key) => (1, 0),
-            (Packing::Separate, Part::Value) => (2, 0),
-            (Packing::KeysValues, Part::Key) => (1, 0),
-            (Packing::KeysValues, Part::Value) => (1, kv),
-            (Packing::All, Part::Key) => (0, q),
-            (Packing::All, Part::Value) => (0, q + kv),
+            (_, Operand::Query) => (0, 0),
+            (Packing::Separate, Operand::Key) => (1, 0),
+            (Packing::Separate, Operand::Value) => (2, 0),
+            (Packing::KeysValues, Operand::Key) => (1, 0),
+            (Packing::KeysValues, Operand::Value) => (1, kv),
+            (Packing::All, Operand::Key) => (0, q),
+            (Packing::All, Operand::Value) => (0, q + kv),
         };
         (tensor, [b, t, start + head * self.depth + c])
     }
 
-    fn at(&self, part: Part, b: usize, t: usize, head: usize, c: usize) -> f64 {
+    fn at(&self, part: Operand, b: usize, t: usize, head: usize, c: usize) -> f64 {
         let (tensor, place) = self.place(part, b, t, head, c);
         self.tensors[tensor].at(&place)
     }
@@ -66,7 +66,7 @@ impl<'a> Heads<'a> {
     /// The products of a query with the keys it sees.
     fn scores(&self, b: usize, head: usize, i: usize) -> Vec<(usize, f64)> {
         let product = |j| -> f64 {
-            let pairs = (0..self.depth).map(|c| self.at(Part::Query, b, i, head, c) * self.at(Part::Key, b, j, self.kv_head(head), c));
+            let pairs = (0..self.depth).map(|c| self.at(Operand::Query, b, i, head, c) * self.at(Operand::Key, b, j, self.kv_head(head), c));
             pairs.sum::<f64>() * f64::from(self.op.scale())
         };
         (0..self.keys).filter(|j| self.is_visible(b, i, *j)).map(|j| (j, product(j))).collect()
@@ -75,7 +75,7 @@ impl<'a> Heads<'a> {
     /// What dropout multiplies a weight by.
     fn kept(&self, b: usize, head: usize, i: usize, j: usize) -> f64 {
         let Some(dropout) = self.op.dropout else { return 1.0 };
-        // A row of the batch has a whole number of sequences.
+        // A row of the batch has an integer number of sequences.
         let before = self.setting.random.first_row * (self.batch / self.setting.rows) as u64;
         let row = ((before + b as u64) * self.op.heads as u64 + head as u64) * self.queries as u64 + i as u64;
         f64::from(dropout.factor(self.setting.random.uniform(dropout.stream, row * self.keys as u64 + j as u64)))
@@ -105,7 +105,7 @@ pub(super) fn forward(op: &Attention, operands: &[&Tensor], setting: &Setting<'_
         let logarithm = largest + scores.iter().map(|(_, score)| (score - largest).exp()).sum::<f64>().ln();
         *lse.at_mut(&[b, head, i]) = logarithm;
         for c in 0..depth {
-            let value = |j| heads.at(Part::Value, b, j, heads.kv_head(head), c);
+            let value = |j| heads.at(Operand::Value, b, j, heads.kv_head(head), c);
             *o.at_mut(&[b, i, head * depth + c]) =
                 scores.iter().map(|(j, score)| (score - logarithm).exp() * heads.kept(b, head, i, *j) * value(*j)).sum();
         }
@@ -125,7 +125,7 @@ pub(super) fn gradient(op: &Attention, operands: &[&Tensor], setting: &Setting<'
         let delta: f64 = (0..heads.depth).map(|c| at(dy, c) * at(o, c)).sum();
         for (j, score) in heads.scores(b, head, i) {
             let weight = (score - lse.at(&[b, head, i])).exp();
-            let slope: f64 = (0..heads.depth).map(|c| at(dy, c) * heads.at(Part::Value, b, j, kv, c)).sum();
+            let slope: f64 = (0..heads.depth).map(|c| at(dy, c) * heads.at(Operand::Value, b, j, kv, c)).sum();
             let kept = heads.kept(b, head, i, j);
             let d_score = weight * (kept * slope - delta) * scale;
             for c in 0..heads.depth {
@@ -133,9 +133,9 @@ pub(super) fn gradient(op: &Attention, operands: &[&Tensor], setting: &Setting<'
                     let (tensor, place) = heads.place(part, b, t, head, c);
                     *gradients[tensor].at_mut(&place) += amount;
                 };
-                add(Part::Query, i, head, d_score * heads.at(Part::Key, b, j, kv, c));
-                add(Part::Key, j, kv, d_score * heads.at(Part::Query, b, i, head, c));
-                add(Part::Value, j, kv, weight * kept * at(dy, c));
+                add(Operand::Query, i, head, d_score * heads.at(Operand::Key, b, j, kv, c));
+                add(Operand::Key, j, kv, d_score * heads.at(Operand::Query, b, i, head, c));
+                add(Operand::Value, j, kv, weight * kept * at(dy, c));
             }
         }
     });

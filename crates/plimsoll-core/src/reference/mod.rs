@@ -46,7 +46,7 @@ impl Outcome {
     }
 }
 
-/// Runs a graph over `rows` rows in double precision. Real numbers are never rounded to the graph's types; whole numbers are,
+/// Runs a graph over `rows` rows in double precision. Real numbers are never rounded to the graph's types; integers are,
 /// as a store would: toward zero, and to the nearest number the type has.
 ///
 /// ```
@@ -165,7 +165,7 @@ fn compute(node: &Node, operands: &[&Tensor], setting: &Setting<'_>) -> Vec<Vec<
         }
         Op::FusedSliceWrite(op) => {
             let (base, read) = operands.split_at(op.before());
-            let (_, ty) = setting.graph.effective_op(node).slice.expect("an inlay has a place");
+            let (_, ty) = setting.graph.effective_op(node).slice.expect("a fused slice write has a slice");
             let maker = Node { op: (*op.producer).clone(), inputs: node.inputs[op.before()..].to_vec(), ..node.clone() };
             let part = Tensor { dims: ty.shape.bind(setting.rows), elements: compute(&maker, read, setting).remove(0) };
             let (place, whole) = (&op.slice, setting.graph.shape(node.outputs[0]).bind(setting.rows));

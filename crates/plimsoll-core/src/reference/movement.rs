@@ -41,7 +41,7 @@ pub(super) fn concat(axis: usize, parts: &[&Tensor]) -> Vec<f64> {
     joined.elements
 }
 
-/// A part in the whole so far; what is not there yet is no number at all.
+/// A slice written into the concat output so far; unwritten elements are NaN.
 pub(super) fn put(axis: usize, start: usize, dims: &[usize], operands: &[&Tensor]) -> Vec<f64> {
     let mut whole = match operands {
         [_, base] => (*base).clone(),

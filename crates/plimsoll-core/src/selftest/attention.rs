@@ -12,7 +12,7 @@ use crate::ir::ops::{Attention, AttentionGrad, Packing, WeightDropout};
 
 /// Which keys are hidden.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Mask {
+enum MaskCase {
     None,
     Some,
     All,
@@ -20,21 +20,21 @@ enum Mask {
 
 /// One attention to be tried.
 #[derive(Clone, Copy, Debug)]
-struct Setting {
+struct AttentionCase {
     packing: Packing,
     /// Of queries and of keys.
     heads: (usize, usize),
     lengths: (usize, usize),
     depth: usize,
     causal: bool,
-    mask: Mask,
+    mask: MaskCase,
     /// Percent of the weights.
     dropout: u32,
 }
 
-impl Setting {
+impl AttentionCase {
     fn name(&self) -> String {
-        let Setting { packing, heads, lengths, depth, causal, mask, dropout } = self;
+        let AttentionCase { packing, heads, lengths, depth, causal, mask, dropout } = self;
         let causal = if *causal { ", causal" } else { "" };
         let dropout = if *dropout > 0 { format!(", {dropout} % dropped") } else { String::new() };
         format!(
@@ -67,48 +67,48 @@ impl Setting {
         let batch = s.draw.pick(&[1, 1, 2]);
         let batch = Dim::times_batch(batch);
         let mut operands = self.shapes(batch).into_iter().map(|shape| s.operand(shape, Domain::Any)).collect::<Result<Vec<_>, _>>()?;
-        if self.mask != Mask::None {
+        if self.mask != MaskCase::None {
             let keys = Shape::new([batch, self.lengths.1.into()]);
             let dtype = s.draw.pick(&[DType::U8, DType::I32]);
-            operands.push(s.whole_numbers(dtype, keys, if self.mask == Mask::All { 1 } else { 2 }));
+            operands.push(s.whole_numbers(dtype, keys, if self.mask == MaskCase::All { 1 } else { 2 }));
         }
         Ok(operands)
     }
 }
 
-fn settings() -> Vec<Setting> {
+fn settings() -> Vec<AttentionCase> {
     let plain =
-        Setting { packing: Packing::Separate, heads: (2, 2), lengths: (7, 7), depth: 5, causal: false, mask: Mask::None, dropout: 0 };
+        AttentionCase { packing: Packing::Separate, heads: (2, 2), lengths: (7, 7), depth: 5, causal: false, mask: MaskCase::None, dropout: 0 };
     let mut settings = vec![
         plain,
-        Setting { lengths: (1, 1), heads: (1, 1), depth: 1, ..plain },
-        Setting { lengths: (1, 1), causal: true, ..plain },
-        Setting { lengths: (1, 9), ..plain },
-        Setting { lengths: (3, 11), causal: true, ..plain },
-        Setting { lengths: (11, 3), causal: true, ..plain },
-        Setting { heads: (1, 1), lengths: (130, 130), causal: true, ..plain },
-        Setting { heads: (1, 1), lengths: (130, 130), ..plain },
-        Setting { heads: (2, 1), lengths: (71, 130), mask: Mask::Some, ..plain },
-        Setting { heads: (1, 1), lengths: (130, 71), causal: true, mask: Mask::Some, ..plain },
-        Setting { heads: (1, 1), lengths: (9, 9), depth: 67, ..plain },
-        Setting { heads: (4, 2), ..plain },
-        Setting { heads: (3, 1), causal: true, packing: Packing::All, ..plain },
-        Setting { mask: Mask::All, ..plain },
-        Setting { mask: Mask::All, causal: true, packing: Packing::All, ..plain },
-        Setting { mask: Mask::Some, lengths: (4, 1), ..plain },
-        Setting { packing: Packing::KeysValues, lengths: (5, 12), heads: (4, 2), mask: Mask::Some, ..plain },
+        AttentionCase { lengths: (1, 1), heads: (1, 1), depth: 1, ..plain },
+        AttentionCase { lengths: (1, 1), causal: true, ..plain },
+        AttentionCase { lengths: (1, 9), ..plain },
+        AttentionCase { lengths: (3, 11), causal: true, ..plain },
+        AttentionCase { lengths: (11, 3), causal: true, ..plain },
+        AttentionCase { heads: (1, 1), lengths: (130, 130), causal: true, ..plain },
+        AttentionCase { heads: (1, 1), lengths: (130, 130), ..plain },
+        AttentionCase { heads: (2, 1), lengths: (71, 130), mask: MaskCase::Some, ..plain },
+        AttentionCase { heads: (1, 1), lengths: (130, 71), causal: true, mask: MaskCase::Some, ..plain },
+        AttentionCase { heads: (1, 1), lengths: (9, 9), depth: 67, ..plain },
+        AttentionCase { heads: (4, 2), ..plain },
+        AttentionCase { heads: (3, 1), causal: true, packing: Packing::All, ..plain },
+        AttentionCase { mask: MaskCase::All, ..plain },
+        AttentionCase { mask: MaskCase::All, causal: true, packing: Packing::All, ..plain },
+        AttentionCase { mask: MaskCase::Some, lengths: (4, 1), ..plain },
+        AttentionCase { packing: Packing::KeysValues, lengths: (5, 12), heads: (4, 2), mask: MaskCase::Some, ..plain },
     ];
     settings.extend([
-        Setting { dropout: 20, ..plain },
-        Setting { dropout: 50, packing: Packing::All, heads: (4, 2), lengths: (9, 9), causal: true, ..plain },
-        Setting { dropout: 90, packing: Packing::KeysValues, lengths: (5, 13), mask: Mask::Some, ..plain },
-        Setting { dropout: 10, heads: (2, 1), lengths: (71, 130), ..plain },
-        Setting { dropout: 30, heads: (1, 1), lengths: (130, 130), causal: true, ..plain },
+        AttentionCase { dropout: 20, ..plain },
+        AttentionCase { dropout: 50, packing: Packing::All, heads: (4, 2), lengths: (9, 9), causal: true, ..plain },
+        AttentionCase { dropout: 90, packing: Packing::KeysValues, lengths: (5, 13), mask: MaskCase::Some, ..plain },
+        AttentionCase { dropout: 10, heads: (2, 1), lengths: (71, 130), ..plain },
+        AttentionCase { dropout: 30, heads: (1, 1), lengths: (130, 130), causal: true, ..plain },
     ]);
     for packing in [Packing::Separate, Packing::KeysValues, Packing::All] {
         for causal in [false, true] {
-            for mask in [Mask::None, Mask::Some] {
-                settings.push(Setting { packing, causal, mask, depth: 8, heads: (3, 3), ..plain });
+            for mask in [MaskCase::None, MaskCase::Some] {
+                settings.push(AttentionCase { packing, causal, mask, depth: 8, heads: (3, 3), ..plain });
             }
         }
     }

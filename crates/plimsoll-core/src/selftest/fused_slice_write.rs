@@ -1,9 +1,9 @@
-//! Cases for parts that are made where they go: every maker, beside parts that others put there, along several axes, in sizes that leave ends of vectors over.
+//! Cases for fused slice writes: every producer, beside slices that other ops write, along several axes, in sizes that leave vector tails.
 //! Only the planner writes these, behind gradients, so none is taken of them.
 
 use super::Case;
 use super::draw::Draw;
-use super::products::{Layer, biased_relu_plus, over_walks};
+use super::products::{ConvLayer, biased_relu_plus, over_walks};
 use super::stage::{Domain, Stage};
 use crate::DType;
 use crate::base::expr::{Binary, Expr, Unary};
@@ -22,12 +22,12 @@ pub(super) fn cases(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
 }
 
 /// One part: what makes it, and of what.
-struct Part(Op, Vec<ValueId>);
+struct SliceProducer(Op, Vec<ValueId>);
 
 /// The whole of some parts along an axis, made in this order. One of the type and shape of the first is put in by somebody else, in their middle.
-fn whole(s: &mut Stage<'_>, axis: usize, parts: Vec<Part>, order: &[usize]) -> Result<ValueId, GraphError> {
+fn whole(s: &mut Stage<'_>, axis: usize, parts: Vec<SliceProducer>, order: &[usize]) -> Result<ValueId, GraphError> {
     let mut types = Vec::new();
-    for Part(op, inputs) in &parts {
+    for SliceProducer(op, inputs) in &parts {
         let inputs: Vec<_> = inputs.iter().map(|input| s.graph.ty(*input)).collect();
         types.push(op.rules().infer(&s.graph, &inputs).expect("the table's shapes go together").remove(0));
     }
@@ -40,10 +40,10 @@ fn whole(s: &mut Stage<'_>, axis: usize, parts: Vec<Part>, order: &[usize]) -> R
     let place = |start: usize| SliceWrite { axis, start, extent: all };
     let mut so_far: Option<ValueId> = None;
     for (turn, part) in order.iter().enumerate() {
-        let Part(maker, inputs) = &parts[*part];
-        let inlay = FusedSliceWrite { producer: Box::new(maker.clone()), slice: place(starts[*part]), has_base: so_far.is_some() };
+        let SliceProducer(producer, inputs) = &parts[*part];
+        let fused = FusedSliceWrite { producer: Box::new(producer.clone()), slice: place(starts[*part]), has_base: so_far.is_some() };
         let inputs: Vec<ValueId> = so_far.into_iter().chain(inputs.iter().copied()).collect();
-        let made = s.graph.add_one(Op::FusedSliceWrite(inlay), &inputs)?;
+        let made = s.graph.add_one(Op::FusedSliceWrite(fused), &inputs)?;
         so_far = Some(made);
         if turn == 0 {
             let start = (0..between).map(extent).sum();
@@ -54,13 +54,13 @@ fn whole(s: &mut Stage<'_>, axis: usize, parts: Vec<Part>, order: &[usize]) -> R
 }
 
 /// A product with what stretches along rows, bent.
-fn expression(s: &mut Stage<'_>, shape: &Shape, dtype: DType) -> Result<Part, GraphError> {
+fn expression(s: &mut Stage<'_>, shape: &Shape, dtype: DType) -> Result<SliceProducer, GraphError> {
     let x = s.operand(shape.clone(), Domain::Any)?;
     let last = shape.last().expect("it has an axis");
     let along = if last.is_batch() { Shape::fixed([1]) } else { Shape::new([last]) };
     let along = s.operand(along, Domain::Any)?;
     let expr = Expr::build(|e| e.add(e.mul(e.input(0), e.input(1)), e.unary(Unary::Tanh, e.input(0))));
-    Ok(Part(Op::Pointwise(Pointwise { expr, shape: shape.clone(), dtypes: vec![dtype] }), vec![x, along]))
+    Ok(SliceProducer(Op::Pointwise(Pointwise { expr, shape: shape.clone(), dtypes: vec![dtype] }), vec![x, along]))
 }
 
 fn expressions(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
@@ -88,14 +88,14 @@ fn expressions(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
         let y = whole(&mut s, 2, parts, &[1, 0])?;
         cases.push(s.finish_forward(format!("expressions of {widths:?}"), &[y])?);
     }
-    // What only says where an element stands, what is drawn, one number, what is written as whole numbers, and a plain copy.
+    // What only says where an element stands, what is drawn, one number, what is written as integers, and a plain copy.
     let stream = |s: &mut Stage<'_>| s.graph.stream();
     type Write = fn(u32) -> Expr;
     let special: [(&str, Write, DType); 5] = [
         ("where it stands", |_| Expr::build(|e| e.add(e.input(0), e.coordinate(1))), DType::F32),
         ("drawn", |stream| Expr::build(|e| e.mul(e.input(0), e.random(stream))), DType::F32),
         ("one number", |_| Expr::build(|e| e.constant(2.5)), DType::F32),
-        ("whole numbers", |_| Expr::build(|e| e.mul(e.constant(40.0), e.unary(Unary::Abs, e.input(0)))), DType::I32),
+        ("integers", |_| Expr::build(|e| e.mul(e.constant(40.0), e.unary(Unary::Abs, e.input(0)))), DType::I32),
         ("a copy", |_| Expr::identity(), DType::F32),
     ];
     for (name, write, dtype) in special {
@@ -104,10 +104,10 @@ fn expressions(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
         let stream = stream(&mut s);
         let x = s.operand_in(DType::F32, shape.clone(), Domain::Any)?;
         let place = |start: usize| SliceWrite { axis: 2, start, extent: 12 };
-        let maker = Op::Pointwise(Pointwise { expr: write(stream), shape: shape.clone(), dtypes: vec![dtype] });
+        let producer = Op::Pointwise(Pointwise { expr: write(stream), shape: shape.clone(), dtypes: vec![dtype] });
         let begun = s
             .graph
-            .add_one(Op::FusedSliceWrite(FusedSliceWrite { producer: Box::new(maker.clone()), slice: place(6), has_base: false }), &[x])?;
+            .add_one(Op::FusedSliceWrite(FusedSliceWrite { producer: Box::new(producer.clone()), slice: place(6), has_base: false }), &[x])?;
         let other = s.graph.pointwise_many(Expr::build(|e| e.unary(Unary::Floor, e.input(0))), &[x], shape, vec![dtype])?[0];
         let y = s.graph.add_one(Op::SliceWrite(place(0)), &[other, begun])?;
         cases.push(s.finish_forward(name, &[y])?);
@@ -115,11 +115,11 @@ fn expressions(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     // Of what is read again later a copy is made.
     let mut s = Stage::new(draw);
     let dtype = s.draw.dtype();
-    let (x, Part(maker, inputs)) =
+    let (x, SliceProducer(producer, inputs)) =
         (s.operand_in(dtype, Shape::batch_of([5]), Domain::Any)?, expression(&mut s, &Shape::batch_of([2]), dtype)?);
     let y = s.graph.pointwise_many(Expr::build(|e| e.unary(Unary::Neg, e.input(0))), &[x], Shape::batch_of([5]), vec![dtype])?[0];
-    let inlay = FusedSliceWrite { producer: Box::new(maker), slice: SliceWrite { axis: 1, start: 2, extent: 5 }, has_base: true };
-    let changed = s.graph.add_one(Op::FusedSliceWrite(inlay), &[&[y], &inputs[..]].concat())?;
+    let fused = FusedSliceWrite { producer: Box::new(producer), slice: SliceWrite { axis: 1, start: 2, extent: 5 }, has_base: true };
+    let changed = s.graph.add_one(Op::FusedSliceWrite(fused), &[&[y], &inputs[..]].concat())?;
     let both = s.graph.binary(Binary::Add, y, changed)?;
     cases.push(s.finish_forward("into what is read again", &[both])?);
     Ok(cases)
@@ -142,7 +142,7 @@ fn products(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
                     inputs.extend([s.operand(Shape::new([n]), Domain::Any)?, s.operand(Shape::new([m, n]), Domain::Any)?]);
                 }
                 let op = MatMul { transpose_a, transpose_b, epilogue: epilogue.clone(), onto: false, dtype };
-                parts.push(Part(Op::MatMul(op), inputs));
+                parts.push(SliceProducer(Op::MatMul(op), inputs));
             }
             let y = whole(&mut s, 1, parts, if rows { &[0, 1] } else { &[1, 0] })?;
             let name = if epilogue.is_some() { "products followed by an expression" } else { "products" };
@@ -156,11 +156,11 @@ fn products(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
 fn convolutions(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     let all = over_walks(draw, |mut s, layer| {
         let dtype = s.draw.dtype();
-        let Layer { name, window, groups, image, filter, .. } = layer;
+        let ConvLayer { name, window, groups, image, filter, .. } = layer;
         let mut parts = Vec::new();
         for _ in 0..2 {
             let inputs = vec![s.operand(image.clone(), Domain::Any)?, s.operand(filter.clone(), Domain::Any)?];
-            parts.push(Part(Op::Conv2d(Conv2d { window, groups, epilogue: None, dtype }), inputs));
+            parts.push(SliceProducer(Op::Conv2d(Conv2d { window, groups, epilogue: None, dtype }), inputs));
         }
         let y = whole(&mut s, 3, parts, &[1, 0])?;
         s.finish_forward(format!("convolutions, {name}"), &[y])
@@ -177,7 +177,7 @@ fn convolutions(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
                 s.operand(Shape::fixed([out]), Domain::Any)?,
                 s.operand(Shape::batch_of([9, 11, out]), Domain::Any)?,
             ];
-            parts.push(Part(Op::Conv2d(Conv2d { window, groups: 1, epilogue: Some(biased_relu_plus()), dtype }), inputs));
+            parts.push(SliceProducer(Op::Conv2d(Conv2d { window, groups: 1, epilogue: Some(biased_relu_plus()), dtype }), inputs));
         }
         let y = whole(&mut s, 3, parts, &[0, 1])?;
         cases.push(s.finish_forward(format!("convolutions of {size}×{size} followed by an expression"), &[y])?);
@@ -188,11 +188,11 @@ fn convolutions(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
 fn input_gradients(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     let all = over_walks(draw, |mut s, layer| {
         let dtype = s.draw.dtype();
-        let Layer { name, window, groups, image, filter, result } = layer;
+        let ConvLayer { name, window, groups, image, filter, result } = layer;
         let mut parts = Vec::new();
         for _ in 0..2 {
             let inputs = vec![s.operand(filter.clone(), Domain::Any)?, s.operand(result.clone(), Domain::Any)?];
-            parts.push(Part(Op::Conv2dGradInput(Conv2dGradInput { window, groups, input: image.clone(), dtype }), inputs));
+            parts.push(SliceProducer(Op::Conv2dGradInput(Conv2dGradInput { window, groups, input: image.clone(), dtype }), inputs));
         }
         let y = whole(&mut s, 3, parts, &[1, 0])?;
         s.finish_forward(format!("gradients, {name}"), &[y])
@@ -203,11 +203,11 @@ fn input_gradients(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
 /// Rows of a batch, as where the planner cut: there may be fewer than the first piece takes, and none for the last.
 fn rows(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     let mut cases = Vec::new();
-    for maker in ["expressions", "products", "convolutions"] {
+    for producer in ["expressions", "products", "convolutions"] {
         let mut s = Stage::new(draw);
         s.graph.pieces = 3;
         let dtype = s.draw.dtype();
-        let (x, filter) = match maker {
+        let (x, filter) = match producer {
             "products" => (s.operand(Shape::new([Dim::times_batch(4), 3.into()]), Domain::Any)?, Shape::fixed([3, 5])),
             _ => (s.operand(Shape::batch_of([4, 3, 2]), Domain::Any)?, Shape::fixed([3, 3, 2, 5])),
         };
@@ -216,7 +216,7 @@ fn rows(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
         for (from, to) in [(0, 2), (2, 64), (64, usize::MAX)] {
             let part = s.graph.add_one(Op::BatchSlice(BatchSlice { from, to }), &[x])?;
             let shape = s.graph.shape(part).clone();
-            let (maker, inputs) = match maker {
+            let (producer, inputs) = match producer {
                 "expressions" => {
                     let expr = Expr::build(|e| e.unary(Unary::Tanh, e.input(0)));
                     (Op::Pointwise(Pointwise { expr, shape, dtypes: vec![dtype] }), vec![part])
@@ -228,11 +228,11 @@ fn rows(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
                 }
             };
             let place = SliceWrite { axis: 0, start: from, extent: usize::MAX };
-            let inlay = FusedSliceWrite { producer: Box::new(maker), slice: place, has_base: so_far.is_some() };
+            let fused = FusedSliceWrite { producer: Box::new(producer), slice: place, has_base: so_far.is_some() };
             let inputs: Vec<ValueId> = so_far.into_iter().chain(inputs).collect();
-            so_far = Some(s.graph.add_one(Op::FusedSliceWrite(inlay), &inputs)?);
+            so_far = Some(s.graph.add_one(Op::FusedSliceWrite(fused), &inputs)?);
         }
-        cases.push(s.finish_forward(format!("{maker} of rows"), &[so_far.expect("there are pieces")])?);
+        cases.push(s.finish_forward(format!("{producer} of rows"), &[so_far.expect("there are pieces")])?);
     }
     Ok(cases)
 }

@@ -30,7 +30,7 @@ fn strays(s: &mut Stage<'_>, shape: Shape, rows: usize) -> Result<ValueId, Graph
     Ok(s.graph.pointwise_many(shifted, &[near], shape, vec![DType::I32])?[0])
 }
 
-/// Whole numbers up to 255, which every real type holds exactly.
+/// Integers up to 255, which every real type holds exactly.
 fn exact(s: &mut Stage<'_>, shape: Shape, dtype: DType) -> Result<ValueId, GraphError> {
     let bytes = s.whole_numbers(DType::U8, shape, 256);
     s.graph.cast(bytes, dtype)

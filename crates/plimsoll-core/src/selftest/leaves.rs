@@ -23,7 +23,7 @@ pub(super) fn input(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
         let mut s = Stage::new(draw);
         let shape = s.batch_shape(2);
         let x = s.whole_numbers(dtype, shape, end);
-        cases.push(s.finish_forward(format!("whole numbers in {dtype}"), &[x])?);
+        cases.push(s.finish_forward(format!("integers in {dtype}"), &[x])?);
     }
     let mut s = Stage::new(draw);
     let shape = s.batch_shape(2);

@@ -100,7 +100,7 @@ pub fn ops() -> impl Iterator<Item = &'static str> {
 }
 
 impl Case {
-    /// Whether the planner would ever give this to the device: parts are made in their places only where a device says that it does that.
+    /// Whether the planner would ever give this to the device: slice writes are fused only where the device supports it.
     pub fn is_for(&self, device: &dyn Device) -> bool {
         self.graph.nodes().all(|(_, node)| {
             let effective_op = self.graph.effective_op(node);

@@ -88,7 +88,7 @@ pub(super) fn slice(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     let mut s = Stage::new(draw);
     let x = s.whole_numbers(DType::I32, Shape::batch_of([7]), 9000);
     let y = s.graph.add_one(Op::Slice(Slice { axis: 1, start: 2, length: 3 }), &[x])?;
-    cases.push(s.finish_forward("whole numbers", &[y])?);
+    cases.push(s.finish_forward("integers", &[y])?);
     Ok(cases)
 }
 
@@ -206,6 +206,6 @@ pub(super) fn pad(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     let mut s = Stage::new(draw);
     let x = s.whole_numbers(DType::I32, Shape::batch_of([4]), 9000);
     let y = s.graph.add_one(Op::Pad(Pad { axis: 1, before: 2, after: 1 }), &[x])?;
-    cases.push(s.finish_forward("whole numbers", &[y])?);
+    cases.push(s.finish_forward("integers", &[y])?);
     Ok(cases)
 }

@@ -217,7 +217,7 @@ fn shapes_of_results(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     for dtype in [DType::I32, DType::U8] {
         let mut s = Stage::new(draw);
         let shape = s.batch_shape(2);
-        // Bent, so that none lies next to a whole number.
+        // Bent, so that none is next to an integer.
         let a = s.operand_in(DType::F32, shape, Domain::Any)?;
         let scaled = s.graph.map(a, |e, x| e.mul(x, e.constant(300.0)))?;
         let whole = s.graph.cast(scaled, dtype)?;

@@ -59,7 +59,7 @@ pub(super) fn biased_relu_plus() -> Expr {
 }
 
 /// A convolution's shapes.
-pub(super) struct Layer {
+pub(super) struct ConvLayer {
     pub name: String,
     pub window: Window,
     pub groups: usize,
@@ -68,12 +68,12 @@ pub(super) struct Layer {
     pub result: Shape,
 }
 
-fn layer(s: &mut Stage<'_>, walk: &Walk, groups: usize, inner: usize, out_per_group: usize) -> Layer {
+fn layer(s: &mut Stage<'_>, walk: &Walk, groups: usize, inner: usize, out_per_group: usize) -> ConvLayer {
     let (h, w) = walk.image;
     let (oh, ow) = walk.window.output(walk.image).expect("walks fit their images");
     let (batch, out) = (s.batch(), groups * out_per_group);
     let (kh, kw) = walk.window.size;
-    Layer {
+    ConvLayer {
         name: format!("{}, {groups} groups of {inner}→{out_per_group} ({})", walk.name, walk.window),
         window: walk.window,
         groups,
@@ -88,7 +88,7 @@ const NARROW: [(usize, usize, usize); 6] = [(1, 3, 5), (1, 1, 4), (2, 2, 1), (3,
 const WIDE: [(usize, usize, usize); 4] = [(1, 16, 24), (1, 8, 40), (2, 8, 16), (1, 24, 8)];
 
 /// Two cases per walk, with channels and groups drawn.
-pub(super) fn over_walks(draw: &mut Draw, build: impl Fn(Stage<'_>, Layer) -> Result<Case, GraphError>) -> Result<Vec<Case>, GraphError> {
+pub(super) fn over_walks(draw: &mut Draw, build: impl Fn(Stage<'_>, ConvLayer) -> Result<Case, GraphError>) -> Result<Vec<Case>, GraphError> {
     let walks = for_convolution(draw);
     let mut cases = Vec::new();
     for (walk, choices) in walks.iter().map(|walk| (walk, &NARROW[..])).chain(walks.iter().map(|walk| (walk, &WIDE[..]))) {

@@ -12,7 +12,7 @@ use crate::ir::ops::{Activation, Cell, Recurrent, RecurrentGrad};
 const CELLS: [Cell; 4] = [Cell::Lstm, Cell::Gru, Cell::Simple(Activation::Tanh), Cell::Simple(Activation::Relu)];
 
 /// A layer and the steps it walks over.
-struct Layer {
+struct RecurrentLayer {
     cell: Cell,
     batch: Dim,
     steps: usize,
@@ -22,7 +22,7 @@ struct Layer {
     initial: bool,
 }
 
-impl Layer {
+impl RecurrentLayer {
     fn states(&self) -> Shape {
         Shape::new([self.batch, self.steps.into(), self.units.into()])
     }
@@ -62,18 +62,18 @@ impl Layer {
         for _ in 0..states {
             inputs.push(s.operand(self.state(), Domain::Any)?);
         }
-        let &Layer { cell, units, reverse, masked, initial, .. } = self;
+        let &RecurrentLayer { cell, units, reverse, masked, initial, .. } = self;
         s.graph.add(Op::Recurrent(Recurrent { cell, units, reverse, masked, initial }), &inputs)
     }
 
     fn name(&self) -> String {
-        let &Layer { cell, units, reverse, masked, initial, .. } = self;
+        let &RecurrentLayer { cell, units, reverse, masked, initial, .. } = self;
         format!("{} steps, {}", self.steps, Recurrent { cell, units, reverse, masked, initial }.attributes())
     }
 }
 
 /// One case per cell and way to walk, with sizes drawn.
-fn over_layers(draw: &mut Draw, build: impl Fn(Stage<'_>, Layer) -> Result<Case, GraphError>) -> Result<Vec<Case>, GraphError> {
+fn over_layers(draw: &mut Draw, build: impl Fn(Stage<'_>, RecurrentLayer) -> Result<Case, GraphError>) -> Result<Vec<Case>, GraphError> {
     let mut cases = Vec::new();
     for cell in CELLS {
         let walks = [(false, false, false), (true, false, false), (false, true, false), (true, true, true), (false, false, true)];
@@ -81,7 +81,7 @@ fn over_layers(draw: &mut Draw, build: impl Fn(Stage<'_>, Layer) -> Result<Case,
             let mut s = Stage::new(draw);
             let batch = s.batch();
             let (steps, units) = if i == 0 { (1, 3) } else { (s.draw.pick(&[1, 2, 3, 5]), s.draw.pick(&[1, 3, 4])) };
-            cases.push(build(s, Layer { cell, batch, steps, units, reverse, masked, initial })?);
+            cases.push(build(s, RecurrentLayer { cell, batch, steps, units, reverse, masked, initial })?);
         }
     }
     Ok(cases)
@@ -100,12 +100,12 @@ pub(super) fn recurrent(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     for cell in CELLS {
         let mut s = Stage::new(draw);
         s.rows = 11;
-        let layer = Layer { cell, batch: Dim::BATCH, steps: 3, units: 19, reverse: false, masked: true, initial: true };
+        let layer = RecurrentLayer { cell, batch: Dim::BATCH, steps: 3, units: 19, reverse: false, masked: true, initial: true };
         let results = layer.add(&mut s)?;
         cases.push(s.finish_forward(format!("past one tile, {}", cell.name()), &results)?);
 
         let mut s = Stage::new(draw);
-        let layer = Layer { cell, batch: Dim::fixed(2), steps: 3, units: 2, reverse: true, masked: false, initial: false };
+        let layer = RecurrentLayer { cell, batch: Dim::fixed(2), steps: 3, units: 2, reverse: true, masked: false, initial: false };
         let results = layer.add(&mut s)?;
         let last = smooth(cell, &results);
         cases.push(s.finish(format!("no batch, only the last result, {}", cell.name()), &last[last.len() - 1..])?);
@@ -126,7 +126,7 @@ pub(super) fn recurrent_grad(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
         let d_state = operand_if(last_state, layer.state())?;
         let mask = layer.mask(&mut s)?;
         let inputs: Vec<ValueId> = [Some(kernel), bias, gates, hidden, mask, before, d_hidden, d_state].into_iter().flatten().collect();
-        let Layer { cell, units, reverse, masked, initial, .. } = layer;
+        let RecurrentLayer { cell, units, reverse, masked, initial, .. } = layer;
         let op = RecurrentGrad { cell, units, reverse, masked, initial, last_state };
         let results = s.graph.add(Op::RecurrentGrad(op), &inputs)?;
         s.finish_forward(layer.name(), &results)

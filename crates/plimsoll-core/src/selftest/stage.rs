@@ -110,7 +110,7 @@ impl<'a> Stage<'a> {
         Ok(value)
     }
 
-    /// A column of whole numbers below `end`.
+    /// A column of integers below `end`.
     pub fn whole_numbers(&mut self, dtype: DType, shape: Shape, end: usize) -> ValueId {
         let value = self.graph.input(&format!("n{}", self.ends.len()), TensorType::new(dtype, shape));
         self.ends.push((value, end));

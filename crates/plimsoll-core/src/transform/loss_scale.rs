@@ -78,7 +78,7 @@ impl Scale {
         })
     }
 
-    /// How the scale and its counters go on from this step.
+    /// The scale and its counters after this step.
     pub fn adapt(&self, graph: &mut Graph, gate: ValueId) -> Result<(), GraphError> {
         let next = Expr::build_many(|e| {
             let (gate, scale, clean, skipped) = (e.input(0), e.input(1), e.input(2), e.input(3));

@@ -163,7 +163,7 @@ pub fn training_programs_with(
     roles.iter().map(variant).collect()
 }
 
-/// Starts a sum over micro-batches, or goes on with it.
+/// Starts a sum over micro-batches, or continues it.
 fn accumulate_into(graph: &mut Graph, role: Role, (state, before): (StateId, ValueId), part: ValueId) -> Result<(), GraphError> {
     let scope = graph.producer(before).scope.clone();
     graph.within(&scope, Phase::Update, |g| {

@@ -1,7 +1,7 @@
 //! Offsets: nothing overlaps, nothing is below the bound, and small cases are compared with the true optimum.
 
 use plimsoll_core::Bytes;
-use plimsoll_core::plan::{Block, Effort, Goal, Layout, assign, solve};
+use plimsoll_core::plan::{Block, PackingEffort, Goal, Layout, assign, solve};
 use plimsoll_core::random::StepRandom;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -114,7 +114,7 @@ fn cut_squares_are_put_together_again() {
         for whirls in [false, true] {
             let blocks = cut_square(256, pieces, seed as u32, whirls);
             let capacity = Bytes(64 * 256);
-            let solution = solve(&blocks, Goal::Within(capacity), Effort { work: 100_000_000, ..Effort::default() });
+            let solution = solve(&blocks, Goal::Within(capacity), PackingEffort { work: 100_000_000, ..PackingEffort::default() });
             assert_apart(&blocks, &solution.layout);
             assert_eq!(solution.layout.size, capacity, "{pieces} pieces, seed {seed}, whirls {whirls}");
             assert!(solution.proven);
@@ -134,9 +134,9 @@ fn tens_of_thousands_of_blocks_are_placed() {
 fn the_same_effort_gives_the_same_layout_and_no_effort_still_gives_one() {
     let blocks = cut_square(128, 90, 1, true);
     assert_eq!(assign(&blocks), assign(&blocks));
-    let none = solve(&blocks, Goal::Smallest, Effort { work: 0, ..Effort::default() });
+    let none = solve(&blocks, Goal::Smallest, PackingEffort { work: 0, ..PackingEffort::default() });
     assert_apart(&blocks, &none.layout);
-    let stopped = solve(&blocks, Goal::Smallest, Effort { work: u64::MAX, go_on: &|| false });
+    let stopped = solve(&blocks, Goal::Smallest, PackingEffort { work: u64::MAX, keep_going: &|| false });
     assert_eq!((stopped.layout, stopped.restarts), (none.layout, 0));
 }
 
@@ -168,11 +168,11 @@ proptest! {
     #[test]
     fn what_is_proven_is_true(blocks in blocks(7), spare in 0u64..3) {
         let optimum = optimum(&blocks);
-        let smallest = solve(&blocks, Goal::Smallest, Effort::default());
+        let smallest = solve(&blocks, Goal::Smallest, PackingEffort::default());
         prop_assert!(smallest.proven);
         prop_assert_eq!(smallest.layout.size, optimum);
         let capacity = Bytes((optimum.0 + 64).saturating_sub(64 * spare));
-        let within = solve(&blocks, Goal::Within(capacity), Effort::default());
+        let within = solve(&blocks, Goal::Within(capacity), PackingEffort::default());
         prop_assert!(within.proven);
         prop_assert_eq!(within.layout.size <= capacity, optimum <= capacity);
     }
@@ -195,7 +195,7 @@ fn cut(draw: &mut impl FnMut(u64) -> u64, time: (u32, u32), height: u64, depth: 
     }
 }
 
-/// As the activations of a network for images at a few sizes, with their many statistics: the great ones leave no gap.
+/// As the activations of a network for images at a few sizes, with their many statistics: the large ones leave no gap.
 #[test]
 fn a_few_great_blocks_among_many_small_ones_are_packed_without_gaps() {
     let mut packed = 0;
@@ -214,7 +214,7 @@ fn a_few_great_blocks_among_many_small_ones_are_packed_without_gaps() {
             blocks.push(Block { first, last: (first + length).min(599), size: Bytes(64 * (1 + draw(16))) });
         }
         let wanted = Bytes(great.0 + (1 << 20));
-        let solution = solve(&blocks, Goal::Within(wanted), Effort::default());
+        let solution = solve(&blocks, Goal::Within(wanted), PackingEffort::default());
         packed += usize::from(solution.layout.size <= wanted);
     }
     assert!(packed >= 19, "{packed} of 20 were packed");

@@ -36,8 +36,8 @@ fn refused(graph: &Graph) -> String {
 #[test]
 fn nothing_is_read_before_it_was_put_nor_put_twice() {
     verify(&of_two(|g, a, b| put(g, a, None, 4, 8).and_then(|begun| put(g, b, Some(begun), 0, 8)))).unwrap();
-    insta::assert_snapshot!(refused(&of_two(|g, a, _| put(g, a, None, 0, 8))), @"pointwise (node 4): reads %3, which is not all there");
-    insta::assert_snapshot!(refused(&of_two(|g, a, b| put(g, a, None, 0, 8).and_then(|begun| put(g, b, Some(begun), 2, 8)))), @"slice_write (node 4): puts something at 2 where something is");
+    insta::assert_snapshot!(refused(&of_two(|g, a, _| put(g, a, None, 0, 8))), @"pointwise (node 4): reads %3, which is not completely written");
+    insta::assert_snapshot!(refused(&of_two(|g, a, b| put(g, a, None, 0, 8).and_then(|begun| put(g, b, Some(begun), 2, 8)))), @"slice_write (node 4): writes at 2, which is written already");
     let strip = |start: usize| {
         of_two(|g, a, b| {
             let begun = put(g, a, None, 4, 8)?;
@@ -48,11 +48,11 @@ fn nothing_is_read_before_it_was_put_nor_put_twice() {
         })
     };
     verify(&strip(4)).unwrap();
-    insta::assert_snapshot!(refused(&strip(3)), @"channel_view (node 4): reads %3, which is not all there");
+    insta::assert_snapshot!(refused(&strip(3)), @"channel_view (node 4): reads %3, which is not completely written");
     let mut handed_over = of_two(|g, a, b| put(g, a, None, 0, 8).and_then(|begun| put(g, b, Some(begun), 4, 8)));
     let begun = handed_over.nodes().find(|(_, node)| matches!(node.op, Op::SliceWrite(_))).expect("there are two").1.outputs[0];
     handed_over.output("begun", begun);
-    insta::assert_snapshot!(refused(&handed_over), @"%3 is handed over, but is a part of something or not all there");
+    insta::assert_snapshot!(refused(&handed_over), @"%3 is handed over, but is a channel view or not completely written");
 }
 
 #[test]
@@ -63,10 +63,10 @@ fn strips_are_read_only_by_what_can() {
     let strip = g.add_one(Op::ChannelView(ChannelView { start: 0, length: 3 }), &[y]).unwrap();
     let mut joined = g.clone();
     joined.add(Op::Concat(Concat { axis: 1 }), &[strip, strip]).unwrap();
-    insta::assert_snapshot!(refused(&joined), @"concat (node 3): reads a strip, which it cannot");
+    insta::assert_snapshot!(refused(&joined), @"concat (node 3): reads a channel view, which it cannot");
     let mut summed = g.clone();
     summed.reduce(plimsoll_core::ops::Reduction::Sum, strip, &[1]).unwrap();
-    insta::assert_snapshot!(refused(&summed), @"sum (node 3): reads a strip, which it cannot");
+    insta::assert_snapshot!(refused(&summed), @"sum (node 3): reads a channel view, which it cannot");
     g.unary(Unary::Neg, strip).unwrap();
     verify(&g).unwrap();
 }
@@ -84,7 +84,7 @@ fn parts_in_other_places_are_found_out() {
         put(g, a, Some(whole), 4, 8)
     }))
     .unwrap_err();
-    // ConcatStrategy what was joined is joining all at once; a strip is what lies under it, and nothing that lies elsewhere.
+    // A concat of concats is one concat; a channel view is what it covers and nothing else.
     let nested = |start: Option<usize>| {
         let mut g = Graph::new();
         let x = g.input("x", TensorType::f32(Shape::batch_of([4])));
@@ -152,7 +152,7 @@ fn a_part_is_gone_when_it_was_put() {
     edited.programs[0].joining = ConcatStrategy::SliceWrite;
     prove(&edited, &[(Role::Step, graph.clone())], &device).unwrap_err();
     assert!(rewrite_concats(&graph, ConcatStrategy::Copy, &[], &device).is_none());
-    assert!(rewrite_concats(&graph, ConcatStrategy::SharedBuffer, &[], &device).is_none(), "this device reads no strips");
+    assert!(rewrite_concats(&graph, ConcatStrategy::SharedBuffer, &[], &device).is_none(), "this device reads no channel views");
 }
 
 fn fused_write(g: &mut Graph, op: Unary, x: ValueId, base: Option<ValueId>, start: usize) -> Result<ValueId, GraphError> {
@@ -190,9 +190,9 @@ fn parts_are_made_where_nothing_is_and_read_when_all_are_there() {
     %3 = pointwise {exp(a)} %2 : f32[B, 8]
     output y = %3
     "#);
-    insta::assert_snapshot!(refused(&made_of_two(|g, x| fused_write(g, tanh, x, None, 0))), @"pointwise (node 2): reads %1, which is not all there");
+    insta::assert_snapshot!(refused(&made_of_two(|g, x| fused_write(g, tanh, x, None, 0))), @"pointwise (node 2): reads %1, which is not completely written");
     let over = made_of_two(|g, x| fused_write(g, tanh, x, None, 4).and_then(|begun| fused_write(g, neg, x, Some(begun), 2)));
-    insta::assert_snapshot!(refused(&over), @"fused_slice_write (node 2): puts something at 2 where something is");
+    insta::assert_snapshot!(refused(&over), @"fused_slice_write (node 2): writes at 2, which is written already");
     // What is written into is not read by what writes there, not even where nothing is written.
     let strip = made_of_two(|g, x| {
         let begun = fused_write(g, tanh, x, None, 4)?;
@@ -202,7 +202,7 @@ fn parts_are_made_where_nothing_is_and_read_when_all_are_there() {
     insta::assert_snapshot!(refused(&strip), @"fused_slice_write (node 3): reads %2, which it writes into");
     let mut handed_over = good.clone();
     handed_over.output("begun", ValueId(1));
-    insta::assert_snapshot!(refused(&handed_over), @"%1 is handed over, but is a part of something or not all there");
+    insta::assert_snapshot!(refused(&handed_over), @"%1 is handed over, but is a channel view or not completely written");
 }
 
 #[test]
@@ -215,13 +215,13 @@ fn what_cannot_be_an_inlay_is_refused() {
     };
     let expr = || Expr::build(|e| e.unary(Unary::Neg, e.input(0)));
     let neg = || Op::Pointwise(Pointwise { expr: expr(), shape: Shape::batch_of([4]), dtypes: vec![DType::F32] });
-    insta::assert_snapshot!(refusal(Op::Concat(Concat { axis: 1 }), 0, false, &[x, x]), @"what concat makes cannot be written between other results");
-    insta::assert_snapshot!(refusal(neg(), 5, false, &[x]), @"cannot put f32[B, 4] at 5 of 8 along axis 1");
-    insta::assert_snapshot!(refusal(neg(), 0, true, &[x, x]), @"puts f32[B, 4] into f32[B, 8], and nothing else");
-    insta::assert_snapshot!(refusal(neg(), 0, true, &[]), @"goes on from a whole that is not there");
+    insta::assert_snapshot!(refusal(Op::Concat(Concat { axis: 1 }), 0, false, &[x, x]), @"concat cannot be fused with a slice write");
+    insta::assert_snapshot!(refusal(neg(), 5, false, &[x]), @"cannot write f32[B, 4] at 5 of 8 along axis 1");
+    insta::assert_snapshot!(refusal(neg(), 0, true, &[x, x]), @"writes f32[B, 4] into f32[B, 8] and nothing else");
+    insta::assert_snapshot!(refusal(neg(), 0, true, &[]), @"is missing the tensor it writes into");
     let two =
         Pointwise { expr: Expr::build_many(|e| vec![e.input(0), e.input(0)]), shape: Shape::batch_of([4]), dtypes: vec![DType::F32; 2] };
-    insta::assert_snapshot!(refusal(Op::Pointwise(two), 0, false, &[x]), @"what pointwise makes cannot be written between other results");
+    insta::assert_snapshot!(refusal(Op::Pointwise(two), 0, false, &[x]), @"pointwise cannot be fused with a slice write");
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn parts_made_in_other_places_are_found_out() {
     same((neg, 0), (tanh, 4)).unwrap_err();
     same((tanh, 0), (tanh, 4)).unwrap_err();
     same((tanh, 0), (Unary::Abs, 4)).unwrap_err();
-    // One part made in its place beside one that is put there.
+    // A fused slice write beside a plain one.
     let mixed = |start: usize| {
         let planned = made_of_two(|g, x| {
             let b = g.unary(Unary::Neg, x)?;
@@ -319,7 +319,7 @@ fn a_part_that_is_made_in_its_place_is_never_there_by_itself() {
     // Nobody may claim it for a device that does not.
     let error =
         prove(&plan.certificate(), &[(Role::Step, graph.clone())], &crate::support::Paper { alignment: 16, scratch: false }).unwrap_err();
-    insta::assert_snapshot!(error, @"the plan does not hold at step: it states that parts are made in wholes, of which this device makes none");
+    insta::assert_snapshot!(error, @"the plan does not hold at step: it states that slice writes are fused, but this device fuses none");
     // The bytes that a part is written to are not read by its maker, in any layout.
     let mut edited = plan.certificate();
     let (at, inlay) =

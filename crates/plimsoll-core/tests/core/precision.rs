@@ -124,7 +124,7 @@ fn a_product_cannot_be_stored_as_whole_numbers() {
     assert!(error.contains("computes real numbers, which cannot be stored as u8; cast the result"), "{error}");
 }
 
-/// The constant that wins a maximum must be told from what is rounded to the same number.
+/// The constant that wins a maximum must be distinguished from what is rounded to the same number.
 #[test]
 fn a_bound_that_two_bytes_cannot_hold_is_computed_again() {
     for (bound, reads_result) in [(0.5, true), (0.3, false)] {

@@ -115,7 +115,7 @@ fn every_limit_is_met_soundly_or_refused_with_the_least_that_works() {
                 }
                 Err(FitError::TooSmall { least, .. }) => {
                     assert!(least > limit);
-                    let (_, plan) = fitted(&graph, &device, least).expect("the least that works does work");
+                    let (_, plan) = fitted(&graph, &device, least).expect("the minimum works");
                     assert!(plan.arena <= least);
                     refused += 1;
                 }
@@ -259,7 +259,7 @@ impl Oracle {
         self.sizes.iter().enumerate().filter(|(bit, _)| held >> bit & 1 == 1).map(|(_, size)| size).sum()
     }
 
-    /// The least seconds in which the nodes run in their order within the limit, with any repetitions in between.
+    /// The shortest time in which the nodes run in their order within the limit, with any repetitions in between.
     fn cheapest(&self, limit: u64) -> Option<f64> {
         let mut best: HashMap<(usize, u32), u64> = HashMap::new();
         let mut open = BinaryHeap::from([Reverse((0u64, 0usize, 0u32))]);

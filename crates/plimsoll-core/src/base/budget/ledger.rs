@@ -47,9 +47,9 @@ pub struct Reservation {
     size: Bytes,
 }
 
-/// A reservation that would cross the line. Says who holds the most.
+/// A reservation that would exceed the budget. Names the largest owners.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{owner} asked for {asked} of {space} memory, but {used} of the {limit} line is taken; most is held by {}", top_owners(.holders))]
+#[error("{owner} asked for {asked} of {space} memory, but {used} of the {limit} budget is in use; the largest owners are {}", top_owners(.holders))]
 pub struct LedgerError {
     /// Which memory space refused.
     pub space: String,
@@ -59,7 +59,7 @@ pub struct LedgerError {
     pub asked: Bytes,
     /// What was held at that moment.
     pub used: Bytes,
-    /// The line.
+    /// The budget.
     pub limit: Bytes,
     /// The largest holders, largest first.
     pub holders: Vec<OwnerUsage>,
@@ -79,7 +79,7 @@ impl Ledger {
         Ledger { books: Arc::new(Mutex::new(books)) }
     }
 
-    /// Takes `size` bytes for `owner`, or refuses and says who holds the most.
+    /// Takes `size` bytes for `owner`, or fails and names the largest owners.
     pub fn reserve(&self, owner: Owner, size: Bytes) -> Result<Reservation, LedgerError> {
         let mut books = lock(&self.books);
         let index = books.owner(owner);
@@ -87,7 +87,7 @@ impl Ledger {
         Ok(Reservation { books: Arc::clone(&self.books), owner: index, size })
     }
 
-    /// The line, if there is one.
+    /// The budget, if there is one.
     pub fn limit(&self) -> Option<Bytes> {
         lock(&self.books).limit
     }
@@ -131,7 +131,7 @@ impl Reservation {
         self.size
     }
 
-    /// Takes `more` bytes on top, or changes nothing and says who holds the most.
+    /// Takes `more` bytes on top, or changes nothing and names the largest owners.
     pub fn try_grow(&mut self, more: Bytes) -> Result<(), LedgerError> {
         lock(&self.books).take(self.owner, more)?;
         self.size += more;
@@ -225,7 +225,7 @@ mod tests {
         let mut held = ledger.reserve(Owner::Arena, Bytes::mib(6)).unwrap();
         let _cache = ledger.reserve(Owner::Stage("cache".into()), Bytes::mib(3)).unwrap();
         let error = held.try_grow(Bytes::mib(2)).unwrap_err();
-        insta::assert_snapshot!(error, @"arena asked for 2.00 MiB of host memory, but 9.00 MiB of the 10.0 MiB line is taken; most is held by arena 6.00 MiB, cache 3.00 MiB");
+        insta::assert_snapshot!(error, @"arena asked for 2.00 MiB of host memory, but 9.00 MiB of the 10.0 MiB budget is in use; the largest owners are arena 6.00 MiB, cache 3.00 MiB");
         assert_eq!((held.size(), ledger.used()), (Bytes::mib(6), Bytes::mib(9)));
     }
 

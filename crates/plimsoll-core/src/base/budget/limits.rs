@@ -11,7 +11,7 @@ use super::{Bytes, ParseBytesError};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Budget {
-    /// The line for the whole process as the operating system sees it.
+    /// The budget of the process, as the operating system counts it.
     pub host: Option<Bytes>,
     /// The line for the device's memory; the CPU has none of its own.
     pub device: Option<Bytes>,

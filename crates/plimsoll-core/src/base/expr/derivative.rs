@@ -6,7 +6,7 @@ impl Expr {
     /// How the results change with the inputs: an expression whose result `i` is the derivative with respect to input `wanted[i]`.
     ///
     /// Its inputs are this expression's `arity` inputs, then its results, then the gradient of each result. A result is read
-    /// rather than computed again, so that a function whose slope follows from its value (ReLU, sigmoid, …) needs no input;
+    /// rather than recomputed, so that a function whose slope follows from its value (ReLU, sigmoid, …) needs no input;
     /// except where `faithful` says that its type cannot hold what was computed.
     pub fn derivative(&self, arity: usize, wanted: &[usize], faithful: &[bool]) -> Expr {
         let outputs = self.roots.len();

@@ -54,7 +54,7 @@ pub struct Attention {
 }
 
 /// Random weights of an attention that are set to zero; the others are scaled up, so that their sum stays on average. The logarithms are those of
-/// all weights. Nothing is stored: the numbers are drawn again for the gradient. The weight of key `j` for query `i` of a head draws element
+/// all weights. Nothing is stored: the gradient regenerates the same random numbers. The weight of key `j` for query `i` of a head draws element
 /// `((sequence·heads + head)·queries + i)·keys + j` of the stream, sequences counted from the first row of the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WeightDropout {
@@ -209,7 +209,7 @@ impl Attention {
         }
     }
 
-    /// Multiplications and additions of `products` matrix products, and of the softmax, over the pairs that are looked at.
+    /// Multiplications and additions of `products` matrix products, and of the softmax, over the pairs that are not masked.
     fn cost(&self, inputs: &[&TensorType], rows: usize, products: u64, beside: u64) -> u64 {
         let count = self.packing.tensors();
         let tensors: Vec<&Shape> = inputs[..count].iter().map(|input| &input.shape).collect();

@@ -1,4 +1,4 @@
-//! A part of a tensor, read where it lies.
+//! Some channels of a tensor, read without a copy.
 
 use crate::base::shape::TensorType;
 use crate::ir::adjoint::Adjoint;
@@ -6,9 +6,9 @@ use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{OpRules, expect};
 use crate::ir::rules::{Precision, RowContext, RowRule};
 
-/// Elements `start … start + length` along the last axis, as [`Slice`](super::Slice) takes them, but without a copy: rows lie as far apart as they do in the
-/// tensor. Expressions and reductions along other axes read it so, and nothing else ([`Device::reads_channel_views`](crate::Device::reads_channel_views)). Only the planner
-/// writes this, for what was put into a whole.
+/// Elements `start … start + length` along the last axis, as [`Slice`](super::Slice) takes them, but without a copy: rows keep the stride of the tensor.
+/// Only pointwise ops and reductions along other axes read it
+/// ([`Capabilities::reads_channel_views`](crate::plan::Capabilities::reads_channel_views)). Only the planner writes this, for concat inputs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ChannelView {
     /// The first element.
@@ -45,7 +45,7 @@ impl OpRules for ChannelView {
     }
 
     fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
-        Err(adjoint.graph.error("gradients are taken before the planner lets parts be read in wholes"))
+        Err(adjoint.graph.error("gradients are taken before the planner adds channel views"))
     }
 
     fn flops(&self, _: &[&TensorType], _: &[&TensorType], _: usize) -> u64 {

@@ -8,7 +8,7 @@ use crate::ir::op::{Op, OpRules};
 use crate::ir::rules::{Precision, RowContext, RowRule};
 
 /// All inputs one after another along `axis`, which is not the batch's but in graphs whose rows the planner cut. Rows of the batch are joined where
-/// those of one input go on from those of the one before.
+/// those of one input continue those of the one before.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Concat {
     /// The axis.
@@ -89,7 +89,7 @@ impl Concat {
                     }
                     end = to;
                 }
-                _ => return Err(format!("{ty} does not go on from row {end} of the batch")),
+                _ => return Err(format!("{ty} does not continue at row {end} of the batch")),
             }
         }
         let dim = first.shape.dims()[self.axis].rows(from, end);

@@ -128,7 +128,7 @@ pub struct Conv2dGradFilter {
     pub groups: usize,
     /// The convolution's filter shape.
     pub filter: Shape,
-    /// The sum begins with a third input, of the filter's type, instead of with zero; what a sum that is taken piece by piece goes on from.
+    /// Accumulates onto a third input, of the filter's type, instead of zero: the sum of the rows before, where rows are split.
     /// Only the planner writes this: [`Device::can_split_rows`](crate::Device::can_split_rows) says where it changes no bit.
     pub onto: bool,
 }
@@ -284,7 +284,7 @@ impl OpRules for Conv2dGradFilter {
         let result = TensorType::f32(self.filter.clone());
         let inputs = match inputs {
             [inputs @ .., before] if self.onto && **before == result => inputs,
-            _ if self.onto => return Err(format!("goes on from a sum of the type {result}, which is its last input")),
+            _ if self.onto => return Err(format!("accumulates onto a sum of the type {result}, which is its last input")),
             _ => inputs,
         };
         let [x, dy] = expect(inputs)?;

@@ -1,4 +1,4 @@
-//! The op that makes a part, writing between the results of others.
+//! An op fused with the slice write of its result.
 
 use super::SliceWrite;
 use crate::base::shape::TensorType;
@@ -7,25 +7,25 @@ use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{Op, OpRules};
 use crate::ir::rules::{Precision, RowContext, RowRule};
 
-/// What `maker` makes of its inputs, written where [`SliceWrite`] would put it, and never held by itself. Its first input is the whole so far, if one is `begun`; it is
-/// written in place where nobody reads the whole so far again. Only the planner writes this, for a maker that the device can
-/// ([`Device::fuses_slice_write`](crate::Device::fuses_slice_write)).
+/// The result of `producer`, written straight into the slice where a [`SliceWrite`] would copy it; it never exists as a tensor of its own. With `has_base` the
+/// first input is the concat output so far, which is written in place if nothing else reads it later. Only the planner writes this, for producers that the
+/// device supports ([`Target::fuses_slice_write`](crate::plan::Target::fuses_slice_write)).
 ///
-/// What it computes, apart from where that goes, is [`Graph::effective_op`].
+/// What it computes, apart from where that is written, is [`Graph::effective_op`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FusedSliceWrite {
-    /// What makes the part: an expression with one result, a product, a convolution, or the gradient of one by its input.
+    /// A pointwise op with one result, a matrix product, a convolution, or the input gradient of one.
     pub producer: Box<Op>,
-    /// Where the part goes.
+    /// The slice it writes.
     pub slice: SliceWrite,
-    /// Whether the first input is the whole so far. If not, nothing of it is there yet.
+    /// Whether the first input is the output so far. If not, this is its first slice.
     pub has_base: bool,
 }
 
 impl FusedSliceWrite {
-    /// Whether an op makes parts that can be inlays at all.
-    pub fn can_fuse(maker: &Op) -> bool {
-        match maker {
+    /// Whether an op can be fused with a slice write at all.
+    pub fn can_fuse(producer: &Op) -> bool {
+        match producer {
             Op::Pointwise(op) => op.dtypes.len() == 1,
             Op::MatMul(op) => !op.onto,
             Op::Conv2d(_) | Op::Conv2dGradInput(_) => true,
@@ -33,17 +33,17 @@ impl FusedSliceWrite {
         }
     }
 
-    /// How many inputs stand before those of the maker.
+    /// How many inputs precede those of the producer.
     pub(crate) fn before(&self) -> usize {
         usize::from(self.has_base)
     }
 
-    /// The type of the part.
+    /// The type of the slice.
     pub(crate) fn part(&self, graph: &Graph, inputs: &[&TensorType]) -> Result<TensorType, String> {
         if !FusedSliceWrite::can_fuse(&self.producer) {
-            return Err(format!("what {} makes cannot be written between other results", self.producer.rules().name()));
+            return Err(format!("{} cannot be fused with a slice write", self.producer.rules().name()));
         }
-        let own = inputs.get(self.before()..).ok_or("goes on from a whole that is not there")?;
+        let own = inputs.get(self.before()..).ok_or("is missing the tensor it writes into")?;
         Ok(self.producer.rules().infer(graph, own)?.remove(0))
     }
 }
@@ -62,8 +62,8 @@ impl OpRules for FusedSliceWrite {
     }
 
     fn attributes(&self) -> String {
-        let maker = self.producer.rules();
-        let what = [maker.name().to_string(), maker.attributes()].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(" ");
+        let producer = self.producer.rules();
+        let what = [producer.name().to_string(), producer.attributes()].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(" ");
         format!("{what}, along {}", self.slice.attributes())
     }
 
@@ -74,17 +74,17 @@ impl OpRules for FusedSliceWrite {
     }
 
     fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
-        Err(adjoint.graph.error("gradients are taken before the planner makes parts in their places"))
+        Err(adjoint.graph.error("gradients are taken before the planner fuses slice writes"))
     }
 
-    /// What making the part takes.
+    /// Those of the producer.
     fn flops(&self, inputs: &[&TensorType], _: &[&TensorType], rows: usize) -> u64 {
-        // None of the makers looks at the graph for its type.
+        // No producer needs the graph to infer its type.
         let part = self.part(&Graph::new(), inputs).expect("checked when the node was added");
         self.producer.rules().flops(&inputs[self.before()..], &[&part], rows)
     }
 
-    /// The whole may grow where it is.
+    /// The output may be updated in place.
     fn in_place(&self, input: usize, _: usize) -> bool {
         self.has_base && input == 0
     }

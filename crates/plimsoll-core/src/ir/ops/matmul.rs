@@ -18,7 +18,7 @@ pub struct MatMul {
     pub transpose_b: bool,
     /// Applied to the product (its input 0) and any further inputs, which stretch to the product's shape.
     pub epilogue: Option<Expr>,
-    /// The sum begins with a third input, of the result's type, instead of with zero; what a sum that is taken piece by piece goes on from.
+    /// Accumulates onto a third input, of the result's type, instead of zero: the sum of the rows before, where rows are split.
     /// Only the planner writes this: [`Device::can_split_rows`](crate::Device::can_split_rows) says where it changes no bit. There is then no epilogue.
     pub onto: bool,
     /// The element type of the result. Sums are single precision whatever the operands' types and this one.
@@ -93,7 +93,7 @@ impl OpRules for MatMul {
         match rest {
             [before] if self.onto && self.epilogue.is_none() && **before == result && self.dtype == DType::F32 => {}
             _ if self.onto => {
-                return Err(format!("goes on from one sum of the type {}, and has no epilogue", TensorType::f32(result.shape)));
+                return Err(format!("accumulates onto one sum of the type {}, and has no epilogue", TensorType::f32(result.shape)));
             }
             _ => check_epilogue(self.epilogue.as_ref(), &result.shape, rest)?,
         }

@@ -96,7 +96,7 @@ impl Pointwise {
             let full = g.pointwise_many(slope, &operands, self.shape.clone(), vec![dtype])?[0];
             return g.reshape(full, target);
         }
-        // Sums want single precision. They keep their axes until the factors are on; where the result stands must then still be told by the coordinates.
+        // Sums want single precision. They keep their axes until the factors are on; the coordinates must then still give the position of the result.
         let cut = factor(&slope, operands.len(), steady);
         let Some(cut) = cut.filter(|cut| !cut.outside.is_positional()) else {
             let full = g.pointwise_over(slope, &operands, self.shape.clone())?;
@@ -115,7 +115,7 @@ impl Pointwise {
 }
 
 /// Whether slopes may be taken from a stored result. Two bytes hold it nearly, which smooth slopes do not mind; but whether a maximum or minimum was
-/// the constant can be told only if the type holds that constant exactly.
+/// the constant can be detected only if the type holds it exactly.
 fn is_faithful(expr: &Expr, dtype: DType) -> bool {
     let held = |term: u16| match expr.terms()[term as usize] {
         Term::Const(bits) => dtype.stored(f64::from(f32::from_bits(bits))) == f64::from(f32::from_bits(bits)),

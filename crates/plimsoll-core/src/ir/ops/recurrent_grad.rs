@@ -13,7 +13,7 @@ use crate::ir::rules::{Precision, RowContext, RowRule};
 /// layer's results; for a GRU that of `h·U + b`, likewise (elsewhere both are the same); and if there are initial states, those of the hidden state
 /// and of an LSTM's cell state, `[batch, units]` in single precision.
 ///
-/// Cheap things are computed again instead of being kept: the cell states of an LSTM from its gates, the candidate's product of a GRU.
+/// Cheap values are recomputed instead of being stored: the cell states of an LSTM from its gates, the candidate's product of a GRU.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RecurrentGrad {
     /// As in the layer.

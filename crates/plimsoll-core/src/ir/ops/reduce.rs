@@ -90,7 +90,7 @@ impl OpRules for Reduce {
         let dtype = if self.kind == Reduction::ArgMax { DType::I32 } else { DType::F32 };
         let result = TensorType::new(dtype, shape);
         if self.onto && (self.kind != Reduction::Sum || before != Some(&result) || self.expr.arity() != inputs.len()) {
-            return Err(format!("only a sum goes on from another, of the type {result}"));
+            return Err(format!("only a sum accumulates onto another, of the type {result}"));
         }
         Ok(vec![result])
     }

@@ -1,4 +1,4 @@
-//! A part written into the whole it belongs to.
+//! A tensor written into a slice of another.
 
 use crate::base::shape::{Dim, TensorType};
 use crate::ir::adjoint::Adjoint;
@@ -6,24 +6,24 @@ use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::OpRules;
 use crate::ir::rules::{Precision, RowContext, RowRule};
 
-/// The whole so far (the second input) with the first input at `start` along `axis`; written in place where nobody reads the whole so far again. Without a second
-/// input nothing else of the whole is there yet: [`verify`](crate::verify) sees that nothing is read before it was put. Only the planner writes this, in
-/// the place of a [`Concat`](super::Concat).
+/// Writes the first input at `start` along `axis` of the second, in place if nothing else reads that later. Without a second input the rest of the result is
+/// not written yet: [`verify`](crate::verify) rejects graphs that read a slice before it is written. Only the planner writes this, in place of a
+/// [`Concat`](super::Concat).
 ///
-/// Along the batch, which the planner may have cut, the numbers count as in [`Slice`](super::Slice); of some rows of it, `start` is the first and `extent` is
+/// Along the batch axis, which the planner may split, the numbers count as in [`Slice`](super::Slice); for some rows of it, `start` is the first and `extent` is
 /// `usize::MAX`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SliceWrite {
     /// The axis.
     pub axis: usize,
-    /// Where the part begins.
+    /// Where the slice begins.
     pub start: usize,
-    /// How long the whole is.
+    /// The extent of the result along the axis.
     pub extent: usize,
 }
 
 impl SliceWrite {
-    /// How much of the axis a part of this type takes, and the type of the whole.
+    /// How much of the axis a slice of this type takes, and the type of the result.
     fn whole(&self, graph: &Graph, part: &TensorType) -> Option<(usize, TensorType)> {
         let dim = *part.shape.dims().get(self.axis)?;
         let (own, whole) = match dim.part() {
@@ -35,7 +35,7 @@ impl SliceWrite {
         fits.then(|| (own, TensorType::new(part.dtype, part.shape.with(self.axis, whole))))
     }
 
-    /// Where along the axis a part with this dimension begins when there are `rows` rows, in elements.
+    /// Where along the axis a slice with this dimension begins for `rows` rows, in elements.
     pub fn first(&self, part: Dim, rows: usize) -> usize {
         match part.part() {
             Some((from, _)) => part.factor() * from.min(rows),
@@ -44,7 +44,7 @@ impl SliceWrite {
         }
     }
 
-    /// The part of the whole's axis that a part with this dimension is put at.
+    /// The range along the axis that a slice with this dimension covers.
     pub(crate) fn span(&self, dim: Dim) -> (usize, usize) {
         let own = dim.part().map_or(dim.factor(), |(from, to)| to - from);
         (self.start, self.start + own)
@@ -70,26 +70,26 @@ impl OpRules for SliceWrite {
     }
 
     fn infer(&self, graph: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        let [part, base @ ..] = inputs else { return Err("needs a part".to_string()) };
+        let [part, base @ ..] = inputs else { return Err("needs a tensor to write".to_string()) };
         let Some((_, whole)) = self.whole(graph, part) else {
-            return Err(format!("cannot put {part} at {} of {} along axis {}", self.start, self.extent, self.axis));
+            return Err(format!("cannot write {part} at {} of {} along axis {}", self.start, self.extent, self.axis));
         };
         match base {
             [] => Ok(vec![whole]),
             [base] if **base == whole => Ok(vec![whole]),
-            _ => Err(format!("puts {part} into {whole}, and nothing else")),
+            _ => Err(format!("writes {part} into {whole} and nothing else")),
         }
     }
 
     fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
-        Err(adjoint.graph.error("gradients are taken before the planner writes parts into wholes"))
+        Err(adjoint.graph.error("gradients are taken before the planner writes concats as slice writes"))
     }
 
     fn flops(&self, _: &[&TensorType], _: &[&TensorType], _: usize) -> u64 {
         0
     }
 
-    /// The whole may grow where it is.
+    /// The result may be updated in place.
     fn in_place(&self, input: usize, _: usize) -> bool {
         input == 1
     }

@@ -2,7 +2,7 @@
 //! bound on most networks.
 
 use super::peaks;
-use super::sections::{Part, Piece};
+use super::sections::{Partition, Interval};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 /// orders of time look at gaps only and always are.
 const LOOKS: usize = 2_000_000_000;
 
-/// How many orders that begin at the fullest moment are tried first; as many more are tried last.
+/// How many orders that begin at the peak are tried first; as many more are tried last.
 const FIRST: usize = 3;
 
 /// The best layout of all orders, or the first that is no higher than `wanted`.
-pub(super) fn pack(part: &Part, wanted: u64) -> Vec<u64> {
+pub(super) fn pack(part: &Partition, wanted: u64) -> Vec<u64> {
     let pieces = &part.pieces;
     let mut best: Option<(u64, Vec<u64>)> = None;
     let affordable = LOOKS / pieces.len().pow(2).max(1);
@@ -46,12 +46,12 @@ pub(super) fn pack(part: &Part, wanted: u64) -> Vec<u64> {
 }
 
 /// The highest unit used.
-pub(super) fn height(pieces: &[Piece], offsets: &[u64]) -> u64 {
+pub(super) fn height(pieces: &[Interval], offsets: &[u64]) -> u64 {
     pieces.iter().zip(offsets).map(|(piece, offset)| offset + piece.size).max().unwrap_or(0)
 }
 
 /// What makes a block go before others; the second number decides between equals.
-type Priority = fn(&Piece) -> (u64, u64);
+type Priority = fn(&Interval) -> (u64, u64);
 
 const PRIORITIES: [Priority; 6] = [
     |p| (u64::from(p.end - p.start), p.size),
@@ -71,16 +71,16 @@ struct Placed {
 }
 
 /// Each block of the order at the lowest offset that is free over its whole lifetime, around those that are `fixed` already.
-pub(super) fn place_around(pieces: &[Piece], fixed: &[usize], order: &[usize], offsets: &mut [u64]) {
+pub(super) fn place_around(pieces: &[Interval], fixed: &[usize], order: &[usize], offsets: &mut [u64]) {
     let fixed_at = |i: &usize| {
-        let Piece { start, end, size } = pieces[*i];
+        let Interval { start, end, size } = pieces[*i];
         Placed { offset: offsets[*i], top: offsets[*i] + size, start, end }
     };
     // Sorted by offset, so that one walk finds the first gap.
     let mut placed: Vec<Placed> = fixed.iter().map(fixed_at).collect();
     placed.sort_by_key(|placed| placed.offset);
     for i in order {
-        let Piece { start, end, size } = pieces[*i];
+        let Interval { start, end, size } = pieces[*i];
         let mut offset = 0;
         for other in placed.iter().filter(|other| other.start < end && start < other.end) {
             if offset + size <= other.offset {
@@ -95,8 +95,8 @@ pub(super) fn place_around(pieces: &[Piece], fixed: &[usize], order: &[usize], o
 }
 
 /// As an allocator would do it, in the order of time or against it: into the lowest gap, or into the tightest.
-fn sweep(pieces: &[Piece], sections: u32, backwards: bool, tight: bool) -> Vec<u64> {
-    let life = |piece: &Piece| if backwards { (sections - piece.end, sections - piece.start) } else { (piece.start, piece.end) };
+fn sweep(pieces: &[Interval], sections: u32, backwards: bool, tight: bool) -> Vec<u64> {
+    let life = |piece: &Interval| if backwards { (sections - piece.end, sections - piece.start) } else { (piece.start, piece.end) };
     let mut order: Vec<usize> = (0..pieces.len()).collect();
     order.sort_by_key(|i| (life(&pieces[*i]).0, Reverse(life(&pieces[*i]).1), Reverse(pieces[*i].size), *i));
     let mut ends: Vec<usize> = order.clone();

@@ -3,8 +3,8 @@
 
 use super::greedy;
 use super::restarts::Restarts;
-use super::search::Outcome;
-use super::sections::{Part, Piece, part_of};
+use super::search::PackingOutcome;
+use super::sections::{Partition, Interval, part_of};
 
 /// A block is great if it is at least the greatest over this; the next number is tried if one gives nothing.
 const SHARES: [u64; 3] = [24, 150, 400];
@@ -14,48 +14,48 @@ const MOST: u64 = 6_000_000;
 
 /// What came of a search, what it found, and the work it took.
 pub(super) struct Tried {
-    pub outcome: Outcome,
+    pub outcome: PackingOutcome,
     pub found: Option<Vec<u64>>,
     pub work: u64,
     pub restarts: u64,
 }
 
 /// Searches a layout of the part within a height by placing the great blocks, then the others around or above them.
-pub(super) fn search(part: &Part, wanted: u64, work: u64, go_on: &dyn Fn() -> bool) -> Tried {
-    let mut tried = Tried { outcome: Outcome::GaveUp, found: None, work: 0, restarts: 0 };
+pub(super) fn search(part: &Partition, wanted: u64, work: u64, keep_going: &dyn Fn() -> bool) -> Tried {
+    let mut tried = Tried { outcome: PackingOutcome::GaveUp, found: None, work: 0, restarts: 0 };
     let greatest = part.pieces.iter().map(|piece| piece.size).max().unwrap_or(0);
     let mut known = 0;
     for share in SHARES {
         let (great, small): (Vec<usize>, Vec<usize>) =
             (0..part.pieces.len()).partition(|i| part.pieces[*i].size >= greatest.div_ceil(share));
         // What is nearly everything is searched as a whole.
-        if great.len() == known || small.len() < part.pieces.len() / 4 || tried.outcome != Outcome::GaveUp {
+        if great.len() == known || small.len() < part.pieces.len() / 4 || tried.outcome != PackingOutcome::GaveUp {
             break;
         }
         known = great.len();
-        place(part, &great, &small, wanted, (work / SHARES.len() as u64).min(MOST), go_on, &mut tried);
+        place(part, &great, &small, wanted, (work / SHARES.len() as u64).min(MOST), keep_going, &mut tried);
     }
     tried
 }
 
-fn place(part: &Part, great: &[usize], small: &[usize], wanted: u64, work: u64, go_on: &dyn Fn() -> bool, tried: &mut Tried) {
+fn place(part: &Partition, great: &[usize], small: &[usize], wanted: u64, work: u64, keep_going: &dyn Fn() -> bool, tried: &mut Tried) {
     let (below, above) = (part_of(part, great), part_of(part, small));
     let upper = greedy::pack(&above, above.bound);
     let strip = greedy::height(&above.pieces, &upper);
-    // Small blocks in a strip of their own always fit. If there is no room for that, they may still fit around the great ones.
+    // Small blocks always fit in a band of their own. If there is no space for one, they may still fit around the large ones.
     let apart = wanted.checked_sub(strip).filter(|height| *height >= below.bound);
     let height = apart.unwrap_or(wanted);
     let mut lower = greedy::pack(&below, height);
     if greedy::height(&below.pieces, &lower) > height {
         let mut restarts = Restarts::new(&below, height);
-        let (outcome, spent) = restarts.run(work, go_on);
+        let (outcome, spent) = restarts.run(work, keep_going);
         tried.work += spent;
         tried.restarts += restarts.count;
         match restarts.found {
             Some(found) => lower = found,
             None => {
                 // Without the others nothing is harder than with them.
-                tried.outcome = if outcome == Outcome::Impossible && apart.is_none() { Outcome::Impossible } else { Outcome::GaveUp };
+                tried.outcome = if outcome == PackingOutcome::Impossible && apart.is_none() { PackingOutcome::Impossible } else { PackingOutcome::GaveUp };
                 return;
             }
         }
@@ -70,10 +70,10 @@ fn place(part: &Part, great: &[usize], small: &[usize], wanted: u64, work: u64, 
         greedy::place_around(&part.pieces, great, &order, &mut offsets);
     }
     if greedy::height(&part.pieces, &offsets) <= wanted {
-        (tried.outcome, tried.found) = (Outcome::Found, Some(offsets));
+        (tried.outcome, tried.found) = (PackingOutcome::Found, Some(offsets));
     }
 }
 
-fn area(piece: &Piece) -> u64 {
+fn area(piece: &Interval) -> u64 {
     piece.size.saturating_mul(u64::from(piece.end - piece.start))
 }

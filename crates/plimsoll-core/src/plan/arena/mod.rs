@@ -14,8 +14,8 @@ mod sections;
 use super::liveness::fullest;
 use crate::Bytes;
 use restarts::Restarts;
-use search::Outcome;
-use sections::{Part, parts};
+use search::PackingOutcome;
+use sections::{Partition, parts};
 
 /// Something that needs `size` bytes from step `first` to step `last`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,17 +52,17 @@ pub enum Goal {
 ///
 /// Work is counted, not timed, so that the same blocks get the same layout on every machine.
 #[derive(Clone, Copy)]
-pub struct Effort<'a> {
+pub struct PackingEffort<'a> {
     /// The most work: looks at a block in a step, some thirty million of which a core does in a second.
     pub work: u64,
     /// Asked now and then whether to go on; what it answers is the one thing a layout may depend on besides the blocks.
-    pub go_on: &'a dyn Fn() -> bool,
+    pub keep_going: &'a dyn Fn() -> bool,
 }
 
-impl Default for Effort<'_> {
+impl Default for PackingEffort<'_> {
     /// About a tenth of a second, and only where greedy orders stay above the bound.
     fn default() -> Self {
-        Effort { work: 4_000_000, go_on: &|| true }
+        PackingEffort { work: 4_000_000, keep_going: &|| true }
     }
 }
 
@@ -86,19 +86,19 @@ pub struct Solution {
 /// assert_eq!(assign(&[a, b]).size, Bytes(64), "the second takes the place of the first");
 /// ```
 pub fn assign(blocks: &[Block]) -> Layout {
-    solve(blocks, Goal::Smallest, Effort::default()).layout
+    solve(blocks, Goal::Smallest, PackingEffort::default()).layout
 }
 
 /// Places blocks towards a goal, with no more than the given effort. Always gives a layout; the smallest it found.
 ///
 /// ```
-/// use plimsoll_core::{Bytes, plan::{Block, Effort, Goal, solve}};
+/// use plimsoll_core::{Bytes, plan::{Block, PackingEffort, Goal, solve}};
 /// let blocks = [Block { first: 0, last: 1, size: Bytes(64) }, Block { first: 1, last: 2, size: Bytes(32) }];
-/// let solution = solve(&blocks, Goal::Within(Bytes(80)), Effort::default());
+/// let solution = solve(&blocks, Goal::Within(Bytes(80)), PackingEffort::default());
 /// assert_eq!(solution.layout.size, Bytes(96), "both live in step 1");
 /// assert!(solution.proven, "and nothing within 80 bytes exists");
 /// ```
-pub fn solve(blocks: &[Block], goal: Goal, effort: Effort<'_>) -> Solution {
+pub fn solve(blocks: &[Block], goal: Goal, effort: PackingEffort<'_>) -> Solution {
     let steps = blocks.iter().map(|block| block.last as usize + 1).max().unwrap_or(0);
     let (_, lower_bound) = fullest(blocks.iter().map(|b| (b.first, b.last, b.size)), steps);
     let unit = sections::unit(blocks);
@@ -108,7 +108,7 @@ pub fn solve(blocks: &[Block], goal: Goal, effort: Effort<'_>) -> Solution {
     };
     let parts = parts(blocks, unit);
     let mut packed: Vec<Packed<'_>> = parts.iter().map(|part| Packed::greedy(part, wanted)).collect();
-    let mut budget = Budget { left: effort.work, go_on: effort.go_on, restarts: 0 };
+    let mut budget = WorkBudget { left: effort.work, keep_going: effort.keep_going, restarts: 0 };
     let least = match goal {
         Goal::Smallest => smallest(&mut packed, lower_bound.0 / unit, &mut budget),
         Goal::Within(_) => within(&mut packed, wanted, &mut budget),
@@ -127,13 +127,13 @@ pub fn solve(blocks: &[Block], goal: Goal, effort: Effort<'_>) -> Solution {
 
 /// A part and the best that was found for it.
 struct Packed<'a> {
-    part: &'a Part,
+    part: &'a Partition,
     offsets: Vec<u64>,
     size: u64,
 }
 
 impl<'a> Packed<'a> {
-    fn greedy(part: &'a Part, wanted: u64) -> Packed<'a> {
+    fn greedy(part: &'a Partition, wanted: u64) -> Packed<'a> {
         let offsets = greedy::pack(part, wanted.max(part.bound));
         let size = greedy::height(&part.pieces, &offsets);
         Packed { part, offsets, size }
@@ -141,9 +141,9 @@ impl<'a> Packed<'a> {
 }
 
 /// Work that is left for a whole layout.
-struct Budget<'a> {
+struct WorkBudget<'a> {
     left: u64,
-    go_on: &'a dyn Fn() -> bool,
+    keep_going: &'a dyn Fn() -> bool,
     restarts: u64,
 }
 
@@ -151,19 +151,19 @@ fn height(packed: &[Packed<'_>]) -> u64 {
     packed.iter().map(|packed| packed.size).max().unwrap_or(0)
 }
 
-/// Searches every part that is above `wanted`; gives the least height that is not known to be impossible.
-fn within(packed: &mut [Packed<'_>], wanted: u64, budget: &mut Budget<'_>) -> u64 {
+/// Searches every part that is above `wanted`; gives the smallest height not known to be infeasible.
+fn within(packed: &mut [Packed<'_>], wanted: u64, budget: &mut WorkBudget<'_>) -> u64 {
     let mut least = packed.iter().map(|packed| packed.part.bound).max().unwrap_or(0);
     for packed in packed.iter_mut().filter(|packed| packed.size > wanted) {
-        if attempt(packed, wanted, budget.left, budget) == Outcome::Impossible {
+        if attempt(packed, wanted, budget.left, budget) == PackingOutcome::Impossible {
             least = least.max(wanted + 1);
         }
     }
     least
 }
 
-/// Tries the bound itself with half the work, then heights between it and the best known; gives the least that is not known to be impossible.
-fn smallest(packed: &mut [Packed<'_>], bound: u64, budget: &mut Budget<'_>) -> u64 {
+/// Tries the bound itself with half the work, then heights between it and the best known; gives the smallest not known to be infeasible.
+fn smallest(packed: &mut [Packed<'_>], bound: u64, budget: &mut WorkBudget<'_>) -> u64 {
     let mut least = bound;
     for packed in packed.iter_mut() {
         // Below what another part needs anyhow there is nothing to win.
@@ -172,9 +172,9 @@ fn smallest(packed: &mut [Packed<'_>], bound: u64, budget: &mut Budget<'_>) -> u
         while packed.size > lowest && budget.left > 0 {
             let wanted = if lowest == bound && proven { bound } else { lowest + (packed.size - 1 - lowest) / 2 };
             match attempt(packed, wanted, share, budget) {
-                Outcome::Found => {}
-                Outcome::Impossible => lowest = wanted + 1,
-                Outcome::GaveUp => (lowest, proven) = (wanted + 1, false),
+                PackingOutcome::Found => {}
+                PackingOutcome::Impossible => lowest = wanted + 1,
+                PackingOutcome::GaveUp => (lowest, proven) = (wanted + 1, false),
             }
             if proven {
                 least = least.max(lowest);
@@ -186,13 +186,13 @@ fn smallest(packed: &mut [Packed<'_>], bound: u64, budget: &mut Budget<'_>) -> u
 }
 
 /// Searches a layout of the part within a height, and keeps it if there is one.
-fn attempt(packed: &mut Packed<'_>, wanted: u64, work: u64, budget: &mut Budget<'_>) -> Outcome {
+fn attempt(packed: &mut Packed<'_>, wanted: u64, work: u64, budget: &mut WorkBudget<'_>) -> PackingOutcome {
     if wanted < packed.part.bound {
-        return Outcome::Impossible;
+        return PackingOutcome::Impossible;
     }
     let mut spent = 0;
     for search in [peaks::search, large_first::search] {
-        let tried = search(packed.part, wanted, (work - spent) / 2, budget.go_on);
+        let tried = search(packed.part, wanted, (work - spent) / 2, budget.keep_going);
         spent += tried.work;
         budget.left = budget.left.saturating_sub(tried.work);
         budget.restarts += tried.restarts;
@@ -200,13 +200,13 @@ fn attempt(packed: &mut Packed<'_>, wanted: u64, work: u64, budget: &mut Budget<
             packed.size = greedy::height(&packed.part.pieces, &offsets);
             packed.offsets = offsets;
         }
-        if tried.outcome != Outcome::GaveUp {
+        if tried.outcome != PackingOutcome::GaveUp {
             return tried.outcome;
         }
     }
     let mut restarts = Restarts::new(packed.part, wanted);
-    let (outcome, searched) = restarts.run(work.saturating_sub(spent), budget.go_on);
-    budget.left = if (budget.go_on)() { budget.left.saturating_sub(searched) } else { 0 };
+    let (outcome, searched) = restarts.run(work.saturating_sub(spent), budget.keep_going);
+    budget.left = if (budget.keep_going)() { budget.left.saturating_sub(searched) } else { 0 };
     budget.restarts += restarts.count;
     if let Some(offsets) = restarts.found {
         packed.size = greedy::height(&packed.part.pieces, &offsets);

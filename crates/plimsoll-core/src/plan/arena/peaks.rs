@@ -1,11 +1,11 @@
-//! Whoever lives when most is held goes first. At that moment there is no room to waste, so those blocks are stacked before any other is
-//! placed, by when they end, when they begin or how long they live; the others go around them. Where a block still stands out, an order
-//! close by often brings it down: what stands out is looked at, and who keeps it from the room below.
+//! Blocks that are live at the peak are placed first: there is no space to waste then, so they are stacked before any other block, and the rest
+//! is placed around them by size. Where a block then sticks out by little, a small change of the order near it often helps: the block itself
+//! is moved, the block that keeps it from the free space below, or the one that rests on.
 
 use super::greedy::{self, place_around};
 use super::large_first::Tried;
-use super::search::Outcome;
-use super::sections::{Part, Piece, totals};
+use super::search::PackingOutcome;
+use super::sections::{Partition, Interval, totals};
 use std::cmp::Reverse;
 
 /// Orders that are within one part in so many of what is wanted are worth changing; what is farther off is not mended by moving a block.
@@ -20,12 +20,12 @@ const MEMORY: usize = 20;
 /// What places so many blocks beside others is as much work as one look of a search.
 const PER_LOOK: u64 = 64;
 
-/// How those are stacked that live when most is held: the greatest at the bottom.
-const STACKS: [fn(&Piece) -> u64; 3] =
+/// How blocks that are live at the peak are stacked: the largest key at the bottom.
+const STACKS: [fn(&Interval) -> u64; 3] =
     [|piece| u64::from(piece.end), |piece| u64::from(u32::MAX - piece.start), |piece| u64::from(piece.end - piece.start)];
 
 /// How the others follow, by themselves and the most that is held while they live.
-const OTHERS: [fn(&Piece, u64) -> [u64; 3]; 5] = [
+const OTHERS: [fn(&Interval, u64) -> [u64; 3]; 5] = [
     |piece, _| [piece.size, width(piece), 0],
     |piece, _| [piece.size.saturating_mul(width(piece)), 0, 0],
     |piece, held| [held, piece.size, 0],
@@ -33,12 +33,12 @@ const OTHERS: [fn(&Piece, u64) -> [u64; 3]; 5] = [
     |piece, _| [width(piece), piece.size, 0],
 ];
 
-fn width(piece: &Piece) -> u64 {
+fn width(piece: &Interval) -> u64 {
     u64::from(piece.end - piece.start)
 }
 
-/// The orders in which those who live at the fullest moment come first; the ones that go furthest most often are the first.
-pub(super) fn orders(part: &Part) -> impl Iterator<Item = Vec<usize>> {
+/// Orders in which blocks live at the peak come first; the orders that help most often come first.
+pub(super) fn orders(part: &Partition) -> impl Iterator<Item = Vec<usize>> {
     let pieces = &part.pieces;
     let totals = totals(pieces, part.sections);
     let fullest = totals.iter().position(|held| *held == part.bound).unwrap_or(0) as u32;
@@ -57,13 +57,13 @@ pub(super) fn orders(part: &Part) -> impl Iterator<Item = Vec<usize>> {
 }
 
 /// The most that is held while a block lives.
-fn most(totals: &[u64], piece: &Piece) -> u64 {
+fn most(totals: &[u64], piece: &Interval) -> u64 {
     totals[piece.start as usize..piece.end as usize].iter().copied().max().unwrap_or(0)
 }
 
 /// Searches a layout of the part within a height by changing the orders that come near it.
-pub(super) fn search(part: &Part, wanted: u64, work: u64, go_on: &dyn Fn() -> bool) -> Tried {
-    let mut tried = Tried { outcome: Outcome::GaveUp, found: None, work: 0, restarts: 0 };
+pub(super) fn search(part: &Partition, wanted: u64, work: u64, keep_going: &dyn Fn() -> bool) -> Tried {
+    let mut tried = Tried { outcome: PackingOutcome::GaveUp, found: None, work: 0, restarts: 0 };
     let each = order_work(part.pieces.len(), part.pieces.len());
     let mut starts: Vec<Tuned<'_>> = Vec::new();
     for order in orders(part) {
@@ -73,7 +73,7 @@ pub(super) fn search(part: &Part, wanted: u64, work: u64, go_on: &dyn Fn() -> bo
         tried.work += each;
         let start = Tuned::new(part, wanted, order);
         if start.excess == 0 {
-            (tried.outcome, tried.found) = (Outcome::Found, Some(start.offsets));
+            (tried.outcome, tried.found) = (PackingOutcome::Found, Some(start.offsets));
             return tried;
         }
         if start.highest() - wanted <= wanted / NEAR {
@@ -84,19 +84,19 @@ pub(super) fn search(part: &Part, wanted: u64, work: u64, go_on: &dyn Fn() -> bo
     let totals = totals(&part.pieces, part.sections);
     for round in 1.. {
         for start in &starts {
-            let mut random = Random(tried.restarts);
+            let mut random = Rng(tried.restarts);
             tried.restarts += 1;
             let mut tuned = start.clone();
             let mut before = [tuned.excess; MEMORY];
             for change in 0..CHANGES * round {
-                if tried.work >= work || !go_on() {
+                if tried.work >= work || !keep_going() {
                     return tried;
                 }
                 let spent = tuned.change(&totals, &mut random, before[change as usize % MEMORY]);
                 before[change as usize % MEMORY] = tuned.excess;
                 tried.work += spent;
                 if tuned.excess == 0 {
-                    (tried.outcome, tried.found) = (Outcome::Found, Some(tuned.offsets));
+                    (tried.outcome, tried.found) = (PackingOutcome::Found, Some(tuned.offsets));
                     return tried;
                 }
             }
@@ -116,7 +116,7 @@ fn order_work(placed: usize, all: usize) -> u64 {
 /// An order, and where it puts the blocks.
 #[derive(Clone)]
 struct Tuned<'a> {
-    part: &'a Part,
+    part: &'a Partition,
     wanted: u64,
     order: Vec<usize>,
     offsets: Vec<u64>,
@@ -125,7 +125,7 @@ struct Tuned<'a> {
 }
 
 impl<'a> Tuned<'a> {
-    fn new(part: &'a Part, wanted: u64, order: Vec<usize>) -> Tuned<'a> {
+    fn new(part: &'a Partition, wanted: u64, order: Vec<usize>) -> Tuned<'a> {
         let mut offsets = vec![0; order.len()];
         place_around(&part.pieces, &[], &order, &mut offsets);
         Tuned { excess: excess(&part.pieces, &offsets, wanted), part, wanted, order, offsets }
@@ -136,7 +136,7 @@ impl<'a> Tuned<'a> {
     }
 
     /// Changes the order where something stands out, and keeps that unless it is worse than both what is there and `before`. Gives the work it took.
-    fn change(&mut self, totals: &[u64], random: &mut Random, before: u64) -> u64 {
+    fn change(&mut self, totals: &[u64], random: &mut Rng, before: u64) -> u64 {
         let (pieces, all) = (&self.part.pieces, self.order.len());
         let outstanding: Vec<usize> = (0..all).filter(|i| self.offsets[*i] + pieces[*i].size > self.wanted).collect();
         let mut order = self.order.clone();
@@ -151,7 +151,7 @@ impl<'a> Tuned<'a> {
         if first == all {
             return all as u64;
         }
-        // Whoever is placed before the first that moved stays.
+        // Blocks before the first that moved stay where they are.
         let mut offsets = self.offsets.clone();
         place_around(pieces, &order[..first], &order[first..], &mut offsets);
         let excess = excess(pieces, &offsets, self.wanted);
@@ -162,7 +162,7 @@ impl<'a> Tuned<'a> {
     }
 
     /// Which block to take from where in the order to where, because of one that stands out.
-    fn moved(&self, order: &[usize], out: usize, totals: &[u64], random: &mut Random) -> Option<(usize, usize)> {
+    fn moved(&self, order: &[usize], out: usize, totals: &[u64], random: &mut Rng) -> Option<(usize, usize)> {
         let pieces = &self.part.pieces;
         let rank = |id: usize| order.iter().position(|i| *i == id).expect("an order has every block");
         let meet = |a: usize, b: usize| pieces[a].start < pieces[b].end && pieces[b].start < pieces[a].end;
@@ -180,7 +180,7 @@ impl<'a> Tuned<'a> {
                     2 | 3 => lifetime.max_by_key(|s| totals[*s as usize])?,
                     _ => lifetime.start + random.below(lifetime.len()) as u32,
                 };
-                // Who floats above room that nobody has then, and on whom at another time.
+                // A block above free space, or the block it rests on at another time.
                 let floating = self.above_a_gap(section, random)?;
                 let supports: Vec<usize> = (0..pieces.len())
                     .filter(|id| *id != floating && meet(*id, floating) && self.offsets[*id] + pieces[*id].size == self.offsets[floating])
@@ -198,8 +198,8 @@ impl<'a> Tuned<'a> {
         }
     }
 
-    /// A block above room that is free in the section; the more room, the more likely.
-    fn above_a_gap(&self, section: u32, random: &mut Random) -> Option<usize> {
+    /// A block above free space in the section; the more space, the more likely.
+    fn above_a_gap(&self, section: u32, random: &mut Rng) -> Option<usize> {
         let pieces = &self.part.pieces;
         let mut there: Vec<usize> = (0..pieces.len()).filter(|i| pieces[*i].start <= section && section < pieces[*i].end).collect();
         there.sort_by_key(|i| self.offsets[*i]);
@@ -224,7 +224,7 @@ impl<'a> Tuned<'a> {
 }
 
 /// How far the highest block is above what is wanted, and a little for every block that is.
-fn excess(pieces: &[Piece], offsets: &[u64], wanted: u64) -> u64 {
+fn excess(pieces: &[Interval], offsets: &[u64], wanted: u64) -> u64 {
     let (mut highest, mut all) = (0, 0u64);
     for (piece, offset) in pieces.iter().zip(offsets) {
         let above = (offset + piece.size).saturating_sub(wanted);
@@ -235,9 +235,9 @@ fn excess(pieces: &[Piece], offsets: &[u64], wanted: u64) -> u64 {
 }
 
 /// A fixed sequence of numbers without a pattern.
-struct Random(u64);
+struct Rng(u64);
 
-impl Random {
+impl Rng {
     fn next(&mut self) -> u64 {
         super::restarts::draw(&mut self.0)
     }

@@ -1,7 +1,7 @@
 //! Many short searches instead of a long one: which block to try first is a guess, and a wrong guess near the root costs everything.
 
-use super::search::{Focus, Outcome, Search};
-use super::sections::{Part, Piece, totals};
+use super::search::{Focus, PackingOutcome, Search};
+use super::sections::{Partition, Interval, totals};
 
 /// The work of the shortest search, and its least per block.
 const SHORTEST: u64 = 300_000;
@@ -21,7 +21,7 @@ struct Traits {
     width: u64,
     size: u64,
     area: u64,
-    /// The fullest of its sections.
+    /// The section at its peak.
     total: u64,
 }
 
@@ -38,7 +38,7 @@ const KEYS: [Key; 5] = [
 
 /// Searches for a layout of a part within a height.
 pub(super) struct Restarts<'a> {
-    part: &'a Part,
+    part: &'a Partition,
     height: u64,
     traits: Vec<Traits>,
     /// How much trouble each section made so far.
@@ -50,9 +50,9 @@ pub(super) struct Restarts<'a> {
 }
 
 impl<'a> Restarts<'a> {
-    pub fn new(part: &'a Part, height: u64) -> Restarts<'a> {
+    pub fn new(part: &'a Partition, height: u64) -> Restarts<'a> {
         let totals = totals(&part.pieces, part.sections);
-        let traits = |piece: &Piece| {
+        let traits = |piece: &Interval| {
             let (width, size) = (u64::from(piece.end - piece.start), piece.size);
             let total = totals[piece.start as usize..piece.end as usize].iter().copied().max().unwrap_or(0);
             Traits { width, size, area: width.saturating_mul(size), total }
@@ -62,12 +62,12 @@ impl<'a> Restarts<'a> {
     }
 
     /// Searches until something is found or proven, `work` is done, or nobody wants to go on. Also gives the work that was done.
-    pub fn run(&mut self, work: u64, go_on: &dyn Fn() -> bool) -> (Outcome, u64) {
+    pub fn run(&mut self, work: u64, keep_going: &dyn Fn() -> bool) -> (PackingOutcome, u64) {
         let blocks = self.part.pieces.len() as u64;
         // Sets of blocks per section are work too.
         let preparation = self.part.sections as u64 * (1 + blocks / 64);
         let mut left = work;
-        while left > preparation && go_on() {
+        while left > preparation && keep_going() {
             left -= preparation;
             let round = self.count / KEYS.len() as u64;
             let share = (SHORTEST.max(PER_BLOCK * blocks) * luby(round + 1)).min(left);
@@ -76,17 +76,17 @@ impl<'a> Restarts<'a> {
             self.count += 1;
             let outcome = search.run(share);
             left -= share - search.work;
-            if outcome == Outcome::Found {
+            if outcome == PackingOutcome::Found {
                 self.found = Some(search.offsets());
             }
-            if outcome != Outcome::GaveUp {
+            if outcome != PackingOutcome::GaveUp {
                 return (outcome, work - left);
             }
             self.trouble = search.trouble;
             self.trouble.iter_mut().for_each(|trouble| *trouble -= *trouble / 10);
         }
         // What is left is not enough to begin again.
-        (Outcome::GaveUp, work)
+        (PackingOutcome::GaveUp, work)
     }
 
     /// The blocks in the order in which this search tries them.

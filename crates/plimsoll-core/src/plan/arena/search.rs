@@ -9,12 +9,12 @@
 //! stretches of time without common blocks; those are placed one by one, and one that cannot be placed refutes the decision that cut it
 //! off, whatever was decided in others meanwhile.
 
-use super::sections::{Part, Piece};
+use super::sections::{Partition, Interval};
 use std::collections::VecDeque;
 
 /// How a search ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum PackingOutcome {
     /// There is a layout.
     Found,
     /// There is none.
@@ -104,7 +104,7 @@ struct Decision {
 
 /// Blocks are numbered in the order in which they are tried.
 pub(super) struct Search {
-    pieces: Vec<Piece>,
+    pieces: Vec<Interval>,
     /// The block of the part that each is.
     ids: Vec<u32>,
     height: u64,
@@ -138,8 +138,8 @@ pub(super) struct Search {
 
 impl Search {
     /// A search that tries blocks in this order.
-    pub fn new(part: &Part, height: u64, ids: Vec<u32>, focus: Focus, trouble: Vec<u64>) -> Search {
-        let pieces: Vec<Piece> = ids.iter().map(|id| part.pieces[*id as usize]).collect();
+    pub fn new(part: &Partition, height: u64, ids: Vec<u32>, focus: Focus, trouble: Vec<u64>) -> Search {
+        let pieces: Vec<Interval> = ids.iter().map(|id| part.pieces[*id as usize]).collect();
         let (blocks, sections, words) = (pieces.len(), part.sections, pieces.len().div_ceil(64));
         let (mut members, mut open, mut crossing) = (vec![vec![0u64; words]; sections], vec![0; sections], vec![0; sections]);
         for (id, piece) in pieces.iter().enumerate() {
@@ -181,7 +181,7 @@ impl Search {
     }
 
     /// Searches until `work` is done.
-    pub fn run(&mut self, work: u64) -> Outcome {
+    pub fn run(&mut self, work: u64) -> PackingOutcome {
         self.work = work;
         if !self.settle_all() {
             return self.refuted();
@@ -190,7 +190,7 @@ impl Search {
         let mut decisions: Vec<Decision> = Vec::new();
         while let Some(stretch) = self.waiting.pop() {
             if self.work == 0 {
-                return Outcome::GaveUp;
+                return PackingOutcome::GaveUp;
             }
             let id = self.choose(stretch);
             decisions.push(Decision { stretch, id, changes: self.changes.len(), waiting: self.waiting.len() });
@@ -201,12 +201,12 @@ impl Search {
                 return self.refuted();
             }
         }
-        Outcome::Found
+        PackingOutcome::Found
     }
 
     /// Nothing is left to try. That proves something only if every conclusion on the way was drawn: without work left, some were not.
-    fn refuted(&self) -> Outcome {
-        if self.work == 0 { Outcome::GaveUp } else { Outcome::Impossible }
+    fn refuted(&self) -> PackingOutcome {
+        if self.work == 0 { PackingOutcome::GaveUp } else { PackingOutcome::Impossible }
     }
 
     /// The last decision was wrong. If the opposite is impossible too, so is its stretch, and the decision that cut that off was wrong.
@@ -268,7 +268,7 @@ impl Search {
 
     /// Places a block where it rests; those it lives with go above it.
     fn put(&mut self, id: usize) {
-        let Piece { start, end, size } = self.pieces[id];
+        let Interval { start, end, size } = self.pieces[id];
         let top = self.rest[id] + size;
         self.placed[id / 64] |= 1 << (id % 64);
         self.changes.push(Change::Placed(id as u32));
@@ -290,9 +290,9 @@ impl Search {
 
     /// Neither this block nor any of the same time and size rests where this one would. False if one does not fit any more.
     fn forbid(&mut self, id: usize) -> bool {
-        let (Piece { start, end, size }, above) = (self.pieces[id], self.rest[id] + 1);
+        let (Interval { start, end, size }, above) = (self.pieces[id], self.rest[id] + 1);
         self.list_open(start as usize);
-        let alike = |piece: &Piece| piece.start == start && piece.end == end && piece.size == size;
+        let alike = |piece: &Interval| piece.start == start && piece.end == end && piece.size == size;
         (0..self.list.len()).all(|at| {
             let other = self.list[at] as usize;
             !alike(&self.pieces[other]) || self.raise(other, above)
@@ -426,7 +426,7 @@ impl Search {
                 Change::Placed(id) => {
                     let id = id as usize;
                     self.placed[id / 64] &= !(1 << (id % 64));
-                    let Piece { start, end, size } = self.pieces[id];
+                    let Interval { start, end, size } = self.pieces[id];
                     for s in start as usize..end as usize {
                         self.open[s] += size;
                         self.crossing[s] += u32::from(s + 1 < end as usize);
@@ -445,25 +445,25 @@ mod tests {
     /// other by a few bytes at a time, over a height of terabytes.
     #[test]
     fn bounds_that_lift_each_other_for_ever_end_with_the_work() {
-        let piece = |size| Piece { start: 0, end: 1, size };
-        let part = Part { ids: vec![0, 1, 2], pieces: vec![piece(1 << 40), piece(1), piece(2)], sections: 1, bound: (1 << 40) + 3 };
+        let piece = |size| Interval { start: 0, end: 1, size };
+        let part = Partition { ids: vec![0, 1, 2], pieces: vec![piece(1 << 40), piece(1), piece(2)], sections: 1, bound: (1 << 40) + 3 };
         let mut search = Search::new(&part, 1 << 42, vec![0, 1, 2], Focus::Lowest, vec![0]);
         search.work = 10_000;
         assert!(search.raise(1, 1) && search.raise(2, 1));
         assert!(!search.settle_all(), "not all conclusions were drawn");
-        assert_eq!((search.work, search.refuted()), (0, Outcome::GaveUp));
+        assert_eq!((search.work, search.refuted()), (0, PackingOutcome::GaveUp));
         assert!(search.unsettled.is_empty() && search.trouble == [0], "and nothing is held against the section");
     }
 
     #[test]
     fn little_work_never_gives_a_wrong_answer() {
-        let piece = |start, end, size| Piece { start, end, size };
+        let piece = |start, end, size| Interval { start, end, size };
         let pieces = vec![piece(0, 2, 3), piece(1, 3, 4), piece(2, 4, 3), piece(3, 5, 5), piece(0, 1, 4), piece(4, 5, 2), piece(1, 5, 1)];
-        let part = Part { ids: (0..7).collect(), pieces, sections: 5, bound: 9 };
-        for (height, truth) in [(8, Outcome::Impossible), (12, Outcome::Found)] {
+        let part = Partition { ids: (0..7).collect(), pieces, sections: 5, bound: 9 };
+        for (height, truth) in [(8, PackingOutcome::Impossible), (12, PackingOutcome::Found)] {
             for work in 0..400 {
                 let got = Search::new(&part, height, (0..7).collect(), Focus::Tightest, vec![0; 5]).run(work);
-                assert!(got == truth || got == Outcome::GaveUp, "{got:?} with {work} of work within {height}");
+                assert!(got == truth || got == PackingOutcome::GaveUp, "{got:?} with {work} of work within {height}");
             }
             let got = Search::new(&part, height, (0..7).collect(), Focus::Tightest, vec![0; 5]).run(1_000_000);
             assert_eq!(got, truth);

@@ -4,7 +4,7 @@ use super::Block;
 
 /// A block as the search sees it: sections instead of steps, units instead of bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
+pub(super) struct Interval {
     /// The first section it lives in.
     pub start: u32,
     /// The section after the last.
@@ -14,11 +14,11 @@ pub(super) struct Piece {
 }
 
 /// Blocks that can be placed without looking at any others, since nobody else lives when they do.
-pub(super) struct Part {
+pub(super) struct Partition {
     /// Which of all blocks they are.
     pub ids: Vec<usize>,
     /// The same blocks, in sections of this part.
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<Interval>,
     /// How many sections there are.
     pub sections: usize,
     /// The most units held in any section.
@@ -36,11 +36,11 @@ pub(super) fn unit(blocks: &[Block]) -> u64 {
     blocks.iter().fold(0, |unit, block| divide(block.size.0, unit)).max(1)
 }
 
-/// Cuts the blocks that take room into independent parts.
+/// Partitions the non-empty blocks into independent parts.
 ///
-/// Only moments matter at which a block has begun since another ended: whoever lives at any other moment also lives together at such
+/// Only moments matter at which a block has begun since another ended: blocks that are live together at any other moment are also live together at such
 /// a one. So a part has at most as many sections as blocks, and often far fewer than steps.
-pub(super) fn parts(blocks: &[Block], unit: u64) -> Vec<Part> {
+pub(super) fn parts(blocks: &[Block], unit: u64) -> Vec<Partition> {
     let mut order: Vec<usize> = (0..blocks.len()).filter(|i| blocks[*i].size.0 > 0).collect();
     order.sort_by_key(|i| (blocks[*i].first, *i));
     let mut ends: Vec<u32> = order.iter().map(|i| blocks[*i].last).collect();
@@ -56,20 +56,20 @@ pub(super) fn parts(blocks: &[Block], unit: u64) -> Vec<Part> {
             }
         }
     }
-    let mut parts: Vec<Part> = Vec::new();
+    let mut parts: Vec<Partition> = Vec::new();
     let (mut base, mut reach) = (0, 0);
     for id in order {
         let block = &blocks[id];
         let start = moments.partition_point(|moment| *moment < block.first) as u32;
         let end = moments.partition_point(|moment| *moment <= block.last) as u32;
         if parts.is_empty() || start >= reach {
-            parts.push(Part { ids: Vec::new(), pieces: Vec::new(), sections: 0, bound: 0 });
+            parts.push(Partition { ids: Vec::new(), pieces: Vec::new(), sections: 0, bound: 0 });
             (base, reach) = (start, end);
         }
         reach = reach.max(end);
         let part = parts.last_mut().expect("just made sure of");
         part.ids.push(id);
-        part.pieces.push(Piece { start: start - base, end: end - base, size: block.size.0 / unit });
+        part.pieces.push(Interval { start: start - base, end: end - base, size: block.size.0 / unit });
         part.sections = (reach - base) as usize;
     }
     for part in &mut parts {
@@ -79,7 +79,7 @@ pub(super) fn parts(blocks: &[Block], unit: u64) -> Vec<Part> {
 }
 
 /// Some of a part's blocks by themselves, in as few sections as they need.
-pub(super) fn part_of(part: &Part, ids: &[usize]) -> Part {
+pub(super) fn part_of(part: &Partition, ids: &[usize]) -> Partition {
     let mut moments: Vec<u32> = Vec::new();
     let mut starts: Vec<u32> = ids.iter().map(|id| part.pieces[*id].start).collect();
     let mut ends: Vec<u32> = ids.iter().map(|id| part.pieces[*id].end).collect();
@@ -96,19 +96,19 @@ pub(super) fn part_of(part: &Part, ids: &[usize]) -> Part {
         }
     }
     let section = |bound: u32| moments.partition_point(|moment| *moment < bound) as u32;
-    let pieces: Vec<Piece> = ids
+    let pieces: Vec<Interval> = ids
         .iter()
         .map(|id| {
-            let Piece { start, end, size } = part.pieces[*id];
-            Piece { start: section(start), end: section(end), size }
+            let Interval { start, end, size } = part.pieces[*id];
+            Interval { start: section(start), end: section(end), size }
         })
         .collect();
     let bound = totals(&pieces, moments.len()).into_iter().max().unwrap_or(0);
-    Part { ids: ids.to_vec(), pieces, sections: moments.len(), bound }
+    Partition { ids: ids.to_vec(), pieces, sections: moments.len(), bound }
 }
 
 /// What each section holds.
-pub(super) fn totals(pieces: &[Piece], sections: usize) -> Vec<u64> {
+pub(super) fn totals(pieces: &[Interval], sections: usize) -> Vec<u64> {
     let mut change = vec![0i128; sections + 1];
     for piece in pieces {
         change[piece.start as usize] += i128::from(piece.size);

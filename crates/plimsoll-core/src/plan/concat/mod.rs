@@ -1,26 +1,26 @@
-//! Which joins of a graph are written in which way: the exact peaks decide, and where they leave a choice, time does.
+//! Concats: which of them are copied, written slice by slice, or share a buffer. The exact peaks decide; where they leave a choice, time does.
 
 mod fuse;
 mod rewrite;
 
-use super::{Block, Effort, Goal, InOrder, ScheduledGraph, in_order, liveness, nearly, solve};
+use super::{Block, PackingEffort, Goal, InOrder, ScheduledGraph, in_order, liveness, nearly, solve};
 use crate::Bytes;
 use crate::ir::graph::{ConcatStrategy, Graph, GraphError, NodeId, ValueId};
 use crate::ir::op::Op;
 use crate::plan::Target;
-use fuse::has_parts_made_there;
+use fuse::has_fusable_input;
 use rewrite::copied;
 
 pub use fuse::fuse_slice_writes;
 pub use rewrite::rewrite_concats;
 
-/// Joins come together in another way only for one part in so many of the peak: a whole that waits for its parts is in the way of others.
+/// A concat is rewritten only if that lowers the peak by one part in this many: a concat output that is allocated early is in the way of others.
 const WORTH: u64 = 150;
 
-/// Joins that are looked at one after another: as many as one step can be full of.
-const MOST_JOINS: usize = 12;
+/// Concats that are tried one after another.
+const MAX_CONCATS: usize = 12;
 
-/// Finds an order for an improved graph in which nothing is computed twice, and lets joined tensors come together in the way that needs least.
+/// Schedules an optimized graph without recomputation, with its concats written in the way that has the lowest peak.
 pub fn schedule(graph: &Graph, rows: usize, device: &dyn Target) -> Result<ScheduledGraph, GraphError> {
     let plain = in_order(graph, rows, device)?;
     if !graph.nodes.iter().any(|node| matches!(node.op, Op::Concat(_))) {
@@ -28,9 +28,9 @@ pub fn schedule(graph: &Graph, rows: usize, device: &dyn Target) -> Result<Sched
     }
     let worth_it = Bytes(plain.peak.0 - plain.peak.0 / WORTH);
     let mut best = plain.clone();
-    // Parts are put where most is held while something is joined, one join after another, while that is less.
+    // While the peak is at a concat, write that one slice by slice, as long as the peak falls.
     let mut put: Vec<ValueId> = Vec::new();
-    while put.len() < MOST_JOINS
+    while put.len() < MAX_CONCATS
         && let Some(value) = best.fullest.and_then(|id| copied(graph, &best.sequenced.graph, id))
     {
         put.push(value);
@@ -51,7 +51,7 @@ pub fn schedule(graph: &Graph, rows: usize, device: &dyn Target) -> Result<Sched
     Ok(without_copies(graph, &best, rows, device)?.unwrap_or(best).sequenced)
 }
 
-/// A graph with puts in an order of its own, with parts made in their places unless that holds more.
+/// A schedule of a graph with slice writes, fused with their producers unless that raises the peak.
 fn least(joined: &Graph, rows: usize, device: &dyn Target) -> Result<InOrder, GraphError> {
     let put = in_order(joined, rows, device)?;
     let Some(concats_fused) = fuse_slice_writes(joined, device) else { return Ok(put) };
@@ -59,15 +59,15 @@ fn least(joined: &Graph, rows: usize, device: &dyn Target) -> Result<InOrder, Gr
     Ok(if made.peak <= put.peak { made } else { put })
 }
 
-/// What holds no more than `best` and copies less: also joins that are not where most is held have their parts made in their places. A whole that waits for its
-/// parts is in the way of others, so this is taken only if the arena is packed as tightly without much of a search.
+/// A schedule whose peak is no higher than that of `best` and that copies less: concats away from the peak are fused with their producers too. A concat output
+/// that is allocated early is in the way of others, so this is taken only if a short search packs the arena as tightly.
 fn without_copies(graph: &Graph, best: &InOrder, rows: usize, device: &dyn Target) -> Result<Option<InOrder>, GraphError> {
     let known = &best.sequenced.graph;
     if known.joining() == ConcatStrategy::SharedBuffer {
         return Ok(None);
     }
     let counts = graph.use_counts();
-    let made_there = |value: &ValueId| has_parts_made_there(graph, graph.producer(*value), &counts, device);
+    let made_there = |value: &ValueId| has_fusable_input(graph, graph.producer(*value), &counts, device);
     let joins = graph.nodes.iter().filter(|node| matches!(node.op, Op::Concat(_))).map(|node| node.outputs[0]);
     let chosen: Vec<ValueId> = joins.filter(|value| known.joined().contains(value) || made_there(value)).collect();
     if chosen.is_empty() {
@@ -82,7 +82,7 @@ fn without_copies(graph: &Graph, best: &InOrder, rows: usize, device: &dyn Targe
     Ok((made.peak <= best.peak && packs(&made, rows, device)).then_some(made))
 }
 
-/// Whether buffers are soon placed with hardly a gap between them.
+/// Whether a short search packs the buffers with hardly a gap.
 fn packs(found: &InOrder, rows: usize, device: &dyn Target) -> bool {
     let ScheduledGraph { graph, order, .. } = &found.sequenced;
     let alignment = device.capabilities().alignment;
@@ -90,5 +90,5 @@ fn packs(found: &InOrder, rows: usize, device: &dyn Target) -> bool {
     let live = liveness::buffers(graph, order, rows, alignment, &workspace);
     let blocks: Vec<Block> = live.buffers.iter().map(|b| Block { first: b.first, last: b.last, size: b.size }).collect();
     let near = nearly(found.peak);
-    solve(&blocks, Goal::Within(near), Effort::default()).layout.size <= near
+    solve(&blocks, Goal::Within(near), PackingEffort::default()).layout.size <= near
 }

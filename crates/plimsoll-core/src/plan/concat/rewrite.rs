@@ -1,11 +1,10 @@
-//! Tensors that are joined, without holding all of them twice: each part is put into the whole as soon as it is made, and is gone then.
+//! Concats written slice by slice: each input is written into the output as soon as it is computed, and is freed then.
 //!
-//! Where the device reads [strips](crate::ir::ops::ChannelView), what joins a whole and one more part to a larger whole needs no second whole either: all of them are
-//! one, which grows, and whoever reads a smaller one later reads a strip of the largest. So do gradients that read a part.
+//! Where the device reads [channel views](crate::ir::ops::ChannelView), a concat that extends the output of another shares its buffer: consumers of the smaller
+//! output read a channel view of the largest. So do gradients that read an input.
 //!
-//! A whole takes its room with its first part. Whether that is less at the fullest step depends on all else, so [`schedule`](super::schedule) looks at the
-//! exact peaks: of putting parts where the fullest step is a join, one join after another, and of sharing wholes. The certificate says what it took, and
-//! [`prove`](crate::plan::prove()) writes it again.
+//! An output is allocated with its first slice. Whether that lowers the peak depends on everything else, so [`schedule`](super::schedule) compares exact
+//! peaks. The certificate records the choice, and [`prove`](crate::plan::prove()) repeats the rewrite.
 
 use crate::base::shape::TensorType;
 use crate::ir::graph::{ConcatStrategy, Graph, Node, NodeId, Phase, ValueId};
@@ -26,11 +25,11 @@ pub fn rewrite_concats(old: &Graph, how: ConcatStrategy, only: &[ValueId], devic
     if sharing && !device.capabilities().reads_channel_views {
         return None;
     }
-    let joins = Joins::of(old, sharing, only);
-    if joins.wholes.is_empty() || (sharing && joins.strips.is_empty()) {
+    let joins = Concats::of(old, sharing, only);
+    if joins.buffers.is_empty() || (sharing && joins.views.is_empty()) {
         return None;
     }
-    let mut new = Writer::new(old, &joins).write()?;
+    let mut new = ConcatWriter::new(old, &joins).write()?;
     (new.joining, new.joined) = (how, only.to_vec());
     Some(new)
 }
@@ -41,42 +40,42 @@ pub(super) fn copied(old: &Graph, new: &Graph, id: NodeId) -> Option<ValueId> {
     if !is_join(&new.node(id)) {
         return None;
     }
-    // Those that are left stand in the same order.
+    // The remaining ones are in the same order.
     let before = new.nodes[..id.index()].iter().filter(is_join).count();
     let left = old.nodes.iter().filter(is_join).map(|node| node.outputs[0]).filter(|value| !new.joined.contains(value));
     left.into_iter().nth(before)
 }
 
-/// A tensor that grows part by part.
-struct Whole {
+/// A concat output that is written slice by slice.
+struct ConcatBuffer {
     axis: usize,
     ty: TensorType,
     extent: usize,
-    /// What is put into it, in order: the value, where it begins, and the node that joined it.
+    /// The slices in the order they are written: the value, where it begins, and its concat.
     parts: Vec<(ValueId, usize, NodeId)>,
-    /// The joined tensor.
+    /// The output of the concat.
     result: ValueId,
 }
 
-/// What is read as a strip of a whole: which one, from where on, and how many parts have to be there.
+/// A read through a channel view: of which concat buffer, which channels, and how many slices must be written before.
 #[derive(Clone, Copy)]
-struct Read {
+struct ViewRead {
     whole: usize,
-    strip: (usize, usize),
+    channels: (usize, usize),
     parts: usize,
 }
 
-/// All joins of a graph.
-struct Joins {
-    wholes: Vec<Whole>,
-    /// The joined values that exist as the beginning of another only.
+/// All concats of a graph that are rewritten.
+struct Concats {
+    buffers: Vec<ConcatBuffer>,
+    /// The outputs that exist only as the beginning of another.
     beginnings: Vec<bool>,
-    /// What a node reads as a strip, instead of a value.
-    strips: HashMap<(NodeId, ValueId), Read>,
+    /// The channel view that a node reads instead of a value.
+    views: HashMap<(NodeId, ValueId), ViewRead>,
 }
 
-impl Joins {
-    fn of(graph: &Graph, sharing: bool, only: &[ValueId]) -> Joins {
+impl Concats {
+    fn of(graph: &Graph, sharing: bool, only: &[ValueId]) -> Concats {
         let mut readers: Vec<Vec<NodeId>> = vec![Vec::new(); graph.values.len()];
         for (id, node) in graph.nodes() {
             for input in &node.inputs {
@@ -95,9 +94,9 @@ impl Joins {
             _ => None,
         };
 
-        let mut joins = Joins { wholes: Vec::new(), beginnings: vec![false; graph.values.len()], strips: HashMap::new() };
+        let mut joins = Concats { buffers: Vec::new(), beginnings: vec![false; graph.values.len()], views: HashMap::new() };
         if sharing {
-            // What goes into one other join, as its beginning, and is else only read by what reads strips.
+            // An output that begins one other concat, and is otherwise read only through channel views.
             for (id, node) in graph.nodes().filter(|(_, node)| joined(node).is_some()) {
                 let value = node.inputs[0];
                 let last = joined(node) == graph.shape(value).rank().checked_sub(1);
@@ -110,25 +109,25 @@ impl Joins {
             }
         }
         for (id, _) in graph.nodes().filter(|(_, node)| joined(node).is_some_and(|_| !joins.beginnings[node.outputs[0].index()])) {
-            let grown = Grown::of(graph, id, &joins.beginnings);
+            let grown = ExtendedBuffer::of(graph, id, &joins.beginnings);
             if sharing {
-                grown.read_strips(graph, &readers, &kept, joins.wholes.len(), &mut joins.strips);
+                grown.read_views(graph, &readers, &kept, joins.buffers.len(), &mut joins.views);
             }
-            joins.wholes.push(grown.whole);
+            joins.buffers.push(grown.whole);
         }
         joins
     }
 }
 
-/// A whole with those that it grew out of.
-struct Grown {
-    whole: Whole,
-    /// Joined values that are its beginning: how far each reaches, and how many parts that is.
+/// A concat buffer with the concats that it extends.
+struct ExtendedBuffer {
+    whole: ConcatBuffer,
+    /// Outputs that are its beginning: how far each reaches, and how many slices that is.
     beginnings: Vec<(ValueId, usize, usize)>,
 }
 
-impl Grown {
-    fn of(graph: &Graph, last: NodeId, known: &[bool]) -> Grown {
+impl ExtendedBuffer {
+    fn of(graph: &Graph, last: NodeId, known: &[bool]) -> ExtendedBuffer {
         let mut nodes = vec![last];
         while let Some(first) = graph.node(nodes[nodes.len() - 1]).inputs.first()
             && known[first.index()]
@@ -137,7 +136,7 @@ impl Grown {
         }
         nodes.reverse();
         let result = graph.node(last).outputs[0];
-        let Op::Concat(op) = &graph.node(last).op else { unreachable!("asked for joins only") };
+        let Op::Concat(op) = &graph.node(last).op else { unreachable!("called for concats only") };
         let dim = |value: ValueId| graph.shape(value).dims()[op.axis];
         let (mut start, mut parts, mut beginnings) = (0, Vec::new(), Vec::new());
         for (i, id) in nodes.iter().enumerate() {
@@ -147,34 +146,35 @@ impl Grown {
                 own.push((*part, start, *id));
                 start = dim(*part).part().map_or(start + dim(*part).factor(), |(_, to)| to);
             }
-            // As they are made; what is there from the start need not be put first.
+            // In the order they are computed; leaves need not be written first.
             own.sort_by_key(|(part, ..)| made_at(graph, *part));
             parts.extend(own);
             if *id != last {
                 beginnings.push((node.outputs[0], start, parts.len()));
             }
         }
-        let whole = Whole { axis: op.axis, ty: graph.ty(result).clone(), extent: start, parts, result };
-        Grown { whole, beginnings }
+        let whole = ConcatBuffer { axis: op.axis, ty: graph.ty(result).clone(), extent: start, parts, result };
+        ExtendedBuffer { whole, beginnings }
     }
 
-    /// Notes who reads a strip: all readers of what is only a beginning, and gradients that read a part, if nothing is kept longer by that than what it frees.
-    fn read_strips(
+    /// Notes which nodes read a channel view: all consumers of an output that only begins another, and gradients that read an input, if that frees at least what it
+    /// keeps alive.
+    fn read_views(
         &self,
         graph: &Graph,
         readers: &[Vec<NodeId>],
         kept: &[bool],
         number: usize,
-        strips: &mut HashMap<(NodeId, ValueId), Read>,
+        views: &mut HashMap<(NodeId, ValueId), ViewRead>,
     ) {
-        let Whole { axis, ty, parts, result, .. } = &self.whole;
+        let ConcatBuffer { axis, ty, parts, result, .. } = &self.whole;
         let all = parts.len();
         let later = |reader: &NodeId| graph.node(*reader).phase != Phase::Forward;
         let joins = |reader: &NodeId| parts.iter().any(|(.., join)| join == reader);
-        let mut note = |value: ValueId, reader: NodeId, strip: (usize, usize), parts: usize| {
-            // What comes later sees the whole as it will be: then nothing but its end is kept.
+        let mut note = |value: ValueId, reader: NodeId, channels: (usize, usize), parts: usize| {
+            // The backward pass reads the complete buffer, so that no earlier version is kept.
             let parts = if later(&reader) { all } else { parts };
-            strips.insert((reader, value), Read { whole: number, strip, parts });
+            views.insert((reader, value), ViewRead { whole: number, channels, parts });
         };
         for (value, end, count) in &self.beginnings {
             readers[value.index()].iter().filter(|reader| !joins(reader)).for_each(|reader| note(*value, *reader, (0, *end), *count));
@@ -182,12 +182,12 @@ impl Grown {
         if graph.node(parts[0].2).phase != Phase::Forward || axis + 1 != ty.shape.rank() {
             return;
         }
-        // Parts that are kept for nobody else.
+        // Inputs that nothing else keeps alive.
         let mut freed: Vec<(usize, ValueId)> = Vec::new();
         for (place, (part, ..)) in parts.iter().enumerate() {
             let others: Vec<NodeId> = readers[part.index()].iter().copied().filter(later).collect();
             let single = parts.iter().filter(|(other, ..)| other == part).count() == 1 && !kept[part.index()];
-            let elsewhere = strips.keys().any(|(_, value)| value == part) || graph.producer(*part).op.is_leaf();
+            let elsewhere = views.keys().any(|(_, value)| value == part) || graph.producer(*part).op.is_leaf();
             let viewed = root(graph, *part) != *part;
             if single
                 && !elsewhere
@@ -205,23 +205,23 @@ impl Grown {
         }
         for (place, part) in freed {
             let start = parts[place].1;
-            let strip = (start, start + extent(part));
-            // If nothing in the forward part needs it as it is, it is gone as soon as it was put.
+            let channels = (start, start + extent(part));
+            // If no node of the forward pass needs it as a tensor, it is freed once it is written.
             let alone = readers[part.index()].iter().all(|reader| joins(reader) || reads_channel_views(graph, *reader, part));
             for reader in readers[part.index()].iter().filter(|reader| !joins(reader) && (alone || later(reader))) {
-                strips.insert((*reader, part), Read { whole: number, strip, parts: if later(reader) { all } else { place + 1 } });
+                views.insert((*reader, part), ViewRead { whole: number, channels, parts: if later(reader) { all } else { place + 1 } });
             }
         }
     }
 }
 
-/// When a part is there: what is there before the step comes last.
+/// When a value is computed; leaves come last.
 fn made_at(graph: &Graph, part: ValueId) -> u32 {
     let source = root(graph, part);
     if graph.producer(source).op.is_leaf() { u32::MAX } else { graph.values[source.index()].producer.0 }
 }
 
-/// Whether a node may read a value as a strip of another.
+/// Whether a node may read a value as a channel view of another.
 fn reads_channel_views(graph: &Graph, reader: NodeId, value: ValueId) -> bool {
     let shape = graph.shape(value);
     match &graph.node(reader).op {
@@ -231,47 +231,47 @@ fn reads_channel_views(graph: &Graph, reader: NodeId, value: ValueId) -> bool {
     }
 }
 
-/// Rebuilds a graph with its joins written as puts and strips.
-struct Writer<'a> {
+/// Rebuilds a graph with its concats written as slice writes and channel views.
+struct ConcatWriter<'a> {
     old: &'a Graph,
-    joins: &'a Joins,
+    joins: &'a Concats,
     new: Graph,
     renamed: Vec<Option<ValueId>>,
-    /// For each whole, what it is after each of its parts so far.
+    /// For each concat buffer, its value after each slice so far.
     grown: Vec<Vec<ValueId>>,
-    /// For each value, the wholes it is put into.
+    /// For each value, the concat buffers it is written into.
     part_of: HashMap<ValueId, Vec<usize>>,
-    strips: HashMap<(ValueId, usize, usize), ValueId>,
+    views: HashMap<(ValueId, usize, usize), ValueId>,
 }
 
-impl<'a> Writer<'a> {
-    fn new(old: &'a Graph, joins: &'a Joins) -> Writer<'a> {
+impl<'a> ConcatWriter<'a> {
+    fn new(old: &'a Graph, joins: &'a Concats) -> ConcatWriter<'a> {
         let mut part_of: HashMap<ValueId, Vec<usize>> = HashMap::new();
-        for (i, whole) in joins.wholes.iter().enumerate() {
+        for (i, whole) in joins.buffers.iter().enumerate() {
             for (part, ..) in &whole.parts {
                 part_of.entry(*part).or_default().push(i);
             }
         }
-        let (renamed, grown) = (vec![None; old.values.len()], vec![Vec::new(); joins.wholes.len()]);
-        Writer { old, joins, new: shell(old), renamed, grown, part_of, strips: HashMap::new() }
+        let (renamed, grown) = (vec![None; old.values.len()], vec![Vec::new(); joins.buffers.len()]);
+        ConcatWriter { old, joins, new: shell(old), renamed, grown, part_of, views: HashMap::new() }
     }
 
-    /// None if something would be read before it is there.
+    /// None if something would be read before it is written.
     fn write(mut self) -> Option<Graph> {
-        let by_result: HashMap<ValueId, usize> = (0..).zip(&self.joins.wholes).map(|(i, whole)| (whole.result, i)).collect();
+        let by_result: HashMap<ValueId, usize> = (0..).zip(&self.joins.buffers).map(|(i, whole)| (whole.result, i)).collect();
         for (id, node) in self.old.nodes() {
             let joined = node.outputs.first().and_then(|output| by_result.get(output)).copied();
             let begins = node.outputs.first().is_some_and(|output| self.joins.beginnings[output.index()]);
             if let Some(whole) = joined {
                 self.put(whole, true);
-                let parts = self.joins.wholes[whole].parts.len();
+                let parts = self.joins.buffers[whole].parts.len();
                 self.renamed[node.outputs[0].index()] = Some(*self.grown[whole].get(parts - 1)?);
             } else if !begins {
                 let inputs = node.inputs.iter().map(|input| self.read(id, *input)).collect::<Option<Vec<_>>>()?;
                 let outputs = append(&mut self.new, self.old, node, node.op.clone(), inputs);
                 node.outputs.iter().zip(outputs).for_each(|(output, new)| self.renamed[output.index()] = Some(new));
             }
-            // What was just made goes where it belongs; what is there from the start waits for the end.
+            // New results are written at once; leaves wait for the end.
             if !node.op.is_leaf() {
                 for output in &node.outputs {
                     self.part_of.get(output).cloned().into_iter().flatten().for_each(|whole| self.put(whole, false));
@@ -282,9 +282,9 @@ impl<'a> Writer<'a> {
         Some(self.new)
     }
 
-    /// Puts the next parts into a whole as far as they are there: all, where it is needed.
+    /// Writes the next slices of a concat buffer that are computed already; all of them, where the output is needed.
     fn put(&mut self, number: usize, all: bool) {
-        let whole = &self.joins.wholes[number];
+        let whole = &self.joins.buffers[number];
         while let Some((part, start, join)) = whole.parts.get(self.grown[number].len()).copied() {
             let Some(value) = self.renamed[part.index()].filter(|_| all || made_at(self.old, part) != u32::MAX) else { return };
             let base = self.grown[number].last().copied();
@@ -298,19 +298,19 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// What a node reads for an old value.
+    /// The new value that a node reads for an old one.
     fn read(&mut self, reader: NodeId, value: ValueId) -> Option<ValueId> {
-        let Some(Read { whole, strip: (start, end), parts }) = self.joins.strips.get(&(reader, value)).copied() else {
+        let Some(ViewRead { whole, channels: (start, end), parts }) = self.joins.views.get(&(reader, value)).copied() else {
             return self.renamed[value.index()];
         };
         let of = *self.grown[whole].get(parts - 1)?;
-        if let Some(known) = self.strips.get(&(of, start, end)) {
+        if let Some(known) = self.views.get(&(of, start, end)) {
             return Some(*known);
         }
         let node = self.old.node(reader);
-        let strip = Op::ChannelView(ChannelView { start, length: end - start });
-        let value = self.new.within(&node.scope, node.phase, |new| new.add_one(strip, &[of])).ok()?;
-        self.strips.insert((of, start, end), value);
+        let view = Op::ChannelView(ChannelView { start, length: end - start });
+        let value = self.new.within(&node.scope, node.phase, |new| new.add_one(view, &[of])).ok()?;
+        self.views.insert((of, start, end), value);
         Some(value)
     }
 }

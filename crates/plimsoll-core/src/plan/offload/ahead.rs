@@ -1,4 +1,4 @@
-//! Copies that begin early enough and end late enough to run beside computation, where the arena has room for that.
+//! Copies that begin early enough and end late enough to run beside computation, where the arena has space for that.
 
 use super::super::{Plan, Program, ScheduledGraph, nearly_tight, placed};
 use super::Overlap;

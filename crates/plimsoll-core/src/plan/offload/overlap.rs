@@ -1,7 +1,7 @@
 //! Which copies may run beside which steps: worked out from the finished plan, byte by byte.
 //!
 //! A copy may begin as soon as the last step before it that touches the same bytes has ended, and the first step behind it that does waits for it.
-//! Everything that touches the same bytes thus keeps the order of the plan, whoever is faster; so the result is that of the plan.
+//! Everything that touches the same bytes thus keeps the order of the plan, at any speed; so the result is that of the plan.
 
 use super::super::{Place, Program};
 use crate::Bytes;
@@ -47,11 +47,11 @@ pub struct Overlap {
 }
 
 /// A piece of memory that a step touches.
-type Piece = (Place, u64);
+type ByteRange = (Place, u64);
 
-struct Touched {
-    reads: Vec<Piece>,
-    writes: Vec<Piece>,
+struct AccessedBytes {
+    reads: Vec<ByteRange>,
+    writes: Vec<ByteRange>,
 }
 
 impl Overlap {
@@ -63,14 +63,14 @@ impl Overlap {
             let place = program.places[value.index()].expect("every value of a planned graph has a place");
             (place, graph.ty(graph.spread(*value)).bytes(rows).0)
         };
-        let touched: Vec<Touched> = program
+        let touched: Vec<AccessedBytes> = program
             .order
             .iter()
             .zip(&program.workspaces)
             .map(|(id, (offset, size))| {
                 let node = graph.node(*id);
                 let scratch = (size.0 > 0).then_some((Place::Arena(*offset), size.0));
-                Touched { reads: node.inputs.iter().map(piece).collect(), writes: node.outputs.iter().map(piece).chain(scratch).collect() }
+                AccessedBytes { reads: node.inputs.iter().map(piece).collect(), writes: node.outputs.iter().map(piece).chain(scratch).collect() }
             })
             .collect();
         let changes: Vec<ValueId> = graph.updates().iter().map(|(_, value)| *value).collect();
@@ -93,7 +93,7 @@ impl Overlap {
             if direction == Direction::Out && changes.contains(&node.outputs[0]) {
                 begin = begin.max(hold.min(step));
             }
-            // Whoever is waited for is begun first.
+            // A copy that is waited for is started first.
             let last_of_kind = copies.iter().rev().find(|copy| copy.direction == direction);
             begin = begin.max(last_of_kind.map_or(0, |copy| copy.begin)).max(after.map_or(0, |after| copies[after].begin));
             copies.push(Copy { step, direction, place, backing: offset, size: Bytes(size), begin, needed: touched.len(), after });
@@ -131,12 +131,12 @@ impl Overlap {
 }
 
 /// Whether two steps touch the same bytes and one of them writes there.
-fn conflict(a: &Touched, b: &Touched) -> bool {
-    let meet = |a: &[Piece], b: &[Piece]| a.iter().any(|a| b.iter().any(|b| overlap(*a, *b)));
+fn conflict(a: &AccessedBytes, b: &AccessedBytes) -> bool {
+    let meet = |a: &[ByteRange], b: &[ByteRange]| a.iter().any(|a| b.iter().any(|b| overlap(*a, *b)));
     meet(&a.writes, &b.writes) || meet(&a.writes, &b.reads) || meet(&a.reads, &b.writes)
 }
 
-fn overlap((a, a_size): Piece, (b, b_size): Piece) -> bool {
+fn overlap((a, a_size): ByteRange, (b, b_size): ByteRange) -> bool {
     let meet = |a: Bytes, b: Bytes| a.0 < b.0 + b_size && b.0 < a.0 + a_size;
     match (a, b) {
         (Place::Arena(a), Place::Arena(b)) | (Place::Resident(a), Place::Resident(b)) | (Place::Backing(a), Place::Backing(b)) => {

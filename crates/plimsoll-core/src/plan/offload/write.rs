@@ -13,7 +13,7 @@ pub fn offload(old: &Graph, states: &[StateId], values: &[ValueId]) -> Result<Gr
         return Err(GraphError { scope: String::new(), what: format!("{value} is nothing that a step makes and could store") });
     }
     let states: HashSet<StateId> = states.iter().copied().collect();
-    let writer = Writer {
+    let writer = OffloadWriter {
         old,
         values: values.iter().map(|value| (root(old, *value), None)).collect(),
         nodes: Vec::new(),
@@ -26,7 +26,7 @@ pub fn offload(old: &Graph, states: &[StateId], values: &[ValueId]) -> Result<Gr
     writer.write()
 }
 
-struct Writer<'a> {
+struct OffloadWriter<'a> {
     old: &'a Graph,
     states: HashSet<StateId>,
     /// Values that are stored, with their copies in the backing store once they are made.
@@ -41,7 +41,7 @@ struct Writer<'a> {
     views: HashMap<(ValueId, ValueId), ValueId>,
 }
 
-impl Writer<'_> {
+impl OffloadWriter<'_> {
     fn write(mut self) -> Result<Graph, GraphError> {
         let old = self.old;
         // Where each value that becomes a stored state is made.

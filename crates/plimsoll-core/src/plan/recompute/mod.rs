@@ -1,4 +1,4 @@
-//! Recomputation: values of the forward part that are given up and made again when backward asks for them, so that a step fits into fewer bytes.
+//! Recomputation (rematerialization): forward values that are freed and recomputed when the backward pass needs them, so that a step fits into fewer bytes.
 //!
 //! A plan is a *sequence* of nodes in which a node may stand several times. Randomness is counted, not drawn, so a node that runs again makes
 //! the same bits again; and nothing that reads a state runs after that state has changed. [`fit`] looks for the sequence of least
@@ -20,7 +20,7 @@ use crate::plan::target::Target;
 use crate::transform::step::Role;
 use problem::Problem;
 
-/// How long to search, in steps played.
+/// How long to search, in simulated steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort(pub u64);
 
@@ -38,16 +38,16 @@ pub struct ScheduledGraph {
     pub graph: Graph,
     /// The nodes that run, in order.
     pub order: Vec<NodeId>,
-    /// What is computed again.
+    /// What is recomputed.
     pub recomputation: Recomputation,
     /// The arena it was made for: within this, offsets may lie anywhere.
     pub limit: Option<Bytes>,
 }
 
-/// What a program computes more than once, and what that costs.
+/// What a program recomputes, and what that costs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recomputation {
-    /// The nodes that compute what an earlier one did. What is only loaded again is not among them.
+    /// The nodes that repeat an earlier one. Repeated loads are not among them.
     pub nodes: Vec<NodeId>,
     /// The numbers that the nodes had before repetitions were written out, in the order they run; empty if nothing is repeated.
     pub sequence: Vec<u32>,
@@ -67,7 +67,7 @@ impl Recomputation {
         self.extra_flops as f64 / self.flops.max(1) as f64
     }
 
-    /// How often something is computed again in each layer, in the order of the first time.
+    /// How many nodes each layer recomputes, in the order of first appearance.
     pub fn by_scope(&self, graph: &Graph) -> Vec<(String, usize)> {
         let mut scopes: Vec<(String, usize)> = Vec::new();
         for id in &self.nodes {
@@ -81,7 +81,7 @@ impl Recomputation {
     }
 }
 
-/// Why there is no plan.
+/// Why no plan fits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FitError {
     /// No sequence that was found is small enough.
@@ -100,7 +100,7 @@ pub enum FitError {
 /// By how many thousandths the target is lowered, in turn, because offsets could not be packed tightly.
 const LOWER: [u64; 7] = [0, 10, 25, 50, 80, 120, 170];
 
-/// Sequences an improved graph so that its arena takes at most `limit` bytes for `rows` rows on the device, with the least predicted time.
+/// Sequences an improved graph so that its arena takes at most `limit` bytes for `rows` rows on the device, with the lowest predicted time.
 ///
 /// ```
 /// use plimsoll_core::plan::Rates;
@@ -134,7 +134,7 @@ fn fit_from(
     from: Option<&[u32]>,
 ) -> Result<ScheduledGraph, FitError> {
     let alignment = device.capabilities().alignment;
-    // Joins that hold less may be enough. What is computed again is read from what was joined as it is written: a whole that grew would have to grow again.
+    // Rewritten concats may be enough. Recomputation works on copied concats: a shared buffer could only be rebuilt from its first slice.
     let joined = schedule(graph, rows, device)?;
     let mut least_joined = None;
     if !joined.graph.joining().is_copy() {
@@ -150,7 +150,7 @@ fn fit_from(
     let cost_model = &WithCopies { cost_model, bytes_per_s: device.capabilities().copy_rate.bytes_per_s };
     let problem = Problem::of(&graph, &order, rows, alignment, &workspace, cost_model);
     let (states, _) = place_states([(Role::Step, &graph)].into_iter(), alignment)?;
-    let place = |found: &search::Found| -> Result<Program, GraphError> {
+    let place = |found: &search::Candidate| -> Result<Program, GraphError> {
         let program =
             placed(Role::Step, sequenced(&graph, &found.sequence, rows, limit, cost_model), rows, device, &states, &nearly_tight)?;
         debug_assert_eq!(program.lower_bound.0, found.outcome.peak, "the search and the liveness see the same bytes");
@@ -166,7 +166,7 @@ fn fit_from(
         let pool = search::search(&problem, target, share, seed.as_deref());
         let Some(first) = pool.first() else { break };
         seed = Some(first.sequence.clone());
-        let cheaper = |found: &search::Found, packed: &Option<(f64, Program)>| {
+        let cheaper = |found: &search::Candidate, packed: &Option<(f64, Program)>| {
             packed.as_ref().is_none_or(|(seconds, _)| found.outcome.seconds < *seconds)
         };
         let hopeless = !cheaper(first, &packed);
@@ -187,7 +187,7 @@ fn fit_from(
     if let Some((_, program)) = packed {
         return Ok(program.within(limit));
     }
-    // What is promised as the least must work when it is asked for: it is found without looking at the limit.
+    // A minimum that an error states must work as a limit: it is found without looking at the limit.
     let smallest = search::squeeze(&problem, effort.0 / 4);
     let mut unbound = sequenced(&graph, &smallest.sequence, rows, limit, cost_model);
     unbound.limit = None;
@@ -212,7 +212,7 @@ impl Program {
     }
 }
 
-/// A plan of the same graphs whose arena takes at most `limit`: programs that learn and are larger are sequenced anew. A plan that was made
+/// A plan of the same graphs whose arena takes at most `limit`: training programs that are larger are scheduled from scratch. A plan that was made
 /// to fit for other rows is a good place to start `from`.
 pub fn refit(
     plan: &Plan,
@@ -259,7 +259,7 @@ pub fn seconds(program: &Program, rows: usize, cost_model: &dyn CostModel) -> f6
 
 fn sequenced(graph: &Graph, sequence: &[u32], rows: usize, limit: Bytes, cost_model: &dyn CostModel) -> ScheduledGraph {
     let mut written = write::write(graph, sequence);
-    // Another order alone needs no other graph: whoever reads the plan finds the nodes under the numbers they have in the model.
+    // Another order alone needs no other graph: nodes keep the ids they have in the model.
     if written.repeated.is_empty() {
         (written.graph, written.order) = (graph.clone(), sequence.iter().copied().map(NodeId).collect());
     }

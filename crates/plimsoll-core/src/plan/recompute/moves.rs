@@ -1,4 +1,4 @@
-//! The one move of the search: a value that only waits is given up, and made again right before it is next read.
+//! The one move of the search: a value that is only kept alive is freed, and recomputed right before its next use.
 
 use super::problem::{NOBODY, Problem};
 
@@ -83,21 +83,21 @@ pub(super) fn earliest(problem: &Problem, trace: &Trace, sequence: &[u32], at: u
     (made <= peak).then_some(made)
 }
 
-/// What becomes of the inputs that are gone when a value is made again.
+/// What happens to freed inputs when a value is recomputed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
     /// They are kept until then.
     One,
-    /// Those that were gone by the fullest step are made again too; others are kept a little longer.
+    /// Those that were freed by the peak are recomputed too; others are kept a little longer.
     Peak,
-    /// All are made again too.
+    /// All are recomputed too.
     All,
 }
 
 /// More nodes than this are never run for one value.
 const LONGEST: usize = 600;
 
-/// A value this much smaller than the one that is given up is kept rather than made again.
+/// A value this much smaller than the freed one is kept rather than recomputed.
 const SMALL: u64 = 64;
 
 /// Writes the nodes that make a value again right before step `next`, inputs first, and the updates that must then wait. False if it cannot be.
@@ -112,7 +112,7 @@ impl Evict {
         Evict { block: Vec::new(), delayed: Vec::new(), seen: vec![false; problem.seconds.len()] }
     }
 
-    /// Fills `block` and `delayed` for giving `value` up over `peak` and making it again right before `next`. False if that cannot be.
+    /// Fills `block` and `delayed` for freeing `value` over `peak` and recomputing it right before `next`. False if that is impossible.
     pub fn plan(&mut self, problem: &Problem, trace: &Trace, value: u32, peak: u32, next: u32, reach: Reach) -> bool {
         self.block.clear();
         self.delayed.clear();
@@ -159,7 +159,7 @@ impl Evict {
         true
     }
 
-    /// Whoever changes a state that is read again waits until it was.
+    /// A node that changes a state waits until repeated reads of the state are done.
     fn delay(&mut self, problem: &Problem, trace: &Trace, next: u32) -> bool {
         for node in &self.block {
             for read in problem.reads.of(*node) {

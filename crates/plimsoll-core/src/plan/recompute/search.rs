@@ -1,4 +1,4 @@
-//! The search for the cheapest sequence that fits: give up what buys most room for its time, take back what was not needed,
+//! The search for the cheapest sequence that fits: free what saves the most bytes for its time, take back what was not needed,
 //! then tear parts down and build them up again for as long as the effort lasts. Work is counted in steps played, so the same
 //! question always has the same answer.
 
@@ -9,12 +9,12 @@ use super::starts;
 
 /// What was found.
 #[derive(Clone)]
-pub(super) struct Found {
+pub(super) struct Candidate {
     pub sequence: Vec<u32>,
     pub outcome: Outcome,
 }
 
-pub(super) struct Search<'a> {
+pub(super) struct RecomputeSearch<'a> {
     problem: &'a Problem,
     simulation: Simulation,
     limit: u64,
@@ -22,16 +22,16 @@ pub(super) struct Search<'a> {
     effort: u64,
     trace: Trace,
     evict: Evict,
-    random: Random,
+    random: Rng,
     scratch: Vec<u32>,
 }
 
-/// What can be done about a value that waits over the fullest step.
+/// What can be done about a value that is live across the peak without being used there.
 #[derive(Clone, Copy)]
 enum Move {
-    /// It is given up, and made again right before step `next`.
+    /// It is freed, and recomputed right before step `next`.
     Evict { value: u32, next: u32, reach: Reach },
-    /// Whoever reads it next runs earlier, so that it need not wait.
+    /// Its next consumer runs earlier.
     Hoist { from: u32, to: u32 },
 }
 
@@ -42,18 +42,18 @@ const PLAYED: usize = 24;
 const KEPT: usize = 6;
 
 /// The cheapest sequences found whose peak is within the limit, cheapest first. `from` is one more place to start from.
-pub(super) fn search(problem: &Problem, limit: u64, effort: u64, from: Option<&[u32]>) -> Vec<Found> {
+pub(super) fn search(problem: &Problem, limit: u64, effort: u64, from: Option<&[u32]>) -> Vec<Candidate> {
     if limit < problem.least() {
         return Vec::new();
     }
-    let mut search = Search::new(problem, limit, effort);
-    let mut best: Option<Found> = None;
+    let mut search = RecomputeSearch::new(problem, limit, effort);
+    let mut best: Option<Candidate> = None;
     for (i, start) in from.map(<[u32]>::to_vec).into_iter().chain(starts::starts(problem)).enumerate() {
         // Every start gets its turn, but none may eat up what the refinement needs.
         if i > 1 && search.simulation.work > effort / 2 && best.is_some() {
             break;
         }
-        // Where nothing must be computed again, nothing can be better.
+        // Without recomputation nothing can be better.
         if best.as_ref().is_some_and(|best| search.repetitions(&best.sequence).is_empty()) {
             break;
         }
@@ -67,8 +67,8 @@ pub(super) fn search(problem: &Problem, limit: u64, effort: u64, from: Option<&[
 }
 
 /// Keeps a sequence if it is among the cheapest; of those that cost the same, only one that holds less.
-fn keep(pool: &mut Vec<Found>, found: &Found) {
-    let same = |known: &Found| (known.outcome.seconds - found.outcome.seconds).abs() <= 1e-9 * known.outcome.seconds;
+fn keep(pool: &mut Vec<Candidate>, found: &Candidate) {
+    let same = |known: &Candidate| (known.outcome.seconds - found.outcome.seconds).abs() <= 1e-9 * known.outcome.seconds;
     if let Some(known) = pool.iter_mut().find(|known| same(known)) {
         if found.outcome.peak < known.outcome.peak {
             known.clone_from(found);
@@ -84,9 +84,9 @@ fn keep(pool: &mut Vec<Found>, found: &Found) {
 
 /// The sequence with the smallest peak found, whatever it costs. Depends on nothing but the problem and the effort, so that what it finds
 /// can be promised.
-pub(super) fn squeeze(problem: &Problem, effort: u64) -> Found {
-    let mut search = Search::new(problem, u64::MAX, effort);
-    let mut smallest: Option<Found> = None;
+pub(super) fn squeeze(problem: &Problem, effort: u64) -> Candidate {
+    let mut search = RecomputeSearch::new(problem, u64::MAX, effort);
+    let mut smallest: Option<Candidate> = None;
     for mut sequence in starts::starts(problem) {
         let mut outcome = search.play(&sequence);
         if !outcome.legal {
@@ -94,9 +94,9 @@ pub(super) fn squeeze(problem: &Problem, effort: u64) -> Found {
         }
         loop {
             if smallest.as_ref().is_none_or(|smallest| outcome.peak < smallest.outcome.peak) {
-                smallest = Some(Found { sequence: sequence.clone(), outcome });
+                smallest = Some(Candidate { sequence: sequence.clone(), outcome });
             }
-            // A little less than it is now: only the fullest steps are over it, and nothing else may come to be.
+            // A little less than it is now: only the steps at the peak are above it, and no others may be added.
             search.limit = outcome.peak - 1 - outcome.peak / 200;
             outcome = search.play(&sequence);
             if search.simulation.work > effort {
@@ -120,28 +120,28 @@ pub(super) fn squeeze(problem: &Problem, effort: u64) -> Found {
     smallest.expect("the order itself is legal")
 }
 
-impl<'a> Search<'a> {
-    fn new(problem: &'a Problem, limit: u64, effort: u64) -> Search<'a> {
-        Search {
+impl<'a> RecomputeSearch<'a> {
+    fn new(problem: &'a Problem, limit: u64, effort: u64) -> RecomputeSearch<'a> {
+        RecomputeSearch {
             problem,
             simulation: Simulation::new(problem),
             limit,
             effort,
             trace: Trace::default(),
             evict: Evict::new(problem),
-            random: Random(0x9e37_79b9_7f4a_7c15),
+            random: Rng(0x9e37_79b9_7f4a_7c15),
             scratch: Vec::new(),
         }
     }
 }
 
-impl Search<'_> {
+impl RecomputeSearch<'_> {
     fn play(&mut self, sequence: &[u32]) -> Outcome {
         self.simulation.play(self.problem, sequence, self.limit)
     }
 
-    /// Makes a sequence fit and takes back what is not needed for it. None if it cannot be made to fit this way.
-    fn descend(&mut self, mut sequence: Vec<u32>) -> Option<Found> {
+    /// Makes a sequence fit and takes back what is not needed for it. None if it does not fit this way.
+    fn descend(&mut self, mut sequence: Vec<u32>) -> Option<Candidate> {
         if !self.play(&sequence).legal {
             return None;
         }
@@ -154,7 +154,7 @@ impl Search<'_> {
             outcome = self.give_up(&mut sequence, outcome, 0.0, f64::INFINITY)?;
         }
         outcome = self.take_back(&mut sequence, outcome, 0.0);
-        Some(Found { sequence, outcome })
+        Some(Candidate { sequence, outcome })
     }
 
     /// Drops steps whose results nobody reads.
@@ -167,7 +167,7 @@ impl Search<'_> {
         });
     }
 
-    /// Makes the move at the fullest step that takes away most excess for its time. The sequence was played last.
+    /// Applies the move at the peak that removes the most excess for its time. The sequence was simulated last.
     fn give_up(&mut self, sequence: &mut Vec<u32>, before: Outcome, noise: f64, dearest: f64) -> Option<Outcome> {
         self.trace.follow(self.problem, sequence);
         let mut over = Vec::with_capacity(sequence.len() + 1);
@@ -307,8 +307,8 @@ impl Search<'_> {
         repeated
     }
 
-    /// Tears down a few repetitions and builds up anew, keeping what is better, until the effort is spent.
-    fn refine(&mut self, mut best: Found) -> Vec<Found> {
+    /// Removes a few repetitions and rebuilds, keeping what is better, until the effort is spent.
+    fn refine(&mut self, mut best: Candidate) -> Vec<Candidate> {
         let mut current = best.clone();
         let mut pool = vec![best.clone()];
         let mut stale = 0;
@@ -359,7 +359,7 @@ impl Search<'_> {
     }
 
     /// Makes a torn sequence fit again, at no more than these seconds on the way.
-    fn rebuild(&mut self, mut sequence: Vec<u32>, dearest: f64) -> Option<Found> {
+    fn rebuild(&mut self, mut sequence: Vec<u32>, dearest: f64) -> Option<Candidate> {
         if !self.play(&sequence).legal {
             return None;
         }
@@ -372,14 +372,14 @@ impl Search<'_> {
             outcome = self.give_up(&mut sequence, outcome, 0.5, dearest)?;
         }
         outcome = self.take_back(&mut sequence, outcome, 0.5);
-        Some(Found { sequence, outcome })
+        Some(Candidate { sequence, outcome })
     }
 }
 
 /// A small generator: the search needs variety, not quality.
-struct Random(u64);
+struct Rng(u64);
 
-impl Random {
+impl Rng {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

@@ -1,7 +1,7 @@
 //! What a sequence of nodes holds at every step, exactly as liveness will say it.
 //!
 //! A sequence may name a node several times. A read finds the latest result made before it; so a sequence alone says what is kept and what
-//! is computed again: an earlier result is held until its last read before the node runs again.
+//! is recomputed: an earlier result is held until its last read before the node runs again.
 
 use super::problem::Problem;
 

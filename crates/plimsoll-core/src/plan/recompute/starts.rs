@@ -38,7 +38,7 @@ pub(super) fn starts(problem: &Problem) -> Vec<Vec<u32>> {
     starts
 }
 
-/// The order in which forward values that are not kept are made again when backward first asks for them. None if that would need a state that
+/// The order in which forward values that are not kept are recomputed when the backward pass first needs them. None if that would need a state that
 /// has changed by then.
 fn keeping(problem: &Problem, keep: &[bool]) -> Option<Vec<u32>> {
     let begin = problem.order.iter().position(|node| !problem.forward[*node as usize])?;

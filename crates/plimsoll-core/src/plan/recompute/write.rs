@@ -13,7 +13,7 @@ pub(in crate::plan) struct Written {
 
 /// Writes the sequence as a graph. What a node reads is the latest result made before it.
 pub(in crate::plan) fn write(old: &Graph, sequence: &[u32]) -> Written {
-    let mut writer = Writer { old, nodes: Vec::new(), values: Vec::new(), latest: vec![None; old.values.len()] };
+    let mut writer = RecomputeWriter { old, nodes: Vec::new(), values: Vec::new(), latest: vec![None; old.values.len()] };
     for (id, _) in old.nodes().filter(|(_, node)| node.op.is_leaf()) {
         writer.append(id);
     }
@@ -36,7 +36,7 @@ pub(in crate::plan) fn write(old: &Graph, sequence: &[u32]) -> Written {
     Written { graph, order, repeated }
 }
 
-struct Writer<'a> {
+struct RecomputeWriter<'a> {
     old: &'a Graph,
     nodes: Vec<Node>,
     values: Vec<Value>,
@@ -44,7 +44,7 @@ struct Writer<'a> {
     latest: Vec<Option<(ValueId, Option<ValueId>)>>,
 }
 
-impl Writer<'_> {
+impl RecomputeWriter<'_> {
     /// The copy of a value that a node written now reads; views are written when they are asked for.
     fn latest(&mut self, value: ValueId) -> ValueId {
         let producer = self.old.values[value.index()].producer;

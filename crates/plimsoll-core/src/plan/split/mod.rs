@@ -17,7 +17,7 @@ use crate::ir::graph::{Graph, Node, NodeId, ValueId};
 use crate::ir::rules::{RowContext, RowRule};
 use crate::plan::{RowSplit, Target};
 
-/// Layers are looked at around this many of the largest tensors.
+/// How many of the largest tensors splitting is tried around.
 const SEEDS: usize = 6;
 
 /// Most pieces of a batch: each is nodes in every pass, and the tensors that stay whole soon weigh more than a piece.
@@ -59,7 +59,7 @@ fn extent(graph: &Graph, seed: ValueId, rows: usize) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Axis {
     /// This multiple of the batch.
-    Times(usize),
+    Multiple(usize),
     /// The batch itself.
     Batch,
 }
@@ -80,25 +80,25 @@ impl Cut {
     /// The layers around a large tensor in this many pieces.
     fn around(graph: &Graph, seed: ValueId, rows: usize, device: &dyn Target, pieces: usize) -> Option<Cut> {
         let (count, extent) = (row_count(graph, seed), extent(graph, seed, rows));
-        let axis = if count > 1 { Axis::Times(count) } else { Axis::Batch };
+        let axis = if count > 1 { Axis::Multiple(count) } else { Axis::Batch };
         if pieces < 2 || pieces > extent {
             return None;
         }
         let length = match axis {
-            Axis::Times(_) => extent.div_ceil(pieces),
+            Axis::Multiple(_) => extent.div_ceil(pieces),
             Axis::Batch => roundest(extent, pieces)?,
         };
         let cut = Cut { axis, length, pieces, passes: Vec::new(), behind: Vec::new() };
         match axis {
-            Axis::Times(_) if !extent.is_multiple_of(pieces) => None,
-            Axis::Times(_) => cut.in_one_pass(graph, seed, rows, device),
+            Axis::Multiple(_) if !extent.is_multiple_of(pieces) => None,
+            Axis::Multiple(_) => cut.in_one_pass(graph, seed, rows, device),
             Axis::Batch => cut.in_passes(graph, seed, rows, device),
         }
     }
 
     fn has_rows(&self, graph: &Graph, value: ValueId) -> bool {
         match self.axis {
-            Axis::Times(count) => row_count(graph, value) == count,
+            Axis::Multiple(count) => row_count(graph, value) == count,
             Axis::Batch => row_count(graph, value) > 0,
         }
     }
@@ -106,7 +106,7 @@ impl Cut {
     /// What splitting does to a node; none if its rows cannot be split.
     fn row_rule(&self, graph: &Graph, node: &Node) -> Option<RowRule> {
         let multiple = match self.axis {
-            Axis::Times(count) => Some(count),
+            Axis::Multiple(count) => Some(count),
             Axis::Batch => None,
         };
         node.op.rules().split_rows(&RowContext { graph, node, multiple })
@@ -115,7 +115,7 @@ impl Cut {
     /// Whether the device computes the same bits piece by piece.
     fn allows(&self, graph: &Graph, id: NodeId, rows: usize, device: &dyn Target) -> bool {
         let piece = match self.axis {
-            Axis::Times(_) => RowSplit::Multiple(self.length),
+            Axis::Multiple(_) => RowSplit::Multiple(self.length),
             Axis::Batch => RowSplit::Rows(self.length),
         };
         !runs(graph.node(id)) || device.can_split_rows(graph, graph.node(id), piece, rows)
@@ -124,7 +124,7 @@ impl Cut {
     /// The rows of a piece as a dimension.
     fn of_piece(&self, dim: Dim, piece: usize) -> Dim {
         match self.axis {
-            Axis::Times(_) => Dim::times_batch(self.length),
+            Axis::Multiple(_) => Dim::times_batch(self.length),
             Axis::Batch => {
                 let (from, to) = self.range(piece);
                 dim.rows(from, to)
@@ -139,7 +139,7 @@ impl Cut {
     }
 }
 
-/// Of all lengths that cut an extent into this many pieces, the least of those that are most often divisible by two: devices put sums aside after powers of it.
+/// Of all lengths that cut an extent into this many pieces, the smallest with the most factors of two: devices flush partial sums after powers of it.
 fn roundest(extent: usize, pieces: usize) -> Option<usize> {
     let lengths = (extent.div_ceil(pieces)..=extent).take_while(|length| extent.div_ceil(*length) == pieces);
     lengths.max_by_key(|length| (length.trailing_zeros(), std::cmp::Reverse(*length)))

@@ -1,6 +1,6 @@
 //! A batch in pieces, in several passes: a pass ends where something waits for a sum over the whole batch, as normalisation does for its statistics.
 //!
-//! The largest tensors are never there as a whole. Every pass that needs them makes them again, piece by piece, from what is there; what else comes out of a
+//! The largest tensors never exist as a whole. Every pass that needs them recomputes them, piece by piece, from what is kept; what else comes out of a
 //! pass is put together.
 
 use super::{Cut, RowRule, root, row_count};
@@ -8,7 +8,7 @@ use crate::ir::graph::{Graph, NodeId, ValueId};
 use crate::plan::Target;
 use std::collections::HashSet;
 
-/// More passes than this would make the largest tensors again too often.
+/// More passes than this would recompute the largest tensors too often.
 const MOST_PASSES: usize = 8;
 
 impl Cut {

@@ -14,7 +14,7 @@ impl Cut {
         new.pieces = self.pieces;
         let inside: HashSet<NodeId> = self.passes.iter().flatten().copied().collect();
         let kept = self.kept(old, &inside);
-        let mut writer = Writer { old, new, whole: vec![None; old.values.len()] };
+        let mut writer = SplitWriter { old, new, whole: vec![None; old.values.len()] };
         for pass in 0..=self.passes.len() {
             for (id, _) in old.nodes().filter(|(id, _)| self.behind[id.index()] == pass && !inside.contains(id)) {
                 writer.copy(id);
@@ -23,14 +23,14 @@ impl Cut {
                 self.write_pass(&mut writer, nodes, &kept);
             }
         }
-        let Writer { mut new, whole, .. } = writer;
+        let SplitWriter { mut new, whole, .. } = writer;
         let renamed = |value: &ValueId| whole[value.index()].expect("what is kept is made");
         new.outputs = old.outputs.iter().map(|(name, value)| (name.clone(), renamed(value))).collect();
         new.updates = old.updates.iter().map(|(state, value)| (*state, renamed(value))).collect();
         new
     }
 
-    /// What is there as a whole behind the pass that makes it: what is read by others, by the host, or by a pass that does not make it again.
+    /// What is there as a whole behind the pass that makes it: what is read by others, by the host, or by a pass that does not recompute it.
     fn kept(&self, old: &Graph, inside: &HashSet<NodeId>) -> HashSet<ValueId> {
         let mut kept: HashSet<ValueId> = old.outputs.iter().map(|(_, value)| *value).collect();
         kept.extend(old.updates.iter().map(|(_, value)| *value));
@@ -43,7 +43,7 @@ impl Cut {
         kept
     }
 
-    fn write_pass(&self, writer: &mut Writer<'_>, nodes: &[NodeId], kept: &HashSet<ValueId>) {
+    fn write_pass(&self, writer: &mut SplitWriter<'_>, nodes: &[NodeId], kept: &HashSet<ValueId>) {
         let old = writer.old;
         let mut parts: HashMap<ValueId, Vec<ValueId>> = HashMap::new();
         let mut sums: HashMap<ValueId, ValueId> = HashMap::new();
@@ -100,20 +100,20 @@ impl Cut {
     fn slice(&self, piece: usize) -> Op {
         let (from, to) = self.range(piece);
         match self.axis {
-            Axis::Times(_) => Op::Slice(Slice { axis: 0, start: from, length: self.length }),
+            Axis::Multiple(_) => Op::Slice(Slice { axis: 0, start: from, length: self.length }),
             Axis::Batch => Op::BatchSlice(BatchSlice { from, to }),
         }
     }
 }
 
-struct Writer<'a> {
+struct SplitWriter<'a> {
     old: &'a Graph,
     new: Graph,
     /// For each old value that is there as a whole, which it is.
     whole: Vec<Option<ValueId>>,
 }
 
-impl Writer<'_> {
+impl SplitWriter<'_> {
     fn push(&mut self, like: &Node, op: Op, inputs: Vec<ValueId>, types: Vec<TensorType>) -> Vec<ValueId> {
         let outputs = self.new.push(op, inputs, types);
         let node = self.new.nodes.last_mut().expect("just pushed");

@@ -45,7 +45,7 @@ pub fn fuse_pointwise(old: &Graph) -> Graph {
 /// Works masks out from what the next gradient reads anyway.
 ///
 /// A gradient cut by ReLU's mask goes into the gradient of the normalisation before, which reads the normalisation's input. The mask can be
-/// worked out from that input as well, by the same arithmetic; then the result of the two is not kept for it, and need not be made again.
+/// worked out from that input as well, by the same arithmetic; then the result of the two is not kept for it, and need not be recomputed.
 pub fn read_what_is_kept(old: &Graph) -> Graph {
     let mut read_by: Vec<Vec<NodeId>> = vec![Vec::new(); old.values.len()];
     for (id, node) in old.nodes() {
@@ -53,7 +53,7 @@ pub fn read_what_is_kept(old: &Graph) -> Graph {
     }
     rewrite(old, |new, node, inputs| {
         let Op::Pointwise(op) = &node.op else { return Rewrite::Keep };
-        // Masks only: whoever compares for equality must see the very number that was stored.
+        // Masks only: a comparison for equality must see the stored number.
         let Some(mask) = Mask::of(op).filter(|_| node.phase == Phase::Backward) else { return Rewrite::Keep };
         let kept_anyway = |value: ValueId| {
             let full = |value: &ValueId| *old.shape(*value) == op.shape;

@@ -59,7 +59,7 @@ impl Mask {
         (!parts.contains(&looks_at)).then_some(Mask { looks_at, condition, parts })
     }
 
-    /// The same mask over other values: input 0 is looked at, input 1 is cut.
+    /// The same mask over other values: input 0 is compared, input 1 is masked.
     fn cut(&self, expr: &Expr) -> Expr {
         Expr::build(|e| {
             // Of the whole expression only the condition is asked for, so everything else is left out.

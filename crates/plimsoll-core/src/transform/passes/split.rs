@@ -10,7 +10,7 @@ use crate::ir::ops::{Conv2d, Slice};
 const IMAGE_CHANNELS: usize = 3;
 const FILTER_CHANNELS: usize = 2;
 
-/// Takes convolutions apart that alone read channels joined from several values. For graphs that are not learnt from yet: gradients follow.
+/// Takes convolutions apart that alone read channels joined from several values. For forward graphs: gradients follow.
 pub fn split_concats(old: &Graph) -> Graph {
     let uses = old.use_counts();
     rewrite(old, |new, node, inputs| {
