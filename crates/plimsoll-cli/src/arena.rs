@@ -5,7 +5,7 @@ use crate::{Command, INFEASIBLE};
 use anyhow::{Result, anyhow, bail, ensure};
 use clap::Args;
 use plimsoll::Bytes;
-use plimsoll::arena::{Block, PackingEffort, Goal, Solution, solve};
+use plimsoll::arena::{Block, Goal, PackingEffort, Solution, solve};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

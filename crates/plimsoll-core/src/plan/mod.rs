@@ -26,7 +26,7 @@ use crate::{Bytes, verify};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-pub use arena::{Block, PackingEffort, Goal, Layout, Solution, assign, solve};
+pub use arena::{Block, Goal, Layout, PackingEffort, Solution, assign, solve};
 pub use certificate::{Certificate, Claim, Range, Space, Step};
 pub use check::{CheckError, CheckedPlan, check};
 pub use concat::{fuse_slice_writes, rewrite_concats, schedule};

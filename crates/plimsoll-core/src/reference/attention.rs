@@ -66,7 +66,8 @@ impl<'a> Heads<'a> {
     /// The products of a query with the keys it sees.
     fn scores(&self, b: usize, head: usize, i: usize) -> Vec<(usize, f64)> {
         let product = |j| -> f64 {
-            let pairs = (0..self.depth).map(|c| self.at(Operand::Query, b, i, head, c) * self.at(Operand::Key, b, j, self.kv_head(head), c));
+            let pairs =
+                (0..self.depth).map(|c| self.at(Operand::Query, b, i, head, c) * self.at(Operand::Key, b, j, self.kv_head(head), c));
             pairs.sum::<f64>() * f64::from(self.op.scale())
         };
         (0..self.keys).filter(|j| self.is_visible(b, i, *j)).map(|j| (j, product(j))).collect()

@@ -77,8 +77,15 @@ impl AttentionCase {
 }
 
 fn settings() -> Vec<AttentionCase> {
-    let plain =
-        AttentionCase { packing: Packing::Separate, heads: (2, 2), lengths: (7, 7), depth: 5, causal: false, mask: MaskCase::None, dropout: 0 };
+    let plain = AttentionCase {
+        packing: Packing::Separate,
+        heads: (2, 2),
+        lengths: (7, 7),
+        depth: 5,
+        causal: false,
+        mask: MaskCase::None,
+        dropout: 0,
+    };
     let mut settings = vec![
         plain,
         AttentionCase { lengths: (1, 1), heads: (1, 1), depth: 1, ..plain },

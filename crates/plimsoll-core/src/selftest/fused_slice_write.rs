@@ -105,9 +105,10 @@ fn expressions(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
         let x = s.operand_in(DType::F32, shape.clone(), Domain::Any)?;
         let place = |start: usize| SliceWrite { axis: 2, start, extent: 12 };
         let producer = Op::Pointwise(Pointwise { expr: write(stream), shape: shape.clone(), dtypes: vec![dtype] });
-        let begun = s
-            .graph
-            .add_one(Op::FusedSliceWrite(FusedSliceWrite { producer: Box::new(producer.clone()), slice: place(6), has_base: false }), &[x])?;
+        let begun = s.graph.add_one(
+            Op::FusedSliceWrite(FusedSliceWrite { producer: Box::new(producer.clone()), slice: place(6), has_base: false }),
+            &[x],
+        )?;
         let other = s.graph.pointwise_many(Expr::build(|e| e.unary(Unary::Floor, e.input(0))), &[x], shape, vec![dtype])?[0];
         let y = s.graph.add_one(Op::SliceWrite(place(0)), &[other, begun])?;
         cases.push(s.finish_forward(name, &[y])?);

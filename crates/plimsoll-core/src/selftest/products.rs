@@ -88,7 +88,10 @@ const NARROW: [(usize, usize, usize); 6] = [(1, 3, 5), (1, 1, 4), (2, 2, 1), (3,
 const WIDE: [(usize, usize, usize); 4] = [(1, 16, 24), (1, 8, 40), (2, 8, 16), (1, 24, 8)];
 
 /// Two cases per walk, with channels and groups drawn.
-pub(super) fn over_walks(draw: &mut Draw, build: impl Fn(Stage<'_>, ConvLayer) -> Result<Case, GraphError>) -> Result<Vec<Case>, GraphError> {
+pub(super) fn over_walks(
+    draw: &mut Draw,
+    build: impl Fn(Stage<'_>, ConvLayer) -> Result<Case, GraphError>,
+) -> Result<Vec<Case>, GraphError> {
     let walks = for_convolution(draw);
     let mut cases = Vec::new();
     for (walk, choices) in walks.iter().map(|walk| (walk, &NARROW[..])).chain(walks.iter().map(|walk| (walk, &WIDE[..]))) {

@@ -1,7 +1,7 @@
 //! Offsets: nothing overlaps, nothing is below the bound, and small cases are compared with the true optimum.
 
 use plimsoll_core::Bytes;
-use plimsoll_core::plan::{Block, PackingEffort, Goal, Layout, assign, solve};
+use plimsoll_core::plan::{Block, Goal, Layout, PackingEffort, assign, solve};
 use plimsoll_core::random::StepRandom;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;

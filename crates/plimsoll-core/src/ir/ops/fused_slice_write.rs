@@ -63,7 +63,8 @@ impl OpRules for FusedSliceWrite {
 
     fn attributes(&self) -> String {
         let producer = self.producer.rules();
-        let what = [producer.name().to_string(), producer.attributes()].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(" ");
+        let what =
+            [producer.name().to_string(), producer.attributes()].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(" ");
         format!("{what}, along {}", self.slice.attributes())
     }
 

@@ -2,7 +2,7 @@
 //! bound on most networks.
 
 use super::peaks;
-use super::sections::{Partition, Interval};
+use super::sections::{Interval, Partition};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 

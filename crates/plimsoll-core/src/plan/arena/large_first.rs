@@ -4,7 +4,7 @@
 use super::greedy;
 use super::restarts::Restarts;
 use super::search::PackingOutcome;
-use super::sections::{Partition, Interval, part_of};
+use super::sections::{Interval, Partition, part_of};
 
 /// A block is great if it is at least the greatest over this; the next number is tried if one gives nothing.
 const SHARES: [u64; 3] = [24, 150, 400];
@@ -55,7 +55,11 @@ fn place(part: &Partition, great: &[usize], small: &[usize], wanted: u64, work: 
             Some(found) => lower = found,
             None => {
                 // Without the others nothing is harder than with them.
-                tried.outcome = if outcome == PackingOutcome::Impossible && apart.is_none() { PackingOutcome::Impossible } else { PackingOutcome::GaveUp };
+                tried.outcome = if outcome == PackingOutcome::Impossible && apart.is_none() {
+                    PackingOutcome::Impossible
+                } else {
+                    PackingOutcome::GaveUp
+                };
                 return;
             }
         }

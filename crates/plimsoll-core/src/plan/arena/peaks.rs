@@ -5,7 +5,7 @@
 use super::greedy::{self, place_around};
 use super::large_first::Tried;
 use super::search::PackingOutcome;
-use super::sections::{Partition, Interval, totals};
+use super::sections::{Interval, Partition, totals};
 use std::cmp::Reverse;
 
 /// Orders that are within one part in so many of what is wanted are worth changing; what is farther off is not mended by moving a block.

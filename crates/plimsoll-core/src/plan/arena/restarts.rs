@@ -1,7 +1,7 @@
 //! Many short searches instead of a long one: which block to try first is a guess, and a wrong guess near the root costs everything.
 
 use super::search::{Focus, PackingOutcome, Search};
-use super::sections::{Partition, Interval, totals};
+use super::sections::{Interval, Partition, totals};
 
 /// The work of the shortest search, and its least per block.
 const SHORTEST: u64 = 300_000;

@@ -9,7 +9,7 @@
 //! stretches of time without common blocks; those are placed one by one, and one that cannot be placed refutes the decision that cut it
 //! off, whatever was decided in others meanwhile.
 
-use super::sections::{Partition, Interval};
+use super::sections::{Interval, Partition};
 use std::collections::VecDeque;
 
 /// How a search ended.

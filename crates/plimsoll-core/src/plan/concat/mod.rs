@@ -3,7 +3,7 @@
 mod fuse;
 mod rewrite;
 
-use super::{Block, PackingEffort, Goal, InOrder, ScheduledGraph, in_order, liveness, nearly, solve};
+use super::{Block, Goal, InOrder, PackingEffort, ScheduledGraph, in_order, liveness, nearly, solve};
 use crate::Bytes;
 use crate::ir::graph::{ConcatStrategy, Graph, GraphError, NodeId, ValueId};
 use crate::ir::op::Op;

@@ -70,7 +70,10 @@ impl Overlap {
             .map(|(id, (offset, size))| {
                 let node = graph.node(*id);
                 let scratch = (size.0 > 0).then_some((Place::Arena(*offset), size.0));
-                AccessedBytes { reads: node.inputs.iter().map(piece).collect(), writes: node.outputs.iter().map(piece).chain(scratch).collect() }
+                AccessedBytes {
+                    reads: node.inputs.iter().map(piece).collect(),
+                    writes: node.outputs.iter().map(piece).chain(scratch).collect(),
+                }
             })
             .collect();
         let changes: Vec<ValueId> = graph.updates().iter().map(|(_, value)| *value).collect();
