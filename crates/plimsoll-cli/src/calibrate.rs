@@ -1,4 +1,4 @@
-//! `plimsoll calibrate`, and what `train` and `plan` do about it by themselves.
+//! `plimsoll calibrate`, and the calibration that `train` and `plan` start themselves.
 
 use crate::Command;
 use crate::output::{print, say};
@@ -15,7 +15,7 @@ use std::process::{self, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Set, it stands for `--no-calibrate`: so that tests plan the same everywhere.
+/// If set, it acts as `--no-calibrate`, so that tests plan the same everywhere.
 const OFF: &str = "PLIMSOLL_NO_CALIBRATE";
 
 /// A calibration ends after this long with what it has by then. It takes a few seconds unless the machine is busy.

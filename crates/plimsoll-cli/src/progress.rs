@@ -11,17 +11,17 @@ const GAUGE: usize = 8;
 pub struct Progress {
     quiet: bool,
     terminal: bool,
-    line: Bytes,
+    budget: Bytes,
     epochs: Option<u64>,
 }
 
 impl Progress {
     pub fn new(quiet: bool) -> Progress {
-        Progress { quiet, terminal: stderr().is_terminal(), line: Bytes::ZERO, epochs: None }
+        Progress { quiet, terminal: stderr().is_terminal(), budget: Bytes::ZERO, epochs: None }
     }
 
     pub fn show(&mut self, event: &Event<'_>) {
-        // What went wrong is said even to those who asked for quiet.
+        // Warnings are printed even with --quiet.
         match event {
             Event::Replanned { reason, .. } => return say(&format!("warning: {reason}; planned again for what is free\n")),
             Event::Warning(what) => return say(&format!("warning: {what}\n")),
@@ -35,7 +35,7 @@ impl Progress {
         }
         match event {
             Event::Planned { plan, epochs } => {
-                self.line = plan.host_budget;
+                self.budget = plan.host_budget;
                 self.epochs = Some(*epochs);
                 say(&format!("{plan}\n\n"));
             }
@@ -44,14 +44,14 @@ impl Progress {
                     Some(steps) => text::bar(*step as f64 / (*steps).max(1) as f64, BAR),
                     None => format!("step {step}"),
                 };
-                let gauge = text::bar(resident.0 as f64 / self.line.0.max(1) as f64, GAUGE);
+                let gauge = text::bar(resident.0 as f64 / self.budget.0.max(1) as f64, GAUGE);
                 let line = format!(
                     "{} {bar} {} · rate {} · {} examples/s · memory {gauge} {resident} of {}",
                     self.epoch(*epoch),
                     text::scores(scores),
                     text::rate(*learning_rate),
                     text::thousands(*examples_per_s),
-                    self.line
+                    self.budget
                 );
                 // Clears what is left of a longer line before.
                 say(&format!("\r{line}\x1b[K"));
@@ -66,7 +66,7 @@ impl Progress {
     fn end(&self, epoch: &Epoch) {
         let start = if self.terminal { "\r" } else { "" };
         let end = if self.terminal { "\x1b[K" } else { "" };
-        let held_out = epoch.validation.as_ref().map_or(String::new(), |scores| format!(" · held out: {}", text::scores(scores)));
+        let held_out = epoch.validation.as_ref().map_or(String::new(), |scores| format!(" · validation: {}", text::scores(scores)));
         say(&format!(
             "{start}{} {}{held_out} · rate {} · {} examples/s · {:.1} s{end}\n",
             self.epoch(epoch.epoch),

@@ -55,11 +55,11 @@ pub fn summary(history: &History, folder: &Path) -> String {
     let (epochs, steps) = (count(history.epochs.len() as u64, "epoch"), count(history.steps, "step"));
     let mut lines = vec![format!("trained {epochs}, {steps}, in {:.1} s", history.seconds)];
     if let Some(epoch) = history.last() {
-        let (what, last) = epoch.validation.as_ref().map_or(("learnt", &epoch.training), |scores| ("held out", scores));
+        let (what, last) = epoch.validation.as_ref().map_or(("training", &epoch.training), |scores| ("validation", scores));
         lines.push(format!("  {what:<11} {}", scores(last)));
     }
     lines.push(format!("  throughput  {} examples/s", thousands(history.examples_per_s)));
-    lines.push(format!("  memory      {} planned, {} measured at most, line {}", history.planned, history.measured, history.host_budget));
+    lines.push(format!("  memory      {} planned, {} measured peak, budget {}", history.planned, history.measured, history.host_budget));
     if let (Some(planned), Some(in_use)) = (history.planned_on_device, history.in_use_on_device) {
         lines.push(format!("  device      {planned} planned, {in_use} in use on it at the end"));
     }
@@ -68,7 +68,9 @@ pub fn summary(history: &History, folder: &Path) -> String {
         lines.push(format!("  step        {} predicted, {} measured (ratio {ratio:.2})", seconds(predicted), seconds(median)));
     }
     if history.measured > history.host_budget {
-        lines.push("  ABOVE THE LINE: the process held more than it was given; this is a bug, please report it with plan.json".to_string());
+        lines.push(
+            "  OVER BUDGET: the process used more memory than its budget; this is a bug, please report it with plan.json".to_string(),
+        );
     }
     lines.push(format!("  folder      {} (weights.safetensors, report.json, log.jsonl, plan.json, config.toml)", folder.display()));
     lines.join("\n") + "\n"

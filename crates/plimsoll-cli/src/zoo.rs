@@ -98,7 +98,5 @@ fn table() -> Result<String> {
         let (parameters, gigaflops, memory) = (thousands(costs.parameters as f64), costs.flops as f64 / 1e9, costs.activations.to_string());
         text += &format!("{:<16} {parameters:>12} {gigaflops:>10.3} {memory:>11}  {:<13} {}\n", entry.name, input.join("×"), entry.about);
     }
-    Ok(
-        text + "GFLOP: one prediction. memory: what learning keeps of one example until its gradient is known, if nothing is computed again.\n"
-    )
+    Ok(text + "GFLOP: one prediction. memory: activations stored for the backward pass of one example, without recomputation.\n")
 }

@@ -1,25 +1,25 @@
-//! What the planner may do to a run to make it fit.
+//! Permissions: the strategies the planner may use to make a run fit.
 
 use crate::suggest::nearest;
 use std::fmt;
 use std::str::FromStr;
 
-/// One thing the planner may be allowed.
+/// One strategy that the planner may be allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Permission {
-    /// Compute values again instead of keeping them. Changes nothing about the result.
+    /// Recompute activations instead of storing them (gradient checkpointing). Results are unchanged.
     Recompute,
-    /// Run single operations in slices. Changes nothing about the result.
+    /// Compute single layers in slices of their rows. Results are unchanged.
     Split,
-    /// Cut batches into pieces and sum their gradients. Changes nothing about the result, unless the model has batch statistics.
+    /// Split batches into micro-batches and accumulate gradients. Results are unchanged, unless the model has batch normalization.
     Microbatch,
-    /// Keep tensors of a device in the host's memory for a while, or in a file on a device that shares that. Changes nothing about the result.
+    /// Offload tensors to host memory, or to a file on a device that shares host memory. Results are unchanged.
     Offload,
-    /// Keep activations in 16 bits. Changes the result slightly.
+    /// Store activations in 16 bits. Changes results slightly.
     MixedPrecision,
-    /// Keep what the optimiser knows about parameters in 8 bits, if it is Adam or AdamW. Changes the result slightly.
+    /// Store the optimizer state of Adam or AdamW in 8 bits. Changes results slightly.
     State8bit,
-    /// Cut batches even if the model normalises by the statistics of a batch, which are then those of a piece.
+    /// Use micro-batches even with batch normalization, which then uses the statistics of each micro-batch.
     MicrobatchBatchnorm,
 }
 
@@ -35,7 +35,7 @@ impl Permission {
         ("microbatch_batchnorm", Permission::MicrobatchBatchnorm),
     ];
 
-    /// Whether making use of it changes what is learnt.
+    /// Whether using it changes results.
     pub fn changes_results(self) -> bool {
         matches!(self, Permission::MixedPrecision | Permission::State8bit | Permission::MicrobatchBatchnorm)
     }
@@ -46,7 +46,7 @@ impl Permission {
     }
 }
 
-/// What the planner may do to make a run fit. By default, everything that leaves the result as it is.
+/// The strategies the planner may use. By default, all that leave results unchanged.
 ///
 /// ```
 /// use plimsoll::{Allow, Permission};
@@ -66,7 +66,7 @@ impl Default for Allow {
 }
 
 impl Allow {
-    /// Nothing: the run as it is written, or none.
+    /// Nothing: the run as specified, or an error.
     pub const NOTHING: Allow = Allow(0);
 
     /// These and nothing else.
@@ -74,7 +74,7 @@ impl Allow {
         permissions.into_iter().fold(Allow::NOTHING, Allow::with)
     }
 
-    /// One more.
+    /// With one more.
     pub fn with(self, permission: Permission) -> Allow {
         Allow(self.0 | 1 << permission as u8)
     }
@@ -85,7 +85,7 @@ impl Allow {
     }
 }
 
-/// A name in a list of permissions that is none.
+/// An unknown name in a list of permissions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownPermission {
     /// The name.

@@ -1,4 +1,4 @@
-//! What can follow a run and end it: early stopping, a table of scores, closures.
+//! Callbacks after every epoch: early stopping, a CSV log, closures.
 
 use crate::error::{Error, Result};
 use crate::history::Epoch;
@@ -8,37 +8,36 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::PathBuf;
 
-/// Whether a run goes on after an epoch.
+/// Whether training continues after an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrainingControl {
-    /// With the next epoch.
+    /// Continue with the next epoch.
     Continue,
-    /// It ends here, as if this had been the last epoch.
+    /// Stop, as if this were the last epoch.
     Stop,
 }
 
-/// Something that looks at every epoch of a run. What it remembers is kept in checkpoints, so that a resumed run goes on as if it had
-/// never stopped.
+/// Called after every epoch. Its state is saved in checkpoints, so that a resumed run continues as if it had never stopped.
 pub trait Callback {
-    /// Under which name its memory is kept; one of a kind in a run.
+    /// The name its state is saved under; unique in a run.
     fn name(&self) -> &str;
 
     /// After an epoch and its validation.
     fn epoch_end(&mut self, epoch: &Epoch) -> Result<TrainingControl>;
 
-    /// What it remembers.
+    /// Its state.
     fn memory(&self) -> Value {
         Value::Null
     }
 
-    /// Takes up what it remembered at the end of the last epoch of a run that is resumed. Called with `Null` where a run begins.
+    /// Restores the state of a resumed run. Called with `Null` when a run starts.
     fn restore(&mut self, memory: &Value) -> Result<()> {
         let _ = memory;
         Ok(())
     }
 }
 
-/// Follows one score and knows the best so far.
+/// Tracks the best value of one score.
 #[derive(Clone, Debug)]
 pub(crate) struct Best {
     pub score: String,
@@ -50,13 +49,14 @@ impl Best {
         Best { score: score.to_string(), value: None }
     }
 
-    /// Whether an epoch is better than all before, by more than `least`.
-    pub fn improves(&mut self, epoch: &Epoch, least: f64) -> Result<bool> {
+    /// Whether an epoch is better than all before, by more than `min_delta`.
+    pub fn improves(&mut self, epoch: &Epoch, min_delta: f64) -> Result<bool> {
         let Some(value) = epoch.score(&self.score) else {
             let known = epoch.score_names().join(", ");
-            return Err(Error::Config(format!("there is no score `{}` to follow; this run has {known}", self.score)));
+            return Err(Error::Config(format!("there is no score `{}` to monitor; this run has {known}", self.score)));
         };
-        let better = self.value.is_none_or(|best| if lower_is_better(&self.score) { value < best - least } else { value > best + least });
+        let better =
+            self.value.is_none_or(|best| if lower_is_better(&self.score) { value < best - min_delta } else { value > best + min_delta });
         if better {
             self.value = Some(value);
         }
@@ -64,7 +64,7 @@ impl Best {
     }
 }
 
-/// Ends a run when a score has not improved for some epochs.
+/// Stops training when a score has not improved for some epochs.
 ///
 /// ```
 /// use plimsoll::{EarlyStopping, Fit};
@@ -79,12 +79,12 @@ pub struct EarlyStopping {
 }
 
 impl EarlyStopping {
-    /// Follows a score such as `val_loss` or `val_accuracy` and stops after the first epoch that does not improve it.
+    /// Monitors a score such as `val_loss` or `val_accuracy` and stops after the first epoch that does not improve it.
     pub fn new(score: &str) -> EarlyStopping {
         EarlyStopping { best: Best::new(score), patience: 0, min_delta: 0.0, waited: 0 }
     }
 
-    /// Bears this many epochs without improvement before the one that ends the run.
+    /// Tolerates this many epochs without improvement.
     pub fn patience(self, epochs: u64) -> EarlyStopping {
         EarlyStopping { patience: epochs, ..self }
     }
@@ -157,7 +157,7 @@ impl Callback for CsvLog {
         json!({ "length": self.length })
     }
 
-    /// Lines of epochs that are done again are cut off.
+    /// Removes the lines of epochs that will be repeated.
     fn restore(&mut self, memory: &Value) -> Result<()> {
         self.length = memory["length"].as_u64().unwrap_or(0);
         let open = || {

@@ -1,5 +1,5 @@
 //! Checkpoints: a run at the end of a step, in two files. The tensors are safetensors, everything else is one JSON document, which is
-//! written last and holds the tensors' checksums: a checkpoint whose document is there and whose checksums hold is whole.
+//! written last and has the tensors' checksums: a checkpoint with a document and matching checksums is complete.
 
 use crate::error::{Error, Result};
 use crate::tensors::{self, Unusable, Which, beside};
@@ -14,11 +14,10 @@ use std::time::{Duration, Instant};
 /// The version of the document.
 const FORMAT: u32 = 1;
 
-/// The stack of the thread that brings a checkpoint to the disk.
+/// The stack of the thread that syncs a checkpoint to disk.
 const STACK: Bytes = Bytes::kib(256);
 
-/// Where, when and how many checkpoints are written. Nothing is written in the middle of a step, and training goes on while the
-/// disk catches up.
+/// Where, when and how many checkpoints are written: between steps, while training continues during the sync.
 ///
 /// ```
 /// use plimsoll::{Checkpoints, Fit};
@@ -78,17 +77,17 @@ impl Checkpoints {
         self.best.as_deref()
     }
 
-    /// What writing them takes beside the run's own memory: a thread, and a document about `states` tensors.
+    /// The memory of writing them: a thread, and the document of `states` tensors.
     pub(crate) fn footprint(states: usize) -> Bytes {
         (STACK + Checkpoints::document(states)).align_up(4096)
     }
 
-    /// What the document about `states` tensors takes, or the header of a file of them.
+    /// The memory of the document of `states` tensors, or of the header of their file.
     pub(crate) fn document(states: usize) -> Bytes {
         (Bytes::kib(64) + Bytes(states as u64 * 1024)).align_up(4096)
     }
 
-    /// The same in a folder, unless the path of its own is absolute.
+    /// The same with its folder inside another, unless it is absolute.
     pub(crate) fn in_folder(&self, folder: &Path) -> Checkpoints {
         Checkpoints { folder: folder.join(&self.folder), ..self.clone() }
     }
@@ -101,19 +100,19 @@ pub(crate) struct Record {
     pub format: u32,
     /// The model's name.
     pub model: String,
-    /// Optimiser steps done.
+    /// Optimizer steps done.
     pub step: u64,
     /// Epochs done.
     pub epoch: u64,
-    /// The seed all random numbers come from; together with the step, all there is to know about them.
+    /// The seed; with the step, the whole state of the random numbers.
     pub seed: u64,
-    /// Where the data stands.
+    /// The position in the data.
     pub data: Position,
-    /// Sums of the epoch that has begun, as the bits of their numbers: they go on exactly.
+    /// Sums of the current epoch, as the bits of their values, so that they continue exactly.
     pub sums: Vec<(String, u64)>,
     /// The epochs done, the last thousand of them.
     pub epochs: Vec<Value>,
-    /// What schedules and callbacks remember, by their names.
+    /// The state of the schedule and the callbacks, by name.
     pub memories: Map<String, Value>,
     /// The run's configuration.
     pub config: String,
@@ -125,10 +124,10 @@ pub(crate) struct Record {
     pub tensors: Vec<(String, u32)>,
 }
 
-/// Where a run stands in its data.
+/// The position of a run in its data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Position {
-    /// Rows of this epoch that were learnt from.
+    /// Rows of this epoch that were trained on.
     pub rows: u64,
     /// Rows of an epoch.
     pub epoch_rows: u64,
@@ -170,7 +169,7 @@ impl Writer {
     pub fn new(settings: Checkpoints) -> Result<Writer> {
         let path = settings.folder.clone();
         fs::create_dir_all(&path).map_err(|source| Error::Io { action: "make the folder", path, source })?;
-        // A run that was cut off may have left parts, and this one may have nothing more to write.
+        // An interrupted run may have left partial files, and this one may have nothing more to write.
         prune(&settings.folder, settings.keep);
         Ok(Writer { settings, last: Instant::now(), pending: None })
     }
@@ -180,12 +179,12 @@ impl Writer {
         self.settings.steps.is_some_and(|steps| step.is_multiple_of(steps)) || self.last.elapsed() >= self.settings.every
     }
 
-    /// Whether the disk is still at the last one.
+    /// Whether the last one is still being written.
     pub fn busy(&self) -> bool {
         self.pending.as_ref().is_some_and(|pending| !pending.is_finished())
     }
 
-    /// Writes one, after the one before has reached the disk. With `best`, it is also kept as the best one.
+    /// Writes one, once the previous one is on disk. With `best`, it is also linked as the best one.
     pub fn write(&mut self, executor: &Executor, mut record: Record, best: bool) -> Result<()> {
         self.finish()?;
         let name = format!("step-{:012}", record.step);
@@ -311,7 +310,7 @@ fn numbered(folder: &Path) -> Vec<String> {
     names
 }
 
-/// The newest checkpoint that is whole, its tensors loaded; and what was said about newer ones that are not.
+/// The newest complete checkpoint, its tensors loaded; and the errors of newer ones.
 /// None if there is no checkpoint at all.
 pub(crate) fn load_newest(folder: &Path, executor: &mut Executor) -> Result<Option<(Record, Vec<String>)>> {
     let names = numbered(folder);
@@ -327,7 +326,7 @@ pub(crate) fn load_newest(folder: &Path, executor: &mut Executor) -> Result<Opti
         None => Ok(None),
         Some(first) => {
             let folder = folder.display();
-            Err(Error::Config(format!("no checkpoint in {folder} can be used: {first}; remove the folder to begin again")))
+            Err(Error::Config(format!("no checkpoint in {folder} can be used: {first}; remove the folder to start a new run")))
         }
     }
 }

@@ -7,14 +7,14 @@ use plimsoll_core::random::StepRandom;
 use plimsoll_data::Vocabulary;
 use std::path::Path;
 
-/// How the next character is drawn.
+/// How the next character is sampled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// How freely: 0 always takes the likeliest, 1 draws as the model has learnt, more is wilder.
+    /// Sampling temperature; 0 is greedy.
     pub temperature: f32,
-    /// Only from this many of the likeliest; from all if `None`.
+    /// Sample only from this many of the most likely characters; from all if `None`.
     pub top_k: Option<usize>,
-    /// Chooses the draws.
+    /// The seed of the sampling.
     pub seed: u64,
 }
 
@@ -24,19 +24,18 @@ impl Default for Sampling {
     }
 }
 
-/// A character model with its weights, ready to write.
+/// A trained character model.
 pub struct Generator {
     trainer: Trainer,
     vocabulary: Vocabulary,
     context: usize,
-    /// The window the model looks at.
+    /// The context window.
     window: Vec<u8>,
     scores: Vec<f32>,
 }
 
 impl Generator {
-    /// The model a run of [`Run::train`](crate::Run::train) left in its folder. The text it was trained on must still be where it was: its characters are the
-    /// vocabulary.
+    /// Opens the model of a run folder. The text it was trained on must still be there: its characters are the vocabulary.
     pub fn open(folder: &Path) -> Result<Generator> {
         let (config, weights) = (folder.join("config.toml"), folder.join("weights.safetensors"));
         let mut config = Config::read(&config)?;
@@ -50,27 +49,28 @@ impl Generator {
         trainer.load_weights(&weights)?;
         let shape = trainer.prediction_shape()?.to_vec();
         if shape != [context, vocabulary.len()] {
-            let what = format!("the model predicts {shape:?} numbers, but {context} places of {} characters are needed", vocabulary.len());
+            let what =
+                format!("the model predicts {shape:?} values, but {context} positions of {} characters are needed", vocabulary.len());
             return Err(Error::Config(what));
         }
         let scores = vec![0.0; context * vocabulary.len()];
         Ok(Generator { trainer, window: vec![0; 4 * context], context, vocabulary, scores })
     }
 
-    /// The characters it knows.
+    /// Its vocabulary.
     pub fn vocabulary(&self) -> &Vocabulary {
         &self.vocabulary
     }
 
-    /// Goes on from `prompt` with `length` characters, each handed to `sink` as soon as it is drawn.
+    /// Continues `prompt` with `length` characters; each is passed to `sink` as soon as it is sampled.
     pub fn generate(&mut self, prompt: &str, length: usize, sampling: &Sampling, mut sink: impl FnMut(char)) -> Result<()> {
         let mut tokens = self.vocabulary.encode(prompt)?;
         if tokens.is_empty() {
-            return Err(Error::Config("the prompt is empty; give at least one character to go on from".to_string()));
+            return Err(Error::Config("the prompt is empty; give at least one character".to_string()));
         }
         let random = StepRandom { seed: sampling.seed, ..StepRandom::default() };
         for i in 0..length {
-            // The last characters, from the first place on: what stands behind them is not looked at by what comes before.
+            // The last characters, left-aligned: causal attention ignores the padding after them.
             let seen = &tokens[tokens.len().saturating_sub(self.context)..];
             self.window.fill(0);
             for (bytes, token) in self.window.chunks_exact_mut(4).zip(seen) {
@@ -79,10 +79,10 @@ impl Generator {
             self.trainer.predict_row(&self.window, &mut self.scores)?;
             let last = seen.len() - 1;
             let scores = &mut self.scores[last * self.vocabulary.len()..(last + 1) * self.vocabulary.len()];
-            let next = draw(scores, sampling, random.uniform(0, i as u64)) as i32;
+            let next = sample(scores, sampling, random.uniform(0, i as u64)) as i32;
             tokens.push(next);
             sink(self.vocabulary.char(next).expect("a model has as many scores as there are characters"));
-            // Only what can still be seen is kept.
+            // Drop characters outside the context window.
             if tokens.len() > 2 * self.context {
                 tokens.drain(..tokens.len() - self.context);
             }
@@ -91,8 +91,8 @@ impl Generator {
     }
 }
 
-/// The place of a score, drawn with `uniform` in [0, 1).
-fn draw(scores: &mut [f32], sampling: &Sampling, uniform: f32) -> usize {
+/// Samples an index from scores, with `uniform` in [0, 1).
+fn sample(scores: &mut [f32], sampling: &Sampling, uniform: f32) -> usize {
     let likeliest = |scores: &[f32]| (0..scores.len()).max_by(|a, b| scores[*a].total_cmp(&scores[*b])).unwrap_or(0);
     let top = likeliest(scores);
     if sampling.temperature <= 0.0 {
@@ -125,17 +125,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn draws_follow_the_scores() {
+    fn sampling_follows_the_scores() {
         let scores = [1.0f32, 3.0, 2.0, -5.0];
         let cold = Sampling { temperature: 0.0, ..Sampling::default() };
-        assert_eq!(draw(&mut scores.clone(), &cold, 0.99), 1);
+        assert_eq!(sample(&mut scores.clone(), &cold, 0.99), 1);
         let two = Sampling { temperature: 1.0, top_k: Some(2), seed: 0 };
-        let drawn: Vec<usize> = (0..100).map(|i| draw(&mut scores.clone(), &two, i as f32 / 100.0)).collect();
+        let drawn: Vec<usize> = (0..100).map(|i| sample(&mut scores.clone(), &two, i as f32 / 100.0)).collect();
         let share = drawn.iter().filter(|place| **place == 1).count();
         assert!(drawn.iter().all(|place| [1, 2].contains(place)));
         assert!((72..=74).contains(&share), "e³ / (e³ + e²) is 73 %, but {share} of 100 were drawn");
         let all = Sampling { temperature: 1.0, ..Sampling::default() };
-        assert_eq!(draw(&mut scores.clone(), &all, 0.0), 0);
-        assert!(draw(&mut scores.clone(), &all, 0.999_99) < 4);
+        assert_eq!(sample(&mut scores.clone(), &all, 0.0), 0);
+        assert!(sample(&mut scores.clone(), &all, 0.999_99) < 4);
     }
 }

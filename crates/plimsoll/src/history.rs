@@ -9,17 +9,17 @@ use serde_json::{Value, json};
 pub struct Epoch {
     /// Its number, counted from 1.
     pub epoch: u64,
-    /// Over the rows that were learnt from, while they were.
+    /// Over the training data, during training.
     pub training: Scores,
-    /// Over the held-out rows after the epoch.
+    /// Over the validation data, after the epoch.
     pub validation: Option<Scores>,
     /// The learning rate of its last step.
     pub learning_rate: f64,
-    /// Seconds it took, validation included.
+    /// Seconds, including validation.
     pub seconds: f64,
-    /// Rows learnt from per second, validation left out.
+    /// Training rows per second, without validation.
     pub examples_per_s: f64,
-    /// Rows that could not be read and were left out.
+    /// Rows that could not be read and were skipped.
     pub left_out: u64,
 }
 
@@ -53,31 +53,31 @@ impl Epoch {
     }
 }
 
-/// A run's record.
+/// The record of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct History {
     /// Its epochs; of a very long run, the last thousand.
     pub epochs: Vec<Epoch>,
-    /// Optimiser steps done.
+    /// Optimizer steps done.
     pub steps: u64,
-    /// Rows learnt from per second over the whole run, validation left out.
+    /// Training rows per second over the whole run, without validation.
     pub examples_per_s: f64,
     /// Seconds the run took.
     pub seconds: f64,
-    /// What the plan stated for the host.
+    /// The planned peak of host memory.
     pub planned: Bytes,
     /// The host memory budget.
     pub host_budget: Bytes,
-    /// What the plan stated for the device, if it has a memory of its own.
+    /// The planned peak of device memory, if the device has memory of its own.
     pub planned_on_device: Option<Bytes>,
-    /// What was in use on the device at the end of the run, by everybody.
+    /// Memory in use on the device at the end of the run, by all processes.
     pub in_use_on_device: Option<Bytes>,
-    /// The most resident memory the process had, as the system counts it.
+    /// The peak resident memory of the process.
     pub measured: Bytes,
-    /// Seconds of a whole batch as the plan predicted them.
+    /// Predicted seconds of a whole batch.
     pub predicted_step_s: f64,
-    /// Seconds of a whole batch as they were: the median of the last 511 steps and the least of all, the first step left out. Only
-    /// computing counts, neither waiting for rows nor for a processor that other programs have.
+    /// Measured seconds of a whole batch: the median of the last 511 steps and the minimum of all, without the first step. Time spent waiting
+    /// for rows or for a busy processor does not count.
     pub measured_step_s: Option<(f64, f64)>,
 }
 
@@ -103,7 +103,7 @@ impl Epoch {
         }
         put_scores(&mut object, "", &self.training);
         if !self.training.more.is_empty() {
-            // So that the others can be told from the rest of the object.
+            // Names the metrics among the other keys.
             object["metrics"] = self.training.more.iter().map(|(name, _)| name.as_str()).collect();
         }
         if let Some(scores) = &self.validation {
@@ -114,7 +114,7 @@ impl Epoch {
 }
 
 impl History {
-    /// The run's record as one JSON object.
+    /// The record as one JSON object.
     pub fn to_json(&self) -> Value {
         json!({
             "epochs": self.epochs.iter().map(Epoch::to_json).collect::<Vec<_>>(),

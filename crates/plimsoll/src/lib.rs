@@ -1,7 +1,21 @@
-//! Plimsoll: train neural networks under a memory line that is known before the first step.
+//! Plimsoll: train neural networks within a memory budget that is planned before the first step.
 //!
-//! Give a [`nn`] model, a [`Dataset`] and a [`Budget`] to a [`Trainer`]. [`Trainer::plan`] states what the run needs, to the byte, or
-//! says the least that would work; [`Trainer::fit`] trains and stays under the line. See [`Trainer`] for a whole program.
+//! Give a [`nn`] model, a [`Dataset`] and a [`Budget`] to a [`Trainer`]. [`Trainer::plan`] states the memory of the run, to the byte, or the
+//! minimum budget that works; [`Trainer::run`] trains as planned. See [`Trainer`] for a whole program.
+//!
+//! # Layers
+//! Modules depend on modules above them in this table only; data passes them in this order.
+//!
+//! | layer | modules |
+//! |---|---|
+//! | values and errors | `suggest`, `named`, `system`, `precision`, `allow`, `infeasible`, `error`, `reader` |
+//! | devices and files | `devices`, `offload_file`, `tensors`, `checkpoint`, `cost` |
+//! | models and training | `nn`, `optim`, `loss`, `metrics`, `output_loss`, `schedule`, `zoo`, `history`, `callbacks` |
+//! | one description | `spec`: what the user wants, as plain data |
+//! | front end | `config`: TOML to a `RunSpec`; `pipeline`: its data alone |
+//! | one plan | `graphs`: the programs of a run; `plan`: a pure function of `RunSpec`, `Machine` and `DataSummary` |
+//! | execution | `session`: the memory of a plan; `fit`: epochs, validation, checkpoints |
+//! | fronts | `trainer`, then `run_folder`, `trained`, `generate`, `plan_file`, `calibration` |
 
 mod allow;
 pub mod calibration;

@@ -1,4 +1,4 @@
-//! A backing store in a file: tensors that are not needed for a while, read and written where they are wanted, never mapped.
+//! A backing store in a file: offloaded tensors, read and written at their offsets, never mapped.
 
 use plimsoll_core::Bytes;
 use plimsoll_core::device::{BackingStore, DeviceError};
@@ -9,10 +9,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes that are written at a time to take room.
+/// Bytes written at a time to allocate disk space.
 const PIECE: usize = 64 << 10;
 
-/// A file of a fixed size that has no name: whatever becomes of the process, nothing is left behind.
+/// An unlinked file of a fixed size: it disappears with the process, however that ends.
 pub(crate) struct OffloadFile {
     file: File,
     folder: PathBuf,
@@ -20,10 +20,10 @@ pub(crate) struct OffloadFile {
 }
 
 impl OffloadFile {
-    /// Takes this much room in a folder. Everything is zero.
+    /// Allocates a file of zeros of this size in a folder.
     ///
     /// # Errors
-    /// When there is no such folder, it cannot be written to, or the disk has no room.
+    /// When the folder does not exist or cannot be written, or the disk is full.
     pub fn create(folder: &Path, size: Bytes) -> Result<OffloadFile, DeviceError> {
         /// Several runs of one process may use one folder.
         static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -33,7 +33,7 @@ impl OffloadFile {
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).map_err(failed)?;
         std::fs::remove_file(&path).map_err(failed)?;
         let store = OffloadFile { file, folder: folder.to_path_buf(), size };
-        // Written, not only declared: a disk that is full says so now and not in the middle of a step.
+        // Written, not only declared: a full disk is an error now, and not in the middle of a step.
         let zeros = vec![0; PIECE.min(size.get())];
         for start in (0..size.0).step_by(PIECE) {
             store.write(Bytes(start), &zeros[..(size.0 - start).min(PIECE as u64) as usize])?;
@@ -72,7 +72,7 @@ impl BackingStore for OffloadFile {
     }
 }
 
-/// Where such files go unless a folder is named: a place for large files that is on a disk, where there is one.
+/// The default folder of such files: one for large temporary files on a disk, if there is one.
 pub(crate) fn default_folder() -> PathBuf {
     let large = Path::new("/var/tmp");
     if std::env::var_os("TMPDIR").is_none() && large.is_dir() { large.to_path_buf() } else { std::env::temp_dir() }

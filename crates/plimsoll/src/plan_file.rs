@@ -1,7 +1,7 @@
-//! Plans as files: what `plan --out` writes, and the proof that such a file still is what it says.
+//! Plan files: written by `plan --out`, verified by `check`.
 //!
-//! The file holds the run's configuration beside the certificate. Whoever checks it builds the model's graphs from the configuration, and
-//! nothing of the planner's search is trusted: the certificate has to run those graphs, byte by byte.
+//! The file has the run's configuration and the certificate. The checker builds the model's graphs from the configuration and trusts nothing
+//! of the planner: the certificate has to execute those graphs, byte by byte.
 
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -12,28 +12,27 @@ use plimsoll_core::Bytes;
 use plimsoll_core::plan::Certificate;
 use serde_json::{Value, json};
 
-/// What was proven.
+/// What was verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// Rows the plan was made for.
+    /// Rows of the micro-batch.
     pub rows: usize,
     /// The arena's size.
     pub arena: Bytes,
-    /// How many programs there are, and steps in all of them.
+    /// The number of programs.
     pub programs: usize,
     /// Steps in all programs.
     pub steps: usize,
-    /// Steps that compute something again.
+    /// Steps that recompute.
     pub repeated: usize,
 }
 
-/// A plan of a run from a configuration, as a document that can be checked by itself.
+/// The plan of a run from a configuration, as a document that can be verified by itself.
 pub fn plan_file(spec: &RunSpec, plan: &RunPlan) -> Value {
     json!({ "plan": plan.to_json(), "configuration": spec.config, "certificate": plan.memory.certificate() })
 }
 
-/// Proves what [`plan_file`] wrote: that its certificate is an exact plan of the model that its configuration describes. Names the first
-/// thing that is wrong.
+/// Verifies a document of [`plan_file`]: that its certificate is an exact plan of the model of its configuration. Reports the first error.
 pub fn check_plan_file(text: &str) -> Result<Checked> {
     let wrong = |what: String| Error::Config(format!("this is not a plan that `plimsoll plan --out` wrote: {what}"));
     let document: Value = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
@@ -67,7 +66,7 @@ pub fn check_plan_file(text: &str) -> Result<Checked> {
     })
 }
 
-/// How many entries stand in a sequence that stood there before.
+/// How many entries of a sequence are repetitions.
 fn repeated(sequence: &[u32]) -> usize {
     let distinct: std::collections::HashSet<u32> = sequence.iter().copied().collect();
     sequence.len() - distinct.len()

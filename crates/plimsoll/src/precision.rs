@@ -1,19 +1,18 @@
-//! Precision: in how many bits a step keeps what it computes.
+//! Precision: the data type in which a step stores activations and gradients.
 
 use plimsoll_core::loss_scale::LossScaling;
 use plimsoll_core::passes::{Columns, mixed_with};
 use plimsoll_core::{DType, Graph, GraphError};
 
-/// In how many bits activations and their gradients are kept. Parameters and what optimisers know about them stay in 32, and so does
-/// all arithmetic.
+/// The data type of activations and their gradients. Parameters and optimizer state stay in 32 bits, and so does all arithmetic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
     /// 32 bits for everything.
     #[default]
     F32,
-    /// 16 bits, IEEE half precision, with dynamic loss scaling.
+    /// f16, with dynamic loss scaling.
     MixedF16,
-    /// 16 bits, the upper half of single precision, which needs no scaling.
+    /// bf16, which needs no loss scaling.
     MixedBf16,
 }
 
@@ -27,7 +26,7 @@ impl Precision {
         Precision::NAMES.iter().find(|(_, precision)| *precision == self).map_or("", |(name, _)| name)
     }
 
-    /// How the loss is scaled, if it has to be.
+    /// The loss scaling it needs, if any.
     pub(crate) fn scaling(self) -> Option<LossScaling> {
         (self == Precision::MixedF16).then(LossScaling::default)
     }

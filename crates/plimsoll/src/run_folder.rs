@@ -11,7 +11,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Where a run leaves its files.
+/// The folder of a run.
 pub struct RunFolder {
     path: PathBuf,
 }
@@ -78,7 +78,7 @@ impl<'a> Log<'a> {
         Ok(())
     }
 
-    /// Keeps the lines of epochs that are done; those of a later, interrupted epoch come again.
+    /// Keeps the lines of completed epochs.
     fn go_on(&mut self, epochs: u64) -> Result<()> {
         let path = self.folder.file(Log::NAME);
         let done = |line: &&str| {
@@ -106,7 +106,7 @@ impl<'a> Log<'a> {
 }
 
 impl RunFolder {
-    /// The given folder, made if it is not there; tried out before anything is computed.
+    /// Opens a folder, created if need be, and tests that it can be written before anything is computed.
     pub fn open(path: &Path) -> Result<RunFolder> {
         let error = |source| Error::Io { action: "write to the run folder", path: path.to_path_buf(), source };
         fs::create_dir_all(path).map_err(error)?;
@@ -115,7 +115,7 @@ impl RunFolder {
         Ok(RunFolder { path: path.to_path_buf() })
     }
 
-    /// The newest `runs/TITLE-N`, to go on with.
+    /// The newest `runs/TITLE-N`, to resume.
     pub fn latest(title: &str) -> Result<RunFolder> {
         let path = |n: u64| PathBuf::from(format!("runs/{title}-{n}"));
         match (1..).take_while(|n| path(*n).exists()).last() {
@@ -153,7 +153,7 @@ impl RunFolder {
         written.map_err(|source| Error::Io { action: "write", path: self.file(name), source })
     }
 
-    /// Removes a file of an earlier run, so that it is not taken for this one's.
+    /// Removes a file of an earlier run.
     fn remove(&self, name: &str) -> Result<()> {
         match fs::remove_file(self.file(name)) {
             Err(source) if source.kind() != std::io::ErrorKind::NotFound => {

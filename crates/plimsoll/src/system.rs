@@ -1,4 +1,4 @@
-//! What the operating system says about memory: the line by default, what this process is made of, and what it has used.
+//! Memory as the operating system reports it: the default budget, the footprint of the process, and its peak.
 
 use plimsoll_core::Bytes;
 use std::fs::{self, File};
@@ -7,14 +7,14 @@ use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Untracked heap: graphs, plans, names, the books themselves, and what the C library keeps for itself.
+/// Untracked heap: graphs, plans, names, the ledger itself, and the C library.
 const HEAP_RESERVE: Bytes = Bytes::mib(4);
 
 /// The main thread's stack as far as it is touched.
 const MAIN_STACK: Bytes = Bytes::kib(256);
 
-/// The memory this process may have in all: what its control group's limit leaves beside what others in the group hold, or what it has and
-/// what the system could still give it, whichever is less.
+/// The memory this process can have in all: the limit of its control group minus what others in the group hold, or its resident memory plus
+/// what the system has available, whichever is less.
 pub fn available_memory() -> Bytes {
     let available = meminfo("MemAvailable:").unwrap_or(Bytes::gib(1)) + resident();
     match room_in_group() {
@@ -33,7 +33,7 @@ pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The most resident memory this process ever had, as the system counts it.
+/// The peak resident memory of this process.
 pub fn peak_resident() -> Bytes {
     status("VmHWM:").unwrap_or_default()
 }
@@ -43,9 +43,9 @@ pub fn resident() -> Bytes {
     status("VmRSS:").unwrap_or_default()
 }
 
-/// What a process of this program holds before it has done anything: its code and data, libraries, main stack and untracked heap.
+/// The footprint of the process before it has done anything: code and data, libraries, main stack and untracked heap.
 /// The same for every run of the same program, so that a plan made in one process holds in the next.
-/// Looked up once: libraries that a device loads later are stated by the device.
+/// Read once: libraries that a device loads later are part of the device's footprint.
 pub fn process_footprint() -> Bytes {
     static FOOTPRINT: OnceLock<Bytes> = OnceLock::new();
     *FOOTPRINT.get_or_init(|| {
@@ -66,7 +66,7 @@ fn mapped_files(maps: &str) -> Bytes {
     maps.lines().filter_map(size).sum()
 }
 
-/// How long a thread stood ready to run while others had its processor. What it does takes that much less on a machine that is free.
+/// How long a thread was runnable while others had its processor. On an idle machine its work takes that much less.
 pub struct Waiting(Schedule);
 
 impl Waiting {
@@ -131,7 +131,7 @@ fn kilobytes(text: &str, field: &str) -> Option<Bytes> {
     line.split_whitespace().nth(1)?.parse().ok().map(Bytes::kib)
 }
 
-/// What this process may have in its control group and those above it, under either version of the interface.
+/// What this process can have in its control group and its parents, in either version of the interface.
 fn room_in_group() -> Option<Bytes> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let own = status("RssAnon:").unwrap_or_default();

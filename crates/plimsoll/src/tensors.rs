@@ -1,4 +1,4 @@
-//! Kept tensors in a file: safetensors, written and read in small pieces, with a checksum per tensor.
+//! Tensors in safetensors files, written and read in small chunks, with a checksum per tensor.
 
 use crate::error::{Error, Result};
 use plimsoll_core::graph::{State, StateId, StateKind};
@@ -11,20 +11,20 @@ use std::path::{Path, PathBuf};
 /// Bytes copied at a time.
 const PIECE: usize = 16 << 10;
 
-/// The longest header that is believed; a broken file must not make us ask for memory.
+/// The longest header that is accepted: a damaged file must not cause a large allocation.
 const MAX_HEADER: u64 = 64 << 20;
 
-/// Which tensors a file is about.
+/// Which tensors a file has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
-    /// What the model is: parameters and statistics.
+    /// Parameters and statistics of the model.
     Weights,
-    /// What a run needs to go on: the same, and what the optimiser remembers.
+    /// All that resuming needs: weights and optimizer state.
     Everything,
 }
 
 impl Which {
-    /// Sums of gradients and counts of metrics are never among them: between two steps the former hold nothing, and the host has the latter.
+    /// Accumulated gradients and metric counts are never saved: between two steps the former are empty, and the host has the latter.
     fn has(self, kind: StateKind) -> bool {
         match self {
             Which::Weights => matches!(kind, StateKind::Parameter | StateKind::Statistic),
@@ -33,14 +33,14 @@ impl Which {
     }
 }
 
-/// Why a file's tensors could not be taken over.
+/// Why a file's tensors could not be loaded.
 #[derive(Debug)]
 pub(crate) enum Unusable {
-    /// It belongs to another model: says which tensor differs, and how.
+    /// It belongs to another model: which tensor differs, and how.
     OtherModel(String),
-    /// It is cut off or changed: says where.
+    /// It is truncated or damaged: where.
     Damaged(String),
-    /// The system or the device said no.
+    /// The system or the device failed.
     Failed(Error),
 }
 
@@ -48,21 +48,21 @@ impl Unusable {
     /// As an error about a file.
     pub fn about(self, path: &Path) -> Error {
         match self {
-            Unusable::OtherModel(what) => Error::Config(format!("{} does not hold this model's tensors: {what}", path.display())),
+            Unusable::OtherModel(what) => Error::Config(format!("{} does not have the tensors of this model: {what}", path.display())),
             Unusable::Damaged(what) => Error::Config(format!("{} is damaged: {what}", path.display())),
             Unusable::Failed(error) => error,
         }
     }
 }
 
-/// The tensors a file is about, with their numbers.
+/// The tensors a file has, with their state ids.
 fn chosen(executor: &Executor, which: Which) -> Vec<(StateId, State)> {
     let states = executor.plan().programs.iter().map(|program| program.graph.states()).max_by_key(|states| states.len());
     let kept = |(_, state): &(usize, &State)| which.has(state.kind);
     states.unwrap_or_default().iter().enumerate().filter(kept).map(|(i, state)| (StateId(i as u32), state.clone())).collect()
 }
 
-/// How the format calls an element type.
+/// The name of a data type in the format.
 fn dtype_name(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 => "F32",
@@ -75,7 +75,7 @@ fn dtype_name(dtype: DType) -> &'static str {
     }
 }
 
-/// Writes the tensors into a file that was just made, as far as the system's own buffers: it is not synced yet.
+/// Writes the tensors to a new file, without syncing it.
 /// Gives each tensor's name and checksum.
 pub(crate) fn write(executor: &Executor, which: Which, file: &File, path: &Path) -> Result<Vec<(String, u32)>> {
     let error = |source| Error::Io { action: "write", path: path.to_path_buf(), source };
@@ -113,7 +113,7 @@ pub(crate) fn write(executor: &Executor, which: Which, file: &File, path: &Path)
     Ok(checksums)
 }
 
-/// Writes all weights: to a temporary name first, then renamed, so that a file under this name is whole.
+/// Writes all weights to a temporary file, then renames it, so that a file of this name is complete.
 pub(crate) fn save_weights(executor: &Executor, path: &Path) -> Result<()> {
     let temporary = beside(path);
     let write_whole = || {
@@ -125,19 +125,19 @@ pub(crate) fn save_weights(executor: &Executor, path: &Path) -> Result<()> {
     write_whole().inspect_err(|_| drop(std::fs::remove_file(&temporary)))
 }
 
-/// The name a file has until it is whole.
+/// The name of a file until it is complete.
 pub(crate) fn beside(path: &Path) -> PathBuf {
     let mut name = path.file_name().map(std::ffi::OsStr::to_os_string).unwrap_or_default();
     name.push(".tmp");
     path.with_file_name(name)
 }
 
-/// Reads all weights; the file must have the model's.
+/// Loads all weights; the file must have all of the model's.
 pub(crate) fn load_weights(executor: &mut Executor, path: &Path) -> Result<()> {
     read(executor, Which::Weights, path, None).map_err(|unusable| unusable.about(path))
 }
 
-/// Reads the weights that have the name and the shape of one of the model's; gives the names of those that stay as they are.
+/// Loads the weights whose name and shape match the model's; gives the names of those that are not loaded.
 pub(crate) fn load_matching_weights(executor: &mut Executor, path: &Path) -> Result<Vec<String>> {
     let load = |executor: &mut Executor| -> Result<Vec<String>, Unusable> {
         let mut file = TensorFile::open(path)?;
@@ -152,7 +152,7 @@ pub(crate) fn load_matching_weights(executor: &mut Executor, path: &Path) -> Res
     load(executor).map_err(|unusable| unusable.about(path))
 }
 
-/// Reads tensors into the states they are. With checksums, every byte is checked against them, and there must be no other tensors.
+/// Loads tensors into their states. With checksums, every byte is checked, and the file must have no other tensors.
 pub(crate) fn read(executor: &mut Executor, which: Which, path: &Path, checksums: Option<&[(String, u32)]>) -> Result<(), Unusable> {
     let mut file = TensorFile::open(path)?;
     let tensors = chosen(executor, which);
@@ -166,12 +166,12 @@ pub(crate) fn read(executor: &mut Executor, which: Which, path: &Path, checksums
     Ok(())
 }
 
-/// A file of tensors whose header was read.
+/// An open file of tensors, its header parsed.
 struct TensorFile {
     path: PathBuf,
     file: File,
     header: Map<String, Value>,
-    /// Where the tensors begin, and how long the file is.
+    /// The offset of the tensors, and the length of the file.
     start: u64,
     length: u64,
 }
@@ -194,7 +194,7 @@ impl TensorFile {
         Ok(TensorFile { path: path.to_path_buf(), file, header, start: 8 + bytes, length })
     }
 
-    /// Copies a tensor, which the header has, into a state, piece by piece; gives the checksum of its bytes.
+    /// Loads a tensor that the header has into a state, chunk by chunk; gives its checksum.
     fn load(&mut self, executor: &mut Executor, id: StateId, state: &State) -> Result<u32, Unusable> {
         let failed = |source| Unusable::Failed(Error::Io { action: "read", path: self.path.clone(), source });
         let offsets = &self.header[&state.name]["data_offsets"];
@@ -203,7 +203,7 @@ impl TensorFile {
             Some((from, to)) if to.checked_sub(from) == Some(size) && to <= self.length - self.start => {
                 self.file.seek(SeekFrom::Start(self.start + from)).map_err(failed)?;
             }
-            _ => return Err(Unusable::Damaged(format!("`{}` is not whole", state.name))),
+            _ => return Err(Unusable::Damaged(format!("`{}` is truncated", state.name))),
         }
         let mut piece = [0; PIECE];
         let mut checksum = crc32fast::Hasher::new();
@@ -219,12 +219,12 @@ impl TensorFile {
     }
 }
 
-/// That the file has the wanted tensors; names the first that differs.
+/// That the file has these tensors; names the first that differs.
 fn check_tensors(tensors: &[(StateId, State)], header: &Map<String, Value>, exactly: bool) -> Result<(), Unusable> {
     tensors.iter().try_for_each(|(_, state)| check_tensor(state, header))?;
     let known = |name: &String| name == "__metadata__" || tensors.iter().any(|(_, state)| state.name == *name);
     match header.keys().find(|name| !known(name)).filter(|_| exactly) {
-        Some(name) => Err(Unusable::OtherModel(format!("`{name}` is there, but not here"))),
+        Some(name) => Err(Unusable::OtherModel(format!("the file has `{name}`, which the model has not"))),
         None => Ok(()),
     }
 }
@@ -233,12 +233,12 @@ fn check_tensors(tensors: &[(StateId, State)], header: &Map<String, Value>, exac
 fn check_tensor(state: &State, header: &Map<String, Value>) -> Result<(), Unusable> {
     let (name, here) = (&state.name, format!("{} {}", dtype_name(state.ty.dtype), state.ty.shape));
     let Some(entry) = header.get(name) else {
-        return Err(Unusable::OtherModel(format!("`{name}` is missing there and is {here} here")));
+        return Err(Unusable::OtherModel(format!("the file has no `{name}`, which is {here} in the model")));
     };
     let shape: Vec<usize> = entry["shape"].as_array().into_iter().flatten().filter_map(Value::as_u64).map(|n| n as usize).collect();
     let there = format!("{} {}", entry["dtype"].as_str().unwrap_or("?"), plimsoll_core::Shape::fixed(shape));
     if there != here {
-        return Err(Unusable::OtherModel(format!("`{name}` is {there} there and {here} here")));
+        return Err(Unusable::OtherModel(format!("`{name}` is {there} in the file and {here} in the model")));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What a run left in its folder, to measure it and to predict with it.
+//! The trained model of a run folder, to evaluate and to predict with.
 
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -7,16 +7,16 @@ use crate::trainer::{Prediction, Trainer};
 use plimsoll_data::Dataset;
 use std::path::{Path, PathBuf};
 
-/// Which rows of a configuration.
+/// Which data of a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rows {
-    /// Those it learns from, in the order of their source.
+    /// The training data, in the order of its source.
     Training,
-    /// Those it holds out.
+    /// The validation data.
     HeldOut,
 }
 
-/// A trained model and the rows to use it on.
+/// A trained model and the data to use it on.
 ///
 /// ```no_run
 /// use plimsoll::{Rows, Trained};
@@ -32,8 +32,8 @@ pub struct Trained {
 }
 
 impl Trained {
-    /// The model that a run of [`Run::train`](crate::Run::train) left in its folder. Without a choice of rows, those that are held out are taken, or those it learnt
-    /// from if there are no others. `change` sees the run's configuration first, to name other data or another line.
+    /// Opens the model of a run folder. Without a choice of rows, the validation data is used, or the training data if there is none. `change`
+    /// may edit the run's configuration first, to name other data or another budget.
     pub fn open(folder: &Path, rows: Option<Rows>, change: impl FnOnce(&mut Config) -> Result<()>) -> Result<Trained> {
         let weights = folder.join("weights.safetensors");
         let mut config = Config::read(&folder.join("config.toml"))?;
@@ -45,10 +45,10 @@ impl Trained {
         match (spec.fit.validation.clone(), rows) {
             (Some(data), None | Some(Rows::HeldOut)) => Ok(Trained { trainer: spec.into(), data, rows: Rows::HeldOut, weights }),
             (None, Some(Rows::HeldOut)) => {
-                Err(Error::Config("the run holds no rows out: name them as `data.validation`, or take those it learnt from".to_string()))
+                Err(Error::Config("the run has no validation data: name some as `data.validation`, or use the training data".to_string()))
             }
             (_, None | Some(Rows::Training)) => {
-                // Predictions belong to rows, so they come in the order of the rows.
+                // Predictions are in the order of the source.
                 config.set_source_order()?;
                 let trainer = Trainer::from(config.build()?);
                 Ok(Trained { data: trainer.data().clone(), trainer, rows: Rows::Training, weights })
@@ -67,7 +67,7 @@ impl Trained {
         self.trainer.evaluate(&self.data)
     }
 
-    /// Hands the predictions to `sink` piece by piece, in the order of the rows. Memory does not grow with their number.
+    /// Passes the predictions to `sink`, one micro-batch at a time, in the order of the rows. Memory does not grow with their number.
     pub fn predict(self, sink: impl FnMut(&Prediction<'_>)) -> Result<()> {
         let mut trainer = self.trainer.for_prediction();
         trainer.load_weights(&self.weights)?;

@@ -52,7 +52,7 @@ fn mixed_precision_is_chosen_only_where_allowed_and_needed() {
     let chosen = plan(&[MIXED, &between]);
     assert_eq!(chosen.used, [Permission::MixedPrecision]);
     assert!(!chosen.results_unchanged && chosen.precision.name() == "mixed_bf16" && chosen.total().0 <= (narrow.0 + wide.0) / 2);
-    assert!(chosen.to_string().contains("results      changed: activations are rounded to 16 bits, as was allowed"), "{chosen}");
+    assert!(chosen.to_string().contains("results        changed: activations are rounded to 16 bits, as was allowed"), "{chosen}");
     assert_eq!(chosen.strategies.len(), 1);
     assert!(chosen.strategies[0].before.0 > chosen.strategies[0].after.0);
     let enough = plan(&[MIXED, "budget.host=1GiB"]);

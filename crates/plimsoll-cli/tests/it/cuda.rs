@@ -36,7 +36,9 @@ fn a_gpu_plan_reports_both_budgets() {
         assert!(document["device_by_owner"][owner].as_u64().is_some_and(|size| size > 0), "{owner}");
     }
     let text = sandbox.succeed(&[&["plan", "--device-memory", "1GiB"], &PROFILE[..]].concat());
-    for part in ["cuda:0 (NVIDIA H200, from its profile)", "device line  1.00 GiB", "host line", "CUDA context 348 MiB", "pinned staging"] {
+    for part in
+        ["cuda:0 (NVIDIA H200, from its profile)", "device budget  1.00 GiB", "host budget", "CUDA context 348 MiB", "pinned staging"]
+    {
         assert!(text.contains(part), "{part}: {text}");
     }
 }

@@ -25,7 +25,7 @@ fn progress_is_plain_lines_without_a_terminal() {
     let sandbox = Sandbox::new("plain");
     let output = sandbox.run(&["train", "--epochs", "2", "--out", "here", "--host-memory", "64MiB"]);
     let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-    assert!(err.contains("host line") && err.contains("epoch 1/2 loss ") && err.contains("epoch 2/2 loss "), "{err}");
+    assert!(err.contains("host budget") && err.contains("epoch 1/2 loss ") && err.contains("epoch 2/2 loss "), "{err}");
     assert!(!err.contains('\r'), "no live line when nobody watches");
     for word in
         ["trained 2 epochs, 90 steps", "held out    loss ", "accuracy", "examples/s", "planned", "measured at most", "here (weights"]

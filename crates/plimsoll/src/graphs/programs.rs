@@ -20,19 +20,19 @@ use std::sync::Arc;
 /// The name of the scalar by which each row counts: one over the rows of the whole batch.
 pub(crate) const ROW_SHARE: &str = "row_share";
 
-/// The most columns a model reads.
-const MOST_INPUTS: usize = 8;
+/// The maximum number of columns a model reads.
+const MAX_INPUTS: usize = 8;
 
-/// The most results a model is taught.
-const MOST_OUTPUTS: usize = 8;
+/// The maximum number of outputs with a loss.
+const MAX_OUTPUTS: usize = 8;
 
-/// The most columns a step reads: features, labels and sample weights.
-pub(crate) const MAX_COLUMNS: usize = MOST_INPUTS + MOST_OUTPUTS + 1;
+/// The maximum number of columns a step reads: features, labels and sample weights.
+pub(crate) const MAX_COLUMNS: usize = MAX_INPUTS + MAX_OUTPUTS + 1;
 
-/// The output that is the share of answers that count, where some do not.
+/// The output with the fraction of labels that are not ignored.
 pub(crate) const LOSS_WEIGHT: &str = "loss_weight";
 
-/// The improved graphs of a run, and what the host must know about them.
+/// The optimized graphs of a run, and how the host feeds them.
 pub(crate) struct Programs {
     /// Without variants for micro-batches.
     pub whole: Vec<(Role, Graph)>,
@@ -95,13 +95,13 @@ impl Programs {
         self.whole.retain(|(role, _)| *role == Role::Predict);
     }
 
-    /// The graphs with variants for micro-batches. Written when they are first needed: large networks take a while.
+    /// The graphs with variants for micro-batches. Built when first needed: large networks take a while.
     pub fn accumulating(&self) -> Result<&[(Role, Graph)], GraphError> {
         if self.accumulating.get().is_none() {
             let (training, loss, counted) = &self.training;
             let mut graphs = training_programs(&self.optimization, training, *loss, *counted, true)?;
             graphs = graphs.into_iter().map(|(role, graph)| Ok((role, optimize(&graph)?))).collect::<Result<_, GraphError>>()?;
-            // The rest does not learn, and stays as it is.
+            // Evaluation and prediction stay as they are.
             graphs.extend(self.whole.iter().filter(|(role, _)| matches!(role, Role::Evaluate | Role::Predict)).cloned());
             let _ = self.accumulating.set(graphs);
         }
@@ -112,7 +112,7 @@ impl Programs {
 /// What of that the process's footprint has room for.
 const SMALL: Bytes = Bytes::mib(2);
 
-/// Writes and improves all graphs of a run.
+/// Builds and optimizes all graphs of a run.
 pub(crate) fn programs(
     model: &Model,
     schema: &Schema,
@@ -263,8 +263,8 @@ fn columns(schema: &Schema, model: &Model, names: &[&str], targets: &[&OutputLos
     let error = |what: String| GraphError { scope: String::new(), what };
     let features = match model.inputs() {
         [single] => vec![schema.index_of(single).or_else(|| schema.index_of("x")).unwrap_or(0)],
-        several if several.len() > MOST_INPUTS => {
-            return Err(error(format!("the model reads {} columns, but a step reads at most {MOST_INPUTS}", several.len())));
+        several if several.len() > MAX_INPUTS => {
+            return Err(error(format!("the model reads {} columns, but a step reads at most {MAX_INPUTS}", several.len())));
         }
         several => {
             let find = |name: &String| {
@@ -273,8 +273,8 @@ fn columns(schema: &Schema, model: &Model, names: &[&str], targets: &[&OutputLos
             several.iter().map(find).collect::<Result<_, _>>()?
         }
     };
-    if names.len() > MOST_OUTPUTS {
-        return Err(error(format!("the model has {} results, but a step teaches at most {MOST_OUTPUTS}", names.len())));
+    if names.len() > MAX_OUTPUTS {
+        return Err(error(format!("the model has {} outputs, but a step trains at most {MAX_OUTPUTS}", names.len())));
     }
     let (read, mut all, mut labels) = (features.len(), features, Vec::with_capacity(names.len()));
     for (name, target) in names.iter().zip(targets) {

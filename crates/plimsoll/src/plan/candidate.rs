@@ -1,4 +1,4 @@
-//! One way to run a batch: its memory laid out and checked, and everything else that the run holds put beside it.
+//! One candidate plan: the memory of a micro-batch laid out and checked, and everything else that the run holds.
 
 use super::choose::{graphs, variants};
 use super::pipelines::pipelines;
@@ -19,19 +19,19 @@ use std::sync::Arc;
 /// Peak memory of the search, in multiples of the graphs: 2.9 were measured for a network of 2,000 nodes in many micro-batches.
 const SEARCH_FACTOR: u64 = 4;
 
-/// One way to cut the batch, laid out and checked.
+/// One micro-batch size with its strategies, laid out and checked.
 #[derive(Clone)]
 pub(super) struct Candidate {
     pub micro_batch: usize,
     pub variant: Variant,
     pub feed_rows: usize,
     pub memory: CheckedPlan,
-    /// The smallest total this way can have.
+    /// The smallest host budget that works.
     pub least: Bytes,
     pub fixed: Vec<(Owner, Bytes)>,
-    /// What stands under the device's own line, if it has one.
+    /// What the device's own memory holds, if it has any.
     pub on_device: Option<Vec<(Owner, Bytes)>>,
-    /// The graphs it was laid out from, if they are not the model's own: with layers in pieces, or copies to and from elsewhere in them.
+    /// The rewritten graphs it was laid out from, if any: with split layers, or with copies of offloaded tensors.
     pub written: Option<Arc<Vec<(Role, Graph)>>>,
 }
 
@@ -44,7 +44,7 @@ impl Candidate {
         self.least <= budgets.host && self.device_total() <= budgets.device
     }
 
-    /// Whether it fits if its arena can be laid out without gaps.
+    /// Whether it fits if its arena can be laid out without fragmentation.
     fn might_fit(&self, budgets: Budgets) -> bool {
         let gaps = self.memory.arena - self.memory.lower_bound;
         match &self.on_device {
@@ -53,13 +53,13 @@ impl Candidate {
         }
     }
 
-    /// The same with its arena laid out well.
+    /// The same with a thorough arena layout.
     pub fn tightened(self, request: &Request<'_>) -> Result<Candidate> {
         let Candidate { micro_batch, memory, written, .. } = self;
         Ok(finish(request, micro_batch, tighten(memory.into_plan(), request.device())?)?.from(written))
     }
 
-    /// By how much it is over its line.
+    /// By how much it exceeds its budget.
     pub fn excess(&self, budgets: Budgets) -> Bytes {
         match &self.on_device {
             Some(_) => self.device_total().saturating_sub(budgets.device),
@@ -67,7 +67,7 @@ impl Candidate {
         }
     }
 
-    /// The same, laid out from these graphs.
+    /// The same, with the rewritten graphs it was laid out from.
     pub fn from(self, written: Option<Arc<Vec<(Role, Graph)>>>) -> Candidate {
         Candidate { written, ..self }
     }
@@ -77,7 +77,7 @@ impl Candidate {
         self.written.as_ref().map_or_else(|| graphs(request, self.micro_batch), |written| Ok(&written[..]))
     }
 
-    /// What the arena may take at most, if everything else fits.
+    /// The largest arena that fits, if everything else does.
     pub fn arena_limit(&self, budgets: Budgets) -> Option<Bytes> {
         let (own, line) = match &self.on_device {
             Some(_) if self.least > budgets.host => return None,
@@ -101,7 +101,7 @@ impl Candidate {
         }
     }
 
-    /// Whether nothing was done to the largest pieces.
+    /// Whether it is the largest micro-batch without any strategy.
     pub fn untouched(&self, whole: &Candidate) -> bool {
         self.micro_batch == whole.micro_batch
             && self.recomputation().nodes.is_empty()
@@ -109,19 +109,19 @@ impl Candidate {
             && !self.is_cut()
     }
 
-    /// Whether layers are computed in pieces of their rows.
+    /// Whether layers are split into slices of their rows.
     pub fn is_cut(&self) -> bool {
         self.memory.programs.iter().any(|program| program.graph.pieces() > 1)
     }
 
-    /// What the program that computes most again computes again.
+    /// The recomputation of the program with most of it.
     pub fn recomputation(&self) -> Recomputation {
         let programs = self.memory.programs.iter().map(|program| &program.recomputation);
         programs.max_by_key(|again| again.extra_flops).cloned().unwrap_or_default()
     }
 }
 
-/// The batch in pieces of this size, everything kept that is needed again. Where that cannot be within the budgets, it is only sketched.
+/// A micro-batch without recomputation or offloading. Where that cannot fit the budgets, its layout is only sketched.
 pub(super) fn candidate(request: &Request<'_>, micro_batch: usize, budgets: Option<Budgets>) -> Result<Candidate> {
     let graphs = planned_graphs(request, micro_batch)?;
     let plain = weighed(request, micro_batch, sketch(&graphs, micro_batch, request.device())?, budgets)?;
@@ -131,22 +131,22 @@ pub(super) fn candidate(request: &Request<'_>, micro_batch: usize, budgets: Opti
     })
 }
 
-/// A sketched layout with everything else beside it; laid out well if that can bring it within the budgets, or there are none.
+/// A sketched layout with everything else the run holds; laid out thoroughly if that can make it fit, or without budgets.
 pub(super) fn weighed(request: &Request<'_>, micro_batch: usize, sketch: Plan, budgets: Option<Budgets>) -> Result<Candidate> {
     let rough = finish(request, micro_batch, sketch)?;
     if budgets.is_some_and(|budgets| !rough.might_fit(budgets)) { Ok(rough) } else { rough.tightened(request) }
 }
 
-/// Checks a layout and puts everything else that the run holds beside it.
+/// Checks a layout and adds everything else that the run holds.
 pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) -> Result<Candidate> {
     let memory = CheckedPlan::new(memory)?;
-    // Where something is computed again or in pieces, or leaves, the graph is another one: it has to give the same results.
+    // Recomputation, splitting and offloading rewrite the graph: prove that it still computes the same.
     for (program, (_, graph)) in memory.programs.iter().zip(graphs(request, micro_batch)?) {
         if !program.recomputation.nodes.is_empty() || program.graph.pieces() > 1 || memory.backing > Bytes::ZERO {
             check_equivalence(graph, &program.graph, request.device(), micro_batch)?;
         }
     }
-    // A piece has to know how many rows its batch has, and where nobody knows when an epoch ends, only a whole batch says.
+    // A micro-batch needs the size of its batch; where an epoch may end anywhere, only a whole batch tells.
     let in_pieces = request.data.training.epoch_rows.is_some() && request.batch.is_multiple_of(micro_batch);
     let feed_rows = if in_pieces { micro_batch } else { request.batch };
     if request.spec.count == Count::WeightsAndActivations {
@@ -170,14 +170,14 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
     }
     fixed.push((Owner::Process, request.machine.process));
     fixed.push((Owner::ThreadStacks, request.machine.thread_stacks));
-    // Planning looks at the graphs of every variant that is allowed.
-    let looked_at = variants(request, request.allow).len() as u64;
-    let graphs = request.programs.footprint(&memory, looked_at);
+    // Planning builds the graphs of every allowed variant.
+    let built = variants(request, request.allow).len() as u64;
+    let graphs = request.programs.footprint(&memory, built);
     fixed.push((Owner::Graphs, graphs));
     fixed.extend(checkpoint_owner(request.spec, memory.states.len()));
     let pipeline = pipelines(request.data, feed_rows, None)?;
     let mut least = fixed.iter().map(|(_, size)| *size).sum::<Bytes>() + pipeline.minimum;
-    // Planning is over before the run takes its memory; it counts only where the run takes less.
+    // Planning is over before the run allocates; it counts only where it takes more than the run.
     let planning = request.machine.process + Bytes(SEARCH_FACTOR * graphs.0);
     if planning > least {
         fixed.push((Owner::Planning, planning - least));
@@ -186,7 +186,7 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
     Ok(Candidate { micro_batch, variant: request.variant, feed_rows, memory, least, fixed, on_device, written: None })
 }
 
-/// What writing checkpoints takes, or reading the state or the weights that a run starts from.
+/// The memory of writing checkpoints, or of reading the state or weights that a run starts from.
 pub(super) fn checkpoint_owner(spec: &RunSpec, states: usize) -> Option<(Owner, Bytes)> {
     let size = match (&spec.fit.checkpoints, &spec.fit.initial_weights) {
         (Some(_), _) => Checkpoints::footprint(states),

@@ -1,5 +1,5 @@
-//! The search for the fastest way to fit: whole batches if they fit, else pieces, or values computed again, or both; whatever is
-//! predicted to take the least time.
+//! The search for the fastest plan that fits: whole batches if possible, else micro-batches, splitting, recomputation and offloading,
+//! whichever has the shortest predicted step.
 
 use super::candidate::{Candidate, candidate, finish};
 use super::least::{infeasible, smallest};
@@ -19,19 +19,19 @@ use plimsoll_core::{Bytes, Graph};
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// How many ways of computing again are compared before the fastest is taken.
-const COMPARED: usize = 2;
+/// How many micro-batch sizes are tried with recomputation.
+const MAX_RECOMPUTED: usize = 2;
 
-/// How often an arena is made a little smaller because what is computed again takes memory by itself.
+/// How often the arena limit is lowered because recomputed nodes take heap themselves.
 const ADJUSTMENTS: usize = 4;
 
-/// Whole batches give the same bits, and times of small pieces are the hardest to predict: for that much more time they are still taken.
-const SAME_BITS: f64 = 1.1;
+/// Whole batches are bit-identical, and times of small micro-batches are the hardest to predict: they are preferred up to this slowdown.
+const WHOLE_BATCH_PREFERENCE: f64 = 1.1;
 
-/// Two predictions that differ by less than this do not decide whether the result may change.
-const WORTH_CHANGING: f64 = 0.98;
+/// A variant that changes results must be faster than this fraction of the best without.
+const VARIANT_THRESHOLD: f64 = 0.98;
 
-/// Finds the fastest plan that stays under the budgets.
+/// Finds the fastest plan within the budgets.
 pub(crate) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
     let budgets = request.machine.budgets(request.budget);
     let mut chosen: Option<(Request<'_>, Candidate, Vec<Candidate>)> = None;
@@ -40,10 +40,10 @@ pub(crate) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
         let request = varied(request, variant)?;
         let (whole, found) = fastest(&request, budgets)?;
         let asked = &*asked.get_or_insert_with(|| whole.clone());
-        // What was asked for and fits as it is stays as it is.
+        // A run that fits as specified is not changed.
         let done = variant == Variant::default() && found.as_ref().is_some_and(|found| found.untouched(&whole));
         if let Some(found) = found {
-            let faster = |(known, best, _): &(Request<'_>, Candidate, _)| found.seconds(&request) < WORTH_CHANGING * best.seconds(known);
+            let faster = |(known, best, _): &(Request<'_>, Candidate, _)| found.seconds(&request) < VARIANT_THRESHOLD * best.seconds(known);
             if chosen.as_ref().is_none_or(faster) {
                 let on_the_way = if variant == Variant::default() { vec![whole] } else { vec![asked.clone(), whole] };
                 chosen = Some((request, found, on_the_way));
@@ -55,7 +55,7 @@ pub(crate) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
     }
     match chosen {
         Some((request, candidate, on_the_way)) => {
-            // What they would have taken is said exactly.
+            // The plan states their exact sizes.
             let tightened = |whole: Candidate| {
                 let variant = whole.variant;
                 whole.tightened(&varied(&request, variant)?)
@@ -65,7 +65,7 @@ pub(crate) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
             described(&request, RunPlan { strategies, ..run_plan(&request, budgets, candidate)? })
         }
         None => {
-            // What would be said to be the least is taken if it is enough.
+            // The minimum may fit where the faster plans do not.
             let request = &Request { split: request.allow.has(Permission::Split), ..request.clone() };
             let least = smallest(request, budgets, request.allow)?;
             if least.fits(budgets) {
@@ -77,7 +77,7 @@ pub(crate) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
     }
 }
 
-/// What each choice saved and cost, from what was asked for on: fewer bits, then smaller pieces, then layers in pieces, computing again and leaving.
+/// What each strategy saved and cost, in order: fewer bits, micro-batches, then splitting, recomputation and offloading.
 fn strategies(request: &Request<'_>, chosen: &Candidate, on_the_way: Vec<Candidate>) -> Result<Vec<AppliedStrategy>> {
     let mut way: Vec<(Vec<Permission>, Candidate)> =
         on_the_way.into_iter().map(|whole| (whole.variant.permissions().collect(), whole)).collect();
@@ -105,7 +105,7 @@ fn strategies(request: &Request<'_>, chosen: &Candidate, on_the_way: Vec<Candida
     Ok(weighed.windows(2).map(step).collect())
 }
 
-/// The variants that may be chosen under some permissions.
+/// The variants that some permissions allow.
 pub(super) fn variants(request: &Request<'_>, allow: Allow) -> Vec<Variant> {
     request.variants.allowed(allow).collect()
 }
@@ -115,8 +115,8 @@ pub(super) fn varied<'a>(request: &Request<'a>, variant: Variant) -> Result<Requ
     Ok(Request { programs: request.variants.programs(variant)?, variant, ..request.clone() })
 }
 
-/// The largest pieces of one variant as they are, and its fastest plan that stays under the budgets: with its heaviest layers in pieces of their rows, or with
-/// tensors that leave, where that is allowed and faster.
+/// The largest micro-batch of one variant without other strategies, and its fastest plan within the budgets: with its largest layers split, or
+/// with tensors offloaded, where that is allowed and faster.
 fn fastest(request: &Request<'_>, budgets: Budgets) -> Result<(Candidate, Option<Candidate>)> {
     let (whole, plain, too_large) = fastest_as_written(request, budgets)?;
     if plain.as_ref().is_some_and(|found| found.untouched(&whole)) {
@@ -145,8 +145,8 @@ fn fastest(request: &Request<'_>, budgets: Budgets) -> Result<(Candidate, Option
     Ok((whole, found))
 }
 
-/// The largest pieces as they are; the fastest plan in which nothing leaves, with the layers as the request has them; and the pieces that are too large as
-/// they are. Of those only the sizes are kept: what planning itself holds is under the line too.
+/// The largest micro-batch without other strategies; the fastest plan without offloading, with layers split as the request says; and the
+/// micro-batches that do not fit as they are. Only their sizes are returned: planning itself has to stay within the budget.
 fn fastest_as_written(request: &Request<'_>, budgets: Budgets) -> Result<(Candidate, Option<Candidate>, Vec<usize>)> {
     let mut too_large: Vec<usize> = Vec::new();
     let mut whole: Option<Candidate> = None;
@@ -166,15 +166,15 @@ fn fastest_as_written(request: &Request<'_>, budgets: Budgets) -> Result<(Candid
         let mut compared = 0;
         for micro_batch in &too_large {
             let large = if *micro_batch == whole.micro_batch { whole.clone() } else { candidate(request, *micro_batch, Some(budgets))? };
-            if let Ok(again) = computed_again(request, &large, budgets, Effort::default(), None)? {
+            if let Ok(again) = with_recomputation(request, &large, budgets, Effort::default(), None)? {
                 let faster = chosen.as_ref().is_none_or(|chosen| {
-                    let worth = if again.micro_batch == request.batch { SAME_BITS } else { 1.0 };
+                    let worth = if again.micro_batch == request.batch { WHOLE_BATCH_PREFERENCE } else { 1.0 };
                     again.seconds(request) < worth * chosen.seconds(request)
                 });
                 chosen = if faster { Some(again) } else { chosen };
                 compared += 1;
             }
-            if compared == COMPARED {
+            if compared == MAX_RECOMPUTED {
                 break;
             }
         }
@@ -182,8 +182,8 @@ fn fastest_as_written(request: &Request<'_>, budgets: Budgets) -> Result<(Candid
     Ok((whole, chosen, too_large))
 }
 
-/// The same pieces with values computed again, if that is enough; else the smallest arena that was found.
-pub(super) fn computed_again(
+/// The same micro-batch with recomputation, if that is enough; else the smallest arena that was found.
+pub(super) fn with_recomputation(
     request: &Request<'_>,
     large: &Candidate,
     budgets: Budgets,
@@ -194,7 +194,7 @@ pub(super) fn computed_again(
     for _ in 0..ADJUSTMENTS {
         let found = within(request, large, limit, effort, from)?;
         match &found {
-            // Repetitions are nodes too, which take heap: what that is more than before comes off the arena.
+            // Recomputed nodes take heap too: lower the arena limit by that.
             Ok(again) if !again.fits(budgets) => match again.arena_limit(budgets) {
                 Some(less) if less < limit => limit = less,
                 _ => return Ok(Err(None)),
@@ -205,7 +205,7 @@ pub(super) fn computed_again(
     Ok(Err(None))
 }
 
-/// The same pieces in an arena of this size, or the smallest one that was found.
+/// The same micro-batch in an arena of this size, or the smallest one that was found.
 pub(super) fn within(
     request: &Request<'_>,
     large: &Candidate,
@@ -221,13 +221,13 @@ pub(super) fn within(
     }
 }
 
-/// Proves a certificate against the graphs it has to be a plan of.
+/// Proves a certificate against the graphs of the run.
 pub(crate) fn prove(request: &Request<'_>, certificate: &Certificate) -> Result<()> {
     let wrong = |what: String| Err(Error::Config(what));
     if certificate.rows == 0 || certificate.rows > request.batch {
         return wrong(format!("the plan does not hold: it is for {} rows of a batch of {}", certificate.rows, request.batch));
     }
-    // Which of the allowed variants it is a plan of is found by trying; what is wrong is told of the one that was asked for.
+    // Try the allowed variants; report the error of the run as specified.
     let mut first = None;
     for variant in variants(request, request.allow) {
         let request = varied(request, variant)?;
@@ -236,7 +236,7 @@ pub(crate) fn prove(request: &Request<'_>, certificate: &Certificate) -> Result<
             Err(error) => first = first.or(Some(error.to_string())),
         }
     }
-    // Not the planner's fault: the file is not what was planned.
+    // An error about the file, not about the planner.
     wrong(first.unwrap_or_default())
 }
 
@@ -245,7 +245,7 @@ pub(super) fn graphs<'a>(request: &Request<'a>, micro_batch: usize) -> Result<&'
 }
 
 pub(super) fn run_plan(request: &Request<'_>, budgets: Budgets, candidate: Candidate) -> Result<RunPlan> {
-    // Buffers only shrink with the rows, so nothing between the chosen pieces and single rows needs less than both.
+    // Buffers shrink with the rows: no micro-batch in between needs less than both the chosen one and single rows.
     let (least, least_on_device) = match ways(request, request.allow).last() {
         Some(rows) if *rows < candidate.micro_batch => {
             let smallest = self::candidate(request, *rows, None)?;
@@ -322,7 +322,7 @@ pub(super) fn run_plan(request: &Request<'_>, budgets: Budgets, candidate: Candi
     })
 }
 
-/// The micro-batches to try, largest first. Those the planner picks divide the batch, so that the pipeline can deliver them one by one.
+/// The micro-batches to try, largest first. They divide the batch, so that the pipeline can deliver them one by one.
 pub(super) fn ways(request: &Request<'_>, allow: Allow) -> Vec<usize> {
     let cut = allow.has(Permission::Microbatch) && (!request.programs.batch_statistics || allow.has(Permission::MicrobatchBatchnorm));
     match request.micro_batch {
@@ -348,7 +348,7 @@ pub(super) fn owners(request: &Request<'_>, candidate: &Candidate, pipeline: &Pi
     sorted(&owners)
 }
 
-/// Those that hold something, largest first.
+/// Owners that hold something, largest first.
 pub(super) fn sorted(owners: &[(Owner, Bytes)]) -> Vec<(Owner, Bytes)> {
     let mut owners = owners.to_vec();
     owners.retain(|(_, size)| *size > Bytes::ZERO);

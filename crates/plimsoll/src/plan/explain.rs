@@ -9,11 +9,11 @@ use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::fmt;
 
-/// Cells of the bar under the line.
+/// Cells of the bar of a budget.
 const BAR: usize = 30;
 
-/// How many layers are named that hold most.
-const MOST_HOLDERS: usize = 4;
+/// How many of the largest layers at the peak are named.
+const MAX_LAYERS: usize = 4;
 
 impl fmt::Display for RunPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -21,63 +21,67 @@ impl fmt::Display for RunPlan {
         writeln!(f, "plan · {} · batch {} · {name} ({description})", self.model, self.batch)?;
         writeln!(f)?;
         if let Some(device) = &self.device_memory {
-            let origin = origin(device.requested, device.given, "what is free there");
-            line(f, "device line", device.budget, device.total(), &origin, &device.owners)?;
+            let origin = origin(device.requested, device.given, "free device memory");
+            budget(f, "device budget", device.budget, device.total(), &origin, &device.owners)?;
         }
-        let origin = origin(self.requested_host_budget, self.host_budget_given, "what the system has");
-        line(f, "host line", self.host_budget, self.total(), &origin, &self.owners)?;
+        let origin = origin(self.requested_host_budget, self.host_budget_given, "available memory");
+        budget(f, "host budget", self.host_budget, self.total(), &origin, &self.owners)?;
         writeln!(f)?;
-        let asked = if self.micro_batch_given { " (asked for)" } else { "" };
-        let pieces = match self.accumulation_steps() {
+        let requested = if self.micro_batch_given { " (requested)" } else { "" };
+        let batches = match self.accumulation_steps() {
             1 => "whole batches".to_string(),
             n => format!("{n} micro-batches of {}", self.micro_batch),
         };
-        let precision = format!("{}{}", self.precision.name(), if self.eight_bit_state { " · optimiser state in 8 bits" } else { "" });
-        writeln!(f, "  chosen       {pieces}{asked} · {precision} · arena {}, lower bound {}", self.memory.arena, self.memory.lower_bound)?;
-        if let Some(holders) = self.at_peak() {
-            writeln!(f, "  at the peak  {holders}")?;
+        let precision = format!("{}{}", self.precision.name(), if self.eight_bit_state { " · 8-bit optimizer state" } else { "" });
+        writeln!(
+            f,
+            "  strategy       {batches}{requested} · {precision} · arena {}, lower bound {}",
+            self.memory.arena, self.memory.lower_bound
+        )?;
+        if let Some(layers) = self.at_peak() {
+            writeln!(f, "  at the peak    {layers}")?;
         }
-        for (i, taken) in self.strategies.iter().enumerate() {
-            writeln!(f, "  {:<12} {}", if i == 0 { "saved" } else { "" }, self.choice(taken))?;
+        for (i, strategy) in self.strategies.iter().enumerate() {
+            writeln!(f, "  {:<14} {}", if i == 0 { "saved" } else { "" }, self.describe(strategy))?;
         }
         if self.strategies.is_empty() && !self.recomputation.nodes.is_empty() {
-            writeln!(f, "               {}", self.computed_again())?;
+            writeln!(f, "                 {}", self.recomputed())?;
         }
         if self.strategies.is_empty() && self.offload_bytes() > Bytes::ZERO {
-            writeln!(f, "               {}", self.offloaded())?;
+            writeln!(f, "                 {}", self.offloaded())?;
         }
         if let Some(split) = &self.split {
             let (layers, count) = (split.layers.join(", "), split.pieces);
-            writeln!(f, "               {layers} computed in {count} pieces of their rows ({} less arena by itself)", split.saved)?;
+            writeln!(f, "                 {layers} split into {count} slices of their rows (arena {} smaller)", split.saved)?;
         }
         let mut changes = Vec::new();
         for permission in self.used.iter().filter(|permission| permission.changes_results()) {
             changes.push(match permission {
-                Permission::MicrobatchBatchnorm => "batch normalisation sees pieces instead of whole batches",
+                Permission::MicrobatchBatchnorm => "batch normalization uses the statistics of micro-batches",
                 Permission::MixedPrecision => "activations are rounded to 16 bits",
-                _ => "the optimiser's state is rounded to 8 bits",
+                _ => "optimizer state is rounded to 8 bits",
             });
         }
         let results = match changes.is_empty() {
-            true => "unchanged by any memory choice".to_string(),
+            true => "unchanged by the memory strategy".to_string(),
             false => format!("changed: {}, as was allowed", changes.join("; ")),
         };
-        writeln!(f, "  results      {results}")?;
+        writeln!(f, "  results        {results}")?;
         let by = if self.measured_costs { "" } else { ", by built-in rates" };
         let without = self.strategies.first().map_or(String::new(), |first| {
             let (bytes, time) = first.before;
-            format!(", {} in {bytes} without these choices", seconds(time))
+            format!("; {} with {bytes}, without a strategy", seconds(time))
         });
-        writeln!(f, "  predicted    {} a batch{by}{without}", seconds(self.predicted_s))?;
-        let cut = if self.may_micro_batch { ", cut into single rows if need be" } else { "" };
+        writeln!(f, "  step time      {} predicted{by}{without}", seconds(self.predicted_s))?;
+        let smallest = if self.may_micro_batch { ", with micro-batches down to one row" } else { "" };
         match &self.device_memory {
-            Some(device) => write!(f, "  least        {} there and {} on the host work too{cut}", device.minimum, self.minimum),
-            None => write!(f, "  least        {} works too{cut}", self.minimum),
+            Some(device) => write!(f, "  minimum        {} on the device and {} on the host{smallest}", device.minimum, self.minimum),
+            None => write!(f, "  minimum        {}{smallest}", self.minimum),
         }
     }
 }
 
-/// A time as people say it.
+/// A time with a fitting unit.
 fn seconds(seconds: f64) -> String {
     match seconds {
         s if s >= 1.0 => format!("{s:.2} s"),
@@ -86,25 +90,25 @@ fn seconds(seconds: f64) -> String {
     }
 }
 
-/// Where a line comes from, if that is worth saying.
-fn origin(promised: Option<Bytes>, given: bool, otherwise: &str) -> String {
-    match promised {
-        Some(promised) => format!(" ({promised} was promised, but only this is free)"),
+/// Where a budget comes from, unless it was given and is free.
+fn origin(requested: Option<Bytes>, given: bool, otherwise: &str) -> String {
+    match requested {
+        Some(requested) => format!(" ({requested} was requested, but only this is free)"),
         None if given => String::new(),
         None => format!(" ({otherwise})"),
     }
 }
 
-/// A line with its bar, and below it who stands under it.
-fn line(f: &mut fmt::Formatter<'_>, name: &str, line: Bytes, total: Bytes, origin: &str, owners: &[(Owner, Bytes)]) -> fmt::Result {
-    writeln!(f, "  {name:<12} {line}  {}  {total} planned{origin}", bar(total, line))?;
+/// A budget with its bar, and below it the owners.
+fn budget(f: &mut fmt::Formatter<'_>, name: &str, budget: Bytes, total: Bytes, origin: &str, owners: &[(Owner, Bytes)]) -> fmt::Result {
+    writeln!(f, "  {name:<14} {budget}  {}  {total} peak{origin}", bar(total, budget))?;
     wrapped(owners).iter().try_for_each(|owners| writeln!(f, "     {owners}"))
 }
 
-/// A bar that is as full as the line is.
-fn bar(used: Bytes, line: Bytes) -> String {
+/// A bar that is as full as the budget.
+fn bar(used: Bytes, budget: Bytes) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
-    let share = (used.0 as f64 / line.0.max(1) as f64).min(1.0);
+    let share = (used.0 as f64 / budget.0.max(1) as f64).min(1.0);
     let eighths = (share * (BAR * 8) as f64).round() as usize;
     let (full, part) = (eighths / 8, EIGHTHS[eighths % 8]);
     let empty = BAR - full - usize::from(!part.is_empty());
@@ -129,7 +133,7 @@ fn wrapped(owners: &[(Owner, Bytes)]) -> Vec<String> {
 }
 
 impl RunPlan {
-    /// The layers that hold the most of the arena when it is fullest.
+    /// The largest layers of the arena at its peak.
     fn at_peak(&self) -> Option<String> {
         let fullest = self.memory.programs.iter().max_by_key(|program| program.lower_bound)?;
         let mut holders: Vec<(&str, Bytes)> = Vec::new();
@@ -140,26 +144,26 @@ impl RunPlan {
             }
         }
         holders.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
-        let most: Vec<String> = holders.iter().take(MOST_HOLDERS).map(|(name, size)| format!("{name} {size}")).collect();
-        let others = match holders.len().saturating_sub(MOST_HOLDERS) {
+        let most: Vec<String> = holders.iter().take(MAX_LAYERS).map(|(name, size)| format!("{name} {size}")).collect();
+        let others = match holders.len().saturating_sub(MAX_LAYERS) {
             0 => String::new(),
             others => format!(" · {others} more layers"),
         };
         (!most.is_empty()).then(|| most.join(" · ") + &others)
     }
 
-    /// What a choice was, what it saved and what it cost.
-    fn choice(&self, taken: &AppliedStrategy) -> String {
+    /// A strategy, what it saved and what it cost.
+    fn describe(&self, strategy: &AppliedStrategy) -> String {
         let each = |permission: &Permission| match permission {
             Permission::Microbatch => format!("{} micro-batches of {}", self.accumulation_steps(), self.micro_batch),
-            Permission::Recompute => self.computed_again(),
+            Permission::Recompute => self.recomputed(),
             Permission::Offload => self.offloaded(),
-            Permission::MixedPrecision => "activations in 16 bits".to_string(),
-            Permission::State8bit => "optimiser state in 8 bits".to_string(),
+            Permission::MixedPrecision => "16-bit activations".to_string(),
+            Permission::State8bit => "8-bit optimizer state".to_string(),
             other => other.name().to_string(),
         };
-        let what = taken.permissions.iter().map(each).collect::<Vec<_>>().join(", ");
-        let ((bytes, time), (less, longer)) = (taken.before, taken.after);
+        let what = strategy.permissions.iter().map(each).collect::<Vec<_>>().join(", ");
+        let ((bytes, time), (less, longer)) = (strategy.before, strategy.after);
         let saved = match bytes.0.checked_sub(less.0) {
             Some(saved) => format!("{} less", Bytes(saved)),
             None => format!("{} more", less - bytes),
@@ -168,27 +172,27 @@ impl RunPlan {
         format!("{saved} · time {cost:+.1} % · {what}")
     }
 
-    fn computed_again(&self) -> String {
-        format!("{} results computed again (+{:.1} % operations)", self.recomputation.nodes.len(), 100.0 * self.recomputation.flops_ratio())
+    fn recomputed(&self) -> String {
+        format!("{} activations recomputed (+{:.1} % FLOPs)", self.recomputation.nodes.len(), 100.0 * self.recomputation.flops_ratio())
     }
 
-    /// What leaves the device's memory, in words.
+    /// What is offloaded, and where to.
     fn offloaded(&self) -> String {
         let states = self.memory.states.iter().filter(|state| state.stored).count();
         let values = self.memory.programs.iter().map(|program| program.offloaded.len()).max().unwrap_or(0);
         let what = match (states, values) {
-            (states, 0) => format!("{states} tensors of the optimiser"),
-            (0, values) => format!("{values} results"),
-            (states, values) => format!("{states} tensors of the optimiser and {values} results"),
+            (states, 0) => format!("{states} optimizer tensors"),
+            (0, values) => format!("{values} activations"),
+            (states, values) => format!("{states} optimizer tensors and {values} activations"),
         };
-        format!("{what} kept in {}: {} there, {} copied a batch", self.elsewhere(), self.offload_bytes(), self.offload_copied())
+        format!("{what} offloaded to {}: {}, {} copied per batch", self.elsewhere(), self.offload_bytes(), self.offload_copied())
     }
 
     fn elsewhere(&self) -> &'static str {
         if self.device_memory.is_some() { "pinned host memory" } else { "a file" }
     }
 
-    /// Every operation of every program, one line each: when it runs, what it makes and where, and whether it is made again.
+    /// Every op of every program, one line each: when it runs, the offset and lifetime of its output, and whether it is recomputed.
     pub fn placement(&self) -> String {
         let mut text = String::new();
         for program in &self.memory.programs {
@@ -197,12 +201,12 @@ impl RunPlan {
             program.buffers.iter().for_each(|buffer| homes.extend(buffer.values.iter().map(|value| (*value, buffer))));
             for (time, id) in program.order.iter().enumerate() {
                 let node = program.graph.node(*id);
-                let again = if program.recomputation.nodes.contains(id) { " · again" } else { "" };
+                let again = if program.recomputation.nodes.contains(id) { " · recomputed" } else { "" };
                 for output in &node.outputs {
                     let place = match (homes.get(output), program.places[output.0 as usize]) {
                         (Some(buffer), _) => format!("{} at {} until step {}", buffer.size, buffer.offset.0, buffer.last),
                         (None, Some(Place::Backing(offset))) => format!("offloaded to {} at {}", self.elsewhere(), offset.0),
-                        (None, _) => "in place of its old value".to_string(),
+                        (None, _) => "updated in place".to_string(),
                     };
                     text += &format!("  {time:>5}  {:<18} {:<32} {place}{again}\n", node.op.rules().name(), node.scope);
                 }

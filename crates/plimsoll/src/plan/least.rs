@@ -1,4 +1,4 @@
-//! The least that works, and the answer where a line is below it.
+//! The minimum budget, and the error for a budget below it.
 
 use super::candidate::{Candidate, candidate};
 use super::choose::{owners, sorted, variants, varied, ways, within};
@@ -10,24 +10,24 @@ use crate::infeasible::{HOST, Infeasible};
 use plimsoll_core::Bytes;
 use plimsoll_core::plan::recompute::Effort;
 
-/// Searches for what is only a hint.
-const GLANCE: Effort = Effort(2_000_000);
+/// The search effort for hints.
+const HINT_EFFORT: Effort = Effort(2_000_000);
 
-/// Searches for the least that works.
-pub(super) const THOROUGH: Effort = Effort(20_000_000);
+/// The search effort for the minimum.
+pub(super) const MINIMUM_EFFORT: Effort = Effort(20_000_000);
 
-/// How often the distance to half of the smallest arena is halved.
+/// Steps of the bisection between the smallest arena found and half of it.
 const HALVINGS: usize = 3;
 
-/// The smallest plan under some permissions, found by search and laid out. Of the variants that are allowed, the one with the fewest bits is the smallest; of the ways
-/// to cut the batch, that into the fewest rows, or none, which needs no sums of gradients.
+/// The smallest plan with some permissions. Of the allowed variants, the one with the fewest bits is the smallest; of the micro-batches, the
+/// smallest or the whole batch, which needs no accumulated gradients.
 pub(super) fn smallest(request: &Request<'_>, budgets: Budgets, allow: Allow) -> Result<Candidate> {
     let mut ways = ways(request, allow);
     ways.drain(1..ways.len().max(2) - 1);
     let fewest = variants(request, allow).pop().unwrap_or_default();
     let request = &Request { allow, ..varied(request, fewest)? };
     let mut best: Option<Candidate> = None;
-    // What leaves a device is on the host: as long as that has room, only the device counts.
+    // Offloaded tensors are on the host: as long as they fit there, only the device counts.
     let size = |candidate: &Candidate| match candidate.on_device {
         Some(_) => (candidate.least.saturating_sub(budgets.host), candidate.device_total(), candidate.least),
         None => (Bytes::ZERO, Bytes::ZERO, candidate.least),
@@ -53,9 +53,9 @@ pub(super) fn smallest(request: &Request<'_>, budgets: Budgets, allow: Allow) ->
     Ok(best.expect("there is always the whole batch to try"))
 }
 
-/// The same pieces in the smallest arena that computing again can give them.
+/// The same micro-batch in the smallest arena that recomputation allows.
 pub(super) fn least_again(request: &Request<'_>, plain: Candidate) -> Result<Candidate> {
-    // Asked for the impossible, the search says the least that it found; asked for that, it must give it.
+    // With an impossible limit the search reports the smallest arena it found; with that as limit it finds the plan.
     let mut limit = match within(request, &plain, Bytes::ZERO, request.effort, None)? {
         Err(Some(least)) => least,
         _ => return plain.tightened(request),
@@ -72,7 +72,7 @@ pub(super) fn least_again(request: &Request<'_>, plain: Candidate) -> Result<Can
     plain.tightened(request)
 }
 
-/// The same in a smaller arena, if a search that knows where it has to get finds one: what is loaded again to make room is seldom found a little at a time.
+/// The same in a smaller arena, found by bisection: tensors that are loaded late are rarely found by small steps.
 fn with_less_loaded(request: &Request<'_>, plain: &Candidate, mut found: Candidate) -> Result<Candidate> {
     let mut low = Bytes(found.memory.arena.0 / 2);
     for _ in 0..HALVINGS {
@@ -85,7 +85,7 @@ fn with_less_loaded(request: &Request<'_>, plain: &Candidate, mut found: Candida
     Ok(found)
 }
 
-/// Why there is no plan, and what would do.
+/// Why there is no plan, and what would work.
 pub(super) fn infeasible(request: &Request<'_>, budgets: Budgets, least: Candidate) -> Result<Infeasible> {
     let pipeline = pipelines(request.data, least.feed_rows, None)?;
     let on_host = least.least > budgets.host || least.on_device.is_none();
@@ -103,17 +103,17 @@ pub(super) fn infeasible(request: &Request<'_>, budgets: Budgets, least: Candida
         request.allow.with(Permission::Recompute).with(Permission::Microbatch).with(Permission::Offload),
     ];
     for allow in more {
-        // A permission that opens nothing new need not be tried.
+        // Skip permissions that open no new plan.
         let opens =
             variants(request, allow).len() > variants(request, request.allow).len() || ways(request, allow) != ways(request, request.allow);
         let newly = |permission: Permission| allow.has(permission) && !request.allow.has(permission);
         let opens = opens || newly(Permission::Recompute) || newly(Permission::Offload) || newly(Permission::Split);
-        // Nor one beside another that already opens as much.
+        // Skip 8-bit state where mixed precision alone opens as many variants.
         let mixed = request.allow.with(Permission::MixedPrecision);
         let opens = opens && (!newly(Permission::State8bit) || variants(request, allow).len() > variants(request, mixed).len());
         if opens && !minimum_with.iter().any(|(known, _)| *known == allow) {
-            // Hints need not be the very least.
-            let request = Request { split: allow.has(Permission::Split), effort: GLANCE, ..request.clone() };
+            // A hint need not be the exact minimum.
+            let request = Request { split: allow.has(Permission::Split), effort: HINT_EFFORT, ..request.clone() };
             let with = own(&smallest(&request, budgets, allow)?);
             if with < own(&least) {
                 minimum_with.push((allow, with));

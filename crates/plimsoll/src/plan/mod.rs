@@ -223,7 +223,7 @@ impl RunSpec {
             budget: self.budget,
             allow: self.allow,
             split: false,
-            effort: least::THOROUGH,
+            effort: least::MINIMUM_EFFORT,
             cost_model: &*machine.cost_model,
         })
     }

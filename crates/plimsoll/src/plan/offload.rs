@@ -2,7 +2,7 @@
 //! pinned memory or, on a device that shares that, to a file.
 
 use super::candidate::{Candidate, candidate, finish, weighed};
-use super::choose::computed_again;
+use super::choose::with_recomputation;
 use super::least::least_again;
 use super::{Budgets, Request};
 use crate::allow::{Allow, Permission};
@@ -141,7 +141,7 @@ fn fitted(request: &Request<'_>, plain: &Candidate, budgets: Budgets) -> Result<
         let shares: &[usize] = if found.is_empty() { &[0, SHARES] } else { &[0] };
         for share in shares {
             let large = leaving.plan(request, plain, all, *share, Some(budgets))?;
-            if let Ok(again) = computed_again(request, &large, budgets, Effort::default(), None)? {
+            if let Ok(again) = with_recomputation(request, &large, budgets, Effort::default(), None)? {
                 found.push(again);
                 break;
             }

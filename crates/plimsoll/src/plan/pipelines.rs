@@ -1,4 +1,4 @@
-//! The pipelines' part of a plan.
+//! The input pipelines of a plan.
 
 use super::DataSummary;
 use plimsoll_core::Bytes;
@@ -17,7 +17,7 @@ impl Pipelines {
     }
 }
 
-/// The pipelines in what is left under the line; without a limit, their smallest arrangement.
+/// The pipelines in the rest of the host budget; without a limit, at their minimum.
 pub(super) fn pipelines(data: &DataSummary, feed_rows: usize, left: Option<Bytes>) -> Result<Pipelines, DataError> {
     let training = data.training.dataset.clone().rebatch(feed_rows);
     let validation = data.validation.as_ref().map(|data| data.dataset.clone().rebatch(feed_rows));
@@ -25,7 +25,7 @@ pub(super) fn pipelines(data: &DataSummary, feed_rows: usize, left: Option<Bytes
     let for_validation = validation.as_ref().map(&minimum).transpose()?;
     let least = minimum(&training)? + for_validation.unwrap_or_default();
     let left = left.unwrap_or(least);
-    // Validation is short: it gets its minimum plus a quarter of what is left over.
+    // Validation is short: it gets its minimum plus a quarter of the rest.
     let spare = Bytes(left.saturating_sub(least).0 / 4);
     let validation = validation.zip(for_validation).map(|(data, least)| data.plan(Some(least + spare))).transpose()?;
     let taken = validation.as_ref().map_or(Bytes::ZERO, PipelinePlan::total);

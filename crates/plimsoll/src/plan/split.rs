@@ -1,4 +1,4 @@
-//! The heaviest layers in pieces of their rows: planned beside the whole ones where those do not fit as they are, and taken if that is faster.
+//! Op splitting: the largest layers computed in slices of their rows, where the run does not fit otherwise, or where that is faster.
 
 use super::choose::graphs;
 use super::{Request, RunPlan};
@@ -10,22 +10,22 @@ use plimsoll_core::plan::{layout, sketch, split};
 use plimsoll_core::step::Role;
 use std::borrow::Cow;
 
-/// More pieces than this save little.
-const MOST_PIECES: usize = 16;
+/// More slices than this save little.
+const MAX_SLICES: usize = 16;
 
-/// Layers that are computed a piece of their rows after another.
+/// Layers that are computed in slices of their rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SplitLayers {
     /// The layers.
     pub layers: Vec<String>,
-    /// In how many pieces.
+    /// Into how many slices.
     pub pieces: usize,
-    /// How much smaller the arena of everything kept becomes by that alone.
+    /// How much smaller the arena becomes by that alone.
     pub saved: Bytes,
 }
 
-/// The graphs that are planned: the model's, or those with their heaviest layers in pieces. What only predicts hands its scores over whole, so that pieces of
-/// them would save nothing: there they have to show that they do.
+/// The graphs that are planned: the model's, or those with their largest layers split. Predictions are returned whole, so that splitting may
+/// save nothing there: it is used only where the arena becomes smaller.
 pub(super) fn planned_graphs<'a>(request: &Request<'a>, micro_batch: usize) -> Result<Cow<'a, [(Role, Graph)]>> {
     let graphs = graphs(request, micro_batch)?;
     if !request.split {
@@ -33,7 +33,7 @@ pub(super) fn planned_graphs<'a>(request: &Request<'a>, micro_batch: usize) -> R
     }
     let arena = |role: Role, graph: &Graph| sketch(&[(role, graph.clone())], micro_batch, request.device()).map(|plan| plan.arena);
     let in_pieces = |(role, graph): &(Role, Graph)| -> Result<Option<Graph>> {
-        let pieces = split::pieces(graph, micro_batch, request.device(), MOST_PIECES);
+        let pieces = split::pieces(graph, micro_batch, request.device(), MAX_SLICES);
         let cut = pieces.and_then(|pieces| split::split(graph, micro_batch, request.device(), pieces));
         Ok(match cut {
             Some(cut) if *role == Role::Predict && arena(*role, &cut)? >= arena(*role, graph)? => None,
@@ -47,9 +47,9 @@ pub(super) fn planned_graphs<'a>(request: &Request<'a>, micro_batch: usize) -> R
     Ok(Cow::Owned(cut.into_iter().zip(graphs).map(|(cut, (role, graph))| (*role, cut.unwrap_or_else(|| graph.clone()))).collect()))
 }
 
-/// Says what was cut, and what that saves where nothing else is done.
+/// Adds to the plan what was split, and what that saves by itself.
 pub(super) fn described(request: &Request<'_>, mut plan: RunPlan) -> Result<RunPlan> {
-    // The step comes first; what only measures may be cut finer.
+    // The training step comes first; evaluation may be split finer.
     let Some(graph) = plan.memory.programs.iter().map(|program| &program.graph).find(|graph| graph.pieces() > 1) else {
         return Ok(plan);
     };

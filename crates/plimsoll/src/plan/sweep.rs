@@ -1,47 +1,47 @@
-//! What every byte buys: the predicted time of a step under lower and lower budgets.
+//! Step time against memory: the run planned for smaller and smaller budgets.
 
 use super::choose::plan_run;
 use super::{Request, RunPlan};
 use crate::error::{Error, Result};
 use plimsoll_core::{Budget, Bytes};
 
-/// The budgets of a sweep, in hundredths of what a run takes that nothing is asked of.
+/// The budgets of a sweep, in percent of the peak without a budget.
 const SHARES: [u64; 14] = [100, 90, 80, 70, 60, 50, 45, 40, 35, 30, 25, 20, 15, 10];
 
-/// A line, and the fastest plan that stays under it.
+/// A budget, and the fastest plan within it.
 #[derive(Clone, Debug)]
 pub struct SweepPoint {
-    /// The line.
-    pub line: Bytes,
+    /// The budget.
+    pub budget: Bytes,
     /// The plan.
     pub plan: RunPlan,
 }
 
-/// Budgets from what a run takes freely down to the least that works.
+/// Budgets from the peak without one down to the minimum.
 #[derive(Clone, Debug)]
 pub struct Sweep {
-    /// Whether the device's own memory was made scarce; else it was the host's.
+    /// Whether the device budget was varied; else it was the host's.
     pub on_device: bool,
-    /// The budgets that work, highest first.
+    /// The budgets that work, largest first.
     pub points: Vec<SweepPoint>,
-    /// The first line that did not, and the least the planner then found to work.
-    pub refused: Option<(Bytes, Bytes)>,
+    /// The first budget that does not work, and the minimum that the planner found.
+    pub infeasible: Option<(Bytes, Bytes)>,
 }
 
-/// Plans the run again under lower and lower budgets, until one is refused.
+/// Plans for smaller and smaller budgets, until one is infeasible.
 pub(super) fn sweep(request: &Request<'_>) -> Result<Sweep> {
     let free = plan_run(request)?;
     let on_device = free.device_memory.is_some();
     let all = free.device_memory.as_ref().map_or_else(|| free.total(), |device| device.total());
-    let mut sweep = Sweep { on_device, points: Vec::new(), refused: None };
+    let mut sweep = Sweep { on_device, points: Vec::new(), infeasible: None };
     for share in SHARES {
         match planned(request, on_device, Bytes(all.0 / 100 * share + all.0 % 100)) {
             Ok(point) => sweep.points.push(point),
             Err(Error::Infeasible(refusal)) => {
-                sweep.refused = Some((refusal.budget, refusal.minimum));
-                // The end of the curve: the least that works, if the line that was refused asked for less than that.
+                sweep.infeasible = Some((refusal.budget, refusal.minimum));
+                // The end of the curve is the minimum, if it is below the last budget that works.
                 match planned(request, on_device, refusal.minimum) {
-                    Ok(point) if sweep.points.last().is_some_and(|last| point.line < last.line) => sweep.points.push(point),
+                    Ok(point) if sweep.points.last().is_some_and(|last| point.budget < last.budget) => sweep.points.push(point),
                     Ok(_) | Err(Error::Infeasible(_)) => {}
                     Err(error) => return Err(error),
                 }
@@ -53,10 +53,10 @@ pub(super) fn sweep(request: &Request<'_>) -> Result<Sweep> {
     Ok(sweep)
 }
 
-fn planned(request: &Request<'_>, on_device: bool, line: Bytes) -> Result<SweepPoint> {
+fn planned(request: &Request<'_>, on_device: bool, bytes: Bytes) -> Result<SweepPoint> {
     let budget = match on_device {
-        true => Budget { device: Some(line), ..request.budget },
-        false => Budget { host: Some(line), ..request.budget },
+        true => Budget { device: Some(bytes), ..request.budget },
+        false => Budget { host: Some(bytes), ..request.budget },
     };
-    Ok(SweepPoint { line, plan: plan_run(&Request { budget, ..request.clone() })? })
+    Ok(SweepPoint { budget: bytes, plan: plan_run(&Request { budget, ..request.clone() })? })
 }

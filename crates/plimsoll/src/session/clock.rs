@@ -1,10 +1,10 @@
-//! How long steps really take, beside what was predicted.
+//! Measured step times.
 
 use crate::system::Waiting;
 use plimsoll_core::step::Role;
 use std::time::{Duration, Instant};
 
-/// The last so many steps are remembered: a run must not grow with its length.
+/// Steps that are remembered: the memory of a run must not grow with its length.
 const REMEMBERED: usize = 511;
 
 /// Asking the system how long the thread had to wait takes a microsecond or two; steps shorter than this are not worth it.
@@ -13,14 +13,14 @@ const WORTH_ASKING: f32 = 1e-3;
 /// The first steps of a run touch memory for the first time and are not typical.
 const SKIPPED: u64 = 1;
 
-/// Times of whole batches, from the first piece of each to its last.
+/// Times of whole batches, from the first micro-batch of each to its last.
 pub(crate) struct Clock {
     steps: u64,
     seconds: Vec<f32>,
     fastest: f32,
-    /// What the pieces of the batch under way have taken.
+    /// Time of the micro-batches of the current batch.
     begun: Duration,
-    /// When the last piece was handed over, on devices that are asked later.
+    /// When the last micro-batch was submitted, on devices that run asynchronously.
     handed_over: Option<Instant>,
     waiting: Waiting,
     waited: Option<Duration>,
@@ -39,15 +39,15 @@ impl Clock {
         }
     }
 
-    /// A piece is about to be run.
+    /// A micro-batch is about to run.
     pub fn begin(&mut self) -> Instant {
         let start = Instant::now();
         self.waited = (self.fastest > WORTH_ASKING).then(|| self.waiting.so_far());
         start
     }
 
-    /// A piece was run that was begun at `start`. Where the device is still at it (`lags`), what counts is the time from one to the next.
-    /// While other programs had the thread's processor, the time stood still.
+    /// A micro-batch that began at `start` has run. On an asynchronous device (`lags`), the time between submissions counts. Time in which the
+    /// thread was preempted does not count.
     pub fn ran(&mut self, role: Role, start: Instant, lags: bool) {
         let waited = self.waited.take().map_or(Duration::ZERO, |before| self.waiting.so_far().saturating_sub(before));
         let now = Instant::now();
@@ -68,12 +68,12 @@ impl Clock {
         }
     }
 
-    /// Something else than learning came between.
+    /// Training was interrupted, by validation for example.
     pub fn paused(&mut self) {
         self.handed_over = None;
     }
 
-    /// The median and the least seconds of a step; none if there were too few.
+    /// The median and the minimum seconds of a step; none after too few steps.
     pub fn measured(&self) -> Option<(f64, f64)> {
         let mut seconds = self.seconds.clone();
         seconds.sort_by(f32::total_cmp);

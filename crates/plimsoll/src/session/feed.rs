@@ -1,11 +1,11 @@
-//! Pipelines whose batches are made where the device takes them from.
+//! Input pipelines whose batches are assembled in the memory the device copies from.
 
 use crate::error::Result;
 use plimsoll_core::device::Device;
 use plimsoll_core::{Bytes, Ledger};
 use plimsoll_data::{AlignedBuf, DataError, Dataset, Feed, Options, PipelinePlan, SlotMemory};
 
-/// Starts a planned pipeline. Its slots are in the device's own kind of host memory if it has one, and count as much as any other.
+/// Starts a planned pipeline. Its slots are in pinned memory if the device has any.
 pub(crate) fn start(data: &Dataset, plan: &PipelinePlan, ledger: &Ledger, options: Options, device: &dyn Device) -> Result<Feed> {
     let mut slot = |bytes: Bytes| -> Result<Box<dyn SlotMemory>, DataError> {
         let own = device.slot_memory(bytes).map_err(|error| DataError::Stage(error.to_string()))?;

@@ -1,4 +1,4 @@
-//! A run's memory and its position: the executor with its ledger, and how one piece of a batch is run.
+//! A session: the executor of a plan with its ledger, and how one micro-batch runs.
 
 mod clock;
 pub(crate) mod feed;
@@ -26,7 +26,7 @@ use plimsoll_core::{Bytes, Executor, Graph, Ledger, Reservation, Ticket};
 use plimsoll_data::{Batch, Schema};
 use std::sync::Arc;
 
-/// Answers after which the counts of classes are brought to the host: single precision counts exactly to twice as many.
+/// Predictions after which per-class counts are copied to the host: f32 counts exactly up to twice as many.
 const COUNTABLE: u64 = 1 << 23;
 
 pub(crate) struct Session {
@@ -34,37 +34,37 @@ pub(crate) struct Session {
     pub ledger: Ledger,
     /// The plan it runs.
     pub plan: RunPlan,
-    /// Optimiser steps done.
+    /// Optimizer steps done.
     pub step: u64,
     /// Epochs done.
     pub epochs: u64,
     roles: Vec<Prepared>,
-    /// Class by class: right answers, answers and labels; and the states where the device counts them, with the classes of each.
+    /// Per class: correct predictions, predictions and labels; and the states in which the device counts them, with their numbers of classes.
     counts: Vec<f64>,
     count_states: Vec<(StateId, usize)>,
-    /// Answers counted on the device only.
+    /// Predictions counted on the device only.
     uncollected: u64,
     seed: u64,
     /// The training data's columns.
     schema: Schema,
     /// The learning rate as the run goes on.
     pub learning_rate: LearningRate,
-    /// The state that counts skipped steps, if steps may be.
+    /// The state that counts skipped steps, with loss scaling.
     skipped: Option<StateId>,
-    /// The numbers of the current step.
+    /// The scalars of the current step.
     rates: Vec<f32>,
     /// The learning rate of the current step.
     pub rate: f64,
-    /// On a device with its own memory a run's numbers are looked at while the next one computes.
+    /// On a device with its own memory, results are read while the next micro-batch runs.
     pub lags: bool,
     pending: Option<Pending>,
     /// How long steps take.
     pub clock: Clock,
-    /// What the process itself takes, so that the ledger is about all of it.
+    /// Reservations of the process itself, so that the ledger covers all of it.
     _process: Vec<Reservation>,
 }
 
-/// What the host must know to run one of the programs, found once.
+/// What the host needs to run one of the programs, looked up once.
 struct Prepared {
     role: Role,
     scalars: Vec<Scalar>,
@@ -73,7 +73,7 @@ struct Prepared {
     at: Numbers,
 }
 
-/// Which of a program's numbers each is.
+/// The indices of a program's results.
 #[derive(Clone, Copy, Default)]
 struct Numbers {
     loss: Option<usize>,
@@ -82,7 +82,7 @@ struct Numbers {
     sums: [Option<usize>; NUMBERS],
 }
 
-/// A run whose numbers have not been looked at yet.
+/// A run whose results have not been read yet.
 struct Pending {
     ticket: Ticket,
     role: Role,
@@ -98,7 +98,7 @@ struct Pending {
 enum Scalar {
     RowShare,
     MicroBatchReciprocal,
-    /// An index into the numbers of the step.
+    /// An index into the scalars of the step.
     Rate(usize),
 }
 
@@ -107,7 +107,7 @@ enum Scalar {
 pub(crate) enum Rows<'a> {
     /// From a pipeline.
     Fed(&'a Batch<'a>),
-    /// From somebody else: the bytes of each column, and the place of the first row.
+    /// From the caller: the bytes of each column, and the position of the first row.
     Given(&'a [Vec<u8>], u64),
 }
 
@@ -119,7 +119,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// The place of the first row in the epoch, or in what was given.
+    /// The position of the first row in the epoch, or in what the caller gave.
     fn first_row(&self) -> u64 {
         match self {
             Rows::Fed(batch) => batch.first_row,
@@ -128,15 +128,15 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Some rows of a batch, as one program sees them.
+/// The rows of a batch that one program runs on.
 pub(crate) struct Piece<'a> {
     pub batch: Rows<'a>,
-    /// The first row within what was delivered.
+    /// The first row within the block.
     pub at: usize,
     pub rows: usize,
-    /// The place of the first row within the batch the optimiser sees.
+    /// The position of the first row within the batch.
     pub first_row: u64,
-    /// Rows of the batch the optimiser sees.
+    /// Rows of the batch.
     pub batch_rows: u64,
 }
 
@@ -144,7 +144,7 @@ pub(crate) struct Piece<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     pub loss: f64,
-    /// What the loss is divided by: rows, or the parts of them that count.
+    /// The divisor of the loss: rows, or labels that are not ignored.
     pub weight: f64,
     /// In the order of the counters.
     pub sums: [f64; NUMBERS],
@@ -156,14 +156,14 @@ impl Tally {
         self.loss / if self.weight > 0.0 { self.weight } else { 1.0 }
     }
 
-    /// The sums by name, as the bits of their numbers.
+    /// The sums by name, as the bits of their values.
     pub fn save(&self) -> Vec<(String, u64)> {
         let known = [("loss", self.loss.to_bits()), ("weight", self.weight.to_bits()), ("rows", self.rows)];
         let known = known.into_iter().map(|(name, bits)| (name.to_string(), bits));
         known.chain(self.sums.iter().enumerate().map(|(i, sum)| (format!("sum{i}"), sum.to_bits()))).collect()
     }
 
-    /// Takes up sums that [`Tally::save`] gave.
+    /// Restores what [`Tally::save`] gave.
     pub fn restore(&mut self, sums: &[(String, u64)]) {
         for (name, bits) in sums {
             match name.as_str() {
@@ -182,10 +182,10 @@ impl Tally {
 impl Session {
     /// Allocates the memory of a plan and initializes the weights.
     pub fn open(device: Arc<dyn Device>, plan: &RunPlan, spec: &RunSpec, schema: Schema) -> Result<Session> {
-        // What planning took and the run needs now are not to be held at the same time.
+        // Return the memory of planning to the system before the run allocates.
         give_back_freed_memory();
         let ledger = Ledger::new("host", Some(plan.host_budget));
-        // What is not the pipeline's, which books for itself, nor the plan's, for which the executor does.
+        // Pipelines and the executor make their own reservations.
         let own = |owner: &&(Owner, _)| {
             let process = matches!(owner.0, Owner::Process | Owner::ThreadStacks | Owner::Graphs);
             process || matches!(owner.0, Owner::DeviceRuntime(_) | Owner::PinnedStaging | Owner::Offload)
@@ -243,7 +243,7 @@ impl Session {
         })
     }
 
-    /// That rows of this kind can be fed to a program: the columns it reads stand where they stood in training and are of the same kind.
+    /// That a program can read data of this schema: the columns it reads have the same positions and types as in training.
     pub fn check_schema(&self, role: Role, schema: &Schema) -> Result<()> {
         let prepared = self.roles.iter().find(|prepared| prepared.role == role).expect("every role is planned");
         for index in &prepared.columns {
@@ -268,12 +268,12 @@ impl Session {
         &self.roles.iter().find(|prepared| prepared.role == role).expect("every role is planned").columns
     }
 
-    /// What all random numbers of the run come from.
+    /// The seed of the run.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// An empty tally. What a run that failed left unlooked at does not count towards it.
+    /// An empty tally. Unread results of a failed run are discarded.
     pub fn begin(&mut self) -> Result<Tally> {
         self.pending = None;
         self.collect_counts()?;
@@ -281,17 +281,17 @@ impl Session {
         Ok(Tally::default())
     }
 
-    /// What was counted class by class since [`Session::begin`] and has been settled.
+    /// Per-class counts since [`Session::begin`], as far as they are settled.
     pub fn counts(&self) -> &[f64] {
         &self.counts
     }
 
-    /// Goes on with counts of an epoch that was begun before.
+    /// Adds the counts of a restored epoch.
     pub fn take_up_counts(&mut self, counts: &[f64]) {
         self.counts.iter_mut().zip(counts).for_each(|(count, before)| *count += before);
     }
 
-    /// Losses and accuracies so far.
+    /// Loss and metrics so far.
     pub fn running_scores(&self, tally: &Tally) -> Scores {
         self.plan.interface.model_metrics.running_scores(tally.mean_loss(), &tally.sums, tally.rows)
     }
@@ -309,7 +309,7 @@ impl Session {
         Ok(self.step.saturating_sub(f32::from_ne_bytes(bytes) as u64))
     }
 
-    /// Brings the device's counts of classes to the host and begins again at zero. No run may be under way.
+    /// Copies the device's per-class counts to the host and resets them. No run may be in flight.
     fn collect_counts(&mut self) -> Result<()> {
         self.uncollected = 0;
         let mut bytes = [0u8; 4096];
@@ -328,7 +328,7 @@ impl Session {
         Ok(())
     }
 
-    /// Runs one piece. Its loss and right answers are added to the tally, at the latest by [`Session::settle`].
+    /// Runs one micro-batch. Its loss and metrics are added to the tally, at the latest by [`Session::settle`].
     pub fn run(&mut self, role: Role, piece: &Piece<'_>, schema: &Schema, tally: &mut Tally) -> Result<()> {
         self.check_classes(role, piece)?;
         if piece.first_row == 0 && matches!(role, Role::Step | Role::First) {
@@ -360,7 +360,7 @@ impl Session {
             Err(DeviceError::NonFinite) => {
                 let tensor = first_non_finite(&mut self.executor, role, piece.rows, Some(&inputs), schema, &prepared.columns);
                 let mut numbers = [f32::NAN; NUMBERS];
-                // The run did not end well, but what it made is there.
+                // The run failed, but its results can be read.
                 let _ = self.executor.last_numbers(role, piece.rows, &mut numbers);
                 let loss = in_words(at.loss.map_or(f32::NAN, |i| numbers[i]));
                 return Err(Error::NonFinite { loss, step: self.step + 1, epoch: self.epochs + 1, tensor });
@@ -378,7 +378,7 @@ impl Session {
         Ok(())
     }
 
-    /// Waits for the last run, if its numbers have not been looked at yet.
+    /// Waits for the last run, if its results have not been read yet.
     pub fn settle(&mut self, schema: &Schema, tally: &mut Tally) -> Result<()> {
         self.pending.take().map_or(Ok(()), |run| self.look_at(&run, schema, tally))?;
         if self.uncollected > 0 { self.collect_counts() } else { Ok(()) }
@@ -427,10 +427,10 @@ impl Session {
         Ok(self.executor.outcome(ticket, &mut [])?)
     }
 
-    /// Reads what the last run left of one of the model's results.
+    /// Reads one output of the last run.
     pub fn read_predictions(&self, output: &str, numbers: &mut [f32]) -> Result<()> {
         let place = self.executor.output(Role::Predict, output).expect("the predicting program has all results");
-        // In pieces, through a fixed buffer: bytes and numbers are different types, and a second copy is not planned for.
+        // Through a fixed buffer: a second copy is not planned.
         let mut bytes = [0u8; 4096];
         for (i, numbers) in numbers.chunks_mut(bytes.len() / 4).enumerate() {
             let bytes = &mut bytes[..numbers.len() * 4];
@@ -440,7 +440,7 @@ impl Session {
         Ok(())
     }
 
-    /// That labels name classes and tokens have a row in their table.
+    /// That labels are classes and tokens are rows of their embedding.
     fn check_classes(&self, role: Role, piece: &Piece<'_>) -> Result<()> {
         let checked = |kind: ValueKind| kind == ValueKind::Tokens || role != Role::Predict;
         for range in self.plan.interface.ranges.iter().filter(|range| checked(range.kind)) {
@@ -476,7 +476,7 @@ fn prepare(executor: &Executor, role: Role, graph: &Graph, interface: &ProgramIn
             Some(index) => Scalar::Rate(index),
             None if name == MICRO_BATCH_RECIPROCAL => Scalar::MicroBatchReciprocal,
             None => {
-                assert_eq!(name, ROW_SHARE, "every scalar is the optimiser's or the trainer's");
+                assert_eq!(name, ROW_SHARE, "every scalar is the optimizer's or the trainer's");
                 Scalar::RowShare
             }
         })

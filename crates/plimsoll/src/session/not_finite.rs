@@ -1,4 +1,4 @@
-//! What to say when a loss is not finite: the tensor that was the first to be so.
+//! Diagnosis of a non-finite loss: the first tensor that is not finite.
 
 use plimsoll_core::device::StepInputs;
 use plimsoll_core::graph::StateId;
@@ -11,7 +11,7 @@ pub(crate) fn in_words(loss: f32) -> String {
     if loss.is_nan() { "not a number (NaN)" } else { "infinite" }.to_string()
 }
 
-/// Names the first tensor that is not finite: a column of the batch, a weight, or the result of a layer.
+/// Names the first non-finite tensor: a column of the batch, a weight, or the output of a layer.
 pub(crate) fn first_non_finite(
     executor: &mut Executor,
     role: Role,
@@ -44,7 +44,7 @@ pub(crate) fn first_non_finite(
     }
 }
 
-/// The first state that holds something that is not finite. Read in pieces: a run that fails stays under its line too.
+/// The first state with a non-finite value. Read in chunks: a run that fails stays within its budget too.
 fn broken_state(executor: &Executor) -> Option<String> {
     let mut piece = [0; 4096];
     let longest = executor.plan().programs.iter().map(|program| program.graph.states()).max_by_key(|states| states.len())?;
@@ -63,7 +63,7 @@ fn broken_state(executor: &Executor) -> Option<String> {
     None
 }
 
-/// The place of the first number that is not finite.
+/// The index of the first non-finite value.
 fn not_finite(bytes: &[u8]) -> Option<usize> {
     bytes.chunks_exact(4).position(|b| !number(b).is_finite())
 }

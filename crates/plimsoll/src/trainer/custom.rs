@@ -1,4 +1,4 @@
-//! Loops of one's own: the planned run in hand, one step at a time.
+//! Custom training loops: the planned run, one step at a time.
 
 use super::Trainer;
 use super::predict::{Predicted, Results};
@@ -12,11 +12,11 @@ use plimsoll_core::{Bytes, DType, Reservation};
 use plimsoll_data::{Column, Feed, Options, Schema};
 use std::path::Path;
 
-/// A run that is planned and has its memory, driven by hand: [`Trainer::custom_loop`].
+/// A planned run for a custom training loop: [`Trainer::custom_loop`].
 ///
-/// Steps are those of [`Trainer::fit`]: batches are cut into the planned pieces, and the result is that of the whole batch. Rows come as slices
-/// ([`HostBatch`]) or from the training data ([`CustomLoop::batches`]). Both lines hold: rows that are handed over as slices are copied a piece at a
-/// time into room that is booked like the pipeline's. What else the program keeps is its own.
+/// Steps are those of [`Trainer::fit`]: batches are split into the planned micro-batches, and the result is that of the whole batch. Rows come as
+/// slices ([`HostBatch`]) or from the training data ([`CustomLoop::batches`]). Both budgets hold: slices are copied one micro-batch at a time into
+/// reserved memory. Other memory of the program is its own.
 ///
 /// ```
 /// use plimsoll::HostBatch;
@@ -42,12 +42,12 @@ pub struct CustomLoop {
     trainer: Trainer,
     plan: RunPlan,
     schema: Schema,
-    /// Where pieces of slices are put together.
+    /// The buffers in which micro-batches of slices are assembled.
     given: Option<Given>,
     results: Option<Results>,
 }
 
-/// The batches of a run's training data, read ahead under its line.
+/// The batches of the training data, prefetched within the budget.
 pub struct Batches {
     feed: Feed,
 }
@@ -140,10 +140,10 @@ impl Numbers<'_> {
     }
 }
 
-/// Room for one piece, column by column.
+/// Buffers for one micro-batch, column by column.
 struct Given {
     columns: Vec<Vec<u8>>,
-    _room: Reservation,
+    _reservation: Reservation,
 }
 
 impl Given {
@@ -151,13 +151,13 @@ impl Given {
         let used = session.columns_of(Role::Step);
         let size = |i: usize| if used.contains(&i) { session.plan.micro_batch * schema.columns()[i].row_bytes().get() } else { 0 };
         let sizes: Vec<usize> = (0..schema.columns().len()).map(size).collect();
-        let room = session.ledger.reserve(Owner::Rows, Bytes(sizes.iter().sum::<usize>() as u64))?;
-        Ok(Given { columns: sizes.into_iter().map(|size| vec![0; size]).collect(), _room: room })
+        let reservation = session.ledger.reserve(Owner::Rows, Bytes(sizes.iter().sum::<usize>() as u64))?;
+        Ok(Given { columns: sizes.into_iter().map(|size| vec![0; size]).collect(), _reservation: reservation })
     }
 }
 
 impl Trainer {
-    /// Plans the run, takes its memory, and hands over the steps.
+    /// Plans the run and allocates its memory.
     pub fn custom_loop(mut self) -> Result<CustomLoop> {
         if self.spec.inference_only {
             return Err(Error::Config("this trainer is for predictions only; it cannot train".to_string()));
@@ -169,12 +169,12 @@ impl Trainer {
 }
 
 impl CustomLoop {
-    /// What the run takes, exactly.
+    /// The plan of the run.
     pub fn plan(&self) -> &RunPlan {
         &self.plan
     }
 
-    /// Learns from one batch: its loss and metrics, before the step changed anything.
+    /// Trains on one batch: its loss and metrics, before the update.
     pub fn step(&mut self, batch: &HostBatch<'_>) -> Result<Scores> {
         self.check_schedule()?;
         let scores = self.run(Role::Step, batch, |_, _| Ok(()))?;
@@ -182,12 +182,12 @@ impl CustomLoop {
         Ok(scores)
     }
 
-    /// Loss and metrics of some rows, without learning.
+    /// Loss and metrics of a batch, without training.
     pub fn evaluate(&mut self, batch: &HostBatch<'_>) -> Result<Scores> {
         self.run(Role::Evaluate, batch, |_, _| Ok(()))
     }
 
-    /// What the model makes of some rows; columns of labels may be missing.
+    /// The outputs of the model for a batch; label columns may be missing.
     pub fn forward(&mut self, batch: &HostBatch<'_>) -> Result<&[Predicted]> {
         let mut results = match self.results.take() {
             Some(results) => results,
@@ -208,7 +208,7 @@ impl CustomLoop {
         Ok(Batches { feed: feed::start(&data, &pipeline, &session.ledger, options, session.executor.device())? })
     }
 
-    /// Learns from the next batch of the training data; `None` at the end of an epoch.
+    /// Trains on the next batch of the training data; `None` at the end of an epoch.
     pub fn step_from(&mut self, batches: &mut Batches) -> Result<Option<Scores>> {
         self.check_schedule()?;
         let (batch, length) = (self.plan.batch as u64, epoch_rows(&self.trainer.spec.data));
@@ -242,10 +242,10 @@ impl CustomLoop {
         Ok(session.learning_rate.at(session.applied()? + 1, &session.plan.optimization))
     }
 
-    /// Learns at this rate from now on, whatever the schedule says.
+    /// Sets the learning rate from now on, instead of the schedule.
     pub fn set_learning_rate(&mut self, rate: f64) -> Result<()> {
         if !(rate.is_finite() && rate >= 0.0) {
-            return Err(Error::Config(format!("a learning rate of {rate} cannot be; it is a number of 0 or more")));
+            return Err(Error::Config(format!("the learning rate is {rate}, but should be a number of 0 or more")));
         }
         self.session().learning_rate.manual = Some(rate);
         Ok(())
@@ -266,7 +266,7 @@ impl CustomLoop {
         self.trainer.load_weights(path)
     }
 
-    /// The trainer, to go on with whole epochs, or with what else it can do.
+    /// Converts back into a trainer.
     pub fn into_trainer(self) -> Trainer {
         self.trainer
     }
@@ -280,7 +280,7 @@ impl CustomLoop {
         if session.learning_rate.manual.is_some() { Ok(()) } else { session.plan.optimization.schedule.check(session.step + 1) }
     }
 
-    /// Runs a batch, piece by piece.
+    /// Runs a batch, one micro-batch at a time.
     fn run(&mut self, wanted: Role, batch: &HostBatch<'_>, mut after: impl FnMut(&mut Session, usize) -> Result<()>) -> Result<Scores> {
         let Some(session) = &mut self.trainer.session else { unreachable!("opened before") };
         check(session, &self.schema, &self.plan, wanted, batch)?;
@@ -296,7 +296,7 @@ impl CustomLoop {
                 let column = self.schema.index_of(name).expect("checked above");
                 let elements = self.schema.columns()[column].elements();
                 let bytes = rows * self.schema.columns()[column].row_bytes().get();
-                // Columns that no step reads have no room.
+                // Columns that no step reads have no buffer.
                 if let Some(out) = given.columns[column].get_mut(..bytes) {
                     numbers.copy(at * elements, out);
                 }
@@ -314,7 +314,7 @@ impl CustomLoop {
     }
 }
 
-/// That the rows are those the plan was made for.
+/// That the batch matches the plan.
 fn check(session: &Session, schema: &Schema, plan: &RunPlan, role: Role, batch: &HostBatch<'_>) -> Result<()> {
     let error = |what: String| Err(Error::Config(what));
     if batch.rows == 0 {

@@ -1,4 +1,4 @@
-//! Predictions, a piece at a time, so that they never all have to be in memory.
+//! Predictions, one micro-batch at a time, so that they need not all be in memory.
 
 use super::Trainer;
 use crate::error::{Error, Result};
@@ -15,22 +15,22 @@ pub struct Prediction<'a> {
     pub first_row: u64,
     /// How many rows.
     pub rows: usize,
-    /// The shape of one row of the model's first result.
+    /// The shape of one row of the model's first output.
     pub shape: &'a [usize],
-    /// The numbers of the model's first result, row after row.
+    /// The values of the model's first output, row after row.
     pub values: &'a [f32],
-    /// All results of the model, in their order, the first included.
+    /// All outputs of the model, in order, including the first.
     pub outputs: &'a [Predicted],
 }
 
 impl<'a> Prediction<'a> {
-    /// The numbers of the result of this name, row after row.
+    /// The values of the output of this name, row after row.
     pub fn output(&self, name: &str) -> Option<&'a [f32]> {
         self.outputs.iter().find(|output| output.name == name).map(|output| &output.values[..])
     }
 }
 
-/// One of a model's results for some rows.
+/// One output of a model for some rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Predicted {
     /// Its name.
@@ -41,30 +41,30 @@ pub struct Predicted {
     pub values: Vec<f32>,
 }
 
-/// Room for the results of a number of rows, booked before it exists.
+/// Buffers for the outputs of a number of rows, reserved before they are allocated.
 pub(super) struct Results {
     outputs: Vec<Predicted>,
-    _room: Reservation,
+    _reservation: Reservation,
 }
 
 impl Results {
     pub fn new(session: &Session, rows: usize) -> Result<Results> {
         let outputs = &session.plan.interface.outputs;
         let per_row: usize = outputs.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
-        let room = session.ledger.reserve(Owner::Predictions, Bytes((rows * per_row * 4) as u64))?;
+        let reservation = session.ledger.reserve(Owner::Predictions, Bytes((rows * per_row * 4) as u64))?;
         let make = |(name, shape): &(String, Vec<usize>)| Predicted {
             name: name.clone(),
             shape: shape.clone(),
             values: Vec::with_capacity(rows * shape.iter().product::<usize>()),
         };
-        Ok(Results { outputs: outputs.iter().map(make).collect(), _room: room })
+        Ok(Results { outputs: outputs.iter().map(make).collect(), _reservation: reservation })
     }
 
     pub fn clear(&mut self) {
         self.outputs.iter_mut().for_each(|output| output.values.clear());
     }
 
-    /// Adds what the last run left of all results.
+    /// Adds the outputs of the last run.
     pub fn take(&mut self, session: &Session, rows: usize) -> Result<()> {
         for output in &mut self.outputs {
             let known = output.values.len();
@@ -80,7 +80,7 @@ impl Results {
 }
 
 impl Trainer {
-    /// Hands the predictions for all rows to `sink`, piece by piece. Memory does not grow with the number of rows.
+    /// Passes the predictions for all rows to `sink`, one micro-batch at a time. Memory does not grow with the number of rows.
     pub fn predict_with(&mut self, data: &Dataset, mut sink: impl FnMut(&Prediction<'_>)) -> Result<()> {
         let session = self.opened()?;
         let mut results = Results::new(session, session.plan.micro_batch)?;
