@@ -1,8 +1,8 @@
 //! Operations that change pictures by lot, and pictures brought to size in other ways: on files, on rows, at any number of threads.
 
-mod pictures;
+mod image_files;
 
-use pictures::{Folder, epochs, picture, png, twelve};
+use image_files::{Folder, epochs, picture, png, twelve};
 use plimsoll_core::{Bytes, DType};
 use plimsoll_data::ops::{
     Decode, Method, Op, Part, brightness, contrast, crop_or_pad, decode, flip_left_right, flip_up_down, grey, hue, one_hot, pad,

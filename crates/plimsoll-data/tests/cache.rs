@@ -1,8 +1,8 @@
 //! Caches: what they keep, what they cost, and that a stale or half one is never served.
 
-mod pictures;
+mod image_files;
 
-use pictures::{Folder, epochs, picture, png, twelve};
+use image_files::{Folder, epochs, picture, png, twelve};
 use plimsoll_core::{Bytes, Ledger};
 use plimsoll_data::ops::{Method, center_crop, decode, flip_left_right, random_crop, resize, scale};
 use plimsoll_data::{Cache, Dataset, Feed, Options, Parallelism, Prefetch, Shuffle};

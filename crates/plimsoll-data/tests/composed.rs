@@ -1,9 +1,9 @@
 //! Everything at once: stages in any order, joins, caches, bad rows, threads, limits and positions, against a plain list.
 
-mod drawn;
+mod case_count;
 mod plain_list;
 
-use drawn::cases;
+use case_count::cases;
 use plain_list::{interleaved, windows};
 use plimsoll_core::{Bytes, DType, Ledger};
 use plimsoll_data::ops::apply;

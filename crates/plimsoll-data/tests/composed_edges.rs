@@ -1,7 +1,7 @@
 //! Numbers that are none, one, or as large as numbers get, in any stage: refused with words or carried out, and never a panic.
 
-mod drawn;
-use drawn::cases;
+mod case_count;
+use case_count::cases;
 use plimsoll_core::{Bytes, DType, Ledger};
 use plimsoll_data::ops::apply;
 use plimsoll_data::{Cache, Column, DataError, Dataset, Feed, Mix, Options, PadTo, Parallelism, Prefetch, Row, Schema, Shuffle, Tensor};

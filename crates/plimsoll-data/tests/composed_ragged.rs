@@ -1,11 +1,11 @@
 //! Rows of several columns, some of which differ in length: joins, buckets, windows and padding in any order, under any limit, against a
 //! plain list.
 
-mod drawn;
+mod case_count;
 mod plain_list;
 mod ragged_rows;
 
-use drawn::cases;
+use case_count::cases;
 use plain_list::{bucketed, interleaved, windows};
 use plimsoll_core::{Bytes, DType, Ledger};
 use plimsoll_data::ops::fill;

@@ -1,17 +1,17 @@
 //! Files that are read as a stream and are damaged in some places: what is left out of them, and where they are read on.
 
 use collect::{column, complaint, ints, numbers};
-use made_files::{Value, example, gzip, npz, parquet, record};
 use plimsoll_core::{Bytes, Ledger};
 use plimsoll_data::ops::finite;
 use plimsoll_data::source::{Feature, ParquetSpec};
 use plimsoll_data::{Dataset, Feed, FeedState, Options, Shuffle, Tensor};
 use proptest::prelude::*;
+use sample_files::{Value, example, gzip, npz, parquet, record};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 mod collect;
-mod made_files;
+mod sample_files;
 
 fn all(data: &Dataset) -> Vec<i32> {
     numbers(&data.clone().batch(4), 0)

@@ -1,9 +1,9 @@
 //! What goes wrong in the middle of a run: each fault is an error that names it, or a row that is left out and counted.
 
-mod pictures;
+mod image_files;
 
+use image_files::{Folder, epochs, picture, png, twelve};
 use jpeg_encoder::{ColorType, Encoder};
-use pictures::{Folder, epochs, picture, png, twelve};
 use plimsoll_core::{Bytes, DType, Ledger};
 use plimsoll_data::ops::{Method, apply, decode, finite, resize};
 use plimsoll_data::{Cache, Column, DataError, Dataset, Feed, Options, Parallelism, Schema, Shuffle, Tensor};

@@ -1,9 +1,9 @@
 //! Folders of pictures: what comes out of them, at any parallelism, under any limit, and what they are refused for.
 
-mod pictures;
+mod image_files;
 
+use image_files::{Folder, epochs, picture, png, twelve};
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
-use pictures::{Folder, epochs, picture, png, twelve};
 use plimsoll_core::{Bytes, DType};
 use plimsoll_data::ops::{
     Decode, Method, cast_f32, center_crop, decode, flip_left_right, flip_up_down, one_hot, random_crop, resize, scale,

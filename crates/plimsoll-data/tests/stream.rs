@@ -1,7 +1,7 @@
 //! Streams: what each stage gives, in which order, under any limit, and after resuming.
 
 use collect::{column, complaint, numbers};
-use pictures::Folder;
+use image_files::Folder;
 use plimsoll_core::{Bytes, DType, Ledger};
 use plimsoll_data::ops::{Method, cast_f32, decode, resize, scale};
 use plimsoll_data::source::RowMut;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 mod collect;
-mod pictures;
+mod image_files;
 
 fn range(end: i32) -> Dataset {
     Dataset::range(0, end, 1).unwrap()
@@ -352,7 +352,7 @@ fn what_cannot_be_read_is_left_out_counted_and_named() {
 
 #[test]
 fn broken_pictures_are_left_out_by_all_threads() {
-    let folder: Folder = pictures::twelve();
+    let folder: Folder = image_files::twelve();
     folder.write("cat/00-broken.png", b"not a picture");
     folder.write("dog/zz-empty.jpg", b"");
     let whole = folder.data().map("x", [decode(), resize(8, 8, Method::Bilinear)]).batch(4);

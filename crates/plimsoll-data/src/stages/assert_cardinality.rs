@@ -10,7 +10,7 @@ struct AssertCardinality {
 
 pub(super) const KIND: StageKind = StageKind {
     name: "cardinality",
-    summary: "Says how many rows an epoch has; another number is an error.",
+    summary: "states the number of rows of a stream's epoch; another number is an error",
     keys: &[Key::required("rows", KeyKind::Count(0), "how many rows an epoch has")],
     validation: Validation::Omitted,
     build: |data, args| Ok(data.assert_cardinality(args.rows("rows"))),

@@ -17,11 +17,11 @@ pub enum PadTo {
 const ROWS: Key = Key::optional("rows", KeyKind::BatchRows(u64::MAX));
 const DROP: Key = Key::optional("drop_remainder", KeyKind::Flag);
 /// All rows are evaluated.
-const WHOLE: Validation = Validation::Changed(|args| args.remove("drop_remainder"));
+const WHOLE: Validation = Validation::Changed("yes, with the remainder", |args| args.remove("drop_remainder"));
 
 pub(super) const BATCH: StageKind = StageKind {
     name: "batch",
-    summary: "Hands out several rows at a time.",
+    summary: "batches",
     batches: Batches::Makes,
     keys: &[ROWS, DROP],
     validation: WHOLE,
@@ -31,9 +31,14 @@ pub(super) const BATCH: StageKind = StageKind {
 
 pub(super) const PADDED_BATCH: StageKind = StageKind {
     name: "padded_batch",
-    summary: "Batches rows that differ in length, padded to the longest declared or the longest of the batch.",
+    summary: "batches of variable-length rows, padded to the declared length, which is what a planned step takes, or `to = \"longest\"` of each batch",
     batches: Batches::Makes,
-    keys: &[ROWS, DROP, Key::optional("to", KeyKind::Choice(&["declared", "longest"])), Key::optional("value", KeyKind::Number)],
+    keys: &[
+        ROWS,
+        DROP,
+        Key::optional("to", KeyKind::Choice(&["declared", "longest"])).or("\"declared\""),
+        Key::optional("value", KeyKind::Number).or("0"),
+    ],
     validation: WHOLE,
     build: |data, args| {
         let to = if args.text("to").as_deref() == Some("longest") { PadTo::Longest } else { PadTo::Declared };
@@ -45,7 +50,7 @@ pub(super) const PADDED_BATCH: StageKind = StageKind {
 
 pub(super) const REBATCH: StageKind = StageKind {
     name: "rebatch",
-    summary: "Hands out the same rows in batches of another size.",
+    summary: "another batch size, whatever was set before",
     batches: Batches::Makes,
     keys: &[ROWS],
     build: |data, args| Ok(data.rebatch(args.rows_at_once("rows"))),

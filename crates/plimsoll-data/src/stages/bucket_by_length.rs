@@ -44,7 +44,7 @@ impl Buckets {
 
 pub(super) const KIND: StageKind = StageKind {
     name: "bucket_by_length",
-    summary: "Gathers rows of like length, so that batches need little padding.",
+    summary: "groups rows of similar length into batches",
     keys: &[
         Key::required("column", KeyKind::Text, "which column is looked at"),
         Key::required("bounds", KeyKind::Counts, "the lengths at which a bucket begins, such as [16, 32, 64]"),

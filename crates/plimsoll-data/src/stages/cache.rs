@@ -26,7 +26,7 @@ struct CacheStage {
 
 pub(super) const KIND: StageKind = StageKind {
     name: "cache",
-    summary: "Keeps rows for later epochs, in memory or in a file.",
+    summary: "caches rows for later epochs; `in` is as the key `cache`",
     keys: &[Key::required(
         "in",
         KeyKind::Cache,
@@ -34,7 +34,7 @@ pub(super) const KIND: StageKind = StageKind {
     )],
     has_short_form: true,
     // The file has the rows of the training data.
-    validation: Validation::Changed(|args| {
+    validation: Validation::Changed("yes, in memory where it is a file", |args| {
         if args.cache("in") != Some(Cache::Auto) {
             args.insert("in", Arg::Cache(Cache::Memory));
         }

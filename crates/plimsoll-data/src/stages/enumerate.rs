@@ -12,7 +12,7 @@ struct Enumerate {
 
 pub(super) const KIND: StageKind = StageKind {
     name: "enumerate",
-    summary: "Adds the number of each row in the epoch as a first column.",
+    summary: "the index of each row as a new first column",
     keys: &[Key::required("column", KeyKind::Text, "what the column of numbers is called, such as \"n\"")],
     counts_rows: true,
     build: |data, args| Ok(data.enumerate(args.name("column"))),

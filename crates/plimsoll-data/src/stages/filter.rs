@@ -41,7 +41,7 @@ const NEEDS_ONE_OF: Option<(&str, &str)> =
 
 pub(super) const FILTER: StageKind = StageKind {
     name: "filter",
-    summary: "Keeps the rows for which a condition on a column holds.",
+    summary: "keeps the rows for which the condition holds; before `decode`, only their images are opened",
     keys: KEYS,
     counts_rows: true,
     needs_one_of: NEEDS_ONE_OF,
@@ -51,7 +51,7 @@ pub(super) const FILTER: StageKind = StageKind {
 
 pub(super) const TAKE_WHILE: StageKind = StageKind {
     name: "take_while",
-    summary: "Keeps the rows before the first for which a condition does not hold.",
+    summary: "keeps the rows before the first for which it does not hold",
     keys: KEYS,
     counts_rows: true,
     validation: Validation::Omitted,

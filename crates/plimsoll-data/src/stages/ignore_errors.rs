@@ -14,7 +14,7 @@ struct IgnoreErrors {
 
 pub(super) const KIND: StageKind = StageKind {
     name: "ignore_errors",
-    summary: "Leaves out rows that cannot be read, up to a cap.",
+    summary: "skips up to `cap` rows per epoch that an earlier stage fails to produce",
     keys: &[Key::required("cap", KeyKind::Count(0), "how many rows of an epoch may be left out")],
     counts_rows: true,
     has_short_form: true,

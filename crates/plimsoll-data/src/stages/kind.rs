@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub struct StageKind {
     /// Its name, that of the method of [`Dataset`] that adds it.
     pub name: &'static str,
-    /// What it does, in a sentence.
+    /// What it does, as the documentation says it.
     pub summary: &'static str,
     /// Its arguments.
     pub keys: &'static [Key],
@@ -52,6 +52,8 @@ pub struct Key {
     pub kind: KeyKind,
     /// Whether it has to be given.
     pub need: Need,
+    /// What it is otherwise, as a configuration would write it, if that can be said.
+    pub default: Option<&'static str>,
 }
 
 /// The most rows that a stage holds at once. More are a mistake; below it, bytes can be multiplied without a thought.
@@ -109,8 +111,8 @@ pub enum Validation {
     Same,
     /// Left out: it chooses, orders or mixes rows.
     Omitted,
-    /// The same with other arguments.
-    Changed(fn(&mut StageArgs)),
+    /// The same with other arguments; in what way, in words.
+    Changed(&'static str, fn(&mut StageArgs)),
 }
 
 /// The value of an argument.
@@ -146,15 +148,20 @@ pub struct StageArgs(BTreeMap<&'static str, Arg>);
 
 impl Key {
     pub(super) const fn required(name: &'static str, kind: KeyKind, what: &'static str) -> Key {
-        Key { name, kind, need: Need::Required(what) }
+        Key { name, kind, need: Need::Required(what), default: None }
     }
 
     pub(super) const fn usual(name: &'static str, kind: KeyKind) -> Key {
-        Key { name, kind, need: Need::Usual }
+        Key { name, kind, need: Need::Usual, default: None }
     }
 
     pub(super) const fn optional(name: &'static str, kind: KeyKind) -> Key {
-        Key { name, kind, need: Need::Optional }
+        Key { name, kind, need: Need::Optional, default: None }
+    }
+
+    /// The same with what it is if it is not given.
+    pub(super) const fn or(self, default: &'static str) -> Key {
+        Key { default: Some(default), ..self }
     }
 }
 
@@ -173,6 +180,21 @@ impl StageKind {
         build: |data, _| Ok(data),
     };
 
+    /// Its row in the documentation: name, keys, what it does, and whether it applies to validation data.
+    pub fn reference(&self) -> String {
+        let keys = self.keys.iter().map(|key| match (key.need, key.default) {
+            (Need::Required(_), _) => format!("`{}`", key.name),
+            (_, Some(default)) => format!("[`{} = {default}`]", key.name),
+            (_, None) => format!("[`{}`]", key.name),
+        });
+        let validation = match self.validation {
+            Validation::Same => "yes",
+            Validation::Omitted => "no",
+            Validation::Changed(how, _) => how,
+        };
+        format!("| `{}` | {} | {} | {validation} |\n", self.name, keys.collect::<Vec<_>>().join(", "), self.summary)
+    }
+
     /// Puts the stage behind a data set.
     pub fn apply(&self, data: Dataset, args: &StageArgs) -> Result<Dataset, String> {
         (self.build)(data, args)
@@ -183,7 +205,7 @@ impl StageKind {
         match self.validation {
             Validation::Same => Some(args.clone()),
             Validation::Omitted => None,
-            Validation::Changed(change) => {
+            Validation::Changed(_, change) => {
                 let mut args = args.clone();
                 change(&mut args);
                 Some(args)

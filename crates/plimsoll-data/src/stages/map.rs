@@ -13,8 +13,8 @@ struct Map {
 
 pub(super) const KIND: StageKind = StageKind {
     name: "map",
-    summary: "Applies operations to a column.",
-    keys: &[Key::optional("column", KeyKind::Text), Key::required("ops", KeyKind::Ops, "what is done to the column")],
+    summary: "applies a list of operations to one column",
+    keys: &[Key::optional("column", KeyKind::Text).or("\"x\""), Key::required("ops", KeyKind::Ops, "what is done to the column")],
     has_short_form: true,
     build: |data, args| Ok(data.map(&args.text("column").unwrap_or("x".into()), args.ops("ops").unwrap_or_default())),
     ..StageKind::DEFAULT

@@ -12,7 +12,7 @@ struct MaxItem {
 
 pub(super) const KIND: StageKind = StageKind {
     name: "max_item",
-    summary: "The most memory that reading and decoding one file may take.",
+    summary: "the most memory one file may take, for all stages before it",
     keys: &[Key::required("bytes", KeyKind::Size, "a size such as \"64MiB\"")],
     has_short_form: true,
     build: |data, args| Ok(data.max_item(args.size("bytes").unwrap_or_default())),

@@ -8,13 +8,13 @@ use crate::ops::Mix;
 const KEYS: &[Key] = &[
     Key::optional("alpha", KeyKind::Number),
     Key::optional("seed", KeyKind::Seed),
-    Key::optional("images", KeyKind::Text),
-    Key::optional("labels", KeyKind::Text),
+    Key::optional("images", KeyKind::Text).or("\"x\""),
+    Key::optional("labels", KeyKind::Text).or("\"y\""),
 ];
 
 pub(super) const MIXUP: StageKind = StageKind {
     name: "mixup",
-    summary: "Replaces rows of a batch by weighted means of two (mixup).",
+    summary: "mixes the rows of a batch in pairs: weighted means",
     keys: KEYS,
     has_short_form: true,
     validation: Validation::Omitted,
@@ -24,7 +24,7 @@ pub(super) const MIXUP: StageKind = StageKind {
 
 pub(super) const CUTMIX: StageKind = StageKind {
     name: "cutmix",
-    summary: "Exchanges rectangles between images of a batch (cutmix).",
+    summary: "mixes the rows of a batch in pairs: exchanged rectangles",
     keys: KEYS,
     has_short_form: true,
     validation: Validation::Omitted,

@@ -6,8 +6,8 @@ use crate::dataset::{Dataset, MAX_THREADS, Parallelism, Prefetch};
 
 pub(super) const PREFETCH: StageKind = StageKind {
     name: "prefetch",
-    summary: "How many batches are made ahead.",
-    keys: &[Key::usual("batches", KeyKind::Prefetch)],
+    summary: "batches to prepare in advance",
+    keys: &[Key::usual("batches", KeyKind::Prefetch).or("\"auto\"")],
     has_short_form: true,
     build: |data, args| Ok(data.prefetch(args.prefetch("batches").unwrap_or(Prefetch::Auto))),
     ..StageKind::DEFAULT
@@ -15,8 +15,8 @@ pub(super) const PREFETCH: StageKind = StageKind {
 
 pub(super) const PARALLELISM: StageKind = StageKind {
     name: "parallelism",
-    summary: "How many threads make rows.",
-    keys: &[Key::usual("threads", KeyKind::Threads)],
+    summary: "threads that produce rows, at most 1024; after a sequential stage, threads that map its output. `\"auto\"`: one per core where images are decoded or an operation is expensive (`resize`, `rotate`, colours, user code), of which as many run as are needed; otherwise one",
+    keys: &[Key::usual("threads", KeyKind::Threads).or("\"auto\"")],
     has_short_form: true,
     build: |data, args| Ok(data.parallelism(args.threads("threads").unwrap_or(Parallelism::Auto))),
     ..StageKind::DEFAULT
@@ -24,7 +24,7 @@ pub(super) const PARALLELISM: StageKind = StageKind {
 
 pub(super) const DETERMINISTIC: StageKind = StageKind {
     name: "deterministic",
-    summary: "Whether batches come in the order of their rows.",
+    summary: "`false` lets batches overtake a slow one",
     keys: &[Key::required("is", KeyKind::Flag, "whether batches come in the order of their rows")],
     reorders: true,
     has_short_form: true,

@@ -12,7 +12,7 @@ struct Repeat {
 
 pub(super) const KIND: StageKind = StageKind {
     name: "repeat",
-    summary: "Repeats all rows several times in one epoch.",
+    summary: "repeats the rows within an epoch",
     keys: &[Key::required("times", KeyKind::Count(1), "how often an epoch has each row")],
     counts_rows: true,
     has_short_form: true,

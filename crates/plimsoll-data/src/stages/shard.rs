@@ -14,7 +14,7 @@ struct Shard {
 
 pub(super) const KIND: StageKind = StageKind {
     name: "shard",
-    summary: "Keeps one row of each `count`, beginning with row `index`.",
+    summary: "one of every `count` rows, beginning with row `index`",
     keys: &[
         Key::required("count", KeyKind::Count(1), "how many parts there are"),
         Key::required("index", KeyKind::Count(0), "which part this is, counted from 0"),

@@ -29,7 +29,7 @@ struct ShuffleRows {
 
 pub(super) const KIND: StageKind = StageKind {
     name: "shuffle",
-    summary: "Puts rows into a new random order each epoch.",
+    summary: "indexed rows: exact, without memory. Streams, or with a `buffer`: a shuffle buffer, default 16 MiB, of at least two rows; before `decode`, a row in it is a few bytes",
     keys: &[Key::optional("seed", KeyKind::Seed), Key::optional("buffer", KeyKind::Size)],
     counts_rows: true,
     reorders: true,

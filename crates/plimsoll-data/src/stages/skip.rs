@@ -11,7 +11,7 @@ struct Skip {
 
 pub(super) const KIND: StageKind = StageKind {
     name: "skip",
-    summary: "Leaves out the first rows of an epoch.",
+    summary: "skips the first rows",
     keys: &[Key::required("rows", KeyKind::Count(0), "how many rows are left out")],
     counts_rows: true,
     has_short_form: true,

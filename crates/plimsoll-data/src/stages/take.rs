@@ -11,7 +11,7 @@ struct Take {
 
 pub(super) const KIND: StageKind = StageKind {
     name: "take",
-    summary: "Keeps the first rows of an epoch.",
+    summary: "keeps the first rows",
     keys: &[Key::required("rows", KeyKind::Count(1), "how many rows are kept")],
     counts_rows: true,
     has_short_form: true,

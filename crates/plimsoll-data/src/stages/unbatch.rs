@@ -12,7 +12,7 @@ struct Unbatch;
 
 pub(super) const KIND: StageKind = StageKind {
     name: "unbatch",
-    summary: "Takes rows apart along their first dimension; behind a batch, takes that back.",
+    summary: "splits rows along their first dimension; after `batch`, undoes it",
     batches: Batches::Undoes,
     build: |data, _| Ok(data.unbatch()),
     ..StageKind::DEFAULT

@@ -15,11 +15,11 @@ struct Window {
 
 pub(super) const KIND: StageKind = StageKind {
     name: "window",
-    summary: "Puts `size` rows together as one, beginning every `shift` rows.",
+    summary: "windows of `size` rows, `stride` apart, starting every `shift` rows",
     keys: &[
         Key::required("size", KeyKind::RowsAtOnce, "how many rows become one"),
-        Key::optional("shift", KeyKind::RowsAtOnce),
-        Key::optional("stride", KeyKind::RowsAtOnce),
+        Key::optional("shift", KeyKind::RowsAtOnce).or("size"),
+        Key::optional("stride", KeyKind::RowsAtOnce).or("1"),
     ],
     counts_rows: true,
     build: |data, args| {

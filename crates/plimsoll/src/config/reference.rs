@@ -34,6 +34,11 @@ pub fn row_operations() -> String {
     super::row_ops::reference()
 }
 
+/// The stages of `data.stages`.
+pub fn stages() -> String {
+    super::stages::reference()
+}
+
 /// The optimizers of `train.optimizer`.
 pub fn optimizers() -> String {
     let rows = OPTIMIZERS.iter().map(|def| {
@@ -118,6 +123,7 @@ mod tests {
         check("models.md", "activations", &activations());
         check("models.md", "initializers", &initializers());
         check("data.md", "sources", &sources());
+        check("data.md", "stages", &stages());
         check("images.md", "operations", &row_operations());
         check("training.md", "optimizers", &optimizers());
         check("training.md", "schedules", &schedules());

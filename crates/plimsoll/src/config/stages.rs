@@ -60,6 +60,12 @@ pub(super) fn kind(name: &str) -> &'static StageKind {
     STAGES.iter().find(|kind| kind.name == name).expect("a stage of this name")
 }
 
+/// The table of stages in the documentation.
+pub(super) fn reference() -> String {
+    let head = "| `op` | keys (optional ones in brackets) | what it does | applies to validation |\n|---|---|---|---|\n";
+    format!("{head}{}", STAGES.iter().map(StageKind::reference).collect::<String>())
+}
+
 /// The list of a table, if it has one.
 pub(super) fn read(table: &Reader<'_>, defaults: Defaults<'_>) -> Result<Option<Vec<Stage>>> {
     let Some(entries) = table.sections("stages")? else { return Ok(None) };

@@ -1,14 +1,13 @@
 //! Pictures on any way: decoded, cut, kept, left out, joined and mixed, by any number of threads, under any limit and from any position
 //! they are the bits of the same pipeline in its plainest form.
 
-mod drawn;
-mod made_files;
-mod pictures;
+mod case_count;
+mod image_files;
+mod sample_files;
 
-use drawn::cases;
+use case_count::cases;
+use image_files::{Folder, picture, png};
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
-use made_files::{Value, example, gzip, record};
-use pictures::{Folder, picture, png};
 use plimsoll_core::{Bytes, DType, Ledger};
 use plimsoll_data::ops::{
     Decode, Method, Op, Part, cast_f32, center_crop, crop_or_pad, flip_left_right, flip_up_down, one_hot, random_brightness, random_crop,
@@ -17,6 +16,7 @@ use plimsoll_data::ops::{
 use plimsoll_data::source::Feature;
 use plimsoll_data::{Cache, Column, DataError, Dataset, Feed, FeedState, Mix, Options, Parallelism, Prefetch, Schema, Shuffle};
 use proptest::prelude::*;
+use sample_files::{Value, example, gzip, record};
 use std::fs;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};

@@ -1,10 +1,10 @@
 //! Caches at places drawn at random: the same rows with and without, by number and one after the other, in any room, and resumed anywhere.
 
-mod drawn;
-mod keeping;
+mod cache_files;
+mod case_count;
 
-use drawn::cases;
-use keeping::{counted, csv, epochs, folder, path, read};
+use cache_files::{counted, csv, epochs, folder, path, read};
+use case_count::cases;
 use plimsoll_core::{Bytes, Ledger};
 use plimsoll_data::ops::{apply, scale};
 use plimsoll_data::{Cache, Dataset, Feed, Options, Parallelism, RandomSpec, Shuffle, Split};

@@ -1,17 +1,17 @@
 //! What a stream's stages take is what the plan counts for them: every kind of stage, in as much as there is and in the least that works.
 
 use heap::HEAP;
-use made_files::{Value, example, gzip, npz, parquet, record};
 use plimsoll_core::{Bytes, DType, Ledger};
 use plimsoll_data::ops::{Method, apply, cast_f32, decode, resize, scale};
 use plimsoll_data::source::{Feature, ParquetSpec};
 use plimsoll_data::{Column, DataError, Dataset, Feed, Options, Parallelism, Prefetch, Schema, Shuffle, Tensor};
+use sample_files::{Value, example, gzip, npz, parquet, record};
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 mod heap;
-mod made_files;
+mod sample_files;
 
 /// Books, threads, and names.
 const BESIDE: Bytes = Bytes::kib(96);

@@ -1,9 +1,9 @@
 //! Whatever stages stand behind each other, what they take on the heap is what the plan counts, in any limit down to the least that works.
 
-mod drawn;
+mod case_count;
 mod heap;
 
-use drawn::cases;
+use case_count::cases;
 use heap::HEAP;
 use plimsoll_core::{Bytes, DType, Ledger};
 use plimsoll_data::ops::{fill, one_hot, scale};

@@ -1,22 +1,22 @@
 //! Pictures inside packed records: the same rows as from unpacked ones, wherever what makes them alike is written, in planned bytes.
 
 use collect::{column, column_and_peak, complaint, floats, numbers};
+use image_files::{picture, png};
 use jpeg_encoder::{ColorType, Encoder};
-use made_files::{Value, example, gzip, record};
-use pictures::{picture, png};
 use plimsoll_core::{Bytes, Ledger};
 use plimsoll_data::ops::{
     Decode, Method, Part, center_crop, crop_or_pad, decode, flip_left_right, random_crop, random_resized_crop, resize, scale,
 };
 use plimsoll_data::source::Feature;
 use plimsoll_data::{Cache, Dataset, Feed, Options, Parallelism, Shuffle};
+use sample_files::{Value, example, gzip, record};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
 mod collect;
-mod made_files;
-mod pictures;
+mod image_files;
+mod sample_files;
 
 fn jpeg(width: usize, height: usize, number: u8) -> Vec<u8> {
     let mut bytes = Vec::new();

@@ -1,9 +1,9 @@
 //! Caches behind anything: what is kept and what is not, in memory and in files, and never a stale or half one.
 
-mod keeping;
-mod pictures;
+mod cache_files;
+mod image_files;
 
-use keeping::{counted, csv, epochs, file, folder, left, path, read, write_csv};
+use cache_files::{counted, csv, epochs, file, folder, left, path, read, write_csv};
 use plimsoll_core::{Bytes, DType, Ledger};
 use plimsoll_data::ops::{Method, apply, decode, fill, flip_left_right, resize, scale};
 use plimsoll_data::source::{CsvSpec, Feature};
@@ -198,7 +198,7 @@ fn whatever_changes_upstream_makes_a_new_cache() {
     fill(&shuffled(1 << 20));
     fill(&shuffled((1 << 20) + 1));
     // Which pictures are too large decides which are left out.
-    let pictures = pictures::twelve();
+    let pictures = image_files::twelve();
     let lenient = |most| {
         let rows = pictures.data().map("x", [decode(), resize(8, 8, Method::Area)]).max_item(Bytes::kib(most));
         rows.ignore_errors(12).cache(file(&folder)).batch(4)

@@ -1,8 +1,8 @@
 //! Files and the cache share what there is: a picture larger than usual is decoded where the cache was, and never is more taken than planned.
 
-mod pictures;
+mod image_files;
 
-use pictures::{Folder, picture, png};
+use image_files::{Folder, picture, png};
 use plimsoll_core::budget::CountingAllocator;
 use plimsoll_core::{Bytes, Ledger};
 use plimsoll_data::ops::{Method, decode, resize};

@@ -1,19 +1,19 @@
 //! Stages that look at rows before their pictures are decoded: the same rows as if they stood behind, and only those they keep are opened.
 
+mod case_count;
 mod collect;
-mod drawn;
-mod made_files;
-mod pictures;
+mod image_files;
+mod sample_files;
 
+use case_count::cases;
 use collect::{column, column_and_peak, complaint, numbers};
-use drawn::cases;
-use made_files::{Value, example, record};
-use pictures::{Folder, picture, png, twelve};
+use image_files::{Folder, picture, png, twelve};
 use plimsoll_core::{Bytes, Ledger};
 use plimsoll_data::ops::{Method, Op, apply, decode, flip_left_right, random_brightness, random_crop, resize, scale};
 use plimsoll_data::source::Feature;
 use plimsoll_data::{Cache, Condition, Dataset, Feed, Options, Parallelism, Shuffle};
 use proptest::prelude::*;
+use sample_files::{Value, example, record};
 use std::fs;
 use std::sync::{Arc, LazyLock};
 
