@@ -51,11 +51,18 @@ impl RowStage for AllRows {
     }
 }
 
+/// Rows with numbers in the place of files, the columns of files with their positions, and the stages that concern files.
+struct Deferred {
+    rows: Dataset,
+    files: Vec<(usize, Column)>,
+    later: Vec<Arc<dyn Stage>>,
+}
+
 impl Dataset {
     /// A stage that hands on rows as they are, with row numbers in the place of files that are not decoded yet. What was said of the files before
     /// the stage is done behind it.
     pub(super) fn before_decoding(self, stage: impl Stage) -> Dataset {
-        let (rows, files, later) = self.defer_decoding();
+        let Deferred { rows, files, later } = self.defer_decoding();
         let chosen = Dataset::from_stage(stage, vec![rows]);
         if files.is_empty() || chosen.error.is_some() {
             return chosen;
@@ -63,9 +70,8 @@ impl Dataset {
         later.into_iter().fold(Dataset::from_stage(OpenFiles { files }, vec![chosen]), Dataset::push)
     }
 
-    /// Rows with numbers in the place of files, the columns of files with their positions, and the stages that concern files; or the same data
-    /// set, if it has none or they are decoded.
-    fn defer_decoding(self) -> (Dataset, Vec<(usize, Column)>, Vec<Arc<dyn Stage>>) {
+    /// The same data set alone, if it has no files or they are decoded.
+    fn defer_decoding(self) -> Deferred {
         let caches = |stage: &Arc<dyn Stage>| stage.cache().is_some_and(|(cache, _)| *cache != Cache::Auto);
         let undecoded = self.output_schema().is_ok_and(|schema| schema.columns().iter().any(is_image));
         let deferred = match &self.node {
@@ -73,11 +79,11 @@ impl Dataset {
             Some(node) => self.last_node::<OpenFiles>().map(|stage| (node.inputs[0].clone(), stage.files.clone())),
             None => DeferredDecode::of(&self.source).map(|(source, files)| (Dataset::from_source(Arc::new(source)), files)),
         };
-        let Some((rows, files)) = deferred else { return (self, Vec::new(), Vec::new()) };
+        let Some((rows, files)) = deferred else { return Deferred { rows: self, files: Vec::new(), later: Vec::new() } };
         let of_file = |name: &str| files.iter().any(|(_, column)| column.name == *name);
         let is_later = |stage: &Arc<dyn Stage>| stage.mapped().map_or_else(|| stage.concerns_decoding(), |(column, _)| of_file(column));
         let (later, now): (Vec<_>, Vec<_>) = self.stages.into_iter().partition(is_later);
-        (now.into_iter().fold(rows, Dataset::push), files, later)
+        Deferred { rows: now.into_iter().fold(rows, Dataset::push), files, later }
     }
 }
 
