@@ -1,4 +1,4 @@
-//! Rows kept in a file. It is written under another name and renamed when it is whole, so that a half cache is never read.
+//! Rows cached in a file. It is written under another name and renamed when it is whole, so that a half cache is never read.
 
 use super::{CacheBypass, Unfinished, open_cache};
 use crate::DataError;
@@ -24,7 +24,7 @@ pub(crate) struct FileStore {
     missing: AtomicU64,
     whole: AtomicBool,
     on_full: OnFull,
-    /// Set before the file is emptied, so that whoever reads afterwards what is no longer there finds it set.
+    /// Set before the file is emptied, so that a reader of what is no longer there finds it set.
     given_up: AtomicBool,
     bypass: Arc<CacheBypass>,
 }
@@ -190,7 +190,7 @@ impl FileStore {
         Ok(())
     }
 
-    /// Gives the room back at once: others may need it more than a cache that cannot become whole.
+    /// Gives the disk space back at once: others may need it more than a cache that cannot become whole.
     fn give_up(&self, row: u64, error: &io::Error) {
         if !self.given_up.swap(true, Ordering::SeqCst) {
             self.bypass.set(format!("row {row} cannot be written to {} ({error}), so rows are made each time", self.path.display()));

@@ -1,4 +1,4 @@
-//! Rows kept in memory.
+//! Rows cached in memory.
 
 use crate::block::Rows;
 use crate::span::Span;
@@ -9,11 +9,11 @@ pub(crate) struct MemoryStore {
     span: Span,
     row_bytes: usize,
     shard_rows: usize,
-    shards: Vec<Mutex<Shard>>,
+    shards: Vec<Mutex<LockedRows>>,
 }
 
 /// Rows that share a lock, and come and go together.
-struct Shard {
+struct LockedRows {
     present: Vec<bool>,
     /// Whether one of them is.
     dear: bool,
@@ -23,7 +23,7 @@ struct Shard {
 
 /// What became of a row that was to be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Insertion {
     /// It was kept, or is none of those that are.
     Done,
     /// So many bytes have to be there first: those of the rows around it.
@@ -39,7 +39,7 @@ impl MemoryStore {
         let rows = span.rows as usize;
         let shard_rows = (SHARD / row_bytes.max(1)).max(1);
         let shard =
-            |shard: usize| Shard { present: vec![false; shard_rows.min(rows - shard * shard_rows)], dear: false, bytes: Vec::new() };
+            |shard: usize| LockedRows { present: vec![false; shard_rows.min(rows - shard * shard_rows)], dear: false, bytes: Vec::new() };
         let shards = (0..rows.div_ceil(shard_rows)).map(|number| Mutex::new(shard(number))).collect();
         MemoryStore { span, row_bytes, shard_rows, shards }
     }
@@ -55,7 +55,7 @@ impl MemoryStore {
 
     /// Shows those of `count` rows that are there, and tells which are not. Rows that lie together take a lock together.
     pub fn read_each(&self, which: Rows<'_>, count: usize, mut found: impl FnMut(usize, &[u8]), mut missing: impl FnMut(usize)) {
-        let mut held: Option<(usize, MutexGuard<'_, Shard>)> = None;
+        let mut held: Option<(usize, MutexGuard<'_, LockedRows>)> = None;
         for index in 0..count {
             let Some((number, at)) = self.place(which.row(index)) else {
                 missing(index);
@@ -73,16 +73,16 @@ impl MemoryStore {
         }
     }
 
-    pub fn write(&self, row: u64, bytes: &[u8], dear: bool) -> Place {
-        let Some((shard, at)) = self.place(row) else { return Place::Done };
+    pub fn write(&self, row: u64, bytes: &[u8], dear: bool) -> Insertion {
+        let Some((shard, at)) = self.place(row) else { return Insertion::Done };
         let mut shard = self.lock(shard);
         if shard.bytes.is_empty() {
-            return Place::Needs((shard.present.len() * self.row_bytes) as u64);
+            return Insertion::Needs((shard.present.len() * self.row_bytes) as u64);
         }
         shard.bytes[at * self.row_bytes..][..self.row_bytes].copy_from_slice(bytes);
         shard.present[at] = true;
         shard.dear |= dear;
-        Place::Done
+        Insertion::Done
     }
 
     /// Takes the memory for a row and those around it; not if it is there.
@@ -120,7 +120,7 @@ impl MemoryStore {
         Some((place / self.shard_rows, place % self.shard_rows))
     }
 
-    fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
+    fn lock(&self, shard: usize) -> MutexGuard<'_, LockedRows> {
         // A row is copied whole or its flag is not set, so a panic elsewhere is no reason to stop.
         self.shards[shard].lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }

@@ -23,7 +23,7 @@ use unfinished::{Unfinished, open_cache};
 pub(crate) use epoch::{EpochFile, EpochMemory};
 pub(crate) use file::{CHECK, FileStore, checksum};
 pub(crate) use fingerprint::Fingerprint;
-pub(crate) use memory::Place;
+pub(crate) use memory::Insertion;
 
 /// What the files begin with.
 const MAGICS: [&[u8; 16]; 2] = [file::MAGIC, epoch::MAGIC];
@@ -31,10 +31,10 @@ const MAGICS: [&[u8; 16]; 2] = [file::MAGIC, epoch::MAGIC];
 /// Where rows are kept after they were made for the first time. See [`Dataset::cache`](crate::Dataset::cache).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cache {
-    /// Pictures in memory where that can be: after everything that is the same in each epoch, as bytes, and as many rows as the plan has
-    /// room for. Where nothing is decoded, or what is decoded differs from epoch to epoch before all are of one size, nothing is kept.
+    /// Images in memory where that can be: after everything that is the same in each epoch, as bytes, and as many rows as the plan has
+    /// memory for. Where nothing is decoded, or what is decoded differs from epoch to epoch before all are of one size, nothing is kept.
     Auto,
-    /// In memory, as many rows as the plan has room for; the others are made each time. A picture that needs more than the plan keeps for
+    /// In memory, as many rows as the plan has memory for; the others are made each time. An image that needs more than the plan keeps for
     /// decoding takes it from the cache, whose rows come back as they are made again. Of a [stream](crate::Dataset#streams) it is a whole
     /// epoch or nothing; the most rows it can have must be known.
     Memory,
@@ -182,10 +182,10 @@ impl Store {
     }
 
     /// Keeps a row, if there is a place for it. A dear one is among the last to give way.
-    pub fn write(&self, row: u64, bytes: &[u8], dear: bool) -> Result<Place, DataError> {
+    pub fn write(&self, row: u64, bytes: &[u8], dear: bool) -> Result<Insertion, DataError> {
         match self {
             Store::Memory(store) => Ok(store.write(row, bytes, dear)),
-            Store::File(store) => store.write(row, bytes).map(|()| Place::Done),
+            Store::File(store) => store.write(row, bytes).map(|()| Insertion::Done),
         }
     }
 

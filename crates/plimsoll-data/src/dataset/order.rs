@@ -52,12 +52,12 @@ pub(crate) type Consumed = Option<(u64, u64)>;
 /// The rows of one epoch in order.
 pub(crate) struct Order {
     /// From the consumer's end to the source's.
-    steps: Vec<Step>,
+    steps: Vec<OrderStep>,
     epoch: u64,
     consumed: Consumed,
 }
 
-enum Step {
+enum OrderStep {
     Offset(u64),
     Shard {
         count: u64,
@@ -103,10 +103,10 @@ impl Order {
         for step in steps {
             match *step {
                 IndexStep::Truncate(_) => {}
-                IndexStep::Offset(first) => composed.push(Step::Offset(first)),
-                IndexStep::Shard { count, index } => composed.push(Step::Shard { count, index }),
-                IndexStep::Repeat(times) => composed.push(Step::Repeat { times, rows: left }),
-                IndexStep::Permute { seed } => composed.push(Step::Permute { seed, permutation: Permutation::new(left, seed, 0) }),
+                IndexStep::Offset(first) => composed.push(OrderStep::Offset(first)),
+                IndexStep::Shard { count, index } => composed.push(OrderStep::Shard { count, index }),
+                IndexStep::Repeat(times) => composed.push(OrderStep::Repeat { times, rows: left }),
+                IndexStep::Permute { seed } => composed.push(OrderStep::Permute { seed, permutation: Permutation::new(left, seed, 0) }),
             }
             left = step.rows(left);
         }
@@ -117,7 +117,7 @@ impl Order {
     pub fn set_epoch(&mut self, epoch: u64) {
         self.epoch = epoch;
         for step in &mut self.steps {
-            if let Step::Permute { seed, permutation } = step {
+            if let OrderStep::Permute { seed, permutation } = step {
                 *permutation = Permutation::new(permutation.len(), *seed, epoch);
             }
         }
@@ -129,14 +129,14 @@ impl Order {
         let mut consumed = self.consumed.filter(|(consumed, _)| *consumed == epoch).map_or(0, |(_, rows)| rows);
         for step in &self.steps {
             match *step {
-                Step::Offset(first) => place += first,
-                Step::Shard { count, index } => place = place * count + index + std::mem::take(&mut consumed),
-                Step::Repeat { times, rows } => {
+                OrderStep::Offset(first) => place += first,
+                OrderStep::Shard { count, index } => place = place * count + index + std::mem::take(&mut consumed),
+                OrderStep::Repeat { times, rows } => {
                     epoch = epoch.wrapping_mul(times).wrapping_add(place / rows);
                     place %= rows;
                 }
-                Step::Permute { ref permutation, .. } if epoch == self.epoch => place = permutation.at(place),
-                Step::Permute { seed, ref permutation } => place = Permutation::new(permutation.len(), seed, epoch).at(place),
+                OrderStep::Permute { ref permutation, .. } if epoch == self.epoch => place = permutation.at(place),
+                OrderStep::Permute { seed, ref permutation } => place = Permutation::new(permutation.len(), seed, epoch).at(place),
             }
         }
         place

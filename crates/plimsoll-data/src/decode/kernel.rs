@@ -20,7 +20,7 @@ use std::time::Instant;
 #[derive(Clone)]
 pub(crate) struct DecodeRecipe {
     pub decode: Decode,
-    /// Left and right (or top and bottom) exchanged by lot, and the seed.
+    /// Left and right (or top and bottom) exchanged at random, and the seed.
     pub flips: Vec<(bool, u64)>,
     pub end: End,
     /// What comes out: u8 where it is cached or only cropped, else f32.
@@ -93,13 +93,13 @@ pub(crate) struct DecodeKernel {
 /// What a single file may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ItemCap {
-    /// Under any limit: what was said, or what is usual. A picture above it is a bad row.
+    /// Under any limit: what was said, or what is usual. An image above it is a bad row.
     pub stated: Bytes,
-    /// In the room there is here.
+    /// In the memory there is here.
     pub here: Bytes,
 }
 
-/// Where the bytes of a picture are.
+/// Where the bytes of an image are.
 enum Encoded<'b> {
     /// In this part of a file.
     File(&'b File, Range<u64>),
@@ -107,7 +107,7 @@ enum Encoded<'b> {
     Held(&'b [u8]),
 }
 
-/// A picture that was let into the room, with its bytes.
+/// An image that has its memory, with its bytes.
 pub(crate) struct StartedImage {
     probe: Probe,
     transposed: bool,
@@ -152,7 +152,7 @@ impl DecodeKernel {
         self.source.file(row, &mut self.path);
         let part = self.source.file_part(row)?;
         let made = self.make_from(row, part.clone(), out);
-        // A file with many pictures in it is no help without the place.
+        // A file with many images in it is no help without the position.
         made.map_err(|error| match (error, part) {
             (DataError::Image { path, problem }, Some(part)) => {
                 DataError::Image { path, problem: format!("the picture at byte {}: {problem}", part.start) }
@@ -176,7 +176,7 @@ impl DecodeKernel {
         made
     }
 
-    /// Makes room for a picture whose bytes are held, and copies them there. Errors name `path`.
+    /// Takes memory for an image whose bytes are held, and copies them there. Errors name `path`.
     pub fn start(&self, path: &Path, encoded: &[u8]) -> Result<StartedImage, DataError> {
         self.start_with(path, Encoded::Held(encoded), Instant::now())
     }
@@ -213,7 +213,7 @@ impl DecodeKernel {
         Ok(StartedImage { probe, transposed, parts, memory, needed })
     }
 
-    /// Writes the row of a picture that was let in. Says whether it is a giant.
+    /// Writes the row of an image that has its memory. Returns whether it took more than there is for files.
     pub fn finish(&mut self, row: u64, path: &Path, started: StartedImage, out: &mut [u8]) -> Result<bool, DataError> {
         let StartedImage { probe, transposed, parts, mut memory, needed } = started;
         let (channels, start) = (self.recipe.decode.channels, Instant::now());

@@ -1,14 +1,14 @@
-//! The room that files are decoded in. All threads share it, so that one large picture can have what several small ones have between
-//! them; and the cache in memory borders on it, and gives way to a picture that needs more.
+//! The memory that files are decoded in. All threads share it, so that one large image can have what several small ones have together; the
+//! cache in memory gives rows up for an image that needs more.
 //!
-//! Whoever is let in has all that its picture takes, so nobody waits while holding a part; and all are let in in the order they came, so
-//! a large picture is not kept waiting by small ones for ever.
+//! An image gets all its memory at once, so no thread waits while holding a part; and requests are served in the order they came, so that small
+//! images do not starve a large one.
 
 #[cfg(all(test, loom))]
 mod loom_tests;
 
 use crate::DataError;
-use crate::cache::{Place, Store};
+use crate::cache::{Insertion, Store};
 use crate::memory::PAGE;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use plimsoll_core::Bytes;
@@ -23,11 +23,11 @@ pub(crate) struct DecodePool {
     /// What is for each thread, if all take alike.
     share: u64,
     store: Option<Arc<Store>>,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     changed: Condvar,
 }
 
-struct State {
+struct PoolState {
     /// What those hold that were let in.
     in_work: u64,
     /// Memory of earlier files, for later ones.
@@ -59,7 +59,7 @@ impl DecodePool {
     /// For files, and beside that for what `store` keeps in memory.
     pub fn new(files: Bytes, cache: Bytes, threads: usize, store: Option<Arc<Store>>) -> DecodePool {
         // Nobody has more than one, and nothing is allocated later to remember them.
-        let state = State { in_work: 0, idle: Vec::with_capacity(threads), cached: 0, came: 0, let_in: 0 };
+        let state = PoolState { in_work: 0, idle: Vec::with_capacity(threads), cached: 0, came: 0, let_in: 0 };
         DecodePool {
             files: files.0,
             all: files.0 + cache.0,
@@ -79,7 +79,7 @@ impl DecodePool {
         bytes > u128::from(self.files)
     }
 
-    /// Waits until there is room, and takes it. What [`item_bytes`] says must not be more than there is in all. The second is whether there
+    /// Waits until there is memory, and takes it. What [`item_bytes`] says must not be more than there is in all. The second is whether there
     /// was any waiting.
     pub fn acquire(self: &Arc<Self>, region: usize, work: Bytes) -> (DecodeMemory, bool) {
         let beside = work.0 + ROUNDING;
@@ -89,7 +89,7 @@ impl DecodePool {
         let mut waited = false;
         loop {
             if state.let_in == number
-                && let Some(region) = self.find_room(&mut state, region, beside)
+                && let Some(region) = self.find_memory(&mut state, region, beside)
             {
                 state.let_in += 1;
                 if state.came > state.let_in {
@@ -107,12 +107,12 @@ impl DecodePool {
         self.store.as_ref().map_or(Ok(false), |store| store.read(row, out))
     }
 
-    /// Keeps a row, where there is room for it now. A row that is not kept is made again. `dear` is one that the cache had to give way to: if
+    /// Caches a row, if there is memory for it now. A row that is not cached is made again. `dear` is one that the cache had to give way to: if
     /// it gave way with others, they would take turns for ever.
     pub fn keep(&self, row: u64, bytes: &[u8], dear: bool) -> Result<(), DataError> {
         let Some(store) = &self.store else { return Ok(()) };
-        if let Place::Needs(room) = store.write(row, bytes, dear)?
-            && self.grow_cache(store, row, room)
+        if let Insertion::Needs(bytes_needed) = store.write(row, bytes, dear)?
+            && self.grow_cache(store, row, bytes_needed)
         {
             // Unless it had to give way again meanwhile.
             store.write(row, bytes, dear)?;
@@ -138,8 +138,8 @@ impl DecodePool {
         fits
     }
 
-    fn find_room(&self, state: &mut State, region: usize, beside: u64) -> Option<Vec<u8>> {
-        // A region for giants is wasted on a small picture, and what it takes is missed elsewhere.
+    fn find_memory(&self, state: &mut PoolState, region: usize, beside: u64) -> Option<Vec<u8>> {
+        // A region for giants is wasted on a small image, and what it takes is missed elsewhere.
         let suits = |idle: &Vec<u8>| idle.len() >= region && (idle.len() as u64 <= self.share || idle.len() / 4 <= region);
         let best = (0..state.idle.len()).filter(|&at| suits(&state.idle[at])).min_by_key(|&at| state.idle[at].len());
         if let Some(at) = best.filter(|_| beside <= self.free(state)) {
@@ -161,7 +161,7 @@ impl DecodePool {
             give_back_freed_memory();
         }
         let spare = self.free(state).checked_sub(wanted)?;
-        // A little longer than needed, so that it does not grow with every picture that is slightly larger than all before.
+        // A little longer than needed, so that it does not grow with every image that is slightly larger than all before.
         let used = state.in_work + state.idle_bytes() + wanted;
         let longer = (length as u64 / 4).min(spare).min(self.files.saturating_sub(used)) as usize / PAGE * PAGE;
         let region = vec![0; length + longer];
@@ -169,16 +169,16 @@ impl DecodePool {
         Some(region)
     }
 
-    fn free(&self, state: &State) -> u64 {
+    fn free(&self, state: &PoolState) -> u64 {
         self.all - state.in_work - state.idle_bytes() - state.cached
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
-impl State {
+impl PoolState {
     fn idle_bytes(&self) -> u64 {
         self.idle.iter().map(|region| region.len() as u64).sum()
     }

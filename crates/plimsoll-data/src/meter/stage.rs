@@ -76,7 +76,7 @@ impl InputTimer {
         self.threads.fetch_sub(threads, Relaxed);
     }
 
-    /// What was done for its rows. Returns how much of the time that the stage waited is told with that, or was only waiting.
+    /// What was done for its rows. Returns how much of the time that the stage waited is reported with that, or was only waiting.
     fn spent(&self, all: &mut Vec<Spent>) -> Duration {
         let (waited, threads) = (nanos(&self.waited), self.most.load(Relaxed));
         let first = all.len();

@@ -87,7 +87,7 @@ impl Geometry {
     }
 }
 
-/// The least that works.
+/// The minimum.
 pub(crate) fn smallest(recipe: &Recipe, group: usize) -> Geometry {
     Geometry {
         slots: 1,
@@ -117,7 +117,7 @@ pub(crate) fn for_speed(recipe: &Recipe, group: usize) -> Result<Geometry, DataE
         return absurd(format!("batch({group})"));
     }
 
-    // Pictures are large enough to be a matter of bytes.
+    // Slots of images are sized in bytes.
     let slow = recipe.item().is_none() && recipe.takes_long();
     let per_group = slot_bytes(&recipe.schema, group_rows).0.max(1);
     let in_epoch = recipe.rows.div_ceil(group as u64).max(1);
@@ -148,7 +148,7 @@ pub(crate) fn for_speed(recipe: &Recipe, group: usize) -> Result<Geometry, DataE
         Parallelism::Auto if recipe.takes_long() => thread::available_parallelism().map_or(1, usize::from),
         Parallelism::Auto => 1,
     };
-    // Files are rows of their own: each goes to whoever is free. Of other rows, all have some of each slot.
+    // Files are rows of their own: each goes to a free thread. Of other rows, all threads have some of each slot.
     let share = match workers {
         1 => slot_rows,
         _ if slow => SLOW_SHARE,
@@ -305,7 +305,7 @@ fn shrink_ring(recipe: &Recipe, group: usize, geometry: Geometry) -> Geometry {
 }
 
 /// Rows in the cache, in what is left under a limit. A row from the cache takes a tenth of the time of one that is decoded, so a cache that
-/// can have all rows gets the room for that before slots and before files larger than usual, which it gives way to where it must; one
+/// can have all rows gets the memory for that before slots and before files larger than usual, which it gives way to where it must; one
 /// that cannot gets what large files would.
 pub(crate) fn with_cache(recipe: &Recipe, geometry: Geometry, left: impl Fn(Geometry) -> Option<Bytes>) -> Geometry {
     let Some((cache, row)) = recipe.cached_row().filter(|(cache, _)| cache.path().is_none()) else { return geometry };

@@ -111,7 +111,7 @@ impl Dataset {
         self.plan_keeping(limit, Keep::Rest, None)
     }
 
-    /// The same, with how much caches in memory may hold, and decoding a picture may take if that was decided.
+    /// The same, with how much caches in memory may hold, and decoding an image may take if that was decided.
     pub(crate) fn plan_keeping(&self, limit: Option<Bytes>, keep: Keep, item: Option<Bytes>) -> Result<PipelinePlan, DataError> {
         let recipe = self.recipe()?;
         recipe.check_padded()?;
@@ -174,8 +174,8 @@ fn share(costs: &mut Costs<'_>, geometry: Geometry, left: Option<Bytes>) -> Resu
     Ok(Some(Bytes(left.0 / all as u64)))
 }
 
-/// What geometries cost. The stages of a stream are planned for a room, each with all before it, and most of the many steps in which a
-/// geometry shrinks leave the room as it is: so what was found out is remembered.
+/// What geometries cost. Sequential stages are planned for a budget, each with all before it, and most of the many steps in which a geometry
+/// shrinks leave that budget as it is: so the result is kept.
 struct Costs<'r> {
     recipe: &'r Recipe,
     streams: Vec<(StreamBudget, Vec<Holding>)>,
@@ -257,7 +257,7 @@ fn holdings_with(recipe: &Recipe, geometry: Geometry, stream: Vec<Holding>) -> R
     for (map, column) in recipe.maps.iter().zip(recipe.schema.columns()) {
         hold(format!("map {}", column.name), map.bytes(chunk_rows) * each);
     }
-    // Pictures are kept as they come out of the first part of their map.
+    // Images are cached as they come out of the first part of their map.
     if recipe.cached_rows.is_none() {
         hold(name, cache);
     }

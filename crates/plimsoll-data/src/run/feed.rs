@@ -119,7 +119,7 @@ pub struct Activity {
     pub workers_waited: Duration,
     /// Where the time of the threads went, in the order in which rows pass through it; of a [stream](Dataset#streams) stage by stage.
     pub times: Vec<Spent>,
-    /// Why rows are not kept that were to be, if so: a disk without room, or a limit.
+    /// Why a cache is not used, if so: a full disk, or a limit.
     pub cache_given_up: Option<String>,
 }
 
@@ -320,7 +320,7 @@ impl Feed {
 
     /// The next batch; `None` at the end of each epoch, after which the next epoch follows, and again and again after
     /// the last. Waits if the batch is not ready; allocates nothing.
-    // Not an iterator: a batch borrows the feed, and errors and epoch ends are told apart.
+    // Not an iterator: a batch borrows the feed, and errors differ from the ends of epochs.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<Option<Batch<'_>>, DataError> {
         while self.current.as_ref().is_none_or(|slot| self.used == slot.fill.rows) {

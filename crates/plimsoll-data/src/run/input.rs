@@ -97,9 +97,9 @@ impl BlockIterator for IndexedRows {
 
     fn fill(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
         let mut done = 0;
-        let room = out.len() / self.row_bytes;
-        while done < room && self.place < self.rows {
-            let rows = self.work.chunk_rows().min(room - done).min((self.rows - self.place) as usize);
+        let wanted = out.len() / self.row_bytes;
+        while done < wanted && self.place < self.rows {
+            let rows = self.work.chunk_rows().min(wanted - done).min((self.rows - self.place) as usize);
             self.work.chunk(self.place, &mut self.columns, 0, rows)?;
             self.columns.to_rows(rows, &mut out[done * self.row_bytes..]);
             self.place += rows as u64;

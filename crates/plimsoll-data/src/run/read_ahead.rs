@@ -100,8 +100,8 @@ impl BlockIterator for ReadAhead {
     }
 
     fn fill(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
-        let (mut done, room) = (0, out.len() / self.row_bytes);
-        while done < room && !self.over {
+        let (mut done, wanted) = (0, out.len() / self.row_bytes);
+        while done < wanted && !self.over {
             let feed = self.feed.as_mut().expect("an epoch was begun");
             if self.from == self.to {
                 match feed.next() {
@@ -116,7 +116,7 @@ impl BlockIterator for ReadAhead {
                 }
             }
             let batch = feed.last().expect("one was handed out");
-            let rows = (room - done).min(self.to - self.from);
+            let rows = (wanted - done).min(self.to - self.from);
             let (out, mut at) = (&mut out[done * self.row_bytes..], 0);
             for index in 0..batch.columns() {
                 let column = batch.column(index);

@@ -1,7 +1,7 @@
 //! The hand-over between the threads that fill slots and the one that uses them.
 //!
 //! A fixed number of slots goes round: free → open → filled → free. The rows of an open slot are claimed piece by piece, in order, by any
-//! number of workers, which write to where their rows belong; whoever finishes a slot's last piece hands it on. So batches come out in
+//! number of workers, which write to where their rows belong; the worker that finishes a slot's last piece hands it on. So batches come out in
 //! order whatever the number of workers. Where nobody knows how many rows there are, workers take turns: one claims rows and finds out
 //! how many come, the next claims those that follow, and what is done to them they do side by side. Nobody allocates, and a wake-up is sent
 //! only to those that sleep.
@@ -55,14 +55,14 @@ pub(crate) struct Ring {
     seals: bool,
     ordered: bool,
     stays: bool,
-    state: Mutex<State>,
+    state: Mutex<RingState>,
     filled: Condvar,
     to_do: Condvar,
     turn: Condvar,
     stopping: AtomicBool,
 }
 
-struct State {
+struct RingState {
     schedule: Schedule,
     free: Vec<Slot>,
     /// In the order they will be handed on.
@@ -152,7 +152,7 @@ impl Ring {
     /// If a slot's memory is smaller than the layout.
     pub fn new(slots: Vec<Slot>, layout: Arc<BlockLayout>, schedule: Schedule, crew: Crew) -> Ring {
         assert!(slots.iter().all(|slot| slot.memory.bytes().len() >= layout.bytes().get()), "slots are as large as was asked for");
-        let state = State {
+        let state = RingState {
             schedule,
             open: VecDeque::with_capacity(slots.len()),
             filled: VecDeque::with_capacity(slots.len()),
@@ -284,7 +284,7 @@ impl Ring {
     }
 
     /// Moves slots that are whole to the consumer.
-    fn hand_on<'s>(&self, mut state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
+    fn hand_on<'s>(&self, mut state: MutexGuard<'s, RingState>) -> MutexGuard<'s, RingState> {
         while let Some(next) = state.next_whole(self.ordered) {
             let open = state.open.remove(next).expect("just seen");
             state.filled.push_back(open.slot);
@@ -353,7 +353,7 @@ impl Ring {
     }
 
     /// All have to look again: there may be nothing more to do.
-    fn wake_all(&self, state: &State) {
+    fn wake_all(&self, state: &RingState) {
         if state.sleeping_workers > 0 {
             self.to_do.notify_all();
         }
@@ -362,7 +362,7 @@ impl Ring {
         }
     }
 
-    fn wake_workers(&self, state: MutexGuard<'_, State>) {
+    fn wake_workers(&self, state: MutexGuard<'_, RingState>) {
         if state.sleeping_workers > 0 {
             drop(state);
             self.to_do.notify_all();
@@ -370,7 +370,7 @@ impl Ring {
     }
 
     /// Each method leaves the lists whole, so a panic elsewhere is no reason to stop.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, RingState> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -382,7 +382,7 @@ impl Open {
     }
 }
 
-impl State {
+impl RingState {
     /// The next rows nobody has claimed. Only the slot opened last can have any.
     fn claim<'r>(&mut self, layout: &'r BlockLayout) -> Option<Claim<'r>> {
         let (slot, claim_rows) = (self.opened.wrapping_sub(1), self.schedule.claim_rows);

@@ -5,7 +5,7 @@
 use super::path::Path;
 use crate::DataError;
 use crate::block::{BlockMut, ColumnMut, Rows, recycle};
-use crate::cache::{CHECK, FileStore, Place, Store, checksum};
+use crate::cache::{CHECK, FileStore, Insertion, Store, checksum};
 use crate::dataset::Recipe;
 use crate::memory::AlignedBuf;
 use crate::meter::Meter;
@@ -179,7 +179,7 @@ impl RowCache {
                 for (index, &row) in missing.iter().enumerate() {
                     gather(made, row_bytes, index, window);
                     // The memory was counted when the feed began.
-                    if let Place::Needs(_) = store.write(row, window, false)? {
+                    if let Insertion::Needs(_) = store.write(row, window, false)? {
                         store.begin(row);
                         store.write(row, window, false)?;
                     }

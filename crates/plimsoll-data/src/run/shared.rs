@@ -1,7 +1,7 @@
-//! A stream that several threads take rows from in turn, to map them side by side.
+//! A sequential stage that several threads take rows from in turn, to map them in parallel.
 //!
-//! Whoever has its turn takes a block of rows out of the stream, which is the next in order whoever it is, and lets the next one. What takes
-//! long is done after that: maps, and the decoding of a picture that came in a record.
+//! A thread whose turn it is takes the next block of rows and passes the turn on. What is slow is done after that: maps, and the decoding of an
+//! image that came in a record.
 
 use super::path::{decode_pool, mark};
 use super::ring::{Claim, Ring};
@@ -42,13 +42,13 @@ struct Shared {
 pub(crate) struct SharedWork {
     shared: Arc<Mutex<Shared>>,
     mapper: Mapper,
-    /// What makes rows of records, and the picture that is still to be decoded.
+    /// What makes rows of records, and the image that is still to be decoded.
     decoder: Option<RecordDecoder>,
     started: Option<StartedRecord>,
     epoch: Option<u64>,
     /// What counts the time of writing rows: maps, if there are any.
     counter: fn(&Meter) -> &AtomicU64,
-    /// Who is told of rows that cannot be made, where that is no error.
+    /// Where errors of rows are recorded, where they do not end the run.
     row_errors: Option<Arc<RowErrors>>,
     meter: Arc<Meter>,
 }
@@ -116,7 +116,7 @@ impl SharedWork {
             self.decoder.iter_mut().for_each(|decoder| decoder.set_epoch(claim.epoch));
         }
         let shared = Arc::clone(&self.shared);
-        // Only one has its turn, so nobody waits here; and a panic in there is told, after which nobody comes.
+        // Only one thread has its turn, so none waits here; a panic inside is reported, after which none comes.
         let taken = shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take(self, claim, || ring.stopping())?;
         match taken {
             Taken::Stopped => Ok(false),
@@ -257,7 +257,7 @@ impl Shared {
         };
         let before = self.came;
         self.came += rows as u64;
-        // How many are left of an epoch that others have begun was not said. Where rows are marked, whoever takes them counts them.
+        // How many rows are left of an epoch that other shards have begun is not known. Where rows are marked, the stage that takes them counts them.
         if self.consumed == Some(claim.epoch) || work.row_errors.is_some() {
             return Ok(Taken::Rows(rows, Ok(())));
         }

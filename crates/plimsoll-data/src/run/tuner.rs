@@ -13,7 +13,7 @@ pub(crate) struct Tuner {
     adapts: Adapts,
     active: usize,
     depth: usize,
-    window: Window,
+    window: TuningInterval,
     begun: Instant,
     consumer_waited: Duration,
     workers_waited: Duration,
@@ -28,7 +28,7 @@ pub(crate) struct Adapts {
 
 /// What happened lately.
 #[derive(Clone, Copy)]
-struct Window {
+struct TuningInterval {
     since: Instant,
     slots: u32,
     consumer_waited: Duration,
@@ -39,9 +39,9 @@ struct Window {
     spare: usize,
 }
 
-impl Window {
-    fn new(since: Instant) -> Window {
-        Window {
+impl TuningInterval {
+    fn new(since: Instant) -> TuningInterval {
+        TuningInterval {
             since,
             slots: 0,
             consumer_waited: Duration::ZERO,
@@ -76,7 +76,7 @@ impl Tuner {
             adapts,
             active: workers,
             depth: slots,
-            window: Window::new(now),
+            window: TuningInterval::new(now),
             begun: now,
             consumer_waited: Duration::ZERO,
             workers_waited: Duration::ZERO,
@@ -128,7 +128,7 @@ impl Tuner {
         if self.window.slots < SLOTS || elapsed < TIME {
             return false;
         }
-        let window = std::mem::replace(&mut self.window, Window::new(now));
+        let window = std::mem::replace(&mut self.window, TuningInterval::new(now));
         let before = (self.active, self.depth);
         let share = |time: Duration| time.as_secs_f64() / elapsed.as_secs_f64();
         let (in_line, starved) = (share(window.in_line), share(window.consumer_waited) > STARVED);

@@ -34,7 +34,7 @@ pub(crate) struct Work {
     paths: Vec<Path>,
     /// Kept only for its capacity.
     columns: Vec<ColumnMut<'static>>,
-    /// Who is told of rows that cannot be made, where that is no error.
+    /// Where errors of rows are recorded, where they do not end the run.
     row_errors: Option<Arc<RowErrors>>,
 }
 

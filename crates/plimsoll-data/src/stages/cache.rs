@@ -49,12 +49,12 @@ impl Dataset {
     /// - Rows with numbers are kept by their number, so that a shuffle before or after makes no difference: the order is another each
     ///   epoch. In memory there may be a part of them, and the others are made each time; a file is whole once every row was made. Take a
     ///   [`shard`](Dataset::shard) before a shuffle, or a part never sees all rows that its file is to have.
-    /// - Pictures are kept after they were decoded and brought to size, wherever it is said. They are kept as u8, and so that every epoch is
-    ///   the same, `resize` then rounds to whole numbers also where a row is not in the cache.
+    /// - Images are cached after they were decoded and brought to one size, wherever the stage stands. They are cached as u8, and so that every epoch
+    ///   is the same, `resize` then rounds to whole numbers also where a row is not in the cache.
     /// - Of a [stream](Dataset#streams) a whole epoch is kept or nothing. Every epoch behind it is the first of what is before, kept or not,
     ///   so put shuffles after it.
     ///
-    /// What draws lots each epoch cannot stand before. No result depends on how much was kept. A file is served only to the same files,
+    /// A random operation cannot stand before it. No result depends on how much was cached. A file is served only to the same files,
     /// columns, stages and version of this library, and is found again by later runs; behind user code it needs a
     /// [`version`](Dataset::version). With [`ignore_errors`](Dataset::ignore_errors), rows that are left out are not kept, and a file of
     /// rows with numbers does not become whole.
@@ -194,7 +194,7 @@ struct Caching {
     data: String,
     bypass: Arc<CacheBypass>,
     row: usize,
-    store: Store,
+    store: EpochStore,
     /// Opened only where rows have to be made.
     input: Option<Input>,
     /// The next row of the epoch.
@@ -206,7 +206,7 @@ struct Caching {
     fault: Option<Fault>,
 }
 
-enum Store {
+enum EpochStore {
     Nothing,
     /// Being filled, until it is whole.
     Memory {
@@ -224,14 +224,14 @@ impl Caching {
         bypass.clear();
         let row = data.output_schema()?.row_bytes();
         let store = match cache.path() {
-            Some(path) => Store::File(Box::new(EpochFile::open(path, fingerprint(data)?, cache, row.get())?)),
+            Some(path) => EpochStore::File(Box::new(EpochFile::open(path, fingerprint(data)?, cache, row.get())?)),
             None => {
                 let most = max_bytes(cache, data, row)?;
                 if inputs.budget.can_cache(most) {
-                    Store::Memory { epoch: EpochMemory::new(most, row.get()), most, whole: false }
+                    EpochStore::Memory { epoch: EpochMemory::new(most, row.get()), most, whole: false }
                 } else {
                     bypass.set(format!("the limit leaves no room for the {most} that a cache of {} may take", data.describe()));
-                    Store::Nothing
+                    EpochStore::Nothing
                 }
             }
         };
@@ -247,9 +247,9 @@ impl Caching {
 
     fn is_whole(&self) -> bool {
         match &self.store {
-            Store::Nothing => false,
-            Store::Memory { whole, .. } => *whole,
-            Store::File(file) => file.is_whole(),
+            EpochStore::Nothing => false,
+            EpochStore::Memory { whole, .. } => *whole,
+            EpochStore::File(file) => file.is_whole(),
         }
     }
 
@@ -257,8 +257,8 @@ impl Caching {
     fn keep(&mut self, rows: &[u8]) -> Result<(), DataError> {
         let kept = match &mut self.store {
             _ if self.spoilt => true,
-            Store::Nothing => true,
-            Store::Memory { epoch, most, .. } => {
+            EpochStore::Nothing => true,
+            EpochStore::Memory { epoch, most, .. } => {
                 let fits = epoch.append(rows);
                 if !fits {
                     let what = &self.data;
@@ -266,17 +266,17 @@ impl Caching {
                 }
                 fits
             }
-            Store::File(file) => file.append(rows, &self.bypass)?,
+            EpochStore::File(file) => file.append(rows, &self.bypass)?,
         };
         if !kept {
-            self.store = Store::Nothing;
+            self.store = EpochStore::Nothing;
         }
         Ok(())
     }
 
-    /// An epoch without all of its rows is not kept: whoever leaves the others out has to be told of them each time.
+    /// An epoch without all of its rows is not cached: a stage that leaves out rows with errors needs them each time.
     fn spoil(&mut self, fault: &Fault) {
-        if !self.spoilt && !matches!(self.store, Store::Nothing) {
+        if !self.spoilt && !matches!(self.store, EpochStore::Nothing) {
             self.bypass
                 .set(format!("not every row of an epoch could be made, so it is not kept; put ignore_errors before the cache ({fault})"));
         }
@@ -287,15 +287,15 @@ impl Caching {
     fn finish(&mut self) -> Result<(), DataError> {
         let kept = match &mut self.store {
             _ if self.spoilt => true,
-            Store::Nothing => true,
-            Store::Memory { whole, .. } => {
+            EpochStore::Nothing => true,
+            EpochStore::Memory { whole, .. } => {
                 *whole = true;
                 true
             }
-            Store::File(file) => file.finish(&self.bypass)?,
+            EpochStore::File(file) => file.finish(&self.bypass)?,
         };
         if !kept {
-            self.store = Store::Nothing;
+            self.store = EpochStore::Nothing;
         }
         if self.is_whole() {
             // Nobody asks for it any more.
@@ -312,9 +312,9 @@ impl BlockIterator for Caching {
             return Ok(());
         }
         match &mut self.store {
-            Store::Nothing => {}
-            Store::Memory { epoch, .. } => epoch.clear(),
-            Store::File(file) => file.restart(),
+            EpochStore::Nothing => {}
+            EpochStore::Memory { epoch, .. } => epoch.clear(),
+            EpochStore::File(file) => file.restart(),
         }
         self.input.as_mut().expect("opened, as the cache is not whole").begin(0)
     }
@@ -329,8 +329,8 @@ impl BlockIterator for Caching {
         let wanted = out.len() / self.row;
         let out = &mut out[..wanted * self.row];
         let rows = match (&mut self.store, self.input.as_mut()) {
-            (Store::Memory { epoch, whole: true, .. }, _) => epoch.read(self.at * self.row as u64, out) / self.row,
-            (Store::File(file), _) if file.is_whole() => file.read(self.at, out)?,
+            (EpochStore::Memory { epoch, whole: true, .. }, _) => epoch.read(self.at * self.row as u64, out) / self.row,
+            (EpochStore::File(file), _) if file.is_whole() => file.read(self.at, out)?,
             (_, Some(input)) => {
                 let (mut rows, mut fault) = (0, None);
                 while rows < wanted && !self.over && fault.is_none() {

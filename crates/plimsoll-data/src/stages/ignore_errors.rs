@@ -75,13 +75,13 @@ struct Ignored {
     epochs: Mutex<BTreeMap<u64, (u64, Vec<String>)>>,
 }
 
-/// The rows of an epoch that are remembered in words.
-const TOLD: usize = 100;
+/// The rows of an epoch whose errors are kept as text.
+const MAX_NAMED: usize = 100;
 
 /// The epochs that are remembered; of those that are over, the first row in words.
 const EPOCHS: usize = 256;
 
-/// So many failures in a row that all say the same are no bad rows: whoever makes them makes no headway.
+/// So many equal failures one after the other are no bad rows: the source makes no progress.
 const ALIKE: u64 = 1000;
 
 impl Ignored {
@@ -98,7 +98,7 @@ impl Ignored {
 
     fn begin(&self, epoch: u64) {
         let mut epochs = lock(&self.epochs);
-        epochs.values_mut().for_each(|(_, told)| told.truncate(1));
+        epochs.values_mut().for_each(|(_, named)| named.truncate(1));
         // One that is read again keeps what is known of it: rows are the same, and the reader is ahead of who asks.
         epochs.entry(epoch).or_default();
         if epochs.len() > EPOCHS {
@@ -107,12 +107,12 @@ impl Ignored {
     }
 
     /// The `count`th of an epoch is left out. Set and not added, so that two that read the same epoch do not count it twice.
-    fn tell(&self, epoch: u64, count: u64, name: String) {
+    fn record(&self, epoch: u64, count: u64, name: String) {
         let mut epochs = lock(&self.epochs);
-        let (known, told) = epochs.entry(epoch).or_default();
+        let (known, named) = epochs.entry(epoch).or_default();
         *known = count.max(*known);
-        if told.len() < TOLD && told.len() as u64 + 1 == count {
-            told.push(name);
+        if named.len() < MAX_NAMED && named.len() as u64 + 1 == count {
+            named.push(name);
         }
     }
 }
@@ -152,7 +152,7 @@ impl Ignoring {
             let problem = format!("{ALIKE} failures of epoch {} one after the other are the same, and no row comes: {name}", self.epoch);
             return Err(DataError::Stage(problem).into());
         }
-        self.ignored.tell(self.epoch, self.count, name);
+        self.ignored.record(self.epoch, self.count, name);
         Ok(())
     }
 }

@@ -49,7 +49,7 @@ impl Stage for Repeat {
         true
     }
 
-    /// Each repetition is an epoch to the stages before; of very many only the first are told apart.
+    /// Each repetition is an epoch to the stages before; of very many only the first are listed.
     fn input_epochs(&self, epoch: u64) -> Vec<u64> {
         (0..self.times).take(256).map(|time| epoch.wrapping_mul(self.times).wrapping_add(time)).collect()
     }

@@ -8,7 +8,7 @@ use crate::source::RowIterator;
 use crate::{DataError, Schema};
 use std::hash::Hasher;
 
-struct Sample {
+struct SampleFrom {
     weights: Vec<f64>,
     seed: u64,
 }
@@ -17,11 +17,11 @@ impl Dataset {
     /// Each row from a data set that is chosen at random, in proportion to these weights, until all are used up.
     pub fn sample_from(inputs: impl IntoIterator<Item = (Dataset, f64)>, seed: u64) -> Dataset {
         let (inputs, weights): (Vec<Dataset>, Vec<f64>) = inputs.into_iter().unzip();
-        Dataset::from_stage(Sample { weights, seed }, inputs)
+        Dataset::from_stage(SampleFrom { weights, seed }, inputs)
     }
 }
 
-impl Stage for Sample {
+impl Stage for SampleFrom {
     fn describe(&self) -> String {
         let weights: Vec<String> = self.weights.iter().map(f64::to_string).collect();
         format!("sample_from({}, seed {})", weights.join(" : "), self.seed)

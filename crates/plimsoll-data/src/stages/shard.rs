@@ -6,7 +6,7 @@ use crate::dataset::{BlockIterator, Consumed, Dataset, IndexStep, Input, Opening
 use crate::fault::{Fault, Loss};
 use std::sync::Arc;
 
-struct Shard {
+struct ShardStage {
     count: u64,
     index: u64,
     consumed: Consumed,
@@ -40,11 +40,11 @@ impl Dataset {
             let problem = format!("shard({count}, {index}) is none of {count}; number them from 0");
             return self.with_error(DataError::Stage(problem));
         }
-        self.then(Shard { count, index, consumed: None })
+        self.then(ShardStage { count, index, consumed: None })
     }
 }
 
-impl Stage for Shard {
+impl Stage for ShardStage {
     fn describe(&self) -> String {
         format!("shard({}, {})", self.count, self.index)
     }
@@ -66,7 +66,7 @@ impl Stage for Shard {
     }
 
     fn after(&self, consumed: Consumed) -> Option<Arc<dyn Stage>> {
-        Some(Arc::new(Shard { consumed, ..*self }))
+        Some(Arc::new(ShardStage { consumed, ..*self }))
     }
 
     fn open(&self, inputs: &Opening<'_>) -> Result<Box<dyn BlockIterator>, DataError> {

@@ -106,7 +106,7 @@ impl Stage for ShuffleRows {
     }
 }
 
-/// Each row drawn by lot from a buffer, and replaced by the next.
+/// Each row is drawn at random from a buffer, and replaced by the next.
 struct Shuffling {
     seed: u64,
     epoch: u64,
@@ -134,7 +134,7 @@ impl RowStage for Shuffling {
 
     fn row(&mut self, input: &mut Input, out: &mut [u8]) -> Result<bool, Fault> {
         let row = self.row;
-        // In single steps: what is told instead of a row comes between two of them.
+        // In single steps: an error that comes instead of a row comes between two of them.
         while !self.over && (self.held + 1) * row <= self.buffer.len() {
             let place = self.hole.unwrap_or(self.held);
             match input.copy(&mut self.buffer[place * row..][..row])? {
@@ -149,9 +149,9 @@ impl RowStage for Shuffling {
         if self.held == 0 {
             return Ok(false);
         }
-        let lot = random_bits(self.seed, self.epoch, self.drawn);
+        let random = random_bits(self.seed, self.epoch, self.drawn);
         self.drawn += 1;
-        let chosen = ((u128::from(lot) * self.held as u128) >> 64) as usize;
+        let chosen = ((u128::from(random) * self.held as u128) >> 64) as usize;
         out.copy_from_slice(&self.buffer[chosen * row..][..row]);
         (self.held, self.hole) = (self.held - 1, Some(chosen));
         Ok(true)

@@ -16,7 +16,7 @@ impl Dataset {
         Dataset::from_source(Arc::new(Digits::new(split)))
     }
 
-    /// Made-up rows.
+    /// Random rows.
     pub fn random(spec: RandomSpec) -> Result<Dataset, DataError> {
         Ok(Dataset::from_source(Arc::new(Random::new(spec)?)))
     }
@@ -32,7 +32,7 @@ impl Dataset {
         Ok(Dataset::from_source(Arc::new(Npy::open(files)?)))
     }
 
-    /// The pictures in the folders of a folder, one class per folder: `x` the file, `y` i32 the number of its class.
+    /// The images in the subfolders of a folder, one class per subfolder: `x` the file, `y` i32 the number of its class.
     /// Needs [`decode`](crate::ops::decode) and then [`resize`](crate::ops::resize()) or a crop before it can be batched.
     ///
     /// ```
@@ -110,7 +110,7 @@ impl Dataset {
         Dataset::from(Function::new(schema, rows, make))
     }
 
-    /// Made-up pictures of circles, rectangles and triangles, with a mask for each.
+    /// Synthetic images of circles, rectangles and triangles, with a mask for each.
     pub fn shapes(spec: ShapesSpec) -> Result<Dataset, DataError> {
         Ok(Dataset::from(Shapes::new(spec)?))
     }
@@ -125,8 +125,8 @@ impl Dataset {
     }
 
     /// Examples in the TFRecord files that match a pattern; each feature is named by the column it becomes. Files that end in `.gz` or
-    /// `.gzip` are unpacked on the way, and then it is a [stream](Dataset#streams) of records of up to 4 MiB. What brings pictures to one size
-    /// is done where records are unpacked, also if it is written after stages that only reorder rows.
+    /// `.gzip` are unpacked on the way, and then it is a [stream](Dataset#streams) of records of up to 4 MiB. Images are
+    /// brought to one size where records are unpacked, also if that is written after stages that only reorder rows.
     ///
     /// ```no_run
     /// use plimsoll_data::{Dataset, source::Feature};
@@ -148,7 +148,7 @@ impl Dataset {
         }
     }
 
-    /// The pictures that match a pattern with `*`, `?`, `[abc]` and `**`, sorted by name: `x` the picture. As an image folder, it needs
+    /// The images that match a pattern with `*`, `?`, `[abc]` and `**`, sorted by name: `x` the image. As an image folder, it needs
     /// [`decode`](crate::ops::decode).
     ///
     /// ```
@@ -170,7 +170,7 @@ impl Dataset {
         spec.open(path.as_ref()).map(Dataset::from_sequential)
     }
 
-    /// Samples of the WebDataset tar files that match a pattern: `x` the picture, `y` i32 its class. As an image folder, it needs
+    /// Samples of the WebDataset tar files that match a pattern: `x` the image, `y` i32 its class. As an image folder, it needs
     /// [`decode`](crate::ops::decode).
     pub fn webdataset(pattern: impl AsRef<Path>) -> Result<Dataset, DataError> {
         Ok(Dataset::from(WebDataset::open(&source::files(pattern)?)?))

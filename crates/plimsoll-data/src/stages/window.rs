@@ -7,7 +7,7 @@ use crate::{Column, DataError, Extent, Schema};
 use plimsoll_core::Bytes;
 
 #[derive(Clone, Copy)]
-struct Window {
+struct WindowStage {
     size: usize,
     shift: usize,
     stride: usize,
@@ -34,18 +34,18 @@ impl Dataset {
     /// `size` rows that are `stride` apart as one, beginning every `shift` rows; columns get a first dimension of `size`. Rows left over at
     /// the end of an epoch are no window.
     pub fn window(self, size: usize, shift: usize, stride: usize) -> Dataset {
-        self.then(Window { size, shift, stride })
+        self.then(WindowStage { size, shift, stride })
     }
 }
 
-impl Window {
+impl WindowStage {
     /// Rows that a window reaches over.
     fn span(&self) -> usize {
         (self.size - 1) * self.stride + 1
     }
 }
 
-impl Stage for Window {
+impl Stage for WindowStage {
     fn describe(&self) -> String {
         format!("window({}, {}, {})", self.size, self.shift, self.stride)
     }
@@ -80,7 +80,7 @@ impl Stage for Window {
         let schema = inputs.node.inputs[0].output_schema()?;
         let columns = schema.columns().iter().map(|column| column.row_bytes().get()).collect();
         let span = self.span();
-        inputs.map_rows(Windows { window: *self, rows: vec![0; span * schema.row_bytes().get()], missing: span, unbroken: 0, columns })
+        inputs.map_rows(Windowing { window: *self, rows: vec![0; span * schema.row_bytes().get()], missing: span, unbroken: 0, columns })
     }
 }
 
@@ -99,10 +99,10 @@ pub(super) fn of_one_length(schema: Schema, what: &str) -> Result<Schema, DataEr
 }
 
 /// Rows that follow each other, as one row; what is left at the end of an epoch is no window, and neither is what a row is missing from.
-struct Windows {
+struct Windowing {
     /// Bytes of each column of a single row.
     columns: Vec<usize>,
-    window: Window,
+    window: WindowStage,
     /// The last rows, the oldest first; a window is cut out of them.
     rows: Vec<u8>,
     /// Rows to come before the next window is whole.
@@ -111,7 +111,7 @@ struct Windows {
     unbroken: usize,
 }
 
-impl RowStage for Windows {
+impl RowStage for Windowing {
     fn begin(&mut self, _epoch: u64) {
         (self.missing, self.unbroken) = (self.window.span(), 0);
     }

@@ -73,12 +73,12 @@ fn every_stage_stands_where_it_is_written() {
       held out: digits (test) → filter(y is not 7 and y below 9 and y at least 1) → batch(32)
     digits (train) → ignore_errors(3) → window(4, 4, 1) → unbatch → window(2, 1, 3) → batch(32)
       held out: digits (test) → window(4, 4, 1) → unbatch → window(2, 1, 3) → batch(32)
-    digits (train) → bucket_by_length(y, [2, 5], 16) → drop_remainder → batch(4)
-      held out: digits (test) → batch(4)
+    digits (train) → bucket_by_length(y, [2, 5], 16) → batch(16) → drop_remainder → rebatch(4)
+      held out: digits (test) → batch(16) → rebatch(4)
     digits (train) → map(y: one_hot(10)) → map(x: cast_f32()) → batch(32) → mixup(0.4, seed 2) → prefetch(3) → parallelism(2) → deterministic(false)
       held out: digits (test) → map(y: one_hot(10)) → map(x: cast_f32()) → batch(32) → prefetch(3) → parallelism(2)
-    digits (train) → map(y: one_hot(10)) → take(3) → batch(5) → cutmix(1, seed 1)
-      held out: digits (test) → map(y: one_hot(10)) → batch(5)
+    digits (train) → map(y: one_hot(10)) → batch(4) → unbatch → take(3) → batch(5) → cutmix(1, seed 1)
+      held out: digits (test) → map(y: one_hot(10)) → batch(4) → unbatch → batch(5)
     image_folder train → map(x: decode()) → map(x: resize(4, 4, bilinear)) → cache(c.plc) → map(x: flip_left_right(seed 5)) → max_item(4.00 MiB) → prefetch(auto) → parallelism(auto) → batch(32)
     image_folder train → map(x: decode()) → map(x: resize(4, 4, bilinear)) → cache(memory) → batch(32)
     tfrecord a.tfrecord → filter(length of x above 1 and length of x at most 4) → map(x: fill(-1)) → batch(32)
@@ -107,15 +107,15 @@ fn what_is_said_of_batches_for_the_whole_run_is_said_of_those_that_come_out() {
     let described =
         cases.map(|case| [None, Some(8)].map(|batch| read(folder.path(), batch, &case).replace("\n  held out: ", " | ")).join("\n"));
     insta::assert_snapshot!(described.join("\n"), @r"
-    digits (train) → batch(32) | digits (test) → batch(32)
-    digits (train) → batch(8) | digits (test) → batch(8)
+    digits (train) → batch(4) → unbatch → batch(32) | digits (test) → batch(4) → unbatch → batch(32)
+    digits (train) → batch(4) → unbatch → batch(8) | digits (test) → batch(4) → unbatch → batch(8)
     digits (train) → batch(16) | digits (test) → batch(16)
-    digits (train) → batch(8) | digits (test) → batch(8)
-    digits (train) → bucket_by_length(y, [5], 32) → batch(32) | digits (test) → batch(32)
-    digits (train) → bucket_by_length(y, [5], 8) → batch(8) | digits (test) → batch(8)
+    digits (train) → batch(4) → unbatch → batch(8) | digits (test) → batch(4) → unbatch → batch(8)
+    digits (train) → batch(4) → unbatch → bucket_by_length(y, [5], 32) → batch(32) | digits (test) → batch(4) → unbatch → batch(32)
+    digits (train) → batch(4) → unbatch → bucket_by_length(y, [5], 8) → batch(8) | digits (test) → batch(4) → unbatch → batch(8)
     digits (train) → batch(32) | digits (test) → batch(32)
     digits (train) → batch(8) | digits (test) → batch(8)
-    digits (train) → batch(6) | digits (test) → batch(6)
+    digits (train) → batch(4) → unbatch → batch(6) | digits (test) → batch(4) → unbatch → batch(6)
     digits (train) → batch(8) | digits (test) → batch(8)
     digits (train) → batch(6) | digits (test) → batch(6)
     digits (train) → batch(8) | digits (test) → batch(8)
@@ -153,8 +153,8 @@ fn rows_that_are_measured_pass_what_makes_a_row_what_it_is_or_a_list_of_their_ow
     insta::assert_snapshot!(cases.map(|case| read(folder.path(), None, &case)).join("\n"), @r"
     digits (train) → skip(1) → take(900) → shard(2, 0) → shuffle(seed 1) → repeat(2) → take_while(y at most 9) → filter(y is not 3) → enumerate(n) → map(y: one_hot(10)) → map(x: cast_f32()) → bucket_by_length(n, [5], 8) → assert_cardinality(7) → parallelism(1) → batch(8) → drop_remainder → mixup(0.2, seed 1) → deterministic(false) → prefetch(2)
       held out: digits (test) → filter(y is not 3) → enumerate(n) → map(y: one_hot(10)) → map(x: cast_f32()) → parallelism(1) → batch(8) → prefetch(2)
-    digits (train) → window(2, 2, 1) → unbatch → ignore_errors(2) → batch(3) → max_item(4.00 KiB)
-      held out: digits (test) → window(2, 2, 1) → unbatch → batch(3) → max_item(4.00 KiB)
+    digits (train) → window(2, 2, 1) → unbatch → ignore_errors(2) → rebatch(3) → max_item(4.00 KiB)
+      held out: digits (test) → window(2, 2, 1) → unbatch → rebatch(3) → max_item(4.00 KiB)
     digits (train) → take(9) → batch(32)
       held out: digits (test) → filter(y above 0) → batch(32)
     csv t.csv (rows 0 to 20, t → class) → take(16) → shuffle(seed 1) → parallelism(auto) → batch(32) → prefetch(auto)
@@ -317,7 +317,7 @@ fn what_is_wrong_with_a_list_is_told_with_its_place() {
     `data.stages[0].is` is "three", but should be a number or a list of numbers
     `data.stages[0]` (filter): there is no column `z` to look at; the columns are x, y
     `data.stages[0]` (filter): column `x` is to be asked for its length, and its rows are all of one; leave that out
-    unknown key `data.stages[0].equals`; the keys here are op, column, is, not, below, length_below, above, length_above, at_least, length_at_least, at_most, length_at_most
+    unknown key `data.stages[0].equals`; the keys here are op, column, is, not, below, above, at_least, at_most, length_below, length_above, length_at_least, length_at_most
     `data.stages[0]` (shard): shard(4, 4) is none of 4; number them from 0
     `data.stages[0].index` is missing: which part this is, counted from 0
     `data.stages[0].size` is missing: how many rows become one
@@ -354,7 +354,7 @@ fn what_is_wrong_with_a_list_is_told_with_its_place() {
     `data.stages[0].is` is missing: whether batches come in the order of their rows
     `data.stages[0].cap` is missing: how many rows of an epoch may be left out
     `data.shuffle` has no place beside `data.stages`: write { op = "shuffle" } into the list instead
-    `data.map` has no place beside `data.stages`: write its operations into the list instead
+    `data.map` has no place beside `data.stages`: write { op = "map", ops = … } into the list instead
     `data.cache` has no place beside `data.stages`: write { op = "cache", in = … } into the list instead
     `data.take` has no place beside `data.stages`: write { op = "take", rows = … } into the list instead
     `data.drop_remainder` has no place beside `data.stages`: write { op = "batch", drop_remainder = true } into the list instead
@@ -367,8 +367,8 @@ fn what_is_wrong_with_a_list_is_told_with_its_place() {
     `data.stages[1]` (ignore_errors): column `x` has rows that differ in size, which ignore_errors(3) cannot hold; put decode and resize before it
     `data.stages[0]` (window): column `x` has rows that differ in size, and window puts rows together that are all of one size; put decode and resize before it
     `data.parts[0].stages` ends in batches, and parts are composed row by row; leave the batch out
-    `data.parts[0].map` has no place beside `data.parts[0].stages`: write its operations into the list instead
-    `data.parts[0].stages[0].rows` is missing: how many rows are kept
+    `data.parts[0].map` has no place beside `data.parts[0].stages`: write { op = "map", ops = … } into the list instead
+    unknown key `data.parts[0].stages[0].row`; did you mean `data.parts[0].stages[0].rows`?
     `data.holdout` is a fraction of the rows, and the number of rows of 9 numbers from 0 by 1 → filter(x is 3) → zip is not known beforehand; use `data.validation` instead
     `data.input.padded` and `data.input.up_to` exclude each other: rows are padded when they are read, or batch by batch
     "#);

@@ -1,4 +1,4 @@
-//! The room under every order of threads that loom can think of: nobody waits for ever, and no more is taken than there is.
+//! The pool under every order of threads that loom explores: no thread waits for ever, and no more memory is taken than there is.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test --release -p plimsoll-data --lib decode_room::loom
@@ -13,18 +13,18 @@ const CACHE: u64 = 3 * PAGE as u64;
 const FILES: u64 = 2 * (PAGE as u64 + ROUNDING);
 
 /// Enters and keeps rows, as a thread that makes them does.
-fn make(room: &Arc<DecodePool>, rows: &[(u64, usize)]) {
+fn make(pool: &Arc<DecodePool>, rows: &[(u64, usize)]) {
     for &(row, pages) in rows {
         let mut out = vec![0; PAGE];
-        if !room.find(row, &mut out).unwrap() {
-            let (lent, _) = room.acquire(pages * PAGE, Bytes::ZERO);
-            assert!(lent.region.len() >= pages * PAGE);
+        if !pool.find(row, &mut out).unwrap() {
+            let (memory, _) = pool.acquire(pages * PAGE, Bytes::ZERO);
+            assert!(memory.region.len() >= pages * PAGE);
             {
-                let state = room.lock();
-                assert!(state.in_work + state.idle_bytes() + state.cached <= room.all);
+                let state = pool.lock();
+                assert!(state.in_work + state.idle_bytes() + state.cached <= pool.all);
             }
-            drop(lent);
-            room.keep(row, &out, pages > 2).unwrap();
+            drop(memory);
+            pool.keep(row, &out, pages > 2).unwrap();
         }
     }
 }
@@ -35,14 +35,14 @@ fn small_and_giant_pictures_pass_and_the_cache_gives_way() {
     builder.preemption_bound = Some(3);
     builder.check(|| {
         let store = Arc::new(Store::in_memory(0, 3, PAGE));
-        let room = Arc::new(DecodePool::new(Bytes(FILES), Bytes(CACHE), 2, Some(store)));
+        let pool = Arc::new(DecodePool::new(Bytes(FILES), Bytes(CACHE), 2, Some(store)));
         // More than is for files, and all there is but for the rounding.
         let giant = ((FILES + CACHE - ROUNDING) / PAGE as u64) as usize;
-        let other = Arc::clone(&room);
+        let other = Arc::clone(&pool);
         let worker = thread::spawn(move || make(&other, &[(0, 1), (1, giant)]));
-        make(&room, &[(2, 1), (1, 2)]);
+        make(&pool, &[(2, 1), (1, 2)]);
         worker.join().unwrap();
-        let state = room.lock();
+        let state = pool.lock();
         assert_eq!((state.in_work, state.came), (0, state.let_in));
     });
 }

@@ -9,7 +9,7 @@ pub(crate) struct Schedule {
     /// Epochs to go, this one included.
     pub left: Option<u64>,
     pub place: u64,
-    /// Rows of an epoch, if they are known: else whoever claims some [says](super::Ring::settle) how many there are.
+    /// Rows of an epoch, if they are known: else the worker that claims some [says](super::Ring::settle) how many there are.
     pub epoch_rows: Option<u64>,
     /// Rows of the epochs after this one.
     pub later_rows: Option<u64>,

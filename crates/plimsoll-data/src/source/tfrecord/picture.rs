@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// Walks the fields of the example that lies at `record` to the first bytes of the feature `key`.
 pub(super) fn find(file: &dyn Stored, record: Range<u64>, key: &str) -> Result<Range<u64>, String> {
-    let mut window = Window { file, bytes: [0; WINDOW], start: 0, length: 0 };
+    let mut window = FileWindow { file, bytes: [0; WINDOW], start: 0, length: 0 };
     // An example has one list of features (1), which has entries (1) of a name (1) and a value (2).
     let mut features = Fields::new(record);
     while let Some((number, feature)) = features.next(&mut window)? {
@@ -35,7 +35,7 @@ pub(super) fn find(file: &dyn Stored, record: Range<u64>, key: &str) -> Result<R
 }
 
 /// A value is a list of bytes (1), floats or whole numbers; a list of bytes has items (1).
-fn first_bytes(window: &mut Window<'_>, value: Range<u64>, key: &str) -> Result<Range<u64>, String> {
+fn first_bytes(window: &mut FileWindow<'_>, value: Range<u64>, key: &str) -> Result<Range<u64>, String> {
     let mut lists = Fields::new(value);
     while let Some((number, list)) = lists.next(window)? {
         if number != 1 {
@@ -51,7 +51,7 @@ fn first_bytes(window: &mut Window<'_>, value: Range<u64>, key: &str) -> Result<
 const WINDOW: usize = 1024;
 
 /// A few bytes of the file at a time.
-struct Window<'f> {
+struct FileWindow<'f> {
     file: &'f dyn Stored,
     bytes: [u8; WINDOW],
     start: u64,
@@ -60,7 +60,7 @@ struct Window<'f> {
 
 const NO_EXAMPLE: &str = "it is no tf.train.Example";
 
-impl Window<'_> {
+impl FileWindow<'_> {
     fn byte(&mut self, at: u64) -> Result<u8, String> {
         if at < self.start || at >= self.start + self.length as u64 {
             let read = self.file.read_at(&mut self.bytes, at).map_err(|error| format!("it cannot be read: {error}"))?;
@@ -93,7 +93,7 @@ impl Fields {
     }
 
     /// The next field's number and where its bytes lie.
-    fn next(&mut self, window: &mut Window<'_>) -> Result<Option<(u64, Range<u64>)>, String> {
+    fn next(&mut self, window: &mut FileWindow<'_>) -> Result<Option<(u64, Range<u64>)>, String> {
         while !self.rest.is_empty() {
             let tag = self.varint(window)?;
             match tag & 7 {
@@ -110,7 +110,7 @@ impl Fields {
         Ok(None)
     }
 
-    fn varint(&mut self, window: &mut Window<'_>) -> Result<u64, String> {
+    fn varint(&mut self, window: &mut FileWindow<'_>) -> Result<u64, String> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
             let byte = window.byte(self.take(1)?.start)?;
