@@ -172,7 +172,7 @@ fn predict_returns_every_output() {
     trainer.predict_with(&measured(7), |piece| many.extend_from_slice(piece.output("many").unwrap())).unwrap();
     assert_eq!(many, all[1].values);
     let error = trainer.predict(&measured(20)).unwrap_err().to_string();
-    assert_eq!(error, "the model has the results few, many; ask for all of them with `predict_all` or `predict_with`");
+    assert_eq!(error, "the model has the outputs few, many; use `predict_all` or `predict_with` to get all of them");
 }
 
 #[test]
