@@ -1,4 +1,4 @@
-//! The ways into the parsers that the mutation test of `plimsoll-data` has, for cargo-fuzz.
+//! The entry points of the mutation test of `plimsoll-data`, for cargo-fuzz.
 
 #[path = "../crates/plimsoll-data/tests/entries/mod.rs"]
 mod entries;
@@ -6,7 +6,7 @@ mod entries;
 use std::sync::OnceLock;
 use tempfile::TempDir;
 
-/// Goes in with the bytes of a file; every answer but a panic is fine.
+/// Parses the bytes of a file; every outcome but a panic is correct.
 pub fn enter_with(name: &str, bytes: &[u8]) {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| tempfile::tempdir().expect("a folder for temporary files"));

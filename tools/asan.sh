@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the tests of plimsoll-core, plimsoll-data and plimsoll-cpu under AddressSanitizer, built the way the fuzz targets are: a stable compiler that
-# accepts a nightly one's flags. Takes some minutes per crate. Arguments replace the crates and are passed to `cargo test`, such as
+# accepts a nightly one's flags. Takes some minutes per crate. Arguments replace the selection and are passed to `cargo test`, such as
 # `tools/asan.sh -p plimsoll-cpu --test gemm`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,7 +12,7 @@ export ASAN_OPTIONS="${ASAN_OPTIONS:-detect_leaks=0:detect_stack_use_after_retur
 # The flags change every crate, so these builds get a folder of their own.
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/asan"
 if [ $# -eq 0 ]; then
-    set -- -p plimsoll-core -p plimsoll-cpu -p plimsoll-data
+    set -- -p plimsoll-core -p plimsoll-cpu -p plimsoll-data --lib --tests
 fi
-# The target is named so that build scripts are built without the sanitizer. Documentation tests are built by another tool and left out.
-cargo test --target "$target" --lib --tests "$@"
+# The target is named so that build scripts are built without the sanitizer. Documentation tests are left out: rustdoc builds them without it.
+cargo test --target "$target" "$@"

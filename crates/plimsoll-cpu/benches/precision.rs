@@ -20,7 +20,7 @@ fn main() {
     convolutions(&pool);
 }
 
-/// The lowest time of each in turns.
+/// The minimum time of each, measured alternately.
 fn row(name: &str, mut single: impl FnMut(), mut narrow: impl FnMut()) {
     let time = |kernel: &mut dyn FnMut()| {
         let start = Instant::now();
@@ -52,7 +52,7 @@ fn keep(to: *mut u16, columns: usize) -> impl Fn(&OutputBlock) + Sync {
         let to = &to;
         for row in block.rows.clone() {
             for (i, x) in block.row(row).iter().enumerate() {
-                // SAFETY: the caller's vector has space for the whole result.
+                // SAFETY: the caller's vector holds the whole result.
                 unsafe { to.0.add(row * columns + block.columns.start + i).write((x.to_bits() >> 16) as u16) };
             }
         }

@@ -186,7 +186,7 @@ fn a_loss_that_is_not_finite_changes_nothing_and_is_found() {
     assert_eq!(model.states(), before);
     let found = model.executor.find_non_finite(Role::Step, ROWS, None).unwrap().expect("the batch is broken");
     assert_eq!(model.executor.plan().program(Role::Step).unwrap().graph.node(found).op.rules().name(), "input");
-    // With the batch mended, the run continues.
+    // With the batch repaired, training continues.
     model.columns[0][5] = good;
     assert!(model.step(3).unwrap().is_finite());
     assert_ne!(model.states(), before);

@@ -83,9 +83,9 @@ fn seeds(name: &str, folder: &Path) -> Vec<Vec<u8>> {
             reference("interlaced.gif"),
         ],
         "tfrecord" => vec![reference("examples.tfrecord")],
-        "packed" => vec![reference("examples.tfrecord.gz")],
-        "pictures" => vec![reference("pictures.tfrecord")],
-        "packed_pictures" => {
+        "tfrecord_gzip" => vec![reference("examples.tfrecord.gz")],
+        "tfrecord_images" => vec![reference("pictures.tfrecord")],
+        "tfrecord_images_gzip" => {
             // And stored as they are, so that damage reaches the records.
             let mut stored = GzEncoder::new(Vec::new(), Compression::none());
             stored.write_all(&reference("pictures.tfrecord")).unwrap();

@@ -1,4 +1,4 @@
-//! What expressions, products and convolutions write to: a tensor of its own, or a part between others of a whole.
+//! What expressions, products and convolutions write to: a tensor of its own, or a slice of a concat output.
 
 use super::instruction::{Address, Expression, F32Tensor, FloatTensor, KernelCall};
 use super::lower::{Lowering, conv_shape, fixed, random_row};
@@ -9,13 +9,13 @@ use plimsoll_core::graph::Node;
 use plimsoll_core::ops::{FusedSliceWrite, SliceWrite};
 use plimsoll_core::{DType, Op, Shape, TensorType, ValueId};
 
-/// Where a kernel writes what it makes.
+/// Where a kernel writes its result.
 pub(super) struct Destination {
-    /// The value that is there afterwards: the whole, if this is a part of one.
+    /// The value that is complete afterwards: the concat output, if this is a slice of one.
     value: ValueId,
     ty: TensorType,
     pub address: Address,
-    /// How it lies between the slices of the concat output, if it is not all in one piece.
+    /// The layout of the slice in the concat output, if it is not contiguous.
     pub runs: Option<PitchedRows>,
 }
 
@@ -35,7 +35,7 @@ impl Lowering<'_> {
         Ok(Destination { value, ty: self.program.graph.ty(value).clone(), address: self.address(value)?, runs: None })
     }
 
-    /// What a node makes: a tensor of its own, or a slice of the concat output that it writes into.
+    /// What a node writes: a tensor of its own, or a slice of the concat output.
     pub fn destination(&self, node: &Node) -> Result<Destination, String> {
         let own = self.own(node.outputs[0])?;
         let Some((place, part)) = self.program.graph.effective_op(node).slice else { return Ok(own) };
@@ -52,7 +52,7 @@ impl Lowering<'_> {
         })
     }
 
-    /// A part written in place, behind a copy of the concat output so far where that is read again.
+    /// A fused slice write, preceded by a copy of the concat output so far where that is read again.
     pub fn fused_slice_write(&self, op: &FusedSliceWrite, node: &Node, workspace: F32Tensor) -> Result<KernelCall, String> {
         let (effective_op, output) = (self.program.graph.effective_op(node), self.address(node.outputs[0])?);
         let mut copies = Vec::new();

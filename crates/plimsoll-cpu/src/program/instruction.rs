@@ -18,7 +18,7 @@ use plimsoll_core::ops::{RecurrentGradInputs, RecurrentInputs, WeightDropout};
 use plimsoll_core::random::StepRandom;
 use std::ops::Range;
 
-/// Where a value is: at a fixed place, or wherever the host has put it for this run.
+/// The address of a value: fixed, or an input that the caller passes to each run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Address {
     Fixed(*mut u8),
@@ -26,7 +26,7 @@ pub(super) enum Address {
     Scalar(usize),
 }
 
-// SAFETY: an address is only followed while a program runs, which holds the locks of the memories it points into.
+// SAFETY: an address is dereferenced only by `KernelCall::run`, whose caller holds the locks of the memories it points into.
 unsafe impl Send for Address {}
 // SAFETY: as above.
 unsafe impl Sync for Address {}
@@ -69,7 +69,7 @@ impl FloatTensor {
     /// Where results of two bytes go; none if they are floats.
     ///
     /// # Safety
-    /// There is space for them in this run, and nobody else uses it meanwhile.
+    /// The memory is valid for them in this run, and nothing else accesses it meanwhile.
     unsafe fn halves<'a>(self, inputs: &StepInputs<'a>) -> Option<HalfViewMut<'a>> {
         // SAFETY: the caller's promise.
         self.dtype.is_half().then(|| unsafe { HalfViewMut::new(self.address.resolve(inputs), self.dtype, self.count) })
@@ -178,7 +178,7 @@ fn first_random(random: &StepRandom, row: u64) -> u64 {
     random.first_row * row
 }
 
-/// What is done. Kernels with many numbers are boxed, so that the list stays compact.
+/// A kernel with its operands. Kernels with many operands are boxed, so that the list stays compact.
 pub(super) enum KernelCall {
     Pointwise(Box<Expression>),
     Reduce {
@@ -192,7 +192,7 @@ pub(super) enum KernelCall {
         c: FloatTensor,
         /// How far its rows are apart, if others stand between them.
         pitch: Option<usize>,
-        /// The sum that it continues from; often where `c` is.
+        /// The sum that it resumes from; often at the address of `c`.
         onto: Option<F32Tensor>,
         workspace: F32Tensor,
         epilogue: Option<Box<Expression>>,
@@ -220,7 +220,7 @@ pub(super) enum KernelCall {
         shape: Box<ConvShape>,
         input: FloatTensor,
         gradient: FloatTensor,
-        /// The sum that it continues from; often where the output is.
+        /// The sum that it resumes from; often at the address of the output.
         onto: Option<F32Tensor>,
         output: F32Tensor,
         workspace: F32Tensor,
@@ -285,7 +285,7 @@ pub(super) enum KernelCall {
     },
     /// One after the other.
     Sequence(Box<[KernelCall; 2]>),
-    /// OffloadCopies from each source, after writing zeros where none of them reaches.
+    /// Copies from each source, after writing zeros where none of them reaches.
     Copy {
         copies: Vec<(StridedCopy, Address)>,
         output: Address,
@@ -376,7 +376,7 @@ impl KernelCall {
                     };
                     let epilogue: gemm::Epilogue = if finish.is_some() { Some(&apply) } else { None };
                     let to: *mut f32 = c.address.resolve(inputs).cast();
-                    let write = goes_on(onto.as_ref(), to, inputs);
+                    let write = resume_from(onto.as_ref(), to, inputs);
                     gemm::gemm(pool, write, a, b, to, pitch.unwrap_or(b.cols), workspace, epilogue);
                 }
                 KernelCall::Conv { shape, input, filter, output, pitch, workspace, epilogue } => {
@@ -408,7 +408,7 @@ impl KernelCall {
                 KernelCall::ConvGradFilter { shape, input, gradient, onto, output, workspace } => {
                     let (input, gradient) = (input.read(inputs), gradient.read(inputs));
                     let to: *mut f32 = output.address.resolve(inputs).cast();
-                    let write = goes_on(onto.as_ref(), to, inputs);
+                    let write = resume_from(onto.as_ref(), to, inputs);
                     conv::grad_filter(pool, shape, write, input, gradient, output.write(inputs), workspace.write(inputs));
                 }
                 KernelCall::MaxPool { shape, input, output, places } => {
@@ -481,7 +481,7 @@ impl KernelCall {
     }
 }
 
-/// F32Tensor that a convolution writes, with others between its pixels if these are apart.
+/// The output of a convolution in single precision; its pixels are `pitch` apart if it is a slice of a concat output.
 fn floats<'a>(output: &'a mut [f32], pitch: Option<usize>, epilogue: gemm::Epilogue<'a>) -> ConvOutput<'a> {
     match pitch {
         Some(pitch) => ConvOutput::Spaced(output, pitch, epilogue),
@@ -489,11 +489,11 @@ fn floats<'a>(output: &'a mut [f32], pitch: Option<usize>, epilogue: gemm::Epilo
     }
 }
 
-/// Brings the sum that a result continues from to its place; says whether there is one.
+/// Copies the sum that a result resumes from to the result; returns whether the result is added to it.
 ///
 /// # Safety
-/// Sequence are there.
-unsafe fn goes_on(before: Option<&F32Tensor>, to: *mut f32, inputs: &StepInputs<'_>) -> WriteMode {
+/// Both tensors are valid.
+unsafe fn resume_from(before: Option<&F32Tensor>, to: *mut f32, inputs: &StepInputs<'_>) -> WriteMode {
     let Some(before) = before else { return WriteMode::Set };
     // SAFETY: the caller's promise; the plan lays them at the same place or at places apart.
     unsafe {

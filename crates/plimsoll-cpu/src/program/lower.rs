@@ -331,7 +331,7 @@ impl Lowering<'_> {
         Ok((self.address(value)?, self.program.graph.ty(value).dtype))
     }
 
-    /// What a value is a channel view of, and where it begins there, if it is one.
+    /// The tensor that a value is a channel view of, and its first channel, if it is one.
     fn strip(&self, value: ValueId) -> Option<(ValueId, usize)> {
         let producer = self.program.graph.producer(value);
         if let Op::ChannelView(op) = &producer.op { Some((producer.inputs[0], op.start)) } else { None }

@@ -33,7 +33,7 @@ pub(crate) struct CpuProgram {
     resident: Arc<HostBuffer>,
     arena: Arc<HostBuffer>,
     instructions: Vec<Instruction>,
-    /// What runs beside the instructions, to and from the backing store.
+    /// The offload copies that run concurrently with the instructions.
     copies: Option<OffloadCopies>,
     columns: Vec<Column>,
     scalars: usize,
@@ -44,9 +44,9 @@ pub(crate) struct CpuProgram {
 
 struct Instruction {
     node: NodeId,
-    /// None for a copy, which another thread makes.
+    /// None for an offload copy, which another thread executes.
     work: Option<KernelCall>,
-    /// What it makes.
+    /// What it writes.
     outputs: Vec<Output>,
     writes_state: bool,
 }
@@ -55,14 +55,14 @@ struct Output {
     dtype: DType,
     address: *mut u8,
     count: usize,
-    /// How it lies between others, if it is not all in one piece.
+    /// Its layout, if it is a slice of a concat output and not contiguous.
     runs: Option<PitchedRows>,
 }
 
-// SAFETY: an address is only followed while a program runs, which holds the locks of the memories it points into.
+// SAFETY: the address is dereferenced only by `is_non_finite` and `outcome`, whose callers hold the locks of the memories it points into.
 unsafe impl Send for Output {}
 
-/// What a column must look like.
+/// What is expected of an input column.
 struct Column {
     name: String,
     bytes: usize,
@@ -105,7 +105,7 @@ impl CpuProgram {
             };
             let here = |value: &&ValueId| !matches!(program.places[value.0 as usize], Some(Place::Backing(_)));
             let outputs = match &node.op {
-                // What a concat output holds beside a slice belongs to the op that wrote it.
+                // The rest of the concat output was checked when it was written.
                 Op::SliceWrite(_) => vec![],
                 Op::FusedSliceWrite(_) => vec![lowering.destination(node).and_then(|to| made(&to, rows)).map_err(named)?],
                 _ => {

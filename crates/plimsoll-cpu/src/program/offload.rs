@@ -51,7 +51,7 @@ impl OffloadCopies {
                 });
             }
             jobs.push(Job { backing: Arc::clone(backing), offset: copy.backing, address, size: copy.size.get(), out });
-            // One thread makes them one after another: one that is started or waited for implies all before it.
+            // One thread executes them in order: to start or to wait for one is to do so for all before it.
             begin = begin.max(copy.begin);
             marks[begin].0 = i + 1;
             marks[copy.needed].1 = i + 1;

@@ -1,4 +1,4 @@
-//! Which nodes give the same bits if they get their rows in pieces.
+//! Which nodes are bit-identical when their rows are split.
 
 use super::lower::conv_shape;
 use crate::kernels::{conv, gemm, reduce};

@@ -1,4 +1,4 @@
-//! Pieces of host memory that programs run in.
+//! Host memory that programs run in.
 
 use plimsoll_core::Bytes;
 use plimsoll_core::device::{DeviceError, Memory};
@@ -15,7 +15,7 @@ struct Page;
 pub(crate) struct HostBuffer {
     start: NonNull<u8>,
     layout: Layout,
-    /// Locked while the bytes are read or written: a program while it runs, or a copy to or from the host.
+    /// Held by every reader and writer of the bytes: a program while it runs, or a copy to or from the host.
     users: Mutex<()>,
 }
 

@@ -228,7 +228,7 @@ impl Started {
     fn wait(self) {}
 }
 
-/// PitchedRows unclaimed tasks until none is left. Does not unwind.
+/// Runs unclaimed tasks until none is left. Does not unwind.
 fn claim(shared: &Shared, task: *const Task<'static>, tasks: usize, worker: usize) {
     let before = INSIDE_TASK.with(|inside| inside.replace(Some((shared as *const Shared as usize, worker))));
     loop {

@@ -1,8 +1,11 @@
-//! Element types in memory, and how each becomes a single-precision number and comes back.
+//! Element types in memory and their conversions to single precision and back.
 
 use plimsoll_core::DType;
 
-/// An element as it lies in memory. Arithmetic is single precision whatever the types read and written.
+/// An element in memory. Arithmetic is single precision whatever the types read and written.
+///
+/// # Safety
+/// Every bit pattern of the type's size is a value of the type: kernels read elements from plain bytes.
 pub(crate) unsafe trait Element: Copy {
     fn load(self) -> f32;
     /// Rounds to nearest; integers are cut towards zero and held at the ends of their range.
@@ -75,7 +78,7 @@ unsafe impl Element for Bf16 {
     }
 }
 
-/// PitchedRows a body with `$element` standing for the type in memory.
+/// Runs a body with `$element` standing for the type in memory.
 macro_rules! with_element {
     ($dtype:expr, $element:ident => $body:expr) => {{
         use plimsoll_core::DType;

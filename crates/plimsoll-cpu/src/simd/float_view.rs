@@ -1,12 +1,12 @@
-//! Real numbers as they are stored, in four bytes or two, and how they get into single precision and back. Kernels convert what they pack anyway,
-//! or a few channels at a time; no tensor is ever converted as a whole.
+//! Tensors in f32, f16 or bf16, and conversions to single precision and back. Kernels convert while they pack, or a few channels at a time; no tensor is
+//! converted as a whole.
 
 use crate::simd::element::{Bf16, Element, F16};
 use crate::simd::{Isa, PortableVector, Vector};
 use plimsoll_core::DType;
 use std::marker::PhantomData;
 
-/// A tensor of real numbers that a kernel reads: single precision or two bytes.
+/// A tensor in f32, f16 or bf16 that a kernel reads.
 #[derive(Clone, Copy, Debug)]
 pub struct FloatView<'a> {
     pub(crate) ptr: *const u8,
@@ -101,7 +101,7 @@ impl<'a> FloatView<'a> {
     }
 }
 
-/// Where a kernel stores its results in two bytes. Not `Clone`: a copy would let safe code write the same elements from two kernels at once.
+/// A tensor in half precision that a kernel writes. Not `Clone`: a copy would let safe code write the same elements from two kernels at once.
 #[derive(Debug)]
 pub struct HalfViewMut<'a> {
     ptr: *mut u8,
@@ -116,10 +116,10 @@ unsafe impl Send for HalfViewMut<'_> {}
 unsafe impl Sync for HalfViewMut<'_> {}
 
 impl<'a> HalfViewMut<'a> {
-    /// Space for `len` results of a type of two bytes.
+    /// A tensor of `len` elements in half precision.
     ///
     /// # Safety
-    /// The space is there for as long as this lives, and nobody else uses it.
+    /// The memory is valid for `len` elements for as long as this lives, and nothing else accesses it.
     ///
     /// # Panics
     /// When the type is neither f16 nor bf16.

@@ -142,7 +142,7 @@ pub(crate) trait Vector: Copy {
     /// Selects the first `lanes` lanes, at least one and at most `LANES`.
     unsafe fn mask(lanes: usize) -> Self::Mask;
     unsafe fn load(from: *const f32) -> Self;
-    /// PortableVector outside the mask are zero and not read.
+    /// Lanes outside the mask are zero and not read.
     unsafe fn load_masked(from: *const f32, mask: Self::Mask) -> Self;
     unsafe fn store(self, to: *mut f32);
     unsafe fn store_masked(self, to: *mut f32, mask: Self::Mask);
@@ -210,7 +210,7 @@ impl Vector for PortableVector {
     #[inline(always)]
     unsafe fn store_half(self, to: *mut u16, brain: bool) {
         let bits = if brain { self.0.map(|x| Bf16::store(x).0) } else { self.0.map(|x| F16::store(x).0) };
-        // SAFETY: the caller promises space for eight numbers; the write is unaligned.
+        // SAFETY: the caller promises eight writable elements; the write is unaligned.
         unsafe { to.cast::<[u16; 8]>().write_unaligned(bits) }
     }
 }

@@ -1,4 +1,4 @@
-//! Tensors that are joined, on the device: however they come together, a step learns the same bits, and growing concat buffers hold less.
+//! Concats on the device: with every strategy a step produces the same bits, and nested concats take less memory.
 
 use super::images::{convolution, normalised};
 use super::planned::{Draw, after_steps, assert_sound, learning, learning_in, placed};
@@ -133,7 +133,7 @@ fn flat_joining_graph(seed: u32, dtype: Option<DType>) -> Graph {
     build().expect("every draw gives a legal graph")
 }
 
-/// What makes the parts of a graph that are written in place.
+/// The producers of a graph whose slice writes are fused.
 fn makers(graph: &Graph) -> Vec<&'static str> {
     graph
         .nodes()
@@ -171,14 +171,14 @@ fn however_they_are_joined_a_step_learns_the_same_bits() {
             } else {
                 put += 1
             }
-            // Whatever the number of threads, a part that is written in place is the part that was put there.
+            // At any number of threads a fused slice write gives the bits of a copied slice.
             let Some(made) = fuse_slice_writes(&joined, &*device) else { continue };
             makers(&made).into_iter().for_each(|maker| *concats_fused.entry(maker).or_insert(0) += 1);
             check_equivalence(&graph, &made, &*device, rows).unwrap();
             for device in [&device, &several] {
                 let plan = placed(as_written(&made, rows, &**device).unwrap(), rows, &**device);
                 assert_sound(&plan, &graph, &**device);
-                assert_eq!(after_steps(device, plan), wanted, "seed {seed}, {how:?}, written in place");
+                assert_eq!(after_steps(device, plan), wanted, "seed {seed}, {how:?}, fused slice writes");
             }
         }
         let chosen = layout(&[(Role::Step, graph.clone())], rows, &*device).unwrap();
@@ -192,7 +192,7 @@ fn however_they_are_joined_a_step_learns_the_same_bits() {
     assert!(["pointwise", "matmul", "conv2d", "conv2d_grad_input"].into_iter().all(often), "{concats_fused:?}");
 }
 
-/// Pieces of a batch are joined along it, and written in place.
+/// Micro-batches are concatenated along the batch, and written straight into the concat output.
 #[test]
 fn pieces_of_a_batch_are_written_into_the_concat_output() {
     let device: Arc<dyn Device> = Arc::new(CpuDevice::new(2).unwrap());
@@ -210,7 +210,7 @@ fn pieces_of_a_batch_are_written_into_the_concat_output() {
         assert_sound(&plan, &graph, &*device);
         assert_eq!(after_steps(&device, plan), wanted, "seed {seed}");
     }
-    assert!(made > 50, "{made} were written in place");
+    assert!(made > 50, "{made} were written straight into the concat output");
 }
 
 /// A part that is not finite is found where it is made, whatever lies beside it.

@@ -113,7 +113,7 @@ fn pieces_of_a_batch_learn_the_same_bits_in_fewer_bytes() {
         smaller += usize::from(less);
         let limit = Bytes(arena * (60 + draw.below(40) as u64) / 100);
         if let Some(plan) = answer(&in_pieces, &graph, rows, &device, limit) {
-            assert_eq!(after_steps(&device, plan), wanted, "seed {seed}, with values recomputed");
+            assert_eq!(after_steps(&device, plan), wanted, "seed {seed}, with recomputed values");
             met += 1;
         }
     }

@@ -1,4 +1,4 @@
-//! Steps drawn at random under limits drawn at random: a sound plan or an honest refusal, and not a bit of difference in what is trained.
+//! Random steps under random limits: a plan that passes the checker or an infeasibility error, and bit-identical training.
 
 use plimsoll_core::device::StepInputs;
 use plimsoll_core::expr::{Binary, Expr, Unary};
@@ -216,7 +216,8 @@ pub(crate) fn answer(graph: &Graph, original: &Graph, rows: usize, device: &Arc<
         }
         Err(FitError::TooSmall { least, .. }) => {
             assert!(least > limit, "{least} was said to be needed where there were {limit}");
-            let plan = placed(fit(graph, rows, &**device, least, &RATES, EFFORT).expect("the minimum does work"), rows, &**device);
+            let plan =
+                placed(fit(graph, rows, &**device, least, &RATES, EFFORT).expect("the minimum that was reported works"), rows, &**device);
             assert!(plan.arena <= least);
             None
         }
@@ -270,7 +271,7 @@ fn pieces_of_the_rows_learn_the_same_bits_in_fewer_bytes() {
         let limit = Bytes(arena * (40 + draw.below(60) as u64) / 100);
         if let Some(plan) = answer(&in_pieces, &graph, rows, &device, limit) {
             assert_eq!(plan.certificate().programs[0].pieces, most);
-            assert_eq!(after_steps(&device, plan), wanted, "seed {seed}, with values recomputed");
+            assert_eq!(after_steps(&device, plan), wanted, "seed {seed}, with recomputed values");
             met += 1;
         }
     }

@@ -1,4 +1,4 @@
-//! Networks whose activations are stored in two bytes learn what those in four learn, in about half the space.
+//! Networks with activations in half precision train as well as in single precision, in about half the memory.
 
 use crate::model::bytes;
 use plimsoll_core::budget::Owner;

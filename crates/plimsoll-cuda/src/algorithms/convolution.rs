@@ -1,4 +1,4 @@
-//! Which way a convolution goes: a generated kernel, a matrix product through cuBLASLt, or cuDNN; and what scratch it is given for that.
+//! The implementation of a convolution: a generated kernel, a matrix product in cuBLASLt, or cuDNN; and its workspace.
 //!
 //! Both are rules over shapes and types. They ask no library, so that plans need none, and measure nothing, so that every run goes the same way. What a library
 //! then refuses goes to the generated kernel after all, which fits into the same scratch.
@@ -19,7 +19,7 @@ pub(crate) enum ConvPass {
     GradFilter,
 }
 
-/// What computes convolutions.
+/// Which implementations of convolutions may be selected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Convolutions {
     /// cuBLASLt and cuDNN where they are found and expected to be faster, generated kernels elsewhere.
@@ -44,7 +44,7 @@ impl std::str::FromStr for Convolutions {
     }
 }
 
-/// What computes one convolution.
+/// The implementation of one convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConvAlgorithm {
     Generated,
@@ -71,14 +71,14 @@ pub(crate) fn of_node(graph: &Graph, node: &Node, rows: usize) -> (ConvPass, Con
 const LARGE: usize = 1 << 27;
 /// With fewer taps than this the memory is the limit, and generated kernels write bias and ReLU with the result.
 const TAPS: usize = 32;
-/// The minimum channels of a layer that is worth copying in single precision.
+/// The minimum channels of a layer for which cuDNN is worth its copies in single precision.
 const WIDE: usize = 128;
 /// The most scratch that is given to cuDNN.
 const MOST: u64 = 64 << 20;
 /// Scratch for sums in parts, and for tables of indices.
 const PARTS: u64 = 4 << 20;
 
-/// Which way a convolution goes. The types are those of its image, filter and result, or of their gradients.
+/// Selects the implementation of a convolution. The types are those of its image, filter and result, or of their gradients.
 pub(crate) fn select(pass: ConvPass, conv: &ConvShape, types: [DType; 3], choice: Convolutions) -> ConvAlgorithm {
     let [image, filter, result] = types;
     // Activations are large and stay as they are; filters may be narrowed. Gradients of filters are single precision whatever the library makes.

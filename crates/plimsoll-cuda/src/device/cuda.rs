@@ -70,7 +70,7 @@ impl CudaDevice {
         Ok(CudaDevice { shared: Arc::new(shared), overhead, model, total })
     }
 
-    /// Says what computes convolutions.
+    /// Selects the implementations of convolutions.
     pub fn with_convolutions(mut self, convolutions: Convolutions) -> CudaDevice {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
             shared.convolutions = convolutions;

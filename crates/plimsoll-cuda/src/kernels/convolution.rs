@@ -1,4 +1,4 @@
-//! Convolution and its two gradients as products whose matrices never exist: an element is read in place in the image.
+//! Convolution and its two gradients as implicit GEMMs: no im2col matrix is materialised, elements are read from the image in place.
 //! Images are `[n, h, w, c]`, filters `[kh, kw, c / groups, out]`.
 
 use super::expression::FusedExpr;

@@ -1,4 +1,4 @@
-//! Expressions in text: one line per term.
+//! Pointwise expressions as kernel text: one line per term.
 
 use super::index::{broadcast_index, coordinates, needed_axes};
 use super::{Argument, type_name};
@@ -11,7 +11,7 @@ use std::fmt::Write;
 pub(crate) struct Operand<'a> {
     pub dtype: DType,
     pub dims: &'a [usize],
-    /// Where its rows begin and how far they are apart, if it is a channel view of something wider; it then has the shape of the expression.
+    /// The first channel and the row stride, if it is a channel view; it then has the shape of the expression.
     pub strip: Option<(usize, usize)>,
 }
 
@@ -22,7 +22,7 @@ pub(crate) struct FusedExpr<'a> {
     pub operands: &'a [Operand<'a>],
     /// How many elements a row of the batch has, if the shape has rows: random numbers are counted from the batch's first row.
     pub row: u64,
-    /// Inputs that are at hand under a name instead of in memory.
+    /// Inputs that are in a register, under a name, instead of in memory.
     pub in_registers: &'a [(usize, &'a str)],
 }
 

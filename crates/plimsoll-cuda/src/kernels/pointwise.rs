@@ -10,7 +10,7 @@ const LARGE: usize = 1 << 20;
 /// How many it then takes.
 const EACH: usize = 4;
 
-/// Where a part lies in a concat output, in elements: from `start` on, in runs of `length` that begin `pitch` apart.
+/// The layout of a slice of a concat output, in elements: rows of `length` from `start` on, `pitch` apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PitchedRows {
     pub start: usize,
@@ -23,7 +23,7 @@ pub(crate) fn pointwise(site: &FusedExpr<'_>, outputs: &[DType]) -> Kernel {
     written("pointwise", site, outputs, "i")
 }
 
-/// The expression over every element of its shape, its one result between the slices of a concat output.
+/// The expression over every element of its shape, its one result written into a slice of a concat output.
 pub(crate) fn fused_slice_write(site: &FusedExpr<'_>, output: DType, PitchedRows { start, length, pitch }: PitchedRows) -> Kernel {
     let at = format!("((unsigned long long)(i / {length}) * {pitch} + {start} + i % {length})");
     written("pointwise_slice_write", site, &[output], &at)

@@ -1,4 +1,4 @@
-//! From pieces of work to steps with addresses: libraries are asked for their ways, and the texts of kernels collected.
+//! From lowered ops to stream operations with addresses: libraries select their algorithms, and kernel texts are collected into modules.
 
 use super::lower::{Address, Addresses, CudnnConvOp, LoweredOp};
 use super::{StreamOp, resolve};
@@ -29,13 +29,13 @@ pub(super) struct Assembly<'a> {
     pub sources: Vec<ModuleSource>,
 }
 
-/// A step whose kernel has a name, but no address yet.
+/// A stream operation whose kernel is not compiled yet.
 pub(super) enum UnlinkedOp {
     Launch { number: usize, grid: [u32; 3], threads: u32, arguments: Vec<Address> },
     Ready(StreamOp),
 }
 
-/// What computes a convolution that has become these steps.
+/// The implementation of a convolution that was lowered to these operations.
 pub(super) fn algorithm_of(steps: &[UnlinkedOp]) -> &'static str {
     let any = |is: fn(&StreamOp) -> bool| steps.iter().any(|step| matches!(step, UnlinkedOp::Ready(step) if is(step)));
     match () {

@@ -1,4 +1,4 @@
-//! From a node of a planned graph to kernels and products, and how much scratch those will need.
+//! From a node of a planned graph to kernels and library calls, and their workspace.
 
 use crate::algorithms::convolution::{self, ConvAlgorithm, ConvPass, Convolutions};
 use crate::algorithms::matmul;
@@ -10,10 +10,10 @@ use plimsoll_core::ops::{Attention, Conv2d, FusedSliceWrite, MatMul};
 use plimsoll_core::plan::{Place, Plan, Program};
 use plimsoll_core::{Bytes, DType, Op, Shape, ValueId};
 
-/// Why a sum cannot begin with another.
-const ONTO: &str = "continues from a sum, which is not done on a GPU: nothing is cut there";
+/// Why a sum cannot resume from another.
+const ONTO: &str = "resumes from a partial sum, which GPUs do not support: their plans do not split nodes";
 
-/// A program on its way to becoming kernels.
+/// A program that is being lowered.
 pub(super) struct Lowering<'a> {
     pub plan: &'a Plan,
     pub program: &'a Program,
@@ -24,11 +24,11 @@ pub(super) struct Lowering<'a> {
     pub library: bool,
     /// Whether convolutions can go through cuDNN.
     pub cudnn: bool,
-    /// What computes convolutions.
+    /// Which implementations of convolutions may be selected.
     pub convolutions: Convolutions,
 }
 
-/// One piece of a node's work.
+/// One operation of a node.
 pub(super) enum LoweredOp {
     /// A kernel, and the values that its inputs are.
     Kernel(Kernel, Vec<ValueId>),
@@ -228,7 +228,7 @@ impl Lowering<'_> {
         Ok(works)
     }
 
-    /// A copy of the concat output so far, where a part is not written into that itself because it is read again.
+    /// A copy of the concat output so far, where the slice is not written in place because that is read again.
     fn copy_of_base(&self, base: Option<ValueId>, output: ValueId) -> Option<LoweredOp> {
         let place = |value: ValueId| self.program.places[value.0 as usize];
         let base = base.filter(|base| place(*base) != place(output))?;
@@ -236,7 +236,7 @@ impl Lowering<'_> {
         Some(LoweredOp::Kernel(kernels::slice(self.size(output), &whole, &whole, 0, 0), vec![base]))
     }
 
-    /// Where a part that is written in place lies in the concat output.
+    /// The layout of a fused slice write in its concat output.
     pub fn runs(&self, node: &Node) -> Option<PitchedRows> {
         let (place, part) = self.program.graph.effective_op(node).slice?;
         let (dims, whole) = (part.shape.bind(self.rows), self.dims(node.outputs[0]));
@@ -267,7 +267,7 @@ impl Lowering<'_> {
                 let product = LoweredOp::Matmul { extents, transpose, operands: [0, 1], types: (common, types[2]), cast, fallback };
                 copy.into_iter().chain([product]).collect()
             }
-            // The library cannot be asked to leave a state alone; our own kernel can.
+            // A library call cannot depend on the loss; a generated kernel can.
             None => vec![LoweredOp::Kernel(fallback, inputs.to_vec())],
         };
         if let Some(expr) = &op.epilogue {
@@ -289,7 +289,7 @@ impl Lowering<'_> {
         match convolution::select(kind, &conv, types, self.convolutions) {
             _ if self.convolutions == Convolutions::Generated => {}
             ConvAlgorithm::Generated => {}
-            // A library cannot be asked to leave a state alone; our own kernel can.
+            // A library call cannot depend on the loss; a generated kernel can.
             ConvAlgorithm::Matmul(dtype) if self.library && !guarded => {
                 return Ok(self.conv_as_matmul(kind, &conv, types, dtype, node, fallback));
             }
@@ -404,7 +404,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Whether the node changes a state that must stay good when the loss is not finite. Sums of gradients start over with the next batch.
+    /// Whether the node changes a state that must stay good when the loss is not finite. Gradient accumulators are reset with the next batch.
     fn is_guarded(&self, node: &Node) -> bool {
         let kept = |offset: Bytes| {
             self.plan.states.iter().any(|state| !state.stored && state.offset == offset && state.kind != StateKind::Accumulator)

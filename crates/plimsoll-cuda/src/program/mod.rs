@@ -1,4 +1,4 @@
-//! A program resolved for a number of rows: kernels and products with their addresses, recorded once per slot and then replayed.
+//! A program resolved for a number of rows: kernels and library calls with their addresses, captured as one CUDA graph per slot and then replayed.
 
 mod assembly;
 mod lower;
@@ -31,9 +31,9 @@ pub(crate) struct CudaProgram {
     shared: Arc<DeviceState>,
     staging_ring: Arc<Mutex<StagingRing>>,
     instructions: Vec<Instruction>,
-    /// What is copied to the host's memory and back meanwhile.
+    /// The offload copies that run concurrently.
     copies: Option<OffloadCopies>,
-    /// One recording per slot, made before the second run: what runs once need not be recorded.
+    /// One CUDA graph per slot, captured before the second run: a program that runs once is not captured.
     graphs: Vec<CudaGraph>,
     columns: Vec<Column>,
     offsets: Vec<usize>,
@@ -116,7 +116,7 @@ impl CudaProgram {
             None => Err(unsupported("the memory was made by another device".to_string())),
         };
         let (resident, arena) = (slab(memory.resident)?, slab(memory.arena)?);
-        let staging = plan.staging.ok_or_else(|| unsupported("the plan has no space for the batch".to_string()))?;
+        let staging = plan.staging.ok_or_else(|| unsupported("the plan has no staging memory for the batch".to_string()))?;
         if staging.offset.0 + staging.size().0 > resident.size {
             return Err(unsupported("the batch is planned outside of its memory".to_string()));
         }
@@ -180,7 +180,7 @@ impl CudaProgram {
             if matches!(node.op, Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Conv2dGradFilter(_)) {
                 shared.took(algorithm_of(&steps));
             }
-            // What a concat output holds beside a slice that is put there belongs to the op that wrote it.
+            // The rest of the concat output was checked when it was written.
             let looked_at = if matches!(node.op, Op::SliceWrite(_)) { vec![] } else { node.outputs.clone() };
             pending.push((Some(*id), steps, looked_at, lowering.runs(node)));
             loss_known |= lowering.loss.is_some_and(|loss| node.outputs.contains(&root(program, loss)));

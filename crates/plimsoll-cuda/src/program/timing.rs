@@ -22,7 +22,7 @@ const ROUNDS: usize = 2;
 const MOST_SLOWED: f64 = 2.0;
 
 impl CudaProgram {
-    /// PitchedRows the nodes one after another, each several times in a row as recorded steps run them, and says how long each took.
+    /// Runs the nodes one after another, each several times in a row as recorded steps run them, and says how long each took.
     pub(super) fn time_nodes(&mut self, inputs: &StepInputs<'_>) -> Result<Vec<(NodeId, f64)>, DeviceError> {
         self.check(inputs)?;
         self.shared.bind()?;

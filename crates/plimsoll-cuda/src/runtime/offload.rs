@@ -1,4 +1,4 @@
-//! Copies to and from pinned host memory beside the computation: a stream for each direction, ordered by events, also inside a recorded step.
+//! Offload copies to and from pinned host memory, concurrent with the computation: a stream per direction, ordered by events, also inside of a CUDA graph.
 //!
 //! Every run forks from the computing stream and joins it again before its end, so that a recording is whole and the next run finds everything
 //! in its place.
@@ -19,11 +19,11 @@ const PROBE: Bytes = Bytes::mib(64);
 /// How often.
 const ROUNDS: usize = 4;
 
-/// PinnedBuffer host memory in which tensors wait until they are needed again.
+/// Pinned host memory for offloaded tensors.
 pub(crate) struct PinnedStore {
     start: u64,
     size: u64,
-    /// Kept for its bytes; locked while the host touches them.
+    /// Owns the bytes; locked by every access from the host.
     memory: Mutex<PinnedBuffer>,
     shared: Arc<DeviceState>,
 }
@@ -163,7 +163,7 @@ impl OffloadCopies {
         Ok(Some(OffloadCopies { shared: Arc::clone(shared), _store: Arc::clone(store), out: stream()?, back: stream()?, copies, forks }))
     }
 
-    /// Begins the copies that may run beside this step, and lets it wait for those it needs; behind the last step, for all that are left.
+    /// Starts the copies that may run concurrently with this step, and makes it wait for those it needs; after the last step, for all that are left.
     pub fn start_before(&self, step: usize) -> Result<(), DeviceError> {
         let failed = |error| self.shared.context.failed("transfer to or from the host", error);
         let mut fork: Option<&Event> = None;
@@ -190,7 +190,7 @@ impl OffloadCopies {
         Ok(())
     }
 
-    /// Makes the copy of a step at once; nothing is under way.
+    /// Executes the copy of a step synchronously; the GPU is idle.
     pub fn copy_now(&self, step: usize) -> Result<(), DeviceError> {
         let failed = |error| self.shared.context.failed("transfer to or from the host", error);
         match self.copies.iter().find(|copy| copy.step == step && copy.transfer.bytes > 0) {

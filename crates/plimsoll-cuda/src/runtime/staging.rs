@@ -1,5 +1,5 @@
-//! The way of a batch to the GPU: written into a pinned slot, copied on a stream of its own while the step before computes, and what a run's numbers
-//! come back in.
+//! Staging: a batch is written into a pinned slot and copied on its own stream while the previous step computes; the results of a run come back through the
+//! same slots.
 
 use super::state::{DeviceState, lock};
 use crate::libraries::driver::{Event, PinnedBuffer};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// Bytes in which a run's numbers come back, whether all went well before them.
 const RESULTS: usize = 4 * (NUMBERS + 1);
 
-/// PinnedBuffer host memory for a plan with this staging.
+/// Pinned host memory for a plan with this staging.
 pub(crate) fn pinned(staging: &Staging) -> Bytes {
     Bytes(staging.slots as u64 * (staging.slot.0 + RESULTS as u64)).align_up(4096)
 }
@@ -41,7 +41,7 @@ struct Slot {
     done: Event,
 }
 
-/// PinnedBuffer memory in which a pipeline makes batches.
+/// Pinned memory in which a pipeline assembles batches.
 pub(crate) struct PinnedSlot {
     memory: PinnedBuffer,
     size: usize,
@@ -66,7 +66,7 @@ unsafe impl SlotMemory for PinnedSlot {
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above; what the GPU reads of them is waited for before the caller of the run has them back.
+        // SAFETY: as above; a run that reads them waits for its copy before it returns to its caller.
         unsafe { std::slice::from_raw_parts_mut(self.memory.start, self.size) }
     }
 }
@@ -193,17 +193,17 @@ impl StagingRing {
         (self.runs - run.0 <= slots).then_some((run.0 % slots) as usize)
     }
 
-    /// Waits for a run and gives its numbers. Once it is reported that a loss was not finite, the non_finite_flag is off for runs that begin later.
+    /// Waits for a run and returns its results. Reporting a loss that is not finite clears the flag for later runs.
     pub fn results_of(&mut self, slot: usize, numbers: &mut [f32]) -> Result<(), DeviceError> {
         let failed = |error| self.shared.context.failed("computing a step", error);
         self.slots[slot].done.wait().map_err(failed)?;
         let answer = self.pinned.start.wrapping_add(self.results_offset(slot)).cast::<f32>();
-        // SAFETY: an answer is this many numbers; the GPU has finished writing them and does not begin again before the slot is taken the next time.
+        // SAFETY: the results are this many floats; the GPU has finished writing them and does not write them again before the slot is reused.
         let answer = unsafe { std::slice::from_raw_parts(answer, NUMBERS + 1) };
         numbers.iter_mut().zip(&answer[1..]).for_each(|(number, told)| *number = *told);
         if answer[0] != 0.0 {
             self.shared.synchronize()?;
-            // SAFETY: the non_finite_flag is four bytes of the resident memory, and nothing is under way.
+            // SAFETY: the flag is four bytes of the resident memory, and nothing is under way.
             unsafe { result::memset_d8_sync(self.non_finite_flag, 0, 4) }.and_then(|()| result::ctx::synchronize()).map_err(failed)?;
             return Err(DeviceError::NonFinite);
         }

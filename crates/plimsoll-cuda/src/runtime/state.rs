@@ -19,13 +19,13 @@ pub(crate) struct DeviceState {
     /// Where batches are copied.
     pub copy: Stream,
     pub products: Option<Arc<CublasLt>>,
-    /// What computes convolutions.
+    /// Which implementations of convolutions may be selected.
     pub convolutions: Convolutions,
     pub has_cudnn: bool,
-    /// How many convolutions went which way.
+    /// How many convolutions each implementation computes.
     pub convolution_algorithms: Mutex<BTreeMap<String, usize>>,
     pub compiler: Compiler,
-    /// PinnedBuffer memory that batches are made in, from where to where.
+    /// Address ranges of the pinned slots that pipelines assemble batches in.
     pub slots: Mutex<Vec<Range<usize>>>,
     /// Last, so that it outlives what was made in it.
     pub context: Arc<Context>,
@@ -56,7 +56,7 @@ impl DeviceState {
         self.cudnn.get_or_init(|| self.has_cudnn.then(open).flatten()).as_ref()
     }
 
-    /// Counts a convolution that went this way.
+    /// Counts a convolution of this implementation.
     pub fn took(&self, way: &str) {
         *self.convolution_algorithms.lock().unwrap_or_else(PoisonError::into_inner).entry(way.to_string()).or_default() += 1;
     }
@@ -68,7 +68,7 @@ impl DeviceState {
     }
 }
 
-/// What is behind a lock. A panic under it leaves bytes behind, which are bytes all the same.
+/// Takes a poisoned lock all the same: the data it guards is valid after a panic.
 pub(crate) fn lock<T>(behind: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     behind.lock().unwrap_or_else(PoisonError::into_inner)
 }

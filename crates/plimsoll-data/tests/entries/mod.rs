@@ -20,13 +20,13 @@ pub const ENTRIES: [Entry; 14] = [
     ("text", "a.txt", text),
     ("image", "pictures/class/a.jpg", image),
     ("tfrecord", "a.tfrecord", tfrecord),
-    ("packed", "a.tfrecord.gz", tfrecord),
-    ("pictures", "p.tfrecord", pictures),
-    ("packed_pictures", "p.tfrecord.gz", packed_pictures),
+    ("tfrecord_gzip", "a.tfrecord.gz", tfrecord),
+    ("tfrecord_images", "p.tfrecord", tfrecord_images),
+    ("tfrecord_images_gzip", "p.tfrecord.gz", tfrecord_images_gzip),
     ("webdataset", "a.tar", webdataset),
-    ("cache", "cache.plc", cache),
-    ("rows", "rows.plc", rows),
-    ("kept", "kept.plc", kept),
+    ("image_cache", "cache.plc", image_cache),
+    ("row_cache", "rows.plc", row_cache),
+    ("epoch_cache", "kept.plc", epoch_cache),
 ];
 
 /// Writes `bytes` where the entry looks for them and goes in.
@@ -96,13 +96,13 @@ fn tfrecord(path: &Path) -> Result<(), DataError> {
 }
 
 /// Pictures inside records, and values of which there may be fewer.
-fn pictures(path: &Path) -> Result<(), DataError> {
+fn tfrecord_images(path: &Path) -> Result<(), DataError> {
     let features = [("x", Feature::picture("image/encoded")), ("y", Feature::i32("image/class/label", [4]).up_to())];
     drain(Dataset::tfrecord(path, &features)?.map("x", [decode(), resize(4, 4, Method::Bilinear)]).map("y", [fill(-1.0)]))
 }
 
 /// The same from packed files.
-fn packed_pictures(path: &Path) -> Result<(), DataError> {
+fn tfrecord_images_gzip(path: &Path) -> Result<(), DataError> {
     let features = [("x", Feature::picture("image/encoded")), ("y", Feature::i32("image/class/label", [4]).up_to())];
     drain_stream(Dataset::tfrecord(path, &features)?.map("x", [decode(), resize(4, 4, Method::Bilinear)]).map("y", [fill(-1.0)]))
 }
@@ -112,7 +112,7 @@ fn webdataset(path: &Path) -> Result<(), DataError> {
 }
 
 /// The bytes are a cache of a good picture beside it, which stays as it is.
-fn cache(path: &Path) -> Result<(), DataError> {
+fn image_cache(path: &Path) -> Result<(), DataError> {
     let folder = path.parent().unwrap().join("cached");
     if !folder.exists() {
         let mut file = Vec::new();
@@ -127,12 +127,12 @@ fn cache(path: &Path) -> Result<(), DataError> {
 }
 
 /// The bytes are a cache of a good table beside it, row by row.
-fn rows(path: &Path) -> Result<(), DataError> {
+fn row_cache(path: &Path) -> Result<(), DataError> {
     drain(table(path)?.cache(Cache::File(path.into())))
 }
 
 /// The same of its rows as a stream, an epoch as a whole.
-fn kept(path: &Path) -> Result<(), DataError> {
+fn epoch_cache(path: &Path) -> Result<(), DataError> {
     drain(table(path)?.enumerate("n").cache(Cache::File(path.into())))
 }
 

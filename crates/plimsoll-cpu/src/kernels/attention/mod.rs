@@ -46,7 +46,7 @@ pub struct AttentionShape {
     pub causal: bool,
     /// What products are multiplied by.
     pub scale: f32,
-    /// Whether weights are dropout_mask, which takes some scratch.
+    /// Whether weights are dropped, which takes some workspace.
     pub drops: bool,
 }
 
@@ -92,7 +92,7 @@ impl HeadsPtr {
     /// Brings `count` places of the head that begins at a number of each to single precision, times `scale`, row after row.
     ///
     /// # Safety
-    /// They are readable, and `to` has space for `count · depth` floats.
+    /// They are readable, and `to` is writable for `count · depth` floats.
     unsafe fn load(&self, isa: Isa, (place, number): (usize, usize), (count, depth): (usize, usize), scale: f32, to: *mut f32) {
         for i in 0..count {
             // SAFETY: the caller's promise.

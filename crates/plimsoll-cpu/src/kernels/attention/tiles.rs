@@ -37,7 +37,7 @@ impl Right {
     /// The transpose of a row-major block of `columns` rows of `depth` floats, written to `to` in slivers.
     ///
     /// # Safety
-    /// `from` is readable over the block, and `to` has space for [`Right::transposed_len`] floats.
+    /// `from` is readable over the block, and `to` is writable for [`Right::transposed_len`] floats.
     pub unsafe fn transposed(isa: Isa, from: *const f32, columns: usize, depth: usize, to: *mut f32) -> Right {
         let width = Shape::of(isa).columns;
         for (sliver, column) in (0..columns).step_by(width).enumerate() {

@@ -2,7 +2,7 @@
 //! vectorised over channels.
 //!
 //! Output and input gradient are the same loop: along a row, pixels that the same taps reach make a run, and some pixels of a run are summed
-//! at once in registers. OutputRows in two bytes are widened before. With a multiplier (several filters per channel) input pixels are first spread to the output's channels.
+//! at once in registers. Rows in half precision are widened first. With a multiplier (several filters per channel) input pixels are first spread to the output's channels.
 
 use super::channels::{Meeting, Run, SUMS, Tap};
 use super::output::SharedOutput;
@@ -54,7 +54,7 @@ impl Scratch {
         self.offsets()[3]
     }
 
-    /// Where widened sources, the widened filter and the result begin, and where the space ends.
+    /// Where widened sources, the widened filter and the result begin, and where the scratch ends.
     fn offsets(&self) -> [usize; 4] {
         let part = |needed: bool, len: usize| if needed { len.next_multiple_of(LINE) } else { 0 };
         let filter = self.spread + part(self.halves.input, self.source.0.next_multiple_of(LINE) * self.source.1);
@@ -62,10 +62,10 @@ impl Scratch {
         [self.spread, filter, result, result + part(self.halves.output, self.result)]
     }
 
-    /// Row `row` of a tensor as floats: in place, or widened to the `place`-th row of the space at `scratch`.
+    /// Row `row` of a tensor as floats: in place, or widened into the `place`-th row of the scratch.
     ///
     /// # Safety
-    /// The row is there, and the space was made for what has two bytes.
+    /// The row is inside of the tensor, and the scratch was laid out for operands in half precision.
     unsafe fn line(&self, isa: Isa, tensor: &FloatView<'_>, row: usize, place: usize, scratch: *mut f32) -> *const f32 {
         let to = scratch.wrapping_add(self.offsets()[0] + place * self.source.0.next_multiple_of(LINE));
         // SAFETY: the caller's promise.
@@ -81,7 +81,7 @@ impl Scratch {
         unsafe { tensor.fetch_to(isa, start, self.filter, scratch.wrapping_add(self.offsets()[1])) }
     }
 
-    /// Where a line of the result that begins with this pixel is summed, and how far its pixels of so many channels are apart: where it belongs, or in the space.
+    /// Where a line of the result that begins with this pixel is summed, and how far its pixels of so many channels are apart: in the output, or in the scratch.
     ///
     /// # Safety
     /// The pixel is there.
@@ -111,7 +111,7 @@ pub(super) fn forward(
     halves: HalfOperands,
     scratch: Out,
 ) {
-    let room = Scratch::forward(shape, halves);
+    let layout = Scratch::forward(shape, halves);
     let channels = shape.out_c;
     let (down, across) = Axis::of(shape);
     let task = |row: usize, worker: usize| {
@@ -119,23 +119,23 @@ pub(super) fn forward(
         let rows = down.reached(y);
         // SAFETY: rows are different parts of the output; the scratch is this worker's own; taps and runs stay inside the tensors.
         unsafe {
-            let scratch = scratch.add(worker * room.len());
-            let filter = room.filter(isa, &filter, 0, scratch);
-            let (output, step) = room.result(&target, row * shape.out_w, channels, scratch);
+            let scratch = scratch.add(worker * layout.len());
+            let filter = layout.filter(isa, &filter, 0, scratch);
+            let (output, step) = layout.result(&target, row * shape.out_w, channels, scratch);
             // The row that a tap row reads as floats, and where `spread_row` leaves it: at the same place every time.
             let spread = |ky: usize| scratch.wrapping_add(ky * shape.in_w * channels);
             let place = |ky: usize| image * shape.in_h + down.source(y, ky);
             for ky in rows.clone().filter(|_| multiplied(shape) || halves.input) {
-                let from = room.line(isa, &input, place(ky), ky, scratch);
+                let from = layout.line(isa, &input, place(ky), ky, scratch);
                 if multiplied(shape) {
                     spread_row(shape, from, spread(ky));
                 }
             }
-            let widened = |ky: usize| scratch.wrapping_add(room.offsets()[0] + ky * room.source.0.next_multiple_of(LINE)).cast_const();
+            let widened = |ky: usize| scratch.wrapping_add(layout.offsets()[0] + ky * layout.source.0.next_multiple_of(LINE)).cast_const();
             let line = |ky: usize| match (multiplied(shape), halves.input) {
                 (true, _) => spread(ky).cast_const(),
                 (false, true) => widened(ky),
-                (false, false) => input.at(place(ky) * room.source.0),
+                (false, false) => input.at(place(ky) * layout.source.0),
             };
             across.each_run(shape.out_w, |pixels, columns| {
                 let to = output.add(pixels.start * step);
@@ -167,24 +167,24 @@ pub(super) fn grad_input(
     halves: HalfOperands,
     scratch: Out,
 ) {
-    let room = Scratch::grad_input(shape, halves);
+    let layout = Scratch::grad_input(shape, halves);
     let channels = shape.out_c;
     let task = |row: usize, worker: usize| {
         let (image, y) = (row / shape.in_h, row % shape.in_h);
         // SAFETY: rows are different parts of the gradient; the scratch is this worker's own; taps and runs stay inside the tensors.
         unsafe {
-            let scratch = scratch.add(worker * room.len());
-            let filter = room.filter(isa, &filter, 0, scratch);
-            let (own, apart) = room.result(&target, row * shape.in_w, shape.in_c, scratch);
+            let scratch = scratch.add(worker * layout.len());
+            let filter = layout.filter(isa, &filter, 0, scratch);
+            let (own, apart) = layout.result(&target, row * shape.in_w, shape.in_c, scratch);
             let (to, step) = if multiplied(shape) { (scratch, channels) } else { (own, apart) };
             let rows = Phase::new(y + shape.pad.0, shape.stride.0, shape.dilation.0, shape.k_h, shape.out_h);
             let reached = rows.axis.reached(0);
             let place = |ky: usize| image * shape.out_h + rows.axis.source(0, ky);
             for ky in reached.clone().filter(|_| halves.input) {
-                room.line(isa, &grad_out, place(ky), ky, scratch);
+                layout.line(isa, &grad_out, place(ky), ky, scratch);
             }
-            let widened = |ky: usize| scratch.wrapping_add(room.offsets()[0] + ky * room.source.0.next_multiple_of(LINE)).cast_const();
-            let line = |ky: usize| if halves.input { widened(ky) } else { grad_out.at(place(ky) * room.source.0) };
+            let widened = |ky: usize| scratch.wrapping_add(layout.offsets()[0] + ky * layout.source.0.next_multiple_of(LINE)).cast_const();
+            let line = |ky: usize| if halves.input { widened(ky) } else { grad_out.at(place(ky) * layout.source.0) };
             for first in 0..shape.stride.1.min(shape.in_w) {
                 let columns = Phase::new(first + shape.pad.1, shape.stride.1, shape.dilation.1, shape.k_w, shape.out_w);
                 columns.axis.each_run((shape.in_w - first).div_ceil(shape.stride.1), |pixels, across| {
@@ -225,7 +225,7 @@ pub(super) unsafe fn grad_filter(
     add: bool,
     scratch: *mut f32,
 ) {
-    let room = Scratch::grad_filter(shape);
+    let layout = Scratch::grad_filter(shape);
     let channels = shape.out_c;
     let (down, across) = Axis::of(shape);
     // SAFETY: the caller's promise; taps and runs stay inside the tensors.
@@ -235,9 +235,9 @@ pub(super) unsafe fn grad_filter(
         }
         for row in rows {
             let (image, y) = (row / shape.out_h, row % shape.out_h);
-            let with = room.filter(isa, &grad_out, row * shape.out_w * channels, scratch);
+            let with = layout.filter(isa, &grad_out, row * shape.out_w * channels, scratch);
             for ky in down.reached(y) {
-                let line = room.line(isa, &input, image * shape.in_h + down.source(y, ky), 0, scratch);
+                let line = layout.line(isa, &input, image * shape.in_h + down.source(y, ky), 0, scratch);
                 let line = if multiplied(shape) {
                     spread_row(shape, line, scratch);
                     scratch.cast_const()
@@ -313,7 +313,7 @@ impl Axis {
         let mut start = 0;
         while start < count {
             let taps = self.reached(start);
-            // Between two positions that all taps reach, they reach all: only the edges are inspected one by one.
+            // Between two positions that all taps reach, they reach all: only the edges are checked one by one.
             let mut end = start + 1;
             if taps.len() == self.taps {
                 let most = (0..self.taps).map(|tap| (self.extent as isize - 1 - self.place(start, tap)) / self.step.max(1) as isize).min();
@@ -357,7 +357,7 @@ impl Phase {
 /// Copies an input row so that each channel stands as often as it has filters.
 ///
 /// # Safety
-/// `from` is a row of the input, and `to` has space for a spread one.
+/// `from` is a row of the input, and `to` is writable for a spread one.
 unsafe fn spread_row(shape: &ConvShape, from: *const f32, to: *mut f32) {
     let many = shape.group_out();
     for value in 0..shape.in_w * shape.in_c {
@@ -369,7 +369,7 @@ unsafe fn spread_row(shape: &ConvShape, from: *const f32, to: *mut f32) {
 /// Sums the gradients of a row's spread channels, to pixels that are `apart` floats apart.
 ///
 /// # Safety
-/// `from` is a spread row, and `to` has space for the pixels of one.
+/// `from` is a spread row, and `to` is writable for the pixels of one.
 unsafe fn gather_row(shape: &ConvShape, from: *const f32, to: *mut f32, apart: usize) {
     let many = shape.group_out();
     for pixel in 0..shape.in_w {

@@ -118,7 +118,7 @@ pub fn forward_with(
     let block = patches::block_of(pixels, shape.filter_len());
     let task = |task: usize, worker: usize| {
         let range = task * block..pixels.min((task + 1) * block);
-        // SAFETY: the workspace has space for every worker's tables; pixels of different tasks are different parts of the output; the tables name runs
+        // SAFETY: the workspace holds every worker's tables; pixels of different tasks are different parts of the output; the tables name runs
         // inside the input or the zeros, and the filter's rows follow each other tap by tap.
         unsafe {
             let patches = Patches::new(patches::part(scratch, worker, each), run.segments, zeros(shape, run), shape.out_c, halves);
@@ -151,7 +151,7 @@ pub fn forward_with(
 /// as the arithmetic of a small filter.
 ///
 /// # Safety
-/// The table has space for the range, and `input` is the input of `shape`.
+/// The table holds the range, and `input` is the input of `shape`.
 unsafe fn fill(shape: &ConvShape, run: Run, patches: &Patches, range: Range<usize>, input: FloatView<'_>) {
     let run_columns = run.segments / shape.k_h;
     let mut pixel = range.start;
@@ -183,10 +183,10 @@ unsafe fn fill(shape: &ConvShape, run: Run, patches: &Patches, range: Range<usiz
     }
 }
 
-/// Enters one filter row of `count` neighbouring pixels from column `x` on: in place in the input, or a copy of what of it lies in the image.
+/// Enters one filter row of `count` neighbouring pixels from column `x` on: a pointer into the input, or a copy of the part that is inside of the image.
 ///
 /// # Safety
-/// As for [`fill`], and there is space for the edges; `line` is the first pixel of the image's row, if it is not padding, and `first` the entry of the first pixel.
+/// As for [`fill`], and the edges are allocated; `line` is the first pixel of the image's row, if it is not padding, and `first` the entry of the first pixel.
 unsafe fn fill_row(
     shape: &ConvShape,
     run: Run,

@@ -1,7 +1,7 @@
 //! The gradient of a convolution with respect to its filter: rows of the product are filter elements, k runs over the output's pixels.
 //!
 //! Pixels are cut into chunks by the extents of an image, whatever their number; each chunk leaves a partial gradient, and these are added in order. So
-//! a sum that stops where a chunk ends and resumes later makes the same additions in the same order. The gradient of a large filter is one chunk, added up where
+//! a gradient that stops where a chunk ends and resumes later performs the same additions in the same order. The gradient of a large filter is one chunk, added up where
 //! it is.
 
 use std::ops::Range;
@@ -28,7 +28,7 @@ pub fn grad_filter_workspace(shape: &ConvShape, write: WriteMode, threads: usize
     } else if shape.pointwise() {
         gemm::workspace_len(shape.in_c, shape.out_c, shape.pixels(), threads)
     } else {
-        per_worker(shape) * threads.max(1) + SplitK::new(shape, write).partial_gradients() * shape.filter_len() + LINE
+        per_worker(shape) * threads.max(1) + SplitK::new(shape, write).partials() * shape.filter_len() + LINE
     }
 }
 
@@ -104,7 +104,7 @@ pub fn grad_filter_with(
         // The first chunk of a new gradient begins it, and one that is not cut goes on where it is; all others are put aside.
         let straight = usize::from(wave.start == 0 && (chunks.begins || chunks.wave == 1));
         let chunk = |index: usize| {
-            // SAFETY: a wave has as many partial gradients of `len` as there is space for.
+            // SAFETY: a wave has as many partial gradients of `len` as the workspace holds.
             let to = if index < straight { grad } else { Out(unsafe { partials.add((index - straight) * len) }) };
             (chunks.range(wave.start + index), to, index < straight && !chunks.begins)
         };
@@ -284,7 +284,7 @@ impl Pass<'_> {
     /// What `count` elements of the filter meet at each pixel: `to[pixel · count + element]`, zero in the padding.
     ///
     /// # Safety
-    /// Elements and pixels lie inside the tensors, and `to` has space for them.
+    /// Elements and pixels lie inside the tensors, and `to` is writable for them.
     unsafe fn panel(&self, group: usize, first: usize, count: usize, pixels: Range<usize>, mut to: *mut f32) {
         let shape = self.shape;
         let mut pixel = pixels.start;
@@ -339,7 +339,7 @@ impl Pass<'_> {
     /// Copies up to eight neighbours of the input.
     ///
     /// # Safety
-    /// They lie inside it, and there is space for them.
+    /// They lie inside it, and the destination is writable for them.
     #[inline(always)]
     unsafe fn copy(&self, from: usize, count: usize, to: *mut f32) {
         // SAFETY: the caller's promise.

@@ -90,7 +90,7 @@ pub fn grad_input_with(
     // Enough rows that a phase fills its table.
     let block = (patches::block_of(rows * shape.in_w, shape.filter_len()) * shape.stride.0 * shape.stride.1).div_ceil(shape.in_w);
     let task = |task: usize, worker: usize| {
-        // SAFETY: the workspace has space for every worker's tables, and rows of different tasks are different parts of the gradient.
+        // SAFETY: the workspace holds every worker's tables, and rows of different tasks are different parts of the gradient.
         unsafe {
             let patches = Patches::new(patches::part(scratch, worker, each), shape.taps(), shape.out_c, shape.in_c, halves);
             for phase_y in 0..shape.stride.0 {
@@ -115,7 +115,7 @@ impl Pass<'_> {
     /// The pixels of one phase in a range of (flattened) input rows.
     ///
     /// # Safety
-    /// The tables have space for all taps, and the rows lie inside the gradient and are written by nobody else.
+    /// The tables hold all taps, and the rows lie inside the gradient and are written by nobody else.
     unsafe fn phase(&self, patches: &Patches, phase: (usize, usize), rows: std::ops::Range<usize>) {
         let shape = self.shape;
         let mut pixels = 0;

@@ -1,4 +1,4 @@
-//! Where the result of a convolution goes: into floats, where an epilogue may follow, or block by block to the code that stores it in two bytes.
+//! Where the result of a convolution goes: into floats, where an epilogue may follow, or block by block to a consumer that stores it in half precision.
 
 use std::ops::Range;
 
@@ -6,17 +6,17 @@ use crate::kernels::gemm::{self, BlockConsumer, Epilogue, Matrix, Out, OutputBlo
 use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
 
-/// Where a result goes.
+/// Where the result of a convolution is written.
 pub enum ConvOutput<'a> {
     /// Into floats, and then through an epilogue.
     Floats(&'a mut [f32], Epilogue<'a>),
-    /// So, with what others made between its rows: their beginnings are this far apart.
+    /// Into rows of floats with this stride: the elements between them belong to other tensors.
     Spaced(&'a mut [f32], usize, Epilogue<'a>),
     /// To a consumer of its blocks.
     Blocks(BlockConsumer<'a>),
 }
 
-/// OutputRows of floats, each without gaps.
+/// Rows of floats, each contiguous.
 #[derive(Clone, Copy)]
 pub(super) struct OutputRows {
     first: Out,
@@ -48,7 +48,7 @@ impl<'a> ConvOutput<'a> {
         matches!(self, ConvOutput::Blocks(_))
     }
 
-    /// Elements there is space for, if there are to be this many rows and columns.
+    /// Elements that fit, for a result of `rows` × `columns`.
     pub(super) fn len(&self, rows: usize, columns: usize) -> usize {
         match self {
             ConvOutput::Floats(output, _) => output.len(),
@@ -79,7 +79,7 @@ impl<'a> ConvOutput<'a> {
     pub(super) fn zeros(self, rows: usize, columns: usize) {
         match self.shared(columns) {
             SharedOutput::Floats(output, epilogue) => {
-                // SAFETY: the target has space for the rows.
+                // SAFETY: the output holds the rows.
                 (0..rows).for_each(|row| unsafe { output.row(row).write_bytes(0, columns) });
                 if let Some(finish) = epilogue {
                     finish(0..rows, 0..columns, 0);

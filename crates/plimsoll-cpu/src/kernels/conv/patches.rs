@@ -147,7 +147,7 @@ for_each_vector! {
     /// Copies the runs of `pixels` patches behind each other, a row of the panel for each pixel.
     ///
     /// # Safety
-    /// The processor has `isa`; every run is readable for `length` numbers of two bytes after `offset`, and the panel has space.
+    /// The processor has `isa`; every run is readable for `length` numbers of two bytes after `offset`, and the panel is writable for them.
     fn widen_patches = widen_patches_run(
         runs: *const *const f32, pixels: usize, segments: usize, offset: usize, length: usize, to: *mut f32
     )
@@ -185,7 +185,7 @@ pub(super) struct Run {
 
 /// Cuts `pixels` rows into blocks of at most [`PIXELS`], small enough for some sixteen tasks: by shape, not by the number of threads.
 ///
-/// Every block packs the filter from scratch, so a large filter wants blocks as tall as they may be.
+/// Every block packs the filter again, so a large filter wants blocks as tall as they may be.
 pub(super) fn block_of(pixels: usize, filter: usize) -> usize {
     const LARGE: usize = 1 << 18;
     let least = if filter > LARGE { PIXELS } else { 32 };

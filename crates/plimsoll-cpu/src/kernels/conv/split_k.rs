@@ -1,4 +1,4 @@
-//! How the gradient of a filter is cut into chunks of pixels, and where it can stop and resume.
+//! How the reduction over pixels of a filter gradient is split (split-K), and at which images it can stop and resume.
 
 use super::ConvShape;
 use crate::kernels::gemm::WriteMode;
@@ -18,7 +18,7 @@ pub(super) const SEGMENTS: usize = 32;
 /// How the rows of all output images are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SplitK {
-    /// OutputRows in all, rows after which the cut starts over, chunks between, and rows of a chunk.
+    /// Rows in total, rows after which the split starts over, chunks in between, and rows of a chunk.
     rows: usize,
     stretch: usize,
     parts: usize,
@@ -50,16 +50,16 @@ impl SplitK {
     }
 
     /// Partial gradients that are held at once.
-    pub fn partial_gradients(&self) -> usize {
+    pub fn partials(&self) -> usize {
         if self.wave == 1 { 0 } else { (self.count - usize::from(self.begins)).min(self.wave - 1) }
     }
 
     /// What is taken side by side, chunk after chunk: the first may begin the gradient, all others leave partial ones.
     pub fn waves(self) -> impl Iterator<Item = Range<usize>> {
-        let first = if self.begins { 1 + self.partial_gradients() } else { self.partial_gradients().max(1) };
+        let first = if self.begins { 1 + self.partials() } else { self.partials().max(1) };
         let mut start = 0;
         std::iter::from_fn(move || {
-            let end = self.count.min(start + if start == 0 { first } else { self.partial_gradients() });
+            let end = self.count.min(start + if start == 0 { first } else { self.partials() });
             let wave = start..end;
             start = end;
             (!wave.is_empty()).then_some(wave)
@@ -78,7 +78,7 @@ fn unit(shape: &ConvShape) -> (usize, usize) {
     (power_of_two(CHUNK / pixels), (pixels / CHUNK).clamp(1, shape.out_h))
 }
 
-/// Whether the gradient can be taken in pieces of this many images, each continuing from the sum so far, without a difference.
+/// Whether the gradient can be taken in pieces of this many images, each resuming from the sum so far, bit-identically.
 pub(crate) fn sums_resume(shape: &ConvShape, piece: usize) -> bool {
     let pixels = shape.out_h * shape.out_w;
     match side_by_side(shape) {
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn gradients_go_on_where_they_stopped() {
         let same = |in_h: usize, stride: usize| (in_h.div_ceil(stride), 1);
-        // Image, channels, filters, window, stride, padded, groups, and the minimum images of a piece.
+        // Image, channels, filters, window, stride, padded, groups, and the minimum images of a split.
         let cases = [
             (16, 3, 16, 3, 1, true, 1, 8),
             (64, 3, 16, 7, 2, true, 1, 2),

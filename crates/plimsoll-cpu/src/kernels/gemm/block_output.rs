@@ -51,7 +51,7 @@ impl OutputBlock {
     }
 }
 
-/// Who takes the blocks. They are disjoint and cover the result, and several workers may hand them out at the same time.
+/// Consumes the blocks. They are disjoint and cover the result, and several workers may hand them out at the same time.
 pub type BlockConsumer<'a> = &'a (dyn Fn(&OutputBlock) + Sync + 'a);
 
 /// Floats of a worker's block.
@@ -165,7 +165,7 @@ pub unsafe fn gemm_blocks_with(isa: Isa, pool: &ThreadPool, a: Matrix, b: Matrix
             return run(pool, plan.parallel, plan.blocks(), &|index, worker| multiply(rows_of(index), columns_of(index), worker));
         }
         for columns in (0..n).step_by(plan.columns).map(|start| start..n.min(start + plan.columns)) {
-            // SAFETY: the shared part of the workspace has space for these columns.
+            // SAFETY: the shared part of the workspace holds these columns.
             unsafe { pack(pool, &product, columns.clone(), k, partials) };
             pool.run(plan.row_blocks, &|index, worker| {
                 multiply(index * plan.rows..m.min((index + 1) * plan.rows), columns.clone(), worker);

@@ -68,7 +68,7 @@ impl Blocking {
 }
 
 /// Whether a product of `n` columns over `k` adds up every element in the same order whatever its rows, if they are at least `least`: it is
-/// never cut along k. From this many rows on there are blocks enough without that.
+/// never cut along k. With this many rows there are enough blocks without that.
 pub(crate) fn rows_are_independent(least: usize, n: usize, k: usize) -> bool {
     const MANY: usize = ROWS * (TASKS / 4);
     let long_runs = n.saturating_mul(k) < SERIAL / ROWS || MANY.saturating_mul(n) <= NARROW;

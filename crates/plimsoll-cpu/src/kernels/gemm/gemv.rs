@@ -138,7 +138,7 @@ unsafe fn total<V: Vector, const U: usize>(sums: [V; U]) -> f32 {
         sums[1..].iter().for_each(|&other| sum = sum.add(other));
         sum.store(lanes.as_mut_ptr());
     }
-    // HalfViewMut onto each other, which the compiler does in registers.
+    // Halves onto each other, which the compiler does in registers.
     for half in [8, 4, 2, 1] {
         for lane in 0..half {
             lanes[lane] += lanes[lane + half];
@@ -147,14 +147,14 @@ unsafe fn total<V: Vector, const U: usize>(sums: [V; U]) -> f32 {
     lanes[0]
 }
 
-/// Adds `K` columns from `k` on, times their elements of `x`, to a panel of the result; the first ones overwrite it unless it accumulates.
+/// Adds `K` columns from `k` on, times their elements of `x`, to a segment of the result; the first ones overwrite it unless it accumulates.
 ///
 /// # Safety
 /// The contract of [`MatVec::run`], for a matrix with contiguous columns and a contiguous result.
 #[inline(always)]
 unsafe fn add_columns<V: Vector, const K: usize>(product: &MatVec, strip: std::ops::Range<usize>, k: usize) {
     let fresh = k == 0 && !product.accumulate;
-    // SAFETY: the panel lies inside the rows, and `k + K` columns are there.
+    // SAFETY: the segment is inside of the rows, and `k + K` columns are there.
     unsafe {
         let from: [*const f32; K] = std::array::from_fn(|j| product.matrix.at(0, k + j));
         let x: [V; K] = std::array::from_fn(|j| V::splat(*product.x.offset((k + j) as isize * product.x_stride)));

@@ -181,7 +181,7 @@ impl Left {
     /// Copies a block of A to `to`, row by row if its k are contiguous, else panel by panel.
     ///
     /// # Safety
-    /// The block lies inside `a`, and `to` has space for its rows at `depth.next_multiple_of(LINE) + LINE` floats each.
+    /// The block lies inside `a`, and `to` is writable for its rows at `depth.next_multiple_of(LINE) + LINE` floats each.
     unsafe fn pack(isa: Isa, a: &Matrix, rows: Range<usize>, k: usize, depth: usize, tile: usize, to: *mut f32) -> Left {
         if a.col_stride == 1 {
             let stride = depth.next_multiple_of(LINE) + LINE;

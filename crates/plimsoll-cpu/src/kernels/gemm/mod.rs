@@ -1,11 +1,11 @@
 //! Single-precision matrix products, with a hook that finishes each block of the result while it is in cache.
 //!
-//! A product is cut into blocks of C by its shape alone (`plan`). A task packs what it needs of A and B into its worker's part of the workspace (`pack`) and
-//! sweeps the micro-kernel (`sweep`, `tile`) over it (`block`); where many tasks need the same of B, they pack it together and share it (`shared`).
-//! A product with a vector (`vector`) and one of a transposed A with few columns (`narrow`) read their matrix in place.
-//! Operands in two bytes are widened as they are packed; results that are stored so are handed out block by block (`blocks`).
-//! Small outputs with a long k (weight gradients) are cut along k as well: each chunk leaves a partial sum in the workspace, and the sums are
-//! added in chunk order.
+//! The structure is that of BLIS. A product is split into blocks of C by its shape alone (`blocking`). A task packs its panels of A and B into its worker's
+//! part of the workspace (`pack`) and runs the micro-kernel (`micro_kernel`) over the packed panels (`panel`, `macro_kernel`). Where many tasks read the same
+//! panel of B, they pack it together and share it (`shared_panel`). Matrix-vector products (`gemv`) and products of a transposed A with few columns
+//! (`tall_skinny`) read their matrix in place. Operands in half precision are widened as they are packed; results in half precision are handed to a consumer
+//! block by block (`block_output`). Small outputs with a long k, such as weight gradients, use split-K: each split leaves a partial sum in the workspace, and
+//! the sums are added in order.
 
 mod block_output;
 mod blocking;
@@ -97,7 +97,7 @@ pub enum WriteMode {
 #[derive(Clone, Copy)]
 pub(crate) struct Out(pub *mut f32);
 
-// SAFETY: whatever shares an `Out` sees to it that tasks write disjoint elements.
+// SAFETY: every use goes through an `unsafe` access whose caller keeps concurrent writes disjoint.
 unsafe impl Send for Out {}
 // SAFETY: as above.
 unsafe impl Sync for Out {}
@@ -237,7 +237,7 @@ pub unsafe fn gemm_with(
         return;
     }
 
-    // The blocks of a sum cut along k can be few and tall: rows are dealt out from scratch.
+    // The blocks of a sum cut along k can be few and tall: rows are distributed again.
     let rows_each = (SUM / n).max(1);
     let sum = |task: usize, worker: usize| {
         let rows = task * rows_each..m.min((task + 1) * rows_each);
@@ -261,7 +261,7 @@ pub unsafe fn gemm_with(
 /// Output elements summed by one task.
 const SUM: usize = 1 << 13;
 
-/// PitchedRows tasks on the pool when they are worth waking it, else on the caller, which then is worker 0.
+/// Runs tasks on the pool when they are worth waking it, else on the caller, which then is worker 0.
 pub(crate) fn run(pool: &ThreadPool, parallel: bool, tasks: usize, task: &(dyn Fn(usize, usize) + Sync)) {
     if parallel {
         pool.run(tasks, task);

@@ -29,7 +29,7 @@ pub(super) unsafe fn copy(from: *const f32, to: *mut f32, len: usize) {
 #[allow(clippy::too_many_arguments)]
 pub(super) unsafe fn rows_of_a(isa: Isa, a: &Matrix, row: usize, rows: usize, k: usize, depth: usize, to: *mut f32, stride: usize) {
     for i in 0..rows {
-        // SAFETY: row `row + i` of `a` holds `depth` contiguous numbers from `k` on, and `to` has space for them.
+        // SAFETY: row `row + i` of `a` holds `depth` contiguous numbers from `k` on, and `to` is writable for them.
         unsafe {
             match a.dtype.is_half() {
                 true => widen(isa, a.dtype, a.at(row + i, k), to.add(i * stride), depth),
@@ -46,7 +46,7 @@ pub(super) unsafe fn rows_of_a(isa: Isa, a: &Matrix, row: usize, rows: usize, k:
 pub(super) unsafe fn panel_of_a(a: &Matrix, row: usize, rows: usize, k: usize, depth: usize, to: *mut f32) {
     for j in 0..depth {
         for i in 0..rows {
-            // SAFETY: the block lies inside `a` by the caller's promise, and `to` has space for it.
+            // SAFETY: the block lies inside `a` by the caller's promise, and `to` is writable for it.
             unsafe { *to.add(j * rows + i) = load_one(a.dtype, a.at(row + i, k + j)) };
         }
     }

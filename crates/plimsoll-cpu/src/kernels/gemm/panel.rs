@@ -32,7 +32,7 @@ pub(crate) struct PanelProduct<'a> {
 }
 
 impl PanelProduct<'_> {
-    /// PitchedRows every tile; `left` is given the rows of a tile and fills in the fields of A and C.
+    /// Runs every tile; `left` receives the rows of a tile and fills in the fields of A and C.
     ///
     /// # Safety
     /// The processor has `isa`. What `left` fills in and what `right` returns is valid as [`Tile::run`] asks, over the rows, columns and k of this
@@ -130,7 +130,7 @@ impl PanelProduct<'_> {
     /// Packs the columns of a group, sliver after sliver, the last as wide as the lanes it needs.
     ///
     /// # Safety
-    /// As for [`PanelProduct::run`]; `to` has space for the group.
+    /// As for [`PanelProduct::run`]; `to` is writable for the group.
     pub unsafe fn pack(&self, group: Range<usize>, to: *mut f32) {
         let (depth, width, lanes) = (self.depth(), self.width(), Shape::of(self.isa).lanes);
         for segment in 0..self.segments {

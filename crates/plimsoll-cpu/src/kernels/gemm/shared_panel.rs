@@ -35,7 +35,7 @@ pub(super) unsafe fn multiply(
             // SAFETY: `ks` lies inside B.
             let right = unsafe { product.right(&ks) };
             let rows_of_b = |_| right;
-            // Rebuilt by each task: a panel_product does not cross threads.
+            // Built by each task: it does not cross threads.
             let panel_product = || PanelProduct {
                 isa: product.isa,
                 rows: 0,

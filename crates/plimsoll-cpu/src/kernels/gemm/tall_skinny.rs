@@ -55,7 +55,7 @@ pub(super) unsafe fn multiply(
     let step = if a.rows * a.cols <= CACHED { DEPTH } else { STREAMS };
     for i0 in rows.clone().step_by(STRIP) {
         let strip = STRIP.min(rows.end - i0);
-        // SAFETY: the panel lies inside A, its rows inside C, and `sums` holds `n` rows of `STRIP` floats.
+        // SAFETY: the row segment is inside of A, its rows inside C, and `sums` holds `n` rows of `STRIP` floats.
         unsafe {
             let to = c.wrapping_add(i0 * ldc);
             if add {

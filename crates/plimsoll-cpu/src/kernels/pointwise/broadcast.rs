@@ -13,7 +13,7 @@ pub(crate) struct Stretched {
 
 /// Merges the dimensions of `dims` along which all tensors move as if they were one. Dimensions with different marks stay apart.
 ///
-/// A tensor is given by its own dimensions and, if it is a channel view of something wider, by how far its innermost rows are apart.
+/// A tensor is given by its own dimensions and, if it is a channel view, by the stride of its innermost rows.
 pub(crate) fn collapse(dims: &[usize], marks: &[bool], tensors: &[(&[usize], Option<usize>)]) -> Stretched {
     let strides: Vec<Vec<usize>> = tensors.iter().map(|(own, pitch)| strides_over(dims, own, *pitch)).collect();
     let mut merged = Stretched { dims: vec![], marks: vec![], strides: vec![vec![]; tensors.len()] };

@@ -24,18 +24,18 @@ use plimsoll_core::expr::Expr;
 use plimsoll_core::random::StepRandom;
 use std::mem::MaybeUninit;
 
-/// An input of an expression, before it has an address.
+/// An input of an expression: its shape and type, without an address.
 #[derive(Clone, Copy, Debug)]
 pub struct InputSpec<'a> {
-    /// Its own dimensions, which stretch to those of the expression.
+    /// Its own dimensions, which are broadcast to those of the expression.
     pub dims: &'a [usize],
     /// Its element type.
     pub dtype: DType,
-    /// How many elements one row of the innermost dimension is from the next, if it is a channel view of something wider.
+    /// The stride of its innermost rows in elements, if it is a channel view of a wider tensor.
     pub pitch: Option<usize>,
 }
 
-/// A result of an expression, before it has an address.
+/// A result of an expression: its type and layout, without an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputSpec<'a> {
     /// Its element type.
@@ -116,7 +116,7 @@ impl Kernel {
     /// Compiles an expression over `dims`. A kernel without `sinks` stores nothing; it serves reductions.
     ///
     /// # Errors
-    /// When the expression reads more tensors or holds more numbers at once than there is space for.
+    /// When the expression reads more tensors or holds more numbers at once than there are registers for.
     pub fn new(expr: &Expr, dims: &[usize], sources: &[InputSpec<'_>], sinks: &[OutputSpec<'_>]) -> Result<Kernel, String> {
         Kernel::with(Isa::best(), expr, dims, sources, sinks, 1)
     }
@@ -201,7 +201,7 @@ impl Kernel {
         unsafe { execute(self.isa, &self.code.prologue, &frame, 1) };
     }
 
-    /// PitchedRows over all elements, on the pool if that is worth it.
+    /// Runs over all elements, on the pool if that is worth it.
     ///
     /// # Safety
     /// [`Kernel::prepare`] has been called; inputs and outputs have addresses valid over their extents, and overlap as their [`OutputSpec`]s say.
@@ -223,7 +223,7 @@ impl Kernel {
         });
     }
 
-    /// PitchedRows over elements `start … end`, handing the first result of each tile to `sink`.
+    /// Runs over elements `start … end`, handing the first result of each tile to `sink`.
     ///
     /// # Safety
     /// As for [`Kernel::run`]; ranges that run at the same time are disjoint.
@@ -260,7 +260,7 @@ impl Kernel {
         };
         let hoist = start.is_multiple_of(code.period);
         if hoist && !code.hoisted.is_empty() {
-            // SAFETY: registers have space for a tile, and the inputs are readable; one period of them is fetched and then repeated.
+            // SAFETY: registers hold a tile, and the inputs are readable; one period of them is fetched and then repeated.
             unsafe {
                 execute(self.isa, &code.hoisted, &frame, code.period);
                 code.hoisted.iter().for_each(|load| repeat(frame.at(load.to), code.period, code.tile));
@@ -283,7 +283,7 @@ impl Kernel {
             }
             frame.slots = slots.as_ptr().cast();
             frame.outputs = outputs.as_ptr().cast();
-            // SAFETY: the slots and outputs the code names were just written and point at this tile, which lies inside their tensors; registers have space for it.
+            // SAFETY: the slots and outputs the code names were just written and point at this tile, which lies inside their tensors; registers hold it.
             unsafe {
                 if !hoist {
                     execute(self.isa, &code.hoisted, &frame, length);

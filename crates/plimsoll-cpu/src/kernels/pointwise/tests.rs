@@ -59,7 +59,7 @@ impl Tensor {
     }
 }
 
-/// PitchedRows an expression; an output takes the place of an input where one is given beside its type.
+/// Runs an expression; an output takes the place of an input where one is given beside its type.
 fn run(
     isa: Isa,
     pool: &ThreadPool,

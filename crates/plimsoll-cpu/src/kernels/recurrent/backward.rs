@@ -41,7 +41,7 @@ fn shared(shape: &RecurrentShape) -> usize {
     Panel::len(wide, n) + Panel::len(n, n) + (n * wide).next_multiple_of(LINE) + padded(wide)
 }
 
-/// Four states of each row, its gates and products where the tensors have no space for them, and an LSTM's cell states of all steps.
+/// Four states of each row, its gates and products where the tensors do not hold them, and an LSTM's cell states of all steps.
 fn per_worker(shape: &RecurrentShape) -> usize {
     let cells = if shape.cell == Cell::Lstm { shape.steps + 1 } else { 0 };
     shape.rows() * ((4 + cells) * shape.stride() + 2 * padded(shape.wide()))
@@ -191,7 +191,7 @@ impl Pass<'_> {
                             Cell::Simple(activation) => gates::simple_back(isa, activation, line, dh),
                         }
                     } else {
-                        // Nothing of a skipped step reaches its input; the state's gradient continues as it is.
+                        // Nothing of a skipped step reaches its input; the state's gradient passes through unchanged.
                         own.write_bytes(0, wide);
                         if d_recurrent.is_some() {
                             inner.write_bytes(0, wide);

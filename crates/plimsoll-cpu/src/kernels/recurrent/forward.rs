@@ -39,7 +39,7 @@ fn shared(shape: &RecurrentShape) -> usize {
     Panel::len(n, wide) + Panel::len(n, n) + (n * wide).next_multiple_of(LINE) + padded(wide)
 }
 
-/// Two states and a product of each row, and its sums where the tensors have no space for them.
+/// Two states and a product of each row, and its sums where the tensors do not hold them.
 fn per_worker(shape: &RecurrentShape) -> usize {
     shape.rows() * (3 * shape.stride() + padded(shape.wide()))
 }
@@ -95,7 +95,7 @@ pub unsafe fn forward_with(isa: Isa, pool: &ThreadPool, args: &ForwardArgs, work
 /// A kernel as a matrix in single precision, copied to `to` if it has another type.
 ///
 /// # Safety
-/// The kernel is `[rows, columns]`, and `to` has space for it.
+/// The kernel is `[rows, columns]`, and `to` is writable for it.
 pub(super) unsafe fn in_single(isa: Isa, kernel: TensorPtr, rows: usize, columns: usize, to: *mut f32) -> Matrix {
     // SAFETY: the caller's promise.
     unsafe {

@@ -1,4 +1,4 @@
-//! Recurrent layers: a block of rows walks over all steps on one thread, so that threads never wait for each other between steps.
+//! Recurrent layers: a block of rows goes through all steps on one thread, so that threads never wait for each other between steps.
 //!
 //! The recurrent kernel is packed once per run (`panel`); a step is one product of the block's states with it, straight onto the projected input
 //! where that stands, and the arithmetic of the gates while the result is hot (`gates`). Rows do not see each other and their sums do not
@@ -96,7 +96,7 @@ fn rows_of<const N: usize>(start: *mut f32, stride: usize) -> [*mut f32; N] {
     std::array::from_fn(|row| start.wrapping_add(row * stride))
 }
 
-/// PitchedRows every block once, each with the number of a part of the workspace that is its own meanwhile.
+/// Runs every block once, each with the index of a part of the workspace that no other block uses at the same time.
 fn for_each_block(pool: &ThreadPool, shape: &RecurrentShape, run: &(dyn Fn(usize, usize) + Sync)) {
     let next = AtomicUsize::new(0);
     let task = |slot: usize, _: usize| {

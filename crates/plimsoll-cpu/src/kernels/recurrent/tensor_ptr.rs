@@ -1,10 +1,10 @@
-//! Tensors of real numbers in any type, read and written a row at a time.
+//! Floating-point tensors of any type at an address, read and written a row at a time.
 
 use crate::simd::element::{Element, with_element};
 use crate::simd::{Isa, vectorised};
 use plimsoll_core::DType;
 
-/// A tensor of real numbers (or a mask of bytes) somewhere in memory.
+/// A floating-point tensor, or a mask of bytes, at an address.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorPtr {
     /// Its first element.
@@ -19,7 +19,7 @@ unsafe impl Send for TensorPtr {}
 unsafe impl Sync for TensorPtr {}
 
 impl TensorPtr {
-    /// Element `at`, if single precision can be used in place.
+    /// Element `at`, if it is single precision and can be used in place.
     pub(super) fn single(self, at: usize) -> Option<*mut f32> {
         (self.dtype == DType::F32).then(|| self.ptr.cast::<f32>().wrapping_add(at))
     }

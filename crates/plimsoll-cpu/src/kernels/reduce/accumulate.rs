@@ -17,7 +17,7 @@ pub(super) struct Accumulators {
 }
 
 impl Accumulators {
-    /// Accumulators that have seen nothing.
+    /// Empty accumulators.
     pub fn empty(kind: Reduction) -> Accumulators {
         let first = if kind == Reduction::Sum { 0.0 } else { f32::NEG_INFINITY };
         Accumulators { first: [first; WIDTH], second: [0.0; WIDTH] }

@@ -29,7 +29,7 @@ pub struct Reducer {
     partition: Partition,
     output: *mut f32,
     partials: *mut f32,
-    /// What a sum begins with, instead of with zero; often where the output is.
+    /// The initial value of the sum, instead of zero; often at the address of the output.
     initial: Option<*const f32>,
 }
 
@@ -110,7 +110,7 @@ pub fn workspace_len(dims: &[usize], axes: &[usize], kind: Reduction) -> usize {
         return partition.workspace_len(&layout);
     }
     let worth = layout.all_rows().saturating_mul(layout.columns) / CHUNK;
-    // Partition rows mean that there are at most `TASKS` tasks, each with the two states of its columns.
+    // Split rows mean that there are at most `TASKS` tasks, each with the two states of its columns.
     if worth > 1 { TASKS * 2 * layout.columns.min(WIDTH) } else { 0 }
 }
 
@@ -144,12 +144,12 @@ impl Reducer {
         (self.output, self.partials) = (output.cast(), workspace);
     }
 
-    /// Says where the sum is that this one continues from: where the result goes, or apart from it.
+    /// Sets the address of the sum that this one resumes from: the address of the result, or memory apart from it.
     ///
     /// # Panics
     /// When this is no sum over the first dimension.
     pub fn set_initial(&mut self, before: *const u8) {
-        assert!(self.partition.in_order, "only sums over the first dimension continue from others");
+        assert!(self.partition.in_order, "only sums over the first dimension resume from others");
         self.initial = Some(before.cast());
     }
 
@@ -321,7 +321,7 @@ impl Reducer {
     unsafe fn partial(&self, group: usize, block: usize, chunk: usize, width: usize) -> (&mut [f32], &mut [f32]) {
         let task = (group * self.layout.column_blocks() + block) * self.partition.chunks + chunk;
         let pitch = self.layout.columns.min(WIDTH);
-        // SAFETY: the cut keeps the number of tasks at `TASKS`, for which `workspace_len` has space.
+        // SAFETY: the partition keeps the number of tasks at `TASKS`, which `workspace_len` accounts for.
         unsafe {
             let start = self.partials.add(task * 2 * pitch);
             (std::slice::from_raw_parts_mut(start, width), std::slice::from_raw_parts_mut(start.add(pitch), width))

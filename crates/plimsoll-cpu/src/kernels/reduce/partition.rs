@@ -1,7 +1,7 @@
 //! How rows are cut into chunks, and sums over a batch, which are taken chunk after chunk.
 //!
 //! A sum over the first dimension is cut by what one of its rows holds, never by how many there are: chunk after chunk is added to the sum so far. So
-//! a sum that stops where a chunk ends and resumes later makes the same additions in the same order.
+//! a sum that stops where a chunk ends and resumes later performs the same additions in the same order.
 
 use super::accumulate::WIDTH;
 use super::{CHUNK, Layout, Reducer, TASKS};
@@ -14,7 +14,7 @@ const WAVE: usize = 4 * TASKS;
 /// How the rows that are reduced to one are cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Partition {
-    /// Rows after which the cut starts over.
+    /// Rows after which the partition starts over.
     stretch: usize,
     /// Chunks of a stretch, and rows of a chunk.
     parts: usize,
@@ -92,7 +92,7 @@ impl Reducer {
         let (layout, chunks) = (&self.layout, self.partition.chunks);
         let (groups, blocks, columns) = (layout.groups(), layout.column_blocks(), layout.columns);
         let results = groups * columns;
-        // SAFETY: the results are this call's own; what they continue from lies at the same place or apart.
+        // SAFETY: the results are this call's own; their initial values are at the same address or apart.
         unsafe {
             match self.initial {
                 Some(before) if before != self.output.cast_const() => self.output.copy_from_nonoverlapping(before, results),

@@ -55,7 +55,7 @@ const OLDEST: usize = 90_000;
 fn load() -> Option<Functions> {
     // SAFETY: opens a library whose constructors do nothing but registering it.
     let library = NAMES.into_iter().find_map(|name| unsafe { Library::new(name) }.ok())?;
-    // SAFETY: the functions have these types in every version from 9.0 on, which is inspected before any of the others is called; the symbols are copied
+    // SAFETY: the functions have these types in every version from 9.0 on, which is checked before any of the others is called; the symbols are copied
     // into a value that keeps the library open.
     unsafe {
         let version = library.get::<unsafe extern "C" fn() -> usize>(b"cudnnGetVersion\0").ok()?();
