@@ -1,4 +1,4 @@
-//! Six networks trained under lower and lower lines, each enforced by the operating system: what that costs, and whether it was foreseen.
+//! Six networks trained under smaller and smaller budgets, each enforced by the operating system: what that costs, and whether it was foreseen.
 //!
 //! ```text
 //! cargo bench -p plimsoll-cli --bench budgets [-- [--threads N] [--rounds N] [NETWORK…]]
@@ -114,7 +114,7 @@ fn row(name: &str, share: u64, found: &Measured, free: &Measured) {
         } else {
             String::new()
         },
-        if resident > found.line { " ABOVE THE LINE" } else { "" },
+        if resident > found.line { " ABOVE THE BUDGET" } else { "" },
     );
 }
 

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-/// Each command is run this often; the least time counts, because a busy machine only ever adds to it.
+/// Each command is run this often; the lowest time counts, because a busy machine only ever adds to it.
 const ROUNDS: usize = 3;
 
 fn main() {

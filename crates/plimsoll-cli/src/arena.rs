@@ -112,7 +112,7 @@ fn parse(text: &str) -> Result<Vec<Row>, String> {
             return Err(fail(format!("has {} columns where the header has {}", fields.len(), names.len())));
         }
         let whole = |place: usize| {
-            let what = format!("the {} `{}` is not a whole number from 0 to {}", names[place], fields[place], u64::MAX);
+            let what = format!("the {} `{}` is not an integer from 0 to {}", names[place], fields[place], u64::MAX);
             fields[place].parse::<u64>().map_err(|_| fail(what))
         };
         let row = Row { id: fields[id].to_string(), lower: whole(lower)?, upper: whole(upper)?, size: whole(size)? };
@@ -151,7 +151,7 @@ fn verify(rows: &[Row], solution: &Solution) -> Result<()> {
         rows.len()
     );
     for (at, row) in rows.iter().enumerate() {
-        // What ends at a moment makes room for what begins then.
+        // What ends at a moment makes space for what begins then.
         events.extend([(row.upper, false, at), (row.lower, true, at)]);
     }
     events.sort_unstable();
@@ -185,9 +185,9 @@ fn summary(solution: &Solution, args: &Arena, fits: bool, took: f64) -> String {
     let verified = if args.verify { ", verified" } else { "" };
     let verdict = match (args.capacity, fits, solution.proven) {
         (Some(capacity), true, _) => format!("fits into {}", capacity.0),
-        (Some(capacity), false, true) => format!("does not fit into {}: proven impossible; the least found is {size}", capacity.0),
+        (Some(capacity), false, true) => format!("does not fit into {}: proven impossible; the minimum found is {size}", capacity.0),
         (Some(capacity), false, false) => {
-            format!("does not fit into {}: none found in time, nor proven impossible; the least found is {size}", capacity.0)
+            format!("does not fit into {}: none found in time, nor proven impossible; the minimum found is {size}", capacity.0)
         }
         (None, _, true) => "proven smallest".to_string(),
         (None, _, false) => "not proven smallest".to_string(),

@@ -39,7 +39,7 @@ impl Command for Check {
         } else {
             let (steps, programs, again) = (checked.steps, checked.programs, checked.repeated);
             say(&format!(
-                "holds: {steps} steps of {programs} programs for {} rows in an arena of {}; {again} of them compute something again\n",
+                "holds: {steps} steps of {programs} programs for {} rows in an arena of {}; {again} of them recompute something\n",
                 checked.rows, checked.arena
             ));
         }

@@ -128,7 +128,7 @@ fn fail(error: &anyhow::Error, json: bool) -> ExitCode {
     }
 }
 
-/// A file that grows past what the user may write is an error where it is written, like a disk without room; unless somebody asks for that, the
+/// A file that grows past what the user may write is an error where it is written, like a disk without space; unless somebody asks for that, the
 /// system ends the process.
 fn refuse_long_files() {
     #[cfg(target_os = "linux")]

@@ -23,7 +23,7 @@ impl Progress {
     pub fn show(&mut self, event: &Event<'_>) {
         // Warnings are printed even with --quiet.
         match event {
-            Event::Replanned { reason, .. } => return say(&format!("warning: {reason}; planned again for what is free\n")),
+            Event::Replanned { reason, .. } => return say(&format!("warning: {reason}; replanned for what is free\n")),
             Event::Warning(what) => return say(&format!("warning: {what}\n")),
             Event::Resumed { complaints, .. } => {
                 complaints.iter().for_each(|complaint| say(&format!("warning: {complaint}; an older checkpoint is used\n")));

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_came_since_is_told() {
+    fn only_new_results_are_reported() {
         let map = |parts: &[(&str, usize)]| parts.iter().map(|(way, count)| (way.to_string(), *count)).collect::<BTreeMap<_, _>>();
         let (before, after) = (map(&[("cuDNN", 3), ("generated", 2)]), map(&[("cuBLASLt", 4), ("cuDNN", 9), ("generated", 2)]));
         assert_eq!(told(&before, &after), "   cuBLASLt 4 · cuDNN 6");

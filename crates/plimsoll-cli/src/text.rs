@@ -22,7 +22,7 @@ pub fn rate(rate: f64) -> String {
     if rounded == 0.0 || (1e-4..1e4).contains(&rounded) { rounded.to_string() } else { format!("{rounded:e}") }
 }
 
-/// A whole number with its thousands apart.
+/// An integer with its thousands apart.
 pub fn thousands(number: f64) -> String {
     let digits = format!("{number:.0}");
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! `evaluate` and `predict`: what a run learnt, used.
+//! `evaluate` and `predict`: what a run trained, used.
 
 use crate::output::{print, say};
 use crate::run_args::whole;
@@ -192,7 +192,7 @@ impl Out {
         out
     }
 
-    /// After an error nothing more is written; it is told at the end.
+    /// After an error nothing more is written; it is reported at the end.
     fn add(&mut self, output: &Predicted) {
         if let (None, Some(mut file)) = (&self.failed, self.file.take()) {
             self.failed = self.write(&mut file, &output.values).err();

@@ -42,9 +42,9 @@ fn make(directory: &Path) {
     }
     for class in 0..1000 {
         let folder = directory.join(format!("class-{class:04}"));
-        fs::create_dir_all(&folder).expect("room for folders");
+        fs::create_dir_all(&folder).expect("space for folders");
         for number in 0..1000 {
-            File::create(folder.join(format!("photo-{number:07}.jpg"))).expect("room for files");
+            File::create(folder.join(format!("photo-{number:07}.jpg"))).expect("space for files");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Pictures per second: decoder and resizer alone in a bare loop, and the pipeline around them.
+//! Images per second: decoder and resizer alone in a bare loop, and the pipeline around them.
 //!
 //! ```text
 //! cargo bench -p plimsoll-data --bench images -- FOLDER [THREADS]
@@ -10,7 +10,7 @@
 use plimsoll_core::{Bytes, DType, Ledger};
 use plimsoll_data::ops::{Method, decode, resize, scale};
 use plimsoll_data::source::ImageFolder;
-use plimsoll_data::{Column, Dataset, Feed, Options, Parallelism, PictureReader, Rows, Shuffle, Source};
+use plimsoll_data::{Column, Dataset, Feed, ImageReader, Options, Parallelism, Rows, Shuffle, Source};
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn main() {
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = arguments.next().map_or(cores, |threads| threads.parse().expect("a number of threads"));
-    let source = ImageFolder::open(&folder).expect("a folder of pictures");
+    let source = ImageFolder::open(&folder).expect("a folder of images");
     let rows = source.len();
     // In turns, because a machine is rarely the same twice.
     let (mut bare, mut free, mut held) = (0f64, 0f64, 0f64);
@@ -39,18 +39,18 @@ fn main() {
     println!("pipeline inside 53 MiB      {held:8.0} images/s, {:.0} % of that", 100.0 * held / bare);
 }
 
-/// Seconds for all pictures, cut among threads, without any of the pipeline.
+/// Seconds for all images, cut among threads, without any of the pipeline.
 fn loop_alone(source: &ImageFolder, threads: usize) -> f64 {
     let start = Instant::now();
     std::thread::scope(|scope| {
         for thread in 0..threads {
             scope.spawn(move || {
-                let mut reader = PictureReader::new();
+                let mut reader = ImageReader::new();
                 let (mut path, mut pixels, mut out) = (PathBuf::new(), Vec::new(), vec![0u8; 224 * 224 * 3 * 4]);
                 let (resize, scale) = (resize(224, 224, Method::Bilinear), scale(1.0 / 255.0));
                 for row in (thread as u64..source.len()).step_by(threads) {
                     source.file(row, &mut path);
-                    let (height, width) = reader.read(&path, &mut pixels).expect("a picture");
+                    let (height, width) = reader.read(&path, &mut pixels).expect("an image");
                     let column = Column::new("x", DType::U8, [height, width, 3]);
                     resize.kernel(&column).run(Rows::From(row), &pixels, &mut out).expect("an image");
                     let column = Column::new("x", DType::F32, [224, 224, 3]);
@@ -65,7 +65,7 @@ fn loop_alone(source: &ImageFolder, threads: usize) -> f64 {
 /// Seconds for one epoch.
 fn pipeline(folder: &Path, threads: usize, limit: Option<Bytes>) -> f64 {
     let ops: [Arc<_>; 3] = [decode(), resize(224, 224, Method::Bilinear), scale(1.0 / 255.0)];
-    let data = Dataset::image_folder(folder).expect("a folder of pictures").shuffle(Shuffle::seed(7)).map("x", ops);
+    let data = Dataset::image_folder(folder).expect("a folder of images").shuffle(Shuffle::seed(7)).map("x", ops);
     let data = data.parallelism(Parallelism::Threads(threads)).batch(64);
     let plan = data.plan(limit).expect("a plan");
     let options = Options { epochs: Some(1), ..Options::default() };

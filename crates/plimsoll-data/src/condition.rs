@@ -81,7 +81,7 @@ impl Condition {
         self.and(Test::Number(relation, than))
     }
 
-    /// A row of a column whose rows [differ in length](crate::Column::up_to) is of such a length.
+    /// A row of a column whose rows [vary in length](crate::Column::up_to) is of such a length.
     pub fn length(self, relation: Relation, than: u64) -> Condition {
         self.and(Test::Length(relation, than))
     }

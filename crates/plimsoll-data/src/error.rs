@@ -37,7 +37,7 @@ pub enum DataError {
         /// What is wrong with it and what to do.
         problem: String,
     },
-    /// A text that windows cannot be made of.
+    /// A text that windows cannot be created of.
     #[error("{} cannot be read as text: {problem}", .path.display())]
     Text {
         /// The file.
@@ -45,7 +45,7 @@ pub enum DataError {
         /// What is wrong with it and what to do.
         problem: String,
     },
-    /// A table that rows cannot be made of.
+    /// A table that rows cannot be created of.
     #[error("{}, line {line}: {problem}", .path.display())]
     Csv {
         /// The file.
@@ -65,7 +65,7 @@ pub enum DataError {
         /// What is wrong with it and what to do.
         problem: String,
     },
-    /// A picture that cannot be decoded.
+    /// An image that cannot be decoded.
     #[error("{} cannot be decoded: {problem}; replace the file or take it out of the folder", .path.display())]
     Image {
         /// The file.
@@ -73,10 +73,10 @@ pub enum DataError {
         /// What is wrong with it.
         problem: String,
     },
-    /// A picture that takes more memory than one may, whatever the limit is.
+    /// An image that takes more memory than one may, whatever the limit is.
     #[error(
         "{} is {width} × {height} pixels and takes {needed} to read and decode, but a single item may take {cap}; \
-         raise max_item, or make the picture smaller", .path.display()
+         raise max_item, or make the image smaller", .path.display()
     )]
     TooLarge {
         /// The file.
@@ -90,7 +90,7 @@ pub enum DataError {
         /// What one may take.
         cap: Bytes,
     },
-    /// A picture that this limit has no room for, and a larger one has. It is no bad row: which rows there are depends on no limit.
+    /// An image that this limit has no space for, and a larger one has. It is no bad row: which rows there are depends on no limit.
     #[error(
         "{} is {width} × {height} pixels and takes {needed} to read and decode, but this memory limit leaves {cap} for a single item; \
          raise the limit, or say what one may take (max_item), so that ignore_errors leaves out larger ones under any limit", .path.display()
@@ -107,7 +107,7 @@ pub enum DataError {
         /// What there is.
         cap: Bytes,
     },
-    /// A picture smaller than the part that is to be cut out of it.
+    /// An image smaller than the part that is to be cut out of it.
     #[error("{} is {width} × {height} pixels, too small to cut {crop_width} × {crop_height} out of it; resize before cropping, or crop less", .path.display())]
     TooSmall {
         /// The file.
@@ -121,7 +121,7 @@ pub enum DataError {
         /// The part's.
         crop_height: usize,
     },
-    /// A picture larger than the frame it is to be put into.
+    /// An image larger than the frame it is to be put into.
     #[error(
         "{} is {width} × {height} pixels, too large for a frame of {frame_width} × {frame_height}; use crop_or_pad, resize, or a larger frame",
         .path.display()
@@ -176,7 +176,7 @@ pub enum DataError {
         /// Its rows.
         other_rows: u64,
     },
-    /// A whole number that the type the consumer gets cannot hold.
+    /// An integer that the type the consumer gets cannot hold.
     #[error("{} holds {value} in row {row}, which does not fit {dtype}; store smaller numbers or use a float type", .path.display())]
     DoesNotFit {
         /// The file.

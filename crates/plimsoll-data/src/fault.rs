@@ -1,7 +1,7 @@
 //! What comes where a row should, and whether rows follow it.
 //!
-//! Rows that could not be made travel down a stream in their place among the others, so a stage that leaves them out counts the same ones
-//! however rows are cut into blocks. A stage that was told of one can be asked for the next row.
+//! Rows that failed travel down a stream in their place among the others, so a stage that leaves them out counts the same ones
+//! however rows are cut into blocks. A stage that was informed of one can be asked for the next row.
 
 use crate::DataError;
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ pub(crate) enum Loss {
 
 impl Fault {
     pub fn row(error: DataError) -> Fault {
-        // What a larger limit has room for is no bad row, and leaving it out would make rows depend on the limit.
+        // What a larger limit has space for is no bad row, and leaving it out would make rows depend on the limit.
         let loss = if let DataError::NoRoom { .. } = error { Loss::Rest } else { Loss::Row };
         Fault { error: Box::new(error), loss, row: None }
     }
@@ -102,7 +102,7 @@ impl RowErrors {
         RowErrors { faults: Mutex::default(), ignored }
     }
 
-    /// Worker: a row could not be made. A ring may have any number of rows, and all of them may be bad: of the later ones it is not kept what
+    /// Worker: a row failed. A ring may have any number of rows, and all of them may be bad: of the later ones it is not kept what
     /// was wrong.
     pub fn record(&self, epoch: u64, place: u64, fault: Fault) {
         let mut faults = self.lock();
@@ -119,7 +119,7 @@ impl RowErrors {
     pub fn take(&self, epoch: u64, place: u64) -> Fault {
         let noted = self.lock().remove(&(epoch, place));
         noted.unwrap_or_else(|| {
-            let problem = format!("it could not be made, as {MOST} before it, and what was wrong with so many is not kept");
+            let problem = format!("it failed, as {MOST} before it, and what was wrong with so many is not kept");
             Fault::row(DataError::Stage(problem)).numbered(place, "of the stage before")
         })
     }

@@ -66,7 +66,7 @@ pub use cache::{Cache, CacheFile};
 pub use condition::{Condition, Relation};
 pub use dataset::{Dataset, Parallelism, Prefetch};
 pub use error::DataError;
-pub use image::PictureReader;
+pub use image::ImageReader;
 pub use memory::{ALIGNMENT, AlignedBuf};
 pub use meter::Spent;
 pub use number::numbers;

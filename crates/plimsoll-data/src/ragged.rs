@@ -1,4 +1,4 @@
-//! Rows that differ in length: each takes the bytes of the longest, and its length stands behind it. So every buffer has a size before
+//! Rows that vary in length: each takes the bytes of the longest, and its length stands behind it. So every buffer has a size before
 //! anything runs.
 
 /// Bytes behind a row that hold its length.

@@ -29,7 +29,7 @@ impl<'r> Row<'r> {
     }
 
     /// The elements of a column as f64, whatever their type: exact for every type but i64 beyond 2⁵³. Of rows that
-    /// [differ in length](Column::up_to), only the elements there are.
+    /// [vary in length](Column::up_to), only the elements there are.
     ///
     /// # Panics
     /// As [`bytes`](Self::bytes).

@@ -71,7 +71,7 @@ impl Column {
         Column { name: name.into(), dtype: DType::U8, shape: vec![channels], extent: Extent::Images, classes: None }
     }
 
-    /// A column of rows that differ in length: of up to `shape[0]` elements, each of the rest of the shape. It is batched with
+    /// A column of rows that vary in length: of up to `shape[0]` elements, each of the rest of the shape. It is batched with
     /// [`padded_batch`](crate::Dataset::padded_batch).
     pub fn up_to(name: impl Into<String>, dtype: DType, shape: impl Into<Vec<usize>>) -> Column {
         Column { extent: Extent::UpTo, ..Column::new(name, dtype, shape) }

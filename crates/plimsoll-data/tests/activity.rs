@@ -1,4 +1,4 @@
-//! Where the time of a pipeline goes is told stage by stage.
+//! Where the time of a pipeline goes is reported stage by stage.
 
 use plimsoll_core::Ledger;
 use plimsoll_data::ops::scale;
@@ -42,7 +42,7 @@ fn stages_of_a_stream_are_told_one_by_one() {
     assert_eq!(times[4..], [row("take(400)", 800, 1), row("map", 800, 1)]);
 }
 
-/// Many inputs are told as one: they are alike.
+/// Many inputs are reported as one: they are alike.
 #[test]
 fn parts_of_a_join_are_told_apart_while_they_are_few() {
     let part = |first: i32| Dataset::range(first, first + 10, 1).unwrap().filter(|_| true);

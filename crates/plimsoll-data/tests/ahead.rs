@@ -1,4 +1,4 @@
-//! Rows of a stream are made ahead, by blocks or by other threads, as far as the limit allows. None of that shows.
+//! Rows of a stream are prefetched, by blocks or by other threads, as far as the limit allows. None of that shows.
 
 use collect::{column, column_and_peak, complaint};
 use plimsoll_core::{Bytes, DType};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 mod collect;
 
-/// Rows 0, 1, 2 … with a column that makes them large; every fifth from row 3 on cannot be made, and some take long.
+/// Rows 0, 1, 2 … with a column that makes them large; every fifth from row 3 on cannot be created, and some take long.
 fn slow(rows: u64) -> Dataset {
     let schema = Schema::new(vec![Column::new("x", DType::I32, []), Column::new("wide", DType::F32, [10_000])]).unwrap();
     Dataset::from_fn(schema, rows, |n, row| {

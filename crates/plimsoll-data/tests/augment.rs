@@ -1,4 +1,4 @@
-//! Operations that change pictures by lot, and pictures brought to size in other ways: on files, on rows, at any number of threads.
+//! Operations that change images at random, and images brought to size in other ways: on files, on rows, at any number of threads.
 
 mod image_files;
 
@@ -110,7 +110,7 @@ fn lots_stay_in_their_range_and_differ_between_operations() {
     assert!(bright.iter().all(|by| by.abs() <= 0.1) && strong.iter().all(|by| (0.5..=1.5).contains(by)));
     let spread = |lots: &[f32]| lots.iter().fold((f32::MAX, f32::MIN), |(least, most), &lot| (least.min(lot), most.max(lot)));
     assert!(spread(&bright).0 < -0.09 && spread(&bright).1 > 0.09 && spread(&strong).0 < 0.52 && spread(&strong).1 > 1.48);
-    // With the same seed, bright pictures are not the strong ones.
+    // With the same seed, bright images are not the strong ones.
     let together: f32 = bright.iter().zip(&strong).map(|(bright, strong)| bright / 0.1 * (strong - 1.0) / 0.5).sum();
     assert!((together / 500.0).abs() < 0.06, "{together}");
 }
@@ -171,7 +171,7 @@ fn refusals_say_what_to_do() {
     insta::assert_snapshot!(refused(saturation(f32::NAN), image(DType::F32, [8, 8, 3])), @"saturation(NaN) cannot be applied to column `x`: it takes finite numbers, the smaller one first");
     insta::assert_snapshot!(refused(random_rot90(1), image(DType::U8, [8, 9, 1])), @"random_rot90(seed 1) cannot be applied to column `x`: its images are 8 × 9, and only square ones stay alike; crop or resize before");
     insta::assert_snapshot!(refused(pad(4, 20, 0.0), square()), @"pad(4, 20, 0) cannot be applied to column `x`: its images are 8 × 8, larger than the frame; use crop_or_pad or resize before");
-    insta::assert_snapshot!(refused(pad(20, 20, 0.5), square()), @"pad(20, 20, 0.5) cannot be applied to column `x`: its pixels are whole numbers from 0 to 255, and 0.5 is none");
+    insta::assert_snapshot!(refused(pad(20, 20, 0.5), square()), @"pad(20, 20, 0.5) cannot be applied to column `x`: its pixels are integers from 0 to 255, and 0.5 is none");
     insta::assert_snapshot!(refused(rotate(f32::INFINITY, 0.0), square()), @"rotate(inf°, fill 0) cannot be applied to column `x`: the angle and what fills the corners must be finite numbers");
     insta::assert_snapshot!(refused(brightness(0.1), Column::new("y", DType::I32, [])), @"brightness(0.1) cannot be applied to column `y`: its rows have shape [], and images are [height, width, channels]");
     insta::assert_snapshot!(refused(standardize(), image(DType::I32, [8, 8, 1])), @"standardize() cannot be applied to column `x`: its elements are i32, and pixels are u8 or f32");

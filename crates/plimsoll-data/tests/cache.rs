@@ -39,10 +39,10 @@ fn a_cache_that_may_choose_keeps_what_is_the_same_in_each_epoch_and_fits() {
     let (auto, memory) = (sized().cache(Cache::Auto).batch(4), sized().cache(Cache::Memory).batch(4));
     assert_eq!(auto.plan(None).unwrap().cached_rows(), 12);
     assert_eq!(epochs(&auto, None, 3).unwrap(), epochs(&memory, None, 3).unwrap());
-    // As many rows as there is room for.
+    // As many rows as there is space for.
     let rest = auto.plan(None).unwrap().minimum() + Bytes(5 * 193);
     assert_eq!(auto.plan(Some(rest)).unwrap().cached_rows(), 5);
-    // Lots that are drawn before all are of one size, numbers, and streams: nothing is kept, and nothing is wrong.
+    // Random numbers that are drawn before all are of one size, numbers, and streams: nothing is kept, and nothing is wrong.
     let turned = folder.data().map("x", [decode(), flip_left_right(1), resize(8, 8, Method::Area)]).cache(Cache::Auto).batch(4);
     let numbers = Dataset::range(0, 9, 1).unwrap().cache(Cache::Auto).batch(4);
     for data in [turned, numbers, sized().cache(Cache::Auto).ignore_errors(2).batch(4)] {
@@ -57,7 +57,7 @@ fn every_epoch_is_the_same_whichever_cache_and_however_much_fits() {
     let plain = floats(&epochs(&build(&folder), None, 3).unwrap()[0]);
     let memory = build(&folder).cache(Cache::Memory);
     let whole = epochs(&memory, None, 3).unwrap();
-    // Rounded to whole numbers before they were scaled.
+    // Rounded to integers before they were scaled.
     for (kept, exact) in floats(&whole[0]).iter().zip(&plain) {
         assert!((kept * 255.0 - (exact * 255.0 + 0.5).floor()).abs() < 1e-3, "{kept} {exact}");
     }
@@ -90,7 +90,7 @@ fn a_cache_that_can_have_all_rows_has_them_before_slots_and_large_files_get_more
     map x                       542 KiB
     cache (12 of 12 rows)      2.25 MiB
     staging ring               3.00 MiB
-    total                      14.8 MiB  (1 slots of 1 × 4 rows; least that works: 7.76 MiB)
+    total                      14.8 MiB  (1 slots of 1 × 4 rows; minimum: 7.76 MiB)
     ");
     // The more there is, the more of it is for what else makes a pipeline fast.
     for (limit, slots, rows) in [(14, 1, 7), (15, 1, 12), (18, 2, 12), (28, 2, 12), (29, 3, 12), (100, 3, 12)] {
@@ -142,7 +142,7 @@ fn a_picture_that_changed_in_the_file_is_an_error_that_is_never_left_out() {
     bytes[4096 + 1000] ^= 16;
     fs::write(cache_file(&folder), bytes).unwrap();
     let told = folder.text(epochs(&data, None, 1).unwrap_err());
-    insta::assert_snapshot!(told, @"FOLDER/images.plc cannot be used as a cache: its row 1 does not match its checksum; the file is damaged: remove it, and it is made again");
+    insta::assert_snapshot!(told, @"FOLDER/images.plc cannot be used as a cache: its row 1 does not match its checksum; the file is damaged: remove it, and it is recomputed");
     let lenient = folder.data().map("x", [decode(), resize(16, 16, Method::Bilinear), scale(1.0 / 255.0)]);
     let lenient = lenient.cache(Cache::File(cache_file(&folder))).ignore_errors(12).batch(5);
     assert_eq!(folder.text(epochs(&lenient, None, 1).unwrap_err()), told, "it is no bad row");
@@ -180,10 +180,10 @@ fn what_changes_upstream_makes_a_new_cache() {
     assert!(fresh(&same().rebatch(3)), "the first again");
     spoil();
     folder.write("cat/03.png", &png(&picture(90, 90, 9), 90, 90, png::ColorType::Rgb));
-    assert!(fresh(&same()), "another picture");
+    assert!(fresh(&same()), "another image");
     spoil();
     folder.write("dog/new.png", &png(&picture(9, 9, 9), 9, 9, png::ColorType::Rgb));
-    assert!(fresh(&same()), "one more picture");
+    assert!(fresh(&same()), "one more image");
     spoil();
     assert!(
         fresh(&folder.data().take(6).map("x", [decode(), resize(16, 16, Method::Bilinear), scale(1.0 / 255.0)]).batch(5)),

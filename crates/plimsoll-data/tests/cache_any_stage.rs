@@ -39,7 +39,7 @@ fn a_row_that_was_kept_is_not_made_again() {
     assert_eq!(made.swap(0, Relaxed), 120, "or nothing is kept");
     assert_eq!(
         given_up.unwrap(),
-        "the limit leaves no room for the 640 B that a cache of 40 rows of a function → shuffle(seed 1) → filter may take"
+        "the limit leaves no space for the 640 B that a cache of 40 rows of a function → shuffle(seed 1) → filter may take"
     );
 }
 
@@ -88,7 +88,7 @@ fn rows_that_differ_in_length_are_kept_with_their_lengths() {
     assert_eq!(epochs(&filled, None, 2), epochs(&words().padded_batch(4, PadTo::Declared, 0.0), None, 2));
 }
 
-/// Every epoch behind the cache of a stream is the first before it, whether there was room or not, and wherever it begins.
+/// Every epoch behind the cache of a stream is the first before it, whether there was space or not, and wherever it begins.
 #[test]
 fn a_shuffle_before_the_cache_of_a_stream_is_frozen() {
     let folder = folder();
@@ -138,7 +138,7 @@ fn a_file_is_filled_once_and_found_by_later_runs_without_the_input() {
         assert_eq!(left(&folder), ["rows.plc"]);
         let (data, made) = build();
         assert_eq!(epochs(&data, None, 2), rows);
-        assert_eq!(made.load(Relaxed), 0, "nothing is made again");
+        assert_eq!(made.load(Relaxed), 0, "nothing is recomputed");
         let limit = Some(data.plan(None).unwrap().minimum());
         assert_eq!(epochs(&data, limit, 2), rows, "with as little as works");
     }
@@ -197,7 +197,7 @@ fn whatever_changes_upstream_makes_a_new_cache() {
     let shuffled = |bytes| open(&["y"]).enumerate("n").shuffle_buffer(Shuffle::seed(1), Bytes(bytes)).cache(file(&folder)).batch(4);
     fill(&shuffled(1 << 20));
     fill(&shuffled((1 << 20) + 1));
-    // Which pictures are too large decides which are left out.
+    // Which images are too large decides which are left out.
     let pictures = image_files::twelve();
     let lenient = |most| {
         let rows = pictures.data().map("x", [decode(), resize(8, 8, Method::Area)]).max_item(Bytes::kib(most));
@@ -281,9 +281,9 @@ fn a_damaged_or_foreign_file_is_never_served() {
             bytes[at] ^= 4;
             fs::write(path(&folder), bytes).unwrap();
             let error = read(&data(), None, Options::default(), 1).unwrap_err().to_string();
-            assert!(error.contains("checksum; the file is damaged: remove it, and it is made again"), "{error}");
+            assert!(error.contains("checksum; the file is damaged: remove it, and it is recomputed"), "{error}");
         }
-        // What is cut off, longer or has another header is made again.
+        // What is cut off, longer or has another header is recomputed.
         let mut other = whole.clone();
         other[20] ^= 1;
         for bytes in [&whole[..whole.len() - 1], &whole[..4096], &[&whole[..], &[0]].concat(), &other] {
@@ -375,7 +375,7 @@ fn rows_that_are_left_out_are_not_kept() {
     assert_eq!(epochs(&behind, None, 2), plain);
 }
 
-/// Twelve rows, of which two cannot be made; counts how many were asked for.
+/// Twelve rows, of which two cannot be created; counts how many were asked for.
 fn with_bad_rows(asked: &Arc<AtomicU64>) -> Dataset {
     let asked = Arc::clone(asked);
     let schema = Schema::new(vec![Column::new("x", DType::I32, [])]).unwrap();
@@ -397,7 +397,7 @@ fn an_epoch_of_a_stream_is_kept_only_with_all_its_rows() {
     for cache in [Cache::MemoryUpTo(Bytes::kib(1)), file(&folder())] {
         let folder = folder();
         let cache = cache.path().map_or(cache.clone(), |_| file(&folder));
-        // Whoever leaves rows out is told of them in each epoch.
+        // Whatever leaves rows out is informed of them in each epoch.
         let before = with_bad_rows(&asked).version("1").cache(cache.clone()).ignore_errors(2).batch(3);
         let (rows, _, given_up) = read(&before, None, Options::default(), 3).unwrap();
         assert_eq!(rows, plain);

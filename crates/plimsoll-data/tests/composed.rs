@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// What comes where a row should: its numbers, or none if it could not be made.
+/// What comes where a row should: its numbers, or none if it failed.
 type Places = Vec<Option<Vec<i32>>>;
 
 /// The rows of epochs.
@@ -27,7 +27,7 @@ struct Case {
     oracle: Oracle,
     /// Whether a row is the single number `x`.
     plain: bool,
-    /// Whether rows with numbers are kept already.
+    /// Whether indexed rows are kept already.
     kept: bool,
 }
 
@@ -62,7 +62,7 @@ fn source(kind: u8, rows: u8, bad: u8) -> Case {
     Case { data, oracle: Box::new(oracle), plain: true, kept: false }
 }
 
-/// Where rows with numbers, or those that a buffer holds, come in an epoch.
+/// Where indexed rows, or those that a buffer holds, come in an epoch.
 fn shuffled(data: &Dataset, rows: usize, seed: u64, epoch: u64) -> Vec<usize> {
     let places = Dataset::range(0, rows as i32, 1).unwrap();
     let places = if has_numbers(data) { places } else { places.filter(|_| true) };
@@ -104,7 +104,7 @@ impl Case {
                 let back = |data: Dataset| data.map("x", [bad]).filter(|_| true);
                 let case = self
                     .with(back, |all| all.into_iter().map(|row| row.filter(|row| row[0] % 11 != 4).map(|row| vec![row[0] + 1])).collect());
-                // As a whole number again, whose bytes are those of a float.
+                // As an integer again, whose bytes are those of a float.
                 case.floats_to_ints()
             }
             5 => self.with(
@@ -185,7 +185,7 @@ impl Case {
     }
 
     fn shuffled(self, seed: u64) -> Case {
-        // What is told between rows has no place in a buffer.
+        // What is reported between rows has no place in a buffer.
         let data = if has_numbers(&self.data) { self.data.clone() } else { self.data.ignore_errors(1_000_000) };
         let (places, before) = (data.clone(), self.oracle);
         let numbered = has_numbers(&data);
@@ -297,7 +297,7 @@ proptest! {
         let data = if let Some(batches) = ahead { data.prefetch(Prefetch::Batches(batches)) } else { data };
         let places: Vec<Places> = (0..3).map(|epoch| (case.oracle)(epoch)).collect();
         let plan = data.plan(None).unwrap();
-        prop_assert!(plan.minimum() <= plan.total(), "a plan below the least that works:\n{}", plan);
+        prop_assert!(plan.minimum() <= plan.total(), "a plan below the minimum:\n{}", plan);
         let some = Bytes(plan.minimum().0 + (plan.total() - plan.minimum()).0 * room / 100);
         // Twice under the first limit: what a file has kept is then found.
         for limit in [Some(some), Some(some), Some(plan.minimum()), None] {

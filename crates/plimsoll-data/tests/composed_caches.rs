@@ -1,4 +1,4 @@
-//! Caches at places drawn at random: the same rows with and without, by number and one after the other, in any room, and resumed anywhere.
+//! Caches at places drawn at random: the same rows with and without, by number and one after the other, in any space, and resumed anywhere.
 
 mod cache_files;
 mod case_count;
@@ -17,7 +17,7 @@ fn half(row: u64, y: &[f32], out: &mut [f32]) -> Result<(), String> {
     Ok(())
 }
 
-/// A stage by a number, for rows with numbers.
+/// A stage by a number, for indexed rows.
 fn step(data: Dataset, which: u8) -> Dataset {
     match which % 8 {
         0 => data.skip(u64::from(which) / 8),
@@ -93,7 +93,7 @@ proptest! {
         room in prop::option::of(0u64..4000), threads in 1usize..4, batch in 1usize..9, stop in 0usize..200,
     ) {
         let folder = folder();
-        // Mapped only once: what was scaled is no whole number any more.
+        // Mapped only once: what was scaled is no integer any more.
         let once = |which: u8, at: usize| !matches!(which % 8, 5 | 6) || !steps[..at].iter().any(|other| other % 8 == which % 8);
         let build = |keeps: bool| {
             let mut data = source(folder.path(), from);

@@ -1,4 +1,4 @@
-//! Pictures on any way: decoded, cut, kept, left out, joined and mixed, by any number of threads, under any limit and from any position
+//! Images on any way: decoded, cut, kept, left out, joined and mixed, by any number of threads, under any limit and from any position
 //! they are the bits of the same pipeline in its plainest form.
 
 mod case_count;
@@ -22,7 +22,7 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use tempfile::TempDir;
 
-/// Pictures of two classes, all of which can be read.
+/// Images of two classes, all of which can be read.
 static SOUND: LazyLock<Folder> = LazyLock::new(|| folder(0));
 
 /// The same, and some that are damaged.
@@ -51,7 +51,7 @@ static PACKED: LazyLock<TempDir> = LazyLock::new(|| {
 });
 
 fn packed(name: &str) -> Dataset {
-    let features = [("x", Feature::picture("image")), ("y", Feature::i32("label", []))];
+    let features = [("x", Feature::image("image")), ("y", Feature::i32("label", []))];
     Dataset::tfrecord(PACKED.path().join(format!("{name}-*.gz")), &features).unwrap()
 }
 
@@ -63,7 +63,7 @@ fn folder(damaged: usize) -> Folder {
     folder
 }
 
-/// Thirteen pictures of all kinds; every so many one is cut off or not one at all.
+/// Thirteen images of all kinds; every so many one is cut off or not one at all.
 fn files(damaged: usize) -> impl Iterator<Item = (usize, &'static str, Vec<u8>)> {
     (0..13usize).map(move |number| {
         let (width, height) = (14 + 5 * (number * 7 % 13), 12 + 3 * (number * 5 % 13));
@@ -86,13 +86,13 @@ fn files(damaged: usize) -> impl Iterator<Item = (usize, &'static str, Vec<u8>)>
             file.truncate(file.len() / 3);
         }
         if damaged > 0 && number == 9 {
-            file = b"no picture at all".to_vec();
+            file = b"no image at all".to_vec();
         }
         (number, name, file)
     })
 }
 
-/// A column beside the pictures.
+/// A column beside the images.
 fn numbers(rows: u64) -> Dataset {
     let schema = Schema::new(vec![Column::new("z", DType::I32, [])]).unwrap();
     Dataset::from_fn(schema, rows, |n, row| row.i32(0, &[n as i32]))
@@ -107,7 +107,7 @@ struct Drawn {
     grey: bool,
     flips: Vec<u8>,
     end: (u8, u8),
-    /// What follows on pictures of one size.
+    /// What follows on images of one size.
     maps: Vec<(u8, u8)>,
     cache: Option<u8>,
     max_item: Option<u64>,
@@ -158,7 +158,7 @@ impl Drawn {
         let (kind, by) = (self.end.0 % if self.cache.is_some() { 4 } else { 6 }, self.end.1);
         ops.push(match kind {
             0 | 1 => resize(16, 12, Method::ALL[usize::from(by) % 6]),
-            // Some pictures are too small for it.
+            // Some images are too small for it.
             2 => center_crop(12 + usize::from(by % 3), 10),
             3 => crop_or_pad(16, 12, 9.0),
             4 => random_crop(12, 10, u64::from(by)),
@@ -222,7 +222,7 @@ impl Drawn {
         data = data.map("x", self.item_ops());
         data = match (self.cache, form) {
             (None, _) => data,
-            // A stream keeps pictures that have numbers in a file or not at all.
+            // A stream keeps images that have numbers in a file or not at all.
             (Some(_), Form::Plain(folder)) if self.is_stream() => data.cache(Cache::File(folder.join("plain.plc"))),
             (Some(kind), form) if self.is_stream() && !self.is_packed() => self.keeping(data, kind | 2, form, "pictures.plc"),
             (Some(kind), form) => self.keeping(data, kind, form, "pictures.plc"),
@@ -317,7 +317,7 @@ fn read(data: &Dataset, limit: Option<Bytes>, options: Options) -> Result<(Vec<F
     came.map(|()| (states, all))
 }
 
-/// Reads so many batches, whatever comes, and no more: everything is given back, and what was kept of half an epoch does no harm.
+/// Reads this many batches, whatever comes, and no more: everything is given back, and what was kept of half an epoch does no harm.
 fn leave_early(data: &Dataset, limit: Bytes, batches: usize) {
     let ledger = Ledger::new("host", Some(limit));
     if let Ok(mut feed) = Feed::start(data, &data.plan(Some(limit)).unwrap(), &ledger, Options::default()) {
@@ -353,7 +353,7 @@ proptest! {
         };
         let expected = read(&plain, None, Options::default());
         let least = plan.minimum();
-        prop_assert!(least <= plan.total(), "a plan below the least that works:\n{}", plan);
+        prop_assert!(least <= plan.total(), "a plan below the minimum:\n{}", plan);
         match data.plan(Some(least - Bytes(1))) {
             Err(DataError::OverLimit { minimum, .. }) => prop_assert_eq!(minimum, least),
             other => prop_assert!(false, "a byte less than works: {other:?}"),

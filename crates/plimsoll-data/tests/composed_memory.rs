@@ -1,4 +1,4 @@
-//! Whatever stages stand behind each other, what they take on the heap is what the plan counts, in any limit down to the least that works.
+//! Whatever stages stand behind each other, what they take on the heap is what the plan counts, in any limit down to the minimum.
 
 mod case_count;
 mod heap;
@@ -93,7 +93,7 @@ fn step(data: Dataset, kind: u8, by: u8, folder: &Path, number: usize) -> Datase
     }
 }
 
-/// All rows of two epochs under a limit: what was planned for the heap, and what was taken there. A row that cannot be made ends it early.
+/// All rows of two epochs under a limit: what was planned for the heap, and what was taken there. A row that fails ends it early.
 fn taken(data: &Dataset, limit: Option<Bytes>) -> (Bytes, Bytes) {
     let plan = data.plan(limit).unwrap();
     let ledger = Ledger::new("host", limit);

@@ -1,4 +1,4 @@
-//! Rows of several columns, some of which differ in length: joins, buckets, windows and padding in any order, under any limit, against a
+//! Rows of several columns, some of which vary in length: joins, buckets, windows and padding in any order, under any limit, against a
 //! plain list.
 
 mod case_count;
@@ -26,7 +26,7 @@ type Shown = Vec<(Vec<usize>, Vec<i32>)>;
 struct Case {
     data: Dataset,
     oracle: Rc<dyn Fn(u64) -> Places>,
-    /// Whether rows with numbers are kept already.
+    /// Whether indexed rows are kept already.
     kept: bool,
     /// Whether some are kept in a file, which has one reader at a time.
     filed: bool,
@@ -183,7 +183,7 @@ impl Case {
                 at(&all, order(&range(all.len()).shuffle(seed), epoch))
             });
         }
-        // What is told between rows has no place in a buffer.
+        // What is reported between rows has no place in a buffer.
         let data = self.data.clone().ignore_errors(1_000_000);
         let (held, row) = (1 + u64::from(by % 20), data.output_schema().unwrap().row_bytes());
         let data = data.shuffle_buffer(seed, row * held);
@@ -401,7 +401,7 @@ proptest! {
         let expected: Vec<Vec<Shown>> = places.iter().map(expected).collect();
         let plan = data.plan(None).unwrap();
         let least = plan.minimum();
-        prop_assert!(least <= plan.total(), "a plan below the least that works:\n{}", plan);
+        prop_assert!(least <= plan.total(), "a plan below the minimum:\n{}", plan);
         match data.plan(Some(least - Bytes(1))) {
             Err(DataError::OverLimit { minimum, .. }) => prop_assert_eq!(minimum, least),
             other => prop_assert!(false, "a byte less than works: {other:?}"),

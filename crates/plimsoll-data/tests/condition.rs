@@ -71,7 +71,7 @@ fn rows_are_chosen_by_their_length() {
         expected(|length| length > 3 && length <= 7)
     );
     assert_eq!(lengths(Condition::on("x").length(Relation::AtLeast, 9)), expected(|length| length >= 9));
-    // Only the numbers that are there are looked at: row 0 has none, so nothing about it is wrong.
+    // Only the numbers that are there are inspected: row 0 has none, so nothing about it is wrong.
     assert_eq!(lengths(Condition::on("x").is([0.0, 1.0])), [0, 7, 0, 0, 0]);
 }
 
@@ -86,7 +86,7 @@ fn conditions_say_what_they_are_and_what_they_cannot_be_asked_of() {
         problem(digits().take_while_where(Condition::on("y").length(Relation::Below, 3))),
         "column `y` is to be asked for its length, and its rows are all of one; leave that out"
     );
-    // What was wrong before is told first.
+    // What was wrong before is reported first.
     assert!(problem(digits().shard(2, 2).filter_where(Condition::on("z").is([1.0]))).starts_with("shard(2, 2) is none of 2"));
 }
 

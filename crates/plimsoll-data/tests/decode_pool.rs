@@ -1,4 +1,4 @@
-//! Files and the cache share what there is: a picture larger than usual is decoded where the cache was, and never is more taken than planned.
+//! Files and the cache share what there is: an image larger than usual is decoded where the cache was, and never is more taken than planned.
 
 mod image_files;
 
@@ -11,10 +11,10 @@ use plimsoll_data::{Cache, Dataset, Feed, Options, Parallelism, Prefetch, Shuffl
 #[global_allocator]
 static HEAP: CountingAllocator = CountingAllocator::new();
 
-/// Room in which all rows are kept, but not while the giant is decoded as well.
+/// Space in which all rows are kept, but not while the giant is decoded as well.
 const LIMIT: Bytes = Bytes::mib(27);
 
-/// So many small pictures, and two giants that take more than the plan keeps for decoding.
+/// So many small images, and two giants that take more than the plan keeps for decoding.
 fn folder(small: usize) -> Folder {
     let folder = Folder::new();
     for number in 0..small {

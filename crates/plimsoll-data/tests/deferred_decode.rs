@@ -1,4 +1,4 @@
-//! Stages that look at rows before their pictures are decoded: the same rows as if they stood behind, and only those they keep are opened.
+//! Stages that look at rows before their images are decoded: the same rows as if they stood behind, and only those they keep are opened.
 
 mod case_count;
 mod collect;
@@ -40,7 +40,7 @@ fn rows(data: &Dataset, epoch: u64, limit: Option<Bytes>) -> [Vec<Vec<u8>>; 2] {
     })
 }
 
-/// A folder of twelve pictures, and the same as records: the label is their number.
+/// A folder of twelve images, and the same as records: the label is their number.
 fn records() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let all = (0..12usize).flat_map(|n| {
@@ -54,7 +54,7 @@ fn records() -> tempfile::TempDir {
 #[test]
 fn before_or_behind_the_decoding_the_rows_are_the_same() {
     let (folder, records) = (twelve(), records());
-    let in_records = [("x", Feature::picture("image")), ("y", Feature::i32("label", []))];
+    let in_records = [("x", Feature::image("image")), ("y", Feature::i32("label", []))];
     let in_records = Dataset::tfrecord(records.path().join("*.tfrecord"), &in_records).unwrap();
     let ways: [fn() -> Ops; 3] =
         [small, || vec![decode(), flip_left_right(3), resize(7, 7, Method::Area)], || vec![decode(), random_crop(12, 11, 4)]];
@@ -86,7 +86,7 @@ fn a_stage_may_stand_anywhere_on_the_way_of_a_picture() {
     let some = odd(folder.data()).skip(2).enumerate("n").take(3).map("x", small());
     assert_eq!(numbers(&some.clone().batch(4), 0), [0, 1, 2]);
     assert!(rows(&some.batch(4), 0, None)[0] == expected[0][2..5]);
-    // And such that do, once pictures are of one size.
+    // And such that do, once images are of one size.
     let again = odd(folder.data()).map("x", small()).filter(|row| row.numbers("x").count() == 90).map("x", [scale(2.0)]);
     let again = again.map("x", [apply("half", [6, 5, 3], |_, x, out| halve(x, out))]).batch(4);
     for limit in [None, Some(again.plan(None).unwrap().minimum())] {
@@ -111,11 +111,11 @@ fn halve(x: &[f32], out: &mut [f32]) -> Result<(), String> {
     Ok(())
 }
 
-/// Two classes; one of the cats is no picture, and one of the dogs.
+/// Two classes; one of the cats is no image, and one of the dogs.
 fn damaged() -> Folder {
     let folder = twelve();
-    folder.write("cat/02.png", b"no picture");
-    folder.write("dog/08.png", b"no picture either");
+    folder.write("cat/02.png", b"no image");
+    folder.write("dog/08.png", b"no image either");
     folder
 }
 
@@ -202,7 +202,7 @@ fn a_shard_opens_the_pictures_of_its_own_rows_and_others_may_go_on_with_it() {
 proptest! {
     #![proptest_config(cases(24))]
 
-    /// None of these stages looks at pictures, so it makes no difference to rows where pictures are decoded.
+    /// None of these stages looks at images, so it makes no difference to rows where images are decoded.
     #[test]
     fn stages_before_the_decoding_do_what_they_do_behind_it(
         steps in prop::collection::vec((0u8..7, 0u8..20), 1..6),
@@ -266,7 +266,7 @@ fn rows_that_are_chosen_first_are_kept_like_any_others() {
     let expected = column(&plain, 0, 0, None).unwrap();
     assert!(column(&kept(), 0, 0, None).unwrap() == expected && found());
     folder.write("dog/20.png", &png(&picture(30, 20, 1), 30, 20, png::ColorType::Rgb));
-    assert!(!found(), "another picture");
+    assert!(!found(), "another image");
 }
 
 #[test]

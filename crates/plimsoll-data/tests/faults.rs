@@ -13,7 +13,7 @@ fn build(folder: &Folder) -> Dataset {
     folder.data().map("x", [decode(), resize(8, 8, Method::Area)])
 }
 
-/// Twelve good pictures and one of each kind of bad one, after the twelfth was listed and then removed.
+/// Twelve good images and one of each kind of bad one, after the twelfth was listed and then removed.
 fn bad(folder: &Folder) -> Dataset {
     let good = png(&picture(60, 50, 1), 60, 50, png::ColorType::Rgb);
     let mut jpeg = Vec::new();
@@ -25,9 +25,9 @@ fn bad(folder: &Folder) -> Dataset {
     folder.write("cat/a-bomb.png", &bomb);
     folder.write("cat/b-corrupt.png", &corrupt);
     folder.write("cat/c-empty.jpg", b"");
-    folder.write("cat/d-text.jpg", b"a text that is called a picture");
+    folder.write("cat/d-text.jpg", b"a text that is called an image");
     folder.write("dog/x-truncated.jpg", &jpeg[..jpeg.len() / 2]);
-    // A PNG by another name is a picture all the same.
+    // A PNG by another name is an image all the same.
     folder.write("dog/y-renamed.jpg", &good);
     folder.write("dog/z-gone.png", &good);
     let data = build(folder);
@@ -57,7 +57,7 @@ fn bad_pictures_are_left_out_and_counted_within_the_plan() {
         assert_eq!(count, 6);
         let names: Vec<String> = names.iter().map(|name| folder.text(name)).collect();
         insta::allow_duplicates! { insta::assert_snapshot!(names.join("\n"), @"
-        FOLDER/data/cat/a-bomb.png is 60000 × 60000 pixels and takes 13.4 GiB to read and decode, but a single item may take 4.00 MiB; raise max_item, or make the picture smaller
+        FOLDER/data/cat/a-bomb.png is 60000 × 60000 pixels and takes 13.4 GiB to read and decode, but a single item may take 4.00 MiB; raise max_item, or make the image smaller
         FOLDER/data/cat/b-corrupt.png cannot be decoded: its data is broken (Corrupt deflate stream. InvalidCodeLengthRepeat); replace the file or take it out of the folder
         FOLDER/data/cat/c-empty.jpg cannot be decoded: it is empty; replace the file or take it out of the folder
         FOLDER/data/cat/d-text.jpg cannot be decoded: it begins like no JPEG, PNG, WebP or GIF; replace the file or take it out of the folder
@@ -88,7 +88,7 @@ fn which_pictures_are_left_out_depends_on_no_limit() {
 fn each_bad_picture_is_an_error_that_names_it_where_none_may_be_left_out() {
     let folder = twelve();
     let error = epochs(&bad(&folder).batch(4), None, 1).unwrap_err();
-    insta::assert_snapshot!(folder.text(error), @"FOLDER/data/cat/a-bomb.png is 60000 × 60000 pixels and takes 13.4 GiB to read and decode, but a single item may take 128 MiB; raise max_item, or make the picture smaller");
+    insta::assert_snapshot!(folder.text(error), @"FOLDER/data/cat/a-bomb.png is 60000 × 60000 pixels and takes 13.4 GiB to read and decode, but a single item may take 128 MiB; raise max_item, or make the image smaller");
     // The cap on what may be left out is one, too.
     let error = epochs(&bad(&folder).ignore_errors(2).batch(4), None, 1).unwrap_err();
     insta::assert_snapshot!(folder.text(error), @"more than 2 rows of epoch 0 could not be read; the last: FOLDER/data/cat/c-empty.jpg cannot be decoded: it is empty; replace the file or take it out of the folder");
@@ -147,7 +147,7 @@ fn a_label_in_a_file_is_named_by_file_and_byte_also_when_shuffled() {
 #[test]
 fn a_cache_of_pictures_that_are_left_out_is_never_half_read() {
     let folder = twelve();
-    folder.write("cat/a-text.jpg", b"no picture");
+    folder.write("cat/a-text.jpg", b"no image");
     let file = folder.path().join("cache.plc");
     for _ in 0..2 {
         let data = build(&folder).cache(Cache::File(file.clone())).ignore_errors(3).batch(4);

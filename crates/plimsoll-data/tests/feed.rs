@@ -310,7 +310,7 @@ fn another_number_of_shards_goes_on_with_the_rows_that_are_left() {
     let parts = || (0..5).map(|part| count(1000, None).skip(part * 200).take(200).shuffle(Shuffle::seed(part)));
     check("in turns", &move || Dataset::interleave(parts(), 2, 3), 1000);
     let sampled = || Dataset::sample_from([(count(600, None), 1.0), (count(1000, None).skip(600).filter(|_| true), 2.0)], 9);
-    check("by lot, some missing", &move || sampled().shuffle_buffer(Shuffle::seed(2), Bytes(64)).ignore_errors(0), 1000);
+    check("at random, some missing", &move || sampled().shuffle_buffer(Shuffle::seed(2), Bytes(64)).ignore_errors(0), 1000);
     let holes = || count(1010, Some((77, Broken::Fails))).skip(9).filter(|_| true).ignore_errors(1);
     check("all but one that cannot be read", &holes, 1000);
 }

@@ -61,9 +61,9 @@ fn arrays_of_a_packed_npz_are_unpacked_on_the_way() {
 
 #[test]
 fn pictures_inside_examples_are_decoded_and_cached() {
-    let features = [("x", Feature::picture("image/encoded")), ("y", Feature::i32("image/class/label", []))];
+    let features = [("x", Feature::image("image/encoded")), ("y", Feature::i32("image/class/label", []))];
     let open = |path: &Path| Dataset::tfrecord(path, &features);
-    let data = open(&reference("pictures.tfrecord")).unwrap();
+    let data = open(&reference("encoded_images.tfrecord")).unwrap();
     assert_eq!(data.output_schema().unwrap().to_string(), "x: files, y: i32[]");
     let small = |data: Dataset| data.map("x", [decode(), resize(2, 2, Method::Bilinear)]);
     let shown = |data: &Dataset| floats(data, 0).iter().map(|row| row[0]).collect::<Vec<_>>();
@@ -71,7 +71,7 @@ fn pictures_inside_examples_are_decoded_and_cached() {
     // A cache is of these files, and not of others with the same name.
     let folder = tempfile::tempdir().unwrap();
     let (path, cache) = (folder.path().join("a.tfrecord"), folder.path().join("cache.plc"));
-    let whole = fs::read(reference("pictures.tfrecord")).unwrap();
+    let whole = fs::read(reference("encoded_images.tfrecord")).unwrap();
     fs::write(&path, &whole).unwrap();
     let cached = |path: &Path| small(open(path).unwrap()).cache(Cache::File(cache.clone())).batch(2);
     let first = column(&cached(&path), 0, 0, None).unwrap();
@@ -79,7 +79,7 @@ fn pictures_inside_examples_are_decoded_and_cached() {
     assert_eq!(column(&cached(&path), 0, 1, None).unwrap(), first);
     fs::write(&path, [&whole[..], &whole].concat()).unwrap();
     assert!(cached(&path).cache_file().is_ok_and(|file| !file.unwrap().whole));
-    // What is wrong is told with its place.
+    // What is wrong is reported with its place.
     let told = |features: &[(&str, Feature)], bytes: &[u8]| {
         fs::write(&path, bytes).unwrap();
         let outcome = Dataset::tfrecord(&path, features).and_then(|data| column(&small(data).batch(2), 0, 0, None));
@@ -90,15 +90,15 @@ fn pictures_inside_examples_are_decoded_and_cached() {
     broken[second] ^= 1;
     let complaints = [
         told(&features, &broken),
-        told(&[("x", Feature::picture("image/pixels")), ("y", Feature::i32("image/class/label", []))], &whole),
-        told(&[("x", Feature::picture("image/class/label"))], &whole),
-        told(&[("x", Feature::picture("image/format"))], &whole),
+        told(&[("x", Feature::image("image/pixels")), ("y", Feature::i32("image/class/label", []))], &whole),
+        told(&[("x", Feature::image("image/class/label"))], &whole),
+        told(&[("x", Feature::image("image/format"))], &whole),
     ];
     insta::assert_snapshot!(complaints.join("\n"), @"
     a.tfrecord, the record at byte 173: its bytes do not match their checksum; the file is damaged, copy or write it again
     a.tfrecord, the record at byte 0: it has no feature `image/pixels`
-    a.tfrecord, the record at byte 0: feature `image/class/label` is numbers and no picture; declare it as what it is
-    a.tfrecord cannot be decoded: the picture at byte 166: it begins like no JPEG, PNG, WebP or GIF; replace the file or take it out of the folder
+    a.tfrecord, the record at byte 0: feature `image/class/label` is numbers and no image; declare it as what it is
+    a.tfrecord cannot be decoded: the image at byte 166: it begins like no JPEG, PNG, WebP or GIF; replace the file or take it out of the folder
     ");
 }
 
@@ -328,7 +328,7 @@ fn what_is_wrong_with_a_tar_file_is_told() {
         read("label.tar", &tar(&[("b.cls", b"cat"), ("b.png", b"")])),
         read("alone.tar", &tar(&[("a.cls", b"1"), ("b.cls", b"1")])),
         read("nameless.tar", &tar(&[("a.png", b"1")])),
-        read("picture.tar", &tar(&[("a.png", b"no picture"), ("a.cls", b"1")])),
+        read("picture.tar", &tar(&[("a.png", b"no image"), ("a.cls", b"1")])),
         read("changed.tar", &changed),
         read("cut.tar", &whole[..1200]),
     ];
@@ -337,8 +337,8 @@ fn what_is_wrong_with_a_tar_file_is_told() {
     root.tar, the record at byte 0: its name "/etc/b.cls" leads out of the folder; such files are refused
     label.tar, the record at byte 0: b.cls is "cat", which is no class number
     alone.tar, the record at byte 0: sample a has a class and no .jpg, .jpeg, .png, .webp or .gif
-    nameless.tar, the record at byte 0: sample a has a picture and no class (.cls)
-    picture.tar cannot be decoded: the picture at byte 512: it begins like no JPEG, PNG, WebP or GIF; replace the file or take it out of the folder
+    nameless.tar, the record at byte 0: sample a has an image and no class (.cls)
+    picture.tar cannot be decoded: the image at byte 512: it begins like no JPEG, PNG, WebP or GIF; replace the file or take it out of the folder
     changed.tar, the record at byte 0: its header does not match its checksum; the file is damaged or no tar file
     cut.tar, the record at byte 1024: the file ends inside it; copy or write the file again
     "#);
@@ -366,7 +366,7 @@ fn files_are_listed_by_pattern_and_sorted() {
 fn what_records_hold_can_be_asked() {
     let found = |name: &str| {
         let found = TfRecord::features(reference(name)).unwrap();
-        found.into_iter().map(|feature| (feature.name, feature.values, feature.count, feature.is_picture)).collect::<Vec<_>>()
+        found.into_iter().map(|feature| (feature.name, feature.values, feature.count, feature.is_image)).collect::<Vec<_>>()
     };
     let examples = found("examples.tfrecord");
     assert_eq!(found("examples.tfrecord.gz"), examples);
@@ -398,7 +398,7 @@ fn what_records_hold_can_be_asked() {
         ),
     ]
     "#);
-    let picture = found("pictures.tfrecord").into_iter().find(|(name, ..)| name == "image/encoded").unwrap();
+    let picture = found("encoded_images.tfrecord").into_iter().find(|(name, ..)| name == "image/encoded").unwrap();
     assert!(picture.1 == RecordValues::Bytes && picture.3);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("cut.tfrecord");

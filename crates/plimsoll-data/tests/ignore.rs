@@ -75,7 +75,7 @@ fn rows_of_a_generator_are_left_out_by_themselves_and_named_by_their_number() {
     ");
     let strict = generator(rows.to_vec()).ignore_errors(2).batch(2);
     insta::assert_snapshot!(complaint(column(&strict, 0, 3, None), Path::new("/")), @"more than 2 rows of epoch 3 could not be read; the last: row 4 of the generator: column `x` is declared as x: i32[], and f32[] was given for it");
-    // Without being told to leave them out, the first ends it.
+    // Without being asked to leave them out, the first ends it.
     assert_eq!(complaint(column(&generator(rows.to_vec()).batch(2), 0, 0, None), Path::new("/")), "the comma is missing");
 }
 
@@ -95,7 +95,7 @@ fn a_failure_that_only_repeats_itself_is_stopped() {
     assert_eq!((all(&data).len(), data.ignored().0, data.ignored().1.len()), (0, 1500, 100));
 }
 
-/// One stage of a pipeline, and what it makes of places that hold a row or do not. A row that could not be made keeps its place.
+/// One stage of a pipeline, and what it makes of places that hold a row or do not. A row that failed keeps its place.
 #[derive(Clone, Debug)]
 enum Step {
     /// Panics at numbers that leave 3 by 7, keeps those that are not multiples of 4.
@@ -171,7 +171,7 @@ impl Step {
             Step::Window(size, shift, stride) => {
                 let span = (size - 1) * stride + 1;
                 let mut out = Vec::new();
-                // Each that is missing is told once, when it is come to; and no window reaches over it.
+                // Each that is missing is reported once, when it is come to; and no window reaches over it.
                 let (mut told, mut from) = (0, 0);
                 while from + span <= places.len() {
                     out.extend(places[told..from + span].iter().filter(|place| place.is_none()));
@@ -228,7 +228,7 @@ proptest! {
         let places: Places = bad.iter().zip(0..).map(|(bad, n)| if bad.is_none() { Some(n) } else { None }).collect();
         let source = match numbered {
             false => generator(bad),
-            // Rows that have numbers, and stages on them that have none.
+            // Indexed rows, and stages on them that have none.
             true => Dataset::from_fn(one_number(), bad.len() as u64, move |n, row| match bad[n as usize] {
                 Some(Bad::Panic) => panic!("rotten"),
                 Some(_) => Err(DataError::Stage("broken".into())),
@@ -306,7 +306,7 @@ fn a_resumed_epoch_leaves_out_the_same_rows_and_counts_each_once() {
     let left_out = data.ignored_in(0);
     assert_eq!(left_out.0, 33 + 20);
     for at in [0, 1, 5, 17, batches.len()] {
-        // Another process, and one that goes on with the same data set.
+        // Another process, and one that continues with the same data set.
         for resumed in [make(), data.clone()] {
             let options = Options { epochs: Some(1), ..Options::resume(&states[at], &resumed).unwrap() };
             let mut feed = Feed::start(&resumed, &resumed.plan(None).unwrap(), &ledger, options).unwrap();

@@ -1,4 +1,4 @@
-//! Folders of pictures: what comes out of them, at any parallelism, under any limit, and what they are refused for.
+//! Folders of images: what comes out of them, at any parallelism, under any limit, and what they are refused for.
 
 mod image_files;
 
@@ -8,7 +8,7 @@ use plimsoll_core::{Bytes, DType};
 use plimsoll_data::ops::{
     Decode, Method, cast_f32, center_crop, decode, flip_left_right, flip_up_down, one_hot, random_crop, resize, scale,
 };
-use plimsoll_data::{Column, DataError, Dataset, Parallelism, PictureReader, Rows, Shuffle};
+use plimsoll_data::{Column, DataError, Dataset, ImageReader, Parallelism, Rows, Shuffle};
 use std::fs;
 
 fn floats(bytes: &[u8]) -> Vec<f32> {
@@ -23,13 +23,13 @@ fn jpeg(pixels: &[u8], width: usize, height: usize, color: ColorType, change: im
     bytes
 }
 
-/// A picture as `decode` gives it, cut whole.
+/// An image as `decode` gives it, cut whole.
 fn decoded(folder: &Folder, how: Decode, height: usize, width: usize) -> Vec<u8> {
     let data = folder.data().map("x", [how.op(), center_crop(height, width)]).batch(8);
     epochs(&data, None, 1).unwrap().swap_remove(0)
 }
 
-/// One picture in a folder.
+/// One image in a folder.
 fn only(name: &str, contents: &[u8]) -> Folder {
     let folder = Folder::new();
     folder.write(&format!("a/{name}"), contents);
@@ -39,9 +39,9 @@ fn only(name: &str, contents: &[u8]) -> Folder {
 #[test]
 fn classes_are_folders_and_rows_are_sorted() {
     let folder = twelve();
-    folder.write("cat/notes.txt", b"not a picture");
+    folder.write("cat/notes.txt", b"not an image");
     folder.write("cat/.hidden.png", b"nor this");
-    // Numbered as in another folder; a class without pictures here keeps its number.
+    // Numbered as in another folder; a class without images here keeps its number.
     let classes = ["bird", "cat", "dog"].map(String::from);
     let data = Dataset::image_folder_with(folder.path().join("data"), &classes).unwrap();
     let data = data.map("x", [decode(), resize(4, 4, Method::Nearest)]).batch(5);
@@ -51,7 +51,7 @@ fn classes_are_folders_and_rows_are_sorted() {
     let columns = epochs(&data, None, 1).unwrap();
     let labels: Vec<i32> = columns[1].as_chunks().0.iter().map(|bytes| i32::from_ne_bytes(*bytes)).collect();
     assert_eq!(labels, [1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2]);
-    // The third channel is the number of the picture.
+    // The third channel is the number of the image.
     let numbers: Vec<f32> = floats(&columns[0]).chunks_exact(48).map(|image| image[2] / 20.0).collect();
     assert_eq!(numbers, (0..12).map(|number| number as f32).collect::<Vec<_>>());
 }
@@ -60,7 +60,7 @@ fn classes_are_folders_and_rows_are_sorted() {
 fn a_reader_gives_the_pipelines_pixels_of_single_files() {
     let (width, height) = (37, 22);
     let pixels = picture(width, height, 3);
-    let mut reader = PictureReader::new();
+    let mut reader = ImageReader::new();
     let mut read = Vec::new();
     for (name, contents) in [
         ("a.jpg", jpeg(&pixels, width, height, ColorType::Rgb, |encoder| encoder.set_sampling_factor(SamplingFactor::F_2_2))),
@@ -134,13 +134,13 @@ fn a_flip_before_the_resize_is_a_flip_of_the_pixels() {
     assert_eq!(seen, [true; 2], "some are mirrored and some are not");
 }
 
-/// The largest difference of two pictures in any channel.
+/// The largest difference of two images in any channel.
 fn apart(a: &[u8], b: &[u8]) -> u8 {
     assert_eq!(a.len(), b.len());
     a.iter().zip(b).map(|(a, b)| a.abs_diff(*b)).max().unwrap()
 }
 
-/// A picture without sharp edges, which JPEG keeps well.
+/// An image without sharp edges, which JPEG keeps well.
 fn soft(width: usize, height: usize) -> Vec<u8> {
     (0..height).flat_map(|y| (0..width).flat_map(move |x| [(60 + x * 2) as u8, (40 + y * 2) as u8, (200 - x - y) as u8])).collect()
 }
@@ -224,7 +224,7 @@ fn the_plan_states_each_stage() {
     decode (each ≤ 128 MiB)    256 MiB
     map x                      115 KiB
     staging ring               432 KiB
-    total                      258 MiB  (3 slots of 3 × 4 rows; least that works: 4.60 MiB)
+    total                      258 MiB  (3 slots of 3 × 4 rows; minimum: 4.60 MiB)
     ");
     insta::assert_snapshot!(data.plan(Some(Bytes::mib(20))).unwrap(), @"
     2 worker stacks            1.00 MiB
@@ -233,7 +233,7 @@ fn the_plan_states_each_stage() {
     decode (each ≤ 16.0 MiB)   16.0 MiB
     map x                       115 KiB
     staging ring                144 KiB
-    total                      17.3 MiB  (3 slots of 1 × 4 rows; least that works: 4.60 MiB)
+    total                      17.3 MiB  (3 slots of 1 × 4 rows; minimum: 4.60 MiB)
     ");
     insta::assert_snapshot!(data.plan(Some(Bytes::mib(4))).unwrap_err(), @"the input pipeline cannot run in 4.00 MiB: it needs at least 4.60 MiB (producer stack 512 KiB, names 132 B, shuffle 8 B, decode (each ≤ 4.00 MiB) 4.00 MiB, map x 57.5 KiB, staging ring 48.1 KiB); raise the limit or lower the batch size");
     let capped = data.max_item(Bytes::mib(1));
@@ -244,7 +244,7 @@ fn the_plan_states_each_stage() {
     decode (each ≤ 1.00 MiB)   2.00 MiB
     map x                       115 KiB
     staging ring                432 KiB
-    total                      3.53 MiB  (3 slots of 3 × 4 rows; least that works: 1.60 MiB)
+    total                      3.53 MiB  (3 slots of 3 × 4 rows; minimum: 1.60 MiB)
     ");
 }
 
@@ -259,7 +259,7 @@ fn bad_files_are_named() {
         folder.text(epochs(&data, None, 1).unwrap_err())
     };
     insta::assert_snapshot!(error("empty.jpg", b""), @"FOLDER/data/cat/empty.jpg cannot be decoded: it is empty; replace the file or take it out of the folder");
-    insta::assert_snapshot!(error("text.jpg", b"this is no picture at all"), @"FOLDER/data/cat/text.jpg cannot be decoded: it begins like no JPEG, PNG, WebP or GIF; replace the file or take it out of the folder");
+    insta::assert_snapshot!(error("text.jpg", b"this is no image at all"), @"FOLDER/data/cat/text.jpg cannot be decoded: it begins like no JPEG, PNG, WebP or GIF; replace the file or take it out of the folder");
     insta::assert_snapshot!(error("short.png", &whole_png[..20]), @"FOLDER/data/cat/short.png cannot be decoded: it ends in the middle of its header; replace the file or take it out of the folder");
     insta::assert_snapshot!(error("header.jpg", &whole[..30]), @"FOLDER/data/cat/header.jpg cannot be decoded: it ends in the middle of its header; replace the file or take it out of the folder");
     insta::assert_snapshot!(error("cut.jpg", &whole[..whole.len() * 2 / 3]), @"FOLDER/data/cat/cut.jpg cannot be decoded: it is truncated: the end of its data is missing; replace the file or take it out of the folder");
@@ -274,11 +274,11 @@ fn bad_files_are_named() {
     // Headers that promise far more than there is.
     let mut bomb = whole_png.clone();
     bomb[16..24].copy_from_slice(&[0, 0, 0xEA, 0x60, 0, 0, 0xEA, 0x60]);
-    insta::assert_snapshot!(error("bomb.png", &bomb), @"FOLDER/data/cat/bomb.png is 60000 × 60000 pixels and takes 13.4 GiB to read and decode, but a single item may take 128 MiB; raise max_item, or make the picture smaller");
+    insta::assert_snapshot!(error("bomb.png", &bomb), @"FOLDER/data/cat/bomb.png is 60000 × 60000 pixels and takes 13.4 GiB to read and decode, but a single item may take 128 MiB; raise max_item, or make the image smaller");
     let mut bomb = whole.clone();
     let frame = bomb.windows(2).position(|pair| pair == [0xFF, 0xC0]).unwrap();
     bomb[frame + 5..frame + 9].copy_from_slice(&[0xEA, 0x60, 0xEA, 0x60]);
-    insta::assert_snapshot!(error("bomb.jpg", &bomb), @"FOLDER/data/cat/bomb.jpg is 60000 × 60000 pixels and takes 10.1 GiB to read and decode, but a single item may take 128 MiB; raise max_item, or make the picture smaller");
+    insta::assert_snapshot!(error("bomb.jpg", &bomb), @"FOLDER/data/cat/bomb.jpg is 60000 × 60000 pixels and takes 10.1 GiB to read and decode, but a single item may take 128 MiB; raise max_item, or make the image smaller");
 }
 
 #[test]
@@ -319,7 +319,7 @@ fn stages_that_make_no_sense_say_what_to_do() {
     let large = data().map("x", [decode(), center_crop(100, 100)]).batch(4);
     insta::assert_snapshot!(folder.text(epochs(&large, None, 1).unwrap_err()), @"FOLDER/data/cat/00.png is 20 × 50 pixels, too small to cut 100 × 100 out of it; resize before cropping, or crop less");
     std::fs::create_dir(folder.path().join("bare")).unwrap();
-    insta::assert_snapshot!(folder.text(Dataset::image_folder(folder.path().join("bare")).unwrap_err()), @"FOLDER/bare is no folder of classes: it has no folders in it; make one for each class and put its pictures there");
+    insta::assert_snapshot!(folder.text(Dataset::image_folder(folder.path().join("bare")).unwrap_err()), @"FOLDER/bare is no folder of classes: it has no folders in it; make one for each class and put its images there");
     std::fs::create_dir(folder.path().join("bare/class")).unwrap();
     insta::assert_snapshot!(folder.text(Dataset::image_folder(folder.path().join("bare")).unwrap_err()), @"FOLDER/bare is no folder of classes: its class FOLDER/bare/class holds no .jpg, .jpeg, .png, .webp or .gif files; put some there or remove it");
 }

@@ -1,4 +1,4 @@
-//! Rows from memory, from closures and made-up pictures.
+//! Rows from memory, from closures and synthetic images.
 
 use collect::{column, complaint, floats, ints, numbers};
 use plimsoll_core::DType;

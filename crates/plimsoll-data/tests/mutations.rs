@@ -84,12 +84,12 @@ fn seeds(name: &str, folder: &Path) -> Vec<Vec<u8>> {
         ],
         "tfrecord" => vec![reference("examples.tfrecord")],
         "tfrecord_gzip" => vec![reference("examples.tfrecord.gz")],
-        "tfrecord_images" => vec![reference("pictures.tfrecord")],
+        "tfrecord_images" => vec![reference("encoded_images.tfrecord")],
         "tfrecord_images_gzip" => {
             // And stored as they are, so that damage reaches the records.
             let mut stored = GzEncoder::new(Vec::new(), Compression::none());
-            stored.write_all(&reference("pictures.tfrecord")).unwrap();
-            vec![reference("pictures.tfrecord.gz"), stored.finish().unwrap()]
+            stored.write_all(&reference("encoded_images.tfrecord")).unwrap();
+            vec![reference("encoded_images.tfrecord.gz"), stored.finish().unwrap()]
         }
         "webdataset" => vec![reference("shard.tar")],
         _ => {
@@ -162,7 +162,7 @@ fn good_files_are_read_and_damaged_ones_are_at_most_refused() {
         let (mut refused, mut round) = (0, 0);
         while more.map_or(round < ROUNDS, |time| begun.elapsed() < time) {
             let bytes = mutate(&seeds[round as usize % seeds.len()], &mut lots);
-            // What panics or hangs is left where it can be looked at.
+            // What panics or hangs is left where it can be inspected.
             let outcome = std::panic::catch_unwind(|| enter(entry, folder.path(), &bytes));
             refused += u64::from(
                 outcome

@@ -1,4 +1,4 @@
-//! `.npy` files: what is read, and what each kind of bad file is told.
+//! `.npy` files: what is read, and what each kind of bad file is reported.
 
 mod npy_file;
 

@@ -1,4 +1,4 @@
-//! Pictures inside packed records: the same rows as from unpacked ones, wherever what makes them alike is written, in planned bytes.
+//! Images inside packed records: the same rows as from unpacked ones, wherever what makes them alike is written, in planned bytes.
 
 use collect::{column, column_and_peak, complaint, floats, numbers};
 use image_files::{picture, png};
@@ -46,7 +46,7 @@ fn folder() -> tempfile::TempDir {
 }
 
 fn open(pattern: impl AsRef<Path>) -> Dataset {
-    Dataset::tfrecord(pattern, &[("y", Feature::i32("label", [])), ("x", Feature::picture("image"))]).unwrap()
+    Dataset::tfrecord(pattern, &[("y", Feature::i32("label", [])), ("x", Feature::image("image"))]).unwrap()
 }
 
 const THREADS: [Parallelism; 4] = [Parallelism::Threads(1), Parallelism::Threads(2), Parallelism::Threads(5), Parallelism::Auto];
@@ -118,7 +118,7 @@ fn pictures_may_be_brought_to_size_after_stages_that_only_reorder() {
     assert!(floats(&small(Dataset::interleave_parallel(unpacked, 2, 1)), 1) == floats(&interleaved, 1));
     let counted = small(packed().take(3).enumerate("n"));
     assert_eq!((numbers(&counted, 0), numbers(&counted, 1)), (vec![0, 1, 2], vec![0, 1, 2]));
-    // What looks at rows has to see pictures that are alike.
+    // What looks at rows has to see images that are alike.
     let complaints = [
         packed().filter(|_| true).map("x", [decode(), resize(4, 4, Method::Area)]),
         packed(),
@@ -158,7 +158,7 @@ fn what_is_wrong_with_a_packed_picture_is_told_with_its_record_or_left_out() {
     let with = |bytes: &[u8]| record(&example(&[("label", Value::Ints(&[7])), ("image", Value::Bytes(bytes))]));
     let whole = png(&picture(9, 9, 1), 9, 9, png::ColorType::Rgb);
     let cases = [
-        with(b"no picture at all"),
+        with(b"no image at all"),
         with(b""),
         with(&whole[..whole.len() / 2]),
         with(&png(&picture(700, 600, 1), 700, 600, png::ColorType::Rgb)),
@@ -182,12 +182,12 @@ fn what_is_wrong_with_a_packed_picture_is_told_with_its_record_or_left_out() {
     });
     let at = with(&whole).len();
     insta::assert_snapshot!(told.join("\n").replace(&format!("at byte {at}"), "at byte AT"), @"
-    a.tfrecord.gz, the record at byte AT: its picture cannot be decoded: it begins like no JPEG, PNG, WebP or GIF
-    a.tfrecord.gz, the record at byte AT: its picture cannot be decoded: it is empty
-    a.tfrecord.gz, the record at byte AT: its picture cannot be decoded: its data is broken (unexpected end of file)
-    a.tfrecord.gz, the record at byte AT: its picture is 700 × 600 pixels and takes 2.14 MiB to read and decode, but a single item may take 1.00 MiB; raise max_item, or make the picture smaller
-    a.tfrecord.gz, the record at byte AT: its picture is 3 × 3 pixels, too small to cut 5 × 5 out of it; resize before cropping, or crop less
-    a.tfrecord.gz, the record at byte AT: feature `image` is numbers and no picture; declare it as what it is
+    a.tfrecord.gz, the record at byte AT: its image cannot be decoded: it begins like no JPEG, PNG, WebP or GIF
+    a.tfrecord.gz, the record at byte AT: its image cannot be decoded: it is empty
+    a.tfrecord.gz, the record at byte AT: its image cannot be decoded: its data is broken (unexpected end of file)
+    a.tfrecord.gz, the record at byte AT: its image is 700 × 600 pixels and takes 2.14 MiB to read and decode, but a single item may take 1.00 MiB; raise max_item, or make the image smaller
+    a.tfrecord.gz, the record at byte AT: its image is 3 × 3 pixels, too small to cut 5 × 5 out of it; resize before cropping, or crop less
+    a.tfrecord.gz, the record at byte AT: feature `image` is numbers and no image; declare it as what it is
     a.tfrecord.gz, the record at byte AT: it has no feature `image`
     a.tfrecord.gz, the record at byte AT: it is of 5.00 MiB and may be of 4.00 MiB; split it
     a.tfrecord.gz, the record at byte AT: its bytes do not match their checksum; the file is damaged, copy or write it again
@@ -200,18 +200,18 @@ fn what_is_wrong_with_a_packed_picture_is_told_with_its_record_or_left_out() {
         assert_eq!(column(&lenient.clone().batch(2), 1, 0, None).unwrap().len(), cases.len());
         assert_eq!(lenient.ignored().0, cases.len() as u64);
         let first = complaint(column(&data(&path).parallelism(threads).batch(2), 1, 0, None), folder.path());
-        assert!(first.contains("it begins like no JPEG"), "the first of them is told: {first}");
+        assert!(first.contains("it begins like no JPEG"), "the first of them is reported: {first}");
     }
-    // One that only this limit has no room for is none of them.
+    // One that only this limit has no space for is none of them.
     let giant = with(&png(&picture(1400, 1200, 1), 1400, 1200, png::ColorType::Rgb));
     fs::write(&path, gzip(&[with(&whole), giant].concat())).unwrap();
     let lenient = || open(&path).map("x", [decode(), center_crop(5, 5)]).ignore_errors(2).batch(2);
     assert_eq!(column(&lenient(), 1, 0, None).unwrap().len(), 2);
     let told = complaint(column(&lenient(), 1, 0, Some(lenient().plan(None).unwrap().minimum())), folder.path());
-    insta::assert_snapshot!(told.replace(&format!("at byte {at}"), "at byte AT"), @"a.tfrecord.gz, the record at byte AT: its picture is 1400 × 1200 pixels and takes 6.97 MiB to read and decode, but this memory limit leaves 4.00 MiB for a single item; raise the limit, or say what one may take (max_item), so that ignore_errors leaves out larger ones under any limit");
+    insta::assert_snapshot!(told.replace(&format!("at byte {at}"), "at byte AT"), @"a.tfrecord.gz, the record at byte AT: its image is 1400 × 1200 pixels and takes 6.97 MiB to read and decode, but this memory limit leaves 4.00 MiB for a single item; raise the limit, or say what one may take (max_item), so that ignore_errors leaves out larger ones under any limit");
 }
 
-/// One picture of a record is decoded before there is room for the next, so that nobody waits for room while holding some.
+/// One image of a record is decoded before there is space for the next, so that nobody waits for space while holding some.
 #[test]
 fn records_with_several_pictures_pass_through_a_room_for_one() {
     let folder = tempfile::tempdir().unwrap();
@@ -222,7 +222,7 @@ fn records_with_several_pictures_pass_through_a_room_for_one() {
         })
         .collect();
     fs::write(folder.path().join("a.tfrecord.gz"), gzip(&rows.concat())).unwrap();
-    let features = [("a", Feature::picture("left")), ("y", Feature::i32("label", [])), ("b", Feature::picture("right"))];
+    let features = [("a", Feature::image("left")), ("y", Feature::i32("label", [])), ("b", Feature::image("right"))];
     let pictures = Dataset::tfrecord(folder.path().join("*.gz"), &features).unwrap().max_item(Bytes::kib(900));
     let data = pictures.map("a", [decode(), resize(4, 4, Method::Area)]).map("b", [decode(), resize(3, 3, Method::Area)]);
     let expected = [0, 2].map(|of| column(&data.clone().parallelism(Parallelism::Threads(1)).batch(3), of, 0, None).unwrap());
@@ -293,7 +293,7 @@ fn packed_pictures_are_kept_as_any_stream_and_found_again_while_their_files_are_
     assert!(problem.contains("it differs from epoch to epoch and stands before the cache; put it after"), "{problem}");
 }
 
-/// Each thread of a stage more would leave less for a picture, if what the limit has room for were cut up among stages.
+/// Each thread of a stage more would leave less for an image, if what the limit has space for were cut up among stages.
 #[test]
 fn what_a_limit_has_room_for_is_the_same_behind_any_stage_and_on_any_number_of_threads() {
     let folder = tempfile::tempdir().unwrap();

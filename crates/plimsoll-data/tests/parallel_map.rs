@@ -372,7 +372,7 @@ fn rows_of_a_stage_keep_their_order_behind_others() {
     assert!(x.eq((0..900).filter(|n| n % 3 != 0).skip(5)));
 }
 
-/// Each stage is planned with all before it. If that were done anew whenever one of them gives way to the limit, a dozen would take days.
+/// Each stage is planned with all before it. If that were done from scratch whenever one of them gives way to the limit, a dozen would take days.
 #[test]
 fn many_stages_with_threads_of_their_own_are_planned_in_any_limit() {
     let stage = |data: Dataset, _| data.filter(|_| true).map("x", [halved()]).parallelism(Parallelism::Threads(16));

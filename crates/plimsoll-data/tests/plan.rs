@@ -23,7 +23,7 @@ fn a_plan_reads_as_a_table() {
     map x            9.56 KiB
     map y                64 B
     staging ring     1.50 MiB
-    total            2.01 MiB  (3 slots of 1 × 32 rows; least that works: 1.01 MiB)
+    total            2.01 MiB  (3 slots of 1 × 32 rows; minimum: 1.01 MiB)
     ");
 }
 
@@ -100,7 +100,7 @@ fn refusals_say_what_to_do() {
     insta::assert_snapshot!(plan(digits().map("x", [normalize([0.5], [0.0])]).batch(8)), @"normalize([0.5], [0.0]) cannot be applied to column `x`: means must be finite and deviations finite and not zero");
     insta::assert_snapshot!(plan(digits().map("y", [resize(4, 4, Method::Nearest)]).batch(8)), @"resize(4, 4, nearest) cannot be applied to column `y`: its rows have shape [], and images are [height, width, channels]");
     insta::assert_snapshot!(plan(digits().map("x", [resize(0, 4, Method::Nearest)]).batch(8)), @"resize(0, 4, nearest) cannot be applied to column `x`: sides go from 1 to 16777216 pixels");
-    insta::assert_snapshot!(plan(digits().map("x", [scale(1.0), one_hot(3)]).batch(8)), @"one_hot(3) cannot be applied to column `x`: its elements are f32, and labels are whole numbers (u8 or i32)");
+    insta::assert_snapshot!(plan(digits().map("x", [scale(1.0), one_hot(3)]).batch(8)), @"one_hot(3) cannot be applied to column `x`: its elements are f32, and labels are integers (u8 or i32)");
     insta::assert_snapshot!(plan(digits().map("y", [one_hot(0)]).batch(8)), @"one_hot(0) cannot be applied to column `y`: ask for at least one class");
     insta::assert_snapshot!(plan(digits().batch(8).prefetch(Prefetch::Batches(usize::MAX))), @"the ring for Batches(18446744073709551615) of batch(8) would take more than 1024 TiB; ask for less");
     let random = |spec| Dataset::random(spec).unwrap_err().to_string();

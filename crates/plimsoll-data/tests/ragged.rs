@@ -1,4 +1,4 @@
-//! Rows that differ in length, and batches that come in any order.
+//! Rows that vary in length, and batches that come in any order.
 
 use plimsoll_core::{Bytes, DType, Ledger};
 use plimsoll_data::ops::{fill, scale};
@@ -67,8 +67,8 @@ fn rows_are_padded_to_what_was_declared_so_that_batches_are_alike() {
 fn a_row_longer_than_declared_and_a_batch_without_padding_are_refused() {
     let complaint = |data: Dataset| batches(&data, None).unwrap_err().to_string();
     insta::assert_snapshot!(complaint(pairs(&[1, 3], 2).padded_batch(2, PadTo::Longest, 0.0)), @"column `x` is declared as x: f32[≤ 2, 2], and f32[3, 2] was given for it; declare the longest row there is");
-    insta::assert_snapshot!(complaint(pairs(&[1], 2).batch(2)), @"column `x` has rows that differ in length; batch it with padded_batch");
-    insta::assert_snapshot!(complaint(pairs(&[1], 2).map("x", [scale(2.0)]).batch(2)), @"scale(2) cannot be applied to column `x`: its rows differ in length; put fill before it");
+    insta::assert_snapshot!(complaint(pairs(&[1], 2).batch(2)), @"column `x` has rows that vary in length; batch it with padded_batch");
+    insta::assert_snapshot!(complaint(pairs(&[1], 2).map("x", [scale(2.0)]).batch(2)), @"scale(2) cannot be applied to column `x`: its rows vary in length; put fill before it");
     insta::assert_snapshot!(complaint(pairs(&[1], 2).map("y", [fill(0.0)]).batch(2)), @"fill(0) cannot be applied to column `y`: its rows are all of one length; leave it out");
 }
 
@@ -104,20 +104,20 @@ fn taking_a_padded_batch_back_takes_its_padding_back() {
     let rows = Dataset::from_fn(Schema::new(vec![Column::up_to("x", DType::F32, [4])]).unwrap(), 5, rows);
     let expected = batches(&rows.clone().padded_batch(2, PadTo::Longest, 9.0), None).unwrap();
     let again = rows.padded_batch(3, PadTo::Longest, 0.0).unbatch();
-    // Made ahead by threads as well, where rows come in batches on the way.
+    // Prefetched by threads as well, where rows come in batches on the way.
     for data in [again.clone(), again.clone().parallelism(Parallelism::Threads(2)).filter(|_| true)] {
         assert_eq!(batches(&data.padded_batch(2, PadTo::Longest, 9.0), None).unwrap(), expected);
     }
     let complaint = batches(&again.batch(2), None).unwrap_err();
-    insta::assert_snapshot!(complaint, @"column `x` has rows that differ in length; batch it with padded_batch");
+    insta::assert_snapshot!(complaint, @"column `x` has rows that vary in length; batch it with padded_batch");
 }
 
 #[test]
 fn what_needs_rows_of_one_length_refuses_others() {
     let rows = || pairs(&[1, 0, 2], 2);
     let complaint = |data: Dataset| batches(&data, None).unwrap_err().to_string();
-    insta::assert_snapshot!(complaint(rows().window(2, 1, 1).padded_batch(2, PadTo::Longest, 0.0)), @"column `x` has rows that differ in length, and window puts rows together that are all of one length; put fill before it");
-    insta::assert_snapshot!(complaint(rows().unbatch().padded_batch(2, PadTo::Longest, 0.0)), @"column `x` has rows that differ in length, and unbatch takes rows apart that are all of one length; put fill before it");
+    insta::assert_snapshot!(complaint(rows().window(2, 1, 1).padded_batch(2, PadTo::Longest, 0.0)), @"column `x` has rows that vary in length, and window puts rows together that are all of one length; put fill before it");
+    insta::assert_snapshot!(complaint(rows().unbatch().padded_batch(2, PadTo::Longest, 0.0)), @"column `x` has rows that vary in length, and unbatch takes rows apart that are all of one length; put fill before it");
     let ragged = [Column::up_to("x", DType::F32, [2]), Column::new("y", DType::F32, [2])];
     for names in [["x", "y"], ["y", "x"]] {
         let schema =
@@ -125,10 +125,10 @@ fn what_needs_rows_of_one_length_refuses_others() {
         let rows = Dataset::from_fn(schema, 4, |n, row| row.f32(0, &[n as f32]));
         let mixed = rows.clone().padded_batch(2, PadTo::Longest, 0.0).mix(plimsoll_data::Mix::up(1.0));
         let said = complaint(mixed);
-        assert!(said.contains(&format!("column {}: f32[≤ 2] has rows that differ in length", names[0])), "{said}");
+        assert!(said.contains(&format!("column {}: f32[≤ 2] has rows that vary in length", names[0])), "{said}");
         assert!(batches(&rows.padded_batch(2, PadTo::Declared, 0.0).mix(plimsoll_data::Mix::up(1.0)), None).is_ok());
     }
-    insta::assert_snapshot!(complaint(rows().padded_batch(2, PadTo::Longest, 0.0).mix(plimsoll_data::Mix::cut(1.0).columns("y", "x"))), @"cutmix(1, seed 0) cannot be done: column x: f32[≤ 2, 2] has rows that differ in length; pad them to what is declared, or put fill before");
+    insta::assert_snapshot!(complaint(rows().padded_batch(2, PadTo::Longest, 0.0).mix(plimsoll_data::Mix::cut(1.0).columns("y", "x"))), @"cutmix(1, seed 0) cannot be done: column x: f32[≤ 2, 2] has rows that vary in length; pad them to what is declared, or put fill before");
     // Filled up, they are of one length.
     let filled = rows().map("x", [fill(0.0)]).window(2, 1, 1).batch(2);
     assert_eq!(batches(&filled, None).unwrap()[0].0, [2, 2, 2, 2]);
@@ -147,7 +147,7 @@ fn batches_have_rows_of_like_length() {
     let by_number = pairs(lengths, 9).bucket_by_length("y", [3, 6], 3).padded_batch(3, PadTo::Longest, -1.0);
     assert_eq!(batches(&by_number, None).unwrap(), free);
     let complaint = batches(&Dataset::range(0, 9, 1).unwrap().window(2, 1, 1).bucket_by_length("x", [3], 3).batch(3), None);
-    insta::assert_snapshot!(complaint.unwrap_err(), @"bucket_by_length(x, [3], 3) needs a column whose rows differ in length, or one with one whole number a row");
+    insta::assert_snapshot!(complaint.unwrap_err(), @"bucket_by_length(x, [3], 3) needs a column whose rows vary in length, or one with one integer a row");
 }
 
 /// Rows whose first is only made once others were.

@@ -1,4 +1,4 @@
-//! Embedded and made-up rows.
+//! Embedded and synthetic rows.
 
 use plimsoll_core::{DType, Ledger};
 use plimsoll_data::ops::{cast_f32, normalize, scale};

@@ -1,4 +1,4 @@
-//! What a stream's stages take is what the plan counts for them: every kind of stage, in as much as there is and in the least that works.
+//! What a stream's stages take is what the plan counts for them: every kind of stage, in as much as there is and in the minimum.
 
 use heap::HEAP;
 use plimsoll_core::{Bytes, DType, Ledger};
@@ -185,13 +185,13 @@ fn files() {
         encoder.write_header().unwrap().write_image_data(&vec![side as u8; (side * side * 3) as usize]).unwrap();
         record(&example(&[("x", Value::Bytes(&bytes))]))
     });
-    let feature = [("x", Feature::picture("x"))];
+    let feature = [("x", Feature::image("x"))];
     let small = |data: Dataset| data.max_item(Bytes::mib(6)).map("x", [decode(), resize(200, 200, Method::Area)]);
     let packed = Dataset::tfrecord(write("p.tfrecord.gz", &gzip(&pictures.concat())), &feature).unwrap();
     check("pictures", small(packed.clone()).shuffle_buffer(Shuffle::seed(1), Bytes::mib(1)));
-    check("pictures by threads", small(packed).parallelism(Parallelism::Threads(3)).map("x", [scale(0.5)]));
+    check("images by threads", small(packed).parallelism(Parallelism::Threads(3)).map("x", [scale(0.5)]));
     let chosen = Dataset::tfrecord(write("p.tfrecord", &pictures.concat()), &feature).unwrap().filter(|_| true);
-    check("pictures chosen first", small(chosen.clone()).parallelism(Parallelism::Threads(3)));
-    check("pictures chosen first, in turns", small(chosen.clone().skip(1)).enumerate("n"));
-    check("pictures chosen first, ahead", Dataset::interleave_parallel([small(chosen.clone()), small(chosen)], 2, 1));
+    check("images chosen first", small(chosen.clone()).parallelism(Parallelism::Threads(3)));
+    check("images chosen first, in turns", small(chosen.clone().skip(1)).enumerate("n"));
+    check("images chosen first, ahead", Dataset::interleave_parallel([small(chosen.clone()), small(chosen)], 2, 1));
 }

@@ -53,7 +53,7 @@ fn main() {
         let encoder = jpeg_encoder::Encoder::new_file(pictures.join(format!("{side}.jpg")), 80).unwrap();
         encoder.encode(&vec![side as u8; usize::from(side) * 20 * 3], side, 20, jpeg_encoder::ColorType::Rgb).unwrap();
     }
-    // One thread, which has seen the largest picture in the first epochs; memory of another may be taken later.
+    // One thread, which has seen the largest image in the first epochs; memory of another may be taken later.
     let pictures = Dataset::image_folder(pictures.parent().unwrap()).unwrap().parallelism(Parallelism::Threads(1));
     let pictures = pictures.shuffle(Shuffle::seed(3)).map("x", [decode(), resize(8, 8, Method::Bilinear)]).batch(2);
     let plain = [pictures, npy.clone().batch(32), npy.shuffle(Shuffle::seed(1)).batch(32), digits.batch(32), stream.batch(32)];
@@ -65,7 +65,7 @@ fn main() {
                 while feed.next().unwrap().is_some() {}
             }
         };
-        // Every size of slot and picture has been met after the first epochs.
+        // Every size of slot and image has been met after the first epochs.
         epochs(5);
         let before = ALLOCATIONS.load(Ordering::Relaxed);
         epochs(20);

@@ -122,7 +122,7 @@ fn data_sets_are_put_together() {
         assert_eq!(zipped.size(), size);
         assert_eq!((all(zipped.clone()), numbers(&zipped.batch(2), 1)), (vec![0, 1, 2], vec![7, 8, 9]));
     }
-    // Rows with numbers keep them: any order of what was put together is exact.
+    // Indexed rows keep them: any order of what was put together is exact.
     let shuffled = Dataset::concatenate([range(40), Dataset::range(40, 100, 1).unwrap()]).shuffle(Shuffle::seed(2));
     assert!(shuffled.size().is_some() && shuffled.plan_is_small());
     let mut rows = all(shuffled);
@@ -173,7 +173,7 @@ fn an_interleave_holds_the_inputs_that_are_open_at_a_time_and_no_plan_is_below_t
             }
         }
     }
-    // What is wrong with an input is told at the start, and not when its turn comes.
+    // What is wrong with an input is reported at the start, and not when its turn comes.
     let wrong = Dataset::interleave([range(3), range(3), range(3).bucket_by_length("x", [3, 2], 1)], 1, 1).batch(1);
     let told = wrong.plan(None).err().unwrap();
     assert!(told.to_string().contains("boundaries that grow"), "{told}");
@@ -353,7 +353,7 @@ fn what_cannot_be_read_is_left_out_counted_and_named() {
 #[test]
 fn broken_pictures_are_left_out_by_all_threads() {
     let folder: Folder = image_files::twelve();
-    folder.write("cat/00-broken.png", b"not a picture");
+    folder.write("cat/00-broken.png", b"not an image");
     folder.write("dog/zz-empty.jpg", b"");
     let whole = folder.data().map("x", [decode(), resize(8, 8, Method::Bilinear)]).batch(4);
     assert!(column(&whole, 0, 0, None).is_err());

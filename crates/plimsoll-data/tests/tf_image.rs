@@ -59,7 +59,7 @@ fn agrees_with_tensorflow() {
             _ => bytes.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect(),
         };
         for (index, (actual, expected)) in actual.iter().zip(expected.iter().cycle()).enumerate() {
-            // Where a value is cut off to a whole number, the last bit of the arithmetic may decide.
+            // Where a value is cut off to an integer, the last bit of the arithmetic may decide.
             let tolerance = if output.dtype == DType::U8 && name != "rot90" { 1.0 } else { 3e-6 };
             assert!((actual - expected).abs() <= tolerance, "{}: element {index} is {actual}, not {expected}", case[0]);
         }

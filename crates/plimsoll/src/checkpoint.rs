@@ -50,7 +50,7 @@ impl Checkpoints {
         Checkpoints { every, ..self }
     }
 
-    /// Also after every so many steps.
+    /// Also after every this many steps.
     pub fn every_steps(self, steps: u64) -> Checkpoints {
         Checkpoints { steps: Some(steps.max(1)), ..self }
     }

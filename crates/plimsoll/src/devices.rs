@@ -86,10 +86,10 @@ fn open_gpu(ordinal: usize, convolutions: Convolutions) -> Result<Arc<dyn Device
     Ok(Arc::new(device.with_convolutions(convolutions)))
 }
 
-/// The variable that says who computes convolutions on a GPU.
+/// The variable that says what computes convolutions on a GPU.
 const CONVOLUTIONS: &str = "PLIMSOLL_CONVOLUTIONS";
 
-/// Who computes convolutions on a GPU.
+/// What computes convolutions on a GPU.
 ///
 /// # Errors
 /// When `PLIMSOLL_CONVOLUTIONS` says something that is not known.

@@ -109,3 +109,8 @@ pub mod prelude {
         Method, cast_f32, center_crop, decode, flip_left_right, flip_up_down, normalize, one_hot, random_crop, resize, scale,
     };
 }
+
+/// The program in README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

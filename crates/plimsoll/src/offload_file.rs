@@ -45,7 +45,7 @@ impl OffloadFile {
 fn failure(folder: &Path, size: Bytes, what: &str, error: &io::Error) -> DeviceError {
     let help = match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::FileTooLarge | io::ErrorKind::QuotaExceeded => {
-            "; make room there, run in a folder on another disk, or leave `offload` out of what is allowed"
+            "; make space there, run in a folder on another disk, or leave `offload` out of what is allowed"
         }
         _ => "; run in another folder, or leave `offload` out of what is allowed",
     };

@@ -81,12 +81,12 @@ impl<'a> Reader<'a> {
         texts.map(Some).ok_or_else(|| self.wrong(key, value, "text in quotes, or a list of it"))
     }
 
-    /// A whole number of at least `least`.
+    /// An integer of at least `least`.
     pub fn count(&self, key: &'static str, least: u64) -> Result<Option<u64>> {
         match self.value(key) {
             None => Ok(None),
             Some(Value::Integer(number)) if *number >= 0 && *number as u64 >= least => Ok(Some(*number as u64)),
-            Some(other) => Err(self.wrong(key, other, &format!("a whole number, {least} or more"))),
+            Some(other) => Err(self.wrong(key, other, &format!("an integer, {least} or more"))),
         }
     }
 
@@ -107,13 +107,13 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A list of whole numbers.
+    /// A list of integers.
     pub fn counts(&self, key: &'static str) -> Result<Option<Vec<usize>>> {
         let Some(value) = self.value(key) else { return Ok(None) };
         let numbers = value.as_array().map(|list| list.iter().map(|n| n.as_integer().and_then(|n| usize::try_from(n).ok())).collect());
         match numbers {
             Some(Some(numbers)) => Ok(Some(numbers)),
-            _ => Err(self.wrong(key, value, "a list of whole numbers, such as [28, 28, 1]")),
+            _ => Err(self.wrong(key, value, "a list of integers, such as [28, 28, 1]")),
         }
     }
 
@@ -133,7 +133,7 @@ impl<'a> Reader<'a> {
         numbers.map(Some).ok_or_else(|| self.wrong(key, value, "a number or a list of numbers"))
     }
 
-    /// A whole number for both directions, or one for each.
+    /// An integer for both directions, or one for each.
     pub fn pair(&self, key: &'static str) -> Result<Option<(usize, usize)>> {
         let Some(value) = self.value(key) else { return Ok(None) };
         let count = |value: &Value| value.as_integer().and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
@@ -144,7 +144,7 @@ impl<'a> Reader<'a> {
             },
             single => count(single).map(|n| (n, n)),
         };
-        pair.map(Some).ok_or_else(|| self.wrong(key, value, "a whole number of 1 or more, or two of them"))
+        pair.map(Some).ok_or_else(|| self.wrong(key, value, "an integer of 1 or more, or two of them"))
     }
 
     /// One of several words.
@@ -186,18 +186,18 @@ impl<'a> Reader<'a> {
         Error::Config(format!("`{}` is missing: {what}", self.name(key)))
     }
 
-    /// A whole number of at least `min` that must be there.
+    /// An integer of at least `min` that must be there.
     pub fn required_count(&self, key: &'static str, min: u64, what: &str) -> Result<usize> {
         self.count(key, min)?.map(|count| count as usize).ok_or_else(|| self.missing(key, what))
     }
 
-    /// A whole number of at least 1, or the default.
+    /// An integer of at least 1, or the default.
     pub fn count_or(&self, key: &'static str, default: usize) -> Result<usize> {
         self.note(key, Some(default.to_string()));
         Ok(self.count(key, 1)?.map_or(default, |count| count as usize))
     }
 
-    /// A whole number, or the default.
+    /// An integer, or the default.
     pub fn count_from_zero_or(&self, key: &'static str, default: u64) -> Result<u64> {
         self.note(key, Some(default.to_string()));
         Ok(self.count(key, 0)?.unwrap_or(default))
@@ -234,7 +234,7 @@ impl<'a> Reader<'a> {
         Ok(self.flag(key)?.unwrap_or(default))
     }
 
-    /// A whole number for both axes or one for each, or the default for both.
+    /// An integer for both axes or one for each, or the default for both.
     pub fn pair_or(&self, key: &'static str, default: usize) -> Result<(usize, usize)> {
         self.note(key, Some(default.to_string()));
         Ok(self.pair(key)?.unwrap_or((default, default)))

@@ -205,7 +205,7 @@ impl Schedule {
     pub fn check(&self, steps: u64) -> Result<()> {
         match self.length() {
             Some(length) if length < steps => Err(Error::Config(format!(
-                "the {} schedule ends after {length} steps, but training goes on to step {steps}; give it more steps \
+                "the {} schedule ends after {length} steps, but training continues to step {steps}; give it more steps \
                  (`train.schedule.steps`; by default, the length of the run) or train for fewer epochs",
                 self.name()
             ))),
@@ -410,7 +410,7 @@ mod tests {
         let error = Schedule::cosine(90).warm_up(10).check(101).unwrap_err().to_string();
         assert_eq!(
             error,
-            "the cosine schedule ends after 100 steps, but training goes on to step 101; give it more steps \
+            "the cosine schedule ends after 100 steps, but training continues to step 101; give it more steps \
              (`train.schedule.steps`; by default, the length of the run) or train for fewer epochs"
         );
         assert!(Schedule::cosine(90).warm_up(10).check(100).is_ok());

@@ -17,8 +17,8 @@ const MAIN_STACK: Bytes = Bytes::kib(256);
 /// what the system has available, whichever is less.
 pub fn available_memory() -> Bytes {
     let available = meminfo("MemAvailable:").unwrap_or(Bytes::gib(1)) + resident();
-    match room_in_group() {
-        Some(room) => room.min(available),
+    match free_in_control_group() {
+        Some(free) => free.min(available),
         None => available,
     }
 }
@@ -132,10 +132,10 @@ fn kilobytes(text: &str, field: &str) -> Option<Bytes> {
 }
 
 /// What this process can have in its control group and its parents, in either version of the interface.
-fn room_in_group() -> Option<Bytes> {
+fn free_in_control_group() -> Option<Bytes> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let own = status("RssAnon:").unwrap_or_default();
-    groups.lines().filter_map(|line| group_room(line, own, &|path| fs::read_to_string(path).ok())).min()
+    groups.lines().filter_map(|line| control_group_free(line, own, &|path| fs::read_to_string(path).ok())).min()
 }
 
 /// The names of a version's files: where groups are, the limit, what is in use, and what of that is files, which the system gives up first.
@@ -147,7 +147,7 @@ struct Interface {
 }
 
 /// What there is for a process that holds `own` bytes itself, for one line of `/proc/self/cgroup`.
-fn group_room(line: &str, own: Bytes, read: &dyn Fn(&str) -> Option<String>) -> Option<Bytes> {
+fn control_group_free(line: &str, own: Bytes, read: &dyn Fn(&str) -> Option<String>) -> Option<Bytes> {
     let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
     let interface = match controllers {
         "" => Interface { root: "/sys/fs/cgroup", limit: "memory.max", usage: "memory.current", files: ["active_file ", "inactive_file "] },
@@ -169,8 +169,8 @@ fn group_room(line: &str, own: Bytes, read: &dyn Fn(&str) -> Option<String>) -> 
             let of = |name: &str| stat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok()).unwrap_or(0);
             let files: u64 = interface.files.iter().map(|name| of(name)).sum();
             let others = number(interface.usage).unwrap_or(0).saturating_sub(files).saturating_sub(own.0);
-            let room = limit.saturating_sub(others);
-            least = Some(least.map_or(room, |least| least.min(room)));
+            let free = limit.saturating_sub(others);
+            least = Some(least.map_or(free, |least| least.min(free)));
         }
         let Some(parent) = group.rfind('/') else { break };
         group = &group[..parent];
@@ -194,11 +194,11 @@ mod tests {
             };
             Some(text.to_string())
         };
-        let room = |line: &str| group_room(line, Bytes::ZERO, &files);
-        assert_eq!(room("0::/a/b"), Some(Bytes::mib(1)));
-        assert_eq!(room("4:cpu,memory:/job"), Some(Bytes::mib(2)));
-        assert_eq!(room("3:cpu:/job"), None);
-        assert_eq!(room("0::/other"), None);
+        let free = |line: &str| control_group_free(line, Bytes::ZERO, &files);
+        assert_eq!(free("0::/a/b"), Some(Bytes::mib(1)));
+        assert_eq!(free("4:cpu,memory:/job"), Some(Bytes::mib(2)));
+        assert_eq!(free("3:cpu:/job"), None);
+        assert_eq!(free("0::/other"), None);
     }
 
     #[test]
@@ -213,8 +213,8 @@ mod tests {
             Some(text.to_string())
         };
         // Half a million is held, a fifth of that by this process; files are given up for it.
-        assert_eq!(group_room("0::/a", Bytes(100_000), &files), Some(Bytes(600_000)));
-        assert_eq!(group_room("0::/a", Bytes(900_000), &files), Some(Bytes(1_000_000)), "never more than the limit");
+        assert_eq!(control_group_free("0::/a", Bytes(100_000), &files), Some(Bytes(600_000)));
+        assert_eq!(control_group_free("0::/a", Bytes(900_000), &files), Some(Bytes(1_000_000)), "never more than the limit");
     }
 
     #[test]

@@ -85,7 +85,7 @@ fn custom_loop_evaluate_and_predict_match_the_trainer() {
         assert_eq!(outputs[0].values, predictions[..3 * BATCH]);
     }
     let first = run.evaluate(&batch).unwrap();
-    assert_eq!(run.evaluate(&batch).unwrap(), first, "nothing is learnt");
+    assert_eq!(run.evaluate(&batch).unwrap(), first, "nothing is trained");
     assert!((first.loss - scores.loss).abs() < 0.3 && first.per_class[0].1.len() == 3);
     assert_eq!(run.steps(), 0);
 }
@@ -109,7 +109,7 @@ fn the_learning_rate_follows_the_schedule_until_set() {
     let mut short = trainer().schedule(Schedule::cosine(1)).custom_loop().unwrap();
     short.step(&batch).unwrap();
     let error = short.step(&batch).unwrap_err().to_string();
-    assert!(error.starts_with("the cosine schedule ends after 1 steps, but training goes on to step 2;"), "{error}");
+    assert!(error.starts_with("the cosine schedule ends after 1 steps, but training continues to step 2;"), "{error}");
 }
 
 #[test]

@@ -185,7 +185,7 @@ fn attention_dropout_is_independent_of_micro_batches() {
         (before, trainer.predict(&data()).unwrap(), loss)
     };
     let (before, whole, loss) = train(0.5, 20, 1);
-    assert_eq!(before, train(0.0, 20, 1).0, "what is not learnt from is not dropped");
+    assert_eq!(before, train(0.0, 20, 1).0, "what is not trained on is not dropped");
     assert_ne!(whole, train(0.0, 20, 1).1);
     assert_eq!((&whole, loss), (&train(0.5, 20, 3).1, loss), "any number of threads");
     for micro_batch in [1, 7, 10] {

@@ -148,7 +148,7 @@ fn schedules_set_the_learning_rate() {
     assert!((epoch.learning_rate - last).abs() < 1e-9, "{} instead of {last}", epoch.learning_rate);
     assert_eq!(epoch.to_json()["learning_rate"], epoch.learning_rate);
     let error = trainer.fit(Fit::epochs(1)).unwrap_err().to_string();
-    assert!(error.starts_with("the cosine schedule ends after 80 steps, but training goes on to step 90;"), "{error}");
+    assert!(error.starts_with("the cosine schedule ends after 80 steps, but training continues to step 90;"), "{error}");
 
     let plateau = ReduceOnPlateau { patience: 1, factor: 0.5, monitor: "loss".to_string(), min_delta: 10.0, ..ReduceOnPlateau::default() };
     let mut trainer = Trainer::new(mlp(), &digits(Split::Train, 32)).schedule(Schedule::plateau(plateau.clone()));
@@ -356,5 +356,5 @@ fn a_schedule_takes_the_length_of_the_run_or_is_refused() {
     };
     assert_eq!(train("cosine"), Ok(()));
     let error = train("{ type = \"cosine\", steps = 10 }").unwrap_err();
-    assert!(error.starts_with("the cosine schedule ends after 10 steps, but training goes on to step "), "{error}");
+    assert!(error.starts_with("the cosine schedule ends after 10 steps, but training continues to step "), "{error}");
 }

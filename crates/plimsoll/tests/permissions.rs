@@ -31,7 +31,7 @@ fn host(line: u64) -> String {
 }
 
 /// The weights after an epoch.
-fn learnt(settings: &[&str]) -> Vec<u8> {
+fn trained_weights(settings: &[&str]) -> Vec<u8> {
     let mut trainer = trainer(settings);
     trainer.fit(Fit::epochs(1)).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -63,12 +63,12 @@ fn mixed_precision_is_chosen_only_where_allowed_and_needed() {
 #[test]
 fn training_uses_the_planned_precision() {
     let (wide, narrow) = (plan(&[NONE]).minimum, plan(&[NONE, "train.precision=mixed_bf16"]).minimum);
-    let chosen = learnt(&[MIXED, &host((narrow.0 + wide.0) / 2)]);
-    assert!(chosen == learnt(&[NONE, "train.precision=mixed_bf16"]) && chosen != learnt(&[NONE]));
+    let chosen = trained_weights(&[MIXED, &host((narrow.0 + wide.0) / 2)]);
+    assert!(chosen == trained_weights(&[NONE, "train.precision=mixed_bf16"]) && chosen != trained_weights(&[NONE]));
     let small = "train.optimizer={ type = \"adam\", lr = 1e-3, state_bits = 8 }";
     let line = host(plan(&[NONE, small]).minimum.0 + (1 << 20));
-    let chosen = learnt(&[SMALL_STATE, &line]);
-    assert!(chosen == learnt(&[NONE, small]) && chosen != learnt(&[NONE]));
+    let chosen = trained_weights(&[SMALL_STATE, &line]);
+    assert!(chosen == trained_weights(&[NONE, small]) && chosen != trained_weights(&[NONE]));
 }
 
 #[test]

@@ -55,7 +55,7 @@ fn unknown_length_trains_bit_identically() {
             (weights(&mut trainer, "known"), scores, history.steps, trainer)
         });
         assert!(runs[0].0 == runs[1].0, "other weights in micro-batches of {micro_batch}");
-        assert_eq!((&runs[0].1, runs[0].2), (&runs[1].1, 2 * 41), "the last batch of an epoch is learnt from too");
+        assert_eq!((&runs[0].1, runs[0].2), (&runs[1].1, 2 * 41), "the last batch of an epoch is trained on too");
         assert_eq!(runs[0].1[1].0.accuracy.map(|accuracy| accuracy > 0.3), Some(true));
 
         // Evaluation and prediction do not differ either.

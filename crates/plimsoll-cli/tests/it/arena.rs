@@ -41,7 +41,7 @@ fn an_infeasible_capacity_is_proven_and_writes_no_file() {
     sandbox.write("in.csv", TABLE);
     let (code, said) = sandbox.fail(&["arena", "in.csv", "--capacity", "159", "--out", "out.csv"]);
     assert_eq!(code, 3);
-    assert!(said.contains("does not fit into 159: proven impossible; the least found is 160"), "{said}");
+    assert!(said.contains("does not fit into 159: proven impossible; the minimum found is 160"), "{said}");
     assert!(!sandbox.path("out.csv").exists());
 }
 
@@ -54,8 +54,8 @@ fn malformed_tables_report_the_line() {
         ("id,lower,upper,size\n", " has a header but no buffers".to_string()),
         ("0,1,2,3\n", format!(", line 1: `0,1,2,3` is not a header; {expected}")),
         ("id,lower,upper,size\na,0,1,8\nb,0,1\n", ", line 3: has 3 columns where the header has 4".to_string()),
-        ("id,lower,upper,size\na,0,x,8\n", ", line 2: the upper `x` is not a whole number from 0 to 18446744073709551615".to_string()),
-        ("id,lower,upper,size\na,0,1,-8\n", ", line 2: the size `-8` is not a whole number from 0 to 18446744073709551615".to_string()),
+        ("id,lower,upper,size\na,0,x,8\n", ", line 2: the upper `x` is not an integer from 0 to 18446744073709551615".to_string()),
+        ("id,lower,upper,size\na,0,1,-8\n", ", line 2: the size `-8` is not an integer from 0 to 18446744073709551615".to_string()),
         ("id,lower,upper,size\na,0,1,0\n", ", line 2: a buffer of no bytes needs no place; take it out".to_string()),
         (
             "id,lower,upper,size\na,4,4,8\n",

@@ -82,7 +82,7 @@ fn skipped_rows_of_a_stream_are_counted_and_reported() {
     let sandbox = Sandbox::new("bench-stream-left-out");
     let reference = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../plimsoll-data/tests/reference");
     std::fs::copy(reference.join("holes.parquet"), sandbox.path("holes.parquet")).unwrap();
-    let mut packed = std::fs::read(reference.join("pictures.tfrecord.gz")).unwrap();
+    let mut packed = std::fs::read(reference.join("encoded_images.tfrecord.gz")).unwrap();
     std::fs::write(sandbox.path("0.tfrecord.gz"), &packed).unwrap();
     packed.truncate(packed.len() / 2);
     std::fs::write(sandbox.path("1.tfrecord.gz"), &packed).unwrap();
@@ -218,7 +218,7 @@ fn data_commands_accept_a_source_without_configuration() {
     for (name, columns) in [
         ("examples.tfrecord", "x: f32[3], y: i32[]"),
         ("examples.tfrecord.gz", "x: f32[3], y: i32[]"),
-        ("pictures.tfrecord", "x: f32[224, 224, 3], y: i32[]"),
+        ("encoded_images.tfrecord", "x: f32[224, 224, 3], y: i32[]"),
     ] {
         let shown = sandbox.succeed(&["data", "inspect", "--source", "tfrecord", "--path", records.join(name).to_str().unwrap()]);
         assert!(shown.contains(&format!("columns   {columns}\n")), "{shown}");

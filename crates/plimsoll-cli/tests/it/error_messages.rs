@@ -37,8 +37,8 @@ fn unknown_keys_suggest_the_nearest() {
 #[test]
 fn wrong_values_report_what_is_expected() {
     let sandbox = Sandbox::new("values");
-    insta::assert_snapshot!(sandbox.fail(&["train", "--set", "train.batch=0"]).1, @"error: `train.batch` is 0, but should be a whole number, 1 or more");
-    insta::assert_snapshot!(sandbox.fail(&["train", "--set", "train.epochs=many"]).1, @r#"error: `train.epochs` is "many", but should be a whole number, 1 or more"#);
+    insta::assert_snapshot!(sandbox.fail(&["train", "--set", "train.batch=0"]).1, @"error: `train.batch` is 0, but should be an integer, 1 or more");
+    insta::assert_snapshot!(sandbox.fail(&["train", "--set", "train.epochs=many"]).1, @r#"error: `train.epochs` is "many", but should be an integer, 1 or more"#);
     insta::assert_snapshot!(sandbox.fail(&["train", "--set", "train.loss"]).1, @"error: `train.loss` is not KEY=VALUE, such as train.batch=64");
     insta::assert_snapshot!(sandbox.fail(&["train", "--set", "train.optimizer=adma"]).1, @r#"error: `train.optimizer` is "adma", but should be one of sgd, adam, adamw, rmsprop, adagrad, adafactor, lion, nadam; did you mean "adam"?"#);
     insta::assert_snapshot!(sandbox.fail(&["train", "--set", "budget.host=12XB"]).1, @"error: `budget.host`: `12XB` is not a size; write a number and a unit, such as 256MiB, 2GB or 1048576 (units: B, KiB, MiB, GiB, TiB, kB, MB, GB, TB)");
@@ -62,7 +62,7 @@ fn out_of_range_numbers_are_refused() {
     insta::assert_snapshot!(model("{ type = \"dense\", units = 4611686018427387904 }, { type = \"dense\", units = 2 }"), @"error: layer `dense`: a tensor f32[3, 4611686018427387904] is larger than any machine's memory");
     insta::assert_snapshot!(model(""), @"error: `model.layers` is empty; a model needs at least one layer");
     insta::assert_snapshot!(model("{ type = \"dense\", units = 2, name = \"input\" }"), @r#"error: `model.layers[0].name` is "input", which is already used; layer names should be unique"#);
-    insta::assert_snapshot!(refused(&sandbox, &config(&format!("holdout = 0.01\n{DENSE}"))), @"error: `data.holdout` is 0.01, but should be a share of the 4 rows that leaves some to learn from and some to hold out");
+    insta::assert_snapshot!(refused(&sandbox, &config(&format!("holdout = 0.01\n{DENSE}"))), @"error: `data.holdout` is 0.01, but should be a share of the 4 rows that leaves some to train on and some to hold out");
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn missing_and_malformed_configuration_files() {
     sandbox.write("broken.toml", "[train]\nbatch = = 3\n");
     insta::assert_snapshot!(sandbox.fail(&["train", "broken.toml"]).1, @"error: broken.toml, line 2: extra `=`, expected nothing");
     sandbox.write("empty.toml", "");
-    insta::assert_snapshot!(sandbox.fail(&["train", "empty.toml"]).1, @r#"error: `data` is missing: a table that says what to learn from, such as source = "digits""#);
+    insta::assert_snapshot!(sandbox.fail(&["train", "empty.toml"]).1, @r#"error: `data` is missing: a table that says what to train on, such as source = "digits""#);
     sandbox.write("x", "a file where a folder should be");
     insta::assert_snapshot!(sandbox.fail(&["train", "--epochs", "1", "--out", "x/run"]).1, @"error: cannot write to the run folder x/run: Not a directory (os error 20)");
 }
@@ -145,7 +145,7 @@ fn token_ids_and_sequence_lengths_out_of_range() {
 fn a_schedule_shorter_than_training_is_refused_before_the_run() {
     let sandbox = Sandbox::new("schedule");
     let schedule = ["--set", "train.schedule={ type = \"cosine\", steps = 10 }", "--epochs", "2", "--quiet"];
-    insta::assert_snapshot!(sandbox.fail(&[&["train", "--out", "run"], &schedule[..]].concat()).1, @"error: the cosine schedule ends after 10 steps, but training goes on to step 90; give it more steps (`train.schedule.steps`; by default, the length of the run) or train for fewer epochs");
+    insta::assert_snapshot!(sandbox.fail(&[&["train", "--out", "run"], &schedule[..]].concat()).1, @"error: the cosine schedule ends after 10 steps, but training continues to step 90; give it more steps (`train.schedule.steps`; by default, the length of the run) or train for fewer epochs");
     assert!(!sandbox.path("run").exists(), "a run that cannot be leaves no folder behind");
 }
 

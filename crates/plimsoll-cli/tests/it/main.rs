@@ -5,6 +5,7 @@ mod calibrate;
 mod cgroup;
 mod cuda;
 mod data;
+mod documents;
 mod end_to_end;
 mod error_messages;
 mod evaluate_and_predict;
@@ -13,6 +14,7 @@ mod offload;
 mod plan_files;
 mod resume;
 mod stream_stages;
+mod words;
 mod zoo;
 
 use std::path::{Path, PathBuf};
@@ -85,9 +87,14 @@ fn program() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_plimsoll"))
 }
 
+/// The root of the repository.
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_path_buf()
+}
+
 /// The configuration of an example.
 fn example(name: &str) -> String {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name).to_str().unwrap().to_string()
+    repository().join("examples").join(name).to_str().unwrap().to_string()
 }
 
 /// A `.npy` file of the given type name and shape; `data` is its bytes.

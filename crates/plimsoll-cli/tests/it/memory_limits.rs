@@ -93,7 +93,7 @@ fn a_deep_model_stays_within_its_minimum_budget() {
     let least = document["min_bytes"].as_u64().unwrap();
     let trained = sandbox.json(&["train", "deep.toml", "--json", "--quiet", "--out", "out", "--host-memory", &least.to_string()]);
     let measured = trained["measured_peak_rss_bytes"].as_u64().unwrap();
-    assert!(measured <= least, "{measured} bytes measured under a line of {least}");
+    assert!(measured <= least, "{measured} bytes measured within a budget of {least}");
 }
 
 /// The weights of a run.
@@ -124,7 +124,7 @@ fn in_shares(name: &str, network: &[&str], shares: &[u64]) -> Vec<String> {
         assert_eq!(plan["results_unchanged"], true);
         let found = weights(&sandbox, &out);
         if plan["micro_batch"] == plan["batch"] {
-            assert!(found == expected, "{share} %: computing again changed a bit");
+            assert!(found == expected, "{share} %: recomputation changed a bit");
         } else {
             // Sums in another order.
             let largest = expected.iter().fold(0.0f32, |most, x| most.max(x.abs()));

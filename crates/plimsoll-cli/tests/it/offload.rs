@@ -75,7 +75,7 @@ fn a_full_offload_disk_is_an_error_with_a_remedy() {
     assert_eq!(output.status.code(), Some(1), "{error}");
     assert!(error.starts_with("error: cpu: the file of ") && error.contains("could not be written: File too large"), "{error}");
     assert!(
-        error.trim_end().ends_with("make room there, run in a folder on another disk, or leave `offload` out of what is allowed"),
+        error.trim_end().ends_with("make space there, run in a folder on another disk, or leave `offload` out of what is allowed"),
         "{error}"
     );
 }

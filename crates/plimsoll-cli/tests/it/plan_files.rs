@@ -22,7 +22,7 @@ fn a_plan_file_is_verified_by_itself() {
     let checked = sandbox.json(&["check", "tight.json", "--json"]);
     assert_eq!(checked["holds"], true);
     assert_eq!((&checked["arena_bytes"], &checked["recomputed"]), (&plan["arena_bytes"], &plan["recomputed"]));
-    assert!(checked["recomputed"].as_u64().unwrap() > 0, "nothing was computed again: {plan}");
+    assert!(checked["recomputed"].as_u64().unwrap() > 0, "nothing was recomputed: {plan}");
 }
 
 /// With validation and checkpoints, which the embedded digits have.

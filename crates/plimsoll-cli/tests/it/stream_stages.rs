@@ -206,7 +206,7 @@ fn inspect_shows_padded_rows() {
     stages("");
     assert_eq!(
         sandbox.fail(&["data", "inspect", "run.toml"]).1,
-        "error: column `x` has rows that differ in length; batch it with padded_batch"
+        "error: column `x` has rows that vary in length; batch it with padded_batch"
     );
     for (to, declared) in [("longest", false), ("declared", true)] {
         stages(&format!(

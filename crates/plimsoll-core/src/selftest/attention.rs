@@ -70,7 +70,7 @@ impl AttentionCase {
         if self.mask != MaskCase::None {
             let keys = Shape::new([batch, self.lengths.1.into()]);
             let dtype = s.draw.pick(&[DType::U8, DType::I32]);
-            operands.push(s.whole_numbers(dtype, keys, if self.mask == MaskCase::All { 1 } else { 2 }));
+            operands.push(s.integers(dtype, keys, if self.mask == MaskCase::All { 1 } else { 2 }));
         }
         Ok(operands)
     }
@@ -162,7 +162,7 @@ pub(super) fn attention_grad(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
 
 /// Numbers between -1 and 1 that every real type holds exactly.
 fn exact(s: &mut Stage<'_>, shape: Shape, dtype: DType) -> Result<ValueId, GraphError> {
-    let bytes = s.whole_numbers(DType::U8, shape.clone(), 64);
+    let bytes = s.integers(DType::U8, shape.clone(), 64);
     let centred = Expr::build(|e| e.mul(e.sub(e.input(0), e.constant(32.0)), e.constant(1.0 / 32.0)));
     Ok(s.graph.pointwise_many(centred, &[bytes], shape, vec![dtype])?[0])
 }

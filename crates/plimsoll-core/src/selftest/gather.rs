@@ -25,14 +25,14 @@ fn pairs() -> Vec<(&'static str, Shape, Shape)> {
 
 /// Numbers around a table of `rows` rows, some of them below and above it, brought there by an expression.
 fn strays(s: &mut Stage<'_>, shape: Shape, rows: usize) -> Result<ValueId, GraphError> {
-    let near = s.whole_numbers(DType::I32, shape.clone(), rows + 4);
+    let near = s.integers(DType::I32, shape.clone(), rows + 4);
     let shifted = Expr::build(|e| e.sub(e.input(0), e.constant(2.0)));
     Ok(s.graph.pointwise_many(shifted, &[near], shape, vec![DType::I32])?[0])
 }
 
 /// Integers up to 255, which every real type holds exactly.
 fn exact(s: &mut Stage<'_>, shape: Shape, dtype: DType) -> Result<ValueId, GraphError> {
-    let bytes = s.whole_numbers(DType::U8, shape, 256);
+    let bytes = s.integers(DType::U8, shape, 256);
     s.graph.cast(bytes, dtype)
 }
 
@@ -41,7 +41,7 @@ pub(super) fn gather(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     for (name, table, indices) in pairs() {
         for dtype in [DType::I32, DType::U8] {
             let mut s = Stage::new(draw);
-            let numbers = s.whole_numbers(dtype, indices.clone(), table.dims()[0].factor());
+            let numbers = s.integers(dtype, indices.clone(), table.dims()[0].factor());
             let table = s.operand(table.clone(), Domain::Any)?;
             let y = s.graph.gather(table, numbers)?;
             cases.push(s.finish(format!("{name}, numbers in {dtype}"), &[y])?);
@@ -54,7 +54,7 @@ pub(super) fn gather(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     }
     for (from, to) in [(DType::F32, DType::BF16), (DType::BF16, DType::F32), (DType::F16, DType::F16), (DType::F16, DType::BF16)] {
         let mut s = Stage::new(draw);
-        let numbers = s.whole_numbers(DType::I32, Shape::batch_of([9]), 5);
+        let numbers = s.integers(DType::I32, Shape::batch_of([9]), 5);
         // Tables do not depend on the batch: a sum over it is one, and exact in 16 bits for one row.
         s.rows = 1;
         let rows = exact(&mut s, Shape::batch_of([5, 19]), DType::F32)?;
@@ -79,7 +79,7 @@ pub(super) fn scatter_add(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
                 strays(&mut s, indices.clone(), count)?
             } else {
                 let dtype = s.draw.pick(&[DType::I32, DType::U8]);
-                s.whole_numbers(dtype, indices.clone(), count)
+                s.integers(dtype, indices.clone(), count)
             };
             let dy = s.operand(rows(&table, &indices), Domain::Any)?;
             let y = s.graph.add_one(Op::ScatterAdd(ScatterAdd { table: table.clone() }), &[numbers, dy])?;
@@ -88,7 +88,7 @@ pub(super) fn scatter_add(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     }
     for dtype in [DType::BF16, DType::F16] {
         let mut s = Stage::new(draw);
-        let numbers = s.whole_numbers(DType::I32, Shape::batch_of([9]), 5);
+        let numbers = s.integers(DType::I32, Shape::batch_of([9]), 5);
         let dy = exact(&mut s, Shape::batch_of([9, 19]), dtype)?;
         let y = s.graph.add_one(Op::ScatterAdd(ScatterAdd { table: Shape::fixed([5, 19]) }), &[numbers, dy])?;
         cases.push(s.finish_forward(format!("rows in {dtype}"), &[y])?);

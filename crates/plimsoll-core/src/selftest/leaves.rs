@@ -22,7 +22,7 @@ pub(super) fn input(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     for (dtype, end) in [(DType::U8, 256), (DType::I32, 5000)] {
         let mut s = Stage::new(draw);
         let shape = s.batch_shape(2);
-        let x = s.whole_numbers(dtype, shape, end);
+        let x = s.integers(dtype, shape, end);
         cases.push(s.finish_forward(format!("integers in {dtype}"), &[x])?);
     }
     let mut s = Stage::new(draw);

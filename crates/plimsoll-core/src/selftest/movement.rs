@@ -44,7 +44,7 @@ pub(super) fn transpose(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
         cases.push(s.finish(format!("{order:?}"), &[y])?);
     }
     let mut s = Stage::new(draw);
-    let x = s.whole_numbers(DType::U8, Shape::batch_of([3, 5]), 256);
+    let x = s.integers(DType::U8, Shape::batch_of([3, 5]), 256);
     let y = s.graph.add_one(Op::Transpose(Transpose { order: vec![2, 0, 1] }), &[x])?;
     cases.push(s.finish_forward("bytes", &[y])?);
     Ok(cases)
@@ -86,7 +86,7 @@ pub(super) fn slice(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     let y = s.graph.add_one(Op::Slice(Slice { axis: 0, start: 1, length: 3 }), &[x])?;
     cases.push(s.finish("outside the batch", &[y])?);
     let mut s = Stage::new(draw);
-    let x = s.whole_numbers(DType::I32, Shape::batch_of([7]), 9000);
+    let x = s.integers(DType::I32, Shape::batch_of([7]), 9000);
     let y = s.graph.add_one(Op::Slice(Slice { axis: 1, start: 2, length: 3 }), &[x])?;
     cases.push(s.finish_forward("integers", &[y])?);
     Ok(cases)
@@ -114,7 +114,7 @@ pub(super) fn concat(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     let y = s.graph.add_one(Op::Concat(Concat { axis: 1 }), &[x, other, x])?;
     cases.push(s.finish("one of them twice", &[y])?);
     let mut s = Stage::new(draw);
-    let (a, b) = (s.whole_numbers(DType::U8, Shape::batch_of([3]), 256), s.whole_numbers(DType::U8, Shape::batch_of([2]), 256));
+    let (a, b) = (s.integers(DType::U8, Shape::batch_of([3]), 256), s.integers(DType::U8, Shape::batch_of([2]), 256));
     let y = s.graph.add_one(Op::Concat(Concat { axis: 1 }), &[a, b])?;
     cases.push(s.finish_forward("bytes", &[y])?);
     Ok(cases)
@@ -204,7 +204,7 @@ pub(super) fn pad(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
         }
     }
     let mut s = Stage::new(draw);
-    let x = s.whole_numbers(DType::I32, Shape::batch_of([4]), 9000);
+    let x = s.integers(DType::I32, Shape::batch_of([4]), 9000);
     let y = s.graph.add_one(Op::Pad(Pad { axis: 1, before: 2, after: 1 }), &[x])?;
     cases.push(s.finish_forward("integers", &[y])?);
     Ok(cases)

@@ -172,7 +172,7 @@ fn positional(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     for dtype in [DType::I32, DType::U8] {
         let mut s = Stage::new(draw);
         let (batch, classes) = (s.batch(), s.draw.between(2, 9));
-        let labels = s.whole_numbers(dtype, Shape::new([batch, Dim::fixed(1)]), classes);
+        let labels = s.integers(dtype, Shape::new([batch, Dim::fixed(1)]), classes);
         let logits = s.operand(Shape::new([batch, Dim::fixed(classes)]), Domain::Any)?;
         let picked = Expr::build(|e| e.mul(e.input(1), e.binary(Binary::Equal, e.input(0), e.coordinate(1))));
         let y = s.graph.pointwise(picked, &[labels, logits])?;

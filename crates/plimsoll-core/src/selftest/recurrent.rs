@@ -51,7 +51,7 @@ impl RecurrentLayer {
         if !self.masked {
             return Ok(None);
         }
-        let bytes = s.whole_numbers(DType::U8, Shape::new([self.batch, self.steps.into()]), 2);
+        let bytes = s.integers(DType::U8, Shape::new([self.batch, self.steps.into()]), 2);
         Ok(Some(if s.draw.flip() { s.graph.cast(bytes, DType::F32)? } else { bytes }))
     }
 

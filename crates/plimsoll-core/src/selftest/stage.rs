@@ -31,7 +31,7 @@ pub(super) struct Stage<'a> {
     pub rows: usize,
     /// Values that are differentiated by.
     wrt: Vec<ValueId>,
-    /// For whole-number leaves, one more than the largest number.
+    /// For integer leaves, one more than the largest number.
     ends: Vec<(ValueId, usize)>,
     /// Whether some real numbers are NaN.
     pub with_nan: bool,
@@ -111,7 +111,7 @@ impl<'a> Stage<'a> {
     }
 
     /// A column of integers below `end`.
-    pub fn whole_numbers(&mut self, dtype: DType, shape: Shape, end: usize) -> ValueId {
+    pub fn integers(&mut self, dtype: DType, shape: Shape, end: usize) -> ValueId {
         let value = self.graph.input(&format!("n{}", self.ends.len()), TensorType::new(dtype, shape));
         self.ends.push((value, end));
         value

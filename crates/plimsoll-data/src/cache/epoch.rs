@@ -47,7 +47,7 @@ impl EpochMemory {
         (self.pieces, self.held) = (Vec::new(), 0);
     }
 
-    /// Keeps whole rows, if there is room for them.
+    /// Keeps whole rows, if there is space for them.
     pub fn append(&mut self, mut rows: &[u8]) -> bool {
         if self.held + rows.len() as u64 > self.most {
             return false;
@@ -89,7 +89,7 @@ pub(crate) struct EpochFile {
     /// Rows in the file, those in the block included while it is being written.
     rows: u64,
     on_full: OnFull,
-    /// Rows on their way, with room for a checksum, and how many of its bytes there are.
+    /// Rows on their way, with space for a checksum, and how many of its bytes there are.
     block: Vec<u8>,
     held: usize,
     /// The block of the file that it is.
@@ -137,12 +137,12 @@ impl EpochFile {
         self.unfinished.is_none()
     }
 
-    /// The epoch begins anew; what was written of it is written over.
+    /// The epoch starts over; what was written of it is written over.
     pub fn restart(&mut self) {
         (self.rows, self.held) = (0, 0);
     }
 
-    /// Writes whole rows after those before; `false` where there is no room and that is no reason to stop.
+    /// Writes whole rows after those before; `false` where there is no space and that is no reason to stop.
     pub fn append(&mut self, rows: &[u8], bypass: &CacheBypass) -> Result<bool, DataError> {
         let written = self.try_append(rows);
         self.judge(written, bypass)
@@ -160,12 +160,12 @@ impl EpochFile {
             OnFull::Stop => Err(DataError::Cache {
                 path: self.path.clone(),
                 problem: format!(
-                    "row {rows} cannot be written ({error}); make room for it, leave the cache out, or go on without it (on_full)"
+                    "row {rows} cannot be written ({error}); make space for it, leave the cache out, or go on without it (on_full)"
                 ),
             }),
             OnFull::Continue => {
                 bypass.set(format!("row {rows} cannot be written to {} ({error}), so rows are made each time", self.path.display()));
-                // Others may need the room more; the file of this name is never read.
+                // Others may need the space more; the file of this name is never read.
                 let _ = self.file.set_len(0);
                 Ok(false)
             }
@@ -237,7 +237,7 @@ impl EpochFile {
         let (rows, check) = block.split_at(bytes);
         if check != crc32c::crc32c(rows).to_le_bytes() {
             let problem =
-                format!("the rows at byte {at} do not match their checksum; the file is damaged: remove it, and it is made again");
+                format!("the rows at byte {at} do not match their checksum; the file is damaged: remove it, and it is recomputed");
             return Err(DataError::Cache { path: self.path.clone(), problem });
         }
         self.holds = Some(number);
@@ -259,7 +259,7 @@ fn block_rows(row: usize) -> usize {
     (BLOCK / row.max(1)).max(1)
 }
 
-/// Bytes of a file with so many rows.
+/// Bytes of a file with this many rows.
 fn length(rows: u64, row: usize) -> Option<u64> {
     let blocks = rows.div_ceil(block_rows(row) as u64);
     rows.checked_mul(row as u64)?.checked_add(blocks.checked_mul(CHECK as u64)?)?.checked_add(DATA)
@@ -314,7 +314,7 @@ mod tests {
             for piece in all.chunks(size) {
                 assert!(memory.append(piece) && file.append(piece, &CacheBypass::default()).unwrap());
             }
-            assert!(!memory.append(&[0; 4]), "there is no room for more");
+            assert!(!memory.append(&[0; 4]), "there is no space for more");
             assert!(!file.is_whole() && !path.exists());
             assert!(file.finish(&CacheBypass::default()).unwrap() && file.is_whole());
             assert_eq!(fs::metadata(&path).unwrap().len(), length(700_001, 4).unwrap());
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn without_room_it_stops_or_goes_on_as_asked_and_nothing_is_left() {
+    fn a_full_disk_stops_or_continues_and_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rows.plc");
         for (cache, goes_on) in [(Cache::File(path.clone()), false), (Cache::FileIfRoom(path.clone()), true)] {

@@ -120,7 +120,7 @@ impl FileStore {
 
     /// What is said of a row whose checksum is another.
     pub fn damaged(&self, place: u64) -> DataError {
-        let problem = format!("its row {place} does not match its checksum; the file is damaged: remove it, and it is made again");
+        let problem = format!("its row {place} does not match its checksum; the file is damaged: remove it, and it is recomputed");
         DataError::Cache { path: self.path.clone(), problem }
     }
 
@@ -166,7 +166,7 @@ impl FileStore {
             (Err(error), OnFull::Stop) => Err(DataError::Cache {
                 path: self.path.clone(),
                 problem: format!(
-                    "row {row} cannot be written ({error}); make room for it, leave the cache out, or go on without it (on_full)"
+                    "row {row} cannot be written ({error}); make space for it, leave the cache out, or go on without it (on_full)"
                 ),
             }),
             (Err(error), OnFull::Continue) => {
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn without_room_it_stops_or_goes_on_as_asked_and_nothing_is_left() {
+    fn a_full_disk_stops_or_continues_and_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rows.plc");
         let mut row = [0; 3];
@@ -300,7 +300,7 @@ mod tests {
             store.write(row_number, b"xyz").unwrap();
             assert!(!store.read(row_number, &mut row).unwrap(), "nothing is served any more");
         }
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "its room is given back at once");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "its space is given back at once");
         assert!(!store.is_whole());
     }
 
@@ -341,7 +341,7 @@ mod tests {
             assert!(store.read(10, &mut row).unwrap() && &row == b"abc", "the others are");
             let told = store.read(11, &mut row).unwrap_err().to_string();
             assert!(
-                told.ends_with("its row 1 does not match its checksum; the file is damaged: remove it, and it is made again"),
+                told.ends_with("its row 1 does not match its checksum; the file is damaged: remove it, and it is recomputed"),
                 "{told}"
             );
         }

@@ -16,7 +16,7 @@ impl Fingerprint {
         hash
     }
 
-    /// The whole number.
+    /// The integer.
     pub fn bytes(&self) -> [u8; 16] {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&self.state[0].to_le_bytes());

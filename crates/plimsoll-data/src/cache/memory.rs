@@ -26,7 +26,7 @@ struct LockedRows {
 pub(crate) enum Insertion {
     /// It was kept, or is none of those that are.
     Done,
-    /// So many bytes have to be there first: those of the rows around it.
+    /// This many bytes have to be there first: those of the rows around it.
     Needs(u64),
 }
 
@@ -96,7 +96,7 @@ impl MemoryStore {
         begins
     }
 
-    /// Frees at least so many bytes, or all there are; says how many.
+    /// Frees at least this many bytes, or all there are; says how many.
     pub fn give_way(&self, bytes: u64) -> u64 {
         let mut freed = 0;
         let twice = [false, true].into_iter().flat_map(|dear| (0..self.shards.len()).rev().map(move |shard| (dear, shard)));

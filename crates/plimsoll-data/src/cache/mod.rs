@@ -1,6 +1,6 @@
 //! Where cached rows are stored: in memory, or in a file that later runs find again.
 //!
-//! Rows with numbers are stored one by one (`memory`, `file`): images once they are of one size, others whole. Of rows that come one after the
+//! Indexed rows are stored one by one (`memory`, `file`): images once they are of one size, others whole. Of rows that come one after the
 //! other a whole epoch is stored, or nothing (`epoch`).
 
 mod epoch;
@@ -35,14 +35,14 @@ pub enum Cache {
     /// memory for. Where nothing is decoded, or what is decoded differs from epoch to epoch before all are of one size, nothing is kept.
     Auto,
     /// In memory, as many rows as the plan has memory for; the others are made each time. An image that needs more than the plan keeps for
-    /// decoding takes it from the cache, whose rows come back as they are made again. Of a [stream](crate::Dataset#streams) it is a whole
+    /// decoding takes it from the cache, whose rows come back as they are recomputed. Of a [stream](crate::Dataset#streams) it is a whole
     /// epoch or nothing; the most rows it can have must be known.
     Memory,
     /// The same, but never more than this. A stream whose epoch turns out to take more is not kept.
     MemoryUpTo(Bytes),
     /// In a file, which is served only to the data it was made from.
     File(PathBuf),
-    /// The same, and if the file cannot be written (the disk is full), every row is made again instead of stopping.
+    /// The same, and if the file cannot be written (the disk is full), every row is recomputed instead of stopping.
     FileIfRoom(PathBuf),
 }
 
@@ -75,13 +75,13 @@ impl fmt::Display for Cache {
             Cache::Memory => write!(f, "cache(memory)"),
             Cache::MemoryUpTo(bytes) => write!(f, "cache(memory, up to {bytes})"),
             Cache::File(path) => write!(f, "cache({})", path.display()),
-            Cache::FileIfRoom(path) => write!(f, "cache({}, if there is room)", path.display()),
+            Cache::FileIfRoom(path) => write!(f, "cache({}, if there is space)", path.display()),
         }
     }
 }
 
 impl CacheFile {
-    /// What is known of a file of rows with numbers, without reading its rows.
+    /// What is known of a file of indexed rows, without reading its rows.
     pub(crate) fn of_rows(path: &Path, fingerprint: [u8; 16], rows: u64, row: Bytes) -> Result<CacheFile, DataError> {
         let row_bytes = row.get() + CHECK;
         let whole = file::is_there(path, fingerprint, rows, row_bytes)?;
@@ -197,7 +197,7 @@ impl Store {
         }
     }
 
-    /// Gives up rows until so many bytes are free, or none is left; says how many bytes they were.
+    /// Gives up rows until this many bytes are free, or none is left; says how many bytes they were.
     pub fn give_way(&self, bytes: u64) -> u64 {
         match self {
             Store::Memory(store) => store.give_way(bytes),

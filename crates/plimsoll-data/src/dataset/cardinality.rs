@@ -21,7 +21,7 @@ impl ExpectedRows {
         self.in_part = false;
     }
 
-    /// Something could not be made; a row counts as one that came.
+    /// Something failed; a row counts as one that came.
     pub fn lost(&mut self, loss: Loss) {
         self.in_part |= loss == Loss::Part;
     }
@@ -34,7 +34,7 @@ impl ExpectedRows {
         }
     }
 
-    /// So many rows of an epoch have come, and it is over or goes on.
+    /// This many rows of an epoch have come, and it is over or goes on.
     pub fn check(&self, epoch: u64, came: u64, over: bool) -> Result<(), DataError> {
         let Some(rows) = self.rows.filter(|_| !self.in_part) else { return Ok(()) };
         if came < rows && !over || came == rows {

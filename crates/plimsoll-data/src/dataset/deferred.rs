@@ -51,7 +51,7 @@ impl RowStage for AllRows {
     }
 }
 
-/// Rows with numbers in the place of files, the columns of files with their positions, and the stages that concern files.
+/// Indexed rows in the place of files, the columns of files with their positions, and the stages that concern files.
 struct Deferred {
     rows: Dataset,
     files: Vec<(usize, Column)>,

@@ -37,7 +37,7 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    /// Rows of so many bytes, of which blocks hold so many. Where there are `errors`, a last byte marks rows that have one.
+    /// Rows of this many bytes, of which blocks hold so many. Where there are `errors`, a last byte marks rows that have one.
     pub fn new(
         stream: Box<dyn BlockIterator>,
         row_bytes: usize,

@@ -38,7 +38,7 @@ pub(crate) struct Recipe {
     pub cache: Option<Cache>,
     /// Why the cache is not used, if so.
     pub bypass: Option<Arc<CacheBypass>>,
-    /// For each column, the operations so far on rows of differing size.
+    /// For each column, the operations so far on rows of variable size.
     items: Vec<Vec<ItemStep>>,
     /// The operations whose results are cached, and the versions of the stages before the cache.
     cached_ops: String,
@@ -69,7 +69,7 @@ pub(crate) struct ColumnRecipe {
 }
 
 impl ColumnRecipe {
-    /// What one thread holds for blocks of so many rows.
+    /// What one thread holds for blocks of this many rows.
     pub fn bytes(&self, rows: usize) -> Bytes {
         let steps = self.steps.iter().map(|step| {
             let buffer = if step.in_place { Bytes::ZERO } else { (step.input.row_bytes() * rows as u64).align_up(ALIGNMENT as u64) };
@@ -125,7 +125,7 @@ impl Recipe {
         }
     }
 
-    /// Another number of shards has consumed so many rows of an epoch.
+    /// Another number of shards has consumed this many rows of an epoch.
     pub fn begin_after(&mut self, epoch: u64, rows: u64) {
         self.consumed = Some((epoch, rows));
         self.node = self.node.take().map(|node| Arc::new(node.after(self.consumed)));
@@ -279,7 +279,7 @@ impl Recipe {
         Ok(())
     }
 
-    /// Rows that have numbers must be so many where this stands.
+    /// Indexed rows must be so many where this stands.
     pub fn check_rows(&self, rows: u64, data: &Dataset) -> Result<(), DataError> {
         let there = order::rows_after(self.source.len(), &self.index_steps);
         if self.node.is_none() && there != rows {
@@ -330,7 +330,7 @@ impl Recipe {
         let input = self.schema.columns()[index].clone();
         let refuse = |problem: &str| Err(DataError::Op { op: op.describe(), column: input.name.clone(), problem: problem.into() });
         if input.extent == Extent::UpTo && !op.takes_lengths() {
-            return refuse("its rows differ in length; put fill before it");
+            return refuse("its rows vary in length; put fill before it");
         }
         if matches!(input.extent, Extent::Fixed | Extent::UpTo) {
             let output = op.output(&input)?;
@@ -377,12 +377,12 @@ impl Recipe {
         Ok(())
     }
 
-    /// The same, with those that differ in length padded.
+    /// The same, with those that vary in length padded.
     pub fn check_padded(&self) -> Result<(), DataError> {
         self.check_fixed()?;
         match self.schema.columns().iter().find(|column| column.extent == Extent::UpTo) {
             Some(column) if self.settings.pad.is_none() => {
-                let problem = "has rows that differ in length; batch it with padded_batch".into();
+                let problem = "has rows that vary in length; batch it with padded_batch".into();
                 Err(DataError::Schema { column: column.name.clone(), problem })
             }
             _ => Ok(()),

@@ -32,7 +32,7 @@ pub enum Prefetch {
 pub(crate) struct Settings {
     /// Rows of a batch.
     pub batch: Option<usize>,
-    /// Incomplete batches are dropped: those of so many rows, or of the batch size.
+    /// Incomplete batches are dropped: those of this many rows, or of the batch size.
     pub drop_remainder: Option<Option<usize>>,
     /// Rows that an epoch must have.
     pub cardinality: Option<u64>,
@@ -42,9 +42,9 @@ pub(crate) struct Settings {
     pub max_item: Option<Bytes>,
     /// How rows of a batch are mixed, and of how many rows that batch is if not of the batch size.
     pub mix: Option<(Mix, Option<usize>)>,
-    /// What rows of differing length are padded with, batch by batch.
+    /// What rows of variable length are padded with, batch by batch.
     pub pad: Option<f32>,
-    /// Whether batches come in the order of their rows, if it was said; if not, groups of so many rows stay whole.
+    /// Whether batches come in the order of their rows, if it was said; if not, groups of this many rows stay whole.
     pub deterministic: Option<(bool, Option<usize>)>,
     /// Where errors of rows are recorded; such rows are marked in a last column.
     pub row_errors: Option<Arc<RowErrors>>,
@@ -156,7 +156,7 @@ pub(crate) fn empty_batch() -> DataError {
     DataError::Stage("batch(0) holds nothing; ask for at least one row".into())
 }
 
-/// The least common multiple; what overflows is too large for any plan.
+/// The minimum common multiple; what overflows is too large for any plan.
 pub(crate) fn common_multiple(a: usize, b: usize) -> usize {
     let (a, b) = (a.max(1), b.max(1));
     let (mut divisor, mut rest) = (a, b);

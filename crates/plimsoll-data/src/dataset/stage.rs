@@ -147,7 +147,7 @@ pub(crate) trait Stage: Any + Send + Sync {
 
     // Rows one after the other.
 
-    /// What it holds itself, for rows of so many bytes.
+    /// What it holds itself, for rows of this many bytes.
     fn holdings(&self, _inputs: &[Dataset], _row: Bytes, _budget: StreamBudget) -> Result<Vec<Holding>, DataError> {
         Ok(Vec::new())
     }

@@ -155,7 +155,7 @@ impl DecodeKernel {
         // A file with many images in it is no help without the position.
         made.map_err(|error| match (error, part) {
             (DataError::Image { path, problem }, Some(part)) => {
-                DataError::Image { path, problem: format!("the picture at byte {}: {problem}", part.start) }
+                DataError::Image { path, problem: format!("the image at byte {}: {problem}", part.start) }
             }
             (error, _) => error,
         })

@@ -74,7 +74,7 @@ impl DecodePool {
         self.store.as_ref()
     }
 
-    /// Whether an item of so many bytes takes more than there is for files.
+    /// Whether an item of this many bytes takes more than there is for files.
     pub fn is_giant(&self, bytes: u128) -> bool {
         bytes > u128::from(self.files)
     }
@@ -107,7 +107,7 @@ impl DecodePool {
         self.store.as_ref().map_or(Ok(false), |store| store.read(row, out))
     }
 
-    /// Caches a row, if there is memory for it now. A row that is not cached is made again. `dear` is one that the cache had to give way to: if
+    /// Caches a row, if there is memory for it now. A row that is not cached is recomputed. `dear` is one that the cache had to give way to: if
     /// it gave way with others, they would take turns for ever.
     pub fn keep(&self, row: u64, bytes: &[u8], dear: bool) -> Result<(), DataError> {
         let Some(store) = &self.store else { return Ok(()) };

@@ -28,7 +28,7 @@ impl Channels {
     }
 }
 
-/// Decodes `file` to the start of `pixels`, which has room for the channels the [probe](Probe) speaks of; `lines` has the bytes it asks for.
+/// Decodes `file` to the start of `pixels`, which has space for the channels the [probe](Probe) speaks of; `lines` has the bytes it asks for.
 pub(crate) fn decode(
     probe: &Probe,
     path: &Path,
@@ -67,7 +67,7 @@ fn ends(probe: &Probe, path: &Path, file: &[u8]) -> Result<(), DataError> {
 fn jpeg(probe: &Probe, path: &Path, file: &[u8], channels: Channels, pixels: &mut [u8]) -> Result<(), DataError> {
     // The decoder makes no grey of inks; their colours become grey afterwards.
     let delivered = if probe.inks { Channels::Colour } else { channels };
-    // A picture that is not whole is an error, not a picture that is grey from some line on.
+    // An image that is not whole is an error, not an image that is grey from some line on.
     let options = DecoderOptions::default()
         .set_strict_mode(true)
         .set_max_width(usize::from(u16::MAX))
@@ -108,7 +108,7 @@ fn png(probe: &Probe, path: &Path, file: &[u8], channels: Channels, pixels: &mut
     Ok(())
 }
 
-/// The picture, or the first of several.
+/// The image, or the first of several.
 fn webp(probe: &Probe, path: &Path, file: &[u8], channels: Channels, pixels: &mut [u8]) -> Result<(), DataError> {
     let problem = |error: image_webp::DecodingError| DataError::image(path, format!("its data is broken ({error})"));
     let mut decoder = image_webp::WebPDecoder::new(Cursor::new(file)).map_err(problem)?;
@@ -124,7 +124,7 @@ fn webp(probe: &Probe, path: &Path, file: &[u8], channels: Channels, pixels: &mu
     Ok(())
 }
 
-/// The first picture of several, on black where it does not cover the whole or is transparent.
+/// The first image of several, on black where it does not cover the whole or is transparent.
 fn gif(probe: &Probe, path: &Path, file: &[u8], channels: Channels, pixels: &mut [u8]) -> Result<(), DataError> {
     let problem = |error: gif::DecodingError| DataError::image(path, format!("its data is broken ({error})"));
     let mut options = gif::DecodeOptions::new();
@@ -134,7 +134,7 @@ fn gif(probe: &Probe, path: &Path, file: &[u8], channels: Channels, pixels: &mut
     let mut decoder = options.read_info(Cursor::new(file)).map_err(problem)?;
     let area = probe.width * probe.height;
     let Some(frame) = decoder.next_frame_info().map_err(problem)? else {
-        return Err(DataError::image(path, "it has no picture"));
+        return Err(DataError::image(path, "it has no image"));
     };
     let [left, top, width, height] = [frame.left, frame.top, frame.width, frame.height].map(usize::from);
     let transparent = frame.transparent.map(usize::from);
@@ -161,7 +161,7 @@ fn gif(probe: &Probe, path: &Path, file: &[u8], channels: Channels, pixels: &mut
     Ok(())
 }
 
-/// Brings pixels of `have` samples to the channels asked for, where they lie; transparency is left out.
+/// Brings pixels of `have` samples to the channels asked for, in place; transparency is left out.
 fn convert(pixels: &mut [u8], count: usize, have: usize, grey: bool, channels: Channels) {
     match (grey, channels) {
         (true, Channels::Grey) => {

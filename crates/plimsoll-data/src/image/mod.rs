@@ -1,4 +1,4 @@
-//! Pictures: what a file's header says, decoding into memory that was counted, and resampling.
+//! Images: what a file's header says, decoding into memory that was counted, and resampling.
 
 mod decode;
 pub(crate) mod filter;
@@ -15,5 +15,5 @@ pub(crate) use decode::{Channels, decode};
 pub use method::Method;
 pub(crate) use orientation::{Orientation, transpose};
 pub(crate) use probe::{Probe, begins_like_one, probe};
-pub use reader::PictureReader;
+pub use reader::ImageReader;
 pub(crate) use stored::Stored;

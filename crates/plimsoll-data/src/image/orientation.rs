@@ -1,6 +1,6 @@
-//! How a camera was held, as EXIF tells it, and turning pictures accordingly.
+//! How a camera was held, as EXIF tells it, and turning images accordingly.
 
-/// How the stored picture has to be turned to be seen upright.
+/// How the stored image has to be turned to be seen upright.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Orientation {
     Upright,

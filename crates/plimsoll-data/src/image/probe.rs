@@ -1,4 +1,4 @@
-//! What a picture's header says, read a few bytes at a time: nothing is held or decoded until its size is known.
+//! What an image's header says, read a few bytes at a time: nothing is held or decoded until its size is known.
 
 use super::{Orientation, Stored, jpeg};
 use crate::DataError;
@@ -6,7 +6,7 @@ use plimsoll_core::Bytes;
 use std::ops::Range;
 use std::path::Path;
 
-/// A picture's kind and size, and what reading it takes.
+/// An image's kind and size, and what reading it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Probe {
     pub format: Format,
@@ -46,7 +46,7 @@ const INFLATE: Bytes = Bytes::kib(512);
 /// The table and the lines of a GIF in work.
 const LZW: Bytes = Bytes::kib(128);
 
-/// Reads the header of a picture that is a part of a file, or all of it.
+/// Reads the header of an image that is a part of a file, or all of it.
 pub(crate) fn probe(file: &dyn Stored, path: &Path, part: Range<u64>) -> Result<Probe, DataError> {
     let (base, length) = (part.start, part.end - part.start);
     let mut reader = Reader { file, base, path, window: [0; WINDOW], start: 0, length: 0 };
@@ -63,7 +63,7 @@ pub(crate) fn probe(file: &dyn Stored, path: &Path, part: Range<u64>) -> Result<
     }
 }
 
-/// Whether this is the beginning of a picture of a kind that can be decoded.
+/// Whether this is the beginning of an image of a kind that can be decoded.
 pub(crate) fn begins_like_one(bytes: &[u8]) -> bool {
     let starts: [&[u8]; 4] = [&[0xFF, 0xD8, 0xFF], b"\x89PNG\r\n\x1a\n", b"RIFF", b"GIF8"];
     starts.iter().any(|start| bytes.starts_with(start))
@@ -71,7 +71,7 @@ pub(crate) fn begins_like_one(bytes: &[u8]) -> bool {
 
 struct Reader<'a> {
     file: &'a dyn Stored,
-    /// Where the picture begins.
+    /// Where the image begins.
     base: u64,
     path: &'a Path,
     window: [u8; WINDOW],
@@ -255,7 +255,7 @@ impl Frame {
         Ok(Frame { height: side(1), width: side(3), components, samples, progressive })
     }
 
-    /// Lines in work; and all coefficients at once where the picture comes in several scans.
+    /// Lines in work; and all coefficients at once where the image comes in several scans.
     fn work(&self, several_scans: bool) -> Bytes {
         let lines = (self.width as u64 + 64) * self.samples.max(self.components) as u64 * 128;
         let coefficients = (self.width as u64 + 64) * (self.height as u64 + 64) * self.samples as u64 * 2;

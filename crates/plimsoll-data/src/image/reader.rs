@@ -1,4 +1,4 @@
-//! Pictures one by one, without a pipeline.
+//! Images one by one, without a pipeline.
 
 use super::jpeg::Decoder;
 use super::{Channels, decode, probe};
@@ -7,26 +7,26 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Reads pictures one by one, by the decoders of the pipeline: for a single prediction, or to see what decoding alone takes.
+/// Reads images one by one, by the decoders of the pipeline: for a single prediction, or to see what decoding alone takes.
 ///
 /// ```no_run
-/// use plimsoll_data::PictureReader;
-/// let (mut reader, mut pixels) = (PictureReader::new(), Vec::new());
+/// use plimsoll_data::ImageReader;
+/// let (mut reader, mut pixels) = (ImageReader::new(), Vec::new());
 /// let (height, width) = reader.read("hat.jpg", &mut pixels)?;
 /// assert_eq!(pixels.len(), height * width * 3);
 /// # Ok::<(), plimsoll_data::DataError>(())
 /// ```
-pub struct PictureReader {
+pub struct ImageReader {
     baseline: Decoder,
     file: Vec<u8>,
     lines: Vec<u8>,
 }
 
-impl PictureReader {
-    /// Takes memory as pictures need it, and keeps it for the next.
+impl ImageReader {
+    /// Takes memory as images need it, and keeps it for the next.
     #[allow(clippy::new_without_default, reason = "it reads as what it does")]
-    pub fn new() -> PictureReader {
-        PictureReader { baseline: Decoder::new(), file: Vec::new(), lines: Vec::new() }
+    pub fn new() -> ImageReader {
+        ImageReader { baseline: Decoder::new(), file: Vec::new(), lines: Vec::new() }
     }
 
     /// Makes `pixels` those of a file, red, green and blue as they are stored; returns height and width.

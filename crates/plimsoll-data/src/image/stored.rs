@@ -1,4 +1,4 @@
-//! Where the bytes of a picture are: in a file, or held already.
+//! Where the bytes of an image are: in a file, or held already.
 
 use std::fs::File;
 use std::io;

@@ -246,7 +246,7 @@ impl Eight<'_> {
             let window = _mm256_set_m128i(_mm_loadu_si128(high.as_ptr().cast()), _mm_loadu_si128(low.as_ptr().cast()));
             let pairs = _mm256_shuffle_epi8(window, _mm256_loadu_si256(self.picks.as_ptr().cast()));
             let before = _mm256_cvtepi32_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(0xFFFF)));
-            // From the one to the other, which is a whole number that a float holds exactly.
+            // From the one to the other, which is an integer that a float holds exactly.
             let way = _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, _mm256_set1_epi32(0x0001_FFFF)));
             _mm256_add_ps(before, _mm256_mul_ps(way, _mm256_loadu_ps(self.weights.as_ptr())))
         }
@@ -275,7 +275,7 @@ impl Group<'_> {
             _mm512_maskz_permutexvar_epi8(PAIRS, picks, load(line))
         };
         let before = _mm512_cvtepi32_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(0xFFFF)));
-        // From the one to the other, which is a whole number that a float holds exactly.
+        // From the one to the other, which is an integer that a float holds exactly.
         let way = _mm512_cvtepi32_ps(_mm512_madd_epi16(pairs, _mm512_set1_epi32(0x0001_FFFF)));
         _mm512_add_ps(before, _mm512_mul_ps(way, weights))
     }

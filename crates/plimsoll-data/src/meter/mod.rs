@@ -78,7 +78,7 @@ impl Meter {
     pub fn times(&self) -> Vec<(&'static str, Duration)> {
         let counters = [
             ("read", &self.read),
-            ("waiting for room", &self.pool),
+            ("waiting for space", &self.pool),
             ("decode", &self.decode),
             ("resize", &self.resize),
             ("cache", &self.cache),

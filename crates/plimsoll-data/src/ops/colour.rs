@@ -148,7 +148,7 @@ struct ColourKernel {
 
 impl Kernel for ColourKernel {
     fn run(&mut self, _rows: Rows<'_>, _input: &[u8], _output: &mut [u8]) -> Result<(), DataError> {
-        unreachable!("colours are changed where they lie")
+        unreachable!("colours are changed in place")
     }
 
     fn run_in_place(&mut self, rows: Rows<'_>, data: &mut [u8]) -> Result<(), DataError> {
@@ -170,7 +170,7 @@ impl Kernel for ColourKernel {
     }
 }
 
-/// An element of a picture: its value for arithmetic, and back.
+/// An element of an image: its value for arithmetic, and back.
 trait Element: Copy {
     fn load(self) -> f32;
     fn store(value: f32) -> Self;

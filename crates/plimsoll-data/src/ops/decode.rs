@@ -21,8 +21,8 @@ pub struct Decode {
     pub(crate) orient: bool,
 }
 
-/// Decodes JPEG (baseline, progressive, grey, CMYK), PNG, WebP and GIF files, told apart by their contents, to u8 images of three
-/// channels: red, green, blue. Transparency is left out; of an animation the first picture is taken. Each image keeps its own size until it is resized or cropped.
+/// Decodes JPEG (baseline, progressive, grey, CMYK), PNG, WebP and GIF files, distinguished by their contents, to u8 images of three
+/// channels: red, green, blue. Transparency is left out; of an animation the first image is taken. Each image keeps its own size until it is resized or cropped.
 ///
 /// ```
 /// use plimsoll_data::{Column, ops::decode};

@@ -1,4 +1,4 @@
-//! Rows that differ in length, padded to the longest that was declared or to the longest of their batch.
+//! Rows that vary in length, padded to the longest that was declared or to the longest of their batch.
 
 use super::{Kernel, Op};
 use crate::block::Rows;
@@ -8,12 +8,12 @@ use crate::{Column, DataError, Schema};
 use plimsoll_core::{Bytes, DType};
 use std::sync::Arc;
 
-/// Whether the rows of a column differ in length.
+/// Whether the rows of a column vary in length.
 pub(crate) fn is_ragged(column: &Column) -> bool {
     column.extent == Extent::UpTo
 }
 
-/// Fills up rows that [differ in length](Column::up_to) with `value`, so that all are as long as the longest that was declared.
+/// Fills up rows that [vary in length](Column::up_to) with `value`, so that all are as long as the longest that was declared.
 ///
 /// ```
 /// use plimsoll_core::DType;

@@ -59,7 +59,7 @@ struct FiniteKernel {
 
 impl Kernel for FiniteKernel {
     fn run(&mut self, _rows: Rows<'_>, _input: &[u8], _output: &mut [u8]) -> Result<(), DataError> {
-        unreachable!("numbers are looked at where they lie")
+        unreachable!("numbers are inspected in place")
     }
 
     fn run_in_place(&mut self, rows: Rows<'_>, data: &mut [u8]) -> Result<(), DataError> {

@@ -1,4 +1,4 @@
-//! Mirroring images by lot.
+//! Mirroring images at random.
 
 use super::{ItemStep, Kernel, Op, refuse};
 use crate::block::Rows;
@@ -93,7 +93,7 @@ struct FlipKernel {
 
 impl Kernel for FlipKernel {
     fn run(&mut self, _rows: Rows<'_>, _input: &[u8], _output: &mut [u8]) -> Result<(), DataError> {
-        unreachable!("images are mirrored where they lie")
+        unreachable!("images are mirrored in place")
     }
 
     fn run_in_place(&mut self, rows: Rows<'_>, data: &mut [u8]) -> Result<(), DataError> {

@@ -1,6 +1,6 @@
 //! Batches whose rows are mixed in pairs: mixup and cutmix.
 //!
-//! A batch is mixed where it lies, by the worker that completes its slot, before anyone else sees it. The first row goes with the last, the
+//! A batch is mixed in place, by the worker that completes its slot, before anyone else sees it. The first row goes with the last, the
 //! second with the last but one: in a shuffled batch that is as good as any pairing, and it needs no second batch.
 
 use crate::rng::{Salt, uniform};
@@ -41,7 +41,7 @@ impl Mix {
         Mix { way: Way::Cut, ..Mix::up(alpha) }
     }
 
-    /// Draws other lots.
+    /// Draws other random numbers.
     pub fn seed(self, seed: u64) -> Mix {
         Mix { seed, ..self }
     }
@@ -63,9 +63,7 @@ impl Mix {
             return Err(refuse("alpha has to be a number above 0".into()));
         }
         if let Some(ragged) = [pixels, shares].into_iter().find(|column| column.extent == Extent::UpTo) {
-            return Err(refuse(format!(
-                "column {ragged} has rows that differ in length; pad them to what is declared, or put fill before"
-            )));
+            return Err(refuse(format!("column {ragged} has rows that vary in length; pad them to what is declared, or put fill before")));
         }
         if shares.dtype != DType::F32 || shares.shape.len() != 1 {
             let problem = format!("column {shares} holds no share per class; map it with one_hot before");
@@ -132,7 +130,7 @@ impl Mixer {
             let rows = labels.len() / self.classes.max(1);
             for first in 0..rows / 2 {
                 let at = place + (number * self.batch + first) as u64;
-                let mut lots = Lots { seed: self.mix.seed, epoch, row: at.wrapping_mul(1 << 16), drawn: 0 };
+                let mut lots = MixDraws { seed: self.mix.seed, epoch, row: at.wrapping_mul(1 << 16), drawn: 0 };
                 let own = beta(f64::from(self.mix.alpha), &mut lots);
                 let (one, other) = pair(images, self.row, first, rows - 1 - first);
                 let own = match self.mix.way {
@@ -148,8 +146,8 @@ impl Mixer {
         }
     }
 
-    /// Exchanges a rectangle about a place drawn by lot, and says what share of each image is still its own.
-    fn exchange(&self, one: &mut [u8], other: &mut [u8], own: f64, lots: &mut Lots) -> f32 {
+    /// Exchanges a rectangle about a place drawn at random, and says what share of each image is still its own.
+    fn exchange(&self, one: &mut [u8], other: &mut [u8], own: f64, lots: &mut MixDraws) -> f32 {
         let [height, width, pixel] = self.shape;
         let side = (1.0 - own).sqrt();
         let span = |length: usize, lot: f64| {
@@ -182,15 +180,15 @@ fn blend(one: &mut [u8], other: &mut [u8], own: f32) {
     }
 }
 
-/// Lots of one pair, one after the other.
-struct Lots {
+/// Random numbers of one pair, one after the other.
+struct MixDraws {
     seed: u64,
     epoch: u64,
     row: u64,
     drawn: u64,
 }
 
-impl Lots {
+impl MixDraws {
     /// From 0 to just below 1.
     fn next(&mut self) -> f64 {
         self.drawn += 1;
@@ -204,14 +202,14 @@ impl Lots {
 }
 
 /// A number with the beta distribution, both parameters `alpha`: two gamma-distributed ones in proportion.
-fn beta(alpha: f64, lots: &mut Lots) -> f64 {
+fn beta(alpha: f64, lots: &mut MixDraws) -> f64 {
     let (one, other) = (log_gamma_lot(alpha, lots), log_gamma_lot(alpha, lots));
     // By logarithms, because for small parameters both are often too small for a number.
     1.0 / (1.0 + (other - one).exp())
 }
 
 /// The logarithm of a gamma-distributed number, by Marsaglia and Tsang's method.
-fn log_gamma_lot(alpha: f64, lots: &mut Lots) -> f64 {
+fn log_gamma_lot(alpha: f64, lots: &mut MixDraws) -> f64 {
     let boost = if alpha < 1.0 { (1.0 - lots.next()).ln() / alpha } else { 0.0 };
     let d = if alpha < 1.0 { alpha + 1.0 } else { alpha } - 1.0 / 3.0;
     let c = 1.0 / (9.0 * d).sqrt();
@@ -231,7 +229,8 @@ mod tests {
     #[test]
     fn weights_have_the_beta_distribution() {
         for alpha in [0.2, 1.0, 4.0] {
-            let draws: Vec<f64> = (0..20_000).map(|row| beta(alpha, &mut Lots { seed: 1, epoch: 0, row: row << 16, drawn: 0 })).collect();
+            let draws: Vec<f64> =
+                (0..20_000).map(|row| beta(alpha, &mut MixDraws { seed: 1, epoch: 0, row: row << 16, drawn: 0 })).collect();
             let mean = draws.iter().sum::<f64>() / draws.len() as f64;
             let variance = draws.iter().map(|draw| (draw - mean).powi(2)).sum::<f64>() / draws.len() as f64;
             assert!((mean - 0.5).abs() < 0.01, "{alpha}: mean {mean}");

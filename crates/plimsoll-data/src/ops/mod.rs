@@ -55,7 +55,7 @@ pub trait Op: Send + Sync {
     /// The column that comes out, or why the operation cannot be applied.
     fn output(&self, input: &Column) -> Result<Column, DataError>;
 
-    /// Whether rows of `input` may be mapped where they lie, their type and shape unchanged; that needs no buffer.
+    /// Whether rows of `input` may be mapped in place, their type and shape unchanged; that needs no buffer.
     fn in_place(&self, _input: &Column) -> bool {
         false
     }
@@ -77,7 +77,7 @@ pub trait Op: Send + Sync {
         None
     }
 
-    /// Whether it takes rows that differ in length, with their lengths behind them.
+    /// Whether it takes rows that vary in length, with their lengths behind them.
     fn takes_lengths(&self) -> bool {
         false
     }
@@ -130,7 +130,7 @@ pub enum ItemStep {
         /// Chooses where, together with epoch and row; the middle if there is none.
         seed: Option<u64>,
     },
-    /// A part of each image chosen by lot, brought to one size.
+    /// A part of each image chosen at random, brought to one size.
     ResizedCrop {
         /// Rows of pixels.
         height: usize,
@@ -153,7 +153,7 @@ pub trait Kernel: Send {
         unreachable!("this operation does not say it works in place")
     }
 
-    /// The rows that follow are of this epoch; operations that draw lots do so by epoch and row.
+    /// The rows that follow are of this epoch; operations that are random do so by epoch and row.
     fn set_epoch(&mut self, _epoch: u64) {}
 }
 

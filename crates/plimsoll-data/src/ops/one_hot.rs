@@ -6,7 +6,7 @@ use crate::{Column, DataError};
 use plimsoll_core::{Bytes, DType};
 use std::sync::Arc;
 
-/// Turns each whole number `k` into `classes` f32 that are 0, except for a 1 at place `k`; adds a last dimension.
+/// Turns each integer `k` into `classes` f32 that are 0, except for a 1 at place `k`; adds a last dimension.
 ///
 /// ```
 /// use plimsoll_core::DType;
@@ -30,7 +30,7 @@ impl Op for OneHot {
 
     fn output(&self, input: &Column) -> Result<Column, DataError> {
         if !matches!(input.dtype, DType::U8 | DType::I32) {
-            let problem = format!("its elements are {}, and labels are whole numbers (u8 or i32)", input.dtype);
+            let problem = format!("its elements are {}, and labels are integers (u8 or i32)", input.dtype);
             return Err(refuse(self, input, problem));
         }
         if !(1..=i32::MAX as usize).contains(&self.classes) {

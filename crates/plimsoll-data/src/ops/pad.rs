@@ -81,7 +81,7 @@ impl Op for Pad {
             return Err(refuse(self, input, "nothing would be left; ask for at least one pixel"));
         }
         if input.dtype == DType::U8 && (value.fract() != 0.0 || !(0.0..=255.0).contains(&value)) {
-            return Err(refuse(self, input, format!("its pixels are whole numbers from 0 to 255, and {value} is none")));
+            return Err(refuse(self, input, format!("its pixels are integers from 0 to 255, and {value} is none")));
         }
         let channels = match input.extent {
             Extent::Images => input.shape[0],

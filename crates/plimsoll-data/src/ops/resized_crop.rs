@@ -1,4 +1,4 @@
-//! A part of each image, chosen by lot in place, size and proportions, and brought to one size.
+//! A part of each image, chosen at random in place, size and proportions, and brought to one size.
 
 use super::{ItemStep, Kernel, Method, Op, refuse, resize, shape_of};
 use crate::block::Rows;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Part {
-    /// The least and the most of the image's area.
+    /// The minimum and the most of the image's area.
     pub share: (f32, f32),
     /// Its width by its height, least and most.
     pub ratio: (f32, f32),
@@ -34,7 +34,7 @@ impl Default for Part {
     }
 }
 
-/// Cuts a part out of each image by lot and resizes it to `height` × `width` f32. Where no part of the wanted proportions fits, the largest
+/// Cuts a part out of each image at random and resizes it to `height` × `width` f32. Where no part of the wanted proportions fits, the largest
 /// in the middle is taken.
 pub fn random_resized_crop(height: usize, width: usize, part: Part) -> Arc<dyn Op> {
     Arc::new(ResizedCrop { height, width, part })

@@ -210,7 +210,7 @@ fn flags_only(recipe: &Recipe) -> u64 {
     }
 }
 
-/// What so many rows in the cache take in memory, apart from their flags.
+/// What this many rows in the cache take in memory, apart from their flags.
 pub(crate) fn cached_bytes(recipe: &Recipe, rows: u64) -> Bytes {
     recipe.cached_row().map_or(Bytes::ZERO, |(cache, row)| cache.kept_bytes(row) * rows)
 }
@@ -250,7 +250,7 @@ pub(crate) fn shrink(recipe: &Recipe, group: usize, geometry: Geometry) -> Geome
         true => recipe.source.scratch_bytes(geometry.chunk_rows),
         false => row_of_work(recipe) * geometry.chunk_rows as u64,
     };
-    // Of the ring and the work buffers, the larger gives way. Threads that nobody asked for are worth more than what is made ahead, and less
+    // Of the ring and the work buffers, the larger gives way. Threads that nobody asked for are worth more than what is prefetched, and less
     // than the slot that is filled while another is used; those that were asked for go last.
     if recipe.settings.parallelism == Parallelism::Auto && geometry.workers > 1 && geometry.groups_per_slot == 1 && geometry.slots <= 2 {
         return Geometry { workers: geometry.workers - 1, ..geometry };

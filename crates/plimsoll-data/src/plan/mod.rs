@@ -89,7 +89,7 @@ impl fmt::Display for PipelinePlan {
         }
         let (slots, batches) = (self.geometry.slots, self.batches_per_slot());
         write!(f, "{:width$}  {:>9}  ({slots} slots of {batches} × {} rows; ", "total", self.total, self.batch)?;
-        write!(f, "least that works: {})", self.minimum)
+        write!(f, "minimum: {})", self.minimum)
     }
 }
 

@@ -69,7 +69,7 @@ pub(crate) enum Route {
 impl InputPlan {
     pub fn new(data: &Dataset, budget: StreamBudget) -> Result<InputPlan, DataError> {
         let recipe = data.recipe()?;
-        // Rows are made ahead of those that are wanted: an error of one is reported at its own position, which may never be asked for.
+        // Rows are prefetched of those that are wanted: an error of one is reported at its own position, which may never be asked for.
         let errors = Arc::new(RowErrors::new(budget.ignores_errors));
         let marked = data.clone().then(MarkErrors(Arc::clone(&errors)));
         let with_marks = marked.recipe()?;

@@ -125,7 +125,7 @@ pub struct Activity {
 
 impl Options {
     /// The rest of the run `state` was taken from; the remaining batches are exactly those it would have given. With another number of
-    /// shards than it was taken with (each of them at this position), the rows that are left of the epoch are shared out anew: every row of
+    /// shards than it was taken with (each of them at this position), the rows that are left of the epoch are shared out from scratch: every row of
     /// it comes once. Of a [stream](Dataset#streams) that needs `shard` to be the last stage but for maps.
     ///
     /// ```
@@ -411,7 +411,7 @@ impl Drop for Feed {
     fn drop(&mut self) {
         self.ring.stop();
         for worker in self.workers.drain(..) {
-            // It catches its panics, so there is nothing left to learn from how it ended.
+            // It catches its panics, so there is nothing left to train on how it ended.
             let _ = worker.join();
         }
     }

@@ -1,4 +1,4 @@
-//! What a stage of a stream reads, made ahead by threads of their own.
+//! What a stage of a stream reads, prefetched by threads of their own.
 
 use super::feed::{Feed, Options};
 use crate::dataset::{BlockIterator, Dataset, Recipe, StreamBudget};
@@ -8,7 +8,7 @@ use crate::plan::PipelinePlan;
 use plimsoll_core::Ledger;
 use std::sync::Arc;
 
-/// Rows of a data set, made ahead by a feed.
+/// Rows of a data set, prefetched by a feed.
 pub(super) struct ReadAhead {
     data: Dataset,
     plan: PipelinePlan,
@@ -71,7 +71,7 @@ impl Drop for ReadAhead {
 
 impl BlockIterator for ReadAhead {
     fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
-        // After a whole epoch the feed stands where the next begins; else it is started anew, the old one given back first.
+        // After a whole epoch the feed stands where the next begins; else it is started from scratch, the old one given back first.
         match &mut self.feed {
             Some(feed) if feed.stands() == (epoch, 0) && self.epochs != Epochs::Closed => {
                 // Unless it was, and nothing of it was wanted.

@@ -205,7 +205,7 @@ impl Ring {
                 return None;
             }
             if rests || state.exhausted || state.free.is_empty() || state.slots - state.free.len() >= state.tuner.depth() {
-                // It may have been called when it was its turn, and be told to rest.
+                // It may have been called when it was its turn, and be asked to rest.
                 if state.in_line > 0 && !state.turn_taken {
                     self.turn.notify_one();
                 }

@@ -55,9 +55,9 @@ pub(crate) struct SharedWork {
 
 /// What was taken out of a stream.
 enum Taken {
-    /// So many rows, none when the epoch is over; and what is wrong after them, if more came than were promised.
+    /// This many rows, none when the epoch is over; and what is wrong after them, if more came than were promised.
     Rows(usize, Result<(), DataError>),
-    /// A row that could not be made.
+    /// A row that failed.
     Bad(Fault),
     /// The consumer has gone.
     Stopped,
@@ -170,7 +170,7 @@ impl SharedWork {
         Ok(())
     }
 
-    /// A row of a claim cannot be made: where it may never be wanted, it is marked, and those before it are handed on.
+    /// A row of a claim cannot be created: where it may never be wanted, it is marked, and those before it are handed on.
     fn give_up(&self, claim: &mut Claim<'_>, row: usize, fault: Fault) -> Result<(), DataError> {
         match &self.row_errors {
             Some(errors) => {

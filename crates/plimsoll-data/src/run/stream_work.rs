@@ -36,7 +36,7 @@ impl Mapper {
         Mapper { rows_block: vec![0; rows * row_bytes], rows, row_bytes, paths, opened: Duration::ZERO }
     }
 
-    /// Where a stream writes so many rows, or as many as fit.
+    /// Where a stream writes this many rows, or as many as fit.
     pub fn block(&mut self, rows: usize) -> &mut [u8] {
         &mut self.rows_block[..self.rows.min(rows) * self.row_bytes]
     }
@@ -86,7 +86,7 @@ pub(crate) struct StreamWork {
     /// Rows of the block that were mapped, and that there are.
     from: usize,
     to: usize,
-    /// The number of the next row; those that could not be made have one, too.
+    /// The number of the next row; those that failed have one, too.
     place: u64,
     /// Whether one of the block cannot be mapped.
     one_by_one: bool,

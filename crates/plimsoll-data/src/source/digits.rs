@@ -10,7 +10,7 @@ use std::ops::Range;
 /// Which part of a data set that comes with a held-out part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
-    /// The part to learn from.
+    /// The part to train on.
     Train,
     /// The part to measure on.
     Test,

@@ -7,7 +7,7 @@ use crate::{Column, DataError, Extent, Schema};
 use plimsoll_core::{Bytes, DType};
 
 /// One row to be written by user code, column by column. What is not written is 0, and of a column whose rows
-/// [differ in length](crate::Column::up_to) an empty row.
+/// [vary in length](crate::Column::up_to) an empty row.
 pub struct RowMut<'r, 'a, 'm> {
     schema: &'r Schema,
     index: usize,
@@ -44,7 +44,7 @@ impl RowMut<'_, '_, '_> {
         Ok(())
     }
 
-    /// Where so many values go. Of rows that differ in length, so many are how long this one is.
+    /// Where this many values go. Of rows that vary in length, so many are how long this one is.
     fn place(&mut self, column: usize, dtype: DType, count: usize) -> Result<&mut [u8], DataError> {
         self.check(column, dtype, count)?;
         let declared = &self.schema.columns()[column];

@@ -8,7 +8,7 @@ use std::hash::Hasher;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// The pictures that match a pattern: `x` is the file. There are no labels; those that are known can be put beside decoded pictures by
+/// The images that match a pattern: `x` is the file. There are no labels; those that are known can be put beside decoded images by
 /// [`zip`](crate::Dataset::zip).
 pub struct ImageFiles {
     pattern: PathBuf,

@@ -166,7 +166,7 @@ pub(crate) fn identify_open(path: &Path, file: &File, hash: &mut dyn Hasher) -> 
     Ok(())
 }
 
-/// The same of one that is opened anew each time.
+/// The same of one that is opened from scratch each time.
 pub(crate) fn identify_named(path: &Path, hash: &mut dyn Hasher) -> Result<(), DataError> {
     identify(path, &fs::metadata(path).map_err(|error| DataError::io("examine", path, error))?, hash);
     Ok(())

@@ -1,4 +1,4 @@
-//! Made-up rows: each value is a function of the seed and where it stands, so nothing is ever stored.
+//! Synthetic rows: each value is a function of the seed and where it stands, so nothing is ever stored.
 
 use super::{Gather, Source};
 use crate::block::BlockMut;
@@ -8,7 +8,7 @@ use plimsoll_core::{Bytes, DType};
 use std::hash::Hasher;
 use std::ops::Range;
 
-/// What made-up rows look like.
+/// What synthetic rows look like.
 ///
 /// ```
 /// use plimsoll_data::{Dataset, RandomSpec};
@@ -37,7 +37,7 @@ impl RandomSpec {
         RandomSpec { rows, seed: 0, columns: Vec::new() }
     }
 
-    /// Chooses the values; 0 unless said.
+    /// Chooses the values; 0 by default.
     pub fn seed(mut self, seed: u64) -> RandomSpec {
         self.seed = seed;
         self

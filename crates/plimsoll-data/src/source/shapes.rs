@@ -1,4 +1,4 @@
-//! Made-up pictures of circles, rectangles and triangles, each with a mask that says which pixel is what.
+//! Synthetic images of circles, rectangles and triangles, each with a mask that says which pixel is what.
 
 use super::{Gather, Source};
 use crate::block::BlockMut;
@@ -9,7 +9,7 @@ use std::hash::Hasher;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What made-up pictures look like.
+/// What synthetic images look like.
 ///
 /// ```
 /// use plimsoll_data::{Dataset, source::ShapesSpec};
@@ -30,18 +30,18 @@ pub struct ShapesSpec {
 const CLASSES: [&str; 4] = ["background", "circle", "rectangle", "triangle"];
 
 impl ShapesSpec {
-    /// `rows` pictures of this size.
+    /// `rows` images of this size.
     pub fn new(rows: u64, height: usize, width: usize) -> ShapesSpec {
         ShapesSpec { rows, height, width, seed: 0, most: 4 }
     }
 
-    /// Chooses the pictures; 0 unless said.
+    /// Chooses the images; 0 by default.
     pub fn seed(mut self, seed: u64) -> ShapesSpec {
         self.seed = seed;
         self
     }
 
-    /// A picture has one to this many shapes; 4 unless said. Later ones lie on top.
+    /// An image has one to this many shapes; 4 by default. Later ones lie on top.
     pub fn at_most(mut self, shapes: usize) -> ShapesSpec {
         self.most = shapes;
         self
@@ -58,7 +58,7 @@ impl Shapes {
     /// Checks the specification.
     pub fn new(spec: ShapesSpec) -> Result<Shapes, DataError> {
         if spec.most == 0 || spec.height < 8 || spec.width < 8 {
-            let problem = "pictures of shapes need at least 8 × 8 pixels and one shape; ask for more";
+            let problem = "images of shapes need at least 8 × 8 pixels and one shape; ask for more";
             return Err(DataError::Stage(problem.into()));
         }
         let classes: Arc<[String]> = CLASSES.map(String::from).into();
@@ -74,7 +74,7 @@ impl Shapes {
             let noise = dice.next();
             let image = out.column(0)[index * pixels * 3..][..pixels * 3].as_chunks_mut::<3>().0;
             for (at, pixel) in image.iter_mut().enumerate() {
-                // A little unevenness, so that the ground is not told apart by being all alike.
+                // A little unevenness, so that the ground is not distinguished by being all alike.
                 let shade = (mix64(noise ^ at as u64) >> 60) as u8;
                 *pixel = ground.map(|channel| channel + shade);
             }
@@ -197,6 +197,6 @@ impl Source for Shapes {
 
     fn describe(&self) -> String {
         let ShapesSpec { rows, height, width, seed, .. } = self.spec;
-        format!("{rows} pictures of shapes ({height} × {width}, seed {seed})")
+        format!("{rows} images of shapes ({height} × {width}, seed {seed})")
     }
 }

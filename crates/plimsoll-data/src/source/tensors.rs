@@ -36,7 +36,7 @@ impl Tensor {
         Tensor::new(shape.into(), Numbers::F32(numbers.into()))
     }
 
-    /// Whole numbers.
+    /// Integers.
     pub fn i32(shape: impl Into<Vec<usize>>, numbers: impl Into<Arc<[i32]>>) -> Result<Tensor, DataError> {
         Tensor::new(shape.into(), Numbers::I32(numbers.into()))
     }

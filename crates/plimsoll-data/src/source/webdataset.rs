@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Samples of tar files, by number: `x` is the picture (`.jpg`, `.jpeg`, `.png`, `.webp` or `.gif`), `y` the class in `.cls` as i32. The files are read
+/// Samples of tar files, by number: `x` is the image (`.jpg`, `.jpeg`, `.png`, `.webp` or `.gif`), `y` the class in `.cls` as i32. The files are read
 /// once, header by header, and each sample is remembered in 24 bytes.
 pub struct WebDataset {
     schema: Schema,
@@ -118,7 +118,7 @@ impl WebDataset {
             (Some((picture, bytes)), Some(label)) => self.samples.push(Sample { picture, bytes, label }),
             (None, None) => {}
             (None, Some(_)) => return Err(broken(found.at, format!("sample {key} has a class and no .jpg, .jpeg, .png, .webp or .gif"))),
-            (Some(_), None) => return Err(broken(found.at, format!("sample {key} has a picture and no class (.cls)"))),
+            (Some(_), None) => return Err(broken(found.at, format!("sample {key} has an image and no class (.cls)"))),
         }
         Ok(())
     }

@@ -73,7 +73,7 @@ impl Dataset {
         })
     }
 
-    /// Hands out `rows` rows at a time, and pads columns whose rows [differ in length](Column::up_to) with `value`.
+    /// Hands out `rows` rows at a time, and pads columns whose rows [vary in length](Column::up_to) with `value`.
     ///
     /// ```
     /// use plimsoll_core::{DType, Ledger};

@@ -28,7 +28,7 @@ impl Buckets {
         let column = &schema.columns()[column];
         let ragged = column.extent == Extent::UpTo;
         if !ragged && (column.elements() != 1 || !matches!(column.dtype, DType::I32 | DType::U8)) {
-            return refuse("needs a column whose rows differ in length, or one with one whole number a row");
+            return refuse("needs a column whose rows vary in length, or one with one integer a row");
         }
         if self.batch == 0 || !self.boundaries.is_sorted_by(|a, b| a < b) {
             return refuse("needs boundaries that grow and batches of at least one row");
@@ -46,7 +46,7 @@ pub(super) const KIND: StageKind = StageKind {
     name: "bucket_by_length",
     summary: "groups rows of similar length into batches",
     keys: &[
-        Key::required("column", KeyKind::Text, "which column is looked at"),
+        Key::required("column", KeyKind::Text, "which column is inspected"),
         Key::required("bounds", KeyKind::Counts, "the lengths at which a bucket begins, such as [16, 32, 64]"),
         Key::optional("rows", KeyKind::BatchRows(MAX_ROWS_AT_ONCE)),
     ],
@@ -63,7 +63,7 @@ pub(super) const KIND: StageKind = StageKind {
 };
 
 impl Dataset {
-    /// Gathers rows by the whole number in `column`, or by how long its rows are if they [differ in length](Column::up_to): `batch` rows that
+    /// Gathers rows by the integer in `column`, or by how long its rows are if they [vary in length](Column::up_to): `batch` rows that
     /// follow each other are always on the same side of every boundary, but for the last of an epoch. Batch them by as many.
     ///
     /// ```
@@ -105,7 +105,7 @@ impl Stage for Buckets {
 struct Bucketing {
     buckets: Buckets,
     schema: Schema,
-    /// Whether the column's rows differ in length, and it is that what counts.
+    /// Whether the column's rows vary in length, and it is that what counts.
     ragged: bool,
     /// A batch of rows for each bucket, and how many there are.
     buffer: Vec<u8>,

@@ -1,7 +1,7 @@
-//! `cache`: rows kept for later epochs. Rows with numbers are cached one by one, in the pass that reads them; of others, the first epoch is cached
+//! `cache`: rows kept for later epochs. Indexed rows are cached one by one, in the pass that reads them; of others, the first epoch is cached
 //! whole.
 //!
-//! Whether an epoch of a stream is read from the cache or made again, it is the first of the input: nothing that comes out depends on how much
+//! Whether an epoch of a stream is read from the cache or recomputed, it is the first of the input: nothing that comes out depends on how much
 //! memory there was, or on where a run was resumed.
 
 use super::filter::of_one_size;
@@ -13,7 +13,7 @@ use crate::{DataError, Schema};
 use plimsoll_core::Bytes;
 use std::sync::Arc;
 
-/// Of rows with numbers, in the pass that reads them.
+/// Of indexed rows, in the pass that reads them.
 struct CacheRows(CacheStage);
 
 /// Of rows that come one after the other.
@@ -46,18 +46,18 @@ pub(super) const KIND: StageKind = StageKind {
 impl Dataset {
     /// Keeps rows for the epochs that follow, as they are where this stands: what is done before is done once, what follows each time.
     ///
-    /// - Rows with numbers are kept by their number, so that a shuffle before or after makes no difference: the order is another each
+    /// - Indexed rows are kept by their number, so that a shuffle before or after makes no difference: the order is another each
     ///   epoch. In memory there may be a part of them, and the others are made each time; a file is whole once every row was made. Take a
     ///   [`shard`](Dataset::shard) before a shuffle, or a part never sees all rows that its file is to have.
     /// - Images are cached after they were decoded and brought to one size, wherever the stage stands. They are cached as u8, and so that every epoch
-    ///   is the same, `resize` then rounds to whole numbers also where a row is not in the cache.
+    ///   is the same, `resize` then rounds to integers also where a row is not in the cache.
     /// - Of a [stream](Dataset#streams) a whole epoch is kept or nothing. Every epoch behind it is the first of what is before, kept or not,
     ///   so put shuffles after it.
     ///
     /// A random operation cannot stand before it. No result depends on how much was cached. A file is served only to the same files,
     /// columns, stages and version of this library, and is found again by later runs; behind user code it needs a
     /// [`version`](Dataset::version). With [`ignore_errors`](Dataset::ignore_errors), rows that are left out are not kept, and a file of
-    /// rows with numbers does not become whole.
+    /// indexed rows does not become whole.
     ///
     /// ```
     /// use plimsoll_core::Bytes;
@@ -156,7 +156,7 @@ impl Stage for CacheEpoch {
         let most = max_bytes(cache, &inputs[0], row)?;
         Ok(vec![match budget.can_cache(most) {
             true => Holding::here(format!("cache (≤ {most})"), most),
-            false => Holding::here(format!("cache (no room for {most})"), Bytes::ZERO),
+            false => Holding::here(format!("cache (no space for {most})"), Bytes::ZERO),
         }])
     }
 
@@ -168,7 +168,7 @@ impl Stage for CacheEpoch {
 /// Past this a number of bytes is a mistake.
 const ABSURD: Bytes = Bytes(1 << 50);
 
-/// The most that a cache in memory may hold of a stream with rows of so many bytes.
+/// The most that a cache in memory may hold of a stream with rows of this many bytes.
 fn max_bytes(cache: &Cache, data: &Dataset, row: Bytes) -> Result<Bytes, DataError> {
     let known = Some(data.len()).filter(|rows| *rows < u64::MAX).and_then(|rows| rows.checked_mul(row.0)).map(Bytes);
     let bound = match (cache.most(), known) {
@@ -200,7 +200,7 @@ struct Caching {
     /// The next row of the epoch.
     at: u64,
     over: bool,
-    /// A row of the epoch could not be made, so that it is not kept.
+    /// A row of the epoch failed, so that it is not kept.
     spoilt: bool,
     /// What came after the rows that were handed on last.
     fault: Option<Fault>,
@@ -230,7 +230,7 @@ impl Caching {
                 if inputs.budget.can_cache(most) {
                     EpochStore::Memory { epoch: EpochMemory::new(most, row.get()), most, whole: false }
                 } else {
-                    bypass.set(format!("the limit leaves no room for the {most} that a cache of {} may take", data.describe()));
+                    bypass.set(format!("the limit leaves no space for the {most} that a cache of {} may take", data.describe()));
                     EpochStore::Nothing
                 }
             }

@@ -23,7 +23,7 @@ struct Predicate {
 }
 
 const KEYS: &[Key] = &[
-    Key::required("column", KeyKind::Text, "which column is looked at"),
+    Key::required("column", KeyKind::Text, "which column is inspected"),
     Key::optional("is", KeyKind::Numbers),
     Key::optional("not", KeyKind::Numbers),
     Key::optional("below", KeyKind::Number),
@@ -168,7 +168,7 @@ impl Stage for Filter {
     }
 }
 
-/// The columns of the first input, if a stage can hold its rows: images of differing size are held nowhere.
+/// The columns of the first input, if a stage can hold its rows: images of variable size are held nowhere.
 pub(super) fn of_one_size(inputs: &[Dataset], stage: &str) -> Result<Schema, DataError> {
     let schema = first_schema(inputs, stage)?;
     match schema.columns().iter().find(|column| is_image(column)) {
@@ -186,7 +186,7 @@ struct Filtering {
     ends: bool,
     /// What errors call the rows.
     given: &'static str,
-    /// Rows that were looked at.
+    /// Rows that were inspected.
     seen: u64,
 }
 

@@ -62,7 +62,7 @@ pub const MAX_ROWS_AT_ONCE: u64 = 1 << 24;
 /// What an argument can be.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum KeyKind {
-    /// A whole number of at least this.
+    /// An integer of at least this.
     Count(u64),
     /// A number of rows that are held at once, from 1 to [`MAX_ROWS_AT_ONCE`].
     RowsAtOnce,
@@ -74,7 +74,7 @@ pub enum KeyKind {
     Number,
     /// A number or several.
     Numbers,
-    /// Several whole numbers.
+    /// Several integers.
     Counts,
     /// A text.
     Text,
@@ -118,7 +118,7 @@ pub enum Validation {
 /// The value of an argument.
 #[derive(Clone)]
 pub enum Arg {
-    /// A whole number.
+    /// An integer.
     Count(u64),
     /// Several.
     Counts(Vec<u64>),

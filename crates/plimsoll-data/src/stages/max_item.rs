@@ -44,7 +44,7 @@ impl Stage for MaxItem {
 }
 
 impl Dataset {
-    /// The most memory that reading and decoding a single file may take on each thread. Unless said, 128 MiB, or less where a limit asks
+    /// The most memory that reading and decoding a single file may take on each thread. By default, 128 MiB, or less where a limit asks
     /// for it. A file that needs more is an error that names it.
     pub fn max_item(self, bytes: Bytes) -> Dataset {
         match self.limit_records(bytes) {

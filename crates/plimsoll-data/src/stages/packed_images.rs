@@ -1,4 +1,4 @@
-//! Packed records with images in them: these are decoded where records are unpacked, as nothing else holds images of differing size.
+//! Packed records with images in them: these are decoded where records are unpacked, as nothing else holds images of variable size.
 
 use crate::dataset::{BlockIterator, Dataset, Holding, Opening, Recipe, Stage, StreamBudget, find_random};
 use crate::decode::{DecodeKernel, DecodePool, ItemCap, StartedImage, stated_item_bytes};
@@ -178,11 +178,11 @@ impl RecordDecoder {
 fn in_record(records: &PackedRecords, position: RecordPosition, error: DataError) -> Fault {
     Fault::row(error).with_error(|error| {
         if let DataError::Image { problem, .. } = error {
-            return records.damaged(position, format!("its picture cannot be decoded: {problem}"));
+            return records.damaged(position, format!("its image cannot be decoded: {problem}"));
         }
         let text = error.to_string();
         let rest = text.strip_prefix(&records.path(position).display().to_string()).map_or(format!(": {text}"), str::to_string);
-        records.damaged(position, format!("its picture{rest}"))
+        records.damaged(position, format!("its image{rest}"))
     })
 }
 

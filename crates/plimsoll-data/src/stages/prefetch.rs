@@ -1,4 +1,4 @@
-//! `prefetch`, `parallelism` and `deterministic`: how batches are made ahead.
+//! `prefetch`, `parallelism` and `deterministic`: how batches are prefetched.
 
 use super::kind::{Key, KeyKind, StageKind, Validation};
 use crate::DataError;
@@ -34,7 +34,7 @@ pub(super) const DETERMINISTIC: StageKind = StageKind {
 };
 
 impl Dataset {
-    /// How far ahead batches are made; [`Prefetch::Auto`] unless said.
+    /// How far ahead batches are made; [`Prefetch::Auto`] by default.
     pub fn prefetch(self, prefetch: Prefetch) -> Dataset {
         let description = match prefetch {
             Prefetch::Auto => "prefetch(auto)".into(),
@@ -46,7 +46,7 @@ impl Dataset {
         })
     }
 
-    /// How many threads make rows; [`Parallelism::Auto`] unless said. What comes out is the same. It is about rows as far as the next stage
+    /// How many threads make rows; [`Parallelism::Auto`] by default. What comes out is the same. It is about rows as far as the next stage
     /// that gives a [stream](Dataset#streams), and behind one about the maps up to the next: threads take turns to take rows out of a stream,
     /// and map them side by side.
     pub fn parallelism(self, parallelism: Parallelism) -> Dataset {
@@ -69,7 +69,7 @@ impl Dataset {
         })
     }
 
-    /// Whether batches come in the order of their rows, as they do unless said. If not, a batch with a row that takes long is overtaken by
+    /// Whether batches come in the order of their rows, as they do by default. If not, a batch with a row that takes long is overtaken by
     /// those after it within an epoch; each has the same rows as before. A position inside such an epoch cannot be resumed from.
     pub fn deterministic(self, deterministic: bool) -> Dataset {
         self.with_setting(format!("deterministic({deterministic})"), move |settings| {

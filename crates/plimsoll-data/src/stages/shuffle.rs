@@ -21,7 +21,7 @@ impl Shuffle {
     }
 }
 
-/// By number, or through a buffer of so many bytes.
+/// By number, or through a buffer of this many bytes.
 struct ShuffleRows {
     seed: u64,
     buffer: Option<Bytes>,

@@ -8,8 +8,8 @@ struct Version {
 }
 
 impl Dataset {
-    /// Says which version of user code (closures, generators, sources of one's own) makes the rows up to here. It tells apart what a cache
-    /// in a file cannot see: change the text whenever the code changes, and what was kept of it is made anew.
+    /// Says which version of user code (closures, generators, sources of the caller) makes the rows up to here. It tells apart what a cache
+    /// in a file cannot see: change the text whenever the code changes, and what was kept of it is rebuilt.
     ///
     /// ```
     /// use plimsoll_data::{Cache, Dataset, ops::apply};

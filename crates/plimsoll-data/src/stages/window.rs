@@ -84,7 +84,7 @@ impl Stage for WindowStage {
     }
 }
 
-/// The same schema if no column has rows that differ in length or size: such a row is neither a part nor made of parts.
+/// The same schema if no column has rows that vary in length or size: such a row is neither a part nor made of parts.
 pub(super) fn of_one_length(schema: Schema, what: &str) -> Result<Schema, DataError> {
     for column in schema.columns() {
         let (kind, remedy) = match column.extent {
@@ -107,7 +107,7 @@ struct Windowing {
     rows: Vec<u8>,
     /// Rows to come before the next window is whole.
     missing: usize,
-    /// Rows that came since the last that could not be made.
+    /// Rows that came since the last that failed.
     unbroken: usize,
 }
 
@@ -124,7 +124,7 @@ impl RowStage for Windowing {
                     Ok(Some(next)) => next,
                     Ok(None) => return Ok(false),
                     Err(fault) => {
-                        // It keeps its place.
+                        // It is still counted.
                         (self.missing, self.unbroken) = (self.missing - 1, 0);
                         return Err(fault);
                     }

@@ -95,15 +95,15 @@ fn tfrecord(path: &Path) -> Result<(), DataError> {
     drain_stream(Dataset::tfrecord(path, &[("x", Feature::f32("pixels", [3])), ("y", Feature::i32("label", []))])?)
 }
 
-/// Pictures inside records, and values of which there may be fewer.
+/// Images inside records, and values of which there may be fewer.
 fn tfrecord_images(path: &Path) -> Result<(), DataError> {
-    let features = [("x", Feature::picture("image/encoded")), ("y", Feature::i32("image/class/label", [4]).up_to())];
+    let features = [("x", Feature::image("image/encoded")), ("y", Feature::i32("image/class/label", [4]).up_to())];
     drain(Dataset::tfrecord(path, &features)?.map("x", [decode(), resize(4, 4, Method::Bilinear)]).map("y", [fill(-1.0)]))
 }
 
 /// The same from packed files.
 fn tfrecord_images_gzip(path: &Path) -> Result<(), DataError> {
-    let features = [("x", Feature::picture("image/encoded")), ("y", Feature::i32("image/class/label", [4]).up_to())];
+    let features = [("x", Feature::image("image/encoded")), ("y", Feature::i32("image/class/label", [4]).up_to())];
     drain_stream(Dataset::tfrecord(path, &features)?.map("x", [decode(), resize(4, 4, Method::Bilinear)]).map("y", [fill(-1.0)]))
 }
 
@@ -111,7 +111,7 @@ fn webdataset(path: &Path) -> Result<(), DataError> {
     drain(Dataset::webdataset(path)?.map("x", [decode(), resize(4, 4, Method::Bilinear)]))
 }
 
-/// The bytes are a cache of a good picture beside it, which stays as it is.
+/// The bytes are a cache of a good image beside it, which stays as it is.
 fn image_cache(path: &Path) -> Result<(), DataError> {
     let folder = path.parent().unwrap().join("cached");
     if !folder.exists() {

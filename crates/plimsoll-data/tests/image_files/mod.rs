@@ -1,4 +1,4 @@
-//! Folders of small pictures, made by the tests that read them.
+//! Folders of small images, made by the tests that read them.
 #![allow(dead_code)]
 
 use plimsoll_core::{Bytes, Ledger};
@@ -39,7 +39,7 @@ impl Folder {
     }
 }
 
-/// Twelve pictures of two classes, each of its own size.
+/// Twelve images of two classes, each of its own size.
 pub fn twelve() -> Folder {
     let folder = Folder::new();
     for number in 0..12 {
@@ -50,7 +50,7 @@ pub fn twelve() -> Folder {
     folder
 }
 
-/// Pixels that tell places and pictures apart.
+/// Pixels that tell places and images apart.
 pub fn picture(width: usize, height: usize, number: u8) -> Vec<u8> {
     let pixel = |y: usize, x: usize| [(x * 5) as u8, (y * 4) as u8, number.wrapping_mul(20)];
     (0..height).flat_map(|y| (0..width).flat_map(move |x| pixel(y, x))).collect()

@@ -1,4 +1,4 @@
-//! What stages do, worked out on a list: each place has a row, or none where it could not be made.
+//! What stages do, worked out on a list: each place has a row, or none where it failed.
 #![allow(dead_code)]
 
 use std::collections::VecDeque;
@@ -29,7 +29,7 @@ pub fn interleaved<T>(parts: Vec<Vec<T>>, cycle: usize, block: usize) -> Vec<T> 
     out
 }
 
-/// `size` rows that are `stride` apart, beginning every `shift` places. What could not be made keeps its place, and no window reaches over it.
+/// `size` rows that are `stride` apart, beginning every `shift` places. What failed keeps its place, and no window reaches over it.
 pub fn windows<T: Clone>(all: Vec<Option<T>>, size: usize, shift: usize, stride: usize) -> Vec<Option<Vec<T>>> {
     let span = (size - 1) * stride + 1;
     let (mut out, mut missing) = (Vec::new(), span);

@@ -1,4 +1,4 @@
-//! Rows of which a column may differ in length, by number or one after the other, and the same on a list.
+//! Rows of which a column may vary in length, by number or one after the other, and the same on a list.
 
 use plimsoll_core::DType;
 use plimsoll_data::source::RowMut;
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 /// The numbers of each column of a row.
 pub type Cells = Vec<Vec<i32>>;
 
-/// What comes where a row should: its numbers, or none if it could not be made.
+/// What comes where a row should: its numbers, or none if it failed.
 pub type Places = Vec<Option<Cells>>;
 
 /// What a source is like.

@@ -47,7 +47,7 @@ def picture(n):
     return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
 
 
-for name, options in [("pictures.tfrecord", None), ("pictures.tfrecord.gz", tf.io.TFRecordOptions(compression_type="GZIP"))]:
+for name, options in [("encoded_images.tfrecord", None), ("encoded_images.tfrecord.gz", tf.io.TFRecordOptions(compression_type="GZIP"))]:
     with tf.io.TFRecordWriter(path(name), options) as writer:
         for n in range(3):
             writer.write(picture(n))

@@ -196,7 +196,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// The rows of a `[data]` table: what is learnt from, and what is held out; or what is wrong.
+    /// The rows of a `[data]` table: what is trained on, and what is held out; or what is wrong.
     fn read(folder: &Path, text: &str) -> String {
         let table: toml::Table = text.parse().unwrap();
         let described = match datasets(&Reader::root(&table), folder, Some(8), 1) {
@@ -223,7 +223,7 @@ mod tests {
         let text = "[data]\nsource = 'text'\npath = 'a.txt'\ncontext = 4\n";
         let csv = "[data]\nsource = 'csv'\npath = 't.csv'\ntarget = 'class'\n";
         let window = format!("{csv}window = {{ length = 4, horizon = 2 }}\nstandardize = true\n");
-        let pictures = "[data]\nsource = 'image_folder'\npath = 'train'\n";
+        let image_folder = "[data]\nsource = 'image_folder'\npath = 'train'\n";
         let cases = [
             text.to_string(),
             format!("{text}stride = 1\nsplit = 0.8"),
@@ -248,8 +248,8 @@ mod tests {
             format!("{csv}window = {{ length = 4, horizon = 2, strde = 2 }}"),
             format!("{csv}standardize = 3"),
             format!("{csv}targets = 'u'"),
-            format!("{pictures}[data.validation]\npath = 'test'"),
-            format!("{pictures}[data.validation]\npath = 'odd'"),
+            format!("{image_folder}[data.validation]\npath = 'test'"),
+            format!("{image_folder}[data.validation]\npath = 'odd'"),
             "[data]\nsource = 'image_folder'\npath = 'test'\nclasses = 'train'".into(),
             "[data]\nsource = 'image_folder'\npath = 'empty'".into(),
             "[data]\nsource = 'shapes'\nrows = 10\nsize = [16, 24]\n[data.validation]\nrows = 5\nseed = 9".into(),
@@ -307,11 +307,11 @@ mod tests {
         unknown key `data.targets`; did you mean `data.target`?
         image_folder train
           held out: image_folder test
-        odd is no folder of classes: its class `wasp` is not one of those learnt (ant, bee); rename or remove it
+        odd is no folder of classes: its class `wasp` is not one of those trained (ant, bee); rename or remove it
         image_folder test
         empty is no folder of classes: its class empty/ant holds no .jpg, .jpeg, .png, .webp or .gif files; put some there or remove it
-        10 pictures of shapes (16 × 24, seed 0)
-          held out: 5 pictures of shapes (16 × 24, seed 9)
+        10 images of shapes (16 × 24, seed 0)
+          held out: 5 images of shapes (16 × 24, seed 9)
         `data.source` is "shape", but should be one of npy, npz, image_folder, image_files, csv, parquet, text, webdataset, tfrecord, shapes, random, range, concatenate, zip, sample_from, interleave, digits; did you mean "shapes"?
         cannot open none.npz: No such file or directory (os error 2)
         `data.arrays` is ["a"], but should be two names, such as ["images", "labels"]
@@ -330,7 +330,7 @@ mod tests {
         unknown key `data.parts[1].featurs`; did you mean `data.parts[1].features`?
         `data.parts[0].source` is missing: one of npy, npz, image_folder, image_files, csv, parquet, text, webdataset, tfrecord, shapes, random, range, concatenate, zip, sample_from, interleave, digits
         `data.parts` is missing: a list of tables, such as [{ source = "npy", x = "a.npy" }, { source = "npy", x = "b.npy" }]
-        `data.stop` is "x", but should be a whole number of 32 bits
+        `data.stop` is "x", but should be an integer of 32 bits
         image_files t*/*/*.png
         "#);
     }
@@ -341,8 +341,8 @@ mod tests {
         let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plimsoll-data/tests/reference");
         for (from, to) in [
             ("snappy.parquet", "t.parquet"),
-            ("pictures.tfrecord", "p.tfrecord"),
-            ("pictures.tfrecord.gz", "p.tfrecord.gz"),
+            ("encoded_images.tfrecord", "p.tfrecord"),
+            ("encoded_images.tfrecord.gz", "p.tfrecord.gz"),
             ("examples.tfrecord", "a-1.tfrecord"),
             ("examples.tfrecord", "a-2.tfrecord"),
         ] {
@@ -400,7 +400,7 @@ mod tests {
             format!("{parquet}cache = {{ memory = '1MiB' }}"),
             format!("{parquet}cache = {{ file = 'a.plc', on_full = 'continue' }}"),
             format!("{parquet}cache = 'auto'"),
-            format!("{parquet}cache = {{ memory = 'lots' }}"),
+            format!("{parquet}cache = {{ memory = 'plenty' }}"),
             format!("{parquet}cache = {{ memory = '1MiB', file = 'a.plc' }}"),
             format!("{parquet}cache = {{}}"),
         ];
@@ -415,7 +415,7 @@ mod tests {
           held out: parquet t.parquet → assert_cardinality(300) → skip(150) → parallelism(auto) → cache → batch(8) → prefetch(auto)
         parquet t.parquet → assert_cardinality(300) → take(150) → parallelism(auto) → shuffle(seed 1, 16.0 MiB) → batch(8) → prefetch(auto)
           held out: parquet t.parquet → assert_cardinality(300) → skip(150)
-        `data.cache.memory`: `lots` is not a size; write a number and a unit, such as 256MiB, 2GB or 1048576 (units: B, KiB, MiB, GiB, TiB, kB, MB, GB, TB)
+        `data.cache.memory`: `plenty` is not a size; write a number and a unit, such as 256MiB, 2GB or 1048576 (units: B, KiB, MiB, GiB, TiB, kB, MB, GB, TB)
         `data.cache.memory` excludes the keys of a cache file; use one of the two
         `data.cache.file` is missing: the path of the cache; or `memory`, the most memory to use
         "#);

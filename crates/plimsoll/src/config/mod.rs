@@ -61,7 +61,7 @@ impl Config {
         Ok(Config { table, folder: path.parent().map(Path::to_path_buf).unwrap_or_default(), title })
     }
 
-    /// A network of the zoo on made-up rows, to plan it, or to try it, without data. It learns by gradient descent with momentum, unless
+    /// A network of the zoo on synthetic rows, to plan it, or to try it, without data. It learns by gradient descent with momentum, unless
     /// `train.optimizer` says otherwise.
     pub fn zoo(name: &str) -> Result<Config> {
         let name = crate::zoo::find(name)?.name;
@@ -116,7 +116,7 @@ impl Config {
         Ok(())
     }
 
-    /// Lets rows come in the order of their source, so that what is said of them can be told apart by their place.
+    /// Lets rows come in the order of their source, so that what is said of them can be distinguished by their place.
     pub(crate) fn set_source_order(&mut self) -> Result<()> {
         let stages = self.table.get_mut("data").and_then(|data| data.get_mut("stages")).and_then(Value::as_array_mut);
         match stages {
@@ -196,7 +196,7 @@ impl Config {
 }
 
 impl Config {
-    /// The characters and the context of a run that learns from text.
+    /// The characters and the context of a run that trains on text.
     pub(crate) fn text(&self) -> Result<(plimsoll_data::Vocabulary, usize)> {
         let root = Reader::root(&self.table);
         data::text(&root, &self.folder)

@@ -7,7 +7,7 @@ use plimsoll_data::ops::{cast_f32, normalize, one_hot, scale};
 use plimsoll_data::{Condition, DataError, Dataset, Feed, Options, PadTo, Parallelism, Prefetch, RandomSpec, Relation, Shuffle};
 use std::path::Path;
 
-/// The rows of a `[data]` table: what is learnt from, and what is held out; or what is wrong.
+/// The rows of a `[data]` table: what is trained on, and what is held out; or what is wrong.
 fn read(folder: &Path, batch: Option<usize>, text: &str) -> String {
     let table: toml::Table = text.parse().unwrap_or_else(|error| panic!("{error} in {text}"));
     let described = match datasets(&Reader::root(&table), folder, batch, 1) {
@@ -210,7 +210,7 @@ fn parts_that_number_classes_differently_are_not_put_together() {
 }
 
 #[test]
-fn what_is_wrong_with_a_list_is_told_with_its_place() {
+fn errors_of_a_list_name_their_entry() {
     let folder = folder();
     let beside = |key: &str| format!("{}\n{key}", digits("{ op = 'shuffle' }"));
     let part = |stages: &str| format!("[data]\nsource = 'zip'\nparts = [{{ source = 'range', stop = 9, stages = [{stages}] }}]");
@@ -308,10 +308,10 @@ fn what_is_wrong_with_a_list_is_told_with_its_place() {
     `data.stages[0]` (shuffle) with a buffer of 0 B leaves rows as they are: it takes two of 68 B at least
     `data.stages[0]` (shuffle) with a buffer of 100 B leaves rows as they are: it takes two of 68 B at least
     `data.stages[0].rows` is missing: how many rows are kept
-    `data.stages[0].rows` is 0, but should be a whole number, 1 or more
-    `data.stages[0].rows` is "all", but should be a whole number, 1 or more
+    `data.stages[0].rows` is 0, but should be an integer, 1 or more
+    `data.stages[0].rows` is "all", but should be an integer, 1 or more
     `data.stages[0]` (scale): there is no column `z`; the columns are x, y
-    `data.stages[0].column` is missing: which column is looked at
+    `data.stages[0].column` is missing: which column is inspected
     `data.stages[0].is` is missing: what has to hold for `y`: is, not, below, above, at_least, at_most, or the same of its length, such as length_below
     `data.stages[0].is` is missing: what has to hold for `y`: is, not, below, above, at_least, at_most, or the same of its length, such as length_below
     `data.stages[0].is` is "three", but should be a number or a list of numbers
@@ -327,9 +327,9 @@ fn what_is_wrong_with_a_list_is_told_with_its_place() {
     `data.stages[0]` (unbatch): column `y` has rows of shape [], and unbatch takes rows apart that all begin with one dimension
     `data.stages[0]` (enumerate): column `y` appears twice; give each column its own name
     `data.stages[0].bounds` is missing: the lengths at which a bucket begins, such as [16, 32, 64]
-    `data.stages[0].bounds` is [4, -1], but should be a list of whole numbers, such as [28, 28, 1]
+    `data.stages[0].bounds` is [4, -1], but should be a list of integers, such as [28, 28, 1]
     `data.stages[0]` (bucket_by_length): bucket_by_length(y, [4, 2], 32) needs boundaries that grow and batches of at least one row
-    `data.stages[0]` (bucket_by_length): bucket_by_length(x, [4], 32) needs a column whose rows differ in length, or one with one whole number a row
+    `data.stages[0]` (bucket_by_length): bucket_by_length(x, [4], 32) needs a column whose rows vary in length, or one with one integer a row
     `data.stages[0]` (bucket_by_length): there is no column `z` to look at; the columns are x, y
     `data.stages[1]` (shuffle) counts rows and stands after the batch; put it before, or put { op = "unbatch" } between
     `data.stages[1]` (filter) counts rows and stands after the batch; put it before, or put { op = "unbatch" } between
@@ -377,10 +377,10 @@ fn what_is_wrong_with_a_list_is_told_with_its_place() {
 /// One stage as configurations write it, and as a call made by hand.
 type Drawn = (String, Box<dyn Fn(Dataset) -> Dataset>);
 
-/// Numbers by lot.
-struct Lots(u64);
+/// Numbers at random.
+struct Draws(u64);
 
-impl Lots {
+impl Draws {
     fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % end
@@ -397,7 +397,7 @@ fn name(text: &str) -> &str {
 }
 
 /// A stage that counts rows or changes them; the place in the list gives new columns a name of their own.
-fn row_stage(lots: &mut Lots, place: usize) -> Drawn {
+fn row_stage(lots: &mut Draws, place: usize) -> Drawn {
     let (a, b) = (lots.below(4), 1 + lots.below(5));
     match lots.below(18) {
         0 => drawn(format!("{{ op = 'skip', rows = {a} }}"), move |data| data.skip(a)),
@@ -436,7 +436,7 @@ fn row_stage(lots: &mut Lots, place: usize) -> Drawn {
 }
 
 /// A stage that says how rows are made or handed on.
-fn last_stage(lots: &mut Lots) -> Drawn {
+fn last_stage(lots: &mut Draws) -> Drawn {
     let (a, b) = (lots.below(2) == 1, 1 + lots.below(5));
     match lots.below(6) {
         0 => drawn(format!("{{ op = 'batch', rows = {b}, drop_remainder = {a} }}"), move |data| {
@@ -473,7 +473,7 @@ fn any_list_is_the_same_calls_made_by_hand() {
     let source = "[data]\nsource = 'random'\nrows = 40\nx = [2]\nclasses = 4\nseed = 5\n";
     let (mut whole, mut refused, mut rows) = (0, 0, 0);
     for seed in 0..400 {
-        let mut lots = Lots(seed);
+        let mut lots = Draws(seed);
         for _ in 0..4 {
             lots.below(2);
         }

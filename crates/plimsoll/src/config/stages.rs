@@ -28,7 +28,7 @@ pub(super) struct Defaults<'a> {
     pub batch_of_run: Option<usize>,
     /// Rows of a batch where the list does not say: `data.batch`.
     pub batch_of_data: Option<usize>,
-    /// Rows of a batch where nothing is said.
+    /// Rows of a batch by default.
     pub batch: usize,
 }
 
@@ -228,7 +228,7 @@ pub(super) fn for_validation(stages: &[Stage]) -> Vec<Stage> {
     stages.iter().filter_map(|stage| Some(Stage { args: stage.kind.for_validation(&stage.args)?, ..stage.clone() })).collect()
 }
 
-/// Takes stages that change the order of rows out of a list, so that predictions can be told apart by their position.
+/// Takes stages that change the order of rows out of a list, so that predictions can be distinguished by their position.
 pub(super) fn in_source_order(stages: &mut Vec<Value>) {
     let reorders = |op: &str| STAGES.iter().any(|kind| kind.name == op && kind.reorders);
     stages.retain(|entry| !entry.get("op").and_then(Value::as_str).is_some_and(reorders));

@@ -35,7 +35,7 @@ pub(super) fn read(root: &Reader<'_>, folder: &Path, spec: &mut RunSpec) -> Resu
             None => None,
             Some(Value::String(word)) if word == "auto" => None,
             Some(Value::Integer(rows)) if *rows >= 1 => Some(*rows as usize),
-            Some(other) => return Err(train.wrong("micro_batch", other, "\"auto\" or a whole number of 1 or more")),
+            Some(other) => return Err(train.wrong("micro_batch", other, "\"auto\" or an integer of 1 or more")),
         };
         spec.fit.epochs = train.count("epochs", 1)?.unwrap_or(spec.fit.epochs);
         spec.seed = train.count("seed", 0)?.unwrap_or(spec.seed);

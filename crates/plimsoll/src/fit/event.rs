@@ -15,7 +15,7 @@ pub enum Event<'a> {
         /// The number of the last epoch it will do.
         epochs: u64,
     },
-    /// Less memory is free than was planned for: the run was planned again, and a [`Planned`](Event::Planned) event follows.
+    /// Less memory is free than was planned for: the run was replanned, and a [`Planned`](Event::Planned) event follows.
     Replanned {
         /// The plan that no longer fits.
         before: &'a RunPlan,
@@ -41,7 +41,7 @@ pub enum Event<'a> {
     },
     /// An epoch is done.
     EpochEnd(&'a Epoch),
-    /// A run goes on from a checkpoint.
+    /// A run continues from a checkpoint.
     Resumed {
         /// Epochs done.
         epoch: u64,

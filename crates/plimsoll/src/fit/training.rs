@@ -195,7 +195,7 @@ impl<'r, 'f> Training<'r, 'f> {
                     (self.progress.rows, self.progress.tally) = (place + rows as u64, tally);
                     let record = self.progress.record(self.spec, self.fit, session, &self.history);
                     if let Err(error) = writer.write(&session.executor, record, false) {
-                        self.fit.report(&Event::Warning(&format!("{error}; training goes on without this checkpoint")));
+                        self.fit.report(&Event::Warning(&format!("{error}; training continues without this checkpoint")));
                     }
                 }
             }
@@ -225,7 +225,7 @@ impl<'r, 'f> Training<'r, 'f> {
         let Some(writer) = &mut self.writer else { return };
         let record = self.progress.record(self.spec, self.fit, self.session, &self.history);
         if let Err(error) = writer.write(&self.session.executor, record, best) {
-            self.fit.report(&Event::Warning(&format!("{error}; training goes on without this checkpoint")));
+            self.fit.report(&Event::Warning(&format!("{error}; training continues without this checkpoint")));
         }
     }
 

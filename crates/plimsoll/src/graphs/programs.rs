@@ -109,7 +109,7 @@ impl Programs {
     }
 }
 
-/// What of that the process's footprint has room for.
+/// What of that the process's footprint has space for.
 const SMALL: Bytes = Bytes::mib(2);
 
 /// Builds and optimizes all graphs of a run.
@@ -258,7 +258,7 @@ struct Read {
 }
 
 /// The columns a model reads: `x` if it is named so, else the first; several are found by their names. Those of the labels: of a single
-/// result `y`, else the second; of several those named like the results, if nothing is said.
+/// result `y`, else the second; of several those named like the results, by default.
 fn columns(schema: &Schema, model: &Model, names: &[&str], targets: &[&OutputLoss]) -> Result<Read, GraphError> {
     let error = |what: String| GraphError { scope: String::new(), what };
     let features = match model.inputs() {

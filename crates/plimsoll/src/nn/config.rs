@@ -115,7 +115,7 @@ impl LayerConfig<'_, '_> {
 
     /// One number for all sides, `[rows, columns]`, or `[top, bottom, left, right]`.
     pub fn edges(&self) -> Result<Edges> {
-        let wanted = "a whole number, [rows, columns] or [top, bottom, left, right]";
+        let wanted = "an integer, [rows, columns] or [top, bottom, left, right]";
         let Some(value) = self.value("padding") else { return Err(self.missing("padding", wanted)) };
         let count = |value: &toml::Value| value.as_integer().and_then(|n| usize::try_from(n).ok());
         let numbers = match value {

@@ -100,7 +100,7 @@ impl fmt::Display for Summary {
     }
 }
 
-/// A whole number with thousands separators.
+/// An integer with thousands separators.
 pub(crate) fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

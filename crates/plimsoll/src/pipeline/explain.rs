@@ -46,7 +46,7 @@ pub struct ExplainedStage {
 }
 
 /// Stages of indexed rows; all others that take time are stages of a stream.
-const INDEXED_STAGES: [&str; 7] = ["read", "waiting for room", "decode", "resize", "cache", "map", "mix"];
+const INDEXED_STAGES: [&str; 7] = ["read", "waiting for space", "decode", "resize", "cache", "map", "mix"];
 
 /// A consumer that waits for a smaller fraction of the time is the bottleneck itself.
 const BLOCKED: f64 = 0.05;

@@ -119,7 +119,7 @@ pub(super) fn fastest(request: &Request<'_>, too_large: &[usize], budgets: Budge
     Ok(found.into_iter().min_by(|a, b| a.seconds(request).total_cmp(&b.seconds(request))))
 }
 
-/// The same pieces with as little as possible elsewhere, and the rest computed again if that is allowed and faster. None if not even all of it
+/// The same pieces with as little as possible elsewhere, and the rest recomputed if that is allowed and faster. None if not even all of it
 /// makes them fit.
 fn fitted(request: &Request<'_>, plain: &Candidate, budgets: Budgets) -> Result<Option<Candidate>> {
     let leaving = Leaving::of(request, plain)?;
@@ -159,7 +159,7 @@ fn fitted(request: &Request<'_>, plain: &Candidate, budgets: Budgets) -> Result<
     Ok(best.map(|(_, candidate)| candidate))
 }
 
-/// The candidate with its copies moved away from what waits for them, where there is room.
+/// The candidate with its copies moved away from what waits for them, where there is space.
 fn early(request: &Request<'_>, candidate: Candidate, budgets: Budgets) -> Result<Candidate> {
     let Some(limit) = candidate.arena_limit(budgets) else { return Ok(candidate) };
     let memory = ahead(&candidate.memory, request.device(), limit, request.cost_model, request.machine.copy_rate)?;
@@ -184,7 +184,7 @@ fn fewest(most: usize, guess: usize, budgets: Budgets, plan: impl Fn(usize) -> R
     Ok(None)
 }
 
-/// The smallest ways in which everything leaves that may, with the rest computed again if that is allowed.
+/// The smallest ways in which everything leaves that may, with the rest recomputed if that is allowed.
 pub(super) fn smallest(request: &Request<'_>, allow: Allow, plain: &Candidate) -> Result<Vec<Candidate>> {
     let leaving = Leaving::of(request, plain)?;
     let mut found = Vec::new();

@@ -71,7 +71,7 @@ impl RunPlan {
         if self.digest() == other.digest() && self.feed_rows == other.feed_rows {
             return Ok(());
         }
-        Err(Error::Config("the trainer has allocated the memory of another plan; plan again with `trainer.plan(&fit)`".to_string()))
+        Err(Error::Config("the trainer has allocated the memory of another plan; replan with `trainer.plan(&fit)`".to_string()))
     }
 
     /// The plan of a fit that continues in the memory of this plan: its programs and arena stay, the pipelines share what is left.

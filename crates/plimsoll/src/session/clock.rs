@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_steps_are_remembered() {
+    fn only_the_last_steps_are_stored() {
         let mut clock = Clock::new();
         let start = Instant::now();
         (0..3 * REMEMBERED).for_each(|_| clock.ran(Role::Step, start, false));

@@ -5,7 +5,7 @@ use crate::history::Epoch;
 use crate::schedule::ScheduleState;
 use crate::spec::Optimization;
 
-/// The learning rate as the run goes on.
+/// The learning rate as the run continues.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LearningRate {
     /// What a schedule that watches a score remembers.

@@ -47,7 +47,7 @@ pub(crate) struct Session {
     seed: u64,
     /// The training data's columns.
     schema: Schema,
-    /// The learning rate as the run goes on.
+    /// The learning rate as the run continues.
     pub learning_rate: LearningRate,
     /// The state that counts skipped steps, with loss scaling.
     skipped: Option<StateId>,

@@ -70,7 +70,7 @@ pub struct HostBatch<'a> {
 pub enum Numbers<'a> {
     /// Single precision.
     F32(&'a [f32]),
-    /// Whole numbers, such as classes.
+    /// Integers, such as classes.
     I32(&'a [i32]),
     /// Bytes, such as pixels.
     U8(&'a [u8]),

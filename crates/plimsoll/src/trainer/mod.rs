@@ -95,11 +95,11 @@ impl Trainer {
         Ok(plan)
     }
 
-    /// Trains as planned. Called again, it continues from where it stopped. If less memory is free than the plan takes, the run is planned
-    /// again for what there is, and an [`Event::Replanned`] says so.
+    /// Trains as planned. Called again, it continues from where it stopped. If less memory is free than the plan takes, the run is
+    /// replanned for what there is, and an [`Event::Replanned`] says so.
     ///
     /// # Errors
-    /// When the plan is not one of this fit; or when something fails while the run goes on.
+    /// When the plan is not one of this fit; or when something fails while the run continues.
     pub fn run(&mut self, plan: RunPlan, fit: Fit<'_>) -> Result<History> {
         if self.spec.inference_only {
             return Err(Error::Config("this trainer is for predictions only; it cannot train".to_string()));
@@ -245,7 +245,7 @@ impl Trainer {
         timed(plan, start)
     }
 
-    /// Allocates the memory of a plan, unless that is done; planned again if there is less than it takes. Gives the plan that runs.
+    /// Allocates the memory of a plan, unless that is done; replanned if there is less than it takes. Gives the plan that runs.
     fn open(&mut self, plan: RunPlan, spec: &RunSpec, report: &mut dyn FnMut(&Event<'_>)) -> Result<RunPlan> {
         if let Some(session) = &self.session {
             return session.plan.check_same_memory(&plan).map(|()| plan);

@@ -64,7 +64,7 @@ fn a_plan_is_a_function_of_its_values_only() {
 }
 
 #[test]
-fn a_run_with_less_free_memory_is_planned_again_and_says_why() {
+fn a_run_with_less_free_memory_is_replanned_and_says_why() {
     let trainer = trainer("1TiB");
     let fit = Fit::epochs(1).validate(&digits(Split::Test));
     let spec = trainer.spec_of(&fit);

@@ -76,13 +76,13 @@ impl Options {
     /// assert_eq!(Options::parse_input("416x608")?, [416, 608]);
     /// assert_eq!(
     ///     Options::parse_input("416 608").unwrap_err().to_string(),
-    ///     "`416 608` is not an input size; write whole numbers separated by x, such as 224x224"
+    ///     "`416 608` is not an input size; write integers separated by x, such as 224x224"
     /// );
     /// # Ok::<(), plimsoll::Error>(())
     /// ```
     pub fn parse_input(text: &str) -> Result<Vec<usize>> {
         let numbers = text.split(['x', '×']).map(|part| part.trim().parse().ok().filter(|number| *number > 0)).collect();
-        let wrong = "is not an input size; write whole numbers separated by x, such as 224x224";
+        let wrong = "is not an input size; write integers separated by x, such as 224x224";
         Option::<Vec<usize>>::ok_or_else(numbers, || Error::Config(format!("`{text}` {wrong}")))
     }
 

@@ -33,7 +33,7 @@ pub struct Reduce {
     pub kind: Reduction,
     /// The axes that shrink to 1, ascending.
     pub axes: Vec<usize>,
-    /// A sum begins with one more input behind the expression's, of the result's type, instead of with zero; what a sum that is taken piece by piece goes on
+    /// A sum begins with one more input behind the expression's, of the result's type, instead of with zero; what a sum over several pieces continues
     /// from. Only the planner writes this: [`Device::can_split_rows`](crate::Device::can_split_rows) says where it changes no bit.
     pub onto: bool,
 }

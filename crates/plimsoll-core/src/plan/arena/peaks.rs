@@ -41,13 +41,13 @@ fn width(piece: &Interval) -> u64 {
 pub(super) fn orders(part: &Partition) -> impl Iterator<Item = Vec<usize>> {
     let pieces = &part.pieces;
     let totals = totals(pieces, part.sections);
-    let fullest = totals.iter().position(|held| *held == part.bound).unwrap_or(0) as u32;
+    let peak_step = totals.iter().position(|held| *held == part.bound).unwrap_or(0) as u32;
     let held: Vec<u64> = pieces.iter().map(|piece| most(&totals, piece)).collect();
     let pairs = OTHERS.into_iter().flat_map(|others| STACKS.into_iter().map(move |stack| (stack, others)));
     pairs.map(move |(stack, others)| {
         let key = |i: usize| {
             let piece = &pieces[i];
-            let stacked = piece.start <= fullest && fullest < piece.end;
+            let stacked = piece.start <= peak_step && peak_step < piece.end;
             (stacked, if stacked { [stack(piece), piece.size, 0] } else { others(piece, held[i]) })
         };
         let mut order: Vec<usize> = (0..pieces.len()).collect();

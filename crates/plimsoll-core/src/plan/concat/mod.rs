@@ -31,7 +31,7 @@ pub fn schedule(graph: &Graph, rows: usize, device: &dyn Target) -> Result<Sched
     // While the peak is at a concat, write that one slice by slice, as long as the peak falls.
     let mut put: Vec<ValueId> = Vec::new();
     while put.len() < MAX_CONCATS
-        && let Some(value) = best.fullest.and_then(|id| copied(graph, &best.sequenced.graph, id))
+        && let Some(value) = best.peak_step.and_then(|id| copied(graph, &best.sequenced.graph, id))
     {
         put.push(value);
         let Some(joined) = rewrite_concats(graph, ConcatStrategy::SliceWrite, &put, device) else { break };

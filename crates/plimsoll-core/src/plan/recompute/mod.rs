@@ -1,7 +1,7 @@
 //! Recomputation (rematerialization): forward values that are freed and recomputed when the backward pass needs them, so that a step fits into fewer bytes.
 //!
 //! A plan is a *sequence* of nodes in which a node may stand several times. Randomness is counted, not drawn, so a node that runs again makes
-//! the same bits again; and nothing that reads a state runs after that state has changed. [`fit`] looks for the sequence of least
+//! the same bits again; and nothing that reads a state runs after that state has changed. [`fit`] looks for the sequence of lowest
 //! predicted time whose exact peak is within the limit, and writes it as a graph in which every repetition is a node of its own.
 
 mod moves;

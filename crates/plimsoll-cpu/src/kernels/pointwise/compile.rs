@@ -162,7 +162,7 @@ impl<'a> Compiler<'a> {
         }
         let single = strides.last() == Some(&0);
         let whole = self.code.row == self.code.broadcast_dims.dims.last().copied().unwrap_or(1);
-        // A channel view of one element is read step by step.
+        // A run of one element is read step by step.
         let steps = strides.last().is_some_and(|stride| *stride > 1);
         if !steps && (whole || self.is_contiguous(i)) {
             if self.code.slots.len() == SLOTS {

@@ -30,7 +30,7 @@ fn make(pool: &Arc<DecodePool>, rows: &[(u64, usize)]) {
 }
 
 #[test]
-fn small_and_giant_pictures_pass_and_the_cache_gives_way() {
+fn small_and_giant_images_pass_and_the_cache_gives_way() {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(|| {

@@ -51,7 +51,7 @@ impl Window {
 }
 
 pub(super) struct Bits<'a> {
-    /// What was not yet freed, of so many bytes; begins with a mark when `closed`.
+    /// What was not yet freed, of this many bytes; begins with a mark when `closed`.
     rest: &'a [u8],
     all: usize,
     closed: bool,

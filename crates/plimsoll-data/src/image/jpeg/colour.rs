@@ -1,4 +1,4 @@
-//! From lines of samples to pixels: colours are spread to where they lie between brightnesses, then turned into red, green and blue.
+//! From lines of samples to pixels: colours are spread to in place between brightnesses, then turned into red, green and blue.
 //!
 //! With `c` a colour less 128, a pixel has `y + (22970·r + 8191 >> 14)` of red, `y + (29032·b + 8191 >> 14)` of blue, and
 //! `y + (8191 − 11700·r − 5638·b >> 14)` of green, limited to a byte.

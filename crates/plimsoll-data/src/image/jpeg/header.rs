@@ -3,7 +3,7 @@
 use super::huffman::Kind;
 use super::{HandOver, Tables};
 
-/// A picture in one scan, all components together.
+/// An image in one scan, all components together.
 #[derive(Clone, Copy)]
 pub(super) struct Header<'a> {
     pub width: usize,

@@ -2,7 +2,7 @@
 
 use super::HandOver;
 
-/// Bits that are looked at together.
+/// Bits that are inspected together.
 pub(super) const AHEAD: u32 = 10;
 
 /// What the next bits stand for, in one number: see [`Entry`]'s methods.

@@ -1,4 +1,4 @@
-//! From coefficients to samples: along columns, then along rows, in whole numbers with twelve bits behind the point.
+//! From coefficients to samples: along columns, then along rows, in integers with twelve bits behind the point.
 
 use super::bits::Block;
 use crate::image::windows::Level;
@@ -55,7 +55,7 @@ fn fill(value: u8, out: &mut [u8], stride: usize) {
 
 #[inline(always)]
 fn write(lines: [[u8; 8]; 8], out: &mut [u8], stride: usize) {
-    assert!(out.len() >= 7 * stride + 8, "eight lines have room");
+    assert!(out.len() >= 7 * stride + 8, "eight lines have space");
     for (line, made) in lines.iter().enumerate() {
         // SAFETY: the last line's eight samples end inside, as was just seen, and all others before.
         unsafe { out.as_mut_ptr().add(line * stride).cast::<[u8; 8]>().write_unaligned(*made) };

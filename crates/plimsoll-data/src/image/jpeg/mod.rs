@@ -1,6 +1,6 @@
-//! Baseline JPEG: the kind that cameras and nearly all files of pictures are. Everything else, and every file with something unusual before or behind its
+//! Baseline JPEG: the kind that cameras and nearly all files of images are. Everything else, and every file with something unusual before or behind its
 //! data, is [handed over](HandOver) to a decoder of all kinds. The pixels are the same, bit by bit; but data that is broken is
-//! [refused](Undecoded::Broken), where others go on and leave the rest of the picture grey.
+//! [refused](Undecoded::Broken), where others go on and leave the rest of the image grey.
 
 mod bits;
 mod colour;
@@ -37,7 +37,7 @@ impl From<HandOver> for Undecoded {
     }
 }
 
-/// What is kept from picture to picture: tables, because many pictures have the same, and a window of the data.
+/// What is kept from image to image: tables, because many images have the same, and a window of the data.
 pub(crate) struct Decoder {
     kept: Option<Box<Kept>>,
     level: Level,
@@ -49,7 +49,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// Apart, because it would otherwise lie on the stack of every picture.
+    /// Apart, because it would otherwise lie on the stack of every image.
     #[cold]
     #[inline(never)]
     fn empty() -> Box<Kept> {
@@ -80,7 +80,7 @@ impl Decoder {
     /// What one takes, at most.
     pub const BYTES: usize = size_of::<Kept>();
 
-    /// Takes its memory with the first picture.
+    /// Takes its memory with the first image.
     pub fn new() -> Decoder {
         Decoder::at(Level::best())
     }
@@ -89,7 +89,7 @@ impl Decoder {
         Decoder { kept: None, level }
     }
 
-    /// Lines in work for a picture so wide, in bytes.
+    /// Lines in work for an image so wide, in bytes.
     pub fn lines(width: usize) -> usize {
         scan::lines(width)
     }

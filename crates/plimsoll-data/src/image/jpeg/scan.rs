@@ -1,4 +1,4 @@
-//! From the data to pixels, a row of units (the least that holds whole blocks of all components) at a time: its samples are made into pixels
+//! From the data to pixels, a row of units (the minimum that holds whole blocks of all components) at a time: its samples are made into pixels
 //! while they are still near.
 
 use super::bits::{Bits, Block, Steps, Window};
@@ -90,7 +90,7 @@ pub(super) fn run(
     pixels: &mut [u8],
 ) -> Result<(), Undecoded> {
     let &Header { width, height, components, across, down, .. } = header;
-    // What becomes of such pictures in grey is the other decoder's own way.
+    // What becomes of such images in grey is the other decoder's own way.
     if channels == Channels::Grey && (across, down) == (1, 2) {
         return Err(Undecoded::HandOver);
     }

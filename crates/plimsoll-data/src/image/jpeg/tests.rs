@@ -7,8 +7,8 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-/// A picture with edges, gradients and noise, so that blocks of all lengths come up.
-fn picture(width: usize, height: usize, channels: usize) -> Vec<u8> {
+/// An image with edges, gradients and noise, so that blocks of all lengths come up.
+fn sample_image(width: usize, height: usize, channels: usize) -> Vec<u8> {
     let mut noise = 0x2545_F491u32;
     let mut pixels = Vec::new();
     for (y, x) in (0..height).flat_map(|y| (0..width).map(move |x| (y, x))) {
@@ -36,7 +36,7 @@ fn encode(width: usize, height: usize, color: ColorType, quality: u8, set: impl 
     let mut encoder = Encoder::new(&mut file, quality);
     set(&mut encoder);
     let channels = if color == ColorType::Luma { 1 } else { 3 };
-    encoder.encode(&picture(width, height, channels), width as u16, height as u16, color).unwrap();
+    encoder.encode(&sample_image(width, height, channels), width as u16, height as u16, color).unwrap();
     file
 }
 
@@ -81,7 +81,7 @@ fn pixels_are_the_oracles_for_all_sizes_samplings_and_levels() {
                     let name = format!("{width} × {height}, {sampling:?}, quality {quality}, {color:?}, {channels:?}, {:?}", decoder.level);
                     match own(decoder, &file, size, channels) {
                         Ok(pixels) => assert!(pixels == expected, "{name}"),
-                        // Its way with such pictures in grey is its own.
+                        // Its way with such images in grey is its own.
                         Err(undecoded) => assert!(
                             undecoded == Undecoded::HandOver && channels == Channels::Grey && *sampling == SamplingFactor::F_1_2,
                             "{name}: handed over"

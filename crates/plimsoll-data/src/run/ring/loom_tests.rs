@@ -184,7 +184,7 @@ fn loom_those_that_stay_make_another_epoch() {
     }
 }
 
-/// Two are in line, and one of them is told to rest: if it is called, it lets the other have its turn and does not wait for the next one.
+/// Two are in line, and one of them is asked to rest: if it is called, it lets the other have its turn and does not wait for the next one.
 #[test]
 fn loom_one_that_rests_lets_the_next_have_its_turn() {
     model_within(3, || {
@@ -235,7 +235,7 @@ fn loom_a_consumer_that_leaves_frees_those_in_line() {
 }
 
 #[test]
-fn loom_a_failure_is_told_and_nobody_sleeps_on() {
+fn loom_a_failure_is_reported_and_wakes_all() {
     model(|| {
         let ring = ring(1, 2, 4, 1, false);
         let workers = [0, 1].map(|number| {

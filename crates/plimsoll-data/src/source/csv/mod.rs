@@ -25,7 +25,7 @@ use table::{Read, Table};
 ///     .standardize(Standardize::All)
 ///     .rows(0..8640);
 /// let training = Csv::open("ETTh1.csv".as_ref(), &spec)?;
-/// // The same columns, put to the same scale; the first window looks back at rows that were learnt from.
+/// // The same columns, put to the same scale; the first window looks back at rows that were trained on.
 /// let held_out = training.rows(8640 - 96..11520)?;
 /// let data = Dataset::from(training).shuffle(Shuffle::seed(7)).batch(32);
 /// # Ok::<(), plimsoll_data::DataError>(())
@@ -64,7 +64,7 @@ pub struct Window {
 /// Which columns are brought to a mean of 0 and a standard deviation of 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standardize {
-    /// Features, and targets that are not whole numbers.
+    /// Features, and targets that are not integers.
     All,
     /// Features only.
     Features,
@@ -84,7 +84,7 @@ impl CsvSpec {
         CsvSpec::default()
     }
 
-    /// The columns of `x`. Unless said: all whose first value, where one is there, is a number; without a window, the targets are left out.
+    /// The columns of `x`. By default: all whose first value, where one is there, is a number; without a window, the targets are left out.
     pub fn features<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> CsvSpec {
         self.features = Some(names.into_iter().map(Into::into).collect());
         self
@@ -96,7 +96,7 @@ impl CsvSpec {
         self
     }
 
-    /// How to read a column. Unless said, a target without a single fraction in it is a whole number, such as a class.
+    /// How to read a column. By default, a target without a single fraction in it is an integer, such as a class.
     pub fn column_type(mut self, name: impl Into<String>, kind: CsvType) -> CsvSpec {
         self.types.push((name.into(), kind));
         self
@@ -139,7 +139,7 @@ impl CsvSpec {
 }
 
 /// Columns of a CSV file: `x` is f32 `[features]`, `y` the targets. Opening reads the file once, checks every value that is used and remembers
-/// where rows begin; rows are then kept in memory where the plan has room for them, and read again where not.
+/// where rows begin; rows are then kept in memory where the plan has space for them, and read again where not.
 #[derive(Clone)]
 pub struct Csv {
     table: Arc<Table>,

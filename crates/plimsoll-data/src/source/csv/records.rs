@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// What is read at a time, and the longest field that is looked at. Longer ones are passed over, and are no numbers.
+/// What is read at a time, and the longest field that is inspected. Longer ones are passed over, and are no numbers.
 pub(super) const PIECE: usize = 16 << 10;
 pub(super) const FIELD: usize = 1 << 10;
 
@@ -156,7 +156,7 @@ impl Field<'_> {
         let number = str::from_utf8(trimmed).ok().filter(|_| !self.too_long).and_then(|text| text.parse::<f64>().ok());
         match number {
             Some(number) if number.is_finite() => Ok(number),
-            Some(_) => Err(format!("is {}, which nothing can be learnt from; leave the row out", self.text())),
+            Some(_) => Err(format!("is {}, which nothing can be trained on; leave the row out", self.text())),
             None if self.too_long => Err(format!("is no number but more than {FIELD} bytes of text; choose another column")),
             None => Err(format!("is {:?}, which is no number; choose another column or correct the row", self.text())),
         }
@@ -203,7 +203,7 @@ mod tests {
             length += written;
             match result {
                 ReadFieldResult::InputEmpty => {}
-                ReadFieldResult::OutputFull => unreachable!("there is room for all of it"),
+                ReadFieldResult::OutputFull => unreachable!("there is space for all of it"),
                 ReadFieldResult::Field { record_end } => {
                     fields.push(out[..std::mem::take(&mut length)].to_vec());
                     if record_end {
@@ -220,7 +220,7 @@ mod tests {
         fn fields_are_those_of_another_parser(text in "(\u{FEFF})?[ab1,,\"\"\n\r. ]{0,60}", repeat in prop_oneof![8 => Just(1usize), 1 => Just(700)]) {
             let text = text.repeat(repeat);
             let expected = oracle(text.as_bytes());
-            // Fields that are longer than is looked at are another matter.
+            // Fields that are longer than is inspected are another matter.
             prop_assume!(expected.iter().flatten().all(|field| field.len() <= FIELD));
             prop_assert_eq!(found(text.as_bytes()).into_iter().map(|(_, fields)| fields).collect::<Vec<_>>(), expected);
         }

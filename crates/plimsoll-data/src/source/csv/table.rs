@@ -7,7 +7,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Where each so many rows begin is remembered.
+/// Where each this many rows begin is remembered.
 pub(super) const INTERVAL: u64 = 16;
 
 pub(super) struct Table {
@@ -26,7 +26,7 @@ pub(super) struct Table {
 #[derive(Clone, Debug)]
 pub(super) struct Used {
     pub name: String,
-    /// Delivered as a whole number.
+    /// Delivered as an integer.
     pub whole: bool,
     /// Taken away from each value, and what it is then multiplied with.
     pub mean: f64,
@@ -41,7 +41,7 @@ impl Used {
 }
 
 impl Table {
-    /// Reads the file once; a row that cannot be used is an error, unless that is for whoever reads it.
+    /// Reads the file once; a row that cannot be used is an error, unless that is left to the reader.
     pub fn open(path: &Path, spec: &CsvSpec) -> Result<Table, DataError> {
         let file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
         let mut memory = vec![0; PIECE + FIELD];
@@ -96,7 +96,7 @@ impl Table {
                 read => read?,
             }
             if let Some((column, value)) = not_whole {
-                let problem = format!("column `{}` is {value}, which is no whole number of 32 bits; read it as float", chosen.used[column]);
+                let problem = format!("column `{}` is {value}, which is no integer of 32 bits; read it as float", chosen.used[column]);
                 return Err(refuse(place.line, problem));
             }
             table.rows += 1;
@@ -115,7 +115,7 @@ impl Table {
             .collect();
         let kinds: Vec<bool> = table.targets.iter().map(|&target| table.used[target].whole).collect();
         if kinds.iter().any(|kind| *kind != kinds[0]) {
-            let problem = "its targets are partly whole numbers and partly not; give them one type, such as float";
+            let problem = "its targets are partly integers and partly not; give them one type, such as float";
             return Err(refuse(1, problem.into()));
         }
         Ok(table)
@@ -289,7 +289,7 @@ struct Chosen {
 impl Chosen {
     fn new(path: &Path, spec: &CsvSpec, header: &[String], numeric: &[bool]) -> Result<Chosen, DataError> {
         let is_number = |name: &String| header.iter().position(|other| other == name).and_then(|at| numeric.get(at)) == Some(&true);
-        // Where the past of the targets is known, it is worth learning from.
+        // Where the past of the targets is known, it is worth training on.
         let by_default = |name: &String| is_number(name) && (spec.window.is_some() || !spec.targets.contains(name));
         let features = match &spec.features {
             Some(features) => features.clone(),
@@ -305,7 +305,7 @@ impl Chosen {
             }
         }
         if features.is_empty() {
-            return Err(DataError::csv(path, 1, "no column is left to learn from; name some as features"));
+            return Err(DataError::csv(path, 1, "no column is left to train on; name some as features"));
         }
         let mut place = |name: &String| match chosen.used.iter().position(|used| used == name) {
             Some(place) => place,

@@ -1,4 +1,4 @@
-//! Folders of pictures, one class per folder.
+//! Folders of images, one class per folder.
 
 mod names;
 
@@ -13,14 +13,14 @@ use std::hash::Hasher;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// The pictures in the folders of a folder: `x` is the file, `y` the number of its folder as i32. Folders and files are
+/// The images in the folders of a folder: `x` is the file, `y` the number of its folder as i32. Folders and files are
 /// sorted by name; files that are not called `.jpg`, `.jpeg`, `.png`, `.webp` or `.gif`, and hidden ones, are left out.
 pub struct ImageFolder {
     root: PathBuf,
     classes: Vec<Class>,
     names: Names,
     schema: Schema,
-    /// Files that are not called like pictures, and the first of them.
+    /// Files that are not called like images, and the first of them.
     others: (u64, Option<PathBuf>),
 }
 
@@ -48,13 +48,13 @@ impl ImageFolder {
             }
         }
         if folders.is_empty() {
-            return Err(refuse("it has no folders in it; make one for each class and put its pictures there".into()));
+            return Err(refuse("it has no folders in it; make one for each class and put its images there".into()));
         }
         folders.sort_unstable();
         if let Some(known) = classes {
             let name = |folder: &PathBuf| folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if let Some(strange) = folders.iter().map(name).find(|name| !known.contains(name)) {
-                let problem = format!("its class `{strange}` is not one of those learnt ({}); rename or remove it", known.join(", "));
+                let problem = format!("its class `{strange}` is not one of those trained ({}); rename or remove it", known.join(", "));
                 return Err(refuse(problem));
             }
             folders = known.iter().map(|name| root.join(name)).collect();
@@ -67,7 +67,7 @@ impl ImageFolder {
             for entry in listed.into_iter().flatten() {
                 let entry = entry?;
                 let name = entry.file_name();
-                match is_picture(&name) {
+                match is_image(&name) {
                     _ if hidden(&name) || is_dir(&entry) => {}
                     true => names.push(&name).map_err(|_| refuse("its names take more than 4 GiB; split it".into()))?,
                     false => {
@@ -119,7 +119,7 @@ fn hidden(name: &OsStr) -> bool {
     name.as_encoded_bytes().first() == Some(&b'.')
 }
 
-fn is_picture(name: &OsStr) -> bool {
+fn is_image(name: &OsStr) -> bool {
     let extension = Path::new(name).extension().unwrap_or_default();
     ["jpg", "jpeg", "png", "webp", "gif"].iter().any(|known| extension.eq_ignore_ascii_case(known))
 }

@@ -11,7 +11,7 @@ pub(super) struct Names {
     starts: Vec<u32>,
 }
 
-/// There is no room for more names.
+/// There is no space for more names.
 #[derive(Debug)]
 pub(super) struct Full;
 

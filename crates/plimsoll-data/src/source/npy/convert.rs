@@ -5,7 +5,7 @@
 use super::header::Element;
 use crate::number::f16_to_f32;
 
-/// A whole number that does not fit an i32.
+/// An integer that does not fit an i32.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct DoesNotFit {
     pub index: usize,
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_numbers_convert_or_are_named() {
+    fn integers_convert_or_are_named() {
         let raw: Vec<u8> = [5i64, -7, i64::from(i32::MIN), i64::from(i32::MAX)].iter().flat_map(|v| v.to_le_bytes()).collect();
         let mut out = [0; 16];
         assert_eq!(convert(Element::I64, &raw, &mut out), Ok(()));

@@ -56,7 +56,7 @@ impl Element {
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// NumPy's own limit is 10,000 unless told to trust the file; a longer head is a damaged length.
+/// NumPy's own limit is 10,000 unless asked to trust the file; a longer head is a damaged length.
 const LONGEST: usize = 64 * 1024;
 
 impl Header {

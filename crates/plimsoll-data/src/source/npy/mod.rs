@@ -19,7 +19,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// One or several `.npy` files whose first dimension is the row. Floats arrive as f32, whole numbers as i32 (checked),
+/// One or several `.npy` files whose first dimension is the row. Floats arrive as f32, integers as i32 (checked),
 /// unsigned bytes as they are.
 pub struct Npy {
     schema: Schema,
@@ -56,7 +56,7 @@ impl Npy {
         Npy::new(opened.collect::<Result<Vec<_>, DataError>>()?)
     }
 
-    /// Arrays of a `.npz` file: each column's name with that of its array. They are read where they lie, or unpacked as a stream.
+    /// Arrays of a `.npz` file: each column's name with that of its array. They are read in place, or unpacked as a stream.
     pub(crate) fn open_npz(path: &Path, arrays: &[(&str, &str)]) -> Result<Opened, DataError> {
         let file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
         let members = zip::members(&file, path)?;
@@ -229,7 +229,7 @@ impl Part {
         Ok(())
     }
 
-    /// Reads rows in the order they have in the file, several with one call where they lie close together.
+    /// Reads rows in the order they have in the file, several with one call in place close together.
     fn gather(&self, rows: Gather<'_>, scratch: &mut [u8], out: &mut [u8]) -> Result<(), DataError> {
         let (row_bytes, out_row_bytes) = (self.row_bytes(), self.out_row_bytes());
         let straight = self.is_straight();

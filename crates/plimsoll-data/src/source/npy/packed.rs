@@ -113,7 +113,7 @@ impl Unpacked {
     fn open(&self) -> Result<Vec<Reader>, DataError> {
         let open = |array: &Array| {
             let mut reader = Reader::open(&array.path, &array.member)?;
-            // The head was looked at before; the file may have changed since.
+            // The head was inspected before; the file may have changed since.
             let header = Header::read_with(&array.path, 0, &mut |buffer, _offset| reader.bytes.read_exact(buffer))?;
             if header.element != array.element || header.shape[1..] != array.column.shape {
                 return Err(array.damaged(0, "it changed while it was read"));

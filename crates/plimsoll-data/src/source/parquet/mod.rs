@@ -1,6 +1,6 @@
 //! Parquet: columns of numbers, page by page. Only the columns that are asked for are read, and of the groups of rows only those.
 //!
-//! Every page's head is looked at when the file is opened, so what reading takes is known before anything is held. Rows come one after the
+//! Every page's head is inspected when the file is opened, so what reading takes is known before anything is held. Rows come one after the
 //! other: inside a page there is no way to a row but past those before it.
 
 mod footer;
@@ -11,7 +11,7 @@ use super::{RowIterator, SequentialSource, identify_open};
 use crate::fault::{Fault, Loss};
 use crate::{Column, DataError, Schema};
 use footer::{Chunk, DATA, DICTIONARY, Footer, Head, NEWER_DATA};
-use page::{Number, Pages, make_room};
+use page::{Number, Pages, resize_to};
 use plimsoll_core::{Bytes, DType};
 use std::fs::File;
 use std::hash::Hasher;
@@ -41,7 +41,7 @@ impl ParquetSpec {
         self
     }
 
-    /// These columns become `y`: one of whole numbers as i32, others as f32.
+    /// These columns become `y`: one of integers as i32, others as f32.
     pub fn targets<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> ParquetSpec {
         self.targets = names.into_iter().map(Into::into).collect();
         self
@@ -135,7 +135,7 @@ const LARGEST_FOOTER: u64 = 64 << 20;
 const LARGEST_PAGE: u64 = 256 << 20;
 const MOST_VALUES: u64 = 16 << 20;
 
-/// A page's head is a few dozen bytes; with the least and the greatest of long texts it may be more.
+/// A page's head is a few dozen bytes; with the smallest and the largest of long texts it may be more.
 const HEAD: usize = 512;
 const LONGEST_HEAD: usize = 64 << 10;
 
@@ -160,7 +160,7 @@ impl Table {
             }
         };
         if features.is_empty() {
-            return Err(refuse("it has no columns of numbers to learn from; name some with features".into()));
+            return Err(refuse("it has no columns of numbers to train on; name some with features".into()));
         }
         let all = 0..footer.groups.len();
         let groups = spec.groups.clone().unwrap_or(all.clone());
@@ -308,7 +308,7 @@ impl Reader {
         if !matches!(head.kind, DATA | NEWER_DATA | DICTIONARY) {
             return Ok(());
         }
-        make_room(&mut self.page, head.packed as usize);
+        resize_to(&mut self.page, head.packed as usize);
         self.page.resize(head.packed as usize, 0);
         table.file.read_exact_at(&mut self.page, data).map_err(|_| changed())?;
         self.page_at = at;

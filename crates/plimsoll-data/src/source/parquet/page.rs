@@ -60,7 +60,7 @@ pub(super) struct Pages {
 }
 
 /// An empty vector for so many elements, and not one more: what it had is given back first, so that both never exist together.
-pub(super) fn make_room<T>(vector: &mut Vec<T>, elements: usize) {
+pub(super) fn resize_to<T>(vector: &mut Vec<T>, elements: usize) {
     vector.clear();
     if vector.capacity() < elements {
         *vector = Vec::new();
@@ -105,7 +105,7 @@ impl Pages {
         let unpacked = (head.unpacked as usize).checked_sub(levels.len()).ok_or("has levels longer than itself")?;
         // As much as was planned for, and not in leaps.
         let is_packed = head.values_packed && codec != 0;
-        make_room(&mut self.unpacked, if is_packed { unpacked } else { packed.len() });
+        resize_to(&mut self.unpacked, if is_packed { unpacked } else { packed.len() });
         match codec {
             1 if is_packed => snappy(packed, unpacked, &mut self.unpacked)?,
             2 if is_packed => {
@@ -121,7 +121,7 @@ impl Pages {
         }
         let (mut bytes, values) = (&self.unpacked[..], head.values as usize);
         if head.kind == DICTIONARY {
-            make_room(&mut self.dictionary, values);
+            resize_to(&mut self.dictionary, values);
             return plain(self.number, bytes, values, &mut self.dictionary);
         }
         if self.optional {
@@ -134,7 +134,7 @@ impl Pages {
                     levels
                 }
             };
-            make_room(&mut self.present, values);
+            resize_to(&mut self.present, values);
             let present = &mut self.present;
             hybrid(levels, 1, values, |level| {
                 present.push(level != 0);
@@ -143,7 +143,7 @@ impl Pages {
         }
         let rows = values;
         let values = if self.optional { self.present.iter().filter(|present| **present).count() } else { rows };
-        make_room(&mut self.values, values);
+        resize_to(&mut self.values, values);
         numbers(self.number, head.encoding, bytes, values, &self.dictionary, &mut self.values)?;
         (self.rows, self.row, self.next) = (rows, 0, 0);
         Ok(())

@@ -52,13 +52,13 @@ impl<'b> Compact<'b> {
         Err(Broken::Nonsense)
     }
 
-    /// A whole number.
+    /// An integer.
     pub fn int(&mut self) -> Result<i64, Broken> {
         let value = self.varint()?;
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
-    /// A whole number that counts something.
+    /// An integer that counts something.
     pub fn count(&mut self) -> Result<u64, Broken> {
         u64::try_from(self.int()?).map_err(|_| Broken::Nonsense)
     }

@@ -68,7 +68,7 @@ impl Text {
         Text { file, schema: Schema::new(columns)?, context, stride: context, part, windows: 0 }.counted()
     }
 
-    /// Windows that begin every `stride` characters; every `context` characters unless said, so that an epoch sees each character once.
+    /// Windows that begin every `stride` characters; every `context` characters by default, so that an epoch sees each character once.
     pub fn stride(&self, stride: usize) -> Result<Text, DataError> {
         if stride == 0 {
             return Err(DataError::text(&self.file.path, "windows that step by 0 characters never end; step by at least 1"));

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// Where each so many characters begin is remembered, unless every character is one byte.
+/// Where each this many characters begin is remembered, unless every character is one byte.
 pub(super) const INTERVAL: u64 = 1024;
 
 /// What is known of a text without holding it.

@@ -31,7 +31,7 @@ pub(super) fn features(record: &[u8]) -> Result<Vec<RecordFeature>, String> {
 
 fn found_in(name: &[u8], value: &[u8]) -> Result<RecordFeature, String> {
     let mut found =
-        RecordFeature { name: String::from_utf8_lossy(name).into_owned(), values: RecordValues::Ints, count: 0, is_picture: false };
+        RecordFeature { name: String::from_utf8_lossy(name).into_owned(), values: RecordValues::Ints, count: 0, is_image: false };
     for field in Fields(value) {
         let (kind, Value::Bytes(items)) = field? else { continue };
         found.values = match kind {
@@ -42,7 +42,7 @@ fn found_in(name: &[u8], value: &[u8]) -> Result<RecordFeature, String> {
         for item in Fields(items) {
             found.count += match (kind, item?) {
                 (1, (1, Value::Bytes(bytes))) => {
-                    found.is_picture |= image::begins_like_one(bytes);
+                    found.is_image |= image::begins_like_one(bytes);
                     bytes.len()
                 }
                 (2, (1, Value::Bytes(packed))) => packed.len() / 4,

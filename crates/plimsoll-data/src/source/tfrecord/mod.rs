@@ -1,9 +1,9 @@
 //! TFRecord files of `tf.train.Example`: every length and every record is checked against its CRC-32C.
 
+mod encoded_image;
 mod example;
 mod frame;
 mod packed;
-mod picture;
 
 pub(crate) use packed::{PackedRecords, RecordPosition, RecordReader};
 
@@ -38,8 +38,8 @@ pub struct RecordFeature {
     pub values: RecordValues,
     /// How many numbers, or bytes.
     pub count: usize,
-    /// Whether its bytes begin like a picture.
-    pub is_picture: bool,
+    /// Whether its bytes begin like an image.
+    pub is_image: bool,
 }
 
 /// What a feature of a record holds.
@@ -49,7 +49,7 @@ pub enum RecordValues {
     Bytes,
     /// Floats.
     Floats,
-    /// Whole numbers.
+    /// Integers.
     Ints,
 }
 
@@ -62,17 +62,17 @@ enum Kind {
     Padded(f32),
     /// However many there are, with their number.
     UpTo,
-    /// A picture as it is stored.
+    /// An image as it is stored.
     Picture,
 }
 
 impl Feature {
-    /// A list of floats, or of whole numbers to be read as floats.
+    /// A list of floats, or of integers to be read as floats.
     pub fn f32(key: impl Into<String>, shape: impl Into<Vec<usize>>) -> Feature {
         Feature { key: key.into(), dtype: DType::F32, shape: shape.into(), kind: Kind::Whole }
     }
 
-    /// A list of whole numbers, each of which has to fit an i32.
+    /// A list of integers, each of which has to fit an i32.
     pub fn i32(key: impl Into<String>, shape: impl Into<Vec<usize>>) -> Feature {
         Feature { dtype: DType::I32, ..Feature::f32(key, shape) }
     }
@@ -82,12 +82,12 @@ impl Feature {
         Feature { dtype: DType::U8, ..Feature::f32(key, shape) }
     }
 
-    /// A picture, as encoded bytes: the column is one of files, for [`decode`](crate::ops::decode).
-    pub fn picture(key: impl Into<String>) -> Feature {
+    /// An image, as encoded bytes: the column is one of files, for [`decode`](crate::ops::decode).
+    pub fn image(key: impl Into<String>) -> Feature {
         Feature { key: key.into(), dtype: DType::U8, shape: Vec::new(), kind: Kind::Picture }
     }
 
-    /// The same, filled with 0 where a record has fewer values: rows of differing length in batches of one shape.
+    /// The same, filled with 0 where a record has fewer values: rows of variable length in batches of one shape.
     pub fn padded(self) -> Feature {
         self.padded_with(0.0)
     }
@@ -277,7 +277,7 @@ impl Source for TfRecord {
         path.push(&self.part(row).path);
     }
 
-    /// Where the picture lies. The record was checked when the row's other columns were read.
+    /// Where the image lies. The record was checked when the row's other columns were read.
     fn file_part(&self, row: u64) -> Result<Option<Range<u64>>, DataError> {
         let (part, at) = (self.part(row), self.places[row as usize]);
         let Some((feature, _)) = self.features.iter().find(|(feature, _)| feature.kind == Kind::Picture) else { return Ok(None) };
@@ -285,7 +285,7 @@ impl Source for TfRecord {
         part.file.read_exact_at(&mut head, at).map_err(|_| cut(&part.path, at))?;
         let Head { bytes } = Head::read(&head).and_then(|head| head.check(LONGEST)).map_err(|problem| broken(&part.path, at, problem))?;
         let record = at + HEAD as u64..at + HEAD as u64 + bytes;
-        let found = picture::find(&part.file, record, &feature.key).map_err(|problem| broken(&part.path, at, problem))?;
+        let found = encoded_image::find(&part.file, record, &feature.key).map_err(|problem| broken(&part.path, at, problem))?;
         Ok(Some(found))
     }
 

@@ -2,7 +2,7 @@
 //! values are taken out of it, so it has a longest length.
 
 use super::frame::{self, FRAME, HEAD, Head};
-use super::{Feature, Kind, LONGEST_PACKED, broken, columns, cut, example, picture};
+use super::{Feature, Kind, LONGEST_PACKED, broken, columns, cut, encoded_image, example};
 use crate::fault::{Fault, Loss};
 use crate::source::{RowIterator, SequentialSource, identify_named, named};
 use crate::{Column, DataError, Schema};
@@ -97,7 +97,7 @@ impl PackedRecords {
     /// The bytes of an image of a record.
     pub fn image<'r>(&self, record: Record<'r>, column: usize) -> Result<&'r [u8], Fault> {
         let Record { bytes, position } = record;
-        let found = picture::find(&bytes, 0..bytes.len() as u64, &self.features[column].0.key);
+        let found = encoded_image::find(&bytes, 0..bytes.len() as u64, &self.features[column].0.key);
         let found = found.map_err(|problem| Fault::row(self.damaged(position, problem)))?;
         Ok(&bytes[found.start as usize..found.end as usize])
     }

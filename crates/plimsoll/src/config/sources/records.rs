@@ -46,7 +46,7 @@ fn feature(data: &Reader<'_>, key: &'static str) -> Result<Feature> {
         0 => Feature::f32(name, shape),
         1 => Feature::i32(name, shape),
         2 => Feature::u8(name, shape),
-        _ => Feature::picture(name),
+        _ => Feature::image(name),
     };
     let padding = match table.value("padded") {
         None | Some(Value::Boolean(false)) => None,
@@ -74,12 +74,12 @@ fn first_features(path: &Path) -> Result<Table> {
     let named = |feature: &&RecordFeature| label(feature) && ["label", "class"].iter().any(|word| feature.name.contains(word));
     let label = found.iter().find(named).or_else(|| found.iter().find(label));
     let inputs = || found.iter().filter(|feature| Some(*feature) != label);
-    let Some(input) = inputs().find(|feature| feature.is_picture).or_else(|| inputs().max_by_key(|feature| feature.count)) else {
+    let Some(input) = inputs().find(|feature| feature.is_image).or_else(|| inputs().max_by_key(|feature| feature.count)) else {
         return Err(Error::Config(format!("{}: its first record has no features to show", path.display())));
     };
     let described = |feature: &RecordFeature| {
         let dtype = match feature.values {
-            RecordValues::Bytes if feature.is_picture => "image",
+            RecordValues::Bytes if feature.is_image => "image",
             RecordValues::Bytes => "u8",
             RecordValues::Floats => "f32",
             RecordValues::Ints => "i32",
@@ -95,7 +95,7 @@ fn first_features(path: &Path) -> Result<Table> {
     if let Some(label) = label {
         table.insert("label".into(), described(label));
     }
-    if input.is_picture {
+    if input.is_image {
         table.insert("map".into(), decode_and_resize());
     }
     Ok(table)

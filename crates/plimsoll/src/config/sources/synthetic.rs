@@ -61,7 +61,7 @@ fn range(args: &SourceArgs<'_>) -> Result<Opened> {
     let number = |key: &'static str, default: Option<i32>| match args.table.value(key) {
         None => default.ok_or_else(|| args.table.missing(key, "the number to end before")),
         Some(value) => {
-            let wrong = || args.table.wrong(key, value, "a whole number of 32 bits");
+            let wrong = || args.table.wrong(key, value, "an integer of 32 bits");
             value.as_integer().and_then(|number| i32::try_from(number).ok()).ok_or_else(wrong)
         }
     };

@@ -1,4 +1,4 @@
-//! Where in a file the picture of an example lies, found without holding the record; or where in a record that is held.
+//! Where in a file the image of an example lies, found without holding the record; or where in a record that is held.
 
 use crate::image::Stored;
 use std::ops::Range;
@@ -34,18 +34,18 @@ pub(super) fn find(file: &dyn Stored, record: Range<u64>, key: &str) -> Result<R
     Err(format!("it has no feature `{key}`"))
 }
 
-/// A value is a list of bytes (1), floats or whole numbers; a list of bytes has items (1).
+/// A value is a list of bytes (1), floats or integers; a list of bytes has items (1).
 fn first_bytes(window: &mut FileWindow<'_>, value: Range<u64>, key: &str) -> Result<Range<u64>, String> {
     let mut lists = Fields::new(value);
     while let Some((number, list)) = lists.next(window)? {
         if number != 1 {
-            return Err(format!("feature `{key}` is numbers and no picture; declare it as what it is"));
+            return Err(format!("feature `{key}` is numbers and no image; declare it as what it is"));
         }
         if let Some((1, item)) = Fields::new(list).next(window)? {
             return Ok(item);
         }
     }
-    Err(format!("feature `{key}` is empty where a picture should be"))
+    Err(format!("feature `{key}` is empty where an image should be"))
 }
 
 const WINDOW: usize = 1024;

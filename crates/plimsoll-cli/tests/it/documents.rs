@@ -1,0 +1,194 @@
+//! Documents stay true: links and paths exist, commands and flags are those of the program, TOML parses, pages stay short.
+
+use crate::repository;
+use crate::words::{files_below, help_texts, markdown};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+/// The documents with their paths in the repository.
+fn documents() -> Vec<(PathBuf, String)> {
+    let root = repository();
+    markdown(&root)
+        .into_iter()
+        .map(|path| (path.strip_prefix(&root).unwrap().to_path_buf(), std::fs::read_to_string(&path).unwrap()))
+        .collect()
+}
+
+/// Lines with their numbers, and the language of the fenced block that each is in.
+fn lines(text: &str) -> impl Iterator<Item = (usize, Option<&str>, &str)> {
+    let mut language = None;
+    text.lines().enumerate().filter_map(move |(number, line)| {
+        if let Some(info) = line.trim_start().strip_prefix("```") {
+            language = if language.is_some() { None } else { Some(info) };
+            return None;
+        }
+        Some((number + 1, language, line))
+    })
+}
+
+/// What stands between each pair of backticks of a line.
+fn code_spans(line: &str) -> impl Iterator<Item = &str> {
+    line.split('`').skip(1).step_by(2)
+}
+
+/// The anchor that a heading gets where Markdown is shown.
+fn anchor(heading: &str) -> String {
+    let kept =
+        heading.trim_start_matches('#').trim().chars().filter(|letter| letter.is_alphanumeric() || matches!(letter, ' ' | '-' | '_'));
+    kept.flat_map(char::to_lowercase).map(|letter| if letter == ' ' { '-' } else { letter }).collect()
+}
+
+#[test]
+fn links_lead_to_files_and_headings() {
+    let root = repository();
+    let mut broken = Vec::new();
+    for (path, text) in documents() {
+        for (number, _, line) in lines(&text).filter(|(_, language, _)| language.is_none()) {
+            for target in line.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target) {
+                if target.starts_with("https://") {
+                    continue;
+                }
+                let (file, heading) = target.split_once('#').unwrap_or((target, ""));
+                let linked = if file.is_empty() { root.join(&path) } else { root.join(path.parent().unwrap()).join(file) };
+                let page = if linked.is_file() { std::fs::read_to_string(&linked).unwrap() } else { String::new() };
+                let known = heading.is_empty()
+                    || lines(&page).any(|(_, language, line)| language.is_none() && line.starts_with('#') && anchor(line) == heading);
+                if !linked.exists() || !known {
+                    broken.push(format!("{}:{number}: {target}", path.display()));
+                }
+            }
+        }
+    }
+    assert!(broken.is_empty(), "broken links:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn named_paths_exist() {
+    let root = repository();
+    let mut missing = Vec::new();
+    for (path, text) in documents().into_iter().filter(|(path, _)| path != Path::new("CHANGELOG.md")) {
+        for (number, _, line) in lines(&text).filter(|(_, language, _)| language.is_none()) {
+            for span in code_spans(line).filter(|span| is_path(span)) {
+                let file = span.split(['#', ':']).next().unwrap();
+                let places = [root.clone(), root.join("crates"), root.join(path.parent().unwrap())];
+                if !places.iter().any(|place| place.join(file).exists()) {
+                    missing.push(format!("{}:{number}: {span}", path.display()));
+                }
+            }
+        }
+    }
+    assert!(missing.is_empty(), "no such files:\n{}", missing.join("\n"));
+}
+
+/// Whether a code span names a file or a folder of the repository.
+fn is_path(span: &str) -> bool {
+    let first = span.split('/').next().unwrap();
+    let inside = first.starts_with("plimsoll")
+        || ["crates", "docs", "examples", "rivals", "fuzz", "tools", ".ci", "..", "decisions"].contains(&first);
+    inside && span.contains('/') && !span.contains(['*', ' ', '{', '…', '<', '$'])
+}
+
+#[test]
+fn commands_and_flags_exist() {
+    let help: HashMap<String, String> = help_texts().into_iter().collect();
+    let mut wrong = Vec::new();
+    for (path, text) in documents() {
+        for (number, language, line) in lines(&text) {
+            let shown: Vec<&str> = match language {
+                None => code_spans(line).collect(),
+                Some("console") => line.strip_prefix("$ ").into_iter().collect(),
+                Some(_) => Vec::new(),
+            };
+            let commands = shown.iter().flat_map(|shown| shown.split("&&")).map(|shown| shown.split(" # ").next().unwrap().trim());
+            for command in commands.filter(|command| command.starts_with("plimsoll ")) {
+                let words: Vec<&str> = command.split_whitespace().skip(1).collect();
+                let named: Vec<&str> =
+                    words.iter().copied().take_while(|word| help.keys().any(|known| known.contains(&format!(" {word} ")))).collect();
+                let text = help.get(&format!("plimsoll {} --help", named.join(" ")));
+                let unknown = |word: &&&str| word.starts_with("--") && !text.is_some_and(|text| has_flag(text, word));
+                if let Some(flag) = words.iter().find(unknown) {
+                    wrong.push(format!("{}:{number}: {flag} in `{command}`", path.display()));
+                }
+                if named.is_empty() && words.first().is_some_and(|word| word.chars().all(char::is_lowercase)) {
+                    wrong.push(format!("{}:{number}: `{command}`", path.display()));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "no such command or flag:\n{}", wrong.join("\n"));
+}
+
+/// Tests, benches and examples that `cargo` commands name.
+#[test]
+fn cargo_commands_name_targets() {
+    let root = repository();
+    let mut wrong = Vec::new();
+    for (path, text) in documents() {
+        for (number, language, line) in lines(&text) {
+            let shown: Vec<&str> = if language.is_none() { code_spans(line).collect() } else { vec![line.trim_start_matches("$ ")] };
+            for command in shown.iter().filter(|shown| shown.starts_with("cargo ")) {
+                let words: Vec<&str> = command.split(" # ").next().unwrap().split_whitespace().collect();
+                let after = |flag: &str| words.windows(2).filter(|pair| pair[0] == flag).map(|pair| pair[1]).collect::<Vec<_>>();
+                let Some(package) = after("-p").first().copied().filter(|package| *package != "CRATE") else { continue };
+                let folder = root.join("crates").join(package);
+                let exists =
+                    |kind: &str, name: &str| folder.join(kind).join(format!("{name}.rs")).exists() || folder.join(kind).join(name).exists();
+                let lost = [("--test", "tests"), ("--bench", "benches")]
+                    .into_iter()
+                    .flat_map(|(flag, kind)| after(flag).into_iter().filter(move |name| !exists(kind, name)))
+                    .chain(after("--example").into_iter().filter(|name| !root.join("examples").join(format!("{name}.rs")).exists()))
+                    .chain(
+                        after("--lib").into_iter().filter(|filter| !filter.starts_with('-') && !names_a_test(&folder.join("src"), filter)),
+                    );
+                wrong.extend(lost.map(|name| format!("{}:{number}: {name} in `{command}`", path.display())));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "no such test, bench or example:\n{}", wrong.join("\n"));
+}
+
+/// Whether a function or a module of a crate has a name with this in it.
+fn names_a_test(folder: &Path, filter: &str) -> bool {
+    files_below(folder.to_path_buf(), &["rs"]).iter().any(|path| {
+        let text = std::fs::read_to_string(path).unwrap();
+        text.lines()
+            .filter_map(|line| line.trim_start().trim_start_matches("pub ").strip_prefix("fn "))
+            .any(|name| name.split('(').next().unwrap().contains(filter))
+            || path.file_stem().is_some_and(|stem| stem == filter)
+    })
+}
+
+fn has_flag(help: &str, flag: &str) -> bool {
+    let flag = flag.split('=').next().unwrap();
+    help.split_whitespace().any(|word| word.trim_end_matches(',') == flag)
+}
+
+#[test]
+fn toml_blocks_parse() {
+    for (path, text) in documents() {
+        let mut block = String::new();
+        let mut begin = 0;
+        for (number, line) in text.lines().enumerate() {
+            match line.trim() {
+                "```toml" => (block, begin) = (" ".into(), number + 2),
+                "```" if !block.is_empty() => {
+                    let parsed = block.parse::<toml::Table>();
+                    assert!(parsed.is_ok(), "{}:{begin}: {}", path.display(), parsed.unwrap_err());
+                    block.clear();
+                }
+                _ if !block.is_empty() => block += &format!("{line}\n"),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// A reader decides in a minute (README) and finds a place in an hour (ARCHITECTURE).
+#[test]
+fn entry_pages_stay_short() {
+    let long = [("README.md", 150), ("ARCHITECTURE.md", 250)];
+    for (name, limit) in long {
+        let lines = std::fs::read_to_string(repository().join(name)).unwrap().lines().count();
+        assert!(lines <= limit, "{name} has {lines} lines, of {limit}: move details to docs/");
+    }
+}
