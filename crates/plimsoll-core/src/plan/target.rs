@@ -63,7 +63,7 @@ pub struct Capabilities {
     /// How fast tensors move to the backing store and back.
     pub copy_rate: CopyRate,
     /// The device's own software, where it takes memory beside any plan.
-    pub runtime: Option<DeviceRuntime>,
+    pub runtime: Option<&'static DeviceRuntime>,
 }
 
 impl Capabilities {

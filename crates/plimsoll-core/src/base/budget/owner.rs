@@ -50,7 +50,7 @@ pub enum Owner {
     /// Predictions collected for the caller.
     Predictions,
     /// A device's own software.
-    DeviceRuntime(DeviceRuntime),
+    DeviceRuntime(&'static DeviceRuntime),
 }
 
 /// A device's own software as an owner of memory, as the device describes it.
