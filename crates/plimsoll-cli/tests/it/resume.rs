@@ -122,7 +122,7 @@ fn checkpoints_of_another_run_are_refused() {
         error
     };
     let model = refused(&["--set", "model.zoo=mlp"]);
-    assert!(model.ends_with("does not hold this model's tensors: `dense/kernel` is F32 [512, 64] there and F32 [64, 128] here"), "{model}");
+    assert!(model.ends_with("does not have the tensors of this model: `dense/kernel` is F32 [512, 64] in the file and F32 [64, 128] in the model"), "{model}");
     let seed = refused(&["--set", "train.seed=4"]);
     assert_eq!(seed, "error: the checkpoint belongs to a run with the seed 3, but this one has 4; resume with the same");
     let batch = refused(&["--batch", "16"]);
@@ -185,5 +185,5 @@ fn early_stopping_restores_the_best_epoch() {
     let again = sandbox.json(&arguments);
     assert_eq!(again["epochs"].as_array().unwrap().len(), losses.len());
     let (_, unknown) = sandbox.fail(&["train", "--quiet", "--set", "train.early_stopping={ score = \"val_f1\" }"]);
-    assert_eq!(unknown, "error: there is no score `val_f1` to follow; this run has loss, accuracy, val_loss, val_accuracy");
+    assert_eq!(unknown, "error: there is no score `val_f1` to monitor; this run has loss, accuracy, val_loss, val_accuracy");
 }
