@@ -263,7 +263,12 @@ fn a_run_starts_from_pretrained_weights() {
     let other = ["train", "--epochs", "1", "--set", "model.classes=12", "--out", "other", "--set"];
     let (code, error) = sandbox.fail(&[&other[..], &["train.weights=first/weights.safetensors", "--quiet"]].concat());
     assert_eq!(code, 1);
-    assert!(error.contains("does not have the tensors of this model: `dense_1/kernel` is F32 [64, 10] in the file and F32 [64, 12] in the model"), "{error}");
+    assert!(
+        error.contains(
+            "does not have the tensors of this model: `dense_1/kernel` is F32 [64, 10] in the file and F32 [64, 12] in the model"
+        ),
+        "{error}"
+    );
     let output = sandbox.run(&[&other[..], &["train.weights={ path = \"first/weights.safetensors\", partial = true }"]].concat());
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{error}");

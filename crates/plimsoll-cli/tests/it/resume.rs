@@ -122,7 +122,12 @@ fn checkpoints_of_another_run_are_refused() {
         error
     };
     let model = refused(&["--set", "model.zoo=mlp"]);
-    assert!(model.ends_with("does not have the tensors of this model: `dense/kernel` is F32 [512, 64] in the file and F32 [64, 128] in the model"), "{model}");
+    assert!(
+        model.ends_with(
+            "does not have the tensors of this model: `dense/kernel` is F32 [512, 64] in the file and F32 [64, 128] in the model"
+        ),
+        "{model}"
+    );
     let seed = refused(&["--set", "train.seed=4"]);
     assert_eq!(seed, "error: the checkpoint belongs to a run with the seed 3, but this one has 4; resume with the same");
     let batch = refused(&["--batch", "16"]);
