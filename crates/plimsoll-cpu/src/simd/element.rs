@@ -24,6 +24,7 @@ pub(crate) struct Bf16(pub u16);
 
 macro_rules! cast {
     ($($ty:ty),*) => {$(
+        // SAFETY: every bit pattern is a value of a primitive number.
         unsafe impl Element for $ty {
             #[inline(always)]
             fn load(self) -> f32 {
@@ -38,6 +39,7 @@ macro_rules! cast {
 }
 cast!(f32, f64, i32, i64, u8);
 
+// SAFETY: a wrapper of the bits of `u16`.
 unsafe impl Element for F16 {
     #[inline(always)]
     fn load(self) -> f32 {
@@ -62,6 +64,7 @@ unsafe impl Element for F16 {
     }
 }
 
+// SAFETY: a wrapper of the bits of `u16`.
 unsafe impl Element for Bf16 {
     #[inline(always)]
     fn load(self) -> f32 {
